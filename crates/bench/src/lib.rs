@@ -1,0 +1,1 @@
+//! Workloads, experiments and reports for lsmx.

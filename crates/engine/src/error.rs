@@ -1,0 +1,235 @@
+//! What can go wrong, with the file, the offset and the cause.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Result of an operation of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// An error of the engine. Clones share the cause, so that every member of a failed commit group
+/// and every later write can be told the same.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A call to the file system failed.
+    #[error("cannot {action} {}", path.display())]
+    Io {
+        /// What was tried, such as `read` or `sync`.
+        action: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// What the system said.
+        source: Arc<io::Error>,
+    },
+    /// The bytes of a file are not what was written.
+    #[error("{} is corrupt at byte {offset}", path.display())]
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// Offset in the file.
+        offset: u64,
+        /// What is wrong there.
+        source: Malformed,
+    },
+    /// A file that another file names is not there.
+    #[error("{} is missing, {} names it", path.display(), named_by.display())]
+    Missing {
+        /// The missing file.
+        path: PathBuf,
+        /// The file that names it.
+        named_by: PathBuf,
+    },
+    /// The directory holds no database.
+    #[error("{} is not a database: {why}", path.display())]
+    NotADatabase {
+        /// The directory.
+        path: PathBuf,
+        /// What is lacking.
+        why: &'static str,
+    },
+    /// The file was written by a version that this one does not know.
+    #[error("{} has format version {found}, this build knows up to {supported}", path.display())]
+    UnsupportedVersion {
+        /// The file.
+        path: PathBuf,
+        /// Version in the file.
+        found: u32,
+        /// Newest version this build reads.
+        supported: u32,
+    },
+    /// Somebody else has the database open.
+    #[error("{} is locked by another owner", path.display())]
+    Locked {
+        /// The lock file.
+        path: PathBuf,
+    },
+    /// A write-path error made the database read-only; `resume()` tries again.
+    #[error("the database is read-only after a write error")]
+    ReadOnly {
+        /// The first error.
+        #[source]
+        cause: Arc<Error>,
+    },
+    /// The database was opened for reading only.
+    #[error("the database was opened read-only")]
+    OpenedReadOnly,
+    /// The database has been closed.
+    #[error("the database is closed")]
+    Closed,
+    /// A key, value or batch is past a documented limit. Nothing of the write was done.
+    #[error("{what} has {bytes} bytes, the limit is {limit}")]
+    TooLarge {
+        /// What is too large: `key`, `value` or `batch`.
+        what: &'static str,
+        /// Its bytes.
+        bytes: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// A write would have had to wait, and was asked not to.
+    #[error("the write would wait for {cause}")]
+    WouldWait {
+        /// What it would have waited for.
+        cause: &'static str,
+    },
+    /// The deadline of a call passed while it waited. Of a write nothing was done.
+    #[error("the deadline passed while waiting for {cause}")]
+    Deadline {
+        /// What it waited for.
+        cause: &'static str,
+    },
+    /// A guard of the batch does not hold: its key was written after the number that was read.
+    #[error("a guarded key was written after sequence number {read}")]
+    GuardRefused {
+        /// The number that the guard named.
+        read: u64,
+    },
+    /// There is no keyspace of this name.
+    #[error("there is no keyspace {name:?}")]
+    UnknownKeyspace {
+        /// The name asked for.
+        name: String,
+    },
+    /// The keyspace has been dropped; its handles are of no use any more.
+    #[error("keyspace {name:?} was dropped")]
+    KeyspaceDropped {
+        /// Its name.
+        name: String,
+    },
+    /// A handle of another database was used.
+    #[error("keyspace {name:?} belongs to another database")]
+    ForeignKeyspace {
+        /// Its name.
+        name: String,
+    },
+    /// Two options contradict each other, or one contradicts what is on disk.
+    #[error("option {first} contradicts {second}: {why}")]
+    Contradiction {
+        /// One option with its value.
+        first: String,
+        /// The other, with its value.
+        second: String,
+        /// Why they do not go together.
+        why: &'static str,
+    },
+    /// An option has a value outside its range.
+    #[error("option {name} is {value}, must be {must}")]
+    InvalidOption {
+        /// The option.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// What it must be.
+        must: &'static str,
+    },
+    /// A compaction policy returned a job that does not fit the tree.
+    #[error("compaction job refused")]
+    Compaction(#[from] lsmx_compaction::Error),
+}
+
+/// What is wrong with bytes read from a file.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Malformed {
+    /// The checksum does not match.
+    #[error("checksum is {found:#018x}, expected {expected:#018x}")]
+    Checksum {
+        /// What the bytes give or the place demands.
+        expected: u64,
+        /// What is stored.
+        found: u64,
+    },
+    /// Bytes are missing.
+    #[error("{what} needs {needed} bytes, {found} are there")]
+    Truncated {
+        /// What was being read.
+        what: &'static str,
+        /// Bytes needed.
+        needed: u64,
+        /// Bytes there.
+        found: u64,
+    },
+    /// The magic number of the file kind is not there.
+    #[error("magic number is {found:#018x}, expected {expected:#018x}")]
+    Magic {
+        /// Magic number of the kind.
+        expected: u64,
+        /// What is stored.
+        found: u64,
+    },
+    /// A format version that this build does not know.
+    #[error("format version {found}, this build knows up to {supported}")]
+    Version {
+        /// Version in the file.
+        found: u32,
+        /// Newest version this build reads.
+        supported: u32,
+    },
+    /// A field has a value that no writer writes.
+    #[error("{what} is {found}, expected {expected}")]
+    Field {
+        /// The field.
+        what: &'static str,
+        /// What is stored.
+        found: u64,
+        /// What must hold.
+        expected: &'static str,
+    },
+    /// The file or block belongs somewhere else: identity does not match.
+    #[error("{what} is {found:#018x}, expected {expected:#018x}: foreign or in the wrong place")]
+    Identity {
+        /// Which identity.
+        what: &'static str,
+        /// What the place demands.
+        expected: u64,
+        /// What is stored.
+        found: u64,
+    },
+    /// Keys are not in order.
+    #[error("{what} out of order")]
+    Order {
+        /// What is out of order.
+        what: &'static str,
+    },
+}
+
+impl Malformed {
+    /// Says where: in which file, at which offset.
+    #[must_use]
+    pub fn at(self, path: &Path, offset: u64) -> Error {
+        match self {
+            Malformed::Version { found, supported } => {
+                Error::UnsupportedVersion { path: path.to_owned(), found, supported }
+            }
+            source => Error::Corrupt { path: path.to_owned(), offset, source },
+        }
+    }
+}
+
+impl Error {
+    /// A failed call to the file system.
+    pub(crate) fn io(action: &'static str, path: &Path, source: io::Error) -> Error {
+        Error::Io { action, path: path.to_owned(), source: Arc::new(source) }
+    }
+}

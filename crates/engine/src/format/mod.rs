@@ -1,0 +1,47 @@
+//! What bytes on disk mean. No I/O here; `docs/format.md` tells how the pieces form a file.
+
+/// Newest format version that this build writes and reads.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// What a block holds. A number once on disk is never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+#[repr(u8)]
+pub enum BlockKind {
+    /// Entries.
+    Data = 0,
+    /// Separators and handles of data blocks.
+    Index = 1,
+    /// Separators and handles of index blocks.
+    TopIndex = 2,
+    /// The table's filter.
+    Filter = 3,
+    /// Fragmented range tombstones.
+    RangeTombstones = 4,
+    /// Footer and properties, read when a table is opened.
+    Open = 5,
+    /// Large values in the value log.
+    Blob = 6,
+    /// Merge operands of a key range.
+    Bucket = 7,
+}
+
+impl BlockKind {
+    /// All kinds, in the order of their numbers.
+    pub const ALL: [BlockKind; 8] = [
+        BlockKind::Data,
+        BlockKind::Index,
+        BlockKind::TopIndex,
+        BlockKind::Filter,
+        BlockKind::RangeTombstones,
+        BlockKind::Open,
+        BlockKind::Blob,
+        BlockKind::Bucket,
+    ];
+
+    /// The kind that a byte on disk stands for, or `None` for a byte this version does not know.
+    #[must_use]
+    pub fn from_u8(byte: u8) -> Option<BlockKind> {
+        BlockKind::ALL.get(usize::from(byte)).copied()
+    }
+}

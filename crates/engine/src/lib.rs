@@ -1,0 +1,14 @@
+//! lsmx: a log-structured merge storage engine with pluggable compaction.
+
+pub mod cursor;
+pub mod error;
+pub mod format;
+pub mod key;
+pub mod sabotage;
+pub mod slice;
+pub mod sync;
+pub mod vfs;
+
+pub use error::{Error, Malformed, Result};
+pub use key::{Kind, SeqNo};
+pub use slice::Slice;

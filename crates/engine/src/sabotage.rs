@@ -1,0 +1,88 @@
+//! Deliberate bugs, one at a time by name, that the tests must find: the tests are tested.
+//!
+//! Without the feature `sabotage` every question is answered `false` at compile time.
+
+macro_rules! bugs {
+    ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
+        /// A deliberate bug; each stands for a class of real ones.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub enum Bug {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Bug {
+            /// All of them.
+            pub const ALL: &'static [Bug] = &[$(Bug::$name,)*];
+
+            /// Its name, such as `wal-sync-skipped`.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self { $(Bug::$name => $text,)* }
+            }
+        }
+    };
+}
+
+bugs! {
+    /// A `Sync` commit is acknowledged without a sync.
+    WalSyncSkipped = "wal-sync-skipped",
+    /// Only the newest segment is synced, older unsynced ones are forgotten.
+    WalOlderSegmentUnsynced = "wal-older-segment-unsynced",
+    /// The directory of a new file is not synced.
+    DirectoryNotSynced = "directory-not-synced",
+    /// A flush's edit is written before the table is synced.
+    EditBeforeTableSync = "edit-before-table-sync",
+    /// The WAL is not synced before the edit of a flush.
+    FlushWithoutWalSync = "flush-without-wal-sync",
+    /// Inputs of a job are deleted before the edit is durable.
+    InputsDeletedEarly = "inputs-deleted-early",
+    /// A failed WAL append is swallowed.
+    AppendErrorSwallowed = "append-error-swallowed",
+    /// A failed sync is tried again and believed.
+    SyncRetried = "sync-retried",
+    /// Damage in the middle of the WAL is taken for a torn tail.
+    WalDamageIsTail = "wal-damage-is-tail",
+    /// A read error is answered as "not found".
+    ReadErrorIsNotFound = "read-error-is-not-found",
+    /// A tombstone is dropped while an older version lives below.
+    TombstoneDroppedEarly = "tombstone-dropped-early",
+    /// A version that a snapshot needs is dropped.
+    SnapshotVersionDropped = "snapshot-version-dropped",
+    /// A batch is applied in parts.
+    BatchTorn = "batch-torn",
+    /// Sequence numbers start again where they were before a crash, not after a gap.
+    SeqReused = "seq-reused",
+    /// Checksums do not cover where a block lies.
+    ChecksumWithoutPlace = "checksum-without-place",
+    /// A trivial move goes past an overlapping file.
+    MovePastOverlap = "move-past-overlap",
+    /// The filter misses the last key of a table.
+    FilterMissesKey = "filter-misses-key",
+    /// Any error while looking for the database is taken for "there is none".
+    OpenErrorIsNew = "open-error-is-new",
+    /// The read-only state does not go away on `resume()`.
+    ReadOnlySticks = "read-only-sticks",
+}
+
+#[cfg(feature = "sabotage")]
+static ARMED: crate::sync::AtomicU8 = crate::sync::AtomicU8::new(u8::MAX);
+
+/// Whether this bug is switched on.
+#[inline]
+#[must_use]
+pub fn on(bug: Bug) -> bool {
+    #[cfg(feature = "sabotage")]
+    return ARMED.load(crate::sync::Ordering::Relaxed) == bug as u8;
+    #[cfg(not(feature = "sabotage"))]
+    {
+        let _ = bug;
+        false
+    }
+}
+
+/// Switches one bug on for the whole process, or all off.
+#[cfg(feature = "sabotage")]
+pub fn arm(bug: Option<Bug>) {
+    ARMED.store(bug.map_or(u8::MAX, |bug| bug as u8), crate::sync::Ordering::Relaxed);
+}

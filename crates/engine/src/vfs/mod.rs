@@ -1,0 +1,108 @@
+//! Files: few verbs, so that a wrapper can be read in one sitting.
+//!
+//! Everything the engine reads or writes goes through [`Vfs`]. Paths are handed on as they come.
+//! A name lasts through a power loss only after [`Vfs::sync_dir`] of its directory, bytes only
+//! after [`File::sync`].
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+
+use crate::sync::Arc;
+
+/// A file system.
+pub trait Vfs: fmt::Debug + Send + Sync + 'static {
+    /// Creates a file for appending and reading. Fails with `AlreadyExists` if the name is taken.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn File>>;
+
+    /// Opens an existing file for reading.
+    ///
+    /// # Errors
+    /// What the system says; `NotFound` only if the name is not there.
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn File>>;
+
+    /// Gives a file another name, in place of what had it.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Takes a file's name away. Who has the file open can go on reading it.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+
+    /// Creates one directory; its parent must exist. Fails with `AlreadyExists`.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn create_dir(&self, path: &Path) -> io::Result<()>;
+
+    /// Names of the files and directories in a directory, sorted.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn list(&self, path: &Path) -> io::Result<Vec<String>>;
+
+    /// Whether the name is there. Any doubt is an error, not `false`.
+    ///
+    /// # Errors
+    /// What the system says, `NotFound` apart.
+    fn exists(&self, path: &Path) -> io::Result<bool>;
+
+    /// Makes the names in a directory last.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn sync_dir(&self, path: &Path) -> io::Result<()>;
+
+    /// Locks a file, which is created if need be, until the guard is dropped or the process ends.
+    ///
+    /// # Errors
+    /// `WouldBlock` if somebody holds the lock, in this process or another; else what the system
+    /// says.
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn LockGuard>>;
+}
+
+/// An open file.
+pub trait File: fmt::Debug + Send + Sync {
+    /// Reads at `offset` until `buffer` is full or the file ends; returns the bytes read.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    /// Appends all of `bytes`. After an error a part may have been appended.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn append(&self, bytes: &[u8]) -> io::Result<()>;
+
+    /// Puts all bytes appended so far on stable storage (the name is the directory's business).
+    ///
+    /// # Errors
+    /// What the system says. After an error nothing appended since the last good sync counts as
+    /// stored, and the file must not be synced again.
+    fn sync(&self) -> io::Result<()>;
+
+    /// Length in bytes.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn len(&self) -> io::Result<u64>;
+
+    /// Whether the file has no bytes.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+}
+
+/// Holds a lock file's lock; dropping it frees the lock.
+pub trait LockGuard: fmt::Debug + Send + Sync {}
