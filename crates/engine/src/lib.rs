@@ -1,5 +1,7 @@
 //! lsmx: a log-structured merge storage engine with pluggable compaction.
 
+mod checksum;
+mod coding;
 pub mod cursor;
 pub mod error;
 pub mod format;
