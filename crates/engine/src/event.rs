@@ -1,0 +1,140 @@
+//! What happens in the background, told to a listener; every event prints as one line.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use lsmx_compaction::{FileId, Job};
+
+use crate::error::Error;
+use crate::sync::Arc;
+use crate::wal::RecoveryReport;
+
+/// Is told what happens, on the thread it happens on.
+///
+/// No lock of the engine is held during the call, but the work waits for it: be short. A panic in a
+/// listener is caught and ends nothing but the call.
+pub trait EventListener: Send + Sync {
+    /// Something happened.
+    fn on_event(&self, event: &Event);
+}
+
+/// A memtable became a sorted run in L0.
+#[derive(Clone, Debug)]
+pub struct FlushEnd {
+    /// Name of the keyspace.
+    pub keyspace: String,
+    /// The new file; none if everything in the memtable was shadowed.
+    pub output: Option<FileId>,
+    /// Entries in the new file.
+    pub entries: u64,
+    /// Bytes of the new file.
+    pub written_bytes: u64,
+    /// Time it took, in microseconds.
+    pub elapsed_us: u64,
+}
+
+/// A compaction job became part of the tree.
+#[derive(Clone, Debug)]
+pub struct CompactionEnd {
+    /// Name of the keyspace.
+    pub keyspace: String,
+    /// The job as the policy gave it.
+    pub job: Job,
+    /// Files it made.
+    pub outputs: Vec<FileId>,
+    /// Bytes of whole input files.
+    pub read_bytes: u64,
+    /// Bytes of output files.
+    pub written_bytes: u64,
+    /// Entries read.
+    pub entries_read: u64,
+    /// Entries written.
+    pub entries_written: u64,
+    /// From the pick to the end of the manifest edit, in microseconds.
+    pub elapsed_us: u64,
+}
+
+/// Background work failed.
+#[derive(Clone, Debug)]
+pub struct BackgroundError {
+    /// What failed: `flush`, `compaction`, `sync`, `removal`.
+    pub work: &'static str,
+    /// Name of the keyspace, where there is one.
+    pub keyspace: Option<String>,
+    /// Why.
+    pub error: Error,
+}
+
+/// A write waited.
+#[derive(Clone, Debug)]
+pub struct Stall {
+    /// Name of the keyspace.
+    pub keyspace: String,
+    /// What it waited for.
+    pub cause: &'static str,
+    /// How long, in microseconds.
+    pub waited_us: u64,
+}
+
+/// Something that happened.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// Opening the database replayed its log.
+    Recovery(Arc<RecoveryReport>),
+    /// A flush ended well.
+    Flush(FlushEnd),
+    /// A compaction job ended well.
+    Compaction(CompactionEnd),
+    /// Background work failed; it is tried again or the database is read-only.
+    Failure(BackgroundError),
+    /// The database became read-only.
+    ReadOnly(Arc<Error>),
+    /// The database takes writes again.
+    Resumed,
+    /// A write waited for a stall to end.
+    Stalled(Stall),
+    /// A file that nothing names was found when the database was opened, and removed.
+    OrphanRemoved(PathBuf),
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Event::Recovery(report) => write!(
+                f,
+                "recovered {} records of {} segments, {} bytes cut",
+                report.records, report.segments, report.bytes_cut
+            ),
+            Event::Flush(end) => write!(
+                f,
+                "[{}] flushed {} entries, {} bytes in {} us",
+                end.keyspace, end.entries, end.written_bytes, end.elapsed_us
+            ),
+            Event::Compaction(end) => write!(
+                f,
+                "[{}] {:?} of {} files to L{}, {} bytes read, {} written in {} us: {}",
+                end.keyspace,
+                end.job.kind,
+                end.job.inputs.iter().map(|input| input.files.len()).sum::<usize>(),
+                end.job.target.level.0,
+                end.read_bytes,
+                end.written_bytes,
+                end.elapsed_us,
+                end.job.reason
+            ),
+            Event::Failure(failure) => {
+                let keyspace = failure.keyspace.as_deref().unwrap_or("-");
+                write!(f, "[{keyspace}] {} failed: {}", failure.work, failure.error)
+            }
+            Event::ReadOnly(cause) => write!(f, "the database is read-only: {cause}"),
+            Event::Resumed => write!(f, "the database takes writes again"),
+            Event::Stalled(stall) => write!(
+                f,
+                "[{}] a write waited {} us for {}",
+                stall.keyspace, stall.waited_us, stall.cause
+            ),
+            Event::OrphanRemoved(path) => write!(f, "removed {}, nothing names it", path.display()),
+        }
+    }
+}

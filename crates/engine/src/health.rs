@@ -1,0 +1,52 @@
+//! The first write-path error makes the database read-only; every later write is told the same.
+
+use crate::error::{Error, Result};
+use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
+
+/// Whether the database takes writes, and if not, why.
+#[derive(Debug, Default)]
+pub(crate) struct Health {
+    failed: AtomicBool,
+    cause: Mutex<Option<Arc<Error>>>,
+}
+
+impl Health {
+    /// Fails with the first cause while the database is read-only.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.failed.load(Ordering::Acquire)
+            && let Some(cause) = &*self.cause.lock()
+        {
+            return Err(Error::ReadOnly { cause: Arc::clone(cause) });
+        }
+        Ok(())
+    }
+
+    /// Makes the database read-only because of `error`, unless it is already; returns what every
+    /// write from now on is told, and whether this error was the first.
+    pub(crate) fn fail(&self, error: Error) -> (Error, bool) {
+        let mut cause = self.cause.lock();
+        let first = cause.is_none();
+        let cause = match error {
+            // Another part has remembered the failure by itself already.
+            Error::ReadOnly { cause: known } => cause.get_or_insert(known),
+            error => cause.get_or_insert_with(|| Arc::new(error)),
+        };
+        self.failed.store(true, Ordering::Release);
+        (Error::ReadOnly { cause: Arc::clone(cause) }, first)
+    }
+
+    /// The cause, while there is one.
+    pub(crate) fn cause(&self) -> Option<Arc<Error>> {
+        self.cause.lock().clone()
+    }
+
+    /// Takes writes again.
+    pub(crate) fn clear(&self) {
+        if crate::sabotage::on(crate::sabotage::Bug::ReadOnlySticks) {
+            return;
+        }
+        let mut cause = self.cause.lock();
+        *cause = None;
+        self.failed.store(false, Ordering::Release);
+    }
+}

@@ -1,0 +1,175 @@
+//! Options of a keyspace.
+
+use lsmx_compaction::PolicySpec;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::table::{Compression, TableOptions};
+
+/// Default of [`KeyspaceOptions::memtable_bytes`]: 64 MiB.
+pub const MEMTABLE_BYTES_DEFAULT: u64 = 64 << 20;
+/// Smallest memtable that is accepted: 1 KiB.
+pub const MEMTABLE_BYTES_MIN: u64 = 1 << 10;
+/// Default of [`KeyspaceOptions::table_bytes`]: 64 MiB.
+pub const TABLE_BYTES_DEFAULT: u64 = 64 << 20;
+
+/// Whether the filter of the last sorted run is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FilterLastRun {
+    /// It is not loaded: most hits end in the last run, and its filter is most of all filter bytes.
+    /// An absent key costs a probe of the last run.
+    #[default]
+    Off,
+    /// It is used like any other.
+    On,
+}
+
+/// Settings of one keyspace: builder methods on plain data, checked when the keyspace is opened.
+///
+/// The policy is remembered with the keyspace and stays unless it is given anew. All others are
+/// tuning: they come from the caller at each opening, and any value suits any data on disk.
+#[derive(Clone, Debug)]
+pub struct KeyspaceOptions {
+    pub(crate) policy: Option<PolicySpec>,
+    pub(crate) memtable_bytes: u64,
+    pub(crate) table_bytes: u64,
+    pub(crate) block_bytes: u32,
+    pub(crate) restart_interval: u32,
+    pub(crate) compression: Vec<Compression>,
+    pub(crate) filter_last_run: FilterLastRun,
+}
+
+impl Default for KeyspaceOptions {
+    fn default() -> KeyspaceOptions {
+        let table = TableOptions::default();
+        KeyspaceOptions {
+            policy: None,
+            memtable_bytes: MEMTABLE_BYTES_DEFAULT,
+            table_bytes: TABLE_BYTES_DEFAULT,
+            block_bytes: table.block_bytes,
+            restart_interval: table.restart_interval,
+            compression: vec![Compression::None],
+            filter_last_run: FilterLastRun::default(),
+        }
+    }
+}
+
+impl KeyspaceOptions {
+    /// Compaction policy. Default: the one the keyspace has, `leveled` for a new one.
+    #[must_use]
+    pub fn policy(mut self, policy: PolicySpec) -> Self {
+        self.policy = Some(policy);
+        self
+    }
+
+    /// Bytes in memory at which a memtable is sealed and flushed. Larger: fewer flushes and less
+    /// compaction, more memory, a longer recovery. Default: [`MEMTABLE_BYTES_DEFAULT`].
+    #[must_use]
+    pub fn memtable_bytes(mut self, bytes: u64) -> Self {
+        self.memtable_bytes = bytes;
+        self
+    }
+
+    /// Target bytes of a table file that a compaction writes. Default: [`TABLE_BYTES_DEFAULT`].
+    #[must_use]
+    pub fn table_bytes(mut self, bytes: u64) -> Self {
+        self.table_bytes = bytes;
+        self
+    }
+
+    /// Target bytes of a data block before compression. Larger: smaller index, more bytes per
+    /// lookup. Default: 4096.
+    #[must_use]
+    pub fn block_bytes(mut self, bytes: u32) -> Self {
+        self.block_bytes = bytes;
+        self
+    }
+
+    /// Entries between restart points of a block. Default: 16.
+    #[must_use]
+    pub fn restart_interval(mut self, entries: u32) -> Self {
+        self.restart_interval = entries;
+        self
+    }
+
+    /// Compression of all levels. Default: none.
+    #[must_use]
+    pub fn compression(mut self, compression: Compression) -> Self {
+        self.compression = vec![compression];
+        self
+    }
+
+    /// Compression level by level, from L0; levels past the end have the last one.
+    #[must_use]
+    pub fn compression_per_level(mut self, compression: Vec<Compression>) -> Self {
+        self.compression = compression;
+        self
+    }
+
+    /// Whether the filter of the last sorted run is used. Default: [`FilterLastRun::Off`].
+    #[must_use]
+    pub fn filter_last_run(mut self, filter: FilterLastRun) -> Self {
+        self.filter_last_run = filter;
+        self
+    }
+
+    /// Checks every value and every pair of values that could contradict each other.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`], [`Error::Contradiction`].
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.memtable_bytes < MEMTABLE_BYTES_MIN {
+            return Err(Error::InvalidOption {
+                name: "memtable_bytes",
+                value: self.memtable_bytes.to_string(),
+                must: "at least 1024",
+            });
+        }
+        if self.compression.is_empty() {
+            return Err(Error::InvalidOption {
+                name: "compression_per_level",
+                value: "empty".to_owned(),
+                must: "a compression for at least one level",
+            });
+        }
+        if self.table_bytes < u64::from(self.block_bytes) {
+            return Err(Error::Contradiction {
+                first: format!("table_bytes = {}", self.table_bytes),
+                second: format!("block_bytes = {}", self.block_bytes),
+                why: "a table holds at least one block",
+            });
+        }
+        self.table_options(0).check()
+    }
+
+    /// How a table in `level` is written.
+    pub(crate) fn table_options(&self, level: u8) -> TableOptions {
+        let last = self.compression.last().copied().unwrap_or(Compression::None);
+        TableOptions {
+            block_bytes: self.block_bytes,
+            restart_interval: self.restart_interval,
+            compression: self.compression.get(usize::from(level)).copied().unwrap_or(last),
+            ..TableOptions::default()
+        }
+    }
+}
+
+/// What the manifest keeps of a keyspace's options.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Persisted {
+    /// The compaction policy as a spec.
+    pub(crate) policy: String,
+}
+
+impl Persisted {
+    /// As the manifest holds it.
+    pub(crate) fn encode(&self) -> String {
+        // A struct of strings always has a JSON form.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// Reads what [`Persisted::encode`] wrote; fields of newer builds are skipped.
+    pub(crate) fn decode(text: &str) -> Option<Persisted> {
+        serde_json::from_str(text).ok()
+    }
+}

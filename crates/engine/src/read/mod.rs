@@ -1,0 +1,7 @@
+//! The read path: one key, or a range in both directions, as of a sequence number.
+
+pub(crate) mod get;
+pub(crate) mod merging;
+pub mod range;
+pub(crate) mod run;
+pub(crate) mod visible;

@@ -1,0 +1,100 @@
+//! What a tree consists of at one moment: an immutable set of files, and with the memtables a
+//! super version. Whoever reads pins one and is not disturbed by flushes and compactions.
+
+mod edit;
+mod files;
+mod super_version;
+
+use std::collections::HashMap;
+
+use lsmx_compaction::{FileId, RunShape, TreeShape};
+
+use crate::error::Error;
+use crate::sync::Arc;
+
+pub(crate) use edit::changes_between;
+pub(crate) use files::{Janitor, TableFile};
+pub(crate) use super_version::SuperVersion;
+
+/// A sorted run, open for reading.
+#[derive(Debug)]
+pub(crate) struct Run {
+    shape: Arc<RunShape>,
+    tables: Vec<Arc<TableFile>>,
+}
+
+impl Run {
+    /// Its tables in key order.
+    pub(crate) fn tables(&self) -> &[Arc<TableFile>] {
+        &self.tables
+    }
+
+    /// The one table that may hold `user_key`.
+    pub(crate) fn table_for(&self, user_key: &[u8]) -> Option<&Arc<TableFile>> {
+        let at = self.tables.partition_point(|table| table.shape().range.largest < user_key);
+        let table = self.tables.get(at)?;
+        (table.shape().range.smallest <= user_key).then_some(table)
+    }
+}
+
+/// An immutable set of files: a shape, and the open table behind each file of it.
+#[derive(Debug, Default)]
+pub(crate) struct Version {
+    shape: TreeShape,
+    runs: Vec<Arc<Run>>,
+    tables: HashMap<FileId, Arc<TableFile>>,
+}
+
+impl Version {
+    /// The version with this shape; its tables are those of `before` and `opened`.
+    ///
+    /// # Errors
+    /// When the shape breaks an invariant, or names a file that is in neither.
+    pub(crate) fn new(
+        shape: TreeShape,
+        before: &Version,
+        opened: &[Arc<TableFile>],
+    ) -> Result<Version, Error> {
+        #[cfg(debug_assertions)]
+        shape.check()?;
+        let mut known: HashMap<FileId, &Arc<TableFile>> =
+            opened.iter().map(|table| (table.shape().id, table)).collect();
+        known.extend(before.tables.iter().map(|(&id, table)| (id, table)));
+        let kept: HashMap<*const RunShape, &Arc<Run>> =
+            before.runs.iter().map(|run| (Arc::as_ptr(&run.shape), run)).collect();
+
+        let mut runs = Vec::new();
+        let mut tables = HashMap::new();
+        for run in shape.levels.iter().flat_map(|level| &level.runs) {
+            let open = match kept.get(&Arc::as_ptr(run)) {
+                Some(kept) => Arc::clone(kept),
+                None => {
+                    let open = run.files.iter().map(|file| {
+                        let table = known.get(&file.id).copied();
+                        table.cloned().ok_or(lsmx_compaction::Error::UnknownFile { file: file.id })
+                    });
+                    let tables = open.collect::<Result<_, _>>()?;
+                    Arc::new(Run { shape: Arc::clone(run), tables })
+                }
+            };
+            tables.extend(open.tables.iter().map(|table| (table.shape().id, Arc::clone(table))));
+            runs.push(open);
+        }
+        Ok(Version { shape, runs, tables })
+    }
+
+    /// Levels, runs and files as numbers.
+    pub(crate) fn shape(&self) -> &TreeShape {
+        &self.shape
+    }
+
+    /// Sorted runs of the whole tree, newest first.
+    pub(crate) fn runs(&self) -> &[Arc<Run>] {
+        &self.runs
+    }
+
+    /// The open table of a file of this version.
+    pub(crate) fn table(&self, id: FileId) -> Option<&Arc<TableFile>> {
+        self.tables.get(&id)
+    }
+}

@@ -1,0 +1,69 @@
+//! Memtables and a version of the files, swapped in one step.
+
+use crate::key::SeqNo;
+use crate::memtable::Memtable;
+use crate::sync::Arc;
+use crate::version::Version;
+
+/// All that a read of one tree looks at.
+#[derive(Clone, Debug)]
+pub(crate) struct SuperVersion {
+    /// Takes the writes.
+    pub(crate) active: Arc<Memtable>,
+    /// Full memtables that wait for their flush, newest first.
+    pub(crate) sealed: Vec<Arc<Memtable>>,
+    /// The files.
+    pub(crate) version: Arc<Version>,
+}
+
+impl SuperVersion {
+    /// The same with the active memtable sealed and a new one for all numbers from `first_seq` on.
+    pub(crate) fn seal(&self, first_seq: SeqNo) -> SuperVersion {
+        let mut sealed = Vec::with_capacity(self.sealed.len() + 1);
+        sealed.push(Arc::clone(&self.active));
+        sealed.extend(self.sealed.iter().cloned());
+        let active = Arc::new(Memtable::new(first_seq));
+        SuperVersion { active, sealed, version: Arc::clone(&self.version) }
+    }
+
+    /// The same with other files, and without a memtable whose entries are among them.
+    pub(crate) fn with_version(
+        &self,
+        version: &Arc<Version>,
+        flushed: Option<&Arc<Memtable>>,
+    ) -> SuperVersion {
+        let stays = |memtable: &&Arc<Memtable>| {
+            !flushed.is_some_and(|flushed| Arc::ptr_eq(flushed, memtable))
+        };
+        SuperVersion {
+            active: Arc::clone(&self.active),
+            sealed: self.sealed.iter().filter(stays).cloned().collect(),
+            version: Arc::clone(version),
+        }
+    }
+
+    /// The memtable that must be flushed next, with the last number of its interval.
+    pub(crate) fn oldest_sealed(&self) -> Option<(&Arc<Memtable>, SeqNo)> {
+        let oldest = self.sealed.last()?;
+        let newer = match self.sealed.len() {
+            1 => &self.active,
+            count => &self.sealed[count - 2],
+        };
+        Some((oldest, SeqNo(newer.first_seq().0 - 1)))
+    }
+
+    /// Memtables, newest first.
+    pub(crate) fn memtables(&self) -> impl Iterator<Item = &Arc<Memtable>> {
+        std::iter::once(&self.active).chain(&self.sealed)
+    }
+
+    /// Smallest number that was promised to a memtable: the WAL is needed from there on.
+    pub(crate) fn first_unflushed(&self) -> Option<SeqNo> {
+        self.memtables().filter_map(|memtable| memtable.first_promised()).min()
+    }
+
+    /// Bytes of all memtables.
+    pub(crate) fn memtable_bytes(&self) -> u64 {
+        self.memtables().map(|memtable| memtable.bytes()).sum()
+    }
+}
