@@ -1,6 +1,7 @@
 //! lsmx: a log-structured merge storage engine with pluggable compaction.
 
 pub mod cursor;
+pub mod env;
 pub mod error;
 pub mod format;
 pub mod key;
