@@ -1,0 +1,138 @@
+//! One tree: its options, its policy, its current super version, and what its jobs hold.
+
+pub(crate) mod counters;
+pub mod options;
+pub(crate) mod snapshot;
+
+use arc_swap::ArcSwap;
+use lsmx_compaction::{BusyFiles, CompactionPolicy, PolicySpec, TreeShape};
+
+use crate::key::SeqNo;
+use crate::memtable::Memtable;
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
+use crate::version::{SuperVersion, Version};
+use counters::TreeCounters;
+use options::KeyspaceOptions;
+
+/// What the jobs of a tree hold; never held over I/O.
+#[derive(Debug, Default)]
+pub(crate) struct TreeJobs {
+    /// Inputs of running compactions.
+    pub(crate) busy: BusyFiles,
+    /// Whether a flush is under way: flushes of a tree go one after the other, oldest first.
+    pub(crate) flushing: bool,
+    /// Compactions that failed in a row.
+    pub(crate) failures: u32,
+    /// No compaction before this time, after one has failed.
+    pub(crate) retry_at_us: u64,
+}
+
+/// A keyspace's tree.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    /// Its id in WAL and manifest.
+    pub(crate) id: u32,
+    /// Its name.
+    pub(crate) name: String,
+    /// How it was opened.
+    pub(crate) options: KeyspaceOptions,
+    /// The policy as text.
+    pub(crate) policy_spec: PolicySpec,
+    /// What decides on compactions.
+    pub(crate) policy: Arc<dyn CompactionPolicy>,
+    /// Memtables and files. Only swapped by [`Tree::change`], so every change sees the one before.
+    super_version: ArcSwap<SuperVersion>,
+    /// Held while a job's result becomes durable and visible, over I/O: no reader, no writer and
+    /// no policy takes it. Guards the order of manifest edits of this tree.
+    pub(crate) install: Mutex<()>,
+    /// What running jobs hold.
+    pub(crate) jobs: Mutex<TreeJobs>,
+    /// What happened here.
+    pub(crate) counters: TreeCounters,
+    /// Bytes per second that writes are admitted at; 0: no limit. Set with `stopped` after every
+    /// change of the shape.
+    admitted_rate: AtomicU64,
+    /// Whether the policy's hard stop is reached.
+    stopped: AtomicBool,
+}
+
+impl Tree {
+    /// A tree with these files and an empty memtable for all numbers from `first_seq` on.
+    pub(crate) fn new(
+        id: u32,
+        name: String,
+        options: KeyspaceOptions,
+        policy_spec: PolicySpec,
+        version: Arc<Version>,
+        first_seq: SeqNo,
+    ) -> Tree {
+        let active = Arc::new(Memtable::new(first_seq));
+        Tree {
+            id,
+            name,
+            options,
+            policy: policy_spec.build(),
+            policy_spec,
+            super_version: ArcSwap::from_pointee(SuperVersion {
+                active,
+                sealed: Vec::new(),
+                version,
+            }),
+            install: Mutex::new(()),
+            jobs: Mutex::new(TreeJobs::default()),
+            counters: TreeCounters::default(),
+            admitted_rate: AtomicU64::new(0),
+            stopped: AtomicBool::new(false),
+        }
+    }
+
+    /// What a short read looks at.
+    pub(crate) fn view(&self) -> arc_swap::Guard<Arc<SuperVersion>> {
+        self.super_version.load()
+    }
+
+    /// What a long read looks at.
+    pub(crate) fn pin(&self) -> Arc<SuperVersion> {
+        self.super_version.load_full()
+    }
+
+    /// Swaps the super version for one made of the current one. `make` may be called again if
+    /// somebody else was faster.
+    pub(crate) fn change(&self, make: impl Fn(&SuperVersion) -> SuperVersion) {
+        self.super_version.rcu(|current| make(current));
+    }
+
+    /// The shape of the tree as its policy is to see it now.
+    pub(crate) fn shape(&self, now_us: u64, oldest_snapshot: Option<SeqNo>) -> TreeShape {
+        let mut shape = self.view().version.shape().clone();
+        shape.now_us = now_us;
+        shape.oldest_snapshot = oldest_snapshot.map(|seq| seq.0);
+        shape.memtable_bytes = self.options.memtable_bytes;
+        shape.table_bytes = self.options.table_bytes;
+        shape
+    }
+
+    /// Whether a memtable waits for its flush and nobody is at it.
+    pub(crate) fn wants_flush(&self) -> bool {
+        !self.view().sealed.is_empty() && !self.jobs.lock().flushing
+    }
+
+    /// Says how fast writes may come from now on, and whether they must stop.
+    pub(crate) fn set_backpressure(&self, admitted_rate: u64, stopped: bool) {
+        self.admitted_rate.store(admitted_rate, Ordering::Relaxed);
+        self.stopped.store(stopped, Ordering::Release);
+    }
+
+    /// Whether writes must wait until a compaction has released runs.
+    pub(crate) fn must_stop(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
+    /// The rate limit of writes, if there is one.
+    pub(crate) fn admitted_rate(&self) -> Option<u64> {
+        match self.admitted_rate.load(Ordering::Relaxed) {
+            0 => None,
+            rate => Some(rate),
+        }
+    }
+}

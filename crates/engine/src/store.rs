@@ -1,0 +1,291 @@
+//! What all paths of one database share: files, log, manifest, cache, trees, numbers, health.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use lsmx_compaction::{FileId, FileShape};
+
+use crate::cache::Cache;
+use crate::env::Env;
+use crate::error::{Error, Result};
+use crate::event::{BackgroundError, Event, EventListener};
+use crate::format::edit::FileRecord;
+use crate::format::filename::FileName;
+use crate::health::Health;
+use crate::keyspace::Tree;
+use crate::keyspace::snapshot::Sequence;
+use crate::manifest::Manifest;
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock, Signal};
+use crate::table::{Table, TableIdentity, TableSummary};
+use crate::version::{Janitor, TableFile};
+use crate::vfs::Vfs;
+use crate::wal::Wal;
+
+/// The number line of all numbered files.
+#[derive(Debug)]
+pub(crate) struct FileNumbers(AtomicU64);
+
+impl FileNumbers {
+    /// Gives out `next` first.
+    pub(crate) fn new(next: u64) -> FileNumbers {
+        FileNumbers(AtomicU64::new(next))
+    }
+
+    /// A number that was never given before.
+    pub(crate) fn allocate(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// No file has this number or a larger one.
+    pub(crate) fn next(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Trees by id and by name.
+#[derive(Debug, Default)]
+pub(crate) struct Trees {
+    by_id: BTreeMap<u32, Arc<Tree>>,
+    by_name: BTreeMap<String, Arc<Tree>>,
+}
+
+impl Trees {
+    /// Adds a tree.
+    pub(crate) fn insert(&mut self, tree: Arc<Tree>) {
+        self.by_name.insert(tree.name.clone(), Arc::clone(&tree));
+        self.by_id.insert(tree.id, tree);
+    }
+
+    /// The tree with this id.
+    pub(crate) fn id(&self, id: u32) -> Option<&Arc<Tree>> {
+        self.by_id.get(&id)
+    }
+
+    /// The tree with this name.
+    pub(crate) fn name(&self, name: &str) -> Option<&Arc<Tree>> {
+        self.by_name.get(name)
+    }
+
+    /// All trees, by id.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<Tree>> {
+        self.by_id.values()
+    }
+}
+
+/// What all paths of one open database share.
+pub(crate) struct Store {
+    pub(crate) vfs: Arc<dyn Vfs>,
+    pub(crate) dir: PathBuf,
+    pub(crate) env: Env,
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) manifest: Arc<Manifest>,
+    pub(crate) wal: Arc<Wal>,
+    pub(crate) health: Health,
+    pub(crate) sequence: Arc<Sequence>,
+    pub(crate) files: Arc<FileNumbers>,
+    pub(crate) janitor: Arc<Janitor>,
+    pub(crate) trees: RwLock<Trees>,
+    /// Order in which tables were made.
+    pub(crate) creation: AtomicU64,
+    /// Set while the database closes: no new writes, no new jobs.
+    pub(crate) closing: AtomicBool,
+    /// Given whenever a job has ended, a memtable was sealed, or the health has changed.
+    pub(crate) progress: Signal,
+    listener: Option<Arc<dyn EventListener>>,
+    /// Ids of trees that may have something to do, in the order they came.
+    ready: Mutex<Ready>,
+}
+
+/// Trees that a worker has to look at; each at most once.
+#[derive(Debug, Default)]
+struct Ready {
+    queue: std::collections::VecDeque<u32>,
+    queued: std::collections::BTreeSet<u32>,
+}
+
+/// The parts a store is made of, as opening put them together.
+pub(crate) struct StoreParts {
+    pub(crate) vfs: Arc<dyn Vfs>,
+    pub(crate) dir: PathBuf,
+    pub(crate) env: Env,
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) manifest: Arc<Manifest>,
+    pub(crate) wal: Arc<Wal>,
+    pub(crate) sequence: Arc<Sequence>,
+    pub(crate) files: Arc<FileNumbers>,
+    pub(crate) janitor: Arc<Janitor>,
+    pub(crate) trees: Trees,
+    pub(crate) creation_next: u64,
+    pub(crate) listener: Option<Arc<dyn EventListener>>,
+}
+
+impl Store {
+    /// A store that takes writes.
+    pub(crate) fn new(parts: StoreParts) -> Store {
+        Store {
+            vfs: parts.vfs,
+            dir: parts.dir,
+            env: parts.env,
+            cache: parts.cache,
+            manifest: parts.manifest,
+            wal: parts.wal,
+            health: Health::default(),
+            sequence: parts.sequence,
+            files: parts.files,
+            janitor: parts.janitor,
+            trees: RwLock::new(parts.trees),
+            creation: AtomicU64::new(parts.creation_next),
+            closing: AtomicBool::new(false),
+            progress: Signal::new(),
+            listener: parts.listener,
+            ready: Mutex::new(Ready::default()),
+        }
+    }
+
+    /// All trees, by id.
+    pub(crate) fn all_trees(&self) -> Vec<Arc<Tree>> {
+        self.trees.read().all().cloned().collect()
+    }
+
+    /// Tells the listener; a panic there goes no further.
+    pub(crate) fn tell(&self, event: &Event) {
+        tell(self.listener.as_deref(), event);
+    }
+
+    /// Makes the database read-only because of a write-path error; returns what writers are told.
+    pub(crate) fn fail(&self, error: Error) -> Error {
+        let (told, first) = self.health.fail(error);
+        if first && let Error::ReadOnly { cause } = &told {
+            self.tell(&Event::ReadOnly(Arc::clone(cause)));
+        }
+        self.progress.notify();
+        told
+    }
+
+    /// Reports background work that failed.
+    pub(crate) fn report(&self, work: &'static str, keyspace: Option<&Tree>, error: &Error) {
+        self.tell(&Event::Failure(BackgroundError {
+            work,
+            keyspace: keyspace.map(|tree| tree.name.clone()),
+            error: error.clone(),
+        }));
+    }
+
+    /// Has a worker look at this tree.
+    pub(crate) fn make_ready(&self, tree: u32) {
+        let mut ready = self.ready.lock();
+        if ready.queued.insert(tree) {
+            ready.queue.push_back(tree);
+        }
+        drop(ready);
+        self.progress.notify();
+    }
+
+    /// Takes the tree that has waited longest for a look.
+    pub(crate) fn take_ready(&self) -> Option<Arc<Tree>> {
+        loop {
+            let mut ready = self.ready.lock();
+            let id = ready.queue.pop_front()?;
+            ready.queued.remove(&id);
+            drop(ready);
+            if let Some(tree) = self.trees.read().id(id) {
+                return Some(Arc::clone(tree));
+            }
+        }
+    }
+
+    /// Whether a worker has a tree to look at.
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.ready.lock().queue.is_empty()
+    }
+
+    /// Whether the database is closing.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
+    }
+
+    /// Where a table lies.
+    pub(crate) fn table_path(&self, id: FileId) -> PathBuf {
+        table_path(&self.dir, id)
+    }
+
+    /// Opens a table that was just written and synced.
+    pub(crate) fn open_new_table(
+        &self,
+        id: FileId,
+        summary: &TableSummary,
+    ) -> Result<Arc<TableFile>> {
+        let creation = self.creation.fetch_add(1, Ordering::Relaxed);
+        let shape = shape_of(id, summary, self.env.now_us(), creation);
+        let identity = TableIdentity {
+            id,
+            bytes: summary.bytes,
+            uid: summary.uid,
+            checksum: summary.checksum,
+        };
+        let path = self.table_path(id);
+        let table = Table::open(self.vfs.as_ref(), &path, &identity, &self.cache)?;
+        let janitor = Arc::clone(&self.janitor);
+        Ok(Arc::new(TableFile::new(Arc::new(table), Arc::new(shape), path, janitor)))
+    }
+
+    /// Removes files that nothing names any more. What cannot be removed now is reported and left:
+    /// the next opening finds and removes it.
+    pub(crate) fn remove_discarded(&self) {
+        for path in self.janitor.take() {
+            if let Err(error) = self.vfs.remove(&path)
+                && error.kind() != std::io::ErrorKind::NotFound
+            {
+                self.report("removal", None, &Error::io("remove", &path, error));
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store").field("dir", &self.dir).finish_non_exhaustive()
+    }
+}
+
+/// Tells a listener; a panic in it is caught.
+pub(crate) fn tell(listener: Option<&dyn EventListener>, event: &Event) {
+    if let Some(listener) = listener {
+        // The listener sees shared data only through `&Event`, so no state of ours is left broken.
+        let told = std::panic::AssertUnwindSafe(|| listener.on_event(event));
+        let _ = std::panic::catch_unwind(told);
+    }
+}
+
+/// Where a table of a database in `dir` lies.
+pub(crate) fn table_path(dir: &Path, id: FileId) -> PathBuf {
+    dir.join(FileName::Table(id.0).to_string())
+}
+
+/// What policies know of a table from its writer's summary.
+fn shape_of(id: FileId, summary: &TableSummary, now_us: u64, creation: u64) -> FileShape {
+    FileShape {
+        id,
+        range: lsmx_compaction::KeyRange {
+            smallest: summary.smallest.clone(),
+            largest: summary.largest.clone(),
+        },
+        bytes: summary.bytes,
+        entries: summary.entries,
+        tombstones: summary.tombstones,
+        tombstones_droppable: summary.tombstones,
+        value_bytes: summary.value_bytes,
+        oldest_tombstone_us: summary.oldest_tombstone_us,
+        seq_smallest: summary.seq_smallest.0,
+        seq_largest: summary.seq_largest.0,
+        last_read_us: now_us,
+        created_us: now_us,
+        creation,
+    }
+}
+
+/// What the manifest keeps of an open table.
+pub(crate) fn record_of(table: &TableFile) -> Arc<FileRecord> {
+    let identity = table.table().identity();
+    Arc::new(FileRecord::from_shape(table.shape(), identity.uid, identity.checksum))
+}

@@ -1,0 +1,109 @@
+//! A batch: operations on any keyspaces of one database that happen together or not at all.
+
+use bytes::Bytes;
+
+use crate::coding::len_u64;
+use crate::error::{Error, Result};
+use crate::format::batch::{operation_bytes_max, put_operation};
+use crate::key::{Kind, SeqNo};
+use crate::keyspace::Tree;
+use crate::sync::Arc;
+
+/// Longest key: 64 KiB. The empty key is a key like any other.
+pub const KEY_BYTES_MAX: usize = 1 << 16;
+/// Longest value: 1 GiB.
+pub const VALUE_BYTES_MAX: usize = 1 << 30;
+/// Largest batch, keys, values and a few bytes per operation: 2 GiB less one byte.
+pub const BATCH_BYTES_MAX: u64 = (1 << 31) - 1;
+
+/// A condition of a batch: the key was not written after this number.
+#[derive(Clone, Debug)]
+pub(crate) struct Guard {
+    pub(crate) tree: Arc<Tree>,
+    pub(crate) key: Bytes,
+    pub(crate) read: SeqNo,
+}
+
+/// Operations that take effect together, in the order they were added.
+///
+/// A key or value past its limit, or a batch past [`BATCH_BYTES_MAX`], makes the write of the whole
+/// batch fail.
+#[derive(Clone, Debug, Default)]
+pub struct WriteBatch {
+    pub(crate) payload: Vec<u8>,
+    pub(crate) count: u32,
+    /// Keyspaces it touches, each once.
+    pub(crate) trees: Vec<Arc<Tree>>,
+    pub(crate) guards: Vec<Guard>,
+    refused: Option<Error>,
+}
+
+impl WriteBatch {
+    /// An empty batch.
+    #[must_use]
+    pub fn new() -> WriteBatch {
+        WriteBatch::default()
+    }
+
+    /// Operations in it.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.count as usize
+    }
+
+    /// Whether it has no operations.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Bytes it takes in the log, about.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        len_u64(self.payload.len())
+    }
+
+    /// Forgets all operations and guards, and keeps the memory.
+    pub fn clear(&mut self) {
+        self.payload.clear();
+        self.count = 0;
+        self.trees.clear();
+        self.guards.clear();
+        self.refused = None;
+    }
+
+    /// Why it cannot be written, if it cannot.
+    pub(crate) fn check(&self) -> Result<()> {
+        match &self.refused {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// Adds an operation.
+    pub(crate) fn add(&mut self, tree: &Arc<Tree>, kind: Kind, key: &[u8], value: &[u8]) {
+        let bytes = self.bytes() + operation_bytes_max(key, value);
+        let sizes = [
+            ("key", len_u64(key.len()), len_u64(KEY_BYTES_MAX)),
+            ("value", len_u64(value.len()), len_u64(VALUE_BYTES_MAX)),
+            ("batch", bytes, BATCH_BYTES_MAX),
+        ];
+        for (what, bytes, limit) in sizes {
+            if bytes > limit {
+                self.refused.get_or_insert(Error::TooLarge { what, bytes, limit });
+                return;
+            }
+        }
+        put_operation(&mut self.payload, kind, tree.id, key, value);
+        self.count += 1;
+        if !self.trees.iter().any(|known| Arc::ptr_eq(known, tree)) {
+            self.trees.push(Arc::clone(tree));
+        }
+    }
+
+    /// Adds a condition.
+    pub(crate) fn add_guard(&mut self, tree: &Arc<Tree>, key: &[u8], read: SeqNo) {
+        let (tree, key) = (Arc::clone(tree), Bytes::copy_from_slice(key));
+        self.guards.push(Guard { tree, key, read });
+    }
+}

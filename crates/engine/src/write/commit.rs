@@ -1,0 +1,440 @@
+//! The commit pipeline: four stations in the order of the log.
+//!
+//! 1. *Appended.* Writers queue; the one that finds nobody leading leads. It takes a group off the
+//!    queue, checks guards, gives out sequence numbers, seals full memtables, and appends the whole
+//!    group to the log in one write.
+//! 2. *Synced*, if any in the group asked for it. A failed append or sync fails the whole group,
+//!    leaves nothing in memory, and makes the database read-only; its numbers are never given again.
+//! 3. *Inserted* into the memtables, by each writer itself.
+//! 4. *Published*, strictly in order: a commit is seen only when all before it are.
+//!
+//! The leader changes what later commits depend on (numbers, active memtables) alone, so neither
+//! needs a lock of its own. No lock is held over I/O or a wait.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::env::{WaitCause, YieldKind};
+use crate::error::{Error, Result};
+use crate::format::batch::Operations;
+use crate::key::{Kind, SeqNo};
+use crate::keyspace::Tree;
+use crate::memtable::Memtable;
+use crate::sabotage::{self, Bug};
+use crate::store::Store;
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Signal};
+use crate::wal::WalRecord;
+use crate::write::batch::{Guard, WriteBatch};
+
+/// Payload bytes at which a group takes no further member.
+const GROUP_BYTES_MAX: usize = 1 << 20;
+
+/// What a writer hands in.
+#[derive(Debug, Default)]
+struct Request {
+    payload: Bytes,
+    count: u32,
+    trees: Vec<Arc<Tree>>,
+    guards: Vec<Guard>,
+    sync: bool,
+    /// Trees whose active memtable is to be sealed at this point of the order.
+    seal: Vec<Arc<Tree>>,
+}
+
+/// Where a commit stands.
+#[derive(Debug)]
+enum Station {
+    Waiting,
+    /// In the log; the writer inserts into these memtables, one per tree of the request.
+    Appended(Vec<Arc<Memtable>>),
+    Failed(Error),
+}
+
+#[derive(Debug)]
+struct Ticket {
+    request: Request,
+    /// First number; 0 until it is given.
+    first_seq: AtomicU64,
+    station: Mutex<Station>,
+}
+
+impl Ticket {
+    fn first_seq(&self) -> u64 {
+        self.first_seq.load(Ordering::Acquire)
+    }
+
+    /// Last number; one less than the first for a request without operations.
+    fn last_seq(&self) -> SeqNo {
+        SeqNo(self.first_seq() + u64::from(self.request.count) - 1)
+    }
+
+    fn decided(&self) -> bool {
+        !matches!(*self.station.lock(), Station::Waiting)
+    }
+
+    fn decide(&self, station: Station) {
+        *self.station.lock() = station;
+    }
+
+    /// Whether it writes a key of a tree with a number above `read`.
+    fn writes(&self, guard: &Guard) -> bool {
+        let mut seq = self.first_seq();
+        for operation in Operations::new(&self.request.payload).flatten() {
+            let payload = &self.request.payload;
+            if operation.keyspace == guard.tree.id
+                && payload[operation.key.clone()] == guard.key
+                && seq > guard.read.0
+            {
+                return true;
+            }
+            seq += 1;
+        }
+        false
+    }
+}
+
+#[derive(Debug)]
+struct InFlight {
+    ticket: Arc<Ticket>,
+    inserted: bool,
+}
+
+#[derive(Debug)]
+struct Queue {
+    /// The number that the next operation gets.
+    seq_next: u64,
+    leading: bool,
+    waiting: VecDeque<Arc<Ticket>>,
+    /// In the log, not published yet; in the order of the log.
+    in_flight: VecDeque<InFlight>,
+}
+
+/// Takes commits through the four stations.
+#[derive(Debug)]
+pub(crate) struct Committer {
+    store: Arc<Store>,
+    queue: Mutex<Queue>,
+    /// Given when a group is decided, a leader steps down, or something was published.
+    changed: Signal,
+}
+
+/// What a commit led to besides itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Committed {
+    /// Its last number.
+    pub(crate) seq: SeqNo,
+}
+
+impl Committer {
+    /// A pipeline whose first operation gets the number `seq_next`.
+    pub(crate) fn new(store: Arc<Store>, seq_next: SeqNo) -> Committer {
+        let queue = Queue {
+            seq_next: seq_next.0,
+            leading: false,
+            waiting: VecDeque::new(),
+            in_flight: VecDeque::new(),
+        };
+        Committer { store, queue: Mutex::new(queue), changed: Signal::new() }
+    }
+
+    /// Commits a batch.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`] after a write-path error, [`Error::GuardRefused`], [`Error::Deadline`].
+    pub(crate) fn commit(
+        &self,
+        batch: WriteBatch,
+        sync: bool,
+        deadline_us: Option<u64>,
+    ) -> Result<Committed> {
+        let request = Request {
+            payload: Bytes::from(batch.payload),
+            count: batch.count,
+            trees: batch.trees,
+            guards: batch.guards,
+            sync,
+            seal: Vec::new(),
+        };
+        self.submit(request, deadline_us)
+    }
+
+    /// Syncs the log through everything committed before the call.
+    pub(crate) fn sync(&self) -> Result<()> {
+        self.submit(Request { sync: true, ..Request::default() }, None).map(drop)
+    }
+
+    /// Seals the active memtables of trees, at one point of the order of commits.
+    pub(crate) fn seal(&self, trees: Vec<Arc<Tree>>) -> Result<()> {
+        self.submit(Request { seal: trees, ..Request::default() }, None).map(drop)
+    }
+
+    /// The number that the next operation gets.
+    pub(crate) fn seq_next(&self) -> SeqNo {
+        SeqNo(self.queue.lock().seq_next)
+    }
+
+    /// Waits until no commit is under way. New ones must be kept out by other means.
+    pub(crate) fn drain(&self, deadline_us: Option<u64>) -> bool {
+        self.store.env.wait(WaitCause::CommitAhead, &self.changed, deadline_us, &mut || {
+            let queue = self.queue.lock();
+            !queue.leading && queue.waiting.is_empty() && queue.in_flight.is_empty()
+        })
+    }
+
+    fn submit(&self, request: Request, deadline_us: Option<u64>) -> Result<Committed> {
+        let ticket = Arc::new(Ticket {
+            request,
+            first_seq: AtomicU64::new(0),
+            station: Mutex::new(Station::Waiting),
+        });
+        self.store.env.yield_point(YieldKind::Commit);
+        let mut lead = {
+            let mut queue = self.queue.lock();
+            queue.waiting.push_back(Arc::clone(&ticket));
+            !std::mem::replace(&mut queue.leading, true)
+        };
+        let mut patience = deadline_us;
+        while !lead && !ticket.decided() {
+            let turn = &mut || ticket.decided() || self.try_lead(&mut lead);
+            let met = self.store.env.wait(WaitCause::CommitAhead, &self.changed, patience, turn);
+            if !met {
+                if self.withdraw(&ticket) {
+                    return Err(Error::Deadline { cause: WaitCause::CommitAhead.as_str() });
+                }
+                // A leader has it already: what happens to it is told, however long it takes.
+                patience = None;
+            }
+        }
+        if lead {
+            while !ticket.decided() {
+                self.lead_group();
+            }
+            self.queue.lock().leading = false;
+            self.changed.notify();
+        }
+        self.finish(&ticket)
+    }
+
+    fn try_lead(&self, lead: &mut bool) -> bool {
+        let mut queue = self.queue.lock();
+        if !queue.leading {
+            queue.leading = true;
+            *lead = true;
+        }
+        *lead
+    }
+
+    /// Takes a ticket back that no leader has taken yet.
+    fn withdraw(&self, ticket: &Arc<Ticket>) -> bool {
+        let mut queue = self.queue.lock();
+        let place = queue.waiting.iter().position(|waiting| Arc::ptr_eq(waiting, ticket));
+        place.and_then(|place| queue.waiting.remove(place)).is_some()
+    }
+
+    /// Takes the next group through the first two stations.
+    fn lead_group(&self) {
+        let mut group = Vec::new();
+        let mut memtables = Vec::new();
+        {
+            let mut queue = self.queue.lock();
+            let mut bytes = 0;
+            while bytes < GROUP_BYTES_MAX
+                && let Some(ticket) = queue.waiting.pop_front()
+            {
+                bytes += ticket.request.payload.len();
+                match self.admit(&mut queue, &group, &ticket) {
+                    Ok(targets) => {
+                        memtables.push(targets);
+                        group.push(ticket);
+                    }
+                    Err(error) => ticket.decide(Station::Failed(error)),
+                }
+            }
+        }
+        let written = self.write_log(&group);
+        self.store.env.yield_point(YieldKind::Commit);
+        let mut queue = self.queue.lock();
+        for (ticket, memtables) in group.into_iter().zip(memtables) {
+            match &written {
+                Ok(()) => {
+                    ticket.decide(Station::Appended(memtables));
+                    queue.in_flight.push_back(InFlight { ticket, inserted: false });
+                }
+                Err(error) => ticket.decide(Station::Failed(error.clone())),
+            }
+        }
+        drop(queue);
+        self.changed.notify();
+    }
+
+    /// Checks one request and gives it numbers and memtables. `group` are the members before it.
+    fn admit(
+        &self,
+        queue: &mut Queue,
+        group: &[Arc<Ticket>],
+        ticket: &Ticket,
+    ) -> Result<Vec<Arc<Memtable>>> {
+        self.store.health.check()?;
+        let request = &ticket.request;
+        for guard in &request.guards {
+            let ahead = queue.in_flight.iter().map(|ahead| &ahead.ticket).chain(group);
+            if !memtables_allow(guard) || ahead.into_iter().any(|ahead| ahead.writes(guard)) {
+                return Err(Error::GuardRefused { read: guard.read.0 });
+            }
+        }
+        let first = SeqNo(queue.seq_next);
+        ticket.first_seq.store(first.0, Ordering::Release);
+        for tree in &request.seal {
+            self.seal_active(tree, first);
+        }
+        for tree in &request.trees {
+            if tree.view().active.bytes() >= tree.options.memtable_bytes {
+                self.seal_active(tree, first);
+            }
+        }
+        queue.seq_next += u64::from(request.count);
+        let targets = request.trees.iter().map(|tree| {
+            let active = Arc::clone(&tree.view().active);
+            active.promise(first);
+            active
+        });
+        Ok(targets.collect())
+    }
+
+    /// Seals a tree's active memtable, if anything was promised to it, and has it flushed.
+    fn seal_active(&self, tree: &Arc<Tree>, first_seq: SeqNo) {
+        if tree.view().active.first_promised().is_some() {
+            tree.change(|view| view.seal(first_seq));
+            self.store.make_ready(tree.id);
+        }
+    }
+
+    fn write_log(&self, group: &[Arc<Ticket>]) -> Result<()> {
+        let with_operations = group.iter().filter(|ticket| ticket.request.count > 0);
+        let records: Vec<WalRecord<'_>> = with_operations
+            .map(|ticket| WalRecord {
+                first_seq: SeqNo(ticket.first_seq()),
+                count: ticket.request.count,
+                payload: &ticket.request.payload,
+            })
+            .collect();
+        let sync = group.iter().any(|ticket| ticket.request.sync);
+        let append = || {
+            if !records.is_empty() {
+                self.store.wal.append(&records)?;
+            }
+            if sync {
+                self.store.wal.sync()?;
+            }
+            Ok(())
+        };
+        append().map_err(|error| self.store.fail(error))
+    }
+
+    /// The last two stations, by the writer itself.
+    fn finish(&self, ticket: &Arc<Ticket>) -> Result<Committed> {
+        let station = std::mem::replace(&mut *ticket.station.lock(), Station::Waiting);
+        let memtables = match station {
+            Station::Appended(memtables) => memtables,
+            Station::Failed(error) => return Err(error),
+            // `submit` comes here only when the ticket is decided.
+            Station::Waiting => unreachable!("the ticket is decided"),
+        };
+        self.store.env.yield_point(YieldKind::Commit);
+        insert(ticket, &memtables);
+        self.store.env.yield_point(YieldKind::Commit);
+        let last = ticket.last_seq();
+        if self.publish(ticket) < last {
+            let sequence = &self.store.sequence;
+            self.store.env.wait(WaitCause::CommitAhead, &self.changed, None, &mut || {
+                sequence.published() >= last
+            });
+        }
+        Ok(Committed { seq: last })
+    }
+
+    /// Marks a commit as inserted and publishes all that have none before them which is not.
+    fn publish(&self, ticket: &Arc<Ticket>) -> SeqNo {
+        let mut queue = self.queue.lock();
+        let own = queue.in_flight.iter_mut().find(|at| Arc::ptr_eq(&at.ticket, ticket));
+        if let Some(own) = own {
+            own.inserted = true;
+        }
+        let mut published = self.store.sequence.published();
+        while let Some(first) = queue.in_flight.front()
+            && first.inserted
+        {
+            published = published.max(first.ticket.last_seq());
+            self.store.sequence.publish(published);
+            queue.in_flight.pop_front();
+        }
+        drop(queue);
+        self.changed.notify();
+        published
+    }
+
+    /// Makes every number given so far visible; only while no commit is under way.
+    pub(crate) fn publish_all(&self) -> SeqNo {
+        let queue = self.queue.lock();
+        let last = SeqNo(queue.seq_next - 1);
+        self.store.sequence.publish(last);
+        last
+    }
+
+    /// Waits until everything up to `seq` is published: then all inserts up to there have ended.
+    pub(crate) fn wait_published(&self, seq: SeqNo) {
+        let sequence = &self.store.sequence;
+        if sequence.published() < seq {
+            self.store.env.wait(WaitCause::CommitAhead, &self.changed, None, &mut || {
+                sequence.published() >= seq || self.store.health.check().is_err()
+            });
+        }
+    }
+
+    /// The deadline of a call that may wait this long.
+    pub(crate) fn deadline_us(&self, patience: Option<Duration>) -> Option<u64> {
+        let patience = u64::try_from(patience?.as_micros()).unwrap_or(u64::MAX);
+        Some(self.store.env.now_us().saturating_add(patience))
+    }
+}
+
+/// Whether the memtables reach back to the number a guard names, and hold nothing newer.
+fn memtables_allow(guard: &Guard) -> bool {
+    let view = guard.tree.view();
+    let oldest = view.sealed.last().unwrap_or(&view.active);
+    let newest = view.memtables().find_map(|memtable| memtable.get(&guard.key, SeqNo::MAX));
+    oldest.first_seq().0 <= guard.read.0 + 1 && newest.is_none_or(|(seq, ..)| seq <= guard.read)
+}
+
+/// Puts the operations of a commit into the memtables of its trees.
+fn insert(ticket: &Ticket, memtables: &[Arc<Memtable>]) {
+    let request = &ticket.request;
+    let mut seq = ticket.first_seq();
+    let mut last = 0;
+    // The payload was encoded by this process, so every operation decodes.
+    for operation in Operations::new(&request.payload).flatten() {
+        // Neighbouring operations mostly go to the same tree.
+        if request.trees[last].id != operation.keyspace {
+            last = request
+                .trees
+                .iter()
+                .position(|tree| tree.id == operation.keyspace)
+                .expect("a batch lists every tree it writes");
+        }
+        let key = request.payload.slice(operation.key);
+        let value = request.payload.slice(operation.value);
+        let bytes = (key.len() + value.len()) as u64;
+        let counters = &request.trees[last].counters;
+        counters.ingested_bytes.add(bytes);
+        if operation.kind == Kind::Put {
+            counters.put_bytes.add(bytes);
+        }
+        memtables[last].insert(key, SeqNo(seq), operation.kind, value);
+        seq += 1;
+        if sabotage::on(Bug::BatchTorn) && request.count > 1 {
+            break;
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! How one write is to be done.
+
+use std::time::Duration;
+
+/// When a write counts as done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// Handed to the operating system before the call returns: survives the end of the process,
+    /// and a power loss as part of a prefix.
+    #[default]
+    Buffered,
+    /// On stable storage before the call returns: survives a power loss, with every commit before.
+    Sync,
+}
+
+/// Options of one write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WriteOptions {
+    /// When the write counts as done.
+    pub durability: Durability,
+    /// How long the call may wait for others before it gives up with
+    /// [`Error::Deadline`](crate::Error::Deadline), nothing done. Once its turn has come it is not
+    /// given up any more.
+    pub deadline: Option<Duration>,
+    /// Answer [`Error::WouldWait`](crate::Error::WouldWait) at once where backpressure would make
+    /// the call wait.
+    pub no_slowdown: bool,
+}
+
+impl From<Durability> for WriteOptions {
+    fn from(durability: Durability) -> WriteOptions {
+        WriteOptions { durability, ..WriteOptions::default() }
+    }
+}

@@ -1,0 +1,157 @@
+//! Backpressure: writes slow down smoothly by debt, and stop only where they must.
+//!
+//! The admitted rate of a tree is the measured drain of its compactions × headroom ÷ pending bytes
+//! of its policy's [`Debt`](lsmx_compaction::Debt). A batch goes at the slowest rate among its
+//! keyspaces, by one token bucket per database, with rare short pauses. Where a policy's hard stop
+//! is reached, or memtables wait for their flush, the write waits with a named cause.
+
+use lsmx_compaction::Debt;
+
+use crate::env::{Background, WaitCause};
+use crate::error::{Error, Result};
+use crate::event::{Event, Stall};
+use crate::keyspace::Tree;
+use crate::keyspace::counters::add;
+use crate::store::Store;
+use crate::sync::{Arc, AtomicU64, Ordering};
+
+/// Sealed memtables of one tree at which its writes wait for a flush.
+const SEALED_COUNT_MAX: usize = 4;
+/// What compactions are taken to drain before the first was measured, in bytes per second.
+const DRAIN_START: u64 = 64 << 20;
+/// Slowest admitted rate in bytes per second: past it the hard stop is the better answer.
+const RATE_MIN: u64 = 256 << 10;
+/// Pauses shorter than this are saved up.
+const PAUSE_US_MIN: u64 = 1_000;
+/// Longest single pause.
+const PAUSE_US_MAX: u64 = 10_000;
+
+/// How writes are slowed down.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WriteControl {
+    /// Smoothly, by debt, long before they would stop.
+    #[default]
+    Smooth,
+    /// Not at all until the hard stop: the crude control of older studies, for comparison.
+    Stop,
+}
+
+/// The token bucket of one database and the measured drain of its compactions.
+#[derive(Debug)]
+pub(crate) struct Throttle {
+    control: WriteControl,
+    /// When the bucket is empty again, as the environment's clock counts.
+    free_at_us: AtomicU64,
+    /// Bytes per second that compactions write, averaged.
+    drain: AtomicU64,
+}
+
+impl Throttle {
+    /// A throttle that knows nothing yet.
+    pub(crate) fn new(control: WriteControl) -> Throttle {
+        let drain = AtomicU64::new(DRAIN_START);
+        Throttle { control, free_at_us: AtomicU64::new(0), drain }
+    }
+
+    /// Takes a finished compaction into the measured drain: a moving average over about eight.
+    pub(crate) fn drained(&self, bytes: u64, us: u64) {
+        if bytes == 0 {
+            return;
+        }
+        let rate = bytes.saturating_mul(1_000_000) / us.max(1);
+        let before = self.drain.load(Ordering::Relaxed);
+        self.drain.store(before - before / 8 + rate / 8, Ordering::Relaxed);
+    }
+
+    /// The rate that writes to a tree with this debt are admitted at; 0: no limit.
+    pub(crate) fn rate(&self, debt: Debt) -> u64 {
+        if self.control == WriteControl::Stop || debt.pending_bytes == 0 {
+            return 0;
+        }
+        let drain = u128::from(self.drain.load(Ordering::Relaxed));
+        let rate = drain * u128::from(debt.headroom_bytes) / u128::from(debt.pending_bytes);
+        u64::try_from(rate).unwrap_or(u64::MAX).max(RATE_MIN)
+    }
+
+    /// Lets a write of `bytes` to these trees through, now or later.
+    ///
+    /// # Errors
+    /// [`Error::WouldWait`] if it would have to wait and must not, [`Error::Deadline`],
+    /// [`Error::ReadOnly`] if that happened meanwhile.
+    pub(crate) fn admit(
+        &self,
+        store: &Store,
+        trees: &[Arc<Tree>],
+        bytes: u64,
+        no_slowdown: bool,
+        deadline_us: Option<u64>,
+    ) -> Result<()> {
+        // Inline, the committing thread itself brings the tree to rest; there is nobody to wait for.
+        if store.env.background() == Background::Inline {
+            return Ok(());
+        }
+        for tree in trees {
+            self.wait_for_room(store, tree, no_slowdown, deadline_us)?;
+        }
+        let Some(rate) = trees.iter().filter_map(|tree| tree.admitted_rate()).min() else {
+            return Ok(());
+        };
+        let now = store.env.now_us();
+        let cost = bytes.saturating_mul(1_000_000) / rate;
+        let free_at = self.free_at_us.load(Ordering::Relaxed).max(now) + cost;
+        let wait = free_at - now;
+        if wait >= PAUSE_US_MIN {
+            if no_slowdown {
+                return Err(Error::WouldWait { cause: WaitCause::Throttle.as_str() });
+            }
+            if deadline_us.is_some_and(|deadline| now.saturating_add(wait) > deadline) {
+                return Err(Error::Deadline { cause: WaitCause::Throttle.as_str() });
+            }
+        }
+        self.free_at_us.store(free_at, Ordering::Relaxed);
+        if wait >= PAUSE_US_MIN {
+            let pause = wait.min(PAUSE_US_MAX);
+            store.env.pause_us(pause);
+            add(&trees[0].counters.throttle_us, pause);
+        }
+        Ok(())
+    }
+
+    fn wait_for_room(
+        &self,
+        store: &Store,
+        tree: &Tree,
+        no_slowdown: bool,
+        deadline_us: Option<u64>,
+    ) -> Result<()> {
+        let cause = || {
+            if tree.view().sealed.len() >= SEALED_COUNT_MAX {
+                Some(WaitCause::MemtablesFull)
+            } else if tree.must_stop() {
+                Some(WaitCause::TooManyRuns)
+            } else {
+                None
+            }
+        };
+        let Some(first_cause) = cause() else { return Ok(()) };
+        if no_slowdown {
+            return Err(Error::WouldWait { cause: first_cause.as_str() });
+        }
+        let start_us = store.env.now_us();
+        let met = store.env.wait(first_cause, &store.progress, deadline_us, &mut || {
+            cause().is_none() || store.health.check().is_err() || store.is_closing()
+        });
+        let waited_us = store.env.now_us().saturating_sub(start_us);
+        tree.counters.stalled(waited_us);
+        store.tell(&Event::Stalled(Stall {
+            keyspace: tree.name.clone(),
+            cause: first_cause.as_str(),
+            waited_us,
+        }));
+        store.health.check()?;
+        if store.is_closing() {
+            return Err(Error::Closed);
+        }
+        if met { Ok(()) } else { Err(Error::Deadline { cause: first_cause.as_str() }) }
+    }
+}
