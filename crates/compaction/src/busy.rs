@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::{FileId, Job};
+use crate::{Error, FileId, Job, JobKind, Level, TreeShape};
 
 /// Files that running jobs hold, with the jobs themselves.
 #[derive(Clone, Debug, Default)]
@@ -11,4 +11,91 @@ pub struct BusyFiles {
     pub files: HashSet<FileId>,
     /// Running jobs, with the bytes that each has still to write.
     pub jobs: Vec<(Job, u64)>,
+}
+
+impl BusyFiles {
+    /// Whether a running job holds the file.
+    #[must_use]
+    pub fn is_busy(&self, file: FileId) -> bool {
+        self.files.contains(&file)
+    }
+
+    /// Whether a running job holds one of the files.
+    pub fn any_busy(&self, files: impl IntoIterator<Item = FileId>) -> bool {
+        !self.files.is_empty() && files.into_iter().any(|file| self.is_busy(file))
+    }
+
+    /// Whether a job that takes files from L0 to a deeper level is running.
+    #[must_use]
+    pub fn l0_leaving(&self) -> bool {
+        self.jobs.iter().any(|(job, _)| job.leaves_l0())
+    }
+
+    /// Notes that a job has started, which will write `write_bytes`.
+    pub fn start(&mut self, job: Job, write_bytes: u64) {
+        self.files.extend(job.input_files());
+        self.jobs.push((job, write_bytes));
+    }
+
+    /// Notes how many bytes a running job has still to write. Unknown jobs are passed over.
+    pub fn progress(&mut self, job: &Job, write_bytes_left: u64) {
+        if let Some((_, left)) = self.jobs.iter_mut().find(|(running, _)| running == job) {
+            *left = write_bytes_left;
+        }
+    }
+
+    /// Notes that a job has ended, well or not, and sets its files free. Returns whether it ran.
+    pub fn finish(&mut self, job: &Job) -> bool {
+        // No two running jobs are equal: they would share their files.
+        let Some(index) = self.jobs.iter().position(|(running, _)| running == job) else {
+            return false;
+        };
+        let (job, _) = self.jobs.remove(index);
+        for file in job.input_files() {
+            self.files.remove(&file);
+        }
+        true
+    }
+
+    /// Returns whether `job` may run beside the running jobs:
+    ///
+    /// 1. no file of it is held by another job,
+    /// 2. no running job writes keys of its range into the same level,
+    /// 3. at most one job at a time takes files from L0 to a deeper level.
+    ///
+    /// # Errors
+    ///
+    /// If an input of `job` is not in the tree.
+    pub fn admits(&self, job: &Job, shape: &TreeShape) -> Result<bool, Error> {
+        let range = job.range(shape)?;
+        if self.any_busy(job.input_files()) || (job.leaves_l0() && self.l0_leaving()) {
+            return Ok(false);
+        }
+        if job.kind == JobKind::Drop {
+            return Ok(true);
+        }
+        for (running, _) in &self.jobs {
+            let writes = running.kind != JobKind::Drop;
+            if writes && running.target.level == job.target.level {
+                // Inputs of a running job stay in the tree until it ends. One that is gone has
+                // ended, and only its end has not been noted yet: it counts as in the way.
+                if running.range(shape).map_or(true, |other| other.overlaps(&range)) {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Bytes still to be written by running jobs that take from, or write into, the level.
+    #[must_use]
+    pub fn bytes_left(&self, level: Level) -> u64 {
+        self.jobs
+            .iter()
+            .filter(|(job, _)| {
+                job.target.level == level || job.inputs.iter().any(|input| input.level == level)
+            })
+            .map(|(_, left)| left)
+            .sum()
+    }
 }

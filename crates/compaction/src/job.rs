@@ -1,8 +1,9 @@
 //! A unit of compaction work: what goes in, where it comes out, how outputs are cut, and why.
 
 use std::fmt;
+use std::sync::Arc;
 
-use crate::{FileId, Key, Level, RunId};
+use crate::{Error, FileId, FileShape, Key, KeyRange, Level, RunId, TreeShape};
 
 /// Files of one run that a job takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +33,8 @@ pub enum JobKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
     /// They form a new run. It stands directly before `before` (newer than it), or last (oldest)
-    /// in the level if `None`. `before` is never an input run that disappears.
+    /// in the level if `None`. `before` is never an input run that disappears. If another job has
+    /// taken `before` away meanwhile, see [`TreeShape::apply`].
     NewRun {
         /// The run that the new one stands before.
         before: Option<RunId>,
@@ -131,5 +133,120 @@ impl fmt::Display for Reason {
             Reason::Shape { level } => write!(f, "L{} has a foreign shape", level.0),
             Reason::Manual => write!(f, "asked for"),
         }
+    }
+}
+
+impl JobInput {
+    /// Returns an input of every file of a run.
+    #[must_use]
+    pub fn whole(level: Level, run: &crate::RunShape) -> JobInput {
+        JobInput { level, run: run.id, files: run.files.iter().map(|file| file.id).collect() }
+    }
+
+    /// Looks up the files in the tree, in key order. One walk over the run.
+    ///
+    /// # Errors
+    ///
+    /// If the run or a file is not there, or files are not in key order.
+    pub fn resolve<'a>(&self, shape: &'a TreeShape) -> Result<Vec<&'a Arc<FileShape>>, Error> {
+        let (level, run) = (self.level, self.run);
+        let found = shape.run(level, run).ok_or(Error::NoSuchRun { level, run })?;
+        let mut rest = found.files.iter();
+        self.files
+            .iter()
+            .map(|&file| rest.find(|f| f.id == file).ok_or(Error::NoSuchFile { level, run, file }))
+            .collect()
+    }
+}
+
+impl Job {
+    /// Names of all input files.
+    pub fn input_files(&self) -> impl Iterator<Item = FileId> + '_ {
+        self.inputs.iter().flat_map(|input| input.files.iter().copied())
+    }
+
+    /// The newest level that the job takes from; `None` for a job without inputs.
+    #[must_use]
+    pub fn source(&self) -> Option<Level> {
+        self.inputs.first().map(|input| input.level)
+    }
+
+    /// Range that covers all inputs.
+    ///
+    /// # Errors
+    ///
+    /// If an input is not in the tree, or there is none.
+    pub fn range(&self, shape: &TreeShape) -> Result<KeyRange, Error> {
+        let mut ranges = Vec::new();
+        for input in &self.inputs {
+            ranges.extend(input.resolve(shape)?.into_iter().map(|file| &file.range));
+        }
+        KeyRange::hull_of(ranges).ok_or(Error::NoInputs)
+    }
+
+    /// Bytes of all inputs: what a merge reads, and about the most that it writes.
+    ///
+    /// # Errors
+    ///
+    /// If an input is not in the tree.
+    pub fn input_bytes(&self, shape: &TreeShape) -> Result<u64, Error> {
+        let mut bytes = 0;
+        for input in &self.inputs {
+            bytes += input.resolve(shape)?.into_iter().map(|file| file.bytes).sum::<u64>();
+        }
+        Ok(bytes)
+    }
+
+    /// Whether the job takes files out of L0 to a deeper level.
+    #[must_use]
+    pub fn leaves_l0(&self) -> bool {
+        self.source() == Some(Level(0))
+            && self.target.level != Level(0)
+            && matches!(self.kind, JobKind::Merge | JobKind::Move)
+    }
+}
+
+impl fmt::Display for JobKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            JobKind::Merge => "merge",
+            JobKind::Move => "move",
+            JobKind::Drop => "drop",
+            JobKind::Rewrite => "rewrite",
+        })
+    }
+}
+
+/// One line such as `merge L0{7 6} -> new run in L1   why: L0 holds 2 runs`; runs of one level are
+/// set apart by `/`.
+impl fmt::Display for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.kind)?;
+        let mut open = None;
+        for input in &self.inputs {
+            match open {
+                Some(level) if level == input.level => f.write_str(" / ")?,
+                Some(_) => write!(f, "}} {}{{", input.level)?,
+                None => write!(f, " {}{{", input.level)?,
+            }
+            open = Some(input.level);
+            for (index, file) in input.files.iter().enumerate() {
+                write!(f, "{}{}", if index > 0 { " " } else { "" }, file.0)?;
+            }
+        }
+        if open.is_some() {
+            f.write_str("}")?;
+        }
+        if self.kind != JobKind::Drop {
+            let level = self.target.level;
+            match self.target.placement {
+                Placement::NewRun { before: None } => write!(f, " -> new run in {level}")?,
+                Placement::NewRun { before: Some(run) } => {
+                    write!(f, " -> new run in {level} before r{}", run.0)?;
+                }
+                Placement::JoinRun(run) => write!(f, " -> r{} of {level}", run.0)?,
+            }
+        }
+        write!(f, "   why: {}", self.reason)
     }
 }

@@ -27,4 +27,8 @@ pub trait CompactionPolicy: fmt::Debug + Send + Sync {
     /// Returns what must still be written before the next run is released, less what running jobs
     /// have done, and the flushed bytes that fit under the hard stop.
     fn debt(&self, shape: &TreeShape, busy: &BusyFiles) -> Debt;
+
+    /// Returns whether writes must wait: the tree is at the hard stop, a parameter of the policy.
+    /// As long as this is true, [`pick`](Self::pick) has work to do, or a job is running.
+    fn must_stop(&self, shape: &TreeShape) -> bool;
 }

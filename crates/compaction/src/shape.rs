@@ -1,8 +1,11 @@
 //! The shape of a tree: levels → sorted runs → files, as a policy sees them.
 
+use std::collections::HashSet;
+use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
-use crate::{Key, KeyRange};
+use crate::{Error, Key, KeyRange};
 
 /// Names a table file. Never reused, not even after a failed job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -15,6 +18,26 @@ pub struct RunId(pub u64);
 /// A level, 0 for the level where flushes arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Level(pub u8);
+
+impl Level {
+    /// The level as an index into [`TreeShape::levels`].
+    #[must_use]
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+
+    /// The level with this index; `None` past the last that can be named.
+    #[must_use]
+    pub fn from_index(index: usize) -> Option<Level> {
+        u8::try_from(index).ok().map(Level)
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "L{}", self.0)
+    }
+}
 
 /// What a policy knows of one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,4 +105,291 @@ pub struct TreeShape {
     pub memtable_bytes: u64,
     /// Target bytes of a table file of this tree.
     pub table_bytes: u64,
+}
+
+/// A level as a manifest keeps it; [`TreeShape::from_levels`] makes a tree of them.
+#[derive(Clone, Debug, Default)]
+pub struct LevelParts {
+    /// Runs, newest first, with their files in any order. Runs without files are left out.
+    pub runs: Vec<(RunId, Vec<Arc<FileShape>>)>,
+    /// End key of the source files of the last job out of this level.
+    pub cursor: Option<Key>,
+}
+
+impl RunShape {
+    /// Bytes of all files.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.bytes).sum()
+    }
+
+    /// Range from the first key to the last; `None` for a run without files.
+    #[must_use]
+    pub fn range(&self) -> Option<KeyRange> {
+        let (first, last) = (self.files.first()?, self.files.last()?);
+        Some(KeyRange {
+            smallest: first.range.smallest.clone(),
+            largest: last.range.largest.clone(),
+        })
+    }
+
+    /// Indices of the files that overlap `range`. Binary search.
+    #[must_use]
+    pub fn overlapping_indices(&self, range: &KeyRange) -> Range<usize> {
+        let start = self.files.partition_point(|file| file.range.largest < range.smallest);
+        let count =
+            self.files[start..].partition_point(|file| file.range.smallest <= range.largest);
+        start..start + count
+    }
+
+    /// Files that overlap `range`, in key order. Binary search.
+    #[must_use]
+    pub fn overlapping(&self, range: &KeyRange) -> &[Arc<FileShape>] {
+        &self.files[self.overlapping_indices(range)]
+    }
+
+    /// The one file that could hold `key`. Binary search.
+    #[must_use]
+    pub fn file_for(&self, key: &[u8]) -> Option<&Arc<FileShape>> {
+        let index = self.files.partition_point(|file| file.range.largest.as_ref() < key);
+        self.files.get(index).filter(|file| file.range.smallest.as_ref() <= key)
+    }
+
+    /// Says which two neighbours overlap or stand in the wrong order.
+    pub(crate) fn check(&self, level: Level) -> Result<(), Error> {
+        if self.files.is_empty() {
+            return Err(Error::EmptyRun { level, run: self.id });
+        }
+        if let Some(file) = self.files.iter().find(|f| f.range.smallest > f.range.largest) {
+            return Err(Error::InvertedRange { level, file: file.id });
+        }
+        for pair in self.files.windows(2) {
+            // Not even one key may be shared: outputs are cut between user keys only.
+            if pair[0].range.largest >= pair[1].range.smallest {
+                let (left, right) = (pair[0].id, pair[1].id);
+                return Err(Error::Overlap { level, run: self.id, left, right });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl LevelShape {
+    /// Bytes of all files.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.runs.iter().map(|run| run.bytes()).sum()
+    }
+
+    /// Bytes of the files that overlap `range`.
+    #[must_use]
+    pub fn overlap_bytes(&self, range: &KeyRange) -> u64 {
+        self.runs.iter().flat_map(|run| run.overlapping(range)).map(|file| file.bytes).sum()
+    }
+
+    /// Files of all runs, newest run first.
+    pub fn files(&self) -> impl Iterator<Item = &Arc<FileShape>> {
+        self.runs.iter().flat_map(|run| &run.files)
+    }
+
+    /// Place of a run in the level, 0 for the newest.
+    #[must_use]
+    pub fn run_index(&self, run: RunId) -> Option<usize> {
+        self.runs.iter().position(|r| r.id == run)
+    }
+}
+
+impl TreeShape {
+    /// Returns the tree that a manifest describes: runs newest first in each level, files in any
+    /// order. Clock, snapshot and target sizes are zero; the caller sets them.
+    ///
+    /// # Errors
+    ///
+    /// What [`TreeShape::check`] finds, and too many levels.
+    pub fn from_levels(levels: Vec<LevelParts>, run_id_next: u64) -> Result<TreeShape, Error> {
+        if levels.len() > usize::from(u8::MAX) + 1 {
+            return Err(Error::TooManyLevels { levels: levels.len() });
+        }
+        let levels = levels
+            .into_iter()
+            .map(|parts| {
+                let runs = parts
+                    .runs
+                    .into_iter()
+                    .filter(|(_, files)| !files.is_empty())
+                    .map(|(id, mut files)| {
+                        files.sort_by(|a, b| a.range.smallest.cmp(&b.range.smallest));
+                        Arc::new(RunShape { id, files })
+                    })
+                    .collect();
+                Arc::new(LevelShape { runs, cursor: parts.cursor })
+            })
+            .collect();
+        let mut shape = TreeShape { levels, run_id_next, ..TreeShape::default() };
+        shape.trim();
+        shape.check()?;
+        Ok(shape)
+    }
+
+    /// Returns the tree with a flushed run in front of L0, and the name of that run. Without files
+    /// the tree stays as it is, and there is no run.
+    ///
+    /// # Errors
+    ///
+    /// If the files overlap or are not in key order.
+    pub fn with_flush(&self, files: Vec<FileShape>) -> Result<(TreeShape, Option<RunId>), Error> {
+        let mut shape = self.clone();
+        if files.is_empty() {
+            return Ok((shape, None));
+        }
+        let id = shape.new_run_id();
+        let run = RunShape { id, files: files.into_iter().map(Arc::new).collect() };
+        run.check(Level(0))?;
+        let old = shape.levels.first();
+        let mut runs = vec![Arc::new(run)];
+        runs.extend(old.iter().flat_map(|level| level.runs.iter().cloned()));
+        let level = Arc::new(LevelShape { runs, cursor: old.and_then(|l| l.cursor.clone()) });
+        match shape.levels.first_mut() {
+            Some(first) => *first = level,
+            None => shape.levels.push(level),
+        }
+        Ok((shape, Some(id)))
+    }
+
+    /// Gives out the name of a new run.
+    pub(crate) fn new_run_id(&mut self) -> RunId {
+        let id = RunId(self.run_id_next);
+        self.run_id_next += 1;
+        id
+    }
+
+    /// Drops trailing levels that hold nothing. A cursor there points at nothing.
+    pub(crate) fn trim(&mut self) {
+        while self.levels.last().is_some_and(|level| level.runs.is_empty()) {
+            self.levels.pop();
+        }
+    }
+
+    /// The level, if the tree reaches down to it.
+    #[must_use]
+    pub fn level(&self, level: Level) -> Option<&LevelShape> {
+        self.levels.get(level.index()).map(|level| &**level)
+    }
+
+    /// Runs of a level, newest first; none for a level that the tree does not reach.
+    #[must_use]
+    pub fn runs_of(&self, level: Level) -> &[Arc<RunShape>] {
+        self.level(level).map_or(&[], |level| &level.runs)
+    }
+
+    /// A run by level and name.
+    #[must_use]
+    pub fn run(&self, level: Level, run: RunId) -> Option<&Arc<RunShape>> {
+        self.runs_of(level).iter().find(|r| r.id == run)
+    }
+
+    /// All runs with their levels, newest first: the order in which a lookup asks them.
+    pub fn runs(&self) -> impl DoubleEndedIterator<Item = (Level, &Arc<RunShape>)> {
+        // A tree has no more levels than can be named, so none is skipped.
+        (0..=u8::MAX)
+            .zip(&self.levels)
+            .flat_map(|(level, shape)| shape.runs.iter().map(move |run| (Level(level), run)))
+    }
+
+    /// The oldest run: nothing older stands below it.
+    #[must_use]
+    pub fn last_run(&self) -> Option<(Level, &Arc<RunShape>)> {
+        self.runs().next_back()
+    }
+
+    /// All files, newest run first.
+    pub fn files(&self) -> impl Iterator<Item = &Arc<FileShape>> {
+        self.levels.iter().flat_map(|level| level.files())
+    }
+
+    /// Looks for a file by name, through the whole tree.
+    #[must_use]
+    pub fn find_file(&self, file: FileId) -> Option<(Level, RunId, &Arc<FileShape>)> {
+        self.runs().find_map(|(level, run)| {
+            run.files.iter().find(|f| f.id == file).map(|f| (level, run.id, f))
+        })
+    }
+
+    /// Bytes of a level; 0 for a level that the tree does not reach.
+    #[must_use]
+    pub fn level_bytes(&self, level: Level) -> u64 {
+        self.level(level).map_or(0, LevelShape::bytes)
+    }
+
+    /// Bytes of the files of a level that overlap `range`.
+    #[must_use]
+    pub fn overlap_bytes(&self, level: Level, range: &KeyRange) -> u64 {
+        self.level(level).map_or(0, |level| level.overlap_bytes(range))
+    }
+
+    /// Bytes of all files.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.levels.iter().map(|level| level.bytes()).sum()
+    }
+
+    /// The deepest level that holds a file.
+    #[must_use]
+    pub fn deepest(&self) -> Option<Level> {
+        self.levels.iter().rposition(|l| !l.runs.is_empty()).and_then(Level::from_index)
+    }
+
+    /// Verifies every invariant that shapes can show.
+    ///
+    /// 1. The files of a run are in key order and share no user key; no run is empty.
+    /// 2. Names of runs and files are unique, those of runs below `run_id_next`.
+    /// 3. Age order. Where two files of different runs surely hold one key in common, because an
+    ///    end of one range is an end of the other, the file in the newer run is not wholly older. A
+    ///    file of L0 is not wholly older than any file below it whose range it overlaps: L0 takes
+    ///    whole flushes and hands on the oldest first. Deeper down overlap alone proves nothing;
+    ///    there [`TreeShape::apply`] watches each step instead.
+    ///
+    /// # Errors
+    ///
+    /// The first thing that is wrong, with the files or runs concerned.
+    pub fn check(&self) -> Result<(), Error> {
+        if self.levels.len() > usize::from(u8::MAX) + 1 {
+            return Err(Error::TooManyLevels { levels: self.levels.len() });
+        }
+        let (mut runs, mut files) = (HashSet::new(), HashSet::new());
+        for (level, run) in self.runs() {
+            run.check(level)?;
+            if run.id.0 >= self.run_id_next {
+                return Err(Error::RunFromTheFuture { run: run.id, next: self.run_id_next });
+            }
+            if !runs.insert(run.id) {
+                return Err(Error::RunTwice { run: run.id });
+            }
+            if let Some(file) = run.files.iter().find(|file| !files.insert(file.id)) {
+                return Err(Error::FileTwice { file: file.id });
+            }
+        }
+        self.check_age()
+    }
+
+    fn check_age(&self) -> Result<(), Error> {
+        let runs: Vec<_> = self.runs().collect();
+        for (index, (level, newer)) in runs.iter().enumerate() {
+            for (_, older) in &runs[index + 1..] {
+                for above in &newer.files {
+                    for below in older.overlapping(&above.range) {
+                        let inverted = above.seq_largest < below.seq_smallest;
+                        let share_a_key = above.range.smallest == below.range.smallest
+                            || above.range.largest == below.range.largest
+                            || above.range.smallest == below.range.largest
+                            || above.range.largest == below.range.smallest;
+                        if inverted && (*level == Level(0) || share_a_key) {
+                            return Err(Error::AgeOrder { above: above.id, below: below.id });
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
 }

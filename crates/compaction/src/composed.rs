@@ -1,0 +1,490 @@
+//! The policy that four primitives make.
+//!
+//! [`pick`](CompactionPolicy::pick) goes over the levels:
+//!
+//! 1. Each level gets a score: what it holds, over what makes a job due. A level that does not fit
+//!    the layout at all, left by another policy, has the highest.
+//! 2. Levels of score 1 and more are tried from the highest score down. Ties: the smaller level.
+//! 3. The first job that no running job stands in the way of is the answer.
+//!
+//! A level is brought to one run by merging its runs in place (moving them, if they are disjoint)
+//! before anything else goes into it or out of it.
+
+use std::sync::Arc;
+
+use crate::granularity::Granularity;
+use crate::layout::Layout;
+use crate::movement::Movement;
+use crate::trigger::{Capacities, Capacity, Trigger, compensated_bytes};
+use crate::{
+    BusyFiles, CompactionPolicy, CutRule, Debt, FileShape, Job, JobInput, JobKind, KeyRange, Level,
+    Placement, Reason, RunShape, Target, TreeShape, run_list,
+};
+
+/// The four primitives, and the limits that every job keeps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Primitives {
+    /// When a job is due, in order of priority.
+    pub triggers: Vec<Trigger>,
+    /// How many runs a level may hold.
+    pub layout: Layout,
+    /// How much one job takes.
+    pub granularity: Granularity,
+    /// Which file is taken.
+    pub movement: Movement,
+    /// Writes stop while L0 holds this many runs. Must be above every run count of the triggers.
+    pub stop_runs: usize,
+    /// Target size of an output, in target sizes of a table of the keyspace.
+    pub file_tables: u64,
+    /// An output overlaps at most this many target file sizes of the level below its own, and a
+    /// larger job or move is not made out of a choice of files.
+    pub grandparent_files: u64,
+}
+
+/// A policy made of [`Primitives`].
+#[derive(Clone, Debug)]
+pub struct Composed {
+    name: &'static str,
+    primitives: Primitives,
+}
+
+/// The score of a level that the layout does not allow.
+const SCORE_FOREIGN: u64 = u64::MAX;
+const SCORE_DUE: u64 = 1000;
+const L0: Level = Level(0);
+
+/// A level that a job may be due in.
+struct Candidate {
+    score_milli: u64,
+    level: Level,
+    reason: Reason,
+}
+
+impl Composed {
+    /// Returns the policy that `primitives` make, under a name.
+    #[must_use]
+    pub fn new(name: &'static str, primitives: Primitives) -> Self {
+        Composed { name, primitives }
+    }
+
+    /// The primitives of this policy.
+    #[must_use]
+    pub fn primitives(&self) -> &Primitives {
+        &self.primitives
+    }
+
+    fn run_count(&self) -> Option<usize> {
+        self.primitives.triggers.iter().find_map(|trigger| match trigger {
+            Trigger::RunCount { runs } => Some((*runs).max(1)),
+            _ => None,
+        })
+    }
+
+    fn capacity(&self) -> Option<&Capacity> {
+        self.primitives.triggers.iter().find_map(|trigger| match trigger {
+            Trigger::LevelFull(capacity) => Some(capacity),
+            _ => None,
+        })
+    }
+
+    fn file_bytes(&self, shape: &TreeShape) -> u64 {
+        shape.table_bytes.saturating_mul(self.primitives.file_tables).max(1)
+    }
+
+    /// Most bytes of a job made out of a choice of files, and most grandparent bytes of an output.
+    fn job_bytes_max(&self, shape: &TreeShape) -> u64 {
+        match self.primitives.granularity {
+            Granularity::File => {
+                self.file_bytes(shape).saturating_mul(self.primitives.grandparent_files)
+            }
+            // Whole levels and runs leave no choice: small overlap later would gain nothing.
+            Granularity::Level | Granularity::Runs => u64::MAX,
+        }
+    }
+
+    fn cut(&self, shape: &TreeShape, target: Level) -> CutRule {
+        let bytes_max = self.job_bytes_max(shape);
+        let below = Level::from_index(target.index() + 1).filter(|_| bytes_max < u64::MAX);
+        CutRule {
+            file_bytes: self.file_bytes(shape),
+            grandparent: below.map(|level| (level, bytes_max)),
+            boundaries: Vec::new(),
+        }
+    }
+
+    // --- Leveling: one run in each level below L0 ---------------------------------------------
+
+    fn pick_leveling(&self, shape: &TreeShape, busy: &BusyFiles) -> Option<Job> {
+        let capacities = self.capacity()?.of(shape);
+        let mut candidates = self.leveling_candidates(shape, busy, &capacities);
+        candidates.sort_by(|a, b| b.score_milli.cmp(&a.score_milli).then(a.level.cmp(&b.level)));
+        let l0_due = candidates.iter().any(|candidate| candidate.level == L0);
+        let l0_job = candidates
+            .iter()
+            .find(|candidate| candidate.level == L0)
+            .and_then(|c| self.l0_job(shape, busy, &capacities, c.reason.clone()));
+        candidates.into_iter().find_map(|candidate| {
+            let level = candidate.level;
+            if level == L0 {
+                return l0_job.clone();
+            }
+            if shape.runs_of(level).len() > 1 {
+                return self.merge_in_place(shape, busy, level);
+            }
+            // What waits in L0 goes first, else L0 could starve behind its own target.
+            if level == capacities.base && l0_due && l0_job.is_none() {
+                return None;
+            }
+            self.leveled_job(shape, busy, &capacities, &candidate)
+        })
+    }
+
+    fn leveling_candidates(
+        &self,
+        shape: &TreeShape,
+        busy: &BusyFiles,
+        capacities: &Capacities,
+    ) -> Vec<Candidate> {
+        let mut candidates = Vec::new();
+        for index in 0..shape.levels.len() {
+            let Some(level) = Level::from_index(index) else { break };
+            let runs = shape.runs_of(level);
+            if level == L0 {
+                candidates.extend(self.l0_candidate(shape, busy, capacities));
+            } else if runs.len() > 1 {
+                let reason = Reason::Shape { level };
+                candidates.push(Candidate { score_milli: SCORE_FOREIGN, level, reason });
+            } else if level < capacities.base && !runs.is_empty() {
+                let reason = Reason::Shape { level };
+                candidates.push(Candidate { score_milli: SCORE_FOREIGN, level, reason });
+            } else if level < capacities.last {
+                let idle = runs.iter().flat_map(|r| &r.files).filter(|f| !busy.is_busy(f.id));
+                let bytes = idle.map(|file| compensated_bytes(file)).fold(0, u64::saturating_add);
+                let score_milli = score(bytes, capacities.bytes(level));
+                if score_milli >= SCORE_DUE {
+                    let reason = Reason::LevelFull { level, score_milli };
+                    candidates.push(Candidate { score_milli, level, reason });
+                }
+            }
+        }
+        candidates
+    }
+
+    /// L0 is due by its runs, or by its bytes against the capacity of the level below.
+    fn l0_candidate(
+        &self,
+        shape: &TreeShape,
+        busy: &BusyFiles,
+        capacities: &Capacities,
+    ) -> Option<Candidate> {
+        let idle: Vec<_> = idle_runs(shape.runs_of(L0), busy).collect();
+        let runs = idle.len();
+        let bytes = idle.iter().map(|run| run.bytes()).sum();
+        let by_runs = match self.run_count() {
+            Some(trigger) => score(len_u64(runs), len_u64(trigger)),
+            None => 0,
+        };
+        let by_bytes = score(bytes, capacities.base_bytes);
+        let score_milli = by_runs.max(by_bytes);
+        let reason = if by_runs >= by_bytes {
+            Reason::RunCount { level: L0, runs }
+        } else {
+            Reason::LevelFull { level: L0, score_milli }
+        };
+        (score_milli >= SCORE_DUE).then_some(Candidate { score_milli, level: L0, reason })
+    }
+
+    /// All runs of L0 into the next level. All: a newer run may overlap an older one anywhere.
+    fn l0_job(
+        &self,
+        shape: &TreeShape,
+        busy: &BusyFiles,
+        capacities: &Capacities,
+        reason: Reason,
+    ) -> Option<Job> {
+        let inputs = whole_runs(L0, shape.runs_of(L0));
+        let target = next_level(shape, capacities, L0)?;
+        self.job_into(shape, busy, inputs, target, reason)
+    }
+
+    /// A job out of a full level below L0.
+    fn leveled_job(
+        &self,
+        shape: &TreeShape,
+        busy: &BusyFiles,
+        capacities: &Capacities,
+        candidate: &Candidate,
+    ) -> Option<Job> {
+        let level = candidate.level;
+        let run = shape.runs_of(level).first()?;
+        let target = next_level(shape, capacities, level)?;
+        if self.primitives.granularity != Granularity::File {
+            let inputs = whole_runs(level, shape.runs_of(level));
+            return self.job_into(shape, busy, inputs, target, candidate.reason.clone());
+        }
+        self.primitives.movement.order(shape, run, target).into_iter().find_map(|index| {
+            if busy.is_busy(run.files[index].id) {
+                return None;
+            }
+            let files = self.expand(shape, busy, run, index, target);
+            let files = files.iter().map(|file| file.id).collect();
+            let inputs = vec![JobInput { level, run: run.id, files }];
+            self.job_into(shape, busy, inputs, target, candidate.reason.clone())
+        })
+    }
+
+    /// The file at `index`, with the neighbours that come along for free: all files of the run
+    /// within the range of the job, if they overlap no further file of the target level.
+    ///
+    /// Files of one run share no user key, so every choice of files is a clean cut.
+    fn expand<'a>(
+        &self,
+        shape: &TreeShape,
+        busy: &BusyFiles,
+        run: &'a RunShape,
+        index: usize,
+        target: Level,
+    ) -> &'a [Arc<FileShape>] {
+        let alone = &run.files[index..=index];
+        let [target_run] = shape.runs_of(target) else { return alone };
+        let below = target_run.overlapping_indices(&run.files[index].range);
+        let Some(hull) = KeyRange::hull_of(
+            target_run.files[below.clone()].iter().chain(alone).map(|file| &file.range),
+        ) else {
+            return alone;
+        };
+        let wider = run.overlapping(&hull);
+        let Some(wider_hull) = KeyRange::hull_of(wider.iter().map(|file| &file.range)) else {
+            return alone;
+        };
+        let bytes: u64 =
+            wider.iter().chain(&target_run.files[below.clone()]).map(|file| file.bytes).sum();
+        let free = target_run.overlapping_indices(&wider_hull) == below
+            && !busy.any_busy(wider.iter().map(|file| file.id))
+            && bytes <= self.job_bytes_max(shape);
+        if free && !below.is_empty() { wider } else { alone }
+    }
+
+    /// A job of `inputs` and what they overlap in `target`, a level of one run or none; `None` if
+    /// running jobs stand in its way.
+    fn job_into(
+        &self,
+        shape: &TreeShape,
+        busy: &BusyFiles,
+        mut inputs: Vec<JobInput>,
+        target: Level,
+        reason: Reason,
+    ) -> Option<Job> {
+        let sources = resolve_all(shape, &inputs)?;
+        let range = KeyRange::hull_of(sources.iter().map(|file| &file.range))?;
+        let target_run = match shape.runs_of(target) {
+            [] => None,
+            [run] => Some(run),
+            _ => return None, // First it is brought to one run.
+        };
+        let kind = if self.is_trivial_move(shape, &sources, target) {
+            JobKind::Move
+        } else {
+            JobKind::Merge
+        };
+        if let (Some(run), JobKind::Merge) = (target_run, kind) {
+            let below = match self.primitives.granularity {
+                Granularity::Level => &run.files[..],
+                Granularity::Runs | Granularity::File => run.overlapping(&range),
+            };
+            if !below.is_empty() {
+                let files = below.iter().map(|file| file.id).collect();
+                inputs.push(JobInput { level: target, run: run.id, files });
+            }
+        }
+        let placement = match target_run {
+            Some(run) => Placement::JoinRun(run.id),
+            None => Placement::NewRun { before: None },
+        };
+        let target = Target { level: target, placement };
+        let cut = self.cut(shape, target.level);
+        admitted(Job { kind, inputs, target, cut, reason }, shape, busy)
+    }
+
+    /// No file overlaps another one or the target level, and none would be left with so much below
+    /// it that its next merge became too large.
+    fn is_trivial_move(
+        &self,
+        shape: &TreeShape,
+        sources: &[&Arc<FileShape>],
+        target: Level,
+    ) -> bool {
+        let bytes_max = self.job_bytes_max(shape);
+        let below = Level::from_index(target.index() + 1);
+        are_disjoint(sources)
+            && sources.iter().all(|file| {
+                let grandparents = below.map_or(0, |level| shape.overlap_bytes(level, &file.range));
+                shape.overlap_bytes(target, &file.range) == 0
+                    && file.bytes.saturating_add(grandparents) <= bytes_max
+            })
+    }
+
+    /// All runs of a level into one, in the same level.
+    fn merge_in_place(&self, shape: &TreeShape, busy: &BusyFiles, level: Level) -> Option<Job> {
+        let placement = Placement::NewRun { before: None };
+        self.merge_runs(shape, busy, level, Target { level, placement }, Reason::Shape { level })
+    }
+
+    /// All runs of a level into one, or a move of them if they are disjoint.
+    fn merge_runs(
+        &self,
+        shape: &TreeShape,
+        busy: &BusyFiles,
+        level: Level,
+        target: Target,
+        reason: Reason,
+    ) -> Option<Job> {
+        let inputs = whole_runs(level, shape.runs_of(level));
+        let kind = match are_disjoint(&resolve_all(shape, &inputs)?) {
+            true => JobKind::Move,
+            false => JobKind::Merge,
+        };
+        let cut = self.cut(shape, target.level);
+        admitted(Job { kind, inputs, target, cut, reason }, shape, busy)
+    }
+
+    // --- Tiering: a full level becomes one run of the next -------------------------------------
+
+    fn pick_tiering(&self, shape: &TreeShape, busy: &BusyFiles) -> Option<Job> {
+        let trigger = self.run_count()?;
+        let mut candidates: Vec<_> = (0..shape.levels.len())
+            .filter_map(Level::from_index)
+            .map(|level| (shape.runs_of(level).len(), level))
+            .filter(|(runs, _)| *runs >= trigger)
+            .collect();
+        candidates.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
+        candidates.into_iter().find_map(|(runs, level)| {
+            // The deepest level that can be named merges in place.
+            let next = Level::from_index(level.index() + 1).unwrap_or(level);
+            let before = shape.runs_of(next).first().map(|run| run.id).filter(|_| next != level);
+            let target = Target { level: next, placement: Placement::NewRun { before } };
+            self.merge_runs(shape, busy, level, target, Reason::RunCount { level, runs })
+        })
+    }
+
+    /// Bytes that the next job out of L0 will write, and the level it writes to; `None` while none
+    /// is due.
+    fn l0_work(&self, shape: &TreeShape, busy: &BusyFiles) -> Option<(u64, Level)> {
+        let idle = || idle_runs(shape.runs_of(L0), busy);
+        let idle_bytes: u64 = idle().map(|run| run.bytes()).sum();
+        match self.primitives.layout {
+            Layout::Leveling => {
+                let capacities = self.capacity()?.of(shape);
+                self.l0_candidate(shape, busy, &capacities)?;
+                let target = next_level(shape, &capacities, L0)?;
+                let files = idle().flat_map(|run| &run.files).map(|file| &file.range);
+                let range = KeyRange::hull_of(files)?;
+                Some((idle_bytes.saturating_add(shape.overlap_bytes(target, &range)), target))
+            }
+            Layout::Tiering => {
+                (idle().count() >= self.run_count()?).then_some((idle_bytes, Level(1)))
+            }
+            Layout::RunList { .. } => {
+                let job = self.pick(shape, busy).filter(|job| job.source() == Some(L0))?;
+                Some((job.input_bytes(shape).ok()?, job.target.level))
+            }
+        }
+    }
+}
+
+impl CompactionPolicy for Composed {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn pick(&self, shape: &TreeShape, busy: &BusyFiles) -> Option<Job> {
+        match self.primitives.layout {
+            Layout::Leveling => self.pick_leveling(shape, busy),
+            Layout::Tiering => self.pick_tiering(shape, busy),
+            Layout::RunList { bottom } => {
+                run_list::pick(&self.primitives.triggers, bottom, shape, busy, |target| {
+                    self.cut(shape, target)
+                })
+            }
+        }
+    }
+
+    fn debt(&self, shape: &TreeShape, busy: &BusyFiles) -> Debt {
+        let work = self.l0_work(shape, busy);
+        let target = work.map(|(_, target)| target);
+        // Running jobs count if they empty L0, or if the next one that does must wait for them.
+        let running = busy.jobs.iter().filter(|(job, _)| {
+            job.source() == Some(L0)
+                || target.is_some_and(|level| {
+                    job.target.level == level || job.inputs.iter().any(|i| i.level == level)
+                })
+        });
+        let running: u64 = running.map(|(_, left)| *left).fold(0, u64::saturating_add);
+        let free = self.primitives.stop_runs.saturating_sub(shape.runs_of(L0).len());
+        Debt {
+            pending_bytes: work.map_or(0, |(bytes, _)| bytes).saturating_add(running),
+            headroom_bytes: len_u64(free).saturating_mul(shape.memtable_bytes),
+        }
+    }
+
+    fn must_stop(&self, shape: &TreeShape) -> bool {
+        shape.runs_of(L0).len() >= self.primitives.stop_runs
+    }
+}
+
+/// Returns the level that data of `level` goes to: the next one, but between L0 and the base the
+/// next one that holds something. `None` for the last level.
+fn next_level(shape: &TreeShape, capacities: &Capacities, level: Level) -> Option<Level> {
+    if level >= capacities.last {
+        return None;
+    }
+    let mut next = Level(level.0 + 1); // No overflow: `level` is above another one.
+    while next < capacities.base && shape.runs_of(next).is_empty() {
+        next = Level(next.0 + 1);
+    }
+    Some(next)
+}
+
+/// A share in thousandths, rounded down; with nothing to hold, anything is too much.
+fn score(held: u64, limit: u64) -> u64 {
+    match limit {
+        0 if held == 0 => 0,
+        0 => SCORE_FOREIGN,
+        _ => u64::try_from(u128::from(held) * 1000 / u128::from(limit)).unwrap_or(SCORE_FOREIGN),
+    }
+}
+
+fn len_u64(len: usize) -> u64 {
+    u64::try_from(len).unwrap_or(u64::MAX)
+}
+
+fn whole_runs(level: Level, runs: &[Arc<RunShape>]) -> Vec<JobInput> {
+    runs.iter().map(|run| JobInput::whole(level, run)).collect()
+}
+
+fn idle_runs<'a>(
+    runs: &'a [Arc<RunShape>],
+    busy: &'a BusyFiles,
+) -> impl Iterator<Item = &'a Arc<RunShape>> {
+    runs.iter().filter(|run| !busy.any_busy(run.files.iter().map(|file| file.id)))
+}
+
+/// Files of all inputs; `None` if one is not in the tree.
+fn resolve_all<'a>(shape: &'a TreeShape, inputs: &[JobInput]) -> Option<Vec<&'a Arc<FileShape>>> {
+    let mut files = Vec::new();
+    for input in inputs {
+        files.extend(input.resolve(shape).ok()?);
+    }
+    Some(files)
+}
+
+pub(crate) fn are_disjoint(files: &[&Arc<FileShape>]) -> bool {
+    let mut ranges: Vec<&KeyRange> = files.iter().map(|file| &file.range).collect();
+    ranges.sort_by(|a, b| a.smallest.cmp(&b.smallest));
+    ranges.windows(2).all(|pair| pair[0].largest < pair[1].smallest)
+}
+
+/// The job, if no running job stands in its way.
+pub(crate) fn admitted(job: Job, shape: &TreeShape, busy: &BusyFiles) -> Option<Job> {
+    busy.admits(&job, shape).unwrap_or(false).then_some(job)
+}

@@ -1,0 +1,130 @@
+//! Primitive 1: when a job is due.
+
+use crate::{FileShape, Level, TreeShape};
+
+/// What makes a job due. A policy has several, in order of priority.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trigger {
+    /// A level with one run is full: its bytes reach its capacity.
+    LevelFull(Capacity),
+    /// A level, or the tree if it is one list of runs, holds this many runs, whatever their bytes.
+    RunCount {
+        /// Runs that make a merge due; at least 1.
+        runs: usize,
+    },
+    /// The bytes above the oldest run, in per cent of the bytes of that run, reach this.
+    SpaceAmplification {
+        /// The threshold in per cent.
+        percent: u64,
+    },
+    /// Neighbouring runs are of like size: the next older one is no larger than all newer ones of
+    /// the chain together, and some per cent more.
+    SizeRatio {
+        /// Per cent that the older run may be larger.
+        percent: u64,
+        /// Fewest runs of a chain; at least 2.
+        runs_min: usize,
+        /// Most runs of a chain.
+        runs_max: usize,
+    },
+}
+
+/// How many bytes a level may hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Capacity {
+    /// L1 holds a number of memtables, each deeper level `size_ratio` times as much.
+    FromTop {
+        /// Capacity of L1 in memtables.
+        l1_memtables: u64,
+        /// How much more each deeper level holds.
+        size_ratio: u64,
+    },
+    /// The last level holds what it holds, each level above it `size_ratio` times less. The base,
+    /// which takes what leaves L0, is the smallest level of at least `base_memtables`, or the last
+    /// level if there is none; levels between L0 and the base hold nothing.
+    ///
+    /// Source: Dong et al., "Optimizing Space Amplification in RocksDB", CIDR 2017.
+    FromBottom {
+        /// The last level, whether it holds anything or not.
+        last: Level,
+        /// Least capacity of the base in memtables.
+        base_memtables: u64,
+        /// How much less each level above holds.
+        size_ratio: u64,
+    },
+}
+
+/// Capacities worked out for one shape.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capacities {
+    /// The level that takes what leaves L0.
+    pub base: Level,
+    /// The last level: never a source.
+    pub last: Level,
+    /// Capacity of `base` in bytes, at least 1.
+    pub base_bytes: u64,
+    size_ratio: u64,
+}
+
+/// Deepest level that a tree sized from the top grows to. With a ratio of 2 it holds 2^62 × L1.
+const LAST_LEVEL_FROM_TOP: Level = Level(63);
+
+impl Capacity {
+    /// Works out base and capacities for a tree.
+    #[must_use]
+    pub fn of(&self, shape: &TreeShape) -> Capacities {
+        let deepest = shape.deepest().unwrap_or(Level(0));
+        let memtable = shape.memtable_bytes.max(1);
+        match *self {
+            Capacity::FromTop { l1_memtables, size_ratio } => Capacities {
+                base: Level(1),
+                last: LAST_LEVEL_FROM_TOP.max(deepest),
+                base_bytes: memtable.saturating_mul(l1_memtables.max(1)),
+                size_ratio,
+            },
+            Capacity::FromBottom { last, base_memtables, size_ratio } => {
+                let last = last.max(deepest).max(Level(1));
+                let base_bytes_min = memtable.saturating_mul(base_memtables.max(1));
+                let (mut base, mut bytes) = (last, shape.level_bytes(last));
+                while base > Level(1) && bytes / size_ratio.max(2) >= base_bytes_min {
+                    base = Level(base.0 - 1);
+                    bytes /= size_ratio.max(2);
+                }
+                // A young last level is smaller than any base should be. By its own bytes L0 would
+                // be full with the first run that arrives.
+                Capacities { base, last, base_bytes: bytes.max(base_bytes_min), size_ratio }
+            }
+        }
+    }
+}
+
+impl Capacities {
+    /// Capacity of a level in bytes: 0 between L0 and the base, without limit for the last level.
+    #[must_use]
+    pub fn bytes(&self, level: Level) -> u64 {
+        if level >= self.last {
+            u64::MAX
+        } else if level < self.base {
+            0
+        } else {
+            let factor = self.size_ratio.checked_pow(u32::from(level.0 - self.base.0));
+            factor.map_or(u64::MAX, |factor| self.base_bytes.saturating_mul(factor))
+        }
+    }
+}
+
+/// Bytes of a file as the trigger counts them: where tombstones are half of the entries or more,
+/// each one above that half counts as two values, so that they are merged away sooner.
+///
+/// Source: RocksDB, `compensated_file_size`.
+#[must_use]
+pub fn compensated_bytes(file: &FileShape) -> u64 {
+    let doubled = file.tombstones.saturating_mul(2);
+    if file.entries == 0 || doubled < file.entries {
+        return file.bytes;
+    }
+    let values = file.entries.saturating_sub(file.tombstones);
+    let value_bytes_mean = file.value_bytes / values.max(1);
+    let extra = (doubled - file.entries).saturating_mul(value_bytes_mean).saturating_mul(2);
+    file.bytes.saturating_add(extra)
+}
