@@ -130,11 +130,13 @@ impl Memtable {
         }
     }
 
-    /// Adds one entry; its number is its own, so there is never one like it.
-    pub(crate) fn insert(&self, user_key: Bytes, seq: SeqNo, kind: Kind, value: Bytes) {
+    /// Adds one entry; its number is its own, so there is never one like it. Returns the bytes
+    /// that the memtable grew by.
+    pub(crate) fn insert(&self, user_key: Bytes, seq: SeqNo, kind: Kind, value: Bytes) -> u64 {
         let bytes = (user_key.len() + value.len()) as u64 + ENTRY_OVERHEAD_BYTES;
         self.map.insert(OwnedKey { user_key, seq, kind }, value);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        bytes
     }
 
     /// Bytes it takes in memory, about.

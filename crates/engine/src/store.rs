@@ -1,6 +1,6 @@
 //! What all paths of one database share: files, log, manifest, cache, trees, numbers, health.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 
 use lsmx_compaction::{FileId, FileShape};
@@ -92,15 +92,30 @@ pub(crate) struct Store {
     /// Given whenever a job has ended, a memtable was sealed, or the health has changed.
     pub(crate) progress: Signal,
     listener: Option<Arc<dyn EventListener>>,
-    /// Ids of trees that may have something to do, in the order they came.
-    ready: Mutex<Ready>,
+    flush_ready: Mutex<Ready>,
+    compaction_ready: Mutex<Ready>,
+    /// Bytes of all memtables, about.
+    memtable_bytes: AtomicU64,
 }
 
-/// Trees that a worker has to look at; each at most once.
+/// Trees that have to be looked at, in the order they came; each at most once.
 #[derive(Debug, Default)]
 struct Ready {
-    queue: std::collections::VecDeque<u32>,
-    queued: std::collections::BTreeSet<u32>,
+    queue: VecDeque<u32>,
+    queued: BTreeSet<u32>,
+    /// Looks that are under way.
+    taken: usize,
+    /// No tree is handed out.
+    paused: bool,
+}
+
+/// What kind of work a tree may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// A sealed memtable.
+    Flush,
+    /// A shape that its policy does not want.
+    Compaction,
 }
 
 /// The parts a store is made of, as opening put them together.
@@ -138,7 +153,9 @@ impl Store {
             closing: AtomicBool::new(false),
             progress: Signal::new(),
             listener: parts.listener,
-            ready: Mutex::new(Ready::default()),
+            flush_ready: Mutex::default(),
+            compaction_ready: Mutex::default(),
+            memtable_bytes: AtomicU64::new(0),
         }
     }
 
@@ -171,32 +188,91 @@ impl Store {
         }));
     }
 
-    /// Has a worker look at this tree.
-    pub(crate) fn make_ready(&self, tree: u32) {
-        let mut ready = self.ready.lock();
-        if ready.queued.insert(tree) {
-            ready.queue.push_back(tree);
+    fn ready(&self, work: Work) -> &Mutex<Ready> {
+        match work {
+            Work::Flush => &self.flush_ready,
+            Work::Compaction => &self.compaction_ready,
         }
-        drop(ready);
+    }
+
+    /// Has somebody look whether this tree has such work.
+    pub(crate) fn make_ready(&self, work: Work, tree: u32) {
+        {
+            let mut ready = self.ready(work).lock();
+            if ready.queued.insert(tree) {
+                ready.queue.push_back(tree);
+            }
+        }
         self.progress.notify();
     }
 
-    /// Takes the tree that has waited longest for a look.
-    pub(crate) fn take_ready(&self) -> Option<Arc<Tree>> {
+    /// Takes the tree that has waited longest for such a look; [`Store::looked`] ends the look.
+    pub(crate) fn take_ready(&self, work: Work) -> Option<Arc<Tree>> {
         loop {
-            let mut ready = self.ready.lock();
-            let id = ready.queue.pop_front()?;
-            ready.queued.remove(&id);
-            drop(ready);
+            let id = {
+                let mut ready = self.ready(work).lock();
+                if ready.paused {
+                    return None;
+                }
+                let id = ready.queue.pop_front()?;
+                ready.queued.remove(&id);
+                ready.taken += 1;
+                id
+            };
             if let Some(tree) = self.trees.read().id(id) {
                 return Some(Arc::clone(tree));
             }
+            self.looked(work);
         }
     }
 
-    /// Whether a worker has a tree to look at.
-    pub(crate) fn has_ready(&self) -> bool {
-        !self.ready.lock().queue.is_empty()
+    /// Ends a look.
+    pub(crate) fn looked(&self, work: Work) {
+        self.ready(work).lock().taken -= 1;
+        self.progress.notify();
+    }
+
+    /// Whether a tree waits for such a look and may have it.
+    pub(crate) fn has_ready(&self, work: Work) -> bool {
+        let ready = self.ready(work).lock();
+        !ready.paused && !ready.queue.is_empty()
+    }
+
+    /// Whether no look is under way and none is waited for. Flushes make compactions ready before
+    /// they end, so they are asked first.
+    pub(crate) fn is_idle(&self) -> bool {
+        [Work::Flush, Work::Compaction].into_iter().all(|work| {
+            let ready = self.ready(work).lock();
+            ready.queue.is_empty() && ready.taken == 0
+        })
+    }
+
+    /// Hands out no tree any more, or does so again.
+    pub(crate) fn set_paused(&self, paused: bool) {
+        for work in [Work::Flush, Work::Compaction] {
+            self.ready(work).lock().paused = paused;
+        }
+        self.progress.notify();
+    }
+
+    /// Whether no look is under way.
+    pub(crate) fn is_quiet(&self) -> bool {
+        [Work::Flush, Work::Compaction].into_iter().all(|work| self.ready(work).lock().taken == 0)
+    }
+
+    /// Counts what an insert put into a memtable.
+    pub(crate) fn memtable_bytes_grown(&self, bytes: u64) {
+        self.memtable_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts a memtable that is let go.
+    pub(crate) fn memtable_bytes_freed(&self, bytes: u64) {
+        self.memtable_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes of all memtables.
+    pub(crate) fn memtable_bytes(&self) -> u64 {
+        self.memtable_bytes.load(Ordering::Relaxed)
     }
 
     /// Whether the database is closing.
@@ -259,7 +335,7 @@ pub(crate) fn tell(listener: Option<&dyn EventListener>, event: &Event) {
 
 /// Where a table of a database in `dir` lies.
 pub(crate) fn table_path(dir: &Path, id: FileId) -> PathBuf {
-    dir.join(FileName::Table(id.0).to_string())
+    FileName::Table(id.0).in_dir(dir)
 }
 
 /// What policies know of a table from its writer's summary.

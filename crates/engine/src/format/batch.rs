@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use crate::coding::{Decoder, len_u64, put_bytes, put_varint};
+use crate::coding::{Decoder, len_u64, put_bytes, put_varint, varint_len};
 use crate::error::Malformed;
 use crate::key::Kind;
 
@@ -29,10 +29,10 @@ pub(crate) fn put_operation(
     }
 }
 
-/// Bytes that [`put_operation`] appends at most, lengths included.
-pub(crate) fn operation_bytes_max(key: &[u8], value: &[u8]) -> u64 {
-    const HEAD_BYTES_MAX: u64 = 1 + 5 + 5 + 5;
-    HEAD_BYTES_MAX + len_u64(key.len()) + len_u64(value.len())
+/// Bytes that [`put_operation`] appends; for a tombstone one less.
+pub(crate) fn operation_bytes(keyspace: u32, key: &[u8], value: &[u8]) -> usize {
+    let lengths = varint_len(len_u64(key.len())) + varint_len(len_u64(value.len()));
+    1 + varint_len(u64::from(keyspace)) + lengths + key.len() + value.len()
 }
 
 /// One operation of a payload; key and value are places in the payload.

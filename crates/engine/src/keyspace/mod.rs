@@ -7,12 +7,13 @@ pub(crate) mod snapshot;
 use arc_swap::ArcSwap;
 use lsmx_compaction::{BusyFiles, CompactionPolicy, PolicySpec, TreeShape};
 
+use crate::error::Error;
 use crate::key::SeqNo;
 use crate::memtable::Memtable;
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::version::{SuperVersion, Version};
 use counters::TreeCounters;
-use options::KeyspaceOptions;
+use options::{FilterLastRun, KeyspaceOptions};
 
 /// What the jobs of a tree hold; never held over I/O.
 #[derive(Debug, Default)]
@@ -25,6 +26,25 @@ pub(crate) struct TreeJobs {
     pub(crate) failures: u32,
     /// No compaction before this time, after one has failed.
     pub(crate) retry_at_us: u64,
+    /// Why the last one failed, until one ends well.
+    pub(crate) last_error: Option<Error>,
+}
+
+/// How a keyspace is tuned, swapped in one step.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    /// As the caller gave them.
+    pub(crate) options: KeyspaceOptions,
+    /// The policy as text.
+    pub(crate) policy_spec: PolicySpec,
+    /// What decides on compactions.
+    pub(crate) policy: Arc<dyn CompactionPolicy>,
+}
+
+impl Settings {
+    fn new(options: KeyspaceOptions, policy_spec: PolicySpec) -> Settings {
+        Settings { options, policy: policy_spec.build(), policy_spec }
+    }
 }
 
 /// A keyspace's tree.
@@ -34,12 +54,9 @@ pub(crate) struct Tree {
     pub(crate) id: u32,
     /// Its name.
     pub(crate) name: String,
-    /// How it was opened.
-    pub(crate) options: KeyspaceOptions,
-    /// The policy as text.
-    pub(crate) policy_spec: PolicySpec,
-    /// What decides on compactions.
-    pub(crate) policy: Arc<dyn CompactionPolicy>,
+    /// Which database it belongs to.
+    pub(crate) db_uid: u64,
+    settings: ArcSwap<Settings>,
     /// Memtables and files. Only swapped by [`Tree::change`], so every change sees the one before.
     super_version: ArcSwap<SuperVersion>,
     /// Held while a job's result becomes durable and visible, over I/O: no reader, no writer and
@@ -59,6 +76,7 @@ pub(crate) struct Tree {
 impl Tree {
     /// A tree with these files and an empty memtable for all numbers from `first_seq` on.
     pub(crate) fn new(
+        db_uid: u64,
         id: u32,
         name: String,
         options: KeyspaceOptions,
@@ -70,9 +88,8 @@ impl Tree {
         Tree {
             id,
             name,
-            options,
-            policy: policy_spec.build(),
-            policy_spec,
+            db_uid,
+            settings: ArcSwap::from_pointee(Settings::new(options, policy_spec)),
             super_version: ArcSwap::from_pointee(SuperVersion {
                 active,
                 sealed: Vec::new(),
@@ -84,6 +101,21 @@ impl Tree {
             admitted_rate: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
         }
+    }
+
+    /// How it is tuned now.
+    pub(crate) fn settings(&self) -> arc_swap::Guard<Arc<Settings>> {
+        self.settings.load()
+    }
+
+    /// Tunes it anew; a policy meets whatever shape the tree has.
+    pub(crate) fn set_settings(&self, options: KeyspaceOptions, policy_spec: PolicySpec) {
+        self.settings.store(Arc::new(Settings::new(options, policy_spec)));
+    }
+
+    /// Whether the filter of the last sorted run is asked.
+    pub(crate) fn filter_last_run(&self) -> bool {
+        self.settings().options.filter_last_run == FilterLastRun::On
     }
 
     /// What a short read looks at.
@@ -107,14 +139,10 @@ impl Tree {
         let mut shape = self.view().version.shape().clone();
         shape.now_us = now_us;
         shape.oldest_snapshot = oldest_snapshot.map(|seq| seq.0);
-        shape.memtable_bytes = self.options.memtable_bytes;
-        shape.table_bytes = self.options.table_bytes;
+        let settings = self.settings();
+        shape.memtable_bytes = settings.options.memtable_bytes;
+        shape.table_bytes = settings.options.table_bytes;
         shape
-    }
-
-    /// Whether a memtable waits for its flush and nobody is at it.
-    pub(crate) fn wants_flush(&self) -> bool {
-        !self.view().sealed.is_empty() && !self.jobs.lock().flushing
     }
 
     /// Says how fast writes may come from now on, and whether they must stop.

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use crate::coding::len_u64;
 use crate::error::{Error, Result};
-use crate::format::batch::{operation_bytes_max, put_operation};
+use crate::format::batch::{operation_bytes, put_operation};
 use crate::key::{Kind, SeqNo};
 use crate::keyspace::Tree;
 use crate::sync::Arc;
@@ -45,6 +45,12 @@ impl WriteBatch {
         WriteBatch::default()
     }
 
+    /// A batch with room for exactly one operation.
+    pub(crate) fn for_one(keyspace: u32, key: &[u8], value: &[u8]) -> WriteBatch {
+        let bytes = operation_bytes(keyspace, key, value);
+        WriteBatch { payload: Vec::with_capacity(bytes), ..WriteBatch::default() }
+    }
+
     /// Operations in it.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -82,7 +88,7 @@ impl WriteBatch {
 
     /// Adds an operation.
     pub(crate) fn add(&mut self, tree: &Arc<Tree>, kind: Kind, key: &[u8], value: &[u8]) {
-        let bytes = self.bytes() + operation_bytes_max(key, value);
+        let bytes = self.bytes() + len_u64(operation_bytes(tree.id, key, value));
         let sizes = [
             ("key", len_u64(key.len()), len_u64(KEY_BYTES_MAX)),
             ("value", len_u64(value.len()), len_u64(VALUE_BYTES_MAX)),

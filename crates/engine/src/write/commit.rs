@@ -23,7 +23,7 @@ use crate::key::{Kind, SeqNo};
 use crate::keyspace::Tree;
 use crate::memtable::Memtable;
 use crate::sabotage::{self, Bug};
-use crate::store::Store;
+use crate::store::{Store, Work};
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Signal};
 use crate::wal::WalRecord;
 use crate::write::batch::{Guard, WriteBatch};
@@ -290,7 +290,7 @@ impl Committer {
             self.seal_active(tree, first);
         }
         for tree in &request.trees {
-            if tree.view().active.bytes() >= tree.options.memtable_bytes {
+            if tree.view().active.bytes() >= tree.settings().options.memtable_bytes {
                 self.seal_active(tree, first);
             }
         }
@@ -307,7 +307,7 @@ impl Committer {
     fn seal_active(&self, tree: &Arc<Tree>, first_seq: SeqNo) {
         if tree.view().active.first_promised().is_some() {
             tree.change(|view| view.seal(first_seq));
-            self.store.make_ready(tree.id);
+            self.store.make_ready(Work::Flush, tree.id);
         }
     }
 
@@ -343,7 +343,8 @@ impl Committer {
             Station::Waiting => unreachable!("the ticket is decided"),
         };
         self.store.env.yield_point(YieldKind::Commit);
-        insert(ticket, &memtables);
+        let bytes = insert(ticket, &memtables);
+        self.store.memtable_bytes_grown(bytes);
         self.store.env.yield_point(YieldKind::Commit);
         let last = ticket.last_seq();
         if self.publish(ticket) < last {
@@ -408,11 +409,12 @@ fn memtables_allow(guard: &Guard) -> bool {
     oldest.first_seq().0 <= guard.read.0 + 1 && newest.is_none_or(|(seq, ..)| seq <= guard.read)
 }
 
-/// Puts the operations of a commit into the memtables of its trees.
-fn insert(ticket: &Ticket, memtables: &[Arc<Memtable>]) {
+/// Puts the operations of a commit into the memtables of its trees; returns the bytes they grew by.
+fn insert(ticket: &Ticket, memtables: &[Arc<Memtable>]) -> u64 {
     let request = &ticket.request;
     let mut seq = ticket.first_seq();
     let mut last = 0;
+    let mut grown = 0;
     // The payload was encoded by this process, so every operation decodes.
     for operation in Operations::new(&request.payload).flatten() {
         // Neighbouring operations mostly go to the same tree.
@@ -431,10 +433,11 @@ fn insert(ticket: &Ticket, memtables: &[Arc<Memtable>]) {
         if operation.kind == Kind::Put {
             counters.put_bytes.add(bytes);
         }
-        memtables[last].insert(key, SeqNo(seq), operation.kind, value);
+        grown += memtables[last].insert(key, SeqNo(seq), operation.kind, value);
         seq += 1;
         if sabotage::on(Bug::BatchTorn) && request.count > 1 {
             break;
         }
     }
+    grown
 }

@@ -1,0 +1,244 @@
+//! A keyspace as users hold it, and how one comes into being.
+
+use std::ops::{Bound, RangeBounds};
+
+use bytes::Bytes;
+
+use crate::db::{Core, Handle};
+use crate::error::{Error, Result};
+use crate::format::edit::{Change, Edit, KEYSPACE_NAME_BYTES_MAX};
+use crate::key::{Kind, SeqNo};
+use crate::keyspace::Tree;
+use crate::keyspace::options::{KeyspaceOptions, Persisted};
+use crate::keyspace::snapshot::Pinned;
+use crate::read::range::{Range, after_prefix};
+use crate::slice::Slice;
+use crate::store::Work;
+use crate::sync::Arc;
+use crate::version::Version;
+use crate::write::batch::WriteBatch;
+use crate::write::options::WriteOptions;
+
+/// A named tree of one database. Clones are handles of the same one.
+#[derive(Clone, Debug)]
+pub struct Keyspace {
+    handle: Arc<Handle>,
+    tree: Arc<Tree>,
+}
+
+impl Keyspace {
+    pub(crate) fn new(handle: Arc<Handle>, tree: Arc<Tree>) -> Keyspace {
+        Keyspace { handle, tree }
+    }
+
+    pub(crate) fn tree(&self) -> &Arc<Tree> {
+        &self.tree
+    }
+
+    pub(crate) fn check_owner(&self, handle: &Arc<Handle>) -> Result<()> {
+        if Arc::ptr_eq(&self.handle, handle) {
+            Ok(())
+        } else {
+            Err(Error::ForeignKeyspace { name: self.tree.name.clone() })
+        }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.tree.name
+    }
+
+    /// Its compaction policy, as text.
+    #[must_use]
+    pub fn policy(&self) -> String {
+        self.tree.settings().policy_spec.to_string()
+    }
+
+    /// Gives `key` a value, `Buffered`.
+    ///
+    /// # Errors
+    /// As [`Db::write`](crate::Db::write).
+    pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+        self.handle.0.put(&self.tree, key.as_ref(), value.as_ref())
+    }
+
+    /// Deletes `key`, `Buffered`.
+    ///
+    /// # Errors
+    /// As [`Db::write`](crate::Db::write).
+    pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
+        self.handle.0.delete(&self.tree, key.as_ref())
+    }
+
+    /// [`Keyspace::put`] with options.
+    ///
+    /// # Errors
+    /// As [`Db::write`](crate::Db::write).
+    pub fn put_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        options: impl Into<WriteOptions>,
+    ) -> Result<()> {
+        let mut batch = WriteBatch::new();
+        batch.put(self, key, value);
+        self.handle.0.write(batch, options.into())
+    }
+
+    /// [`Keyspace::delete`] with options.
+    ///
+    /// # Errors
+    /// As [`Db::write`](crate::Db::write).
+    pub fn delete_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        options: impl Into<WriteOptions>,
+    ) -> Result<()> {
+        let mut batch = WriteBatch::new();
+        batch.delete(self, key);
+        self.handle.0.write(batch, options.into())
+    }
+
+    /// The value of `key`; shares the memory of the block it lies in.
+    ///
+    /// # Errors
+    /// As [`Db::get`](crate::Db::get).
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
+        self.handle.0.get(&self.tree, key.as_ref(), None)
+    }
+
+    /// The entries of a range of keys, as they are now, from both ends.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<Range> {
+        self.range_at(range, None)
+    }
+
+    /// All entries.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub fn iter(&self) -> Result<Range> {
+        self.range::<&[u8]>(..)
+    }
+
+    /// The entries whose keys begin with `prefix`.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Result<Range> {
+        let prefix = prefix.as_ref();
+        let lower = Bound::Included(Bytes::copy_from_slice(prefix));
+        self.bounded(lower, after_prefix(prefix), None)
+    }
+
+    pub(crate) fn range_at<K: AsRef<[u8]>>(
+        &self,
+        range: impl RangeBounds<K>,
+        pinned: Option<Arc<Pinned>>,
+    ) -> Result<Range> {
+        let owned = |bound: Bound<&K>| bound.map(|key| Bytes::copy_from_slice(key.as_ref()));
+        self.bounded(owned(range.start_bound()), owned(range.end_bound()), pinned)
+    }
+
+    fn bounded(
+        &self,
+        lower: Bound<Bytes>,
+        upper: Bound<Bytes>,
+        pinned: Option<Arc<Pinned>>,
+    ) -> Result<Range> {
+        let core = &self.handle.0;
+        core.check_open()?;
+        core.tick();
+        let view = self.tree.pin();
+        let seq =
+            pinned.as_ref().map_or_else(|| core.store.sequence.published(), |pinned| pinned.seq());
+        Ok(Range::new(view, seq, pinned, lower, upper))
+    }
+}
+
+impl WriteBatch {
+    /// Gives `key` a value.
+    pub fn put(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
+        self.add(keyspace.tree(), Kind::Put, key.as_ref(), value.as_ref());
+    }
+
+    /// Deletes `key`.
+    pub fn delete(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) {
+        self.add(keyspace.tree(), Kind::Delete, key.as_ref(), &[]);
+    }
+
+    /// Makes the batch conditional: it is refused with [`Error::GuardRefused`] if `key` was written
+    /// after the number `read` (see [`Snapshot::seq`](crate::Snapshot::seq)), or if that number is
+    /// so long ago that the memtables cannot tell.
+    pub fn guard(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, read: SeqNo) {
+        self.add_guard(keyspace.tree(), key.as_ref(), read);
+    }
+}
+
+impl Core {
+    pub(crate) fn open_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Arc<Tree>> {
+        self.check_open()?;
+        self.tick();
+        if name.is_empty() || name.len() > KEYSPACE_NAME_BYTES_MAX {
+            return Err(Error::InvalidOption {
+                name: "keyspace name",
+                value: format!("{} bytes", name.len()),
+                must: "1 to 255 bytes",
+            });
+        }
+        options.check()?;
+        self.store.health.check()?;
+        let _one_at_a_time = self.creating.lock();
+        let existing = self.store.trees.read().name(name).cloned();
+        match existing {
+            Some(tree) => {
+                self.change_options(&tree, options)?;
+                Ok(tree)
+            }
+            None => self.create_keyspace(name, options),
+        }
+    }
+
+    /// Appends a manifest edit that an operation makes; the log is synced first, so that the
+    /// keyspace is not ahead of commits made before.
+    fn append_edit(&self, changes: Vec<Change>) -> Result<()> {
+        let store = &self.store;
+        let appended = store.wal.sync().and_then(|_| store.manifest.append(&Edit { changes }));
+        appended.map_err(|error| store.fail(error))
+    }
+
+    fn create_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Arc<Tree>> {
+        let store = &self.store;
+        let policy = options.policy.clone().unwrap_or_default();
+        let id = store.manifest.with(|state| state.keyspace_id_next);
+        let persisted = Persisted { policy: policy.to_string() };
+        self.append_edit(vec![Change::CreateKeyspace {
+            id,
+            name: name.to_owned(),
+            options: persisted.encode(),
+        }])?;
+        let first_seq = self.committer.seq_next();
+        let (name, version) = (name.to_owned(), Arc::new(Version::default()));
+        let tree = Tree::new(self.db_uid, id, name, options, policy, version, first_seq);
+        let tree = Arc::new(tree);
+        store.trees.write().insert(Arc::clone(&tree));
+        Ok(tree)
+    }
+
+    fn change_options(&self, tree: &Arc<Tree>, options: KeyspaceOptions) -> Result<()> {
+        let current = tree.settings().policy_spec.clone();
+        let policy = options.policy.clone().unwrap_or_else(|| current.clone());
+        if policy != current {
+            let persisted = Persisted { policy: policy.to_string() };
+            let options = persisted.encode();
+            self.append_edit(vec![Change::SetOptions { keyspace: tree.id, options }])?;
+        }
+        tree.set_settings(options, policy);
+        self.runner.refresh(tree);
+        self.store.make_ready(Work::Compaction, tree.id);
+        Ok(())
+    }
+}

@@ -1,0 +1,360 @@
+//! The database handle: everything below, put together.
+
+mod close;
+mod keyspace;
+mod metrics;
+mod open;
+pub mod options;
+mod resume;
+mod snapshot;
+mod verify;
+
+use std::path::Path;
+use std::time::Duration;
+
+use crate::env::{Env, WaitCause, YieldKind};
+use crate::error::{Error, Result};
+use crate::key::SeqNo;
+use crate::keyspace::Tree;
+use crate::keyspace::options::KeyspaceOptions;
+use crate::metrics::Metrics;
+use crate::slice::Slice;
+use crate::store::{Store, Work};
+use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
+use crate::vfs::os::OsVfs;
+use crate::vfs::{LockGuard, Vfs};
+use crate::write::batch::WriteBatch;
+use crate::write::commit::Committer;
+use crate::write::options::{Durability, WriteOptions};
+use crate::write::throttle::Throttle;
+use options::Options;
+
+pub use keyspace::Keyspace;
+pub use snapshot::Snapshot;
+pub use verify::{VerifyReport, verify, verify_with};
+
+/// Name of the keyspace that [`Db::put`] and its siblings work on.
+pub const DEFAULT_KEYSPACE: &str = "default";
+
+/// All parts of one open database.
+pub(crate) struct Core {
+    pub(crate) store: Arc<Store>,
+    pub(crate) committer: Arc<Committer>,
+    pub(crate) runner: Arc<crate::job::queue::Runner>,
+    pub(crate) throttle: Arc<Throttle>,
+    pub(crate) options: Options,
+    pub(crate) db_uid: u64,
+    pub(crate) default: Arc<Tree>,
+    /// Keeps other openers out; let go by closing.
+    lock: Mutex<Option<Box<dyn LockGuard>>>,
+    /// One keyspace is created or changed at a time; held over I/O, taken by nothing else.
+    creating: Mutex<()>,
+    /// Whether somebody closes, or has closed, the database.
+    closed: AtomicBool,
+    /// One governor at a time.
+    governing: AtomicBool,
+}
+
+/// The last user handle that goes closes the database.
+#[derive(Debug)]
+pub(crate) struct Handle(pub(crate) Core);
+
+impl std::fmt::Debug for Core {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Core").field("store", &self.store).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // What goes wrong was told to the listener; who wants to know calls `close`.
+        let _ = self.0.close(None);
+    }
+}
+
+/// An open database. Clones are handles of the same one; the last one that goes closes it.
+#[derive(Clone, Debug)]
+pub struct Db {
+    handle: Arc<Handle>,
+}
+
+impl Db {
+    /// Opens the database in a directory, or makes one.
+    ///
+    /// # Errors
+    /// [`Error::NotADatabase`], [`Error::Locked`], [`Error::UnsupportedVersion`],
+    /// [`Error::Corrupt`], [`Error::Missing`], [`Error::Contradiction`], [`Error::InvalidOption`],
+    /// [`Error::Io`]. Failing to open changes nothing that is there.
+    pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Db> {
+        Db::open_with(Arc::new(OsVfs), path, options)
+    }
+
+    /// Opens a database on another file system.
+    ///
+    /// # Errors
+    /// As [`Db::open`].
+    pub fn open_with(vfs: Arc<dyn Vfs>, path: impl AsRef<Path>, options: Options) -> Result<Db> {
+        let core = open::open(vfs, path.as_ref(), options)?;
+        Ok(Db { handle: Arc::new(Handle(core)) })
+    }
+
+    pub(crate) fn core(&self) -> &Core {
+        &self.handle.0
+    }
+
+    /// The keyspace named [`DEFAULT_KEYSPACE`], which every database has.
+    #[must_use]
+    pub fn default_keyspace(&self) -> Keyspace {
+        Keyspace::new(Arc::clone(&self.handle), Arc::clone(&self.core().default))
+    }
+
+    /// The keyspace of this name, which is made if there is none. The options apply from here on; a
+    /// policy in them that is not the keyspace's own replaces it.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`] for a name that is empty or longer than 255 bytes, or for options
+    /// out of range; [`Error::ReadOnly`], [`Error::Closed`].
+    pub fn keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
+        let tree = self.core().open_keyspace(name, options)?;
+        Ok(Keyspace::new(Arc::clone(&self.handle), tree))
+    }
+
+    /// The keyspace of this name, as it is.
+    ///
+    /// # Errors
+    /// [`Error::UnknownKeyspace`].
+    pub fn existing_keyspace(&self, name: &str) -> Result<Keyspace> {
+        let trees = self.core().store.trees.read();
+        let tree = trees.name(name).cloned();
+        let tree = tree.ok_or_else(|| Error::UnknownKeyspace { name: name.to_owned() })?;
+        Ok(Keyspace::new(Arc::clone(&self.handle), tree))
+    }
+
+    /// Names of all keyspaces, sorted.
+    #[must_use]
+    pub fn keyspaces(&self) -> Vec<String> {
+        let trees = self.core().store.all_trees();
+        let mut names: Vec<_> = trees.iter().map(|tree| tree.name.clone()).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// Gives `key` a value in the default keyspace, `Buffered`.
+    ///
+    /// # Errors
+    /// As [`Db::write`].
+    pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+        self.core().put(&self.core().default, key.as_ref(), value.as_ref())
+    }
+
+    /// Deletes `key` from the default keyspace, `Buffered`.
+    ///
+    /// # Errors
+    /// As [`Db::write`].
+    pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
+        self.core().delete(&self.core().default, key.as_ref())
+    }
+
+    /// The value of `key` in the default keyspace; shares the memory of the block it lies in.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`], [`Error::Io`] if a block cannot be read; [`Error::Closed`].
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
+        self.core().get(&self.core().default, key.as_ref(), None)
+    }
+
+    /// Commits a batch: all of it or nothing, over all its keyspaces.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`], [`Error::ForeignKeyspace`], [`Error::GuardRefused`],
+    /// [`Error::WouldWait`], [`Error::Deadline`]: nothing was done. [`Error::ReadOnly`] with the
+    /// cause: the batch is not visible; after a power loss or a reopening it may be there, wholly.
+    pub fn write(&self, batch: WriteBatch, options: impl Into<WriteOptions>) -> Result<()> {
+        self.core().write(batch, options.into())
+    }
+
+    /// A view of all keyspaces as they are now, which stays as it is while it is held.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        self.core().tick();
+        Snapshot::new(Arc::clone(&self.handle), self.core().store.sequence.register())
+    }
+
+    /// Puts everything committed so far on stable storage.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`] with the cause.
+    pub fn sync(&self) -> Result<()> {
+        self.core().check_open()?;
+        self.core().committer.sync()
+    }
+
+    /// Writes all memtables to tables, on stable storage.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`] with the cause.
+    pub fn flush(&self) -> Result<()> {
+        self.core().flush(None)
+    }
+
+    /// Waits until every sealed memtable is flushed and every compaction policy rests.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`] with the cause; why compactions fail, if they do.
+    pub fn wait_idle(&self) -> Result<()> {
+        self.core().check_open()?;
+        self.core().runner.wait_idle(WaitCause::BackgroundWork, None)
+    }
+
+    /// Takes writes again after an error made the database read-only. Everything acknowledged is
+    /// written to new files first; nothing of a commit that failed comes back.
+    ///
+    /// # Errors
+    /// Why it does not work yet; the database stays read-only.
+    pub fn resume(&self) -> Result<()> {
+        self.core().check_open()?;
+        self.core().resume()
+    }
+
+    /// Why the database is read-only, if it is.
+    #[must_use]
+    pub fn read_only_cause(&self) -> Option<Arc<Error>> {
+        self.core().store.health.cause()
+    }
+
+    /// Counters and the shape of all trees.
+    #[must_use]
+    pub fn metrics(&self) -> Metrics {
+        self.core().metrics()
+    }
+
+    /// Closes the database: flushes, ends background work, marks the log, frees the lock. Every
+    /// later call on any handle answers [`Error::Closed`]. Past the deadline memtables stay in the
+    /// log, which the next opening replays.
+    ///
+    /// # Errors
+    /// What could not be done; the database is closed all the same.
+    pub fn close(&self, deadline: Option<Duration>) -> Result<()> {
+        self.core().close(deadline)
+    }
+
+    /// Time and randomness of this database, for experiments.
+    #[must_use]
+    pub fn env(&self) -> &Env {
+        &self.core().store.env
+    }
+}
+
+impl Core {
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) }
+    }
+
+    /// Every operation of a user begins here: a driven clock moves by 1 µs, a replayed schedule may
+    /// switch.
+    pub(crate) fn tick(&self) {
+        self.store.env.advance_us(1);
+        self.store.env.yield_point(YieldKind::UserOperation);
+    }
+
+    pub(crate) fn put(&self, tree: &Arc<Tree>, key: &[u8], value: &[u8]) -> Result<()> {
+        let mut batch = WriteBatch::for_one(tree.id, key, value);
+        batch.add(tree, crate::Kind::Put, key, value);
+        self.write(batch, WriteOptions::default())
+    }
+
+    pub(crate) fn delete(&self, tree: &Arc<Tree>, key: &[u8]) -> Result<()> {
+        let mut batch = WriteBatch::for_one(tree.id, key, &[]);
+        batch.add(tree, crate::Kind::Delete, key, &[]);
+        self.write(batch, WriteOptions::default())
+    }
+
+    pub(crate) fn write(&self, batch: WriteBatch, options: WriteOptions) -> Result<()> {
+        self.check_open()?;
+        self.tick();
+        batch.check()?;
+        let guarded = batch.guards.iter().map(|guard| &guard.tree);
+        for tree in batch.trees.iter().chain(guarded) {
+            if tree.db_uid != self.db_uid {
+                return Err(Error::ForeignKeyspace { name: tree.name.clone() });
+            }
+        }
+        let sync = options.durability == Durability::Sync;
+        if batch.is_empty() && batch.guards.is_empty() && !sync {
+            return Ok(());
+        }
+        self.store.health.check()?;
+        let deadline_us = self.committer.deadline_us(options.deadline);
+        let (trees, bytes) = (&batch.trees, batch.bytes());
+        self.throttle.admit(&self.store, trees, bytes, options.no_slowdown, deadline_us)?;
+        self.committer.commit(batch, sync, deadline_us)?;
+        self.after_commit();
+        Ok(())
+    }
+
+    /// What a commit sets off: the governors of log and memory, and inline the work itself.
+    fn after_commit(&self) {
+        let store = &self.store;
+        if (store.wal.live_bytes() > self.options.wal_bytes_limit()
+            || store.memtable_bytes() > self.options.memtable_bytes_limit())
+            && !self.governing.swap(true, Ordering::AcqRel)
+        {
+            // A failure has made the database read-only; the next write is told.
+            let _ = self.govern();
+            self.governing.store(false, Ordering::Release);
+        }
+        self.runner.run_inline();
+    }
+
+    /// Flushes the keyspace that holds the oldest segment, or the one with the largest memtable.
+    fn govern(&self) -> Result<()> {
+        let store = &self.store;
+        let trees = store.all_trees();
+        let chosen = if store.wal.live_bytes() > self.options.wal_bytes_limit() {
+            let oldest = |tree: &&Arc<Tree>| tree.view().first_unflushed();
+            trees.iter().filter(|tree| oldest(tree).is_some()).min_by_key(oldest)
+        } else {
+            trees.iter().max_by_key(|tree| tree.view().active.bytes())
+        };
+        let Some(tree) = chosen else { return Ok(()) };
+        // If it has a sealed memtable already, its flush is on the way.
+        if tree.view().sealed.is_empty() {
+            self.committer.seal(vec![Arc::clone(tree)])?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn get(
+        &self,
+        tree: &Tree,
+        key: &[u8],
+        snapshot: Option<SeqNo>,
+    ) -> Result<Option<Slice>> {
+        self.check_open()?;
+        self.tick();
+        tree.counters.gets.add(1);
+        // First the view, then the number: whatever the number promises is in the view.
+        let view = tree.view();
+        let seq = snapshot.unwrap_or_else(|| self.store.sequence.published());
+        crate::read::get::value(&view, key, seq, tree.filter_last_run())
+    }
+
+    pub(crate) fn flush(&self, deadline: Option<Duration>) -> Result<()> {
+        self.check_open()?;
+        self.tick();
+        let deadline_us = self.committer.deadline_us(deadline);
+        let trees = self.store.all_trees();
+        self.committer.sync()?;
+        self.committer.seal(trees.clone())?;
+        self.runner.wait_flushed(&trees, deadline_us)
+    }
+
+    /// Has every tree looked at, for instance after opening.
+    pub(crate) fn look_at_all(&self) {
+        for tree in self.store.all_trees() {
+            self.runner.refresh(&tree);
+            self.store.make_ready(Work::Flush, tree.id);
+            self.store.make_ready(Work::Compaction, tree.id);
+        }
+    }
+}

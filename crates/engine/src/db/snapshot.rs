@@ -1,0 +1,61 @@
+//! A view of the whole database at one number.
+
+use std::ops::RangeBounds;
+
+use crate::db::{Handle, Keyspace};
+use crate::error::Result;
+use crate::key::SeqNo;
+use crate::keyspace::snapshot::Pinned;
+use crate::read::range::Range;
+use crate::slice::Slice;
+use crate::sync::Arc;
+
+/// All keyspaces as they were at one moment. What it sees is kept until the last clone is dropped.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    handle: Arc<Handle>,
+    pinned: Arc<Pinned>,
+}
+
+impl Snapshot {
+    pub(crate) fn new(handle: Arc<Handle>, pinned: Pinned) -> Snapshot {
+        Snapshot { handle, pinned: Arc::new(pinned) }
+    }
+
+    /// The number up to which it sees; what a guard names.
+    #[must_use]
+    pub fn seq(&self) -> SeqNo {
+        self.pinned.seq()
+    }
+
+    /// The value of `key` at that number.
+    ///
+    /// # Errors
+    /// As [`Db::get`](crate::Db::get); [`Error::ForeignKeyspace`](crate::Error::ForeignKeyspace).
+    pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
+        keyspace.check_owner(&self.handle)?;
+        self.handle.0.get(keyspace.tree(), key.as_ref(), Some(self.seq()))
+    }
+
+    /// The entries of a range at that number.
+    ///
+    /// # Errors
+    /// [`Error::Closed`](crate::Error::Closed),
+    /// [`Error::ForeignKeyspace`](crate::Error::ForeignKeyspace).
+    pub fn range<K: AsRef<[u8]>>(
+        &self,
+        keyspace: &Keyspace,
+        range: impl RangeBounds<K>,
+    ) -> Result<Range> {
+        keyspace.check_owner(&self.handle)?;
+        keyspace.range_at(range, Some(Arc::clone(&self.pinned)))
+    }
+
+    /// All entries at that number.
+    ///
+    /// # Errors
+    /// As [`Snapshot::range`].
+    pub fn iter(&self, keyspace: &Keyspace) -> Result<Range> {
+        self.range::<&[u8]>(keyspace, ..)
+    }
+}

@@ -1,0 +1,32 @@
+//! Takes away what nobody needs any more: WAL segments whose writes are all in tables, files that
+//! the janitor holds.
+
+use crate::error::Result;
+use crate::format::edit::{Change, Edit};
+use crate::format::filename::FileName;
+use crate::store::Store;
+
+/// Lets WAL segments go that no memtable needs. Their files are removed only once the manifest
+/// names a younger segment as the oldest.
+///
+/// # Errors
+/// When the manifest cannot be written; the database is read-only then.
+pub(crate) fn retire_segments(store: &Store) -> Result<()> {
+    let published = store.sequence.published();
+    let trees = store.all_trees();
+    let needed = trees.iter().filter_map(|tree| tree.view().first_unflushed()).min();
+    let through = needed.map_or(published, |first| published.min(crate::SeqNo(first.0 - 1)));
+    let retired = store.wal.retire_through(through);
+    if retired.is_empty() {
+        return Ok(());
+    }
+    let oldest = store.wal.segments().first().map(|segment| segment.id);
+    if let Some(segment) = oldest {
+        let edit = Edit { changes: vec![Change::WalOldest { segment }] };
+        store.manifest.append(&edit).map_err(|error| store.fail(error))?;
+        for id in retired {
+            store.janitor.discard(FileName::Segment(id).in_dir(&store.dir));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,212 @@
+//! Runs a compaction job: merge, trivial move, drop.
+
+use lsmx_compaction::{FileShape, Job, JobKind, OutputCutter, TreeShape};
+
+use crate::cursor::Cursor;
+use crate::env::YieldKind;
+use crate::error::{Error, Result};
+use crate::event::{CompactionEnd, Event};
+use crate::job::install::{install, sync_names};
+use crate::job::output::Outputs;
+use crate::job::retain::Retention;
+use crate::keyspace::Tree;
+use crate::keyspace::counters::add;
+use crate::read::merging::MergingCursor;
+use crate::read::run::RunCursor;
+use crate::store::Store;
+use crate::sync::Arc;
+use crate::table::FillCache;
+use crate::version::Version;
+use crate::write::throttle::Throttle;
+
+/// First pause after a failed compaction; doubles up to [`RETRY_US_MAX`].
+const RETRY_US_FIRST: u64 = 100_000;
+/// Longest pause between two tries.
+const RETRY_US_MAX: u64 = 60_000_000;
+
+/// A job that its policy picked, held in the busy set, and the shape it was picked from.
+#[derive(Debug)]
+pub(crate) struct Picked {
+    job: Job,
+    shape: TreeShape,
+}
+
+/// Asks the policy for the next job and holds its files.
+pub(crate) fn pick(store: &Store, tree: &Tree) -> Option<Picked> {
+    if store.health.check().is_err() || store.is_closing() {
+        return None;
+    }
+    let now_us = store.env.now_us();
+    let mut jobs = tree.jobs.lock();
+    if now_us < jobs.retry_at_us {
+        return None;
+    }
+    let shape = tree.shape(now_us, store.sequence.oldest_snapshot());
+    let job = tree.settings().policy.pick(&shape, &jobs.busy)?;
+    debug_assert!(
+        jobs.busy.admits(&job, &shape).unwrap_or(false),
+        "{} picked a job that collides with a running one: {job:?}",
+        tree.settings().policy.name()
+    );
+    let write_bytes = match job.kind {
+        JobKind::Merge | JobKind::Rewrite => input_bytes(&shape, &job),
+        JobKind::Move | JobKind::Drop => 0,
+    };
+    jobs.busy.start(job.clone(), write_bytes);
+    Some(Picked { job, shape })
+}
+
+/// Runs a picked job to its end and lets its files go.
+///
+/// # Errors
+/// When a block cannot be read or a table not be written: the tree is as before, and compactions of
+/// it pause for a while. When the manifest cannot be written: the database is read-only.
+pub(crate) fn run(store: &Store, throttle: &Throttle, tree: &Tree, picked: Picked) -> Result<()> {
+    let job = picked.job.clone();
+    let ran = execute(store, throttle, tree, picked);
+    let mut jobs = tree.jobs.lock();
+    match &ran {
+        Ok(()) => {
+            jobs.busy.finish(&job);
+            jobs.failures = 0;
+            jobs.last_error = None;
+        }
+        Err(Error::Closed | Error::ReadOnly { .. }) => {
+            jobs.busy.finish(&job);
+        }
+        Err(error) => {
+            // A corrupt input stays held: picking it again would fail again.
+            if !matches!(error, Error::Corrupt { .. }) {
+                jobs.busy.finish(&job);
+            }
+            let pause = RETRY_US_FIRST.saturating_mul(1 << jobs.failures.min(20));
+            jobs.failures = jobs.failures.saturating_add(1);
+            jobs.retry_at_us = store.env.now_us().saturating_add(pause.min(RETRY_US_MAX));
+            jobs.last_error = Some(error.clone());
+            add(&tree.counters.compaction_failures, 1);
+        }
+    }
+    drop(jobs);
+    if let Err(error) = &ran
+        && !matches!(error, Error::Closed)
+    {
+        store.report("compaction", Some(tree), error);
+    }
+    store.progress.notify();
+    ran
+}
+
+fn input_files<'a>(shape: &'a TreeShape, job: &'a Job) -> impl Iterator<Item = &'a Arc<FileShape>> {
+    job.inputs.iter().flat_map(|input| {
+        let run = shape.run(input.level, input.run);
+        let files = run.into_iter().flat_map(|run| &run.files);
+        files.filter(|file| input.files.contains(&file.id))
+    })
+}
+
+fn input_bytes(shape: &TreeShape, job: &Job) -> u64 {
+    input_files(shape, job).map(|file| file.bytes).sum()
+}
+
+fn execute(store: &Store, throttle: &Throttle, tree: &Tree, picked: Picked) -> Result<()> {
+    let Picked { job, shape } = picked;
+    let start_ns = store.env.monotonic_ns();
+    let level = job.target.level.0;
+    let oldest_tombstone = input_files(&shape, &job).filter_map(|file| file.oldest_tombstone_us);
+    let mut outputs = Outputs::new(store, tree, level, oldest_tombstone.min());
+    let mut entries_read = 0;
+    let merges = matches!(job.kind, JobKind::Merge | JobKind::Rewrite);
+    if merges {
+        let version = Arc::clone(&tree.pin().version);
+        entries_read = merge(store, tree, &version, &shape, &job, &mut outputs)?;
+        store.env.yield_point(YieldKind::JobStep);
+        if !outputs.tables().is_empty() {
+            sync_names(store)?;
+        }
+    }
+    store.env.yield_point(YieldKind::JobStep);
+    let shapes: Vec<FileShape> =
+        outputs.tables().iter().map(|table| (**table.shape()).clone()).collect();
+    let ids = shapes.iter().map(|shape| shape.id).collect();
+    let written_bytes = outputs.finished_bytes();
+    install(store, tree, &mut outputs, None, Vec::new(), |shape| {
+        shape.apply(&job, shapes).map(|applied| applied.shape)
+    })?;
+    let read_bytes = if merges { input_bytes(&shape, &job) } else { 0 };
+    let elapsed_us = store.env.monotonic_ns().saturating_sub(start_ns) / 1_000;
+    let counters = &tree.counters;
+    match job.kind {
+        JobKind::Merge | JobKind::Rewrite => {
+            add(&counters.jobs, 1);
+            add(&counters.compaction_read_bytes, read_bytes);
+            add(&counters.compaction_written_bytes, written_bytes);
+            add(&counters.compaction_us, elapsed_us);
+            throttle.drained(written_bytes, elapsed_us);
+        }
+        JobKind::Move => add(&counters.trivial_moves, 1),
+        JobKind::Drop => add(&counters.drops, 1),
+    }
+    store.tell(&Event::Compaction(CompactionEnd {
+        keyspace: tree.name.clone(),
+        job,
+        outputs: ids,
+        read_bytes,
+        written_bytes,
+        entries_read,
+        entries_written: outputs.entries,
+        elapsed_us,
+    }));
+    Ok(())
+}
+
+/// Reads the inputs as one and writes what must be kept; returns the entries read.
+fn merge(
+    store: &Store,
+    tree: &Tree,
+    version: &Version,
+    shape: &TreeShape,
+    job: &Job,
+    outputs: &mut Outputs<'_>,
+) -> Result<u64> {
+    let mut sources: Vec<Box<dyn Cursor>> = Vec::with_capacity(job.inputs.len());
+    for input in &job.inputs {
+        let tables = input.files.iter().map(|&file| {
+            let table = version.table(file).cloned();
+            table.ok_or(lsmx_compaction::Error::UnknownFile { file })
+        });
+        let tables = tables.collect::<Result<_, _>>()?;
+        sources.push(Box::new(RunCursor::new(tables, FillCache::No)));
+    }
+    let mut merged = MergingCursor::new(sources);
+    let mut retention = Retention::for_job(store.sequence.snapshots(), shape, job);
+    let mut cutter = OutputCutter::new(&job.cut, shape);
+    let input_bytes = input_bytes(shape, job);
+    let mut entries = 0u64;
+    // Whether the user key at hand has an entry in the outputs yet.
+    let mut begun = false;
+    merged.first()?;
+    while merged.valid() {
+        let key = merged.key();
+        let verdict = retention.keep(key);
+        begun &= !verdict.first_of_key;
+        if verdict.kept {
+            if !begun && cutter.cut_before(key.user_key, outputs.current_bytes()) {
+                outputs.end_table()?;
+                let left = input_bytes.saturating_sub(outputs.finished_bytes());
+                tree.jobs.lock().busy.progress(job, left);
+            }
+            begun = true;
+            outputs.add(key, merged.value())?;
+        }
+        entries += 1;
+        if entries.is_multiple_of(64) {
+            store.env.yield_point(YieldKind::CompactionBlock);
+            if store.is_closing() {
+                return Err(Error::Closed);
+            }
+        }
+        merged.next()?;
+    }
+    outputs.end_table()?;
+    Ok(entries)
+}

@@ -1,0 +1,110 @@
+//! A sealed memtable becomes a sorted run in L0.
+
+use crate::cursor::Cursor;
+use crate::env::YieldKind;
+use crate::error::Result;
+use crate::event::{Event, FlushEnd};
+use crate::format::edit::Change;
+use crate::job::install::{install, sync_names};
+use crate::job::output::Outputs;
+use crate::job::retain::Retention;
+use crate::keyspace::Tree;
+use crate::keyspace::counters::add;
+use crate::memtable::Memtable;
+use crate::sabotage::{self, Bug};
+use crate::store::Store;
+use crate::sync::Arc;
+use crate::version::SuperVersion;
+use crate::write::commit::Committer;
+
+/// Flushes the oldest sealed memtable of a tree, if there is one and nobody is at it. Returns
+/// whether there was.
+///
+/// # Errors
+/// Any error makes the database read-only: the memtable stays in memory and in the log.
+pub(crate) fn flush_oldest(store: &Store, committer: &Committer, tree: &Tree) -> Result<bool> {
+    {
+        let mut jobs = tree.jobs.lock();
+        if jobs.flushing || tree.view().sealed.is_empty() || store.health.check().is_err() {
+            return Ok(false);
+        }
+        jobs.flushing = true;
+    }
+    let flushed = flush(store, committer, tree);
+    tree.jobs.lock().flushing = false;
+    store.progress.notify();
+    match flushed {
+        Ok(()) => Ok(true),
+        Err(error) => {
+            store.report("flush", Some(tree), &error);
+            Err(store.fail(error))
+        }
+    }
+}
+
+fn flush(store: &Store, committer: &Committer, tree: &Tree) -> Result<()> {
+    let view = tree.pin();
+    let Some((memtable, last_seq)) = view.oldest_sealed() else { return Ok(()) };
+    // The last insert has ended when the last number is published.
+    committer.wait_published(last_seq);
+    store.health.check()?;
+    let start_ns = store.env.monotonic_ns();
+    let mut outputs = Outputs::new(store, tree, 0, Some(store.env.now_us()));
+    write_memtable(store, &view, memtable, &mut outputs)?;
+    store.env.yield_point(YieldKind::JobStep);
+    // Otherwise this keyspace would be durable ahead of others.
+    if !sabotage::on(Bug::FlushWithoutWalSync) {
+        store.wal.sync()?;
+    }
+    store.env.yield_point(YieldKind::JobStep);
+    if !outputs.tables().is_empty() {
+        sync_names(store)?;
+    }
+    let extra = vec![Change::FlushedThrough { keyspace: tree.id, seq: last_seq }];
+    let shapes = outputs.tables().iter().map(|table| (**table.shape()).clone()).collect();
+    let written_bytes = outputs.finished_bytes();
+    let output = outputs.tables().first().map(|table| table.shape().id);
+    install(store, tree, &mut outputs, Some(memtable), extra, |shape| {
+        shape.with_flush(shapes).map(|(shape, _)| shape)
+    })?;
+    add(&tree.counters.flushes, 1);
+    add(&tree.counters.flushed_bytes, written_bytes);
+    store.memtable_bytes_freed(memtable.bytes());
+    store.tell(&Event::Flush(FlushEnd {
+        keyspace: tree.name.clone(),
+        output,
+        entries: outputs.entries,
+        written_bytes,
+        elapsed_us: store.env.monotonic_ns().saturating_sub(start_ns) / 1_000,
+    }));
+    Ok(())
+}
+
+/// Writes what must be kept of a memtable as one table, on stable storage but for its name.
+///
+/// # Errors
+/// When the table cannot be written.
+pub(crate) fn write_memtable(
+    store: &Store,
+    view: &SuperVersion,
+    memtable: &Arc<Memtable>,
+    outputs: &mut Outputs<'_>,
+) -> Result<()> {
+    let mut retention =
+        Retention::for_flush(store.sequence.snapshots(), view.version.shape());
+    let mut cursor = memtable.cursor();
+    cursor.first()?;
+    let mut entries = 0u32;
+    while cursor.valid() {
+        let key = cursor.key();
+        if retention.keep(key).kept {
+            outputs.add(key, cursor.value())?;
+        }
+        entries = entries.wrapping_add(1);
+        if entries.is_multiple_of(64) {
+            store.env.yield_point(YieldKind::FlushBlock);
+        }
+        cursor.next()?;
+    }
+    outputs.end_table()
+}

@@ -1,0 +1,83 @@
+//! The one step in which a job's result becomes durable and visible.
+
+use lsmx_compaction::TreeShape;
+
+use crate::error::{Error, Result};
+use crate::format::edit::{Change, Edit};
+use crate::job::output::Outputs;
+use crate::keyspace::Tree;
+use crate::memtable::Memtable;
+use crate::sabotage::{self, Bug};
+use crate::store::{Store, record_of};
+use crate::sync::Arc;
+use crate::version::{Version, changes_between};
+
+/// Appends the manifest edit that turns the tree's shape into `next(shape)`, then swaps the
+/// version. Only then are tables that left the tree obsolete.
+///
+/// The names of the outputs must be on stable storage already. Returns the tables that left.
+///
+/// # Errors
+/// When the shape is refused (nothing has happened, the outputs go away), or the manifest cannot be
+/// written: then it is in doubt, nothing is deleted, and the database is read-only.
+pub(crate) fn install(
+    store: &Store,
+    tree: &Tree,
+    outputs: &mut Outputs<'_>,
+    flushed: Option<&Arc<Memtable>>,
+    extra: Vec<Change>,
+    next: impl FnOnce(&TreeShape) -> Result<TreeShape, lsmx_compaction::Error>,
+) -> Result<()> {
+    let _order = tree.install.lock();
+    let before = Arc::clone(&tree.pin().version);
+    let shape = next(before.shape())?;
+    let opened = outputs.tables();
+    let record = |file: &Arc<lsmx_compaction::FileShape>| {
+        let new = opened.iter().find(|table| table.shape().id == file.id);
+        let table = new.or_else(|| before.table(file.id));
+        let unknown = lsmx_compaction::Error::UnknownFile { file: file.id };
+        table.map(|table| record_of(table)).ok_or(unknown)
+    };
+    let mut changes = changes_between(tree.id, before.shape(), &shape, record)?;
+    changes.extend(extra);
+    changes.push(Change::FileNumberNext(store.files.next()));
+    changes.push(Change::LastSeq(store.sequence.published()));
+    changes.push(Change::ClockUs(store.env.now_us()));
+    let after = Arc::new(Version::new(shape, &before, opened)?);
+    if sabotage::on(Bug::InputsDeletedEarly) {
+        for table in gone(&before, &after) {
+            let _ = store.vfs.remove(table.path());
+        }
+    }
+    store.health.check()?;
+    if let Err(error) = store.manifest.append(&Edit { changes }) {
+        outputs.release();
+        return Err(store.fail(error));
+    }
+    tree.change(|view| view.with_version(&after, flushed));
+    outputs.release();
+    for table in gone(&before, &after) {
+        table.set_obsolete();
+    }
+    Ok(())
+}
+
+/// Tables of one version that the other does not have.
+fn gone<'a>(
+    before: &'a Version,
+    after: &'a Version,
+) -> impl Iterator<Item = &'a Arc<crate::version::TableFile>> {
+    let tables = before.runs().iter().flat_map(|run| run.tables());
+    tables.filter(|table| after.table(table.shape().id).is_none())
+}
+
+/// Puts the names of new files in the database's directory on stable storage.
+///
+/// # Errors
+/// When the directory cannot be synced.
+pub(crate) fn sync_names(store: &Store) -> Result<()> {
+    if sabotage::on(Bug::DirectoryNotSynced) {
+        return Ok(());
+    }
+    store.vfs.sync_dir(&store.dir).map_err(|error| Error::io("sync", &store.dir, error))
+}

@@ -1,0 +1,243 @@
+//! Who does background work, and what comes next.
+//!
+//! Trees that may have work stand in two queues, one for flushes and one for compactions. With
+//! threads, one thread does nothing but flushes, so a flush never waits for a merge; the others
+//! compact. Inline, the caller's thread takes both queues until they are empty. Work that failed is
+//! tried again after a pause, never in a loop.
+
+use std::io;
+
+use crate::env::{Background, JoinHandle, WaitCause, YieldKind};
+use crate::error::{Error, Result};
+use crate::job::{collect, compact, flush};
+use crate::keyspace::Tree;
+use crate::store::{Store, Work};
+use crate::sync::{Arc, Mutex};
+use crate::write::commit::Committer;
+use crate::write::throttle::Throttle;
+
+/// How often the flush thread looks whether the log is due for a sync, in microseconds.
+const TICK_US: u64 = 1_000_000;
+
+/// Runs background work of one database.
+#[derive(Debug)]
+pub(crate) struct Runner {
+    store: Arc<Store>,
+    committer: Arc<Committer>,
+    throttle: Arc<Throttle>,
+    threads: Mutex<Vec<JoinHandle>>,
+}
+
+impl Runner {
+    /// A runner without threads yet.
+    pub(crate) fn new(
+        store: Arc<Store>,
+        committer: Arc<Committer>,
+        throttle: Arc<Throttle>,
+    ) -> Runner {
+        Runner { store, committer, throttle, threads: Mutex::new(Vec::new()) }
+    }
+
+    /// Starts the threads that the environment asks for.
+    ///
+    /// # Errors
+    /// If the system gives no thread.
+    pub(crate) fn start(self: &Arc<Self>) -> io::Result<()> {
+        let workers = match self.store.env.background() {
+            Background::Inline => return Ok(()),
+            Background::Threads { workers } | Background::Stepped { workers, .. } => workers.max(1),
+        };
+        let mut threads = Vec::with_capacity(workers + 1);
+        let runner = Arc::clone(self);
+        threads.push(self.store.env.spawn("lsmx-flush", move || runner.work(Work::Flush))?);
+        for number in 0..workers {
+            let runner = Arc::clone(self);
+            let name = format!("lsmx-compact-{number}");
+            threads.push(self.store.env.spawn(&name, move || runner.work(Work::Compaction))?);
+        }
+        *self.threads.lock() = threads;
+        Ok(())
+    }
+
+    /// A thread's life: work of one kind until the database closes.
+    fn work(&self, kind: Work) {
+        let store = &self.store;
+        while !store.is_closing() {
+            if self.step(kind) {
+                store.env.yield_point(YieldKind::JobStep);
+                continue;
+            }
+            let deadline = Some(self.next_look_us(kind));
+            store.env.wait(WaitCause::Work, &store.progress, deadline, &mut || {
+                store.is_closing() || (store.has_ready(kind) && store.health.check().is_ok())
+            });
+            if kind == Work::Flush {
+                self.sync_if_due();
+            } else {
+                self.ready_again();
+            }
+        }
+    }
+
+    /// When an idle thread has to look again without being told.
+    fn next_look_us(&self, kind: Work) -> u64 {
+        let now_us = self.store.env.now_us();
+        if kind == Work::Flush {
+            return now_us + TICK_US;
+        }
+        let retries = self.store.all_trees().into_iter().map(|tree| tree.jobs.lock().retry_at_us);
+        let next = retries.filter(|&at_us| at_us > now_us).min();
+        next.unwrap_or(now_us + 60 * TICK_US)
+    }
+
+    /// Looks again at trees whose pause after a failure is over.
+    fn ready_again(&self) {
+        let now_us = self.store.env.now_us();
+        for tree in self.store.all_trees() {
+            let due = {
+                let jobs = tree.jobs.lock();
+                jobs.last_error.is_some() && jobs.retry_at_us <= now_us
+            };
+            if due {
+                self.store.make_ready(Work::Compaction, tree.id);
+            }
+        }
+    }
+
+    /// Syncs the log if much of it, or some of it for long, is not on stable storage.
+    pub(crate) fn sync_if_due(&self) {
+        let store = &self.store;
+        if store.health.check().is_ok()
+            && store.wal.sync_due(store.env.now_us())
+            && let Err(error) = store.wal.sync()
+        {
+            store.report("sync", None, &error);
+            store.fail(error);
+        }
+    }
+
+    /// Looks at one tree for this kind of work; returns whether there was one to look at.
+    fn step(&self, kind: Work) -> bool {
+        let store = &self.store;
+        if kind == Work::Flush {
+            store.remove_discarded();
+        }
+        // While the database is read-only nothing can be made durable.
+        if store.health.check().is_err() {
+            return false;
+        }
+        let Some(tree) = store.take_ready(kind) else { return false };
+        match kind {
+            Work::Flush => self.flush(&tree),
+            Work::Compaction => self.compact(&tree),
+        }
+        self.refresh(&tree);
+        store.looked(kind);
+        true
+    }
+
+    fn flush(&self, tree: &Tree) {
+        let store = &self.store;
+        // An error is reported where it happens, and has made the database read-only.
+        if let Ok(true) = flush::flush_oldest(store, &self.committer, tree) {
+            let _ = collect::retire_segments(store);
+            store.make_ready(Work::Compaction, tree.id);
+            if !tree.view().sealed.is_empty() {
+                store.make_ready(Work::Flush, tree.id);
+            }
+        }
+    }
+
+    fn compact(&self, tree: &Tree) {
+        let store = &self.store;
+        let Some(picked) = compact::pick(store, tree) else { return };
+        // Another thread may find a second job in the same tree.
+        store.make_ready(Work::Compaction, tree.id);
+        // An error is reported where it happens; the tree is looked at again after a pause.
+        let _ = compact::run(store, &self.throttle, tree, picked);
+        store.make_ready(Work::Compaction, tree.id);
+    }
+
+    /// Says how fast writes to a tree may come from now on.
+    pub(crate) fn refresh(&self, tree: &Tree) {
+        let store = &self.store;
+        let shape = tree.shape(store.env.now_us(), store.sequence.oldest_snapshot());
+        let busy = tree.jobs.lock().busy.clone();
+        let policy = Arc::clone(&tree.settings().policy);
+        let rate = self.throttle.rate(policy.debt(&shape, &busy));
+        tree.set_backpressure(rate, policy.must_stop(&shape));
+    }
+
+    /// Does background work on the calling thread until there is none; only where that is how it is
+    /// done.
+    pub(crate) fn run_inline(&self) {
+        if self.store.env.background() == Background::Inline {
+            self.sync_if_due();
+            while self.step(Work::Flush) || self.step(Work::Compaction) {}
+            self.store.remove_discarded();
+        }
+    }
+
+    /// Waits until every memtable that is sealed is flushed and every policy rests.
+    ///
+    /// # Errors
+    /// [`Error::Deadline`]; what made the database read-only; why compactions of a tree pause.
+    pub(crate) fn wait_idle(&self, cause: WaitCause, deadline_us: Option<u64>) -> Result<()> {
+        self.run_inline();
+        let store = &self.store;
+        let met = store.env.wait(cause, &store.progress, deadline_us, &mut || {
+            store.is_idle() || store.health.check().is_err()
+        });
+        store.health.check()?;
+        if !met {
+            return Err(Error::Deadline { cause: cause.as_str() });
+        }
+        store.remove_discarded();
+        for tree in store.all_trees() {
+            if let Some(error) = tree.jobs.lock().last_error.clone() {
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until these trees have no sealed memtable.
+    ///
+    /// # Errors
+    /// [`Error::Deadline`]; what made the database read-only.
+    pub(crate) fn wait_flushed(&self, trees: &[Arc<Tree>], deadline_us: Option<u64>) -> Result<()> {
+        self.run_inline();
+        let store = &self.store;
+        let met = store.env.wait(WaitCause::Flush, &store.progress, deadline_us, &mut || {
+            store.health.check().is_err() || trees.iter().all(|tree| tree.view().sealed.is_empty())
+        });
+        store.health.check()?;
+        if met { Ok(()) } else { Err(Error::Deadline { cause: WaitCause::Flush.as_str() }) }
+    }
+
+    /// Begins no new work and waits until none is under way.
+    pub(crate) fn pause(&self) {
+        let store = &self.store;
+        store.set_paused(true);
+        store.env.wait(WaitCause::BackgroundWork, &store.progress, None, &mut || store.is_quiet());
+    }
+
+    /// Goes on after [`Runner::pause`], with a look at every tree.
+    pub(crate) fn unpause(&self) {
+        self.store.set_paused(false);
+        for tree in self.store.all_trees() {
+            self.store.make_ready(Work::Flush, tree.id);
+            self.store.make_ready(Work::Compaction, tree.id);
+        }
+    }
+
+    /// Waits until the threads have ended; the store says that it closes already.
+    pub(crate) fn join(&self) {
+        self.store.progress.notify();
+        let threads = std::mem::take(&mut *self.threads.lock());
+        for thread in threads {
+            // A panic of a worker was its own; the others and the caller go on.
+            let _ = self.store.env.join(thread);
+        }
+    }
+}

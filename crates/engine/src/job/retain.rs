@@ -1,0 +1,123 @@
+//! Which versions a flush or a compaction keeps.
+//!
+//! Snapshots cut the line of sequence numbers into stripes. Of the versions of a key in one stripe
+//! only the newest can ever be seen. A tombstone in the oldest stripe is dropped too, when no older
+//! run outside the job can hold its key.
+
+use lsmx_compaction::{FileId, Job, RunShape, TreeShape};
+
+use crate::key::{InternalKey, Kind, SeqNo};
+use crate::sabotage::{self, Bug};
+use crate::sync::Arc;
+
+/// Decides entry by entry, in internal-key order.
+#[derive(Debug)]
+pub(crate) struct Retention {
+    /// Registered snapshots, ascending.
+    snapshots: Vec<SeqNo>,
+    /// Runs that may hold older versions of the keys at hand.
+    older: Vec<Arc<RunShape>>,
+    /// Files of those runs that do not count: the job reads them itself.
+    inputs: Vec<FileId>,
+    user_key: Vec<u8>,
+    /// Stripe of the version before, while the user key is the same.
+    stripe: Option<usize>,
+}
+
+impl Retention {
+    /// For a flush: every run of the tree is older than the memtable.
+    pub(crate) fn for_flush(snapshots: Vec<SeqNo>, shape: &TreeShape) -> Retention {
+        Retention::new(snapshots, shape.runs().map(|(_, run)| Arc::clone(run)).collect(), Vec::new())
+    }
+
+    /// For a job: every run from its newest input on may hold something older, its inputs apart.
+    pub(crate) fn for_job(snapshots: Vec<SeqNo>, shape: &TreeShape, job: &Job) -> Retention {
+        let inputs: Vec<FileId> = job.input_files().collect();
+        let newest = |(level, run): &(_, &Arc<RunShape>)| {
+            job.inputs.iter().any(|input| input.level == *level && input.run == run.id)
+        };
+        let from_newest = shape.runs().skip_while(|at| !newest(at));
+        Retention::new(snapshots, from_newest.map(|(_, run)| Arc::clone(run)).collect(), inputs)
+    }
+
+    fn new(
+        mut snapshots: Vec<SeqNo>,
+        older: Vec<Arc<RunShape>>,
+        inputs: Vec<FileId>,
+    ) -> Retention {
+        if sabotage::on(Bug::SnapshotVersionDropped) {
+            snapshots.clear();
+        }
+        Retention { snapshots, older, inputs, user_key: Vec::new(), stripe: None }
+    }
+
+    /// Whether this entry, the next in order, is kept; and whether it is the first of its user key.
+    pub(crate) fn keep(&mut self, key: InternalKey<'_>) -> Verdict {
+        let first_of_key = self.stripe.is_none() || self.user_key != key.user_key;
+        if first_of_key {
+            self.user_key.clear();
+            self.user_key.extend_from_slice(key.user_key);
+            self.stripe = None;
+        }
+        let stripe = self.snapshots.partition_point(|snapshot| *snapshot < key.seq);
+        let shadowed = self.stripe.replace(stripe) == Some(stripe);
+        let kept = !shadowed
+            && !(key.kind == Kind::Delete && stripe == 0 && !self.older_may_hold(key.user_key));
+        Verdict { kept, first_of_key }
+    }
+
+    fn older_may_hold(&self, user_key: &[u8]) -> bool {
+        if sabotage::on(Bug::TombstoneDroppedEarly) {
+            return false;
+        }
+        self.older.iter().any(|run| {
+            run.file_for(user_key).is_some_and(|file| !self.inputs.contains(&file.id))
+        })
+    }
+}
+
+/// What becomes of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    pub(crate) kept: bool,
+    pub(crate) first_of_key: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(snapshots: &[u64], entries: &[(&str, u64, Kind)]) -> Vec<(String, u64)> {
+        let snapshots = snapshots.iter().map(|&seq| SeqNo(seq)).collect();
+        let mut retention = Retention::new(snapshots, Vec::new(), Vec::new());
+        let key = |&(key, seq, kind): &(&'static str, u64, Kind)| InternalKey {
+            user_key: key.as_bytes(),
+            seq: SeqNo(seq),
+            kind,
+        };
+        let entries: Vec<(&'static str, u64, Kind)> = entries
+            .iter()
+            .map(|(key, seq, kind)| (&*String::leak((*key).to_owned()), *seq, *kind))
+            .collect();
+        let keeps = entries.iter().filter(|entry| retention.keep(key(entry)).kept);
+        keeps.map(|(key, seq, _)| ((*key).to_owned(), *seq)).collect()
+    }
+
+    #[test]
+    fn newest_of_each_stripe_stays() {
+        let entries =
+            [("a", 9, Kind::Put), ("a", 7, Kind::Put), ("a", 5, Kind::Put), ("a", 2, Kind::Put)];
+        assert_eq!(kept(&[], &entries), [("a".to_owned(), 9)]);
+        assert_eq!(kept(&[5], &entries), [("a".to_owned(), 9), ("a".to_owned(), 5)]);
+        assert_eq!(kept(&[8], &entries), [("a".to_owned(), 9), ("a".to_owned(), 7)]);
+        assert_eq!(kept(&[2, 3, 7], &entries).len(), 3);
+    }
+
+    #[test]
+    fn tombstone_that_a_snapshot_looks_past_stays() {
+        let entries = [("a", 9, Kind::Delete), ("a", 4, Kind::Put), ("b", 3, Kind::Delete)];
+        assert_eq!(kept(&[], &entries), []);
+        assert_eq!(kept(&[9], &entries), []);
+        assert_eq!(kept(&[5], &entries), [("a".to_owned(), 9), ("a".to_owned(), 4)]);
+    }
+}

@@ -1,0 +1,184 @@
+//! Counters as a user reads them: plain data that serialises, and prints as tables.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::format::BlockKind;
+
+/// One level of a tree.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LevelMetrics {
+    /// Number of the level.
+    pub level: u8,
+    /// Sorted runs in it.
+    pub runs: u64,
+    /// Files in it.
+    pub files: u64,
+    /// Bytes of those files.
+    pub bytes: u64,
+    /// Entries in them, of all kinds.
+    pub entries: u64,
+    /// Tombstones among the entries.
+    pub tombstones: u64,
+}
+
+/// What compactions of one tree did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CompactionMetrics {
+    /// Merges.
+    pub jobs: u64,
+    /// Jobs that only changed the manifest.
+    pub trivial_moves: u64,
+    /// Jobs that let files go unread.
+    pub drops: u64,
+    /// Bytes of whole input files of merges.
+    pub read_bytes: u64,
+    /// Bytes of output files of merges.
+    pub written_bytes: u64,
+    /// Microseconds that merges took, from pick to manifest edit.
+    pub us_total: u64,
+    /// Jobs that failed and are tried again.
+    pub failures: u64,
+}
+
+/// How writes were held up.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct StallMetrics {
+    /// Writes that waited for a hard stop or a free memtable.
+    pub count: u64,
+    /// Microseconds they waited in all.
+    pub us_total: u64,
+    /// The longest of them.
+    pub us_max: u64,
+    /// Microseconds that writes were slowed down by debt; not part of the others.
+    pub throttle_us_total: u64,
+}
+
+/// One keyspace.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct KeyspaceMetrics {
+    /// Its compaction policy.
+    pub policy: String,
+    /// Point lookups.
+    pub gets: u64,
+    /// Key and value bytes of all writes since it was opened.
+    pub ingested_bytes: u64,
+    /// Key and value bytes of puts since it was opened.
+    pub put_bytes: u64,
+    /// Memtables flushed.
+    pub flushes: u64,
+    /// Bytes of the files that flushes wrote.
+    pub flushed_bytes: u64,
+    /// Bytes of its memtables.
+    pub memtable_bytes: u64,
+    /// Memtables that wait for their flush.
+    pub memtables_sealed: u64,
+    /// Tables that went without a filter because none could be built.
+    pub filters_failed: u64,
+    /// What compactions did.
+    pub compaction: CompactionMetrics,
+    /// How writes were held up.
+    pub stalls: StallMetrics,
+    /// Levels that hold something, from L0.
+    pub levels: Vec<LevelMetrics>,
+}
+
+/// Hits and misses of the block cache for one kind of block; point lookups and scans, without what
+/// compactions read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CacheMetrics {
+    /// Blocks that memory had.
+    pub hits: u64,
+    /// Blocks that storage had to give.
+    pub misses: u64,
+    /// Bytes resident now.
+    pub resident_bytes: u64,
+}
+
+/// The write-ahead log.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct WalMetrics {
+    /// Live segments.
+    pub segments: u64,
+    /// Bytes of them.
+    pub live_bytes: u64,
+    /// Bytes appended since the database was opened.
+    pub written_bytes: u64,
+    /// Syncs since the database was opened.
+    pub syncs: u64,
+}
+
+/// A whole database.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Metrics {
+    /// Keyspaces by name.
+    pub keyspaces: BTreeMap<String, KeyspaceMetrics>,
+    /// The block cache by kind of block; kinds never touched are left out.
+    pub cache: BTreeMap<BlockKind, CacheMetrics>,
+    /// The write-ahead log.
+    pub wal: WalMetrics,
+    /// Snapshots registered now.
+    pub snapshots: u64,
+    /// Last visible sequence number.
+    pub published_seq: u64,
+    /// Why the database is read-only, if it is.
+    pub read_only: Option<String>,
+}
+
+impl fmt::Display for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, keyspace) in &self.keyspaces {
+            writeln!(
+                f,
+                "keyspace {name}  policy {}  memtables {} B ({} sealed)  flushed {} B in {}",
+                keyspace.policy,
+                keyspace.memtable_bytes,
+                keyspace.memtables_sealed,
+                keyspace.flushed_bytes,
+                keyspace.flushes
+            )?;
+            let compaction = &keyspace.compaction;
+            writeln!(
+                f,
+                "  compaction  {} merges  {} moves  {} B read  {} B written",
+                compaction.jobs,
+                compaction.trivial_moves,
+                compaction.read_bytes,
+                compaction.written_bytes
+            )?;
+            writeln!(f, "  level  runs  files         bytes       entries    tombstones")?;
+            for level in &keyspace.levels {
+                writeln!(
+                    f,
+                    "  L{:<4} {:>5} {:>6} {:>13} {:>13} {:>13}",
+                    level.level,
+                    level.runs,
+                    level.files,
+                    level.bytes,
+                    level.entries,
+                    level.tombstones
+                )?;
+            }
+        }
+        writeln!(f, "cache  kind                      hits        misses      resident")?;
+        for (kind, cache) in &self.cache {
+            let kind = format!("{kind:?}");
+            writeln!(
+                f,
+                "       {kind:<16} {:>13} {:>13} {:>13}",
+                cache.hits, cache.misses, cache.resident_bytes
+            )?;
+        }
+        writeln!(
+            f,
+            "wal    {} segments  {} B live  {} B written  {} syncs",
+            self.wal.segments, self.wal.live_bytes, self.wal.written_bytes, self.wal.syncs
+        )?;
+        if let Some(cause) = &self.read_only {
+            writeln!(f, "read-only: {cause}")?;
+        }
+        Ok(())
+    }
+}

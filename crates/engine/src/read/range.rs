@@ -1,0 +1,235 @@
+//! Ranges of keys for users: an iterator with two ends over everything visible at one number.
+
+use std::fmt;
+use std::ops::Bound;
+
+use bytes::Bytes;
+
+use crate::cursor::Cursor;
+use crate::error::{Error, Result};
+use crate::key::SeqNo;
+use crate::keyspace::snapshot::Pinned;
+use crate::read::merging::MergingCursor;
+use crate::read::run::RunCursor;
+use crate::read::visible::VisibleCursor;
+use crate::slice::Slice;
+use crate::sync::Arc;
+use crate::table::FillCache;
+use crate::version::SuperVersion;
+
+/// Iterates over the entries of a range in key order, from both ends.
+///
+/// It sees the keyspace as it was when the iterator was made, and holds those memtables and files
+/// while it lives. After an error every further call gives that error again.
+pub struct Range {
+    view: Arc<SuperVersion>,
+    snapshot: SeqNo,
+    /// Kept registered while the iterator lives, if it belongs to a snapshot.
+    _pinned: Option<Arc<Pinned>>,
+    lower: Bound<Bytes>,
+    upper: Bound<Bytes>,
+    front: Option<VisibleCursor<MergingCursor>>,
+    back: Option<VisibleCursor<MergingCursor>>,
+    failed: Option<Error>,
+    /// One of the ends has met the other.
+    exhausted: bool,
+}
+
+impl Range {
+    /// What is visible of `view` at `snapshot` between two bounds.
+    pub(crate) fn new(
+        view: Arc<SuperVersion>,
+        snapshot: SeqNo,
+        pinned: Option<Arc<Pinned>>,
+        lower: Bound<Bytes>,
+        upper: Bound<Bytes>,
+    ) -> Range {
+        Range {
+            view,
+            snapshot,
+            _pinned: pinned,
+            lower,
+            upper,
+            front: None,
+            back: None,
+            failed: None,
+            exhausted: false,
+        }
+    }
+
+    fn cursor(&self) -> VisibleCursor<MergingCursor> {
+        let mut sources: Vec<Box<dyn Cursor>> = Vec::new();
+        for memtable in self.view.memtables() {
+            if !memtable.is_empty() {
+                sources.push(Box::new(memtable.cursor()));
+            }
+        }
+        for run in self.view.version.runs() {
+            sources.push(Box::new(RunCursor::new(run.tables().to_vec(), FillCache::Yes)));
+        }
+        VisibleCursor::new(MergingCursor::new(sources), self.snapshot)
+    }
+
+    /// Moves the front on by one entry; false at the end of the range.
+    fn advance_front(&mut self) -> Result<bool> {
+        if self.exhausted || self.is_empty() {
+            return Ok(false);
+        }
+        if let Some(front) = &mut self.front {
+            if front.valid() {
+                front.next()?;
+            }
+        } else {
+            let mut front = self.cursor();
+            match &self.lower {
+                Bound::Unbounded => front.first()?,
+                Bound::Included(key) => front.seek(key)?,
+                Bound::Excluded(key) => {
+                    front.seek(key)?;
+                    if front.valid() && front.key() == *key {
+                        front.next()?;
+                    }
+                }
+            }
+            self.front = Some(front);
+        }
+        let Some(front) = &self.front else { return Ok(false) };
+        Ok(front.valid()
+            && match &self.upper {
+                Bound::Unbounded => true,
+                Bound::Included(upper) => front.key() <= upper.as_ref(),
+                Bound::Excluded(upper) => front.key() < upper.as_ref(),
+            })
+    }
+
+    /// Moves the back on by one entry; false at the start of the range.
+    fn advance_back(&mut self) -> Result<bool> {
+        if self.exhausted || self.is_empty() {
+            return Ok(false);
+        }
+        if let Some(back) = &mut self.back {
+            if back.valid() {
+                back.prev()?;
+            }
+        } else {
+            let mut back = self.cursor();
+            match &self.upper {
+                Bound::Unbounded => back.last()?,
+                Bound::Excluded(key) => back.seek_before(key)?,
+                Bound::Included(key) => {
+                    back.seek(key)?;
+                    if !(back.valid() && back.key() == *key) {
+                        back.seek_before(key)?;
+                    }
+                }
+            }
+            self.back = Some(back);
+        }
+        let Some(back) = &self.back else { return Ok(false) };
+        Ok(back.valid()
+            && match &self.lower {
+                Bound::Unbounded => true,
+                Bound::Included(lower) => back.key() >= lower.as_ref(),
+                Bound::Excluded(lower) => back.key() > lower.as_ref(),
+            })
+    }
+
+    /// Whether the bounds leave no key between them, as those of `b..a` do.
+    fn is_empty(&self) -> bool {
+        match (&self.lower, &self.upper) {
+            (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
+            (Bound::Included(lower), Bound::Included(upper)) => lower > upper,
+            (
+                Bound::Included(lower) | Bound::Excluded(lower),
+                Bound::Included(upper) | Bound::Excluded(upper),
+            ) => lower >= upper,
+        }
+    }
+
+    /// Remembers an error, so that no later call goes on.
+    fn keep_failing(&mut self, error: Error) -> Error {
+        self.front = None;
+        self.back = None;
+        self.failed = Some(error.clone());
+        error
+    }
+}
+
+impl Iterator for Range {
+    type Item = Result<(Slice, Slice)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if let Some(error) = &self.failed {
+            return Some(Err(error.clone()));
+        }
+        match self.advance_front() {
+            Err(error) => Some(Err(self.keep_failing(error))),
+            Ok(false) => {
+                self.exhausted = true;
+                None
+            }
+            Ok(true) => {
+                let front = self.front.as_ref()?;
+                let key = Bytes::copy_from_slice(front.key());
+                let value = front.value_slice();
+                self.lower = Bound::Excluded(key.clone());
+                Some(Ok((Slice::new(key), value)))
+            }
+        }
+    }
+}
+
+impl DoubleEndedIterator for Range {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        if let Some(error) = &self.failed {
+            return Some(Err(error.clone()));
+        }
+        match self.advance_back() {
+            Err(error) => Some(Err(self.keep_failing(error))),
+            Ok(false) => {
+                self.exhausted = true;
+                None
+            }
+            Ok(true) => {
+                let back = self.back.as_ref()?;
+                let key = Bytes::copy_from_slice(back.key());
+                let value = back.value_slice();
+                self.upper = Bound::Excluded(key.clone());
+                Some(Ok((Slice::new(key), value)))
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Range")
+            .field("snapshot", &self.snapshot)
+            .field("lower", &self.lower)
+            .field("upper", &self.upper)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The smallest key after all keys with this prefix, if there is one.
+pub(crate) fn after_prefix(prefix: &[u8]) -> Bound<Bytes> {
+    let kept = prefix.iter().rposition(|&byte| byte != u8::MAX);
+    kept.map_or(Bound::Unbounded, |last| {
+        let mut after = prefix[..=last].to_vec();
+        after[last] += 1;
+        Bound::Excluded(Bytes::from(after))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_ends_before_the_next_one() {
+        assert_eq!(after_prefix(b"ab"), Bound::Excluded(Bytes::from_static(b"ac")));
+        assert_eq!(after_prefix(b"a\xff\xff"), Bound::Excluded(Bytes::from_static(b"b")));
+        assert_eq!(after_prefix(b"\xff"), Bound::Unbounded);
+        assert_eq!(after_prefix(b""), Bound::Unbounded);
+    }
+}
