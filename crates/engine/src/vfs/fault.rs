@@ -279,3 +279,247 @@ impl File for FaultFile {
         self.inner.drop_unsynced(cached)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::{AtomicU64, Ordering};
+    use crate::vfs::{Image, MemVfs};
+
+    fn path(text: &str) -> &Path {
+        Path::new(text)
+    }
+
+    fn disk(seed: u64) -> (MemVfs, FaultVfs) {
+        let mem = MemVfs::new();
+        (mem.clone(), FaultVfs::new(Arc::new(mem), seed))
+    }
+
+    fn fired(vfs: &FaultVfs, fault: Fault) -> u64 {
+        vfs.fired().get(&fault).copied().unwrap_or(0)
+    }
+
+    const EIO: Fault = Fault::Error(Errno::Io);
+
+    #[test]
+    fn without_rules_everything_goes_through() {
+        let (mem, vfs) = disk(0);
+        let file = vfs.create(path("f")).unwrap();
+        file.append(b"abc").unwrap();
+        file.sync().unwrap();
+        vfs.sync_dir(path("")).unwrap();
+        assert_eq!(mem.crash(Image::Drop, 0).read_all(path("f")).unwrap(), b"abc");
+        assert!(vfs.fired().is_empty());
+        assert_eq!(vfs.calls().total(), 4);
+    }
+
+    #[test]
+    fn the_kth_matching_call_fails_once_and_is_not_done() {
+        let (mem, vfs) = disk(0);
+        vfs.add(Rule::new(EIO).on(&[VfsCall::Append]).path_contains("wal").nth(1));
+        let other = vfs.create(path("other")).unwrap();
+        let wal = vfs.create(path("wal-1")).unwrap();
+        let answers: Vec<bool> = (0..4)
+            .map(|_| {
+                other.append(b"o").unwrap();
+                wal.append(b"w").is_ok()
+            })
+            .collect();
+        assert_eq!(answers, [true, false, true, true]);
+        assert_eq!(mem.read_all(path("wal-1")).unwrap(), b"www");
+        assert_eq!(mem.read_all(path("other")).unwrap(), b"oooo");
+        assert_eq!(vfs.fired(), [(EIO, 1)].into());
+        assert_eq!(vfs.calls().of(VfsCall::Append), 8);
+    }
+
+    #[test]
+    fn from_then_on_lasts_until_the_rules_are_cleared() {
+        let (_, vfs) = disk(0);
+        let full = Fault::Error(Errno::NoSpace);
+        vfs.add(Rule::new(full).on(&[VfsCall::Create, VfsCall::Append]).nth(2).from_then_on());
+        let file = vfs.create(path("f")).unwrap();
+        file.append(b"1").unwrap();
+        assert_eq!(file.append(b"2").unwrap_err().kind(), io::ErrorKind::StorageFull);
+        assert!(vfs.create(path("g")).is_err());
+        assert!(vfs.open(path("f")).is_ok());
+        vfs.clear();
+        file.append(b"3").unwrap();
+        assert_eq!(fired(&vfs, full), 2);
+    }
+
+    #[test]
+    fn every_call_can_fail_with_every_error() {
+        for &call in VfsCall::ALL {
+            for errno in Errno::ALL {
+                let (_, vfs) = disk(0);
+                let file = vfs.create(path("f")).unwrap();
+                vfs.add(Rule::new(Fault::Error(errno)).on(&[call]));
+                let mut failures = Vec::new();
+                let mut note = |call, answer: io::Result<()>| {
+                    if let Err(error) = answer {
+                        assert_eq!(error.raw_os_error(), errno.error().raw_os_error());
+                        failures.push(call);
+                    }
+                };
+                note(VfsCall::Create, vfs.create(path("g")).map(drop));
+                note(VfsCall::Open, vfs.open(path("f")).map(drop));
+                note(VfsCall::Exists, vfs.exists(path("f")).map(drop));
+                note(VfsCall::List, vfs.list(path("")).map(drop));
+                note(VfsCall::Lock, vfs.lock(path("l")).map(drop));
+                note(VfsCall::CreateDir, vfs.create_dir(path("d")));
+                note(VfsCall::Append, file.append(b"x"));
+                note(VfsCall::Read, file.read_at(&mut [0], 0).map(drop));
+                note(VfsCall::Len, file.len().map(drop));
+                note(VfsCall::Sync, file.sync());
+                note(VfsCall::Rename, vfs.rename(path("f"), path("h")));
+                note(
+                    VfsCall::Remove,
+                    vfs.remove(path(if call == VfsCall::Rename { "f" } else { "h" })),
+                );
+                note(VfsCall::SyncDir, vfs.sync_dir(path("")));
+                assert_eq!(failures, [call]);
+            }
+        }
+    }
+
+    #[test]
+    fn chance_hits_about_that_share_and_the_same_calls_for_the_same_seed() {
+        let run = |seed| {
+            let (_, vfs) = disk(seed);
+            vfs.add(Rule::new(EIO).on(&[VfsCall::Exists]).chance(0.25));
+            (0..1_000).map(|_| vfs.exists(path("f")).is_err()).collect::<Vec<bool>>()
+        };
+        let hits = run(1).iter().filter(|hit| **hit).count();
+        assert!((200..300).contains(&hits), "{hits}");
+        assert_eq!(run(1), run(1));
+        assert_ne!(run(1), run(2));
+    }
+
+    #[test]
+    fn chance_once_hits_once_and_from_then_on_for_ever() {
+        let (_, vfs) = disk(3);
+        vfs.add(Rule::new(EIO).on(&[VfsCall::Exists]).chance(0.5).once());
+        vfs.add(Rule::new(EIO).on(&[VfsCall::List]).chance(0.5).from_then_on());
+        assert_eq!((0..100).filter(|_| vfs.exists(path("f")).is_err()).count(), 1);
+        let lists: Vec<bool> = (0..100).map(|_| vfs.list(path("")).is_err()).collect();
+        assert!(lists[99] && lists.is_sorted());
+    }
+
+    #[test]
+    fn a_short_read_ends_like_a_truncated_file() {
+        let (_, vfs) = disk(0);
+        let file = vfs.create(path("f")).unwrap();
+        file.append(b"abcdef").unwrap();
+        vfs.add(Rule::new(Fault::ShortRead).from_then_on());
+        for _ in 0..50 {
+            let mut buffer = [b'-'; 6];
+            let read = file.read_at(&mut buffer, 0).unwrap();
+            assert!(read < 6);
+            assert_eq!(buffer[..read], b"abcdef"[..read]);
+            assert_eq!(buffer[read..], b"------"[read..]);
+        }
+        assert_eq!(file.read_at(&mut [0], 6).unwrap(), 0);
+        assert_eq!(fired(&vfs, Fault::ShortRead), 50, "the read past the end lost nothing");
+    }
+
+    #[test]
+    fn an_altered_read_differs_in_one_bit_and_the_disk_does_not() {
+        let (mem, vfs) = disk(0);
+        let file = vfs.create(path("f")).unwrap();
+        file.append(b"abcdef").unwrap();
+        vfs.add(Rule::new(Fault::AlteredRead).from_then_on());
+        for _ in 0..50 {
+            let mut buffer = [0; 6];
+            assert_eq!(file.read_at(&mut buffer, 0).unwrap(), 6);
+            let flipped: u32 =
+                buffer.iter().zip(b"abcdef").map(|(read, byte)| (read ^ byte).count_ones()).sum();
+            assert_eq!(flipped, 1);
+        }
+        assert_eq!(mem.read_all(path("f")).unwrap(), b"abcdef");
+    }
+
+    #[test]
+    fn a_short_write_appends_a_part_and_fails() {
+        let (mem, vfs) = disk(0);
+        let file = vfs.create(path("f")).unwrap();
+        let fault = Fault::ShortWrite(Errno::NoSpace);
+        vfs.add(Rule::new(fault).from_then_on());
+        for _ in 0..50 {
+            let before = mem.read_all(path("f")).unwrap().len();
+            assert!(file.append(b"abcd").is_err());
+            let bytes = mem.read_all(path("f")).unwrap();
+            assert!((1..4).contains(&(bytes.len() - before)));
+            assert_eq!(bytes[before..], b"abcd"[..bytes.len() - before]);
+        }
+        assert_eq!(fired(&vfs, fault), 50);
+    }
+
+    #[test]
+    fn a_delay_calls_the_hook_and_then_the_call_is_done() {
+        let (_, vfs) = disk(0);
+        let delays = Arc::new(AtomicU64::new(0));
+        let count = delays.clone();
+        let hook_disk = vfs.clone();
+        vfs.set_delay(Some(Arc::new(move |call, _| {
+            assert_eq!(call, VfsCall::Create);
+            // No lock is held: the hook may use the file system.
+            let _ = hook_disk.calls();
+            let _ = hook_disk.fired();
+            count.fetch_add(1, Ordering::Relaxed);
+        })));
+        vfs.add(Rule::new(Fault::Delay).on(&[VfsCall::Create]).nth(1));
+        vfs.add(Rule::new(EIO).on(&[VfsCall::Create]).nth(1));
+        vfs.create(path("a")).unwrap();
+        assert!(vfs.create(path("b")).is_err(), "late, and failed");
+        vfs.create(path("c")).unwrap();
+        assert_eq!(delays.load(Ordering::Relaxed), 1);
+        assert_eq!(vfs.fired(), [(EIO, 1), (Fault::Delay, 1)].into());
+    }
+
+    #[test]
+    fn after_a_failed_sync_the_bytes_are_lost_by_coin_and_later_syncs_are_good() {
+        let (mut kept, mut seen, mut unseen) = (0, 0, 0);
+        for seed in 0..200 {
+            let (mem, vfs) = disk(seed);
+            let file = vfs.create(path("f")).unwrap();
+            vfs.sync_dir(path("")).unwrap();
+            vfs.add(Rule::new(EIO).on(&[VfsCall::Sync]));
+            file.append(b"lost?").unwrap();
+            assert!(file.sync().is_err());
+            assert_eq!(mem.crash(Image::Drop, 0).read_all(path("f")).unwrap(), b"");
+            file.sync().unwrap();
+            let disk = mem.crash(Image::Drop, 0).read_all(path("f")).unwrap();
+            let live = mem.read_all(path("f")).unwrap();
+            match (&disk[..], &live[..]) {
+                (b"lost?", b"lost?") => kept += 1,
+                (b"\0\0\0\0\0", b"lost?") => seen += 1,
+                (b"\0\0\0\0\0", b"\0\0\0\0\0") => unseen += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(kept > 60 && seen > 25 && unseen > 25, "{kept} {seen} {unseen}");
+    }
+
+    #[test]
+    fn a_sweep_over_k_ends_when_nothing_fires_any_more() {
+        let workload = |vfs: &FaultVfs| -> io::Result<()> {
+            let file = vfs.create(path("f"))?;
+            file.append(b"x")?;
+            file.sync()?;
+            vfs.sync_dir(path(""))
+        };
+        let mut k = 0;
+        loop {
+            let (_, vfs) = disk(0);
+            vfs.add(Rule::new(EIO).nth(k));
+            let answer = workload(&vfs);
+            if vfs.fired().is_empty() {
+                answer.unwrap();
+                break;
+            }
+            assert!(answer.is_err());
+            k += 1;
+        }
+        assert_eq!(k, 4);
+    }
+}

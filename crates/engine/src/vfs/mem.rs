@@ -17,6 +17,8 @@ mod content;
 mod crash;
 mod damage;
 mod node;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::fmt;
