@@ -39,7 +39,9 @@ pub const BLOCK_CONTENT_BYTES_MAX: u64 = VALUE_BYTES_MAX + KEY_BYTES_MAX + (64 <
 const LZ4_RATIO_MAX: u64 = 255;
 
 /// How the contents of a block are packed. A number once on disk is never reused.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize,
+)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum Compression {
@@ -222,11 +224,8 @@ fn unpack_lz4(payload: &[u8]) -> Result<Vec<u8>, Malformed> {
     let packed = &payload[size_of::<u32>()..];
     let length = u64::from(length);
     let bound = BLOCK_CONTENT_BYTES_MAX.min(len_u64(packed.len()).saturating_mul(LZ4_RATIO_MAX));
-    let wrong = |expected| Malformed::Field {
-        what: "length of packed contents",
-        found: length,
-        expected,
-    };
+    let wrong =
+        |expected| Malformed::Field { what: "length of packed contents", found: length, expected };
     if length > bound {
         return Err(wrong("no more than lz4 can pack into that many bytes"));
     }

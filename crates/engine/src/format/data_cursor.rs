@@ -130,6 +130,15 @@ impl DataCursor {
         Ok(())
     }
 
+    /// Moves to the last entry before (`user_key`, `seq`), or before the first.
+    ///
+    /// # Errors
+    /// When an entry on the way is malformed.
+    pub(crate) fn seek_before(&mut self, user_key: &[u8], seq: SeqNo) -> Result<(), Malformed> {
+        self.seek(user_key, seq)?;
+        if self.valid { self.prev() } else { self.last() }
+    }
+
     fn restart_at(&mut self, at: usize) {
         self.key.clear();
         self.next = at;

@@ -268,11 +268,7 @@ impl IndexBlock {
     ///
     /// # Errors
     /// When an entry on the way is malformed.
-    pub fn seek(
-        &self,
-        user_key: &[u8],
-        seq: SeqNo,
-    ) -> Result<Option<(usize, Handle)>, Malformed> {
+    pub fn seek(&self, user_key: &[u8], seq: SeqNo) -> Result<Option<(usize, Handle)>, Malformed> {
         // Restarts below `low` are before the target, those from `high` on are not.
         let (mut low, mut high) = (0, self.restarts);
         while low < high {

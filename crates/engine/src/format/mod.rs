@@ -1,7 +1,8 @@
 //! What bytes on disk mean. No I/O here; `docs/format.md` tells how the pieces form a file.
 
 pub mod block;
-pub mod data_block;
+pub(crate) mod data_block;
+pub(crate) mod data_cursor;
 pub mod filter;
 pub mod footer;
 pub mod index;
