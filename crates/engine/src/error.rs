@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Result of an operation of this crate.
-pub type Result<T> = std::result::Result<T, Error>;
+pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An error of the engine. Clones share the cause, so that every member of a failed commit group
 /// and every later write can be told the same.
@@ -142,6 +142,18 @@ pub enum Error {
         value: String,
         /// What it must be.
         must: &'static str,
+    },
+    /// Entries for a table came out of order. Nothing of the table may be used.
+    #[error("entries for {} came out of order", path.display())]
+    OutOfOrder {
+        /// The table that was being written.
+        path: PathBuf,
+    },
+    /// A table was finished without any entry or range tombstone.
+    #[error("nothing was written to {}", path.display())]
+    EmptyTable {
+        /// The table that was being written.
+        path: PathBuf,
     },
     /// A compaction policy returned a job that does not fit the tree.
     #[error("compaction job refused")]

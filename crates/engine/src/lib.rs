@@ -1,5 +1,6 @@
 //! lsmx: a log-structured merge storage engine with pluggable compaction.
 
+pub mod cache;
 mod checksum;
 mod coding;
 pub mod cursor;
@@ -10,6 +11,7 @@ pub mod key;
 pub mod sabotage;
 pub mod slice;
 pub mod sync;
+pub mod table;
 pub mod vfs;
 
 pub use error::{Error, Malformed, Result};

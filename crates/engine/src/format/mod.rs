@@ -1,5 +1,20 @@
 //! What bytes on disk mean. No I/O here; `docs/format.md` tells how the pieces form a file.
 
+pub mod block;
+pub(crate) mod data_block;
+pub(crate) mod data_cursor;
+pub mod filter;
+pub mod footer;
+pub mod index;
+pub mod properties;
+pub mod range_tombstones;
+
+/// Most bytes of a user key.
+pub const KEY_BYTES_MAX: u64 = 64 << 10;
+
+/// Most bytes of a value.
+pub const VALUE_BYTES_MAX: u64 = 1 << 30;
+
 /// Newest format version that this build writes and reads.
 pub const FORMAT_VERSION: u32 = 1;
 

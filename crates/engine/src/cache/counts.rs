@@ -1,0 +1,74 @@
+//! Hits and misses by kind of block.
+
+use std::ops::Index;
+
+use crate::format::BlockKind;
+use crate::sync::ShardedCounter;
+
+const KINDS: usize = BlockKind::ALL.len();
+
+/// One value for each kind of block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PerKind<T>([T; KINDS]);
+
+impl<T> PerKind<T> {
+    /// What `value` says of each kind.
+    #[must_use]
+    pub fn from_fn(value: impl FnMut(BlockKind) -> T) -> PerKind<T> {
+        PerKind(BlockKind::ALL.map(value))
+    }
+
+    /// Kinds and their values, in the order of the kinds' numbers.
+    pub fn iter(&self) -> impl Iterator<Item = (BlockKind, &T)> {
+        BlockKind::ALL.into_iter().zip(&self.0)
+    }
+}
+
+impl<T> Index<BlockKind> for PerKind<T> {
+    type Output = T;
+    fn index(&self, kind: BlockKind) -> &T {
+        &self.0[kind as usize]
+    }
+}
+
+/// How often a block was in memory, and how often storage had to give it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct HitsMisses {
+    /// Times it was in memory.
+    pub hits: u64,
+    /// Times it was read from its file.
+    pub misses: u64,
+}
+
+/// The counters behind [`HitsMisses`].
+#[derive(Debug)]
+pub(super) struct Counts {
+    hits: PerKind<ShardedCounter>,
+    misses: PerKind<ShardedCounter>,
+}
+
+impl Counts {
+    pub(super) fn new() -> Counts {
+        Counts {
+            hits: PerKind::from_fn(|_| ShardedCounter::new()),
+            misses: PerKind::from_fn(|_| ShardedCounter::new()),
+        }
+    }
+
+    #[inline]
+    pub(super) fn hit(&self, kind: BlockKind) {
+        self.hits[kind].add(1);
+    }
+
+    #[inline]
+    pub(super) fn miss(&self, kind: BlockKind) {
+        self.misses[kind].add(1);
+    }
+
+    pub(super) fn read(&self) -> PerKind<HitsMisses> {
+        PerKind::from_fn(|kind| HitsMisses {
+            hits: self.hits[kind].sum(),
+            misses: self.misses[kind].sum(),
+        })
+    }
+}

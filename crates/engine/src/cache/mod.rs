@@ -1,0 +1,191 @@
+//! The block cache: one byte budget, metadata before data.
+//!
+//! 1. Data blocks live in a general-purpose cache ([`blocks`]). Its capacity is what metadata leaves
+//!    of the budget.
+//! 2. Metadata blocks live in slots on the open tables ([`slots`]); here they are only counted.
+//! 3. When metadata alone passes the budget, the governor evicts: all index blocks before any top
+//!    index, those before any filter, those before any range tombstones. Within a kind it goes round
+//!    like a clock: a slot that was used since the last round is passed over once.
+//!
+//! So with a budget for the filters and top indexes, a lookup costs two reads; with a budget for the
+//! index blocks too, one. The only lock taken is that of the governor's rounds, and nothing is read
+//! from a file while it is held.
+
+mod blocks;
+mod counts;
+mod slots;
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use crate::format::BlockKind;
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Weak};
+use blocks::{BlockId, BlockStore, QuickStore};
+use counts::Counts;
+pub use counts::{HitsMisses, PerKind};
+pub(crate) use slots::{Metadata, Resident, Slot, TableSlots};
+use slots::{Place, Visit};
+
+/// The data cache's capacity moves in steps of this part of the budget, because every move locks
+/// all of its shards.
+const CAPACITY_STEPS: u64 = 256;
+
+/// Filled slots of one kind, oldest fill first.
+type Round = VecDeque<Place>;
+
+/// Blocks of a database in memory, within a budget of bytes.
+#[derive(Debug)]
+pub struct Cache {
+    budget_bytes: u64,
+    data: Box<dyn BlockStore>,
+    /// The capacity that the data cache was last given.
+    data_capacity: AtomicU64,
+    /// Bytes of filled slots, by [`Metadata`].
+    resident: [AtomicU64; Metadata::ALL.len()],
+    /// Filled slots in the order of the governor's rounds, by [`Metadata`]. Guards nothing else.
+    rounds: Mutex<[Round; Metadata::ALL.len()]>,
+    counts: Counts,
+    tables: AtomicU64,
+}
+
+impl Cache {
+    /// An empty cache that keeps at most `budget_bytes`. With 0 nothing stays.
+    #[must_use]
+    pub fn new(budget_bytes: u64) -> Arc<Cache> {
+        Arc::new(Cache {
+            budget_bytes,
+            data: Box::new(QuickStore::new(budget_bytes)),
+            data_capacity: AtomicU64::new(budget_bytes),
+            resident: Default::default(),
+            rounds: Mutex::new(Default::default()),
+            counts: Counts::new(),
+            tables: AtomicU64::new(0),
+        })
+    }
+
+    /// Most bytes that blocks in memory take.
+    #[must_use]
+    pub fn budget_bytes(&self) -> u64 {
+        self.budget_bytes
+    }
+
+    /// Hits and misses since the cache was made. Reads of jobs are not among them.
+    #[must_use]
+    pub fn counts(&self) -> PerKind<HitsMisses> {
+        self.counts.read()
+    }
+
+    /// Bytes in memory, overhead included.
+    #[must_use]
+    pub fn resident_bytes(&self) -> PerKind<u64> {
+        PerKind::from_fn(|kind| match kind {
+            BlockKind::Data => self.data.bytes(),
+            BlockKind::Index => self.resident_of(Metadata::Index),
+            BlockKind::TopIndex => self.resident_of(Metadata::TopIndex),
+            BlockKind::Filter => self.resident_of(Metadata::Filter),
+            BlockKind::RangeTombstones => self.resident_of(Metadata::RangeTombstones),
+            BlockKind::Open | BlockKind::Blob | BlockKind::Bucket => 0,
+        })
+    }
+
+    fn resident_of(&self, kind: Metadata) -> u64 {
+        self.resident[kind as usize].load(Ordering::Relaxed)
+    }
+
+    fn resident_metadata(&self) -> u64 {
+        self.resident.iter().map(|bytes| bytes.load(Ordering::Relaxed)).sum()
+    }
+
+    /// A number for a table that is being opened; no other table of this cache ever gets it, so
+    /// blocks of a file id that is used again are never mixed up.
+    pub(crate) fn next_table(&self) -> u64 {
+        self.tables.fetch_add(1, Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn count_hit(&self, kind: BlockKind) {
+        self.counts.hit(kind);
+    }
+
+    #[inline]
+    pub(crate) fn count_miss(&self, kind: BlockKind) {
+        self.counts.miss(kind);
+    }
+
+    /// The data block at `offset` of a table, if it is in memory.
+    #[inline]
+    pub(crate) fn data_block(&self, table: u64, offset: u64) -> Option<Bytes> {
+        self.data.get(BlockId { table, offset })
+    }
+
+    /// Keeps a data block that was read.
+    pub(crate) fn keep_data_block(&self, table: u64, offset: u64, block: &Bytes) {
+        if self.data_capacity.load(Ordering::Relaxed) > 0 {
+            self.data.insert(BlockId { table, offset }, block.clone());
+        }
+    }
+
+    /// Puts metadata bytes on the count.
+    fn charge(&self, kind: Metadata, bytes: u64) {
+        self.resident[kind as usize].fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Takes metadata bytes off the count. Data may grow into the room with the next fill.
+    fn discharge(&self, kind: Metadata, bytes: u64) {
+        self.resident[kind as usize].fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// A slot was filled: remembers it for the rounds and makes room.
+    fn filled(&self, kind: Metadata, table: Weak<TableSlots>, ordinal: usize) {
+        {
+            let mut rounds = self.rounds.lock();
+            let round = &mut rounds[kind as usize];
+            if round.len() == round.capacity() {
+                // Places of dropped tables and emptied slots leave before the queue grows, so it
+                // is never longer than twice what is filled.
+                round.retain(|place| place.table.strong_count() > 0);
+            }
+            round.push_back(Place { table, ordinal });
+        }
+        self.govern();
+    }
+
+    /// Brings metadata within the budget and gives the data cache what is left.
+    fn govern(&self) {
+        if self.resident_metadata() > self.budget_bytes {
+            for kind in Metadata::ALL {
+                self.evict(kind);
+            }
+        }
+        let left = self.budget_bytes.saturating_sub(self.resident_metadata());
+        let step = (self.budget_bytes / CAPACITY_STEPS).max(1);
+        let capacity = left - left % step;
+        if self.data_capacity.swap(capacity, Ordering::Relaxed) != capacity {
+            self.data.set_capacity(capacity);
+        }
+    }
+
+    /// Evicts metadata of one kind until all metadata is within the budget or none of it is left.
+    fn evict(&self, kind: Metadata) {
+        let mut victims = Vec::new();
+        let mut rounds = self.rounds.lock();
+        let round = &mut rounds[kind as usize];
+        // Two rounds see every slot idle once, whatever readers do meanwhile.
+        let mut visits = 2 * round.len();
+        while self.resident_metadata() > self.budget_bytes && visits > 0 {
+            visits -= 1;
+            let Some(place) = round.pop_front() else { break };
+            let Some(table) = place.table.upgrade() else { continue };
+            match table.visit(kind, place.ordinal) {
+                Visit::Empty => {}
+                Visit::Used if visits >= round.len() => round.push_back(place),
+                Visit::Used | Visit::Idle => table.evict(kind, place.ordinal),
+            }
+            // If this was the last handle of a dropped table, its slots are emptied after the lock
+            // is free.
+            victims.push(table);
+        }
+        drop(rounds);
+    }
+}

@@ -1,0 +1,224 @@
+//! Metadata blocks in memory: slots on the open table that owns them.
+//!
+//! A reader that knows the table needs no hash table to find its filter: the slot is a field. The
+//! cache only counts the slots' bytes, and its governor empties those that were not used since it
+//! last came by.
+
+use std::fmt;
+
+use arc_swap::{ArcSwapOption, Guard};
+
+use super::Cache;
+use crate::coding::len_u64;
+use crate::format::filter::Filter;
+use crate::format::index::IndexBlock;
+use crate::format::range_tombstones::Spans;
+use crate::sync::{Arc, AtomicBool, Ordering, Weak};
+
+/// Bytes that a slot's content costs beside its block.
+const SLOT_OVERHEAD_BYTES: u64 = 112;
+
+/// Metadata that the governor may evict, in the order in which it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Metadata {
+    Index = 0,
+    TopIndex = 1,
+    Filter = 2,
+    RangeTombstones = 3,
+}
+
+impl Metadata {
+    pub(super) const ALL: [Metadata; 4] =
+        [Metadata::Index, Metadata::TopIndex, Metadata::Filter, Metadata::RangeTombstones];
+}
+
+/// A decoded block that says how much memory it takes.
+pub(crate) trait Resident: Send + Sync {
+    fn resident_bytes(&self) -> u64;
+}
+
+impl Resident for Filter {
+    fn resident_bytes(&self) -> u64 {
+        len_u64(self.bytes()) + SLOT_OVERHEAD_BYTES
+    }
+}
+
+impl Resident for IndexBlock {
+    fn resident_bytes(&self) -> u64 {
+        len_u64(self.bytes()) + SLOT_OVERHEAD_BYTES
+    }
+}
+
+impl Resident for Spans {
+    fn resident_bytes(&self) -> u64 {
+        len_u64(self.bytes()) + SLOT_OVERHEAD_BYTES
+    }
+}
+
+/// A place for one metadata block.
+pub(crate) struct Slot<T> {
+    content: ArcSwapOption<T>,
+    /// The clock bit: set by use, cleared by the governor on its way. Pairs with nothing: a use that
+    /// the governor misses costs at most a read.
+    used: AtomicBool,
+}
+
+impl<T> Default for Slot<T> {
+    fn default() -> Slot<T> {
+        Slot { content: ArcSwapOption::empty(), used: AtomicBool::new(false) }
+    }
+}
+
+impl<T: Resident> Slot<T> {
+    /// The content, if it is there; counts as a use.
+    #[inline]
+    pub(crate) fn get(&self) -> Guard<Option<Arc<T>>> {
+        let content = self.content.load();
+        // Read first: a bit that is set already needs no write, which would take the cache line
+        // from other readers.
+        if content.is_some() && !self.used.load(Ordering::Relaxed) {
+            self.used.store(true, Ordering::Relaxed);
+        }
+        content
+    }
+
+    /// Puts content in unless somebody was faster; returns whether it did.
+    fn fill(&self, content: &Arc<T>) -> bool {
+        self.used.store(true, Ordering::Relaxed);
+        let none: Option<Arc<T>> = None;
+        self.content.compare_and_swap(&none, Some(content.clone())).is_none()
+    }
+
+    /// Takes the content out; returns its bytes.
+    fn empty(&self) -> Option<u64> {
+        self.content.swap(None).map(|content| content.resident_bytes())
+    }
+
+    /// Whether there is content that was not used since this was last asked.
+    fn idle(&self) -> Visit {
+        if self.content.load().is_none() {
+            Visit::Empty
+        } else if self.used.swap(false, Ordering::Relaxed) {
+            Visit::Used
+        } else {
+            Visit::Idle
+        }
+    }
+}
+
+impl<T> fmt::Debug for Slot<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Slot").field("full", &self.content.load().is_some()).finish()
+    }
+}
+
+/// What the governor finds at a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Visit {
+    Empty,
+    Used,
+    Idle,
+}
+
+/// The metadata slots of one open table. Dropping them takes their bytes off the count.
+#[derive(Debug)]
+pub(crate) struct TableSlots {
+    cache: Arc<Cache>,
+    pub(crate) filter: Slot<Filter>,
+    pub(crate) top_index: Slot<IndexBlock>,
+    pub(crate) range_tombstones: Slot<Spans>,
+    /// One for each index block; as many as the top index has entries, so not known before that
+    /// was read.
+    index: std::sync::OnceLock<Box<[Slot<IndexBlock>]>>,
+}
+
+impl TableSlots {
+    pub(crate) fn new(cache: &Arc<Cache>) -> Arc<TableSlots> {
+        Arc::new(TableSlots {
+            cache: cache.clone(),
+            filter: Slot::default(),
+            top_index: Slot::default(),
+            range_tombstones: Slot::default(),
+            index: std::sync::OnceLock::new(),
+        })
+    }
+
+    pub(crate) fn cache(&self) -> &Arc<Cache> {
+        &self.cache
+    }
+
+    /// The slot of an index block of a table whose top index has `count` entries.
+    #[inline]
+    pub(crate) fn index(&self, ordinal: usize, count: usize) -> Option<&Slot<IndexBlock>> {
+        self.index.get_or_init(|| (0..count).map(|_| Slot::default()).collect()).get(ordinal)
+    }
+
+    fn index_if_known(&self, ordinal: usize) -> Option<&Slot<IndexBlock>> {
+        self.index.get()?.get(ordinal)
+    }
+
+    /// Puts a block into its slot and on the count.
+    pub(crate) fn fill<T: Resident>(
+        self: &Arc<Self>,
+        slot: &Slot<T>,
+        kind: Metadata,
+        ordinal: usize,
+        content: &Arc<T>,
+    ) {
+        // On the count first: an eviction in between must not take off what is not on yet.
+        let bytes = content.resident_bytes();
+        self.cache.charge(kind, bytes);
+        if slot.fill(content) {
+            self.cache.filled(kind, Arc::downgrade(self), ordinal);
+        } else {
+            self.cache.discharge(kind, bytes);
+        }
+    }
+
+    /// Takes the filter out of memory, for a table that has come to lie in the last sorted run.
+    pub(crate) fn release_filter(&self) {
+        if let Some(bytes) = self.filter.empty() {
+            self.cache.discharge(Metadata::Filter, bytes);
+        }
+    }
+
+    pub(super) fn visit(&self, kind: Metadata, ordinal: usize) -> Visit {
+        match kind {
+            Metadata::Index => self.index_if_known(ordinal).map_or(Visit::Empty, Slot::idle),
+            Metadata::TopIndex => self.top_index.idle(),
+            Metadata::Filter => self.filter.idle(),
+            Metadata::RangeTombstones => self.range_tombstones.idle(),
+        }
+    }
+
+    /// Empties a slot and takes its bytes off the count.
+    pub(super) fn evict(&self, kind: Metadata, ordinal: usize) {
+        let bytes = match kind {
+            Metadata::Index => self.index_if_known(ordinal).and_then(Slot::empty),
+            Metadata::TopIndex => self.top_index.empty(),
+            Metadata::Filter => self.filter.empty(),
+            Metadata::RangeTombstones => self.range_tombstones.empty(),
+        };
+        if let Some(bytes) = bytes {
+            self.cache.discharge(kind, bytes);
+        }
+    }
+}
+
+impl Drop for TableSlots {
+    fn drop(&mut self) {
+        for kind in [Metadata::TopIndex, Metadata::Filter, Metadata::RangeTombstones] {
+            self.evict(kind, 0);
+        }
+        for ordinal in 0..self.index.get().map_or(0, |slots| slots.len()) {
+            self.evict(Metadata::Index, ordinal);
+        }
+    }
+}
+
+/// Where a filled slot is.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) table: Weak<TableSlots>,
+    pub(super) ordinal: usize,
+}

@@ -1,0 +1,310 @@
+//! Block: the unit of reading and of checksums, little-endian.
+//!
+//! ```text
+//!  0  n  payload
+//!  n  1  kind         u8, see `BlockKind`
+//!  +  1  compression  u8, see `Compression`
+//!  +  8  checksum     u64, XXH3-64 over payload, kind and compression,
+//!                     seeded by the file's uid and the block's offset
+//! ```
+//!
+//! A payload with compression 1 (lz4):
+//!
+//! ```text
+//!  0  4  length  u32, bytes of the contents
+//!  4  m  lz4     one raw lz4 block
+//! ```
+//!
+//! The checksum has 64 bits: four more than would do against chance per 4 KiB block are a
+//! thousandth of the file, and nobody has to count how many damaged blocks a fleet of disks may
+//! serve before a 32-bit sum passes one of them. What is read is `payload + trailer`, and a handle's
+//! size counts both.
+
+use bytes::Bytes;
+
+use super::{BlockKind, KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::checksum::{place_seed, xxh3_seeded};
+use crate::coding::{Decoder, get_u32, get_u64, len_u64, put_u64, put_varint, to_usize};
+use crate::error::Malformed;
+use crate::sabotage::{self, Bug};
+
+/// Bytes after the payload of a block.
+pub const TRAILER_BYTES: usize = 2 * size_of::<u8>() + size_of::<u64>();
+const _: () = assert!(TRAILER_BYTES == 10, "the picture above says 10");
+
+/// Most bytes that the contents of a block have: the longest entry, and a block of small ones.
+pub const BLOCK_CONTENT_BYTES_MAX: u64 = VALUE_BYTES_MAX + KEY_BYTES_MAX + (64 << 20);
+
+/// lz4 turns no byte into more than this many.
+const LZ4_RATIO_MAX: u64 = 255;
+
+/// How the contents of a block are packed. A number once on disk is never reused.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+#[repr(u8)]
+pub enum Compression {
+    /// As they are.
+    #[default]
+    None = 0,
+    /// As one raw lz4 block, where that saves an eighth or more.
+    Lz4 = 1,
+    // 2 is reserved for zstd.
+}
+
+impl Compression {
+    /// The compression that a byte on disk stands for, or `None` for an unknown byte.
+    #[must_use]
+    pub fn from_u8(byte: u8) -> Option<Compression> {
+        match byte {
+            0 => Some(Compression::None),
+            1 => Some(Compression::Lz4),
+            _ => None,
+        }
+    }
+}
+
+/// Where a block lies in its file, trailer included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Handle {
+    /// Offset of the first byte of the payload.
+    pub offset: u64,
+    /// Bytes of payload and trailer.
+    pub bytes: u64,
+}
+
+impl Handle {
+    /// Offset of the first byte after the block.
+    ///
+    /// # Errors
+    /// When that is past 64 bits.
+    pub(crate) fn end(self) -> Result<u64, Malformed> {
+        self.offset.checked_add(self.bytes).ok_or(Malformed::Field {
+            what: "block handle offset",
+            found: self.offset,
+            expected: "a place inside the file",
+        })
+    }
+
+    /// Checks that a block can lie here in the first `limit` bytes of a file.
+    ///
+    /// # Errors
+    /// When it cannot.
+    pub(crate) fn check(self, limit: u64) -> Result<(), Malformed> {
+        if self.bytes <= len_u64(TRAILER_BYTES) {
+            return Err(Malformed::Field {
+                what: "block handle size",
+                found: self.bytes,
+                expected: "more than a trailer",
+            });
+        }
+        if self.end()? > limit {
+            return Err(Malformed::Field {
+                what: "block handle end",
+                found: self.end()?,
+                expected: "a place inside the file",
+            });
+        }
+        Ok(())
+    }
+
+    /// Appends offset and size as varints.
+    pub(crate) fn put(self, out: &mut Vec<u8>) {
+        put_varint(out, self.offset);
+        put_varint(out, self.bytes);
+    }
+
+    /// Reads what [`Handle::put`] wrote.
+    ///
+    /// # Errors
+    /// When the bytes are not those of a handle.
+    pub(crate) fn get(decoder: &mut Decoder<'_>) -> Result<Handle, Malformed> {
+        let offset = decoder.varint("block handle offset")?;
+        let bytes = decoder.varint("block handle size")?;
+        Ok(Handle { offset, bytes })
+    }
+}
+
+fn checksum(covered: &[u8], uid: u64, offset: u64) -> u64 {
+    let seed = if sabotage::on(Bug::ChecksumWithoutPlace) { 0 } else { place_seed(uid, offset) };
+    xxh3_seeded(covered, seed)
+}
+
+/// Turns block contents into the bytes of a block at `offset` of the file `uid`: packs them if that
+/// pays, and appends the trailer. `contents` is left with those bytes.
+pub(crate) fn seal(
+    contents: &mut Vec<u8>,
+    kind: BlockKind,
+    compression: Compression,
+    uid: u64,
+    offset: u64,
+    scratch: &mut Vec<u8>,
+) {
+    let packed = match compression {
+        Compression::None => false,
+        Compression::Lz4 => pack_lz4(contents, scratch),
+    };
+    if packed {
+        std::mem::swap(contents, scratch);
+    }
+    contents.push(kind as u8);
+    contents.push(if packed { compression } else { Compression::None } as u8);
+    let sum = checksum(contents, uid, offset);
+    put_u64(contents, sum);
+}
+
+/// Packs `contents` into `packed`; answers whether that saves enough to be worth the unpacking.
+fn pack_lz4(contents: &[u8], packed: &mut Vec<u8>) -> bool {
+    let Ok(length) = u32::try_from(contents.len()) else {
+        return false;
+    };
+    packed.clear();
+    packed.extend_from_slice(&length.to_le_bytes());
+    let head = packed.len();
+    packed.resize(head + lz4_flex::block::get_maximum_output_size(contents.len()), 0);
+    let Ok(bytes) = lz4_flex::block::compress_into(contents, &mut packed[head..]) else {
+        return false;
+    };
+    packed.truncate(head + bytes);
+    packed.len() <= contents.len() - contents.len() / 8
+}
+
+/// Checks the bytes of a block read at `offset` of the file `uid`, and returns its contents.
+///
+/// # Errors
+/// When the bytes are not those of a block of this kind at this place.
+pub(crate) fn open(
+    mut block: Vec<u8>,
+    kind: BlockKind,
+    uid: u64,
+    offset: u64,
+) -> Result<Bytes, Malformed> {
+    let Some(payload_bytes) = block.len().checked_sub(TRAILER_BYTES) else {
+        return Err(Malformed::Truncated {
+            what: "block trailer",
+            needed: len_u64(TRAILER_BYTES),
+            found: len_u64(block.len()),
+        });
+    };
+    let covered = payload_bytes + 2;
+    let found = get_u64(&block, covered).unwrap_or_default();
+    let expected = checksum(&block[..covered], uid, offset);
+    if found != expected {
+        return Err(Malformed::Checksum { expected, found });
+    }
+    if block[payload_bytes] != kind as u8 {
+        return Err(Malformed::Identity {
+            what: "block kind",
+            expected: u64::from(kind as u8),
+            found: u64::from(block[payload_bytes]),
+        });
+    }
+    let compression = block[payload_bytes + 1];
+    block.truncate(payload_bytes);
+    match Compression::from_u8(compression) {
+        Some(Compression::None) => Ok(Bytes::from(block)),
+        Some(Compression::Lz4) => unpack_lz4(&block).map(Bytes::from),
+        None => Err(Malformed::Field {
+            what: "block compression",
+            found: u64::from(compression),
+            expected: "0 (none) or 1 (lz4)",
+        }),
+    }
+}
+
+fn unpack_lz4(payload: &[u8]) -> Result<Vec<u8>, Malformed> {
+    let Some(length) = get_u32(payload, 0) else {
+        return Err(Malformed::Truncated {
+            what: "length of packed contents",
+            needed: 4,
+            found: len_u64(payload.len()),
+        });
+    };
+    let packed = &payload[size_of::<u32>()..];
+    let length = u64::from(length);
+    let bound = BLOCK_CONTENT_BYTES_MAX.min(len_u64(packed.len()).saturating_mul(LZ4_RATIO_MAX));
+    let wrong =
+        |expected| Malformed::Field { what: "length of packed contents", found: length, expected };
+    if length > bound {
+        return Err(wrong("no more than lz4 can pack into that many bytes"));
+    }
+    let mut contents = vec![0; to_usize("length of packed contents", length)?];
+    match lz4_flex::block::decompress_into(packed, &mut contents) {
+        Ok(bytes) if bytes == contents.len() => Ok(contents),
+        _ => Err(wrong("what the lz4 block unpacks to")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sealed(contents: &[u8], compression: Compression) -> Vec<u8> {
+        let mut block = contents.to_vec();
+        seal(&mut block, BlockKind::Data, compression, 7, 4096, &mut Vec::new());
+        block
+    }
+
+    fn samples() -> Vec<Vec<u8>> {
+        vec![
+            vec![],
+            vec![0],
+            b"abc".to_vec(),
+            vec![9; 5_000],
+            (0..3_000u32).flat_map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()).collect(),
+        ]
+    }
+
+    #[test]
+    fn contents_come_back() {
+        for contents in samples() {
+            for compression in [Compression::None, Compression::Lz4] {
+                let block = sealed(&contents, compression);
+                assert_eq!(open(block, BlockKind::Data, 7, 4096).unwrap(), contents);
+            }
+        }
+        assert!(sealed(&[9; 5_000], Compression::Lz4).len() < 200);
+    }
+
+    #[test]
+    fn any_flipped_bit_or_truncation_is_an_error() {
+        for contents in [&b"some contents"[..], &[3; 300]] {
+            for compression in [Compression::None, Compression::Lz4] {
+                let block = sealed(contents, compression);
+                for bit in 0..block.len() * 8 {
+                    let mut damaged = block.clone();
+                    damaged[bit / 8] ^= 1 << (bit % 8);
+                    assert!(open(damaged, BlockKind::Data, 7, 4096).is_err(), "bit {bit}");
+                }
+                for len in 0..block.len() {
+                    assert!(open(block[..len].to_vec(), BlockKind::Data, 7, 4096).is_err());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_block_elsewhere_is_an_error() {
+        let block = sealed(b"contents", Compression::None);
+        assert!(open(block.clone(), BlockKind::Data, 7, 4096).is_ok());
+        assert!(open(block.clone(), BlockKind::Data, 7, 4097).is_err());
+        assert!(open(block.clone(), BlockKind::Data, 8, 4096).is_err());
+        let error = open(block, BlockKind::Index, 7, 4096).unwrap_err();
+        assert!(matches!(error, Malformed::Identity { what: "block kind", .. }), "{error}");
+    }
+
+    #[test]
+    fn a_packed_length_is_bounded_before_memory_is_taken() {
+        for length in [u32::MAX, 1 << 30, 14 * 255 + 1, 13] {
+            let mut block = length.to_le_bytes().to_vec();
+            block.extend_from_slice(&[0xff; 14]);
+            block.push(BlockKind::Data as u8);
+            block.push(Compression::Lz4 as u8);
+            let sum = checksum(&block, 1, 0);
+            put_u64(&mut block, sum);
+            let error = open(block, BlockKind::Data, 1, 0).unwrap_err();
+            assert!(matches!(error, Malformed::Field { .. }), "{error}");
+        }
+    }
+}

@@ -1,0 +1,480 @@
+//! Data block, coding 0: entries in internal-key order, keys cut to what differs, little-endian.
+//!
+//! ```text
+//!  0  1   coding    u8, 0
+//!  1      entries, each
+//!     v   shared    varint, bytes of the user key that are those of the entry before
+//!     v   unshared  varint, bytes of the user key that follow
+//!     1   kind      u8, see `Kind`; 4 (single delete) and the flag 0x80 (a u64 expiry follows
+//!                   the kind) are reserved
+//!     v   number    varint, sequence number
+//!     v   length    varint, bytes of the value
+//!     n   suffix    the unshared bytes of the user key
+//!     n   value
+//!  r  4k  restarts  u32 each, offset of an entry whose shared is 0; the first is 1
+//!     4   k         u32, how many restarts, at least one
+//! ```
+//!
+//! `shared` is always as large as it can be, but at a restart. So a search from a restart on needs
+//! no copy of any key: with `matched` the bytes that the target has in common with the entry before
+//! (which is smaller), an entry that shares more is smaller too, one that shares less is larger,
+//! and only one that shares just `matched` bytes has to be compared, from there on.
+
+use std::cmp::Ordering;
+
+use bytes::Bytes;
+
+use super::VALUE_BYTES_MAX;
+use crate::coding::{Decoder, get_u32, len_u64, put_u32, put_varint, to_usize, varint_len};
+use crate::error::Malformed;
+use crate::key::{InternalKey, Kind, SeqNo};
+
+/// The one coding of data blocks so far.
+pub const CODING_PREFIX: u8 = 0;
+
+/// Offset of the first entry.
+pub(crate) const ENTRIES_AT: usize = 1;
+
+/// Bytes that two keys have in common at their start.
+#[inline]
+pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+/// Writes a data block.
+#[derive(Debug)]
+pub(crate) struct DataBlockBuilder {
+    bytes: Vec<u8>,
+    restarts: Vec<u32>,
+    restart_interval: u32,
+    since_restart: u32,
+    last_key: Vec<u8>,
+}
+
+impl DataBlockBuilder {
+    /// An empty block that starts afresh every `restart_interval` entries.
+    pub(crate) fn new(restart_interval: u32) -> DataBlockBuilder {
+        DataBlockBuilder {
+            bytes: vec![CODING_PREFIX],
+            restarts: Vec::new(),
+            restart_interval,
+            since_restart: 0,
+            last_key: Vec::new(),
+        }
+    }
+
+    /// Whether no entry was added since the last [`DataBlockBuilder::finish`].
+    pub(crate) fn is_empty(&self) -> bool {
+        self.restarts.is_empty()
+    }
+
+    /// Bytes of the contents, were they finished now.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.len() + size_of::<u32>() * (self.restarts.len() + 1)
+    }
+
+    /// Bytes of the contents, were they finished after this entry.
+    pub(crate) fn bytes_with(&self, key: InternalKey<'_>, value: &[u8]) -> usize {
+        let (shared, restart) = self.shared(key.user_key);
+        let unshared = key.user_key.len() - shared;
+        self.bytes()
+            + if restart { size_of::<u32>() } else { 0 }
+            + varint_len(len_u64(shared))
+            + varint_len(len_u64(unshared))
+            + 1
+            + varint_len(key.seq.0)
+            + varint_len(len_u64(value.len()))
+            + unshared
+            + value.len()
+    }
+
+    fn shared(&self, user_key: &[u8]) -> (usize, bool) {
+        if self.is_empty() || self.since_restart == self.restart_interval {
+            (0, true)
+        } else {
+            (common_prefix(&self.last_key, user_key), false)
+        }
+    }
+
+    /// Adds an entry, which is larger than the one before.
+    pub(crate) fn add(&mut self, key: InternalKey<'_>, value: &[u8]) {
+        let (shared, restart) = self.shared(key.user_key);
+        if restart {
+            // A block closes before its entries pass its target size, which fits in 32 bits; only
+            // the last entry may be long, and it starts before that.
+            let at = u32::try_from(self.bytes.len()).unwrap_or(u32::MAX);
+            self.restarts.push(at);
+            self.since_restart = 0;
+        }
+        self.since_restart += 1;
+        let suffix = &key.user_key[shared..];
+        put_varint(&mut self.bytes, len_u64(shared));
+        put_varint(&mut self.bytes, len_u64(suffix.len()));
+        self.bytes.push(key.kind as u8);
+        put_varint(&mut self.bytes, key.seq.0);
+        put_varint(&mut self.bytes, len_u64(value.len()));
+        self.bytes.extend_from_slice(suffix);
+        self.bytes.extend_from_slice(value);
+        self.last_key.truncate(shared);
+        self.last_key.extend_from_slice(suffix);
+    }
+
+    /// Puts the contents into `out` and starts an empty block.
+    pub(crate) fn finish(&mut self, out: &mut Vec<u8>) {
+        let mut count = 0u32;
+        for &restart in &self.restarts {
+            put_u32(&mut self.bytes, restart);
+            count += 1;
+        }
+        put_u32(&mut self.bytes, count);
+        out.clear();
+        out.append(&mut self.bytes);
+        self.bytes.push(CODING_PREFIX);
+        self.restarts.clear();
+        self.since_restart = 0;
+        self.last_key.clear();
+    }
+}
+
+/// An entry as it lies in a block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RawEntry<'a> {
+    /// Bytes of the user key that are those of the entry before.
+    pub(crate) shared: usize,
+    /// The other bytes of the user key.
+    pub(crate) suffix: &'a [u8],
+    /// What the entry does.
+    pub(crate) kind: Kind,
+    /// Its sequence number.
+    pub(crate) seq: SeqNo,
+    /// Offset of its value.
+    pub(crate) value_at: usize,
+    /// Offset of the next entry, and the end of the value.
+    pub(crate) next: usize,
+}
+
+/// The contents of a data block, to be searched in place.
+#[derive(Clone, Debug)]
+pub(crate) struct DataBlock {
+    bytes: Bytes,
+    restarts_at: usize,
+    restarts: usize,
+}
+
+/// What a search in one block found: an entry's number and kind, and its value's place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hit {
+    pub(crate) seq: SeqNo,
+    pub(crate) kind: Kind,
+    pub(crate) value_at: usize,
+    pub(crate) value_end: usize,
+}
+
+impl DataBlock {
+    /// Takes block contents over; the entries are checked as they are read.
+    ///
+    /// # Errors
+    /// When the frame is not that of a data block.
+    #[inline]
+    pub(crate) fn new(bytes: Bytes) -> Result<DataBlock, Malformed> {
+        let coding = Decoder::new(&bytes).u8("data block coding")?;
+        if coding != CODING_PREFIX {
+            return Err(Malformed::Field {
+                what: "data block coding",
+                found: u64::from(coding),
+                expected: "0 (prefix)",
+            });
+        }
+        let count = bytes.len().checked_sub(size_of::<u32>()).and_then(|at| get_u32(&bytes, at));
+        let count = u64::from(count.unwrap_or(0));
+        let tail = (count + 1) * len_u64(size_of::<u32>());
+        if count == 0 || tail + len_u64(ENTRIES_AT) > len_u64(bytes.len()) {
+            return Err(Malformed::Field {
+                what: "data block restarts",
+                found: count,
+                expected: "at least one, and no more than there are bytes for",
+            });
+        }
+        let restarts_at = bytes.len() - to_usize("data block restarts", tail)?;
+        let restarts = to_usize("data block restarts", count)?;
+        Ok(DataBlock { bytes, restarts_at, restarts })
+    }
+
+    /// The contents.
+    pub(crate) fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// The contents, as they were given to [`DataBlock::new`].
+    pub(crate) fn into_bytes(self) -> Bytes {
+        self.bytes
+    }
+
+    /// Offset of the first byte after the last entry.
+    pub(crate) fn entries_end(&self) -> usize {
+        self.restarts_at
+    }
+
+    /// Number of restarts.
+    pub(crate) fn restarts(&self) -> usize {
+        self.restarts
+    }
+
+    /// Offset of an entry that has its full key.
+    ///
+    /// # Errors
+    /// When it points anywhere but among the entries.
+    #[inline]
+    pub(crate) fn restart(&self, index: usize) -> Result<usize, Malformed> {
+        let at = get_u32(&self.bytes, self.restarts_at + index * size_of::<u32>());
+        let at = to_usize("data block restart", u64::from(at.unwrap_or(0)))?;
+        if at < ENTRIES_AT || at >= self.restarts_at {
+            return Err(Malformed::Field {
+                what: "data block restart",
+                found: len_u64(at),
+                expected: "the offset of an entry",
+            });
+        }
+        Ok(at)
+    }
+
+    /// The entry at an offset.
+    ///
+    /// # Errors
+    /// When there is none.
+    #[inline]
+    pub(crate) fn entry(&self, at: usize) -> Result<RawEntry<'_>, Malformed> {
+        let mut decoder = Decoder::at(&self.bytes[..self.restarts_at], at);
+        let shared = decoder.length("shared key length")?;
+        let unshared = decoder.length("unshared key length")?;
+        let kind = decoder.u8("entry kind")?;
+        let Some(kind) = Kind::from_u8(kind) else {
+            return Err(Malformed::Field {
+                what: "entry kind",
+                found: u64::from(kind),
+                expected: "a kind that this version knows",
+            });
+        };
+        let seq = SeqNo(decoder.varint("sequence number")?);
+        let value_bytes = decoder.length("value length")?;
+        if seq > SeqNo::MAX || len_u64(value_bytes) > VALUE_BYTES_MAX {
+            return Err(Malformed::Field {
+                what: "sequence number or value length",
+                found: if seq > SeqNo::MAX { seq.0 } else { len_u64(value_bytes) },
+                expected: "56 bits, and at most 1 GiB",
+            });
+        }
+        let suffix = decoder.take("key suffix", unshared)?;
+        let value_at = decoder.offset();
+        decoder.take("value", value_bytes)?;
+        Ok(RawEntry { shared, suffix, kind, seq, value_at, next: decoder.offset() })
+    }
+
+    /// The entry at a restart, whose suffix is its whole key.
+    fn full_entry(&self, index: usize) -> Result<RawEntry<'_>, Malformed> {
+        let entry = self.entry(self.restart(index)?)?;
+        if entry.shared != 0 {
+            return Err(Malformed::Field {
+                what: "shared key length at a restart",
+                found: len_u64(entry.shared),
+                expected: "0",
+            });
+        }
+        Ok(entry)
+    }
+
+    /// Index of the last restart whose entry is before (`user_key`, `seq`), or the first of all.
+    ///
+    /// # Errors
+    /// When an entry on the way is malformed.
+    #[inline]
+    pub(crate) fn seek_restart(&self, user_key: &[u8], seq: SeqNo) -> Result<usize, Malformed> {
+        // Restarts below `low` are before the target, those from `high` on are not.
+        let (mut low, mut high) = (0, self.restarts);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let entry = self.full_entry(middle)?;
+            let before = match entry.suffix.cmp(user_key) {
+                Ordering::Less => true,
+                Ordering::Equal => entry.seq > seq,
+                Ordering::Greater => false,
+            };
+            if before {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        Ok(low.saturating_sub(1))
+    }
+
+    /// The newest entry of `user_key` that is not newer than `snapshot`. Copies nothing.
+    ///
+    /// # Errors
+    /// When an entry on the way is malformed.
+    pub(crate) fn get(&self, user_key: &[u8], snapshot: SeqNo) -> Result<Option<Hit>, Malformed> {
+        let mut at = self.restart(self.seek_restart(user_key, snapshot)?)?;
+        let mut matched = 0;
+        let mut key_bytes = 0;
+        while at < self.restarts_at {
+            let entry = self.entry(at)?;
+            if entry.shared > key_bytes {
+                return Err(shares_too_much(entry.shared));
+            }
+            key_bytes = entry.shared + entry.suffix.len();
+            let order = if entry.shared != 0 && entry.shared != matched {
+                matched.cmp(&entry.shared)
+            } else {
+                let rest = &user_key[entry.shared..];
+                let common = common_prefix(entry.suffix, rest);
+                matched = entry.shared + common;
+                entry.suffix.get(common).cmp(&rest.get(common))
+            };
+            match order {
+                Ordering::Less => {}
+                Ordering::Equal if entry.seq > snapshot => {}
+                Ordering::Equal => {
+                    return Ok(Some(Hit {
+                        seq: entry.seq,
+                        kind: entry.kind,
+                        value_at: entry.value_at,
+                        value_end: entry.next,
+                    }));
+                }
+                Ordering::Greater => return Ok(None),
+            }
+            at = entry.next;
+        }
+        Ok(None)
+    }
+}
+
+/// An entry claims more bytes of the key before it than that has.
+#[cold]
+pub(crate) fn shares_too_much(shared: usize) -> Malformed {
+    Malformed::Field {
+        what: "shared key length",
+        found: len_u64(shared),
+        expected: "no more than the key before has",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::format::data_cursor::DataCursor;
+
+    type Owned = (Vec<u8>, u64, Kind, Vec<u8>);
+
+    fn build(entries: &[Owned], interval: u32) -> Vec<u8> {
+        let mut builder = DataBlockBuilder::new(interval);
+        for (user_key, seq, kind, value) in entries {
+            let key = InternalKey { user_key, seq: SeqNo(*seq), kind: *kind };
+            let expected = builder.bytes_with(key, value);
+            builder.add(key, value);
+            assert_eq!(builder.bytes(), expected);
+        }
+        let mut out = Vec::new();
+        builder.finish(&mut out);
+        assert!(builder.is_empty());
+        out
+    }
+
+    fn sample() -> Vec<Owned> {
+        let mut entries = Vec::new();
+        for (index, key) in ["", "\0", "a", "aa", "ab", "abcdef", "abcdeg", "b", "\u{7f}\u{7f}"]
+            .into_iter()
+            .enumerate()
+        {
+            for version in (0..=index as u64 % 4).rev() {
+                let kind = Kind::from_u8((version % 4) as u8).unwrap();
+                entries.push((key.into(), 10 * version + 1, kind, vec![7; index * 3]));
+            }
+        }
+        entries
+    }
+
+    fn model_get(entries: &[Owned], key: &[u8], snapshot: u64) -> Option<Owned> {
+        entries.iter().find(|entry| entry.0 == key && entry.1 <= snapshot).cloned()
+    }
+
+    fn get(block: &DataBlock, key: &[u8], snapshot: u64) -> Option<Owned> {
+        let hit = block.get(key, SeqNo(snapshot)).unwrap()?;
+        let value = block.bytes()[hit.value_at..hit.value_end].to_vec();
+        Some((key.to_vec(), hit.seq.0, hit.kind, value))
+    }
+
+    #[test]
+    fn every_version_of_every_key_is_found_at_any_interval() {
+        let entries = sample();
+        for interval in [1, 2, 3, 16] {
+            let block = DataBlock::new(build(&entries, interval).into()).unwrap();
+            for key in ["", "\0", "\0\0", "a", "aaa", "ab", "abc", "abcdef", "abcdeh", "b", "~"] {
+                for snapshot in 0..45 {
+                    let expected = model_get(&entries, key.as_bytes(), snapshot);
+                    assert_eq!(get(&block, key.as_bytes(), snapshot), expected, "{key} {snapshot}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn no_truncation_and_no_flipped_bit_panics() {
+        let entries = sample();
+        let whole = build(&entries, 3);
+        let probe = |bytes: Vec<u8>| {
+            let Ok(block) = DataBlock::new(bytes.into()) else { return };
+            for key in ["", "a", "abcdef", "zz"] {
+                let _ = block.get(key.as_bytes(), SeqNo(20));
+            }
+            let mut cursor = DataCursor::new(block);
+            if cursor.first().is_ok() {
+                while cursor.valid() && cursor.next().is_ok() {}
+            }
+            if cursor.last().is_ok() {
+                while cursor.valid() && cursor.prev().is_ok() {}
+            }
+            let _ = cursor.seek(b"abc", SeqNo(7));
+        };
+        for len in 0..whole.len() {
+            probe(whole[..len].to_vec());
+        }
+        for bit in 0..whole.len() * 8 {
+            let mut damaged = whole.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            probe(damaged);
+        }
+    }
+
+    #[test]
+    fn unknown_and_reserved_kinds_are_errors() {
+        let whole = build(&[(b"k".to_vec(), 1, Kind::Put, b"v".to_vec())], 16);
+        let kind_at = ENTRIES_AT + 2;
+        assert_eq!(whole[kind_at], Kind::Put as u8);
+        for kind in (4..=u8::MAX).chain([4, 0x80, 0x81]) {
+            let mut bytes = whole.clone();
+            bytes[kind_at] = kind;
+            let error = DataBlock::new(bytes.into()).unwrap().get(b"k", SeqNo::MAX).unwrap_err();
+            assert!(matches!(error, Malformed::Field { what: "entry kind", .. }), "{error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let mut bytes = bytes;
+            if let Some(coding) = bytes.first_mut() {
+                *coding = CODING_PREFIX;
+            }
+            if let Ok(block) = DataBlock::new(bytes.into()) {
+                let _ = block.get(b"key", SeqNo::MAX);
+                let mut cursor = DataCursor::new(block);
+                if cursor.last().is_ok() {
+                    while cursor.valid() && cursor.prev().is_ok() {}
+                }
+            }
+        }
+    }
+}

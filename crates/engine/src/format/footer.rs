@@ -1,0 +1,127 @@
+//! Table footer: the last 40 bytes of a table file, little-endian.
+//!
+//! ```text
+//!  0  16  properties handle  u64 offset, u64 size in bytes
+//! 16   8  table uid          u64, seeds every checksum of the file
+//! 24   4  format version     u32
+//! 28   4  checksum           u32, lower half of XXH3-64 over bytes 0..28
+//! 32   8  magic              "lsmxtabl"
+//! ```
+
+use super::FORMAT_VERSION;
+use super::block::Handle;
+use crate::checksum::xxh3;
+use crate::coding::{Decoder, len_u64, low_u32, put_u32, put_u64};
+use crate::error::Malformed;
+
+/// The last bytes of every table file.
+pub const MAGIC: [u8; 8] = *b"lsmxtabl";
+
+const HANDLE_BYTES: usize = 2 * size_of::<u64>();
+
+/// Bytes of a footer.
+pub const FOOTER_BYTES: usize =
+    HANDLE_BYTES + size_of::<u64>() + 2 * size_of::<u32>() + MAGIC.len();
+const _: () = assert!(FOOTER_BYTES == 40, "the picture above says 40");
+
+const CHECKSUM_AT: usize = 28;
+
+/// Where a table's properties are, and whose checksums these are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Footer {
+    /// Where the properties block lies.
+    pub properties: Handle,
+    /// The table's random uid.
+    pub uid: u64,
+    /// Format version of the file.
+    pub version: u32,
+}
+
+impl Footer {
+    /// The bytes of the footer.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(FOOTER_BYTES);
+        put_u64(&mut out, self.properties.offset);
+        put_u64(&mut out, self.properties.bytes);
+        put_u64(&mut out, self.uid);
+        put_u32(&mut out, self.version);
+        let sum = low_u32(xxh3(&out));
+        put_u32(&mut out, sum);
+        out.extend_from_slice(&MAGIC);
+        out
+    }
+
+    /// Reads the last [`FOOTER_BYTES`] bytes of a table file.
+    ///
+    /// # Errors
+    /// When they are not those of a footer of a version that this build reads.
+    pub fn decode(bytes: &[u8]) -> Result<Footer, Malformed> {
+        if bytes.len() != FOOTER_BYTES {
+            return Err(Malformed::Truncated {
+                what: "table footer",
+                needed: len_u64(FOOTER_BYTES),
+                found: len_u64(bytes.len()),
+            });
+        }
+        let mut decoder = Decoder::new(bytes);
+        let properties = Handle {
+            offset: decoder.u64("properties offset")?,
+            bytes: decoder.u64("properties size")?,
+        };
+        let uid = decoder.u64("table uid")?;
+        let version = decoder.u32("format version")?;
+        let found = decoder.u32("footer checksum")?;
+        let magic = decoder.u64("magic number")?;
+        // The magic number first: it tells a foreign file from a damaged one.
+        if magic.to_le_bytes() != MAGIC {
+            return Err(Malformed::Magic { expected: u64::from_le_bytes(MAGIC), found: magic });
+        }
+        let expected = low_u32(xxh3(&bytes[..CHECKSUM_AT]));
+        if found != expected {
+            return Err(Malformed::Checksum {
+                expected: u64::from(expected),
+                found: u64::from(found),
+            });
+        }
+        if version == 0 || version > FORMAT_VERSION {
+            return Err(Malformed::Version { found: version, supported: FORMAT_VERSION });
+        }
+        Ok(Footer { properties, uid, version })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FOOTER: Footer =
+        Footer { properties: Handle { offset: 77, bytes: 99 }, uid: 0xfeed, version: 1 };
+
+    #[test]
+    fn a_footer_comes_back() {
+        let bytes = FOOTER.encode();
+        assert_eq!(bytes.len(), FOOTER_BYTES);
+        assert_eq!(Footer::decode(&bytes).unwrap(), FOOTER);
+    }
+
+    #[test]
+    fn any_flipped_bit_or_truncation_is_an_error() {
+        let bytes = FOOTER.encode();
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(Footer::decode(&damaged).is_err(), "bit {bit}");
+        }
+        for len in 0..bytes.len() {
+            assert!(Footer::decode(&bytes[..len]).is_err());
+        }
+    }
+
+    #[test]
+    fn a_newer_version_is_refused_by_name() {
+        let newer = Footer { version: FORMAT_VERSION + 1, ..FOOTER }.encode();
+        let expected = Malformed::Version { found: FORMAT_VERSION + 1, supported: FORMAT_VERSION };
+        assert_eq!(Footer::decode(&newer), Err(expected));
+    }
+}

@@ -1,0 +1,321 @@
+//! Range tombstone block: fragmented spans in key order, little-endian.
+//!
+//! ```text
+//!  0  1  coding  u8, 0
+//!  1  v  spans   varint, how many
+//!        span, so many times:
+//!     v+n  start      varint length and bytes, the first key it deletes
+//!      1   end kind   u8, 0 = a key follows, 1 = the end of the keyspace
+//!     v+n  end        varint length and bytes, the first key it leaves; only for end kind 0
+//!      v   numbers    varint, how many sequence numbers, at least one
+//!      v   first      varint, the newest
+//!      v   …          varints, each the step down to the next, at least one
+//! ```
+//!
+//! Spans do not overlap; each carries the numbers of all range deletes that cover it, newest first.
+
+use bytes::Bytes;
+
+use crate::coding::{Decoder, len_u64, put_bytes, put_varint};
+use crate::error::Malformed;
+use crate::key::SeqNo;
+
+/// The one coding of range tombstone blocks so far.
+pub const CODING_SPANS: u8 = 0;
+
+const END_KEY: u8 = 0;
+const END_OF_KEYSPACE: u8 = 1;
+/// Fewest bytes of a span: empty start, end kind, one number.
+const SPAN_BYTES_MIN: usize = 4;
+
+/// Deletes of a range of keys: all entries from `start` on, before `end`, that are older than one
+/// of the numbers are deleted for readers at or past that number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RangeTombstone {
+    /// First key that is deleted.
+    pub start: Bytes,
+    /// First key that is left; `None` for the end of the keyspace.
+    pub end: Option<Bytes>,
+    /// Numbers of the deletes, newest first.
+    pub seqs: Vec<SeqNo>,
+}
+
+impl RangeTombstone {
+    fn is_empty(&self) -> bool {
+        self.seqs.is_empty() || self.end.as_ref().is_some_and(|end| *end <= self.start)
+    }
+
+    fn covers(&self, user_key: &[u8]) -> bool {
+        *self.start <= *user_key && self.end.as_ref().is_none_or(|end| *user_key < **end)
+    }
+}
+
+/// Cuts spans that may overlap into spans that do not, in key order, each with the numbers of all
+/// that cover it. Neighbours with equal numbers are joined; empty spans vanish.
+#[must_use]
+pub fn fragment(spans: &[RangeTombstone]) -> Vec<RangeTombstone> {
+    // 1. Every start and end is a bound between fragments; the end of the keyspace is past all.
+    let mut bounds: Vec<&Bytes> = Vec::with_capacity(2 * spans.len());
+    let mut by_start: Vec<&RangeTombstone> = Vec::with_capacity(spans.len());
+    for span in spans.iter().filter(|span| !span.is_empty()) {
+        bounds.push(&span.start);
+        bounds.extend(span.end.as_ref());
+        by_start.push(span);
+    }
+    bounds.sort_unstable();
+    bounds.dedup();
+    by_start.sort_by(|a, b| a.start.cmp(&b.start));
+    // 2. Walk over the bounds with the set of spans that are open there.
+    let mut fragments: Vec<RangeTombstone> = Vec::new();
+    let mut open: Vec<&RangeTombstone> = Vec::new();
+    let mut coming = by_start.into_iter().peekable();
+    for (index, &start) in bounds.iter().enumerate() {
+        open.retain(|span| span.covers(start));
+        while let Some(span) = coming.next_if(|span| span.start == *start) {
+            open.push(span);
+        }
+        if open.is_empty() {
+            continue;
+        }
+        let mut seqs: Vec<SeqNo> = open.iter().flat_map(|span| span.seqs.iter().copied()).collect();
+        seqs.sort_unstable_by(|a, b| b.cmp(a));
+        seqs.dedup();
+        let end = bounds.get(index + 1).map(|&end| end.clone());
+        match fragments.last_mut() {
+            Some(last) if last.end.as_ref() == Some(start) && last.seqs == seqs => last.end = end,
+            _ => fragments.push(RangeTombstone { start: start.clone(), end, seqs }),
+        }
+    }
+    fragments
+}
+
+/// Writes the contents of a range tombstone block. The spans are what [`fragment`] returned.
+#[must_use]
+pub fn encode(spans: &[RangeTombstone]) -> Vec<u8> {
+    let mut out = vec![CODING_SPANS];
+    put_varint(&mut out, len_u64(spans.len()));
+    for span in spans {
+        put_bytes(&mut out, &span.start);
+        match &span.end {
+            Some(end) => {
+                out.push(END_KEY);
+                put_bytes(&mut out, end);
+            }
+            None => out.push(END_OF_KEYSPACE),
+        }
+        put_varint(&mut out, len_u64(span.seqs.len()));
+        let mut newer: Option<SeqNo> = None;
+        for &seq in &span.seqs {
+            put_varint(&mut out, newer.map_or(seq.0, |newer| newer.0 - seq.0));
+            newer = Some(seq);
+        }
+    }
+    out
+}
+
+/// The spans of one table, in key order, resident while the table is in use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Spans {
+    spans: Vec<RangeTombstone>,
+    bytes: usize,
+}
+
+impl Spans {
+    /// Reads the contents of a range tombstone block.
+    ///
+    /// # Errors
+    /// When they are not those of one: spans or numbers out of order, empty, overlapping.
+    pub fn decode(block: &Bytes) -> Result<Spans, Malformed> {
+        let mut decoder = Decoder::new(block);
+        let coding = decoder.u8("range tombstone coding")?;
+        if coding != CODING_SPANS {
+            return Err(Malformed::Field {
+                what: "range tombstone coding",
+                found: u64::from(coding),
+                expected: "0 (spans)",
+            });
+        }
+        let count = decoder.length("range tombstone count")?;
+        if count > decoder.remaining() / SPAN_BYTES_MIN {
+            return Err(Malformed::Field {
+                what: "range tombstone count",
+                found: len_u64(count),
+                expected: "no more than there are bytes for",
+            });
+        }
+        let mut spans: Vec<RangeTombstone> = Vec::with_capacity(count);
+        let mut bytes = block.len();
+        for _ in 0..count {
+            let span = decode_span(block, &mut decoder)?;
+            let in_order = match spans.last() {
+                None => true,
+                Some(RangeTombstone { end: Some(end), .. }) => *end <= span.start,
+                Some(RangeTombstone { end: None, .. }) => false,
+            };
+            if !in_order || span.is_empty() {
+                return Err(Malformed::Order { what: "range tombstones are" });
+            }
+            bytes += size_of::<RangeTombstone>() + span.seqs.capacity() * size_of::<SeqNo>();
+            spans.push(span);
+        }
+        if !decoder.is_empty() {
+            return Err(Malformed::Field {
+                what: "bytes after the last range tombstone",
+                found: len_u64(decoder.remaining()),
+                expected: "0",
+            });
+        }
+        Ok(Spans { spans, bytes })
+    }
+
+    /// The spans, in key order.
+    #[must_use]
+    pub fn as_slice(&self) -> &[RangeTombstone] {
+        &self.spans
+    }
+
+    /// The newest range delete that covers `user_key` for a reader at `snapshot`.
+    #[must_use]
+    pub fn covering(&self, user_key: &[u8], snapshot: SeqNo) -> Option<SeqNo> {
+        let after = self.spans.partition_point(|span| *span.start <= *user_key);
+        let span = self.spans.get(after.checked_sub(1)?)?;
+        if !span.covers(user_key) {
+            return None;
+        }
+        let newer = span.seqs.partition_point(|&seq| seq > snapshot);
+        span.seqs.get(newer).copied()
+    }
+
+    /// Bytes in memory.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+fn decode_span(block: &Bytes, decoder: &mut Decoder<'_>) -> Result<RangeTombstone, Malformed> {
+    let start = block.slice_ref(decoder.bytes("range tombstone start")?);
+    let end_kind = decoder.u8("range tombstone end kind")?;
+    let end = match end_kind {
+        END_KEY => Some(block.slice_ref(decoder.bytes("range tombstone end")?)),
+        END_OF_KEYSPACE => None,
+        _ => {
+            return Err(Malformed::Field {
+                what: "range tombstone end kind",
+                found: u64::from(end_kind),
+                expected: "0 (a key) or 1 (the end of the keyspace)",
+            });
+        }
+    };
+    let count = decoder.length("range tombstone numbers")?;
+    if count == 0 || count > decoder.remaining() {
+        return Err(Malformed::Field {
+            what: "range tombstone numbers",
+            found: len_u64(count),
+            expected: "at least one, and no more than there are bytes for",
+        });
+    }
+    let mut seqs = Vec::with_capacity(count);
+    let mut seq = decoder.varint("range tombstone number")?;
+    seqs.push(SeqNo(seq));
+    for _ in 1..count {
+        let step = decoder.varint("range tombstone number")?;
+        seq = match seq.checked_sub(step) {
+            Some(older) if step > 0 => older,
+            _ => return Err(Malformed::Order { what: "range tombstone numbers are" }),
+        };
+        seqs.push(SeqNo(seq));
+    }
+    if seqs[0] > SeqNo::MAX {
+        return Err(Malformed::Field {
+            what: "range tombstone number",
+            found: seqs[0].0,
+            expected: "a sequence number of 56 bits",
+        });
+    }
+    Ok(RangeTombstone { start, end, seqs })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn span(start: &str, end: Option<&str>, seqs: &[u64]) -> RangeTombstone {
+        let bytes = |key: &str| Bytes::copy_from_slice(key.as_bytes());
+        let seqs = seqs.iter().copied().map(SeqNo).collect();
+        RangeTombstone { start: bytes(start), end: end.map(bytes), seqs }
+    }
+
+    #[test]
+    fn overlapping_spans_are_cut_and_equal_neighbours_joined() {
+        let fragments = fragment(&[
+            span("b", Some("f"), &[5]),
+            span("a", Some("c"), &[9]),
+            span("d", None, &[7]),
+            span("x", Some("x"), &[8]),
+            span("c", Some("d"), &[5]),
+        ]);
+        let expected = [
+            span("a", Some("b"), &[9]),
+            span("b", Some("c"), &[9, 5]),
+            span("c", Some("d"), &[5]),
+            span("d", Some("f"), &[7, 5]),
+            span("f", None, &[7]),
+        ];
+        assert_eq!(fragments, expected);
+    }
+
+    #[test]
+    fn spans_come_back_and_no_damage_panics() {
+        let spans = fragment(&[
+            span("", Some("a"), &[300, 2, 1]),
+            span("a\0", Some("b"), &[1 << 55]),
+            span("zzz", None, &[0]),
+        ]);
+        let block = encode(&spans);
+        let decoded = Spans::decode(&block.clone().into()).unwrap();
+        assert_eq!(decoded.as_slice(), spans);
+        for len in 0..block.len() {
+            assert!(Spans::decode(&block[..len].to_vec().into()).is_err(), "{len} bytes");
+        }
+        for bit in 0..block.len() * 8 {
+            let mut damaged = block.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            if let Ok(spans) = Spans::decode(&damaged.into()) {
+                let _ = spans.covering(b"a", SeqNo::MAX);
+            }
+        }
+    }
+
+    fn any_span() -> impl Strategy<Value = RangeTombstone> {
+        let key = || proptest::collection::vec(0u8..4, 0..3).prop_map(Bytes::from);
+        (key(), proptest::option::weighted(0.9, key()), proptest::collection::vec(0u64..20, 1..3))
+            .prop_map(|(start, end, mut seqs)| {
+                seqs.sort_unstable_by(|a, b| b.cmp(a));
+                seqs.dedup();
+                RangeTombstone { start, end, seqs: seqs.into_iter().map(SeqNo).collect() }
+            })
+    }
+
+    proptest! {
+        #[test]
+        fn covering_is_the_newest_of_all_spans_that_cover(
+            spans in proptest::collection::vec(any_span(), 0..8),
+            keys in proptest::collection::vec(proptest::collection::vec(0u8..4, 0..3), 20),
+            snapshot in 0u64..22,
+        ) {
+            let decoded = Spans::decode(&encode(&fragment(&spans)).into()).unwrap();
+            for key in keys {
+                let expected = spans
+                    .iter()
+                    .filter(|span| !span.is_empty() && span.covers(&key))
+                    .flat_map(|span| span.seqs.iter().copied())
+                    .filter(|seq| seq.0 <= snapshot)
+                    .max();
+                prop_assert_eq!(decoded.covering(&key, SeqNo(snapshot)), expected);
+            }
+        }
+    }
+}

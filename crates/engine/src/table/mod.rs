@@ -1,0 +1,18 @@
+//! Tables: immutable sorted files, written once and read through the block cache.
+
+pub mod cursor;
+pub mod options;
+pub mod reader;
+mod verify;
+pub mod writer;
+
+#[cfg(test)]
+mod tests;
+
+pub use crate::format::block::Compression;
+pub use crate::format::properties::Properties;
+pub use crate::format::range_tombstones::{RangeTombstone, Spans};
+pub use cursor::TableCursor;
+pub use options::TableOptions;
+pub use reader::{FillCache, Found, Table, TableIdentity};
+pub use writer::{TableSummary, TableWriter};

@@ -1,0 +1,450 @@
+//! An open table: filter → top index → index block → data block.
+
+use std::path::{Path, PathBuf};
+
+use bytes::{Buf, Bytes};
+use lsmx_compaction::FileId;
+
+use super::cursor::TableCursor;
+use crate::cache::{Cache, Metadata, Slot, TableSlots};
+use crate::coding::{len_u64, to_usize};
+use crate::error::{Error, Malformed, Result};
+use crate::format::BlockKind;
+use crate::format::block::{self, Handle};
+use crate::format::data_block::DataBlock;
+use crate::format::filter::{self, Filter};
+use crate::format::footer::{FOOTER_BYTES, Footer};
+use crate::format::index::IndexBlock;
+use crate::format::properties::Properties;
+use crate::format::range_tombstones::Spans;
+use crate::key::{Kind, SeqNo};
+use crate::slice::Slice;
+use crate::sync::{Arc, AtomicU64, Ordering};
+use crate::vfs::{File, Vfs};
+
+/// Bytes read from the end of a file when it is opened. Footer and properties fit unless the
+/// table's keys are long.
+const OPEN_BYTES: u64 = 1024;
+
+/// What the manifest says of a table: the file must be this one and no other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableIdentity {
+    /// The file's number.
+    pub id: FileId,
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// The table's random uid.
+    pub uid: u64,
+    /// XXH3-64 of the whole file.
+    pub checksum: u64,
+}
+
+/// Whether blocks that are read stay in the cache. Blocks that are there are used in any case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FillCache {
+    /// They stay: lookups.
+    Yes,
+    /// They do not stay: long scans must not wash out what lookups need.
+    No,
+    /// They do not stay and are not counted as hits or misses: the work of jobs is not the cost of
+    /// any lookup.
+    Job,
+}
+
+/// The newest entry of a key that a reader may see in one table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its sequence number.
+    pub seq: SeqNo,
+    /// What it does.
+    pub kind: Kind,
+    /// Its value, which shares the memory of the cached block.
+    pub value: Slice,
+}
+
+/// A table, open for reading. Shared by all readers; holds no lock.
+#[derive(Debug)]
+pub struct Table {
+    pub(super) file: Arc<dyn File>,
+    pub(super) path: PathBuf,
+    pub(super) identity: TableIdentity,
+    pub(super) properties: Properties,
+    slots: Arc<TableSlots>,
+    /// This opening's number in the cache.
+    cache_id: u64,
+    /// When a lookup last came here; a hint for policies, pairs with nothing.
+    last_read_us: AtomicU64,
+}
+
+impl Table {
+    /// Opens a table and reads its footer and properties.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when the file cannot be opened or read (`NotFound` if it is missing),
+    /// [`Error::Corrupt`] when it is damaged or another file than `identity` says,
+    /// [`Error::UnsupportedVersion`] when a later version wrote it.
+    pub fn open(
+        vfs: &dyn Vfs,
+        path: &Path,
+        identity: &TableIdentity,
+        cache: &Arc<Cache>,
+    ) -> Result<Table> {
+        let file = vfs.open(path).map_err(|error| Error::io("open", path, error))?;
+        let bytes = file.len().map_err(|error| Error::io("read the size of", path, error))?;
+        if bytes != identity.bytes {
+            let what = "table size";
+            let wrong = Malformed::Identity { what, expected: identity.bytes, found: bytes };
+            return Err(wrong.at(path, 0));
+        }
+        let footer_bytes = len_u64(FOOTER_BYTES);
+        let Some(footer_at) = bytes.checked_sub(footer_bytes) else {
+            let what = "table footer";
+            let short = Malformed::Truncated { what, needed: footer_bytes, found: bytes };
+            return Err(short.at(path, 0));
+        };
+        let tail_at = bytes.saturating_sub(OPEN_BYTES);
+        let tail = read_exact(&*file, path, tail_at, bytes - tail_at)?;
+        cache.count_miss(BlockKind::Open);
+        let footer = Footer::decode(&tail[tail.len() - FOOTER_BYTES..])
+            .map_err(|what| what.at(path, footer_at))?;
+        if footer.uid != identity.uid {
+            let what = "table uid";
+            let foreign = Malformed::Identity { what, expected: identity.uid, found: footer.uid };
+            return Err(foreign.at(path, footer_at));
+        }
+        let handle = footer.properties;
+        handle.check(footer_at).map_err(|what| what.at(path, footer_at))?;
+        let stored = match handle.offset.checked_sub(tail_at) {
+            Some(at) => {
+                let at = to_usize("properties", at).map_err(|what| what.at(path, footer_at))?;
+                let end = tail.len() - FOOTER_BYTES;
+                let bytes = to_usize("properties", handle.bytes).unwrap_or(end);
+                tail[at..end.min(at + bytes)].to_vec()
+            }
+            None => {
+                cache.count_miss(BlockKind::Open);
+                read_exact(&*file, path, handle.offset, handle.bytes)?
+            }
+        };
+        let properties = block::open(stored, BlockKind::Open, identity.uid, handle.offset)
+            .and_then(|contents| Properties::decode(&contents))
+            .map_err(|what| what.at(path, handle.offset))?;
+        for handle in [properties.top_index, properties.filter, properties.range_tombstones] {
+            if let Some(handle) = handle {
+                handle.check(footer_at).map_err(|what| what.at(path, footer.properties.offset))?;
+            }
+        }
+        Ok(Table {
+            file,
+            path: path.to_owned(),
+            identity: *identity,
+            last_read_us: AtomicU64::new(properties.created_us),
+            properties,
+            slots: TableSlots::new(cache),
+            cache_id: cache.next_table(),
+        })
+    }
+
+    /// The newest entry of `user_key` in this table that is not newer than `snapshot`. Asks the
+    /// filter first if `use_filter` says so and there is one. Range tombstones are not looked at:
+    /// see [`Table::covering_span`].
+    ///
+    /// # Errors
+    /// When a block cannot be read or is damaged.
+    pub fn get(&self, user_key: &[u8], snapshot: SeqNo, use_filter: bool) -> Result<Option<Found>> {
+        if use_filter && !self.may_contain(user_key)? {
+            return Ok(None);
+        }
+        let Some((handle, _)) = self.seek_block(user_key, snapshot, FillCache::Yes)? else {
+            return Ok(None);
+        };
+        // The block's separator is at or after (user_key, snapshot), so an entry of this key that
+        // is not in this block is before the snapshot's place, in an earlier block, or not there.
+        let block = self.data_block(handle, FillCache::Yes)?;
+        let at = |what: Malformed| what.at(&self.path, handle.offset);
+        let block = DataBlock::new(block).map_err(at)?;
+        let Some(hit) = block.get(user_key, snapshot).map_err(at)? else {
+            return Ok(None);
+        };
+        // Narrowing what we hold costs nothing, a slice of it would count one more owner.
+        let mut value = block.into_bytes();
+        value.truncate(hit.value_end);
+        value.advance(hit.value_at);
+        Ok(Some(Found { seq: hit.seq, kind: hit.kind, value: Slice::new(value) }))
+    }
+
+    /// Whether the filter lets this key pass; without a filter, any key.
+    ///
+    /// # Errors
+    /// When the filter cannot be read or is damaged.
+    pub fn may_contain(&self, user_key: &[u8]) -> Result<bool> {
+        let Some(handle) = self.properties.filter else {
+            return Ok(self.properties.entries > 0);
+        };
+        let hash = filter::key_hash(user_key);
+        let slot = &self.slots.filter;
+        self.with_metadata(
+            slot,
+            Metadata::Filter,
+            0,
+            handle,
+            FillCache::Yes,
+            Filter::new,
+            |filter| Ok(filter.may_contain(hash)),
+        )
+    }
+
+    /// The newest range delete of this table that covers `user_key` for a reader at `snapshot`.
+    ///
+    /// # Errors
+    /// When the range tombstones cannot be read or are damaged.
+    pub fn covering_span(&self, user_key: &[u8], snapshot: SeqNo) -> Result<Option<SeqNo>> {
+        self.with_spans(FillCache::Yes, |spans| spans.covering(user_key, snapshot))
+            .map(Option::flatten)
+    }
+
+    /// All range tombstones of this table, fragmented, in key order.
+    ///
+    /// # Errors
+    /// When they cannot be read or are damaged.
+    pub fn spans(&self) -> Result<Spans> {
+        self.with_spans(FillCache::Yes, Spans::clone).map(Option::unwrap_or_default)
+    }
+
+    fn with_spans<R>(&self, fill: FillCache, ask: impl FnOnce(&Spans) -> R) -> Result<Option<R>> {
+        let Some(handle) = self.properties.range_tombstones else {
+            return Ok(None);
+        };
+        let slot = &self.slots.range_tombstones;
+        let kind = Metadata::RangeTombstones;
+        let decode = |contents| Spans::decode(&contents);
+        self.with_metadata(slot, kind, 0, handle, fill, decode, |spans| Ok(Some(ask(spans))))
+    }
+
+    /// A cursor over all entries.
+    #[must_use]
+    pub fn cursor(self: &Arc<Self>, fill: FillCache) -> TableCursor {
+        TableCursor::new(self.clone(), fill)
+    }
+
+    /// What the table says of itself.
+    #[must_use]
+    pub fn properties(&self) -> &Properties {
+        &self.properties
+    }
+
+    /// Which file this is.
+    #[must_use]
+    pub fn identity(&self) -> &TableIdentity {
+        &self.identity
+    }
+
+    /// Where the file is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Notes that a lookup came here.
+    #[inline]
+    pub fn touch(&self, now_us: u64) {
+        self.last_read_us.store(now_us, Ordering::Relaxed);
+    }
+
+    /// When a lookup last came here, in microseconds; the table's creation until then.
+    #[must_use]
+    pub fn last_read_us(&self) -> u64 {
+        self.last_read_us.load(Ordering::Relaxed)
+    }
+
+    /// Takes the filter out of memory, for a table that has come to lie in the last sorted run.
+    pub fn release_filter(&self) {
+        self.slots.release_filter();
+    }
+
+    /// The first data block that can hold an entry at or after (`user_key`, `seq`): its handle and
+    /// place. `None` if all entries are before.
+    pub(super) fn seek_block(
+        &self,
+        user_key: &[u8],
+        seq: SeqNo,
+        fill: FillCache,
+    ) -> Result<Option<(Handle, BlockPlace)>> {
+        let Some((top, handle, count)) = self.with_top_index(fill, |top| {
+            Ok(top.seek(user_key, seq)?.map(|(ordinal, handle)| (ordinal, handle, top.count())))
+        })?
+        else {
+            return Ok(None);
+        };
+        let found = self.with_index(top, count, handle, fill, |index| {
+            Ok(index.seek(user_key, seq)?.map(|(ordinal, handle)| (ordinal, handle)))
+        })?;
+        // The top index has the separator of the index block's last entry, so there is one.
+        let Some((block, data)) = found else {
+            let what = "index blocks and top index are";
+            return Err(Malformed::Order { what }.at(&self.path, handle.offset));
+        };
+        Ok(Some((data, BlockPlace { top, block })))
+    }
+
+    /// The data block at a place, or `None` past the last of the index block.
+    pub(super) fn block_at(&self, place: BlockPlace, fill: FillCache) -> Result<Option<Handle>> {
+        let Some((handle, count)) = self.index_block_at(place.top, fill)? else {
+            return Ok(None);
+        };
+        self.with_index(place.top, count, handle, fill, |index| index.handle(place.block))
+    }
+
+    /// How many data blocks the index block with this ordinal has; `None` past the last.
+    pub(super) fn blocks_of(&self, top: usize, fill: FillCache) -> Result<Option<usize>> {
+        let Some((handle, count)) = self.index_block_at(top, fill)? else {
+            return Ok(None);
+        };
+        self.with_index(top, count, handle, fill, |index| Ok(Some(index.count())))
+    }
+
+    /// How many index blocks there are.
+    pub(super) fn index_blocks(&self, fill: FillCache) -> Result<usize> {
+        self.with_top_index(fill, |top| Ok(Some(top.count()))).map(Option::unwrap_or_default)
+    }
+
+    fn index_block_at(&self, top: usize, fill: FillCache) -> Result<Option<(Handle, usize)>> {
+        self.with_top_index(fill, |index| {
+            Ok(index.handle(top)?.map(|handle| (handle, index.count())))
+        })
+    }
+
+    fn with_top_index<R>(
+        &self,
+        fill: FillCache,
+        ask: impl FnOnce(&IndexBlock) -> Result<Option<R>, Malformed>,
+    ) -> Result<Option<R>> {
+        let Some(handle) = self.properties.top_index else {
+            return Ok(None);
+        };
+        let slot = &self.slots.top_index;
+        let decode = |contents| self.decode_top_index(contents);
+        self.with_metadata(slot, Metadata::TopIndex, 0, handle, fill, decode, ask)
+    }
+
+    fn decode_top_index(&self, contents: Bytes) -> Result<IndexBlock, Malformed> {
+        let top = IndexBlock::new(contents)?;
+        if len_u64(top.count()) != self.properties.index_blocks {
+            return Err(Malformed::Field {
+                what: "entries of the top index",
+                found: len_u64(top.count()),
+                expected: "as many as the properties say",
+            });
+        }
+        Ok(top)
+    }
+
+    fn with_index<R>(
+        &self,
+        top: usize,
+        count: usize,
+        handle: Handle,
+        fill: FillCache,
+        ask: impl FnOnce(&IndexBlock) -> Result<Option<R>, Malformed>,
+    ) -> Result<Option<R>> {
+        let Some(slot) = self.slots.index(top, count) else {
+            return Ok(None);
+        };
+        self.with_metadata(slot, Metadata::Index, top, handle, fill, IndexBlock::new, ask)
+    }
+
+    /// Asks a metadata block, which is read if it is not in its slot.
+    #[inline]
+    #[expect(clippy::too_many_arguments, reason = "one place for what all metadata has in common")]
+    fn with_metadata<T: crate::cache::Resident, R>(
+        &self,
+        slot: &Slot<T>,
+        metadata: Metadata,
+        ordinal: usize,
+        handle: Handle,
+        fill: FillCache,
+        decode: impl FnOnce(Bytes) -> Result<T, Malformed>,
+        ask: impl FnOnce(&T) -> Result<R, Malformed>,
+    ) -> Result<R> {
+        let kind = match metadata {
+            Metadata::Index => BlockKind::Index,
+            Metadata::TopIndex => BlockKind::TopIndex,
+            Metadata::Filter => BlockKind::Filter,
+            Metadata::RangeTombstones => BlockKind::RangeTombstones,
+        };
+        let at = |what: Malformed| what.at(&self.path, handle.offset);
+        if let Some(content) = &*slot.get() {
+            if fill != FillCache::Job {
+                self.cache().count_hit(kind);
+            }
+            return ask(content).map_err(at);
+        }
+        let contents = self.read_block(handle, kind, fill)?;
+        let content = Arc::new(decode(contents).map_err(at)?);
+        if fill == FillCache::Yes {
+            self.slots.fill(slot, metadata, ordinal, &content);
+        }
+        ask(&content).map_err(at)
+    }
+
+    /// The contents of a data block.
+    #[inline]
+    pub(super) fn data_block(&self, handle: Handle, fill: FillCache) -> Result<Bytes> {
+        if let Some(block) = self.cached_data_block(handle, fill) {
+            return Ok(block);
+        }
+        let block = self.read_block(handle, BlockKind::Data, fill)?;
+        if fill == FillCache::Yes {
+            self.cache().keep_data_block(self.cache_id, handle.offset, &block);
+        }
+        Ok(block)
+    }
+
+    /// The contents of a data block if they are in memory.
+    #[inline]
+    pub(super) fn cached_data_block(&self, handle: Handle, fill: FillCache) -> Option<Bytes> {
+        let block = self.cache().data_block(self.cache_id, handle.offset)?;
+        if fill != FillCache::Job {
+            self.cache().count_hit(BlockKind::Data);
+        }
+        Some(block)
+    }
+
+    pub(super) fn cache(&self) -> &Arc<Cache> {
+        self.slots.cache()
+    }
+
+    /// Reads a block from the file and checks it.
+    fn read_block(&self, handle: Handle, kind: BlockKind, fill: FillCache) -> Result<Bytes> {
+        // Before memory is taken for it.
+        handle.check(self.identity.bytes).map_err(|what| what.at(&self.path, handle.offset))?;
+        if fill != FillCache::Job {
+            self.cache().count_miss(kind);
+        }
+        let stored = read_exact(&*self.file, &self.path, handle.offset, handle.bytes)?;
+        block::open(stored, kind, self.identity.uid, handle.offset)
+            .map_err(|what| what.at(&self.path, handle.offset))
+    }
+}
+
+/// Where a data block stands in the two-level index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BlockPlace {
+    /// Ordinal of its index block in the top index.
+    pub(super) top: usize,
+    /// Its ordinal in that index block.
+    pub(super) block: usize,
+}
+
+/// Reads `bytes` at `offset`; the caller has checked them against the size of the file.
+pub(super) fn read_exact(file: &dyn File, path: &Path, offset: u64, bytes: u64) -> Result<Vec<u8>> {
+    let needed = to_usize("block", bytes).map_err(|what| what.at(path, offset))?;
+    let mut buffer = vec![0; needed];
+    let found =
+        file.read_at(&mut buffer, offset).map_err(|error| Error::io("read", path, error))?;
+    if found != needed {
+        let found = len_u64(found);
+        return Err(Malformed::Truncated { what: "file", needed: bytes, found }.at(path, offset));
+    }
+    Ok(buffer)
+}

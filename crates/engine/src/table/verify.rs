@@ -1,0 +1,1 @@
+//! Checks a whole table against itself.
