@@ -3,6 +3,7 @@
 mod checksum;
 mod coding;
 pub mod cursor;
+pub mod env;
 pub mod error;
 pub mod format;
 pub mod key;

@@ -16,14 +16,24 @@ thread_local! {
     static HELD: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-fn count_lock() {
-    #[cfg(debug_assertions)]
-    HELD.with(|held| held.set(held.get() + 1));
+/// One lock that this thread holds, counted in debug builds.
+#[derive(Debug)]
+struct Held;
+
+impl Held {
+    #[inline]
+    fn new() -> Held {
+        #[cfg(debug_assertions)]
+        HELD.with(|held| held.set(held.get() + 1));
+        Held
+    }
 }
 
-fn count_unlock() {
-    #[cfg(debug_assertions)]
-    HELD.with(|held| held.set(held.get() - 1));
+#[cfg(debug_assertions)]
+impl Drop for Held {
+    fn drop(&mut self) {
+        HELD.with(|held| held.set(held.get() - 1));
+    }
 }
 
 /// Panics in debug builds if this thread holds a lock of this module.
@@ -40,7 +50,7 @@ pub struct Mutex<T: ?Sized>(std::sync::Mutex<T>);
 
 /// Holds a [`Mutex`]; must not outlive a yield point or a wait.
 #[derive(Debug)]
-pub struct MutexGuard<'a, T: ?Sized>(std::sync::MutexGuard<'a, T>);
+pub struct MutexGuard<'a, T: ?Sized>(std::sync::MutexGuard<'a, T>, Held);
 
 impl<T> Mutex<T> {
     /// A free lock around `value`.
@@ -58,8 +68,7 @@ impl<T: ?Sized> Mutex<T> {
     /// Waits for the lock and takes it.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         let guard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        count_lock();
-        MutexGuard(guard)
+        MutexGuard(guard, Held::new())
     }
 }
 
@@ -76,23 +85,17 @@ impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
     }
 }
 
-impl<T: ?Sized> Drop for MutexGuard<'_, T> {
-    fn drop(&mut self) {
-        count_unlock();
-    }
-}
-
 /// A lock for many readers or one writer that does not poison.
 #[derive(Debug, Default)]
 pub struct RwLock<T: ?Sized>(std::sync::RwLock<T>);
 
 /// Holds a [`RwLock`] for reading.
 #[derive(Debug)]
-pub struct RwLockReadGuard<'a, T: ?Sized>(std::sync::RwLockReadGuard<'a, T>);
+pub struct RwLockReadGuard<'a, T: ?Sized>(std::sync::RwLockReadGuard<'a, T>, Held);
 
 /// Holds a [`RwLock`] for writing.
 #[derive(Debug)]
-pub struct RwLockWriteGuard<'a, T: ?Sized>(std::sync::RwLockWriteGuard<'a, T>);
+pub struct RwLockWriteGuard<'a, T: ?Sized>(std::sync::RwLockWriteGuard<'a, T>, Held);
 
 impl<T> RwLock<T> {
     /// A free lock around `value`.
@@ -105,15 +108,13 @@ impl<T: ?Sized> RwLock<T> {
     /// Waits until no writer holds the lock, and takes it for reading.
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         let guard = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        count_lock();
-        RwLockReadGuard(guard)
+        RwLockReadGuard(guard, Held::new())
     }
 
     /// Waits until nobody holds the lock, and takes it for writing.
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         let guard = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        count_lock();
-        RwLockWriteGuard(guard)
+        RwLockWriteGuard(guard, Held::new())
     }
 }
 
@@ -121,12 +122,6 @@ impl<T: ?Sized> Deref for RwLockReadGuard<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
         &self.0
-    }
-}
-
-impl<T: ?Sized> Drop for RwLockReadGuard<'_, T> {
-    fn drop(&mut self) {
-        count_unlock();
     }
 }
 
@@ -143,57 +138,298 @@ impl<T: ?Sized> DerefMut for RwLockWriteGuard<'_, T> {
     }
 }
 
-impl<T: ?Sized> Drop for RwLockWriteGuard<'_, T> {
-    fn drop(&mut self) {
-        count_unlock();
+/// A place to sleep under a [`Mutex`] until another thread says that what it guards has changed.
+#[derive(Debug, Default)]
+pub struct Condvar(std::sync::Condvar);
+
+impl Condvar {
+    /// A place where nobody sleeps.
+    #[must_use]
+    pub const fn new() -> Condvar {
+        Condvar(std::sync::Condvar::new())
+    }
+
+    /// Frees the lock, sleeps until notified (or for no reason at all: ask again), takes the lock.
+    ///
+    /// The lock goes on counting as held; a sleeping thread reaches no yield point.
+    #[must_use]
+    pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        let MutexGuard(guard, held) = guard;
+        MutexGuard(self.0.wait(guard).unwrap_or_else(PoisonError::into_inner), held)
+    }
+
+    /// Wakes one sleeper.
+    pub fn notify_one(&self) {
+        self.0.notify_one();
+    }
+
+    /// Wakes all sleepers.
+    pub fn notify_all(&self) {
+        self.0.notify_all();
     }
 }
 
-/// Something that threads wait for: a counter of notifications and a place to sleep.
+/// Something that threads wait for: a count of notifications and a place to sleep. Clones are the
+/// same signal.
 ///
-/// Pairs with `Env::wait`, which reads the generation, asks the condition, and sleeps until the
-/// generation has changed; so a notification between the question and the sleep is not lost.
+/// One word holds how often the signal was given (its *generation*, the upper 48 bits) and how many
+/// threads sleep or are about to (the lower 16). No wake-up is lost:
+///
+/// 1. A waiting thread reads the generation, asks its condition, and only then calls
+///    [`Signal::sleep_while`] with that generation.
+/// 2. To sleep it takes the lock, adds itself to the sleepers, and looks at the generation that
+///    this very addition found. If the signal was given since step 1 it does not sleep.
+/// 3. A notifier changes what conditions look at, then adds one to the generation, and looks at the
+///    number of sleepers that this very addition found.
+///
+/// Both additions hit one atomic word, so one comes first. If the notifier's does, the sleeper sees
+/// the new generation and stays awake. If the sleeper's does, the notifier sees a sleeper and takes
+/// the lock, which it gets only once the sleeper waits on the condition variable, and wakes it.
+/// With no sleeper a notification is one atomic addition.
+#[derive(Clone, Debug, Default)]
+pub struct Signal(Arc<SignalState>);
+
 #[derive(Debug, Default)]
-pub struct Signal {
-    generation: std::sync::Mutex<u64>,
+struct SignalState {
+    /// Generation << [`SLEEPER_BITS`] | sleepers.
+    word: AtomicU64,
+    /// Guards the step from "counted as sleeper" to "asleep".
+    lock: std::sync::Mutex<()>,
     changed: std::sync::Condvar,
 }
+
+const SLEEPER_BITS: u32 = 16;
+const SLEEPER_MASK: u64 = (1 << SLEEPER_BITS) - 1;
 
 impl Signal {
     /// A signal that nobody has given yet.
     #[must_use]
-    pub const fn new() -> Signal {
-        Signal { generation: std::sync::Mutex::new(0), changed: std::sync::Condvar::new() }
+    pub fn new() -> Signal {
+        Signal::default()
     }
 
-    /// Wakes all threads that wait for this signal, to ask their conditions again.
+    /// Wakes all threads that wait for this signal, to ask their conditions again. Call it after
+    /// what the conditions look at has changed.
+    #[inline]
     pub fn notify(&self) {
-        *self.generation.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-        self.changed.notify_all();
+        // Release: who sees the new generation sees what was changed before.
+        let before = self.0.word.fetch_add(1 << SLEEPER_BITS, Ordering::AcqRel);
+        if before & SLEEPER_MASK != 0 {
+            self.wake();
+        }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        drop(self.0.lock.lock().unwrap_or_else(PoisonError::into_inner));
+        self.0.changed.notify_all();
     }
 
     /// How often the signal was given.
+    #[inline]
     #[must_use]
     pub fn generation(&self) -> u64 {
-        *self.generation.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.word.load(Ordering::Acquire) >> SLEEPER_BITS
     }
 
     /// Sleeps until the generation is not `seen` any more, or `timeout` is over.
     pub fn sleep_while(&self, seen: u64, timeout: Option<std::time::Duration>) {
-        let guard = self.generation.lock().unwrap_or_else(PoisonError::into_inner);
-        match timeout {
-            None => {
-                let _guard = self
-                    .changed
-                    .wait_while(guard, |generation| *generation == seen)
-                    .unwrap_or_else(PoisonError::into_inner);
-            }
-            Some(timeout) => {
-                let _guard = self
-                    .changed
-                    .wait_timeout_while(guard, timeout, |generation| *generation == seen)
-                    .unwrap_or_else(PoisonError::into_inner);
+        let state = &*self.0;
+        let guard = state.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = state.word.fetch_add(1, Ordering::AcqRel) >> SLEEPER_BITS;
+        if found == seen {
+            let unchanged = |_: &mut ()| self.generation() == seen;
+            match timeout {
+                None => drop(
+                    state
+                        .changed
+                        .wait_while(guard, unchanged)
+                        .unwrap_or_else(PoisonError::into_inner),
+                ),
+                Some(timeout) => drop(
+                    state
+                        .changed
+                        .wait_timeout_while(guard, timeout, unchanged)
+                        .unwrap_or_else(PoisonError::into_inner),
+                ),
             }
         }
+        state.word.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// A small number of the calling thread's own, never given twice while the process lives.
+#[must_use]
+pub fn thread_number() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed);
+    }
+    // A thread whose locals are gone is ending; any number serves it.
+    NUMBER.try_with(|number| *number).unwrap_or(usize::MAX)
+}
+
+/// Shards of a [`ShardedCounter`].
+const SHARDS: usize = 16;
+
+/// Two cache lines, because processors fetch them in pairs.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Shard(AtomicU64);
+
+/// A counter for hot paths: threads add to shards of their own, a reader sums them.
+///
+/// A sum read while others add may miss what they are adding; it counts everything that
+/// happened before. 2 KiB each.
+#[derive(Debug, Default)]
+pub struct ShardedCounter {
+    shards: [Shard; SHARDS],
+}
+
+impl ShardedCounter {
+    /// A counter at zero.
+    #[must_use]
+    pub fn new() -> ShardedCounter {
+        ShardedCounter::default()
+    }
+
+    /// Adds `count`.
+    #[inline]
+    pub fn add(&self, count: u64) {
+        self.shards[thread_number() % SHARDS].0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// The sum of all that was added; wraps past `u64::MAX`.
+    #[must_use]
+    pub fn sum(&self) -> u64 {
+        self.shards
+            .iter()
+            .fold(0u64, |sum, shard| sum.wrapping_add(shard.0.load(Ordering::Relaxed)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn scoped(threads: usize, body: impl Fn(usize) + Sync) {
+        std::thread::scope(|scope| {
+            for thread in 0..threads {
+                let body = &body;
+                scope.spawn(move || body(thread));
+            }
+        });
+    }
+
+    #[test]
+    fn a_lock_is_counted_while_its_guard_lives() {
+        let lock = Mutex::new(1);
+        assert_unlocked();
+        let guard = lock.lock();
+        let held = std::panic::catch_unwind(assert_unlocked);
+        assert_eq!(held.is_err(), cfg!(debug_assertions));
+        drop(guard);
+        assert_unlocked();
+        let lock = RwLock::new(1);
+        let guard = lock.read();
+        assert_eq!(std::panic::catch_unwind(assert_unlocked).is_err(), cfg!(debug_assertions));
+        drop(guard);
+        drop(lock.write());
+        assert_unlocked();
+    }
+
+    #[test]
+    fn a_panic_under_a_lock_does_not_poison_it() {
+        let lock = Mutex::new(1);
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _guard = lock.lock();
+            panic!("on purpose");
+        }));
+        assert_unlocked();
+        assert_eq!(*lock.lock(), 1);
+    }
+
+    #[test]
+    fn a_condvar_gives_the_lock_back_and_the_count_stays_right() {
+        let lock = Mutex::new(false);
+        let changed = Condvar::new();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                *lock.lock() = true;
+                changed.notify_one();
+                assert_unlocked();
+            });
+            let mut guard = lock.lock();
+            while !*guard {
+                guard = changed.wait(guard);
+            }
+            drop(guard);
+            assert_unlocked();
+        });
+    }
+
+    #[test]
+    fn a_signal_given_before_the_sleep_prevents_it() {
+        let signal = Signal::new();
+        let seen = signal.generation();
+        signal.notify();
+        signal.sleep_while(seen, None);
+        assert_eq!(signal.generation(), seen + 1);
+    }
+
+    #[test]
+    fn a_sleep_ends_at_its_timeout() {
+        let signal = Signal::new();
+        signal.sleep_while(signal.generation(), Some(Duration::from_millis(1)));
+        assert_eq!(signal.0.word.load(Ordering::Relaxed) & SLEEPER_MASK, 0);
+    }
+
+    /// Threads pass a number round a ring, each sleeping on the same signal until it is its turn.
+    /// One lost wake-up and the ring stands still.
+    #[test]
+    fn no_wake_up_is_lost() {
+        const THREADS: usize = 4;
+        const ROUNDS: usize = 20_000;
+        let signal = Signal::new();
+        let turn = AtomicUsize::new(0);
+        scoped(THREADS, |me| {
+            loop {
+                let seen = signal.generation();
+                let now = turn.load(Ordering::Relaxed);
+                if now >= ROUNDS {
+                    break;
+                }
+                if now % THREADS == me {
+                    turn.store(now + 1, Ordering::Relaxed);
+                    signal.notify();
+                } else {
+                    signal.sleep_while(seen, None);
+                }
+            }
+        });
+        assert!(turn.load(Ordering::Relaxed) >= ROUNDS);
+        assert_eq!(signal.0.word.load(Ordering::Relaxed) & SLEEPER_MASK, 0);
+    }
+
+    #[test]
+    fn a_sharded_counter_loses_nothing() {
+        let counter = ShardedCounter::new();
+        scoped(8, |thread| {
+            for _ in 0..1_000 {
+                counter.add(thread as u64);
+            }
+        });
+        assert_eq!(counter.sum(), 28_000);
+    }
+
+    #[test]
+    fn every_thread_has_a_number_of_its_own() {
+        let numbers = Mutex::new(std::collections::BTreeSet::new());
+        scoped(8, |_| {
+            assert_eq!(thread_number(), thread_number());
+            numbers.lock().insert(thread_number());
+        });
+        assert_eq!(numbers.into_inner().len(), 8);
     }
 }

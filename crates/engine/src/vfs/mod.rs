@@ -4,11 +4,17 @@
 //! A name lasts through a power loss only after [`Vfs::sync_dir`] of its directory, bytes only
 //! after [`File::sync`].
 
+mod mem;
+mod os;
+
 use std::fmt;
 use std::io;
 use std::path::Path;
 
 use crate::sync::Arc;
+
+pub use mem::{Image, MemVfs, Observer, Operation, OperationKind};
+pub use os::OsVfs;
 
 /// A file system.
 pub trait Vfs: fmt::Debug + Send + Sync + 'static {
@@ -102,7 +108,21 @@ pub trait File: fmt::Debug + Send + Sync {
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
+
+    /// For tests: does to the bytes that are not synced what a failed sync does, and says whether
+    /// this file system can. The disk never gets them; readers go on seeing them if `cached`, else
+    /// see zeros. Called by the fault-injecting wrapper.
+    #[doc(hidden)]
+    fn drop_unsynced(&self, cached: bool) -> bool {
+        let _ = cached;
+        false
+    }
 }
 
 /// Holds a lock file's lock; dropping it frees the lock.
 pub trait LockGuard: fmt::Debug + Send + Sync {}
+
+/// The answer to an append through a handle that came from [`Vfs::open`].
+fn opened_for_reading() -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, "the file was opened for reading")
+}

@@ -1,0 +1,417 @@
+//! Time, waiting, randomness and background threads, so that tests control all of them.
+//!
+//! | background | threads | clock | waiting |
+//! | --- | --- | --- | --- |
+//! | [`Background::Threads`] | real | the system's | real sleep on a [`Signal`] |
+//! | [`Background::Inline`] | none of the engine's; jobs run on the caller's thread | driven | real sleep, among the user's threads |
+//! | [`Background::Stepped`] | real, but one runs at a time | driven | the baton goes on; see `env/stepped.rs` |
+//!
+//! A driven clock starts at one second and moves only when told ([`Env::advance_us`],
+//! [`Env::pause_us`]) or when all that could go on waits for it.
+//!
+//! To wait: whoever changes something that a condition looks at calls [`Signal::notify`] directly,
+//! after the change. That is enough in every mode; under `Stepped` a thread whose condition holds
+//! but whose signal was not given fails the test, for real threads would have slept on.
+//!
+//! No lock of [`crate::sync`] may be held at a wait or a yield point; debug builds assert it.
+
+mod stepped;
+
+use std::io;
+use std::time::Duration;
+
+use rand::rngs::SysRng;
+use rand::{Rng, SeedableRng, TryRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Signal, assert_unlocked};
+use stepped::Stepper;
+
+/// Where a driven clock starts, in microseconds.
+const DRIVEN_START_US: u64 = 1_000_000;
+
+/// Who does flushes and compactions, and under whose clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Background {
+    /// Threads of the engine do, on the system's clock.
+    Threads {
+        /// How many.
+        workers: usize,
+    },
+    /// The caller's thread does, before the call that made the work necessary returns.
+    Inline,
+    /// Threads of the engine do, one at a time: whoever holds the baton runs. The seed decides who
+    /// gets it next, so a schedule can be played again.
+    Stepped {
+        /// Decides the schedule.
+        seed: u64,
+        /// How many threads.
+        workers: usize,
+    },
+}
+
+/// Threads by default.
+pub const WORKERS_DEFAULT: usize = 2;
+
+impl Default for Background {
+    fn default() -> Background {
+        Background::Threads { workers: WORKERS_DEFAULT }
+    }
+}
+
+macro_rules! wait_causes {
+    ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
+        /// What a thread waits for; prints as it stands in errors, metrics and events.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[non_exhaustive]
+        pub enum WaitCause {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl WaitCause {
+            /// All of them.
+            pub const ALL: &'static [WaitCause] = &[$(WaitCause::$name,)*];
+
+            /// Its text, such as `a flush`.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self { $(WaitCause::$name => $text,)* }
+            }
+        }
+    };
+}
+
+wait_causes! {
+    /// Writes: all memtables are full and none has been flushed yet.
+    MemtablesFull = "a free memtable",
+    /// Writes: the policy's hard stop, until a compaction has released runs.
+    TooManyRuns = "a compaction to release runs",
+    /// Writes: the admitted rate.
+    Throttle = "the write throttle",
+    /// A commit: those ahead of it in the order.
+    CommitAhead = "the commits ahead",
+    /// A commit: the sync of its group.
+    Sync = "a sync",
+    /// A flush that was asked for, or of a memtable with inserts under way.
+    Flush = "a flush",
+    /// A compaction that was asked for.
+    Compaction = "a compaction",
+    /// The tree to settle.
+    BackgroundWork = "background work",
+    /// A background thread: something to do.
+    Work = "work",
+    /// Work that must end before the database is closed.
+    Close = "close",
+    /// Another holder of a striped key lock.
+    KeyLock = "the lock on a key",
+    /// Another change of the manifest.
+    Manifest = "the manifest",
+    /// Another preparation of the operand store.
+    OperandStore = "the operand store",
+    /// Readers that pin something.
+    Readers = "readers",
+    /// Room in the rate limit of background I/O.
+    RateLimit = "the I/O rate limit",
+    /// Space on the disk.
+    DiskSpace = "disk space",
+}
+
+impl std::fmt::Display for WaitCause {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Where a thread may give way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum YieldKind {
+    /// Between operations of a user.
+    UserOperation,
+    /// Between blocks of a flush.
+    FlushBlock,
+    /// Between blocks of a compaction.
+    CompactionBlock,
+    /// Between the steps of a job: written, synced, installed, inputs deleted.
+    JobStep,
+    /// Between the stations of a commit.
+    Commit,
+}
+
+/// Time, waiting, randomness and threads. Clones are the same environment.
+#[derive(Clone, Debug)]
+pub struct Env(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    background: Background,
+    clock: Clock,
+    random: Mutex<ChaCha8Rng>,
+    stepper: Option<Arc<Stepper>>,
+}
+
+impl Env {
+    /// An environment. With a seed, every random number follows from it; without one they come from
+    /// the operating system, or under [`Background::Stepped`] from the seed there.
+    ///
+    /// Under `Stepped` the calling thread holds the baton from here on.
+    #[must_use]
+    pub fn new(background: Background, seed: Option<u64>) -> Env {
+        let (clock, stepper) = match background {
+            Background::Threads { .. } => (Clock::system(), None),
+            Background::Inline => (Clock::driven(), None),
+            Background::Stepped { seed, .. } => {
+                let now_us = Arc::new(AtomicU64::new(DRIVEN_START_US));
+                (Clock::Driven(now_us.clone()), Some(Stepper::new(seed, now_us)))
+            }
+        };
+        let seed = seed.or(match background {
+            Background::Stepped { seed, .. } => Some(seed),
+            _ => None,
+        });
+        let random = seed.map_or_else(from_entropy, ChaCha8Rng::seed_from_u64);
+        Env(Arc::new(Inner { background, clock, random: Mutex::new(random), stepper }))
+    }
+
+    /// Who does background work.
+    #[must_use]
+    pub fn background(&self) -> Background {
+        self.0.background
+    }
+
+    /// Microseconds since the Unix epoch, or since a driven clock's. Never goes back: where the
+    /// system's clock does, this one goes on from the largest time seen at its own pace.
+    #[must_use]
+    pub fn now_us(&self) -> u64 {
+        self.0.clock.now_us()
+    }
+
+    /// Nanoseconds since some fixed moment, for latencies; 1,000 × [`Env::now_us`] of a driven
+    /// clock.
+    #[must_use]
+    pub fn monotonic_ns(&self) -> u64 {
+        match &self.0.clock {
+            Clock::System { start, .. } => saturating_u64(start.elapsed().as_nanos()),
+            Clock::Driven(now_us) => now_us.load(Ordering::Acquire).saturating_mul(1_000),
+        }
+    }
+
+    /// Moves a driven clock; the system's moves by itself.
+    pub fn advance_us(&self, us: u64) {
+        if let Clock::Driven(now_us) = &self.0.clock {
+            now_us.fetch_add(us, Ordering::AcqRel);
+        }
+    }
+
+    /// A random number.
+    #[must_use]
+    pub fn random_u64(&self) -> u64 {
+        self.0.random.lock().next_u64()
+    }
+
+    /// Waits until `condition` holds, and returns true; or until `deadline_us` (as
+    /// [`Env::now_us`] counts) has passed, and returns false. The condition is asked at least once,
+    /// a deadline that has passed or not, and again whenever `signal` was given.
+    ///
+    /// Real waiting measures what is left of the deadline by a clock that nobody can set. Under
+    /// [`Background::Inline`] a wait that meets its deadline moves the driven clock there.
+    ///
+    /// # Panics
+    /// In debug builds, if a lock is held. Under `Stepped`, if no thread can ever go on.
+    pub fn wait(
+        &self,
+        cause: WaitCause,
+        signal: &Signal,
+        deadline_us: Option<u64>,
+        condition: &mut dyn FnMut() -> bool,
+    ) -> bool {
+        assert_unlocked();
+        if let Some(stepper) = &self.0.stepper {
+            return stepper.wait(cause, signal, deadline_us, condition);
+        }
+        let mut started = None;
+        loop {
+            let seen = signal.generation();
+            if condition() {
+                return true;
+            }
+            let Some(deadline_us) = deadline_us else {
+                signal.sleep_while(seen, None);
+                continue;
+            };
+            let (since, patience) = started.get_or_insert_with(|| {
+                (monotonic(), Duration::from_micros(deadline_us.saturating_sub(self.now_us())))
+            });
+            let left = patience.saturating_sub(since.elapsed());
+            if left.is_zero() {
+                if let Clock::Driven(now_us) = &self.0.clock {
+                    now_us.fetch_max(deadline_us, Ordering::AcqRel);
+                }
+                return false;
+            }
+            signal.sleep_while(seen, Some(left));
+        }
+    }
+
+    /// Gives way: cancellation, preemption and replayed schedules meet here. One branch, except
+    /// under [`Background::Stepped`].
+    ///
+    /// # Panics
+    /// In debug builds, if a lock is held.
+    #[inline]
+    pub fn yield_point(&self, kind: YieldKind) {
+        assert_unlocked();
+        if let Some(stepper) = &self.0.stepper {
+            stepper.yield_point(kind);
+        }
+    }
+
+    /// Starts a thread. Under `Stepped` it first runs when the baton comes to it.
+    ///
+    /// # Errors
+    /// If the system gives no thread.
+    pub fn spawn(
+        &self,
+        name: &str,
+        body: impl FnOnce() + Send + 'static,
+    ) -> io::Result<JoinHandle> {
+        let builder = std::thread::Builder::new().name(name.to_owned());
+        match &self.0.stepper {
+            None => Ok(JoinHandle { thread: builder.spawn(body)?, place: None }),
+            Some(stepper) => {
+                let place = stepper.announce(name);
+                let own = stepper.clone();
+                match builder.spawn(move || own.run(place, body)) {
+                    Ok(thread) => Ok(JoinHandle { thread, place: Some(place) }),
+                    Err(error) => {
+                        stepper.leave(place);
+                        Err(error)
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits until a thread has ended; under `Stepped` the baton goes on meanwhile.
+    ///
+    /// # Errors
+    /// What the thread panicked with.
+    ///
+    /// # Panics
+    /// As [`Env::wait`].
+    pub fn join(&self, handle: JoinHandle) -> std::thread::Result<()> {
+        assert_unlocked();
+        if let (Some(stepper), Some(place)) = (&self.0.stepper, handle.place) {
+            stepper.join(place);
+        }
+        handle.thread.join()
+    }
+
+    /// Pauses for a short time: asleep on the system's clock; on a driven one by moving it, under
+    /// `Stepped` once nobody else can go on before.
+    ///
+    /// # Panics
+    /// As [`Env::wait`].
+    pub fn pause_us(&self, us: u64) {
+        assert_unlocked();
+        match (&self.0.stepper, &self.0.clock) {
+            (Some(stepper), _) => {
+                let deadline = self.now_us().saturating_add(us);
+                stepper.wait(WaitCause::Throttle, &Signal::new(), Some(deadline), &mut || false);
+            }
+            (None, Clock::Driven(_)) => self.advance_us(us),
+            (None, Clock::System { .. }) => {
+                #[expect(clippy::disallowed_methods, reason = "this is what the others call")]
+                std::thread::sleep(Duration::from_micros(us));
+            }
+        }
+    }
+
+    /// Hash over who went on at which point, in order; equal for equal schedules. 0 unless
+    /// `Stepped`.
+    #[must_use]
+    pub fn trace_hash(&self) -> u64 {
+        self.0.stepper.as_ref().map_or(0, |stepper| stepper.trace_hash())
+    }
+}
+
+impl Default for Env {
+    /// Real threads, the system's clock and randomness.
+    fn default() -> Env {
+        Env::new(Background::default(), None)
+    }
+}
+
+/// A thread that was started by [`Env::spawn`]. Dropping it lets the thread run on.
+#[derive(Debug)]
+pub struct JoinHandle {
+    thread: std::thread::JoinHandle<()>,
+    /// Its place in the schedule, under `Stepped`.
+    place: Option<usize>,
+}
+
+#[derive(Debug)]
+enum Clock {
+    System {
+        start: std::time::Instant,
+        /// Largest difference seen between the system's time and the time since `start`.
+        offset_us: AtomicU64,
+    },
+    Driven(Arc<AtomicU64>),
+}
+
+impl Clock {
+    fn system() -> Clock {
+        Clock::System { start: monotonic(), offset_us: AtomicU64::new(0) }
+    }
+
+    fn driven() -> Clock {
+        Clock::Driven(Arc::new(AtomicU64::new(DRIVEN_START_US)))
+    }
+
+    fn now_us(&self) -> u64 {
+        match self {
+            Clock::System { start, offset_us } => {
+                // The order matters: with the time since the start read first, a thread that is
+                // stopped between the two reads moves the offset ahead by its stop. Read second,
+                // the offset comes out too small, and the maximum forgets it.
+                let wall_us = system_us();
+                let since_us = saturating_u64(start.elapsed().as_micros());
+                largest_seen(offset_us, wall_us, since_us)
+            }
+            Clock::Driven(now_us) => now_us.load(Ordering::Acquire),
+        }
+    }
+}
+
+/// The time by the largest offset seen: follows the system's clock forward, never back.
+fn largest_seen(offset_us: &AtomicU64, wall_us: u64, since_us: u64) -> u64 {
+    let offset = wall_us.saturating_sub(since_us);
+    let largest = offset_us.fetch_max(offset, Ordering::AcqRel).max(offset);
+    largest.saturating_add(since_us)
+}
+
+fn monotonic() -> std::time::Instant {
+    #[expect(clippy::disallowed_methods, reason = "this is what `env` is made from")]
+    std::time::Instant::now()
+}
+
+fn system_us() -> u64 {
+    #[expect(clippy::disallowed_methods, reason = "this is what `env` is made from")]
+    let now = std::time::SystemTime::now();
+    // A clock set before 1970 counts as 1970.
+    now.duration_since(std::time::UNIX_EPOCH).map_or(0, |since| saturating_u64(since.as_micros()))
+}
+
+fn saturating_u64(count: u128) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}
+
+fn from_entropy() -> ChaCha8Rng {
+    let mut seed = <ChaCha8Rng as SeedableRng>::Seed::default();
+    if SysRng.try_fill_bytes(&mut seed).is_err() {
+        // No source of entropy (a sandbox): time and process differ from every other database's.
+        let mix = system_us() ^ u64::from(std::process::id()).rotate_left(32);
+        return ChaCha8Rng::seed_from_u64(mix);
+    }
+    ChaCha8Rng::from_seed(seed)
+}

@@ -1,0 +1,425 @@
+//! Files in memory with the strictest reading of what POSIX promises about a power loss.
+//!
+//! 1. A file has the bytes that processes see, a length up to which the disk has them, and the
+//!    appends since, in order. A directory has the names that processes see, the names the disk
+//!    has, and the changes between them.
+//! 2. [`File::sync`] brings a file's bytes to the disk, not its name. Creating, renaming and
+//!    removing last only after [`Vfs::sync_dir`] of the directory; a rename across directories
+//!    needs both.
+//! 3. [`MemVfs::crash`] builds what a machine could find after a power loss at this moment, as an
+//!    independent file system. The old one lives on: late threads of the "dead" process go on
+//!    writing there and nowhere else.
+//!
+//! Copies share bytes in chunks, so an image costs the number of names and of unsynced bytes, not
+//! the size of the files.
+
+mod content;
+mod crash;
+mod damage;
+mod node;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+pub use crash::Image;
+use node::{Dir, DirId, Entry, FileNode, NameChange};
+
+use super::{File, LockGuard, Vfs};
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering, RwLock};
+
+/// Kind of an operation that changes something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum OperationKind {
+    /// A file gets made, by [`Vfs::create`] or as a lock file.
+    Create,
+    /// Bytes are appended.
+    Append,
+    /// A file is synced.
+    Sync,
+    /// A name changes.
+    Rename,
+    /// A name goes away.
+    Remove,
+    /// A directory gets made.
+    CreateDir,
+    /// The names of a directory are synced.
+    SyncDir,
+}
+
+/// An operation that is about to change something.
+#[derive(Clone, Copy, Debug)]
+pub struct Operation<'a> {
+    /// What is about to be done.
+    pub kind: OperationKind,
+    /// The file or directory; the old name of a rename. A file that was renamed while open goes by
+    /// the name under which it was opened.
+    pub path: &'a Path,
+    /// How many operations there were before.
+    pub index: u64,
+}
+
+/// Called before every operation that changes something; see [`MemVfs::set_observer`].
+pub type Observer = Arc<dyn Fn(&MemVfs, Operation<'_>) + Send + Sync>;
+
+/// A file system in memory that can crash. Clones are the same file system.
+///
+/// There is one root; absolute and relative paths both start there.
+#[derive(Clone)]
+pub struct MemVfs(Arc<Shared>);
+
+struct Shared {
+    /// Held shared by whatever changes something, alone by `crash`, which therefore sees one moment
+    /// of all files. Taken before `names`, that before any file's data.
+    moment: RwLock<()>,
+    names: Mutex<Names>,
+    operations: AtomicU64,
+    observer: RwLock<Option<Observer>>,
+}
+
+impl fmt::Debug for MemVfs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemVfs").field("operations", &self.operations()).finish_non_exhaustive()
+    }
+}
+
+impl Default for MemVfs {
+    fn default() -> MemVfs {
+        MemVfs::new()
+    }
+}
+
+impl MemVfs {
+    /// A file system with an empty root directory.
+    #[must_use]
+    pub fn new() -> MemVfs {
+        MemVfs::from_names(Names::new(BTreeMap::from([(ROOT, Dir::default())])))
+    }
+
+    fn from_names(names: Names) -> MemVfs {
+        MemVfs(Arc::new(Shared {
+            moment: RwLock::new(()),
+            names: Mutex::new(names),
+            operations: AtomicU64::new(0),
+            observer: RwLock::new(None),
+        }))
+    }
+
+    /// How many operations that change something were begun: see [`OperationKind`].
+    #[must_use]
+    pub fn operations(&self) -> u64 {
+        self.0.operations.load(Ordering::Relaxed)
+    }
+
+    /// Has `observer` called before every operation that changes something, on the thread that is
+    /// about to do it and with no lock of the file system held, so that it may call
+    /// [`MemVfs::crash`]. Images have no observer. An observer that keeps a clone of the file
+    /// system keeps it alive until it is replaced.
+    pub fn set_observer(&self, observer: Option<Observer>) {
+        *self.0.observer.write() = observer;
+    }
+
+    fn begin(&self, kind: OperationKind, path: &Path) {
+        let index = self.0.operations.fetch_add(1, Ordering::Relaxed);
+        let observer = self.0.observer.read().clone();
+        if let Some(observer) = observer {
+            observer(self, Operation { kind, path, index });
+        }
+    }
+
+    fn file(&self, node: Arc<FileNode>, path: &Path, writable: bool) -> Arc<dyn File> {
+        Arc::new(MemFile { fs: self.clone(), node, path: path.to_owned(), writable })
+    }
+}
+
+const ROOT: DirId = 0;
+
+/// All directories.
+#[derive(Debug)]
+struct Names {
+    dirs: BTreeMap<DirId, Dir>,
+    next: DirId,
+}
+
+impl Names {
+    fn new(dirs: BTreeMap<DirId, Dir>) -> Names {
+        let next = dirs.keys().next_back().map_or(ROOT, |last| last + 1);
+        Names { dirs, next }
+    }
+
+    fn dir(&self, id: DirId) -> &Dir {
+        // Entries name only directories of the map, and none is ever taken out of it.
+        &self.dirs[&id]
+    }
+
+    fn dir_mut(&mut self, id: DirId) -> io::Result<&mut Dir> {
+        self.dirs.get_mut(&id).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// What the path stands for.
+    fn find(&self, path: &Path) -> io::Result<Entry> {
+        self.walk(&components(path)?)
+    }
+
+    fn find_dir(&self, path: &Path) -> io::Result<DirId> {
+        match self.find(path)? {
+            Entry::Dir(id) => Ok(id),
+            Entry::File(_) => Err(io::ErrorKind::NotADirectory.into()),
+        }
+    }
+
+    fn walk(&self, components: &[&str]) -> io::Result<Entry> {
+        let mut at = Entry::Dir(ROOT);
+        for name in components {
+            let Entry::Dir(id) = at else { return Err(io::ErrorKind::NotADirectory.into()) };
+            at = self.dir(id).current.get(*name).cloned().ok_or(io::ErrorKind::NotFound)?;
+        }
+        Ok(at)
+    }
+
+    /// The directory in which the path's last component is, or would be, a name.
+    fn parent<'a>(&self, path: &'a Path) -> io::Result<(DirId, &'a str)> {
+        let components = components(path)?;
+        let Some((name, parent)) = components.split_last() else {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the root has no name"));
+        };
+        match self.walk(parent)? {
+            Entry::Dir(id) => Ok((id, name)),
+            Entry::File(_) => Err(io::ErrorKind::NotADirectory.into()),
+        }
+    }
+
+    /// Whether `inner` is `outer` or below it.
+    fn contains(&self, outer: DirId, inner: DirId) -> bool {
+        outer == inner
+            || self.dir(outer).current.values().any(|entry| match entry {
+                Entry::Dir(id) => self.contains(*id, inner),
+                Entry::File(_) => false,
+            })
+    }
+}
+
+/// The names on the way from the root. There are no symbolic links, so `..` takes one back.
+fn components(path: &Path) -> io::Result<Vec<&str>> {
+    let mut names = Vec::new();
+    for component in path.components() {
+        match component {
+            Component::Prefix(_) | Component::RootDir | Component::CurDir => {}
+            Component::ParentDir => {
+                names.pop();
+            }
+            Component::Normal(name) => names.push(name.to_str().ok_or_else(|| {
+                io::Error::new(io::ErrorKind::InvalidInput, "the path is not Unicode")
+            })?),
+        }
+    }
+    Ok(names)
+}
+
+impl Vfs for MemVfs {
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        self.begin(OperationKind::Create, path);
+        let _moment = self.0.moment.read();
+        let mut names = self.0.names.lock();
+        let (parent, name) = names.parent(path)?;
+        let parent = names.dir_mut(parent)?;
+        if parent.current.contains_key(name) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        let node = Arc::new(FileNode::default());
+        parent.change(NameChange::Link(name.into(), Entry::File(node.clone())));
+        Ok(self.file(node, path, true))
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        match self.0.names.lock().find(path)? {
+            Entry::File(node) => Ok(self.file(node, path, false)),
+            Entry::Dir(_) => Err(io::ErrorKind::IsADirectory.into()),
+        }
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.begin(OperationKind::Rename, from);
+        let _moment = self.0.moment.read();
+        let mut names = self.0.names.lock();
+        let (from_parent, from_name) = names.parent(from)?;
+        let (to_parent, to_name) = names.parent(to)?;
+        let entry = names.dir(from_parent).current.get(from_name).cloned();
+        let entry = entry.ok_or(io::ErrorKind::NotFound)?;
+        if let Entry::Dir(id) = entry
+            && names.contains(id, to_parent)
+            && !(from_parent == to_parent && from_name == to_name)
+        {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        if let Some(replaced) = names.dir(to_parent).current.get(to_name) {
+            // Two names of one file: POSIX says nothing is done.
+            if replaced.is_same(&entry) {
+                return Ok(());
+            }
+            match (&entry, replaced) {
+                (Entry::File(_), Entry::File(_)) => {}
+                (Entry::File(_), Entry::Dir(_)) => {
+                    return Err(io::ErrorKind::IsADirectory.into());
+                }
+                (Entry::Dir(_), Entry::File(_)) => {
+                    return Err(io::ErrorKind::NotADirectory.into());
+                }
+                (Entry::Dir(_), Entry::Dir(id)) if names.dir(*id).current.is_empty() => {}
+                (Entry::Dir(_), Entry::Dir(_)) => {
+                    return Err(io::ErrorKind::DirectoryNotEmpty.into());
+                }
+            }
+        }
+        if from_parent == to_parent {
+            let change = NameChange::Rename(from_name.into(), to_name.into(), entry);
+            names.dir_mut(from_parent)?.change(change);
+        } else {
+            names.dir_mut(from_parent)?.change(NameChange::Unlink(from_name.into()));
+            names.dir_mut(to_parent)?.change(NameChange::Link(to_name.into(), entry));
+        }
+        Ok(())
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.begin(OperationKind::Remove, path);
+        let _moment = self.0.moment.read();
+        let mut names = self.0.names.lock();
+        let (parent, name) = names.parent(path)?;
+        let parent = names.dir_mut(parent)?;
+        match parent.current.get(name) {
+            None => Err(io::ErrorKind::NotFound.into()),
+            Some(Entry::Dir(_)) => Err(io::ErrorKind::IsADirectory.into()),
+            Some(Entry::File(_)) => {
+                parent.change(NameChange::Unlink(name.into()));
+                Ok(())
+            }
+        }
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        self.begin(OperationKind::CreateDir, path);
+        let _moment = self.0.moment.read();
+        let mut names = self.0.names.lock();
+        let (parent, name) = names.parent(path)?;
+        if names.dir(parent).current.contains_key(name) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        let id = names.next;
+        names.next += 1;
+        names.dirs.insert(id, Dir::default());
+        names.dir_mut(parent)?.change(NameChange::Link(name.into(), Entry::Dir(id)));
+        Ok(())
+    }
+
+    fn list(&self, path: &Path) -> io::Result<Vec<String>> {
+        let names = self.0.names.lock();
+        let dir = names.find_dir(path)?;
+        Ok(names.dir(dir).current.keys().map(|name| name.to_string()).collect())
+    }
+
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        match self.0.names.lock().find(path) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        self.begin(OperationKind::SyncDir, path);
+        let _moment = self.0.moment.read();
+        let mut names = self.0.names.lock();
+        let dir = names.find_dir(path)?;
+        names.dir_mut(dir)?.sync();
+        Ok(())
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
+        let found = self.0.names.lock().find(path);
+        let node = match found {
+            Ok(Entry::File(node)) => node,
+            Ok(Entry::Dir(_)) => return Err(io::ErrorKind::IsADirectory.into()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.begin(OperationKind::Create, path);
+                let _moment = self.0.moment.read();
+                let mut names = self.0.names.lock();
+                let (parent, name) = names.parent(path)?;
+                let parent = names.dir_mut(parent)?;
+                // Somebody may have been quicker.
+                match parent.current.get(name) {
+                    Some(Entry::File(node)) => node.clone(),
+                    Some(Entry::Dir(_)) => return Err(io::ErrorKind::IsADirectory.into()),
+                    None => {
+                        let node = Arc::new(FileNode::default());
+                        parent.change(NameChange::Link(name.into(), Entry::File(node.clone())));
+                        node
+                    }
+                }
+            }
+            Err(error) => return Err(error),
+        };
+        // Acquire pairs with the release in the guard's drop: the next owner sees what the last did.
+        if node.locked.swap(true, Ordering::Acquire) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        Ok(Box::new(MemLock(node)))
+    }
+}
+
+/// Holds a file's lock.
+#[derive(Debug)]
+struct MemLock(Arc<FileNode>);
+
+impl LockGuard for MemLock {}
+
+impl Drop for MemLock {
+    fn drop(&mut self) {
+        self.0.locked.store(false, Ordering::Release);
+    }
+}
+
+/// A handle; belongs to the file system in which it was opened, whatever crashes.
+#[derive(Debug)]
+struct MemFile {
+    fs: MemVfs,
+    node: Arc<FileNode>,
+    path: PathBuf,
+    writable: bool,
+}
+
+impl File for MemFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        // Past what memory can hold no file has bytes.
+        let Ok(offset) = usize::try_from(offset) else { return Ok(0) };
+        Ok(self.node.data.read().content.read(buffer, offset))
+    }
+
+    fn append(&self, bytes: &[u8]) -> io::Result<()> {
+        if !self.writable {
+            return Err(super::opened_for_reading());
+        }
+        self.fs.begin(OperationKind::Append, &self.path);
+        let _moment = self.fs.0.moment.read();
+        self.node.data.write().append(bytes);
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.fs.begin(OperationKind::Sync, &self.path);
+        let _moment = self.fs.0.moment.read();
+        self.node.data.write().sync();
+        Ok(())
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.node.data.read().content.len() as u64)
+    }
+
+    fn drop_unsynced(&self, cached: bool) -> bool {
+        let _moment = self.fs.0.moment.read();
+        self.node.data.write().drop_unsynced(cached);
+        true
+    }
+}

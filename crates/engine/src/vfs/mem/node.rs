@@ -1,0 +1,148 @@
+//! What a file and a directory of the in-memory file system are: what a process sees, and what of
+//! it the disk holds.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use super::content::Content;
+use crate::sync::{Arc, AtomicBool, RwLock};
+
+/// A file, whatever its names are.
+#[derive(Debug, Default)]
+pub(super) struct FileNode {
+    pub(super) data: RwLock<FileData>,
+    /// Whether somebody holds its lock.
+    pub(super) locked: AtomicBool,
+}
+
+/// Bytes as a process sees them, and how far the disk has them.
+///
+/// Files only grow, so an unsynced operation is a range of the bytes. Bytes from `synced` on that
+/// are in no operation were lost in a failed sync.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FileData {
+    /// What reads see.
+    pub(super) content: Content,
+    /// Length as of the last good sync.
+    pub(super) synced: usize,
+    /// The appends since, in order; each a range of the content.
+    pub(super) unsynced: Vec<Range<usize>>,
+    /// Ranges that reads still see but the disk never got, and never will: it holds zeros there.
+    pub(super) lost: Vec<Range<usize>>,
+}
+
+impl FileNode {
+    /// A file whose bytes are all on the disk.
+    pub(super) fn on_disk(content: Content) -> FileNode {
+        FileNode { data: RwLock::new(FileData::on_disk(content)), locked: AtomicBool::new(false) }
+    }
+}
+
+impl FileData {
+    pub(super) fn on_disk(content: Content) -> FileData {
+        FileData { synced: content.len(), content, unsynced: Vec::new(), lost: Vec::new() }
+    }
+
+    pub(super) fn append(&mut self, bytes: &[u8]) {
+        let start = self.content.len();
+        self.content.append(bytes);
+        if !bytes.is_empty() {
+            self.unsynced.push(start..self.content.len());
+        }
+    }
+
+    pub(super) fn sync(&mut self) {
+        self.synced = self.content.len();
+        self.unsynced.clear();
+    }
+
+    /// What a failed sync does: the disk will never get the unsynced bytes. Either the page cache
+    /// keeps them until the crash, or they are gone for readers as well, who see zeros.
+    pub(super) fn drop_unsynced(&mut self, cached: bool) {
+        for range in self.unsynced.drain(..) {
+            if cached {
+                self.lost.push(range);
+            } else {
+                self.content.zero(range);
+            }
+        }
+    }
+}
+
+/// Identity of a directory.
+pub(super) type DirId = u64;
+
+/// What a name stands for.
+#[derive(Clone, Debug)]
+pub(super) enum Entry {
+    File(Arc<FileNode>),
+    Dir(DirId),
+}
+
+impl Entry {
+    pub(super) fn is_same(&self, other: &Entry) -> bool {
+        match (self, other) {
+            (Entry::File(a), Entry::File(b)) => Arc::ptr_eq(a, b),
+            (Entry::Dir(a), Entry::Dir(b)) => a == b,
+            _ => false,
+        }
+    }
+}
+
+/// The names of a directory.
+pub(super) type Entries = BTreeMap<Arc<str>, Entry>;
+
+/// A change of a directory that the disk does not have yet.
+#[derive(Clone, Debug)]
+pub(super) enum NameChange {
+    Link(Arc<str>, Entry),
+    Unlink(Arc<str>),
+    /// Within the directory; file systems keep such a rename whole.
+    Rename(Arc<str>, Arc<str>, Entry),
+}
+
+impl NameChange {
+    pub(super) fn apply(&self, entries: &mut Entries) {
+        match self {
+            NameChange::Link(name, entry) => {
+                entries.insert(name.clone(), entry.clone());
+            }
+            NameChange::Unlink(name) => {
+                entries.remove(name);
+            }
+            NameChange::Rename(from, to, entry) => {
+                // Where only some changes last, the old name may stand for something else.
+                if entries.get(from).is_some_and(|found| found.is_same(entry)) {
+                    entries.remove(from);
+                }
+                entries.insert(to.clone(), entry.clone());
+            }
+        }
+    }
+}
+
+/// Names as a process sees them, and as the disk has them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Dir {
+    pub(super) current: Arc<Entries>,
+    pub(super) synced: Arc<Entries>,
+    /// What leads from `synced` to `current`, in order.
+    pub(super) unsynced: Vec<NameChange>,
+}
+
+impl Dir {
+    pub(super) fn on_disk(entries: Entries) -> Dir {
+        let entries = Arc::new(entries);
+        Dir { current: entries.clone(), synced: entries, unsynced: Vec::new() }
+    }
+
+    pub(super) fn change(&mut self, change: NameChange) {
+        change.apply(Arc::make_mut(&mut self.current));
+        self.unsynced.push(change);
+    }
+
+    pub(super) fn sync(&mut self) {
+        self.synced = self.current.clone();
+        self.unsynced.clear();
+    }
+}

@@ -1,0 +1,247 @@
+//! Real files by plain system calls, so that outside tools can watch and disturb them.
+//!
+//! Short reads, short writes and interrupted calls are handled here and nowhere else.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use super::{File, LockGuard, Vfs};
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
+
+/// The file system of the machine.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OsVfs;
+
+impl Vfs for OsVfs {
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        let file = fs::OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
+        Ok(Arc::new(NewFile { file, end: AtomicU64::new(0), appending: Mutex::new(()) }))
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        #[expect(clippy::disallowed_methods, reason = "this is where the engine opens files")]
+        let file = fs::File::open(path)?;
+        if file.metadata()?.is_dir() {
+            return Err(io::ErrorKind::IsADirectory.into());
+        }
+        Ok(Arc::new(OldFile {
+            file,
+            #[cfg(windows)]
+            path: path.to_owned(),
+        }))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        #[expect(clippy::disallowed_methods, reason = "this is where the engine renames files")]
+        fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        #[expect(clippy::disallowed_methods, reason = "this is where the engine removes files")]
+        fs::remove_file(path)
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        fs::create_dir(path)
+    }
+
+    fn list(&self, path: &Path) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(path)? {
+            // The engine writes plain ASCII names. A foreign one that is no Unicode is shown as
+            // well as it can be: it must look like something that is there and is not ours.
+            names.push(entry?.file_name().to_string_lossy().into_owned());
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        match fs::symlink_metadata(path) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        // Windows has no call that syncs a directory: NTFS logs names in order by itself, and
+        // flushing a directory handle is refused. The name is still looked for.
+        if cfg!(windows) {
+            return if fs::metadata(path)?.is_dir() {
+                Ok(())
+            } else {
+                Err(io::ErrorKind::NotADirectory.into())
+            };
+        }
+        #[expect(clippy::disallowed_methods, reason = "this is where the engine opens files")]
+        let directory = fs::File::open(path)?;
+        if !directory.metadata()?.is_dir() {
+            return Err(io::ErrorKind::NotADirectory.into());
+        }
+        directory.sync_all()
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
+        let file = fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)?;
+        // The lock belongs to this opening of the file, not to the process: a second opening is
+        // refused in this process too, and a killed owner leaves none.
+        match file.try_lock() {
+            Ok(()) => Ok(Box::new(OsLock(file))),
+            Err(fs::TryLockError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
+            Err(fs::TryLockError::Error(error)) => Err(error),
+        }
+    }
+}
+
+/// A locked file.
+#[derive(Debug)]
+struct OsLock(fs::File);
+
+impl LockGuard for OsLock {}
+
+impl Drop for OsLock {
+    fn drop(&mut self) {
+        // Closing would free the lock too, but not while a child process that was forked and has
+        // not yet replaced its image shares the descriptor. If unlocking fails, closing is left.
+        let _ = self.0.unlock();
+    }
+}
+
+/// A file that this handle created: grows at its end, which only this handle moves.
+#[derive(Debug)]
+struct NewFile {
+    file: fs::File,
+    /// Bytes in the file; stored after they are written, so a reader of `len` finds them.
+    end: AtomicU64,
+    /// Held from reading `end` to storing it.
+    appending: Mutex<()>,
+}
+
+impl File for NewFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        read_full(&self.file, buffer, offset)
+    }
+
+    fn append(&self, mut bytes: &[u8]) -> io::Result<()> {
+        let _guard = self.appending.lock();
+        let mut end = self.end.load(Ordering::Relaxed);
+        while !bytes.is_empty() {
+            match positioned::write_at(&self.file, bytes, end) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => {
+                    bytes = &bytes[written..];
+                    end += written as u64;
+                    self.end.store(end, Ordering::Release);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        sync_file(&self.file)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.end.load(Ordering::Acquire))
+    }
+}
+
+/// A file that was there before: for reading.
+#[derive(Debug)]
+struct OldFile {
+    file: fs::File,
+    /// Windows syncs only what is open for writing, so it is opened once more for that.
+    #[cfg(windows)]
+    path: std::path::PathBuf,
+}
+
+impl File for OldFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        read_full(&self.file, buffer, offset)
+    }
+
+    fn append(&self, _: &[u8]) -> io::Result<()> {
+        Err(super::opened_for_reading())
+    }
+
+    #[cfg(not(windows))]
+    fn sync(&self) -> io::Result<()> {
+        sync_file(&self.file)
+    }
+
+    #[cfg(windows)]
+    fn sync(&self) -> io::Result<()> {
+        sync_file(&fs::OpenOptions::new().write(true).open(&self.path)?)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+}
+
+fn read_full(file: &fs::File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    // Past what the system can count no file has bytes; it would call the offset invalid, which
+    // sounds like a fault of the caller's and not of the file that named the offset.
+    if i64::try_from(offset).is_err() {
+        return Ok(0);
+    }
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match positioned::read_at(file, &mut buffer[filled..], offset + filled as u64) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+fn sync_file(file: &fs::File) -> io::Result<()> {
+    // Apple's `fdatasync` leaves the bytes in the drive's cache; `sync_all` empties that too.
+    if cfg!(target_vendor = "apple") { file.sync_all() } else { file.sync_data() }
+}
+
+/// Reading and writing at an offset, once for each family of systems.
+#[cfg(unix)]
+mod positioned {
+    use std::os::unix::fs::FileExt;
+    use std::{fs, io};
+
+    pub(super) fn read_at(file: &fs::File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        file.read_at(buffer, offset)
+    }
+
+    pub(super) fn write_at(file: &fs::File, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        file.write_at(bytes, offset)
+    }
+}
+
+/// Reading and writing at an offset, once for each family of systems. These calls move the file's
+/// cursor, which nothing else here looks at.
+#[cfg(windows)]
+mod positioned {
+    use std::os::windows::fs::FileExt;
+    use std::{fs, io};
+
+    pub(super) fn read_at(file: &fs::File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        file.seek_read(buffer, offset)
+    }
+
+    pub(super) fn write_at(file: &fs::File, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        file.seek_write(bytes, offset)
+    }
+}
+
+#[cfg(not(any(unix, windows)))]
+compile_error!("vfs/os.rs needs positioned reads and writes of this system");
