@@ -7,10 +7,12 @@ pub mod env;
 pub mod error;
 pub mod format;
 pub mod key;
+mod log;
 pub mod sabotage;
 pub mod slice;
 pub mod sync;
 pub mod vfs;
+pub mod wal;
 
 pub use error::{Error, Malformed, Result};
 pub use key::{Kind, SeqNo};

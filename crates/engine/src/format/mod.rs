@@ -1,5 +1,10 @@
 //! What bytes on disk mean. No I/O here; `docs/format.md` tells how the pieces form a file.
 
+pub mod edit;
+pub mod filename;
+pub mod frame;
+pub mod wal_header;
+
 /// Newest format version that this build writes and reads.
 pub const FORMAT_VERSION: u32 = 1;
 
