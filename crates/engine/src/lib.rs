@@ -8,6 +8,7 @@ pub mod error;
 pub mod format;
 pub mod key;
 mod log;
+pub mod manifest;
 pub mod sabotage;
 pub mod slice;
 pub mod sync;

@@ -54,11 +54,6 @@ impl<'a> LogReader<'a> {
         LogReader { file, path, seed, end, chunk: Vec::new(), chunk_at: 0 }
     }
 
-    /// Where the log ends.
-    pub(crate) fn end(&self) -> u64 {
-        self.end
-    }
-
     /// The record at `offset`.
     pub(crate) fn record(&mut self, offset: u64) -> Result<Found<'_>> {
         let rest = self.end.saturating_sub(offset);

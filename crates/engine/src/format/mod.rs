@@ -3,6 +3,7 @@
 pub mod edit;
 pub mod filename;
 pub mod frame;
+pub mod manifest_header;
 pub mod wal_header;
 
 /// Newest format version that this build writes and reads.

@@ -18,6 +18,3 @@ pub use reader::{RecoveryMode, RecoveryReport, ReplayFrom, ReplayedRecord, repla
 pub use segment::SegmentInfo;
 pub use writer::{SEGMENT_BYTES_DEFAULT, SYNC_EVERY_BYTES_DEFAULT, SYNC_EVERY_US_DEFAULT};
 pub use writer::{SegmentLedger, Wal, WalOptions, WalRecord};
-
-#[cfg(test)]
-mod tests;
