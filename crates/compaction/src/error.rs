@@ -104,6 +104,12 @@ pub enum Error {
         /// Levels given.
         levels: usize,
     },
+    /// A file that nobody has open.
+    #[error("file {} is not part of the tree", file.0)]
+    UnknownFile {
+        /// The file.
+        file: FileId,
+    },
     /// A job without inputs.
     #[error("the job has no inputs")]
     NoInputs,

@@ -1,13 +1,19 @@
 //! What bytes on disk mean. No I/O here; `docs/format.md` tells how the pieces form a file.
 
+pub(crate) mod batch;
 pub mod block;
 pub(crate) mod data_block;
 pub(crate) mod data_cursor;
+pub mod edit;
+pub mod filename;
 pub mod filter;
 pub mod footer;
+pub mod frame;
 pub mod index;
+pub mod manifest_header;
 pub mod properties;
 pub mod range_tombstones;
+pub mod wal_header;
 
 /// Most bytes of a user key.
 pub const KEY_BYTES_MAX: u64 = 64 << 10;

@@ -1,0 +1,508 @@
+//! Manifest edits: what the payload of one manifest record means.
+//! ```text
+//! edit    one change after the other, to the end of the payload
+//! change  tag     u8
+//!         length  varint, bytes of the body
+//!         body    fields in the order of the variant below: integers as varints, uids and
+//!                 checksums as u64 little-endian, names and keys as varint length and bytes,
+//!                 an optional field as one byte 0 or 1 and, after 1, the field
+//! ```
+//! A tag below 128 must be understood: a build that does not know it refuses the manifest. A tag
+//! from 128 on may be skipped. A tag once on disk is never reused; 32 to 47 are kept for blob
+//! files, 48 to 63 for operand stores.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use lsmx_compaction::{FileId, FileShape, KeyRange, Level, RunId};
+
+use crate::coding::{Decoder, put_bytes, put_u64, put_varint};
+use crate::{Malformed, SeqNo};
+
+/// Most bytes of a keyspace's name.
+pub const KEYSPACE_NAME_BYTES_MAX: usize = 255;
+
+/// Tags from here on may be skipped by a build that does not know them.
+const TAG_OPTIONAL: u8 = 128;
+
+/// What the manifest knows of a table file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileRecord {
+    /// Number in the file's name.
+    pub id: FileId,
+    /// Smallest and largest user key.
+    pub range: KeyRange,
+    /// Size of the file in bytes.
+    pub bytes: u64,
+    /// Entries of all kinds.
+    pub entries: u64,
+    /// Point tombstones among them, and range tombstones.
+    pub tombstones: u64,
+    /// Bytes of the values of all entries.
+    pub value_bytes: u64,
+    /// When the oldest tombstone was written, in microseconds of the tree's clock.
+    pub oldest_tombstone_us: Option<u64>,
+    /// Smallest sequence number of an entry.
+    pub seq_smallest: u64,
+    /// Largest sequence number of an entry.
+    pub seq_largest: u64,
+    /// When the file was written, in microseconds of the tree's clock.
+    pub created_us: u64,
+    /// Order of creation; a move keeps it.
+    pub creation: u64,
+    /// The table's random number, which seeds every checksum in it.
+    pub uid: u64,
+    /// XXH3-64 of the whole file.
+    pub checksum: u64,
+}
+
+impl FileRecord {
+    /// The file as a policy sees it: last read when it was written, no tombstone known to be
+    /// droppable; the caller knows better once it has readers and snapshots.
+    #[must_use]
+    pub fn shape(&self) -> FileShape {
+        FileShape {
+            id: self.id,
+            range: self.range.clone(),
+            bytes: self.bytes,
+            entries: self.entries,
+            tombstones: self.tombstones,
+            tombstones_droppable: 0,
+            value_bytes: self.value_bytes,
+            oldest_tombstone_us: self.oldest_tombstone_us,
+            seq_smallest: self.seq_smallest,
+            seq_largest: self.seq_largest,
+            last_read_us: self.created_us,
+            created_us: self.created_us,
+            creation: self.creation,
+        }
+    }
+
+    /// What the manifest will know of a file with this shape.
+    #[must_use]
+    pub fn from_shape(shape: &FileShape, uid: u64, checksum: u64) -> FileRecord {
+        FileRecord {
+            id: shape.id,
+            range: shape.range.clone(),
+            bytes: shape.bytes,
+            entries: shape.entries,
+            tombstones: shape.tombstones,
+            value_bytes: shape.value_bytes,
+            oldest_tombstone_us: shape.oldest_tombstone_us,
+            seq_smallest: shape.seq_smallest,
+            seq_largest: shape.seq_largest,
+            created_us: shape.created_us,
+            creation: shape.creation,
+            uid,
+            checksum,
+        }
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_varint(out, self.id.0);
+        put_bytes(out, &self.range.smallest);
+        put_bytes(out, &self.range.largest);
+        for field in [self.bytes, self.entries, self.tombstones, self.value_bytes] {
+            put_varint(out, field);
+        }
+        put_option(out, self.oldest_tombstone_us, |out, time| put_varint(out, time));
+        for field in [self.seq_smallest, self.seq_largest, self.created_us, self.creation] {
+            put_varint(out, field);
+        }
+        put_u64(out, self.uid);
+        put_u64(out, self.checksum);
+    }
+
+    fn decode(body: &mut Decoder<'_>) -> Result<FileRecord, Malformed> {
+        Ok(FileRecord {
+            id: FileId(body.varint("file id")?),
+            range: KeyRange {
+                smallest: get_key(body, "smallest key")?,
+                largest: get_key(body, "largest key")?,
+            },
+            bytes: body.varint("file bytes")?,
+            entries: body.varint("entries")?,
+            tombstones: body.varint("tombstones")?,
+            value_bytes: body.varint("value bytes")?,
+            oldest_tombstone_us: get_option(body, |body| body.varint("oldest tombstone"))?,
+            seq_smallest: body.varint("smallest sequence number")?,
+            seq_largest: body.varint("largest sequence number")?,
+            created_us: body.varint("creation time")?,
+            creation: body.varint("order of creation")?,
+            uid: body.u64("table uid")?,
+            checksum: body.u64("file checksum")?,
+        })
+    }
+}
+
+/// One change of an edit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A keyspace comes into being. Its id was never used before.
+    CreateKeyspace {
+        /// Its id in the WAL and in later changes.
+        id: u32,
+        /// Its name, any UTF-8 up to [`KEYSPACE_NAME_BYTES_MAX`] bytes.
+        name: String,
+        /// Its options as the keyspace wrote them; the manifest does not look inside.
+        options: String,
+    },
+    /// A keyspace and all its files leave. Its id stays used.
+    DropKeyspace {
+        /// Its id.
+        id: u32,
+    },
+    /// A keyspace has other options from here on.
+    SetOptions {
+        /// Its id.
+        keyspace: u32,
+        /// Its options as the keyspace wrote them.
+        options: String,
+    },
+    /// A file joins a run. A run that is not in the level yet becomes its newest.
+    AddFile {
+        /// Id of the keyspace.
+        keyspace: u32,
+        /// Level of the run.
+        level: Level,
+        /// The run.
+        run: RunId,
+        /// The file.
+        file: Arc<FileRecord>,
+    },
+    /// A file leaves the tree. A run without files leaves at the end of the edit.
+    RemoveFile {
+        /// Id of the keyspace.
+        keyspace: u32,
+        /// The file.
+        id: FileId,
+    },
+    /// The order of the runs of a level at the end of the edit. Names each of its runs once.
+    RunOrder {
+        /// Id of the keyspace.
+        keyspace: u32,
+        /// The level.
+        level: Level,
+        /// Its runs, newest first.
+        runs: Vec<RunId>,
+    },
+    /// Where round robin goes on in a level.
+    Cursor {
+        /// Id of the keyspace.
+        keyspace: u32,
+        /// The level.
+        level: Level,
+        /// End key of the last job out of the level.
+        key: Option<Bytes>,
+    },
+    /// The next run of a keyspace gets this name.
+    RunIdNext {
+        /// Id of the keyspace.
+        keyspace: u32,
+        /// Its next run.
+        next: u64,
+    },
+    /// Tables hold every write of a keyspace up to this number; replay skips those.
+    FlushedThrough {
+        /// Id of the keyspace.
+        keyspace: u32,
+        /// Last sequence number that tables hold.
+        seq: SeqNo,
+    },
+    /// Replay starts at this WAL segment; older ones are of no use any more.
+    WalOldest {
+        /// Id of the segment.
+        segment: u64,
+    },
+    /// This WAL segment exists, its header and all older segments are on stable storage.
+    WalSegment {
+        /// Id of the segment.
+        id: u64,
+    },
+    /// This WAL segment is synced up to here, and all older ones as far as they count.
+    WalMark {
+        /// Id of the segment.
+        segment: u64,
+        /// Synced bytes.
+        bytes: u64,
+    },
+    /// No file has this number or a larger one.
+    FileNumberNext(u64),
+    /// No write has a larger sequence number; the next one may only be larger.
+    LastSeq(SeqNo),
+    /// Largest time ever seen, in microseconds.
+    ClockUs(u64),
+    /// The database was closed with everything on stable storage.
+    CleanClose {
+        /// Last sequence number.
+        last_seq: SeqNo,
+    },
+    /// The database was opened for writing after a clean close.
+    Opened,
+    /// The next keyspace gets this id; written by snapshots, so that no id of a dropped one returns.
+    KeyspaceIdNext(u32),
+}
+
+/// One atomic change of the manifest.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Edit {
+    /// Its parts, applied in this order, visible only together.
+    pub changes: Vec<Change>,
+}
+
+impl From<Vec<Change>> for Edit {
+    fn from(changes: Vec<Change>) -> Edit {
+        Edit { changes }
+    }
+}
+
+impl Edit {
+    /// Its bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let (mut out, mut body) = (Vec::new(), Vec::new());
+        for change in &self.changes {
+            body.clear();
+            let tag = change.encode_body(&mut body);
+            out.push(tag);
+            put_bytes(&mut out, &body);
+        }
+        out
+    }
+
+    /// Reads an edit from a record's payload.
+    ///
+    /// # Errors
+    /// What is wrong with it; a tag that must be understood and is not.
+    pub fn decode(payload: &[u8]) -> Result<Edit, Malformed> {
+        let mut input = Decoder::new(payload);
+        let mut changes = Vec::new();
+        while !input.is_empty() {
+            let tag = input.u8("tag of a manifest change")?;
+            let mut body = Decoder::new(input.bytes("manifest change")?);
+            if let Some(change) = Change::decode_body(tag, &mut body)? {
+                if !body.is_empty() {
+                    return Err(Malformed::Field {
+                        what: "bytes after the last field of a manifest change",
+                        found: body.remaining() as u64,
+                        expected: "0",
+                    });
+                }
+                changes.push(change);
+            }
+        }
+        Ok(Edit { changes })
+    }
+}
+
+impl Change {
+    /// Appends the fields; returns the tag.
+    fn encode_body(&self, out: &mut Vec<u8>) -> u8 {
+        match self {
+            Change::CreateKeyspace { id, name, options } => {
+                put_varint(out, u64::from(*id));
+                put_bytes(out, name.as_bytes());
+                put_bytes(out, options.as_bytes());
+                1
+            }
+            Change::DropKeyspace { id } => {
+                put_varint(out, u64::from(*id));
+                2
+            }
+            Change::SetOptions { keyspace, options } => {
+                put_varint(out, u64::from(*keyspace));
+                put_bytes(out, options.as_bytes());
+                3
+            }
+            Change::AddFile { keyspace, level, run, file } => {
+                put_varint(out, u64::from(*keyspace));
+                out.push(level.0);
+                put_varint(out, run.0);
+                file.encode(out);
+                4
+            }
+            Change::RemoveFile { keyspace, id } => {
+                put_varint(out, u64::from(*keyspace));
+                put_varint(out, id.0);
+                5
+            }
+            Change::RunOrder { keyspace, level, runs } => {
+                put_varint(out, u64::from(*keyspace));
+                out.push(level.0);
+                put_varint(out, runs.len() as u64);
+                for run in runs {
+                    put_varint(out, run.0);
+                }
+                6
+            }
+            Change::Cursor { keyspace, level, key } => {
+                put_varint(out, u64::from(*keyspace));
+                out.push(level.0);
+                put_option(out, key.as_ref(), |out, key| put_bytes(out, key));
+                7
+            }
+            Change::RunIdNext { keyspace, next } => {
+                put_varint(out, u64::from(*keyspace));
+                put_varint(out, *next);
+                8
+            }
+            Change::FlushedThrough { keyspace, seq } => {
+                put_varint(out, u64::from(*keyspace));
+                put_varint(out, seq.0);
+                9
+            }
+            Change::WalOldest { segment } => {
+                put_varint(out, *segment);
+                10
+            }
+            Change::WalSegment { id } => {
+                put_varint(out, *id);
+                11
+            }
+            Change::WalMark { segment, bytes } => {
+                put_varint(out, *segment);
+                put_varint(out, *bytes);
+                12
+            }
+            Change::FileNumberNext(number) => {
+                put_varint(out, *number);
+                13
+            }
+            Change::LastSeq(seq) => {
+                put_varint(out, seq.0);
+                14
+            }
+            Change::ClockUs(time) => {
+                put_varint(out, *time);
+                15
+            }
+            Change::CleanClose { last_seq } => {
+                put_varint(out, last_seq.0);
+                16
+            }
+            Change::Opened => 17,
+            Change::KeyspaceIdNext(id) => {
+                put_varint(out, u64::from(*id));
+                18
+            }
+        }
+    }
+
+    /// The change, or `None` for one that may be skipped.
+    fn decode_body(tag: u8, body: &mut Decoder<'_>) -> Result<Option<Change>, Malformed> {
+        let change = match tag {
+            1 => Change::CreateKeyspace {
+                id: get_u32(body, "keyspace id")?,
+                name: get_text(body, "keyspace name")?,
+                options: get_text(body, "keyspace options")?,
+            },
+            2 => Change::DropKeyspace { id: get_u32(body, "keyspace id")? },
+            3 => Change::SetOptions {
+                keyspace: get_u32(body, "keyspace id")?,
+                options: get_text(body, "keyspace options")?,
+            },
+            4 => Change::AddFile {
+                keyspace: get_u32(body, "keyspace id")?,
+                level: Level(body.u8("level")?),
+                run: RunId(body.varint("run id")?),
+                file: Arc::new(FileRecord::decode(body)?),
+            },
+            5 => Change::RemoveFile {
+                keyspace: get_u32(body, "keyspace id")?,
+                id: FileId(body.varint("file id")?),
+            },
+            6 => Change::RunOrder {
+                keyspace: get_u32(body, "keyspace id")?,
+                level: Level(body.u8("level")?),
+                runs: get_runs(body)?,
+            },
+            7 => Change::Cursor {
+                keyspace: get_u32(body, "keyspace id")?,
+                level: Level(body.u8("level")?),
+                key: get_option(body, |body| get_key(body, "cursor"))?,
+            },
+            8 => Change::RunIdNext {
+                keyspace: get_u32(body, "keyspace id")?,
+                next: body.varint("next run id")?,
+            },
+            9 => Change::FlushedThrough {
+                keyspace: get_u32(body, "keyspace id")?,
+                seq: SeqNo(body.varint("flushed-through number")?),
+            },
+            10 => Change::WalOldest { segment: body.varint("oldest segment")? },
+            11 => Change::WalSegment { id: body.varint("segment id")? },
+            12 => Change::WalMark {
+                segment: body.varint("marked segment")?,
+                bytes: body.varint("marked bytes")?,
+            },
+            13 => Change::FileNumberNext(body.varint("next file number")?),
+            14 => Change::LastSeq(SeqNo(body.varint("last sequence number")?)),
+            15 => Change::ClockUs(body.varint("clock")?),
+            16 => Change::CleanClose { last_seq: SeqNo(body.varint("last sequence number")?) },
+            17 => Change::Opened,
+            18 => Change::KeyspaceIdNext(get_u32(body, "next keyspace id")?),
+            TAG_OPTIONAL.. => return Ok(None),
+            unknown => {
+                return Err(Malformed::Field {
+                    what: "tag of a manifest change",
+                    found: u64::from(unknown),
+                    expected: "one this build knows, or 128 and more",
+                });
+            }
+        };
+        Ok(Some(change))
+    }
+}
+
+fn put_option<T>(out: &mut Vec<u8>, value: Option<T>, put: impl FnOnce(&mut Vec<u8>, T)) {
+    out.push(u8::from(value.is_some()));
+    if let Some(value) = value {
+        put(out, value);
+    }
+}
+
+fn get_option<'a, T>(
+    body: &mut Decoder<'a>,
+    get: impl FnOnce(&mut Decoder<'a>) -> Result<T, Malformed>,
+) -> Result<Option<T>, Malformed> {
+    match body.u8("presence of an optional field")? {
+        0 => Ok(None),
+        1 => get(body).map(Some),
+        found => Err(Malformed::Field {
+            what: "presence of an optional field",
+            found: u64::from(found),
+            expected: "0 or 1",
+        }),
+    }
+}
+
+fn get_u32(body: &mut Decoder<'_>, what: &'static str) -> Result<u32, Malformed> {
+    let found = body.varint(what)?;
+    u32::try_from(found).map_err(|_| Malformed::Field { what, found, expected: "at most 2^32 - 1" })
+}
+
+fn get_key(body: &mut Decoder<'_>, what: &'static str) -> Result<Bytes, Malformed> {
+    Ok(Bytes::copy_from_slice(body.bytes(what)?))
+}
+
+fn get_text(body: &mut Decoder<'_>, what: &'static str) -> Result<String, Malformed> {
+    let bytes = body.bytes(what)?;
+    match std::str::from_utf8(bytes) {
+        Ok(text) => Ok(text.to_owned()),
+        Err(error) => Err(Malformed::Field {
+            what,
+            found: error.valid_up_to() as u64,
+            expected: "UTF-8, which ends at this byte",
+        }),
+    }
+}
+
+fn get_runs(body: &mut Decoder<'_>) -> Result<Vec<RunId>, Malformed> {
+    let count = body.length("runs of a level")?;
+    // The count is not trusted with an allocation: the loop ends where the body does.
+    let mut runs = Vec::new();
+    for _ in 0..count {
+        runs.push(RunId(body.varint("run id")?));
+    }
+    Ok(runs)
+}

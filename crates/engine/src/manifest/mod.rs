@@ -1,0 +1,262 @@
+//! The manifest: the log of what files a database consists of.
+//!
+//! 1. `MANIFEST-n` holds edits, one record each; the first one is a snapshot of the state before.
+//!    `CURRENT` points to the manifest in use and is only ever replaced whole.
+//! 2. An edit is real once its record is synced. A mark-only record follows, so that damage to the
+//!    edit is told from an edit that was never acknowledged.
+//! 3. After a failure nobody knows whether the last edit is on the disk: the manifest is **in
+//!    doubt**. Every append fails, and no file may be deleted that either state names, until
+//!    [`Manifest::start_afresh`] has a new manifest on stable storage and pointed to.
+
+mod load;
+mod state;
+
+use std::path::{Path, PathBuf};
+
+pub use load::LoadedManifest;
+pub use state::{KeyspaceState, ManifestState, RunRecord};
+
+use crate::coding::len_u64;
+use crate::format::edit::{Change, Edit};
+use crate::format::filename::FileName;
+use crate::format::frame::{LogSeed, RecordHeader, SEQ_END, SyncMark};
+use crate::format::manifest_header::{Current, ManifestHeader};
+use crate::sabotage::{self, Bug};
+use crate::sync::{Arc, Mutex, RwLock};
+use crate::vfs::{File, Vfs};
+use crate::{Error, Result};
+
+/// A manifest smaller than this does not start afresh: four syncs would buy nothing.
+pub const FRESH_BYTES_MIN: u64 = 16 << 10;
+
+/// The manifest of a database, open for writing.
+#[derive(Debug)]
+pub struct Manifest {
+    vfs: Arc<dyn Vfs>,
+    dir: PathBuf,
+    db_uid: u64,
+    /// Held over the writing of an edit: edits have one order. Taken before `state`.
+    writer: Mutex<Writer>,
+    /// The state after all durable edits; never held over I/O.
+    state: RwLock<ManifestState>,
+}
+
+#[derive(Debug)]
+struct Writer {
+    log: LogWriter,
+    failure: Option<Arc<Error>>,
+}
+
+/// The file of one manifest.
+#[derive(Debug)]
+struct LogWriter {
+    number: u64,
+    path: PathBuf,
+    file: Arc<dyn File>,
+    seed: LogSeed,
+    bytes: u64,
+    synced: u64,
+    /// Bytes when there was nothing but the snapshot.
+    snapshot_bytes: u64,
+    /// Number of the next edit, from 1.
+    edit_next: u64,
+}
+
+impl LogWriter {
+    fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        let appended = self.file.append(bytes);
+        appended.map_err(|source| Error::io("append to", &self.path, source))?;
+        self.bytes += len_u64(bytes.len());
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        self.file.sync().map_err(|source| Error::io("sync", &self.path, source))?;
+        self.synced = self.bytes;
+        Ok(())
+    }
+
+    fn write(&mut self, count: u32, payload: &[u8]) -> Result<()> {
+        let mut record = Vec::with_capacity(payload.len());
+        let mark = SyncMark { position: self.synced, older_synced: self.synced > 0 };
+        let (place, number) = ((self.seed, self.bytes), self.edit_next.min(SEQ_END - 1));
+        RecordHeader::encode_record(&mut record, place, (number, count), mark, payload)
+            .map_err(|what| what.at(&self.path, self.bytes))?;
+        self.append(&record)
+    }
+
+    /// An edit, a sync, and the mark that says so.
+    fn write_edit(&mut self, edit: &Edit) -> Result<()> {
+        self.write(1, &edit.encode())?;
+        self.sync()?;
+        self.edit_next += 1;
+        self.write(0, &[])
+    }
+}
+
+impl Manifest {
+    /// Writes a new manifest that holds `state`, and points `CURRENT` to it: file and directory
+    /// synced before, directory synced after. Neither `number` nor a file of its name may be in use.
+    ///
+    /// # Errors
+    /// Something could not be written. What was pointed to before may be, or not.
+    pub fn create(
+        vfs: Arc<dyn Vfs>,
+        dir: &Path,
+        number: u64,
+        state: &ManifestState,
+    ) -> Result<Manifest> {
+        let place = Place { vfs: &*vfs, dir, db_uid: state.db_uid };
+        let log = place.write_fresh(number, state)?;
+        Ok(Manifest {
+            dir: dir.to_owned(),
+            db_uid: state.db_uid,
+            writer: Mutex::new(Writer { log, failure: None }),
+            state: RwLock::new(state.clone()),
+            vfs,
+        })
+    }
+
+    /// Reads the manifest that `CURRENT` points to. Changes no byte.
+    ///
+    /// # Errors
+    /// [`Error::NotADatabase`] if there is none; a read fails; a newer version; damage, named by
+    /// file and offset.
+    pub fn load(vfs: &dyn Vfs, dir: &Path) -> Result<LoadedManifest> {
+        load::load(vfs, dir)
+    }
+
+    /// Appends an edit. When it returns, the edit is on stable storage and in the state. An edit
+    /// that closes the database cleanly also has `CURRENT` say how long the manifest is.
+    ///
+    /// # Errors
+    /// The edit does not fit the state: nothing was done. Or a write failed now or before: the
+    /// manifest is in doubt, see the module.
+    pub fn append(&self, edit: &Edit) -> Result<()> {
+        let mut writer = self.writer.lock();
+        if let Some(cause) = &writer.failure {
+            return Err(Error::ReadOnly { cause: cause.clone() });
+        }
+        let mut next = self.state();
+        next.apply(edit).map_err(|what| what.at(&writer.log.path, writer.log.bytes))?;
+        if let Err(error) = self.write_edit(&mut writer.log, edit) {
+            writer.failure = Some(Arc::new(error.clone()));
+            return Err(error);
+        }
+        *self.state.write() = next;
+        Ok(())
+    }
+
+    fn write_edit(&self, log: &mut LogWriter, edit: &Edit) -> Result<()> {
+        log.write_edit(edit)?;
+        if edit.changes.iter().any(|change| matches!(change, Change::CleanClose { .. })) {
+            log.sync()?;
+            self.place().point_current(log)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the state, with `fold_in` applied, to a new manifest and points `CURRENT` to it; this
+    /// ends any doubt. Returns the number of the old manifest, for the caller to delete.
+    ///
+    /// # Errors
+    /// The edit does not fit: nothing was done. Or a write failed: in doubt between the two
+    /// manifests; try again with another number.
+    pub fn start_afresh(&self, number: u64, fold_in: Option<&Edit>) -> Result<u64> {
+        let mut writer = self.writer.lock();
+        let mut next = self.state();
+        if let Some(edit) = fold_in {
+            next.apply(edit).map_err(|what| what.at(&writer.log.path, writer.log.bytes))?;
+        }
+        match self.place().write_fresh(number, &next) {
+            Ok(log) => {
+                let old = std::mem::replace(&mut *writer, Writer { log, failure: None });
+                *self.state.write() = next;
+                Ok(old.log.number)
+            }
+            Err(error) => {
+                writer.failure.get_or_insert_with(|| Arc::new(error.clone()));
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether the manifest is larger than twice its own snapshot.
+    pub fn wants_fresh(&self) -> bool {
+        let writer = self.writer.lock();
+        writer.log.bytes > FRESH_BYTES_MIN.max(2 * writer.log.snapshot_bytes)
+    }
+
+    /// Whether a write failed, so that nothing may be deleted before [`Manifest::start_afresh`].
+    pub fn in_doubt(&self) -> bool {
+        self.writer.lock().failure.is_some()
+    }
+
+    /// A copy of the state after all durable edits; files are shared.
+    pub fn state(&self) -> ManifestState {
+        self.state.read().clone()
+    }
+
+    /// Asks something of the state without copying it. `ask` must not call the manifest.
+    pub fn with<T>(&self, ask: impl FnOnce(&ManifestState) -> T) -> T {
+        ask(&self.state.read())
+    }
+
+    /// Number of the manifest in use.
+    pub fn number(&self) -> u64 {
+        self.writer.lock().log.number
+    }
+
+    /// Path of the manifest in use.
+    pub fn path(&self) -> PathBuf {
+        self.writer.lock().log.path.clone()
+    }
+
+    fn place(&self) -> Place<'_> {
+        Place { vfs: &*self.vfs, dir: &self.dir, db_uid: self.db_uid }
+    }
+}
+
+/// Where manifests come into being.
+struct Place<'a> {
+    vfs: &'a dyn Vfs,
+    dir: &'a Path,
+    db_uid: u64,
+}
+
+impl Place<'_> {
+    fn write_fresh(&self, number: u64, state: &ManifestState) -> Result<LogWriter> {
+        let path = FileName::Manifest(number).in_dir(self.dir);
+        let file = self.vfs.create(&path).map_err(|source| Error::io("create", &path, source))?;
+        let seed = LogSeed::new(self.db_uid, number);
+        let (bytes, synced, snapshot_bytes, edit_next) = (0, 0, 0, 1);
+        let mut log =
+            LogWriter { number, path, file, seed, bytes, synced, snapshot_bytes, edit_next };
+        log.append(&ManifestHeader { db_uid: self.db_uid, number }.encode())?;
+        log.write_edit(&state.snapshot())?;
+        log.snapshot_bytes = log.bytes;
+        self.sync_dir()?;
+        self.point_current(&log)?;
+        Ok(log)
+    }
+
+    /// Replaces `CURRENT`: at any moment it is the old line or the new one, whole.
+    fn point_current(&self, log: &LogWriter) -> Result<()> {
+        let current = Current { manifest: log.number, db_uid: self.db_uid, bytes: log.synced };
+        let path = FileName::Temporary(log.number).in_dir(self.dir);
+        let file = self.vfs.create(&path).map_err(|source| Error::io("create", &path, source))?;
+        let written = file.append(current.encode().as_bytes());
+        written.map_err(|source| Error::io("append to", &path, source))?;
+        file.sync().map_err(|source| Error::io("sync", &path, source))?;
+        let renamed = self.vfs.rename(&path, &FileName::Current.in_dir(self.dir));
+        renamed.map_err(|source| Error::io("rename", &path, source))?;
+        self.sync_dir()
+    }
+
+    fn sync_dir(&self) -> Result<()> {
+        if sabotage::on(Bug::DirectoryNotSynced) {
+            return Ok(());
+        }
+        self.vfs.sync_dir(self.dir).map_err(|source| Error::io("sync", self.dir, source))
+    }
+}

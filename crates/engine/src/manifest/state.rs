@@ -1,0 +1,334 @@
+//! What a manifest says: the state after all its edits.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use lsmx_compaction::{FileId, Level, RunId};
+
+use crate::format::edit::{Change, Edit, FileRecord, KEYSPACE_NAME_BYTES_MAX};
+use crate::sync::Arc;
+use crate::{Malformed, SeqNo};
+
+/// A sorted run of a keyspace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunRecord {
+    /// Its name inside the keyspace.
+    pub id: RunId,
+    /// Its files in the order of their smallest keys; never empty between edits.
+    pub files: Vec<Arc<FileRecord>>,
+}
+
+/// One keyspace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeyspaceState {
+    /// Its name.
+    pub name: String,
+    /// Its options as the keyspace wrote them.
+    pub options: String,
+    /// Runs of each level, newest first. The last level is not empty.
+    pub levels: Vec<Vec<RunRecord>>,
+    /// Where round robin goes on, by level.
+    pub cursors: BTreeMap<u8, Bytes>,
+    /// Name of the next run.
+    pub run_id_next: u64,
+    /// Tables hold every write up to here.
+    pub flushed_through: SeqNo,
+}
+
+impl KeyspaceState {
+    /// All files, level by level.
+    pub fn files(&self) -> impl Iterator<Item = (Level, RunId, &Arc<FileRecord>)> {
+        // Levels come from one byte each, so there are at most 256.
+        (0u8..=u8::MAX).zip(&self.levels).flat_map(|(level, runs)| {
+            runs.iter()
+                .flat_map(move |run| run.files.iter().map(move |file| (Level(level), run.id, file)))
+        })
+    }
+
+    fn add_file(&mut self, level: Level, run: RunId, file: &Arc<FileRecord>) {
+        let level = usize::from(level.0);
+        if self.levels.len() <= level {
+            self.levels.resize(level + 1, Vec::new());
+        }
+        let runs = &mut self.levels[level];
+        let at = runs.iter().position(|known| known.id == run).unwrap_or_else(|| {
+            runs.insert(0, RunRecord { id: run, files: Vec::new() });
+            0
+        });
+        let files = &mut runs[at].files;
+        let place = files.partition_point(|other| other.range.smallest <= file.range.smallest);
+        files.insert(place, file.clone());
+        self.run_id_next = self.run_id_next.max(run.0.saturating_add(1));
+    }
+
+    fn remove_file(&mut self, id: FileId) -> Result<(), Malformed> {
+        for run in self.levels.iter_mut().flatten() {
+            if let Some(at) = run.files.iter().position(|file| file.id == id) {
+                run.files.remove(at);
+                return Ok(());
+            }
+        }
+        Err(refused("file that leaves", id.0, "a file of the keyspace"))
+    }
+
+    fn order(&mut self, level: Level, order: &[RunId]) -> Result<(), Malformed> {
+        let Some(runs) = self.levels.get_mut(usize::from(level.0)) else {
+            return match order.first() {
+                None => Ok(()),
+                Some(run) => Err(refused("run in an order of runs", run.0, "a run of the level")),
+            };
+        };
+        let mut ordered = Vec::with_capacity(runs.len());
+        for run in order {
+            let Some(at) = runs.iter().position(|known| known.id == *run) else {
+                return Err(refused("run in an order of runs", run.0, "a run of the level, once"));
+            };
+            ordered.push(runs.remove(at));
+        }
+        if let Some(left) = runs.first() {
+            return Err(refused("run that an order of runs lacks", left.id.0, "all of the level"));
+        }
+        *runs = ordered;
+        Ok(())
+    }
+
+    fn drop_empty_runs(&mut self) {
+        for runs in &mut self.levels {
+            runs.retain(|run| !run.files.is_empty());
+        }
+    }
+
+    fn drop_empty_levels(&mut self) {
+        while self.levels.last().is_some_and(Vec::is_empty) {
+            self.levels.pop();
+        }
+    }
+}
+
+/// What a manifest says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ManifestState {
+    /// Random number of the database.
+    pub db_uid: u64,
+    /// Keyspaces by id.
+    pub keyspaces: BTreeMap<u32, KeyspaceState>,
+    /// Id of the next keyspace; ids of dropped ones never come back.
+    pub keyspace_id_next: u32,
+    /// Where replay starts; 0 while no segment was named.
+    pub wal_oldest: u64,
+    /// Segments known to exist, ascending, none before the oldest.
+    pub wal_named: Vec<u64>,
+    /// A segment and how many of its bytes are synced, with all older segments.
+    pub wal_mark: Option<(u64, u64)>,
+    /// No file had this number or a larger one.
+    pub file_number_next: u64,
+    /// No write had a larger sequence number.
+    pub last_seq: SeqNo,
+    /// Largest time ever seen, in microseconds.
+    pub clock_us: u64,
+    /// Whether the database was closed and not opened for writing since.
+    pub clean_close: bool,
+}
+
+impl ManifestState {
+    /// The keyspace of this name.
+    #[must_use]
+    pub fn keyspace_named(&self, name: &str) -> Option<(u32, &KeyspaceState)> {
+        self.keyspaces.iter().find(|(_, keyspace)| keyspace.name == name).map(|(id, k)| (*id, k))
+    }
+
+    /// Applies an edit, whole or not at all.
+    ///
+    /// # Errors
+    /// What does not fit the state, which is as it was then.
+    pub fn apply(&mut self, edit: &Edit) -> Result<(), Malformed> {
+        // Files are shared, so a copy costs one count for each.
+        let mut next = self.clone();
+        for change in &edit.changes {
+            next.change(change)?;
+        }
+        next.finish(edit)?;
+        *self = next;
+        Ok(())
+    }
+
+    fn keyspace(&mut self, id: u32) -> Result<&mut KeyspaceState, Malformed> {
+        let keyspace = self.keyspaces.get_mut(&id);
+        keyspace.ok_or_else(|| refused("keyspace of a change", u64::from(id), "one that exists"))
+    }
+
+    fn change(&mut self, change: &Change) -> Result<(), Malformed> {
+        match change {
+            Change::CreateKeyspace { id, name, options } => self.create(*id, name, options)?,
+            Change::DropKeyspace { id } => {
+                self.keyspace(*id)?;
+                self.keyspaces.remove(id);
+            }
+            Change::SetOptions { keyspace, options } => {
+                self.keyspace(*keyspace)?.options.clone_from(options);
+            }
+            Change::AddFile { keyspace, level, run, file } => {
+                let number = file.id.0;
+                let keyspace = self.keyspace(*keyspace)?;
+                if file.range.smallest > file.range.largest {
+                    return Err(Malformed::Order { what: "smallest and largest key of a file" });
+                }
+                keyspace.add_file(*level, *run, file);
+                self.file_number_next = self.file_number_next.max(number.saturating_add(1));
+            }
+            Change::RemoveFile { keyspace, id } => self.keyspace(*keyspace)?.remove_file(*id)?,
+            // Orders hold at the end of the edit: see `finish`.
+            Change::RunOrder { keyspace, .. } => {
+                self.keyspace(*keyspace)?;
+            }
+            Change::Cursor { keyspace, level, key } => {
+                let cursors = &mut self.keyspace(*keyspace)?.cursors;
+                match key {
+                    Some(key) => cursors.insert(level.0, key.clone()),
+                    None => cursors.remove(&level.0),
+                };
+            }
+            Change::RunIdNext { keyspace, next } => {
+                let keyspace = self.keyspace(*keyspace)?;
+                keyspace.run_id_next = keyspace.run_id_next.max(*next);
+            }
+            Change::FlushedThrough { keyspace, seq } => {
+                let keyspace = self.keyspace(*keyspace)?;
+                keyspace.flushed_through = keyspace.flushed_through.max(*seq);
+            }
+            Change::WalOldest { segment } => self.wal_oldest(*segment)?,
+            Change::WalSegment { id } => {
+                if *id >= self.wal_oldest && !self.wal_named.contains(id) {
+                    self.wal_named.push(*id);
+                    self.wal_named.sort_unstable();
+                }
+            }
+            Change::WalMark { segment, bytes } => self.wal_mark = Some((*segment, *bytes)),
+            Change::FileNumberNext(next) => {
+                self.file_number_next = self.file_number_next.max(*next);
+            }
+            Change::LastSeq(seq) => self.last_seq = self.last_seq.max(*seq),
+            Change::ClockUs(time) => self.clock_us = self.clock_us.max(*time),
+            Change::CleanClose { last_seq } => {
+                self.last_seq = self.last_seq.max(*last_seq);
+                self.clean_close = true;
+            }
+            Change::Opened => self.clean_close = false,
+            Change::KeyspaceIdNext(next) => {
+                self.keyspace_id_next = self.keyspace_id_next.max(*next);
+            }
+        }
+        Ok(())
+    }
+
+    fn create(&mut self, id: u32, name: &str, options: &str) -> Result<(), Malformed> {
+        if id < self.keyspace_id_next || id == u32::MAX {
+            return Err(refused("id of a new keyspace", u64::from(id), "one never used before"));
+        }
+        if name.len() > KEYSPACE_NAME_BYTES_MAX {
+            return Err(refused("bytes of a keyspace name", name.len() as u64, "at most 255"));
+        }
+        if self.keyspace_named(name).is_some() {
+            return Err(refused("id of a keyspace whose name is taken", u64::from(id), "no such"));
+        }
+        self.keyspace_id_next = id + 1;
+        let keyspace = KeyspaceState {
+            name: name.to_owned(),
+            options: options.to_owned(),
+            ..KeyspaceState::default()
+        };
+        self.keyspaces.insert(id, keyspace);
+        Ok(())
+    }
+
+    fn wal_oldest(&mut self, segment: u64) -> Result<(), Malformed> {
+        if segment < self.wal_oldest {
+            return Err(refused("oldest WAL segment", segment, "not before the oldest so far"));
+        }
+        self.wal_oldest = segment;
+        self.wal_named.retain(|&id| id >= segment);
+        self.wal_mark = self.wal_mark.filter(|&(id, _)| id >= segment);
+        Ok(())
+    }
+
+    /// What holds only at the end of an edit.
+    fn finish(&mut self, edit: &Edit) -> Result<(), Malformed> {
+        self.keyspaces.values_mut().for_each(KeyspaceState::drop_empty_runs);
+        for change in &edit.changes {
+            if let Change::RunOrder { keyspace, level, runs } = change
+                && let Some(keyspace) = self.keyspaces.get_mut(keyspace)
+            {
+                keyspace.order(*level, runs)?;
+            }
+        }
+        self.keyspaces.values_mut().for_each(KeyspaceState::drop_empty_levels);
+        let touched = edit.changes.iter().filter_map(|change| match change {
+            Change::AddFile { keyspace, .. } => Some(*keyspace),
+            _ => None,
+        });
+        for id in touched.collect::<std::collections::BTreeSet<u32>>() {
+            self.check_files(id)?;
+        }
+        Ok(())
+    }
+
+    /// A file is in one place of its keyspace, a run in one level.
+    fn check_files(&self, keyspace: u32) -> Result<(), Malformed> {
+        let Some(keyspace) = self.keyspaces.get(&keyspace) else { return Ok(()) };
+        let mut files: Vec<u64> = keyspace.files().map(|(_, _, file)| file.id.0).collect();
+        let mut runs: Vec<u64> = keyspace.levels.iter().flatten().map(|run| run.id.0).collect();
+        if let Some(id) = repeated(&mut files) {
+            return Err(refused("file that joins", id, "not in the keyspace already"));
+        }
+        match repeated(&mut runs) {
+            Some(id) => Err(refused("run of a file that joins", id, "in one level only")),
+            None => Ok(()),
+        }
+    }
+
+    /// One edit that makes this state out of nothing (the uid of the database apart, which stands
+    /// in the header of the manifest).
+    #[must_use]
+    pub fn snapshot(&self) -> Edit {
+        let mut changes = Vec::new();
+        for (&id, keyspace) in &self.keyspaces {
+            let (name, options) = (keyspace.name.clone(), keyspace.options.clone());
+            changes.push(Change::CreateKeyspace { id, name, options });
+            for (level, run, file) in keyspace.files() {
+                changes.push(Change::AddFile { keyspace: id, level, run, file: file.clone() });
+            }
+            for (level, runs) in (0u8..=u8::MAX).zip(&keyspace.levels) {
+                let runs = runs.iter().map(|run| run.id).collect();
+                changes.push(Change::RunOrder { keyspace: id, level: Level(level), runs });
+            }
+            for (&level, key) in &keyspace.cursors {
+                let key = Some(key.clone());
+                changes.push(Change::Cursor { keyspace: id, level: Level(level), key });
+            }
+            changes.push(Change::RunIdNext { keyspace: id, next: keyspace.run_id_next });
+            changes.push(Change::FlushedThrough { keyspace: id, seq: keyspace.flushed_through });
+        }
+        changes.push(Change::KeyspaceIdNext(self.keyspace_id_next));
+        changes.push(Change::WalOldest { segment: self.wal_oldest });
+        changes.extend(self.wal_named.iter().map(|&id| Change::WalSegment { id }));
+        if let Some((segment, bytes)) = self.wal_mark {
+            changes.push(Change::WalMark { segment, bytes });
+        }
+        changes.push(Change::FileNumberNext(self.file_number_next));
+        changes.push(Change::LastSeq(self.last_seq));
+        changes.push(Change::ClockUs(self.clock_us));
+        if self.clean_close {
+            changes.push(Change::CleanClose { last_seq: self.last_seq });
+        }
+        Edit { changes }
+    }
+}
+
+fn refused(what: &'static str, found: u64, expected: &'static str) -> Malformed {
+    Malformed::Field { what, found, expected }
+}
+
+fn repeated(numbers: &mut [u64]) -> Option<u64> {
+    numbers.sort_unstable();
+    numbers.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0])
+}

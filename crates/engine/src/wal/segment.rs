@@ -1,0 +1,71 @@
+//! One segment as its writer sees it.
+
+use std::path::PathBuf;
+
+use crate::format::frame::{LogSeed, SyncMark};
+use crate::sync::Arc;
+use crate::vfs::File;
+use crate::{Result, SeqNo};
+
+/// A live segment, for those who decide what to flush.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentInfo {
+    /// Number in the file's name.
+    pub id: u64,
+    /// First sequence number that could come in it.
+    pub first_seq: SeqNo,
+    /// Last sequence number in it; smaller than `first_seq` while it has no records.
+    pub last_seq: SeqNo,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Whether a newer segment took its place, so that nothing more comes.
+    pub closed: bool,
+}
+
+/// A segment that is being written, or waits to be retired.
+#[derive(Clone, Debug)]
+pub(super) struct Segment {
+    pub(super) id: u64,
+    pub(super) path: PathBuf,
+    pub(super) file: Arc<dyn File>,
+    pub(super) seed: LogSeed,
+    pub(super) first_seq: u64,
+    /// Last sequence number in it, or before it.
+    pub(super) last_seq: u64,
+    pub(super) bytes: u64,
+    /// Bytes without the mark-only records at its end, which nobody waits for.
+    pub(super) record_bytes: u64,
+    /// Bytes on stable storage, once the name is too and the manifest knows it; what marks say.
+    pub(super) synced: u64,
+    /// Whether the directory is synced and the manifest names the segment.
+    pub(super) named: bool,
+}
+
+impl Segment {
+    /// Whether a sync has something to do for it.
+    pub(super) fn needs_sync(&self) -> bool {
+        self.record_bytes > self.synced || !self.named
+    }
+
+    pub(super) fn mark(&self, older_synced: bool) -> SyncMark {
+        SyncMark { position: self.synced, older_synced: older_synced || self.synced > 0 }
+    }
+
+    pub(super) fn sync(&self) -> Result<()> {
+        self.file.sync().map_err(|source| crate::Error::io("sync", &self.path, source))
+    }
+
+    pub(super) fn append(&self, bytes: &[u8]) -> Result<()> {
+        self.file.append(bytes).map_err(|source| crate::Error::io("append to", &self.path, source))
+    }
+
+    pub(super) fn info(&self, closed: bool) -> SegmentInfo {
+        SegmentInfo {
+            id: self.id,
+            first_seq: SeqNo(self.first_seq),
+            last_seq: SeqNo(self.last_seq),
+            bytes: self.bytes,
+            closed,
+        }
+    }
+}

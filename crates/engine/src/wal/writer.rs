@@ -1,0 +1,511 @@
+//! Appending to the log, syncing it, and beginning anew after a failure.
+//!
+//! Two locks. `log` guards the segments and is held while a group is handed to the system, so that
+//! offsets and order agree. `syncing` makes syncs one after the other; it is taken before `log` and
+//! held over the sync itself, during which `log` is free and appends go on.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use super::segment::{Segment, SegmentInfo};
+use crate::coding::len_u64;
+use crate::format::filename::FileName;
+use crate::format::frame::{LogSeed, RECORD_HEADER_BYTES, RecordHeader, SEQ_END};
+use crate::format::wal_header::{Predecessor, SegmentHeader};
+use crate::sabotage::{self, Bug};
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
+use crate::vfs::Vfs;
+use crate::{Error, Result, SeqNo};
+
+/// Default of [`WalOptions::segment_bytes`]: 16 MiB.
+pub const SEGMENT_BYTES_DEFAULT: u64 = 16 << 20;
+/// Default of [`WalOptions::sync_every_bytes`]: 8 MiB.
+pub const SYNC_EVERY_BYTES_DEFAULT: u64 = 8 << 20;
+/// Default of [`WalOptions::sync_every_us`]: one second.
+pub const SYNC_EVERY_US_DEFAULT: u64 = 1_000_000;
+
+/// Bytes of the encode buffer that are kept from group to group.
+const BUFFER_BYTES_KEPT: usize = 4 << 20;
+/// `unsynced_since_us` while nobody has asked since the last sync.
+const NOT_ASKED: u64 = u64::MAX;
+
+/// One commit, ready for the log.
+#[derive(Clone, Copy, Debug)]
+pub struct WalRecord<'a> {
+    /// First sequence number of the commit.
+    pub first_seq: SeqNo,
+    /// How many sequence numbers it takes; at least 1.
+    pub count: u32,
+    /// The encoded batch; the log does not look inside.
+    pub payload: &'a [u8],
+}
+
+/// When segments turn and when a sync is due.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WalOptions {
+    /// A segment of this many bytes takes no further group. Smaller: old segments go sooner.
+    /// Default: [`SEGMENT_BYTES_DEFAULT`].
+    pub segment_bytes: u64,
+    /// A sync is due after so many bytes, though nobody asked. Default:
+    /// [`SYNC_EVERY_BYTES_DEFAULT`].
+    pub sync_every_bytes: u64,
+    /// A sync is due so many microseconds after a byte was appended. Default:
+    /// [`SYNC_EVERY_US_DEFAULT`].
+    pub sync_every_us: u64,
+}
+
+impl Default for WalOptions {
+    fn default() -> WalOptions {
+        WalOptions {
+            segment_bytes: SEGMENT_BYTES_DEFAULT,
+            sync_every_bytes: SYNC_EVERY_BYTES_DEFAULT,
+            sync_every_us: SYNC_EVERY_US_DEFAULT,
+        }
+    }
+}
+
+/// What the log needs of the manifest. Called with locks of the log held: must not call it back.
+pub trait SegmentLedger: Send + Sync {
+    /// The next file number; never given out twice.
+    fn allocate(&self) -> u64;
+
+    /// Has a manifest edit that names the segment on stable storage before it returns.
+    ///
+    /// # Errors
+    /// The manifest could not be written.
+    fn name_segment(&self, id: u64) -> Result<()>;
+}
+
+/// The write-ahead log of a database, open for writing.
+///
+/// The first failure of an append or a sync is remembered: every later call returns it until
+/// [`Wal::restart`]. A file whose sync failed is never synced again.
+pub struct Wal {
+    vfs: Arc<dyn Vfs>,
+    dir: PathBuf,
+    db_uid: u64,
+    ledger: Arc<dyn SegmentLedger>,
+    options: WalOptions,
+    syncing: Mutex<()>,
+    log: Mutex<Log>,
+    /// Bytes appended since the last sync; written under `log`, read without for `sync_due`.
+    unsynced_bytes: AtomicU64,
+    /// When `sync_due` first saw unsynced bytes; a race only moves the next sync a little.
+    unsynced_since_us: AtomicU64,
+}
+
+/// What the lock `log` guards.
+struct Log {
+    /// Oldest first; the last one is being written and all others are closed. Never empty.
+    segments: Vec<Segment>,
+    next_seq: u64,
+    /// Last sequence number on stable storage.
+    durable_seq: u64,
+    /// Encoded records of one group.
+    buffer: Vec<u8>,
+    failure: Option<Arc<Error>>,
+}
+
+impl fmt::Debug for Wal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Wal").field("dir", &self.dir).finish_non_exhaustive()
+    }
+}
+
+impl Log {
+    fn check(&self) -> Result<()> {
+        match &self.failure {
+            Some(cause) => Err(Error::ReadOnly { cause: cause.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Remembers the first failure; returns what failed now.
+    fn fail(&mut self, error: Error) -> Error {
+        self.failure.get_or_insert_with(|| Arc::new(error.clone()));
+        error
+    }
+
+    fn current(&mut self) -> &mut Segment {
+        let last = self.segments.len() - 1; // never empty, see the field
+        &mut self.segments[last]
+    }
+
+    /// Whether all closed segments are on stable storage as far as they count.
+    fn older_synced(&self) -> bool {
+        let closed = &self.segments[..self.segments.len() - 1];
+        closed.iter().all(|segment| segment.named && segment.synced >= segment.bytes)
+    }
+
+    /// Encodes one record behind what is in the buffer.
+    fn encode(&mut self, first_seq: u64, count: u32, payload: &[u8]) -> Result<()> {
+        let older_synced = self.older_synced();
+        let last = self.segments.len() - 1;
+        let segment = &self.segments[last];
+        let offset = segment.bytes + len_u64(self.buffer.len());
+        let (place, mark) = ((segment.seed, offset), segment.mark(older_synced));
+        RecordHeader::encode_record(&mut self.buffer, place, (first_seq, count), mark, payload)
+            .map_err(|what| what.at(&segment.path, offset))
+    }
+
+    /// Hands the buffer to the system in one call.
+    fn write_buffer(&mut self) -> Result<()> {
+        let bytes = std::mem::take(&mut self.buffer);
+        let written = self.current().append(&bytes);
+        self.current().bytes += len_u64(bytes.len());
+        self.buffer = bytes;
+        self.buffer.clear();
+        self.buffer.shrink_to(BUFFER_BYTES_KEPT);
+        written
+    }
+
+    /// Appends a record that carries nothing but the mark of the sync before it, so that a flipped
+    /// bit in the last synced record is known for damage.
+    fn write_mark(&mut self) -> Result<()> {
+        self.buffer.clear();
+        self.encode(self.next_seq.min(SEQ_END - 1), 0, &[])?;
+        self.write_buffer()
+    }
+}
+
+impl Wal {
+    /// Starts a chain with its first segment, whose header is written. Before the manifest names
+    /// that segment as the oldest live one, [`Wal::establish`] must have made it last.
+    ///
+    /// # Errors
+    /// The segment cannot be created or written.
+    pub fn create(
+        vfs: Arc<dyn Vfs>,
+        dir: &Path,
+        db_uid: u64,
+        ledger: Arc<dyn SegmentLedger>,
+        options: WalOptions,
+        next_seq: SeqNo,
+    ) -> Result<Wal> {
+        // Number 0 is before all writes.
+        let next_seq = next_seq.0.max(1);
+        let place = Place { vfs: &*vfs, dir, db_uid };
+        let first = place.begin_segment(ledger.allocate(), next_seq, None)?;
+        Ok(Wal {
+            vfs,
+            dir: dir.to_owned(),
+            db_uid,
+            ledger,
+            options,
+            syncing: Mutex::new(()),
+            unsynced_bytes: AtomicU64::new(first.bytes),
+            unsynced_since_us: AtomicU64::new(NOT_ASKED),
+            log: Mutex::new(Log {
+                segments: vec![first],
+                next_seq,
+                durable_seq: next_seq - 1,
+                buffer: Vec::new(),
+                failure: None,
+            }),
+        })
+    }
+
+    /// Makes the first segment of a chain last: its header and its name. Afterwards the caller
+    /// names it in the manifest as the oldest live segment. Returns its id.
+    ///
+    /// # Errors
+    /// A sync failed; the log is of no use then until [`Wal::restart`].
+    pub fn establish(&self) -> Result<u64> {
+        let _one_at_a_time = self.syncing.lock();
+        let mut log = self.log.lock();
+        log.check()?;
+        let current = log.current();
+        let done = current.sync().and_then(|()| self.sync_dir());
+        match done {
+            Ok(()) => {
+                current.synced = current.bytes;
+                current.named = true;
+                self.unsynced_bytes.fetch_sub(current.bytes, Ordering::Relaxed);
+                Ok(current.id)
+            }
+            Err(error) => Err(log.fail(error)),
+        }
+    }
+
+    /// Appends a group of commits in one write, beginning a new segment first if the current one
+    /// is full. One leader at a time calls it, with rising sequence numbers.
+    ///
+    /// # Errors
+    /// The write failed, or an earlier append or sync did. Nothing of the group may be used then:
+    /// whether it is in the log will only be known when it is replayed.
+    pub fn append(&self, group: &[WalRecord<'_>]) -> Result<()> {
+        let mut log = self.log.lock();
+        log.check()?;
+        let appended = self.append_group(&mut log, group);
+        match appended {
+            Ok(()) => Ok(()),
+            Err(_) if sabotage::on(Bug::AppendErrorSwallowed) => Ok(()),
+            Err(error) => Err(log.fail(error)),
+        }
+    }
+
+    fn append_group(&self, log: &mut Log, group: &[WalRecord<'_>]) -> Result<()> {
+        if log.current().bytes >= self.options.segment_bytes {
+            self.begin_next_segment(log)?;
+        }
+        log.buffer.clear();
+        let bytes = group.iter().map(|record| record.payload.len() + RECORD_HEADER_BYTES);
+        log.buffer.reserve(bytes.sum());
+        let mut next_seq = log.next_seq;
+        for record in group {
+            debug_assert!(record.first_seq.0 >= next_seq, "sequence numbers rise");
+            debug_assert!(record.count > 0, "a commit has a sequence number");
+            log.encode(record.first_seq.0, record.count, record.payload)?;
+            next_seq = record.first_seq.0 + u64::from(record.count);
+        }
+        let written = len_u64(log.buffer.len());
+        log.write_buffer()?;
+        log.next_seq = next_seq;
+        let current = log.current();
+        current.record_bytes = current.bytes;
+        current.last_seq = next_seq - 1;
+        self.unsynced_bytes.fetch_add(written, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Closes the current segment, if it has records, and begins the next, so that the closed one
+    /// can be retired.
+    ///
+    /// # Errors
+    /// As [`Wal::append`].
+    pub fn rotate(&self) -> Result<()> {
+        let mut log = self.log.lock();
+        log.check()?;
+        let current = log.current();
+        if current.last_seq < current.first_seq {
+            return Ok(());
+        }
+        self.begin_next_segment(&mut log).map_err(|error| log.fail(error))
+    }
+
+    fn begin_next_segment(&self, log: &mut Log) -> Result<()> {
+        let next_seq = log.next_seq;
+        let current = log.current();
+        let predecessor = Predecessor {
+            id: current.id,
+            last_seq: current.last_seq,
+            bytes: current.bytes,
+            mark: current.synced,
+        };
+        // A closed segment is synced with the mark-only records at its end: all of it counts.
+        current.record_bytes = current.bytes;
+        let id = self.ledger.allocate();
+        let next = self.place().begin_segment(id, next_seq, Some(predecessor))?;
+        self.unsynced_bytes.fetch_add(next.bytes, Ordering::Relaxed);
+        log.segments.push(next);
+        Ok(())
+    }
+
+    /// Puts all commits appended so far on stable storage, oldest segment first. Returns the last
+    /// sequence number that is there now. Any thread may call it; appends go on meanwhile.
+    ///
+    /// # Errors
+    /// A sync failed, or an earlier append or sync did; no later sync will succeed then.
+    pub fn sync(&self) -> Result<SeqNo> {
+        let _one_at_a_time = self.syncing.lock();
+        self.sync_alone()
+    }
+
+    /// [`Wal::sync`] with `syncing` held.
+    fn sync_alone(&self) -> Result<SeqNo> {
+        let (pending, last_seq, bytes) = {
+            let log = self.log.lock();
+            log.check()?;
+            let pending: Vec<Segment> =
+                log.segments.iter().filter(|segment| segment.needs_sync()).cloned().collect();
+            (pending, log.next_seq - 1, self.unsynced_bytes.load(Ordering::Relaxed))
+        };
+        if pending.is_empty() || sabotage::on(Bug::WalSyncSkipped) {
+            return Ok(SeqNo(last_seq));
+        }
+        let synced = self.sync_segments(&pending);
+        let mut log = self.log.lock();
+        synced.map_err(|error| log.fail(error))?;
+        // An append that failed meanwhile leaves a file whose end nobody knows: no mark goes there.
+        log.check()?;
+        for done in &pending {
+            let segment = log.segments.iter_mut().find(|segment| segment.id == done.id);
+            if let Some(segment) = segment {
+                segment.synced = done.bytes;
+                segment.named = true;
+            }
+        }
+        log.durable_seq = last_seq;
+        self.unsynced_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.unsynced_since_us.store(NOT_ASKED, Ordering::Relaxed);
+        log.write_mark().map_err(|error| log.fail(error))?;
+        Ok(SeqNo(last_seq))
+    }
+
+    /// Syncs files, then their names, then has the manifest name those it does not know.
+    fn sync_segments(&self, pending: &[Segment]) -> Result<()> {
+        let skipped = match sabotage::on(Bug::WalOlderSegmentUnsynced) {
+            true => pending.len() - 1,
+            false => 0,
+        };
+        for segment in &pending[skipped..] {
+            match segment.sync() {
+                Err(_) if sabotage::on(Bug::SyncRetried) => segment.sync()?,
+                synced => synced?,
+            }
+        }
+        if pending.iter().any(|segment| !segment.named) {
+            self.sync_dir()?;
+        }
+        for segment in pending.iter().filter(|segment| !segment.named) {
+            self.ledger.name_segment(segment.id)?;
+        }
+        Ok(())
+    }
+
+    /// Whether so many bytes, or for so long, were not synced that it is time to.
+    pub fn sync_due(&self, now_us: u64) -> bool {
+        let unsynced = self.unsynced_bytes.load(Ordering::Relaxed);
+        if unsynced == 0 {
+            return false;
+        }
+        let since = match self.unsynced_since_us.load(Ordering::Relaxed) {
+            NOT_ASKED => {
+                self.unsynced_since_us.store(now_us, Ordering::Relaxed);
+                now_us
+            }
+            since => since,
+        };
+        unsynced >= self.options.sync_every_bytes
+            || now_us.saturating_sub(since) >= self.options.sync_every_us
+    }
+
+    /// Last sequence number known to be on stable storage.
+    pub fn durable_seq(&self) -> SeqNo {
+        SeqNo(self.log.lock().durable_seq)
+    }
+
+    /// The live segments, oldest first.
+    pub fn segments(&self) -> Vec<SegmentInfo> {
+        let log = self.log.lock();
+        let last = log.segments.len() - 1;
+        log.segments.iter().enumerate().map(|(at, segment)| segment.info(at < last)).collect()
+    }
+
+    /// Id of the oldest live segment: what the manifest must name before older ones are deleted.
+    pub fn oldest_segment(&self) -> u64 {
+        self.log.lock().segments[0].id // never empty, see the field
+    }
+
+    /// Bytes of the live segments.
+    pub fn live_bytes(&self) -> u64 {
+        self.log.lock().segments.iter().map(|segment| segment.bytes).sum()
+    }
+
+    /// Forgets the oldest segments whose records are all at or below `seq`, closed and synced.
+    /// Returns their ids. The caller has the manifest name [`Wal::oldest_segment`] as the oldest,
+    /// on stable storage, and only then deletes the files.
+    pub fn retire_through(&self, seq: SeqNo) -> Vec<u64> {
+        let mut log = self.log.lock();
+        let closed = &log.segments[..log.segments.len() - 1];
+        // An unsynced one is still the predecessor that a replay would have to read before the
+        // newer ones, until the manifest has moved on; a sync must not skip it.
+        let retired = closed
+            .iter()
+            .take_while(|segment| segment.last_seq <= seq.0 && !segment.needs_sync())
+            .count();
+        log.segments.drain(..retired).map(|segment| segment.id).collect()
+    }
+
+    /// Starts a fresh chain in a new file and forgets the failure; nothing of the old chain is used
+    /// any more. The new segment lasts when this returns its id. Before anything is appended the
+    /// caller names it in the manifest as the oldest live segment.
+    ///
+    /// # Errors
+    /// The segment cannot be created, written or synced; the old failure stays.
+    pub fn restart(&self, next_seq: SeqNo) -> Result<u64> {
+        let _one_at_a_time = self.syncing.lock();
+        let mut log = self.log.lock();
+        let next_seq = next_seq.0.max(log.next_seq);
+        let id = self.ledger.allocate();
+        let mut first = self.place().begin_segment(id, next_seq, None)?;
+        first.sync()?;
+        self.sync_dir()?;
+        first.synced = first.bytes;
+        first.named = true;
+        log.segments = vec![first];
+        log.next_seq = next_seq;
+        log.durable_seq = next_seq - 1;
+        log.failure = None;
+        self.unsynced_bytes.store(0, Ordering::Relaxed);
+        self.unsynced_since_us.store(NOT_ASKED, Ordering::Relaxed);
+        Ok(id)
+    }
+
+    /// Syncs and marks everything for a clean close. Returns the current segment and its length,
+    /// all of it on stable storage, for the manifest to note. Appends are refused from here on.
+    ///
+    /// # Errors
+    /// As [`Wal::sync`].
+    pub fn close_mark(&self) -> Result<(u64, u64)> {
+        let _one_at_a_time = self.syncing.lock();
+        self.sync_alone()?;
+        let mut log = self.log.lock();
+        log.check()?;
+        let current = log.current();
+        // The sync above wrote its mark after itself; this one brings that to the disk as well.
+        let synced = current.sync();
+        synced.map_err(|error| log.fail(error))?;
+        let current = log.current();
+        current.synced = current.bytes;
+        let marked = (current.id, current.bytes);
+        log.failure = Some(Arc::new(Error::Closed));
+        Ok(marked)
+    }
+
+    fn sync_dir(&self) -> Result<()> {
+        if sabotage::on(Bug::DirectoryNotSynced) {
+            return Ok(());
+        }
+        self.vfs.sync_dir(&self.dir).map_err(|source| Error::io("sync", &self.dir, source))
+    }
+
+    fn place(&self) -> Place<'_> {
+        Place { vfs: &*self.vfs, dir: &self.dir, db_uid: self.db_uid }
+    }
+}
+
+/// Where segments come into being.
+struct Place<'a> {
+    vfs: &'a dyn Vfs,
+    dir: &'a Path,
+    db_uid: u64,
+}
+
+impl Place<'_> {
+    fn begin_segment(
+        &self,
+        id: u64,
+        first_seq: u64,
+        predecessor: Option<Predecessor>,
+    ) -> Result<Segment> {
+        let path = FileName::Segment(id).in_dir(self.dir);
+        let file = self.vfs.create(&path).map_err(|source| Error::io("create", &path, source))?;
+        let header = SegmentHeader { db_uid: self.db_uid, id, first_seq, predecessor }.encode();
+        let bytes = len_u64(header.len());
+        let segment = Segment {
+            id,
+            path,
+            file,
+            seed: LogSeed::new(self.db_uid, id),
+            first_seq,
+            last_seq: first_seq - 1,
+            bytes,
+            record_bytes: bytes,
+            synced: 0,
+            named: false,
+        };
+        segment.append(&header)?;
+        Ok(segment)
+    }
+}
