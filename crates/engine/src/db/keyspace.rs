@@ -109,26 +109,17 @@ impl Keyspace {
     }
 
     /// The entries of a range of keys, as they are now, from both ends.
-    ///
-    /// # Errors
-    /// [`Error::Closed`].
-    pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<Range> {
+    pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Range {
         self.range_at(range, None)
     }
 
     /// All entries.
-    ///
-    /// # Errors
-    /// [`Error::Closed`].
-    pub fn iter(&self) -> Result<Range> {
+    pub fn iter(&self) -> Range {
         self.range::<&[u8]>(..)
     }
 
     /// The entries whose keys begin with `prefix`.
-    ///
-    /// # Errors
-    /// [`Error::Closed`].
-    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Result<Range> {
+    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
         let prefix = prefix.as_ref();
         let lower = Bound::Included(Bytes::copy_from_slice(prefix));
         self.bounded(lower, after_prefix(prefix), None)
@@ -138,7 +129,7 @@ impl Keyspace {
         &self,
         range: impl RangeBounds<K>,
         pinned: Option<Arc<Pinned>>,
-    ) -> Result<Range> {
+    ) -> Range {
         let owned = |bound: Bound<&K>| bound.map(|key| Bytes::copy_from_slice(key.as_ref()));
         self.bounded(owned(range.start_bound()), owned(range.end_bound()), pinned)
     }
@@ -148,14 +139,16 @@ impl Keyspace {
         lower: Bound<Bytes>,
         upper: Bound<Bytes>,
         pinned: Option<Arc<Pinned>>,
-    ) -> Result<Range> {
+    ) -> Range {
         let core = &self.handle.0;
-        core.check_open()?;
+        if let Err(error) = core.check_open() {
+            return Range::failed(error, self.tree.pin());
+        }
         core.tick();
         let view = self.tree.pin();
         let seq =
             pinned.as_ref().map_or_else(|| core.store.sequence.published(), |pinned| pinned.seq());
-        Ok(Range::new(view, seq, pinned, lower, upper))
+        Range::new(view, seq, pinned, lower, upper)
     }
 }
 

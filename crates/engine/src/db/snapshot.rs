@@ -37,25 +37,18 @@ impl Snapshot {
         self.handle.0.get(keyspace.tree(), key.as_ref(), Some(self.seq()))
     }
 
-    /// The entries of a range at that number.
-    ///
-    /// # Errors
-    /// [`Error::Closed`](crate::Error::Closed),
-    /// [`Error::ForeignKeyspace`](crate::Error::ForeignKeyspace).
-    pub fn range<K: AsRef<[u8]>>(
-        &self,
-        keyspace: &Keyspace,
-        range: impl RangeBounds<K>,
-    ) -> Result<Range> {
-        keyspace.check_owner(&self.handle)?;
-        keyspace.range_at(range, Some(Arc::clone(&self.pinned)))
+    /// The entries of a range at that number. The range gives one error if the keyspace belongs to
+    /// another database.
+    pub fn range<K: AsRef<[u8]>>(&self, keyspace: &Keyspace, range: impl RangeBounds<K>) -> Range {
+        match keyspace.check_owner(&self.handle) {
+            Ok(()) => keyspace.range_at(range, Some(Arc::clone(&self.pinned))),
+            Err(error) => Range::failed(error, keyspace.tree().pin()),
+        }
     }
 
     /// All entries at that number.
-    ///
-    /// # Errors
-    /// As [`Snapshot::range`].
-    pub fn iter(&self, keyspace: &Keyspace) -> Result<Range> {
+    #[must_use]
+    pub fn iter(&self, keyspace: &Keyspace) -> Range {
         self.range::<&[u8]>(keyspace, ..)
     }
 }

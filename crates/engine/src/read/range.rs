@@ -57,6 +57,13 @@ impl Range {
         }
     }
 
+    /// A range that answers nothing but this error.
+    pub(crate) fn failed(error: Error, view: Arc<SuperVersion>) -> Range {
+        let mut range = Range::new(view, SeqNo::ZERO, None, Bound::Unbounded, Bound::Unbounded);
+        range.failed = Some(error);
+        range
+    }
+
     fn cursor(&self) -> VisibleCursor<MergingCursor> {
         let mut sources: Vec<Box<dyn Cursor>> = Vec::new();
         for memtable in self.view.memtables() {
