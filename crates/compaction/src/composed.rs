@@ -151,10 +151,7 @@ impl Composed {
             let runs = shape.runs_of(level);
             if level == L0 {
                 candidates.extend(self.l0_candidate(shape, busy, capacities));
-            } else if runs.len() > 1 {
-                let reason = Reason::Shape { level };
-                candidates.push(Candidate { score_milli: SCORE_FOREIGN, level, reason });
-            } else if level < capacities.base && !runs.is_empty() {
+            } else if runs.len() > 1 || (level < capacities.base && !runs.is_empty()) {
                 let reason = Reason::Shape { level };
                 candidates.push(Candidate { score_milli: SCORE_FOREIGN, level, reason });
             } else if level < capacities.last {
