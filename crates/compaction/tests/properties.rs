@@ -4,16 +4,20 @@
 //! `LSMX_TEST_SCALE` multiplies the number of runs, `LSMX_TEST_SEED` sets the first seed; a failure
 //! prints the seed that repeats it.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
+#![allow(clippy::print_stderr, reason = "a failure prints its seed")]
+
 mod world;
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use lsmx_compaction::{
-    BusyFiles, CompactionPolicy, CutRule, FileId, Job, JobInput, JobKind, Level, Placement,
-    PolicySpec, Preset, Reason, Target,
+    BusyFiles, CompactionPolicy, CutRule, FileId, Job, JobInput, JobKind, Level, Parameter,
+    Placement, PolicySpec, Preset, Reason, Target,
 };
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -136,15 +140,15 @@ fn check_rest(spec: &PolicySpec, world: &World) {
     let text = || format!("{spec}\n{}", describe(shape));
     match spec.preset() {
         Preset::Tiering => {
-            let ratio = spec.value(lsmx_compaction::Parameter::SizeRatio) as usize;
+            let ratio = usize::try_from(spec.value(Parameter::SizeRatio)).unwrap();
             assert!((0..shape.levels.len()).all(|level| runs(level) < ratio), "{}", text());
         }
         Preset::Universal => {
-            let trigger = spec.value(lsmx_compaction::Parameter::Trigger) as usize;
+            let trigger = usize::try_from(spec.value(Parameter::Trigger)).unwrap();
             assert!(shape.runs().count() <= trigger.max(1), "{}", text());
         }
         _ => {
-            let trigger = spec.value(lsmx_compaction::Parameter::Trigger) as usize;
+            let trigger = usize::try_from(spec.value(Parameter::Trigger)).unwrap();
             assert!((1..shape.levels.len()).all(|level| runs(level) <= 1), "{}", text());
             assert!(shape.levels.is_empty() || runs(0) < trigger, "{}", text());
         }
@@ -243,6 +247,7 @@ proptest! {
     #![proptest_config(ProptestConfig {
         cases: u32::try_from(64 * env("LSMX_TEST_SCALE", 1)).unwrap_or(u32::MAX),
         failure_persistence: None,
+        rng_seed: RngSeed::Fixed(env("LSMX_TEST_SEED", 1)),
         ..ProptestConfig::default()
     })]
 

@@ -1,6 +1,8 @@
 //! The order in which the study's strategies stand (Sarkar et al., PVLDB 14 (2021), figure 4):
 //! 150 flushes of unique uniform keys, T = 10, a file as large as a memtable.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
+
 mod world;
 
 use lsmx_compaction::PolicySpec;
@@ -14,7 +16,7 @@ const MEMTABLE_ENTRIES: usize = 200;
 
 fn load(policy: &str, seed: u64) -> Totals {
     let policy = policy.parse::<PolicySpec>().unwrap().build();
-    let mut keys: Vec<u32> = (0..(FLUSHES * MEMTABLE_ENTRIES) as u32).collect();
+    let mut keys: Vec<u32> = (0..u32::try_from(FLUSHES * MEMTABLE_ENTRIES).unwrap()).collect();
     keys.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
     let mut world = World::new(MEMTABLE_ENTRIES as u64, MEMTABLE_ENTRIES as u64);
     for memtable in keys.chunks(MEMTABLE_ENTRIES) {
