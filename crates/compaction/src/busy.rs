@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::{Error, FileId, Job, JobKind, Level, TreeShape};
+use crate::{Error, FileId, Job, JobKind, TreeShape};
 
 /// Files that running jobs hold, with the jobs themselves.
 #[derive(Clone, Debug, Default)]
@@ -87,15 +87,15 @@ impl BusyFiles {
         Ok(true)
     }
 
-    /// Bytes still to be written by running jobs that take from, or write into, the level.
+    /// The job, if it is one of this tree and may run beside the running ones.
     #[must_use]
-    pub fn bytes_left(&self, level: Level) -> u64 {
-        self.jobs
-            .iter()
-            .filter(|(job, _)| {
-                job.target.level == level || job.inputs.iter().any(|input| input.level == level)
-            })
-            .map(|(_, left)| left)
-            .sum()
+    pub fn admitted(&self, job: Job, shape: &TreeShape) -> Option<Job> {
+        self.admits(&job, shape).is_ok_and(|admitted| admitted).then_some(job)
+    }
+
+    /// Bytes still to be written by the running jobs that `counts` picks out.
+    pub(crate) fn bytes_left(&self, counts: impl Fn(&Job) -> bool) -> u64 {
+        let counted = self.jobs.iter().filter(|(job, _)| counts(job));
+        counted.map(|(_, left)| *left).fold(0, u64::saturating_add)
     }
 }

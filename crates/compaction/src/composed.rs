@@ -24,7 +24,7 @@ use crate::{
 /// The four primitives, and the limits that every job keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Primitives {
-    /// When a job is due, in order of priority.
+    /// When a job is due. Their order is their priority in a list of runs; levels compare scores.
     pub triggers: Vec<Trigger>,
     /// How many runs a level may hold.
     pub layout: Layout,
@@ -151,10 +151,7 @@ impl Composed {
             let runs = shape.runs_of(level);
             if level == L0 {
                 candidates.extend(self.l0_candidate(shape, busy, capacities));
-            } else if runs.len() > 1 {
-                let reason = Reason::Shape { level };
-                candidates.push(Candidate { score_milli: SCORE_FOREIGN, level, reason });
-            } else if level < capacities.base && !runs.is_empty() {
+            } else if runs.len() > 1 || (level < capacities.base && !runs.is_empty()) {
                 let reason = Reason::Shape { level };
                 candidates.push(Candidate { score_milli: SCORE_FOREIGN, level, reason });
             } else if level < capacities.last {
@@ -218,9 +215,19 @@ impl Composed {
         let level = candidate.level;
         let run = shape.runs_of(level).first()?;
         let target = next_level(shape, capacities, level)?;
-        if self.primitives.granularity != Granularity::File {
+        let whole = || {
             let inputs = whole_runs(level, shape.runs_of(level));
-            return self.job_into(shape, busy, inputs, target, candidate.reason.clone());
+            self.job_into(shape, busy, inputs, target, candidate.reason.clone())
+        };
+        if self.primitives.granularity != Granularity::File {
+            return whole();
+        }
+        // What stands above the base sinks in one step where nothing is in its way, however many
+        // files another policy has left there.
+        let sinks = level < capacities.base && shape.runs_of(target).is_empty();
+        let at_once = if sinks { whole() } else { None };
+        if at_once.as_ref().is_some_and(|job| job.kind == JobKind::Move) {
+            return at_once;
         }
         self.primitives.movement.order(shape, run, target).into_iter().find_map(|index| {
             if busy.is_busy(run.files[index].id) {
@@ -303,7 +310,7 @@ impl Composed {
         };
         let target = Target { level: target, placement };
         let cut = self.cut(shape, target.level);
-        admitted(Job { kind, inputs, target, cut, reason }, shape, busy)
+        busy.admitted(Job { kind, inputs, target, cut, reason }, shape)
     }
 
     /// No file overlaps another one or the target level, and none would be left with so much below
@@ -316,7 +323,7 @@ impl Composed {
     ) -> bool {
         let bytes_max = self.job_bytes_max(shape);
         let below = Level::from_index(target.index() + 1);
-        are_disjoint(sources)
+        KeyRange::are_disjoint(sources.iter().map(|file| &file.range))
             && sources.iter().all(|file| {
                 let grandparents = below.map_or(0, |level| shape.overlap_bytes(level, &file.range));
                 shape.overlap_bytes(target, &file.range) == 0
@@ -340,12 +347,11 @@ impl Composed {
         reason: Reason,
     ) -> Option<Job> {
         let inputs = whole_runs(level, shape.runs_of(level));
-        let kind = match are_disjoint(&resolve_all(shape, &inputs)?) {
-            true => JobKind::Move,
-            false => JobKind::Merge,
-        };
+        let files = resolve_all(shape, &inputs)?;
+        let disjoint = KeyRange::are_disjoint(files.iter().map(|file| &file.range));
+        let kind = if disjoint { JobKind::Move } else { JobKind::Merge };
         let cut = self.cut(shape, target.level);
-        admitted(Job { kind, inputs, target, cut, reason }, shape, busy)
+        busy.admitted(Job { kind, inputs, target, cut, reason }, shape)
     }
 
     // --- Tiering: a full level becomes one run of the next -------------------------------------
@@ -413,13 +419,12 @@ impl CompactionPolicy for Composed {
         let work = self.l0_work(shape, busy);
         let target = work.map(|(_, target)| target);
         // Running jobs count if they empty L0, or if the next one that does must wait for them.
-        let running = busy.jobs.iter().filter(|(job, _)| {
+        let running = busy.bytes_left(|job| {
             job.source() == Some(L0)
                 || target.is_some_and(|level| {
                     job.target.level == level || job.inputs.iter().any(|i| i.level == level)
                 })
         });
-        let running: u64 = running.map(|(_, left)| *left).fold(0, u64::saturating_add);
         let free = self.primitives.stop_runs.saturating_sub(shape.runs_of(L0).len());
         Debt {
             pending_bytes: work.map_or(0, |(bytes, _)| bytes).saturating_add(running),
@@ -478,13 +483,16 @@ fn resolve_all<'a>(shape: &'a TreeShape, inputs: &[JobInput]) -> Option<Vec<&'a 
     Some(files)
 }
 
-pub(crate) fn are_disjoint(files: &[&Arc<FileShape>]) -> bool {
-    let mut ranges: Vec<&KeyRange> = files.iter().map(|file| &file.range).collect();
-    ranges.sort_by(|a, b| a.smallest.cmp(&b.smallest));
-    ranges.windows(2).all(|pair| pair[0].largest < pair[1].smallest)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// The job, if no running job stands in its way.
-pub(crate) fn admitted(job: Job, shape: &TreeShape, busy: &BusyFiles) -> Option<Job> {
-    busy.admits(&job, shape).unwrap_or(false).then_some(job)
+    #[test]
+    fn scores_are_exact_thousandths() {
+        assert_eq!(score(999, 1000), 999);
+        assert_eq!(score(1, 3), 333);
+        assert_eq!(score(0, 0), 0);
+        assert_eq!(score(1, 0), SCORE_FOREIGN);
+        assert_eq!(score(u64::MAX, 1), SCORE_FOREIGN);
+    }
 }

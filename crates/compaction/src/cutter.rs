@@ -102,3 +102,94 @@ impl OutputCutter {
         self.overlapped_bytes = self.overlapped.iter().map(|&index| files[index].bytes).sum();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{FileId, KeyRange, Level, LevelShape, RunId, RunShape};
+
+    /// A tree whose L2 holds files of 10 bytes with these ranges.
+    fn grandparents(ranges: &[(&'static str, &'static str)]) -> TreeShape {
+        let file = |(id, &(smallest, largest)): (u64, &(&'static str, &'static str))| {
+            Arc::new(FileShape {
+                id: FileId(id),
+                range: KeyRange::new(smallest, largest),
+                bytes: 10,
+                entries: 1,
+                tombstones: 0,
+                tombstones_droppable: 0,
+                value_bytes: 0,
+                oldest_tombstone_us: None,
+                seq_smallest: 1,
+                seq_largest: 1,
+                last_read_us: 0,
+                created_us: 0,
+                creation: id,
+            })
+        };
+        let run = RunShape { id: RunId(0), files: (0..).zip(ranges).map(file).collect() };
+        let mut levels = Vec::new();
+        levels.resize_with(2, Arc::<LevelShape>::default);
+        levels.push(Arc::new(LevelShape { runs: vec![Arc::new(run)], cursor: None }));
+        TreeShape { levels, ..TreeShape::default() }
+    }
+
+    /// Plays keys of one byte each; returns the outputs as words.
+    fn cut(rule: &CutRule, shape: &TreeShape, keys: &str) -> String {
+        let mut cutter = OutputCutter::new(rule, shape);
+        let (mut text, mut bytes) = (String::new(), 0);
+        for key in keys.chars() {
+            if cutter.cut_before(key.to_string().as_bytes(), bytes) {
+                text.push(' ');
+                bytes = 0;
+            }
+            text.push(key);
+            bytes += 1;
+        }
+        text
+    }
+
+    fn rule(file_bytes: u64, overlap_bytes_max: Option<u64>) -> CutRule {
+        let grandparent = overlap_bytes_max.map(|bytes| (Level(2), bytes));
+        CutRule { file_bytes, grandparent, boundaries: Vec::new() }
+    }
+
+    #[test]
+    fn an_output_ends_at_its_target_size() {
+        let shape = TreeShape::default();
+        assert_eq!(cut(&rule(3, None), &shape, "abcdefgh"), "abc def gh");
+        assert_eq!(cut(&rule(u64::MAX, None), &shape, "abcdefgh"), "abcdefgh");
+    }
+
+    #[test]
+    fn an_output_ends_before_it_overlaps_too_much() {
+        let shape = grandparents(&[("a", "b"), ("c", "d"), ("e", "f"), ("g", "h")]);
+        assert_eq!(cut(&rule(99, Some(20)), &shape, "abcdefghi"), "abcd efghi");
+        assert_eq!(cut(&rule(99, Some(10)), &shape, "acegi"), "a c e gi");
+        // The skipped file in between is overlapped as well.
+        assert_eq!(cut(&rule(99, Some(20)), &shape, "aeg"), "a eg");
+        // Files before the first key are not.
+        assert_eq!(cut(&rule(99, Some(20)), &shape, "eg"), "eg");
+    }
+
+    #[test]
+    fn one_grandparent_larger_than_the_limit_does_not_cut_at_every_key() {
+        let shape = grandparents(&[("a", "m"), ("n", "z")]);
+        assert_eq!(cut(&rule(99, Some(5)), &shape, "abcdnopq"), "abcd nopq");
+    }
+
+    #[test]
+    fn boundaries_cut_even_where_no_key_stands_on_them() {
+        let mut rule = rule(99, None);
+        rule.boundaries = ["a", "c", "ca", "e"].map(Key::from).to_vec();
+        assert_eq!(cut(&rule, &TreeShape::default(), "abcdf"), "ab c d f");
+    }
+
+    #[test]
+    fn several_runs_of_grandparents_count_together() {
+        let mut shape = grandparents(&[("a", "c"), ("d", "f")]);
+        let level = Arc::make_mut(&mut shape.levels[2]);
+        level.runs.push(Arc::clone(&level.runs[0]));
+        assert_eq!(cut(&rule(99, Some(20)), &shape, "abcdef"), "abc def");
+    }
+}

@@ -127,6 +127,7 @@ impl fmt::Display for Reason {
                     score_milli % 1000
                 )
             }
+            Reason::RunCount { level, runs: 1 } => write!(f, "L{} holds 1 run", level.0),
             Reason::RunCount { level, runs } => write!(f, "L{} holds {runs} runs", level.0),
             Reason::SpaceAmplification { percent } => write!(f, "space amplification {percent} %"),
             Reason::SizeRatio { runs } => write!(f, "{runs} runs of like size"),

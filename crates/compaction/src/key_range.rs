@@ -58,6 +58,13 @@ impl KeyRange {
         }
         Some(KeyRange { smallest: smallest.clone(), largest: largest.clone() })
     }
+
+    /// Returns whether no key could be in two of the ranges, which may come in any order.
+    pub fn are_disjoint<'a>(ranges: impl IntoIterator<Item = &'a KeyRange>) -> bool {
+        let mut ranges: Vec<&KeyRange> = ranges.into_iter().collect();
+        ranges.sort_by(|a, b| a.smallest.cmp(&b.smallest));
+        ranges.windows(2).all(|pair| pair[0].largest < pair[1].smallest)
+    }
 }
 
 #[cfg(test)]
@@ -91,5 +98,12 @@ mod tests {
         let all = [range("m", "n"), range("a", "b"), range("x", "z")];
         assert_eq!(KeyRange::hull_of(&all), Some(range("a", "z")));
         assert_eq!(KeyRange::hull_of(&[]), None);
+    }
+
+    #[test]
+    fn disjoint_ranges_share_no_key_in_any_order() {
+        assert!(KeyRange::are_disjoint(&[range("x", "z"), range("a", "b"), range("c", "c")]));
+        assert!(!KeyRange::are_disjoint(&[range("x", "z"), range("a", "b"), range("b", "c")]));
+        assert!(KeyRange::are_disjoint(&[]));
     }
 }

@@ -14,11 +14,10 @@
 
 use std::sync::Arc;
 
-use crate::composed::{admitted, are_disjoint};
 use crate::trigger::Trigger;
 use crate::{
-    BusyFiles, CutRule, Job, JobInput, JobKind, Level, Placement, Reason, RunShape, Target,
-    TreeShape,
+    BusyFiles, CutRule, Job, JobInput, JobKind, KeyRange, Level, Placement, Reason, RunShape,
+    Target, TreeShape,
 };
 
 /// A run with its level, its bytes and whether a running job holds it.
@@ -57,13 +56,14 @@ pub(crate) fn pick(
         chains(trigger, &runs).into_iter().find_map(|(chain, reason)| {
             let target = target_of(&runs, chain.clone(), bottom);
             let taken = &runs[chain];
-            let files: Vec<_> = taken.iter().flat_map(|run| &run.run.files).collect();
+            let files = taken.iter().flat_map(|run| &run.run.files);
+            let disjoint = KeyRange::are_disjoint(files.map(|file| &file.range));
             // Within a level a move would only rename; merging is what makes one run of many.
             let leaves = taken.iter().all(|run| run.level != target.level);
-            let kind = if leaves && are_disjoint(&files) { JobKind::Move } else { JobKind::Merge };
+            let kind = if leaves && disjoint { JobKind::Move } else { JobKind::Merge };
             let inputs = taken.iter().map(|run| JobInput::whole(run.level, run.run)).collect();
             let job = Job { kind, inputs, target, cut: cut(target.level), reason };
-            admitted(job, shape, busy)
+            busy.admitted(job, shape)
         })
     })
 }

@@ -169,7 +169,7 @@ impl FromStr for PolicySpec {
         let is = |known: &&str| known.eq_ignore_ascii_case(name);
         let preset = Preset::ALL
             .into_iter()
-            .find(|preset| is(&preset.name()) || preset.aliases().iter().any(|alias| is(&alias)))
+            .find(|preset| is(&preset.name()) || preset.aliases().iter().any(is))
             .ok_or_else(|| Error::UnknownPolicy {
                 name: name.to_owned(),
                 known: Preset::ALL.map(Preset::name).join(", "),

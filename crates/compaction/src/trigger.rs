@@ -128,3 +128,72 @@ pub fn compensated_bytes(file: &FileShape) -> u64 {
     let extra = (doubled - file.entries).saturating_mul(value_bytes_mean).saturating_mul(2);
     file.bytes.saturating_add(extra)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{FileId, KeyRange, LevelShape, RunId, RunShape};
+    use std::sync::Arc;
+
+    fn file(bytes: u64) -> FileShape {
+        FileShape {
+            id: FileId(1),
+            range: KeyRange::new("a", "z"),
+            bytes,
+            entries: 100,
+            tombstones: 0,
+            tombstones_droppable: 0,
+            value_bytes: 0,
+            oldest_tombstone_us: None,
+            seq_smallest: 1,
+            seq_largest: 1,
+            last_read_us: 0,
+            created_us: 0,
+            creation: 1,
+        }
+    }
+
+    /// A tree with memtables of one byte and one file in one level.
+    fn tree(level: usize, bytes: u64) -> TreeShape {
+        let run = RunShape { id: RunId(0), files: vec![Arc::new(file(bytes))] };
+        let mut levels = Vec::new();
+        levels.resize_with(level, Arc::<LevelShape>::default);
+        levels.push(Arc::new(LevelShape { runs: vec![Arc::new(run)], cursor: None }));
+        TreeShape { levels, memtable_bytes: 1, ..TreeShape::default() }
+    }
+
+    #[test]
+    fn capacities_from_the_bottom_follow_the_last_level() {
+        let capacity = Capacity::FromBottom { last: Level(6), base_memtables: 4, size_ratio: 10 };
+        let cases = [(0, 6, 4), (39, 6, 39), (40, 5, 4), (399, 5, 39), (400, 4, 4), (4000, 3, 4)];
+        for (bytes, base, base_bytes) in cases {
+            let found = capacity.of(&tree(6, bytes));
+            assert_eq!((found.base, found.base_bytes), (Level(base), base_bytes), "{bytes}");
+            assert_eq!(found.bytes(Level(6)), u64::MAX);
+            assert_eq!(found.bytes(Level(base - 1)), 0);
+        }
+        // However much there is, the base never becomes L0.
+        assert_eq!(capacity.of(&tree(6, u64::MAX)).base, Level(1));
+    }
+
+    #[test]
+    fn capacities_from_the_top_grow_by_the_ratio_and_saturate() {
+        let found = Capacity::FromTop { l1_memtables: 2, size_ratio: 10 }.of(&tree(1, 5));
+        assert_eq!(found.bytes(Level(1)), 2);
+        assert_eq!(found.bytes(Level(3)), 200);
+        assert_eq!(found.bytes(Level(40)), u64::MAX);
+        assert_eq!(found.last, Level(63));
+    }
+
+    #[test]
+    fn tombstones_count_from_half_of_the_entries() {
+        let with = |tombstones| {
+            compensated_bytes(&FileShape { tombstones, value_bytes: 500, ..file(1000) })
+        };
+        assert_eq!(with(49), 1000);
+        assert_eq!(with(50), 1000);
+        // Ten values of 50 bytes; 80 tombstones above half, two values each.
+        assert_eq!(with(90), 1000 + 80 * 50 * 2);
+        assert_eq!(with(100), 1000 + 100 * 500 * 2);
+    }
+}

@@ -1,0 +1,408 @@
+//! What `apply` does to a tree, what it refuses, and what `check` finds in a shape.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
+
+use std::sync::Arc;
+
+use lsmx_compaction::shape::LevelParts;
+use lsmx_compaction::{
+    Applied, BusyFiles, CutRule, Error, FileId, FileShape, Job, JobInput, JobKind, Key, KeyRange,
+    Level, Placement, Reason, RunId, Target, TreeShape,
+};
+
+/// A file `id` over `range`, two letters, with sequence numbers `seq` to `seq + 9`.
+fn file(id: u64, range: &str, seq: u64) -> FileShape {
+    let (smallest, largest) = range.split_at(1);
+    FileShape {
+        id: FileId(id),
+        range: KeyRange::new(smallest.to_owned(), largest.to_owned()),
+        bytes: 10,
+        entries: 10,
+        tombstones: 0,
+        tombstones_droppable: 0,
+        value_bytes: 0,
+        oldest_tombstone_us: None,
+        seq_smallest: seq,
+        seq_largest: seq + 9,
+        last_read_us: 0,
+        created_us: 0,
+        creation: id,
+    }
+}
+
+type Runs<'a> = &'a [(u64, &'a [(u64, &'a str, u64)])];
+
+/// Levels of runs of files: (run, [(file, range, sequence number)]).
+fn try_tree(levels: &[Runs<'_>]) -> Result<TreeShape, Error> {
+    let parts = levels.iter().map(|runs| LevelParts {
+        runs: runs
+            .iter()
+            .map(|(run, files)| {
+                let files = files.iter().map(|&(id, range, seq)| Arc::new(file(id, range, seq)));
+                (RunId(*run), files.collect())
+            })
+            .collect(),
+        cursor: None,
+    });
+    TreeShape::from_levels(parts.collect(), 50)
+}
+
+fn tree(levels: &[Runs<'_>]) -> TreeShape {
+    try_tree(levels).unwrap()
+}
+
+/// L0: two runs; L1: one of three files; L2: two runs.
+fn sample() -> TreeShape {
+    tree(&[
+        &[(9, &[(90, "az", 500)]), (8, &[(80, "ck", 400)])],
+        &[(7, &[(70, "ad", 300), (71, "fk", 300), (72, "mz", 300)])],
+        &[(6, &[(60, "ah", 200)]), (5, &[(50, "ae", 100), (51, "gz", 100)])],
+    ])
+}
+
+fn job(kind: JobKind, inputs: &[(u8, u64, &[u64])], level: u8, placement: Placement) -> Job {
+    Job {
+        kind,
+        inputs: inputs
+            .iter()
+            .map(|&(level, run, files)| JobInput {
+                level: Level(level),
+                run: RunId(run),
+                files: files.iter().copied().map(FileId).collect(),
+            })
+            .collect(),
+        target: Target { level: Level(level), placement },
+        cut: CutRule { file_bytes: 10, grandparent: None, boundaries: Vec::new() },
+        reason: Reason::Manual,
+    }
+}
+
+const LAST: Placement = Placement::NewRun { before: None };
+
+fn join(run: u64) -> Placement {
+    Placement::JoinRun(RunId(run))
+}
+
+fn before(run: u64) -> Placement {
+    Placement::NewRun { before: Some(RunId(run)) }
+}
+
+/// Runs and files of each level, as text.
+fn show(shape: &TreeShape) -> String {
+    let run = |run: &Arc<lsmx_compaction::RunShape>| {
+        let files: Vec<_> = run.files.iter().map(|file| file.id.0.to_string()).collect();
+        format!("r{}({})", run.id.0, files.join(" "))
+    };
+    let level = |level: &Arc<lsmx_compaction::LevelShape>| {
+        level.runs.iter().map(run).collect::<Vec<_>>().join(" ")
+    };
+    shape.levels.iter().map(level).collect::<Vec<_>>().join(" | ")
+}
+
+fn apply(shape: &TreeShape, job: &Job, outputs: Vec<FileShape>) -> Applied {
+    let applied = shape.apply(job, outputs).unwrap();
+    applied.shape.check().unwrap();
+    applied
+}
+
+#[test]
+fn a_merge_joins_the_run_below_and_shares_the_rest() {
+    let shape = sample();
+    let job =
+        job(JobKind::Merge, &[(0, 9, &[90]), (0, 8, &[80]), (1, 7, &[70, 71, 72])], 1, join(7));
+    let applied = apply(&shape, &job, vec![file(100, "ak", 300), file(101, "lz", 300)]);
+    assert_eq!(show(&applied.shape), " | r7(100 101) | r6(60) r5(50 51)");
+    assert_eq!(applied.output_run, Some(RunId(7)));
+    assert_eq!(applied.removed, [90, 80, 70, 71, 72].map(FileId));
+    let placed: Vec<_> = applied.placed.iter().map(|p| (p.level, p.run, p.file.id)).collect();
+    let expected = [(Level(1), RunId(7), FileId(100)), (Level(1), RunId(7), FileId(101))];
+    assert_eq!(placed, expected);
+    assert_eq!(applied.run_orders, [(Level(0), vec![]), (Level(1), vec![RunId(7)])]);
+    assert_eq!(applied.cursor, Some((Level(0), Key::from("z"))));
+    assert!(Arc::ptr_eq(&applied.shape.levels[2], &shape.levels[2]), "L2 is shared");
+}
+
+#[test]
+fn a_partial_merge_keeps_the_other_files_and_sets_the_cursor() {
+    let shape = tree(&[
+        &[],
+        &[(7, &[(70, "ad", 300), (71, "fk", 300), (72, "mz", 300)])],
+        &[(6, &[(60, "ah", 200), (61, "lp", 200)])],
+    ]);
+    let job = job(JobKind::Merge, &[(1, 7, &[70]), (2, 6, &[60])], 2, join(6));
+    let applied = apply(&shape, &job, vec![file(100, "ae", 200), file(101, "fh", 200)]);
+    assert_eq!(show(&applied.shape), " | r7(71 72) | r6(100 101 61)");
+    assert_eq!(applied.shape.levels[1].cursor, Some(Key::from("d")));
+    assert_eq!(applied.shape.levels[2].cursor, None);
+}
+
+#[test]
+fn a_new_run_gets_a_name_of_its_own_and_its_place() {
+    let shape = sample();
+    let job = job(JobKind::Merge, &[(1, 7, &[70, 71, 72])], 2, before(6));
+    let applied = apply(&shape, &job, vec![file(100, "az", 300)]);
+    assert_eq!(show(&applied.shape), "r9(90) r8(80) |  | r50(100) r6(60) r5(50 51)");
+    assert_eq!((applied.output_run, applied.shape.run_id_next), (Some(RunId(50)), 51));
+}
+
+#[test]
+fn a_move_keeps_the_files() {
+    let shape = tree(&[&[(9, &[(90, "ab", 500)]), (8, &[(80, "cd", 400)])]]);
+    let job = job(JobKind::Move, &[(0, 9, &[90]), (0, 8, &[80])], 4, LAST);
+    let applied = apply(&shape, &job, vec![]);
+    assert_eq!(show(&applied.shape), " |  |  |  | r50(90 80)");
+    assert!(applied.removed.is_empty());
+    assert_eq!(applied.placed.len(), 2);
+    assert_eq!(*applied.placed[0].file, file(90, "ab", 500));
+}
+
+#[test]
+fn drop_and_rewrite_leave_order_and_cursor_alone() {
+    let shape = sample();
+    let dropped = apply(&shape, &job(JobKind::Drop, &[(2, 5, &[50, 51])], 0, LAST), vec![]);
+    assert_eq!(show(&dropped.shape), "r9(90) r8(80) | r7(70 71 72) | r6(60)");
+    assert_eq!((dropped.output_run, dropped.cursor), (None, None));
+    let rewrite = job(JobKind::Rewrite, &[(1, 7, &[71])], 1, join(7));
+    let rewritten = apply(&shape, &rewrite, vec![file(100, "fk", 300)]);
+    assert_eq!(show(&rewritten.shape), "r9(90) r8(80) | r7(70 100 72) | r6(60) r5(50 51)");
+    assert_eq!(rewritten.cursor, None);
+    let elsewhere = job(JobKind::Rewrite, &[(1, 7, &[71])], 2, join(6));
+    assert_eq!(shape.apply(&elsewhere, vec![]).unwrap_err(), Error::RewriteElsewhere);
+}
+
+#[test]
+fn a_job_without_outputs_leaves_no_empty_run_or_level() {
+    let shape = tree(&[&[], &[(7, &[(70, "az", 300)])], &[(6, &[(60, "az", 200)])]]);
+    let job = job(JobKind::Merge, &[(1, 7, &[70]), (2, 6, &[60])], 2, join(6));
+    let applied = apply(&shape, &job, vec![]);
+    assert!(applied.shape.levels.is_empty());
+    assert_eq!(applied.output_run, None);
+    assert_eq!(applied.run_orders, [(Level(1), vec![]), (Level(2), vec![])]);
+}
+
+#[test]
+fn a_target_that_has_gone_meanwhile_is_replaced_in_order_of_age() {
+    // Picked while r5 stood behind the inputs; another job has merged r5 away since.
+    let shape = tree(&[
+        &[(9, &[(90, "az", 900)]), (8, &[(80, "az", 800)]), (7, &[(70, "az", 700)])],
+        &[(4, &[(40, "az", 400)])],
+    ]);
+    let in_l0 = job(JobKind::Merge, &[(0, 8, &[80]), (0, 7, &[70])], 0, before(5));
+    let applied = apply(&shape, &in_l0, vec![file(100, "az", 700)]);
+    assert_eq!(show(&applied.shape), "r9(90) r50(100) | r4(40)");
+    // No input is of the target level: in front of it.
+    let below = job(JobKind::Merge, &[(0, 8, &[80]), (0, 7, &[70])], 1, before(5));
+    let applied = apply(&shape, &below, vec![file(100, "az", 700)]);
+    assert_eq!(show(&applied.shape), "r9(90) | r50(100) r4(40)");
+    let joined = job(JobKind::Merge, &[(0, 8, &[80]), (0, 7, &[70])], 1, join(5));
+    let applied = apply(&shape, &joined, vec![file(100, "az", 700)]);
+    assert_eq!(show(&applied.shape), "r9(90) | r50(100) r4(40)");
+}
+
+#[test]
+fn entries_never_pass_others_of_the_same_keys() {
+    let shape = sample();
+    let refused = |job: &Job| shape.apply(job, vec![]).unwrap_err();
+    // Behind r6, which file 70 overlaps.
+    let passes = |input, other| Error::PassesOver { input: FileId(input), other: FileId(other) };
+    assert_eq!(refused(&job(JobKind::Move, &[(1, 7, &[70])], 2, LAST)), passes(70, 60));
+    assert_eq!(refused(&job(JobKind::Move, &[(1, 7, &[70])], 3, LAST)), passes(70, 60));
+    assert_eq!(
+        refused(&job(JobKind::Merge, &[(1, 7, &[70]), (2, 5, &[50])], 2, join(5))),
+        passes(70, 60)
+    );
+    // An older file to the front of a newer one.
+    assert_eq!(refused(&job(JobKind::Move, &[(2, 5, &[50])], 1, before(7))), passes(50, 70));
+    assert_eq!(refused(&job(JobKind::Move, &[(2, 5, &[51])], 2, before(6))), passes(51, 60));
+    // File 72 overlaps neither 60 nor anything else on its way to a place behind r6.
+    let free = job(JobKind::Move, &[(1, 7, &[72])], 2, before(5));
+    assert_eq!(
+        show(&apply(&shape, &free, vec![]).shape).split(" | ").last(),
+        Some("r6(60) r50(72) r5(50 51)")
+    );
+}
+
+#[test]
+fn l0_hands_on_whole_runs_oldest_first() {
+    let shape = tree(&[&[
+        (9, &[(90, "ab", 900)]),
+        (8, &[(80, "cd", 800), (81, "ef", 800)]),
+        (7, &[(70, "gh", 700)]),
+    ]]);
+    let refused = |job: Job| match shape.apply(&job, vec![]).unwrap_err() {
+        Error::L0Order { run, .. } => run.0,
+        error => panic!("{error}"),
+    };
+    assert_eq!(refused(job(JobKind::Move, &[(0, 9, &[90])], 1, LAST)), 9);
+    assert_eq!(refused(job(JobKind::Move, &[(0, 8, &[80]), (0, 7, &[70])], 1, LAST)), 8);
+    assert_eq!(refused(job(JobKind::Move, &[(0, 9, &[90]), (0, 7, &[70])], 1, LAST)), 7);
+    assert_eq!(refused(job(JobKind::Move, &[(0, 9, &[90])], 0, LAST)), 9);
+    let legal = job(JobKind::Move, &[(0, 8, &[80, 81]), (0, 7, &[70])], 1, LAST);
+    assert_eq!(show(&apply(&shape, &legal, vec![]).shape), "r9(90) | r50(80 81 70)");
+    let below = tree(&[&[(9, &[(90, "ab", 900)])], &[(8, &[(80, "cd", 100)])]]);
+    let up = job(JobKind::Move, &[(1, 8, &[80])], 0, before(9));
+    assert!(matches!(below.apply(&up, vec![]), Err(Error::L0Order { run: RunId(9), .. })));
+}
+
+#[test]
+fn jobs_that_do_not_fit_the_tree_are_refused() {
+    let shape = sample();
+    let merge = |inputs: &[(u8, u64, &[u64])], outputs| {
+        shape.apply(&job(JobKind::Merge, inputs, 2, LAST), outputs).unwrap_err()
+    };
+    let (level, run) = (Level(1), RunId(7));
+    assert_eq!(merge(&[], vec![]), Error::NoInputs);
+    assert_eq!(merge(&[(2, 5, &[])], vec![]), Error::NoInputs);
+    assert_eq!(merge(&[(1, 6, &[60])], vec![]), Error::NoSuchRun { level, run: RunId(6) });
+    assert_eq!(
+        merge(&[(200, 6, &[60])], vec![]),
+        Error::NoSuchRun { level: Level(200), run: RunId(6) }
+    );
+    let not_there = |file| Error::NoSuchFile { level, run, file: FileId(file) };
+    assert_eq!(merge(&[(1, 7, &[60])], vec![]), not_there(60));
+    assert_eq!(merge(&[(1, 7, &[71, 70])], vec![]), not_there(70));
+    assert_eq!(merge(&[(1, 7, &[70, 70])], vec![]), not_there(70));
+    let order = merge(&[(2, 5, &[50]), (2, 6, &[60])], vec![]);
+    assert_eq!(order, Error::InputOrder { level: Level(2), run: RunId(6) });
+    let oldest: &[(u8, u64, &[u64])] = &[(2, 5, &[50])];
+    assert_eq!(merge(oldest, vec![file(100, "af", 1)]), Error::OutputOutside { file: FileId(100) });
+    assert_eq!(merge(oldest, vec![file(50, "ae", 1)]), Error::FileTwice { file: FileId(50) });
+    let twice = merge(oldest, vec![file(100, "ab", 1), file(100, "cd", 1)]);
+    assert_eq!(twice, Error::FileTwice { file: FileId(100) });
+    let overlap = merge(oldest, vec![file(100, "ac", 1), file(101, "ce", 1)]);
+    assert!(matches!(overlap, Error::Overlap { left: FileId(100), right: FileId(101), .. }));
+    let given = job(JobKind::Move, &[(2, 5, &[50])], 3, LAST);
+    assert_eq!(
+        shape.apply(&given, vec![file(100, "ae", 1)]).unwrap_err(),
+        Error::UnexpectedOutputs { outputs: 1 }
+    );
+    let moved = job(JobKind::Move, &[(2, 6, &[60]), (2, 5, &[50, 51])], 3, LAST);
+    assert_eq!(
+        shape.apply(&moved, vec![]).unwrap_err(),
+        Error::MoveOverlap { left: FileId(60), right: FileId(50) }
+    );
+    // The joined run holds a file that the output overlaps.
+    let joined = job(JobKind::Merge, &[(1, 7, &[70, 72])], 1, join(7));
+    let error = shape.apply(&joined, vec![file(100, "az", 300)]).unwrap_err();
+    assert!(matches!(error, Error::Overlap { level: Level(1), run: RunId(7), .. }));
+}
+
+#[test]
+fn check_names_what_is_wrong() {
+    let wrong = |levels: &[Runs<'_>]| try_tree(levels).unwrap_err();
+    let overlap = |left, right| Error::Overlap {
+        level: Level(1),
+        run: RunId(7),
+        left: FileId(left),
+        right: FileId(right),
+    };
+    assert_eq!(wrong(&[&[], &[(7, &[(1, "ad", 1), (2, "cf", 1)])]]), overlap(1, 2));
+    // Not even one key may be in two files of a run.
+    assert_eq!(wrong(&[&[], &[(7, &[(1, "ad", 1), (2, "df", 1)])]]), overlap(1, 2));
+    assert_eq!(
+        wrong(&[&[(7, &[(1, "da", 1)])]]),
+        Error::InvertedRange { level: Level(0), file: FileId(1) }
+    );
+    assert_eq!(
+        wrong(&[&[(50, &[(1, "ad", 1)])]]),
+        Error::RunFromTheFuture { run: RunId(50), next: 50 }
+    );
+    assert_eq!(
+        wrong(&[&[(7, &[(1, "ad", 1)])], &[(7, &[(2, "ad", 1)])]]),
+        Error::RunTwice { run: RunId(7) }
+    );
+    assert_eq!(
+        wrong(&[&[(7, &[(1, "ad", 1)])], &[(6, &[(1, "ad", 1)])]]),
+        Error::FileTwice { file: FileId(1) }
+    );
+    let age = Error::AgeOrder { above: FileId(1), below: FileId(2) };
+    // L0: overlap is enough. Deeper down the files must share an end.
+    assert_eq!(wrong(&[&[(7, &[(1, "bd", 10)])], &[(6, &[(2, "az", 100)])]]), age);
+    assert_eq!(wrong(&[&[], &[(7, &[(1, "ad", 10)])], &[(6, &[(2, "az", 100)])]]), age);
+    assert_eq!(wrong(&[&[], &[(7, &[(1, "ad", 10)]), (6, &[(2, "dz", 100)])]]), age);
+    assert!(try_tree(&[&[], &[(7, &[(1, "ad", 10)])], &[(6, &[(2, "bc", 100)])]]).is_ok());
+    // Overlapping sequence numbers prove nothing.
+    assert!(try_tree(&[&[(7, &[(1, "ad", 95)])], &[(6, &[(2, "az", 100)])]]).is_ok());
+    let mut shape = sample();
+    let run = lsmx_compaction::RunShape { id: RunId(40), files: Vec::new() };
+    Arc::make_mut(&mut shape.levels[1]).runs.push(Arc::new(run));
+    assert_eq!(shape.check(), Err(Error::EmptyRun { level: Level(1), run: RunId(40) }));
+}
+
+#[test]
+fn a_manifest_replay_builds_the_same_tree() {
+    let shape = sample();
+    let parts = |level: &Arc<lsmx_compaction::LevelShape>| LevelParts {
+        runs: level
+            .runs
+            .iter()
+            .map(|run| (run.id, run.files.iter().rev().cloned().collect()))
+            .collect(),
+        cursor: level.cursor.clone(),
+    };
+    let mut levels: Vec<LevelParts> = shape.levels.iter().map(parts).collect();
+    levels[1].runs.push((RunId(3), Vec::new()));
+    levels.push(LevelParts { runs: Vec::new(), cursor: Some(Key::from("x")) });
+    assert_eq!(TreeShape::from_levels(levels, 50), Ok(shape));
+    let too_many = vec![LevelParts::default(); 257];
+    assert_eq!(TreeShape::from_levels(too_many, 0), Err(Error::TooManyLevels { levels: 257 }));
+}
+
+#[test]
+fn flushes_stand_in_front_of_l0() {
+    let shape = sample();
+    assert_eq!(shape.with_flush(Vec::new()), Ok((shape.clone(), None)));
+    let (flushed, run) =
+        shape.with_flush(vec![file(100, "ab", 900), file(101, "cd", 900)]).unwrap();
+    flushed.check().unwrap();
+    assert_eq!(run, Some(RunId(50)));
+    assert!(show(&flushed).starts_with("r50(100 101) r9(90) r8(80) | "));
+    let (first, run) = TreeShape::default().with_flush(vec![file(1, "ab", 1)]).unwrap();
+    assert_eq!((show(&first).as_str(), run), ("r0(1)", Some(RunId(0))));
+    assert!(shape.with_flush(vec![file(100, "ac", 900), file(101, "cd", 900)]).is_err());
+}
+
+#[test]
+fn lookups_in_a_shape() {
+    let shape = sample();
+    let runs: Vec<_> = shape.runs().map(|(level, run)| (level.0, run.id.0)).collect();
+    assert_eq!(runs, [(0, 9), (0, 8), (1, 7), (2, 6), (2, 5)]);
+    assert_eq!(shape.last_run().map(|(level, run)| (level, run.id)), Some((Level(2), RunId(5))));
+    assert_eq!((shape.files().count(), shape.bytes(), shape.level_bytes(Level(1))), (8, 80, 30));
+    assert_eq!(shape.overlap_bytes(Level(2), &KeyRange::new("f", "f")), 10);
+    assert_eq!(shape.overlap_bytes(Level(2), &KeyRange::new("d", "g")), 30);
+    assert_eq!(shape.overlap_bytes(Level(9), &KeyRange::new("a", "z")), 0);
+    let run = &shape.runs_of(Level(1))[0];
+    let file_for = |key: &[u8]| run.file_for(key).map(|file| file.id.0);
+    assert_eq!((file_for(b"d"), file_for(b"e"), file_for(b"zz")), (Some(70), None, None));
+    let found = shape.find_file(FileId(51)).map(|(level, run, file)| (level, run, file.id));
+    assert_eq!(found, Some((Level(2), RunId(5), FileId(51))));
+    assert_eq!(shape.find_file(FileId(99)), None);
+    assert_eq!((shape.deepest(), TreeShape::default().deepest()), (Some(Level(2)), None));
+}
+
+#[test]
+fn busy_files_admit_what_is_out_of_the_way() {
+    let shape = sample();
+    let mut busy = BusyFiles::default();
+    let running = job(JobKind::Merge, &[(1, 7, &[70]), (2, 6, &[60])], 2, join(6));
+    assert_eq!(busy.admits(&running, &shape), Ok(true));
+    busy.start(running.clone(), 20);
+    assert!(busy.is_busy(FileId(60)) && !busy.is_busy(FileId(71)));
+    let admits = |job: &Job| busy.admits(job, &shape).unwrap();
+    assert!(!admits(&running), "shared files");
+    assert!(!admits(&job(JobKind::Drop, &[(2, 6, &[60])], 0, LAST)), "shared files");
+    assert!(!admits(&job(JobKind::Merge, &[(1, 7, &[71])], 2, LAST)), "keys f to h of L2");
+    assert!(admits(&job(JobKind::Merge, &[(1, 7, &[72])], 2, LAST)), "other keys");
+    assert!(admits(&job(JobKind::Merge, &[(1, 7, &[71])], 3, LAST)), "another level");
+    assert!(admits(&job(JobKind::Drop, &[(2, 5, &[50])], 2, LAST)), "a drop writes nothing");
+    assert!(busy.admits(&job(JobKind::Merge, &[(1, 6, &[60])], 2, LAST), &shape).is_err());
+    busy.progress(&running, 5);
+    assert_eq!(busy.jobs[0].1, 5);
+    assert!(busy.finish(&running) && !busy.finish(&running));
+    assert!(busy.files.is_empty());
+    // One job out of L0 at a time; inside L0 others may run.
+    busy.start(job(JobKind::Merge, &[(0, 8, &[80])], 1, LAST), 10);
+    assert_eq!(busy.admits(&job(JobKind::Merge, &[(0, 9, &[90])], 3, LAST), &shape), Ok(false));
+    assert_eq!(busy.admits(&job(JobKind::Merge, &[(0, 9, &[90])], 0, before(8)), &shape), Ok(true));
+}

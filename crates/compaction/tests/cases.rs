@@ -1,0 +1,276 @@
+//! Policies as text: plays every case of `cases/*.txt`.
+//!
+//! ```text
+//! # a comment
+//! tree memtable=1M table=1M L0: 7[a..f]4M / 6[c..k]4M   L1: 3[a..e]9M 4[f..p]9M
+//! busy merge 7 6 -> L1 left=3M          a running job: files, target level, bytes still to write
+//! pick tiering(T=2)                      the next job
+//! settle tiering(T=2)                    all jobs until it rests, and the tree then
+//! debt tiering(T=2)
+//! ----
+//! what the policy answers
+//! ```
+//!
+//! `/` parts the runs of a level, newest first; a file is id[smallest..largest]bytes, followed by
+//! `t30` for 30 tombstones of 100 entries, `s5` for sequence numbers from 5. Runs are named r1, r2, …
+//! in reading order. Where no sequence numbers are given, older runs get smaller ones. Outputs of
+//! jobs that are played have the size of their inputs, and are cut into target sizes.
+//! `UPDATE=1` rewrites what stands below the line.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
+#![expect(clippy::disallowed_methods, reason = "the corpus is read from disk")]
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use lsmx_compaction::shape::LevelParts;
+use lsmx_compaction::{
+    BusyFiles, CompactionPolicy, CutRule, FileId, FileShape, Job, JobInput, JobKind, KeyRange,
+    Level, Placement, PolicySpec, Reason, RunId, Target, TreeShape,
+};
+
+#[test]
+fn every_case_is_answered_as_written() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases");
+    let mut paths: Vec<PathBuf> =
+        std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    let update = std::env::var_os("UPDATE").is_some();
+    let mut cases = 0;
+    let mut wrong = String::new();
+    for path in paths.iter().filter(|path| path.extension().is_some_and(|e| e == "txt")) {
+        let text = std::fs::read_to_string(path).unwrap();
+        let mut rewritten = Vec::new();
+        for case in text.trim_end().split("\n\n") {
+            let (question, expected) = case.split_once("\n----").unwrap_or((case, ""));
+            if question.lines().all(|line| line.starts_with('#')) {
+                rewritten.push(question.to_owned());
+                continue;
+            }
+            cases += 1;
+            let answer = play(question);
+            if answer.trim_end() != expected.trim() {
+                let name = path.file_name().unwrap().to_string_lossy();
+                write!(
+                    wrong,
+                    "{name}:\n{question}\n---- expected\n{expected}\n---- found\n{answer}\n"
+                )
+                .unwrap();
+            }
+            rewritten.push(format!("{question}\n----\n{}", answer.trim_end()));
+        }
+        if update {
+            std::fs::write(path, rewritten.join("\n\n") + "\n").unwrap();
+        }
+    }
+    assert!(cases >= 40, "only {cases} cases were found");
+    assert!(update || wrong.is_empty(), "{wrong}");
+}
+
+/// Answers the question of one case.
+fn play(question: &str) -> String {
+    let mut shape = TreeShape::default();
+    let mut busy = BusyFiles::default();
+    let mut answer = String::new();
+    for line in question.lines().filter(|line| !line.starts_with('#')) {
+        let (verb, rest) = line.split_once(' ').unwrap_or_else(|| panic!("what is {line:?}?"));
+        let policy = || -> Arc<dyn CompactionPolicy> {
+            rest.parse::<PolicySpec>().unwrap_or_else(|error| panic!("{error}")).build()
+        };
+        match verb {
+            "tree" => shape = parse_tree(rest),
+            "busy" => {
+                let (job, left) = parse_busy(rest, &shape);
+                busy.start(job, left);
+            }
+            "pick" => match policy().pick(&shape, &busy) {
+                Some(job) => writeln!(answer, "{job}").unwrap(),
+                None => answer += "nothing\n",
+            },
+            "settle" => settle(&*policy(), &shape, &mut answer),
+            "debt" => {
+                let policy = policy();
+                let debt = policy.debt(&shape, &busy);
+                let (pending, headroom) = (show(debt.pending_bytes), show(debt.headroom_bytes));
+                let stop = if policy.must_stop(&shape) { ", writes stop" } else { "" };
+                writeln!(answer, "pending {pending}, headroom {headroom}{stop}").unwrap();
+            }
+            _ => panic!("what is {line:?}?"),
+        }
+    }
+    answer
+}
+
+fn settle(policy: &dyn CompactionPolicy, shape: &TreeShape, answer: &mut String) {
+    let mut shape = shape.clone();
+    let mut file_next = 100;
+    for _ in 0..50 {
+        let Some(job) = policy.pick(&shape, &BusyFiles::default()) else {
+            *answer += &tree(&shape);
+            return;
+        };
+        writeln!(answer, "{job}").unwrap();
+        let outputs = match job.kind {
+            JobKind::Merge | JobKind::Rewrite => outputs(&job, &shape, &mut file_next),
+            JobKind::Move | JobKind::Drop => Vec::new(),
+        };
+        shape = shape.apply(&job, outputs).unwrap_or_else(|error| panic!("{error}: {job}")).shape;
+        shape.check().unwrap();
+    }
+    panic!("does not come to rest:\n{answer}");
+}
+
+/// Files of target size, the key range shared out by first letters.
+fn outputs(job: &Job, shape: &TreeShape, file_next: &mut u64) -> Vec<FileShape> {
+    let (range, bytes) = (job.range(shape).unwrap(), job.input_bytes(shape).unwrap());
+    let files: Vec<_> = job.input_files().map(|id| shape.find_file(id).unwrap().2).collect();
+    let (first, last) = (range.smallest[0], range.largest[0]);
+    let count = bytes.div_ceil(job.cut.file_bytes.max(1)).clamp(1, u64::from(last - first) + 1);
+    let step = u64::from(last - first + 1);
+    let letter = |part: u64| first + u8::try_from(step * part / count).unwrap();
+    (0..count)
+        .map(|part| {
+            *file_next += 1;
+            let smallest =
+                if part == 0 { range.smallest.clone() } else { vec![letter(part)].into() };
+            let largest = if part + 1 == count {
+                range.largest.clone()
+            } else {
+                vec![letter(part + 1) - 1].into()
+            };
+            FileShape {
+                bytes: bytes / count,
+                seq_smallest: files.iter().map(|file| file.seq_smallest).min().unwrap(),
+                seq_largest: files.iter().map(|file| file.seq_largest).max().unwrap(),
+                ..file(*file_next, KeyRange { smallest, largest })
+            }
+        })
+        .collect()
+}
+
+fn file(id: u64, range: KeyRange) -> FileShape {
+    FileShape {
+        id: FileId(id),
+        range,
+        bytes: 0,
+        entries: 100,
+        tombstones: 0,
+        tombstones_droppable: 0,
+        value_bytes: 0,
+        oldest_tombstone_us: None,
+        seq_smallest: 0,
+        seq_largest: 0,
+        last_read_us: 0,
+        created_us: 0,
+        creation: id,
+    }
+}
+
+fn parse_tree(text: &str) -> TreeShape {
+    let (mut memtable, mut table) = (1 << 20, 1 << 20);
+    let mut levels: Vec<LevelParts> = Vec::new();
+    let mut run_next = 1;
+    // Sequence numbers fall from run to run, in steps that leave room for those given by hand.
+    let mut seq = 1_000_000;
+    for word in text.split_whitespace() {
+        if let Some(bytes) = word.strip_prefix("memtable=") {
+            memtable = parse_bytes(bytes);
+        } else if let Some(bytes) = word.strip_prefix("table=") {
+            table = parse_bytes(bytes);
+        } else if let Some(level) = word.strip_prefix('L').and_then(|w| w.strip_suffix(':')) {
+            levels.resize_with(level.parse::<usize>().unwrap() + 1, LevelParts::default);
+            levels.last_mut().unwrap().runs.push((RunId(run_next), Vec::new()));
+            run_next += 1;
+            seq -= 1000;
+        } else if word == "/" {
+            levels.last_mut().unwrap().runs.push((RunId(run_next), Vec::new()));
+            run_next += 1;
+            seq -= 1000;
+        } else {
+            let file = Arc::new(parse_file(word, seq));
+            levels.last_mut().unwrap().runs.last_mut().unwrap().1.push(file);
+        }
+    }
+    let shape = TreeShape::from_levels(levels, run_next).unwrap_or_else(|e| panic!("{e}: {text}"));
+    TreeShape { memtable_bytes: memtable, table_bytes: table, ..shape }
+}
+
+/// `7[a..f]4M`, then perhaps `t30` and `s5`.
+fn parse_file(word: &str, seq: u64) -> FileShape {
+    let parse = || {
+        let (id, rest) = word.split_once('[')?;
+        let (range, rest) = rest.split_once(']')?;
+        let (smallest, largest) = range.split_once("..")?;
+        let range = KeyRange::new(smallest.as_bytes().to_vec(), largest.as_bytes().to_vec());
+        let (rest, own_seq) = match rest.split_once('s') {
+            Some((rest, own)) => (rest, own.parse().ok()?),
+            None => (rest, seq),
+        };
+        let (bytes, tombstones) = match rest.split_once('t') {
+            Some((bytes, tombstones)) => (bytes, tombstones.parse().ok()?),
+            None => (rest, 0),
+        };
+        let bytes = parse_bytes(bytes);
+        Some(FileShape {
+            bytes,
+            tombstones,
+            value_bytes: bytes / 2,
+            seq_smallest: own_seq,
+            seq_largest: own_seq + 10,
+            ..file(id.parse().ok()?, range)
+        })
+    };
+    parse().unwrap_or_else(|| panic!("what is {word:?}?"))
+}
+
+/// `merge 7 6 -> L1 left=3M`
+fn parse_busy(text: &str, shape: &TreeShape) -> (Job, u64) {
+    let (inputs, rest) = text.strip_prefix("merge ").unwrap().split_once(" -> L").unwrap();
+    let (level, left) = rest.split_once(" left=").unwrap();
+    let level = Level(level.parse().unwrap());
+    let mut by_run: Vec<JobInput> = Vec::new();
+    for id in inputs.split_whitespace() {
+        let id = FileId(id.parse().unwrap());
+        let (level, run, _) = shape.find_file(id).unwrap();
+        match by_run.iter_mut().find(|input| input.run == run) {
+            Some(input) => input.files.push(id),
+            None => by_run.push(JobInput { level, run, files: vec![id] }),
+        }
+    }
+    let cut = CutRule { file_bytes: 1 << 20, grandparent: None, boundaries: Vec::new() };
+    let target = Target { level, placement: Placement::NewRun { before: None } };
+    let reason = Reason::Manual;
+    (Job { kind: JobKind::Merge, inputs: by_run, target, cut, reason }, parse_bytes(left))
+}
+
+fn parse_bytes(text: &str) -> u64 {
+    let (digits, factor) = match text.strip_suffix('M') {
+        Some(digits) => (digits, 1 << 20),
+        None => (text.strip_suffix('K').unwrap_or(text), 1 << 10),
+    };
+    digits.parse::<u64>().unwrap_or_else(|_| panic!("how much is {text:?}?")) * factor
+}
+
+fn show(bytes: u64) -> String {
+    match bytes {
+        bytes if bytes % (1 << 20) == 0 => format!("{}M", bytes >> 20),
+        bytes => format!("{}K", bytes >> 10),
+    }
+}
+
+fn tree(shape: &TreeShape) -> String {
+    let mut text = String::from("=");
+    for (index, level) in shape.levels.iter().enumerate().filter(|(_, l)| !l.runs.is_empty()) {
+        write!(text, " L{index}:").unwrap();
+        for (place, run) in level.runs.iter().enumerate() {
+            text += if place > 0 { " /" } else { "" };
+            for file in &run.files {
+                let (from, to) = (&file.range.smallest, &file.range.largest);
+                let (from, to) = (String::from_utf8_lossy(from), String::from_utf8_lossy(to));
+                write!(text, " {}[{from}..{to}]{}", file.id.0, show(file.bytes)).unwrap();
+            }
+        }
+    }
+    text + "\n"
+}
