@@ -1,7 +1,7 @@
 //! What all paths of one database share: files, log, manifest, cache, trees, numbers, health.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use lsmx_compaction::{FileId, FileShape};
 
@@ -14,7 +14,7 @@ use crate::format::filename::FileName;
 use crate::health::Health;
 use crate::keyspace::Tree;
 use crate::keyspace::snapshot::Sequence;
-use crate::manifest::Manifest;
+use crate::manifest::{Manifest, ManifestState};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock, Signal};
 use crate::table::{Table, TableIdentity, TableSummary};
 use crate::version::{Janitor, TableFile};
@@ -72,12 +72,58 @@ impl Trees {
     }
 }
 
-/// What all paths of one open database share.
-pub(crate) struct Store {
+/// Where tables come into being and are opened.
+#[derive(Debug)]
+pub(crate) struct TableSpace {
     pub(crate) vfs: Arc<dyn Vfs>,
     pub(crate) dir: PathBuf,
     pub(crate) env: Env,
     pub(crate) cache: Arc<Cache>,
+    pub(crate) files: Arc<FileNumbers>,
+    pub(crate) janitor: Arc<Janitor>,
+    /// Order in which tables were made.
+    pub(crate) creation: AtomicU64,
+}
+
+impl TableSpace {
+    /// Where a table lies.
+    pub(crate) fn path(&self, id: FileId) -> PathBuf {
+        FileName::Table(id.0).in_dir(&self.dir)
+    }
+
+    /// Opens a table that was just written and synced.
+    ///
+    /// # Errors
+    /// When it cannot be read again.
+    pub(crate) fn open_new(&self, id: FileId, summary: &TableSummary) -> Result<Arc<TableFile>> {
+        let creation = self.creation.fetch_add(1, Ordering::Relaxed);
+        let shape = shape_of(id, summary, self.env.now_us(), creation);
+        self.open_shape(shape, summary.uid, summary.checksum)
+    }
+
+    /// Opens a table that the manifest names.
+    ///
+    /// # Errors
+    /// As [`Table::open`].
+    pub(crate) fn open(&self, record: &FileRecord) -> Result<Arc<TableFile>> {
+        self.open_shape(record.shape(), record.uid, record.checksum)
+    }
+
+    fn open_shape(&self, shape: FileShape, uid: u64, checksum: u64) -> Result<Arc<TableFile>> {
+        let identity = TableIdentity { id: shape.id, bytes: shape.bytes, uid, checksum };
+        let path = self.path(shape.id);
+        let table = Table::open(self.vfs.as_ref(), &path, &identity, &self.cache)?;
+        let janitor = Arc::clone(&self.janitor);
+        Ok(Arc::new(TableFile::new(Arc::new(table), Arc::new(shape), path, janitor)))
+    }
+}
+
+/// What all paths of one open database share.
+pub(crate) struct Store {
+    pub(crate) tables: TableSpace,
+    pub(crate) vfs: Arc<dyn Vfs>,
+    pub(crate) dir: PathBuf,
+    pub(crate) env: Env,
     pub(crate) manifest: Arc<Manifest>,
     pub(crate) wal: Arc<Wal>,
     pub(crate) health: Health,
@@ -85,8 +131,6 @@ pub(crate) struct Store {
     pub(crate) files: Arc<FileNumbers>,
     pub(crate) janitor: Arc<Janitor>,
     pub(crate) trees: RwLock<Trees>,
-    /// Order in which tables were made.
-    pub(crate) creation: AtomicU64,
     /// Set while the database closes: no new writes, no new jobs.
     pub(crate) closing: AtomicBool,
     /// Given whenever a job has ended, a memtable was sealed, or the health has changed.
@@ -120,36 +164,30 @@ pub(crate) enum Work {
 
 /// The parts a store is made of, as opening put them together.
 pub(crate) struct StoreParts {
-    pub(crate) vfs: Arc<dyn Vfs>,
-    pub(crate) dir: PathBuf,
-    pub(crate) env: Env,
-    pub(crate) cache: Arc<Cache>,
+    pub(crate) tables: TableSpace,
     pub(crate) manifest: Arc<Manifest>,
     pub(crate) wal: Arc<Wal>,
     pub(crate) sequence: Arc<Sequence>,
-    pub(crate) files: Arc<FileNumbers>,
-    pub(crate) janitor: Arc<Janitor>,
     pub(crate) trees: Trees,
-    pub(crate) creation_next: u64,
     pub(crate) listener: Option<Arc<dyn EventListener>>,
 }
 
 impl Store {
     /// A store that takes writes.
     pub(crate) fn new(parts: StoreParts) -> Store {
+        let tables = parts.tables;
         Store {
-            vfs: parts.vfs,
-            dir: parts.dir,
-            env: parts.env,
-            cache: parts.cache,
+            vfs: Arc::clone(&tables.vfs),
+            dir: tables.dir.clone(),
+            env: tables.env.clone(),
+            files: Arc::clone(&tables.files),
+            janitor: Arc::clone(&tables.janitor),
+            tables,
             manifest: parts.manifest,
             wal: parts.wal,
             health: Health::default(),
             sequence: parts.sequence,
-            files: parts.files,
-            janitor: parts.janitor,
             trees: RwLock::new(parts.trees),
-            creation: AtomicU64::new(parts.creation_next),
             closing: AtomicBool::new(false),
             progress: Signal::new(),
             listener: parts.listener,
@@ -280,29 +318,35 @@ impl Store {
         self.closing.load(Ordering::Acquire)
     }
 
-    /// Where a table lies.
-    pub(crate) fn table_path(&self, id: FileId) -> PathBuf {
-        table_path(&self.dir, id)
-    }
-
-    /// Opens a table that was just written and synced.
-    pub(crate) fn open_new_table(
-        &self,
-        id: FileId,
-        summary: &TableSummary,
-    ) -> Result<Arc<TableFile>> {
-        let creation = self.creation.fetch_add(1, Ordering::Relaxed);
-        let shape = shape_of(id, summary, self.env.now_us(), creation);
-        let identity = TableIdentity {
-            id,
-            bytes: summary.bytes,
-            uid: summary.uid,
-            checksum: summary.checksum,
-        };
-        let path = self.table_path(id);
-        let table = Table::open(self.vfs.as_ref(), &path, &identity, &self.cache)?;
-        let janitor = Arc::clone(&self.janitor);
-        Ok(Arc::new(TableFile::new(Arc::new(table), Arc::new(shape), path, janitor)))
+    /// Removes every file of the directory that this state does not name: what crashes and failed
+    /// jobs left behind. Only while nothing else makes files.
+    ///
+    /// # Errors
+    /// When the directory cannot be listed.
+    pub(crate) fn sweep(&self, state: &ManifestState) -> Result<()> {
+        let named: BTreeSet<u64> = state
+            .keyspaces
+            .values()
+            .flat_map(|keyspace| keyspace.files().map(|(_, _, file)| file.id.0))
+            .collect();
+        let manifest = self.manifest.number();
+        let names = self.vfs.list(&self.dir);
+        for name in names.map_err(|error| Error::io("list", &self.dir, error))? {
+            let orphan = match FileName::parse(&name) {
+                Some(FileName::Table(id)) => !named.contains(&id),
+                Some(FileName::Segment(id)) => !self.wal.segments().iter().any(|at| at.id == id),
+                Some(FileName::Manifest(number)) => number != manifest,
+                Some(FileName::Temporary(_)) => true,
+                Some(FileName::Current | FileName::Lock) | None => false,
+            };
+            if orphan {
+                let path = self.dir.join(name);
+                self.tell(&Event::OrphanRemoved(path.clone()));
+                self.janitor.discard(path);
+            }
+        }
+        self.remove_discarded();
+        Ok(())
     }
 
     /// Removes files that nothing names any more. What cannot be removed now is reported and left:
@@ -331,11 +375,6 @@ pub(crate) fn tell(listener: Option<&dyn EventListener>, event: &Event) {
         let told = std::panic::AssertUnwindSafe(|| listener.on_event(event));
         let _ = std::panic::catch_unwind(told);
     }
-}
-
-/// Where a table of a database in `dir` lies.
-pub(crate) fn table_path(dir: &Path, id: FileId) -> PathBuf {
-    FileName::Table(id.0).in_dir(dir)
 }
 
 /// What policies know of a table from its writer's summary.

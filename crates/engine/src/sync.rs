@@ -8,6 +8,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::PoisonError;
 
 pub use std::sync::Arc;
+pub use std::sync::OnceLock;
 pub use std::sync::Weak;
 pub use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 

@@ -21,8 +21,7 @@ use crate::metrics::Metrics;
 use crate::slice::Slice;
 use crate::store::{Store, Work};
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
-use crate::vfs::os::OsVfs;
-use crate::vfs::{LockGuard, Vfs};
+use crate::vfs::{LockGuard, OsVfs, Vfs};
 use crate::write::batch::WriteBatch;
 use crate::write::commit::Committer;
 use crate::write::options::{Durability, WriteOptions};
@@ -53,6 +52,8 @@ pub(crate) struct Core {
     closed: AtomicBool,
     /// One governor at a time.
     governing: AtomicBool,
+    /// One resumption at a time.
+    resuming: AtomicBool,
 }
 
 /// The last user handle that goes closes the database.

@@ -8,11 +8,12 @@
 //!    here changes nothing; after it, what recovery has shown is durable.
 //! 5. Remove every file that nothing names.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
 use bytes::Bytes;
-use lsmx_compaction::{FileId, LevelParts, PolicySpec, TreeShape};
+use lsmx_compaction::{FileShape, LevelParts, PolicySpec, TreeShape};
 
 use crate::cache::Cache;
 use crate::db::options::Options;
@@ -23,23 +24,24 @@ use crate::event::Event;
 use crate::format::batch::Operations;
 use crate::format::edit::{Change, Edit};
 use crate::format::filename::{CURRENT, FileName, LOCK};
+use crate::job::flush::write_memtable;
 use crate::job::install::sync_names;
 use crate::job::output::Outputs;
 use crate::job::queue::Runner;
+use crate::job::retain::Retention;
+use crate::key::SeqNo;
 use crate::keyspace::Tree;
 use crate::keyspace::options::Persisted;
 use crate::keyspace::snapshot::Sequence;
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
 use crate::sabotage::{self, Bug};
-use crate::store::{FileNumbers, Store, StoreParts, Trees, record_of, table_path, tell};
-use crate::sync::{Arc, AtomicBool, Mutex, OnceLock};
-use crate::table::{Table, TableIdentity};
-use crate::version::{Janitor, TableFile, Version, changes_between};
+use crate::store::{FileNumbers, Store, StoreParts, TableSpace, Trees, record_of};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock};
+use crate::version::{Janitor, SuperVersion, TableFile, Version, changes_between};
 use crate::vfs::{LockGuard, Vfs};
 use crate::wal::{RecoveryReport, ReplayFrom, ReplayedRecord, SegmentLedger, Wal, replay};
 use crate::write::commit::Committer;
 use crate::write::throttle::Throttle;
-use crate::{Result as EngineResult, SeqNo};
 
 /// Sequence numbers left out after an unclean end, so that none that was given and lost returns.
 const SEQ_GAP: u64 = 1 << 30;
@@ -47,9 +49,21 @@ const SEQ_GAP: u64 = 1 << 30;
 const FILE_NUMBER_GAP: u64 = 1_000;
 
 /// Gives out segment numbers, and has the manifest name a segment.
-pub(super) struct Ledger {
+struct Ledger {
     files: Arc<FileNumbers>,
     manifest: OnceLock<Arc<Manifest>>,
+}
+
+impl Ledger {
+    fn new(files: Arc<FileNumbers>) -> Ledger {
+        Ledger { files, manifest: OnceLock::new() }
+    }
+
+    /// From here on this manifest names segments; the first one it names already.
+    fn name_in(&self, manifest: &Arc<Manifest>) {
+        // Called once, by the opening that made the ledger.
+        let _ = self.manifest.set(Arc::clone(manifest));
+    }
 }
 
 impl SegmentLedger for Ledger {
@@ -57,7 +71,7 @@ impl SegmentLedger for Ledger {
         self.files.allocate()
     }
 
-    fn name_segment(&self, id: u64) -> EngineResult<()> {
+    fn name_segment(&self, id: u64) -> Result<()> {
         match self.manifest.get() {
             Some(manifest) => {
                 manifest.append(&Edit { changes: vec![Change::WalSegment { id }] })
@@ -76,20 +90,71 @@ pub(super) fn open(vfs: Arc<dyn Vfs>, dir: &Path, options: Options) -> Result<Co
         Err(_) if sabotage::on(Bug::OpenErrorIsNew) => false,
         exists => exists.map_err(|error| Error::io("look for", &current, error))?,
     };
-    if !exists && !options.create_if_missing {
-        return Err(missing(vfs.as_ref(), dir));
-    }
     if !exists {
+        if !options.create_if_missing {
+            return Err(missing(vfs.as_ref(), dir));
+        }
         check_free(vfs.as_ref(), dir)?;
         make_dir(vfs.as_ref(), dir)?;
     }
     let lock = take_lock(vfs.as_ref(), dir)?;
     let env = Env::new(options.background, options.seed);
-    if exists {
-        Recovery::begin(vfs, dir, options, env, lock)?.finish()
+    let recovery = if exists {
+        let loaded = Manifest::load(vfs.as_ref(), dir)?;
+        let mut recovery = Recovery::new(vfs, dir, options, env, loaded.state)?;
+        recovery.replay(&loaded.path).map_err(|error| recovery.take_back(error))?;
+        recovery
     } else {
-        create(vfs, dir, options, env, lock)
-    }
+        let state = new_state(&options, &env);
+        Recovery::new(vfs, dir, options, env, state)?
+    };
+    finish(recovery, lock)
+}
+
+/// Steps 4 and 5, and the parts of a running database around the result.
+fn finish(mut recovery: Recovery, lock: Box<dyn LockGuard>) -> Result<Core> {
+    let durable = recovery.make_durable()?;
+    let Recovery { tables, options, trees, seq_next, report, .. } = recovery;
+    let Some(default) = trees.name(DEFAULT_KEYSPACE).cloned() else {
+        let why = "its manifest names no default keyspace";
+        return Err(Error::NotADatabase { path: tables.dir, why });
+    };
+    let sequence = Arc::new(Sequence::default());
+    sequence.publish(SeqNo(seq_next.0 - 1));
+    let db_uid = durable.state.db_uid;
+    let store = Store::new(StoreParts {
+        tables,
+        manifest: durable.manifest,
+        wal: durable.wal,
+        sequence,
+        trees,
+        listener: options.listener.clone(),
+    });
+    let store = Arc::new(store);
+    store.tell(&Event::Recovery(Arc::new(report)));
+    store.sweep(&durable.state)?;
+    let committer = Arc::new(Committer::new(Arc::clone(&store), seq_next));
+    let throttle = Arc::new(Throttle::new(options.write_control));
+    let runner = Runner::new(Arc::clone(&store), Arc::clone(&committer), Arc::clone(&throttle));
+    let core = Core {
+        store,
+        committer,
+        runner: Arc::new(runner),
+        throttle,
+        options,
+        db_uid,
+        default,
+        lock: Mutex::new(Some(lock)),
+        creating: Mutex::new(()),
+        closed: AtomicBool::new(false),
+        governing: AtomicBool::new(false),
+        resuming: AtomicBool::new(false),
+    };
+    core.look_at_all();
+    let started = core.runner.start();
+    started.map_err(|error| Error::io("start threads for", &core.store.dir, error))?;
+    core.runner.run_inline();
+    Ok(core)
 }
 
 /// What to say of a directory without `CURRENT`.
@@ -171,145 +236,121 @@ fn largest_number(vfs: &dyn Vfs, dir: &Path) -> Result<u64> {
     Ok(numbers.max().unwrap_or(0))
 }
 
-fn create(
-    vfs: Arc<dyn Vfs>,
-    dir: &Path,
-    options: Options,
-    env: Env,
-    lock: Box<dyn LockGuard>,
-) -> Result<Core> {
-    let defaults = options.of_keyspace(DEFAULT_KEYSPACE);
-    let policy = defaults.policy.clone().unwrap_or_default();
+/// Checks the payload of a commit of the log, so that it can be taken without a doubt.
+pub(super) fn check_record(dir: &Path, record: &ReplayedRecord<'_>, keyspace_next: u32) -> Result<()> {
+    let path = || FileName::Segment(record.segment).in_dir(dir);
+    let mut count = 0u32;
+    for operation in Operations::new(record.payload) {
+        let operation = operation.map_err(|what| what.at(&path(), record.offset))?;
+        if operation.keyspace >= keyspace_next {
+            let what = Malformed::Field {
+                what: "keyspace of an operation",
+                found: u64::from(operation.keyspace),
+                expected: "one that the manifest knows or knew",
+            };
+            return Err(what.at(&path(), record.offset));
+        }
+        count += 1;
+    }
+    if count != record.count {
+        let (found, expected) = (u64::from(count), "as many as the record says");
+        let what = Malformed::Field { what: "operations of a commit", found, expected };
+        return Err(what.at(&path(), record.offset));
+    }
+    Ok(())
+}
+
+/// A state that holds nothing but the default keyspace.
+fn new_state(options: &Options, env: &Env) -> ManifestState {
+    let policy = options.of_keyspace(DEFAULT_KEYSPACE).policy.clone().unwrap_or_default();
     let keyspace = KeyspaceState {
         name: DEFAULT_KEYSPACE.to_owned(),
         options: Persisted { policy: policy.to_string() }.encode(),
         ..KeyspaceState::default()
     };
-    let state = ManifestState {
+    ManifestState {
         db_uid: env.random_u64(),
         keyspaces: [(0, keyspace)].into(),
         keyspace_id_next: 1,
+        clean_close: true,
         ..ManifestState::default()
-    };
-    // Files of an attempt that was cut short may lie there; their numbers are not used again.
-    let files = Arc::new(FileNumbers::new(largest_number(vfs.as_ref(), dir)? + 1));
-    let recovery = Recovery {
-        cache: Cache::new(options.block_cache_bytes),
-        janitor: Arc::new(Janitor::default()),
-        seq_next: SeqNo(1),
-        report: RecoveryReport::default(),
-        trees: Trees::default(),
-        creation_next: 0,
-        vfs,
-        dir: dir.to_owned(),
-        options,
-        env,
-        lock,
-        state,
-        files,
-        replayed: Vec::new(),
-    };
-    recovery.finish()
+    }
 }
 
-/// A commit of the log, kept until the store that takes it stands.
-struct Replayed {
-    first_seq: SeqNo,
-    payload: Bytes,
+/// Makes a table's missing file an error that says who names it.
+pub(super) fn named(error: Error, dir: &Path) -> Error {
+    match error {
+        Error::Io { path, source, .. } if source.kind() == io::ErrorKind::NotFound => {
+            Error::Missing { path, named_by: dir.join(CURRENT) }
+        }
+        error => error,
+    }
 }
 
 /// An opening under way.
 struct Recovery {
-    vfs: Arc<dyn Vfs>,
-    dir: std::path::PathBuf,
+    tables: TableSpace,
     options: Options,
-    env: Env,
-    lock: Box<dyn LockGuard>,
     state: ManifestState,
-    files: Arc<FileNumbers>,
-    cache: Arc<Cache>,
-    janitor: Arc<Janitor>,
     trees: Trees,
-    creation_next: u64,
+    /// Shapes as the manifest had them, by tree.
+    opened: BTreeMap<u32, TreeShape>,
     seq_next: SeqNo,
     report: RecoveryReport,
-    replayed: Vec<Replayed>,
+}
+
+/// What an opening made.
+struct Durable {
+    manifest: Arc<Manifest>,
+    wal: Arc<Wal>,
+    state: ManifestState,
 }
 
 impl Recovery {
-    /// Steps 2 and 3, as far as they only read.
-    fn begin(
+    /// Step 2, after the manifest was loaded or made up for a new database.
+    fn new(
         vfs: Arc<dyn Vfs>,
         dir: &Path,
         options: Options,
         env: Env,
-        lock: Box<dyn LockGuard>,
+        state: ManifestState,
     ) -> Result<Recovery> {
-        let loaded = Manifest::load(vfs.as_ref(), dir)?;
-        let state = loaded.state;
         env.advance_us(state.clock_us.saturating_sub(env.now_us()));
         let gap = if state.clean_close { 0 } else { FILE_NUMBER_GAP };
-        let file_next = state.file_number_next.max(largest_number(vfs.as_ref(), dir)? + 1) + gap;
-        let mut recovery = Recovery {
+        let files = state.file_number_next.max(largest_number(vfs.as_ref(), dir)? + 1) + gap;
+        let files = state.keyspaces.values().flat_map(KeyspaceState::files).fold(
+            (files, 0),
+            |(files, creation), (_, _, file)| (files, creation.max(file.creation + 1)),
+        );
+        let tables = TableSpace {
             cache: Cache::new(options.block_cache_bytes),
             janitor: Arc::new(Janitor::default()),
-            trees: Trees::default(),
-            creation_next: 0,
-            seq_next: SeqNo(1),
-            report: RecoveryReport::default(),
+            files: Arc::new(FileNumbers::new(files.0)),
+            creation: AtomicU64::new(files.1),
             vfs,
             dir: dir.to_owned(),
-            options,
             env,
-            lock,
-            state,
-            files: Arc::new(FileNumbers::new(file_next)),
-            replayed: Vec::new(),
         };
-        recovery.replay(&loaded.path)?;
+        let (trees, opened) = (Trees::default(), BTreeMap::new());
+        let report = RecoveryReport::default();
+        let mut recovery =
+            Recovery { tables, options, state, trees, opened, seq_next: SeqNo(1), report };
+        recovery.open_trees()?;
         Ok(recovery)
     }
 
-    fn replay(&mut self, manifest: &Path) -> Result<()> {
-        let from = ReplayFrom {
-            oldest_segment: self.state.wal_oldest,
-            named: self.state.wal_named.clone(),
-            mark: self.state.wal_mark,
-            named_by: manifest.to_owned(),
-        };
-        let known = self.state.keyspace_id_next;
-        let mut replayed = Vec::new();
-        let dir = self.dir.clone();
-        let mut visit = |record: ReplayedRecord<'_>| {
-            check_record(&dir, &record, known)?;
-            let payload = Bytes::copy_from_slice(record.payload);
-            replayed.push(Replayed { first_seq: record.first_seq, payload });
-            Ok(())
-        };
-        let (vfs, mode) = (self.vfs.as_ref(), self.options.recovery);
-        self.report = replay(vfs, &self.dir, self.state.db_uid, &from, mode, &mut visit)?;
-        self.replayed = replayed;
-        let flushed = self.state.keyspaces.values().map(|keyspace| keyspace.flushed_through);
-        let last = flushed.chain([self.report.last_seq, self.state.last_seq]).max();
-        let last = last.unwrap_or(SeqNo::ZERO).0;
-        let gap = if self.state.clean_close && self.report.cut_at.is_none() { 1 } else { SEQ_GAP };
-        self.seq_next = SeqNo(last + gap);
-        Ok(())
-    }
-
-    /// Opens the tables of every keyspace.
     fn open_trees(&mut self) -> Result<()> {
         for (&id, keyspace) in &self.state.keyspaces {
             let (shape, tables) = self.open_tables(keyspace)?;
-            let newest = tables.iter().map(|table| table.shape().creation + 1).max();
-            self.creation_next = self.creation_next.max(newest.unwrap_or(0));
-            let version = Version::new(shape, &Version::default(), &tables)?;
+            self.opened.insert(id, shape.clone());
+            let version = Arc::new(Version::new(shape, &Version::default(), &tables)?);
             let options = self.options.of_keyspace(&keyspace.name).clone();
-            let policy = self.policy_of(keyspace)?;
-            let policy = options.policy.clone().unwrap_or(policy);
+            let policy = match &options.policy {
+                Some(policy) => policy.clone(),
+                None => self.policy_of(keyspace)?,
+            };
             let (uid, name) = (self.state.db_uid, keyspace.name.clone());
-            let version = Arc::new(version);
-            let tree = Tree::new(uid, id, name, options, policy, version, self.seq_next);
+            let tree = Tree::new(uid, id, name, options, policy, version, SeqNo(1));
             self.trees.insert(Arc::new(tree));
         }
         Ok(())
@@ -317,36 +358,24 @@ impl Recovery {
 
     fn policy_of(&self, keyspace: &KeyspaceState) -> Result<PolicySpec> {
         let persisted = Persisted::decode(&keyspace.options).ok_or_else(|| {
-            let field = "options of a keyspace";
-            let what = Malformed::Field { what: field, found: 0, expected: "options as JSON" };
-            what.at(&self.dir.join(CURRENT), 0)
+            let what = "options of a keyspace";
+            let what = Malformed::Field { what, found: 0, expected: "options this build knows" };
+            what.at(&self.tables.dir.join(CURRENT), 0)
         })?;
         Ok(persisted.policy.parse()?)
     }
 
     fn open_tables(&self, keyspace: &KeyspaceState) -> Result<(TreeShape, Vec<Arc<TableFile>>)> {
-        let mut tables = Vec::new();
-        let mut levels = Vec::new();
-        for (level, runs) in (0u8..).zip(&keyspace.levels) {
-            let mut parts =
-                LevelParts { cursor: keyspace.cursors.get(&level).cloned(), ..LevelParts::default() };
+        let (mut tables, mut levels) = (Vec::new(), Vec::new());
+        for (level, runs) in (0u8..=u8::MAX).zip(&keyspace.levels) {
+            let cursor = keyspace.cursors.get(&level).cloned();
+            let mut parts = LevelParts { cursor, runs: Vec::new() };
             for run in runs {
                 let mut files = Vec::new();
                 for file in &run.files {
-                    let shape = Arc::new(file.shape());
-                    let identity = TableIdentity {
-                        id: file.id,
-                        bytes: file.bytes,
-                        uid: file.uid,
-                        checksum: file.checksum,
-                    };
-                    let path = table_path(&self.dir, file.id);
-                    let opened = Table::open(self.vfs.as_ref(), &path, &identity, &self.cache);
-                    let table = opened.map_err(|error| named(error, &self.dir))?;
-                    let janitor = Arc::clone(&self.janitor);
-                    let table = TableFile::new(Arc::new(table), Arc::clone(&shape), path, janitor);
-                    tables.push(Arc::new(table));
-                    files.push(shape);
+                    let table = self.tables.open(file).map_err(|e| named(e, &self.tables.dir))?;
+                    files.push(Arc::clone(table.shape()));
+                    tables.push(table);
                 }
                 parts.runs.push((run.id, files));
             }
@@ -355,74 +384,134 @@ impl Recovery {
         Ok((TreeShape::from_levels(levels, keyspace.run_id_next)?, tables))
     }
 
-    /// Steps 4 and 5, and the handle.
-    fn finish(mut self) -> Result<Core> {
-        self.open_trees()?;
-        let sequence = Arc::new(Sequence::default());
-        sequence.publish(SeqNo(self.seq_next.0 - 1));
-        let ledger =
-            Arc::new(Ledger { files: Arc::clone(&self.files), manifest: OnceLock::new() });
+    /// Removes the tables that a replay wrote before it failed.
+    fn take_back(&self, error: Error) -> Error {
+        for tree in self.trees.all() {
+            for table in tree.pin().version.runs().iter().flat_map(|run| run.tables()) {
+                if self.opened[&tree.id].find_file(table.shape().id).is_none() {
+                    self.tables.janitor.discard(table.path().to_owned());
+                }
+            }
+        }
+        for path in self.tables.janitor.take() {
+            // What cannot be removed now, the next opening does.
+            let _ = self.tables.vfs.remove(&path);
+        }
+        error
+    }
+
+    /// Step 3. Reads the whole log once without using it, so that damage is found before a byte is
+    /// written.
+    fn replay(&mut self, manifest: &Path) -> Result<()> {
+        let from = ReplayFrom {
+            oldest_segment: self.state.wal_oldest,
+            named: self.state.wal_named.clone(),
+            mark: self.state.wal_mark,
+            named_by: manifest.to_owned(),
+        };
+        let (uid, mode) = (self.state.db_uid, self.options.recovery);
+        let dir = self.tables.dir.clone();
+        let vfs = Arc::clone(&self.tables.vfs);
+        let known = self.state.keyspace_id_next;
+        let mut check = |record: ReplayedRecord<'_>| check_record(&dir, &record, known);
+        replay(vfs.as_ref(), &dir, uid, &from, mode, &mut check)?;
+        let mut take = |record: ReplayedRecord<'_>| self.take(&record);
+        let report = replay(vfs.as_ref(), &dir, uid, &from, mode, &mut take)?;
+
+        let flushed = self.state.keyspaces.values().map(|keyspace| keyspace.flushed_through);
+        let last = flushed.fold(self.state.last_seq.max(report.last_seq), SeqNo::max);
+        let gap = if self.state.clean_close { 1 } else { SEQ_GAP };
+        self.seq_next = SeqNo(last.0 + gap);
+        self.report = report;
+        Ok(())
+    }
+
+    /// Puts a commit of the log into the memtables, as far as tables do not hold it.
+    fn take(&self, record: &ReplayedRecord<'_>) -> Result<()> {
+        let payload = Bytes::copy_from_slice(record.payload);
+        let mut seq = record.first_seq;
+        // Checked by the first reading.
+        for operation in Operations::new(&payload).flatten() {
+            let keyspace = self.state.keyspaces.get(&operation.keyspace);
+            if let Some(keyspace) = keyspace
+                && seq > keyspace.flushed_through
+                && let Some(tree) = self.trees.id(operation.keyspace)
+            {
+                let (key, value) = (payload.slice(operation.key), payload.slice(operation.value));
+                let active = Arc::clone(&tree.view().active);
+                active.insert(key, seq, operation.kind, value);
+                if active.bytes() >= tree.settings().options.memtable_bytes {
+                    self.flush(tree, SeqNo(seq.0 + 1))?;
+                }
+            }
+            seq = SeqNo(seq.0 + 1);
+        }
+        Ok(())
+    }
+
+    /// Writes a tree's memtable to a table; the manifest learns of it with everything else.
+    fn flush(&self, tree: &Tree, seq_next: SeqNo) -> Result<()> {
+        let view = tree.pin();
+        let mut version = Arc::clone(&view.version);
+        if !view.active.is_empty() {
+            let mut outputs = Outputs::new(&self.tables, tree, 0, Some(self.tables.env.now_us()));
+            let retention = Retention::for_flush(Vec::new(), version.shape());
+            write_memtable(&self.tables.env, retention, &view.active, &mut outputs)?;
+            let shapes = outputs.tables().iter().map(|table| (**table.shape()).clone());
+            let (shape, _) = version.shape().with_flush(shapes.collect())?;
+            version = Arc::new(Version::new(shape, &version, outputs.tables())?);
+            outputs.release();
+        }
+        tree.change(|_| SuperVersion::fresh(&version, seq_next));
+        Ok(())
+    }
+
+    /// Step 4: everything that was replayed becomes durable by one new manifest.
+    fn make_durable(&mut self) -> Result<Durable> {
+        for tree in self.trees.all() {
+            self.flush(tree, self.seq_next)?;
+        }
+        sync_names(self.tables.vfs.as_ref(), &self.tables.dir)?;
+        let ledger = Arc::new(Ledger::new(Arc::clone(&self.tables.files)));
         let wal = Wal::create(
-            Arc::clone(&self.vfs),
-            &self.dir,
+            Arc::clone(&self.tables.vfs),
+            &self.tables.dir,
             self.state.db_uid,
             Arc::clone(&ledger) as Arc<dyn SegmentLedger>,
             self.options.wal_options(),
             self.seq_next,
         )?;
         let segment = wal.establish()?;
-        // The state before recovery, written down only as part of the new manifest below.
-        let before = self.state.clone();
-        let db_uid = before.db_uid;
-        let manifest_number = self.files.allocate();
-        let replayed = std::mem::take(&mut self.replayed);
-        let scratch = Scratch { recovery: &self, state: before };
-        let state = scratch.recover(&replayed, segment)?;
-        let manifest = Manifest::create(Arc::clone(&self.vfs), &self.dir, manifest_number, &state)?;
-        let manifest = Arc::new(manifest);
-        // Nobody has set it yet: the ledger was made above.
-        let _ = ledger.manifest.set(Arc::clone(&manifest));
-        let Some(default) = self.trees.name(DEFAULT_KEYSPACE).cloned() else {
-            let why = "its manifest names no default keyspace";
-            return Err(Error::NotADatabase { path: self.dir, why });
-        };
-        let listener = self.options.listener.clone();
-        remove_orphans(self.vfs.as_ref(), &self.dir, &state, manifest_number, listener.as_deref());
-        let store = Arc::new(Store::new(StoreParts {
-            vfs: self.vfs,
-            dir: self.dir,
-            env: self.env,
-            cache: self.cache,
-            manifest,
-            wal: Arc::new(wal),
-            sequence,
-            files: self.files,
-            janitor: self.janitor,
-            trees: self.trees,
-            creation_next: self.creation_next,
-            listener,
-        }));
-        let committer = Arc::new(Committer::new(Arc::clone(&store), self.seq_next));
-        let throttle = Arc::new(Throttle::new(self.options.write_control));
-        let runner =
-            Runner::new(Arc::clone(&store), Arc::clone(&committer), Arc::clone(&throttle));
-        let core = Core {
-            store,
-            committer,
-            runner: Arc::new(runner),
-            throttle,
-            options: self.options,
-            db_uid,
-            default,
-            lock: Mutex::new(Some(self.lock)),
-            creating: Mutex::new(()),
-            closed: AtomicBool::new(false),
-            governing: AtomicBool::new(false),
-        };
-        core.store.tell(&Event::Recovery(Arc::new(self.report)));
-        core.runner.start().map_err(|error| Error::io("start threads for", &core.store.dir, error))?;
-        core.look_at_all();
-        core.runner.run_inline();
-        Ok(core)
+        let number = self.tables.files.allocate();
+        let last_seq = SeqNo(self.seq_next.0 - 1);
+        let mut changes = vec![
+            Change::Opened,
+            Change::WalOldest { segment },
+            Change::WalSegment { id: segment },
+            Change::LastSeq(last_seq),
+            Change::FileNumberNext(self.tables.files.next()),
+            Change::ClockUs(self.tables.env.now_us()),
+        ];
+        for tree in self.trees.all() {
+            let view = tree.pin();
+            let before = &self.opened[&tree.id];
+            let record = |file: &Arc<FileShape>| {
+                let unknown = lsmx_compaction::Error::UnknownFile { file: file.id };
+                view.version.table(file.id).map(|table| record_of(table)).ok_or(unknown)
+            };
+            changes.extend(changes_between(tree.id, before, view.version.shape(), record)?);
+            changes.push(Change::FlushedThrough { keyspace: tree.id, seq: last_seq });
+            let policy = tree.settings().policy_spec.to_string();
+            let options = Persisted { policy }.encode();
+            changes.push(Change::SetOptions { keyspace: tree.id, options });
+        }
+        let path = FileName::Manifest(number).in_dir(&self.tables.dir);
+        let mut state = self.state.clone();
+        state.apply(&Edit { changes }).map_err(|what| what.at(&path, 0))?;
+        let vfs = Arc::clone(&self.tables.vfs);
+        let manifest = Arc::new(Manifest::create(vfs, &self.tables.dir, number, &state)?);
+        ledger.name_in(&manifest);
+        Ok(Durable { manifest, wal: Arc::new(wal), state })
     }
+
 }

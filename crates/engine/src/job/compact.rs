@@ -113,7 +113,7 @@ fn execute(store: &Store, throttle: &Throttle, tree: &Tree, picked: Picked) -> R
     let start_ns = store.env.monotonic_ns();
     let level = job.target.level.0;
     let oldest_tombstone = input_files(&shape, &job).filter_map(|file| file.oldest_tombstone_us);
-    let mut outputs = Outputs::new(store, tree, level, oldest_tombstone.min());
+    let mut outputs = Outputs::new(&store.tables, tree, level, oldest_tombstone.min());
     let mut entries_read = 0;
     let merges = matches!(job.kind, JobKind::Merge | JobKind::Rewrite);
     if merges {
@@ -121,7 +121,7 @@ fn execute(store: &Store, throttle: &Throttle, tree: &Tree, picked: Picked) -> R
         entries_read = merge(store, tree, &version, &shape, &job, &mut outputs)?;
         store.env.yield_point(YieldKind::JobStep);
         if !outputs.tables().is_empty() {
-            sync_names(store)?;
+            sync_names(store.vfs.as_ref(), &store.dir)?;
         }
     }
     store.env.yield_point(YieldKind::JobStep);

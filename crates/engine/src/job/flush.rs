@@ -1,7 +1,7 @@
 //! A sealed memtable becomes a sorted run in L0.
 
 use crate::cursor::Cursor;
-use crate::env::YieldKind;
+use crate::env::{Env, YieldKind};
 use crate::error::Result;
 use crate::event::{Event, FlushEnd};
 use crate::format::edit::Change;
@@ -14,7 +14,6 @@ use crate::memtable::Memtable;
 use crate::sabotage::{self, Bug};
 use crate::store::Store;
 use crate::sync::Arc;
-use crate::version::SuperVersion;
 use crate::write::commit::Committer;
 
 /// Flushes the oldest sealed memtable of a tree, if there is one and nobody is at it. Returns
@@ -49,8 +48,9 @@ fn flush(store: &Store, committer: &Committer, tree: &Tree) -> Result<()> {
     committer.wait_published(last_seq);
     store.health.check()?;
     let start_ns = store.env.monotonic_ns();
-    let mut outputs = Outputs::new(store, tree, 0, Some(store.env.now_us()));
-    write_memtable(store, &view, memtable, &mut outputs)?;
+    let mut outputs = Outputs::new(&store.tables, tree, 0, Some(store.env.now_us()));
+    let retention = Retention::for_flush(store.sequence.snapshots(), view.version.shape());
+    write_memtable(&store.env, retention, memtable, &mut outputs)?;
     store.env.yield_point(YieldKind::JobStep);
     // Otherwise this keyspace would be durable ahead of others.
     if !sabotage::on(Bug::FlushWithoutWalSync) {
@@ -58,7 +58,7 @@ fn flush(store: &Store, committer: &Committer, tree: &Tree) -> Result<()> {
     }
     store.env.yield_point(YieldKind::JobStep);
     if !outputs.tables().is_empty() {
-        sync_names(store)?;
+        sync_names(store.vfs.as_ref(), &store.dir)?;
     }
     let extra = vec![Change::FlushedThrough { keyspace: tree.id, seq: last_seq }];
     let shapes = outputs.tables().iter().map(|table| (**table.shape()).clone()).collect();
@@ -85,13 +85,11 @@ fn flush(store: &Store, committer: &Committer, tree: &Tree) -> Result<()> {
 /// # Errors
 /// When the table cannot be written.
 pub(crate) fn write_memtable(
-    store: &Store,
-    view: &SuperVersion,
+    env: &Env,
+    mut retention: Retention,
     memtable: &Arc<Memtable>,
     outputs: &mut Outputs<'_>,
 ) -> Result<()> {
-    let mut retention =
-        Retention::for_flush(store.sequence.snapshots(), view.version.shape());
     let mut cursor = memtable.cursor();
     cursor.first()?;
     let mut entries = 0u32;
@@ -102,7 +100,7 @@ pub(crate) fn write_memtable(
         }
         entries = entries.wrapping_add(1);
         if entries.is_multiple_of(64) {
-            store.env.yield_point(YieldKind::FlushBlock);
+            env.yield_point(YieldKind::FlushBlock);
         }
         cursor.next()?;
     }

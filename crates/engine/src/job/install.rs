@@ -1,5 +1,7 @@
 //! The one step in which a job's result becomes durable and visible.
 
+use std::path::Path;
+
 use lsmx_compaction::TreeShape;
 
 use crate::error::{Error, Result};
@@ -11,6 +13,7 @@ use crate::sabotage::{self, Bug};
 use crate::store::{Store, record_of};
 use crate::sync::Arc;
 use crate::version::{Version, changes_between};
+use crate::vfs::Vfs;
 
 /// Appends the manifest edit that turns the tree's shape into `next(shape)`, then swaps the
 /// version. Only then are tables that left the tree obsolete.
@@ -75,9 +78,9 @@ fn gone<'a>(
 ///
 /// # Errors
 /// When the directory cannot be synced.
-pub(crate) fn sync_names(store: &Store) -> Result<()> {
+pub(crate) fn sync_names(vfs: &dyn Vfs, dir: &Path) -> Result<()> {
     if sabotage::on(Bug::DirectoryNotSynced) {
         return Ok(());
     }
-    store.vfs.sync_dir(&store.dir).map_err(|error| Error::io("sync", &store.dir, error))
+    vfs.sync_dir(dir).map_err(|error| Error::io("sync", dir, error))
 }

@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::key::InternalKey;
 use crate::keyspace::Tree;
 use crate::keyspace::counters::add;
-use crate::store::Store;
+use crate::store::TableSpace;
 use crate::sync::Arc;
 use crate::table::TableWriter;
 use crate::version::TableFile;
@@ -17,7 +17,7 @@ use crate::version::TableFile;
 /// janitor.
 #[derive(Debug)]
 pub(crate) struct Outputs<'a> {
-    store: &'a Store,
+    space: &'a TableSpace,
     tree: &'a Tree,
     level: u8,
     /// When the oldest tombstone among the inputs was written.
@@ -32,14 +32,14 @@ pub(crate) struct Outputs<'a> {
 impl<'a> Outputs<'a> {
     /// No table yet; those to come are for `level`.
     pub(crate) fn new(
-        store: &'a Store,
+        space: &'a TableSpace,
         tree: &'a Tree,
         level: u8,
         oldest_tombstone_us: Option<u64>,
     ) -> Outputs<'a> {
         let (finished, paths) = (Vec::new(), Vec::new());
         Outputs {
-            store,
+            space,
             tree,
             level,
             oldest_tombstone_us,
@@ -68,12 +68,12 @@ impl<'a> Outputs<'a> {
         let writer = match &mut self.current {
             Some((_, writer)) => writer,
             None => {
-                let id = FileId(self.store.files.allocate());
-                let path = self.store.table_path(id);
+                let id = FileId(self.space.files.allocate());
+                let path = self.space.path(id);
                 self.paths.push(path.clone());
                 let options = self.tree.settings().options.table_options(self.level);
-                let uid = self.store.env.random_u64();
-                let vfs = self.store.vfs.as_ref();
+                let uid = self.space.env.random_u64();
+                let vfs = self.space.vfs.as_ref();
                 let mut writer = TableWriter::create(vfs, &path, uid, &options)?;
                 if let Some(us) = self.oldest_tombstone_us {
                     writer.note_tombstone_time(us);
@@ -96,7 +96,7 @@ impl<'a> Outputs<'a> {
             if summary.filter_failed {
                 add(&self.tree.counters.filters_failed, 1);
             }
-            self.finished.push(self.store.open_new_table(id, &summary)?);
+            self.finished.push(self.space.open_new(id, &summary)?);
         }
         Ok(())
     }
@@ -118,7 +118,7 @@ impl Drop for Outputs<'_> {
         self.current = None;
         self.finished.clear();
         for path in self.paths.drain(..) {
-            self.store.janitor.discard(path);
+            self.space.janitor.discard(path);
         }
     }
 }

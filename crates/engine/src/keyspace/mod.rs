@@ -9,7 +9,6 @@ use lsmx_compaction::{BusyFiles, CompactionPolicy, PolicySpec, TreeShape};
 
 use crate::error::Error;
 use crate::key::SeqNo;
-use crate::memtable::Memtable;
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::version::{SuperVersion, Version};
 use counters::TreeCounters;
@@ -84,17 +83,12 @@ impl Tree {
         version: Arc<Version>,
         first_seq: SeqNo,
     ) -> Tree {
-        let active = Arc::new(Memtable::new(first_seq));
         Tree {
             id,
             name,
             db_uid,
             settings: ArcSwap::from_pointee(Settings::new(options, policy_spec)),
-            super_version: ArcSwap::from_pointee(SuperVersion {
-                active,
-                sealed: Vec::new(),
-                version,
-            }),
+            super_version: ArcSwap::from_pointee(SuperVersion::fresh(&version, first_seq)),
             install: Mutex::new(()),
             jobs: Mutex::new(TreeJobs::default()),
             counters: TreeCounters::default(),

@@ -139,7 +139,7 @@ impl KeyspaceOptions {
                 why: "a table holds at least one block",
             });
         }
-        self.table_options(0).check()
+        self.table_options(0).validate()
     }
 
     /// How a table in `level` is written.

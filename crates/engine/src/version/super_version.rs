@@ -17,6 +17,12 @@ pub(crate) struct SuperVersion {
 }
 
 impl SuperVersion {
+    /// These files, and an empty memtable for all numbers from `first_seq` on.
+    pub(crate) fn fresh(version: &Arc<Version>, first_seq: SeqNo) -> SuperVersion {
+        let active = Arc::new(Memtable::new(first_seq));
+        SuperVersion { active, sealed: Vec::new(), version: Arc::clone(version) }
+    }
+
     /// The same with the active memtable sealed and a new one for all numbers from `first_seq` on.
     pub(crate) fn seal(&self, first_seq: SeqNo) -> SuperVersion {
         let mut sealed = Vec::with_capacity(self.sealed.len() + 1);

@@ -1,0 +1,48 @@
+//! Closing: flush, end background work, mark the log, free the lock.
+
+use std::time::Duration;
+
+use crate::db::Core;
+use crate::error::{Error, Result};
+use crate::format::edit::{Change, Edit};
+use crate::sync::Ordering;
+
+impl Core {
+    /// Closes once; later calls find nothing to do.
+    pub(super) fn close(&self, deadline: Option<Duration>) -> Result<()> {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let store = &self.store;
+        let deadline_us = self.committer.deadline_us(deadline);
+        let flushed = store.health.check().and_then(|()| {
+            let trees = store.all_trees();
+            self.committer.seal(trees.clone())?;
+            self.runner.wait_flushed(&trees, deadline_us)
+        });
+        store.closing.store(true, Ordering::Release);
+        store.progress.notify();
+        self.runner.join();
+        // Calls that began before the close may still be on their way.
+        self.committer.drain(None);
+        let marked = store.health.check().and_then(|()| {
+            let (segment, bytes) = store.wal.close_mark()?;
+            let last_seq = store.sequence.published();
+            store.manifest.append(&Edit {
+                changes: vec![
+                    Change::WalMark { segment, bytes },
+                    Change::FileNumberNext(store.files.next()),
+                    Change::ClockUs(store.env.now_us()),
+                    Change::CleanClose { last_seq },
+                ],
+            })
+        });
+        store.remove_discarded();
+        drop(self.lock.lock().take());
+        match flushed {
+            // What waits in the log is replayed by the next opening.
+            Err(Error::Deadline { .. }) if marked.is_ok() && deadline.is_some() => flushed,
+            _ => flushed.and(marked),
+        }
+    }
+}

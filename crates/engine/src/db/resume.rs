@@ -1,0 +1,124 @@
+//! Taking writes again after an error made the database read-only.
+//!
+//! Nothing that was written since the last good sync of a failed file counts as stored, so nothing
+//! of the old log or manifest is used any more: all memtables go to new tables, a new chain of log
+//! segments begins, and one new manifest makes both real. It says that every number ever given is
+//! flushed, so nothing of a failed commit can come back.
+
+use lsmx_compaction::FileShape;
+
+use crate::db::Core;
+use crate::env::WaitCause;
+use crate::error::Result;
+use crate::event::Event;
+use crate::format::edit::{Change, Edit};
+use crate::job::flush::write_memtable;
+use crate::job::install::sync_names;
+use crate::job::output::Outputs;
+use crate::job::retain::Retention;
+use crate::key::SeqNo;
+use crate::keyspace::Tree;
+use crate::store::{Store, record_of};
+use crate::sync::{Arc, Ordering};
+use crate::version::{SuperVersion, Version, changes_between};
+
+/// A tree with all its memtables in tables that are not part of the database yet.
+struct Rewritten<'a> {
+    tree: &'a Arc<Tree>,
+    before: Arc<SuperVersion>,
+    version: Arc<Version>,
+    outputs: Vec<Outputs<'a>>,
+}
+
+impl Core {
+    /// Takes writes again, or says why not.
+    pub(super) fn resume(&self) -> Result<()> {
+        let store = &self.store;
+        store.env.wait(WaitCause::BackgroundWork, &store.progress, None, &mut || {
+            !self.resuming.swap(true, Ordering::AcqRel)
+        });
+        let resumed = if store.health.check().is_ok() { Ok(()) } else { self.resume_alone() };
+        self.resuming.store(false, Ordering::Release);
+        store.progress.notify();
+        resumed
+    }
+
+    fn resume_alone(&self) -> Result<()> {
+        let store = &self.store;
+        // Writes and jobs fail fast while the database is read-only; these wait for those that
+        // began before.
+        self.runner.pause();
+        self.committer.drain(None);
+        let rewritten = self.rewrite();
+        if rewritten.is_ok() {
+            store.health.clear();
+            store.tell(&Event::Resumed);
+        }
+        self.runner.unpause();
+        self.runner.run_inline();
+        rewritten
+    }
+
+    /// Makes the state in memory the durable one.
+    fn rewrite(&self) -> Result<()> {
+        let store = &self.store;
+        let last_seq = self.committer.publish_all();
+        let next_seq = SeqNo(last_seq.0 + 1);
+        let trees = store.all_trees();
+        let mut rewritten = Vec::with_capacity(trees.len());
+        for tree in &trees {
+            rewritten.push(rewrite_tree(store, tree)?);
+        }
+        sync_names(store.vfs.as_ref(), &store.dir)?;
+        let segment = store.wal.restart(next_seq)?;
+        let number = store.files.allocate();
+        let mut changes = vec![
+            Change::WalOldest { segment },
+            Change::WalSegment { id: segment },
+            Change::LastSeq(last_seq),
+            Change::FileNumberNext(store.files.next()),
+            Change::ClockUs(store.env.now_us()),
+        ];
+        for Rewritten { tree, before, version, .. } in &rewritten {
+            let record = |file: &Arc<FileShape>| {
+                let unknown = lsmx_compaction::Error::UnknownFile { file: file.id };
+                version.table(file.id).map(|table| record_of(table)).ok_or(unknown)
+            };
+            let shape = before.version.shape();
+            changes.extend(changes_between(tree.id, shape, version.shape(), record)?);
+            changes.push(Change::FlushedThrough { keyspace: tree.id, seq: last_seq });
+        }
+        let written = store.manifest.start_afresh(number, Some(&Edit { changes }));
+        for output in rewritten.iter_mut().flat_map(|tree| &mut tree.outputs) {
+            // Written or in doubt: either way a manifest may name them.
+            output.release();
+        }
+        written?;
+        for Rewritten { tree, before, version, .. } in &rewritten {
+            store.memtable_bytes_freed(before.memtable_bytes());
+            tree.change(|_| SuperVersion::fresh(version, next_seq));
+        }
+        store.sweep(&store.manifest.state())
+    }
+}
+
+/// Writes all memtables of a tree to tables, oldest first.
+fn rewrite_tree<'a>(store: &'a Store, tree: &'a Arc<Tree>) -> Result<Rewritten<'a>> {
+    let before = tree.pin();
+    let mut version = Arc::clone(&before.version);
+    let mut all_outputs = Vec::new();
+    let memtables: Vec<_> = before.memtables().collect();
+    for memtable in memtables.into_iter().rev() {
+        if memtable.is_empty() {
+            continue;
+        }
+        let mut outputs = Outputs::new(&store.tables, tree, 0, Some(store.env.now_us()));
+        let retention = Retention::for_flush(store.sequence.snapshots(), version.shape());
+        write_memtable(&store.env, retention, memtable, &mut outputs)?;
+        let shapes = outputs.tables().iter().map(|table| (**table.shape()).clone());
+        let (shape, _) = version.shape().with_flush(shapes.collect())?;
+        version = Arc::new(Version::new(shape, &version, outputs.tables())?);
+        all_outputs.push(outputs);
+    }
+    Ok(Rewritten { tree, before, version, outputs: all_outputs })
+}

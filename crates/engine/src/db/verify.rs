@@ -1,0 +1,143 @@
+//! Checks a closed database from end to end: every checksum, every order, every name.
+
+use std::path::{Path, PathBuf};
+
+use lsmx_compaction::{LevelParts, TreeShape};
+use serde::Serialize;
+
+use crate::cache::Cache;
+use crate::db::open;
+use crate::error::{Error, Result};
+use crate::format::filename::{FileName, LOCK};
+use crate::manifest::{KeyspaceState, Manifest, ManifestState};
+use crate::sync::Arc;
+use crate::table::{Table, TableIdentity};
+use crate::vfs::{OsVfs, Vfs};
+use crate::wal::{RecoveryMode, ReplayFrom, replay};
+
+/// What a check of a whole database found to be in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct VerifyReport {
+    /// Keyspaces.
+    pub keyspaces: u64,
+    /// Tables, each read from the first byte to the last.
+    pub tables: u64,
+    /// Bytes of the tables.
+    pub table_bytes: u64,
+    /// Entries in the tables.
+    pub entries: u64,
+    /// Segments of the log.
+    pub wal_segments: u64,
+    /// Commits in the log.
+    pub wal_records: u64,
+    /// Bytes of a torn tail that the next opening will cut.
+    pub wal_tail_bytes: u64,
+    /// Files that nothing names; the next opening removes them.
+    pub orphans: Vec<PathBuf>,
+}
+
+/// Checks the database in a directory without opening or changing it: the manifest, every table
+/// (checksums, order, index, filter, properties), the invariants of every tree, the log.
+///
+/// # Errors
+/// The first thing that is wrong, with file and offset; [`Error::Locked`] while it is open.
+pub fn verify(path: impl AsRef<Path>) -> Result<VerifyReport> {
+    verify_with(Arc::new(OsVfs), path)
+}
+
+/// [`verify`] on another file system.
+///
+/// # Errors
+/// As [`verify`].
+pub fn verify_with(vfs: Arc<dyn Vfs>, path: impl AsRef<Path>) -> Result<VerifyReport> {
+    let (vfs, dir) = (vfs.as_ref(), path.as_ref());
+    let lock = dir.join(LOCK);
+    // A lock file that is not there is not made: checking changes nothing.
+    let locked = vfs.exists(&lock).map_err(|error| Error::io("look for", &lock, error))?;
+    let _lock = if locked { Some(open::take_lock(vfs, dir)?) } else { None };
+    let loaded = Manifest::load(vfs, dir)?;
+    let state = &loaded.state;
+    let mut report =
+        VerifyReport { keyspaces: state.keyspaces.len() as u64, ..VerifyReport::default() };
+    for keyspace in state.keyspaces.values() {
+        verify_keyspace(vfs, dir, keyspace, &mut report)?;
+    }
+    verify_log(vfs, dir, state, &loaded.path, &mut report)?;
+    report.orphans = orphans(vfs, dir, state, loaded.number)?;
+    Ok(report)
+}
+
+fn verify_keyspace(
+    vfs: &dyn Vfs,
+    dir: &Path,
+    keyspace: &KeyspaceState,
+    report: &mut VerifyReport,
+) -> Result<()> {
+    let cache = Cache::new(0);
+    let mut levels = Vec::new();
+    for runs in &keyspace.levels {
+        let mut parts = LevelParts::default();
+        for run in runs {
+            let shapes = run.files.iter().map(|file| Arc::new(file.shape())).collect();
+            parts.runs.push((run.id, shapes));
+        }
+        levels.push(parts);
+    }
+    TreeShape::from_levels(levels, keyspace.run_id_next)?.check()?;
+    for (_, _, file) in keyspace.files() {
+        let identity = TableIdentity {
+            id: file.id,
+            bytes: file.bytes,
+            uid: file.uid,
+            checksum: file.checksum,
+        };
+        let path = FileName::Table(file.id.0).in_dir(dir);
+        let table = Table::open(vfs, &path, &identity, &cache);
+        table.map_err(|error| open::named(error, dir))?.verify()?;
+        report.tables += 1;
+        report.table_bytes += file.bytes;
+        report.entries += file.entries;
+    }
+    Ok(())
+}
+
+fn verify_log(
+    vfs: &dyn Vfs,
+    dir: &Path,
+    state: &ManifestState,
+    manifest: &Path,
+    report: &mut VerifyReport,
+) -> Result<()> {
+    let from = ReplayFrom {
+        oldest_segment: state.wal_oldest,
+        named: state.wal_named.clone(),
+        mark: state.wal_mark,
+        named_by: manifest.to_owned(),
+    };
+    let known = state.keyspace_id_next;
+    let replayed = replay(vfs, dir, state.db_uid, &from, RecoveryMode::Strict, &mut |record| {
+        open::check_record(dir, &record, known)
+    })?;
+    report.wal_segments = replayed.segments;
+    report.wal_records = replayed.records;
+    report.wal_tail_bytes = replayed.bytes_cut;
+    Ok(())
+}
+
+fn orphans(
+    vfs: &dyn Vfs,
+    dir: &Path,
+    state: &ManifestState,
+    manifest: u64,
+) -> Result<Vec<PathBuf>> {
+    let names = vfs.list(dir).map_err(|error| Error::io("list", dir, error))?;
+    let named = |id| state.keyspaces.values().any(|k| k.files().any(|(.., file)| file.id.0 == id));
+    let orphan = |name: &String| match FileName::parse(name) {
+        Some(FileName::Table(id)) => !named(id),
+        Some(FileName::Segment(id)) => id < state.wal_oldest,
+        Some(FileName::Manifest(number)) => number != manifest,
+        Some(FileName::Temporary(_)) => true,
+        Some(FileName::Current | FileName::Lock) | None => false,
+    };
+    Ok(names.into_iter().filter(orphan).map(|name| dir.join(name)).collect())
+}
