@@ -30,7 +30,7 @@ use crate::error::Malformed;
 use crate::key::{InternalKey, Kind, SeqNo};
 
 /// The one coding of data blocks so far.
-pub const CODING_PREFIX: u8 = 0;
+pub(crate) const CODING_PREFIX: u8 = 0;
 
 /// Offset of the first entry.
 pub(crate) const ENTRIES_AT: usize = 1;
