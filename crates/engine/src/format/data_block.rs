@@ -389,7 +389,7 @@ mod tests {
             .enumerate()
         {
             for version in (0..=index as u64 % 4).rev() {
-                let kind = Kind::from_u8((version % 4) as u8).unwrap();
+                let kind = Kind::from_u8(u8::try_from(version % 4).unwrap()).unwrap();
                 entries.push((key.into(), 10 * version + 1, kind, vec![7; index * 3]));
             }
         }

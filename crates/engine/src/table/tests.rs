@@ -288,9 +288,11 @@ fn any_entries() -> impl Strategy<Value = Vec<Entry>> {
             let mut entries = Vec::new();
             for (user_key, (versions, first, value_bytes)) in keys {
                 for version in (0..versions as u64).rev() {
-                    let kind = Kind::from_u8((version % 4) as u8).unwrap();
-                    let value =
-                        vec![version as u8; if kind == Kind::Delete { 0 } else { value_bytes }];
+                    let kind = Kind::from_u8(u8::try_from(version % 4).unwrap()).unwrap();
+                    let value = vec![
+                        u8::try_from(version).unwrap();
+                        if kind == Kind::Delete { 0 } else { value_bytes }
+                    ];
                     entries.push((user_key.clone(), first + 2 * version, kind, value));
                 }
             }
