@@ -189,3 +189,6 @@ impl Cache {
         drop(rounds);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -82,9 +82,10 @@ impl<T: Resident> Slot<T> {
         content
     }
 
-    /// Puts content in unless somebody was faster; returns whether it did.
+    /// Puts content in unless somebody was faster; returns whether it did. The fill itself is not
+    /// a use: what was asked for just once is the first to go.
     fn fill(&self, content: &Arc<T>) -> bool {
-        self.used.store(true, Ordering::Relaxed);
+        self.used.store(false, Ordering::Relaxed);
         let none: Option<Arc<T>> = None;
         self.content.compare_and_swap(&none, Some(content.clone())).is_none()
     }

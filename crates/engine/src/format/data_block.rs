@@ -30,7 +30,7 @@ use crate::error::Malformed;
 use crate::key::{InternalKey, Kind, SeqNo};
 
 /// The one coding of data blocks so far.
-pub const CODING_PREFIX: u8 = 0;
+pub(crate) const CODING_PREFIX: u8 = 0;
 
 /// Offset of the first entry.
 pub(crate) const ENTRIES_AT: usize = 1;
@@ -389,7 +389,7 @@ mod tests {
             .enumerate()
         {
             for version in (0..=index as u64 % 4).rev() {
-                let kind = Kind::from_u8((version % 4) as u8).unwrap();
+                let kind = Kind::from_u8(u8::try_from(version % 4).unwrap()).unwrap();
                 entries.push((key.into(), 10 * version + 1, kind, vec![7; index * 3]));
             }
         }

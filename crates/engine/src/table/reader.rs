@@ -129,10 +129,9 @@ impl Table {
         let properties = block::open(stored, BlockKind::Open, identity.uid, handle.offset)
             .and_then(|contents| Properties::decode(&contents))
             .map_err(|what| what.at(path, handle.offset))?;
-        for handle in [properties.top_index, properties.filter, properties.range_tombstones] {
-            if let Some(handle) = handle {
-                handle.check(footer_at).map_err(|what| what.at(path, footer.properties.offset))?;
-            }
+        let named = [properties.top_index, properties.filter, properties.range_tombstones];
+        for handle in named.into_iter().flatten() {
+            handle.check(footer_at).map_err(|what| what.at(path, footer.properties.offset))?;
         }
         Ok(Table {
             file,
@@ -276,9 +275,7 @@ impl Table {
         else {
             return Ok(None);
         };
-        let found = self.with_index(top, count, handle, fill, |index| {
-            Ok(index.seek(user_key, seq)?.map(|(ordinal, handle)| (ordinal, handle)))
-        })?;
+        let found = self.with_index(top, count, handle, fill, |index| index.seek(user_key, seq))?;
         // The top index has the separator of the index block's last entry, so there is one.
         let Some((block, data)) = found else {
             let what = "index blocks and top index are";

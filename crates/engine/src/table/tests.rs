@@ -1,1 +1,441 @@
+//! Tables against a model: an ordered list of entries.
 
+use std::path::Path;
+
+use lsmx_compaction::FileId;
+use proptest::prelude::*;
+
+use super::*;
+use crate::cache::Cache;
+use crate::cursor::Cursor;
+use crate::error::{Error, Malformed};
+use crate::format::BlockKind;
+use crate::key::{InternalKey, Kind, SeqNo};
+use crate::sync::Arc;
+use crate::vfs::{MemVfs, Vfs};
+
+type Entry = (Vec<u8>, u64, Kind, Vec<u8>);
+
+const PATH: &str = "000001.sst";
+const UID: u64 = 0x1234_5678_9abc_def0;
+
+fn key(entry: &Entry) -> InternalKey<'_> {
+    InternalKey { user_key: &entry.0, seq: SeqNo(entry.1), kind: entry.2 }
+}
+
+fn write(
+    vfs: &dyn Vfs,
+    options: &TableOptions,
+    entries: &[Entry],
+    spans: &[RangeTombstone],
+) -> TableSummary {
+    let mut writer = TableWriter::create(vfs, Path::new(PATH), UID, options).unwrap();
+    for entry in entries {
+        writer.add(key(entry), &entry.3).unwrap();
+    }
+    for span in spans {
+        writer.add_span(span.clone());
+    }
+    writer.note_created(77);
+    writer.finish().unwrap()
+}
+
+fn identity(summary: &TableSummary) -> TableIdentity {
+    TableIdentity {
+        id: FileId(1),
+        bytes: summary.bytes,
+        uid: summary.uid,
+        checksum: summary.checksum,
+    }
+}
+
+fn open(vfs: &dyn Vfs, summary: &TableSummary, cache: &Arc<Cache>) -> Arc<Table> {
+    Arc::new(Table::open(vfs, Path::new(PATH), &identity(summary), cache).unwrap())
+}
+
+fn put(user_key: impl Into<Vec<u8>>, seq: u64, value: &str) -> Entry {
+    (user_key.into(), seq, Kind::Put, value.into())
+}
+
+fn model_get(entries: &[Entry], user_key: &[u8], snapshot: u64) -> Option<Entry> {
+    entries.iter().find(|entry| entry.0 == user_key && entry.1 <= snapshot).cloned()
+}
+
+fn table_get(table: &Table, user_key: &[u8], snapshot: u64, filter: bool) -> Option<Entry> {
+    let found = table.get(user_key, SeqNo(snapshot), filter).unwrap()?;
+    Some((user_key.to_vec(), found.seq.0, found.kind, found.value.to_vec()))
+}
+
+fn at(cursor: &TableCursor) -> Option<Entry> {
+    cursor.valid().then(|| {
+        assert_eq!(cursor.value_slice(), cursor.value());
+        let key = cursor.key();
+        (key.user_key.to_vec(), key.seq.0, key.kind, cursor.value().to_vec())
+    })
+}
+
+#[test]
+fn one_key_is_a_table() {
+    for options in [
+        TableOptions::default(),
+        TableOptions { filter: false, compression: Compression::Lz4, ..TableOptions::default() },
+    ] {
+        let vfs = MemVfs::new();
+        let entries = [put("k", 5, "v")];
+        let summary = write(&vfs, &options, &entries, &[]);
+        assert_eq!(
+            (summary.entries, &*summary.smallest, &*summary.largest),
+            (1, &b"k"[..], &b"k"[..])
+        );
+        assert_eq!(summary.filter_bytes > 0, options.filter);
+        let table = open(&vfs, &summary, &Cache::new(1 << 20));
+        assert_eq!(table_get(&table, b"k", 5, true), Some(entries[0].clone()));
+        assert_eq!(table_get(&table, b"k", 4, true), None);
+        assert_eq!(table_get(&table, b"", 5, true), None);
+        assert_eq!(table_get(&table, b"l", 5, false), None);
+        table.verify().unwrap();
+    }
+}
+
+#[test]
+fn the_longest_key_and_a_long_value_come_back() {
+    let vfs = MemVfs::new();
+    let entries = vec![
+        (vec![7; 65_536], 9, Kind::Put, vec![1; 3 << 20]),
+        (vec![7; 65_536], 8, Kind::Delete, vec![]),
+        (vec![8; 65_536], 7, Kind::Put, vec![2; 300 << 10]),
+    ];
+    let summary = write(&vfs, &TableOptions::default(), &entries, &[]);
+    let table = open(&vfs, &summary, &Cache::new(16 << 20));
+    for entry in &entries {
+        assert_eq!(table_get(&table, &entry.0, entry.1, true).as_ref(), Some(entry));
+    }
+    table.verify().unwrap();
+}
+
+#[test]
+fn keys_and_values_past_the_limits_are_refused() {
+    let vfs = MemVfs::new();
+    let options = TableOptions::default();
+    let mut writer = TableWriter::create(&vfs, Path::new(PATH), UID, &options).unwrap();
+    let long = (vec![0; 65_537], 1, Kind::Put, vec![]);
+    let error = writer.add(key(&long), &[]).unwrap_err();
+    assert!(matches!(error, Error::TooLarge { what: "key", limit: 65_536, .. }), "{error}");
+    assert!(writer.finish().is_err(), "a writer that failed must not finish");
+}
+
+#[test]
+fn entries_out_of_order_and_empty_tables_are_refused() {
+    let vfs = MemVfs::new();
+    let options = TableOptions::default();
+    for (first, second) in [
+        (put("b", 1, ""), put("a", 2, "")),
+        (put("a", 1, ""), put("a", 2, "")),
+        (put("a", 1, ""), put("a", 1, "")),
+    ] {
+        let mut writer = TableWriter::create(&vfs, Path::new(PATH), UID, &options).unwrap();
+        writer.add(key(&first), b"").unwrap();
+        let error = writer.add(key(&second), b"").unwrap_err();
+        assert!(matches!(error, Error::OutOfOrder { .. }), "{error}");
+        vfs.remove(Path::new(PATH)).unwrap();
+    }
+    let writer = TableWriter::create(&vfs, Path::new(PATH), UID, &options).unwrap();
+    assert!(matches!(writer.finish(), Err(Error::EmptyTable { .. })));
+}
+
+#[test]
+fn a_table_of_range_tombstones_alone_has_no_entries() {
+    let vfs = MemVfs::new();
+    let span = |start: &'static [u8], end: Option<&'static [u8]>, seq| RangeTombstone {
+        start: start.into(),
+        end: end.map(Into::into),
+        seqs: vec![SeqNo(seq)],
+    };
+    let spans = [span(b"b", Some(b"m"), 5), span(b"f", None, 9)];
+    let summary = write(&vfs, &TableOptions::default(), &[], &spans);
+    assert_eq!((&*summary.smallest, &*summary.largest), (&b"b"[..], &b"m"[..]));
+    assert_eq!((summary.seq_smallest, summary.seq_largest), (SeqNo(5), SeqNo(9)));
+    let table = open(&vfs, &summary, &Cache::new(1 << 20));
+    assert_eq!(table.covering_span(b"c", SeqNo(8)).unwrap(), Some(SeqNo(5)));
+    assert_eq!(table.covering_span(b"f", SeqNo(8)).unwrap(), Some(SeqNo(5)));
+    assert_eq!(table.covering_span(b"f", SeqNo(9)).unwrap(), Some(SeqNo(9)));
+    assert_eq!(table.covering_span(b"z", SeqNo(9)).unwrap(), Some(SeqNo(9)));
+    assert_eq!(table.covering_span(b"a", SeqNo(9)).unwrap(), None);
+    assert_eq!(table.spans().unwrap().as_slice().len(), 3);
+    assert_eq!(table.get(b"c", SeqNo::MAX, true).unwrap(), None);
+    let mut cursor = table.cursor(FillCache::No);
+    for go in [Cursor::first, Cursor::last] {
+        go(&mut cursor).unwrap();
+        assert!(!cursor.valid());
+    }
+    cursor.seek(b"c", SeqNo::MAX).unwrap();
+    assert!(!cursor.valid());
+    cursor.seek_before(b"c", SeqNo::MAX).unwrap();
+    assert!(!cursor.valid());
+    table.verify().unwrap();
+}
+
+#[test]
+fn a_missing_file_is_not_found() {
+    let vfs = MemVfs::new();
+    let summary = write(&vfs, &TableOptions::default(), &[put("k", 1, "v")], &[]);
+    vfs.remove(Path::new(PATH)).unwrap();
+    let cache = Cache::new(0);
+    match Table::open(&vfs, Path::new(PATH), &identity(&summary), &cache) {
+        Err(Error::Io { source, .. }) => assert_eq!(source.kind(), std::io::ErrorKind::NotFound),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn another_file_than_the_manifest_says_is_refused() {
+    let vfs = MemVfs::new();
+    let summary = write(&vfs, &TableOptions::default(), &[put("k", 1, "v")], &[]);
+    let cache = Cache::new(0);
+    let right = identity(&summary);
+    let refused = |wrong: TableIdentity| match Table::open(&vfs, Path::new(PATH), &wrong, &cache) {
+        Err(Error::Corrupt { source: Malformed::Identity { what, .. }, .. }) => what,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(refused(TableIdentity { bytes: right.bytes + 1, ..right }), "table size");
+    assert_eq!(refused(TableIdentity { uid: right.uid ^ 1, ..right }), "table uid");
+    let changed = TableIdentity { checksum: right.checksum ^ 1, ..right };
+    let table = Table::open(&vfs, Path::new(PATH), &changed, &cache).unwrap();
+    assert!(matches!(
+        table.verify(),
+        Err(Error::Corrupt { source: Malformed::Checksum { .. }, .. })
+    ));
+}
+
+#[test]
+fn any_flipped_bit_or_truncation_is_an_error_or_the_right_answer() {
+    let vfs = MemVfs::new();
+    let entries: Vec<Entry> =
+        (0..60u64).map(|i| put(format!("key{:02}", i / 3), 100 - i, "value")).collect();
+    let options = TableOptions {
+        block_bytes: 128,
+        index_block_bytes: 64,
+        compression: Compression::Lz4,
+        ..TableOptions::default()
+    };
+    let span = RangeTombstone {
+        start: b"key05".as_slice().into(),
+        end: None,
+        seqs: vec![SeqNo(500), SeqNo(3)],
+    };
+    let summary = write(&vfs, &options, &entries, &[span]);
+    let file = vfs.open(Path::new(PATH)).unwrap();
+    let mut bytes = vec![0; usize::try_from(summary.bytes).unwrap()];
+    assert_eq!(file.read_at(&mut bytes, 0).unwrap(), bytes.len());
+    let check = |bytes: &[u8]| {
+        let vfs = MemVfs::new();
+        vfs.create(Path::new(PATH)).unwrap().append(bytes).unwrap();
+        let cache = Cache::new(1 << 16);
+        let Ok(table) = Table::open(&vfs, Path::new(PATH), &identity(&summary), &cache) else {
+            return;
+        };
+        let table = Arc::new(table);
+        assert!(table.verify().is_err());
+        for entry in entries.iter().step_by(7) {
+            if let Ok(found) = table.get(&entry.0, SeqNo(entry.1), true) {
+                let found = found.expect("a key that is there is found, or an error says why not");
+                assert_eq!((found.seq.0, &*found.value), (entry.1, &*entry.3));
+            }
+        }
+        if let Ok(covering) = table.covering_span(b"key07", SeqNo(499)) {
+            assert_eq!(covering, Some(SeqNo(3)));
+        }
+        let mut cursor = table.cursor(FillCache::No);
+        let mut read = Vec::new();
+        let mut moved = cursor.first();
+        while moved.is_ok() && cursor.valid() {
+            read.extend(at(&cursor));
+            moved = cursor.next();
+        }
+        if moved.is_ok() {
+            assert_eq!(read, entries);
+        }
+    };
+    for bit in 0..bytes.len() * 8 {
+        let mut damaged = bytes.clone();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        check(&damaged);
+    }
+    for len in (0..bytes.len()).step_by(13) {
+        check(&bytes[..len]);
+    }
+}
+
+/// Keys that are hard on separators and prefixes: empty, runs of 0x00 and 0xff, shared starts.
+fn any_key() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        proptest::collection::vec(prop_oneof![Just(0u8), Just(1), Just(254), Just(255)], 0..6),
+        (0u8..30, 0usize..3).prop_map(|(last, zeros)| {
+            let mut key =
+                b"a shared prefix that is longer than a tiny block of 64 bytes is: ".to_vec();
+            key.push(last);
+            key.extend(std::iter::repeat_n(0, zeros));
+            key
+        }),
+        (0u16..400).prop_map(|number| number.to_be_bytes().to_vec()),
+    ]
+}
+
+fn any_entries() -> impl Strategy<Value = Vec<Entry>> {
+    let versions = prop_oneof![4 => 1usize..3, 1 => 20usize..60];
+    proptest::collection::btree_map(any_key(), (versions, 0u64..5, 0usize..40), 1..80).prop_map(
+        |keys| {
+            let mut entries = Vec::new();
+            for (user_key, (versions, first, value_bytes)) in keys {
+                for version in (0..versions as u64).rev() {
+                    let kind = Kind::from_u8(u8::try_from(version % 4).unwrap()).unwrap();
+                    let value = vec![
+                        u8::try_from(version).unwrap();
+                        if kind == Kind::Delete { 0 } else { value_bytes }
+                    ];
+                    entries.push((user_key.clone(), first + 2 * version, kind, value));
+                }
+            }
+            entries
+        },
+    )
+}
+
+fn any_options() -> impl Strategy<Value = TableOptions> {
+    (
+        prop_oneof![Just(64u32), 64u32..600, Just(4096u32)],
+        prop_oneof![Just(1u32), 1u32..5, Just(16u32)],
+        prop_oneof![Just(64u32), 64u32..300, Just(4096u32)],
+        prop_oneof![Just(Compression::None), Just(Compression::Lz4)],
+        any::<bool>(),
+    )
+        .prop_map(|(block_bytes, restart_interval, index_block_bytes, compression, filter)| {
+            TableOptions { block_bytes, restart_interval, index_block_bytes, compression, filter }
+        })
+}
+
+#[derive(Clone, Debug)]
+enum Move {
+    First,
+    Last,
+    Next,
+    Prev,
+    Seek(Vec<u8>, u64),
+    SeekBefore(Vec<u8>, u64),
+}
+
+fn any_move() -> impl Strategy<Value = Move> {
+    let seq = || prop_oneof![0u64..130, Just(SeqNo::MAX.0)];
+    prop_oneof![
+        1 => Just(Move::First),
+        1 => Just(Move::Last),
+        12 => Just(Move::Next),
+        12 => Just(Move::Prev),
+        3 => (any_key(), seq()).prop_map(|(key, seq)| Move::Seek(key, seq)),
+        3 => (any_key(), seq()).prop_map(|(key, seq)| Move::SeekBefore(key, seq)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_table_answers_like_a_sorted_list(
+        entries in any_entries(),
+        options in any_options(),
+        absent in proptest::collection::vec(any_key(), 10),
+        moves in proptest::collection::vec(any_move(), 0..120),
+        budget in prop_oneof![Just(0u64), 0u64..20_000, Just(1u64 << 20)],
+        fill in prop_oneof![Just(FillCache::Yes), Just(FillCache::No), Just(FillCache::Job)],
+    ) {
+        let vfs = MemVfs::new();
+        let summary = write(&vfs, &options, &entries, &[]);
+        let cache = Cache::new(budget);
+        let table = open(&vfs, &summary, &cache);
+        table.verify().unwrap();
+        prop_assert_eq!(summary.entries, entries.len() as u64);
+        prop_assert_eq!(&*summary.smallest, &*entries[0].0);
+        prop_assert_eq!(&*summary.largest, &*entries[entries.len() - 1].0);
+
+        let keys = entries.iter().map(|entry| entry.0.clone()).chain(absent);
+        for user_key in keys {
+            for snapshot in [0, 1, 2, 7, 40, 41, 80, SeqNo::MAX.0] {
+                let expected = model_get(&entries, &user_key, snapshot);
+                for filter in [true, false] {
+                    prop_assert_eq!(&table_get(&table, &user_key, snapshot, filter), &expected);
+                }
+            }
+        }
+
+        let mut cursor = table.cursor(fill);
+        let mut model: Option<usize> = None;
+        for step in moves {
+            let before = |user_key: &[u8], seq: u64| {
+                let target = InternalKey { user_key, seq: SeqNo(seq), kind: Kind::ValuePointer };
+                entries.partition_point(|entry| {
+                    let entry = key(entry);
+                    (entry.user_key, std::cmp::Reverse(entry.seq))
+                        < (target.user_key, std::cmp::Reverse(target.seq))
+                })
+            };
+            match step {
+                Move::First => {
+                    cursor.first().unwrap();
+                    model = Some(0);
+                }
+                Move::Last => {
+                    cursor.last().unwrap();
+                    model = Some(entries.len() - 1);
+                }
+                Move::Next => {
+                    let Some(index) = model else { continue };
+                    cursor.next().unwrap();
+                    model = Some(index + 1).filter(|&index| index < entries.len());
+                }
+                Move::Prev => {
+                    let Some(index) = model else { continue };
+                    cursor.prev().unwrap();
+                    model = index.checked_sub(1);
+                }
+                Move::Seek(user_key, seq) => {
+                    cursor.seek(&user_key, SeqNo(seq)).unwrap();
+                    model = Some(before(&user_key, seq)).filter(|&index| index < entries.len());
+                }
+                Move::SeekBefore(user_key, seq) => {
+                    cursor.seek_before(&user_key, SeqNo(seq)).unwrap();
+                    model = before(&user_key, seq).checked_sub(1);
+                }
+            }
+            prop_assert_eq!(at(&cursor), model.map(|index| entries[index].clone()));
+        }
+        let resident: u64 = cache.resident_bytes().iter().map(|(_, bytes)| bytes).sum();
+        prop_assert!(resident <= budget, "{resident} bytes with a budget of {budget}");
+    }
+}
+
+#[test]
+fn an_open_table_counts_its_reads_by_kind() {
+    let vfs = MemVfs::new();
+    let entries: Vec<Entry> =
+        (0..20_000u64).map(|i| put(format!("{i:08}"), 1, "a value of some length")).collect();
+    let summary = write(&vfs, &TableOptions::default(), &entries, &[]);
+    let cache = Cache::new(8 << 20);
+    let table = open(&vfs, &summary, &cache);
+    assert_eq!(cache.counts()[BlockKind::Open].misses, 1);
+    for round in 0..2 {
+        assert!(table.get(b"00012345", SeqNo(1), true).unwrap().is_some());
+        for kind in [BlockKind::Filter, BlockKind::TopIndex, BlockKind::Index, BlockKind::Data] {
+            let counts = cache.counts()[kind];
+            assert_eq!((counts.misses, counts.hits), (1, round), "{kind:?}");
+        }
+    }
+    assert!(table.get(b"absent", SeqNo(1), true).unwrap().is_none());
+    assert_eq!(cache.counts()[BlockKind::Filter].hits, 2);
+    let mut cursor = table.cursor(FillCache::Job);
+    cursor.first().unwrap();
+    let before = cache.counts();
+    while cursor.valid() {
+        cursor.next().unwrap();
+    }
+    assert_eq!(cache.counts(), before, "jobs are not counted");
+}

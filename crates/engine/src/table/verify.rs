@@ -1,1 +1,229 @@
-//! Checks a whole table against itself.
+//! Checks a whole table against itself and against what the manifest says of it.
+
+use crate::checksum::Streaming;
+use crate::coding::len_u64;
+use crate::error::{Error, Malformed, Result};
+use crate::format::BlockKind;
+use crate::format::block::{self, Handle};
+use crate::format::data_block::DataBlock;
+use crate::format::data_cursor::DataCursor;
+use crate::format::filter::{self, Filter};
+use crate::format::index::{IndexBlock, Separator};
+use crate::format::range_tombstones::Spans;
+use crate::key::{Kind, SeqNo};
+
+use super::reader::{Table, read_exact};
+
+/// Bytes of one read while the whole file is summed.
+const CHUNK_BYTES: u64 = 256 << 10;
+
+/// What the entries read so far come to.
+#[derive(Debug, Default)]
+struct Tally {
+    entries: u64,
+    tombstones: u64,
+    key_bytes: u64,
+    value_bytes: u64,
+    data_blocks: u64,
+    index_blocks: u64,
+    smallest: Option<Vec<u8>>,
+    last: Option<(Vec<u8>, SeqNo, Kind)>,
+    seqs: Option<(SeqNo, SeqNo)>,
+    separator: Option<Separator>,
+    filter: Option<Filter>,
+}
+
+impl Tally {
+    fn number(&mut self, seq: SeqNo) {
+        let (smallest, largest) = self.seqs.unwrap_or((seq, seq));
+        self.seqs = Some((smallest.min(seq), largest.max(seq)));
+    }
+}
+
+impl Table {
+    /// Reads the whole file past the cache and checks: its checksum, every block's, the order of
+    /// the keys, that the separators of both index levels separate, that the filter lets every key
+    /// pass, and that the properties tell the truth.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, with its place; or when the file cannot be read.
+    pub fn verify(&self) -> Result<()> {
+        self.verify_checksum()?;
+        let mut tally = Tally::default();
+        if let Some(handle) = self.properties.filter {
+            let contents = self.fetch(handle, BlockKind::Filter)?;
+            tally.filter = Some(Filter::new(contents).map_err(|what| self.at(handle, what))?);
+        }
+        if let Some(handle) = self.properties.top_index {
+            self.verify_entries(handle, &mut tally)?;
+        }
+        self.verify_properties(tally)
+    }
+
+    fn verify_checksum(&self) -> Result<()> {
+        let mut sum = Streaming::new();
+        let mut offset = 0;
+        while offset < self.identity.bytes {
+            let bytes = CHUNK_BYTES.min(self.identity.bytes - offset);
+            sum.update(&read_exact(&*self.file, &self.path, offset, bytes)?);
+            offset += bytes;
+        }
+        let (expected, found) = (self.identity.checksum, sum.digest());
+        if found != expected {
+            return Err(Malformed::Checksum { expected, found }.at(&self.path, 0));
+        }
+        Ok(())
+    }
+
+    fn verify_entries(&self, top_handle: Handle, tally: &mut Tally) -> Result<()> {
+        let top = self.index_entries(top_handle, BlockKind::TopIndex)?;
+        let mut data_end = 0;
+        for (top_separator, index_handle) in top {
+            tally.index_blocks += 1;
+            let index = self.index_entries(index_handle, BlockKind::Index)?;
+            if index.last().is_none_or(|(separator, _)| *separator != top_separator) {
+                let what = "index block's last separator and the top index are";
+                return Err(self.at(top_handle, Malformed::Order { what }));
+            }
+            for (separator, handle) in index {
+                if handle.offset != data_end {
+                    let expected = "the end of the data block before";
+                    let what = "data block offset";
+                    let found = handle.offset;
+                    return Err(self.at(index_handle, Malformed::Field { what, found, expected }));
+                }
+                data_end = handle.end().map_err(|what| self.at(index_handle, what))?;
+                self.verify_data_block(&separator, handle, tally)?;
+            }
+        }
+        if data_end != self.properties.data_bytes {
+            let what = "end of the data blocks";
+            let expected = "what the properties say";
+            return Err(self.at(top_handle, Malformed::Field { what, found: data_end, expected }));
+        }
+        Ok(())
+    }
+
+    /// Separators and handles of an index block, in order.
+    fn index_entries(&self, handle: Handle, kind: BlockKind) -> Result<Vec<(Separator, Handle)>> {
+        let contents = self.fetch(handle, kind)?;
+        IndexBlock::new(contents)
+            .and_then(|index| index.entries())
+            .map_err(|what| self.at(handle, what))
+    }
+
+    fn verify_data_block(
+        &self,
+        separator: &Separator,
+        handle: Handle,
+        tally: &mut Tally,
+    ) -> Result<()> {
+        let at = |what: Malformed| self.at(handle, what);
+        let contents = self.fetch(handle, BlockKind::Data)?;
+        let mut cursor = DataCursor::new(DataBlock::new(contents).map_err(at)?);
+        tally.data_blocks += 1;
+        cursor.first().map_err(at)?;
+        if let Some(before) = tally.separator.take()
+            && cursor.valid()
+            && !before.is_before(cursor.key().user_key, cursor.key().seq)
+        {
+            let what = "first entry and the separator of the block before are";
+            return Err(at(Malformed::Order { what }));
+        }
+        while cursor.valid() {
+            let key = cursor.key();
+            if let Some((user_key, seq, kind)) = &tally.last {
+                let last = crate::key::InternalKey { user_key, seq: *seq, kind: *kind };
+                if last >= key {
+                    return Err(at(Malformed::Order { what: "entries are" }));
+                }
+            }
+            if separator.is_before(key.user_key, key.seq) {
+                return Err(at(Malformed::Order { what: "entry and the block's separator are" }));
+            }
+            if let Some(filter) = &tally.filter
+                && !filter.may_contain(filter::key_hash(key.user_key))
+            {
+                let what = "keys of the block that the filter keeps out";
+                return Err(at(Malformed::Field { what, found: 1, expected: "0" }));
+            }
+            tally.entries += 1;
+            tally.tombstones += u64::from(key.kind == Kind::Delete);
+            tally.key_bytes += len_u64(key.user_key.len());
+            tally.value_bytes += len_u64(cursor.value().len());
+            if tally.smallest.is_none() {
+                tally.smallest = Some(key.user_key.to_vec());
+            }
+            tally.number(key.seq);
+            tally.last = Some((key.user_key.to_vec(), key.seq, key.kind));
+            cursor.next().map_err(at)?;
+        }
+        tally.separator = Some(separator.clone());
+        Ok(())
+    }
+
+    fn verify_properties(&self, mut tally: Tally) -> Result<()> {
+        let mut smallest = tally.smallest.take();
+        let mut largest = tally.last.take().map(|(user_key, ..)| user_key);
+        let mut spans = Spans::default();
+        if let Some(handle) = self.properties.range_tombstones {
+            let contents = self.fetch(handle, BlockKind::RangeTombstones)?;
+            spans = Spans::decode(&contents).map_err(|what| self.at(handle, what))?;
+        }
+        for span in spans.as_slice() {
+            let end = span.end.as_ref().unwrap_or(&span.start);
+            if smallest.as_ref().is_none_or(|smallest| **smallest > *span.start) {
+                smallest = Some(span.start.to_vec());
+            }
+            if largest.as_ref().is_none_or(|largest| **largest < **end) {
+                largest = Some(end.to_vec());
+            }
+            for &seq in &span.seqs {
+                tally.number(seq);
+            }
+        }
+        let properties = &self.properties;
+        let (seq_smallest, seq_largest) = tally.seqs.unwrap_or_default();
+        for (what, said, found) in [
+            ("entries", properties.entries, tally.entries),
+            ("tombstones", properties.tombstones, tally.tombstones),
+            ("range tombstones", properties.range_tombstone_count, len_u64(spans.as_slice().len())),
+            ("key bytes", properties.key_bytes, tally.key_bytes),
+            ("value bytes", properties.value_bytes, tally.value_bytes),
+            ("data blocks", properties.data_blocks, tally.data_blocks),
+            ("index blocks", properties.index_blocks, tally.index_blocks),
+            ("smallest number", properties.seq_smallest.0, seq_smallest.0),
+            ("largest number", properties.seq_largest.0, seq_largest.0),
+        ] {
+            if said != found {
+                return Err(self.wrong_properties(what, found));
+            }
+        }
+        let keys = [
+            ("smallest key's length", &properties.smallest, smallest.unwrap_or_default()),
+            ("largest key's length", &properties.largest, largest.unwrap_or_default()),
+        ];
+        for (what, said, found) in keys {
+            if **said != *found {
+                return Err(self.wrong_properties(what, len_u64(found.len())));
+            }
+        }
+        Ok(())
+    }
+
+    fn wrong_properties(&self, what: &'static str, found: u64) -> Error {
+        Malformed::Field { what, found, expected: "what the properties say" }.at(&self.path, 0)
+    }
+
+    fn at(&self, handle: Handle, what: Malformed) -> Error {
+        what.at(&self.path, handle.offset)
+    }
+
+    /// Reads a block past the cache.
+    fn fetch(&self, handle: Handle, kind: BlockKind) -> Result<bytes::Bytes> {
+        handle.check(self.identity.bytes).map_err(|what| self.at(handle, what))?;
+        let stored = read_exact(&*self.file, &self.path, handle.offset, handle.bytes)?;
+        block::open(stored, kind, self.identity.uid, handle.offset)
+            .map_err(|what| self.at(handle, what))
+    }
+}

@@ -1,0 +1,189 @@
+use super::*;
+use crate::format::block::Handle;
+use crate::format::filter::{self, Filter};
+use crate::format::index::{IndexBlock, IndexBuilder, Separator};
+use crate::format::range_tombstones::{RangeTombstone, Spans, encode};
+use crate::key::SeqNo;
+
+fn a_filter() -> Arc<Filter> {
+    let mut hashes = (0..800u64).map(|key| filter::key_hash(&key.to_le_bytes())).collect();
+    Arc::new(Filter::new(filter::build(&mut hashes).unwrap().into()).unwrap())
+}
+
+fn an_index() -> Arc<IndexBlock> {
+    let mut builder = IndexBuilder::new();
+    for number in 0..100u64 {
+        let separator = Separator { user_key: number.to_be_bytes().to_vec(), seq: None };
+        builder.add(separator, Handle { offset: number * 4096, bytes: 4096 });
+    }
+    Arc::new(IndexBlock::new(builder.finish().into()).unwrap())
+}
+
+fn some_spans() -> Arc<Spans> {
+    let span = RangeTombstone { start: Bytes::new(), end: None, seqs: vec![SeqNo(1)] };
+    Arc::new(Spans::decode(&encode(&[span]).into()).unwrap())
+}
+
+/// Fills every slot of a new table that has `index_blocks` index blocks.
+fn full_table(cache: &Arc<Cache>, index_blocks: usize) -> Arc<TableSlots> {
+    let table = TableSlots::new(cache);
+    table.fill(&table.range_tombstones, Metadata::RangeTombstones, 0, &some_spans());
+    table.fill(&table.filter, Metadata::Filter, 0, &a_filter());
+    table.fill(&table.top_index, Metadata::TopIndex, 0, &an_index());
+    for ordinal in 0..index_blocks {
+        let slot = table.index(ordinal, index_blocks).unwrap();
+        table.fill(slot, Metadata::Index, ordinal, &an_index());
+    }
+    table
+}
+
+fn total(cache: &Cache) -> u64 {
+    cache.resident_bytes().iter().map(|(_, bytes)| bytes).sum()
+}
+
+fn filled_index_slots(table: &TableSlots, count: usize) -> Vec<usize> {
+    (0..count).filter(|&at| table.visit(Metadata::Index, at) != Visit::Empty).collect()
+}
+
+#[test]
+fn data_goes_before_any_metadata() {
+    let budget = 1 << 20;
+    let cache = Cache::new(budget);
+    for offset in 0..1_000 {
+        cache.keep_data_block(0, offset, &Bytes::from(vec![1; 4096]));
+    }
+    let data_alone = cache.resident_bytes()[BlockKind::Data];
+    assert!(data_alone > budget * 3 / 4, "{data_alone}");
+    let tables: Vec<_> = (0..10).map(|_| full_table(&cache, 50)).collect();
+    let resident = cache.resident_bytes();
+    assert!(resident[BlockKind::Data] < data_alone);
+    assert!(total(&cache) <= budget);
+    for table in &tables {
+        assert!(table.filter.get().is_some() && table.top_index.get().is_some());
+        assert_eq!(filled_index_slots(table, 50).len(), 50, "the budget has room for all indexes");
+    }
+}
+
+#[test]
+fn index_goes_first_then_top_index_then_filters_and_spans_last() {
+    let one = Cache::new(u64::MAX >> 8);
+    let table = full_table(&one, 10);
+    let bytes = one.resident_bytes();
+    drop(table);
+    let spans = bytes[BlockKind::RangeTombstones];
+    let filter = bytes[BlockKind::Filter];
+    let top = bytes[BlockKind::TopIndex];
+    let index = bytes[BlockKind::Index];
+    // With the budget for each in turn, what is resident after everything was read.
+    for (budget, kinds) in [
+        (spans, 1),
+        (spans + filter, 2),
+        (spans + filter + top, 3),
+        (spans + filter + top + index / 2, 4),
+    ] {
+        let cache = Cache::new(budget);
+        let table = full_table(&cache, 10);
+        let there = [
+            table.visit(Metadata::RangeTombstones, 0) != Visit::Empty,
+            table.visit(Metadata::Filter, 0) != Visit::Empty,
+            table.visit(Metadata::TopIndex, 0) != Visit::Empty,
+            !filled_index_slots(&table, 10).is_empty(),
+        ];
+        assert_eq!(there, [true, kinds > 1, kinds > 2, kinds > 3], "budget {budget}");
+        assert!(total(&cache) <= budget);
+    }
+}
+
+#[test]
+fn the_clock_passes_over_what_is_used() {
+    let one = an_index().resident_bytes();
+    let cache = Cache::new(10 * one);
+    let table = TableSlots::new(&cache);
+    let fill = |ordinal: usize| {
+        let slot = table.index(ordinal, 200).unwrap();
+        if slot.get().is_none() {
+            table.fill(slot, Metadata::Index, ordinal, &an_index());
+            return true;
+        }
+        false
+    };
+    // Block 0 is asked for between any two others, which come only once each.
+    let mut reads_of_hot = 0;
+    for cold in 1..200 {
+        reads_of_hot += usize::from(fill(0));
+        fill(cold);
+    }
+    assert!(reads_of_hot <= 2, "the block in use was read {reads_of_hot} times");
+    assert!(total(&cache) <= 10 * one);
+}
+
+#[test]
+fn a_budget_of_nothing_keeps_nothing() {
+    let cache = Cache::new(0);
+    let table = full_table(&cache, 3);
+    cache.keep_data_block(0, 0, &Bytes::from_static(b"block"));
+    assert_eq!(cache.data_block(0, 0), None);
+    assert_eq!(total(&cache), 0);
+    assert!(filled_index_slots(&table, 3).is_empty());
+}
+
+#[test]
+fn a_dropped_table_leaves_the_count_and_the_rounds() {
+    let cache = Cache::new(1 << 24);
+    for _ in 0..500 {
+        let table = full_table(&cache, 20);
+        assert!(total(&cache) > 0);
+        drop(table);
+        assert_eq!(total(&cache), 0);
+    }
+    let rounds = cache.rounds.lock();
+    assert!(rounds.iter().all(|round| round.len() < 200), "places of dropped tables pile up");
+}
+
+#[test]
+fn a_released_filter_leaves_the_count() {
+    let cache = Cache::new(1 << 24);
+    let table = full_table(&cache, 0);
+    table.release_filter();
+    assert_eq!(cache.resident_bytes()[BlockKind::Filter], 0);
+    table.fill(&table.filter, Metadata::Filter, 0, &a_filter());
+    assert_eq!(cache.resident_bytes()[BlockKind::Filter], a_filter().resident_bytes());
+    // A second fill of a full slot is not counted twice.
+    table.fill(&table.filter, Metadata::Filter, 0, &a_filter());
+    assert_eq!(cache.resident_bytes()[BlockKind::Filter], a_filter().resident_bytes());
+}
+
+#[test]
+fn threads_that_fill_and_read_leave_a_right_count() {
+    let one = an_index().resident_bytes();
+    let cache = Cache::new(7 * one);
+    let table = TableSlots::new(&cache);
+    std::thread::scope(|scope| {
+        for thread in 0..4usize {
+            let (table, index) = (&table, an_index());
+            scope.spawn(move || {
+                for round in 0..3_000 {
+                    let ordinal = (thread * 7 + round * 13) % 40;
+                    let slot = table.index(ordinal, 40).unwrap();
+                    if slot.get().is_none() {
+                        table.fill(slot, Metadata::Index, ordinal, &index);
+                    }
+                }
+            });
+        }
+    });
+    let filled = filled_index_slots(&table, 40).len() as u64;
+    assert_eq!(cache.resident_bytes()[BlockKind::Index], filled * one);
+    drop(table);
+    assert_eq!(total(&cache), 0);
+}
+
+#[test]
+fn tables_have_numbers_of_their_own() {
+    let cache = Cache::new(1 << 20);
+    let (a, b) = (cache.next_table(), cache.next_table());
+    assert_ne!(a, b);
+    cache.keep_data_block(a, 0, &Bytes::from_static(b"of a"));
+    assert_eq!(cache.data_block(b, 0), None);
+    assert_eq!(cache.data_block(a, 0), Some(Bytes::from_static(b"of a")));
+}

@@ -1,0 +1,186 @@
+//! Tables of every released format version are read, and the newest is still written as it was.
+//!
+//! A golden file is never rewritten: this test creates a missing one when `UPDATE=1` is set, and
+//! with or without that it fails if one that is there differs. When the bytes change on purpose (a
+//! new coding, a new format version, a library that packs otherwise), the old file stays and goes
+//! on being read, the new bytes get a new name in `CASES`, and only that one is `written`.
+#![expect(clippy::disallowed_methods, reason = "golden files belong to the repository")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use lsmx::cache::Cache;
+use lsmx::cursor::Cursor;
+use lsmx::key::InternalKey;
+use lsmx::table::{
+    Compression, FillCache, RangeTombstone, Table, TableIdentity, TableOptions, TableWriter,
+};
+use lsmx::vfs::{MemVfs, Vfs};
+use lsmx::{Kind, SeqNo};
+use lsmx_compaction::FileId;
+
+struct Case {
+    /// Name in `tests/golden`.
+    name: &'static str,
+    compression: Compression,
+    filter: bool,
+    /// Size and XXH3-64, as a manifest would keep them.
+    bytes: u64,
+    checksum: u64,
+    /// Whether this version writes these bytes.
+    written: bool,
+}
+
+const UID: u64 = 0x0123_4567_89ab_cdef;
+
+const CASES: &[Case] = &[
+    Case {
+        name: "table-v1.sst",
+        compression: Compression::None,
+        filter: true,
+        bytes: 3840,
+        checksum: 0x7a36_7a31_a949_7ac2,
+        written: true,
+    },
+    Case {
+        name: "table-v1-lz4.sst",
+        compression: Compression::Lz4,
+        filter: true,
+        bytes: 2121,
+        checksum: 0xcaef_b01d_8273_ee60,
+        written: true,
+    },
+    Case {
+        name: "table-v1-no-filter.sst",
+        compression: Compression::None,
+        filter: false,
+        bytes: 3711,
+        checksum: 0x61ae_f3f9_16f0_a873,
+        written: true,
+    },
+];
+
+type Entry = (Vec<u8>, u64, Kind, Vec<u8>);
+
+/// What every golden table holds: all kinds, an empty key, a key whose versions go over several
+/// blocks, keys of 0x00 and 0xff, a value longer than a block.
+fn entries() -> Vec<Entry> {
+    let mut entries: Vec<Entry> = vec![(vec![], 3, Kind::Put, b"of the empty key".to_vec())];
+    for number in 0..40u64 {
+        let value = format!("value {number}, value {number}").into_bytes();
+        entries.push((format!("key {number:03}").into_bytes(), 1 << number, Kind::Put, value));
+    }
+    for seq in (100..140).rev() {
+        let kind = if seq % 3 == 0 { Kind::Merge } else { Kind::Put };
+        entries.push((b"many versions".to_vec(), seq, kind, b"operand or value".to_vec()));
+    }
+    entries.push((b"pointer".to_vec(), SeqNo::MAX.0, Kind::ValuePointer, vec![9; 24]));
+    entries.push((b"tombstone".to_vec(), 77, Kind::Delete, vec![]));
+    entries.push((b"z long value".to_vec(), 78, Kind::Put, vec![b'x'; 700]));
+    entries.push((vec![0xff, 0xff], 79, Kind::Put, vec![0, 0xff]));
+    entries.push((vec![0xff, 0xff, 0], 80, Kind::Put, vec![]));
+    entries
+}
+
+fn spans() -> Vec<RangeTombstone> {
+    let span = |start: &'static [u8], end: Option<&'static [u8]>, seqs: &[u64]| RangeTombstone {
+        start: start.into(),
+        end: end.map(Into::into),
+        seqs: seqs.iter().copied().map(SeqNo).collect(),
+    };
+    vec![span(b"key 010", Some(b"key 020"), &[500, 20]), span(b"key 015", None, &[300])]
+}
+
+fn write(case: &Case) -> Vec<u8> {
+    let options = TableOptions {
+        block_bytes: 256,
+        index_block_bytes: 128,
+        restart_interval: 4,
+        compression: case.compression,
+        filter: case.filter,
+    };
+    let vfs = MemVfs::new();
+    let path = Path::new("table");
+    let mut writer = TableWriter::create(&vfs, path, UID, &options).unwrap();
+    for (user_key, seq, kind, value) in &entries() {
+        writer.add(InternalKey { user_key, seq: SeqNo(*seq), kind: *kind }, value).unwrap();
+    }
+    for span in spans() {
+        writer.add_span(span);
+    }
+    writer.note_tombstone_time(1_000_001);
+    writer.note_created(2_000_002);
+    let summary = writer.finish().unwrap();
+    let mut bytes = vec![0; usize::try_from(summary.bytes).unwrap()];
+    assert_eq!(vfs.open(path).unwrap().read_at(&mut bytes, 0).unwrap(), bytes.len());
+    bytes
+}
+
+fn golden_path(case: &Case) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(case.name)
+}
+
+fn golden(case: &Case) -> Vec<u8> {
+    let path = golden_path(case);
+    if !path.exists() && std::env::var_os("UPDATE").is_some_and(|update| update == "1") {
+        fs::write(&path, write(case)).unwrap();
+    }
+    fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+#[test]
+fn tables_are_written_as_ever() {
+    for case in CASES.iter().filter(|case| case.written) {
+        let (golden, written) = (golden(case), write(case));
+        let differs = golden.iter().zip(&written).position(|(a, b)| a != b);
+        assert_eq!(differs, None, "{}: first byte that differs", case.name);
+        assert_eq!(golden.len(), written.len(), "{}: length", case.name);
+    }
+}
+
+#[test]
+fn tables_of_every_version_are_read() {
+    for case in CASES {
+        let bytes = golden(case);
+        let checksum = xxhash_rust::xxh3::xxh3_64(&bytes);
+        let known = (case.bytes, case.checksum);
+        assert_eq!((bytes.len() as u64, checksum), known, "{}: {checksum:#018x}", case.name);
+
+        let vfs = MemVfs::new();
+        let path = Path::new("table");
+        vfs.create(path).unwrap().append(&bytes).unwrap();
+        let identity = TableIdentity { id: FileId(1), bytes: case.bytes, uid: UID, checksum };
+        let table = Arc::new(Table::open(&vfs, path, &identity, &Cache::new(1 << 20)).unwrap());
+        table.verify().unwrap();
+
+        let mut read = Vec::new();
+        let mut cursor = table.cursor(FillCache::No);
+        cursor.first().unwrap();
+        while cursor.valid() {
+            let key = cursor.key();
+            read.push((key.user_key.to_vec(), key.seq.0, key.kind, cursor.value().to_vec()));
+            cursor.next().unwrap();
+        }
+        assert_eq!(read, entries(), "{}", case.name);
+        for (user_key, seq, kind, value) in &read {
+            let found = table.get(user_key, SeqNo(*seq), true).unwrap().expect("it is there");
+            assert_eq!((found.seq.0, found.kind, &*found.value), (*seq, *kind, &**value));
+        }
+        assert_eq!(table.get(b"absent", SeqNo::MAX, true).unwrap(), None);
+        for (key, snapshot, covering) in [
+            ("key 009", 900, None),
+            ("key 012", 499, Some(20)),
+            ("key 016", 400, Some(300)),
+            ("z", 300, Some(300)),
+        ] {
+            let found = table.covering_span(key.as_bytes(), SeqNo(snapshot)).unwrap();
+            assert_eq!(found, covering.map(SeqNo), "{key}");
+        }
+        let properties = table.properties();
+        assert_eq!(properties.filter.is_some(), case.filter);
+        assert_eq!(properties.oldest_tombstone_us, Some(1_000_001));
+        assert_eq!(properties.created_us, 2_000_002);
+        assert_eq!((properties.tombstones, properties.range_tombstone_count), (1, 3));
+    }
+}
