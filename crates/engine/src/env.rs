@@ -16,6 +16,8 @@
 //! No lock of [`crate::sync`] may be held at a wait or a yield point; debug builds assert it.
 
 mod stepped;
+#[cfg(test)]
+mod tests;
 
 use std::io;
 use std::time::Duration;

@@ -17,6 +17,8 @@ mod content;
 mod crash;
 mod damage;
 mod node;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -171,9 +173,15 @@ impl Names {
 
     fn walk(&self, components: &[&str]) -> io::Result<Entry> {
         let mut at = Entry::Dir(ROOT);
+        let mut above = Vec::new();
         for name in components {
             let Entry::Dir(id) = at else { return Err(io::ErrorKind::NotADirectory.into()) };
-            at = self.dir(id).current.get(*name).cloned().ok_or(io::ErrorKind::NotFound)?;
+            if *name == ".." {
+                at = Entry::Dir(above.pop().unwrap_or(ROOT));
+            } else {
+                at = self.dir(id).current.get(*name).cloned().ok_or(io::ErrorKind::NotFound)?;
+                above.push(id);
+            }
         }
         Ok(at)
     }
@@ -181,8 +189,9 @@ impl Names {
     /// The directory in which the path's last component is, or would be, a name.
     fn parent<'a>(&self, path: &'a Path) -> io::Result<(DirId, &'a str)> {
         let components = components(path)?;
-        let Some((name, parent)) = components.split_last() else {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the root has no name"));
+        let Some((name, parent)) = components.split_last().filter(|(name, _)| **name != "..")
+        else {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path ends in no name"));
         };
         match self.walk(parent)? {
             Entry::Dir(id) => Ok((id, name)),
@@ -200,15 +209,13 @@ impl Names {
     }
 }
 
-/// The names on the way from the root. There are no symbolic links, so `..` takes one back.
+/// The names on the way from the root, and `..` where a step goes up.
 fn components(path: &Path) -> io::Result<Vec<&str>> {
     let mut names = Vec::new();
     for component in path.components() {
         match component {
             Component::Prefix(_) | Component::RootDir | Component::CurDir => {}
-            Component::ParentDir => {
-                names.pop();
-            }
+            Component::ParentDir => names.push(".."),
             Component::Normal(name) => names.push(name.to_str().ok_or_else(|| {
                 io::Error::new(io::ErrorKind::InvalidInput, "the path is not Unicode")
             })?),
@@ -257,6 +264,11 @@ impl Vfs for MemVfs {
             // Two names of one file: POSIX says nothing is done.
             if replaced.is_same(&entry) {
                 return Ok(());
+            }
+            if let Entry::Dir(id) = replaced
+                && names.contains(*id, from_parent)
+            {
+                return Err(io::ErrorKind::DirectoryNotEmpty.into());
             }
             match (&entry, replaced) {
                 (Entry::File(_), Entry::File(_)) => {}

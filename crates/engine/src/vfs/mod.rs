@@ -4,6 +4,9 @@
 //! A name lasts through a power loss only after [`Vfs::sync_dir`] of its directory, bytes only
 //! after [`File::sync`].
 
+mod call;
+mod count;
+mod fault;
 mod mem;
 mod os;
 
@@ -13,6 +16,9 @@ use std::path::Path;
 
 use crate::sync::Arc;
 
+pub use call::{CallCounts, VfsCall};
+pub use count::{CountingVfs, IoCounts};
+pub use fault::{DelayHook, Errno, Fault, FaultVfs, Rule};
 pub use mem::{Image, MemVfs, Observer, Operation, OperationKind};
 pub use os::OsVfs;
 
@@ -111,7 +117,7 @@ pub trait File: fmt::Debug + Send + Sync {
 
     /// For tests: does to the bytes that are not synced what a failed sync does, and says whether
     /// this file system can. The disk never gets them; readers go on seeing them if `cached`, else
-    /// see zeros. Called by the fault-injecting wrapper.
+    /// see zeros. Called by [`FaultVfs`].
     #[doc(hidden)]
     fn drop_unsynced(&self, cached: bool) -> bool {
         let _ = cached;

@@ -245,3 +245,184 @@ mod positioned {
 
 #[cfg(not(any(unix, windows)))]
 compile_error!("vfs/os.rs needs positioned reads and writes of this system");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vfs::MemVfs;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_file_holds_what_was_appended() -> io::Result<()> {
+        let dir = tempfile::tempdir()?;
+        let path = dir.path().join("f");
+        let file = OsVfs.create(&path)?;
+        assert!(file.is_empty()?);
+        file.append(b"abc")?;
+        file.append(&[])?;
+        file.append(b"def")?;
+        file.sync()?;
+        OsVfs.sync_dir(dir.path())?;
+        assert_eq!(file.len()?, 6);
+        let old = OsVfs.open(&path)?;
+        for file in [&file, &old] {
+            let mut buffer = [0; 4];
+            assert_eq!(file.read_at(&mut buffer, 1)?, 4);
+            assert_eq!(&buffer, b"bcde");
+            assert_eq!(file.read_at(&mut buffer, 5)?, 1);
+            assert_eq!(file.read_at(&mut buffer, 6)?, 0);
+            assert_eq!(file.read_at(&mut buffer, u64::MAX)?, 0);
+        }
+        assert_eq!(old.len()?, 6);
+        assert_eq!(old.append(b"x").unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        // Recovery syncs files that it opened only for reading.
+        old.sync()
+    }
+
+    #[test]
+    fn appends_of_several_threads_are_each_whole() -> io::Result<()> {
+        let dir = tempfile::tempdir()?;
+        let file = OsVfs.create(&dir.path().join("f"))?;
+        std::thread::scope(|scope| {
+            for byte in 1..=4u8 {
+                let file = &file;
+                scope.spawn(move || (0..200).try_for_each(|_| file.append(&[byte; 7])));
+            }
+        });
+        let mut bytes = vec![0; 4 * 200 * 7];
+        assert_eq!(file.read_at(&mut bytes, 0)?, bytes.len());
+        assert!(bytes.chunks(7).all(|chunk| chunk[0] != 0 && *chunk == [chunk[0]; 7]));
+        Ok(())
+    }
+
+    #[test]
+    fn a_lock_is_refused_to_a_second_opener_in_this_process() -> io::Result<()> {
+        let dir = tempfile::tempdir()?;
+        let path = dir.path().join("lock");
+        let guard = OsVfs.lock(&path)?;
+        assert_eq!(OsVfs.lock(&path).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(guard);
+        drop(OsVfs.lock(&path)?);
+        Ok(())
+    }
+
+    #[test]
+    fn a_name_that_is_no_unicode_is_listed() -> io::Result<()> {
+        let dir = tempfile::tempdir()?;
+        OsVfs.create(&dir.path().join("ours"))?;
+        #[cfg(target_os = "linux")]
+        {
+            use std::os::unix::ffi::OsStrExt;
+            OsVfs.create(&dir.path().join(std::ffi::OsStr::from_bytes(b"\xff")))?;
+            assert_eq!(OsVfs.list(dir.path())?, ["ours", "\u{fffd}"]);
+        }
+        Ok(())
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Create(usize),
+        Open(usize),
+        Rename(usize, usize),
+        Remove(usize),
+        CreateDir(usize),
+        List(usize),
+        Exists(usize),
+        SyncDir(usize),
+        Lock(usize),
+        Unlock(usize),
+        Append(usize, usize),
+        Read(usize, u64, usize),
+        Sync(usize),
+        Len(usize),
+    }
+
+    /// Files, directories, names below either, and what is never there.
+    const PATHS: [&str; 10] =
+        ["a", "b", "d", "d/a", "d/e", "d/e/a", "a/z", "none/a", "d/../b", "d/./a"];
+
+    fn step() -> impl Strategy<Value = Step> {
+        let path = || 0..PATHS.len();
+        prop_oneof![
+            4 => path().prop_map(Step::Create),
+            2 => path().prop_map(Step::Open),
+            2 => (path(), path()).prop_map(|(from, to)| Step::Rename(from, to)),
+            1 => path().prop_map(Step::Remove),
+            2 => path().prop_map(Step::CreateDir),
+            1 => path().prop_map(Step::List),
+            1 => path().prop_map(Step::Exists),
+            1 => path().prop_map(Step::SyncDir),
+            1 => path().prop_map(Step::Lock),
+            1 => (0..9usize).prop_map(Step::Unlock),
+            4 => (0..9usize, 0..40_000usize).prop_map(|(file, len)| Step::Append(file, len)),
+            4 => (0..9usize, 0..50_000u64, 0..40_000usize)
+                .prop_map(|(file, offset, len)| Step::Read(file, offset, len)),
+            1 => (0..9usize).prop_map(Step::Sync),
+            1 => (0..9usize).prop_map(Step::Len),
+        ]
+    }
+
+    /// One file system with what a process has open in it.
+    struct Process<'a> {
+        vfs: &'a dyn Vfs,
+        root: &'a Path,
+        files: Vec<Arc<dyn File>>,
+        locks: Vec<Box<dyn LockGuard>>,
+    }
+
+    impl Process<'_> {
+        /// Does the step and says what came of it.
+        fn go(&mut self, step: &Step, round: u8) -> io::Result<String> {
+            let path = |at: usize| self.root.join(PATHS[at]);
+            match *step {
+                Step::Create(at) => self.files.push(self.vfs.create(&path(at))?),
+                Step::Open(at) => self.files.push(self.vfs.open(&path(at))?),
+                Step::Rename(from, to) => self.vfs.rename(&path(from), &path(to))?,
+                Step::Remove(at) => self.vfs.remove(&path(at))?,
+                Step::CreateDir(at) => self.vfs.create_dir(&path(at))?,
+                Step::List(at) => return Ok(format!("{:?}", self.vfs.list(&path(at))?)),
+                Step::Exists(at) => return Ok(self.vfs.exists(&path(at))?.to_string()),
+                Step::SyncDir(at) => self.vfs.sync_dir(&path(at))?,
+                Step::Lock(at) => self.locks.push(self.vfs.lock(&path(at))?),
+                Step::Unlock(at) if at < self.locks.len() => drop(self.locks.remove(at)),
+                Step::Append(at, len) if at < self.files.len() => {
+                    self.files[at].append(&vec![round; len])?;
+                }
+                Step::Read(at, offset, len) if at < self.files.len() => {
+                    let mut buffer = vec![0; len];
+                    let read = self.files[at].read_at(&mut buffer, offset)?;
+                    let hash = xxhash_rust::xxh3::xxh3_64(&buffer);
+                    return Ok(format!("{read} bytes, {hash}"));
+                }
+                Step::Sync(at) if at < self.files.len() => self.files[at].sync()?,
+                Step::Len(at) if at < self.files.len() => {
+                    return Ok(self.files[at].len()?.to_string());
+                }
+                _ => {}
+            }
+            Ok(String::new())
+        }
+    }
+
+    proptest! {
+        // The kinds of errors are Linux's; other systems name some of them otherwise.
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+        #[test]
+        #[cfg(target_os = "linux")]
+        fn real_files_and_files_in_memory_answer_alike(
+            steps in prop::collection::vec(step(), 1..60),
+        ) {
+            let dir = tempfile::tempdir()?;
+            let mem = MemVfs::new();
+            let process = |vfs, root| Process { vfs, root, files: Vec::new(), locks: Vec::new() };
+            let mut real = process(&OsVfs as &dyn Vfs, dir.path());
+            let mut memory = process(&mem as &dyn Vfs, Path::new("/"));
+            for (at, step) in steps.iter().enumerate() {
+                let round = u8::try_from(at + 1)?;
+                let answers = [&mut real, &mut memory]
+                    .map(|process| process.go(step, round).map_err(|error| error.kind()));
+                prop_assert_eq!(&answers[0], &answers[1], "step {}: {:?}", at, step);
+            }
+        }
+    }
+}

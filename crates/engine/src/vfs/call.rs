@@ -1,0 +1,105 @@
+//! The calls of [`Vfs`](super::Vfs) and [`File`](super::File) as values, to count and to match.
+
+use crate::sync::ShardedCounter;
+
+macro_rules! calls {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// A call to the file system.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum VfsCall {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl VfsCall {
+            /// All of them.
+            pub const ALL: &'static [VfsCall] = &[$(VfsCall::$name,)*];
+        }
+
+        const CALLS: usize = VfsCall::ALL.len();
+    };
+}
+
+calls! {
+    /// [`Vfs::create`](super::Vfs::create).
+    Create,
+    /// [`Vfs::open`](super::Vfs::open).
+    Open,
+    /// [`Vfs::rename`](super::Vfs::rename).
+    Rename,
+    /// [`Vfs::remove`](super::Vfs::remove).
+    Remove,
+    /// [`Vfs::create_dir`](super::Vfs::create_dir).
+    CreateDir,
+    /// [`Vfs::list`](super::Vfs::list).
+    List,
+    /// [`Vfs::exists`](super::Vfs::exists).
+    Exists,
+    /// [`Vfs::sync_dir`](super::Vfs::sync_dir).
+    SyncDir,
+    /// [`Vfs::lock`](super::Vfs::lock).
+    Lock,
+    /// [`File::read_at`](super::File::read_at).
+    Read,
+    /// [`File::append`](super::File::append).
+    Append,
+    /// [`File::sync`](super::File::sync).
+    Sync,
+    /// [`File::len`](super::File::len).
+    Len,
+}
+
+impl VfsCall {
+    /// Whether it may change what is on the disk.
+    #[must_use]
+    pub fn is_change(self) -> bool {
+        match self {
+            VfsCall::Create
+            | VfsCall::Rename
+            | VfsCall::Remove
+            | VfsCall::CreateDir
+            | VfsCall::SyncDir
+            | VfsCall::Lock
+            | VfsCall::Append
+            | VfsCall::Sync => true,
+            VfsCall::Open | VfsCall::List | VfsCall::Exists | VfsCall::Read | VfsCall::Len => false,
+        }
+    }
+}
+
+/// How often each call was made, at some moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CallCounts([u64; CALLS]);
+
+impl CallCounts {
+    /// How often this one was.
+    #[must_use]
+    pub fn of(&self, call: VfsCall) -> u64 {
+        self.0[call as usize]
+    }
+
+    /// How often any of these was.
+    #[must_use]
+    pub fn of_any(&self, calls: &[VfsCall]) -> u64 {
+        calls.iter().map(|call| self.of(*call)).sum()
+    }
+
+    /// All calls together.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.of_any(VfsCall::ALL)
+    }
+}
+
+/// One counter for each call.
+#[derive(Debug, Default)]
+pub(super) struct CallCounters([ShardedCounter; CALLS]);
+
+impl CallCounters {
+    pub(super) fn add(&self, call: VfsCall, count: u64) {
+        self.0[call as usize].add(count);
+    }
+
+    pub(super) fn get(&self) -> CallCounts {
+        CallCounts(std::array::from_fn(|at| self.0[at].sum()))
+    }
+}

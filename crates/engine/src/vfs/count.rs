@@ -1,0 +1,177 @@
+//! Counts the calls that reach a file system, and their bytes.
+
+use std::io;
+use std::path::Path;
+
+use super::call::{CallCounters, CallCounts, VfsCall};
+use super::{File, LockGuard, Vfs};
+use crate::sync::Arc;
+
+/// A file system whose calls are counted. Clones share the counts.
+#[derive(Clone, Debug)]
+pub struct CountingVfs {
+    inner: Arc<dyn Vfs>,
+    counters: Arc<Counters>,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    calls: CallCounters,
+    bytes: CallCounters,
+}
+
+impl Counters {
+    fn count(&self, call: VfsCall) {
+        self.calls.add(call, 1);
+    }
+}
+
+/// What has been counted so far. Failed calls are calls; their bytes do not count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IoCounts {
+    /// Calls by kind. A read that the system served in parts is one.
+    pub calls: CallCounts,
+    /// Bytes read and appended, by kind of call; 0 for all other kinds.
+    pub bytes: CallCounts,
+}
+
+impl CountingVfs {
+    /// Counts what reaches `inner` through this one.
+    #[must_use]
+    pub fn new(inner: Arc<dyn Vfs>) -> CountingVfs {
+        CountingVfs { inner, counters: Arc::default() }
+    }
+
+    /// What has been counted so far, over all files.
+    #[must_use]
+    pub fn counts(&self) -> IoCounts {
+        IoCounts { calls: self.counters.calls.get(), bytes: self.counters.bytes.get() }
+    }
+
+    fn wrap(&self, inner: Arc<dyn File>) -> Arc<dyn File> {
+        Arc::new(CountingFile { inner, counters: self.counters.clone() })
+    }
+}
+
+impl Vfs for CountingVfs {
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        self.counters.count(VfsCall::Create);
+        Ok(self.wrap(self.inner.create(path)?))
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        self.counters.count(VfsCall::Open);
+        Ok(self.wrap(self.inner.open(path)?))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.counters.count(VfsCall::Rename);
+        self.inner.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.counters.count(VfsCall::Remove);
+        self.inner.remove(path)
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        self.counters.count(VfsCall::CreateDir);
+        self.inner.create_dir(path)
+    }
+
+    fn list(&self, path: &Path) -> io::Result<Vec<String>> {
+        self.counters.count(VfsCall::List);
+        self.inner.list(path)
+    }
+
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        self.counters.count(VfsCall::Exists);
+        self.inner.exists(path)
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        self.counters.count(VfsCall::SyncDir);
+        self.inner.sync_dir(path)
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
+        self.counters.count(VfsCall::Lock);
+        self.inner.lock(path)
+    }
+}
+
+#[derive(Debug)]
+struct CountingFile {
+    inner: Arc<dyn File>,
+    counters: Arc<Counters>,
+}
+
+impl File for CountingFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.counters.count(VfsCall::Read);
+        let read = self.inner.read_at(buffer, offset)?;
+        self.counters.bytes.add(VfsCall::Read, read as u64);
+        Ok(read)
+    }
+
+    fn append(&self, bytes: &[u8]) -> io::Result<()> {
+        self.counters.count(VfsCall::Append);
+        self.inner.append(bytes)?;
+        self.counters.bytes.add(VfsCall::Append, bytes.len() as u64);
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.counters.count(VfsCall::Sync);
+        self.inner.sync()
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.counters.count(VfsCall::Len);
+        self.inner.len()
+    }
+
+    fn drop_unsynced(&self, cached: bool) -> bool {
+        self.inner.drop_unsynced(cached)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vfs::MemVfs;
+
+    #[test]
+    fn every_call_is_counted_with_its_bytes() -> io::Result<()> {
+        let vfs = CountingVfs::new(Arc::new(MemVfs::new()));
+        let path = Path::new("d/f");
+        vfs.create_dir(Path::new("d"))?;
+        let file = vfs.create(path)?;
+        file.append(b"12345")?;
+        file.append(b"6")?;
+        file.sync()?;
+        vfs.sync_dir(Path::new("d"))?;
+        let mut buffer = [0; 4];
+        assert_eq!(vfs.open(path)?.read_at(&mut buffer, 3)?, 3);
+        assert_eq!(file.len()?, 6);
+        assert!(vfs.exists(path)?);
+        drop(vfs.lock(Path::new("d/lock"))?);
+        vfs.rename(path, Path::new("d/g"))?;
+        vfs.remove(Path::new("d/g"))?;
+        assert!(vfs.open(path).is_err());
+        assert_eq!(vfs.list(Path::new("d"))?, ["lock"]);
+        let counts = vfs.counts();
+        for &call in VfsCall::ALL {
+            let expected = match call {
+                VfsCall::Append | VfsCall::Open => 2,
+                _ => 1,
+            };
+            assert_eq!(counts.calls.of(call), expected, "{call:?}");
+        }
+        assert_eq!(counts.calls.total(), 15);
+        assert_eq!(counts.bytes.of(VfsCall::Append), 6);
+        assert_eq!(counts.bytes.of(VfsCall::Read), 3);
+        assert_eq!(counts.bytes.total(), 9);
+        Ok(())
+    }
+}
