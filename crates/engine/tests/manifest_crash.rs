@@ -1,6 +1,8 @@
 //! The manifest under power loss, write errors and damage: the state is that of a prefix of the
 //! edits and holds at least the acknowledged ones, or an error names the file.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -105,7 +105,7 @@ impl FileRecord {
         for field in [self.bytes, self.entries, self.tombstones, self.value_bytes] {
             put_varint(out, field);
         }
-        put_option(out, self.oldest_tombstone_us, |out, time| put_varint(out, time));
+        put_option(out, self.oldest_tombstone_us, put_varint);
         for field in [self.seq_smallest, self.seq_largest, self.created_us, self.creation] {
             put_varint(out, field);
         }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use super::segment::{Segment, SegmentInfo};
 use crate::coding::len_u64;
 use crate::format::filename::FileName;
-use crate::format::frame::{LogSeed, RECORD_HEADER_BYTES, RecordHeader, SEQ_END};
+use crate::format::frame::{LogSeed, RECORD_HEADER_BYTES, RecordHeader, SEQ_END, SyncMark};
 use crate::format::wal_header::{Predecessor, SegmentHeader};
 use crate::sabotage::{self, Bug};
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
@@ -137,13 +137,18 @@ impl Log {
         closed.iter().all(|segment| segment.named && segment.synced >= segment.bytes)
     }
 
-    /// Encodes one record behind what is in the buffer.
-    fn encode(&mut self, first_seq: u64, count: u32, payload: &[u8]) -> Result<()> {
+    /// The mark that records carry now.
+    fn mark(&mut self) -> SyncMark {
         let older_synced = self.older_synced();
+        self.current().mark(older_synced)
+    }
+
+    /// Encodes one record behind what is in the buffer.
+    fn encode(&mut self, mark: SyncMark, first_seq: u64, count: u32, payload: &[u8]) -> Result<()> {
         let last = self.segments.len() - 1;
         let segment = &self.segments[last];
         let offset = segment.bytes + len_u64(self.buffer.len());
-        let (place, mark) = ((segment.seed, offset), segment.mark(older_synced));
+        let place = (segment.seed, offset);
         RecordHeader::encode_record(&mut self.buffer, place, (first_seq, count), mark, payload)
             .map_err(|what| what.at(&segment.path, offset))
     }
@@ -162,8 +167,13 @@ impl Log {
     /// Appends a record that carries nothing but the mark of the sync before it, so that a flipped
     /// bit in the last synced record is known for damage.
     fn write_mark(&mut self) -> Result<()> {
+        let mark = self.mark();
+        if mark == SyncMark::default() {
+            // The segment began while the sync ran; its header says what is known of the others.
+            return Ok(());
+        }
         self.buffer.clear();
-        self.encode(self.next_seq.min(SEQ_END - 1), 0, &[])?;
+        self.encode(mark, self.next_seq.min(SEQ_END - 1), 0, &[])?;
         self.write_buffer()
     }
 }
@@ -251,11 +261,11 @@ impl Wal {
         log.buffer.clear();
         let bytes = group.iter().map(|record| record.payload.len() + RECORD_HEADER_BYTES);
         log.buffer.reserve(bytes.sum());
-        let mut next_seq = log.next_seq;
+        let (mut next_seq, mark) = (log.next_seq, log.mark());
         for record in group {
             debug_assert!(record.first_seq.0 >= next_seq, "sequence numbers rise");
             debug_assert!(record.count > 0, "a commit has a sequence number");
-            log.encode(record.first_seq.0, record.count, record.payload)?;
+            log.encode(mark, record.first_seq.0, record.count, record.payload)?;
             next_seq = record.first_seq.0 + u64::from(record.count);
         }
         let written = len_u64(log.buffer.len());
