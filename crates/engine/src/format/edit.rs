@@ -105,7 +105,7 @@ impl FileRecord {
         for field in [self.bytes, self.entries, self.tombstones, self.value_bytes] {
             put_varint(out, field);
         }
-        put_option(out, self.oldest_tombstone_us, |out, time| put_varint(out, time));
+        put_option(out, self.oldest_tombstone_us, put_varint);
         for field in [self.seq_smallest, self.seq_largest, self.created_us, self.creation] {
             put_varint(out, field);
         }
@@ -505,4 +505,102 @@ fn get_runs(body: &mut Decoder<'_>) -> Result<Vec<RunId>, Malformed> {
         runs.push(RunId(body.varint("run id")?));
     }
     Ok(runs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn every_change() -> Edit {
+        let file = FileRecord {
+            id: FileId(7),
+            range: KeyRange { smallest: Bytes::new(), largest: Bytes::from_static(b"zz") },
+            bytes: 4_000_000_000_000,
+            entries: 300,
+            tombstones: 2,
+            value_bytes: 9_000,
+            oldest_tombstone_us: Some(17),
+            seq_smallest: 1,
+            seq_largest: 300,
+            created_us: 5,
+            creation: 6,
+            uid: u64::MAX,
+            checksum: 1 << 63,
+        };
+        let no_tombstone = FileRecord { oldest_tombstone_us: None, ..file.clone() };
+        let (keyspace, level, run) = (3, Level(6), RunId(900));
+        Edit::from(vec![
+            Change::CreateKeyspace { id: 3, name: "größe".into(), options: "a = 1\n".into() },
+            Change::DropKeyspace { id: u32::MAX },
+            Change::SetOptions { keyspace, options: String::new() },
+            Change::AddFile { keyspace, level, run, file: Arc::new(file) },
+            Change::AddFile { keyspace, level, run, file: Arc::new(no_tombstone) },
+            Change::RemoveFile { keyspace, id: FileId(8) },
+            Change::RunOrder { keyspace, level, runs: vec![run, RunId(1), RunId(u64::MAX)] },
+            Change::Cursor { keyspace, level, key: Some(Bytes::from_static(b"")) },
+            Change::Cursor { keyspace, level, key: None },
+            Change::RunIdNext { keyspace, next: 901 },
+            Change::FlushedThrough { keyspace, seq: SeqNo(300) },
+            Change::WalOldest { segment: 4 },
+            Change::WalSegment { id: 5 },
+            Change::WalMark { segment: 5, bytes: 1 << 40 },
+            Change::FileNumberNext(9),
+            Change::LastSeq(SeqNo::MAX),
+            Change::ClockUs(u64::MAX),
+            Change::CleanClose { last_seq: SeqNo(301) },
+            Change::Opened,
+            Change::KeyspaceIdNext(4),
+        ])
+    }
+
+    #[test]
+    fn every_change_comes_back() {
+        let edit = every_change();
+        assert_eq!(Edit::decode(&edit.encode()), Ok(edit));
+        assert_eq!(Edit::decode(&[]), Ok(Edit::default()));
+    }
+
+    #[test]
+    fn a_truncation_is_noticed_or_ends_between_two_changes() {
+        let edit = every_change();
+        let bytes = edit.encode();
+        let mut whole = 0;
+        for length in 0..bytes.len() {
+            if let Ok(prefix) = Edit::decode(&bytes[..length]) {
+                assert_eq!(prefix.changes, edit.changes[..whole]);
+                assert_eq!(prefix.encode(), bytes[..length]);
+                whole += 1;
+            }
+        }
+        assert_eq!(whole, edit.changes.len());
+    }
+
+    #[test]
+    fn a_flipped_bit_gives_an_error_or_another_edit() {
+        let edit = every_change();
+        let bytes = edit.encode();
+        for bit in 0..bytes.len() * 8 {
+            let mut bad = bytes.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_ne!(Edit::decode(&bad).as_ref(), Ok(&edit), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_change_is_skipped_only_if_its_tag_allows_it() {
+        assert_eq!(Edit::decode(&[200, 2, 1, 2, 17, 0]), Ok(Edit::from(vec![Change::Opened])));
+        let must = Edit::decode(&[32, 2, 1, 2, 17, 0]);
+        assert!(matches!(must, Err(Malformed::Field { found: 32, .. })));
+        let longer = Edit::decode(&[17, 1, 0]);
+        assert!(longer.is_err(), "a known change with more fields than this build knows");
+    }
+
+    #[test]
+    fn a_count_from_disk_allocates_nothing() {
+        let mut body = vec![3, 6];
+        put_varint(&mut body, u64::MAX >> 1);
+        let mut bytes = vec![6];
+        put_bytes(&mut bytes, &body);
+        assert!(matches!(Edit::decode(&bytes), Err(Malformed::Truncated { .. })));
+    }
 }

@@ -332,3 +332,145 @@ fn repeated(numbers: &mut [u64]) -> Option<u64> {
     numbers.sort_unstable();
     numbers.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lsmx_compaction::KeyRange;
+
+    fn file(id: u64, smallest: &'static str, largest: &'static str) -> Arc<FileRecord> {
+        let range = KeyRange {
+            smallest: Bytes::from_static(smallest.as_bytes()),
+            largest: Bytes::from_static(largest.as_bytes()),
+        };
+        Arc::new(FileRecord {
+            id: FileId(id),
+            range,
+            bytes: 100,
+            entries: 1,
+            tombstones: 0,
+            value_bytes: 1,
+            oldest_tombstone_us: None,
+            seq_smallest: id,
+            seq_largest: id,
+            created_us: 0,
+            creation: id,
+            uid: id,
+            checksum: id,
+        })
+    }
+
+    fn add(level: u8, run: u64, file: Arc<FileRecord>) -> Change {
+        Change::AddFile { keyspace: 0, level: Level(level), run: RunId(run), file }
+    }
+
+    fn remove(id: u64) -> Change {
+        Change::RemoveFile { keyspace: 0, id: FileId(id) }
+    }
+
+    fn order(level: u8, runs: &[u64]) -> Change {
+        let runs = runs.iter().copied().map(RunId).collect();
+        Change::RunOrder { keyspace: 0, level: Level(level), runs }
+    }
+
+    fn state() -> ManifestState {
+        let mut state = ManifestState::default();
+        let create = |id, name: &str| Change::CreateKeyspace {
+            id,
+            name: name.to_owned(),
+            options: "x".to_owned(),
+        };
+        let edit = vec![
+            create(0, "default"),
+            create(5, "\u{0}odd/name"),
+            add(0, 1, file(10, "a", "c")),
+            add(0, 2, file(11, "b", "d")),
+            add(2, 3, file(13, "m", "p")),
+            add(2, 3, file(12, "a", "f")),
+            Change::Cursor { keyspace: 0, level: Level(2), key: Some(Bytes::from_static(b"f")) },
+            Change::WalOldest { segment: 4 },
+            Change::WalSegment { id: 6 },
+            Change::WalSegment { id: 5 },
+            Change::WalMark { segment: 6, bytes: 99 },
+            Change::LastSeq(SeqNo(50)),
+            Change::ClockUs(1_000),
+        ];
+        state.apply(&edit.into()).unwrap();
+        state
+    }
+
+    fn layout(state: &ManifestState) -> String {
+        let files = state.keyspaces[&0].files();
+        let names: Vec<String> = files
+            .map(|(level, run, file)| format!("L{} {}:{}", level.0, run.0, file.id.0))
+            .collect();
+        names.join(", ")
+    }
+
+    #[test]
+    fn a_new_run_is_the_newest_and_files_lie_in_key_order() {
+        assert_eq!(layout(&state()), "L0 2:11, L0 1:10, L2 3:12, L2 3:13");
+    }
+
+    #[test]
+    fn a_snapshot_makes_the_same_state_again() {
+        let mut state = state();
+        let dropped =
+            vec![Change::DropKeyspace { id: 5 }, Change::CleanClose { last_seq: SeqNo(60) }];
+        for edit in [Edit::default(), dropped.into()] {
+            state.apply(&edit).unwrap();
+            let mut again = ManifestState::default();
+            again.apply(&Edit::decode(&state.snapshot().encode()).unwrap()).unwrap();
+            assert_eq!(again, state);
+        }
+        assert_eq!(state.keyspace_id_next, 6);
+    }
+
+    #[test]
+    fn a_run_whose_files_are_all_replaced_keeps_its_place() {
+        let mut state = state();
+        let edit = vec![remove(10), add(0, 1, file(20, "a", "c")), order(0, &[2, 1])];
+        state.apply(&edit.into()).unwrap();
+        assert_eq!(layout(&state), "L0 2:11, L0 1:20, L2 3:12, L2 3:13");
+        state.apply(&vec![remove(11), remove(12), remove(13)].into()).unwrap();
+        assert_eq!(layout(&state), "L0 1:20");
+        assert_eq!(state.keyspaces[&0].levels.len(), 1);
+    }
+
+    #[test]
+    fn an_edit_that_does_not_fit_changes_nothing() {
+        let before = state();
+        let create = |id, name: &str| Change::CreateKeyspace {
+            id,
+            name: name.to_owned(),
+            options: String::new(),
+        };
+        for (what, change) in [
+            ("an id used before", create(3, "new")),
+            ("a name that is taken", create(6, "default")),
+            ("a name that is too long", create(6, &"x".repeat(256))),
+            ("no such keyspace", Change::DropKeyspace { id: 4 }),
+            ("no such file", remove(99)),
+            ("a file twice", add(1, 9, file(10, "x", "y"))),
+            ("a run in two levels", add(1, 3, file(30, "x", "y"))),
+            ("a range the wrong way round", add(1, 9, file(30, "y", "x"))),
+            ("an order that lacks a run", order(0, &[1])),
+            ("an order with a run twice", order(0, &[1, 2, 1])),
+            ("an order with a run from elsewhere", order(0, &[1, 2, 3])),
+            ("an order of a level that is not there", order(9, &[1])),
+            ("an oldest segment that goes back", Change::WalOldest { segment: 3 }),
+        ] {
+            let mut state = before.clone();
+            let edit = vec![Change::LastSeq(SeqNo(1_000)), change];
+            assert!(state.apply(&edit.into()).is_err(), "{what}");
+            assert_eq!(state, before, "{what}");
+        }
+    }
+
+    #[test]
+    fn what_lies_before_the_oldest_segment_is_forgotten() {
+        let mut state = state();
+        state.apply(&vec![Change::WalOldest { segment: 6 }].into()).unwrap();
+        assert_eq!((state.wal_named, state.wal_mark), (vec![6], Some((6, 99))));
+    }
+}

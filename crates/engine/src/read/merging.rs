@@ -5,7 +5,9 @@ use std::fmt;
 
 use crate::cursor::Cursor;
 use crate::error::Result;
-use crate::key::{InternalKey, Kind, SeqNo};
+#[cfg(test)]
+use crate::key::Kind;
+use crate::key::{InternalKey, SeqNo};
 use crate::slice::Slice;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

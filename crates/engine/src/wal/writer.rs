@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use super::segment::{Segment, SegmentInfo};
 use crate::coding::len_u64;
 use crate::format::filename::FileName;
-use crate::format::frame::{LogSeed, RECORD_HEADER_BYTES, RecordHeader, SEQ_END};
+use crate::format::frame::{LogSeed, RECORD_HEADER_BYTES, RecordHeader, SEQ_END, SyncMark};
 use crate::format::wal_header::{Predecessor, SegmentHeader};
 use crate::sabotage::{self, Bug};
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
@@ -92,6 +92,12 @@ pub struct Wal {
     unsynced_bytes: AtomicU64,
     /// When `sync_due` first saw unsynced bytes; a race only moves the next sync a little.
     unsynced_since_us: AtomicU64,
+    /// Bytes of live segments, for the governor, which asks at every commit; written under `log`.
+    live_bytes: AtomicU64,
+    /// Bytes appended since the log was made.
+    written_bytes: AtomicU64,
+    /// Syncs since the log was made.
+    syncs: AtomicU64,
 }
 
 /// What the lock `log` guards.
@@ -137,13 +143,18 @@ impl Log {
         closed.iter().all(|segment| segment.named && segment.synced >= segment.bytes)
     }
 
-    /// Encodes one record behind what is in the buffer.
-    fn encode(&mut self, first_seq: u64, count: u32, payload: &[u8]) -> Result<()> {
+    /// The mark that records carry now.
+    fn mark(&mut self) -> SyncMark {
         let older_synced = self.older_synced();
+        self.current().mark(older_synced)
+    }
+
+    /// Encodes one record behind what is in the buffer.
+    fn encode(&mut self, mark: SyncMark, first_seq: u64, count: u32, payload: &[u8]) -> Result<()> {
         let last = self.segments.len() - 1;
         let segment = &self.segments[last];
         let offset = segment.bytes + len_u64(self.buffer.len());
-        let (place, mark) = ((segment.seed, offset), segment.mark(older_synced));
+        let place = (segment.seed, offset);
         RecordHeader::encode_record(&mut self.buffer, place, (first_seq, count), mark, payload)
             .map_err(|what| what.at(&segment.path, offset))
     }
@@ -162,8 +173,13 @@ impl Log {
     /// Appends a record that carries nothing but the mark of the sync before it, so that a flipped
     /// bit in the last synced record is known for damage.
     fn write_mark(&mut self) -> Result<()> {
+        let mark = self.mark();
+        if mark == SyncMark::default() {
+            // The segment began while the sync ran; its header says what is known of the others.
+            return Ok(());
+        }
         self.buffer.clear();
-        self.encode(self.next_seq.min(SEQ_END - 1), 0, &[])?;
+        self.encode(mark, self.next_seq.min(SEQ_END - 1), 0, &[])?;
         self.write_buffer()
     }
 }
@@ -194,6 +210,9 @@ impl Wal {
             options,
             syncing: Mutex::new(()),
             unsynced_bytes: AtomicU64::new(first.bytes),
+            live_bytes: AtomicU64::new(first.bytes),
+            written_bytes: AtomicU64::new(first.bytes),
+            syncs: AtomicU64::new(0),
             unsynced_since_us: AtomicU64::new(NOT_ASKED),
             log: Mutex::new(Log {
                 segments: vec![first],
@@ -251,11 +270,11 @@ impl Wal {
         log.buffer.clear();
         let bytes = group.iter().map(|record| record.payload.len() + RECORD_HEADER_BYTES);
         log.buffer.reserve(bytes.sum());
-        let mut next_seq = log.next_seq;
+        let (mut next_seq, mark) = (log.next_seq, log.mark());
         for record in group {
             debug_assert!(record.first_seq.0 >= next_seq, "sequence numbers rise");
             debug_assert!(record.count > 0, "a commit has a sequence number");
-            log.encode(record.first_seq.0, record.count, record.payload)?;
+            log.encode(mark, record.first_seq.0, record.count, record.payload)?;
             next_seq = record.first_seq.0 + u64::from(record.count);
         }
         let written = len_u64(log.buffer.len());
@@ -264,7 +283,7 @@ impl Wal {
         let current = log.current();
         current.record_bytes = current.bytes;
         current.last_seq = next_seq - 1;
-        self.unsynced_bytes.fetch_add(written, Ordering::Relaxed);
+        self.count_appended(written);
         Ok(())
     }
 
@@ -296,9 +315,21 @@ impl Wal {
         current.record_bytes = current.bytes;
         let id = self.ledger.allocate();
         let next = self.place().begin_segment(id, next_seq, Some(predecessor))?;
-        self.unsynced_bytes.fetch_add(next.bytes, Ordering::Relaxed);
+        self.count_appended(next.bytes);
         log.segments.push(next);
         Ok(())
+    }
+
+    /// Sums the live segments anew after some have gone.
+    fn set_live_bytes(&self, log: &Log) {
+        let bytes = log.segments.iter().map(|segment| segment.bytes).sum();
+        self.live_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    fn count_appended(&self, bytes: u64) {
+        for counter in [&self.unsynced_bytes, &self.live_bytes, &self.written_bytes] {
+            counter.fetch_add(bytes, Ordering::Relaxed);
+        }
     }
 
     /// Puts all commits appended so far on stable storage, oldest segment first. Returns the last
@@ -338,6 +369,7 @@ impl Wal {
         log.durable_seq = last_seq;
         self.unsynced_bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.unsynced_since_us.store(NOT_ASKED, Ordering::Relaxed);
+        self.syncs.fetch_add(1, Ordering::Relaxed);
         log.write_mark().map_err(|error| log.fail(error))?;
         Ok(SeqNo(last_seq))
     }
@@ -397,9 +429,19 @@ impl Wal {
         self.log.lock().segments[0].id // never empty, see the field
     }
 
-    /// Bytes of the live segments.
+    /// Bytes of commits and headers in the live segments; cheap enough to ask at every commit.
     pub fn live_bytes(&self) -> u64 {
-        self.log.lock().segments.iter().map(|segment| segment.bytes).sum()
+        self.live_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of commits and headers appended since the log was made.
+    pub fn written_bytes(&self) -> u64 {
+        self.written_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Syncs since the log was made.
+    pub fn syncs(&self) -> u64 {
+        self.syncs.load(Ordering::Relaxed)
     }
 
     /// Forgets the oldest segments whose records are all at or below `seq`, closed and synced.
@@ -414,7 +456,9 @@ impl Wal {
             .iter()
             .take_while(|segment| segment.last_seq <= seq.0 && !segment.needs_sync())
             .count();
-        log.segments.drain(..retired).map(|segment| segment.id).collect()
+        let gone: Vec<Segment> = log.segments.drain(..retired).collect();
+        self.set_live_bytes(&log);
+        gone.into_iter().map(|segment| segment.id).collect()
     }
 
     /// Starts a fresh chain in a new file and forgets the failure; nothing of the old chain is used
@@ -437,6 +481,7 @@ impl Wal {
         log.next_seq = next_seq;
         log.durable_seq = next_seq - 1;
         log.failure = None;
+        self.set_live_bytes(&log);
         self.unsynced_bytes.store(0, Ordering::Relaxed);
         self.unsynced_since_us.store(NOT_ASKED, Ordering::Relaxed);
         Ok(id)

@@ -1,0 +1,529 @@
+//! The write-ahead log under power loss, write errors and damage: what is replayed is exactly a
+//! prefix of what was appended and holds at least what was synced, or an error names the file.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lsmx::sabotage::{self, Bug};
+use lsmx::vfs::{Errno, Fault, FaultVfs, Image, MemVfs, Rule, Vfs, VfsCall};
+use lsmx::wal::{
+    RecoveryMode, RecoveryReport, ReplayFrom, SegmentLedger, Wal, WalOptions, WalRecord, replay,
+};
+use lsmx::{Error, SeqNo};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+const DB_UID: u64 = 0x5eed;
+
+/// Bugs are armed for the whole process: tests of this file take turns.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn dir() -> &'static Path {
+    Path::new("db")
+}
+
+/// The part of a manifest that the log needs, and what the world was promised.
+#[derive(Clone, Debug, Default)]
+struct Promises {
+    next_number: u64,
+    oldest: u64,
+    named: Vec<u64>,
+    mark: Option<(u64, u64)>,
+    /// Commits at or below this number are in tables.
+    flushed: u64,
+    synced: u64,
+    attempted: u64,
+}
+
+#[derive(Clone, Default)]
+struct Ledger(Arc<Mutex<Promises>>);
+
+impl Ledger {
+    fn now(&self) -> Promises {
+        self.0.lock().unwrap().clone()
+    }
+    fn change(&self, change: impl FnOnce(&mut Promises)) {
+        change(&mut self.0.lock().unwrap());
+    }
+}
+
+impl SegmentLedger for Ledger {
+    fn allocate(&self) -> u64 {
+        let mut promises = self.0.lock().unwrap();
+        promises.next_number += 1;
+        promises.next_number
+    }
+    fn name_segment(&self, id: u64) -> lsmx::Result<()> {
+        self.change(|promises| promises.named.push(id));
+        Ok(())
+    }
+}
+
+fn payload(seq: u64) -> Vec<u8> {
+    let mut random = ChaCha8Rng::seed_from_u64(seq);
+    let mut bytes = vec![0; usize::try_from(random.next_u64() % 90).unwrap()];
+    random.fill_bytes(&mut bytes);
+    bytes
+}
+
+fn read_back(
+    vfs: &dyn Vfs,
+    promises: &Promises,
+    mode: RecoveryMode,
+) -> lsmx::Result<(Vec<u64>, RecoveryReport)> {
+    let expect = ReplayFrom {
+        oldest_segment: promises.oldest,
+        named: promises.named.clone(),
+        mark: promises.mark,
+        named_by: PathBuf::from("db/MANIFEST-000001"),
+    };
+    let mut numbers = Vec::new();
+    let report = replay(vfs, dir(), DB_UID, &expect, mode, &mut |record| {
+        assert_eq!(record.count, 1);
+        assert_eq!(record.payload, payload(record.first_seq.0), "of commit {}", record.first_seq);
+        numbers.push(record.first_seq.0);
+        Ok(())
+    })?;
+    Ok((numbers, report))
+}
+
+/// Whether a disk image keeps the promises.
+fn check(image: &MemVfs, promises: &Promises) -> Result<(), String> {
+    let (numbers, report) = read_back(image, promises, RecoveryMode::Strict)
+        .map_err(|error| format!("replay fails: {error:?}"))?;
+    if let Some(pair) = numbers.windows(2).find(|pair| pair[1] != pair[0] + 1) {
+        return Err(format!("commit {} is followed by {}", pair[0], pair[1]));
+    }
+    if numbers.first().is_some_and(|first| *first > promises.flushed + 1) {
+        return Err(format!("first commit is {}, flushed {}", numbers[0], promises.flushed));
+    }
+    let last = numbers.last().copied().unwrap_or(0).max(promises.flushed);
+    if last < promises.synced || last > promises.attempted {
+        let Promises { synced, attempted, .. } = promises;
+        return Err(format!("{last} commits, synced {synced}, attempted {attempted}, {report:?}"));
+    }
+    Ok(())
+}
+
+fn options() -> WalOptions {
+    WalOptions { segment_bytes: 500, ..WalOptions::default() }
+}
+
+fn append(wal: &Wal, ledger: &Ledger, next: &mut u64, count: u64) -> lsmx::Result<()> {
+    let payloads: Vec<Vec<u8>> = (*next..*next + count).map(payload).collect();
+    let group: Vec<WalRecord<'_>> = (*next..)
+        .zip(&payloads)
+        .map(|(seq, payload)| WalRecord { first_seq: SeqNo(seq), count: 1, payload })
+        .collect();
+    *next += count;
+    ledger.change(|promises| promises.attempted = *next - 1);
+    wal.append(&group)
+}
+
+/// Appends, syncs, turns, retires and restarts at random.
+fn workload(vfs: &Arc<dyn Vfs>, ledger: &Ledger, seed: u64, steps: u32) -> lsmx::Result<()> {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let mut next = 1;
+    let wal =
+        Wal::create(vfs.clone(), dir(), DB_UID, Arc::new(ledger.clone()), options(), SeqNo(next))?;
+    let first = wal.establish()?;
+    ledger.change(|promises| promises.oldest = first);
+    for _ in 0..steps {
+        match random.next_u64() % 20 {
+            0..=11 => append(&wal, ledger, &mut next, 1 + random.next_u64() % 4)?,
+            12..=15 => {
+                let synced = wal.sync()?.0;
+                assert_eq!(synced, next - 1);
+                ledger.change(|promises| promises.synced = synced);
+            }
+            16 => wal.rotate()?,
+            17..=18 => {
+                let flushed = ledger.now().synced;
+                let retired = wal.retire_through(SeqNo(flushed));
+                let oldest = wal.oldest_segment();
+                ledger.change(|promises| {
+                    promises.flushed = flushed;
+                    promises.oldest = oldest;
+                    promises.named.retain(|&id| id >= oldest);
+                });
+                for id in retired {
+                    vfs.remove(&dir().join(format!("{id:06}.wal"))).unwrap();
+                }
+            }
+            _ if random.next_u64() % 8 == 0 => restart(&wal, ledger, &mut next)?,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// What `resume()` does to the log: all memtables are in tables, a fresh chain starts.
+fn restart(wal: &Wal, ledger: &Ledger, next: &mut u64) -> lsmx::Result<()> {
+    let oldest = wal.restart(SeqNo(*next))?;
+    ledger.change(|promises| {
+        promises.flushed = *next - 1;
+        promises.synced = *next - 1;
+        promises.oldest = oldest;
+        promises.named.clear();
+    });
+    Ok(())
+}
+
+fn disk() -> MemVfs {
+    let vfs = MemVfs::new();
+    vfs.create_dir(dir()).unwrap();
+    vfs.sync_dir(Path::new("")).unwrap();
+    vfs
+}
+
+/// Runs a workload and takes all images before every operation. Returns their number, or the first
+/// broken promise.
+fn enumerate_crashes(seed: u64, steps: u32) -> Result<u64, String> {
+    let (vfs, ledger) = (disk(), Ledger::default());
+    let found = Arc::new(Mutex::new((0, None)));
+    let (seen, watched) = (found.clone(), ledger.clone());
+    vfs.set_observer(Some(Arc::new(move |vfs, operation| {
+        let promises = watched.now();
+        if promises.oldest == 0 {
+            return;
+        }
+        for image in Image::ALL {
+            let crashed = vfs.crash(image, operation.index ^ seed);
+            let mut seen = seen.lock().unwrap();
+            seen.0 += 1;
+            if let Err(broken) = check(&crashed, &promises)
+                && seen.1.is_none()
+            {
+                seen.1 = Some(format!("seed {seed}, {operation:?}, {image:?}: {broken}"));
+            }
+        }
+    })));
+    let done = workload(&(Arc::new(vfs.clone()) as Arc<dyn Vfs>), &ledger, seed, steps);
+    vfs.set_observer(None);
+    done.map_err(|error| format!("seed {seed}: {error:?}"))?;
+    let (images, broken) = found.lock().unwrap().clone();
+    broken.map_or(Ok(images), Err)
+}
+
+#[test]
+fn after_a_crash_at_any_operation_a_prefix_with_all_synced_commits_is_there() {
+    let _turn = turn();
+    let images: u64 = (0..20).map(|seed| enumerate_crashes(seed, 120).unwrap()).sum();
+    assert!(images > 5_000, "only {images} images");
+}
+
+#[test]
+fn deliberate_bugs_are_found() {
+    let _turn = turn();
+    for bug in [Bug::WalSyncSkipped, Bug::WalOlderSegmentUnsynced, Bug::DirectoryNotSynced] {
+        sabotage::arm(Some(bug));
+        let found = (0..20).find_map(|seed| enumerate_crashes(seed, 120).err());
+        sabotage::arm(None);
+        assert!(found.is_some(), "{} escaped", bug.name());
+    }
+    for bug in [Bug::AppendErrorSwallowed, Bug::SyncRetried] {
+        sabotage::arm(Some(bug));
+        let found = (0..40).find_map(|seed| sweep_faults(seed).err());
+        sabotage::arm(None);
+        assert!(found.is_some(), "{} escaped", bug.name());
+    }
+    sabotage::arm(Some(Bug::WalDamageIsTail));
+    let (vfs, promises) = closed_log(false);
+    let found = damage_everything(&vfs, &promises);
+    sabotage::arm(None);
+    assert!(found.is_err(), "damage taken for a tail escaped");
+}
+
+/// Fails the k-th append or sync, for every k; the log must say so ever after, keep its promises on
+/// the disk, and work again after a restart.
+fn sweep_faults(seed: u64) -> Result<u64, String> {
+    for k in 0.. {
+        let (disk, ledger) = (disk(), Ledger::default());
+        let vfs = FaultVfs::new(Arc::new(disk.clone()), seed ^ k);
+        let errno = [Errno::Io, Errno::NoSpace][usize::from(k % 2 == 0)];
+        let fault = [Fault::Error(errno), Fault::ShortWrite(errno)][usize::from(k % 3 == 0)];
+        let calls: &[VfsCall] = match fault {
+            Fault::ShortWrite(_) => &[VfsCall::Append],
+            _ => &[VfsCall::Append, VfsCall::Sync, VfsCall::SyncDir, VfsCall::Create],
+        };
+        vfs.add(Rule::new(fault).on(calls).nth(k).once());
+        let shared: Arc<dyn Vfs> = Arc::new(vfs.clone());
+        let at_failure = |promises: &Promises| {
+            Image::ALL.iter().try_for_each(|&image| {
+                check(&disk.crash(image, seed ^ k), promises)
+                    .map_err(|broken| format!("reopened after the failure, {image:?}: {broken}"))
+            })
+        };
+        let done = faulty_workload(&shared, &ledger, seed, &at_failure);
+        let fired: u64 = vfs.fired().values().sum();
+        done.map_err(|broken| format!("seed {seed}, k {k}: {broken}"))?;
+        for image in Image::ALL {
+            let crashed = disk.crash(image, seed ^ k);
+            if ledger.now().oldest != 0 {
+                check(&crashed, &ledger.now())
+                    .map_err(|broken| format!("seed {seed}, k {k}, {image:?}: {broken}"))?;
+            }
+        }
+        if fired == 0 {
+            return Ok(k);
+        }
+    }
+    unreachable!("some k is past the last call")
+}
+
+fn faulty_workload(
+    vfs: &Arc<dyn Vfs>,
+    ledger: &Ledger,
+    seed: u64,
+    at_failure: &dyn Fn(&Promises) -> Result<(), String>,
+) -> Result<(), String> {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let mut next = 1;
+    let ledger_for_wal = Arc::new(ledger.clone());
+    let wal = Wal::create(vfs.clone(), dir(), DB_UID, ledger_for_wal, options(), SeqNo(next));
+    let Ok(wal) = wal else { return Ok(()) };
+    let Ok(first) = wal.establish() else { return Ok(()) };
+    ledger.change(|promises| promises.oldest = first);
+    for _ in 0..40 {
+        let done = if random.next_u64() % 3 > 0 {
+            append(&wal, ledger, &mut next, 2)
+        } else {
+            wal.sync().map(|synced| ledger.change(|promises| promises.synced = synced.0))
+        };
+        if done.is_err() {
+            // It must go on failing, also when the disk is well again.
+            if !matches!(wal.append(&[]), Err(Error::ReadOnly { .. })) {
+                return Err("an append went through after a failure".to_owned());
+            }
+            if !matches!(wal.sync(), Err(Error::ReadOnly { .. })) {
+                return Err("a sync went through after a failure".to_owned());
+            }
+            let promises = ledger.now();
+            at_failure(&promises)?;
+            // The fault fires once, so this goes through.
+            restart(&wal, ledger, &mut next).map_err(|error| format!("{error:?}"))?;
+            assert!(ledger.now().oldest > promises.oldest);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn after_any_failed_call_nothing_false_is_said_and_a_restart_goes_on() {
+    let _turn = turn();
+    let points: u64 = (0..8).map(|seed| sweep_faults(seed).unwrap()).sum();
+    assert!(points > 200, "only {points} fault points");
+}
+
+/// A log of several segments, all of it synced; `clean` if it was also closed.
+fn closed_log(clean: bool) -> (MemVfs, Promises) {
+    let (vfs, ledger) = (disk(), Ledger::default());
+    let shared: Arc<dyn Vfs> = Arc::new(vfs.clone());
+    let ledger_for_wal = Arc::new(ledger.clone());
+    let wal = Wal::create(shared, dir(), DB_UID, ledger_for_wal, options(), SeqNo(1)).unwrap();
+    let oldest = wal.establish().unwrap();
+    ledger.change(|promises| promises.oldest = oldest);
+    let mut next = 1;
+    for _ in 0..12 {
+        append(&wal, &ledger, &mut next, 2).unwrap();
+    }
+    let synced = wal.sync().unwrap().0;
+    ledger.change(|promises| promises.synced = synced);
+    if clean {
+        let mark = wal.close_mark().unwrap();
+        ledger.change(|promises| promises.mark = Some(mark));
+    }
+    assert!(wal.segments().len() > 2);
+    (vfs.crash(Image::Keep, 0), ledger.now())
+}
+
+/// Changes every byte in three ways and cuts every file at every length. The answer is the same
+/// as before, or an error names the file.
+fn damage_everything(vfs: &MemVfs, promises: &Promises) -> Result<u64, String> {
+    let mut noticed = 0;
+    let mut judge = |disk: &MemVfs, path: &Path, what: String| {
+        let whole: Vec<u64> = (1..=promises.synced).collect();
+        match read_back(disk, promises, RecoveryMode::Strict) {
+            Ok((numbers, _)) if numbers == whole => Ok(()),
+            Ok((numbers, report)) => {
+                Err(format!("{} {what}: {} commits, {report:?}", path.display(), numbers.len()))
+            }
+            Err(error) => {
+                noticed += 1;
+                match error.to_string().contains(&*path.to_string_lossy()) {
+                    true => Ok(()),
+                    false => Err(format!("{} {what}: {error}", path.display())),
+                }
+            }
+        }
+    };
+    for (path, bytes) in vfs.snapshot_all() {
+        for (at, byte) in bytes.iter().enumerate() {
+            for mask in [1 << (at % 8), *byte, !*byte] {
+                let disk = vfs.crash(Image::Keep, 0);
+                disk.flip(&path, at as u64, mask).unwrap();
+                judge(&disk, &path, format!("byte {at} xor {mask:#04x}"))?;
+            }
+            let disk = vfs.crash(Image::Keep, 0);
+            disk.truncate(&path, at as u64).unwrap();
+            let last = promises
+                .named
+                .iter()
+                .max()
+                .is_some_and(|id| path.to_string_lossy().contains(&format!("{id:06}")));
+            // Without the manifest's mark nothing says how long the last segment was.
+            if promises.mark.is_some() || !last {
+                judge(&disk, &path, format!("cut to {at}"))?;
+            }
+        }
+    }
+    Ok(noticed)
+}
+
+#[test]
+fn every_damaged_byte_and_every_cut_of_a_clean_log_is_noticed() {
+    let _turn = turn();
+    let (vfs, promises) = closed_log(true);
+    assert!(damage_everything(&vfs, &promises).unwrap() > 1_000);
+}
+
+#[test]
+fn every_damaged_byte_of_what_was_synced_is_noticed_without_a_clean_close() {
+    let _turn = turn();
+    let (vfs, promises) = closed_log(false);
+    assert!(damage_everything(&vfs, &promises).unwrap() > 1_000);
+}
+
+#[test]
+fn a_missing_segment_is_named() {
+    let _turn = turn();
+    let (vfs, promises) = closed_log(true);
+    for path in vfs.snapshot_all().into_keys() {
+        let disk = vfs.crash(Image::Keep, 0);
+        disk.remove(&path).unwrap();
+        let error = read_back(&disk, &promises, RecoveryMode::Strict).unwrap_err();
+        assert!(
+            matches!(&error, Error::Missing { path: missing, .. } if *missing == path),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn swapped_copied_and_foreign_segments_are_refused_or_harmless() {
+    let _turn = turn();
+    let (vfs, promises) = closed_log(true);
+    let files: Vec<(PathBuf, Vec<u8>)> = vfs.snapshot_all().into_iter().collect();
+    for (a, _) in &files {
+        for (b, bytes) in &files {
+            if a != b {
+                let disk = vfs.crash(Image::Keep, 0);
+                disk.write_all(a, bytes).unwrap();
+                let error = read_back(&disk, &promises, RecoveryMode::Strict).unwrap_err();
+                assert!(error.to_string().contains(&*a.to_string_lossy()), "{error}");
+            }
+        }
+    }
+    // A copy under a number that nobody names is what a disk may hold in a torn new segment.
+    let disk = vfs.crash(Image::Keep, 0);
+    let copy = PathBuf::from("db/000099.wal");
+    disk.write_all(&copy, &files[0].1).unwrap();
+    let (numbers, report) = read_back(&disk, &promises, RecoveryMode::Strict).unwrap();
+    assert!(numbers.iter().copied().eq(1..=promises.synced));
+    assert_eq!(report.cut_at, Some((copy, 0)));
+    // One of another database is refused by name, wherever it lies.
+    let foreign = MemVfs::new();
+    foreign.create_dir(dir()).unwrap();
+    let ledger = Arc::new(Ledger::default());
+    let vfs_of_foreign: Arc<dyn Vfs> = Arc::new(foreign.clone());
+    Wal::create(vfs_of_foreign, dir(), DB_UID + 1, ledger, options(), SeqNo(1)).unwrap();
+    let bytes = foreign.read_all(Path::new("db/000001.wal")).unwrap();
+    disk.write_all(Path::new("db/000099.wal"), &bytes).unwrap();
+    let error = read_back(&disk, &promises, RecoveryMode::Strict).unwrap_err();
+    assert!(error.to_string().contains("000099.wal"), "{error}");
+}
+
+#[test]
+fn tolerant_mode_keeps_the_prefix_before_the_damage_and_reports_it() {
+    let _turn = turn();
+    let (vfs, promises) = closed_log(true);
+    for (path, bytes) in vfs.snapshot_all() {
+        for at in 0..bytes.len() as u64 {
+            let disk = vfs.crash(Image::Keep, 0);
+            disk.flip(&path, at, 0x10).unwrap();
+            let Ok((numbers, report)) = read_back(&disk, &promises, RecoveryMode::Tolerant) else {
+                // A changed uid or version is refused in every mode.
+                assert!(at < 80, "byte {at}");
+                continue;
+            };
+            assert!(numbers.iter().copied().eq(1..=numbers.len() as u64));
+            assert!(report.damage.is_some(), "{} byte {at}", path.display());
+            let left = promises.synced - numbers.len() as u64;
+            assert!(report.records_beyond <= left && report.records_beyond + 1 >= left);
+        }
+    }
+}
+
+#[test]
+fn a_tail_is_cut_and_reported_with_what_lies_beyond() {
+    let _turn = turn();
+    let (vfs, ledger) = (disk(), Ledger::default());
+    let shared: Arc<dyn Vfs> = Arc::new(vfs.clone());
+    let wal = Wal::create(
+        shared,
+        dir(),
+        DB_UID,
+        Arc::new(ledger.clone()),
+        WalOptions::default(),
+        SeqNo(1),
+    )
+    .unwrap();
+    let oldest = wal.establish().unwrap();
+    ledger.change(|promises| promises.oldest = oldest);
+    let mut next = 1;
+    append(&wal, &ledger, &mut next, 1).unwrap();
+    wal.sync().unwrap();
+    let path = PathBuf::from(format!("db/{oldest:06}.wal"));
+    let cut_at = vfs.read_all(&path).unwrap().len() as u64;
+    append(&wal, &ledger, &mut next, 3).unwrap();
+    vfs.flip(&path, cut_at, 1).unwrap();
+    let (numbers, report) = read_back(&vfs, &ledger.now(), RecoveryMode::Strict).unwrap();
+    assert_eq!(numbers, [1]);
+    assert_eq!(report.cut_at, Some((path.clone(), cut_at)));
+    assert_eq!(report.records_beyond, 2);
+    assert_eq!(report.bytes_cut, vfs.read_all(&path).unwrap().len() as u64 - cut_at);
+    assert_eq!(report.last_seq, SeqNo(1));
+}
+
+#[test]
+fn a_group_is_one_write_and_a_sync_is_due_by_bytes_or_time() {
+    let _turn = turn();
+    let (vfs, ledger) = (disk(), Ledger::default());
+    let shared: Arc<dyn Vfs> = Arc::new(vfs.clone());
+    let options = WalOptions { sync_every_bytes: 1_000, ..WalOptions::default() };
+    let wal =
+        Wal::create(shared, dir(), DB_UID, Arc::new(ledger.clone()), options, SeqNo(1)).unwrap();
+    wal.establish().unwrap();
+    assert!(!wal.sync_due(5));
+    let before = vfs.operations();
+    let mut next = 1;
+    append(&wal, &ledger, &mut next, 4).unwrap();
+    assert_eq!(vfs.operations(), before + 1);
+    assert!(!wal.sync_due(10));
+    assert!(wal.sync_due(1_000_010));
+    assert_eq!(wal.sync().unwrap(), SeqNo(4));
+    assert!(!wal.sync_due(9_000_000));
+    append(&wal, &ledger, &mut next, 30).unwrap();
+    assert!(wal.sync_due(9_000_001));
+    let operations = vfs.operations();
+    wal.sync().unwrap();
+    wal.sync().unwrap();
+    // A sync and its mark; the second call finds nothing to do.
+    assert_eq!(vfs.operations(), operations + 2);
+    assert_eq!(wal.durable_seq(), SeqNo(34));
+}
