@@ -73,9 +73,7 @@ impl SegmentLedger for Ledger {
 
     fn name_segment(&self, id: u64) -> Result<()> {
         match self.manifest.get() {
-            Some(manifest) => {
-                manifest.append(&Edit { changes: vec![Change::WalSegment { id }] })
-            }
+            Some(manifest) => manifest.append(&Edit { changes: vec![Change::WalSegment { id }] }),
             // The manifest that is about to be made names the first segment itself.
             None => Ok(()),
         }
@@ -237,7 +235,11 @@ fn largest_number(vfs: &dyn Vfs, dir: &Path) -> Result<u64> {
 }
 
 /// Checks the payload of a commit of the log, so that it can be taken without a doubt.
-pub(super) fn check_record(dir: &Path, record: &ReplayedRecord<'_>, keyspace_next: u32) -> Result<()> {
+pub(super) fn check_record(
+    dir: &Path,
+    record: &ReplayedRecord<'_>,
+    keyspace_next: u32,
+) -> Result<()> {
     let path = || FileName::Segment(record.segment).in_dir(dir);
     let mut count = 0u32;
     for operation in Operations::new(record.payload) {
@@ -318,10 +320,13 @@ impl Recovery {
         env.advance_us(state.clock_us.saturating_sub(env.now_us()));
         let gap = if state.clean_close { 0 } else { FILE_NUMBER_GAP };
         let files = state.file_number_next.max(largest_number(vfs.as_ref(), dir)? + 1) + gap;
-        let files = state.keyspaces.values().flat_map(KeyspaceState::files).fold(
-            (files, 0),
-            |(files, creation), (_, _, file)| (files, creation.max(file.creation + 1)),
-        );
+        let files = state
+            .keyspaces
+            .values()
+            .flat_map(KeyspaceState::files)
+            .fold((files, 0), |(files, creation), (_, _, file)| {
+                (files, creation.max(file.creation + 1))
+            });
         let tables = TableSpace {
             cache: Cache::new(options.block_cache_bytes),
             janitor: Arc::new(Janitor::default()),
@@ -513,5 +518,4 @@ impl Recovery {
         ledger.name_in(&manifest);
         Ok(Durable { manifest, wal: Arc::new(wal), state })
     }
-
 }

@@ -81,8 +81,11 @@ impl<'a> Operations<'a> {
             expected: "at most 32 bits",
         })?;
         let key = self.bytes("key of an operation")?;
-        let value =
-            if kind == Kind::Delete { key.end..key.end } else { self.bytes("value of an operation")? };
+        let value = if kind == Kind::Delete {
+            key.end..key.end
+        } else {
+            self.bytes("value of an operation")?
+        };
         Ok(Operation { kind, keyspace, key, value })
     }
 }

@@ -27,7 +27,11 @@ pub(crate) struct Retention {
 impl Retention {
     /// For a flush: every run of the tree is older than the memtable.
     pub(crate) fn for_flush(snapshots: Vec<SeqNo>, shape: &TreeShape) -> Retention {
-        Retention::new(snapshots, shape.runs().map(|(_, run)| Arc::clone(run)).collect(), Vec::new())
+        Retention::new(
+            snapshots,
+            shape.runs().map(|(_, run)| Arc::clone(run)).collect(),
+            Vec::new(),
+        )
     }
 
     /// For a job: every run from its newest input on may hold something older, its inputs apart.
@@ -40,11 +44,7 @@ impl Retention {
         Retention::new(snapshots, from_newest.map(|(_, run)| Arc::clone(run)).collect(), inputs)
     }
 
-    fn new(
-        mut snapshots: Vec<SeqNo>,
-        older: Vec<Arc<RunShape>>,
-        inputs: Vec<FileId>,
-    ) -> Retention {
+    fn new(mut snapshots: Vec<SeqNo>, older: Vec<Arc<RunShape>>, inputs: Vec<FileId>) -> Retention {
         if sabotage::on(Bug::SnapshotVersionDropped) {
             snapshots.clear();
         }
@@ -70,9 +70,9 @@ impl Retention {
         if sabotage::on(Bug::TombstoneDroppedEarly) {
             return false;
         }
-        self.older.iter().any(|run| {
-            run.file_for(user_key).is_some_and(|file| !self.inputs.contains(&file.id))
-        })
+        self.older
+            .iter()
+            .any(|run| run.file_for(user_key).is_some_and(|file| !self.inputs.contains(&file.id)))
     }
 }
 

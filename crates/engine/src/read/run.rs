@@ -99,8 +99,7 @@ impl Cursor for RunCursor {
     }
 
     fn seek(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
-        let index =
-            self.tables.partition_point(|table| table.shape().range.largest < user_key);
+        let index = self.tables.partition_point(|table| table.shape().range.largest < user_key);
         let Some(cursor) = self.open(index) else { return Ok(()) };
         let moved = cursor.seek(user_key, seq);
         self.settle(moved)?;
@@ -108,8 +107,7 @@ impl Cursor for RunCursor {
     }
 
     fn seek_before(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
-        let after =
-            self.tables.partition_point(|table| table.shape().range.smallest <= user_key);
+        let after = self.tables.partition_point(|table| table.shape().range.smallest <= user_key);
         let Some(index) = after.checked_sub(1) else {
             self.current = None;
             return Ok(());

@@ -1,0 +1,100 @@
+//! The way of a write and of a read through all layers, on the in-memory and the real file system.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use lsmx::env::Background;
+use lsmx::vfs::MemVfs;
+use lsmx::{Db, Durability, Error, KeyspaceOptions, Options, PolicySpec, WriteBatch};
+
+fn small(policy: &PolicySpec) -> KeyspaceOptions {
+    KeyspaceOptions::default()
+        .policy(policy.clone())
+        .memtable_bytes(8 << 10)
+        .table_bytes(8 << 10)
+        .block_bytes(256)
+}
+
+fn options(policy: &PolicySpec) -> Options {
+    Options::default().background(Background::Inline).seed(1).keyspace_defaults(small(policy))
+}
+
+fn key(number: u64) -> Vec<u8> {
+    format!("key-{:06}", number.wrapping_mul(7919) % 3000).into_bytes()
+}
+
+#[test]
+fn every_preset_keeps_everything_over_reopenings() {
+    for policy in PolicySpec::all_presets() {
+        let disk = MemVfs::new();
+        let mut model = BTreeMap::new();
+        for round in 0..4u64 {
+            let db = Db::open_with(Arc::new(disk.clone()), "db", options(&policy)).unwrap();
+            for number in 0..2_000u64 {
+                let (key, value) = (key(number + round * 700), format!("{round}-{number}"));
+                if number % 7 == 3 {
+                    db.delete(&key).unwrap();
+                    model.remove(&key);
+                } else {
+                    db.put(&key, &value).unwrap();
+                    model.insert(key, value.into_bytes());
+                }
+            }
+            let forward: Vec<_> = db.default_keyspace().iter().map(Result::unwrap).collect();
+            assert_eq!(forward.len(), model.len(), "{policy}");
+            for ((key, value), (model_key, model_value)) in forward.iter().zip(&model) {
+                assert_eq!((&**key, &**value), (&**model_key, &**model_value));
+                assert_eq!(db.get(key).unwrap().as_deref(), Some(&**model_value));
+            }
+            let mut backward: Vec<_> =
+                db.default_keyspace().iter().rev().map(Result::unwrap).collect();
+            backward.reverse();
+            assert_eq!(forward, backward);
+            assert_eq!(db.get("absent").unwrap(), None);
+            if round % 2 == 0 {
+                db.close(None).unwrap();
+                assert!(matches!(db.get("a"), Err(Error::Closed)));
+            }
+            drop(db);
+            lsmx::verify_with(Arc::new(disk.clone()), "db").unwrap();
+        }
+    }
+}
+
+#[test]
+fn threads_write_and_read_a_real_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("nested/db");
+    let policy: PolicySpec = "leveled".parse().unwrap();
+    let options = || Options::default().keyspace_defaults(small(&policy));
+    let db = Db::open(&path, options()).unwrap();
+    let other = db.keyspace("other", small(&policy)).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let (db, other) = (db.clone(), other.clone());
+            scope.spawn(move || {
+                let main = db.default_keyspace();
+                for number in 0..2_000u64 {
+                    let key = format!("{thread}-{number:05}");
+                    let mut batch = WriteBatch::new();
+                    batch.put(&main, &key, number.to_le_bytes());
+                    batch.put(&other, &key, thread.to_le_bytes());
+                    let sync = number % 500 == 0;
+                    let durability = if sync { Durability::Sync } else { Durability::Buffered };
+                    db.write(batch, durability).unwrap();
+                    assert_eq!(main.get(&key).unwrap().unwrap(), number.to_le_bytes());
+                }
+            });
+        }
+    });
+    db.wait_idle().unwrap();
+    assert!(matches!(Db::open(&path, options()), Err(Error::Locked { .. })));
+    drop((db, other));
+    let report = lsmx::verify(&path).unwrap();
+    assert_eq!((report.keyspaces, report.orphans.len()), (2, 0));
+    let db = Db::open(&path, options().create_if_missing(false)).unwrap();
+    assert_eq!(db.keyspaces(), ["default", "other"]);
+    for name in db.keyspaces() {
+        assert_eq!(db.existing_keyspace(&name).unwrap().iter().count(), 8_000);
+    }
+}
