@@ -119,6 +119,11 @@ impl Cache {
         self.data.get(BlockId { table, offset })
     }
 
+    /// As [`Cache::data_block`], for readers whose interest says nothing about the next one's.
+    pub(crate) fn peek_data_block(&self, table: u64, offset: u64) -> Option<Bytes> {
+        self.data.peek(BlockId { table, offset })
+    }
+
     /// Keeps a data block that was read.
     pub(crate) fn keep_data_block(&self, table: u64, offset: u64, block: &Bytes) {
         if self.data_capacity.load(Ordering::Relaxed) > 0 {
