@@ -1,0 +1,463 @@
+//! A seeded run over a database with every kind of job, which notes what it was promised.
+
+use std::sync::Arc;
+
+use lsmx::env::Background;
+use lsmx::vfs::{Errno, Fault, FaultVfs, MemVfs, Rule, Vfs, VfsCall};
+use lsmx::{Db, Error, Keyspace, Options, PolicySpec, Snapshot, verify_with};
+
+use super::coverage::Coverage;
+use super::history::{History, KEYSPACES, State, draw_commit};
+use super::oracle::{self, DIR};
+use super::recorder::{Crash, Presence, Recorder, Sampling};
+use super::{Chance, Outcome, options};
+
+/// A run, to be played.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    /// Decides everything.
+    pub(crate) seed: u64,
+    /// Steps; seven of ten are commits.
+    pub(crate) steps: u64,
+    /// The policy to begin with.
+    pub(crate) policy: PolicySpec,
+    /// Who does background work.
+    pub(crate) background: Background,
+    /// Whether calls fail now and then.
+    pub(crate) faults: bool,
+    /// Which images are taken.
+    pub(crate) sampling: Sampling,
+}
+
+/// What a run left behind.
+#[derive(Debug)]
+pub(crate) struct Played {
+    pub(crate) crashes: Vec<Crash>,
+    /// One per epoch.
+    pub(crate) histories: Vec<History>,
+    /// Operations of the file system.
+    pub(crate) operations: u64,
+}
+
+/// A view that must not change, and what it must show.
+struct Still {
+    snapshot: Snapshot,
+    state: State,
+    keyspaces: usize,
+}
+
+struct Open {
+    // Dropped in this order: the database closes with its last handle.
+    stills: Vec<Still>,
+    keyspaces: Vec<Keyspace>,
+    db: Db,
+}
+
+struct Run<'a> {
+    plan: &'a Plan,
+    chance: Chance,
+    disk: MemVfs,
+    vfs: FaultVfs,
+    recorder: Arc<Recorder>,
+    coverage: Arc<Coverage>,
+    histories: Vec<History>,
+    open: Option<Open>,
+    /// A rule is in force.
+    armed: bool,
+}
+
+/// Plays a run to its end.
+pub(crate) fn play(plan: &Plan, coverage: &Arc<Coverage>) -> Outcome<Played> {
+    let disk = MemVfs::new();
+    let recorder = Recorder::watch(&disk, plan.seed, plan.sampling, coverage);
+    let mut run = Run {
+        plan,
+        chance: Chance::new(plan.seed),
+        vfs: FaultVfs::new(Arc::new(disk.clone()), plan.seed),
+        disk,
+        recorder,
+        coverage: Arc::clone(coverage),
+        histories: vec![History::default()],
+        open: None,
+        armed: false,
+    };
+    let played = run.play();
+    run.open = None;
+    let operations = run.disk.operations();
+    run.disk.set_observer(None);
+    played?;
+    Ok(Played { crashes: run.recorder.take(), histories: run.histories, operations })
+}
+
+impl Run<'_> {
+    fn play(&mut self) -> Outcome {
+        self.reopen(Some(self.plan.policy.clone()))?;
+        for step in 0..self.plan.steps {
+            let second = step >= self.plan.steps / 5 && self.opened()?.keyspaces.len() == 1;
+            let done = if second { self.create_keyspace() } else { self.step() };
+            done.map_err(|what| format!("step {step}: {what}"))?;
+            self.recover_if_failed().map_err(|what| format!("step {step}: {what}"))?;
+        }
+        self.disarm();
+        self.recover_if_failed()?;
+        self.check_live()?;
+        self.close()?;
+        let report = verify_with(Arc::new(self.disk.clone()), DIR);
+        report.map(drop).map_err(|error| format!("verify after the run: {error:?}"))
+    }
+
+    fn step(&mut self) -> Outcome {
+        match self.chance.below(100) {
+            0..70 => self.commit(),
+            70..74 => self.sync(false),
+            74..78 => self.sync(true),
+            78..82 => self.change_options(),
+            82..85 => {
+                self.close()?;
+                self.reopen(None)
+            }
+            85..90 => self.look_through_a_snapshot(),
+            90..94 => {
+                let us = self.chance.below(2_000_000);
+                self.opened()?.db.env().advance_us(us);
+                Ok(())
+            }
+            94..96 => self.check_live(),
+            _ => {
+                if self.plan.faults && !self.armed {
+                    self.arm(12);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn history(&self) -> &History {
+        &self.histories[self.histories.len() - 1]
+    }
+
+    fn opened(&self) -> Outcome<&Open> {
+        self.open.as_ref().ok_or_else(|| "the database is not open".to_owned())
+    }
+
+    /// Has one of the next calls fail.
+    fn arm(&mut self, within: u64) {
+        let changes: Vec<VfsCall> =
+            VfsCall::ALL.iter().copied().filter(|call| call.is_change()).collect();
+        let errno = *self.chance.of(&Errno::ALL);
+        let fault = match self.chance.below(4) {
+            0 => Fault::ShortWrite(errno),
+            _ => Fault::Error(errno),
+        };
+        let rule = Rule::new(fault).on(&changes).nth(self.chance.below(within));
+        self.vfs.add(if self.chance.one_in(3) { rule.from_then_on() } else { rule });
+        self.armed = true;
+    }
+
+    fn disarm(&mut self) {
+        self.vfs.clear();
+        self.armed = false;
+    }
+
+    /// Whether an error may have come from a fault that was injected.
+    fn excuse(&self, what: &str, error: &Error) -> Outcome {
+        if self.armed && !self.vfs.fired().is_empty() {
+            self.coverage.add("failed calls", "any");
+            return Ok(());
+        }
+        Err(format!("{what} fails: {error:?}"))
+    }
+
+    fn commit(&mut self) -> Outcome {
+        let number = self.recorder.promises().committed + 1;
+        let mut chance = self.chance.clone();
+        let open = self.opened()?;
+        let commit = Arc::new(draw_commit(&mut chance, number, open.keyspaces.len()));
+        let sync = chance.one_in(5);
+        let seq = open.db.snapshot().seq().0 + commit.changes.len() as u64;
+        {
+            let mut promises = self.recorder.promises();
+            promises.pending = Some(Arc::clone(&commit));
+            promises.seq_largest = promises.seq_largest.max(seq);
+        }
+        let written = oracle::write(&open.db, &open.keyspaces, &commit, sync);
+        self.chance = chance;
+        match written {
+            Ok(()) => {
+                self.settle_pending(true);
+                if sync {
+                    self.recorder.promises().synced = number;
+                }
+                Ok(())
+            }
+            Err(error @ Error::ReadOnly { .. }) => self.excuse("a commit", &error),
+            Err(error) => Err(format!("a commit fails: {error:?}")),
+        }
+    }
+
+    /// Decides whether the pending commit is part of the history.
+    fn settle_pending(&mut self, there: bool) {
+        let pending = {
+            let mut promises = self.recorder.promises();
+            let pending = promises.pending.take();
+            promises.committed += u64::from(there && pending.is_some());
+            pending
+        };
+        if let (Some(pending), true, Some(history)) = (pending, there, self.histories.last_mut()) {
+            history.push(pending);
+        }
+    }
+
+    /// Everything acknowledged is on stable storage now.
+    fn all_synced(&self) {
+        let mut promises = self.recorder.promises();
+        promises.synced = promises.committed;
+    }
+
+    fn sync(&mut self, flush: bool) -> Outcome {
+        let db = &self.opened()?.db;
+        let (what, done) = if flush { ("flush", db.flush()) } else { ("sync", db.sync()) };
+        match done {
+            Ok(()) => {
+                self.coverage.add("calls", what);
+                self.all_synced();
+                Ok(())
+            }
+            Err(error) => self.excuse(what, &error),
+        }
+    }
+
+    fn create_keyspace(&mut self) -> Outcome {
+        let policy = options::draw_policy(&mut self.chance);
+        let options = options::draw_keyspace(&mut self.chance).policy(policy.clone());
+        {
+            let mut promises = self.recorder.promises();
+            promises.other = Presence::Maybe;
+            promises.policies[1].push(policy.to_string());
+        }
+        let made = self.opened()?.db.keyspace(KEYSPACES[1], options);
+        match made {
+            Ok(keyspace) => {
+                self.coverage.add("calls", "create keyspace");
+                self.recorder.promises().other = Presence::Yes;
+                self.recorder.promises().policies[1] = vec![policy.to_string()];
+                self.all_synced();
+                if let Some(open) = &mut self.open {
+                    open.keyspaces.push(keyspace);
+                }
+                Ok(())
+            }
+            Err(error) => self.excuse("making a keyspace", &error),
+        }
+    }
+
+    fn change_options(&mut self) -> Outcome {
+        let count = self.opened()?.keyspaces.len() as u64;
+        let which = usize::try_from(self.chance.below(count)).unwrap_or(0);
+        let mut options = options::draw_keyspace(&mut self.chance);
+        let policy = self.chance.one_in(2).then(|| options::draw_policy(&mut self.chance));
+        if let Some(policy) = &policy {
+            options = options.policy(policy.clone());
+            self.recorder.promises().policies[which].push(policy.to_string());
+        }
+        match self.opened()?.db.keyspace(KEYSPACES[which], options) {
+            Ok(_) => {
+                let kind = if policy.is_some() { "change policy" } else { "change options" };
+                self.coverage.add("calls", kind);
+                if let Some(policy) = policy {
+                    self.recorder.promises().policies[which] = vec![policy.to_string()];
+                }
+                Ok(())
+            }
+            Err(error) => self.excuse("changing options", &error),
+        }
+    }
+
+    /// Takes a snapshot, or looks through one that was taken before and lets it go.
+    fn look_through_a_snapshot(&mut self) -> Outcome {
+        let state = self.history().state(self.history().last());
+        let take = self.opened()?.stills.is_empty() || self.chance.one_in(3);
+        let Some(open) = &mut self.open else { return Ok(()) };
+        if take {
+            let (snapshot, keyspaces) = (open.db.snapshot(), open.keyspaces.len());
+            open.stills.push(Still { snapshot, state, keyspaces });
+            return Ok(());
+        }
+        self.coverage.add("calls", "snapshot");
+        let still = open.stills.remove(0);
+        for (keyspace, state) in open.keyspaces[..still.keyspaces].iter().zip(&still.state) {
+            let seen: Result<Vec<_>, _> = still.snapshot.iter(keyspace).collect();
+            let seen = seen.map_err(|error| format!("a snapshot: {error:?}"))?;
+            let seen = seen.iter().map(|(key, value)| (&key[..], &value[..]));
+            if !seen.eq(state.iter().map(|(key, value)| (&key[..], &value[..]))) {
+                return Err(format!("a snapshot of [{}] has changed", keyspace.name()));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_live(&mut self) -> Outcome {
+        let state = self.history().state(self.history().last());
+        let mut chance = Chance::new(self.chance.draw());
+        let compared = oracle::compare(&self.opened()?.db, &state, &mut chance);
+        compared.map_err(|what| format!("the running database: {what}"))
+    }
+
+    /// After an error made the database read-only: reads are right, writes fail fast, and
+    /// resuming, perhaps at the second try, decides what became of the commit that failed.
+    fn recover_if_failed(&mut self) -> Outcome {
+        let Some(open) = &self.open else { return Ok(()) };
+        if open.db.read_only_cause().is_none() {
+            if self.armed && !self.vfs.fired().is_empty() && self.chance.one_in(3) {
+                self.disarm();
+            }
+            return Ok(());
+        }
+        if self.vfs.fired().is_empty() {
+            return Err(format!("read-only without a fault: {:?}", open.db.read_only_cause()));
+        }
+        match open.db.put("refused", "refused") {
+            Err(Error::ReadOnly { .. }) => {}
+            other => return Err(format!("a write to a read-only database: {other:?}")),
+        }
+        self.check_live()?;
+        self.disarm();
+        if self.chance.one_in(8) {
+            // Closing and reopening must do as well.
+            return self.reopen_after_failure();
+        }
+        if self.chance.one_in(2) {
+            self.arm(14);
+        }
+        for _ in 0..50 {
+            match self.opened()?.db.resume() {
+                Ok(()) => return self.resumed(),
+                Err(error) => self.excuse("resume", &error)?,
+            }
+            self.coverage.add("calls", "resume that failed");
+            self.disarm();
+        }
+        Err("resume fails without end".to_owned())
+    }
+
+    fn resumed(&mut self) -> Outcome {
+        self.disarm();
+        if let Some(cause) = self.opened()?.db.read_only_cause() {
+            return Err(format!("read-only after resume: {cause:?}"));
+        }
+        let found = oracle::counter(&self.opened()?.db)?;
+        self.settle(found)?;
+        self.all_synced();
+        self.check_live()
+    }
+
+    /// The database shows `found` commits: that is the history from here on.
+    fn settle(&mut self, found: u64) -> Outcome {
+        let (synced, committed, attempted) = {
+            let promises = self.recorder.promises();
+            (promises.synced, promises.committed, promises.attempted())
+        };
+        if !(synced..=attempted).contains(&found) {
+            return Err(format!("{found} commits, {synced} synced, {attempted} attempted"));
+        }
+        self.settle_pending(found > committed);
+        let open = self.opened()?;
+        let other = open.db.existing_keyspace(KEYSPACES[1]).ok();
+        let policies: Vec<String> =
+            open.keyspaces.iter().chain(&other).map(Keyspace::policy).collect();
+        let mut promises = self.recorder.promises();
+        if promises.other == Presence::Yes && other.is_none() {
+            return Err("a keyspace that was made is gone".to_owned());
+        }
+        promises.other = if other.is_some() { Presence::Yes } else { Presence::No };
+        for (known, policy) in promises.policies.iter_mut().zip(policies) {
+            *known = vec![policy];
+        }
+        if found < committed {
+            // What was acknowledged without a sync is lost: a new history begins.
+            let shorter = self.histories[self.histories.len() - 1].until(found);
+            self.histories.push(shorter);
+            promises.epoch += 1;
+            promises.committed = found;
+        }
+        drop(promises);
+        if let (Some(other), Some(open)) = (other, &mut self.open)
+            && open.keyspaces.len() == 1
+        {
+            open.keyspaces.push(other);
+        }
+        Ok(())
+    }
+
+    fn close(&mut self) -> Outcome {
+        let Some(mut open) = self.open.take() else { return Ok(()) };
+        open.stills.clear();
+        match open.db.close(None) {
+            Ok(()) => {
+                self.coverage.add("calls", "clean close");
+                self.all_synced();
+                Ok(())
+            }
+            Err(error) => self.excuse("close", &error),
+        }
+    }
+
+    fn reopen_after_failure(&mut self) -> Outcome {
+        self.coverage.add("calls", "reopen after an error");
+        // Its errors were told already.
+        if let Some(open) = self.open.take() {
+            let _ = open.db.close(None);
+        }
+        self.reopen(None)
+    }
+
+    fn reopen(&mut self, policy: Option<PolicySpec>) -> Outcome {
+        let mut options = self.options();
+        if let Some(policy) = policy {
+            // A crash before the database is there has another made, with the default policy.
+            self.recorder.promises().policies[0] =
+                vec![policy.to_string(), PolicySpec::default().to_string()];
+            let keyspace = options::draw_keyspace(&mut self.chance);
+            options = options.keyspace(KEYSPACES[0], keyspace.policy(policy));
+        }
+        self.recorder.promises().file_opening = Some(0);
+        let vfs: Arc<dyn Vfs> = Arc::new(self.vfs.clone());
+        let db = match Db::open_with(Arc::clone(&vfs), DIR, options) {
+            Ok(db) => db,
+            Err(error) => {
+                self.excuse("opening", &error)?;
+                self.coverage.add("calls", "open that failed");
+                self.disarm();
+                Db::open_with(vfs, DIR, self.options())
+                    .map_err(|error| format!("opening again fails: {error:?}"))?
+            }
+        };
+        self.coverage.add("calls", "open");
+        {
+            let mut promises = self.recorder.promises();
+            let largest = promises.file_opening.take().unwrap_or(0);
+            promises.file_largest = promises.file_largest.max(largest);
+        }
+        let keyspaces = vec![db.default_keyspace()];
+        self.open = Some(Open { stills: Vec::new(), keyspaces, db });
+        let found = oracle::counter(&self.opened()?.db)?;
+        self.settle(found)?;
+        {
+            let seq = self.opened()?.db.snapshot().seq().0;
+            let mut promises = self.recorder.promises();
+            if seq < promises.seq_largest {
+                let largest = promises.seq_largest;
+                return Err(format!("numbers go on after {seq}, {largest} was given before"));
+            }
+            promises.seq_largest = seq;
+        }
+        // What recovery has shown is durable.
+        self.all_synced();
+        self.check_live()
+    }
+
+    fn options(&mut self) -> Options {
+        let coverage = Arc::clone(&self.coverage);
+        options::draw(&mut self.chance, self.plan.background).listener(coverage)
+    }
+}
