@@ -1,8 +1,8 @@
 //! The block cache: one byte budget, metadata before data.
 //!
-//! 1. Data blocks live in a general-purpose cache ([`blocks`]). Its capacity is what metadata leaves
+//! 1. Data blocks live in a general-purpose cache (`blocks`). Its capacity is what metadata leaves
 //!    of the budget.
-//! 2. Metadata blocks live in slots on the open tables ([`slots`]); here they are only counted.
+//! 2. Metadata blocks live in slots on the open tables (`slots`); here they are only counted.
 //! 3. When metadata alone passes the budget, the governor evicts: all index blocks before any top
 //!    index, those before any filter, those before any range tombstones. Within a kind it goes round
 //!    like a clock: a slot that was used since the last round is passed over once.
