@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::cache::FilterAnswers;
 use crate::format::BlockKind;
 
 /// One level of a tree.
@@ -117,6 +118,8 @@ pub struct Metrics {
     pub keyspaces: BTreeMap<String, KeyspaceMetrics>,
     /// The block cache by kind of block; kinds never touched are left out.
     pub cache: BTreeMap<BlockKind, CacheMetrics>,
+    /// What filters answered to point lookups.
+    pub filter: FilterAnswers,
     /// The write-ahead log.
     pub wal: WalMetrics,
     /// Snapshots registered now.
@@ -171,6 +174,11 @@ impl fmt::Display for Metrics {
                 cache.hits, cache.misses, cache.resident_bytes
             )?;
         }
+        writeln!(
+            f,
+            "filter {} tables ruled out  {} let pass wrongly",
+            self.filter.negatives, self.filter.false_positives
+        )?;
         writeln!(
             f,
             "wal    {} segments  {} B live  {} B written  {} syncs",

@@ -24,6 +24,7 @@ impl Core {
         Metrics {
             keyspaces: trees.iter().map(|tree| (tree.name.clone(), keyspace(tree))).collect(),
             cache: cache.filter(|(_, cache)| *cache != CacheMetrics::default()).collect(),
+            filter: store.tables.cache.filter_answers(),
             wal: WalMetrics {
                 segments: store.wal.segments().len() as u64,
                 live_bytes: store.wal.live_bytes(),

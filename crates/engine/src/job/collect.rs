@@ -30,3 +30,17 @@ pub(crate) fn retire_segments(store: &Store) -> Result<()> {
     }
     Ok(())
 }
+
+/// Begins a new manifest when the one in use has grown to twice what its state takes.
+///
+/// # Errors
+/// When it cannot be written: the manifest is in doubt, and the database read-only.
+pub(crate) fn shorten_manifest(store: &Store) -> Result<()> {
+    if store.manifest.wants_fresh() {
+        let number = store.files.allocate();
+        let old = store.manifest.start_afresh(number, None);
+        let old = old.map_err(|error| store.fail(error))?;
+        store.janitor.discard(FileName::Manifest(old).in_dir(&store.dir));
+    }
+    Ok(())
+}

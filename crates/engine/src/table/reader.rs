@@ -151,9 +151,22 @@ impl Table {
     /// # Errors
     /// When a block cannot be read or is damaged.
     pub fn get(&self, user_key: &[u8], snapshot: SeqNo, use_filter: bool) -> Result<Option<Found>> {
+        let filtered = use_filter && self.properties.filter.is_some();
         if use_filter && !self.may_contain(user_key)? {
+            if filtered {
+                self.cache().count_filter_negative();
+            }
             return Ok(None);
         }
+        let found = self.find(user_key, snapshot)?;
+        if filtered && found.is_none() {
+            self.cache().count_filter_false_positive();
+        }
+        Ok(found)
+    }
+
+    /// As [`Table::get`], without asking the filter.
+    fn find(&self, user_key: &[u8], snapshot: SeqNo) -> Result<Option<Found>> {
         let Some(handle) = self.seek_block(user_key, snapshot)? else {
             return Ok(None);
         };

@@ -80,16 +80,14 @@ impl Ticket {
 
     /// Whether it writes a key of a tree with a number above `read`.
     fn writes(&self, guard: &Guard) -> bool {
-        let mut seq = self.first_seq();
-        for operation in Operations::new(&self.request.payload).flatten() {
-            let payload = &self.request.payload;
+        let payload = &self.request.payload;
+        for (seq, operation) in (self.first_seq()..).zip(Operations::new(payload).flatten()) {
             if operation.keyspace == guard.tree.id
                 && payload[operation.key.clone()] == guard.key
                 && seq > guard.read.0
             {
                 return true;
             }
-            seq += 1;
         }
         false
     }
@@ -120,13 +118,6 @@ pub(crate) struct Committer {
     changed: Signal,
 }
 
-/// What a commit led to besides itself.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Committed {
-    /// Its last number.
-    pub(crate) seq: SeqNo,
-}
-
 impl Committer {
     /// A pipeline whose first operation gets the number `seq_next`.
     pub(crate) fn new(store: Arc<Store>, seq_next: SeqNo) -> Committer {
@@ -148,7 +139,7 @@ impl Committer {
         batch: WriteBatch,
         sync: bool,
         deadline_us: Option<u64>,
-    ) -> Result<Committed> {
+    ) -> Result<()> {
         let request = Request {
             payload: Bytes::from(batch.payload),
             count: batch.count,
@@ -162,12 +153,12 @@ impl Committer {
 
     /// Syncs the log through everything committed before the call.
     pub(crate) fn sync(&self) -> Result<()> {
-        self.submit(Request { sync: true, ..Request::default() }, None).map(drop)
+        self.submit(Request { sync: true, ..Request::default() }, None)
     }
 
     /// Seals the active memtables of trees, at one point of the order of commits.
     pub(crate) fn seal(&self, trees: Vec<Arc<Tree>>) -> Result<()> {
-        self.submit(Request { seal: trees, ..Request::default() }, None).map(drop)
+        self.submit(Request { seal: trees, ..Request::default() }, None)
     }
 
     /// The number that the next operation gets.
@@ -183,7 +174,7 @@ impl Committer {
         })
     }
 
-    fn submit(&self, request: Request, deadline_us: Option<u64>) -> Result<Committed> {
+    fn submit(&self, request: Request, deadline_us: Option<u64>) -> Result<()> {
         let ticket = Arc::new(Ticket {
             request,
             first_seq: AtomicU64::new(0),
@@ -334,7 +325,7 @@ impl Committer {
     }
 
     /// The last two stations, by the writer itself.
-    fn finish(&self, ticket: &Arc<Ticket>) -> Result<Committed> {
+    fn finish(&self, ticket: &Arc<Ticket>) -> Result<()> {
         let station = std::mem::replace(&mut *ticket.station.lock(), Station::Waiting);
         let memtables = match station {
             Station::Appended(memtables) => memtables,
@@ -353,7 +344,7 @@ impl Committer {
                 sequence.published() >= last
             });
         }
-        Ok(Committed { seq: last })
+        Ok(())
     }
 
     /// Marks a commit as inserted and publishes all that have none before them which is not.
@@ -412,11 +403,11 @@ fn memtables_allow(guard: &Guard) -> bool {
 /// Puts the operations of a commit into the memtables of its trees; returns the bytes they grew by.
 fn insert(ticket: &Ticket, memtables: &[Arc<Memtable>]) -> u64 {
     let request = &ticket.request;
-    let mut seq = ticket.first_seq();
     let mut last = 0;
     let mut grown = 0;
     // The payload was encoded by this process, so every operation decodes.
-    for operation in Operations::new(&request.payload).flatten() {
+    let operations = Operations::new(&request.payload).flatten();
+    for (seq, operation) in (ticket.first_seq()..).zip(operations) {
         // Neighbouring operations mostly go to the same tree.
         if request.trees[last].id != operation.keyspace {
             last = request
@@ -434,7 +425,6 @@ fn insert(ticket: &Ticket, memtables: &[Arc<Memtable>]) -> u64 {
             counters.put_bytes.add(bytes);
         }
         grown += memtables[last].insert(key, SeqNo(seq), operation.kind, value);
-        seq += 1;
         if sabotage::on(Bug::BatchTorn) && request.count > 1 {
             break;
         }
