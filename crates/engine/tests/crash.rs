@@ -10,14 +10,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use arsenal::coverage::Coverage;
-use arsenal::recorder::Sampling;
+use arsenal::recorder::{Sampling, image_name};
 use arsenal::workload::{Plan, play};
 use arsenal::{Chance, Outcome, base_seed, options, oracle, scale};
+use lsmx::PolicySpec;
 use lsmx::env::Background;
 use lsmx::vfs::Image;
 
 /// Images that CI checks.
-const IMAGES: u64 = 10_000;
+const IMAGES: u64 = 25_000;
+/// Behind the seed of a short run.
+const SHORT: char = 's';
 /// Images taken of one run, about.
 const IMAGES_OF_A_RUN: u64 = 120;
 
@@ -30,6 +33,7 @@ fn plan(seed: u64) -> Plan {
         false => Background::Inline,
     };
     Plan {
+        name: seed.to_string(),
         seed,
         steps: 60 + chance.below(300),
         policy: options::draw_policy(&mut chance),
@@ -51,15 +55,15 @@ fn enumerate(seed: u64, coverage: &Arc<Coverage>) -> Outcome<u64> {
 }
 
 fn crashes_of(plan: &Plan, coverage: &Arc<Coverage>) -> Outcome<u64> {
-    let seed = plan.seed;
+    let name = &plan.name;
     let played = play(plan, coverage)
-        .map_err(|what| format!("run {seed}: {what}\nreplay: LSMX_TEST_REPLAY={seed}"))?;
+        .map_err(|what| format!("run {name}: {what}\nreplay: LSMX_TEST_REPLAY={name}"))?;
     coverage.add("runs", plan.policy.name());
     let mut checked = 0;
     for crash in played.crashes {
         let history = &played.histories[crash.promises.epoch];
         checked += oracle::check(&crash, history, coverage)
-            .map_err(|what| oracle::tell(seed, &crash, &what))?;
+            .map_err(|what| oracle::tell(name, &crash, &what))?;
     }
     Ok(checked)
 }
@@ -88,13 +92,47 @@ fn in_parallel(work: impl Fn(u64) -> Outcome<bool> + Sync) -> Outcome {
     failure.into_inner().unwrap()
 }
 
+/// A run so short that every image of it can be taken.
+fn short(plan: Plan) -> Plan {
+    Plan { name: format!("{}{SHORT}", plan.seed), steps: 25, sampling: Sampling::ALL, ..plan }
+}
+
+/// Every kind of work, of crash and of image has happened.
+fn require_everything(coverage: &Coverage) -> Outcome {
+    let images = Image::ALL.map(image_name);
+    for group in ["images", "crashes in recovery", "second crashes"] {
+        coverage.require(group, &images)?;
+    }
+    coverage.require("crashes while", &["opening", "running", "resuming", "closing"])?;
+    let jobs = ["flush", "merge", "trivial move", "segment turn", "segment retired"];
+    coverage.require("jobs", &jobs)?;
+    let others = ["fresh manifest", "tail cut", "read-only", "resume", "background failure"];
+    coverage.require("jobs", &others)?;
+    let calls = ["create keyspace", "change policy", "change options", "clean close", "snapshot"];
+    coverage.require("calls", &calls)?;
+    coverage
+        .require("calls", &["resume that failed", "open that failed", "reopen after an error"])?;
+    let files = ["manifest", "segment", "table", "temporary"];
+    for group in ["crashes before create", "crashes before append", "crashes before sync"] {
+        coverage.require(group, &files)?;
+    }
+    coverage.require("crashes before remove", &["manifest", "segment", "table"])?;
+    coverage.require("crashes before rename", &["temporary"])?;
+    coverage.require("crashes before sync_dir", &["directory"])?;
+    let policies = options::policies();
+    coverage.require("runs", &policies.iter().map(PolicySpec::name).collect::<Vec<_>>())
+}
+
 /// Plays what a failure printed, if that is what is asked.
 fn replay() -> Option<Outcome<u64>> {
     let text = std::env::var("LSMX_TEST_REPLAY").ok()?;
     let parts: Vec<&str> = text.split(':').collect();
     let number = |at: usize| parts[at].parse::<u64>().expect("a number");
     let coverage = Arc::new(Coverage::default());
-    let mut plan = plan(number(0));
+    let mut plan = match parts[0].strip_suffix(SHORT) {
+        Some(seed) => short(plan(seed.parse().expect("a number"))),
+        None => plan(number(0)),
+    };
     if parts.len() == 4 {
         let image = Image::ALL.into_iter().find(|image| format!("{image:?}") == parts[2]);
         plan.sampling = Sampling::Only(number(1), image.expect("an image"), number(3));
@@ -114,7 +152,12 @@ fn every_crash_leaves_one_prefix_that_holds_what_was_promised() {
     let coverage = Arc::new(Coverage::default());
     let (checked, goal) = (AtomicU64::new(0), IMAGES * scale());
     let failure = in_parallel(|number| {
-        let images = enumerate(arsenal::mix(seed, number) >> 16, &coverage)?;
+        let seed = arsenal::mix(seed, number) >> 16;
+        let images = match number {
+            // One short run of which every image is taken.
+            0 => crashes_of(&short(plan(seed)), &coverage)?,
+            _ => enumerate(seed, &coverage)?,
+        };
         Ok(checked.fetch_add(images, Ordering::Relaxed) + images < goal)
     });
     println!("{} images checked\n{coverage}", checked.load(Ordering::Relaxed));
@@ -122,4 +165,5 @@ fn every_crash_leaves_one_prefix_that_holds_what_was_promised() {
         panic!("{what}");
     }
     assert!(checked.load(Ordering::Relaxed) >= goal);
+    require_everything(&coverage).unwrap();
 }

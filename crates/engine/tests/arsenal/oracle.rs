@@ -281,7 +281,7 @@ pub(crate) fn write(
 }
 
 /// The line that replays a crash, and what is wrong with it.
-pub(crate) fn tell(run: u64, crash: &Crash, what: &str) -> String {
+pub(crate) fn tell(run: &str, crash: &Crash, what: &str) -> String {
     let Crash { index, at, image, image_seed, promises, .. } = crash;
     let Promises { synced, .. } = promises;
     format!(

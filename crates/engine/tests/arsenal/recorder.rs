@@ -20,6 +20,27 @@ pub(crate) enum Presence {
     Yes,
 }
 
+/// What the run is at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Phase {
+    #[default]
+    Opening,
+    Running,
+    Resuming,
+    Closing,
+}
+
+impl Phase {
+    fn name(self) -> &'static str {
+        match self {
+            Phase::Opening => "opening",
+            Phase::Running => "running",
+            Phase::Resuming => "resuming",
+            Phase::Closing => "closing",
+        }
+    }
+}
+
 /// What the world was promised at some moment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Promises {
@@ -42,7 +63,9 @@ pub(crate) struct Promises {
     /// names did not reach the disk.
     pub(crate) file_largest: u64,
     /// Largest number of any file that the opening under way has created.
-    pub(crate) file_opening: Option<u64>,
+    pub(crate) file_opening: u64,
+    /// What the run is at.
+    pub(crate) phase: Phase,
     /// Smallest number of any file that was created.
     pub(crate) file_smallest: Option<u64>,
 }
@@ -126,16 +149,26 @@ impl Recorder {
             let before = promises.clone();
             if operation.kind == OperationKind::Create {
                 if let Some(number) = file_number(operation.path) {
-                    match &mut promises.file_opening {
-                        Some(largest) => *largest = number.max(*largest),
-                        None => promises.file_largest = number.max(promises.file_largest),
-                    }
+                    let largest = match promises.phase {
+                        Phase::Opening => &mut promises.file_opening,
+                        _ => &mut promises.file_largest,
+                    };
+                    *largest = number.max(*largest);
                     let smallest = promises.file_smallest.get_or_insert(number);
                     *smallest = number.min(*smallest);
                 }
             }
             before
         };
+        let file = file_kind(operation.path);
+        if promises.phase == Phase::Running {
+            match (operation.kind, file) {
+                (OperationKind::Create, "manifest") => self.coverage.add("jobs", "fresh manifest"),
+                (OperationKind::Create, "segment") => self.coverage.add("jobs", "segment turn"),
+                (OperationKind::Remove, "segment") => self.coverage.add("jobs", "segment retired"),
+                _ => {}
+            }
+        }
         let mut chance = Chance::new(mix(self.seed, operation.index));
         for image in Image::ALL {
             let image_seed = match self.sampling {
@@ -155,7 +188,8 @@ impl Recorder {
                 }
             };
             self.coverage.add("images", image_name(image));
-            self.coverage.add(operation_name(operation.kind), file_kind(operation.path));
+            self.coverage.add(operation_name(operation.kind), file);
+            self.coverage.add("crashes while", promises.phase.name());
             let crash = Crash {
                 index: operation.index,
                 at: (operation.kind, operation.path.to_owned()),
