@@ -6,12 +6,13 @@
 
 mod arsenal;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arsenal::coverage::Coverage;
+use arsenal::parallel::{in_parallel, watched};
 use arsenal::recorder::{Sampling, image_name};
-use arsenal::workload::{Plan, play};
+use arsenal::workload::{Faults, Plan, play};
 use arsenal::{Chance, Outcome, base_seed, options, oracle, scale};
 use lsmx::PolicySpec;
 use lsmx::env::Background;
@@ -38,7 +39,7 @@ fn plan(seed: u64) -> Plan {
         steps: 60 + chance.below(300),
         policy: options::draw_policy(&mut chance),
         background,
-        faults: !stepped && chance.one_in(2),
+        faults: if !stepped && chance.one_in(2) { Faults::Random } else { Faults::None },
         sampling: Sampling::NONE,
     }
 }
@@ -66,30 +67,6 @@ fn crashes_of(plan: &Plan, coverage: &Arc<Coverage>) -> Outcome<u64> {
             .map_err(|what| oracle::tell(name, &crash, &what))?;
     }
     Ok(checked)
-}
-
-/// Calls `work` with the numbers from 0 on, on two threads, while it says so; returns the first
-/// failure.
-fn in_parallel(work: impl Fn(u64) -> Outcome<bool> + Sync) -> Outcome {
-    let (next, over) = (AtomicU64::new(0), AtomicBool::new(false));
-    let failure = Mutex::new(Ok(()));
-    std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                while !over.load(Ordering::Relaxed) {
-                    match work(next.fetch_add(1, Ordering::Relaxed)) {
-                        Ok(true) => {}
-                        Ok(false) => over.store(true, Ordering::Relaxed),
-                        Err(what) => {
-                            over.store(true, Ordering::Relaxed);
-                            *failure.lock().unwrap() = Err(what);
-                        }
-                    }
-                }
-            });
-        }
-    });
-    failure.into_inner().unwrap()
 }
 
 /// A run so short that every image of it can be taken.
@@ -153,11 +130,11 @@ fn every_crash_leaves_one_prefix_that_holds_what_was_promised() {
     let (checked, goal) = (AtomicU64::new(0), IMAGES * scale());
     let failure = in_parallel(|number| {
         let seed = arsenal::mix(seed, number) >> 16;
-        let images = match number {
+        let images = watched(&format!("LSMX_TEST_REPLAY={seed}"), || match number {
             // One short run of which every image is taken.
-            0 => crashes_of(&short(plan(seed)), &coverage)?,
-            _ => enumerate(seed, &coverage)?,
-        };
+            0 => crashes_of(&short(plan(seed)), &coverage),
+            _ => enumerate(seed, &coverage),
+        })?;
         Ok(checked.fetch_add(images, Ordering::Relaxed) + images < goal)
     });
     println!("{} images checked\n{coverage}", checked.load(Ordering::Relaxed));

@@ -11,6 +11,7 @@ pub(crate) mod coverage;
 pub(crate) mod history;
 pub(crate) mod options;
 pub(crate) mod oracle;
+pub(crate) mod parallel;
 pub(crate) mod recorder;
 pub(crate) mod workload;
 

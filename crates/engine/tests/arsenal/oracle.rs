@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use lsmx::env::Background;
 use lsmx::vfs::{Image, MemVfs, Vfs};
-use lsmx::{Db, Durability, Keyspace, Options, Slice, WriteBatch, verify_with};
+use lsmx::{Db, Durability, Error, Keyspace, Options, Slice, WriteBatch, verify_with};
 
 use super::coverage::Coverage;
-use super::history::{COUNTER, Commit, History, KEYSPACES, State, apply, draw_commit, keys};
+use super::history::{COUNTER, Commit, History, KEYSPACES, State, apply, draw_commit, key, keys};
 use super::recorder::{Crash, Presence, Promises, Recorder, Sampling};
 use super::{Chance, Outcome, options};
 
@@ -20,54 +20,84 @@ pub(crate) fn open(disk: &MemVfs, options: Options) -> Outcome<Db> {
     Db::open_with(vfs, DIR, options).map_err(|error| format!("opening fails: {error:?}"))
 }
 
+/// Why a check of contents did not pass.
+#[derive(Debug)]
+pub(crate) enum Trouble {
+    /// A read answered with an error: bad where nothing is broken, right where something is.
+    Failed(Error),
+    /// A wrong answer: never right.
+    Wrong(String),
+}
+
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Trouble {
+        Trouble::Failed(error)
+    }
+}
+
+impl From<Trouble> for String {
+    fn from(trouble: Trouble) -> String {
+        match trouble {
+            Trouble::Failed(error) => format!("{error:?}"),
+            Trouble::Wrong(what) => what,
+        }
+    }
+}
+
 /// The number of commits that a database shows.
-pub(crate) fn counter(db: &Db) -> Outcome<u64> {
-    let value = db.get(COUNTER).map_err(|error| format!("reading the counter: {error:?}"))?;
-    let Some(value) = value else { return Ok(0) };
+pub(crate) fn counter(db: &Db) -> Result<u64, Trouble> {
+    let Some(value) = db.get(COUNTER)? else { return Ok(0) };
     let bytes = <[u8; 8]>::try_from(&*value);
-    bytes.map(u64::from_le_bytes).map_err(|_| format!("the counter has {} bytes", value.len()))
+    let number = bytes.map(u64::from_le_bytes);
+    number.map_err(|_| Trouble::Wrong(format!("the counter has {} bytes", value.len())))
 }
 
 /// Everything that can be read is as the model says.
-pub(crate) fn compare(db: &Db, state: &State, chance: &mut Chance) -> Outcome {
+pub(crate) fn compare(db: &Db, state: &State, chance: &mut Chance) -> Result<(), Trouble> {
     for (name, state) in KEYSPACES.iter().zip(state) {
         let keyspace = match db.existing_keyspace(name) {
             Ok(keyspace) => keyspace,
             Err(_) if state.is_empty() => continue,
-            Err(error) => return Err(format!("{error:?}, it has {} keys", state.len())),
+            Err(error) => {
+                return Err(Trouble::Wrong(format!("{error}, it has {} keys", state.len())));
+            }
         };
-        compare_keyspace(&keyspace, state, chance).map_err(|what| format!("[{name}] {what}"))?;
+        compare_keyspace(&keyspace, state, chance).map_err(|trouble| match trouble {
+            Trouble::Wrong(what) => Trouble::Wrong(format!("[{name}] {what}")),
+            failed => failed,
+        })?;
     }
     Ok(())
 }
 
 type Entries = std::collections::BTreeMap<Vec<u8>, Vec<u8>>;
 
-fn compare_keyspace(keyspace: &Keyspace, state: &Entries, chance: &mut Chance) -> Outcome {
-    let failed = |error: lsmx::Error| format!("{error:?}");
-    let collect = |items: &mut dyn Iterator<Item = lsmx::Result<(Slice, Slice)>>| {
-        items.collect::<Result<Vec<_>, _>>().map_err(failed)
-    };
-    let forward = collect(&mut keyspace.iter())?;
+fn compare_keyspace(
+    keyspace: &Keyspace,
+    state: &Entries,
+    chance: &mut Chance,
+) -> Result<(), Trouble> {
+    let forward = keyspace.iter().collect::<Result<Vec<_>, _>>()?;
     same("a scan", &forward, state.iter())?;
-    let mut backward = collect(&mut keyspace.iter().rev())?;
+    let mut backward = keyspace.iter().rev().collect::<Result<Vec<_>, _>>()?;
     backward.reverse();
     same("a scan backward", &backward, state.iter())?;
     for key in keys().chain([COUNTER.to_vec(), b"absent".to_vec(), vec![0xff; 9]]) {
-        let found = keyspace.get(&key).map_err(failed)?;
+        let found = keyspace.get(&key)?;
         if found.as_deref() != state.get(&key).map(Vec::as_slice) {
             let (found, expected) = (found.map(|value| value.len()), state.get(&key).map(Vec::len));
             let key = String::from_utf8_lossy(&key);
-            return Err(format!("key {key:?} has {found:?} bytes, expected {expected:?}"));
+            let what = format!("key {key:?} has {found:?} bytes, expected {expected:?}");
+            return Err(Trouble::Wrong(what));
         }
     }
-    let (one, other) = (super::history::key(chance.draw()), super::history::key(chance.draw()));
+    let (one, other) = (key(chance.draw()), key(chance.draw()));
     let (low, high) = if one < other { (one, other) } else { (other, one) };
-    let found = collect(&mut keyspace.range(low.clone()..high.clone()))?;
+    let found = keyspace.range(low.clone()..high.clone()).collect::<Result<Vec<_>, _>>()?;
     same("a range", &found, state.range(low.clone()..high.clone()))?;
-    let found = collect(&mut keyspace.range(low.clone()..=high.clone()).rev())?;
+    let found = keyspace.range(low.clone()..=high.clone()).rev().collect::<Result<Vec<_>, _>>()?;
     if found.len() != state.range(low..=high).count() {
-        return Err(format!("a range backward has {} entries", found.len()));
+        return Err(Trouble::Wrong(format!("a range backward has {} entries", found.len())));
     }
     Ok(())
 }
@@ -76,18 +106,19 @@ fn same<'a>(
     what: &str,
     found: &[(Slice, Slice)],
     expected: impl Iterator<Item = (&'a Vec<u8>, &'a Vec<u8>)>,
-) -> Outcome {
+) -> Result<(), Trouble> {
     let expected: Vec<_> = expected.collect();
-    for (at, (key, value)) in expected.iter().enumerate() {
-        let Some((found_key, found_value)) = found.get(at) else { break };
+    for (at, ((found_key, found_value), (key, value))) in found.iter().zip(&expected).enumerate() {
         if found_key[..] != key[..] || found_value[..] != value[..] {
             let (found, key) = (String::from_utf8_lossy(found_key), String::from_utf8_lossy(key));
             let why = if found == key { "another value" } else { "another key" };
-            return Err(format!("{what}: {why} at {at}: {found:?}, expected {key:?}"));
+            let what = format!("{what}: {why} at {at}: {found:?}, expected {key:?}");
+            return Err(Trouble::Wrong(what));
         }
     }
     if found.len() != expected.len() {
-        return Err(format!("{what}: {} entries, expected {}", found.len(), expected.len()));
+        let (found, expected) = (found.len(), expected.len());
+        return Err(Trouble::Wrong(format!("{what}: {found} entries, expected {expected}")));
     }
     Ok(())
 }
@@ -156,7 +187,8 @@ fn check_recovered(
     {
         apply(&mut state, pending);
     }
-    compare(db, &state, chance).map_err(|what| format!("after {n} commits: {what}"))?;
+    compare(db, &state, chance)
+        .map_err(|what| format!("after {n} commits: {}", String::from(what)))?;
     let names = db.keyspaces();
     let other = names.iter().any(|name| name == KEYSPACES[1]);
     match promises.other {
@@ -229,14 +261,14 @@ fn go_on(
     let second = disk.crash(image, chance.draw());
     coverage.add("second crashes", super::recorder::image_name(image));
     let seq = db.snapshot().seq().0;
-    let describe = |what| format!("second crash ({image:?}) after {n} commits: {what}");
+    let describe = |what: String| format!("second crash ({image:?}) after {n} commits: {what}");
     let again = open_tuned(&second, chance, coverage).map_err(describe)?;
-    let found = counter(&again).map_err(describe)?;
+    let found = counter(&again).map_err(|what| describe(what.into()))?;
     if !(synced..=n).contains(&found) {
         return Err(describe(format!("{found} commits are there, {synced} were synced")));
     }
     let at = usize::try_from(found - recovered.n).unwrap_or(0);
-    compare(&again, &states[at], chance).map_err(describe)?;
+    compare(&again, &states[at], chance).map_err(|what| describe(what.into()))?;
     if again.snapshot().seq().0 < seq {
         return Err(describe("sequence numbers are used again".to_owned()));
     }

@@ -1,16 +1,29 @@
 //! A seeded run over a database with every kind of job, which notes what it was promised.
 
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lsmx::env::Background;
-use lsmx::vfs::{Errno, Fault, FaultVfs, MemVfs, Rule, Vfs, VfsCall};
+use lsmx::format::filename::CURRENT;
+use lsmx::vfs::{CallCounts, Errno, Fault, FaultVfs, MemVfs, Rule, Vfs, VfsCall};
 use lsmx::{Db, Error, Keyspace, Options, PolicySpec, Snapshot, verify_with};
 
 use super::coverage::Coverage;
 use super::history::{History, KEYSPACES, State, draw_commit};
-use super::oracle::{self, DIR};
+use super::oracle::{self, DIR, Trouble};
 use super::recorder::{Crash, Phase, Presence, Recorder, Sampling};
 use super::{Chance, Outcome, options};
+
+/// Which calls fail in a run.
+#[derive(Clone, Debug)]
+pub(crate) enum Faults {
+    None,
+    /// Some that change something, now and then.
+    Random,
+    /// Those that this rule hits, from the first call on until the run has dealt with it.
+    By(Rule),
+}
 
 /// A run, to be played.
 #[derive(Clone, Debug)]
@@ -25,8 +38,8 @@ pub(crate) struct Plan {
     pub(crate) policy: PolicySpec,
     /// Who does background work.
     pub(crate) background: Background,
-    /// Whether calls fail now and then.
-    pub(crate) faults: bool,
+    /// Which calls fail.
+    pub(crate) faults: Faults,
     /// Which images are taken.
     pub(crate) sampling: Sampling,
 }
@@ -39,6 +52,10 @@ pub(crate) struct Played {
     pub(crate) histories: Vec<History>,
     /// Operations of the file system.
     pub(crate) operations: u64,
+    /// Its calls, by kind.
+    pub(crate) calls: CallCounts,
+    /// Whether a call failed.
+    pub(crate) fired: bool,
 }
 
 /// A view that must not change, and what it must show.
@@ -87,12 +104,70 @@ pub(crate) fn play(plan: &Plan, coverage: &Arc<Coverage>) -> Outcome<Played> {
     run.open = None;
     let operations = run.disk.operations();
     run.disk.set_observer(None);
+    for (fault, count) in run.vfs.fired() {
+        coverage.add_many("faults", fault_name(fault), count);
+    }
     played?;
-    Ok(Played { crashes: run.recorder.take(), histories: run.histories, operations })
+    Ok(Played {
+        crashes: run.recorder.take(),
+        histories: run.histories,
+        operations,
+        calls: run.vfs.calls(),
+        fired: !run.vfs.fired().is_empty(),
+    })
+}
+
+fn fault_name(fault: Fault) -> &'static str {
+    match fault {
+        Fault::Error(Errno::Io) => "EIO",
+        Fault::Error(Errno::NoSpace) => "ENOSPC",
+        Fault::Error(Errno::TooManyFiles) => "EMFILE",
+        Fault::ShortRead => "short read",
+        Fault::AlteredRead => "altered read",
+        Fault::ShortWrite(_) => "short write",
+        Fault::Delay => "delay",
+    }
+}
+
+/// Whether an error may have come from a fault that was injected: one was, and it names a file.
+fn excuse(
+    armed: bool,
+    vfs: &FaultVfs,
+    coverage: &Coverage,
+    what: &'static str,
+    error: &Error,
+) -> Outcome {
+    if !armed || vfs.fired().is_empty() {
+        return Err(format!("{what} fails: {error:?}"));
+    }
+    // The directory, a file of it, or the root, whose names are synced for a new database.
+    match file_of(error) {
+        Some(path) if path.starts_with(DIR) || path == Path::new(".") => {
+            coverage.add("failed calls", what);
+            Ok(())
+        }
+        _ => Err(format!("{what} fails without naming a file: {error:?}")),
+    }
+}
+
+/// The file that an error is about.
+fn file_of(error: &Error) -> Option<&Path> {
+    match error {
+        Error::Io { path, .. } | Error::Corrupt { path, .. } | Error::Missing { path, .. } => {
+            Some(path)
+        }
+        Error::NotADatabase { path, .. } => Some(path),
+        Error::ReadOnly { cause } => file_of(cause),
+        _ => None,
+    }
 }
 
 impl Run<'_> {
     fn play(&mut self) -> Outcome {
+        if let Faults::By(rule) = &self.plan.faults {
+            self.vfs.add(rule.clone());
+            self.armed = true;
+        }
         self.reopen(Some(self.plan.policy.clone()))?;
         for step in 0..self.plan.steps {
             let second = step >= self.plan.steps / 5 && self.opened()?.keyspaces.len() == 1;
@@ -100,12 +175,14 @@ impl Run<'_> {
             done.map_err(|what| format!("step {step}: {what}"))?;
             self.recover_if_failed().map_err(|what| format!("step {step}: {what}"))?;
         }
-        self.disarm();
-        self.recover_if_failed()?;
         self.check_live()?;
         self.close()?;
+        self.disarm();
         let report = verify_with(Arc::new(self.disk.clone()), DIR);
-        report.map(drop).map_err(|error| format!("verify after the run: {error:?}"))
+        report.map_err(|error| format!("verify after the run: {error:?}"))?;
+        self.reopen(None)?;
+        self.close()?;
+        oracle::verify_clean(&self.disk)
     }
 
     fn step(&mut self) -> Outcome {
@@ -126,7 +203,7 @@ impl Run<'_> {
             }
             91..93 => self.check_live(),
             _ => {
-                if self.plan.faults && !self.armed {
+                if matches!(self.plan.faults, Faults::Random) && !self.armed {
                     self.arm(12);
                 }
                 Ok(())
@@ -162,12 +239,8 @@ impl Run<'_> {
     }
 
     /// Whether an error may have come from a fault that was injected.
-    fn excuse(&self, what: &str, error: &Error) -> Outcome {
-        if self.armed && !self.vfs.fired().is_empty() {
-            self.coverage.add("failed calls", "any");
-            return Ok(());
-        }
-        Err(format!("{what} fails: {error:?}"))
+    fn excuse(&self, what: &'static str, error: &Error) -> Outcome {
+        excuse(self.armed, &self.vfs, &self.coverage, what, error)
     }
 
     fn commit(&mut self) -> Outcome {
@@ -288,8 +361,16 @@ impl Run<'_> {
         self.coverage.add("calls", "snapshot");
         let still = open.stills.remove(0);
         for (keyspace, state) in open.keyspaces[..still.keyspaces].iter().zip(&still.state) {
-            let seen: Result<Vec<_>, _> = still.snapshot.iter(keyspace).collect();
-            let seen = seen.map_err(|error| format!("a snapshot: {error:?}"))?;
+            let read = || still.snapshot.iter(keyspace).collect::<Result<Vec<_>, _>>();
+            let seen = match read() {
+                Ok(seen) => seen,
+                Err(error) => {
+                    excuse(self.armed, &self.vfs, &self.coverage, "a snapshot", &error)?;
+                    self.vfs.clear();
+                    self.armed = false;
+                    read().map_err(|error| format!("a snapshot: {error:?}"))?
+                }
+            };
             let seen = seen.iter().map(|(key, value)| (&key[..], &value[..]));
             if !seen.eq(state.iter().map(|(key, value)| (&key[..], &value[..]))) {
                 return Err(format!("a snapshot of [{}] has changed", keyspace.name()));
@@ -298,11 +379,46 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// The number of commits that are there.
+    fn count(&mut self) -> Outcome<u64> {
+        match oracle::counter(&self.opened()?.db) {
+            Err(Trouble::Failed(error)) => {
+                self.excuse("a read", &error)?;
+                self.disarm();
+                Ok(oracle::counter(&self.opened()?.db)?)
+            }
+            counted => Ok(counted?),
+        }
+    }
+
+    /// Compares all contents. A read that fails because of a fault says so; when the fault is over,
+    /// reads are right.
     fn check_live(&mut self) -> Outcome {
         let state = self.history().state(self.history().last());
-        let mut chance = Chance::new(self.chance.draw());
-        let compared = oracle::compare(&self.opened()?.db, &state, &mut chance);
-        compared.map_err(|what| format!("the running database: {what}"))
+        let seed = self.chance.draw();
+        let wrong = |what: String| Err(format!("the running database: {what}"));
+        let fired = self.read_errors();
+        let compared = oracle::compare(&self.opened()?.db, &state, &mut Chance::new(seed));
+        let hit = self.read_errors() > fired;
+        match compared {
+            Ok(()) if hit => wrong("a read error was swallowed".to_owned()),
+            Ok(()) => Ok(()),
+            Err(Trouble::Failed(error)) => {
+                self.excuse("a read", &error)?;
+                self.disarm();
+                let again = oracle::compare(&self.opened()?.db, &state, &mut Chance::new(seed));
+                again.or_else(|trouble| wrong(trouble.into()))
+            }
+            Err(Trouble::Wrong(what)) => wrong(what),
+        }
+    }
+
+    /// How many errors a rule about reads has made so far. Others do not come while only the user
+    /// reads, for background work is done on the same thread.
+    fn read_errors(&self) -> u64 {
+        let inline = self.plan.background == Background::Inline;
+        let errors = |(fault, count)| if matches!(fault, Fault::Error(_)) { count } else { 0 };
+        if inline { self.vfs.fired().into_iter().map(errors).sum() } else { 0 }
     }
 
     /// After an error made the database read-only: reads are right, writes fail fast, and
@@ -323,12 +439,14 @@ impl Run<'_> {
             other => return Err(format!("a write to a read-only database: {other:?}")),
         }
         self.check_live()?;
-        self.disarm();
+        if self.chance.one_in(2) {
+            self.disarm();
+        }
         if self.chance.one_in(8) {
             // Closing and reopening must do as well.
             return self.reopen_after_failure();
         }
-        if self.chance.one_in(2) {
+        if !self.armed && self.chance.one_in(2) {
             self.arm(14);
         }
         self.recorder.promises().phase = Phase::Resuming;
@@ -341,7 +459,7 @@ impl Run<'_> {
         for _ in 0..3 {
             match self.opened()?.db.resume() {
                 Ok(()) => {
-                    let found = oracle::counter(&self.opened()?.db)?;
+                    let found = self.count()?;
                     self.settle(found)?;
                     self.all_synced();
                     self.check_live()?;
@@ -432,11 +550,14 @@ impl Run<'_> {
             options = options.keyspace(KEYSPACES[0], keyspace.policy(policy));
         }
         self.recorder.promises().phase = Phase::Opening;
+        let sweeping = matches!(self.plan.faults, Faults::By(_));
+        let before = sweeping.then(|| self.disk.snapshot_all());
         let vfs: Arc<dyn Vfs> = Arc::new(self.vfs.clone());
         let db = match Db::open_with(Arc::clone(&vfs), DIR, options) {
             Ok(db) => db,
             Err(error) => {
                 self.excuse("opening", &error)?;
+                self.unchanged(before, &error)?;
                 self.coverage.add("calls", "open that failed");
                 self.disarm();
                 Db::open_with(vfs, DIR, self.options())
@@ -451,7 +572,7 @@ impl Run<'_> {
         }
         let keyspaces = vec![db.default_keyspace()];
         self.open = Some(Open { stills: Vec::new(), keyspaces, db });
-        let found = oracle::counter(&self.opened()?.db)?;
+        let found = self.count()?;
         self.settle(found)?;
         {
             let seq = self.opened()?.db.snapshot().seq().0;
@@ -465,6 +586,26 @@ impl Run<'_> {
         // What recovery has shown is durable.
         self.all_synced();
         self.check_live()
+    }
+
+    /// An opening that was refused has changed nothing. One that met an error while it wrote may
+    /// have left files that nothing names, or have got as far as `CURRENT`.
+    fn unchanged(&self, before: Option<BTreeMap<PathBuf, Vec<u8>>>, error: &Error) -> Outcome {
+        let Some(before) = before else { return Ok(()) };
+        let mut after = self.disk.snapshot_all();
+        let mut before = before;
+        if matches!(error, Error::Io { .. }) {
+            let current = oracle::dir().join(CURRENT);
+            before.remove(&current);
+            after.retain(|path, _| before.contains_key(path));
+        }
+        if before == after {
+            return Ok(());
+        }
+        let changed: Vec<_> =
+            after.iter().filter(|(path, bytes)| before.get(*path) != Some(bytes)).collect();
+        let changed: Vec<_> = changed.iter().map(|(path, _)| path).collect();
+        Err(format!("opening fails with {error:?} and has changed {changed:?}"))
     }
 
     fn options(&mut self) -> Options {
