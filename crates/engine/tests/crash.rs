@@ -60,6 +60,8 @@ fn crashes_of(plan: &Plan, coverage: &Arc<Coverage>) -> Outcome<u64> {
     let played = play(plan, coverage)
         .map_err(|what| format!("run {name}: {what}\nreplay: LSMX_TEST_REPLAY={name}"))?;
     coverage.add("runs", plan.policy.name());
+    let stepped = matches!(plan.background, Background::Stepped { .. });
+    coverage.add("runs", if stepped { "stepped" } else { "inline" });
     let mut checked = 0;
     for crash in played.crashes {
         let history = &played.histories[crash.promises.epoch];
@@ -96,6 +98,7 @@ fn require_everything(coverage: &Coverage) -> Outcome {
     coverage.require("crashes before remove", &["manifest", "segment", "table"])?;
     coverage.require("crashes before rename", &["temporary"])?;
     coverage.require("crashes before sync_dir", &["directory"])?;
+    coverage.require("runs", &["stepped", "inline"])?;
     let policies = options::policies();
     coverage.require("runs", &policies.iter().map(PolicySpec::name).collect::<Vec<_>>())
 }

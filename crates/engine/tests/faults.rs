@@ -9,13 +9,17 @@ mod arsenal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use arsenal::coverage::Coverage;
+use arsenal::coverage::{Coverage, file_kind};
+use arsenal::history::{History, draw_commit};
+use arsenal::oracle::{self, Trouble};
 use arsenal::parallel::{in_parallel, watched};
 use arsenal::recorder::Sampling;
 use arsenal::workload::{Faults, Plan, Played, play};
 use arsenal::{Chance, Outcome, base_seed, mix, options, scale};
+use lsmx::Db;
 use lsmx::env::Background;
-use lsmx::vfs::{CallCounts, Errno, Fault, Rule, VfsCall};
+use lsmx::format::filename::LOCK;
+use lsmx::vfs::{CallCounts, Errno, Fault, Image, MemVfs, Rule, Vfs, VfsCall};
 
 /// Points that CI tries, about.
 const POINTS: u64 = 4_000;
@@ -148,6 +152,79 @@ fn every_failing_call_is_told_and_nothing_acknowledged_is_lost() {
     let told = ["a commit", "sync", "flush", "close", "opening", "making a keyspace", "resume"];
     coverage.require("failed calls", &told).unwrap();
     coverage.require("failed calls", &["a read", "changing options", "a snapshot"]).unwrap();
+}
+
+/// Law 12 of the contract: whatever is wrong with the files, an opening that is refused leaves
+/// every byte as it was, and one that is not shows what was there.
+#[test]
+fn an_opening_that_is_refused_changes_no_byte() {
+    let seed = base_seed();
+    println!("LSMX_TEST_SEED={seed}");
+    let coverage = Coverage::default();
+    for number in 0..200 * scale() {
+        let seed = mix(seed, number) >> 16;
+        if let Err(what) = damage_and_open(seed, &coverage) {
+            panic!("{what}\nseed {seed}");
+        }
+    }
+    println!("{coverage}");
+    for group in ["flip", "cut", "removal"] {
+        coverage.require(group, &["refused"]).unwrap();
+    }
+    coverage.require("refused", &["current", "manifest", "segment", "table"]).unwrap();
+}
+
+/// Damages one file of a database that was closed or killed, and opens it.
+fn damage_and_open(seed: u64, coverage: &Coverage) -> Outcome {
+    let mut chance = Chance::new(seed);
+    let disk = MemVfs::new();
+    let db = oracle::open(&disk, options::draw(&mut chance, Background::Inline))?;
+    let keyspaces = [db.default_keyspace()];
+    let mut history = History::default();
+    for number in 1..=5 + chance.below(40) {
+        let commit = Arc::new(draw_commit(&mut chance, number, 1));
+        let written = oracle::write(&db, &keyspaces, &commit, true);
+        written.map_err(|error| format!("{error:?}"))?;
+        history.push(commit);
+    }
+    let killed = disk.crash(Image::Keep, 0);
+    drop((keyspaces, db));
+    let disk = if chance.one_in(2) { killed } else { disk };
+    let path = chance.of(&disk.paths()).clone();
+    let bytes = disk.read_all(&path).map_err(|error| error.to_string())?.len() as u64;
+    let (how, done) = match chance.below(4) {
+        0 => ("removal", disk.remove(&path)),
+        1 => ("cut", disk.truncate(&path, chance.below(bytes + 1))),
+        _ if bytes == 0 => return Ok(()),
+        _ => ("flip", disk.flip(&path, chance.below(bytes), 1 << chance.below(8))),
+    };
+    done.map_err(|error| error.to_string())?;
+    let before = disk.snapshot_all();
+    let options = options::draw(&mut chance, Background::Inline).create_if_missing(false);
+    match Db::open_with(Arc::new(disk.clone()), oracle::DIR, options) {
+        Ok(db) => {
+            coverage.add(how, "opened");
+            let state = history.state(history.last());
+            // A table is read when it is needed: damage in it shows then, as an error.
+            match oracle::compare(&db, &state, &mut chance) {
+                Ok(()) | Err(Trouble::Failed(_)) => Ok(()),
+                Err(Trouble::Wrong(what)) => Err(format!("{how} of {}: {what}", path.display())),
+            }
+        }
+        Err(error) => {
+            coverage.add(how, "refused");
+            coverage.add("refused", file_kind(&path));
+            let mut after = disk.snapshot_all();
+            // The lock is taken before anything is looked at, and has no bytes.
+            if !before.contains_key(&oracle::dir().join(LOCK)) {
+                after.remove(&oracle::dir().join(LOCK));
+            }
+            if after == before {
+                return Ok(());
+            }
+            Err(format!("{how} of {}: {error:?}, and bytes have changed", path.display()))
+        }
+    }
 }
 
 /// A short run, of which every single call fails.

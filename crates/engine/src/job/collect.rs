@@ -4,6 +4,7 @@
 use crate::error::Result;
 use crate::format::edit::{Change, Edit};
 use crate::format::filename::FileName;
+use crate::sabotage::{self, Bug};
 use crate::store::Store;
 
 /// Lets WAL segments go that no memtable needs. Their files are removed only once the manifest
@@ -22,6 +23,11 @@ pub(crate) fn retire_segments(store: &Store) -> Result<()> {
     }
     let oldest = store.wal.segments().first().map(|segment| segment.id);
     if let Some(segment) = oldest {
+        if sabotage::on(Bug::SegmentDeletedEarly) {
+            for &id in &retired {
+                let _ = store.vfs.remove(&FileName::Segment(id).in_dir(&store.dir));
+            }
+        }
         let edit = Edit { changes: vec![Change::WalOldest { segment }] };
         store.manifest.append(&edit).map_err(|error| store.fail(error))?;
         for id in retired {

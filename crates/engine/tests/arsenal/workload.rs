@@ -52,7 +52,7 @@ pub(crate) struct Played {
     pub(crate) histories: Vec<History>,
     /// Operations of the file system.
     pub(crate) operations: u64,
-    /// Its calls, by kind.
+    /// The calls that could fail, by kind.
     pub(crate) calls: CallCounts,
     /// Whether a call failed.
     pub(crate) fired: bool,
@@ -83,6 +83,8 @@ struct Run<'a> {
     open: Option<Open>,
     /// A rule is in force.
     armed: bool,
+    /// Calls until rules were taken away at the end.
+    calls: CallCounts,
 }
 
 /// Plays a run to its end.
@@ -99,6 +101,7 @@ pub(crate) fn play(plan: &Plan, coverage: &Arc<Coverage>) -> Outcome<Played> {
         histories: vec![History::default()],
         open: None,
         armed: false,
+        calls: CallCounts::default(),
     };
     let played = run.play();
     run.open = None;
@@ -112,7 +115,7 @@ pub(crate) fn play(plan: &Plan, coverage: &Arc<Coverage>) -> Outcome<Played> {
         crashes: run.recorder.take(),
         histories: run.histories,
         operations,
-        calls: run.vfs.calls(),
+        calls: run.calls,
         fired: !run.vfs.fired().is_empty(),
     })
 }
@@ -153,10 +156,9 @@ fn excuse(
 /// The file that an error is about.
 fn file_of(error: &Error) -> Option<&Path> {
     match error {
-        Error::Io { path, .. } | Error::Corrupt { path, .. } | Error::Missing { path, .. } => {
-            Some(path)
-        }
-        Error::NotADatabase { path, .. } => Some(path),
+        Error::Io { path, .. } | Error::Corrupt { path, .. } => Some(path),
+        // What a read of a header with one bit altered may look like.
+        Error::UnsupportedVersion { path, .. } => Some(path),
         Error::ReadOnly { cause } => file_of(cause),
         _ => None,
     }
@@ -177,6 +179,7 @@ impl Run<'_> {
         }
         self.check_live()?;
         self.close()?;
+        self.calls = self.vfs.calls();
         self.disarm();
         let report = verify_with(Arc::new(self.disk.clone()), DIR);
         report.map_err(|error| format!("verify after the run: {error:?}"))?;
