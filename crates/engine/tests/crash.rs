@@ -117,7 +117,6 @@ fn replay() -> Option<Outcome<u64>> {
         let image = Image::ALL.into_iter().find(|image| format!("{image:?}") == parts[2]);
         plan.sampling = Sampling::Only(number(1), image.expect("an image"), number(3));
     }
-    println!("{plan:?}");
     Some(crashes_of(&plan, &coverage))
 }
 
