@@ -1,7 +1,11 @@
 //! Whole databases against a model, operation by operation: histories drawn from a seed, under
 //! options drawn from it too. A history that fails is shortened and printed with how to replay it.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says what it did"
+)]
 
 mod modelling;
 

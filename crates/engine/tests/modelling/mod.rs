@@ -2,10 +2,17 @@
 //! model with the operations played against it, and a shrinker.
 
 #![allow(dead_code, unused_imports, reason = "each test uses its own part")]
-#![allow(unreachable_pub, clippy::unwrap_used, reason = "nothing here leaves the test")]
+#![allow(
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "nothing here leaves the test"
+)]
 #![allow(clippy::cast_possible_truncation, reason = "small numbers of tests")]
 
 mod dice;
+pub mod linear;
 mod ops;
 mod play;
 mod shrink;

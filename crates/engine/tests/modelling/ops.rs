@@ -21,7 +21,7 @@ impl Value {
         // Every other value compresses well.
         let mut state = self.tag | 1;
         let fill = (0..).map(|at: usize| {
-            if self.tag % 2 == 0 {
+            if self.tag.is_multiple_of(2) {
                 return tag.as_bytes()[at % tag.len()];
             }
             state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
