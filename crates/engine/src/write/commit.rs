@@ -268,6 +268,10 @@ impl Committer {
         ticket: &Ticket,
     ) -> Result<Vec<Arc<Memtable>>> {
         self.store.health.check()?;
+        if self.store.is_closing() {
+            // `close` waits for those admitted before it said so, and for nobody else.
+            return Err(Error::Closed);
+        }
         let request = &ticket.request;
         for guard in &request.guards {
             let ahead = queue.in_flight.iter().map(|ahead| &ahead.ticket).chain(group);
