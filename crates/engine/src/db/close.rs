@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::db::Core;
+use crate::env::WaitCause;
 use crate::error::{Error, Result};
 use crate::format::edit::{Change, Edit};
 use crate::sync::Ordering;
@@ -20,11 +21,18 @@ impl Core {
             self.committer.seal(trees.clone())?;
             self.runner.wait_flushed(&trees, deadline_us)
         });
+        // Calls that began before the close may still be on their way: from here on the leader of a
+        // commit, a change of keyspaces and a resumption refuse, and whoever waits for work gives up.
         store.closing.store(true, Ordering::Release);
         store.progress.notify();
-        self.runner.join();
-        // Calls that began before the close may still be on their way.
+        // Those that are past that check are waited for. Whoever takes a turn later sees the flag.
+        store.env.wait(WaitCause::Close, &store.progress, None, &mut || {
+            !self.resuming.swap(true, Ordering::AcqRel)
+        });
+        drop(self.creating.lock());
         self.committer.drain(None);
+        self.runner.pause();
+        self.runner.join();
         let marked = store.health.check().and_then(|()| {
             let (segment, bytes) = store.wal.close_mark()?;
             let last_seq = store.sequence.published();

@@ -186,6 +186,8 @@ impl Core {
         options.check()?;
         self.store.health.check()?;
         let _one_at_a_time = self.creating.lock();
+        // Closing takes the lock once, and after that changes nothing but its own.
+        self.check_open()?;
         let existing = self.store.trees.read().name(name).cloned();
         match existing {
             Some(tree) => {

@@ -37,7 +37,10 @@ impl Core {
         store.env.wait(WaitCause::BackgroundWork, &store.progress, None, &mut || {
             !self.resuming.swap(true, Ordering::AcqRel)
         });
-        let resumed = if store.health.check().is_ok() { Ok(()) } else { self.resume_alone() };
+        let resumed = match self.check_open() {
+            Ok(()) if store.health.check().is_err() => self.resume_alone(),
+            open => open,
+        };
         self.resuming.store(false, Ordering::Release);
         store.progress.notify();
         resumed

@@ -163,10 +163,14 @@ impl Runner {
     /// Says how fast writes to a tree may come from now on.
     pub(crate) fn refresh(&self, tree: &Tree) {
         let store = &self.store;
-        let shape = tree.shape(store.env.now_us(), store.sequence.oldest_snapshot());
-        let busy = tree.jobs.lock().busy.clone();
+        let (now_us, oldest_snapshot) = (store.env.now_us(), store.sequence.oldest_snapshot());
+        // Shape and policy are read under the lock, so that of two threads the later one has the
+        // newer ones. Otherwise an old "stop" could be the last word, with no job left to take it
+        // back.
+        let jobs = tree.jobs.lock();
         let policy = Arc::clone(&tree.settings().policy);
-        let rate = self.throttle.rate(policy.debt(&shape, &busy));
+        let shape = tree.shape(now_us, oldest_snapshot);
+        let rate = self.throttle.rate(policy.debt(&shape, &jobs.busy));
         tree.set_backpressure(rate, policy.must_stop(&shape));
     }
 
@@ -183,14 +187,18 @@ impl Runner {
     /// Waits until every memtable that is sealed is flushed and every policy rests.
     ///
     /// # Errors
-    /// [`Error::Deadline`]; what made the database read-only; why compactions of a tree pause.
+    /// [`Error::Deadline`]; [`Error::Closed`]; what made the database read-only; why compactions of
+    /// a tree pause.
     pub(crate) fn wait_idle(&self, cause: WaitCause, deadline_us: Option<u64>) -> Result<()> {
         self.run_inline();
         let store = &self.store;
         let met = store.env.wait(cause, &store.progress, deadline_us, &mut || {
-            store.is_idle() || store.health.check().is_err()
+            store.is_idle() || store.health.check().is_err() || store.is_closing()
         });
         store.health.check()?;
+        if store.is_closing() {
+            return Err(Error::Closed);
+        }
         if !met {
             return Err(Error::Deadline { cause: cause.as_str() });
         }
@@ -206,14 +214,19 @@ impl Runner {
     /// Waits until these trees have no sealed memtable.
     ///
     /// # Errors
-    /// [`Error::Deadline`]; what made the database read-only.
+    /// [`Error::Deadline`]; [`Error::Closed`]; what made the database read-only.
     pub(crate) fn wait_flushed(&self, trees: &[Arc<Tree>], deadline_us: Option<u64>) -> Result<()> {
         self.run_inline();
         let store = &self.store;
+        let flushed = || trees.iter().all(|tree| tree.view().sealed.is_empty());
         let met = store.env.wait(WaitCause::Flush, &store.progress, deadline_us, &mut || {
-            store.health.check().is_err() || trees.iter().all(|tree| tree.view().sealed.is_empty())
+            flushed() || store.health.check().is_err() || store.is_closing()
         });
         store.health.check()?;
+        if store.is_closing() && !flushed() {
+            // Nobody flushes any more; what is sealed waits in the log.
+            return Err(Error::Closed);
+        }
         if met { Ok(()) } else { Err(Error::Deadline { cause: WaitCause::Flush.as_str() }) }
     }
 

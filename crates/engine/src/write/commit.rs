@@ -21,7 +21,9 @@ use crate::error::{Error, Result};
 use crate::format::batch::Operations;
 use crate::key::{Kind, SeqNo};
 use crate::keyspace::Tree;
+use crate::keyspace::counters::add;
 use crate::memtable::Memtable;
+use crate::metrics::CommitMetrics;
 use crate::sabotage::{self, Bug};
 use crate::store::{Store, Work};
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Signal};
@@ -104,6 +106,8 @@ struct Queue {
     /// The number that the next operation gets.
     seq_next: u64,
     leading: bool,
+    /// Whether the group at hand is being synced.
+    syncing: bool,
     waiting: VecDeque<Arc<Ticket>>,
     /// In the log, not published yet; in the order of the log.
     in_flight: VecDeque<InFlight>,
@@ -116,6 +120,14 @@ pub(crate) struct Committer {
     queue: Mutex<Queue>,
     /// Given when a group is decided, a leader steps down, or something was published.
     changed: Signal,
+    counters: CommitCounters,
+}
+
+#[derive(Debug, Default)]
+struct CommitCounters {
+    requests: AtomicU64,
+    groups: AtomicU64,
+    behind_sync: AtomicU64,
 }
 
 impl Committer {
@@ -124,10 +136,16 @@ impl Committer {
         let queue = Queue {
             seq_next: seq_next.0,
             leading: false,
+            syncing: false,
             waiting: VecDeque::new(),
             in_flight: VecDeque::new(),
         };
-        Committer { store, queue: Mutex::new(queue), changed: Signal::new() }
+        Committer {
+            store,
+            queue: Mutex::new(queue),
+            changed: Signal::new(),
+            counters: CommitCounters::default(),
+        }
     }
 
     /// Commits a batch.
@@ -161,6 +179,16 @@ impl Committer {
         self.submit(Request { seal: trees, ..Request::default() }, None)
     }
 
+    /// What came through so far.
+    pub(crate) fn metrics(&self) -> CommitMetrics {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        CommitMetrics {
+            requests: read(&self.counters.requests),
+            groups: read(&self.counters.groups),
+            behind_sync: read(&self.counters.behind_sync),
+        }
+    }
+
     /// The number that the next operation gets.
     pub(crate) fn seq_next(&self) -> SeqNo {
         SeqNo(self.queue.lock().seq_next)
@@ -183,6 +211,9 @@ impl Committer {
         self.store.env.yield_point(YieldKind::Commit);
         let mut lead = {
             let mut queue = self.queue.lock();
+            if queue.syncing && !ticket.request.sync {
+                add(&self.counters.behind_sync, 1);
+            }
             queue.waiting.push_back(Arc::clone(&ticket));
             !std::mem::replace(&mut queue.leading, true)
         };
@@ -243,10 +274,14 @@ impl Committer {
                     Err(error) => ticket.decide(Station::Failed(error)),
                 }
             }
+            queue.syncing = group.iter().any(|ticket| ticket.request.sync);
         }
+        add(&self.counters.groups, 1);
+        add(&self.counters.requests, group.len() as u64);
         let written = self.write_log(&group);
         self.store.env.yield_point(YieldKind::Commit);
         let mut queue = self.queue.lock();
+        queue.syncing = false;
         for (ticket, memtables) in group.into_iter().zip(memtables) {
             match &written {
                 Ok(()) => {
@@ -268,6 +303,10 @@ impl Committer {
         ticket: &Ticket,
     ) -> Result<Vec<Arc<Memtable>>> {
         self.store.health.check()?;
+        if self.store.is_closing() {
+            // `close` waits for those admitted before it said so, and for nobody else.
+            return Err(Error::Closed);
+        }
         let request = &ticket.request;
         for guard in &request.guards {
             let ahead = queue.in_flight.iter().map(|ahead| &ahead.ticket).chain(group);

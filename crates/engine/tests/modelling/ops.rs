@@ -1,0 +1,333 @@
+//! Operations as data. Every number in them is taken modulo what there is when it is played, so a
+//! list from which operations were left out is a list like any other.
+
+use std::sync::Arc;
+
+use super::{Dice, Opening, Tuning};
+
+/// Names of the keyspaces that a history may make, the default one first.
+pub const KEYSPACES: [&str; 4] = ["default", "second", "Ümläut / ../ \u{0}", "4"];
+
+/// A value: its bytes follow from both numbers.
+#[derive(Clone, Copy, Debug)]
+pub struct Value {
+    pub tag: u64,
+    pub bytes: u32,
+}
+
+impl Value {
+    pub fn to_bytes(self) -> Arc<[u8]> {
+        let tag = format!("{:x}.", self.tag);
+        // Every other value compresses well.
+        let mut state = self.tag | 1;
+        let fill = (0..).map(|at: usize| {
+            if self.tag.is_multiple_of(2) {
+                return tag.as_bytes()[at % tag.len()];
+            }
+            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            (state >> 56) as u8
+        });
+        fill.take(self.bytes as usize).collect()
+    }
+}
+
+/// A write inside a batch: keyspace, key, new value or none.
+pub type Write = (usize, usize, Option<Value>);
+
+/// Where a range begins or ends.
+#[derive(Clone, Copy, Debug)]
+pub enum Limit {
+    Open,
+    At(usize),
+    Past(usize),
+}
+
+/// Something a user does.
+#[derive(Clone, Debug)]
+pub enum Op {
+    Put {
+        keyspace: usize,
+        key: usize,
+        value: Value,
+        sync: bool,
+    },
+    Delete {
+        keyspace: usize,
+        key: usize,
+    },
+    Batch {
+        writes: Vec<Write>,
+        sync: bool,
+    },
+    /// A batch that holds only if a key was not written since a snapshot; a fresh one if `None`.
+    Guarded {
+        snapshot: Option<usize>,
+        keyspace: usize,
+        key: usize,
+        writes: Vec<Write>,
+    },
+    Get {
+        keyspace: usize,
+        key: usize,
+    },
+    /// Steps through a range: forward counts positive, backward negative, then to the end.
+    Range {
+        keyspace: usize,
+        from: Limit,
+        to: Limit,
+        steps: Vec<i8>,
+    },
+    Prefix {
+        keyspace: usize,
+        key: usize,
+        bytes: usize,
+    },
+    Snapshot,
+    SnapshotGet {
+        snapshot: usize,
+        keyspace: usize,
+        key: usize,
+    },
+    SnapshotRange {
+        snapshot: usize,
+        keyspace: usize,
+        from: Limit,
+        to: Limit,
+        steps: Vec<i8>,
+    },
+    SnapshotDrop {
+        snapshot: usize,
+    },
+    Iterator {
+        keyspace: usize,
+        snapshot: Option<usize>,
+        from: Limit,
+        to: Limit,
+    },
+    IteratorStep {
+        iterator: usize,
+        steps: Vec<i8>,
+    },
+    IteratorDrop {
+        iterator: usize,
+    },
+    Flush,
+    WaitIdle,
+    Sync,
+    Create {
+        name: usize,
+        tuning: Tuning,
+    },
+    Tune {
+        keyspace: usize,
+        tuning: Tuning,
+    },
+    DeleteAll {
+        keyspace: usize,
+    },
+    CheckAll,
+    /// `close()`, then opening with other options.
+    Close {
+        opening: Opening,
+    },
+    /// The last handle is dropped, then opening with other options.
+    Drop {
+        opening: Opening,
+    },
+    /// The process is killed, then opening with other options.
+    Kill {
+        opening: Opening,
+    },
+}
+
+/// What a history is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Weights {
+    pub keys: usize,
+    /// How many of 100 operations write.
+    pub writes: usize,
+    pub value_bytes: u32,
+    pub snapshots: bool,
+    pub iterators: bool,
+    pub reopens: bool,
+    pub keyspaces: bool,
+}
+
+impl Weights {
+    /// Each history enables a part of what there is, so that each part gets its turn alone.
+    pub fn random(dice: &mut Dice) -> Weights {
+        Weights {
+            keys: *dice.pick(&[3, 12, 40, 150, 400]),
+            writes: *dice.pick(&[30, 50, 70, 95]),
+            value_bytes: *dice.pick(&[1, 20, 60, 60, 400]),
+            snapshots: dice.percent(60),
+            iterators: dice.percent(60),
+            reopens: dice.percent(70),
+            keyspaces: dice.percent(60),
+        }
+    }
+}
+
+/// Keys that are hard to tell apart.
+pub fn key_pool(dice: &mut Dice, count: usize) -> Vec<Arc<[u8]>> {
+    let mut keys: Vec<Vec<u8>> = Vec::new();
+    let huge = dice.percent(4);
+    let shared = dice.below(40);
+    let shared = dice.bytes(shared);
+    while keys.len() < count {
+        let number = keys.len();
+        let mut key = match dice.below(14) {
+            0 => Vec::new(),
+            1 => vec![0; dice.below(5)],
+            2 => vec![0xff; dice.below(5)],
+            3 => vec![b'a'; dice.below(12)],
+            4 => [&[0xff; 3][..], &[dice.below(4) as u8]].concat(),
+            5 => [&vec![0; dice.below(3)][..], &[dice.below(3) as u8]].concat(),
+            // One more byte than another, or one less.
+            6 if number > 0 => [&dice.pick(&keys).clone()[..], &[0]].concat(),
+            7 if number > 0 => {
+                let mut key = dice.pick(&keys).clone();
+                key.pop();
+                key
+            }
+            8 => format!("key-{number:05}").into_bytes(),
+            9 => (number as u64).to_be_bytes().to_vec(),
+            10 => [&shared[..], &[dice.below(256) as u8]].concat(),
+            11 => [&shared[..], format!("{}", dice.below(count)).as_bytes()].concat(),
+            12 => {
+                let len = dice.below(30);
+                dice.bytes(len)
+            }
+            _ => vec![dice.below(256) as u8],
+        };
+        if huge && number < 2 {
+            key = vec![b'a' + number as u8; 64 << 10];
+        }
+        key.truncate(64 << 10);
+        keys.push(key);
+    }
+    keys.into_iter().map(Arc::from).collect()
+}
+
+/// A history of `count` operations.
+pub fn operations(dice: &mut Dice, count: usize, weights: &Weights) -> Vec<Op> {
+    (0..count).map(|tag| Draw { dice, weights, tag: tag as u64 }.op()).collect()
+}
+
+struct Draw<'a> {
+    dice: &'a mut Dice,
+    weights: &'a Weights,
+    tag: u64,
+}
+
+impl Draw<'_> {
+    fn keyspace(&mut self) -> usize {
+        if self.weights.keyspaces { self.dice.below(KEYSPACES.len()) } else { 0 }
+    }
+
+    fn key(&mut self) -> usize {
+        let keys = self.weights.keys;
+        // Half of all operations meet in a few keys.
+        if self.dice.percent(50) { self.dice.below(keys) } else { self.dice.below(keys.min(8)) }
+    }
+
+    fn value(&mut self) -> Value {
+        let longest = self.weights.value_bytes as usize * if self.dice.percent(1) { 20 } else { 1 };
+        Value { tag: self.tag, bytes: self.dice.below(longest + 1) as u32 }
+    }
+
+    fn limit(&mut self) -> Limit {
+        match self.dice.below(4) {
+            0 => Limit::Open,
+            1 => Limit::Past(self.key()),
+            _ => Limit::At(self.key()),
+        }
+    }
+
+    fn steps(&mut self) -> Vec<i8> {
+        let turns = self.dice.below(5);
+        (0..turns).map(|_| self.dice.below(13) as i8 - 6).collect()
+    }
+
+    fn writes(&mut self) -> Vec<Write> {
+        let count = if self.dice.percent(3) { 80 } else { self.dice.below(6) };
+        let mut write = |_| {
+            let (keyspace, key) = (self.keyspace(), self.key());
+            (keyspace, key, if self.dice.percent(25) { None } else { Some(self.value()) })
+        };
+        (0..count).map(&mut write).collect()
+    }
+
+    fn snapshot(&mut self) -> usize {
+        self.dice.below(8)
+    }
+
+    fn op(&mut self) -> Op {
+        if self.dice.below(100) < self.weights.writes { self.write() } else { self.other() }
+    }
+
+    fn write(&mut self) -> Op {
+        let (keyspace, key) = (self.keyspace(), self.key());
+        match self.dice.below(100) {
+            0..70 => {
+                let sync = self.dice.percent(2);
+                Op::Put { keyspace, key, value: self.value(), sync }
+            }
+            70..88 => Op::Delete { keyspace, key },
+            88..96 => Op::Batch { writes: self.writes(), sync: self.dice.percent(5) },
+            _ => {
+                let snapshot = self.dice.percent(60).then(|| self.snapshot());
+                Op::Guarded { snapshot, keyspace, key, writes: self.writes() }
+            }
+        }
+    }
+
+    fn other(&mut self) -> Op {
+        let (keyspace, key) = (self.keyspace(), self.key());
+        let weights = *self.weights;
+        match self.dice.below(1000) {
+            0..550 => Op::Get { keyspace, key },
+            550..650 => {
+                let (from, to) = (self.limit(), self.limit());
+                Op::Range { keyspace, from, to, steps: self.steps() }
+            }
+            650..670 => Op::Prefix { keyspace, key, bytes: self.dice.below(6) },
+            670..700 if weights.snapshots => Op::Snapshot,
+            700..770 if weights.snapshots => {
+                Op::SnapshotGet { snapshot: self.snapshot(), keyspace, key }
+            }
+            770..790 if weights.snapshots => {
+                let (from, to) = (self.limit(), self.limit());
+                let (snapshot, steps) = (self.snapshot(), self.steps());
+                Op::SnapshotRange { snapshot, keyspace, from, to, steps }
+            }
+            790..815 if weights.snapshots => Op::SnapshotDrop { snapshot: self.snapshot() },
+            815..830 if weights.iterators => {
+                let snapshot = self.dice.percent(30).then(|| self.snapshot());
+                let (from, to) = (self.limit(), self.limit());
+                Op::Iterator { keyspace, snapshot, from, to }
+            }
+            830..890 if weights.iterators => {
+                Op::IteratorStep { iterator: self.snapshot(), steps: self.steps() }
+            }
+            890..905 if weights.iterators => Op::IteratorDrop { iterator: self.snapshot() },
+            905..925 => Op::Flush,
+            925..940 => Op::WaitIdle,
+            940..955 => Op::Sync,
+            955..963 if weights.keyspaces => {
+                Op::Create { name: self.dice.below(KEYSPACES.len()), tuning: self.tuning() }
+            }
+            963..975 => Op::Tune { keyspace, tuning: self.tuning() },
+            975..977 => Op::DeleteAll { keyspace },
+            977..980 => Op::CheckAll,
+            980..986 if weights.reopens => Op::Close { opening: Opening::random(self.dice) },
+            986..993 if weights.reopens => Op::Drop { opening: Opening::random(self.dice) },
+            993..1000 if weights.reopens => Op::Kill { opening: Opening::random(self.dice) },
+            _ => Op::Get { keyspace, key },
+        }
+    }
+
+    fn tuning(&mut self) -> Tuning {
+        Tuning::random(self.dice)
+    }
+}

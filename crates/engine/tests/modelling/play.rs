@@ -1,0 +1,117 @@
+//! One history from its seed to its end, and what to say when it goes wrong.
+
+use std::fmt::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use lsmx::env::Background;
+
+use super::{
+    Dice, Op, Opening, Reached, Weights, World, key_pool, operations, quietly, shrink, watchdog,
+};
+
+/// Everything that a seed decides.
+#[derive(Clone, Debug)]
+pub struct Play {
+    pub seed: u64,
+    pub background: Background,
+    pub opening: Opening,
+    pub last: Opening,
+    pub weights: Weights,
+    pub keys: Vec<std::sync::Arc<[u8]>>,
+    pub operations: Vec<Op>,
+}
+
+/// What came of a history that went well.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    pub reached: Reached,
+    pub events: Vec<String>,
+    /// Metrics before the end, as text.
+    pub metrics: String,
+    /// Hashes of the schedules of all databases, in order.
+    pub traces: Vec<u64>,
+    /// Every byte of every file.
+    pub files: std::collections::BTreeMap<std::path::PathBuf, Vec<u8>>,
+}
+
+impl Play {
+    pub fn new(seed: u64, background: Background, count: usize) -> Play {
+        let mut dice = Dice::new(seed);
+        let weights = Weights::random(&mut dice);
+        Play {
+            seed,
+            background,
+            opening: Opening::random(&mut dice),
+            last: Opening::random(&mut dice),
+            keys: key_pool(&mut dice, weights.keys),
+            operations: operations(&mut dice, count, &weights),
+            weights,
+        }
+    }
+
+    /// Plays these operations; on failure says at which one, and why.
+    fn try_play(&self, operations: &[Op]) -> Result<Outcome, (usize, String)> {
+        let mut at = 0;
+        let played = catch_unwind(AssertUnwindSafe(|| {
+            let keys = self.keys.clone();
+            let mut world = World::new(keys, self.background, self.seed, &self.opening);
+            for op in operations {
+                world.play(op);
+                at += 1;
+            }
+            let metrics = format!("{:?}", world.db().metrics());
+            world.end(&self.last);
+            Outcome {
+                reached: world.reached,
+                events: world.events.take(),
+                metrics,
+                traces: std::mem::take(&mut world.traces),
+                files: world.disk().snapshot_all(),
+            }
+        }));
+        played.map_err(|panic| {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+            (at, text.unwrap_or_default())
+        })
+    }
+
+    /// The shortest history found that fails, with how to play it again.
+    fn report(&self, test: &str, at: usize, why: &str) -> String {
+        let upto = &self.operations[..self.operations.len().min(at + 1)];
+        let fails = |operations: &[Op]| self.try_play(operations).is_err();
+        let short = shrink(upto, Duration::from_secs(20), fails);
+        let last = self.try_play(&short).map_or_else(|(_, why)| why, |_| "not again".to_owned());
+        let mut text = format!(
+            "{test}: seed {} failed at operation {at}: {why}\n\
+             replay: LSMX_TEST_SEED={} cargo test -p lsmx --test model {test}\n\
+             {:?}\nopening {:?}\nat the end {:?}\n\
+             {} operations are enough: {last}\n",
+            self.seed,
+            self.seed,
+            self.background,
+            self.opening,
+            self.last,
+            short.len()
+        );
+        for op in &short {
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "  {op:?}");
+        }
+        for (at, key) in self.keys.iter().enumerate().take(60) {
+            let _ = write!(text, " key {at} {}", super::world::Text(key));
+        }
+        text
+    }
+}
+
+/// Plays a history, and panics with the shortest one that fails if it does.
+pub fn play(test: &'static str, play: &Play) -> Outcome {
+    let _dog = watchdog(test, play.seed, Duration::from_secs(120));
+    quietly(|| match play.try_play(&play.operations) {
+        Ok(outcome) => Ok(outcome),
+        Err((at, why)) => Err(play.report(test, at, &why)),
+    })
+    .unwrap_or_else(|report| panic!("{report}"))
+}

@@ -1,0 +1,71 @@
+//! Shorter lists that still fail, silence while they are sought, and an end to what hangs.
+
+use std::cell::Cell;
+use std::panic;
+use std::sync::Once;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// Leaves out ever smaller parts of a list, as long as what is left still fails.
+#[expect(clippy::disallowed_methods, reason = "how long to go on is a matter of real time")]
+pub fn shrink<T: Clone>(list: &[T], patience: Duration, fails: impl Fn(&[T]) -> bool) -> Vec<T> {
+    let start = Instant::now();
+    let mut list = list.to_vec();
+    let mut part = list.len().div_ceil(2);
+    while part > 0 {
+        let mut from = 0;
+        let mut shorter = false;
+        while from < list.len() {
+            if start.elapsed() > patience {
+                return list;
+            }
+            let to = (from + part).min(list.len());
+            let rest = [&list[..from], &list[to..]].concat();
+            if fails(&rest) {
+                list = rest;
+                shorter = true;
+            } else {
+                from = to;
+            }
+        }
+        if part == 1 && !shorter {
+            return list;
+        }
+        part = if part == 1 { 1 } else { part / 2 };
+    }
+    list
+}
+
+thread_local! {
+    static QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `work`; panics of this thread that it catches print nothing.
+pub fn quietly<T>(work: impl FnOnce() -> T) -> T {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let loud = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if !QUIET.get() {
+                loud(info);
+            }
+        }));
+    });
+    let before = QUIET.replace(true);
+    let result = work();
+    QUIET.set(before);
+    result
+}
+
+/// Ends the process if it is still held after `patience`: a test that hangs says so.
+#[expect(clippy::disallowed_methods, reason = "it watches those that could hang")]
+pub fn watchdog(test: &'static str, seed: u64, patience: Duration) -> Sender<()> {
+    let (held, gone) = channel();
+    std::thread::spawn(move || {
+        if gone.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
+            eprintln!("{test} hangs: LSMX_TEST_SEED={seed}");
+            std::process::abort();
+        }
+    });
+    held
+}

@@ -1,0 +1,103 @@
+//! Options drawn at random, as plain data that prints.
+
+use lsmx::env::Background;
+use lsmx::wal::WalOptions;
+use lsmx::{Compression, FilterLastRun, KeyspaceOptions, Options, PolicySpec, WriteControl};
+
+use super::Dice;
+
+/// Options of a keyspace.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tuning {
+    pub policy: Option<String>,
+    pub memtable_bytes: u64,
+    pub table_bytes: u64,
+    pub block_bytes: u32,
+    pub restart_interval: u32,
+    /// Whether to compress, level by level.
+    pub lz4: Vec<bool>,
+    pub filter_last_run: bool,
+}
+
+impl Tuning {
+    pub fn random(dice: &mut Dice) -> Tuning {
+        let presets = PolicySpec::all_presets();
+        let preset = dice.pick(&presets).clone();
+        let small_ratio = 2 + dice.below(3) as u64;
+        let policy = match dice.below(10) {
+            0 => None,
+            1..=6 => preset.with_size_ratio(small_ratio).ok().map(|spec| spec.to_string()),
+            _ => Some(preset.to_string()),
+        };
+        let levels = 1 + dice.below(4);
+        Tuning {
+            policy,
+            memtable_bytes: *dice.pick(&[1 << 10, 1 << 10, 2 << 10, 4 << 10, 16 << 10, 64 << 10]),
+            table_bytes: *dice.pick(&[1 << 10, 4 << 10, 4 << 10, 16 << 10, 64 << 20]),
+            block_bytes: *dice.pick(&[64, 64, 128, 256, 512, 1024]),
+            restart_interval: *dice.pick(&[1, 2, 16, 16, 4096]),
+            lz4: (0..levels).map(|_| dice.percent(50)).collect(),
+            filter_last_run: dice.percent(50),
+        }
+    }
+
+    pub fn options(&self) -> KeyspaceOptions {
+        let lz4 = self.lz4.iter();
+        let compression = lz4.map(|lz4| if *lz4 { Compression::Lz4 } else { Compression::None });
+        let filter = if self.filter_last_run { FilterLastRun::On } else { FilterLastRun::Off };
+        let options = KeyspaceOptions::default()
+            .memtable_bytes(self.memtable_bytes)
+            .table_bytes(self.table_bytes)
+            .block_bytes(self.block_bytes)
+            .restart_interval(self.restart_interval)
+            .compression_per_level(compression.collect())
+            .filter_last_run(filter);
+        match &self.policy {
+            Some(policy) => options.policy(policy.parse().expect("a spec that was printed")),
+            None => options,
+        }
+    }
+}
+
+/// Options of a database.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Opening {
+    pub cache_bytes: u64,
+    pub wal_bytes_max: Option<u64>,
+    pub segment_bytes: u64,
+    pub sync_every_bytes: u64,
+    pub smooth: bool,
+    pub tuning: Tuning,
+}
+
+impl Opening {
+    pub fn random(dice: &mut Dice) -> Opening {
+        Opening {
+            cache_bytes: *dice.pick(&[0, 300, 4 << 10, 64 << 10, 8 << 20]),
+            wal_bytes_max: *dice.pick(&[None, None, Some(1), Some(3_000), Some(100_000)]),
+            segment_bytes: *dice.pick(&[1, 500, 4 << 10, 16 << 20]),
+            sync_every_bytes: *dice.pick(&[1, 2_000, 8 << 20]),
+            smooth: dice.percent(70),
+            tuning: Tuning::random(dice),
+        }
+    }
+
+    pub fn options(&self, background: Background, seed: u64) -> Options {
+        let control = if self.smooth { WriteControl::Smooth } else { WriteControl::Stop };
+        let options = Options::default()
+            .background(background)
+            .seed(seed)
+            .block_cache_bytes(self.cache_bytes)
+            .write_control(control)
+            .wal(WalOptions {
+                segment_bytes: self.segment_bytes,
+                sync_every_bytes: self.sync_every_bytes,
+                ..WalOptions::default()
+            })
+            .keyspace_defaults(self.tuning.options());
+        match self.wal_bytes_max {
+            Some(bytes) => options.wal_bytes_max(bytes),
+            None => options,
+        }
+    }
+}

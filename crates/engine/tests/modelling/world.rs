@@ -1,0 +1,614 @@
+//! A database beside the model it must equal, and what an operation does to both.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::Bound;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use lsmx::env::Background;
+use lsmx::vfs::{Image, MemVfs};
+use lsmx::{
+    Db, Durability, Error, Event, EventListener, Keyspace, Range, SeqNo, Snapshot, WriteBatch,
+};
+
+use super::ops::{KEYSPACES, Limit, Op, Write};
+use super::{Opening, Tuning};
+
+type Bytes = Arc<[u8]>;
+type Map = BTreeMap<Bytes, Bytes>;
+/// One map per keyspace, in the order of [`KEYSPACES`]; none if it was never made.
+type State = Vec<Option<Arc<Map>>>;
+
+/// How often a history got to what is rare, so that a test can say that it did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reached {
+    pub operations: u64,
+    pub guards_held: u64,
+    pub guards_refused: u64,
+    pub turns: u64,
+    pub reopenings: u64,
+    pub kills: u64,
+    pub iterators_over_closes: u64,
+    pub flushes: u64,
+    pub merges: u64,
+    pub moves: u64,
+    pub snapshot_reads: u64,
+}
+
+impl std::ops::AddAssign for Reached {
+    fn add_assign(&mut self, other: Reached) {
+        self.operations += other.operations;
+        self.guards_held += other.guards_held;
+        self.guards_refused += other.guards_refused;
+        self.turns += other.turns;
+        self.reopenings += other.reopenings;
+        self.kills += other.kills;
+        self.iterators_over_closes += other.iterators_over_closes;
+        self.flushes += other.flushes;
+        self.merges += other.merges;
+        self.moves += other.moves;
+        self.snapshot_reads += other.snapshot_reads;
+    }
+}
+
+/// All events as text, in order.
+#[derive(Debug, Default)]
+pub struct Events(Mutex<Vec<String>>);
+
+impl Events {
+    pub fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.0.lock().unwrap())
+    }
+}
+
+impl EventListener for Events {
+    fn on_event(&self, event: &Event) {
+        assert!(!matches!(event, Event::Failure(_) | Event::ReadOnly(_)), "{event}");
+        self.0.lock().unwrap().push(event.to_string());
+    }
+}
+
+struct Held {
+    snapshot: Snapshot,
+    state: State,
+    clock: u64,
+}
+
+struct Walk {
+    range: Range,
+    left: VecDeque<(Bytes, Bytes)>,
+}
+
+/// A database, its model, and what the user holds.
+pub struct World {
+    keys: Vec<Bytes>,
+    background: Background,
+    seed: u64,
+    disk: MemVfs,
+    db: Option<Db>,
+    keyspaces: Vec<Option<Keyspace>>,
+    state: State,
+    policies: Vec<String>,
+    snapshots: Vec<Held>,
+    walks: Vec<Walk>,
+    /// Counts operations; `written` says when a key was last written.
+    clock: u64,
+    written: HashMap<(usize, Bytes), u64>,
+    last_seq: SeqNo,
+    pub events: Arc<Events>,
+    pub reached: Reached,
+    /// Of every database that was let go, in order.
+    pub traces: Vec<u64>,
+}
+
+impl World {
+    pub fn new(keys: Vec<Bytes>, background: Background, seed: u64, opening: &Opening) -> World {
+        let mut state = vec![None; KEYSPACES.len()];
+        state[0] = Some(Arc::default());
+        let mut world = World {
+            keys,
+            background,
+            seed,
+            disk: MemVfs::new(),
+            db: None,
+            keyspaces: vec![None; KEYSPACES.len()],
+            state,
+            policies: vec![String::new(); KEYSPACES.len()],
+            snapshots: Vec::new(),
+            walks: Vec::new(),
+            clock: 0,
+            written: HashMap::new(),
+            last_seq: SeqNo::ZERO,
+            events: Arc::default(),
+            reached: Reached::default(),
+            traces: Vec::new(),
+        };
+        let default = opening.tuning.policy.clone().unwrap_or_else(|| "leveled".to_owned());
+        world.policies[0] = default;
+        world.open(opening);
+        world
+    }
+
+    pub fn disk(&self) -> &MemVfs {
+        &self.disk
+    }
+
+    pub fn db(&self) -> &Db {
+        self.db.as_ref().expect("open between operations")
+    }
+
+    fn open(&mut self, opening: &Opening) {
+        self.seed = self.seed.wrapping_add(1);
+        let background = match self.background {
+            Background::Stepped { workers, .. } => Background::Stepped { seed: self.seed, workers },
+            other => other,
+        };
+        let listener = Arc::clone(&self.events) as Arc<dyn EventListener>;
+        let options = opening.options(background, self.seed).listener(listener);
+        let db = Db::open_with(Arc::new(self.disk.clone()), "db", options).unwrap();
+        for (at, name) in KEYSPACES.iter().enumerate() {
+            match &self.state[at] {
+                None => {
+                    assert!(matches!(
+                        db.existing_keyspace(name),
+                        Err(Error::UnknownKeyspace { .. })
+                    ));
+                }
+                Some(_) => {
+                    let keyspace = db.existing_keyspace(name).unwrap();
+                    // The policy stays with the keyspace unless it is given anew.
+                    if let Some(policy) = &opening.tuning.policy {
+                        self.policies[at].clone_from(policy);
+                    }
+                    assert_eq!(keyspace.policy(), self.policies[at]);
+                    self.keyspaces[at] = Some(keyspace);
+                }
+            }
+        }
+        let snapshot = db.snapshot();
+        assert!(snapshot.seq() >= self.last_seq, "numbers go back");
+        self.db = Some(db);
+    }
+
+    /// Index and handle of a keyspace that exists.
+    fn keyspace(&self, wanted: usize) -> (usize, Keyspace) {
+        let at = wanted % KEYSPACES.len();
+        match &self.keyspaces[at] {
+            Some(keyspace) => (at, keyspace.clone()),
+            None => (0, self.keyspaces[0].clone().expect("the default keyspace")),
+        }
+    }
+
+    fn key(&self, wanted: usize) -> Bytes {
+        Arc::clone(&self.keys[wanted % self.keys.len()])
+    }
+
+    fn write_model(&mut self, keyspace: usize, key: Bytes, value: Option<Bytes>) {
+        self.written.insert((keyspace, Arc::clone(&key)), self.clock);
+        let map = Arc::make_mut(self.state[keyspace].as_mut().expect("it exists"));
+        match value {
+            Some(value) => map.insert(key, value),
+            None => map.remove(&key),
+        };
+    }
+
+    fn batch(&self, writes: &[Write]) -> (WriteBatch, Vec<(usize, Bytes, Option<Bytes>)>) {
+        let mut batch = WriteBatch::new();
+        let mut changes = Vec::new();
+        for (keyspace, key, value) in writes {
+            let ((at, keyspace), key) = (self.keyspace(*keyspace), self.key(*key));
+            let value = value.map(super::ops::Value::to_bytes);
+            match &value {
+                Some(value) => batch.put(&keyspace, &key, value),
+                None => batch.delete(&keyspace, &key),
+            }
+            changes.push((at, key, value));
+        }
+        assert_eq!(batch.len(), writes.len());
+        (batch, changes)
+    }
+
+    /// Plays one operation on both.
+    pub fn play(&mut self, op: &Op) {
+        self.clock += 1;
+        self.reached.operations += 1;
+        match op {
+            Op::Put { keyspace, key, value, sync } => {
+                let ((at, keyspace), key) = (self.keyspace(*keyspace), self.key(*key));
+                let value = value.to_bytes();
+                match (sync, at) {
+                    (true, _) => keyspace.put_with(&key, &value, Durability::Sync).unwrap(),
+                    (false, 0) => self.db().put(&key, &value).unwrap(),
+                    (false, _) => keyspace.put(&key, &value).unwrap(),
+                }
+                self.write_model(at, key, Some(value));
+            }
+            Op::Delete { keyspace, key } => {
+                let ((at, keyspace), key) = (self.keyspace(*keyspace), self.key(*key));
+                keyspace.delete(&key).unwrap();
+                self.write_model(at, key, None);
+            }
+            Op::Batch { writes, sync } => {
+                let (batch, changes) = self.batch(writes);
+                let durability = if *sync { Durability::Sync } else { Durability::Buffered };
+                self.db().write(batch, durability).unwrap();
+                for (at, key, value) in changes {
+                    self.write_model(at, key, value);
+                }
+            }
+            Op::Guarded { snapshot, keyspace, key, writes } => {
+                self.guarded(*snapshot, *keyspace, *key, writes);
+            }
+            Op::Get { keyspace, key } => {
+                let ((at, keyspace), key) = (self.keyspace(*keyspace), self.key(*key));
+                let found = match at {
+                    0 => self.db().get(&key),
+                    _ => keyspace.get(&key),
+                };
+                assert_value(found, &self.state, at, &key);
+            }
+            Op::Range { keyspace, from, to, steps } => {
+                let (at, keyspace) = self.keyspace(*keyspace);
+                let bounds = self.bounds(*from, *to);
+                let range = keyspace.range::<Bytes>(bounds.clone());
+                let mut walk = Walk { range, left: between(&self.state, at, &bounds) };
+                self.reached.turns += walk.steps(steps);
+                walk.finish();
+            }
+            Op::Prefix { keyspace, key, bytes } => {
+                let ((at, keyspace), key) = (self.keyspace(*keyspace), self.key(*key));
+                let prefix = &key[..key.len().min(*bytes)];
+                let mut left = between(&self.state, at, &(Bound::Unbounded, Bound::Unbounded));
+                left.retain(|(key, _)| key.starts_with(prefix));
+                Walk { range: keyspace.prefix(prefix), left }.finish();
+            }
+            Op::Snapshot => {
+                if self.snapshots.len() < 6 {
+                    self.hold_snapshot();
+                }
+            }
+            Op::SnapshotGet { snapshot, keyspace, key } => {
+                let ((_, keyspace), key) = (self.keyspace(*keyspace), self.key(*key));
+                if let Some((held, at, keyspace)) = self.held(*snapshot, &keyspace) {
+                    assert_value(held.snapshot.get(&keyspace, &key), &held.state, at, &key);
+                    self.reached.snapshot_reads += 1;
+                }
+            }
+            Op::SnapshotRange { snapshot, keyspace, from, to, steps } => {
+                let (_, keyspace) = self.keyspace(*keyspace);
+                let bounds = self.bounds(*from, *to);
+                if let Some((held, at, keyspace)) = self.held(*snapshot, &keyspace) {
+                    let range = held.snapshot.range::<Bytes>(&keyspace, bounds.clone());
+                    let mut walk = Walk { range, left: between(&held.state, at, &bounds) };
+                    walk.steps(steps);
+                    walk.finish();
+                    self.reached.snapshot_reads += 1;
+                }
+            }
+            Op::SnapshotDrop { snapshot } => {
+                if !self.snapshots.is_empty() {
+                    self.snapshots.swap_remove(*snapshot % self.snapshots.len());
+                }
+            }
+            Op::Iterator { keyspace, snapshot, from, to } => {
+                let (at, keyspace) = self.keyspace(*keyspace);
+                let bounds = self.bounds(*from, *to);
+                let held = snapshot.and_then(|snapshot| self.held(snapshot, &keyspace));
+                let walk = match held {
+                    Some((held, at, keyspace)) => Walk {
+                        range: held.snapshot.range::<Bytes>(&keyspace, bounds.clone()),
+                        left: between(&held.state, at, &bounds),
+                    },
+                    None => Walk {
+                        range: keyspace.range::<Bytes>(bounds.clone()),
+                        left: between(&self.state, at, &bounds),
+                    },
+                };
+                if self.walks.len() < 6 {
+                    self.walks.push(walk);
+                }
+            }
+            Op::IteratorStep { iterator, steps } => {
+                if !self.walks.is_empty() {
+                    let at = *iterator % self.walks.len();
+                    self.reached.turns += self.walks[at].steps(steps);
+                }
+            }
+            Op::IteratorDrop { iterator } => {
+                if !self.walks.is_empty() {
+                    self.walks.swap_remove(*iterator % self.walks.len()).finish();
+                }
+            }
+            Op::Flush => {
+                self.db().flush().unwrap();
+                let metrics = self.db().metrics();
+                let sealed = |keyspace: &lsmx::metrics::KeyspaceMetrics| keyspace.memtables_sealed;
+                assert!(metrics.keyspaces.values().all(|keyspace| sealed(keyspace) == 0));
+            }
+            Op::WaitIdle => self.db().wait_idle().unwrap(),
+            Op::Sync => self.db().sync().unwrap(),
+            Op::Create { name, tuning } | Op::Tune { keyspace: name, tuning } => {
+                let create = matches!(op, Op::Create { .. });
+                self.tune(*name, tuning, create);
+            }
+            Op::DeleteAll { keyspace } => {
+                let (at, keyspace) = self.keyspace(*keyspace);
+                let keys: Vec<Bytes> =
+                    self.state[at].iter().flat_map(|map| map.keys().cloned()).collect();
+                for key in keys {
+                    keyspace.delete(&key).unwrap();
+                    self.write_model(at, key, None);
+                }
+                assert_eq!(keyspace.iter().count(), 0);
+            }
+            Op::CheckAll => self.check_all(),
+            Op::Close { opening } => {
+                self.close();
+                self.open(opening);
+            }
+            Op::Drop { opening } => {
+                self.let_go();
+                self.open(opening);
+            }
+            Op::Kill { opening } => {
+                let image = self.disk.crash(Image::Keep, self.seed);
+                self.walks.clear();
+                self.let_go();
+                self.reached.kills += 1;
+                self.disk = image;
+                self.open(opening);
+            }
+        }
+    }
+
+    fn tune(&mut self, name: usize, tuning: &Tuning, create: bool) {
+        let name = if create { name } else { self.keyspace(name).0 };
+        let at = name % KEYSPACES.len();
+        let existed = self.state[at].is_some();
+        let keyspace = self.db().keyspace(KEYSPACES[at], tuning.options()).unwrap();
+        assert_eq!(keyspace.name(), KEYSPACES[at]);
+        match &tuning.policy {
+            Some(policy) => self.policies[at].clone_from(policy),
+            None if existed => {}
+            None => self.policies[at] = "leveled".to_owned(),
+        }
+        assert_eq!(keyspace.policy(), self.policies[at]);
+        self.state[at].get_or_insert_with(Arc::default);
+        self.keyspaces[at] = Some(keyspace);
+    }
+
+    fn hold_snapshot(&mut self) {
+        let snapshot = self.db().snapshot();
+        assert!(snapshot.seq() >= self.last_seq, "numbers go back");
+        self.last_seq = snapshot.seq();
+        let state = self.state.clone();
+        self.snapshots.push(Held { snapshot, state, clock: self.clock });
+    }
+
+    /// A held snapshot, and the keyspace if that existed when it was taken.
+    fn held(&self, wanted: usize, keyspace: &Keyspace) -> Option<(&Held, usize, Keyspace)> {
+        let count = self.snapshots.len();
+        let held = (count > 0).then(|| &self.snapshots[wanted % count])?;
+        let at = KEYSPACES.iter().position(|name| *name == keyspace.name())?;
+        Some((held, at, keyspace.clone()))
+    }
+
+    fn guarded(&mut self, snapshot: Option<usize>, keyspace: usize, key: usize, writes: &[Write]) {
+        let ((guarded, keyspace), key) = (self.keyspace(keyspace), self.key(key));
+        let (mut batch, changes) = self.batch(writes);
+        let held = snapshot.and_then(|wanted| self.held(wanted, &keyspace));
+        let (read, clock) = match held {
+            Some((held, ..)) => (held.snapshot.seq(), held.clock),
+            None => (self.db().snapshot().seq(), self.clock),
+        };
+        batch.guard(&keyspace, &key, read);
+        let written = self.written.get(&(guarded, Arc::clone(&key))).copied().unwrap_or(0);
+        match self.db().write(batch, Durability::Buffered) {
+            Ok(()) => {
+                assert!(written <= clock, "a guard held though its key was written since");
+                for (at, key, value) in changes {
+                    self.write_model(at, key, value);
+                }
+                self.reached.guards_held += 1;
+            }
+            Err(Error::GuardRefused { read: named }) => {
+                assert_eq!(named, read.0);
+                // A snapshot from before may be older than the memtables; one of now is not.
+                assert!(written > clock || clock < self.clock, "a fresh guard was refused");
+                self.reached.guards_refused += 1;
+            }
+            Err(error) => panic!("a guarded write failed: {error}"),
+        }
+    }
+
+    fn bounds(&self, from: Limit, to: Limit) -> (Bound<Bytes>, Bound<Bytes>) {
+        let bound = |limit| match limit {
+            Limit::Open => Bound::Unbounded,
+            Limit::At(key) => Bound::Included(self.key(key)),
+            Limit::Past(key) => Bound::Excluded(self.key(key)),
+        };
+        (bound(from), bound(to))
+    }
+
+    /// Compares everything, from both ends and key by key.
+    pub fn check_all(&mut self) {
+        for (at, keyspace) in self.keyspaces.iter().enumerate() {
+            let Some(keyspace) = keyspace else { continue };
+            let all = (Bound::Unbounded, Bound::Unbounded);
+            Walk { range: keyspace.iter(), left: between(&self.state, at, &all) }.finish();
+            let mut backward =
+                Walk { range: keyspace.iter(), left: between(&self.state, at, &all) };
+            while backward.step_back() {}
+            for key in &self.keys {
+                assert_value(keyspace.get(key), &self.state, at, key);
+            }
+            for held in &self.snapshots {
+                let range = held.snapshot.iter(keyspace);
+                Walk { range, left: between(&held.state, at, &all) }.finish();
+            }
+        }
+    }
+
+    fn count_work(&mut self) {
+        for keyspace in self.db().metrics().keyspaces.values() {
+            self.reached.flushes += keyspace.flushes;
+            self.reached.merges += keyspace.compaction.jobs;
+            self.reached.moves += keyspace.compaction.trivial_moves;
+        }
+        self.reached.reopenings += 1;
+    }
+
+    fn close(&mut self) {
+        self.count_work();
+        let db = self.db.take().expect("open between operations");
+        db.close(None).unwrap();
+        self.traces.push(db.env().trace_hash());
+        assert!(matches!(db.put("k", "v"), Err(Error::Closed)));
+        assert!(matches!(db.get("k"), Err(Error::Closed)));
+        assert!(matches!(db.flush(), Err(Error::Closed)));
+        assert!(matches!(db.default_keyspace().iter().next(), Some(Err(Error::Closed))));
+        for held in self.snapshots.drain(..) {
+            assert!(matches!(held.snapshot.get(&db.default_keyspace(), "k"), Err(Error::Closed)));
+        }
+        self.keyspaces.fill(None);
+        // What an iterator holds stays readable, whoever closes.
+        for walk in &mut self.walks {
+            walk.steps(&[2, -2]);
+            self.reached.iterators_over_closes += 1;
+        }
+    }
+
+    /// Drops all handles, iterators apart.
+    fn let_go(&mut self) {
+        self.count_work();
+        self.snapshots.clear();
+        self.keyspaces.fill(None);
+        let env = self.db().env().clone();
+        self.db = None;
+        self.traces.push(env.trace_hash());
+        self.reached.iterators_over_closes += self.walks.len() as u64;
+    }
+
+    /// Compares everything, closes, verifies, and compares once more after reopening.
+    pub fn end(&mut self, opening: &Opening) {
+        self.check_all();
+        for mut walk in self.walks.drain(..) {
+            walk.steps(&[3, -3]);
+            walk.finish();
+        }
+        self.snapshots.clear();
+        self.close();
+        let report = lsmx::verify_with(Arc::new(self.disk.clone()), "db").unwrap();
+        assert_eq!(report.orphans, Vec::<std::path::PathBuf>::new());
+        assert_eq!(report.wal_tail_bytes, 0);
+        self.open(opening);
+        self.check_all();
+        self.let_go();
+    }
+}
+
+impl Walk {
+    fn compare(
+        found: Option<lsmx::Result<(lsmx::Slice, lsmx::Slice)>>,
+        model: Option<(Bytes, Bytes)>,
+    ) {
+        match (found, model) {
+            (None, None) => {}
+            (Some(Ok((key, value))), Some((model_key, model_value))) => {
+                assert_eq!(Text(&key), Text(&model_key), "another key");
+                assert_eq!(Text(&value), Text(&model_value), "another value of {}", Text(&key));
+            }
+            (Some(Err(error)), _) => panic!("an iterator failed: {error}"),
+            (Some(Ok((key, _))), None) => panic!("key {} too many", Text(&key)),
+            (None, Some((key, _))) => panic!("key {} is missing", Text(&key)),
+        }
+    }
+
+    fn step(&mut self) -> bool {
+        let model = self.left.pop_front();
+        let more = model.is_some();
+        Walk::compare(self.range.next(), model);
+        more
+    }
+
+    fn step_back(&mut self) -> bool {
+        let model = self.left.pop_back();
+        let more = model.is_some();
+        Walk::compare(self.range.next_back(), model);
+        more
+    }
+
+    /// Takes so many steps forward, or backward where negative; returns the changes of direction.
+    fn steps(&mut self, steps: &[i8]) -> u64 {
+        for &count in steps {
+            for _ in 0..count.unsigned_abs() {
+                if count > 0 {
+                    self.step();
+                } else {
+                    self.step_back();
+                }
+            }
+        }
+        steps.windows(2).filter(|pair| (pair[0] < 0) != (pair[1] < 0)).count() as u64
+    }
+
+    /// Goes on to the end, and past it.
+    fn finish(mut self) {
+        while self.step() {}
+        assert!(self.range.next().is_none() && self.range.next_back().is_none());
+    }
+}
+
+/// Bytes that print so that one can tell them apart.
+#[derive(PartialEq, Eq)]
+pub struct Text<'a>(pub &'a [u8]);
+
+impl std::fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let shown = &self.0[..self.0.len().min(60)];
+        write!(f, "\"{}\" ({} bytes)", shown.escape_ascii(), self.0.len())
+    }
+}
+
+impl std::fmt::Debug for Text<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
+}
+
+fn assert_value(
+    found: lsmx::Result<Option<lsmx::Slice>>,
+    state: &State,
+    keyspace: usize,
+    key: &Bytes,
+) {
+    let found = found.unwrap();
+    let model = state[keyspace].as_ref().and_then(|map| map.get(key));
+    assert_eq!(
+        found.as_deref().map(Text),
+        model.map(|value| Text(value)),
+        "the value of {} in keyspace {keyspace}",
+        Text(key)
+    );
+}
+
+/// The entries of the model between two bounds.
+fn between(
+    state: &State,
+    keyspace: usize,
+    bounds: &(Bound<Bytes>, Bound<Bytes>),
+) -> VecDeque<(Bytes, Bytes)> {
+    let above = |key: &Bytes| match &bounds.0 {
+        Bound::Unbounded => true,
+        Bound::Included(from) => key >= from,
+        Bound::Excluded(from) => key > from,
+    };
+    let below = |key: &Bytes| match &bounds.1 {
+        Bound::Unbounded => true,
+        Bound::Included(to) => key <= to,
+        Bound::Excluded(to) => key < to,
+    };
+    let map = state[keyspace].iter().flat_map(|map| map.iter());
+    let entries = map.filter(|(key, _)| above(key) && below(key));
+    entries.map(|(key, value)| (Arc::clone(key), Arc::clone(value))).collect()
+}
