@@ -1,1 +1,15 @@
 //! Workloads, experiments and reports for lsmx.
+//!
+//! A workload is a seeded stream of operations ([`workload`]), an experiment plays it against a
+//! database and measures ([`experiment`]), a report says what came out ([`report`]). The command
+//! line is the one user; nothing here reads arguments or prints.
+
+pub mod clock;
+pub mod error;
+pub mod experiment;
+pub mod latency;
+pub mod numbers;
+pub mod report;
+pub mod workload;
+
+pub use error::{Error, Result};

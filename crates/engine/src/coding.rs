@@ -187,10 +187,20 @@ impl<'a> Decoder<'a> {
     /// When it is cut off, longer than need be or past 64 bits.
     #[inline]
     pub(crate) fn varint(&mut self, what: &'static str) -> Result<u64, Malformed> {
-        match self.bytes.get(self.at) {
-            Some(&byte) if byte < 0x80 => {
+        // One to three bytes are what blocks are full of; a last byte of 0 would not be shortest.
+        let rest = self.bytes.get(self.at..).unwrap_or_default();
+        match *rest {
+            [a, ..] if a < 0x80 => {
                 self.at += 1;
-                Ok(u64::from(byte))
+                Ok(u64::from(a))
+            }
+            [a, b, ..] if b < 0x80 && b != 0 => {
+                self.at += 2;
+                Ok(u64::from(a & 0x7f) | u64::from(b) << 7)
+            }
+            [a, b, c, ..] if b >= 0x80 && c < 0x80 && c != 0 => {
+                self.at += 3;
+                Ok(u64::from(a & 0x7f) | u64::from(b & 0x7f) << 7 | u64::from(c) << 14)
             }
             _ => self.varint_long(what),
         }

@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::cache::FilterAnswers;
 use crate::format::BlockKind;
 
 /// One level of a tree.
@@ -43,15 +44,30 @@ pub struct CompactionMetrics {
     pub failures: u64,
 }
 
-/// How writes were held up.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct StallMetrics {
-    /// Writes that waited for a hard stop or a free memtable.
+/// Writes that waited for one cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct StallCause {
+    /// How many waited.
     pub count: u64,
     /// Microseconds they waited in all.
     pub us_total: u64,
     /// The longest of them.
     pub us_max: u64,
+}
+
+/// How writes were held up.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct StallMetrics {
+    /// Writes that waited, for any cause.
+    pub count: u64,
+    /// Microseconds they waited in all.
+    pub us_total: u64,
+    /// The longest of them.
+    pub us_max: u64,
+    /// All memtables were full and waited for their flush.
+    pub memtables_full: StallCause,
+    /// The policy's hard stop was reached.
+    pub too_many_runs: StallCause,
     /// Microseconds that writes were slowed down by debt; not part of the others.
     pub throttle_us_total: u64,
 }
@@ -97,6 +113,17 @@ pub struct CacheMetrics {
     pub resident_bytes: u64,
 }
 
+/// The commit pipeline.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CommitMetrics {
+    /// Commits, syncs and other requests that were taken in.
+    pub requests: u64,
+    /// Groups they were written in: one append each, one sync where any member asked for it.
+    pub groups: u64,
+    /// `Buffered` commits that came while a group was being synced and waited for that.
+    pub behind_sync: u64,
+}
+
 /// The write-ahead log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct WalMetrics {
@@ -117,6 +144,10 @@ pub struct Metrics {
     pub keyspaces: BTreeMap<String, KeyspaceMetrics>,
     /// The block cache by kind of block; kinds never touched are left out.
     pub cache: BTreeMap<BlockKind, CacheMetrics>,
+    /// What filters answered to point lookups.
+    pub filter: FilterAnswers,
+    /// The commit pipeline.
+    pub commits: CommitMetrics,
     /// The write-ahead log.
     pub wal: WalMetrics,
     /// Snapshots registered now.
@@ -173,8 +204,18 @@ impl fmt::Display for Metrics {
         }
         writeln!(
             f,
+            "filter {} tables ruled out  {} let pass wrongly",
+            self.filter.negatives, self.filter.false_positives
+        )?;
+        writeln!(
+            f,
             "wal    {} segments  {} B live  {} B written  {} syncs",
             self.wal.segments, self.wal.live_bytes, self.wal.written_bytes, self.wal.syncs
+        )?;
+        writeln!(
+            f,
+            "commits {} in {} groups, {} behind a sync",
+            self.commits.requests, self.commits.groups, self.commits.behind_sync
         )?;
         if let Some(cause) = &self.read_only {
             writeln!(f, "read-only: {cause}")?;

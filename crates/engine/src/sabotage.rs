@@ -55,14 +55,22 @@ bugs! {
     SeqReused = "seq-reused",
     /// Checksums do not cover where a block lies.
     ChecksumWithoutPlace = "checksum-without-place",
-    /// A trivial move goes past an overlapping file.
-    MovePastOverlap = "move-past-overlap",
     /// The filter misses the last key of a table.
     FilterMissesKey = "filter-misses-key",
     /// Any error while looking for the database is taken for "there is none".
     OpenErrorIsNew = "open-error-is-new",
     /// The read-only state does not go away on `resume()`.
     ReadOnlySticks = "read-only-sticks",
+    /// New tables are deleted though a failed manifest edit may name them.
+    DoubtForgotten = "doubt-forgotten",
+    /// File numbers start again where they were before a crash.
+    FileNumberReused = "file-number-reused",
+    /// The WAL is not synced before the edit that makes a keyspace or changes its options.
+    EditWithoutWalSync = "edit-without-wal-sync",
+    /// A torn tail of the WAL is taken for damage.
+    TornTailRefused = "torn-tail-refused",
+    /// WAL segments are deleted before the manifest names a younger one as the oldest.
+    SegmentDeletedEarly = "segment-deleted-early",
 }
 
 #[cfg(feature = "sabotage")]

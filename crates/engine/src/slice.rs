@@ -7,8 +7,8 @@ use bytes::Bytes;
 
 /// Immutable bytes that share their memory with the block or the write they came from.
 ///
-/// Cloning is cheap. A slice keeps the whole block it lies in alive; [`Slice::to_owned`] (as on any
-/// `[u8]`) detaches a copy.
+/// Cloning is cheap. A slice keeps the whole block it lies in alive; `to_vec` (as on any `[u8]`)
+/// detaches a copy.
 #[derive(Clone, Default, Eq, Hash, PartialOrd, Ord)]
 pub struct Slice(Bytes);
 

@@ -5,6 +5,7 @@
 //! new coding, a new format version, a library that packs otherwise), the old file stays and goes
 //! on being read, the new bytes get a new name in `CASES`, and only that one is `written`.
 #![expect(clippy::disallowed_methods, reason = "golden files belong to the repository")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
 use std::path::{Path, PathBuf};

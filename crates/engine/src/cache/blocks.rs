@@ -34,6 +34,8 @@ pub(super) struct BlockId {
 pub(super) trait BlockStore: fmt::Debug + Send + Sync {
     /// The block, if it is there; counts as a use.
     fn get(&self, id: BlockId) -> Option<Bytes>;
+    /// The block, if it is there; does not count as a use.
+    fn peek(&self, id: BlockId) -> Option<Bytes>;
     /// Puts a block in, and others out to make room.
     fn insert(&self, id: BlockId, block: Bytes);
     /// Sets the capacity; puts blocks out until it is kept.
@@ -73,6 +75,10 @@ impl BlockStore for QuickStore {
     #[inline]
     fn get(&self, id: BlockId) -> Option<Bytes> {
         self.cache.get(&id)
+    }
+
+    fn peek(&self, id: BlockId) -> Option<Bytes> {
+        self.cache.peek(&id)
     }
 
     fn insert(&self, id: BlockId, block: Bytes) {

@@ -40,11 +40,22 @@ pub struct HitsMisses {
     pub misses: u64,
 }
 
-/// The counters behind [`HitsMisses`].
+/// What filters answered to point lookups.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct FilterAnswers {
+    /// Times a filter ruled a table out.
+    pub negatives: u64,
+    /// Times it let a key pass that the table then did not have.
+    pub false_positives: u64,
+}
+
+/// The counters behind [`HitsMisses`] and [`FilterAnswers`].
 #[derive(Debug)]
 pub(super) struct Counts {
     hits: PerKind<ShardedCounter>,
     misses: PerKind<ShardedCounter>,
+    filter_negatives: ShardedCounter,
+    filter_false_positives: ShardedCounter,
 }
 
 impl Counts {
@@ -52,6 +63,8 @@ impl Counts {
         Counts {
             hits: PerKind::from_fn(|_| ShardedCounter::new()),
             misses: PerKind::from_fn(|_| ShardedCounter::new()),
+            filter_negatives: ShardedCounter::new(),
+            filter_false_positives: ShardedCounter::new(),
         }
     }
 
@@ -63,6 +76,23 @@ impl Counts {
     #[inline]
     pub(super) fn miss(&self, kind: BlockKind) {
         self.misses[kind].add(1);
+    }
+
+    #[inline]
+    pub(super) fn filter_negative(&self) {
+        self.filter_negatives.add(1);
+    }
+
+    #[inline]
+    pub(super) fn filter_false_positive(&self) {
+        self.filter_false_positives.add(1);
+    }
+
+    pub(super) fn filter_answers(&self) -> FilterAnswers {
+        FilterAnswers {
+            negatives: self.filter_negatives.sum(),
+            false_positives: self.filter_false_positives.sum(),
+        }
     }
 
     pub(super) fn read(&self) -> PerKind<HitsMisses> {

@@ -1,8 +1,8 @@
 //! The block cache: one byte budget, metadata before data.
 //!
-//! 1. Data blocks live in a general-purpose cache ([`blocks`]). Its capacity is what metadata leaves
+//! 1. Data blocks live in a general-purpose cache (`blocks`). Its capacity is what metadata leaves
 //!    of the budget.
-//! 2. Metadata blocks live in slots on the open tables ([`slots`]); here they are only counted.
+//! 2. Metadata blocks live in slots on the open tables (`slots`); here they are only counted.
 //! 3. When metadata alone passes the budget, the governor evicts: all index blocks before any top
 //!    index, those before any filter, those before any range tombstones. Within a kind it goes round
 //!    like a clock: a slot that was used since the last round is passed over once.
@@ -23,7 +23,7 @@ use crate::format::BlockKind;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Weak};
 use blocks::{BlockId, BlockStore, QuickStore};
 use counts::Counts;
-pub use counts::{HitsMisses, PerKind};
+pub use counts::{FilterAnswers, HitsMisses, PerKind};
 pub(crate) use slots::{Metadata, Resident, Slot, TableSlots};
 use slots::{Place, Visit};
 
@@ -76,6 +76,12 @@ impl Cache {
         self.counts.read()
     }
 
+    /// What filters answered since the cache was made.
+    #[must_use]
+    pub fn filter_answers(&self) -> FilterAnswers {
+        self.counts.filter_answers()
+    }
+
     /// Bytes in memory, overhead included.
     #[must_use]
     pub fn resident_bytes(&self) -> PerKind<u64> {
@@ -113,10 +119,25 @@ impl Cache {
         self.counts.miss(kind);
     }
 
+    #[inline]
+    pub(crate) fn count_filter_negative(&self) {
+        self.counts.filter_negative();
+    }
+
+    #[inline]
+    pub(crate) fn count_filter_false_positive(&self) {
+        self.counts.filter_false_positive();
+    }
+
     /// The data block at `offset` of a table, if it is in memory.
     #[inline]
     pub(crate) fn data_block(&self, table: u64, offset: u64) -> Option<Bytes> {
         self.data.get(BlockId { table, offset })
+    }
+
+    /// As [`Cache::data_block`], for readers whose interest says nothing about the next one's.
+    pub(crate) fn peek_data_block(&self, table: u64, offset: u64) -> Option<Bytes> {
+        self.data.peek(BlockId { table, offset })
     }
 
     /// Keeps a data block that was read.

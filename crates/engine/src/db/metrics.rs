@@ -2,9 +2,10 @@
 
 use crate::db::Core;
 use crate::keyspace::Tree;
+use crate::keyspace::counters::StallCounter;
 use crate::metrics::{
-    CacheMetrics, CompactionMetrics, KeyspaceMetrics, LevelMetrics, Metrics, StallMetrics,
-    WalMetrics,
+    CacheMetrics, CompactionMetrics, KeyspaceMetrics, LevelMetrics, Metrics, StallCause,
+    StallMetrics, WalMetrics,
 };
 use crate::sync::{AtomicU64, Ordering};
 
@@ -24,6 +25,8 @@ impl Core {
         Metrics {
             keyspaces: trees.iter().map(|tree| (tree.name.clone(), keyspace(tree))).collect(),
             cache: cache.filter(|(_, cache)| *cache != CacheMetrics::default()).collect(),
+            filter: store.tables.cache.filter_answers(),
+            commits: self.committer.metrics(),
             wal: WalMetrics {
                 segments: store.wal.segments().len() as u64,
                 live_bytes: store.wal.live_bytes(),
@@ -34,6 +37,14 @@ impl Core {
             published_seq: store.sequence.published().0,
             read_only: store.health.cause().map(|cause| cause.to_string()),
         }
+    }
+}
+
+fn stall(counter: &StallCounter) -> StallCause {
+    StallCause {
+        count: read(&counter.count),
+        us_total: read(&counter.us),
+        us_max: read(&counter.us_max),
     }
 }
 
@@ -51,6 +62,8 @@ fn keyspace(tree: &Tree) -> KeyspaceMetrics {
         }
         metrics
     });
+    let (memtables_full, too_many_runs) =
+        (stall(&counters.memtable_stalls), stall(&counters.run_stalls));
     KeyspaceMetrics {
         policy: tree.settings().policy_spec.to_string(),
         gets: counters.gets.sum(),
@@ -71,9 +84,11 @@ fn keyspace(tree: &Tree) -> KeyspaceMetrics {
             failures: read(&counters.compaction_failures),
         },
         stalls: StallMetrics {
-            count: read(&counters.stalls),
-            us_total: read(&counters.stall_us),
-            us_max: read(&counters.stall_us_max),
+            count: memtables_full.count + too_many_runs.count,
+            us_total: memtables_full.us_total + too_many_runs.us_total,
+            us_max: memtables_full.us_max.max(too_many_runs.us_max),
+            memtables_full,
+            too_many_runs,
             throttle_us_total: read(&counters.throttle_us),
         },
         levels: levels.filter(|level| level.runs > 0).collect(),

@@ -319,7 +319,10 @@ impl Recovery {
     ) -> Result<Recovery> {
         env.advance_us(state.clock_us.saturating_sub(env.now_us()));
         let gap = if state.clean_close { 0 } else { FILE_NUMBER_GAP };
-        let files = state.file_number_next.max(largest_number(vfs.as_ref(), dir)? + 1) + gap;
+        let files = match sabotage::on(Bug::FileNumberReused) {
+            true => state.file_number_next.max(1),
+            false => state.file_number_next.max(largest_number(vfs.as_ref(), dir)? + 1) + gap,
+        };
         let files = state
             .keyspaces
             .values()
@@ -425,7 +428,8 @@ impl Recovery {
 
         let flushed = self.state.keyspaces.values().map(|keyspace| keyspace.flushed_through);
         let last = flushed.fold(self.state.last_seq.max(report.last_seq), SeqNo::max);
-        let gap = if self.state.clean_close { 1 } else { SEQ_GAP };
+        let reused = sabotage::on(Bug::SeqReused);
+        let gap = if self.state.clean_close || reused { 1 } else { SEQ_GAP };
         self.seq_next = SeqNo(last.0 + gap);
         self.report = report;
         Ok(())

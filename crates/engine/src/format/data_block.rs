@@ -25,7 +25,9 @@ use std::cmp::Ordering;
 use bytes::Bytes;
 
 use super::VALUE_BYTES_MAX;
-use crate::coding::{Decoder, get_u32, len_u64, put_u32, put_varint, to_usize, varint_len};
+use crate::coding::{
+    Decoder, get_u32, get_u64, len_u64, put_u32, put_varint, to_usize, varint_len,
+};
 use crate::error::Malformed;
 use crate::key::{InternalKey, Kind, SeqNo};
 
@@ -38,7 +40,18 @@ pub(crate) const ENTRIES_AT: usize = 1;
 /// Bytes that two keys have in common at their start.
 #[inline]
 pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+    const STEP: usize = size_of::<u64>();
+    let len = a.len().min(b.len());
+    let mut at = 0;
+    while at + STEP <= len {
+        let (Some(x), Some(y)) = (get_u64(a, at), get_u64(b, at)) else { break };
+        if x != y {
+            // Little-endian: the first byte that differs has the lowest bits.
+            return at + (x ^ y).trailing_zeros() as usize / 8;
+        }
+        at += STEP;
+    }
+    at + a[at..len].iter().zip(&b[at..len]).take_while(|(a, b)| a == b).count()
 }
 
 /// Writes a data block.
@@ -404,6 +417,23 @@ mod tests {
         let hit = block.get(key, SeqNo(snapshot)).unwrap()?;
         let value = block.bytes()[hit.value_at..hit.value_end].to_vec();
         Some((key.to_vec(), hit.seq.0, hit.kind, value))
+    }
+
+    #[test]
+    fn common_prefixes_are_as_long_as_they_are() {
+        for len in 0..40 {
+            let a: Vec<u8> = (0..len).collect();
+            for at in 0..a.len() {
+                for bit in 0..8 {
+                    let mut b = a.clone();
+                    b[at] ^= 1 << bit;
+                    assert_eq!(common_prefix(&a, &b), at);
+                }
+                assert_eq!(common_prefix(&a, &a[..at]), at);
+                assert_eq!(common_prefix(&a[..at], &a), at);
+            }
+            assert_eq!(common_prefix(&a, &a), a.len());
+        }
     }
 
     #[test]

@@ -141,8 +141,8 @@ impl IndexBuilder {
     pub(crate) fn add(&mut self, separator: Separator, handle: Handle) {
         let restart = self.count.is_multiple_of(u32::from(RESTART_INTERVAL));
         let shared = if restart {
-            // Index blocks close at some KiB; even a top index of 64 KiB separators stays below
-            // 4 GiB for any table that holds less than 4 TiB of such keys.
+            // Index blocks close at some KiB, and a top index anywhere near 4 GiB is refused by
+            // the writer of the table, so no offset that counts is cut.
             self.restarts.push(u32::try_from(self.bytes.len()).unwrap_or(u32::MAX));
             0
         } else {
@@ -361,6 +361,7 @@ impl IndexBlock {
             at: self.restart(restart)?,
             entry_at: 0,
             ordinal: restart * self.interval,
+            until_restart: 0,
             key_bytes: 0,
             previous_end: 0,
         })
@@ -373,6 +374,7 @@ struct Walk<'a> {
     at: usize,
     entry_at: usize,
     ordinal: usize,
+    until_restart: usize,
     key_bytes: usize,
     previous_end: u64,
 }
@@ -384,7 +386,8 @@ impl<'a> Walk<'a> {
             return Ok(None);
         }
         let entry = self.index.entry(self.at)?;
-        let restart = self.ordinal.is_multiple_of(self.index.interval);
+        let restart = self.until_restart == 0;
+        self.until_restart = if restart { self.index.interval } else { self.until_restart } - 1;
         if entry.shared > self.key_bytes || (restart && entry.shared != 0) {
             return Err(shares_too_much(entry.shared));
         }

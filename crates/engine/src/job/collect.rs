@@ -4,6 +4,7 @@
 use crate::error::Result;
 use crate::format::edit::{Change, Edit};
 use crate::format::filename::FileName;
+use crate::sabotage::{self, Bug};
 use crate::store::Store;
 
 /// Lets WAL segments go that no memtable needs. Their files are removed only once the manifest
@@ -22,11 +23,30 @@ pub(crate) fn retire_segments(store: &Store) -> Result<()> {
     }
     let oldest = store.wal.segments().first().map(|segment| segment.id);
     if let Some(segment) = oldest {
+        if sabotage::on(Bug::SegmentDeletedEarly) {
+            for &id in &retired {
+                let _ = store.vfs.remove(&FileName::Segment(id).in_dir(&store.dir));
+            }
+        }
         let edit = Edit { changes: vec![Change::WalOldest { segment }] };
         store.manifest.append(&edit).map_err(|error| store.fail(error))?;
         for id in retired {
             store.janitor.discard(FileName::Segment(id).in_dir(&store.dir));
         }
+    }
+    Ok(())
+}
+
+/// Begins a new manifest when the one in use has grown to twice what its state takes.
+///
+/// # Errors
+/// When it cannot be written: the manifest is in doubt, and the database read-only.
+pub(crate) fn shorten_manifest(store: &Store) -> Result<()> {
+    if store.manifest.wants_fresh() {
+        let number = store.files.allocate();
+        let old = store.manifest.start_afresh(number, None);
+        let old = old.map_err(|error| store.fail(error))?;
+        store.janitor.discard(FileName::Manifest(old).in_dir(&store.dir));
     }
     Ok(())
 }

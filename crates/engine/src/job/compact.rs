@@ -175,7 +175,7 @@ fn merge(
             table.ok_or(lsmx_compaction::Error::UnknownFile { file })
         });
         let tables = tables.collect::<Result<_, _>>()?;
-        sources.push(Box::new(RunCursor::new(tables, FillCache::No)));
+        sources.push(Box::new(RunCursor::new(tables, FillCache::Job)));
     }
     let mut merged = MergingCursor::new(sources);
     let mut retention = Retention::for_job(store.sequence.snapshots(), shape, job);

@@ -131,6 +131,8 @@ impl Runner {
             Work::Flush => self.flush(&tree),
             Work::Compaction => self.compact(&tree),
         }
+        // A failure there is told by having made the database read-only.
+        let _ = collect::shorten_manifest(store);
         self.refresh(&tree);
         store.looked(kind);
         true

@@ -61,8 +61,9 @@ impl Retention {
         }
         let stripe = self.snapshots.partition_point(|snapshot| *snapshot < key.seq);
         let shadowed = self.stripe.replace(stripe) == Some(stripe);
-        let kept = !shadowed
-            && !(key.kind == Kind::Delete && stripe == 0 && !self.older_may_hold(key.user_key));
+        let hides_something =
+            key.kind != Kind::Delete || stripe > 0 || self.older_may_hold(key.user_key);
+        let kept = !shadowed && hides_something;
         Verdict { kept, first_of_key }
     }
 

@@ -2,6 +2,26 @@
 
 use crate::sync::{AtomicU64, Ordering, ShardedCounter};
 
+/// Waits of writes for one cause.
+#[derive(Debug, Default)]
+pub(crate) struct StallCounter {
+    /// How many waited.
+    pub(crate) count: AtomicU64,
+    /// Microseconds they waited.
+    pub(crate) us: AtomicU64,
+    /// The longest of them.
+    pub(crate) us_max: AtomicU64,
+}
+
+impl StallCounter {
+    /// Counts one wait.
+    pub(crate) fn waited(&self, us: u64) {
+        add(&self.count, 1);
+        add(&self.us, us);
+        self.us_max.fetch_max(us, Ordering::Relaxed);
+    }
+}
+
 /// Counters of one tree. Those that every operation touches are sharded.
 #[derive(Debug, Default)]
 pub(crate) struct TreeCounters {
@@ -31,12 +51,10 @@ pub(crate) struct TreeCounters {
     pub(crate) compaction_failures: AtomicU64,
     /// Tables that went without a filter because none could be built.
     pub(crate) filters_failed: AtomicU64,
-    /// Writes that waited for a hard stop or a free memtable.
-    pub(crate) stalls: AtomicU64,
-    /// Microseconds they waited.
-    pub(crate) stall_us: AtomicU64,
-    /// The longest of them.
-    pub(crate) stall_us_max: AtomicU64,
+    /// Writes that waited because memtables were full.
+    pub(crate) memtable_stalls: StallCounter,
+    /// Writes that waited because the policy's hard stop was reached.
+    pub(crate) run_stalls: StallCounter,
     /// Microseconds that writes were slowed down by the throttle.
     pub(crate) throttle_us: AtomicU64,
 }
@@ -44,13 +62,4 @@ pub(crate) struct TreeCounters {
 /// Adds to a counter that only background work and slow paths touch.
 pub(crate) fn add(counter: &AtomicU64, count: u64) {
     counter.fetch_add(count, Ordering::Relaxed);
-}
-
-impl TreeCounters {
-    /// Counts one wait of a write.
-    pub(crate) fn stalled(&self, us: u64) {
-        add(&self.stalls, 1);
-        add(&self.stall_us, us);
-        self.stall_us_max.fetch_max(us, Ordering::Relaxed);
-    }
 }

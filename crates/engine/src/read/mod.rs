@@ -2,6 +2,6 @@
 
 pub(crate) mod get;
 pub(crate) mod merging;
-pub mod range;
+pub(crate) mod range;
 pub(crate) mod run;
 pub(crate) mod visible;

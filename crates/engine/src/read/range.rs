@@ -72,7 +72,8 @@ impl Range {
             }
         }
         for run in self.view.version.runs() {
-            sources.push(Box::new(RunCursor::new(run.tables().to_vec(), FillCache::Yes)));
+            // A scan takes what is cached, and does not wash it out.
+            sources.push(Box::new(RunCursor::new(run.tables().to_vec(), FillCache::No)));
         }
         VisibleCursor::new(MergingCursor::new(sources), self.snapshot)
     }

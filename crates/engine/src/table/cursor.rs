@@ -1,34 +1,51 @@
 //! A cursor over one table, both ways.
 
-use super::reader::{BlockPlace, FillCache, Table};
+use super::read_ahead::ReadAhead;
+use super::reader::{FillCache, Table};
 use crate::cursor::Cursor;
 use crate::error::{Malformed, Result};
 use crate::format::block::Handle;
 use crate::format::data_block::DataBlock;
 use crate::format::data_cursor::DataCursor;
+use crate::format::index::IndexBlock;
 use crate::key::{InternalKey, SeqNo};
 use crate::slice::Slice;
 use crate::sync::Arc;
 
-/// A cursor over the entries of one table.
+/// A cursor over the entries of one table. It holds on to the index block and the data block it is
+/// in, so that going on asks no cache for them again.
 #[derive(Debug)]
 pub struct TableCursor {
     table: Arc<Table>,
     fill: FillCache,
+    ahead: ReadAhead,
+    top: Option<Arc<IndexBlock>>,
+    /// An index block with its ordinal.
+    index: Option<(usize, Arc<IndexBlock>)>,
     /// The block the cursor is in, once it has been in one.
     current: Option<Current>,
 }
 
+/// Where a data block stands in the two-level index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    /// Ordinal of its index block in the top index.
+    top: usize,
+    /// Its ordinal in that index block.
+    block: usize,
+}
+
 #[derive(Debug)]
 struct Current {
-    place: BlockPlace,
+    place: Place,
     handle: Handle,
     entries: DataCursor,
 }
 
 impl TableCursor {
     pub(super) fn new(table: Arc<Table>, fill: FillCache) -> TableCursor {
-        TableCursor { table, fill, current: None }
+        let ahead = ReadAhead::default();
+        TableCursor { table, fill, ahead, top: None, index: None, current: None }
     }
 
     /// The table it walks over.
@@ -37,42 +54,105 @@ impl TableCursor {
         &self.table
     }
 
+    /// The top index, or `None` if the table has no entries.
+    fn top(&mut self) -> Result<Option<Arc<IndexBlock>>> {
+        if self.top.is_none() {
+            self.top = self.table.top_index(self.fill)?;
+        }
+        Ok(self.top.clone())
+    }
+
+    /// The index block with this ordinal, which lies at `handle`.
+    fn index(
+        &mut self,
+        top: &IndexBlock,
+        ordinal: usize,
+        handle: Handle,
+    ) -> Result<Arc<IndexBlock>> {
+        match &self.index {
+            Some((held, index)) if *held == ordinal => Ok(index.clone()),
+            _ => {
+                let index = self.table.index_block(ordinal, top, handle, self.fill)?;
+                self.index = Some((ordinal, index.clone()));
+                Ok(index)
+            }
+        }
+    }
+
+    /// The first data block that can hold an entry at or after (`user_key`, `seq`).
+    fn seek_block(&mut self, user_key: &[u8], seq: SeqNo) -> Result<Option<(Handle, Place)>> {
+        let Some(top) = self.top()? else {
+            return Ok(None);
+        };
+        let top_at = self.table.properties.top_index.map_or(0, |handle| handle.offset);
+        let at = |what: Malformed| what.at(self.table.path(), top_at);
+        let Some((ordinal, handle)) = top.seek(user_key, seq).map_err(at)? else {
+            return Ok(None);
+        };
+        let index = self.index(&top, ordinal, handle)?;
+        let found =
+            index.seek(user_key, seq).map_err(|what| what.at(self.table.path(), handle.offset))?;
+        match found {
+            Some((block, data)) => Ok(Some((data, Place { top: ordinal, block }))),
+            None => Err(self.table.levels_disagree(handle)),
+        }
+    }
+
+    /// The data block with this ordinal in an index block, or its last with `None`. There is none
+    /// past the last of either.
+    fn block_at(
+        &mut self,
+        ordinal: usize,
+        block: Option<usize>,
+    ) -> Result<Option<(Handle, Place)>> {
+        let Some(top) = self.top()? else {
+            return Ok(None);
+        };
+        let top_at = self.table.properties.top_index.map_or(0, |handle| handle.offset);
+        let at = |what: Malformed| what.at(self.table.path(), top_at);
+        let Some(handle) = top.handle(ordinal).map_err(at)? else {
+            return Ok(None);
+        };
+        let index = self.index(&top, ordinal, handle)?;
+        // An index block has at least one entry.
+        let block = block.unwrap_or(index.count() - 1);
+        let data = index.handle(block).map_err(|what| what.at(self.table.path(), handle.offset))?;
+        Ok(data.map(|data| (data, Place { top: ordinal, block })))
+    }
+
     /// Goes into a block and moves there.
     fn enter(
         &mut self,
-        handle: Handle,
-        place: BlockPlace,
+        (handle, place): (Handle, Place),
         go: impl FnOnce(&mut DataCursor) -> Result<(), Malformed>,
     ) -> Result<()> {
-        let table = &*self.table;
-        let at = |what: Malformed| what.at(table.path(), handle.offset);
+        let at = |what: Malformed| what.at(self.table.path(), handle.offset);
+        // It may be in this block already, as when it seeks a near key.
+        if self.current.as_ref().is_none_or(|current| current.handle != handle) {
+            // Should the block not be readable, the cursor is in none.
+            let before = self.current.take();
+            let contents = match self.fill {
+                FillCache::Yes => self.table.data_block(handle, self.fill)?,
+                FillCache::No | FillCache::Job => {
+                    self.ahead.block(&self.table, handle, self.fill)?
+                }
+            };
+            let block = DataBlock::new(contents).map_err(at)?;
+            let entries = match before {
+                Some(Current { mut entries, .. }) => {
+                    entries.reset(block);
+                    entries
+                }
+                None => DataCursor::new(block),
+            };
+            self.current = Some(Current { place, handle, entries });
+        }
         match &mut self.current {
-            // The block it is in already, as a seek to a near key finds it.
-            Some(current) if current.handle == handle => {
+            Some(current) => {
                 current.place = place;
                 go(&mut current.entries).map_err(at)
             }
-            current => {
-                let block = table
-                    .data_block(handle, self.fill)
-                    .and_then(|contents| DataBlock::new(contents).map_err(at));
-                let block = match block {
-                    Ok(block) => block,
-                    Err(error) => {
-                        *current = None;
-                        return Err(error);
-                    }
-                };
-                let entries = match current.take() {
-                    Some(mut before) => {
-                        before.entries.reset(block);
-                        before.entries
-                    }
-                    None => DataCursor::new(block),
-                };
-                let current = current.insert(Current { place, handle, entries });
-                go(&mut current.entries).map_err(at)
-            }
+            None => Ok(()),
         }
     }
 
@@ -83,15 +163,13 @@ impl TableCursor {
     }
 
     /// Moves to the first entry of the block after `place`.
-    fn enter_next(&mut self, place: BlockPlace) -> Result<()> {
-        let mut next = BlockPlace { block: place.block + 1, ..place };
-        let mut handle = self.table.block_at(next, self.fill)?;
-        if handle.is_none() {
-            next = BlockPlace { top: place.top + 1, block: 0 };
-            handle = self.table.block_at(next, self.fill)?;
+    fn enter_next(&mut self, place: Place) -> Result<()> {
+        let mut next = self.block_at(place.top, Some(place.block + 1))?;
+        if next.is_none() {
+            next = self.block_at(place.top + 1, Some(0))?;
         }
-        match handle {
-            Some(handle) => self.enter(handle, next, DataCursor::first),
+        match next {
+            Some(next) => self.enter(next, DataCursor::first),
             None => {
                 self.invalidate();
                 Ok(())
@@ -100,21 +178,14 @@ impl TableCursor {
     }
 
     /// Moves to the last entry of the block before `place`.
-    fn enter_previous(&mut self, place: BlockPlace) -> Result<()> {
+    fn enter_previous(&mut self, place: Place) -> Result<()> {
         let previous = match place {
-            BlockPlace { top: 0, block: 0 } => None,
-            BlockPlace { top, block: 0 } => {
-                let count = self.table.blocks_of(top - 1, self.fill)?;
-                count.map(|count| BlockPlace { top: top - 1, block: count.saturating_sub(1) })
-            }
-            BlockPlace { top, block } => Some(BlockPlace { top, block: block - 1 }),
+            Place { top: 0, block: 0 } => None,
+            Place { top, block: 0 } => self.block_at(top - 1, None)?,
+            Place { top, block } => self.block_at(top, Some(block - 1))?,
         };
-        let handle = match previous {
-            Some(previous) => self.table.block_at(previous, self.fill)?.zip(Some(previous)),
-            None => None,
-        };
-        match handle {
-            Some((handle, previous)) => self.enter(handle, previous, DataCursor::last),
+        match previous {
+            Some(previous) => self.enter(previous, DataCursor::last),
             None => {
                 self.invalidate();
                 Ok(())
@@ -126,7 +197,7 @@ impl TableCursor {
     fn step(
         &mut self,
         go: impl FnOnce(&mut DataCursor) -> Result<(), Malformed>,
-        leave: impl FnOnce(&mut Self, BlockPlace) -> Result<()>,
+        leave: impl FnOnce(&mut Self, Place) -> Result<()>,
     ) -> Result<()> {
         let Some(current) = &mut self.current else {
             return Ok(());
@@ -173,25 +244,24 @@ impl Cursor for TableCursor {
 
     fn first(&mut self) -> Result<()> {
         self.invalidate();
-        let first = BlockPlace { top: 0, block: 0 };
-        match self.table.block_at(first, self.fill)? {
-            Some(handle) => self.enter(handle, first, DataCursor::first),
+        match self.block_at(0, Some(0))? {
+            Some(first) => self.enter(first, DataCursor::first),
             None => Ok(()),
         }
     }
 
     fn last(&mut self) -> Result<()> {
         self.invalidate();
-        let past = self.table.index_blocks(self.fill)?;
-        self.enter_previous(BlockPlace { top: past, block: 0 })
+        let past = self.top()?.map_or(0, |top| top.count());
+        self.enter_previous(Place { top: past, block: 0 })
     }
 
     fn seek(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
         self.invalidate();
-        let Some((handle, place)) = self.table.seek_block(user_key, seq, self.fill)? else {
+        let Some((handle, place)) = self.seek_block(user_key, seq)? else {
             return Ok(());
         };
-        self.enter(handle, place, |entries| entries.seek(user_key, seq))?;
+        self.enter((handle, place), |entries| entries.seek(user_key, seq))?;
         if self.valid() {
             return Ok(());
         }
@@ -201,10 +271,10 @@ impl Cursor for TableCursor {
 
     fn seek_before(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
         self.invalidate();
-        let Some((handle, place)) = self.table.seek_block(user_key, seq, self.fill)? else {
+        let Some((handle, place)) = self.seek_block(user_key, seq)? else {
             return self.last();
         };
-        self.enter(handle, place, |entries| entries.seek_before(user_key, seq))?;
+        self.enter((handle, place), |entries| entries.seek_before(user_key, seq))?;
         if self.valid() {
             return Ok(());
         }

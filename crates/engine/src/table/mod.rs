@@ -2,6 +2,7 @@
 
 pub mod cursor;
 pub mod options;
+mod read_ahead;
 pub mod reader;
 mod verify;
 pub mod writer;

@@ -151,10 +151,23 @@ impl Table {
     /// # Errors
     /// When a block cannot be read or is damaged.
     pub fn get(&self, user_key: &[u8], snapshot: SeqNo, use_filter: bool) -> Result<Option<Found>> {
+        let filtered = use_filter && self.properties.filter.is_some();
         if use_filter && !self.may_contain(user_key)? {
+            if filtered {
+                self.cache().count_filter_negative();
+            }
             return Ok(None);
         }
-        let Some((handle, _)) = self.seek_block(user_key, snapshot, FillCache::Yes)? else {
+        let found = self.find(user_key, snapshot)?;
+        if filtered && found.is_none() {
+            self.cache().count_filter_false_positive();
+        }
+        Ok(found)
+    }
+
+    /// As [`Table::get`], without asking the filter.
+    fn find(&self, user_key: &[u8], snapshot: SeqNo) -> Result<Option<Found>> {
+        let Some(handle) = self.seek_block(user_key, snapshot)? else {
             return Ok(None);
         };
         // The block's separator is at or after (user_key, snapshot), so an entry of this key that
@@ -261,60 +274,54 @@ impl Table {
         self.slots.release_filter();
     }
 
-    /// The first data block that can hold an entry at or after (`user_key`, `seq`): its handle and
-    /// place. `None` if all entries are before.
-    pub(super) fn seek_block(
-        &self,
-        user_key: &[u8],
-        seq: SeqNo,
-        fill: FillCache,
-    ) -> Result<Option<(Handle, BlockPlace)>> {
-        let Some((top, handle, count)) = self.with_top_index(fill, |top| {
+    /// The first data block that can hold an entry at or after (`user_key`, `seq`), or `None` if
+    /// all entries are before.
+    fn seek_block(&self, user_key: &[u8], seq: SeqNo) -> Result<Option<Handle>> {
+        let fill = FillCache::Yes;
+        let Some((ordinal, handle, count)) = self.with_top_index(fill, |top| {
             Ok(top.seek(user_key, seq)?.map(|(ordinal, handle)| (ordinal, handle, top.count())))
         })?
         else {
             return Ok(None);
         };
-        let found = self.with_index(top, count, handle, fill, |index| index.seek(user_key, seq))?;
-        // The top index has the separator of the index block's last entry, so there is one.
-        let Some((block, data)) = found else {
-            let what = "index blocks and top index are";
-            return Err(Malformed::Order { what }.at(&self.path, handle.offset));
-        };
-        Ok(Some((data, BlockPlace { top, block })))
+        let found =
+            self.with_index(ordinal, count, handle, fill, |index| index.seek(user_key, seq))?;
+        match found {
+            Some((_, data)) => Ok(Some(data)),
+            None => Err(self.levels_disagree(handle)),
+        }
     }
 
-    /// The data block at a place, or `None` past the last of the index block.
-    pub(super) fn block_at(&self, place: BlockPlace, fill: FillCache) -> Result<Option<Handle>> {
-        let Some((handle, count)) = self.index_block_at(place.top, fill)? else {
-            return Ok(None);
-        };
-        self.with_index(place.top, count, handle, fill, |index| index.handle(place.block))
+    /// The top index has the separator of each index block's last entry, so what is not past the
+    /// one is not past the other.
+    #[cold]
+    pub(super) fn levels_disagree(&self, index: Handle) -> Error {
+        let what = "index blocks and top index are";
+        Malformed::Order { what }.at(&self.path, index.offset)
     }
 
-    /// How many data blocks the index block with this ordinal has; `None` past the last.
-    pub(super) fn blocks_of(&self, top: usize, fill: FillCache) -> Result<Option<usize>> {
-        let Some((handle, count)) = self.index_block_at(top, fill)? else {
-            return Ok(None);
-        };
-        self.with_index(top, count, handle, fill, |index| Ok(Some(index.count())))
+    /// The top index, for a cursor to hold on to; `None` if there are no entries.
+    pub(super) fn top_index(&self, fill: FillCache) -> Result<Option<Arc<IndexBlock>>> {
+        self.with_top_index(fill, |top| Ok(Some(top.clone())))
     }
 
-    /// How many index blocks there are.
-    pub(super) fn index_blocks(&self, fill: FillCache) -> Result<usize> {
-        self.with_top_index(fill, |top| Ok(Some(top.count()))).map(Option::unwrap_or_default)
-    }
-
-    fn index_block_at(&self, top: usize, fill: FillCache) -> Result<Option<(Handle, usize)>> {
-        self.with_top_index(fill, |index| {
-            Ok(index.handle(top)?.map(|handle| (handle, index.count())))
-        })
+    /// An index block, for a cursor to hold on to.
+    pub(super) fn index_block(
+        &self,
+        ordinal: usize,
+        top: &IndexBlock,
+        handle: Handle,
+        fill: FillCache,
+    ) -> Result<Arc<IndexBlock>> {
+        let found =
+            self.with_index(ordinal, top.count(), handle, fill, |index| Ok(Some(index.clone())))?;
+        found.ok_or_else(|| self.levels_disagree(handle))
     }
 
     fn with_top_index<R>(
         &self,
         fill: FillCache,
-        ask: impl FnOnce(&IndexBlock) -> Result<Option<R>, Malformed>,
+        ask: impl FnOnce(&Arc<IndexBlock>) -> Result<Option<R>, Malformed>,
     ) -> Result<Option<R>> {
         let Some(handle) = self.properties.top_index else {
             return Ok(None);
@@ -342,7 +349,7 @@ impl Table {
         count: usize,
         handle: Handle,
         fill: FillCache,
-        ask: impl FnOnce(&IndexBlock) -> Result<Option<R>, Malformed>,
+        ask: impl FnOnce(&Arc<IndexBlock>) -> Result<Option<R>, Malformed>,
     ) -> Result<Option<R>> {
         let Some(slot) = self.slots.index(top, count) else {
             return Ok(None);
@@ -361,7 +368,7 @@ impl Table {
         handle: Handle,
         fill: FillCache,
         decode: impl FnOnce(Bytes) -> Result<T, Malformed>,
-        ask: impl FnOnce(&T) -> Result<R, Malformed>,
+        ask: impl FnOnce(&Arc<T>) -> Result<R, Malformed>,
     ) -> Result<R> {
         let kind = match metadata {
             Metadata::Index => BlockKind::Index,
@@ -387,7 +394,10 @@ impl Table {
     /// The contents of a data block.
     #[inline]
     pub(super) fn data_block(&self, handle: Handle, fill: FillCache) -> Result<Bytes> {
-        if let Some(block) = self.cached_data_block(handle, fill) {
+        if let Some(block) = self.cache().data_block(self.cache_id, handle.offset) {
+            if fill != FillCache::Job {
+                self.cache().count_hit(BlockKind::Data);
+            }
             return Ok(block);
         }
         let block = self.read_block(handle, BlockKind::Data, fill)?;
@@ -397,10 +407,9 @@ impl Table {
         Ok(block)
     }
 
-    /// The contents of a data block if they are in memory.
-    #[inline]
-    pub(super) fn cached_data_block(&self, handle: Handle, fill: FillCache) -> Option<Bytes> {
-        let block = self.cache().data_block(self.cache_id, handle.offset)?;
+    /// The contents of a data block if they are in memory; does not count as a use.
+    pub(super) fn peek_data_block(&self, handle: Handle, fill: FillCache) -> Option<Bytes> {
+        let block = self.cache().peek_data_block(self.cache_id, handle.offset)?;
         if fill != FillCache::Job {
             self.cache().count_hit(BlockKind::Data);
         }
@@ -415,22 +424,24 @@ impl Table {
     fn read_block(&self, handle: Handle, kind: BlockKind, fill: FillCache) -> Result<Bytes> {
         // Before memory is taken for it.
         handle.check(self.identity.bytes).map_err(|what| what.at(&self.path, handle.offset))?;
+        let stored = read_exact(&*self.file, &self.path, handle.offset, handle.bytes)?;
+        self.open_block(stored, handle, kind, fill)
+    }
+
+    /// Checks the bytes of a block that was read from the file.
+    pub(super) fn open_block(
+        &self,
+        stored: Vec<u8>,
+        handle: Handle,
+        kind: BlockKind,
+        fill: FillCache,
+    ) -> Result<Bytes> {
         if fill != FillCache::Job {
             self.cache().count_miss(kind);
         }
-        let stored = read_exact(&*self.file, &self.path, handle.offset, handle.bytes)?;
         block::open(stored, kind, self.identity.uid, handle.offset)
             .map_err(|what| what.at(&self.path, handle.offset))
     }
-}
-
-/// Where a data block stands in the two-level index.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct BlockPlace {
-    /// Ordinal of its index block in the top index.
-    pub(super) top: usize,
-    /// Its ordinal in that index block.
-    pub(super) block: usize,
 }
 
 /// Reads `bytes` at `offset`; the caller has checked them against the size of the file.

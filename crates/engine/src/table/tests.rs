@@ -439,3 +439,31 @@ fn an_open_table_counts_its_reads_by_kind() {
     }
     assert_eq!(cache.counts(), before, "jobs are not counted");
 }
+
+#[test]
+fn reading_ahead_changes_nothing_but_the_number_of_reads() {
+    let vfs = MemVfs::new();
+    let entries: Vec<Entry> =
+        (0..30_000u64).map(|i| put(format!("{i:08}"), i, "a value of some length")).collect();
+    let summary = write(&vfs, &TableOptions::default(), &entries, &[]);
+    let cache = Cache::new(1 << 20);
+    let table = open(&vfs, &summary, &cache);
+    for fill in [FillCache::No, FillCache::Job, FillCache::Yes] {
+        let mut cursor = table.cursor(fill);
+        cursor.first().unwrap();
+        for entry in &entries {
+            assert_eq!(at(&cursor).as_ref(), Some(entry));
+            cursor.next().unwrap();
+        }
+        assert!(!cursor.valid());
+        cursor.last().unwrap();
+        for entry in entries.iter().rev() {
+            assert_eq!(at(&cursor).as_ref(), Some(entry));
+            cursor.prev().unwrap();
+        }
+        assert!(!cursor.valid());
+        if fill != FillCache::Yes {
+            assert_eq!(cache.resident_bytes(), crate::cache::PerKind::default(), "{fill:?}");
+        }
+    }
+}

@@ -63,25 +63,16 @@ impl Drop for TableFile {
 #[derive(Debug, Default)]
 pub(crate) struct Janitor {
     discarded: Mutex<Vec<PathBuf>>,
-    any: AtomicBool,
 }
 
 impl Janitor {
     /// Takes over a file that can be removed.
     pub(crate) fn discard(&self, path: PathBuf) {
         self.discarded.lock().push(path);
-        self.any.store(true, Ordering::Release);
-    }
-
-    /// Whether there is something to remove.
-    pub(crate) fn has_work(&self) -> bool {
-        self.any.load(Ordering::Acquire)
     }
 
     /// Hands out what is to be removed.
     pub(crate) fn take(&self) -> Vec<PathBuf> {
-        let mut discarded = self.discarded.lock();
-        self.any.store(false, Ordering::Release);
-        std::mem::take(&mut discarded)
+        std::mem::take(&mut self.discarded.lock())
     }
 }

@@ -21,7 +21,9 @@ use crate::error::{Error, Result};
 use crate::format::batch::Operations;
 use crate::key::{Kind, SeqNo};
 use crate::keyspace::Tree;
+use crate::keyspace::counters::add;
 use crate::memtable::Memtable;
+use crate::metrics::CommitMetrics;
 use crate::sabotage::{self, Bug};
 use crate::store::{Store, Work};
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Signal};
@@ -80,16 +82,14 @@ impl Ticket {
 
     /// Whether it writes a key of a tree with a number above `read`.
     fn writes(&self, guard: &Guard) -> bool {
-        let mut seq = self.first_seq();
-        for operation in Operations::new(&self.request.payload).flatten() {
-            let payload = &self.request.payload;
+        let payload = &self.request.payload;
+        for (seq, operation) in (self.first_seq()..).zip(Operations::new(payload).flatten()) {
             if operation.keyspace == guard.tree.id
                 && payload[operation.key.clone()] == guard.key
                 && seq > guard.read.0
             {
                 return true;
             }
-            seq += 1;
         }
         false
     }
@@ -106,6 +106,8 @@ struct Queue {
     /// The number that the next operation gets.
     seq_next: u64,
     leading: bool,
+    /// Whether the group at hand is being synced.
+    syncing: bool,
     waiting: VecDeque<Arc<Ticket>>,
     /// In the log, not published yet; in the order of the log.
     in_flight: VecDeque<InFlight>,
@@ -118,13 +120,14 @@ pub(crate) struct Committer {
     queue: Mutex<Queue>,
     /// Given when a group is decided, a leader steps down, or something was published.
     changed: Signal,
+    counters: CommitCounters,
 }
 
-/// What a commit led to besides itself.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Committed {
-    /// Its last number.
-    pub(crate) seq: SeqNo,
+#[derive(Debug, Default)]
+struct CommitCounters {
+    requests: AtomicU64,
+    groups: AtomicU64,
+    behind_sync: AtomicU64,
 }
 
 impl Committer {
@@ -133,10 +136,16 @@ impl Committer {
         let queue = Queue {
             seq_next: seq_next.0,
             leading: false,
+            syncing: false,
             waiting: VecDeque::new(),
             in_flight: VecDeque::new(),
         };
-        Committer { store, queue: Mutex::new(queue), changed: Signal::new() }
+        Committer {
+            store,
+            queue: Mutex::new(queue),
+            changed: Signal::new(),
+            counters: CommitCounters::default(),
+        }
     }
 
     /// Commits a batch.
@@ -148,7 +157,7 @@ impl Committer {
         batch: WriteBatch,
         sync: bool,
         deadline_us: Option<u64>,
-    ) -> Result<Committed> {
+    ) -> Result<()> {
         let request = Request {
             payload: Bytes::from(batch.payload),
             count: batch.count,
@@ -162,12 +171,22 @@ impl Committer {
 
     /// Syncs the log through everything committed before the call.
     pub(crate) fn sync(&self) -> Result<()> {
-        self.submit(Request { sync: true, ..Request::default() }, None).map(drop)
+        self.submit(Request { sync: true, ..Request::default() }, None)
     }
 
     /// Seals the active memtables of trees, at one point of the order of commits.
     pub(crate) fn seal(&self, trees: Vec<Arc<Tree>>) -> Result<()> {
-        self.submit(Request { seal: trees, ..Request::default() }, None).map(drop)
+        self.submit(Request { seal: trees, ..Request::default() }, None)
+    }
+
+    /// What came through so far.
+    pub(crate) fn metrics(&self) -> CommitMetrics {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        CommitMetrics {
+            requests: read(&self.counters.requests),
+            groups: read(&self.counters.groups),
+            behind_sync: read(&self.counters.behind_sync),
+        }
     }
 
     /// The number that the next operation gets.
@@ -183,7 +202,7 @@ impl Committer {
         })
     }
 
-    fn submit(&self, request: Request, deadline_us: Option<u64>) -> Result<Committed> {
+    fn submit(&self, request: Request, deadline_us: Option<u64>) -> Result<()> {
         let ticket = Arc::new(Ticket {
             request,
             first_seq: AtomicU64::new(0),
@@ -192,6 +211,9 @@ impl Committer {
         self.store.env.yield_point(YieldKind::Commit);
         let mut lead = {
             let mut queue = self.queue.lock();
+            if queue.syncing && !ticket.request.sync {
+                add(&self.counters.behind_sync, 1);
+            }
             queue.waiting.push_back(Arc::clone(&ticket));
             !std::mem::replace(&mut queue.leading, true)
         };
@@ -252,10 +274,14 @@ impl Committer {
                     Err(error) => ticket.decide(Station::Failed(error)),
                 }
             }
+            queue.syncing = group.iter().any(|ticket| ticket.request.sync);
         }
+        add(&self.counters.groups, 1);
+        add(&self.counters.requests, group.len() as u64);
         let written = self.write_log(&group);
         self.store.env.yield_point(YieldKind::Commit);
         let mut queue = self.queue.lock();
+        queue.syncing = false;
         for (ticket, memtables) in group.into_iter().zip(memtables) {
             match &written {
                 Ok(()) => {
@@ -338,7 +364,7 @@ impl Committer {
     }
 
     /// The last two stations, by the writer itself.
-    fn finish(&self, ticket: &Arc<Ticket>) -> Result<Committed> {
+    fn finish(&self, ticket: &Arc<Ticket>) -> Result<()> {
         let station = std::mem::replace(&mut *ticket.station.lock(), Station::Waiting);
         let memtables = match station {
             Station::Appended(memtables) => memtables,
@@ -357,7 +383,7 @@ impl Committer {
                 sequence.published() >= last
             });
         }
-        Ok(Committed { seq: last })
+        Ok(())
     }
 
     /// Marks a commit as inserted and publishes all that have none before them which is not.
@@ -416,11 +442,11 @@ fn memtables_allow(guard: &Guard) -> bool {
 /// Puts the operations of a commit into the memtables of its trees; returns the bytes they grew by.
 fn insert(ticket: &Ticket, memtables: &[Arc<Memtable>]) -> u64 {
     let request = &ticket.request;
-    let mut seq = ticket.first_seq();
     let mut last = 0;
     let mut grown = 0;
     // The payload was encoded by this process, so every operation decodes.
-    for operation in Operations::new(&request.payload).flatten() {
+    let operations = Operations::new(&request.payload).flatten();
+    for (seq, operation) in (ticket.first_seq()..).zip(operations) {
         // Neighbouring operations mostly go to the same tree.
         if request.trees[last].id != operation.keyspace {
             last = request
@@ -438,7 +464,6 @@ fn insert(ticket: &Ticket, memtables: &[Arc<Memtable>]) -> u64 {
             counters.put_bytes.add(bytes);
         }
         grown += memtables[last].insert(key, SeqNo(seq), operation.kind, value);
-        seq += 1;
         if sabotage::on(Bug::BatchTorn) && request.count > 1 {
             break;
         }

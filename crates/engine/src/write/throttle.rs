@@ -142,7 +142,11 @@ impl Throttle {
             cause().is_none() || store.health.check().is_err() || store.is_closing()
         });
         let waited_us = store.env.now_us().saturating_sub(start_us);
-        tree.counters.stalled(waited_us);
+        let counter = match first_cause {
+            WaitCause::MemtablesFull => &tree.counters.memtable_stalls,
+            _ => &tree.counters.run_stalls,
+        };
+        counter.waited(waited_us);
         store.tell(&Event::Stalled(Stall {
             keyspace: tree.name.clone(),
             cause: first_cause.as_str(),

@@ -1,0 +1,97 @@
+//! What can go wrong before and while an experiment runs.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::workload::record::RecordError;
+
+/// Result of an operation of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// An error of workloads, experiments and reports.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A parameter has a value that it must not have.
+    #[error("{name} is {value}, must be {must}")]
+    Invalid {
+        /// The parameter as it is typed, such as `--entries`.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// What it must be.
+        must: String,
+    },
+    /// Two parameters do not go together.
+    #[error("{first} contradicts {second}: {why}")]
+    Contradiction {
+        /// One as it is typed.
+        first: String,
+        /// The other.
+        second: String,
+        /// Why they do not go together.
+        why: &'static str,
+    },
+    /// A spec file is not what it should be.
+    #[error("{}, line {line}: {what}", path.display())]
+    Spec {
+        /// The file.
+        path: PathBuf,
+        /// The line, counted from 1.
+        line: u64,
+        /// What is wrong there.
+        what: String,
+    },
+    /// A line of a data file is malformed.
+    #[error("{}, line {line} is malformed", path.display())]
+    Record {
+        /// The file.
+        path: PathBuf,
+        /// The line, counted from 1.
+        line: u64,
+        /// What is wrong there.
+        source: RecordError,
+    },
+    /// A data file holds nothing to load.
+    #[error("{} holds no records", path.display())]
+    NoRecords {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A call to the file system failed.
+    #[error("cannot {action} {}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The database failed.
+    #[error("cannot {action}")]
+    Engine {
+        /// What was tried.
+        action: &'static str,
+        /// What the database said.
+        source: lsmx::Error,
+    },
+    /// The database gave a wrong answer.
+    #[error("wrong answer of the database: key {key} is {found}, must be {must}")]
+    WrongAnswer {
+        /// The key, in hexadecimal.
+        key: String,
+        /// What was found.
+        found: &'static str,
+        /// What the workload says.
+        must: &'static str,
+    },
+}
+
+impl Error {
+    /// Whether what was asked for was wrong, rather than the run.
+    #[must_use]
+    pub fn is_usage(&self) -> bool {
+        matches!(self, Error::Invalid { .. } | Error::Contradiction { .. } | Error::Spec { .. })
+    }
+}

@@ -1,0 +1,412 @@
+//! One policy under the workload.
+
+use std::path::PathBuf;
+
+use lsmx::env::Background;
+use lsmx::event::{Event, EventListener};
+use lsmx::metrics::KeyspaceMetrics;
+use lsmx::sync::{Arc, Mutex};
+use lsmx::{Db, Keyspace, KeyspaceOptions, Metrics, Options, WriteControl};
+use lsmx_compaction::{JobKind, PolicySpec};
+
+use crate::clock::Stopwatch;
+use crate::error::{Error, Result};
+use crate::experiment::Progress;
+use crate::latency::Latencies;
+use crate::numbers::{self, ratio};
+use crate::workload::phases::Phase;
+use crate::workload::record::to_hex;
+use crate::workload::records::Records;
+use crate::workload::stream::{Operation, Stream};
+
+use super::digest::{Digest, Scan};
+use super::meter::{Meter, Reader};
+use super::result::{Cell, Compaction, LevelSummary, RecordsSummary, Stalls, Workload};
+
+/// Operations between two reports of progress.
+const PROGRESS_OPS: u64 = 4096;
+/// Threads for compaction, where there are any.
+const WORKERS: usize = 2;
+
+/// What all cells have in common.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) records: RecordsSummary,
+    pub(super) phases: Vec<Phase>,
+    pub(super) memtable_bytes: u64,
+    pub(super) table_bytes: u64,
+    pub(super) block_cache_bytes: u64,
+    pub(super) write_control: WriteControl,
+    pub(super) deterministic: bool,
+    pub(super) seed: u64,
+    pub(super) directory: PathBuf,
+}
+
+impl Plan {
+    fn workload(&self) -> Workload {
+        Workload {
+            records: self.records.clone(),
+            phases: self.phases.clone(),
+            memtable_bytes: self.memtable_bytes,
+            table_bytes: self.table_bytes,
+            block_cache_bytes: self.block_cache_bytes,
+            write_control: match (self.deterministic, self.write_control) {
+                (true, _) => "none",
+                (false, WriteControl::Smooth) => "smooth",
+                (false, WriteControl::Stop) => "stop",
+            },
+            deterministic: self.deterministic,
+        }
+    }
+
+    fn options(&self, policy: &PolicySpec, listener: Arc<dyn EventListener>) -> Options {
+        let keyspace = KeyspaceOptions::default()
+            .policy(policy.clone())
+            .memtable_bytes(self.memtable_bytes)
+            .table_bytes(self.table_bytes);
+        let options = Options::default()
+            .block_cache_bytes(self.block_cache_bytes)
+            .write_control(self.write_control)
+            .listener(listener)
+            .keyspace_defaults(keyspace);
+        if self.deterministic {
+            options.background(Background::Inline).seed(self.seed)
+        } else {
+            options.background(Background::Threads { workers: WORKERS })
+        }
+    }
+}
+
+/// Hears of the jobs as they end, in the order in which they become part of the tree.
+#[derive(Debug)]
+struct Jobs(Mutex<JobsHeard>);
+
+#[derive(Debug)]
+struct JobsHeard {
+    latencies: Latencies,
+    digest: Digest,
+}
+
+impl EventListener for Jobs {
+    fn on_event(&self, event: &Event) {
+        let mut heard = self.0.lock();
+        match event {
+            Event::Flush(end) => heard.digest.line(format_args!(
+                "flush out {:?} entries {} written {}",
+                end.output.map(|file| file.0),
+                end.entries,
+                end.written_bytes
+            )),
+            Event::Compaction(end) => {
+                // Under a driven clock a job takes no time.
+                if end.job.kind != JobKind::Move && end.elapsed_us > 0 {
+                    heard.latencies.record_ns(end.elapsed_us.saturating_mul(1000));
+                }
+                // A job prints as its kind, inputs by level and run, and target.
+                heard.digest.line(format_args!(
+                    "job {} out {:?} read {} written {}",
+                    end.job,
+                    end.outputs.iter().map(|file| file.0).collect::<Vec<_>>(),
+                    end.read_bytes,
+                    end.written_bytes
+                ));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Runs the cell in a database of its own, which is gone afterwards.
+pub(super) fn run(
+    plan: &Plan,
+    policy: &PolicySpec,
+    records: &mut Records,
+    progress: &mut dyn Progress,
+) -> Result<Cell> {
+    let stopwatch = Stopwatch::start();
+    let workload = plan.workload();
+    let mut digest = Digest::new();
+    digest.line(format_args!("spec {policy}"));
+    let text = serde_json::to_string(&workload).map_err(|error| Error::Io {
+        action: "describe the workload for",
+        path: plan.directory.clone(),
+        source: error.into(),
+    })?;
+    digest.line(format_args!("workload {text}"));
+    digest.line(format_args!("seed {}", plan.seed));
+    let jobs = Arc::new(Jobs(Mutex::new(JobsHeard { latencies: Latencies::new(), digest })));
+
+    let directory = tempfile::Builder::new()
+        .prefix("lsmx-explore-")
+        .tempdir_in(&plan.directory)
+        .map_err(|source| Error::Io {
+            action: "make a directory in",
+            path: plan.directory.clone(),
+            source,
+        })?;
+    let listener: Arc<dyn EventListener> = Arc::<Jobs>::clone(&jobs);
+    let db = Db::open(directory.path().join("db"), plan.options(policy, listener))
+        .map_err(engine("open a database"))?;
+    let mut run = Run {
+        keyspace: db.default_keyspace(),
+        db,
+        records,
+        put_latencies: Latencies::new(),
+        meter: Meter::new(),
+        // A file may hold a key twice, so only generated records are known one by one.
+        exact: !matches!(plan.records, RecordsSummary::File { .. }),
+        unsettled: false,
+        key: Vec::new(),
+        value: Vec::new(),
+    };
+    let mut stream = Stream::new(run.records.keys().cloned(), plan.seed);
+    for phase in &plan.phases {
+        progress.begin(&format!("{policy}: {}", phase.name), phase.ops());
+        run.phase(phase, &mut stream, progress)?;
+        progress.end();
+        if phase.settle {
+            run.settle(policy, progress)?;
+        }
+    }
+    if run.unsettled {
+        run.settle(policy, progress)?;
+    }
+    let metrics = run.db.metrics();
+    let scan = run.scan(policy, progress)?;
+    let (point_lookups, range_lookups) = run.meter.finish();
+    let put_latency_us = run.put_latencies.summary();
+    run.db.close(None).map_err(engine("close the database"))?;
+
+    let JobsHeard { latencies, digest } = {
+        let heard = jobs.0.lock();
+        JobsHeard { latencies: heard.latencies.clone(), digest: heard.digest.clone() }
+    };
+    let tree = metrics.keyspaces.get(lsmx::DEFAULT_KEYSPACE).cloned().unwrap_or_default();
+    let levels = levels(&tree);
+    let digest = plan.deterministic.then(|| finish(digest, &tree, &metrics, &levels, &scan));
+    let compacted = &tree.compaction;
+    let written = tree.flushed_bytes + compacted.written_bytes;
+    Ok(Cell {
+        policy: policy.name().to_owned(),
+        spec: policy.to_string(),
+        workload,
+        seed: plan.seed,
+        ingested_bytes: tree.ingested_bytes,
+        flushed_bytes: tree.flushed_bytes,
+        flushes: tree.flushes,
+        compaction: Compaction {
+            jobs: compacted.jobs,
+            trivial_moves: compacted.trivial_moves,
+            read_bytes: compacted.read_bytes,
+            written_bytes: compacted.written_bytes,
+            latency_us: latencies.summary(),
+        },
+        data_moved_ratio: ratio(
+            compacted.read_bytes + compacted.written_bytes,
+            tree.ingested_bytes,
+        ),
+        write_amplification: ratio(written, tree.ingested_bytes),
+        compaction_write_amplification: ratio(compacted.written_bytes, scan.bytes()),
+        device_write_amplification: ratio(metrics.wal.written_bytes + written, tree.put_bytes),
+        space_amplification: ratio(levels.iter().map(|level| level.bytes).sum(), scan.bytes()),
+        space_amplification_invalid: invalid_share(&levels, &scan),
+        put_latency_us,
+        stalls: Stalls {
+            count: tree.stalls.count,
+            total_us: tree.stalls.us_total,
+            max_us: tree.stalls.us_max,
+        },
+        point_lookups,
+        range_lookups,
+        levels,
+        elapsed_s: stopwatch.elapsed_s(),
+        digest,
+    })
+}
+
+fn engine(action: &'static str) -> impl FnOnce(lsmx::Error) -> Error {
+    move |source| Error::Engine { action, source }
+}
+
+fn levels(tree: &KeyspaceMetrics) -> Vec<LevelSummary> {
+    tree.levels
+        .iter()
+        .map(|level| LevelSummary {
+            level: u64::from(level.level),
+            runs: level.runs,
+            files: level.files,
+            bytes: level.bytes,
+            entries: level.entries,
+            tombstones: level.tombstones,
+        })
+        .collect()
+}
+
+/// Bytes of entries that are shadowed or tombstones, as a share of the bytes of live ones. A
+/// tombstone counts with the mean size of a live key, a shadowed entry with that of a live entry.
+fn invalid_share(levels: &[LevelSummary], scan: &Scan) -> f64 {
+    if scan.entries() == 0 {
+        return 0.0;
+    }
+    let entries: u64 = levels.iter().map(|level| level.entries).sum();
+    let tombstones: u64 = levels.iter().map(|level| level.tombstones).sum();
+    let shadowed = entries.saturating_sub(tombstones).saturating_sub(scan.entries());
+    numbers::float(shadowed) / numbers::float(scan.entries())
+        + numbers::float(tombstones) / numbers::float(scan.entries())
+            * ratio(scan.key_bytes(), scan.bytes())
+}
+
+fn finish(
+    mut digest: Digest,
+    tree: &KeyspaceMetrics,
+    metrics: &Metrics,
+    levels: &[LevelSummary],
+    scan: &Scan,
+) -> String {
+    let compacted = &tree.compaction;
+    digest.line(format_args!(
+        "counters ingested_bytes={} put_bytes={} flushes={} flushed_bytes={} jobs={} \
+         trivial_moves={} drops={} read_bytes={} written_bytes={} wal_bytes={} gets={}",
+        tree.ingested_bytes,
+        tree.put_bytes,
+        tree.flushes,
+        tree.flushed_bytes,
+        compacted.jobs,
+        compacted.trivial_moves,
+        compacted.drops,
+        compacted.read_bytes,
+        compacted.written_bytes,
+        metrics.wal.written_bytes,
+        tree.gets
+    ));
+    digest.levels(levels);
+    digest.line(format_args!("scan {} {}", scan.entries(), scan.hex()));
+    digest.hex()
+}
+
+/// A database at work, and what was measured of it.
+struct Run<'a> {
+    db: Db,
+    keyspace: Keyspace,
+    records: &'a mut Records,
+    put_latencies: Latencies,
+    meter: Meter,
+    exact: bool,
+    unsettled: bool,
+    key: Vec<u8>,
+    value: Vec<u8>,
+}
+
+impl Run<'_> {
+    fn phase(
+        &mut self,
+        phase: &Phase,
+        stream: &mut Stream,
+        progress: &mut dyn Progress,
+    ) -> Result<()> {
+        let rows: Vec<usize> =
+            phase.lookups.iter().map(|lookups| self.meter.row(lookups)).collect();
+        let mut ops = 0;
+        for operation in stream.phase(phase) {
+            self.operation(operation, &rows)?;
+            ops += 1;
+            if u64::is_multiple_of(ops, PROGRESS_OPS) {
+                progress.advance(PROGRESS_OPS);
+            }
+        }
+        self.meter.switch(Reader::Nobody, || self.db.metrics());
+        Ok(())
+    }
+
+    fn operation(&mut self, operation: Operation, rows: &[usize]) -> Result<()> {
+        match operation {
+            Operation::Insert { record } => self.put(record, 0),
+            Operation::Update { record, version } => self.put(record, version),
+            Operation::Delete { record } => {
+                self.records.key(record, &mut self.key)?;
+                self.reads(Reader::Nobody);
+                self.unsettled = true;
+                self.keyspace.delete(&self.key).map_err(engine("delete a key"))
+            }
+            Operation::GetPresent { record, lookups } => {
+                self.records.key(record, &mut self.key)?;
+                self.get(rows[lookups], true)
+            }
+            Operation::GetAbsent { record, salt, lookups } => {
+                self.records.absent_key(record, salt, &mut self.key)?;
+                self.get(rows[lookups], false)
+            }
+            Operation::Range { record, entries } => {
+                self.records.key(record, &mut self.key)?;
+                self.range(entries)
+            }
+        }
+    }
+
+    fn reads(&mut self, reader: Reader) {
+        self.meter.switch(reader, || self.db.metrics());
+    }
+
+    fn put(&mut self, record: u64, version: u64) -> Result<()> {
+        self.records.key(record, &mut self.key)?;
+        self.records.value(record, version, &mut self.value)?;
+        self.reads(Reader::Nobody);
+        self.unsettled = true;
+        let stopwatch = Stopwatch::start();
+        self.keyspace.put(&self.key, &self.value).map_err(engine("put a value"))?;
+        self.put_latencies.record_ns(stopwatch.elapsed_ns());
+        Ok(())
+    }
+
+    fn get(&mut self, row: usize, present: bool) -> Result<()> {
+        self.reads(Reader::Point(row));
+        let stopwatch = Stopwatch::start();
+        let value = self.keyspace.get(&self.key).map_err(engine("look a key up"))?;
+        self.meter.looked_up(row, stopwatch.elapsed_ns());
+        if value.is_some() == present {
+            return Ok(());
+        }
+        let (found, must) = if present { ("absent", "present") } else { ("present", "absent") };
+        Err(Error::WrongAnswer { key: to_hex(&self.key), found, must })
+    }
+
+    fn range(&mut self, entries: u64) -> Result<()> {
+        self.reads(Reader::Range);
+        let stopwatch = Stopwatch::start();
+        let mut found = 0;
+        for entry in self.keyspace.range(self.key.as_slice()..).take(numbers::length(entries)) {
+            let (key, _) = entry.map_err(engine("read a range"))?;
+            if found == 0 && self.exact && key != self.key {
+                let key = to_hex(&self.key);
+                return Err(Error::WrongAnswer { key, found: "absent", must: "present" });
+            }
+            found += 1;
+        }
+        self.meter.ranged(found, stopwatch.elapsed_ns());
+        Ok(())
+    }
+
+    /// Flushes what is in memory and waits until the policy rests.
+    fn settle(&mut self, policy: &PolicySpec, progress: &mut dyn Progress) -> Result<()> {
+        progress.begin(&format!("{policy}: settle"), 0);
+        self.db.flush().map_err(engine("flush"))?;
+        self.db.wait_idle().map_err(engine("wait for compactions"))?;
+        self.unsettled = false;
+        progress.end();
+        Ok(())
+    }
+
+    fn scan(&mut self, policy: &PolicySpec, progress: &mut dyn Progress) -> Result<Scan> {
+        progress.begin(&format!("{policy}: scan"), 0);
+        let mut scan = Scan::new();
+        for entry in self.keyspace.iter() {
+            let (key, value) = entry.map_err(engine("scan"))?;
+            scan.add(&key, &value);
+            if scan.entries().is_multiple_of(PROGRESS_OPS) {
+                progress.advance(PROGRESS_OPS);
+            }
+        }
+        progress.end();
+        Ok(scan)
+    }
+}

@@ -1,0 +1,185 @@
+//! What `lsmx explore` measures, with the field names of its JSON.
+
+use std::collections::BTreeMap;
+
+use lsmx::format::BlockKind;
+use serde::Serialize;
+
+use crate::latency::LatencyUs;
+use crate::report::provenance::Provenance;
+use crate::workload::Distribution;
+use crate::workload::phases::Phase;
+
+/// Everything that an exploration found out.
+#[derive(Clone, Debug, Serialize)]
+pub struct Exploration {
+    /// Where the figures come from.
+    pub provenance: Provenance,
+    /// One cell per policy.
+    pub cells: Vec<Cell>,
+}
+
+/// One policy under one workload.
+#[derive(Clone, Debug, Serialize)]
+pub struct Cell {
+    /// Canonical name of the policy.
+    pub policy: String,
+    /// The policy with all its parameters.
+    pub spec: String,
+    /// What was played.
+    pub workload: Workload,
+    /// Seed of the workload and, with `--deterministic`, of the database.
+    pub seed: u64,
+    /// Key and value bytes of all writes.
+    pub ingested_bytes: u64,
+    /// Bytes of tables that flushes wrote.
+    pub flushed_bytes: u64,
+    /// Memtables that became tables.
+    pub flushes: u64,
+    /// What compaction did.
+    pub compaction: Compaction,
+    /// (Compaction read + written) ÷ ingested.
+    pub data_moved_ratio: f64,
+    /// (Flushed + compaction written) ÷ ingested.
+    pub write_amplification: f64,
+    /// Compaction written ÷ bytes of unique live data.
+    pub compaction_write_amplification: f64,
+    /// (WAL + flushed + compaction written) ÷ put bytes.
+    pub device_write_amplification: f64,
+    /// Live file bytes ÷ bytes of the newest versions.
+    pub space_amplification: f64,
+    /// Bytes of invalid entries ÷ bytes of live ones.
+    pub space_amplification_invalid: f64,
+    /// How long puts took.
+    pub put_latency_us: LatencyUs,
+    /// Writes that waited.
+    pub stalls: Stalls,
+    /// Point lookups, by their share of absent keys.
+    pub point_lookups: Vec<PointLookups>,
+    /// Range lookups.
+    pub range_lookups: RangeLookups,
+    /// The tree at the end.
+    pub levels: Vec<LevelSummary>,
+    /// Seconds the cell took, settling and the final scan included.
+    pub elapsed_s: f64,
+    /// Stands for all that must be equal from run to run; null without `--deterministic`.
+    pub digest: Option<String>,
+}
+
+/// The workload of a cell.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Workload {
+    /// The records, generated or those of a file.
+    pub records: RecordsSummary,
+    /// What is done with them.
+    pub phases: Vec<Phase>,
+    /// Bytes of a memtable.
+    pub memtable_bytes: u64,
+    /// Target bytes of a table.
+    pub table_bytes: u64,
+    /// Bytes of the block cache.
+    pub block_cache_bytes: u64,
+    /// `smooth` or `stop`; `none` with `--deterministic`.
+    pub write_control: &'static str,
+    /// Whether jobs run on the thread of the writer.
+    pub deterministic: bool,
+}
+
+/// Where the records come from.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "source")]
+pub enum RecordsSummary {
+    /// Generated.
+    Generated {
+        /// Bytes of a key.
+        key_len: u64,
+        /// Bytes of a value.
+        value_len: u64,
+        /// Where keys fall.
+        distribution: Distribution,
+    },
+    /// A data file.
+    File {
+        /// Its name, without the directory.
+        name: String,
+        /// Whether its records were shuffled.
+        shuffled: bool,
+        /// Records.
+        records: u64,
+        /// Key and value bytes.
+        bytes: u64,
+    },
+}
+
+/// What compaction did.
+#[derive(Clone, Debug, Serialize)]
+pub struct Compaction {
+    /// Jobs that merged or rewrote.
+    pub jobs: u64,
+    /// Jobs that only edited the manifest.
+    pub trivial_moves: u64,
+    /// Bytes of whole input blocks, cached or not.
+    pub read_bytes: u64,
+    /// Bytes of output files.
+    pub written_bytes: u64,
+    /// How long the jobs took, trivial moves left out.
+    pub latency_us: LatencyUs,
+}
+
+/// Writes that waited.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Stalls {
+    /// How many.
+    pub count: u64,
+    /// How long in all.
+    pub total_us: u64,
+    /// The longest.
+    pub max_us: u64,
+}
+
+/// Point lookups of one kind.
+#[derive(Clone, Debug, Serialize)]
+pub struct PointLookups {
+    /// Share that asked for absent keys.
+    pub alpha: f64,
+    /// How many.
+    pub ops: u64,
+    /// How long they took.
+    pub latency_us: LatencyUs,
+    /// Blocks of all kinds that the cache did not have, per lookup.
+    pub ios_per_get: f64,
+    /// The same by kind, in all.
+    pub blocks_read: BTreeMap<BlockKind, u64>,
+    /// Share of the keys a table did not have that its filter let pass; 0 where none was asked.
+    pub filter_false_positive_rate: f64,
+}
+
+/// Range lookups.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct RangeLookups {
+    /// How many.
+    pub ops: u64,
+    /// Entries they returned.
+    pub entries: u64,
+    /// How long they took.
+    pub latency_us: LatencyUs,
+    /// Blocks that the cache did not have, by kind.
+    pub blocks_read: BTreeMap<BlockKind, u64>,
+}
+
+/// One level of the tree.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LevelSummary {
+    /// Its number.
+    pub level: u64,
+    /// Sorted runs.
+    pub runs: u64,
+    /// Files.
+    pub files: u64,
+    /// Bytes of the files.
+    pub bytes: u64,
+    /// Entries, shadowed ones and tombstones included.
+    pub entries: u64,
+    /// Tombstones.
+    pub tombstones: u64,
+}

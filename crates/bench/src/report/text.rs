@@ -1,0 +1,149 @@
+//! Tables for people.
+
+use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
+use comfy_table::{Cell as TableCell, CellAlignment, ContentArrangement, Table};
+
+use crate::experiment::explore::result::{Cell, RecordsSummary, Workload};
+use crate::numbers;
+
+/// The cells of an exploration as one table, a line per policy.
+///
+/// Lookups have a column for each share of absent keys that any cell asked for.
+#[must_use]
+pub fn exploration(cells: &[Cell]) -> String {
+    let Some(first) = cells.first() else { return String::new() };
+    let mut header: Vec<String> = [
+        "policy",
+        "jobs",
+        "moves",
+        "moved ×",
+        "write amp",
+        "space amp",
+        "put µs",
+        "p99.9",
+        "max ms",
+        "stalled s",
+    ]
+    .map(str::to_owned)
+    .into();
+    for lookups in &first.point_lookups {
+        header.push(format!("get µs α={}", lookups.alpha));
+        header.push("I/Os".to_owned());
+    }
+    if first.range_lookups.ops > 0 {
+        header.push("range µs".to_owned());
+    }
+    header.push("runs".to_owned());
+    let rows = cells.iter().map(|cell| {
+        let mut row = vec![
+            cell.policy.clone(),
+            cell.compaction.jobs.to_string(),
+            cell.compaction.trivial_moves.to_string(),
+            format!("{:.2}", cell.data_moved_ratio),
+            format!("{:.2}", cell.write_amplification),
+            format!("{:.2}", cell.space_amplification),
+            format!("{:.1}", cell.put_latency_us.mean),
+            format!("{:.1}", cell.put_latency_us.p999),
+            format!("{:.1}", cell.put_latency_us.max / 1e3),
+            format!("{:.2}", numbers::float(cell.stalls.total_us) / 1e6),
+        ];
+        for lookups in &cell.point_lookups {
+            row.push(format!("{:.1}", lookups.latency_us.mean));
+            row.push(format!("{:.2}", lookups.ios_per_get));
+        }
+        if cell.range_lookups.ops > 0 {
+            row.push(format!("{:.1}", cell.range_lookups.latency_us.mean));
+        }
+        row.push(cell.levels.iter().map(|level| level.runs).sum::<u64>().to_string());
+        row
+    });
+    format!("{}\n{}\n", workload(&first.workload, first.seed), grid(header, rows))
+}
+
+/// A table whose first column is text and whose others are numbers.
+#[must_use]
+pub fn grid(header: Vec<String>, rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    let mut table = Table::new();
+    table.load_style(UTF8_HORIZONTAL_ONLY);
+    // The same whether a terminal reads it or a pipe.
+    table.set_content_arrangement(ContentArrangement::Disabled);
+    let aligned = |row: Vec<String>| {
+        row.into_iter().enumerate().map(|(column, text)| {
+            let alignment = if column == 0 { CellAlignment::Left } else { CellAlignment::Right };
+            TableCell::new(text).set_alignment(alignment)
+        })
+    };
+    table.set_header(aligned(header).collect::<Vec<_>>());
+    for row in rows {
+        table.add_row(aligned(row).collect::<Vec<_>>());
+    }
+    table.to_string()
+}
+
+fn workload(workload: &Workload, seed: u64) -> String {
+    let writes: u64 = workload.phases.iter().map(|phase| phase.writes()).sum();
+    let updates: u64 = workload.phases.iter().map(|phase| phase.updates).sum();
+    let deletes: u64 = workload.phases.iter().map(|phase| phase.deletes).sum();
+    let records = match &workload.records {
+        RecordsSummary::Generated { key_len, value_len, distribution } => {
+            format!("{key_len} + {value_len} B, {distribution}")
+        }
+        RecordsSummary::File { name, shuffled, .. } => {
+            format!("of {name}, {}", if *shuffled { "shuffled" } else { "in file order" })
+        }
+    };
+    format!(
+        "{writes} writes ({updates} updates, {deletes} deletes), {records}, memtable {}, \
+         cache {}, seed {seed}",
+        bytes(workload.memtable_bytes),
+        bytes(workload.block_cache_bytes),
+    )
+}
+
+/// Bytes in the largest binary unit that leaves at least one of it.
+#[must_use]
+pub fn bytes(n: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if n < 1 << 10 {
+        return format!("{n} B");
+    }
+    let mut amount = numbers::float(n) / 1024.0;
+    let mut unit = 0;
+    while amount >= 1024.0 && unit + 1 < UNITS.len() {
+        amount /= 1024.0;
+        unit += 1;
+    }
+    format!("{amount:.1} {}", UNITS[unit])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_have_units() {
+        for (n, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (1 << 20, "1.0 MiB"),
+            (u64::MAX, "16384.0 PiB"),
+        ] {
+            assert_eq!(bytes(n), text);
+        }
+    }
+
+    #[test]
+    fn a_grid_has_a_line_per_row_with_numbers_to_the_right() {
+        let text = grid(
+            vec!["policy".to_owned(), "jobs".to_owned()],
+            [
+                vec!["full".to_owned(), "7".to_owned()],
+                vec!["tiering".to_owned(), "12345".to_owned()],
+            ],
+        );
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines.iter().any(|line| line.trim_end().ends_with("    7")), "{text}");
+        assert!(lines.iter().any(|line| line.contains("tiering")), "{text}");
+    }
+}

@@ -1,0 +1,250 @@
+//! The records of a file as a workload: read one by one, never all held in memory.
+//!
+//! One pass over the file notes where each record begins (8 bytes each) and a hash of its key
+//! (8 bytes each), so that records can be read in any order and absent keys can be told.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::error::{Error, Result};
+use crate::numbers;
+
+use super::keys::Permutation;
+use super::random::mix;
+use super::record::{Format, ReadError, RecordReader, decode};
+
+/// A data file and where its records lie.
+#[derive(Debug)]
+pub struct DataFile {
+    path: PathBuf,
+    format: Format,
+    file: BufReader<File>,
+    offsets: Vec<u64>,
+    key_hashes: Vec<u64>,
+    shuffle: Option<Permutation>,
+    key_bytes: u64,
+    value_bytes: u64,
+    /// Where `file` stands.
+    position: u64,
+    line: Vec<u8>,
+    key: Vec<u8>,
+    value: Vec<u8>,
+    /// The record that `key` and `value` hold.
+    loaded: Option<u64>,
+}
+
+impl DataFile {
+    /// Reads through the file once. With a seed its records come in an order that follows from it,
+    /// else in file order.
+    ///
+    /// # Errors
+    /// When the file cannot be read, a line is malformed, or there is no record.
+    #[expect(clippy::disallowed_methods, reason = "a file of the user, no part of a database")]
+    pub fn open(path: &Path, format: Format, shuffle: Option<u64>) -> Result<DataFile> {
+        let failed = |action| move |source| Error::Io { action, path: path.to_owned(), source };
+        let file = File::open(path).map_err(failed("open"))?;
+        let mut reader = RecordReader::new(BufReader::new(file), format);
+        let (mut offsets, mut key_hashes) = (Vec::new(), Vec::new());
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        let (mut key_bytes, mut value_bytes) = (0, 0);
+        loop {
+            let offset = reader.bytes();
+            match reader.read(&mut key, &mut value) {
+                Ok(false) => break,
+                Ok(true) => {
+                    offsets.push(offset);
+                    key_hashes.push(xxh3_64(&key));
+                    key_bytes += numbers::count(key.len());
+                    value_bytes += numbers::count(value.len());
+                }
+                Err(ReadError::Io(source)) => return Err(failed("read")(source)),
+                Err(ReadError::Malformed(line, source)) => {
+                    return Err(Error::Record { path: path.to_owned(), line, source });
+                }
+            }
+        }
+        if offsets.is_empty() {
+            return Err(Error::NoRecords { path: path.to_owned() });
+        }
+        key_hashes.sort_unstable();
+        let file = File::open(path).map_err(failed("open"))?;
+        let n = numbers::count(offsets.len());
+        Ok(DataFile {
+            path: path.to_owned(),
+            format,
+            file: BufReader::new(file),
+            offsets,
+            key_hashes,
+            shuffle: shuffle.map(|seed| Permutation::new(n, seed)),
+            key_bytes,
+            value_bytes,
+            position: 0,
+            line: Vec::new(),
+            key: Vec::new(),
+            value: Vec::new(),
+            loaded: None,
+        })
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Number of records.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        numbers::count(self.offsets.len())
+    }
+
+    /// Whether there is no record; never so for an opened file.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.offsets.is_empty()
+    }
+
+    /// Bytes of all keys and values.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.key_bytes + self.value_bytes
+    }
+
+    /// Appends the key of the `i`-th record.
+    ///
+    /// # Errors
+    /// When the file cannot be read any more, or is not what it was.
+    pub fn write_key(&mut self, i: u64, out: &mut Vec<u8>) -> Result<()> {
+        self.load(i)?;
+        out.extend_from_slice(&self.key);
+        Ok(())
+    }
+
+    /// Appends the value of the `i`-th record.
+    ///
+    /// # Errors
+    /// As for [`DataFile::write_key`].
+    pub fn write_value(&mut self, i: u64, out: &mut Vec<u8>) -> Result<()> {
+        self.load(i)?;
+        out.extend_from_slice(&self.value);
+        Ok(())
+    }
+
+    /// Appends a key that no record has, close behind the `i`-th one's.
+    ///
+    /// # Errors
+    /// As for [`DataFile::write_key`].
+    pub fn write_absent_key(&mut self, i: u64, salt: u64, out: &mut Vec<u8>) -> Result<()> {
+        let start = out.len();
+        self.write_key(i, out)?;
+        let end = out.len();
+        let mut salt = salt;
+        loop {
+            out.extend_from_slice(&salt.to_be_bytes()[..4]);
+            if self.key_hashes.binary_search(&xxh3_64(&out[start..])).is_err() {
+                return Ok(());
+            }
+            out.truncate(end);
+            salt = mix(salt);
+        }
+    }
+
+    fn load(&mut self, i: u64) -> Result<()> {
+        if self.loaded == Some(i) {
+            return Ok(());
+        }
+        self.loaded = None;
+        let at = self.shuffle.as_ref().map_or(i, |shuffle| shuffle.forward(i));
+        let offset = self.offsets[numbers::length(at)];
+        self.read_line(offset).map_err(|source| Error::Io {
+            action: "read",
+            path: self.path.clone(),
+            source,
+        })?;
+        decode(self.format, &self.line, &mut self.key, &mut self.value)
+            .map_err(|source| Error::Record { path: self.path.clone(), line: at + 1, source })?;
+        self.loaded = Some(i);
+        Ok(())
+    }
+
+    fn read_line(&mut self, offset: u64) -> io::Result<()> {
+        if self.position != offset {
+            // In file order the buffer is kept; elsewhere it would be read for one record.
+            self.file.seek(SeekFrom::Start(offset))?;
+            self.position = offset;
+        }
+        self.line.clear();
+        self.position += numbers::count(self.file.read_until(b'\n', &mut self.line)?);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use std::io::Write as _;
+
+    fn data(text: &str) -> tempfile::NamedTempFile {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        file
+    }
+
+    fn records(data: &mut DataFile) -> Vec<(String, String)> {
+        (0..data.len())
+            .map(|i| {
+                let (mut key, mut value) = (Vec::new(), Vec::new());
+                data.write_value(i, &mut value).unwrap();
+                data.write_key(i, &mut key).unwrap();
+                (String::from_utf8(key).unwrap(), String::from_utf8(value).unwrap())
+            })
+            .collect()
+    }
+
+    #[test]
+    fn records_come_in_file_order_or_all_of_them_shuffled_by_seed() {
+        let text: String = (0..100).map(|i| format!("key{i}\tvalue{i}\n")).collect();
+        let file = data(&text);
+        let expected: Vec<(String, String)> =
+            (0..100).map(|i| (format!("key{i}"), format!("value{i}"))).collect();
+        let mut in_order = DataFile::open(file.path(), Format::Tsv, None).unwrap();
+        assert_eq!(in_order.bytes(), text.len() as u64 - 200);
+        assert_eq!(records(&mut in_order), expected);
+        let shuffled =
+            |seed| records(&mut DataFile::open(file.path(), Format::Tsv, Some(seed)).unwrap());
+        assert_eq!(shuffled(1), shuffled(1));
+        assert_ne!(shuffled(1), shuffled(2));
+        assert_ne!(shuffled(1), expected);
+        let all: BTreeSet<_> = shuffled(1).into_iter().collect();
+        assert_eq!(all, expected.into_iter().collect());
+    }
+
+    #[test]
+    fn absent_keys_are_absent() {
+        let file = data("a\t1\nb\t2\n");
+        let mut data = DataFile::open(file.path(), Format::Tsv, None).unwrap();
+        for salt in 0..100 {
+            let mut key = Vec::new();
+            data.write_absent_key(salt % 2, salt, &mut key).unwrap();
+            assert!(key.len() > 1 && (key[0] == b'a' || key[0] == b'b'));
+        }
+    }
+
+    #[test]
+    fn bad_files_are_told_apart() {
+        let error = DataFile::open(data("a\t1\nb\n").path(), Format::Tsv, None).unwrap_err();
+        assert!(error.to_string().ends_with("line 2 is malformed"), "{error}");
+        assert!(matches!(
+            DataFile::open(data("").path(), Format::Tsv, None),
+            Err(Error::NoRecords { .. })
+        ));
+        assert!(matches!(
+            DataFile::open("no/such/file".as_ref(), Format::Tsv, None),
+            Err(Error::Io { action: "open", .. })
+        ));
+    }
+}

@@ -1,0 +1,428 @@
+//! Keys from numbers: record `i` of `n` has a key that follows from `i` alone.
+//!
+//! 1. A [`Permutation`] takes the record's number to its **rank**, its place in key order.
+//! 2. The rank owns a **cell** of the key domain; cells are disjoint and ascend with the rank. How
+//!    wide they are is the distribution of the data: narrow cells lie where keys are dense.
+//! 3. The key is a place in the first half of the cell, drawn from the rank; the key that is sure
+//!    to be absent is a place in the second half. So absent keys lie between present ones.
+//! 4. The place, big-endian, is the head of the key; bytes past the eighth follow from it.
+
+use crate::error::{Error, Result};
+use crate::numbers;
+
+use super::random::{Random, Steps, Zipf, fill, mix};
+use super::{Distribution, NORMAL_DEVIATION, PREFIXES, WINDOWS};
+
+/// Steps that the bell curve is made of.
+const NORMAL_STEPS: u32 = 1024;
+/// A cell needs two places for its present key and two for its absent one.
+const CELL_WIDTH_MIN: u64 = 4;
+/// Keys up to this many bytes hold their whole place.
+const PLACE_BYTES: usize = size_of::<u64>();
+
+const PURPOSE_PERMUTATION: u64 = 0x7065_726d;
+const PURPOSE_PREFIXES: u64 = 0x7072_6566;
+
+/// A bijection of 0..n that looks random and can be undone: rounds of multiply and shift over the
+/// next power of two, walked until the result is below n (two steps on average at most).
+#[derive(Clone, Copy, Debug)]
+pub struct Permutation {
+    n: u64,
+    mask: u64,
+    shift: u32,
+    add: [u64; ROUNDS],
+    multiply: [u64; ROUNDS],
+    divide: [u64; ROUNDS],
+}
+
+const ROUNDS: usize = 4;
+
+impl Permutation {
+    /// The permutation of 0..n that this seed stands for.
+    #[must_use]
+    pub fn new(n: u64, seed: u64) -> Permutation {
+        let mut random = Random::new(seed, PURPOSE_PERMUTATION);
+        let bits = u64::BITS - n.saturating_sub(1).leading_zeros();
+        let mask = if bits == 0 { 0 } else { u64::MAX >> (u64::BITS - bits) };
+        let add = std::array::from_fn(|_| random.next_u64());
+        let multiply: [u64; ROUNDS] = std::array::from_fn(|_| random.next_u64() | 1);
+        Permutation {
+            n,
+            mask,
+            // Half the bits or more, so that the shift undoes itself.
+            shift: bits.div_ceil(2).max(1),
+            add,
+            multiply,
+            divide: multiply.map(inverse_of_odd),
+        }
+    }
+
+    /// Where `i` goes. `i` must be below n.
+    #[must_use]
+    pub fn forward(&self, i: u64) -> u64 {
+        debug_assert!(i < self.n);
+        let mut x = i;
+        loop {
+            for round in 0..ROUNDS {
+                x = x.wrapping_add(self.add[round]).wrapping_mul(self.multiply[round]) & self.mask;
+                x ^= x >> self.shift;
+            }
+            if x < self.n {
+                return x;
+            }
+        }
+    }
+
+    /// What goes to `rank`. `rank` must be below n.
+    #[must_use]
+    pub fn backward(&self, rank: u64) -> u64 {
+        debug_assert!(rank < self.n);
+        let mut x = rank;
+        loop {
+            for round in (0..ROUNDS).rev() {
+                x ^= x >> self.shift;
+                x = x.wrapping_mul(self.divide[round]).wrapping_sub(self.add[round]) & self.mask;
+            }
+            if x < self.n {
+                return x;
+            }
+        }
+    }
+}
+
+/// The number that undoes a multiplication by an odd number modulo 2⁶⁴, by Newton's iteration:
+/// every round doubles the bits that are right, beginning with three.
+fn inverse_of_odd(odd: u64) -> u64 {
+    let mut inverse = odd;
+    for _ in 0..5 {
+        inverse = inverse.wrapping_mul(2u64.wrapping_sub(odd.wrapping_mul(inverse)));
+    }
+    inverse
+}
+
+/// The keys of `n` records.
+#[derive(Clone, Debug)]
+pub struct KeySpace {
+    distribution: Distribution,
+    n: u64,
+    key_bytes: usize,
+    seed: u64,
+    /// Places in the key domain.
+    domain: u64,
+    /// Ranks up to the end of each of the equally wide steps of the domain.
+    ranks: Vec<u64>,
+    permutation: Permutation,
+    window: Permutation,
+}
+
+impl KeySpace {
+    /// The keys of `n` records, `key_bytes` long, placed by `distribution`.
+    ///
+    /// # Errors
+    /// When keys of this length cannot tell that many records apart.
+    pub fn new(
+        distribution: Distribution,
+        n: u64,
+        key_bytes: usize,
+        seed: u64,
+    ) -> Result<KeySpace> {
+        let domain = match u32::try_from(key_bytes) {
+            Ok(bytes @ 1..8) => 1u64 << (8 * bytes),
+            Ok(0) => 0,
+            _ => u64::MAX,
+        };
+        let ranks = density(distribution, seed).cumulative_counts(n);
+        let space = KeySpace {
+            distribution,
+            n,
+            key_bytes,
+            seed,
+            domain,
+            ranks,
+            permutation: Permutation::new(n, seed),
+            window: Permutation::new(n.div_ceil(WINDOWS), seed),
+        };
+        if space.narrowest_cell() < CELL_WIDTH_MIN {
+            return Err(Error::Invalid {
+                name: "--key-len",
+                value: key_bytes.to_string(),
+                must: format!("longer, to tell {n} keys apart ({distribution})"),
+            });
+        }
+        Ok(space)
+    }
+
+    fn narrowest_cell(&self) -> u64 {
+        let step = self.domain / numbers::count(self.ranks.len());
+        let mut before = 0;
+        let mut most = 1;
+        for end in &self.ranks {
+            most = most.max(end - before);
+            before = *end;
+        }
+        step / most
+    }
+
+    /// How the keys are placed.
+    #[must_use]
+    pub fn distribution(&self) -> Distribution {
+        self.distribution
+    }
+
+    /// Bytes of a key.
+    #[must_use]
+    pub fn key_bytes(&self) -> usize {
+        self.key_bytes
+    }
+
+    /// Number of records.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.n
+    }
+
+    /// Whether there is no record.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.n == 0
+    }
+
+    /// Place in key order of the record that is inserted as the `i`-th, counted from 0, below `n`.
+    #[must_use]
+    pub fn rank(&self, i: u64) -> u64 {
+        match self.distribution {
+            Distribution::Sequential => i,
+            Distribution::Shifting => {
+                let width = self.n.div_ceil(WINDOWS);
+                let start = i - i % width;
+                // The last window may be narrower; a permutation of the full width is walked until
+                // it stays within.
+                let mut within = i % width;
+                loop {
+                    within = self.window.forward(within);
+                    if start + within < self.n {
+                        return start + within;
+                    }
+                }
+            }
+            _ => self.permutation.forward(i),
+        }
+    }
+
+    /// The record that has this place in key order.
+    #[must_use]
+    pub fn record_at(&self, rank: u64) -> u64 {
+        match self.distribution {
+            Distribution::Sequential => rank,
+            Distribution::Shifting => {
+                let width = self.n.div_ceil(WINDOWS);
+                let start = rank - rank % width;
+                let mut within = rank % width;
+                loop {
+                    within = self.window.backward(within);
+                    if start + within < self.n {
+                        return start + within;
+                    }
+                }
+            }
+            _ => self.permutation.backward(rank),
+        }
+    }
+
+    /// Appends the key of record `i`.
+    pub fn write_present(&self, i: u64, out: &mut Vec<u8>) {
+        let rank = self.rank(i);
+        let (start, width) = self.cell(rank);
+        self.write_place(start + mix(rank ^ self.seed) % (width / 2), out);
+    }
+
+    /// Appends a key that no record has, close behind record `i`'s; `salt` tells many apart.
+    pub fn write_absent(&self, i: u64, salt: u64, out: &mut Vec<u8>) {
+        let (start, width) = self.cell(self.rank(i));
+        let half = width / 2;
+        self.write_place(start + half + mix(salt ^ self.seed) % (width - half), out);
+    }
+
+    /// First place and number of places that belong to this rank.
+    fn cell(&self, rank: u64) -> (u64, u64) {
+        let step = self.ranks.partition_point(|end| *end <= rank);
+        let first = if step == 0 { 0 } else { self.ranks[step - 1] };
+        let step_width = self.domain / numbers::count(self.ranks.len());
+        let width = step_width / (self.ranks[step] - first);
+        (numbers::count(step) * step_width + (rank - first) * width, width)
+    }
+
+    fn write_place(&self, place: u64, out: &mut Vec<u8>) {
+        let bytes = place.to_be_bytes();
+        if self.key_bytes < PLACE_BYTES {
+            out.extend_from_slice(&bytes[PLACE_BYTES - self.key_bytes..]);
+        } else {
+            out.extend_from_slice(&bytes);
+            fill(place ^ self.seed, self.key_bytes - PLACE_BYTES, out);
+        }
+    }
+}
+
+/// How dense the keys of a distribution lie in the key domain.
+#[must_use]
+pub fn density(distribution: Distribution, seed: u64) -> Steps {
+    match distribution {
+        Distribution::Uniform
+        | Distribution::Zipf
+        | Distribution::Sequential
+        | Distribution::Shifting => Steps::new([1.0]),
+        Distribution::PrefixZipf => {
+            let zipf = Zipf::new(1.0);
+            // Popular prefixes are scattered, not all at the beginning.
+            let scatter = Permutation::new(u64::from(PREFIXES), seed ^ PURPOSE_PREFIXES);
+            Steps::new((0..PREFIXES).map(move |prefix| {
+                zipf.weight(numbers::float(scatter.forward(u64::from(prefix)) + 1))
+            }))
+        }
+        Distribution::Normal => {
+            let below = |step: u32| {
+                let x = f64::from(step) / f64::from(NORMAL_STEPS) - 0.5;
+                libm::erf(x / (NORMAL_DEVIATION * std::f64::consts::SQRT_2))
+            };
+            Steps::new((0..NORMAL_STEPS).map(move |step| below(step + 1) - below(step)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn permutation_is_a_bijection_that_can_be_undone() {
+        for n in [1, 2, 3, 4, 5, 63, 64, 65, 1000, 4097] {
+            for seed in 0..3 {
+                let permutation = Permutation::new(n, seed);
+                let images: BTreeSet<u64> = (0..n).map(|i| permutation.forward(i)).collect();
+                assert_eq!(images.len(), numbers::length(n), "n={n} seed={seed}");
+                for i in 0..n {
+                    assert_eq!(permutation.backward(permutation.forward(i)), i);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn permutation_spreads_every_stretch_over_the_whole_range() {
+        // What one memtable takes in must cover the key domain, or compactions find too little
+        // overlap: 16 groups of every 1,600 numbers in a row hold about 100 each.
+        let n = 160_000;
+        for seed in 0..5 {
+            let permutation = Permutation::new(n, seed);
+            for stretch in 0..100 {
+                let mut groups = [0u32; 16];
+                for i in stretch * 1600..(stretch + 1) * 1600 {
+                    groups[numbers::length(permutation.forward(i) / (n / 16))] += 1;
+                }
+                let chi_square: f64 =
+                    groups.iter().map(|count| (f64::from(*count) - 100.0).powi(2) / 100.0).sum();
+                // 15 degrees of freedom: above 60 with a chance of about 2 in ten million.
+                assert!(chi_square < 60.0, "seed={seed} stretch={stretch}: {groups:?}");
+            }
+        }
+    }
+
+    fn keys(space: &KeySpace) -> Vec<Vec<u8>> {
+        (0..space.len())
+            .map(|i| {
+                let mut key = Vec::new();
+                space.write_present(i, &mut key);
+                key
+            })
+            .collect()
+    }
+
+    #[test]
+    fn keys_are_unique_ordered_by_rank_and_never_an_absent_one() {
+        for distribution in Distribution::ALL {
+            for (n, key_bytes) in [(1, 4), (7, 4), (3000, 4), (3000, 8), (3001, 24)] {
+                let space = KeySpace::new(distribution, n, key_bytes, 7).unwrap();
+                let present = keys(&space);
+                assert!(present.iter().all(|key| key.len() == key_bytes));
+                let sorted: BTreeSet<&Vec<u8>> = present.iter().collect();
+                assert_eq!(sorted.len(), present.len(), "{distribution} {n} {key_bytes}");
+                for (rank, key) in sorted.iter().enumerate() {
+                    let record = space.record_at(numbers::count(rank));
+                    assert_eq!(space.rank(record), numbers::count(rank));
+                    assert_eq!(&&present[numbers::length(record)], key);
+                }
+                for i in 0..n {
+                    for salt in 0..3 {
+                        let mut absent = Vec::new();
+                        space.write_absent(i, salt, &mut absent);
+                        assert_eq!(absent.len(), key_bytes);
+                        assert!(!sorted.contains(&absent), "{distribution} {n} {key_bytes}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn absent_keys_lie_right_behind_present_ones() {
+        let space = KeySpace::new(Distribution::Uniform, 1000, 16, 1).unwrap();
+        let present: BTreeSet<Vec<u8>> = keys(&space).into_iter().collect();
+        for i in 0..1000 {
+            let (mut key, mut absent) = (Vec::new(), Vec::new());
+            space.write_present(i, &mut key);
+            space.write_absent(i, 9, &mut absent);
+            assert!(key < absent);
+            let next = present.range(key.clone()..).nth(1);
+            assert!(next.is_none_or(|next| absent < *next));
+        }
+    }
+
+    #[test]
+    fn too_short_keys_are_refused() {
+        let error = KeySpace::new(Distribution::Uniform, 100_000, 2, 1).unwrap_err();
+        assert!(error.is_usage());
+        assert_eq!(
+            error.to_string(),
+            "--key-len is 2, must be longer, to tell 100000 keys apart (uniform)"
+        );
+        assert!(KeySpace::new(Distribution::Uniform, 10, 0, 1).is_err());
+        assert!(KeySpace::new(Distribution::Uniform, 16_000, 2, 1).is_ok());
+    }
+
+    #[test]
+    fn densities_are_what_their_names_say() {
+        let share = |distribution, from: f64, to: f64| {
+            let space = KeySpace::new(distribution, 100_000, 8, 3).unwrap();
+            let inside = (0..space.len())
+                .filter(|i| {
+                    let mut key = Vec::new();
+                    space.write_present(*i, &mut key);
+                    let place = u64::from_be_bytes(key.try_into().unwrap());
+                    let x = numbers::float(place) / numbers::float(u64::MAX);
+                    (from..to).contains(&x)
+                })
+                .count();
+            numbers::ratio(numbers::count(inside), space.len())
+        };
+        assert!((share(Distribution::Uniform, 0.2, 0.3) - 0.1).abs() < 0.005);
+        // Within one standard deviation, of what lies within half the domain: 0.6827 ÷ 0.8586.
+        assert!((share(Distribution::Normal, 0.16, 0.84) - 0.795).abs() < 0.005);
+        // The most popular of 1,024 prefixes has 1 ÷ H(1024) = 13.3 % of the keys.
+        let counts = density(Distribution::PrefixZipf, 3).cumulative_counts(100_000);
+        let largest = counts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
+        assert!((12_900..13_700).contains(&largest), "{largest}");
+    }
+
+    #[test]
+    fn sequential_ascends_and_shifting_fills_window_by_window() {
+        let sequential = KeySpace::new(Distribution::Sequential, 500, 8, 3).unwrap();
+        assert!(keys(&sequential).is_sorted());
+        let shifting = KeySpace::new(Distribution::Shifting, 1005, 8, 3).unwrap();
+        let width = 1005_u64.div_ceil(WINDOWS);
+        for i in 0..1005 {
+            assert_eq!(shifting.rank(i) / width, i / width);
+        }
+        assert!(!keys(&shifting).is_sorted());
+    }
+}

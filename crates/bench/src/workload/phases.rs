@@ -1,0 +1,411 @@
+//! Phases: how many operations of which kind, mixed how, one after the other.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::numbers;
+
+use super::Distribution;
+
+/// Share of the writes that come before lookups and ranges begin to be mixed in: with size ratio
+/// 10 all levels but the last are then full, which is where the study began.
+const INTERLEAVE_AFTER: f64 = 0.1;
+
+/// A stretch of operations that are mixed evenly.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Phase {
+    /// What it is called in progress and errors.
+    pub name: String,
+    /// Puts of new keys.
+    pub inserts: u64,
+    /// Puts of present keys.
+    pub updates: u64,
+    /// Deletes of present keys.
+    pub deletes: u64,
+    /// Point lookups, by the share of them that ask for absent keys.
+    pub lookups: Vec<Lookups>,
+    /// Range lookups.
+    pub ranges: u64,
+    /// Entries a range lookup reads, as a share of the entries there.
+    pub selectivity: f64,
+    /// Which keys.
+    pub distribution: Distribution,
+    /// Whether the memtable is flushed and all compactions are waited for at the end.
+    pub settle: bool,
+}
+
+/// Point lookups of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Lookups {
+    /// Share of lookups that ask for absent keys.
+    pub alpha: f64,
+    /// How many lookups.
+    pub ops: u64,
+}
+
+impl Phase {
+    /// An empty phase.
+    #[must_use]
+    pub fn new(name: impl Into<String>, distribution: Distribution) -> Phase {
+        Phase {
+            name: name.into(),
+            inserts: 0,
+            updates: 0,
+            deletes: 0,
+            lookups: Vec::new(),
+            ranges: 0,
+            selectivity: 0.0,
+            distribution,
+            settle: false,
+        }
+    }
+
+    /// Puts and deletes.
+    #[must_use]
+    pub fn writes(&self) -> u64 {
+        self.inserts + self.updates + self.deletes
+    }
+
+    /// All operations.
+    #[must_use]
+    pub fn ops(&self) -> u64 {
+        self.writes() + self.lookups.iter().map(|lookups| lookups.ops).sum::<u64>() + self.ranges
+    }
+}
+
+/// A workload in a few numbers, as typed after `lsmx explore`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mix {
+    /// Write operations in all.
+    pub entries: u64,
+    /// Share of the writes that are updates.
+    pub updates: f64,
+    /// Share of the writes that are deletes.
+    pub deletes: f64,
+    /// Point lookups for each value of `empty_lookups`.
+    pub lookups: u64,
+    /// Shares of lookups that ask for absent keys.
+    pub empty_lookups: Vec<f64>,
+    /// Range lookups.
+    pub ranges: u64,
+    /// Entries a range lookup reads, as a share of all.
+    pub selectivity: f64,
+    /// Which keys.
+    pub distribution: Distribution,
+    /// Whether lookups and ranges are mixed into the writes.
+    pub interleave: bool,
+}
+
+impl Mix {
+    /// The phases: load, settle, point lookups, ranges; or all of it mixed.
+    ///
+    /// # Errors
+    /// When a share is outside 0..=1, or the shares leave nothing to insert.
+    pub fn phases(&self) -> Result<Vec<Phase>> {
+        for alpha in &self.empty_lookups {
+            check_share("--empty-lookups", *alpha)?;
+        }
+        check_share("--selectivity", self.selectivity)?;
+        let mut load = Phase::new("load", self.distribution);
+        (load.inserts, load.updates, load.deletes) =
+            split_writes(self.entries, self.updates, self.deletes)?;
+        if load.inserts == 0 {
+            return Err(nothing_to_insert(self.entries, self.updates, self.deletes));
+        }
+        if load.deletes >= load.inserts {
+            return Err(Error::Contradiction {
+                first: format!("--deletes {}", self.deletes),
+                second: format!("--entries {}", self.entries),
+                why: "nothing would be left",
+            });
+        }
+        let lookups: Vec<Lookups> = self
+            .empty_lookups
+            .iter()
+            .map(|alpha| Lookups { alpha: *alpha, ops: self.lookups })
+            .filter(|lookups| lookups.ops > 0)
+            .collect();
+        if self.interleave {
+            let mut mixed = load.clone();
+            mixed.name = "mixed".to_owned();
+            let before = |n: u64| numbers::floor(numbers::float(n) * INTERLEAVE_AFTER);
+            load.inserts = before(load.inserts).max(1);
+            load.updates = before(load.updates);
+            load.deletes = before(load.deletes);
+            mixed.inserts -= load.inserts;
+            mixed.updates -= load.updates;
+            mixed.deletes -= load.deletes;
+            mixed.lookups = lookups;
+            mixed.ranges = self.ranges;
+            mixed.selectivity = self.selectivity;
+            mixed.settle = true;
+            return Ok(vec![load, mixed]);
+        }
+        load.settle = true;
+        let mut phases = vec![load];
+        for lookups in lookups {
+            let mut phase = Phase::new(format!("lookups α={}", lookups.alpha), self.distribution);
+            phase.lookups = vec![lookups];
+            phases.push(phase);
+        }
+        if self.ranges > 0 {
+            let mut phase = Phase::new("ranges", self.distribution);
+            phase.ranges = self.ranges;
+            phase.selectivity = self.selectivity;
+            phases.push(phase);
+        }
+        Ok(phases)
+    }
+}
+
+fn check_share(name: &'static str, share: f64) -> Result<()> {
+    if (0.0..=1.0).contains(&share) {
+        return Ok(());
+    }
+    Err(Error::Invalid { name, value: share.to_string(), must: "between 0 and 1".to_owned() })
+}
+
+/// Inserts, updates and deletes among `writes`.
+fn split_writes(writes: u64, updates: f64, deletes: f64) -> Result<(u64, u64, u64)> {
+    check_share("--updates", updates)?;
+    check_share("--deletes", deletes)?;
+    let share = |share: f64| numbers::round(numbers::float(writes) * share);
+    let (updated, deleted) = (share(updates), share(deletes));
+    match writes.checked_sub(updated + deleted) {
+        Some(inserts) => Ok((inserts, updated, deleted)),
+        None => Err(Error::Contradiction {
+            first: format!("--updates {updates}"),
+            second: format!("--deletes {deletes}"),
+            why: "together they are more than all writes",
+        }),
+    }
+}
+
+fn nothing_to_insert(entries: u64, updates: f64, deletes: f64) -> Error {
+    if entries == 0 {
+        return Error::Invalid {
+            name: "--entries",
+            value: "0".to_owned(),
+            must: "at least 1".to_owned(),
+        };
+    }
+    let (first, share) =
+        if updates >= deletes { ("--updates", updates) } else { ("--deletes", deletes) };
+    Error::Contradiction {
+        first: format!("{first} {share}"),
+        second: format!("--entries {entries}"),
+        why: "nothing is left to insert first",
+    }
+}
+
+/// A file of phases: `[[phase]]` tables with the names of the flags.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PhasesFile {
+    phase: Vec<toml::Spanned<PhaseTable>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct PhaseTable {
+    name: Option<String>,
+    #[serde(default)]
+    entries: u64,
+    #[serde(default)]
+    updates: f64,
+    #[serde(default)]
+    deletes: f64,
+    #[serde(default)]
+    lookups: u64,
+    #[serde(default)]
+    empty_lookups: f64,
+    #[serde(default)]
+    ranges: u64,
+    #[serde(default = "default_selectivity")]
+    selectivity: f64,
+    #[serde(default)]
+    distribution: Distribution,
+    #[serde(default)]
+    settle: bool,
+}
+
+/// The middle one of the study's three selectivities.
+pub const SELECTIVITY_DEFAULT: f64 = 1e-4;
+
+fn default_selectivity() -> f64 {
+    SELECTIVITY_DEFAULT
+}
+
+/// Reads phases from the text of a TOML file; `path` is for errors.
+///
+/// ```toml
+/// [[phase]]
+/// name = "load"           # default: its number
+/// entries = 1000000       # writes in all, of which
+/// updates = 0.1           # this share updates and
+/// deletes = 0.0           # this share deletes
+/// distribution = "uniform"
+/// settle = true
+///
+/// [[phase]]
+/// lookups = 100000
+/// empty-lookups = 0.5     # share that asks for absent keys
+/// ranges = 1000
+/// selectivity = 1e-4
+/// distribution = "zipf"
+/// ```
+///
+/// # Errors
+/// When the file is not such a file, with the line.
+pub fn parse_phases(text: &str, path: &Path) -> Result<Vec<Phase>> {
+    let line_at = |offset: usize| {
+        let before = text.as_bytes().get(..offset).unwrap_or_default();
+        numbers::count(before.iter().filter(|byte| **byte == b'\n').count()) + 1
+    };
+    let spec = |line, what| Error::Spec { path: path.to_owned(), line, what };
+    let file: PhasesFile = toml::from_str(text).map_err(|error| {
+        let line = error.span().map_or(1, |span| line_at(span.start));
+        spec(line, error.message().replace('\n', " "))
+    })?;
+    let mut phases = Vec::new();
+    let (mut inserts, mut deletes) = (0, 0);
+    for (index, table) in file.phase.iter().enumerate() {
+        let line = line_at(table.span().start);
+        let phase = table.get_ref().phase(index).map_err(|error| spec(line, error.to_string()))?;
+        inserts += phase.inserts;
+        deletes += phase.deletes;
+        if phase.ops() == 0 {
+            return Err(spec(line, format!("phase {:?} has no operation", phase.name)));
+        }
+        if inserts == 0 {
+            return Err(spec(line, format!("phase {:?} has nothing inserted before", phase.name)));
+        }
+        if deletes >= inserts {
+            return Err(spec(line, format!("phase {:?} deletes all that is there", phase.name)));
+        }
+        phases.push(phase);
+    }
+    if phases.is_empty() {
+        return Err(spec(1, "there is no [[phase]]".to_owned()));
+    }
+    Ok(phases)
+}
+
+impl PhaseTable {
+    fn phase(&self, index: usize) -> Result<Phase> {
+        let name = self.name.clone().unwrap_or_else(|| (index + 1).to_string());
+        let mut phase = Phase::new(name, self.distribution);
+        (phase.inserts, phase.updates, phase.deletes) =
+            split_writes(self.entries, self.updates, self.deletes)?;
+        check_share("empty-lookups", self.empty_lookups)?;
+        check_share("selectivity", self.selectivity)?;
+        if self.lookups > 0 {
+            phase.lookups = vec![Lookups { alpha: self.empty_lookups, ops: self.lookups }];
+        }
+        phase.ranges = self.ranges;
+        phase.selectivity = self.selectivity;
+        phase.settle = self.settle;
+        Ok(phase)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mix() -> Mix {
+        Mix {
+            entries: 1000,
+            updates: 0.2,
+            deletes: 0.1,
+            lookups: 50,
+            empty_lookups: vec![0.0, 1.0],
+            ranges: 5,
+            selectivity: 1e-2,
+            distribution: Distribution::Uniform,
+            interleave: false,
+        }
+    }
+
+    #[test]
+    fn a_mix_is_load_lookups_ranges() {
+        let phases = mix().phases().unwrap();
+        assert_eq!(phases.len(), 4);
+        assert_eq!((phases[0].inserts, phases[0].updates, phases[0].deletes), (700, 200, 100));
+        assert!(phases[0].settle);
+        assert_eq!(phases[1].lookups, [Lookups { alpha: 0.0, ops: 50 }]);
+        assert_eq!(phases[2].lookups, [Lookups { alpha: 1.0, ops: 50 }]);
+        assert_eq!(phases[3].ranges, 5);
+    }
+
+    #[test]
+    fn interleaving_changes_the_order_and_no_count() {
+        let phases = Mix { interleave: true, ..mix() }.phases().unwrap();
+        assert_eq!(phases.len(), 2);
+        assert_eq!(phases.iter().map(Phase::ops).sum::<u64>(), 1000 + 100 + 5);
+        assert_eq!(phases.iter().map(|phase| phase.updates).sum::<u64>(), 200);
+        assert_eq!(phases[0].writes(), 100);
+    }
+
+    #[test]
+    fn shares_that_do_not_add_up_are_refused_by_name() {
+        let error = Mix { updates: 0.7, deletes: 0.4, ..mix() }.phases().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "--updates 0.7 contradicts --deletes 0.4: together they are more than all writes"
+        );
+        let error = Mix { updates: 1.0, deletes: 0.0, ..mix() }.phases().unwrap_err();
+        assert!(error.to_string().starts_with("--updates 1 contradicts --entries 1000"));
+        let error = Mix { entries: 0, ..mix() }.phases().unwrap_err();
+        assert_eq!(error.to_string(), "--entries is 0, must be at least 1");
+        for (mix, name) in [
+            (Mix { deletes: 0.5, ..mix() }, "--deletes 0.5 contradicts --entries 1000"),
+            (Mix { updates: -0.1, ..mix() }, "--updates"),
+            (Mix { deletes: f64::NAN, ..mix() }, "--deletes"),
+            (Mix { empty_lookups: vec![1.5], ..mix() }, "--empty-lookups"),
+            (Mix { selectivity: 2.0, ..mix() }, "--selectivity"),
+        ] {
+            let error = mix.phases().unwrap_err();
+            assert!(error.is_usage() && error.to_string().starts_with(name), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_file_gives_its_phases() {
+        let phases = parse_phases(
+            "[[phase]]\nentries = 100\ndeletes = 0.1\nsettle = true\n\
+             [[phase]]\nname = \"read\"\nlookups = 10\nempty-lookups = 0.5\ndistribution = \"zipf\"\n",
+            Path::new("p.toml"),
+        )
+        .unwrap();
+        assert_eq!(phases.len(), 2);
+        assert_eq!(phases[0].name, "1");
+        assert_eq!((phases[0].inserts, phases[0].deletes, phases[0].settle), (90, 10, true));
+        assert_eq!(phases[1].name, "read");
+        assert_eq!(phases[1].lookups, [Lookups { alpha: 0.5, ops: 10 }]);
+        assert_eq!(phases[1].distribution, Distribution::Zipf);
+    }
+
+    #[test]
+    fn a_wrong_file_is_refused_with_its_line() {
+        for (text, line, what) in [
+            ("[[phase]]\nentries = 1\ntypo = 3\n", 3, "typo"),
+            ("[[phase]]\nentries = -1\n", 2, ""),
+            ("[[phase]]\nentries = 5\n[[phase]]\nentries = \n", 4, ""),
+            ("[[phase]]\nentries = 5\n\n[[phase]]\nupdates = 3.0\n", 4, "updates"),
+            ("[[phase]]\nlookups = 5\n", 1, "nothing inserted"),
+            ("[[phase]]\nentries = 5\n[[phase]]\nentries = 5\ndeletes = 1.0\n", 3, "deletes all"),
+            ("[[phase]]\nentries = 5\ndistribution = \"pareto\"\n", 3, "prefix-zipf"),
+            ("phase = []\n", 1, "no [[phase]]"),
+            ("", 1, "phase"),
+        ] {
+            let error = parse_phases(text, Path::new("p.toml")).unwrap_err();
+            let message = error.to_string();
+            assert!(error.is_usage());
+            assert!(message.starts_with(&format!("p.toml, line {line}: ")), "{text:?}: {message}");
+            assert!(message.contains(what) && !message.contains('\n'), "{text:?}: {message}");
+        }
+    }
+}

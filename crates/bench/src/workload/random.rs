@@ -1,0 +1,273 @@
+//! Seeded random numbers and distributions whose streams are equal on every machine.
+//!
+//! ChaCha streams are fixed for all releases; what is made of them here uses integers, the exactly
+//! rounded operations of IEEE 754, and `libm`, whose functions do not differ from system to system.
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+use crate::numbers;
+
+/// Random numbers of one purpose: equal seed and purpose give equal numbers.
+#[derive(Clone, Debug)]
+pub struct Random(ChaCha8Rng);
+
+impl Random {
+    /// A generator for one purpose, so that drawing more for one leaves the others as they were.
+    #[must_use]
+    pub fn new(seed: u64, purpose: u64) -> Random {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        rng.set_stream(purpose);
+        Random(rng)
+    }
+
+    /// Any number.
+    pub fn next_u64(&mut self) -> u64 {
+        self.0.next_u64()
+    }
+
+    /// A number below `n`; 0 if `n` is 0. The bias is below n ÷ 2⁶⁴.
+    pub fn below(&mut self, n: u64) -> u64 {
+        // The high half of a 128-bit product of two 64-bit numbers always fits.
+        u64::try_from((u128::from(self.next_u64()) * u128::from(n)) >> 64).unwrap_or(0)
+    }
+
+    /// A number in [0, 1), a multiple of 2⁻⁵³.
+    pub fn unit(&mut self) -> f64 {
+        numbers::float(self.next_u64() >> 11) / numbers::float(1 << 53)
+    }
+}
+
+/// A 64-bit number that looks random but follows from `x`: the finalizer of SplitMix64.
+///
+/// Source: Steele, Lea, Flood, OOPSLA 2014.
+#[must_use]
+pub fn mix(x: u64) -> u64 {
+    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// Appends `len` bytes that follow from `seed` and do not compress.
+pub fn fill(seed: u64, len: usize, out: &mut Vec<u8>) {
+    let end = out.len() + len;
+    let mut state = seed;
+    while out.len() < end {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let bytes = mix(state).to_le_bytes();
+        out.extend_from_slice(&bytes[..bytes.len().min(end - out.len())]);
+    }
+}
+
+/// Ranks 0, 1, 2, … where rank `r` comes up in proportion to (r + 1)⁻ˢ, without a table, so that
+/// the number of ranks may grow between draws.
+///
+/// Source: Hörmann, Derflinger, "Rejection-inversion to generate variates from monotone discrete
+/// distributions", ACM TOMACS 6(3), 1996.
+#[derive(Clone, Copy, Debug)]
+pub struct Zipf {
+    exponent: f64,
+    integral_at_first: f64,
+    squeeze: f64,
+}
+
+impl Zipf {
+    /// The distribution with exponent `s` > 0.
+    #[must_use]
+    pub fn new(s: f64) -> Zipf {
+        let mut zipf = Zipf { exponent: s, integral_at_first: 0.0, squeeze: 0.0 };
+        zipf.integral_at_first = zipf.integral(1.5) - 1.0;
+        zipf.squeeze = 2.0 - zipf.inverse(zipf.integral(2.5) - zipf.weight(2.0));
+        zipf
+    }
+
+    /// A rank below `n`; 0 if `n` is 0 or 1.
+    pub fn draw(&self, random: &mut Random, n: u64) -> u64 {
+        if n <= 1 {
+            return 0;
+        }
+        let last = numbers::float(n);
+        let integral_at_last = self.integral(last + 0.5);
+        loop {
+            let u = integral_at_last + random.unit() * (self.integral_at_first - integral_at_last);
+            let x = self.inverse(u);
+            let k = libm::floor(x + 0.5).clamp(1.0, last);
+            if k - x <= self.squeeze || u >= self.integral(k + 0.5) - self.weight(k) {
+                return numbers::floor(k) - 1;
+            }
+        }
+    }
+
+    /// Weight of the rank counted from 1.
+    #[must_use]
+    pub fn weight(&self, k: f64) -> f64 {
+        libm::exp(-self.exponent * libm::log(k))
+    }
+
+    /// ∫ x⁻ˢ dx from 1.
+    fn integral(&self, x: f64) -> f64 {
+        let log = libm::log(x);
+        let t = (1.0 - self.exponent) * log;
+        if t.abs() > 1e-8 { libm::expm1(t) / (1.0 - self.exponent) } else { log * (1.0 + t / 2.0) }
+    }
+
+    fn inverse(&self, y: f64) -> f64 {
+        let t = (y * (1.0 - self.exponent)).max(-1.0);
+        let log = if t.abs() > 1e-8 {
+            libm::log1p(t) / (1.0 - self.exponent)
+        } else {
+            y * (1.0 - t / 2.0)
+        };
+        libm::exp(log)
+    }
+}
+
+/// A density over [0, 1) as steps of equal width.
+#[derive(Clone, Debug)]
+pub struct Steps {
+    /// Share of the whole up to the end of each step, ascending, the last one 1.
+    cumulative: Vec<f64>,
+}
+
+impl Steps {
+    /// The density whose steps have these weights, none negative, not all 0.
+    #[must_use]
+    pub fn new(weights: impl IntoIterator<Item = f64>) -> Steps {
+        let mut sum = 0.0;
+        let mut cumulative: Vec<f64> = weights
+            .into_iter()
+            .map(|weight| {
+                sum += weight;
+                sum
+            })
+            .collect();
+        for share in &mut cumulative {
+            *share /= sum;
+        }
+        if let Some(last) = cumulative.last_mut() {
+            *last = 1.0;
+        }
+        Steps { cumulative }
+    }
+
+    /// Number of steps.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.cumulative.len()
+    }
+
+    /// Whether there is no step.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.cumulative.is_empty()
+    }
+
+    /// How many of `n` things lie in the steps up to each one's end; the last one is `n`.
+    #[must_use]
+    pub fn cumulative_counts(&self, n: u64) -> Vec<u64> {
+        self.cumulative
+            .iter()
+            .map(|share| numbers::floor(share * numbers::float(n)).min(n))
+            .collect()
+    }
+
+    /// A place in [0, 1) drawn from the density.
+    pub fn draw(&self, random: &mut Random) -> f64 {
+        let u = random.unit();
+        let step = self.cumulative.partition_point(|share| *share <= u);
+        let step = step.min(self.cumulative.len().saturating_sub(1));
+        (numbers::float(numbers::count(step)) + random.unit())
+            / numbers::float(numbers::count(self.cumulative.len().max(1)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_are_what_they_were() {
+        // Held for ever: a seed keeps its meaning from release to release.
+        let mut random = Random::new(7, 1);
+        let first: Vec<u64> = (0..3).map(|_| random.next_u64()).collect();
+        assert_eq!(first, STREAM_7_1);
+        let zipf = Zipf::new(0.99);
+        let ranks: Vec<u64> = (0..8).map(|_| zipf.draw(&mut random, 1_000_000)).collect();
+        assert_eq!(ranks, RANKS);
+    }
+
+    const STREAM_7_1: [u64; 3] =
+        [18_301_176_669_829_311_175, 166_969_048_821_288_533, 13_311_386_896_195_443_538];
+    const RANKS: [u64; 8] = [641, 455_293, 240, 710, 60, 0, 33, 88_640];
+
+    #[test]
+    fn purposes_and_seeds_give_different_streams() {
+        let mut seen = std::collections::BTreeSet::new();
+        for seed in 0..4 {
+            for purpose in 0..4 {
+                assert!(seen.insert(Random::new(seed, purpose).next_u64()));
+            }
+        }
+    }
+
+    #[test]
+    fn zipf_follows_its_weights() {
+        for s in [0.6, 0.99, 1.0, 1.4] {
+            let zipf = Zipf::new(s);
+            let mut random = Random::new(1, 0);
+            const N: usize = 20;
+            const DRAWS: u32 = 200_000;
+            let mut counts = [0u32; N];
+            for _ in 0..DRAWS {
+                counts[usize::try_from(zipf.draw(&mut random, numbers::count(N))).unwrap()] += 1;
+            }
+            let total: f64 = (1..=N).map(|k| zipf.weight(numbers::float(numbers::count(k)))).sum();
+            for (rank, count) in counts.iter().enumerate() {
+                let expected =
+                    f64::from(DRAWS) * zipf.weight(numbers::float(rank as u64 + 1)) / total;
+                let error = (f64::from(*count) - expected).abs();
+                assert!(error < 6.0 * expected.sqrt(), "s={s} rank={rank}: {count}, {expected}");
+            }
+        }
+    }
+
+    #[test]
+    fn zipf_stays_below_any_number_of_ranks() {
+        let zipf = Zipf::new(0.99);
+        let mut random = Random::new(3, 0);
+        for n in [0, 1, 2, 3, 1000, u64::from(u32::MAX)] {
+            for _ in 0..1000 {
+                assert!(zipf.draw(&mut random, n) < n.max(1));
+            }
+        }
+    }
+
+    #[test]
+    fn steps_follow_their_weights() {
+        let steps = Steps::new([1.0, 0.0, 3.0, 4.0]);
+        assert_eq!(steps.cumulative_counts(80), [10, 10, 40, 80]);
+        let mut random = Random::new(5, 0);
+        let mut counts = [0u32; 4];
+        for _ in 0..80_000 {
+            counts[numbers::length(numbers::floor(steps.draw(&mut random) * 4.0))] += 1;
+        }
+        assert_eq!(counts[1], 0);
+        for (step, expected) in [(0, 10_000.0), (2, 30_000.0), (3, 40_000.0_f64)] {
+            assert!((f64::from(counts[step]) - expected).abs() < 6.0 * expected.sqrt());
+        }
+    }
+
+    #[test]
+    fn filled_bytes_have_the_length_and_differ_by_seed() {
+        for len in [0, 1, 7, 8, 9, 112] {
+            let mut a = Vec::new();
+            fill(1, len, &mut a);
+            assert_eq!(a.len(), len);
+        }
+        let (mut a, mut b) = (Vec::new(), Vec::new());
+        fill(1, 16, &mut a);
+        fill(2, 16, &mut b);
+        assert_ne!(a, b);
+    }
+}

@@ -1,0 +1,97 @@
+//! Where keys and values come from: generated, or the records of a file.
+
+use crate::error::Result;
+
+use super::data_file::DataFile;
+use super::keys::KeySpace;
+use super::random::{fill, mix};
+
+/// Keys and values of the records of a workload.
+#[derive(Debug)]
+pub enum Records {
+    /// Keys of a key space; values that do not compress.
+    Generated {
+        /// The keys.
+        keys: Box<KeySpace>,
+        /// Bytes of a value.
+        value_bytes: usize,
+        /// Tells the values of one run from those of another.
+        seed: u64,
+    },
+    /// The records of a file.
+    File(Box<DataFile>),
+}
+
+impl Records {
+    /// The key space, where there is one.
+    #[must_use]
+    pub fn keys(&self) -> Option<&KeySpace> {
+        match self {
+            Records::Generated { keys, .. } => Some(keys),
+            Records::File(_) => None,
+        }
+    }
+
+    /// Puts the key of a record in place of what `key` holds.
+    ///
+    /// # Errors
+    /// When the file behind cannot be read any more.
+    pub fn key(&mut self, record: u64, key: &mut Vec<u8>) -> Result<()> {
+        key.clear();
+        match self {
+            Records::Generated { keys, .. } => keys.write_present(record, key),
+            Records::File(file) => file.write_key(record, key)?,
+        }
+        Ok(())
+    }
+
+    /// Puts a key that no record has, but next to this one's, in place of what `key` holds.
+    ///
+    /// # Errors
+    /// When the file behind cannot be read any more.
+    pub fn absent_key(&mut self, record: u64, salt: u64, key: &mut Vec<u8>) -> Result<()> {
+        key.clear();
+        match self {
+            Records::Generated { keys, .. } => keys.write_absent(record, salt, key),
+            Records::File(file) => file.write_absent_key(record, salt, key)?,
+        }
+        Ok(())
+    }
+
+    /// Puts the value of a record in place of what `value` holds; `version` 0 is the inserted one.
+    ///
+    /// # Errors
+    /// When the file behind cannot be read any more.
+    pub fn value(&mut self, record: u64, version: u64, value: &mut Vec<u8>) -> Result<()> {
+        value.clear();
+        match self {
+            Records::Generated { value_bytes, seed, .. } => {
+                fill(mix(mix(*seed ^ mix(record)) ^ version), *value_bytes, value);
+            }
+            // Records of a file are inserted, never updated.
+            Records::File(file) => file.write_value(record, value)?,
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::Distribution;
+
+    #[test]
+    fn values_differ_by_record_and_version() {
+        let keys = KeySpace::new(Distribution::Uniform, 10, 8, 1).unwrap();
+        let mut records = Records::Generated { keys: Box::new(keys), value_bytes: 100, seed: 1 };
+        let mut seen = std::collections::BTreeSet::new();
+        let mut value = Vec::new();
+        for record in 0..10 {
+            for version in 0..10 {
+                records.value(record, version, &mut value).unwrap();
+                assert_eq!(value.len(), 100);
+                assert!(seen.insert(value.clone()));
+            }
+        }
+    }
+}

@@ -1,0 +1,402 @@
+//! What was typed.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::error::{ContextKind, ErrorKind};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use lsmx_bench::workload::Distribution;
+use lsmx_bench::workload::record::Format;
+use lsmx_compaction::PolicySpec;
+
+use crate::failure::Failure;
+
+/// An LSM storage engine: explore its design space, work on databases.
+#[derive(Debug, Parser)]
+#[command(name = "lsmx", version, arg_required_else_help = true)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Play a workload against compaction policies and measure what they do.
+    Explore(ExploreArgs),
+    /// Work on a database.
+    Db(DbArgs),
+}
+
+/// Arguments of `lsmx explore`. What has no default here has one that depends on others.
+#[derive(Debug, Args)]
+pub(crate) struct ExploreArgs {
+    /// Policies, separated by commas, or `all` (every one that drops no data).
+    #[arg(long, value_name = "NAME,…", value_parser = policies)]
+    pub(crate) policy: Policies,
+    /// Write operations in all [default: 1000000].
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub(crate) entries: Option<u64>,
+    /// Bytes of a key [default: 16].
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) key_len: Option<u64>,
+    /// Bytes of a value [default: 112].
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub(crate) value_len: Option<u64>,
+    /// Bytes of a memtable and of a table [default: data ÷ 150, at least 256K].
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub(crate) memtable: Option<u64>,
+    /// Size ratio between levels [default: 10].
+    #[arg(long, value_name = "T")]
+    pub(crate) size_ratio: Option<u64>,
+    /// Share of the writes that update a present key [default: 0].
+    #[arg(long, value_name = "F", allow_negative_numbers = true)]
+    pub(crate) updates: Option<f64>,
+    /// Share of the writes that delete a present key [default: 0].
+    #[arg(long, value_name = "F", allow_negative_numbers = true)]
+    pub(crate) deletes: Option<f64>,
+    /// Share of the writes that are merge operands; only 0 as yet.
+    #[arg(long, value_name = "F", default_value_t = 0.0, allow_negative_numbers = true)]
+    pub(crate) merges: f64,
+    /// Share of the writes that delete a range; only 0 as yet.
+    #[arg(long, value_name = "F", default_value_t = 0.0, allow_negative_numbers = true)]
+    pub(crate) range_deletes: f64,
+    /// Where keys fall and which are asked for [default: uniform]
+    /// [possible: uniform, zipf, prefix-zipf, normal, sequential, shifting].
+    #[arg(long, value_name = "NAME")]
+    pub(crate) distribution: Option<Distribution>,
+    /// Mix lookups and ranges into the writes, past the first tenth of them.
+    #[arg(long)]
+    pub(crate) interleave: bool,
+    /// Phases of the workload from a TOML file, in place of the flags for operations.
+    #[arg(long, value_name = "FILE", conflicts_with_all = [
+        "entries", "updates", "deletes", "distribution", "interleave", "lookups", "empty_lookups",
+        "ranges", "selectivity", "data",
+    ])]
+    pub(crate) phases: Option<PathBuf>,
+    /// Point lookups for each share of absent keys [default: a tenth of the writes].
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub(crate) lookups: Option<u64>,
+    /// Shares of lookups that ask for absent keys [default: 0,1].
+    #[arg(long, value_name = "α,…", value_delimiter = ',', allow_negative_numbers = true)]
+    pub(crate) empty_lookups: Option<Vec<f64>>,
+    /// Range lookups [default: 1000].
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub(crate) ranges: Option<u64>,
+    /// Entries a range lookup reads, as a share of all [default: 0.0001].
+    #[arg(long, value_name = "S", allow_negative_numbers = true)]
+    pub(crate) selectivity: Option<f64>,
+    /// Bytes of the block cache [default: data ÷ 150, at least 256K].
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub(crate) block_cache: Option<u64>,
+    /// Load the records of a file instead of generated ones.
+    #[arg(long, value_name = "FILE", conflicts_with_all = [
+        "entries", "key_len", "value_len", "updates", "deletes",
+    ])]
+    pub(crate) data: Option<PathBuf>,
+    /// Order in which the records of --data are loaded [default: file].
+    #[arg(long, value_name = "ORDER")]
+    pub(crate) data_order: Option<DataOrder>,
+    /// Format of --data [default: what its name suggests] [possible: tsv, jsonl].
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) format: Option<Format>,
+    /// How writes are held back when compaction falls behind [default: smooth].
+    #[arg(long, value_name = "HOW", conflicts_with = "deterministic")]
+    pub(crate) write_control: Option<WriteControl>,
+    /// Run all jobs on the writer's thread, so that equal seeds give equal trees and digests.
+    #[arg(long)]
+    pub(crate) deterministic: bool,
+    /// Seed of the workload.
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Write the result as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Directory for the databases, which are removed afterwards [default: that for temporary files].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DataOrder {
+    /// As in the file.
+    File,
+    /// Shuffled by the seed.
+    Shuffled,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum WriteControl {
+    /// Writes are slowed by how far compaction is behind.
+    Smooth,
+    /// Writes stop at a limit and go on below it.
+    Stop,
+}
+
+/// Policies as typed, in their order.
+#[derive(Clone, Debug)]
+pub(crate) struct Policies(pub(crate) Vec<PolicySpec>);
+
+/// Arguments of `lsmx db`.
+#[derive(Debug, Args)]
+pub(crate) struct DbArgs {
+    /// Directory of the database.
+    pub(crate) path: PathBuf,
+    /// Keyspace to work on [default: the default one].
+    #[arg(long, value_name = "NAME", global = true)]
+    pub(crate) keyspace: Option<String>,
+    /// Keys and values are typed and shown in hexadecimal.
+    #[arg(long, global = true)]
+    pub(crate) hex: bool,
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Store a value; creates the database where there is none.
+    Put {
+        /// The key.
+        key: OsString,
+        /// The value.
+        value: OsString,
+    },
+    /// Print the value of a key; exit code 1 if there is none.
+    Get {
+        /// The key.
+        key: OsString,
+    },
+    /// Delete a key, present or not.
+    Delete {
+        /// The key.
+        key: OsString,
+    },
+    /// Print entries in key order: key, tab, value.
+    Scan(ScanArgs),
+    /// Store the records of a file; creates the database where there is none.
+    Import(FileArgs),
+    /// Write all entries to a file in key order.
+    Export(FileArgs),
+    /// Print what the database holds and what it costs.
+    Stats {
+        /// All counters as JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Read every file and check every checksum and every invariant.
+    Verify,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ScanArgs {
+    /// First key.
+    #[arg(long, value_name = "KEY", conflicts_with = "prefix")]
+    pub(crate) from: Option<OsString>,
+    /// Key to end before.
+    #[arg(long, value_name = "KEY", conflicts_with = "prefix")]
+    pub(crate) to: Option<OsString>,
+    /// Only keys that begin with this.
+    #[arg(long, value_name = "KEY")]
+    pub(crate) prefix: Option<OsString>,
+    /// At most so many entries.
+    #[arg(long, value_name = "N")]
+    pub(crate) limit: Option<u64>,
+    /// From the last key to the first.
+    #[arg(long)]
+    pub(crate) reverse: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FileArgs {
+    /// The file; `-` for standard input or output.
+    pub(crate) file: PathBuf,
+    /// One record a line: key, tab, value with `\t \n \r \\` for those bytes, or a JSON object with
+    /// `key` or `key_hex`, and `value` or `value_hex` [default: what the file's name suggests]
+    /// [possible: tsv, jsonl].
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) format: Option<Format>,
+}
+
+fn policies(text: &str) -> Result<Policies, lsmx_compaction::Error> {
+    let mut policies = Vec::new();
+    for name in split_outside_brackets(text) {
+        if name.eq_ignore_ascii_case("all") {
+            policies.extend(PolicySpec::all_presets());
+        } else {
+            policies.push(name.parse()?);
+        }
+    }
+    Ok(Policies(policies))
+}
+
+/// Splits at commas, but not at those between the parameters of a policy, as in `fluid(3,1)`.
+fn split_outside_brackets(text: &str) -> Vec<&str> {
+    let mut depth = 0usize;
+    text.split(|c| {
+        match c {
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        c == ',' && depth == 0
+    })
+    .map(str::trim)
+    .collect()
+}
+
+/// A count, in which underscores may group digits.
+fn count(text: &str) -> Result<u64, String> {
+    text.replace('_', "").parse().map_err(|error| format!("{error}"))
+}
+
+/// Bytes: a number, with K, M, G or T behind it for powers of 1024 (KiB, MiB, … likewise).
+fn bytes(text: &str) -> Result<u64, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '_').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit.trim().to_ascii_uppercase().as_str() {
+        "" | "B" => 0,
+        "K" | "KIB" => 10,
+        "M" | "MIB" => 20,
+        "G" | "GIB" => 30,
+        "T" | "TIB" => 40,
+        _ => return Err(format!("unknown unit {unit:?}; known: K, M, G, T (powers of 1024)")),
+    };
+    let number = count(number)?;
+    number.checked_mul(1 << shift).ok_or_else(|| "more bytes than 64 bits can say".to_owned())
+}
+
+/// What clap found wrong, as one line; for an unknown flag or command with the known ones.
+pub(crate) fn failure(error: &clap::Error, words: &[OsString]) -> Failure {
+    let text = error.to_string();
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        return Failure::Help(text);
+    }
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        return Failure::Usage(format!("a command is missing; known: {}", known(words, true)));
+    }
+    let message = text.strip_prefix("error: ").unwrap_or(&text);
+    // Behind the first empty line stand tips and usage.
+    let message = message.split("\n\n").next().unwrap_or(message);
+    let words_of_line: Vec<&str> = message.split_whitespace().collect();
+    let line = words_of_line.join(" ");
+    Failure::Usage(match error.kind() {
+        ErrorKind::UnknownArgument => {
+            // A word that is no flag stands where a command could stand.
+            let word = error.get(ContextKind::InvalidArg).map(ToString::to_string);
+            let flag = word.is_none_or(|word| word.starts_with('-'));
+            let commands = if flag { String::new() } else { known(words, true) };
+            let known = if commands.is_empty() { known(words, false) } else { commands };
+            format!("{line}; known: {known}")
+        }
+        ErrorKind::InvalidSubcommand | ErrorKind::MissingSubcommand => {
+            format!("{line}; known: {}", known(words, true))
+        }
+        _ => line,
+    })
+}
+
+/// The flags, or the commands, that go with the command in `words`.
+fn known(words: &[OsString], commands: bool) -> String {
+    let mut root = Arguments::command();
+    // Flags that are valid everywhere reach the subcommands.
+    root.build();
+    let mut command = &root;
+    for word in words.iter().skip(1) {
+        if let Some(below) = word.to_str().and_then(|word| command.find_subcommand(word)) {
+            command = below;
+        }
+    }
+    if commands {
+        let names = command.get_subcommands().map(clap::Command::get_name);
+        return names.filter(|name| *name != "help").collect::<Vec<_>>().join(", ");
+    }
+    let names = command.get_arguments().filter_map(|argument| argument.get_long());
+    names.map(|name| format!("--{name}")).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Arguments, String> {
+        let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        Arguments::try_parse_from(&words).map_err(|error| match failure(&error, &words) {
+            Failure::Usage(line) => line,
+            other => panic!("{other:?}"),
+        })
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn bytes_take_units() {
+        for (text, n) in
+            [("7", 7), ("64K", 64 << 10), ("8MiB", 8 << 20), ("1_000", 1000), ("2g", 2 << 30)]
+        {
+            assert_eq!(bytes(text), Ok(n), "{text}");
+        }
+        for text in ["", "K", "1X", "-1", "1.5M", "99999999999T"] {
+            assert!(bytes(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn commas_inside_brackets_do_not_split() {
+        assert_eq!(split_outside_brackets("full,fluid(3,1), rr"), ["full", "fluid(3,1)", "rr"]);
+        assert_eq!(split_outside_brackets("a),b"), ["a)", "b"]);
+    }
+
+    #[test]
+    fn an_unknown_name_is_answered_with_the_known_ones_on_one_line() {
+        for (line, parts) in [
+            ("lsmx explore --policy full --sped 3", &["--sped", "--seed", "--phases"][..]),
+            ("lsmx explore --policy nosuch", &["nosuch", "tiering", "lo+1"]),
+            (
+                "lsmx explore --policy full --distribution pareto",
+                &["pareto", "uniform", "prefix-zipf", "shifting"],
+            ),
+            (
+                "lsmx explore --policy full --write-control never",
+                &["never", "smooth", "stop", "--write-control"],
+            ),
+            ("lsmx exlore", &["exlore", "explore", "db"]),
+            ("lsmx", &["explore", "db"]),
+            ("lsmx db x", &["put", "verify"]),
+            ("lsmx db x frob", &["frob", "put", "verify"]),
+            ("lsmx db x scan --form a", &["--form", "--from", "--hex", "--keyspace"]),
+            ("lsmx db x export f --format xml", &["xml", "tsv", "jsonl"]),
+        ] {
+            let message = parse(line).unwrap_err();
+            assert!(!message.contains('\n'), "{message}");
+            for part in parts {
+                assert!(message.contains(part), "{line}: {message} lacks {part}");
+            }
+        }
+    }
+
+    #[test]
+    fn contradictions_name_both() {
+        for (line, first, second) in [
+            ("--data a.tsv --entries 5", "--data", "--entries"),
+            ("--data a.tsv --value-len 5", "--data", "--value-len"),
+            ("--phases p.toml --lookups 5", "--phases", "--lookups"),
+            ("--phases p.toml --data a.tsv", "--phases", "--data"),
+            ("--deterministic --write-control stop", "--write-control", "--deterministic"),
+        ] {
+            let message = parse(&format!("lsmx explore --policy full {line}")).unwrap_err();
+            assert!(message.contains(first) && message.contains(second), "{line}: {message}");
+        }
+        let message = parse("lsmx db x scan --prefix a --from b").unwrap_err();
+        assert!(message.contains("--prefix") && message.contains("--from"), "{message}");
+    }
+
+    #[test]
+    fn all_leaves_out_what_drops_data() {
+        let Policies(all) = policies("all").unwrap();
+        let names: Vec<String> = all.iter().map(ToString::to_string).collect();
+        assert!(names.iter().any(|name| name == "tiering"), "{names:?}");
+        assert!(!names.iter().any(|name| name.starts_with("fifo")), "{names:?}");
+    }
+}

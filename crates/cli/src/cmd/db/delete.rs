@@ -1,0 +1,17 @@
+//! `lsmx db PATH delete KEY`.
+
+use std::ffi::OsStr;
+
+use lsmx::Durability;
+
+use crate::args::DbArgs;
+use crate::failure::Failure;
+
+/// Deletes the key; that is on stable storage when this returns.
+pub(super) fn run(arguments: &DbArgs, key: &OsStr) -> Result<(), Failure> {
+    let key = super::typed(arguments, "key", key)?;
+    let (db, keyspace) = super::open(arguments)?;
+    keyspace.delete_with(&key, Durability::Sync)?;
+    db.close(None)?;
+    Ok(())
+}

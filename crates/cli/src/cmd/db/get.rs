@@ -1,0 +1,26 @@
+//! `lsmx db PATH get KEY`.
+
+use std::ffi::OsStr;
+
+use lsmx_bench::workload::record::to_hex;
+
+use crate::args::DbArgs;
+use crate::failure::Failure;
+use crate::output;
+
+/// There is no value under this key.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no key {0:?}")]
+struct NoSuchKey(String);
+
+/// Prints the value as it is, or in hexadecimal, and a newline.
+pub(super) fn run(arguments: &DbArgs, key: &OsStr) -> Result<(), Failure> {
+    let bytes = super::typed(arguments, "key", key)?;
+    let (_db, keyspace) = super::open(arguments)?;
+    let Some(value) = keyspace.get(&bytes)? else {
+        return Err(Failure::Run(Box::new(NoSuchKey(key.to_string_lossy().into_owned()))));
+    };
+    let mut line = if arguments.hex { to_hex(&value).into_bytes() } else { value.to_vec() };
+    line.push(b'\n');
+    output::stdout(&line)
+}

@@ -1,0 +1,18 @@
+//! `lsmx db PATH put KEY VALUE`.
+
+use std::ffi::OsStr;
+
+use lsmx::Durability;
+
+use crate::args::DbArgs;
+use crate::failure::Failure;
+
+/// Stores the value; it is on stable storage when this returns.
+pub(super) fn run(arguments: &DbArgs, key: &OsStr, value: &OsStr) -> Result<(), Failure> {
+    let key = super::typed(arguments, "key", key)?;
+    let value = super::typed(arguments, "value", value)?;
+    let (db, keyspace) = super::open_or_create(arguments)?;
+    keyspace.put_with(&key, &value, Durability::Sync)?;
+    db.close(None)?;
+    Ok(())
+}

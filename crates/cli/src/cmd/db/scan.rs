@@ -1,0 +1,57 @@
+//! `lsmx db PATH scan`.
+
+use std::ops::Bound;
+
+use lsmx_bench::numbers;
+
+use crate::args::{DbArgs, ScanArgs};
+use crate::failure::Failure;
+use crate::output;
+
+/// Bytes that are gathered before they are written.
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// Prints entries as lines, in key order or backwards.
+pub(super) fn run(arguments: &DbArgs, scan: &ScanArgs) -> Result<(), Failure> {
+    let key = |flag, text: &Option<std::ffi::OsString>| {
+        text.as_ref().map(|text| super::typed(arguments, flag, text)).transpose()
+    };
+    let (from, to, prefix) =
+        (key("--from", &scan.from)?, key("--to", &scan.to)?, key("--prefix", &scan.prefix)?);
+    let (_db, keyspace) = super::open(arguments)?;
+    let entries = match prefix {
+        Some(prefix) => keyspace.prefix(&prefix),
+        None => keyspace.range((
+            from.map_or(Bound::Unbounded, Bound::Included),
+            to.map_or(Bound::Unbounded, Bound::Excluded),
+        )),
+    };
+    let limit = scan.limit.map_or(usize::MAX, numbers::length);
+    if scan.reverse {
+        print(arguments, entries.rev().take(limit))
+    } else {
+        print(arguments, entries.take(limit))
+    }
+}
+
+fn print(
+    arguments: &DbArgs,
+    entries: impl Iterator<Item = lsmx::Result<(lsmx::Slice, lsmx::Slice)>>,
+) -> Result<(), Failure> {
+    let mut chunk = Vec::new();
+    for entry in entries {
+        match entry {
+            Ok((key, value)) => super::show(arguments, &key, &value, &mut chunk),
+            Err(error) => {
+                // What was found before the error is shown.
+                output::stdout(&chunk)?;
+                return Err(error.into());
+            }
+        }
+        if chunk.len() >= CHUNK_BYTES {
+            output::stdout(&chunk)?;
+            chunk.clear();
+        }
+    }
+    output::stdout(&chunk)
+}

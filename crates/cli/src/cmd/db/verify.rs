@@ -1,0 +1,44 @@
+//! `lsmx db PATH verify`.
+
+use std::fmt::Write as _;
+
+use lsmx_bench::report::text;
+
+use crate::args::DbArgs;
+use crate::failure::Failure;
+use crate::output;
+
+/// Reads every file; the first thing that is wrong ends it with exit code 1.
+pub(super) fn run(arguments: &DbArgs) -> Result<(), Failure> {
+    if arguments.keyspace.is_some() {
+        let line = "--keyspace contradicts verify: it checks the whole database";
+        return Err(Failure::Usage(line.to_owned()));
+    }
+    let report = lsmx::verify(&arguments.path)?;
+    let mut lines = format!(
+        "{} keyspaces, {} tables of {} with {} entries, {} commits in {} log segments: all sound\n",
+        report.keyspaces,
+        report.tables,
+        text::bytes(report.table_bytes),
+        report.entries,
+        report.wal_records,
+        report.wal_segments,
+    );
+    let mut note = |line: std::fmt::Arguments<'_>| {
+        // Writing to a string does not fail.
+        let _ = lines.write_fmt(line);
+    };
+    if report.wal_tail_bytes > 0 {
+        note(format_args!(
+            "the log ends in {} bytes of an unfinished commit, which the next opening cuts\n",
+            report.wal_tail_bytes
+        ));
+    }
+    for orphan in &report.orphans {
+        note(format_args!(
+            "{} belongs to nothing, the next opening removes it\n",
+            orphan.display()
+        ));
+    }
+    output::stdout(lines.as_bytes())
+}

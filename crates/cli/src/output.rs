@@ -1,0 +1,68 @@
+//! Standard output, standard error and the progress bar.
+
+use std::io::{self, IsTerminal, Write};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use lsmx_bench::experiment::Progress;
+
+use crate::failure::Failure;
+
+/// Writes to standard output.
+pub(crate) fn stdout(bytes: &[u8]) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    out.write_all(bytes).and_then(|()| out.flush()).map_err(Failure::stdout)
+}
+
+/// Writes a line to standard error.
+pub(crate) fn stderr(line: &str) {
+    // Where standard error is closed there is nobody left to tell.
+    let _ = writeln!(io::stderr().lock(), "error: {line}");
+}
+
+/// A progress bar on standard error; none where that is no terminal.
+#[derive(Debug)]
+pub(crate) struct Bar {
+    bar: ProgressBar,
+}
+
+impl Bar {
+    pub(crate) fn new() -> Bar {
+        Bar { bar: ProgressBar::hidden() }
+    }
+}
+
+impl Progress for Bar {
+    fn begin(&mut self, what: &str, ops: u64) {
+        self.bar = if io::stderr().is_terminal() {
+            ProgressBar::with_draw_target(Some(ops), ProgressDrawTarget::stderr())
+        } else {
+            ProgressBar::hidden()
+        };
+        let style = if ops == 0 { "{msg} {spinner}" } else { "{msg} {wide_bar} {percent} % {eta}" };
+        if let Ok(style) = ProgressStyle::with_template(style) {
+            self.bar.set_style(style);
+        }
+        self.bar.set_message(what.to_owned());
+        self.bar.tick();
+    }
+
+    fn advance(&mut self, ops: u64) {
+        self.bar.inc(ops);
+    }
+
+    fn end(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn templates_are_legal() {
+        for template in ["{msg} {spinner}", "{msg} {wide_bar} {percent} % {eta}"] {
+            ProgressStyle::with_template(template).unwrap();
+        }
+    }
+}

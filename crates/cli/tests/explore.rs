@@ -1,0 +1,257 @@
+//! `lsmx explore`, run as a user runs it.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test may panic, and works on files of its own"
+)]
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+
+use common::{Said, lsmx};
+use serde_json::Value;
+
+/// Small enough for a test, large enough for several levels.
+const SMALL: &str = "--entries 20000 --value-len 48 --memtable 16K --size-ratio 4 --lookups 500 \
+                     --ranges 20 --selectivity 0.01";
+
+/// For tests with many runs: few flushes, for each of them syncs.
+const TINY: &str = "--entries 8000 --value-len 48 --memtable 64K --size-ratio 2 --lookups 500 \
+                    --ranges 20 --selectivity 0.01";
+
+fn explore(words: &str) -> Said {
+    let mut arguments = vec!["explore"];
+    arguments.extend(words.split_whitespace());
+    lsmx(&arguments)
+}
+
+fn cells(words: &str, directory: &Path) -> Vec<Value> {
+    let file = directory.join("result.json");
+    explore(&format!("{words} --json {} --dir {}", file.display(), directory.display())).ok();
+    let result: Value = serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
+    assert!(result["provenance"]["command"].as_str().unwrap().contains("explore"));
+    result["cells"].as_array().unwrap().clone()
+}
+
+fn number(cell: &Value, path: &str) -> f64 {
+    cell.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("no {path} in {cell}"))
+}
+
+#[test]
+fn one_policy_gives_one_table_and_leaves_nothing_behind() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path().display();
+    let table = explore(&format!("--policy tiering {SMALL} --dir {dir}")).ok();
+    assert!(table.lines().any(|line| line.trim_start().starts_with("tiering ")), "{table}");
+    assert!(table.contains("write amp") && table.contains("α=1"), "{table}");
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_cell_has_every_field_of_its_contract() {
+    let directory = tempfile::tempdir().unwrap();
+    let cells = cells(
+        &format!("--policy leveled --updates 0.2 --deletes 0.1 --empty-lookups 0,0.5,1 {SMALL}"),
+        directory.path(),
+    );
+    let cell = &cells[0];
+    for path in [
+        "/ingested_bytes",
+        "/flushed_bytes",
+        "/compaction/jobs",
+        "/compaction/trivial_moves",
+        "/compaction/read_bytes",
+        "/compaction/written_bytes",
+        "/compaction/latency_us/mean",
+        "/compaction/latency_us/p50",
+        "/compaction/latency_us/p90",
+        "/compaction/latency_us/p99",
+        "/compaction/latency_us/p999",
+        "/compaction/latency_us/max",
+        "/data_moved_ratio",
+        "/write_amplification",
+        "/compaction_write_amplification",
+        "/device_write_amplification",
+        "/space_amplification",
+        "/space_amplification_invalid",
+        "/put_latency_us/p999",
+        "/put_latency_us/max",
+        "/stalls/count",
+        "/stalls/total_us",
+        "/stalls/max_us",
+        "/point_lookups/2/ios_per_get",
+        "/point_lookups/2/filter_false_positive_rate",
+        "/point_lookups/0/latency_us/p99",
+        "/range_lookups/ops",
+        "/range_lookups/entries",
+        "/range_lookups/latency_us/mean",
+        "/levels/0/level",
+        "/levels/0/runs",
+        "/levels/0/files",
+        "/levels/0/bytes",
+        "/levels/0/entries",
+        "/levels/0/tombstones",
+        "/seed",
+    ] {
+        number(cell, path);
+    }
+    assert_eq!(cell["policy"], "leveled");
+    assert!(cell["spec"].as_str().unwrap().starts_with("leveled"));
+    assert!(cell["workload"].is_object());
+    assert!(cell["point_lookups"][0]["blocks_read"].is_object());
+    assert!(cell["range_lookups"]["blocks_read"].is_object());
+    assert!(cell["digest"].is_null(), "no digest without --deterministic");
+    // 14,000 inserts, 4,000 updates, 2,000 deletes of 16 + 48 bytes.
+    assert_eq!(cell["ingested_bytes"], 18_000 * 64 + 2_000 * 16);
+    assert_eq!(cell["point_lookups"][1]["alpha"], 0.5);
+    assert_eq!(cell["point_lookups"][1]["ops"], 500);
+    assert_eq!(cell["range_lookups"]["ops"], 20);
+    assert!(number(cell, "/space_amplification") >= 1.0);
+    let moved = number(cell, "/compaction/read_bytes") + number(cell, "/compaction/written_bytes");
+    let ratio = moved / number(cell, "/ingested_bytes");
+    assert!((number(cell, "/data_moved_ratio") - ratio).abs() < 1e-9);
+}
+
+#[test]
+fn equal_seeds_give_equal_digests_and_other_seeds_do_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let digests = |words: &str| -> Vec<String> {
+        cells(&format!("--policy all --deterministic {SMALL} {words}"), directory.path())
+            .iter()
+            .map(|cell| cell["digest"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    let first = digests("--seed 7 --interleave --updates 0.3 --deletes 0.1");
+    assert!(first.len() >= 6);
+    let distinct: std::collections::BTreeSet<&String> = first.iter().collect();
+    assert_eq!(distinct.len(), first.len(), "policies differ, so do their digests");
+    assert_eq!(first, digests("--seed 7 --interleave --updates 0.3 --deletes 0.1"));
+    assert_ne!(first, digests("--seed 8 --interleave --updates 0.3 --deletes 0.1"));
+}
+
+#[test]
+fn every_distribution_and_interleaving_gives_right_answers() {
+    // The run itself fails on a wrong answer.
+    let directory = tempfile::tempdir().unwrap();
+    for distribution in ["uniform", "zipf", "prefix-zipf", "normal", "sequential", "shifting"] {
+        for more in ["", "--interleave", "--write-control stop"] {
+            let words = format!(
+                "--policy lo+1 --distribution {distribution} --updates 0.3 --deletes 0.2 {more}"
+            );
+            let cells = cells(&format!("{words} {TINY}"), directory.path());
+            assert_eq!(cells[0]["point_lookups"][0]["ops"], 500, "{words}");
+        }
+    }
+}
+
+#[test]
+fn data_moved_has_the_order_of_the_study() {
+    let directory = tempfile::tempdir().unwrap();
+    let cells = cells(
+        "--policy full,lo+1,universal --deterministic --entries 150000 --value-len 48 \
+         --memtable 128K --lookups 0 --ranges 0",
+        directory.path(),
+    );
+    let moved: Vec<f64> = cells.iter().map(|cell| number(cell, "/data_moved_ratio")).collect();
+    assert!(moved[0] > moved[1] && moved[1] > moved[2], "{moved:?}");
+}
+
+#[test]
+fn phases_and_data_files_are_played() {
+    let directory = tempfile::tempdir().unwrap();
+    let phases = directory.path().join("phases.toml");
+    fs::write(
+        &phases,
+        "[[phase]]\nname = \"load\"\nentries = 5000\nsettle = true\n\
+         [[phase]]\nentries = 2000\nupdates = 0.5\nlookups = 300\nempty-lookups = 0.5\n\
+         distribution = \"zipf\"\nranges = 10\n",
+    )
+    .unwrap();
+    let cells_of_phases = cells(
+        &format!("--policy tiering --memtable 16K --phases {}", phases.display()),
+        directory.path(),
+    );
+    let cell = &cells_of_phases[0];
+    assert_eq!(cell["ingested_bytes"], 7000 * 128);
+    assert_eq!(cell["point_lookups"][0]["ops"], 300);
+    assert_eq!(cell["workload"]["phases"][0]["name"], "load");
+
+    let data = directory.path().join("data.jsonl");
+    let lines: String =
+        (0..3000).map(|i| format!("{{\"key\":\"k{i}\",\"value\":\"value {i}\"}}\n")).collect();
+    fs::write(&data, lines).unwrap();
+    let digest = |order: &str| {
+        let words = format!(
+            "--policy full --deterministic --memtable 4K --data {} --data-order {order}",
+            data.display()
+        );
+        let cells = cells(&words, directory.path());
+        assert_eq!(cells[0]["workload"]["records"]["records"], 3000);
+        assert_eq!(cells[0]["point_lookups"][1]["ops"], 300);
+        cells[0]["digest"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(digest("shuffled"), digest("shuffled"));
+    assert_ne!(digest("shuffled"), digest("file"));
+}
+
+#[test]
+fn wrong_arguments_are_named_with_exit_code_2() {
+    let directory = tempfile::tempdir().unwrap();
+    let wrong = directory.path().join("wrong.toml");
+    fs::write(&wrong, "[[phase]]\nentries = 5\nsped = 1\n").unwrap();
+    let wrong = format!("--policy full --phases {}", wrong.display());
+    for (words, parts) in [
+        ("", &["--policy"][..]),
+        ("--policy nosuch", &["\"nosuch\"", "full", "lo+1", "tiering", "universal", "leveled"]),
+        ("--policy tiering(X=3)", &["\"X\"", "T"]),
+        ("--policy full --frobnicate", &["--frobnicate", "--entries", "--write-control"]),
+        ("--policy full --distribution x", &["\"x\"", "uniform", "shifting"]),
+        ("--policy full --entries many", &["many", "--entries"]),
+        ("--policy full --entries 0", &["--entries is 0"]),
+        ("--policy full --format tsv", &["--format", "--data"]),
+        ("--policy full --data-order shuffled", &["--data-order", "--data"]),
+        ("--policy full --merges 0.1", &["--merges 0.1"]),
+        ("--policy full --range-deletes 0.1", &["--range-deletes 0.1"]),
+        ("--policy full --updates 0.9 --deletes 0.2", &["--updates 0.9", "--deletes 0.2"]),
+        ("--policy full --empty-lookups 2", &["--empty-lookups is 2"]),
+        ("--policy full --lookups 0 --empty-lookups 1", &["--lookups 0", "--empty-lookups"]),
+        ("--policy full --ranges 0 --selectivity 0.1", &["--ranges 0", "--selectivity"]),
+        ("--policy full --size-ratio 1", &["--size-ratio 1"]),
+        ("--policy tiering(T=4) --size-ratio 5", &["tiering(T=4)", "--size-ratio 5"]),
+        ("--policy full --key-len 2", &["--key-len is 2", "1000000"]),
+        ("--policy full --data a.tsv --entries 5", &["--data", "--entries"]),
+        (
+            "--policy full --deterministic --write-control stop",
+            &["--deterministic", "--write-control"],
+        ),
+        (wrong.as_str(), &["wrong.toml, line 3", "sped"]),
+    ] {
+        explore(words).fails(2, parts);
+    }
+}
+
+#[test]
+fn failed_runs_name_their_file_with_exit_code_1() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data.tsv");
+    fs::write(&data, "a\tb\nbroken\n").unwrap();
+    explore(&format!("--policy full --data {}", data.display()))
+        .fails(1, &["data.tsv, line 2 is malformed", "no tab"]);
+    explore("--policy full --data no/such.tsv").fails(1, &["cannot open no/such.tsv"]);
+    explore("--policy full --phases no/such.toml").fails(1, &["cannot read no/such.toml"]);
+    explore("--policy full --json no/such/dir.json").fails(1, &["cannot write no/such/dir.json"]);
+    explore("--policy full --dir no/such/dir").fails(1, &["no/such/dir"]);
+}
+
+#[test]
+fn help_and_version_go_to_standard_output() {
+    assert!(lsmx(&["--version"]).ok().starts_with("lsmx "));
+    let help = lsmx(&["explore", "--help"]).ok();
+    for flag in ["--policy", "--empty-lookups", "--data-order", "--deterministic"] {
+        assert!(help.contains(flag), "{help}");
+    }
+    lsmx::<&str>(&[]).fails(2, &["explore", "db"]);
+}

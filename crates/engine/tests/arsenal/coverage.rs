@@ -1,0 +1,102 @@
+//! Counts what happened, so that a test can fail because something never did.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use lsmx::format::filename::FileName;
+use lsmx::{Event, EventListener};
+use lsmx_compaction::JobKind;
+
+use super::Outcome;
+
+/// A group of things, and one of them.
+type Name = (&'static str, &'static str);
+
+/// Counts by name.
+#[derive(Debug, Default)]
+pub(crate) struct Coverage(Mutex<BTreeMap<Name, u64>>);
+
+impl Coverage {
+    pub(crate) fn add(&self, group: &'static str, name: &'static str) {
+        self.add_many(group, name, 1);
+    }
+
+    pub(crate) fn add_many(&self, group: &'static str, name: &'static str, count: u64) {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *counts.entry((group, name)).or_default() += count;
+    }
+
+    pub(crate) fn count(&self, group: &'static str, name: &'static str) -> u64 {
+        let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.get(&(group, name)).copied().unwrap_or(0)
+    }
+
+    /// All counts of a group together.
+    pub(crate) fn total(&self, group: &'static str) -> u64 {
+        let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.iter().filter(|((of, _), _)| *of == group).map(|(_, count)| count).sum()
+    }
+
+    /// Fails unless each of these has happened.
+    pub(crate) fn require(&self, group: &'static str, names: &[&'static str]) -> Outcome {
+        let missing: Vec<_> = names.iter().filter(|name| self.count(group, name) == 0).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        Err(format!("{group} that never happened: {missing:?}\n{self}"))
+    }
+}
+
+impl std::fmt::Display for Coverage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = "";
+        for ((group, name), count) in &*counts {
+            if *group != last {
+                write!(f, "{}{group}:", if last.is_empty() { "" } else { "\n" })?;
+                last = group;
+            }
+            write!(f, " {name} {count},")?;
+        }
+        Ok(())
+    }
+}
+
+impl EventListener for Coverage {
+    fn on_event(&self, event: &Event) {
+        let name = match event {
+            Event::Recovery(report) if report.records > 0 && report.bytes_cut > 0 => "tail cut",
+            Event::Recovery(report) if report.records > 0 => "replay",
+            Event::Recovery(_) => "nothing to replay",
+            Event::Flush(_) => "flush",
+            Event::Compaction(end) => match end.job.kind {
+                JobKind::Merge => "merge",
+                JobKind::Move => "trivial move",
+                JobKind::Drop => "drop",
+                JobKind::Rewrite => "rewrite",
+            },
+            Event::Failure(_) => "background failure",
+            Event::ReadOnly(_) => "read-only",
+            Event::Resumed => "resume",
+            Event::Stalled(_) => "stall",
+            Event::OrphanRemoved(_) => "orphan removed",
+            _ => "other",
+        };
+        self.add("jobs", name);
+    }
+}
+
+/// What kind of file a path names.
+pub(crate) fn file_kind(path: &Path) -> &'static str {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
+    match FileName::parse(name) {
+        Some(FileName::Table(_)) => "table",
+        Some(FileName::Segment(_)) => "segment",
+        Some(FileName::Manifest(_)) => "manifest",
+        Some(FileName::Temporary(_)) => "temporary",
+        Some(FileName::Current) => "current",
+        Some(FileName::Lock) => "lock",
+        None => "directory",
+    }
+}

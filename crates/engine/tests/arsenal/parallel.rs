@@ -1,0 +1,52 @@
+//! Work on two threads, under a watchdog.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use super::Outcome;
+
+/// How long one piece of work may take; some milliseconds is what it does take.
+const PATIENCE: Duration = Duration::from_secs(100);
+
+/// Calls `work` with the numbers from 0 on, on two threads, while it says so; returns the first
+/// failure.
+pub(crate) fn in_parallel(work: impl Fn(u64) -> Outcome<bool> + Sync) -> Outcome {
+    let (next, over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let failure = Mutex::new(Ok(()));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    match work(next.fetch_add(1, Ordering::Relaxed)) {
+                        Ok(true) => {}
+                        Ok(false) => over.store(true, Ordering::Relaxed),
+                        Err(what) => {
+                            over.store(true, Ordering::Relaxed);
+                            *failure.lock().unwrap_or_else(PoisonError::into_inner) = Err(what);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    failure.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Does some work; if it hangs, says which and ends the process, for a thread that hangs cannot be
+/// ended alone.
+pub(crate) fn watched<T>(label: &str, work: impl FnOnce() -> T) -> T {
+    let (done, waiting) = channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            if waiting.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                eprintln!("{label} hangs");
+                std::process::abort();
+            }
+        });
+        // Dropped however the work ends.
+        let _done = done;
+        work()
+    })
+}

@@ -1,0 +1,232 @@
+//! Takes images of the disk before operations, each with what was promised at that moment.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lsmx::format::filename::FileName;
+use lsmx::vfs::{Image, MemVfs, Operation, OperationKind};
+
+use super::coverage::{Coverage, file_kind};
+use super::history::Commit;
+use super::{Chance, mix};
+
+/// Whether something is there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Presence {
+    #[default]
+    No,
+    /// It was begun, and has not been acknowledged.
+    Maybe,
+    Yes,
+}
+
+/// What the run is at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Phase {
+    #[default]
+    Opening,
+    Running,
+    Resuming,
+    Closing,
+}
+
+impl Phase {
+    fn name(self) -> &'static str {
+        match self {
+            Phase::Opening => "opening",
+            Phase::Running => "running",
+            Phase::Resuming => "resuming",
+            Phase::Closing => "closing",
+        }
+    }
+}
+
+/// What the world was promised at some moment.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Promises {
+    /// This many commits must be there.
+    pub(crate) synced: u64,
+    /// This many commits were acknowledged, or found to be there.
+    pub(crate) committed: u64,
+    /// The commit after them, if its fate is not known.
+    pub(crate) pending: Option<Arc<Commit>>,
+    /// Which of the run's histories these numbers are about.
+    pub(crate) epoch: usize,
+    /// The second keyspace.
+    pub(crate) other: Presence,
+    /// Policies that each keyspace may have.
+    pub(crate) policies: [Vec<String>; 2],
+    /// Largest sequence number that may have been given out.
+    pub(crate) seq_largest: u64,
+    /// Largest number of any file that was created before the last opening ended, or after it. A
+    /// recovery that is cut short has shown nothing: the next may use its numbers again, where the
+    /// names did not reach the disk.
+    pub(crate) file_largest: u64,
+    /// Largest number of any file that the opening under way has created.
+    pub(crate) file_opening: u64,
+    /// What the run is at.
+    pub(crate) phase: Phase,
+    /// Smallest number of any file that was created.
+    pub(crate) file_smallest: Option<u64>,
+}
+
+impl Promises {
+    /// The most commits there can be.
+    pub(crate) fn attempted(&self) -> u64 {
+        self.committed + u64::from(self.pending.is_some())
+    }
+}
+
+/// What a crash left.
+#[derive(Clone, Debug)]
+pub(crate) struct Crash {
+    /// Operations before it.
+    pub(crate) index: u64,
+    /// The operation that was about to be done, and its file.
+    pub(crate) at: (OperationKind, PathBuf),
+    pub(crate) image: Image,
+    pub(crate) image_seed: u64,
+    pub(crate) disk: MemVfs,
+    pub(crate) promises: Promises,
+}
+
+/// Which images are taken.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Sampling {
+    /// Each image of each operation, with this chance in a million.
+    Chance(u64),
+    /// No image but this one: operation, image, seed.
+    Only(u64, Image, u64),
+}
+
+impl Sampling {
+    pub(crate) const ALL: Sampling = Sampling::Chance(1_000_000);
+    pub(crate) const NONE: Sampling = Sampling::Chance(0);
+}
+
+/// Records one run.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    seed: u64,
+    sampling: Sampling,
+    coverage: Arc<Coverage>,
+    promises: Mutex<Promises>,
+    crashes: Mutex<Vec<Crash>>,
+}
+
+impl Recorder {
+    /// Watches a disk from here on.
+    pub(crate) fn watch(
+        disk: &MemVfs,
+        seed: u64,
+        sampling: Sampling,
+        coverage: &Arc<Coverage>,
+    ) -> Arc<Recorder> {
+        let recorder = Arc::new(Recorder {
+            seed,
+            sampling,
+            coverage: Arc::clone(coverage),
+            promises: Mutex::default(),
+            crashes: Mutex::default(),
+        });
+        let watching = Arc::clone(&recorder);
+        disk.set_observer(Some(Arc::new(move |disk, operation| watching.see(disk, operation))));
+        recorder
+    }
+
+    pub(crate) fn promises(&self) -> MutexGuard<'_, Promises> {
+        self.promises.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The crashes so far; takes them away.
+    pub(crate) fn take(&self) -> Vec<Crash> {
+        std::mem::take(&mut self.crashes.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn see(&self, disk: &MemVfs, operation: Operation<'_>) {
+        let promises = {
+            let mut promises = self.promises();
+            let before = promises.clone();
+            if operation.kind == OperationKind::Create {
+                if let Some(number) = file_number(operation.path) {
+                    let largest = match promises.phase {
+                        Phase::Opening => &mut promises.file_opening,
+                        _ => &mut promises.file_largest,
+                    };
+                    *largest = number.max(*largest);
+                    let smallest = promises.file_smallest.get_or_insert(number);
+                    *smallest = number.min(*smallest);
+                }
+            }
+            before
+        };
+        let file = file_kind(operation.path);
+        if promises.phase == Phase::Running {
+            match (operation.kind, file) {
+                (OperationKind::Create, "manifest") => self.coverage.add("jobs", "fresh manifest"),
+                (OperationKind::Create, "segment") => self.coverage.add("jobs", "segment turn"),
+                (OperationKind::Remove, "segment") => self.coverage.add("jobs", "segment retired"),
+                _ => {}
+            }
+        }
+        let mut chance = Chance::new(mix(self.seed, operation.index));
+        for image in Image::ALL {
+            let image_seed = match self.sampling {
+                Sampling::Chance(share) => {
+                    // Drawn in any case, so that an image does not depend on the share.
+                    let seed = chance.draw() >> 16;
+                    if chance.below(1_000_000) >= share {
+                        continue;
+                    }
+                    seed
+                }
+                Sampling::Only(index, only, seed) => {
+                    if (index, only) != (operation.index, image) {
+                        continue;
+                    }
+                    seed
+                }
+            };
+            self.coverage.add("images", image_name(image));
+            self.coverage.add(operation_name(operation.kind), file);
+            self.coverage.add("crashes while", promises.phase.name());
+            let crash = Crash {
+                index: operation.index,
+                at: (operation.kind, operation.path.to_owned()),
+                image,
+                image_seed,
+                disk: disk.crash(image, image_seed),
+                promises: promises.clone(),
+            };
+            self.crashes.lock().unwrap_or_else(PoisonError::into_inner).push(crash);
+        }
+    }
+}
+
+fn file_number(path: &Path) -> Option<u64> {
+    FileName::parse(path.file_name()?.to_str()?)?.number()
+}
+
+pub(crate) fn image_name(image: Image) -> &'static str {
+    match image {
+        Image::Drop => "Drop",
+        Image::Keep => "Keep",
+        Image::Torn => "Torn",
+        Image::Zeros => "Zeros",
+        Image::Garbage => "Garbage",
+        Image::Sectors => "Sectors",
+        Image::Lag => "Lag",
+    }
+}
+
+fn operation_name(kind: OperationKind) -> &'static str {
+    match kind {
+        OperationKind::Create => "crashes before create",
+        OperationKind::Append => "crashes before append",
+        OperationKind::Sync => "crashes before sync",
+        OperationKind::Rename => "crashes before rename",
+        OperationKind::Remove => "crashes before remove",
+        OperationKind::CreateDir => "crashes before create_dir",
+        OperationKind::SyncDir => "crashes before sync_dir",
+    }
+}

@@ -1,0 +1,618 @@
+//! A seeded run over a database with every kind of job, which notes what it was promised.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use lsmx::env::Background;
+use lsmx::format::filename::CURRENT;
+use lsmx::vfs::{CallCounts, Errno, Fault, FaultVfs, MemVfs, Rule, Vfs, VfsCall};
+use lsmx::{Db, Error, Keyspace, Options, PolicySpec, Snapshot, verify_with};
+
+use super::coverage::Coverage;
+use super::history::{History, KEYSPACES, State, draw_commit};
+use super::oracle::{self, DIR, Trouble};
+use super::recorder::{Crash, Phase, Presence, Recorder, Sampling};
+use super::{Chance, Outcome, options};
+
+/// Which calls fail in a run.
+#[derive(Clone, Debug)]
+pub(crate) enum Faults {
+    None,
+    /// Some that change something, now and then.
+    Random,
+    /// Those that this rule hits, from the first call on until the run has dealt with it.
+    By(Rule),
+}
+
+/// A run, to be played.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    /// What a replay asks for.
+    pub(crate) name: String,
+    /// Decides everything.
+    pub(crate) seed: u64,
+    /// How many steps; seven of ten are commits.
+    pub(crate) steps: u64,
+    /// The policy to begin with.
+    pub(crate) policy: PolicySpec,
+    /// Who does background work.
+    pub(crate) background: Background,
+    /// Which calls fail.
+    pub(crate) faults: Faults,
+    /// Which images are taken.
+    pub(crate) sampling: Sampling,
+}
+
+/// What a run left behind.
+#[derive(Debug)]
+pub(crate) struct Played {
+    pub(crate) crashes: Vec<Crash>,
+    /// One per epoch.
+    pub(crate) histories: Vec<History>,
+    /// Operations of the file system.
+    pub(crate) operations: u64,
+    /// The calls that could fail, by kind.
+    pub(crate) calls: CallCounts,
+    /// Whether a call failed.
+    pub(crate) fired: bool,
+}
+
+/// A view that must not change, and what it must show.
+struct Still {
+    snapshot: Snapshot,
+    state: State,
+    keyspaces: usize,
+}
+
+struct Open {
+    // Dropped in this order: the database closes with its last handle.
+    stills: Vec<Still>,
+    keyspaces: Vec<Keyspace>,
+    db: Db,
+}
+
+struct Run<'a> {
+    plan: &'a Plan,
+    chance: Chance,
+    disk: MemVfs,
+    vfs: FaultVfs,
+    recorder: Arc<Recorder>,
+    coverage: Arc<Coverage>,
+    histories: Vec<History>,
+    open: Option<Open>,
+    /// A rule is in force.
+    armed: bool,
+    /// Calls until rules were taken away at the end.
+    calls: CallCounts,
+}
+
+/// Plays a run to its end.
+pub(crate) fn play(plan: &Plan, coverage: &Arc<Coverage>) -> Outcome<Played> {
+    let disk = MemVfs::new();
+    let recorder = Recorder::watch(&disk, plan.seed, plan.sampling, coverage);
+    let mut run = Run {
+        plan,
+        chance: Chance::new(plan.seed),
+        vfs: FaultVfs::new(Arc::new(disk.clone()), plan.seed),
+        disk,
+        recorder,
+        coverage: Arc::clone(coverage),
+        histories: vec![History::default()],
+        open: None,
+        armed: false,
+        calls: CallCounts::default(),
+    };
+    let played = run.play();
+    run.open = None;
+    let operations = run.disk.operations();
+    run.disk.set_observer(None);
+    for (fault, count) in run.vfs.fired() {
+        coverage.add_many("faults", fault_name(fault), count);
+    }
+    played?;
+    Ok(Played {
+        crashes: run.recorder.take(),
+        histories: run.histories,
+        operations,
+        calls: run.calls,
+        fired: !run.vfs.fired().is_empty(),
+    })
+}
+
+fn fault_name(fault: Fault) -> &'static str {
+    match fault {
+        Fault::Error(Errno::Io) => "EIO",
+        Fault::Error(Errno::NoSpace) => "ENOSPC",
+        Fault::Error(Errno::TooManyFiles) => "EMFILE",
+        Fault::ShortRead => "short read",
+        Fault::AlteredRead => "altered read",
+        Fault::ShortWrite(_) => "short write",
+        Fault::Delay => "delay",
+    }
+}
+
+/// Whether an error may have come from a fault that was injected: one was, and it names a file.
+fn excuse(
+    armed: bool,
+    vfs: &FaultVfs,
+    coverage: &Coverage,
+    what: &'static str,
+    error: &Error,
+) -> Outcome {
+    if !armed || vfs.fired().is_empty() {
+        return Err(format!("{what} fails: {error:?}"));
+    }
+    // The directory, a file of it, or the root, whose names are synced for a new database.
+    match file_of(error) {
+        Some(path) if path.starts_with(DIR) || path == Path::new(".") => {
+            coverage.add("failed calls", what);
+            Ok(())
+        }
+        _ => Err(format!("{what} fails without naming a file: {error:?}")),
+    }
+}
+
+/// The file that an error is about.
+fn file_of(error: &Error) -> Option<&Path> {
+    match error {
+        Error::Io { path, .. } | Error::Corrupt { path, .. } => Some(path),
+        // What a read of a header with one bit altered may look like.
+        Error::UnsupportedVersion { path, .. } => Some(path),
+        Error::ReadOnly { cause } => file_of(cause),
+        _ => None,
+    }
+}
+
+impl Run<'_> {
+    fn play(&mut self) -> Outcome {
+        if let Faults::By(rule) = &self.plan.faults {
+            self.vfs.add(rule.clone());
+            self.armed = true;
+        }
+        self.reopen(Some(self.plan.policy.clone()))?;
+        for step in 0..self.plan.steps {
+            let second = step >= self.plan.steps / 5 && self.opened()?.keyspaces.len() == 1;
+            let done = if second { self.create_keyspace() } else { self.step() };
+            done.map_err(|what| format!("step {step}: {what}"))?;
+            self.recover_if_failed().map_err(|what| format!("step {step}: {what}"))?;
+        }
+        self.check_live()?;
+        self.close()?;
+        self.calls = self.vfs.calls();
+        self.disarm();
+        let report = verify_with(Arc::new(self.disk.clone()), DIR);
+        report.map_err(|error| format!("verify after the run: {error:?}"))?;
+        self.reopen(None)?;
+        self.close()?;
+        oracle::verify_clean(&self.disk)
+    }
+
+    fn step(&mut self) -> Outcome {
+        match self.chance.below(100) {
+            0..70 => self.commit(),
+            70..74 => self.sync(false),
+            74..78 => self.sync(true),
+            78..82 => self.change_options(),
+            82..85 => {
+                self.close()?;
+                self.reopen(None)
+            }
+            85..89 => self.look_through_a_snapshot(),
+            89..91 => {
+                let us = self.chance.below(2_000_000);
+                self.opened()?.db.env().advance_us(us);
+                Ok(())
+            }
+            91..93 => self.check_live(),
+            _ => {
+                if matches!(self.plan.faults, Faults::Random) && !self.armed {
+                    self.arm(12);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn history(&self) -> &History {
+        &self.histories[self.histories.len() - 1]
+    }
+
+    fn opened(&self) -> Outcome<&Open> {
+        self.open.as_ref().ok_or_else(|| "the database is not open".to_owned())
+    }
+
+    /// Has one of the next calls fail.
+    fn arm(&mut self, within: u64) {
+        let changes: Vec<VfsCall> =
+            VfsCall::ALL.iter().copied().filter(|call| call.is_change()).collect();
+        let errno = *self.chance.of(&Errno::ALL);
+        let fault = match self.chance.below(4) {
+            0 => Fault::ShortWrite(errno),
+            _ => Fault::Error(errno),
+        };
+        let rule = Rule::new(fault).on(&changes).nth(self.chance.below(within));
+        self.vfs.add(if self.chance.one_in(3) { rule.from_then_on() } else { rule });
+        self.armed = true;
+    }
+
+    fn disarm(&mut self) {
+        self.vfs.clear();
+        self.armed = false;
+    }
+
+    /// Whether an error may have come from a fault that was injected.
+    fn excuse(&self, what: &'static str, error: &Error) -> Outcome {
+        excuse(self.armed, &self.vfs, &self.coverage, what, error)
+    }
+
+    fn commit(&mut self) -> Outcome {
+        let number = self.recorder.promises().committed + 1;
+        let mut chance = self.chance.clone();
+        let open = self.opened()?;
+        let commit = Arc::new(draw_commit(&mut chance, number, open.keyspaces.len()));
+        let sync = chance.one_in(5);
+        let seq = open.db.snapshot().seq().0 + commit.changes.len() as u64;
+        {
+            let mut promises = self.recorder.promises();
+            promises.pending = Some(Arc::clone(&commit));
+            promises.seq_largest = promises.seq_largest.max(seq);
+        }
+        let written = oracle::write(&open.db, &open.keyspaces, &commit, sync);
+        self.chance = chance;
+        match written {
+            Ok(()) => {
+                self.settle_pending(true);
+                if sync {
+                    self.recorder.promises().synced = number;
+                }
+                Ok(())
+            }
+            Err(error @ Error::ReadOnly { .. }) => self.excuse("a commit", &error),
+            Err(error) => Err(format!("a commit fails: {error:?}")),
+        }
+    }
+
+    /// Decides whether the pending commit is part of the history.
+    fn settle_pending(&mut self, there: bool) {
+        let pending = {
+            let mut promises = self.recorder.promises();
+            let pending = promises.pending.take();
+            promises.committed += u64::from(there && pending.is_some());
+            pending
+        };
+        if let (Some(pending), true, Some(history)) = (pending, there, self.histories.last_mut()) {
+            history.push(pending);
+        }
+    }
+
+    /// Everything acknowledged is on stable storage now.
+    fn all_synced(&self) {
+        let mut promises = self.recorder.promises();
+        promises.synced = promises.committed;
+    }
+
+    fn sync(&mut self, flush: bool) -> Outcome {
+        let db = &self.opened()?.db;
+        let (what, done) = if flush { ("flush", db.flush()) } else { ("sync", db.sync()) };
+        match done {
+            Ok(()) => {
+                self.coverage.add("calls", what);
+                self.all_synced();
+                Ok(())
+            }
+            Err(error) => self.excuse(what, &error),
+        }
+    }
+
+    fn create_keyspace(&mut self) -> Outcome {
+        let policy = options::draw_policy(&mut self.chance);
+        let options = options::draw_keyspace(&mut self.chance).policy(policy.clone());
+        {
+            let mut promises = self.recorder.promises();
+            promises.other = Presence::Maybe;
+            promises.policies[1].push(policy.to_string());
+        }
+        let made = self.opened()?.db.keyspace(KEYSPACES[1], options);
+        match made {
+            Ok(keyspace) => {
+                self.coverage.add("calls", "create keyspace");
+                self.recorder.promises().other = Presence::Yes;
+                self.recorder.promises().policies[1] = vec![policy.to_string()];
+                self.all_synced();
+                if let Some(open) = &mut self.open {
+                    open.keyspaces.push(keyspace);
+                }
+                Ok(())
+            }
+            Err(error) => self.excuse("making a keyspace", &error),
+        }
+    }
+
+    fn change_options(&mut self) -> Outcome {
+        let count = self.opened()?.keyspaces.len() as u64;
+        let which = usize::try_from(self.chance.below(count)).unwrap_or(0);
+        let mut options = options::draw_keyspace(&mut self.chance);
+        let policy = self.chance.one_in(2).then(|| options::draw_policy(&mut self.chance));
+        if let Some(policy) = &policy {
+            options = options.policy(policy.clone());
+            self.recorder.promises().policies[which].push(policy.to_string());
+        }
+        match self.opened()?.db.keyspace(KEYSPACES[which], options) {
+            Ok(_) => {
+                let kind = if policy.is_some() { "change policy" } else { "change options" };
+                self.coverage.add("calls", kind);
+                if let Some(policy) = policy {
+                    self.recorder.promises().policies[which] = vec![policy.to_string()];
+                }
+                Ok(())
+            }
+            Err(error) => self.excuse("changing options", &error),
+        }
+    }
+
+    /// Takes a snapshot, or looks through one that was taken before and lets it go.
+    fn look_through_a_snapshot(&mut self) -> Outcome {
+        let state = self.history().state(self.history().last());
+        let take = self.opened()?.stills.is_empty() || self.chance.one_in(3);
+        let Some(open) = &mut self.open else { return Ok(()) };
+        if take {
+            let (snapshot, keyspaces) = (open.db.snapshot(), open.keyspaces.len());
+            open.stills.push(Still { snapshot, state, keyspaces });
+            return Ok(());
+        }
+        self.coverage.add("calls", "snapshot");
+        let still = open.stills.remove(0);
+        for (keyspace, state) in open.keyspaces[..still.keyspaces].iter().zip(&still.state) {
+            let read = || still.snapshot.iter(keyspace).collect::<Result<Vec<_>, _>>();
+            let seen = match read() {
+                Ok(seen) => seen,
+                Err(error) => {
+                    excuse(self.armed, &self.vfs, &self.coverage, "a snapshot", &error)?;
+                    self.vfs.clear();
+                    self.armed = false;
+                    read().map_err(|error| format!("a snapshot: {error:?}"))?
+                }
+            };
+            let seen = seen.iter().map(|(key, value)| (&key[..], &value[..]));
+            if !seen.eq(state.iter().map(|(key, value)| (&key[..], &value[..]))) {
+                return Err(format!("a snapshot of [{}] has changed", keyspace.name()));
+            }
+        }
+        Ok(())
+    }
+
+    /// The number of commits that are there.
+    fn count(&mut self) -> Outcome<u64> {
+        match oracle::counter(&self.opened()?.db) {
+            Err(Trouble::Failed(error)) => {
+                self.excuse("a read", &error)?;
+                self.disarm();
+                Ok(oracle::counter(&self.opened()?.db)?)
+            }
+            counted => Ok(counted?),
+        }
+    }
+
+    /// Compares all contents. A read that fails because of a fault says so; when the fault is over,
+    /// reads are right.
+    fn check_live(&mut self) -> Outcome {
+        let state = self.history().state(self.history().last());
+        let seed = self.chance.draw();
+        let wrong = |what: String| Err(format!("the running database: {what}"));
+        let fired = self.read_errors();
+        let compared = oracle::compare(&self.opened()?.db, &state, &mut Chance::new(seed));
+        let hit = self.read_errors() > fired;
+        match compared {
+            Ok(()) if hit => wrong("a read error was swallowed".to_owned()),
+            Ok(()) => Ok(()),
+            Err(Trouble::Failed(error)) => {
+                self.excuse("a read", &error)?;
+                self.disarm();
+                let again = oracle::compare(&self.opened()?.db, &state, &mut Chance::new(seed));
+                again.or_else(|trouble| wrong(trouble.into()))
+            }
+            Err(Trouble::Wrong(what)) => wrong(what),
+        }
+    }
+
+    /// How many errors a rule about reads has made so far. Others do not come while only the user
+    /// reads, for background work is done on the same thread.
+    fn read_errors(&self) -> u64 {
+        let inline = self.plan.background == Background::Inline;
+        let errors = |(fault, count)| if matches!(fault, Fault::Error(_)) { count } else { 0 };
+        if inline { self.vfs.fired().into_iter().map(errors).sum() } else { 0 }
+    }
+
+    /// After an error made the database read-only: reads are right, writes fail fast, and
+    /// resuming, perhaps at the second try, decides what became of the commit that failed.
+    fn recover_if_failed(&mut self) -> Outcome {
+        let Some(open) = &self.open else { return Ok(()) };
+        if open.db.read_only_cause().is_none() {
+            if self.armed && !self.vfs.fired().is_empty() && self.chance.one_in(3) {
+                self.disarm();
+            }
+            return Ok(());
+        }
+        if self.vfs.fired().is_empty() {
+            return Err(format!("read-only without a fault: {:?}", open.db.read_only_cause()));
+        }
+        match open.db.put("refused", "refused") {
+            Err(Error::ReadOnly { .. }) => {}
+            other => return Err(format!("a write to a read-only database: {other:?}")),
+        }
+        self.check_live()?;
+        if self.chance.one_in(2) {
+            self.disarm();
+        }
+        if self.chance.one_in(8) {
+            // Closing and reopening must do as well.
+            return self.reopen_after_failure();
+        }
+        if !self.armed && self.chance.one_in(2) {
+            self.arm(14);
+        }
+        self.recorder.promises().phase = Phase::Resuming;
+        let resumed = self.resume();
+        self.recorder.promises().phase = Phase::Running;
+        resumed
+    }
+
+    fn resume(&mut self) -> Outcome {
+        for _ in 0..3 {
+            match self.opened()?.db.resume() {
+                Ok(()) => {
+                    let found = self.count()?;
+                    self.settle(found)?;
+                    self.all_synced();
+                    self.check_live()?;
+                    let Some(cause) = self.opened()?.db.read_only_cause() else {
+                        self.disarm();
+                        return Ok(());
+                    };
+                    // It took writes again; then background work met the fault.
+                    self.excuse("work after resume", &cause)?;
+                }
+                Err(error) => self.excuse("resume", &error)?,
+            }
+            self.coverage.add("calls", "resume that failed");
+            self.disarm();
+        }
+        Err("resume fails though no call does".to_owned())
+    }
+
+    /// The database shows `found` commits: that is the history from here on.
+    fn settle(&mut self, found: u64) -> Outcome {
+        let (synced, committed, attempted) = {
+            let promises = self.recorder.promises();
+            (promises.synced, promises.committed, promises.attempted())
+        };
+        if !(synced..=attempted).contains(&found) {
+            return Err(format!("{found} commits, {synced} synced, {attempted} attempted"));
+        }
+        self.settle_pending(found > committed);
+        let open = self.opened()?;
+        let other = open.db.existing_keyspace(KEYSPACES[1]).ok();
+        let policies: Vec<String> =
+            open.keyspaces.iter().chain(&other).map(Keyspace::policy).collect();
+        let mut promises = self.recorder.promises();
+        if promises.other == Presence::Yes && other.is_none() {
+            return Err("a keyspace that was made is gone".to_owned());
+        }
+        promises.other = if other.is_some() { Presence::Yes } else { Presence::No };
+        for (known, policy) in promises.policies.iter_mut().zip(policies) {
+            *known = vec![policy];
+        }
+        if found < committed {
+            // What was acknowledged without a sync is lost: a new history begins.
+            let shorter = self.histories[self.histories.len() - 1].until(found);
+            self.histories.push(shorter);
+            promises.epoch += 1;
+            promises.committed = found;
+        }
+        drop(promises);
+        if let (Some(other), Some(open)) = (other, &mut self.open)
+            && open.keyspaces.len() == 1
+        {
+            open.keyspaces.push(other);
+        }
+        Ok(())
+    }
+
+    fn close(&mut self) -> Outcome {
+        let Some(mut open) = self.open.take() else { return Ok(()) };
+        open.stills.clear();
+        self.recorder.promises().phase = Phase::Closing;
+        match open.db.close(None) {
+            Ok(()) => {
+                self.coverage.add("calls", "clean close");
+                self.all_synced();
+                Ok(())
+            }
+            Err(error) => self.excuse("close", &error),
+        }
+    }
+
+    fn reopen_after_failure(&mut self) -> Outcome {
+        self.coverage.add("calls", "reopen after an error");
+        // Its errors were told already.
+        self.recorder.promises().phase = Phase::Closing;
+        if let Some(open) = self.open.take() {
+            let _ = open.db.close(None);
+        }
+        self.reopen(None)
+    }
+
+    fn reopen(&mut self, policy: Option<PolicySpec>) -> Outcome {
+        let mut options = self.options();
+        if let Some(policy) = policy {
+            // A crash before the database is there has another made, with the default policy.
+            self.recorder.promises().policies[0] =
+                vec![policy.to_string(), PolicySpec::default().to_string()];
+            let keyspace = options::draw_keyspace(&mut self.chance);
+            options = options.keyspace(KEYSPACES[0], keyspace.policy(policy));
+        }
+        self.recorder.promises().phase = Phase::Opening;
+        let sweeping = matches!(self.plan.faults, Faults::By(_));
+        let before = sweeping.then(|| self.disk.snapshot_all());
+        let vfs: Arc<dyn Vfs> = Arc::new(self.vfs.clone());
+        let db = match Db::open_with(Arc::clone(&vfs), DIR, options) {
+            Ok(db) => db,
+            Err(error) => {
+                self.excuse("opening", &error)?;
+                self.unchanged(before, &error)?;
+                self.coverage.add("calls", "open that failed");
+                self.disarm();
+                Db::open_with(vfs, DIR, self.options())
+                    .map_err(|error| format!("opening again fails: {error:?}"))?
+            }
+        };
+        self.coverage.add("calls", "open");
+        {
+            let mut promises = self.recorder.promises();
+            promises.file_largest = promises.file_largest.max(promises.file_opening);
+            promises.phase = Phase::Running;
+        }
+        let keyspaces = vec![db.default_keyspace()];
+        self.open = Some(Open { stills: Vec::new(), keyspaces, db });
+        let found = self.count()?;
+        self.settle(found)?;
+        {
+            let seq = self.opened()?.db.snapshot().seq().0;
+            let mut promises = self.recorder.promises();
+            if seq < promises.seq_largest {
+                let largest = promises.seq_largest;
+                return Err(format!("numbers go on after {seq}, {largest} was given before"));
+            }
+            promises.seq_largest = seq;
+        }
+        // What recovery has shown is durable.
+        self.all_synced();
+        self.check_live()
+    }
+
+    /// An opening that was refused has changed nothing. One that met an error while it wrote may
+    /// have left files that nothing names, or have got as far as `CURRENT`.
+    fn unchanged(&self, before: Option<BTreeMap<PathBuf, Vec<u8>>>, error: &Error) -> Outcome {
+        let Some(before) = before else { return Ok(()) };
+        let mut after = self.disk.snapshot_all();
+        let mut before = before;
+        if matches!(error, Error::Io { .. }) {
+            let current = oracle::dir().join(CURRENT);
+            before.remove(&current);
+            after.retain(|path, _| before.contains_key(path));
+        }
+        if before == after {
+            return Ok(());
+        }
+        let changed: Vec<_> =
+            after.iter().filter(|(path, bytes)| before.get(*path) != Some(bytes)).collect();
+        let changed: Vec<_> = changed.iter().map(|(path, _)| path).collect();
+        Err(format!("opening fails with {error:?} and has changed {changed:?}"))
+    }
+
+    fn options(&mut self) -> Options {
+        let coverage = Arc::clone(&self.coverage);
+        options::draw(&mut self.chance, self.plan.background).listener(coverage)
+    }
+}

@@ -1,0 +1,149 @@
+//! Power is cut before every operation of the file system, in every way that a strict reading of
+//! POSIX allows; each time the database reopens to exactly one prefix of its history, which holds
+//! what was promised, and goes on.
+//!
+//! `LSMX_TEST_REPLAY=run:operation:image:seed`, as a failure prints it, plays that crash alone.
+
+mod arsenal;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arsenal::coverage::Coverage;
+use arsenal::parallel::{in_parallel, watched};
+use arsenal::recorder::{Sampling, image_name};
+use arsenal::workload::{Faults, Plan, play};
+use arsenal::{Chance, Outcome, base_seed, options, oracle, scale};
+use lsmx::PolicySpec;
+use lsmx::env::Background;
+use lsmx::vfs::Image;
+
+/// Images that CI checks.
+const IMAGES: u64 = 25_000;
+/// Behind the seed of a short run.
+const SHORT: char = 's';
+/// Images taken of one run, about.
+const IMAGES_OF_A_RUN: u64 = 120;
+
+/// The run that follows from a seed.
+fn plan(seed: u64) -> Plan {
+    let mut chance = Chance::new(seed);
+    let stepped = chance.one_in(5);
+    let background = match stepped {
+        true => Background::Stepped { seed: chance.draw(), workers: 2 },
+        false => Background::Inline,
+    };
+    Plan {
+        name: seed.to_string(),
+        seed,
+        steps: 60 + chance.below(300),
+        policy: options::draw_policy(&mut chance),
+        background,
+        faults: if !stepped && chance.one_in(2) { Faults::Random } else { Faults::None },
+        sampling: Sampling::NONE,
+    }
+}
+
+/// Plays a run twice: to learn how long it is, and to take images of it.
+fn enumerate(seed: u64, coverage: &Arc<Coverage>) -> Outcome<u64> {
+    let mut plan = plan(seed);
+    let told = |what| format!("run {seed}: {what}\nreplay: LSMX_TEST_REPLAY={seed}");
+    let aside = Arc::new(Coverage::default());
+    let operations = play(&plan, &aside).map_err(told)?.operations;
+    let images = operations * Image::ALL.len() as u64;
+    plan.sampling = Sampling::Chance((IMAGES_OF_A_RUN * 1_000_000).div_ceil(images));
+    crashes_of(&plan, coverage)
+}
+
+fn crashes_of(plan: &Plan, coverage: &Arc<Coverage>) -> Outcome<u64> {
+    let name = &plan.name;
+    let played = play(plan, coverage)
+        .map_err(|what| format!("run {name}: {what}\nreplay: LSMX_TEST_REPLAY={name}"))?;
+    coverage.add("runs", plan.policy.name());
+    let stepped = matches!(plan.background, Background::Stepped { .. });
+    coverage.add("runs", if stepped { "stepped" } else { "inline" });
+    let mut checked = 0;
+    for crash in played.crashes {
+        let history = &played.histories[crash.promises.epoch];
+        checked += oracle::check(&crash, history, coverage)
+            .map_err(|what| oracle::tell(name, &crash, &what))?;
+    }
+    Ok(checked)
+}
+
+/// A run so short that every image of it can be taken.
+fn short(plan: Plan) -> Plan {
+    Plan { name: format!("{}{SHORT}", plan.seed), steps: 25, sampling: Sampling::ALL, ..plan }
+}
+
+/// Every kind of work, of crash and of image has happened.
+fn require_everything(coverage: &Coverage) -> Outcome {
+    let images = Image::ALL.map(image_name);
+    for group in ["images", "crashes in recovery", "second crashes"] {
+        coverage.require(group, &images)?;
+    }
+    coverage.require("crashes while", &["opening", "running", "resuming", "closing"])?;
+    let jobs = ["flush", "merge", "trivial move", "segment turn", "segment retired"];
+    coverage.require("jobs", &jobs)?;
+    let others = ["fresh manifest", "tail cut", "read-only", "resume", "background failure"];
+    coverage.require("jobs", &others)?;
+    let calls = ["create keyspace", "change policy", "change options", "clean close", "snapshot"];
+    coverage.require("calls", &calls)?;
+    coverage
+        .require("calls", &["resume that failed", "open that failed", "reopen after an error"])?;
+    let files = ["manifest", "segment", "table", "temporary"];
+    for group in ["crashes before create", "crashes before append", "crashes before sync"] {
+        coverage.require(group, &files)?;
+    }
+    coverage.require("crashes before remove", &["manifest", "segment", "table"])?;
+    coverage.require("crashes before rename", &["temporary"])?;
+    coverage.require("crashes before sync_dir", &["directory"])?;
+    coverage.require("runs", &["stepped", "inline"])?;
+    let policies = options::policies();
+    coverage.require("runs", &policies.iter().map(PolicySpec::name).collect::<Vec<_>>())
+}
+
+/// Plays what a failure printed, if that is what is asked.
+fn replay() -> Option<Outcome<u64>> {
+    let text = std::env::var("LSMX_TEST_REPLAY").ok()?;
+    let parts: Vec<&str> = text.split(':').collect();
+    let number = |at: usize| parts[at].parse::<u64>().expect("a number");
+    let coverage = Arc::new(Coverage::default());
+    let mut plan = match parts[0].strip_suffix(SHORT) {
+        Some(seed) => short(plan(seed.parse().expect("a number"))),
+        None => plan(number(0)),
+    };
+    if parts.len() == 4 {
+        let image = Image::ALL.into_iter().find(|image| format!("{image:?}") == parts[2]);
+        plan.sampling = Sampling::Only(number(1), image.expect("an image"), number(3));
+    }
+    println!("{plan:?}");
+    Some(crashes_of(&plan, &coverage))
+}
+
+#[test]
+fn every_crash_leaves_one_prefix_that_holds_what_was_promised() {
+    if let Some(replayed) = replay() {
+        println!("{} images checked", replayed.unwrap());
+        return;
+    }
+    let seed = base_seed();
+    println!("LSMX_TEST_SEED={seed}");
+    let coverage = Arc::new(Coverage::default());
+    let (checked, goal) = (AtomicU64::new(0), IMAGES * scale());
+    let failure = in_parallel(|number| {
+        let seed = arsenal::mix(seed, number) >> 16;
+        let images = watched(&format!("LSMX_TEST_REPLAY={seed}"), || match number {
+            // One short run of which every image is taken.
+            0 => crashes_of(&short(plan(seed)), &coverage),
+            _ => enumerate(seed, &coverage),
+        })?;
+        Ok(checked.fetch_add(images, Ordering::Relaxed) + images < goal)
+    });
+    println!("{} images checked\n{coverage}", checked.load(Ordering::Relaxed));
+    if let Err(what) = failure {
+        panic!("{what}");
+    }
+    assert!(checked.load(Ordering::Relaxed) >= goal);
+    require_everything(&coverage).unwrap();
+}

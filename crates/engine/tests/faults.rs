@@ -1,0 +1,247 @@
+//! Every call to the file system fails, one after the other, once and from then on: the error is
+//! typed and names the file, nothing that was acknowledged is lost, `resume()` and reopening go on,
+//! and nothing hangs.
+//!
+//! `LSMX_TEST_REPLAY=run:class:k`, as a failure prints it, plays that point alone.
+
+mod arsenal;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arsenal::coverage::{Coverage, file_kind};
+use arsenal::history::{History, draw_commit};
+use arsenal::oracle::{self, Trouble};
+use arsenal::parallel::{in_parallel, watched};
+use arsenal::recorder::Sampling;
+use arsenal::workload::{Faults, Plan, Played, play};
+use arsenal::{Chance, Outcome, base_seed, mix, options, scale};
+use lsmx::Db;
+use lsmx::env::Background;
+use lsmx::format::filename::LOCK;
+use lsmx::vfs::{CallCounts, Errno, Fault, Image, MemVfs, Rule, Vfs, VfsCall};
+
+/// Points that CI tries, about.
+const POINTS: u64 = 4_000;
+
+/// What fails, and for how long.
+#[derive(Clone, Copy, Debug)]
+struct Class {
+    name: &'static str,
+    fault: Fault,
+    calls: &'static [VfsCall],
+    sticky: bool,
+}
+
+const CHANGES: &[VfsCall] = &[
+    VfsCall::Create,
+    VfsCall::Rename,
+    VfsCall::Remove,
+    VfsCall::CreateDir,
+    VfsCall::SyncDir,
+    VfsCall::Lock,
+    VfsCall::Append,
+    VfsCall::Sync,
+];
+const QUESTIONS: &[VfsCall] =
+    &[VfsCall::Open, VfsCall::List, VfsCall::Exists, VfsCall::Read, VfsCall::Len];
+const SYNCS: &[VfsCall] = &[VfsCall::Sync];
+const APPENDS: &[VfsCall] = &[VfsCall::Append];
+const READS: &[VfsCall] = &[VfsCall::Read];
+
+const CLASSES: &[Class] = &[
+    class("write-eio", Fault::Error(Errno::Io), CHANGES, false),
+    class("write-eio-sticky", Fault::Error(Errno::Io), CHANGES, true),
+    class("write-full", Fault::Error(Errno::NoSpace), CHANGES, false),
+    class("write-full-sticky", Fault::Error(Errno::NoSpace), CHANGES, true),
+    class("sync-eio", Fault::Error(Errno::Io), SYNCS, false),
+    class("short-write", Fault::ShortWrite(Errno::NoSpace), APPENDS, false),
+    class("short-write-sticky", Fault::ShortWrite(Errno::NoSpace), APPENDS, true),
+    class("read-eio", Fault::Error(Errno::Io), QUESTIONS, false),
+    class("read-eio-sticky", Fault::Error(Errno::Io), QUESTIONS, true),
+    class("read-emfile", Fault::Error(Errno::TooManyFiles), QUESTIONS, false),
+    class("short-read", Fault::ShortRead, READS, false),
+    class("short-read-sticky", Fault::ShortRead, READS, true),
+    class("altered-read", Fault::AlteredRead, READS, false),
+    class("altered-read-sticky", Fault::AlteredRead, READS, true),
+];
+
+const fn class(name: &'static str, fault: Fault, calls: &'static [VfsCall], sticky: bool) -> Class {
+    Class { name, fault, calls, sticky }
+}
+
+/// The run that follows from a seed.
+fn plan(seed: u64, faults: Faults) -> Plan {
+    let mut chance = Chance::new(seed);
+    Plan {
+        name: seed.to_string(),
+        seed,
+        steps: 40 + chance.below(40),
+        policy: options::draw_policy(&mut chance),
+        background: Background::Inline,
+        faults,
+        sampling: Sampling::NONE,
+    }
+}
+
+/// Plays a run of which the k-th call of a class fails.
+fn point(seed: u64, class: &Class, k: u64, coverage: &Arc<Coverage>) -> Outcome<Played> {
+    let rule = Rule::new(class.fault).on(class.calls).nth(k);
+    let rule = if class.sticky { rule.from_then_on() } else { rule };
+    let label = format!("LSMX_TEST_REPLAY={seed}:{}:{k}", class.name);
+    let played = watched(&label, || play(&plan(seed, Faults::By(rule)), coverage));
+    let played = played.map_err(|what| {
+        format!("{what}\nreplay: {label} cargo test -p lsmx --test faults -- --nocapture")
+    })?;
+    if played.fired {
+        coverage.add("points", class.name);
+    }
+    Ok(played)
+}
+
+/// Tries each class at some of its calls: all of them, if `share` is 1.
+fn sweep(seed: u64, calls: &CallCounts, stride: u64, coverage: &Arc<Coverage>) -> Outcome<u64> {
+    let mut points = 0;
+    for (at, class) in CLASSES.iter().enumerate() {
+        let mut k = mix(seed, at as u64) % stride;
+        // As far as the run goes without a fault, and a little further for those that make it
+        // longer.
+        while k < calls.of_any(class.calls) + stride {
+            point(seed, class, k, coverage)?;
+            points += 1;
+            k += stride;
+        }
+    }
+    Ok(points)
+}
+
+fn replay() -> Option<Outcome<bool>> {
+    let text = std::env::var("LSMX_TEST_REPLAY").ok()?;
+    let parts: Vec<&str> = text.split(':').collect();
+    let class = CLASSES.iter().find(|class| class.name == parts[1]).expect("a class");
+    let number = |at: usize| parts[at].parse::<u64>().expect("a number");
+    Some(point(number(0), class, number(2), &Arc::default()).map(|played| played.fired))
+}
+
+#[test]
+fn every_failing_call_is_told_and_nothing_acknowledged_is_lost() {
+    if let Some(fired) = replay() {
+        println!("fired: {}", fired.unwrap());
+        return;
+    }
+    let seed = base_seed();
+    println!("LSMX_TEST_SEED={seed}");
+    let coverage = Arc::new(Coverage::default());
+    let (tried, goal) = (AtomicU64::new(0), POINTS * scale());
+    let failure = in_parallel(|number| {
+        let seed = mix(seed, number) >> 16;
+        let calls = play(&plan(seed, Faults::None), &Arc::default())?.calls;
+        let all: u64 = CLASSES.iter().map(|class| calls.of_any(class.calls)).sum();
+        // Eight runs, each at other calls.
+        let points = sweep(seed, &calls, (8 * all).div_ceil(POINTS), &coverage)?;
+        Ok(tried.fetch_add(points, Ordering::Relaxed) + points < goal)
+    });
+    println!("{} points\n{coverage}", tried.load(Ordering::Relaxed));
+    if let Err(what) = failure {
+        panic!("{what}");
+    }
+    let names: Vec<_> = CLASSES.iter().map(|class| class.name).collect();
+    coverage.require("points", &names).unwrap();
+    let faults = ["EIO", "ENOSPC", "EMFILE", "short read", "altered read", "short write"];
+    coverage.require("faults", &faults).unwrap();
+    let told = ["a commit", "sync", "flush", "close", "opening", "making a keyspace", "resume"];
+    coverage.require("failed calls", &told).unwrap();
+    coverage.require("failed calls", &["a read", "changing options", "a snapshot"]).unwrap();
+}
+
+/// Law 12 of the contract: whatever is wrong with the files, an opening that is refused leaves
+/// every byte as it was, and one that is not shows what was there.
+#[test]
+fn an_opening_that_is_refused_changes_no_byte() {
+    let seed = base_seed();
+    println!("LSMX_TEST_SEED={seed}");
+    let coverage = Coverage::default();
+    for number in 0..200 * scale() {
+        let seed = mix(seed, number) >> 16;
+        if let Err(what) = damage_and_open(seed, &coverage) {
+            panic!("{what}\nseed {seed}");
+        }
+    }
+    println!("{coverage}");
+    for group in ["flip", "cut", "removal"] {
+        coverage.require(group, &["refused"]).unwrap();
+    }
+    coverage.require("refused", &["current", "manifest", "segment", "table"]).unwrap();
+}
+
+/// Damages one file of a database that was closed or killed, and opens it.
+fn damage_and_open(seed: u64, coverage: &Coverage) -> Outcome {
+    let mut chance = Chance::new(seed);
+    let disk = MemVfs::new();
+    let db = oracle::open(&disk, options::draw(&mut chance, Background::Inline))?;
+    let keyspaces = [db.default_keyspace()];
+    let mut history = History::default();
+    for number in 1..=5 + chance.below(40) {
+        let commit = Arc::new(draw_commit(&mut chance, number, 1));
+        let written = oracle::write(&db, &keyspaces, &commit, true);
+        written.map_err(|error| format!("{error:?}"))?;
+        history.push(commit);
+    }
+    let killed = disk.crash(Image::Keep, 0);
+    drop((keyspaces, db));
+    let disk = if chance.one_in(2) { killed } else { disk };
+    let path = chance.of(&disk.paths()).clone();
+    let bytes = disk.read_all(&path).map_err(|error| error.to_string())?.len() as u64;
+    let (how, done) = match chance.below(4) {
+        0 => ("removal", disk.remove(&path)),
+        1 => ("cut", disk.truncate(&path, chance.below(bytes + 1))),
+        _ if bytes == 0 => return Ok(()),
+        _ => ("flip", disk.flip(&path, chance.below(bytes), 1 << chance.below(8))),
+    };
+    done.map_err(|error| error.to_string())?;
+    let before = disk.snapshot_all();
+    let options = options::draw(&mut chance, Background::Inline).create_if_missing(false);
+    match Db::open_with(Arc::new(disk.clone()), oracle::DIR, options) {
+        Ok(db) => {
+            coverage.add(how, "opened");
+            let state = history.state(history.last());
+            // A table is read when it is needed: damage in it shows then, as an error.
+            match oracle::compare(&db, &state, &mut chance) {
+                Ok(()) | Err(Trouble::Failed(_)) => Ok(()),
+                Err(Trouble::Wrong(what)) => Err(format!("{how} of {}: {what}", path.display())),
+            }
+        }
+        Err(error) => {
+            coverage.add(how, "refused");
+            coverage.add("refused", file_kind(&path));
+            let mut after = disk.snapshot_all();
+            // The lock is taken before anything is looked at, and has no bytes.
+            if !before.contains_key(&oracle::dir().join(LOCK)) {
+                after.remove(&oracle::dir().join(LOCK));
+            }
+            if after == before {
+                return Ok(());
+            }
+            Err(format!("{how} of {}: {error:?}, and bytes have changed", path.display()))
+        }
+    }
+}
+
+/// A short run, of which every single call fails.
+#[test]
+fn all_calls_of_one_run_fail() {
+    let seed = base_seed();
+    println!("LSMX_TEST_SEED={seed}");
+    let coverage = Arc::new(Coverage::default());
+    let calls = play(&plan(seed, Faults::None), &Arc::default()).unwrap().calls;
+    let class = &CLASSES[1];
+    let failure = in_parallel(|k| {
+        let fired = point(seed, class, k, &coverage)?.fired;
+        if !fired && k < calls.of_any(class.calls) {
+            return Err(format!("call {k} of {} did not fail", calls.of_any(class.calls)));
+        }
+        Ok(fired)
+    });
+    failure.unwrap();
+    println!("{} points", coverage.count("points", class.name));
+}
