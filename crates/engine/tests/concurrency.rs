@@ -4,6 +4,7 @@
 #![allow(
     clippy::unwrap_used,
     clippy::cast_possible_truncation,
+    clippy::print_stderr,
     reason = "a test fails by panicking"
 )]
 
@@ -247,6 +248,43 @@ fn close_among_writing_threads_loses_nothing() {
         let db = Db::open_with(Arc::new(disk.clone()), "db", options()).unwrap();
         assert_nothing_lost(&db, &told);
     }
+}
+
+/// A commit that is on its way while the database closes without having anything to flush: so
+/// quickly that under some schedules it is overtaken. See the next test.
+#[test]
+fn a_commit_overtaken_by_close_is_refused() {
+    let mut refused = 0;
+    for (seed, _told) in schedules("a_commit_overtaken_by_close_is_refused", 300) {
+        let disk = MemVfs::new();
+        let db = Db::open_with(Arc::new(disk.clone()), "db", stepped(seed)).unwrap();
+        let env = db.env().clone();
+        let told: Vec<Arc<Told>> = (0..6).map(|_| Arc::default()).collect();
+        let writers = told.iter().enumerate().map(|(writer, told)| {
+            let (keyspace, told) = (db.default_keyspace(), Arc::clone(told));
+            let write = move || match keyspace.put(format!("writer-{writer}"), 1u64.to_le_bytes()) {
+                Ok(()) => told.acknowledged.store(1, Ordering::Release),
+                Err(Error::Closed) => {}
+                Err(error) => panic!("a writer was told {error}"),
+            };
+            env.spawn("writer", write).unwrap()
+        });
+        let writers = writers.collect();
+        // Each of these lets somebody else go on for a step.
+        (0..seed % 5).for_each(|_| drop(db.snapshot()));
+        db.close(None).unwrap();
+        let files = disk.snapshot_all();
+        join(&env, writers);
+        assert!(disk.snapshot_all() == files, "bytes were written after the close");
+        let options = options().background(Background::Inline);
+        let db = Db::open_with(Arc::new(disk), "db", options).unwrap();
+        for (writer, told) in told.iter().enumerate() {
+            let acknowledged = told.acknowledged.load(Ordering::Acquire);
+            assert_eq!(number(db.get(format!("writer-{writer}")).unwrap()), acknowledged);
+            refused += 1 - acknowledged;
+        }
+    }
+    assert!(refused > 10, "no writer was ever overtaken");
 }
 
 /// A writer that had passed the first check before `close()` came used to write to the log after

@@ -39,7 +39,9 @@ use crate::store::{FileNumbers, Store, StoreParts, TableSpace, Trees, record_of}
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock};
 use crate::version::{Janitor, SuperVersion, TableFile, Version, changes_between};
 use crate::vfs::{LockGuard, Vfs};
-use crate::wal::{RecoveryReport, ReplayFrom, ReplayedRecord, SegmentLedger, Wal, replay};
+use crate::wal::{
+    RecoveryMode, RecoveryReport, ReplayFrom, ReplayedRecord, SegmentLedger, Wal, replay,
+};
 use crate::write::commit::Committer;
 use crate::write::throttle::Throttle;
 
@@ -262,6 +264,34 @@ pub(super) fn check_record(
     Ok(())
 }
 
+/// Checks that the log goes as far as the newest flush: before a flush is in the manifest the log is
+/// synced through it, so what is missing up to there was damaged. A keyspace that was flushed later
+/// than others would be ahead of them.
+pub(super) fn check_reach(
+    vfs: &dyn Vfs,
+    dir: &Path,
+    state: &ManifestState,
+    report: &RecoveryReport,
+) -> Result<()> {
+    let flushed = state.keyspaces.values().map(|keyspace| keyspace.flushed_through).max();
+    if flushed.is_none_or(|flushed| report.last_seq >= flushed) {
+        return Ok(());
+    }
+    let (path, offset) = match &report.cut_at {
+        Some(cut) => cut.clone(),
+        None => {
+            let newest = state.wal_named.iter().copied().max().unwrap_or(state.wal_oldest);
+            let path = FileName::Segment(newest).in_dir(dir);
+            let len = vfs.open(&path).and_then(|file| file.len());
+            let bytes = len.map_err(|error| Error::io("read the size of", &path, error))?;
+            (path, bytes)
+        }
+    };
+    let (found, expected) = (report.last_seq.0, "that of the newest flush or a later one");
+    Err(Malformed::Field { what: "last sequence number of the log", found, expected }
+        .at(&path, offset))
+}
+
 /// A state that holds nothing but the default keyspace.
 fn new_state(options: &Options, env: &Env) -> ManifestState {
     let policy = options.of_keyspace(DEFAULT_KEYSPACE).policy.clone().unwrap_or_default();
@@ -422,9 +452,14 @@ impl Recovery {
         let vfs = Arc::clone(&self.tables.vfs);
         let known = self.state.keyspace_id_next;
         let mut check = |record: ReplayedRecord<'_>| check_record(&dir, &record, known);
-        replay(vfs.as_ref(), &dir, uid, &from, mode, &mut check)?;
+        let checked = replay(vfs.as_ref(), &dir, uid, &from, mode, &mut check)?;
+        let short = check_reach(vfs.as_ref(), &dir, &self.state, &checked);
+        if mode == RecoveryMode::Strict {
+            short.clone()?;
+        }
         let mut take = |record: ReplayedRecord<'_>| self.take(&record);
-        let report = replay(vfs.as_ref(), &dir, uid, &from, mode, &mut take)?;
+        let mut report = replay(vfs.as_ref(), &dir, uid, &from, mode, &mut take)?;
+        report.damage = report.damage.or(short.err());
 
         let flushed = self.state.keyspaces.values().map(|keyspace| keyspace.flushed_through);
         let last = flushed.fold(self.state.last_seq.max(report.last_seq), SeqNo::max);

@@ -118,6 +118,7 @@ fn verify_log(
     let replayed = replay(vfs, dir, state.db_uid, &from, RecoveryMode::Strict, &mut |record| {
         open::check_record(dir, &record, known)
     })?;
+    open::check_reach(vfs, dir, state, &replayed)?;
     report.wal_segments = replayed.segments;
     report.wal_records = replayed.records;
     report.wal_tail_bytes = replayed.bytes_cut;
