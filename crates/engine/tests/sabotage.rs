@@ -68,6 +68,7 @@ fn plan(seed: u64, faults: Faults) -> Plan {
         name: seed.to_string(),
         seed,
         steps: 80 + chance.below(120),
+        reopens: true,
         policy: options::draw_policy(&mut chance),
         background: Background::Inline,
         faults,

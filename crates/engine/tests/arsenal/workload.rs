@@ -34,6 +34,9 @@ pub(crate) struct Plan {
     pub(crate) seed: u64,
     /// How many steps; seven of ten are commits.
     pub(crate) steps: u64,
+    /// Whether it is closed and reopened now and then; each opening begins a new manifest, so only
+    /// without does one grow long.
+    pub(crate) reopens: bool,
     /// The policy to begin with.
     pub(crate) policy: PolicySpec,
     /// Who does background work.
@@ -194,7 +197,7 @@ impl Run<'_> {
             70..74 => self.sync(false),
             74..78 => self.sync(true),
             78..82 => self.change_options(),
-            82..85 => {
+            82..85 if self.plan.reopens => {
                 self.close()?;
                 self.reopen(None)
             }
