@@ -319,11 +319,16 @@ impl Store {
     }
 
     /// Removes every file of the directory that this state does not name: what crashes and failed
-    /// jobs left behind. Only while nothing else makes files.
-    ///
-    /// # Errors
-    /// When the directory cannot be listed.
-    pub(crate) fn sweep(&self, state: &ManifestState) -> Result<()> {
+    /// jobs left behind. Only while nothing else makes files. What does not work now is reported,
+    /// and done by the next opening.
+    pub(crate) fn sweep(&self, state: &ManifestState) {
+        if let Err(error) = self.discard_orphans(state) {
+            self.report("removal", None, &error);
+        }
+        self.remove_discarded();
+    }
+
+    fn discard_orphans(&self, state: &ManifestState) -> Result<()> {
         let named: BTreeSet<u64> = state
             .keyspaces
             .values()
@@ -345,7 +350,6 @@ impl Store {
                 self.janitor.discard(path);
             }
         }
-        self.remove_discarded();
         Ok(())
     }
 

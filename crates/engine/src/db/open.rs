@@ -132,7 +132,7 @@ fn finish(mut recovery: Recovery, lock: Box<dyn LockGuard>) -> Result<Core> {
     });
     let store = Arc::new(store);
     store.tell(&Event::Recovery(Arc::new(report)));
-    store.sweep(&durable.state)?;
+    store.sweep(&durable.state);
     let committer = Arc::new(Committer::new(Arc::clone(&store), seq_next));
     let throttle = Arc::new(Throttle::new(options.write_control));
     let runner = Runner::new(Arc::clone(&store), Arc::clone(&committer), Arc::clone(&throttle));

@@ -101,7 +101,8 @@ impl Core {
             store.memtable_bytes_freed(before.memtable_bytes());
             tree.change(|_| SuperVersion::fresh(version, next_seq));
         }
-        store.sweep(&store.manifest.state())
+        store.sweep(&store.manifest.state());
+        Ok(())
     }
 }
 
