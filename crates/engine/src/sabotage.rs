@@ -27,6 +27,10 @@ macro_rules! bugs {
 bugs! {
     /// A `Sync` commit is acknowledged without a sync.
     WalSyncSkipped = "wal-sync-skipped",
+    /// A leader syncs when it asked for it itself, and forgets what its followers asked for.
+    FollowerSyncForgotten = "follower-sync-forgotten",
+    /// A commit is published while one before it is not inserted yet.
+    PublishedEarly = "published-early",
     /// Only the newest segment is synced, older unsynced ones are forgotten.
     WalOlderSegmentUnsynced = "wal-older-segment-unsynced",
     /// The directory of a new file is not synced.

@@ -13,7 +13,7 @@ use arsenal::coverage::Coverage;
 use arsenal::parallel::{in_parallel, watched};
 use arsenal::recorder::{Sampling, image_name};
 use arsenal::workload::{Faults, Plan, play};
-use arsenal::{Chance, Outcome, base_seed, options, oracle, scale};
+use arsenal::{Chance, Outcome, base_seed, options, oracle, scale, writers};
 use lsmx::PolicySpec;
 use lsmx::env::Background;
 use lsmx::vfs::Image;
@@ -22,6 +22,8 @@ use lsmx::vfs::Image;
 const IMAGES: u64 = 25_000;
 /// Behind the seed of a short run.
 const SHORT: char = 's';
+/// Images that CI checks of runs with several writers.
+const WRITERS_IMAGES: u64 = 3_000;
 /// Images taken of one run, about.
 const IMAGES_OF_A_RUN: u64 = 120;
 
@@ -103,6 +105,25 @@ fn require_everything(coverage: &Coverage) -> Outcome {
     coverage.require("runs", &policies.iter().map(PolicySpec::name).collect::<Vec<_>>())
 }
 
+/// Threads that write at once: what was acknowledged before another commit began is there if that
+/// one is.
+#[test]
+fn crashes_between_writers_keep_the_order_of_their_commits() {
+    let seed = base_seed();
+    println!("LSMX_TEST_SEED={seed}");
+    let (checked, goal) = (AtomicU64::new(0), WRITERS_IMAGES * scale());
+    let failure = in_parallel(|number| {
+        let seed = arsenal::mix(seed, number) >> 16;
+        let told = |what| format!("schedule {seed}: {what}");
+        let images = watched(&format!("schedule {seed}"), || writers::play(seed).map_err(told))?;
+        Ok(checked.fetch_add(images, Ordering::Relaxed) + images < goal)
+    });
+    println!("{} images checked", checked.load(Ordering::Relaxed));
+    if let Err(what) = failure {
+        panic!("{what}");
+    }
+}
+
 /// Plays what a failure printed, if that is what is asked.
 fn replay() -> Option<Outcome<u64>> {
     let text = std::env::var("LSMX_TEST_REPLAY").ok()?;
@@ -117,7 +138,6 @@ fn replay() -> Option<Outcome<u64>> {
         let image = Image::ALL.into_iter().find(|image| format!("{image:?}") == parts[2]);
         plan.sampling = Sampling::Only(number(1), image.expect("an image"), number(3));
     }
-    println!("{plan:?}");
     Some(crashes_of(&plan, &coverage))
 }
 

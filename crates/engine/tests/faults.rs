@@ -161,7 +161,7 @@ fn an_opening_that_is_refused_changes_no_byte() {
     let seed = base_seed();
     println!("LSMX_TEST_SEED={seed}");
     let coverage = Coverage::default();
-    for number in 0..200 * scale() {
+    for number in 0..1_000 * scale() {
         let seed = mix(seed, number) >> 16;
         if let Err(what) = damage_and_open(seed, &coverage) {
             panic!("{what}\nseed {seed}");
@@ -189,7 +189,8 @@ fn damage_and_open(seed: u64, coverage: &Coverage) -> Outcome {
     }
     let killed = disk.crash(Image::Keep, 0);
     drop((keyspaces, db));
-    let disk = if chance.one_in(2) { killed } else { disk };
+    let closed = chance.one_in(2);
+    let disk = if closed { disk } else { killed };
     let path = chance.of(&disk.paths()).clone();
     let bytes = disk.read_all(&path).map_err(|error| error.to_string())?.len() as u64;
     let (how, done) = match chance.below(4) {
@@ -204,7 +205,14 @@ fn damage_and_open(seed: u64, coverage: &Coverage) -> Outcome {
     match Db::open_with(Arc::new(disk.clone()), oracle::DIR, options) {
         Ok(db) => {
             coverage.add(how, "opened");
-            let state = history.state(history.last());
+            // The marks behind the last commits go with them when the log of a killed process is
+            // cut; after a clean close the manifest has a mark as well.
+            let undecidable = how == "cut" && file_kind(&path) == "segment" && !closed;
+            let last = match oracle::counter(&db) {
+                Ok(shown) if undecidable => shown.min(history.last()),
+                _ => history.last(),
+            };
+            let state = history.state(last);
             // A table is read when it is needed: damage in it shows then, as an error.
             match oracle::compare(&db, &state, &mut chance) {
                 Ok(()) | Err(Trouble::Failed(_)) => Ok(()),

@@ -48,6 +48,7 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
         | Bug::SnapshotVersionDropped
         | Bug::FilterMissesKey
         | Bug::BatchTorn => ("contents", contents),
+        Bug::FollowerSyncForgotten | Bug::PublishedEarly => ("writers", several_writers),
         Bug::AppendErrorSwallowed => {
             ("crashes after a failed append", crashes_after_a_failed_append)
         }
@@ -88,6 +89,10 @@ fn images(plan: Plan) -> Outcome {
 
 fn crashes(seed: u64) -> Outcome {
     images(plan(seed, Faults::None))
+}
+
+fn several_writers(seed: u64) -> Outcome {
+    arsenal::writers::play(seed).map(drop)
 }
 
 fn contents(seed: u64) -> Outcome {

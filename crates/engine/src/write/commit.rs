@@ -350,7 +350,8 @@ impl Committer {
                 payload: &ticket.request.payload,
             })
             .collect();
-        let sync = group.iter().any(|ticket| ticket.request.sync);
+        let asking = if sabotage::on(Bug::FollowerSyncForgotten) { 1 } else { group.len() };
+        let sync = group.iter().take(asking).any(|ticket| ticket.request.sync);
         let append = || {
             if !records.is_empty() {
                 self.store.wal.append(&records)?;
@@ -395,7 +396,7 @@ impl Committer {
         }
         let mut published = self.store.sequence.published();
         while let Some(first) = queue.in_flight.front()
-            && first.inserted
+            && (first.inserted || sabotage::on(Bug::PublishedEarly))
         {
             published = published.max(first.ticket.last_seq());
             self.store.sequence.publish(published);

@@ -14,6 +14,7 @@ pub(crate) mod oracle;
 pub(crate) mod parallel;
 pub(crate) mod recorder;
 pub(crate) mod workload;
+pub(crate) mod writers;
 
 use lsmx::env::Env;
 use rand::{Rng, SeedableRng};

@@ -41,7 +41,10 @@ pub(crate) fn watched<T>(label: &str, work: impl FnOnce() -> T) -> T {
     std::thread::scope(|scope| {
         scope.spawn(move || {
             if waiting.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
-                eprintln!("{label} hangs");
+                #[expect(clippy::print_stderr, reason = "nothing else gets out of an abort")]
+                {
+                    eprintln!("{label} hangs");
+                }
                 std::process::abort();
             }
         });

@@ -147,16 +147,16 @@ impl Recorder {
         let promises = {
             let mut promises = self.promises();
             let before = promises.clone();
-            if operation.kind == OperationKind::Create {
-                if let Some(number) = file_number(operation.path) {
-                    let largest = match promises.phase {
-                        Phase::Opening => &mut promises.file_opening,
-                        _ => &mut promises.file_largest,
-                    };
-                    *largest = number.max(*largest);
-                    let smallest = promises.file_smallest.get_or_insert(number);
-                    *smallest = number.min(*smallest);
-                }
+            if operation.kind == OperationKind::Create
+                && let Some(number) = file_number(operation.path)
+            {
+                let largest = match promises.phase {
+                    Phase::Opening => &mut promises.file_opening,
+                    _ => &mut promises.file_largest,
+                };
+                *largest = number.max(*largest);
+                let smallest = promises.file_smallest.get_or_insert(number);
+                *smallest = number.min(*smallest);
             }
             before
         };
