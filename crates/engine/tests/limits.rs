@@ -177,7 +177,7 @@ fn many_versions_of_one_key() {
 #[test]
 fn many_kept_versions_of_one_key() {
     const VERSIONS: u32 = (1 << 16) + 1;
-    let tuning = tuning().memtable_bytes(64 << 20).block_bytes(1 << 20);
+    let tuning = tuning().memtable_bytes(64 << 20).table_bytes(4 << 20).block_bytes(1 << 20);
     let options = options().keyspace_defaults(tuning);
     let db = Db::open_with(Arc::new(MemVfs::new()), "db", options).unwrap();
     let main = db.default_keyspace();
