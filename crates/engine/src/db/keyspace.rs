@@ -222,7 +222,7 @@ impl Core {
         }])?;
         let first_seq = self.committer.seq_next();
         let (name, version) = (name.to_owned(), Arc::new(Version::default()));
-        let tree = Tree::new(self.db_uid, id, name, options, policy, version, first_seq);
+        let tree = Tree::new(self.opening, id, name, options, policy, version, first_seq);
         let tree = Arc::new(tree);
         store.trees.write().insert(Arc::clone(&tree));
         Ok(tree)

@@ -15,8 +15,8 @@ use std::time::Duration;
 use crate::env::{Env, WaitCause, YieldKind};
 use crate::error::{Error, Result};
 use crate::key::SeqNo;
-use crate::keyspace::Tree;
 use crate::keyspace::options::KeyspaceOptions;
+use crate::keyspace::{Opening, Tree};
 use crate::metrics::Metrics;
 use crate::slice::Slice;
 use crate::store::{Store, Work};
@@ -42,7 +42,7 @@ pub(crate) struct Core {
     pub(crate) runner: Arc<crate::job::queue::Runner>,
     pub(crate) throttle: Arc<Throttle>,
     pub(crate) options: Options,
-    pub(crate) db_uid: u64,
+    pub(crate) opening: Opening,
     pub(crate) default: Arc<Tree>,
     /// Keeps other openers out; let go by closing.
     lock: Mutex<Option<Box<dyn LockGuard>>>,
@@ -276,7 +276,7 @@ impl Core {
         batch.check()?;
         let guarded = batch.guards.iter().map(|guard| &guard.tree);
         for tree in batch.trees.iter().chain(guarded) {
-            if tree.db_uid != self.db_uid {
+            if tree.opening != self.opening {
                 return Err(Error::ForeignKeyspace { name: tree.name.clone() });
             }
         }

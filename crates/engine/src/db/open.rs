@@ -30,9 +30,9 @@ use crate::job::output::Outputs;
 use crate::job::queue::Runner;
 use crate::job::retain::Retention;
 use crate::key::SeqNo;
-use crate::keyspace::Tree;
 use crate::keyspace::options::Persisted;
 use crate::keyspace::snapshot::Sequence;
+use crate::keyspace::{Opening, Tree};
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
 use crate::sabotage::{self, Bug};
 use crate::store::{FileNumbers, Store, StoreParts, TableSpace, Trees, record_of};
@@ -114,14 +114,13 @@ pub(super) fn open(vfs: Arc<dyn Vfs>, dir: &Path, options: Options) -> Result<Co
 /// Steps 4 and 5, and the parts of a running database around the result.
 fn finish(mut recovery: Recovery, lock: Box<dyn LockGuard>) -> Result<Core> {
     let durable = recovery.make_durable()?;
-    let Recovery { tables, options, trees, seq_next, report, .. } = recovery;
+    let Recovery { tables, options, trees, opening, seq_next, report, .. } = recovery;
     let Some(default) = trees.name(DEFAULT_KEYSPACE).cloned() else {
         let why = "its manifest names no default keyspace";
         return Err(Error::NotADatabase { path: tables.dir, why });
     };
     let sequence = Arc::new(Sequence::default());
     sequence.publish(SeqNo(seq_next.0 - 1));
-    let db_uid = durable.state.db_uid;
     let store = Store::new(StoreParts {
         tables,
         manifest: durable.manifest,
@@ -142,7 +141,7 @@ fn finish(mut recovery: Recovery, lock: Box<dyn LockGuard>) -> Result<Core> {
         runner: Arc::new(runner),
         throttle,
         options,
-        db_uid,
+        opening,
         default,
         lock: Mutex::new(Some(lock)),
         creating: Mutex::new(()),
@@ -325,6 +324,7 @@ struct Recovery {
     options: Options,
     state: ManifestState,
     trees: Trees,
+    opening: Opening,
     /// Shapes as the manifest had them, by tree.
     opened: BTreeMap<u32, TreeShape>,
     seq_next: SeqNo,
@@ -371,8 +371,16 @@ impl Recovery {
         };
         let (trees, opened) = (Trees::default(), BTreeMap::new());
         let report = RecoveryReport::default();
-        let mut recovery =
-            Recovery { tables, options, state, trees, opened, seq_next: SeqNo(1), report };
+        let mut recovery = Recovery {
+            tables,
+            options,
+            state,
+            trees,
+            opening: Opening::new(),
+            opened,
+            seq_next: SeqNo(1),
+            report,
+        };
         recovery.open_trees()?;
         Ok(recovery)
     }
@@ -387,8 +395,8 @@ impl Recovery {
                 Some(policy) => policy.clone(),
                 None => self.policy_of(keyspace)?,
             };
-            let (uid, name) = (self.state.db_uid, keyspace.name.clone());
-            let tree = Tree::new(uid, id, name, options, policy, version, SeqNo(1));
+            let (opening, name) = (self.opening, keyspace.name.clone());
+            let tree = Tree::new(opening, id, name, options, policy, version, SeqNo(1));
             self.trees.insert(Arc::new(tree));
         }
         Ok(())

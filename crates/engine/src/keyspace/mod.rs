@@ -14,6 +14,19 @@ use crate::version::{SuperVersion, Version};
 use counters::TreeCounters;
 use options::{FilterLastRun, KeyspaceOptions};
 
+/// One opening of one database in this process. A tree of an earlier opening has other memtables, so
+/// what is written to it would not be seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Opening(u64);
+
+impl Opening {
+    /// One that no other database has.
+    pub(crate) fn new() -> Opening {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Opening(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
 /// What the jobs of a tree hold; never held over I/O.
 #[derive(Debug, Default)]
 pub(crate) struct TreeJobs {
@@ -53,8 +66,8 @@ pub(crate) struct Tree {
     pub(crate) id: u32,
     /// Its name.
     pub(crate) name: String,
-    /// Which database it belongs to.
-    pub(crate) db_uid: u64,
+    /// Which opening of which database it belongs to.
+    pub(crate) opening: Opening,
     settings: ArcSwap<Settings>,
     /// Memtables and files. Only swapped by [`Tree::change`], so every change sees the one before.
     super_version: ArcSwap<SuperVersion>,
@@ -75,7 +88,7 @@ pub(crate) struct Tree {
 impl Tree {
     /// A tree with these files and an empty memtable for all numbers from `first_seq` on.
     pub(crate) fn new(
-        db_uid: u64,
+        opening: Opening,
         id: u32,
         name: String,
         options: KeyspaceOptions,
@@ -86,7 +99,7 @@ impl Tree {
         Tree {
             id,
             name,
-            db_uid,
+            opening,
             settings: ArcSwap::from_pointee(Settings::new(options, policy_spec)),
             super_version: ArcSwap::from_pointee(SuperVersion::fresh(&version, first_seq)),
             install: Mutex::new(()),
