@@ -23,7 +23,7 @@ use crate::error::{Error, Malformed, Result};
 use crate::event::Event;
 use crate::format::batch::Operations;
 use crate::format::edit::{Change, Edit};
-use crate::format::filename::{CURRENT, FileName, LOCK};
+use crate::format::filename::{CURRENT, FILE_NUMBER_MAX, FileName, LOCK};
 use crate::job::flush::write_memtable;
 use crate::job::install::sync_names;
 use crate::job::output::Outputs;
@@ -320,13 +320,16 @@ impl Recovery {
         env.advance_us(state.clock_us.saturating_sub(env.now_us()));
         let gap = if state.clean_close { 0 } else { FILE_NUMBER_GAP };
         let files = state.file_number_next.max(largest_number(vfs.as_ref(), dir)? + 1) + gap;
-        let files = state
-            .keyspaces
-            .values()
-            .flat_map(KeyspaceState::files)
-            .fold((files, 0), |(files, creation), (_, _, file)| {
-                (files, creation.max(file.creation + 1))
-            });
+        if files > FILE_NUMBER_MAX {
+            let (what, expected) = ("number of the next file", "at most 2^56 - 1");
+            return Err(Malformed::Field { what, found: files, expected }.at(dir, 0));
+        }
+        let files = state.keyspaces.values().flat_map(KeyspaceState::files).fold(
+            (files, 0),
+            |(files, creation), (_, _, file)| {
+                (files, creation.max(file.creation.saturating_add(1)))
+            },
+        );
         let tables = TableSpace {
             cache: Cache::new(options.block_cache_bytes),
             janitor: Arc::new(Janitor::default()),
@@ -427,6 +430,10 @@ impl Recovery {
         let last = flushed.fold(self.state.last_seq.max(report.last_seq), SeqNo::max);
         let gap = if self.state.clean_close { 1 } else { SEQ_GAP };
         self.seq_next = SeqNo(last.0 + gap);
+        if self.seq_next > SeqNo::MAX {
+            let (what, expected) = ("next sequence number", "at most 2^56 - 1");
+            return Err(Malformed::Field { what, found: self.seq_next.0, expected }.at(manifest, 0));
+        }
         self.report = report;
         Ok(())
     }
