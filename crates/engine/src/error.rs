@@ -71,9 +71,12 @@ pub enum Error {
         #[source]
         cause: Arc<Error>,
     },
-    /// The database was opened for reading only.
-    #[error("the database was opened read-only")]
-    OpenedReadOnly,
+    /// Background work panicked: a bug of the engine. What it was at is left as it was before.
+    #[error("background work panicked: {message}")]
+    Panicked {
+        /// What the panic said.
+        message: String,
+    },
     /// The database has been closed.
     #[error("the database is closed")]
     Closed,
@@ -109,12 +112,6 @@ pub enum Error {
     #[error("there is no keyspace {name:?}")]
     UnknownKeyspace {
         /// The name asked for.
-        name: String,
-    },
-    /// The keyspace has been dropped; its handles are of no use any more.
-    #[error("keyspace {name:?} was dropped")]
-    KeyspaceDropped {
-        /// Its name.
         name: String,
     },
     /// A handle of another database was used.
@@ -240,6 +237,25 @@ impl Malformed {
 }
 
 impl Error {
+    /// What a caught panic said.
+    pub(crate) fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {
+        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+        Error::Panicked { message: text.unwrap_or_else(|| "no message".to_owned()) }
+    }
+
+    /// The error and its causes as one line.
+    pub(crate) fn chain(&self) -> String {
+        let mut text = self.to_string();
+        let mut cause = std::error::Error::source(self);
+        while let Some(error) = cause {
+            text.push_str(": ");
+            text.push_str(&error.to_string());
+            cause = error.source();
+        }
+        text
+    }
+
     /// A failed call to the file system.
     pub(crate) fn io(action: &'static str, path: &Path, source: io::Error) -> Error {
         Error::Io { action, path: path.to_owned(), source: Arc::new(source) }

@@ -11,8 +11,9 @@ use crate::wal::RecoveryReport;
 
 /// Is told what happens, on the thread it happens on.
 ///
-/// No lock of the engine is held during the call, but the work waits for it: be short. A panic in a
-/// listener is caught and ends nothing but the call.
+/// The work waits for the call, and locks of the engine may be held during it: be short, and do not
+/// call the database from here (hand the event to a thread of your own). A panic in a listener is
+/// caught and ends nothing but the call.
 pub trait EventListener: Send + Sync {
     /// Something happened.
     fn on_event(&self, event: &Event);
@@ -125,9 +126,9 @@ impl fmt::Display for Event {
             ),
             Event::Failure(failure) => {
                 let keyspace = failure.keyspace.as_deref().unwrap_or("-");
-                write!(f, "[{keyspace}] {} failed: {}", failure.work, failure.error)
+                write!(f, "[{keyspace}] {} failed: {}", failure.work, failure.error.chain())
             }
-            Event::ReadOnly(cause) => write!(f, "the database is read-only: {cause}"),
+            Event::ReadOnly(cause) => write!(f, "the database is read-only: {}", cause.chain()),
             Event::Resumed => write!(f, "the database takes writes again"),
             Event::Stalled(stall) => write!(
                 f,

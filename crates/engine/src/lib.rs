@@ -9,6 +9,9 @@ pub mod env;
 pub mod error;
 pub mod event;
 pub mod format;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod health;
 mod job;
 pub mod key;

@@ -106,7 +106,9 @@ impl TableSpace {
     /// # Errors
     /// As [`Table::open`].
     pub(crate) fn open(&self, record: &FileRecord) -> Result<Arc<TableFile>> {
-        self.open_shape(record.shape(), record.uid, record.checksum)
+        let mut shape = record.shape();
+        shape.tombstones_droppable = shape.tombstones;
+        self.open_shape(shape, record.uid, record.checksum)
     }
 
     fn open_shape(&self, shape: FileShape, uid: u64, checksum: u64) -> Result<Arc<TableFile>> {
@@ -136,6 +138,8 @@ pub(crate) struct Store {
     /// Given whenever a job has ended, a memtable was sealed, or the health has changed.
     pub(crate) progress: Signal,
     listener: Option<Arc<dyn EventListener>>,
+    /// Held over I/O by whoever lets WAL segments go; taken by nothing else.
+    pub(crate) retiring: Mutex<()>,
     flush_ready: Mutex<Ready>,
     compaction_ready: Mutex<Ready>,
     /// Bytes of all memtables, about.
@@ -191,6 +195,7 @@ impl Store {
             closing: AtomicBool::new(false),
             progress: Signal::new(),
             listener: parts.listener,
+            retiring: Mutex::default(),
             flush_ready: Mutex::default(),
             compaction_ready: Mutex::default(),
             memtable_bytes: AtomicU64::new(0),
@@ -283,6 +288,12 @@ impl Store {
             let ready = self.ready(work).lock();
             ready.queue.is_empty() && ready.taken == 0
         })
+    }
+
+    /// Whether a flush is under way or waits for its turn.
+    pub(crate) fn is_flushing(&self) -> bool {
+        let ready = self.ready(Work::Flush).lock();
+        !ready.queue.is_empty() || ready.taken > 0
     }
 
     /// Hands out no tree any more, or does so again.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::db::Core;
 use crate::env::WaitCause;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::format::edit::{Change, Edit};
 use crate::sync::Ordering;
 
@@ -19,7 +19,7 @@ impl Core {
         let flushed = store.health.check().and_then(|()| {
             let trees = store.all_trees();
             self.committer.seal(trees.clone())?;
-            self.runner.wait_flushed(&trees, deadline_us)
+            self.runner.wait_flushed(&trees, self.committer.seq_next(), deadline_us)
         });
         // Calls that began before the close may still be on their way: from here on the leader of a
         // commit, a change of keyspaces and a resumption refuse, and whoever waits for work gives up.
@@ -29,6 +29,8 @@ impl Core {
         store.env.wait(WaitCause::Close, &store.progress, None, &mut || {
             !self.resuming.swap(true, Ordering::AcqRel)
         });
+        self.resuming.store(false, Ordering::Release);
+        store.progress.notify();
         drop(self.creating.lock());
         self.committer.drain(None);
         self.runner.pause();
@@ -47,10 +49,7 @@ impl Core {
         });
         store.remove_discarded();
         drop(self.lock.lock().take());
-        match flushed {
-            // What waits in the log is replayed by the next opening.
-            Err(Error::Deadline { .. }) if marked.is_ok() && deadline.is_some() => flushed,
-            _ => flushed.and(marked),
-        }
+        // Past the deadline what is left waits in the log, which the next opening replays.
+        flushed.and(marked)
     }
 }

@@ -35,7 +35,7 @@ impl Core {
             },
             snapshots: store.sequence.snapshot_count() as u64,
             published_seq: store.sequence.published().0,
-            read_only: store.health.cause().map(|cause| cause.to_string()),
+            read_only: store.health.cause().map(|cause| cause.chain()),
         }
     }
 }

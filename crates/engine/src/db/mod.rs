@@ -296,8 +296,13 @@ impl Core {
     /// What a commit sets off: the governors of log and memory, and inline the work itself.
     fn after_commit(&self) {
         let store = &self.store;
+        if store.wal.much_unsynced() {
+            store.progress.notify();
+        }
         if (store.wal.live_bytes() > self.options.wal_bytes_limit()
             || store.memtable_bytes() > self.options.memtable_bytes_limit())
+            // A flush that is on its way frees both.
+            && !store.is_flushing()
             && !self.governing.swap(true, Ordering::AcqRel)
         {
             // A failure has made the database read-only; the next write is told.
@@ -347,7 +352,7 @@ impl Core {
         let trees = self.store.all_trees();
         self.committer.sync()?;
         self.committer.seal(trees.clone())?;
-        self.runner.wait_flushed(&trees, deadline_us)
+        self.runner.wait_flushed(&trees, self.committer.seq_next(), deadline_us)
     }
 
     /// Has every tree looked at, for instance after opening.

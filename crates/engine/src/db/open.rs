@@ -23,7 +23,7 @@ use crate::error::{Error, Malformed, Result};
 use crate::event::Event;
 use crate::format::batch::Operations;
 use crate::format::edit::{Change, Edit};
-use crate::format::filename::{CURRENT, FileName, LOCK};
+use crate::format::filename::{CURRENT, FILE_NUMBER_MAX, FileName, LOCK};
 use crate::job::flush::write_memtable;
 use crate::job::install::sync_names;
 use crate::job::output::Outputs;
@@ -36,7 +36,7 @@ use crate::keyspace::{Opening, Tree};
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
 use crate::sabotage::{self, Bug};
 use crate::store::{FileNumbers, Store, StoreParts, TableSpace, Trees, record_of};
-use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering};
 use crate::version::{Janitor, SuperVersion, TableFile, Version, changes_between};
 use crate::vfs::{LockGuard, Vfs};
 use crate::wal::{
@@ -85,12 +85,7 @@ impl SegmentLedger for Ledger {
 /// Opens the database in `dir`, or makes one.
 pub(super) fn open(vfs: Arc<dyn Vfs>, dir: &Path, options: Options) -> Result<Core> {
     options.check()?;
-    let current = dir.join(CURRENT);
-    let exists = match vfs.exists(&current) {
-        Err(_) if sabotage::on(Bug::OpenErrorIsNew) => false,
-        exists => exists.map_err(|error| Error::io("look for", &current, error))?,
-    };
-    if !exists {
+    if !is_there(vfs.as_ref(), dir)? {
         if !options.create_if_missing {
             return Err(missing(vfs.as_ref(), dir));
         }
@@ -98,6 +93,11 @@ pub(super) fn open(vfs: Arc<dyn Vfs>, dir: &Path, options: Options) -> Result<Co
         make_dir(vfs.as_ref(), dir)?;
     }
     let lock = take_lock(vfs.as_ref(), dir)?;
+    // Somebody else may have made a database, and let it go, before the lock was ours.
+    let exists = is_there(vfs.as_ref(), dir)?;
+    if !exists {
+        check_free(vfs.as_ref(), dir)?;
+    }
     let env = Env::new(options.background, options.seed);
     let recovery = if exists {
         let loaded = Manifest::load(vfs.as_ref(), dir)?;
@@ -109,6 +109,15 @@ pub(super) fn open(vfs: Arc<dyn Vfs>, dir: &Path, options: Options) -> Result<Co
         Recovery::new(vfs, dir, options, env, state)?
     };
     finish(recovery, lock)
+}
+
+/// Whether the directory holds a database. Only "not found" means that it does not.
+fn is_there(vfs: &dyn Vfs, dir: &Path) -> Result<bool> {
+    let current = dir.join(CURRENT);
+    match vfs.exists(&current) {
+        Err(_) if sabotage::on(Bug::OpenErrorIsNew) => Ok(false),
+        exists => exists.map_err(|error| Error::io("look for", &current, error)),
+    }
 }
 
 /// Steps 4 and 5, and the parts of a running database around the result.
@@ -150,8 +159,12 @@ fn finish(mut recovery: Recovery, lock: Box<dyn LockGuard>) -> Result<Core> {
         resuming: AtomicBool::new(false),
     };
     core.look_at_all();
-    let started = core.runner.start();
-    started.map_err(|error| Error::io("start threads for", &core.store.dir, error))?;
+    if let Err(error) = core.runner.start() {
+        // Those that were started must not outlive the lock.
+        core.store.closing.store(true, Ordering::Release);
+        core.runner.join();
+        return Err(Error::io("start threads for", &core.store.dir, error));
+    }
     core.runner.run_inline();
     Ok(core)
 }
@@ -353,18 +366,17 @@ impl Recovery {
             true => state.file_number_next.max(1),
             false => state.file_number_next.max(largest_number(vfs.as_ref(), dir)? + 1) + gap,
         };
-        let files = state
-            .keyspaces
-            .values()
-            .flat_map(KeyspaceState::files)
-            .fold((files, 0), |(files, creation), (_, _, file)| {
-                (files, creation.max(file.creation + 1))
-            });
+        if files > FILE_NUMBER_MAX {
+            let (what, expected) = ("number of the next file", "at most 2^56 - 1");
+            return Err(Malformed::Field { what, found: files, expected }.at(dir, 0));
+        }
+        let of_files = state.keyspaces.values().flat_map(KeyspaceState::files);
+        let creation = of_files.map(|(.., file)| file.creation.saturating_add(1)).max();
         let tables = TableSpace {
             cache: Cache::new(options.block_cache_bytes),
             janitor: Arc::new(Janitor::default()),
-            files: Arc::new(FileNumbers::new(files.0)),
-            creation: AtomicU64::new(files.1),
+            files: Arc::new(FileNumbers::new(files)),
+            creation: AtomicU64::new(creation.unwrap_or(0)),
             vfs,
             dir: dir.to_owned(),
             env,
@@ -433,7 +445,7 @@ impl Recovery {
     /// Removes the tables that a replay wrote before it failed.
     fn take_back(&self, error: Error) -> Error {
         for tree in self.trees.all() {
-            for table in tree.pin().version.runs().iter().flat_map(|run| run.tables()) {
+            for table in tree.pin().version.runs().iter().flat_map(|run| run.tables().iter()) {
                 if self.opened[&tree.id].find_file(table.shape().id).is_none() {
                     self.tables.janitor.discard(table.path().to_owned());
                 }
@@ -474,6 +486,10 @@ impl Recovery {
         let reused = sabotage::on(Bug::SeqReused);
         let gap = if self.state.clean_close || reused { 1 } else { SEQ_GAP };
         self.seq_next = SeqNo(last.0 + gap);
+        if self.seq_next > SeqNo::MAX {
+            let (what, expected) = ("next sequence number", "at most 2^56 - 1");
+            return Err(Malformed::Field { what, found: self.seq_next.0, expected }.at(manifest, 0));
+        }
         self.report = report;
         Ok(())
     }

@@ -126,7 +126,8 @@ impl Handle {
     }
 }
 
-fn checksum(covered: &[u8], uid: u64, offset: u64) -> u64 {
+/// Checksum of payload, kind and compression of the block at `offset` of the file `uid`.
+pub(crate) fn checksum(covered: &[u8], uid: u64, offset: u64) -> u64 {
     let seed = if sabotage::on(Bug::ChecksumWithoutPlace) { 0 } else { place_seed(uid, offset) };
     xxh3_seeded(covered, seed)
 }

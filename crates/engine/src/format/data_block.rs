@@ -296,6 +296,39 @@ impl DataBlock {
         Ok(entry)
     }
 
+    /// Reads all entries and checks what the searches rely on: restarts are entries that share
+    /// nothing, in order; all others share as much as they can.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub(crate) fn check(&self) -> Result<(), Malformed> {
+        let mut key: Vec<u8> = Vec::new();
+        let mut restarts = 0;
+        let mut at = ENTRIES_AT;
+        while at < self.restarts_at {
+            let entry = self.entry(at)?;
+            if entry.shared > key.len() {
+                return Err(shares_too_much(entry.shared));
+            }
+            if restarts < self.restarts && self.restart(restarts)? == at {
+                restarts += 1;
+                if entry.shared != 0 {
+                    return Err(shares_too_much(entry.shared));
+                }
+            } else if !entry.suffix.is_empty() && key.get(entry.shared) == entry.suffix.first() {
+                return Err(shares_too_little(entry.shared));
+            }
+            key.truncate(entry.shared);
+            key.extend_from_slice(entry.suffix);
+            at = entry.next;
+        }
+        // The first entry is a restart in any case.
+        if restarts != self.restarts || self.restart(0)? != ENTRIES_AT {
+            return Err(Malformed::Order { what: "data block restarts are" });
+        }
+        Ok(())
+    }
+
     /// Index of the last restart whose entry is before (`user_key`, `seq`), or the first of all.
     ///
     /// # Errors
@@ -369,6 +402,16 @@ pub(crate) fn shares_too_much(shared: usize) -> Malformed {
         what: "shared key length",
         found: len_u64(shared),
         expected: "no more than the key before has",
+    }
+}
+
+/// An entry repeats bytes of the key before it, which a search takes for a difference.
+#[cold]
+pub(crate) fn shares_too_little(shared: usize) -> Malformed {
+    Malformed::Field {
+        what: "shared key length",
+        found: len_u64(shared),
+        expected: "all bytes that the key has in common with the one before",
     }
 }
 
@@ -476,6 +519,45 @@ mod tests {
             damaged[bit / 8] ^= 1 << (bit % 8);
             probe(damaged);
         }
+    }
+
+    // Found by mutating tables behind right checksums: `verify` walks forward and never looked at
+    // restarts, so a block whose entries no search finds was called good, and a walk backward ended
+    // early without a word.
+    #[test]
+    fn a_block_that_searches_go_wrong_in_does_not_check() {
+        let good = build(&sample(), 3);
+        let block = DataBlock::new(good.clone().into()).unwrap();
+        block.check().unwrap();
+        for index in 0..block.restarts() {
+            let second = block.entry(block.restart(index).unwrap()).unwrap().next;
+            for at in
+                [second, ENTRIES_AT - 1, block.entries_end(), block.restart(index).unwrap() + 1]
+            {
+                let mut bad = good.clone();
+                let place = block.entries_end() + 4 * index;
+                bad[place..place + 4].copy_from_slice(&u32::try_from(at).unwrap().to_le_bytes());
+                assert!(DataBlock::new(bad.into()).unwrap().check().is_err(), "{index} at {at}");
+            }
+        }
+        // `b` shares nothing where it could share one byte.
+        let shares_too_little =
+            [0, 0, 2, 1, 1, 0, b'a', b'a', 0, 2, 1, 1, 0, b'a', b'b', 1, 0, 0, 0, 1, 0, 0, 0];
+        let block = DataBlock::new(shares_too_little.to_vec().into()).unwrap();
+        assert!(block.check().is_err());
+    }
+
+    #[test]
+    fn a_walk_backward_leaves_no_entry_out_in_silence() {
+        let entries = [b"a", b"b"].map(|key| (key.to_vec(), 1, Kind::Put, b"v".to_vec()));
+        let mut bytes = build(&entries, 16);
+        let second = DataBlock::new(bytes.clone().into()).unwrap().entry(ENTRIES_AT).unwrap().next;
+        let place = bytes.len() - 8;
+        bytes[place..place + 4].copy_from_slice(&u32::try_from(second).unwrap().to_le_bytes());
+        let mut cursor = DataCursor::new(DataBlock::new(bytes.into()).unwrap());
+        cursor.last().unwrap();
+        assert_eq!(cursor.key().user_key, b"b");
+        assert!(cursor.prev().is_err());
     }
 
     #[test]

@@ -229,7 +229,8 @@ impl DataCursor {
             });
             at = entry.next;
         }
-        if at != self.at {
+        // The first restart is the first entry: without one before `at`, entries would be left out.
+        if at != self.at || self.unfolded.is_empty() {
             self.unfolded.clear();
             return Err(Malformed::Order { what: "data block restarts are" });
         }

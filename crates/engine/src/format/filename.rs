@@ -19,6 +19,10 @@ const TEMPORARY_SUFFIX: &str = ".tmp";
 /// Numbers are padded to this many digits, so that a listing shows them in order.
 const DIGITS_MIN: usize = 6;
 
+/// Largest number of a file. So far from the end of 64 bits that the numbers which come after any
+/// one found on disk never wrap.
+pub const FILE_NUMBER_MAX: u64 = (1 << 56) - 1;
+
 /// What a file of a database is, and its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FileName {
@@ -79,7 +83,10 @@ impl FileName {
 fn parse_number(digits: &str) -> Option<u64> {
     let padded = digits.len() > DIGITS_MIN && digits.starts_with('0');
     let plain = digits.len() >= DIGITS_MIN && digits.bytes().all(|byte| byte.is_ascii_digit());
-    if padded || !plain { None } else { digits.parse().ok() }
+    if padded || !plain {
+        return None;
+    }
+    digits.parse().ok().filter(|number| *number <= FILE_NUMBER_MAX)
 }
 
 impl fmt::Display for FileName {
@@ -101,7 +108,7 @@ mod tests {
 
     #[test]
     fn every_kind_comes_back_from_its_name() {
-        for number in [0, 1, 7, 999_999, 1_000_000, u64::MAX] {
+        for number in [0, 1, 7, 999_999, 1_000_000, FILE_NUMBER_MAX] {
             for name in [
                 FileName::Table(number),
                 FileName::Segment(number),
@@ -136,6 +143,8 @@ mod tests {
             "MANIFEST-",
             "current",
             "LOCK2",
+            "72057594037927936.wal",
+            "18446744073709551615.sst",
             "18446744073709551616.wal",
             "\u{0663}00003.wal",
             ".wal",

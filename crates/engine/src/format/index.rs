@@ -23,7 +23,7 @@ use std::cmp::Ordering;
 use bytes::Bytes;
 
 use super::block::Handle;
-use super::data_block::{common_prefix, shares_too_much};
+use super::data_block::{common_prefix, shares_too_little, shares_too_much};
 use crate::coding::{Decoder, get_u32, len_u64, put_u32, put_varint, to_usize};
 use crate::error::Malformed;
 use crate::key::{InternalKey, SeqNo};
@@ -33,7 +33,7 @@ pub const CODING_PREFIX: u8 = 0;
 
 /// Entries from one restart to the next. Half of what data blocks take by default: entries are
 /// short, and every lookup searches two index blocks.
-const RESTART_INTERVAL: u8 = 8;
+pub(crate) const RESTART_INTERVAL: u8 = 8;
 
 const ENTRIES_AT: usize = 2;
 /// Fewest bytes of an entry: four varints.
@@ -245,7 +245,15 @@ impl IndexBlock {
     #[inline]
     fn restart(&self, index: usize) -> Result<usize, Malformed> {
         let at = get_u32(&self.block, self.restarts_at + index * size_of::<u32>());
-        to_usize("index restart", u64::from(at.unwrap_or(0)))
+        let at = to_usize("index restart", u64::from(at.unwrap_or(0)))?;
+        if at < ENTRIES_AT || at >= self.restarts_at {
+            return Err(Malformed::Field {
+                what: "index restart",
+                found: len_u64(at),
+                expected: "the offset of an entry",
+            });
+        }
+        Ok(at)
     }
 
     #[inline]
@@ -338,8 +346,17 @@ impl IndexBlock {
         let mut walk = self.walk_from(0)?;
         while let Some((ordinal, entry, handle)) = walk.next()? {
             let at_restart = ordinal.is_multiple_of(self.interval);
-            if at_restart && self.restart(ordinal / self.interval)? != walk.entry_at {
+            let misplaced = ordinal == 0 && walk.entry_at != ENTRIES_AT;
+            if misplaced || (at_restart && self.restart(ordinal / self.interval)? != walk.entry_at)
+            {
                 return Err(Malformed::Order { what: "index restarts are" });
+            }
+            // A search takes a byte that is not shared for one that differs.
+            if !at_restart
+                && !entry.suffix.is_empty()
+                && key.get(entry.shared) == entry.suffix.first()
+            {
+                return Err(shares_too_little(entry.shared));
             }
             key.truncate(entry.shared);
             key.extend_from_slice(entry.suffix);
@@ -446,6 +463,35 @@ mod tests {
             separators.push(Separator { user_key: vec![first, 8, 8, 8], seq: None });
         }
         separators
+    }
+
+    // Found by comparing what decodes with what the builder makes of it: a restart could point at
+    // the header, which then read as an entry.
+    #[test]
+    fn a_restart_outside_the_entries_is_refused() {
+        let (good, _) = build(&sample()[..3]);
+        let place = good.len() - 8;
+        for at in [0, 1, u32::try_from(place).unwrap(), u32::MAX] {
+            let mut bad = good.clone();
+            bad[place..place + 4].copy_from_slice(&at.to_le_bytes());
+            let index = IndexBlock::new(bad.into()).unwrap();
+            assert!(index.entries().is_err() && index.handle(0).is_err(), "restart at {at}");
+            assert!(index.seek(b"", SeqNo::MAX).is_err());
+        }
+    }
+
+    #[test]
+    fn an_entry_that_shares_too_little_does_not_check() {
+        let shared = [0, 4, 1, 2, 0, 20];
+        let repeated = [0, 6, 1, 1, 2, 0, 20];
+        for (second, good) in
+            [(&shared[..], false), (&repeated[..], false), (&[1, 2, 2, 0, 20], true)]
+        {
+            let mut block = vec![CODING_PREFIX, RESTART_INTERVAL, 0, 4, 1, 1, 0, 20];
+            block.extend_from_slice(second);
+            block.extend_from_slice(&[2, 0, 0, 0, 2, 0, 0, 0]);
+            assert_eq!(IndexBlock::new(block.into()).unwrap().entries().is_ok(), good);
+        }
     }
 
     #[test]

@@ -162,6 +162,14 @@ impl Properties {
     fn set(&mut self, tag: u16, value: &Bytes) -> Result<(), Malformed> {
         let mut decoder = Decoder::new(value);
         match tag {
+            SMALLEST => {
+                self.smallest = value.clone();
+                return Ok(());
+            }
+            LARGEST => {
+                self.largest = value.clone();
+                return Ok(());
+            }
             TOP_INDEX => self.top_index = Some(Handle::get(&mut decoder)?),
             FILTER => self.filter = Some(Handle::get(&mut decoder)?),
             RANGE_TOMBSTONES => self.range_tombstones = Some(Handle::get(&mut decoder)?),
@@ -170,8 +178,6 @@ impl Properties {
             RANGE_TOMBSTONE_COUNT => self.range_tombstone_count = decoder.u64("spans")?,
             KEY_BYTES => self.key_bytes = decoder.u64("key bytes")?,
             VALUE_BYTES => self.value_bytes = decoder.u64("value bytes")?,
-            SMALLEST => self.smallest = value.clone(),
-            LARGEST => self.largest = value.clone(),
             SEQ_SMALLEST => self.seq_smallest = SeqNo(decoder.u64("smallest number")?),
             SEQ_LARGEST => self.seq_largest = SeqNo(decoder.u64("largest number")?),
             DATA_BLOCKS => self.data_blocks = decoder.u64("data blocks")?,
@@ -194,7 +200,14 @@ impl Properties {
                     expected: "one that this version understands",
                 });
             }
-            _ => {}
+            _ => return Ok(()),
+        }
+        if !decoder.is_empty() {
+            return Err(Malformed::Field {
+                what: "bytes after a property",
+                found: len_u64(decoder.remaining()),
+                expected: "0",
+            });
         }
         Ok(())
     }
@@ -284,6 +297,14 @@ mod tests {
         block.push(0);
         let error = Properties::decode(&block.into()).unwrap_err();
         assert!(matches!(error, Malformed::Field { what: "property tag", .. }), "{error}");
+    }
+
+    #[test]
+    fn a_field_that_is_too_long_is_an_error() {
+        let mut block = Vec::new();
+        block.extend_from_slice(&CREATED_US.to_le_bytes());
+        block.extend_from_slice(&[9, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        assert!(matches!(Properties::decode(&block.into()), Err(Malformed::Field { .. })));
     }
 
     fn properties_with_must(properties: &Properties) -> usize {

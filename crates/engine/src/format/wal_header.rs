@@ -110,6 +110,15 @@ impl SegmentHeader {
             bytes: u64_at(bytes, 56),
             mark: u64_at(bytes, 64),
         });
+        if let (None, Some(at)) =
+            (predecessor, [48, 56, 64].iter().find(|at| u64_at(bytes, **at) != 0))
+        {
+            return Err(Malformed::Field {
+                what: "what a segment without a predecessor says of it",
+                found: u64_at(bytes, *at),
+                expected: "0",
+            });
+        }
         let header = SegmentHeader {
             db_uid: u64_at(bytes, 16),
             id: u64_at(bytes, 24),
@@ -197,6 +206,18 @@ mod tests {
             let mut bytes = header().encode();
             bytes[bit / 8] ^= 1 << (bit % 8);
             assert!(SegmentHeader::decode(&bytes).is_err(), "bit {bit}");
+        }
+    }
+
+    // Found by encoding again what decodes: these fields were read over.
+    #[test]
+    fn without_a_predecessor_nothing_is_said_of_it() {
+        for at in [48, 56, 64] {
+            let mut bytes = SegmentHeader { predecessor: None, ..header() }.encode();
+            bytes[at] = 1;
+            let sum = xxh3(&bytes[..CHECKSUM_AT]);
+            bytes[CHECKSUM_AT..].copy_from_slice(&sum.to_le_bytes());
+            assert!(matches!(SegmentHeader::decode(&bytes), Err(Malformed::Field { .. })));
         }
     }
 

@@ -13,6 +13,8 @@ use crate::store::Store;
 /// # Errors
 /// When the manifest cannot be written; the database is read-only then.
 pub(crate) fn retire_segments(store: &Store) -> Result<()> {
+    // One at a time from the choice to the edit, so that the oldest segment only ever moves on.
+    let _one_at_a_time = store.retiring.lock();
     let published = store.sequence.published();
     let trees = store.all_trees();
     let needed = trees.iter().filter_map(|tree| tree.view().first_unflushed()).min();

@@ -1,5 +1,7 @@
 //! Runs a compaction job: merge, trivial move, drop.
 
+use std::collections::HashSet;
+
 use lsmx_compaction::{FileShape, Job, JobKind, OutputCutter, TreeShape};
 
 use crate::cursor::Cursor;
@@ -75,8 +77,9 @@ pub(crate) fn run(store: &Store, throttle: &Throttle, tree: &Tree, picked: Picke
             jobs.busy.finish(&job);
         }
         Err(error) => {
-            // A corrupt input stays held: picking it again would fail again.
-            if !matches!(error, Error::Corrupt { .. }) {
+            if matches!(error, Error::Corrupt { .. }) {
+                jobs.damage = Some(error.clone());
+            } else {
                 jobs.busy.finish(&job);
             }
             let pause = RETRY_US_FIRST.saturating_mul(1 << jobs.failures.min(20));
@@ -98,9 +101,10 @@ pub(crate) fn run(store: &Store, throttle: &Throttle, tree: &Tree, picked: Picke
 
 fn input_files<'a>(shape: &'a TreeShape, job: &'a Job) -> impl Iterator<Item = &'a Arc<FileShape>> {
     job.inputs.iter().flat_map(|input| {
+        let wanted: HashSet<_> = input.files.iter().copied().collect();
         let run = shape.run(input.level, input.run);
         let files = run.into_iter().flat_map(|run| &run.files);
-        files.filter(|file| input.files.contains(&file.id))
+        files.filter(move |file| wanted.contains(&file.id))
     })
 }
 
@@ -174,7 +178,7 @@ fn merge(
             let table = version.table(file).cloned();
             table.ok_or(lsmx_compaction::Error::UnknownFile { file })
         });
-        let tables = tables.collect::<Result<_, _>>()?;
+        let tables = tables.collect::<Result<Arc<[_]>, _>>()?;
         sources.push(Box::new(RunCursor::new(tables, FillCache::Job)));
     }
     let mut merged = MergingCursor::new(sources);

@@ -72,7 +72,7 @@ fn gone<'a>(
     before: &'a Version,
     after: &'a Version,
 ) -> impl Iterator<Item = &'a Arc<crate::version::TableFile>> {
-    let tables = before.runs().iter().flat_map(|run| run.tables());
+    let tables = before.runs().iter().flat_map(|run| run.tables().iter());
     tables.filter(|table| after.table(table.shape().id).is_none())
 }
 

@@ -10,6 +10,7 @@ use std::io;
 use crate::env::{Background, JoinHandle, WaitCause, YieldKind};
 use crate::error::{Error, Result};
 use crate::job::{collect, compact, flush};
+use crate::key::SeqNo;
 use crate::keyspace::Tree;
 use crate::store::{Store, Work};
 use crate::sync::{Arc, Mutex};
@@ -18,6 +19,8 @@ use crate::write::throttle::Throttle;
 
 /// How often the flush thread looks whether the log is due for a sync, in microseconds.
 const TICK_US: u64 = 1_000_000;
+/// Shortest time between two looks at trees whose compactions fail, in microseconds.
+const RETRY_LOOK_US: u64 = 10_000;
 
 /// Runs background work of one database.
 #[derive(Debug)]
@@ -47,15 +50,17 @@ impl Runner {
             Background::Inline => return Ok(()),
             Background::Threads { workers } | Background::Stepped { workers, .. } => workers.max(1),
         };
-        let mut threads = Vec::with_capacity(workers + 1);
-        let runner = Arc::clone(self);
-        threads.push(self.store.env.spawn("lsmx-flush", move || runner.work(Work::Flush))?);
+        self.spawn("lsmx-flush", Work::Flush)?;
         for number in 0..workers {
-            let runner = Arc::clone(self);
-            let name = format!("lsmx-compact-{number}");
-            threads.push(self.store.env.spawn(&name, move || runner.work(Work::Compaction))?);
+            self.spawn(&format!("lsmx-compact-{number}"), Work::Compaction)?;
         }
-        *self.threads.lock() = threads;
+        Ok(())
+    }
+
+    fn spawn(self: &Arc<Self>, name: &str, kind: Work) -> io::Result<()> {
+        let runner = Arc::clone(self);
+        let thread = self.store.env.spawn(name, move || runner.work(kind))?;
+        self.threads.lock().push(thread);
         Ok(())
     }
 
@@ -68,13 +73,15 @@ impl Runner {
                 continue;
             }
             let deadline = Some(self.next_look_us(kind));
-            store.env.wait(WaitCause::Work, &store.progress, deadline, &mut || {
-                store.is_closing() || (store.has_ready(kind) && store.health.check().is_ok())
+            let told = store.env.wait(WaitCause::Work, &store.progress, deadline, &mut || {
+                let sync = kind == Work::Flush && store.wal.much_unsynced();
+                store.is_closing()
+                    || ((sync || store.has_ready(kind)) && store.health.check().is_ok())
             });
-            if kind == Work::Flush {
-                self.sync_if_due();
-            } else {
-                self.ready_again();
+            match kind {
+                Work::Flush => self.sync_if_due(),
+                Work::Compaction if !told => self.ready_again(),
+                Work::Compaction => {}
             }
         }
     }
@@ -85,8 +92,13 @@ impl Runner {
         if kind == Work::Flush {
             return now_us + TICK_US;
         }
-        let retries = self.store.all_trees().into_iter().map(|tree| tree.jobs.lock().retry_at_us);
-        let next = retries.filter(|&at_us| at_us > now_us).min();
+        let trees = self.store.all_trees();
+        let retries = trees.iter().filter_map(|tree| {
+            let jobs = tree.jobs.lock();
+            jobs.last_error.is_some().then_some(jobs.retry_at_us)
+        });
+        // What is due already was looked at just now; a little later is soon enough.
+        let next = retries.min().map(|at_us| at_us.max(now_us + RETRY_LOOK_US));
         next.unwrap_or(now_us + 60 * TICK_US)
     }
 
@@ -127,13 +139,21 @@ impl Runner {
             return false;
         }
         let Some(tree) = store.take_ready(kind) else { return false };
-        match kind {
-            Work::Flush => self.flush(&tree),
-            Work::Compaction => self.compact(&tree),
+        let work = || {
+            match kind {
+                Work::Flush => self.flush(&tree),
+                Work::Compaction => self.compact(&tree),
+            }
+            // A failure there is told by having made the database read-only.
+            let _ = collect::shorten_manifest(store);
+            self.refresh(&tree);
+        };
+        // A panic is a bug of ours or the end of memory. Nothing may wait for the thread for ever,
+        // and nothing it left half done may become durable.
+        if let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)) {
+            tree.jobs.lock().flushing = false;
+            store.fail(Error::panicked(&*panic));
         }
-        // A failure there is told by having made the database read-only.
-        let _ = collect::shorten_manifest(store);
-        self.refresh(&tree);
         store.looked(kind);
         true
     }
@@ -204,21 +224,29 @@ impl Runner {
         }
         store.remove_discarded();
         for tree in store.all_trees() {
-            if let Some(error) = tree.jobs.lock().last_error.clone() {
+            if let Some(error) = tree.jobs.lock().trouble() {
                 return Err(error);
             }
         }
         Ok(())
     }
 
-    /// Waits until these trees have no sealed memtable.
+    /// Waits until these trees have no sealed memtable with numbers below `seq`.
     ///
     /// # Errors
     /// [`Error::Deadline`]; [`Error::Closed`]; what made the database read-only.
-    pub(crate) fn wait_flushed(&self, trees: &[Arc<Tree>], deadline_us: Option<u64>) -> Result<()> {
+    pub(crate) fn wait_flushed(
+        &self,
+        trees: &[Arc<Tree>],
+        seq: SeqNo,
+        deadline_us: Option<u64>,
+    ) -> Result<()> {
         self.run_inline();
         let store = &self.store;
-        let flushed = || trees.iter().all(|tree| tree.view().sealed.is_empty());
+        let above = |tree: &Arc<Tree>| {
+            tree.view().sealed.last().is_none_or(|oldest| oldest.first_seq() >= seq)
+        };
+        let flushed = || trees.iter().all(above);
         let met = store.env.wait(WaitCause::Flush, &store.progress, deadline_us, &mut || {
             flushed() || store.health.check().is_err() || store.is_closing()
         });
@@ -251,7 +279,7 @@ impl Runner {
         self.store.progress.notify();
         let threads = std::mem::take(&mut *self.threads.lock());
         for thread in threads {
-            // A panic of a worker was its own; the others and the caller go on.
+            // What a worker does is caught, so it ends well.
             let _ = self.store.env.join(thread);
         }
     }

@@ -4,6 +4,8 @@
 //! only the newest can ever be seen. A tombstone in the oldest stripe is dropped too, when no older
 //! run outside the job can hold its key.
 
+use std::collections::HashSet;
+
 use lsmx_compaction::{FileId, Job, RunShape, TreeShape};
 
 use crate::key::{InternalKey, Kind, SeqNo};
@@ -18,7 +20,7 @@ pub(crate) struct Retention {
     /// Runs that may hold older versions of the keys at hand.
     older: Vec<Arc<RunShape>>,
     /// Files of those runs that do not count: the job reads them itself.
-    inputs: Vec<FileId>,
+    inputs: HashSet<FileId>,
     user_key: Vec<u8>,
     /// Stripe of the version before, while the user key is the same.
     stripe: Option<usize>,
@@ -30,13 +32,13 @@ impl Retention {
         Retention::new(
             snapshots,
             shape.runs().map(|(_, run)| Arc::clone(run)).collect(),
-            Vec::new(),
+            HashSet::new(),
         )
     }
 
     /// For a job: every run from its newest input on may hold something older, its inputs apart.
     pub(crate) fn for_job(snapshots: Vec<SeqNo>, shape: &TreeShape, job: &Job) -> Retention {
-        let inputs: Vec<FileId> = job.input_files().collect();
+        let inputs: HashSet<FileId> = job.input_files().collect();
         let newest = |(level, run): &(_, &Arc<RunShape>)| {
             job.inputs.iter().any(|input| input.level == *level && input.run == run.id)
         };
@@ -44,7 +46,11 @@ impl Retention {
         Retention::new(snapshots, from_newest.map(|(_, run)| Arc::clone(run)).collect(), inputs)
     }
 
-    fn new(mut snapshots: Vec<SeqNo>, older: Vec<Arc<RunShape>>, inputs: Vec<FileId>) -> Retention {
+    fn new(
+        mut snapshots: Vec<SeqNo>,
+        older: Vec<Arc<RunShape>>,
+        inputs: HashSet<FileId>,
+    ) -> Retention {
         if sabotage::on(Bug::SnapshotVersionDropped) {
             snapshots.clear();
         }
@@ -90,7 +96,7 @@ mod tests {
 
     fn kept(snapshots: &[u64], entries: &[(&str, u64, Kind)]) -> Vec<(String, u64)> {
         let snapshots = snapshots.iter().map(|&seq| SeqNo(seq)).collect();
-        let mut retention = Retention::new(snapshots, Vec::new(), Vec::new());
+        let mut retention = Retention::new(snapshots, Vec::new(), HashSet::new());
         let key = |&(key, seq, kind): &(&'static str, u64, Kind)| InternalKey {
             user_key: key.as_bytes(),
             seq: SeqNo(seq),

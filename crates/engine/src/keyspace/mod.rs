@@ -40,6 +40,15 @@ pub(crate) struct TreeJobs {
     pub(crate) retry_at_us: u64,
     /// Why the last one failed, until one ends well.
     pub(crate) last_error: Option<Error>,
+    /// A damaged input, which stays held in `busy`: picking it again would fail again.
+    pub(crate) damage: Option<Error>,
+}
+
+impl TreeJobs {
+    /// Why compactions of this tree do not get on, if they do not.
+    pub(crate) fn trouble(&self) -> Option<Error> {
+        self.damage.clone().or_else(|| self.last_error.clone())
+    }
 }
 
 /// How a keyspace is tuned, swapped in one step.

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use lsmx_compaction::{FileId, Level, RunId};
 
 use crate::format::edit::{Change, Edit, FileRecord, KEYSPACE_NAME_BYTES_MAX};
+use crate::format::filename::FILE_NUMBER_MAX;
 use crate::sync::Arc;
 use crate::{Malformed, SeqNo};
 
@@ -169,12 +170,13 @@ impl ManifestState {
             }
             Change::AddFile { keyspace, level, run, file } => {
                 let number = file.id.0;
+                self.number_in_use(number)?;
+                sequence_number(SeqNo(file.seq_largest))?;
                 let keyspace = self.keyspace(*keyspace)?;
                 if file.range.smallest > file.range.largest {
                     return Err(Malformed::Order { what: "smallest and largest key of a file" });
                 }
                 keyspace.add_file(*level, *run, file);
-                self.file_number_next = self.file_number_next.max(number.saturating_add(1));
             }
             Change::RemoveFile { keyspace, id } => self.keyspace(*keyspace)?.remove_file(*id)?,
             // Orders hold at the end of the edit: see `finish`.
@@ -193,23 +195,34 @@ impl ManifestState {
                 keyspace.run_id_next = keyspace.run_id_next.max(*next);
             }
             Change::FlushedThrough { keyspace, seq } => {
+                sequence_number(*seq)?;
                 let keyspace = self.keyspace(*keyspace)?;
                 keyspace.flushed_through = keyspace.flushed_through.max(*seq);
             }
             Change::WalOldest { segment } => self.wal_oldest(*segment)?,
             Change::WalSegment { id } => {
+                self.number_in_use(*id)?;
                 if *id >= self.wal_oldest && !self.wal_named.contains(id) {
                     self.wal_named.push(*id);
                     self.wal_named.sort_unstable();
                 }
             }
-            Change::WalMark { segment, bytes } => self.wal_mark = Some((*segment, *bytes)),
-            Change::FileNumberNext(next) => {
-                self.file_number_next = self.file_number_next.max(*next);
+            Change::WalMark { segment, bytes } => {
+                self.number_in_use(*segment)?;
+                self.wal_mark = Some((*segment, *bytes));
             }
-            Change::LastSeq(seq) => self.last_seq = self.last_seq.max(*seq),
+            Change::FileNumberNext(next) => {
+                if let Some(last) = next.checked_sub(1) {
+                    self.number_in_use(last)?;
+                }
+            }
+            Change::LastSeq(seq) => {
+                sequence_number(*seq)?;
+                self.last_seq = self.last_seq.max(*seq);
+            }
             Change::ClockUs(time) => self.clock_us = self.clock_us.max(*time),
             Change::CleanClose { last_seq } => {
+                sequence_number(*last_seq)?;
                 self.last_seq = self.last_seq.max(*last_seq);
                 self.clean_close = true;
             }
@@ -218,6 +231,16 @@ impl ManifestState {
                 self.keyspace_id_next = self.keyspace_id_next.max(*next);
             }
         }
+        Ok(())
+    }
+
+    /// No new file may get this number, nor one before it: a segment that is named and lost keeps
+    /// its number, or a new one would stand in its place.
+    fn number_in_use(&mut self, number: u64) -> Result<(), Malformed> {
+        if number > FILE_NUMBER_MAX {
+            return Err(refused("number of a file", number, "at most 2^56 - 1"));
+        }
+        self.file_number_next = self.file_number_next.max(number + 1);
         Ok(())
     }
 
@@ -244,6 +267,9 @@ impl ManifestState {
     fn wal_oldest(&mut self, segment: u64) -> Result<(), Malformed> {
         if segment < self.wal_oldest {
             return Err(refused("oldest WAL segment", segment, "not before the oldest so far"));
+        }
+        if segment > 0 {
+            self.number_in_use(segment)?;
         }
         self.wal_oldest = segment;
         self.wal_named.retain(|&id| id >= segment);
@@ -321,6 +347,13 @@ impl ManifestState {
             changes.push(Change::CleanClose { last_seq: self.last_seq });
         }
         Edit { changes }
+    }
+}
+
+fn sequence_number(seq: SeqNo) -> Result<(), Malformed> {
+    match seq <= SeqNo::MAX {
+        true => Ok(()),
+        false => Err(refused("sequence number", seq.0, "at most 2^56 - 1")),
     }
 }
 
@@ -405,6 +438,33 @@ mod tests {
             .map(|(level, run, file)| format!("L{} {}:{}", level.0, run.0, file.id.0))
             .collect();
         names.join(", ")
+    }
+
+    // Found by opening databases with mutated manifests: a segment that was named and is lost kept
+    // its number only as long as a file of that number lay in the directory, and numbers at the end
+    // of 64 bits overflowed what comes after them.
+    #[test]
+    fn a_named_segment_keeps_its_number_and_numbers_have_an_end() {
+        let mut state = ManifestState::default();
+        for (change, next) in [
+            (Change::WalOldest { segment: 7 }, 8),
+            (Change::WalSegment { id: 9 }, 10),
+            (Change::WalMark { segment: 20, bytes: 80 }, 21),
+            (Change::FileNumberNext(FILE_NUMBER_MAX + 1), FILE_NUMBER_MAX + 1),
+        ] {
+            state.apply(&vec![change].into()).unwrap();
+            assert_eq!(state.file_number_next, next);
+        }
+        for change in [
+            Change::WalOldest { segment: FILE_NUMBER_MAX + 1 },
+            Change::WalSegment { id: u64::MAX },
+            Change::WalMark { segment: u64::MAX, bytes: 0 },
+            Change::FileNumberNext(u64::MAX),
+            Change::LastSeq(SeqNo(1 << 56)),
+            Change::CleanClose { last_seq: SeqNo(u64::MAX) },
+        ] {
+            assert!(state.apply(&vec![change.clone()].into()).is_err(), "{change:?}");
+        }
     }
 
     #[test]

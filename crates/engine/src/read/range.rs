@@ -20,7 +20,8 @@ use crate::version::SuperVersion;
 /// Iterates over the entries of a range in key order, from both ends.
 ///
 /// It sees the keyspace as it was when the iterator was made, and holds those memtables and files
-/// while it lives. After an error every further call gives that error again.
+/// while it lives. After an error every further call gives that error again, without end: stop at
+/// the first one, as `?` and `collect::<Result<_, _>>` do.
 pub struct Range {
     view: Arc<SuperVersion>,
     snapshot: SeqNo,
@@ -73,7 +74,7 @@ impl Range {
         }
         for run in self.view.version.runs() {
             // A scan takes what is cached, and does not wash it out.
-            sources.push(Box::new(RunCursor::new(run.tables().to_vec(), FillCache::No)));
+            sources.push(Box::new(RunCursor::new(Arc::clone(run.tables()), FillCache::No)));
         }
         VisibleCursor::new(MergingCursor::new(sources), self.snapshot)
     }

@@ -12,7 +12,7 @@ use crate::version::TableFile;
 /// only when it gets there.
 #[derive(Debug)]
 pub(crate) struct RunCursor {
-    tables: Vec<Arc<TableFile>>,
+    tables: Arc<[Arc<TableFile>]>,
     fill: FillCache,
     index: usize,
     current: Option<TableCursor>,
@@ -20,7 +20,7 @@ pub(crate) struct RunCursor {
 
 impl RunCursor {
     /// A cursor over tables in key order with disjoint ranges.
-    pub(crate) fn new(tables: Vec<Arc<TableFile>>, fill: FillCache) -> RunCursor {
+    pub(crate) fn new(tables: Arc<[Arc<TableFile>]>, fill: FillCache) -> RunCursor {
         RunCursor { tables, fill, index: 0, current: None }
     }
 
@@ -31,10 +31,12 @@ impl RunCursor {
 
     /// Opens the table at `index`, or stands nowhere if there is none.
     fn open(&mut self, index: usize) -> Option<&mut TableCursor> {
-        self.current = None;
+        if index != self.index {
+            self.current = None;
+        }
         let table = self.tables.get(index)?;
         self.index = index;
-        Some(self.current.insert(table.table().cursor(self.fill)))
+        Some(self.current.get_or_insert_with(|| table.table().cursor(self.fill)))
     }
 
     /// Drops the table's cursor if moving it failed or it stands nowhere.

@@ -123,10 +123,19 @@ impl<C: Cursor> VisibleCursor<C> {
     }
 
     fn find_forward(&mut self) -> Result<()> {
+        let mut newer = 0;
         while self.inner.valid() {
             let key = self.inner.key();
             if key.seq > self.snapshot {
-                self.inner.next()?;
+                newer += 1;
+                if newer <= STEPS_BEFORE_SEEK {
+                    self.inner.next()?;
+                } else {
+                    newer = 0;
+                    self.key.clear();
+                    self.key.extend_from_slice(key.user_key);
+                    self.inner.seek(&self.key, self.snapshot)?;
+                }
             } else if key.kind == Kind::Delete {
                 self.skip_versions()?;
             } else {

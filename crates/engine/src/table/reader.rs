@@ -385,7 +385,9 @@ impl Table {
         }
         let contents = self.read_block(handle, kind, fill)?;
         let content = Arc::new(decode(contents).map_err(at)?);
-        if fill == FillCache::Yes {
+        // Metadata goes before data: a scan keeps what it has read of it, only jobs leave
+        // no trace.
+        if fill != FillCache::Job {
             self.slots.fill(slot, metadata, ordinal, &content);
         }
         ask(&content).map_err(at)

@@ -42,7 +42,7 @@ impl Tally {
 
 impl Table {
     /// Reads the whole file past the cache and checks: its checksum, every block's, the order of
-    /// the keys, that the separators of both index levels separate, that the filter lets every key
+    /// the keys, that searches inside blocks find them, that the separators of both index levels separate, that the filter lets every key
     /// pass, and that the properties tell the truth.
     ///
     /// # Errors
@@ -120,7 +120,9 @@ impl Table {
     ) -> Result<()> {
         let at = |what: Malformed| self.at(handle, what);
         let contents = self.fetch(handle, BlockKind::Data)?;
-        let mut cursor = DataCursor::new(DataBlock::new(contents).map_err(at)?);
+        let block = DataBlock::new(contents).map_err(at)?;
+        block.check().map_err(at)?;
+        let mut cursor = DataCursor::new(block);
         tally.data_blocks += 1;
         cursor.first().map_err(at)?;
         if let Some(before) = tally.separator.take()

@@ -20,12 +20,12 @@ pub(crate) use super_version::SuperVersion;
 #[derive(Debug)]
 pub(crate) struct Run {
     shape: Arc<RunShape>,
-    tables: Vec<Arc<TableFile>>,
+    tables: Arc<[Arc<TableFile>]>,
 }
 
 impl Run {
     /// Its tables in key order.
-    pub(crate) fn tables(&self) -> &[Arc<TableFile>] {
+    pub(crate) fn tables(&self) -> &Arc<[Arc<TableFile>]> {
         &self.tables
     }
 

@@ -395,6 +395,12 @@ impl Wal {
         Ok(())
     }
 
+    /// Whether so many bytes are unsynced that a sync is due, whatever the time.
+    #[must_use]
+    pub fn much_unsynced(&self) -> bool {
+        self.unsynced_bytes.load(Ordering::Relaxed) >= self.options.sync_every_bytes
+    }
+
     /// Whether so many bytes, or for so long, were not synced that it is time to.
     pub fn sync_due(&self, now_us: u64) -> bool {
         let unsynced = self.unsynced_bytes.load(Ordering::Relaxed);

@@ -47,7 +47,9 @@ impl WriteBatch {
 
     /// A batch with room for exactly one operation.
     pub(crate) fn for_one(keyspace: u32, key: &[u8], value: &[u8]) -> WriteBatch {
-        let bytes = operation_bytes(keyspace, key, value);
+        // What is past the limits is refused before it is copied.
+        let fits = key.len() <= KEY_BYTES_MAX && value.len() <= VALUE_BYTES_MAX;
+        let bytes = if fits { operation_bytes(keyspace, key, value) } else { 0 };
         WriteBatch { payload: Vec::with_capacity(bytes), ..WriteBatch::default() }
     }
 

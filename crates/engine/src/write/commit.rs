@@ -252,7 +252,11 @@ impl Committer {
     fn withdraw(&self, ticket: &Arc<Ticket>) -> bool {
         let mut queue = self.queue.lock();
         let place = queue.waiting.iter().position(|waiting| Arc::ptr_eq(waiting, ticket));
-        place.and_then(|place| queue.waiting.remove(place)).is_some()
+        let removed = place.and_then(|place| queue.waiting.remove(place)).is_some();
+        drop(queue);
+        // Whoever waits for the queue to drain asks again.
+        self.changed.notify();
+        removed
     }
 
     /// Takes the next group through the first two stations.
@@ -437,7 +441,8 @@ fn memtables_allow(guard: &Guard) -> bool {
     let view = guard.tree.view();
     let oldest = view.sealed.last().unwrap_or(&view.active);
     let newest = view.memtables().find_map(|memtable| memtable.get(&guard.key, SeqNo::MAX));
-    oldest.first_seq().0 <= guard.read.0 + 1 && newest.is_none_or(|(seq, ..)| seq <= guard.read)
+    oldest.first_seq().0 <= guard.read.0.saturating_add(1)
+        && newest.is_none_or(|(seq, ..)| seq <= guard.read)
 }
 
 /// Puts the operations of a commit into the memtables of its trees; returns the bytes they grew by.

@@ -77,7 +77,8 @@ impl Throttle {
     ///
     /// # Errors
     /// [`Error::WouldWait`] if it would have to wait and must not, [`Error::Deadline`],
-    /// [`Error::ReadOnly`] if that happened meanwhile.
+    /// [`Error::ReadOnly`] if that happened meanwhile; why compactions fail, where writes must wait
+    /// for them.
     pub(crate) fn admit(
         &self,
         store: &Store,
@@ -98,8 +99,10 @@ impl Throttle {
         };
         let now = store.env.now_us();
         let cost = bytes.saturating_mul(1_000_000) / rate;
-        let free_at = self.free_at_us.load(Ordering::Relaxed).max(now) + cost;
-        let wait = free_at - now;
+        // The debt of the bucket is bounded by one pause: what is past it is forgiven, or a burst
+        // of large batches would slow small ones down long after. The hard stop is behind it.
+        let slot = |free_at: u64| free_at.max(now).saturating_add(cost).min(now + PAUSE_US_MAX);
+        let wait = slot(self.free_at_us.load(Ordering::Relaxed)) - now;
         if wait >= PAUSE_US_MIN {
             if no_slowdown {
                 return Err(Error::WouldWait { cause: WaitCause::Throttle.as_str() });
@@ -108,9 +111,11 @@ impl Throttle {
                 return Err(Error::Deadline { cause: WaitCause::Throttle.as_str() });
             }
         }
-        self.free_at_us.store(free_at, Ordering::Relaxed);
-        if wait >= PAUSE_US_MIN {
-            let pause = wait.min(PAUSE_US_MAX);
+        let taken = self
+            .free_at_us
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free_at| Some(slot(free_at)));
+        let pause = slot(taken.unwrap_or(now)) - now;
+        if pause >= PAUSE_US_MIN {
             store.env.pause_us(pause);
             add(&trees[0].counters.throttle_us, pause);
         }
@@ -138,8 +143,16 @@ impl Throttle {
             return Err(Error::WouldWait { cause: first_cause.as_str() });
         }
         let start_us = store.env.now_us();
+        // Runs are released by compactions; while those fail there is nothing to wait for.
+        let hopeless = || match cause() {
+            Some(WaitCause::TooManyRuns) => tree.jobs.lock().trouble(),
+            _ => None,
+        };
         let met = store.env.wait(first_cause, &store.progress, deadline_us, &mut || {
-            cause().is_none() || store.health.check().is_err() || store.is_closing()
+            cause().is_none()
+                || hopeless().is_some()
+                || store.health.check().is_err()
+                || store.is_closing()
         });
         let waited_us = store.env.now_us().saturating_sub(start_us);
         let counter = match first_cause {
@@ -155,6 +168,9 @@ impl Throttle {
         store.health.check()?;
         if store.is_closing() {
             return Err(Error::Closed);
+        }
+        if let Some(error) = hopeless() {
+            return Err(error);
         }
         if met { Ok(()) } else { Err(Error::Deadline { cause: first_cause.as_str() }) }
     }

@@ -1,0 +1,81 @@
+//! What a fuzzer calls: one plain function for each decoder. Not for users.
+//!
+//! Any bytes in, and nothing out: a target panics if the decoder panics, or if what it accepted
+//! breaks a promise. The promises are strict where the decoder is: what decodes must encode to the
+//! same bytes, and where blocks are searched in place, every way of reading (walks both ways, `get`,
+//! `seek`) must tell what a slow, simple reading of the same bytes tells.
+//!
+//! Targets named `…_repaired` put the checksums right first, so that what lies behind them is
+//! reached. `cargo test` replays and mutates corpora through [`TARGETS`]; the workspace in `fuzz/`
+//! has one libFuzzer binary for each of them.
+
+mod blocks;
+mod files;
+mod logs;
+mod recovery;
+mod repair;
+mod seeds;
+
+pub use blocks::{
+    batch, block, block_repaired, data_block, edit, filter, index_block, properties,
+    range_tombstones,
+};
+pub use files::{current, file_name, footer, footer_repaired, table, table_repaired};
+pub use logs::{manifest, manifest_repaired, wal, wal_repaired};
+pub use recovery::{recovery_manifest, recovery_wal};
+pub use seeds::seeds;
+
+use lsmx_compaction::PolicySpec;
+
+/// A decoder to be fed with bytes that may be anything.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// Its name, which is that of its corpus and of its binary in `fuzz/` as well.
+    pub name: &'static str,
+    /// Panics on what it was written to find.
+    pub run: fn(&[u8]),
+    /// Its part of the inputs, in thousandths: more for what is quick and has much to decode.
+    pub share: u64,
+}
+
+macro_rules! targets {
+    ($($name:ident: $share:literal,)*) => {
+        /// All targets.
+        pub const TARGETS: &[Target] = &[
+            $(Target { name: stringify!($name), run: $name, share: $share },)*
+        ];
+    };
+}
+
+targets! {
+    data_block: 170,
+    index_block: 120,
+    filter: 50,
+    range_tombstones: 80,
+    properties: 80,
+    block: 20,
+    block_repaired: 60,
+    batch: 80,
+    edit: 80,
+    footer: 10,
+    footer_repaired: 20,
+    current: 40,
+    file_name: 10,
+    policy_spec: 50,
+    table: 4,
+    table_repaired: 36,
+    wal: 15,
+    wal_repaired: 35,
+    manifest: 10,
+    manifest_repaired: 26,
+    recovery_wal: 2,
+    recovery_manifest: 2,
+}
+
+/// A policy as text: what parses prints as something that parses to the same, and builds.
+pub fn policy_spec(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let Ok(spec) = text.parse::<PolicySpec>() else { return };
+    assert_eq!(spec.to_string().parse().as_ref(), Ok(&spec), "{spec}");
+    assert_eq!(spec.build().name(), spec.name());
+}

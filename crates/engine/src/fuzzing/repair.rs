@@ -1,0 +1,105 @@
+//! Puts checksums right around contents that are wrong, so that decoders see the contents.
+
+use crate::checksum::xxh3;
+use crate::coding::{get_u32, get_u64, len_u64, low_u32};
+use crate::format::BlockKind;
+use crate::format::block::{self, Handle, TRAILER_BYTES};
+use crate::format::footer::{FOOTER_BYTES, Footer};
+use crate::format::frame::{LogSeed, RECORD_HEADER_BYTES, RecordHeader, SyncMark};
+use crate::format::index::IndexBlock;
+use crate::format::properties::Properties;
+
+/// Uid of the file that single blocks are taken to come from.
+pub(super) const UID: u64 = 0x0123_4567_89ab_cdef;
+/// Where in that file they lie.
+pub(super) const OFFSET: u64 = 4096;
+
+/// A block, from its first byte to the end of its trailer.
+pub(super) fn block(bytes: &mut [u8], uid: u64, offset: u64) {
+    if let Some(covered) = bytes.len().checked_sub(size_of::<u64>())
+        && bytes.len() >= TRAILER_BYTES
+    {
+        let sum = block::checksum(&bytes[..covered], uid, offset);
+        bytes[covered..].copy_from_slice(&sum.to_le_bytes());
+    }
+}
+
+/// The last bytes of a table.
+pub(super) fn footer(table: &mut [u8]) {
+    let Some(at) = table.len().checked_sub(FOOTER_BYTES) else { return };
+    let footer = &mut table[at..];
+    let sum = low_u32(xxh3(&footer[..28]));
+    footer[28..32].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// The block at `handle`, and returns its contents if it is one.
+fn block_at(table: &mut [u8], uid: u64, handle: Handle, kind: BlockKind) -> Option<bytes::Bytes> {
+    let start = usize::try_from(handle.offset).ok()?;
+    let stored = table.get_mut(start..usize::try_from(handle.end().ok()?).ok()?)?;
+    block(stored, uid, handle.offset);
+    block::open(stored.to_vec(), kind, uid, handle.offset).ok()
+}
+
+/// All blocks of a table that a reader gets to, by the reader's ways.
+pub(super) fn table(table: &mut [u8]) {
+    footer(table);
+    let Some(at) = table.len().checked_sub(FOOTER_BYTES) else { return };
+    let Ok(Footer { properties, uid, .. }) = Footer::decode(&table[at..]) else { return };
+    let Some(contents) = block_at(table, uid, properties, BlockKind::Open) else { return };
+    let Ok(properties) = Properties::decode(&contents) else { return };
+    if let Some(handle) = properties.filter {
+        block_at(table, uid, handle, BlockKind::Filter);
+    }
+    if let Some(handle) = properties.range_tombstones {
+        block_at(table, uid, handle, BlockKind::RangeTombstones);
+    }
+    let Some(handle) = properties.top_index else { return };
+    for index in handles(table, uid, handle, BlockKind::TopIndex) {
+        for data in handles(table, uid, index, BlockKind::Index) {
+            block_at(table, uid, data, BlockKind::Data);
+        }
+    }
+}
+
+/// Where an index block points to.
+pub(super) fn handles(
+    table: &mut [u8],
+    uid: u64,
+    handle: Handle,
+    kind: BlockKind,
+) -> impl Iterator<Item = Handle> + use<> {
+    let index = block_at(table, uid, handle, kind).and_then(|block| IndexBlock::new(block).ok());
+    // No more blocks than fit, whatever the count says.
+    let count = index.as_ref().map_or(0, |index| index.count().min(table.len() / TRAILER_BYTES));
+    (0..count).map_while(move |ordinal| index.as_ref()?.handle(ordinal).ok().flatten())
+}
+
+/// Header and records of a log: a WAL segment or a manifest, whose headers end in a checksum and
+/// have the uid of the database and the number of the file at the same places.
+pub(super) fn log(bytes: &mut [u8], header_bytes: usize) {
+    if bytes.len() < header_bytes {
+        return;
+    }
+    let sum_at = header_bytes - size_of::<u64>();
+    let sum = xxh3(&bytes[..sum_at]);
+    bytes[sum_at..header_bytes].copy_from_slice(&sum.to_le_bytes());
+    let seed = LogSeed::new(get_u64(bytes, 16).unwrap_or(0), get_u64(bytes, 24).unwrap_or(0));
+    let mut at = header_bytes;
+    while let Some(end) = record(bytes, at, seed) {
+        at = end;
+    }
+}
+
+/// The record at `at`; returns where it ends.
+fn record(bytes: &mut [u8], at: usize, seed: LogSeed) -> Option<usize> {
+    let payload_at = at + RECORD_HEADER_BYTES;
+    let end = payload_at.checked_add(usize::try_from(get_u32(bytes, at + 8)?).ok()?)?;
+    let payload = bytes.get(payload_at..end)?;
+    let mark = get_u64(bytes, at + 24)?;
+    let mark = SyncMark { position: mark & (u64::MAX >> 1), older_synced: mark >> 63 == 1 };
+    let numbers = (get_u64(bytes, at + 16)?, get_u32(bytes, at + 12)?);
+    let mut record = Vec::new();
+    RecordHeader::encode_record(&mut record, (seed, len_u64(at)), numbers, mark, payload).ok()?;
+    bytes[at..end].copy_from_slice(&record);
+    Some(end)
+}

@@ -1,0 +1,122 @@
+//! Inputs to begin with: the files of a database, and the pieces they consist of.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::repair::{self, handles};
+use crate::coding::{get_u32, to_usize};
+use crate::format::BlockKind;
+use crate::format::block::{self, Compression, Handle};
+use crate::format::filename::FileName;
+use crate::format::footer::{FOOTER_BYTES, Footer};
+use crate::format::frame::RECORD_HEADER_BYTES;
+use crate::format::manifest_header::MANIFEST_HEADER_BYTES;
+use crate::format::properties::Properties;
+use crate::format::wal_header::SEGMENT_HEADER_BYTES;
+
+/// Seeds by the names of the targets.
+#[derive(Debug, Default)]
+struct Corpus(BTreeMap<&'static str, Vec<Vec<u8>>>);
+
+impl Corpus {
+    fn add(&mut self, targets: &[&'static str], bytes: &[u8]) {
+        for target in targets {
+            self.0.entry(target).or_default().push(bytes.to_vec());
+        }
+    }
+
+    /// A block, whose contents are a seed for `target`.
+    fn block(
+        &mut self,
+        (table, uid): (&[u8], u64),
+        handle: Handle,
+        kind: BlockKind,
+        target: &'static str,
+    ) -> Option<bytes::Bytes> {
+        let start = to_usize("offset", handle.offset).ok()?;
+        let stored = table.get(start..to_usize("end", handle.end().ok()?).ok()?)?.to_vec();
+        let contents = block::open(stored, kind, uid, handle.offset).ok()?;
+        for compression in [Compression::None, Compression::Lz4] {
+            let (mut sealed, mut scratch) = (contents.to_vec(), Vec::new());
+            let (uid, offset) = (repair::UID, repair::OFFSET);
+            block::seal(&mut sealed, kind, compression, uid, offset, &mut scratch);
+            self.add(&["block", "block_repaired"], &sealed);
+        }
+        self.add(&[target], &contents);
+        Some(contents)
+    }
+
+    fn table(&mut self, bytes: &[u8]) -> Option<()> {
+        self.add(&["table", "table_repaired"], bytes);
+        let footer = &bytes[bytes.len().checked_sub(FOOTER_BYTES)?..];
+        self.add(&["footer", "footer_repaired"], footer);
+        let footer = Footer::decode(footer).ok()?;
+        let place = (bytes, footer.uid);
+        let contents = self.block(place, footer.properties, BlockKind::Open, "properties")?;
+        let properties = Properties::decode(&contents).ok()?;
+        if let Some(handle) = properties.filter {
+            self.block(place, handle, BlockKind::Filter, "filter");
+        }
+        if let Some(handle) = properties.range_tombstones {
+            self.block(place, handle, BlockKind::RangeTombstones, "range_tombstones");
+        }
+        let top = properties.top_index?;
+        self.block(place, top, BlockKind::TopIndex, "index_block");
+        let mut copy = bytes.to_vec();
+        for index in handles(&mut copy, footer.uid, top, BlockKind::TopIndex) {
+            self.block(place, index, BlockKind::Index, "index_block");
+            for data in handles(&mut copy, footer.uid, index, BlockKind::Index).take(2) {
+                self.block(place, data, BlockKind::Data, "data_block");
+            }
+        }
+        Some(())
+    }
+
+    /// The payloads of a log's records.
+    fn payloads(&mut self, bytes: &[u8], header_bytes: usize, target: &'static str) -> Option<()> {
+        let mut at = header_bytes;
+        loop {
+            let payload_at = at + RECORD_HEADER_BYTES;
+            let payload_bytes = to_usize("payload", u64::from(get_u32(bytes, at + 8)?)).ok()?;
+            let payload = bytes.get(payload_at..payload_at + payload_bytes)?;
+            if !payload.is_empty() {
+                self.add(&[target], payload);
+            }
+            at = payload_at + payload_bytes;
+        }
+    }
+}
+
+/// Takes the files of a database, closed or not, apart into inputs for each target.
+#[must_use]
+pub fn seeds(files: &BTreeMap<PathBuf, Vec<u8>>) -> BTreeMap<&'static str, Vec<Vec<u8>>> {
+    let mut corpus = Corpus::default();
+    for (path, bytes) in files {
+        let name = path.file_name().and_then(|name| Path::new(name).to_str());
+        let Some(name) = name else { continue };
+        corpus.add(&["file_name"], name.as_bytes());
+        match FileName::parse(name) {
+            Some(FileName::Table(_)) => {
+                corpus.table(bytes);
+            }
+            Some(FileName::Segment(_)) => {
+                corpus.add(&["wal", "wal_repaired", "recovery_wal"], bytes);
+                corpus.payloads(bytes, SEGMENT_HEADER_BYTES, "batch");
+            }
+            Some(FileName::Manifest(_)) => {
+                corpus.add(&["manifest", "manifest_repaired", "recovery_manifest"], bytes);
+                corpus.payloads(bytes, MANIFEST_HEADER_BYTES, "edit");
+            }
+            Some(FileName::Current) => corpus.add(&["current"], bytes),
+            _ => {}
+        }
+    }
+    for spec in lsmx_compaction::PolicySpec::all_presets() {
+        corpus.add(&["policy_spec"], spec.to_string().as_bytes());
+        for parameter in spec.preset().parameters() {
+            let (name, value) = (parameter.name(), spec.value(*parameter));
+            corpus.add(&["policy_spec"], format!("{}({name}={value})", spec.name()).as_bytes());
+        }
+    }
+    corpus.0
+}
