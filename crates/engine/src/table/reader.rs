@@ -44,7 +44,7 @@ pub struct TableIdentity {
 pub enum FillCache {
     /// They stay: lookups.
     Yes,
-    /// They do not stay: long scans must not wash out what lookups need.
+    /// Metadata stays, data does not: long scans must not wash out what lookups need.
     No,
     /// They do not stay and are not counted as hits or misses: the work of jobs is not the cost of
     /// any lookup.
