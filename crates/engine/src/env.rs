@@ -187,6 +187,19 @@ impl Env {
         self.0.clock.now_us()
     }
 
+    /// Says that this time was seen before: the clock goes on from there if it is behind.
+    pub fn not_before(&self, us: u64) {
+        match &self.0.clock {
+            Clock::System { start, offset_us } => {
+                let since_us = saturating_u64(start.elapsed().as_micros());
+                largest_seen(offset_us, us, since_us);
+            }
+            Clock::Driven(now_us) => {
+                now_us.fetch_max(us, Ordering::AcqRel);
+            }
+        }
+    }
+
     /// Nanoseconds since some fixed moment, for latencies; 1,000 × [`Env::now_us`] of a driven
     /// clock.
     #[must_use]

@@ -9,12 +9,16 @@ use crate::format::edit::{Change, Edit};
 use crate::sync::Ordering;
 
 impl Core {
-    /// Closes once; later calls find nothing to do.
+    /// Closes once; later calls wait until that is done.
     pub(super) fn close(&self, deadline: Option<Duration>) -> Result<()> {
+        let store = &self.store;
         if self.closed.swap(true, Ordering::AcqRel) {
+            // Whoever returns from here finds the lock free.
+            store.env.wait(WaitCause::Close, &store.progress, None, &mut || {
+                self.lock_freed.load(Ordering::Acquire)
+            });
             return Ok(());
         }
-        let store = &self.store;
         let deadline_us = self.committer.deadline_us(deadline);
         let flushed = store.health.check().and_then(|()| {
             let trees = store.all_trees();
@@ -49,6 +53,8 @@ impl Core {
         });
         store.remove_discarded();
         drop(self.lock.lock().take());
+        self.lock_freed.store(true, Ordering::Release);
+        store.progress.notify();
         // Past the deadline what is left waits in the log, which the next opening replays.
         flushed.and(marked)
     }

@@ -50,6 +50,8 @@ pub(crate) struct Core {
     creating: Mutex<()>,
     /// Whether somebody closes, or has closed, the database.
     closed: AtomicBool,
+    /// Whether closing has come to its end.
+    lock_freed: AtomicBool,
     /// One governor at a time.
     governing: AtomicBool,
     /// One resumption at a time.

@@ -121,7 +121,7 @@ fn is_there(vfs: &dyn Vfs, dir: &Path) -> Result<bool> {
 }
 
 /// Steps 4 and 5, and the parts of a running database around the result.
-fn finish(mut recovery: Recovery, lock: Box<dyn LockGuard>) -> Result<Core> {
+fn finish(recovery: Recovery, lock: Box<dyn LockGuard>) -> Result<Core> {
     let durable = recovery.make_durable()?;
     let Recovery { tables, options, trees, opening, seq_next, report, .. } = recovery;
     let Some(default) = trees.name(DEFAULT_KEYSPACE).cloned() else {
@@ -155,6 +155,7 @@ fn finish(mut recovery: Recovery, lock: Box<dyn LockGuard>) -> Result<Core> {
         lock: Mutex::new(Some(lock)),
         creating: Mutex::new(()),
         closed: AtomicBool::new(false),
+        lock_freed: AtomicBool::new(false),
         governing: AtomicBool::new(false),
         resuming: AtomicBool::new(false),
     };
@@ -344,6 +345,14 @@ struct Recovery {
     report: RecoveryReport,
 }
 
+/// What an opening has written, before a manifest names it.
+struct Prepared {
+    wal: Wal,
+    ledger: Arc<Ledger>,
+    state: ManifestState,
+    number: u64,
+}
+
 /// What an opening made.
 struct Durable {
     manifest: Arc<Manifest>,
@@ -360,7 +369,7 @@ impl Recovery {
         env: Env,
         state: ManifestState,
     ) -> Result<Recovery> {
-        env.advance_us(state.clock_us.saturating_sub(env.now_us()));
+        env.not_before(state.clock_us);
         let gap = if state.clean_close { 0 } else { FILE_NUMBER_GAP };
         let files = match sabotage::on(Bug::FileNumberReused) {
             true => state.file_number_next.max(1),
@@ -442,7 +451,7 @@ impl Recovery {
         Ok((TreeShape::from_levels(levels, keyspace.run_id_next)?, tables))
     }
 
-    /// Removes the tables that a replay wrote before it failed.
+    /// Removes the tables that an opening wrote before it failed.
     fn take_back(&self, error: Error) -> Error {
         for tree in self.trees.all() {
             for table in tree.pin().version.runs().iter().flat_map(|run| run.tables().iter()) {
@@ -535,7 +544,18 @@ impl Recovery {
     }
 
     /// Step 4: everything that was replayed becomes durable by one new manifest.
-    fn make_durable(&mut self) -> Result<Durable> {
+    fn make_durable(&self) -> Result<Durable> {
+        let prepared = self.prepare().map_err(|error| self.take_back(error))?;
+        let Prepared { wal, ledger, state, number } = prepared;
+        let vfs = Arc::clone(&self.tables.vfs);
+        // From here on `CURRENT` may name the new files: if it fails, they stay.
+        let manifest = Arc::new(Manifest::create(vfs, &self.tables.dir, number, &state)?);
+        ledger.name_in(&manifest);
+        Ok(Durable { manifest, wal: Arc::new(wal), state })
+    }
+
+    /// Writes everything that the new manifest will name.
+    fn prepare(&self) -> Result<Prepared> {
         for tree in self.trees.all() {
             self.flush(tree, self.seq_next)?;
         }
@@ -576,9 +596,6 @@ impl Recovery {
         let path = FileName::Manifest(number).in_dir(&self.tables.dir);
         let mut state = self.state.clone();
         state.apply(&Edit { changes }).map_err(|what| what.at(&path, 0))?;
-        let vfs = Arc::clone(&self.tables.vfs);
-        let manifest = Arc::new(Manifest::create(vfs, &self.tables.dir, number, &state)?);
-        ledger.name_in(&manifest);
-        Ok(Durable { manifest, wal: Arc::new(wal), state })
+        Ok(Prepared { wal, ledger, state, number })
     }
 }

@@ -352,3 +352,16 @@ fn real_threads_lose_no_wake_up() {
     }
     assert_eq!(turn.load(Ordering::Acquire), 9_000);
 }
+
+#[test]
+fn a_clock_goes_on_from_the_largest_time_that_was_seen_before() {
+    for background in [Background::default(), Background::Inline] {
+        let env = Env::new(background, None);
+        let far = env.now_us() + 1_000_000_000;
+        env.not_before(far);
+        assert!(env.now_us() >= far);
+        let now = env.now_us();
+        env.not_before(1);
+        assert!(env.now_us() >= now);
+    }
+}
