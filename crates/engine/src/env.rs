@@ -92,8 +92,6 @@ wait_causes! {
     Throttle = "the write throttle",
     /// A commit: those ahead of it in the order.
     CommitAhead = "the commits ahead",
-    /// A commit: the sync of its group.
-    Sync = "a sync",
     /// A flush that was asked for, or of a memtable with inserts under way.
     Flush = "a flush",
     /// A compaction that was asked for.
@@ -104,18 +102,6 @@ wait_causes! {
     Work = "work",
     /// Work that must end before the database is closed.
     Close = "close",
-    /// Another holder of a striped key lock.
-    KeyLock = "the lock on a key",
-    /// Another change of the manifest.
-    Manifest = "the manifest",
-    /// Another preparation of the operand store.
-    OperandStore = "the operand store",
-    /// Readers that pin something.
-    Readers = "readers",
-    /// Room in the rate limit of background I/O.
-    RateLimit = "the I/O rate limit",
-    /// Space on the disk.
-    DiskSpace = "disk space",
 }
 
 impl std::fmt::Display for WaitCause {

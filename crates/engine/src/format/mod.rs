@@ -15,10 +15,10 @@ pub mod properties;
 pub mod range_tombstones;
 pub mod wal_header;
 
-/// Most bytes of a user key.
+/// Most bytes of a user key: 64 KiB. The empty key is a key like any other.
 pub const KEY_BYTES_MAX: u64 = 64 << 10;
 
-/// Most bytes of a value.
+/// Most bytes of a value: 1 GiB.
 pub const VALUE_BYTES_MAX: u64 = 1 << 30;
 
 /// Newest format version that this build writes and reads.

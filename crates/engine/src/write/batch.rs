@@ -5,14 +5,11 @@ use bytes::Bytes;
 use crate::coding::len_u64;
 use crate::error::{Error, Result};
 use crate::format::batch::{operation_bytes, put_operation};
+use crate::format::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::key::{Kind, SeqNo};
 use crate::keyspace::Tree;
 use crate::sync::Arc;
 
-/// Longest key: 64 KiB. The empty key is a key like any other.
-pub const KEY_BYTES_MAX: usize = 1 << 16;
-/// Longest value: 1 GiB.
-pub const VALUE_BYTES_MAX: usize = 1 << 30;
 /// Largest batch, keys, values and a few bytes per operation: 2 GiB less one byte.
 pub const BATCH_BYTES_MAX: u64 = (1 << 31) - 1;
 
@@ -48,7 +45,7 @@ impl WriteBatch {
     /// A batch with room for exactly one operation.
     pub(crate) fn for_one(keyspace: u32, key: &[u8], value: &[u8]) -> WriteBatch {
         // What is past the limits is refused before it is copied.
-        let fits = key.len() <= KEY_BYTES_MAX && value.len() <= VALUE_BYTES_MAX;
+        let fits = len_u64(key.len()) <= KEY_BYTES_MAX && len_u64(value.len()) <= VALUE_BYTES_MAX;
         let bytes = if fits { operation_bytes(keyspace, key, value) } else { 0 };
         WriteBatch { payload: Vec::with_capacity(bytes), ..WriteBatch::default() }
     }
@@ -92,8 +89,8 @@ impl WriteBatch {
     pub(crate) fn add(&mut self, tree: &Arc<Tree>, kind: Kind, key: &[u8], value: &[u8]) {
         let bytes = self.bytes() + len_u64(operation_bytes(tree.id, key, value));
         let sizes = [
-            ("key", len_u64(key.len()), len_u64(KEY_BYTES_MAX)),
-            ("value", len_u64(value.len()), len_u64(VALUE_BYTES_MAX)),
+            ("key", len_u64(key.len()), KEY_BYTES_MAX),
+            ("value", len_u64(value.len()), VALUE_BYTES_MAX),
             ("batch", bytes, BATCH_BYTES_MAX),
         ];
         for (what, bytes, limit) in sizes {
