@@ -1,4 +1,37 @@
 //! lsmx: a log-structured merge storage engine with pluggable compaction.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("data");
+//! use lsmx::{Db, Durability, KeyspaceOptions, Options, WriteBatch};
+//!
+//! let db = Db::open(&path, Options::default())?;
+//! db.put(b"apple", b"red")?;
+//! assert_eq!(db.get(b"apple")?.as_deref(), Some(&b"red"[..]));
+//!
+//! // A keyspace is a tree of its own; a batch may touch several, all or nothing.
+//! let users = db.keyspace("users", KeyspaceOptions::default().policy("tiering".parse()?))?;
+//! let mut batch = WriteBatch::new();
+//! batch.put(&users, b"ada", b"1815");
+//! batch.put(&users, b"alan", b"1912");
+//! batch.delete(&db.default_keyspace(), b"apple");
+//! db.write(batch, Durability::Sync)?;
+//!
+//! // A snapshot stays as it is while others write; ranges run both ways.
+//! let snapshot = db.snapshot();
+//! users.delete(b"ada")?;
+//! assert!(snapshot.get(&users, b"ada")?.is_some());
+//! let names: Vec<_> = users.prefix(b"a").rev().collect::<Result<_, _>>()?;
+//! assert_eq!(names.len(), 1);
+//!
+//! db.close(None)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What is promised after a crash stands in `docs/reliability.md` of the repository, the way of a write
+//! and of a read in `docs/architecture.md`, every byte of every file in `docs/format.md`.
 
 pub mod cache;
 mod checksum;
