@@ -1,98 +1,26 @@
 //! The memtable: writes of one interval of sequence numbers, sorted in memory.
 
-use std::borrow::Borrow;
-use std::cmp::Ordering as Order;
+mod node;
+mod tree;
+
 use std::fmt;
-use std::ops::Bound;
+use std::ops::Range;
 
 use bytes::Bytes;
-use crossbeam_skiplist::SkipMap;
-use crossbeam_skiplist::map::Entry;
-use self_cell::self_cell;
 
 use crate::cursor::Cursor;
 use crate::error::Result;
 use crate::key::{InternalKey, Kind, SeqNo};
 use crate::slice::Slice;
 use crate::sync::{Arc, AtomicU64, Ordering};
-
-/// Bytes that the skip list spends on an entry besides key and value: node, tower, two handles.
-const ENTRY_OVERHEAD_BYTES: u64 = 112;
-
-/// Anything that has an internal key; lets the skip list be searched by borrowed parts.
-trait HasKey {
-    fn internal_key(&self) -> InternalKey<'_>;
-}
-
-#[derive(Debug)]
-struct OwnedKey {
-    user_key: Bytes,
-    seq: SeqNo,
-    kind: Kind,
-}
-
-impl HasKey for OwnedKey {
-    fn internal_key(&self) -> InternalKey<'_> {
-        InternalKey { user_key: &self.user_key, seq: self.seq, kind: self.kind }
-    }
-}
-
-impl HasKey for InternalKey<'_> {
-    fn internal_key(&self) -> InternalKey<'_> {
-        *self
-    }
-}
-
-impl PartialEq for OwnedKey {
-    fn eq(&self, other: &Self) -> bool {
-        self.internal_key() == other.internal_key()
-    }
-}
-impl Eq for OwnedKey {}
-impl PartialOrd for OwnedKey {
-    fn partial_cmp(&self, other: &Self) -> Option<Order> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for OwnedKey {
-    fn cmp(&self, other: &Self) -> Order {
-        self.internal_key().cmp(&other.internal_key())
-    }
-}
-
-impl<'a> Borrow<dyn HasKey + 'a> for OwnedKey {
-    fn borrow(&self) -> &(dyn HasKey + 'a) {
-        self
-    }
-}
-impl PartialEq for dyn HasKey + '_ {
-    fn eq(&self, other: &Self) -> bool {
-        self.internal_key() == other.internal_key()
-    }
-}
-impl Eq for dyn HasKey + '_ {}
-impl PartialOrd for dyn HasKey + '_ {
-    fn partial_cmp(&self, other: &Self) -> Option<Order> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for dyn HasKey + '_ {
-    fn cmp(&self, other: &Self) -> Order {
-        self.internal_key().cmp(&other.internal_key())
-    }
-}
-
-/// The first internal key that a search for (`user_key`, `seq`) may land on.
-fn search_key(user_key: &[u8], seq: SeqNo) -> InternalKey<'_> {
-    InternalKey { user_key, seq, kind: Kind::ValuePointer }
-}
+use tree::{ENTRY_OVERHEAD_BYTES, Entry, Place, Target, Tree};
 
 /// Writes of one keyspace in one interval of sequence numbers, sorted.
 ///
 /// Filled by the writers of the commit pipeline, read by everybody at the same time. Once sealed
 /// it is only read, and flushed when its last insert has ended.
 pub(crate) struct Memtable {
-    map: SkipMap<OwnedKey, Bytes>,
+    tree: Tree,
     bytes: AtomicU64,
     /// Every number from here on, up to the seal, is in this memtable if it is in this keyspace.
     first_seq: SeqNo,
@@ -105,7 +33,7 @@ impl Memtable {
     /// An empty memtable for all numbers from `first_seq` on.
     pub(crate) fn new(first_seq: SeqNo) -> Memtable {
         Memtable {
-            map: SkipMap::new(),
+            tree: Tree::new(),
             bytes: AtomicU64::new(0),
             first_seq,
             first_promised: AtomicU64::new(u64::MAX),
@@ -130,11 +58,18 @@ impl Memtable {
         }
     }
 
-    /// Adds one entry; its number is its own, so there is never one like it. Returns the bytes
-    /// that the memtable grew by.
-    pub(crate) fn insert(&self, user_key: Bytes, seq: SeqNo, kind: Kind, value: Bytes) -> u64 {
-        let bytes = (user_key.len() + value.len()) as u64 + ENTRY_OVERHEAD_BYTES;
-        self.map.insert(OwnedKey { user_key, seq, kind }, value);
+    /// Adds one entry; its number is its own, so there is never one like it. Key and value lie in
+    /// `payload` in this order, as a batch codes them, and share its memory. Returns the bytes that
+    /// the memtable grew by.
+    pub(crate) fn insert(
+        &self,
+        payload: &Bytes,
+        (key, value): (Range<usize>, Range<usize>),
+        seq: SeqNo,
+        kind: Kind,
+    ) -> u64 {
+        let bytes = (value.end - key.start) as u64 + ENTRY_OVERHEAD_BYTES;
+        self.tree.insert(Entry::new(payload, key, value, (seq, kind)));
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         bytes
     }
@@ -146,20 +81,20 @@ impl Memtable {
 
     /// Whether nothing was written here.
     pub(crate) fn is_empty(&self) -> bool {
-        self.map.is_empty()
+        self.tree.len() == 0
     }
 
     /// The newest entry of `user_key` that is not newer than `snapshot`.
     pub(crate) fn get(&self, user_key: &[u8], snapshot: SeqNo) -> Option<(SeqNo, Kind, Slice)> {
-        let at = search_key(user_key, snapshot);
-        let entry = self.map.lower_bound::<dyn HasKey>(Bound::Included(&at))?;
-        let key = entry.key();
-        (key.user_key == user_key).then(|| (key.seq, key.kind, Slice::new(entry.value().clone())))
+        let place = self.tree.at_or_after(Target::new(user_key, snapshot))?;
+        let entry = self.tree.entry(place.entry);
+        (entry.user_key() == user_key)
+            .then(|| (entry.seq(), entry.kind(), Slice::new(entry.value_bytes())))
     }
 
     /// A cursor over all entries; those inserted meanwhile may or may not show.
     pub(crate) fn cursor(self: &Arc<Memtable>) -> MemtableCursor {
-        MemtableCursor { place: Place::new(Arc::clone(self), |_| None) }
+        MemtableCursor { memtable: Arc::clone(self), place: None }
     }
 }
 
@@ -167,35 +102,26 @@ impl fmt::Debug for Memtable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Memtable")
             .field("first_seq", &self.first_seq)
-            .field("entries", &self.map.len())
+            .field("entries", &self.tree.len())
             .field("bytes", &self.bytes())
             .finish()
     }
 }
 
-type MaybeEntry<'a> = Option<Entry<'a, OwnedKey, Bytes>>;
-
-self_cell!(
-    struct Place {
-        owner: Arc<Memtable>,
-        #[covariant]
-        dependent: MaybeEntry,
-    }
-);
-
 /// Walks a memtable both ways and keeps it alive.
 pub(crate) struct MemtableCursor {
-    place: Place,
+    memtable: Arc<Memtable>,
+    place: Option<Place>,
 }
 
 impl MemtableCursor {
-    fn entry(&self) -> &Entry<'_, OwnedKey, Bytes> {
+    fn stand(&self) -> Place {
         // `Cursor` allows `key`, `value` and moves by one only while `valid()`, which is this.
-        self.place.borrow_dependent().as_ref().expect("the cursor stands on an entry")
+        self.place.expect("the cursor stands on an entry")
     }
 
-    fn seek_where(&mut self, find: impl for<'q> FnOnce(&'q Memtable) -> MaybeEntry<'q>) {
-        self.place.with_dependent_mut(|owner, entry| *entry = find(owner));
+    fn entry(&self) -> &Entry {
+        self.memtable.tree.entry(self.stand().entry)
     }
 }
 
@@ -207,11 +133,11 @@ impl fmt::Debug for MemtableCursor {
 
 impl Cursor for MemtableCursor {
     fn valid(&self) -> bool {
-        self.place.borrow_dependent().is_some()
+        self.place.is_some()
     }
 
     fn key(&self) -> InternalKey<'_> {
-        self.entry().key().internal_key()
+        self.entry().internal_key()
     }
 
     fn value(&self) -> &[u8] {
@@ -219,57 +145,183 @@ impl Cursor for MemtableCursor {
     }
 
     fn value_slice(&self) -> Slice {
-        Slice::new(self.entry().value().clone())
+        Slice::new(self.entry().value_bytes())
     }
 
     fn first(&mut self) -> Result<()> {
-        self.seek_where(|memtable| memtable.map.front());
+        self.place = self.memtable.tree.first();
         Ok(())
     }
 
     fn last(&mut self) -> Result<()> {
-        self.seek_where(|memtable| memtable.map.back());
+        self.place = self.memtable.tree.last();
         Ok(())
     }
 
     fn seek(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
-        let at = search_key(user_key, seq);
-        self.seek_where(|memtable| memtable.map.lower_bound::<dyn HasKey>(Bound::Included(&at)));
+        self.place = self.memtable.tree.at_or_after(Target::new(user_key, seq));
         Ok(())
     }
 
     fn seek_before(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
-        let at = search_key(user_key, seq);
-        self.seek_where(|memtable| memtable.map.upper_bound::<dyn HasKey>(Bound::Excluded(&at)));
+        self.place = self.memtable.tree.before_target(Target::new(user_key, seq));
         Ok(())
     }
 
     fn next(&mut self) -> Result<()> {
-        self.place.with_dependent_mut(|_, entry| {
-            *entry = entry.as_ref().and_then(Entry::next);
-        });
+        self.place = self.memtable.tree.after(self.stand());
         Ok(())
     }
 
     fn prev(&mut self) -> Result<()> {
-        self.place.with_dependent_mut(|_, entry| {
-            *entry = entry.as_ref().and_then(Entry::prev);
-        });
+        self.place = self.memtable.tree.before_place(self.stand());
         Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::sync::Mutex;
+
+    fn insert(memtable: &Memtable, key: &[u8], seq: u64, kind: Kind, value: &[u8]) {
+        let payload = Bytes::from([key, value].concat());
+        let places = (0..key.len(), key.len()..payload.len());
+        memtable.insert(&payload, places, SeqNo(seq), kind);
+    }
 
     fn filled() -> Arc<Memtable> {
         let memtable = Arc::new(Memtable::new(SeqNo(1)));
         for (key, seq, value) in [("b", 1, "b1"), ("a", 2, "a2"), ("b", 5, "b5"), ("c", 3, "c3")] {
-            memtable.insert(Bytes::from(key), SeqNo(seq), Kind::Put, Bytes::from(value));
+            insert(&memtable, key.as_bytes(), seq, Kind::Put, value.as_bytes());
         }
-        memtable.insert(Bytes::from("c"), SeqNo(6), Kind::Delete, Bytes::new());
+        insert(&memtable, b"c", 6, Kind::Delete, b"");
         memtable
+    }
+
+    /// Every key that the tests of order use: few different ones, many that share sixteen bytes.
+    fn awkward_key() -> impl Strategy<Value = Vec<u8>> {
+        let long = prop::collection::vec(0u8..3, 0..4).prop_map(|tail| {
+            let mut key = b"sixteen bytes or more, all the same".to_vec();
+            key.truncate(16);
+            key.extend(tail);
+            key
+        });
+        prop_oneof![
+            prop::collection::vec(0u8..3, 0..4),
+            long,
+            any::<u16>().prop_map(|key| { key.to_be_bytes().to_vec() })
+        ]
+    }
+
+    proptest! {
+        /// Whatever is put in and whatever steps are taken, a cursor stands where one over the
+        /// sorted entries would.
+        #[test]
+        fn a_cursor_stands_where_one_over_a_sorted_list_would(
+            entries in prop::collection::vec((awkward_key(), any::<bool>()), 0..400),
+            steps in prop::collection::vec((0u8..8, awkward_key(), 0u64..400), 1..40),
+        ) {
+            let memtable = Arc::new(Memtable::new(SeqNo(1)));
+            let mut sorted: Vec<(Vec<u8>, u64)> = Vec::new();
+            for ((key, put), seq) in entries.into_iter().zip(1..) {
+                let kind = if put { Kind::Put } else { Kind::Delete };
+                insert(&memtable, &key, seq, kind, &seq.to_be_bytes());
+                sorted.push((key, seq));
+            }
+            sorted.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
+            let before = |key: &[u8], seq: u64| {
+                sorted.partition_point(|at| at.0.as_slice().cmp(key).then(seq.cmp(&at.1)).is_lt())
+            };
+            let mut cursor = memtable.cursor();
+            let mut expected = None;
+            for (step, key, seq) in steps {
+                match step {
+                    0 => { cursor.first().unwrap(); expected = Some(0); }
+                    1 => { cursor.last().unwrap(); expected = sorted.len().checked_sub(1); }
+                    2 => {
+                        cursor.seek(&key, SeqNo(seq)).unwrap();
+                        expected = Some(before(&key, seq));
+                    }
+                    3 => {
+                        cursor.seek_before(&key, SeqNo(seq)).unwrap();
+                        expected = before(&key, seq).checked_sub(1);
+                    }
+                    _ if !cursor.valid() => {}
+                    4 | 5 => { cursor.next().unwrap(); expected = expected.map(|at| at + 1); }
+                    _ => { cursor.prev().unwrap(); expected = expected.and_then(|at| at.checked_sub(1)); }
+                }
+                expected = expected.filter(|&at| at < sorted.len());
+                let stands = cursor.valid().then(|| (cursor.key().user_key.to_vec(), cursor.key().seq.0));
+                prop_assert_eq!(stands.as_ref(), expected.map(|at| &sorted[at]));
+                if cursor.valid() {
+                    prop_assert_eq!(cursor.value(), cursor.key().seq.0.to_be_bytes());
+                }
+                let found = memtable.get(&key, SeqNo(seq)).map(|(seq, ..)| seq.0);
+                let newest = sorted.get(before(&key, seq)).filter(|at| at.0 == key);
+                prop_assert_eq!(found, newest.map(|at| at.1));
+            }
+        }
+    }
+
+    /// Readers under way while four writers put entries in: whatever was there before a look began
+    /// is found, by lookups and by walks both ways, and walks are in order.
+    #[test]
+    fn readers_miss_nothing_while_nodes_split() {
+        const ENTRIES: u64 = 20_000;
+        let memtable = Arc::new(Memtable::new(SeqNo(1)));
+        let (given, done) = (AtomicU64::new(0), AtomicU64::new(0));
+        let key = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+        let ended = Mutex::new(std::collections::BTreeSet::new());
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    loop {
+                        let number = given.fetch_add(1, Ordering::Relaxed) + 1;
+                        if number > ENTRIES {
+                            break;
+                        }
+                        insert(&memtable, &key(number), number, Kind::Put, &number.to_be_bytes());
+                        let mut ended = ended.lock();
+                        ended.insert(number);
+                        while ended.remove(&(done.load(Ordering::Relaxed) + 1)) {
+                            done.fetch_add(1, Ordering::Release);
+                        }
+                    }
+                });
+            }
+            for forward in [true, false] {
+                let (memtable, done) = (&memtable, &done);
+                scope.spawn(move || {
+                    loop {
+                        let there = done.load(Ordering::Acquire);
+                        for number in (1..=there).step_by(97) {
+                            let (seq, ..) = memtable.get(&key(number), SeqNo::MAX).unwrap();
+                            assert_eq!(seq.0, number);
+                        }
+                        let mut cursor = memtable.cursor();
+                        if forward { cursor.first() } else { cursor.last() }.unwrap();
+                        let (mut count, mut last) = (0, None);
+                        while cursor.valid() {
+                            let at = cursor.key();
+                            let at = (at.user_key.to_vec(), at.seq.0);
+                            if let Some(last) = last.replace(at.clone()) {
+                                assert!(if forward { last < at } else { last > at });
+                            }
+                            count += u64::from(at.1 <= there);
+                            if forward { cursor.next() } else { cursor.prev() }.unwrap();
+                        }
+                        assert_eq!(count, there, "of those that were there before the walk");
+                        if there == ENTRIES {
+                            break;
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(memtable.tree.len() as u64, ENTRIES);
     }
 
     #[test]

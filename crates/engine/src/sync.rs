@@ -10,7 +10,9 @@ use std::sync::PoisonError;
 pub use std::sync::Arc;
 pub use std::sync::OnceLock;
 pub use std::sync::Weak;
-pub use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+pub use std::sync::atomic::{
+    AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
 
 #[cfg(debug_assertions)]
 thread_local! {

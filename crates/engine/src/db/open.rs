@@ -514,9 +514,8 @@ impl Recovery {
                 && seq > keyspace.flushed_through
                 && let Some(tree) = self.trees.id(operation.keyspace)
             {
-                let (key, value) = (payload.slice(operation.key), payload.slice(operation.value));
                 let active = Arc::clone(&tree.view().active);
-                active.insert(key, seq, operation.kind, value);
+                active.insert(&payload, (operation.key, operation.value), seq, operation.kind);
                 if active.bytes() >= tree.settings().options.memtable_bytes {
                     self.flush(tree, SeqNo(seq.0 + 1))?;
                 }

@@ -461,15 +461,14 @@ fn insert(ticket: &Ticket, memtables: &[Arc<Memtable>]) -> u64 {
                 .position(|tree| tree.id == operation.keyspace)
                 .expect("a batch lists every tree it writes");
         }
-        let key = request.payload.slice(operation.key);
-        let value = request.payload.slice(operation.value);
-        let bytes = (key.len() + value.len()) as u64;
+        let bytes = (operation.key.len() + operation.value.len()) as u64;
         let counters = &request.trees[last].counters;
         counters.ingested_bytes.add(bytes);
         if operation.kind == Kind::Put {
             counters.put_bytes.add(bytes);
         }
-        grown += memtables[last].insert(key, SeqNo(seq), operation.kind, value);
+        let places = (operation.key, operation.value);
+        grown += memtables[last].insert(&request.payload, places, SeqNo(seq), operation.kind);
         if sabotage::on(Bug::BatchTorn) && request.count > 1 {
             break;
         }

@@ -1,0 +1,424 @@
+//! The memtable's order: a B-link tree that only grows, for one writer at a time and any number of
+//! readers, who take no lock.
+//!
+//! Entries lie in one growing array in the order they came; the nodes of the tree name them by
+//! number. A search looks at one node a level, at three or four cache lines of each, where a skip
+//! list follows some twenty pointers one after the other, each to a line that no cache has.
+//!
+//! - An entry, once there, never moves and never goes. A cursor stands on its number.
+//! - A full node gives its upper half to a new one at its right, and then tells its parent (Lehman
+//!   and Yao, "Efficient Locking for Concurrent Operations on B-Trees", ACM TODS 6, 1981). Who comes
+//!   too early goes right.
+//! - A reader repeats the search in a node that was split meanwhile; see `node.rs`.
+
+use std::cmp::Ordering as Order;
+
+use bytes::Bytes;
+
+use super::node::{NONE, Node, Permutation, Prefix, SLOTS, Slot};
+use crate::key::{InternalKey, Kind, SeqNo};
+use crate::sync::{AtomicU32, Mutex, Ordering};
+
+/// Bytes that an entry takes besides its key and value: 56 for itself, and its share of nodes that
+/// are between half full and full.
+pub(super) const ENTRY_OVERHEAD_BYTES: u64 = 96;
+
+/// An entry: its key, then a few bytes of the batch's coding, then its value.
+#[derive(Debug)]
+pub(super) struct Entry {
+    data: Bytes,
+    key_bytes: u32,
+    value_at: u32,
+    /// Sequence number and kind, so that larger means earlier in the order of one user key.
+    tag: u64,
+}
+
+fn tag(seq: SeqNo, kind: Kind) -> u64 {
+    seq.0 << 8 | kind as u64
+}
+
+impl Entry {
+    /// An entry that shares the memory of `payload`; `key` and `value` lie in it in this order.
+    pub(super) fn new(
+        payload: &Bytes,
+        key: std::ops::Range<usize>,
+        value: std::ops::Range<usize>,
+        (seq, kind): (SeqNo, Kind),
+    ) -> Entry {
+        // Keys have at most 64 KiB, and between key and value there is a length.
+        let small = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
+        Entry {
+            key_bytes: small(key.len()),
+            value_at: small(value.start - key.start),
+            data: payload.slice(key.start..value.end),
+            tag: tag(seq, kind),
+        }
+    }
+
+    #[inline]
+    pub(super) fn user_key(&self) -> &[u8] {
+        &self.data[..self.key_bytes as usize]
+    }
+
+    pub(super) fn seq(&self) -> SeqNo {
+        SeqNo(self.tag >> 8)
+    }
+
+    pub(super) fn kind(&self) -> Kind {
+        // The byte came from a `Kind`.
+        Kind::from_u8((self.tag & 0xff) as u8).unwrap_or(Kind::Delete)
+    }
+
+    pub(super) fn internal_key(&self) -> InternalKey<'_> {
+        InternalKey { user_key: self.user_key(), seq: self.seq(), kind: self.kind() }
+    }
+
+    pub(super) fn value(&self) -> &[u8] {
+        &self.data[self.value_at as usize..]
+    }
+
+    pub(super) fn value_bytes(&self) -> Bytes {
+        self.data.slice(self.value_at as usize..)
+    }
+
+    pub(super) fn target(&self) -> Target<'_> {
+        Target { prefix: Prefix::of(self.user_key()), user_key: self.user_key(), tag: self.tag }
+    }
+}
+
+/// A place in the order that a search is for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Target<'a> {
+    prefix: Prefix,
+    user_key: &'a [u8],
+    tag: u64,
+}
+
+impl<'a> Target<'a> {
+    /// Before the newest entry of `user_key` that is not newer than `seq`.
+    pub(super) fn new(user_key: &'a [u8], seq: SeqNo) -> Target<'a> {
+        Target { prefix: Prefix::of(user_key), user_key, tag: tag(seq, Kind::ValuePointer) }
+    }
+}
+
+/// An entry, where it was found, and what the node looked like then.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) entry: u32,
+    leaf: u32,
+    place: usize,
+    permutation: Permutation,
+    splits: u32,
+}
+
+impl Place {
+    fn found(self) -> Found {
+        let Place { place, permutation, splits, .. } = self;
+        Found { place, permutation, splits, next: None }
+    }
+}
+
+/// What a search in one node found.
+struct Found {
+    /// How many of its slots lie before the target.
+    place: usize,
+    permutation: Permutation,
+    splits: u32,
+    /// Where all of them do: the node at its right, none of whose slots does.
+    next: Option<u32>,
+}
+
+/// The nodes on the way from the root down to a leaf, and the place taken in each.
+#[derive(Debug, Default)]
+struct Path {
+    steps: Vec<(u32, usize)>,
+}
+
+/// The ordered entries.
+#[derive(Debug)]
+pub(super) struct Tree {
+    entries: boxcar::Vec<Entry>,
+    nodes: boxcar::Vec<Node>,
+    root: AtomicU32,
+    /// Whoever changes something holds it.
+    writing: Mutex<Path>,
+}
+
+impl Tree {
+    pub(super) fn new() -> Tree {
+        let nodes = boxcar::Vec::new();
+        nodes.push(Node::new(0, NONE, std::iter::empty()));
+        let writing = Mutex::new(Path::default());
+        Tree { entries: boxcar::Vec::new(), nodes, root: AtomicU32::new(0), writing }
+    }
+
+    /// How many entries there are.
+    pub(super) fn len(&self) -> usize {
+        self.entries.count()
+    }
+
+    /// The entry with this number, which a search found.
+    #[inline]
+    pub(super) fn entry(&self, number: u32) -> &Entry {
+        // An entry is in the array before its number is in a node.
+        &self.entries[number as usize]
+    }
+
+    #[inline]
+    fn node(&self, number: u32) -> &Node {
+        // A node is in the array before its number is in another.
+        &self.nodes[number as usize]
+    }
+
+    /// Whether a slot lies before a target, by the slot's entry if the prefix leaves it open. `None`
+    /// if the slot is just being used again.
+    #[inline]
+    fn before(&self, node: &Node, slot: usize, target: Target<'_>) -> Option<bool> {
+        match node.compare(slot, target.prefix) {
+            Order::Less => Some(true),
+            Order::Greater => Some(false),
+            Order::Equal => {
+                let entry = self.entries.get(node.entry(slot) as usize)?;
+                let order = entry.user_key().cmp(target.user_key);
+                Some(order.then(target.tag.cmp(&entry.tag)) == Order::Less)
+            }
+        }
+    }
+
+    /// Looks where a target lies among the slots of a node, by halves.
+    #[inline]
+    fn search(&self, node: &Node, target: Target<'_>) -> Found {
+        loop {
+            let splits = node.splits();
+            let permutation = node.permutation();
+            let (mut low, mut high) = (0, permutation.len());
+            while low < high {
+                let middle = (low + high) / 2;
+                match self.before(node, permutation.slot(middle), target) {
+                    Some(true) => low = middle + 1,
+                    Some(false) => high = middle,
+                    // Used again, so `unchanged` says no.
+                    None => break,
+                }
+            }
+            if node.unchanged(splits) {
+                return Found { place: low, permutation, splits, next: None };
+            }
+        }
+    }
+
+    /// [`Tree::search`] in the node, or the one at its right that the target has moved to.
+    #[inline]
+    fn search_right(&self, number: &mut u32, target: Target<'_>) -> Found {
+        loop {
+            let node = self.node(*number);
+            let found = self.search(node, target);
+            if found.place < found.permutation.len() {
+                return found;
+            }
+            // All of this node is before the target. The next one's first slot never changes: what
+            // is smaller goes further left.
+            let Some(next) = node.next() else { return found };
+            if self.search(self.node(next), target).place == 0 {
+                return Found { next: Some(next), ..found };
+            }
+            *number = next;
+        }
+    }
+
+    /// The leaf that a target lies in, and where.
+    fn descend(&self, target: Target<'_>) -> (u32, Found) {
+        let mut number = self.root.load(Ordering::Acquire);
+        loop {
+            let found = self.search_right(&mut number, target);
+            let node = self.node(number);
+            if node.level == 0 {
+                return (number, found);
+            }
+            // The child whose smallest entry is before the target; all at the left end are.
+            let slot = found.permutation.slot(found.place.saturating_sub(1));
+            let child = node.child(slot);
+            if node.unchanged(found.splits) {
+                number = child;
+            }
+        }
+    }
+
+    /// The entry at a place of a leaf, or the first of the leaf after it. `None` at the very end, or
+    /// with `Err` if the leaf was split meanwhile.
+    #[inline]
+    fn stand(&self, leaf: u32, found: &Found, place: usize) -> Result<Option<Place>, ()> {
+        let node = self.node(leaf);
+        if place >= found.permutation.len() {
+            // Not the node that is at its right by now: a split may have put one between.
+            return found.next.map_or(Ok(None), |next| self.first_of(next));
+        }
+        let entry = node.entry(found.permutation.slot(place));
+        if !node.unchanged(found.splits) {
+            return Err(());
+        }
+        let (permutation, splits) = (found.permutation, found.splits);
+        Ok(Some(Place { entry, leaf, place, permutation, splits }))
+    }
+
+    fn first_of(&self, leaf: u32) -> Result<Option<Place>, ()> {
+        let node = self.node(leaf);
+        let splits = node.splits();
+        let permutation = node.permutation();
+        let found = Found { place: 0, permutation, splits, next: None };
+        self.stand(leaf, &found, 0)
+    }
+
+    /// The first entry at or after a target.
+    pub(super) fn at_or_after(&self, target: Target<'_>) -> Option<Place> {
+        loop {
+            let (leaf, found) = self.descend(target);
+            if let Ok(place) = self.stand(leaf, &found, found.place) {
+                return place;
+            }
+        }
+    }
+
+    /// The last entry before a target.
+    pub(super) fn before_target(&self, target: Target<'_>) -> Option<Place> {
+        loop {
+            let (leaf, found) = self.descend(target);
+            // A leaf that is not the leftmost begins with something before the target.
+            let place = found.place.checked_sub(1)?;
+            if let Ok(place) = self.stand(leaf, &found, place) {
+                return place;
+            }
+        }
+    }
+
+    /// The first entry.
+    pub(super) fn first(&self) -> Option<Place> {
+        self.at_or_after(Target { prefix: Prefix([0, 0]), user_key: &[], tag: u64::MAX })
+    }
+
+    /// The last entry.
+    pub(super) fn last(&self) -> Option<Place> {
+        let mut number = self.root.load(Ordering::Acquire);
+        loop {
+            let node = self.node(number);
+            let splits = node.splits();
+            let permutation = node.permutation();
+            if let Some(next) = node.next() {
+                number = next;
+                continue;
+            }
+            let place = permutation.len().checked_sub(1)?;
+            if node.level == 0 {
+                let found = Found { place, permutation, splits, next: None };
+                if let Ok(place) = self.stand(number, &found, place) {
+                    return place;
+                }
+                continue;
+            }
+            let child = node.child(permutation.slot(place));
+            if node.unchanged(splits) {
+                number = child;
+            }
+        }
+    }
+
+    /// The entry after one.
+    #[inline]
+    pub(super) fn after(&self, at: Place) -> Option<Place> {
+        let node = self.node(at.leaf);
+        // While nothing was put in, the next one is the next slot.
+        if at.place + 1 < at.permutation.len()
+            && node.permutation() == at.permutation
+            && let Ok(place) = self.stand(at.leaf, &at.found(), at.place + 1)
+        {
+            return place;
+        }
+        let mut target = self.entry(at.entry).target();
+        // The smallest target after the entry: numbers are at least 1, so a tag is not 0.
+        target.tag -= 1;
+        let mut leaf = at.leaf;
+        loop {
+            let found = self.search_right(&mut leaf, target);
+            if let Ok(place) = self.stand(leaf, &found, found.place) {
+                return place;
+            }
+        }
+    }
+
+    /// The entry before one.
+    #[inline]
+    pub(super) fn before_place(&self, at: Place) -> Option<Place> {
+        let node = self.node(at.leaf);
+        if at.place > 0
+            && node.permutation() == at.permutation
+            && let Ok(place) = self.stand(at.leaf, &at.found(), at.place - 1)
+        {
+            return place;
+        }
+        self.before_target(self.entry(at.entry).target())
+    }
+
+    /// Adds an entry; its number is its own, so there is none like it.
+    pub(super) fn insert(&self, entry: Entry) {
+        let mut path = self.writing.lock();
+        path.steps.clear();
+        // Entries take more than 64 bytes each, so memory ends long before 2^32 of them; nodes
+        // are fewer.
+        let number = u32::try_from(self.entries.push(entry)).expect("a memtable fits in memory");
+        let target = self.entry(number).target();
+        let mut node_number = self.root.load(Ordering::Relaxed);
+        loop {
+            let node = self.node(node_number);
+            let found = self.search(node, target);
+            if node.level == 0 {
+                path.steps.push((node_number, found.place));
+                break;
+            }
+            // A half that splits off the child goes behind the child.
+            let behind = found.place.max(1);
+            path.steps.push((node_number, behind));
+            node_number = node.child(found.permutation.slot(behind - 1));
+        }
+        let mut slot = Slot { prefix: target.prefix, entry: number, child: NONE };
+        while let Some((number, place)) = path.steps.pop() {
+            let Some(right) = self.put(number, place, slot) else { return };
+            slot = right;
+        }
+        // The root was split.
+        let old = self.root.load(Ordering::Relaxed);
+        let node = self.node(old);
+        let left = Slot { child: old, ..node.slot(node.permutation().slot(0)) };
+        let root = self.push(Node::new(node.level + 1, NONE, [left, slot].into_iter()));
+        self.root.store(root, Ordering::Release);
+    }
+
+    /// Puts a slot at a place of a node; a node that is full is split first. Returns what its parent
+    /// is to know then.
+    fn put(&self, number: u32, place: usize, slot: Slot) -> Option<Slot> {
+        let node = self.node(number);
+        let permutation = node.permutation();
+        if permutation.len() < SLOTS {
+            node.insert(place, slot);
+            return None;
+        }
+        let next = node.next().unwrap_or(NONE);
+        // At the right end of everything keys come in order: what is full stays so.
+        let at = if next == NONE && place == SLOTS { SLOTS } else { SLOTS.div_ceil(2) };
+        let moved = (at..SLOTS).map(|place| node.slot(permutation.slot(place)));
+        let new = Node::new(node.level, next, moved);
+        if place > at || at == SLOTS {
+            new.insert(place - at, slot);
+        }
+        let right = self.push(new);
+        node.split_off(at, right);
+        if place <= at && at < SLOTS {
+            node.insert(place, slot);
+        }
+        let new = self.node(right);
+        Some(Slot { child: right, ..new.slot(new.permutation().slot(0)) })
+    }
+
+    fn push(&self, node: Node) -> u32 {
+        u32::try_from(self.nodes.push(node)).expect("a memtable fits in memory")
+    }
+}
