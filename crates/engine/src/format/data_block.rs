@@ -61,6 +61,7 @@ pub(crate) struct DataBlockBuilder {
     restarts: Vec<u32>,
     restart_interval: u32,
     since_restart: u32,
+    /// Of the entry before, be it in the block before.
     last_key: Vec<u8>,
 }
 
@@ -86,9 +87,15 @@ impl DataBlockBuilder {
         self.bytes.len() + size_of::<u32>() * (self.restarts.len() + 1)
     }
 
-    /// Bytes of the contents, were they finished after this entry.
-    pub(crate) fn bytes_with(&self, key: InternalKey<'_>, value: &[u8]) -> usize {
-        let (shared, restart) = self.shared(key.user_key);
+    /// The user key of the last entry that was added, in this block or the one before.
+    pub(crate) fn last_key(&self) -> &[u8] {
+        &self.last_key
+    }
+
+    /// Bytes of the contents, were they finished after this entry, whose user key has its first
+    /// `common` bytes in common with the last one.
+    pub(crate) fn bytes_with(&self, key: InternalKey<'_>, common: usize, value: &[u8]) -> usize {
+        let (shared, restart) = self.shared(common);
         let unshared = key.user_key.len() - shared;
         self.bytes()
             + if restart { size_of::<u32>() } else { 0 }
@@ -101,17 +108,24 @@ impl DataBlockBuilder {
             + value.len()
     }
 
-    fn shared(&self, user_key: &[u8]) -> (usize, bool) {
+    fn shared(&self, common: usize) -> (usize, bool) {
         if self.is_empty() || self.since_restart == self.restart_interval {
             (0, true)
         } else {
-            (common_prefix(&self.last_key, user_key), false)
+            (common, false)
         }
     }
 
     /// Adds an entry, which is larger than the one before.
     pub(crate) fn add(&mut self, key: InternalKey<'_>, value: &[u8]) {
-        let (shared, restart) = self.shared(key.user_key);
+        let common = common_prefix(&self.last_key, key.user_key);
+        self.add_with(key, common, value);
+    }
+
+    /// Adds an entry, which is larger than the one before and has the first `common` bytes of its
+    /// user key in common with that.
+    pub(crate) fn add_with(&mut self, key: InternalKey<'_>, common: usize, value: &[u8]) {
+        let (shared, restart) = self.shared(common);
         if restart {
             // A block closes before its entries pass its target size, which fits in 32 bits; only
             // the last entry may be long, and it starts before that.
@@ -128,8 +142,8 @@ impl DataBlockBuilder {
         put_varint(&mut self.bytes, len_u64(value.len()));
         self.bytes.extend_from_slice(suffix);
         self.bytes.extend_from_slice(value);
-        self.last_key.truncate(shared);
-        self.last_key.extend_from_slice(suffix);
+        self.last_key.truncate(common);
+        self.last_key.extend_from_slice(&key.user_key[common..]);
     }
 
     /// Puts the contents into `out` and starts an empty block.
@@ -145,7 +159,6 @@ impl DataBlockBuilder {
         self.bytes.push(CODING_PREFIX);
         self.restarts.clear();
         self.since_restart = 0;
-        self.last_key.clear();
     }
 }
 
@@ -428,7 +441,8 @@ mod tests {
         let mut builder = DataBlockBuilder::new(interval);
         for (user_key, seq, kind, value) in entries {
             let key = InternalKey { user_key, seq: SeqNo(*seq), kind: *kind };
-            let expected = builder.bytes_with(key, value);
+            let common = common_prefix(builder.last_key(), key.user_key);
+            let expected = builder.bytes_with(key, common, value);
             builder.add(key, value);
             assert_eq!(builder.bytes(), expected);
         }

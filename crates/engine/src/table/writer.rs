@@ -7,6 +7,7 @@
 //! 3. `finish` writes index blocks, top index, filter, range tombstones, properties and footer, and
 //!    syncs the file. The name is the directory's business, and that is the caller's.
 
+use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -100,7 +101,8 @@ pub struct TableWriter {
     hashes: Vec<u64>,
     spans: Vec<RangeTombstone>,
 
-    last: Option<(Vec<u8>, SeqNo, Kind)>,
+    /// Number and kind of the last entry; the data block has its user key.
+    last: Option<(SeqNo, Kind)>,
     properties: Properties,
     failed: Option<Error>,
 }
@@ -162,31 +164,29 @@ impl TableWriter {
                 return Err(Error::TooLarge { what, bytes, limit });
             }
         }
+        let common = data_block::common_prefix(self.data.last_key(), key.user_key);
         let mut new_user_key = true;
-        if let Some((user_key, seq, kind)) = &self.last {
-            let last = InternalKey { user_key, seq: *seq, kind: *kind };
-            if last >= key {
+        if let Some(last) = self.last() {
+            // From the first byte that differs on.
+            let order = last.user_key[common..].cmp(&key.user_key[common..]);
+            let order = order.then(key.seq.cmp(&last.seq)).then(key.kind.cmp(&last.kind));
+            if order != Ordering::Less {
                 return Err(Error::OutOfOrder { path: self.path.clone() });
             }
-            new_user_key = last.user_key != key.user_key;
+            new_user_key = common < key.user_key.len() || common < last.user_key.len();
         }
         let target = self.options.block_bytes as usize;
-        if !self.data.is_empty() && self.data.bytes_with(key, value) + TRAILER_BYTES > target {
+        if !self.data.is_empty()
+            && self.data.bytes_with(key, common, value) + TRAILER_BYTES > target
+        {
             self.seal_data_block()?;
             self.index_data_block(Some(key));
         }
-        self.data.add(key, value);
-        if new_user_key {
-            if self.options.filter {
-                self.hashes.push(filter::key_hash(key.user_key));
-            }
-            let (mut last, ..) = self.last.take().unwrap_or((Vec::new(), key.seq, key.kind));
-            last.clear();
-            last.extend_from_slice(key.user_key);
-            self.last = Some((last, key.seq, key.kind));
-        } else if let Some(last) = &mut self.last {
-            (last.1, last.2) = (key.seq, key.kind);
+        self.data.add_with(key, common, value);
+        if new_user_key && self.options.filter {
+            self.hashes.push(filter::key_hash(key.user_key));
         }
+        self.last = Some((key.seq, key.kind));
         let properties = &mut self.properties;
         if properties.entries == 0 {
             properties.smallest = Bytes::copy_from_slice(key.user_key);
@@ -198,6 +198,11 @@ impl TableWriter {
         properties.seq_smallest = properties.seq_smallest.min(key.seq);
         properties.seq_largest = properties.seq_largest.max(key.seq);
         Ok(())
+    }
+
+    /// The key of the last entry.
+    fn last(&self) -> Option<InternalKey<'_>> {
+        self.last.map(|(seq, kind)| InternalKey { user_key: self.data.last_key(), seq, kind })
     }
 
     /// Adds a range tombstone. Any order, and any overlap with others, will do: what is written is
@@ -305,12 +310,11 @@ impl TableWriter {
 
     /// Gives the data block just sealed its place in the index, now that the next key is known.
     fn index_data_block(&mut self, next: Option<InternalKey<'_>>) {
-        let (Some(handle), Some((user_key, seq, kind))) = (self.unindexed.take(), &self.last)
-        else {
+        let (Some(handle), Some(last)) = (self.unindexed.take(), self.last()) else {
             return;
         };
-        let last = InternalKey { user_key, seq: *seq, kind: *kind };
-        self.index.add(Separator::between(last, next), handle);
+        let separator = Separator::between(last, next);
+        self.index.add(separator, handle);
         if self.index.bytes() + TRAILER_BYTES >= self.options.index_block_bytes as usize {
             self.close_index_block();
         }
@@ -369,8 +373,8 @@ impl TableWriter {
     }
 
     fn write_spans(&mut self, spans: &mut [RangeTombstone]) -> Result<()> {
-        if let Some((user_key, ..)) = &self.last {
-            self.properties.largest = Bytes::copy_from_slice(user_key);
+        if let Some(last) = self.last() {
+            self.properties.largest = Bytes::copy_from_slice(last.user_key);
         }
         let (Some(first), Some(last)) = (spans.first(), spans.last()) else {
             return Ok(());
