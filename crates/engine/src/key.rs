@@ -76,3 +76,46 @@ impl PartialOrd for InternalKey<'_> {
         Some(self.cmp(other))
     }
 }
+
+/// The first sixteen bytes of a user key as two big-endian numbers, with zeros behind a shorter
+/// one: prefixes that differ compare as the keys do, equal ones say nothing. It decides nearly every
+/// comparison without a look at the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Prefix(pub(crate) [u64; 2]);
+
+impl Prefix {
+    /// The prefix of a user key.
+    #[inline]
+    pub(crate) fn of(user_key: &[u8]) -> Prefix {
+        let word = |from: usize| {
+            let bytes = user_key.get(from..).unwrap_or_default();
+            match bytes.first_chunk() {
+                Some(whole) => u64::from_be_bytes(*whole),
+                None => {
+                    let mut padded = [0; size_of::<u64>()];
+                    padded[..bytes.len()].copy_from_slice(bytes);
+                    u64::from_be_bytes(padded)
+                }
+            }
+        };
+        Prefix([word(0), word(size_of::<u64>())])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefixes_that_differ_compare_as_keys() {
+        let keys: [&[u8]; 9] =
+            [b"", b"\0", b"a", b"a\0", b"ab", b"abcdefgh", b"abcdefghi", b"abcdefghijklmnop", b"b"];
+        for (a, b) in keys.iter().flat_map(|a| keys.iter().map(move |b| (a, b))) {
+            if Prefix::of(a) != Prefix::of(b) {
+                assert_eq!(Prefix::of(a).cmp(&Prefix::of(b)), a.cmp(b));
+            }
+        }
+        assert_eq!(Prefix::of(b"abcdefghijklmnop"), Prefix::of(b"abcdefghijklmnopq"));
+        assert_eq!(Prefix::of(b"a"), Prefix::of(b"a\0"));
+    }
+}

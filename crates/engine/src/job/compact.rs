@@ -172,14 +172,14 @@ fn merge(
     job: &Job,
     outputs: &mut Outputs<'_>,
 ) -> Result<u64> {
-    let mut sources: Vec<Box<dyn Cursor>> = Vec::with_capacity(job.inputs.len());
+    let mut sources = Vec::with_capacity(job.inputs.len());
     for input in &job.inputs {
         let tables = input.files.iter().map(|&file| {
             let table = version.table(file).cloned();
             table.ok_or(lsmx_compaction::Error::UnknownFile { file })
         });
         let tables = tables.collect::<Result<Arc<[_]>, _>>()?;
-        sources.push(Box::new(RunCursor::new(tables, FillCache::Job)));
+        sources.push(RunCursor::new(tables, FillCache::Job));
     }
     let mut merged = MergingCursor::new(sources);
     let mut retention = Retention::for_job(store.sequence.snapshots(), shape, job);

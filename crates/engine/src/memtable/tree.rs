@@ -15,8 +15,8 @@ use std::cmp::Ordering as Order;
 
 use bytes::Bytes;
 
-use super::node::{NONE, Node, Permutation, Prefix, SLOTS, Slot};
-use crate::key::{InternalKey, Kind, SeqNo};
+use super::node::{NONE, Node, Permutation, SLOTS, Slot};
+use crate::key::{InternalKey, Kind, Prefix, SeqNo};
 use crate::sync::{AtomicU32, Mutex, Ordering};
 
 /// Bytes that an entry takes besides its key and value: 56 for itself, and its share of nodes that

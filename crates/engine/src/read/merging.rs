@@ -7,7 +7,7 @@ use crate::cursor::Cursor;
 use crate::error::Result;
 #[cfg(test)]
 use crate::key::Kind;
-use crate::key::{InternalKey, SeqNo};
+use crate::key::{InternalKey, Prefix, SeqNo};
 use crate::slice::Slice;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,58 +16,47 @@ enum Direction {
     Backward,
 }
 
-/// Merges cursors over a binary heap of those that are valid.
+/// A source that stands on an entry.
+#[derive(Clone, Copy, Debug)]
+struct Head {
+    source: usize,
+    prefix: Prefix,
+}
+
+/// Merges cursors: those that are valid stand in a list in the order of their entries.
 ///
 /// Going forward all sources stand at or after the current entry, going backward at or before it;
 /// a change of direction positions all of them anew. Internal keys are unique, so there are no ties.
-pub(crate) struct MergingCursor {
-    sources: Vec<Box<dyn Cursor>>,
-    /// Indices of the valid sources; the one that stands on the current entry is the first.
-    heap: Vec<usize>,
+///
+/// The first source mostly stays first, which costs one comparison; else its new place is found by
+/// halves. Keys are looked at only where prefixes are equal.
+pub(crate) struct MergingCursor<C = Box<dyn Cursor>> {
+    sources: Vec<C>,
+    /// The valid sources; the one that stands on the current entry is the first.
+    heads: Vec<Head>,
     direction: Direction,
     scratch: Vec<u8>,
 }
 
-impl MergingCursor {
+impl<C: Cursor> MergingCursor<C> {
     /// A cursor over all of `sources`, standing nowhere.
-    pub(crate) fn new(sources: Vec<Box<dyn Cursor>>) -> MergingCursor {
-        let heap = Vec::with_capacity(sources.len());
-        MergingCursor { sources, heap, direction: Direction::Forward, scratch: Vec::new() }
+    pub(crate) fn new(sources: Vec<C>) -> MergingCursor<C> {
+        let heads = Vec::with_capacity(sources.len());
+        MergingCursor { sources, heads, direction: Direction::Forward, scratch: Vec::new() }
     }
 
-    fn comes_first(&self, a: usize, b: usize) -> bool {
-        let order = self.sources[a].key().cmp(&self.sources[b].key());
+    fn head(&self, source: usize) -> Head {
+        Head { source, prefix: Prefix::of(self.sources[source].key().user_key) }
+    }
+
+    #[inline]
+    fn comes_first(&self, a: Head, b: Head) -> bool {
+        let order = a.prefix.cmp(&b.prefix);
+        let order =
+            order.then_with(|| self.sources[a.source].key().cmp(&self.sources[b.source].key()));
         match self.direction {
             Direction::Forward => order == Ordering::Less,
             Direction::Backward => order == Ordering::Greater,
-        }
-    }
-
-    fn sift_down(&mut self, mut place: usize) {
-        loop {
-            let left = 2 * place + 1;
-            if left >= self.heap.len() {
-                return;
-            }
-            let right = left + 1;
-            let mut first = left;
-            if right < self.heap.len() && self.comes_first(self.heap[right], self.heap[left]) {
-                first = right;
-            }
-            if !self.comes_first(self.heap[first], self.heap[place]) {
-                return;
-            }
-            self.heap.swap(place, first);
-            place = first;
-        }
-    }
-
-    fn rebuild(&mut self, direction: Direction) {
-        self.direction = direction;
-        self.heap.clear();
-        self.heap.extend((0..self.sources.len()).filter(|&source| self.sources[source].valid()));
-        for place in (0..self.heap.len() / 2).rev() {
-            self.sift_down(place);
         }
     }
 
@@ -75,27 +64,41 @@ impl MergingCursor {
     fn place_all(
         &mut self,
         direction: Direction,
-        mut place: impl FnMut(usize, &mut dyn Cursor) -> Result<()>,
+        mut place: impl FnMut(usize, &mut C) -> Result<()>,
     ) -> Result<()> {
-        self.heap.clear();
+        self.heads.clear();
         for (index, source) in self.sources.iter_mut().enumerate() {
-            place(index, source.as_mut())?;
+            place(index, source)?;
         }
-        self.rebuild(direction);
+        self.direction = direction;
+        for source in 0..self.sources.len() {
+            if self.sources[source].valid() {
+                let head = self.head(source);
+                let at = self.heads.partition_point(|other| self.comes_first(*other, head));
+                self.heads.insert(at, head);
+            }
+        }
         Ok(())
     }
 
-    /// Brings the heap in order after its first source has moved, or failed to.
+    /// Brings the list in order after its first source has moved, or failed to.
+    #[inline]
     fn after_move(&mut self, moved: Result<()>) -> Result<()> {
         if let Err(error) = moved {
-            self.heap.clear();
+            self.heads.clear();
             return Err(error);
         }
-        if self.sources[self.heap[0]].valid() {
-            self.sift_down(0);
-        } else {
-            self.heap.swap_remove(0);
-            self.sift_down(0);
+        let source = self.heads[0].source;
+        if !self.sources[source].valid() {
+            self.heads.remove(0);
+            return Ok(());
+        }
+        let head = self.head(source);
+        self.heads[0] = head;
+        if self.heads.get(1).is_some_and(|second| self.comes_first(*second, head)) {
+            let others = &self.heads[2..];
+            let at = 1 + others.partition_point(|other| self.comes_first(*other, head));
+            self.heads[..=at].rotate_left(1);
         }
         Ok(())
     }
@@ -103,7 +106,7 @@ impl MergingCursor {
     /// Turns round on the current entry: the first source takes a step, all others are placed on
     /// the far side of the entry.
     fn turn(&mut self, direction: Direction) -> Result<()> {
-        let first = self.heap[0];
+        let first = self.heads[0].source;
         let mut key = std::mem::take(&mut self.scratch);
         key.clear();
         key.extend_from_slice(self.sources[first].key().user_key);
@@ -119,30 +122,30 @@ impl MergingCursor {
     }
 }
 
-impl fmt::Debug for MergingCursor {
+impl<C> fmt::Debug for MergingCursor<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MergingCursor")
             .field("sources", &self.sources.len())
-            .field("valid", &self.heap.len())
+            .field("valid", &self.heads.len())
             .finish()
     }
 }
 
-impl Cursor for MergingCursor {
+impl<C: Cursor> Cursor for MergingCursor<C> {
     fn valid(&self) -> bool {
-        !self.heap.is_empty()
+        !self.heads.is_empty()
     }
 
     fn key(&self) -> InternalKey<'_> {
-        self.sources[self.heap[0]].key()
+        self.sources[self.heads[0].source].key()
     }
 
     fn value(&self) -> &[u8] {
-        self.sources[self.heap[0]].value()
+        self.sources[self.heads[0].source].value()
     }
 
     fn value_slice(&self) -> Slice {
-        self.sources[self.heap[0]].value_slice()
+        self.sources[self.heads[0].source].value_slice()
     }
 
     fn first(&mut self) -> Result<()> {
@@ -165,7 +168,7 @@ impl Cursor for MergingCursor {
         if self.direction == Direction::Backward {
             return self.turn(Direction::Forward);
         }
-        let first = self.heap[0];
+        let first = self.heads[0].source;
         let moved = self.sources[first].next();
         self.after_move(moved)
     }
@@ -174,7 +177,7 @@ impl Cursor for MergingCursor {
         if self.direction == Direction::Forward {
             return self.turn(Direction::Backward);
         }
-        let first = self.heap[0];
+        let first = self.heads[0].source;
         let moved = self.sources[first].prev();
         self.after_move(moved)
     }

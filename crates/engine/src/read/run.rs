@@ -76,14 +76,17 @@ impl RunCursor {
 }
 
 impl Cursor for RunCursor {
+    #[inline]
     fn valid(&self) -> bool {
         self.current.as_ref().is_some_and(Cursor::valid)
     }
 
+    #[inline]
     fn key(&self) -> InternalKey<'_> {
         self.stand().key()
     }
 
+    #[inline]
     fn value(&self) -> &[u8] {
         self.stand().value()
     }
@@ -120,6 +123,7 @@ impl Cursor for RunCursor {
         if self.valid() { Ok(()) } else { self.backward_from(index.checked_sub(1)) }
     }
 
+    #[inline]
     fn next(&mut self) -> Result<()> {
         let Some(cursor) = self.current.as_mut() else { return Ok(()) };
         let moved = cursor.next();
