@@ -1,19 +1,22 @@
 //! The memtable: writes of one interval of sequence numbers, sorted in memory.
 
+mod arena;
 mod node;
 mod tree;
 
 use std::fmt;
-use std::ops::Range;
 
-use bytes::Bytes;
-
+use crate::coding::len_u64;
 use crate::cursor::Cursor;
 use crate::error::Result;
 use crate::key::{InternalKey, Kind, SeqNo};
 use crate::slice::Slice;
 use crate::sync::{Arc, AtomicU64, Ordering};
-use tree::{ENTRY_OVERHEAD_BYTES, Entry, Place, Target, Tree};
+use tree::{Entry, Place, Target, Tree};
+
+/// Bytes that an entry takes besides its key and value: 56 for itself, and its share of nodes that
+/// are between half full and full.
+const ENTRY_OVERHEAD_BYTES: u64 = 96;
 
 /// Writes of one keyspace in one interval of sequence numbers, sorted.
 ///
@@ -58,18 +61,11 @@ impl Memtable {
         }
     }
 
-    /// Adds one entry; its number is its own, so there is never one like it. Key and value lie in
-    /// `payload` in this order, as a batch codes them, and share its memory. Returns the bytes that
-    /// the memtable grew by.
-    pub(crate) fn insert(
-        &self,
-        payload: &Bytes,
-        (key, value): (Range<usize>, Range<usize>),
-        seq: SeqNo,
-        kind: Kind,
-    ) -> u64 {
-        let bytes = (value.end - key.start) as u64 + ENTRY_OVERHEAD_BYTES;
-        self.tree.insert(Entry::new(payload, key, value, (seq, kind)));
+    /// Adds one entry; its number is its own, so there is never one like it. Returns the bytes
+    /// that the memtable grew by.
+    pub(crate) fn insert(&self, user_key: &[u8], seq: SeqNo, kind: Kind, value: &[u8]) -> u64 {
+        let unused = self.tree.insert(user_key, seq, kind, value);
+        let bytes = len_u64(user_key.len() + value.len() + unused) + ENTRY_OVERHEAD_BYTES;
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         bytes
     }
@@ -186,18 +182,12 @@ mod tests {
     use super::*;
     use crate::sync::Mutex;
 
-    fn insert(memtable: &Memtable, key: &[u8], seq: u64, kind: Kind, value: &[u8]) {
-        let payload = Bytes::from([key, value].concat());
-        let places = (0..key.len(), key.len()..payload.len());
-        memtable.insert(&payload, places, SeqNo(seq), kind);
-    }
-
     fn filled() -> Arc<Memtable> {
         let memtable = Arc::new(Memtable::new(SeqNo(1)));
         for (key, seq, value) in [("b", 1, "b1"), ("a", 2, "a2"), ("b", 5, "b5"), ("c", 3, "c3")] {
-            insert(&memtable, key.as_bytes(), seq, Kind::Put, value.as_bytes());
+            memtable.insert(key.as_bytes(), SeqNo(seq), Kind::Put, value.as_bytes());
         }
-        insert(&memtable, b"c", 6, Kind::Delete, b"");
+        memtable.insert(b"c", SeqNo(6), Kind::Delete, b"");
         memtable
     }
 
@@ -228,7 +218,7 @@ mod tests {
             let mut sorted: Vec<(Vec<u8>, u64)> = Vec::new();
             for ((key, put), seq) in entries.into_iter().zip(1..) {
                 let kind = if put { Kind::Put } else { Kind::Delete };
-                insert(&memtable, &key, seq, kind, &seq.to_be_bytes());
+                memtable.insert(&key, SeqNo(seq), kind, &seq.to_be_bytes());
                 sorted.push((key, seq));
             }
             sorted.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
@@ -283,7 +273,8 @@ mod tests {
                         if number > ENTRIES {
                             break;
                         }
-                        insert(&memtable, &key(number), number, Kind::Put, &number.to_be_bytes());
+                        let value = number.to_be_bytes();
+                        memtable.insert(&key(number), SeqNo(number), Kind::Put, &value);
                         let mut ended = ended.lock();
                         ended.insert(number);
                         while ended.remove(&(done.load(Ordering::Relaxed) + 1)) {

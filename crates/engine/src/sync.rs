@@ -261,6 +261,16 @@ impl Signal {
     }
 }
 
+/// A signal of the calling thread's own, for what it alone waits for.
+#[must_use]
+pub fn thread_signal() -> Signal {
+    thread_local! {
+        static SIGNAL: Signal = Signal::new();
+    }
+    // A thread whose locals are gone is ending; a new one serves it.
+    SIGNAL.try_with(Signal::clone).unwrap_or_default()
+}
+
 /// A small number of the calling thread's own, never given twice while the process lives.
 #[must_use]
 pub fn thread_number() -> usize {

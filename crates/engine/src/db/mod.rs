@@ -298,7 +298,7 @@ impl Core {
     /// What a commit sets off: the governors of log and memory, and inline the work itself.
     fn after_commit(&self) {
         let store = &self.store;
-        if store.wal.much_unsynced() {
+        if store.wal.asks_for_sync() {
             store.progress.notify();
         }
         if (store.wal.live_bytes() > self.options.wal_bytes_limit()

@@ -12,7 +12,6 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-use bytes::Bytes;
 use lsmx_compaction::{FileShape, LevelParts, PolicySpec, TreeShape};
 
 use crate::cache::Cache;
@@ -467,8 +466,8 @@ impl Recovery {
         error
     }
 
-    /// Step 3. Reads the whole log once without using it, so that damage is found before a byte is
-    /// written.
+    /// Step 3. Damage may be found after a table was written; nothing names the table yet, and it is
+    /// taken back.
     fn replay(&mut self, manifest: &Path) -> Result<()> {
         let from = ReplayFrom {
             oldest_segment: self.state.wal_oldest,
@@ -480,14 +479,15 @@ impl Recovery {
         let dir = self.tables.dir.clone();
         let vfs = Arc::clone(&self.tables.vfs);
         let known = self.state.keyspace_id_next;
-        let mut check = |record: ReplayedRecord<'_>| check_record(&dir, &record, known);
-        let checked = replay(vfs.as_ref(), &dir, uid, &from, mode, &mut check)?;
-        let short = check_reach(vfs.as_ref(), &dir, &self.state, &checked);
+        let mut take = |record: ReplayedRecord<'_>| {
+            check_record(&dir, &record, known)?;
+            self.take(&record)
+        };
+        let mut report = replay(vfs.as_ref(), &dir, uid, &from, mode, &mut take)?;
+        let short = check_reach(vfs.as_ref(), &dir, &self.state, &report);
         if mode == RecoveryMode::Strict {
             short.clone()?;
         }
-        let mut take = |record: ReplayedRecord<'_>| self.take(&record);
-        let mut report = replay(vfs.as_ref(), &dir, uid, &from, mode, &mut take)?;
         report.damage = report.damage.or(short.err());
 
         let flushed = self.state.keyspaces.values().map(|keyspace| keyspace.flushed_through);
@@ -505,17 +505,18 @@ impl Recovery {
 
     /// Puts a commit of the log into the memtables, as far as tables do not hold it.
     fn take(&self, record: &ReplayedRecord<'_>) -> Result<()> {
-        let payload = Bytes::copy_from_slice(record.payload);
         let mut seq = record.first_seq;
-        // Checked by the first reading.
-        for operation in Operations::new(&payload).flatten() {
+        // The record was checked, so every operation decodes.
+        for operation in Operations::new(record.payload).flatten() {
             let keyspace = self.state.keyspaces.get(&operation.keyspace);
             if let Some(keyspace) = keyspace
                 && seq > keyspace.flushed_through
                 && let Some(tree) = self.trees.id(operation.keyspace)
             {
                 let active = Arc::clone(&tree.view().active);
-                active.insert(&payload, (operation.key, operation.value), seq, operation.kind);
+                let (key, value) =
+                    (&record.payload[operation.key], &record.payload[operation.value]);
+                active.insert(key, seq, operation.kind, value);
                 if active.bytes() >= tree.settings().options.memtable_bytes {
                     self.flush(tree, SeqNo(seq.0 + 1))?;
                 }

@@ -15,20 +15,16 @@ use std::cmp::Ordering as Order;
 
 use bytes::Bytes;
 
+use super::arena::Arena;
 use super::node::{NONE, Node, Permutation, SLOTS, Slot};
 use crate::key::{InternalKey, Kind, Prefix, SeqNo};
 use crate::sync::{AtomicU32, Mutex, Ordering};
 
-/// Bytes that an entry takes besides its key and value: 56 for itself, and its share of nodes that
-/// are between half full and full.
-pub(super) const ENTRY_OVERHEAD_BYTES: u64 = 96;
-
-/// An entry: its key, then a few bytes of the batch's coding, then its value.
+/// An entry: its key, and behind that its value.
 #[derive(Debug)]
 pub(super) struct Entry {
     data: Bytes,
     key_bytes: u32,
-    value_at: u32,
     /// Sequence number and kind, so that larger means earlier in the order of one user key.
     tag: u64,
 }
@@ -38,23 +34,6 @@ fn tag(seq: SeqNo, kind: Kind) -> u64 {
 }
 
 impl Entry {
-    /// An entry that shares the memory of `payload`; `key` and `value` lie in it in this order.
-    pub(super) fn new(
-        payload: &Bytes,
-        key: std::ops::Range<usize>,
-        value: std::ops::Range<usize>,
-        (seq, kind): (SeqNo, Kind),
-    ) -> Entry {
-        // Keys have at most 64 KiB, and between key and value there is a length.
-        let small = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
-        Entry {
-            key_bytes: small(key.len()),
-            value_at: small(value.start - key.start),
-            data: payload.slice(key.start..value.end),
-            tag: tag(seq, kind),
-        }
-    }
-
     #[inline]
     pub(super) fn user_key(&self) -> &[u8] {
         &self.data[..self.key_bytes as usize]
@@ -74,11 +53,11 @@ impl Entry {
     }
 
     pub(super) fn value(&self) -> &[u8] {
-        &self.data[self.value_at as usize..]
+        &self.data[self.key_bytes as usize..]
     }
 
     pub(super) fn value_bytes(&self) -> Bytes {
-        self.data.slice(self.value_at as usize..)
+        self.data.slice(self.key_bytes as usize..)
     }
 
     pub(super) fn target(&self) -> Target<'_> {
@@ -128,10 +107,12 @@ struct Found {
     next: Option<u32>,
 }
 
-/// The nodes on the way from the root down to a leaf, and the place taken in each.
-#[derive(Debug, Default)]
-struct Path {
-    steps: Vec<(u32, usize)>,
+/// What only whoever changes something needs.
+#[derive(Debug)]
+struct Writing {
+    arena: Arena,
+    /// The nodes on the way from the root down to a leaf, and the place taken in each.
+    path: Vec<(u32, usize)>,
 }
 
 /// The ordered entries.
@@ -141,14 +122,14 @@ pub(super) struct Tree {
     nodes: boxcar::Vec<Node>,
     root: AtomicU32,
     /// Whoever changes something holds it.
-    writing: Mutex<Path>,
+    writing: Mutex<Writing>,
 }
 
 impl Tree {
     pub(super) fn new() -> Tree {
         let nodes = boxcar::Vec::new();
         nodes.push(Node::new(0, NONE, std::iter::empty()));
-        let writing = Mutex::new(Path::default());
+        let writing = Mutex::new(Writing { arena: Arena::new(), path: Vec::new() });
         Tree { entries: boxcar::Vec::new(), nodes, root: AtomicU32::new(0), writing }
     }
 
@@ -358,10 +339,16 @@ impl Tree {
         self.before_target(self.entry(at.entry).target())
     }
 
-    /// Adds an entry; its number is its own, so there is none like it.
-    pub(super) fn insert(&self, entry: Entry) {
-        let mut path = self.writing.lock();
-        path.steps.clear();
+    /// Adds an entry; its number is its own, so there is none like it. Returns bytes of memory that
+    /// were left unused to make place for it.
+    pub(super) fn insert(&self, user_key: &[u8], seq: SeqNo, kind: Kind, value: &[u8]) -> usize {
+        let mut writing = self.writing.lock();
+        let Writing { arena, path } = &mut *writing;
+        let (data, unused) = arena.put(user_key, value);
+        // Keys are far smaller, and no payload of a commit is larger.
+        let key_bytes = u32::try_from(user_key.len()).expect("a key has less than 4 GiB");
+        let entry = Entry { data, key_bytes, tag: tag(seq, kind) };
+        path.clear();
         // Entries take more than 64 bytes each, so memory ends long before 2^32 of them; nodes
         // are fewer.
         let number = u32::try_from(self.entries.push(entry)).expect("a memtable fits in memory");
@@ -371,17 +358,17 @@ impl Tree {
             let node = self.node(node_number);
             let found = self.search(node, target);
             if node.level == 0 {
-                path.steps.push((node_number, found.place));
+                path.push((node_number, found.place));
                 break;
             }
             // A half that splits off the child goes behind the child.
             let behind = found.place.max(1);
-            path.steps.push((node_number, behind));
+            path.push((node_number, behind));
             node_number = node.child(found.permutation.slot(behind - 1));
         }
         let mut slot = Slot { prefix: target.prefix, entry: number, child: NONE };
-        while let Some((number, place)) = path.steps.pop() {
-            let Some(right) = self.put(number, place, slot) else { return };
+        while let Some((number, place)) = path.pop() {
+            let Some(right) = self.put(number, place, slot) else { return unused };
             slot = right;
         }
         // The root was split.
@@ -390,6 +377,7 @@ impl Tree {
         let left = Slot { child: old, ..node.slot(node.permutation().slot(0)) };
         let root = self.push(Node::new(node.level + 1, NONE, [left, slot].into_iter()));
         self.root.store(root, Ordering::Release);
+        unused
     }
 
     /// Puts a slot at a place of a node; a node that is full is split first. Returns what its parent

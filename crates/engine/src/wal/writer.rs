@@ -13,7 +13,7 @@ use crate::format::filename::FileName;
 use crate::format::frame::{LogSeed, RECORD_HEADER_BYTES, RecordHeader, SEQ_END, SyncMark};
 use crate::format::wal_header::{Predecessor, SegmentHeader};
 use crate::sabotage::{self, Bug};
-use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::vfs::Vfs;
 use crate::{Error, Result, SeqNo};
 
@@ -90,6 +90,8 @@ pub struct Wal {
     log: Mutex<Log>,
     /// Bytes appended since the last sync; written under `log`, read without for `sync_due`.
     unsynced_bytes: AtomicU64,
+    /// Whether `asks_for_sync` has said so, and no sync has begun or ended since.
+    asked: AtomicBool,
     /// When `sync_due` first saw unsynced bytes; a race only moves the next sync a little.
     unsynced_since_us: AtomicU64,
     /// Bytes of live segments, for the governor, which asks at every commit; written under `log`.
@@ -213,6 +215,7 @@ impl Wal {
             live_bytes: AtomicU64::new(first.bytes),
             written_bytes: AtomicU64::new(first.bytes),
             syncs: AtomicU64::new(0),
+            asked: AtomicBool::new(false),
             unsynced_since_us: AtomicU64::new(NOT_ASKED),
             log: Mutex::new(Log {
                 segments: vec![first],
@@ -347,6 +350,7 @@ impl Wal {
         let (pending, last_seq, bytes) = {
             let log = self.log.lock();
             log.check()?;
+            self.asked.store(false, Ordering::Release);
             let pending: Vec<Segment> =
                 log.segments.iter().filter(|segment| segment.needs_sync()).cloned().collect();
             (pending, log.next_seq - 1, self.unsynced_bytes.load(Ordering::Relaxed))
@@ -369,6 +373,8 @@ impl Wal {
         log.durable_seq = last_seq;
         self.unsynced_bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.unsynced_since_us.store(NOT_ASKED, Ordering::Relaxed);
+        // What asked during the sync asked for what it has done.
+        self.asked.store(false, Ordering::Release);
         self.syncs.fetch_add(1, Ordering::Relaxed);
         log.write_mark().map_err(|error| log.fail(error))?;
         Ok(SeqNo(last_seq))
@@ -393,6 +399,12 @@ impl Wal {
             self.ledger.name_segment(segment.id)?;
         }
         Ok(())
+    }
+
+    /// Whether somebody should be told that a sync is due, whatever the time; says so once until
+    /// the next sync begins or ends.
+    pub(crate) fn asks_for_sync(&self) -> bool {
+        self.much_unsynced() && !self.asked.swap(true, Ordering::AcqRel)
     }
 
     /// Whether so many bytes are unsynced that a sync is due, whatever the time.

@@ -5,18 +5,22 @@
 //!    group to the log in one write.
 //! 2. *Synced*, if any in the group asked for it. A failed append or sync fails the whole group,
 //!    leaves nothing in memory, and makes the database read-only; its numbers are never given again.
-//! 3. *Inserted* into the memtables, by each writer itself.
+//! 3. *Inserted* into the memtables by the leader, for all of its group: so a member sleeps once and
+//!    not at every station.
 //! 4. *Published*, strictly in order: a commit is seen only when all before it are.
+//!
+//! A leader has one group. It hands the lead to whoever waits first: a large group before it is
+//! inserted, so that the next one can go to the log meanwhile; a small one only when it is
+//! published, under one lock with that. Every sleeper has a signal of its own.
 //!
 //! The leader changes what later commits depend on (numbers, active memtables) alone, so neither
 //! needs a lock of its own. No lock is held over I/O or a wait.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use bytes::Bytes;
-
-use crate::env::{WaitCause, YieldKind};
+use crate::env::{Background, WaitCause, YieldKind};
 use crate::error::{Error, Result};
 use crate::format::batch::Operations;
 use crate::key::{Kind, SeqNo};
@@ -26,17 +30,22 @@ use crate::memtable::Memtable;
 use crate::metrics::CommitMetrics;
 use crate::sabotage::{self, Bug};
 use crate::store::{Store, Work};
-use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Signal};
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Signal, thread_signal};
 use crate::wal::WalRecord;
 use crate::write::batch::{Guard, WriteBatch};
 
 /// Payload bytes at which a group takes no further member.
 const GROUP_BYTES_MAX: usize = 1 << 20;
+/// Payload bytes up to which a group is inserted before the lead goes on: that takes no longer than
+/// waking the next leader does.
+const SMALL_GROUP_BYTES: usize = 4 << 10;
+/// Which part of the time of a sync a leader waits for writers that are on their way back.
+const GATHER_PART: u64 = 2;
 
 /// What a writer hands in.
 #[derive(Debug, Default)]
 struct Request {
-    payload: Bytes,
+    payload: Vec<u8>,
     count: u32,
     trees: Vec<Arc<Tree>>,
     guards: Vec<Guard>,
@@ -49,9 +58,10 @@ struct Request {
 #[derive(Debug)]
 enum Station {
     Waiting,
-    /// In the log; the writer inserts into these memtables, one per tree of the request.
-    Appended(Vec<Arc<Memtable>>),
-    Failed(Error),
+    /// First in the queue, and to lead the next group.
+    Leading,
+    /// Published, or failed.
+    Decided(Result<()>),
 }
 
 #[derive(Debug)]
@@ -60,9 +70,16 @@ struct Ticket {
     /// First number; 0 until it is given.
     first_seq: AtomicU64,
     station: Mutex<Station>,
+    /// Given when the station has changed.
+    changed: Signal,
 }
 
 impl Ticket {
+    fn new(request: Request) -> Arc<Ticket> {
+        let (first_seq, station) = (AtomicU64::new(0), Mutex::new(Station::Waiting));
+        Arc::new(Ticket { request, first_seq, station, changed: thread_signal() })
+    }
+
     fn first_seq(&self) -> u64 {
         self.first_seq.load(Ordering::Acquire)
     }
@@ -72,12 +89,21 @@ impl Ticket {
         SeqNo(self.first_seq() + u64::from(self.request.count) - 1)
     }
 
-    fn decided(&self) -> bool {
-        !matches!(*self.station.lock(), Station::Waiting)
+    fn is_waiting(&self) -> bool {
+        matches!(*self.station.lock(), Station::Waiting)
     }
 
-    fn decide(&self, station: Station) {
+    fn go_to(&self, station: Station) {
         *self.station.lock() = station;
+        self.changed.notify();
+    }
+
+    /// What became of it, once that is decided.
+    fn decided(&self) -> Option<Result<()>> {
+        match &*self.station.lock() {
+            Station::Decided(result) => Some(result.clone()),
+            Station::Waiting | Station::Leading => None,
+        }
     }
 
     /// Whether it writes a key of a tree with a number above `read`.
@@ -95,10 +121,61 @@ impl Ticket {
     }
 }
 
+/// Commits that go through the stations together.
+#[derive(Debug, Default)]
+struct Group {
+    members: Vec<Arc<Ticket>>,
+    /// The memtables they write to, one for each tree of each request, in that order.
+    targets: Vec<Arc<Memtable>>,
+    payload_bytes: usize,
+    sync: bool,
+}
+
+impl Group {
+    fn last_seq(&self) -> SeqNo {
+        self.members.last().map_or(SeqNo::ZERO, |member| member.last_seq())
+    }
+
+    fn clear(&mut self) {
+        self.members.clear();
+        self.targets.clear();
+        (self.payload_bytes, self.sync) = (0, false);
+    }
+
+    fn records(&self) -> Vec<WalRecord<'_>> {
+        let with_operations = self.members.iter().filter(|member| member.request.count > 0);
+        let records = with_operations.map(|member| WalRecord {
+            first_seq: SeqNo(member.first_seq()),
+            count: member.request.count,
+            payload: &member.request.payload,
+        });
+        records.collect()
+    }
+
+    /// Puts the operations of all members into the memtables; returns the bytes these grew by.
+    fn insert(&self) -> u64 {
+        let (mut target, mut grown) = (0, 0);
+        for member in &self.members {
+            let request = &member.request;
+            let targets = &self.targets[target..target + request.trees.len()];
+            target += request.trees.len();
+            grown += insert(member, targets);
+        }
+        grown
+    }
+}
+
+/// A group between the log and its publication.
 #[derive(Debug)]
 struct InFlight {
-    ticket: Arc<Ticket>,
+    members: Vec<Arc<Ticket>>,
+    last_seq: SeqNo,
     inserted: bool,
+}
+
+thread_local! {
+    /// The memory of a group that this thread has led.
+    static SPARE: Cell<Group> = Cell::default();
 }
 
 #[derive(Debug)]
@@ -111,6 +188,10 @@ struct Queue {
     waiting: VecDeque<Arc<Ticket>>,
     /// In the log, not published yet; in the order of the log.
     in_flight: VecDeque<InFlight>,
+    /// How many waiting writers the leader holds its group back for; 0 if it does not.
+    gathering: usize,
+    /// Writers that asked for the last sync, or came during it.
+    sync_writers: usize,
 }
 
 /// Takes commits through the four stations.
@@ -118,8 +199,12 @@ struct Queue {
 pub(crate) struct Committer {
     store: Arc<Store>,
     queue: Mutex<Queue>,
-    /// Given when a group is decided, a leader steps down, or something was published.
+    /// Given when nobody leads any more, or something was published.
     changed: Signal,
+    /// Given when as many wait as the leader gathers.
+    gathered: Signal,
+    /// How long a sync of a group takes, averaged, in microseconds.
+    sync_us: AtomicU64,
     counters: CommitCounters,
 }
 
@@ -139,11 +224,15 @@ impl Committer {
             syncing: false,
             waiting: VecDeque::new(),
             in_flight: VecDeque::new(),
+            gathering: 0,
+            sync_writers: 0,
         };
         Committer {
             store,
             queue: Mutex::new(queue),
             changed: Signal::new(),
+            gathered: Signal::new(),
+            sync_us: AtomicU64::new(0),
             counters: CommitCounters::default(),
         }
     }
@@ -159,7 +248,7 @@ impl Committer {
         deadline_us: Option<u64>,
     ) -> Result<()> {
         let request = Request {
-            payload: Bytes::from(batch.payload),
+            payload: batch.payload,
             count: batch.count,
             trees: batch.trees,
             guards: batch.guards,
@@ -203,55 +292,49 @@ impl Committer {
     }
 
     fn submit(&self, request: Request, deadline_us: Option<u64>) -> Result<()> {
-        let ticket = Arc::new(Ticket {
-            request,
-            first_seq: AtomicU64::new(0),
-            station: Mutex::new(Station::Waiting),
-        });
+        let ticket = Ticket::new(request);
         self.store.env.yield_point(YieldKind::Commit);
-        let mut lead = {
+        let lead = {
             let mut queue = self.queue.lock();
             if queue.syncing && !ticket.request.sync {
                 add(&self.counters.behind_sync, 1);
             }
             queue.waiting.push_back(Arc::clone(&ticket));
+            if queue.gathering > 0 && queue.waiting.len() >= queue.gathering {
+                queue.gathering = 0;
+                self.gathered.notify();
+            }
             !std::mem::replace(&mut queue.leading, true)
         };
-        let mut patience = deadline_us;
-        while !lead && !ticket.decided() {
-            let turn = &mut || ticket.decided() || self.try_lead(&mut lead);
-            let met = self.store.env.wait(WaitCause::CommitAhead, &self.changed, patience, turn);
-            if !met {
-                if self.withdraw(&ticket) {
-                    return Err(Error::Deadline { cause: WaitCause::CommitAhead.as_str() });
-                }
-                // A leader has it already: what happens to it is told, however long it takes.
-                patience = None;
+        let wait = |deadline_us, turn: &mut dyn FnMut() -> bool| {
+            self.store.env.wait(WaitCause::CommitAhead, &ticket.changed, deadline_us, turn)
+        };
+        if !lead && !wait(deadline_us, &mut || !ticket.is_waiting()) {
+            if self.withdraw(&ticket) {
+                return Err(Error::Deadline { cause: WaitCause::CommitAhead.as_str() });
             }
+            // A leader has it already, or it is to lead: what happens to it is told, however long
+            // it takes.
+            wait(None, &mut || !ticket.is_waiting());
         }
-        if lead {
-            while !ticket.decided() {
-                self.lead_group();
-            }
-            self.queue.lock().leading = false;
-            self.changed.notify();
+        if let Some(result) = ticket.decided() {
+            return result;
         }
-        self.finish(&ticket)
+        self.lead_group();
+        // Published with the group before it, if that is not inserted yet.
+        let mut result = None;
+        wait(None, &mut || {
+            result = ticket.decided();
+            result.is_some()
+        });
+        result.unwrap_or(Ok(()))
     }
 
-    fn try_lead(&self, lead: &mut bool) -> bool {
-        let mut queue = self.queue.lock();
-        if !queue.leading {
-            queue.leading = true;
-            *lead = true;
-        }
-        *lead
-    }
-
-    /// Takes a ticket back that no leader has taken yet.
+    /// Takes a ticket back that no leader has taken yet, and that is not to lead.
     fn withdraw(&self, ticket: &Arc<Ticket>) -> bool {
         let mut queue = self.queue.lock();
         let place = queue.waiting.iter().position(|waiting| Arc::ptr_eq(waiting, ticket));
+        let place = place.filter(|_| ticket.is_waiting());
         let removed = place.and_then(|place| queue.waiting.remove(place)).is_some();
         drop(queue);
         // Whoever waits for the queue to drain asks again.
@@ -259,53 +342,147 @@ impl Committer {
         removed
     }
 
-    /// Takes the next group through the first two stations.
+    /// Takes the next group through all stations.
     fn lead_group(&self) {
-        let mut group = Vec::new();
-        let mut memtables = Vec::new();
-        {
-            let mut queue = self.queue.lock();
-            let mut bytes = 0;
-            while bytes < GROUP_BYTES_MAX
-                && let Some(ticket) = queue.waiting.pop_front()
-            {
-                bytes += ticket.request.payload.len();
-                match self.admit(&mut queue, &group, &ticket) {
-                    Ok(targets) => {
-                        memtables.push(targets);
-                        group.push(ticket);
-                    }
-                    Err(error) => ticket.decide(Station::Failed(error)),
-                }
-            }
-            queue.syncing = group.iter().any(|ticket| ticket.request.sync);
-        }
+        self.gather();
+        let mut group = self.take_group();
         add(&self.counters.groups, 1);
-        add(&self.counters.requests, group.len() as u64);
+        add(&self.counters.requests, group.members.len() as u64);
         let written = self.write_log(&group);
         self.store.env.yield_point(YieldKind::Commit);
-        let mut queue = self.queue.lock();
-        queue.syncing = false;
-        for (ticket, memtables) in group.into_iter().zip(memtables) {
-            match &written {
-                Ok(()) => {
-                    ticket.decide(Station::Appended(memtables));
-                    queue.in_flight.push_back(InFlight { ticket, inserted: false });
-                }
-                Err(error) => ticket.decide(Station::Failed(error.clone())),
+        match written {
+            Ok(()) if group.payload_bytes <= SMALL_GROUP_BYTES => {
+                self.insert(&group);
+                self.publish(&mut group);
             }
+            Ok(()) => {
+                self.put_in_flight(&group);
+                self.insert(&group);
+                self.publish_in_order(&group);
+            }
+            Err(error) => self.fail(&group, &error),
+        }
+        self.changed.notify();
+        group.clear();
+        let _ = SPARE.try_with(|spare| spare.set(group));
+    }
+
+    fn insert(&self, group: &Group) {
+        if sabotage::on(Bug::PublishedEarly) {
+            self.store.sequence.publish(self.store.sequence.published().max(group.last_seq()));
+            self.store.env.yield_point(YieldKind::Commit);
+        }
+        self.store.memtable_bytes_grown(group.insert());
+        self.store.env.yield_point(YieldKind::Commit);
+    }
+
+    /// Hands the lead over and publishes a group; where one before it is not inserted yet, its
+    /// leader does that.
+    fn publish(&self, group: &mut Group) {
+        let last_seq = group.last_seq();
+        let mut queue = self.queue.lock();
+        let next = self.hand_over(&mut queue, group);
+        if queue.in_flight.is_empty() {
+            self.store.sequence.publish(self.store.sequence.published().max(last_seq));
+        } else {
+            let members = std::mem::take(&mut group.members);
+            queue.in_flight.push_back(InFlight { members, last_seq, inserted: true });
         }
         drop(queue);
-        self.changed.notify();
+        wake(next);
+        for member in &group.members {
+            member.go_to(Station::Decided(Ok(())));
+        }
+    }
+
+    /// Hands the lead over before a group is inserted.
+    fn put_in_flight(&self, group: &Group) {
+        let (members, last_seq) = (group.members.clone(), group.last_seq());
+        let mut queue = self.queue.lock();
+        queue.in_flight.push_back(InFlight { members, last_seq, inserted: false });
+        let next = self.hand_over(&mut queue, group);
+        drop(queue);
+        wake(next);
+    }
+
+    /// Publishes a group that is in flight, and those behind it that are inserted, unless one before
+    /// it is not: then that one's leader does.
+    fn publish_in_order(&self, group: &Group) {
+        let last_seq = group.last_seq();
+        let mut done = Vec::new();
+        let mut queue = self.queue.lock();
+        // Only a group with operations is large, so its last number is its own.
+        if let Some(own) = queue.in_flight.iter_mut().find(|at| at.last_seq == last_seq) {
+            own.inserted = true;
+        }
+        while queue.in_flight.front().is_some_and(|first| first.inserted)
+            && let Some(InFlight { members, last_seq, .. }) = queue.in_flight.pop_front()
+        {
+            self.store.sequence.publish(self.store.sequence.published().max(last_seq));
+            done.extend(members);
+        }
+        drop(queue);
+        for member in done {
+            member.go_to(Station::Decided(Ok(())));
+        }
+    }
+
+    fn fail(&self, group: &Group, error: &Error) {
+        let next = self.hand_over(&mut self.queue.lock(), group);
+        wake(next);
+        for member in &group.members {
+            member.go_to(Station::Decided(Err(error.clone())));
+        }
+    }
+
+    /// Holds a group that is to be synced back for the writers of the last sync: they are on their
+    /// way with their next commits, and would else wait for the sync after this one.
+    fn gather(&self) {
+        if !matches!(self.store.env.background(), Background::Threads { .. }) {
+            return;
+        }
+        let patience_us = self.sync_us.load(Ordering::Relaxed) / GATHER_PART;
+        {
+            let mut queue = self.queue.lock();
+            if patience_us == 0
+                || queue.waiting.len() >= queue.sync_writers
+                || !queue.waiting.iter().any(|ticket| ticket.request.sync)
+            {
+                return;
+            }
+            queue.gathering = queue.sync_writers;
+        }
+        let deadline_us = Some(self.store.env.now_us().saturating_add(patience_us));
+        self.store.env.wait(WaitCause::CommitAhead, &self.gathered, deadline_us, &mut || {
+            self.queue.lock().gathering == 0
+        });
+        self.queue.lock().gathering = 0;
+    }
+
+    /// Takes the next group off the queue.
+    fn take_group(&self) -> Group {
+        // Where the thread's locals are gone it is ending.
+        let mut group = SPARE.try_with(Cell::take).unwrap_or_default();
+        let mut queue = self.queue.lock();
+        while group.payload_bytes < GROUP_BYTES_MAX
+            && let Some(ticket) = queue.waiting.pop_front()
+        {
+            let bytes = ticket.request.payload.len();
+            match self.admit(&mut queue, &mut group, &ticket) {
+                Ok(()) => {
+                    group.payload_bytes += bytes;
+                    group.sync |= ticket.request.sync;
+                    group.members.push(ticket);
+                }
+                Err(error) => ticket.go_to(Station::Decided(Err(error))),
+            }
+        }
+        queue.syncing = group.sync;
+        group
     }
 
     /// Checks one request and gives it numbers and memtables. `group` are the members before it.
-    fn admit(
-        &self,
-        queue: &mut Queue,
-        group: &[Arc<Ticket>],
-        ticket: &Ticket,
-    ) -> Result<Vec<Arc<Memtable>>> {
+    fn admit(&self, queue: &mut Queue, group: &mut Group, ticket: &Ticket) -> Result<()> {
         self.store.health.check()?;
         if self.store.is_closing() {
             // `close` waits for those admitted before it said so, and for nobody else.
@@ -313,8 +490,9 @@ impl Committer {
         }
         let request = &ticket.request;
         for guard in &request.guards {
-            let ahead = queue.in_flight.iter().map(|ahead| &ahead.ticket).chain(group);
-            if !memtables_allow(guard) || ahead.into_iter().any(|ahead| ahead.writes(guard)) {
+            let in_flight = queue.in_flight.iter().flat_map(|ahead| &ahead.members);
+            let mut ahead = in_flight.chain(&group.members);
+            if !memtables_allow(guard) || ahead.any(|ahead| ahead.writes(guard)) {
                 return Err(Error::GuardRefused { read: guard.read.0 });
             }
         }
@@ -327,14 +505,12 @@ impl Committer {
             if tree.view().active.bytes() >= tree.settings().options.memtable_bytes {
                 self.seal_active(tree, first);
             }
-        }
-        queue.seq_next += u64::from(request.count);
-        let targets = request.trees.iter().map(|tree| {
             let active = Arc::clone(&tree.view().active);
             active.promise(first);
-            active
-        });
-        Ok(targets.collect())
+            group.targets.push(active);
+        }
+        queue.seq_next += u64::from(request.count);
+        Ok(())
     }
 
     /// Seals a tree's active memtable, if anything was promised to it, and has it flushed.
@@ -345,70 +521,41 @@ impl Committer {
         }
     }
 
-    fn write_log(&self, group: &[Arc<Ticket>]) -> Result<()> {
-        let with_operations = group.iter().filter(|ticket| ticket.request.count > 0);
-        let records: Vec<WalRecord<'_>> = with_operations
-            .map(|ticket| WalRecord {
-                first_seq: SeqNo(ticket.first_seq()),
-                count: ticket.request.count,
-                payload: &ticket.request.payload,
-            })
-            .collect();
-        let asking = if sabotage::on(Bug::FollowerSyncForgotten) { 1 } else { group.len() };
-        let sync = group.iter().take(asking).any(|ticket| ticket.request.sync);
-        let append = || {
+    /// The first two stations.
+    fn write_log(&self, group: &Group) -> Result<()> {
+        let asking = if sabotage::on(Bug::FollowerSyncForgotten) { 1 } else { group.members.len() };
+        let sync = group.sync && group.members.iter().take(asking).any(|at| at.request.sync);
+        let write = || {
+            let records = group.records();
             if !records.is_empty() {
                 self.store.wal.append(&records)?;
             }
             if sync {
+                let start_ns = self.store.env.monotonic_ns();
                 self.store.wal.sync()?;
+                let us = self.store.env.monotonic_ns().saturating_sub(start_ns) / 1_000;
+                let average = self.sync_us.load(Ordering::Relaxed);
+                self.sync_us.store(average - average / 8 + us / 8, Ordering::Relaxed);
             }
             Ok(())
         };
-        append().map_err(|error| self.store.fail(error))
+        write().map_err(|error| self.store.fail(error))
     }
 
-    /// The last two stations, by the writer itself.
-    fn finish(&self, ticket: &Arc<Ticket>) -> Result<()> {
-        let station = std::mem::replace(&mut *ticket.station.lock(), Station::Waiting);
-        let memtables = match station {
-            Station::Appended(memtables) => memtables,
-            Station::Failed(error) => return Err(error),
-            // `submit` comes here only when the ticket is decided.
-            Station::Waiting => unreachable!("the ticket is decided"),
-        };
-        self.store.env.yield_point(YieldKind::Commit);
-        let bytes = insert(ticket, &memtables);
-        self.store.memtable_bytes_grown(bytes);
-        self.store.env.yield_point(YieldKind::Commit);
-        let last = ticket.last_seq();
-        if self.publish(ticket) < last {
-            let sequence = &self.store.sequence;
-            self.store.env.wait(WaitCause::CommitAhead, &self.changed, None, &mut || {
-                sequence.published() >= last
-            });
+    /// Gives the lead, after this group, to whoever waits first; the caller wakes that writer once
+    /// the queue is free.
+    fn hand_over(&self, queue: &mut Queue, group: &Group) -> Option<Arc<Ticket>> {
+        queue.syncing = false;
+        if group.sync {
+            queue.sync_writers = group.members.len() + queue.waiting.len();
         }
-        Ok(())
-    }
-
-    /// Marks a commit as inserted and publishes all that have none before them which is not.
-    fn publish(&self, ticket: &Arc<Ticket>) -> SeqNo {
-        let mut queue = self.queue.lock();
-        let own = queue.in_flight.iter_mut().find(|at| Arc::ptr_eq(&at.ticket, ticket));
-        if let Some(own) = own {
-            own.inserted = true;
+        let next = queue.waiting.front().cloned();
+        match &next {
+            // Under the lock of the queue, so that it is not withdrawn.
+            Some(next) => *next.station.lock() = Station::Leading,
+            None => queue.leading = false,
         }
-        let mut published = self.store.sequence.published();
-        while let Some(first) = queue.in_flight.front()
-            && (first.inserted || sabotage::on(Bug::PublishedEarly))
-        {
-            published = published.max(first.ticket.last_seq());
-            self.store.sequence.publish(published);
-            queue.in_flight.pop_front();
-        }
-        drop(queue);
-        self.changed.notify();
-        published
+        next
     }
 
     /// Makes every number given so far visible; only while no commit is under way.
@@ -436,6 +583,13 @@ impl Committer {
     }
 }
 
+/// Wakes the next leader.
+fn wake(next: Option<Arc<Ticket>>) {
+    if let Some(next) = next {
+        next.changed.notify();
+    }
+}
+
 /// Whether the memtables reach back to the number a guard names, and hold nothing newer.
 fn memtables_allow(guard: &Guard) -> bool {
     let view = guard.tree.view();
@@ -448,10 +602,10 @@ fn memtables_allow(guard: &Guard) -> bool {
 /// Puts the operations of a commit into the memtables of its trees; returns the bytes they grew by.
 fn insert(ticket: &Ticket, memtables: &[Arc<Memtable>]) -> u64 {
     let request = &ticket.request;
-    let mut last = 0;
-    let mut grown = 0;
+    let payload = &request.payload;
+    let (mut last, mut grown) = (0, 0);
     // The payload was encoded by this process, so every operation decodes.
-    let operations = Operations::new(&request.payload).flatten();
+    let operations = Operations::new(payload).flatten();
     for (seq, operation) in (ticket.first_seq()..).zip(operations) {
         // Neighbouring operations mostly go to the same tree.
         if request.trees[last].id != operation.keyspace {
@@ -461,14 +615,14 @@ fn insert(ticket: &Ticket, memtables: &[Arc<Memtable>]) -> u64 {
                 .position(|tree| tree.id == operation.keyspace)
                 .expect("a batch lists every tree it writes");
         }
-        let bytes = (operation.key.len() + operation.value.len()) as u64;
+        let (key, value) = (&payload[operation.key], &payload[operation.value]);
+        let bytes = (key.len() + value.len()) as u64;
         let counters = &request.trees[last].counters;
         counters.ingested_bytes.add(bytes);
         if operation.kind == Kind::Put {
             counters.put_bytes.add(bytes);
         }
-        let places = (operation.key, operation.value);
-        grown += memtables[last].insert(&request.payload, places, SeqNo(seq), operation.kind);
+        grown += memtables[last].insert(key, SeqNo(seq), operation.kind, value);
         if sabotage::on(Bug::BatchTorn) && request.count > 1 {
             break;
         }
