@@ -24,6 +24,7 @@ const ENGINE: &[&[&str]] = &[
     &["read", "write"],
     &["job"],
     &["db"],
+    &["guide"],
     // What the fuzzers drive; not part of what users get.
     &["fuzzing"],
 ];
