@@ -1,5 +1,7 @@
 //! The memtable: writes of one interval of sequence numbers, sorted in memory.
 
+mod spans;
+
 use std::borrow::Borrow;
 use std::cmp::Ordering as Order;
 use std::fmt;
@@ -12,9 +14,11 @@ use self_cell::self_cell;
 
 use crate::cursor::Cursor;
 use crate::error::Result;
+use crate::format::range_tombstones::{RangeTombstone, Spans};
 use crate::key::{InternalKey, Kind, SeqNo};
 use crate::slice::Slice;
 use crate::sync::{Arc, AtomicU64, Ordering};
+use spans::MemtableSpans;
 
 /// Bytes that the skip list spends on an entry besides key and value: node, tower, two handles.
 const ENTRY_OVERHEAD_BYTES: u64 = 112;
@@ -93,6 +97,7 @@ fn search_key(user_key: &[u8], seq: SeqNo) -> InternalKey<'_> {
 /// it is only read, and flushed when its last insert has ended.
 pub(crate) struct Memtable {
     map: SkipMap<OwnedKey, Bytes>,
+    spans: MemtableSpans,
     bytes: AtomicU64,
     /// Every number from here on, up to the seal, is in this memtable if it is in this keyspace.
     first_seq: SeqNo,
@@ -106,6 +111,7 @@ impl Memtable {
     pub(crate) fn new(first_seq: SeqNo) -> Memtable {
         Memtable {
             map: SkipMap::new(),
+            spans: MemtableSpans::new(),
             bytes: AtomicU64::new(0),
             first_seq,
             first_promised: AtomicU64::new(u64::MAX),
@@ -139,6 +145,30 @@ impl Memtable {
         bytes
     }
 
+    /// Adds a range delete. Returns the bytes that the memtable grew by.
+    pub(crate) fn insert_span(&self, start: Bytes, end: Option<Bytes>, seq: SeqNo) -> u64 {
+        let bytes = self.spans.insert(RangeTombstone { start, end, seqs: vec![seq] });
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        bytes
+    }
+
+    /// The newest range delete that covers `user_key` for a reader at `snapshot`.
+    #[inline]
+    pub(crate) fn covering(&self, user_key: &[u8], snapshot: SeqNo) -> Option<SeqNo> {
+        self.spans.covering(user_key, snapshot)
+    }
+
+    /// Its range deletes, in pieces that do not change; none if there are none.
+    pub(crate) fn spans(&self) -> Vec<Arc<Spans>> {
+        self.spans.chunks()
+    }
+
+    /// Smallest and largest user key of an entry.
+    pub(crate) fn key_range(&self) -> Option<(Bytes, Bytes)> {
+        let (first, last) = (self.map.front()?, self.map.back()?);
+        Some((first.key().user_key.clone(), last.key().user_key.clone()))
+    }
+
     /// Bytes it takes in memory, about.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
@@ -146,7 +176,7 @@ impl Memtable {
 
     /// Whether nothing was written here.
     pub(crate) fn is_empty(&self) -> bool {
-        self.map.is_empty()
+        self.map.is_empty() && self.spans.is_empty()
     }
 
     /// The newest entry of `user_key` that is not newer than `snapshot`.

@@ -75,6 +75,16 @@ bugs! {
     TornTailRefused = "torn-tail-refused",
     /// WAL segments are deleted before the manifest names a younger one as the oldest.
     SegmentDeletedEarly = "segment-deleted-early",
+    /// A lookup asks for range deletes only where the filter lets the key pass.
+    SpanBehindFilter = "span-behind-filter",
+    /// An iterator heeds range deletes that are newer than its snapshot.
+    SpanIgnoresSnapshot = "span-ignores-snapshot",
+    /// Where a job ends a table, the rest of the range delete at hand is lost.
+    SpanLostAtCut = "span-lost-at-cut",
+    /// A job drops a range delete while an older run holds what it deletes.
+    SpanDroppedEarly = "span-dropped-early",
+    /// Files are dropped because of a range delete though a snapshot looks past it.
+    CoveredFileDroppedEarly = "covered-file-dropped-early",
 }
 
 #[cfg(feature = "sabotage")]

@@ -47,6 +47,11 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
         Bug::TombstoneDroppedEarly
         | Bug::SnapshotVersionDropped
         | Bug::FilterMissesKey
+        | Bug::SpanBehindFilter
+        | Bug::SpanIgnoresSnapshot
+        | Bug::SpanLostAtCut
+        | Bug::SpanDroppedEarly
+        | Bug::CoveredFileDroppedEarly
         | Bug::BatchTorn => ("contents", contents),
         Bug::FollowerSyncForgotten | Bug::PublishedEarly => ("writers", several_writers),
         Bug::AppendErrorSwallowed => {

@@ -101,6 +101,39 @@ impl Keyspace {
         self.handle.0.write(batch, options.into())
     }
 
+    /// Deletes all keys of a range, `Buffered`. It costs one record, however many keys there are;
+    /// their space is freed in the background. A range that no key can be in, such as `b..a`,
+    /// deletes nothing.
+    ///
+    /// # Errors
+    /// As [`Db::write`](crate::Db::write).
+    pub fn delete_range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<()> {
+        self.delete_range_with(range, WriteOptions::default())
+    }
+
+    /// [`Keyspace::delete_range`] with options.
+    ///
+    /// # Errors
+    /// As [`Db::write`](crate::Db::write).
+    pub fn delete_range_with<K: AsRef<[u8]>>(
+        &self,
+        range: impl RangeBounds<K>,
+        options: impl Into<WriteOptions>,
+    ) -> Result<()> {
+        let mut batch = WriteBatch::new();
+        batch.delete_range(self, range);
+        self.handle.0.write(batch, options.into())
+    }
+
+    /// Deletes all keys, `Buffered`: a range delete like any other, in the log and in the order of
+    /// commits. Files that nobody can see into any more go without being read.
+    ///
+    /// # Errors
+    /// As [`Db::write`](crate::Db::write).
+    pub fn clear(&self) -> Result<()> {
+        self.delete_range::<&[u8]>(..)
+    }
+
     /// The value of `key`; shares the memory of the block it lies in.
     ///
     /// # Errors
@@ -164,8 +197,20 @@ impl WriteBatch {
         self.add(keyspace.tree(), Kind::Delete, key.as_ref(), &[]);
     }
 
+    /// Deletes all keys of a range, those that the batch has written before included. Of a range that
+    /// no key can be in, such as `b..a`, nothing is noted.
+    pub fn delete_range<K: AsRef<[u8]>>(
+        &mut self,
+        keyspace: &Keyspace,
+        range: impl RangeBounds<K>,
+    ) {
+        let start = range.start_bound().map(AsRef::as_ref);
+        let end = range.end_bound().map(AsRef::as_ref);
+        self.add_range_delete(keyspace.tree(), start, end);
+    }
+
     /// Makes the batch conditional: it is refused with [`Error::GuardRefused`] if `key` was written
-    /// after the number `read` (see [`Snapshot::seq`](crate::Snapshot::seq)), or if that number is
+    /// or deleted after the number `read` (see [`Snapshot::seq`](crate::Snapshot::seq)), or if that number is
     /// so long ago that the memtables cannot tell.
     pub fn guard(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, read: SeqNo) {
         self.add_guard(keyspace.tree(), key.as_ref(), read);

@@ -158,6 +158,15 @@ impl Db {
         self.core().delete(&self.core().default, key.as_ref())
     }
 
+    /// Deletes all keys of a range from the default keyspace, `Buffered`: see
+    /// [`Keyspace::delete_range`].
+    ///
+    /// # Errors
+    /// As [`Db::write`].
+    pub fn delete_range<K: AsRef<[u8]>>(&self, range: impl std::ops::RangeBounds<K>) -> Result<()> {
+        self.default_keyspace().delete_range(range)
+    }
+
     /// The value of `key` in the default keyspace; shares the memory of the block it lies in.
     ///
     /// # Errors

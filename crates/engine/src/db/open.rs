@@ -21,7 +21,7 @@ use crate::db::{Core, DEFAULT_KEYSPACE};
 use crate::env::Env;
 use crate::error::{Error, Malformed, Result};
 use crate::event::Event;
-use crate::format::batch::Operations;
+use crate::format::batch::{Action, Operations};
 use crate::format::edit::{Change, Edit};
 use crate::format::filename::{CURRENT, FILE_NUMBER_MAX, FileName, LOCK};
 use crate::job::flush::write_memtable;
@@ -514,9 +514,16 @@ impl Recovery {
                 && seq > keyspace.flushed_through
                 && let Some(tree) = self.trees.id(operation.keyspace)
             {
-                let (key, value) = (payload.slice(operation.key), payload.slice(operation.value));
+                let key = payload.slice(operation.key);
                 let active = Arc::clone(&tree.view().active);
-                active.insert(key, seq, operation.kind, value);
+                match operation.action {
+                    Action::Entry { kind, value } => {
+                        active.insert(key, seq, kind, payload.slice(value))
+                    }
+                    Action::DeleteRange { end } => {
+                        active.insert_span(key, end.map(|end| payload.slice(end)), seq)
+                    }
+                };
                 if active.bytes() >= tree.settings().options.memtable_bytes {
                     self.flush(tree, SeqNo(seq.0 + 1))?;
                 }

@@ -8,6 +8,7 @@ use crate::cursor::Cursor;
 use crate::env::YieldKind;
 use crate::error::{Error, Result};
 use crate::event::{CompactionEnd, Event};
+use crate::job::covered;
 use crate::job::install::{install, sync_names};
 use crate::job::output::Outputs;
 use crate::job::retain::Retention;
@@ -33,18 +34,26 @@ pub(crate) struct Picked {
     shape: TreeShape,
 }
 
-/// Asks the policy for the next job and holds its files.
+/// Finds the next job and holds its files: to let files go that range deletes cover, or what the
+/// policy says.
 pub(crate) fn pick(store: &Store, tree: &Tree) -> Option<Picked> {
     if store.health.check().is_err() || store.is_closing() {
         return None;
     }
     let now_us = store.env.now_us();
-    let mut jobs = tree.jobs.lock();
-    if now_us < jobs.retry_at_us {
+    if now_us < tree.jobs.lock().retry_at_us {
         return None;
     }
+    let version = Arc::clone(&tree.pin().version);
+    let dropped = version.has_spans().then(|| covered_files(store, tree, &version)).flatten();
+    let mut jobs = tree.jobs.lock();
     let shape = tree.shape(now_us, store.sequence.oldest_snapshot());
-    let job = tree.settings().policy.pick(&shape, &jobs.busy)?;
+    // What was found in a version that is no longer the current one is there still, or refused.
+    let dropped = dropped.and_then(|job| jobs.busy.admitted(job, &shape));
+    let job = match dropped {
+        Some(job) => job,
+        None => tree.settings().policy.pick(&shape, &jobs.busy)?,
+    };
     debug_assert!(
         jobs.busy.admits(&job, &shape).unwrap_or(false),
         "{} picked a job that collides with a running one: {job:?}",
@@ -56,6 +65,20 @@ pub(crate) fn pick(store: &Store, tree: &Tree) -> Option<Picked> {
     };
     jobs.busy.start(job.clone(), write_bytes);
     Some(Picked { job, shape })
+}
+
+/// The job that lets files go which nobody can see into, if there are any.
+fn covered_files(store: &Store, tree: &Tree, version: &Version) -> Option<Job> {
+    let released = store.sequence.released();
+    let snapshots = store.sequence.snapshots();
+    // Range deletes that cannot be read now are told to whoever has to know them: readers, and the
+    // merges of their files. The files they cover stay until then.
+    let spans = version.spans().ok().flatten()?;
+    let busy = tree.jobs.lock().busy.clone();
+    let is_busy = |file: &FileShape| busy.is_busy(file.id);
+    let covered = covered::look(version.shape(), &spans, &snapshots, is_busy);
+    tree.set_held(covered.held, released);
+    covered.job
 }
 
 /// Runs a picked job to its end and lets its files go.
@@ -172,18 +195,28 @@ fn merge(
     job: &Job,
     outputs: &mut Outputs<'_>,
 ) -> Result<u64> {
-    let mut sources: Vec<Box<dyn Cursor>> = Vec::with_capacity(job.inputs.len());
+    let (mut inputs, mut spans) = (Vec::with_capacity(job.inputs.len()), Vec::new());
     for input in &job.inputs {
         let tables = input.files.iter().map(|&file| {
             let table = version.table(file).cloned();
             table.ok_or(lsmx_compaction::Error::UnknownFile { file })
         });
         let tables = tables.collect::<Result<Arc<[_]>, _>>()?;
-        sources.push(Box::new(RunCursor::new(tables, FillCache::Job)));
+        for table in tables.iter().filter(|table| table.has_spans()) {
+            spans.push(Arc::new(table.table().spans(FillCache::Job)?));
+        }
+        inputs.push(tables);
     }
-    let mut merged = MergingCursor::new(sources);
     let mut retention = Retention::for_job(store.sequence.snapshots(), shape, job);
-    let mut cutter = OutputCutter::new(&job.cut, shape);
+    let range = job.range(shape)?;
+    outputs.take_spans(retention.heed(&spans, Some((&range.smallest, &range.largest))));
+    outputs.cut_by(OutputCutter::new(&job.cut, shape));
+    let sources = inputs.into_iter().map(|tables| {
+        // What no snapshot needs is not even read.
+        let run = RunCursor::new(tables, FillCache::Job, retention.deleted.clone());
+        Box::new(run) as Box<dyn Cursor>
+    });
+    let mut merged = MergingCursor::new(sources.collect());
     let input_bytes = input_bytes(shape, job);
     let mut entries = 0u64;
     // Whether the user key at hand has an entry in the outputs yet.
@@ -194,8 +227,7 @@ fn merge(
         let verdict = retention.keep(key);
         begun &= !verdict.first_of_key;
         if verdict.kept {
-            if !begun && cutter.cut_before(key.user_key, outputs.current_bytes()) {
-                outputs.end_table()?;
+            if !begun && outputs.begin_key(key.user_key)? {
                 let left = input_bytes.saturating_sub(outputs.finished_bytes());
                 tree.jobs.lock().busy.progress(job, left);
             }
@@ -211,6 +243,6 @@ fn merge(
         }
         merged.next()?;
     }
-    outputs.end_table()?;
+    outputs.finish()?;
     Ok(entries)
 }

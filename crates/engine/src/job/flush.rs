@@ -90,6 +90,9 @@ pub(crate) fn write_memtable(
     memtable: &Arc<Memtable>,
     outputs: &mut Outputs<'_>,
 ) -> Result<()> {
+    let keys = memtable.key_range();
+    let keys = keys.as_ref().map(|(smallest, largest)| (&smallest[..], &largest[..]));
+    outputs.take_spans(retention.heed(&memtable.spans(), keys));
     let mut cursor = memtable.cursor();
     cursor.first()?;
     let mut entries = 0u32;
@@ -104,5 +107,5 @@ pub(crate) fn write_memtable(
         }
         cursor.next()?;
     }
-    outputs.end_table()
+    outputs.finish()
 }

@@ -2,8 +2,10 @@
 
 pub(crate) mod collect;
 pub(crate) mod compact;
+mod covered;
 pub(crate) mod flush;
 pub(crate) mod install;
 pub(crate) mod output;
 pub(crate) mod queue;
 pub(crate) mod retain;
+mod spans;

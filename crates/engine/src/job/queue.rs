@@ -68,6 +68,7 @@ impl Runner {
     fn work(&self, kind: Work) {
         let store = &self.store;
         while !store.is_closing() {
+            self.look_at_freed();
             if self.step(kind) {
                 store.env.yield_point(YieldKind::JobStep);
                 continue;
@@ -93,13 +94,25 @@ impl Runner {
             return now_us + TICK_US;
         }
         let trees = self.store.all_trees();
+        let longest = if trees.iter().any(|tree| tree.is_held()) { TICK_US } else { 60 * TICK_US };
         let retries = trees.iter().filter_map(|tree| {
             let jobs = tree.jobs.lock();
             jobs.last_error.is_some().then_some(jobs.retry_at_us)
         });
         // What is due already was looked at just now; a little later is soon enough.
         let next = retries.min().map(|at_us| at_us.max(now_us + RETRY_LOOK_US));
-        next.unwrap_or(now_us + 60 * TICK_US)
+        next.unwrap_or(u64::MAX).min(now_us + longest)
+    }
+
+    /// Has trees looked at again in which a snapshot held files, once one has been let go: that is
+    /// no event that anybody is told of.
+    fn look_at_freed(&self) {
+        let released = self.store.sequence.released();
+        let trees = self.store.trees.read();
+        for tree in trees.all().filter(|tree| tree.may_be_free(released)) {
+            tree.set_held(true, released);
+            self.store.make_ready(Work::Compaction, tree.id);
+        }
     }
 
     /// Looks again at trees whose pause after a failure is over.
@@ -199,6 +212,7 @@ impl Runner {
     pub(crate) fn run_inline(&self) {
         if self.store.env.background() == Background::Inline {
             self.sync_if_due();
+            self.look_at_freed();
             while self.step(Work::Flush) || self.step(Work::Compaction) {}
             self.store.remove_discarded();
         }
@@ -211,6 +225,7 @@ impl Runner {
     /// a tree pause.
     pub(crate) fn wait_idle(&self, cause: WaitCause, deadline_us: Option<u64>) -> Result<()> {
         self.run_inline();
+        self.look_at_freed();
         let store = &self.store;
         let met = store.env.wait(cause, &store.progress, deadline_us, &mut || {
             store.is_idle() || store.health.check().is_err() || store.is_closing()

@@ -2,13 +2,15 @@
 //!
 //! Snapshots cut the line of sequence numbers into stripes. Of the versions of a key in one stripe
 //! only the newest can ever be seen. A tombstone in the oldest stripe is dropped too, when no older
-//! run outside the job can hold its key.
+//! run outside the job can hold its key. What a range delete of the same stripe hides is dropped;
+//! which range deletes themselves are kept stands in `spans.rs`.
 
 use std::collections::HashSet;
 
 use lsmx_compaction::{FileId, Job, RunShape, TreeShape};
 
 use crate::key::{InternalKey, Kind, SeqNo};
+use crate::read::deleted::Deleted;
 use crate::sabotage::{self, Bug};
 use crate::sync::Arc;
 
@@ -16,11 +18,13 @@ use crate::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Retention {
     /// Registered snapshots, ascending.
-    snapshots: Vec<SeqNo>,
+    pub(super) snapshots: Arc<[SeqNo]>,
     /// Runs that may hold older versions of the keys at hand.
-    older: Vec<Arc<RunShape>>,
+    pub(super) older: Vec<Arc<RunShape>>,
     /// Files of those runs that do not count: the job reads them itself.
-    inputs: HashSet<FileId>,
+    pub(super) inputs: HashSet<FileId>,
+    /// What range deletes of the memtable or the inputs hide.
+    pub(super) deleted: Option<Deleted>,
     user_key: Vec<u8>,
     /// Stripe of the version before, while the user key is the same.
     stripe: Option<usize>,
@@ -54,7 +58,8 @@ impl Retention {
         if sabotage::on(Bug::SnapshotVersionDropped) {
             snapshots.clear();
         }
-        Retention { snapshots, older, inputs, user_key: Vec::new(), stripe: None }
+        let (snapshots, user_key) = (snapshots.into(), Vec::new());
+        Retention { snapshots, older, inputs, deleted: None, user_key, stripe: None }
     }
 
     /// Whether this entry, the next in order, is kept; and whether it is the first of its user key.
@@ -69,7 +74,9 @@ impl Retention {
         let shadowed = self.stripe.replace(stripe) == Some(stripe);
         let hides_something =
             key.kind != Kind::Delete || stripe > 0 || self.older_may_hold(key.user_key);
-        let kept = !shadowed && hides_something;
+        let hidden =
+            self.deleted.as_mut().is_some_and(|deleted| deleted.hides(key.user_key, key.seq));
+        let kept = !shadowed && !hidden && hides_something;
         Verdict { kept, first_of_key }
     }
 

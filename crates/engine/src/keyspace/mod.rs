@@ -92,7 +92,13 @@ pub(crate) struct Tree {
     admitted_rate: AtomicU64,
     /// Whether the policy's hard stop is reached.
     stopped: AtomicBool,
+    /// What [`Sequence::released`](snapshot::Sequence::released) was when files were last found that
+    /// only snapshots hold; [`NOT_HELD`] if there are none.
+    held_at: AtomicU64,
 }
+
+/// No files of the tree are held by snapshots alone, as far as anybody knows.
+const NOT_HELD: u64 = u64::MAX;
 
 impl Tree {
     /// A tree with these files and an empty memtable for all numbers from `first_seq` on.
@@ -116,6 +122,7 @@ impl Tree {
             counters: TreeCounters::default(),
             admitted_rate: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
+            held_at: AtomicU64::new(NOT_HELD),
         }
     }
 
@@ -170,6 +177,22 @@ impl Tree {
     /// Whether writes must wait until a compaction has released runs.
     pub(crate) fn must_stop(&self) -> bool {
         self.stopped.load(Ordering::Acquire)
+    }
+
+    /// Notes whether there are files that only snapshots hold, when so many had been let go.
+    pub(crate) fn set_held(&self, held: bool, released: u64) {
+        self.held_at.store(if held { released } else { NOT_HELD }, Ordering::Relaxed);
+    }
+
+    /// Whether there are files that only snapshots hold.
+    pub(crate) fn is_held(&self) -> bool {
+        self.held_at.load(Ordering::Relaxed) != NOT_HELD
+    }
+
+    /// Whether, of the snapshots that held files, one may have been let go since.
+    pub(crate) fn may_be_free(&self, released: u64) -> bool {
+        let held_at = self.held_at.load(Ordering::Relaxed);
+        held_at != NOT_HELD && held_at != released
     }
 
     /// The rate limit of writes, if there is one.

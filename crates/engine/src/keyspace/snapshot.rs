@@ -11,6 +11,8 @@ use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
 pub(crate) struct Sequence {
     published: AtomicU64,
     snapshots: Mutex<BTreeMap<SeqNo, usize>>,
+    /// How often a number was let go of; changes under the lock of `snapshots`.
+    released: AtomicU64,
 }
 
 impl Sequence {
@@ -46,6 +48,11 @@ impl Sequence {
         self.snapshots.lock().keys().next().copied()
     }
 
+    /// How often the last snapshot of a number was let go of.
+    pub(crate) fn released(&self) -> u64 {
+        self.released.load(Ordering::Acquire)
+    }
+
     /// How many snapshots are registered.
     pub(crate) fn snapshot_count(&self) -> usize {
         self.snapshots.lock().values().sum()
@@ -72,6 +79,7 @@ impl Drop for Pinned {
             *count -= 1;
             if *count == 0 {
                 snapshots.remove(&self.seq);
+                self.sequence.released.fetch_add(1, Ordering::Release);
             }
         }
     }

@@ -9,6 +9,7 @@ use crate::cursor::Cursor;
 use crate::error::{Error, Result};
 use crate::key::SeqNo;
 use crate::keyspace::snapshot::Pinned;
+use crate::read::deleted::{Deleted, Reach};
 use crate::read::merging::MergingCursor;
 use crate::read::run::RunCursor;
 use crate::read::visible::VisibleCursor;
@@ -65,7 +66,19 @@ impl Range {
         range
     }
 
-    fn cursor(&self) -> VisibleCursor<MergingCursor> {
+    /// What range deletes hide of the view. Those of memtables that come later than the snapshot are
+    /// beyond its reach.
+    fn deleted(&self) -> Result<Option<Deleted>> {
+        let mut sources: Vec<_> = self.view.memtables().flat_map(|at| at.spans()).collect();
+        sources.extend(self.view.version.spans()?);
+        if sources.is_empty() {
+            return Ok(None);
+        }
+        Ok(Deleted::new(sources.into(), Reach::Reader(self.snapshot)))
+    }
+
+    fn cursor(&self) -> Result<VisibleCursor<MergingCursor>> {
+        let deleted = self.deleted()?;
         let mut sources: Vec<Box<dyn Cursor>> = Vec::new();
         for memtable in self.view.memtables() {
             if !memtable.is_empty() {
@@ -74,9 +87,10 @@ impl Range {
         }
         for run in self.view.version.runs() {
             // A scan takes what is cached, and does not wash it out.
-            sources.push(Box::new(RunCursor::new(Arc::clone(run.tables()), FillCache::No)));
+            let tables = Arc::clone(run.tables());
+            sources.push(Box::new(RunCursor::new(tables, FillCache::No, deleted.clone())));
         }
-        VisibleCursor::new(MergingCursor::new(sources), self.snapshot)
+        Ok(VisibleCursor::new(MergingCursor::new(sources), self.snapshot, deleted))
     }
 
     /// Moves the front on by one entry; false at the end of the range.
@@ -89,7 +103,7 @@ impl Range {
                 front.next()?;
             }
         } else {
-            let mut front = self.cursor();
+            let mut front = self.cursor()?;
             match &self.lower {
                 Bound::Unbounded => front.first()?,
                 Bound::Included(key) => front.seek(key)?,
@@ -121,7 +135,7 @@ impl Range {
                 back.prev()?;
             }
         } else {
-            let mut back = self.cursor();
+            let mut back = self.cursor()?;
             match &self.upper {
                 Bound::Unbounded => back.last()?,
                 Bound::Excluded(key) => back.seek_before(key)?,

@@ -1,10 +1,12 @@
-//! What a reader at one sequence number sees: newest versions only, tombstones left out.
+//! What a reader at one sequence number sees: newest versions only, tombstones and what range
+//! deletes hide left out.
 
 use std::fmt;
 
 use crate::cursor::Cursor;
 use crate::error::Result;
-use crate::key::{Kind, SeqNo};
+use crate::key::{InternalKey, Kind, SeqNo};
+use crate::read::deleted::Deleted;
 use crate::slice::Slice;
 
 /// Steps over versions of one key before it is cheaper to search for the next key.
@@ -26,16 +28,18 @@ enum State {
 pub(crate) struct VisibleCursor<C> {
     inner: C,
     snapshot: SeqNo,
+    /// What range deletes hide, if there are any.
+    deleted: Option<Deleted>,
     state: State,
     key: Vec<u8>,
     value: Slice,
 }
 
 impl<C: Cursor> VisibleCursor<C> {
-    /// What is visible of `inner` at `snapshot`; stands nowhere.
-    pub(crate) fn new(inner: C, snapshot: SeqNo) -> VisibleCursor<C> {
+    /// What is visible of `inner` at `snapshot`, without what `deleted` hides; stands nowhere.
+    pub(crate) fn new(inner: C, snapshot: SeqNo, deleted: Option<Deleted>) -> VisibleCursor<C> {
         let (key, value) = (Vec::new(), Slice::default());
-        VisibleCursor { inner, snapshot, state: State::Nowhere, key, value }
+        VisibleCursor { inner, snapshot, deleted, state: State::Nowhere, key, value }
     }
 
     /// Whether the cursor stands on an entry.
@@ -136,7 +140,7 @@ impl<C: Cursor> VisibleCursor<C> {
                     self.key.extend_from_slice(key.user_key);
                     self.inner.seek(&self.key, self.snapshot)?;
                 }
-            } else if key.kind == Kind::Delete {
+            } else if is_deleted(&mut self.deleted, key) {
                 self.skip_versions()?;
             } else {
                 self.state = State::Forward;
@@ -163,7 +167,7 @@ impl<C: Cursor> VisibleCursor<C> {
                     self.inner.seek_before(&self.key, SeqNo::MAX)?;
                     break;
                 }
-                found = (key.kind != Kind::Delete).then(|| self.inner.value_slice());
+                found = (!is_deleted(&mut self.deleted, key)).then(|| self.inner.value_slice());
                 self.inner.prev()?;
             }
             if let Some(value) = found {
@@ -174,6 +178,13 @@ impl<C: Cursor> VisibleCursor<C> {
         }
         Ok(())
     }
+}
+
+/// Whether the newest visible entry of a key leaves the key without a value.
+#[inline]
+fn is_deleted(deleted: &mut Option<Deleted>, key: InternalKey<'_>) -> bool {
+    key.kind == Kind::Delete
+        || deleted.as_mut().is_some_and(|deleted| deleted.hides(key.user_key, key.seq))
 }
 
 impl<C> fmt::Debug for VisibleCursor<C> {
@@ -190,38 +201,56 @@ mod tests {
     use std::collections::BTreeMap;
     use std::ops::Bound;
 
+    use bytes::Bytes;
     use proptest::prelude::*;
 
     use super::*;
+    use crate::format::range_tombstones::{RangeTombstone, Spans};
+    use crate::read::deleted::Reach;
     use crate::read::merging::ListCursor;
+    use crate::sync::Arc;
 
     proptest! {
         /// Any walk over the visible entries stands where a map of the newest versions says.
         #[test]
         fn walks_equal_a_map(
-            versions in prop::collection::vec((0u8..10, prop::bool::weighted(0.3)), 0..80),
+            versions in prop::collection::vec((0u8..10, prop::bool::weighted(0.3), prop::option::weighted(0.1, 0u8..12)), 0..80),
             snapshot in 0u64..90,
             steps in prop::collection::vec((0u8..6, 0u8..11), 1..80),
         ) {
             let entries: Vec<_> = versions
                 .iter()
                 .enumerate()
-                .map(|(at, &(key, delete))| {
+                .filter(|(_, (.., range))| range.is_none())
+                .map(|(at, &(key, delete, _))| {
                     let kind = if delete { Kind::Delete } else { Kind::Put };
                     let value = at.to_string().into_bytes();
                     (vec![key], SeqNo(at as u64 + 1), kind, value)
                 })
                 .collect();
             let mut model = BTreeMap::new();
-            for (key, seq, kind, value) in &entries {
-                if seq.0 <= snapshot {
-                    match kind {
-                        Kind::Delete => model.remove(key),
-                        _ => model.insert(key.clone(), value.clone()),
-                    };
+            let mut spans = Vec::new();
+            for (seq, &(key, delete, range)) in (1..).zip(&versions) {
+                match range {
+                    Some(end) => {
+                        let bytes = |key: u8| Bytes::copy_from_slice(&[key]);
+                        // An end that is no end stands for that of the keyspace.
+                        let until = (end > key).then(|| bytes(end));
+                        let span = RangeTombstone { start: bytes(key), end: until, seqs: vec![SeqNo(seq)] };
+                        spans.push(span);
+                        if seq <= snapshot {
+                            model.retain(|at: &Vec<u8>, _| at[0] < key || (end > key && at[0] >= end));
+                        }
+                    }
+                    None if seq > snapshot => {}
+                    None if delete => drop(model.remove(&vec![key])),
+                    None => drop(model.insert(vec![key], (seq - 1).to_string().into_bytes())),
                 }
             }
-            let mut cursor = VisibleCursor::new(ListCursor::new(entries), SeqNo(snapshot));
+            let half = spans.split_off(spans.len() / 2);
+            let sources: Arc<[_]> = [spans, half].iter().map(|part| Arc::new(Spans::of(part))).collect();
+            let deleted = Deleted::new(sources, Reach::Reader(SeqNo(snapshot)));
+            let mut cursor = VisibleCursor::new(ListCursor::new(entries), SeqNo(snapshot), deleted);
             let mut place: Option<Vec<u8>> = None;
             for (step, key) in steps {
                 let first_from = |from: &[u8]| {

@@ -219,8 +219,8 @@ impl Table {
     ///
     /// # Errors
     /// When they cannot be read or are damaged.
-    pub fn spans(&self) -> Result<Spans> {
-        self.with_spans(FillCache::Yes, Spans::clone).map(Option::unwrap_or_default)
+    pub fn spans(&self, fill: FillCache) -> Result<Spans> {
+        self.with_spans(fill, Spans::clone).map(Option::unwrap_or_default)
     }
 
     fn with_spans<R>(&self, fill: FillCache, ask: impl FnOnce(&Spans) -> R) -> Result<Option<R>> {

@@ -161,7 +161,7 @@ fn a_table_of_range_tombstones_alone_has_no_entries() {
     assert_eq!(table.covering_span(b"f", SeqNo(9)).unwrap(), Some(SeqNo(9)));
     assert_eq!(table.covering_span(b"z", SeqNo(9)).unwrap(), Some(SeqNo(9)));
     assert_eq!(table.covering_span(b"a", SeqNo(9)).unwrap(), None);
-    assert_eq!(table.spans().unwrap().as_slice().len(), 3);
+    assert_eq!(table.spans(FillCache::Yes).unwrap().as_slice().len(), 3);
     assert_eq!(table.get(b"c", SeqNo::MAX, true).unwrap(), None);
     let mut cursor = table.cursor(FillCache::No);
     for go in [Cursor::first, Cursor::last] {

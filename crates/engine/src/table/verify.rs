@@ -173,11 +173,11 @@ impl Table {
             spans = Spans::decode(&contents).map_err(|what| self.at(handle, what))?;
         }
         for span in spans.as_slice() {
-            let end = span.end.as_ref().unwrap_or(&span.start);
+            let end = span.largest().unwrap_or(&span.start);
             if smallest.as_ref().is_none_or(|smallest| **smallest > *span.start) {
                 smallest = Some(span.start.to_vec());
             }
-            if largest.as_ref().is_none_or(|largest| **largest < **end) {
+            if largest.as_ref().is_none_or(|largest| **largest < *end) {
                 largest = Some(end.to_vec());
             }
             for &seq in &span.seqs {

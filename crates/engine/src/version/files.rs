@@ -39,6 +39,11 @@ impl TableFile {
         &self.shape
     }
 
+    /// Whether it has range tombstones.
+    pub(crate) fn has_spans(&self) -> bool {
+        self.table.properties().range_tombstone_count > 0
+    }
+
     /// Where it lies.
     pub(crate) fn path(&self) -> &Path {
         &self.path

@@ -18,7 +18,7 @@ use bytes::Bytes;
 
 use crate::env::{WaitCause, YieldKind};
 use crate::error::{Error, Result};
-use crate::format::batch::Operations;
+use crate::format::batch::{Action, Operation, Operations};
 use crate::key::{Kind, SeqNo};
 use crate::keyspace::Tree;
 use crate::keyspace::counters::add;
@@ -80,18 +80,21 @@ impl Ticket {
         *self.station.lock() = station;
     }
 
-    /// Whether it writes a key of a tree with a number above `read`.
+    /// Whether it writes or deletes a key of a tree with a number above `read`.
     fn writes(&self, guard: &Guard) -> bool {
         let payload = &self.request.payload;
-        for (seq, operation) in (self.first_seq()..).zip(Operations::new(payload).flatten()) {
-            if operation.keyspace == guard.tree.id
-                && payload[operation.key.clone()] == guard.key
-                && seq > guard.read.0
-            {
-                return true;
+        let hits = |operation: &Operation| {
+            let (key, guarded) = (&payload[operation.key.clone()], &*guard.key);
+            match &operation.action {
+                Action::Entry { .. } => key == guarded,
+                Action::DeleteRange { end } => {
+                    key <= guarded && end.clone().is_none_or(|end| *guarded < payload[end])
+                }
             }
-        }
-        false
+        };
+        let operations = (self.first_seq()..).zip(Operations::new(payload).flatten());
+        let mut newer = operations.filter(|(seq, _)| *seq > guard.read.0);
+        newer.any(|(_, operation)| operation.keyspace == guard.tree.id && hits(&operation))
     }
 }
 
@@ -440,9 +443,11 @@ impl Committer {
 fn memtables_allow(guard: &Guard) -> bool {
     let view = guard.tree.view();
     let oldest = view.sealed.last().unwrap_or(&view.active);
-    let newest = view.memtables().find_map(|memtable| memtable.get(&guard.key, SeqNo::MAX));
-    oldest.first_seq().0 <= guard.read.0.saturating_add(1)
-        && newest.is_none_or(|(seq, ..)| seq <= guard.read)
+    let newer = |memtable: &Arc<Memtable>| {
+        let written = memtable.get(&guard.key, SeqNo::MAX).map(|(seq, ..)| seq);
+        written.max(memtable.covering(&guard.key, SeqNo::MAX)).is_some_and(|seq| seq > guard.read)
+    };
+    oldest.first_seq().0 <= guard.read.0.saturating_add(1) && !view.memtables().any(newer)
 }
 
 /// Puts the operations of a commit into the memtables of its trees; returns the bytes they grew by.
@@ -462,14 +467,24 @@ fn insert(ticket: &Ticket, memtables: &[Arc<Memtable>]) -> u64 {
                 .expect("a batch lists every tree it writes");
         }
         let key = request.payload.slice(operation.key);
-        let value = request.payload.slice(operation.value);
-        let bytes = (key.len() + value.len()) as u64;
         let counters = &request.trees[last].counters;
-        counters.ingested_bytes.add(bytes);
-        if operation.kind == Kind::Put {
-            counters.put_bytes.add(bytes);
-        }
-        grown += memtables[last].insert(key, SeqNo(seq), operation.kind, value);
+        grown += match operation.action {
+            Action::Entry { kind, value } => {
+                let value = request.payload.slice(value);
+                let bytes = (key.len() + value.len()) as u64;
+                counters.ingested_bytes.add(bytes);
+                if kind == Kind::Put {
+                    counters.put_bytes.add(bytes);
+                }
+                memtables[last].insert(key, SeqNo(seq), kind, value)
+            }
+            Action::DeleteRange { end } => {
+                let end = end.map(|end| request.payload.slice(end));
+                let bytes = key.len() + end.as_ref().map_or(0, Bytes::len);
+                counters.ingested_bytes.add(bytes as u64);
+                memtables[last].insert_span(key, end, SeqNo(seq))
+            }
+        };
         if sabotage::on(Bug::BatchTorn) && request.count > 1 {
             break;
         }

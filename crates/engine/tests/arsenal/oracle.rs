@@ -8,7 +8,9 @@ use lsmx::vfs::{Image, MemVfs, Vfs};
 use lsmx::{Db, Durability, Error, Keyspace, Options, Slice, WriteBatch, verify_with};
 
 use super::coverage::Coverage;
-use super::history::{COUNTER, Commit, History, KEYSPACES, State, apply, draw_commit, key, keys};
+use super::history::{
+    Action, COUNTER, Commit, History, KEYSPACES, State, apply, draw_commit, key, keys,
+};
 use super::recorder::{Crash, Presence, Promises, Recorder, Sampling};
 use super::{Chance, Outcome, options};
 
@@ -304,9 +306,12 @@ pub(crate) fn write(
 ) -> lsmx::Result<()> {
     let mut batch = WriteBatch::new();
     for change in &commit.changes {
-        match &change.value {
-            Some(value) => batch.put(&keyspaces[change.keyspace], &change.key, value),
-            None => batch.delete(&keyspaces[change.keyspace], &change.key),
+        let (keyspace, key) = (&keyspaces[change.keyspace], &change.key[..]);
+        match &change.action {
+            Action::Put(value) => batch.put(keyspace, key, value),
+            Action::Delete => batch.delete(keyspace, key),
+            Action::DeleteRange(Some(end)) => batch.delete_range(keyspace, key..&end[..]),
+            Action::DeleteRange(None) => batch.delete_range(keyspace, key..),
         }
     }
     db.write(batch, if sync { Durability::Sync } else { Durability::Buffered })

@@ -31,15 +31,21 @@ impl Value {
     }
 }
 
-/// A write inside a batch: keyspace, key, new value or none.
-pub type Write = (usize, usize, Option<Value>);
-
 /// Where a range begins or ends.
 #[derive(Clone, Copy, Debug)]
 pub enum Limit {
     Open,
     At(usize),
     Past(usize),
+}
+
+/// A write inside a batch.
+#[derive(Clone, Copy, Debug)]
+pub enum Write {
+    /// Keyspace, key, new value or none.
+    Key(usize, usize, Option<Value>),
+    /// Keyspace, and the range that is deleted in it.
+    Range(usize, Limit, Limit),
 }
 
 /// Something a user does.
@@ -54,6 +60,15 @@ pub enum Op {
     Delete {
         keyspace: usize,
         key: usize,
+    },
+    DeleteRange {
+        keyspace: usize,
+        from: Limit,
+        to: Limit,
+        sync: bool,
+    },
+    Clear {
+        keyspace: usize,
     },
     Batch {
         writes: Vec<Write>,
@@ -151,6 +166,7 @@ pub struct Weights {
     pub iterators: bool,
     pub reopens: bool,
     pub keyspaces: bool,
+    pub range_deletes: bool,
 }
 
 impl Weights {
@@ -164,6 +180,7 @@ impl Weights {
             iterators: dice.percent(60),
             reopens: dice.percent(70),
             keyspaces: dice.percent(60),
+            range_deletes: dice.percent(60),
         }
     }
 }
@@ -244,6 +261,22 @@ impl Draw<'_> {
         }
     }
 
+    /// Mostly around few keys, or nothing would be left to look at.
+    fn deleted_range(&mut self) -> (Limit, Limit) {
+        let (from, to) = (self.limit(), self.limit());
+        let key = self.key();
+        match self.dice.below(12) {
+            0 => (from, to),
+            1 => (Limit::At(key), Limit::At(key)),
+            2 => (Limit::At(key), Limit::Past(key)),
+            3 => (from, Limit::Past(0)),
+            _ => {
+                let other = self.key();
+                (Limit::At(key.min(other)), Limit::Past(key.max(other)))
+            }
+        }
+    }
+
     fn steps(&mut self) -> Vec<i8> {
         let turns = self.dice.below(5);
         (0..turns).map(|_| self.dice.below(13) as i8 - 6).collect()
@@ -253,7 +286,12 @@ impl Draw<'_> {
         let count = if self.dice.percent(3) { 80 } else { self.dice.below(6) };
         let mut write = |_| {
             let (keyspace, key) = (self.keyspace(), self.key());
-            (keyspace, key, if self.dice.percent(25) { None } else { Some(self.value()) })
+            if self.weights.range_deletes && self.dice.percent(8) {
+                let (from, to) = self.deleted_range();
+                return Write::Range(keyspace, from, to);
+            }
+            let deletes = self.dice.percent(25);
+            Write::Key(keyspace, key, if deletes { None } else { Some(self.value()) })
         };
         (0..count).map(&mut write).collect()
     }
@@ -273,6 +311,11 @@ impl Draw<'_> {
                 let sync = self.dice.percent(2);
                 Op::Put { keyspace, key, value: self.value(), sync }
             }
+            70..73 if self.weights.range_deletes => {
+                let ((from, to), sync) = (self.deleted_range(), self.dice.percent(5));
+                Op::DeleteRange { keyspace, from, to, sync }
+            }
+            73 if self.weights.range_deletes && self.dice.percent(10) => Op::Clear { keyspace },
             70..88 => Op::Delete { keyspace, key },
             88..96 => Op::Batch { writes: self.writes(), sync: self.dice.percent(5) },
             _ => {

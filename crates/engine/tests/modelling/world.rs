@@ -33,6 +33,10 @@ pub struct Reached {
     pub merges: u64,
     pub moves: u64,
     pub snapshot_reads: u64,
+    /// Keys that range deletes took away.
+    pub range_deleted: u64,
+    /// Jobs that let files go because range deletes cover them.
+    pub drops: u64,
 }
 
 impl std::ops::AddAssign for Reached {
@@ -48,6 +52,8 @@ impl std::ops::AddAssign for Reached {
         self.merges += other.merges;
         self.moves += other.moves;
         self.snapshot_reads += other.snapshot_reads;
+        self.range_deleted += other.range_deleted;
+        self.drops += other.drops;
     }
 }
 
@@ -66,6 +72,12 @@ impl EventListener for Events {
         assert!(!matches!(event, Event::Failure(_) | Event::ReadOnly(_)), "{event}");
         self.0.lock().unwrap().push(event.to_string());
     }
+}
+
+/// What a write does to the model.
+enum Change {
+    Key(usize, Bytes, Option<Bytes>),
+    Range(usize, (Bound<Bytes>, Bound<Bytes>)),
 }
 
 struct Held {
@@ -192,20 +204,51 @@ impl World {
         };
     }
 
-    fn batch(&self, writes: &[Write]) -> (WriteBatch, Vec<(usize, Bytes, Option<Bytes>)>) {
+    fn delete_range_in_model(&mut self, keyspace: usize, bounds: &(Bound<Bytes>, Bound<Bytes>)) {
+        let keys: Vec<Bytes> =
+            self.keys.iter().filter(|key| within(bounds, key)).cloned().collect();
+        let map = Arc::make_mut(self.state[keyspace].as_mut().expect("it exists"));
+        for key in keys {
+            self.reached.range_deleted += u64::from(map.remove(&key).is_some());
+            self.written.insert((keyspace, key), self.clock);
+        }
+    }
+
+    fn batch(&self, writes: &[Write]) -> (WriteBatch, Vec<Change>) {
         let mut batch = WriteBatch::new();
         let mut changes = Vec::new();
-        for (keyspace, key, value) in writes {
-            let ((at, keyspace), key) = (self.keyspace(*keyspace), self.key(*key));
-            let value = value.map(super::ops::Value::to_bytes);
-            match &value {
-                Some(value) => batch.put(&keyspace, &key, value),
-                None => batch.delete(&keyspace, &key),
+        let mut single = 0;
+        for write in writes {
+            match *write {
+                Write::Key(keyspace, key, value) => {
+                    let ((at, keyspace), key) = (self.keyspace(keyspace), self.key(key));
+                    let value = value.map(super::ops::Value::to_bytes);
+                    match &value {
+                        Some(value) => batch.put(&keyspace, &key, value),
+                        None => batch.delete(&keyspace, &key),
+                    }
+                    single += 1;
+                    changes.push(Change::Key(at, key, value));
+                }
+                Write::Range(keyspace, from, to) => {
+                    let ((at, keyspace), bounds) = (self.keyspace(keyspace), self.bounds(from, to));
+                    batch.delete_range::<Bytes>(&keyspace, bounds.clone());
+                    changes.push(Change::Range(at, bounds));
+                }
             }
-            changes.push((at, key, value));
         }
-        assert_eq!(batch.len(), writes.len());
+        // Ranges that are empty are no operations.
+        assert!((single..=writes.len()).contains(&batch.len()));
         (batch, changes)
+    }
+
+    fn apply(&mut self, changes: Vec<Change>) {
+        for change in changes {
+            match change {
+                Change::Key(at, key, value) => self.write_model(at, key, value),
+                Change::Range(at, bounds) => self.delete_range_in_model(at, &bounds),
+            }
+        }
     }
 
     /// Plays one operation on both.
@@ -232,9 +275,24 @@ impl World {
                 let (batch, changes) = self.batch(writes);
                 let durability = if *sync { Durability::Sync } else { Durability::Buffered };
                 self.db().write(batch, durability).unwrap();
-                for (at, key, value) in changes {
-                    self.write_model(at, key, value);
+                self.apply(changes);
+            }
+            Op::DeleteRange { keyspace, from, to, sync } => {
+                let ((at, keyspace), bounds) = (self.keyspace(*keyspace), self.bounds(*from, *to));
+                match (sync, at) {
+                    (true, _) => keyspace
+                        .delete_range_with::<Bytes>(bounds.clone(), Durability::Sync)
+                        .unwrap(),
+                    (false, 0) => self.db().delete_range::<Bytes>(bounds.clone()).unwrap(),
+                    (false, _) => keyspace.delete_range::<Bytes>(bounds.clone()).unwrap(),
                 }
+                self.delete_range_in_model(at, &bounds);
+            }
+            Op::Clear { keyspace } => {
+                let (at, keyspace) = self.keyspace(*keyspace);
+                keyspace.clear().unwrap();
+                assert_eq!(keyspace.iter().count(), 0);
+                self.delete_range_in_model(at, &(Bound::Unbounded, Bound::Unbounded));
             }
             Op::Guarded { snapshot, keyspace, key, writes } => {
                 self.guarded(*snapshot, *keyspace, *key, writes);
@@ -406,9 +464,7 @@ impl World {
         match self.db().write(batch, Durability::Buffered) {
             Ok(()) => {
                 assert!(written <= clock, "a guard held though its key was written since");
-                for (at, key, value) in changes {
-                    self.write_model(at, key, value);
-                }
+                self.apply(changes);
                 self.reached.guards_held += 1;
             }
             Err(Error::GuardRefused { read: named }) => {
@@ -454,6 +510,7 @@ impl World {
             self.reached.flushes += keyspace.flushes;
             self.reached.merges += keyspace.compaction.jobs;
             self.reached.moves += keyspace.compaction.trivial_moves;
+            self.reached.drops += keyspace.compaction.drops;
         }
         self.reached.reopenings += 1;
     }
@@ -598,17 +655,21 @@ fn between(
     keyspace: usize,
     bounds: &(Bound<Bytes>, Bound<Bytes>),
 ) -> VecDeque<(Bytes, Bytes)> {
-    let above = |key: &Bytes| match &bounds.0 {
+    let map = state[keyspace].iter().flat_map(|map| map.iter());
+    let entries = map.filter(|(key, _)| within(bounds, key));
+    entries.map(|(key, value)| (Arc::clone(key), Arc::clone(value))).collect()
+}
+
+fn within(bounds: &(Bound<Bytes>, Bound<Bytes>), key: &Bytes) -> bool {
+    let above = match &bounds.0 {
         Bound::Unbounded => true,
         Bound::Included(from) => key >= from,
         Bound::Excluded(from) => key > from,
     };
-    let below = |key: &Bytes| match &bounds.1 {
+    let below = match &bounds.1 {
         Bound::Unbounded => true,
         Bound::Included(to) => key <= to,
         Bound::Excluded(to) => key < to,
     };
-    let map = state[keyspace].iter().flat_map(|map| map.iter());
-    let entries = map.filter(|(key, _)| above(key) && below(key));
-    entries.map(|(key, value)| (Arc::clone(key), Arc::clone(value))).collect()
+    above && below
 }
