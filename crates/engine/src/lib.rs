@@ -45,6 +45,7 @@ pub mod format;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+pub mod guide;
 mod health;
 mod job;
 pub mod key;
@@ -52,6 +53,7 @@ pub mod keyspace;
 mod log;
 pub mod manifest;
 mod memtable;
+pub mod merge;
 pub mod metrics;
 mod read;
 pub mod sabotage;
@@ -71,6 +73,7 @@ pub use event::{Event, EventListener};
 pub use key::{Kind, SeqNo};
 pub use keyspace::options::{FilterLastRun, KeyspaceOptions};
 pub use lsmx_compaction::PolicySpec;
+pub use merge::{MergeError, MergeOperator};
 pub use metrics::Metrics;
 pub use read::range::Range;
 pub use slice::Slice;

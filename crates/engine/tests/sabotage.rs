@@ -47,6 +47,9 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
         Bug::TombstoneDroppedEarly
         | Bug::SnapshotVersionDropped
         | Bug::FilterMissesKey
+        | Bug::OperandsFoldedOverSnapshot
+        | Bug::BaseForgottenByJob
+        | Bug::FoldedValueStale
         | Bug::BatchTorn => ("contents", contents),
         Bug::FollowerSyncForgotten | Bug::PublishedEarly => ("writers", several_writers),
         Bug::AppendErrorSwallowed => {

@@ -13,7 +13,7 @@ use std::io;
 use std::path::Path;
 
 use bytes::Bytes;
-use lsmx_compaction::{FileShape, LevelParts, PolicySpec, TreeShape};
+use lsmx_compaction::{FileShape, LevelParts, TreeShape};
 
 use crate::cache::Cache;
 use crate::db::options::Options;
@@ -25,6 +25,7 @@ use crate::format::batch::Operations;
 use crate::format::edit::{Change, Edit};
 use crate::format::filename::{CURRENT, FILE_NUMBER_MAX, FileName, LOCK};
 use crate::job::flush::write_memtable;
+use crate::job::fold::Keeper;
 use crate::job::install::sync_names;
 use crate::job::output::Outputs;
 use crate::job::queue::Runner;
@@ -307,10 +308,9 @@ pub(super) fn check_reach(
 
 /// A state that holds nothing but the default keyspace.
 fn new_state(options: &Options, env: &Env) -> ManifestState {
-    let policy = options.of_keyspace(DEFAULT_KEYSPACE).policy.clone().unwrap_or_default();
     let keyspace = KeyspaceState {
         name: DEFAULT_KEYSPACE.to_owned(),
-        options: Persisted { policy: policy.to_string() }.encode(),
+        options: Persisted::of_new(options.of_keyspace(DEFAULT_KEYSPACE)).encode(),
         ..KeyspaceState::default()
     };
     ManifestState {
@@ -412,24 +412,27 @@ impl Recovery {
             self.opened.insert(id, shape.clone());
             let version = Arc::new(Version::new(shape, &Version::default(), &tables)?);
             let options = self.options.of_keyspace(&keyspace.name).clone();
+            let persisted = self.persisted(keyspace)?;
             let policy = match &options.policy {
                 Some(policy) => policy.clone(),
-                None => self.policy_of(keyspace)?,
+                None => persisted.policy.parse()?,
             };
             let (opening, name) = (self.opening, keyspace.name.clone());
             let tree = Tree::new(opening, id, name, options, policy, version, SeqNo(1));
+            if let Some(operator) = persisted.merge_operator {
+                tree.merging.remember(operator)?;
+            }
             self.trees.insert(Arc::new(tree));
         }
         Ok(())
     }
 
-    fn policy_of(&self, keyspace: &KeyspaceState) -> Result<PolicySpec> {
-        let persisted = Persisted::decode(&keyspace.options).ok_or_else(|| {
+    fn persisted(&self, keyspace: &KeyspaceState) -> Result<Persisted> {
+        Persisted::decode(&keyspace.options).ok_or_else(|| {
             let what = "options of a keyspace";
             let what = Malformed::Field { what, found: 0, expected: "options this build knows" };
             what.at(&self.tables.dir.join(CURRENT), 0)
-        })?;
-        Ok(persisted.policy.parse()?)
+        })
     }
 
     fn open_tables(&self, keyspace: &KeyspaceState) -> Result<(TreeShape, Vec<Arc<TableFile>>)> {
@@ -533,7 +536,8 @@ impl Recovery {
         if !view.active.is_empty() {
             let mut outputs = Outputs::new(&self.tables, tree, 0, Some(self.tables.env.now_us()));
             let retention = Retention::for_flush(Vec::new(), version.shape());
-            write_memtable(&self.tables.env, retention, &view.active, &mut outputs)?;
+            let keeper = Keeper::new(retention, &tree.merging);
+            write_memtable(&self.tables.env, keeper, &view.active, &mut outputs)?;
             let shapes = outputs.tables().iter().map(|table| (**table.shape()).clone());
             let (shape, _) = version.shape().with_flush(shapes.collect())?;
             version = Arc::new(Version::new(shape, &version, outputs.tables())?);
@@ -589,8 +593,7 @@ impl Recovery {
             };
             changes.extend(changes_between(tree.id, before, view.version.shape(), record)?);
             changes.push(Change::FlushedThrough { keyspace: tree.id, seq: last_seq });
-            let policy = tree.settings().policy_spec.to_string();
-            let options = Persisted { policy }.encode();
+            let options = tree.persisted().encode();
             changes.push(Change::SetOptions { keyspace: tree.id, options });
         }
         let path = FileName::Manifest(number).in_dir(&self.tables.dir);

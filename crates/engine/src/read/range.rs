@@ -8,6 +8,8 @@ use bytes::Bytes;
 use crate::cursor::Cursor;
 use crate::error::{Error, Result};
 use crate::key::SeqNo;
+use crate::keyspace::Tree;
+use crate::keyspace::merging::Merging;
 use crate::keyspace::snapshot::Pinned;
 use crate::read::merging::MergingCursor;
 use crate::read::run::RunCursor;
@@ -24,6 +26,7 @@ use crate::version::SuperVersion;
 /// the first one, as `?` and `collect::<Result<_, _>>` do.
 pub struct Range {
     view: Arc<SuperVersion>,
+    merging: Arc<Merging>,
     snapshot: SeqNo,
     /// Kept registered while the iterator lives, if it belongs to a snapshot.
     _pinned: Option<Arc<Pinned>>,
@@ -40,6 +43,7 @@ impl Range {
     /// What is visible of `view` at `snapshot` between two bounds.
     pub(crate) fn new(
         view: Arc<SuperVersion>,
+        merging: Arc<Merging>,
         snapshot: SeqNo,
         pinned: Option<Arc<Pinned>>,
         lower: Bound<Bytes>,
@@ -47,6 +51,7 @@ impl Range {
     ) -> Range {
         Range {
             view,
+            merging,
             snapshot,
             _pinned: pinned,
             lower,
@@ -59,8 +64,10 @@ impl Range {
     }
 
     /// A range that answers nothing but this error.
-    pub(crate) fn failed(error: Error, view: Arc<SuperVersion>) -> Range {
-        let mut range = Range::new(view, SeqNo::ZERO, None, Bound::Unbounded, Bound::Unbounded);
+    pub(crate) fn failed(error: Error, tree: &Tree) -> Range {
+        let (view, merging) = (tree.pin(), Arc::clone(&tree.merging));
+        let unbounded = Bound::Unbounded;
+        let mut range = Range::new(view, merging, SeqNo::ZERO, None, unbounded.clone(), unbounded);
         range.failed = Some(error);
         range
     }
@@ -76,7 +83,8 @@ impl Range {
             // A scan takes what is cached, and does not wash it out.
             sources.push(Box::new(RunCursor::new(Arc::clone(run.tables()), FillCache::No)));
         }
-        VisibleCursor::new(MergingCursor::new(sources), self.snapshot)
+        let merging = Arc::clone(&self.merging);
+        VisibleCursor::new(MergingCursor::new(sources), self.snapshot, merging)
     }
 
     /// Moves the front on by one entry; false at the end of the range.

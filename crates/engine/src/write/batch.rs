@@ -23,8 +23,8 @@ pub(crate) struct Guard {
 
 /// Operations that take effect together, in the order they were added.
 ///
-/// A key or value past its limit, or a batch past [`BATCH_BYTES_MAX`], makes the write of the whole
-/// batch fail.
+/// A key or value past its limit, a batch past [`BATCH_BYTES_MAX`], or a merge in a keyspace without
+/// an operator makes the write of the whole batch fail.
 #[derive(Clone, Debug, Default)]
 pub struct WriteBatch {
     pub(crate) payload: Vec<u8>,
@@ -98,6 +98,12 @@ impl WriteBatch {
                 self.refused.get_or_insert(Error::TooLarge { what, bytes, limit });
                 return;
             }
+        }
+        if kind == Kind::Merge
+            && let Err(error) = tree.merging.operator()
+        {
+            self.refused.get_or_insert(error);
+            return;
         }
         put_operation(&mut self.payload, kind, tree.id, key, value);
         self.count += 1;

@@ -1,0 +1,3 @@
+//! How to use what is not told in a line: a page for each.
+
+pub mod merges;
