@@ -67,7 +67,7 @@ pub mod wal;
 pub mod write;
 
 pub use db::options::Options;
-pub use db::{DEFAULT_KEYSPACE, Db, Keyspace, Snapshot, VerifyReport, verify, verify_with};
+pub use db::{DEFAULT_KEYSPACE, Db, Keyspace, Snapshot, Update, VerifyReport, verify, verify_with};
 pub use error::{Error, Malformed, Result};
 pub use event::{Event, EventListener};
 pub use key::{Kind, SeqNo};

@@ -59,6 +59,8 @@ bugs! {
     BaseForgottenByJob = "base-forgotten-by-job",
     /// A value folded in a memtable lacks the operand that it stands beside.
     FoldedValueStale = "folded-value-stale",
+    /// A key that was read is written back whoever has written it meanwhile.
+    UpdateWithoutGuard = "update-without-guard",
     /// A batch is applied in parts.
     BatchTorn = "batch-torn",
     /// Sequence numbers start again where they were before a crash, not after a gap.

@@ -36,6 +36,10 @@ impl Keyspace {
         &self.tree
     }
 
+    pub(super) fn core(&self) -> &Core {
+        &self.handle.0
+    }
+
     pub(crate) fn check_owner(&self, handle: &Arc<Handle>) -> Result<()> {
         if Arc::ptr_eq(&self.handle, handle) {
             Ok(())

@@ -7,6 +7,7 @@ mod open;
 pub mod options;
 mod resume;
 mod snapshot;
+mod update;
 mod verify;
 
 use std::path::Path;
@@ -31,6 +32,7 @@ use options::Options;
 
 pub use keyspace::Keyspace;
 pub use snapshot::Snapshot;
+pub use update::Update;
 pub use verify::{VerifyReport, verify, verify_with};
 
 /// Name of the keyspace that [`Db::put`] and its siblings work on.
@@ -53,6 +55,8 @@ pub(crate) struct Core {
     closed: AtomicBool,
     /// Whether closing has come to its end.
     lock_freed: AtomicBool,
+    /// Who may read and write back which keys.
+    turns: update::Turns,
     /// One governor at a time.
     governing: AtomicBool,
     /// One resumption at a time.

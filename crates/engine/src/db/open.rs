@@ -17,6 +17,7 @@ use lsmx_compaction::{FileShape, LevelParts, TreeShape};
 
 use crate::cache::Cache;
 use crate::db::options::Options;
+use crate::db::update::Turns;
 use crate::db::{Core, DEFAULT_KEYSPACE};
 use crate::env::Env;
 use crate::error::{Error, Malformed, Result};
@@ -155,6 +156,7 @@ fn finish(recovery: Recovery, lock: Box<dyn LockGuard>) -> Result<Core> {
         default,
         lock: Mutex::new(Some(lock)),
         creating: Mutex::new(()),
+        turns: Turns::new(),
         closed: AtomicBool::new(false),
         lock_freed: AtomicBool::new(false),
         governing: AtomicBool::new(false),

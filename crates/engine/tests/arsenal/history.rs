@@ -14,12 +14,22 @@ pub(crate) const COUNTER: &[u8] = b"counter";
 /// Keys that workloads write; a small set, so that keys have many versions.
 const KEYS: u64 = 40;
 
-/// What one key of one keyspace becomes: a value, or nothing.
+/// What one key of one keyspace becomes: a value, nothing, or its value with this appended.
 #[derive(Clone, Debug)]
 pub(crate) struct Change {
     pub(crate) keyspace: usize,
     pub(crate) key: Vec<u8>,
     pub(crate) value: Option<Vec<u8>>,
+    pub(crate) appended: bool,
+}
+
+impl Change {
+    /// What becomes of the value before.
+    fn of(&self, before: Option<&Vec<u8>>) -> Option<Vec<u8>> {
+        let value = self.value.as_ref()?;
+        let before = before.filter(|_| self.appended);
+        Some(before.map_or_else(|| value.clone(), |before| [&before[..], value].concat()))
+    }
 }
 
 /// One batch.
@@ -52,7 +62,9 @@ impl History {
         let number = self.last() + 1;
         for change in &commit.changes {
             let versions = self.versions[change.keyspace].entry(change.key.clone()).or_default();
-            versions.push((number, change.value.clone()));
+            let before = versions.last().and_then(|(_, value)| value.as_ref());
+            let value = change.of(before);
+            versions.push((number, value));
         }
         self.commits.push(commit);
     }
@@ -85,8 +97,8 @@ impl History {
 pub(crate) fn apply(state: &mut State, commit: &Commit) {
     for change in &commit.changes {
         let state = &mut state[change.keyspace];
-        match &change.value {
-            Some(value) => state.insert(change.key.clone(), value.clone()),
+        match change.of(state.get(&change.key)) {
+            Some(value) => state.insert(change.key.clone(), value),
             None => state.remove(&change.key),
         };
     }
@@ -114,6 +126,7 @@ pub(crate) fn draw_commit(chance: &mut Chance, number: u64, keyspaces: usize) ->
             keyspace,
             key: COUNTER.to_vec(),
             value: Some(number.to_le_bytes().to_vec()),
+            appended: false,
         })
         .collect();
     for _ in 0..chance.below(4) {
@@ -125,7 +138,17 @@ pub(crate) fn draw_commit(chance: &mut Chance, number: u64, keyspaces: usize) ->
             value.extend(chance.bytes(len));
             value
         });
-        changes.push(Change { keyspace, key, value });
+        let appended = value.is_some() && chance.one_in(2);
+        changes.push(Change { keyspace, key, value, appended });
+    }
+    if chance.one_in(24) {
+        // So many operands of one key that the writer folds them in the memtable.
+        let keyspace = usize::try_from(chance.below(keyspaces as u64)).unwrap_or(0);
+        let key = key(chance.draw());
+        for _ in 0..30 + chance.below(20) {
+            let (key, value) = (key.clone(), Some(chance.bytes(2)));
+            changes.push(Change { keyspace, key, value, appended: true });
+        }
     }
     // A key may come twice: the later change counts. The order of the counters does not matter.
     Commit { changes }

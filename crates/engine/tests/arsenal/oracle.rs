@@ -305,6 +305,9 @@ pub(crate) fn write(
     let mut batch = WriteBatch::new();
     for change in &commit.changes {
         match &change.value {
+            Some(value) if change.appended => {
+                batch.merge(&keyspaces[change.keyspace], &change.key, value);
+            }
             Some(value) => batch.put(&keyspaces[change.keyspace], &change.key, value),
             None => batch.delete(&keyspaces[change.keyspace], &change.key),
         }

@@ -31,8 +31,16 @@ impl Value {
     }
 }
 
-/// A write inside a batch: keyspace, key, new value or none.
-pub type Write = (usize, usize, Option<Value>);
+/// What a write does to its key.
+#[derive(Clone, Copy, Debug)]
+pub enum Change {
+    Put(Value),
+    Delete,
+    Merge(Value),
+}
+
+/// A write inside a batch: keyspace, key, and what becomes of it.
+pub type Write = (usize, usize, Change);
 
 /// Where a range begins or ends.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +62,20 @@ pub enum Op {
     Delete {
         keyspace: usize,
         key: usize,
+    },
+    /// Merges these operands one after the other.
+    Merge {
+        keyspace: usize,
+        key: usize,
+        operands: Vec<Value>,
+        sync: bool,
+    },
+    /// An update that appends to the value, or puts nothing in its place; which of both it returns.
+    Update {
+        keyspace: usize,
+        key: usize,
+        append: Option<Value>,
+        fetch: bool,
     },
     Batch {
         writes: Vec<Write>,
@@ -132,6 +154,13 @@ pub enum Op {
     },
     /// The last handle is dropped, then opening with other options.
     Drop {
+        opening: Opening,
+    },
+    /// `close()`, then a life without merge operators, in which operands stay as they are; then
+    /// `close()`, and opening with them.
+    Bare {
+        bare: Opening,
+        deletes: Vec<(usize, usize)>,
         opening: Opening,
     },
     /// The process is killed, then opening with other options.
@@ -253,7 +282,12 @@ impl Draw<'_> {
         let count = if self.dice.percent(3) { 80 } else { self.dice.below(6) };
         let mut write = |_| {
             let (keyspace, key) = (self.keyspace(), self.key());
-            (keyspace, key, if self.dice.percent(25) { None } else { Some(self.value()) })
+            let change = match self.dice.below(100) {
+                0..25 => Change::Delete,
+                25..60 => Change::Merge(self.value()),
+                _ => Change::Put(self.value()),
+            };
+            (keyspace, key, change)
         };
         (0..count).map(&mut write).collect()
     }
@@ -269,9 +303,19 @@ impl Draw<'_> {
     fn write(&mut self) -> Op {
         let (keyspace, key) = (self.keyspace(), self.key());
         match self.dice.below(100) {
-            0..70 => {
+            0..42 => {
                 let sync = self.dice.percent(2);
                 Op::Put { keyspace, key, value: self.value(), sync }
+            }
+            42..66 => {
+                let sync = self.dice.percent(2);
+                let count = if self.dice.percent(5) { self.dice.below(80) } else { 1 };
+                let operands = (0..count).map(|_| self.value()).collect();
+                Op::Merge { keyspace, key, operands, sync }
+            }
+            66..70 => {
+                let append = self.dice.percent(85).then(|| self.value());
+                Op::Update { keyspace, key, append, fetch: self.dice.percent(50) }
             }
             70..88 => Op::Delete { keyspace, key },
             88..96 => Op::Batch { writes: self.writes(), sync: self.dice.percent(5) },
@@ -321,7 +365,13 @@ impl Draw<'_> {
             975..977 => Op::DeleteAll { keyspace },
             977..980 => Op::CheckAll,
             980..986 if weights.reopens => Op::Close { opening: Opening::random(self.dice) },
-            986..993 if weights.reopens => Op::Drop { opening: Opening::random(self.dice) },
+            986..988 if weights.reopens => {
+                let deletes = self.dice.below(4);
+                let deletes = (0..deletes).map(|_| (self.keyspace(), self.key())).collect();
+                let (bare, opening) = (Opening::random(self.dice), Opening::random(self.dice));
+                Op::Bare { bare, deletes, opening }
+            }
+            988..993 if weights.reopens => Op::Drop { opening: Opening::random(self.dice) },
             993..1000 if weights.reopens => Op::Kill { opening: Opening::random(self.dice) },
             _ => Op::Get { keyspace, key },
         }

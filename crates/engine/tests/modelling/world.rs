@@ -11,8 +11,8 @@ use lsmx::{
     Db, Durability, Error, Event, EventListener, Keyspace, Range, SeqNo, Snapshot, WriteBatch,
 };
 
-use super::ops::{KEYSPACES, Limit, Op, Write};
-use super::{Opening, Tuning};
+use super::ops::{Change, KEYSPACES, Limit, Op, Write};
+use super::{Opening, Tuning, operator};
 
 type Bytes = Arc<[u8]>;
 type Map = BTreeMap<Bytes, Bytes>;
@@ -33,6 +33,13 @@ pub struct Reached {
     pub merges: u64,
     pub moves: u64,
     pub snapshot_reads: u64,
+    pub operands: u64,
+    pub updates: u64,
+    pub bare_lives: u64,
+    /// Keys that could not be read for want of an operator.
+    pub unfolded: u64,
+    pub folded_by_reads: u64,
+    pub folded_by_jobs: u64,
 }
 
 impl std::ops::AddAssign for Reached {
@@ -48,6 +55,12 @@ impl std::ops::AddAssign for Reached {
         self.merges += other.merges;
         self.moves += other.moves;
         self.snapshot_reads += other.snapshot_reads;
+        self.operands += other.operands;
+        self.updates += other.updates;
+        self.bare_lives += other.bare_lives;
+        self.unfolded += other.unfolded;
+        self.folded_by_reads += other.folded_by_reads;
+        self.folded_by_jobs += other.folded_by_jobs;
     }
 }
 
@@ -138,13 +151,17 @@ impl World {
     }
 
     fn open(&mut self, opening: &Opening) {
+        self.open_merging(opening, true);
+    }
+
+    fn open_merging(&mut self, opening: &Opening, merges: bool) {
         self.seed = self.seed.wrapping_add(1);
         let background = match self.background {
             Background::Stepped { workers, .. } => Background::Stepped { seed: self.seed, workers },
             other => other,
         };
         let listener = Arc::clone(&self.events) as Arc<dyn EventListener>;
-        let options = opening.options(background, self.seed).listener(listener);
+        let options = opening.options(background, self.seed, merges).listener(listener);
         let db = Db::open_with(Arc::new(self.disk.clone()), "db", options).unwrap();
         for (at, name) in KEYSPACES.iter().enumerate() {
             match &self.state[at] {
@@ -192,17 +209,39 @@ impl World {
         };
     }
 
-    fn batch(&self, writes: &[Write]) -> (WriteBatch, Vec<(usize, Bytes, Option<Bytes>)>) {
+    /// What the model has there.
+    fn model(&self, keyspace: usize, key: &Bytes) -> Option<&Bytes> {
+        self.state[keyspace].as_ref().and_then(|map| map.get(key))
+    }
+
+    fn merge_model(&mut self, at: usize, key: Bytes, operand: &[u8]) {
+        let base = self.model(at, &key).map(|base| &**base);
+        let value = operator(at).full_merge(&key, base, &[operand]).unwrap();
+        self.write_model(at, key, value.map(Bytes::from));
+        self.reached.operands += 1;
+    }
+
+    fn apply(&mut self, changes: Vec<(usize, Bytes, Change)>) {
+        for (at, key, change) in changes {
+            match change {
+                Change::Put(value) => self.write_model(at, key, Some(value.to_bytes())),
+                Change::Delete => self.write_model(at, key, None),
+                Change::Merge(operand) => self.merge_model(at, key, &operand.to_bytes()),
+            }
+        }
+    }
+
+    fn batch(&self, writes: &[Write]) -> (WriteBatch, Vec<(usize, Bytes, Change)>) {
         let mut batch = WriteBatch::new();
         let mut changes = Vec::new();
-        for (keyspace, key, value) in writes {
+        for (keyspace, key, change) in writes {
             let ((at, keyspace), key) = (self.keyspace(*keyspace), self.key(*key));
-            let value = value.map(super::ops::Value::to_bytes);
-            match &value {
-                Some(value) => batch.put(&keyspace, &key, value),
-                None => batch.delete(&keyspace, &key),
+            match change {
+                Change::Put(value) => batch.put(&keyspace, &key, value.to_bytes()),
+                Change::Delete => batch.delete(&keyspace, &key),
+                Change::Merge(operand) => batch.merge(&keyspace, &key, operand.to_bytes()),
             }
-            changes.push((at, key, value));
+            changes.push((at, key, *change));
         }
         assert_eq!(batch.len(), writes.len());
         (batch, changes)
@@ -228,13 +267,39 @@ impl World {
                 keyspace.delete(&key).unwrap();
                 self.write_model(at, key, None);
             }
+            Op::Merge { keyspace, key, operands, sync } => {
+                let ((at, keyspace), key) = (self.keyspace(*keyspace), self.key(*key));
+                for operand in operands {
+                    let operand = operand.to_bytes();
+                    match (sync, at) {
+                        (true, _) => keyspace.merge_with(&key, &operand, Durability::Sync).unwrap(),
+                        (false, 0) => self.db().merge(&key, &operand).unwrap(),
+                        (false, _) => keyspace.merge(&key, &operand).unwrap(),
+                    }
+                    self.merge_model(at, Arc::clone(&key), &operand);
+                }
+            }
+            Op::Update { keyspace, key, append, fetch } => {
+                let ((at, keyspace), key) = (self.keyspace(*keyspace), self.key(*key));
+                let append = append.map(super::ops::Value::to_bytes);
+                let change = |old: Option<&[u8]>| {
+                    append.as_deref().map(|append| [old.unwrap_or_default(), append].concat())
+                };
+                let before = self.model(at, &key).cloned();
+                let after = change(before.as_deref()).map(Bytes::from);
+                let (returned, expected) = match fetch {
+                    true => (keyspace.fetch_update(&key, change), &before),
+                    false => (keyspace.update_fetch(&key, change), &after),
+                };
+                assert_eq!(returned.unwrap().as_deref(), expected.as_deref());
+                self.write_model(at, key, after);
+                self.reached.updates += 1;
+            }
             Op::Batch { writes, sync } => {
                 let (batch, changes) = self.batch(writes);
                 let durability = if *sync { Durability::Sync } else { Durability::Buffered };
                 self.db().write(batch, durability).unwrap();
-                for (at, key, value) in changes {
-                    self.write_model(at, key, value);
-                }
+                self.apply(changes);
             }
             Op::Guarded { snapshot, keyspace, key, writes } => {
                 self.guarded(*snapshot, *keyspace, *key, writes);
@@ -350,6 +415,13 @@ impl World {
                 self.let_go();
                 self.open(opening);
             }
+            Op::Bare { bare, deletes, opening } => {
+                self.close();
+                self.open_merging(bare, false);
+                self.live_without_operators(deletes);
+                self.close();
+                self.open(opening);
+            }
             Op::Kill { opening } => {
                 let image = self.disk.crash(Image::Keep, self.seed);
                 self.walks.clear();
@@ -361,11 +433,51 @@ impl World {
         }
     }
 
+    /// Without an operator nothing can be merged, and a key is read right or not at all; jobs go on.
+    fn live_without_operators(&mut self, deletes: &[(usize, usize)]) {
+        for round in 0..2 {
+            for at in 0..KEYSPACES.len() {
+                let Some(keyspace) = self.keyspaces[at].clone() else { continue };
+                let refused = keyspace.merge("k", "v");
+                assert!(matches!(refused, Err(Error::NoMergeOperator { .. })), "{refused:?}");
+                for key in self.keys.clone() {
+                    match keyspace.get(&key) {
+                        Ok(found) => {
+                            let found = found.as_deref().map(Text);
+                            assert_eq!(found, self.model(at, &key).map(|value| Text(value)));
+                        }
+                        Err(Error::NoMergeOperator { .. }) => self.reached.unfolded += 1,
+                        Err(error) => panic!("without an operator: {error}"),
+                    }
+                }
+            }
+            if round == 0 {
+                for (keyspace, key) in deletes {
+                    let ((at, keyspace), key) = (self.keyspace(*keyspace), self.key(*key));
+                    keyspace.delete(&key).unwrap();
+                    assert!(keyspace.get(&key).unwrap().is_none(), "a base makes it readable");
+                    self.write_model(at, key, None);
+                }
+                self.db().flush().unwrap();
+                self.db().wait_idle().unwrap();
+            }
+        }
+        self.reached.bare_lives += 1;
+    }
+
     fn tune(&mut self, name: usize, tuning: &Tuning, create: bool) {
         let name = if create { name } else { self.keyspace(name).0 };
         let at = name % KEYSPACES.len();
         let existed = self.state[at].is_some();
-        let keyspace = self.db().keyspace(KEYSPACES[at], tuning.options()).unwrap();
+        // Its operator stays with a keyspace, given again or not.
+        let options = match existed && create {
+            true => tuning.options(),
+            false => tuning.options().merge_operator(operator(at)),
+        };
+        let keyspace = self.db().keyspace(KEYSPACES[at], options).unwrap();
+        let other = tuning.options().merge_operator(operator(at + 1));
+        let refused = self.db().keyspace(KEYSPACES[at], other).map(drop);
+        assert!(matches!(refused, Err(Error::Contradiction { .. })), "{refused:?}");
         assert_eq!(keyspace.name(), KEYSPACES[at]);
         match &tuning.policy {
             Some(policy) => self.policies[at].clone_from(policy),
@@ -406,9 +518,7 @@ impl World {
         match self.db().write(batch, Durability::Buffered) {
             Ok(()) => {
                 assert!(written <= clock, "a guard held though its key was written since");
-                for (at, key, value) in changes {
-                    self.write_model(at, key, value);
-                }
+                self.apply(changes);
                 self.reached.guards_held += 1;
             }
             Err(Error::GuardRefused { read: named }) => {
@@ -454,6 +564,9 @@ impl World {
             self.reached.flushes += keyspace.flushes;
             self.reached.merges += keyspace.compaction.jobs;
             self.reached.moves += keyspace.compaction.trivial_moves;
+            self.reached.folded_by_reads += keyspace.merges.reads.operands;
+            self.reached.folded_by_jobs += keyspace.merges.jobs.operands;
+            assert_eq!(keyspace.merges.failures, 0);
         }
         self.reached.reopenings += 1;
     }
