@@ -92,6 +92,8 @@ wait_causes! {
     Throttle = "the write throttle",
     /// A commit: those ahead of it in the order.
     CommitAhead = "the commits ahead",
+    /// An update of a key: another one of the same key.
+    Update = "an update of the key",
     /// A flush that was asked for, or of a memtable with inserts under way.
     Flush = "a flush",
     /// A compaction that was asked for.

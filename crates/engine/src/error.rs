@@ -4,6 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::merge::MergeError;
+
 /// Result of an operation of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -107,6 +109,27 @@ pub enum Error {
     GuardRefused {
         /// The number that the guard named.
         read: u64,
+    },
+    /// A keyspace was asked to merge, or to show merged operands, and was not given the operator
+    /// that knows how. Its other keys are read as ever.
+    #[error("keyspace {keyspace:?} has no merge operator: it was opened without {}", operator.as_deref().unwrap_or("one"))]
+    NoMergeOperator {
+        /// The keyspace.
+        keyspace: String,
+        /// Name of the operator it was given before, if there was one.
+        operator: Option<String>,
+    },
+    /// The operands of a key do not fold; other keys are read as ever. A put or a delete of the key
+    /// makes it readable again.
+    #[error("cannot merge key \"{}\" of keyspace {keyspace:?}", key[..key.len().min(64)].escape_ascii())]
+    MergeFailed {
+        /// The keyspace.
+        keyspace: String,
+        /// The key.
+        key: Vec<u8>,
+        /// What the operator said.
+        #[source]
+        why: MergeError,
     },
     /// There is no keyspace of this name.
     #[error("there is no keyspace {name:?}")]

@@ -8,3 +8,5 @@ pub mod keyspaces {}
 
 #[doc = include_str!("guide/compaction.md")]
 pub mod compaction {}
+
+pub mod merges;

@@ -1,4 +1,11 @@
 //! The memtable: writes of one interval of sequence numbers, sorted in memory.
+//!
+//! A merge operand may get a *folded value* beside it, later and at most once: what its key is worth
+//! at its number. From then on the entry shows as a put or a delete, to readers and to the flush; it
+//! hides the older ones from whoever reads at or past its number, and from nobody else. Either way of
+//! showing it is right, so nobody has to wait for the other one.
+
+mod stored;
 
 mod spans;
 
@@ -19,9 +26,14 @@ use crate::key::{InternalKey, Kind, SeqNo};
 use crate::slice::Slice;
 use crate::sync::{Arc, AtomicU64, Ordering};
 use spans::MemtableSpans;
+use stored::{Chain, Stored};
 
 /// Bytes that the skip list spends on an entry besides key and value: node, tower, two handles.
 const ENTRY_OVERHEAD_BYTES: u64 = 112;
+/// Bytes of an operand's place for a folded value, besides the value.
+const OPERAND_OVERHEAD_BYTES: u64 = 96;
+/// Set in the count of bytes when they no longer belong to the sum over all memtables.
+const FREED: u64 = 1 << 63;
 
 /// Anything that has an internal key; lets the skip list be searched by borrowed parts.
 trait HasKey {
@@ -96,8 +108,9 @@ fn search_key(user_key: &[u8], seq: SeqNo) -> InternalKey<'_> {
 /// Filled by the writers of the commit pipeline, read by everybody at the same time. Once sealed
 /// it is only read, and flushed when its last insert has ended.
 pub(crate) struct Memtable {
-    map: SkipMap<OwnedKey, Bytes>,
+    map: SkipMap<OwnedKey, Stored>,
     spans: MemtableSpans,
+    /// Bytes in the lower bits, [`FREED`] above.
     bytes: AtomicU64,
     /// Every number from here on, up to the seal, is in this memtable if it is in this keyspace.
     first_seq: SeqNo,
@@ -139,8 +152,11 @@ impl Memtable {
     /// Adds one entry; its number is its own, so there is never one like it. Returns the bytes
     /// that the memtable grew by.
     pub(crate) fn insert(&self, user_key: Bytes, seq: SeqNo, kind: Kind, value: Bytes) -> u64 {
+        if kind == Kind::Merge {
+            return self.insert_operand(user_key, seq, value, 0).0;
+        }
         let bytes = (user_key.len() + value.len()) as u64 + ENTRY_OVERHEAD_BYTES;
-        self.map.insert(OwnedKey { user_key, seq, kind }, value);
+        self.map.insert(OwnedKey { user_key, seq, kind }, Stored::Value(value));
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         bytes
     }
@@ -169,9 +185,63 @@ impl Memtable {
         Some((first.key().user_key.clone(), last.key().user_key.clone()))
     }
 
+    /// Adds a merge operand. Returns the bytes that the memtable grew by, and whether the operands
+    /// of the key are so many by now that they should be folded. If they are the first of their key
+    /// here, they are counted as if there were `below` more.
+    pub(crate) fn insert_operand(
+        &self,
+        user_key: Bytes,
+        seq: SeqNo,
+        operand: Bytes,
+        below: u32,
+    ) -> (u64, bool) {
+        let older = {
+            let at = search_key(&user_key, seq);
+            let older = self.map.lower_bound::<dyn HasKey>(Bound::Included(&at));
+            older.filter(|older| older.key().user_key == user_key)
+        };
+        let chain = older.map_or_else(|| Chain::above(below), |older| older.value().chain());
+        let (chain, long) = chain.with(operand.len());
+        let bytes = (user_key.len() + operand.len()) as u64;
+        let bytes = bytes + ENTRY_OVERHEAD_BYTES + OPERAND_OVERHEAD_BYTES;
+        let stored = Stored::operand(operand, chain);
+        self.map.insert(OwnedKey { user_key, seq, kind: Kind::Merge }, stored);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        (bytes, long)
+    }
+
+    /// Puts beside an operand what its key is worth at its number. Returns the bytes that this takes,
+    /// which are to be counted with [`Memtable::grow`]; 0 if there is no such operand or it has its
+    /// value already.
+    pub(crate) fn set_folded(&self, user_key: &[u8], seq: SeqNo, value: Option<Slice>) -> u64 {
+        let at = search_key(user_key, seq);
+        let Some(entry) = self.map.lower_bound::<dyn HasKey>(Bound::Included(&at)) else {
+            return 0;
+        };
+        if entry.key().user_key != user_key || entry.key().seq != seq {
+            return 0;
+        }
+        entry.value().set_folded(value.map(Slice::into_bytes))
+    }
+
+    /// Counts bytes that came after the last insert; false if the memtable was let go, and with it
+    /// its bytes.
+    pub(crate) fn grow(&self, bytes: u64) -> bool {
+        let counted = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| {
+            (old & FREED == 0).then_some(old + bytes)
+        });
+        counted.is_ok()
+    }
+
+    /// Lets the memtable's bytes go, once; returns how many.
+    pub(crate) fn free(&self) -> u64 {
+        let bytes = self.bytes.fetch_or(FREED, Ordering::Relaxed);
+        if bytes & FREED == 0 { bytes } else { 0 }
+    }
+
     /// Bytes it takes in memory, about.
     pub(crate) fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
+        self.bytes.load(Ordering::Relaxed) & !FREED
     }
 
     /// Whether nothing was written here.
@@ -184,7 +254,36 @@ impl Memtable {
         let at = search_key(user_key, snapshot);
         let entry = self.map.lower_bound::<dyn HasKey>(Bound::Included(&at))?;
         let key = entry.key();
-        (key.user_key == user_key).then(|| (key.seq, key.kind, Slice::new(entry.value().clone())))
+        (key.user_key == user_key).then(|| {
+            let stored = entry.value();
+            let (kind, value) = stored.shown(key.kind, stored.is_folded());
+            (key.seq, kind, Slice::new(value.clone()))
+        })
+    }
+
+    /// Calls `take` with number, kind and value of the versions of `user_key` that are not newer than
+    /// `snapshot`, newest first, until it wants no more. Returns whether it wants no more.
+    pub(crate) fn walk(
+        &self,
+        user_key: &[u8],
+        snapshot: SeqNo,
+        mut take: impl FnMut(SeqNo, Kind, Slice) -> bool,
+    ) -> bool {
+        let at = search_key(user_key, snapshot);
+        let mut place = self.map.lower_bound::<dyn HasKey>(Bound::Included(&at));
+        while let Some(entry) = place {
+            let key = entry.key();
+            if key.user_key != user_key {
+                return false;
+            }
+            let stored = entry.value();
+            let (kind, value) = stored.shown(key.kind, stored.is_folded());
+            if !take(key.seq, kind, Slice::new(value.clone())) {
+                return true;
+            }
+            place = entry.next();
+        }
+        false
     }
 
     /// A cursor over all entries; those inserted meanwhile may or may not show.
@@ -203,13 +302,32 @@ impl fmt::Debug for Memtable {
     }
 }
 
-type MaybeEntry<'a> = Option<Entry<'a, OwnedKey, Bytes>>;
+/// An entry, and whether it shows its folded value; that is decided when the cursor comes to it, so
+/// that key and value go together.
+struct Standing<'a> {
+    entry: Entry<'a, OwnedKey, Stored>,
+    folded: bool,
+}
+
+impl<'a> Standing<'a> {
+    fn new(entry: Entry<'a, OwnedKey, Stored>) -> Standing<'a> {
+        let folded = entry.value().is_folded();
+        Standing { entry, folded }
+    }
+
+    fn shown(&self) -> (Kind, &Bytes) {
+        self.entry.value().shown(self.entry.key().kind, self.folded)
+    }
+}
+
+type MaybeEntry<'a> = Option<Entry<'a, OwnedKey, Stored>>;
+type MaybeStanding<'a> = Option<Standing<'a>>;
 
 self_cell!(
     struct Place {
         owner: Arc<Memtable>,
         #[covariant]
-        dependent: MaybeEntry,
+        dependent: MaybeStanding,
     }
 );
 
@@ -219,13 +337,13 @@ pub(crate) struct MemtableCursor {
 }
 
 impl MemtableCursor {
-    fn entry(&self) -> &Entry<'_, OwnedKey, Bytes> {
+    fn stand(&self) -> &Standing<'_> {
         // `Cursor` allows `key`, `value` and moves by one only while `valid()`, which is this.
         self.place.borrow_dependent().as_ref().expect("the cursor stands on an entry")
     }
 
     fn seek_where(&mut self, find: impl for<'q> FnOnce(&'q Memtable) -> MaybeEntry<'q>) {
-        self.place.with_dependent_mut(|owner, entry| *entry = find(owner));
+        self.place.with_dependent_mut(|owner, at| *at = find(owner).map(Standing::new));
     }
 }
 
@@ -241,15 +359,16 @@ impl Cursor for MemtableCursor {
     }
 
     fn key(&self) -> InternalKey<'_> {
-        self.entry().key().internal_key()
+        let stand = self.stand();
+        InternalKey { kind: stand.shown().0, ..stand.entry.key().internal_key() }
     }
 
     fn value(&self) -> &[u8] {
-        self.entry().value()
+        self.stand().shown().1
     }
 
     fn value_slice(&self) -> Slice {
-        Slice::new(self.entry().value().clone())
+        Slice::new(self.stand().shown().1.clone())
     }
 
     fn first(&mut self) -> Result<()> {
@@ -275,15 +394,15 @@ impl Cursor for MemtableCursor {
     }
 
     fn next(&mut self) -> Result<()> {
-        self.place.with_dependent_mut(|_, entry| {
-            *entry = entry.as_ref().and_then(Entry::next);
+        self.place.with_dependent_mut(|_, at| {
+            *at = at.as_ref().and_then(|at| at.entry.next()).map(Standing::new);
         });
         Ok(())
     }
 
     fn prev(&mut self) -> Result<()> {
-        self.place.with_dependent_mut(|_, entry| {
-            *entry = entry.as_ref().and_then(Entry::prev);
+        self.place.with_dependent_mut(|_, at| {
+            *at = at.as_ref().and_then(|at| at.entry.prev()).map(Standing::new);
         });
         Ok(())
     }
@@ -347,5 +466,71 @@ mod tests {
         assert_eq!(at(&cursor), ("b".to_owned(), 5));
         cursor.seek_before(b"b", SeqNo::MAX).unwrap();
         assert_eq!(at(&cursor), ("a".to_owned(), 2));
+    }
+
+    /// Everything that a walk sees of a key at a number, newest first.
+    fn seen(memtable: &Memtable, seq: u64) -> Vec<(Kind, Slice)> {
+        let mut seen = Vec::new();
+        memtable.walk(b"k", SeqNo(seq), |_, kind, value| {
+            seen.push((kind, value));
+            kind == Kind::Merge
+        });
+        seen
+    }
+
+    #[test]
+    fn a_folded_value_hides_what_is_older_from_its_number_on() {
+        let memtable = Arc::new(Memtable::new(SeqNo(1)));
+        for seq in 1..=4 {
+            memtable.insert(Bytes::from("k"), SeqNo(seq), Kind::Merge, Bytes::from("o"));
+        }
+        let mut cursor = memtable.cursor();
+        cursor.seek(b"k", SeqNo(3)).unwrap();
+        let bytes = memtable.set_folded(b"k", SeqNo(3), Some(Slice::from(&b"ooo"[..])));
+        assert!(bytes >= 3 && memtable.set_folded(b"k", SeqNo(3), None) == 0, "once");
+        assert_eq!(memtable.set_folded(b"k", SeqNo(9), None), 0, "no such operand");
+        assert_eq!(seen(&memtable, 9).len(), 2);
+        assert_eq!(seen(&memtable, 3), [(Kind::Put, Slice::from(&b"ooo"[..]))]);
+        assert_eq!(seen(&memtable, 2).len(), 2, "older readers see the older operands");
+        // Where a cursor stands nothing changes; where it comes to, it sees the value.
+        assert_eq!((cursor.key().kind, cursor.value()), (Kind::Merge, &b"o"[..]));
+        cursor.prev().unwrap();
+        cursor.next().unwrap();
+        assert_eq!((cursor.key().kind, cursor.value()), (Kind::Put, &b"ooo"[..]));
+        // A key that merges to nothing shows as deleted.
+        memtable.set_folded(b"k", SeqNo(4), None);
+        assert_eq!(
+            memtable.get(b"k", SeqNo(9)).map(|(seq, kind, _)| (seq.0, kind)),
+            Some((4, Kind::Delete))
+        );
+    }
+
+    #[test]
+    fn long_chains_ask_to_be_folded_and_start_again_from_there() {
+        use crate::merge::{CHAIN_BYTES_MAX, CHAIN_OPERANDS_MAX};
+        let memtable = Memtable::new(SeqNo(1));
+        let add = |key: &'static str, seq: u32, below| {
+            let (seq, operand) = (SeqNo(seq.into()), Bytes::from("o"));
+            memtable.insert_operand(Bytes::from(key), seq, operand, below).1
+        };
+        let long: Vec<u32> = (1..100).filter(|&seq| add("k", seq, 0)).collect();
+        assert_eq!(long, [1, 2, 3].map(|times| times * CHAIN_OPERANDS_MAX));
+        assert!(!add("below", 100, CHAIN_OPERANDS_MAX - 2) && add("below", 101, 0));
+        memtable.insert(Bytes::from("put"), SeqNo(110), Kind::Put, Bytes::new());
+        assert!(!add("put", 111, CHAIN_OPERANDS_MAX), "a put is a base");
+        let large = Bytes::from(vec![0; usize::try_from(CHAIN_BYTES_MAX).unwrap() / 2]);
+        let large =
+            |seq| memtable.insert_operand(Bytes::from("large"), SeqNo(seq), large.clone(), 0).1;
+        assert_eq!([large(120), large(121), large(122), large(123)], [false, true, false, true]);
+    }
+
+    #[test]
+    fn bytes_are_let_go_once_and_none_come_after() {
+        let memtable = Memtable::new(SeqNo(1));
+        let bytes = memtable.insert(Bytes::from("k"), SeqNo(1), Kind::Put, Bytes::from("v"));
+        assert!(memtable.grow(5));
+        assert_eq!((memtable.free(), memtable.free()), (bytes + 5, 0));
+        assert!(!memtable.grow(5));
+        assert_eq!(memtable.bytes(), bytes + 5);
     }
 }

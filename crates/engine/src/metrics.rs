@@ -72,6 +72,28 @@ pub struct StallMetrics {
     pub throttle_us_total: u64,
 }
 
+/// How merge operands were folded in one place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct FoldMetrics {
+    /// How often operands were folded.
+    pub folds: u64,
+    /// Operands folded in all.
+    pub operands: u64,
+    /// The most operands folded at once.
+    pub operands_max: u64,
+}
+
+/// What became of the merge operands of one keyspace since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct MergeMetrics {
+    /// Chains that reads had to fold, those of writers that fold in a memtable included.
+    pub reads: FoldMetrics,
+    /// What flushes and compactions folded; a partial merge folds two.
+    pub jobs: FoldMetrics,
+    /// Times that operands could not be folded, by whomever.
+    pub failures: u64,
+}
+
 /// One keyspace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct KeyspaceMetrics {
@@ -95,6 +117,8 @@ pub struct KeyspaceMetrics {
     pub filters_failed: u64,
     /// What compactions did.
     pub compaction: CompactionMetrics,
+    /// What became of merge operands.
+    pub merges: MergeMetrics,
     /// How writes were held up.
     pub stalls: StallMetrics,
     /// Levels that hold something, from L0.
@@ -179,6 +203,17 @@ impl fmt::Display for Metrics {
                 compaction.read_bytes,
                 compaction.written_bytes
             )?;
+            let merges = &keyspace.merges;
+            if *merges != MergeMetrics::default() {
+                writeln!(
+                    f,
+                    "  operands  {} folded by reads (at most {} at once)  {} by jobs  {} failures",
+                    merges.reads.operands,
+                    merges.reads.operands_max,
+                    merges.jobs.operands,
+                    merges.failures
+                )?;
+            }
             writeln!(f, "  level  runs  files         bytes       entries    tombstones")?;
             for level in &keyspace.levels {
                 writeln!(

@@ -53,6 +53,14 @@ bugs! {
     TombstoneDroppedEarly = "tombstone-dropped-early",
     /// A version that a snapshot needs is dropped.
     SnapshotVersionDropped = "snapshot-version-dropped",
+    /// A job folds merge operands together that a snapshot stands between.
+    OperandsFoldedOverSnapshot = "operands-folded-over-snapshot",
+    /// A job folds merge operands without the value that they change.
+    BaseForgottenByJob = "base-forgotten-by-job",
+    /// A value folded in a memtable lacks the operand that it stands beside.
+    FoldedValueStale = "folded-value-stale",
+    /// A key that was read is written back whoever has written it meanwhile.
+    UpdateWithoutGuard = "update-without-guard",
     /// A batch is applied in parts.
     BatchTorn = "batch-torn",
     /// Sequence numbers start again where they were before a crash, not after a gap.

@@ -10,7 +10,10 @@ use std::path::{Path, PathBuf};
 
 /// Modules of the engine from the ground up; a floor uses those before it, and its own.
 const ENGINE: &[&[&str]] = &[
-    &["sync", "error", "key", "slice", "coding", "checksum", "cursor", "sabotage", "health"],
+    &[
+        "sync", "error", "key", "slice", "coding", "checksum", "cursor", "sabotage", "health",
+        "merge", "guide",
+    ],
     &["vfs", "env"],
     &["format"],
     &["log"],

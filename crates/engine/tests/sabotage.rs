@@ -52,7 +52,11 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
         | Bug::SpanLostAtCut
         | Bug::SpanDroppedEarly
         | Bug::CoveredFileDroppedEarly
+        | Bug::OperandsFoldedOverSnapshot
+        | Bug::BaseForgottenByJob
+        | Bug::FoldedValueStale
         | Bug::BatchTorn => ("contents", contents),
+        Bug::UpdateWithoutGuard => ("updates", updates),
         Bug::FollowerSyncForgotten | Bug::PublishedEarly => ("writers", several_writers),
         Bug::AppendErrorSwallowed => {
             ("crashes after a failed append", crashes_after_a_failed_append)
@@ -174,6 +178,41 @@ fn damage_in_the_log(seed: u64) -> Outcome {
         },
         Err(_) if crashed.snapshot_all() == before => Ok(()),
         Err(_) => Err("an opening that was refused has changed something".to_owned()),
+    }
+}
+
+/// Threads count up the same number by updates under a schedule, and one comes between with merges.
+fn updates(seed: u64) -> Outcome {
+    const TIMES: u64 = 8;
+    let disk = MemVfs::new();
+    let mut chance = Chance::new(seed);
+    let background = Background::Stepped { seed, workers: 1 };
+    let db = oracle::open(&disk, options::draw(&mut chance, background))?;
+    let keyspace = db.default_keyspace();
+    let add = |old: Option<&[u8]>| vec![old.map_or(1, |old| old[0] + 1)];
+    let counting = || {
+        let keyspace = keyspace.clone();
+        move || (0..TIMES).for_each(|_| drop(keyspace.fetch_update("n", add).unwrap()))
+    };
+    let merging = || {
+        let keyspace = keyspace.clone();
+        move || (0..TIMES).for_each(|_| keyspace.merge("n", "+").unwrap())
+    };
+    let env = db.env();
+    let bodies: [Box<dyn FnOnce() + Send>; 3] =
+        [Box::new(counting()), Box::new(counting()), Box::new(merging())];
+    let threads: Result<Vec<_>, _> =
+        bodies.into_iter().map(|body| env.spawn("counter", body)).collect();
+    for thread in threads.map_err(|error| error.to_string())? {
+        env.join(thread).map_err(|_| "a counter panicked".to_owned())?;
+    }
+    // Each update adds one to the first byte, and drops what was appended to it; a merge is a byte
+    // more, or the first one.
+    let value = keyspace.get("n").map_err(failed)?.ok_or("nothing was counted")?;
+    match u64::from(value[0]) {
+        // With a merge first, or an update.
+        59 | 16 => Ok(()),
+        _ => Err(format!("{value:?} after {} updates", 2 * TIMES)),
     }
 }
 

@@ -24,6 +24,9 @@ pub struct Phase {
     pub updates: u64,
     /// Deletes of present keys.
     pub deletes: u64,
+    /// Merge operands for present keys, each of which writes a few bytes of the value.
+    #[serde(skip_serializing_if = "is_none")]
+    pub merges: u64,
     /// Point lookups, by the share of them that ask for absent keys.
     pub lookups: Vec<Lookups>,
     /// Range lookups.
@@ -45,6 +48,12 @@ pub struct Lookups {
     pub ops: u64,
 }
 
+/// A kind of operation that came later is only told of where it is used, so that the digests of
+/// workloads without it stay as they were.
+fn is_none(ops: &u64) -> bool {
+    *ops == 0
+}
+
 impl Phase {
     /// An empty phase.
     #[must_use]
@@ -54,6 +63,7 @@ impl Phase {
             inserts: 0,
             updates: 0,
             deletes: 0,
+            merges: 0,
             lookups: Vec::new(),
             ranges: 0,
             selectivity: 0.0,
@@ -62,10 +72,27 @@ impl Phase {
         }
     }
 
-    /// Puts and deletes.
+    /// Puts, deletes and merges.
     #[must_use]
     pub fn writes(&self) -> u64 {
-        self.inserts + self.updates + self.deletes
+        self.inserts + self.updates + self.deletes + self.merges
+    }
+
+    /// Has this share of `writes` be merges in place of inserts.
+    fn take_merges(&mut self, writes: u64, share: f64) -> Result<()> {
+        check_share("--merges", share)?;
+        self.merges = numbers::round(numbers::float(writes) * share);
+        match self.inserts.checked_sub(self.merges) {
+            Some(inserts) => self.inserts = inserts,
+            None => {
+                return Err(Error::Contradiction {
+                    first: format!("--merges {share}"),
+                    second: "--updates and --deletes".to_owned(),
+                    why: "together they are more than all writes",
+                });
+            }
+        }
+        Ok(())
     }
 
     /// All operations.
@@ -84,6 +111,8 @@ pub struct Mix {
     pub updates: f64,
     /// Share of the writes that are deletes.
     pub deletes: f64,
+    /// Share of the writes that are merges.
+    pub merges: f64,
     /// Point lookups for each value of `empty_lookups`.
     pub lookups: u64,
     /// Shares of lookups that ask for absent keys.
@@ -111,8 +140,9 @@ impl Mix {
         let mut load = Phase::new("load", self.distribution);
         (load.inserts, load.updates, load.deletes) =
             split_writes(self.entries, self.updates, self.deletes)?;
+        load.take_merges(self.entries, self.merges)?;
         if load.inserts == 0 {
-            return Err(nothing_to_insert(self.entries, self.updates, self.deletes));
+            return Err(nothing_to_insert(self));
         }
         if load.deletes >= load.inserts {
             return Err(Error::Contradiction {
@@ -134,9 +164,11 @@ impl Mix {
             load.inserts = before(load.inserts).max(1);
             load.updates = before(load.updates);
             load.deletes = before(load.deletes);
+            load.merges = before(load.merges);
             mixed.inserts -= load.inserts;
             mixed.updates -= load.updates;
             mixed.deletes -= load.deletes;
+            mixed.merges -= load.merges;
             mixed.lookups = lookups;
             mixed.ranges = self.ranges;
             mixed.selectivity = self.selectivity;
@@ -183,7 +215,8 @@ fn split_writes(writes: u64, updates: f64, deletes: f64) -> Result<(u64, u64, u6
     }
 }
 
-fn nothing_to_insert(entries: u64, updates: f64, deletes: f64) -> Error {
+fn nothing_to_insert(mix: &Mix) -> Error {
+    let Mix { entries, updates, deletes, merges, .. } = *mix;
     if entries == 0 {
         return Error::Invalid {
             name: "--entries",
@@ -191,8 +224,9 @@ fn nothing_to_insert(entries: u64, updates: f64, deletes: f64) -> Error {
             must: "at least 1".to_owned(),
         };
     }
-    let (first, share) =
-        if updates >= deletes { ("--updates", updates) } else { ("--deletes", deletes) };
+    let (first, share) = [("--deletes", deletes), ("--updates", updates), ("--merges", merges)]
+        .into_iter()
+        .fold(("", 0.0), |most, one| if one.1 > most.1 { one } else { most });
     Error::Contradiction {
         first: format!("{first} {share}"),
         second: format!("--entries {entries}"),
@@ -217,6 +251,8 @@ struct PhaseTable {
     updates: f64,
     #[serde(default)]
     deletes: f64,
+    #[serde(default)]
+    merges: f64,
     #[serde(default)]
     lookups: u64,
     #[serde(default)]
@@ -246,6 +282,7 @@ fn default_selectivity() -> f64 {
 /// entries = 1000000       # writes in all, of which
 /// updates = 0.1           # this share updates and
 /// deletes = 0.0           # this share deletes
+/// merges = 0.0            # this share merges
 /// distribution = "uniform"
 /// settle = true
 ///
@@ -299,6 +336,7 @@ impl PhaseTable {
         let mut phase = Phase::new(name, self.distribution);
         (phase.inserts, phase.updates, phase.deletes) =
             split_writes(self.entries, self.updates, self.deletes)?;
+        phase.take_merges(self.entries, self.merges)?;
         check_share("empty-lookups", self.empty_lookups)?;
         check_share("selectivity", self.selectivity)?;
         if self.lookups > 0 {
@@ -320,6 +358,7 @@ mod tests {
             entries: 1000,
             updates: 0.2,
             deletes: 0.1,
+            merges: 0.0,
             lookups: 50,
             empty_lookups: vec![0.0, 1.0],
             ranges: 5,
@@ -347,6 +386,18 @@ mod tests {
         assert_eq!(phases.iter().map(Phase::ops).sum::<u64>(), 1000 + 100 + 5);
         assert_eq!(phases.iter().map(|phase| phase.updates).sum::<u64>(), 200);
         assert_eq!(phases[0].writes(), 100);
+    }
+
+    #[test]
+    fn merges_take_the_place_of_inserts() {
+        let phases = Mix { merges: 0.3, interleave: true, ..mix() }.phases().unwrap();
+        let total = |count: fn(&Phase) -> u64| phases.iter().map(count).sum::<u64>();
+        assert_eq!((total(|phase| phase.merges), total(Phase::writes)), (300, 1000));
+        assert_eq!(total(|phase| phase.inserts), 400);
+        let error = Mix { merges: 0.8, ..mix() }.phases().unwrap_err();
+        assert!(error.is_usage() && error.to_string().starts_with("--merges 0.8"), "{error}");
+        let error = Mix { merges: 0.7, ..mix() }.phases().unwrap_err();
+        assert!(error.to_string().starts_with("--merges 0.7 contradicts --entries"), "{error}");
     }
 
     #[test]

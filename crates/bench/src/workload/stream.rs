@@ -33,6 +33,13 @@ pub enum Operation {
         /// The record.
         record: u64,
     },
+    /// Merge an operand into a record that is there.
+    Merge {
+        /// The record.
+        record: u64,
+        /// Tells this operand from all others, and from the values of updates.
+        version: u64,
+    },
     /// Look a record up that is there.
     GetPresent {
         /// The record.
@@ -89,6 +96,7 @@ impl Stream {
             (Drawn::Insert, phase.inserts),
             (Drawn::Update, phase.updates),
             (Drawn::Delete, phase.deletes),
+            (Drawn::Merge, phase.merges),
             (Drawn::Range, phase.ranges),
         ];
         for (index, lookups) in phase.lookups.iter().enumerate() {
@@ -113,6 +121,7 @@ enum Drawn {
     Insert,
     Update,
     Delete,
+    Merge,
     Range,
     GetPresent(usize),
     GetAbsent(usize),
@@ -162,6 +171,10 @@ impl Iterator for PhaseStream<'_> {
                 stream.updates += 1;
                 Operation::Update { record, version: stream.updates }
             }
+            Drawn::Merge => {
+                stream.updates += 1;
+                Operation::Merge { record, version: stream.updates }
+            }
             Drawn::Delete => {
                 stream.live.delete(record);
                 Operation::Delete { record }
@@ -194,6 +207,7 @@ mod tests {
         phase.inserts = 1000;
         phase.updates = 500;
         phase.deletes = 900;
+        phase.merges = 300;
         phase.ranges = 20;
         phase.selectivity = 0.1;
         phase.lookups = vec![Lookups { alpha: 0.3, ops: 100 }, Lookups { alpha: 1.0, ops: 50 }];
@@ -209,13 +223,17 @@ mod tests {
     fn counts_are_exact_and_only_what_is_there_is_touched() {
         for distribution in Distribution::ALL {
             let mut live = BTreeSet::new();
-            let (mut updates, mut deletes, mut ranges) = (0, 0, 0);
+            let (mut updates, mut deletes, mut merges, mut ranges) = (0, 0, 0, 0);
             let mut gets = [[0; 2]; 2];
             for operation in operations(distribution, 5) {
                 match operation {
                     Operation::Insert { record } => assert!(live.insert(record)),
                     Operation::Update { record, .. } => {
                         updates += 1;
+                        assert!(live.contains(&record));
+                    }
+                    Operation::Merge { record, .. } => {
+                        merges += 1;
                         assert!(live.contains(&record));
                     }
                     Operation::Delete { record } => {
@@ -233,7 +251,7 @@ mod tests {
                     }
                 }
             }
-            assert_eq!((updates, deletes, ranges), (500, 900, 20), "{distribution}");
+            assert_eq!((updates, deletes, merges, ranges), (500, 900, 300, 20), "{distribution}");
             assert_eq!(gets, [[70, 30], [0, 50]]);
             assert_eq!(live.len(), 100);
         }

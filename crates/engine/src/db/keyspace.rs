@@ -36,6 +36,10 @@ impl Keyspace {
         &self.tree
     }
 
+    pub(super) fn core(&self) -> &Core {
+        &self.handle.0
+    }
+
     pub(crate) fn check_owner(&self, handle: &Arc<Handle>) -> Result<()> {
         if Arc::ptr_eq(&self.handle, handle) {
             Ok(())
@@ -70,6 +74,32 @@ impl Keyspace {
     /// As [`Db::write`](crate::Db::write).
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
         self.handle.0.delete(&self.tree, key.as_ref())
+    }
+
+    /// Merges an operand into `key`, `Buffered`: without reading, its value becomes what the
+    /// keyspace's [merge operator](KeyspaceOptions::merge_operator) makes of the value and the
+    /// operand. [`guide::merges`](crate::guide::merges) tells more.
+    ///
+    /// # Errors
+    /// As [`Db::write`](crate::Db::write); [`Error::NoMergeOperator`]. Whether the operand makes
+    /// sense to the operator, a read tells.
+    pub fn merge(&self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) -> Result<()> {
+        self.handle.0.merge(&self.tree, key.as_ref(), operand.as_ref())
+    }
+
+    /// [`Keyspace::merge`] with options.
+    ///
+    /// # Errors
+    /// As [`Keyspace::merge`].
+    pub fn merge_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        operand: impl AsRef<[u8]>,
+        options: impl Into<WriteOptions>,
+    ) -> Result<()> {
+        let mut batch = WriteBatch::new();
+        batch.merge(self, key, operand);
+        self.handle.0.write(batch, options.into())
     }
 
     /// [`Keyspace::put`] with options.
@@ -176,13 +206,13 @@ impl Keyspace {
     ) -> Range {
         let core = &self.handle.0;
         if let Err(error) = core.check_open() {
-            return Range::failed(error, self.tree.pin());
+            return Range::failed(error, &self.tree);
         }
         core.tick();
         let view = self.tree.pin();
         let seq =
             pinned.as_ref().map_or_else(|| core.store.sequence.published(), |pinned| pinned.seq());
-        Range::new(view, seq, pinned, lower, upper)
+        Range::new(view, Arc::clone(&self.tree.merging), seq, pinned, lower, upper)
     }
 }
 
@@ -207,6 +237,12 @@ impl WriteBatch {
         let start = range.start_bound().map(AsRef::as_ref);
         let end = range.end_bound().map(AsRef::as_ref);
         self.add_range_delete(keyspace.tree(), start, end);
+    }
+
+    /// Merges an operand into `key`, as [`Keyspace::merge`]. In a keyspace without a merge operator
+    /// the write of the batch fails with [`Error::NoMergeOperator`].
+    pub fn merge(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) {
+        self.add(keyspace.tree(), Kind::Merge, key.as_ref(), operand.as_ref());
     }
 
     /// Makes the batch conditional: it is refused with [`Error::GuardRefused`] if `key` was written
@@ -259,7 +295,7 @@ impl Core {
         let store = &self.store;
         let policy = options.policy.clone().unwrap_or_default();
         let id = store.manifest.with(|state| state.keyspace_id_next);
-        let persisted = Persisted { policy: policy.to_string() };
+        let persisted = Persisted::of_new(&options);
         self.append_edit(vec![Change::CreateKeyspace {
             id,
             name: name.to_owned(),
@@ -276,10 +312,18 @@ impl Core {
     fn change_options(&self, tree: &Arc<Tree>, options: KeyspaceOptions) -> Result<()> {
         let current = tree.settings().policy_spec.clone();
         let policy = options.policy.clone().unwrap_or_else(|| current.clone());
-        if policy != current {
-            let persisted = Persisted { policy: policy.to_string() };
+        let operator = options.merge_operator.clone();
+        if tree.merging.admit(operator.as_ref())? || policy != current {
+            let name = operator.as_ref().map(|operator| operator.name());
+            let persisted = Persisted {
+                policy: policy.to_string(),
+                merge_operator: tree.merging.name().or(name).map(str::to_owned),
+            };
             let options = persisted.encode();
             self.append_edit(vec![Change::SetOptions { keyspace: tree.id, options }])?;
+        }
+        if let Some(operator) = operator {
+            tree.merging.supply(operator);
         }
         tree.set_settings(options, policy);
         self.runner.refresh(tree);

@@ -3,9 +3,10 @@
 use crate::db::Core;
 use crate::keyspace::Tree;
 use crate::keyspace::counters::StallCounter;
+use crate::keyspace::merging::FoldCounter;
 use crate::metrics::{
-    CacheMetrics, CompactionMetrics, KeyspaceMetrics, LevelMetrics, Metrics, StallCause,
-    StallMetrics, WalMetrics,
+    CacheMetrics, CompactionMetrics, FoldMetrics, KeyspaceMetrics, LevelMetrics, MergeMetrics,
+    Metrics, StallCause, StallMetrics, WalMetrics,
 };
 use crate::sync::{AtomicU64, Ordering};
 
@@ -48,6 +49,14 @@ fn stall(counter: &StallCounter) -> StallCause {
     }
 }
 
+fn folds(counter: &FoldCounter) -> FoldMetrics {
+    FoldMetrics {
+        folds: read(&counter.folds),
+        operands: read(&counter.operands),
+        operands_max: read(&counter.longest),
+    }
+}
+
 fn keyspace(tree: &Tree) -> KeyspaceMetrics {
     let counters = &tree.counters;
     let view = tree.pin();
@@ -82,6 +91,11 @@ fn keyspace(tree: &Tree) -> KeyspaceMetrics {
             written_bytes: read(&counters.compaction_written_bytes),
             us_total: read(&counters.compaction_us),
             failures: read(&counters.compaction_failures),
+        },
+        merges: MergeMetrics {
+            reads: folds(&tree.merging.reads),
+            jobs: folds(&tree.merging.jobs),
+            failures: read(&tree.merging.failures),
         },
         stalls: StallMetrics {
             count: memtables_full.count + too_many_runs.count,

@@ -7,6 +7,7 @@ mod open;
 pub mod options;
 mod resume;
 mod snapshot;
+mod update;
 mod verify;
 
 use std::path::Path;
@@ -18,18 +19,20 @@ use crate::key::SeqNo;
 use crate::keyspace::options::KeyspaceOptions;
 use crate::keyspace::{Opening, Tree};
 use crate::metrics::Metrics;
+use crate::sabotage::{self, Bug};
 use crate::slice::Slice;
 use crate::store::{Store, Work};
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
 use crate::vfs::{LockGuard, OsVfs, Vfs};
 use crate::write::batch::WriteBatch;
-use crate::write::commit::Committer;
+use crate::write::commit::{Committer, LongChain};
 use crate::write::options::{Durability, WriteOptions};
 use crate::write::throttle::Throttle;
 use options::Options;
 
 pub use keyspace::Keyspace;
 pub use snapshot::Snapshot;
+pub use update::Update;
 pub use verify::{VerifyReport, verify, verify_with};
 
 /// Name of the keyspace that [`Db::put`] and its siblings work on.
@@ -52,6 +55,8 @@ pub(crate) struct Core {
     closed: AtomicBool,
     /// Whether closing has come to its end.
     lock_freed: AtomicBool,
+    /// Who may read and write back which keys.
+    turns: update::Turns,
     /// One governor at a time.
     governing: AtomicBool,
     /// One resumption at a time.
@@ -112,9 +117,10 @@ impl Db {
     }
 
     /// The keyspace of this name, which is made if there is none. The options apply from here on; a
-    /// policy in them that is not the keyspace's own replaces it.
+    /// policy in them that is not the keyspace's own replaces it, a merge operator is supplied to it.
     ///
     /// # Errors
+    /// [`Error::Contradiction`] if the keyspace has another merge operator;
     /// [`Error::InvalidOption`] for a name that is empty or longer than 255 bytes, or for options
     /// out of range; [`Error::ReadOnly`], [`Error::Closed`].
     pub fn keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
@@ -167,10 +173,19 @@ impl Db {
         self.default_keyspace().delete_range(range)
     }
 
+    /// Merges an operand into `key` in the default keyspace, `Buffered`; see [`Keyspace::merge`].
+    ///
+    /// # Errors
+    /// As [`Db::write`].
+    pub fn merge(&self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) -> Result<()> {
+        self.core().merge(&self.core().default, key.as_ref(), operand.as_ref())
+    }
+
     /// The value of `key` in the default keyspace; shares the memory of the block it lies in.
     ///
     /// # Errors
-    /// [`Error::Corrupt`], [`Error::Io`] if a block cannot be read; [`Error::Closed`].
+    /// [`Error::Corrupt`], [`Error::Io`] if a block cannot be read; [`Error::NoMergeOperator`],
+    /// [`Error::MergeFailed`] if the key's operands do not fold; [`Error::Closed`].
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         self.core().get(&self.core().default, key.as_ref(), None)
     }
@@ -178,8 +193,8 @@ impl Db {
     /// Commits a batch: all of it or nothing, over all its keyspaces.
     ///
     /// # Errors
-    /// [`Error::TooLarge`], [`Error::ForeignKeyspace`], [`Error::GuardRefused`],
-    /// [`Error::WouldWait`], [`Error::Deadline`]: nothing was done. [`Error::ReadOnly`] with the
+    /// [`Error::TooLarge`], [`Error::ForeignKeyspace`], [`Error::NoMergeOperator`],
+    /// [`Error::GuardRefused`], [`Error::WouldWait`], [`Error::Deadline`]: nothing was done. [`Error::ReadOnly`] with the
     /// cause: the batch is not visible; after a power loss or a reopening it may be there, wholly.
     pub fn write(&self, batch: WriteBatch, options: impl Into<WriteOptions>) -> Result<()> {
         self.core().write(batch, options.into())
@@ -281,6 +296,12 @@ impl Core {
         self.write(batch, WriteOptions::default())
     }
 
+    pub(crate) fn merge(&self, tree: &Arc<Tree>, key: &[u8], operand: &[u8]) -> Result<()> {
+        let mut batch = WriteBatch::for_one(tree.id, key, operand);
+        batch.add(tree, crate::Kind::Merge, key, operand);
+        self.write(batch, WriteOptions::default())
+    }
+
     pub(crate) fn write(&self, batch: WriteBatch, options: WriteOptions) -> Result<()> {
         self.check_open()?;
         self.tick();
@@ -299,9 +320,33 @@ impl Core {
         let deadline_us = self.committer.deadline_us(options.deadline);
         let (trees, bytes) = (&batch.trees, batch.bytes());
         self.throttle.admit(&self.store, trees, bytes, options.no_slowdown, deadline_us)?;
-        self.committer.commit(batch, sync, deadline_us)?;
+        let long = self.committer.commit(batch, sync, deadline_us)?;
+        self.fold_chains(long);
         self.after_commit();
         Ok(())
+    }
+
+    /// Folds operands that have become many in their memtable, so that nobody has to gather them
+    /// again. A chain that does not fold is left to whoever reads its key.
+    fn fold_chains(&self, chains: Vec<LongChain>) {
+        for LongChain { tree, memtable, key, seq } in chains {
+            let view = tree.pin();
+            // Without the memtable the view may lack versions that are hidden at newer numbers and
+            // no snapshot holds. With it, all that is older is there: tables hold older numbers only.
+            if !view.memtables().any(|there| Arc::ptr_eq(there, &memtable)) {
+                continue;
+            }
+            let as_of = if sabotage::on(Bug::FoldedValueStale) { SeqNo(seq.0 - 1) } else { seq };
+            if let Ok(value) = crate::read::get::value(&tree, &view, &key, as_of) {
+                // The memtable may be sealed, flushed and gone meanwhile: nobody minds.
+                self.store.env.yield_point(YieldKind::Commit);
+                let bytes = memtable.set_folded(&key, seq, value);
+                self.store.memtable_bytes_grown(bytes);
+                if !memtable.grow(bytes) {
+                    self.store.memtable_bytes_freed(bytes);
+                }
+            }
+        }
     }
 
     /// What a commit sets off: the governors of log and memory, and inline the work itself.
@@ -353,7 +398,7 @@ impl Core {
         // First the view, then the number: whatever the number promises is in the view.
         let view = tree.view();
         let seq = snapshot.unwrap_or_else(|| self.store.sequence.published());
-        crate::read::get::value(&view, key, seq, tree.filter_last_run())
+        crate::read::get::value(tree, &view, key, seq)
     }
 
     pub(crate) fn flush(&self, deadline: Option<Duration>) -> Result<()> {

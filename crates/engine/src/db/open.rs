@@ -13,10 +13,11 @@ use std::io;
 use std::path::Path;
 
 use bytes::Bytes;
-use lsmx_compaction::{FileShape, LevelParts, PolicySpec, TreeShape};
+use lsmx_compaction::{FileShape, LevelParts, TreeShape};
 
 use crate::cache::Cache;
 use crate::db::options::Options;
+use crate::db::update::Turns;
 use crate::db::{Core, DEFAULT_KEYSPACE};
 use crate::env::Env;
 use crate::error::{Error, Malformed, Result};
@@ -25,6 +26,7 @@ use crate::format::batch::{Action, Operations};
 use crate::format::edit::{Change, Edit};
 use crate::format::filename::{CURRENT, FILE_NUMBER_MAX, FileName, LOCK};
 use crate::job::flush::write_memtable;
+use crate::job::fold::Keeper;
 use crate::job::install::sync_names;
 use crate::job::output::Outputs;
 use crate::job::queue::Runner;
@@ -154,6 +156,7 @@ fn finish(recovery: Recovery, lock: Box<dyn LockGuard>) -> Result<Core> {
         default,
         lock: Mutex::new(Some(lock)),
         creating: Mutex::new(()),
+        turns: Turns::new(),
         closed: AtomicBool::new(false),
         lock_freed: AtomicBool::new(false),
         governing: AtomicBool::new(false),
@@ -307,10 +310,9 @@ pub(super) fn check_reach(
 
 /// A state that holds nothing but the default keyspace.
 fn new_state(options: &Options, env: &Env) -> ManifestState {
-    let policy = options.of_keyspace(DEFAULT_KEYSPACE).policy.clone().unwrap_or_default();
     let keyspace = KeyspaceState {
         name: DEFAULT_KEYSPACE.to_owned(),
-        options: Persisted { policy: policy.to_string() }.encode(),
+        options: Persisted::of_new(options.of_keyspace(DEFAULT_KEYSPACE)).encode(),
         ..KeyspaceState::default()
     };
     ManifestState {
@@ -412,24 +414,27 @@ impl Recovery {
             self.opened.insert(id, shape.clone());
             let version = Arc::new(Version::new(shape, &Version::default(), &tables)?);
             let options = self.options.of_keyspace(&keyspace.name).clone();
+            let persisted = self.persisted(keyspace)?;
             let policy = match &options.policy {
                 Some(policy) => policy.clone(),
-                None => self.policy_of(keyspace)?,
+                None => persisted.policy.parse()?,
             };
             let (opening, name) = (self.opening, keyspace.name.clone());
             let tree = Tree::new(opening, id, name, options, policy, version, SeqNo(1));
+            if let Some(operator) = persisted.merge_operator {
+                tree.merging.remember(operator)?;
+            }
             self.trees.insert(Arc::new(tree));
         }
         Ok(())
     }
 
-    fn policy_of(&self, keyspace: &KeyspaceState) -> Result<PolicySpec> {
-        let persisted = Persisted::decode(&keyspace.options).ok_or_else(|| {
+    fn persisted(&self, keyspace: &KeyspaceState) -> Result<Persisted> {
+        Persisted::decode(&keyspace.options).ok_or_else(|| {
             let what = "options of a keyspace";
             let what = Malformed::Field { what, found: 0, expected: "options this build knows" };
             what.at(&self.tables.dir.join(CURRENT), 0)
-        })?;
-        Ok(persisted.policy.parse()?)
+        })
     }
 
     fn open_tables(&self, keyspace: &KeyspaceState) -> Result<(TreeShape, Vec<Arc<TableFile>>)> {
@@ -540,7 +545,8 @@ impl Recovery {
         if !view.active.is_empty() {
             let mut outputs = Outputs::new(&self.tables, tree, 0, Some(self.tables.env.now_us()));
             let retention = Retention::for_flush(Vec::new(), version.shape());
-            write_memtable(&self.tables.env, retention, &view.active, &mut outputs)?;
+            let keeper = Keeper::new(retention, &tree.merging);
+            write_memtable(&self.tables.env, keeper, &view.active, &mut outputs)?;
             let shapes = outputs.tables().iter().map(|table| (**table.shape()).clone());
             let (shape, _) = version.shape().with_flush(shapes.collect())?;
             version = Arc::new(Version::new(shape, &version, outputs.tables())?);
@@ -596,8 +602,7 @@ impl Recovery {
             };
             changes.extend(changes_between(tree.id, before, view.version.shape(), record)?);
             changes.push(Change::FlushedThrough { keyspace: tree.id, seq: last_seq });
-            let policy = tree.settings().policy_spec.to_string();
-            let options = Persisted { policy }.encode();
+            let options = tree.persisted().encode();
             changes.push(Change::SetOptions { keyspace: tree.id, options });
         }
         let path = FileName::Manifest(number).in_dir(&self.tables.dir);

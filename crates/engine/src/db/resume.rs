@@ -13,6 +13,7 @@ use crate::error::Result;
 use crate::event::Event;
 use crate::format::edit::{Change, Edit};
 use crate::job::flush::write_memtable;
+use crate::job::fold::Keeper;
 use crate::job::install::sync_names;
 use crate::job::output::Outputs;
 use crate::job::retain::Retention;
@@ -98,7 +99,7 @@ impl Core {
         }
         written?;
         for Rewritten { tree, before, version, .. } in &rewritten {
-            store.memtable_bytes_freed(before.memtable_bytes());
+            store.memtable_bytes_freed(before.memtables().map(|memtable| memtable.free()).sum());
             tree.change(|_| SuperVersion::fresh(version, next_seq));
         }
         store.sweep(&store.manifest.state());
@@ -118,7 +119,8 @@ fn rewrite_tree<'a>(store: &'a Store, tree: &'a Arc<Tree>) -> Result<Rewritten<'
         }
         let mut outputs = Outputs::new(&store.tables, tree, 0, Some(store.env.now_us()));
         let retention = Retention::for_flush(store.sequence.snapshots(), version.shape());
-        write_memtable(&store.env, retention, memtable, &mut outputs)?;
+        let keeper = Keeper::new(retention, &tree.merging);
+        write_memtable(&store.env, keeper, memtable, &mut outputs)?;
         let shapes = outputs.tables().iter().map(|table| (**table.shape()).clone());
         let (shape, _) = version.shape().with_flush(shapes.collect())?;
         version = Arc::new(Version::new(shape, &version, outputs.tables())?);

@@ -42,7 +42,7 @@ impl Snapshot {
     pub fn range<K: AsRef<[u8]>>(&self, keyspace: &Keyspace, range: impl RangeBounds<K>) -> Range {
         match keyspace.check_owner(&self.handle) {
             Ok(()) => keyspace.range_at(range, Some(Arc::clone(&self.pinned))),
-            Err(error) => Range::failed(error, keyspace.tree().pin()),
+            Err(error) => Range::failed(error, keyspace.tree()),
         }
     }
 

@@ -9,9 +9,11 @@ use crate::env::YieldKind;
 use crate::error::{Error, Result};
 use crate::event::{CompactionEnd, Event};
 use crate::job::covered;
+use crate::job::fold::Keeper;
 use crate::job::install::{install, sync_names};
 use crate::job::output::Outputs;
 use crate::job::retain::Retention;
+use crate::key::InternalKey;
 use crate::keyspace::Tree;
 use crate::keyspace::counters::add;
 use crate::read::merging::MergingCursor;
@@ -217,23 +219,19 @@ fn merge(
         Box::new(run) as Box<dyn Cursor>
     });
     let mut merged = MergingCursor::new(sources.collect());
+    let mut keeper = Keeper::new(retention, &tree.merging);
     let input_bytes = input_bytes(shape, job);
     let mut entries = 0u64;
-    // Whether the user key at hand has an entry in the outputs yet.
-    let mut begun = false;
+    let mut write = |key: InternalKey<'_>, value: &[u8], first_of_key: bool| {
+        if first_of_key && outputs.begin_key(key.user_key)? {
+            let left = input_bytes.saturating_sub(outputs.finished_bytes());
+            tree.jobs.lock().busy.progress(job, left);
+        }
+        outputs.add(key, value)
+    };
     merged.first()?;
     while merged.valid() {
-        let key = merged.key();
-        let verdict = retention.keep(key);
-        begun &= !verdict.first_of_key;
-        if verdict.kept {
-            if !begun && outputs.begin_key(key.user_key)? {
-                let left = input_bytes.saturating_sub(outputs.finished_bytes());
-                tree.jobs.lock().busy.progress(job, left);
-            }
-            begun = true;
-            outputs.add(key, merged.value())?;
-        }
+        keeper.take(&merged, &mut write)?;
         entries += 1;
         if entries.is_multiple_of(64) {
             store.env.yield_point(YieldKind::CompactionBlock);
@@ -243,6 +241,7 @@ fn merge(
         }
         merged.next()?;
     }
+    keeper.end(&mut write)?;
     outputs.finish()?;
     Ok(entries)
 }

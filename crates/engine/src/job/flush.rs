@@ -5,9 +5,11 @@ use crate::env::{Env, YieldKind};
 use crate::error::Result;
 use crate::event::{Event, FlushEnd};
 use crate::format::edit::Change;
+use crate::job::fold::Keeper;
 use crate::job::install::{install, sync_names};
 use crate::job::output::Outputs;
 use crate::job::retain::Retention;
+use crate::key::InternalKey;
 use crate::keyspace::Tree;
 use crate::keyspace::counters::add;
 use crate::memtable::Memtable;
@@ -50,7 +52,8 @@ fn flush(store: &Store, committer: &Committer, tree: &Tree) -> Result<()> {
     let start_ns = store.env.monotonic_ns();
     let mut outputs = Outputs::new(&store.tables, tree, 0, Some(store.env.now_us()));
     let retention = Retention::for_flush(store.sequence.snapshots(), view.version.shape());
-    write_memtable(&store.env, retention, memtable, &mut outputs)?;
+    let keeper = Keeper::new(retention, &tree.merging);
+    write_memtable(&store.env, keeper, memtable, &mut outputs)?;
     store.env.yield_point(YieldKind::JobStep);
     // Otherwise this keyspace would be durable ahead of others.
     if !sabotage::on(Bug::FlushWithoutWalSync) {
@@ -69,7 +72,7 @@ fn flush(store: &Store, committer: &Committer, tree: &Tree) -> Result<()> {
     })?;
     add(&tree.counters.flushes, 1);
     add(&tree.counters.flushed_bytes, written_bytes);
-    store.memtable_bytes_freed(memtable.bytes());
+    store.memtable_bytes_freed(memtable.free());
     store.tell(&Event::Flush(FlushEnd {
         keyspace: tree.name.clone(),
         output,
@@ -86,26 +89,25 @@ fn flush(store: &Store, committer: &Committer, tree: &Tree) -> Result<()> {
 /// When the table cannot be written.
 pub(crate) fn write_memtable(
     env: &Env,
-    mut retention: Retention,
+    mut keeper: Keeper<'_>,
     memtable: &Arc<Memtable>,
     outputs: &mut Outputs<'_>,
 ) -> Result<()> {
     let keys = memtable.key_range();
     let keys = keys.as_ref().map(|(smallest, largest)| (&smallest[..], &largest[..]));
-    outputs.take_spans(retention.heed(&memtable.spans(), keys));
+    outputs.take_spans(keeper.heed(&memtable.spans(), keys));
     let mut cursor = memtable.cursor();
     cursor.first()?;
     let mut entries = 0u32;
+    let mut write = |key: InternalKey<'_>, value: &[u8], _: bool| outputs.add(key, value);
     while cursor.valid() {
-        let key = cursor.key();
-        if retention.keep(key).kept {
-            outputs.add(key, cursor.value())?;
-        }
+        keeper.take(&cursor, &mut write)?;
         entries = entries.wrapping_add(1);
         if entries.is_multiple_of(64) {
             env.yield_point(YieldKind::FlushBlock);
         }
         cursor.next()?;
     }
+    keeper.end(&mut write)?;
     outputs.finish()
 }

@@ -4,6 +4,7 @@ pub(crate) mod collect;
 pub(crate) mod compact;
 mod covered;
 pub(crate) mod flush;
+pub(crate) mod fold;
 pub(crate) mod install;
 pub(crate) mod output;
 pub(crate) mod queue;

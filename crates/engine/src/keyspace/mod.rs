@@ -1,6 +1,7 @@
 //! One tree: its options, its policy, its current super version, and what its jobs hold.
 
 pub(crate) mod counters;
+pub(crate) mod merging;
 pub mod options;
 pub(crate) mod snapshot;
 
@@ -12,7 +13,8 @@ use crate::key::SeqNo;
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::version::{SuperVersion, Version};
 use counters::TreeCounters;
-use options::{FilterLastRun, KeyspaceOptions};
+use merging::Merging;
+use options::{FilterLastRun, KeyspaceOptions, Persisted};
 
 /// One opening of one database in this process. A tree of an earlier opening has other memtables, so
 /// what is written to it would not be seen.
@@ -75,6 +77,8 @@ pub(crate) struct Tree {
     pub(crate) id: u32,
     /// Its name.
     pub(crate) name: String,
+    /// How its operands fold; iterators share it.
+    pub(crate) merging: Arc<Merging>,
     /// Which opening of which database it belongs to.
     pub(crate) opening: Opening,
     settings: ArcSwap<Settings>,
@@ -111,9 +115,11 @@ impl Tree {
         version: Arc<Version>,
         first_seq: SeqNo,
     ) -> Tree {
+        let merging = Merging::new(name.clone(), options.merge_operator.clone());
         Tree {
             id,
             name,
+            merging: Arc::new(merging),
             opening,
             settings: ArcSwap::from_pointee(Settings::new(options, policy_spec)),
             super_version: ArcSwap::from_pointee(SuperVersion::fresh(&version, first_seq)),
@@ -134,6 +140,12 @@ impl Tree {
     /// Tunes it anew; a policy meets whatever shape the tree has.
     pub(crate) fn set_settings(&self, options: KeyspaceOptions, policy_spec: PolicySpec) {
         self.settings.store(Arc::new(Settings::new(options, policy_spec)));
+    }
+
+    /// What the manifest is to keep of it.
+    pub(crate) fn persisted(&self) -> Persisted {
+        let policy = self.settings().policy_spec.to_string();
+        Persisted { policy, merge_operator: self.merging.name().map(str::to_owned) }
     }
 
     /// Whether the filter of the last sorted run is asked.

@@ -8,6 +8,8 @@ use bytes::Bytes;
 use crate::cursor::Cursor;
 use crate::error::{Error, Result};
 use crate::key::SeqNo;
+use crate::keyspace::Tree;
+use crate::keyspace::merging::Merging;
 use crate::keyspace::snapshot::Pinned;
 use crate::read::deleted::{Deleted, Reach};
 use crate::read::merging::MergingCursor;
@@ -25,6 +27,7 @@ use crate::version::SuperVersion;
 /// the first one, as `?` and `collect::<Result<_, _>>` do.
 pub struct Range {
     view: Arc<SuperVersion>,
+    merging: Arc<Merging>,
     snapshot: SeqNo,
     /// Kept registered while the iterator lives, if it belongs to a snapshot.
     _pinned: Option<Arc<Pinned>>,
@@ -41,6 +44,7 @@ impl Range {
     /// What is visible of `view` at `snapshot` between two bounds.
     pub(crate) fn new(
         view: Arc<SuperVersion>,
+        merging: Arc<Merging>,
         snapshot: SeqNo,
         pinned: Option<Arc<Pinned>>,
         lower: Bound<Bytes>,
@@ -48,6 +52,7 @@ impl Range {
     ) -> Range {
         Range {
             view,
+            merging,
             snapshot,
             _pinned: pinned,
             lower,
@@ -60,8 +65,10 @@ impl Range {
     }
 
     /// A range that answers nothing but this error.
-    pub(crate) fn failed(error: Error, view: Arc<SuperVersion>) -> Range {
-        let mut range = Range::new(view, SeqNo::ZERO, None, Bound::Unbounded, Bound::Unbounded);
+    pub(crate) fn failed(error: Error, tree: &Tree) -> Range {
+        let (view, merging) = (tree.pin(), Arc::clone(&tree.merging));
+        let unbounded = Bound::Unbounded;
+        let mut range = Range::new(view, merging, SeqNo::ZERO, None, unbounded.clone(), unbounded);
         range.failed = Some(error);
         range
     }
@@ -90,7 +97,8 @@ impl Range {
             let tables = Arc::clone(run.tables());
             sources.push(Box::new(RunCursor::new(tables, FillCache::No, deleted.clone())));
         }
-        Ok(VisibleCursor::new(MergingCursor::new(sources), self.snapshot, deleted))
+        let merging = Arc::clone(&self.merging);
+        Ok(VisibleCursor::new(MergingCursor::new(sources), self.snapshot, deleted, merging))
     }
 
     /// Moves the front on by one entry; false at the end of the range.

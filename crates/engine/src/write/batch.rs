@@ -26,8 +26,8 @@ pub(crate) struct Guard {
 
 /// Operations that take effect together, in the order they were added.
 ///
-/// A key or value past its limit, or a batch past [`BATCH_BYTES_MAX`], makes the write of the whole
-/// batch fail.
+/// A key or value past its limit, a batch past [`BATCH_BYTES_MAX`], or a merge in a keyspace without
+/// an operator makes the write of the whole batch fail.
 #[derive(Clone, Debug, Default)]
 pub struct WriteBatch {
     pub(crate) payload: Vec<u8>,
@@ -95,10 +95,17 @@ impl WriteBatch {
             ("key", len_u64(key.len()), KEY_BYTES_MAX),
             ("value", len_u64(value.len()), VALUE_BYTES_MAX),
         ];
-        if self.admits(&sizes, bytes) {
-            put_operation(&mut self.payload, kind, tree.id, key, value);
-            self.added(tree);
+        if !self.admits(&sizes, bytes) {
+            return;
         }
+        if kind == Kind::Merge
+            && let Err(error) = tree.merging.operator()
+        {
+            self.refused.get_or_insert(error);
+            return;
+        }
+        put_operation(&mut self.payload, kind, tree.id, key, value);
+        self.added(tree);
     }
 
     /// Adds a range delete, unless no key can be between the bounds.

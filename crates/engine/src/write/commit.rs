@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::coding::low_u32;
 use crate::env::{WaitCause, YieldKind};
 use crate::error::{Error, Result};
 use crate::format::batch::{Action, Operation, Operations};
@@ -23,6 +24,7 @@ use crate::key::{Kind, SeqNo};
 use crate::keyspace::Tree;
 use crate::keyspace::counters::add;
 use crate::memtable::Memtable;
+use crate::merge::CHAIN_OPERANDS_MAX;
 use crate::metrics::CommitMetrics;
 use crate::sabotage::{self, Bug};
 use crate::store::{Store, Work};
@@ -32,6 +34,16 @@ use crate::write::batch::{Guard, WriteBatch};
 
 /// Payload bytes at which a group takes no further member.
 const GROUP_BYTES_MAX: usize = 1 << 20;
+
+/// Operands that their writer should fold, as many as they are in the memtable by now.
+#[derive(Debug)]
+pub(crate) struct LongChain {
+    pub(crate) tree: Arc<Tree>,
+    pub(crate) memtable: Arc<Memtable>,
+    pub(crate) key: Bytes,
+    /// Number of the newest of them.
+    pub(crate) seq: SeqNo,
+}
 
 /// What a writer hands in.
 #[derive(Debug, Default)]
@@ -151,7 +163,7 @@ impl Committer {
         }
     }
 
-    /// Commits a batch.
+    /// Commits a batch. Returns the chains of operands that it made too long.
     ///
     /// # Errors
     /// [`Error::ReadOnly`] after a write-path error, [`Error::GuardRefused`], [`Error::Deadline`].
@@ -160,7 +172,7 @@ impl Committer {
         batch: WriteBatch,
         sync: bool,
         deadline_us: Option<u64>,
-    ) -> Result<()> {
+    ) -> Result<Vec<LongChain>> {
         let request = Request {
             payload: Bytes::from(batch.payload),
             count: batch.count,
@@ -174,12 +186,12 @@ impl Committer {
 
     /// Syncs the log through everything committed before the call.
     pub(crate) fn sync(&self) -> Result<()> {
-        self.submit(Request { sync: true, ..Request::default() }, None)
+        self.submit(Request { sync: true, ..Request::default() }, None).map(drop)
     }
 
     /// Seals the active memtables of trees, at one point of the order of commits.
     pub(crate) fn seal(&self, trees: Vec<Arc<Tree>>) -> Result<()> {
-        self.submit(Request { seal: trees, ..Request::default() }, None)
+        self.submit(Request { seal: trees, ..Request::default() }, None).map(drop)
     }
 
     /// What came through so far.
@@ -205,7 +217,7 @@ impl Committer {
         })
     }
 
-    fn submit(&self, request: Request, deadline_us: Option<u64>) -> Result<()> {
+    fn submit(&self, request: Request, deadline_us: Option<u64>) -> Result<Vec<LongChain>> {
         let ticket = Arc::new(Ticket {
             request,
             first_seq: AtomicU64::new(0),
@@ -372,7 +384,7 @@ impl Committer {
     }
 
     /// The last two stations, by the writer itself.
-    fn finish(&self, ticket: &Arc<Ticket>) -> Result<()> {
+    fn finish(&self, ticket: &Arc<Ticket>) -> Result<Vec<LongChain>> {
         let station = std::mem::replace(&mut *ticket.station.lock(), Station::Waiting);
         let memtables = match station {
             Station::Appended(memtables) => memtables,
@@ -381,7 +393,7 @@ impl Committer {
             Station::Waiting => unreachable!("the ticket is decided"),
         };
         self.store.env.yield_point(YieldKind::Commit);
-        let bytes = insert(ticket, &memtables);
+        let (bytes, long) = insert(ticket, &memtables);
         self.store.memtable_bytes_grown(bytes);
         self.store.env.yield_point(YieldKind::Commit);
         let last = ticket.last_seq();
@@ -391,7 +403,7 @@ impl Committer {
                 sequence.published() >= last
             });
         }
-        Ok(())
+        Ok(long)
     }
 
     /// Marks a commit as inserted and publishes all that have none before them which is not.
@@ -450,11 +462,13 @@ fn memtables_allow(guard: &Guard) -> bool {
     oldest.first_seq().0 <= guard.read.0.saturating_add(1) && !view.memtables().any(newer)
 }
 
-/// Puts the operations of a commit into the memtables of its trees; returns the bytes they grew by.
-fn insert(ticket: &Ticket, memtables: &[Arc<Memtable>]) -> u64 {
+/// Puts the operations of a commit into the memtables of its trees; returns the bytes they grew by,
+/// and the chains of operands that have become long.
+fn insert(ticket: &Ticket, memtables: &[Arc<Memtable>]) -> (u64, Vec<LongChain>) {
     let request = &ticket.request;
     let mut last = 0;
     let mut grown = 0;
+    let mut long = Vec::new();
     // The payload was encoded by this process, so every operation decodes.
     let operations = Operations::new(&request.payload).flatten();
     for (seq, operation) in (ticket.first_seq()..).zip(operations) {
@@ -468,6 +482,7 @@ fn insert(ticket: &Ticket, memtables: &[Arc<Memtable>]) -> u64 {
         }
         let key = request.payload.slice(operation.key);
         let counters = &request.trees[last].counters;
+        let (tree, memtable, seq) = (&request.trees[last], &memtables[last], SeqNo(seq));
         grown += match operation.action {
             Action::Entry { kind, value } => {
                 let value = request.payload.slice(value);
@@ -476,18 +491,45 @@ fn insert(ticket: &Ticket, memtables: &[Arc<Memtable>]) -> u64 {
                 if kind == Kind::Put {
                     counters.put_bytes.add(bytes);
                 }
-                memtables[last].insert(key, SeqNo(seq), kind, value)
+                if kind == Kind::Merge {
+                    let below = operands_below(tree, seq);
+                    let operand = memtable.insert_operand(key.clone(), seq, value, below);
+                    let (bytes, is_long) = operand;
+                    if is_long {
+                        let (tree, memtable) = (Arc::clone(tree), Arc::clone(memtable));
+                        long.push(LongChain { tree, memtable, key, seq });
+                    }
+                    bytes
+                } else {
+                    memtable.insert(key, seq, kind, value)
+                }
             }
             Action::DeleteRange { end } => {
                 let end = end.map(|end| request.payload.slice(end));
                 let bytes = key.len() + end.as_ref().map_or(0, Bytes::len);
                 counters.ingested_bytes.add(bytes as u64);
-                memtables[last].insert_span(key, end, SeqNo(seq))
+                memtable.insert_span(key, end, seq)
             }
         };
         if sabotage::on(Bug::BatchTorn) && request.count > 1 {
             break;
         }
     }
-    grown
+    (grown, long)
+}
+
+/// How many operands of its key the first one in a memtable is to count as lying below it.
+///
+/// Nobody knows without reading. Where jobs fold operands partially it does not matter, there are as
+/// many as runs. Elsewhere, were it 0, a key that gets a few operands in each memtable would gather
+/// them without end in the tables above its base. Drawn evenly up to the bound, each operand has the
+/// same chance of being the one that makes its writer fold: one in [`CHAIN_OPERANDS_MAX`], so a
+/// chain of *n* times as many has a probability below e^-n. The draw follows from the number, so that
+/// equal seeds give equal files.
+fn operands_below(tree: &Tree, seq: SeqNo) -> u32 {
+    if !tree.merging.keeps_operands() {
+        return 0;
+    }
+    let mixed = seq.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    low_u32(mixed) % CHAIN_OPERANDS_MAX
 }

@@ -27,6 +27,8 @@ pub(crate) struct Change {
 pub(crate) enum Action {
     Put(Vec<u8>),
     Delete,
+    /// Appends to the value.
+    Merge(Vec<u8>),
     /// Up to this key exclusive, or up to the end of the keyspace. Never empty.
     DeleteRange(Option<Vec<u8>>),
 }
@@ -34,11 +36,22 @@ pub(crate) enum Action {
 impl Change {
     fn deletes(&self, at: &[u8]) -> bool {
         match &self.action {
-            Action::Put(_) => false,
+            Action::Put(_) | Action::Merge(_) => false,
             Action::Delete => *at == *self.key,
             Action::DeleteRange(end) => {
                 *at >= *self.key && end.as_ref().is_none_or(|end| *at < **end)
             }
+        }
+    }
+
+    /// What becomes of the value that its key has had; `None` if that is not how it changes one.
+    fn written(&self, before: Option<&Vec<u8>>) -> Option<Vec<u8>> {
+        match &self.action {
+            Action::Put(value) => Some(value.clone()),
+            Action::Merge(operand) => {
+                Some([before.map_or(&[][..], |before| before), operand].concat())
+            }
+            Action::Delete | Action::DeleteRange(_) => None,
         }
     }
 }
@@ -73,9 +86,9 @@ impl History {
         let number = self.last() + 1;
         for change in &commit.changes {
             let keys = &mut self.versions[change.keyspace];
-            if let Action::Put(value) = &change.action {
-                let versions = keys.entry(change.key.clone()).or_default();
-                versions.push((number, Some(value.clone())));
+            let before = keys.get(&change.key).and_then(|versions| versions.last());
+            if let Some(value) = change.written(before.and_then(|(_, value)| value.as_ref())) {
+                keys.entry(change.key.clone()).or_default().push((number, Some(value)));
             }
             for (_, versions) in keys.iter_mut().filter(|(key, _)| change.deletes(key)) {
                 versions.push((number, None));
@@ -112,9 +125,9 @@ impl History {
 pub(crate) fn apply(state: &mut State, commit: &Commit) {
     for change in &commit.changes {
         let state = &mut state[change.keyspace];
-        match &change.action {
-            Action::Put(value) => drop(state.insert(change.key.clone(), value.clone())),
-            _ => state.retain(|key, _| !change.deletes(key)),
+        match change.written(state.get(&change.key)) {
+            Some(value) => drop(state.insert(change.key.clone(), value)),
+            None => state.retain(|key, _| !change.deletes(key)),
         }
     }
 }
@@ -157,9 +170,17 @@ pub(crate) fn draw_commit(chance: &mut Chance, number: u64, keyspaces: usize) ->
             let mut value = number.to_le_bytes().to_vec();
             let len = if chance.one_in(16) { 700 } else { chance.below(120) };
             value.extend(chance.bytes(len));
-            Action::Put(value)
+            if chance.one_in(2) { Action::Merge(value) } else { Action::Put(value) }
         };
         changes.push(Change { keyspace, key, action });
+    }
+    if chance.one_in(24) {
+        // So many operands of one key that the writer folds them in the memtable.
+        let (keyspace, key) = (any(chance), key(chance.draw()));
+        for _ in 0..30 + chance.below(20) {
+            let (key, action) = (key.clone(), Action::Merge(chance.bytes(2)));
+            changes.push(Change { keyspace, key, action });
+        }
     }
     // A key may come twice: the later change counts. The order of the counters does not matter.
     Commit { changes }

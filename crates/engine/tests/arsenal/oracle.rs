@@ -310,6 +310,7 @@ pub(crate) fn write(
         match &change.action {
             Action::Put(value) => batch.put(keyspace, key, value),
             Action::Delete => batch.delete(keyspace, key),
+            Action::Merge(operand) => batch.merge(keyspace, key, operand),
             Action::DeleteRange(Some(end)) => batch.delete_range(keyspace, key..&end[..]),
             Action::DeleteRange(None) => batch.delete_range(keyspace, key..),
         }

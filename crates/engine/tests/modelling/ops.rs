@@ -31,6 +31,14 @@ impl Value {
     }
 }
 
+/// What a write does to its key.
+#[derive(Clone, Copy, Debug)]
+pub enum Change {
+    Put(Value),
+    Delete,
+    Merge(Value),
+}
+
 /// Where a range begins or ends.
 #[derive(Clone, Copy, Debug)]
 pub enum Limit {
@@ -42,8 +50,8 @@ pub enum Limit {
 /// A write inside a batch.
 #[derive(Clone, Copy, Debug)]
 pub enum Write {
-    /// Keyspace, key, new value or none.
-    Key(usize, usize, Option<Value>),
+    /// Keyspace, key, and what becomes of it.
+    Key(usize, usize, Change),
     /// Keyspace, and the range that is deleted in it.
     Range(usize, Limit, Limit),
 }
@@ -69,6 +77,20 @@ pub enum Op {
     },
     Clear {
         keyspace: usize,
+    },
+    /// Merges these operands one after the other.
+    Merge {
+        keyspace: usize,
+        key: usize,
+        operands: Vec<Value>,
+        sync: bool,
+    },
+    /// An update that appends to the value, or puts nothing in its place; which of both it returns.
+    Update {
+        keyspace: usize,
+        key: usize,
+        append: Option<Value>,
+        fetch: bool,
     },
     Batch {
         writes: Vec<Write>,
@@ -147,6 +169,13 @@ pub enum Op {
     },
     /// The last handle is dropped, then opening with other options.
     Drop {
+        opening: Opening,
+    },
+    /// `close()`, then a life without merge operators, in which operands stay as they are; then
+    /// `close()`, and opening with them.
+    Bare {
+        bare: Opening,
+        deletes: Vec<(usize, usize)>,
         opening: Opening,
     },
     /// The process is killed, then opening with other options.
@@ -290,8 +319,12 @@ impl Draw<'_> {
                 let (from, to) = self.deleted_range();
                 return Write::Range(keyspace, from, to);
             }
-            let deletes = self.dice.percent(25);
-            Write::Key(keyspace, key, if deletes { None } else { Some(self.value()) })
+            let change = match self.dice.below(100) {
+                0..25 => Change::Delete,
+                25..60 => Change::Merge(self.value()),
+                _ => Change::Put(self.value()),
+            };
+            Write::Key(keyspace, key, change)
         };
         (0..count).map(&mut write).collect()
     }
@@ -307,9 +340,19 @@ impl Draw<'_> {
     fn write(&mut self) -> Op {
         let (keyspace, key) = (self.keyspace(), self.key());
         match self.dice.below(100) {
-            0..70 => {
+            0..42 => {
                 let sync = self.dice.percent(2);
                 Op::Put { keyspace, key, value: self.value(), sync }
+            }
+            42..66 => {
+                let sync = self.dice.percent(2);
+                let count = if self.dice.percent(5) { self.dice.below(80) } else { 1 };
+                let operands = (0..count).map(|_| self.value()).collect();
+                Op::Merge { keyspace, key, operands, sync }
+            }
+            66..70 => {
+                let append = self.dice.percent(85).then(|| self.value());
+                Op::Update { keyspace, key, append, fetch: self.dice.percent(50) }
             }
             70..73 if self.weights.range_deletes => {
                 let ((from, to), sync) = (self.deleted_range(), self.dice.percent(5));
@@ -364,7 +407,13 @@ impl Draw<'_> {
             975..977 => Op::DeleteAll { keyspace },
             977..980 => Op::CheckAll,
             980..986 if weights.reopens => Op::Close { opening: Opening::random(self.dice) },
-            986..993 if weights.reopens => Op::Drop { opening: Opening::random(self.dice) },
+            986..988 if weights.reopens => {
+                let deletes = self.dice.below(4);
+                let deletes = (0..deletes).map(|_| (self.keyspace(), self.key())).collect();
+                let (bare, opening) = (Opening::random(self.dice), Opening::random(self.dice));
+                Op::Bare { bare, deletes, opening }
+            }
+            988..993 if weights.reopens => Op::Drop { opening: Opening::random(self.dice) },
             993..1000 if weights.reopens => Op::Kill { opening: Opening::random(self.dice) },
             _ => Op::Get { keyspace, key },
         }

@@ -4,7 +4,8 @@ use lsmx::env::Background;
 use lsmx::wal::WalOptions;
 use lsmx::{Compression, FilterLastRun, KeyspaceOptions, Options, PolicySpec, WriteControl};
 
-use super::Dice;
+use super::ops::KEYSPACES;
+use super::{Dice, operator};
 
 /// Options of a keyspace.
 #[derive(Clone, Debug, PartialEq)]
@@ -82,9 +83,10 @@ impl Opening {
         }
     }
 
-    pub fn options(&self, background: Background, seed: u64) -> Options {
+    /// With the merge operators of all keyspaces, or without.
+    pub fn options(&self, background: Background, seed: u64, merges: bool) -> Options {
         let control = if self.smooth { WriteControl::Smooth } else { WriteControl::Stop };
-        let options = Options::default()
+        let mut options = Options::default()
             .background(background)
             .seed(seed)
             .block_cache_bytes(self.cache_bytes)
@@ -95,6 +97,10 @@ impl Opening {
                 ..WalOptions::default()
             })
             .keyspace_defaults(self.tuning.options());
+        for (at, name) in KEYSPACES.iter().enumerate().filter(|_| merges) {
+            let tuning = self.tuning.options().merge_operator(operator(at));
+            options = options.keyspace(name, tuning);
+        }
         match self.wal_bytes_max {
             Some(bytes) => options.wal_bytes_max(bytes),
             None => options,

@@ -11,8 +11,8 @@ use lsmx::{
     Db, Durability, Error, Event, EventListener, Keyspace, Range, SeqNo, Snapshot, WriteBatch,
 };
 
-use super::ops::{KEYSPACES, Limit, Op, Write};
-use super::{Opening, Tuning};
+use super::ops::{Change, KEYSPACES, Limit, Op, Write};
+use super::{Opening, Tuning, operator};
 
 type Bytes = Arc<[u8]>;
 type Map = BTreeMap<Bytes, Bytes>;
@@ -37,6 +37,13 @@ pub struct Reached {
     pub range_deleted: u64,
     /// Jobs that let files go because range deletes cover them.
     pub drops: u64,
+    pub operands: u64,
+    pub updates: u64,
+    pub bare_lives: u64,
+    /// Keys that could not be read for want of an operator.
+    pub unfolded: u64,
+    pub folded_by_reads: u64,
+    pub folded_by_jobs: u64,
 }
 
 impl std::ops::AddAssign for Reached {
@@ -54,6 +61,12 @@ impl std::ops::AddAssign for Reached {
         self.snapshot_reads += other.snapshot_reads;
         self.range_deleted += other.range_deleted;
         self.drops += other.drops;
+        self.operands += other.operands;
+        self.updates += other.updates;
+        self.bare_lives += other.bare_lives;
+        self.unfolded += other.unfolded;
+        self.folded_by_reads += other.folded_by_reads;
+        self.folded_by_jobs += other.folded_by_jobs;
     }
 }
 
@@ -75,8 +88,8 @@ impl EventListener for Events {
 }
 
 /// What a write does to the model.
-enum Change {
-    Key(usize, Bytes, Option<Bytes>),
+enum Effect {
+    Key(usize, Bytes, Change),
     Range(usize, (Bound<Bytes>, Bound<Bytes>)),
 }
 
@@ -150,13 +163,17 @@ impl World {
     }
 
     fn open(&mut self, opening: &Opening) {
+        self.open_merging(opening, true);
+    }
+
+    fn open_merging(&mut self, opening: &Opening, merges: bool) {
         self.seed = self.seed.wrapping_add(1);
         let background = match self.background {
             Background::Stepped { workers, .. } => Background::Stepped { seed: self.seed, workers },
             other => other,
         };
         let listener = Arc::clone(&self.events) as Arc<dyn EventListener>;
-        let options = opening.options(background, self.seed).listener(listener);
+        let options = opening.options(background, self.seed, merges).listener(listener);
         let db = Db::open_with(Arc::new(self.disk.clone()), "db", options).unwrap();
         for (at, name) in KEYSPACES.iter().enumerate() {
             match &self.state[at] {
@@ -214,39 +231,57 @@ impl World {
         }
     }
 
-    fn batch(&self, writes: &[Write]) -> (WriteBatch, Vec<Change>) {
+    /// What the model has there.
+    fn model(&self, keyspace: usize, key: &Bytes) -> Option<&Bytes> {
+        self.state[keyspace].as_ref().and_then(|map| map.get(key))
+    }
+
+    fn merge_model(&mut self, at: usize, key: Bytes, operand: &[u8]) {
+        let base = self.model(at, &key).map(|base| &**base);
+        let value = operator(at).full_merge(&key, base, &[operand]).unwrap();
+        self.write_model(at, key, value.map(Bytes::from));
+        self.reached.operands += 1;
+    }
+
+    fn batch(&self, writes: &[Write]) -> (WriteBatch, Vec<Effect>) {
         let mut batch = WriteBatch::new();
-        let mut changes = Vec::new();
+        let mut effects = Vec::new();
         let mut single = 0;
         for write in writes {
             match *write {
-                Write::Key(keyspace, key, value) => {
+                Write::Key(keyspace, key, change) => {
                     let ((at, keyspace), key) = (self.keyspace(keyspace), self.key(key));
-                    let value = value.map(super::ops::Value::to_bytes);
-                    match &value {
-                        Some(value) => batch.put(&keyspace, &key, value),
-                        None => batch.delete(&keyspace, &key),
+                    match change {
+                        Change::Put(value) => batch.put(&keyspace, &key, value.to_bytes()),
+                        Change::Delete => batch.delete(&keyspace, &key),
+                        Change::Merge(operand) => {
+                            batch.merge(&keyspace, &key, operand.to_bytes());
+                        }
                     }
                     single += 1;
-                    changes.push(Change::Key(at, key, value));
+                    effects.push(Effect::Key(at, key, change));
                 }
                 Write::Range(keyspace, from, to) => {
                     let ((at, keyspace), bounds) = (self.keyspace(keyspace), self.bounds(from, to));
                     batch.delete_range::<Bytes>(&keyspace, bounds.clone());
-                    changes.push(Change::Range(at, bounds));
+                    effects.push(Effect::Range(at, bounds));
                 }
             }
         }
         // Ranges that are empty are no operations.
         assert!((single..=writes.len()).contains(&batch.len()));
-        (batch, changes)
+        (batch, effects)
     }
 
-    fn apply(&mut self, changes: Vec<Change>) {
-        for change in changes {
-            match change {
-                Change::Key(at, key, value) => self.write_model(at, key, value),
-                Change::Range(at, bounds) => self.delete_range_in_model(at, &bounds),
+    fn apply(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Key(at, key, change) => match change {
+                    Change::Put(value) => self.write_model(at, key, Some(value.to_bytes())),
+                    Change::Delete => self.write_model(at, key, None),
+                    Change::Merge(operand) => self.merge_model(at, key, &operand.to_bytes()),
+                },
+                Effect::Range(at, bounds) => self.delete_range_in_model(at, &bounds),
             }
         }
     }
@@ -270,6 +305,34 @@ impl World {
                 let ((at, keyspace), key) = (self.keyspace(*keyspace), self.key(*key));
                 keyspace.delete(&key).unwrap();
                 self.write_model(at, key, None);
+            }
+            Op::Merge { keyspace, key, operands, sync } => {
+                let ((at, keyspace), key) = (self.keyspace(*keyspace), self.key(*key));
+                for operand in operands {
+                    let operand = operand.to_bytes();
+                    match (sync, at) {
+                        (true, _) => keyspace.merge_with(&key, &operand, Durability::Sync).unwrap(),
+                        (false, 0) => self.db().merge(&key, &operand).unwrap(),
+                        (false, _) => keyspace.merge(&key, &operand).unwrap(),
+                    }
+                    self.merge_model(at, Arc::clone(&key), &operand);
+                }
+            }
+            Op::Update { keyspace, key, append, fetch } => {
+                let ((at, keyspace), key) = (self.keyspace(*keyspace), self.key(*key));
+                let append = append.map(super::ops::Value::to_bytes);
+                let change = |old: Option<&[u8]>| {
+                    append.as_deref().map(|append| [old.unwrap_or_default(), append].concat())
+                };
+                let before = self.model(at, &key).cloned();
+                let after = change(before.as_deref()).map(Bytes::from);
+                let (returned, expected) = match fetch {
+                    true => (keyspace.fetch_update(&key, change), &before),
+                    false => (keyspace.update_fetch(&key, change), &after),
+                };
+                assert_eq!(returned.unwrap().as_deref(), expected.as_deref());
+                self.write_model(at, key, after);
+                self.reached.updates += 1;
             }
             Op::Batch { writes, sync } => {
                 let (batch, changes) = self.batch(writes);
@@ -408,6 +471,13 @@ impl World {
                 self.let_go();
                 self.open(opening);
             }
+            Op::Bare { bare, deletes, opening } => {
+                self.close();
+                self.open_merging(bare, false);
+                self.live_without_operators(deletes);
+                self.close();
+                self.open(opening);
+            }
             Op::Kill { opening } => {
                 let image = self.disk.crash(Image::Keep, self.seed);
                 self.walks.clear();
@@ -419,11 +489,51 @@ impl World {
         }
     }
 
+    /// Without an operator nothing can be merged, and a key is read right or not at all; jobs go on.
+    fn live_without_operators(&mut self, deletes: &[(usize, usize)]) {
+        for round in 0..2 {
+            for at in 0..KEYSPACES.len() {
+                let Some(keyspace) = self.keyspaces[at].clone() else { continue };
+                let refused = keyspace.merge("k", "v");
+                assert!(matches!(refused, Err(Error::NoMergeOperator { .. })), "{refused:?}");
+                for key in self.keys.clone() {
+                    match keyspace.get(&key) {
+                        Ok(found) => {
+                            let found = found.as_deref().map(Text);
+                            assert_eq!(found, self.model(at, &key).map(|value| Text(value)));
+                        }
+                        Err(Error::NoMergeOperator { .. }) => self.reached.unfolded += 1,
+                        Err(error) => panic!("without an operator: {error}"),
+                    }
+                }
+            }
+            if round == 0 {
+                for (keyspace, key) in deletes {
+                    let ((at, keyspace), key) = (self.keyspace(*keyspace), self.key(*key));
+                    keyspace.delete(&key).unwrap();
+                    assert!(keyspace.get(&key).unwrap().is_none(), "a base makes it readable");
+                    self.write_model(at, key, None);
+                }
+                self.db().flush().unwrap();
+                self.db().wait_idle().unwrap();
+            }
+        }
+        self.reached.bare_lives += 1;
+    }
+
     fn tune(&mut self, name: usize, tuning: &Tuning, create: bool) {
         let name = if create { name } else { self.keyspace(name).0 };
         let at = name % KEYSPACES.len();
         let existed = self.state[at].is_some();
-        let keyspace = self.db().keyspace(KEYSPACES[at], tuning.options()).unwrap();
+        // Its operator stays with a keyspace, given again or not.
+        let options = match existed && create {
+            true => tuning.options(),
+            false => tuning.options().merge_operator(operator(at)),
+        };
+        let keyspace = self.db().keyspace(KEYSPACES[at], options).unwrap();
+        let other = tuning.options().merge_operator(operator(at + 1));
+        let refused = self.db().keyspace(KEYSPACES[at], other).map(drop);
+        assert!(matches!(refused, Err(Error::Contradiction { .. })), "{refused:?}");
         assert_eq!(keyspace.name(), KEYSPACES[at]);
         match &tuning.policy {
             Some(policy) => self.policies[at].clone_from(policy),
@@ -511,6 +621,9 @@ impl World {
             self.reached.merges += keyspace.compaction.jobs;
             self.reached.moves += keyspace.compaction.trivial_moves;
             self.reached.drops += keyspace.compaction.drops;
+            self.reached.folded_by_reads += keyspace.merges.reads.operands;
+            self.reached.folded_by_jobs += keyspace.merges.jobs.operands;
+            assert_eq!(keyspace.merges.failures, 0);
         }
         self.reached.reopenings += 1;
     }

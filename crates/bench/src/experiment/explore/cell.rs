@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use lsmx::env::Background;
 use lsmx::event::{Event, EventListener};
+use lsmx::merge::FieldUpdate;
 use lsmx::metrics::KeyspaceMetrics;
 use lsmx::sync::{Arc, Mutex};
 use lsmx::{Db, Keyspace, KeyspaceOptions, Metrics, Options, WriteControl};
@@ -60,10 +61,13 @@ impl Plan {
     }
 
     fn options(&self, policy: &PolicySpec, listener: Arc<dyn EventListener>) -> Options {
-        let keyspace = KeyspaceOptions::default()
+        let mut keyspace = KeyspaceOptions::default()
             .policy(policy.clone())
             .memtable_bytes(self.memtable_bytes)
             .table_bytes(self.table_bytes);
+        if self.phases.iter().any(|phase| phase.merges > 0) {
+            keyspace = keyspace.merge_operator(FieldUpdate::up_to(u32::MAX));
+        }
         let options = Options::default()
             .block_cache_bytes(self.block_cache_bytes)
             .write_control(self.write_control)
@@ -322,6 +326,7 @@ impl Run<'_> {
         match operation {
             Operation::Insert { record } => self.put(record, 0),
             Operation::Update { record, version } => self.put(record, version),
+            Operation::Merge { record, version } => self.merge(record, version),
             Operation::Delete { record } => {
                 self.records.key(record, &mut self.key)?;
                 self.reads(Reader::Nobody);
@@ -356,6 +361,14 @@ impl Run<'_> {
         self.keyspace.put(&self.key, &self.value).map_err(engine("put a value"))?;
         self.put_latencies.record_ns(stopwatch.elapsed_ns());
         Ok(())
+    }
+
+    fn merge(&mut self, record: u64, version: u64) -> Result<()> {
+        self.records.key(record, &mut self.key)?;
+        self.records.operand(record, version, &mut self.value);
+        self.reads(Reader::Nobody);
+        self.unsettled = true;
+        self.keyspace.merge(&self.key, &self.value).map_err(engine("merge an operand"))
     }
 
     fn get(&mut self, row: usize, present: bool) -> Result<()> {
