@@ -214,7 +214,7 @@ fn wrong_arguments_are_named_with_exit_code_2() {
         ("--policy full --format tsv", &["--format", "--data"]),
         ("--policy full --data-order shuffled", &["--data-order", "--data"]),
         ("--policy full --merges 0.1", &["--merges 0.1"]),
-        ("--policy full --range-deletes 0.1", &["--range-deletes 0.1"]),
+        ("--policy full --range-deletes 0.1", &["--range-deletes 0.1", "--entries"]),
         ("--policy full --updates 0.9 --deletes 0.2", &["--updates 0.9", "--deletes 0.2"]),
         ("--policy full --empty-lookups 2", &["--empty-lookups is 2"]),
         ("--policy full --lookups 0 --empty-lookups 1", &["--lookups 0", "--empty-lookups"]),

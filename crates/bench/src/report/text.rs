@@ -84,6 +84,11 @@ fn workload(workload: &Workload, seed: u64) -> String {
     let writes: u64 = workload.phases.iter().map(|phase| phase.writes()).sum();
     let updates: u64 = workload.phases.iter().map(|phase| phase.updates).sum();
     let deletes: u64 = workload.phases.iter().map(|phase| phase.deletes).sum();
+    let range_deletes: u64 = workload.phases.iter().map(|phase| phase.range_deletes).sum();
+    let range_deletes = match range_deletes {
+        0 => String::new(),
+        count => format!(", {count} range deletes"),
+    };
     let records = match &workload.records {
         RecordsSummary::Generated { key_len, value_len, distribution } => {
             format!("{key_len} + {value_len} B, {distribution}")
@@ -93,7 +98,7 @@ fn workload(workload: &Workload, seed: u64) -> String {
         }
     };
     format!(
-        "{writes} writes ({updates} updates, {deletes} deletes), {records}, memtable {}, \
+        "{writes} writes ({updates} updates, {deletes} deletes{range_deletes}), {records}, memtable {}, \
          cache {}, seed {seed}",
         bytes(workload.memtable_bytes),
         bytes(workload.block_cache_bytes),

@@ -39,12 +39,9 @@ pub(crate) fn run(arguments: &ExploreArgs, words: &[OsString]) -> Result<(), Fai
 }
 
 fn config(arguments: &ExploreArgs, words: &[OsString]) -> Result<Config, Failure> {
-    for (flag, share) in
-        [("--merges", arguments.merges), ("--range-deletes", arguments.range_deletes)]
-    {
-        if share != 0.0 {
-            return Err(Failure::Usage(format!("{flag} {share}: only 0 is supported as yet")));
-        }
+    if arguments.merges != 0.0 {
+        let share = arguments.merges;
+        return Err(Failure::Usage(format!("--merges {share}: only 0 is supported as yet")));
     }
     for (flag, typed) in
         [("--format", arguments.format.is_some()), ("--data-order", arguments.data_order.is_some())]
@@ -138,6 +135,7 @@ fn mix(arguments: &ExploreArgs, records: Option<u64>) -> Mix {
         entries,
         updates: arguments.updates.unwrap_or(0.0),
         deletes: arguments.deletes.unwrap_or(0.0),
+        range_deletes: arguments.range_deletes.unwrap_or(0.0),
         lookups: arguments.lookups.unwrap_or(entries / WRITES_PER_LOOKUP),
         empty_lookups: arguments
             .empty_lookups
