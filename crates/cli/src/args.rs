@@ -57,9 +57,9 @@ pub(crate) struct ExploreArgs {
     /// Share of the writes that are merge operands; only 0 as yet.
     #[arg(long, value_name = "F", default_value_t = 0.0, allow_negative_numbers = true)]
     pub(crate) merges: f64,
-    /// Share of the writes that delete a range of ten neighbours in key order [default: 0].
-    #[arg(long, value_name = "F", allow_negative_numbers = true)]
-    pub(crate) range_deletes: Option<f64>,
+    /// Share of the writes that delete a range of ten neighbours in key order.
+    #[arg(long, value_name = "F", default_value_t = 0.0, allow_negative_numbers = true)]
+    pub(crate) range_deletes: f64,
     /// Where keys fall and which are asked for [default: uniform]
     /// [possible: uniform, zipf, prefix-zipf, normal, sequential, shifting].
     #[arg(long, value_name = "NAME")]

@@ -1,6 +1,10 @@
 //! Range deletes as a user meets them, and what they must not cost.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test fails by panicking, and one waits for real threads"
+)]
 
 use std::ops::Bound;
 use std::path::Path;
@@ -341,19 +345,4 @@ fn range_deletes_in_the_log_are_written_and_read_as_ever() {
     let db = open(&disk, options("leveled"));
     assert_eq!(keys(&db), ["a", "c", "d"]);
     assert_eq!(db.get("c").unwrap().as_deref(), Some(&b"again"[..]));
-}
-
-#[test]
-#[ignore = "writes the golden files, which is done once"]
-fn write_golden_files() {
-    let disk = killed_with_range_deletes();
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/range-delete-v1");
-    for path in disk.paths() {
-        let name = path.file_name().unwrap().to_str().unwrap();
-        println!("{name}");
-        if name != "LOCK" && path.starts_with("db") {
-            std::fs::create_dir_all(&dir).unwrap();
-            std::fs::write(dir.join(name), disk.read_all(&path).unwrap()).unwrap();
-        }
-    }
 }

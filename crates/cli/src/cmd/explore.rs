@@ -135,7 +135,7 @@ fn mix(arguments: &ExploreArgs, records: Option<u64>) -> Mix {
         entries,
         updates: arguments.updates.unwrap_or(0.0),
         deletes: arguments.deletes.unwrap_or(0.0),
-        range_deletes: arguments.range_deletes.unwrap_or(0.0),
+        range_deletes: arguments.range_deletes,
         lookups: arguments.lookups.unwrap_or(entries / WRITES_PER_LOOKUP),
         empty_lookups: arguments
             .empty_lookups
