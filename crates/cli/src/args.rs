@@ -57,7 +57,7 @@ pub(crate) struct ExploreArgs {
     /// Share of the writes that merge 8 bytes into the value of a present key [default: 0].
     #[arg(long, value_name = "F", allow_negative_numbers = true)]
     pub(crate) merges: Option<f64>,
-    /// Share of the writes that delete a range; only 0 as yet.
+    /// Share of the writes that delete a range of ten neighbours in key order.
     #[arg(long, value_name = "F", default_value_t = 0.0, allow_negative_numbers = true)]
     pub(crate) range_deletes: f64,
     /// Where keys fall and which are asked for [default: uniform]
@@ -69,7 +69,7 @@ pub(crate) struct ExploreArgs {
     pub(crate) interleave: bool,
     /// Phases of the workload from a TOML file, in place of the flags for operations.
     #[arg(long, value_name = "FILE", conflicts_with_all = [
-        "entries", "updates", "deletes", "merges", "distribution", "interleave", "lookups", "empty_lookups",
+        "entries", "updates", "deletes", "merges", "range_deletes", "distribution", "interleave", "lookups", "empty_lookups",
         "ranges", "selectivity", "data",
     ])]
     pub(crate) phases: Option<PathBuf>,
@@ -90,7 +90,7 @@ pub(crate) struct ExploreArgs {
     pub(crate) block_cache: Option<u64>,
     /// Load the records of a file instead of generated ones.
     #[arg(long, value_name = "FILE", conflicts_with_all = [
-        "entries", "key_len", "value_len", "updates", "deletes", "merges",
+        "entries", "key_len", "value_len", "updates", "deletes", "merges", "range_deletes",
     ])]
     pub(crate) data: Option<PathBuf>,
     /// Order in which the records of --data are loaded [default: file].

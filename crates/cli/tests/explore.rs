@@ -51,6 +51,23 @@ fn one_policy_gives_one_table_and_leaves_nothing_behind() {
 }
 
 #[test]
+fn range_deletes_are_drawn_and_the_digest_stays_the_same() {
+    let directory = tempfile::tempdir().unwrap();
+    let words = format!(
+        "--policy full,tiering,leveled --range-deletes 0.02 --deletes 0.1 --interleave \
+         --deterministic {SMALL}"
+    );
+    let (one, other) = (cells(&words, directory.path()), cells(&words, directory.path()));
+    assert_eq!(one.len(), 3);
+    for (one, other) in one.iter().zip(&other) {
+        assert!(one["digest"].is_string() && one["digest"] == other["digest"], "{one}");
+        let range_deletes = |phase: &Value| phase["range_deletes"].as_u64().unwrap_or(0);
+        let phases = one["workload"]["phases"].as_array().unwrap();
+        assert_eq!(phases.iter().map(range_deletes).sum::<u64>(), 400);
+    }
+}
+
+#[test]
 fn a_cell_has_every_field_of_its_contract() {
     let directory = tempfile::tempdir().unwrap();
     let cells = cells(
@@ -218,7 +235,7 @@ fn wrong_arguments_are_named_with_exit_code_2() {
         ("--policy full --data-order shuffled", &["--data-order", "--data"]),
         ("--policy full --merges 1.1", &["--merges is 1.1"]),
         ("--policy full --merges 0.6 --updates 0.5", &["--merges 0.6", "--updates"]),
-        ("--policy full --range-deletes 0.1", &["--range-deletes 0.1"]),
+        ("--policy full --range-deletes 0.1", &["--range-deletes 0.1", "--entries"]),
         ("--policy full --updates 0.9 --deletes 0.2", &["--updates 0.9", "--deletes 0.2"]),
         ("--policy full --empty-lookups 2", &["--empty-lookups is 2"]),
         ("--policy full --lookups 0 --empty-lookups 1", &["--lookups 0", "--empty-lookups"]),

@@ -23,6 +23,8 @@ pub struct LevelMetrics {
     pub entries: u64,
     /// Tombstones among the entries.
     pub tombstones: u64,
+    /// Range tombstones, as they lie fragmented in the files; no entries.
+    pub range_tombstones: u64,
 }
 
 /// What compactions of one tree did.
@@ -214,17 +216,21 @@ impl fmt::Display for Metrics {
                     merges.failures
                 )?;
             }
-            writeln!(f, "  level  runs  files         bytes       entries    tombstones")?;
+            writeln!(
+                f,
+                "  level  runs  files         bytes       entries    tombstones  range tombst."
+            )?;
             for level in &keyspace.levels {
                 writeln!(
                     f,
-                    "  L{:<4} {:>5} {:>6} {:>13} {:>13} {:>13}",
+                    "  L{:<4} {:>5} {:>6} {:>13} {:>13} {:>13} {:>14}",
                     level.level,
                     level.runs,
                     level.files,
                     level.bytes,
                     level.entries,
-                    level.tombstones
+                    level.tombstones,
+                    level.range_tombstones
                 )?;
             }
         }

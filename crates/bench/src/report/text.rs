@@ -88,6 +88,10 @@ fn workload(workload: &Workload, seed: u64) -> String {
         0 => String::new(),
         merges => format!(", {merges} merges"),
     };
+    let range_deletes = match workload.phases.iter().map(|phase| phase.range_deletes).sum::<u64>() {
+        0 => String::new(),
+        count => format!(", {count} range deletes"),
+    };
     let records = match &workload.records {
         RecordsSummary::Generated { key_len, value_len, distribution } => {
             format!("{key_len} + {value_len} B, {distribution}")
@@ -97,7 +101,7 @@ fn workload(workload: &Workload, seed: u64) -> String {
         }
     };
     format!(
-        "{writes} writes ({updates} updates, {deletes} deletes{merges}), {records}, memtable {}, \
+        "{writes} writes ({updates} updates, {deletes} deletes{merges}{range_deletes}), {records}, memtable {}, \
          cache {}, seed {seed}",
         bytes(workload.memtable_bytes),
         bytes(workload.block_cache_bytes),

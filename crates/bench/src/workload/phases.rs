@@ -13,6 +13,16 @@ use super::Distribution;
 /// 10 all levels but the last are then full, which is where the study began.
 const INTERLEAVE_AFTER: f64 = 0.1;
 
+/// Places in key order that a range delete covers: those of ten neighbouring records of the
+/// workload, whether they are there or not.
+pub const RANGE_DELETE_PLACES: u64 = 10;
+
+/// Left out where it is zero, so that workloads without range deletes read as ever.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
 /// A stretch of operations that are mixed evenly.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Phase {
@@ -25,8 +35,11 @@ pub struct Phase {
     /// Deletes of present keys.
     pub deletes: u64,
     /// Merge operands for present keys, each of which writes a few bytes of the value.
-    #[serde(skip_serializing_if = "is_none")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub merges: u64,
+    /// Deletes of a range of [`RANGE_DELETE_PLACES`] places in key order.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub range_deletes: u64,
     /// Point lookups, by the share of them that ask for absent keys.
     pub lookups: Vec<Lookups>,
     /// Range lookups.
@@ -48,12 +61,6 @@ pub struct Lookups {
     pub ops: u64,
 }
 
-/// A kind of operation that came later is only told of where it is used, so that the digests of
-/// workloads without it stay as they were.
-fn is_none(ops: &u64) -> bool {
-    *ops == 0
-}
-
 impl Phase {
     /// An empty phase.
     #[must_use]
@@ -64,6 +71,7 @@ impl Phase {
             updates: 0,
             deletes: 0,
             merges: 0,
+            range_deletes: 0,
             lookups: Vec::new(),
             ranges: 0,
             selectivity: 0.0,
@@ -75,23 +83,29 @@ impl Phase {
     /// Puts, deletes and merges.
     #[must_use]
     pub fn writes(&self) -> u64 {
-        self.inserts + self.updates + self.deletes + self.merges
+        self.inserts + self.updates + self.deletes + self.merges + self.range_deletes
     }
 
-    /// Has this share of `writes` be merges in place of inserts.
-    fn take_merges(&mut self, writes: u64, share: f64) -> Result<()> {
-        check_share("--merges", share)?;
-        self.merges = numbers::round(numbers::float(writes) * share);
-        match self.inserts.checked_sub(self.merges) {
-            Some(inserts) => self.inserts = inserts,
-            None => {
-                return Err(Error::Contradiction {
-                    first: format!("--merges {share}"),
-                    second: "--updates and --deletes".to_owned(),
-                    why: "together they are more than all writes",
-                });
-            }
-        }
+    /// Most records that its deletes take away.
+    fn deleted_max(&self) -> u64 {
+        self.deletes.saturating_add(self.range_deletes.saturating_mul(RANGE_DELETE_PLACES))
+    }
+
+    /// Makes shares of `writes` merges and range deletes, in place of inserts.
+    fn replace_inserts(&mut self, writes: u64, merges: f64, range_deletes: f64) -> Result<()> {
+        let mut replace = |flag: &'static str, share: f64| {
+            check_share(flag, share)?;
+            let count = numbers::round(numbers::float(writes) * share);
+            let inserts = self.inserts.checked_sub(count);
+            self.inserts = inserts.ok_or_else(|| Error::Contradiction {
+                first: format!("{flag} {share}"),
+                second: "--updates and --deletes".to_owned(),
+                why: "together they are more than all writes",
+            })?;
+            Ok(count)
+        };
+        self.merges = replace("--merges", merges)?;
+        self.range_deletes = replace("--range-deletes", range_deletes)?;
         Ok(())
     }
 
@@ -113,6 +127,8 @@ pub struct Mix {
     pub deletes: f64,
     /// Share of the writes that are merges.
     pub merges: f64,
+    /// Share of the writes that delete a range of [`RANGE_DELETE_PLACES`] places.
+    pub range_deletes: f64,
     /// Point lookups for each value of `empty_lookups`.
     pub lookups: u64,
     /// Shares of lookups that ask for absent keys.
@@ -140,13 +156,24 @@ impl Mix {
         let mut load = Phase::new("load", self.distribution);
         (load.inserts, load.updates, load.deletes) =
             split_writes(self.entries, self.updates, self.deletes)?;
-        load.take_merges(self.entries, self.merges)?;
+        load.replace_inserts(self.entries, self.merges, self.range_deletes)?;
+        if load.inserts == 0 && load.range_deletes > 0 {
+            return Err(Error::Contradiction {
+                first: format!("--range-deletes {}", self.range_deletes),
+                second: format!("--entries {}", self.entries),
+                why: "nothing is left to insert first",
+            });
+        }
         if load.inserts == 0 {
             return Err(nothing_to_insert(self));
         }
-        if load.deletes >= load.inserts {
+        if load.deleted_max() >= load.inserts {
+            let first = match load.range_deletes {
+                0 => format!("--deletes {}", self.deletes),
+                _ => format!("--range-deletes {}", self.range_deletes),
+            };
             return Err(Error::Contradiction {
-                first: format!("--deletes {}", self.deletes),
+                first,
                 second: format!("--entries {}", self.entries),
                 why: "nothing would be left",
             });
@@ -165,10 +192,12 @@ impl Mix {
             load.updates = before(load.updates);
             load.deletes = before(load.deletes);
             load.merges = before(load.merges);
+            load.range_deletes = before(load.range_deletes);
             mixed.inserts -= load.inserts;
             mixed.updates -= load.updates;
             mixed.deletes -= load.deletes;
             mixed.merges -= load.merges;
+            mixed.range_deletes -= load.range_deletes;
             mixed.lookups = lookups;
             mixed.ranges = self.ranges;
             mixed.selectivity = self.selectivity;
@@ -254,6 +283,8 @@ struct PhaseTable {
     #[serde(default)]
     merges: f64,
     #[serde(default)]
+    range_deletes: f64,
+    #[serde(default)]
     lookups: u64,
     #[serde(default)]
     empty_lookups: f64,
@@ -280,9 +311,10 @@ fn default_selectivity() -> f64 {
 /// [[phase]]
 /// name = "load"           # default: its number
 /// entries = 1000000       # writes in all, of which
-/// updates = 0.1           # this share updates and
-/// deletes = 0.0           # this share deletes
-/// merges = 0.0            # this share merges
+/// updates = 0.1           # this share updates,
+/// deletes = 0.0           # this share deletes,
+/// merges = 0.0            # this share merges and
+/// range-deletes = 0.0     # this share deletes ten neighbours in key order
 /// distribution = "uniform"
 /// settle = true
 ///
@@ -312,7 +344,7 @@ pub fn parse_phases(text: &str, path: &Path) -> Result<Vec<Phase>> {
         let line = line_at(table.span().start);
         let phase = table.get_ref().phase(index).map_err(|error| spec(line, error.to_string()))?;
         inserts += phase.inserts;
-        deletes += phase.deletes;
+        deletes += phase.deleted_max();
         if phase.ops() == 0 {
             return Err(spec(line, format!("phase {:?} has no operation", phase.name)));
         }
@@ -336,7 +368,7 @@ impl PhaseTable {
         let mut phase = Phase::new(name, self.distribution);
         (phase.inserts, phase.updates, phase.deletes) =
             split_writes(self.entries, self.updates, self.deletes)?;
-        phase.take_merges(self.entries, self.merges)?;
+        phase.replace_inserts(self.entries, self.merges, self.range_deletes)?;
         check_share("empty-lookups", self.empty_lookups)?;
         check_share("selectivity", self.selectivity)?;
         if self.lookups > 0 {
@@ -359,6 +391,7 @@ mod tests {
             updates: 0.2,
             deletes: 0.1,
             merges: 0.0,
+            range_deletes: 0.0,
             lookups: 50,
             empty_lookups: vec![0.0, 1.0],
             ranges: 5,
@@ -412,6 +445,9 @@ mod tests {
         let error = Mix { entries: 0, ..mix() }.phases().unwrap_err();
         assert_eq!(error.to_string(), "--entries is 0, must be at least 1");
         for (mix, name) in [
+            (Mix { range_deletes: 0.9, ..mix() }, "--range-deletes 0.9 contradicts"),
+            (Mix { range_deletes: 0.1, ..mix() }, "--range-deletes 0.1 contradicts --entries 1000"),
+            (Mix { range_deletes: -1.0, ..mix() }, "--range-deletes"),
             (Mix { deletes: 0.5, ..mix() }, "--deletes 0.5 contradicts --entries 1000"),
             (Mix { updates: -0.1, ..mix() }, "--updates"),
             (Mix { deletes: f64::NAN, ..mix() }, "--deletes"),

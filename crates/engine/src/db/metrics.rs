@@ -67,7 +67,10 @@ fn keyspace(tree: &Tree) -> KeyspaceMetrics {
             metrics.files += 1;
             metrics.bytes += file.bytes;
             metrics.entries += file.entries;
-            metrics.tombstones += file.tombstones;
+            let table = view.version.table(file.id);
+            let spans = table.map_or(0, |table| table.table().properties().range_tombstone_count);
+            metrics.tombstones += file.tombstones.saturating_sub(spans);
+            metrics.range_tombstones += spans;
         }
         metrics
     });

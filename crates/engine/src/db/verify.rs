@@ -7,7 +7,8 @@ use serde::Serialize;
 
 use crate::cache::Cache;
 use crate::db::open;
-use crate::error::{Error, Result};
+use crate::error::{Error, Malformed, Result};
+use crate::format::edit::FileRecord;
 use crate::format::filename::{FileName, LOCK};
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
 use crate::sync::Arc;
@@ -93,10 +94,40 @@ fn verify_keyspace(
         };
         let path = FileName::Table(file.id.0).in_dir(dir);
         let table = Table::open(vfs, &path, &identity, &cache);
-        table.map_err(|error| open::named(error, dir))?.verify()?;
+        let table = table.map_err(|error| open::named(error, dir))?;
+        table.verify()?;
+        verify_record(&path, &table, file)?;
         report.tables += 1;
         report.table_bytes += file.bytes;
         report.entries += file.entries;
+    }
+    Ok(())
+}
+
+/// What the manifest says of a table is what the table says: the bounds, within which all entries and
+/// range tombstones lie, and the counts.
+fn verify_record(path: &Path, table: &Table, file: &FileRecord) -> Result<()> {
+    let found = table.properties();
+    let bounds = [
+        ("smallest key of the table", &found.smallest, &file.range.smallest),
+        ("largest key of the table", &found.largest, &file.range.largest),
+    ];
+    let expected = "what the manifest says";
+    for (what, found, said) in bounds {
+        if found != said {
+            return Err(Malformed::Field { what, found: found.len() as u64, expected }.at(path, 0));
+        }
+    }
+    let tombstones = found.tombstones + found.range_tombstone_count;
+    for (what, found, said) in [
+        ("entries of the table", found.entries, file.entries),
+        ("tombstones of the table", tombstones, file.tombstones),
+        ("smallest number of the table", found.seq_smallest.0, file.seq_smallest),
+        ("largest number of the table", found.seq_largest.0, file.seq_largest),
+    ] {
+        if found != said {
+            return Err(Malformed::Field { what, found, expected }.at(path, 0));
+        }
     }
     Ok(())
 }

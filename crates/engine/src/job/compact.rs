@@ -73,9 +73,14 @@ pub(crate) fn pick(store: &Store, tree: &Tree) -> Option<Picked> {
 fn covered_files(store: &Store, tree: &Tree, version: &Version) -> Option<Job> {
     let released = store.sequence.released();
     let snapshots = store.sequence.snapshots();
-    // Range deletes that cannot be read now are told to whoever has to know them: readers, and the
-    // merges of their files. The files they cover stay until then.
-    let spans = version.spans().ok().flatten()?;
+    let spans = match version.spans() {
+        Ok(spans) => spans?,
+        Err(error) => {
+            // The files that they may cover stay until a later look.
+            store.report("a look for deleted files", Some(tree), &error);
+            return None;
+        }
+    };
     let busy = tree.jobs.lock().busy.clone();
     let is_busy = |file: &FileShape| busy.is_busy(file.id);
     let covered = covered::look(version.shape(), &spans, &snapshots, is_busy);

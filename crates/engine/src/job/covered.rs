@@ -4,7 +4,8 @@
 //!    registered snapshot in between. Those lie in newer runs, and stay there as long as the file
 //!    does: a job drops a range delete only when no older run overlaps it. What is older than the
 //!    file in its range is hidden by the same range deletes, so no tombstone of it is missed.
-//! 2. A file of range deletes alone over which nothing older is left.
+//! 2. A file without entries, or one that is covered so by its own range deletes, below which nothing is
+//!    left that those could delete.
 //!
 //! Whether that is so never changes back: a snapshot taken later sees the range deletes. What stays
 //! for a snapshot alone is looked at again when one has been let go.
@@ -41,18 +42,16 @@ pub(super) fn look(
     for (index, (level, run)) in runs.iter().enumerate() {
         let mut files = Vec::new();
         for file in &run.files {
-            let older = runs[index + 1..].iter().map(|(_, run)| &***run);
-            let goes = if file.entries == 0 && !overlaps(older, file) {
-                true
-            } else {
-                match cover(spans, snapshots, file) {
-                    Cover::Whole => true,
-                    Cover::ButForSnapshots => {
-                        found.held = true;
-                        false
-                    }
-                    Cover::No => false,
+            let last = || !runs[index + 1..].iter().any(|(_, run)| overlaps(run, file));
+            let goes = match cover(spans, snapshots, file) {
+                Cover::ByNewer => true,
+                Cover::ByItself => last(),
+                _ if file.entries == 0 => last(),
+                Cover::ButForSnapshots => {
+                    found.held = true;
+                    false
                 }
+                Cover::No => false,
             };
             if goes && !busy(file) {
                 files.push(file.id);
@@ -72,17 +71,19 @@ pub(super) fn look(
     found
 }
 
-fn overlaps<'a>(mut runs: impl Iterator<Item = &'a RunShape>, file: &FileShape) -> bool {
-    runs.any(|run| !run.overlapping_indices(&file.range).is_empty())
+fn overlaps(run: &RunShape, file: &FileShape) -> bool {
+    !run.overlapping_indices(&file.range).is_empty()
 }
 
-/// How range deletes cover the range of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How range deletes cover the range of a file, from worse to better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Cover {
     No,
     /// A registered snapshot sees into the file.
     ButForSnapshots,
-    Whole,
+    /// With one that may be its own.
+    ByItself,
+    ByNewer,
 }
 
 fn cover(spans: &Spans, snapshots: &[SeqNo], file: &FileShape) -> Cover {
@@ -93,17 +94,19 @@ fn cover(spans: &Spans, snapshots: &[SeqNo], file: &FileShape) -> Cover {
         Some(snapshot) => *snapshot,
         None => SeqNo::MAX,
     };
-    let newer = |seqs: &[SeqNo], limit| newest_until(seqs, limit).is_some_and(|seq| seq > largest);
-    let mut cover = Cover::Whole;
+    let mut cover = Cover::ByNewer;
     let mut from = &file.range.smallest;
     loop {
         let window = spans.window(from);
-        if !newer(window.seqs, SeqNo::MAX) {
-            return Cover::No;
-        }
-        if !newer(window.seqs, limit) {
-            cover = Cover::ButForSnapshots;
-        }
+        // The number of a range delete is that of no entry: one that is the file's largest is newer
+        // than all its entries.
+        let here = match (newest_until(window.seqs, limit), window.seqs.first()) {
+            (Some(seq), _) if seq > largest => Cover::ByNewer,
+            (Some(seq), _) if seq == largest => Cover::ByItself,
+            (_, Some(&newest)) if newest >= largest => Cover::ButForSnapshots,
+            _ => return Cover::No,
+        };
+        cover = cover.min(here);
         match window.end {
             Some(end) if *end <= file.range.largest => from = end,
             _ => return cover,
@@ -154,12 +157,12 @@ mod tests {
 
     #[test]
     fn neighbouring_spans_cover_together_and_a_gap_does_not() {
-        assert_eq!(cover_of(&[span("a", None, &[21])], &[]), Cover::Whole);
-        assert_eq!(cover_of(&[span("d", Some("m\0"), &[21])], &[]), Cover::Whole);
+        assert_eq!(cover_of(&[span("a", None, &[21])], &[]), Cover::ByNewer);
+        assert_eq!(cover_of(&[span("d", Some("m\0"), &[21])], &[]), Cover::ByNewer);
         assert_eq!(cover_of(&[span("d", Some("m"), &[21])], &[]), Cover::No);
         assert_eq!(cover_of(&[span("d\0", None, &[21])], &[]), Cover::No);
         let halves = [span("a", Some("g"), &[30]), span("g", Some("z"), &[25])];
-        assert_eq!(cover_of(&halves, &[]), Cover::Whole);
+        assert_eq!(cover_of(&halves, &[]), Cover::ByNewer);
         let apart = [span("a", Some("g"), &[30]), span("g\0", Some("z"), &[25])];
         assert_eq!(cover_of(&apart, &[]), Cover::No);
         assert_eq!(cover_of(&[], &[]), Cover::No);
@@ -167,25 +170,28 @@ mod tests {
 
     #[test]
     fn only_what_is_newer_than_the_whole_file_covers_it() {
-        assert_eq!(cover_of(&[span("a", None, &[20])], &[]), Cover::No);
+        assert_eq!(cover_of(&[span("a", None, &[20])], &[]), Cover::ByItself);
+        assert_eq!(cover_of(&[span("a", None, &[20])], &[15]), Cover::ButForSnapshots);
         assert_eq!(cover_of(&[span("a", None, &[19])], &[]), Cover::No);
+        let halves = [span("a", Some("g"), &[30]), span("g", Some("z"), &[20])];
+        assert_eq!(cover_of(&halves, &[]), Cover::ByItself);
     }
 
     #[test]
     fn a_snapshot_between_file_and_delete_holds_the_file() {
         let all = [span("a", None, &[30])];
         for (snapshots, expected) in [
-            (&[9][..], Cover::Whole),
+            (&[9][..], Cover::ByNewer),
             (&[10], Cover::ButForSnapshots),
             (&[29], Cover::ButForSnapshots),
-            (&[30], Cover::Whole),
-            (&[9, 30], Cover::Whole),
+            (&[30], Cover::ByNewer),
+            (&[9, 30], Cover::ByNewer),
             (&[9, 15, 40], Cover::ButForSnapshots),
         ] {
             assert_eq!(cover_of(&all, snapshots), expected, "{snapshots:?}");
         }
         // An older range delete is enough where the newer one is too new.
-        assert_eq!(cover_of(&[span("a", None, &[30, 22])], &[25]), Cover::Whole);
+        assert_eq!(cover_of(&[span("a", None, &[30, 22])], &[25]), Cover::ByNewer);
     }
 
     #[test]

@@ -61,16 +61,22 @@ impl Deleted {
     /// Whether an entry of `user_key` with the number `seq` is hidden.
     #[inline]
     pub(crate) fn hides(&mut self, user_key: &[u8], seq: SeqNo) -> bool {
-        self.hides_all(user_key, seq, seq)
+        self.newest(user_key, seq).is_some_and(|newest| newest > seq)
     }
 
-    /// Whether all entries of `user_key` with numbers from `smallest` to `largest` are hidden. If so,
-    /// all those of the other keys of the window are, too.
+    /// Whether all entries in the window around `user_key` are hidden of a table whose numbers, those
+    /// of its range deletes included, go from `smallest` to `largest`.
     #[inline]
     pub(crate) fn hides_all(&mut self, user_key: &[u8], smallest: SeqNo, largest: SeqNo) -> bool {
+        // The number of a range delete is that of no entry, so one that is the largest will do.
+        self.newest(user_key, smallest).is_some_and(|newest| newest >= largest)
+    }
+
+    /// The newest range delete that covers a key and counts for entries from the number `seq` on.
+    #[inline]
+    fn newest(&mut self, user_key: &[u8], seq: SeqNo) -> Option<SeqNo> {
         self.look_at(user_key);
-        let newest = newest_until(&self.seqs, self.reach.of(smallest));
-        newest.is_some_and(|newest| newest > largest)
+        newest_until(&self.seqs, self.reach.of(seq))
     }
 
     /// First key of the window around the key that was asked for last.
@@ -148,12 +154,17 @@ mod tests {
                     None => snapshots.iter().map(|s| s.0).find(|&s| s >= seq).unwrap_or(u64::MAX),
                 };
                 let expected = deletes.iter().any(|&(from, to, number, _)| {
-                    from <= user_key && (user_key < to || to == 5) && number <= limit && number > seq + more
+                    from <= user_key && (user_key < to || to == 5) && number <= limit && number >= seq + more
                 });
                 let hidden = deleted.as_mut().is_some_and(|deleted| {
                     deleted.hides_all(&[user_key], SeqNo(seq), SeqNo(seq + more))
                 });
                 prop_assert_eq!(hidden, expected);
+                let newer = deletes.iter().any(|&(from, to, number, _)| {
+                    from <= user_key && (user_key < to || to == 5) && number <= limit && number > seq
+                });
+                let hidden = deleted.as_mut().is_some_and(|deleted| deleted.hides(&[user_key], SeqNo(seq)));
+                prop_assert_eq!(hidden, newer);
                 if let Some(deleted) = &deleted {
                     let at = [user_key];
                     prop_assert!(*deleted.start() <= at[..] && deleted.end().is_none_or(|end| *end > at[..]));

@@ -1,5 +1,6 @@
 //! One policy under the workload.
 
+use std::ops::Bound;
 use std::path::PathBuf;
 
 use lsmx::env::Background;
@@ -333,6 +334,7 @@ impl Run<'_> {
                 self.unsettled = true;
                 self.keyspace.delete(&self.key).map_err(engine("delete a key"))
             }
+            Operation::DeleteRange { record, until } => self.delete_range(record, until),
             Operation::GetPresent { record, lookups } => {
                 self.records.key(record, &mut self.key)?;
                 self.get(rows[lookups], true)
@@ -346,6 +348,19 @@ impl Run<'_> {
                 self.range(entries)
             }
         }
+    }
+
+    fn delete_range(&mut self, record: u64, until: Option<u64>) -> Result<()> {
+        self.records.key(record, &mut self.key)?;
+        let mut end = Vec::new();
+        if let Some(until) = until {
+            self.records.key(until, &mut end)?;
+        }
+        self.reads(Reader::Nobody);
+        self.unsettled = true;
+        let end = if until.is_some() { Bound::Excluded(&end) } else { Bound::Unbounded };
+        let range = (Bound::Included(&self.key), end);
+        self.keyspace.delete_range::<Vec<u8>>(range).map_err(engine("delete a range"))
     }
 
     fn reads(&mut self, reader: Reader) {
