@@ -8,8 +8,7 @@ use super::text::{bytes, grid};
 /// What stands where there is nothing to say.
 const NOTHING: &str = "–";
 
-/// One table: a line per workload, and with peers a column per engine and ratios to the better
-/// peer.
+/// One table: a line per workload, and with peers a line per engine with ratios.
 #[must_use]
 pub fn table(result: &Throughput) -> String {
     let cells = &result.cells;
@@ -80,41 +79,61 @@ fn alone(cells: &[Cell]) -> String {
     grid(header.map(str::to_owned).into(), rows)
 }
 
+/// A line per workload and engine. The ratio is our rate ÷ that of the line's engine, and on our own
+/// line ÷ that of the better peer.
 fn side_by_side(cells: &[Cell], engines: &[&str]) -> String {
-    let mut header = vec!["workload".to_owned(), "threads".to_owned()];
-    header.extend(engines.iter().map(|engine| format!("{engine} ops/s")));
-    header.push("÷ better".to_owned());
-    for what in ["p99.9 µs", "write amp", "space amp", "cpu s"] {
-        header.extend(engines.iter().map(|engine| format!("{engine} {what}")));
-    }
+    let header = [
+        "workload",
+        "engine",
+        "threads",
+        "ops/s",
+        "lsmx ÷",
+        "mean µs",
+        "p99",
+        "p99.9",
+        "max ms",
+        "write amp",
+        "space amp",
+        "cpu s",
+    ];
     let ours: Vec<&Cell> = cells.iter().filter(|cell| cell.engine == Kind::Lsmx.name()).collect();
-    let rows = ours.iter().enumerate().map(|(place, ours)| {
+    let rows = ours.iter().enumerate().flat_map(|(place, ours)| {
         // Every engine played the same workloads in the same order.
-        let all: Vec<Option<&Cell>> = engines
+        let all: Vec<&Cell> = engines
             .iter()
-            .map(|engine| cells.iter().filter(|cell| cell.engine == *engine).nth(place))
+            .filter_map(|engine| cells.iter().filter(|cell| cell.engine == *engine).nth(place))
             .collect();
-        let each = |show: &dyn Fn(&Cell) -> String| -> Vec<String> {
-            let text = |cell: &Option<&Cell>| cell.map_or_else(|| NOTHING.to_owned(), show);
-            all.iter().map(text).collect()
+        let ratio = |cell: &Cell| {
+            let theirs =
+                if cell.engine == ours.engine { better(&all, ours)? } else { cell.ops_per_s };
+            (theirs > 0.0).then(|| ours.ops_per_s / theirs)
         };
-        let mut row = vec![ours.workload.clone(), ours.threads.to_string()];
-        row.extend(each(&|cell| rate(cell.ops_per_s)));
-        row.push(better(&all, ours).map_or_else(|| NOTHING.to_owned(), |x| format!("{x:.2}")));
-        row.extend(each(&|cell| format!("{:.1}", cell.latency_us.p999)));
-        row.extend(each(&|cell| optional(cell.device_write_amplification)));
-        row.extend(each(&|cell| optional(cell.space_amplification)));
-        row.extend(each(&|cell| optional(cell.cpu_s)));
-        row
+        let row = |cell: &&Cell| {
+            let latency = &cell.latency_us;
+            vec![
+                cell.workload.clone(),
+                cell.engine.clone(),
+                cell.threads.to_string(),
+                rate(cell.ops_per_s),
+                optional(ratio(cell)),
+                format!("{:.1}", latency.mean),
+                format!("{:.1}", latency.p99),
+                format!("{:.1}", latency.p999),
+                format!("{:.1}", latency.max / 1e3),
+                optional(cell.device_write_amplification),
+                optional(cell.space_amplification),
+                optional(cell.cpu_s),
+            ]
+        };
+        all.iter().map(row).collect::<Vec<_>>()
     });
-    grid(header, rows)
+    grid(header.map(str::to_owned).into(), rows.collect::<Vec<_>>())
 }
 
-/// Our rate ÷ that of the better peer.
-fn better(all: &[Option<&Cell>], ours: &Cell) -> Option<f64> {
-    let peers = all.iter().flatten().filter(|cell| cell.engine != ours.engine);
-    let best = peers.map(|cell| cell.ops_per_s).max_by(f64::total_cmp)?;
-    (best > 0.0).then(|| ours.ops_per_s / best)
+/// The rate of the better peer.
+fn better(all: &[&Cell], ours: &Cell) -> Option<f64> {
+    let peers = all.iter().filter(|cell| cell.engine != ours.engine);
+    peers.map(|cell| cell.ops_per_s).max_by(f64::total_cmp)
 }
 
 fn rate(ops_per_s: f64) -> String {

@@ -109,6 +109,9 @@ impl Database {
     }
 
     /// Plays a step; a scan gives two cells, every other workload one.
+    ///
+    /// `fillsync` has a database of its own beside this one, gone afterwards: it puts a part of the
+    /// records, and those that come after it shall find all of them.
     pub(super) fn step(
         &mut self,
         step: Step,
@@ -116,6 +119,16 @@ impl Database {
         progress: &mut dyn Progress,
     ) -> Result<Vec<Cell>> {
         let workload = step.workload;
+        if workload == Workload::Fillsync {
+            let mut path = self.path.clone().into_os_string();
+            path.push(".fillsync");
+            let mut beside = Database::new(self.kind, path.into(), plan)?;
+            beside.renew(workload, plan)?;
+            let cell = beside.play(workload.name(), task(workload, plan), step, plan, progress)?;
+            beside.close()?;
+            beside.remove()?;
+            return Ok(vec![cell]);
+        }
         let mut loaded_first = false;
         if workload.fills() {
             self.renew(workload, plan)?;
@@ -238,12 +251,16 @@ impl Database {
         }
         if let Some(engine) = self.engine.take() {
             engine.close()?;
-            let failed = |source| Error::Io { action: "remove", path: self.path.clone(), source };
-            std::fs::remove_dir_all(&self.path).map_err(failed)?;
+            self.remove()?;
         }
         self.live = Live::default();
         self.engine = Some(self.kind.open(&self.path, &plan.settings)?);
         Ok(())
+    }
+
+    fn remove(&self) -> Result<()> {
+        let failed = |source| Error::Io { action: "remove", path: self.path.clone(), source };
+        std::fs::remove_dir_all(&self.path).map_err(failed)
     }
 
     /// Every step opens the database first.

@@ -37,7 +37,8 @@ pub enum Workload {
     Readwhilewriting,
     /// Deletes random present keys, none twice.
     Deleterandom,
-    /// Puts random keys into a new database, each on stable storage before the next.
+    /// Puts random keys into a new database beside the others', each on stable storage before the
+    /// next.
     Fillsync,
     /// One of the six mixes of YCSB.
     Ycsb(Ycsb),
