@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use lsmx_bench::experiment::throughput::workload::Workload;
 use lsmx_bench::workload::Distribution;
 use lsmx_bench::workload::record::Format;
 use lsmx_compaction::PolicySpec;
@@ -23,6 +24,8 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// Play a workload against compaction policies and measure what they do.
     Explore(ExploreArgs),
+    /// Run named workloads and measure throughput and latency, also of other engines.
+    Bench(BenchArgs),
     /// Work on a database.
     Db(DbArgs),
 }
@@ -113,6 +116,69 @@ pub(crate) struct ExploreArgs {
     pub(crate) json: Option<PathBuf>,
     /// Directory for the databases, which are removed afterwards [default: that for temporary files].
     #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+}
+
+/// Arguments of `lsmx bench`.
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    /// Workloads, run in this order on one database: fillseq, fillrandom, overwrite, readrandom,
+    /// readmissing, seekrandom, scan, readwhilewriting, deleterandom, fillsync, ycsb-a … ycsb-f.
+    #[arg(required = true, value_name = "WORKLOAD")]
+    pub(crate) workloads: Vec<Workload>,
+    /// Database that stays; reads may go on with one that was filled by the same flags [default: a
+    /// temporary one].
+    #[arg(long, value_name = "PATH")]
+    pub(crate) db: Option<PathBuf>,
+    /// Records of a fill.
+    #[arg(long, value_name = "N", value_parser = count, default_value = "1000000")]
+    pub(crate) entries: u64,
+    /// Bytes of a key.
+    #[arg(long, value_name = "BYTES", default_value_t = 16)]
+    pub(crate) key_len: u64,
+    /// Bytes of a value.
+    #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "100")]
+    pub(crate) value_len: u64,
+    /// Threads [default: 1; fillsync runs with 1 and with 8].
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<usize>,
+    /// Operations of a workload that does not put every record once [default: --entries; of
+    /// deleterandom half, of fillsync a hundredth of them].
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub(crate) ops: Option<u64>,
+    /// Entries that seekrandom reads from the key it sought.
+    #[arg(long, value_name = "N", value_parser = count, default_value = "10")]
+    pub(crate) seek_entries: u64,
+    /// Bytes of the block cache.
+    #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "64M")]
+    pub(crate) block_cache: u64,
+    /// Bytes of a memtable.
+    #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "64M")]
+    pub(crate) memtable: u64,
+    /// Operations per second that are due; latencies count from the moment each was due [default:
+    /// an operation begins when the one before has ended].
+    #[arg(long, value_name = "OPS", allow_negative_numbers = true)]
+    pub(crate) rate: Option<f64>,
+    /// Options of lsmx by name, such as `policy=tiering` or `filter_last_run=on`.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) option: Vec<String>,
+    /// Other engines to run side by side, separated by commas: rocksdb, fjall.
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    pub(crate) peers: Vec<String>,
+    /// Seed of the workloads.
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Run everything so often; the repetition with the median rate is reported.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) repeat: u64,
+    /// Write the result as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Write a flat row per cell.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) csv: Option<PathBuf>,
+    /// Directory for temporary databases [default: that for temporary files].
+    #[arg(long, value_name = "DIR", conflicts_with = "db")]
     pub(crate) dir: Option<PathBuf>,
 }
 

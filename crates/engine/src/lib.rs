@@ -33,6 +33,9 @@
 //! What is promised after a crash stands in `docs/reliability.md` of the repository, the way of a write
 //! and of a read in `docs/architecture.md`, every byte of every file in `docs/format.md`.
 
+#[cfg(feature = "benching")]
+#[doc(hidden)]
+pub mod benching;
 pub mod cache;
 mod checksum;
 mod coding;
