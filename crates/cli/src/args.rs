@@ -22,7 +22,7 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Play a workload against compaction policies and measure what they do.
-    Explore(ExploreArgs),
+    Explore(Box<ExploreArgs>),
     /// Work on a database.
     Db(DbArgs),
 }
