@@ -23,7 +23,7 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Play a workload against compaction policies and measure what they do.
-    Explore(ExploreArgs),
+    Explore(Box<ExploreArgs>),
     /// Run named workloads and measure throughput and latency, also of other engines.
     Bench(BenchArgs),
     /// Work on a database.

@@ -181,38 +181,37 @@ fn damage_in_the_log(seed: u64) -> Outcome {
     }
 }
 
-/// Threads count up the same number by updates under a schedule, and one comes between with merges.
+/// Threads make a value longer under a schedule, some by updates, one by merges, which come between
+/// reading and writing of the updates.
 fn updates(seed: u64) -> Outcome {
-    const TIMES: u64 = 8;
+    const TIMES: usize = 12;
     let disk = MemVfs::new();
     let mut chance = Chance::new(seed);
     let background = Background::Stepped { seed, workers: 1 };
     let db = oracle::open(&disk, options::draw(&mut chance, background))?;
     let keyspace = db.default_keyspace();
-    let add = |old: Option<&[u8]>| vec![old.map_or(1, |old| old[0] + 1)];
-    let counting = || {
-        let keyspace = keyspace.clone();
-        move || (0..TIMES).for_each(|_| drop(keyspace.fetch_update("n", add).unwrap()))
-    };
-    let merging = || {
-        let keyspace = keyspace.clone();
-        move || (0..TIMES).for_each(|_| keyspace.merge("n", "+").unwrap())
-    };
+    let longer = |old: Option<&[u8]>| [old.unwrap_or_default(), b"u"].concat();
     let env = db.env();
-    let bodies: [Box<dyn FnOnce() + Send>; 3] =
-        [Box::new(counting()), Box::new(counting()), Box::new(merging())];
-    let threads: Result<Vec<_>, _> =
-        bodies.into_iter().map(|body| env.spawn("counter", body)).collect();
+    let threads: Result<Vec<_>, _> = (0..3)
+        .map(|thread| {
+            let keyspace = keyspace.clone();
+            let body = move || {
+                for _ in 0..TIMES {
+                    match thread {
+                        0 => keyspace.merge("n", "m").unwrap(),
+                        _ => drop(keyspace.fetch_update("n", longer).unwrap()),
+                    }
+                }
+            };
+            env.spawn("lengthener", body)
+        })
+        .collect();
     for thread in threads.map_err(|error| error.to_string())? {
-        env.join(thread).map_err(|_| "a counter panicked".to_owned())?;
+        env.join(thread).map_err(|_| "a thread panicked".to_owned())?;
     }
-    // Each update adds one to the first byte, and drops what was appended to it; a merge is a byte
-    // more, or the first one.
-    let value = keyspace.get("n").map_err(failed)?.ok_or("nothing was counted")?;
-    match u64::from(value[0]) {
-        // With a merge first, or an update.
-        59 | 16 => Ok(()),
-        _ => Err(format!("{value:?} after {} updates", 2 * TIMES)),
+    match keyspace.get("n").map_err(failed)? {
+        Some(value) if value.len() == 3 * TIMES => Ok(()),
+        found => Err(format!("{found:?} after {TIMES} additions by each of three")),
     }
 }
 

@@ -41,6 +41,8 @@ pub(super) enum Stored {
     Operand(Box<Operand>),
 }
 
+const _: () = assert!(size_of::<Stored>() == size_of::<Bytes>(), "puts pay nothing");
+
 #[derive(Debug)]
 pub(super) struct Operand {
     bytes: Bytes,
