@@ -86,6 +86,8 @@ macro_rules! wait_causes {
 wait_causes! {
     /// Writes: all memtables are full and none has been flushed yet.
     MemtablesFull = "a free memtable",
+    /// Writes: all memtables together are at their bound, until a flush has made room.
+    MemoryFull = "memory for memtables",
     /// Writes: the policy's hard stop, until a compaction has released runs.
     TooManyRuns = "a compaction to release runs",
     /// Writes: the admitted rate.

@@ -66,6 +66,15 @@ pub struct BackgroundError {
     pub error: Error,
 }
 
+/// A write begins to wait.
+#[derive(Clone, Debug)]
+pub struct StallBegin {
+    /// Name of the keyspace.
+    pub keyspace: String,
+    /// What it waits for.
+    pub cause: &'static str,
+}
+
 /// A write waited.
 #[derive(Clone, Debug)]
 pub struct Stall {
@@ -93,6 +102,8 @@ pub enum Event {
     ReadOnly(Arc<Error>),
     /// The database takes writes again.
     Resumed,
+    /// A write begins to wait; [`Event::Stalled`] follows on the same thread.
+    StallBegin(StallBegin),
     /// A write waited for a stall to end.
     Stalled(Stall),
     /// A file that nothing names was found when the database was opened, and removed.
@@ -130,6 +141,9 @@ impl fmt::Display for Event {
             }
             Event::ReadOnly(cause) => write!(f, "the database is read-only: {}", cause.chain()),
             Event::Resumed => write!(f, "the database takes writes again"),
+            Event::StallBegin(stall) => {
+                write!(f, "[{}] a write waits for {}", stall.keyspace, stall.cause)
+            }
             Event::Stalled(stall) => write!(
                 f,
                 "[{}] a write waited {} us for {}",

@@ -16,7 +16,7 @@ use crate::keyspace::Tree;
 use crate::keyspace::snapshot::Sequence;
 use crate::manifest::{Manifest, ManifestState};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock, Signal};
-use crate::table::{Table, TableIdentity, TableSummary};
+use crate::table::{DescriptorPool, Table, TableIdentity, TableSummary};
 use crate::version::{Janitor, TableFile};
 use crate::vfs::Vfs;
 use crate::wal::Wal;
@@ -79,6 +79,7 @@ pub(crate) struct TableSpace {
     pub(crate) dir: PathBuf,
     pub(crate) env: Env,
     pub(crate) cache: Arc<Cache>,
+    pub(crate) descriptors: Arc<DescriptorPool>,
     pub(crate) files: Arc<FileNumbers>,
     pub(crate) janitor: Arc<Janitor>,
     /// Order in which tables were made.
@@ -114,7 +115,7 @@ impl TableSpace {
     fn open_shape(&self, shape: FileShape, uid: u64, checksum: u64) -> Result<Arc<TableFile>> {
         let identity = TableIdentity { id: shape.id, bytes: shape.bytes, uid, checksum };
         let path = self.path(shape.id);
-        let table = Table::open(self.vfs.as_ref(), &path, &identity, &self.cache)?;
+        let table = Table::open_in(&self.descriptors, &path, &identity, &self.cache)?;
         let janitor = Arc::clone(&self.janitor);
         Ok(Arc::new(TableFile::new(Arc::new(table), Arc::new(shape), path, janitor)))
     }

@@ -1,6 +1,8 @@
 //! The database handle: everything below, put together.
 
+pub mod budget;
 mod close;
+mod governor;
 mod keyspace;
 mod metrics;
 mod open;
@@ -26,6 +28,7 @@ use crate::write::batch::WriteBatch;
 use crate::write::commit::Committer;
 use crate::write::options::{Durability, WriteOptions};
 use crate::write::throttle::Throttle;
+use budget::MemoryPlan;
 use options::Options;
 
 pub use keyspace::Keyspace;
@@ -42,6 +45,7 @@ pub(crate) struct Core {
     pub(crate) runner: Arc<crate::job::queue::Runner>,
     pub(crate) throttle: Arc<Throttle>,
     pub(crate) options: Options,
+    pub(crate) memory: MemoryPlan,
     pub(crate) opening: Opening,
     pub(crate) default: Arc<Tree>,
     /// Keeps other openers out; let go by closing.
@@ -289,6 +293,7 @@ impl Core {
         self.store.health.check()?;
         let deadline_us = self.committer.deadline_us(options.deadline);
         let (trees, bytes) = (&batch.trees, batch.bytes());
+        self.wait_for_memory(trees, options.no_slowdown, deadline_us)?;
         self.throttle.admit(&self.store, trees, bytes, options.no_slowdown, deadline_us)?;
         self.committer.commit(batch, sync, deadline_us)?;
         self.after_commit();
@@ -301,35 +306,8 @@ impl Core {
         if store.wal.much_unsynced() {
             store.progress.notify();
         }
-        if (store.wal.live_bytes() > self.options.wal_bytes_limit()
-            || store.memtable_bytes() > self.options.memtable_bytes_limit())
-            // A flush that is on its way frees both.
-            && !store.is_flushing()
-            && !self.governing.swap(true, Ordering::AcqRel)
-        {
-            // A failure has made the database read-only; the next write is told.
-            let _ = self.govern();
-            self.governing.store(false, Ordering::Release);
-        }
+        self.govern_if_due();
         self.runner.run_inline();
-    }
-
-    /// Flushes the keyspace that holds the oldest segment, or the one with the largest memtable.
-    fn govern(&self) -> Result<()> {
-        let store = &self.store;
-        let trees = store.all_trees();
-        let chosen = if store.wal.live_bytes() > self.options.wal_bytes_limit() {
-            let oldest = |tree: &&Arc<Tree>| tree.view().first_unflushed();
-            trees.iter().filter(|tree| oldest(tree).is_some()).min_by_key(oldest)
-        } else {
-            trees.iter().max_by_key(|tree| tree.view().active.bytes())
-        };
-        let Some(tree) = chosen else { return Ok(()) };
-        // If it has a sealed memtable already, its flush is on the way.
-        if tree.view().sealed.is_empty() {
-            self.committer.seal(vec![Arc::clone(tree)])?;
-        }
-        Ok(())
     }
 
     pub(crate) fn get(

@@ -15,7 +15,6 @@ use std::path::Path;
 use bytes::Bytes;
 use lsmx_compaction::{FileShape, LevelParts, PolicySpec, TreeShape};
 
-use crate::cache::Cache;
 use crate::db::options::Options;
 use crate::db::{Core, DEFAULT_KEYSPACE};
 use crate::env::Env;
@@ -38,7 +37,8 @@ use crate::sabotage::{self, Bug};
 use crate::store::{FileNumbers, Store, StoreParts, TableSpace, Trees, record_of};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering};
 use crate::version::{Janitor, SuperVersion, TableFile, Version, changes_between};
-use crate::vfs::{LockGuard, Vfs};
+use crate::table::DescriptorPool;
+use crate::vfs::{LockGuard, SheddingVfs, Vfs};
 use crate::wal::{
     RecoveryMode, RecoveryReport, ReplayFrom, ReplayedRecord, SegmentLedger, Wal, replay,
 };
@@ -149,6 +149,7 @@ fn finish(recovery: Recovery, lock: Box<dyn LockGuard>) -> Result<Core> {
         committer,
         runner: Arc::new(runner),
         throttle,
+        memory: options.memory_plan(),
         options,
         opening,
         default,
@@ -381,8 +382,13 @@ impl Recovery {
         }
         let of_files = state.keyspaces.values().flat_map(KeyspaceState::files);
         let creation = of_files.map(|(.., file)| file.creation.saturating_add(1)).max();
+        let shedding = SheddingVfs::new(vfs);
+        let vfs: Arc<dyn Vfs> = shedding.clone();
+        let descriptors = DescriptorPool::new(Arc::clone(&vfs), options.open_tables_max(&*vfs));
+        shedding.set_shed(descriptors.clone());
         let tables = TableSpace {
-            cache: Cache::new(options.block_cache_bytes),
+            descriptors,
+            cache: options.memory_plan().cache(),
             janitor: Arc::new(Janitor::default()),
             files: Arc::new(FileNumbers::new(files)),
             creation: AtomicU64::new(creation.unwrap_or(0)),
@@ -412,6 +418,7 @@ impl Recovery {
             self.opened.insert(id, shape.clone());
             let version = Arc::new(Version::new(shape, &Version::default(), &tables)?);
             let options = self.options.of_keyspace(&keyspace.name).clone();
+            let options = self.options.memory_plan().fit(options);
             let policy = match &options.policy {
                 Some(policy) => policy.clone(),
                 None => self.policy_of(keyspace)?,

@@ -53,6 +53,8 @@ pub(crate) struct TreeCounters {
     pub(crate) filters_failed: AtomicU64,
     /// Writes that waited because memtables were full.
     pub(crate) memtable_stalls: StallCounter,
+    /// Writes that waited because all memtables together were at their bound.
+    pub(crate) memory_stalls: StallCounter,
     /// Writes that waited because the policy's hard stop was reached.
     pub(crate) run_stalls: StallCounter,
     /// Microseconds that writes were slowed down by the throttle.
