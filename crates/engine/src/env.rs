@@ -15,6 +15,7 @@
 //!
 //! No lock of [`crate::sync`] may be held at a wait or a yield point; debug builds assert it.
 
+pub mod rate;
 mod stepped;
 #[cfg(test)]
 mod tests;
@@ -102,6 +103,8 @@ wait_causes! {
     BackgroundWork = "background work",
     /// A background thread: something to do.
     Work = "work",
+    /// A job: the limit of background reads and writes.
+    RateLimit = "the background I/O rate",
     /// Work that must end before the database is closed.
     Close = "close",
 }

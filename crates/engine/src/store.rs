@@ -7,6 +7,7 @@ use lsmx_compaction::{FileId, FileShape};
 
 use crate::cache::Cache;
 use crate::env::Env;
+use crate::env::rate::{Lane, RateLimit};
 use crate::error::{Error, Result};
 use crate::event::{BackgroundError, Event, EventListener};
 use crate::format::edit::FileRecord;
@@ -18,7 +19,7 @@ use crate::manifest::{Manifest, ManifestState};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock, Signal};
 use crate::table::{DescriptorPool, Table, TableIdentity, TableSummary};
 use crate::version::{Janitor, TableFile};
-use crate::vfs::Vfs;
+use crate::vfs::{PacedVfs, Vfs};
 use crate::wal::Wal;
 
 /// The number line of all numbered files.
@@ -82,6 +83,10 @@ pub(crate) struct TableSpace {
     pub(crate) descriptors: Arc<DescriptorPool>,
     pub(crate) files: Arc<FileNumbers>,
     pub(crate) janitor: Arc<Janitor>,
+    /// Limits what jobs read and write.
+    pub(crate) rate: Arc<RateLimit>,
+    /// Whether what compactions read and write stays in the system's cache.
+    pub(crate) keep_cached: bool,
     /// Order in which tables were made.
     pub(crate) creation: AtomicU64,
 }
@@ -90,6 +95,12 @@ impl TableSpace {
     /// Where a table lies.
     pub(crate) fn path(&self, id: FileId) -> PathBuf {
         FileName::Table(id.0).in_dir(&self.dir)
+    }
+
+    /// Where a job of this lane creates its files.
+    pub(crate) fn paced(&self, lane: Lane) -> PacedVfs {
+        let forget = lane == Lane::Compaction && !self.keep_cached;
+        PacedVfs::new(Arc::clone(&self.vfs), Arc::clone(&self.rate), lane, forget)
     }
 
     /// Opens a table that was just written and synced.
@@ -175,6 +186,8 @@ pub(crate) struct StoreParts {
     pub(crate) sequence: Arc<Sequence>,
     pub(crate) trees: Trees,
     pub(crate) listener: Option<Arc<dyn EventListener>>,
+    /// The one that the janitor gives.
+    pub(crate) progress: Signal,
 }
 
 impl Store {
@@ -194,7 +207,7 @@ impl Store {
             sequence: parts.sequence,
             trees: RwLock::new(parts.trees),
             closing: AtomicBool::new(false),
-            progress: Signal::new(),
+            progress: parts.progress,
             listener: parts.listener,
             retiring: Mutex::default(),
             flush_ready: Mutex::default(),
@@ -357,9 +370,13 @@ impl Store {
                 Some(FileName::Current | FileName::Lock) | None => false,
             };
             if orphan {
-                let path = self.dir.join(name);
+                let path = self.dir.join(&name);
                 self.tell(&Event::OrphanRemoved(path.clone()));
-                self.janitor.discard(path);
+                match FileName::parse(&name) {
+                    // A reader may hold it, with its descriptor closed.
+                    Some(FileName::Table(id)) => self.janitor.discard_table(FileId(id), path),
+                    _ => self.janitor.discard(path),
+                }
             }
         }
         Ok(())

@@ -2,8 +2,8 @@
 
 pub mod budget;
 mod close;
-mod governor;
 mod keyspace;
+mod memory;
 mod metrics;
 mod open;
 pub mod options;
@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use crate::env::{Env, WaitCause, YieldKind};
 use crate::error::{Error, Result};
+use crate::job::governor::Governor;
 use crate::key::SeqNo;
 use crate::keyspace::options::KeyspaceOptions;
 use crate::keyspace::{Opening, Tree};
@@ -43,6 +44,7 @@ pub(crate) struct Core {
     pub(crate) store: Arc<Store>,
     pub(crate) committer: Arc<Committer>,
     pub(crate) runner: Arc<crate::job::queue::Runner>,
+    pub(crate) governor: Arc<Governor>,
     pub(crate) throttle: Arc<Throttle>,
     pub(crate) options: Options,
     pub(crate) memory: MemoryPlan,
@@ -56,8 +58,6 @@ pub(crate) struct Core {
     closed: AtomicBool,
     /// Whether closing has come to its end.
     lock_freed: AtomicBool,
-    /// One governor at a time.
-    governing: AtomicBool,
     /// One resumption at a time.
     resuming: AtomicBool,
 }
@@ -229,6 +229,12 @@ impl Db {
         self.core().store.health.cause()
     }
 
+    /// Limits the bytes per second that flushes and compactions read and write from here on;
+    /// `None`: no limit. See [`Options::background_io_rate`].
+    pub fn set_background_io_rate(&self, bytes_per_s: Option<u64>) {
+        self.core().store.tables.rate.set_rate(bytes_per_s);
+    }
+
     /// Counters and the shape of all trees.
     #[must_use]
     pub fn metrics(&self) -> Metrics {
@@ -306,7 +312,7 @@ impl Core {
         if store.wal.much_unsynced() {
             store.progress.notify();
         }
-        self.govern_if_due();
+        self.governor.govern_if_due();
         self.runner.run_inline();
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 use crate::db::budget::MemoryPlan;
 use crate::env::Background;
@@ -29,6 +30,9 @@ pub struct Options {
     pub(crate) memory_budget: Option<u64>,
     pub(crate) block_cache_bytes: Option<u64>,
     pub(crate) open_files_max: Option<usize>,
+    pub(crate) background_io_rate: Option<u64>,
+    pub(crate) keep_cached: bool,
+    pub(crate) memtable_idle_us: Option<u64>,
     pub(crate) wal_bytes_max: Option<u64>,
     pub(crate) memtable_bytes_max: Option<u64>,
     pub(crate) wal: WalOptions,
@@ -48,6 +52,9 @@ impl Default for Options {
             memory_budget: None,
             block_cache_bytes: None,
             open_files_max: None,
+            background_io_rate: None,
+            keep_cached: true,
+            memtable_idle_us: None,
             wal_bytes_max: None,
             memtable_bytes_max: None,
             wal: WalOptions::default(),
@@ -110,6 +117,35 @@ impl Options {
     #[must_use]
     pub fn open_files_max(mut self, files: usize) -> Self {
         self.open_files_max = Some(files);
+        self
+    }
+
+    /// Bytes per second that flushes and compactions together read and write; flushes first.
+    /// Smaller: foreground reads and syncs are disturbed less, and writes are held back sooner
+    /// where compactions cannot keep up. Can be changed while the database is open:
+    /// [`Db::set_background_io_rate`](crate::Db::set_background_io_rate). Not for
+    /// [`Background::Inline`], where callers would wait for themselves. Default: no limit.
+    #[must_use]
+    pub fn background_io_rate(mut self, bytes_per_s: u64) -> Self {
+        self.background_io_rate = Some(bytes_per_s);
+        self
+    }
+
+    /// Whether what compactions read and write stays in the system's page cache. If not, they take
+    /// no page from other programs, and what they wrote is read from the disk when it is asked for
+    /// next. Files written by flushes stay in any case. Default: yes.
+    #[must_use]
+    pub fn keep_compactions_cached(mut self, keep: bool) -> Self {
+        self.keep_cached = keep;
+        self
+    }
+
+    /// A memtable that nothing was written to for this time is flushed, which frees its memory and
+    /// its part of the log. It takes up to half the time more until that is seen. Default: never;
+    /// log and memory are bounded in any case.
+    #[must_use]
+    pub fn flush_idle_after(mut self, idle: Duration) -> Self {
+        self.memtable_idle_us = Some(u64::try_from(idle.as_micros()).unwrap_or(u64::MAX));
         self
     }
 
@@ -218,12 +254,13 @@ impl Options {
             });
         }
         self.memory_plan().check(self)?;
-        if self.open_files_max == Some(0) {
-            return Err(Error::InvalidOption {
-                name: "open_files_max",
-                value: "0".to_owned(),
-                must: "at least 1",
-            });
+        let zero = [
+            ("open_files_max", self.open_files_max == Some(0)),
+            ("background_io_rate", self.background_io_rate == Some(0)),
+            ("flush_idle_after", self.memtable_idle_us == Some(0)),
+        ];
+        if let Some((name, _)) = zero.into_iter().find(|(_, zero)| *zero) {
+            return Err(Error::InvalidOption { name, value: "0".to_owned(), must: "at least 1" });
         }
         let all = std::iter::once(("keyspace_defaults", &self.keyspace_defaults))
             .chain(self.keyspaces.iter().map(|(name, options)| (name.as_str(), options)));

@@ -6,6 +6,7 @@ use lsmx_compaction::{FileShape, Job, JobKind, OutputCutter, TreeShape};
 
 use crate::cursor::Cursor;
 use crate::env::YieldKind;
+use crate::env::rate::Lane;
 use crate::error::{Error, Result};
 use crate::event::{CompactionEnd, Event};
 use crate::job::install::{install, sync_names};
@@ -117,7 +118,8 @@ fn execute(store: &Store, throttle: &Throttle, tree: &Tree, picked: Picked) -> R
     let start_ns = store.env.monotonic_ns();
     let level = job.target.level.0;
     let oldest_tombstone = input_files(&shape, &job).filter_map(|file| file.oldest_tombstone_us);
-    let mut outputs = Outputs::new(&store.tables, tree, level, oldest_tombstone.min());
+    let (lane, oldest_tombstone) = (Lane::Compaction, oldest_tombstone.min());
+    let mut outputs = Outputs::in_lane(lane, &store.tables, tree, level, oldest_tombstone);
     let mut entries_read = 0;
     let merges = matches!(job.kind, JobKind::Merge | JobKind::Rewrite);
     if merges {

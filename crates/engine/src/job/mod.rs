@@ -3,6 +3,7 @@
 pub(crate) mod collect;
 pub(crate) mod compact;
 pub(crate) mod flush;
+pub(crate) mod governor;
 pub(crate) mod install;
 pub(crate) mod output;
 pub(crate) mod queue;

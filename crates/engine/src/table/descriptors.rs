@@ -16,6 +16,7 @@ use arc_swap::ArcSwapOption;
 
 use super::reader::TableIdentity;
 use crate::coding::{len_u64, to_usize};
+use crate::env::rate::{Lane, RateLimit};
 use crate::error::{Error, Malformed, Result};
 use crate::format::footer::{FOOTER_BYTES, Footer};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, Weak};
@@ -29,6 +30,17 @@ pub(crate) struct DescriptorPool {
     round: Mutex<Round>,
     /// Files opened again after their descriptor had been closed.
     reopened: AtomicU64,
+    /// How jobs read; without one as everybody does.
+    job_reads: Option<JobReads>,
+}
+
+/// How jobs read.
+#[derive(Debug)]
+pub(crate) struct JobReads {
+    /// Limits them.
+    pub(crate) rate: Arc<RateLimit>,
+    /// Whether what they read stays in the system's cache.
+    pub(crate) keep_cached: bool,
 }
 
 /// Tables with an open descriptor, in the order of the clock's rounds.
@@ -42,9 +54,13 @@ struct Round {
 impl DescriptorPool {
     /// A pool that keeps at most `limit` descriptors, at least one. Readers that are at a file while
     /// its descriptor is taken away keep it for that one read.
-    pub(crate) fn new(vfs: Arc<dyn Vfs>, limit: usize) -> Arc<DescriptorPool> {
+    pub(crate) fn new(
+        vfs: Arc<dyn Vfs>,
+        limit: usize,
+        job_reads: Option<JobReads>,
+    ) -> Arc<DescriptorPool> {
         let (round, reopened) = (Mutex::default(), AtomicU64::new(0));
-        Arc::new(DescriptorPool { vfs, limit: limit.max(1), round, reopened })
+        Arc::new(DescriptorPool { vfs, limit: limit.max(1), round, reopened, job_reads })
     }
 
     /// Most descriptors that stay open.
@@ -189,11 +205,19 @@ impl Descriptor {
         read_exact(&*open.0, &self.path, offset, bytes)
     }
 
-    /// Tells the system that these bytes will not be read soon, if the file is open.
-    pub(super) fn forget(&self, offset: u64, bytes: u64) {
-        if let Some(open) = &*self.file.load() {
-            open.0.forget(offset, bytes);
+    /// As [`Descriptor::read_exact`] for a job: pays for the bytes at the limited rate, and has the
+    /// system forget them where that is wanted.
+    pub(super) fn read_for_job(self: &Arc<Self>, offset: u64, bytes: u64) -> Result<Vec<u8>> {
+        let read = self.read_exact(offset, bytes)?;
+        if let Some(pace) = self.pool.as_ref().and_then(|pool| pool.job_reads.as_ref()) {
+            if !pace.keep_cached
+                && let Some(open) = &*self.file.load()
+            {
+                open.0.forget(offset, bytes);
+            }
+            pace.rate.take(Lane::Compaction, bytes);
         }
+        Ok(read)
     }
 
     /// Opens the file; if it was open before, checks that it is the same.

@@ -15,7 +15,7 @@ pub use crate::format::block::Compression;
 pub use crate::format::properties::Properties;
 pub use crate::format::range_tombstones::{RangeTombstone, Spans};
 pub use cursor::TableCursor;
-pub(crate) use descriptors::DescriptorPool;
+pub(crate) use descriptors::{DescriptorPool, JobReads};
 pub use options::TableOptions;
 pub use reader::{FillCache, Found, Table, TableIdentity};
 pub use writer::{TableSummary, TableWriter};

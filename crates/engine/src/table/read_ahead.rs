@@ -55,7 +55,7 @@ impl ReadAhead {
         handle.check(table.identity.bytes).map_err(|what| what.at(&table.path, handle.offset))?;
         let stored = match self.taken(handle) {
             Some(stored) => stored,
-            None => self.read(table, handle, last)?,
+            None => self.read(table, handle, last, fill)?,
         };
         table.open_block(stored, handle, BlockKind::Data, fill)
     }
@@ -76,14 +76,24 @@ impl ReadAhead {
     }
 
     /// Reads the block, and what comes next if it goes on from the last one.
-    fn read(&mut self, table: &Table, handle: Handle, last: Option<Handle>) -> Result<Vec<u8>> {
+    fn read(
+        &mut self,
+        table: &Table,
+        handle: Handle,
+        last: Option<Handle>,
+        fill: FillCache,
+    ) -> Result<Vec<u8>> {
+        let from_file = |offset, bytes| match fill {
+            FillCache::Job => table.file.read_for_job(offset, bytes),
+            FillCache::Yes | FillCache::No => table.file.read_exact(offset, bytes),
+        };
         // Handles were checked, so these sums are within the file.
         let end = handle.offset + handle.bytes;
         let onward = last.is_some_and(|last| last.offset + last.bytes == handle.offset);
         let backward = last.is_some_and(|last| end == last.offset);
         if !onward && !backward {
             self.next_bytes = FIRST_BYTES;
-            return table.file.read_exact(handle.offset, handle.bytes);
+            return from_file(handle.offset, handle.bytes);
         }
         let bytes = self.next_bytes.max(handle.bytes);
         self.next_bytes = (self.next_bytes * 2).min(BYTES_MAX);
@@ -95,7 +105,7 @@ impl ReadAhead {
         };
         // Nothing of the old window is left if this read fails.
         self.set_window(table, Vec::new());
-        let window = table.file.read_exact(from, to - from)?;
+        let window = from_file(from, to - from)?;
         self.set_window(table, window);
         self.offset = from;
         let at = to_usize("block", handle.offset - from)

@@ -9,6 +9,7 @@ mod count;
 mod fault;
 mod mem;
 mod os;
+mod paced;
 mod shed;
 
 use std::fmt;
@@ -22,6 +23,7 @@ pub use count::{CountingVfs, IoCounts};
 pub use fault::{DelayHook, Errno, Fault, FaultVfs, Rule};
 pub use mem::{Image, MemVfs, Observer, Operation, OperationKind};
 pub use os::OsVfs;
+pub(crate) use paced::PacedVfs;
 pub(crate) use shed::{Shed, SheddingVfs};
 
 /// A file system.

@@ -1,45 +1,13 @@
-//! The governor of log and memory: which keyspace is flushed when all of them together hold too
-//! much, and what writes do meanwhile.
+//! Writes wait where all memtables together have reached their bound.
 
 use crate::db::Core;
 use crate::env::{Background, WaitCause};
 use crate::error::{Error, Result};
 use crate::event::{Event, Stall, StallBegin};
 use crate::keyspace::Tree;
-use crate::sync::{Arc, Ordering};
+use crate::sync::Arc;
 
 impl Core {
-    /// Sees to it that something is flushed if log or memtables have grown past their share.
-    pub(super) fn govern_if_due(&self) {
-        let store = &self.store;
-        let log = store.wal.live_bytes() > self.options.wal_bytes_limit();
-        let memory = store.memtable_bytes() > self.memory.flush_from();
-        // A flush that is on its way frees both.
-        if (log || memory) && !store.is_flushing() && !self.governing.swap(true, Ordering::AcqRel) {
-            // A failure has made the database read-only; the next write is told.
-            let _ = self.govern();
-            self.governing.store(false, Ordering::Release);
-        }
-    }
-
-    /// Flushes the keyspace that holds the oldest segment, or the one with the largest memtable.
-    fn govern(&self) -> Result<()> {
-        let store = &self.store;
-        let trees = store.all_trees();
-        let chosen = if store.wal.live_bytes() > self.options.wal_bytes_limit() {
-            let oldest = |tree: &&Arc<Tree>| tree.view().first_unflushed();
-            trees.iter().filter(|tree| oldest(tree).is_some()).min_by_key(oldest)
-        } else {
-            trees.iter().max_by_key(|tree| tree.view().active.bytes())
-        };
-        let Some(tree) = chosen else { return Ok(()) };
-        // If it has a sealed memtable already, its flush is on the way.
-        if tree.view().sealed.is_empty() {
-            self.committer.seal(vec![Arc::clone(tree)])?;
-        }
-        Ok(())
-    }
-
     /// Waits while all memtables together are at their bound. What readers still hold of memtables
     /// that are flushed does not count: a writer may be that reader.
     ///
@@ -70,7 +38,7 @@ impl Core {
         }));
         let mut met = true;
         while met && full() && store.health.check().is_ok() && !store.is_closing() {
-            self.govern_if_due();
+            self.governor.govern_if_due();
             if !store.is_flushing() {
                 // Nothing is left to flush: what fills the memory is not in a memtable of ours to
                 // wait for, such as commits that are just being inserted.
