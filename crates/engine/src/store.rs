@@ -16,6 +16,7 @@ use crate::health::Health;
 use crate::keyspace::Tree;
 use crate::keyspace::snapshot::Sequence;
 use crate::manifest::{Manifest, ManifestState};
+use crate::metrics::Latencies;
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock, Signal};
 use crate::table::{DescriptorPool, Table, TableIdentity, TableSummary};
 use crate::version::{Janitor, TableFile};
@@ -156,6 +157,10 @@ pub(crate) struct Store {
     compaction_ready: Mutex<Ready>,
     /// Bytes of all memtables, about.
     memtable_bytes: AtomicU64,
+    /// How long flushes took.
+    pub(crate) flush_us: Latencies,
+    /// How long merges took.
+    pub(crate) compaction_us: Latencies,
 }
 
 /// Trees that have to be looked at, in the order they came; each at most once.
@@ -213,6 +218,8 @@ impl Store {
             flush_ready: Mutex::default(),
             compaction_ready: Mutex::default(),
             memtable_bytes: AtomicU64::new(0),
+            flush_us: Latencies::default(),
+            compaction_us: Latencies::default(),
         }
     }
 

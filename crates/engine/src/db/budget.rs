@@ -34,7 +34,8 @@ impl MemoryPlan {
     pub(crate) fn of(options: &Options) -> MemoryPlan {
         let (cache, memtables) = (options.block_cache_bytes, options.memtable_bytes_max);
         let Some(budget) = options.memory_budget else {
-            let default = MEMTABLES_DEFAULT.saturating_mul(options.keyspace_defaults.memtable_bytes);
+            let default =
+                MEMTABLES_DEFAULT.saturating_mul(options.keyspace_defaults.memtable_bytes);
             return MemoryPlan {
                 budget: None,
                 memtables: memtables.unwrap_or(default),

@@ -20,7 +20,7 @@ use crate::job::governor::Governor;
 use crate::key::SeqNo;
 use crate::keyspace::options::KeyspaceOptions;
 use crate::keyspace::{Opening, Tree};
-use crate::metrics::Metrics;
+use crate::metrics::{MemoryMetrics, Metrics};
 use crate::slice::Slice;
 use crate::store::{Store, Work};
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
@@ -184,7 +184,8 @@ impl Db {
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         self.core().tick();
-        Snapshot::new(Arc::clone(&self.handle), self.core().store.sequence.register())
+        let store = &self.core().store;
+        Snapshot::new(Arc::clone(&self.handle), store.sequence.register(store.env.now_us()))
     }
 
     /// Puts everything committed so far on stable storage.
@@ -233,6 +234,12 @@ impl Db {
     /// `None`: no limit. See [`Options::background_io_rate`].
     pub fn set_background_io_rate(&self, bytes_per_s: Option<u64>) {
         self.core().store.tables.rate.set_rate(bytes_per_s);
+    }
+
+    /// Where memory goes.
+    #[must_use]
+    pub fn memory(&self) -> MemoryMetrics {
+        self.core().memory_metrics()
     }
 
     /// Counters and the shape of all trees.

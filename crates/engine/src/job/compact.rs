@@ -113,6 +113,17 @@ fn input_bytes(shape: &TreeShape, job: &Job) -> u64 {
     input_files(shape, job).map(|file| file.bytes).sum()
 }
 
+/// Bytes of the inputs that come from other levels than the target.
+fn arriving_bytes(shape: &TreeShape, job: &Job) -> u64 {
+    let own: HashSet<_> = job
+        .inputs
+        .iter()
+        .filter(|input| input.level == job.target.level)
+        .flat_map(|input| input.files.iter().copied())
+        .collect();
+    input_files(shape, job).filter(|file| !own.contains(&file.id)).map(|file| file.bytes).sum()
+}
+
 fn execute(store: &Store, throttle: &Throttle, tree: &Tree, picked: Picked) -> Result<()> {
     let Picked { job, shape } = picked;
     let start_ns = store.env.monotonic_ns();
@@ -148,8 +159,19 @@ fn execute(store: &Store, throttle: &Throttle, tree: &Tree, picked: Picked) -> R
             add(&counters.compaction_written_bytes, written_bytes);
             add(&counters.compaction_us, elapsed_us);
             throttle.drained(written_bytes, elapsed_us);
+            counters.flowed(level, |flow| {
+                flow.jobs += 1;
+                flow.came_bytes += arriving_bytes(&shape, &job);
+                flow.read_bytes += read_bytes;
+                flow.written_bytes += written_bytes;
+                flow.us_total += elapsed_us;
+            });
+            store.compaction_us.record(elapsed_us);
         }
-        JobKind::Move => add(&counters.trivial_moves, 1),
+        JobKind::Move => {
+            add(&counters.trivial_moves, 1);
+            counters.flowed(level, |flow| flow.moved_bytes += input_bytes(&shape, &job));
+        }
         JobKind::Drop => add(&counters.drops, 1),
     }
     store.tell(&Event::Compaction(CompactionEnd {

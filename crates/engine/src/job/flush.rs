@@ -69,13 +69,21 @@ fn flush(store: &Store, committer: &Committer, tree: &Tree) -> Result<()> {
     })?;
     add(&tree.counters.flushes, 1);
     add(&tree.counters.flushed_bytes, written_bytes);
+    let elapsed_us = store.env.monotonic_ns().saturating_sub(start_ns) / 1_000;
+    tree.counters.flowed(0, |flow| {
+        flow.jobs += 1;
+        flow.came_bytes += written_bytes;
+        flow.written_bytes += written_bytes;
+        flow.us_total += elapsed_us;
+    });
+    store.flush_us.record(elapsed_us);
     store.memtable_bytes_freed(memtable.bytes());
     store.tell(&Event::Flush(FlushEnd {
         keyspace: tree.name.clone(),
         output,
         entries: outputs.entries,
         written_bytes,
-        elapsed_us: store.env.monotonic_ns().saturating_sub(start_ns) / 1_000,
+        elapsed_us,
     }));
     Ok(())
 }

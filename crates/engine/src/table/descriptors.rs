@@ -230,13 +230,14 @@ impl Descriptor {
         };
         pool.reserve();
         let opened = pool.vfs.open(&self.path);
-        let opened = opened.map_err(|error| Error::io("open", &self.path, error)).and_then(|file| {
-            if again {
-                self.check_same(&*file)?;
-                pool.reopened.fetch_add(1, Ordering::Relaxed);
-            }
-            Ok(Arc::new(OpenFile(file)))
-        });
+        let opened =
+            opened.map_err(|error| Error::io("open", &self.path, error)).and_then(|file| {
+                if again {
+                    self.check_same(&*file)?;
+                    pool.reopened.fetch_add(1, Ordering::Relaxed);
+                }
+                Ok(Arc::new(OpenFile(file)))
+            });
         match opened {
             Err(error) => {
                 pool.released();

@@ -3,6 +3,7 @@
 
 mod edit;
 mod files;
+mod old;
 mod super_version;
 
 use std::collections::HashMap;
@@ -14,6 +15,7 @@ use crate::sync::Arc;
 
 pub(crate) use edit::changes_between;
 pub(crate) use files::{Janitor, TableFile};
+pub(crate) use old::OldViews;
 pub(crate) use super_version::SuperVersion;
 
 /// A sorted run, open for reading.
