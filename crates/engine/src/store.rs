@@ -230,6 +230,10 @@ impl Store {
 
     /// Tells the listener; a panic there goes no further.
     pub(crate) fn tell(&self, event: &Event) {
+        if !matches!(event, Event::ReadOnly(_)) {
+            // As the listener was promised.
+            crate::sync::assert_unlocked();
+        }
         tell(self.listener.as_deref(), event);
     }
 
@@ -410,6 +414,7 @@ impl std::fmt::Debug for Store {
 
 /// Tells a listener; a panic in it is caught.
 pub(crate) fn tell(listener: Option<&dyn EventListener>, event: &Event) {
+    crate::trace::event(event);
     if let Some(listener) = listener {
         // The listener sees shared data only through `&Event`, so no state of ours is left broken.
         let told = std::panic::AssertUnwindSafe(|| listener.on_event(event));

@@ -3,9 +3,13 @@
 //! | part | share | bound |
 //! | --- | --- | --- |
 //! | memtables | ⅜, or `memtable_bytes_max` | hard: writes wait there |
+//! | buffers of jobs | ⅛ | by the size of tables: at most 1/16 of the budget each |
 //! | block cache and open tables | the rest, or `block_cache_bytes` | hard: open tables go before data |
 //!
 //! Flushes begin at half of the memtables' share, so that the other half takes writes meanwhile.
+//! A job has a hash for every key of the table it writes, and several times that while it builds
+//! the filter; what it frees, the allocator of the system may keep for its thread. That is why
+//! tables are smaller under a small budget.
 
 use crate::cache::Cache;
 use crate::db::options::{BLOCK_CACHE_BYTES_DEFAULT, Options};
@@ -17,6 +21,8 @@ use crate::sync::Arc;
 pub const MEMORY_BUDGET_MIN: u64 = 4 << 20;
 /// Default of [`Options::memtable_bytes_max`] without a budget, in memtables of the default keyspace.
 pub const MEMTABLES_DEFAULT: u64 = 8;
+/// A table is at most this part of the budget.
+const TABLES_PER_BUDGET: u64 = 16;
 
 /// Bounds in bytes, as opening uses them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,11 +49,12 @@ impl MemoryPlan {
             };
         };
         let share = budget / 8 * 3;
+        let without_jobs = budget - budget / 8;
         let memtables = memtables.unwrap_or_else(|| match cache {
-            Some(cache) => budget.saturating_sub(cache).min(share),
+            Some(cache) => without_jobs.saturating_sub(cache).min(share),
             None => share,
         });
-        let cache = cache.unwrap_or_else(|| budget.saturating_sub(memtables));
+        let cache = cache.unwrap_or_else(|| without_jobs.saturating_sub(memtables));
         MemoryPlan { budget: Some(budget), memtables, cache }
     }
 
@@ -57,11 +64,13 @@ impl MemoryPlan {
     }
 
     /// The options of a keyspace with its memtable within the budget: two of them fit, one that is
-    /// flushed and one that takes writes.
+    /// flushed and one that takes writes. Its tables too, for the sake of the jobs that write them.
     pub(crate) fn fit(&self, mut options: KeyspaceOptions) -> KeyspaceOptions {
-        if self.budget.is_some() {
+        if let Some(budget) = self.budget {
             let fits = self.flush_from().max(MEMTABLE_BYTES_MIN);
             options.memtable_bytes = options.memtable_bytes.min(fits);
+            let table = (budget / TABLES_PER_BUDGET).max(u64::from(options.block_bytes));
+            options.table_bytes = options.table_bytes.min(table);
         }
         options
     }
@@ -121,21 +130,21 @@ mod tests {
     #[test]
     fn the_parts_are_the_whole() {
         let halves = plan(Options::default().memory_budget(128 * MIB)).unwrap();
-        assert_eq!((halves.memtables, halves.cache), (48 * MIB, 80 * MIB));
+        assert_eq!((halves.memtables, halves.cache), (48 * MIB, 64 * MIB));
         assert_eq!(halves.flush_from(), 24 * MIB);
         let fitted = halves.fit(KeyspaceOptions::default());
-        assert_eq!(fitted.memtable_bytes, 24 * MIB);
+        assert_eq!((fitted.memtable_bytes, fitted.table_bytes), (24 * MIB, 8 * MIB));
     }
 
     #[test]
     fn a_part_that_is_given_leaves_the_rest_to_the_other() {
-        let budget = || Options::default().memory_budget(100 * MIB);
-        let cache = plan(budget().block_cache_bytes(90 * MIB)).unwrap();
-        assert_eq!((cache.memtables, cache.cache), (10 * MIB, 90 * MIB));
+        let budget = || Options::default().memory_budget(128 * MIB);
+        let cache = plan(budget().block_cache_bytes(100 * MIB)).unwrap();
+        assert_eq!((cache.memtables, cache.cache), (12 * MIB, 100 * MIB));
         let memtables = plan(budget().memtable_bytes_max(80 * MIB)).unwrap();
-        assert_eq!((memtables.memtables, memtables.cache), (80 * MIB, 20 * MIB));
+        assert_eq!((memtables.memtables, memtables.cache), (80 * MIB, 32 * MIB));
         let small = plan(budget().block_cache_bytes(MIB)).unwrap();
-        assert_eq!(small.memtables, 100 * MIB / 8 * 3);
+        assert_eq!(small.memtables, 48 * MIB);
     }
 
     #[test]

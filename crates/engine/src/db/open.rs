@@ -39,6 +39,7 @@ use crate::sabotage::{self, Bug};
 use crate::store::{FileNumbers, Store, StoreParts, TableSpace, Trees, record_of};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering, Signal};
 use crate::table::{DescriptorPool, JobReads};
+use crate::trace::{JobBegin, JobSpan};
 use crate::version::{Janitor, SuperVersion, TableFile, Version, changes_between};
 use crate::vfs::{LockGuard, SheddingVfs, Vfs};
 use crate::wal::{
@@ -102,6 +103,9 @@ pub(super) fn open(vfs: Arc<dyn Vfs>, dir: &Path, options: Options) -> Result<Co
     }
     let env = Env::new(options.background, options.seed);
     let recovery = if exists {
+        let reason = &"the database is opened";
+        let job = JobBegin { kind: "recovery", keyspace: "", inputs: 0, reason };
+        let _span = JobSpan::begin(job);
         let loaded = Manifest::load(vfs.as_ref(), dir)?;
         let mut recovery = Recovery::new(vfs, dir, options, env, loaded.state)?;
         recovery.replay(&loaded.path).map_err(|error| recovery.take_back(error))?;

@@ -89,11 +89,12 @@ impl Options {
         self
     }
 
-    /// Bytes that memtables, cached blocks and open tables take together; see the guide on memory.
-    /// Three eighths go to memtables, at which writes wait; the rest goes to open tables first and
-    /// cached blocks after. [`Options::block_cache_bytes`] and [`Options::memtable_bytes_max`] set
-    /// one part, and the other gets the rest. A keyspace's memtable is flushed at half the
-    /// memtables' share even if its own options say more. At least 4 MiB.
+    /// Bytes that memtables, cached blocks, open tables and jobs take together; see the guide on
+    /// memory. Three eighths go to memtables, at which writes wait, one eighth to the buffers of
+    /// jobs; the rest goes to open tables first and cached blocks after.
+    /// [`Options::block_cache_bytes`] and [`Options::memtable_bytes_max`] set one part, and the
+    /// other gets the rest. Whatever a keyspace's own options say, its memtable is flushed at half
+    /// the memtables' share, and its tables are at most a sixteenth of the budget. At least 4 MiB.
     /// Default: none, each part has its own default.
     #[must_use]
     pub fn memory_budget(mut self, bytes: u64) -> Self {

@@ -8,7 +8,7 @@ use crate::cursor::Cursor;
 use crate::env::YieldKind;
 use crate::env::rate::Lane;
 use crate::error::{Error, Result};
-use crate::event::{CompactionEnd, Event};
+use crate::event::{CompactionBegin, CompactionEnd, Event};
 use crate::job::install::{install, sync_names};
 use crate::job::output::Outputs;
 use crate::job::retain::Retention;
@@ -19,6 +19,7 @@ use crate::read::run::RunCursor;
 use crate::store::Store;
 use crate::sync::Arc;
 use crate::table::FillCache;
+use crate::trace::{JobBegin, JobSpan};
 use crate::version::Version;
 use crate::write::throttle::Throttle;
 
@@ -66,7 +67,16 @@ pub(crate) fn pick(store: &Store, tree: &Tree) -> Option<Picked> {
 /// it pause for a while. When the manifest cannot be written: the database is read-only.
 pub(crate) fn run(store: &Store, throttle: &Throttle, tree: &Tree, picked: Picked) -> Result<()> {
     let job = picked.job.clone();
-    let ran = execute(store, throttle, tree, picked);
+    let span = JobSpan::begin(JobBegin {
+        kind: kind_name(job.kind),
+        keyspace: &tree.name,
+        inputs: job.input_files().count(),
+        reason: &job.reason,
+    });
+    let ran = execute(store, throttle, tree, picked, &span);
+    if let Err(error) = &ran {
+        span.failed(error);
+    }
     let mut jobs = tree.jobs.lock();
     match &ran {
         Ok(()) => {
@@ -100,6 +110,15 @@ pub(crate) fn run(store: &Store, throttle: &Throttle, tree: &Tree, picked: Picke
     ran
 }
 
+fn kind_name(kind: JobKind) -> &'static str {
+    match kind {
+        JobKind::Merge => "merge",
+        JobKind::Rewrite => "rewrite",
+        JobKind::Move => "move",
+        JobKind::Drop => "drop",
+    }
+}
+
 fn input_files<'a>(shape: &'a TreeShape, job: &'a Job) -> impl Iterator<Item = &'a Arc<FileShape>> {
     job.inputs.iter().flat_map(|input| {
         let wanted: HashSet<_> = input.files.iter().copied().collect();
@@ -124,9 +143,20 @@ fn arriving_bytes(shape: &TreeShape, job: &Job) -> u64 {
     input_files(shape, job).filter(|file| !own.contains(&file.id)).map(|file| file.bytes).sum()
 }
 
-fn execute(store: &Store, throttle: &Throttle, tree: &Tree, picked: Picked) -> Result<()> {
+fn execute(
+    store: &Store,
+    throttle: &Throttle,
+    tree: &Tree,
+    picked: Picked,
+    span: &JobSpan,
+) -> Result<()> {
     let Picked { job, shape } = picked;
     let start_ns = store.env.monotonic_ns();
+    store.tell(&Event::CompactionBegin(CompactionBegin {
+        keyspace: tree.name.clone(),
+        job: job.clone(),
+        input_bytes: input_bytes(&shape, &job),
+    }));
     let level = job.target.level.0;
     let oldest_tombstone = input_files(&shape, &job).filter_map(|file| file.oldest_tombstone_us);
     let (lane, oldest_tombstone) = (Lane::Compaction, oldest_tombstone.min());
@@ -151,6 +181,7 @@ fn execute(store: &Store, throttle: &Throttle, tree: &Tree, picked: Picked) -> R
     })?;
     let read_bytes = if merges { input_bytes(&shape, &job) } else { 0 };
     let elapsed_us = store.env.monotonic_ns().saturating_sub(start_ns) / 1_000;
+    span.done(read_bytes, written_bytes, elapsed_us);
     let counters = &tree.counters;
     match job.kind {
         JobKind::Merge | JobKind::Rewrite => {

@@ -12,6 +12,8 @@ use crate::write::commit::Committer;
 
 /// Time between two looks at every tree, in microseconds.
 const LOOK_US: u64 = 60_000_000;
+/// Shortest time between two looks, however soon memtables count as idle.
+const LOOK_US_MIN: u64 = 10_000;
 
 /// Bounds that the governor keeps.
 #[derive(Clone, Copy, Debug)]
@@ -66,10 +68,15 @@ impl Governor {
         governor
     }
 
+    /// When every tree is looked at next.
+    pub(crate) fn next_look_us(&self) -> u64 {
+        self.next_look_us.load(Ordering::Relaxed)
+    }
+
     /// Time between two looks: short enough to see that a memtable has become idle.
     fn look_us(&self) -> u64 {
         let half = self.limits.memtable_idle_us.map_or(LOOK_US, |idle_us| idle_us.div_ceil(2));
-        half.clamp(1, LOOK_US)
+        half.clamp(LOOK_US_MIN, LOOK_US)
     }
 
     /// Sees to it that something is flushed if log or memtables have grown past their share.
@@ -110,12 +117,15 @@ impl Governor {
         let store = &self.store;
         let now_us = store.env.now_us();
         let due_us = self.next_look_us.load(Ordering::Relaxed);
-        if now_us < due_us || store.health.check().is_err() || store.is_closing() {
+        if now_us < due_us {
             return;
         }
         let next_us = now_us.saturating_add(self.look_us());
         let turn = &self.next_look_us;
         if turn.compare_exchange(due_us, next_us, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+            return;
+        }
+        if store.health.check().is_err() || store.is_closing() {
             return;
         }
         let trees = store.all_trees();

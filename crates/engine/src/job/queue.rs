@@ -97,7 +97,7 @@ impl Runner {
     fn next_look_us(&self, kind: Work) -> u64 {
         let now_us = self.store.env.now_us();
         if kind == Work::Flush {
-            return now_us + TICK_US;
+            return (now_us + TICK_US).min(self.governor.next_look_us().max(now_us + 1));
         }
         let trees = self.store.all_trees();
         let retries = trees.iter().filter_map(|tree| {
