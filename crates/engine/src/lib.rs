@@ -64,6 +64,7 @@ pub mod slice;
 mod store;
 pub mod sync;
 pub mod table;
+mod trace;
 mod version;
 pub mod vfs;
 pub mod wal;

@@ -7,6 +7,7 @@ use lsmx_compaction::{FileId, FileShape};
 
 use crate::cache::Cache;
 use crate::env::Env;
+use crate::env::rate::{Lane, RateLimit};
 use crate::error::{Error, Result};
 use crate::event::{BackgroundError, Event, EventListener};
 use crate::format::edit::FileRecord;
@@ -15,10 +16,11 @@ use crate::health::Health;
 use crate::keyspace::Tree;
 use crate::keyspace::snapshot::Sequence;
 use crate::manifest::{Manifest, ManifestState};
+use crate::metrics::Latencies;
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock, Signal};
-use crate::table::{Table, TableIdentity, TableSummary};
+use crate::table::{DescriptorPool, Table, TableIdentity, TableSummary};
 use crate::version::{Janitor, TableFile};
-use crate::vfs::Vfs;
+use crate::vfs::{PacedVfs, Vfs};
 use crate::wal::Wal;
 
 /// The number line of all numbered files.
@@ -79,8 +81,13 @@ pub(crate) struct TableSpace {
     pub(crate) dir: PathBuf,
     pub(crate) env: Env,
     pub(crate) cache: Arc<Cache>,
+    pub(crate) descriptors: Arc<DescriptorPool>,
     pub(crate) files: Arc<FileNumbers>,
     pub(crate) janitor: Arc<Janitor>,
+    /// Limits what jobs read and write.
+    pub(crate) rate: Arc<RateLimit>,
+    /// Whether what compactions read and write stays in the system's cache.
+    pub(crate) keep_cached: bool,
     /// Order in which tables were made.
     pub(crate) creation: AtomicU64,
 }
@@ -89,6 +96,12 @@ impl TableSpace {
     /// Where a table lies.
     pub(crate) fn path(&self, id: FileId) -> PathBuf {
         FileName::Table(id.0).in_dir(&self.dir)
+    }
+
+    /// Where a job of this lane creates its files.
+    pub(crate) fn paced(&self, lane: Lane) -> PacedVfs {
+        let forget = lane == Lane::Compaction && !self.keep_cached;
+        PacedVfs::new(Arc::clone(&self.vfs), Arc::clone(&self.rate), lane, forget)
     }
 
     /// Opens a table that was just written and synced.
@@ -114,7 +127,7 @@ impl TableSpace {
     fn open_shape(&self, shape: FileShape, uid: u64, checksum: u64) -> Result<Arc<TableFile>> {
         let identity = TableIdentity { id: shape.id, bytes: shape.bytes, uid, checksum };
         let path = self.path(shape.id);
-        let table = Table::open(self.vfs.as_ref(), &path, &identity, &self.cache)?;
+        let table = Table::open_in(&self.descriptors, &path, &identity, &self.cache)?;
         let janitor = Arc::clone(&self.janitor);
         Ok(Arc::new(TableFile::new(Arc::new(table), Arc::new(shape), path, janitor)))
     }
@@ -144,6 +157,10 @@ pub(crate) struct Store {
     compaction_ready: Mutex<Ready>,
     /// Bytes of all memtables, about.
     memtable_bytes: AtomicU64,
+    /// How long flushes took.
+    pub(crate) flush_us: Latencies,
+    /// How long merges took.
+    pub(crate) compaction_us: Latencies,
 }
 
 /// Trees that have to be looked at, in the order they came; each at most once.
@@ -174,6 +191,8 @@ pub(crate) struct StoreParts {
     pub(crate) sequence: Arc<Sequence>,
     pub(crate) trees: Trees,
     pub(crate) listener: Option<Arc<dyn EventListener>>,
+    /// The one that the janitor gives.
+    pub(crate) progress: Signal,
 }
 
 impl Store {
@@ -193,12 +212,14 @@ impl Store {
             sequence: parts.sequence,
             trees: RwLock::new(parts.trees),
             closing: AtomicBool::new(false),
-            progress: Signal::new(),
+            progress: parts.progress,
             listener: parts.listener,
             retiring: Mutex::default(),
             flush_ready: Mutex::default(),
             compaction_ready: Mutex::default(),
             memtable_bytes: AtomicU64::new(0),
+            flush_us: Latencies::default(),
+            compaction_us: Latencies::default(),
         }
     }
 
@@ -209,6 +230,10 @@ impl Store {
 
     /// Tells the listener; a panic there goes no further.
     pub(crate) fn tell(&self, event: &Event) {
+        if !matches!(event, Event::ReadOnly(_)) {
+            // As the listener was promised.
+            crate::sync::assert_unlocked();
+        }
         tell(self.listener.as_deref(), event);
     }
 
@@ -356,9 +381,13 @@ impl Store {
                 Some(FileName::Current | FileName::Lock) | None => false,
             };
             if orphan {
-                let path = self.dir.join(name);
+                let path = self.dir.join(&name);
                 self.tell(&Event::OrphanRemoved(path.clone()));
-                self.janitor.discard(path);
+                match FileName::parse(&name) {
+                    // A reader may hold it, with its descriptor closed.
+                    Some(FileName::Table(id)) => self.janitor.discard_table(FileId(id), path),
+                    _ => self.janitor.discard(path),
+                }
             }
         }
         Ok(())
@@ -385,6 +414,7 @@ impl std::fmt::Debug for Store {
 
 /// Tells a listener; a panic in it is caught.
 pub(crate) fn tell(listener: Option<&dyn EventListener>, event: &Event) {
+    crate::trace::event(event);
     if let Some(listener) = listener {
         // The listener sees shared data only through `&Event`, so no state of ours is left broken.
         let told = std::panic::AssertUnwindSafe(|| listener.on_event(event));

@@ -27,6 +27,9 @@ fn plain() -> Opening {
         segment_bytes: 4 << 10,
         sync_every_bytes: 8 << 20,
         smooth: true,
+        open_files: None,
+        io_rate: None,
+        idle_us: None,
         tuning: Tuning {
             policy: Some("leveled".to_owned()),
             memtable_bytes: 4 << 10,
@@ -78,6 +81,7 @@ fn fixed() -> Vec<(Opening, Background)> {
     // A segment for every commit; every commit synced; the log flushed as soon as it can be.
     depart(inline, |set| (set.segment_bytes, set.sync_every_bytes) = (1, 1));
     depart(inline, |set| set.wal_bytes_max = Some(1));
+    depart(inline, |set| set.open_files = Some(8));
     depart(stepped, |set| set.tuning.memtable_bytes = 1 << 10);
     depart(threads, |set| (set.tuning.memtable_bytes, set.smooth) = (1 << 10, false));
     sets

@@ -19,6 +19,7 @@ const ENGINE: &[&[&str]] = &[
     &["log"],
     &["memtable", "wal", "manifest"],
     &["event"],
+    &["trace"],
     &["cache"],
     &["metrics"],
     &["table"],

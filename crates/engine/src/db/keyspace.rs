@@ -265,6 +265,7 @@ impl Core {
             });
         }
         options.check()?;
+        let options = self.options.memory_plan().fit(options);
         self.store.health.check()?;
         let _one_at_a_time = self.creating.lock();
         // Closing takes the lock once, and after that changes nothing but its own.

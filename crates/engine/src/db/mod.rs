@@ -1,7 +1,9 @@
 //! The database handle: everything below, put together.
 
+pub mod budget;
 mod close;
 mod keyspace;
+mod memory;
 mod metrics;
 mod open;
 pub mod options;
@@ -15,10 +17,11 @@ use std::time::Duration;
 
 use crate::env::{Env, WaitCause, YieldKind};
 use crate::error::{Error, Result};
+use crate::job::governor::Governor;
 use crate::key::SeqNo;
 use crate::keyspace::options::KeyspaceOptions;
 use crate::keyspace::{Opening, Tree};
-use crate::metrics::Metrics;
+use crate::metrics::{MemoryMetrics, Metrics};
 use crate::sabotage::{self, Bug};
 use crate::slice::Slice;
 use crate::store::{Store, Work};
@@ -28,6 +31,7 @@ use crate::write::batch::WriteBatch;
 use crate::write::commit::{Committer, LongChain};
 use crate::write::options::{Durability, WriteOptions};
 use crate::write::throttle::Throttle;
+use budget::MemoryPlan;
 use options::Options;
 
 pub use keyspace::Keyspace;
@@ -43,8 +47,10 @@ pub(crate) struct Core {
     pub(crate) store: Arc<Store>,
     pub(crate) committer: Arc<Committer>,
     pub(crate) runner: Arc<crate::job::queue::Runner>,
+    pub(crate) governor: Arc<Governor>,
     pub(crate) throttle: Arc<Throttle>,
     pub(crate) options: Options,
+    pub(crate) memory: MemoryPlan,
     pub(crate) opening: Opening,
     pub(crate) default: Arc<Tree>,
     /// Keeps other openers out; let go by closing.
@@ -57,8 +63,6 @@ pub(crate) struct Core {
     lock_freed: AtomicBool,
     /// Who may read and write back which keys.
     turns: update::Turns,
-    /// One governor at a time.
-    governing: AtomicBool,
     /// One resumption at a time.
     resuming: AtomicBool,
 }
@@ -204,7 +208,8 @@ impl Db {
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         self.core().tick();
-        Snapshot::new(Arc::clone(&self.handle), self.core().store.sequence.register())
+        let store = &self.core().store;
+        Snapshot::new(Arc::clone(&self.handle), store.sequence.register(store.env.now_us()))
     }
 
     /// Puts everything committed so far on stable storage.
@@ -247,6 +252,18 @@ impl Db {
     #[must_use]
     pub fn read_only_cause(&self) -> Option<Arc<Error>> {
         self.core().store.health.cause()
+    }
+
+    /// Limits the bytes per second that flushes and compactions read and write from here on;
+    /// `None`: no limit. See [`Options::background_io_rate`].
+    pub fn set_background_io_rate(&self, bytes_per_s: Option<u64>) {
+        self.core().store.tables.rate.set_rate(bytes_per_s);
+    }
+
+    /// Where memory goes.
+    #[must_use]
+    pub fn memory(&self) -> MemoryMetrics {
+        self.core().memory_metrics()
     }
 
     /// Counters and the shape of all trees.
@@ -319,6 +336,7 @@ impl Core {
         self.store.health.check()?;
         let deadline_us = self.committer.deadline_us(options.deadline);
         let (trees, bytes) = (&batch.trees, batch.bytes());
+        self.wait_for_memory(trees, options.no_slowdown, deadline_us)?;
         self.throttle.admit(&self.store, trees, bytes, options.no_slowdown, deadline_us)?;
         let long = self.committer.commit(batch, sync, deadline_us)?;
         self.fold_chains(long);
@@ -355,35 +373,8 @@ impl Core {
         if store.wal.much_unsynced() {
             store.progress.notify();
         }
-        if (store.wal.live_bytes() > self.options.wal_bytes_limit()
-            || store.memtable_bytes() > self.options.memtable_bytes_limit())
-            // A flush that is on its way frees both.
-            && !store.is_flushing()
-            && !self.governing.swap(true, Ordering::AcqRel)
-        {
-            // A failure has made the database read-only; the next write is told.
-            let _ = self.govern();
-            self.governing.store(false, Ordering::Release);
-        }
+        self.governor.govern_if_due();
         self.runner.run_inline();
-    }
-
-    /// Flushes the keyspace that holds the oldest segment, or the one with the largest memtable.
-    fn govern(&self) -> Result<()> {
-        let store = &self.store;
-        let trees = store.all_trees();
-        let chosen = if store.wal.live_bytes() > self.options.wal_bytes_limit() {
-            let oldest = |tree: &&Arc<Tree>| tree.view().first_unflushed();
-            trees.iter().filter(|tree| oldest(tree).is_some()).min_by_key(oldest)
-        } else {
-            trees.iter().max_by_key(|tree| tree.view().active.bytes())
-        };
-        let Some(tree) = chosen else { return Ok(()) };
-        // If it has a sealed memtable already, its flush is on the way.
-        if tree.view().sealed.is_empty() {
-            self.committer.seal(vec![Arc::clone(tree)])?;
-        }
-        Ok(())
     }
 
     pub(crate) fn get(

@@ -15,11 +15,11 @@ use std::path::Path;
 use bytes::Bytes;
 use lsmx_compaction::{FileShape, LevelParts, TreeShape};
 
-use crate::cache::Cache;
 use crate::db::options::Options;
 use crate::db::update::Turns;
 use crate::db::{Core, DEFAULT_KEYSPACE};
 use crate::env::Env;
+use crate::env::rate::RateLimit;
 use crate::error::{Error, Malformed, Result};
 use crate::event::Event;
 use crate::format::batch::{Action, Operations};
@@ -27,6 +27,7 @@ use crate::format::edit::{Change, Edit};
 use crate::format::filename::{CURRENT, FILE_NUMBER_MAX, FileName, LOCK};
 use crate::job::flush::write_memtable;
 use crate::job::fold::Keeper;
+use crate::job::governor::{Governor, GovernorLimits};
 use crate::job::install::sync_names;
 use crate::job::output::Outputs;
 use crate::job::queue::Runner;
@@ -38,9 +39,11 @@ use crate::keyspace::{Opening, Tree};
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
 use crate::sabotage::{self, Bug};
 use crate::store::{FileNumbers, Store, StoreParts, TableSpace, Trees, record_of};
-use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering, Signal};
+use crate::table::{DescriptorPool, JobReads};
+use crate::trace::{JobBegin, JobSpan};
 use crate::version::{Janitor, SuperVersion, TableFile, Version, changes_between};
-use crate::vfs::{LockGuard, Vfs};
+use crate::vfs::{LockGuard, SheddingVfs, Vfs};
 use crate::wal::{
     RecoveryMode, RecoveryReport, ReplayFrom, ReplayedRecord, SegmentLedger, Wal, replay,
 };
@@ -102,6 +105,9 @@ pub(super) fn open(vfs: Arc<dyn Vfs>, dir: &Path, options: Options) -> Result<Co
     }
     let env = Env::new(options.background, options.seed);
     let recovery = if exists {
+        let reason = &"the database is opened";
+        let job = JobBegin { kind: "recovery", keyspace: "", inputs: 0, reason };
+        let _span = JobSpan::begin(job);
         let loaded = Manifest::load(vfs.as_ref(), dir)?;
         let mut recovery = Recovery::new(vfs, dir, options, env, loaded.state)?;
         recovery.replay(&loaded.path).map_err(|error| recovery.take_back(error))?;
@@ -125,7 +131,7 @@ fn is_there(vfs: &dyn Vfs, dir: &Path) -> Result<bool> {
 /// Steps 4 and 5, and the parts of a running database around the result.
 fn finish(recovery: Recovery, lock: Box<dyn LockGuard>) -> Result<Core> {
     let durable = recovery.make_durable()?;
-    let Recovery { tables, options, trees, opening, seq_next, report, .. } = recovery;
+    let Recovery { tables, options, trees, opening, seq_next, report, progress, .. } = recovery;
     let Some(default) = trees.name(DEFAULT_KEYSPACE).cloned() else {
         let why = "its manifest names no default keyspace";
         return Err(Error::NotADatabase { path: tables.dir, why });
@@ -139,18 +145,36 @@ fn finish(recovery: Recovery, lock: Box<dyn LockGuard>) -> Result<Core> {
         sequence,
         trees,
         listener: options.listener.clone(),
+        progress,
     });
     let store = Arc::new(store);
     store.tell(&Event::Recovery(Arc::new(report)));
     store.sweep(&durable.state);
     let committer = Arc::new(Committer::new(Arc::clone(&store), seq_next));
     let throttle = Arc::new(Throttle::new(options.write_control));
-    let runner = Runner::new(Arc::clone(&store), Arc::clone(&committer), Arc::clone(&throttle));
+    let memory = options.memory_plan();
+    let governor = Arc::new(Governor::new(
+        Arc::clone(&store),
+        Arc::clone(&committer),
+        GovernorLimits {
+            wal_bytes: options.wal_bytes_limit(),
+            memtable_bytes: memory.flush_from(),
+            memtable_idle_us: options.memtable_idle_us,
+        },
+    ));
+    let runner = Runner::new(
+        Arc::clone(&store),
+        Arc::clone(&committer),
+        Arc::clone(&throttle),
+        Arc::clone(&governor),
+    );
     let core = Core {
         store,
         committer,
         runner: Arc::new(runner),
+        governor,
         throttle,
+        memory,
         options,
         opening,
         default,
@@ -159,7 +183,6 @@ fn finish(recovery: Recovery, lock: Box<dyn LockGuard>) -> Result<Core> {
         turns: Turns::new(),
         closed: AtomicBool::new(false),
         lock_freed: AtomicBool::new(false),
-        governing: AtomicBool::new(false),
         resuming: AtomicBool::new(false),
     };
     core.look_at_all();
@@ -345,6 +368,8 @@ struct Recovery {
     opened: BTreeMap<u32, TreeShape>,
     seq_next: SeqNo,
     report: RecoveryReport,
+    /// The signal of the store to come.
+    progress: Signal,
 }
 
 /// What an opening has written, before a manifest names it.
@@ -383,9 +408,21 @@ impl Recovery {
         }
         let of_files = state.keyspaces.values().flat_map(KeyspaceState::files);
         let creation = of_files.map(|(.., file)| file.creation.saturating_add(1)).max();
+        let progress = Signal::new();
+        let shedding = SheddingVfs::new(vfs);
+        let vfs: Arc<dyn Vfs> = shedding.clone();
+        let rate = Arc::new(RateLimit::new(env.clone(), options.background_io_rate));
+        let keep_cached = options.keep_cached;
+        let job_reads = JobReads { rate: Arc::clone(&rate), keep_cached };
+        let limit = options.open_tables_max(&*vfs);
+        let descriptors = DescriptorPool::new(Arc::clone(&vfs), limit, Some(job_reads));
+        shedding.set_shed(descriptors.clone());
         let tables = TableSpace {
-            cache: Cache::new(options.block_cache_bytes),
-            janitor: Arc::new(Janitor::default()),
+            descriptors,
+            cache: options.memory_plan().cache(),
+            rate,
+            keep_cached,
+            janitor: Arc::new(Janitor::new(progress.clone())),
             files: Arc::new(FileNumbers::new(files)),
             creation: AtomicU64::new(creation.unwrap_or(0)),
             vfs,
@@ -403,6 +440,7 @@ impl Recovery {
             opened,
             seq_next: SeqNo(1),
             report,
+            progress,
         };
         recovery.open_trees()?;
         Ok(recovery)
@@ -415,6 +453,7 @@ impl Recovery {
             let version = Arc::new(Version::new(shape, &Version::default(), &tables)?);
             let options = self.options.of_keyspace(&keyspace.name).clone();
             let persisted = self.persisted(keyspace)?;
+            let options = self.options.memory_plan().fit(options);
             let policy = match &options.policy {
                 Some(policy) => policy.clone(),
                 None => persisted.policy.parse()?,

@@ -21,6 +21,7 @@ use crate::key::SeqNo;
 use crate::keyspace::Tree;
 use crate::store::{Store, record_of};
 use crate::sync::{Arc, Ordering};
+use crate::trace::{JobBegin, JobSpan};
 use crate::version::{SuperVersion, Version, changes_between};
 
 /// A tree with all its memtables in tables that are not part of the database yet.
@@ -49,14 +50,20 @@ impl Core {
 
     fn resume_alone(&self) -> Result<()> {
         let store = &self.store;
+        let reason = &"the user asked for it";
+        let job = JobBegin { kind: "resume", keyspace: "", inputs: 0, reason };
+        let span = JobSpan::begin(job);
         // Writes and jobs fail fast while the database is read-only; these wait for those that
         // began before.
         self.runner.pause();
         self.committer.drain(None);
         let rewritten = self.rewrite();
-        if rewritten.is_ok() {
-            store.health.clear();
-            store.tell(&Event::Resumed);
+        match &rewritten {
+            Ok(()) => {
+                store.health.clear();
+                store.tell(&Event::Resumed);
+            }
+            Err(error) => span.failed(error),
         }
         self.runner.unpause();
         self.runner.run_inline();

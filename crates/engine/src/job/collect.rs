@@ -2,6 +2,7 @@
 //! the janitor holds.
 
 use crate::error::Result;
+use crate::event::Event;
 use crate::format::edit::{Change, Edit};
 use crate::format::filename::FileName;
 use crate::sabotage::{self, Bug};
@@ -49,6 +50,7 @@ pub(crate) fn shorten_manifest(store: &Store) -> Result<()> {
         let old = store.manifest.start_afresh(number, None);
         let old = old.map_err(|error| store.fail(error))?;
         store.janitor.discard(FileName::Manifest(old).in_dir(&store.dir));
+        store.tell(&Event::ManifestAfresh(number));
     }
     Ok(())
 }

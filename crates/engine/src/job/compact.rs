@@ -6,8 +6,9 @@ use lsmx_compaction::{FileShape, Job, JobKind, OutputCutter, TreeShape};
 
 use crate::cursor::Cursor;
 use crate::env::YieldKind;
+use crate::env::rate::Lane;
 use crate::error::{Error, Result};
-use crate::event::{CompactionEnd, Event};
+use crate::event::{CompactionBegin, CompactionEnd, Event};
 use crate::job::covered;
 use crate::job::fold::Keeper;
 use crate::job::install::{install, sync_names};
@@ -21,6 +22,7 @@ use crate::read::run::RunCursor;
 use crate::store::Store;
 use crate::sync::Arc;
 use crate::table::FillCache;
+use crate::trace::{JobBegin, JobSpan};
 use crate::version::Version;
 use crate::write::throttle::Throttle;
 
@@ -95,7 +97,16 @@ fn covered_files(store: &Store, tree: &Tree, version: &Version) -> Option<Job> {
 /// it pause for a while. When the manifest cannot be written: the database is read-only.
 pub(crate) fn run(store: &Store, throttle: &Throttle, tree: &Tree, picked: Picked) -> Result<()> {
     let job = picked.job.clone();
-    let ran = execute(store, throttle, tree, picked);
+    let span = JobSpan::begin(JobBegin {
+        kind: kind_name(job.kind),
+        keyspace: &tree.name,
+        inputs: job.input_files().count(),
+        reason: &job.reason,
+    });
+    let ran = execute(store, throttle, tree, picked, &span);
+    if let Err(error) = &ran {
+        span.failed(error);
+    }
     let mut jobs = tree.jobs.lock();
     match &ran {
         Ok(()) => {
@@ -129,6 +140,15 @@ pub(crate) fn run(store: &Store, throttle: &Throttle, tree: &Tree, picked: Picke
     ran
 }
 
+fn kind_name(kind: JobKind) -> &'static str {
+    match kind {
+        JobKind::Merge => "merge",
+        JobKind::Rewrite => "rewrite",
+        JobKind::Move => "move",
+        JobKind::Drop => "drop",
+    }
+}
+
 fn input_files<'a>(shape: &'a TreeShape, job: &'a Job) -> impl Iterator<Item = &'a Arc<FileShape>> {
     job.inputs.iter().flat_map(|input| {
         let wanted: HashSet<_> = input.files.iter().copied().collect();
@@ -142,12 +162,35 @@ fn input_bytes(shape: &TreeShape, job: &Job) -> u64 {
     input_files(shape, job).map(|file| file.bytes).sum()
 }
 
-fn execute(store: &Store, throttle: &Throttle, tree: &Tree, picked: Picked) -> Result<()> {
+/// Bytes of the inputs that come from other levels than the target.
+fn arriving_bytes(shape: &TreeShape, job: &Job) -> u64 {
+    let own: HashSet<_> = job
+        .inputs
+        .iter()
+        .filter(|input| input.level == job.target.level)
+        .flat_map(|input| input.files.iter().copied())
+        .collect();
+    input_files(shape, job).filter(|file| !own.contains(&file.id)).map(|file| file.bytes).sum()
+}
+
+fn execute(
+    store: &Store,
+    throttle: &Throttle,
+    tree: &Tree,
+    picked: Picked,
+    span: &JobSpan,
+) -> Result<()> {
     let Picked { job, shape } = picked;
     let start_ns = store.env.monotonic_ns();
+    store.tell(&Event::CompactionBegin(CompactionBegin {
+        keyspace: tree.name.clone(),
+        job: job.clone(),
+        input_bytes: input_bytes(&shape, &job),
+    }));
     let level = job.target.level.0;
     let oldest_tombstone = input_files(&shape, &job).filter_map(|file| file.oldest_tombstone_us);
-    let mut outputs = Outputs::new(&store.tables, tree, level, oldest_tombstone.min());
+    let (lane, oldest_tombstone) = (Lane::Compaction, oldest_tombstone.min());
+    let mut outputs = Outputs::in_lane(lane, &store.tables, tree, level, oldest_tombstone);
     let mut entries_read = 0;
     let merges = matches!(job.kind, JobKind::Merge | JobKind::Rewrite);
     if merges {
@@ -168,6 +211,7 @@ fn execute(store: &Store, throttle: &Throttle, tree: &Tree, picked: Picked) -> R
     })?;
     let read_bytes = if merges { input_bytes(&shape, &job) } else { 0 };
     let elapsed_us = store.env.monotonic_ns().saturating_sub(start_ns) / 1_000;
+    span.done(read_bytes, written_bytes, elapsed_us);
     let counters = &tree.counters;
     match job.kind {
         JobKind::Merge | JobKind::Rewrite => {
@@ -176,8 +220,19 @@ fn execute(store: &Store, throttle: &Throttle, tree: &Tree, picked: Picked) -> R
             add(&counters.compaction_written_bytes, written_bytes);
             add(&counters.compaction_us, elapsed_us);
             throttle.drained(written_bytes, elapsed_us);
+            counters.flowed(level, |flow| {
+                flow.jobs += 1;
+                flow.came_bytes += arriving_bytes(&shape, &job);
+                flow.read_bytes += read_bytes;
+                flow.written_bytes += written_bytes;
+                flow.us_total += elapsed_us;
+            });
+            store.compaction_us.record(elapsed_us);
         }
-        JobKind::Move => add(&counters.trivial_moves, 1),
+        JobKind::Move => {
+            add(&counters.trivial_moves, 1);
+            counters.flowed(level, |flow| flow.moved_bytes += input_bytes(&shape, &job));
+        }
         JobKind::Drop => add(&counters.drops, 1),
     }
     store.tell(&Event::Compaction(CompactionEnd {

@@ -3,7 +3,7 @@
 use crate::cursor::Cursor;
 use crate::env::{Env, YieldKind};
 use crate::error::Result;
-use crate::event::{Event, FlushEnd};
+use crate::event::{Event, FlushBegin, FlushEnd};
 use crate::format::edit::Change;
 use crate::job::fold::Keeper;
 use crate::job::install::{install, sync_names};
@@ -16,6 +16,7 @@ use crate::memtable::Memtable;
 use crate::sabotage::{self, Bug};
 use crate::store::Store;
 use crate::sync::Arc;
+use crate::trace::{JobBegin, JobSpan};
 use crate::write::commit::Committer;
 
 /// Flushes the oldest sealed memtable of a tree, if there is one and nobody is at it. Returns
@@ -31,7 +32,13 @@ pub(crate) fn flush_oldest(store: &Store, committer: &Committer, tree: &Tree) ->
         }
         jobs.flushing = true;
     }
-    let flushed = flush(store, committer, tree);
+    let reason = &"its memtable is sealed";
+    let job = JobBegin { kind: "flush", keyspace: &tree.name, inputs: 1, reason };
+    let span = JobSpan::begin(job);
+    let flushed = flush(store, committer, tree, &span);
+    if let Err(error) = &flushed {
+        span.failed(error);
+    }
     tree.jobs.lock().flushing = false;
     store.progress.notify();
     match flushed {
@@ -43,13 +50,17 @@ pub(crate) fn flush_oldest(store: &Store, committer: &Committer, tree: &Tree) ->
     }
 }
 
-fn flush(store: &Store, committer: &Committer, tree: &Tree) -> Result<()> {
+fn flush(store: &Store, committer: &Committer, tree: &Tree, span: &JobSpan) -> Result<()> {
     let view = tree.pin();
     let Some((memtable, last_seq)) = view.oldest_sealed() else { return Ok(()) };
     // The last insert has ended when the last number is published.
     committer.wait_published(last_seq);
     store.health.check()?;
     let start_ns = store.env.monotonic_ns();
+    store.tell(&Event::FlushBegin(FlushBegin {
+        keyspace: tree.name.clone(),
+        memtable_bytes: memtable.bytes(),
+    }));
     let mut outputs = Outputs::new(&store.tables, tree, 0, Some(store.env.now_us()));
     let retention = Retention::for_flush(store.sequence.snapshots(), view.version.shape());
     let keeper = Keeper::new(retention, &tree.merging);
@@ -72,13 +83,22 @@ fn flush(store: &Store, committer: &Committer, tree: &Tree) -> Result<()> {
     })?;
     add(&tree.counters.flushes, 1);
     add(&tree.counters.flushed_bytes, written_bytes);
+    let elapsed_us = store.env.monotonic_ns().saturating_sub(start_ns) / 1_000;
+    tree.counters.flowed(0, |flow| {
+        flow.jobs += 1;
+        flow.came_bytes += written_bytes;
+        flow.written_bytes += written_bytes;
+        flow.us_total += elapsed_us;
+    });
+    store.flush_us.record(elapsed_us);
+    span.done(memtable.bytes(), written_bytes, elapsed_us);
     store.memtable_bytes_freed(memtable.free());
     store.tell(&Event::Flush(FlushEnd {
         keyspace: tree.name.clone(),
         output,
         entries: outputs.entries,
         written_bytes,
-        elapsed_us: store.env.monotonic_ns().saturating_sub(start_ns) / 1_000,
+        elapsed_us,
     }));
     Ok(())
 }

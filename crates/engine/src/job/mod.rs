@@ -5,6 +5,7 @@ pub(crate) mod compact;
 mod covered;
 pub(crate) mod flush;
 pub(crate) mod fold;
+pub(crate) mod governor;
 pub(crate) mod install;
 pub(crate) mod output;
 pub(crate) mod queue;

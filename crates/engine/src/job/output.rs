@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use lsmx_compaction::{FileId, OutputCutter};
 
 use crate::coding::len_u64;
+use crate::env::rate::Lane;
 use crate::error::Result;
 use crate::format::range_tombstones::RangeTombstone;
 use crate::job::spans::SpanQueue;
@@ -15,12 +16,15 @@ use crate::store::TableSpace;
 use crate::sync::Arc;
 use crate::table::TableWriter;
 use crate::version::TableFile;
+use crate::vfs::PacedVfs;
 
 /// Output tables of a job. Dropped before [`Outputs::release`], it hands the files it wrote to the
 /// janitor.
 #[derive(Debug)]
 pub(crate) struct Outputs<'a> {
     space: &'a TableSpace,
+    /// Where the files are created.
+    vfs: PacedVfs,
     tree: &'a Tree,
     level: u8,
     /// When the oldest tombstone among the inputs was written.
@@ -39,8 +43,19 @@ pub(crate) struct Outputs<'a> {
 }
 
 impl<'a> Outputs<'a> {
-    /// No table yet; those to come are for `level`.
+    /// No table yet; those to come are for `level`, paced as flushes are.
     pub(crate) fn new(
+        space: &'a TableSpace,
+        tree: &'a Tree,
+        level: u8,
+        oldest_tombstone_us: Option<u64>,
+    ) -> Outputs<'a> {
+        Outputs::in_lane(Lane::Flush, space, tree, level, oldest_tombstone_us)
+    }
+
+    /// No table yet; those to come are for `level`, paced as their lane is.
+    pub(crate) fn in_lane(
+        lane: Lane,
         space: &'a TableSpace,
         tree: &'a Tree,
         level: u8,
@@ -49,6 +64,7 @@ impl<'a> Outputs<'a> {
         let (finished, paths) = (Vec::new(), Vec::new());
         Outputs {
             space,
+            vfs: space.paced(lane),
             tree,
             level,
             oldest_tombstone_us,
@@ -129,8 +145,7 @@ impl<'a> Outputs<'a> {
         self.paths.push(path.clone());
         let options = self.tree.settings().options.table_options(self.level);
         let uid = self.space.env.random_u64();
-        let vfs = self.space.vfs.as_ref();
-        let mut writer = TableWriter::create(vfs, &path, uid, &options)?;
+        let mut writer = TableWriter::create(&self.vfs, &path, uid, &options)?;
         if let Some(us) = self.oldest_tombstone_us {
             writer.note_tombstone_time(us);
         }

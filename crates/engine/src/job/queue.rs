@@ -9,6 +9,7 @@ use std::io;
 
 use crate::env::{Background, JoinHandle, WaitCause, YieldKind};
 use crate::error::{Error, Result};
+use crate::job::governor::Governor;
 use crate::job::{collect, compact, flush};
 use crate::key::SeqNo;
 use crate::keyspace::Tree;
@@ -28,6 +29,7 @@ pub(crate) struct Runner {
     store: Arc<Store>,
     committer: Arc<Committer>,
     throttle: Arc<Throttle>,
+    governor: Arc<Governor>,
     threads: Mutex<Vec<JoinHandle>>,
 }
 
@@ -37,8 +39,9 @@ impl Runner {
         store: Arc<Store>,
         committer: Arc<Committer>,
         throttle: Arc<Throttle>,
+        governor: Arc<Governor>,
     ) -> Runner {
-        Runner { store, committer, throttle, threads: Mutex::new(Vec::new()) }
+        Runner { store, committer, throttle, governor, threads: Mutex::new(Vec::new()) }
     }
 
     /// Starts the threads that the environment asks for.
@@ -77,10 +80,14 @@ impl Runner {
             let told = store.env.wait(WaitCause::Work, &store.progress, deadline, &mut || {
                 let sync = kind == Work::Flush && store.wal.much_unsynced();
                 store.is_closing()
+                    || (kind == Work::Flush && store.janitor.has_some())
                     || ((sync || store.has_ready(kind)) && store.health.check().is_ok())
             });
             match kind {
-                Work::Flush => self.sync_if_due(),
+                Work::Flush => {
+                    self.sync_if_due();
+                    self.governor.look_if_due();
+                }
                 Work::Compaction if !told => self.ready_again(),
                 Work::Compaction => {}
             }
@@ -91,7 +98,7 @@ impl Runner {
     fn next_look_us(&self, kind: Work) -> u64 {
         let now_us = self.store.env.now_us();
         if kind == Work::Flush {
-            return now_us + TICK_US;
+            return (now_us + TICK_US).min(self.governor.next_look_us().max(now_us + 1));
         }
         let trees = self.store.all_trees();
         let longest = if trees.iter().any(|tree| tree.is_held()) { TICK_US } else { 60 * TICK_US };
@@ -213,6 +220,7 @@ impl Runner {
         if self.store.env.background() == Background::Inline {
             self.sync_if_due();
             self.look_at_freed();
+            self.governor.look_if_due();
             while self.step(Work::Flush) || self.step(Work::Compaction) {}
             self.store.remove_discarded();
         }

@@ -11,7 +11,7 @@ use lsmx_compaction::{BusyFiles, CompactionPolicy, PolicySpec, TreeShape};
 use crate::error::Error;
 use crate::key::SeqNo;
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
-use crate::version::{SuperVersion, Version};
+use crate::version::{OldViews, SuperVersion, Version};
 use counters::TreeCounters;
 use merging::Merging;
 use options::{FilterLastRun, KeyspaceOptions, Persisted};
@@ -84,6 +84,8 @@ pub(crate) struct Tree {
     settings: ArcSwap<Settings>,
     /// Memtables and files. Only swapped by [`Tree::change`], so every change sees the one before.
     super_version: ArcSwap<SuperVersion>,
+    /// Those it had before, as long as somebody holds them.
+    pub(crate) old_views: OldViews,
     /// Held while a job's result becomes durable and visible, over I/O: no reader, no writer and
     /// no policy takes it. Guards the order of manifest edits of this tree.
     pub(crate) install: Mutex<()>,
@@ -123,6 +125,7 @@ impl Tree {
             opening,
             settings: ArcSwap::from_pointee(Settings::new(options, policy_spec)),
             super_version: ArcSwap::from_pointee(SuperVersion::fresh(&version, first_seq)),
+            old_views: OldViews::default(),
             install: Mutex::new(()),
             jobs: Mutex::new(TreeJobs::default()),
             counters: TreeCounters::default(),
@@ -166,7 +169,7 @@ impl Tree {
     /// Swaps the super version for one made of the current one. `make` may be called again if
     /// somebody else was faster.
     pub(crate) fn change(&self, make: impl Fn(&SuperVersion) -> SuperVersion) {
-        self.super_version.rcu(|current| make(current));
+        self.old_views.replaced(self.super_version.rcu(|current| make(current)));
     }
 
     /// The shape of the tree as its policy is to see it now.

@@ -6,11 +6,20 @@ use std::fmt;
 use crate::key::SeqNo;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
 
+/// Those who hold one number.
+#[derive(Clone, Copy, Debug)]
+struct Holders {
+    count: usize,
+    /// When the first of them came.
+    since_us: u64,
+}
+
 /// The number up to which commits are visible, and the numbers that snapshots hold.
 #[derive(Debug, Default)]
 pub(crate) struct Sequence {
     published: AtomicU64,
-    snapshots: Mutex<BTreeMap<SeqNo, usize>>,
+    /// Registered numbers: how often, and since when.
+    snapshots: Mutex<BTreeMap<SeqNo, Holders>>,
     /// How often a number was let go of; changes under the lock of `snapshots`.
     released: AtomicU64,
 }
@@ -31,10 +40,11 @@ impl Sequence {
     ///
     /// The number is read under the lock that [`Sequence::snapshots`] takes: so a job either sees
     /// the snapshot, or drops only what is shadowed by something the snapshot sees.
-    pub(crate) fn register(self: &Arc<Self>) -> Pinned {
+    pub(crate) fn register(self: &Arc<Self>, now_us: u64) -> Pinned {
         let mut snapshots = self.snapshots.lock();
         let seq = self.published();
-        *snapshots.entry(seq).or_insert(0) += 1;
+        let holders = Holders { count: 0, since_us: now_us };
+        snapshots.entry(seq).or_insert(holders).count += 1;
         Pinned { sequence: Arc::clone(self), seq }
     }
 
@@ -53,9 +63,14 @@ impl Sequence {
         self.released.load(Ordering::Acquire)
     }
 
+    /// The oldest registered number, and since when it is held.
+    pub(crate) fn oldest_held(&self) -> Option<(SeqNo, u64)> {
+        self.snapshots.lock().iter().next().map(|(&seq, holders)| (seq, holders.since_us))
+    }
+
     /// How many snapshots are registered.
     pub(crate) fn snapshot_count(&self) -> usize {
-        self.snapshots.lock().values().sum()
+        self.snapshots.lock().values().map(|holders| holders.count).sum()
     }
 }
 
@@ -75,9 +90,9 @@ impl Pinned {
 impl Drop for Pinned {
     fn drop(&mut self) {
         let mut snapshots = self.sequence.snapshots.lock();
-        if let Some(count) = snapshots.get_mut(&self.seq) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(holders) = snapshots.get_mut(&self.seq) {
+            holders.count -= 1;
+            if holders.count == 0 {
                 snapshots.remove(&self.seq);
                 self.sequence.released.fetch_add(1, Ordering::Release);
             }
@@ -99,9 +114,10 @@ mod tests {
     fn a_number_is_held_until_its_last_snapshot_goes() {
         let sequence = Arc::new(Sequence::default());
         sequence.publish(SeqNo(7));
-        let (first, second) = (sequence.register(), sequence.register());
+        let (first, second) = (sequence.register(10), sequence.register(20));
         sequence.publish(SeqNo(9));
-        let third = sequence.register();
+        let third = sequence.register(30);
+        assert_eq!(sequence.oldest_held(), Some((SeqNo(7), 10)));
         assert_eq!(sequence.snapshots(), [SeqNo(7), SeqNo(9)]);
         drop(first);
         assert_eq!(sequence.oldest_snapshot(), Some(SeqNo(7)));

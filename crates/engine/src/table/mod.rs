@@ -1,6 +1,7 @@
 //! Tables: immutable sorted files, written once and read through the block cache.
 
 pub mod cursor;
+mod descriptors;
 pub mod options;
 mod read_ahead;
 pub mod reader;
@@ -14,6 +15,7 @@ pub use crate::format::block::Compression;
 pub use crate::format::properties::Properties;
 pub use crate::format::range_tombstones::{RangeTombstone, Spans};
 pub use cursor::TableCursor;
+pub(crate) use descriptors::{DescriptorPool, JobReads};
 pub use options::TableOptions;
 pub use reader::{FillCache, Found, Table, TableIdentity};
 pub use writer::{TableSummary, TableWriter};

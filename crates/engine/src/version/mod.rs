@@ -3,6 +3,7 @@
 
 mod edit;
 mod files;
+mod old;
 mod super_version;
 
 use std::collections::HashMap;
@@ -16,6 +17,7 @@ use crate::table::FillCache;
 
 pub(crate) use edit::changes_between;
 pub(crate) use files::{Janitor, TableFile};
+pub(crate) use old::OldViews;
 pub(crate) use super_version::SuperVersion;
 
 /// A sorted run, open for reading.

@@ -98,6 +98,10 @@ impl Vfs for CountingVfs {
         self.counters.count(VfsCall::Lock);
         self.inner.lock(path)
     }
+
+    fn open_files_limit(&self) -> Option<u64> {
+        self.inner.open_files_limit()
+    }
 }
 
 #[derive(Debug)]
@@ -129,6 +133,10 @@ impl File for CountingFile {
     fn len(&self) -> io::Result<u64> {
         self.counters.count(VfsCall::Len);
         self.inner.len()
+    }
+
+    fn forget(&self, offset: u64, bytes: u64) {
+        self.inner.forget(offset, bytes);
     }
 
     fn drop_unsynced(&self, cached: bool) -> bool {

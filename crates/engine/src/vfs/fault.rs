@@ -210,6 +210,10 @@ impl Vfs for FaultVfs {
         self.faults.pass(VfsCall::Lock, path)?;
         self.inner.lock(path)
     }
+
+    fn open_files_limit(&self) -> Option<u64> {
+        self.inner.open_files_limit()
+    }
 }
 
 #[derive(Debug)]
@@ -273,6 +277,10 @@ impl File for FaultFile {
     fn len(&self) -> io::Result<u64> {
         self.faults.pass(VfsCall::Len, &self.path)?;
         self.inner.len()
+    }
+
+    fn forget(&self, offset: u64, bytes: u64) {
+        self.inner.forget(offset, bytes);
     }
 
     fn drop_unsynced(&self, cached: bool) -> bool {

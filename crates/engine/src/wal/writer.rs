@@ -395,6 +395,12 @@ impl Wal {
         Ok(())
     }
 
+    /// Bytes of memory that the encode buffer takes.
+    #[must_use]
+    pub fn buffer_bytes(&self) -> u64 {
+        len_u64(self.log.lock().buffer.capacity())
+    }
+
     /// Whether so many bytes are unsynced that a sync is due, whatever the time.
     #[must_use]
     pub fn much_unsynced(&self) -> bool {

@@ -9,7 +9,7 @@ use lsmx_compaction::Debt;
 
 use crate::env::{Background, WaitCause};
 use crate::error::{Error, Result};
-use crate::event::{Event, Stall};
+use crate::event::{Event, Stall, StallBegin};
 use crate::keyspace::Tree;
 use crate::keyspace::counters::add;
 use crate::store::Store;
@@ -143,6 +143,10 @@ impl Throttle {
             return Err(Error::WouldWait { cause: first_cause.as_str() });
         }
         let start_us = store.env.now_us();
+        store.tell(&Event::StallBegin(StallBegin {
+            keyspace: tree.name.clone(),
+            cause: first_cause.as_str(),
+        }));
         // Runs are released by compactions; while those fail there is nothing to wait for.
         let hopeless = || match cause() {
             Some(WaitCause::TooManyRuns) => tree.jobs.lock().trouble(),
