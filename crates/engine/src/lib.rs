@@ -45,6 +45,7 @@ pub mod format;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+pub mod guide;
 mod health;
 mod job;
 pub mod key;
