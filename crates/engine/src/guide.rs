@@ -10,3 +10,6 @@ pub mod keyspaces {}
 pub mod compaction {}
 
 pub mod merges;
+
+#[doc = include_str!("guide/memory.md")]
+pub mod memory {}

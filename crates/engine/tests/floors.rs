@@ -28,6 +28,7 @@ const ENGINE: &[&[&str]] = &[
     &["read", "write"],
     &["job"],
     &["db"],
+    // Text alone.
     &["guide"],
     // What the fuzzers drive; not part of what users get.
     &["fuzzing"],

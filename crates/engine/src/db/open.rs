@@ -43,7 +43,7 @@ use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering, Signal}
 use crate::table::{DescriptorPool, JobReads};
 use crate::trace::{JobBegin, JobSpan};
 use crate::version::{Janitor, SuperVersion, TableFile, Version, changes_between};
-use crate::vfs::{LockGuard, SheddingVfs, Vfs};
+use crate::vfs::{LockGuard, Shed, SheddingVfs, Vfs};
 use crate::wal::{
     RecoveryMode, RecoveryReport, ReplayFrom, ReplayedRecord, SegmentLedger, Wal, replay,
 };
@@ -416,7 +416,8 @@ impl Recovery {
         let job_reads = JobReads { rate: Arc::clone(&rate), keep_cached };
         let limit = options.open_tables_max(&*vfs);
         let descriptors = DescriptorPool::new(Arc::clone(&vfs), limit, Some(job_reads));
-        shedding.set_shed(descriptors.clone());
+        let shed: Arc<dyn Shed> = descriptors.clone();
+        shedding.set_shed(Arc::downgrade(&shed));
         let tables = TableSpace {
             descriptors,
             cache: options.memory_plan().cache(),

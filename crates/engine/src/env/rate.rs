@@ -36,7 +36,7 @@ pub struct RateLimit {
     taken: [AtomicU64; 2],
     /// Microseconds that each lane waited.
     waited_us: [AtomicU64; 2],
-    /// Given when the rate changes or the database closes.
+    /// Given when the rate changes.
     changed: Signal,
 }
 

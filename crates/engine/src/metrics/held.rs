@@ -87,7 +87,8 @@ pub struct LaneMetrics {
     pub waited_us: u64,
 }
 
-/// Background reads and writes. Syncs of the log, the manifest and recovery are not limited.
+/// Background reads and writes. What opening and `resume` write counts as flushes; log and manifest
+/// are not among them and not limited.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct BackgroundIoMetrics {
     /// The limit in bytes per second, if there is one.

@@ -8,7 +8,7 @@ use std::io;
 use std::path::Path;
 
 use super::{File, LockGuard, Vfs, out_of_descriptors};
-use crate::sync::{Arc, OnceLock};
+use crate::sync::{Arc, OnceLock, Weak};
 
 /// Somebody who has descriptors that can be closed.
 pub(crate) trait Shed: fmt::Debug + Send + Sync {
@@ -21,7 +21,7 @@ pub(crate) trait Shed: fmt::Debug + Send + Sync {
 pub(crate) struct SheddingVfs {
     inner: Arc<dyn Vfs>,
     /// Set once by whoever has descriptors; until then errors are passed on.
-    shed: OnceLock<Arc<dyn Shed>>,
+    shed: OnceLock<Weak<dyn Shed>>,
 }
 
 impl SheddingVfs {
@@ -29,8 +29,9 @@ impl SheddingVfs {
         Arc::new(SheddingVfs { inner, shed: OnceLock::new() })
     }
 
-    /// From here on this one is asked; only the first call counts.
-    pub(crate) fn set_shed(&self, shed: Arc<dyn Shed>) {
+    /// From here on this one is asked, as long as it lives: it may well hold this file system. Only
+    /// the first call counts.
+    pub(crate) fn set_shed(&self, shed: Weak<dyn Shed>) {
         let _ = self.shed.set(shed);
     }
 
@@ -40,7 +41,7 @@ impl SheddingVfs {
             match call() {
                 Err(error)
                     if out_of_descriptors(&error)
-                        && self.shed.get().is_some_and(|shed| shed.shed()) => {}
+                        && self.shed.get().and_then(Weak::upgrade).is_some_and(|it| it.shed()) => {}
                 done => return done,
             }
         }
@@ -98,9 +99,9 @@ mod tests {
     use crate::vfs::{Errno, Fault, FaultVfs, MemVfs, Rule, VfsCall};
 
     #[derive(Debug)]
-    struct Some(AtomicU64);
+    struct Spare(AtomicU64);
 
-    impl Shed for Some {
+    impl Shed for Spare {
         fn shed(&self) -> bool {
             let left = self.0.load(Ordering::Relaxed);
             self.0.store(left.saturating_sub(1), Ordering::Relaxed);
@@ -116,13 +117,14 @@ mod tests {
         let none_left = Fault::Error(Errno::TooManyFiles);
         faults.add(Rule::new(none_left).on(&[VfsCall::Open]).nth(0));
         assert!(vfs.open(Path::new("f")).is_err(), "nobody sheds yet");
-        let some = Arc::new(Some(AtomicU64::new(2)));
-        vfs.set_shed(some.clone());
+        let spare = Arc::new(Spare(AtomicU64::new(2)));
+        let shed: Arc<dyn Shed> = spare.clone();
+        vfs.set_shed(Arc::downgrade(&shed));
         faults.add(Rule::new(none_left).on(&[VfsCall::Open]).nth(0));
         assert!(vfs.open(Path::new("f")).is_ok());
-        assert_eq!(some.0.load(Ordering::Relaxed), 1);
+        assert_eq!(spare.0.load(Ordering::Relaxed), 1);
         faults.add(Rule::new(Fault::Error(Errno::Io)).on(&[VfsCall::Open]).nth(0));
         assert!(vfs.open(Path::new("f")).is_err(), "another error is passed on");
-        assert_eq!(some.0.load(Ordering::Relaxed), 1);
+        assert_eq!(spare.0.load(Ordering::Relaxed), 1);
     }
 }

@@ -236,6 +236,7 @@ fn engine(action: &'static str) -> impl FnOnce(lsmx::Error) -> Error {
 fn levels(tree: &KeyspaceMetrics) -> Vec<LevelSummary> {
     tree.levels
         .iter()
+        .filter(|level| level.runs > 0)
         .map(|level| LevelSummary {
             level: u64::from(level.level),
             runs: level.runs,
