@@ -181,6 +181,11 @@ impl Vfs for FaultVfs {
         self.inner.rename(from, to)
     }
 
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.faults.pass(VfsCall::HardLink, from)?;
+        self.inner.hard_link(from, to)
+    }
+
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.faults.pass(VfsCall::Remove, path)?;
         self.inner.remove(path)
@@ -209,6 +214,11 @@ impl Vfs for FaultVfs {
     fn lock(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
         self.faults.pass(VfsCall::Lock, path)?;
         self.inner.lock(path)
+    }
+
+    fn lock_shared(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
+        self.faults.pass(VfsCall::LockShared, path)?;
+        self.inner.lock_shared(path)
     }
 }
 

@@ -225,6 +225,7 @@ fn operation_name(kind: OperationKind) -> &'static str {
         OperationKind::Append => "crashes before append",
         OperationKind::Sync => "crashes before sync",
         OperationKind::Rename => "crashes before rename",
+        OperationKind::HardLink => "crashes before link",
         OperationKind::Remove => "crashes before remove",
         OperationKind::CreateDir => "crashes before create_dir",
         OperationKind::SyncDir => "crashes before sync_dir",
