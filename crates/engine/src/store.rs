@@ -12,12 +12,13 @@ use crate::event::{BackgroundError, Event, EventListener};
 use crate::format::edit::FileRecord;
 use crate::format::filename::FileName;
 use crate::health::Health;
+use crate::key::SeqNo;
 use crate::keyspace::Tree;
 use crate::keyspace::snapshot::Sequence;
 use crate::manifest::{Manifest, ManifestState};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock, Signal};
 use crate::table::{Table, TableIdentity, TableSummary};
-use crate::version::{Janitor, TableFile};
+use crate::version::{Janitor, SuperVersion, TableFile, Version};
 use crate::vfs::Vfs;
 use crate::wal::Wal;
 
@@ -54,6 +55,12 @@ impl Trees {
     pub(crate) fn insert(&mut self, tree: Arc<Tree>) {
         self.by_name.insert(tree.name.clone(), Arc::clone(&tree));
         self.by_id.insert(tree.id, tree);
+    }
+
+    /// Takes a tree out.
+    pub(crate) fn remove(&mut self, tree: &Tree) {
+        self.by_name.remove(&tree.name);
+        self.by_id.remove(&tree.id);
     }
 
     /// The tree with this id.
@@ -144,6 +151,8 @@ pub(crate) struct Store {
     compaction_ready: Mutex<Ready>,
     /// Bytes of all memtables, about.
     memtable_bytes: AtomicU64,
+    /// Dropped keyspaces that snapshots from before still see, with the numbers of their drops.
+    dropped: Mutex<Vec<(u64, Arc<Tree>)>>,
 }
 
 /// Trees that have to be looked at, in the order they came; each at most once.
@@ -199,6 +208,30 @@ impl Store {
             flush_ready: Mutex::default(),
             compaction_ready: Mutex::default(),
             memtable_bytes: AtomicU64::new(0),
+            dropped: Mutex::default(),
+        }
+    }
+
+    /// Keeps the contents of a dropped keyspace for the snapshots from before the drop.
+    pub(crate) fn keep_dropped(&self, number: u64, tree: Arc<Tree>) {
+        self.dropped.lock().push((number, tree));
+        self.release_dropped(false);
+    }
+
+    /// Lets the contents of dropped keyspaces go that no snapshot sees any more, or all.
+    pub(crate) fn release_dropped(&self, all: bool) {
+        let released = {
+            let mut dropped = self.dropped.lock();
+            let (released, kept) =
+                std::mem::take(&mut *dropped).into_iter().partition::<Vec<_>, _>(|(number, _)| {
+                    all || !self.sequence.sees_before_drop(*number)
+                });
+            *dropped = kept;
+            released
+        };
+        for (_, tree) in released {
+            let nothing = Arc::new(Version::default());
+            tree.change(|_| SuperVersion::fresh(&nothing, SeqNo::MAX));
         }
     }
 
@@ -367,6 +400,7 @@ impl Store {
     /// Removes files that nothing names any more. What cannot be removed now is reported and left:
     /// the next opening finds and removes it.
     pub(crate) fn remove_discarded(&self) {
+        self.release_dropped(false);
         for path in self.janitor.take() {
             if let Err(error) = self.vfs.remove(&path)
                 && error.kind() != std::io::ErrorKind::NotFound

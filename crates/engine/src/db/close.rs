@@ -30,11 +30,7 @@ impl Core {
         store.closing.store(true, Ordering::Release);
         store.progress.notify();
         // Those that are past that check are waited for. Whoever takes a turn later sees the flag.
-        store.env.wait(WaitCause::Close, &store.progress, None, &mut || {
-            !self.resuming.swap(true, Ordering::AcqRel)
-        });
-        self.resuming.store(false, Ordering::Release);
-        store.progress.notify();
+        drop(self.turn_to_close(WaitCause::Close, None));
         drop(self.creating.lock());
         self.committer.drain(None);
         self.runner.pause();
@@ -51,6 +47,7 @@ impl Core {
                 ],
             })
         });
+        store.release_dropped(true);
         store.remove_discarded();
         drop(self.lock.lock().take());
         self.lock_freed.store(true, Ordering::Release);

@@ -32,6 +32,10 @@ impl Keyspace {
         Keyspace { handle, tree }
     }
 
+    pub(super) fn core(&self) -> &Core {
+        &self.handle.0
+    }
+
     pub(crate) fn tree(&self) -> &Arc<Tree> {
         &self.tree
     }
@@ -147,6 +151,13 @@ impl Keyspace {
         }
         core.tick();
         let view = self.tree.pin();
+        let gone = match &pinned {
+            None => self.tree.check_live(),
+            Some(pinned) => self.tree.check_seen_by(pinned),
+        };
+        if let Err(error) = gone {
+            return Range::failed(error, view);
+        }
         let seq =
             pinned.as_ref().map_or_else(|| core.store.sequence.published(), |pinned| pinned.seq());
         Range::new(view, seq, pinned, lower, upper)
@@ -200,7 +211,7 @@ impl Core {
 
     /// Appends a manifest edit that an operation makes; the log is synced first, so that the
     /// keyspace is not ahead of commits made before.
-    fn append_edit(&self, changes: Vec<Change>) -> Result<()> {
+    pub(super) fn append_edit(&self, changes: Vec<Change>) -> Result<()> {
         let store = &self.store;
         let synced = match sabotage::on(Bug::EditWithoutWalSync) {
             true => Ok(()),

@@ -1,10 +1,12 @@
 //! The database handle: everything below, put together.
 
 mod close;
+mod drop;
 mod keyspace;
 mod metrics;
 mod open;
 pub mod options;
+mod reads;
 mod resume;
 mod snapshot;
 mod verify;
@@ -29,6 +31,7 @@ use crate::write::throttle::Throttle;
 use options::Options;
 
 pub use keyspace::Keyspace;
+pub use reads::Entry;
 pub use snapshot::Snapshot;
 pub use verify::{VerifyReport, verify, verify_with};
 
@@ -54,8 +57,20 @@ pub(crate) struct Core {
     lock_freed: AtomicBool,
     /// One governor at a time.
     governing: AtomicBool,
-    /// One resumption at a time.
-    resuming: AtomicBool,
+    /// One resumption, drop of a keyspace or checkpoint at a time, and none while closing ends: see
+    /// [`Core::turn`].
+    taken: AtomicBool,
+}
+
+/// The turn to do what goes one after the other.
+#[derive(Debug)]
+struct Turn<'a>(&'a Core);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.taken.store(false, Ordering::Release);
+        self.0.store.progress.notify();
+    }
 }
 
 /// The last user handle that goes closes the database.
@@ -131,6 +146,18 @@ impl Db {
         let tree = trees.name(name).cloned();
         let tree = tree.ok_or_else(|| Error::UnknownKeyspace { name: name.to_owned() })?;
         Ok(Keyspace::new(Arc::clone(&self.handle), tree))
+    }
+
+    /// Drops the keyspace of this name, durably, with everything in it. Its handles answer
+    /// [`Error::KeyspaceDropped`] from then on; iterators that are under way and snapshots taken
+    /// before go on seeing it. A keyspace made later under the same name is a new, empty one.
+    ///
+    /// # Errors
+    /// [`Error::UnknownKeyspace`], [`Error::DefaultKeyspace`]: nothing was done.
+    /// [`Error::ReadOnly`] with the cause: it is there; after a power loss or a reopening it may be
+    /// gone, wholly.
+    pub fn drop_keyspace(&self, name: &str) -> Result<()> {
+        self.core().drop_keyspace(name)
     }
 
     /// Names of all keyspaces, sorted.
@@ -253,6 +280,25 @@ impl Core {
         if self.closed.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) }
     }
 
+    /// Waits for the turn to do what goes one after the other, and what closing waits for.
+    ///
+    /// # Errors
+    /// [`Error::Deadline`]; [`Error::Closed`] if the database was closed meanwhile.
+    fn turn(&self, deadline_us: Option<u64>) -> Result<Turn<'_>> {
+        let turn = self.turn_to_close(WaitCause::BackgroundWork, deadline_us)?;
+        self.check_open()?;
+        Ok(turn)
+    }
+
+    /// As [`Core::turn`], also of a database that is closed already.
+    fn turn_to_close(&self, cause: WaitCause, deadline_us: Option<u64>) -> Result<Turn<'_>> {
+        let store = &self.store;
+        let met = store.env.wait(cause, &store.progress, deadline_us, &mut || {
+            !self.taken.swap(true, Ordering::AcqRel)
+        });
+        if met { Ok(Turn(self)) } else { Err(Error::Deadline { cause: cause.as_str() }) }
+    }
+
     /// Every operation of a user begins here: a driven clock moves by 1 µs, a replayed schedule may
     /// switch.
     pub(crate) fn tick(&self) {
@@ -281,6 +327,8 @@ impl Core {
             if tree.opening != self.opening {
                 return Err(Error::ForeignKeyspace { name: tree.name.clone() });
             }
+            // Sooner than the leader of the commit could say it.
+            tree.check_takes_writes()?;
         }
         let sync = options.durability == Durability::Sync;
         if batch.is_empty() && batch.guards.is_empty() && !sync {
@@ -343,6 +391,9 @@ impl Core {
         tree.counters.gets.add(1);
         // First the view, then the number: whatever the number promises is in the view.
         let view = tree.view();
+        if snapshot.is_none() {
+            tree.check_live()?;
+        }
         let seq = snapshot.unwrap_or_else(|| self.store.sequence.published());
         crate::read::get::value(&view, key, seq, tree.filter_last_run())
     }

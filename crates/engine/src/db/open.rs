@@ -157,7 +157,7 @@ fn finish(recovery: Recovery, lock: Box<dyn LockGuard>) -> Result<Core> {
         closed: AtomicBool::new(false),
         lock_freed: AtomicBool::new(false),
         governing: AtomicBool::new(false),
-        resuming: AtomicBool::new(false),
+        taken: AtomicBool::new(false),
     };
     core.look_at_all();
     if let Err(error) = core.runner.start() {

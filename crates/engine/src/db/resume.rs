@@ -8,7 +8,6 @@
 use lsmx_compaction::FileShape;
 
 use crate::db::Core;
-use crate::env::WaitCause;
 use crate::error::Result;
 use crate::event::Event;
 use crate::format::edit::{Change, Edit};
@@ -19,7 +18,7 @@ use crate::job::retain::Retention;
 use crate::key::SeqNo;
 use crate::keyspace::Tree;
 use crate::store::{Store, record_of};
-use crate::sync::{Arc, Ordering};
+use crate::sync::Arc;
 use crate::version::{SuperVersion, Version, changes_between};
 
 /// A tree with all its memtables in tables that are not part of the database yet.
@@ -33,17 +32,8 @@ struct Rewritten<'a> {
 impl Core {
     /// Takes writes again, or says why not.
     pub(super) fn resume(&self) -> Result<()> {
-        let store = &self.store;
-        store.env.wait(WaitCause::BackgroundWork, &store.progress, None, &mut || {
-            !self.resuming.swap(true, Ordering::AcqRel)
-        });
-        let resumed = match self.check_open() {
-            Ok(()) if store.health.check().is_err() => self.resume_alone(),
-            open => open,
-        };
-        self.resuming.store(false, Ordering::Release);
-        store.progress.notify();
-        resumed
+        let _turn = self.turn(None)?;
+        if self.store.health.check().is_err() { self.resume_alone() } else { Ok(()) }
     }
 
     fn resume_alone(&self) -> Result<()> {

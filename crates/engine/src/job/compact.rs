@@ -40,7 +40,7 @@ pub(crate) fn pick(store: &Store, tree: &Tree) -> Option<Picked> {
     }
     let now_us = store.env.now_us();
     let mut jobs = tree.jobs.lock();
-    if now_us < jobs.retry_at_us {
+    if now_us < jobs.retry_at_us || tree.is_dropped() {
         return None;
     }
     let shape = tree.shape(now_us, store.sequence.oldest_snapshot());
@@ -73,7 +73,7 @@ pub(crate) fn run(store: &Store, throttle: &Throttle, tree: &Tree, picked: Picke
             jobs.failures = 0;
             jobs.last_error = None;
         }
-        Err(Error::Closed | Error::ReadOnly { .. }) => {
+        Err(Error::Closed | Error::KeyspaceDropped { .. } | Error::ReadOnly { .. }) => {
             jobs.busy.finish(&job);
         }
         Err(error) => {
@@ -91,7 +91,7 @@ pub(crate) fn run(store: &Store, throttle: &Throttle, tree: &Tree, picked: Picke
     }
     drop(jobs);
     if let Err(error) = &ran
-        && !matches!(error, Error::Closed)
+        && !matches!(error, Error::Closed | Error::KeyspaceDropped { .. })
     {
         store.report("compaction", Some(tree), error);
     }
@@ -208,6 +208,7 @@ fn merge(
             if store.is_closing() {
                 return Err(Error::Closed);
             }
+            tree.check_live()?;
         }
         merged.next()?;
     }

@@ -32,6 +32,8 @@ pub(crate) fn install(
     next: impl FnOnce(&TreeShape) -> Result<TreeShape, lsmx_compaction::Error>,
 ) -> Result<()> {
     let _order = tree.install.lock();
+    // The manifest does not know the keyspace any more.
+    tree.check_live()?;
     let before = Arc::clone(&tree.pin().version);
     let shape = next(before.shape())?;
     let opened = outputs.tables();

@@ -244,9 +244,15 @@ impl Runner {
         self.run_inline();
         let store = &self.store;
         let above = |tree: &Arc<Tree>| {
-            tree.view().sealed.last().is_none_or(|oldest| oldest.first_seq() >= seq)
+            tree.is_dropped()
+                || tree.view().sealed.last().is_none_or(|oldest| oldest.first_seq() >= seq)
         };
-        let flushed = || trees.iter().all(above);
+        // What is flushed stays so: each tree is asked until it is, and then never again.
+        let mut done = 0;
+        let mut flushed = || {
+            done += trees[done..].iter().take_while(|tree| above(tree)).count();
+            done == trees.len()
+        };
         let met = store.env.wait(WaitCause::Flush, &store.progress, deadline_us, &mut || {
             flushed() || store.health.check().is_err() || store.is_closing()
         });

@@ -7,12 +7,13 @@ pub(crate) mod snapshot;
 use arc_swap::ArcSwap;
 use lsmx_compaction::{BusyFiles, CompactionPolicy, PolicySpec, TreeShape};
 
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::key::SeqNo;
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::version::{SuperVersion, Version};
 use counters::TreeCounters;
 use options::{FilterLastRun, KeyspaceOptions};
+use snapshot::Pinned;
 
 /// One opening of one database in this process. A tree of an earlier opening has other memtables, so
 /// what is written to it would not be seen.
@@ -92,7 +93,12 @@ pub(crate) struct Tree {
     admitted_rate: AtomicU64,
     /// Whether the policy's hard stop is reached.
     stopped: AtomicBool,
+    /// 0 while it lives, [`DROPPING`] while it is being dropped, then the number of its drop.
+    dropped: AtomicU64,
 }
+
+/// The drop has begun and may still fail: nothing is written any more, reads go on.
+const DROPPING: u64 = u64::MAX;
 
 impl Tree {
     /// A tree with these files and an empty memtable for all numbers from `first_seq` on.
@@ -116,7 +122,49 @@ impl Tree {
             counters: TreeCounters::default(),
             admitted_rate: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
+            dropped: AtomicU64::new(0),
         }
+    }
+
+    /// Says that it is being dropped, or after all is not: from here on the leader of a commit
+    /// refuses what touches it, or does so no more.
+    pub(crate) fn set_dropping(&self, dropping: bool) {
+        self.dropped.store(if dropping { DROPPING } else { 0 }, Ordering::Release);
+    }
+
+    /// Says that its drop is durable. Pairs with the checks below: whoever took its view after that
+    /// was emptied sees this number.
+    pub(crate) fn set_dropped(&self, number: u64) {
+        self.dropped.store(number, Ordering::Release);
+    }
+
+    /// Whether it was dropped: no job and no wait for one goes on.
+    pub(crate) fn is_dropped(&self) -> bool {
+        !matches!(self.dropped.load(Ordering::Acquire), 0 | DROPPING)
+    }
+
+    /// Fails if it was dropped. A reader takes its view first.
+    pub(crate) fn check_live(&self) -> Result<()> {
+        if self.is_dropped() { Err(self.gone()) } else { Ok(()) }
+    }
+
+    /// Fails if it was dropped before this snapshot was taken.
+    pub(crate) fn check_seen_by(&self, snapshot: &Pinned) -> Result<()> {
+        match self.dropped.load(Ordering::Acquire) {
+            0 | DROPPING => Ok(()),
+            number if snapshot.drops_before() < number => Ok(()),
+            _ => Err(self.gone()),
+        }
+    }
+
+    /// Fails if it takes no writes because it was dropped or is about to be.
+    pub(crate) fn check_takes_writes(&self) -> Result<()> {
+        if self.dropped.load(Ordering::Acquire) == 0 { Ok(()) } else { Err(self.gone()) }
+    }
+
+    #[cold]
+    fn gone(&self) -> Error {
+        Error::KeyspaceDropped { name: self.name.clone() }
     }
 
     /// How it is tuned now.

@@ -137,13 +137,14 @@ impl Manifest {
         if let Some(cause) = &writer.failure {
             return Err(Error::ReadOnly { cause: cause.clone() });
         }
-        let mut next = self.state();
-        next.apply(edit).map_err(|what| what.at(&writer.log.path, writer.log.bytes))?;
+        // Only who holds the writer changes the state, so the draft fits it until the end.
+        let draft = self.state.read().draft(edit);
+        let draft = draft.map_err(|what| what.at(&writer.log.path, writer.log.bytes))?;
         if let Err(error) = self.write_edit(&mut writer.log, edit) {
             writer.failure = Some(Arc::new(error.clone()));
             return Err(error);
         }
-        *self.state.write() = next;
+        self.state.write().adopt(draft);
         Ok(())
     }
 

@@ -376,6 +376,8 @@ mod tests {
                 note(VfsCall::Exists, vfs.exists(path("f")).map(drop));
                 note(VfsCall::List, vfs.list(path("")).map(drop));
                 note(VfsCall::Lock, vfs.lock(path("l")).map(drop));
+                note(VfsCall::LockShared, vfs.lock_shared(path("f")).map(drop));
+                note(VfsCall::HardLink, vfs.hard_link(path("f"), path("k")));
                 note(VfsCall::CreateDir, vfs.create_dir(path("d")));
                 note(VfsCall::Append, file.append(b"x"));
                 note(VfsCall::Read, file.read_at(&mut [0], 0).map(drop));

@@ -312,7 +312,11 @@ impl Committer {
             return Err(Error::Closed);
         }
         let request = &ticket.request;
+        for tree in &request.trees {
+            tree.check_takes_writes()?;
+        }
         for guard in &request.guards {
+            guard.tree.check_takes_writes()?;
             let ahead = queue.in_flight.iter().map(|ahead| &ahead.ticket).chain(group);
             if !memtables_allow(guard) || ahead.into_iter().any(|ahead| ahead.writes(guard)) {
                 return Err(Error::GuardRefused { read: guard.read.0 });
