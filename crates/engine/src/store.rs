@@ -302,6 +302,16 @@ impl Store {
         }
     }
 
+    /// Begins a look at a tree of one's own choice, which [`Store::looked`] ends; false while none
+    /// may begin.
+    pub(crate) fn begin_look(&self, work: Work) -> bool {
+        let mut ready = self.ready(work).lock();
+        if !ready.paused {
+            ready.taken += 1;
+        }
+        !ready.paused
+    }
+
     /// Ends a look.
     pub(crate) fn looked(&self, work: Work) {
         self.ready(work).lock().taken -= 1;

@@ -19,6 +19,10 @@ impl Core {
             });
             return Ok(());
         }
+        if self.read_only {
+            self.free_lock();
+            return Ok(());
+        }
         let deadline_us = self.committer.deadline_us(deadline);
         let flushed = store.health.check().and_then(|()| {
             let trees = store.all_trees();
@@ -49,10 +53,14 @@ impl Core {
         });
         store.release_dropped(true);
         store.remove_discarded();
-        drop(self.lock.lock().take());
-        self.lock_freed.store(true, Ordering::Release);
-        store.progress.notify();
+        self.free_lock();
         // Past the deadline what is left waits in the log, which the next opening replays.
         flushed.and(marked)
+    }
+    /// Lets the next owner in, and those go who wait for the end of the close.
+    fn free_lock(&self) {
+        drop(self.lock.lock().take());
+        self.lock_freed.store(true, Ordering::Release);
+        self.store.progress.notify();
     }
 }

@@ -19,7 +19,7 @@ use crate::sync::Arc;
 impl Core {
     /// Drops the keyspace of this name.
     pub(super) fn drop_keyspace(&self, name: &str) -> Result<()> {
-        self.check_open()?;
+        self.check_writable()?;
         self.tick();
         if name == DEFAULT_KEYSPACE {
             return Err(Error::DefaultKeyspace);

@@ -201,6 +201,13 @@ impl Core {
         self.check_open()?;
         let existing = self.store.trees.read().name(name).cloned();
         match existing {
+            Some(tree) if self.read_only => {
+                // Tuning is the caller's business; what would be remembered is not.
+                let policy = tree.settings().policy_spec.clone();
+                tree.set_settings(options, policy);
+                Ok(tree)
+            }
+            None if self.read_only => Err(Error::OpenedReadOnly),
             Some(tree) => {
                 self.change_options(&tree, options)?;
                 Ok(tree)

@@ -1,11 +1,14 @@
 //! The database handle: everything below, put together.
 
+mod checkpoint;
 mod close;
+mod compact_range;
 mod drop;
 mod keyspace;
 mod metrics;
 mod open;
 pub mod options;
+mod read_only;
 mod reads;
 mod resume;
 mod snapshot;
@@ -47,6 +50,8 @@ pub(crate) struct Core {
     pub(crate) options: Options,
     pub(crate) opening: Opening,
     pub(crate) default: Arc<Tree>,
+    /// Whether nothing is ever changed.
+    read_only: bool,
     /// Keeps other openers out; let go by closing.
     lock: Mutex<Option<Box<dyn LockGuard>>>,
     /// One keyspace is created or changed at a time; held over I/O, taken by nothing else.
@@ -113,7 +118,11 @@ impl Db {
     /// As [`Db::open`].
     pub fn open_with(vfs: Arc<dyn Vfs>, path: impl AsRef<Path>, options: Options) -> Result<Db> {
         let core = open::open(vfs, path.as_ref(), options)?;
-        Ok(Db { handle: Arc::new(Handle(core)) })
+        Ok(Db::new(core))
+    }
+
+    fn new(core: Core) -> Db {
+        Db { handle: Arc::new(Handle(core)) }
     }
 
     pub(crate) fn core(&self) -> &Core {
@@ -158,6 +167,20 @@ impl Db {
     /// gone, wholly.
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
         self.core().drop_keyspace(name)
+    }
+
+    /// Makes a copy of the database in `target`, which must not exist or be an empty directory. The
+    /// copy opens as a database of its own and holds everything that was committed before the call,
+    /// and perhaps some commits after; it is on stable storage when the call returns. Tables are
+    /// linked where the file system can, so it takes little space and time; writes, flushes and
+    /// compactions go on meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::TargetNotEmpty`]; [`Error::Locked`] if somebody else is at work there;
+    /// [`Error::Io`], [`Error::Closed`], [`Error::ReadOnly`]. Nothing in the target opens as a
+    /// database then, and this one is as before.
+    pub fn checkpoint(&self, target: impl AsRef<Path>) -> Result<()> {
+        self.core().checkpoint(target.as_ref())
     }
 
     /// Names of all keyspaces, sorted.
@@ -215,7 +238,7 @@ impl Db {
     /// # Errors
     /// [`Error::ReadOnly`] with the cause.
     pub fn sync(&self) -> Result<()> {
-        self.core().check_open()?;
+        self.core().check_writable()?;
         self.core().committer.sync()
     }
 
@@ -242,7 +265,7 @@ impl Db {
     /// # Errors
     /// Why it does not work yet; the database stays read-only.
     pub fn resume(&self) -> Result<()> {
-        self.core().check_open()?;
+        self.core().check_writable()?;
         self.core().resume()
     }
 
@@ -319,7 +342,7 @@ impl Core {
     }
 
     pub(crate) fn write(&self, batch: WriteBatch, options: WriteOptions) -> Result<()> {
-        self.check_open()?;
+        self.check_writable()?;
         self.tick();
         batch.check()?;
         let guarded = batch.guards.iter().map(|guard| &guard.tree);
@@ -399,7 +422,7 @@ impl Core {
     }
 
     pub(crate) fn flush(&self, deadline: Option<Duration>) -> Result<()> {
-        self.check_open()?;
+        self.check_writable()?;
         self.tick();
         let deadline_us = self.committer.deadline_us(deadline);
         let trees = self.store.all_trees();

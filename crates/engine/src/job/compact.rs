@@ -5,14 +5,14 @@ use std::collections::HashSet;
 use lsmx_compaction::{FileShape, Job, JobKind, OutputCutter, TreeShape};
 
 use crate::cursor::Cursor;
-use crate::env::YieldKind;
+use crate::env::{WaitCause, YieldKind};
 use crate::error::{Error, Result};
 use crate::event::{CompactionEnd, Event};
 use crate::job::install::{install, sync_names};
 use crate::job::output::Outputs;
 use crate::job::retain::Retention;
-use crate::keyspace::Tree;
 use crate::keyspace::counters::add;
+use crate::keyspace::{Tree, TreeJobs};
 use crate::read::merging::MergingCursor;
 use crate::read::run::RunCursor;
 use crate::store::Store;
@@ -31,6 +31,8 @@ const RETRY_US_MAX: u64 = 60_000_000;
 pub(crate) struct Picked {
     job: Job,
     shape: TreeShape,
+    /// When it is to be given up; none for the policy's own.
+    deadline_us: Option<u64>,
 }
 
 /// Asks the policy for the next job and holds its files.
@@ -40,7 +42,7 @@ pub(crate) fn pick(store: &Store, tree: &Tree) -> Option<Picked> {
     }
     let now_us = store.env.now_us();
     let mut jobs = tree.jobs.lock();
-    if now_us < jobs.retry_at_us || tree.is_dropped() {
+    if now_us < jobs.retry_at_us || jobs.manual_waiting > 0 || tree.is_dropped() {
         return None;
     }
     let shape = tree.shape(now_us, store.sequence.oldest_snapshot());
@@ -50,12 +52,27 @@ pub(crate) fn pick(store: &Store, tree: &Tree) -> Option<Picked> {
         "{} picked a job that collides with a running one: {job:?}",
         tree.settings().policy.name()
     );
+    Some(hold(&mut jobs, job, shape, None))
+}
+
+/// Holds the files of a job that may run now.
+pub(crate) fn hold(
+    jobs: &mut TreeJobs,
+    job: Job,
+    shape: TreeShape,
+    deadline_us: Option<u64>,
+) -> Picked {
     let write_bytes = match job.kind {
         JobKind::Merge | JobKind::Rewrite => input_bytes(&shape, &job),
         JobKind::Move | JobKind::Drop => 0,
     };
     jobs.busy.start(job.clone(), write_bytes);
-    Some(Picked { job, shape })
+    Picked { job, shape, deadline_us }
+}
+
+/// Whether a job ended because it was not wanted any more.
+fn was_given_up(error: &Error) -> bool {
+    matches!(error, Error::Closed | Error::KeyspaceDropped { .. } | Error::Deadline { .. })
 }
 
 /// Runs a picked job to its end and lets its files go.
@@ -73,7 +90,7 @@ pub(crate) fn run(store: &Store, throttle: &Throttle, tree: &Tree, picked: Picke
             jobs.failures = 0;
             jobs.last_error = None;
         }
-        Err(Error::Closed | Error::KeyspaceDropped { .. } | Error::ReadOnly { .. }) => {
+        Err(error) if was_given_up(error) || matches!(error, Error::ReadOnly { .. }) => {
             jobs.busy.finish(&job);
         }
         Err(error) => {
@@ -91,7 +108,7 @@ pub(crate) fn run(store: &Store, throttle: &Throttle, tree: &Tree, picked: Picke
     }
     drop(jobs);
     if let Err(error) = &ran
-        && !matches!(error, Error::Closed | Error::KeyspaceDropped { .. })
+        && !was_given_up(error)
     {
         store.report("compaction", Some(tree), error);
     }
@@ -113,7 +130,7 @@ fn input_bytes(shape: &TreeShape, job: &Job) -> u64 {
 }
 
 fn execute(store: &Store, throttle: &Throttle, tree: &Tree, picked: Picked) -> Result<()> {
-    let Picked { job, shape } = picked;
+    let Picked { job, shape, deadline_us } = picked;
     let start_ns = store.env.monotonic_ns();
     let level = job.target.level.0;
     let oldest_tombstone = input_files(&shape, &job).filter_map(|file| file.oldest_tombstone_us);
@@ -122,7 +139,7 @@ fn execute(store: &Store, throttle: &Throttle, tree: &Tree, picked: Picked) -> R
     let merges = matches!(job.kind, JobKind::Merge | JobKind::Rewrite);
     if merges {
         let version = Arc::clone(&tree.pin().version);
-        entries_read = merge(store, tree, &version, &shape, &job, &mut outputs)?;
+        entries_read = merge(store, tree, &version, &shape, &job, deadline_us, &mut outputs)?;
         store.env.yield_point(YieldKind::JobStep);
         if !outputs.tables().is_empty() {
             sync_names(store.vfs.as_ref(), &store.dir)?;
@@ -163,6 +180,17 @@ fn execute(store: &Store, throttle: &Throttle, tree: &Tree, picked: Picked) -> R
     Ok(())
 }
 
+/// Fails if the result of a job is not wanted any more.
+fn check_wanted(store: &Store, tree: &Tree, deadline_us: Option<u64>) -> Result<()> {
+    if store.is_closing() {
+        return Err(Error::Closed);
+    }
+    if deadline_us.is_some_and(|deadline_us| store.env.now_us() >= deadline_us) {
+        return Err(Error::Deadline { cause: WaitCause::Compaction.as_str() });
+    }
+    tree.check_live()
+}
+
 /// Reads the inputs as one and writes what must be kept; returns the entries read.
 fn merge(
     store: &Store,
@@ -170,6 +198,7 @@ fn merge(
     version: &Version,
     shape: &TreeShape,
     job: &Job,
+    deadline_us: Option<u64>,
     outputs: &mut Outputs<'_>,
 ) -> Result<u64> {
     let mut sources: Vec<Box<dyn Cursor>> = Vec::with_capacity(job.inputs.len());
@@ -205,10 +234,7 @@ fn merge(
         entries += 1;
         if entries.is_multiple_of(64) {
             store.env.yield_point(YieldKind::CompactionBlock);
-            if store.is_closing() {
-                return Err(Error::Closed);
-            }
-            tree.check_live()?;
+            check_wanted(store, tree, deadline_us)?;
         }
         merged.next()?;
     }

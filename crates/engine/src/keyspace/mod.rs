@@ -33,6 +33,8 @@ impl Opening {
 pub(crate) struct TreeJobs {
     /// Inputs of running compactions.
     pub(crate) busy: BusyFiles,
+    /// Compactions by hand that wait for files: the policy picks nothing until they have them.
+    pub(crate) manual_waiting: usize,
     /// Whether a flush is under way: flushes of a tree go one after the other, oldest first.
     pub(crate) flushing: bool,
     /// Compactions that failed in a row.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use lsmx_compaction::FileShape;
 
-use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::table::Table;
 
 /// An open table that versions share. Once it is obsolete, its file is handed to the janitor when
@@ -63,6 +63,18 @@ impl Drop for TableFile {
 #[derive(Debug, Default)]
 pub(crate) struct Janitor {
     discarded: Mutex<Vec<PathBuf>>,
+    /// While this is not 0 nothing is handed out.
+    holds: AtomicU64,
+}
+
+/// Keeps every file where it is while it lives.
+#[derive(Debug)]
+pub(crate) struct Hold(Arc<Janitor>);
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.0.holds.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 impl Janitor {
@@ -71,8 +83,21 @@ impl Janitor {
         self.discarded.lock().push(path);
     }
 
-    /// Hands out what is to be removed.
+    /// Has every file stay that a durable state names from now on, or named just now: one is
+    /// discarded only after the edit that does without it.
+    pub(crate) fn hold(self: &Arc<Self>) -> Hold {
+        // Under the lock, so that whoever took files out before names nothing that is needed.
+        let _discarded = self.discarded.lock();
+        self.holds.fetch_add(1, Ordering::AcqRel);
+        Hold(Arc::clone(self))
+    }
+
+    /// Hands out what is to be removed; nothing while somebody holds all files.
     pub(crate) fn take(&self) -> Vec<PathBuf> {
-        std::mem::take(&mut self.discarded.lock())
+        let mut discarded = self.discarded.lock();
+        match self.holds.load(Ordering::Acquire) {
+            0 => std::mem::take(&mut discarded),
+            _ => Vec::new(),
+        }
     }
 }
