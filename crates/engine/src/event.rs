@@ -11,9 +11,10 @@ use crate::wal::RecoveryReport;
 
 /// Is told what happens, on the thread it happens on.
 ///
-/// The work waits for the call, and locks of the engine may be held during it: be short, and do not
-/// call the database from here (hand the event to a thread of your own). A panic in a listener is
-/// caught and ends nothing but the call.
+/// The work waits for the call: be short. No lock of the engine is held, so reading from here is
+/// allowed; a call that waits for background work (`flush`, `wait_idle`, a write that stalls) may wait
+/// for the very thread it is made on: hand the event to a thread of your own for that. A panic in a
+/// listener is caught and ends nothing but the call.
 pub trait EventListener: Send + Sync {
     /// Something happened.
     fn on_event(&self, event: &Event);

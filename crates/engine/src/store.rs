@@ -16,7 +16,7 @@ use crate::key::SeqNo;
 use crate::keyspace::Tree;
 use crate::keyspace::snapshot::Sequence;
 use crate::manifest::{Manifest, ManifestState};
-use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock, Signal};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock, Signal, assert_unlocked};
 use crate::table::{Table, TableIdentity, TableSummary};
 use crate::version::{Janitor, SuperVersion, TableFile, Version};
 use crate::vfs::Vfs;
@@ -145,12 +145,16 @@ pub(crate) struct Store {
     /// Given whenever a job has ended, a memtable was sealed, or the health has changed.
     pub(crate) progress: Signal,
     listener: Option<Arc<dyn EventListener>>,
+    /// What happened under a lock, and the listener does not know yet.
+    pending: Mutex<Vec<Event>>,
     /// Held over I/O by whoever lets WAL segments go; taken by nothing else.
     pub(crate) retiring: Mutex<()>,
     flush_ready: Mutex<Ready>,
     compaction_ready: Mutex<Ready>,
     /// Bytes of all memtables, about.
     memtable_bytes: AtomicU64,
+    /// Trees whose last compaction failed: few, and idle threads ask for them often.
+    failing: Mutex<BTreeSet<u32>>,
     /// Dropped keyspaces that snapshots from before still see, with the numbers of their drops.
     dropped: Mutex<Vec<(u64, Arc<Tree>)>>,
 }
@@ -204,10 +208,12 @@ impl Store {
             closing: AtomicBool::new(false),
             progress: Signal::new(),
             listener: parts.listener,
+            pending: Mutex::default(),
             retiring: Mutex::default(),
             flush_ready: Mutex::default(),
             compaction_ready: Mutex::default(),
             memtable_bytes: AtomicU64::new(0),
+            failing: Mutex::default(),
             dropped: Mutex::default(),
         }
     }
@@ -240,19 +246,53 @@ impl Store {
         self.trees.read().all().cloned().collect()
     }
 
-    /// Tells the listener; a panic there goes no further.
+    /// Notes whether the last compaction of a tree failed.
+    pub(crate) fn set_failing(&self, tree: u32, failing: bool) {
+        let mut all = self.failing.lock();
+        if failing {
+            all.insert(tree);
+        } else {
+            all.remove(&tree);
+        }
+    }
+
+    /// Trees whose last compaction failed.
+    pub(crate) fn failing_trees(&self) -> Vec<Arc<Tree>> {
+        let failing: Vec<u32> = self.failing.lock().iter().copied().collect();
+        let trees = self.trees.read();
+        failing.iter().filter_map(|&id| trees.id(id).cloned()).collect()
+    }
+
+    /// Tells the listener; a panic there goes no further. No lock of the engine is held.
     pub(crate) fn tell(&self, event: &Event) {
+        assert_unlocked();
         tell(self.listener.as_deref(), event);
     }
 
     /// Makes the database read-only because of a write-path error; returns what writers are told.
     pub(crate) fn fail(&self, error: Error) -> Error {
+        let told = self.fail_locked(error);
+        self.tell_pending();
+        told
+    }
+
+    /// As [`Store::fail`], for callers that hold a lock: the listener is told by
+    /// [`Store::tell_pending`], which they call once it is free.
+    pub(crate) fn fail_locked(&self, error: Error) -> Error {
         let (told, first) = self.health.fail(error);
         if first && let Error::ReadOnly { cause } = &told {
-            self.tell(&Event::ReadOnly(Arc::clone(cause)));
+            self.pending.lock().push(Event::ReadOnly(Arc::clone(cause)));
         }
         self.progress.notify();
         told
+    }
+
+    /// Tells the listener what could not be told when it happened.
+    pub(crate) fn tell_pending(&self) {
+        let pending = std::mem::take(&mut *self.pending.lock());
+        for event in pending {
+            self.tell(&event);
+        }
     }
 
     /// Reports background work that failed.

@@ -14,6 +14,7 @@ const ENGINE: &[&[&str]] = &[
     &["vfs", "env"],
     &["format"],
     &["log"],
+    &["dump"],
     &["memtable", "wal", "manifest"],
     &["event"],
     &["cache"],

@@ -202,3 +202,126 @@ fn the_size_of_a_range_is_about_that_of_its_share() {
     let (from, to) = (9u32.to_be_bytes(), 3u32.to_be_bytes());
     assert_eq!(default.approximate_size(from..to).unwrap(), 0);
 }
+
+#[test]
+fn a_lookup_tells_where_it_went() {
+    let disk = MemVfs::new();
+    let options = options(Background::Inline).keyspace_defaults(
+        KeyspaceOptions::default().memtable_bytes(1 << 20).policy("tiering".parse().unwrap()),
+    );
+    let db = Db::open_with(Arc::new(disk.clone()), "db", options).unwrap();
+    let default = db.default_keyspace();
+    fill(&default, 100);
+    db.flush().unwrap();
+    for key in 0..100u32 {
+        default.put((key * 2).to_be_bytes(), "v").unwrap();
+    }
+    db.flush().unwrap();
+    default.delete(3u32.to_be_bytes()).unwrap();
+    let runs = db.metrics().keyspaces["default"].levels.iter().map(|level| level.runs).sum::<u64>();
+    assert_eq!(runs, 2);
+    // In the memtable: no run is asked.
+    let seen = default.explain(3u32.to_be_bytes()).unwrap();
+    assert_eq!(seen.memtables[0].found.unwrap().kind, "delete");
+    assert_eq!((seen.runs.len(), seen.runs_left, seen.value_bytes), (0, 2, None));
+    // In the oldest run: the filter of the newer one says absent.
+    let seen = default.explain(1u32.to_be_bytes()).unwrap();
+    assert_eq!(seen.value_bytes, Some(100));
+    assert_eq!(
+        seen.runs.iter().map(|run| run.filter_may_contain).collect::<Vec<_>>(),
+        [Some(false), None]
+    );
+    let kinds = |seen: &lsmx::Explanation| {
+        let blocks = seen.runs.iter().flat_map(|run| &run.blocks);
+        blocks.map(|block| format!("{:?}", block.kind)).collect::<Vec<_>>()
+    };
+    assert_eq!(kinds(&seen), ["Filter", "TopIndex", "Index", "Data"]);
+    assert_eq!(seen.runs[1].found.unwrap().kind, "put");
+    // The same blocks are cached now; the lookup is counted as one.
+    let misses = |db: &Db| db.metrics().cache.values().map(|cache| cache.misses).sum::<u64>();
+    let before = misses(&db);
+    let again = default.explain(1u32.to_be_bytes()).unwrap();
+    assert_eq!((again.blocks_from_storage(), misses(&db)), (0, before));
+    let absent = default.explain([9; 9]).unwrap();
+    assert_eq!(absent.value_bytes, None);
+    let text = format!("{again}");
+    assert!(text.contains("says absent") && text.contains("value of 100 bytes"), "{text}");
+    let json = serde_json::to_string(&again).unwrap();
+    assert!(json.contains("\"kind\":\"put\"") && json.contains("\"source\":\"cache\""), "{json}");
+}
+
+/// A close that has no time says so and keeps others out until it has had it.
+#[test]
+fn a_close_past_its_deadline_goes_on_with_the_next_one() {
+    let disk = MemVfs::new();
+    let db = open(&disk, Background::Inline);
+    fill(&db.default_keyspace(), 10);
+    // A thread that a listener holds up would do the same to a flush.
+    db.close(Some(std::time::Duration::ZERO)).unwrap();
+    db.close(None).unwrap();
+    assert!(matches!(db.put("k", "v"), Err(Error::Closed)));
+    assert_eq!(open(&disk, Background::Inline).default_keyspace().iter().count(), 10);
+}
+
+#[test]
+fn thousands_of_keyspaces_open_and_close() {
+    let disk = MemVfs::new();
+    let db = open(&disk, Background::Threads { workers: 2 });
+    let started = db.env().monotonic_ns();
+    let names: Vec<String> = (0..3_000).map(|number| format!("keyspace-{number}")).collect();
+    for (number, name) in names.iter().enumerate() {
+        let keyspace = db.keyspace(name, KeyspaceOptions::default()).unwrap();
+        if number % 10 == 0 {
+            keyspace.put("k", name).unwrap();
+        }
+    }
+    for name in names.iter().skip(1).step_by(10) {
+        db.drop_keyspace(name).unwrap();
+    }
+    db.close(None).unwrap();
+    let db = open(&disk, Background::Threads { workers: 2 });
+    assert_eq!(db.keyspaces().len(), 2_701);
+    for name in names.iter().step_by(10) {
+        let value = db.existing_keyspace(name).unwrap().get("k").unwrap();
+        assert_eq!(value.unwrap(), *name.as_bytes());
+    }
+    db.wait_idle().unwrap();
+    // Quadratic work would take many times as long on any machine.
+    let seconds = (db.env().monotonic_ns() - started) / 1_000_000_000;
+    assert!(seconds < 120, "{seconds} s");
+}
+
+#[test]
+fn an_owner_does_not_notice_that_it_is_observed() {
+    let disk = MemVfs::new();
+    let vfs: Arc<dyn Vfs> = Arc::new(disk.clone());
+    let none = lsmx::observe_with(Arc::clone(&vfs), "db");
+    assert!(matches!(none, Err(Error::NotADatabase { .. })));
+    let db = open(&disk, Background::Threads { workers: 2 });
+    let users = users(&db);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| fill(&users, 20_000));
+        let mut looks = 0;
+        while !writer.is_finished() || looks < 20 {
+            let seen = lsmx::observe_with(Arc::clone(&vfs), "db").unwrap();
+            assert_eq!(seen.keyspaces.len(), 2);
+            assert!(!seen.clean_close);
+            looks += 1;
+        }
+    });
+    db.wait_idle().unwrap();
+    let seen = lsmx::observe_with(Arc::clone(&vfs), "db").unwrap();
+    assert_eq!(seen.keyspaces["users"].levels, db.metrics().keyspaces["users"].levels);
+    assert_eq!(seen.wal_bytes, disk_bytes(&disk, ".wal"));
+    assert_eq!(seen.table_bytes + seen.other_bytes, disk_bytes(&disk, ".sst"));
+    assert!(format!("{seen}").contains("[users] leveled"));
+    drop(users);
+    db.close(None).unwrap();
+    assert!(lsmx::observe_with(vfs, "db").unwrap().clean_close);
+}
+
+fn disk_bytes(disk: &MemVfs, suffix: &str) -> u64 {
+    let files = disk.snapshot_all();
+    let files = files.iter().filter(|(path, _)| path.to_string_lossy().ends_with(suffix));
+    files.map(|(_, bytes)| bytes.len() as u64).sum()
+}

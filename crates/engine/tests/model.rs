@@ -48,6 +48,7 @@ fn inline_histories_equal_the_model() {
     assert!(reached.reopenings > 500 && reached.kills > 100, "{reached:?}");
     assert!(reached.flushes > 5_000 && reached.merges > 1_000, "{reached:?}");
     assert!(reached.moves > 100 && reached.turns > 5_000, "{reached:?}");
+    assert!(reached.drops > 100 && reached.copies > 500, "{reached:?}");
     assert!(reached.snapshot_reads > 1_000 && reached.iterators_over_closes > 100, "{reached:?}");
 }
 

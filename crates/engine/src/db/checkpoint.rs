@@ -38,9 +38,9 @@ impl Core {
         self.tick();
         let made = {
             let _turn = self.turn(None)?;
-            self.committer.sync()?;
+            self.committer.sync(None)?;
             let _all_files_stay = self.store.janitor.hold();
-            Checkpoint::new(&self.store).and_then(|checkpoint| checkpoint.make(target))
+            Checkpoint::new(self).and_then(|checkpoint| checkpoint.make(target))
         };
         self.runner.run_inline();
         made
@@ -49,6 +49,7 @@ impl Core {
 
 /// What is to be copied.
 struct Checkpoint<'a> {
+    core: &'a Core,
     store: &'a Store,
     number: u64,
     state: ManifestState,
@@ -57,7 +58,8 @@ struct Checkpoint<'a> {
 
 impl<'a> Checkpoint<'a> {
     /// Takes the state of this moment.
-    fn new(store: &'a Store) -> Result<Checkpoint<'a>> {
+    fn new(core: &'a Core) -> Result<Checkpoint<'a>> {
+        let store = &core.store;
         let (mut state, segments) = {
             // So that the manifest and the log agree on the oldest segment.
             let _retiring = store.retiring.lock();
@@ -70,7 +72,7 @@ impl<'a> Checkpoint<'a> {
         state.wal_mark = segments.last().map(|last| (last.id, last.bytes));
         state.file_number_next = store.files.next();
         state.clean_close = false;
-        Ok(Checkpoint { store, number, state, segments })
+        Ok(Checkpoint { core, store, number, state, segments })
     }
 
     fn make(&self, target: &Path) -> Result<()> {
@@ -142,7 +144,7 @@ impl<'a> Checkpoint<'a> {
     /// Gives way; fails if the database is being closed, which waits for this.
     fn go_on(&self) -> Result<()> {
         self.store.env.yield_point(YieldKind::JobStep);
-        if self.store.is_closing() { Err(Error::Closed) } else { Ok(()) }
+        self.core.check_open()
     }
 }
 

@@ -60,7 +60,7 @@ impl Core {
         self.tick();
         let (store, deadline_us) = (&self.store, self.committer.deadline_us(deadline));
         let trees = [Arc::clone(tree)];
-        self.committer.seal(trees.to_vec())?;
+        self.committer.seal(trees.to_vec(), deadline_us)?;
         self.runner.wait_flushed(&trees, self.committer.seq_next(), deadline_us)?;
         let picked = {
             tree.jobs.lock().manual_waiting += 1;

@@ -32,6 +32,7 @@ impl Core {
             tree.set_dropping(true);
             if let Err(error) = self.drop_tree(&tree) {
                 tree.set_dropping(false);
+                self.store.tell_pending();
                 return Err(error);
             }
         }
@@ -41,7 +42,7 @@ impl Core {
 
     fn drop_tree(&self, tree: &Arc<Tree>) -> Result<()> {
         let store = &self.store;
-        self.committer.sync()?;
+        self.committer.sync(None)?;
         let number = {
             let _one_at_a_time = self.creating.lock();
             let _order = tree.install.lock();
@@ -49,6 +50,7 @@ impl Core {
             let number = store.sequence.count_drop();
             tree.set_dropped(number);
             store.trees.write().remove(tree);
+            store.set_failing(tree.id, false);
             number
         };
         let view = tree.pin();

@@ -27,12 +27,12 @@ impl Core {
             cache: cache.filter(|(_, cache)| *cache != CacheMetrics::default()).collect(),
             filter: store.tables.cache.filter_answers(),
             commits: self.committer.metrics(),
-            wal: WalMetrics {
+            wal: self.read_only.clone().unwrap_or_else(|| WalMetrics {
                 segments: store.wal.segments().len() as u64,
                 live_bytes: store.wal.live_bytes(),
                 written_bytes: store.wal.written_bytes(),
                 syncs: store.wal.syncs(),
-            },
+            }),
             snapshots: store.sequence.snapshot_count() as u64,
             published_seq: store.sequence.published().0,
             read_only: store.health.cause().map(|cause| cause.chain()),

@@ -4,8 +4,10 @@ mod checkpoint;
 mod close;
 mod compact_range;
 mod drop;
+mod explain;
 mod keyspace;
 mod metrics;
+mod observe;
 mod open;
 pub mod options;
 mod read_only;
@@ -22,7 +24,7 @@ use crate::error::{Error, Result};
 use crate::key::SeqNo;
 use crate::keyspace::options::KeyspaceOptions;
 use crate::keyspace::{Opening, Tree};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, WalMetrics};
 use crate::slice::Slice;
 use crate::store::{Store, Work};
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
@@ -33,7 +35,10 @@ use crate::write::options::{Durability, WriteOptions};
 use crate::write::throttle::Throttle;
 use options::Options;
 
+pub use crate::table::explain::{BlockRead, BlockSource};
+pub use explain::{EntryFound, Explanation, MemtableStep, RunStep};
 pub use keyspace::Keyspace;
+pub use observe::{Observation, ObservedKeyspace, observe, observe_with};
 pub use reads::Entry;
 pub use snapshot::Snapshot;
 pub use verify::{VerifyReport, verify, verify_with};
@@ -50,8 +55,8 @@ pub(crate) struct Core {
     pub(crate) options: Options,
     pub(crate) opening: Opening,
     pub(crate) default: Arc<Tree>,
-    /// Whether nothing is ever changed.
-    read_only: bool,
+    /// If nothing is ever changed: the log as it lay there.
+    read_only: Option<WalMetrics>,
     /// Keeps other openers out; let go by closing.
     lock: Mutex<Option<Box<dyn LockGuard>>>,
     /// One keyspace is created or changed at a time; held over I/O, taken by nothing else.
@@ -239,7 +244,7 @@ impl Db {
     /// [`Error::ReadOnly`] with the cause.
     pub fn sync(&self) -> Result<()> {
         self.core().check_writable()?;
-        self.core().committer.sync()
+        self.core().committer.sync(None)
     }
 
     /// Writes all memtables to tables, on stable storage.
@@ -282,11 +287,13 @@ impl Db {
     }
 
     /// Closes the database: flushes, ends background work, marks the log, frees the lock. Every
-    /// later call on any handle answers [`Error::Closed`]. Past the deadline memtables stay in the
-    /// log, which the next opening replays.
+    /// later call on any handle answers [`Error::Closed`]. Memtables that the deadline leaves no time
+    /// for stay in the log, which the next opening replays.
     ///
     /// # Errors
-    /// What could not be done; the database is closed all the same.
+    /// What could not be done; the database is closed all the same. [`Error::Deadline`] may also mean
+    /// that background work is still about to end: then the lock is freed by a later call, or when the
+    /// last handle goes.
     pub fn close(&self, deadline: Option<Duration>) -> Result<()> {
         self.core().close(deadline)
     }
@@ -398,7 +405,7 @@ impl Core {
         let Some(tree) = chosen else { return Ok(()) };
         // If it has a sealed memtable already, its flush is on the way.
         if tree.view().sealed.is_empty() {
-            self.committer.seal(vec![Arc::clone(tree)])?;
+            self.committer.seal(vec![Arc::clone(tree)], None)?;
         }
         Ok(())
     }
@@ -426,8 +433,8 @@ impl Core {
         self.tick();
         let deadline_us = self.committer.deadline_us(deadline);
         let trees = self.store.all_trees();
-        self.committer.sync()?;
-        self.committer.seal(trees.clone())?;
+        self.committer.sync(deadline_us)?;
+        self.committer.seal(trees.clone(), deadline_us)?;
         self.runner.wait_flushed(&trees, self.committer.seq_next(), deadline_us)
     }
 

@@ -34,6 +34,7 @@ use crate::keyspace::options::Persisted;
 use crate::keyspace::snapshot::Sequence;
 use crate::keyspace::{Opening, Tree};
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
+use crate::metrics::WalMetrics;
 use crate::sabotage::{self, Bug};
 use crate::store::{FileNumbers, Store, StoreParts, TableSpace, Trees, record_of};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering};
@@ -125,13 +126,13 @@ pub(super) fn is_there(vfs: &dyn Vfs, dir: &Path) -> Result<bool> {
 fn finish(recovery: Recovery, lock: Box<dyn LockGuard>) -> Result<Core> {
     let durable = recovery.make_durable()?;
     let Durable { manifest, wal, state } = durable;
-    let core = recovery.assemble(Parts { manifest, wal, lock: Some(lock), read_only: false })?;
+    let core = recovery.assemble(Parts { manifest, wal, lock: Some(lock), read_only: None })?;
     core.store.sweep(&state);
     core.look_at_all();
     if let Err(error) = core.runner.start() {
         // Those that were started must not outlive the lock.
         core.store.closing.store(true, Ordering::Release);
-        core.runner.join();
+        core.runner.join(None);
         return Err(Error::io("start threads for", &core.store.dir, error));
     }
     core.runner.run_inline();
@@ -143,7 +144,8 @@ pub(super) struct Parts {
     pub(super) manifest: Arc<Manifest>,
     pub(super) wal: Arc<Wal>,
     pub(super) lock: Option<Box<dyn LockGuard>>,
-    pub(super) read_only: bool,
+    /// The log as it lies there, if it was opened for reading only.
+    pub(super) read_only: Option<WalMetrics>,
 }
 
 /// What to say of a directory without `CURRENT`.
@@ -393,6 +395,16 @@ impl Recovery {
     /// What the manifest says.
     pub(super) fn state(&self) -> &ManifestState {
         &self.state
+    }
+
+    /// Where its files are.
+    pub(super) fn vfs(&self) -> &dyn Vfs {
+        self.tables.vfs.as_ref()
+    }
+
+    /// Its directory.
+    pub(super) fn dir(&self) -> &Path {
+        &self.tables.dir
     }
 
     /// The number line of its files.

@@ -13,9 +13,10 @@ use crate::db::options::Options;
 use crate::db::{Core, Db};
 use crate::env::Env;
 use crate::error::{Error, Result};
-use crate::format::filename::LOCK;
+use crate::format::filename::{FileName, LOCK};
 use crate::key::SeqNo;
 use crate::manifest::Manifest;
+use crate::metrics::WalMetrics;
 use crate::sync::Arc;
 use crate::vfs::{LockGuard, MemVfs, OsVfs, Vfs};
 use crate::wal::{SegmentLedger, Wal};
@@ -51,7 +52,7 @@ impl Core {
     /// Fails if the database was opened for reading only, or is closed.
     pub(super) fn check_writable(&self) -> Result<()> {
         self.check_open()?;
-        if self.read_only { Err(Error::OpenedReadOnly) } else { Ok(()) }
+        if self.read_only.is_some() { Err(Error::OpenedReadOnly) } else { Ok(()) }
     }
 }
 
@@ -66,8 +67,24 @@ fn open_read_only(vfs: Arc<dyn Vfs>, dir: &Path, options: Options) -> Result<Cor
     let mut recovery = Recovery::new(vfs, dir, options, env, loaded.state)?;
     recovery.keep_in_memory();
     recovery.replay(&loaded.path)?;
+    let found = found_log(&recovery)?;
     let (manifest, wal) = scratch(&recovery, loaded.number)?;
-    recovery.assemble(Parts { manifest, wal, lock, read_only: true })
+    recovery.assemble(Parts { manifest, wal, lock, read_only: Some(found) })
+}
+
+/// What the log takes on the disk.
+fn found_log(recovery: &Recovery) -> Result<WalMetrics> {
+    let (vfs, dir, oldest) = (recovery.vfs(), recovery.dir(), recovery.state().wal_oldest);
+    let mut found = WalMetrics::default();
+    for name in vfs.list(dir).map_err(|error| Error::io("list", dir, error))? {
+        if matches!(FileName::parse(&name), Some(FileName::Segment(id)) if id >= oldest) {
+            let path = dir.join(name);
+            let len = vfs.open(&path).and_then(|file| file.len());
+            found.segments += 1;
+            found.live_bytes += len.map_err(|error| Error::io("read the size of", &path, error))?;
+        }
+    }
+    Ok(found)
 }
 
 /// Keeps writers out. Where there is no lock file, as in a copy, none is made.

@@ -11,6 +11,7 @@ use crate::db::Core;
 use crate::error::Result;
 use crate::event::Event;
 use crate::format::edit::{Change, Edit};
+use crate::format::filename::FileName;
 use crate::job::flush::write_memtable;
 use crate::job::install::sync_names;
 use crate::job::output::Outputs;
@@ -40,13 +41,15 @@ impl Core {
         let store = &self.store;
         // Writes and jobs fail fast while the database is read-only; these wait for those that
         // began before.
-        self.runner.pause();
+        self.runner.pause(None);
         self.committer.drain(None);
         let rewritten = self.rewrite();
         if rewritten.is_ok() {
             store.health.clear();
             store.tell(&Event::Resumed);
         }
+        // What a try that failed wrote is of no use.
+        store.remove_discarded();
         self.runner.unpause();
         self.runner.run_inline();
         rewritten
@@ -82,9 +85,18 @@ impl Core {
             changes.push(Change::FlushedThrough { keyspace: tree.id, seq: last_seq });
         }
         let written = store.manifest.start_afresh(number, Some(&Edit { changes }));
-        for output in rewritten.iter_mut().flat_map(|tree| &mut tree.outputs) {
-            // Written or in doubt: either way a manifest may name them.
-            output.release();
+        if written.is_err() && !store.manifest.may_be_current(number) {
+            // Nothing names the new files, and the next try writes others: on a full disk they would
+            // take what is left.
+            for name in [FileName::Manifest(number), FileName::Temporary(number)] {
+                store.janitor.discard(name.in_dir(&store.dir));
+            }
+            store.janitor.discard(FileName::Segment(segment).in_dir(&store.dir));
+        } else {
+            for output in rewritten.iter_mut().flat_map(|tree| &mut tree.outputs) {
+                // Written or in doubt: either way a manifest may name them.
+                output.release();
+            }
         }
         written?;
         for Rewritten { tree, before, version, .. } in &rewritten {

@@ -88,7 +88,9 @@ pub(crate) fn run(store: &Store, throttle: &Throttle, tree: &Tree, picked: Picke
         Ok(()) => {
             jobs.busy.finish(&job);
             jobs.failures = 0;
-            jobs.last_error = None;
+            if jobs.last_error.take().is_some() {
+                store.set_failing(tree.id, false);
+            }
         }
         Err(error) if was_given_up(error) || matches!(error, Error::ReadOnly { .. }) => {
             jobs.busy.finish(&job);
@@ -103,6 +105,7 @@ pub(crate) fn run(store: &Store, throttle: &Throttle, tree: &Tree, picked: Picke
             jobs.failures = jobs.failures.saturating_add(1);
             jobs.retry_at_us = store.env.now_us().saturating_add(pause.min(RETRY_US_MAX));
             jobs.last_error = Some(error.clone());
+            store.set_failing(tree.id, true);
             add(&tree.counters.compaction_failures, 1);
         }
     }

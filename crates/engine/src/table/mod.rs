@@ -1,6 +1,7 @@
 //! Tables: immutable sorted files, written once and read through the block cache.
 
 pub mod cursor;
+pub(crate) mod explain;
 pub mod options;
 mod read_ahead;
 pub mod reader;

@@ -170,13 +170,13 @@ impl Committer {
     }
 
     /// Syncs the log through everything committed before the call.
-    pub(crate) fn sync(&self) -> Result<()> {
-        self.submit(Request { sync: true, ..Request::default() }, None)
+    pub(crate) fn sync(&self, deadline_us: Option<u64>) -> Result<()> {
+        self.submit(Request { sync: true, ..Request::default() }, deadline_us)
     }
 
     /// Seals the active memtables of trees, at one point of the order of commits.
-    pub(crate) fn seal(&self, trees: Vec<Arc<Tree>>) -> Result<()> {
-        self.submit(Request { seal: trees, ..Request::default() }, None)
+    pub(crate) fn seal(&self, trees: Vec<Arc<Tree>>, deadline_us: Option<u64>) -> Result<()> {
+        self.submit(Request { seal: trees, ..Request::default() }, deadline_us)
     }
 
     /// What came through so far.

@@ -8,6 +8,7 @@ use lsmx::vfs::{Image, MemVfs, Operation, OperationKind};
 
 use super::coverage::{Coverage, file_kind};
 use super::history::Commit;
+use super::passing::{Checkpoint, Passing};
 use super::{Chance, mix};
 
 /// Whether something is there.
@@ -54,6 +55,10 @@ pub(crate) struct Promises {
     pub(crate) epoch: usize,
     /// The second keyspace.
     pub(crate) other: Presence,
+    /// The keyspace that comes and goes.
+    pub(crate) passing: Passing,
+    /// Checkpoints that were begun.
+    pub(crate) checkpoints: Vec<Checkpoint>,
     /// Policies that each keyspace may have.
     pub(crate) policies: [Vec<String>; 2],
     /// Largest sequence number that may have been given out.
