@@ -243,13 +243,61 @@ pub(crate) enum Verb {
     /// Write all entries to a file in key order.
     Export(FileArgs),
     /// Print what the database holds and what it costs.
-    Stats {
-        /// All counters as JSON.
+    Stats(StatsArgs),
+    /// Read every file and check every checksum and every invariant.
+    Verify,
+    /// Look a key up and print what that takes: memtables, runs, filters, blocks.
+    Explain {
+        /// The key.
+        key: OsString,
+        /// The steps as JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Read every file and check every checksum and every invariant.
-    Verify,
+    /// Copy the database as it is now; tables are linked where the file system can.
+    Checkpoint {
+        /// Directory for the copy, which must not exist or be empty.
+        target: PathBuf,
+    },
+    /// Bring a keyspace, or a range of its keys, into one sorted run without dead entries.
+    Compact {
+        /// First key.
+        #[arg(long, value_name = "KEY")]
+        from: Option<OsString>,
+        /// Key to end before.
+        #[arg(long, value_name = "KEY")]
+        to: Option<OsString>,
+    },
+    /// Print what files of a database hold: tables, segments of the log, manifests.
+    Dump {
+        /// Files, by path or by name in the database [default: all of them].
+        files: Vec<PathBuf>,
+        /// Every entry of a table, not only those where a search may start.
+        #[arg(long)]
+        entries: bool,
+        /// At most so many lines of each file.
+        #[arg(long, value_name = "N")]
+        limit: Option<u64>,
+    },
+    /// Drop a keyspace with everything in it.
+    DropKeyspace {
+        /// Its name.
+        name: String,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatsArgs {
+    /// All counters as JSON; with --watch one object a line.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Look at manifest and file sizes every so many seconds [default: 1], without opening the
+    /// database: somebody else may own it.
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
+    pub(crate) watch: Option<f64>,
+    /// End after so many looks [default: never].
+    #[arg(long, value_name = "N", requires = "watch")]
+    pub(crate) count: Option<u64>,
 }
 
 #[derive(Debug, Args)]

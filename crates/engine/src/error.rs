@@ -137,6 +137,24 @@ pub enum Error {
         /// The name asked for.
         name: String,
     },
+    /// The keyspace of this handle was dropped. One of the same name that was made since is another.
+    #[error("keyspace {name:?} was dropped")]
+    KeyspaceDropped {
+        /// Its name.
+        name: String,
+    },
+    /// The default keyspace is there as long as the database.
+    #[error("the default keyspace cannot be dropped")]
+    DefaultKeyspace,
+    /// The database was opened for reading only.
+    #[error("the database was opened read-only")]
+    OpenedReadOnly,
+    /// What is to be made would stand where something is already.
+    #[error("{} is there and is not an empty directory", path.display())]
+    TargetNotEmpty {
+        /// The path that was named.
+        path: PathBuf,
+    },
     /// A handle of another database was used.
     #[error("keyspace {name:?} belongs to another database")]
     ForeignKeyspace {

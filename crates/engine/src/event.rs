@@ -11,10 +11,10 @@ use crate::wal::RecoveryReport;
 
 /// Is told what happens, on the thread it happens on.
 ///
-/// The work waits for the call, so be short. No lock of the engine is held, with one exception:
-/// [`Event::ReadOnly`] may be told under locks that order manifest edits. Reads are fine from any
-/// call; a write may wait for the very thread that tells, so hand the event to a thread of your own
-/// for that. A panic in a listener is caught and ends nothing but the call.
+/// The work waits for the call: be short. No lock of the engine is held, so reading from here is
+/// allowed; a call that waits for background work (`flush`, `wait_idle`, a write that stalls) may wait
+/// for the very thread it is made on: hand the event to a thread of your own for that. A panic in a
+/// listener is caught and ends nothing but the call.
 pub trait EventListener: Send + Sync {
     /// Something happened.
     fn on_event(&self, event: &Event);

@@ -41,6 +41,7 @@ mod checksum;
 mod coding;
 pub mod cursor;
 pub mod db;
+pub mod dump;
 pub mod env;
 pub mod error;
 pub mod event;
@@ -72,6 +73,7 @@ pub mod write;
 
 pub use db::options::Options;
 pub use db::{DEFAULT_KEYSPACE, Db, Keyspace, Snapshot, Update, VerifyReport, verify, verify_with};
+pub use db::{Explanation, Observation, observe, observe_with};
 pub use error::{Error, Malformed, Result};
 pub use event::{Event, EventListener};
 pub use key::{Kind, SeqNo};

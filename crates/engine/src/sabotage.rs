@@ -79,6 +79,10 @@ bugs! {
     FileNumberReused = "file-number-reused",
     /// The WAL is not synced before the edit that makes a keyspace or changes its options.
     EditWithoutWalSync = "edit-without-wal-sync",
+    /// The log that a checkpoint copies is not synced.
+    CheckpointUnsynced = "checkpoint-unsynced",
+    /// The id of a dropped keyspace is given again.
+    KeyspaceIdReused = "keyspace-id-reused",
     /// A torn tail of the WAL is taken for damage.
     TornTailRefused = "torn-tail-refused",
     /// WAL segments are deleted before the manifest names a younger one as the oldest.

@@ -13,13 +13,14 @@ use crate::event::{BackgroundError, Event, EventListener};
 use crate::format::edit::FileRecord;
 use crate::format::filename::FileName;
 use crate::health::Health;
+use crate::key::SeqNo;
 use crate::keyspace::Tree;
 use crate::keyspace::snapshot::Sequence;
 use crate::manifest::{Manifest, ManifestState};
 use crate::metrics::Latencies;
-use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock, Signal};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock, Signal, assert_unlocked};
 use crate::table::{DescriptorPool, Table, TableIdentity, TableSummary};
-use crate::version::{Janitor, TableFile};
+use crate::version::{Janitor, SuperVersion, TableFile, Version};
 use crate::vfs::{PacedVfs, Vfs};
 use crate::wal::Wal;
 
@@ -56,6 +57,12 @@ impl Trees {
     pub(crate) fn insert(&mut self, tree: Arc<Tree>) {
         self.by_name.insert(tree.name.clone(), Arc::clone(&tree));
         self.by_id.insert(tree.id, tree);
+    }
+
+    /// Takes a tree out.
+    pub(crate) fn remove(&mut self, tree: &Tree) {
+        self.by_name.remove(&tree.name);
+        self.by_id.remove(&tree.id);
     }
 
     /// The tree with this id.
@@ -151,6 +158,8 @@ pub(crate) struct Store {
     /// Given whenever a job has ended, a memtable was sealed, or the health has changed.
     pub(crate) progress: Signal,
     listener: Option<Arc<dyn EventListener>>,
+    /// What happened under a lock, and the listener does not know yet.
+    pending: Mutex<Vec<Event>>,
     /// Held over I/O by whoever lets WAL segments go; taken by nothing else.
     pub(crate) retiring: Mutex<()>,
     flush_ready: Mutex<Ready>,
@@ -161,6 +170,10 @@ pub(crate) struct Store {
     pub(crate) flush_us: Latencies,
     /// How long merges took.
     pub(crate) compaction_us: Latencies,
+    /// Trees whose last compaction failed: few, and idle threads ask for them often.
+    failing: Mutex<BTreeSet<u32>>,
+    /// Dropped keyspaces that snapshots from before still see, with the numbers of their drops.
+    dropped: Mutex<Vec<(u64, Arc<Tree>)>>,
 }
 
 /// Trees that have to be looked at, in the order they came; each at most once.
@@ -214,12 +227,38 @@ impl Store {
             closing: AtomicBool::new(false),
             progress: parts.progress,
             listener: parts.listener,
+            pending: Mutex::default(),
             retiring: Mutex::default(),
             flush_ready: Mutex::default(),
             compaction_ready: Mutex::default(),
             memtable_bytes: AtomicU64::new(0),
             flush_us: Latencies::default(),
             compaction_us: Latencies::default(),
+            failing: Mutex::default(),
+            dropped: Mutex::default(),
+        }
+    }
+
+    /// Keeps the contents of a dropped keyspace for the snapshots from before the drop.
+    pub(crate) fn keep_dropped(&self, number: u64, tree: Arc<Tree>) {
+        self.dropped.lock().push((number, tree));
+        self.release_dropped(false);
+    }
+
+    /// Lets the contents of dropped keyspaces go that no snapshot sees any more, or all.
+    pub(crate) fn release_dropped(&self, all: bool) {
+        let released = {
+            let mut dropped = self.dropped.lock();
+            let (released, kept) =
+                std::mem::take(&mut *dropped).into_iter().partition::<Vec<_>, _>(|(number, _)| {
+                    all || !self.sequence.sees_before_drop(*number)
+                });
+            *dropped = kept;
+            released
+        };
+        for (_, tree) in released {
+            let nothing = Arc::new(Version::default());
+            tree.change(|_| SuperVersion::fresh(&nothing, SeqNo::MAX));
         }
     }
 
@@ -228,23 +267,53 @@ impl Store {
         self.trees.read().all().cloned().collect()
     }
 
-    /// Tells the listener; a panic there goes no further.
-    pub(crate) fn tell(&self, event: &Event) {
-        if !matches!(event, Event::ReadOnly(_)) {
-            // As the listener was promised.
-            crate::sync::assert_unlocked();
+    /// Notes whether the last compaction of a tree failed.
+    pub(crate) fn set_failing(&self, tree: u32, failing: bool) {
+        let mut all = self.failing.lock();
+        if failing {
+            all.insert(tree);
+        } else {
+            all.remove(&tree);
         }
+    }
+
+    /// Trees whose last compaction failed.
+    pub(crate) fn failing_trees(&self) -> Vec<Arc<Tree>> {
+        let failing: Vec<u32> = self.failing.lock().iter().copied().collect();
+        let trees = self.trees.read();
+        failing.iter().filter_map(|&id| trees.id(id).cloned()).collect()
+    }
+
+    /// Tells the listener; a panic there goes no further. No lock of the engine is held.
+    pub(crate) fn tell(&self, event: &Event) {
+        assert_unlocked();
         tell(self.listener.as_deref(), event);
     }
 
     /// Makes the database read-only because of a write-path error; returns what writers are told.
     pub(crate) fn fail(&self, error: Error) -> Error {
+        let told = self.fail_locked(error);
+        self.tell_pending();
+        told
+    }
+
+    /// As [`Store::fail`], for callers that hold a lock: the listener is told by
+    /// [`Store::tell_pending`], which they call once it is free.
+    pub(crate) fn fail_locked(&self, error: Error) -> Error {
         let (told, first) = self.health.fail(error);
         if first && let Error::ReadOnly { cause } = &told {
-            self.tell(&Event::ReadOnly(Arc::clone(cause)));
+            self.pending.lock().push(Event::ReadOnly(Arc::clone(cause)));
         }
         self.progress.notify();
         told
+    }
+
+    /// Tells the listener what could not be told when it happened.
+    pub(crate) fn tell_pending(&self) {
+        let pending = std::mem::take(&mut *self.pending.lock());
+        for event in pending {
+            self.tell(&event);
+        }
     }
 
     /// Reports background work that failed.
@@ -292,6 +361,16 @@ impl Store {
             }
             self.looked(work);
         }
+    }
+
+    /// Begins a look at a tree of one's own choice, which [`Store::looked`] ends; false while none
+    /// may begin.
+    pub(crate) fn begin_look(&self, work: Work) -> bool {
+        let mut ready = self.ready(work).lock();
+        if !ready.paused {
+            ready.taken += 1;
+        }
+        !ready.paused
     }
 
     /// Ends a look.
@@ -396,6 +475,7 @@ impl Store {
     /// Removes files that nothing names any more. What cannot be removed now is reported and left:
     /// the next opening finds and removes it.
     pub(crate) fn remove_discarded(&self) {
+        self.release_dropped(false);
         for path in self.janitor.take() {
             if let Err(error) = self.vfs.remove(&path)
                 && error.kind() != std::io::ErrorKind::NotFound

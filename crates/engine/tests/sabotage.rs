@@ -42,6 +42,8 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
         | Bug::SeqReused
         | Bug::FileNumberReused
         | Bug::EditWithoutWalSync
+        | Bug::KeyspaceIdReused
+        | Bug::CheckpointUnsynced
         | Bug::TornTailRefused
         | Bug::SegmentDeletedEarly => ("crashes", crashes),
         Bug::TombstoneDroppedEarly

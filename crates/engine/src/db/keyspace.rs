@@ -210,6 +210,13 @@ impl Keyspace {
         }
         core.tick();
         let view = self.tree.pin();
+        let gone = match &pinned {
+            None => self.tree.check_live(),
+            Some(pinned) => self.tree.check_seen_by(pinned),
+        };
+        if let Err(error) = gone {
+            return Range::failed(error, &self.tree);
+        }
         let seq =
             pinned.as_ref().map_or_else(|| core.store.sequence.published(), |pinned| pinned.seq());
         Range::new(view, Arc::clone(&self.tree.merging), seq, pinned, lower, upper)
@@ -267,11 +274,24 @@ impl Core {
         options.check()?;
         let options = self.options.memory_plan().fit(options);
         self.store.health.check()?;
+        let tree = self.open_keyspace_alone(name, options);
+        self.store.tell_pending();
+        tree
+    }
+
+    fn open_keyspace_alone(&self, name: &str, options: KeyspaceOptions) -> Result<Arc<Tree>> {
         let _one_at_a_time = self.creating.lock();
         // Closing takes the lock once, and after that changes nothing but its own.
         self.check_open()?;
         let existing = self.store.trees.read().name(name).cloned();
         match existing {
+            Some(tree) if self.read_only.is_some() => {
+                // Tuning is the caller's business; what would be remembered is not.
+                let policy = tree.settings().policy_spec.clone();
+                tree.set_settings(options, policy);
+                Ok(tree)
+            }
+            None if self.read_only.is_some() => Err(Error::OpenedReadOnly),
             Some(tree) => {
                 self.change_options(&tree, options)?;
                 Ok(tree)
@@ -280,16 +300,16 @@ impl Core {
         }
     }
 
-    /// Appends a manifest edit that an operation makes; the log is synced first, so that the
+    /// Appends a manifest edit that an operation makes, under a lock; the log is synced first, so that the
     /// keyspace is not ahead of commits made before.
-    fn append_edit(&self, changes: Vec<Change>) -> Result<()> {
+    pub(super) fn append_edit(&self, changes: Vec<Change>) -> Result<()> {
         let store = &self.store;
         let synced = match sabotage::on(Bug::EditWithoutWalSync) {
             true => Ok(()),
             false => store.wal.sync().map(drop),
         };
         let appended = synced.and_then(|()| store.manifest.append(&Edit { changes }));
-        appended.map_err(|error| store.fail(error))
+        appended.map_err(|error| store.fail_locked(error))
     }
 
     fn create_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Arc<Tree>> {

@@ -94,12 +94,12 @@ impl Core {
             cache: cache.filter(|(_, cache)| *cache != CacheMetrics::default()).collect(),
             filter: store.tables.cache.filter_answers(),
             commits: self.committer.metrics(),
-            wal: WalMetrics {
+            wal: self.read_only.clone().unwrap_or_else(|| WalMetrics {
                 segments: store.wal.segments().len() as u64,
                 live_bytes: store.wal.live_bytes(),
                 written_bytes: store.wal.written_bytes(),
                 syncs: store.wal.syncs(),
-            },
+            }),
             memory: self.memory_metrics(),
             held: self.held_metrics(),
             descriptors: DescriptorMetrics {

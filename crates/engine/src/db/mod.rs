@@ -1,12 +1,19 @@
 //! The database handle: everything below, put together.
 
 pub mod budget;
+mod checkpoint;
 mod close;
+mod compact_range;
+mod drop;
+mod explain;
 mod keyspace;
 mod memory;
 mod metrics;
+mod observe;
 mod open;
 pub mod options;
+mod read_only;
+mod reads;
 mod resume;
 mod snapshot;
 mod update;
@@ -21,7 +28,7 @@ use crate::job::governor::Governor;
 use crate::key::SeqNo;
 use crate::keyspace::options::KeyspaceOptions;
 use crate::keyspace::{Opening, Tree};
-use crate::metrics::{MemoryMetrics, Metrics};
+use crate::metrics::{MemoryMetrics, Metrics, WalMetrics};
 use crate::sabotage::{self, Bug};
 use crate::slice::Slice;
 use crate::store::{Store, Work};
@@ -34,7 +41,11 @@ use crate::write::throttle::Throttle;
 use budget::MemoryPlan;
 use options::Options;
 
+pub use crate::table::explain::{BlockRead, BlockSource};
+pub use explain::{EntryFound, Explanation, MemtableStep, RunStep};
 pub use keyspace::Keyspace;
+pub use observe::{Observation, ObservedKeyspace, observe, observe_with};
+pub use reads::Entry;
 pub use snapshot::Snapshot;
 pub use update::Update;
 pub use verify::{VerifyReport, verify, verify_with};
@@ -53,6 +64,8 @@ pub(crate) struct Core {
     pub(crate) memory: MemoryPlan,
     pub(crate) opening: Opening,
     pub(crate) default: Arc<Tree>,
+    /// If nothing is ever changed: the log as it lay there.
+    read_only: Option<WalMetrics>,
     /// Keeps other openers out; let go by closing.
     lock: Mutex<Option<Box<dyn LockGuard>>>,
     /// One keyspace is created or changed at a time; held over I/O, taken by nothing else.
@@ -63,8 +76,20 @@ pub(crate) struct Core {
     lock_freed: AtomicBool,
     /// Who may read and write back which keys.
     turns: update::Turns,
-    /// One resumption at a time.
-    resuming: AtomicBool,
+    /// One resumption, drop of a keyspace or checkpoint at a time, and none while closing ends: see
+    /// [`Core::turn`].
+    taken: AtomicBool,
+}
+
+/// The turn to do what goes one after the other.
+#[derive(Debug)]
+struct Turn<'a>(&'a Core);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.taken.store(false, Ordering::Release);
+        self.0.store.progress.notify();
+    }
 }
 
 /// The last user handle that goes closes the database.
@@ -107,7 +132,11 @@ impl Db {
     /// As [`Db::open`].
     pub fn open_with(vfs: Arc<dyn Vfs>, path: impl AsRef<Path>, options: Options) -> Result<Db> {
         let core = open::open(vfs, path.as_ref(), options)?;
-        Ok(Db { handle: Arc::new(Handle(core)) })
+        Ok(Db::new(core))
+    }
+
+    fn new(core: Core) -> Db {
+        Db { handle: Arc::new(Handle(core)) }
     }
 
     pub(crate) fn core(&self) -> &Core {
@@ -141,6 +170,32 @@ impl Db {
         let tree = trees.name(name).cloned();
         let tree = tree.ok_or_else(|| Error::UnknownKeyspace { name: name.to_owned() })?;
         Ok(Keyspace::new(Arc::clone(&self.handle), tree))
+    }
+
+    /// Drops the keyspace of this name, durably, with everything in it. Its handles answer
+    /// [`Error::KeyspaceDropped`] from then on; iterators that are under way and snapshots taken
+    /// before go on seeing it. A keyspace made later under the same name is a new, empty one.
+    ///
+    /// # Errors
+    /// [`Error::UnknownKeyspace`], [`Error::DefaultKeyspace`]: nothing was done.
+    /// [`Error::ReadOnly`] with the cause: it is there; after a power loss or a reopening it may be
+    /// gone, wholly.
+    pub fn drop_keyspace(&self, name: &str) -> Result<()> {
+        self.core().drop_keyspace(name)
+    }
+
+    /// Makes a copy of the database in `target`, which must not exist or be an empty directory. The
+    /// copy opens as a database of its own and holds everything that was committed before the call,
+    /// and perhaps some commits after; it is on stable storage when the call returns. Tables are
+    /// linked where the file system can, so it takes little space and time; writes, flushes and
+    /// compactions go on meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::TargetNotEmpty`]; [`Error::Locked`] if somebody else is at work there;
+    /// [`Error::Io`], [`Error::Closed`], [`Error::ReadOnly`]. Nothing in the target opens as a
+    /// database then, and this one is as before.
+    pub fn checkpoint(&self, target: impl AsRef<Path>) -> Result<()> {
+        self.core().checkpoint(target.as_ref())
     }
 
     /// Names of all keyspaces, sorted.
@@ -217,8 +272,8 @@ impl Db {
     /// # Errors
     /// [`Error::ReadOnly`] with the cause.
     pub fn sync(&self) -> Result<()> {
-        self.core().check_open()?;
-        self.core().committer.sync()
+        self.core().check_writable()?;
+        self.core().committer.sync(None)
     }
 
     /// Writes all memtables to tables, on stable storage.
@@ -244,7 +299,7 @@ impl Db {
     /// # Errors
     /// Why it does not work yet; the database stays read-only.
     pub fn resume(&self) -> Result<()> {
-        self.core().check_open()?;
+        self.core().check_writable()?;
         self.core().resume()
     }
 
@@ -273,11 +328,13 @@ impl Db {
     }
 
     /// Closes the database: flushes, ends background work, marks the log, frees the lock. Every
-    /// later call on any handle answers [`Error::Closed`]. Past the deadline memtables stay in the
-    /// log, which the next opening replays.
+    /// later call on any handle answers [`Error::Closed`]. Memtables that the deadline leaves no time
+    /// for stay in the log, which the next opening replays.
     ///
     /// # Errors
-    /// What could not be done; the database is closed all the same.
+    /// What could not be done; the database is closed all the same. [`Error::Deadline`] may also mean
+    /// that background work is still about to end: then the lock is freed by a later call, or when the
+    /// last handle goes.
     pub fn close(&self, deadline: Option<Duration>) -> Result<()> {
         self.core().close(deadline)
     }
@@ -292,6 +349,25 @@ impl Db {
 impl Core {
     pub(crate) fn check_open(&self) -> Result<()> {
         if self.closed.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) }
+    }
+
+    /// Waits for the turn to do what goes one after the other, and what closing waits for.
+    ///
+    /// # Errors
+    /// [`Error::Deadline`]; [`Error::Closed`] if the database was closed meanwhile.
+    fn turn(&self, deadline_us: Option<u64>) -> Result<Turn<'_>> {
+        let turn = self.turn_to_close(WaitCause::BackgroundWork, deadline_us)?;
+        self.check_open()?;
+        Ok(turn)
+    }
+
+    /// As [`Core::turn`], also of a database that is closed already.
+    fn turn_to_close(&self, cause: WaitCause, deadline_us: Option<u64>) -> Result<Turn<'_>> {
+        let store = &self.store;
+        let met = store.env.wait(cause, &store.progress, deadline_us, &mut || {
+            !self.taken.swap(true, Ordering::AcqRel)
+        });
+        if met { Ok(Turn(self)) } else { Err(Error::Deadline { cause: cause.as_str() }) }
     }
 
     /// Every operation of a user begins here: a driven clock moves by 1 µs, a replayed schedule may
@@ -320,7 +396,7 @@ impl Core {
     }
 
     pub(crate) fn write(&self, batch: WriteBatch, options: WriteOptions) -> Result<()> {
-        self.check_open()?;
+        self.check_writable()?;
         self.tick();
         batch.check()?;
         let guarded = batch.guards.iter().map(|guard| &guard.tree);
@@ -328,6 +404,8 @@ impl Core {
             if tree.opening != self.opening {
                 return Err(Error::ForeignKeyspace { name: tree.name.clone() });
             }
+            // Sooner than the leader of the commit could say it.
+            tree.check_takes_writes()?;
         }
         let sync = options.durability == Durability::Sync;
         if batch.is_empty() && batch.guards.is_empty() && !sync {
@@ -388,17 +466,20 @@ impl Core {
         tree.counters.gets.add(1);
         // First the view, then the number: whatever the number promises is in the view.
         let view = tree.view();
+        if snapshot.is_none() {
+            tree.check_live()?;
+        }
         let seq = snapshot.unwrap_or_else(|| self.store.sequence.published());
         crate::read::get::value(tree, &view, key, seq)
     }
 
     pub(crate) fn flush(&self, deadline: Option<Duration>) -> Result<()> {
-        self.check_open()?;
+        self.check_writable()?;
         self.tick();
         let deadline_us = self.committer.deadline_us(deadline);
         let trees = self.store.all_trees();
-        self.committer.sync()?;
-        self.committer.seal(trees.clone())?;
+        self.committer.sync(deadline_us)?;
+        self.committer.seal(trees.clone(), deadline_us)?;
         self.runner.wait_flushed(&trees, self.committer.seq_next(), deadline_us)
     }
 

@@ -37,6 +37,7 @@ use crate::keyspace::options::Persisted;
 use crate::keyspace::snapshot::Sequence;
 use crate::keyspace::{Opening, Tree};
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
+use crate::metrics::WalMetrics;
 use crate::sabotage::{self, Bug};
 use crate::store::{FileNumbers, Store, StoreParts, TableSpace, Trees, record_of};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering, Signal};
@@ -45,7 +46,8 @@ use crate::trace::{JobBegin, JobSpan};
 use crate::version::{Janitor, SuperVersion, TableFile, Version, changes_between};
 use crate::vfs::{LockGuard, Shed, SheddingVfs, Vfs};
 use crate::wal::{
-    RecoveryMode, RecoveryReport, ReplayFrom, ReplayedRecord, SegmentLedger, Wal, replay,
+    RecoveryMode, RecoveryReport, ReplayFrom, ReplayedRecord, SegmentLedger, Wal, WalOptions,
+    replay,
 };
 use crate::write::commit::Committer;
 use crate::write::throttle::Throttle;
@@ -56,13 +58,13 @@ const SEQ_GAP: u64 = 1 << 30;
 const FILE_NUMBER_GAP: u64 = 1_000;
 
 /// Gives out segment numbers, and has the manifest name a segment.
-struct Ledger {
+pub(super) struct Ledger {
     files: Arc<FileNumbers>,
     manifest: OnceLock<Arc<Manifest>>,
 }
 
 impl Ledger {
-    fn new(files: Arc<FileNumbers>) -> Ledger {
+    pub(super) fn new(files: Arc<FileNumbers>) -> Ledger {
         Ledger { files, manifest: OnceLock::new() }
     }
 
@@ -120,7 +122,7 @@ pub(super) fn open(vfs: Arc<dyn Vfs>, dir: &Path, options: Options) -> Result<Co
 }
 
 /// Whether the directory holds a database. Only "not found" means that it does not.
-fn is_there(vfs: &dyn Vfs, dir: &Path) -> Result<bool> {
+pub(super) fn is_there(vfs: &dyn Vfs, dir: &Path) -> Result<bool> {
     let current = dir.join(CURRENT);
     match vfs.exists(&current) {
         Err(_) if sabotage::on(Bug::OpenErrorIsNew) => Ok(false),
@@ -131,73 +133,31 @@ fn is_there(vfs: &dyn Vfs, dir: &Path) -> Result<bool> {
 /// Steps 4 and 5, and the parts of a running database around the result.
 fn finish(recovery: Recovery, lock: Box<dyn LockGuard>) -> Result<Core> {
     let durable = recovery.make_durable()?;
-    let Recovery { tables, options, trees, opening, seq_next, report, progress, .. } = recovery;
-    let Some(default) = trees.name(DEFAULT_KEYSPACE).cloned() else {
-        let why = "its manifest names no default keyspace";
-        return Err(Error::NotADatabase { path: tables.dir, why });
-    };
-    let sequence = Arc::new(Sequence::default());
-    sequence.publish(SeqNo(seq_next.0 - 1));
-    let store = Store::new(StoreParts {
-        tables,
-        manifest: durable.manifest,
-        wal: durable.wal,
-        sequence,
-        trees,
-        listener: options.listener.clone(),
-        progress,
-    });
-    let store = Arc::new(store);
-    store.tell(&Event::Recovery(Arc::new(report)));
-    store.sweep(&durable.state);
-    let committer = Arc::new(Committer::new(Arc::clone(&store), seq_next));
-    let throttle = Arc::new(Throttle::new(options.write_control));
-    let memory = options.memory_plan();
-    let governor = Arc::new(Governor::new(
-        Arc::clone(&store),
-        Arc::clone(&committer),
-        GovernorLimits {
-            wal_bytes: options.wal_bytes_limit(),
-            memtable_bytes: memory.flush_from(),
-            memtable_idle_us: options.memtable_idle_us,
-        },
-    ));
-    let runner = Runner::new(
-        Arc::clone(&store),
-        Arc::clone(&committer),
-        Arc::clone(&throttle),
-        Arc::clone(&governor),
-    );
-    let core = Core {
-        store,
-        committer,
-        runner: Arc::new(runner),
-        governor,
-        throttle,
-        memory,
-        options,
-        opening,
-        default,
-        lock: Mutex::new(Some(lock)),
-        creating: Mutex::new(()),
-        turns: Turns::new(),
-        closed: AtomicBool::new(false),
-        lock_freed: AtomicBool::new(false),
-        resuming: AtomicBool::new(false),
-    };
+    let Durable { manifest, wal, state } = durable;
+    let core = recovery.assemble(Parts { manifest, wal, lock: Some(lock), read_only: None })?;
+    core.store.sweep(&state);
     core.look_at_all();
     if let Err(error) = core.runner.start() {
         // Those that were started must not outlive the lock.
         core.store.closing.store(true, Ordering::Release);
-        core.runner.join();
+        core.runner.join(None);
         return Err(Error::io("start threads for", &core.store.dir, error));
     }
     core.runner.run_inline();
     Ok(core)
 }
 
+/// What a recovered database needs to be one that is open.
+pub(super) struct Parts {
+    pub(super) manifest: Arc<Manifest>,
+    pub(super) wal: Arc<Wal>,
+    pub(super) lock: Option<Box<dyn LockGuard>>,
+    /// The log as it lies there, if it was opened for reading only.
+    pub(super) read_only: Option<WalMetrics>,
+}
+
 /// What to say of a directory without `CURRENT`.
-fn missing(vfs: &dyn Vfs, dir: &Path) -> Error {
+pub(super) fn missing(vfs: &dyn Vfs, dir: &Path) -> Error {
     let why = match vfs.list(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => "there is no such directory",
         Err(error) => return Error::io("list", dir, error),
@@ -238,7 +198,7 @@ fn check_free(vfs: &dyn Vfs, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-fn make_dir(vfs: &dyn Vfs, dir: &Path) -> Result<()> {
+pub(super) fn make_dir(vfs: &dyn Vfs, dir: &Path) -> Result<()> {
     let there = vfs.exists(dir).map_err(|error| Error::io("look for", dir, error))?;
     if there {
         return Ok(());
@@ -358,7 +318,7 @@ pub(super) fn named(error: Error, dir: &Path) -> Error {
 }
 
 /// An opening under way.
-struct Recovery {
+pub(super) struct Recovery {
     tables: TableSpace,
     options: Options,
     state: ManifestState,
@@ -370,6 +330,8 @@ struct Recovery {
     report: RecoveryReport,
     /// The signal of the store to come.
     progress: Signal,
+    /// Full memtables become tables.
+    writes: bool,
 }
 
 /// What an opening has written, before a manifest names it.
@@ -389,7 +351,7 @@ struct Durable {
 
 impl Recovery {
     /// Step 2, after the manifest was loaded or made up for a new database.
-    fn new(
+    pub(super) fn new(
         vfs: Arc<dyn Vfs>,
         dir: &Path,
         options: Options,
@@ -442,9 +404,92 @@ impl Recovery {
             seq_next: SeqNo(1),
             report,
             progress,
+            writes: true,
         };
         recovery.open_trees()?;
         Ok(recovery)
+    }
+
+    /// Has memtables stay in memory however large they get.
+    pub(super) fn keep_in_memory(&mut self) {
+        self.writes = false;
+    }
+
+    /// What the manifest says.
+    pub(super) fn state(&self) -> &ManifestState {
+        &self.state
+    }
+
+    /// Where its files are.
+    pub(super) fn vfs(&self) -> &dyn Vfs {
+        self.tables.vfs.as_ref()
+    }
+
+    /// Its directory.
+    pub(super) fn dir(&self) -> &Path {
+        &self.tables.dir
+    }
+
+    /// The number line of its files.
+    pub(super) fn files(&self) -> Arc<FileNumbers> {
+        Arc::clone(&self.tables.files)
+    }
+
+    /// How its log is to be written.
+    pub(super) fn wal_options(&self) -> WalOptions {
+        self.options.wal_options()
+    }
+
+    /// The parts of a running database around what was recovered. No thread runs yet.
+    pub(super) fn assemble(self, parts: Parts) -> Result<Core> {
+        let Recovery { tables, options, trees, opening, seq_next, report, progress, .. } = self;
+        let Parts { manifest, wal, lock, read_only } = parts;
+        let Some(default) = trees.name(DEFAULT_KEYSPACE).cloned() else {
+            let why = "its manifest names no default keyspace";
+            return Err(Error::NotADatabase { path: tables.dir, why });
+        };
+        let sequence = Arc::new(Sequence::default());
+        sequence.publish(SeqNo(seq_next.0 - 1));
+        let listener = options.listener.clone();
+        let parts = StoreParts { tables, manifest, wal, sequence, trees, listener, progress };
+        let store = Arc::new(Store::new(parts));
+        store.tell(&Event::Recovery(Arc::new(report)));
+        let committer = Arc::new(Committer::new(Arc::clone(&store), seq_next));
+        let throttle = Arc::new(Throttle::new(options.write_control));
+        let memory = options.memory_plan();
+        let governor = Arc::new(Governor::new(
+            Arc::clone(&store),
+            Arc::clone(&committer),
+            GovernorLimits {
+                wal_bytes: options.wal_bytes_limit(),
+                memtable_bytes: memory.flush_from(),
+                memtable_idle_us: options.memtable_idle_us,
+            },
+        ));
+        let runner = Runner::new(
+            Arc::clone(&store),
+            Arc::clone(&committer),
+            Arc::clone(&throttle),
+            Arc::clone(&governor),
+        );
+        Ok(Core {
+            store,
+            committer,
+            runner: Arc::new(runner),
+            governor,
+            throttle,
+            memory,
+            options,
+            opening,
+            default,
+            read_only,
+            lock: Mutex::new(lock),
+            creating: Mutex::new(()),
+            turns: Turns::new(),
+            closed: AtomicBool::new(false),
+            lock_freed: AtomicBool::new(false),
+            taken: AtomicBool::new(false),
+        })
     }
 
     fn open_trees(&mut self) -> Result<()> {
@@ -514,7 +559,7 @@ impl Recovery {
 
     /// Step 3. Reads the whole log once without using it, so that damage is found before a byte is
     /// written.
-    fn replay(&mut self, manifest: &Path) -> Result<()> {
+    pub(super) fn replay(&mut self, manifest: &Path) -> Result<()> {
         let from = ReplayFrom {
             oldest_segment: self.state.wal_oldest,
             named: self.state.wal_named.clone(),
@@ -569,7 +614,7 @@ impl Recovery {
                         active.insert_span(key, end.map(|end| payload.slice(end)), seq)
                     }
                 };
-                if active.bytes() >= tree.settings().options.memtable_bytes {
+                if self.writes && active.bytes() >= tree.settings().options.memtable_bytes {
                     self.flush(tree, SeqNo(seq.0 + 1))?;
                 }
             }

@@ -8,10 +8,10 @@
 use lsmx_compaction::FileShape;
 
 use crate::db::Core;
-use crate::env::WaitCause;
 use crate::error::Result;
 use crate::event::Event;
 use crate::format::edit::{Change, Edit};
+use crate::format::filename::FileName;
 use crate::job::flush::write_memtable;
 use crate::job::fold::Keeper;
 use crate::job::install::sync_names;
@@ -20,7 +20,7 @@ use crate::job::retain::Retention;
 use crate::key::SeqNo;
 use crate::keyspace::Tree;
 use crate::store::{Store, record_of};
-use crate::sync::{Arc, Ordering};
+use crate::sync::Arc;
 use crate::trace::{JobBegin, JobSpan};
 use crate::version::{SuperVersion, Version, changes_between};
 
@@ -35,17 +35,8 @@ struct Rewritten<'a> {
 impl Core {
     /// Takes writes again, or says why not.
     pub(super) fn resume(&self) -> Result<()> {
-        let store = &self.store;
-        store.env.wait(WaitCause::BackgroundWork, &store.progress, None, &mut || {
-            !self.resuming.swap(true, Ordering::AcqRel)
-        });
-        let resumed = match self.check_open() {
-            Ok(()) if store.health.check().is_err() => self.resume_alone(),
-            open => open,
-        };
-        self.resuming.store(false, Ordering::Release);
-        store.progress.notify();
-        resumed
+        let _turn = self.turn(None)?;
+        if self.store.health.check().is_err() { self.resume_alone() } else { Ok(()) }
     }
 
     fn resume_alone(&self) -> Result<()> {
@@ -55,7 +46,7 @@ impl Core {
         let span = JobSpan::begin(job);
         // Writes and jobs fail fast while the database is read-only; these wait for those that
         // began before.
-        self.runner.pause();
+        self.runner.pause(None);
         self.committer.drain(None);
         let rewritten = self.rewrite();
         match &rewritten {
@@ -65,6 +56,8 @@ impl Core {
             }
             Err(error) => span.failed(error),
         }
+        // What a try that failed wrote is of no use.
+        store.remove_discarded();
         self.runner.unpause();
         self.runner.run_inline();
         rewritten
@@ -100,9 +93,18 @@ impl Core {
             changes.push(Change::FlushedThrough { keyspace: tree.id, seq: last_seq });
         }
         let written = store.manifest.start_afresh(number, Some(&Edit { changes }));
-        for output in rewritten.iter_mut().flat_map(|tree| &mut tree.outputs) {
-            // Written or in doubt: either way a manifest may name them.
-            output.release();
+        if written.is_err() && !store.manifest.may_be_current(number) {
+            // Nothing names the new files, and the next try writes others: on a full disk they would
+            // take what is left.
+            for name in [FileName::Manifest(number), FileName::Temporary(number)] {
+                store.janitor.discard(name.in_dir(&store.dir));
+            }
+            store.janitor.discard(FileName::Segment(segment).in_dir(&store.dir));
+        } else {
+            for output in rewritten.iter_mut().flat_map(|tree| &mut tree.outputs) {
+                // Written or in doubt: either way a manifest may name them.
+                output.release();
+            }
         }
         written?;
         for Rewritten { tree, before, version, .. } in &rewritten {

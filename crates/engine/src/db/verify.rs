@@ -6,10 +6,10 @@ use lsmx_compaction::{LevelParts, TreeShape};
 use serde::Serialize;
 
 use crate::cache::Cache;
-use crate::db::open;
+use crate::db::{open, read_only};
 use crate::error::{Error, Malformed, Result};
 use crate::format::edit::FileRecord;
-use crate::format::filename::{FileName, LOCK};
+use crate::format::filename::FileName;
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
 use crate::sync::Arc;
 use crate::table::{Table, TableIdentity};
@@ -52,10 +52,7 @@ pub fn verify(path: impl AsRef<Path>) -> Result<VerifyReport> {
 /// As [`verify`].
 pub fn verify_with(vfs: Arc<dyn Vfs>, path: impl AsRef<Path>) -> Result<VerifyReport> {
     let (vfs, dir) = (vfs.as_ref(), path.as_ref());
-    let lock = dir.join(LOCK);
-    // A lock file that is not there is not made: checking changes nothing.
-    let locked = vfs.exists(&lock).map_err(|error| Error::io("look for", &lock, error))?;
-    let _lock = if locked { Some(open::take_lock(vfs, dir)?) } else { None };
+    let _lock = read_only::share_lock(vfs, dir)?;
     let loaded = Manifest::load(vfs, dir)?;
     let state = &loaded.state;
     let mut report =

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use lsmx_compaction::{FileShape, Job, JobKind, OutputCutter, TreeShape};
 
 use crate::cursor::Cursor;
-use crate::env::YieldKind;
 use crate::env::rate::Lane;
+use crate::env::{WaitCause, YieldKind};
 use crate::error::{Error, Result};
 use crate::event::{CompactionBegin, CompactionEnd, Event};
 use crate::job::covered;
@@ -15,8 +15,8 @@ use crate::job::install::{install, sync_names};
 use crate::job::output::Outputs;
 use crate::job::retain::Retention;
 use crate::key::InternalKey;
-use crate::keyspace::Tree;
 use crate::keyspace::counters::add;
+use crate::keyspace::{Tree, TreeJobs};
 use crate::read::merging::MergingCursor;
 use crate::read::run::RunCursor;
 use crate::store::Store;
@@ -36,6 +36,8 @@ const RETRY_US_MAX: u64 = 60_000_000;
 pub(crate) struct Picked {
     job: Job,
     shape: TreeShape,
+    /// When it is to be given up; none for the policy's own.
+    deadline_us: Option<u64>,
 }
 
 /// Finds the next job and holds its files: to let files go that range deletes cover, or what the
@@ -45,12 +47,16 @@ pub(crate) fn pick(store: &Store, tree: &Tree) -> Option<Picked> {
         return None;
     }
     let now_us = store.env.now_us();
-    if now_us < tree.jobs.lock().retry_at_us {
+    let blocked = |jobs: &TreeJobs| now_us < jobs.retry_at_us || jobs.manual_waiting > 0;
+    if tree.is_dropped() || blocked(&tree.jobs.lock()) {
         return None;
     }
     let version = Arc::clone(&tree.pin().version);
     let dropped = version.has_spans().then(|| covered_files(store, tree, &version)).flatten();
     let mut jobs = tree.jobs.lock();
+    if blocked(&jobs) {
+        return None;
+    }
     let shape = tree.shape(now_us, store.sequence.oldest_snapshot());
     // What was found in a version that is no longer the current one is there still, or refused.
     let dropped = dropped.and_then(|job| jobs.busy.admitted(job, &shape));
@@ -63,12 +69,27 @@ pub(crate) fn pick(store: &Store, tree: &Tree) -> Option<Picked> {
         "{} picked a job that collides with a running one: {job:?}",
         tree.settings().policy.name()
     );
+    Some(hold(&mut jobs, job, shape, None))
+}
+
+/// Holds the files of a job that may run now.
+pub(crate) fn hold(
+    jobs: &mut TreeJobs,
+    job: Job,
+    shape: TreeShape,
+    deadline_us: Option<u64>,
+) -> Picked {
     let write_bytes = match job.kind {
         JobKind::Merge | JobKind::Rewrite => input_bytes(&shape, &job),
         JobKind::Move | JobKind::Drop => 0,
     };
     jobs.busy.start(job.clone(), write_bytes);
-    Some(Picked { job, shape })
+    Picked { job, shape, deadline_us }
+}
+
+/// Whether a job ended because it was not wanted any more.
+fn was_given_up(error: &Error) -> bool {
+    matches!(error, Error::Closed | Error::KeyspaceDropped { .. } | Error::Deadline { .. })
 }
 
 /// The job that lets files go which nobody can see into, if there are any.
@@ -112,9 +133,11 @@ pub(crate) fn run(store: &Store, throttle: &Throttle, tree: &Tree, picked: Picke
         Ok(()) => {
             jobs.busy.finish(&job);
             jobs.failures = 0;
-            jobs.last_error = None;
+            if jobs.last_error.take().is_some() {
+                store.set_failing(tree.id, false);
+            }
         }
-        Err(Error::Closed | Error::ReadOnly { .. }) => {
+        Err(error) if was_given_up(error) || matches!(error, Error::ReadOnly { .. }) => {
             jobs.busy.finish(&job);
         }
         Err(error) => {
@@ -127,12 +150,13 @@ pub(crate) fn run(store: &Store, throttle: &Throttle, tree: &Tree, picked: Picke
             jobs.failures = jobs.failures.saturating_add(1);
             jobs.retry_at_us = store.env.now_us().saturating_add(pause.min(RETRY_US_MAX));
             jobs.last_error = Some(error.clone());
+            store.set_failing(tree.id, true);
             add(&tree.counters.compaction_failures, 1);
         }
     }
     drop(jobs);
     if let Err(error) = &ran
-        && !matches!(error, Error::Closed)
+        && !was_given_up(error)
     {
         store.report("compaction", Some(tree), error);
     }
@@ -180,7 +204,7 @@ fn execute(
     picked: Picked,
     span: &JobSpan,
 ) -> Result<()> {
-    let Picked { job, shape } = picked;
+    let Picked { job, shape, deadline_us } = picked;
     let start_ns = store.env.monotonic_ns();
     store.tell(&Event::CompactionBegin(CompactionBegin {
         keyspace: tree.name.clone(),
@@ -195,7 +219,7 @@ fn execute(
     let merges = matches!(job.kind, JobKind::Merge | JobKind::Rewrite);
     if merges {
         let version = Arc::clone(&tree.pin().version);
-        entries_read = merge(store, tree, &version, &shape, &job, &mut outputs)?;
+        entries_read = merge(store, tree, &version, &shape, &job, deadline_us, &mut outputs)?;
         store.env.yield_point(YieldKind::JobStep);
         if !outputs.tables().is_empty() {
             sync_names(store.vfs.as_ref(), &store.dir)?;
@@ -248,6 +272,17 @@ fn execute(
     Ok(())
 }
 
+/// Fails if the result of a job is not wanted any more.
+fn check_wanted(store: &Store, tree: &Tree, deadline_us: Option<u64>) -> Result<()> {
+    if store.is_closing() {
+        return Err(Error::Closed);
+    }
+    if deadline_us.is_some_and(|deadline_us| store.env.now_us() >= deadline_us) {
+        return Err(Error::Deadline { cause: WaitCause::Compaction.as_str() });
+    }
+    tree.check_live()
+}
+
 /// Reads the inputs as one and writes what must be kept; returns the entries read.
 fn merge(
     store: &Store,
@@ -255,6 +290,7 @@ fn merge(
     version: &Version,
     shape: &TreeShape,
     job: &Job,
+    deadline_us: Option<u64>,
     outputs: &mut Outputs<'_>,
 ) -> Result<u64> {
     let (mut inputs, mut spans) = (Vec::with_capacity(job.inputs.len()), Vec::new());
@@ -295,9 +331,7 @@ fn merge(
         entries += 1;
         if entries.is_multiple_of(64) {
             store.env.yield_point(YieldKind::CompactionBlock);
-            if store.is_closing() {
-                return Err(Error::Closed);
-            }
+            check_wanted(store, tree, deadline_us)?;
         }
         merged.next()?;
     }

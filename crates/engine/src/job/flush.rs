@@ -2,7 +2,7 @@
 
 use crate::cursor::Cursor;
 use crate::env::{Env, YieldKind};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::event::{Event, FlushBegin, FlushEnd};
 use crate::format::edit::Change;
 use crate::job::fold::Keeper;
@@ -27,7 +27,8 @@ use crate::write::commit::Committer;
 pub(crate) fn flush_oldest(store: &Store, committer: &Committer, tree: &Tree) -> Result<bool> {
     {
         let mut jobs = tree.jobs.lock();
-        if jobs.flushing || tree.view().sealed.is_empty() || store.health.check().is_err() {
+        let idle = tree.view().sealed.is_empty() || tree.is_dropped();
+        if jobs.flushing || idle || store.health.check().is_err() {
             return Ok(false);
         }
         jobs.flushing = true;
@@ -43,6 +44,8 @@ pub(crate) fn flush_oldest(store: &Store, committer: &Committer, tree: &Tree) ->
     store.progress.notify();
     match flushed {
         Ok(()) => Ok(true),
+        // It was dropped meanwhile: nobody needs its tables.
+        Err(Error::KeyspaceDropped { .. }) => Ok(false),
         Err(error) => {
             store.report("flush", Some(tree), &error);
             Err(store.fail(error))

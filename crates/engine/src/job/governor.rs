@@ -105,7 +105,7 @@ impl Governor {
         let Some(tree) = chosen else { return Ok(()) };
         // If it has a sealed memtable already, its flush is on the way.
         if tree.view().sealed.is_empty() {
-            self.committer.seal(vec![Arc::clone(tree)])?;
+            self.committer.seal(vec![Arc::clone(tree)], None)?;
         }
         Ok(())
     }
@@ -137,7 +137,7 @@ impl Governor {
         let idle = self.idle_trees(&trees, now_us);
         if !idle.is_empty() {
             // A failure has made the database read-only; the next write is told.
-            let _ = self.committer.seal(idle);
+            let _ = self.committer.seal(idle, None);
         }
         self.govern_if_due();
     }

@@ -7,6 +7,7 @@ pub(crate) mod flush;
 pub(crate) mod fold;
 pub(crate) mod governor;
 pub(crate) mod install;
+pub(crate) mod manual;
 pub(crate) mod output;
 pub(crate) mod queue;
 pub(crate) mod retain;

@@ -8,13 +8,14 @@ pub(crate) mod snapshot;
 use arc_swap::ArcSwap;
 use lsmx_compaction::{BusyFiles, CompactionPolicy, PolicySpec, TreeShape};
 
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::key::SeqNo;
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::version::{OldViews, SuperVersion, Version};
 use counters::TreeCounters;
 use merging::Merging;
 use options::{FilterLastRun, KeyspaceOptions, Persisted};
+use snapshot::Pinned;
 
 /// One opening of one database in this process. A tree of an earlier opening has other memtables, so
 /// what is written to it would not be seen.
@@ -34,6 +35,8 @@ impl Opening {
 pub(crate) struct TreeJobs {
     /// Inputs of running compactions.
     pub(crate) busy: BusyFiles,
+    /// Compactions by hand that wait for files: the policy picks nothing until they have them.
+    pub(crate) manual_waiting: usize,
     /// Whether a flush is under way: flushes of a tree go one after the other, oldest first.
     pub(crate) flushing: bool,
     /// Compactions that failed in a row.
@@ -101,10 +104,15 @@ pub(crate) struct Tree {
     /// What [`Sequence::released`](snapshot::Sequence::released) was when files were last found that
     /// only snapshots hold; [`NOT_HELD`] if there are none.
     held_at: AtomicU64,
+    /// 0 while it lives, [`DROPPING`] while it is being dropped, then the number of its drop.
+    dropped: AtomicU64,
 }
 
 /// No files of the tree are held by snapshots alone, as far as anybody knows.
 const NOT_HELD: u64 = u64::MAX;
+
+/// The drop has begun and may still fail: nothing is written any more, reads go on.
+const DROPPING: u64 = u64::MAX;
 
 impl Tree {
     /// A tree with these files and an empty memtable for all numbers from `first_seq` on.
@@ -132,7 +140,49 @@ impl Tree {
             admitted_rate: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
             held_at: AtomicU64::new(NOT_HELD),
+            dropped: AtomicU64::new(0),
         }
+    }
+
+    /// Says that it is being dropped, or after all is not: from here on the leader of a commit
+    /// refuses what touches it, or does so no more.
+    pub(crate) fn set_dropping(&self, dropping: bool) {
+        self.dropped.store(if dropping { DROPPING } else { 0 }, Ordering::Release);
+    }
+
+    /// Says that its drop is durable. Pairs with the checks below: whoever took its view after that
+    /// was emptied sees this number.
+    pub(crate) fn set_dropped(&self, number: u64) {
+        self.dropped.store(number, Ordering::Release);
+    }
+
+    /// Whether it was dropped: no job and no wait for one goes on.
+    pub(crate) fn is_dropped(&self) -> bool {
+        !matches!(self.dropped.load(Ordering::Acquire), 0 | DROPPING)
+    }
+
+    /// Fails if it was dropped. A reader takes its view first.
+    pub(crate) fn check_live(&self) -> Result<()> {
+        if self.is_dropped() { Err(self.gone()) } else { Ok(()) }
+    }
+
+    /// Fails if it was dropped before this snapshot was taken.
+    pub(crate) fn check_seen_by(&self, snapshot: &Pinned) -> Result<()> {
+        match self.dropped.load(Ordering::Acquire) {
+            0 | DROPPING => Ok(()),
+            number if snapshot.drops_before() < number => Ok(()),
+            _ => Err(self.gone()),
+        }
+    }
+
+    /// Fails if it takes no writes because it was dropped or is about to be.
+    pub(crate) fn check_takes_writes(&self) -> Result<()> {
+        if self.dropped.load(Ordering::Acquire) == 0 { Ok(()) } else { Err(self.gone()) }
+    }
+
+    #[cold]
+    fn gone(&self) -> Error {
+        Error::KeyspaceDropped { name: self.name.clone() }
     }
 
     /// How it is tuned now.

@@ -22,6 +22,17 @@ pub(crate) struct Sequence {
     snapshots: Mutex<BTreeMap<SeqNo, Holders>>,
     /// How often a number was let go of; changes under the lock of `snapshots`.
     released: AtomicU64,
+    /// Which snapshots are from before which drop of a keyspace. Taken under `snapshots`.
+    drops: Mutex<Drops>,
+}
+
+/// Drops of keyspaces divide the snapshots into generations.
+#[derive(Debug, Default)]
+struct Drops {
+    /// Drops so far.
+    count: u64,
+    /// Registered snapshots by the number of drops before them.
+    held: BTreeMap<u64, usize>,
 }
 
 impl Sequence {
@@ -45,7 +56,24 @@ impl Sequence {
         let seq = self.published();
         let holders = Holders { count: 0, since_us: now_us };
         snapshots.entry(seq).or_insert(holders).count += 1;
-        Pinned { sequence: Arc::clone(self), seq }
+        let mut drops = self.drops.lock();
+        let drops_before = drops.count;
+        *drops.held.entry(drops_before).or_insert(0) += 1;
+        Pinned { sequence: Arc::clone(self), seq, drops_before }
+    }
+
+    /// Counts the drop of a keyspace and returns its number, from 1: snapshots registered so far
+    /// are from before it, later ones from after.
+    pub(crate) fn count_drop(&self) -> u64 {
+        let _registered = self.snapshots.lock();
+        let mut drops = self.drops.lock();
+        drops.count += 1;
+        drops.count
+    }
+
+    /// Whether a snapshot from before this drop is still registered.
+    pub(crate) fn sees_before_drop(&self, number: u64) -> bool {
+        self.drops.lock().held.keys().next().is_some_and(|oldest| *oldest < number)
     }
 
     /// Registered numbers, ascending.
@@ -78,12 +106,18 @@ impl Sequence {
 pub(crate) struct Pinned {
     sequence: Arc<Sequence>,
     seq: SeqNo,
+    drops_before: u64,
 }
 
 impl Pinned {
     /// The number.
     pub(crate) fn seq(&self) -> SeqNo {
         self.seq
+    }
+
+    /// How many keyspaces had been dropped when it was registered.
+    pub(crate) fn drops_before(&self) -> u64 {
+        self.drops_before
     }
 }
 
@@ -95,6 +129,13 @@ impl Drop for Pinned {
             if holders.count == 0 {
                 snapshots.remove(&self.seq);
                 self.sequence.released.fetch_add(1, Ordering::Release);
+            }
+        }
+        let mut drops = self.sequence.drops.lock();
+        if let Some(count) = drops.held.get_mut(&self.drops_before) {
+            *count -= 1;
+            if *count == 0 {
+                drops.held.remove(&self.drops_before);
             }
         }
     }

@@ -2,9 +2,11 @@
 
 pub mod cursor;
 mod descriptors;
+pub(crate) mod explain;
 pub mod options;
 mod read_ahead;
 pub mod reader;
+mod sizes;
 mod verify;
 pub mod writer;
 

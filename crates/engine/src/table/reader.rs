@@ -448,6 +448,26 @@ impl Table {
         Some(block)
     }
 
+    /// Whether the filter is in memory.
+    pub(super) fn filter_is_resident(&self) -> bool {
+        self.slots.filter.get().is_some()
+    }
+
+    /// Whether the top index is in memory.
+    pub(super) fn top_index_is_resident(&self) -> bool {
+        self.slots.top_index.get().is_some()
+    }
+
+    /// Whether an index block is in memory; `count` is that of all.
+    pub(super) fn index_is_resident(&self, ordinal: usize, count: usize) -> bool {
+        self.slots.index(ordinal, count).is_some_and(|slot| slot.get().is_some())
+    }
+
+    /// Whether a data block is in memory.
+    pub(super) fn data_is_resident(&self, handle: Handle) -> bool {
+        self.cache().peek_data_block(self.cache_id, handle.offset).is_some()
+    }
+
     pub(super) fn cache(&self) -> &Arc<Cache> {
         self.slots.cache()
     }

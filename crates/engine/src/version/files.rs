@@ -79,6 +79,8 @@ impl Drop for TableFile {
 #[derive(Debug, Default)]
 pub(crate) struct Janitor {
     discarded: Mutex<Vec<PathBuf>>,
+    /// While this is not 0 nothing is handed out.
+    holds: AtomicU64,
     /// Given when there is something to remove, so that it goes without a write.
     signal: Signal,
     /// Open tables, and whether the file goes when the table does.
@@ -87,6 +89,16 @@ pub(crate) struct Janitor {
     files_held: AtomicU64,
     /// Bytes of them.
     bytes_held: AtomicU64,
+}
+
+/// Keeps every file where it is while it lives.
+#[derive(Debug)]
+pub(crate) struct Hold(Arc<Janitor>);
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.0.holds.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 impl Janitor {
@@ -116,9 +128,22 @@ impl Janitor {
         !self.discarded.lock().is_empty()
     }
 
-    /// Hands out what is to be removed.
+    /// Has every file stay that a durable state names from now on, or named just now: one is
+    /// discarded only after the edit that does without it.
+    pub(crate) fn hold(self: &Arc<Self>) -> Hold {
+        // Under the lock, so that whoever took files out before names nothing that is needed.
+        let _discarded = self.discarded.lock();
+        self.holds.fetch_add(1, Ordering::AcqRel);
+        Hold(Arc::clone(self))
+    }
+
+    /// Hands out what is to be removed; nothing while somebody holds all files.
     pub(crate) fn take(&self) -> Vec<PathBuf> {
-        std::mem::take(&mut self.discarded.lock())
+        let mut discarded = self.discarded.lock();
+        match self.holds.load(Ordering::Acquire) {
+            0 => std::mem::take(&mut discarded),
+            _ => Vec::new(),
+        }
     }
 
     /// How many obsolete files old versions keep, and their bytes.

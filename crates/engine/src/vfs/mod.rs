@@ -46,6 +46,13 @@ pub trait Vfs: fmt::Debug + Send + Sync + 'static {
     /// What the system says.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
+    /// Gives a file a second name; both stand for the same bytes. Fails with `AlreadyExists` if the
+    /// new name is taken, with `CrossesDevices` or `Unsupported` where files cannot have two names.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()>;
+
     /// Takes a file's name away. Who has the file open can go on reading it.
     ///
     /// # Errors
@@ -87,6 +94,13 @@ pub trait Vfs: fmt::Debug + Send + Sync + 'static {
     fn open_files_limit(&self) -> Option<u64> {
         None
     }
+
+    /// Locks an existing file together with others who do the same, and against [`Vfs::lock`],
+    /// until the guard is dropped or the process ends. Changes nothing on the disk.
+    ///
+    /// # Errors
+    /// `WouldBlock` if somebody holds the lock alone; `NotFound`; else what the system says.
+    fn lock_shared(&self, path: &Path) -> io::Result<Box<dyn LockGuard>>;
 }
 
 /// An open file.

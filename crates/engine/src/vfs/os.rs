@@ -37,6 +37,10 @@ impl Vfs for OsVfs {
         fs::rename(from, to)
     }
 
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::hard_link(from, to)
+    }
+
     fn remove(&self, path: &Path) -> io::Result<()> {
         #[expect(clippy::disallowed_methods, reason = "this is where the engine removes files")]
         fs::remove_file(path)
@@ -102,6 +106,16 @@ impl Vfs for OsVfs {
     #[cfg(unix)]
     fn open_files_limit(&self) -> Option<u64> {
         rustix::process::getrlimit(rustix::process::Resource::Nofile).current
+    }
+
+    fn lock_shared(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
+        #[expect(clippy::disallowed_methods, reason = "this is where the engine opens files")]
+        let file = fs::File::open(path)?;
+        match file.try_lock_shared() {
+            Ok(()) => Ok(Box::new(OsLock(file))),
+            Err(fs::TryLockError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
+            Err(fs::TryLockError::Error(error)) => Err(error),
+        }
     }
 }
 
@@ -353,6 +367,21 @@ mod tests {
         let guard = OsVfs.lock(&path)?;
         assert_eq!(OsVfs.lock(&path).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         drop(guard);
+        drop(OsVfs.lock(&path)?);
+        Ok(())
+    }
+
+    #[test]
+    fn readers_share_a_lock_that_a_writer_cannot_have() -> io::Result<()> {
+        let dir = tempfile::tempdir()?;
+        let path = dir.path().join("lock");
+        assert_eq!(OsVfs.lock_shared(&path).unwrap_err().kind(), io::ErrorKind::NotFound);
+        let guard = OsVfs.lock(&path)?;
+        assert_eq!(OsVfs.lock_shared(&path).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(guard);
+        let readers = [OsVfs.lock_shared(&path)?, OsVfs.lock_shared(&path)?];
+        assert_eq!(OsVfs.lock(&path).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(readers);
         drop(OsVfs.lock(&path)?);
         Ok(())
     }

@@ -87,6 +87,14 @@ impl Vfs for SheddingVfs {
         self.with_descriptor(|| self.inner.lock(path))
     }
 
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.inner.hard_link(from, to)
+    }
+
+    fn lock_shared(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
+        self.with_descriptor(|| self.inner.lock_shared(path))
+    }
+
     fn open_files_limit(&self) -> Option<u64> {
         self.inner.open_files_limit()
     }

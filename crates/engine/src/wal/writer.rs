@@ -7,7 +7,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use super::segment::{Segment, SegmentInfo};
+use super::segment::{DurableSegment, Segment, SegmentInfo};
 use crate::coding::len_u64;
 use crate::format::filename::FileName;
 use crate::format::frame::{LogSeed, RECORD_HEADER_BYTES, RecordHeader, SEQ_END, SyncMark};
@@ -434,6 +434,30 @@ impl Wal {
         let log = self.log.lock();
         let last = log.segments.len() - 1;
         log.segments.iter().enumerate().map(|(at, segment)| segment.info(at < last)).collect()
+    }
+
+    /// The live segments as far as the chain is on stable storage, oldest first: what a copy of the
+    /// log may hold. All that any [`Wal::sync`] before has put there is among it.
+    ///
+    /// # Errors
+    /// An append or a sync has failed; nobody knows then how far the log is there.
+    pub fn durable_segments(&self) -> Result<Vec<DurableSegment>> {
+        let log = self.log.lock();
+        log.check()?;
+        let mut durable = Vec::with_capacity(log.segments.len());
+        for (at, segment) in log.segments.iter().enumerate() {
+            let (id, closed) = (segment.id, at + 1 < log.segments.len());
+            if closed && !segment.needs_sync() {
+                // As much as its successor says that counts.
+                durable.push(DurableSegment { id, bytes: segment.bytes });
+                continue;
+            }
+            if segment.synced > 0 {
+                durable.push(DurableSegment { id, bytes: segment.synced });
+            }
+            break;
+        }
+        Ok(durable)
     }
 
     /// Id of the oldest live segment: what the manifest must name before older ones are deleted.

@@ -185,13 +185,13 @@ impl Committer {
     }
 
     /// Syncs the log through everything committed before the call.
-    pub(crate) fn sync(&self) -> Result<()> {
-        self.submit(Request { sync: true, ..Request::default() }, None).map(drop)
+    pub(crate) fn sync(&self, deadline_us: Option<u64>) -> Result<()> {
+        self.submit(Request { sync: true, ..Request::default() }, deadline_us).map(drop)
     }
 
     /// Seals the active memtables of trees, at one point of the order of commits.
-    pub(crate) fn seal(&self, trees: Vec<Arc<Tree>>) -> Result<()> {
-        self.submit(Request { seal: trees, ..Request::default() }, None).map(drop)
+    pub(crate) fn seal(&self, trees: Vec<Arc<Tree>>, deadline_us: Option<u64>) -> Result<()> {
+        self.submit(Request { seal: trees, ..Request::default() }, deadline_us).map(drop)
     }
 
     /// What came through so far.
@@ -327,7 +327,11 @@ impl Committer {
             return Err(Error::Closed);
         }
         let request = &ticket.request;
+        for tree in &request.trees {
+            tree.check_takes_writes()?;
+        }
         for guard in &request.guards {
+            guard.tree.check_takes_writes()?;
             let ahead = queue.in_flight.iter().map(|ahead| &ahead.ticket).chain(group);
             if !memtables_allow(guard) || ahead.into_iter().any(|ahead| ahead.writes(guard)) {
                 return Err(Error::GuardRefused { read: guard.read.0 });

@@ -157,6 +157,7 @@ impl Throttle {
                 || hopeless().is_some()
                 || store.health.check().is_err()
                 || store.is_closing()
+                || tree.is_dropped()
         });
         let waited_us = store.env.now_us().saturating_sub(start_us);
         let counter = match first_cause {
@@ -173,6 +174,7 @@ impl Throttle {
         if store.is_closing() {
             return Err(Error::Closed);
         }
+        tree.check_live()?;
         if let Some(error) = hopeless() {
             return Err(error);
         }

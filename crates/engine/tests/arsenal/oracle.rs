@@ -12,7 +12,7 @@ use super::history::{
     Action, COUNTER, Commit, History, KEYSPACES, State, apply, draw_commit, key, keys,
 };
 use super::recorder::{Crash, Presence, Promises, Recorder, Sampling};
-use super::{Chance, Outcome, options};
+use super::{Chance, Outcome, options, passing};
 
 /// Where test databases lie.
 pub(crate) const DIR: &str = "db";
@@ -140,6 +140,12 @@ pub(crate) fn check(crash: &Crash, history: &History, coverage: &Arc<Coverage>) 
     let opened = open_tuned(&crash.disk, &mut chance, coverage)?;
     crash.disk.set_observer(None);
     let recovered = check_recovered(&opened, crash, history, &mut chance)?;
+    passing::check(&opened, &crash.promises.passing)?;
+    for checkpoint in &crash.promises.checkpoints {
+        if !checkpoint.done || chance.one_in(3) {
+            passing::check_checkpoint(&crash.disk, checkpoint, history, &mut chance)?;
+        }
+    }
     let smallest = recovery.promises().file_smallest;
     if let Some(number) = smallest
         && number <= crash.promises.file_largest

@@ -107,6 +107,27 @@ pub enum Op {
         keyspace: usize,
         key: usize,
     },
+    MultiGet {
+        snapshot: Option<usize>,
+        keyspace: usize,
+        keys: Vec<usize>,
+    },
+    /// The first and the last entry.
+    Ends {
+        keyspace: usize,
+    },
+    CompactRange {
+        keyspace: usize,
+        from: Limit,
+        to: Limit,
+    },
+    DropKeyspace {
+        keyspace: usize,
+    },
+    /// Makes a checkpoint, opens it and compares everything.
+    Checkpoint,
+    /// Opens what a killed process would leave for reading, and compares everything.
+    ReadOnly,
     /// Steps through a range: forward counts positive, backward negative, then to the end.
     Range {
         keyspace: usize,
@@ -372,7 +393,20 @@ impl Draw<'_> {
         let (keyspace, key) = (self.keyspace(), self.key());
         let weights = *self.weights;
         match self.dice.below(1000) {
-            0..550 => Op::Get { keyspace, key },
+            0..490 => Op::Get { keyspace, key },
+            490..510 => {
+                let snapshot = self.dice.percent(30).then(|| self.snapshot());
+                let count = self.dice.below(9);
+                Op::MultiGet { snapshot, keyspace, keys: (0..count).map(|_| self.key()).collect() }
+            }
+            510..520 => Op::Ends { keyspace },
+            520..534 => {
+                let (from, to) = (self.limit(), self.limit());
+                Op::CompactRange { keyspace, from, to }
+            }
+            534..540 if weights.keyspaces => Op::DropKeyspace { keyspace },
+            540..545 if weights.reopens => Op::Checkpoint,
+            545..550 if weights.reopens => Op::ReadOnly,
             550..650 => {
                 let (from, to) = (self.limit(), self.limit());
                 Op::Range { keyspace, from, to, steps: self.steps() }

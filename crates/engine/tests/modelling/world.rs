@@ -6,9 +6,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use lsmx::env::Background;
-use lsmx::vfs::{Image, MemVfs};
+use lsmx::vfs::{Image, MemVfs, Vfs};
 use lsmx::{
-    Db, Durability, Error, Event, EventListener, Keyspace, Range, SeqNo, Snapshot, WriteBatch,
+    Db, Durability, Error, Event, EventListener, Keyspace, Options, Range, SeqNo, Snapshot,
+    WriteBatch,
 };
 
 use super::ops::{Change, KEYSPACES, Limit, Op, Write};
@@ -44,6 +45,8 @@ pub struct Reached {
     pub unfolded: u64,
     pub folded_by_reads: u64,
     pub folded_by_jobs: u64,
+    pub dropped: u64,
+    pub copies: u64,
 }
 
 impl std::ops::AddAssign for Reached {
@@ -67,6 +70,8 @@ impl std::ops::AddAssign for Reached {
         self.unfolded += other.unfolded;
         self.folded_by_reads += other.folded_by_reads;
         self.folded_by_jobs += other.folded_by_jobs;
+        self.dropped += other.dropped;
+        self.copies += other.copies;
     }
 }
 
@@ -96,6 +101,8 @@ enum Effect {
 struct Held {
     snapshot: Snapshot,
     state: State,
+    /// Those that existed: one may have been dropped since, and another made under its name.
+    keyspaces: Vec<Option<Keyspace>>,
     clock: u64,
 }
 
@@ -368,6 +375,50 @@ impl World {
                 };
                 assert_value(found, &self.state, at, &key);
             }
+            Op::MultiGet { snapshot, keyspace, keys } => {
+                let (at, keyspace) = self.keyspace(*keyspace);
+                let keys: Vec<Bytes> = keys.iter().map(|key| self.key(*key)).collect();
+                let held = snapshot.and_then(|snapshot| self.held(snapshot, &keyspace));
+                let (found, state, at) = match &held {
+                    Some((held, at, keyspace)) => {
+                        (held.snapshot.multi_get(keyspace, &keys), &held.state, *at)
+                    }
+                    None => (keyspace.multi_get(&keys), &self.state, at),
+                };
+                for (found, key) in found.unwrap().into_iter().zip(&keys) {
+                    assert_value(Ok(found), state, at, key);
+                }
+            }
+            Op::Ends { keyspace } => {
+                let (at, keyspace) = self.keyspace(*keyspace);
+                let mut left = between(&self.state, at, &(Bound::Unbounded, Bound::Unbounded));
+                let ends =
+                    [(keyspace.first(), left.front().cloned()), (keyspace.last(), left.pop_back())];
+                for (found, model) in ends {
+                    Walk::compare(found.transpose(), model);
+                }
+            }
+            Op::CompactRange { keyspace, from, to } => {
+                let (_, keyspace) = self.keyspace(*keyspace);
+                keyspace.compact_range::<Bytes>(self.bounds(*from, *to)).unwrap();
+            }
+            Op::DropKeyspace { keyspace } => self.drop_keyspace(*keyspace),
+            Op::Checkpoint => {
+                let path = format!("copy-{}", self.clock);
+                self.db().checkpoint(&path).unwrap();
+                // As it lies there: opening it would change it.
+                let disk: Arc<dyn Vfs> = Arc::new(self.disk.crash(Image::Keep, self.clock));
+                let options = Options::default().background(Background::Inline).seed(self.seed);
+                self.compare_copy(&Db::open_with(disk, &path, options).unwrap());
+            }
+            Op::ReadOnly => {
+                let disk = self.disk.crash(Image::Keep, self.clock);
+                let before = disk.snapshot_all();
+                let options = Options::default().background(Background::Inline).seed(self.seed);
+                let vfs = Arc::new(disk.clone());
+                self.compare_copy(&Db::open_read_only_with(vfs, "db", options).unwrap());
+                assert!(disk.snapshot_all() == before, "a reader has changed a file");
+            }
             Op::Range { keyspace, from, to, steps } => {
                 let (at, keyspace) = self.keyspace(*keyspace);
                 let bounds = self.bounds(*from, *to);
@@ -545,12 +596,49 @@ impl World {
         self.keyspaces[at] = Some(keyspace);
     }
 
+    fn drop_keyspace(&mut self, wanted: usize) {
+        let at = wanted % KEYSPACES.len();
+        let dropped = self.db().drop_keyspace(KEYSPACES[at]);
+        match (at, self.keyspaces[at].take()) {
+            (0, default) => {
+                assert!(matches!(dropped, Err(Error::DefaultKeyspace)));
+                self.keyspaces[0] = default;
+            }
+            (_, None) => assert!(matches!(dropped, Err(Error::UnknownKeyspace { .. }))),
+            (_, Some(keyspace)) => {
+                dropped.unwrap();
+                assert!(matches!(keyspace.get("k"), Err(Error::KeyspaceDropped { .. })));
+                assert!(matches!(keyspace.put("k", "v"), Err(Error::KeyspaceDropped { .. })));
+                self.state[at] = None;
+                self.written.retain(|(keyspace, _), _| *keyspace != at);
+                self.reached.dropped += 1;
+            }
+        }
+    }
+
+    /// Compares another database, opened from a copy, with the model of this one.
+    fn compare_copy(&mut self, db: &Db) {
+        for (at, name) in KEYSPACES.iter().enumerate() {
+            match (&self.state[at], db.existing_keyspace(name)) {
+                (None, Err(Error::UnknownKeyspace { .. })) => {}
+                (Some(_), Ok(keyspace)) => {
+                    let all = (Bound::Unbounded, Bound::Unbounded);
+                    let left = between(&self.state, at, &all);
+                    Walk { range: keyspace.iter(), left }.finish();
+                }
+                (model, copy) => panic!("{name}: {:?}, copy {copy:?}", model.is_some()),
+            }
+        }
+        self.reached.copies += 1;
+    }
+
     fn hold_snapshot(&mut self) {
         let snapshot = self.db().snapshot();
         assert!(snapshot.seq() >= self.last_seq, "numbers go back");
         self.last_seq = snapshot.seq();
         let state = self.state.clone();
-        self.snapshots.push(Held { snapshot, state, clock: self.clock });
+        let keyspaces = self.keyspaces.clone();
+        self.snapshots.push(Held { snapshot, state, keyspaces, clock: self.clock });
     }
 
     /// A held snapshot, and the keyspace if that existed when it was taken.
@@ -558,7 +646,9 @@ impl World {
         let count = self.snapshots.len();
         let held = (count > 0).then(|| &self.snapshots[wanted % count])?;
         let at = KEYSPACES.iter().position(|name| *name == keyspace.name())?;
-        Some((held, at, keyspace.clone()))
+        // One that was dropped since is seen through its own handle, one made since is empty.
+        let keyspace = held.keyspaces[at].clone().unwrap_or_else(|| keyspace.clone());
+        Some((held, at, keyspace))
     }
 
     fn guarded(&mut self, snapshot: Option<usize>, keyspace: usize, key: usize, writes: &[Write]) {
@@ -608,7 +698,11 @@ impl World {
             for key in &self.keys {
                 assert_value(keyspace.get(key), &self.state, at, key);
             }
-            for held in &self.snapshots {
+        }
+        for held in &self.snapshots {
+            let all = (Bound::Unbounded, Bound::Unbounded);
+            for (at, keyspace) in held.keyspaces.iter().enumerate() {
+                let Some(keyspace) = keyspace else { continue };
                 let range = held.snapshot.iter(keyspace);
                 Walk { range, left: between(&held.state, at, &all) }.finish();
             }
