@@ -731,6 +731,8 @@ fn a_close_past_its_deadline_loses_nothing() {
         assert!(matches!(closed, Err(Error::Deadline { .. })), "{closed:?}");
     });
     assert!(matches!(db.put("k", "v"), Err(Error::Closed)));
+    // The lock stays until the close is done, be it by the last handle.
+    drop(db);
     let db = Db::open_with(Arc::new(disk), "db", options()).unwrap();
     assert_eq!(db.default_keyspace().iter().count(), 60);
 }

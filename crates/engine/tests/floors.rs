@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 const ENGINE: &[&[&str]] = &[
     &[
         "sync", "error", "key", "slice", "coding", "checksum", "cursor", "sabotage", "health",
-        "merge", "guide",
+        "merge",
     ],
     &["vfs", "env"],
     &["format"],
@@ -31,8 +31,8 @@ const ENGINE: &[&[&str]] = &[
     &["db"],
     // Text alone.
     &["guide"],
-    // What the fuzzers drive; not part of what users get.
-    &["fuzzing"],
+    // What fuzzers and benchmarks drive; not part of what users get.
+    &["fuzzing", "benching"],
 ];
 
 /// Modules of the compaction crate.

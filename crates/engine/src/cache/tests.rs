@@ -37,8 +37,10 @@ fn full_table(cache: &Arc<Cache>, index_blocks: usize) -> Arc<TableSlots> {
     table
 }
 
+/// Bytes of blocks.
 fn total(cache: &Cache) -> u64 {
-    cache.resident_bytes().iter().map(|(_, bytes)| bytes).sum()
+    let resident = cache.resident_bytes();
+    resident.iter().filter(|&(kind, _)| kind != BlockKind::Open).map(|(_, bytes)| bytes).sum()
 }
 
 fn filled_index_slots(table: &TableSlots, count: usize) -> Vec<usize> {

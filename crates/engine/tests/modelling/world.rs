@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use lsmx::env::Background;
 use lsmx::vfs::{Image, MemVfs, Vfs};
 use lsmx::{
-    Db, Durability, Error, Event, EventListener, Keyspace, Options, Range, SeqNo, Snapshot,
-    WriteBatch,
+    Db, Durability, Error, Event, EventListener, Keyspace, KeyspaceOptions, Options, Range, SeqNo,
+    Snapshot, WriteBatch,
 };
 
 use super::ops::{Change, KEYSPACES, Limit, Op, Write};
@@ -408,15 +408,14 @@ impl World {
                 self.db().checkpoint(&path).unwrap();
                 // As it lies there: opening it would change it.
                 let disk: Arc<dyn Vfs> = Arc::new(self.disk.crash(Image::Keep, self.clock));
-                let options = Options::default().background(Background::Inline).seed(self.seed);
-                self.compare_copy(&Db::open_with(disk, &path, options).unwrap());
+                self.compare_copy(&Db::open_with(disk, &path, self.copy_options()).unwrap());
             }
             Op::ReadOnly => {
                 let disk = self.disk.crash(Image::Keep, self.clock);
                 let before = disk.snapshot_all();
-                let options = Options::default().background(Background::Inline).seed(self.seed);
                 let vfs = Arc::new(disk.clone());
-                self.compare_copy(&Db::open_read_only_with(vfs, "db", options).unwrap());
+                let copy = Db::open_read_only_with(vfs, "db", self.copy_options()).unwrap();
+                self.compare_copy(&copy);
                 assert!(disk.snapshot_all() == before, "a reader has changed a file");
             }
             Op::Range { keyspace, from, to, steps } => {
@@ -617,6 +616,15 @@ impl World {
     }
 
     /// Compares another database, opened from a copy, with the model of this one.
+    /// Options that change nothing of a copy, but know the merge operators.
+    fn copy_options(&self) -> Options {
+        let options = Options::default().background(Background::Inline).seed(self.seed);
+        let names = KEYSPACES.iter().enumerate();
+        names.fold(options, |options, (at, name)| {
+            options.keyspace(name, KeyspaceOptions::default().merge_operator(operator(at)))
+        })
+    }
+
     fn compare_copy(&mut self, db: &Db) {
         for (at, name) in KEYSPACES.iter().enumerate() {
             match (&self.state[at], db.existing_keyspace(name)) {
