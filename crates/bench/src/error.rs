@@ -76,6 +76,16 @@ pub enum Error {
         /// What the database said.
         source: lsmx::Error,
     },
+    /// Another engine failed.
+    #[error("{engine}: cannot {action}")]
+    Peer {
+        /// Its name.
+        engine: &'static str,
+        /// What was tried.
+        action: &'static str,
+        /// What it said.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The database gave a wrong answer.
     #[error("wrong answer of the database: key {key} is {found}, must be {must}")]
     WrongAnswer {
@@ -92,6 +102,13 @@ impl Error {
     /// Whether what was asked for was wrong, rather than the run.
     #[must_use]
     pub fn is_usage(&self) -> bool {
-        matches!(self, Error::Invalid { .. } | Error::Contradiction { .. } | Error::Spec { .. })
+        match self {
+            Error::Invalid { .. } | Error::Contradiction { .. } | Error::Spec { .. } => true,
+            Error::Engine { source, .. } => matches!(
+                source,
+                lsmx::Error::InvalidOption { .. } | lsmx::Error::Contradiction { .. }
+            ),
+            _ => false,
+        }
     }
 }

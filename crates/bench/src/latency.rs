@@ -53,6 +53,12 @@ impl Latencies {
         self.0.saturating_record(ns.max(1));
     }
 
+    /// Takes in what `other` counted.
+    pub fn merge(&mut self, other: &Latencies) {
+        // Both have the same bounds, so everything in one fits into the other.
+        self.0 += &other.0;
+    }
+
     /// Operations counted.
     #[must_use]
     pub fn count(&self) -> u64 {
@@ -99,6 +105,16 @@ mod tests {
         ] {
             assert!((got - want).abs() <= want / 500.0, "{got} is not {want}");
         }
+    }
+
+    #[test]
+    fn merged_histograms_count_together() {
+        let (mut a, mut b) = (Latencies::new(), Latencies::new());
+        a.record_ns(1000);
+        b.record_ns(u64::MAX);
+        a.merge(&b);
+        assert_eq!(a.count(), 2);
+        assert!(a.summary().max >= 3.6e9 && a.summary().p50 <= 1.1);
     }
 
     #[test]

@@ -9,6 +9,8 @@ pub mod error;
 pub mod experiment;
 pub mod latency;
 pub mod numbers;
+pub mod peers;
+pub mod process;
 pub mod report;
 pub mod workload;
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use lsmx_bench::experiment::throughput::workload::Workload;
 use lsmx_bench::workload::Distribution;
 use lsmx_bench::workload::record::Format;
 use lsmx_compaction::PolicySpec;
@@ -22,7 +23,9 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Play a workload against compaction policies and measure what they do.
-    Explore(ExploreArgs),
+    Explore(Box<ExploreArgs>),
+    /// Run named workloads and measure throughput and latency, also of other engines.
+    Bench(BenchArgs),
     /// Work on a database.
     Db(DbArgs),
 }
@@ -54,10 +57,10 @@ pub(crate) struct ExploreArgs {
     /// Share of the writes that delete a present key [default: 0].
     #[arg(long, value_name = "F", allow_negative_numbers = true)]
     pub(crate) deletes: Option<f64>,
-    /// Share of the writes that are merge operands; only 0 as yet.
-    #[arg(long, value_name = "F", default_value_t = 0.0, allow_negative_numbers = true)]
-    pub(crate) merges: f64,
-    /// Share of the writes that delete a range; only 0 as yet.
+    /// Share of the writes that merge 8 bytes into the value of a present key [default: 0].
+    #[arg(long, value_name = "F", allow_negative_numbers = true)]
+    pub(crate) merges: Option<f64>,
+    /// Share of the writes that delete a range of ten neighbours in key order.
     #[arg(long, value_name = "F", default_value_t = 0.0, allow_negative_numbers = true)]
     pub(crate) range_deletes: f64,
     /// Where keys fall and which are asked for [default: uniform]
@@ -69,7 +72,7 @@ pub(crate) struct ExploreArgs {
     pub(crate) interleave: bool,
     /// Phases of the workload from a TOML file, in place of the flags for operations.
     #[arg(long, value_name = "FILE", conflicts_with_all = [
-        "entries", "updates", "deletes", "distribution", "interleave", "lookups", "empty_lookups",
+        "entries", "updates", "deletes", "merges", "range_deletes", "distribution", "interleave", "lookups", "empty_lookups",
         "ranges", "selectivity", "data",
     ])]
     pub(crate) phases: Option<PathBuf>,
@@ -90,7 +93,7 @@ pub(crate) struct ExploreArgs {
     pub(crate) block_cache: Option<u64>,
     /// Load the records of a file instead of generated ones.
     #[arg(long, value_name = "FILE", conflicts_with_all = [
-        "entries", "key_len", "value_len", "updates", "deletes",
+        "entries", "key_len", "value_len", "updates", "deletes", "merges", "range_deletes",
     ])]
     pub(crate) data: Option<PathBuf>,
     /// Order in which the records of --data are loaded [default: file].
@@ -113,6 +116,69 @@ pub(crate) struct ExploreArgs {
     pub(crate) json: Option<PathBuf>,
     /// Directory for the databases, which are removed afterwards [default: that for temporary files].
     #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+}
+
+/// Arguments of `lsmx bench`.
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    /// Workloads, run in this order on one database: fillseq, fillrandom, overwrite, readrandom,
+    /// readmissing, seekrandom, scan, readwhilewriting, deleterandom, fillsync, ycsb-a … ycsb-f.
+    #[arg(required = true, value_name = "WORKLOAD")]
+    pub(crate) workloads: Vec<Workload>,
+    /// Database that stays; reads may go on with one that was filled by the same flags [default: a
+    /// temporary one].
+    #[arg(long, value_name = "PATH")]
+    pub(crate) db: Option<PathBuf>,
+    /// Records of a fill.
+    #[arg(long, value_name = "N", value_parser = count, default_value = "1000000")]
+    pub(crate) entries: u64,
+    /// Bytes of a key.
+    #[arg(long, value_name = "BYTES", default_value_t = 16)]
+    pub(crate) key_len: u64,
+    /// Bytes of a value.
+    #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "100")]
+    pub(crate) value_len: u64,
+    /// Threads [default: 1; fillsync runs with 1 and with 8].
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<usize>,
+    /// Operations of a workload that does not put every record once [default: --entries; of
+    /// deleterandom half, of fillsync a hundredth of them].
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub(crate) ops: Option<u64>,
+    /// Entries that seekrandom reads from the key it sought.
+    #[arg(long, value_name = "N", value_parser = count, default_value = "10")]
+    pub(crate) seek_entries: u64,
+    /// Bytes of the block cache.
+    #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "64M")]
+    pub(crate) block_cache: u64,
+    /// Bytes of a memtable.
+    #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "64M")]
+    pub(crate) memtable: u64,
+    /// Operations per second that are due; latencies count from the moment each was due [default:
+    /// an operation begins when the one before has ended].
+    #[arg(long, value_name = "OPS", allow_negative_numbers = true)]
+    pub(crate) rate: Option<f64>,
+    /// Options of lsmx by name, such as `policy=tiering` or `filter_last_run=on`.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) option: Vec<String>,
+    /// Other engines to run side by side, separated by commas: rocksdb, fjall.
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    pub(crate) peers: Vec<String>,
+    /// Seed of the workloads.
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Run everything so often; the repetition with the median rate is reported.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) repeat: u64,
+    /// Write the result as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Write a flat row per cell.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) csv: Option<PathBuf>,
+    /// Directory for temporary databases [default: that for temporary files].
+    #[arg(long, value_name = "DIR", conflicts_with = "db")]
     pub(crate) dir: Option<PathBuf>,
 }
 
@@ -177,13 +243,61 @@ pub(crate) enum Verb {
     /// Write all entries to a file in key order.
     Export(FileArgs),
     /// Print what the database holds and what it costs.
-    Stats {
-        /// All counters as JSON.
+    Stats(StatsArgs),
+    /// Read every file and check every checksum and every invariant.
+    Verify,
+    /// Look a key up and print what that takes: memtables, runs, filters, blocks.
+    Explain {
+        /// The key.
+        key: OsString,
+        /// The steps as JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Read every file and check every checksum and every invariant.
-    Verify,
+    /// Copy the database as it is now; tables are linked where the file system can.
+    Checkpoint {
+        /// Directory for the copy, which must not exist or be empty.
+        target: PathBuf,
+    },
+    /// Bring a keyspace, or a range of its keys, into one sorted run without dead entries.
+    Compact {
+        /// First key.
+        #[arg(long, value_name = "KEY")]
+        from: Option<OsString>,
+        /// Key to end before.
+        #[arg(long, value_name = "KEY")]
+        to: Option<OsString>,
+    },
+    /// Print what files of a database hold: tables, segments of the log, manifests.
+    Dump {
+        /// Files, by path or by name in the database [default: all of them].
+        files: Vec<PathBuf>,
+        /// Every entry of a table, not only those where a search may start.
+        #[arg(long)]
+        entries: bool,
+        /// At most so many lines of each file.
+        #[arg(long, value_name = "N")]
+        limit: Option<u64>,
+    },
+    /// Drop a keyspace with everything in it.
+    DropKeyspace {
+        /// Its name.
+        name: String,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatsArgs {
+    /// All counters as JSON; with --watch one object a line.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Look at manifest and file sizes every so many seconds [default: 1], without opening the
+    /// database: somebody else may own it.
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
+    pub(crate) watch: Option<f64>,
+    /// End after so many looks [default: never].
+    #[arg(long, value_name = "N", requires = "watch")]
+    pub(crate) count: Option<u64>,
 }
 
 #[derive(Debug, Args)]

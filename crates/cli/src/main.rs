@@ -6,6 +6,7 @@
 mod args;
 mod cmd;
 mod failure;
+mod interrupt;
 mod output;
 
 use std::process::ExitCode;
@@ -20,6 +21,7 @@ fn main() -> ExitCode {
         .map_err(|error| args::failure(&error, &words))
         .and_then(|arguments| match arguments.command {
             Command::Explore(arguments) => cmd::explore::run(&arguments, &words),
+            Command::Bench(arguments) => cmd::bench::run(&arguments, &words),
             Command::Db(arguments) => cmd::db::run(&arguments),
         });
     match result {

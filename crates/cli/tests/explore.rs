@@ -51,6 +51,23 @@ fn one_policy_gives_one_table_and_leaves_nothing_behind() {
 }
 
 #[test]
+fn range_deletes_are_drawn_and_the_digest_stays_the_same() {
+    let directory = tempfile::tempdir().unwrap();
+    let words = format!(
+        "--policy full,tiering,leveled --range-deletes 0.02 --deletes 0.1 --interleave \
+         --deterministic {SMALL}"
+    );
+    let (one, other) = (cells(&words, directory.path()), cells(&words, directory.path()));
+    assert_eq!(one.len(), 3);
+    for (one, other) in one.iter().zip(&other) {
+        assert!(one["digest"].is_string() && one["digest"] == other["digest"], "{one}");
+        let range_deletes = |phase: &Value| phase["range_deletes"].as_u64().unwrap_or(0);
+        let phases = one["workload"]["phases"].as_array().unwrap();
+        assert_eq!(phases.iter().map(range_deletes).sum::<u64>(), 400);
+    }
+}
+
+#[test]
 fn a_cell_has_every_field_of_its_contract() {
     let directory = tempfile::tempdir().unwrap();
     let cells = cells(
@@ -130,6 +147,9 @@ fn equal_seeds_give_equal_digests_and_other_seeds_do_not() {
     assert_eq!(distinct.len(), first.len(), "policies differ, so do their digests");
     assert_eq!(first, digests("--seed 7 --interleave --updates 0.3 --deletes 0.1"));
     assert_ne!(first, digests("--seed 8 --interleave --updates 0.3 --deletes 0.1"));
+    let merging = digests("--seed 7 --interleave --merges 0.3 --deletes 0.1");
+    assert_eq!(merging, digests("--seed 7 --interleave --merges 0.3 --deletes 0.1"));
+    assert_ne!(merging, digests("--seed 8 --interleave --merges 0.3 --deletes 0.1"));
 }
 
 #[test]
@@ -137,7 +157,7 @@ fn every_distribution_and_interleaving_gives_right_answers() {
     // The run itself fails on a wrong answer.
     let directory = tempfile::tempdir().unwrap();
     for distribution in ["uniform", "zipf", "prefix-zipf", "normal", "sequential", "shifting"] {
-        for more in ["", "--interleave", "--write-control stop"] {
+        for more in ["", "--interleave --merges 0.2", "--write-control stop"] {
             let words = format!(
                 "--policy lo+1 --distribution {distribution} --updates 0.3 --deletes 0.2 {more}"
             );
@@ -213,8 +233,9 @@ fn wrong_arguments_are_named_with_exit_code_2() {
         ("--policy full --entries 0", &["--entries is 0"]),
         ("--policy full --format tsv", &["--format", "--data"]),
         ("--policy full --data-order shuffled", &["--data-order", "--data"]),
-        ("--policy full --merges 0.1", &["--merges 0.1"]),
-        ("--policy full --range-deletes 0.1", &["--range-deletes 0.1"]),
+        ("--policy full --merges 1.1", &["--merges is 1.1"]),
+        ("--policy full --merges 0.6 --updates 0.5", &["--merges 0.6", "--updates"]),
+        ("--policy full --range-deletes 0.1", &["--range-deletes 0.1", "--entries"]),
         ("--policy full --updates 0.9 --deletes 0.2", &["--updates 0.9", "--deletes 0.2"]),
         ("--policy full --empty-lookups 2", &["--empty-lookups is 2"]),
         ("--policy full --lookups 0 --empty-lookups 1", &["--lookups 0", "--empty-lookups"]),

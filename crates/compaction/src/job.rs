@@ -96,6 +96,8 @@ pub enum Reason {
         /// The level that does not fit.
         level: Level,
     },
+    /// Range deletes cover the files, and no snapshot sees into them.
+    RangeDeleted,
     /// Somebody asked for it by hand.
     Manual,
 }
@@ -132,6 +134,7 @@ impl fmt::Display for Reason {
             Reason::SpaceAmplification { percent } => write!(f, "space amplification {percent} %"),
             Reason::SizeRatio { runs } => write!(f, "{runs} runs of like size"),
             Reason::Shape { level } => write!(f, "L{} has a foreign shape", level.0),
+            Reason::RangeDeleted => write!(f, "range deletes cover it"),
             Reason::Manual => write!(f, "asked for"),
         }
     }

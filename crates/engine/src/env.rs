@@ -15,6 +15,7 @@
 //!
 //! No lock of [`crate::sync`] may be held at a wait or a yield point; debug builds assert it.
 
+pub mod rate;
 mod stepped;
 #[cfg(test)]
 mod tests;
@@ -86,12 +87,16 @@ macro_rules! wait_causes {
 wait_causes! {
     /// Writes: all memtables are full and none has been flushed yet.
     MemtablesFull = "a free memtable",
+    /// Writes: all memtables together are at their bound, until a flush has made room.
+    MemoryFull = "memory for memtables",
     /// Writes: the policy's hard stop, until a compaction has released runs.
     TooManyRuns = "a compaction to release runs",
     /// Writes: the admitted rate.
     Throttle = "the write throttle",
     /// A commit: those ahead of it in the order.
     CommitAhead = "the commits ahead",
+    /// An update of a key: another one of the same key.
+    Update = "an update of the key",
     /// A flush that was asked for, or of a memtable with inserts under way.
     Flush = "a flush",
     /// A compaction that was asked for.
@@ -100,6 +105,8 @@ wait_causes! {
     BackgroundWork = "background work",
     /// A background thread: something to do.
     Work = "work",
+    /// A job: the limit of background reads and writes.
+    RateLimit = "the background I/O rate",
     /// Work that must end before the database is closed.
     Close = "close",
 }

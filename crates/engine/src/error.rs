@@ -4,6 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::merge::MergeError;
+
 /// Result of an operation of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -108,11 +110,50 @@ pub enum Error {
         /// The number that the guard named.
         read: u64,
     },
+    /// A keyspace was asked to merge, or to show merged operands, and was not given the operator
+    /// that knows how. Its other keys are read as ever.
+    #[error("keyspace {keyspace:?} has no merge operator: it was opened without {}", operator.as_deref().unwrap_or("one"))]
+    NoMergeOperator {
+        /// The keyspace.
+        keyspace: String,
+        /// Name of the operator it was given before, if there was one.
+        operator: Option<String>,
+    },
+    /// The operands of a key do not fold; other keys are read as ever. A put or a delete of the key
+    /// makes it readable again.
+    #[error("cannot merge key \"{}\" of keyspace {keyspace:?}", key[..key.len().min(64)].escape_ascii())]
+    MergeFailed {
+        /// The keyspace.
+        keyspace: String,
+        /// The key.
+        key: Vec<u8>,
+        /// What the operator said.
+        #[source]
+        why: MergeError,
+    },
     /// There is no keyspace of this name.
     #[error("there is no keyspace {name:?}")]
     UnknownKeyspace {
         /// The name asked for.
         name: String,
+    },
+    /// The keyspace of this handle was dropped. One of the same name that was made since is another.
+    #[error("keyspace {name:?} was dropped")]
+    KeyspaceDropped {
+        /// Its name.
+        name: String,
+    },
+    /// The default keyspace is there as long as the database.
+    #[error("the default keyspace cannot be dropped")]
+    DefaultKeyspace,
+    /// The database was opened for reading only.
+    #[error("the database was opened read-only")]
+    OpenedReadOnly,
+    /// What is to be made would stand where something is already.
+    #[error("{} is there and is not an empty directory", path.display())]
+    TargetNotEmpty {
+        /// The path that was named.
+        path: PathBuf,
     },
     /// A handle of another database was used.
     #[error("keyspace {name:?} belongs to another database")]

@@ -11,12 +11,33 @@ use crate::wal::RecoveryReport;
 
 /// Is told what happens, on the thread it happens on.
 ///
-/// The work waits for the call, and locks of the engine may be held during it: be short, and do not
-/// call the database from here (hand the event to a thread of your own). A panic in a listener is
-/// caught and ends nothing but the call.
+/// The work waits for the call: be short. No lock of the engine is held, so reading from here is
+/// allowed; a call that waits for background work (`flush`, `wait_idle`, a write that stalls) may wait
+/// for the very thread it is made on: hand the event to a thread of your own for that. A panic in a
+/// listener is caught and ends nothing but the call.
 pub trait EventListener: Send + Sync {
     /// Something happened.
     fn on_event(&self, event: &Event);
+}
+
+/// A flush begins.
+#[derive(Clone, Debug)]
+pub struct FlushBegin {
+    /// Name of the keyspace.
+    pub keyspace: String,
+    /// Bytes of the memtable in memory.
+    pub memtable_bytes: u64,
+}
+
+/// A compaction job begins.
+#[derive(Clone, Debug)]
+pub struct CompactionBegin {
+    /// Name of the keyspace.
+    pub keyspace: String,
+    /// The job as the policy gave it.
+    pub job: Job,
+    /// Bytes of whole input files.
+    pub input_bytes: u64,
 }
 
 /// A memtable became a sorted run in L0.
@@ -66,6 +87,15 @@ pub struct BackgroundError {
     pub error: Error,
 }
 
+/// A write begins to wait.
+#[derive(Clone, Debug)]
+pub struct StallBegin {
+    /// Name of the keyspace.
+    pub keyspace: String,
+    /// What it waits for.
+    pub cause: &'static str,
+}
+
 /// A write waited.
 #[derive(Clone, Debug)]
 pub struct Stall {
@@ -83,6 +113,13 @@ pub struct Stall {
 pub enum Event {
     /// Opening the database replayed its log.
     Recovery(Arc<RecoveryReport>),
+    /// A flush begins; [`Event::Flush`] or [`Event::Failure`] follows.
+    FlushBegin(FlushBegin),
+    /// A compaction job begins; [`Event::Compaction`] or [`Event::Failure`] follows, or nothing if
+    /// the database is closed meanwhile.
+    CompactionBegin(CompactionBegin),
+    /// A new manifest took the place of one that had grown long; the number in its name.
+    ManifestAfresh(u64),
     /// A flush ended well.
     Flush(FlushEnd),
     /// A compaction job ended well.
@@ -93,6 +130,8 @@ pub enum Event {
     ReadOnly(Arc<Error>),
     /// The database takes writes again.
     Resumed,
+    /// A write begins to wait; [`Event::Stalled`] follows on the same thread.
+    StallBegin(StallBegin),
     /// A write waited for a stall to end.
     Stalled(Stall),
     /// A file that nothing names was found when the database was opened, and removed.
@@ -107,6 +146,21 @@ impl fmt::Display for Event {
                 "recovered {} records of {} segments, {} bytes cut",
                 report.records, report.segments, report.bytes_cut
             ),
+            Event::FlushBegin(begin) => write!(
+                f,
+                "[{}] flushes a memtable of {} bytes",
+                begin.keyspace, begin.memtable_bytes
+            ),
+            Event::CompactionBegin(begin) => write!(
+                f,
+                "[{}] begins a {:?} of {} bytes to L{}: {}",
+                begin.keyspace,
+                begin.job.kind,
+                begin.input_bytes,
+                begin.job.target.level.0,
+                begin.job.reason
+            ),
+            Event::ManifestAfresh(number) => write!(f, "began manifest {number}"),
             Event::Flush(end) => write!(
                 f,
                 "[{}] flushed {} entries, {} bytes in {} us",
@@ -130,6 +184,9 @@ impl fmt::Display for Event {
             }
             Event::ReadOnly(cause) => write!(f, "the database is read-only: {}", cause.chain()),
             Event::Resumed => write!(f, "the database takes writes again"),
+            Event::StallBegin(stall) => {
+                write!(f, "[{}] a write waits for {}", stall.keyspace, stall.cause)
+            }
             Event::Stalled(stall) => write!(
                 f,
                 "[{}] a write waited {} us for {}",

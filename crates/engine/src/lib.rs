@@ -33,11 +33,15 @@
 //! What is promised after a crash stands in `docs/reliability.md` of the repository, the way of a write
 //! and of a read in `docs/architecture.md`, every byte of every file in `docs/format.md`.
 
+#[cfg(feature = "benching")]
+#[doc(hidden)]
+pub mod benching;
 pub mod cache;
 mod checksum;
 mod coding;
 pub mod cursor;
 pub mod db;
+pub mod dump;
 pub mod env;
 pub mod error;
 pub mod event;
@@ -45,6 +49,7 @@ pub mod format;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+pub mod guide;
 mod health;
 mod job;
 pub mod key;
@@ -52,6 +57,7 @@ pub mod keyspace;
 mod log;
 pub mod manifest;
 mod memtable;
+pub mod merge;
 pub mod metrics;
 mod read;
 pub mod sabotage;
@@ -59,18 +65,21 @@ pub mod slice;
 mod store;
 pub mod sync;
 pub mod table;
+mod trace;
 mod version;
 pub mod vfs;
 pub mod wal;
 pub mod write;
 
 pub use db::options::Options;
-pub use db::{DEFAULT_KEYSPACE, Db, Keyspace, Snapshot, VerifyReport, verify, verify_with};
+pub use db::{DEFAULT_KEYSPACE, Db, Keyspace, Snapshot, Update, VerifyReport, verify, verify_with};
+pub use db::{Explanation, Observation, observe, observe_with};
 pub use error::{Error, Malformed, Result};
 pub use event::{Event, EventListener};
 pub use key::{Kind, SeqNo};
 pub use keyspace::options::{FilterLastRun, KeyspaceOptions};
 pub use lsmx_compaction::PolicySpec;
+pub use merge::{MergeError, MergeOperator};
 pub use metrics::Metrics;
 pub use read::range::Range;
 pub use slice::Slice;

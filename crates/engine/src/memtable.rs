@@ -1,22 +1,35 @@
 //! The memtable: writes of one interval of sequence numbers, sorted in memory.
+//!
+//! A merge operand may get a *folded value* beside it, later and at most once: what its key is worth
+//! at its number. From then on the entry shows as a put or a delete, to readers and to the flush; it
+//! hides the older ones from whoever reads at or past its number, and from nobody else. Either way of
+//! showing it is right, so nobody has to wait for the other one.
 
 mod arena;
+mod entry;
+mod growing;
 mod node;
+mod spans;
+#[cfg(test)]
+mod tests;
 mod tree;
 
 use std::fmt;
 
-use crate::coding::len_u64;
+use bytes::Bytes;
+
 use crate::cursor::Cursor;
 use crate::error::Result;
+use crate::format::range_tombstones::{RangeTombstone, Spans};
 use crate::key::{InternalKey, Kind, SeqNo};
 use crate::slice::Slice;
 use crate::sync::{Arc, AtomicU64, Ordering};
-use tree::{Entry, Place, Target, Tree};
+use entry::{Chain, Entry, Label, OPERAND_BYTES};
+use spans::MemtableSpans;
+use tree::{Place, Target, Tree};
 
-/// Bytes that an entry takes besides its key and value: 56 for itself, and its share of nodes that
-/// are between half full and full.
-const ENTRY_OVERHEAD_BYTES: u64 = 96;
+/// Set in the count of bytes when they no longer belong to the sum over all memtables.
+const FREED: u64 = 1 << 63;
 
 /// Writes of one keyspace in one interval of sequence numbers, sorted.
 ///
@@ -24,6 +37,8 @@ const ENTRY_OVERHEAD_BYTES: u64 = 96;
 /// it is only read, and flushed when its last insert has ended.
 pub(crate) struct Memtable {
     tree: Tree,
+    spans: MemtableSpans,
+    /// Bytes in the lower bits, [`FREED`] above.
     bytes: AtomicU64,
     /// Every number from here on, up to the seal, is in this memtable if it is in this keyspace.
     first_seq: SeqNo,
@@ -37,6 +52,7 @@ impl Memtable {
     pub(crate) fn new(first_seq: SeqNo) -> Memtable {
         Memtable {
             tree: Tree::new(),
+            spans: MemtableSpans::new(),
             bytes: AtomicU64::new(0),
             first_seq,
             first_promised: AtomicU64::new(u64::MAX),
@@ -64,33 +80,137 @@ impl Memtable {
     /// Adds one entry; its number is its own, so there is never one like it. Returns the bytes
     /// that the memtable grew by.
     pub(crate) fn insert(&self, user_key: &[u8], seq: SeqNo, kind: Kind, value: &[u8]) -> u64 {
-        let unused = self.tree.insert(user_key, seq, kind, value);
-        let bytes = len_u64(user_key.len() + value.len() + unused) + ENTRY_OVERHEAD_BYTES;
+        if kind == Kind::Merge {
+            return self.insert_operand(user_key, seq, value, 0).0;
+        }
+        let bytes = self.tree.insert(user_key, value, Label { seq, kind, chain: None });
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         bytes
     }
 
+    /// Adds a range delete. Returns the bytes that the memtable grew by.
+    pub(crate) fn insert_span(&self, start: &[u8], end: Option<&[u8]>, seq: SeqNo) -> u64 {
+        let (start, end) = (Bytes::copy_from_slice(start), end.map(Bytes::copy_from_slice));
+        let bytes = self.spans.insert(RangeTombstone { start, end, seqs: vec![seq] });
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        bytes
+    }
+
+    /// The newest range delete that covers `user_key` for a reader at `snapshot`.
+    #[inline]
+    pub(crate) fn covering(&self, user_key: &[u8], snapshot: SeqNo) -> Option<SeqNo> {
+        self.spans.covering(user_key, snapshot)
+    }
+
+    /// Its range deletes, in pieces that do not change; none if there are none.
+    pub(crate) fn spans(&self) -> Vec<Arc<Spans>> {
+        self.spans.chunks()
+    }
+
+    /// Smallest and largest user key of an entry.
+    pub(crate) fn key_range(&self) -> Option<(Bytes, Bytes)> {
+        let (first, last) = (self.tree.first()?, self.tree.last()?);
+        let key = |place: Place| self.tree.entry(place.entry).user_key_bytes();
+        Some((key(first), key(last)))
+    }
+
+    /// The newest entry of `user_key` that is not newer than `seq`.
+    fn find(&self, user_key: &[u8], seq: SeqNo) -> Option<(Place, &Entry)> {
+        let place = self.tree.at_or_after(Target::new(user_key, seq))?;
+        let entry = self.tree.entry(place.entry);
+        (entry.user_key() == user_key).then_some((place, entry))
+    }
+
+    /// Adds a merge operand. Returns the bytes that the memtable grew by, and whether the operands
+    /// of the key are so many by now that they should be folded. If they are the first of their key
+    /// here, they are counted as if there were `below` more.
+    pub(crate) fn insert_operand(
+        &self,
+        user_key: &[u8],
+        seq: SeqNo,
+        operand: &[u8],
+        below: u32,
+    ) -> (u64, bool) {
+        let older = self.find(user_key, seq);
+        let chain = older.map_or_else(|| Chain::above(below), |(_, older)| older.chain());
+        let (chain, long) = chain.with(operand.len());
+        let label = Label { seq, kind: Kind::Merge, chain: Some(chain) };
+        let bytes = self.tree.insert(user_key, operand, label) + OPERAND_BYTES;
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        (bytes, long)
+    }
+
+    /// Puts beside an operand what its key is worth at its number. Returns the bytes that this takes,
+    /// which are to be counted with [`Memtable::grow`]; 0 if there is no such operand or it has its
+    /// value already.
+    pub(crate) fn set_folded(&self, user_key: &[u8], seq: SeqNo, value: Option<Slice>) -> u64 {
+        match self.find(user_key, seq) {
+            Some((_, entry)) if entry.seq() == seq => {
+                entry.set_folded(value.map(Slice::into_bytes))
+            }
+            _ => 0,
+        }
+    }
+
+    /// Counts bytes that came after the last insert; false if the memtable was let go, and with it
+    /// its bytes.
+    pub(crate) fn grow(&self, bytes: u64) -> bool {
+        let counted = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| {
+            (old & FREED == 0).then_some(old + bytes)
+        });
+        counted.is_ok()
+    }
+
+    /// Lets the memtable's bytes go, once; returns how many.
+    pub(crate) fn free(&self) -> u64 {
+        let bytes = self.bytes.fetch_or(FREED, Ordering::Relaxed);
+        if bytes & FREED == 0 { bytes } else { 0 }
+    }
+
     /// Bytes it takes in memory, about.
     pub(crate) fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
+        self.bytes.load(Ordering::Relaxed) & !FREED
     }
 
     /// Whether nothing was written here.
     pub(crate) fn is_empty(&self) -> bool {
-        self.tree.len() == 0
+        self.tree.len() == 0 && self.spans.is_empty()
     }
 
     /// The newest entry of `user_key` that is not newer than `snapshot`.
     pub(crate) fn get(&self, user_key: &[u8], snapshot: SeqNo) -> Option<(SeqNo, Kind, Slice)> {
-        let place = self.tree.at_or_after(Target::new(user_key, snapshot))?;
-        let entry = self.tree.entry(place.entry);
-        (entry.user_key() == user_key)
-            .then(|| (entry.seq(), entry.kind(), Slice::new(entry.value_bytes())))
+        let mut found = None;
+        self.walk(user_key, snapshot, |seq, kind, value| {
+            found = Some((seq, kind, value));
+            false
+        });
+        found
+    }
+
+    /// Calls `take` with number, kind and value of the versions of `user_key` that are not newer than
+    /// `snapshot`, newest first, until it wants no more. Returns whether it wants no more.
+    pub(crate) fn walk(
+        &self,
+        user_key: &[u8],
+        snapshot: SeqNo,
+        mut take: impl FnMut(SeqNo, Kind, Slice) -> bool,
+    ) -> bool {
+        let mut found = self.find(user_key, snapshot);
+        while let Some((place, entry)) = found {
+            let folded = entry.is_folded();
+            let key = entry.internal_key(folded);
+            if !take(key.seq, key.kind, Slice::new(entry.value_bytes(folded))) {
+                return true;
+            }
+            found = self.tree.after(place).map(|place| (place, self.tree.entry(place.entry)));
+            found = found.filter(|(_, entry)| entry.user_key() == user_key);
+        }
+        false
     }
 
     /// A cursor over all entries; those inserted meanwhile may or may not show.
     pub(crate) fn cursor(self: &Arc<Memtable>) -> MemtableCursor {
-        MemtableCursor { memtable: Arc::clone(self), place: None }
+        MemtableCursor { memtable: Arc::clone(self), place: None, folded: false }
     }
 }
 
@@ -108,16 +228,25 @@ impl fmt::Debug for Memtable {
 pub(crate) struct MemtableCursor {
     memtable: Arc<Memtable>,
     place: Option<Place>,
+    /// Whether the entry shows its folded value; that is decided when the cursor comes to it, so
+    /// that key and value go together.
+    folded: bool,
 }
 
 impl MemtableCursor {
-    fn stand(&self) -> Place {
+    fn place(&self) -> Place {
         // `Cursor` allows `key`, `value` and moves by one only while `valid()`, which is this.
         self.place.expect("the cursor stands on an entry")
     }
 
     fn entry(&self) -> &Entry {
-        self.memtable.tree.entry(self.stand().entry)
+        self.memtable.tree.entry(self.place().entry)
+    }
+
+    fn stand_on(&mut self, place: Option<Place>) {
+        let entry = place.map(|place| self.memtable.tree.entry(place.entry));
+        self.folded = entry.is_some_and(Entry::is_folded);
+        self.place = place;
     }
 }
 
@@ -133,232 +262,44 @@ impl Cursor for MemtableCursor {
     }
 
     fn key(&self) -> InternalKey<'_> {
-        self.entry().internal_key()
+        self.entry().internal_key(self.folded)
     }
 
     fn value(&self) -> &[u8] {
-        self.entry().value()
+        self.entry().value(self.folded)
     }
 
     fn value_slice(&self) -> Slice {
-        Slice::new(self.entry().value_bytes())
+        Slice::new(self.entry().value_bytes(self.folded))
     }
 
     fn first(&mut self) -> Result<()> {
-        self.place = self.memtable.tree.first();
+        self.stand_on(self.memtable.tree.first());
         Ok(())
     }
 
     fn last(&mut self) -> Result<()> {
-        self.place = self.memtable.tree.last();
+        self.stand_on(self.memtable.tree.last());
         Ok(())
     }
 
     fn seek(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
-        self.place = self.memtable.tree.at_or_after(Target::new(user_key, seq));
+        self.stand_on(self.memtable.tree.at_or_after(Target::new(user_key, seq)));
         Ok(())
     }
 
     fn seek_before(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
-        self.place = self.memtable.tree.before_target(Target::new(user_key, seq));
+        self.stand_on(self.memtable.tree.before_target(Target::new(user_key, seq)));
         Ok(())
     }
 
     fn next(&mut self) -> Result<()> {
-        self.place = self.memtable.tree.after(self.stand());
+        self.stand_on(self.memtable.tree.after(self.place()));
         Ok(())
     }
 
     fn prev(&mut self) -> Result<()> {
-        self.place = self.memtable.tree.before_place(self.stand());
+        self.stand_on(self.memtable.tree.before_place(self.place()));
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::sync::Mutex;
-
-    fn filled() -> Arc<Memtable> {
-        let memtable = Arc::new(Memtable::new(SeqNo(1)));
-        for (key, seq, value) in [("b", 1, "b1"), ("a", 2, "a2"), ("b", 5, "b5"), ("c", 3, "c3")] {
-            memtable.insert(key.as_bytes(), SeqNo(seq), Kind::Put, value.as_bytes());
-        }
-        memtable.insert(b"c", SeqNo(6), Kind::Delete, b"");
-        memtable
-    }
-
-    /// Every key that the tests of order use: few different ones, many that share sixteen bytes.
-    fn awkward_key() -> impl Strategy<Value = Vec<u8>> {
-        let long = prop::collection::vec(0u8..3, 0..4).prop_map(|tail| {
-            let mut key = b"sixteen bytes or more, all the same".to_vec();
-            key.truncate(16);
-            key.extend(tail);
-            key
-        });
-        prop_oneof![
-            prop::collection::vec(0u8..3, 0..4),
-            long,
-            any::<u16>().prop_map(|key| { key.to_be_bytes().to_vec() })
-        ]
-    }
-
-    proptest! {
-        /// Whatever is put in and whatever steps are taken, a cursor stands where one over the
-        /// sorted entries would.
-        #[test]
-        fn a_cursor_stands_where_one_over_a_sorted_list_would(
-            entries in prop::collection::vec((awkward_key(), any::<bool>()), 0..400),
-            steps in prop::collection::vec((0u8..8, awkward_key(), 0u64..400), 1..40),
-        ) {
-            let memtable = Arc::new(Memtable::new(SeqNo(1)));
-            let mut sorted: Vec<(Vec<u8>, u64)> = Vec::new();
-            for ((key, put), seq) in entries.into_iter().zip(1..) {
-                let kind = if put { Kind::Put } else { Kind::Delete };
-                memtable.insert(&key, SeqNo(seq), kind, &seq.to_be_bytes());
-                sorted.push((key, seq));
-            }
-            sorted.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
-            let before = |key: &[u8], seq: u64| {
-                sorted.partition_point(|at| at.0.as_slice().cmp(key).then(seq.cmp(&at.1)).is_lt())
-            };
-            let mut cursor = memtable.cursor();
-            let mut expected = None;
-            for (step, key, seq) in steps {
-                match step {
-                    0 => { cursor.first().unwrap(); expected = Some(0); }
-                    1 => { cursor.last().unwrap(); expected = sorted.len().checked_sub(1); }
-                    2 => {
-                        cursor.seek(&key, SeqNo(seq)).unwrap();
-                        expected = Some(before(&key, seq));
-                    }
-                    3 => {
-                        cursor.seek_before(&key, SeqNo(seq)).unwrap();
-                        expected = before(&key, seq).checked_sub(1);
-                    }
-                    _ if !cursor.valid() => {}
-                    4 | 5 => { cursor.next().unwrap(); expected = expected.map(|at| at + 1); }
-                    _ => { cursor.prev().unwrap(); expected = expected.and_then(|at| at.checked_sub(1)); }
-                }
-                expected = expected.filter(|&at| at < sorted.len());
-                let stands = cursor.valid().then(|| (cursor.key().user_key.to_vec(), cursor.key().seq.0));
-                prop_assert_eq!(stands.as_ref(), expected.map(|at| &sorted[at]));
-                if cursor.valid() {
-                    prop_assert_eq!(cursor.value(), cursor.key().seq.0.to_be_bytes());
-                }
-                let found = memtable.get(&key, SeqNo(seq)).map(|(seq, ..)| seq.0);
-                let newest = sorted.get(before(&key, seq)).filter(|at| at.0 == key);
-                prop_assert_eq!(found, newest.map(|at| at.1));
-            }
-        }
-    }
-
-    /// Readers under way while four writers put entries in: whatever was there before a look began
-    /// is found, by lookups and by walks both ways, and walks are in order.
-    #[test]
-    fn readers_miss_nothing_while_nodes_split() {
-        const ENTRIES: u64 = 20_000;
-        let memtable = Arc::new(Memtable::new(SeqNo(1)));
-        let (given, done) = (AtomicU64::new(0), AtomicU64::new(0));
-        let key = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
-        let ended = Mutex::new(std::collections::BTreeSet::new());
-        std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    loop {
-                        let number = given.fetch_add(1, Ordering::Relaxed) + 1;
-                        if number > ENTRIES {
-                            break;
-                        }
-                        let value = number.to_be_bytes();
-                        memtable.insert(&key(number), SeqNo(number), Kind::Put, &value);
-                        let mut ended = ended.lock();
-                        ended.insert(number);
-                        while ended.remove(&(done.load(Ordering::Relaxed) + 1)) {
-                            done.fetch_add(1, Ordering::Release);
-                        }
-                    }
-                });
-            }
-            for forward in [true, false] {
-                let (memtable, done) = (&memtable, &done);
-                scope.spawn(move || {
-                    loop {
-                        let there = done.load(Ordering::Acquire);
-                        for number in (1..=there).step_by(97) {
-                            let (seq, ..) = memtable.get(&key(number), SeqNo::MAX).unwrap();
-                            assert_eq!(seq.0, number);
-                        }
-                        let mut cursor = memtable.cursor();
-                        if forward { cursor.first() } else { cursor.last() }.unwrap();
-                        let (mut count, mut last) = (0, None);
-                        while cursor.valid() {
-                            let at = cursor.key();
-                            let at = (at.user_key.to_vec(), at.seq.0);
-                            if let Some(last) = last.replace(at.clone()) {
-                                assert!(if forward { last < at } else { last > at });
-                            }
-                            count += u64::from(at.1 <= there);
-                            if forward { cursor.next() } else { cursor.prev() }.unwrap();
-                        }
-                        assert_eq!(count, there, "of those that were there before the walk");
-                        if there == ENTRIES {
-                            break;
-                        }
-                    }
-                });
-            }
-        });
-        assert_eq!(memtable.tree.len() as u64, ENTRIES);
-    }
-
-    #[test]
-    fn get_answers_as_of_a_number() {
-        let memtable = filled();
-        let value = |key: &str, seq| {
-            memtable.get(key.as_bytes(), SeqNo(seq)).map(|(seq, kind, _)| (seq.0, kind))
-        };
-        assert_eq!(value("b", 9), Some((5, Kind::Put)));
-        assert_eq!(value("b", 4), Some((1, Kind::Put)));
-        assert_eq!(value("b", 0), None);
-        assert_eq!(value("c", 9), Some((6, Kind::Delete)));
-        assert_eq!(value("bb", 9), None);
-    }
-
-    #[test]
-    fn cursor_walks_newest_first_both_ways() {
-        let memtable = filled();
-        let mut cursor = memtable.cursor();
-        let at = |cursor: &MemtableCursor| {
-            let key = cursor.key();
-            (String::from_utf8(key.user_key.to_vec()).unwrap(), key.seq.0)
-        };
-        let mut seen = Vec::new();
-        cursor.first().unwrap();
-        while cursor.valid() {
-            seen.push(at(&cursor));
-            cursor.next().unwrap();
-        }
-        let expected: Vec<_> = [("a", 2), ("b", 5), ("b", 1), ("c", 6), ("c", 3)]
-            .map(|(key, seq)| (key.to_owned(), seq))
-            .to_vec();
-        assert_eq!(seen, expected);
-        let mut back = Vec::new();
-        cursor.last().unwrap();
-        while cursor.valid() {
-            back.push(at(&cursor));
-            cursor.prev().unwrap();
-        }
-        back.reverse();
-        assert_eq!(back, expected);
-        cursor.seek(b"b", SeqNo(4)).unwrap();
-        assert_eq!(at(&cursor), ("b".to_owned(), 1));
-        cursor.seek_before(b"b", SeqNo(4)).unwrap();
-        assert_eq!(at(&cursor), ("b".to_owned(), 5));
-        cursor.seek_before(b"b", SeqNo::MAX).unwrap();
-        assert_eq!(at(&cursor), ("a".to_owned(), 2));
     }
 }

@@ -1,12 +1,53 @@
 //! Counters as a user reads them: plain data that serialises, and prints as tables.
 
+mod held;
+mod latency;
+mod print;
+
 use std::collections::BTreeMap;
-use std::fmt;
 
 use serde::Serialize;
 
 use crate::cache::FilterAnswers;
 use crate::format::BlockKind;
+pub use held::{BackgroundIoMetrics, DescriptorMetrics, HeldMetrics, LaneMetrics, MemoryMetrics};
+pub(crate) use latency::Latencies;
+pub use latency::LatencyMetrics;
+
+/// What flushes and compactions brought into one level since the database was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LevelFlow {
+    /// Flushes or merges that wrote here.
+    pub jobs: u64,
+    /// Bytes that came from above: memtables written to L0, input files of other levels. Moved
+    /// files are not among them.
+    pub came_bytes: u64,
+    /// Bytes of files that came by a change of the manifest alone.
+    pub moved_bytes: u64,
+    /// Bytes of all input files of merges into this level, those of the level itself included.
+    pub read_bytes: u64,
+    /// Bytes of the files written here.
+    pub written_bytes: u64,
+    /// Microseconds that the jobs took.
+    pub us_total: u64,
+}
+
+impl LevelFlow {
+    /// Bytes written here for each byte that came from above; none if nothing came.
+    #[must_use]
+    pub fn write_amplification(&self) -> Option<f64> {
+        (self.came_bytes > 0).then(|| self.written_bytes as f64 / self.came_bytes as f64)
+    }
+
+    fn add(&mut self, other: &LevelFlow) {
+        self.jobs += other.jobs;
+        self.came_bytes += other.came_bytes;
+        self.moved_bytes += other.moved_bytes;
+        self.read_bytes += other.read_bytes;
+        self.written_bytes += other.written_bytes;
+        self.us_total += other.us_total;
+    }
+}
 
 /// One level of a tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -23,6 +64,10 @@ pub struct LevelMetrics {
     pub entries: u64,
     /// Tombstones among the entries.
     pub tombstones: u64,
+    /// Range tombstones, as they lie fragmented in the files; no entries.
+    pub range_tombstones: u64,
+    /// What was brought here.
+    pub flow: LevelFlow,
 }
 
 /// What compactions of one tree did.
@@ -66,10 +111,35 @@ pub struct StallMetrics {
     pub us_max: u64,
     /// All memtables were full and waited for their flush.
     pub memtables_full: StallCause,
+    /// All memtables of all keyspaces together were at their bound. Counted for the first keyspace
+    /// of the batch that waited.
+    pub memory_full: StallCause,
     /// The policy's hard stop was reached.
     pub too_many_runs: StallCause,
     /// Microseconds that writes were slowed down by debt; not part of the others.
     pub throttle_us_total: u64,
+}
+
+/// How merge operands were folded in one place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct FoldMetrics {
+    /// How often operands were folded.
+    pub folds: u64,
+    /// Operands folded in all.
+    pub operands: u64,
+    /// The most operands folded at once.
+    pub operands_max: u64,
+}
+
+/// What became of the merge operands of one keyspace since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct MergeMetrics {
+    /// Chains that reads had to fold, those of writers that fold in a memtable included.
+    pub reads: FoldMetrics,
+    /// What flushes and compactions folded; a partial merge folds two.
+    pub jobs: FoldMetrics,
+    /// Times that operands could not be folded, by whomever.
+    pub failures: u64,
 }
 
 /// One keyspace.
@@ -95,10 +165,31 @@ pub struct KeyspaceMetrics {
     pub filters_failed: u64,
     /// What compactions did.
     pub compaction: CompactionMetrics,
+    /// What became of merge operands.
+    pub merges: MergeMetrics,
     /// How writes were held up.
     pub stalls: StallMetrics,
-    /// Levels that hold something, from L0.
+    /// Levels that hold something or were written to, from L0.
     pub levels: Vec<LevelMetrics>,
+}
+
+impl KeyspaceMetrics {
+    /// The sum over all levels. What came is what was flushed, so its write amplification is that
+    /// of the whole tree: (flushed + compaction written) ÷ flushed.
+    #[must_use]
+    pub fn total(&self) -> LevelMetrics {
+        let mut total = LevelMetrics::default();
+        for level in &self.levels {
+            total.runs += level.runs;
+            total.files += level.files;
+            total.bytes += level.bytes;
+            total.entries += level.entries;
+            total.tombstones += level.tombstones;
+            total.flow.add(&level.flow);
+        }
+        total.flow.came_bytes = self.flushed_bytes;
+        total
+    }
 }
 
 /// Hits and misses of the block cache for one kind of block; point lookups and scans, without what
@@ -138,7 +229,7 @@ pub struct WalMetrics {
 }
 
 /// A whole database.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Metrics {
     /// Keyspaces by name.
     pub keyspaces: BTreeMap<String, KeyspaceMetrics>,
@@ -150,76 +241,22 @@ pub struct Metrics {
     pub commits: CommitMetrics,
     /// The write-ahead log.
     pub wal: WalMetrics,
+    /// Where memory goes.
+    pub memory: MemoryMetrics,
+    /// What snapshots and iterators keep.
+    pub held: HeldMetrics,
+    /// Descriptors of tables.
+    pub descriptors: DescriptorMetrics,
+    /// What background work reads and writes, and its limit.
+    pub background_io: BackgroundIoMetrics,
+    /// How long flushes took, over all keyspaces.
+    pub flush_us: LatencyMetrics,
+    /// How long merges took, from pick to manifest edit, over all keyspaces.
+    pub compaction_us: LatencyMetrics,
     /// Snapshots registered now.
     pub snapshots: u64,
     /// Last visible sequence number.
     pub published_seq: u64,
     /// Why the database is read-only, if it is.
     pub read_only: Option<String>,
-}
-
-impl fmt::Display for Metrics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (name, keyspace) in &self.keyspaces {
-            writeln!(
-                f,
-                "keyspace {name}  policy {}  memtables {} B ({} sealed)  flushed {} B in {}",
-                keyspace.policy,
-                keyspace.memtable_bytes,
-                keyspace.memtables_sealed,
-                keyspace.flushed_bytes,
-                keyspace.flushes
-            )?;
-            let compaction = &keyspace.compaction;
-            writeln!(
-                f,
-                "  compaction  {} merges  {} moves  {} B read  {} B written",
-                compaction.jobs,
-                compaction.trivial_moves,
-                compaction.read_bytes,
-                compaction.written_bytes
-            )?;
-            writeln!(f, "  level  runs  files         bytes       entries    tombstones")?;
-            for level in &keyspace.levels {
-                writeln!(
-                    f,
-                    "  L{:<4} {:>5} {:>6} {:>13} {:>13} {:>13}",
-                    level.level,
-                    level.runs,
-                    level.files,
-                    level.bytes,
-                    level.entries,
-                    level.tombstones
-                )?;
-            }
-        }
-        writeln!(f, "cache  kind                      hits        misses      resident")?;
-        for (kind, cache) in &self.cache {
-            let kind = format!("{kind:?}");
-            writeln!(
-                f,
-                "       {kind:<16} {:>13} {:>13} {:>13}",
-                cache.hits, cache.misses, cache.resident_bytes
-            )?;
-        }
-        writeln!(
-            f,
-            "filter {} tables ruled out  {} let pass wrongly",
-            self.filter.negatives, self.filter.false_positives
-        )?;
-        writeln!(
-            f,
-            "wal    {} segments  {} B live  {} B written  {} syncs",
-            self.wal.segments, self.wal.live_bytes, self.wal.written_bytes, self.wal.syncs
-        )?;
-        writeln!(
-            f,
-            "commits {} in {} groups, {} behind a sync",
-            self.commits.requests, self.commits.groups, self.commits.behind_sync
-        )?;
-        if let Some(cause) = &self.read_only {
-            writeln!(f, "read-only: {cause}")?;
-        }
-        Ok(())
-    }
 }

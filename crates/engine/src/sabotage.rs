@@ -53,6 +53,14 @@ bugs! {
     TombstoneDroppedEarly = "tombstone-dropped-early",
     /// A version that a snapshot needs is dropped.
     SnapshotVersionDropped = "snapshot-version-dropped",
+    /// A job folds merge operands together that a snapshot stands between.
+    OperandsFoldedOverSnapshot = "operands-folded-over-snapshot",
+    /// A job folds merge operands without the value that they change.
+    BaseForgottenByJob = "base-forgotten-by-job",
+    /// A value folded in a memtable lacks the operand that it stands beside.
+    FoldedValueStale = "folded-value-stale",
+    /// A key that was read is written back whoever has written it meanwhile.
+    UpdateWithoutGuard = "update-without-guard",
     /// A batch is applied in parts.
     BatchTorn = "batch-torn",
     /// Sequence numbers start again where they were before a crash, not after a gap.
@@ -71,10 +79,24 @@ bugs! {
     FileNumberReused = "file-number-reused",
     /// The WAL is not synced before the edit that makes a keyspace or changes its options.
     EditWithoutWalSync = "edit-without-wal-sync",
+    /// The log that a checkpoint copies is not synced.
+    CheckpointUnsynced = "checkpoint-unsynced",
+    /// The id of a dropped keyspace is given again.
+    KeyspaceIdReused = "keyspace-id-reused",
     /// A torn tail of the WAL is taken for damage.
     TornTailRefused = "torn-tail-refused",
     /// WAL segments are deleted before the manifest names a younger one as the oldest.
     SegmentDeletedEarly = "segment-deleted-early",
+    /// A lookup asks for range deletes only where the filter lets the key pass.
+    SpanBehindFilter = "span-behind-filter",
+    /// An iterator heeds range deletes that are newer than its snapshot.
+    SpanIgnoresSnapshot = "span-ignores-snapshot",
+    /// Where a job ends a table, the rest of the range delete at hand is lost.
+    SpanLostAtCut = "span-lost-at-cut",
+    /// A job drops a range delete while an older run holds what it deletes.
+    SpanDroppedEarly = "span-dropped-early",
+    /// Files are dropped because of a range delete though a snapshot looks past it.
+    CoveredFileDroppedEarly = "covered-file-dropped-early",
 }
 
 #[cfg(feature = "sabotage")]

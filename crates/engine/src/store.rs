@@ -7,18 +7,21 @@ use lsmx_compaction::{FileId, FileShape};
 
 use crate::cache::Cache;
 use crate::env::Env;
+use crate::env::rate::{Lane, RateLimit};
 use crate::error::{Error, Result};
 use crate::event::{BackgroundError, Event, EventListener};
 use crate::format::edit::FileRecord;
 use crate::format::filename::FileName;
 use crate::health::Health;
+use crate::key::SeqNo;
 use crate::keyspace::Tree;
 use crate::keyspace::snapshot::Sequence;
 use crate::manifest::{Manifest, ManifestState};
-use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock, Signal};
-use crate::table::{Table, TableIdentity, TableSummary};
-use crate::version::{Janitor, TableFile};
-use crate::vfs::Vfs;
+use crate::metrics::Latencies;
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock, Signal, assert_unlocked};
+use crate::table::{DescriptorPool, Table, TableIdentity, TableSummary};
+use crate::version::{Janitor, SuperVersion, TableFile, Version};
+use crate::vfs::{PacedVfs, Vfs};
 use crate::wal::Wal;
 
 /// The number line of all numbered files.
@@ -56,6 +59,12 @@ impl Trees {
         self.by_id.insert(tree.id, tree);
     }
 
+    /// Takes a tree out.
+    pub(crate) fn remove(&mut self, tree: &Tree) {
+        self.by_name.remove(&tree.name);
+        self.by_id.remove(&tree.id);
+    }
+
     /// The tree with this id.
     pub(crate) fn id(&self, id: u32) -> Option<&Arc<Tree>> {
         self.by_id.get(&id)
@@ -79,8 +88,13 @@ pub(crate) struct TableSpace {
     pub(crate) dir: PathBuf,
     pub(crate) env: Env,
     pub(crate) cache: Arc<Cache>,
+    pub(crate) descriptors: Arc<DescriptorPool>,
     pub(crate) files: Arc<FileNumbers>,
     pub(crate) janitor: Arc<Janitor>,
+    /// Limits what jobs read and write.
+    pub(crate) rate: Arc<RateLimit>,
+    /// Whether what compactions read and write stays in the system's cache.
+    pub(crate) keep_cached: bool,
     /// Order in which tables were made.
     pub(crate) creation: AtomicU64,
 }
@@ -89,6 +103,12 @@ impl TableSpace {
     /// Where a table lies.
     pub(crate) fn path(&self, id: FileId) -> PathBuf {
         FileName::Table(id.0).in_dir(&self.dir)
+    }
+
+    /// Where a job of this lane creates its files.
+    pub(crate) fn paced(&self, lane: Lane) -> PacedVfs {
+        let forget = lane == Lane::Compaction && !self.keep_cached;
+        PacedVfs::new(Arc::clone(&self.vfs), Arc::clone(&self.rate), lane, forget)
     }
 
     /// Opens a table that was just written and synced.
@@ -114,7 +134,7 @@ impl TableSpace {
     fn open_shape(&self, shape: FileShape, uid: u64, checksum: u64) -> Result<Arc<TableFile>> {
         let identity = TableIdentity { id: shape.id, bytes: shape.bytes, uid, checksum };
         let path = self.path(shape.id);
-        let table = Table::open(self.vfs.as_ref(), &path, &identity, &self.cache)?;
+        let table = Table::open_in(&self.descriptors, &path, &identity, &self.cache)?;
         let janitor = Arc::clone(&self.janitor);
         Ok(Arc::new(TableFile::new(Arc::new(table), Arc::new(shape), path, janitor)))
     }
@@ -138,12 +158,22 @@ pub(crate) struct Store {
     /// Given whenever a job has ended, a memtable was sealed, or the health has changed.
     pub(crate) progress: Signal,
     listener: Option<Arc<dyn EventListener>>,
+    /// What happened under a lock, and the listener does not know yet.
+    pending: Mutex<Vec<Event>>,
     /// Held over I/O by whoever lets WAL segments go; taken by nothing else.
     pub(crate) retiring: Mutex<()>,
     flush_ready: Mutex<Ready>,
     compaction_ready: Mutex<Ready>,
     /// Bytes of all memtables, about.
     memtable_bytes: AtomicU64,
+    /// How long flushes took.
+    pub(crate) flush_us: Latencies,
+    /// How long merges took.
+    pub(crate) compaction_us: Latencies,
+    /// Trees whose last compaction failed: few, and idle threads ask for them often.
+    failing: Mutex<BTreeSet<u32>>,
+    /// Dropped keyspaces that snapshots from before still see, with the numbers of their drops.
+    dropped: Mutex<Vec<(u64, Arc<Tree>)>>,
 }
 
 /// Trees that have to be looked at, in the order they came; each at most once.
@@ -174,6 +204,8 @@ pub(crate) struct StoreParts {
     pub(crate) sequence: Arc<Sequence>,
     pub(crate) trees: Trees,
     pub(crate) listener: Option<Arc<dyn EventListener>>,
+    /// The one that the janitor gives.
+    pub(crate) progress: Signal,
 }
 
 impl Store {
@@ -193,12 +225,40 @@ impl Store {
             sequence: parts.sequence,
             trees: RwLock::new(parts.trees),
             closing: AtomicBool::new(false),
-            progress: Signal::new(),
+            progress: parts.progress,
             listener: parts.listener,
+            pending: Mutex::default(),
             retiring: Mutex::default(),
             flush_ready: Mutex::default(),
             compaction_ready: Mutex::default(),
             memtable_bytes: AtomicU64::new(0),
+            flush_us: Latencies::default(),
+            compaction_us: Latencies::default(),
+            failing: Mutex::default(),
+            dropped: Mutex::default(),
+        }
+    }
+
+    /// Keeps the contents of a dropped keyspace for the snapshots from before the drop.
+    pub(crate) fn keep_dropped(&self, number: u64, tree: Arc<Tree>) {
+        self.dropped.lock().push((number, tree));
+        self.release_dropped(false);
+    }
+
+    /// Lets the contents of dropped keyspaces go that no snapshot sees any more, or all.
+    pub(crate) fn release_dropped(&self, all: bool) {
+        let released = {
+            let mut dropped = self.dropped.lock();
+            let (released, kept) =
+                std::mem::take(&mut *dropped).into_iter().partition::<Vec<_>, _>(|(number, _)| {
+                    all || !self.sequence.sees_before_drop(*number)
+                });
+            *dropped = kept;
+            released
+        };
+        for (_, tree) in released {
+            let nothing = Arc::new(Version::default());
+            tree.change(|_| SuperVersion::fresh(&nothing, SeqNo::MAX));
         }
     }
 
@@ -207,19 +267,53 @@ impl Store {
         self.trees.read().all().cloned().collect()
     }
 
-    /// Tells the listener; a panic there goes no further.
+    /// Notes whether the last compaction of a tree failed.
+    pub(crate) fn set_failing(&self, tree: u32, failing: bool) {
+        let mut all = self.failing.lock();
+        if failing {
+            all.insert(tree);
+        } else {
+            all.remove(&tree);
+        }
+    }
+
+    /// Trees whose last compaction failed.
+    pub(crate) fn failing_trees(&self) -> Vec<Arc<Tree>> {
+        let failing: Vec<u32> = self.failing.lock().iter().copied().collect();
+        let trees = self.trees.read();
+        failing.iter().filter_map(|&id| trees.id(id).cloned()).collect()
+    }
+
+    /// Tells the listener; a panic there goes no further. No lock of the engine is held.
     pub(crate) fn tell(&self, event: &Event) {
+        assert_unlocked();
         tell(self.listener.as_deref(), event);
     }
 
     /// Makes the database read-only because of a write-path error; returns what writers are told.
     pub(crate) fn fail(&self, error: Error) -> Error {
+        let told = self.fail_locked(error);
+        self.tell_pending();
+        told
+    }
+
+    /// As [`Store::fail`], for callers that hold a lock: the listener is told by
+    /// [`Store::tell_pending`], which they call once it is free.
+    pub(crate) fn fail_locked(&self, error: Error) -> Error {
         let (told, first) = self.health.fail(error);
         if first && let Error::ReadOnly { cause } = &told {
-            self.tell(&Event::ReadOnly(Arc::clone(cause)));
+            self.pending.lock().push(Event::ReadOnly(Arc::clone(cause)));
         }
         self.progress.notify();
         told
+    }
+
+    /// Tells the listener what could not be told when it happened.
+    pub(crate) fn tell_pending(&self) {
+        let pending = std::mem::take(&mut *self.pending.lock());
+        for event in pending {
+            self.tell(&event);
+        }
     }
 
     /// Reports background work that failed.
@@ -267,6 +361,16 @@ impl Store {
             }
             self.looked(work);
         }
+    }
+
+    /// Begins a look at a tree of one's own choice, which [`Store::looked`] ends; false while none
+    /// may begin.
+    pub(crate) fn begin_look(&self, work: Work) -> bool {
+        let mut ready = self.ready(work).lock();
+        if !ready.paused {
+            ready.taken += 1;
+        }
+        !ready.paused
     }
 
     /// Ends a look.
@@ -356,9 +460,13 @@ impl Store {
                 Some(FileName::Current | FileName::Lock) | None => false,
             };
             if orphan {
-                let path = self.dir.join(name);
+                let path = self.dir.join(&name);
                 self.tell(&Event::OrphanRemoved(path.clone()));
-                self.janitor.discard(path);
+                match FileName::parse(&name) {
+                    // A reader may hold it, with its descriptor closed.
+                    Some(FileName::Table(id)) => self.janitor.discard_table(FileId(id), path),
+                    _ => self.janitor.discard(path),
+                }
             }
         }
         Ok(())
@@ -367,6 +475,7 @@ impl Store {
     /// Removes files that nothing names any more. What cannot be removed now is reported and left:
     /// the next opening finds and removes it.
     pub(crate) fn remove_discarded(&self) {
+        self.release_dropped(false);
         for path in self.janitor.take() {
             if let Err(error) = self.vfs.remove(&path)
                 && error.kind() != std::io::ErrorKind::NotFound
@@ -385,6 +494,7 @@ impl std::fmt::Debug for Store {
 
 /// Tells a listener; a panic in it is caught.
 pub(crate) fn tell(listener: Option<&dyn EventListener>, event: &Event) {
+    crate::trace::event(event);
     if let Some(listener) = listener {
         // The listener sees shared data only through `&Event`, so no state of ours is left broken.
         let told = std::panic::AssertUnwindSafe(|| listener.on_event(event));
@@ -402,8 +512,8 @@ fn shape_of(id: FileId, summary: &TableSummary, now_us: u64, creation: u64) -> F
         },
         bytes: summary.bytes,
         entries: summary.entries,
-        tombstones: summary.tombstones,
-        tombstones_droppable: summary.tombstones,
+        tombstones: summary.tombstones + summary.range_tombstones,
+        tombstones_droppable: summary.tombstones + summary.range_tombstones,
         value_bytes: summary.value_bytes,
         oldest_tombstone_us: summary.oldest_tombstone_us,
         seq_smallest: summary.seq_smallest.0,

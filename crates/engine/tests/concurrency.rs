@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lsmx::env::{Background, Env, JoinHandle};
+use lsmx::merge::Counter;
 use lsmx::vfs::{Fault, FaultVfs, MemVfs, OsVfs, Rule, Vfs, VfsCall};
 use lsmx::{
     Db, Durability, Error, Keyspace, KeyspaceOptions, Options, Slice, Snapshot, WriteBatch,
@@ -730,6 +731,81 @@ fn a_close_past_its_deadline_loses_nothing() {
         assert!(matches!(closed, Err(Error::Deadline { .. })), "{closed:?}");
     });
     assert!(matches!(db.put("k", "v"), Err(Error::Closed)));
+    // The lock stays until the close is done, be it by the last handle.
+    drop(db);
     let db = Db::open_with(Arc::new(disk), "db", options()).unwrap();
     assert_eq!(db.default_keyspace().iter().count(), 60);
+}
+
+/// Threads add to the same counters by merges and by updates, while others flush, read and hold
+/// snapshots: no addition is lost or counted twice, and no counter is ever seen to go back.
+fn count_together(options: Options, background: Background, rounds: u64) {
+    const THREADS: u64 = 3;
+    let disk = MemVfs::new();
+    let counters = tuning().memtable_bytes(2 << 10).merge_operator(Counter);
+    let options = options.background(background).keyspace("counters", counters.clone());
+    let db = Db::open_with(Arc::new(disk.clone()), "db", options.clone()).unwrap();
+    let keyspace = db.keyspace("counters", counters).unwrap();
+    let env = db.env().clone();
+    let one = 1u64.to_le_bytes();
+    let mut threads = Vec::new();
+    for thread in 0..THREADS {
+        let (keyspace, db) = (keyspace.clone(), db.clone());
+        let count = move || {
+            let mut seen = 0;
+            for round in 0..rounds {
+                keyspace.merge("merged", one).unwrap();
+                let add = |old: Option<&[u8]>| {
+                    let old = old.map_or(0, |old| u64::from_le_bytes(old.try_into().unwrap()));
+                    (old + 1).to_le_bytes().to_vec()
+                };
+                let before = number(keyspace.fetch_update("updated", add).unwrap());
+                assert!(before >= seen, "an update saw an older value");
+                seen = before + 1;
+                // Both ways on one key.
+                if (round + thread) % 2 == 0 {
+                    keyspace.update_fetch("both", add).unwrap();
+                } else {
+                    keyspace.merge("both", one).unwrap();
+                }
+                let snapshot = db.snapshot();
+                let merged = number(snapshot.get(&keyspace, "merged").unwrap());
+                assert!(merged > round, "own merges are seen");
+                if round % 5 == thread {
+                    db.flush().unwrap();
+                }
+                assert_eq!(number(snapshot.get(&keyspace, "merged").unwrap()), merged);
+                let scanned = snapshot.iter(&keyspace).map(Result::unwrap);
+                let scanned: BTreeMap<Slice, Slice> = scanned.collect();
+                assert_eq!(number(scanned.get(&Slice::from(&b"merged"[..])).cloned()), merged);
+            }
+        };
+        threads.push(env.spawn("counter", count).unwrap());
+    }
+    join(&env, threads);
+    let check = |keyspace: &Keyspace| {
+        for key in ["merged", "updated", "both"] {
+            assert_eq!(number(keyspace.get(key).unwrap()), THREADS * rounds, "{key}");
+        }
+    };
+    check(&keyspace);
+    db.wait_idle().unwrap();
+    check(&keyspace);
+    drop((keyspace, db));
+    let options = options.background(Background::Inline);
+    let db = Db::open_with(Arc::new(disk), "db", options).unwrap();
+    check(&db.existing_keyspace("counters").unwrap());
+}
+
+#[test]
+fn counters_add_up_under_any_schedule() {
+    for (seed, _told) in schedules("counters_add_up_under_any_schedule", 40) {
+        count_together(stepped(seed), Background::Stepped { seed, workers: 2 }, 25);
+    }
+}
+
+#[test]
+fn counters_of_real_threads_add_up() {
+    let _dog = watchdog("counters_of_real_threads_add_up", 0, PATIENCE);
+    count_together(options(), Background::Threads { workers: 2 }, 400);
 }

@@ -94,6 +94,8 @@ fn require_everything(coverage: &Coverage) -> Outcome {
     let calls = ["create keyspace", "change policy", "change options", "clean close", "snapshot"];
     coverage.require("calls", &calls)?;
     coverage.require("calls", &["resume that failed", "reopen after an error"])?;
+    coverage.require("calls", &["drop keyspace", "checkpoint", "compact range"])?;
+    coverage.require("crashes before link", &["table"])?;
     let files = ["manifest", "segment", "table", "temporary"];
     for group in ["crashes before create", "crashes before append", "crashes before sync"] {
         coverage.require(group, &files)?;

@@ -10,12 +10,17 @@ use std::path::{Path, PathBuf};
 
 /// Modules of the engine from the ground up; a floor uses those before it, and its own.
 const ENGINE: &[&[&str]] = &[
-    &["sync", "error", "key", "slice", "coding", "checksum", "cursor", "sabotage", "health"],
+    &[
+        "sync", "error", "key", "slice", "coding", "checksum", "cursor", "sabotage", "health",
+        "merge",
+    ],
     &["vfs", "env"],
     &["format"],
     &["log"],
+    &["dump"],
     &["memtable", "wal", "manifest"],
     &["event"],
+    &["trace"],
     &["cache"],
     &["metrics"],
     &["table"],
@@ -24,8 +29,10 @@ const ENGINE: &[&[&str]] = &[
     &["read", "write"],
     &["job"],
     &["db"],
-    // What the fuzzers drive; not part of what users get.
-    &["fuzzing"],
+    // Text alone.
+    &["guide"],
+    // What fuzzers and benchmarks drive; not part of what users get.
+    &["fuzzing", "benching"],
 ];
 
 /// Modules of the compaction crate.

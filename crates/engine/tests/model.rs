@@ -48,6 +48,11 @@ fn inline_histories_equal_the_model() {
     assert!(reached.reopenings > 500 && reached.kills > 100, "{reached:?}");
     assert!(reached.flushes > 5_000 && reached.merges > 1_000, "{reached:?}");
     assert!(reached.moves > 100 && reached.turns > 5_000, "{reached:?}");
+    assert!(reached.range_deleted > 5_000 && reached.drops > 100, "{reached:?}");
+    assert!(reached.operands > 20_000 && reached.updates > 2_000, "{reached:?}");
+    assert!(reached.folded_by_reads > 20_000 && reached.folded_by_jobs > 5_000, "{reached:?}");
+    assert!(reached.bare_lives > 50 && reached.unfolded > 50, "{reached:?}");
+    assert!(reached.dropped > 100 && reached.copies > 500, "{reached:?}");
     assert!(reached.snapshot_reads > 1_000 && reached.iterators_over_closes > 100, "{reached:?}");
 }
 

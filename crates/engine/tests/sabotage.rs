@@ -42,12 +42,23 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
         | Bug::SeqReused
         | Bug::FileNumberReused
         | Bug::EditWithoutWalSync
+        | Bug::KeyspaceIdReused
+        | Bug::CheckpointUnsynced
         | Bug::TornTailRefused
         | Bug::SegmentDeletedEarly => ("crashes", crashes),
         Bug::TombstoneDroppedEarly
         | Bug::SnapshotVersionDropped
         | Bug::FilterMissesKey
+        | Bug::SpanBehindFilter
+        | Bug::SpanIgnoresSnapshot
+        | Bug::SpanLostAtCut
+        | Bug::SpanDroppedEarly
+        | Bug::CoveredFileDroppedEarly
+        | Bug::OperandsFoldedOverSnapshot
+        | Bug::BaseForgottenByJob
+        | Bug::FoldedValueStale
         | Bug::BatchTorn => ("contents", contents),
+        Bug::UpdateWithoutGuard => ("updates", updates),
         Bug::FollowerSyncForgotten | Bug::PublishedEarly => ("writers", several_writers),
         Bug::AppendErrorSwallowed => {
             ("crashes after a failed append", crashes_after_a_failed_append)
@@ -169,6 +180,40 @@ fn damage_in_the_log(seed: u64) -> Outcome {
         },
         Err(_) if crashed.snapshot_all() == before => Ok(()),
         Err(_) => Err("an opening that was refused has changed something".to_owned()),
+    }
+}
+
+/// Threads make a value longer under a schedule, some by updates, one by merges, which come between
+/// reading and writing of the updates.
+fn updates(seed: u64) -> Outcome {
+    const TIMES: usize = 12;
+    let disk = MemVfs::new();
+    let mut chance = Chance::new(seed);
+    let background = Background::Stepped { seed, workers: 1 };
+    let db = oracle::open(&disk, options::draw(&mut chance, background))?;
+    let keyspace = db.default_keyspace();
+    let longer = |old: Option<&[u8]>| [old.unwrap_or_default(), b"u"].concat();
+    let env = db.env();
+    let threads: Result<Vec<_>, _> = (0..3)
+        .map(|thread| {
+            let keyspace = keyspace.clone();
+            let body = move || {
+                for _ in 0..TIMES {
+                    match thread {
+                        0 => keyspace.merge("n", "m").unwrap(),
+                        _ => drop(keyspace.fetch_update("n", longer).unwrap()),
+                    }
+                }
+            };
+            env.spawn("lengthener", body)
+        })
+        .collect();
+    for thread in threads.map_err(|error| error.to_string())? {
+        env.join(thread).map_err(|_| "a thread panicked".to_owned())?;
+    }
+    match keyspace.get("n").map_err(failed)? {
+        Some(value) if value.len() == 3 * TIMES => Ok(()),
+        found => Err(format!("{found:?} after {TIMES} additions by each of three")),
     }
 }
 

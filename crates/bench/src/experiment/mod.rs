@@ -1,6 +1,7 @@
 //! Experiments: a config goes in, a result comes out.
 
 pub mod explore;
+pub mod throughput;
 
 /// Is told how far an experiment has come.
 pub trait Progress {

@@ -1,5 +1,8 @@
-//! Reports: a result as a table for people or as JSON for programs, with its provenance.
+//! Reports: a result as a table for people, as JSON for programs with its provenance, or as flat
+//! rows.
 
+pub mod csv;
 pub mod json;
 pub mod provenance;
 pub mod text;
+pub mod throughput;

@@ -84,6 +84,14 @@ fn workload(workload: &Workload, seed: u64) -> String {
     let writes: u64 = workload.phases.iter().map(|phase| phase.writes()).sum();
     let updates: u64 = workload.phases.iter().map(|phase| phase.updates).sum();
     let deletes: u64 = workload.phases.iter().map(|phase| phase.deletes).sum();
+    let merges = match workload.phases.iter().map(|phase| phase.merges).sum::<u64>() {
+        0 => String::new(),
+        merges => format!(", {merges} merges"),
+    };
+    let range_deletes = match workload.phases.iter().map(|phase| phase.range_deletes).sum::<u64>() {
+        0 => String::new(),
+        count => format!(", {count} range deletes"),
+    };
     let records = match &workload.records {
         RecordsSummary::Generated { key_len, value_len, distribution } => {
             format!("{key_len} + {value_len} B, {distribution}")
@@ -93,7 +101,7 @@ fn workload(workload: &Workload, seed: u64) -> String {
         }
     };
     format!(
-        "{writes} writes ({updates} updates, {deletes} deletes), {records}, memtable {}, \
+        "{writes} writes ({updates} updates, {deletes} deletes{merges}{range_deletes}), {records}, memtable {}, \
          cache {}, seed {seed}",
         bytes(workload.memtable_bytes),
         bytes(workload.block_cache_bytes),

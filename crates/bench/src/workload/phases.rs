@@ -13,6 +13,16 @@ use super::Distribution;
 /// 10 all levels but the last are then full, which is where the study began.
 const INTERLEAVE_AFTER: f64 = 0.1;
 
+/// Places in key order that a range delete covers: those of ten neighbouring records of the
+/// workload, whether they are there or not.
+pub const RANGE_DELETE_PLACES: u64 = 10;
+
+/// Left out where it is zero, so that workloads without range deletes read as ever.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
 /// A stretch of operations that are mixed evenly.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Phase {
@@ -24,6 +34,12 @@ pub struct Phase {
     pub updates: u64,
     /// Deletes of present keys.
     pub deletes: u64,
+    /// Merge operands for present keys, each of which writes a few bytes of the value.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub merges: u64,
+    /// Deletes of a range of [`RANGE_DELETE_PLACES`] places in key order.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub range_deletes: u64,
     /// Point lookups, by the share of them that ask for absent keys.
     pub lookups: Vec<Lookups>,
     /// Range lookups.
@@ -54,6 +70,8 @@ impl Phase {
             inserts: 0,
             updates: 0,
             deletes: 0,
+            merges: 0,
+            range_deletes: 0,
             lookups: Vec::new(),
             ranges: 0,
             selectivity: 0.0,
@@ -62,10 +80,33 @@ impl Phase {
         }
     }
 
-    /// Puts and deletes.
+    /// Puts, deletes and merges.
     #[must_use]
     pub fn writes(&self) -> u64 {
-        self.inserts + self.updates + self.deletes
+        self.inserts + self.updates + self.deletes + self.merges + self.range_deletes
+    }
+
+    /// Most records that its deletes take away.
+    fn deleted_max(&self) -> u64 {
+        self.deletes.saturating_add(self.range_deletes.saturating_mul(RANGE_DELETE_PLACES))
+    }
+
+    /// Makes shares of `writes` merges and range deletes, in place of inserts.
+    fn replace_inserts(&mut self, writes: u64, merges: f64, range_deletes: f64) -> Result<()> {
+        let mut replace = |flag: &'static str, share: f64| {
+            check_share(flag, share)?;
+            let count = numbers::round(numbers::float(writes) * share);
+            let inserts = self.inserts.checked_sub(count);
+            self.inserts = inserts.ok_or_else(|| Error::Contradiction {
+                first: format!("{flag} {share}"),
+                second: "--updates and --deletes".to_owned(),
+                why: "together they are more than all writes",
+            })?;
+            Ok(count)
+        };
+        self.merges = replace("--merges", merges)?;
+        self.range_deletes = replace("--range-deletes", range_deletes)?;
+        Ok(())
     }
 
     /// All operations.
@@ -84,6 +125,10 @@ pub struct Mix {
     pub updates: f64,
     /// Share of the writes that are deletes.
     pub deletes: f64,
+    /// Share of the writes that are merges.
+    pub merges: f64,
+    /// Share of the writes that delete a range of [`RANGE_DELETE_PLACES`] places.
+    pub range_deletes: f64,
     /// Point lookups for each value of `empty_lookups`.
     pub lookups: u64,
     /// Shares of lookups that ask for absent keys.
@@ -111,12 +156,24 @@ impl Mix {
         let mut load = Phase::new("load", self.distribution);
         (load.inserts, load.updates, load.deletes) =
             split_writes(self.entries, self.updates, self.deletes)?;
-        if load.inserts == 0 {
-            return Err(nothing_to_insert(self.entries, self.updates, self.deletes));
-        }
-        if load.deletes >= load.inserts {
+        load.replace_inserts(self.entries, self.merges, self.range_deletes)?;
+        if load.inserts == 0 && load.range_deletes > 0 {
             return Err(Error::Contradiction {
-                first: format!("--deletes {}", self.deletes),
+                first: format!("--range-deletes {}", self.range_deletes),
+                second: format!("--entries {}", self.entries),
+                why: "nothing is left to insert first",
+            });
+        }
+        if load.inserts == 0 {
+            return Err(nothing_to_insert(self));
+        }
+        if load.deleted_max() >= load.inserts {
+            let first = match load.range_deletes {
+                0 => format!("--deletes {}", self.deletes),
+                _ => format!("--range-deletes {}", self.range_deletes),
+            };
+            return Err(Error::Contradiction {
+                first,
                 second: format!("--entries {}", self.entries),
                 why: "nothing would be left",
             });
@@ -134,9 +191,13 @@ impl Mix {
             load.inserts = before(load.inserts).max(1);
             load.updates = before(load.updates);
             load.deletes = before(load.deletes);
+            load.merges = before(load.merges);
+            load.range_deletes = before(load.range_deletes);
             mixed.inserts -= load.inserts;
             mixed.updates -= load.updates;
             mixed.deletes -= load.deletes;
+            mixed.merges -= load.merges;
+            mixed.range_deletes -= load.range_deletes;
             mixed.lookups = lookups;
             mixed.ranges = self.ranges;
             mixed.selectivity = self.selectivity;
@@ -183,7 +244,8 @@ fn split_writes(writes: u64, updates: f64, deletes: f64) -> Result<(u64, u64, u6
     }
 }
 
-fn nothing_to_insert(entries: u64, updates: f64, deletes: f64) -> Error {
+fn nothing_to_insert(mix: &Mix) -> Error {
+    let Mix { entries, updates, deletes, merges, .. } = *mix;
     if entries == 0 {
         return Error::Invalid {
             name: "--entries",
@@ -191,8 +253,9 @@ fn nothing_to_insert(entries: u64, updates: f64, deletes: f64) -> Error {
             must: "at least 1".to_owned(),
         };
     }
-    let (first, share) =
-        if updates >= deletes { ("--updates", updates) } else { ("--deletes", deletes) };
+    let (first, share) = [("--deletes", deletes), ("--updates", updates), ("--merges", merges)]
+        .into_iter()
+        .fold(("", 0.0), |most, one| if one.1 > most.1 { one } else { most });
     Error::Contradiction {
         first: format!("{first} {share}"),
         second: format!("--entries {entries}"),
@@ -217,6 +280,10 @@ struct PhaseTable {
     updates: f64,
     #[serde(default)]
     deletes: f64,
+    #[serde(default)]
+    merges: f64,
+    #[serde(default)]
+    range_deletes: f64,
     #[serde(default)]
     lookups: u64,
     #[serde(default)]
@@ -244,8 +311,10 @@ fn default_selectivity() -> f64 {
 /// [[phase]]
 /// name = "load"           # default: its number
 /// entries = 1000000       # writes in all, of which
-/// updates = 0.1           # this share updates and
-/// deletes = 0.0           # this share deletes
+/// updates = 0.1           # this share updates,
+/// deletes = 0.0           # this share deletes,
+/// merges = 0.0            # this share merges and
+/// range-deletes = 0.0     # this share deletes ten neighbours in key order
 /// distribution = "uniform"
 /// settle = true
 ///
@@ -275,7 +344,7 @@ pub fn parse_phases(text: &str, path: &Path) -> Result<Vec<Phase>> {
         let line = line_at(table.span().start);
         let phase = table.get_ref().phase(index).map_err(|error| spec(line, error.to_string()))?;
         inserts += phase.inserts;
-        deletes += phase.deletes;
+        deletes += phase.deleted_max();
         if phase.ops() == 0 {
             return Err(spec(line, format!("phase {:?} has no operation", phase.name)));
         }
@@ -299,6 +368,7 @@ impl PhaseTable {
         let mut phase = Phase::new(name, self.distribution);
         (phase.inserts, phase.updates, phase.deletes) =
             split_writes(self.entries, self.updates, self.deletes)?;
+        phase.replace_inserts(self.entries, self.merges, self.range_deletes)?;
         check_share("empty-lookups", self.empty_lookups)?;
         check_share("selectivity", self.selectivity)?;
         if self.lookups > 0 {
@@ -320,6 +390,8 @@ mod tests {
             entries: 1000,
             updates: 0.2,
             deletes: 0.1,
+            merges: 0.0,
+            range_deletes: 0.0,
             lookups: 50,
             empty_lookups: vec![0.0, 1.0],
             ranges: 5,
@@ -350,6 +422,18 @@ mod tests {
     }
 
     #[test]
+    fn merges_take_the_place_of_inserts() {
+        let phases = Mix { merges: 0.3, interleave: true, ..mix() }.phases().unwrap();
+        let total = |count: fn(&Phase) -> u64| phases.iter().map(count).sum::<u64>();
+        assert_eq!((total(|phase| phase.merges), total(Phase::writes)), (300, 1000));
+        assert_eq!(total(|phase| phase.inserts), 400);
+        let error = Mix { merges: 0.8, ..mix() }.phases().unwrap_err();
+        assert!(error.is_usage() && error.to_string().starts_with("--merges 0.8"), "{error}");
+        let error = Mix { merges: 0.7, ..mix() }.phases().unwrap_err();
+        assert!(error.to_string().starts_with("--merges 0.7 contradicts --entries"), "{error}");
+    }
+
+    #[test]
     fn shares_that_do_not_add_up_are_refused_by_name() {
         let error = Mix { updates: 0.7, deletes: 0.4, ..mix() }.phases().unwrap_err();
         assert_eq!(
@@ -361,6 +445,9 @@ mod tests {
         let error = Mix { entries: 0, ..mix() }.phases().unwrap_err();
         assert_eq!(error.to_string(), "--entries is 0, must be at least 1");
         for (mix, name) in [
+            (Mix { range_deletes: 0.9, ..mix() }, "--range-deletes 0.9 contradicts"),
+            (Mix { range_deletes: 0.1, ..mix() }, "--range-deletes 0.1 contradicts --entries 1000"),
+            (Mix { range_deletes: -1.0, ..mix() }, "--range-deletes"),
             (Mix { deletes: 0.5, ..mix() }, "--deletes 0.5 contradicts --entries 1000"),
             (Mix { updates: -0.1, ..mix() }, "--updates"),
             (Mix { deletes: f64::NAN, ..mix() }, "--deletes"),

@@ -1,10 +1,16 @@
 //! Where keys and values come from: generated, or the records of a file.
 
+use lsmx::merge::FieldUpdate;
+
 use crate::error::Result;
+use crate::numbers;
 
 use super::data_file::DataFile;
 use super::keys::KeySpace;
 use super::random::{fill, mix};
+
+/// Bytes of a value that a merge writes.
+const FIELD_BYTES: usize = 8;
 
 /// Keys and values of the records of a workload.
 #[derive(Debug)]
@@ -58,6 +64,24 @@ impl Records {
         Ok(())
     }
 
+    /// Puts an operand for the value of a record in place of what `operand` holds: for
+    /// [`lsmx::merge::FieldUpdate`], a few bytes somewhere inside the value.
+    ///
+    /// Records of a file are inserted, never changed: for them the operand changes nothing.
+    pub fn operand(&self, record: u64, version: u64, operand: &mut Vec<u8>) {
+        let (value_bytes, seed) = match self {
+            Records::Generated { value_bytes, seed, .. } => (*value_bytes, *seed),
+            Records::File(_) => (0, 0),
+        };
+        let draw = mix(mix(seed ^ mix(record)) ^ version);
+        let field = value_bytes.min(FIELD_BYTES);
+        let places = numbers::count(value_bytes - field) + 1;
+        let offset = u32::try_from(draw % places).unwrap_or(0);
+        let mut bytes = Vec::with_capacity(field);
+        fill(draw, field, &mut bytes);
+        *operand = FieldUpdate::operand(offset, &bytes);
+    }
+
     /// Puts the value of a record in place of what `value` holds; `version` 0 is the inserted one.
     ///
     /// # Errors
@@ -77,8 +101,27 @@ impl Records {
 
 #[cfg(test)]
 mod tests {
+    use lsmx::MergeOperator;
+
     use super::*;
     use crate::workload::Distribution;
+
+    #[test]
+    fn operands_write_inside_the_value() {
+        for value_bytes in [0, 3, 8, 100] {
+            let keys = KeySpace::new(Distribution::Uniform, 10, 8, 1).unwrap();
+            let records = Records::Generated { keys: Box::new(keys), value_bytes, seed: 1 };
+            let mut operand = Vec::new();
+            for version in 1..100 {
+                records.operand(version % 10, version, &mut operand);
+                let value = vec![0; value_bytes];
+                let merged = FieldUpdate::new().full_merge(b"", Some(&value), &[&operand]);
+                let merged = merged.unwrap().unwrap();
+                assert_eq!(merged.len(), value_bytes);
+                assert!(merged != value || value_bytes == 0);
+            }
+        }
+    }
 
     #[test]
     fn values_differ_by_record_and_version() {

@@ -7,7 +7,7 @@ use crate::numbers;
 
 use super::choice::{Choice, Live};
 use super::keys::KeySpace;
-use super::phases::Phase;
+use super::phases::{Phase, RANGE_DELETE_PLACES};
 use super::random::Random;
 
 const PURPOSE_ORDER: u64 = 0x6f72_6465;
@@ -32,6 +32,20 @@ pub enum Operation {
     Delete {
         /// The record.
         record: u64,
+    },
+    /// Merge an operand into a record that is there.
+    Merge {
+        /// The record.
+        record: u64,
+        /// Tells this operand from all others, and from the values of updates.
+        version: u64,
+    },
+    /// Delete all records from one that is there on, in key order, before another.
+    DeleteRange {
+        /// The record to begin with.
+        record: u64,
+        /// The first that is left, there or not; `None` for the end of all keys.
+        until: Option<u64>,
     },
     /// Look a record up that is there.
     GetPresent {
@@ -89,6 +103,8 @@ impl Stream {
             (Drawn::Insert, phase.inserts),
             (Drawn::Update, phase.updates),
             (Drawn::Delete, phase.deletes),
+            (Drawn::Merge, phase.merges),
+            (Drawn::DeleteRange, phase.range_deletes),
             (Drawn::Range, phase.ranges),
         ];
         for (index, lookups) in phase.lookups.iter().enumerate() {
@@ -108,11 +124,33 @@ impl Stream {
     }
 }
 
+impl Stream {
+    /// Deletes [`RANGE_DELETE_PLACES`] places from a record on. Records of a file have no order that is
+    /// known beforehand: there it is the one record.
+    fn delete_range(&mut self, record: u64) -> Operation {
+        let Some(keys) = &self.keys else {
+            self.live.delete(record);
+            return Operation::Delete { record };
+        };
+        let from = keys.rank(record);
+        let past = from.saturating_add(RANGE_DELETE_PLACES).min(keys.len());
+        for record in (from..past).map(|rank| keys.record_at(rank)) {
+            if self.live.contains(record) {
+                self.live.delete(record);
+            }
+        }
+        let until = (past < keys.len()).then(|| keys.record_at(past));
+        Operation::DeleteRange { record, until }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Drawn {
     Insert,
     Update,
     Delete,
+    Merge,
+    DeleteRange,
     Range,
     GetPresent(usize),
     GetAbsent(usize),
@@ -162,10 +200,15 @@ impl Iterator for PhaseStream<'_> {
                 stream.updates += 1;
                 Operation::Update { record, version: stream.updates }
             }
+            Drawn::Merge => {
+                stream.updates += 1;
+                Operation::Merge { record, version: stream.updates }
+            }
             Drawn::Delete => {
                 stream.live.delete(record);
                 Operation::Delete { record }
             }
+            Drawn::DeleteRange => stream.delete_range(record),
             Drawn::GetPresent(lookups) => Operation::GetPresent { record, lookups },
             Drawn::GetAbsent(lookups) => {
                 Operation::GetAbsent { record, salt: stream.choice.next_u64(), lookups }
@@ -193,7 +236,9 @@ mod tests {
         let mut phase = Phase::new("mixed", distribution);
         phase.inserts = 1000;
         phase.updates = 500;
-        phase.deletes = 900;
+        phase.deletes = 800;
+        phase.merges = 300;
+        phase.range_deletes = 10;
         phase.ranges = 20;
         phase.selectivity = 0.1;
         phase.lookups = vec![Lookups { alpha: 0.3, ops: 100 }, Lookups { alpha: 1.0, ops: 50 }];
@@ -209,7 +254,9 @@ mod tests {
     fn counts_are_exact_and_only_what_is_there_is_touched() {
         for distribution in Distribution::ALL {
             let mut live = BTreeSet::new();
-            let (mut updates, mut deletes, mut ranges) = (0, 0, 0);
+            let keys = KeySpace::new(distribution, 1000, 8, 5).unwrap();
+            let (mut updates, mut deletes, mut merges, mut ranges) = (0, 0, 0, 0);
+            let (mut range_deletes, mut range_deleted) = (0, 0);
             let mut gets = [[0; 2]; 2];
             for operation in operations(distribution, 5) {
                 match operation {
@@ -218,9 +265,24 @@ mod tests {
                         updates += 1;
                         assert!(live.contains(&record));
                     }
+                    Operation::Merge { record, .. } => {
+                        merges += 1;
+                        assert!(live.contains(&record));
+                    }
                     Operation::Delete { record } => {
                         deletes += 1;
                         assert!(live.remove(&record));
+                    }
+                    Operation::DeleteRange { record, until } => {
+                        assert!(live.contains(&record));
+                        let (from, until) =
+                            (keys.rank(record), until.map(|until| keys.rank(until)));
+                        let places = from..until.unwrap_or(1000);
+                        assert!(until.is_none() || places.clone().count() == 10);
+                        let before = live.len();
+                        live.retain(|record| !places.contains(&keys.rank(*record)));
+                        range_deletes += 1;
+                        range_deleted += before - live.len();
                     }
                     Operation::GetPresent { record, lookups } => {
                         gets[lookups][0] += 1;
@@ -233,9 +295,10 @@ mod tests {
                     }
                 }
             }
-            assert_eq!((updates, deletes, ranges), (500, 900, 20), "{distribution}");
+            assert_eq!((updates, deletes, merges, ranges), (500, 800, 300, 20), "{distribution}");
+            assert!(range_deletes == 10 && (10..=100).contains(&range_deleted));
             assert_eq!(gets, [[70, 30], [0, 50]]);
-            assert_eq!(live.len(), 100);
+            assert_eq!(live.len(), 200 - range_deleted);
         }
     }
 

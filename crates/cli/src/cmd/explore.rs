@@ -39,13 +39,6 @@ pub(crate) fn run(arguments: &ExploreArgs, words: &[OsString]) -> Result<(), Fai
 }
 
 fn config(arguments: &ExploreArgs, words: &[OsString]) -> Result<Config, Failure> {
-    for (flag, share) in
-        [("--merges", arguments.merges), ("--range-deletes", arguments.range_deletes)]
-    {
-        if share != 0.0 {
-            return Err(Failure::Usage(format!("{flag} {share}: only 0 is supported as yet")));
-        }
-    }
     for (flag, typed) in
         [("--format", arguments.format.is_some()), ("--data-order", arguments.data_order.is_some())]
     {
@@ -138,6 +131,8 @@ fn mix(arguments: &ExploreArgs, records: Option<u64>) -> Mix {
         entries,
         updates: arguments.updates.unwrap_or(0.0),
         deletes: arguments.deletes.unwrap_or(0.0),
+        merges: arguments.merges.unwrap_or(0.0),
+        range_deletes: arguments.range_deletes,
         lookups: arguments.lookups.unwrap_or(entries / WRITES_PER_LOOKUP),
         empty_lookups: arguments
             .empty_lookups

@@ -1,4 +1,5 @@
 //! One file per command.
 
+pub(crate) mod bench;
 pub(crate) mod db;
 pub(crate) mod explore;

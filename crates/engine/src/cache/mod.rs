@@ -38,6 +38,12 @@ type Round = VecDeque<Place>;
 #[derive(Debug)]
 pub struct Cache {
     budget_bytes: u64,
+    /// Whether open tables are part of the budget.
+    with_open_tables: bool,
+    /// Bytes of open tables besides their blocks.
+    open_tables: AtomicU64,
+    /// Bytes that cursors have read ahead.
+    read_ahead: AtomicU64,
     data: Box<dyn BlockStore>,
     /// The capacity that the data cache was last given.
     data_capacity: AtomicU64,
@@ -53,8 +59,22 @@ impl Cache {
     /// An empty cache that keeps at most `budget_bytes`. With 0 nothing stays.
     #[must_use]
     pub fn new(budget_bytes: u64) -> Arc<Cache> {
+        Cache::make(budget_bytes, false)
+    }
+
+    /// An empty cache whose budget is that of open tables too: what they take is taken from the
+    /// blocks.
+    #[must_use]
+    pub fn with_open_tables(budget_bytes: u64) -> Arc<Cache> {
+        Cache::make(budget_bytes, true)
+    }
+
+    fn make(budget_bytes: u64, with_open_tables: bool) -> Arc<Cache> {
         Arc::new(Cache {
             budget_bytes,
+            with_open_tables,
+            open_tables: AtomicU64::new(0),
+            read_ahead: AtomicU64::new(0),
             data: Box::new(QuickStore::new(budget_bytes)),
             data_capacity: AtomicU64::new(budget_bytes),
             resident: Default::default(),
@@ -82,7 +102,8 @@ impl Cache {
         self.counts.filter_answers()
     }
 
-    /// Bytes in memory, overhead included.
+    /// Bytes in memory, overhead included; for [`BlockKind::Open`] what open tables take besides
+    /// their blocks.
     #[must_use]
     pub fn resident_bytes(&self) -> PerKind<u64> {
         PerKind::from_fn(|kind| match kind {
@@ -91,7 +112,8 @@ impl Cache {
             BlockKind::TopIndex => self.resident_of(Metadata::TopIndex),
             BlockKind::Filter => self.resident_of(Metadata::Filter),
             BlockKind::RangeTombstones => self.resident_of(Metadata::RangeTombstones),
-            BlockKind::Open | BlockKind::Blob | BlockKind::Bucket => 0,
+            BlockKind::Open => self.open_tables.load(Ordering::Relaxed),
+            BlockKind::Blob | BlockKind::Bucket => 0,
         })
     }
 
@@ -147,6 +169,41 @@ impl Cache {
         }
     }
 
+    /// Bytes that cursors have read ahead and not used up.
+    #[must_use]
+    pub fn read_ahead_bytes(&self) -> u64 {
+        self.read_ahead.load(Ordering::Relaxed)
+    }
+
+    /// Counts a window that a cursor reads ahead.
+    pub(crate) fn read_ahead_grown(&self, bytes: u64) {
+        self.read_ahead.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts a window that is let go.
+    pub(crate) fn read_ahead_freed(&self, bytes: u64) {
+        self.read_ahead.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts a table that was opened, and makes room for it.
+    fn table_opened(&self, bytes: u64) {
+        self.open_tables.fetch_add(bytes, Ordering::Relaxed);
+        if self.with_open_tables {
+            self.govern();
+        }
+    }
+
+    /// Takes a table off the count. Blocks may grow into the room with the next fill.
+    fn table_closed(&self, bytes: u64) {
+        self.open_tables.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes for blocks: what open tables leave of the budget.
+    fn blocks_budget(&self) -> u64 {
+        let open = if self.with_open_tables { self.open_tables.load(Ordering::Relaxed) } else { 0 };
+        self.budget_bytes.saturating_sub(open)
+    }
+
     /// Puts metadata bytes on the count.
     fn charge(&self, kind: Metadata, bytes: u64) {
         self.resident[kind as usize].fetch_add(bytes, Ordering::Relaxed);
@@ -174,12 +231,12 @@ impl Cache {
 
     /// Brings metadata within the budget and gives the data cache what is left.
     fn govern(&self) {
-        if self.resident_metadata() > self.budget_bytes {
+        if self.resident_metadata() > self.blocks_budget() {
             for kind in Metadata::ALL {
                 self.evict(kind);
             }
         }
-        let left = self.budget_bytes.saturating_sub(self.resident_metadata());
+        let left = self.blocks_budget().saturating_sub(self.resident_metadata());
         let step = (self.budget_bytes / CAPACITY_STEPS).max(1);
         let capacity = left - left % step;
         if self.data_capacity.swap(capacity, Ordering::Relaxed) != capacity {
@@ -194,7 +251,7 @@ impl Cache {
         let round = &mut rounds[kind as usize];
         // Two rounds see every slot idle once, whatever readers do meanwhile.
         let mut visits = 2 * round.len();
-        while self.resident_metadata() > self.budget_bytes && visits > 0 {
+        while self.resident_metadata() > self.blocks_budget() && visits > 0 {
             visits -= 1;
             let Some(place) = round.pop_front() else { break };
             let Some(table) = place.table.upgrade() else { continue };

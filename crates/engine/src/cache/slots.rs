@@ -18,6 +18,14 @@ use crate::sync::{Arc, AtomicBool, Ordering, Weak};
 /// Bytes that a slot's content costs beside its block.
 const SLOT_OVERHEAD_BYTES: u64 = 112;
 
+/// Bytes that an open table costs besides keys and blocks: handle, slots, shape, what the manifest
+/// keeps of it, and its places in versions.
+const HANDLE_BYTES: u64 = 2 << 10;
+
+/// How often an open table has its smallest and largest key and its path in memory: in its
+/// properties, in the shape that policies see, and in what the manifest keeps.
+const KEY_COPIES: u64 = 3;
+
 /// Metadata that the governor may evict, in the order in which it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Metadata {
@@ -125,6 +133,8 @@ pub(super) enum Visit {
 #[derive(Debug)]
 pub(crate) struct TableSlots {
     cache: Arc<Cache>,
+    /// Bytes that the open table takes besides its blocks.
+    open_bytes: u64,
     pub(crate) filter: Slot<Filter>,
     pub(crate) top_index: Slot<IndexBlock>,
     pub(crate) range_tombstones: Slot<Spans>,
@@ -134,9 +144,16 @@ pub(crate) struct TableSlots {
 }
 
 impl TableSlots {
-    pub(crate) fn new(cache: &Arc<Cache>) -> Arc<TableSlots> {
+    /// Empty slots of a table whose handle holds `key_bytes` of keys and paths, and that has so
+    /// many index blocks.
+    pub(crate) fn new(cache: &Arc<Cache>, key_bytes: u64, index_blocks: u64) -> Arc<TableSlots> {
+        let slots = index_blocks.saturating_mul(len_u64(size_of::<Slot<IndexBlock>>()));
+        let keys = key_bytes.saturating_mul(KEY_COPIES);
+        let open_bytes = HANDLE_BYTES.saturating_add(keys).saturating_add(slots);
+        cache.table_opened(open_bytes);
         Arc::new(TableSlots {
             cache: cache.clone(),
+            open_bytes,
             filter: Slot::default(),
             top_index: Slot::default(),
             range_tombstones: Slot::default(),
@@ -208,6 +225,7 @@ impl TableSlots {
 
 impl Drop for TableSlots {
     fn drop(&mut self) {
+        self.cache.table_closed(self.open_bytes);
         for kind in [Metadata::TopIndex, Metadata::Filter, Metadata::RangeTombstones] {
             self.evict(kind, 0);
         }

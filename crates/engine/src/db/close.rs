@@ -1,61 +1,79 @@
 //! Closing: flush, end background work, mark the log, free the lock.
+//!
+//! Every wait has the caller's deadline. Past it the lock stays taken, for some thread may still be
+//! writing, and the error says so; the next close, at the latest that of the last handle, goes on from
+//! there.
 
 use std::time::Duration;
 
 use crate::db::Core;
 use crate::env::WaitCause;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::format::edit::{Change, Edit};
 use crate::sync::Ordering;
 
 impl Core {
-    /// Closes once; later calls wait until that is done.
+    /// Closes; whoever returns well from here finds the lock free. One at a time: a second call waits
+    /// for the first.
     pub(super) fn close(&self, deadline: Option<Duration>) -> Result<()> {
-        let store = &self.store;
-        if self.closed.swap(true, Ordering::AcqRel) {
-            // Whoever returns from here finds the lock free.
-            store.env.wait(WaitCause::Close, &store.progress, None, &mut || {
-                self.lock_freed.load(Ordering::Acquire)
-            });
+        let deadline_us = self.committer.deadline_us(deadline);
+        self.closed.store(true, Ordering::Release);
+        let _turn = self.turn_to_close(WaitCause::Close, deadline_us)?;
+        if self.lock_freed.load(Ordering::Acquire) {
             return Ok(());
         }
-        let deadline_us = self.committer.deadline_us(deadline);
-        let flushed = store.health.check().and_then(|()| {
-            let trees = store.all_trees();
-            self.committer.seal(trees.clone())?;
-            self.runner.wait_flushed(&trees, self.committer.seq_next(), deadline_us)
-        });
+        if self.read_only.is_some() {
+            self.free_lock();
+            return Ok(());
+        }
+        let store = &self.store;
+        let flushed = if store.is_closing() { Ok(()) } else { self.flush_to_close(deadline_us) };
         // Calls that began before the close may still be on their way: from here on the leader of a
-        // commit, a change of keyspaces and a resumption refuse, and whoever waits for work gives up.
+        // commit and a change of keyspaces refuse, and whoever waits for work gives up.
         store.closing.store(true, Ordering::Release);
         store.progress.notify();
-        // Those that are past that check are waited for. Whoever takes a turn later sees the flag.
-        store.env.wait(WaitCause::Close, &store.progress, None, &mut || {
-            !self.resuming.swap(true, Ordering::AcqRel)
-        });
-        self.resuming.store(false, Ordering::Release);
-        store.progress.notify();
+        // Those that are past that check are waited for.
         drop(self.creating.lock());
-        self.committer.drain(None);
-        self.runner.pause();
-        self.runner.join();
-        let marked = store.health.check().and_then(|()| {
-            let (segment, bytes) = store.wal.close_mark()?;
-            let last_seq = store.sequence.published();
-            store.manifest.append(&Edit {
-                changes: vec![
-                    Change::WalMark { segment, bytes },
-                    Change::FileNumberNext(store.files.next()),
-                    Change::ClockUs(store.env.now_us()),
-                    Change::CleanClose { last_seq },
-                ],
-            })
-        });
+        let ended = self.committer.drain(deadline_us)
+            && self.runner.pause(deadline_us)
+            && self.runner.join(deadline_us);
+        if !ended {
+            return Err(Error::Deadline { cause: WaitCause::Close.as_str() });
+        }
+        let marked = self.mark_clean();
+        store.release_dropped(true);
         store.remove_discarded();
-        drop(self.lock.lock().take());
-        self.lock_freed.store(true, Ordering::Release);
-        store.progress.notify();
+        self.free_lock();
         // Past the deadline what is left waits in the log, which the next opening replays.
         flushed.and(marked)
+    }
+
+    fn flush_to_close(&self, deadline_us: Option<u64>) -> Result<()> {
+        self.store.health.check()?;
+        let trees = self.store.all_trees();
+        self.committer.seal(trees.clone(), deadline_us)?;
+        self.runner.wait_flushed(&trees, self.committer.seq_next(), deadline_us)
+    }
+
+    /// Has log and manifest say that this is where everything ends.
+    fn mark_clean(&self) -> Result<()> {
+        let store = &self.store;
+        store.health.check()?;
+        let (segment, bytes) = store.wal.close_mark()?;
+        let last_seq = store.sequence.published();
+        store.manifest.append(&Edit {
+            changes: vec![
+                Change::WalMark { segment, bytes },
+                Change::FileNumberNext(store.files.next()),
+                Change::ClockUs(store.env.now_us()),
+                Change::CleanClose { last_seq },
+            ],
+        })
+    }
+
+    /// Lets the next owner in.
+    fn free_lock(&self) {
+        drop(self.lock.lock().take());
+        self.lock_freed.store(true, Ordering::Release);
     }
 }

@@ -36,6 +36,10 @@ impl Keyspace {
         &self.tree
     }
 
+    pub(super) fn core(&self) -> &Core {
+        &self.handle.0
+    }
+
     pub(crate) fn check_owner(&self, handle: &Arc<Handle>) -> Result<()> {
         if Arc::ptr_eq(&self.handle, handle) {
             Ok(())
@@ -72,6 +76,32 @@ impl Keyspace {
         self.handle.0.delete(&self.tree, key.as_ref())
     }
 
+    /// Merges an operand into `key`, `Buffered`: without reading, its value becomes what the
+    /// keyspace's [merge operator](KeyspaceOptions::merge_operator) makes of the value and the
+    /// operand. [`guide::merges`](crate::guide::merges) tells more.
+    ///
+    /// # Errors
+    /// As [`Db::write`](crate::Db::write); [`Error::NoMergeOperator`]. Whether the operand makes
+    /// sense to the operator, a read tells.
+    pub fn merge(&self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) -> Result<()> {
+        self.handle.0.merge(&self.tree, key.as_ref(), operand.as_ref())
+    }
+
+    /// [`Keyspace::merge`] with options.
+    ///
+    /// # Errors
+    /// As [`Keyspace::merge`].
+    pub fn merge_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        operand: impl AsRef<[u8]>,
+        options: impl Into<WriteOptions>,
+    ) -> Result<()> {
+        let mut batch = WriteBatch::new();
+        batch.merge(self, key, operand);
+        self.handle.0.write(batch, options.into())
+    }
+
     /// [`Keyspace::put`] with options.
     ///
     /// # Errors
@@ -99,6 +129,39 @@ impl Keyspace {
         let mut batch = WriteBatch::new();
         batch.delete(self, key);
         self.handle.0.write(batch, options.into())
+    }
+
+    /// Deletes all keys of a range, `Buffered`. It costs one record, however many keys there are;
+    /// their space is freed in the background. A range that no key can be in, such as `b..a`,
+    /// deletes nothing.
+    ///
+    /// # Errors
+    /// As [`Db::write`](crate::Db::write).
+    pub fn delete_range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<()> {
+        self.delete_range_with(range, WriteOptions::default())
+    }
+
+    /// [`Keyspace::delete_range`] with options.
+    ///
+    /// # Errors
+    /// As [`Db::write`](crate::Db::write).
+    pub fn delete_range_with<K: AsRef<[u8]>>(
+        &self,
+        range: impl RangeBounds<K>,
+        options: impl Into<WriteOptions>,
+    ) -> Result<()> {
+        let mut batch = WriteBatch::new();
+        batch.delete_range(self, range);
+        self.handle.0.write(batch, options.into())
+    }
+
+    /// Deletes all keys, `Buffered`: a range delete like any other, in the log and in the order of
+    /// commits. Files that nobody can see into any more go without being read.
+    ///
+    /// # Errors
+    /// As [`Db::write`](crate::Db::write).
+    pub fn clear(&self) -> Result<()> {
+        self.delete_range::<&[u8]>(..)
     }
 
     /// The value of `key`; shares the memory of the block it lies in.
@@ -143,13 +206,20 @@ impl Keyspace {
     ) -> Range {
         let core = &self.handle.0;
         if let Err(error) = core.check_open() {
-            return Range::failed(error, self.tree.pin());
+            return Range::failed(error, &self.tree);
         }
         core.tick();
         let view = self.tree.pin();
+        let gone = match &pinned {
+            None => self.tree.check_live(),
+            Some(pinned) => self.tree.check_seen_by(pinned),
+        };
+        if let Err(error) = gone {
+            return Range::failed(error, &self.tree);
+        }
         let seq =
             pinned.as_ref().map_or_else(|| core.store.sequence.published(), |pinned| pinned.seq());
-        Range::new(view, seq, pinned, lower, upper)
+        Range::new(view, Arc::clone(&self.tree.merging), seq, pinned, lower, upper)
     }
 }
 
@@ -164,8 +234,26 @@ impl WriteBatch {
         self.add(keyspace.tree(), Kind::Delete, key.as_ref(), &[]);
     }
 
+    /// Deletes all keys of a range, those that the batch has written before included. Of a range that
+    /// no key can be in, such as `b..a`, nothing is noted.
+    pub fn delete_range<K: AsRef<[u8]>>(
+        &mut self,
+        keyspace: &Keyspace,
+        range: impl RangeBounds<K>,
+    ) {
+        let start = range.start_bound().map(AsRef::as_ref);
+        let end = range.end_bound().map(AsRef::as_ref);
+        self.add_range_delete(keyspace.tree(), start, end);
+    }
+
+    /// Merges an operand into `key`, as [`Keyspace::merge`]. In a keyspace without a merge operator
+    /// the write of the batch fails with [`Error::NoMergeOperator`].
+    pub fn merge(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) {
+        self.add(keyspace.tree(), Kind::Merge, key.as_ref(), operand.as_ref());
+    }
+
     /// Makes the batch conditional: it is refused with [`Error::GuardRefused`] if `key` was written
-    /// after the number `read` (see [`Snapshot::seq`](crate::Snapshot::seq)), or if that number is
+    /// or deleted after the number `read` (see [`Snapshot::seq`](crate::Snapshot::seq)), or if that number is
     /// so long ago that the memtables cannot tell.
     pub fn guard(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, read: SeqNo) {
         self.add_guard(keyspace.tree(), key.as_ref(), read);
@@ -184,12 +272,26 @@ impl Core {
             });
         }
         options.check()?;
+        let options = self.options.memory_plan().fit(options);
         self.store.health.check()?;
+        let tree = self.open_keyspace_alone(name, options);
+        self.store.tell_pending();
+        tree
+    }
+
+    fn open_keyspace_alone(&self, name: &str, options: KeyspaceOptions) -> Result<Arc<Tree>> {
         let _one_at_a_time = self.creating.lock();
         // Closing takes the lock once, and after that changes nothing but its own.
         self.check_open()?;
         let existing = self.store.trees.read().name(name).cloned();
         match existing {
+            Some(tree) if self.read_only.is_some() => {
+                // Tuning is the caller's business; what would be remembered is not.
+                let policy = tree.settings().policy_spec.clone();
+                tree.set_settings(options, policy);
+                Ok(tree)
+            }
+            None if self.read_only.is_some() => Err(Error::OpenedReadOnly),
             Some(tree) => {
                 self.change_options(&tree, options)?;
                 Ok(tree)
@@ -198,23 +300,23 @@ impl Core {
         }
     }
 
-    /// Appends a manifest edit that an operation makes; the log is synced first, so that the
+    /// Appends a manifest edit that an operation makes, under a lock; the log is synced first, so that the
     /// keyspace is not ahead of commits made before.
-    fn append_edit(&self, changes: Vec<Change>) -> Result<()> {
+    pub(super) fn append_edit(&self, changes: Vec<Change>) -> Result<()> {
         let store = &self.store;
         let synced = match sabotage::on(Bug::EditWithoutWalSync) {
             true => Ok(()),
             false => store.wal.sync().map(drop),
         };
         let appended = synced.and_then(|()| store.manifest.append(&Edit { changes }));
-        appended.map_err(|error| store.fail(error))
+        appended.map_err(|error| store.fail_locked(error))
     }
 
     fn create_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Arc<Tree>> {
         let store = &self.store;
         let policy = options.policy.clone().unwrap_or_default();
         let id = store.manifest.with(|state| state.keyspace_id_next);
-        let persisted = Persisted { policy: policy.to_string() };
+        let persisted = Persisted::of_new(&options);
         self.append_edit(vec![Change::CreateKeyspace {
             id,
             name: name.to_owned(),
@@ -231,10 +333,18 @@ impl Core {
     fn change_options(&self, tree: &Arc<Tree>, options: KeyspaceOptions) -> Result<()> {
         let current = tree.settings().policy_spec.clone();
         let policy = options.policy.clone().unwrap_or_else(|| current.clone());
-        if policy != current {
-            let persisted = Persisted { policy: policy.to_string() };
+        let operator = options.merge_operator.clone();
+        if tree.merging.admit(operator.as_ref())? || policy != current {
+            let name = operator.as_ref().map(|operator| operator.name());
+            let persisted = Persisted {
+                policy: policy.to_string(),
+                merge_operator: tree.merging.name().or(name).map(str::to_owned),
+            };
             let options = persisted.encode();
             self.append_edit(vec![Change::SetOptions { keyspace: tree.id, options }])?;
+        }
+        if let Some(operator) = operator {
+            tree.merging.supply(operator);
         }
         tree.set_settings(options, policy);
         self.runner.refresh(tree);

@@ -1,19 +1,86 @@
 //! Reads all counters together.
 
 use crate::db::Core;
+use crate::env::rate::Lane;
+use crate::format::BlockKind;
 use crate::keyspace::Tree;
 use crate::keyspace::counters::StallCounter;
+use crate::keyspace::merging::FoldCounter;
 use crate::metrics::{
-    CacheMetrics, CompactionMetrics, KeyspaceMetrics, LevelMetrics, Metrics, StallCause,
-    StallMetrics, WalMetrics,
+    BackgroundIoMetrics, CacheMetrics, CompactionMetrics, DescriptorMetrics, FoldMetrics,
+    HeldMetrics, KeyspaceMetrics, LaneMetrics, LevelFlow, LevelMetrics, MemoryMetrics,
+    MergeMetrics, Metrics, StallCause, StallMetrics, WalMetrics,
 };
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{Arc, AtomicU64, Ordering};
 
 fn read(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
 impl Core {
+    pub(super) fn memory_metrics(&self) -> MemoryMetrics {
+        let store = &self.store;
+        let cache = &store.tables.cache;
+        let mut memory = MemoryMetrics {
+            budget_bytes: self.memory.budget,
+            memtable_bytes_max: self.memory.memtables,
+            block_cache_bytes_max: self.memory.cache,
+            wal_buffer: store.wal.buffer_bytes(),
+            read_ahead: cache.read_ahead_bytes(),
+            ..MemoryMetrics::default()
+        };
+        for (kind, &bytes) in cache.resident_bytes().iter() {
+            *match kind {
+                BlockKind::Data => &mut memory.data_blocks,
+                BlockKind::Open => &mut memory.open_tables,
+                _ => &mut memory.metadata_blocks,
+            } += bytes;
+        }
+        for tree in store.all_trees() {
+            let view = tree.view();
+            memory.memtables_active += view.active.bytes();
+            memory.memtables_sealed += view.sealed.iter().map(|sealed| sealed.bytes()).sum::<u64>();
+            memory.memtables_pinned += tree.old_views.memtable_bytes(&view);
+        }
+        memory
+    }
+
+    fn held_metrics(&self) -> HeldMetrics {
+        let store = &self.store;
+        let (files, file_bytes) = store.janitor.held();
+        let mut held = HeldMetrics {
+            snapshots: store.sequence.snapshot_count() as u64,
+            files,
+            file_bytes,
+            ..HeldMetrics::default()
+        };
+        if let Some((seq, since_us)) = store.sequence.oldest_held() {
+            held.oldest_snapshot_age_us = store.env.now_us().saturating_sub(since_us);
+            held.oldest_snapshot_behind = store.sequence.published().0.saturating_sub(seq.0);
+        }
+        for tree in store.all_trees() {
+            let (views, pins) = tree.old_views.in_use();
+            held.old_views += views;
+            // The tree has one handle of its own, and this is another.
+            let current = Arc::strong_count(&tree.pin()) as u64;
+            held.view_pins += pins + current.saturating_sub(2);
+        }
+        held
+    }
+
+    fn background_io(&self) -> BackgroundIoMetrics {
+        let rate = &self.store.tables.rate;
+        let lane = |lane| {
+            let (bytes, waited_us) = rate.taken(lane);
+            LaneMetrics { bytes, waited_us }
+        };
+        BackgroundIoMetrics {
+            rate: rate.rate(),
+            flush: lane(Lane::Flush),
+            compaction: lane(Lane::Compaction),
+        }
+    }
+
     pub(super) fn metrics(&self) -> Metrics {
         let store = &self.store;
         let (counts, resident) = (store.tables.cache.counts(), store.tables.cache.resident_bytes());
@@ -27,12 +94,22 @@ impl Core {
             cache: cache.filter(|(_, cache)| *cache != CacheMetrics::default()).collect(),
             filter: store.tables.cache.filter_answers(),
             commits: self.committer.metrics(),
-            wal: WalMetrics {
+            wal: self.read_only.clone().unwrap_or_else(|| WalMetrics {
                 segments: store.wal.segments().len() as u64,
                 live_bytes: store.wal.live_bytes(),
                 written_bytes: store.wal.written_bytes(),
                 syncs: store.wal.syncs(),
+            }),
+            memory: self.memory_metrics(),
+            held: self.held_metrics(),
+            descriptors: DescriptorMetrics {
+                open: store.tables.descriptors.open_count() as u64,
+                max: store.tables.descriptors.limit() as u64,
+                reopened: store.tables.descriptors.reopened(),
             },
+            background_io: self.background_io(),
+            flush_us: store.flush_us.metrics(),
+            compaction_us: store.compaction_us.metrics(),
             snapshots: store.sequence.snapshot_count() as u64,
             published_seq: store.sequence.published().0,
             read_only: store.health.cause().map(|cause| cause.chain()),
@@ -48,22 +125,43 @@ fn stall(counter: &StallCounter) -> StallCause {
     }
 }
 
+fn folds(counter: &FoldCounter) -> FoldMetrics {
+    FoldMetrics {
+        folds: read(&counter.folds),
+        operands: read(&counter.operands),
+        operands_max: read(&counter.longest),
+    }
+}
+
 fn keyspace(tree: &Tree) -> KeyspaceMetrics {
     let counters = &tree.counters;
     let view = tree.pin();
-    let levels = (0u8..=u8::MAX).zip(&view.version.shape().levels).map(|(level, at)| {
-        let mut metrics =
-            LevelMetrics { level, runs: at.runs.len() as u64, ..LevelMetrics::default() };
-        for file in at.files() {
+    let flows = counters.flows();
+    let shape = view.version.shape();
+    let count = flows.keys().next_back().map_or(0, |&level| usize::from(level) + 1);
+    let levels = (0u8..=u8::MAX).take(count.max(shape.levels.len())).map(|level| {
+        let at = shape.levels.get(usize::from(level));
+        let mut metrics = LevelMetrics {
+            level,
+            runs: at.map_or(0, |at| at.runs.len() as u64),
+            flow: flows.get(&level).cloned().unwrap_or_default(),
+            ..LevelMetrics::default()
+        };
+        for file in at.iter().flat_map(|at| at.files()) {
             metrics.files += 1;
             metrics.bytes += file.bytes;
             metrics.entries += file.entries;
-            metrics.tombstones += file.tombstones;
+            let table = view.version.table(file.id);
+            let spans = table.map_or(0, |table| table.table().properties().range_tombstone_count);
+            metrics.tombstones += file.tombstones.saturating_sub(spans);
+            metrics.range_tombstones += spans;
         }
         metrics
     });
-    let (memtables_full, too_many_runs) =
-        (stall(&counters.memtable_stalls), stall(&counters.run_stalls));
+    let memtables_full = stall(&counters.memtable_stalls);
+    let memory_full = stall(&counters.memory_stalls);
+    let too_many_runs = stall(&counters.run_stalls);
+    let causes = [memtables_full, memory_full, too_many_runs];
     KeyspaceMetrics {
         policy: tree.settings().policy_spec.to_string(),
         gets: counters.gets.sum(),
@@ -83,14 +181,22 @@ fn keyspace(tree: &Tree) -> KeyspaceMetrics {
             us_total: read(&counters.compaction_us),
             failures: read(&counters.compaction_failures),
         },
+        merges: MergeMetrics {
+            reads: folds(&tree.merging.reads),
+            jobs: folds(&tree.merging.jobs),
+            failures: read(&tree.merging.failures),
+        },
         stalls: StallMetrics {
-            count: memtables_full.count + too_many_runs.count,
-            us_total: memtables_full.us_total + too_many_runs.us_total,
-            us_max: memtables_full.us_max.max(too_many_runs.us_max),
+            count: causes.iter().map(|cause| cause.count).sum(),
+            us_total: causes.iter().map(|cause| cause.us_total).sum(),
+            us_max: causes.iter().map(|cause| cause.us_max).max().unwrap_or(0),
             memtables_full,
+            memory_full,
             too_many_runs,
             throttle_us_total: read(&counters.throttle_us),
         },
-        levels: levels.filter(|level| level.runs > 0).collect(),
+        levels: levels
+            .filter(|level| level.runs > 0 || level.flow != LevelFlow::default())
+            .collect(),
     }
 }

@@ -1,12 +1,22 @@
 //! The database handle: everything below, put together.
 
+pub mod budget;
+mod checkpoint;
 mod close;
+mod compact_range;
+mod drop;
+mod explain;
 mod keyspace;
+mod memory;
 mod metrics;
+mod observe;
 mod open;
 pub mod options;
+mod read_only;
+mod reads;
 mod resume;
 mod snapshot;
+mod update;
 mod verify;
 
 use std::path::Path;
@@ -14,22 +24,30 @@ use std::time::Duration;
 
 use crate::env::{Env, WaitCause, YieldKind};
 use crate::error::{Error, Result};
+use crate::job::governor::Governor;
 use crate::key::SeqNo;
 use crate::keyspace::options::KeyspaceOptions;
 use crate::keyspace::{Opening, Tree};
-use crate::metrics::Metrics;
+use crate::metrics::{MemoryMetrics, Metrics, WalMetrics};
+use crate::sabotage::{self, Bug};
 use crate::slice::Slice;
 use crate::store::{Store, Work};
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
 use crate::vfs::{LockGuard, OsVfs, Vfs};
 use crate::write::batch::WriteBatch;
-use crate::write::commit::Committer;
+use crate::write::commit::{Committer, LongChain};
 use crate::write::options::{Durability, WriteOptions};
 use crate::write::throttle::Throttle;
+use budget::MemoryPlan;
 use options::Options;
 
+pub use crate::table::explain::{BlockRead, BlockSource};
+pub use explain::{EntryFound, Explanation, MemtableStep, RunStep};
 pub use keyspace::Keyspace;
+pub use observe::{Observation, ObservedKeyspace, observe, observe_with};
+pub use reads::Entry;
 pub use snapshot::Snapshot;
+pub use update::Update;
 pub use verify::{VerifyReport, verify, verify_with};
 
 /// Name of the keyspace that [`Db::put`] and its siblings work on.
@@ -40,10 +58,14 @@ pub(crate) struct Core {
     pub(crate) store: Arc<Store>,
     pub(crate) committer: Arc<Committer>,
     pub(crate) runner: Arc<crate::job::queue::Runner>,
+    pub(crate) governor: Arc<Governor>,
     pub(crate) throttle: Arc<Throttle>,
     pub(crate) options: Options,
+    pub(crate) memory: MemoryPlan,
     pub(crate) opening: Opening,
     pub(crate) default: Arc<Tree>,
+    /// If nothing is ever changed: the log as it lay there.
+    read_only: Option<WalMetrics>,
     /// Keeps other openers out; let go by closing.
     lock: Mutex<Option<Box<dyn LockGuard>>>,
     /// One keyspace is created or changed at a time; held over I/O, taken by nothing else.
@@ -52,10 +74,22 @@ pub(crate) struct Core {
     closed: AtomicBool,
     /// Whether closing has come to its end.
     lock_freed: AtomicBool,
-    /// One governor at a time.
-    governing: AtomicBool,
-    /// One resumption at a time.
-    resuming: AtomicBool,
+    /// Who may read and write back which keys.
+    turns: update::Turns,
+    /// One resumption, drop of a keyspace or checkpoint at a time, and none while closing ends: see
+    /// [`Core::turn`].
+    taken: AtomicBool,
+}
+
+/// The turn to do what goes one after the other.
+#[derive(Debug)]
+struct Turn<'a>(&'a Core);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.taken.store(false, Ordering::Release);
+        self.0.store.progress.notify();
+    }
 }
 
 /// The last user handle that goes closes the database.
@@ -98,7 +132,11 @@ impl Db {
     /// As [`Db::open`].
     pub fn open_with(vfs: Arc<dyn Vfs>, path: impl AsRef<Path>, options: Options) -> Result<Db> {
         let core = open::open(vfs, path.as_ref(), options)?;
-        Ok(Db { handle: Arc::new(Handle(core)) })
+        Ok(Db::new(core))
+    }
+
+    fn new(core: Core) -> Db {
+        Db { handle: Arc::new(Handle(core)) }
     }
 
     pub(crate) fn core(&self) -> &Core {
@@ -112,9 +150,10 @@ impl Db {
     }
 
     /// The keyspace of this name, which is made if there is none. The options apply from here on; a
-    /// policy in them that is not the keyspace's own replaces it.
+    /// policy in them that is not the keyspace's own replaces it, a merge operator is supplied to it.
     ///
     /// # Errors
+    /// [`Error::Contradiction`] if the keyspace has another merge operator;
     /// [`Error::InvalidOption`] for a name that is empty or longer than 255 bytes, or for options
     /// out of range; [`Error::ReadOnly`], [`Error::Closed`].
     pub fn keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
@@ -131,6 +170,32 @@ impl Db {
         let tree = trees.name(name).cloned();
         let tree = tree.ok_or_else(|| Error::UnknownKeyspace { name: name.to_owned() })?;
         Ok(Keyspace::new(Arc::clone(&self.handle), tree))
+    }
+
+    /// Drops the keyspace of this name, durably, with everything in it. Its handles answer
+    /// [`Error::KeyspaceDropped`] from then on; iterators that are under way and snapshots taken
+    /// before go on seeing it. A keyspace made later under the same name is a new, empty one.
+    ///
+    /// # Errors
+    /// [`Error::UnknownKeyspace`], [`Error::DefaultKeyspace`]: nothing was done.
+    /// [`Error::ReadOnly`] with the cause: it is there; after a power loss or a reopening it may be
+    /// gone, wholly.
+    pub fn drop_keyspace(&self, name: &str) -> Result<()> {
+        self.core().drop_keyspace(name)
+    }
+
+    /// Makes a copy of the database in `target`, which must not exist or be an empty directory. The
+    /// copy opens as a database of its own and holds everything that was committed before the call,
+    /// and perhaps some commits after; it is on stable storage when the call returns. Tables are
+    /// linked where the file system can, so it takes little space and time; writes, flushes and
+    /// compactions go on meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::TargetNotEmpty`]; [`Error::Locked`] if somebody else is at work there;
+    /// [`Error::Io`], [`Error::Closed`], [`Error::ReadOnly`]. Nothing in the target opens as a
+    /// database then, and this one is as before.
+    pub fn checkpoint(&self, target: impl AsRef<Path>) -> Result<()> {
+        self.core().checkpoint(target.as_ref())
     }
 
     /// Names of all keyspaces, sorted.
@@ -158,10 +223,28 @@ impl Db {
         self.core().delete(&self.core().default, key.as_ref())
     }
 
+    /// Deletes all keys of a range from the default keyspace, `Buffered`: see
+    /// [`Keyspace::delete_range`].
+    ///
+    /// # Errors
+    /// As [`Db::write`].
+    pub fn delete_range<K: AsRef<[u8]>>(&self, range: impl std::ops::RangeBounds<K>) -> Result<()> {
+        self.default_keyspace().delete_range(range)
+    }
+
+    /// Merges an operand into `key` in the default keyspace, `Buffered`; see [`Keyspace::merge`].
+    ///
+    /// # Errors
+    /// As [`Db::write`].
+    pub fn merge(&self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) -> Result<()> {
+        self.core().merge(&self.core().default, key.as_ref(), operand.as_ref())
+    }
+
     /// The value of `key` in the default keyspace; shares the memory of the block it lies in.
     ///
     /// # Errors
-    /// [`Error::Corrupt`], [`Error::Io`] if a block cannot be read; [`Error::Closed`].
+    /// [`Error::Corrupt`], [`Error::Io`] if a block cannot be read; [`Error::NoMergeOperator`],
+    /// [`Error::MergeFailed`] if the key's operands do not fold; [`Error::Closed`].
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         self.core().get(&self.core().default, key.as_ref(), None)
     }
@@ -169,8 +252,8 @@ impl Db {
     /// Commits a batch: all of it or nothing, over all its keyspaces.
     ///
     /// # Errors
-    /// [`Error::TooLarge`], [`Error::ForeignKeyspace`], [`Error::GuardRefused`],
-    /// [`Error::WouldWait`], [`Error::Deadline`]: nothing was done. [`Error::ReadOnly`] with the
+    /// [`Error::TooLarge`], [`Error::ForeignKeyspace`], [`Error::NoMergeOperator`],
+    /// [`Error::GuardRefused`], [`Error::WouldWait`], [`Error::Deadline`]: nothing was done. [`Error::ReadOnly`] with the
     /// cause: the batch is not visible; after a power loss or a reopening it may be there, wholly.
     pub fn write(&self, batch: WriteBatch, options: impl Into<WriteOptions>) -> Result<()> {
         self.core().write(batch, options.into())
@@ -180,7 +263,8 @@ impl Db {
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         self.core().tick();
-        Snapshot::new(Arc::clone(&self.handle), self.core().store.sequence.register())
+        let store = &self.core().store;
+        Snapshot::new(Arc::clone(&self.handle), store.sequence.register(store.env.now_us()))
     }
 
     /// Puts everything committed so far on stable storage.
@@ -188,8 +272,8 @@ impl Db {
     /// # Errors
     /// [`Error::ReadOnly`] with the cause.
     pub fn sync(&self) -> Result<()> {
-        self.core().check_open()?;
-        self.core().committer.sync()
+        self.core().check_writable()?;
+        self.core().committer.sync(None)
     }
 
     /// Writes all memtables to tables, on stable storage.
@@ -215,7 +299,7 @@ impl Db {
     /// # Errors
     /// Why it does not work yet; the database stays read-only.
     pub fn resume(&self) -> Result<()> {
-        self.core().check_open()?;
+        self.core().check_writable()?;
         self.core().resume()
     }
 
@@ -225,6 +309,18 @@ impl Db {
         self.core().store.health.cause()
     }
 
+    /// Limits the bytes per second that flushes and compactions read and write from here on;
+    /// `None`: no limit. See [`Options::background_io_rate`].
+    pub fn set_background_io_rate(&self, bytes_per_s: Option<u64>) {
+        self.core().store.tables.rate.set_rate(bytes_per_s);
+    }
+
+    /// Where memory goes.
+    #[must_use]
+    pub fn memory(&self) -> MemoryMetrics {
+        self.core().memory_metrics()
+    }
+
     /// Counters and the shape of all trees.
     #[must_use]
     pub fn metrics(&self) -> Metrics {
@@ -232,11 +328,13 @@ impl Db {
     }
 
     /// Closes the database: flushes, ends background work, marks the log, frees the lock. Every
-    /// later call on any handle answers [`Error::Closed`]. Past the deadline memtables stay in the
-    /// log, which the next opening replays.
+    /// later call on any handle answers [`Error::Closed`]. Memtables that the deadline leaves no time
+    /// for stay in the log, which the next opening replays.
     ///
     /// # Errors
-    /// What could not be done; the database is closed all the same.
+    /// What could not be done; the database is closed all the same. [`Error::Deadline`] may also mean
+    /// that background work is still about to end: then the lock is freed by a later call, or when the
+    /// last handle goes.
     pub fn close(&self, deadline: Option<Duration>) -> Result<()> {
         self.core().close(deadline)
     }
@@ -251,6 +349,25 @@ impl Db {
 impl Core {
     pub(crate) fn check_open(&self) -> Result<()> {
         if self.closed.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) }
+    }
+
+    /// Waits for the turn to do what goes one after the other, and what closing waits for.
+    ///
+    /// # Errors
+    /// [`Error::Deadline`]; [`Error::Closed`] if the database was closed meanwhile.
+    fn turn(&self, deadline_us: Option<u64>) -> Result<Turn<'_>> {
+        let turn = self.turn_to_close(WaitCause::BackgroundWork, deadline_us)?;
+        self.check_open()?;
+        Ok(turn)
+    }
+
+    /// As [`Core::turn`], also of a database that is closed already.
+    fn turn_to_close(&self, cause: WaitCause, deadline_us: Option<u64>) -> Result<Turn<'_>> {
+        let store = &self.store;
+        let met = store.env.wait(cause, &store.progress, deadline_us, &mut || {
+            !self.taken.swap(true, Ordering::AcqRel)
+        });
+        if met { Ok(Turn(self)) } else { Err(Error::Deadline { cause: cause.as_str() }) }
     }
 
     /// Every operation of a user begins here: a driven clock moves by 1 µs, a replayed schedule may
@@ -272,8 +389,14 @@ impl Core {
         self.write(batch, WriteOptions::default())
     }
 
+    pub(crate) fn merge(&self, tree: &Arc<Tree>, key: &[u8], operand: &[u8]) -> Result<()> {
+        let mut batch = WriteBatch::for_one(tree.id, key, operand);
+        batch.add(tree, crate::Kind::Merge, key, operand);
+        self.write(batch, WriteOptions::default())
+    }
+
     pub(crate) fn write(&self, batch: WriteBatch, options: WriteOptions) -> Result<()> {
-        self.check_open()?;
+        self.check_writable()?;
         self.tick();
         batch.check()?;
         let guarded = batch.guards.iter().map(|guard| &guard.tree);
@@ -281,6 +404,8 @@ impl Core {
             if tree.opening != self.opening {
                 return Err(Error::ForeignKeyspace { name: tree.name.clone() });
             }
+            // Sooner than the leader of the commit could say it.
+            tree.check_takes_writes()?;
         }
         let sync = options.durability == Durability::Sync;
         if batch.is_empty() && batch.guards.is_empty() && !sync {
@@ -289,10 +414,35 @@ impl Core {
         self.store.health.check()?;
         let deadline_us = self.committer.deadline_us(options.deadline);
         let (trees, bytes) = (&batch.trees, batch.bytes());
+        self.wait_for_memory(trees, options.no_slowdown, deadline_us)?;
         self.throttle.admit(&self.store, trees, bytes, options.no_slowdown, deadline_us)?;
-        self.committer.commit(batch, sync, deadline_us)?;
+        let long = self.committer.commit(batch, sync, deadline_us)?;
+        self.fold_chains(long);
         self.after_commit();
         Ok(())
+    }
+
+    /// Folds operands that have become many in their memtable, so that nobody has to gather them
+    /// again. A chain that does not fold is left to whoever reads its key.
+    fn fold_chains(&self, chains: Vec<LongChain>) {
+        for LongChain { tree, memtable, key, seq } in chains {
+            let view = tree.pin();
+            // Without the memtable the view may lack versions that are hidden at newer numbers and
+            // no snapshot holds. With it, all that is older is there: tables hold older numbers only.
+            if !view.memtables().any(|there| Arc::ptr_eq(there, &memtable)) {
+                continue;
+            }
+            let as_of = if sabotage::on(Bug::FoldedValueStale) { SeqNo(seq.0 - 1) } else { seq };
+            if let Ok(value) = crate::read::get::value(&tree, &view, &key, as_of) {
+                // The memtable may be sealed, flushed and gone meanwhile: nobody minds.
+                self.store.env.yield_point(YieldKind::Commit);
+                let bytes = memtable.set_folded(&key, seq, value);
+                self.store.memtable_bytes_grown(bytes);
+                if !memtable.grow(bytes) {
+                    self.store.memtable_bytes_freed(bytes);
+                }
+            }
+        }
     }
 
     /// What a commit sets off: the governors of log and memory, and inline the work itself.
@@ -301,35 +451,8 @@ impl Core {
         if store.wal.asks_for_sync() {
             store.progress.notify();
         }
-        if (store.wal.live_bytes() > self.options.wal_bytes_limit()
-            || store.memtable_bytes() > self.options.memtable_bytes_limit())
-            // A flush that is on its way frees both.
-            && !store.is_flushing()
-            && !self.governing.swap(true, Ordering::AcqRel)
-        {
-            // A failure has made the database read-only; the next write is told.
-            let _ = self.govern();
-            self.governing.store(false, Ordering::Release);
-        }
+        self.governor.govern_if_due();
         self.runner.run_inline();
-    }
-
-    /// Flushes the keyspace that holds the oldest segment, or the one with the largest memtable.
-    fn govern(&self) -> Result<()> {
-        let store = &self.store;
-        let trees = store.all_trees();
-        let chosen = if store.wal.live_bytes() > self.options.wal_bytes_limit() {
-            let oldest = |tree: &&Arc<Tree>| tree.view().first_unflushed();
-            trees.iter().filter(|tree| oldest(tree).is_some()).min_by_key(oldest)
-        } else {
-            trees.iter().max_by_key(|tree| tree.view().active.bytes())
-        };
-        let Some(tree) = chosen else { return Ok(()) };
-        // If it has a sealed memtable already, its flush is on the way.
-        if tree.view().sealed.is_empty() {
-            self.committer.seal(vec![Arc::clone(tree)])?;
-        }
-        Ok(())
     }
 
     pub(crate) fn get(
@@ -343,17 +466,20 @@ impl Core {
         tree.counters.gets.add(1);
         // First the view, then the number: whatever the number promises is in the view.
         let view = tree.view();
+        if snapshot.is_none() {
+            tree.check_live()?;
+        }
         let seq = snapshot.unwrap_or_else(|| self.store.sequence.published());
-        crate::read::get::value(&view, key, seq, tree.filter_last_run())
+        crate::read::get::value(tree, &view, key, seq)
     }
 
     pub(crate) fn flush(&self, deadline: Option<Duration>) -> Result<()> {
-        self.check_open()?;
+        self.check_writable()?;
         self.tick();
         let deadline_us = self.committer.deadline_us(deadline);
         let trees = self.store.all_trees();
-        self.committer.sync()?;
-        self.committer.seal(trees.clone())?;
+        self.committer.sync(deadline_us)?;
+        self.committer.seal(trees.clone(), deadline_us)?;
         self.runner.wait_flushed(&trees, self.committer.seq_next(), deadline_us)
     }
 

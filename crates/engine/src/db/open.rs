@@ -12,18 +12,21 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-use lsmx_compaction::{FileShape, LevelParts, PolicySpec, TreeShape};
+use lsmx_compaction::{FileShape, LevelParts, TreeShape};
 
-use crate::cache::Cache;
 use crate::db::options::Options;
+use crate::db::update::Turns;
 use crate::db::{Core, DEFAULT_KEYSPACE};
 use crate::env::Env;
+use crate::env::rate::RateLimit;
 use crate::error::{Error, Malformed, Result};
 use crate::event::Event;
-use crate::format::batch::Operations;
+use crate::format::batch::{Action, Operations};
 use crate::format::edit::{Change, Edit};
 use crate::format::filename::{CURRENT, FILE_NUMBER_MAX, FileName, LOCK};
 use crate::job::flush::write_memtable;
+use crate::job::fold::Keeper;
+use crate::job::governor::{Governor, GovernorLimits};
 use crate::job::install::sync_names;
 use crate::job::output::Outputs;
 use crate::job::queue::Runner;
@@ -33,13 +36,17 @@ use crate::keyspace::options::Persisted;
 use crate::keyspace::snapshot::Sequence;
 use crate::keyspace::{Opening, Tree};
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
+use crate::metrics::WalMetrics;
 use crate::sabotage::{self, Bug};
 use crate::store::{FileNumbers, Store, StoreParts, TableSpace, Trees, record_of};
-use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering, Signal};
+use crate::table::{DescriptorPool, JobReads};
+use crate::trace::{JobBegin, JobSpan};
 use crate::version::{Janitor, SuperVersion, TableFile, Version, changes_between};
-use crate::vfs::{LockGuard, Vfs};
+use crate::vfs::{LockGuard, Shed, SheddingVfs, Vfs};
 use crate::wal::{
-    RecoveryMode, RecoveryReport, ReplayFrom, ReplayedRecord, SegmentLedger, Wal, replay,
+    RecoveryMode, RecoveryReport, ReplayFrom, ReplayedRecord, SegmentLedger, Wal, WalOptions,
+    replay,
 };
 use crate::write::commit::Committer;
 use crate::write::throttle::Throttle;
@@ -50,13 +57,13 @@ const SEQ_GAP: u64 = 1 << 30;
 const FILE_NUMBER_GAP: u64 = 1_000;
 
 /// Gives out segment numbers, and has the manifest name a segment.
-struct Ledger {
+pub(super) struct Ledger {
     files: Arc<FileNumbers>,
     manifest: OnceLock<Arc<Manifest>>,
 }
 
 impl Ledger {
-    fn new(files: Arc<FileNumbers>) -> Ledger {
+    pub(super) fn new(files: Arc<FileNumbers>) -> Ledger {
         Ledger { files, manifest: OnceLock::new() }
     }
 
@@ -99,6 +106,9 @@ pub(super) fn open(vfs: Arc<dyn Vfs>, dir: &Path, options: Options) -> Result<Co
     }
     let env = Env::new(options.background, options.seed);
     let recovery = if exists {
+        let reason = &"the database is opened";
+        let job = JobBegin { kind: "recovery", keyspace: "", inputs: 0, reason };
+        let _span = JobSpan::begin(job);
         let loaded = Manifest::load(vfs.as_ref(), dir)?;
         let mut recovery = Recovery::new(vfs, dir, options, env, loaded.state)?;
         recovery.replay(&loaded.path).map_err(|error| recovery.take_back(error))?;
@@ -111,7 +121,7 @@ pub(super) fn open(vfs: Arc<dyn Vfs>, dir: &Path, options: Options) -> Result<Co
 }
 
 /// Whether the directory holds a database. Only "not found" means that it does not.
-fn is_there(vfs: &dyn Vfs, dir: &Path) -> Result<bool> {
+pub(super) fn is_there(vfs: &dyn Vfs, dir: &Path) -> Result<bool> {
     let current = dir.join(CURRENT);
     match vfs.exists(&current) {
         Err(_) if sabotage::on(Bug::OpenErrorIsNew) => Ok(false),
@@ -122,55 +132,31 @@ fn is_there(vfs: &dyn Vfs, dir: &Path) -> Result<bool> {
 /// Steps 4 and 5, and the parts of a running database around the result.
 fn finish(recovery: Recovery, lock: Box<dyn LockGuard>) -> Result<Core> {
     let durable = recovery.make_durable()?;
-    let Recovery { tables, options, trees, opening, seq_next, report, .. } = recovery;
-    let Some(default) = trees.name(DEFAULT_KEYSPACE).cloned() else {
-        let why = "its manifest names no default keyspace";
-        return Err(Error::NotADatabase { path: tables.dir, why });
-    };
-    let sequence = Arc::new(Sequence::default());
-    sequence.publish(SeqNo(seq_next.0 - 1));
-    let store = Store::new(StoreParts {
-        tables,
-        manifest: durable.manifest,
-        wal: durable.wal,
-        sequence,
-        trees,
-        listener: options.listener.clone(),
-    });
-    let store = Arc::new(store);
-    store.tell(&Event::Recovery(Arc::new(report)));
-    store.sweep(&durable.state);
-    let committer = Arc::new(Committer::new(Arc::clone(&store), seq_next));
-    let throttle = Arc::new(Throttle::new(options.write_control));
-    let runner = Runner::new(Arc::clone(&store), Arc::clone(&committer), Arc::clone(&throttle));
-    let core = Core {
-        store,
-        committer,
-        runner: Arc::new(runner),
-        throttle,
-        options,
-        opening,
-        default,
-        lock: Mutex::new(Some(lock)),
-        creating: Mutex::new(()),
-        closed: AtomicBool::new(false),
-        lock_freed: AtomicBool::new(false),
-        governing: AtomicBool::new(false),
-        resuming: AtomicBool::new(false),
-    };
+    let Durable { manifest, wal, state } = durable;
+    let core = recovery.assemble(Parts { manifest, wal, lock: Some(lock), read_only: None })?;
+    core.store.sweep(&state);
     core.look_at_all();
     if let Err(error) = core.runner.start() {
         // Those that were started must not outlive the lock.
         core.store.closing.store(true, Ordering::Release);
-        core.runner.join();
+        core.runner.join(None);
         return Err(Error::io("start threads for", &core.store.dir, error));
     }
     core.runner.run_inline();
     Ok(core)
 }
 
+/// What a recovered database needs to be one that is open.
+pub(super) struct Parts {
+    pub(super) manifest: Arc<Manifest>,
+    pub(super) wal: Arc<Wal>,
+    pub(super) lock: Option<Box<dyn LockGuard>>,
+    /// The log as it lies there, if it was opened for reading only.
+    pub(super) read_only: Option<WalMetrics>,
+}
+
 /// What to say of a directory without `CURRENT`.
-fn missing(vfs: &dyn Vfs, dir: &Path) -> Error {
+pub(super) fn missing(vfs: &dyn Vfs, dir: &Path) -> Error {
     let why = match vfs.list(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => "there is no such directory",
         Err(error) => return Error::io("list", dir, error),
@@ -211,7 +197,7 @@ fn check_free(vfs: &dyn Vfs, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-fn make_dir(vfs: &dyn Vfs, dir: &Path) -> Result<()> {
+pub(super) fn make_dir(vfs: &dyn Vfs, dir: &Path) -> Result<()> {
     let there = vfs.exists(dir).map_err(|error| Error::io("look for", dir, error))?;
     if there {
         return Ok(());
@@ -306,10 +292,9 @@ pub(super) fn check_reach(
 
 /// A state that holds nothing but the default keyspace.
 fn new_state(options: &Options, env: &Env) -> ManifestState {
-    let policy = options.of_keyspace(DEFAULT_KEYSPACE).policy.clone().unwrap_or_default();
     let keyspace = KeyspaceState {
         name: DEFAULT_KEYSPACE.to_owned(),
-        options: Persisted { policy: policy.to_string() }.encode(),
+        options: Persisted::of_new(options.of_keyspace(DEFAULT_KEYSPACE)).encode(),
         ..KeyspaceState::default()
     };
     ManifestState {
@@ -332,7 +317,7 @@ pub(super) fn named(error: Error, dir: &Path) -> Error {
 }
 
 /// An opening under way.
-struct Recovery {
+pub(super) struct Recovery {
     tables: TableSpace,
     options: Options,
     state: ManifestState,
@@ -342,6 +327,10 @@ struct Recovery {
     opened: BTreeMap<u32, TreeShape>,
     seq_next: SeqNo,
     report: RecoveryReport,
+    /// The signal of the store to come.
+    progress: Signal,
+    /// Full memtables become tables.
+    writes: bool,
 }
 
 /// What an opening has written, before a manifest names it.
@@ -361,7 +350,7 @@ struct Durable {
 
 impl Recovery {
     /// Step 2, after the manifest was loaded or made up for a new database.
-    fn new(
+    pub(super) fn new(
         vfs: Arc<dyn Vfs>,
         dir: &Path,
         options: Options,
@@ -380,9 +369,22 @@ impl Recovery {
         }
         let of_files = state.keyspaces.values().flat_map(KeyspaceState::files);
         let creation = of_files.map(|(.., file)| file.creation.saturating_add(1)).max();
+        let progress = Signal::new();
+        let shedding = SheddingVfs::new(vfs);
+        let vfs: Arc<dyn Vfs> = shedding.clone();
+        let rate = Arc::new(RateLimit::new(env.clone(), options.background_io_rate));
+        let keep_cached = options.keep_cached;
+        let job_reads = JobReads { rate: Arc::clone(&rate), keep_cached };
+        let limit = options.open_tables_max(&*vfs);
+        let descriptors = DescriptorPool::new(Arc::clone(&vfs), limit, Some(job_reads));
+        let shed: Arc<dyn Shed> = descriptors.clone();
+        shedding.set_shed(Arc::downgrade(&shed));
         let tables = TableSpace {
-            cache: Cache::new(options.block_cache_bytes),
-            janitor: Arc::new(Janitor::default()),
+            descriptors,
+            cache: options.memory_plan().cache(),
+            rate,
+            keep_cached,
+            janitor: Arc::new(Janitor::new(progress.clone())),
             files: Arc::new(FileNumbers::new(files)),
             creation: AtomicU64::new(creation.unwrap_or(0)),
             vfs,
@@ -400,9 +402,93 @@ impl Recovery {
             opened,
             seq_next: SeqNo(1),
             report,
+            progress,
+            writes: true,
         };
         recovery.open_trees()?;
         Ok(recovery)
+    }
+
+    /// Has memtables stay in memory however large they get.
+    pub(super) fn keep_in_memory(&mut self) {
+        self.writes = false;
+    }
+
+    /// What the manifest says.
+    pub(super) fn state(&self) -> &ManifestState {
+        &self.state
+    }
+
+    /// Where its files are.
+    pub(super) fn vfs(&self) -> &dyn Vfs {
+        self.tables.vfs.as_ref()
+    }
+
+    /// Its directory.
+    pub(super) fn dir(&self) -> &Path {
+        &self.tables.dir
+    }
+
+    /// The number line of its files.
+    pub(super) fn files(&self) -> Arc<FileNumbers> {
+        Arc::clone(&self.tables.files)
+    }
+
+    /// How its log is to be written.
+    pub(super) fn wal_options(&self) -> WalOptions {
+        self.options.wal_options()
+    }
+
+    /// The parts of a running database around what was recovered. No thread runs yet.
+    pub(super) fn assemble(self, parts: Parts) -> Result<Core> {
+        let Recovery { tables, options, trees, opening, seq_next, report, progress, .. } = self;
+        let Parts { manifest, wal, lock, read_only } = parts;
+        let Some(default) = trees.name(DEFAULT_KEYSPACE).cloned() else {
+            let why = "its manifest names no default keyspace";
+            return Err(Error::NotADatabase { path: tables.dir, why });
+        };
+        let sequence = Arc::new(Sequence::default());
+        sequence.publish(SeqNo(seq_next.0 - 1));
+        let listener = options.listener.clone();
+        let parts = StoreParts { tables, manifest, wal, sequence, trees, listener, progress };
+        let store = Arc::new(Store::new(parts));
+        store.tell(&Event::Recovery(Arc::new(report)));
+        let committer = Arc::new(Committer::new(Arc::clone(&store), seq_next));
+        let throttle = Arc::new(Throttle::new(options.write_control));
+        let memory = options.memory_plan();
+        let governor = Arc::new(Governor::new(
+            Arc::clone(&store),
+            Arc::clone(&committer),
+            GovernorLimits {
+                wal_bytes: options.wal_bytes_limit(),
+                memtable_bytes: memory.flush_from(),
+                memtable_idle_us: options.memtable_idle_us,
+            },
+        ));
+        let runner = Runner::new(
+            Arc::clone(&store),
+            Arc::clone(&committer),
+            Arc::clone(&throttle),
+            Arc::clone(&governor),
+        );
+        Ok(Core {
+            store,
+            committer,
+            runner: Arc::new(runner),
+            governor,
+            throttle,
+            memory,
+            options,
+            opening,
+            default,
+            read_only,
+            lock: Mutex::new(lock),
+            creating: Mutex::new(()),
+            turns: Turns::new(),
+            closed: AtomicBool::new(false),
+            lock_freed: AtomicBool::new(false),
+            taken: AtomicBool::new(false),
+        })
     }
 
     fn open_trees(&mut self) -> Result<()> {
@@ -411,24 +497,28 @@ impl Recovery {
             self.opened.insert(id, shape.clone());
             let version = Arc::new(Version::new(shape, &Version::default(), &tables)?);
             let options = self.options.of_keyspace(&keyspace.name).clone();
+            let persisted = self.persisted(keyspace)?;
+            let options = self.options.memory_plan().fit(options);
             let policy = match &options.policy {
                 Some(policy) => policy.clone(),
-                None => self.policy_of(keyspace)?,
+                None => persisted.policy.parse()?,
             };
             let (opening, name) = (self.opening, keyspace.name.clone());
             let tree = Tree::new(opening, id, name, options, policy, version, SeqNo(1));
+            if let Some(operator) = persisted.merge_operator {
+                tree.merging.remember(operator)?;
+            }
             self.trees.insert(Arc::new(tree));
         }
         Ok(())
     }
 
-    fn policy_of(&self, keyspace: &KeyspaceState) -> Result<PolicySpec> {
-        let persisted = Persisted::decode(&keyspace.options).ok_or_else(|| {
+    fn persisted(&self, keyspace: &KeyspaceState) -> Result<Persisted> {
+        Persisted::decode(&keyspace.options).ok_or_else(|| {
             let what = "options of a keyspace";
             let what = Malformed::Field { what, found: 0, expected: "options this build knows" };
             what.at(&self.tables.dir.join(CURRENT), 0)
-        })?;
-        Ok(persisted.policy.parse()?)
+        })
     }
 
     fn open_tables(&self, keyspace: &KeyspaceState) -> Result<(TreeShape, Vec<Arc<TableFile>>)> {
@@ -468,7 +558,7 @@ impl Recovery {
 
     /// Step 3. Damage may be found after a table was written; nothing names the table yet, and it is
     /// taken back.
-    fn replay(&mut self, manifest: &Path) -> Result<()> {
+    pub(super) fn replay(&mut self, manifest: &Path) -> Result<()> {
         let from = ReplayFrom {
             oldest_segment: self.state.wal_oldest,
             named: self.state.wal_named.clone(),
@@ -514,10 +604,16 @@ impl Recovery {
                 && let Some(tree) = self.trees.id(operation.keyspace)
             {
                 let active = Arc::clone(&tree.view().active);
-                let (key, value) =
-                    (&record.payload[operation.key], &record.payload[operation.value]);
-                active.insert(key, seq, operation.kind, value);
-                if active.bytes() >= tree.settings().options.memtable_bytes {
+                let key = &record.payload[operation.key];
+                match operation.action {
+                    Action::Entry { kind, value } => {
+                        active.insert(key, seq, kind, &record.payload[value])
+                    }
+                    Action::DeleteRange { end } => {
+                        active.insert_span(key, end.map(|end| &record.payload[end]), seq)
+                    }
+                };
+                if self.writes && active.bytes() >= tree.settings().options.memtable_bytes {
                     self.flush(tree, SeqNo(seq.0 + 1))?;
                 }
             }
@@ -533,7 +629,8 @@ impl Recovery {
         if !view.active.is_empty() {
             let mut outputs = Outputs::new(&self.tables, tree, 0, Some(self.tables.env.now_us()));
             let retention = Retention::for_flush(Vec::new(), version.shape());
-            write_memtable(&self.tables.env, retention, &view.active, &mut outputs)?;
+            let keeper = Keeper::new(retention, &tree.merging);
+            write_memtable(&self.tables.env, keeper, &view.active, &mut outputs)?;
             let shapes = outputs.tables().iter().map(|table| (**table.shape()).clone());
             let (shape, _) = version.shape().with_flush(shapes.collect())?;
             version = Arc::new(Version::new(shape, &version, outputs.tables())?);
@@ -589,8 +686,7 @@ impl Recovery {
             };
             changes.extend(changes_between(tree.id, before, view.version.shape(), record)?);
             changes.push(Change::FlushedThrough { keyspace: tree.id, seq: last_seq });
-            let policy = tree.settings().policy_spec.to_string();
-            let options = Persisted { policy }.encode();
+            let options = tree.persisted().encode();
             changes.push(Change::SetOptions { keyspace: tree.id, options });
         }
         let path = FileName::Manifest(number).in_dir(&self.tables.dir);

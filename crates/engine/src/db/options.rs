@@ -2,17 +2,22 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
+use crate::db::budget::MemoryPlan;
 use crate::env::Background;
 use crate::error::{Error, Result};
 use crate::event::EventListener;
 use crate::keyspace::options::KeyspaceOptions;
 use crate::sync::Arc;
+use crate::vfs::Vfs;
 use crate::wal::{RecoveryMode, WalOptions};
 use crate::write::throttle::WriteControl;
 
-/// Default of [`Options::block_cache_bytes`]: 64 MiB.
+/// Default of [`Options::block_cache_bytes`] without a memory budget: 64 MiB.
 pub const BLOCK_CACHE_BYTES_DEFAULT: u64 = 64 << 20;
+/// Default of [`Options::open_files_max`] where the system has no limit.
+pub const OPEN_FILES_DEFAULT: usize = 4096;
 /// Default of [`Options::wal_bytes_max`], in memtables of the default keyspace.
 pub const WAL_MEMTABLES_DEFAULT: u64 = 4;
 
@@ -22,7 +27,12 @@ pub struct Options {
     pub(crate) create_if_missing: bool,
     pub(crate) background: Background,
     pub(crate) seed: Option<u64>,
-    pub(crate) block_cache_bytes: u64,
+    pub(crate) memory_budget: Option<u64>,
+    pub(crate) block_cache_bytes: Option<u64>,
+    pub(crate) open_files_max: Option<usize>,
+    pub(crate) background_io_rate: Option<u64>,
+    pub(crate) keep_cached: bool,
+    pub(crate) memtable_idle_us: Option<u64>,
     pub(crate) wal_bytes_max: Option<u64>,
     pub(crate) memtable_bytes_max: Option<u64>,
     pub(crate) wal: WalOptions,
@@ -39,7 +49,12 @@ impl Default for Options {
             create_if_missing: true,
             background: Background::default(),
             seed: None,
-            block_cache_bytes: BLOCK_CACHE_BYTES_DEFAULT,
+            memory_budget: None,
+            block_cache_bytes: None,
+            open_files_max: None,
+            background_io_rate: None,
+            keep_cached: true,
+            memtable_idle_us: None,
             wal_bytes_max: None,
             memtable_bytes_max: None,
             wal: WalOptions::default(),
@@ -74,11 +89,64 @@ impl Options {
         self
     }
 
-    /// Bytes for cached blocks of all kinds, metadata before data.
-    /// Default: [`BLOCK_CACHE_BYTES_DEFAULT`].
+    /// Bytes that memtables, cached blocks, open tables and jobs take together; see the guide on
+    /// memory. Three eighths go to memtables, at which writes wait, one eighth to the buffers of
+    /// jobs; the rest goes to open tables first and cached blocks after.
+    /// [`Options::block_cache_bytes`] and [`Options::memtable_bytes_max`] set one part, and the
+    /// other gets the rest. Whatever a keyspace's own options say, its memtable is flushed at half
+    /// the memtables' share, and its tables are at most a sixteenth of the budget. At least 4 MiB.
+    /// Default: none, each part has its own default.
+    #[must_use]
+    pub fn memory_budget(mut self, bytes: u64) -> Self {
+        self.memory_budget = Some(bytes);
+        self
+    }
+
+    /// Bytes for cached blocks of all kinds, metadata before data. Default: what a memory budget
+    /// leaves, [`BLOCK_CACHE_BYTES_DEFAULT`] without one.
     #[must_use]
     pub fn block_cache_bytes(mut self, bytes: u64) -> Self {
-        self.block_cache_bytes = bytes;
+        self.block_cache_bytes = Some(bytes);
+        self
+    }
+
+    /// Most files of tables that are open at a time; others are opened again when they are read,
+    /// their metadata stays in memory. Log, manifest, lock and the files that jobs are writing come
+    /// on top: about a dozen. When the process has no descriptor left, half of these are closed.
+    /// At least 1. Default: a quarter of what the process may have, [`OPEN_FILES_DEFAULT`] where
+    /// there is no limit.
+    #[must_use]
+    pub fn open_files_max(mut self, files: usize) -> Self {
+        self.open_files_max = Some(files);
+        self
+    }
+
+    /// Bytes per second that flushes and compactions together read and write; flushes first.
+    /// Smaller: foreground reads and syncs are disturbed less, and writes are held back sooner
+    /// where compactions cannot keep up. Can be changed while the database is open:
+    /// [`Db::set_background_io_rate`](crate::Db::set_background_io_rate). Not for
+    /// [`Background::Inline`], where callers would wait for themselves. Default: no limit.
+    #[must_use]
+    pub fn background_io_rate(mut self, bytes_per_s: u64) -> Self {
+        self.background_io_rate = Some(bytes_per_s);
+        self
+    }
+
+    /// Whether what compactions read and write stays in the system's page cache. If not, they take
+    /// no page from other programs, and what they wrote is read from the disk when it is asked for
+    /// next. Files written by flushes stay in any case. Default: yes.
+    #[must_use]
+    pub fn keep_compactions_cached(mut self, keep: bool) -> Self {
+        self.keep_cached = keep;
+        self
+    }
+
+    /// A memtable that nothing was written to for this time is flushed, which frees its memory and
+    /// its part of the log. It takes up to half the time more until that is seen. Default: never;
+    /// log and memory are bounded in any case.
+    #[must_use]
+    pub fn flush_idle_after(mut self, idle: Duration) -> Self {
+        self.memtable_idle_us = Some(u64::try_from(idle.as_micros()).unwrap_or(u64::MAX));
         self
     }
 
@@ -90,7 +158,9 @@ impl Options {
         self
     }
 
-    /// Bytes of all memtables together past which the largest is flushed. Default: four memtables.
+    /// Most bytes of all memtables together. Past half of it the largest is flushed; at all of it
+    /// writes wait until a flush has made room. One batch may come on top. Default: three eighths
+    /// of a memory budget; eight memtables without one.
     #[must_use]
     pub fn memtable_bytes_max(mut self, bytes: u64) -> Self {
         self.memtable_bytes_max = Some(bytes);
@@ -150,10 +220,19 @@ impl Options {
         self.wal_bytes_max.unwrap_or(memtables)
     }
 
-    /// Bytes of memtables past which a keyspace is flushed.
-    pub(crate) fn memtable_bytes_limit(&self) -> u64 {
-        let memtables = WAL_MEMTABLES_DEFAULT.saturating_mul(self.keyspace_defaults.memtable_bytes);
-        self.memtable_bytes_max.unwrap_or(memtables)
+    /// Most descriptors of tables.
+    pub(crate) fn open_tables_max(&self, vfs: &dyn Vfs) -> usize {
+        self.open_files_max.unwrap_or_else(|| {
+            let quarter = vfs.open_files_limit().map(|limit| (limit / 4).max(1));
+            quarter.map_or(OPEN_FILES_DEFAULT, |quarter| {
+                usize::try_from(quarter).unwrap_or(OPEN_FILES_DEFAULT)
+            })
+        })
+    }
+
+    /// How memory is split.
+    pub(crate) fn memory_plan(&self) -> MemoryPlan {
+        MemoryPlan::of(self)
     }
 
     /// How the log is written: segments small enough that the governor can let old ones go.
@@ -175,11 +254,21 @@ impl Options {
                 must: "at least 1",
             });
         }
+        self.memory_plan().check(self)?;
+        let zero = [
+            ("open_files_max", self.open_files_max == Some(0)),
+            ("background_io_rate", self.background_io_rate == Some(0)),
+            ("flush_idle_after", self.memtable_idle_us == Some(0)),
+        ];
+        if let Some((name, _)) = zero.into_iter().find(|(_, zero)| *zero) {
+            return Err(Error::InvalidOption { name, value: "0".to_owned(), must: "at least 1" });
+        }
         let all = std::iter::once(("keyspace_defaults", &self.keyspace_defaults))
             .chain(self.keyspaces.iter().map(|(name, options)| (name.as_str(), options)));
         for (name, options) in all {
             options.check()?;
-            if let Some(limit) = self.memtable_bytes_max
+            // Under a budget keyspaces are fitted into it.
+            if let (Some(limit), None) = (self.memtable_bytes_max, self.memory_budget)
                 && limit < options.memtable_bytes
             {
                 return Err(Error::Contradiction {
@@ -206,7 +295,7 @@ impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Options")
             .field("background", &self.background)
-            .field("block_cache_bytes", &self.block_cache_bytes)
+            .field("memory", &self.memory_plan())
             .field("keyspace_defaults", &self.keyspace_defaults)
             .finish_non_exhaustive()
     }

@@ -8,18 +8,20 @@
 use lsmx_compaction::FileShape;
 
 use crate::db::Core;
-use crate::env::WaitCause;
 use crate::error::Result;
 use crate::event::Event;
 use crate::format::edit::{Change, Edit};
+use crate::format::filename::FileName;
 use crate::job::flush::write_memtable;
+use crate::job::fold::Keeper;
 use crate::job::install::sync_names;
 use crate::job::output::Outputs;
 use crate::job::retain::Retention;
 use crate::key::SeqNo;
 use crate::keyspace::Tree;
 use crate::store::{Store, record_of};
-use crate::sync::{Arc, Ordering};
+use crate::sync::Arc;
+use crate::trace::{JobBegin, JobSpan};
 use crate::version::{SuperVersion, Version, changes_between};
 
 /// A tree with all its memtables in tables that are not part of the database yet.
@@ -33,30 +35,29 @@ struct Rewritten<'a> {
 impl Core {
     /// Takes writes again, or says why not.
     pub(super) fn resume(&self) -> Result<()> {
-        let store = &self.store;
-        store.env.wait(WaitCause::BackgroundWork, &store.progress, None, &mut || {
-            !self.resuming.swap(true, Ordering::AcqRel)
-        });
-        let resumed = match self.check_open() {
-            Ok(()) if store.health.check().is_err() => self.resume_alone(),
-            open => open,
-        };
-        self.resuming.store(false, Ordering::Release);
-        store.progress.notify();
-        resumed
+        let _turn = self.turn(None)?;
+        if self.store.health.check().is_err() { self.resume_alone() } else { Ok(()) }
     }
 
     fn resume_alone(&self) -> Result<()> {
         let store = &self.store;
+        let reason = &"the user asked for it";
+        let job = JobBegin { kind: "resume", keyspace: "", inputs: 0, reason };
+        let span = JobSpan::begin(job);
         // Writes and jobs fail fast while the database is read-only; these wait for those that
         // began before.
-        self.runner.pause();
+        self.runner.pause(None);
         self.committer.drain(None);
         let rewritten = self.rewrite();
-        if rewritten.is_ok() {
-            store.health.clear();
-            store.tell(&Event::Resumed);
+        match &rewritten {
+            Ok(()) => {
+                store.health.clear();
+                store.tell(&Event::Resumed);
+            }
+            Err(error) => span.failed(error),
         }
+        // What a try that failed wrote is of no use.
+        store.remove_discarded();
         self.runner.unpause();
         self.runner.run_inline();
         rewritten
@@ -92,13 +93,22 @@ impl Core {
             changes.push(Change::FlushedThrough { keyspace: tree.id, seq: last_seq });
         }
         let written = store.manifest.start_afresh(number, Some(&Edit { changes }));
-        for output in rewritten.iter_mut().flat_map(|tree| &mut tree.outputs) {
-            // Written or in doubt: either way a manifest may name them.
-            output.release();
+        if written.is_err() && !store.manifest.may_be_current(number) {
+            // Nothing names the new files, and the next try writes others: on a full disk they would
+            // take what is left.
+            for name in [FileName::Manifest(number), FileName::Temporary(number)] {
+                store.janitor.discard(name.in_dir(&store.dir));
+            }
+            store.janitor.discard(FileName::Segment(segment).in_dir(&store.dir));
+        } else {
+            for output in rewritten.iter_mut().flat_map(|tree| &mut tree.outputs) {
+                // Written or in doubt: either way a manifest may name them.
+                output.release();
+            }
         }
         written?;
         for Rewritten { tree, before, version, .. } in &rewritten {
-            store.memtable_bytes_freed(before.memtable_bytes());
+            store.memtable_bytes_freed(before.memtables().map(|memtable| memtable.free()).sum());
             tree.change(|_| SuperVersion::fresh(version, next_seq));
         }
         store.sweep(&store.manifest.state());
@@ -118,7 +128,8 @@ fn rewrite_tree<'a>(store: &'a Store, tree: &'a Arc<Tree>) -> Result<Rewritten<'
         }
         let mut outputs = Outputs::new(&store.tables, tree, 0, Some(store.env.now_us()));
         let retention = Retention::for_flush(store.sequence.snapshots(), version.shape());
-        write_memtable(&store.env, retention, memtable, &mut outputs)?;
+        let keeper = Keeper::new(retention, &tree.merging);
+        write_memtable(&store.env, keeper, memtable, &mut outputs)?;
         let shapes = outputs.tables().iter().map(|table| (**table.shape()).clone());
         let (shape, _) = version.shape().with_flush(shapes.collect())?;
         version = Arc::new(Version::new(shape, &version, outputs.tables())?);

@@ -22,6 +22,12 @@ impl Snapshot {
         Snapshot { handle, pinned: Arc::new(pinned) }
     }
 
+    /// Fails if the keyspace is another database's, or was dropped before this snapshot was taken.
+    pub(super) fn check_sees(&self, keyspace: &Keyspace) -> Result<()> {
+        keyspace.check_owner(&self.handle)?;
+        keyspace.tree().check_seen_by(&self.pinned)
+    }
+
     /// The number up to which it sees; what a guard names.
     #[must_use]
     pub fn seq(&self) -> SeqNo {
@@ -33,7 +39,7 @@ impl Snapshot {
     /// # Errors
     /// As [`Db::get`](crate::Db::get); [`Error::ForeignKeyspace`](crate::Error::ForeignKeyspace).
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
-        keyspace.check_owner(&self.handle)?;
+        self.check_sees(keyspace)?;
         self.handle.0.get(keyspace.tree(), key.as_ref(), Some(self.seq()))
     }
 
@@ -42,7 +48,7 @@ impl Snapshot {
     pub fn range<K: AsRef<[u8]>>(&self, keyspace: &Keyspace, range: impl RangeBounds<K>) -> Range {
         match keyspace.check_owner(&self.handle) {
             Ok(()) => keyspace.range_at(range, Some(Arc::clone(&self.pinned))),
-            Err(error) => Range::failed(error, keyspace.tree().pin()),
+            Err(error) => Range::failed(error, keyspace.tree()),
         }
     }
 

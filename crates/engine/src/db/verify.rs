@@ -6,9 +6,10 @@ use lsmx_compaction::{LevelParts, TreeShape};
 use serde::Serialize;
 
 use crate::cache::Cache;
-use crate::db::open;
-use crate::error::{Error, Result};
-use crate::format::filename::{FileName, LOCK};
+use crate::db::{open, read_only};
+use crate::error::{Error, Malformed, Result};
+use crate::format::edit::FileRecord;
+use crate::format::filename::FileName;
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
 use crate::sync::Arc;
 use crate::table::{Table, TableIdentity};
@@ -51,10 +52,7 @@ pub fn verify(path: impl AsRef<Path>) -> Result<VerifyReport> {
 /// As [`verify`].
 pub fn verify_with(vfs: Arc<dyn Vfs>, path: impl AsRef<Path>) -> Result<VerifyReport> {
     let (vfs, dir) = (vfs.as_ref(), path.as_ref());
-    let lock = dir.join(LOCK);
-    // A lock file that is not there is not made: checking changes nothing.
-    let locked = vfs.exists(&lock).map_err(|error| Error::io("look for", &lock, error))?;
-    let _lock = if locked { Some(open::take_lock(vfs, dir)?) } else { None };
+    let _lock = read_only::share_lock(vfs, dir)?;
     let loaded = Manifest::load(vfs, dir)?;
     let state = &loaded.state;
     let mut report =
@@ -93,10 +91,40 @@ fn verify_keyspace(
         };
         let path = FileName::Table(file.id.0).in_dir(dir);
         let table = Table::open(vfs, &path, &identity, &cache);
-        table.map_err(|error| open::named(error, dir))?.verify()?;
+        let table = table.map_err(|error| open::named(error, dir))?;
+        table.verify()?;
+        verify_record(&path, &table, file)?;
         report.tables += 1;
         report.table_bytes += file.bytes;
         report.entries += file.entries;
+    }
+    Ok(())
+}
+
+/// What the manifest says of a table is what the table says: the bounds, within which all entries and
+/// range tombstones lie, and the counts.
+fn verify_record(path: &Path, table: &Table, file: &FileRecord) -> Result<()> {
+    let found = table.properties();
+    let bounds = [
+        ("smallest key of the table", &found.smallest, &file.range.smallest),
+        ("largest key of the table", &found.largest, &file.range.largest),
+    ];
+    let expected = "what the manifest says";
+    for (what, found, said) in bounds {
+        if found != said {
+            return Err(Malformed::Field { what, found: found.len() as u64, expected }.at(path, 0));
+        }
+    }
+    let tombstones = found.tombstones + found.range_tombstone_count;
+    for (what, found, said) in [
+        ("entries of the table", found.entries, file.entries),
+        ("tombstones of the table", tombstones, file.tombstones),
+        ("smallest number of the table", found.seq_smallest.0, file.seq_smallest),
+        ("largest number of the table", found.seq_largest.0, file.seq_largest),
+    ] {
+        if found != said {
+            return Err(Malformed::Field { what, found, expected }.at(path, 0));
+        }
     }
     Ok(())
 }

@@ -117,6 +117,7 @@ impl DataBlockBuilder {
     }
 
     /// Adds an entry, which is larger than the one before.
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn add(&mut self, key: InternalKey<'_>, value: &[u8]) {
         let common = common_prefix(&self.last_key, key.user_key);
         self.add_with(key, common, value);

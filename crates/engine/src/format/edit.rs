@@ -243,6 +243,32 @@ pub enum Change {
     KeyspaceIdNext(u32),
 }
 
+impl Change {
+    /// The keyspace that it is about, if it is about one.
+    #[must_use]
+    pub fn keyspace(&self) -> Option<u32> {
+        match self {
+            Change::CreateKeyspace { id, .. } | Change::DropKeyspace { id } => Some(*id),
+            Change::SetOptions { keyspace, .. }
+            | Change::AddFile { keyspace, .. }
+            | Change::RemoveFile { keyspace, .. }
+            | Change::RunOrder { keyspace, .. }
+            | Change::Cursor { keyspace, .. }
+            | Change::RunIdNext { keyspace, .. }
+            | Change::FlushedThrough { keyspace, .. } => Some(*keyspace),
+            Change::WalOldest { .. }
+            | Change::WalSegment { .. }
+            | Change::WalMark { .. }
+            | Change::FileNumberNext(_)
+            | Change::LastSeq(_)
+            | Change::ClockUs(_)
+            | Change::CleanClose { .. }
+            | Change::Opened
+            | Change::KeyspaceIdNext(_) => None,
+        }
+    }
+}
+
 /// One atomic change of the manifest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Edit {

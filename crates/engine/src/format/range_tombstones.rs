@@ -41,13 +41,53 @@ pub struct RangeTombstone {
 }
 
 impl RangeTombstone {
-    fn is_empty(&self) -> bool {
+    /// Whether it deletes nothing.
+    pub(crate) fn is_empty(&self) -> bool {
         self.seqs.is_empty() || self.end.as_ref().is_some_and(|end| *end <= self.start)
     }
 
     fn covers(&self, user_key: &[u8]) -> bool {
         *self.start <= *user_key && self.end.as_ref().is_none_or(|end| *user_key < **end)
     }
+
+    /// A key that no key it deletes is larger than, as small as can be said without knowing the
+    /// keys: for an end that is a [`successor`] the key before it, which is exact; else the end
+    /// itself, which it does not delete. `None` for the end of the keyspace.
+    pub(crate) fn largest(&self) -> Option<&[u8]> {
+        let end = self.end.as_deref()?;
+        Some(end.strip_suffix(&[0]).unwrap_or(end))
+    }
+
+    /// Bytes in memory and, about, on disk.
+    pub(crate) fn bytes(&self) -> usize {
+        let end = self.end.as_ref().map_or(0, Bytes::len);
+        size_of::<RangeTombstone>() + self.start.len() + end + self.seqs.len() * size_of::<SeqNo>()
+    }
+}
+
+/// The smallest key after `key`.
+pub(crate) fn successor(key: &[u8]) -> Bytes {
+    let mut next = Vec::with_capacity(key.len() + 1);
+    next.extend_from_slice(key);
+    next.push(0);
+    Bytes::from(next)
+}
+
+/// Where keys lie among spans: from `start` on, before `end`, all are covered by the same range
+/// deletes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Window<'a> {
+    /// `None` for the beginning of the keyspace.
+    pub(crate) start: Option<&'a Bytes>,
+    /// `None` for the end of the keyspace.
+    pub(crate) end: Option<&'a Bytes>,
+    /// Numbers of the range deletes, newest first; none between two spans.
+    pub(crate) seqs: &'a [SeqNo],
+}
+
+/// The newest of these numbers, newest first, that is not past `limit`.
+pub(crate) fn newest_until(seqs: &[SeqNo], limit: SeqNo) -> Option<SeqNo> {
+    seqs.get(seqs.partition_point(|&seq| seq > limit)).copied()
 }
 
 /// Cuts spans that may overlap into spans that do not, in key order, each with the numbers of all
@@ -113,7 +153,8 @@ pub fn encode(spans: &[RangeTombstone]) -> Vec<u8> {
     out
 }
 
-/// The spans of one table, in key order, resident while the table is in use.
+/// Fragmented spans in key order: those of one table, resident while the table is in use, or of a
+/// memtable, or of both together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spans {
     spans: Vec<RangeTombstone>,
@@ -121,6 +162,13 @@ pub struct Spans {
 }
 
 impl Spans {
+    /// The fragments of spans that may overlap.
+    pub(crate) fn of(spans: &[RangeTombstone]) -> Spans {
+        let spans = fragment(spans);
+        let bytes = spans.iter().map(RangeTombstone::bytes).sum();
+        Spans { spans, bytes }
+    }
+
     /// Reads the contents of a range tombstone block.
     ///
     /// # Errors
@@ -177,13 +225,23 @@ impl Spans {
     /// The newest range delete that covers `user_key` for a reader at `snapshot`.
     #[must_use]
     pub fn covering(&self, user_key: &[u8], snapshot: SeqNo) -> Option<SeqNo> {
+        newest_until(self.window(user_key).seqs, snapshot)
+    }
+
+    /// The span that `user_key` lies in, or the gap between two.
+    pub(crate) fn window(&self, user_key: &[u8]) -> Window<'_> {
         let after = self.spans.partition_point(|span| *span.start <= *user_key);
-        let span = self.spans.get(after.checked_sub(1)?)?;
-        if !span.covers(user_key) {
-            return None;
+        let before = after.checked_sub(1).map(|at| &self.spans[at]);
+        match before {
+            Some(span) if span.covers(user_key) => {
+                Window { start: Some(&span.start), end: span.end.as_ref(), seqs: &span.seqs }
+            }
+            _ => Window {
+                start: before.and_then(|span| span.end.as_ref()),
+                end: self.spans.get(after).map(|span| &span.start),
+                seqs: &[],
+            },
         }
-        let newer = span.seqs.partition_point(|&seq| seq > snapshot);
-        span.seqs.get(newer).copied()
     }
 
     /// Bytes in memory.

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use crate::error::Malformed;
 use crate::format::BlockKind;
-use crate::format::batch::{Operations, put_operation};
+use crate::format::batch::{Action, Operations, put_operation, put_range_delete};
 use crate::format::block::{self, TRAILER_BYTES};
 use crate::format::data_block::{DataBlock, DataBlockBuilder, ENTRIES_AT};
 use crate::format::data_cursor::DataCursor;
@@ -236,8 +236,16 @@ pub fn batch(bytes: &[u8]) {
     let mut encoded = Vec::new();
     for operation in Operations::new(bytes) {
         let Ok(operation) = operation else { return };
-        let (key, value) = (&bytes[operation.key.clone()], &bytes[operation.value.clone()]);
-        put_operation(&mut encoded, operation.kind, operation.keyspace, key, value);
+        let key = &bytes[operation.key];
+        match operation.action {
+            Action::Entry { kind, value } => {
+                put_operation(&mut encoded, kind, operation.keyspace, key, &bytes[value]);
+            }
+            Action::DeleteRange { end } => {
+                let end = end.map(|end| &bytes[end]);
+                put_range_delete(&mut encoded, operation.keyspace, key, end);
+            }
+        }
     }
     assert_eq!(encoded, bytes, "other bytes for the same operations");
 }

@@ -2,6 +2,7 @@
 //! the janitor holds.
 
 use crate::error::Result;
+use crate::event::Event;
 use crate::format::edit::{Change, Edit};
 use crate::format::filename::FileName;
 use crate::sabotage::{self, Bug};
@@ -13,6 +14,12 @@ use crate::store::Store;
 /// # Errors
 /// When the manifest cannot be written; the database is read-only then.
 pub(crate) fn retire_segments(store: &Store) -> Result<()> {
+    let retired = retire_in_order(store);
+    store.tell_pending();
+    retired
+}
+
+fn retire_in_order(store: &Store) -> Result<()> {
     // One at a time from the choice to the edit, so that the oldest segment only ever moves on.
     let _one_at_a_time = store.retiring.lock();
     let published = store.sequence.published();
@@ -31,7 +38,7 @@ pub(crate) fn retire_segments(store: &Store) -> Result<()> {
             }
         }
         let edit = Edit { changes: vec![Change::WalOldest { segment }] };
-        store.manifest.append(&edit).map_err(|error| store.fail(error))?;
+        store.manifest.append(&edit).map_err(|error| store.fail_locked(error))?;
         for id in retired {
             store.janitor.discard(FileName::Segment(id).in_dir(&store.dir));
         }
@@ -49,6 +56,7 @@ pub(crate) fn shorten_manifest(store: &Store) -> Result<()> {
         let old = store.manifest.start_afresh(number, None);
         let old = old.map_err(|error| store.fail(error))?;
         store.janitor.discard(FileName::Manifest(old).in_dir(&store.dir));
+        store.tell(&Event::ManifestAfresh(number));
     }
     Ok(())
 }

@@ -5,19 +5,24 @@ use std::collections::HashSet;
 use lsmx_compaction::{FileShape, Job, JobKind, OutputCutter, TreeShape};
 
 use crate::cursor::Cursor;
-use crate::env::YieldKind;
+use crate::env::rate::Lane;
+use crate::env::{WaitCause, YieldKind};
 use crate::error::{Error, Result};
-use crate::event::{CompactionEnd, Event};
+use crate::event::{CompactionBegin, CompactionEnd, Event};
+use crate::job::covered;
+use crate::job::fold::Keeper;
 use crate::job::install::{install, sync_names};
 use crate::job::output::Outputs;
 use crate::job::retain::Retention;
-use crate::keyspace::Tree;
+use crate::key::InternalKey;
 use crate::keyspace::counters::add;
+use crate::keyspace::{Tree, TreeJobs};
 use crate::read::merging::MergingCursor;
 use crate::read::run::RunCursor;
 use crate::store::Store;
 use crate::sync::Arc;
 use crate::table::FillCache;
+use crate::trace::{JobBegin, JobSpan};
 use crate::version::Version;
 use crate::write::throttle::Throttle;
 
@@ -31,31 +36,79 @@ const RETRY_US_MAX: u64 = 60_000_000;
 pub(crate) struct Picked {
     job: Job,
     shape: TreeShape,
+    /// When it is to be given up; none for the policy's own.
+    deadline_us: Option<u64>,
 }
 
-/// Asks the policy for the next job and holds its files.
+/// Finds the next job and holds its files: to let files go that range deletes cover, or what the
+/// policy says.
 pub(crate) fn pick(store: &Store, tree: &Tree) -> Option<Picked> {
     if store.health.check().is_err() || store.is_closing() {
         return None;
     }
     let now_us = store.env.now_us();
+    let blocked = |jobs: &TreeJobs| now_us < jobs.retry_at_us || jobs.manual_waiting > 0;
+    if tree.is_dropped() || blocked(&tree.jobs.lock()) {
+        return None;
+    }
+    let version = Arc::clone(&tree.pin().version);
+    let dropped = version.has_spans().then(|| covered_files(store, tree, &version)).flatten();
     let mut jobs = tree.jobs.lock();
-    if now_us < jobs.retry_at_us {
+    if blocked(&jobs) {
         return None;
     }
     let shape = tree.shape(now_us, store.sequence.oldest_snapshot());
-    let job = tree.settings().policy.pick(&shape, &jobs.busy)?;
+    // What was found in a version that is no longer the current one is there still, or refused.
+    let dropped = dropped.and_then(|job| jobs.busy.admitted(job, &shape));
+    let job = match dropped {
+        Some(job) => job,
+        None => tree.settings().policy.pick(&shape, &jobs.busy)?,
+    };
     debug_assert!(
         jobs.busy.admits(&job, &shape).unwrap_or(false),
         "{} picked a job that collides with a running one: {job:?}",
         tree.settings().policy.name()
     );
+    Some(hold(&mut jobs, job, shape, None))
+}
+
+/// Holds the files of a job that may run now.
+pub(crate) fn hold(
+    jobs: &mut TreeJobs,
+    job: Job,
+    shape: TreeShape,
+    deadline_us: Option<u64>,
+) -> Picked {
     let write_bytes = match job.kind {
         JobKind::Merge | JobKind::Rewrite => input_bytes(&shape, &job),
         JobKind::Move | JobKind::Drop => 0,
     };
     jobs.busy.start(job.clone(), write_bytes);
-    Some(Picked { job, shape })
+    Picked { job, shape, deadline_us }
+}
+
+/// Whether a job ended because it was not wanted any more.
+fn was_given_up(error: &Error) -> bool {
+    matches!(error, Error::Closed | Error::KeyspaceDropped { .. } | Error::Deadline { .. })
+}
+
+/// The job that lets files go which nobody can see into, if there are any.
+fn covered_files(store: &Store, tree: &Tree, version: &Version) -> Option<Job> {
+    let released = store.sequence.released();
+    let snapshots = store.sequence.snapshots();
+    let spans = match version.spans() {
+        Ok(spans) => spans?,
+        Err(error) => {
+            // The files that they may cover stay until a later look.
+            store.report("a look for deleted files", Some(tree), &error);
+            return None;
+        }
+    };
+    let busy = tree.jobs.lock().busy.clone();
+    let is_busy = |file: &FileShape| busy.is_busy(file.id);
+    let covered = covered::look(version.shape(), &spans, &snapshots, is_busy);
+    tree.set_held(covered.held, released);
+    covered.job
 }
 
 /// Runs a picked job to its end and lets its files go.
@@ -65,15 +118,26 @@ pub(crate) fn pick(store: &Store, tree: &Tree) -> Option<Picked> {
 /// it pause for a while. When the manifest cannot be written: the database is read-only.
 pub(crate) fn run(store: &Store, throttle: &Throttle, tree: &Tree, picked: Picked) -> Result<()> {
     let job = picked.job.clone();
-    let ran = execute(store, throttle, tree, picked);
+    let span = JobSpan::begin(JobBegin {
+        kind: kind_name(job.kind),
+        keyspace: &tree.name,
+        inputs: job.input_files().count(),
+        reason: &job.reason,
+    });
+    let ran = execute(store, throttle, tree, picked, &span);
+    if let Err(error) = &ran {
+        span.failed(error);
+    }
     let mut jobs = tree.jobs.lock();
     match &ran {
         Ok(()) => {
             jobs.busy.finish(&job);
             jobs.failures = 0;
-            jobs.last_error = None;
+            if jobs.last_error.take().is_some() {
+                store.set_failing(tree.id, false);
+            }
         }
-        Err(Error::Closed | Error::ReadOnly { .. }) => {
+        Err(error) if was_given_up(error) || matches!(error, Error::ReadOnly { .. }) => {
             jobs.busy.finish(&job);
         }
         Err(error) => {
@@ -86,17 +150,27 @@ pub(crate) fn run(store: &Store, throttle: &Throttle, tree: &Tree, picked: Picke
             jobs.failures = jobs.failures.saturating_add(1);
             jobs.retry_at_us = store.env.now_us().saturating_add(pause.min(RETRY_US_MAX));
             jobs.last_error = Some(error.clone());
+            store.set_failing(tree.id, true);
             add(&tree.counters.compaction_failures, 1);
         }
     }
     drop(jobs);
     if let Err(error) = &ran
-        && !matches!(error, Error::Closed)
+        && !was_given_up(error)
     {
         store.report("compaction", Some(tree), error);
     }
     store.progress.notify();
     ran
+}
+
+fn kind_name(kind: JobKind) -> &'static str {
+    match kind {
+        JobKind::Merge => "merge",
+        JobKind::Rewrite => "rewrite",
+        JobKind::Move => "move",
+        JobKind::Drop => "drop",
+    }
 }
 
 fn input_files<'a>(shape: &'a TreeShape, job: &'a Job) -> impl Iterator<Item = &'a Arc<FileShape>> {
@@ -112,17 +186,40 @@ fn input_bytes(shape: &TreeShape, job: &Job) -> u64 {
     input_files(shape, job).map(|file| file.bytes).sum()
 }
 
-fn execute(store: &Store, throttle: &Throttle, tree: &Tree, picked: Picked) -> Result<()> {
-    let Picked { job, shape } = picked;
+/// Bytes of the inputs that come from other levels than the target.
+fn arriving_bytes(shape: &TreeShape, job: &Job) -> u64 {
+    let own: HashSet<_> = job
+        .inputs
+        .iter()
+        .filter(|input| input.level == job.target.level)
+        .flat_map(|input| input.files.iter().copied())
+        .collect();
+    input_files(shape, job).filter(|file| !own.contains(&file.id)).map(|file| file.bytes).sum()
+}
+
+fn execute(
+    store: &Store,
+    throttle: &Throttle,
+    tree: &Tree,
+    picked: Picked,
+    span: &JobSpan,
+) -> Result<()> {
+    let Picked { job, shape, deadline_us } = picked;
     let start_ns = store.env.monotonic_ns();
+    store.tell(&Event::CompactionBegin(CompactionBegin {
+        keyspace: tree.name.clone(),
+        job: job.clone(),
+        input_bytes: input_bytes(&shape, &job),
+    }));
     let level = job.target.level.0;
     let oldest_tombstone = input_files(&shape, &job).filter_map(|file| file.oldest_tombstone_us);
-    let mut outputs = Outputs::new(&store.tables, tree, level, oldest_tombstone.min());
+    let (lane, oldest_tombstone) = (Lane::Compaction, oldest_tombstone.min());
+    let mut outputs = Outputs::in_lane(lane, &store.tables, tree, level, oldest_tombstone);
     let mut entries_read = 0;
     let merges = matches!(job.kind, JobKind::Merge | JobKind::Rewrite);
     if merges {
         let version = Arc::clone(&tree.pin().version);
-        entries_read = merge(store, tree, &version, &shape, &job, &mut outputs)?;
+        entries_read = merge(store, tree, &version, &shape, &job, deadline_us, &mut outputs)?;
         store.env.yield_point(YieldKind::JobStep);
         if !outputs.tables().is_empty() {
             sync_names(store.vfs.as_ref(), &store.dir)?;
@@ -138,6 +235,7 @@ fn execute(store: &Store, throttle: &Throttle, tree: &Tree, picked: Picked) -> R
     })?;
     let read_bytes = if merges { input_bytes(&shape, &job) } else { 0 };
     let elapsed_us = store.env.monotonic_ns().saturating_sub(start_ns) / 1_000;
+    span.done(read_bytes, written_bytes, elapsed_us);
     let counters = &tree.counters;
     match job.kind {
         JobKind::Merge | JobKind::Rewrite => {
@@ -146,8 +244,19 @@ fn execute(store: &Store, throttle: &Throttle, tree: &Tree, picked: Picked) -> R
             add(&counters.compaction_written_bytes, written_bytes);
             add(&counters.compaction_us, elapsed_us);
             throttle.drained(written_bytes, elapsed_us);
+            counters.flowed(level, |flow| {
+                flow.jobs += 1;
+                flow.came_bytes += arriving_bytes(&shape, &job);
+                flow.read_bytes += read_bytes;
+                flow.written_bytes += written_bytes;
+                flow.us_total += elapsed_us;
+            });
+            store.compaction_us.record(elapsed_us);
         }
-        JobKind::Move => add(&counters.trivial_moves, 1),
+        JobKind::Move => {
+            add(&counters.trivial_moves, 1);
+            counters.flowed(level, |flow| flow.moved_bytes += input_bytes(&shape, &job));
+        }
         JobKind::Drop => add(&counters.drops, 1),
     }
     store.tell(&Event::Compaction(CompactionEnd {
@@ -163,6 +272,17 @@ fn execute(store: &Store, throttle: &Throttle, tree: &Tree, picked: Picked) -> R
     Ok(())
 }
 
+/// Fails if the result of a job is not wanted any more.
+fn check_wanted(store: &Store, tree: &Tree, deadline_us: Option<u64>) -> Result<()> {
+    if store.is_closing() {
+        return Err(Error::Closed);
+    }
+    if deadline_us.is_some_and(|deadline_us| store.env.now_us() >= deadline_us) {
+        return Err(Error::Deadline { cause: WaitCause::Compaction.as_str() });
+    }
+    tree.check_live()
+}
+
 /// Reads the inputs as one and writes what must be kept; returns the entries read.
 fn merge(
     store: &Store,
@@ -170,47 +290,51 @@ fn merge(
     version: &Version,
     shape: &TreeShape,
     job: &Job,
+    deadline_us: Option<u64>,
     outputs: &mut Outputs<'_>,
 ) -> Result<u64> {
-    let mut sources = Vec::with_capacity(job.inputs.len());
+    let (mut inputs, mut spans) = (Vec::with_capacity(job.inputs.len()), Vec::new());
     for input in &job.inputs {
         let tables = input.files.iter().map(|&file| {
             let table = version.table(file).cloned();
             table.ok_or(lsmx_compaction::Error::UnknownFile { file })
         });
         let tables = tables.collect::<Result<Arc<[_]>, _>>()?;
-        sources.push(RunCursor::new(tables, FillCache::Job));
+        for table in tables.iter().filter(|table| table.has_spans()) {
+            spans.push(Arc::new(table.table().spans(FillCache::Job)?));
+        }
+        inputs.push(tables);
     }
-    let mut merged = MergingCursor::new(sources);
     let mut retention = Retention::for_job(store.sequence.snapshots(), shape, job);
-    let mut cutter = OutputCutter::new(&job.cut, shape);
+    let range = job.range(shape)?;
+    outputs.take_spans(retention.heed(&spans, Some((&range.smallest, &range.largest))));
+    outputs.cut_by(OutputCutter::new(&job.cut, shape));
+    let sources = inputs.into_iter().map(|tables| {
+        // What no snapshot needs is not even read.
+        RunCursor::new(tables, FillCache::Job, retention.deleted.clone())
+    });
+    let mut merged = MergingCursor::new(sources.collect());
+    let mut keeper = Keeper::new(retention, &tree.merging);
     let input_bytes = input_bytes(shape, job);
     let mut entries = 0u64;
-    // Whether the user key at hand has an entry in the outputs yet.
-    let mut begun = false;
+    let mut write = |key: InternalKey<'_>, value: &[u8], first_of_key: bool| {
+        if first_of_key && outputs.begin_key(key.user_key)? {
+            let left = input_bytes.saturating_sub(outputs.finished_bytes());
+            tree.jobs.lock().busy.progress(job, left);
+        }
+        outputs.add(key, value)
+    };
     merged.first()?;
     while merged.valid() {
-        let key = merged.key();
-        let verdict = retention.keep(key);
-        begun &= !verdict.first_of_key;
-        if verdict.kept {
-            if !begun && cutter.cut_before(key.user_key, outputs.current_bytes()) {
-                outputs.end_table()?;
-                let left = input_bytes.saturating_sub(outputs.finished_bytes());
-                tree.jobs.lock().busy.progress(job, left);
-            }
-            begun = true;
-            outputs.add(key, merged.value())?;
-        }
+        keeper.take(&merged, &mut write)?;
         entries += 1;
         if entries.is_multiple_of(64) {
             store.env.yield_point(YieldKind::CompactionBlock);
-            if store.is_closing() {
-                return Err(Error::Closed);
-            }
+            check_wanted(store, tree, deadline_us)?;
         }
         merged.next()?;
     }
-    outputs.end_table()?;
+    keeper.end(&mut write)?;
+    outputs.finish()?;
     Ok(entries)
 }

@@ -2,18 +2,21 @@
 
 use crate::cursor::Cursor;
 use crate::env::{Env, YieldKind};
-use crate::error::Result;
-use crate::event::{Event, FlushEnd};
+use crate::error::{Error, Result};
+use crate::event::{Event, FlushBegin, FlushEnd};
 use crate::format::edit::Change;
+use crate::job::fold::Keeper;
 use crate::job::install::{install, sync_names};
 use crate::job::output::Outputs;
 use crate::job::retain::Retention;
+use crate::key::InternalKey;
 use crate::keyspace::Tree;
 use crate::keyspace::counters::add;
 use crate::memtable::Memtable;
 use crate::sabotage::{self, Bug};
 use crate::store::Store;
 use crate::sync::Arc;
+use crate::trace::{JobBegin, JobSpan};
 use crate::write::commit::Committer;
 
 /// Flushes the oldest sealed memtable of a tree, if there is one and nobody is at it. Returns
@@ -24,16 +27,25 @@ use crate::write::commit::Committer;
 pub(crate) fn flush_oldest(store: &Store, committer: &Committer, tree: &Tree) -> Result<bool> {
     {
         let mut jobs = tree.jobs.lock();
-        if jobs.flushing || tree.view().sealed.is_empty() || store.health.check().is_err() {
+        let idle = tree.view().sealed.is_empty() || tree.is_dropped();
+        if jobs.flushing || idle || store.health.check().is_err() {
             return Ok(false);
         }
         jobs.flushing = true;
     }
-    let flushed = flush(store, committer, tree);
+    let reason = &"its memtable is sealed";
+    let job = JobBegin { kind: "flush", keyspace: &tree.name, inputs: 1, reason };
+    let span = JobSpan::begin(job);
+    let flushed = flush(store, committer, tree, &span);
+    if let Err(error) = &flushed {
+        span.failed(error);
+    }
     tree.jobs.lock().flushing = false;
     store.progress.notify();
     match flushed {
         Ok(()) => Ok(true),
+        // It was dropped meanwhile: nobody needs its tables.
+        Err(Error::KeyspaceDropped { .. }) => Ok(false),
         Err(error) => {
             store.report("flush", Some(tree), &error);
             Err(store.fail(error))
@@ -41,16 +53,21 @@ pub(crate) fn flush_oldest(store: &Store, committer: &Committer, tree: &Tree) ->
     }
 }
 
-fn flush(store: &Store, committer: &Committer, tree: &Tree) -> Result<()> {
+fn flush(store: &Store, committer: &Committer, tree: &Tree, span: &JobSpan) -> Result<()> {
     let view = tree.pin();
     let Some((memtable, last_seq)) = view.oldest_sealed() else { return Ok(()) };
     // The last insert has ended when the last number is published.
     committer.wait_published(last_seq);
     store.health.check()?;
     let start_ns = store.env.monotonic_ns();
+    store.tell(&Event::FlushBegin(FlushBegin {
+        keyspace: tree.name.clone(),
+        memtable_bytes: memtable.bytes(),
+    }));
     let mut outputs = Outputs::new(&store.tables, tree, 0, Some(store.env.now_us()));
     let retention = Retention::for_flush(store.sequence.snapshots(), view.version.shape());
-    write_memtable(&store.env, retention, memtable, &mut outputs)?;
+    let keeper = Keeper::new(retention, &tree.merging);
+    write_memtable(&store.env, keeper, memtable, &mut outputs)?;
     store.env.yield_point(YieldKind::JobStep);
     // Otherwise this keyspace would be durable ahead of others.
     if !sabotage::on(Bug::FlushWithoutWalSync) {
@@ -69,13 +86,22 @@ fn flush(store: &Store, committer: &Committer, tree: &Tree) -> Result<()> {
     })?;
     add(&tree.counters.flushes, 1);
     add(&tree.counters.flushed_bytes, written_bytes);
-    store.memtable_bytes_freed(memtable.bytes());
+    let elapsed_us = store.env.monotonic_ns().saturating_sub(start_ns) / 1_000;
+    tree.counters.flowed(0, |flow| {
+        flow.jobs += 1;
+        flow.came_bytes += written_bytes;
+        flow.written_bytes += written_bytes;
+        flow.us_total += elapsed_us;
+    });
+    store.flush_us.record(elapsed_us);
+    span.done(memtable.bytes(), written_bytes, elapsed_us);
+    store.memtable_bytes_freed(memtable.free());
     store.tell(&Event::Flush(FlushEnd {
         keyspace: tree.name.clone(),
         output,
         entries: outputs.entries,
         written_bytes,
-        elapsed_us: store.env.monotonic_ns().saturating_sub(start_ns) / 1_000,
+        elapsed_us,
     }));
     Ok(())
 }
@@ -86,23 +112,25 @@ fn flush(store: &Store, committer: &Committer, tree: &Tree) -> Result<()> {
 /// When the table cannot be written.
 pub(crate) fn write_memtable(
     env: &Env,
-    mut retention: Retention,
+    mut keeper: Keeper<'_>,
     memtable: &Arc<Memtable>,
     outputs: &mut Outputs<'_>,
 ) -> Result<()> {
+    let keys = memtable.key_range();
+    let keys = keys.as_ref().map(|(smallest, largest)| (&smallest[..], &largest[..]));
+    outputs.take_spans(keeper.heed(&memtable.spans(), keys));
     let mut cursor = memtable.cursor();
     cursor.first()?;
     let mut entries = 0u32;
+    let mut write = |key: InternalKey<'_>, value: &[u8], _: bool| outputs.add(key, value);
     while cursor.valid() {
-        let key = cursor.key();
-        if retention.keep(key).kept {
-            outputs.add(key, cursor.value())?;
-        }
+        keeper.take(&cursor, &mut write)?;
         entries = entries.wrapping_add(1);
         if entries.is_multiple_of(64) {
             env.yield_point(YieldKind::FlushBlock);
         }
         cursor.next()?;
     }
-    outputs.end_table()
+    keeper.end(&mut write)?;
+    outputs.finish()
 }

@@ -31,7 +31,22 @@ pub(crate) fn install(
     extra: Vec<Change>,
     next: impl FnOnce(&TreeShape) -> Result<TreeShape, lsmx_compaction::Error>,
 ) -> Result<()> {
+    let installed = install_in_order(store, tree, outputs, flushed, extra, next);
+    store.tell_pending();
+    installed
+}
+
+fn install_in_order(
+    store: &Store,
+    tree: &Tree,
+    outputs: &mut Outputs<'_>,
+    flushed: Option<&Arc<Memtable>>,
+    extra: Vec<Change>,
+    next: impl FnOnce(&TreeShape) -> Result<TreeShape, lsmx_compaction::Error>,
+) -> Result<()> {
     let _order = tree.install.lock();
+    // The manifest does not know the keyspace any more.
+    tree.check_live()?;
     let before = Arc::clone(&tree.pin().version);
     let shape = next(before.shape())?;
     let opened = outputs.tables();
@@ -57,7 +72,7 @@ pub(crate) fn install(
         if !sabotage::on(Bug::DoubtForgotten) {
             outputs.release();
         }
-        return Err(store.fail(error));
+        return Err(store.fail_locked(error));
     }
     tree.change(|view| view.with_version(&after, flushed));
     outputs.release();

@@ -2,8 +2,13 @@
 
 pub(crate) mod collect;
 pub(crate) mod compact;
+mod covered;
 pub(crate) mod flush;
+pub(crate) mod fold;
+pub(crate) mod governor;
 pub(crate) mod install;
+pub(crate) mod manual;
 pub(crate) mod output;
 pub(crate) mod queue;
 pub(crate) mod retain;
+mod spans;

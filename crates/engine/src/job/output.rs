@@ -2,9 +2,13 @@
 
 use std::path::PathBuf;
 
-use lsmx_compaction::FileId;
+use lsmx_compaction::{FileId, OutputCutter};
 
+use crate::coding::len_u64;
+use crate::env::rate::Lane;
 use crate::error::Result;
+use crate::format::range_tombstones::RangeTombstone;
+use crate::job::spans::SpanQueue;
 use crate::key::InternalKey;
 use crate::keyspace::Tree;
 use crate::keyspace::counters::add;
@@ -12,17 +16,26 @@ use crate::store::TableSpace;
 use crate::sync::Arc;
 use crate::table::TableWriter;
 use crate::version::TableFile;
+use crate::vfs::PacedVfs;
 
 /// Output tables of a job. Dropped before [`Outputs::release`], it hands the files it wrote to the
 /// janitor.
 #[derive(Debug)]
 pub(crate) struct Outputs<'a> {
     space: &'a TableSpace,
+    /// Where the files are created.
+    vfs: PacedVfs,
     tree: &'a Tree,
     level: u8,
     /// When the oldest tombstone among the inputs was written.
     oldest_tombstone_us: Option<u64>,
     current: Option<(FileId, TableWriter)>,
+    /// Key of the last entry of the table at hand.
+    last_key: Option<Vec<u8>>,
+    /// Range deletes that are kept.
+    spans: SpanQueue,
+    /// Says where tables end; without one there is but one.
+    cutter: Option<OutputCutter>,
     finished: Vec<Arc<TableFile>>,
     paths: Vec<PathBuf>,
     /// Entries written.
@@ -30,8 +43,19 @@ pub(crate) struct Outputs<'a> {
 }
 
 impl<'a> Outputs<'a> {
-    /// No table yet; those to come are for `level`.
+    /// No table yet; those to come are for `level`, paced as flushes are.
     pub(crate) fn new(
+        space: &'a TableSpace,
+        tree: &'a Tree,
+        level: u8,
+        oldest_tombstone_us: Option<u64>,
+    ) -> Outputs<'a> {
+        Outputs::in_lane(Lane::Flush, space, tree, level, oldest_tombstone_us)
+    }
+
+    /// No table yet; those to come are for `level`, paced as their lane is.
+    pub(crate) fn in_lane(
+        lane: Lane,
         space: &'a TableSpace,
         tree: &'a Tree,
         level: u8,
@@ -40,19 +64,28 @@ impl<'a> Outputs<'a> {
         let (finished, paths) = (Vec::new(), Vec::new());
         Outputs {
             space,
+            vfs: space.paced(lane),
             tree,
             level,
             oldest_tombstone_us,
             current: None,
+            last_key: None,
+            spans: SpanQueue::default(),
+            cutter: None,
             finished,
             paths,
             entries: 0,
         }
     }
 
-    /// Bytes of the table at hand so far.
-    pub(crate) fn current_bytes(&self) -> u64 {
-        self.current.as_ref().map_or(0, |(_, writer)| writer.written_bytes())
+    /// Ends tables where `cutter` says.
+    pub(crate) fn cut_by(&mut self, cutter: OutputCutter) {
+        self.cutter = Some(cutter);
+    }
+
+    /// Has these range deletes written among the entries to come: fragments in key order.
+    pub(crate) fn take_spans(&mut self, spans: Vec<RangeTombstone>) {
+        self.spans = SpanQueue::new(spans);
     }
 
     /// Bytes of finished tables.
@@ -60,37 +93,97 @@ impl<'a> Outputs<'a> {
         self.finished.iter().map(|table| table.shape().bytes).sum()
     }
 
+    /// Begins a user key, of which entries are added next; the table at hand may end before it.
+    /// Returns whether a table has ended. Without a cutter it need not be called.
+    ///
+    /// # Errors
+    /// When a table cannot be written.
+    pub(crate) fn begin_key(&mut self, user_key: &[u8]) -> Result<bool> {
+        let mut ended = self.begin_spans(Some(user_key))?;
+        ended |= self.cut_before(user_key)?;
+        // One that begins with the key goes where the key goes.
+        if self.spans.next_start(None).is_some_and(|start| *start == *user_key) {
+            self.spans.advance();
+        }
+        Ok(ended)
+    }
+
+    /// Takes up the range deletes that begin before a key, or all that are left; many of them fill a
+    /// table as entries do.
+    fn begin_spans(&mut self, before: Option<&[u8]>) -> Result<bool> {
+        let mut ended = false;
+        while let Some(start) = self.spans.next_start(before) {
+            ended |= self.cut_before(&start)?;
+            self.spans.advance();
+        }
+        Ok(ended)
+    }
+
+    /// Ends the table at hand before this key if it is to end there.
+    fn cut_before(&mut self, next: &[u8]) -> Result<bool> {
+        let writing = self.current.as_ref().map_or(0, |(_, writer)| writer.written_bytes());
+        let bytes = writing + len_u64(self.spans.current_bytes());
+        let cut = self.cutter.as_mut().is_some_and(|cutter| cutter.cut_before(next, bytes));
+        if cut {
+            self.end_table(Some(next))?;
+        }
+        Ok(cut)
+    }
+
+    /// The table at hand, which is begun if there is none.
+    fn writer(&mut self) -> Result<&mut TableWriter> {
+        if self.current.is_none() {
+            self.current = Some(self.begin_table()?);
+        }
+        let (_, writer) = self.current.as_mut().expect("a table was begun just now");
+        Ok(writer)
+    }
+
+    fn begin_table(&mut self) -> Result<(FileId, TableWriter)> {
+        let id = FileId(self.space.files.allocate());
+        let path = self.space.path(id);
+        self.paths.push(path.clone());
+        let options = self.tree.settings().options.table_options(self.level);
+        let uid = self.space.env.random_u64();
+        let mut writer = TableWriter::create(&self.vfs, &path, uid, &options)?;
+        if let Some(us) = self.oldest_tombstone_us {
+            writer.note_tombstone_time(us);
+        }
+        Ok((id, writer))
+    }
+
     /// Adds an entry to the table at hand, or begins one with it.
     ///
     /// # Errors
     /// When the file cannot be created or written.
     pub(crate) fn add(&mut self, key: InternalKey<'_>, value: &[u8]) -> Result<()> {
-        let writer = match &mut self.current {
-            Some((_, writer)) => writer,
-            None => {
-                let id = FileId(self.space.files.allocate());
-                let path = self.space.path(id);
-                self.paths.push(path.clone());
-                let options = self.tree.settings().options.table_options(self.level);
-                let uid = self.space.env.random_u64();
-                let vfs = self.space.vfs.as_ref();
-                let mut writer = TableWriter::create(vfs, &path, uid, &options)?;
-                if let Some(us) = self.oldest_tombstone_us {
-                    writer.note_tombstone_time(us);
-                }
-                &mut self.current.insert((id, writer)).1
-            }
-        };
-        writer.add(key, value)?;
+        self.writer()?.add(key, value)?;
+        let last = self.last_key.get_or_insert_default();
+        last.clear();
+        last.extend_from_slice(key.user_key);
         self.entries += 1;
         Ok(())
     }
 
-    /// Ends the table at hand, if there is one: it is on stable storage but for its name.
+    /// Writes what is left of the range deletes, and ends the last table: the tables are on stable
+    /// storage but for their names.
     ///
     /// # Errors
-    /// When it cannot be written, synced or read again.
-    pub(crate) fn end_table(&mut self) -> Result<()> {
+    /// When a table cannot be written, synced or read again.
+    pub(crate) fn finish(&mut self) -> Result<()> {
+        self.begin_spans(None)?;
+        self.end_table(None)
+    }
+
+    /// Ends the table at hand, if there is one; the next begins with the key `next`.
+    fn end_table(&mut self, next: Option<&[u8]>) -> Result<()> {
+        let spans = self.spans.cut(self.last_key.take().as_deref(), next);
+        if !spans.is_empty() {
+            let writer = self.writer()?;
+            for span in spans {
+                writer.add_span(span);
+            }
+        }
         if let Some((id, writer)) = self.current.take() {
             let summary = writer.finish()?;
             if summary.filter_failed {

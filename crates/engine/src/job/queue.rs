@@ -9,11 +9,12 @@ use std::io;
 
 use crate::env::{Background, JoinHandle, WaitCause, YieldKind};
 use crate::error::{Error, Result};
+use crate::job::governor::Governor;
 use crate::job::{collect, compact, flush};
 use crate::key::SeqNo;
 use crate::keyspace::Tree;
 use crate::store::{Store, Work};
-use crate::sync::{Arc, Mutex};
+use crate::sync::{Arc, AtomicUsize, Mutex, Ordering};
 use crate::write::commit::Committer;
 use crate::write::throttle::Throttle;
 
@@ -28,7 +29,10 @@ pub(crate) struct Runner {
     store: Arc<Store>,
     committer: Arc<Committer>,
     throttle: Arc<Throttle>,
+    governor: Arc<Governor>,
     threads: Mutex<Vec<JoinHandle>>,
+    /// Threads that have not come to their end.
+    at_work: AtomicUsize,
 }
 
 impl Runner {
@@ -37,8 +41,10 @@ impl Runner {
         store: Arc<Store>,
         committer: Arc<Committer>,
         throttle: Arc<Throttle>,
+        governor: Arc<Governor>,
     ) -> Runner {
-        Runner { store, committer, throttle, threads: Mutex::new(Vec::new()) }
+        let (threads, at_work) = (Mutex::new(Vec::new()), AtomicUsize::new(0));
+        Runner { store, committer, throttle, governor, threads, at_work }
     }
 
     /// Starts the threads that the environment asks for.
@@ -59,7 +65,15 @@ impl Runner {
 
     fn spawn(self: &Arc<Self>, name: &str, kind: Work) -> io::Result<()> {
         let runner = Arc::clone(self);
-        let thread = self.store.env.spawn(name, move || runner.work(kind))?;
+        self.at_work.fetch_add(1, Ordering::AcqRel);
+        let body = move || {
+            runner.work(kind);
+            runner.at_work.fetch_sub(1, Ordering::AcqRel);
+            runner.store.progress.notify();
+        };
+        let thread = self.store.env.spawn(name, body).inspect_err(|_| {
+            self.at_work.fetch_sub(1, Ordering::AcqRel);
+        })?;
         self.threads.lock().push(thread);
         Ok(())
     }
@@ -68,6 +82,7 @@ impl Runner {
     fn work(&self, kind: Work) {
         let store = &self.store;
         while !store.is_closing() {
+            self.look_at_freed();
             if self.step(kind) {
                 store.env.yield_point(YieldKind::JobStep);
                 continue;
@@ -76,10 +91,14 @@ impl Runner {
             let told = store.env.wait(WaitCause::Work, &store.progress, deadline, &mut || {
                 let sync = kind == Work::Flush && store.wal.much_unsynced();
                 store.is_closing()
+                    || (kind == Work::Flush && store.janitor.has_some())
                     || ((sync || store.has_ready(kind)) && store.health.check().is_ok())
             });
             match kind {
-                Work::Flush => self.sync_if_due(),
+                Work::Flush => {
+                    self.sync_if_due();
+                    self.governor.look_if_due();
+                }
                 Work::Compaction if !told => self.ready_again(),
                 Work::Compaction => {}
             }
@@ -90,26 +109,33 @@ impl Runner {
     fn next_look_us(&self, kind: Work) -> u64 {
         let now_us = self.store.env.now_us();
         if kind == Work::Flush {
-            return now_us + TICK_US;
+            return (now_us + TICK_US).min(self.governor.next_look_us().max(now_us + 1));
         }
-        let trees = self.store.all_trees();
-        let retries = trees.iter().filter_map(|tree| {
-            let jobs = tree.jobs.lock();
-            jobs.last_error.is_some().then_some(jobs.retry_at_us)
-        });
+        let held = self.store.trees.read().all().any(|tree| tree.is_held());
+        let longest = if held { TICK_US } else { 60 * TICK_US };
+        let trees = self.store.failing_trees();
+        let retries = trees.iter().map(|tree| tree.jobs.lock().retry_at_us);
         // What is due already was looked at just now; a little later is soon enough.
         let next = retries.min().map(|at_us| at_us.max(now_us + RETRY_LOOK_US));
-        next.unwrap_or(now_us + 60 * TICK_US)
+        next.unwrap_or(u64::MAX).min(now_us + longest)
+    }
+
+    /// Has trees looked at again in which a snapshot held files, once one has been let go: that is
+    /// no event that anybody is told of.
+    fn look_at_freed(&self) {
+        let released = self.store.sequence.released();
+        let trees = self.store.trees.read();
+        for tree in trees.all().filter(|tree| tree.may_be_free(released)) {
+            tree.set_held(true, released);
+            self.store.make_ready(Work::Compaction, tree.id);
+        }
     }
 
     /// Looks again at trees whose pause after a failure is over.
     fn ready_again(&self) {
         let now_us = self.store.env.now_us();
-        for tree in self.store.all_trees() {
-            let due = {
-                let jobs = tree.jobs.lock();
-                jobs.last_error.is_some() && jobs.retry_at_us <= now_us
-            };
+        for tree in self.store.failing_trees() {
+            let due = tree.jobs.lock().retry_at_us <= now_us;
             if due {
                 self.store.make_ready(Work::Compaction, tree.id);
             }
@@ -199,6 +225,8 @@ impl Runner {
     pub(crate) fn run_inline(&self) {
         if self.store.env.background() == Background::Inline {
             self.sync_if_due();
+            self.look_at_freed();
+            self.governor.look_if_due();
             while self.step(Work::Flush) || self.step(Work::Compaction) {}
             self.store.remove_discarded();
         }
@@ -211,6 +239,7 @@ impl Runner {
     /// a tree pause.
     pub(crate) fn wait_idle(&self, cause: WaitCause, deadline_us: Option<u64>) -> Result<()> {
         self.run_inline();
+        self.look_at_freed();
         let store = &self.store;
         let met = store.env.wait(cause, &store.progress, deadline_us, &mut || {
             store.is_idle() || store.health.check().is_err() || store.is_closing()
@@ -244,9 +273,15 @@ impl Runner {
         self.run_inline();
         let store = &self.store;
         let above = |tree: &Arc<Tree>| {
-            tree.view().sealed.last().is_none_or(|oldest| oldest.first_seq() >= seq)
+            tree.is_dropped()
+                || tree.view().sealed.last().is_none_or(|oldest| oldest.first_seq() >= seq)
         };
-        let flushed = || trees.iter().all(above);
+        // What is flushed stays so: each tree is asked until it is, and then never again.
+        let mut done = 0;
+        let mut flushed = || {
+            done += trees[done..].iter().take_while(|tree| above(tree)).count();
+            done == trees.len()
+        };
         let met = store.env.wait(WaitCause::Flush, &store.progress, deadline_us, &mut || {
             flushed() || store.health.check().is_err() || store.is_closing()
         });
@@ -258,11 +293,12 @@ impl Runner {
         if met { Ok(()) } else { Err(Error::Deadline { cause: WaitCause::Flush.as_str() }) }
     }
 
-    /// Begins no new work and waits until none is under way.
-    pub(crate) fn pause(&self) {
+    /// Begins no new work and waits until none is under way; false if the deadline passed before.
+    pub(crate) fn pause(&self, deadline_us: Option<u64>) -> bool {
         let store = &self.store;
         store.set_paused(true);
-        store.env.wait(WaitCause::BackgroundWork, &store.progress, None, &mut || store.is_quiet());
+        let cause = WaitCause::BackgroundWork;
+        store.env.wait(cause, &store.progress, deadline_us, &mut || store.is_quiet())
     }
 
     /// Goes on after [`Runner::pause`], with a look at every tree.
@@ -274,13 +310,21 @@ impl Runner {
         }
     }
 
-    /// Waits until the threads have ended; the store says that it closes already.
-    pub(crate) fn join(&self) {
-        self.store.progress.notify();
+    /// Waits until the threads have ended; the store says that it closes already. False if the
+    /// deadline passed before.
+    pub(crate) fn join(&self, deadline_us: Option<u64>) -> bool {
+        let store = &self.store;
+        store.progress.notify();
+        let ended = || self.at_work.load(Ordering::Acquire) == 0;
+        let cause = WaitCause::Close;
+        if !store.env.wait(cause, &store.progress, deadline_us, &mut || ended()) {
+            return false;
+        }
         let threads = std::mem::take(&mut *self.threads.lock());
         for thread in threads {
             // What a worker does is caught, so it ends well.
-            let _ = self.store.env.join(thread);
+            let _ = store.env.join(thread);
         }
+        true
     }
 }

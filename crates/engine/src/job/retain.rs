@@ -1,14 +1,17 @@
 //! Which versions a flush or a compaction keeps.
 //!
 //! Snapshots cut the line of sequence numbers into stripes. Of the versions of a key in one stripe
-//! only the newest can ever be seen. A tombstone in the oldest stripe is dropped too, when no older
-//! run outside the job can hold its key.
+//! only the newest can ever be seen, and if that is a merge operand, those down to the first that is
+//! none. A tombstone in the oldest stripe is dropped too, when no older run outside the job can hold
+//! its key. What a range delete of the same stripe hides is dropped; which range deletes themselves
+//! are kept stands in `spans.rs`.
 
 use std::collections::HashSet;
 
 use lsmx_compaction::{FileId, Job, RunShape, TreeShape};
 
 use crate::key::{InternalKey, Kind, SeqNo};
+use crate::read::deleted::Deleted;
 use crate::sabotage::{self, Bug};
 use crate::sync::Arc;
 
@@ -16,14 +19,18 @@ use crate::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Retention {
     /// Registered snapshots, ascending.
-    snapshots: Vec<SeqNo>,
+    pub(super) snapshots: Arc<[SeqNo]>,
     /// Runs that may hold older versions of the keys at hand.
-    older: Vec<Arc<RunShape>>,
+    pub(super) older: Vec<Arc<RunShape>>,
     /// Files of those runs that do not count: the job reads them itself.
-    inputs: HashSet<FileId>,
+    pub(super) inputs: HashSet<FileId>,
+    /// What range deletes of the memtable or the inputs hide.
+    pub(super) deleted: Option<Deleted>,
     user_key: Vec<u8>,
-    /// Stripe of the version before, while the user key is the same.
-    stripe: Option<usize>,
+    /// Whether there was an entry before.
+    begun: bool,
+    /// Stripe of the last put or delete of the user key: what is older in it is hidden.
+    hidden: Option<usize>,
 }
 
 impl Retention {
@@ -46,7 +53,7 @@ impl Retention {
         Retention::new(snapshots, from_newest.map(|(_, run)| Arc::clone(run)).collect(), inputs)
     }
 
-    fn new(
+    pub(super) fn new(
         mut snapshots: Vec<SeqNo>,
         older: Vec<Arc<RunShape>>,
         inputs: HashSet<FileId>,
@@ -54,26 +61,39 @@ impl Retention {
         if sabotage::on(Bug::SnapshotVersionDropped) {
             snapshots.clear();
         }
-        Retention { snapshots, older, inputs, user_key: Vec::new(), stripe: None }
+        let (snapshots, user_key) = (snapshots.into(), Vec::new());
+        let deleted = None;
+        Retention { snapshots, older, inputs, deleted, user_key, begun: false, hidden: None }
     }
 
     /// Whether this entry, the next in order, is kept; and whether it is the first of its user key.
     pub(crate) fn keep(&mut self, key: InternalKey<'_>) -> Verdict {
-        let first_of_key = self.stripe.is_none() || self.user_key != key.user_key;
+        let first_of_key = !self.begun || self.user_key != key.user_key;
         if first_of_key {
+            self.begun = true;
             self.user_key.clear();
             self.user_key.extend_from_slice(key.user_key);
-            self.stripe = None;
+            self.hidden = None;
         }
         let stripe = self.snapshots.partition_point(|snapshot| *snapshot < key.seq);
-        let shadowed = self.stripe.replace(stripe) == Some(stripe);
-        let hides_something =
-            key.kind != Kind::Delete || stripe > 0 || self.older_may_hold(key.user_key);
-        let kept = !shadowed && hides_something;
-        Verdict { kept, first_of_key }
+        let hidden = self.hidden == Some(stripe);
+        let covered =
+            self.deleted.as_mut().is_some_and(|deleted| deleted.hides(key.user_key, key.seq));
+        if covered || key.kind != Kind::Merge {
+            self.hidden = Some(stripe);
+        }
+        let needed = key.kind != Kind::Delete || self.needs_tombstone(stripe, key.user_key);
+        let kept = !hidden && !covered && needed;
+        Verdict { kept, hidden, covered, stripe, first_of_key }
     }
 
-    fn older_may_hold(&self, user_key: &[u8]) -> bool {
+    /// Whether a tombstone in this stripe has something to hide.
+    pub(crate) fn needs_tombstone(&self, stripe: usize, user_key: &[u8]) -> bool {
+        stripe > 0 || self.older_may_hold(user_key)
+    }
+
+    /// Whether runs outside the job may hold older versions of the key.
+    pub(crate) fn older_may_hold(&self, user_key: &[u8]) -> bool {
         if sabotage::on(Bug::TombstoneDroppedEarly) {
             return false;
         }
@@ -87,6 +107,12 @@ impl Retention {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Verdict {
     pub(crate) kept: bool,
+    /// A newer put or delete in its stripe makes it void.
+    pub(crate) hidden: bool,
+    /// A range delete of its stripe makes it void, and all that is older in the stripe.
+    pub(crate) covered: bool,
+    /// Between which snapshots it lies, counted from the oldest.
+    pub(crate) stripe: usize,
     pub(crate) first_of_key: bool,
 }
 
@@ -118,6 +144,24 @@ mod tests {
         assert_eq!(kept(&[5], &entries), [("a".to_owned(), 9), ("a".to_owned(), 5)]);
         assert_eq!(kept(&[8], &entries), [("a".to_owned(), 9), ("a".to_owned(), 7)]);
         assert_eq!(kept(&[2, 3, 7], &entries).len(), 3);
+    }
+
+    #[test]
+    fn operands_stay_down_to_what_they_change() {
+        let entries = [
+            ("a", 9, Kind::Merge),
+            ("a", 7, Kind::Merge),
+            ("a", 5, Kind::Put),
+            ("a", 2, Kind::Put),
+        ];
+        let seqs = |snapshots: &[u64]| -> Vec<u64> {
+            kept(snapshots, &entries).into_iter().map(|(_, seq)| seq).collect()
+        };
+        assert_eq!(seqs(&[]), [9, 7, 5]);
+        assert_eq!(seqs(&[8]), [9, 7, 5]);
+        assert_eq!(seqs(&[2]), [9, 7, 5, 2]);
+        let deleted = [("a", 9, Kind::Merge), ("a", 7, Kind::Delete), ("a", 5, Kind::Merge)];
+        assert_eq!(kept(&[], &deleted), [("a".to_owned(), 9)]);
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! What happened in one tree, counted where it happens.
 
-use crate::sync::{AtomicU64, Ordering, ShardedCounter};
+use std::collections::BTreeMap;
+
+use crate::metrics::LevelFlow;
+use crate::sync::{AtomicU64, Mutex, Ordering, ShardedCounter};
 
 /// Waits of writes for one cause.
 #[derive(Debug, Default)]
@@ -53,10 +56,26 @@ pub(crate) struct TreeCounters {
     pub(crate) filters_failed: AtomicU64,
     /// Writes that waited because memtables were full.
     pub(crate) memtable_stalls: StallCounter,
+    /// Writes that waited because all memtables together were at their bound.
+    pub(crate) memory_stalls: StallCounter,
     /// Writes that waited because the policy's hard stop was reached.
     pub(crate) run_stalls: StallCounter,
     /// Microseconds that writes were slowed down by the throttle.
     pub(crate) throttle_us: AtomicU64,
+    /// What jobs brought into each level.
+    flows: Mutex<BTreeMap<u8, LevelFlow>>,
+}
+
+impl TreeCounters {
+    /// Counts what a job brought into a level.
+    pub(crate) fn flowed(&self, level: u8, count: impl FnOnce(&mut LevelFlow)) {
+        count(self.flows.lock().entry(level).or_default());
+    }
+
+    /// What jobs brought into each level.
+    pub(crate) fn flows(&self) -> BTreeMap<u8, LevelFlow> {
+        self.flows.lock().clone()
+    }
 }
 
 /// Adds to a counter that only background work and slow paths touch.

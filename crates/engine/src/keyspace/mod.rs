@@ -1,18 +1,21 @@
 //! One tree: its options, its policy, its current super version, and what its jobs hold.
 
 pub(crate) mod counters;
+pub(crate) mod merging;
 pub mod options;
 pub(crate) mod snapshot;
 
 use arc_swap::ArcSwap;
 use lsmx_compaction::{BusyFiles, CompactionPolicy, PolicySpec, TreeShape};
 
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::key::SeqNo;
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
-use crate::version::{SuperVersion, Version};
+use crate::version::{OldViews, SuperVersion, Version};
 use counters::TreeCounters;
-use options::{FilterLastRun, KeyspaceOptions};
+use merging::Merging;
+use options::{FilterLastRun, KeyspaceOptions, Persisted};
+use snapshot::Pinned;
 
 /// One opening of one database in this process. A tree of an earlier opening has other memtables, so
 /// what is written to it would not be seen.
@@ -32,6 +35,8 @@ impl Opening {
 pub(crate) struct TreeJobs {
     /// Inputs of running compactions.
     pub(crate) busy: BusyFiles,
+    /// Compactions by hand that wait for files: the policy picks nothing until they have them.
+    pub(crate) manual_waiting: usize,
     /// Whether a flush is under way: flushes of a tree go one after the other, oldest first.
     pub(crate) flushing: bool,
     /// Compactions that failed in a row.
@@ -75,11 +80,15 @@ pub(crate) struct Tree {
     pub(crate) id: u32,
     /// Its name.
     pub(crate) name: String,
+    /// How its operands fold; iterators share it.
+    pub(crate) merging: Arc<Merging>,
     /// Which opening of which database it belongs to.
     pub(crate) opening: Opening,
     settings: ArcSwap<Settings>,
     /// Memtables and files. Only swapped by [`Tree::change`], so every change sees the one before.
     super_version: ArcSwap<SuperVersion>,
+    /// Those it had before, as long as somebody holds them.
+    pub(crate) old_views: OldViews,
     /// Held while a job's result becomes durable and visible, over I/O: no reader, no writer and
     /// no policy takes it. Guards the order of manifest edits of this tree.
     pub(crate) install: Mutex<()>,
@@ -92,7 +101,18 @@ pub(crate) struct Tree {
     admitted_rate: AtomicU64,
     /// Whether the policy's hard stop is reached.
     stopped: AtomicBool,
+    /// What [`Sequence::released`](snapshot::Sequence::released) was when files were last found that
+    /// only snapshots hold; [`NOT_HELD`] if there are none.
+    held_at: AtomicU64,
+    /// 0 while it lives, [`DROPPING`] while it is being dropped, then the number of its drop.
+    dropped: AtomicU64,
 }
+
+/// No files of the tree are held by snapshots alone, as far as anybody knows.
+const NOT_HELD: u64 = u64::MAX;
+
+/// The drop has begun and may still fail: nothing is written any more, reads go on.
+const DROPPING: u64 = u64::MAX;
 
 impl Tree {
     /// A tree with these files and an empty memtable for all numbers from `first_seq` on.
@@ -105,18 +125,64 @@ impl Tree {
         version: Arc<Version>,
         first_seq: SeqNo,
     ) -> Tree {
+        let merging = Merging::new(name.clone(), options.merge_operator.clone());
         Tree {
             id,
             name,
+            merging: Arc::new(merging),
             opening,
             settings: ArcSwap::from_pointee(Settings::new(options, policy_spec)),
             super_version: ArcSwap::from_pointee(SuperVersion::fresh(&version, first_seq)),
+            old_views: OldViews::default(),
             install: Mutex::new(()),
             jobs: Mutex::new(TreeJobs::default()),
             counters: TreeCounters::default(),
             admitted_rate: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
+            held_at: AtomicU64::new(NOT_HELD),
+            dropped: AtomicU64::new(0),
         }
+    }
+
+    /// Says that it is being dropped, or after all is not: from here on the leader of a commit
+    /// refuses what touches it, or does so no more.
+    pub(crate) fn set_dropping(&self, dropping: bool) {
+        self.dropped.store(if dropping { DROPPING } else { 0 }, Ordering::Release);
+    }
+
+    /// Says that its drop is durable. Pairs with the checks below: whoever took its view after that
+    /// was emptied sees this number.
+    pub(crate) fn set_dropped(&self, number: u64) {
+        self.dropped.store(number, Ordering::Release);
+    }
+
+    /// Whether it was dropped: no job and no wait for one goes on.
+    pub(crate) fn is_dropped(&self) -> bool {
+        !matches!(self.dropped.load(Ordering::Acquire), 0 | DROPPING)
+    }
+
+    /// Fails if it was dropped. A reader takes its view first.
+    pub(crate) fn check_live(&self) -> Result<()> {
+        if self.is_dropped() { Err(self.gone()) } else { Ok(()) }
+    }
+
+    /// Fails if it was dropped before this snapshot was taken.
+    pub(crate) fn check_seen_by(&self, snapshot: &Pinned) -> Result<()> {
+        match self.dropped.load(Ordering::Acquire) {
+            0 | DROPPING => Ok(()),
+            number if snapshot.drops_before() < number => Ok(()),
+            _ => Err(self.gone()),
+        }
+    }
+
+    /// Fails if it takes no writes because it was dropped or is about to be.
+    pub(crate) fn check_takes_writes(&self) -> Result<()> {
+        if self.dropped.load(Ordering::Acquire) == 0 { Ok(()) } else { Err(self.gone()) }
+    }
+
+    #[cold]
+    fn gone(&self) -> Error {
+        Error::KeyspaceDropped { name: self.name.clone() }
     }
 
     /// How it is tuned now.
@@ -127,6 +193,12 @@ impl Tree {
     /// Tunes it anew; a policy meets whatever shape the tree has.
     pub(crate) fn set_settings(&self, options: KeyspaceOptions, policy_spec: PolicySpec) {
         self.settings.store(Arc::new(Settings::new(options, policy_spec)));
+    }
+
+    /// What the manifest is to keep of it.
+    pub(crate) fn persisted(&self) -> Persisted {
+        let policy = self.settings().policy_spec.to_string();
+        Persisted { policy, merge_operator: self.merging.name().map(str::to_owned) }
     }
 
     /// Whether the filter of the last sorted run is asked.
@@ -147,7 +219,7 @@ impl Tree {
     /// Swaps the super version for one made of the current one. `make` may be called again if
     /// somebody else was faster.
     pub(crate) fn change(&self, make: impl Fn(&SuperVersion) -> SuperVersion) {
-        self.super_version.rcu(|current| make(current));
+        self.old_views.replaced(self.super_version.rcu(|current| make(current)));
     }
 
     /// The shape of the tree as its policy is to see it now.
@@ -170,6 +242,22 @@ impl Tree {
     /// Whether writes must wait until a compaction has released runs.
     pub(crate) fn must_stop(&self) -> bool {
         self.stopped.load(Ordering::Acquire)
+    }
+
+    /// Notes whether there are files that only snapshots hold, when so many had been let go.
+    pub(crate) fn set_held(&self, held: bool, released: u64) {
+        self.held_at.store(if held { released } else { NOT_HELD }, Ordering::Relaxed);
+    }
+
+    /// Whether there are files that only snapshots hold.
+    pub(crate) fn is_held(&self) -> bool {
+        self.held_at.load(Ordering::Relaxed) != NOT_HELD
+    }
+
+    /// Whether, of the snapshots that held files, one may have been let go since.
+    pub(crate) fn may_be_free(&self, released: u64) -> bool {
+        let held_at = self.held_at.load(Ordering::Relaxed);
+        held_at != NOT_HELD && held_at != released
     }
 
     /// The rate limit of writes, if there is one.

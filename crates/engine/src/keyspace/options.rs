@@ -4,6 +4,8 @@ use lsmx_compaction::PolicySpec;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::merge::{MergeOperator, OPERATOR_NAME_BYTES_MAX};
+use crate::sync::Arc;
 use crate::table::{Compression, TableOptions};
 
 /// Default of [`KeyspaceOptions::memtable_bytes`]: 64 MiB.
@@ -26,8 +28,9 @@ pub enum FilterLastRun {
 
 /// Settings of one keyspace: builder methods on plain data, checked when the keyspace is opened.
 ///
-/// The policy is remembered with the keyspace and stays unless it is given anew. All others are
-/// tuning: they come from the caller at each opening, and any value suits any data on disk.
+/// The policy is remembered with the keyspace and stays unless it is given anew. Of the merge
+/// operator the name is remembered, and another one is refused. All others are tuning: they come
+/// from the caller at each opening, and any value suits any data on disk.
 #[derive(Clone, Debug)]
 pub struct KeyspaceOptions {
     pub(crate) policy: Option<PolicySpec>,
@@ -37,6 +40,7 @@ pub struct KeyspaceOptions {
     pub(crate) restart_interval: u32,
     pub(crate) compression: Vec<Compression>,
     pub(crate) filter_last_run: FilterLastRun,
+    pub(crate) merge_operator: Option<Arc<dyn MergeOperator>>,
 }
 
 impl Default for KeyspaceOptions {
@@ -50,6 +54,7 @@ impl Default for KeyspaceOptions {
             restart_interval: table.restart_interval,
             compression: vec![Compression::None],
             filter_last_run: FilterLastRun::default(),
+            merge_operator: None,
         }
     }
 }
@@ -113,6 +118,19 @@ impl KeyspaceOptions {
         self
     }
 
+    /// How operands of this keyspace fold; without it there are no merges. Default: none.
+    ///
+    /// Its name stays with the keyspace for good: a keyspace that has none takes one on, one that
+    /// has one refuses every other with [`Error::Contradiction`]. The operator itself is given at
+    /// each opening, in [`Options`](crate::Options) or with [`Db::keyspace`](crate::Db::keyspace),
+    /// and serves until the database closes. While it is lacking, operands stay as they are, and
+    /// reading them is [`Error::NoMergeOperator`].
+    #[must_use]
+    pub fn merge_operator(mut self, operator: impl MergeOperator + 'static) -> Self {
+        self.merge_operator = Some(Arc::new(operator));
+        self
+    }
+
     /// Checks every value and every pair of values that could contradict each other.
     ///
     /// # Errors
@@ -130,6 +148,15 @@ impl KeyspaceOptions {
                 name: "compression_per_level",
                 value: "empty".to_owned(),
                 must: "a compression for at least one level",
+            });
+        }
+        if let Some(operator) = &self.merge_operator
+            && !(1..=OPERATOR_NAME_BYTES_MAX).contains(&operator.name().len())
+        {
+            return Err(Error::InvalidOption {
+                name: "merge_operator",
+                value: format!("named with {} bytes", operator.name().len()),
+                must: "named with 1 to 255 bytes",
             });
         }
         if self.table_bytes < u64::from(self.block_bytes) {
@@ -159,9 +186,21 @@ impl KeyspaceOptions {
 pub(crate) struct Persisted {
     /// The compaction policy as a spec.
     pub(crate) policy: String,
+    /// Name of the merge operator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) merge_operator: Option<String>,
 }
 
 impl Persisted {
+    /// What is kept of a keyspace made with these options.
+    pub(crate) fn of_new(options: &KeyspaceOptions) -> Persisted {
+        let operator = options.merge_operator.as_ref();
+        Persisted {
+            policy: options.policy.clone().unwrap_or_default().to_string(),
+            merge_operator: operator.map(|operator| operator.name().to_owned()),
+        }
+    }
+
     /// As the manifest holds it.
     pub(crate) fn encode(&self) -> String {
         // A struct of strings always has a JSON form.

@@ -6,11 +6,33 @@ use std::fmt;
 use crate::key::SeqNo;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
 
+/// Those who hold one number.
+#[derive(Clone, Copy, Debug)]
+struct Holders {
+    count: usize,
+    /// When the first of them came.
+    since_us: u64,
+}
+
 /// The number up to which commits are visible, and the numbers that snapshots hold.
 #[derive(Debug, Default)]
 pub(crate) struct Sequence {
     published: AtomicU64,
-    snapshots: Mutex<BTreeMap<SeqNo, usize>>,
+    /// Registered numbers: how often, and since when.
+    snapshots: Mutex<BTreeMap<SeqNo, Holders>>,
+    /// How often a number was let go of; changes under the lock of `snapshots`.
+    released: AtomicU64,
+    /// Which snapshots are from before which drop of a keyspace. Taken under `snapshots`.
+    drops: Mutex<Drops>,
+}
+
+/// Drops of keyspaces divide the snapshots into generations.
+#[derive(Debug, Default)]
+struct Drops {
+    /// Drops so far.
+    count: u64,
+    /// Registered snapshots by the number of drops before them.
+    held: BTreeMap<u64, usize>,
 }
 
 impl Sequence {
@@ -29,11 +51,29 @@ impl Sequence {
     ///
     /// The number is read under the lock that [`Sequence::snapshots`] takes: so a job either sees
     /// the snapshot, or drops only what is shadowed by something the snapshot sees.
-    pub(crate) fn register(self: &Arc<Self>) -> Pinned {
+    pub(crate) fn register(self: &Arc<Self>, now_us: u64) -> Pinned {
         let mut snapshots = self.snapshots.lock();
         let seq = self.published();
-        *snapshots.entry(seq).or_insert(0) += 1;
-        Pinned { sequence: Arc::clone(self), seq }
+        let holders = Holders { count: 0, since_us: now_us };
+        snapshots.entry(seq).or_insert(holders).count += 1;
+        let mut drops = self.drops.lock();
+        let drops_before = drops.count;
+        *drops.held.entry(drops_before).or_insert(0) += 1;
+        Pinned { sequence: Arc::clone(self), seq, drops_before }
+    }
+
+    /// Counts the drop of a keyspace and returns its number, from 1: snapshots registered so far
+    /// are from before it, later ones from after.
+    pub(crate) fn count_drop(&self) -> u64 {
+        let _registered = self.snapshots.lock();
+        let mut drops = self.drops.lock();
+        drops.count += 1;
+        drops.count
+    }
+
+    /// Whether a snapshot from before this drop is still registered.
+    pub(crate) fn sees_before_drop(&self, number: u64) -> bool {
+        self.drops.lock().held.keys().next().is_some_and(|oldest| *oldest < number)
     }
 
     /// Registered numbers, ascending.
@@ -46,9 +86,19 @@ impl Sequence {
         self.snapshots.lock().keys().next().copied()
     }
 
+    /// How often the last snapshot of a number was let go of.
+    pub(crate) fn released(&self) -> u64 {
+        self.released.load(Ordering::Acquire)
+    }
+
+    /// The oldest registered number, and since when it is held.
+    pub(crate) fn oldest_held(&self) -> Option<(SeqNo, u64)> {
+        self.snapshots.lock().iter().next().map(|(&seq, holders)| (seq, holders.since_us))
+    }
+
     /// How many snapshots are registered.
     pub(crate) fn snapshot_count(&self) -> usize {
-        self.snapshots.lock().values().sum()
+        self.snapshots.lock().values().map(|holders| holders.count).sum()
     }
 }
 
@@ -56,6 +106,7 @@ impl Sequence {
 pub(crate) struct Pinned {
     sequence: Arc<Sequence>,
     seq: SeqNo,
+    drops_before: u64,
 }
 
 impl Pinned {
@@ -63,15 +114,28 @@ impl Pinned {
     pub(crate) fn seq(&self) -> SeqNo {
         self.seq
     }
+
+    /// How many keyspaces had been dropped when it was registered.
+    pub(crate) fn drops_before(&self) -> u64 {
+        self.drops_before
+    }
 }
 
 impl Drop for Pinned {
     fn drop(&mut self) {
         let mut snapshots = self.sequence.snapshots.lock();
-        if let Some(count) = snapshots.get_mut(&self.seq) {
+        if let Some(holders) = snapshots.get_mut(&self.seq) {
+            holders.count -= 1;
+            if holders.count == 0 {
+                snapshots.remove(&self.seq);
+                self.sequence.released.fetch_add(1, Ordering::Release);
+            }
+        }
+        let mut drops = self.sequence.drops.lock();
+        if let Some(count) = drops.held.get_mut(&self.drops_before) {
             *count -= 1;
             if *count == 0 {
-                snapshots.remove(&self.seq);
+                drops.held.remove(&self.drops_before);
             }
         }
     }
@@ -91,9 +155,10 @@ mod tests {
     fn a_number_is_held_until_its_last_snapshot_goes() {
         let sequence = Arc::new(Sequence::default());
         sequence.publish(SeqNo(7));
-        let (first, second) = (sequence.register(), sequence.register());
+        let (first, second) = (sequence.register(10), sequence.register(20));
         sequence.publish(SeqNo(9));
-        let third = sequence.register();
+        let third = sequence.register(30);
+        assert_eq!(sequence.oldest_held(), Some((SeqNo(7), 10)));
         assert_eq!(sequence.snapshots(), [SeqNo(7), SeqNo(9)]);
         drop(first);
         assert_eq!(sequence.oldest_snapshot(), Some(SeqNo(7)));

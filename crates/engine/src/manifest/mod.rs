@@ -45,6 +45,21 @@ pub struct Manifest {
 struct Writer {
     log: LogWriter,
     failure: Option<Arc<Error>>,
+    /// A newer manifest that `CURRENT` may point to, for all that is known.
+    maybe_current: Option<u64>,
+}
+
+/// A manifest that could not be made to the end.
+struct Unfinished {
+    error: Error,
+    /// Whether `CURRENT` may point to it all the same.
+    maybe_current: bool,
+}
+
+impl From<Error> for Unfinished {
+    fn from(error: Error) -> Unfinished {
+        Unfinished { error, maybe_current: false }
+    }
 }
 
 /// The file of one manifest.
@@ -107,11 +122,11 @@ impl Manifest {
         state: &ManifestState,
     ) -> Result<Manifest> {
         let place = Place { vfs: &*vfs, dir, db_uid: state.db_uid };
-        let log = place.write_fresh(number, state)?;
+        let log = place.write_fresh(number, state).map_err(|unfinished| unfinished.error)?;
         Ok(Manifest {
             dir: dir.to_owned(),
             db_uid: state.db_uid,
-            writer: Mutex::new(Writer { log, failure: None }),
+            writer: Mutex::new(Writer { log, failure: None, maybe_current: None }),
             state: RwLock::new(state.clone()),
             vfs,
         })
@@ -137,13 +152,14 @@ impl Manifest {
         if let Some(cause) = &writer.failure {
             return Err(Error::ReadOnly { cause: cause.clone() });
         }
-        let mut next = self.state();
-        next.apply(edit).map_err(|what| what.at(&writer.log.path, writer.log.bytes))?;
+        // Only who holds the writer changes the state, so the draft fits it until the end.
+        let draft = self.state.read().draft(edit);
+        let draft = draft.map_err(|what| what.at(&writer.log.path, writer.log.bytes))?;
         if let Err(error) = self.write_edit(&mut writer.log, edit) {
             writer.failure = Some(Arc::new(error.clone()));
             return Err(error);
         }
-        *self.state.write() = next;
+        self.state.write().adopt(draft);
         Ok(())
     }
 
@@ -151,7 +167,7 @@ impl Manifest {
         log.write_edit(edit)?;
         if edit.changes.iter().any(|change| matches!(change, Change::CleanClose { .. })) {
             log.sync()?;
-            self.place().point_current(log)?;
+            self.place().point_current(log).map_err(|unfinished| unfinished.error)?;
         }
         Ok(())
     }
@@ -170,15 +186,25 @@ impl Manifest {
         }
         match self.place().write_fresh(number, &next) {
             Ok(log) => {
-                let old = std::mem::replace(&mut *writer, Writer { log, failure: None });
+                let fresh = Writer { log, failure: None, maybe_current: None };
+                let old = std::mem::replace(&mut *writer, fresh);
                 *self.state.write() = next;
                 Ok(old.log.number)
             }
-            Err(error) => {
+            Err(Unfinished { error, maybe_current }) => {
                 writer.failure.get_or_insert_with(|| Arc::new(error.clone()));
+                if maybe_current {
+                    writer.maybe_current = Some(number);
+                }
                 Err(error)
             }
         }
+    }
+
+    /// Whether a manifest that could not be made to the end may be the one that `CURRENT` points to.
+    /// If not, what it alone names can be deleted.
+    pub fn may_be_current(&self, number: u64) -> bool {
+        self.writer.lock().maybe_current == Some(number)
     }
 
     /// Whether the manifest is larger than twice its own snapshot.
@@ -225,7 +251,11 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    fn write_fresh(&self, number: u64, state: &ManifestState) -> Result<LogWriter> {
+    fn write_fresh(
+        &self,
+        number: u64,
+        state: &ManifestState,
+    ) -> std::result::Result<LogWriter, Unfinished> {
         let path = FileName::Manifest(number).in_dir(self.dir);
         let file = self.vfs.create(&path).map_err(|source| Error::io("create", &path, source))?;
         let seed = LogSeed::new(self.db_uid, number);
@@ -241,7 +271,7 @@ impl Place<'_> {
     }
 
     /// Replaces `CURRENT`: at any moment it is the old line or the new one, whole.
-    fn point_current(&self, log: &LogWriter) -> Result<()> {
+    fn point_current(&self, log: &LogWriter) -> std::result::Result<(), Unfinished> {
         let current = Current { manifest: log.number, db_uid: self.db_uid, bytes: log.synced };
         let path = FileName::Temporary(log.number).in_dir(self.dir);
         let file = self.vfs.create(&path).map_err(|source| Error::io("create", &path, source))?;
@@ -249,8 +279,9 @@ impl Place<'_> {
         written.map_err(|source| Error::io("append to", &path, source))?;
         file.sync().map_err(|source| Error::io("sync", &path, source))?;
         let renamed = self.vfs.rename(&path, &FileName::Current.in_dir(self.dir));
-        renamed.map_err(|source| Error::io("rename", &path, source))?;
-        self.sync_dir()
+        let renamed = renamed.map_err(|source| Error::io("rename", &path, source));
+        let done = renamed.and_then(|()| self.sync_dir());
+        done.map_err(|error| Unfinished { error, maybe_current: true })
     }
 
     fn sync_dir(&self) -> Result<()> {

@@ -1,12 +1,13 @@
 //! What a manifest says: the state after all its edits.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use lsmx_compaction::{FileId, Level, RunId};
 
 use crate::format::edit::{Change, Edit, FileRecord, KEYSPACE_NAME_BYTES_MAX};
 use crate::format::filename::FILE_NUMBER_MAX;
+use crate::sabotage::{self, Bug};
 use crate::sync::Arc;
 use crate::{Malformed, SeqNo};
 
@@ -143,13 +144,80 @@ impl ManifestState {
     /// # Errors
     /// What does not fit the state, which is as it was then.
     pub fn apply(&mut self, edit: &Edit) -> Result<(), Malformed> {
+        let draft = self.draft(edit)?;
+        self.adopt(draft);
+        Ok(())
+    }
+
+    /// What an edit makes of the keyspaces that it touches and of all that is not a keyspace. The
+    /// state stays as it was until [`ManifestState::adopt`]; a database may have many thousand
+    /// keyspaces, and an edit is about one or two.
+    ///
+    /// # Errors
+    /// What does not fit the state.
+    pub(super) fn draft(&self, edit: &Edit) -> Result<Draft, Malformed> {
+        let touched: BTreeSet<u32> = edit.changes.iter().filter_map(Change::keyspace).collect();
         // Files are shared, so a copy costs one count for each.
-        let mut next = self.clone();
+        let keyspaces =
+            touched.iter().filter_map(|id| Some((*id, self.keyspaces.get(id)?.clone())));
+        let mut next = ManifestState {
+            keyspaces: keyspaces.collect(),
+            wal_named: self.wal_named.clone(),
+            ..*self
+        };
         for change in &edit.changes {
             next.change(change)?;
         }
         next.finish(edit)?;
-        *self = next;
+        self.check_names(edit, &touched, &next)?;
+        Ok(Draft { touched, next })
+    }
+
+    /// Takes over what [`ManifestState::draft`] made of this very state.
+    pub(super) fn adopt(&mut self, draft: Draft) {
+        let Draft { touched, next } = draft;
+        let mut keyspaces = std::mem::take(&mut self.keyspaces);
+        for id in touched {
+            keyspaces.remove(&id);
+        }
+        let changed = next.keyspaces;
+        keyspaces.extend(changed);
+        *self = ManifestState { keyspaces, ..next };
+    }
+
+    /// No two keyspaces have one name.
+    fn check_names(
+        &self,
+        edit: &Edit,
+        touched: &BTreeSet<u32>,
+        next: &ManifestState,
+    ) -> Result<(), Malformed> {
+        let created: Vec<u32> = edit
+            .changes
+            .iter()
+            .filter(|change| matches!(change, Change::CreateKeyspace { .. }))
+            .filter_map(Change::keyspace)
+            .collect();
+        let mut names = BTreeSet::new();
+        for id in created {
+            let Some(keyspace) = next.keyspaces.get(&id) else { continue };
+            if !names.insert(keyspace.name.as_str()) {
+                return Err(name_taken(id));
+            }
+        }
+        if names.is_empty() {
+            return Ok(());
+        }
+        let created = |id: &u32| !self.keyspaces.contains_key(id);
+        let untouched = self.keyspaces.iter().filter(|(id, _)| !touched.contains(id));
+        let touched = next.keyspaces.iter().filter(|(id, _)| !created(id));
+        for (_, keyspace) in untouched.chain(touched) {
+            if names.contains(keyspace.name.as_str()) {
+                let taken =
+                    next.keyspaces.iter().find(|(id, k)| created(id) && k.name == keyspace.name);
+                return Err(name_taken(taken.map_or(0, |(id, _)| *id)));
+            }
+        }
         Ok(())
     }
 
@@ -164,6 +232,9 @@ impl ManifestState {
             Change::DropKeyspace { id } => {
                 self.keyspace(*id)?;
                 self.keyspaces.remove(id);
+                if sabotage::on(Bug::KeyspaceIdReused) {
+                    self.keyspace_id_next = *id;
+                }
             }
             Change::SetOptions { keyspace, options } => {
                 self.keyspace(*keyspace)?.options.clone_from(options);
@@ -251,9 +322,6 @@ impl ManifestState {
         if name.len() > KEYSPACE_NAME_BYTES_MAX {
             return Err(refused("bytes of a keyspace name", name.len() as u64, "at most 255"));
         }
-        if self.keyspace_named(name).is_some() {
-            return Err(refused("id of a keyspace whose name is taken", u64::from(id), "no such"));
-        }
         self.keyspace_id_next = id + 1;
         let keyspace = KeyspaceState {
             name: name.to_owned(),
@@ -292,7 +360,7 @@ impl ManifestState {
             Change::AddFile { keyspace, .. } => Some(*keyspace),
             _ => None,
         });
-        for id in touched.collect::<std::collections::BTreeSet<u32>>() {
+        for id in touched.collect::<BTreeSet<u32>>() {
             self.check_files(id)?;
         }
         Ok(())
@@ -348,6 +416,19 @@ impl ManifestState {
         }
         Edit { changes }
     }
+}
+
+/// What an edit makes of a state.
+#[derive(Debug)]
+pub(super) struct Draft {
+    /// Keyspaces that it creates, changes or drops.
+    touched: BTreeSet<u32>,
+    /// The state after it, of whose keyspaces only those touched are there.
+    next: ManifestState,
+}
+
+fn name_taken(id: u32) -> Malformed {
+    refused("id of a keyspace whose name is taken", u64::from(id), "no such")
 }
 
 fn sequence_number(seq: SeqNo) -> Result<(), Malformed> {

@@ -7,12 +7,16 @@
 
 use bytes::{Bytes, BytesMut};
 
+use crate::coding::len_u64;
+
 /// Bytes of the first chunk: most of thousands of keyspaces may hold next to nothing.
-const CHUNK_BYTES_MIN: usize = 1 << 10;
+const CHUNK_BYTES_MIN: usize = 1 << 9;
 /// Bytes of a chunk once the memtable is large.
-const CHUNK_BYTES_MAX: usize = 64 << 10;
+const CHUNK_BYTES_MAX: usize = 32 << 10;
 /// From so many bytes on an entry has its memory to itself.
 const ALONE_BYTES: usize = CHUNK_BYTES_MAX / 8;
+/// What an allocation takes besides: the allocator's header, and the count of its handles.
+const ALLOCATION_BYTES: u64 = 48;
 
 /// Gives out memory, chunk by chunk.
 #[derive(Debug)]
@@ -28,25 +32,25 @@ impl Arena {
         Arena { chunk: BytesMut::new(), next_bytes: CHUNK_BYTES_MIN }
     }
 
-    /// Copies a key and a value, one behind the other. Returns bytes that were left unused in the
-    /// chunk before, too.
-    pub(super) fn put(&mut self, key: &[u8], value: &[u8]) -> (Bytes, usize) {
+    /// Copies a key and a value, one behind the other. Returns the bytes that this takes, too, with
+    /// what is left of a chunk that they do not fit into.
+    pub(super) fn put(&mut self, key: &[u8], value: &[u8]) -> (Bytes, u64) {
         let bytes = key.len() + value.len();
         if bytes >= ALONE_BYTES {
             let mut alone = Vec::with_capacity(bytes);
             alone.extend_from_slice(key);
             alone.extend_from_slice(value);
-            return (Bytes::from(alone), 0);
+            return (Bytes::from(alone), len_u64(bytes) + ALLOCATION_BYTES);
         }
-        let mut unused = 0;
+        let mut taken = len_u64(bytes);
         if self.chunk.capacity() < bytes {
-            unused = self.chunk.capacity();
+            taken += len_u64(self.chunk.capacity()) + ALLOCATION_BYTES;
             self.chunk = BytesMut::with_capacity(self.next_bytes.max(bytes));
             self.next_bytes = (2 * self.next_bytes).min(CHUNK_BYTES_MAX);
         }
         self.chunk.extend_from_slice(key);
         self.chunk.extend_from_slice(value);
-        (self.chunk.split().freeze(), unused)
+        (self.chunk.split().freeze(), taken)
     }
 }
 
@@ -55,20 +59,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_put_stays_and_what_is_left_is_told() {
+    fn what_is_put_stays_and_what_it_takes_is_told() {
         let mut arena = Arena::new();
-        let (mut kept, mut put, mut unused) = (Vec::new(), 0, 0);
-        for size in (0..500).map(|at: usize| at * at % 9_973) {
+        let (mut kept, mut told, mut alone) = (Vec::new(), 0, 0);
+        for size in (0..500).map(|at: usize| at * at % (2 * ALONE_BYTES)) {
             let (key, value) = (vec![7; size / 3], vec![8; size - size / 3]);
-            let (data, left) = arena.put(&key, &value);
-            if size < ALONE_BYTES {
-                (put, unused) = (put + size, unused + left);
-            }
+            let (data, taken) = arena.put(&key, &value);
+            told += taken;
+            alone += if size < ALONE_BYTES { 0 } else { taken };
             kept.push((data, [key, value].concat()));
         }
         assert!(kept.iter().all(|(data, expected)| data == expected));
-        let chunks = put + unused + arena.chunk.capacity();
-        let grown: usize = (10..16).map(|power| 1 << power).sum();
-        assert!(chunks > grown && (chunks - grown) % CHUNK_BYTES_MAX < CHUNK_BYTES_MAX / 4);
+        // What is in chunks, with what is left of the last, is whole chunks: of each size below the
+        // largest one, of that several.
+        let in_chunks = told - alone + len_u64(arena.chunk.capacity());
+        let smaller = len_u64(CHUNK_BYTES_MAX - CHUNK_BYTES_MIN) + 6 * ALLOCATION_BYTES;
+        assert_eq!((in_chunks - smaller) % (len_u64(CHUNK_BYTES_MAX) + ALLOCATION_BYTES), 0);
     }
 }

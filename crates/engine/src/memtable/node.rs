@@ -73,29 +73,42 @@ pub(super) struct Node {
     splits: AtomicU32,
     /// The node to the right on the same level.
     next: AtomicU32,
-    /// Levels below this one.
-    pub(super) level: u32,
+    /// Levels below this one; set before anybody finds the node.
+    level: AtomicU32,
     prefixes: [[AtomicU64; SLOTS]; 2],
     entries: [AtomicU32; SLOTS],
     children: [AtomicU32; SLOTS],
 }
 
-impl Node {
-    /// A node with these slots, in order.
-    pub(super) fn new(level: u32, next: u32, slots: impl Iterator<Item = Slot>) -> Node {
-        let node = Node {
+impl Default for Node {
+    fn default() -> Node {
+        Node {
             permutation: AtomicU64::new(0),
             splits: AtomicU32::new(0),
-            next: AtomicU32::new(next),
-            level,
+            next: AtomicU32::new(NONE),
+            level: AtomicU32::new(0),
             prefixes: Default::default(),
             entries: Default::default(),
             children: Default::default(),
-        };
-        for (place, slot) in slots.enumerate() {
-            node.insert(place, slot);
         }
-        node
+    }
+}
+
+impl Node {
+    /// Makes this unused node one with these slots, in order. Only for the writer, before it tells
+    /// anybody of the node.
+    pub(super) fn begin(&self, level: u32, next: u32, slots: impl Iterator<Item = Slot>) {
+        self.level.store(level, Ordering::Relaxed);
+        self.next.store(next, Ordering::Relaxed);
+        for (place, slot) in slots.enumerate() {
+            self.insert(place, slot);
+        }
+    }
+
+    /// Levels below this one.
+    #[inline]
+    pub(super) fn level(&self) -> u32 {
+        self.level.load(Ordering::Relaxed)
     }
 
     #[inline]

@@ -13,64 +13,28 @@
 
 use std::cmp::Ordering as Order;
 
-use bytes::Bytes;
-
 use super::arena::Arena;
+use super::entry::{Entry, Label, tag};
+use super::growing::Growing;
 use super::node::{NONE, Node, Permutation, SLOTS, Slot};
-use crate::key::{InternalKey, Kind, Prefix, SeqNo};
-use crate::sync::{AtomicU32, Mutex, Ordering};
+use crate::coding::len_u64;
+use crate::key::{Kind, Prefix, SeqNo};
+use crate::sync::{AtomicU32, Mutex, OnceLock, Ordering};
 
-/// An entry: its key, and behind that its value.
-#[derive(Debug)]
-pub(super) struct Entry {
-    data: Bytes,
-    key_bytes: u32,
-    /// Sequence number and kind, so that larger means earlier in the order of one user key.
-    tag: u64,
-}
-
-fn tag(seq: SeqNo, kind: Kind) -> u64 {
-    seq.0 << 8 | kind as u64
-}
-
-impl Entry {
-    #[inline]
-    pub(super) fn user_key(&self) -> &[u8] {
-        &self.data[..self.key_bytes as usize]
-    }
-
-    pub(super) fn seq(&self) -> SeqNo {
-        SeqNo(self.tag >> 8)
-    }
-
-    pub(super) fn kind(&self) -> Kind {
-        // The byte came from a `Kind`.
-        Kind::from_u8((self.tag & 0xff) as u8).unwrap_or(Kind::Delete)
-    }
-
-    pub(super) fn internal_key(&self) -> InternalKey<'_> {
-        InternalKey { user_key: self.user_key(), seq: self.seq(), kind: self.kind() }
-    }
-
-    pub(super) fn value(&self) -> &[u8] {
-        &self.data[self.key_bytes as usize..]
-    }
-
-    pub(super) fn value_bytes(&self) -> Bytes {
-        self.data.slice(self.key_bytes as usize..)
-    }
-
-    pub(super) fn target(&self) -> Target<'_> {
-        Target { prefix: Prefix::of(self.user_key()), user_key: self.user_key(), tag: self.tag }
-    }
-}
-
+/// Entries of a segment, as a power of two: 14 KiB.
+const ENTRIES_BITS: u32 = 8;
+/// Nodes of a segment, as a power of two: 14 KiB.
+const NODES_BITS: u32 = 5;
+/// Bytes of an entry besides its key and value, with its share of what finds segments.
+const ENTRY_BYTES: u64 = size_of::<OnceLock<Entry>>() as u64 + 1;
+/// Bytes of a node.
+const NODE_BYTES: usize = size_of::<Node>() + 1;
 /// A place in the order that a search is for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target<'a> {
-    prefix: Prefix,
-    user_key: &'a [u8],
-    tag: u64,
+    pub(super) prefix: Prefix,
+    pub(super) user_key: &'a [u8],
+    pub(super) tag: u64,
 }
 
 impl<'a> Target<'a> {
@@ -113,42 +77,60 @@ struct Writing {
     arena: Arena,
     /// The nodes on the way from the root down to a leaf, and the place taken in each.
     path: Vec<(u32, usize)>,
+    node_count: u32,
 }
 
 /// The ordered entries.
 #[derive(Debug)]
 pub(super) struct Tree {
-    entries: boxcar::Vec<Entry>,
-    nodes: boxcar::Vec<Node>,
+    entries: Growing<OnceLock<Entry>, ENTRIES_BITS>,
+    nodes: Growing<Node, NODES_BITS>,
+    /// `NONE` while there is nothing.
     root: AtomicU32,
+    entry_count: AtomicU32,
     /// Whoever changes something holds it.
     writing: Mutex<Writing>,
 }
 
 impl Tree {
     pub(super) fn new() -> Tree {
-        let nodes = boxcar::Vec::new();
-        nodes.push(Node::new(0, NONE, std::iter::empty()));
-        let writing = Mutex::new(Writing { arena: Arena::new(), path: Vec::new() });
-        Tree { entries: boxcar::Vec::new(), nodes, root: AtomicU32::new(0), writing }
+        let writing = Writing { arena: Arena::new(), path: Vec::new(), node_count: 0 };
+        Tree {
+            entries: Growing::new(),
+            nodes: Growing::new(),
+            root: AtomicU32::new(NONE),
+            entry_count: AtomicU32::new(0),
+            writing: Mutex::new(writing),
+        }
     }
 
     /// How many entries there are.
-    pub(super) fn len(&self) -> usize {
-        self.entries.count()
+    pub(super) fn len(&self) -> u32 {
+        self.entry_count.load(Ordering::Acquire)
     }
 
     /// The entry with this number, which a search found.
     #[inline]
     pub(super) fn entry(&self, number: u32) -> &Entry {
         // An entry is in the array before its number is in a node.
-        &self.entries[number as usize]
+        self.entry_at(number).expect("a number in a node is that of an entry")
+    }
+
+    #[inline]
+    fn entry_at(&self, number: u32) -> Option<&Entry> {
+        self.entries.get(number)?.get()
     }
 
     #[inline]
     fn node(&self, number: u32) -> &Node {
         // A node is in the array before its number is in another.
-        &self.nodes[number as usize]
+        self.nodes.get(number).expect("a number in a node is that of a node")
+    }
+
+    /// The root, if there is anything.
+    #[inline]
+    fn root(&self) -> Option<u32> {
+        Some(self.root.load(Ordering::Acquire)).filter(|&root| root != NONE)
     }
 
     /// Whether a slot lies before a target, by the slot's entry if the prefix leaves it open. `None`
@@ -159,9 +141,9 @@ impl Tree {
             Order::Less => Some(true),
             Order::Greater => Some(false),
             Order::Equal => {
-                let entry = self.entries.get(node.entry(slot) as usize)?;
+                let entry = self.entry_at(node.entry(slot))?;
                 let order = entry.user_key().cmp(target.user_key);
-                Some(order.then(target.tag.cmp(&entry.tag)) == Order::Less)
+                Some(order.then(target.tag.cmp(&entry.tag())) == Order::Less)
             }
         }
     }
@@ -208,13 +190,13 @@ impl Tree {
     }
 
     /// The leaf that a target lies in, and where.
-    fn descend(&self, target: Target<'_>) -> (u32, Found) {
-        let mut number = self.root.load(Ordering::Acquire);
+    fn descend(&self, target: Target<'_>) -> Option<(u32, Found)> {
+        let mut number = self.root()?;
         loop {
             let found = self.search_right(&mut number, target);
             let node = self.node(number);
-            if node.level == 0 {
-                return (number, found);
+            if node.level() == 0 {
+                return Some((number, found));
             }
             // The child whose smallest entry is before the target; all at the left end are.
             let slot = found.permutation.slot(found.place.saturating_sub(1));
@@ -253,7 +235,7 @@ impl Tree {
     /// The first entry at or after a target.
     pub(super) fn at_or_after(&self, target: Target<'_>) -> Option<Place> {
         loop {
-            let (leaf, found) = self.descend(target);
+            let (leaf, found) = self.descend(target)?;
             if let Ok(place) = self.stand(leaf, &found, found.place) {
                 return place;
             }
@@ -263,7 +245,7 @@ impl Tree {
     /// The last entry before a target.
     pub(super) fn before_target(&self, target: Target<'_>) -> Option<Place> {
         loop {
-            let (leaf, found) = self.descend(target);
+            let (leaf, found) = self.descend(target)?;
             // A leaf that is not the leftmost begins with something before the target.
             let place = found.place.checked_sub(1)?;
             if let Ok(place) = self.stand(leaf, &found, place) {
@@ -279,7 +261,7 @@ impl Tree {
 
     /// The last entry.
     pub(super) fn last(&self) -> Option<Place> {
-        let mut number = self.root.load(Ordering::Acquire);
+        let mut number = self.root()?;
         loop {
             let node = self.node(number);
             let splits = node.splits();
@@ -289,7 +271,7 @@ impl Tree {
                 continue;
             }
             let place = permutation.len().checked_sub(1)?;
-            if node.level == 0 {
+            if node.level() == 0 {
                 let found = Found { place, permutation, splits, next: None };
                 if let Ok(place) = self.stand(number, &found, place) {
                     return place;
@@ -339,25 +321,35 @@ impl Tree {
         self.before_target(self.entry(at.entry).target())
     }
 
-    /// Adds an entry; its number is its own, so there is none like it. Returns bytes of memory that
-    /// were left unused to make place for it.
-    pub(super) fn insert(&self, user_key: &[u8], seq: SeqNo, kind: Kind, value: &[u8]) -> usize {
+    /// Adds an entry; its number is its own, so there is none like it. Returns the bytes of memory
+    /// that all of it grew by.
+    pub(super) fn insert(&self, user_key: &[u8], value: &[u8], label: Label) -> u64 {
         let mut writing = self.writing.lock();
-        let Writing { arena, path } = &mut *writing;
-        let (data, unused) = arena.put(user_key, value);
-        // Keys are far smaller, and no payload of a commit is larger.
-        let key_bytes = u32::try_from(user_key.len()).expect("a key has less than 4 GiB");
-        let entry = Entry { data, key_bytes, tag: tag(seq, kind) };
-        path.clear();
-        // Entries take more than 64 bytes each, so memory ends long before 2^32 of them; nodes
-        // are fewer.
-        let number = u32::try_from(self.entries.push(entry)).expect("a memtable fits in memory");
+        let Writing { arena, path, node_count } = &mut *writing;
+        let (data, mut bytes) = arena.put(user_key, value);
+        let entry = Entry::new(data, user_key.len(), label);
+        let number = self.entry_count.load(Ordering::Relaxed);
+        let place = self.entries.reach(number).expect("it is the next one");
+        // Numbers are given under the lock, each once.
+        let _ = place.set(entry);
         let target = self.entry(number).target();
-        let mut node_number = self.root.load(Ordering::Relaxed);
+        // Entries take more than 64 bytes each, so memory ends long before 2^32 of them.
+        self.entry_count
+            .store(number.checked_add(1).expect("memory ends before"), Ordering::Release);
+        bytes += ENTRY_BYTES;
+        let nodes_before = *node_count;
+        let mut slot = Slot { prefix: target.prefix, entry: number, child: NONE };
+        let Some(root) = self.root() else {
+            let root = self.add_node(node_count, 0, NONE, std::iter::once(slot));
+            self.root.store(root, Ordering::Release);
+            return bytes + len_u64(NODE_BYTES);
+        };
+        path.clear();
+        let mut node_number = root;
         loop {
             let node = self.node(node_number);
             let found = self.search(node, target);
-            if node.level == 0 {
+            if node.level() == 0 {
                 path.push((node_number, found.place));
                 break;
             }
@@ -366,23 +358,27 @@ impl Tree {
             path.push((node_number, behind));
             node_number = node.child(found.permutation.slot(behind - 1));
         }
-        let mut slot = Slot { prefix: target.prefix, entry: number, child: NONE };
-        while let Some((number, place)) = path.pop() {
-            let Some(right) = self.put(number, place, slot) else { return unused };
-            slot = right;
+        let mut full = true;
+        while full && let Some((number, place)) = path.pop() {
+            match self.put(node_count, number, place, slot) {
+                Some(right) => slot = right,
+                None => full = false,
+            }
         }
-        // The root was split.
-        let old = self.root.load(Ordering::Relaxed);
-        let node = self.node(old);
-        let left = Slot { child: old, ..node.slot(node.permutation().slot(0)) };
-        let root = self.push(Node::new(node.level + 1, NONE, [left, slot].into_iter()));
-        self.root.store(root, Ordering::Release);
-        unused
+        if full {
+            // The root was split.
+            let node = self.node(root);
+            let left = Slot { child: root, ..node.slot(node.permutation().slot(0)) };
+            let level = node.level() + 1;
+            let root = self.add_node(node_count, level, NONE, [left, slot].into_iter());
+            self.root.store(root, Ordering::Release);
+        }
+        bytes + u64::from(*node_count - nodes_before) * len_u64(NODE_BYTES)
     }
 
     /// Puts a slot at a place of a node; a node that is full is split first. Returns what its parent
     /// is to know then.
-    fn put(&self, number: u32, place: usize, slot: Slot) -> Option<Slot> {
+    fn put(&self, node_count: &mut u32, number: u32, place: usize, slot: Slot) -> Option<Slot> {
         let node = self.node(number);
         let permutation = node.permutation();
         if permutation.len() < SLOTS {
@@ -393,20 +389,30 @@ impl Tree {
         // At the right end of everything keys come in order: what is full stays so.
         let at = if next == NONE && place == SLOTS { SLOTS } else { SLOTS.div_ceil(2) };
         let moved = (at..SLOTS).map(|place| node.slot(permutation.slot(place)));
-        let new = Node::new(node.level, next, moved);
+        let right = self.add_node(node_count, node.level(), next, moved);
+        let new = self.node(right);
         if place > at || at == SLOTS {
             new.insert(place - at, slot);
         }
-        let right = self.push(new);
         node.split_off(at, right);
         if place <= at && at < SLOTS {
             node.insert(place, slot);
         }
-        let new = self.node(right);
         Some(Slot { child: right, ..new.slot(new.permutation().slot(0)) })
     }
 
-    fn push(&self, node: Node) -> u32 {
-        u32::try_from(self.nodes.push(node)).expect("a memtable fits in memory")
+    /// Makes a node with these slots, in order; nobody finds it yet.
+    fn add_node(
+        &self,
+        node_count: &mut u32,
+        level: u32,
+        next: u32,
+        slots: impl Iterator<Item = Slot>,
+    ) -> u32 {
+        let number = *node_count;
+        // There are fewer nodes than entries.
+        self.nodes.reach(number).expect("it is the next one").begin(level, next, slots);
+        *node_count += 1;
+        number
     }
 }

@@ -1,5 +1,7 @@
 //! The read path: one key, or a range in both directions, as of a sequence number.
 
+pub(crate) mod deleted;
+pub(crate) mod fold;
 pub(crate) mod get;
 pub(crate) mod merging;
 pub(crate) mod range;

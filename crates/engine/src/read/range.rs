@@ -8,7 +8,10 @@ use bytes::Bytes;
 use crate::cursor::Cursor;
 use crate::error::{Error, Result};
 use crate::key::SeqNo;
+use crate::keyspace::Tree;
+use crate::keyspace::merging::Merging;
 use crate::keyspace::snapshot::Pinned;
+use crate::read::deleted::{Deleted, Reach};
 use crate::read::merging::MergingCursor;
 use crate::read::run::RunCursor;
 use crate::read::visible::VisibleCursor;
@@ -24,6 +27,7 @@ use crate::version::SuperVersion;
 /// the first one, as `?` and `collect::<Result<_, _>>` do.
 pub struct Range {
     view: Arc<SuperVersion>,
+    merging: Arc<Merging>,
     snapshot: SeqNo,
     /// Kept registered while the iterator lives, if it belongs to a snapshot.
     _pinned: Option<Arc<Pinned>>,
@@ -40,6 +44,7 @@ impl Range {
     /// What is visible of `view` at `snapshot` between two bounds.
     pub(crate) fn new(
         view: Arc<SuperVersion>,
+        merging: Arc<Merging>,
         snapshot: SeqNo,
         pinned: Option<Arc<Pinned>>,
         lower: Bound<Bytes>,
@@ -47,6 +52,7 @@ impl Range {
     ) -> Range {
         Range {
             view,
+            merging,
             snapshot,
             _pinned: pinned,
             lower,
@@ -59,13 +65,27 @@ impl Range {
     }
 
     /// A range that answers nothing but this error.
-    pub(crate) fn failed(error: Error, view: Arc<SuperVersion>) -> Range {
-        let mut range = Range::new(view, SeqNo::ZERO, None, Bound::Unbounded, Bound::Unbounded);
+    pub(crate) fn failed(error: Error, tree: &Tree) -> Range {
+        let (view, merging) = (tree.pin(), Arc::clone(&tree.merging));
+        let unbounded = Bound::Unbounded;
+        let mut range = Range::new(view, merging, SeqNo::ZERO, None, unbounded.clone(), unbounded);
         range.failed = Some(error);
         range
     }
 
-    fn cursor(&self) -> VisibleCursor<MergingCursor> {
+    /// What range deletes hide of the view. Those of memtables that come later than the snapshot are
+    /// beyond its reach.
+    fn deleted(&self) -> Result<Option<Deleted>> {
+        let mut sources: Vec<_> = self.view.memtables().flat_map(|at| at.spans()).collect();
+        sources.extend(self.view.version.spans()?);
+        if sources.is_empty() {
+            return Ok(None);
+        }
+        Ok(Deleted::new(sources.into(), Reach::Reader(self.snapshot)))
+    }
+
+    fn cursor(&self) -> Result<VisibleCursor<MergingCursor>> {
+        let deleted = self.deleted()?;
         let mut sources: Vec<Box<dyn Cursor>> = Vec::new();
         for memtable in self.view.memtables() {
             if !memtable.is_empty() {
@@ -74,9 +94,11 @@ impl Range {
         }
         for run in self.view.version.runs() {
             // A scan takes what is cached, and does not wash it out.
-            sources.push(Box::new(RunCursor::new(Arc::clone(run.tables()), FillCache::No)));
+            let tables = Arc::clone(run.tables());
+            sources.push(Box::new(RunCursor::new(tables, FillCache::No, deleted.clone())));
         }
-        VisibleCursor::new(MergingCursor::new(sources), self.snapshot)
+        let merging = Arc::clone(&self.merging);
+        Ok(VisibleCursor::new(MergingCursor::new(sources), self.snapshot, deleted, merging))
     }
 
     /// Moves the front on by one entry; false at the end of the range.
@@ -89,7 +111,7 @@ impl Range {
                 front.next()?;
             }
         } else {
-            let mut front = self.cursor();
+            let mut front = self.cursor()?;
             match &self.lower {
                 Bound::Unbounded => front.first()?,
                 Bound::Included(key) => front.seek(key)?,
@@ -121,7 +143,7 @@ impl Range {
                 back.prev()?;
             }
         } else {
-            let mut back = self.cursor();
+            let mut back = self.cursor()?;
             match &self.upper {
                 Bound::Unbounded => back.last()?,
                 Bound::Excluded(key) => back.seek_before(key)?,

@@ -1,8 +1,13 @@
 //! One sorted run: many tables with disjoint ranges as one source.
+//!
+//! Where range deletes hide all that a table holds around the current key, the run leaps to where they
+//! end: blocks and tables in between are never read. Whether an entry is left out depends on its key
+//! and its table alone, so the run looks the same from both sides.
 
 use crate::cursor::Cursor;
 use crate::error::Result;
 use crate::key::{InternalKey, SeqNo};
+use crate::read::deleted::Deleted;
 use crate::slice::Slice;
 use crate::sync::Arc;
 use crate::table::{FillCache, TableCursor};
@@ -16,12 +21,25 @@ pub(crate) struct RunCursor {
     fill: FillCache,
     index: usize,
     current: Option<TableCursor>,
+    /// What is leapt over.
+    deleted: Option<Deleted>,
+}
+
+/// Whether range deletes hide everything that a table holds in the window around `user_key`.
+fn hides_table(deleted: &mut Deleted, table: &TableFile, user_key: &[u8]) -> bool {
+    let shape = table.shape();
+    deleted.hides_all(user_key, SeqNo(shape.seq_smallest), SeqNo(shape.seq_largest))
 }
 
 impl RunCursor {
-    /// A cursor over tables in key order with disjoint ranges.
-    pub(crate) fn new(tables: Arc<[Arc<TableFile>]>, fill: FillCache) -> RunCursor {
-        RunCursor { tables, fill, index: 0, current: None }
+    /// A cursor over tables in key order with disjoint ranges, which may leave out what `deleted`
+    /// hides.
+    pub(crate) fn new(
+        tables: Arc<[Arc<TableFile>]>,
+        fill: FillCache,
+        deleted: Option<Deleted>,
+    ) -> RunCursor {
+        RunCursor { tables, fill, index: 0, current: None, deleted }
     }
 
     fn stand(&self) -> &TableCursor {
@@ -75,6 +93,90 @@ impl RunCursor {
     }
 }
 
+impl RunCursor {
+    /// Goes on to the first entry at or after the current one that is not hidden with all of its
+    /// table around it.
+    #[inline]
+    fn leap_forward(&mut self) -> Result<()> {
+        match self.deleted.take() {
+            None => Ok(()),
+            Some(mut deleted) => {
+                let leapt = self.leap_forward_over(&mut deleted);
+                self.deleted = Some(deleted);
+                leapt
+            }
+        }
+    }
+
+    fn leap_forward_over(&mut self, deleted: &mut Deleted) -> Result<()> {
+        while let Some(cursor) = &mut self.current {
+            let table = &self.tables[self.index];
+            if !hides_table(deleted, table, cursor.key().user_key) {
+                break;
+            }
+            match deleted.end() {
+                Some(end) if *end <= *table.shape().range.largest => {
+                    let moved = cursor.seek(end, SeqNo::MAX);
+                    self.settle(moved)?;
+                    if !self.valid() {
+                        self.forward_from(self.index + 1)?;
+                    }
+                }
+                _ => {
+                    let from = self.index + 1;
+                    let hidden = self.tables[from..].iter().take_while(|table| {
+                        let range = &table.shape().range;
+                        hides_table(deleted, table, &range.smallest)
+                            && deleted.end().is_none_or(|end| *range.largest < *end)
+                    });
+                    let next = from + hidden.count();
+                    self.forward_from(next)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`RunCursor::leap_forward`], the other way.
+    #[inline]
+    fn leap_backward(&mut self) -> Result<()> {
+        match self.deleted.take() {
+            None => Ok(()),
+            Some(mut deleted) => {
+                let leapt = self.leap_backward_over(&mut deleted);
+                self.deleted = Some(deleted);
+                leapt
+            }
+        }
+    }
+
+    fn leap_backward_over(&mut self, deleted: &mut Deleted) -> Result<()> {
+        while let Some(cursor) = &mut self.current {
+            let table = &self.tables[self.index];
+            if !hides_table(deleted, table, cursor.key().user_key) {
+                break;
+            }
+            let start = deleted.start();
+            if *start > *table.shape().range.smallest {
+                let moved = cursor.seek_before(start, SeqNo::MAX);
+                self.settle(moved)?;
+                if !self.valid() {
+                    self.backward_from(self.index.checked_sub(1))?;
+                }
+            } else {
+                let hidden = self.tables[..self.index].iter().rev().take_while(|table| {
+                    let range = &table.shape().range;
+                    hides_table(deleted, table, &range.largest)
+                        && *deleted.start() <= *range.smallest
+                });
+                let left = self.index - hidden.count();
+                self.backward_from(left.checked_sub(1))?;
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Cursor for RunCursor {
     #[inline]
     fn valid(&self) -> bool {
@@ -96,11 +198,13 @@ impl Cursor for RunCursor {
     }
 
     fn first(&mut self) -> Result<()> {
-        self.forward_from(0)
+        self.forward_from(0)?;
+        self.leap_forward()
     }
 
     fn last(&mut self) -> Result<()> {
-        self.backward_from(self.tables.len().checked_sub(1))
+        self.backward_from(self.tables.len().checked_sub(1))?;
+        self.leap_backward()
     }
 
     fn seek(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
@@ -108,7 +212,10 @@ impl Cursor for RunCursor {
         let Some(cursor) = self.open(index) else { return Ok(()) };
         let moved = cursor.seek(user_key, seq);
         self.settle(moved)?;
-        if self.valid() { Ok(()) } else { self.forward_from(index + 1) }
+        if !self.valid() {
+            self.forward_from(index + 1)?;
+        }
+        self.leap_forward()
     }
 
     fn seek_before(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
@@ -120,7 +227,10 @@ impl Cursor for RunCursor {
         let Some(cursor) = self.open(index) else { return Ok(()) };
         let moved = cursor.seek_before(user_key, seq);
         self.settle(moved)?;
-        if self.valid() { Ok(()) } else { self.backward_from(index.checked_sub(1)) }
+        if !self.valid() {
+            self.backward_from(index.checked_sub(1))?;
+        }
+        self.leap_backward()
     }
 
     #[inline]
@@ -128,13 +238,19 @@ impl Cursor for RunCursor {
         let Some(cursor) = self.current.as_mut() else { return Ok(()) };
         let moved = cursor.next();
         self.settle(moved)?;
-        if self.valid() { Ok(()) } else { self.forward_from(self.index + 1) }
+        if !self.valid() {
+            self.forward_from(self.index + 1)?;
+        }
+        self.leap_forward()
     }
 
     fn prev(&mut self) -> Result<()> {
         let Some(cursor) = self.current.as_mut() else { return Ok(()) };
         let moved = cursor.prev();
         self.settle(moved)?;
-        if self.valid() { Ok(()) } else { self.backward_from(self.index.checked_sub(1)) }
+        if !self.valid() {
+            self.backward_from(self.index.checked_sub(1))?;
+        }
+        self.leap_backward()
     }
 }

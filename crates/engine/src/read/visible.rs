@@ -1,11 +1,16 @@
-//! What a reader at one sequence number sees: newest versions only, tombstones left out.
+//! What a reader at one sequence number sees: newest versions only, operands folded, tombstones and
+//! what range deletes hide left out.
 
 use std::fmt;
 
 use crate::cursor::Cursor;
 use crate::error::Result;
-use crate::key::{Kind, SeqNo};
+use crate::key::{InternalKey, Kind, SeqNo};
+use crate::keyspace::merging::Merging;
+use crate::read::deleted::Deleted;
+use crate::read::fold::Fold;
 use crate::slice::Slice;
+use crate::sync::Arc;
 
 /// Steps over versions of one key before it is cheaper to search for the next key.
 const STEPS_BEFORE_SEEK: usize = 8;
@@ -16,6 +21,9 @@ enum State {
     Nowhere,
     /// The current entry is the one that `inner` stands on.
     Forward,
+    /// The current entry was folded, and is kept in `key` and `value`; `inner` stands at one of its
+    /// versions or at the first of the next key.
+    Folded,
     /// The current entry is kept in `key` and `value`; `inner` stands before all its versions.
     Backward,
 }
@@ -26,16 +34,24 @@ enum State {
 pub(crate) struct VisibleCursor<C> {
     inner: C,
     snapshot: SeqNo,
+    /// What range deletes hide, if there are any.
+    deleted: Option<Deleted>,
     state: State,
     key: Vec<u8>,
     value: Slice,
+    merging: Arc<Merging>,
 }
 
 impl<C: Cursor> VisibleCursor<C> {
-    /// What is visible of `inner` at `snapshot`; stands nowhere.
-    pub(crate) fn new(inner: C, snapshot: SeqNo) -> VisibleCursor<C> {
+    /// What is visible of `inner` at `snapshot`, without what `deleted` hides; stands nowhere.
+    pub(crate) fn new(
+        inner: C,
+        snapshot: SeqNo,
+        deleted: Option<Deleted>,
+        merging: Arc<Merging>,
+    ) -> VisibleCursor<C> {
         let (key, value) = (Vec::new(), Slice::default());
-        VisibleCursor { inner, snapshot, state: State::Nowhere, key, value }
+        VisibleCursor { inner, snapshot, deleted, state: State::Nowhere, key, value, merging }
     }
 
     /// Whether the cursor stands on an entry.
@@ -46,7 +62,7 @@ impl<C: Cursor> VisibleCursor<C> {
     /// The current key. Only while valid.
     pub(crate) fn key(&self) -> &[u8] {
         match self.state {
-            State::Backward => &self.key,
+            State::Backward | State::Folded => &self.key,
             _ => self.inner.key().user_key,
         }
     }
@@ -54,7 +70,7 @@ impl<C: Cursor> VisibleCursor<C> {
     /// The current value, as bytes that outlive the next move. Only while valid.
     pub(crate) fn value_slice(&self) -> Slice {
         match self.state {
-            State::Backward => self.value.clone(),
+            State::Backward | State::Folded => self.value.clone(),
             _ => self.inner.value_slice(),
         }
     }
@@ -90,10 +106,10 @@ impl<C: Cursor> VisibleCursor<C> {
     /// Moves to the next visible entry. Only while valid.
     pub(crate) fn next(&mut self) -> Result<()> {
         let state = std::mem::replace(&mut self.state, State::Nowhere);
-        if state == State::Backward {
-            self.inner.seek(&self.key, SeqNo::ZERO)?;
-        } else {
-            self.skip_versions()?;
+        match state {
+            State::Backward => self.inner.seek(&self.key, SeqNo::ZERO)?,
+            State::Folded => self.skip_folded()?,
+            State::Forward | State::Nowhere => self.skip_versions()?,
         }
         self.find_forward()
     }
@@ -104,6 +120,8 @@ impl<C: Cursor> VisibleCursor<C> {
         if state == State::Forward {
             self.key.clear();
             self.key.extend_from_slice(self.inner.key().user_key);
+        }
+        if matches!(state, State::Forward | State::Folded) {
             self.inner.seek_before(&self.key, SeqNo::MAX)?;
         }
         self.find_backward()
@@ -136,12 +154,50 @@ impl<C: Cursor> VisibleCursor<C> {
                     self.key.extend_from_slice(key.user_key);
                     self.inner.seek(&self.key, self.snapshot)?;
                 }
-            } else if key.kind == Kind::Delete {
-                self.skip_versions()?;
             } else {
-                self.state = State::Forward;
+                match kind_of(&mut self.deleted, key) {
+                    Kind::Delete => self.skip_versions()?,
+                    Kind::Merge => {
+                        if self.fold_forward()? {
+                            self.state = State::Folded;
+                            break;
+                        }
+                        self.skip_folded()?;
+                    }
+                    Kind::Put | Kind::ValuePointer => {
+                        self.state = State::Forward;
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// From the newest visible version of a key, an operand, finds the key's value, which it keeps;
+    /// returns whether it has one.
+    #[cold]
+    fn fold_forward(&mut self) -> Result<bool> {
+        self.key.clear();
+        self.key.extend_from_slice(self.inner.key().user_key);
+        let mut fold = Fold::default();
+        while self.inner.valid() && self.inner.key().user_key == self.key {
+            let kind = kind_of(&mut self.deleted, self.inner.key());
+            if !fold.older(kind, self.inner.value_slice()) {
                 break;
             }
+            self.inner.next()?;
+        }
+        let value = fold.finish(&self.merging, &self.key)?;
+        let found = value.is_some();
+        self.value = value.unwrap_or_default();
+        Ok(found)
+    }
+
+    /// Takes `inner` to the first version of the key after the one that was folded.
+    fn skip_folded(&mut self) -> Result<()> {
+        if self.inner.valid() && self.inner.key().user_key == self.key {
+            self.skip_versions()?;
         }
         Ok(())
     }
@@ -152,7 +208,7 @@ impl<C: Cursor> VisibleCursor<C> {
         while self.inner.valid() {
             self.key.clear();
             self.key.extend_from_slice(self.inner.key().user_key);
-            let mut found = None;
+            let mut fold = Fold::default();
             while self.inner.valid() {
                 let key = self.inner.key();
                 if key.user_key != self.key {
@@ -163,10 +219,11 @@ impl<C: Cursor> VisibleCursor<C> {
                     self.inner.seek_before(&self.key, SeqNo::MAX)?;
                     break;
                 }
-                found = (key.kind != Kind::Delete).then(|| self.inner.value_slice());
+                let kind = kind_of(&mut self.deleted, key);
+                fold.newer(kind, || self.inner.value_slice());
                 self.inner.prev()?;
             }
-            if let Some(value) = found {
+            if let Some(value) = fold.finish(&self.merging, &self.key)? {
                 self.value = value;
                 self.state = State::Backward;
                 return Ok(());
@@ -174,6 +231,13 @@ impl<C: Cursor> VisibleCursor<C> {
         }
         Ok(())
     }
+}
+
+/// What an entry does, which is to delete if a range delete hides it: nothing older counts then.
+#[inline]
+fn kind_of(deleted: &mut Option<Deleted>, key: InternalKey<'_>) -> Kind {
+    let hidden = deleted.as_mut().is_some_and(|deleted| deleted.hides(key.user_key, key.seq));
+    if hidden { Kind::Delete } else { key.kind }
 }
 
 impl<C> fmt::Debug for VisibleCursor<C> {
@@ -190,38 +254,99 @@ mod tests {
     use std::collections::BTreeMap;
     use std::ops::Bound;
 
+    use bytes::Bytes;
     use proptest::prelude::*;
 
     use super::*;
+    use crate::format::range_tombstones::{RangeTombstone, Spans};
+    use crate::merge::{MergeError, MergeOperator};
+    use crate::read::deleted::Reach;
     use crate::read::merging::ListCursor;
+    use crate::sync::Arc;
+
+    /// Appends, and eats what has become long.
+    #[derive(Debug)]
+    struct Snake;
+
+    impl MergeOperator for Snake {
+        fn name(&self) -> &'static str {
+            "snake"
+        }
+        fn full_merge(
+            &self,
+            _: &[u8],
+            base: Option<&[u8]>,
+            operands: &[&[u8]],
+        ) -> Result<Option<Vec<u8>>, MergeError> {
+            Ok(operands.iter().fold(base.map(<[u8]>::to_vec), |old, operand| {
+                match old.unwrap_or_default() {
+                    old if old.len() > 6 => None,
+                    old => Some([&old, *operand].concat()),
+                }
+            }))
+        }
+    }
+
+    fn kind_of_dice(dice: u8) -> Kind {
+        match dice {
+            0..3 => Kind::Delete,
+            3..6 => Kind::Put,
+            _ => Kind::Merge,
+        }
+    }
 
     proptest! {
         /// Any walk over the visible entries stands where a map of the newest versions says.
         #[test]
         fn walks_equal_a_map(
-            versions in prop::collection::vec((0u8..10, prop::bool::weighted(0.3)), 0..80),
+            versions in prop::collection::vec((0u8..10, 0u8..10, prop::option::weighted(0.1, 0u8..12)), 0..80),
             snapshot in 0u64..90,
             steps in prop::collection::vec((0u8..6, 0u8..11), 1..80),
         ) {
             let entries: Vec<_> = versions
                 .iter()
                 .enumerate()
-                .map(|(at, &(key, delete))| {
-                    let kind = if delete { Kind::Delete } else { Kind::Put };
+                .filter(|(_, (.., range))| range.is_none())
+                .map(|(at, &(key, kind, _))| {
+                    let kind = kind_of_dice(kind);
                     let value = at.to_string().into_bytes();
                     (vec![key], SeqNo(at as u64 + 1), kind, value)
                 })
                 .collect();
-            let mut model = BTreeMap::new();
-            for (key, seq, kind, value) in &entries {
-                if seq.0 <= snapshot {
-                    match kind {
-                        Kind::Delete => model.remove(key),
-                        _ => model.insert(key.clone(), value.clone()),
-                    };
+            let mut model = BTreeMap::<Vec<u8>, Vec<u8>>::new();
+            let mut spans = Vec::new();
+            for (seq, &(key, kind, range)) in (1..).zip(&versions) {
+                if let Some(end) = range {
+                    let bytes = |key: u8| Bytes::copy_from_slice(&[key]);
+                    // An end that is no end stands for that of the keyspace.
+                    let until = (end > key).then(|| bytes(end));
+                    let span = RangeTombstone { start: bytes(key), end: until, seqs: vec![SeqNo(seq)] };
+                    spans.push(span);
+                    if seq <= snapshot {
+                        model.retain(|at: &Vec<u8>, _| at[0] < key || (end > key && at[0] >= end));
+                    }
+                    continue;
+                }
+                if seq > snapshot {
+                    continue;
+                }
+                let (key, value) = (vec![key], (seq - 1).to_string().into_bytes());
+                match kind_of_dice(kind) {
+                    Kind::Delete => drop(model.remove(&key)),
+                    // An order-sensitive operator, for which an emptied value is none.
+                    Kind::Merge => match model.remove(&key).unwrap_or_default() {
+                        old if old.len() > 6 => {}
+                        old => drop(model.insert(key, [old, value].concat())),
+                    },
+                    _ => drop(model.insert(key, value)),
                 }
             }
-            let mut cursor = VisibleCursor::new(ListCursor::new(entries), SeqNo(snapshot));
+            let half = spans.split_off(spans.len() / 2);
+            let sources: Arc<[_]> = [spans, half].iter().map(|part| Arc::new(Spans::of(part))).collect();
+            let deleted = Deleted::new(sources, Reach::Reader(SeqNo(snapshot)));
+            let merging = Arc::new(Merging::new("test".to_owned(), Some(Arc::new(Snake))));
+            let inner = ListCursor::new(entries);
+            let mut cursor = VisibleCursor::new(inner, SeqNo(snapshot), deleted, merging);
             let mut place: Option<Vec<u8>> = None;
             for (step, key) in steps {
                 let first_from = |from: &[u8]| {

@@ -1,9 +1,12 @@
 //! Tables: immutable sorted files, written once and read through the block cache.
 
 pub mod cursor;
+mod descriptors;
+pub(crate) mod explain;
 pub mod options;
 mod read_ahead;
 pub mod reader;
+mod sizes;
 mod verify;
 pub mod writer;
 
@@ -14,6 +17,7 @@ pub use crate::format::block::Compression;
 pub use crate::format::properties::Properties;
 pub use crate::format::range_tombstones::{RangeTombstone, Spans};
 pub use cursor::TableCursor;
+pub(crate) use descriptors::{DescriptorPool, JobReads};
 pub use options::TableOptions;
 pub use reader::{FillCache, Found, Table, TableIdentity};
 pub use writer::{TableSummary, TableWriter};

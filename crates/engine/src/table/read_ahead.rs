@@ -5,11 +5,13 @@
 
 use bytes::Bytes;
 
-use super::reader::{FillCache, Table, read_exact};
+use super::reader::{FillCache, Table};
+use crate::cache::Cache;
 use crate::coding::{len_u64, to_usize};
 use crate::error::Result;
 use crate::format::BlockKind;
 use crate::format::block::Handle;
+use crate::sync::Arc;
 
 /// Bytes of the first read ahead.
 const FIRST_BYTES: u64 = 16 << 10;
@@ -26,6 +28,16 @@ pub(super) struct ReadAhead {
     last: Option<Handle>,
     /// Bytes of the next read ahead.
     next_bytes: u64,
+    /// Where the window is counted, once there was one.
+    counted: Option<Arc<Cache>>,
+}
+
+impl Drop for ReadAhead {
+    fn drop(&mut self) {
+        if let Some(cache) = &self.counted {
+            cache.read_ahead_freed(len_u64(self.window.len()));
+        }
+    }
 }
 
 impl ReadAhead {
@@ -43,7 +55,7 @@ impl ReadAhead {
         handle.check(table.identity.bytes).map_err(|what| what.at(&table.path, handle.offset))?;
         let stored = match self.taken(handle) {
             Some(stored) => stored,
-            None => self.read(table, handle, last)?,
+            None => self.read(table, handle, last, fill)?,
         };
         table.open_block(stored, handle, BlockKind::Data, fill)
     }
@@ -55,15 +67,33 @@ impl ReadAhead {
         Some(self.window.get(at..end)?.to_vec())
     }
 
+    /// Holds other bytes, and has them counted.
+    fn set_window(&mut self, table: &Table, window: Vec<u8>) {
+        let cache = self.counted.get_or_insert_with(|| table.cache().clone());
+        cache.read_ahead_freed(len_u64(self.window.len()));
+        cache.read_ahead_grown(len_u64(window.len()));
+        self.window = window;
+    }
+
     /// Reads the block, and what comes next if it goes on from the last one.
-    fn read(&mut self, table: &Table, handle: Handle, last: Option<Handle>) -> Result<Vec<u8>> {
+    fn read(
+        &mut self,
+        table: &Table,
+        handle: Handle,
+        last: Option<Handle>,
+        fill: FillCache,
+    ) -> Result<Vec<u8>> {
+        let from_file = |offset, bytes| match fill {
+            FillCache::Job => table.file.read_for_job(offset, bytes),
+            FillCache::Yes | FillCache::No => table.file.read_exact(offset, bytes),
+        };
         // Handles were checked, so these sums are within the file.
         let end = handle.offset + handle.bytes;
         let onward = last.is_some_and(|last| last.offset + last.bytes == handle.offset);
         let backward = last.is_some_and(|last| end == last.offset);
         if !onward && !backward {
             self.next_bytes = FIRST_BYTES;
-            return read_exact(&*table.file, &table.path, handle.offset, handle.bytes);
+            return from_file(handle.offset, handle.bytes);
         }
         let bytes = self.next_bytes.max(handle.bytes);
         self.next_bytes = (self.next_bytes * 2).min(BYTES_MAX);
@@ -74,8 +104,9 @@ impl ReadAhead {
             (end.saturating_sub(bytes), end)
         };
         // Nothing of the old window is left if this read fails.
-        self.window = Vec::new();
-        self.window = read_exact(&*table.file, &table.path, from, to - from)?;
+        self.set_window(table, Vec::new());
+        let window = from_file(from, to - from)?;
+        self.set_window(table, window);
         self.offset = from;
         let at = to_usize("block", handle.offset - from)
             .map_err(|what| what.at(&table.path, handle.offset))?;

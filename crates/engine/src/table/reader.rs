@@ -6,6 +6,7 @@ use bytes::{Buf, Bytes};
 use lsmx_compaction::FileId;
 
 use super::cursor::TableCursor;
+use super::descriptors::{Descriptor, DescriptorPool, read_exact};
 use crate::cache::{Cache, Metadata, Slot, TableSlots};
 use crate::coding::{len_u64, to_usize};
 use crate::error::{Error, Malformed, Result};
@@ -65,7 +66,7 @@ pub struct Found {
 /// A table, open for reading. Shared by all readers; holds no lock.
 #[derive(Debug)]
 pub struct Table {
-    pub(super) file: Arc<dyn File>,
+    pub(super) file: Arc<Descriptor>,
     pub(super) path: PathBuf,
     pub(super) identity: TableIdentity,
     pub(super) properties: Properties,
@@ -90,6 +91,32 @@ impl Table {
         cache: &Arc<Cache>,
     ) -> Result<Table> {
         let file = vfs.open(path).map_err(|error| Error::io("open", path, error))?;
+        let descriptor = Descriptor::staying(Arc::clone(&file), path, identity);
+        Table::open_file(&*file, Arc::new(descriptor), path, identity, cache)
+    }
+
+    /// As [`Table::open`], with a descriptor that the pool may close and open again.
+    ///
+    /// # Errors
+    /// As [`Table::open`].
+    pub(crate) fn open_in(
+        pool: &Arc<DescriptorPool>,
+        path: &Path,
+        identity: &TableIdentity,
+        cache: &Arc<Cache>,
+    ) -> Result<Table> {
+        let descriptor = Descriptor::pooled(pool, path, identity);
+        let file = descriptor.open_first()?;
+        Table::open_file(&*file, descriptor, path, identity, cache)
+    }
+
+    fn open_file(
+        file: &dyn File,
+        descriptor: Arc<Descriptor>,
+        path: &Path,
+        identity: &TableIdentity,
+        cache: &Arc<Cache>,
+    ) -> Result<Table> {
         let bytes = file.len().map_err(|error| Error::io("read the size of", path, error))?;
         if bytes != identity.bytes {
             let what = "table size";
@@ -103,7 +130,7 @@ impl Table {
             return Err(short.at(path, 0));
         };
         let tail_at = bytes.saturating_sub(OPEN_BYTES);
-        let tail = read_exact(&*file, path, tail_at, bytes - tail_at)?;
+        let tail = read_exact(file, path, tail_at, bytes - tail_at)?;
         cache.count_miss(BlockKind::Open);
         let footer = Footer::decode(&tail[tail.len() - FOOTER_BYTES..])
             .map_err(|what| what.at(path, footer_at))?;
@@ -123,7 +150,7 @@ impl Table {
             }
             None => {
                 cache.count_miss(BlockKind::Open);
-                read_exact(&*file, path, handle.offset, handle.bytes)?
+                read_exact(file, path, handle.offset, handle.bytes)?
             }
         };
         let properties = block::open(stored, BlockKind::Open, identity.uid, handle.offset)
@@ -133,13 +160,16 @@ impl Table {
         for handle in named.into_iter().flatten() {
             handle.check(footer_at).map_err(|what| what.at(path, footer.properties.offset))?;
         }
+        let keys = properties.smallest.len() + properties.largest.len();
+        let key_bytes = len_u64(keys + path.as_os_str().len());
+        let slots = TableSlots::new(cache, key_bytes, properties.index_blocks.min(bytes));
         Ok(Table {
-            file,
+            file: descriptor,
             path: path.to_owned(),
             identity: *identity,
             last_read_us: AtomicU64::new(properties.created_us),
             properties,
-            slots: TableSlots::new(cache),
+            slots,
             cache_id: cache.next_table(),
         })
     }
@@ -219,8 +249,8 @@ impl Table {
     ///
     /// # Errors
     /// When they cannot be read or are damaged.
-    pub fn spans(&self) -> Result<Spans> {
-        self.with_spans(FillCache::Yes, Spans::clone).map(Option::unwrap_or_default)
+    pub fn spans(&self, fill: FillCache) -> Result<Spans> {
+        self.with_spans(fill, Spans::clone).map(Option::unwrap_or_default)
     }
 
     fn with_spans<R>(&self, fill: FillCache, ask: impl FnOnce(&Spans) -> R) -> Result<Option<R>> {
@@ -418,6 +448,26 @@ impl Table {
         Some(block)
     }
 
+    /// Whether the filter is in memory.
+    pub(super) fn filter_is_resident(&self) -> bool {
+        self.slots.filter.get().is_some()
+    }
+
+    /// Whether the top index is in memory.
+    pub(super) fn top_index_is_resident(&self) -> bool {
+        self.slots.top_index.get().is_some()
+    }
+
+    /// Whether an index block is in memory; `count` is that of all.
+    pub(super) fn index_is_resident(&self, ordinal: usize, count: usize) -> bool {
+        self.slots.index(ordinal, count).is_some_and(|slot| slot.get().is_some())
+    }
+
+    /// Whether a data block is in memory.
+    pub(super) fn data_is_resident(&self, handle: Handle) -> bool {
+        self.cache().peek_data_block(self.cache_id, handle.offset).is_some()
+    }
+
     pub(super) fn cache(&self) -> &Arc<Cache> {
         self.slots.cache()
     }
@@ -426,7 +476,7 @@ impl Table {
     fn read_block(&self, handle: Handle, kind: BlockKind, fill: FillCache) -> Result<Bytes> {
         // Before memory is taken for it.
         handle.check(self.identity.bytes).map_err(|what| what.at(&self.path, handle.offset))?;
-        let stored = read_exact(&*self.file, &self.path, handle.offset, handle.bytes)?;
+        let stored = self.file.read_exact(handle.offset, handle.bytes)?;
         self.open_block(stored, handle, kind, fill)
     }
 
@@ -444,17 +494,4 @@ impl Table {
         block::open(stored, kind, self.identity.uid, handle.offset)
             .map_err(|what| what.at(&self.path, handle.offset))
     }
-}
-
-/// Reads `bytes` at `offset`; the caller has checked them against the size of the file.
-pub(super) fn read_exact(file: &dyn File, path: &Path, offset: u64, bytes: u64) -> Result<Vec<u8>> {
-    let needed = to_usize("block", bytes).map_err(|what| what.at(path, offset))?;
-    let mut buffer = vec![0; needed];
-    let found =
-        file.read_at(&mut buffer, offset).map_err(|error| Error::io("read", path, error))?;
-    if found != needed {
-        let found = len_u64(found);
-        return Err(Malformed::Truncated { what: "file", needed: bytes, found }.at(path, offset));
-    }
-    Ok(buffer)
 }

@@ -12,7 +12,7 @@ use crate::format::index::{IndexBlock, Separator};
 use crate::format::range_tombstones::Spans;
 use crate::key::{Kind, SeqNo};
 
-use super::reader::{Table, read_exact};
+use super::reader::Table;
 
 /// Bytes of one read while the whole file is summed.
 const CHUNK_BYTES: u64 = 256 << 10;
@@ -65,7 +65,7 @@ impl Table {
         let mut offset = 0;
         while offset < self.identity.bytes {
             let bytes = CHUNK_BYTES.min(self.identity.bytes - offset);
-            sum.update(&read_exact(&*self.file, &self.path, offset, bytes)?);
+            sum.update(&self.file.read_exact(offset, bytes)?);
             offset += bytes;
         }
         let (expected, found) = (self.identity.checksum, sum.digest());
@@ -173,11 +173,11 @@ impl Table {
             spans = Spans::decode(&contents).map_err(|what| self.at(handle, what))?;
         }
         for span in spans.as_slice() {
-            let end = span.end.as_ref().unwrap_or(&span.start);
+            let end = span.largest().unwrap_or(&span.start);
             if smallest.as_ref().is_none_or(|smallest| **smallest > *span.start) {
                 smallest = Some(span.start.to_vec());
             }
-            if largest.as_ref().is_none_or(|largest| **largest < **end) {
+            if largest.as_ref().is_none_or(|largest| **largest < *end) {
                 largest = Some(end.to_vec());
             }
             for &seq in &span.seqs {
@@ -224,7 +224,7 @@ impl Table {
     /// Reads a block past the cache.
     fn fetch(&self, handle: Handle, kind: BlockKind) -> Result<bytes::Bytes> {
         handle.check(self.identity.bytes).map_err(|what| self.at(handle, what))?;
-        let stored = read_exact(&*self.file, &self.path, handle.offset, handle.bytes)?;
+        let stored = self.file.read_exact(handle.offset, handle.bytes)?;
         block::open(stored, kind, self.identity.uid, handle.offset)
             .map_err(|what| self.at(handle, what))
     }

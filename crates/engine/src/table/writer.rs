@@ -43,7 +43,8 @@ pub struct TableSummary {
     pub checksum: u64,
     /// Smallest user key of an entry or start of a range tombstone.
     pub smallest: Bytes,
-    /// Largest user key of an entry, or end of a range tombstone if that is larger.
+    /// Largest user key of an entry, or the end of a range tombstone if that is larger: for an end
+    /// that is the smallest key after another, that other key.
     pub largest: Bytes,
     /// Entries of all kinds.
     pub entries: u64,
@@ -383,9 +384,9 @@ impl TableWriter {
         if properties.entries == 0 || first.start < properties.smallest {
             properties.smallest = first.start.clone();
         }
-        let end = last.end.as_ref().unwrap_or(&last.start);
-        if *end > properties.largest {
-            properties.largest = end.clone();
+        let end = last.largest().unwrap_or(&last.start);
+        if *end > *properties.largest {
+            properties.largest = Bytes::copy_from_slice(end);
         }
         for seq in spans.iter().flat_map(|span| &span.seqs) {
             properties.seq_smallest = properties.seq_smallest.min(*seq);

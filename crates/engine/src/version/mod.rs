@@ -3,6 +3,7 @@
 
 mod edit;
 mod files;
+mod old;
 mod super_version;
 
 use std::collections::HashMap;
@@ -10,10 +11,13 @@ use std::collections::HashMap;
 use lsmx_compaction::{FileId, RunShape, TreeShape};
 
 use crate::error::Error;
-use crate::sync::Arc;
+use crate::format::range_tombstones::Spans;
+use crate::sync::{Arc, OnceLock};
+use crate::table::FillCache;
 
 pub(crate) use edit::changes_between;
 pub(crate) use files::{Janitor, TableFile};
+pub(crate) use old::OldViews;
 pub(crate) use super_version::SuperVersion;
 
 /// A sorted run, open for reading.
@@ -43,6 +47,10 @@ pub(crate) struct Version {
     shape: TreeShape,
     runs: Vec<Arc<Run>>,
     tables: HashMap<FileId, Arc<TableFile>>,
+    /// Whether a table has range tombstones.
+    has_spans: bool,
+    /// Those of all tables together, once somebody has asked for them.
+    spans: OnceLock<Arc<Spans>>,
 }
 
 impl Version {
@@ -80,7 +88,8 @@ impl Version {
             tables.extend(open.tables.iter().map(|table| (table.shape().id, Arc::clone(table))));
             runs.push(open);
         }
-        Ok(Version { shape, runs, tables })
+        let has_spans = tables.values().any(|table| table.has_spans());
+        Ok(Version { shape, runs, tables, has_spans, spans: OnceLock::new() })
     }
 
     /// Levels, runs and files as numbers.
@@ -91,6 +100,33 @@ impl Version {
     /// Sorted runs of the whole tree, newest first.
     pub(crate) fn runs(&self) -> &[Arc<Run>] {
         &self.runs
+    }
+
+    /// Whether a table has range tombstones.
+    pub(crate) fn has_spans(&self) -> bool {
+        self.has_spans
+    }
+
+    /// The range tombstones of all tables as one list of fragments; `None` if there are none. They
+    /// are read when they are asked for the first time.
+    ///
+    /// # Errors
+    /// When those of a table cannot be read or are damaged.
+    pub(crate) fn spans(&self) -> Result<Option<Arc<Spans>>, Error> {
+        if !self.has_spans {
+            return Ok(None);
+        }
+        if let Some(spans) = self.spans.get() {
+            return Ok(Some(Arc::clone(spans)));
+        }
+        let mut all = Vec::new();
+        // In the order of the tree, so that equal trees read equal blocks in equal order.
+        let tables = self.runs.iter().flat_map(|run| run.tables.iter());
+        for table in tables.filter(|table| table.has_spans()) {
+            all.extend_from_slice(table.table().spans(FillCache::Yes)?.as_slice());
+        }
+        // Who is second has gathered the same.
+        Ok(Some(Arc::clone(self.spans.get_or_init(|| Arc::new(Spans::of(&all))))))
     }
 
     /// The open table of a file of this version.

@@ -26,6 +26,8 @@ calls! {
     Open,
     /// [`Vfs::rename`](super::Vfs::rename).
     Rename,
+    /// [`Vfs::hard_link`](super::Vfs::hard_link).
+    HardLink,
     /// [`Vfs::remove`](super::Vfs::remove).
     Remove,
     /// [`Vfs::create_dir`](super::Vfs::create_dir).
@@ -38,6 +40,8 @@ calls! {
     SyncDir,
     /// [`Vfs::lock`](super::Vfs::lock).
     Lock,
+    /// [`Vfs::lock_shared`](super::Vfs::lock_shared).
+    LockShared,
     /// [`File::read_at`](super::File::read_at).
     Read,
     /// [`File::append`](super::File::append).
@@ -55,13 +59,19 @@ impl VfsCall {
         match self {
             VfsCall::Create
             | VfsCall::Rename
+            | VfsCall::HardLink
             | VfsCall::Remove
             | VfsCall::CreateDir
             | VfsCall::SyncDir
             | VfsCall::Lock
             | VfsCall::Append
             | VfsCall::Sync => true,
-            VfsCall::Open | VfsCall::List | VfsCall::Exists | VfsCall::Read | VfsCall::Len => false,
+            VfsCall::Open
+            | VfsCall::List
+            | VfsCall::Exists
+            | VfsCall::LockShared
+            | VfsCall::Read
+            | VfsCall::Len => false,
         }
     }
 }

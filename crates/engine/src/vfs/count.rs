@@ -69,6 +69,11 @@ impl Vfs for CountingVfs {
         self.inner.rename(from, to)
     }
 
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.counters.count(VfsCall::HardLink);
+        self.inner.hard_link(from, to)
+    }
+
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.counters.count(VfsCall::Remove);
         self.inner.remove(path)
@@ -97,6 +102,15 @@ impl Vfs for CountingVfs {
     fn lock(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
         self.counters.count(VfsCall::Lock);
         self.inner.lock(path)
+    }
+
+    fn open_files_limit(&self) -> Option<u64> {
+        self.inner.open_files_limit()
+    }
+
+    fn lock_shared(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
+        self.counters.count(VfsCall::LockShared);
+        self.inner.lock_shared(path)
     }
 }
 
@@ -131,6 +145,10 @@ impl File for CountingFile {
         self.inner.len()
     }
 
+    fn forget(&self, offset: u64, bytes: u64) {
+        self.inner.forget(offset, bytes);
+    }
+
     fn drop_unsynced(&self, cached: bool) -> bool {
         self.inner.drop_unsynced(cached)
     }
@@ -156,10 +174,12 @@ mod tests {
         assert_eq!(file.len()?, 6);
         assert!(vfs.exists(path)?);
         drop(vfs.lock(Path::new("d/lock"))?);
+        drop(vfs.lock_shared(Path::new("d/lock"))?);
+        vfs.hard_link(path, Path::new("d/h"))?;
         vfs.rename(path, Path::new("d/g"))?;
         vfs.remove(Path::new("d/g"))?;
         assert!(vfs.open(path).is_err());
-        assert_eq!(vfs.list(Path::new("d"))?, ["lock"]);
+        assert_eq!(vfs.list(Path::new("d"))?, ["h", "lock"]);
         let counts = vfs.counts();
         for &call in VfsCall::ALL {
             let expected = match call {
@@ -168,7 +188,7 @@ mod tests {
             };
             assert_eq!(counts.calls.of(call), expected, "{call:?}");
         }
-        assert_eq!(counts.calls.total(), 15);
+        assert_eq!(counts.calls.total(), 17);
         assert_eq!(counts.bytes.of(VfsCall::Append), 6);
         assert_eq!(counts.bytes.of(VfsCall::Read), 3);
         assert_eq!(counts.bytes.total(), 9);

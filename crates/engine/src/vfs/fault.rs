@@ -181,6 +181,11 @@ impl Vfs for FaultVfs {
         self.inner.rename(from, to)
     }
 
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.faults.pass(VfsCall::HardLink, from)?;
+        self.inner.hard_link(from, to)
+    }
+
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.faults.pass(VfsCall::Remove, path)?;
         self.inner.remove(path)
@@ -209,6 +214,15 @@ impl Vfs for FaultVfs {
     fn lock(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
         self.faults.pass(VfsCall::Lock, path)?;
         self.inner.lock(path)
+    }
+
+    fn open_files_limit(&self) -> Option<u64> {
+        self.inner.open_files_limit()
+    }
+
+    fn lock_shared(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
+        self.faults.pass(VfsCall::LockShared, path)?;
+        self.inner.lock_shared(path)
     }
 }
 
@@ -273,6 +287,10 @@ impl File for FaultFile {
     fn len(&self) -> io::Result<u64> {
         self.faults.pass(VfsCall::Len, &self.path)?;
         self.inner.len()
+    }
+
+    fn forget(&self, offset: u64, bytes: u64) {
+        self.inner.forget(offset, bytes);
     }
 
     fn drop_unsynced(&self, cached: bool) -> bool {
@@ -366,6 +384,8 @@ mod tests {
                 note(VfsCall::Exists, vfs.exists(path("f")).map(drop));
                 note(VfsCall::List, vfs.list(path("")).map(drop));
                 note(VfsCall::Lock, vfs.lock(path("l")).map(drop));
+                note(VfsCall::LockShared, vfs.lock_shared(path("f")).map(drop));
+                note(VfsCall::HardLink, vfs.hard_link(path("f"), path("k")));
                 note(VfsCall::CreateDir, vfs.create_dir(path("d")));
                 note(VfsCall::Append, file.append(b"x"));
                 note(VfsCall::Read, file.read_at(&mut [0], 0).map(drop));

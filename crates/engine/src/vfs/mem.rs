@@ -42,6 +42,8 @@ pub enum OperationKind {
     Sync,
     /// A name changes.
     Rename,
+    /// A file gets a second name, which is the path here.
+    HardLink,
     /// A name goes away.
     Remove,
     /// A directory gets made.
@@ -294,6 +296,22 @@ impl Vfs for MemVfs {
         Ok(())
     }
 
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.begin(OperationKind::HardLink, to);
+        let _moment = self.0.moment.read();
+        let mut names = self.0.names.lock();
+        let Entry::File(node) = names.find(from)? else {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        };
+        let (parent, name) = names.parent(to)?;
+        let parent = names.dir_mut(parent)?;
+        if parent.current.contains_key(name) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        parent.change(NameChange::Link(name.into(), Entry::File(node)));
+        Ok(())
+    }
+
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.begin(OperationKind::Remove, path);
         let _moment = self.0.moment.read();
@@ -372,11 +390,14 @@ impl Vfs for MemVfs {
             }
             Err(error) => return Err(error),
         };
-        // Acquire pairs with the release in the guard's drop: the next owner sees what the last did.
-        if node.locked.swap(true, Ordering::Acquire) {
-            return Err(io::ErrorKind::WouldBlock.into());
+        MemLock::take(node, false)
+    }
+
+    fn lock_shared(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
+        match self.0.names.lock().find(path)? {
+            Entry::File(node) => MemLock::take(node, true),
+            Entry::Dir(_) => Err(io::ErrorKind::IsADirectory.into()),
         }
-        Ok(Box::new(MemLock(node)))
     }
 }
 
@@ -384,11 +405,21 @@ impl Vfs for MemVfs {
 #[derive(Debug)]
 struct MemLock(Arc<FileNode>);
 
+impl MemLock {
+    fn take(node: Arc<FileNode>, shared: bool) -> io::Result<Box<dyn LockGuard>> {
+        if node.lock(shared) {
+            Ok(Box::new(MemLock(node)))
+        } else {
+            Err(io::ErrorKind::WouldBlock.into())
+        }
+    }
+}
+
 impl LockGuard for MemLock {}
 
 impl Drop for MemLock {
     fn drop(&mut self) {
-        self.0.locked.store(false, Ordering::Release);
+        self.0.unlock();
     }
 }
 

@@ -9,6 +9,8 @@ mod count;
 mod fault;
 mod mem;
 mod os;
+mod paced;
+mod shed;
 
 use std::fmt;
 use std::io;
@@ -21,6 +23,8 @@ pub use count::{CountingVfs, IoCounts};
 pub use fault::{DelayHook, Errno, Fault, FaultVfs, Rule};
 pub use mem::{Image, MemVfs, Observer, Operation, OperationKind};
 pub use os::OsVfs;
+pub(crate) use paced::PacedVfs;
+pub(crate) use shed::{Shed, SheddingVfs};
 
 /// A file system.
 pub trait Vfs: fmt::Debug + Send + Sync + 'static {
@@ -41,6 +45,13 @@ pub trait Vfs: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// What the system says.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Gives a file a second name; both stand for the same bytes. Fails with `AlreadyExists` if the
+    /// new name is taken, with `CrossesDevices` or `Unsupported` where files cannot have two names.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()>;
 
     /// Takes a file's name away. Who has the file open can go on reading it.
     ///
@@ -78,6 +89,18 @@ pub trait Vfs: fmt::Debug + Send + Sync + 'static {
     /// `WouldBlock` if somebody holds the lock, in this process or another; else what the system
     /// says.
     fn lock(&self, path: &Path) -> io::Result<Box<dyn LockGuard>>;
+
+    /// How many files this process may have open at a time, where the system has a limit.
+    fn open_files_limit(&self) -> Option<u64> {
+        None
+    }
+
+    /// Locks an existing file together with others who do the same, and against [`Vfs::lock`],
+    /// until the guard is dropped or the process ends. Changes nothing on the disk.
+    ///
+    /// # Errors
+    /// `WouldBlock` if somebody holds the lock alone; `NotFound`; else what the system says.
+    fn lock_shared(&self, path: &Path) -> io::Result<Box<dyn LockGuard>>;
 }
 
 /// An open file.
@@ -115,6 +138,13 @@ pub trait File: fmt::Debug + Send + Sync {
         Ok(self.len()? == 0)
     }
 
+    /// Says that these bytes will not be read soon, so the system's cache need not keep them; bytes
+    /// that are not yet on the disk begin their way there. A hint: nothing waits for it, nothing is
+    /// promised, and by default nothing is done.
+    fn forget(&self, offset: u64, bytes: u64) {
+        let _ = (offset, bytes);
+    }
+
     /// For tests: does to the bytes that are not synced what a failed sync does, and says whether
     /// this file system can. The disk never gets them; readers go on seeing them if `cached`, else
     /// see zeros. Called by [`FaultVfs`].
@@ -127,6 +157,17 @@ pub trait File: fmt::Debug + Send + Sync {
 
 /// Holds a lock file's lock; dropping it frees the lock.
 pub trait LockGuard: fmt::Debug + Send + Sync {}
+
+/// Whether a call failed because the process or the system has too many files open.
+fn out_of_descriptors(error: &io::Error) -> bool {
+    // EMFILE and ENFILE have had these numbers on every Unix since the seventh edition; Windows
+    // calls it ERROR_TOO_MANY_OPEN_FILES.
+    match error.raw_os_error() {
+        Some(code) if cfg!(windows) => code == 4,
+        Some(code) => code == 23 || code == 24,
+        None => false,
+    }
+}
 
 /// The answer to an append through a handle that came from [`Vfs::open`].
 fn opened_for_reading() -> io::Error {

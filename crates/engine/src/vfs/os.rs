@@ -37,6 +37,10 @@ impl Vfs for OsVfs {
         fs::rename(from, to)
     }
 
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::hard_link(from, to)
+    }
+
     fn remove(&self, path: &Path) -> io::Result<()> {
         #[expect(clippy::disallowed_methods, reason = "this is where the engine removes files")]
         fs::remove_file(path)
@@ -98,6 +102,21 @@ impl Vfs for OsVfs {
             Err(fs::TryLockError::Error(error)) => Err(error),
         }
     }
+
+    #[cfg(unix)]
+    fn open_files_limit(&self) -> Option<u64> {
+        rustix::process::getrlimit(rustix::process::Resource::Nofile).current
+    }
+
+    fn lock_shared(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
+        #[expect(clippy::disallowed_methods, reason = "this is where the engine opens files")]
+        let file = fs::File::open(path)?;
+        match file.try_lock_shared() {
+            Ok(()) => Ok(Box::new(OsLock(file))),
+            Err(fs::TryLockError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
+            Err(fs::TryLockError::Error(error)) => Err(error),
+        }
+    }
 }
 
 /// A locked file.
@@ -154,6 +173,10 @@ impl File for NewFile {
     fn len(&self) -> io::Result<u64> {
         Ok(self.end.load(Ordering::Acquire))
     }
+
+    fn forget(&self, offset: u64, bytes: u64) {
+        forget(&self.file, offset, bytes);
+    }
 }
 
 /// A file that was there before: for reading.
@@ -187,6 +210,10 @@ impl File for OldFile {
     fn len(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
     }
+
+    fn forget(&self, offset: u64, bytes: u64) {
+        forget(&self.file, offset, bytes);
+    }
 }
 
 fn read_full(file: &fs::File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
@@ -206,6 +233,18 @@ fn read_full(file: &fs::File, buffer: &mut [u8], offset: u64) -> io::Result<usiz
     }
     Ok(filled)
 }
+
+/// Linux lets clean pages go, and begins to write dirty ones without waiting for them.
+#[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
+fn forget(file: &fs::File, offset: u64, bytes: u64) {
+    if let Some(bytes) = std::num::NonZeroU64::new(bytes) {
+        // A hint: where the file system knows no advice, there is nothing to do about it.
+        let _ = rustix::fs::fadvise(file, offset, Some(bytes), rustix::fs::Advice::DontNeed);
+    }
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd")))]
+fn forget(_: &fs::File, _: u64, _: u64) {}
 
 fn sync_file(file: &fs::File) -> io::Result<()> {
     // Apple's `fdatasync` leaves the bytes in the drive's cache; `sync_all` empties that too.
@@ -296,12 +335,53 @@ mod tests {
     }
 
     #[test]
+    fn bytes_that_were_to_be_forgotten_are_still_there() -> io::Result<()> {
+        let dir = tempfile::tempdir()?;
+        let path = dir.path().join("f");
+        let file = OsVfs.create(&path)?;
+        file.append(&vec![7; 1 << 20])?;
+        file.forget(0, 1 << 20);
+        file.sync()?;
+        let old = OsVfs.open(&path)?;
+        for file in [&file, &old] {
+            file.forget(0, 1 << 20);
+            file.forget(5, 0);
+            file.forget(u64::MAX, u64::MAX);
+            let mut buffer = vec![0; 1 << 20];
+            assert_eq!(file.read_at(&mut buffer, 0)?, 1 << 20);
+            assert!(buffer.iter().all(|&byte| byte == 7));
+        }
+        Ok(())
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn the_process_has_a_limit_of_open_files_or_none() {
+        assert!(OsVfs.open_files_limit().is_none_or(|limit| limit >= 3));
+    }
+
+    #[test]
     fn a_lock_is_refused_to_a_second_opener_in_this_process() -> io::Result<()> {
         let dir = tempfile::tempdir()?;
         let path = dir.path().join("lock");
         let guard = OsVfs.lock(&path)?;
         assert_eq!(OsVfs.lock(&path).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         drop(guard);
+        drop(OsVfs.lock(&path)?);
+        Ok(())
+    }
+
+    #[test]
+    fn readers_share_a_lock_that_a_writer_cannot_have() -> io::Result<()> {
+        let dir = tempfile::tempdir()?;
+        let path = dir.path().join("lock");
+        assert_eq!(OsVfs.lock_shared(&path).unwrap_err().kind(), io::ErrorKind::NotFound);
+        let guard = OsVfs.lock(&path)?;
+        assert_eq!(OsVfs.lock_shared(&path).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(guard);
+        let readers = [OsVfs.lock_shared(&path)?, OsVfs.lock_shared(&path)?];
+        assert_eq!(OsVfs.lock(&path).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(readers);
         drop(OsVfs.lock(&path)?);
         Ok(())
     }

@@ -15,6 +15,6 @@ mod segment;
 mod writer;
 
 pub use reader::{RecoveryMode, RecoveryReport, ReplayFrom, ReplayedRecord, replay};
-pub use segment::SegmentInfo;
+pub use segment::{DurableSegment, SegmentInfo};
 pub use writer::{SEGMENT_BYTES_DEFAULT, SYNC_EVERY_BYTES_DEFAULT, SYNC_EVERY_US_DEFAULT};
 pub use writer::{SegmentLedger, Wal, WalOptions, WalRecord};

@@ -22,6 +22,15 @@ pub struct SegmentInfo {
     pub closed: bool,
 }
 
+/// How far a live segment is on stable storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DurableSegment {
+    /// Number in the file's name.
+    pub id: u64,
+    /// Bytes from its start; they end with a whole record.
+    pub bytes: u64,
+}
+
 /// A segment that is being written, or waits to be retired.
 #[derive(Clone, Debug)]
 pub(super) struct Segment {

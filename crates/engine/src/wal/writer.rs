@@ -7,7 +7,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use super::segment::{Segment, SegmentInfo};
+use super::segment::{DurableSegment, Segment, SegmentInfo};
 use crate::coding::len_u64;
 use crate::format::filename::FileName;
 use crate::format::frame::{LogSeed, RECORD_HEADER_BYTES, RecordHeader, SEQ_END, SyncMark};
@@ -407,6 +407,12 @@ impl Wal {
         self.much_unsynced() && !self.asked.swap(true, Ordering::AcqRel)
     }
 
+    /// Bytes of memory that the encode buffer takes.
+    #[must_use]
+    pub fn buffer_bytes(&self) -> u64 {
+        len_u64(self.log.lock().buffer.capacity())
+    }
+
     /// Whether so many bytes are unsynced that a sync is due, whatever the time.
     #[must_use]
     pub fn much_unsynced(&self) -> bool {
@@ -440,6 +446,30 @@ impl Wal {
         let log = self.log.lock();
         let last = log.segments.len() - 1;
         log.segments.iter().enumerate().map(|(at, segment)| segment.info(at < last)).collect()
+    }
+
+    /// The live segments as far as the chain is on stable storage, oldest first: what a copy of the
+    /// log may hold. All that any [`Wal::sync`] before has put there is among it.
+    ///
+    /// # Errors
+    /// An append or a sync has failed; nobody knows then how far the log is there.
+    pub fn durable_segments(&self) -> Result<Vec<DurableSegment>> {
+        let log = self.log.lock();
+        log.check()?;
+        let mut durable = Vec::with_capacity(log.segments.len());
+        for (at, segment) in log.segments.iter().enumerate() {
+            let (id, closed) = (segment.id, at + 1 < log.segments.len());
+            if closed && !segment.needs_sync() {
+                // As much as its successor says that counts.
+                durable.push(DurableSegment { id, bytes: segment.bytes });
+                continue;
+            }
+            if segment.synced > 0 {
+                durable.push(DurableSegment { id, bytes: segment.synced });
+            }
+            break;
+        }
+        Ok(durable)
     }
 
     /// Id of the oldest live segment: what the manifest must name before older ones are deleted.

@@ -1,10 +1,13 @@
 //! A batch: operations on any keyspaces of one database that happen together or not at all.
 
+use std::ops::Bound;
+
 use bytes::Bytes;
 
 use crate::coding::len_u64;
 use crate::error::{Error, Result};
-use crate::format::batch::{operation_bytes, put_operation};
+use crate::format::batch::{operation_bytes, put_operation, put_range_delete};
+use crate::format::range_tombstones::successor;
 use crate::format::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::key::{Kind, SeqNo};
 use crate::keyspace::Tree;
@@ -23,8 +26,8 @@ pub(crate) struct Guard {
 
 /// Operations that take effect together, in the order they were added.
 ///
-/// A key or value past its limit, or a batch past [`BATCH_BYTES_MAX`], makes the write of the whole
-/// batch fail.
+/// A key or value past its limit, a batch past [`BATCH_BYTES_MAX`], or a merge in a keyspace without
+/// an operator makes the write of the whole batch fail.
 #[derive(Clone, Debug, Default)]
 pub struct WriteBatch {
     pub(crate) payload: Vec<u8>,
@@ -87,19 +90,76 @@ impl WriteBatch {
 
     /// Adds an operation.
     pub(crate) fn add(&mut self, tree: &Arc<Tree>, kind: Kind, key: &[u8], value: &[u8]) {
-        let bytes = self.bytes() + len_u64(operation_bytes(tree.id, key, value));
+        let bytes = operation_bytes(tree.id, key, value);
         let sizes = [
             ("key", len_u64(key.len()), KEY_BYTES_MAX),
             ("value", len_u64(value.len()), VALUE_BYTES_MAX),
-            ("batch", bytes, BATCH_BYTES_MAX),
         ];
-        for (what, bytes, limit) in sizes {
-            if bytes > limit {
-                self.refused.get_or_insert(Error::TooLarge { what, bytes, limit });
-                return;
-            }
+        if !self.admits(&sizes, bytes) {
+            return;
+        }
+        if kind == Kind::Merge
+            && let Err(error) = tree.merging.operator()
+        {
+            self.refused.get_or_insert(error);
+            return;
         }
         put_operation(&mut self.payload, kind, tree.id, key, value);
+        self.added(tree);
+    }
+
+    /// Adds a range delete, unless no key can be between the bounds.
+    pub(crate) fn add_range_delete(
+        &mut self,
+        tree: &Arc<Tree>,
+        start: Bound<&[u8]>,
+        end: Bound<&[u8]>,
+    ) {
+        let bytes_of = |bound: Bound<&[u8]>| match bound {
+            Bound::Included(key) | Bound::Excluded(key) => len_u64(key.len()),
+            Bound::Unbounded => 0,
+        };
+        let sizes =
+            [("key", bytes_of(start), KEY_BYTES_MAX), ("key", bytes_of(end), KEY_BYTES_MAX)];
+        // Before a key past its limit is copied.
+        if !self.admits(&sizes, 0) {
+            return;
+        }
+        let start = match start {
+            Bound::Unbounded => Bytes::new(),
+            Bound::Included(key) => Bytes::copy_from_slice(key),
+            Bound::Excluded(key) => successor(key),
+        };
+        let end = match end {
+            Bound::Unbounded => None,
+            Bound::Excluded(key) => Some(Bytes::copy_from_slice(key)),
+            Bound::Included(key) => Some(successor(key)),
+        };
+        if end.as_ref().is_some_and(|end| *end <= start) {
+            return;
+        }
+        // An end takes what a value would, and one byte for its kind.
+        let bytes = operation_bytes(tree.id, &start, end.as_deref().unwrap_or_default()) + 1;
+        if self.admits(&[], bytes) {
+            put_range_delete(&mut self.payload, tree.id, &start, end.as_deref());
+            self.added(tree);
+        }
+    }
+
+    /// Whether an operation of these sizes, which takes so many bytes, is within the limits. If it is
+    /// not, the batch cannot be written.
+    fn admits(&mut self, sizes: &[(&'static str, u64, u64)], bytes: usize) -> bool {
+        let batch = ("batch", self.bytes() + len_u64(bytes), BATCH_BYTES_MAX);
+        for &(what, bytes, limit) in sizes.iter().chain([&batch]) {
+            if bytes > limit {
+                self.refused.get_or_insert(Error::TooLarge { what, bytes, limit });
+                return false;
+            }
+        }
+        true
+    }
+
+    fn added(&mut self, tree: &Arc<Tree>) {
         self.count += 1;
         if !self.trees.iter().any(|known| Arc::ptr_eq(known, tree)) {
             self.trees.push(Arc::clone(tree));

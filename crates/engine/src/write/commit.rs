@@ -20,13 +20,17 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use bytes::Bytes;
+
+use crate::coding::{len_u64, low_u32};
 use crate::env::{Background, WaitCause, YieldKind};
 use crate::error::{Error, Result};
-use crate::format::batch::Operations;
+use crate::format::batch::{Action, Operation, Operations};
 use crate::key::{Kind, SeqNo};
 use crate::keyspace::Tree;
 use crate::keyspace::counters::add;
 use crate::memtable::Memtable;
+use crate::merge::CHAIN_OPERANDS_MAX;
 use crate::metrics::CommitMetrics;
 use crate::sabotage::{self, Bug};
 use crate::store::{Store, Work};
@@ -41,6 +45,16 @@ const GROUP_BYTES_MAX: usize = 1 << 20;
 const SMALL_GROUP_BYTES: usize = 4 << 10;
 /// Which part of the time of a sync a leader waits for writers that are on their way back.
 const GATHER_PART: u64 = 2;
+
+/// Operands that their writer should fold, as many as they are in the memtable by now.
+#[derive(Debug)]
+pub(crate) struct LongChain {
+    pub(crate) tree: Arc<Tree>,
+    pub(crate) memtable: Arc<Memtable>,
+    pub(crate) key: Bytes,
+    /// Number of the newest of them.
+    pub(crate) seq: SeqNo,
+}
 
 /// What a writer hands in.
 #[derive(Debug, Default)]
@@ -70,14 +84,21 @@ struct Ticket {
     /// First number; 0 until it is given.
     first_seq: AtomicU64,
     station: Mutex<Station>,
+    /// Chains of operands that it made too long.
+    long: Mutex<Vec<LongChain>>,
     /// Given when the station has changed.
     changed: Signal,
 }
 
 impl Ticket {
     fn new(request: Request) -> Arc<Ticket> {
-        let (first_seq, station) = (AtomicU64::new(0), Mutex::new(Station::Waiting));
-        Arc::new(Ticket { request, first_seq, station, changed: thread_signal() })
+        Arc::new(Ticket {
+            request,
+            first_seq: AtomicU64::new(0),
+            station: Mutex::new(Station::Waiting),
+            long: Mutex::default(),
+            changed: thread_signal(),
+        })
     }
 
     fn first_seq(&self) -> u64 {
@@ -106,18 +127,21 @@ impl Ticket {
         }
     }
 
-    /// Whether it writes a key of a tree with a number above `read`.
+    /// Whether it writes or deletes a key of a tree with a number above `read`.
     fn writes(&self, guard: &Guard) -> bool {
         let payload = &self.request.payload;
-        for (seq, operation) in (self.first_seq()..).zip(Operations::new(payload).flatten()) {
-            if operation.keyspace == guard.tree.id
-                && payload[operation.key.clone()] == guard.key
-                && seq > guard.read.0
-            {
-                return true;
+        let hits = |operation: &Operation| {
+            let (key, guarded) = (&payload[operation.key.clone()], &*guard.key);
+            match &operation.action {
+                Action::Entry { .. } => key == guarded,
+                Action::DeleteRange { end } => {
+                    key <= guarded && end.clone().is_none_or(|end| *guarded < payload[end])
+                }
             }
-        }
-        false
+        };
+        let operations = (self.first_seq()..).zip(Operations::new(payload).flatten());
+        let mut newer = operations.filter(|(seq, _)| *seq > guard.read.0);
+        newer.any(|(_, operation)| operation.keyspace == guard.tree.id && hits(&operation))
     }
 }
 
@@ -237,7 +261,7 @@ impl Committer {
         }
     }
 
-    /// Commits a batch.
+    /// Commits a batch. Returns the chains of operands that it made too long.
     ///
     /// # Errors
     /// [`Error::ReadOnly`] after a write-path error, [`Error::GuardRefused`], [`Error::Deadline`].
@@ -246,7 +270,7 @@ impl Committer {
         batch: WriteBatch,
         sync: bool,
         deadline_us: Option<u64>,
-    ) -> Result<()> {
+    ) -> Result<Vec<LongChain>> {
         let request = Request {
             payload: batch.payload,
             count: batch.count,
@@ -259,13 +283,13 @@ impl Committer {
     }
 
     /// Syncs the log through everything committed before the call.
-    pub(crate) fn sync(&self) -> Result<()> {
-        self.submit(Request { sync: true, ..Request::default() }, None)
+    pub(crate) fn sync(&self, deadline_us: Option<u64>) -> Result<()> {
+        self.submit(Request { sync: true, ..Request::default() }, deadline_us).map(drop)
     }
 
     /// Seals the active memtables of trees, at one point of the order of commits.
-    pub(crate) fn seal(&self, trees: Vec<Arc<Tree>>) -> Result<()> {
-        self.submit(Request { seal: trees, ..Request::default() }, None)
+    pub(crate) fn seal(&self, trees: Vec<Arc<Tree>>, deadline_us: Option<u64>) -> Result<()> {
+        self.submit(Request { seal: trees, ..Request::default() }, deadline_us).map(drop)
     }
 
     /// What came through so far.
@@ -291,7 +315,7 @@ impl Committer {
         })
     }
 
-    fn submit(&self, request: Request, deadline_us: Option<u64>) -> Result<()> {
+    fn submit(&self, request: Request, deadline_us: Option<u64>) -> Result<Vec<LongChain>> {
         let ticket = Ticket::new(request);
         self.store.env.yield_point(YieldKind::Commit);
         let lead = {
@@ -317,17 +341,18 @@ impl Committer {
             // it takes.
             wait(None, &mut || !ticket.is_waiting());
         }
-        if let Some(result) = ticket.decided() {
-            return result;
+        let mut result = ticket.decided();
+        if result.is_none() {
+            self.lead_group();
+            // Published with the group before it, if that is not inserted yet.
+            wait(None, &mut || {
+                result = ticket.decided();
+                result.is_some()
+            });
         }
-        self.lead_group();
-        // Published with the group before it, if that is not inserted yet.
-        let mut result = None;
-        wait(None, &mut || {
-            result = ticket.decided();
-            result.is_some()
-        });
-        result.unwrap_or(Ok(()))
+        // Without a deadline a wait ends with what it waits for.
+        result.unwrap_or(Ok(()))?;
+        Ok(std::mem::take(&mut *ticket.long.lock()))
     }
 
     /// Takes a ticket back that no leader has taken yet, and that is not to lead.
@@ -489,7 +514,11 @@ impl Committer {
             return Err(Error::Closed);
         }
         let request = &ticket.request;
+        for tree in &request.trees {
+            tree.check_takes_writes()?;
+        }
         for guard in &request.guards {
+            guard.tree.check_takes_writes()?;
             let in_flight = queue.in_flight.iter().flat_map(|ahead| &ahead.members);
             let mut ahead = in_flight.chain(&group.members);
             if !memtables_allow(guard) || ahead.any(|ahead| ahead.writes(guard)) {
@@ -594,12 +623,15 @@ fn wake(next: Option<Arc<Ticket>>) {
 fn memtables_allow(guard: &Guard) -> bool {
     let view = guard.tree.view();
     let oldest = view.sealed.last().unwrap_or(&view.active);
-    let newest = view.memtables().find_map(|memtable| memtable.get(&guard.key, SeqNo::MAX));
-    oldest.first_seq().0 <= guard.read.0.saturating_add(1)
-        && newest.is_none_or(|(seq, ..)| seq <= guard.read)
+    let newer = |memtable: &Arc<Memtable>| {
+        let written = memtable.get(&guard.key, SeqNo::MAX).map(|(seq, ..)| seq);
+        written.max(memtable.covering(&guard.key, SeqNo::MAX)).is_some_and(|seq| seq > guard.read)
+    };
+    oldest.first_seq().0 <= guard.read.0.saturating_add(1) && !view.memtables().any(newer)
 }
 
 /// Puts the operations of a commit into the memtables of its trees; returns the bytes they grew by.
+/// The ticket learns of the chains of operands that have become long.
 fn insert(ticket: &Ticket, memtables: &[Arc<Memtable>]) -> u64 {
     let request = &ticket.request;
     let payload = &request.payload;
@@ -615,17 +647,55 @@ fn insert(ticket: &Ticket, memtables: &[Arc<Memtable>]) -> u64 {
                 .position(|tree| tree.id == operation.keyspace)
                 .expect("a batch lists every tree it writes");
         }
-        let (key, value) = (&payload[operation.key], &payload[operation.value]);
-        let bytes = (key.len() + value.len()) as u64;
-        let counters = &request.trees[last].counters;
-        counters.ingested_bytes.add(bytes);
-        if operation.kind == Kind::Put {
-            counters.put_bytes.add(bytes);
-        }
-        grown += memtables[last].insert(key, SeqNo(seq), operation.kind, value);
+        let key = &payload[operation.key];
+        let (tree, memtable, seq) = (&request.trees[last], &memtables[last], SeqNo(seq));
+        let counters = &tree.counters;
+        grown += match operation.action {
+            Action::Entry { kind, value } => {
+                let value = &payload[value];
+                let bytes = len_u64(key.len() + value.len());
+                counters.ingested_bytes.add(bytes);
+                if kind == Kind::Put {
+                    counters.put_bytes.add(bytes);
+                }
+                if kind == Kind::Merge {
+                    let below = operands_below(tree, seq);
+                    let (bytes, is_long) = memtable.insert_operand(key, seq, value, below);
+                    if is_long {
+                        let (tree, memtable) = (Arc::clone(tree), Arc::clone(memtable));
+                        let key = Bytes::copy_from_slice(key);
+                        ticket.long.lock().push(LongChain { tree, memtable, key, seq });
+                    }
+                    bytes
+                } else {
+                    memtable.insert(key, seq, kind, value)
+                }
+            }
+            Action::DeleteRange { end } => {
+                let end = end.map(|end| &payload[end]);
+                counters.ingested_bytes.add(len_u64(key.len() + end.map_or(0, <[u8]>::len)));
+                memtable.insert_span(key, end, seq)
+            }
+        };
         if sabotage::on(Bug::BatchTorn) && request.count > 1 {
             break;
         }
     }
     grown
+}
+
+/// How many operands of its key the first one in a memtable is to count as lying below it.
+///
+/// Nobody knows without reading. Where jobs fold operands partially it does not matter, there are as
+/// many as runs. Elsewhere, were it 0, a key that gets a few operands in each memtable would gather
+/// them without end in the tables above its base. Drawn evenly up to the bound, each operand has the
+/// same chance of being the one that makes its writer fold: one in [`CHAIN_OPERANDS_MAX`], so a
+/// chain of *n* times as many has a probability below e^-n. The draw follows from the number, so that
+/// equal seeds give equal files.
+fn operands_below(tree: &Tree, seq: SeqNo) -> u32 {
+    if !tree.merging.keeps_operands() {
+        return 0;
+    }
+    let mixed = seq.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    low_u32(mixed) % CHAIN_OPERANDS_MAX
 }

@@ -9,7 +9,7 @@ use lsmx_compaction::Debt;
 
 use crate::env::{Background, WaitCause};
 use crate::error::{Error, Result};
-use crate::event::{Event, Stall};
+use crate::event::{Event, Stall, StallBegin};
 use crate::keyspace::Tree;
 use crate::keyspace::counters::add;
 use crate::store::Store;
@@ -143,6 +143,10 @@ impl Throttle {
             return Err(Error::WouldWait { cause: first_cause.as_str() });
         }
         let start_us = store.env.now_us();
+        store.tell(&Event::StallBegin(StallBegin {
+            keyspace: tree.name.clone(),
+            cause: first_cause.as_str(),
+        }));
         // Runs are released by compactions; while those fail there is nothing to wait for.
         let hopeless = || match cause() {
             Some(WaitCause::TooManyRuns) => tree.jobs.lock().trouble(),
@@ -153,6 +157,7 @@ impl Throttle {
                 || hopeless().is_some()
                 || store.health.check().is_err()
                 || store.is_closing()
+                || tree.is_dropped()
         });
         let waited_us = store.env.now_us().saturating_sub(start_us);
         let counter = match first_cause {
@@ -169,6 +174,7 @@ impl Throttle {
         if store.is_closing() {
             return Err(Error::Closed);
         }
+        tree.check_live()?;
         if let Some(error) = hopeless() {
             return Err(error);
         }

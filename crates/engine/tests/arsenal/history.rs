@@ -14,12 +14,46 @@ pub(crate) const COUNTER: &[u8] = b"counter";
 /// Keys that workloads write; a small set, so that keys have many versions.
 const KEYS: u64 = 40;
 
-/// What one key of one keyspace becomes: a value, or nothing.
+/// A write in one keyspace.
 #[derive(Clone, Debug)]
 pub(crate) struct Change {
     pub(crate) keyspace: usize,
+    /// The key that is written, or the first of a range.
     pub(crate) key: Vec<u8>,
-    pub(crate) value: Option<Vec<u8>>,
+    pub(crate) action: Action,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Action {
+    Put(Vec<u8>),
+    Delete,
+    /// Appends to the value.
+    Merge(Vec<u8>),
+    /// Up to this key exclusive, or up to the end of the keyspace. Never empty.
+    DeleteRange(Option<Vec<u8>>),
+}
+
+impl Change {
+    fn deletes(&self, at: &[u8]) -> bool {
+        match &self.action {
+            Action::Put(_) | Action::Merge(_) => false,
+            Action::Delete => *at == *self.key,
+            Action::DeleteRange(end) => {
+                *at >= *self.key && end.as_ref().is_none_or(|end| *at < **end)
+            }
+        }
+    }
+
+    /// What becomes of the value that its key has had; `None` if that is not how it changes one.
+    fn written(&self, before: Option<&Vec<u8>>) -> Option<Vec<u8>> {
+        match &self.action {
+            Action::Put(value) => Some(value.clone()),
+            Action::Merge(operand) => {
+                Some([before.map_or(&[][..], |before| before), operand].concat())
+            }
+            Action::Delete | Action::DeleteRange(_) => None,
+        }
+    }
 }
 
 /// One batch.
@@ -51,8 +85,14 @@ impl History {
     pub(crate) fn push(&mut self, commit: Arc<Commit>) {
         let number = self.last() + 1;
         for change in &commit.changes {
-            let versions = self.versions[change.keyspace].entry(change.key.clone()).or_default();
-            versions.push((number, change.value.clone()));
+            let keys = &mut self.versions[change.keyspace];
+            let before = keys.get(&change.key).and_then(|versions| versions.last());
+            if let Some(value) = change.written(before.and_then(|(_, value)| value.as_ref())) {
+                keys.entry(change.key.clone()).or_default().push((number, Some(value)));
+            }
+            for (_, versions) in keys.iter_mut().filter(|(key, _)| change.deletes(key)) {
+                versions.push((number, None));
+            }
         }
         self.commits.push(commit);
     }
@@ -85,10 +125,10 @@ impl History {
 pub(crate) fn apply(state: &mut State, commit: &Commit) {
     for change in &commit.changes {
         let state = &mut state[change.keyspace];
-        match &change.value {
-            Some(value) => state.insert(change.key.clone(), value.clone()),
-            None => state.remove(&change.key),
-        };
+        match change.written(state.get(&change.key)) {
+            Some(value) => drop(state.insert(change.key.clone(), value)),
+            None => state.retain(|key, _| !change.deletes(key)),
+        }
     }
 }
 
@@ -109,24 +149,61 @@ pub(crate) fn keys() -> impl Iterator<Item = Vec<u8>> {
 
 /// The commit with this number: its number in each keyspace, and a few changes at random.
 pub(crate) fn draw_commit(chance: &mut Chance, number: u64, keyspaces: usize) -> Commit {
-    let mut changes: Vec<Change> = (0..keyspaces)
-        .map(|keyspace| Change {
-            keyspace,
-            key: COUNTER.to_vec(),
-            value: Some(number.to_le_bytes().to_vec()),
-        })
-        .collect();
+    let any = |chance: &mut Chance| usize::try_from(chance.below(keyspaces as u64)).unwrap_or(0);
+    // Before the counters, which must stay.
+    let mut changes = Vec::new();
+    if chance.one_in(12) {
+        let keyspace = any(chance);
+        changes.push(draw_range_delete(chance, keyspace));
+    }
+    changes.extend((0..keyspaces).map(|keyspace| Change {
+        keyspace,
+        key: COUNTER.to_vec(),
+        action: Action::Put(number.to_le_bytes().to_vec()),
+    }));
     for _ in 0..chance.below(4) {
-        let keyspace = usize::try_from(chance.below(keyspaces as u64)).unwrap_or(0);
+        let keyspace = any(chance);
         let key = key(chance.draw());
-        let value = (!chance.one_in(4)).then(|| {
+        let action = if chance.one_in(4) {
+            Action::Delete
+        } else {
             let mut value = number.to_le_bytes().to_vec();
             let len = if chance.one_in(16) { 700 } else { chance.below(120) };
             value.extend(chance.bytes(len));
-            value
-        });
-        changes.push(Change { keyspace, key, value });
+            if chance.one_in(2) { Action::Merge(value) } else { Action::Put(value) }
+        };
+        changes.push(Change { keyspace, key, action });
+    }
+    if chance.one_in(24) {
+        // So many operands of one key that the writer folds them in the memtable.
+        let (keyspace, key) = (any(chance), key(chance.draw()));
+        for _ in 0..30 + chance.below(20) {
+            let (key, action) = (key.clone(), Action::Merge(chance.bytes(2)));
+            changes.push(Change { keyspace, key, action });
+        }
     }
     // A key may come twice: the later change counts. The order of the counters does not matter.
     Commit { changes }
+}
+
+/// Mostly a few keys, now and then everything.
+fn draw_range_delete(chance: &mut Chance, keyspace: usize) -> Change {
+    let (mut from, mut to) = (key(chance.draw()), key(chance.draw()));
+    let end = match chance.below(8) {
+        0 => None,
+        1 => {
+            from.clear();
+            None
+        }
+        _ => {
+            if from > to {
+                std::mem::swap(&mut from, &mut to);
+            }
+            if from == to {
+                to.push(0);
+            }
+            Some(to)
+        }
+    };
+    Change { keyspace, key: from, action: Action::DeleteRange(end) }
 }

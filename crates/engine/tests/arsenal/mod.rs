@@ -12,6 +12,7 @@ pub(crate) mod history;
 pub(crate) mod options;
 pub(crate) mod oracle;
 pub(crate) mod parallel;
+pub(crate) mod passing;
 pub(crate) mod recorder;
 pub(crate) mod workload;
 pub(crate) mod writers;

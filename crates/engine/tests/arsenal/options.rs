@@ -1,10 +1,39 @@
 //! Options so small that a few hundred commits run through every kind of job.
 
 use lsmx::env::Background;
+use lsmx::merge::Append;
 use lsmx::wal::WalOptions;
-use lsmx::{Compression, FilterLastRun, KeyspaceOptions, Options, PolicySpec};
+use lsmx::{
+    Compression, FilterLastRun, KeyspaceOptions, MergeError, MergeOperator, Options, PolicySpec,
+};
 
 use super::Chance;
+
+/// Appends, so that an operand that is lost, doubled or out of its place shows. Whether it merges
+/// partially may change from opening to opening.
+#[derive(Debug)]
+struct Appending {
+    partially: bool,
+}
+
+impl MergeOperator for Appending {
+    fn name(&self) -> &'static str {
+        "appending"
+    }
+
+    fn full_merge(
+        &self,
+        key: &[u8],
+        base: Option<&[u8]>,
+        operands: &[&[u8]],
+    ) -> Result<Option<Vec<u8>>, MergeError> {
+        Append::new().full_merge(key, base, operands)
+    }
+
+    fn partial_merge(&self, key: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>> {
+        if self.partially { Append::new().partial_merge(key, older, newer) } else { None }
+    }
+}
 
 /// Tuning of a keyspace, drawn at random, without a policy.
 pub(crate) fn draw_keyspace(chance: &mut Chance) -> KeyspaceOptions {
@@ -17,6 +46,7 @@ pub(crate) fn draw_keyspace(chance: &mut Chance) -> KeyspaceOptions {
         .restart_interval(u32::try_from(1 + chance.below(8)).unwrap_or(1))
         .filter_last_run(filter)
         .compression(compression)
+        .merge_operator(Appending { partially: chance.one_in(2) })
 }
 
 /// Options of a database, drawn at random, without a policy.

@@ -8,9 +8,11 @@ use lsmx::vfs::{Image, MemVfs, Vfs};
 use lsmx::{Db, Durability, Error, Keyspace, Options, Slice, WriteBatch, verify_with};
 
 use super::coverage::Coverage;
-use super::history::{COUNTER, Commit, History, KEYSPACES, State, apply, draw_commit, key, keys};
+use super::history::{
+    Action, COUNTER, Commit, History, KEYSPACES, State, apply, draw_commit, key, keys,
+};
 use super::recorder::{Crash, Presence, Promises, Recorder, Sampling};
-use super::{Chance, Outcome, options};
+use super::{Chance, Outcome, options, passing};
 
 /// Where test databases lie.
 pub(crate) const DIR: &str = "db";
@@ -138,6 +140,12 @@ pub(crate) fn check(crash: &Crash, history: &History, coverage: &Arc<Coverage>) 
     let opened = open_tuned(&crash.disk, &mut chance, coverage)?;
     crash.disk.set_observer(None);
     let recovered = check_recovered(&opened, crash, history, &mut chance)?;
+    passing::check(&opened, &crash.promises.passing)?;
+    for checkpoint in &crash.promises.checkpoints {
+        if !checkpoint.done || chance.one_in(3) {
+            passing::check_checkpoint(&crash.disk, checkpoint, history, &mut chance)?;
+        }
+    }
     let smallest = recovery.promises().file_smallest;
     if let Some(number) = smallest
         && number <= crash.promises.file_largest
@@ -304,9 +312,13 @@ pub(crate) fn write(
 ) -> lsmx::Result<()> {
     let mut batch = WriteBatch::new();
     for change in &commit.changes {
-        match &change.value {
-            Some(value) => batch.put(&keyspaces[change.keyspace], &change.key, value),
-            None => batch.delete(&keyspaces[change.keyspace], &change.key),
+        let (keyspace, key) = (&keyspaces[change.keyspace], &change.key[..]);
+        match &change.action {
+            Action::Put(value) => batch.put(keyspace, key, value),
+            Action::Delete => batch.delete(keyspace, key),
+            Action::Merge(operand) => batch.merge(keyspace, key, operand),
+            Action::DeleteRange(Some(end)) => batch.delete_range(keyspace, key..&end[..]),
+            Action::DeleteRange(None) => batch.delete_range(keyspace, key..),
         }
     }
     db.write(batch, if sync { Durability::Sync } else { Durability::Buffered })

@@ -8,6 +8,7 @@ use lsmx::vfs::{Image, MemVfs, Operation, OperationKind};
 
 use super::coverage::{Coverage, file_kind};
 use super::history::Commit;
+use super::passing::{Checkpoint, Passing};
 use super::{Chance, mix};
 
 /// Whether something is there.
@@ -54,6 +55,10 @@ pub(crate) struct Promises {
     pub(crate) epoch: usize,
     /// The second keyspace.
     pub(crate) other: Presence,
+    /// The keyspace that comes and goes.
+    pub(crate) passing: Passing,
+    /// Checkpoints that were begun.
+    pub(crate) checkpoints: Vec<Checkpoint>,
     /// Policies that each keyspace may have.
     pub(crate) policies: [Vec<String>; 2],
     /// Largest sequence number that may have been given out.
@@ -225,6 +230,7 @@ fn operation_name(kind: OperationKind) -> &'static str {
         OperationKind::Append => "crashes before append",
         OperationKind::Sync => "crashes before sync",
         OperationKind::Rename => "crashes before rename",
+        OperationKind::HardLink => "crashes before link",
         OperationKind::Remove => "crashes before remove",
         OperationKind::CreateDir => "crashes before create_dir",
         OperationKind::SyncDir => "crashes before sync_dir",

@@ -6,14 +6,18 @@ use std::sync::Arc;
 
 use lsmx::env::Background;
 use lsmx::format::filename::CURRENT;
-use lsmx::vfs::{CallCounts, Errno, Fault, FaultVfs, MemVfs, Rule, Vfs, VfsCall};
-use lsmx::{Db, Error, Keyspace, Options, PolicySpec, Snapshot, verify_with};
+use lsmx::vfs::{CallCounts, Errno, Fault, FaultVfs, Image, MemVfs, Rule, Vfs, VfsCall};
+use lsmx::{Db, Durability, Error, Keyspace, Options, PolicySpec, Snapshot, verify_with};
 
 use super::coverage::Coverage;
-use super::history::{History, KEYSPACES, State, draw_commit};
+use super::history::{History, KEYSPACES, State, draw_commit, key};
 use super::oracle::{self, DIR, Trouble};
+use super::passing::{self, Checkpoint, PASSING, Passing};
 use super::recorder::{Crash, Phase, Presence, Recorder, Sampling};
 use super::{Chance, Outcome, options};
+
+/// How the names of checkpoints begin.
+const COPY: &str = "copy-";
 
 /// Which calls fail in a run.
 #[derive(Clone, Debug)]
@@ -72,6 +76,7 @@ struct Open {
     // Dropped in this order: the database closes with its last handle.
     stills: Vec<Still>,
     keyspaces: Vec<Keyspace>,
+    passing: Option<Keyspace>,
     db: Db,
 }
 
@@ -148,7 +153,11 @@ fn excuse(
     }
     // The directory, a file of it, or the root, whose names are synced for a new database.
     match file_of(error) {
-        Some(path) if path.starts_with(DIR) || path == Path::new(".") => {
+        Some(path)
+            if path.starts_with(DIR)
+                || path == Path::new(".")
+                || path.to_string_lossy().starts_with(COPY) =>
+        {
             coverage.add("failed calls", what);
             Ok(())
         }
@@ -208,6 +217,9 @@ impl Run<'_> {
                 Ok(())
             }
             91..93 => self.check_live(),
+            93..96 => self.come_and_go(),
+            96 => self.checkpoint(),
+            97 => self.compact_range(),
             _ => {
                 if matches!(self.plan.faults, Faults::Random) && !self.armed {
                     self.arm(12);
@@ -267,7 +279,7 @@ impl Run<'_> {
             Ok(()) => {
                 self.settle_pending(true);
                 if sync {
-                    self.recorder.promises().synced = number;
+                    self.all_synced();
                 }
                 Ok(())
             }
@@ -293,6 +305,7 @@ impl Run<'_> {
     fn all_synced(&self) {
         let mut promises = self.recorder.promises();
         promises.synced = promises.committed;
+        promises.passing.synced = promises.passing.written;
     }
 
     fn sync(&mut self, flush: bool) -> Outcome {
@@ -329,6 +342,120 @@ impl Run<'_> {
                 Ok(())
             }
             Err(error) => self.excuse("making a keyspace", &error),
+        }
+    }
+
+    /// Makes the passing keyspace, writes to it, or drops it.
+    fn come_and_go(&mut self) -> Outcome {
+        let Some(keyspace) = self.opened()?.passing.clone() else { return self.come() };
+        if self.chance.one_in(3) { self.go(&keyspace) } else { self.stay(&keyspace) }
+    }
+
+    fn come(&mut self) -> Outcome {
+        let options = options::draw_keyspace(&mut self.chance);
+        {
+            let passing = &mut self.recorder.promises().passing;
+            let life = passing.life + 1;
+            *passing = Passing { presence: Presence::Maybe, life, synced: 0, written: 0 };
+        }
+        match self.opened()?.db.keyspace(PASSING, options) {
+            Ok(keyspace) => {
+                self.recorder.promises().passing.presence = Presence::Yes;
+                self.all_synced();
+                if let Some(open) = &mut self.open {
+                    open.passing = Some(keyspace);
+                }
+                Ok(())
+            }
+            Err(error) => self.excuse("making a keyspace", &error),
+        }
+    }
+
+    fn stay(&mut self, keyspace: &Keyspace) -> Outcome {
+        let count = 1 + self.chance.below(20);
+        let sync = self.chance.one_in(4);
+        let durability = if sync { Durability::Sync } else { Durability::Buffered };
+        let seq = self.opened()?.db.snapshot().seq().0 + count;
+        let Passing { life, written, .. } = {
+            let mut promises = self.recorder.promises();
+            promises.seq_largest = promises.seq_largest.max(seq);
+            promises.passing
+        };
+        for number in written..written + count {
+            self.recorder.promises().passing.written = number + 1;
+            match keyspace.put_with(passing::key(number), life.to_le_bytes(), durability) {
+                Ok(()) if sync => self.all_synced(),
+                Ok(()) => {}
+                Err(error @ Error::ReadOnly { .. }) => return self.excuse("a commit", &error),
+                Err(error) => return Err(format!("a write fails: {error:?}")),
+            }
+        }
+        Ok(())
+    }
+
+    fn go(&mut self, keyspace: &Keyspace) -> Outcome {
+        let snapshot = self.opened()?.db.snapshot();
+        self.recorder.promises().passing.presence = Presence::Maybe;
+        match self.opened()?.db.drop_keyspace(PASSING) {
+            Ok(()) => {
+                self.coverage.add("calls", "drop keyspace");
+                self.recorder.promises().passing.presence = Presence::No;
+                self.all_synced();
+                if let Some(open) = &mut self.open {
+                    open.passing = None;
+                }
+                match keyspace.put("k", "v") {
+                    Err(Error::KeyspaceDropped { .. } | Error::ReadOnly { .. }) => {}
+                    other => return Err(format!("a write to what was dropped: {other:?}")),
+                }
+                // One from before the drop goes on seeing it.
+                let written = self.recorder.promises().passing.written;
+                let seen = snapshot.iter(keyspace).collect::<Result<Vec<_>, _>>();
+                match seen {
+                    Ok(seen) if seen.len() as u64 == written => Ok(()),
+                    Ok(seen) => Err(format!("a snapshot sees {} of {written} keys", seen.len())),
+                    Err(error) => self.excuse("a snapshot", &error),
+                }
+            }
+            Err(error) => self.excuse("dropping a keyspace", &error),
+        }
+    }
+
+    fn checkpoint(&mut self) -> Outcome {
+        let at = {
+            let mut promises = self.recorder.promises();
+            let (at, commits) = (promises.checkpoints.len(), promises.committed);
+            let path = format!("{COPY}{at}");
+            promises.checkpoints.push(Checkpoint { path, commits, done: false });
+            at
+        };
+        let made = self.opened()?.db.checkpoint(format!("{COPY}{at}"));
+        let history = self.histories[self.histories.len() - 1].clone();
+        match made {
+            Ok(()) => {
+                self.coverage.add("calls", "checkpoint");
+                self.recorder.promises().checkpoints[at].done = true;
+                self.all_synced();
+            }
+            Err(error) => self.excuse("a checkpoint", &error)?,
+        }
+        // As it lies there, for opening it would change it.
+        let disk = self.disk.crash(Image::Keep, 0);
+        let checkpoint = self.recorder.promises().checkpoints[at].clone();
+        passing::check_checkpoint(&disk, &checkpoint, &history, &mut self.chance)
+    }
+
+    fn compact_range(&mut self) -> Outcome {
+        let count = self.opened()?.keyspaces.len() as u64;
+        let which = usize::try_from(self.chance.below(count)).unwrap_or(0);
+        let (one, other) = (key(self.chance.draw()), key(self.chance.draw()));
+        let (low, high) = if one < other { (one, other) } else { (other, one) };
+        match self.opened()?.keyspaces[which].compact_range(low..=high) {
+            Ok(()) => {
+                self.coverage.add("calls", "compact range");
+                Ok(())
+            }
+            Err(error) => self.excuse("compacting a range", &error),
         }
     }
 
@@ -494,6 +621,27 @@ impl Run<'_> {
             return Err(format!("{found} commits, {synced} synced, {attempted} attempted"));
         }
         self.settle_pending(found > committed);
+        let known = self.recorder.promises().passing;
+        let there = match passing::check(&self.opened()?.db, &known) {
+            Err(Trouble::Failed(error)) => {
+                self.excuse("a read", &error)?;
+                self.disarm();
+                passing::check(&self.opened()?.db, &known)?
+            }
+            checked => checked?,
+        };
+        let passing =
+            there.map(|_| self.opened()?.db.existing_keyspace(PASSING).map_err(|e| e.to_string()));
+        let passing = passing.transpose()?;
+        {
+            let now = &mut self.recorder.promises().passing;
+            now.presence = if passing.is_some() { Presence::Yes } else { Presence::No };
+            now.written = there.unwrap_or(0);
+            now.synced = now.synced.min(now.written);
+        }
+        if let Some(open) = &mut self.open {
+            open.passing = passing;
+        }
         let open = self.opened()?;
         let other = open.db.existing_keyspace(KEYSPACES[1]).ok();
         let policies: Vec<String> =
@@ -577,7 +725,7 @@ impl Run<'_> {
             promises.phase = Phase::Running;
         }
         let keyspaces = vec![db.default_keyspace()];
-        self.open = Some(Open { stills: Vec::new(), keyspaces, db });
+        self.open = Some(Open { stills: Vec::new(), keyspaces, passing: None, db });
         let found = self.count()?;
         self.settle(found)?;
         {

@@ -13,6 +13,7 @@
 
 mod dice;
 pub mod linear;
+mod operators;
 mod ops;
 mod play;
 mod shrink;
@@ -20,6 +21,7 @@ mod tuning;
 mod world;
 
 pub use dice::{Dice, case_seeds, scale, seed};
+pub use operators::operator;
 pub use ops::{KEYSPACES, Op, Weights, key_pool, operations};
 pub use play::{Outcome, Play, play};
 pub use shrink::{quietly, shrink, watchdog};

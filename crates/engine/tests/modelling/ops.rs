@@ -31,8 +31,13 @@ impl Value {
     }
 }
 
-/// A write inside a batch: keyspace, key, new value or none.
-pub type Write = (usize, usize, Option<Value>);
+/// What a write does to its key.
+#[derive(Clone, Copy, Debug)]
+pub enum Change {
+    Put(Value),
+    Delete,
+    Merge(Value),
+}
 
 /// Where a range begins or ends.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +45,15 @@ pub enum Limit {
     Open,
     At(usize),
     Past(usize),
+}
+
+/// A write inside a batch.
+#[derive(Clone, Copy, Debug)]
+pub enum Write {
+    /// Keyspace, key, and what becomes of it.
+    Key(usize, usize, Change),
+    /// Keyspace, and the range that is deleted in it.
+    Range(usize, Limit, Limit),
 }
 
 /// Something a user does.
@@ -54,6 +68,29 @@ pub enum Op {
     Delete {
         keyspace: usize,
         key: usize,
+    },
+    DeleteRange {
+        keyspace: usize,
+        from: Limit,
+        to: Limit,
+        sync: bool,
+    },
+    Clear {
+        keyspace: usize,
+    },
+    /// Merges these operands one after the other.
+    Merge {
+        keyspace: usize,
+        key: usize,
+        operands: Vec<Value>,
+        sync: bool,
+    },
+    /// An update that appends to the value, or puts nothing in its place; which of both it returns.
+    Update {
+        keyspace: usize,
+        key: usize,
+        append: Option<Value>,
+        fetch: bool,
     },
     Batch {
         writes: Vec<Write>,
@@ -70,6 +107,27 @@ pub enum Op {
         keyspace: usize,
         key: usize,
     },
+    MultiGet {
+        snapshot: Option<usize>,
+        keyspace: usize,
+        keys: Vec<usize>,
+    },
+    /// The first and the last entry.
+    Ends {
+        keyspace: usize,
+    },
+    CompactRange {
+        keyspace: usize,
+        from: Limit,
+        to: Limit,
+    },
+    DropKeyspace {
+        keyspace: usize,
+    },
+    /// Makes a checkpoint, opens it and compares everything.
+    Checkpoint,
+    /// Opens what a killed process would leave for reading, and compares everything.
+    ReadOnly,
     /// Steps through a range: forward counts positive, backward negative, then to the end.
     Range {
         keyspace: usize,
@@ -134,6 +192,13 @@ pub enum Op {
     Drop {
         opening: Opening,
     },
+    /// `close()`, then a life without merge operators, in which operands stay as they are; then
+    /// `close()`, and opening with them.
+    Bare {
+        bare: Opening,
+        deletes: Vec<(usize, usize)>,
+        opening: Opening,
+    },
     /// The process is killed, then opening with other options.
     Kill {
         opening: Opening,
@@ -151,6 +216,7 @@ pub struct Weights {
     pub iterators: bool,
     pub reopens: bool,
     pub keyspaces: bool,
+    pub range_deletes: bool,
 }
 
 impl Weights {
@@ -164,6 +230,7 @@ impl Weights {
             iterators: dice.percent(60),
             reopens: dice.percent(70),
             keyspaces: dice.percent(60),
+            range_deletes: dice.percent(60),
         }
     }
 }
@@ -244,6 +311,22 @@ impl Draw<'_> {
         }
     }
 
+    /// Mostly around few keys, or nothing would be left to look at.
+    fn deleted_range(&mut self) -> (Limit, Limit) {
+        let (from, to) = (self.limit(), self.limit());
+        let key = self.key();
+        match self.dice.below(12) {
+            0 => (from, to),
+            1 => (Limit::At(key), Limit::At(key)),
+            2 => (Limit::At(key), Limit::Past(key)),
+            3 => (from, Limit::Past(0)),
+            _ => {
+                let other = self.key();
+                (Limit::At(key.min(other)), Limit::Past(key.max(other)))
+            }
+        }
+    }
+
     fn steps(&mut self) -> Vec<i8> {
         let turns = self.dice.below(5);
         (0..turns).map(|_| self.dice.below(13) as i8 - 6).collect()
@@ -253,7 +336,16 @@ impl Draw<'_> {
         let count = if self.dice.percent(3) { 80 } else { self.dice.below(6) };
         let mut write = |_| {
             let (keyspace, key) = (self.keyspace(), self.key());
-            (keyspace, key, if self.dice.percent(25) { None } else { Some(self.value()) })
+            if self.weights.range_deletes && self.dice.percent(8) {
+                let (from, to) = self.deleted_range();
+                return Write::Range(keyspace, from, to);
+            }
+            let change = match self.dice.below(100) {
+                0..25 => Change::Delete,
+                25..60 => Change::Merge(self.value()),
+                _ => Change::Put(self.value()),
+            };
+            Write::Key(keyspace, key, change)
         };
         (0..count).map(&mut write).collect()
     }
@@ -269,10 +361,25 @@ impl Draw<'_> {
     fn write(&mut self) -> Op {
         let (keyspace, key) = (self.keyspace(), self.key());
         match self.dice.below(100) {
-            0..70 => {
+            0..42 => {
                 let sync = self.dice.percent(2);
                 Op::Put { keyspace, key, value: self.value(), sync }
             }
+            42..66 => {
+                let sync = self.dice.percent(2);
+                let count = if self.dice.percent(5) { self.dice.below(80) } else { 1 };
+                let operands = (0..count).map(|_| self.value()).collect();
+                Op::Merge { keyspace, key, operands, sync }
+            }
+            66..70 => {
+                let append = self.dice.percent(85).then(|| self.value());
+                Op::Update { keyspace, key, append, fetch: self.dice.percent(50) }
+            }
+            70..73 if self.weights.range_deletes => {
+                let ((from, to), sync) = (self.deleted_range(), self.dice.percent(5));
+                Op::DeleteRange { keyspace, from, to, sync }
+            }
+            73 if self.weights.range_deletes && self.dice.percent(10) => Op::Clear { keyspace },
             70..88 => Op::Delete { keyspace, key },
             88..96 => Op::Batch { writes: self.writes(), sync: self.dice.percent(5) },
             _ => {
@@ -286,7 +393,20 @@ impl Draw<'_> {
         let (keyspace, key) = (self.keyspace(), self.key());
         let weights = *self.weights;
         match self.dice.below(1000) {
-            0..550 => Op::Get { keyspace, key },
+            0..490 => Op::Get { keyspace, key },
+            490..510 => {
+                let snapshot = self.dice.percent(30).then(|| self.snapshot());
+                let count = self.dice.below(9);
+                Op::MultiGet { snapshot, keyspace, keys: (0..count).map(|_| self.key()).collect() }
+            }
+            510..520 => Op::Ends { keyspace },
+            520..534 => {
+                let (from, to) = (self.limit(), self.limit());
+                Op::CompactRange { keyspace, from, to }
+            }
+            534..540 if weights.keyspaces => Op::DropKeyspace { keyspace },
+            540..545 if weights.reopens => Op::Checkpoint,
+            545..550 if weights.reopens => Op::ReadOnly,
             550..650 => {
                 let (from, to) = (self.limit(), self.limit());
                 Op::Range { keyspace, from, to, steps: self.steps() }
@@ -321,7 +441,13 @@ impl Draw<'_> {
             975..977 => Op::DeleteAll { keyspace },
             977..980 => Op::CheckAll,
             980..986 if weights.reopens => Op::Close { opening: Opening::random(self.dice) },
-            986..993 if weights.reopens => Op::Drop { opening: Opening::random(self.dice) },
+            986..988 if weights.reopens => {
+                let deletes = self.dice.below(4);
+                let deletes = (0..deletes).map(|_| (self.keyspace(), self.key())).collect();
+                let (bare, opening) = (Opening::random(self.dice), Opening::random(self.dice));
+                Op::Bare { bare, deletes, opening }
+            }
+            988..993 if weights.reopens => Op::Drop { opening: Opening::random(self.dice) },
             993..1000 if weights.reopens => Op::Kill { opening: Opening::random(self.dice) },
             _ => Op::Get { keyspace, key },
         }

@@ -85,11 +85,12 @@ impl Play {
         let last = self.try_play(&short).map_or_else(|(_, why)| why, |_| "not again".to_owned());
         let mut text = format!(
             "{test}: seed {} failed at operation {at}: {why}\n\
-             replay: LSMX_TEST_SEED={} cargo test -p lsmx --test model {test}\n\
+             replay: LSMX_TEST_SEED={} cargo test -p lsmx --test {} {test}\n\
              {:?}\nopening {:?}\nat the end {:?}\n\
              {} operations are enough: {last}\n",
             self.seed,
             self.seed,
+            env!("CARGO_CRATE_NAME"),
             self.background,
             self.opening,
             self.last,

@@ -1,10 +1,13 @@
 //! Options drawn at random, as plain data that prints.
 
+use std::time::Duration;
+
 use lsmx::env::Background;
 use lsmx::wal::WalOptions;
 use lsmx::{Compression, FilterLastRun, KeyspaceOptions, Options, PolicySpec, WriteControl};
 
-use super::Dice;
+use super::ops::KEYSPACES;
+use super::{Dice, operator};
 
 /// Options of a keyspace.
 #[derive(Clone, Debug, PartialEq)]
@@ -63,6 +66,9 @@ impl Tuning {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Opening {
     pub cache_bytes: u64,
+    pub open_files: Option<usize>,
+    pub io_rate: Option<u64>,
+    pub idle_us: Option<u64>,
     pub wal_bytes_max: Option<u64>,
     pub segment_bytes: u64,
     pub sync_every_bytes: u64,
@@ -74,6 +80,9 @@ impl Opening {
     pub fn random(dice: &mut Dice) -> Opening {
         Opening {
             cache_bytes: *dice.pick(&[0, 300, 4 << 10, 64 << 10, 8 << 20]),
+            open_files: *dice.pick(&[None, Some(1), Some(2), Some(8)]),
+            io_rate: *dice.pick(&[None, None, Some(1 << 20), Some(1 << 30)]),
+            idle_us: *dice.pick(&[None, None, Some(10_000), Some(1_000_000)]),
             wal_bytes_max: *dice.pick(&[None, None, Some(1), Some(3_000), Some(100_000)]),
             segment_bytes: *dice.pick(&[1, 500, 4 << 10, 16 << 20]),
             sync_every_bytes: *dice.pick(&[1, 2_000, 8 << 20]),
@@ -82,9 +91,10 @@ impl Opening {
         }
     }
 
-    pub fn options(&self, background: Background, seed: u64) -> Options {
+    /// With the merge operators of all keyspaces, or without.
+    pub fn options(&self, background: Background, seed: u64, merges: bool) -> Options {
         let control = if self.smooth { WriteControl::Smooth } else { WriteControl::Stop };
-        let options = Options::default()
+        let mut options = Options::default()
             .background(background)
             .seed(seed)
             .block_cache_bytes(self.cache_bytes)
@@ -95,6 +105,19 @@ impl Opening {
                 ..WalOptions::default()
             })
             .keyspace_defaults(self.tuning.options());
+        for (at, name) in KEYSPACES.iter().enumerate().filter(|_| merges) {
+            let tuning = self.tuning.options().merge_operator(operator(at));
+            options = options.keyspace(name, tuning);
+        }
+        if let Some(files) = self.open_files {
+            options = options.open_files_max(files);
+        }
+        if let Some(rate) = self.io_rate {
+            options = options.background_io_rate(rate);
+        }
+        if let Some(us) = self.idle_us {
+            options = options.flush_idle_after(Duration::from_micros(us));
+        }
         match self.wal_bytes_max {
             Some(bytes) => options.wal_bytes_max(bytes),
             None => options,

@@ -6,13 +6,14 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use lsmx::env::Background;
-use lsmx::vfs::{Image, MemVfs};
+use lsmx::vfs::{Image, MemVfs, Vfs};
 use lsmx::{
-    Db, Durability, Error, Event, EventListener, Keyspace, Range, SeqNo, Snapshot, WriteBatch,
+    Db, Durability, Error, Event, EventListener, Keyspace, KeyspaceOptions, Options, Range, SeqNo,
+    Snapshot, WriteBatch,
 };
 
-use super::ops::{KEYSPACES, Limit, Op, Write};
-use super::{Opening, Tuning};
+use super::ops::{Change, KEYSPACES, Limit, Op, Write};
+use super::{Opening, Tuning, operator};
 
 type Bytes = Arc<[u8]>;
 type Map = BTreeMap<Bytes, Bytes>;
@@ -33,6 +34,19 @@ pub struct Reached {
     pub merges: u64,
     pub moves: u64,
     pub snapshot_reads: u64,
+    /// Keys that range deletes took away.
+    pub range_deleted: u64,
+    /// Jobs that let files go because range deletes cover them.
+    pub drops: u64,
+    pub operands: u64,
+    pub updates: u64,
+    pub bare_lives: u64,
+    /// Keys that could not be read for want of an operator.
+    pub unfolded: u64,
+    pub folded_by_reads: u64,
+    pub folded_by_jobs: u64,
+    pub dropped: u64,
+    pub copies: u64,
 }
 
 impl std::ops::AddAssign for Reached {
@@ -48,6 +62,16 @@ impl std::ops::AddAssign for Reached {
         self.merges += other.merges;
         self.moves += other.moves;
         self.snapshot_reads += other.snapshot_reads;
+        self.range_deleted += other.range_deleted;
+        self.drops += other.drops;
+        self.operands += other.operands;
+        self.updates += other.updates;
+        self.bare_lives += other.bare_lives;
+        self.unfolded += other.unfolded;
+        self.folded_by_reads += other.folded_by_reads;
+        self.folded_by_jobs += other.folded_by_jobs;
+        self.dropped += other.dropped;
+        self.copies += other.copies;
     }
 }
 
@@ -68,9 +92,17 @@ impl EventListener for Events {
     }
 }
 
+/// What a write does to the model.
+enum Effect {
+    Key(usize, Bytes, Change),
+    Range(usize, (Bound<Bytes>, Bound<Bytes>)),
+}
+
 struct Held {
     snapshot: Snapshot,
     state: State,
+    /// Those that existed: one may have been dropped since, and another made under its name.
+    keyspaces: Vec<Option<Keyspace>>,
     clock: u64,
 }
 
@@ -138,13 +170,17 @@ impl World {
     }
 
     fn open(&mut self, opening: &Opening) {
+        self.open_merging(opening, true);
+    }
+
+    fn open_merging(&mut self, opening: &Opening, merges: bool) {
         self.seed = self.seed.wrapping_add(1);
         let background = match self.background {
             Background::Stepped { workers, .. } => Background::Stepped { seed: self.seed, workers },
             other => other,
         };
         let listener = Arc::clone(&self.events) as Arc<dyn EventListener>;
-        let options = opening.options(background, self.seed).listener(listener);
+        let options = opening.options(background, self.seed, merges).listener(listener);
         let db = Db::open_with(Arc::new(self.disk.clone()), "db", options).unwrap();
         for (at, name) in KEYSPACES.iter().enumerate() {
             match &self.state[at] {
@@ -192,20 +228,69 @@ impl World {
         };
     }
 
-    fn batch(&self, writes: &[Write]) -> (WriteBatch, Vec<(usize, Bytes, Option<Bytes>)>) {
-        let mut batch = WriteBatch::new();
-        let mut changes = Vec::new();
-        for (keyspace, key, value) in writes {
-            let ((at, keyspace), key) = (self.keyspace(*keyspace), self.key(*key));
-            let value = value.map(super::ops::Value::to_bytes);
-            match &value {
-                Some(value) => batch.put(&keyspace, &key, value),
-                None => batch.delete(&keyspace, &key),
-            }
-            changes.push((at, key, value));
+    fn delete_range_in_model(&mut self, keyspace: usize, bounds: &(Bound<Bytes>, Bound<Bytes>)) {
+        let keys: Vec<Bytes> =
+            self.keys.iter().filter(|key| within(bounds, key)).cloned().collect();
+        let map = Arc::make_mut(self.state[keyspace].as_mut().expect("it exists"));
+        for key in keys {
+            self.reached.range_deleted += u64::from(map.remove(&key).is_some());
+            self.written.insert((keyspace, key), self.clock);
         }
-        assert_eq!(batch.len(), writes.len());
-        (batch, changes)
+    }
+
+    /// What the model has there.
+    fn model(&self, keyspace: usize, key: &Bytes) -> Option<&Bytes> {
+        self.state[keyspace].as_ref().and_then(|map| map.get(key))
+    }
+
+    fn merge_model(&mut self, at: usize, key: Bytes, operand: &[u8]) {
+        let base = self.model(at, &key).map(|base| &**base);
+        let value = operator(at).full_merge(&key, base, &[operand]).unwrap();
+        self.write_model(at, key, value.map(Bytes::from));
+        self.reached.operands += 1;
+    }
+
+    fn batch(&self, writes: &[Write]) -> (WriteBatch, Vec<Effect>) {
+        let mut batch = WriteBatch::new();
+        let mut effects = Vec::new();
+        let mut single = 0;
+        for write in writes {
+            match *write {
+                Write::Key(keyspace, key, change) => {
+                    let ((at, keyspace), key) = (self.keyspace(keyspace), self.key(key));
+                    match change {
+                        Change::Put(value) => batch.put(&keyspace, &key, value.to_bytes()),
+                        Change::Delete => batch.delete(&keyspace, &key),
+                        Change::Merge(operand) => {
+                            batch.merge(&keyspace, &key, operand.to_bytes());
+                        }
+                    }
+                    single += 1;
+                    effects.push(Effect::Key(at, key, change));
+                }
+                Write::Range(keyspace, from, to) => {
+                    let ((at, keyspace), bounds) = (self.keyspace(keyspace), self.bounds(from, to));
+                    batch.delete_range::<Bytes>(&keyspace, bounds.clone());
+                    effects.push(Effect::Range(at, bounds));
+                }
+            }
+        }
+        // Ranges that are empty are no operations.
+        assert!((single..=writes.len()).contains(&batch.len()));
+        (batch, effects)
+    }
+
+    fn apply(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Key(at, key, change) => match change {
+                    Change::Put(value) => self.write_model(at, key, Some(value.to_bytes())),
+                    Change::Delete => self.write_model(at, key, None),
+                    Change::Merge(operand) => self.merge_model(at, key, &operand.to_bytes()),
+                },
+                Effect::Range(at, bounds) => self.delete_range_in_model(at, &bounds),
+            }
+        }
     }
 
     /// Plays one operation on both.
@@ -228,13 +313,56 @@ impl World {
                 keyspace.delete(&key).unwrap();
                 self.write_model(at, key, None);
             }
+            Op::Merge { keyspace, key, operands, sync } => {
+                let ((at, keyspace), key) = (self.keyspace(*keyspace), self.key(*key));
+                for operand in operands {
+                    let operand = operand.to_bytes();
+                    match (sync, at) {
+                        (true, _) => keyspace.merge_with(&key, &operand, Durability::Sync).unwrap(),
+                        (false, 0) => self.db().merge(&key, &operand).unwrap(),
+                        (false, _) => keyspace.merge(&key, &operand).unwrap(),
+                    }
+                    self.merge_model(at, Arc::clone(&key), &operand);
+                }
+            }
+            Op::Update { keyspace, key, append, fetch } => {
+                let ((at, keyspace), key) = (self.keyspace(*keyspace), self.key(*key));
+                let append = append.map(super::ops::Value::to_bytes);
+                let change = |old: Option<&[u8]>| {
+                    append.as_deref().map(|append| [old.unwrap_or_default(), append].concat())
+                };
+                let before = self.model(at, &key).cloned();
+                let after = change(before.as_deref()).map(Bytes::from);
+                let (returned, expected) = match fetch {
+                    true => (keyspace.fetch_update(&key, change), &before),
+                    false => (keyspace.update_fetch(&key, change), &after),
+                };
+                assert_eq!(returned.unwrap().as_deref(), expected.as_deref());
+                self.write_model(at, key, after);
+                self.reached.updates += 1;
+            }
             Op::Batch { writes, sync } => {
                 let (batch, changes) = self.batch(writes);
                 let durability = if *sync { Durability::Sync } else { Durability::Buffered };
                 self.db().write(batch, durability).unwrap();
-                for (at, key, value) in changes {
-                    self.write_model(at, key, value);
+                self.apply(changes);
+            }
+            Op::DeleteRange { keyspace, from, to, sync } => {
+                let ((at, keyspace), bounds) = (self.keyspace(*keyspace), self.bounds(*from, *to));
+                match (sync, at) {
+                    (true, _) => keyspace
+                        .delete_range_with::<Bytes>(bounds.clone(), Durability::Sync)
+                        .unwrap(),
+                    (false, 0) => self.db().delete_range::<Bytes>(bounds.clone()).unwrap(),
+                    (false, _) => keyspace.delete_range::<Bytes>(bounds.clone()).unwrap(),
                 }
+                self.delete_range_in_model(at, &bounds);
+            }
+            Op::Clear { keyspace } => {
+                let (at, keyspace) = self.keyspace(*keyspace);
+                keyspace.clear().unwrap();
+                assert_eq!(keyspace.iter().count(), 0);
+                self.delete_range_in_model(at, &(Bound::Unbounded, Bound::Unbounded));
             }
             Op::Guarded { snapshot, keyspace, key, writes } => {
                 self.guarded(*snapshot, *keyspace, *key, writes);
@@ -246,6 +374,49 @@ impl World {
                     _ => keyspace.get(&key),
                 };
                 assert_value(found, &self.state, at, &key);
+            }
+            Op::MultiGet { snapshot, keyspace, keys } => {
+                let (at, keyspace) = self.keyspace(*keyspace);
+                let keys: Vec<Bytes> = keys.iter().map(|key| self.key(*key)).collect();
+                let held = snapshot.and_then(|snapshot| self.held(snapshot, &keyspace));
+                let (found, state, at) = match &held {
+                    Some((held, at, keyspace)) => {
+                        (held.snapshot.multi_get(keyspace, &keys), &held.state, *at)
+                    }
+                    None => (keyspace.multi_get(&keys), &self.state, at),
+                };
+                for (found, key) in found.unwrap().into_iter().zip(&keys) {
+                    assert_value(Ok(found), state, at, key);
+                }
+            }
+            Op::Ends { keyspace } => {
+                let (at, keyspace) = self.keyspace(*keyspace);
+                let mut left = between(&self.state, at, &(Bound::Unbounded, Bound::Unbounded));
+                let ends =
+                    [(keyspace.first(), left.front().cloned()), (keyspace.last(), left.pop_back())];
+                for (found, model) in ends {
+                    Walk::compare(found.transpose(), model);
+                }
+            }
+            Op::CompactRange { keyspace, from, to } => {
+                let (_, keyspace) = self.keyspace(*keyspace);
+                keyspace.compact_range::<Bytes>(self.bounds(*from, *to)).unwrap();
+            }
+            Op::DropKeyspace { keyspace } => self.drop_keyspace(*keyspace),
+            Op::Checkpoint => {
+                let path = format!("copy-{}", self.clock);
+                self.db().checkpoint(&path).unwrap();
+                // As it lies there: opening it would change it.
+                let disk: Arc<dyn Vfs> = Arc::new(self.disk.crash(Image::Keep, self.clock));
+                self.compare_copy(&Db::open_with(disk, &path, self.copy_options()).unwrap());
+            }
+            Op::ReadOnly => {
+                let disk = self.disk.crash(Image::Keep, self.clock);
+                let before = disk.snapshot_all();
+                let vfs = Arc::new(disk.clone());
+                let copy = Db::open_read_only_with(vfs, "db", self.copy_options()).unwrap();
+                self.compare_copy(&copy);
+                assert!(disk.snapshot_all() == before, "a reader has changed a file");
             }
             Op::Range { keyspace, from, to, steps } => {
                 let (at, keyspace) = self.keyspace(*keyspace);
@@ -350,6 +521,13 @@ impl World {
                 self.let_go();
                 self.open(opening);
             }
+            Op::Bare { bare, deletes, opening } => {
+                self.close();
+                self.open_merging(bare, false);
+                self.live_without_operators(deletes);
+                self.close();
+                self.open(opening);
+            }
             Op::Kill { opening } => {
                 let image = self.disk.crash(Image::Keep, self.seed);
                 self.walks.clear();
@@ -361,11 +539,51 @@ impl World {
         }
     }
 
+    /// Without an operator nothing can be merged, and a key is read right or not at all; jobs go on.
+    fn live_without_operators(&mut self, deletes: &[(usize, usize)]) {
+        for round in 0..2 {
+            for at in 0..KEYSPACES.len() {
+                let Some(keyspace) = self.keyspaces[at].clone() else { continue };
+                let refused = keyspace.merge("k", "v");
+                assert!(matches!(refused, Err(Error::NoMergeOperator { .. })), "{refused:?}");
+                for key in self.keys.clone() {
+                    match keyspace.get(&key) {
+                        Ok(found) => {
+                            let found = found.as_deref().map(Text);
+                            assert_eq!(found, self.model(at, &key).map(|value| Text(value)));
+                        }
+                        Err(Error::NoMergeOperator { .. }) => self.reached.unfolded += 1,
+                        Err(error) => panic!("without an operator: {error}"),
+                    }
+                }
+            }
+            if round == 0 {
+                for (keyspace, key) in deletes {
+                    let ((at, keyspace), key) = (self.keyspace(*keyspace), self.key(*key));
+                    keyspace.delete(&key).unwrap();
+                    assert!(keyspace.get(&key).unwrap().is_none(), "a base makes it readable");
+                    self.write_model(at, key, None);
+                }
+                self.db().flush().unwrap();
+                self.db().wait_idle().unwrap();
+            }
+        }
+        self.reached.bare_lives += 1;
+    }
+
     fn tune(&mut self, name: usize, tuning: &Tuning, create: bool) {
         let name = if create { name } else { self.keyspace(name).0 };
         let at = name % KEYSPACES.len();
         let existed = self.state[at].is_some();
-        let keyspace = self.db().keyspace(KEYSPACES[at], tuning.options()).unwrap();
+        // Its operator stays with a keyspace, given again or not.
+        let options = match existed && create {
+            true => tuning.options(),
+            false => tuning.options().merge_operator(operator(at)),
+        };
+        let keyspace = self.db().keyspace(KEYSPACES[at], options).unwrap();
+        let other = tuning.options().merge_operator(operator(at + 1));
+        let refused = self.db().keyspace(KEYSPACES[at], other).map(drop);
+        assert!(matches!(refused, Err(Error::Contradiction { .. })), "{refused:?}");
         assert_eq!(keyspace.name(), KEYSPACES[at]);
         match &tuning.policy {
             Some(policy) => self.policies[at].clone_from(policy),
@@ -377,12 +595,58 @@ impl World {
         self.keyspaces[at] = Some(keyspace);
     }
 
+    fn drop_keyspace(&mut self, wanted: usize) {
+        let at = wanted % KEYSPACES.len();
+        let dropped = self.db().drop_keyspace(KEYSPACES[at]);
+        match (at, self.keyspaces[at].take()) {
+            (0, default) => {
+                assert!(matches!(dropped, Err(Error::DefaultKeyspace)));
+                self.keyspaces[0] = default;
+            }
+            (_, None) => assert!(matches!(dropped, Err(Error::UnknownKeyspace { .. }))),
+            (_, Some(keyspace)) => {
+                dropped.unwrap();
+                assert!(matches!(keyspace.get("k"), Err(Error::KeyspaceDropped { .. })));
+                assert!(matches!(keyspace.put("k", "v"), Err(Error::KeyspaceDropped { .. })));
+                self.state[at] = None;
+                self.written.retain(|(keyspace, _), _| *keyspace != at);
+                self.reached.dropped += 1;
+            }
+        }
+    }
+
+    /// Compares another database, opened from a copy, with the model of this one.
+    /// Options that change nothing of a copy, but know the merge operators.
+    fn copy_options(&self) -> Options {
+        let options = Options::default().background(Background::Inline).seed(self.seed);
+        let names = KEYSPACES.iter().enumerate();
+        names.fold(options, |options, (at, name)| {
+            options.keyspace(name, KeyspaceOptions::default().merge_operator(operator(at)))
+        })
+    }
+
+    fn compare_copy(&mut self, db: &Db) {
+        for (at, name) in KEYSPACES.iter().enumerate() {
+            match (&self.state[at], db.existing_keyspace(name)) {
+                (None, Err(Error::UnknownKeyspace { .. })) => {}
+                (Some(_), Ok(keyspace)) => {
+                    let all = (Bound::Unbounded, Bound::Unbounded);
+                    let left = between(&self.state, at, &all);
+                    Walk { range: keyspace.iter(), left }.finish();
+                }
+                (model, copy) => panic!("{name}: {:?}, copy {copy:?}", model.is_some()),
+            }
+        }
+        self.reached.copies += 1;
+    }
+
     fn hold_snapshot(&mut self) {
         let snapshot = self.db().snapshot();
         assert!(snapshot.seq() >= self.last_seq, "numbers go back");
         self.last_seq = snapshot.seq();
         let state = self.state.clone();
-        self.snapshots.push(Held { snapshot, state, clock: self.clock });
+        let keyspaces = self.keyspaces.clone();
+        self.snapshots.push(Held { snapshot, state, keyspaces, clock: self.clock });
     }
 
     /// A held snapshot, and the keyspace if that existed when it was taken.
@@ -390,7 +654,9 @@ impl World {
         let count = self.snapshots.len();
         let held = (count > 0).then(|| &self.snapshots[wanted % count])?;
         let at = KEYSPACES.iter().position(|name| *name == keyspace.name())?;
-        Some((held, at, keyspace.clone()))
+        // One that was dropped since is seen through its own handle, one made since is empty.
+        let keyspace = held.keyspaces[at].clone().unwrap_or_else(|| keyspace.clone());
+        Some((held, at, keyspace))
     }
 
     fn guarded(&mut self, snapshot: Option<usize>, keyspace: usize, key: usize, writes: &[Write]) {
@@ -406,9 +672,7 @@ impl World {
         match self.db().write(batch, Durability::Buffered) {
             Ok(()) => {
                 assert!(written <= clock, "a guard held though its key was written since");
-                for (at, key, value) in changes {
-                    self.write_model(at, key, value);
-                }
+                self.apply(changes);
                 self.reached.guards_held += 1;
             }
             Err(Error::GuardRefused { read: named }) => {
@@ -442,7 +706,11 @@ impl World {
             for key in &self.keys {
                 assert_value(keyspace.get(key), &self.state, at, key);
             }
-            for held in &self.snapshots {
+        }
+        for held in &self.snapshots {
+            let all = (Bound::Unbounded, Bound::Unbounded);
+            for (at, keyspace) in held.keyspaces.iter().enumerate() {
+                let Some(keyspace) = keyspace else { continue };
                 let range = held.snapshot.iter(keyspace);
                 Walk { range, left: between(&held.state, at, &all) }.finish();
             }
@@ -454,6 +722,10 @@ impl World {
             self.reached.flushes += keyspace.flushes;
             self.reached.merges += keyspace.compaction.jobs;
             self.reached.moves += keyspace.compaction.trivial_moves;
+            self.reached.drops += keyspace.compaction.drops;
+            self.reached.folded_by_reads += keyspace.merges.reads.operands;
+            self.reached.folded_by_jobs += keyspace.merges.jobs.operands;
+            assert_eq!(keyspace.merges.failures, 0);
         }
         self.reached.reopenings += 1;
     }
@@ -598,17 +870,21 @@ fn between(
     keyspace: usize,
     bounds: &(Bound<Bytes>, Bound<Bytes>),
 ) -> VecDeque<(Bytes, Bytes)> {
-    let above = |key: &Bytes| match &bounds.0 {
+    let map = state[keyspace].iter().flat_map(|map| map.iter());
+    let entries = map.filter(|(key, _)| within(bounds, key));
+    entries.map(|(key, value)| (Arc::clone(key), Arc::clone(value))).collect()
+}
+
+fn within(bounds: &(Bound<Bytes>, Bound<Bytes>), key: &Bytes) -> bool {
+    let above = match &bounds.0 {
         Bound::Unbounded => true,
         Bound::Included(from) => key >= from,
         Bound::Excluded(from) => key > from,
     };
-    let below = |key: &Bytes| match &bounds.1 {
+    let below = match &bounds.1 {
         Bound::Unbounded => true,
         Bound::Included(to) => key <= to,
         Bound::Excluded(to) => key < to,
     };
-    let map = state[keyspace].iter().flat_map(|map| map.iter());
-    let entries = map.filter(|(key, _)| above(key) && below(key));
-    entries.map(|(key, value)| (Arc::clone(key), Arc::clone(value))).collect()
+    above && below
 }

@@ -1,9 +1,11 @@
 //! One policy under the workload.
 
+use std::ops::Bound;
 use std::path::PathBuf;
 
 use lsmx::env::Background;
 use lsmx::event::{Event, EventListener};
+use lsmx::merge::FieldUpdate;
 use lsmx::metrics::KeyspaceMetrics;
 use lsmx::sync::{Arc, Mutex};
 use lsmx::{Db, Keyspace, KeyspaceOptions, Metrics, Options, WriteControl};
@@ -60,10 +62,13 @@ impl Plan {
     }
 
     fn options(&self, policy: &PolicySpec, listener: Arc<dyn EventListener>) -> Options {
-        let keyspace = KeyspaceOptions::default()
+        let mut keyspace = KeyspaceOptions::default()
             .policy(policy.clone())
             .memtable_bytes(self.memtable_bytes)
             .table_bytes(self.table_bytes);
+        if self.phases.iter().any(|phase| phase.merges > 0) {
+            keyspace = keyspace.merge_operator(FieldUpdate::up_to(u32::MAX));
+        }
         let options = Options::default()
             .block_cache_bytes(self.block_cache_bytes)
             .write_control(self.write_control)
@@ -231,6 +236,7 @@ fn engine(action: &'static str) -> impl FnOnce(lsmx::Error) -> Error {
 fn levels(tree: &KeyspaceMetrics) -> Vec<LevelSummary> {
     tree.levels
         .iter()
+        .filter(|level| level.runs > 0)
         .map(|level| LevelSummary {
             level: u64::from(level.level),
             runs: level.runs,
@@ -322,12 +328,14 @@ impl Run<'_> {
         match operation {
             Operation::Insert { record } => self.put(record, 0),
             Operation::Update { record, version } => self.put(record, version),
+            Operation::Merge { record, version } => self.merge(record, version),
             Operation::Delete { record } => {
                 self.records.key(record, &mut self.key)?;
                 self.reads(Reader::Nobody);
                 self.unsettled = true;
                 self.keyspace.delete(&self.key).map_err(engine("delete a key"))
             }
+            Operation::DeleteRange { record, until } => self.delete_range(record, until),
             Operation::GetPresent { record, lookups } => {
                 self.records.key(record, &mut self.key)?;
                 self.get(rows[lookups], true)
@@ -343,6 +351,19 @@ impl Run<'_> {
         }
     }
 
+    fn delete_range(&mut self, record: u64, until: Option<u64>) -> Result<()> {
+        self.records.key(record, &mut self.key)?;
+        let mut end = Vec::new();
+        if let Some(until) = until {
+            self.records.key(until, &mut end)?;
+        }
+        self.reads(Reader::Nobody);
+        self.unsettled = true;
+        let end = if until.is_some() { Bound::Excluded(&end) } else { Bound::Unbounded };
+        let range = (Bound::Included(&self.key), end);
+        self.keyspace.delete_range::<Vec<u8>>(range).map_err(engine("delete a range"))
+    }
+
     fn reads(&mut self, reader: Reader) {
         self.meter.switch(reader, || self.db.metrics());
     }
@@ -356,6 +377,14 @@ impl Run<'_> {
         self.keyspace.put(&self.key, &self.value).map_err(engine("put a value"))?;
         self.put_latencies.record_ns(stopwatch.elapsed_ns());
         Ok(())
+    }
+
+    fn merge(&mut self, record: u64, version: u64) -> Result<()> {
+        self.records.key(record, &mut self.key)?;
+        self.records.operand(record, version, &mut self.value);
+        self.reads(Reader::Nobody);
+        self.unsettled = true;
+        self.keyspace.merge(&self.key, &self.value).map_err(engine("merge an operand"))
     }
 
     fn get(&mut self, row: usize, present: bool) -> Result<()> {

@@ -19,7 +19,7 @@ const CHUNK_BYTES: usize = 256 << 10;
 pub(super) fn run(arguments: &DbArgs, file: &FileArgs) -> Result<(), Failure> {
     let format = file.format.unwrap_or_else(|| Format::of_file(&file.file));
     // The database first: where there is none, no file is made.
-    let (_db, keyspace) = super::open(arguments)?;
+    let (_db, keyspace) = super::open_to_read(arguments)?;
     if file.file == Path::new("-") {
         return export(&keyspace, format, &mut |chunk| output::stdout(chunk)).map(|_| ());
     }

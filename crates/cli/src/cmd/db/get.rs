@@ -16,7 +16,7 @@ struct NoSuchKey(String);
 /// Prints the value as it is, or in hexadecimal, and a newline.
 pub(super) fn run(arguments: &DbArgs, key: &OsStr) -> Result<(), Failure> {
     let bytes = super::typed(arguments, "key", key)?;
-    let (_db, keyspace) = super::open(arguments)?;
+    let (_db, keyspace) = super::open_to_read(arguments)?;
     let Some(value) = keyspace.get(&bytes)? else {
         return Err(Failure::Run(Box::new(NoSuchKey(key.to_string_lossy().into_owned()))));
     };

@@ -1,6 +1,11 @@
 //! `lsmx db`: one file per verb.
 
+mod checkpoint;
+mod compact;
 mod delete;
+mod drop_keyspace;
+mod dump;
+mod explain;
 mod export;
 mod get;
 mod import;
@@ -16,6 +21,7 @@ use lsmx_bench::workload::record::{Format, encode, from_hex, to_hex};
 
 use crate::args::{DbArgs, Verb};
 use crate::failure::Failure;
+use crate::output;
 
 /// Runs the verb.
 pub(crate) fn run(arguments: &DbArgs) -> Result<(), Failure> {
@@ -26,19 +32,53 @@ pub(crate) fn run(arguments: &DbArgs) -> Result<(), Failure> {
         Verb::Scan(scan) => scan::run(arguments, scan),
         Verb::Import(file) => import::run(arguments, file),
         Verb::Export(file) => export::run(arguments, file),
-        Verb::Stats { json } => stats::run(arguments, *json),
+        Verb::Stats(stats) => stats::run(arguments, stats),
         Verb::Verify => verify::run(arguments),
+        Verb::Explain { key, json } => explain::run(arguments, key, *json),
+        Verb::Checkpoint { target } => checkpoint::run(arguments, target),
+        Verb::Compact { from, to } => compact::run(arguments, from.as_ref(), to.as_ref()),
+        Verb::Dump { files, entries, limit } => dump::run(arguments, files, *entries, *limit),
+        Verb::DropKeyspace { name } => drop_keyspace::run(arguments, name),
     }
 }
 
 /// Opens the database for a verb that only works on one that is there, keyspace included.
 fn open(arguments: &DbArgs) -> Result<(Db, Keyspace), Failure> {
     let db = Db::open(&arguments.path, Options::default().create_if_missing(false))?;
+    existing_keyspace(arguments, db)
+}
+
+/// Opens the database for a verb that changes nothing.
+fn open_to_read(arguments: &DbArgs) -> Result<(Db, Keyspace), Failure> {
+    let db = Db::open_read_only(&arguments.path, Options::default())?;
+    existing_keyspace(arguments, db)
+}
+
+fn existing_keyspace(arguments: &DbArgs, db: Db) -> Result<(Db, Keyspace), Failure> {
     let keyspace = match &arguments.keyspace {
         None => db.default_keyspace(),
         Some(name) => db.existing_keyspace(name)?,
     };
     Ok((db, keyspace))
+}
+
+/// Refuses `--keyspace` for a verb that is about the whole database.
+fn whole_database(arguments: &DbArgs, verb: &str) -> Result<(), Failure> {
+    match &arguments.keyspace {
+        None => Ok(()),
+        Some(_) => {
+            let line = format!("--keyspace contradicts {verb}: it is about the whole database");
+            Err(Failure::Usage(line))
+        }
+    }
+}
+
+/// Prints a value as JSON.
+fn json(value: &impl serde::Serialize) -> Result<(), Failure> {
+    let mut text = serde_json::to_string_pretty(value)
+        .map_err(|error| Failure::file("write to", "standard output", error.into()))?;
+    text.push('\n');
+    output::stdout(text.as_bytes())
 }
 
 /// Opens the database for a verb that makes what is not there.

@@ -18,7 +18,7 @@ pub(super) fn run(arguments: &DbArgs, scan: &ScanArgs) -> Result<(), Failure> {
     };
     let (from, to, prefix) =
         (key("--from", &scan.from)?, key("--to", &scan.to)?, key("--prefix", &scan.prefix)?);
-    let (_db, keyspace) = super::open(arguments)?;
+    let (_db, keyspace) = super::open_to_read(arguments)?;
     let entries = match prefix {
         Some(prefix) => keyspace.prefix(&prefix),
         None => keyspace.range((

@@ -10,10 +10,7 @@ use crate::output;
 
 /// Reads every file; the first thing that is wrong ends it with exit code 1.
 pub(super) fn run(arguments: &DbArgs) -> Result<(), Failure> {
-    if arguments.keyspace.is_some() {
-        let line = "--keyspace contradicts verify: it checks the whole database";
-        return Err(Failure::Usage(line.to_owned()));
-    }
+    super::whole_database(arguments, "verify")?;
     let report = lsmx::verify(&arguments.path)?;
     let mut lines = format!(
         "{} keyspaces, {} tables of {} with {} entries, {} commits in {} log segments: all sound\n",

@@ -5,15 +5,18 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::content::Content;
-use crate::sync::{Arc, AtomicBool, RwLock};
+use crate::sync::{Arc, AtomicU64, Ordering, RwLock};
 
 /// A file, whatever its names are.
 #[derive(Debug, Default)]
 pub(super) struct FileNode {
     pub(super) data: RwLock<FileData>,
-    /// Whether somebody holds its lock.
-    pub(super) locked: AtomicBool,
+    /// Who holds its lock: 0 for nobody, [`ALONE`], else how many share it.
+    locked: AtomicU64,
 }
+
+/// Somebody holds the lock alone.
+const ALONE: u64 = u64::MAX;
 
 /// Bytes as a process sees them, and how far the disk has them.
 ///
@@ -34,7 +37,26 @@ pub(super) struct FileData {
 impl FileNode {
     /// A file whose bytes are all on the disk.
     pub(super) fn on_disk(content: Content) -> FileNode {
-        FileNode { data: RwLock::new(FileData::on_disk(content)), locked: AtomicBool::new(false) }
+        FileNode { data: RwLock::new(FileData::on_disk(content)), locked: AtomicU64::new(0) }
+    }
+
+    /// Takes the lock, alone or with others; false if it is held in a way that forbids it.
+    pub(super) fn lock(&self, shared: bool) -> bool {
+        // Acquire pairs with the release in `unlock`: the next owner sees what the last one did.
+        let next = |held: u64| match (shared, held) {
+            (_, ALONE) => None,
+            (true, readers) => Some(readers + 1),
+            (false, 0) => Some(ALONE),
+            (false, _) => None,
+        };
+        self.locked.fetch_update(Ordering::Acquire, Ordering::Relaxed, next).is_ok()
+    }
+
+    /// Lets go of what [`FileNode::lock`] gave.
+    pub(super) fn unlock(&self) {
+        let next = |held: u64| if held == ALONE { 0 } else { held.saturating_sub(1) };
+        let _ =
+            self.locked.fetch_update(Ordering::Release, Ordering::Relaxed, |held| Some(next(held)));
     }
 }
 

@@ -427,3 +427,38 @@ fn images_share_the_bytes_that_did_not_change() {
     // Copies would be 128 GiB.
     assert!(images.iter().all(|image| image.open(path("f")).unwrap().len().unwrap() >= 64 << 20));
 }
+
+#[test]
+fn a_second_name_lasts_after_a_sync_of_its_directory_and_shares_the_bytes() {
+    let vfs = grown(b"old", &[b"new"]);
+    vfs.create_dir(path("d")).unwrap();
+    vfs.sync_dir(path("")).unwrap();
+    vfs.hard_link(path("f"), path("d/g")).unwrap();
+    let taken = vfs.hard_link(path("f"), path("d/g")).unwrap_err();
+    assert_eq!(taken.kind(), io::ErrorKind::AlreadyExists);
+    assert!(vfs.hard_link(path("d"), path("e")).is_err());
+    assert_eq!(vfs.hard_link(path("x"), path("y")).unwrap_err().kind(), io::ErrorKind::NotFound);
+    assert_eq!(vfs.read_all(path("d/g")).unwrap(), b"oldnew");
+    assert_eq!(names(&vfs.crash(Image::Drop, 0)), ["f"]);
+    vfs.sync_dir(path("d")).unwrap();
+    // The name lasts, the bytes are as good as those of the file.
+    assert_eq!(after(&vfs, Image::Drop, 0, "d/g").unwrap(), b"old");
+    vfs.remove(path("f")).unwrap();
+    assert_eq!(after(&vfs, Image::Keep, 0, "d/g").unwrap(), b"oldnew");
+}
+
+#[test]
+fn readers_share_a_lock() {
+    let vfs = grown(b"", &[]);
+    let refused = |locked: io::Result<Box<dyn LockGuard>>| {
+        assert_eq!(locked.unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    };
+    assert!(vfs.lock_shared(path("lock")).is_err());
+    let readers = [vfs.lock_shared(path("f")).unwrap(), vfs.lock_shared(path("f")).unwrap()];
+    refused(vfs.lock(path("f")));
+    drop(readers);
+    let alone = vfs.lock(path("f")).unwrap();
+    refused(vfs.lock_shared(path("f")));
+    drop(alone);
+    drop(vfs.lock(path("f")).unwrap());
+}

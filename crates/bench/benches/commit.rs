@@ -1,0 +1,37 @@
+//! Committing, from the call to the return, on the file system for temporary files.
+
+use criterion::{Criterion, Throughput};
+use lsmx::{Db, Durability, Options, WriteBatch};
+
+use crate::data::{keys, value};
+
+const KEYS: u64 = 100_000;
+const BATCH: usize = 100;
+
+pub(crate) fn put(criterion: &mut Criterion) {
+    let directory = tempfile::tempdir().unwrap();
+    let db = Db::open(directory.path().join("db"), Options::default()).unwrap();
+    let keyspace = db.default_keyspace();
+    let all = keys(KEYS);
+    let value = value();
+    let mut key = all.iter().cycle();
+    let mut group = criterion.benchmark_group("commit");
+    group.bench_function("put, buffered", |bencher| {
+        bencher.iter(|| keyspace.put(key.next().unwrap(), &value).unwrap());
+    });
+    group.bench_function("put, synced", |bencher| {
+        bencher.iter(|| keyspace.put_with(key.next().unwrap(), &value, Durability::Sync).unwrap());
+    });
+    group.throughput(Throughput::Elements(u64::try_from(BATCH).unwrap()));
+    group.bench_function("batch of 100 puts, buffered", |bencher| {
+        bencher.iter(|| {
+            let mut batch = WriteBatch::new();
+            for key in key.by_ref().take(BATCH) {
+                batch.put(&keyspace, key, &value);
+            }
+            db.write(batch, Durability::Buffered).unwrap();
+        });
+    });
+    group.finish();
+    db.close(None).unwrap();
+}

@@ -1,0 +1,33 @@
+//! Records for all benches: 16-byte keys spread over the key domain, 100-byte values.
+
+use lsmx_bench::workload::Distribution;
+use lsmx_bench::workload::keys::KeySpace;
+use lsmx_bench::workload::random::fill;
+
+pub(crate) const VALUE_BYTES: usize = 100;
+const KEY_BYTES: usize = 16;
+
+/// `n` keys in random order.
+pub(crate) fn keys(n: u64) -> Vec<Vec<u8>> {
+    let space = KeySpace::new(Distribution::Uniform, n, KEY_BYTES, 1).unwrap();
+    let key = |record| {
+        let mut key = Vec::new();
+        space.write_present(record, &mut key);
+        key
+    };
+    (0..n).map(key).collect()
+}
+
+/// The same in key order.
+pub(crate) fn sorted_keys(n: u64) -> Vec<Vec<u8>> {
+    let mut keys = keys(n);
+    keys.sort_unstable();
+    keys
+}
+
+/// A value that does not compress.
+pub(crate) fn value() -> Vec<u8> {
+    let mut value = Vec::new();
+    fill(7, VALUE_BYTES, &mut value);
+    value
+}

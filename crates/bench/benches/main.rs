@@ -1,0 +1,45 @@
+//! `cargo bench`: the engine's floors one by one, each on data that fits into memory.
+//!
+//! A file per floor, from the ground up. Whole workloads are `lsmx bench`. `cargo bench -- memtable`
+//! runs the ones of that name.
+
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    reason = "a bench may panic, and criterion's macros make undocumented functions"
+)]
+
+mod block;
+mod commit;
+mod data;
+mod memtable;
+mod merge;
+mod policy;
+mod scan;
+mod table;
+
+use std::time::Duration;
+
+use criterion::{Criterion, criterion_group, criterion_main};
+
+/// Short: all of them together take about a minute.
+fn config() -> Criterion {
+    Criterion::default()
+        .sample_size(20)
+        .warm_up_time(Duration::from_millis(300))
+        .measurement_time(Duration::from_secs(1))
+}
+
+criterion_group! {
+    name = floors;
+    config = config();
+    targets =
+        policy::pick,
+        block::search,
+        memtable::insert,
+        table::get,
+        merge::next,
+        commit::put,
+        scan::entries,
+}
+criterion_main!(floors);

@@ -1,0 +1,48 @@
+//! Inserting into and searching a memtable.
+
+use std::hint::black_box;
+
+use bytes::Bytes;
+use criterion::{BatchSize, Criterion};
+use lsmx::benching::Memtable;
+
+use crate::data::{keys, value};
+
+/// What a memtable of 16 MiB holds.
+const ENTRIES: u64 = 70_000;
+
+fn filled(keys: &[Bytes], value: &Bytes) -> Memtable {
+    let memtable = Memtable::default();
+    for (seq, key) in (1..).zip(keys) {
+        memtable.insert(key.clone(), seq, value.clone());
+    }
+    memtable
+}
+
+pub(crate) fn insert(criterion: &mut Criterion) {
+    let all: Vec<Bytes> = keys(2 * ENTRIES).into_iter().map(Bytes::from).collect();
+    let (there, new) = all.split_at(all.len() / 2);
+    let value = Bytes::from(value());
+    let mut group = criterion.benchmark_group("memtable, 70000 entries");
+    group.bench_function("insert 1000", |bencher| {
+        bencher.iter_batched_ref(
+            || filled(there, &value),
+            |memtable| {
+                for (seq, key) in (ENTRIES + 1..).zip(&new[..1000]) {
+                    memtable.insert(key.clone(), seq, value.clone());
+                }
+            },
+            BatchSize::LargeInput,
+        );
+    });
+    let memtable = filled(there, &value);
+    let mut searched = there.iter().cycle();
+    group.bench_function("get present", |bencher| {
+        bencher.iter(|| memtable.get(black_box(searched.next().unwrap())).unwrap());
+    });
+    let mut searched = new.iter().cycle();
+    group.bench_function("get absent", |bencher| {
+        bencher.iter(|| memtable.get(black_box(searched.next().unwrap())).is_none());
+    });
+    group.finish();
+}

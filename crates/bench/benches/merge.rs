@@ -1,0 +1,57 @@
+//! Merging sorted sources, an entry at a time.
+
+use bytes::Bytes;
+use criterion::{Criterion, Throughput};
+use lsmx::benching::{Memtable, merging};
+use lsmx::cursor::Cursor;
+use lsmx::table::FillCache;
+
+use crate::data::{keys, sorted_keys, value};
+use crate::table::table;
+
+const ENTRIES: u64 = 40_000;
+
+/// `n` tables that take turns key by key.
+fn tables(n: usize) -> Vec<Box<dyn Cursor>> {
+    let keys = sorted_keys(ENTRIES);
+    let one = |first: usize| -> Box<dyn Cursor> {
+        Box::new(table(keys.iter().skip(first).step_by(n)).cursor(FillCache::Yes))
+    };
+    (0..n).map(one).collect()
+}
+
+/// `n` memtables with every `n`-th key in random order.
+fn memtables(n: usize) -> Vec<Box<dyn Cursor>> {
+    let value = Bytes::from(value());
+    let keys = keys(ENTRIES);
+    let one = |first: usize| {
+        let memtable = Memtable::default();
+        for (seq, key) in (1..).zip(keys.iter().skip(first).step_by(n)) {
+            memtable.insert(Bytes::copy_from_slice(key), seq, value.clone());
+        }
+        memtable.cursor()
+    };
+    (0..n).map(one).collect()
+}
+
+pub(crate) fn next(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("merge 40000 entries");
+    group.throughput(Throughput::Elements(ENTRIES));
+    for n in [1, 4, 16] {
+        for (name, sources) in [("tables", tables(n)), ("memtables", memtables(n))] {
+            let mut cursor = merging(sources);
+            group.bench_function(format!("of {n} {name}"), |bencher| {
+                bencher.iter(|| {
+                    let mut bytes = 0;
+                    cursor.first().unwrap();
+                    while cursor.valid() {
+                        bytes += cursor.value().len();
+                        cursor.next().unwrap();
+                    }
+                    bytes
+                });
+            });
+        }
+    }
+    group.finish();
+}

@@ -1,0 +1,74 @@
+//! What one decision of a compaction policy costs, on a tree of 2000 tables.
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use criterion::Criterion;
+use lsmx_compaction::{
+    BusyFiles, FileId, FileShape, Key, KeyRange, LevelParts, PolicySpec, RunId, TreeShape,
+};
+
+const TABLE_BYTES: u64 = 64 << 20;
+const ENTRIES: u64 = 600_000;
+
+fn key(place: u64) -> Key {
+    Key::copy_from_slice(&place.to_be_bytes())
+}
+
+/// A run of `files` tables that share the key domain evenly.
+fn run(id: u64, files: u64, file_next: &mut u64) -> (RunId, Vec<Arc<FileShape>>) {
+    let width = u64::MAX / files;
+    let file = |place: u64| {
+        *file_next += 1;
+        Arc::new(FileShape {
+            id: FileId(*file_next),
+            range: KeyRange::new(key(place * width), key(place * width + width - 1)),
+            bytes: TABLE_BYTES,
+            entries: ENTRIES,
+            tombstones: 0,
+            tombstones_droppable: 0,
+            value_bytes: ENTRIES * 100,
+            oldest_tombstone_us: None,
+            seq_smallest: *file_next * ENTRIES,
+            seq_largest: *file_next * ENTRIES + ENTRIES - 1,
+            last_read_us: 0,
+            created_us: 0,
+            creation: *file_next,
+        })
+    };
+    (RunId(id), (0..files).map(file).collect())
+}
+
+/// Full levels below an L0 of eight runs, so that there is something to decide.
+fn shape() -> TreeShape {
+    // The newest data has the largest numbers: built from the bottom up.
+    let mut file_next = 0;
+    let mut id = 0;
+    let mut level = |runs: u64, files: u64| {
+        let mut level = LevelParts::default();
+        for _ in 0..runs {
+            id += 1;
+            level.runs.insert(0, run(id, files, &mut file_next));
+        }
+        level
+    };
+    let (bottom, middle, upper, l0) = (level(1, 1800), level(1, 181), level(1, 19), level(8, 1));
+    let mut shape = TreeShape::from_levels(vec![l0, upper, middle, bottom], 100).unwrap();
+    shape.memtable_bytes = TABLE_BYTES;
+    shape.table_bytes = TABLE_BYTES;
+    shape
+}
+
+pub(crate) fn pick(criterion: &mut Criterion) {
+    let shape = shape();
+    let busy = BusyFiles::default();
+    let mut group = criterion.benchmark_group("policy pick, 2008 tables");
+    for spec in PolicySpec::all_presets() {
+        let policy = spec.build();
+        assert!(policy.pick(&shape, &busy).is_some(), "{spec} finds nothing to do");
+        group.bench_function(spec.name(), |bencher| {
+            bencher.iter(|| policy.pick(black_box(&shape), &busy));
+        });
+    }
+    group.finish();
+}

@@ -1,0 +1,63 @@
+//! Looking a key up in one table, all of it cached.
+
+use std::hint::black_box;
+use std::path::Path;
+use std::sync::Arc;
+
+use criterion::Criterion;
+use lsmx::cache::Cache;
+use lsmx::key::InternalKey;
+use lsmx::table::{Table, TableIdentity, TableOptions, TableWriter};
+use lsmx::vfs::MemVfs;
+use lsmx::{Kind, SeqNo};
+use lsmx_compaction::FileId;
+
+use crate::data::{sorted_keys, value};
+
+const PATH: &str = "000001.sst";
+const CACHE_BYTES: u64 = 256 << 20;
+
+/// A table of these keys in a file system in memory.
+pub(crate) fn table<'a>(keys: impl Iterator<Item = &'a Vec<u8>>) -> Arc<Table> {
+    let vfs = MemVfs::new();
+    let path = Path::new(PATH);
+    let value = value();
+    let mut writer = TableWriter::create(&vfs, path, 1, &TableOptions::default()).unwrap();
+    for user_key in keys {
+        let key = InternalKey { user_key, seq: SeqNo(1), kind: Kind::Put };
+        writer.add(key, &value).unwrap();
+    }
+    let summary = writer.finish().unwrap();
+    let identity = TableIdentity {
+        id: FileId(1),
+        bytes: summary.bytes,
+        uid: summary.uid,
+        checksum: summary.checksum,
+    };
+    Arc::new(Table::open(&vfs, path, &identity, &Cache::new(CACHE_BYTES)).unwrap())
+}
+
+pub(crate) fn get(criterion: &mut Criterion) {
+    // Every other key is in the table.
+    let keys = sorted_keys(400_000);
+    let table = table(keys.iter().step_by(2));
+    // Coprime to the number of keys, so that neighbours in time are far apart in the table.
+    let searched = |first: usize| (0..).map(move |n: usize| 2 * (n * 7919 % 200_000) + first);
+    let mut group = criterion.benchmark_group("table get, 200000 entries");
+    for (name, first, filter) in [
+        ("present, filter asked", 0, true),
+        ("present, no filter", 0, false),
+        ("absent, filter asked", 1, true),
+        ("absent, no filter", 1, false),
+    ] {
+        let mut searched = searched(first);
+        group.bench_function(name, |bencher| {
+            bencher.iter(|| {
+                let key = &keys[searched.next().unwrap()];
+                let found = table.get(black_box(key), SeqNo::MAX, filter).unwrap();
+                assert_eq!(found.is_some(), first == 0);
+            });
+        });
+    }
+    group.finish();
+}

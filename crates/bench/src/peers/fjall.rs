@@ -1,0 +1,143 @@
+//! fjall.
+//!
+//! Leveled compaction with the defaults of its version, but for what `docs/results/peers.md` lists.
+
+use std::error::Error as StdError;
+use std::path::Path;
+
+use fjall::config::{
+    BlockSizePolicy, BloomConstructionPolicy, CompressionPolicy, FilterPolicy, FilterPolicyEntry,
+};
+use fjall::{CompressionType, Database, Guard, Keyspace, KeyspaceCreateOptions, PersistMode};
+
+use crate::clock::{Stopwatch, pause_ns};
+use crate::error::{Error, Result};
+
+use super::{BLOCK_BYTES, Engine, Kind, Settings, Visit, Written};
+
+/// It has no call that waits for compaction: when it has rested for so long, it is taken to rest.
+const QUIET_NS: u64 = 500_000_000;
+/// Time between two looks.
+const LOOK_NS: u64 = 2_000_000;
+
+/// An open fjall database.
+pub(super) struct Fjall {
+    database: Database,
+    keyspace: Keyspace,
+}
+
+impl Fjall {
+    pub(super) fn open(path: &Path, settings: &Settings) -> Result<Fjall> {
+        let database = Database::builder(path)
+            .cache_size(settings.block_cache_bytes)
+            .journal_compression(CompressionType::None)
+            // One of them is for flushes alone.
+            .worker_threads(settings.lsmx.workers().saturating_add(1))
+            .open()
+            .map_err(failed("open a database"))?;
+        let filter = FilterPolicyEntry::Bloom(BloomConstructionPolicy::BitsPerKey(10.0));
+        let keyspace = database
+            .keyspace("default", || {
+                KeyspaceCreateOptions::default()
+                    .max_memtable_size(settings.memtable_bytes)
+                    .data_block_size_policy(BlockSizePolicy::all(BLOCK_BYTES))
+                    .data_block_compression_policy(CompressionPolicy::all(CompressionType::None))
+                    .filter_policy(FilterPolicy::all(filter))
+            })
+            .map_err(failed("open a keyspace"))?;
+        Ok(Fjall { database, keyspace })
+    }
+
+    fn visit(
+        entries: u64,
+        iterator: impl Iterator<Item = Guard>,
+        visit: &mut Visit<'_>,
+    ) -> Result<u64> {
+        let mut found = 0;
+        for entry in iterator {
+            if found == entries {
+                break;
+            }
+            let (key, value) = entry.into_inner().map_err(failed("read a range"))?;
+            visit(&key, &value);
+            found += 1;
+        }
+        Ok(found)
+    }
+
+    fn is_busy(&self) -> bool {
+        self.database.outstanding_flushes() > 0
+            || self.keyspace.sealed_memtable_count() > 0
+            || self.database.active_compactions() > 0
+    }
+}
+
+fn failed<E: StdError + Send + Sync + 'static>(action: &'static str) -> impl FnOnce(E) -> Error {
+    move |source| Error::Peer { engine: Kind::Fjall.name(), action, source: Box::new(source) }
+}
+
+impl Engine for Fjall {
+    fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        // Its journal's buffer is flushed by every insert, which is one `write`.
+        self.keyspace.insert(key, value).map_err(failed("put a value"))
+    }
+
+    fn put_sync(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.keyspace.insert(key, value).map_err(failed("put a value"))?;
+        self.database.persist(PersistMode::SyncData).map_err(failed("sync"))
+    }
+
+    fn delete(&self, key: &[u8]) -> Result<()> {
+        self.keyspace.remove(key).map_err(failed("delete a key"))
+    }
+
+    fn get(&self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Result<bool> {
+        let value = self.keyspace.get(key).map_err(failed("look a key up"))?;
+        if let Some(value) = &value {
+            see(value);
+        }
+        Ok(value.is_some())
+    }
+
+    fn seek(&self, from: &[u8], entries: u64, visit: &mut Visit<'_>) -> Result<u64> {
+        Fjall::visit(entries, self.keyspace.range(from..), visit)
+    }
+
+    fn scan(&self, backward: bool, entries: u64, visit: &mut Visit<'_>) -> Result<u64> {
+        if backward {
+            Fjall::visit(entries, self.keyspace.iter().rev(), visit)
+        } else {
+            Fjall::visit(entries, self.keyspace.iter(), visit)
+        }
+    }
+
+    fn settle(&self) -> Result<u64> {
+        self.keyspace.rotate_memtable().map_err(failed("flush"))?;
+        let mut quiet = Stopwatch::start();
+        let mut completed = self.database.compactions_completed();
+        while quiet.elapsed_ns() < QUIET_NS {
+            pause_ns(LOOK_NS);
+            let now = self.database.compactions_completed();
+            if self.is_busy() || now != completed {
+                completed = now;
+                quiet = Stopwatch::start();
+            }
+        }
+        Ok(quiet.elapsed_ns())
+    }
+
+    fn written(&self) -> Option<Written> {
+        None
+    }
+
+    fn table_bytes(&self) -> Result<u64> {
+        Ok(self.keyspace.disk_space())
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
+        let Fjall { database, keyspace } = *self;
+        let persisted = database.persist(PersistMode::SyncAll).map_err(failed("close"));
+        drop((keyspace, database));
+        persisted
+    }
+}

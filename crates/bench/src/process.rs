@@ -1,0 +1,93 @@
+//! What the system tells of this process. All of it is absent where the system does not tell.
+
+use std::path::Path;
+
+/// Ticks of a second in the times of `/proc`; the interface fixes it, whatever the kernel's own.
+const TICKS_PER_S: f64 = 100.0;
+
+/// Seconds of processor time that all threads of this process took so far, in user and system mode.
+#[must_use]
+pub fn cpu_s() -> Option<f64> {
+    cpu_ticks(&std::fs::read_to_string("/proc/self/stat").ok()?)
+        .map(|ticks| crate::numbers::float(ticks) / TICKS_PER_S)
+}
+
+/// Bytes that this process handed to the system to write so far, by any call on any file.
+///
+/// The system's `write_bytes` would count each page that an append touches anew; this counts what
+/// was handed over.
+#[must_use]
+pub fn written_bytes() -> Option<u64> {
+    written(&std::fs::read_to_string("/proc/self/io").ok()?)
+}
+
+fn cpu_ticks(stat: &str) -> Option<u64> {
+    // The name of the program stands in brackets and may hold blanks and brackets itself.
+    let (_, after) = stat.rsplit_once(')')?;
+    let mut fields = after.split_ascii_whitespace().skip(11);
+    let user: u64 = fields.next()?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    Some(user + system)
+}
+
+fn written(io: &str) -> Option<u64> {
+    io.lines().find_map(|line| line.strip_prefix("wchar:")?.trim().parse().ok())
+}
+
+/// Bytes that the files below a directory occupy; what cannot be read, or goes meanwhile, is left
+/// out.
+#[must_use]
+pub fn disk_bytes(directory: &Path) -> u64 {
+    let Ok(entries) = std::fs::read_dir(directory) else { return 0 };
+    entries
+        .flatten()
+        .filter_map(|entry| {
+            let metadata = entry.metadata().ok()?;
+            Some(if metadata.is_dir() { disk_bytes(&entry.path()) } else { occupied(&metadata) })
+        })
+        .sum()
+}
+
+#[cfg(unix)]
+fn occupied(metadata: &std::fs::Metadata) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    /// Unit of the count of blocks, whatever the file system's own.
+    const BLOCK_BYTES: u64 = 512;
+    metadata.blocks() * BLOCK_BYTES
+}
+
+#[cfg(not(unix))]
+fn occupied(metadata: &std::fs::Metadata) -> u64 {
+    metadata.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_found_behind_any_program_name() {
+        let stat = "7 (a ) b) S 1 7 7 0 -1 4194304 100 0 0 0 25 17 0 0 20 0 3 0 99";
+        assert_eq!(cpu_ticks(stat), Some(42));
+        assert_eq!(cpu_ticks("7 (a"), None);
+    }
+
+    #[test]
+    fn written_bytes_are_those_handed_over() {
+        let io = "rchar: 1\nwchar: 23\nsyscr: 4\nwrite_bytes: 4096\n";
+        assert_eq!(written(io), Some(23));
+        assert_eq!(written(""), None);
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "a file of the test")]
+    fn files_below_a_directory_are_added_up() {
+        let directory = tempfile::tempdir().unwrap();
+        assert_eq!(disk_bytes(directory.path()), 0);
+        std::fs::create_dir(directory.path().join("a")).unwrap();
+        std::fs::write(directory.path().join("a/b"), vec![1; 10_000]).unwrap();
+        std::fs::write(directory.path().join("c"), vec![1; 10_000]).unwrap();
+        assert!(disk_bytes(directory.path()) >= 20_000);
+        assert_eq!(disk_bytes(&directory.path().join("none")), 0);
+    }
+}

@@ -1,0 +1,54 @@
+//! Flat rows for spreadsheets, as RFC 4180 says.
+
+use std::path::Path;
+
+use crate::error::{Error, Result};
+
+/// Writes a header and rows, a line each.
+///
+/// # Errors
+/// When the file cannot be written.
+#[expect(clippy::disallowed_methods, reason = "a report of the user, no part of a database")]
+pub fn write(
+    path: &Path,
+    header: &[&str],
+    rows: impl IntoIterator<Item = Vec<String>>,
+) -> Result<()> {
+    let mut text = line(header.iter().copied());
+    for row in rows {
+        text.push_str(&line(row.iter().map(String::as_str)));
+    }
+    let failed = |source| Error::Io { action: "write", path: path.to_owned(), source };
+    std::fs::write(path, text).map_err(failed)
+}
+
+fn line<'a>(fields: impl Iterator<Item = &'a str>) -> String {
+    let mut line = fields.map(field).collect::<Vec<_>>().join(",");
+    line.push('\n');
+    line
+}
+
+/// A field, in quotes where it needs them.
+fn field(text: &str) -> String {
+    if text.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_quoted_where_they_must_be() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.csv");
+        let rows =
+            [vec!["1".to_owned(), "fluid(3,1)".to_owned()], vec!["\"".to_owned(), String::new()]];
+        write(&path, &["n", "policy"], rows).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(text, "n,policy\n1,\"fluid(3,1)\"\n\"\"\"\",\n");
+    }
+}

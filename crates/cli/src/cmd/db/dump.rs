@@ -1,0 +1,65 @@
+//! `lsmx db PATH dump [FILE…]`.
+
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use lsmx::dump::{DumpError, DumpOptions};
+use lsmx::format::filename::FileName;
+use lsmx::vfs::{OsVfs, Vfs};
+
+use crate::args::DbArgs;
+use crate::failure::Failure;
+
+/// Shows what files hold. All are shown, damaged ones as far as they can be read; the first damage is
+/// the error.
+pub(super) fn run(
+    arguments: &DbArgs,
+    files: &[PathBuf],
+    entries: bool,
+    limit: Option<u64>,
+) -> Result<(), Failure> {
+    super::whole_database(arguments, "dump")?;
+    let files = match files {
+        [] => all_files(&arguments.path)?,
+        named => named.iter().map(|file| located(&arguments.path, file)).collect(),
+    };
+    let options = DumpOptions { hex: arguments.hex, entries, lines_max: limit };
+    let mut out = BufWriter::new(io::stdout().lock());
+    let mut first = None;
+    for (number, file) in files.iter().enumerate() {
+        if files.len() > 1 {
+            let gap = if number > 0 { "\n" } else { "" };
+            writeln!(out, "{gap}== {}", file.display()).map_err(Failure::stdout)?;
+        }
+        match lsmx::dump::dump(&OsVfs, file, &options, &mut out) {
+            Ok(()) => {}
+            Err(DumpError::Output(error)) => return Err(Failure::stdout(error)),
+            Err(error @ DumpError::File(lsmx::Error::InvalidOption { .. })) => {
+                return Err(Failure::Usage(error.to_string()));
+            }
+            Err(error) => first = first.or(Some(error)),
+        }
+    }
+    out.flush().map_err(Failure::stdout)?;
+    first.map_or(Ok(()), |error| Err(Failure::Run(Box::new(error))))
+}
+
+/// A file as it was named, or the one of that name in the database.
+fn located(database: &Path, file: &Path) -> PathBuf {
+    let inside = database.join(file);
+    if !file.exists() && inside.exists() { inside } else { file.to_owned() }
+}
+
+fn all_files(database: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let listed = OsVfs.list(database);
+    let names = listed
+        .map_err(|error| Failure::file("list", database.display().to_string(), error))?
+        .into_iter()
+        .filter(|name| FileName::parse(name).is_some());
+    let files: Vec<PathBuf> = names.map(|name| database.join(name)).collect();
+    if files.is_empty() {
+        let (path, why) = (database.to_owned(), "it holds no file of one");
+        return Err(lsmx::Error::NotADatabase { path, why }.into());
+    }
+    Ok(files)
+}

@@ -1,0 +1,31 @@
+//! Temporary directories that go when the run ends, also when it is interrupted.
+
+use std::path::Path;
+
+use tempfile::TempDir;
+
+use crate::failure::Failure;
+
+/// Exit code of a program that SIGINT ended, by convention of shells.
+const INTERRUPTED: i32 = 130;
+/// A directory in which somebody still makes files may not go at the first try.
+const TRIES: usize = 100;
+
+/// A new directory in `parent`, removed with the handle or when the user interrupts the run. Called
+/// at most once by a command.
+pub(crate) fn temporary_directory(prefix: &str, parent: &Path) -> Result<TempDir, Failure> {
+    let failed = |error| Failure::file("make a directory in", parent.display().to_string(), error);
+    let directory = tempfile::Builder::new().prefix(prefix).tempdir_in(parent).map_err(failed)?;
+    let path = directory.path().to_owned();
+    ctrlc::set_handler(move || {
+        for _ in 0..TRIES {
+            match std::fs::remove_dir_all(&path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {}
+                _ => break,
+            }
+        }
+        std::process::exit(INTERRUPTED);
+    })
+    .map_err(|error| Failure::Run(Box::new(error)))?;
+    Ok(directory)
+}

@@ -1,0 +1,275 @@
+//! `lsmx bench`, run as a user runs it.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test may panic, and works on files of its own"
+)]
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+
+use common::{Said, db, lsmx};
+use serde_json::Value;
+
+/// Small enough for a test, large enough for several flushes.
+const SMALL: &str = "--entries 3000 --memtable 64K";
+
+fn bench(words: &str) -> Said {
+    let mut arguments = vec!["bench"];
+    arguments.extend(words.split_whitespace());
+    lsmx(&arguments)
+}
+
+fn result(words: &str, directory: &Path) -> Value {
+    let file = directory.join("result.json");
+    let dir = if words.contains("--db") {
+        String::new()
+    } else {
+        let databases = directory.join("databases");
+        fs::create_dir_all(&databases).unwrap();
+        format!("--dir {}", databases.display())
+    };
+    bench(&format!("{words} {dir} --json {}", file.display())).ok();
+    serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap()
+}
+
+fn cells(words: &str, directory: &Path) -> Vec<Value> {
+    result(words, directory)["cells"].as_array().unwrap().clone()
+}
+
+fn number(cell: &Value, path: &str) -> f64 {
+    cell.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("no {path} in {cell}"))
+}
+
+#[test]
+fn every_workload_runs_in_one_command_and_leaves_nothing_behind() {
+    let directory = tempfile::tempdir().unwrap();
+    let words = "fillseq fillrandom overwrite readrandom readmissing seekrandom scan \
+                 readwhilewriting fillsync ycsb-a ycsb-b ycsb-c ycsb-d ycsb-e ycsb-f deleterandom";
+    let result = result(&format!("{words} {SMALL} --ops 1000"), directory.path());
+    let cells = result["cells"].as_array().unwrap();
+    let ran: Vec<(&str, u64)> = cells
+        .iter()
+        .map(|cell| (cell["workload"].as_str().unwrap(), cell["threads"].as_u64().unwrap()))
+        .collect();
+    let one = |name| (name, 1);
+    let mut expected: Vec<(&str, u64)> = words.split_whitespace().map(one).collect();
+    expected.insert(7, ("scan-backward", 1));
+    expected.insert(10, ("fillsync", 8));
+    assert_eq!(ran, expected);
+    for cell in cells {
+        assert_eq!(cell["engine"], "lsmx");
+        assert_eq!(cell["loaded_first"], false);
+        let ops = if cell["workload"] == "fillseq" || cell["workload"] == "fillrandom" {
+            3000
+        } else {
+            1000
+        };
+        assert_eq!(cell["ops"], ops, "{cell}");
+        for percentile in ["mean", "p50", "p90", "p99", "p999", "max"] {
+            assert!(number(cell, &format!("/latency_us/{percentile}")) > 0.0, "{cell}");
+        }
+        assert!(number(cell, "/ops_per_s") > 0.0);
+        assert!(number(cell, "/ops_per_s_unsettled") >= number(cell, "/ops_per_s"));
+        let writes = number(cell, "/put_bytes") > 0.0;
+        assert_eq!(cell["device_write_amplification"].is_number(), writes, "{cell}");
+        assert!(number(cell, "/space_amplification") > 1.0, "{cell}");
+    }
+    // 50 inserts each of ycsb-d and ycsb-e, 1000 deletes.
+    assert_eq!(cells.last().unwrap()["logical_bytes"], (3000 + 100 - 1000) * 116);
+    let load = &cells[1];
+    assert_eq!(load["put_bytes"], 3000 * 116);
+    let written: f64 = ["wal_bytes", "flushed_bytes", "compaction_bytes"]
+        .iter()
+        .map(|kind| number(load, &format!("/written/{kind}")))
+        .sum();
+    let amplification = written / (3000.0 * 116.0);
+    assert!((number(load, "/device_write_amplification") - amplification).abs() < 1e-9);
+    assert!(amplification > 2.0, "log and flush alone write everything twice");
+    let writer = cells.iter().find(|cell| cell["workload"] == "readwhilewriting").unwrap();
+    assert_eq!(number(writer, "/put_bytes"), number(writer, "/writer/ops") * 116.0);
+    assert!(result["provenance"]["command"].as_str().unwrap().contains("bench fillseq"));
+    assert!(number(&result, "/settings/clock_ns") > 0.0);
+    assert_eq!(fs::read_dir(directory.path().join("databases")).unwrap().count(), 0);
+}
+
+#[test]
+fn reads_of_an_empty_temporary_database_load_it_and_say_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let words = format!("readrandom {SMALL} --ops 100");
+    let cell = &cells(&words, directory.path())[0];
+    assert_eq!((&cell["loaded_first"], &cell["ops"]), (&Value::from(true), &Value::from(100)));
+    assert!(cell["device_write_amplification"].is_null(), "{cell}");
+    let table = bench(&words).ok();
+    assert!(table.contains("3000 records were put in random order first"), "{table}");
+}
+
+#[test]
+fn a_database_that_stays_is_read_again_and_never_filled_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("data");
+    let at = format!("--db {} {SMALL}", path.display());
+    let words = format!("fillrandom {at} --option policy=tiering");
+    assert_eq!(cells(&words, directory.path()).len(), 1);
+    let stats = db(&path, "stats").ok();
+    assert!(stats.contains("policy tiering"), "{stats}");
+    let cell = &cells(&format!("readrandom {at}"), directory.path())[0];
+    assert_eq!((&cell["loaded_first"], &cell["ops"]), (&Value::from(false), &Value::from(3000)));
+    bench(&format!("fillrandom {at}")).fails(2, &["fillrandom", "--db", "one already"]);
+    bench(&format!("readrandom {at} --seed 9")).fails(2, &["--db", "--seed"]);
+    db(&path, "verify").ok();
+    let names: Vec<_> =
+        fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names.len(), 2, "the database and the report: {names:?}");
+}
+
+#[test]
+fn threads_share_the_operations_and_every_key_is_put_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let words = format!("fillrandom scan readrandom deleterandom scan ycsb-d {SMALL} --threads 3");
+    let cells = cells(&words, directory.path());
+    let ops: Vec<u64> = cells.iter().map(|cell| cell["ops"].as_u64().unwrap()).collect();
+    // Each thread scans everything; half of it once half is deleted. A scan of fewer entries, or of
+    // other bytes, fails.
+    assert_eq!(ops, [3000, 9000, 9000, 3000, 1500, 4500, 4500, 3000]);
+    assert!(cells.iter().all(|cell| cell["threads"] == 3));
+}
+
+#[test]
+fn under_a_rate_latencies_count_from_the_due_moment() {
+    let directory = tempfile::tempdir().unwrap();
+    let words = format!("fillrandom overwrite {SMALL} --ops 300 --rate 2000");
+    let cells = cells(&words, directory.path());
+    // 3000 operations at 2000 a second, from the first to the last of them.
+    assert!(number(&cells[0], "/elapsed_s") >= 2999.0 / 2000.0, "{}", cells[0]);
+    assert!(number(&cells[1], "/elapsed_s") >= 299.0 / 2000.0, "{}", cells[1]);
+    // More than any machine does: the queue grows, and so does what the last ones waited.
+    let words = format!("fillrandom {SMALL} --rate 1e9");
+    let cell = &self::cells(&words, directory.path())[0];
+    let elapsed_us = number(cell, "/elapsed_s") * 1e6;
+    assert!(number(cell, "/latency_us/max") > elapsed_us / 2.0, "{cell}");
+}
+
+#[test]
+fn repetitions_report_the_median_and_the_interval() {
+    let directory = tempfile::tempdir().unwrap();
+    let cell = &cells(&format!("readrandom {SMALL} --repeat 3"), directory.path())[0];
+    let mut runs: Vec<f64> =
+        cell["ops_per_s_runs"].as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect();
+    assert_eq!(runs.len(), 3);
+    runs.sort_by(f64::total_cmp);
+    let interval = [number(cell, "/ops_per_s_interval/0"), number(cell, "/ops_per_s_interval/1")];
+    assert_eq!((number(cell, "/ops_per_s"), interval), (runs[1], [runs[0], runs[2]]));
+}
+
+#[test]
+fn flat_rows_have_a_line_per_cell() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("result.csv");
+    bench(&format!("fillseq readmissing {SMALL} --csv {}", file.display())).ok();
+    let text = fs::read_to_string(file).unwrap();
+    let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split(',').collect()).collect();
+    assert_eq!(lines.len(), 3);
+    assert!(lines.iter().all(|fields| fields.len() == lines[0].len()), "{text}");
+    assert_eq!(lines[0][..4], ["workload", "engine", "threads", "ops"]);
+    assert_eq!(lines[2][..4], ["readmissing", "lsmx", "1", "3000"]);
+}
+
+#[test]
+fn options_reach_the_engine() {
+    let directory = tempfile::tempdir().unwrap();
+    let bytes = |words: &str| {
+        let words = format!("fillseq {SMALL} --value-len 400 {words}");
+        number(&cells(&words, directory.path())[0], "/table_bytes")
+    };
+    // Block padding and the index make small blocks cost more.
+    assert!(bytes("--option block_bytes=1K") > bytes("--option block_bytes=32K") * 1.02);
+    bench(&format!("fillseq {SMALL} --option table_bytes=1K --option block_bytes=2K"))
+        .fails(2, &["table_bytes", "block_bytes"]);
+}
+
+#[test]
+fn wrong_arguments_are_one_line_that_names_them() {
+    for (words, parts) in [
+        ("", &["WORKLOAD"][..]),
+        ("fillbatch", &["fillbatch", "fillseq", "ycsb-f"]),
+        ("fillseq --entries 0", &["--entries", "from 1"]),
+        ("fillseq --entries many", &["--entries", "many"]),
+        ("fillseq --threads 0", &["--threads", "from 1"]),
+        ("fillseq --threads 5000", &["--threads", "1024"]),
+        ("fillseq --rate 0", &["--rate", "above 0"]),
+        ("fillseq --rate -1", &["--rate", "above 0"]),
+        ("fillseq scan --rate 5", &["--rate", "scan"]),
+        ("fillseq --repeat 0", &["--repeat"]),
+        ("fillseq --repeat 2 --db x", &["--repeat", "--db"]),
+        ("fillseq --db x --dir y", &["--db", "--dir"]),
+        ("fillseq --key-len 2", &["--key-len", "longer"]),
+        ("fillseq --option speed=1", &["speed", "filter_last_run", "workers"]),
+        ("fillseq --option policy=nosuch", &["policy=nosuch", "tiering"]),
+        ("fillseq --peers leveldb", &["leveldb", "rocksdb", "fjall"]),
+        ("fillseq --memtable 1", &["memtable_bytes", "at least 1024"]),
+        ("seekrandom --seek-entries 0", &["--seek-entries"]),
+    ] {
+        bench(words).fails(2, parts);
+    }
+}
+
+#[cfg(not(feature = "peers"))]
+#[test]
+fn without_the_feature_peers_say_how_to_build_with_it() {
+    if cfg!(feature = "peer-rocksdb") {
+        return;
+    }
+    bench("fillseq --entries 10 --peers rocksdb").fails(2, &["rocksdb", "--features peers"]);
+}
+
+/// A peer answers every read with what was put, or the run fails.
+#[cfg(feature = "peer-fjall")]
+#[test]
+fn a_peer_plays_the_same_workloads() {
+    let directory = tempfile::tempdir().unwrap();
+    let peers = if cfg!(feature = "peer-rocksdb") { "rocksdb,fjall" } else { "fjall" };
+    let words = format!(
+        "fillrandom overwrite readrandom readmissing seekrandom scan deleterandom scan ycsb-d \
+         {SMALL} --peers {peers}"
+    );
+    let cells = cells(&words, directory.path());
+    let engines = 1 + peers.split(',').count();
+    assert_eq!(cells.len(), 11 * engines);
+    for of_workload in cells.chunk_by(|a, b| a["workload"] == b["workload"]) {
+        assert_eq!(of_workload.len() % engines, 0);
+        assert!(of_workload.iter().all(|cell| cell["ops"] == of_workload[0]["ops"]));
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_run_removes_its_databases() {
+    use std::process::{Command, Stdio};
+    use std::time::Duration;
+
+    let directory = tempfile::tempdir().unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_lsmx"))
+        .args(["bench", "fillrandom", "--entries", "1000000000", "--memtable", "1M", "--dir"])
+        .arg(directory.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    // The handler is set before the database is made.
+    let database = || {
+        let mut made = fs::read_dir(directory.path()).unwrap().flatten();
+        made.any(|made| fs::read_dir(made.path()).is_ok_and(|mut inside| inside.next().is_some()))
+    };
+    while !database() {
+        assert!(child.try_wait().unwrap().is_none(), "the run ended by itself");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+}

@@ -1,0 +1,76 @@
+//! What a criterion bench calls of the inside. Not for users: it may change with any release.
+
+use bytes::Bytes;
+
+use crate::cursor::Cursor;
+use crate::error::Malformed;
+use crate::format::data_block::{DataBlock, DataBlockBuilder};
+use crate::key::{InternalKey, Kind, SeqNo};
+use crate::read::merging::MergingCursor;
+use crate::sync::Arc;
+
+/// A memtable.
+#[derive(Debug)]
+pub struct Memtable(Arc<crate::memtable::Memtable>);
+
+impl Default for Memtable {
+    fn default() -> Memtable {
+        Memtable(Arc::new(crate::memtable::Memtable::new(SeqNo(1))))
+    }
+}
+
+impl Memtable {
+    /// Inserts a put with this number.
+    pub fn insert(&self, key: Bytes, seq: u64, value: Bytes) {
+        self.0.insert(key, SeqNo(seq), Kind::Put, value);
+    }
+
+    /// Bytes of the newest value of `key`.
+    #[must_use]
+    pub fn get(&self, key: &[u8]) -> Option<usize> {
+        self.0.get(key, SeqNo::MAX).map(|(_, _, value)| value.len())
+    }
+
+    /// A cursor over it.
+    #[must_use]
+    pub fn cursor(&self) -> Box<dyn Cursor> {
+        Box::new(self.0.cursor())
+    }
+}
+
+/// A data block.
+#[derive(Debug)]
+pub struct Block(DataBlock);
+
+impl Block {
+    /// A block of puts, in key order.
+    ///
+    /// # Errors
+    /// When it is malformed, which would be a mistake of the builder.
+    pub fn new<'a>(
+        restart_interval: u32,
+        entries: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
+    ) -> Result<Block, Malformed> {
+        let mut builder = DataBlockBuilder::new(restart_interval);
+        for (user_key, value) in entries {
+            builder.add(InternalKey { user_key, seq: SeqNo(1), kind: Kind::Put }, value);
+        }
+        let mut bytes = Vec::new();
+        builder.finish(&mut bytes);
+        DataBlock::new(bytes.into()).map(Block)
+    }
+
+    /// Whether a key is in it.
+    ///
+    /// # Errors
+    /// When it is malformed.
+    pub fn contains(&self, key: &[u8]) -> Result<bool, Malformed> {
+        Ok(self.0.get(key, SeqNo::MAX)?.is_some())
+    }
+}
+
+/// Cursors as one.
+#[must_use]
+pub fn merging(sources: Vec<Box<dyn Cursor>>) -> Box<dyn Cursor> {
+    Box::new(MergingCursor::new(sources))
+}

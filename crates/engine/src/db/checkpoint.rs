@@ -1,0 +1,186 @@
+//! A copy of the database at one moment that costs little more than its log: tables are linked.
+//!
+//! 1. Everything committed so far is synced. From here on no file is removed.
+//! 2. The state of the manifest is taken, then how far the log is on stable storage. Before an edit
+//!    says that a memtable was flushed, the log is synced through it, so the log reaches at least as
+//!    far as the tables: together they are what a crash at this moment would leave, a prefix.
+//! 3. Tables are linked, or copied where the file system cannot link; segments are copied up to
+//!    there and synced; a new manifest names both. `CURRENT` comes last: before it there is no
+//!    database in the target.
+//!
+//! Memtables are not flushed first: a checkpoint does not change the tree that it copies, works
+//! while flushes wait, and what it copies instead is bounded by the limit of the log. It keeps the
+//! uid of the database, for the checksums of the log are seeded by it: a checkpoint is the same
+//! database at an earlier moment, as the image of a crash is.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::coding::{len_u64, to_usize};
+use crate::db::{Core, open};
+use crate::env::YieldKind;
+use crate::error::{Error, Malformed, Result};
+use crate::format::filename::{FileName, LOCK};
+use crate::manifest::{KeyspaceState, Manifest, ManifestState};
+use crate::sabotage::{self, Bug};
+use crate::store::Store;
+use crate::sync::Arc;
+use crate::vfs::Vfs;
+use crate::wal::DurableSegment;
+
+/// Bytes of one read while a file is copied.
+const CHUNK_BYTES: u64 = 1 << 20;
+
+impl Core {
+    /// Makes a checkpoint in `target`.
+    pub(super) fn checkpoint(&self, target: &Path) -> Result<()> {
+        self.check_writable()?;
+        self.tick();
+        let made = {
+            let _turn = self.turn(None)?;
+            self.committer.sync(None)?;
+            let _all_files_stay = self.store.janitor.hold();
+            Checkpoint::new(self).and_then(|checkpoint| checkpoint.make(target))
+        };
+        self.runner.run_inline();
+        made
+    }
+}
+
+/// What is to be copied.
+struct Checkpoint<'a> {
+    core: &'a Core,
+    store: &'a Store,
+    number: u64,
+    state: ManifestState,
+    segments: Vec<DurableSegment>,
+}
+
+impl<'a> Checkpoint<'a> {
+    /// Takes the state of this moment.
+    fn new(core: &'a Core) -> Result<Checkpoint<'a>> {
+        let store = &core.store;
+        let (mut state, segments) = {
+            // So that the manifest and the log agree on the oldest segment.
+            let _retiring = store.retiring.lock();
+            let state = store.manifest.state();
+            (state, store.wal.durable_segments()?)
+        };
+        let number = store.files.allocate();
+        state.wal_oldest = segments.first().map_or(state.wal_oldest, |first| first.id);
+        state.wal_named = segments.iter().map(|segment| segment.id).collect();
+        state.wal_mark = segments.last().map(|last| (last.id, last.bytes));
+        state.file_number_next = store.files.next();
+        state.clean_close = false;
+        Ok(Checkpoint { core, store, number, state, segments })
+    }
+
+    fn make(&self, target: &Path) -> Result<()> {
+        let vfs = self.store.vfs.as_ref();
+        check_empty(vfs, target)?;
+        open::make_dir(vfs, target)?;
+        let _lock = open::take_lock(vfs, target)?;
+        // Somebody else may have been quicker.
+        check_empty(vfs, target)?;
+        let mut made = Vec::new();
+        self.fill(target, &mut made).inspect_err(|_| take_back(vfs, target, &made))
+    }
+
+    /// Fills the target, and notes what it makes before it does.
+    fn fill(&self, target: &Path, made: &mut Vec<PathBuf>) -> Result<()> {
+        let source = &self.store.dir;
+        for (.., file) in self.state.keyspaces.values().flat_map(KeyspaceState::files) {
+            let name = FileName::Table(file.id.0);
+            made.push(name.in_dir(target));
+            self.link(&name.in_dir(source), &name.in_dir(target), file.bytes)?;
+            self.go_on()?;
+        }
+        for segment in &self.segments {
+            let name = FileName::Segment(segment.id);
+            made.push(name.in_dir(target));
+            self.copy(&name.in_dir(source), &name.in_dir(target), segment.bytes)?;
+        }
+        made.push(FileName::Manifest(self.number).in_dir(target));
+        made.push(FileName::Temporary(self.number).in_dir(target));
+        let vfs = Arc::clone(&self.store.vfs);
+        Manifest::create(vfs, target, self.number, &self.state).map(drop)
+    }
+
+    /// Gives a table a second name, or copies it.
+    fn link(&self, from: &Path, to: &Path, bytes: u64) -> Result<()> {
+        match self.store.vfs.hard_link(from, to) {
+            Err(error) if cannot_link(&error) => self.copy(from, to, bytes),
+            linked => linked.map_err(|error| Error::io("link", to, error)),
+        }
+    }
+
+    /// Copies the first `bytes` of a file and syncs the copy.
+    fn copy(&self, from: &Path, to: &Path, bytes: u64) -> Result<()> {
+        let vfs = self.store.vfs.as_ref();
+        let source = vfs.open(from).map_err(|error| Error::io("open", from, error))?;
+        let target = vfs.create(to).map_err(|error| Error::io("create", to, error))?;
+        let mut buffer = vec![0; to_usize("chunk", CHUNK_BYTES.min(bytes)).unwrap_or(0)];
+        let mut offset = 0;
+        while offset < bytes {
+            let wanted = (bytes - offset).min(CHUNK_BYTES);
+            let chunk =
+                &mut buffer[..to_usize("chunk", wanted).map_err(|what| what.at(from, 0))?];
+            let read = source.read_at(chunk, offset);
+            let read = len_u64(read.map_err(|error| Error::io("read", from, error))?);
+            if read < wanted {
+                let (what, needed, found) = ("file", bytes, offset + read);
+                return Err(Malformed::Truncated { what, needed, found }.at(from, found));
+            }
+            target.append(chunk).map_err(|error| Error::io("append to", to, error))?;
+            offset += wanted;
+            self.go_on()?;
+        }
+        if sabotage::on(Bug::CheckpointUnsynced) {
+            return Ok(());
+        }
+        target.sync().map_err(|error| Error::io("sync", to, error))
+    }
+
+    /// Gives way; fails if the database is being closed, which waits for this.
+    fn go_on(&self) -> Result<()> {
+        self.store.env.yield_point(YieldKind::JobStep);
+        self.core.check_open()
+    }
+}
+
+/// Whether an error of a link means that these two names cannot stand for one file here.
+fn cannot_link(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::CrossesDevices
+            | io::ErrorKind::Unsupported
+            | io::ErrorKind::PermissionDenied
+            | io::ErrorKind::TooManyLinks
+    )
+}
+
+/// Refuses a target that holds something; the lock file of a checkpoint that failed is nothing.
+fn check_empty(vfs: &dyn Vfs, target: &Path) -> Result<()> {
+    let refused = || Err(Error::TargetNotEmpty { path: target.to_owned() });
+    match vfs.list(target) {
+        Ok(names) if names.iter().all(|name| name == LOCK) => Ok(()),
+        Ok(_) => refused(),
+        Err(error) => match error.kind() {
+            io::ErrorKind::NotFound => Ok(()),
+            io::ErrorKind::NotADirectory => refused(),
+            _ => Err(Error::io("list", target, error)),
+        },
+    }
+}
+
+/// Removes what a checkpoint has made before it failed, so that it can be tried again. `CURRENT` goes
+/// first, for good, so that nothing ever opens what is left.
+fn take_back(vfs: &dyn Vfs, target: &Path, made: &[PathBuf]) {
+    // What does not work now, on a disk that fails, is left: without `CURRENT` it is no database, and
+    // with it all that it names is there.
+    let _ = vfs.remove(&FileName::Current.in_dir(target));
+    let _ = vfs.sync_dir(target);
+    for path in made {
+        let _ = vfs.remove(path);
+    }
+}

@@ -1,0 +1,136 @@
+//! Compaction by hand, on the caller's thread.
+
+use std::ops::{Bound, RangeBounds};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::db::{Core, Keyspace};
+use crate::env::WaitCause;
+use crate::error::{Error, Result};
+use crate::job::collect;
+use crate::job::compact::{self, Picked};
+use crate::job::manual::{Bounds, Plan, plan};
+use crate::keyspace::Tree;
+use crate::store::Work;
+use crate::sync::Arc;
+
+impl Keyspace {
+    /// Brings everything that was written to a range of keys so far into one sorted run in the deepest
+    /// level: memtables are flushed, then one job merges all files that overlap the range, with all
+    /// that has to go with them. Deleted and overwritten entries that no snapshot sees are gone
+    /// afterwards, and tombstones with them. Reads and writes go on meanwhile; files are replaced at
+    /// the end, so the range takes its space twice until then. What the policy does with the tree next
+    /// is its business.
+    ///
+    /// # Errors
+    /// As [`Keyspace::compact_range_within`], without the deadline.
+    pub fn compact_range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<()> {
+        self.compact_range_within(range, None)
+    }
+
+    /// [`Keyspace::compact_range`] that gives up when a deadline has passed, at the latest between two
+    /// blocks; the tree is as before then, but for the flush.
+    ///
+    /// # Errors
+    /// [`Error::Deadline`], [`Error::Closed`], [`Error::KeyspaceDropped`], [`Error::OpenedReadOnly`],
+    /// [`Error::ReadOnly`] with the cause; [`Error::Corrupt`] and [`Error::Io`] if an input cannot be
+    /// read or an output not be written: the tree is as before.
+    pub fn compact_range_within<K: AsRef<[u8]>>(
+        &self,
+        range: impl RangeBounds<K>,
+        deadline: Option<Duration>,
+    ) -> Result<()> {
+        let owned = |bound: Bound<&K>| bound.map(|key| Bytes::copy_from_slice(key.as_ref()));
+        let bounds = (owned(range.start_bound()), owned(range.end_bound()));
+        self.core().compact_range(self.tree(), &bounds, deadline)
+    }
+}
+
+impl Core {
+    fn compact_range(
+        &self,
+        tree: &Arc<Tree>,
+        bounds: &Bounds,
+        deadline: Option<Duration>,
+    ) -> Result<()> {
+        self.check_writable()?;
+        tree.check_live()?;
+        self.tick();
+        let (store, deadline_us) = (&self.store, self.committer.deadline_us(deadline));
+        let trees = [Arc::clone(tree)];
+        self.committer.seal(trees.to_vec(), deadline_us)?;
+        self.runner.wait_flushed(&trees, self.committer.seq_next(), deadline_us)?;
+        let picked = {
+            tree.jobs.lock().manual_waiting += 1;
+            let picked = self.wait_for_files(tree, bounds, deadline_us);
+            tree.jobs.lock().manual_waiting -= 1;
+            // The policy goes on with what is left.
+            store.make_ready(Work::Compaction, tree.id);
+            picked
+        };
+        let compacted = match picked {
+            Ok(Some(picked)) => {
+                let ran = || compact::run(store, &self.throttle, tree, picked);
+                // As in a worker: nothing may wait for ever for what a panic leaves behind.
+                let ran = catch_unwind(AssertUnwindSafe(ran))
+                    .unwrap_or_else(|panic| Err(store.fail(Error::panicked(&*panic))));
+                // A failure there is told by having made the database read-only.
+                let _ = collect::shorten_manifest(store);
+                self.runner.refresh(tree);
+                store.looked(Work::Compaction);
+                ran
+            }
+            Ok(None) => Ok(()),
+            Err(error) => Err(error),
+        };
+        store.make_ready(Work::Compaction, tree.id);
+        self.runner.run_inline();
+        compacted
+    }
+
+    /// Waits until the job that is needed may run, and holds its files. `None` if none is.
+    fn wait_for_files(
+        &self,
+        tree: &Tree,
+        bounds: &Bounds,
+        deadline_us: Option<u64>,
+    ) -> Result<Option<Picked>> {
+        let store = &self.store;
+        let mut answer = None;
+        let cause = WaitCause::Compaction;
+        store.env.wait(cause, &store.progress, deadline_us, &mut || {
+            answer = self.try_hold(tree, bounds, deadline_us).transpose();
+            answer.is_some()
+        });
+        answer.unwrap_or(Err(Error::Deadline { cause: cause.as_str() }))
+    }
+
+    /// One try; `None` while something is in the way.
+    fn try_hold(
+        &self,
+        tree: &Tree,
+        bounds: &Bounds,
+        deadline_us: Option<u64>,
+    ) -> Result<Option<Option<Picked>>> {
+        let store = &self.store;
+        store.health.check()?;
+        tree.check_live()?;
+        if store.is_closing() {
+            return Err(Error::Closed);
+        }
+        // Shape, plan and hold under one lock, as a policy picks.
+        let mut jobs = tree.jobs.lock();
+        let shape = tree.shape(store.env.now_us(), store.sequence.oldest_snapshot());
+        match plan(&shape, &jobs.busy, bounds)? {
+            Plan::Nothing => Ok(Some(None)),
+            Plan::Run(job) if store.begin_look(Work::Compaction) => {
+                Ok(Some(Some(compact::hold(&mut jobs, *job, shape, deadline_us))))
+            }
+            Plan::Run(_) => Ok(None),
+            // A damaged file stays held for good.
+            Plan::Wait => jobs.damage.clone().map_or(Ok(None), Err),
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! What a lookup of one key does: memtables, runs, filters, blocks.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::coding::len_u64;
+use crate::db::{Core, Keyspace};
+use crate::error::Result;
+use crate::key::{Kind, SeqNo};
+use crate::keyspace::Tree;
+use crate::table::explain::{BlockRead, BlockSource};
+
+/// What the lookup of one key did, step by step; prints as one line for each step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Explanation {
+    /// The keyspace.
+    pub keyspace: String,
+    /// The number up to which it saw.
+    pub seq: u64,
+    /// Memtables that it asked, newest first.
+    pub memtables: Vec<MemtableStep>,
+    /// Sorted runs that it came to, newest first.
+    pub runs: Vec<RunStep>,
+    /// Runs that it did not come to, because it had its answer.
+    pub runs_left: u64,
+    /// Bytes of the value; none if the key has no value.
+    pub value_bytes: Option<u64>,
+}
+
+/// An entry of the key that a step found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct EntryFound {
+    /// Its sequence number.
+    pub seq: u64,
+    /// What it does: `put`, `delete`, `merge` or `value_pointer`.
+    pub kind: &'static str,
+    /// Bytes of its value or operand.
+    pub value_bytes: u64,
+}
+
+/// A memtable that was asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MemtableStep {
+    /// Whether it waits for its flush.
+    pub sealed: bool,
+    /// What it holds of the key.
+    pub found: Option<EntryFound>,
+}
+
+/// A sorted run that a lookup came to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RunStep {
+    /// Its level.
+    pub level: u8,
+    /// Its name in the tree.
+    pub run: u64,
+    /// Number of the one file whose range covers the key; none if the key is in no file's range.
+    pub file: Option<u64>,
+    /// What the filter answered; none if it was not asked, as in the last run, or there is none.
+    pub filter_may_contain: Option<bool>,
+    /// Blocks that were needed, in order.
+    pub blocks: Vec<BlockRead>,
+    /// Number of the newest range delete in the file that covers the key.
+    pub range_deleted_at: Option<u64>,
+    /// What the file holds of the key.
+    pub found: Option<EntryFound>,
+}
+
+impl Explanation {
+    /// Blocks that storage had to give.
+    #[must_use]
+    pub fn blocks_from_storage(&self) -> u64 {
+        let blocks = self.runs.iter().flat_map(|run| &run.blocks);
+        len_u64(blocks.filter(|block| block.source == BlockSource::Storage).count())
+    }
+}
+
+impl Keyspace {
+    /// Looks `key` up as [`Keyspace::get`] does, and tells what that takes. The lookup is a real one:
+    /// it fills the cache and counts in the metrics, so that a second call shows what is cached then.
+    ///
+    /// # Errors
+    /// As [`Db::get`](crate::Db::get).
+    pub fn explain(&self, key: impl AsRef<[u8]>) -> Result<Explanation> {
+        self.core().explain(self.tree(), key.as_ref())
+    }
+}
+
+impl Core {
+    fn explain(&self, tree: &Tree, key: &[u8]) -> Result<Explanation> {
+        self.check_open()?;
+        self.tick();
+        let view = tree.pin();
+        tree.check_live()?;
+        let seq = self.store.sequence.published();
+        let mut explanation = Explanation {
+            keyspace: tree.name.clone(),
+            seq: seq.0,
+            memtables: Vec::new(),
+            runs: Vec::new(),
+            runs_left: 0,
+            value_bytes: None,
+        };
+        // An operand is an answer only with what lies below it.
+        let ends = |found: &Option<EntryFound>| found.is_some_and(|found| found.kind != MERGE);
+        let mut answered = false;
+        for (number, memtable) in view.memtables().enumerate() {
+            let found = memtable.get(key, seq);
+            let found = found.map(|(seq, kind, value)| entry(seq, kind, len_u64(value.len())));
+            answered = ends(&found);
+            explanation.memtables.push(MemtableStep { sealed: number > 0, found });
+            if answered {
+                break;
+            }
+        }
+        let version = &view.version;
+        let filter_last_run = tree.filter_last_run();
+        let count = version.runs().len();
+        let shapes = version.shape().runs();
+        for (index, (run, (level, shape))) in version.runs().iter().zip(shapes).enumerate() {
+            if answered {
+                explanation.runs_left += 1;
+                continue;
+            }
+            let mut step = RunStep {
+                level: level.0,
+                run: shape.id.0,
+                file: None,
+                filter_may_contain: None,
+                blocks: Vec::new(),
+                range_deleted_at: None,
+                found: None,
+            };
+            if let Some(file) = run.table_for(key) {
+                let use_filter = filter_last_run || index + 1 < count;
+                let probe = file.table().explain(key, seq, use_filter)?;
+                let found = probe.found.map(|(seq, kind, bytes)| entry(seq, kind, bytes));
+                let deleted = file.table().covering_span(key, seq)?.map(|seq| seq.0);
+                answered = ends(&found) || deleted.is_some();
+                step.file = Some(file.shape().id.0);
+                step.filter_may_contain = probe.filter_may_contain;
+                step.blocks = probe.blocks;
+                (step.range_deleted_at, step.found) = (deleted, found);
+            }
+            explanation.runs.push(step);
+        }
+        // The answer itself is that of an ordinary lookup in the same view.
+        let value = crate::read::get::value(tree, &view, key, seq)?;
+        explanation.value_bytes = value.map(|value| len_u64(value.len()));
+        Ok(explanation)
+    }
+}
+
+const MERGE: &str = "merge";
+
+fn entry(seq: SeqNo, kind: Kind, value_bytes: u64) -> EntryFound {
+    let kind = match kind {
+        Kind::Put => "put",
+        Kind::Delete => "delete",
+        Kind::Merge => MERGE,
+        Kind::ValuePointer => "value_pointer",
+    };
+    EntryFound { seq: seq.0, kind, value_bytes }
+}
+
+impl fmt::Display for EntryFound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {}, {} bytes", self.kind, self.seq, self.value_bytes)
+    }
+}
+
+impl fmt::Display for MemtableStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.sealed { "sealed memtable: " } else { "memtable: " })?;
+        match &self.found {
+            Some(found) => write!(f, "{found}"),
+            None => f.write_str("nothing"),
+        }
+    }
+}
+
+impl fmt::Display for RunStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "L{} run {}: ", self.level, self.run)?;
+        let Some(file) = self.file else { return f.write_str("key in no file's range") };
+        write!(f, "file {file:06}, filter ")?;
+        f.write_str(match self.filter_may_contain {
+            None => "not asked",
+            Some(true) => "says maybe",
+            Some(false) => "says absent",
+        })?;
+        for block in &self.blocks {
+            let source = match block.source {
+                BlockSource::Cache => "cached",
+                BlockSource::Storage => "read",
+            };
+            write!(
+                f,
+                ", {:?} block of {} bytes at {} {source}",
+                block.kind, block.bytes, block.offset
+            )?;
+        }
+        if let Some(seq) = self.range_deleted_at {
+            write!(f, ", range delete at {seq}")?;
+        }
+        match &self.found {
+            Some(found) => write!(f, ": {found}"),
+            None => f.write_str(": nothing"),
+        }
+    }
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "[{}] as of {}", self.keyspace, self.seq)?;
+        for memtable in &self.memtables {
+            writeln!(f, "{memtable}")?;
+        }
+        for run in &self.runs {
+            writeln!(f, "{run}")?;
+        }
+        if self.runs_left > 0 {
+            writeln!(f, "{} older runs not asked", self.runs_left)?;
+        }
+        match self.value_bytes {
+            Some(bytes) => write!(f, "value of {bytes} bytes"),
+            None => f.write_str("no value"),
+        }
+    }
+}

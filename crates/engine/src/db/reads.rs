@@ -1,0 +1,206 @@
+//! Reads beside `get` and `range`: many keys at once, both ends, sizes.
+
+use std::ops::{Bound, RangeBounds};
+
+use crate::db::{Core, Db, Keyspace, Snapshot};
+use crate::error::Result;
+use crate::key::SeqNo;
+use crate::keyspace::Tree;
+use crate::slice::Slice;
+use crate::version::TableFile;
+
+/// An entry of a keyspace: key and value.
+pub type Entry = (Slice, Slice);
+
+impl Keyspace {
+    /// Whether `key` has a value.
+    ///
+    /// # Errors
+    /// As [`Db::get`].
+    pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        Ok(self.get(key)?.is_some())
+    }
+
+    /// The values of many keys as of one moment, in the order of `keys`. Looks them up in key order,
+    /// so that neighbours share blocks and a key that is asked twice is looked up once.
+    ///
+    /// # Errors
+    /// As [`Db::get`]; one key that cannot be read fails the call.
+    pub fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<Vec<Option<Slice>>> {
+        self.core().multi_get(self.tree(), keys, None)
+    }
+
+    /// The entry with the smallest key.
+    ///
+    /// # Errors
+    /// As [`Db::get`].
+    pub fn first(&self) -> Result<Option<Entry>> {
+        self.iter().next().transpose()
+    }
+
+    /// The entry with the largest key.
+    ///
+    /// # Errors
+    /// As [`Db::get`].
+    pub fn last(&self) -> Result<Option<Entry>> {
+        self.iter().next_back().transpose()
+    }
+
+    /// Bytes of table files that a range of keys takes, about: what is in memory, and what is
+    /// shadowed or deleted and not compacted yet, is not told apart.
+    ///
+    /// A file that lies in the range counts whole. One that the range cuts counts with the share of
+    /// its index blocks that lie inside, read from its top index: at each end of the range, and in
+    /// each sorted run, the answer is wrong by at most what one index block covers (some hundred data
+    /// blocks), or the file if that is smaller.
+    ///
+    /// # Errors
+    /// As [`Db::get`], if a top index cannot be read.
+    pub fn approximate_size<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<u64> {
+        let bound = |bound: Bound<&K>| bound.map(|key| key.as_ref().to_vec());
+        self.core().approximate_size(
+            self.tree(),
+            &bound(range.start_bound()),
+            &bound(range.end_bound()),
+        )
+    }
+}
+
+impl Db {
+    /// [`Keyspace::contains_key`] of the default keyspace.
+    ///
+    /// # Errors
+    /// As [`Db::get`].
+    pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        Ok(self.get(key)?.is_some())
+    }
+
+    /// [`Keyspace::multi_get`] of the default keyspace.
+    ///
+    /// # Errors
+    /// As [`Db::get`].
+    pub fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<Vec<Option<Slice>>> {
+        self.core().multi_get(&self.core().default, keys, None)
+    }
+}
+
+impl Snapshot {
+    /// Whether `key` has a value at that number.
+    ///
+    /// # Errors
+    /// As [`Snapshot::get`].
+    pub fn contains_key(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
+        Ok(self.get(keyspace, key)?.is_some())
+    }
+
+    /// [`Keyspace::multi_get`] at that number.
+    ///
+    /// # Errors
+    /// As [`Snapshot::get`].
+    pub fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        keyspace: &Keyspace,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<Vec<Option<Slice>>> {
+        self.check_sees(keyspace)?;
+        keyspace.core().multi_get(keyspace.tree(), keys, Some(self.seq()))
+    }
+
+    /// The entry with the smallest key at that number.
+    ///
+    /// # Errors
+    /// As [`Snapshot::get`].
+    pub fn first(&self, keyspace: &Keyspace) -> Result<Option<Entry>> {
+        self.iter(keyspace).next().transpose()
+    }
+
+    /// The entry with the largest key at that number.
+    ///
+    /// # Errors
+    /// As [`Snapshot::get`].
+    pub fn last(&self, keyspace: &Keyspace) -> Result<Option<Entry>> {
+        self.iter(keyspace).next_back().transpose()
+    }
+}
+
+impl Core {
+    fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        tree: &Tree,
+        keys: impl IntoIterator<Item = K>,
+        snapshot: Option<SeqNo>,
+    ) -> Result<Vec<Option<Slice>>> {
+        self.check_open()?;
+        self.tick();
+        let keys: Vec<K> = keys.into_iter().collect();
+        tree.counters.gets.add(crate::coding::len_u64(keys.len()));
+        // First the view, then the number: whatever the number promises is in the view.
+        let view = tree.pin();
+        if snapshot.is_none() {
+            tree.check_live()?;
+        }
+        let seq = snapshot.unwrap_or_else(|| self.store.sequence.published());
+        let mut order: Vec<usize> = (0..keys.len()).collect();
+        order.sort_by(|&a, &b| keys[a].as_ref().cmp(keys[b].as_ref()));
+        let mut values = vec![None; keys.len()];
+        let mut before: Option<usize> = None;
+        for at in order {
+            let key = keys[at].as_ref();
+            values[at] = match before {
+                Some(before) if keys[before].as_ref() == key => values[before].clone(),
+                _ => crate::read::get::value(tree, &view, key, seq)?,
+            };
+            before = Some(at);
+        }
+        Ok(values)
+    }
+
+    fn approximate_size(
+        &self,
+        tree: &Tree,
+        lower: &Bound<Vec<u8>>,
+        upper: &Bound<Vec<u8>>,
+    ) -> Result<u64> {
+        self.check_open()?;
+        self.tick();
+        let view = tree.pin();
+        tree.check_live()?;
+        if let (
+            Bound::Included(from) | Bound::Excluded(from),
+            Bound::Included(to) | Bound::Excluded(to),
+        ) = (lower, upper)
+            && from > to
+        {
+            return Ok(0);
+        }
+        let mut bytes = 0u64;
+        for table in view.version.runs().iter().flat_map(|run| run.tables().iter()) {
+            bytes += bytes_between(table, lower, upper)?;
+        }
+        Ok(bytes)
+    }
+}
+
+/// Bytes of a table between two bounds, about.
+fn bytes_between(table: &TableFile, lower: &Bound<Vec<u8>>, upper: &Bound<Vec<u8>>) -> Result<u64> {
+    let (range, whole) = (&table.shape().range, table.shape().bytes);
+    let from = match lower {
+        Bound::Included(key) | Bound::Excluded(key) if **key > *range.smallest => {
+            if **key > *range.largest { whole } else { table.table().bytes_before(key)? }
+        }
+        _ => 0,
+    };
+    let to = match upper {
+        Bound::Included(key) | Bound::Excluded(key) if **key < *range.largest => {
+            if **key < *range.smallest { 0 } else { table.table().bytes_before(key)? }
+        }
+        _ => whole,
+    };
+    Ok(to.saturating_sub(from))
+}

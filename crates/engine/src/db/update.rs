@@ -1,0 +1,258 @@
+//! Reading a key and writing it back as one atomic step.
+//!
+//! 1. Read the key as of the published number.
+//! 2. Ask the caller what is to become of it.
+//! 3. Commit that with a guard: refused if anybody has written the key since that number. Then again
+//!    from 1.
+//!
+//! What makes it right is the guard alone. Taking *turns* is a courtesy: updates of the same key (and
+//! of few others, there are as many turns as fit in an array) go one after the other, so that among
+//! themselves none is ever refused and none starves. A turn is held while the caller's closure runs,
+//! so nobody waits for one longer than [`TURN_PATIENCE_US`]: a closure that is slow, or that waits for
+//! another update of the same key, costs others time or a refusal, never their progress.
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::coding::low_u32;
+use crate::db::{Core, Keyspace};
+use crate::env::{Env, WaitCause};
+use crate::error::{Error, Result};
+use crate::key::Kind;
+use crate::keyspace::Tree;
+use crate::slice::Slice;
+use crate::sync::{Arc, AtomicBool, Ordering, Signal};
+use crate::write::batch::WriteBatch;
+use crate::write::options::WriteOptions;
+
+/// Turns of one database.
+const TURNS: usize = 64;
+/// Longest wait for a turn before an update goes on without.
+const TURN_PATIENCE_US: u64 = 20_000;
+
+/// What is to become of a key that was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Update {
+    /// It stays as it is; nothing is written.
+    Keep,
+    /// It has no value any more.
+    Delete,
+    /// It has this value.
+    Put(Vec<u8>),
+}
+
+impl From<Vec<u8>> for Update {
+    fn from(value: Vec<u8>) -> Update {
+        Update::Put(value)
+    }
+}
+
+impl From<Option<Vec<u8>>> for Update {
+    /// `None` deletes.
+    fn from(value: Option<Vec<u8>>) -> Update {
+        value.map_or(Update::Delete, Update::Put)
+    }
+}
+
+/// Who may update which keys now.
+#[derive(Debug)]
+pub(crate) struct Turns {
+    taken: [AtomicBool; TURNS],
+    /// Given when a turn is over.
+    over: Signal,
+}
+
+/// A turn, over when this is dropped.
+struct Turn<'a> {
+    turns: &'a Turns,
+    /// None if the wait for it was too long.
+    taken: Option<&'a AtomicBool>,
+}
+
+impl Turns {
+    pub(crate) fn new() -> Turns {
+        Turns { taken: std::array::from_fn(|_| AtomicBool::new(false)), over: Signal::new() }
+    }
+
+    fn take(&self, env: &Env, tree: &Tree, key: &[u8]) -> Turn<'_> {
+        let hash = xxh3_64_with_seed(key, u64::from(tree.id));
+        let turn = &self.taken[low_u32(hash) as usize % TURNS];
+        let free = || !turn.swap(true, Ordering::Acquire);
+        let mut taken = free();
+        if !taken {
+            let patience = Some(env.now_us().saturating_add(TURN_PATIENCE_US));
+            taken = env.wait(WaitCause::Update, &self.over, patience, &mut || free());
+        }
+        Turn { turns: self, taken: taken.then_some(turn) }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if let Some(taken) = self.taken {
+            taken.store(false, Ordering::Release);
+            self.turns.over.notify();
+        }
+    }
+}
+
+/// A key before and after an update.
+struct Updated {
+    before: Option<Slice>,
+    after: Option<Slice>,
+}
+
+impl Keyspace {
+    /// Changes the value of `key` by a function of the value, atomically; returns the value before,
+    /// whether or not it was changed. `Buffered`.
+    ///
+    /// `update` may be called several times, each time with the value as it is then, and the last
+    /// call counts; it must have no other effect. Its result is an [`Update`], the new value, or an
+    /// `Option` of one, where `None` deletes. It may call the database, this method included: a
+    /// commit of its own that writes the same key makes it be called again, without end if it does
+    /// so each time. If it panics, nothing is written.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`] and [`Db::write`](crate::Db::write), but for [`Error::GuardRefused`].
+    pub fn fetch_update<U: Into<Update>>(
+        &self,
+        key: impl AsRef<[u8]>,
+        update: impl FnMut(Option<&[u8]>) -> U,
+    ) -> Result<Option<Slice>> {
+        self.fetch_update_with(key, WriteOptions::default(), update)
+    }
+
+    /// [`Keyspace::fetch_update`] with options. The deadline is that of each try.
+    ///
+    /// # Errors
+    /// As [`Keyspace::fetch_update`].
+    pub fn fetch_update_with<U: Into<Update>>(
+        &self,
+        key: impl AsRef<[u8]>,
+        options: impl Into<WriteOptions>,
+        mut update: impl FnMut(Option<&[u8]>) -> U,
+    ) -> Result<Option<Slice>> {
+        let update = &mut |old: Option<&[u8]>| update(old).into();
+        let updated = self.core().update(self.tree(), key.as_ref(), options.into(), update);
+        updated.map(|updated| updated.before)
+    }
+
+    /// [`Keyspace::fetch_update`], but returns the value after.
+    ///
+    /// # Errors
+    /// As [`Keyspace::fetch_update`].
+    pub fn update_fetch<U: Into<Update>>(
+        &self,
+        key: impl AsRef<[u8]>,
+        update: impl FnMut(Option<&[u8]>) -> U,
+    ) -> Result<Option<Slice>> {
+        self.update_fetch_with(key, WriteOptions::default(), update)
+    }
+
+    /// [`Keyspace::update_fetch`] with options. The deadline is that of each try.
+    ///
+    /// # Errors
+    /// As [`Keyspace::fetch_update`].
+    pub fn update_fetch_with<U: Into<Update>>(
+        &self,
+        key: impl AsRef<[u8]>,
+        options: impl Into<WriteOptions>,
+        mut update: impl FnMut(Option<&[u8]>) -> U,
+    ) -> Result<Option<Slice>> {
+        let update = &mut |old: Option<&[u8]>| update(old).into();
+        let updated = self.core().update(self.tree(), key.as_ref(), options.into(), update);
+        updated.map(|updated| updated.after)
+    }
+}
+
+impl Core {
+    fn update(
+        &self,
+        tree: &Arc<Tree>,
+        key: &[u8],
+        options: WriteOptions,
+        update: &mut dyn FnMut(Option<&[u8]>) -> Update,
+    ) -> Result<Updated> {
+        self.check_open()?;
+        let _turn = self.turns.take(&self.store.env, tree, key);
+        loop {
+            self.tick();
+            tree.counters.gets.add(1);
+            // First the view, then the number: whatever the number promises is in the view. It is
+            // let go before the closure runs, which may take its time.
+            let (read, before) = {
+                let view = tree.pin();
+                let read = self.store.sequence.published();
+                (read, crate::read::get::value(tree, &view, key, read)?)
+            };
+            let after = match update(before.as_deref()) {
+                Update::Keep => return Ok(Updated { after: before.clone(), before }),
+                Update::Delete => None,
+                Update::Put(value) => Some(Slice::from(value)),
+            };
+            let value = after.as_deref().unwrap_or_default();
+            let kind = if after.is_some() { Kind::Put } else { Kind::Delete };
+            let mut batch = WriteBatch::for_one(tree.id, key, value);
+            batch.add(tree, kind, key, value);
+            if !crate::sabotage::on(crate::sabotage::Bug::UpdateWithoutGuard) {
+                batch.add_guard(tree, key, read);
+            }
+            match self.write(batch, options) {
+                // Somebody wrote the key meanwhile, or so much was written and flushed that the
+                // memtables do not reach back to the number. Each refusal has a commit to show for it.
+                Err(Error::GuardRefused { .. }) => {}
+                written => return written.map(|()| Updated { before, after }),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::env::Background;
+    use crate::vfs::MemVfs;
+    use crate::{Db, Durability, Options};
+
+    fn open() -> Db {
+        let options = Options::default().background(Background::Inline);
+        Db::open_with(Arc::new(MemVfs::new()), "db", options).unwrap()
+    }
+
+    #[test]
+    fn the_value_before_or_after_is_returned() {
+        let keyspace = open().default_keyspace();
+        let append = |old: Option<&[u8]>| [old.unwrap_or_default(), b"x"].concat();
+        assert_eq!(keyspace.fetch_update("k", append).unwrap(), None);
+        assert_eq!(keyspace.fetch_update("k", append).unwrap().as_deref(), Some(&b"x"[..]));
+        let after = keyspace.update_fetch_with("k", Durability::Sync, append).unwrap();
+        assert_eq!(after.as_deref(), Some(&b"xxx"[..]));
+        assert!(keyspace.fetch_update("k", |_| Update::Keep).unwrap().is_some());
+        assert_eq!(keyspace.update_fetch("k", |_| None::<Vec<u8>>).unwrap(), None);
+        assert_eq!(keyspace.get("k").unwrap(), None);
+    }
+
+    #[test]
+    fn a_closure_that_calls_the_database_gets_on() {
+        let keyspace = open().default_keyspace();
+        let mut calls = 0;
+        let update = |old: Option<&[u8]>| {
+            calls += 1;
+            if calls == 1 {
+                // The same key, whose turn is ours, from within.
+                keyspace.fetch_update("k", |_| b"inner".to_vec()).unwrap();
+            }
+            [old.unwrap_or(b"none"), b"+"].concat()
+        };
+        let after = keyspace.update_fetch("k", update).unwrap();
+        assert_eq!((after.as_deref(), calls), (Some(&b"inner+"[..]), 2));
+    }
+
+    #[test]
+    fn a_closure_that_panics_leaves_nothing_behind() {
+        let keyspace = open().default_keyspace();
+        let panic = |_: Option<&[u8]>| -> Update { panic!("not today") };
+        let call = || keyspace.fetch_update("k", panic);
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).is_err());
+        assert_eq!(keyspace.update_fetch("k", |_| b"v".to_vec()).unwrap().unwrap(), b"v");
+    }
+}

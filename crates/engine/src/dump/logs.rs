@@ -1,0 +1,165 @@
+//! Segments of the write-ahead log and manifests: records, marks, and what is behind the last good
+//! one.
+
+use super::{Input, Lines, Shown};
+use crate::coding::len_u64;
+use crate::error::{Error, Malformed};
+use crate::format::batch::{Action, Operations};
+use crate::format::edit::Edit;
+use crate::format::frame::{LogSeed, RecordHeader};
+use crate::format::manifest_header::{MANIFEST_HEADER_BYTES, ManifestHeader};
+use crate::format::wal_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::key::Kind;
+use crate::log::{Found, LogReader};
+
+pub(super) fn show_segment(input: &Input<'_>, lines: &mut Lines<'_>) -> Shown {
+    let first = input.read(0, input.bytes.min(len_u64(SEGMENT_HEADER_BYTES)))?;
+    let header = SegmentHeader::decode(&first).map_err(|what| what.at(input.path, 0))?;
+    let SegmentHeader { db_uid, id, first_seq, predecessor } = header;
+    lines.line(format_args!(
+        "header: database uid {db_uid:016x}, segment {id}, numbers from {first_seq}"
+    ))?;
+    match predecessor {
+        None => lines.line(format_args!("header: starts a chain"))?,
+        Some(before) => lines.line(format_args!(
+            "header: follows segment {}, of which {} bytes count, {} were synced, last number {}",
+            before.id, before.bytes, before.mark, before.last_seq
+        ))?,
+    }
+    let seed = LogSeed::new(db_uid, id);
+    show_records(
+        input,
+        seed,
+        len_u64(SEGMENT_HEADER_BYTES),
+        lines,
+        &mut |header, payload, lines| {
+            lines.line(format_args!(
+                "record at {}: {} operations from number {}, {} bytes",
+                header.offset,
+                header.record.count,
+                header.record.first_seq,
+                payload.len()
+            ))?;
+            for (at, operation) in (0u64..).zip(Operations::new(payload)) {
+                let operation = match operation {
+                    Ok(operation) => operation,
+                    Err(what) => return lines.damaged(what.at(input.path, header.offset)),
+                };
+                let key = lines.key(&payload[operation.key]);
+                let seq = header.record.first_seq.saturating_add(at);
+                let keyspace = operation.keyspace;
+                match operation.action {
+                    Action::Entry { kind, value } => {
+                        let kind = match kind {
+                            Kind::Put => "put",
+                            Kind::Delete => "delete",
+                            Kind::Merge => "merge",
+                            Kind::ValuePointer => "value pointer",
+                        };
+                        let bytes = value.len();
+                        lines.line(format_args!(
+                            "  {seq} {kind} {key} in keyspace {keyspace}, value of {bytes} bytes"
+                        ))?;
+                    }
+                    Action::DeleteRange { end } => {
+                        let end = end.map(|end| lines.key(&payload[end]));
+                        let end = end.unwrap_or_else(|| "the end".to_owned());
+                        lines.line(format_args!(
+                            "  {seq} delete range {key} to {end} in keyspace {keyspace}"
+                        ))?;
+                    }
+                }
+            }
+            Ok(())
+        },
+    )
+}
+
+pub(super) fn show_manifest(input: &Input<'_>, lines: &mut Lines<'_>) -> Shown {
+    let first = input.read(0, input.bytes.min(len_u64(MANIFEST_HEADER_BYTES)))?;
+    let header = ManifestHeader::decode(&first).map_err(|what| what.at(input.path, 0))?;
+    let ManifestHeader { db_uid, number } = header;
+    lines.line(format_args!("header: database uid {db_uid:016x}, manifest {number}"))?;
+    let seed = LogSeed::new(db_uid, number);
+    show_records(
+        input,
+        seed,
+        len_u64(MANIFEST_HEADER_BYTES),
+        lines,
+        &mut |header, payload, lines| {
+            lines.line(format_args!(
+                "edit {} at {}, {} bytes",
+                header.record.first_seq,
+                header.offset,
+                payload.len()
+            ))?;
+            match Edit::decode(payload) {
+                Ok(edit) => edit
+                    .changes
+                    .iter()
+                    .try_for_each(|change| lines.line(format_args!("  {change:?}"))),
+                Err(what) => lines.damaged(what.at(input.path, header.offset)),
+            }
+        },
+    )
+}
+
+/// A record and where it stands.
+struct Placed {
+    record: RecordHeader,
+    offset: u64,
+}
+
+type ShowRecord<'a> = &'a mut dyn FnMut(&Placed, &[u8], &mut Lines<'_>) -> Shown;
+
+fn show_records(
+    input: &Input<'_>,
+    seed: LogSeed,
+    mut offset: u64,
+    lines: &mut Lines<'_>,
+    show: ShowRecord<'_>,
+) -> Shown {
+    let mut reader = LogReader::new(&*input.file, input.path, seed, input.bytes);
+    loop {
+        let what = match reader.record(offset)? {
+            Found::End => return lines.line(format_args!("end at {offset}")),
+            Found::Record(record, payload) => {
+                let mark = record.mark;
+                if record.is_mark_only() {
+                    lines.line(format_args!("mark at {offset}: synced up to {}", mark.position))?;
+                } else {
+                    show(&Placed { record, offset }, payload, lines)?;
+                }
+                offset += record.record_bytes();
+                continue;
+            }
+            Found::Bad(what) => what,
+        };
+        return show_end(input, &mut reader, (offset, what), lines);
+    }
+}
+
+/// What is behind the last good record: a torn tail, or damage with records behind it.
+fn show_end(
+    input: &Input<'_>,
+    reader: &mut LogReader<'_>,
+    (offset, what): (u64, Malformed),
+    lines: &mut Lines<'_>,
+) -> Shown {
+    let beyond = reader.beyond(offset)?;
+    let error: Error = what.at(input.path, offset);
+    lines.damaged(error)?;
+    let left = input.bytes - offset;
+    if beyond.position > offset {
+        lines.line(format_args!(
+            "{left} bytes from {offset} on had been synced, as far as {}; {} whole records behind",
+            beyond.position, beyond.records
+        ))
+    } else {
+        lines.line(format_args!(
+            "{left} bytes from {offset} on may never have been on stable storage: a torn tail, if no \
+             later file says otherwise; {} whole records behind",
+            beyond.records
+        ))
+    }
+}

@@ -1,0 +1,201 @@
+//! Tables: footer, properties, filter, range tombstones, then every block in key order.
+
+use bytes::Bytes;
+
+use super::{Input, Lines, Shown};
+use crate::coding::len_u64;
+use crate::error::{Error, Malformed};
+use crate::format::BlockKind;
+use crate::format::block::{self, Handle};
+use crate::format::data_block::DataBlock;
+use crate::format::data_cursor::DataCursor;
+use crate::format::filter::Filter;
+use crate::format::footer::{FOOTER_BYTES, Footer};
+use crate::format::index::{IndexBlock, Separator};
+use crate::format::properties::Properties;
+use crate::format::range_tombstones::Spans;
+use crate::key::InternalKey;
+
+pub(super) fn show(input: &Input<'_>, lines: &mut Lines<'_>) -> Shown {
+    let footer_at = input.bytes.saturating_sub(len_u64(FOOTER_BYTES));
+    let footer = input.read(footer_at, input.bytes - footer_at)?;
+    let footer = Footer::decode(&footer).map_err(|what| what.at(input.path, footer_at))?;
+    let Handle { offset, bytes } = footer.properties;
+    lines.line(format_args!(
+        "footer at {footer_at}: format version {}, uid {:016x}, properties at {offset}, {bytes} bytes",
+        footer.version, footer.uid
+    ))?;
+    let blocks = Blocks { input, uid: footer.uid };
+    let decoded = blocks.read(footer.properties, BlockKind::Open).and_then(|contents| {
+        let properties = Properties::decode(&contents);
+        properties.map_err(|what| what.at(input.path, offset))
+    });
+    // Only they say where everything else is.
+    let properties = decoded?;
+    show_properties(&properties, lines)?;
+    if let Some(handle) = properties.filter {
+        blocks.show_filter(handle, lines)?;
+    }
+    if let Some(handle) = properties.range_tombstones {
+        blocks.show_spans(handle, lines)?;
+    }
+    match properties.top_index {
+        Some(handle) => blocks.show_index(handle, lines),
+        None => Ok(()),
+    }
+}
+
+fn show_properties(properties: &Properties, lines: &mut Lines<'_>) -> Shown {
+    let p = properties;
+    lines.line(format_args!(
+        "properties: {} entries, {} tombstones, {} range tombstones, {} key bytes, {} value bytes",
+        p.entries, p.tombstones, p.range_tombstone_count, p.key_bytes, p.value_bytes
+    ))?;
+    lines.line(format_args!(
+        "properties: {} data blocks of {} bytes, {} index blocks of {} bytes",
+        p.data_blocks, p.data_bytes, p.index_blocks, p.index_bytes
+    ))?;
+    let (smallest, largest) = (lines.key(&p.smallest), lines.key(&p.largest));
+    lines.line(format_args!(
+        "properties: keys {smallest} to {largest}, numbers {} to {}, created at {} us",
+        p.seq_smallest, p.seq_largest, p.created_us
+    ))
+}
+
+/// The blocks of one table.
+struct Blocks<'a> {
+    input: &'a Input<'a>,
+    uid: u64,
+}
+
+impl Blocks<'_> {
+    fn read(&self, handle: Handle, kind: BlockKind) -> Result<Bytes, Error> {
+        let at = |what: Malformed| what.at(self.input.path, handle.offset);
+        handle.check(self.input.bytes).map_err(at)?;
+        let stored = self.input.read(handle.offset, handle.bytes)?;
+        block::open(stored, kind, self.uid, handle.offset).map_err(at)
+    }
+
+    /// Reads and decodes a block; `None` if it is damaged, which has been shown then.
+    fn decoded<T>(
+        &self,
+        handle: Handle,
+        kind: BlockKind,
+        lines: &mut Lines<'_>,
+        decode: impl FnOnce(Bytes) -> Result<T, Malformed>,
+    ) -> Shown<Option<T>> {
+        let at = |what: Malformed| what.at(self.input.path, handle.offset);
+        match self.read(handle, kind).and_then(|contents| decode(contents).map_err(at)) {
+            Ok(decoded) => Ok(Some(decoded)),
+            Err(error @ Error::Io { .. }) => Err(error.into()),
+            Err(error) => lines.damaged(error).map(|()| None),
+        }
+    }
+
+    fn show_filter(&self, handle: Handle, lines: &mut Lines<'_>) -> Shown {
+        let Some(filter) = self.decoded(handle, BlockKind::Filter, lines, Filter::new)? else {
+            return Ok(());
+        };
+        let Handle { offset, bytes } = handle;
+        lines.line(format_args!("filter at {offset}, {bytes} bytes, {} in memory", filter.bytes()))
+    }
+
+    fn show_spans(&self, handle: Handle, lines: &mut Lines<'_>) -> Shown {
+        let decode = |contents: Bytes| Spans::decode(&contents);
+        let spans = self.decoded(handle, BlockKind::RangeTombstones, lines, decode)?;
+        let Some(spans) = spans else { return Ok(()) };
+        let Handle { offset, bytes } = handle;
+        lines.line(format_args!("range tombstones at {offset}, {bytes} bytes"))?;
+        for span in spans.as_slice() {
+            let start = lines.key(&span.start);
+            let end = span.end.as_ref().map_or("the end".to_owned(), |end| lines.key(end));
+            let numbers: Vec<String> = span.seqs.iter().map(ToString::to_string).collect();
+            lines.line(format_args!("  {start} to before {end} at {}", numbers.join(", ")))?;
+        }
+        Ok(())
+    }
+
+    fn entries(
+        &self,
+        handle: Handle,
+        kind: BlockKind,
+        lines: &mut Lines<'_>,
+    ) -> Shown<Vec<(Separator, Handle)>> {
+        let decode = |contents| IndexBlock::new(contents).and_then(|index| index.entries());
+        Ok(self.decoded(handle, kind, lines, decode)?.unwrap_or_default())
+    }
+
+    fn show_index(&self, top: Handle, lines: &mut Lines<'_>) -> Shown {
+        let indexes = self.entries(top, BlockKind::TopIndex, lines)?;
+        lines.line(format_args!(
+            "top index at {}, {} bytes, {} index blocks",
+            top.offset,
+            top.bytes,
+            indexes.len()
+        ))?;
+        for (number, (separator, handle)) in indexes.into_iter().enumerate() {
+            let blocks = self.entries(handle, BlockKind::Index, lines)?;
+            let up_to = separator_text(&separator, lines);
+            lines.line(format_args!(
+                "index block {number} at {}, {} bytes, {} data blocks, up to {up_to}",
+                handle.offset,
+                handle.bytes,
+                blocks.len()
+            ))?;
+            for (separator, handle) in blocks {
+                self.show_data(&separator, handle, lines)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn show_data(&self, separator: &Separator, handle: Handle, lines: &mut Lines<'_>) -> Shown {
+        let checked = |contents| {
+            let block = DataBlock::new(contents)?;
+            block.check().map(|()| block)
+        };
+        let Some(block) = self.decoded(handle, BlockKind::Data, lines, checked)? else {
+            return Ok(());
+        };
+        let at = |what: Malformed| what.at(self.input.path, handle.offset);
+        let mut shown = Vec::new();
+        let mut entries = 0u64;
+        let mut cursor = DataCursor::new(block.clone());
+        cursor.first().map_err(at)?;
+        while cursor.valid() {
+            if lines.options.entries {
+                shown.push(entry_text("entry", cursor.key(), cursor.value().len(), lines));
+            }
+            entries += 1;
+            cursor.next().map_err(at)?;
+        }
+        let up_to = separator_text(separator, lines);
+        lines.line(format_args!(
+            "  data block at {}, {} bytes, {entries} entries, {} restarts, up to {up_to}",
+            handle.offset,
+            handle.bytes,
+            block.restarts()
+        ))?;
+        if lines.options.entries {
+            return shown.iter().try_for_each(|line| lines.line(format_args!("    {line}")));
+        }
+        for index in 0..block.restarts() {
+            let offset = block.restart(index).map_err(at)?;
+            let entry = block.entry(offset).map_err(at)?;
+            let key = InternalKey { user_key: entry.suffix, seq: entry.seq, kind: entry.kind };
+            let text = entry_text("restart", key, entry.next - entry.value_at, lines);
+            lines.line(format_args!("    {text}, offset {offset} in the block"))?;
+        }
+        Ok(())
+    }
+}
+
+fn separator_text(separator: &Separator, lines: &Lines<'_>) -> String {
+    let key = lines.key(&separator.user_key);
+    separator.seq.map_or(key.clone(), |seq| format!("{key} at {seq}"))
+}
+
+fn entry_text(what: &str, key: InternalKey<'_>, value_bytes: usize, lines: &Lines<'_>) -> String {
+    let user_key = lines.key(key.user_key);
+    format!("{what} {user_key} {:?} at {}, value of {value_bytes} bytes", key.kind, key.seq)
+}

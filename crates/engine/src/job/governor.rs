@@ -1,0 +1,169 @@
+//! The governor of log and memory: which keyspace is flushed when all of them together hold too
+//! much, and what becomes of a database that nobody writes to.
+
+use std::collections::HashMap;
+
+use crate::error::Result;
+use crate::key::SeqNo;
+use crate::keyspace::Tree;
+use crate::store::{Store, Work};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
+use crate::write::commit::Committer;
+
+/// Time between two looks at every tree, in microseconds.
+const LOOK_US: u64 = 60_000_000;
+/// Shortest time between two looks, however soon memtables count as idle.
+const LOOK_US_MIN: u64 = 10_000;
+
+/// Bounds that the governor keeps.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GovernorLimits {
+    /// Bytes of log past which the keyspace that holds the oldest segment is flushed.
+    pub(crate) wal_bytes: u64,
+    /// Bytes of all memtables past which the largest is flushed.
+    pub(crate) memtable_bytes: u64,
+    /// A memtable that nothing was written to for so long is flushed.
+    pub(crate) memtable_idle_us: Option<u64>,
+}
+
+/// Decides what is flushed before its memtable is full, and has every tree looked at now and then.
+#[derive(Debug)]
+pub(crate) struct Governor {
+    store: Arc<Store>,
+    committer: Arc<Committer>,
+    limits: GovernorLimits,
+    /// One at a time.
+    governing: AtomicBool,
+    /// When every tree is looked at next.
+    next_look_us: AtomicU64,
+    /// Active memtables as the last looks saw them. Guards nothing else.
+    seen: Mutex<HashMap<u32, Seen>>,
+}
+
+/// A memtable that stays as it is.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    first_seq: SeqNo,
+    bytes: u64,
+    since_us: u64,
+}
+
+impl Governor {
+    /// A governor whose first look is one interval away.
+    pub(crate) fn new(
+        store: Arc<Store>,
+        committer: Arc<Committer>,
+        limits: GovernorLimits,
+    ) -> Governor {
+        let governor = Governor {
+            committer,
+            limits,
+            governing: AtomicBool::new(false),
+            next_look_us: AtomicU64::new(0),
+            seen: Mutex::default(),
+            store,
+        };
+        let first = governor.store.env.now_us().saturating_add(governor.look_us());
+        governor.next_look_us.store(first, Ordering::Relaxed);
+        governor
+    }
+
+    /// When every tree is looked at next.
+    pub(crate) fn next_look_us(&self) -> u64 {
+        self.next_look_us.load(Ordering::Relaxed)
+    }
+
+    /// Time between two looks: short enough to see that a memtable has become idle.
+    fn look_us(&self) -> u64 {
+        let half = self.limits.memtable_idle_us.map_or(LOOK_US, |idle_us| idle_us.div_ceil(2));
+        half.clamp(LOOK_US_MIN, LOOK_US)
+    }
+
+    /// Sees to it that something is flushed if log or memtables have grown past their share.
+    pub(crate) fn govern_if_due(&self) {
+        let store = &self.store;
+        let log = store.wal.live_bytes() > self.limits.wal_bytes;
+        let memory = store.memtable_bytes() > self.limits.memtable_bytes;
+        // A flush that is on its way frees both.
+        if (log || memory) && !store.is_flushing() && !self.governing.swap(true, Ordering::AcqRel) {
+            // A failure has made the database read-only; the next write is told.
+            let _ = self.govern();
+            self.governing.store(false, Ordering::Release);
+        }
+    }
+
+    /// Flushes the keyspace that holds the oldest segment, or the one with the largest memtable.
+    fn govern(&self) -> Result<()> {
+        let store = &self.store;
+        let trees = store.all_trees();
+        let chosen = if store.wal.live_bytes() > self.limits.wal_bytes {
+            let oldest = |tree: &&Arc<Tree>| tree.view().first_unflushed();
+            trees.iter().filter(|tree| oldest(tree).is_some()).min_by_key(oldest)
+        } else {
+            trees.iter().max_by_key(|tree| tree.view().active.bytes())
+        };
+        let Some(tree) = chosen else { return Ok(()) };
+        // If it has a sealed memtable already, its flush is on the way.
+        if tree.view().sealed.is_empty() {
+            self.committer.seal(vec![Arc::clone(tree)], None)?;
+        }
+        Ok(())
+    }
+
+    /// Looks at every tree if it is time to, so that an untouched one settles too: its policy is
+    /// asked again, for what it wants may depend on time and on snapshots that have gone; a memtable
+    /// that is idle, or that keeps too much of the log, is flushed.
+    pub(crate) fn look_if_due(&self) {
+        let store = &self.store;
+        let now_us = store.env.now_us();
+        let due_us = self.next_look_us.load(Ordering::Relaxed);
+        if now_us < due_us {
+            return;
+        }
+        let next_us = now_us.saturating_add(self.look_us());
+        let turn = &self.next_look_us;
+        if turn.compare_exchange(due_us, next_us, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+            return;
+        }
+        if store.health.check().is_err() || store.is_closing() {
+            return;
+        }
+        let trees = store.all_trees();
+        for tree in &trees {
+            if !tree.view().version.runs().is_empty() {
+                store.make_ready(Work::Compaction, tree.id);
+            }
+        }
+        let idle = self.idle_trees(&trees, now_us);
+        if !idle.is_empty() {
+            // A failure has made the database read-only; the next write is told.
+            let _ = self.committer.seal(idle, None);
+        }
+        self.govern_if_due();
+    }
+
+    /// Trees whose active memtable has something in it and was not written to for long.
+    fn idle_trees(&self, trees: &[Arc<Tree>], now_us: u64) -> Vec<Arc<Tree>> {
+        let Some(idle_us) = self.limits.memtable_idle_us else { return Vec::new() };
+        let mut seen = self.seen.lock();
+        let mut before = std::mem::take(&mut *seen);
+        let mut idle = Vec::new();
+        for tree in trees {
+            let (first_seq, bytes) = {
+                let view = tree.view();
+                (view.active.first_seq(), view.active.bytes())
+            };
+            if bytes == 0 {
+                continue;
+            }
+            let same = |old: &Seen| old.first_seq == first_seq && old.bytes == bytes;
+            let since_us = before.remove(&tree.id).filter(same).map_or(now_us, |old| old.since_us);
+            if now_us.saturating_sub(since_us) >= idle_us {
+                idle.push(Arc::clone(tree));
+            } else {
+                seen.insert(tree.id, Seen { first_seq, bytes, since_us });
+            }
+        }
+        idle
+    }
+}

@@ -1,0 +1,180 @@
+//! Range deletes on their way through a flush or a compaction: which of them are kept, and how they
+//! are cut where an output table ends.
+//!
+//! Of the numbers of one fragment that lie in one stripe of snapshots only the newest counts. In the
+//! oldest stripe every reader sees it, so what it hides in the job is gone; it is kept only for older
+//! runs outside the job. A fragment is narrowed to what it can still delete, so tables never hold one
+//! that reaches to the end of the keyspace.
+//!
+//! Bounds of tables are inclusive, ends of range deletes are not. A cut lies at a key k that ends
+//! with a zero byte: what comes before has the key without that byte, after which k is the next, as
+//! its largest, and what comes after begins with k. Where the next table begins with some other key
+//! `n`, that is the successor of the last key before. An end z that is no such key stands for the
+//! table's largest key as it is, one key too far: whoever looks for tables that overlap finds one
+//! more, never one less, and a neighbour that begins with z is never left out of a job.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use lsmx_compaction::{FileShape, RunShape};
+
+use crate::format::range_tombstones::{RangeTombstone, Spans, successor};
+use crate::job::retain::Retention;
+use crate::key::SeqNo;
+use crate::read::deleted::{Deleted, Reach};
+use crate::sabotage::{self, Bug};
+use crate::sync::Arc;
+
+impl Retention {
+    /// Takes in the range deletes of the memtable or of the inputs: from here on what they hide is
+    /// not kept. Returns those of them that are; `keys` are the smallest and the largest key that the
+    /// job may keep an entry of.
+    pub(super) fn heed(
+        &mut self,
+        sources: &[Arc<Spans>],
+        keys: Option<(&[u8], &[u8])>,
+    ) -> Vec<RangeTombstone> {
+        let all: Vec<_> = sources.iter().flat_map(|spans| spans.as_slice()).cloned().collect();
+        if all.is_empty() {
+            return Vec::new();
+        }
+        let spans = Spans::of(&all);
+        let kept = spans.as_slice().iter().filter_map(|span| self.kept_of(span, keys)).collect();
+        let reach = Reach::Snapshots(Arc::clone(&self.snapshots));
+        self.deleted = Deleted::new(Arc::from([Arc::new(spans)]), reach);
+        kept
+    }
+
+    fn stripe(&self, seq: SeqNo) -> usize {
+        self.snapshots.partition_point(|snapshot| *snapshot < seq)
+    }
+
+    /// What is kept of one fragment.
+    fn kept_of(
+        &self,
+        span: &RangeTombstone,
+        keys: Option<(&[u8], &[u8])>,
+    ) -> Option<RangeTombstone> {
+        let older = self.older_hull(span);
+        let mut seqs = span.seqs.clone();
+        seqs.dedup_by_key(|seq| self.stripe(*seq));
+        if older.is_none() && seqs.last().is_some_and(|&oldest| self.stripe(oldest) == 0) {
+            seqs.pop();
+        }
+        let newest = *seqs.first()?;
+        // Entries of the job that a snapshot still sees are hidden from others by it.
+        let own = keys.filter(|_| self.stripe(newest) > 0);
+        let hull = match (older, own) {
+            (Some(one), Some(other)) => (one.0.min(other.0), one.1.max(other.1)),
+            (one, other) => one.or(other)?,
+        };
+        let start =
+            if *hull.0 > *span.start { Bytes::copy_from_slice(hull.0) } else { span.start.clone() };
+        let past = successor(hull.1);
+        let end = span.end.clone().map_or(past.clone(), |end| end.min(past));
+        let kept = RangeTombstone { start, end: Some(end), seqs };
+        (!kept.is_empty()).then_some(kept)
+    }
+
+    /// Smallest and largest key of the files of older runs that the job leaves alone and that may
+    /// hold what a range delete deletes.
+    fn older_hull(&self, span: &RangeTombstone) -> Option<(&[u8], &[u8])> {
+        if sabotage::on(Bug::SpanDroppedEarly) {
+            return None;
+        }
+        let mut hull: Option<(&[u8], &[u8])> = None;
+        for run in &self.older {
+            let outside = |file: &&Arc<FileShape>| !self.inputs.contains(&file.id);
+            let mut files = overlapped(run, span).iter().filter(outside);
+            if let Some(first) = files.next() {
+                let last = files.next_back().unwrap_or(first);
+                let (smallest, largest) = (&*first.range.smallest, &*last.range.largest);
+                hull = Some(hull.map_or((smallest, largest), |(from, to)| {
+                    (from.min(smallest), to.max(largest))
+                }));
+            }
+        }
+        hull
+    }
+}
+
+/// Files of a run that may hold keys that a range delete covers.
+fn overlapped<'a>(run: &'a RunShape, span: &RangeTombstone) -> &'a [Arc<FileShape>] {
+    let from = run.files.partition_point(|file| file.range.largest < span.start);
+    let before_end =
+        |file: &Arc<FileShape>| span.end.as_ref().is_none_or(|end| file.range.smallest < *end);
+    let count = run.files[from..].partition_point(before_end);
+    &run.files[from..from + count]
+}
+
+/// Fragments that wait for the table they go to, in key order.
+#[derive(Debug, Default)]
+pub(super) struct SpanQueue {
+    coming: VecDeque<RangeTombstone>,
+    /// Those of the table at hand.
+    current: Vec<RangeTombstone>,
+    current_bytes: usize,
+}
+
+impl SpanQueue {
+    /// Fragments, none of them with the end of the keyspace.
+    pub(super) fn new(spans: Vec<RangeTombstone>) -> SpanQueue {
+        SpanQueue { coming: spans.into(), ..SpanQueue::default() }
+    }
+
+    /// Where the next fragment begins, if that is before this key, or anywhere without one.
+    pub(super) fn next_start(&self, before: Option<&[u8]>) -> Option<Bytes> {
+        let start = &self.coming.front()?.start;
+        before.is_none_or(|key| **start < *key).then(|| start.clone())
+    }
+
+    /// Gives the next fragment to the table at hand.
+    pub(super) fn advance(&mut self) {
+        if let Some(span) = self.coming.pop_front() {
+            self.current_bytes += span.bytes();
+            self.current.push(span);
+        }
+    }
+
+    /// Bytes of the fragments of the table at hand.
+    pub(super) fn current_bytes(&self) -> usize {
+        self.current_bytes
+    }
+
+    /// Hands out the fragments of the table at hand, which ends before the key `next`; or before the
+    /// end of the keyspace. `last` is its last entry's key. What of the last fragment lies beyond goes
+    /// to the next table.
+    pub(super) fn cut(&mut self, last: Option<&[u8]>, next: Option<&[u8]>) -> Vec<RangeTombstone> {
+        let mut cut = std::mem::take(&mut self.current);
+        self.current_bytes = 0;
+        if let Some(next) = next
+            && let Some(reaching) =
+                cut.pop_if(|span| span.end.as_deref().is_none_or(|end| end >= next))
+        {
+            let at = cut_key(&reaching.start, last, next);
+            let mut rest = reaching.clone();
+            let before = RangeTombstone { end: Some(at.clone()), ..reaching };
+            rest.start = at;
+            if !before.is_empty() {
+                cut.push(before);
+            }
+            if !rest.is_empty() && !sabotage::on(Bug::SpanLostAtCut) {
+                self.current_bytes = rest.bytes();
+                self.current.push(rest);
+            }
+        }
+        cut
+    }
+}
+
+/// Where a fragment that begins at `start`, before `next`, and reaches `next` is cut: past the last
+/// entry `last` of the one table, not past the first key `next` of the other, and at a key that ends
+/// with a zero byte. No key gets longer than one byte past the limit of keys.
+fn cut_key(start: &Bytes, last: Option<&[u8]>, next: &[u8]) -> Bytes {
+    match last {
+        _ if next.ends_with(&[0]) => Bytes::copy_from_slice(next),
+        Some(last) if *last >= **start => successor(last),
+        _ if start.ends_with(&[0]) => start.clone(),
+        _ => successor(start),
+    }
+}

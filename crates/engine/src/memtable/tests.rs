@@ -1,0 +1,250 @@
+//! What readers find in a memtable.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::sync::Mutex;
+
+fn filled() -> Arc<Memtable> {
+    let memtable = Arc::new(Memtable::new(SeqNo(1)));
+    for (key, seq, value) in [("b", 1, "b1"), ("a", 2, "a2"), ("b", 5, "b5"), ("c", 3, "c3")] {
+        memtable.insert(key.as_bytes(), SeqNo(seq), Kind::Put, value.as_bytes());
+    }
+    memtable.insert(b"c", SeqNo(6), Kind::Delete, b"");
+    memtable
+}
+
+/// Every key that the tests of order use: few different ones, many that share sixteen bytes.
+fn awkward_key() -> impl Strategy<Value = Vec<u8>> {
+    let long = prop::collection::vec(0u8..3, 0..4).prop_map(|tail| {
+        let mut key = b"sixteen bytes or more, all the same".to_vec();
+        key.truncate(16);
+        key.extend(tail);
+        key
+    });
+    prop_oneof![
+        prop::collection::vec(0u8..3, 0..4),
+        long,
+        any::<u16>().prop_map(|key| { key.to_be_bytes().to_vec() })
+    ]
+}
+
+proptest! {
+    /// Whatever is put in and whatever steps are taken, a cursor stands where one over the
+    /// sorted entries would.
+    #[test]
+    fn a_cursor_stands_where_one_over_a_sorted_list_would(
+        entries in prop::collection::vec((awkward_key(), any::<bool>()), 0..400),
+        steps in prop::collection::vec((0u8..8, awkward_key(), 0u64..400), 1..40),
+    ) {
+        let memtable = Arc::new(Memtable::new(SeqNo(1)));
+        let mut sorted: Vec<(Vec<u8>, u64)> = Vec::new();
+        for ((key, put), seq) in entries.into_iter().zip(1..) {
+            let kind = if put { Kind::Put } else { Kind::Delete };
+            memtable.insert(&key, SeqNo(seq), kind, &seq.to_be_bytes());
+            sorted.push((key, seq));
+        }
+        sorted.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
+        let before = |key: &[u8], seq: u64| {
+            sorted.partition_point(|at| at.0.as_slice().cmp(key).then(seq.cmp(&at.1)).is_lt())
+        };
+        let mut cursor = memtable.cursor();
+        let mut expected = None;
+        for (step, key, seq) in steps {
+            match step {
+                0 => { cursor.first().unwrap(); expected = Some(0); }
+                1 => { cursor.last().unwrap(); expected = sorted.len().checked_sub(1); }
+                2 => {
+                    cursor.seek(&key, SeqNo(seq)).unwrap();
+                    expected = Some(before(&key, seq));
+                }
+                3 => {
+                    cursor.seek_before(&key, SeqNo(seq)).unwrap();
+                    expected = before(&key, seq).checked_sub(1);
+                }
+                _ if !cursor.valid() => {}
+                4 | 5 => { cursor.next().unwrap(); expected = expected.map(|at| at + 1); }
+                _ => { cursor.prev().unwrap(); expected = expected.and_then(|at| at.checked_sub(1)); }
+            }
+            expected = expected.filter(|&at| at < sorted.len());
+            let stands = cursor.valid().then(|| (cursor.key().user_key.to_vec(), cursor.key().seq.0));
+            prop_assert_eq!(stands.as_ref(), expected.map(|at| &sorted[at]));
+            if cursor.valid() {
+                prop_assert_eq!(cursor.value(), cursor.key().seq.0.to_be_bytes());
+            }
+            let found = memtable.get(&key, SeqNo(seq)).map(|(seq, ..)| seq.0);
+            let newest = sorted.get(before(&key, seq)).filter(|at| at.0 == key);
+            prop_assert_eq!(found, newest.map(|at| at.1));
+        }
+    }
+}
+
+/// Readers under way while four writers put entries in: whatever was there before a look began
+/// is found, by lookups and by walks both ways, and walks are in order.
+#[test]
+fn readers_miss_nothing_while_nodes_split() {
+    const ENTRIES: u64 = 20_000;
+    let memtable = Arc::new(Memtable::new(SeqNo(1)));
+    let (given, done) = (AtomicU64::new(0), AtomicU64::new(0));
+    let key = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+    let ended = Mutex::new(std::collections::BTreeSet::new());
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                loop {
+                    let number = given.fetch_add(1, Ordering::Relaxed) + 1;
+                    if number > ENTRIES {
+                        break;
+                    }
+                    let value = number.to_be_bytes();
+                    memtable.insert(&key(number), SeqNo(number), Kind::Put, &value);
+                    let mut ended = ended.lock();
+                    ended.insert(number);
+                    while ended.remove(&(done.load(Ordering::Relaxed) + 1)) {
+                        done.fetch_add(1, Ordering::Release);
+                    }
+                }
+            });
+        }
+        for forward in [true, false] {
+            let (memtable, done) = (&memtable, &done);
+            scope.spawn(move || {
+                loop {
+                    let there = done.load(Ordering::Acquire);
+                    for number in (1..=there).step_by(97) {
+                        let (seq, ..) = memtable.get(&key(number), SeqNo::MAX).unwrap();
+                        assert_eq!(seq.0, number);
+                    }
+                    let mut cursor = memtable.cursor();
+                    if forward { cursor.first() } else { cursor.last() }.unwrap();
+                    let (mut count, mut last) = (0, None);
+                    while cursor.valid() {
+                        let at = cursor.key();
+                        let at = (at.user_key.to_vec(), at.seq.0);
+                        if let Some(last) = last.replace(at.clone()) {
+                            assert!(if forward { last < at } else { last > at });
+                        }
+                        count += u64::from(at.1 <= there);
+                        if forward { cursor.next() } else { cursor.prev() }.unwrap();
+                    }
+                    assert_eq!(count, there, "of those that were there before the walk");
+                    if there == ENTRIES {
+                        break;
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(u64::from(memtable.tree.len()), ENTRIES);
+}
+
+#[test]
+fn get_answers_as_of_a_number() {
+    let memtable = filled();
+    let value = |key: &str, seq| {
+        memtable.get(key.as_bytes(), SeqNo(seq)).map(|(seq, kind, _)| (seq.0, kind))
+    };
+    assert_eq!(value("b", 9), Some((5, Kind::Put)));
+    assert_eq!(value("b", 4), Some((1, Kind::Put)));
+    assert_eq!(value("b", 0), None);
+    assert_eq!(value("c", 9), Some((6, Kind::Delete)));
+    assert_eq!(value("bb", 9), None);
+}
+
+#[test]
+fn cursor_walks_newest_first_both_ways() {
+    let memtable = filled();
+    let mut cursor = memtable.cursor();
+    let at = |cursor: &MemtableCursor| {
+        let key = cursor.key();
+        (String::from_utf8(key.user_key.to_vec()).unwrap(), key.seq.0)
+    };
+    let mut seen = Vec::new();
+    cursor.first().unwrap();
+    while cursor.valid() {
+        seen.push(at(&cursor));
+        cursor.next().unwrap();
+    }
+    let expected: Vec<_> = [("a", 2), ("b", 5), ("b", 1), ("c", 6), ("c", 3)]
+        .map(|(key, seq)| (key.to_owned(), seq))
+        .to_vec();
+    assert_eq!(seen, expected);
+    let mut back = Vec::new();
+    cursor.last().unwrap();
+    while cursor.valid() {
+        back.push(at(&cursor));
+        cursor.prev().unwrap();
+    }
+    back.reverse();
+    assert_eq!(back, expected);
+    cursor.seek(b"b", SeqNo(4)).unwrap();
+    assert_eq!(at(&cursor), ("b".to_owned(), 1));
+    cursor.seek_before(b"b", SeqNo(4)).unwrap();
+    assert_eq!(at(&cursor), ("b".to_owned(), 5));
+    cursor.seek_before(b"b", SeqNo::MAX).unwrap();
+    assert_eq!(at(&cursor), ("a".to_owned(), 2));
+}
+
+/// Everything that a walk sees of a key at a number, newest first.
+fn seen(memtable: &Memtable, seq: u64) -> Vec<(Kind, Slice)> {
+    let mut seen = Vec::new();
+    memtable.walk(b"k", SeqNo(seq), |_, kind, value| {
+        seen.push((kind, value));
+        kind == Kind::Merge
+    });
+    seen
+}
+
+#[test]
+fn a_folded_value_hides_what_is_older_from_its_number_on() {
+    let memtable = Arc::new(Memtable::new(SeqNo(1)));
+    for seq in 1..=4 {
+        memtable.insert(b"k", SeqNo(seq), Kind::Merge, b"o");
+    }
+    let mut cursor = memtable.cursor();
+    cursor.seek(b"k", SeqNo(3)).unwrap();
+    let bytes = memtable.set_folded(b"k", SeqNo(3), Some(Slice::from(&b"ooo"[..])));
+    assert!(bytes >= 3 && memtable.set_folded(b"k", SeqNo(3), None) == 0, "once");
+    assert_eq!(memtable.set_folded(b"k", SeqNo(9), None), 0, "no such operand");
+    assert_eq!(seen(&memtable, 9).len(), 2);
+    assert_eq!(seen(&memtable, 3), [(Kind::Put, Slice::from(&b"ooo"[..]))]);
+    assert_eq!(seen(&memtable, 2).len(), 2, "older readers see the older operands");
+    // Where a cursor stands nothing changes; where it comes to, it sees the value.
+    assert_eq!((cursor.key().kind, cursor.value()), (Kind::Merge, &b"o"[..]));
+    cursor.prev().unwrap();
+    cursor.next().unwrap();
+    assert_eq!((cursor.key().kind, cursor.value()), (Kind::Put, &b"ooo"[..]));
+    // A key that merges to nothing shows as deleted.
+    memtable.set_folded(b"k", SeqNo(4), None);
+    assert_eq!(
+        memtable.get(b"k", SeqNo(9)).map(|(seq, kind, _)| (seq.0, kind)),
+        Some((4, Kind::Delete))
+    );
+}
+
+#[test]
+fn long_chains_ask_to_be_folded_and_start_again_from_there() {
+    use crate::merge::{CHAIN_BYTES_MAX, CHAIN_OPERANDS_MAX};
+    let memtable = Memtable::new(SeqNo(1));
+    let add = |key: &'static str, seq: u32, below| {
+        memtable.insert_operand(key.as_bytes(), SeqNo(seq.into()), b"o", below).1
+    };
+    let long: Vec<u32> = (1..100).filter(|&seq| add("k", seq, 0)).collect();
+    assert_eq!(long, [1, 2, 3].map(|times| times * CHAIN_OPERANDS_MAX));
+    assert!(!add("below", 100, CHAIN_OPERANDS_MAX - 2) && add("below", 101, 0));
+    memtable.insert(b"put", SeqNo(110), Kind::Put, b"");
+    assert!(!add("put", 111, CHAIN_OPERANDS_MAX), "a put is a base");
+    let large = vec![0; usize::try_from(CHAIN_BYTES_MAX).unwrap() / 2];
+    let large = |seq| memtable.insert_operand(b"large", SeqNo(seq), &large, 0).1;
+    assert_eq!([large(120), large(121), large(122), large(123)], [false, true, false, true]);
+}
+
+#[test]
+fn bytes_are_let_go_once_and_none_come_after() {
+    let memtable = Memtable::new(SeqNo(1));
+    let bytes = memtable.insert(b"k", SeqNo(1), Kind::Put, b"v");
+    assert!(memtable.grow(5));
+    assert_eq!((memtable.free(), memtable.free()), (bytes + 5, 0));
+    assert!(!memtable.grow(5));
+    assert_eq!(memtable.bytes(), bytes + 5);
+}

@@ -1,0 +1,175 @@
+//! What range deletes hide, asked key by key while a cursor walks.
+//!
+//! Sequence numbers are one order over all memtables and files, so it does not matter where a range
+//! delete lies: an entry is hidden if any range delete that covers its key is newer than it and not
+//! past the number that counts for it. For a reader that is the reader's own number. For a job,
+//! which must please every registered snapshot, it is the first snapshot that can see the entry: a
+//! range delete past that one leaves the entry for it.
+
+use bytes::Bytes;
+
+use crate::format::range_tombstones::{Spans, newest_until};
+use crate::key::SeqNo;
+use crate::sabotage::{self, Bug};
+use crate::sync::Arc;
+
+/// Up to which number range deletes count.
+#[derive(Clone, Debug)]
+pub(crate) enum Reach {
+    /// One for all entries: what a reader sees.
+    Reader(SeqNo),
+    /// The first of these snapshots, in ascending order, that sees the entry; all numbers count for an
+    /// entry that is past the last one.
+    Snapshots(Arc<[SeqNo]>),
+}
+
+impl Reach {
+    /// The last number that counts for an entry with the number `seq`.
+    fn of(&self, seq: SeqNo) -> SeqNo {
+        match self {
+            Reach::Reader(_) if sabotage::on(Bug::SpanIgnoresSnapshot) => SeqNo::MAX,
+            Reach::Reader(snapshot) => *snapshot,
+            Reach::Snapshots(snapshots) => {
+                let first = snapshots.partition_point(|snapshot| *snapshot < seq);
+                snapshots.get(first).copied().unwrap_or(SeqNo::MAX)
+            }
+        }
+    }
+}
+
+/// The range deletes of a view, and the window around the key that was asked for last: while a
+/// cursor stays in it, an answer is two comparisons.
+#[derive(Clone, Debug)]
+pub(crate) struct Deleted {
+    sources: Arc<[Arc<Spans>]>,
+    reach: Reach,
+    /// From here on; `None` until a key was asked for.
+    start: Option<Bytes>,
+    /// Before this key; `None` for the end of the keyspace.
+    end: Option<Bytes>,
+    /// Numbers that cover the window, newest first.
+    seqs: Vec<SeqNo>,
+}
+
+impl Deleted {
+    /// What these spans hide; `None` if there are none.
+    pub(crate) fn new(sources: Arc<[Arc<Spans>]>, reach: Reach) -> Option<Deleted> {
+        let some = sources.iter().any(|spans| !spans.as_slice().is_empty());
+        some.then(|| Deleted { sources, reach, start: None, end: None, seqs: Vec::new() })
+    }
+
+    /// Whether an entry of `user_key` with the number `seq` is hidden.
+    #[inline]
+    pub(crate) fn hides(&mut self, user_key: &[u8], seq: SeqNo) -> bool {
+        self.newest(user_key, seq).is_some_and(|newest| newest > seq)
+    }
+
+    /// Whether all entries in the window around `user_key` are hidden of a table whose numbers, those
+    /// of its range deletes included, go from `smallest` to `largest`.
+    #[inline]
+    pub(crate) fn hides_all(&mut self, user_key: &[u8], smallest: SeqNo, largest: SeqNo) -> bool {
+        // The number of a range delete is that of no entry, so one that is the largest will do.
+        self.newest(user_key, smallest).is_some_and(|newest| newest >= largest)
+    }
+
+    /// The newest range delete that covers a key and counts for entries from the number `seq` on.
+    #[inline]
+    fn newest(&mut self, user_key: &[u8], seq: SeqNo) -> Option<SeqNo> {
+        self.look_at(user_key);
+        newest_until(&self.seqs, self.reach.of(seq))
+    }
+
+    /// First key of the window around the key that was asked for last.
+    pub(crate) fn start(&self) -> &[u8] {
+        self.start.as_deref().unwrap_or_default()
+    }
+
+    /// First key past the window; `None` for the end of the keyspace.
+    pub(crate) fn end(&self) -> Option<&[u8]> {
+        self.end.as_deref()
+    }
+
+    #[inline]
+    fn look_at(&mut self, user_key: &[u8]) {
+        let inside = self.start.as_ref().is_some_and(|start| **start <= *user_key)
+            && self.end.as_ref().is_none_or(|end| *user_key < **end);
+        if !inside {
+            self.open_window(user_key);
+        }
+    }
+
+    fn open_window(&mut self, user_key: &[u8]) {
+        self.seqs.clear();
+        let (mut start, mut end): (Option<&Bytes>, Option<&Bytes>) = (None, None);
+        for spans in &*self.sources {
+            let window = spans.window(user_key);
+            start = start.max(window.start);
+            end = match (end, window.end) {
+                (Some(one), Some(other)) => Some(one.min(other)),
+                (one, other) => one.or(other),
+            };
+            self.seqs.extend_from_slice(window.seqs);
+        }
+        self.seqs.sort_unstable_by(|a, b| b.cmp(a));
+        (self.start, self.end) = (Some(start.cloned().unwrap_or_default()), end.cloned());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::format::range_tombstones::RangeTombstone;
+
+    #[test]
+    fn no_spans_hide_nothing_and_cost_nothing() {
+        let none: Arc<[Arc<Spans>]> = Arc::from([Arc::new(Spans::default())]);
+        assert!(Deleted::new(none, Reach::Reader(SeqNo::MAX)).is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn hidden_is_what_a_newer_delete_within_reach_covers(
+            deletes in prop::collection::vec((0u8..12, 0u8..12, 1u64..40, 0usize..3), 0..20),
+            snapshots in prop::collection::btree_set(0u64..40, 0..4),
+            reader in prop::option::of(0u64..40),
+            asked in prop::collection::vec((0u8..12, 0u64..40, 0u64..10), 30),
+        ) {
+            let key = |key: u8| Bytes::copy_from_slice(&[key]);
+            let end = |end: u8| (end != 5).then(|| key(end));
+            let sources: Vec<Arc<Spans>> = (0..3).map(|source| {
+                let of_source = deletes.iter().filter(|delete| delete.3 == source);
+                let spans = of_source.map(|&(from, to, seq, _)| RangeTombstone {
+                    start: key(from), end: end(to), seqs: vec![SeqNo(seq)],
+                });
+                Arc::new(Spans::of(&spans.collect::<Vec<_>>()))
+            }).collect();
+            let snapshots: Vec<SeqNo> = snapshots.into_iter().map(SeqNo).collect();
+            let reach = reader.map_or(Reach::Snapshots(snapshots.clone().into()), |s| Reach::Reader(SeqNo(s)));
+            let mut deleted = Deleted::new(sources.into(), reach);
+            for (user_key, seq, more) in asked {
+                let limit = match reader {
+                    Some(reader) => reader,
+                    None => snapshots.iter().map(|s| s.0).find(|&s| s >= seq).unwrap_or(u64::MAX),
+                };
+                let expected = deletes.iter().any(|&(from, to, number, _)| {
+                    from <= user_key && (user_key < to || to == 5) && number <= limit && number >= seq + more
+                });
+                let hidden = deleted.as_mut().is_some_and(|deleted| {
+                    deleted.hides_all(&[user_key], SeqNo(seq), SeqNo(seq + more))
+                });
+                prop_assert_eq!(hidden, expected);
+                let newer = deletes.iter().any(|&(from, to, number, _)| {
+                    from <= user_key && (user_key < to || to == 5) && number <= limit && number > seq
+                });
+                let hidden = deleted.as_mut().is_some_and(|deleted| deleted.hides(&[user_key], SeqNo(seq)));
+                prop_assert_eq!(hidden, newer);
+                if let Some(deleted) = &deleted {
+                    let at = [user_key];
+                    prop_assert!(*deleted.start() <= at[..] && deleted.end().is_none_or(|end| *end > at[..]));
+                }
+            }
+        }
+    }
+}

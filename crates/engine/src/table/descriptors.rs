@@ -1,0 +1,299 @@
+//! Descriptors of open tables, within a budget.
+//!
+//! A table keeps its metadata slots as long as it is open; the descriptor of its file comes and
+//! goes. A read finds it by one atomic load. Where it is closed, the file is opened again and
+//! checked to be the same; if the budget is used up, another table's descriptor is closed first, by
+//! a clock: one that was used since the last round is passed over once.
+//!
+//! The file of a table that versions name is never removed, so it can be opened again: it is handed
+//! to the janitor only when the last handle of the table goes.
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use arc_swap::ArcSwapOption;
+
+use super::reader::TableIdentity;
+use crate::coding::{len_u64, to_usize};
+use crate::env::rate::{Lane, RateLimit};
+use crate::error::{Error, Malformed, Result};
+use crate::format::footer::{FOOTER_BYTES, Footer};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, Weak};
+use crate::vfs::{File, Shed, Vfs};
+
+/// Descriptors of all open tables of a database.
+#[derive(Debug)]
+pub(crate) struct DescriptorPool {
+    vfs: Arc<dyn Vfs>,
+    limit: usize,
+    round: Mutex<Round>,
+    /// Files opened again after their descriptor had been closed.
+    reopened: AtomicU64,
+    /// How jobs read; without one as everybody does.
+    job_reads: Option<JobReads>,
+}
+
+/// How jobs read.
+#[derive(Debug)]
+pub(crate) struct JobReads {
+    /// Limits them.
+    pub(crate) rate: Arc<RateLimit>,
+    /// Whether what they read stays in the system's cache.
+    pub(crate) keep_cached: bool,
+}
+
+/// Tables with an open descriptor, in the order of the clock's rounds.
+#[derive(Debug, Default)]
+struct Round {
+    places: VecDeque<Weak<Descriptor>>,
+    /// Descriptors that are open or are being opened.
+    open: usize,
+}
+
+impl DescriptorPool {
+    /// A pool that keeps at most `limit` descriptors, at least one. Readers that are at a file while
+    /// its descriptor is taken away keep it for that one read.
+    pub(crate) fn new(
+        vfs: Arc<dyn Vfs>,
+        limit: usize,
+        job_reads: Option<JobReads>,
+    ) -> Arc<DescriptorPool> {
+        let (round, reopened) = (Mutex::default(), AtomicU64::new(0));
+        Arc::new(DescriptorPool { vfs, limit: limit.max(1), round, reopened, job_reads })
+    }
+
+    /// Most descriptors that stay open.
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Descriptors open now.
+    pub(crate) fn open_count(&self) -> usize {
+        self.round.lock().open
+    }
+
+    /// Files opened again after their descriptor had been closed.
+    pub(crate) fn reopened(&self) -> u64 {
+        self.reopened.load(Ordering::Relaxed)
+    }
+
+    /// Makes room for one more descriptor and counts it.
+    fn reserve(&self) {
+        let mut victims = Vec::new();
+        let mut round = self.round.lock();
+        // Two rounds see every table idle once, whatever readers do meanwhile. If all descriptors
+        // are just being opened, there is none to close, and one more than the limit is open.
+        let mut visits = 2 * round.places.len();
+        while round.open >= self.limit && visits > 0 {
+            visits -= 1;
+            let patient = visits >= round.places.len();
+            victims.extend(round.visit(patient));
+        }
+        round.open += 1;
+        drop(round);
+        // Closing is a system call, and the last handle of a dropped table may be among them.
+        drop(victims);
+    }
+
+    /// A descriptor that was counted is not there any more.
+    fn released(&self) {
+        self.round.lock().open -= 1;
+    }
+
+    fn admit(&self, descriptor: &Arc<Descriptor>) {
+        let mut round = self.round.lock();
+        if round.places.len() == round.places.capacity() {
+            // Places of dropped tables leave before the queue grows.
+            round.places.retain(|place| place.strong_count() > 0);
+        }
+        round.places.push_back(Arc::downgrade(descriptor));
+    }
+}
+
+impl Round {
+    /// Looks at the next table; takes its file if it may be closed.
+    fn visit(&mut self, patient: bool) -> Option<(Arc<Descriptor>, Option<Arc<OpenFile>>)> {
+        let descriptor = self.places.pop_front()?.upgrade()?;
+        if patient && descriptor.used.swap(false, Ordering::Relaxed) {
+            self.places.push_back(Arc::downgrade(&descriptor));
+            return Some((descriptor, None));
+        }
+        let file = descriptor.file.swap(None);
+        self.open -= usize::from(file.is_some());
+        Some((descriptor, file))
+    }
+}
+
+impl Shed for DescriptorPool {
+    /// Closes half of what is open.
+    fn shed(&self) -> bool {
+        let mut victims = Vec::new();
+        let mut round = self.round.lock();
+        let (before, mut visits) = (round.open, round.places.len());
+        while visits > 0 && round.open > before / 2 {
+            visits -= 1;
+            victims.extend(round.visit(false));
+        }
+        let closed = round.open < before;
+        drop(round);
+        drop(victims);
+        closed
+    }
+}
+
+#[derive(Debug)]
+struct OpenFile(Arc<dyn File>);
+
+/// The file of one open table, whose descriptor may be closed at the moment.
+#[derive(Debug)]
+pub(crate) struct Descriptor {
+    /// Without one the descriptor stays open.
+    pool: Option<Arc<DescriptorPool>>,
+    path: PathBuf,
+    identity: TableIdentity,
+    file: ArcSwapOption<OpenFile>,
+    /// The clock bit; pairs with nothing: a use that the clock misses costs at most an opening.
+    used: AtomicBool,
+}
+
+impl Descriptor {
+    /// The file of a table that was just opened, whose descriptor stays.
+    pub(super) fn staying(file: Arc<dyn File>, path: &Path, identity: &TableIdentity) -> Self {
+        Descriptor {
+            pool: None,
+            path: path.to_owned(),
+            identity: *identity,
+            file: ArcSwapOption::from_pointee(OpenFile(file)),
+            used: AtomicBool::new(false),
+        }
+    }
+
+    /// The file of a table whose descriptor the pool may close; it is not open yet.
+    pub(super) fn pooled(
+        pool: &Arc<DescriptorPool>,
+        path: &Path,
+        identity: &TableIdentity,
+    ) -> Arc<Self> {
+        Arc::new(Descriptor {
+            pool: Some(Arc::clone(pool)),
+            path: path.to_owned(),
+            identity: *identity,
+            file: ArcSwapOption::empty(),
+            used: AtomicBool::new(false),
+        })
+    }
+
+    /// Opens the file for the first time.
+    pub(super) fn open_first(self: &Arc<Self>) -> Result<Arc<dyn File>> {
+        Ok(Arc::clone(&self.open_checked(false)?.0))
+    }
+
+    /// Reads `bytes` at `offset`; the caller has checked them against the size of the file.
+    #[inline]
+    pub(super) fn read_exact(self: &Arc<Self>, offset: u64, bytes: u64) -> Result<Vec<u8>> {
+        let open = self.file.load();
+        if let Some(open) = &*open {
+            // Read first: a bit that is set already needs no write.
+            if !self.used.load(Ordering::Relaxed) {
+                self.used.store(true, Ordering::Relaxed);
+            }
+            return read_exact(&*open.0, &self.path, offset, bytes);
+        }
+        drop(open);
+        let open = self.open_checked(true)?;
+        read_exact(&*open.0, &self.path, offset, bytes)
+    }
+
+    /// As [`Descriptor::read_exact`] for a job: pays for the bytes at the limited rate, and has the
+    /// system forget them where that is wanted.
+    pub(super) fn read_for_job(self: &Arc<Self>, offset: u64, bytes: u64) -> Result<Vec<u8>> {
+        let read = self.read_exact(offset, bytes)?;
+        if let Some(pace) = self.pool.as_ref().and_then(|pool| pool.job_reads.as_ref()) {
+            if !pace.keep_cached
+                && let Some(open) = &*self.file.load()
+            {
+                open.0.forget(offset, bytes);
+            }
+            pace.rate.take(Lane::Compaction, bytes);
+        }
+        Ok(read)
+    }
+
+    /// Opens the file; if it was open before, checks that it is the same.
+    #[cold]
+    fn open_checked(self: &Arc<Self>, again: bool) -> Result<Arc<OpenFile>> {
+        let Some(pool) = &self.pool else {
+            // The descriptor is there from the start and nobody closes it.
+            let gone = io::Error::other("the descriptor is closed");
+            return Err(Error::io("open", &self.path, gone));
+        };
+        pool.reserve();
+        let opened = pool.vfs.open(&self.path);
+        let opened =
+            opened.map_err(|error| Error::io("open", &self.path, error)).and_then(|file| {
+                if again {
+                    self.check_same(&*file)?;
+                    pool.reopened.fetch_add(1, Ordering::Relaxed);
+                }
+                Ok(Arc::new(OpenFile(file)))
+            });
+        match opened {
+            Err(error) => {
+                pool.released();
+                Err(error)
+            }
+            Ok(open) => {
+                let none: Option<Arc<OpenFile>> = None;
+                match &*self.file.compare_and_swap(&none, Some(Arc::clone(&open))) {
+                    None => pool.admit(self),
+                    // Somebody was faster; ours goes after this read.
+                    Some(_) => pool.released(),
+                }
+                Ok(open)
+            }
+        }
+    }
+
+    /// A file that was replaced while its descriptor was closed must not be taken for ours. Blocks
+    /// are checked one by one against the table's uid as well.
+    fn check_same(&self, file: &dyn File) -> Result<()> {
+        let bytes = file.len().map_err(|error| Error::io("read the size of", &self.path, error))?;
+        let identity = &self.identity;
+        if bytes != identity.bytes {
+            let what = "table size";
+            let wrong = Malformed::Identity { what, expected: identity.bytes, found: bytes };
+            return Err(wrong.at(&self.path, 0));
+        }
+        let footer_at = bytes.saturating_sub(len_u64(FOOTER_BYTES));
+        let footer = read_exact(file, &self.path, footer_at, bytes - footer_at)?;
+        let footer = Footer::decode(&footer).map_err(|what| what.at(&self.path, footer_at))?;
+        if footer.uid != identity.uid {
+            let what = "table uid";
+            let wrong = Malformed::Identity { what, expected: identity.uid, found: footer.uid };
+            return Err(wrong.at(&self.path, footer_at));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        if let (Some(pool), Some(_)) = (&self.pool, self.file.swap(None)) {
+            pool.released();
+        }
+    }
+}
+
+/// Reads `bytes` at `offset`; the caller has checked them against the size of the file.
+pub(super) fn read_exact(file: &dyn File, path: &Path, offset: u64, bytes: u64) -> Result<Vec<u8>> {
+    let needed = to_usize("block", bytes).map_err(|what| what.at(path, offset))?;
+    let mut buffer = vec![0; needed];
+    let found =
+        file.read_at(&mut buffer, offset).map_err(|error| Error::io("read", path, error))?;
+    if found != needed {
+        let found = len_u64(found);
+        return Err(Malformed::Truncated { what: "file", needed: bytes, found }.at(path, offset));
+    }
+    Ok(buffer)
+}
