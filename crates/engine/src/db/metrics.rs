@@ -26,13 +26,13 @@ impl Core {
             memtable_bytes_max: self.memory.memtables,
             block_cache_bytes_max: self.memory.cache,
             wal_buffer: store.wal.buffer_bytes(),
+            open_tables: cache.open_table_bytes(),
             read_ahead: cache.read_ahead_bytes(),
             ..MemoryMetrics::default()
         };
         for (kind, &bytes) in cache.resident_bytes().iter() {
             *match kind {
                 BlockKind::Data => &mut memory.data_blocks,
-                BlockKind::Open => &mut memory.open_tables,
                 _ => &mut memory.metadata_blocks,
             } += bytes;
         }
