@@ -197,6 +197,31 @@ fn many_files_are_read_through_few_descriptors() {
 }
 
 #[test]
+fn what_an_iterator_holds_stays_readable_when_the_next_owner_has_removed_it() {
+    let disk = MemVfs::new();
+    let options = || inline().open_files_max(1).block_cache_bytes(0);
+    let db = open(&disk, options());
+    load(&db, 0..2_000);
+    let before = disk.paths();
+    let mut iterators = vec![db.default_keyspace().iter()];
+    load(&db, 2_000..2_500);
+    iterators.push(db.default_keyspace().iter());
+    db.keyspace("other", tuning()).unwrap().put("k", "v").unwrap();
+    db.flush().unwrap();
+    iterators.push(db.existing_keyspace("other").unwrap().iter());
+    db.drop_keyspace("other").unwrap();
+    drop(db);
+    let db = open(&disk, options());
+    load(&db, 0..2_500);
+    db.default_keyspace().compact_range::<&[u8]>(..).unwrap();
+    let is_table = |path: &&PathBuf| path.extension().is_some_and(|it| it == "sst");
+    let after = disk.paths();
+    assert!(before.iter().filter(is_table).all(|path| !after.contains(path)));
+    let counts: Vec<_> = iterators.into_iter().map(|all| all.map(Result::unwrap).count()).collect();
+    assert_eq!(counts, [2_000, 2_500, 1]);
+}
+
+#[test]
 fn real_descriptors_stay_within_the_budget() {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::open(dir.path(), inline().open_files_max(8).block_cache_bytes(0)).unwrap();

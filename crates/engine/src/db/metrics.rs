@@ -11,7 +11,7 @@ use crate::metrics::{
     HeldMetrics, KeyspaceMetrics, LaneMetrics, LevelFlow, LevelMetrics, MemoryMetrics,
     MergeMetrics, Metrics, StallCause, StallMetrics, WalMetrics,
 };
-use crate::sync::{Arc, AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 
 fn read(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
@@ -61,9 +61,7 @@ impl Core {
         for tree in store.all_trees() {
             let (views, pins) = tree.old_views.in_use();
             held.old_views += views;
-            // The tree has one handle of its own, and this is another.
-            let current = Arc::strong_count(&tree.pin()) as u64;
-            held.view_pins += pins + current.saturating_sub(2);
+            held.view_pins += pins + tree.current_pins();
         }
         held
     }

@@ -44,7 +44,7 @@ use options::Options;
 pub use crate::table::explain::{BlockRead, BlockSource};
 pub use explain::{EntryFound, Explanation, MemtableStep, RunStep};
 pub use keyspace::Keyspace;
-pub use observe::{Observation, ObservedKeyspace, observe, observe_with};
+pub use observe::{Observation, ObservedKeyspace, ObservedLevel, observe, observe_with};
 pub use reads::Entry;
 pub use snapshot::Snapshot;
 pub use update::Update;
