@@ -18,7 +18,9 @@ use crate::keyspace::Tree;
 use crate::keyspace::snapshot::Sequence;
 use crate::manifest::{Manifest, ManifestState};
 use crate::metrics::Latencies;
-use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock, Signal, assert_unlocked};
+use crate::sync::{
+    Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock, Signal, Weak, assert_unlocked,
+};
 use crate::table::{DescriptorPool, Table, TableIdentity, TableSummary};
 use crate::version::{Janitor, SuperVersion, TableFile, Version};
 use crate::vfs::{PacedVfs, Vfs};
@@ -174,6 +176,8 @@ pub(crate) struct Store {
     failing: Mutex<BTreeSet<u32>>,
     /// Dropped keyspaces that snapshots from before still see, with the numbers of their drops.
     dropped: Mutex<Vec<(u64, Arc<Tree>)>>,
+    /// What iterators still held of dropped keyspaces when all else of these went.
+    left: Mutex<Vec<Weak<SuperVersion>>>,
 }
 
 /// Trees that have to be looked at, in the order they came; each at most once.
@@ -236,6 +240,7 @@ impl Store {
             compaction_us: Latencies::default(),
             failing: Mutex::default(),
             dropped: Mutex::default(),
+            left: Mutex::default(),
         }
     }
 
@@ -259,12 +264,27 @@ impl Store {
         for (_, tree) in released {
             let nothing = Arc::new(Version::default());
             tree.change(|_| SuperVersion::fresh(&nothing, SeqNo::MAX));
+            let mut left = self.left.lock();
+            left.retain(|view| view.strong_count() > 0);
+            left.extend(tree.old_views.held().iter().map(Arc::downgrade));
         }
     }
 
     /// All trees, by id.
     pub(crate) fn all_trees(&self) -> Vec<Arc<Tree>> {
         self.trees.read().all().cloned().collect()
+    }
+
+    /// Opens the files of all that iterators hold, and keeps them open: the next owner of the database
+    /// may remove them. Where that fails, the iterator that needs the file gets the error.
+    pub(crate) fn keep_held_files_open(&self) {
+        let mut views: Vec<_> = self.left.lock().iter().filter_map(Weak::upgrade).collect();
+        views.extend(self.all_trees().iter().flat_map(|tree| tree.held_views()));
+        let runs = views.iter().flat_map(|view| view.version.runs());
+        for file in runs.flat_map(|run| run.tables().iter()) {
+            // Ignored for the reason above.
+            let _ = file.table().keep_open();
+        }
     }
 
     /// Notes whether the last compaction of a tree failed.

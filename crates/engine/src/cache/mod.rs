@@ -102,8 +102,7 @@ impl Cache {
         self.counts.filter_answers()
     }
 
-    /// Bytes in memory, overhead included; for [`BlockKind::Open`] what open tables take besides
-    /// their blocks.
+    /// Bytes of blocks in memory, overhead included.
     #[must_use]
     pub fn resident_bytes(&self) -> PerKind<u64> {
         PerKind::from_fn(|kind| match kind {
@@ -112,8 +111,7 @@ impl Cache {
             BlockKind::TopIndex => self.resident_of(Metadata::TopIndex),
             BlockKind::Filter => self.resident_of(Metadata::Filter),
             BlockKind::RangeTombstones => self.resident_of(Metadata::RangeTombstones),
-            BlockKind::Open => self.open_tables.load(Ordering::Relaxed),
-            BlockKind::Blob | BlockKind::Bucket => 0,
+            BlockKind::Open | BlockKind::Blob | BlockKind::Bucket => 0,
         })
     }
 
@@ -169,6 +167,12 @@ impl Cache {
         }
     }
 
+    /// Bytes that open tables take besides their blocks: handles, key ranges, empty slots.
+    #[must_use]
+    pub fn open_table_bytes(&self) -> u64 {
+        self.open_tables.load(Ordering::Relaxed)
+    }
+
     /// Bytes that cursors have read ahead and not used up.
     #[must_use]
     pub fn read_ahead_bytes(&self) -> u64 {
@@ -200,7 +204,7 @@ impl Cache {
 
     /// Bytes for blocks: what open tables leave of the budget.
     fn blocks_budget(&self) -> u64 {
-        let open = if self.with_open_tables { self.open_tables.load(Ordering::Relaxed) } else { 0 };
+        let open = if self.with_open_tables { self.open_table_bytes() } else { 0 };
         self.budget_bytes.saturating_sub(open)
     }
 

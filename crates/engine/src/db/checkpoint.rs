@@ -5,7 +5,8 @@
 //!    says that a memtable was flushed, the log is synced through it, so the log reaches at least as
 //!    far as the tables: together they are what a crash at this moment would leave, a prefix.
 //! 3. Tables are linked, or copied where the file system cannot link; segments are copied up to
-//!    there and synced; a new manifest names both. `CURRENT` comes last: before it there is no
+//!    there and synced; a new manifest names both. What was copied is read again and checked: a
+//!    read that went wrong must not become the copy. `CURRENT` comes last: before it there is no
 //!    database in the target.
 //!
 //! Memtables are not flushed first: a checkpoint does not change the tree that it copies, works
@@ -16,8 +17,9 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::cache::Cache;
 use crate::coding::{len_u64, to_usize};
-use crate::db::{Core, open};
+use crate::db::{Core, open, verify};
 use crate::env::YieldKind;
 use crate::error::{Error, Malformed, Result};
 use crate::format::filename::{FileName, LOCK};
@@ -88,11 +90,14 @@ impl<'a> Checkpoint<'a> {
 
     /// Fills the target, and notes what it makes before it does.
     fn fill(&self, target: &Path, made: &mut Vec<PathBuf>) -> Result<()> {
-        let source = &self.store.dir;
+        let (vfs, source) = (self.store.vfs.as_ref(), &self.store.dir);
         for (.., file) in self.state.keyspaces.values().flat_map(KeyspaceState::files) {
             let name = FileName::Table(file.id.0);
             made.push(name.in_dir(target));
-            self.link(&name.in_dir(source), &name.in_dir(target), file.bytes)?;
+            if !self.link(&name.in_dir(source), &name.in_dir(target))? {
+                self.copy(&name.in_dir(source), &name.in_dir(target), file.bytes)?;
+                verify::verify_table(vfs, target, file, &Cache::new(0))?;
+            }
             self.go_on()?;
         }
         for segment in &self.segments {
@@ -100,17 +105,20 @@ impl<'a> Checkpoint<'a> {
             made.push(name.in_dir(target));
             self.copy(&name.in_dir(source), &name.in_dir(target), segment.bytes)?;
         }
-        made.push(FileName::Manifest(self.number).in_dir(target));
+        let manifest = FileName::Manifest(self.number).in_dir(target);
+        verify::verify_log(vfs, target, &self.state, &manifest)?;
+        made.push(manifest);
         made.push(FileName::Temporary(self.number).in_dir(target));
         let vfs = Arc::clone(&self.store.vfs);
         Manifest::create(vfs, target, self.number, &self.state).map(drop)
     }
 
-    /// Gives a table a second name, or copies it.
-    fn link(&self, from: &Path, to: &Path, bytes: u64) -> Result<()> {
+    /// Gives a table a second name; false where the two places have no files in common.
+    fn link(&self, from: &Path, to: &Path) -> Result<bool> {
         match self.store.vfs.hard_link(from, to) {
-            Err(error) if cannot_link(&error) => self.copy(from, to, bytes),
-            linked => linked.map_err(|error| Error::io("link", to, error)),
+            Ok(()) => Ok(true),
+            Err(error) if cannot_link(&error) => Ok(false),
+            Err(error) => Err(Error::io("link", to, error)),
         }
     }
 

@@ -23,6 +23,7 @@ impl Core {
             return Ok(());
         }
         if self.read_only.is_some() {
+            self.store.keep_held_files_open();
             self.free_lock();
             return Ok(());
         }
@@ -43,6 +44,7 @@ impl Core {
         let marked = self.mark_clean();
         store.release_dropped(true);
         store.remove_discarded();
+        store.keep_held_files_open();
         self.free_lock();
         // Past the deadline what is left waits in the log, which the next opening replays.
         flushed.and(marked)

@@ -11,7 +11,7 @@ use crate::metrics::{
     HeldMetrics, KeyspaceMetrics, LaneMetrics, LevelFlow, LevelMetrics, MemoryMetrics,
     MergeMetrics, Metrics, StallCause, StallMetrics, WalMetrics,
 };
-use crate::sync::{Arc, AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 
 fn read(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
@@ -26,13 +26,13 @@ impl Core {
             memtable_bytes_max: self.memory.memtables,
             block_cache_bytes_max: self.memory.cache,
             wal_buffer: store.wal.buffer_bytes(),
+            open_tables: cache.open_table_bytes(),
             read_ahead: cache.read_ahead_bytes(),
             ..MemoryMetrics::default()
         };
         for (kind, &bytes) in cache.resident_bytes().iter() {
             *match kind {
                 BlockKind::Data => &mut memory.data_blocks,
-                BlockKind::Open => &mut memory.open_tables,
                 _ => &mut memory.metadata_blocks,
             } += bytes;
         }
@@ -61,9 +61,7 @@ impl Core {
         for tree in store.all_trees() {
             let (views, pins) = tree.old_views.in_use();
             held.old_views += views;
-            // The tree has one handle of its own, and this is another.
-            let current = Arc::strong_count(&tree.pin()) as u64;
-            held.view_pins += pins + current.saturating_sub(2);
+            held.view_pins += pins + tree.current_pins();
         }
         held
     }

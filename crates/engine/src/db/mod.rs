@@ -44,7 +44,7 @@ use options::Options;
 pub use crate::table::explain::{BlockRead, BlockSource};
 pub use explain::{EntryFound, Explanation, MemtableStep, RunStep};
 pub use keyspace::Keyspace;
-pub use observe::{Observation, ObservedKeyspace, observe, observe_with};
+pub use observe::{Observation, ObservedKeyspace, ObservedLevel, observe, observe_with};
 pub use reads::Entry;
 pub use snapshot::Snapshot;
 pub use update::Update;
@@ -487,8 +487,16 @@ impl Core {
     pub(crate) fn look_at_all(&self) {
         for tree in self.store.all_trees() {
             self.runner.refresh(&tree);
-            self.store.make_ready(Work::Flush, tree.id);
-            self.store.make_ready(Work::Compaction, tree.id);
+            // Of thousands of keyspaces most may be empty.
+            let (sealed, files) = {
+                let view = tree.view();
+                (!view.sealed.is_empty(), !view.version.runs().is_empty())
+            };
+            for (work, there) in [(Work::Flush, sealed), (Work::Compaction, files)] {
+                if there {
+                    self.store.make_ready(work, tree.id);
+                }
+            }
         }
     }
 }

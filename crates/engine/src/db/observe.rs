@@ -16,7 +16,6 @@ use crate::error::{Error, Result};
 use crate::format::filename::FileName;
 use crate::keyspace::options::Persisted;
 use crate::manifest::{KeyspaceState, LoadedManifest, Manifest};
-use crate::metrics::LevelMetrics;
 use crate::sync::Arc;
 use crate::vfs::{OsVfs, Vfs};
 
@@ -58,7 +57,25 @@ pub struct ObservedKeyspace {
     /// Tables hold every write up to this number.
     pub flushed_through: u64,
     /// Levels that hold something.
-    pub levels: Vec<LevelMetrics>,
+    pub levels: Vec<ObservedLevel>,
+}
+
+/// What the manifest says of one level.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct ObservedLevel {
+    /// Its number.
+    pub level: u8,
+    /// Sorted runs.
+    pub runs: u64,
+    /// Files.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Their entries.
+    pub entries: u64,
+    /// Tombstones, those of ranges included.
+    pub tombstones: u64,
 }
 
 /// Looks at the database in a directory, whoever has it open.
@@ -138,7 +155,7 @@ fn size(vfs: &dyn Vfs, path: &Path) -> Result<Option<u64>> {
 fn observed(keyspace: &KeyspaceState) -> ObservedKeyspace {
     let levels = (0u8..=u8::MAX).zip(&keyspace.levels).map(|(level, runs)| {
         let mut metrics =
-            LevelMetrics { level, runs: len_u64(runs.len()), ..LevelMetrics::default() };
+            ObservedLevel { level, runs: len_u64(runs.len()), ..ObservedLevel::default() };
         for file in runs.iter().flat_map(|run| &run.files) {
             metrics.files += 1;
             metrics.bytes += file.bytes;

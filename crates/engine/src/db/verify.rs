@@ -14,7 +14,7 @@ use crate::manifest::{KeyspaceState, Manifest, ManifestState};
 use crate::sync::Arc;
 use crate::table::{Table, TableIdentity};
 use crate::vfs::{OsVfs, Vfs};
-use crate::wal::{RecoveryMode, ReplayFrom, replay};
+use crate::wal::{RecoveryMode, RecoveryReport, ReplayFrom, replay};
 
 /// What a check of a whole database found to be in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -60,7 +60,10 @@ pub fn verify_with(vfs: Arc<dyn Vfs>, path: impl AsRef<Path>) -> Result<VerifyRe
     for keyspace in state.keyspaces.values() {
         verify_keyspace(vfs, dir, keyspace, &mut report)?;
     }
-    verify_log(vfs, dir, state, &loaded.path, &mut report)?;
+    let replayed = verify_log(vfs, dir, state, &loaded.path)?;
+    report.wal_segments = replayed.segments;
+    report.wal_records = replayed.records;
+    report.wal_tail_bytes = replayed.bytes_cut;
     report.orphans = orphans(vfs, dir, state, loaded.number)?;
     Ok(report)
 }
@@ -83,22 +86,27 @@ fn verify_keyspace(
     }
     TreeShape::from_levels(levels, keyspace.run_id_next)?.check()?;
     for (_, _, file) in keyspace.files() {
-        let identity = TableIdentity {
-            id: file.id,
-            bytes: file.bytes,
-            uid: file.uid,
-            checksum: file.checksum,
-        };
-        let path = FileName::Table(file.id.0).in_dir(dir);
-        let table = Table::open(vfs, &path, &identity, &cache);
-        let table = table.map_err(|error| open::named(error, dir))?;
-        table.verify()?;
-        verify_record(&path, &table, file)?;
+        verify_table(vfs, dir, file, &cache)?;
         report.tables += 1;
         report.table_bytes += file.bytes;
         report.entries += file.entries;
     }
     Ok(())
+}
+
+/// A table is sound, and the one that the manifest names.
+pub(super) fn verify_table(
+    vfs: &dyn Vfs,
+    dir: &Path,
+    file: &FileRecord,
+    cache: &Arc<Cache>,
+) -> Result<()> {
+    let (id, bytes, uid, checksum) = (file.id, file.bytes, file.uid, file.checksum);
+    let path = FileName::Table(id.0).in_dir(dir);
+    let table = Table::open(vfs, &path, &TableIdentity { id, bytes, uid, checksum }, cache);
+    let table = table.map_err(|error| open::named(error, dir))?;
+    table.verify()?;
+    verify_record(&path, &table, file)
 }
 
 /// What the manifest says of a table is what the table says: the bounds, within which all entries and
@@ -129,13 +137,13 @@ fn verify_record(path: &Path, table: &Table, file: &FileRecord) -> Result<()> {
     Ok(())
 }
 
-fn verify_log(
+/// The log is sound and holds all that the manifest says it does.
+pub(super) fn verify_log(
     vfs: &dyn Vfs,
     dir: &Path,
     state: &ManifestState,
     manifest: &Path,
-    report: &mut VerifyReport,
-) -> Result<()> {
+) -> Result<RecoveryReport> {
     let from = ReplayFrom {
         oldest_segment: state.wal_oldest,
         named: state.wal_named.clone(),
@@ -147,10 +155,7 @@ fn verify_log(
         open::check_record(dir, &record, known)
     })?;
     open::check_reach(vfs, dir, state, &replayed)?;
-    report.wal_segments = replayed.segments;
-    report.wal_records = replayed.records;
-    report.wal_tail_bytes = replayed.bytes_cut;
-    Ok(())
+    Ok(replayed)
 }
 
 fn orphans(

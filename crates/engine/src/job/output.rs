@@ -30,8 +30,6 @@ pub(crate) struct Outputs<'a> {
     /// When the oldest tombstone among the inputs was written.
     oldest_tombstone_us: Option<u64>,
     current: Option<(FileId, TableWriter)>,
-    /// Key of the last entry of the table at hand.
-    last_key: Option<Vec<u8>>,
     /// Range deletes that are kept.
     spans: SpanQueue,
     /// Says where tables end; without one there is but one.
@@ -69,7 +67,6 @@ impl<'a> Outputs<'a> {
             level,
             oldest_tombstone_us,
             current: None,
-            last_key: None,
             spans: SpanQueue::default(),
             cutter: None,
             finished,
@@ -158,9 +155,6 @@ impl<'a> Outputs<'a> {
     /// When the file cannot be created or written.
     pub(crate) fn add(&mut self, key: InternalKey<'_>, value: &[u8]) -> Result<()> {
         self.writer()?.add(key, value)?;
-        let last = self.last_key.get_or_insert_default();
-        last.clear();
-        last.extend_from_slice(key.user_key);
         self.entries += 1;
         Ok(())
     }
@@ -177,7 +171,8 @@ impl<'a> Outputs<'a> {
 
     /// Ends the table at hand, if there is one; the next begins with the key `next`.
     fn end_table(&mut self, next: Option<&[u8]>) -> Result<()> {
-        let spans = self.spans.cut(self.last_key.take().as_deref(), next);
+        let last = self.current.as_ref().and_then(|(_, writer)| writer.last_key());
+        let spans = self.spans.cut(last, next);
         if !spans.is_empty() {
             let writer = self.writer()?;
             for span in spans {

@@ -178,3 +178,136 @@ fn cut_key(start: &Bytes, last: Option<&[u8]>, next: &[u8]) -> Bytes {
         _ => successor(start),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use lsmx_compaction::{FileId, KeyRange, TreeShape};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::format::range_tombstones::fragment;
+
+    fn span(start: &str, end: Option<&str>, seqs: &[u64]) -> RangeTombstone {
+        let bytes = |key: &str| Bytes::copy_from_slice(key.as_bytes());
+        let seqs = seqs.iter().copied().map(SeqNo).collect();
+        RangeTombstone { start: bytes(start), end: end.map(bytes), seqs }
+    }
+
+    /// A tree with one run of files over these ranges.
+    fn tree(ranges: &[(&'static str, &'static str)]) -> TreeShape {
+        let file = |(id, &(smallest, largest)): (u64, &(&'static str, &'static str))| FileShape {
+            id: FileId(id),
+            range: KeyRange::new(smallest, largest),
+            bytes: 10,
+            entries: 1,
+            tombstones: 0,
+            tombstones_droppable: 0,
+            value_bytes: 0,
+            oldest_tombstone_us: None,
+            seq_smallest: 1,
+            seq_largest: 1,
+            last_read_us: 0,
+            created_us: 0,
+            creation: id,
+        };
+        let files = (0..).zip(ranges).map(file).collect();
+        TreeShape::default().with_flush(files).unwrap().0
+    }
+
+    fn kept(
+        spans: &[RangeTombstone],
+        snapshots: &[u64],
+        older: &[(&'static str, &'static str)],
+        keys: Option<(&str, &str)>,
+    ) -> Vec<RangeTombstone> {
+        let snapshots = snapshots.iter().copied().map(SeqNo).collect();
+        let mut retention = Retention::for_flush(snapshots, &tree(older));
+        let keys = keys.map(|(smallest, largest)| (smallest.as_bytes(), largest.as_bytes()));
+        retention.heed(&[Arc::new(Spans::of(spans))], keys)
+    }
+
+    #[test]
+    fn a_range_delete_is_narrowed_to_what_is_older_and_goes_with_it() {
+        let all = [span("", None, &[9])];
+        assert_eq!(
+            kept(&all, &[], &[("c", "f"), ("k", "p")], Some(("a", "z"))),
+            [span("c", Some("p\0"), &[9])]
+        );
+        assert_eq!(kept(&all, &[], &[], Some(("a", "z"))), []);
+        let beside = [span("d", Some("k"), &[9]), span("q", Some("z"), &[9])];
+        assert_eq!(kept(&beside, &[], &[("a", "c"), ("k", "p")], None), []);
+        // An exclusive end that stands for a largest key is one key too far, and that is all.
+        assert_eq!(kept(&beside, &[], &[("j", "p")], None), [span("j", Some("k"), &[9])]);
+    }
+
+    #[test]
+    fn what_a_snapshot_looks_past_stays_for_the_keys_of_the_job() {
+        let all = [span("", None, &[9, 7, 4, 2])];
+        let keys = Some(("b", "y"));
+        assert_eq!(kept(&all, &[], &[("c", "d")], keys), [span("c", Some("d\0"), &[9])]);
+        // Stripes: up to 3, 4 to 8, from 9 on.
+        let newest = [span("b", Some("y\0"), &[9, 7])];
+        assert_eq!(kept(&all, &[3, 8], &[], keys), newest);
+        let with_oldest = [span("b", Some("y\0"), &[9, 7, 2])];
+        assert_eq!(kept(&all, &[3, 8], &[("c", "d")], keys), with_oldest);
+        assert_eq!(kept(&all, &[3, 8], &[], None), []);
+    }
+
+    fn key() -> impl Strategy<Value = Vec<u8>> {
+        // Many end with a zero byte, and many are next to each other.
+        prop::collection::vec(0u8..2, 0..4)
+    }
+
+    proptest! {
+        /// Wherever tables end, no two share a key, and the same is deleted.
+        #[test]
+        fn cut_spans_delete_the_same_in_tables_that_share_no_key(
+            spans in prop::collection::vec((key(), key(), 1u64..30), 0..8),
+            entries in prop::collection::btree_set(key(), 0..12),
+            cuts in prop::collection::vec(prop::bool::weighted(0.4), 40),
+        ) {
+            let spans: Vec<_> = spans.into_iter().map(|(start, end, seq)| RangeTombstone {
+                start: start.into(), end: Some(end.into()), seqs: vec![SeqNo(seq)],
+            }).collect();
+            let fragments = fragment(&spans);
+            let mut queue = SpanQueue::new(fragments.clone());
+            let mut cuts = cuts.into_iter();
+            let mut tables: Vec<(Vec<Vec<u8>>, Vec<RangeTombstone>)> = Vec::new();
+            let mut written: Vec<Vec<u8>> = Vec::new();
+            let mut cut = |queue: &mut SpanQueue, written: &mut Vec<Vec<u8>>, next: Option<&[u8]>| {
+                if next.is_none() || cuts.next() == Some(true) {
+                    let of_table = queue.cut(written.last().map(Vec::as_slice), next);
+                    tables.push((std::mem::take(written), of_table));
+                }
+            };
+            for entry in &entries {
+                while let Some(start) = queue.next_start(Some(entry)) {
+                    cut(&mut queue, &mut written, Some(&start));
+                    queue.advance();
+                }
+                cut(&mut queue, &mut written, Some(entry));
+                if queue.next_start(None).is_some_and(|start| *start == **entry) {
+                    queue.advance();
+                }
+                written.push(entry.clone());
+            }
+            while let Some(start) = queue.next_start(None) {
+                cut(&mut queue, &mut written, Some(&start));
+                queue.advance();
+            }
+            cut(&mut queue, &mut written, None);
+            let mut before: Option<Vec<u8>> = None;
+            let mut all = Vec::new();
+            for (entries, spans) in tables {
+                let starts = entries.iter().map(Vec::as_slice).chain(spans.iter().map(|span| &span.start[..]));
+                let ends = entries.iter().map(Vec::as_slice).chain(spans.iter().filter_map(RangeTombstone::largest));
+                let (Some(smallest), Some(largest)) = (starts.min(), ends.max()) else { continue };
+                prop_assert!(before.is_none_or(|before| *before < *smallest) && smallest <= largest);
+                prop_assert!(spans.iter().all(|span| span.start.len() <= 4 && span.end.as_ref().is_some_and(|end| end.len() <= 4)));
+                before = Some(largest.to_vec());
+                all.extend(spans);
+            }
+            prop_assert_eq!(fragment(&all), fragments);
+        }
+    }
+}

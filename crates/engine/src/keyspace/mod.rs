@@ -216,6 +216,22 @@ impl Tree {
         self.super_version.load_full()
     }
 
+    /// Who holds the current super version, besides the tree.
+    pub(crate) fn current_pins(&self) -> u64 {
+        // The tree has one handle of its own, and this is another.
+        let current = Arc::strong_count(&self.pin()) as u64;
+        current.saturating_sub(2)
+    }
+
+    /// The super versions that somebody besides the tree holds.
+    pub(crate) fn held_views(&self) -> Vec<Arc<SuperVersion>> {
+        let mut held = self.old_views.held();
+        if self.current_pins() > 0 {
+            held.push(self.pin());
+        }
+        held
+    }
+
     /// Swaps the super version for one made of the current one. `make` may be called again if
     /// somebody else was faster.
     pub(crate) fn change(&self, make: impl Fn(&SuperVersion) -> SuperVersion) {

@@ -6,7 +6,8 @@
 //! a clock: one that was used since the last round is passed over once.
 //!
 //! The file of a table that versions name is never removed, so it can be opened again: it is handed
-//! to the janitor only when the last handle of the table goes.
+//! to the janitor only when the last handle of the table goes. Another owner of the database knows
+//! nothing of such handles, so what iterators hold over a close keeps its descriptor from then on.
 
 use std::collections::VecDeque;
 use std::io;
@@ -115,6 +116,10 @@ impl Round {
     /// Looks at the next table; takes its file if it may be closed.
     fn visit(&mut self, patient: bool) -> Option<(Arc<Descriptor>, Option<Arc<OpenFile>>)> {
         let descriptor = self.places.pop_front()?.upgrade()?;
+        if descriptor.kept.load(Ordering::Relaxed) {
+            // It stays, and is not visited again.
+            return Some((descriptor, None));
+        }
         if patient && descriptor.used.swap(false, Ordering::Relaxed) {
             self.places.push_back(Arc::downgrade(&descriptor));
             return Some((descriptor, None));
@@ -155,6 +160,8 @@ pub(crate) struct Descriptor {
     file: ArcSwapOption<OpenFile>,
     /// The clock bit; pairs with nothing: a use that the clock misses costs at most an opening.
     used: AtomicBool,
+    /// Whether the clock passes it over for good; written and read by the clock under its lock.
+    kept: AtomicBool,
 }
 
 impl Descriptor {
@@ -166,6 +173,7 @@ impl Descriptor {
             identity: *identity,
             file: ArcSwapOption::from_pointee(OpenFile(file)),
             used: AtomicBool::new(false),
+            kept: AtomicBool::new(false),
         }
     }
 
@@ -181,12 +189,23 @@ impl Descriptor {
             identity: *identity,
             file: ArcSwapOption::empty(),
             used: AtomicBool::new(false),
+            kept: AtomicBool::new(false),
         })
     }
 
     /// Opens the file for the first time.
     pub(super) fn open_first(self: &Arc<Self>) -> Result<Arc<dyn File>> {
         Ok(Arc::clone(&self.open_checked(false)?.0))
+    }
+
+    /// Opens the file, if it is not open, and keeps it open until the table goes, whatever the budget.
+    pub(super) fn keep_open(self: &Arc<Self>) -> Result<()> {
+        let Some(pool) = &self.pool else { return Ok(()) };
+        {
+            let _round = pool.round.lock();
+            self.kept.store(true, Ordering::Relaxed);
+        }
+        if self.file.load().is_none() { self.open_checked(true).map(drop) } else { Ok(()) }
     }
 
     /// Reads `bytes` at `offset`; the caller has checked them against the size of the file.

@@ -269,6 +269,11 @@ impl Table {
         TableCursor::new(self.clone(), fill)
     }
 
+    /// Opens the file, if it is not open, and keeps it open until the table goes.
+    pub(crate) fn keep_open(&self) -> Result<()> {
+        self.file.keep_open()
+    }
+
     /// What the table says of itself.
     #[must_use]
     pub fn properties(&self) -> &Properties {

@@ -242,6 +242,11 @@ impl TableWriter {
         self.properties.entries
     }
 
+    /// User key of the last entry.
+    pub(crate) fn last_key(&self) -> Option<&[u8]> {
+        self.last.as_ref().map(|(user_key, ..)| &user_key[..])
+    }
+
     /// Writes what is left and syncs the file.
     ///
     /// # Errors
@@ -394,6 +399,10 @@ impl TableWriter {
         }
         properties.range_tombstone_count = len_u64(spans.len());
         self.sealed = range_tombstones::encode(spans);
+        let (bytes, limit) = (len_u64(self.sealed.len()), BLOCK_CONTENT_BYTES_MAX);
+        if bytes > limit {
+            return Err(Error::TooLarge { what: "range tombstones", bytes, limit });
+        }
         let handle = self.write_block(BlockKind::RangeTombstones, Compression::None)?;
         self.properties.range_tombstones = Some(handle);
         Ok(())

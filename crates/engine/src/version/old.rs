@@ -29,9 +29,14 @@ impl OldViews {
         (views.len() as u64, pins)
     }
 
+    /// Those that are in use.
+    pub(crate) fn held(&self) -> Vec<Arc<SuperVersion>> {
+        self.0.lock().iter().filter_map(Weak::upgrade).collect()
+    }
+
     /// Bytes of memtables that only they hold.
     pub(crate) fn memtable_bytes(&self, current: &SuperVersion) -> u64 {
-        let views: Vec<_> = self.0.lock().iter().filter_map(Weak::upgrade).collect();
+        let views = self.held();
         let mut counted: Vec<*const Memtable> = current.memtables().map(Arc::as_ptr).collect();
         let mut bytes = 0;
         for memtable in views.iter().flat_map(|view| view.memtables()) {

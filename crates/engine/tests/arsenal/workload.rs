@@ -375,14 +375,14 @@ impl Run<'_> {
         let count = 1 + self.chance.below(20);
         let sync = self.chance.one_in(4);
         let durability = if sync { Durability::Sync } else { Durability::Buffered };
-        let seq = self.opened()?.db.snapshot().seq().0 + count;
-        let Passing { life, written, .. } = {
-            let mut promises = self.recorder.promises();
-            promises.seq_largest = promises.seq_largest.max(seq);
-            promises.passing
-        };
+        let Passing { life, written, .. } = self.recorder.promises().passing;
         for number in written..written + count {
-            self.recorder.promises().passing.written = number + 1;
+            let seq = self.opened()?.db.snapshot().seq().0 + 1;
+            {
+                let mut promises = self.recorder.promises();
+                promises.seq_largest = promises.seq_largest.max(seq);
+                promises.passing.written = number + 1;
+            }
             match keyspace.put_with(passing::key(number), life.to_le_bytes(), durability) {
                 Ok(()) if sync => self.all_synced(),
                 Ok(()) => {}
@@ -453,6 +453,11 @@ impl Run<'_> {
         match self.opened()?.keyspaces[which].compact_range(low..=high) {
             Ok(()) => {
                 self.coverage.add("calls", "compact range");
+                Ok(())
+            }
+            // A file that was once read wrongly stays set aside until the database is reopened.
+            Err(Error::Corrupt { .. }) if !self.vfs.fired().is_empty() => {
+                self.coverage.add("failed calls", "compacting a range");
                 Ok(())
             }
             Err(error) => self.excuse("compacting a range", &error),

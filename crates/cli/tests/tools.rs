@@ -1,0 +1,153 @@
+//! The tools of `lsmx db`, run as an operator runs them.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test may panic, and works on files of its own"
+)]
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::{db, db_with_input, lsmx};
+
+/// A database with tables, a log and two keyspaces.
+fn fill(path: &Path) {
+    let records: String = (0..2_000).map(|i| format!("key{i:05}\tvalue {i}\n")).collect();
+    db_with_input(path, "import -", records.as_bytes()).ok();
+    db(path, "put ada 1815 --keyspace users").ok();
+}
+
+fn files(path: &Path, suffix: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> =
+        entries.filter(|path| path.to_str().unwrap().ends_with(suffix)).collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn a_checkpoint_is_a_database_and_the_target_must_be_free() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, copy) = (directory.path().join("data"), directory.path().join("copy"));
+    fill(&path);
+    let words = format!("checkpoint {}", copy.display());
+    assert_eq!(db(&path, &words).ok(), "");
+    db(&path, "delete key00000").ok();
+    assert_eq!(db(&copy, "get key00000").ok(), "value 0\n");
+    assert_eq!(db(&copy, "get ada --keyspace users").ok(), "1815\n");
+    assert!(db(&copy, "verify").ok().contains("all sound"));
+    db(&path, &words).fails(1, &["copy", "not an empty directory"]);
+    db(&path, &format!("{words} --keyspace users")).fails(2, &["--keyspace", "checkpoint"]);
+    db(&directory.path().join("none"), &words).fails(1, &["not a database"]);
+    db(&path, "checkpoint").fails(2, &["<TARGET>"]);
+}
+
+#[test]
+fn compact_leaves_one_run_and_drop_keyspace_one_keyspace() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("data");
+    fill(&path);
+    for key in 0..5 {
+        db(&path, &format!("delete key{key:05}")).ok();
+    }
+    assert!(db(&path, "compact --from key00000 --to key00003").ok().contains("in tables before"));
+    db(&path, "compact").ok();
+    let stats: serde_json::Value = serde_json::from_str(&db(&path, "stats --json").ok()).unwrap();
+    let levels = stats["keyspaces"]["default"]["levels"].as_array().unwrap();
+    assert_eq!(levels.len(), 1);
+    assert_eq!((&levels[0]["runs"], &levels[0]["tombstones"]), (&1.into(), &0.into()));
+    assert_eq!(levels[0]["entries"], 1_995);
+    db(&path, "drop-keyspace users").ok();
+    db(&path, "get ada --keyspace users").fails(1, &["users"]);
+    db(&path, "drop-keyspace users").fails(1, &["there is no keyspace \"users\""]);
+    db(&path, "drop-keyspace default").fails(1, &["cannot be dropped"]);
+}
+
+#[test]
+fn explain_tells_steps_for_people_and_programs() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("data");
+    fill(&path);
+    let text = db(&path, "explain key00007").ok();
+    assert!(text.contains("Data block") && text.contains("value of 7 bytes"), "{text}");
+    let json: serde_json::Value =
+        serde_json::from_str(&db(&path, "explain key00007 --json").ok()).unwrap();
+    assert_eq!(json["value_bytes"], 7);
+    assert!(db(&path, "explain none").ok().contains("no value"));
+}
+
+/// Reading verbs change no byte, and work where nothing may be written.
+#[test]
+fn verbs_that_read_change_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("data");
+    fill(&path);
+    let bytes = || {
+        let files = files(&path, "").into_iter();
+        files.map(|file| (fs::read(&file).unwrap(), file)).collect::<Vec<_>>()
+    };
+    let before = bytes();
+    for verb in ["get key00001", "scan", "export -", "stats", "verify", "explain k", "dump"] {
+        assert_eq!(db(&path, verb).code, 0, "{verb}");
+        assert!(bytes() == before, "{verb} has changed a file");
+    }
+}
+
+#[test]
+fn stats_can_be_watched_while_somebody_else_owns_the_database() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("data");
+    fill(&path);
+    let owner = lsmx::Db::open(&path, lsmx::Options::default()).unwrap();
+    db(&path, "stats").fails(1, &["locked"]);
+    let text = db(&path, "stats --watch 0 --count 2").ok();
+    assert_eq!(text.matches("manifest ").count(), 2, "{text}");
+    assert!(text.contains("[default] leveled") && text.contains("[users]"), "{text}");
+    let said = db(&path, "stats --json --watch 0 --count 3 --keyspace users").ok();
+    for line in said.lines() {
+        let json: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert_eq!(json["keyspaces"].as_object().unwrap().len(), 1);
+        assert!(json["wal_bytes"].as_u64().unwrap() > 0);
+    }
+    assert_eq!(said.lines().count(), 3);
+    db(&path, "stats --watch 0 --count 1 --keyspace x").fails(1, &["there is no keyspace \"x\""]);
+    db(&path, "stats --count 1").fails(2, &["--watch"]);
+    db(&path, "stats --watch -1").fails(2, &["--watch"]);
+    let none = directory.path().join("none");
+    db(&none, "stats --watch 0 --count 1").fails(1, &["not a database"]);
+    owner.close(None).unwrap();
+}
+
+#[test]
+fn dump_shows_any_file_and_names_damage() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("data");
+    fill(&path);
+    let all = db(&path, "dump").ok();
+    for part in ["CURRENT", "LOCK", "MANIFEST-", ".sst", ".wal", "footer", "restart \"key00000\""] {
+        assert!(all.contains(part), "{part} is not in {all}");
+    }
+    let table = files(&path, ".sst").remove(0);
+    let name = table.file_name().unwrap().to_str().unwrap().to_owned();
+    let by_name = db(&path, &format!("dump {name}")).ok();
+    assert_eq!(by_name, db(&path, &format!("dump {}", table.display())).ok());
+    assert!(db(&path, &format!("dump {name} --hex")).ok().contains("6b65793030303030"));
+    assert_eq!(db(&path, &format!("dump {name} --limit 2")).ok().lines().count(), 3);
+    let entries = db(&path, &format!("dump {name} --entries")).ok();
+    assert!(entries.lines().count() > 2_000);
+    db(&path, "dump nothing.txt").fails(2, &["nothing.txt", "file of a database"]);
+    db(&path, "dump 999999.sst").fails(1, &["999999.sst"]);
+    db(&directory.path().join("none"), "dump").fails(1, &["none"]);
+    // A flipped bit in the middle: the block is named, the others are shown.
+    let mut bytes = fs::read(&table).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&table, bytes).unwrap();
+    let said = lsmx(&["db", path.to_str().unwrap(), "dump", &name]);
+    let shown = String::from_utf8(said.stdout.clone()).unwrap();
+    assert!(shown.contains("damaged: ") && shown.lines().count() > by_name.lines().count() / 2);
+    said.fails(1, &[&name, "corrupt at byte"]);
+}
