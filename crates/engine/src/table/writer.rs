@@ -244,7 +244,7 @@ impl TableWriter {
 
     /// User key of the last entry.
     pub(crate) fn last_key(&self) -> Option<&[u8]> {
-        self.last.as_ref().map(|(user_key, ..)| &user_key[..])
+        self.last.map(|_| self.data.last_key())
     }
 
     /// Writes what is left and syncs the file.
