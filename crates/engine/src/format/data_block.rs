@@ -22,14 +22,13 @@
 
 use std::cmp::Ordering;
 
-use bytes::Bytes;
-
 use super::VALUE_BYTES_MAX;
 use crate::coding::{
     Decoder, get_u32, get_u64, len_u64, put_u32, put_varint, to_usize, varint_in_word, varint_len,
 };
 use crate::error::Malformed;
 use crate::key::{InternalKey, Kind, SeqNo};
+use crate::slice::BlockBytes;
 
 /// The one coding of data blocks so far.
 pub(crate) const CODING_PREFIX: u8 = 0;
@@ -169,7 +168,7 @@ pub(crate) struct RawEntry<'a> {
 /// The contents of a data block, to be searched in place.
 #[derive(Clone, Debug)]
 pub(crate) struct DataBlock {
-    bytes: Bytes,
+    bytes: BlockBytes,
     restarts_at: usize,
     restarts: usize,
 }
@@ -199,7 +198,7 @@ impl DataBlock {
     /// # Errors
     /// When the frame is not that of a data block.
     #[inline]
-    pub(crate) fn new(bytes: Bytes) -> Result<DataBlock, Malformed> {
+    pub(crate) fn new(bytes: BlockBytes) -> Result<DataBlock, Malformed> {
         let coding = Decoder::new(&bytes).u8("data block coding")?;
         if coding != CODING_PREFIX {
             return Err(Malformed::Field {
@@ -224,12 +223,12 @@ impl DataBlock {
     }
 
     /// The contents.
-    pub(crate) fn bytes(&self) -> &Bytes {
+    pub(crate) fn bytes(&self) -> &BlockBytes {
         &self.bytes
     }
 
     /// The contents, as they were given to [`DataBlock::new`].
-    pub(crate) fn into_bytes(self) -> Bytes {
+    pub(crate) fn into_bytes(self) -> BlockBytes {
         self.bytes
     }
 

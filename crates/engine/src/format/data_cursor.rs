@@ -4,11 +4,10 @@
 //! interval is unfolded at once and then handed out from its end: a step back costs as much as a
 //! step forward, not half an interval.
 
-use bytes::Bytes;
-
 use super::data_block::{DataBlock, ENTRIES_AT, Sought, shares_too_much};
 use crate::error::Malformed;
 use crate::key::{InternalKey, Kind, SeqNo};
+use crate::slice::Slice;
 
 /// An entry of the unfolded interval; its key begins where that of the entry before ends.
 #[derive(Clone, Copy, Debug)]
@@ -79,8 +78,13 @@ impl DataCursor {
     }
 
     /// The entry's value, sharing the block's memory. Only while valid.
-    pub(crate) fn value_bytes(&self) -> Bytes {
-        self.block.bytes().slice(self.value_at..self.next)
+    #[inline]
+    pub(crate) fn value_slice(&self) -> Slice {
+        // What is short is not worth an owner of the block.
+        Slice::inline(self.value()).unwrap_or_else(|| {
+            let block = self.block.bytes().clone();
+            Slice::of_block(block.into_part(self.value_at, self.next))
+        })
     }
 
     /// Stands on no entry any more.

@@ -24,9 +24,7 @@ use bytes::Bytes;
 
 use super::block::Handle;
 use super::data_block::{common_prefix, shares_too_little, shares_too_much};
-use crate::coding::{
-    Decoder, get_u32, len_u64, put_u32, put_varint, to_usize, varint_in_word,
-};
+use crate::coding::{Decoder, get_u32, len_u64, put_u32, put_varint, to_usize, varint_in_word};
 use crate::error::Malformed;
 use crate::key::{InternalKey, SeqNo};
 

@@ -4,6 +4,7 @@ pub mod cursor;
 pub mod options;
 mod read_ahead;
 pub mod reader;
+mod scratch;
 mod verify;
 pub mod writer;
 
