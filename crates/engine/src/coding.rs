@@ -84,6 +84,29 @@ pub(crate) fn get_u64(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..end)?.try_into().ok()?))
 }
 
+/// The varint at the start of eight bytes, and its length; `None` if it is longer or not in its
+/// shortest form. Without a loop or a branch on its length: what a search through blocks needs.
+#[inline]
+pub(crate) const fn varint_in_word(word: u64) -> Option<(u64, usize)> {
+    const TOPS: u64 = 0x8080_8080_8080_8080;
+    let ends = !word & TOPS;
+    if ends == 0 {
+        return None;
+    }
+    let len = ends.trailing_zeros() as usize / 8 + 1;
+    // All bits up to the top bit of the last byte.
+    let bits = word & (ends ^ (ends - 1)) & !TOPS;
+    // Sevens to fourteens to twenty-eights to one.
+    let bits = (bits & 0x007f_007f_007f_007f) | (bits & 0x7f00_7f00_7f00_7f00) >> 1;
+    let bits = (bits & 0x0000_3fff_0000_3fff) | (bits & 0x3fff_0000_3fff_0000) >> 2;
+    let bits = (bits & 0x0000_0000_0fff_ffff) | (bits & 0x0fff_ffff_0000_0000) >> 4;
+    // A last byte of 0 adds nothing to the bytes before it.
+    if len > 1 && bits >> (7 * (len - 1)) == 0 {
+        return None;
+    }
+    Some((bits, len))
+}
+
 /// Reads values one after the other from bytes that nobody has vouched for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Decoder<'a> {
@@ -263,6 +286,31 @@ mod tests {
         u64::MAX - 1,
         u64::MAX,
     ];
+
+    #[test]
+    fn a_varint_in_a_word_is_the_one_that_a_decoder_reads() {
+        let values = (0..=u64::BITS).flat_map(|bits| {
+            let power = 1u64.checked_shl(bits).unwrap_or(0);
+            [power.wrapping_sub(1), power, power.wrapping_add(1)]
+        });
+        for value in values {
+            let mut bytes = Vec::new();
+            put_varint(&mut bytes, value);
+            let len = bytes.len();
+            for filler in [0, 0x7f, 0x80, u8::MAX] {
+                bytes.resize(16, filler);
+                let word = get_u64(&bytes, 0).unwrap();
+                assert_eq!(varint_in_word(word), (len <= 8).then_some((value, len)), "{value}");
+                bytes.truncate(len);
+            }
+            // A longer form: one more group of seven bits, all zero.
+            if len < 8 {
+                bytes[len - 1] |= 0x80;
+                bytes.resize(16, 0);
+                assert_eq!(varint_in_word(get_u64(&bytes, 0).unwrap()), None, "{value}");
+            }
+        }
+    }
 
     #[test]
     fn varints_come_back_and_have_the_length_foretold() {

@@ -3,16 +3,16 @@
 use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use bytes::Bytes;
 use quick_cache::sync::DefaultLifecycle;
 use quick_cache::{OptionsBuilder, Weighter};
 
 use crate::coding::len_u64;
+use crate::slice::BlockBytes;
 
-/// Bytes that an entry costs beside its block: key, links and the header of the shared bytes.
+/// BlockBytes that an entry costs beside its block: key, links and the count of owners.
 const ENTRY_OVERHEAD_BYTES: u64 = 160;
 
-/// Bytes that a block is expected to have, to size the table of keys.
+/// BlockBytes that a block is expected to have, to size the table of keys.
 const BLOCK_BYTES_EXPECTED: u64 = 4096;
 
 /// Fewest bytes for which a shard of its own pays.
@@ -33,20 +33,20 @@ pub(super) struct BlockId {
 /// A cache of data blocks with a capacity in bytes.
 pub(super) trait BlockStore: fmt::Debug + Send + Sync {
     /// The block, if it is there; counts as a use.
-    fn get(&self, id: BlockId) -> Option<Bytes>;
+    fn get(&self, id: BlockId) -> Option<BlockBytes>;
     /// The block, if it is there; does not count as a use.
-    fn peek(&self, id: BlockId) -> Option<Bytes>;
+    fn peek(&self, id: BlockId) -> Option<BlockBytes>;
     /// Puts a block in, and others out to make room.
-    fn insert(&self, id: BlockId, block: Bytes);
+    fn insert(&self, id: BlockId, block: BlockBytes);
     /// Sets the capacity; puts blocks out until it is kept.
     fn set_capacity(&self, bytes: u64);
-    /// Bytes of the blocks that are there, overhead included.
+    /// BlockBytes of the blocks that are there, overhead included.
     fn bytes(&self) -> u64;
 }
 
 /// [`BlockStore`] by `quick_cache`, whose hits take no exclusive lock.
 pub(super) struct QuickStore {
-    cache: quick_cache::sync::Cache<BlockId, Bytes, BlockWeight, BuildHasherDefault<IdHasher>>,
+    cache: quick_cache::sync::Cache<BlockId, BlockBytes, BlockWeight, BuildHasherDefault<IdHasher>>,
 }
 
 impl QuickStore {
@@ -73,15 +73,15 @@ impl QuickStore {
 
 impl BlockStore for QuickStore {
     #[inline]
-    fn get(&self, id: BlockId) -> Option<Bytes> {
+    fn get(&self, id: BlockId) -> Option<BlockBytes> {
         self.cache.get(&id)
     }
 
-    fn peek(&self, id: BlockId) -> Option<Bytes> {
+    fn peek(&self, id: BlockId) -> Option<BlockBytes> {
         self.cache.peek(&id)
     }
 
-    fn insert(&self, id: BlockId, block: Bytes) {
+    fn insert(&self, id: BlockId, block: BlockBytes) {
         self.cache.insert(id, block);
     }
 
@@ -103,8 +103,8 @@ impl fmt::Debug for QuickStore {
 #[derive(Clone, Debug)]
 struct BlockWeight;
 
-impl Weighter<BlockId, Bytes> for BlockWeight {
-    fn weight(&self, _: &BlockId, block: &Bytes) -> u64 {
+impl Weighter<BlockId, BlockBytes> for BlockWeight {
+    fn weight(&self, _: &BlockId, block: &BlockBytes) -> u64 {
         len_u64(block.len()) + ENTRY_OVERHEAD_BYTES
     }
 }

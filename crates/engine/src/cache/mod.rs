@@ -17,9 +17,8 @@ mod slots;
 
 use std::collections::VecDeque;
 
-use bytes::Bytes;
-
 use crate::format::BlockKind;
+use crate::slice::BlockBytes;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Weak};
 use blocks::{BlockId, BlockStore, QuickStore};
 use counts::Counts;
@@ -151,17 +150,17 @@ impl Cache {
 
     /// The data block at `offset` of a table, if it is in memory.
     #[inline]
-    pub(crate) fn data_block(&self, table: u64, offset: u64) -> Option<Bytes> {
+    pub(crate) fn data_block(&self, table: u64, offset: u64) -> Option<BlockBytes> {
         self.data.get(BlockId { table, offset })
     }
 
     /// As [`Cache::data_block`], for readers whose interest says nothing about the next one's.
-    pub(crate) fn peek_data_block(&self, table: u64, offset: u64) -> Option<Bytes> {
+    pub(crate) fn peek_data_block(&self, table: u64, offset: u64) -> Option<BlockBytes> {
         self.data.peek(BlockId { table, offset })
     }
 
     /// Keeps a data block that was read.
-    pub(crate) fn keep_data_block(&self, table: u64, offset: u64, block: &Bytes) {
+    pub(crate) fn keep_data_block(&self, table: u64, offset: u64, block: &BlockBytes) {
         if self.data_capacity.load(Ordering::Relaxed) > 0 {
             self.data.insert(BlockId { table, offset }, block.clone());
         }

@@ -1,9 +1,12 @@
+use bytes::Bytes;
+
 use super::*;
 use crate::format::block::Handle;
 use crate::format::filter::{self, Filter};
 use crate::format::index::{IndexBlock, IndexBuilder, Separator};
 use crate::format::range_tombstones::{RangeTombstone, Spans, encode};
 use crate::key::SeqNo;
+use crate::slice::BlockBytes;
 
 fn a_filter() -> Arc<Filter> {
     let mut hashes = (0..800u64).map(|key| filter::key_hash(&key.to_le_bytes())).collect();
@@ -52,7 +55,7 @@ fn data_goes_before_any_metadata() {
     let budget = 1 << 20;
     let cache = Cache::new(budget);
     for offset in 0..1_000 {
-        cache.keep_data_block(0, offset, &Bytes::from(vec![1; 4096]));
+        cache.keep_data_block(0, offset, &BlockBytes::from(vec![1; 4096]));
     }
     let data_alone = cache.resident_bytes()[BlockKind::Data];
     assert!(data_alone > budget * 3 / 4, "{data_alone}");
@@ -123,7 +126,7 @@ fn the_clock_passes_over_what_is_used() {
 fn a_budget_of_nothing_keeps_nothing() {
     let cache = Cache::new(0);
     let table = full_table(&cache, 3);
-    cache.keep_data_block(0, 0, &Bytes::from_static(b"block"));
+    cache.keep_data_block(0, 0, &BlockBytes::copy_of(b"block"));
     assert_eq!(cache.data_block(0, 0), None);
     assert_eq!(total(&cache), 0);
     assert!(filled_index_slots(&table, 3).is_empty());
@@ -185,7 +188,7 @@ fn tables_have_numbers_of_their_own() {
     let cache = Cache::new(1 << 20);
     let (a, b) = (cache.next_table(), cache.next_table());
     assert_ne!(a, b);
-    cache.keep_data_block(a, 0, &Bytes::from_static(b"of a"));
+    cache.keep_data_block(a, 0, &BlockBytes::copy_of(b"of a"));
     assert_eq!(cache.data_block(b, 0), None);
-    assert_eq!(cache.data_block(a, 0), Some(Bytes::from_static(b"of a")));
+    assert_eq!(cache.data_block(a, 0), Some(BlockBytes::copy_of(b"of a")));
 }

@@ -15,6 +15,7 @@ use crate::format::index::{IndexBlock, Separator};
 use crate::format::properties::Properties;
 use crate::format::range_tombstones::Spans;
 use crate::key::InternalKey;
+use crate::slice::BlockBytes;
 
 pub(super) fn show(input: &Input<'_>, lines: &mut Lines<'_>) -> Shown {
     let footer_at = input.bytes.saturating_sub(len_u64(FOOTER_BYTES));
@@ -150,8 +151,8 @@ impl Blocks<'_> {
     }
 
     fn show_data(&self, separator: &Separator, handle: Handle, lines: &mut Lines<'_>) -> Shown {
-        let checked = |contents| {
-            let block = DataBlock::new(contents)?;
+        let checked = |contents: Bytes| {
+            let block = DataBlock::new(BlockBytes::copy_of(&contents))?;
             block.check().map(|()| block)
         };
         let Some(block) = self.decoded(handle, BlockKind::Data, lines, checked)? else {

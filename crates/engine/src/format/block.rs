@@ -27,6 +27,7 @@ use crate::checksum::{place_seed, xxh3_seeded};
 use crate::coding::{Decoder, get_u32, get_u64, len_u64, put_u64, put_varint, to_usize};
 use crate::error::Malformed;
 use crate::sabotage::{self, Bug};
+use crate::slice::BlockBytes;
 
 /// Bytes after the payload of a block.
 pub const TRAILER_BYTES: usize = 2 * size_of::<u8>() + size_of::<u64>();
@@ -181,6 +182,40 @@ pub(crate) fn open(
     uid: u64,
     offset: u64,
 ) -> Result<Bytes, Malformed> {
+    let (payload_bytes, compression) = check(&block, kind, uid, offset)?;
+    block.truncate(payload_bytes);
+    match compression {
+        Compression::None => Ok(Bytes::from(block)),
+        Compression::Lz4 => unpack_lz4(&block).map(Bytes::from),
+    }
+}
+
+/// As [`open`], from a buffer that goes on to be used; the contents have memory of their own, no
+/// more than they need.
+///
+/// # Errors
+/// As [`open`].
+pub(crate) fn open_copied(
+    block: &[u8],
+    kind: BlockKind,
+    uid: u64,
+    offset: u64,
+) -> Result<BlockBytes, Malformed> {
+    let (payload_bytes, compression) = check(block, kind, uid, offset)?;
+    let payload = &block[..payload_bytes];
+    match compression {
+        Compression::None => Ok(BlockBytes::copy_of(payload)),
+        Compression::Lz4 => unpack_lz4(payload).map(BlockBytes::from),
+    }
+}
+
+/// Checks the bytes of a block; answers the length of its payload and how that is packed.
+fn check(
+    block: &[u8],
+    kind: BlockKind,
+    uid: u64,
+    offset: u64,
+) -> Result<(usize, Compression), Malformed> {
     let Some(payload_bytes) = block.len().checked_sub(TRAILER_BYTES) else {
         return Err(Malformed::Truncated {
             what: "block trailer",
@@ -189,7 +224,7 @@ pub(crate) fn open(
         });
     };
     let covered = payload_bytes + 2;
-    let found = get_u64(&block, covered).unwrap_or_default();
+    let found = get_u64(block, covered).unwrap_or_default();
     let expected = checksum(&block[..covered], uid, offset);
     if found != expected {
         return Err(Malformed::Checksum { expected, found });
@@ -202,10 +237,8 @@ pub(crate) fn open(
         });
     }
     let compression = block[payload_bytes + 1];
-    block.truncate(payload_bytes);
     match Compression::from_u8(compression) {
-        Some(Compression::None) => Ok(Bytes::from(block)),
-        Some(Compression::Lz4) => unpack_lz4(&block).map(Bytes::from),
+        Some(compression) => Ok((payload_bytes, compression)),
         None => Err(Malformed::Field {
             what: "block compression",
             found: u64::from(compression),
@@ -262,6 +295,8 @@ mod tests {
         for contents in samples() {
             for compression in [Compression::None, Compression::Lz4] {
                 let block = sealed(&contents, compression);
+                let copied = open_copied(&block, BlockKind::Data, 7, 4096).unwrap();
+                assert_eq!(*copied, *contents);
                 assert_eq!(open(block, BlockKind::Data, 7, 4096).unwrap(), contents);
             }
         }

@@ -22,14 +22,13 @@
 
 use std::cmp::Ordering;
 
-use bytes::Bytes;
-
 use super::VALUE_BYTES_MAX;
 use crate::coding::{
-    Decoder, get_u32, get_u64, len_u64, put_u32, put_varint, to_usize, varint_len,
+    Decoder, get_u32, get_u64, len_u64, put_u32, put_varint, to_usize, varint_in_word, varint_len,
 };
 use crate::error::Malformed;
 use crate::key::{InternalKey, Kind, SeqNo};
+use crate::slice::BlockBytes;
 
 /// The one coding of data blocks so far.
 pub(crate) const CODING_PREFIX: u8 = 0;
@@ -183,7 +182,7 @@ pub(crate) struct RawEntry<'a> {
 /// The contents of a data block, to be searched in place.
 #[derive(Clone, Debug)]
 pub(crate) struct DataBlock {
-    bytes: Bytes,
+    bytes: BlockBytes,
     restarts_at: usize,
     restarts: usize,
 }
@@ -197,13 +196,23 @@ pub(crate) struct Hit {
     pub(crate) value_end: usize,
 }
 
+/// Where a search in one block ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sought<'a> {
+    /// Offset of the entry.
+    pub(crate) at: usize,
+    pub(crate) entry: RawEntry<'a>,
+    /// Whether it is of the key that was sought.
+    pub(crate) is_key: bool,
+}
+
 impl DataBlock {
     /// Takes block contents over; the entries are checked as they are read.
     ///
     /// # Errors
     /// When the frame is not that of a data block.
     #[inline]
-    pub(crate) fn new(bytes: Bytes) -> Result<DataBlock, Malformed> {
+    pub(crate) fn new(bytes: BlockBytes) -> Result<DataBlock, Malformed> {
         let coding = Decoder::new(&bytes).u8("data block coding")?;
         if coding != CODING_PREFIX {
             return Err(Malformed::Field {
@@ -228,12 +237,12 @@ impl DataBlock {
     }
 
     /// The contents.
-    pub(crate) fn bytes(&self) -> &Bytes {
+    pub(crate) fn bytes(&self) -> &BlockBytes {
         &self.bytes
     }
 
     /// The contents, as they were given to [`DataBlock::new`].
-    pub(crate) fn into_bytes(self) -> Bytes {
+    pub(crate) fn into_bytes(self) -> BlockBytes {
         self.bytes
     }
 
@@ -271,6 +280,46 @@ impl DataBlock {
     /// When there is none.
     #[inline]
     pub(crate) fn entry(&self, at: usize) -> Result<RawEntry<'_>, Malformed> {
+        match self.entry_of_short_fields(at) {
+            Some(entry) => Ok(entry),
+            None => self.entry_of_any_fields(at),
+        }
+    }
+
+    /// The entry at an offset if its fields are as short as those of nearly all entries, and right.
+    #[inline]
+    fn entry_of_short_fields(&self, at: usize) -> Option<RawEntry<'_>> {
+        /// Three bytes, a number of up to eight, a length of up to two.
+        const HEAD_BYTES: usize = 3 + 8 + 2;
+        let head: &[u8; HEAD_BYTES] = self.bytes.get(at..)?.first_chunk()?;
+        let [shared, unshared, kind, ..] = *head;
+        let (seq, seq_bytes) = varint_in_word(u64::from_le_bytes(*head[3..].first_chunk()?))?;
+        let (value_bytes, length_bytes) = match head[3 + seq_bytes..] {
+            [a, ..] if a < 0x80 => (usize::from(a), 1),
+            [a, b, ..] if b < 0x80 && b != 0 => (usize::from(a & 0x7f) | usize::from(b) << 7, 2),
+            _ => return None,
+        };
+        if (shared | unshared) >= 0x80 {
+            return None;
+        }
+        let suffix_at = at + 3 + seq_bytes + length_bytes;
+        let value_at = suffix_at + usize::from(unshared);
+        let next = value_at + value_bytes;
+        if next > self.restarts_at {
+            return None;
+        }
+        Some(RawEntry {
+            shared: usize::from(shared),
+            suffix: self.bytes.get(suffix_at..value_at)?,
+            kind: Kind::from_u8(kind)?,
+            seq: SeqNo(seq),
+            value_at,
+            next,
+        })
+    }
+
+    #[cold]
+    fn entry_of_any_fields(&self, at: usize) -> Result<RawEntry<'_>, Malformed> {
         let mut decoder = Decoder::at(&self.bytes[..self.restarts_at], at);
         let shared = decoder.length("shared key length")?;
         let unshared = decoder.length("unshared key length")?;
@@ -343,6 +392,44 @@ impl DataBlock {
         Ok(())
     }
 
+    /// The first entry at or after (`user_key`, `seq`), or `None` if all are before. Copies nothing:
+    /// bytes that the entry shares with the one before are those of `user_key`.
+    ///
+    /// # Errors
+    /// When an entry on the way is malformed.
+    #[inline]
+    pub(crate) fn seek(
+        &self,
+        user_key: &[u8],
+        seq: SeqNo,
+    ) -> Result<Option<Sought<'_>>, Malformed> {
+        let mut at = self.restart(self.seek_restart(user_key, seq)?)?;
+        let mut matched = 0;
+        let mut key_bytes = 0;
+        while at < self.restarts_at {
+            let entry = self.entry(at)?;
+            if entry.shared > key_bytes {
+                return Err(shares_too_much(entry.shared));
+            }
+            key_bytes = entry.shared + entry.suffix.len();
+            let order = if entry.shared != 0 && entry.shared != matched {
+                matched.cmp(&entry.shared)
+            } else {
+                let rest = &user_key[entry.shared..];
+                let common = common_prefix(entry.suffix, rest);
+                matched = entry.shared + common;
+                entry.suffix.get(common).cmp(&rest.get(common))
+            };
+            match order {
+                Ordering::Less => {}
+                Ordering::Equal if entry.seq > seq => {}
+                _ => return Ok(Some(Sought { at, entry, is_key: order == Ordering::Equal })),
+            }
+            at = entry.next;
+        }
+        Ok(None)
+    }
+
     /// Index of the last restart whose entry is before (`user_key`, `seq`), or the first of all.
     ///
     /// # Errors
@@ -373,39 +460,13 @@ impl DataBlock {
     /// # Errors
     /// When an entry on the way is malformed.
     pub(crate) fn get(&self, user_key: &[u8], snapshot: SeqNo) -> Result<Option<Hit>, Malformed> {
-        let mut at = self.restart(self.seek_restart(user_key, snapshot)?)?;
-        let mut matched = 0;
-        let mut key_bytes = 0;
-        while at < self.restarts_at {
-            let entry = self.entry(at)?;
-            if entry.shared > key_bytes {
-                return Err(shares_too_much(entry.shared));
-            }
-            key_bytes = entry.shared + entry.suffix.len();
-            let order = if entry.shared != 0 && entry.shared != matched {
-                matched.cmp(&entry.shared)
-            } else {
-                let rest = &user_key[entry.shared..];
-                let common = common_prefix(entry.suffix, rest);
-                matched = entry.shared + common;
-                entry.suffix.get(common).cmp(&rest.get(common))
-            };
-            match order {
-                Ordering::Less => {}
-                Ordering::Equal if entry.seq > snapshot => {}
-                Ordering::Equal => {
-                    return Ok(Some(Hit {
-                        seq: entry.seq,
-                        kind: entry.kind,
-                        value_at: entry.value_at,
-                        value_end: entry.next,
-                    }));
-                }
-                Ordering::Greater => return Ok(None),
-            }
-            at = entry.next;
-        }
-        Ok(None)
+        let found = self.seek(user_key, snapshot)?.filter(|sought| sought.is_key);
+        Ok(found.map(|Sought { entry, .. }| Hit {
+            seq: entry.seq,
+            kind: entry.kind,
+            value_at: entry.value_at,
+            value_end: entry.next,
+        }))
     }
 }
 

@@ -4,13 +4,10 @@
 //! interval is unfolded at once and then handed out from its end: a step back costs as much as a
 //! step forward, not half an interval.
 
-use std::cmp::Ordering;
-
-use bytes::Bytes;
-
-use super::data_block::{DataBlock, ENTRIES_AT, shares_too_much};
+use super::data_block::{DataBlock, ENTRIES_AT, Sought, shares_too_much};
 use crate::error::Malformed;
 use crate::key::{InternalKey, Kind, SeqNo};
+use crate::slice::Slice;
 
 /// An entry of the unfolded interval; its key begins where that of the entry before ends.
 #[derive(Clone, Copy, Debug)]
@@ -81,8 +78,13 @@ impl DataCursor {
     }
 
     /// The entry's value, sharing the block's memory. Only while valid.
-    pub(crate) fn value_bytes(&self) -> Bytes {
-        self.block.bytes().slice(self.value_at..self.next)
+    #[inline]
+    pub(crate) fn value_slice(&self) -> Slice {
+        // What is short is not worth an owner of the block.
+        Slice::inline(self.value()).unwrap_or_else(|| {
+            let block = self.block.bytes().clone();
+            Slice::of_block(block.into_part(self.value_at, self.next))
+        })
     }
 
     /// Stands on no entry any more.
@@ -106,7 +108,6 @@ impl DataCursor {
     pub(crate) fn last(&mut self) -> Result<(), Malformed> {
         self.at = self.block.entries_end();
         self.unfolded.clear();
-        self.unfolded_keys.clear();
         self.prev()
     }
 
@@ -116,16 +117,18 @@ impl DataCursor {
     /// When an entry on the way is malformed.
     pub(crate) fn seek(&mut self, user_key: &[u8], seq: SeqNo) -> Result<(), Malformed> {
         self.valid = false;
-        let restart = self.block.seek_restart(user_key, seq)?;
-        self.restart_at(self.block.restart(restart)?);
-        self.next()?;
-        while self.valid {
-            match self.key.as_slice().cmp(user_key) {
-                Ordering::Less => {}
-                Ordering::Equal if self.seq > seq => {}
-                _ => break,
+        self.unfolded.clear();
+        match self.block.seek(user_key, seq)? {
+            None => self.next = self.block.entries_end(),
+            Some(Sought { at, entry, .. }) => {
+                self.key.clear();
+                self.key.extend_from_slice(&user_key[..entry.shared]);
+                self.key.extend_from_slice(entry.suffix);
+                self.at = at;
+                (self.kind, self.seq) = (entry.kind, entry.seq);
+                (self.value_at, self.next) = (entry.value_at, entry.next);
+                self.valid = true;
             }
-            self.next()?;
         }
         Ok(())
     }
@@ -153,7 +156,6 @@ impl DataCursor {
     pub(crate) fn next(&mut self) -> Result<(), Malformed> {
         self.valid = false;
         self.unfolded.clear();
-        self.unfolded_keys.clear();
         if self.next >= self.block.entries_end() {
             return Ok(());
         }

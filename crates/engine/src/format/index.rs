@@ -24,7 +24,7 @@ use bytes::Bytes;
 
 use super::block::Handle;
 use super::data_block::{common_prefix, shares_too_little, shares_too_much};
-use crate::coding::{Decoder, get_u32, len_u64, put_u32, put_varint, to_usize};
+use crate::coding::{Decoder, get_u32, len_u64, put_u32, put_varint, to_usize, varint_in_word};
 use crate::error::Malformed;
 use crate::key::{InternalKey, SeqNo};
 
@@ -174,6 +174,15 @@ impl IndexBuilder {
     }
 }
 
+/// The first eight bytes of a key as a number that orders as they do, padded with zeros.
+#[inline]
+fn key_head(user_key: &[u8]) -> u64 {
+    let mut head = [0; size_of::<u64>()];
+    let len = user_key.len().min(head.len());
+    head[..len].copy_from_slice(&user_key[..len]);
+    u64::from_be_bytes(head)
+}
+
 struct RawEntry<'a> {
     shared: usize,
     suffix: &'a [u8],
@@ -258,6 +267,35 @@ impl IndexBlock {
 
     #[inline]
     fn entry(&self, at: usize) -> Result<RawEntry<'_>, Malformed> {
+        match self.entry_of_short_fields(at) {
+            Some(entry) => Ok(entry),
+            None => self.entry_of_any_fields(at),
+        }
+    }
+
+    /// The entry at an offset if its fields are as short as those of nearly all entries, and right.
+    #[inline]
+    fn entry_of_short_fields(&self, at: usize) -> Option<RawEntry<'_>> {
+        let &[shared, unshared] = self.block.get(at..)?.first_chunk()?;
+        if (shared | unshared) >= 0x80 || unshared % 2 != 0 {
+            return None;
+        }
+        let suffix_at = at + 2;
+        let handle_at = suffix_at + usize::from(unshared / 2);
+        let tail = self.block.get(handle_at..)?;
+        let (offset, offset_bytes) = varint_in_word(u64::from_le_bytes(*tail.first_chunk()?))?;
+        let tail = tail.get(offset_bytes..)?;
+        let (bytes, size_bytes) = varint_in_word(u64::from_le_bytes(*tail.first_chunk()?))?;
+        let next = handle_at + offset_bytes + size_bytes;
+        if next > self.restarts_at {
+            return None;
+        }
+        let suffix = self.block.get(suffix_at..handle_at)?;
+        Some(RawEntry { shared: usize::from(shared), suffix, seq: None, offset, bytes, next })
+    }
+
+    #[cold]
+    fn entry_of_any_fields(&self, at: usize) -> Result<RawEntry<'_>, Malformed> {
         let mut decoder = Decoder::at(&self.block[..self.restarts_at], at);
         let shared = decoder.length("shared separator length")?;
         let unshared = decoder.length("unshared separator length")?;
@@ -271,6 +309,38 @@ impl IndexBlock {
         Ok(RawEntry { shared, suffix, seq, offset, bytes, next: decoder.offset() })
     }
 
+    /// Whether the entry at a restart is before (`user_key`, `seq`). `head` is the first eight bytes of
+    /// the key, the first the highest, padded with zeros: nearly always they tell.
+    #[inline]
+    fn restart_is_before(
+        &self,
+        index: usize,
+        head: u64,
+        user_key: &[u8],
+        seq: SeqNo,
+    ) -> Result<bool, Malformed> {
+        let at = self.restart(index)?;
+        if let Some([0, unshared]) = self.block.get(at..).and_then(<[u8]>::first_chunk)
+            && let Some(word) = self.block.get(at + 2..).and_then(<[u8]>::first_chunk)
+            && *unshared < 0x80
+            && *unshared > 1
+        {
+            // What follows the separator is masked off; so is as much of the key.
+            let bits = 8 * u32::from(unshared / 2).min(8);
+            let mask = u64::MAX << (u64::BITS - bits);
+            let own = u64::from_be_bytes(*word) & mask;
+            if own != head & mask {
+                return Ok(own < head & mask);
+            }
+        }
+        let entry = self.entry(at)?;
+        Ok(match entry.suffix.cmp(user_key) {
+            Ordering::Less => true,
+            Ordering::Equal => entry.seq.is_some_and(|own| own > seq),
+            Ordering::Greater => false,
+        })
+    }
+
     /// The first block that can hold an entry at or after (`user_key`, `seq`): its ordinal and
     /// where it lies, or `None` if all entries are before.
     ///
@@ -279,15 +349,10 @@ impl IndexBlock {
     pub fn seek(&self, user_key: &[u8], seq: SeqNo) -> Result<Option<(usize, Handle)>, Malformed> {
         // Restarts below `low` are before the target, those from `high` on are not.
         let (mut low, mut high) = (0, self.restarts);
+        let head = key_head(user_key);
         while low < high {
             let middle = low + (high - low) / 2;
-            let entry = self.entry(self.restart(middle)?)?;
-            let before = match entry.suffix.cmp(user_key) {
-                Ordering::Less => true,
-                Ordering::Equal => entry.seq.is_some_and(|own| own > seq),
-                Ordering::Greater => false,
-            };
-            if before {
+            if self.restart_is_before(middle, head, user_key, seq)? {
                 low = middle + 1;
             } else {
                 high = middle;

@@ -16,6 +16,7 @@ use crate::format::range_tombstones::{self, Spans};
 use crate::fuzzing::repair;
 use crate::key::{InternalKey, Kind, SeqNo};
 use crate::manifest::ManifestState;
+use crate::slice::BlockBytes;
 
 /// Keys that every block is asked for, besides its own.
 const PROBES: [&[u8]; 5] = [b"", b"\0", b"key-000017", b"m", &[0xff; 9]];
@@ -69,7 +70,7 @@ fn internal(entry: &Entry) -> InternalKey<'_> {
 
 /// Contents of a data block.
 pub fn data_block(bytes: &[u8]) {
-    let Ok(block) = DataBlock::new(Bytes::copy_from_slice(bytes)) else { return };
+    let Ok(block) = DataBlock::new(BlockBytes::copy_of(bytes)) else { return };
     let forward = walk_data_block(&block, true);
     let backward = walk_data_block(&block, false);
     for key in PROBES {

@@ -8,11 +8,12 @@
 //! 3. While the job waits for running ones to let its files go, the policy picks no new ones in the
 //!    tree.
 
+use std::collections::BTreeSet;
 use std::ops::Bound;
 
 use lsmx_compaction::{
-    BusyFiles, CutRule, Job, JobInput, JobKind, KeyRange, Level, Placement, Reason, RunShape,
-    Target, TreeShape,
+    BusyFiles, CutRule, FileId, Job, JobInput, JobKind, Key, KeyRange, Level, Placement, Reason,
+    RunShape, Target, TreeShape,
 };
 
 use bytes::Bytes;
@@ -45,23 +46,23 @@ pub(crate) fn plan(
     let inputs = inputs(shape, bounds);
     let last = shape.runs_of(level).last();
     let in_last = |input: &JobInput| last.is_some_and(|run| run.id == input.run);
-    let job = |kind, inputs, placement| Job {
+    let job_cut = |kind, inputs, placement, boundaries| Job {
         kind,
         inputs,
         target: Target { level, placement },
-        cut: CutRule { file_bytes: shape.table_bytes, grandparent: None, boundaries: Vec::new() },
+        cut: CutRule { file_bytes: shape.table_bytes, grandparent: None, boundaries },
         reason: Reason::Manual,
     };
+    let job = |kind, inputs, placement| job_cut(kind, inputs, placement, Vec::new());
     let job = match (inputs.as_slice(), last) {
         ([], _) => return Ok(Plan::Nothing),
         ([only], Some(last)) if in_last(only) => {
-            let stale = |id| last.files.iter().any(|file| file.id == id && file.tombstones > 0);
-            let files: Vec<_> = only.files.iter().copied().filter(|&id| stale(id)).collect();
+            let (files, boundaries) = stale(last, only);
             if files.is_empty() {
                 return Ok(Plan::Nothing);
             }
             let inputs = vec![JobInput { level, run: last.id, files }];
-            job(JobKind::Rewrite, inputs, Placement::JoinRun(last.id))
+            job_cut(JobKind::Rewrite, inputs, Placement::JoinRun(last.id), boundaries)
         }
         (_, Some(last)) => job(JobKind::Merge, inputs, Placement::JoinRun(last.id)),
         (_, None) => job(JobKind::Merge, inputs, Placement::NewRun { before: None }),
@@ -70,6 +71,24 @@ pub(crate) fn plan(
         true => Ok(Plan::Run(Box::new(job))),
         false => Ok(Plan::Wait),
     }
+}
+
+/// The files that hold tombstones, and where outputs have to end so that none reaches over a file
+/// between them that stays as it is.
+fn stale(run: &RunShape, among: &JobInput) -> (Vec<FileId>, Vec<Key>) {
+    let among: BTreeSet<_> = among.files.iter().collect();
+    let (mut files, mut boundaries, mut gap) = (Vec::new(), Vec::new(), false);
+    for file in &run.files {
+        let stale = file.tombstones > 0 && among.contains(&file.id);
+        if stale {
+            files.push(file.id);
+            if gap {
+                boundaries.push(file.range.smallest.clone());
+            }
+        }
+        gap = !stale;
+    }
+    (files, boundaries)
 }
 
 /// All files that have to go together, newest run first.
@@ -104,11 +123,7 @@ fn inputs(shape: &TreeShape, bounds: &Bounds) -> Vec<JobInput> {
 }
 
 /// The files of a run that overlap the range, if any of them takes part.
-fn between(
-    run: &RunShape,
-    range: Option<&KeyRange>,
-    takes_part: bool,
-) -> Vec<lsmx_compaction::FileId> {
+fn between(run: &RunShape, range: Option<&KeyRange>, takes_part: bool) -> Vec<FileId> {
     match range {
         Some(range) if takes_part => run.overlapping(range).iter().map(|file| file.id).collect(),
         _ => Vec::new(),
@@ -127,4 +142,44 @@ fn overlaps(range: &KeyRange, (lower, upper): &Bounds) -> bool {
         Bound::Excluded(key) => range.smallest < *key,
     };
     above && below
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::Arc;
+    use lsmx_compaction::{FileShape, LevelShape, RunId};
+
+    fn file(id: u64, key: &'static str, tombstones: u64) -> Arc<FileShape> {
+        Arc::new(FileShape {
+            id: FileId(id),
+            range: KeyRange::new(key, key),
+            bytes: 10,
+            entries: 1,
+            tombstones,
+            tombstones_droppable: 0,
+            value_bytes: 0,
+            oldest_tombstone_us: None,
+            seq_smallest: id,
+            seq_largest: id,
+            last_read_us: 0,
+            created_us: 0,
+            creation: id,
+        })
+    }
+
+    #[test]
+    fn a_rewrite_of_the_last_run_leaves_what_lies_between_alone() {
+        let files = vec![file(0, "a", 1), file(1, "b", 0), file(2, "c", 1), file(3, "d", 2)];
+        let run = Arc::new(RunShape { id: RunId(7), files });
+        let level = Arc::new(LevelShape { runs: vec![run], cursor: None });
+        let shape = TreeShape { levels: vec![Arc::default(), level], ..TreeShape::default() };
+        let all = (Bound::Unbounded, Bound::Unbounded);
+        let Plan::Run(job) = plan(&shape, &BusyFiles::default(), &all).unwrap() else {
+            panic!("there are tombstones");
+        };
+        assert_eq!(job.kind, JobKind::Rewrite);
+        assert_eq!(job.inputs[0].files, [FileId(0), FileId(2), FileId(3)]);
+        assert_eq!(job.cut.boundaries, [Key::from("c")]);
+    }
 }

@@ -36,7 +36,7 @@ pub struct Range {
     front: Option<VisibleCursor<MergingCursor>>,
     back: Option<VisibleCursor<MergingCursor>>,
     failed: Option<Error>,
-    /// One of the ends has met the other.
+    /// One of the ends has met the other, or a bound.
     exhausted: bool,
 }
 
@@ -50,6 +50,7 @@ impl Range {
         lower: Bound<Bytes>,
         upper: Bound<Bytes>,
     ) -> Range {
+        let exhausted = is_empty(&lower, &upper);
         Range {
             view,
             merging,
@@ -60,7 +61,7 @@ impl Range {
             front: None,
             back: None,
             failed: None,
-            exhausted: false,
+            exhausted,
         }
     }
 
@@ -103,7 +104,7 @@ impl Range {
 
     /// Moves the front on by one entry; false at the end of the range.
     fn advance_front(&mut self) -> Result<bool> {
-        if self.exhausted || self.is_empty() {
+        if self.exhausted {
             return Ok(false);
         }
         if let Some(front) = &mut self.front {
@@ -125,17 +126,19 @@ impl Range {
             self.front = Some(front);
         }
         let Some(front) = &self.front else { return Ok(false) };
+        // The other end stands on the entry it gave last.
         Ok(front.valid()
             && match &self.upper {
                 Bound::Unbounded => true,
                 Bound::Included(upper) => front.key() <= upper.as_ref(),
                 Bound::Excluded(upper) => front.key() < upper.as_ref(),
-            })
+            }
+            && self.back.as_ref().is_none_or(|back| front.key() < back.key()))
     }
 
     /// Moves the back on by one entry; false at the start of the range.
     fn advance_back(&mut self) -> Result<bool> {
-        if self.exhausted || self.is_empty() {
+        if self.exhausted {
             return Ok(false);
         }
         if let Some(back) = &mut self.back {
@@ -162,19 +165,8 @@ impl Range {
                 Bound::Unbounded => true,
                 Bound::Included(lower) => back.key() >= lower.as_ref(),
                 Bound::Excluded(lower) => back.key() > lower.as_ref(),
-            })
-    }
-
-    /// Whether the bounds leave no key between them, as those of `b..a` do.
-    fn is_empty(&self) -> bool {
-        match (&self.lower, &self.upper) {
-            (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
-            (Bound::Included(lower), Bound::Included(upper)) => lower > upper,
-            (
-                Bound::Included(lower) | Bound::Excluded(lower),
-                Bound::Included(upper) | Bound::Excluded(upper),
-            ) => lower >= upper,
-        }
+            }
+            && self.front.as_ref().is_none_or(|front| back.key() > front.key()))
     }
 
     /// Remembers an error, so that no later call goes on.
@@ -201,10 +193,7 @@ impl Iterator for Range {
             }
             Ok(true) => {
                 let front = self.front.as_ref()?;
-                let key = Bytes::copy_from_slice(front.key());
-                let value = front.value_slice();
-                self.lower = Bound::Excluded(key.clone());
-                Some(Ok((Slice::new(key), value)))
+                Some(Ok((Slice::from(front.key()), front.value_slice())))
             }
         }
     }
@@ -223,10 +212,7 @@ impl DoubleEndedIterator for Range {
             }
             Ok(true) => {
                 let back = self.back.as_ref()?;
-                let key = Bytes::copy_from_slice(back.key());
-                let value = back.value_slice();
-                self.upper = Bound::Excluded(key.clone());
-                Some(Ok((Slice::new(key), value)))
+                Some(Ok((Slice::from(back.key()), back.value_slice())))
             }
         }
     }
@@ -239,6 +225,18 @@ impl fmt::Debug for Range {
             .field("lower", &self.lower)
             .field("upper", &self.upper)
             .finish_non_exhaustive()
+    }
+}
+
+/// Whether the bounds leave no key between them, as those of `b..a` do.
+fn is_empty(lower: &Bound<Bytes>, upper: &Bound<Bytes>) -> bool {
+    match (lower, upper) {
+        (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
+        (Bound::Included(lower), Bound::Included(upper)) => lower > upper,
+        (
+            Bound::Included(lower) | Bound::Excluded(lower),
+            Bound::Included(upper) | Bound::Excluded(upper),
+        ) => lower >= upper,
     }
 }
 

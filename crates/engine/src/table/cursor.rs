@@ -239,7 +239,7 @@ impl Cursor for TableCursor {
     }
 
     fn value_slice(&self) -> Slice {
-        Slice::new(self.entries().value_bytes())
+        self.entries().value_slice()
     }
 
     fn first(&mut self) -> Result<()> {

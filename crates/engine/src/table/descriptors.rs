@@ -209,26 +209,35 @@ impl Descriptor {
     }
 
     /// Reads `bytes` at `offset`; the caller has checked them against the size of the file.
-    #[inline]
     pub(super) fn read_exact(self: &Arc<Self>, offset: u64, bytes: u64) -> Result<Vec<u8>> {
+        let needed = to_usize("block", bytes).map_err(|what| what.at(&self.path, offset))?;
+        let mut buffer = vec![0; needed];
+        self.fill(offset, &mut buffer)?;
+        Ok(buffer)
+    }
+
+    /// Reads as many bytes at `offset` as the buffer has.
+    #[inline]
+    pub(super) fn fill(self: &Arc<Self>, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let open = self.file.load();
         if let Some(open) = &*open {
             // Read first: a bit that is set already needs no write.
             if !self.used.load(Ordering::Relaxed) {
                 self.used.store(true, Ordering::Relaxed);
             }
-            return read_exact(&*open.0, &self.path, offset, bytes);
+            return fill_exact(&*open.0, &self.path, offset, buffer);
         }
         drop(open);
         let open = self.open_checked(true)?;
-        read_exact(&*open.0, &self.path, offset, bytes)
+        fill_exact(&*open.0, &self.path, offset, buffer)
     }
 
-    /// As [`Descriptor::read_exact`] for a job: pays for the bytes at the limited rate, and has the
-    /// system forget them where that is wanted.
-    pub(super) fn read_for_job(self: &Arc<Self>, offset: u64, bytes: u64) -> Result<Vec<u8>> {
-        let read = self.read_exact(offset, bytes)?;
+    /// As [`Descriptor::fill`] for a job: pays for the bytes at the limited rate, and has the system
+    /// forget them where that is wanted.
+    pub(super) fn fill_for_job(self: &Arc<Self>, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        self.fill(offset, buffer)?;
         if let Some(pace) = self.pool.as_ref().and_then(|pool| pool.job_reads.as_ref()) {
+            let bytes = len_u64(buffer.len());
             if !pace.keep_cached
                 && let Some(open) = &*self.file.load()
             {
@@ -236,7 +245,7 @@ impl Descriptor {
             }
             pace.rate.take(Lane::Compaction, bytes);
         }
-        Ok(read)
+        Ok(())
     }
 
     /// Opens the file; if it was open before, checks that it is the same.
@@ -308,11 +317,16 @@ impl Drop for Descriptor {
 pub(super) fn read_exact(file: &dyn File, path: &Path, offset: u64, bytes: u64) -> Result<Vec<u8>> {
     let needed = to_usize("block", bytes).map_err(|what| what.at(path, offset))?;
     let mut buffer = vec![0; needed];
-    let found =
-        file.read_at(&mut buffer, offset).map_err(|error| Error::io("read", path, error))?;
-    if found != needed {
-        let found = len_u64(found);
-        return Err(Malformed::Truncated { what: "file", needed: bytes, found }.at(path, offset));
-    }
+    fill_exact(file, path, offset, &mut buffer)?;
     Ok(buffer)
+}
+
+/// Reads as many bytes at `offset` as the buffer has.
+fn fill_exact(file: &dyn File, path: &Path, offset: u64, buffer: &mut [u8]) -> Result<()> {
+    let found = file.read_at(buffer, offset).map_err(|error| Error::io("read", path, error))?;
+    if found != buffer.len() {
+        let (needed, found) = (len_u64(buffer.len()), len_u64(found));
+        return Err(Malformed::Truncated { what: "file", needed, found }.at(path, offset));
+    }
+    Ok(())
 }

@@ -6,6 +6,7 @@ pub(crate) mod explain;
 pub mod options;
 mod read_ahead;
 pub mod reader;
+mod scratch;
 mod sizes;
 mod verify;
 pub mod writer;

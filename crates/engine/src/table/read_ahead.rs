@@ -1,16 +1,15 @@
 //! Reads more than one block at a time for cursors that walk on.
 //!
-//! The first block is read alone: a cursor may have come for one entry. Each further read that goes
-//! on where the last one ended, in either direction, takes twice as much.
-
-use bytes::Bytes;
+//! What a search leads to is read alone and stays in the cache, as for a lookup, and so is the block
+//! after it, for short ranges that happen to begin at the end of one. A cursor that goes on from
+//! there, in either direction, is a scan: each further read takes twice as much, and none stays.
 
 use super::reader::{FillCache, Table};
 use crate::cache::Cache;
 use crate::coding::{len_u64, to_usize};
-use crate::error::Result;
-use crate::format::BlockKind;
+use crate::error::{Malformed, Result};
 use crate::format::block::Handle;
+use crate::slice::BlockBytes;
 use crate::sync::Arc;
 
 /// Bytes of the first read ahead.
@@ -19,13 +18,21 @@ const FIRST_BYTES: u64 = 16 << 10;
 /// Most bytes read ahead.
 const BYTES_MAX: u64 = 256 << 10;
 
+/// Blocks from a search on before a reader's walk counts as a scan.
+const SEARCH_BLOCKS: u32 = 2;
+
 /// Bytes of the data part of one table that were read and not yet used up.
 #[derive(Debug, Default)]
 pub(super) struct ReadAhead {
+    /// Where the window begins in the file.
     offset: u64,
-    window: Vec<u8>,
+    /// Keeps its memory; the first `held` bytes are the window.
+    buffer: Vec<u8>,
+    held: usize,
     /// Where the block asked for last lies.
     last: Option<Handle>,
+    /// Neighbours asked for one after the other since the last search.
+    walked: u32,
     /// Bytes of the next read ahead.
     next_bytes: u64,
     /// Where the window is counted, once there was one.
@@ -35,7 +42,7 @@ pub(super) struct ReadAhead {
 impl Drop for ReadAhead {
     fn drop(&mut self) {
         if let Some(cache) = &self.counted {
-            cache.read_ahead_freed(len_u64(self.window.len()));
+            cache.read_ahead_freed(len_u64(self.buffer.len()));
         }
     }
 }
@@ -47,73 +54,86 @@ impl ReadAhead {
         table: &Table,
         handle: Handle,
         fill: FillCache,
-    ) -> Result<Bytes> {
+    ) -> Result<BlockBytes> {
+        // Offsets that were not checked yet may be anything.
+        let follows = |a: Handle, b: Handle| a.offset.checked_add(a.bytes) == Some(b.offset);
         let last = self.last.replace(handle);
+        let onward = last.is_some_and(|last| follows(last, handle));
+        let backward = last.is_some_and(|last| follows(handle, last));
+        if onward || backward {
+            self.walked = self.walked.saturating_add(1);
+        } else {
+            self.walked = 0;
+            self.next_bytes = FIRST_BYTES;
+        }
+        if fill == FillCache::No && self.walked < SEARCH_BLOCKS {
+            return table.data_block(handle, FillCache::Yes);
+        }
         if let Some(block) = table.peek_data_block(handle, fill) {
             return Ok(block);
         }
-        handle.check(table.identity.bytes).map_err(|what| what.at(&table.path, handle.offset))?;
-        let stored = match self.taken(handle) {
-            Some(stored) => stored,
-            None => self.read(table, handle, last, fill)?,
+        let at = |what: Malformed| what.at(&table.path, handle.offset);
+        handle.check(table.identity.bytes).map_err(at)?;
+        if self.window(handle).is_none() {
+            self.read(table, handle, (onward, backward), fill)?;
+        }
+        let Some(stored) = self.window(handle) else {
+            let what = "block read ahead";
+            return Err(at(Malformed::Truncated { what, needed: handle.bytes, found: 0 }));
         };
-        table.open_block(stored, handle, BlockKind::Data, fill)
+        table.open_data_block(stored, handle, fill)
     }
 
     /// The block's bytes, if they were read ahead.
-    fn taken(&self, handle: Handle) -> Option<Vec<u8>> {
+    fn window(&self, handle: Handle) -> Option<&[u8]> {
         let at = usize::try_from(handle.offset.checked_sub(self.offset)?).ok()?;
         let end = at.checked_add(usize::try_from(handle.bytes).ok()?)?;
-        Some(self.window.get(at..end)?.to_vec())
+        self.buffer[..self.held].get(at..end)
     }
 
-    /// Holds other bytes, and has them counted.
-    fn set_window(&mut self, table: &Table, window: Vec<u8>) {
+    /// Takes memory for a window of so many bytes, and has it counted.
+    fn make_room(&mut self, table: &Table, bytes: usize) {
+        if self.buffer.len() >= bytes && len_u64(self.buffer.len()) <= BYTES_MAX {
+            return;
+        }
         let cache = self.counted.get_or_insert_with(|| table.cache().clone());
-        cache.read_ahead_freed(len_u64(self.window.len()));
-        cache.read_ahead_grown(len_u64(window.len()));
-        self.window = window;
+        cache.read_ahead_freed(len_u64(self.buffer.len()));
+        cache.read_ahead_grown(len_u64(bytes));
+        self.buffer = vec![0; bytes];
     }
 
-    /// Reads the block, and what comes next if it goes on from the last one.
+    /// Reads the block, and what comes next if it goes on from the last one. The handle was
+    /// checked.
     fn read(
         &mut self,
         table: &Table,
         handle: Handle,
-        last: Option<Handle>,
+        (onward, backward): (bool, bool),
         fill: FillCache,
-    ) -> Result<Vec<u8>> {
-        let from_file = |offset, bytes| match fill {
-            FillCache::Job => table.file.read_for_job(offset, bytes),
-            FillCache::Yes | FillCache::No => table.file.read_exact(offset, bytes),
-        };
-        // Handles were checked, so these sums are within the file.
-        let end = handle.offset + handle.bytes;
-        let onward = last.is_some_and(|last| last.offset + last.bytes == handle.offset);
-        let backward = last.is_some_and(|last| end == last.offset);
-        if !onward && !backward {
-            self.next_bytes = FIRST_BYTES;
-            return from_file(handle.offset, handle.bytes);
-        }
-        let bytes = self.next_bytes.max(handle.bytes);
-        self.next_bytes = (self.next_bytes * 2).min(BYTES_MAX);
-        let data_end = table.properties.data_bytes.min(table.identity.bytes).max(end);
-        let (from, to) = if onward {
-            (handle.offset, data_end.min(handle.offset + bytes))
-        } else {
-            (end.saturating_sub(bytes), end)
-        };
+    ) -> Result<()> {
         // Nothing of the old window is left if this read fails.
-        self.set_window(table, Vec::new());
-        let window = from_file(from, to - from)?;
-        self.set_window(table, window);
-        self.offset = from;
-        let at = to_usize("block", handle.offset - from)
+        self.held = 0;
+        let end = handle.offset + handle.bytes;
+        let (from, to) = if !onward && !backward {
+            (handle.offset, end)
+        } else {
+            let bytes = self.next_bytes.max(handle.bytes);
+            self.next_bytes = (self.next_bytes * 2).min(BYTES_MAX);
+            let data_end = table.properties.data_bytes.min(table.identity.bytes).max(end);
+            match onward {
+                true => (handle.offset, data_end.min(handle.offset + bytes)),
+                false => (end.saturating_sub(bytes), end),
+            }
+        };
+        let bytes = to_usize("read ahead", to - from)
             .map_err(|what| what.at(&table.path, handle.offset))?;
-        let stop = at
-            + to_usize("block", handle.bytes)
-                .map_err(|what| what.at(&table.path, handle.offset))?;
-        debug_assert!(len_u64(self.window.len()) == to - from && stop <= self.window.len());
-        Ok(self.window[at..stop].to_vec())
+        self.make_room(table, bytes);
+        let window = &mut self.buffer[..bytes];
+        match fill {
+            FillCache::Job => table.file.fill_for_job(from, window)?,
+            FillCache::Yes | FillCache::No => table.file.fill(from, window)?,
+        }
+        (self.offset, self.held) = (from, bytes);
+        Ok(())
     }
 }

@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use lsmx_compaction::FileId;
 
 use super::cursor::TableCursor;
 use super::descriptors::{Descriptor, DescriptorPool, read_exact};
+use super::scratch;
 use crate::cache::{Cache, Metadata, Slot, TableSlots};
 use crate::coding::{len_u64, to_usize};
 use crate::error::{Error, Malformed, Result};
@@ -19,7 +20,7 @@ use crate::format::index::IndexBlock;
 use crate::format::properties::Properties;
 use crate::format::range_tombstones::Spans;
 use crate::key::{Kind, SeqNo};
-use crate::slice::Slice;
+use crate::slice::{BlockBytes, Slice};
 use crate::sync::{Arc, AtomicU64, Ordering};
 use crate::vfs::{File, Vfs};
 
@@ -45,7 +46,8 @@ pub struct TableIdentity {
 pub enum FillCache {
     /// They stay: lookups.
     Yes,
-    /// Metadata stays, data does not: long scans must not wash out what lookups need.
+    /// Metadata stays, and of data the block that a search leads to; what a walk goes on to does
+    /// not: long scans must not wash out what lookups need.
     No,
     /// They do not stay and are not counted as hits or misses: the work of jobs is not the cost of
     /// any lookup.
@@ -209,10 +211,8 @@ impl Table {
             return Ok(None);
         };
         // Narrowing what we hold costs nothing, a slice of it would count one more owner.
-        let mut value = block.into_bytes();
-        value.truncate(hit.value_end);
-        value.advance(hit.value_at);
-        Ok(Some(Found { seq: hit.seq, kind: hit.kind, value: Slice::new(value) }))
+        let value = Slice::of_block(block.into_bytes().into_part(hit.value_at, hit.value_end));
+        Ok(Some(Found { seq: hit.seq, kind: hit.kind, value }))
     }
 
     /// Whether the filter lets this key pass; without a filter, any key.
@@ -430,14 +430,14 @@ impl Table {
 
     /// The contents of a data block.
     #[inline]
-    pub(super) fn data_block(&self, handle: Handle, fill: FillCache) -> Result<Bytes> {
+    pub(super) fn data_block(&self, handle: Handle, fill: FillCache) -> Result<BlockBytes> {
         if let Some(block) = self.cache().data_block(self.cache_id, handle.offset) {
             if fill != FillCache::Job {
                 self.cache().count_hit(BlockKind::Data);
             }
             return Ok(block);
         }
-        let block = self.read_block(handle, BlockKind::Data, fill)?;
+        let block = self.read_data_block(handle, fill)?;
         if fill == FillCache::Yes {
             self.cache().keep_data_block(self.cache_id, handle.offset, &block);
         }
@@ -445,7 +445,7 @@ impl Table {
     }
 
     /// The contents of a data block if they are in memory; does not count as a use.
-    pub(super) fn peek_data_block(&self, handle: Handle, fill: FillCache) -> Option<Bytes> {
+    pub(super) fn peek_data_block(&self, handle: Handle, fill: FillCache) -> Option<BlockBytes> {
         let block = self.cache().peek_data_block(self.cache_id, handle.offset)?;
         if fill != FillCache::Job {
             self.cache().count_hit(BlockKind::Data);
@@ -477,26 +477,41 @@ impl Table {
         self.slots.cache()
     }
 
-    /// Reads a block from the file and checks it.
+    /// Reads a metadata block from the file and checks it.
     fn read_block(&self, handle: Handle, kind: BlockKind, fill: FillCache) -> Result<Bytes> {
         // Before memory is taken for it.
         handle.check(self.identity.bytes).map_err(|what| what.at(&self.path, handle.offset))?;
         let stored = self.file.read_exact(handle.offset, handle.bytes)?;
-        self.open_block(stored, handle, kind, fill)
-    }
-
-    /// Checks the bytes of a block that was read from the file.
-    pub(super) fn open_block(
-        &self,
-        stored: Vec<u8>,
-        handle: Handle,
-        kind: BlockKind,
-        fill: FillCache,
-    ) -> Result<Bytes> {
         if fill != FillCache::Job {
             self.cache().count_miss(kind);
         }
         block::open(stored, kind, self.identity.uid, handle.offset)
+            .map_err(|what| what.at(&self.path, handle.offset))
+    }
+
+    /// Reads a data block from the file and checks it.
+    fn read_data_block(&self, handle: Handle, fill: FillCache) -> Result<BlockBytes> {
+        // Before memory is taken for it.
+        let at = |what: Malformed| what.at(&self.path, handle.offset);
+        handle.check(self.identity.bytes).map_err(at)?;
+        let bytes = to_usize("block", handle.bytes).map_err(at)?;
+        scratch::with(bytes, |stored| {
+            self.file.fill(handle.offset, stored)?;
+            self.open_data_block(stored, handle, fill)
+        })
+    }
+
+    /// Checks the bytes of a data block that was read from the file, and copies its contents.
+    pub(super) fn open_data_block(
+        &self,
+        stored: &[u8],
+        handle: Handle,
+        fill: FillCache,
+    ) -> Result<BlockBytes> {
+        if fill != FillCache::Job {
+            self.cache().count_miss(BlockKind::Data);
+        }
+        block::open_copied(stored, BlockKind::Data, self.identity.uid, handle.offset)
             .map_err(|what| what.at(&self.path, handle.offset))
     }
 }

@@ -471,8 +471,11 @@ fn reading_ahead_changes_nothing_but_the_number_of_reads() {
         let resident = blocks_of(&cache);
         match fill {
             FillCache::Job => assert_eq!(resident, PerKind::default()),
+            // The first block and the last, each with its neighbour, as after any search.
             FillCache::No => {
-                assert_eq!((resident[BlockKind::Data], resident[BlockKind::Index] > 0), (0, true))
+                let data = resident[BlockKind::Data];
+                assert!(data > 0 && data < 5 * 4096, "{data}");
+                assert!(resident[BlockKind::Index] > 0);
             }
             FillCache::Yes => assert!(resident[BlockKind::Data] > 0),
         }

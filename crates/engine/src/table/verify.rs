@@ -11,6 +11,7 @@ use crate::format::filter::{self, Filter};
 use crate::format::index::{IndexBlock, Separator};
 use crate::format::range_tombstones::Spans;
 use crate::key::{Kind, SeqNo};
+use crate::slice::BlockBytes;
 
 use super::reader::Table;
 
@@ -119,7 +120,7 @@ impl Table {
         tally: &mut Tally,
     ) -> Result<()> {
         let at = |what: Malformed| self.at(handle, what);
-        let contents = self.fetch(handle, BlockKind::Data)?;
+        let contents = BlockBytes::copy_of(&self.fetch(handle, BlockKind::Data)?);
         let block = DataBlock::new(contents).map_err(at)?;
         block.check().map_err(at)?;
         let mut cursor = DataCursor::new(block);
