@@ -103,6 +103,19 @@ impl<'a> LogReader<'a> {
         Ok(beyond)
     }
 
+    /// How far from an offset on the file was written to: it may have grown ahead, by zeros.
+    pub(crate) fn written_beyond(&mut self, from: u64) -> Result<u64> {
+        let (mut offset, mut written) = (from, 0);
+        while offset < self.end {
+            let len = CHUNK_BYTES.min(self.end - offset);
+            if let Some(last) = self.bytes(offset, len)?.iter().rposition(|&byte| byte != 0) {
+                written = offset - from + len_u64(last + 1);
+            }
+            offset += len;
+        }
+        Ok(written)
+    }
+
     fn header_at(&mut self, offset: u64) -> Result<[u8; RECORD_HEADER_BYTES]> {
         let mut header = [0; RECORD_HEADER_BYTES];
         header.copy_from_slice(self.bytes(offset, len_u64(RECORD_HEADER_BYTES))?);

@@ -289,6 +289,10 @@ impl File for FaultFile {
         self.inner.len()
     }
 
+    fn grow_ahead(&self) {
+        self.inner.grow_ahead();
+    }
+
     fn forget(&self, offset: u64, bytes: u64) {
         self.inner.forget(offset, bytes);
     }

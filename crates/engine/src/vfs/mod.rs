@@ -138,6 +138,12 @@ pub trait File: fmt::Debug + Send + Sync {
         Ok(self.len()? == 0)
     }
 
+    /// Says that the file will be appended to and synced many times. The file system may let it grow
+    /// ahead of its end, by zeros, so that most syncs need not make a new length last; that shows
+    /// to whoever opens the file again before this handle is gone, or after a crash. By default it
+    /// does not.
+    fn grow_ahead(&self) {}
+
     /// Says that these bytes will not be read soon, so the system's cache need not keep them; bytes
     /// that are not yet on the disk begin their way there. A hint: nothing waits for it, nothing is
     /// promised, and by default nothing is done.

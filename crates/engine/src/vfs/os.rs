@@ -9,6 +9,10 @@ use std::path::Path;
 use super::{File, LockGuard, Vfs};
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
 
+/// Least and most bytes that a file grows ahead of its end; in between as much as it has.
+const GROWN_AHEAD_MIN: u64 = 16 << 10;
+const GROWN_AHEAD_MAX: u64 = 1 << 20;
+
 /// The file system of the machine.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OsVfs;
@@ -16,7 +20,7 @@ pub struct OsVfs;
 impl Vfs for OsVfs {
     fn create(&self, path: &Path) -> io::Result<Arc<dyn File>> {
         let file = fs::OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
-        Ok(Arc::new(NewFile { file, end: AtomicU64::new(0), appending: Mutex::new(()) }))
+        Ok(Arc::new(NewFile { file, end: AtomicU64::new(0), size: Mutex::new(None) }))
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn File>> {
@@ -139,18 +143,47 @@ struct NewFile {
     file: fs::File,
     /// Bytes in the file; stored after they are written, so a reader of `len` finds them.
     end: AtomicU64,
-    /// Held from reading `end` to storing it.
-    appending: Mutex<()>,
+    /// Length that the file was given ahead of its end, if it grows so. Held from reading `end` to
+    /// storing it.
+    size: Mutex<Option<u64>>,
+}
+
+impl NewFile {
+    /// Sees that so many bytes fit before the file's length.
+    fn make_place(&self, size: &mut Option<u64>, end: u64) {
+        if let Some(size) = size
+            && end > *size
+        {
+            let ahead = end.clamp(GROWN_AHEAD_MIN, GROWN_AHEAD_MAX);
+            // If it fails, the write makes the file longer, as ever.
+            if self.file.set_len(end + ahead).is_ok() {
+                *size = end + ahead;
+            }
+        }
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        let end = self.end.load(Ordering::Relaxed);
+        if self.size.lock().is_some_and(|size| size > end) {
+            // Zeros that stay do no harm.
+            let _ = self.file.set_len(end);
+        }
+    }
 }
 
 impl File for NewFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        read_full(&self.file, buffer, offset)
+        let there = usize::try_from(self.len()?.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let wanted = buffer.len().min(there);
+        read_full(&self.file, &mut buffer[..wanted], offset)
     }
 
     fn append(&self, mut bytes: &[u8]) -> io::Result<()> {
-        let _guard = self.appending.lock();
+        let mut size = self.size.lock();
         let mut end = self.end.load(Ordering::Relaxed);
+        self.make_place(&mut size, end + bytes.len() as u64);
         while !bytes.is_empty() {
             match positioned::write_at(&self.file, bytes, end) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -172,6 +205,12 @@ impl File for NewFile {
 
     fn len(&self) -> io::Result<u64> {
         Ok(self.end.load(Ordering::Acquire))
+    }
+
+    fn grow_ahead(&self) {
+        let mut size = self.size.lock();
+        // Read under the lock: nobody appends.
+        size.get_or_insert(self.end.load(Ordering::Relaxed));
     }
 
     fn forget(&self, offset: u64, bytes: u64) {
@@ -316,6 +355,27 @@ mod tests {
         assert_eq!(old.append(b"x").unwrap_err().kind(), io::ErrorKind::PermissionDenied);
         // Recovery syncs files that it opened only for reading.
         old.sync()
+    }
+
+    #[test]
+    fn a_file_that_grows_ahead_ends_where_it_was_written_to() -> io::Result<()> {
+        let dir = tempfile::tempdir()?;
+        let path = dir.path().join("f");
+        let file = OsVfs.create(&path)?;
+        file.append(b"header")?;
+        file.grow_ahead();
+        for _ in 0..3_000 {
+            file.append(&[7; 100])?;
+        }
+        let length = OsVfs.open(&path)?.len()?;
+        assert!(length > 300_006 + GROWN_AHEAD_MIN && length <= 2 * 300_006 + GROWN_AHEAD_MIN);
+        assert_eq!(file.len()?, 300_006);
+        let mut bytes = vec![1; 300];
+        assert_eq!(file.read_at(&mut bytes, 299_906)?, 100);
+        assert_eq!(file.read_at(&mut bytes, 300_006)?, 0);
+        drop(file);
+        assert_eq!(OsVfs.open(&path)?.len()?, 300_006);
+        Ok(())
     }
 
     #[test]

@@ -324,7 +324,7 @@ impl Chain<'_> {
         let mut covered = stop.certain || self.manifest_covers(&stop);
         covered |= sabotage::on(Bug::TornTailRefused);
         if let Some(torn) = self.candidates.iter().find(|candidate| candidate.id == stop.id) {
-            bytes_cut += torn.bytes.saturating_sub(stop.offset);
+            bytes_cut += torn.reader(self.db_uid, torn.bytes).written_beyond(stop.offset)?;
             let beyond = torn.reader(self.db_uid, torn.bytes).beyond(stop.offset)?;
             covered |= beyond.position > stop.offset;
             records_beyond += beyond.records;

@@ -599,6 +599,7 @@ impl Place<'_> {
             named: false,
         };
         segment.append(&header)?;
+        segment.file.grow_ahead();
         Ok(segment)
     }
 }
