@@ -375,8 +375,9 @@ impl Committer {
             .collect();
         let asking = if sabotage::on(Bug::FollowerSyncForgotten) { 1 } else { group.len() };
         let sync = group.iter().take(asking).any(|ticket| ticket.request.sync);
+        let logged = sync || !sabotage::on(Bug::BufferedNotLogged);
         let append = || {
-            if !records.is_empty() {
+            if !records.is_empty() && logged {
                 self.store.wal.append(&records)?;
             }
             if sync {
