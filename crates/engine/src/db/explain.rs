@@ -267,7 +267,6 @@ impl fmt::Display for Explanation {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::env::Background;
     use crate::merge::Counter;
     use crate::vfs::MemVfs;
