@@ -78,6 +78,7 @@ pub use error::{Error, Malformed, Result};
 pub use event::{Event, EventListener};
 pub use key::{Kind, SeqNo};
 pub use keyspace::options::{FilterLastRun, KeyspaceOptions};
+pub use lsmx_compaction as compaction;
 pub use lsmx_compaction::PolicySpec;
 pub use merge::{MergeError, MergeOperator};
 pub use metrics::Metrics;

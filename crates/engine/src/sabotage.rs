@@ -41,6 +41,12 @@ bugs! {
     FlushWithoutWalSync = "flush-without-wal-sync",
     /// Inputs of a job are deleted before the edit is durable.
     InputsDeletedEarly = "inputs-deleted-early",
+    /// A `Buffered` commit is acknowledged while only memory holds it.
+    BufferedNotLogged = "buffered-not-logged",
+    /// Replay takes the furthest flush of any keyspace for that of all.
+    ReplaySkipsUnflushed = "replay-skips-unflushed",
+    /// Replay passes over range deletes.
+    ReplaySkipsRangeDeletes = "replay-skips-range-deletes",
     /// A failed WAL append is swallowed.
     AppendErrorSwallowed = "append-error-swallowed",
     /// A failed sync is tried again and believed.

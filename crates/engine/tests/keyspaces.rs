@@ -222,7 +222,7 @@ fn a_lookup_tells_where_it_went() {
     assert_eq!(runs, 2);
     // In the memtable: no run is asked.
     let seen = default.explain(3u32.to_be_bytes()).unwrap();
-    assert_eq!(seen.memtables[0].found.unwrap().kind, "delete");
+    assert_eq!(seen.memtables[0].found[0].kind, "delete");
     assert_eq!((seen.runs.len(), seen.runs_left, seen.value_bytes), (0, 2, None));
     // In the oldest run: the filter of the newer one says absent.
     let seen = default.explain(1u32.to_be_bytes()).unwrap();

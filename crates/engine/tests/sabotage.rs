@@ -45,6 +45,9 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
         | Bug::KeyspaceIdReused
         | Bug::CheckpointUnsynced
         | Bug::TornTailRefused
+        | Bug::BufferedNotLogged
+        | Bug::ReplaySkipsUnflushed
+        | Bug::ReplaySkipsRangeDeletes
         | Bug::SegmentDeletedEarly => ("crashes", crashes),
         Bug::TombstoneDroppedEarly
         | Bug::SnapshotVersionDropped

@@ -45,8 +45,11 @@ pub struct EntryFound {
 pub struct MemtableStep {
     /// Whether it waits for its flush.
     pub sealed: bool,
-    /// What it holds of the key.
-    pub found: Option<EntryFound>,
+    /// Number of its newest range delete that covers the key.
+    pub range_deleted_at: Option<u64>,
+    /// What it holds of the key and nothing above makes void, newest first: merge operands, down to a
+    /// put or a delete. Operands that were folded in memory already show as the put they came to.
+    pub found: Vec<EntryFound>,
 }
 
 /// A sorted run that a lookup came to.
@@ -107,10 +110,22 @@ impl Core {
         let ends = |found: &Option<EntryFound>| found.is_some_and(|found| found.kind != MERGE);
         let mut answered = false;
         for (number, memtable) in view.memtables().enumerate() {
-            let found = memtable.get(key, seq);
-            let found = found.map(|(seq, kind, value)| entry(seq, kind, len_u64(value.len())));
-            answered = ends(&found);
-            explanation.memtables.push(MemtableStep { sealed: number > 0, found });
+            let covering = memtable.covering(key, seq);
+            let mut found = Vec::new();
+            let ended = memtable.walk(key, seq, |seq, kind, value| {
+                let counts = covering < Some(seq);
+                if counts {
+                    found.push(entry(seq, kind, len_u64(value.len())));
+                }
+                counts && kind == Kind::Merge
+            });
+            answered = ended || covering.is_some();
+            let range_deleted_at = covering.map(|seq| seq.0);
+            explanation.memtables.push(MemtableStep {
+                sealed: number > 0,
+                range_deleted_at,
+                found,
+            });
             if answered {
                 break;
             }
@@ -154,6 +169,8 @@ impl Core {
 }
 
 const MERGE: &str = "merge";
+/// Longest chain of operands below the newest that is printed one by one.
+const OPERANDS_SHOWN: usize = 3;
 
 fn entry(seq: SeqNo, kind: Kind, value_bytes: u64) -> EntryFound {
     let kind = match kind {
@@ -174,9 +191,26 @@ impl fmt::Display for EntryFound {
 impl fmt::Display for MemtableStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.sealed { "sealed memtable: " } else { "memtable: " })?;
-        match &self.found {
-            Some(found) => write!(f, "{found}"),
-            None => f.write_str("nothing"),
+        let mut left = self.found.as_slice();
+        let mut gap = "";
+        while let Some((found, older)) = left.split_first() {
+            write!(f, "{gap}{found}")?;
+            gap = "; ";
+            left = older;
+            // A chain of operands may be long.
+            let chain = left.iter().take_while(|found| found.kind == MERGE).count();
+            if found.kind == MERGE
+                && chain > OPERANDS_SHOWN
+                && let Some(last) = left.get(chain - 1)
+            {
+                write!(f, "; {chain} older operands, the first at {}", last.seq)?;
+                left = left.get(chain..).unwrap_or_default();
+            }
+        }
+        match (self.range_deleted_at, self.found.is_empty()) {
+            (Some(seq), _) => write!(f, "{gap}range delete at {seq}"),
+            (None, true) => f.write_str("nothing"),
+            (None, false) => Ok(()),
         }
     }
 }
@@ -228,5 +262,63 @@ impl fmt::Display for Explanation {
             Some(bytes) => write!(f, "value of {bytes} bytes"),
             None => f.write_str("no value"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::env::Background;
+    use crate::merge::Counter;
+    use crate::vfs::MemVfs;
+    use crate::{Db, KeyspaceOptions, Options};
+
+    #[test]
+    fn operands_and_range_deletes_in_memtables_are_told() {
+        let merging = KeyspaceOptions::default().merge_operator(Counter);
+        let options = Options::default().background(Background::Inline).keyspace_defaults(merging);
+        let db = Db::open_with(crate::sync::Arc::new(MemVfs::new()), "db", options).unwrap();
+        let keyspace = db.default_keyspace();
+        let one = 1u64.to_le_bytes();
+        let first = db.snapshot().seq().0 + 1;
+        db.put("k", one).unwrap();
+        db.flush().unwrap();
+        db.merge("k", one).unwrap();
+        db.merge("k", one).unwrap();
+
+        // Operands need what lies below them.
+        let told = keyspace.explain("k").unwrap();
+        let kinds: Vec<_> = told.memtables[0].found.iter().map(|found| found.kind).collect();
+        assert_eq!((kinds, told.runs.len()), (vec!["merge", "merge"], 1));
+        let text = told.to_string();
+        assert!(
+            text.contains(&format!(
+                "memtable: merge at {}, 8 bytes; merge at {}, 8 bytes\n",
+                first + 2,
+                first + 1
+            )),
+            "{text}"
+        );
+
+        // A range delete ends the lookup, and hides what is older.
+        db.delete_range("a".."z").unwrap();
+        let told = keyspace.explain("k").unwrap();
+        assert_eq!(told.memtables[0].range_deleted_at, Some(first + 3));
+        assert_eq!((told.memtables[0].found.len(), told.runs_left, told.value_bytes), (0, 1, None));
+        let text = told.to_string();
+        assert!(text.contains(&format!("memtable: range delete at {}\n", first + 3)), "{text}");
+
+        // What comes after it counts, and only that.
+        for _ in 0..8 {
+            db.merge("k", one).unwrap();
+        }
+        let told = keyspace.explain("k").unwrap();
+        assert_eq!((told.memtables[0].found.len(), told.value_bytes), (8, Some(8)));
+        let line = format!("; 7 older operands, the first at {}; range delete", first + 4);
+        assert!(told.to_string().contains(&line), "{told}");
+        assert_eq!(
+            keyspace.explain("none").unwrap().memtables[0].range_deleted_at,
+            Some(first + 3)
+        );
+        assert!(keyspace.explain("~").unwrap().to_string().contains("memtable: nothing"));
     }
 }

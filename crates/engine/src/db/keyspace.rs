@@ -184,9 +184,12 @@ impl Keyspace {
 
     /// The entries whose keys begin with `prefix`.
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
-        let prefix = prefix.as_ref();
+        self.prefix_at(prefix.as_ref(), None)
+    }
+
+    pub(crate) fn prefix_at(&self, prefix: &[u8], pinned: Option<Arc<Pinned>>) -> Range {
         let lower = Bound::Included(Bytes::copy_from_slice(prefix));
-        self.bounded(lower, after_prefix(prefix), None)
+        self.bounded(lower, after_prefix(prefix), pinned)
     }
 
     pub(crate) fn range_at<K: AsRef<[u8]>>(

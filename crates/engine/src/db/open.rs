@@ -593,6 +593,15 @@ impl Recovery {
         Ok(())
     }
 
+    /// How far tables hold what was written to a keyspace.
+    fn flushed_through(&self, keyspace: &KeyspaceState) -> SeqNo {
+        let furthest = match sabotage::on(Bug::ReplaySkipsUnflushed) {
+            true => self.state.keyspaces.values().map(|keyspace| keyspace.flushed_through).max(),
+            false => None,
+        };
+        furthest.unwrap_or(keyspace.flushed_through)
+    }
+
     /// Puts a commit of the log into the memtables, as far as tables do not hold it.
     fn take(&self, record: &ReplayedRecord<'_>) -> Result<()> {
         let mut seq = record.first_seq;
@@ -600,7 +609,7 @@ impl Recovery {
         for operation in Operations::new(record.payload).flatten() {
             let keyspace = self.state.keyspaces.get(&operation.keyspace);
             if let Some(keyspace) = keyspace
-                && seq > keyspace.flushed_through
+                && seq > self.flushed_through(keyspace)
                 && let Some(tree) = self.trees.id(operation.keyspace)
             {
                 let active = Arc::clone(&tree.view().active);
@@ -609,6 +618,7 @@ impl Recovery {
                     Action::Entry { kind, value } => {
                         active.insert(key, seq, kind, &record.payload[value])
                     }
+                    Action::DeleteRange { .. } if sabotage::on(Bug::ReplaySkipsRangeDeletes) => 0,
                     Action::DeleteRange { end } => {
                         active.insert_span(key, end.map(|end| &record.payload[end]), seq)
                     }

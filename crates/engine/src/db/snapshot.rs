@@ -52,6 +52,14 @@ impl Snapshot {
         }
     }
 
+    /// The entries whose keys begin with `prefix`, at that number.
+    pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Range {
+        match keyspace.check_owner(&self.handle) {
+            Ok(()) => keyspace.prefix_at(prefix.as_ref(), Some(Arc::clone(&self.pinned))),
+            Err(error) => Range::failed(error, keyspace.tree()),
+        }
+    }
+
     /// All entries at that number.
     #[must_use]
     pub fn iter(&self, keyspace: &Keyspace) -> Range {

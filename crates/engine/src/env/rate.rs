@@ -2,7 +2,7 @@
 //!
 //! Two token buckets, each one number: the moment from which it owes nothing. A flush pays into its
 //! own bucket and waits for that alone. What it pays is owed by the bucket of compactions too, which
-//! therefore get what flushes leave. No wait is longer than [`WAIT_US_MAX`], so however much
+//! therefore get what flushes leave. No wait is longer than `WAIT_US_MAX`, so however much
 //! flushes take, a compaction gets on, and a job notices within that time that it is to end.
 
 use super::{Background, Env, WaitCause};

@@ -141,6 +141,9 @@
 //! and over. A closure that is slow, or that waits for another update of the same key, loses its turn's
 //! privilege after some milliseconds, and stays correct: there is nothing to deadlock on.
 //!
+//! `examples/counter_store.rs` has both in one program: counts and statistics that are merged, a stock
+//! that is updated.
+//!
 //! [`Keyspace::merge`]: crate::Keyspace::merge
 //! [`Keyspace::fetch_update`]: crate::Keyspace::fetch_update
 //! [`WriteBatch::guard`]: crate::WriteBatch::guard

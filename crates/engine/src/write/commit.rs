@@ -554,9 +554,10 @@ impl Committer {
     fn write_log(&self, group: &Group) -> Result<()> {
         let asking = if sabotage::on(Bug::FollowerSyncForgotten) { 1 } else { group.members.len() };
         let sync = group.sync && group.members.iter().take(asking).any(|at| at.request.sync);
+        let logged = sync || !sabotage::on(Bug::BufferedNotLogged);
         let write = || {
             let records = group.records();
-            if !records.is_empty() {
+            if !records.is_empty() && logged {
                 self.store.wal.append(&records)?;
             }
             if sync {

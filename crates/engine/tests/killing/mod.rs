@@ -1,24 +1,27 @@
 //! What a child process does to a database until it is killed, and what must be there afterwards.
 //!
 //! Every writer has keys of its own, and its commits follow from a seed, so its state after any
-//! number of commits can be made again. Each commit counts itself under one key in every keyspace.
+//! number of commits can be made again. Each commit counts itself in every keyspace by a put, and in
+//! one of them by a merge as well: a merge that is lost or done twice makes the two disagree.
 
-use std::collections::BTreeMap;
+mod changes;
+mod passing;
+
 use std::io::Write;
 use std::path::Path;
 
 use lsmx::env::Background;
+use lsmx::merge::{Append, Counter};
 use lsmx::wal::WalOptions;
 use lsmx::{
     Compression, Db, Durability, FilterLastRun, Keyspace, KeyspaceOptions, Options, WriteBatch,
 };
 
-use super::arsenal::{Chance, Outcome, mix, options};
+use super::arsenal::{Chance, Outcome, options};
+use changes::{Change, Model, changes};
 
-/// The keyspaces that every commit counts itself in.
+/// The keyspaces that every commit counts itself in: one that adds, one that appends.
 pub(crate) const KEYSPACES: [&str; 2] = [lsmx::DEFAULT_KEYSPACE, "second"];
-/// Keys of one writer in each keyspace.
-const KEYS: u64 = 300;
 
 /// What a child is told, as text in its environment.
 #[derive(Clone, Debug)]
@@ -44,20 +47,23 @@ impl Orders {
     }
 }
 
-/// Options drawn anew for each opening; a policy stays with its keyspace unless it is drawn.
-pub(crate) fn draw_options(seed: u64) -> Options {
-    let mut chance = Chance::new(seed);
+/// Tuning drawn anew for each opening; a policy stays with its keyspace unless it is drawn.
+fn draw_keyspace(chance: &mut Chance) -> KeyspaceOptions {
     let filter = if chance.one_in(2) { FilterLastRun::On } else { FilterLastRun::Off };
     let compression = if chance.one_in(3) { Compression::Lz4 } else { Compression::None };
-    let mut keyspaces = KeyspaceOptions::default()
+    let drawn = KeyspaceOptions::default()
         .memtable_bytes(8192 << chance.below(4))
         .table_bytes(8192 << chance.below(4))
         .block_bytes(256 << chance.below(5))
         .filter_last_run(filter)
         .compression(compression);
-    if chance.one_in(2) {
-        keyspaces = keyspaces.policy(options::draw_policy(&mut chance));
+    match chance.one_in(2) {
+        true => drawn.policy(options::draw_policy(chance)),
+        false => drawn,
     }
+}
+
+fn draw_options(chance: &mut Chance) -> Options {
     Options::default()
         .background(Background::Threads { workers: 1 + usize::from(chance.one_in(2)) })
         .block_cache_bytes(chance.below(4) * 65_536)
@@ -67,72 +73,72 @@ pub(crate) fn draw_options(seed: u64) -> Options {
             sync_every_bytes: 16_384 << chance.below(6),
             ..WalOptions::default()
         })
-        .keyspace_defaults(keyspaces)
 }
 
 fn counter_key(writer: u64) -> Vec<u8> {
     format!("{writer}:count").into_bytes()
 }
 
-/// One operation of a commit, in one keyspace.
-enum Change {
-    Put(Vec<u8>, Vec<u8>),
-    Delete(Vec<u8>),
+/// What a writer adds 1 to with each commit, in the first keyspace.
+fn merged_key(writer: u64) -> Vec<u8> {
+    format!("{writer}:merged").into_bytes()
 }
 
-/// What the commit with this number (from 1 on) of a writer does, by keyspace, besides counting;
-/// and whether it asks for a sync.
-fn changes(seed: u64, writer: u64, number: u64) -> (Vec<(usize, Change)>, bool) {
-    let mut chance = Chance::new(mix(mix(seed, writer), number));
-    let count = if chance.one_in(50) { 60 } else { chance.below(5) };
-    let changes = (0..count).map(|_| {
-        let keyspace = usize::from(chance.one_in(2));
-        let key = format!("{writer}/{:03}", chance.below(KEYS)).into_bytes();
-        let change = match chance.below(8) {
-            0 | 1 => Change::Delete(key),
-            _ => {
-                let longest = if chance.one_in(40) { 5000 } else { 120 };
-                let len = chance.below(longest);
-                Change::Put(key, chance.bytes(len))
-            }
-        };
-        (keyspace, change)
-    });
-    let changes = changes.collect();
-    (changes, chance.one_in(25))
+fn number(bytes: Option<&[u8]>) -> Outcome<u64> {
+    let bytes = bytes.map_or(Ok([0; 8]), TryInto::try_into);
+    Ok(u64::from_le_bytes(bytes.map_err(|_| "a counter has not 8 bytes")?))
 }
 
-/// How many commits of a writer a database shows.
+/// How many commits of a writer a database shows; of the one after the last writer, how many steps of
+/// [`passing`].
 ///
 /// # Errors
-/// When a read fails or the keyspaces disagree: a commit is there in part.
-pub(crate) fn count_of(keyspaces: &[Keyspace], writer: u64) -> Outcome<u64> {
-    let key = counter_key(writer);
-    let mut counts = Vec::new();
+/// When a read fails or the counters disagree: a commit is there in part, or more than once.
+pub(crate) fn count_of(db: &Db, keyspaces: &[Keyspace], writer: u64, writers: u64) -> Outcome<u64> {
+    if writer == writers {
+        return passing::steps(db, &keyspaces[0]);
+    }
+    let read = |keyspace: &Keyspace, key: Vec<u8>| {
+        let value = keyspace.get(key).map_err(|error| format!("a counter: {error:?}"))?;
+        number(value.as_deref())
+    };
+    let mut counts = vec![read(&keyspaces[0], merged_key(writer))?];
     for keyspace in keyspaces {
-        let value = keyspace.get(&key).map_err(|error| format!("a counter: {error}"))?;
-        let bytes = value.as_deref().map_or(Ok([0; 8]), TryInto::try_into);
-        counts.push(u64::from_le_bytes(bytes.map_err(|_| "a counter has not 8 bytes")?));
+        counts.push(read(keyspace, counter_key(writer))?);
     }
     match counts.iter().all(|count| *count == counts[0]) {
         true => Ok(counts[0]),
-        false => Err(format!("writer {writer} has made {counts:?} commits, by keyspace")),
+        false => {
+            Err(format!("writer {writer} has made {counts:?} commits: by merges, by keyspace"))
+        }
     }
 }
 
-/// Opens the database and its keyspaces.
+/// Opens the database and its keyspaces with options that follow from a seed. Their merge operators
+/// come before the log is replayed, or after.
 ///
 /// # Errors
 /// When that fails.
-pub(crate) fn open(dir: &Path, options: Options) -> Outcome<(Db, Vec<Keyspace>)> {
+pub(crate) fn open(dir: &Path, seed: u64) -> Outcome<(Db, Vec<Keyspace>)> {
+    let chance = &mut Chance::new(seed);
+    let (mut options, drawn) = (draw_options(chance), draw_keyspace(chance));
+    let with_operator =
+        [drawn.clone().merge_operator(Counter), drawn.clone().merge_operator(Append::new())];
+    options = options.keyspace_defaults(drawn);
+    let early = chance.one_in(2);
+    if early {
+        for (name, options_of) in KEYSPACES.iter().zip(&with_operator) {
+            options = options.keyspace(name, options_of.clone());
+        }
+    }
     let db = Db::open(dir, options).map_err(|error| format!("opening: {error:?}"))?;
     let mut keyspaces = Vec::new();
-    for name in KEYSPACES {
+    for (name, options_of) in KEYSPACES.iter().zip(with_operator) {
         let keyspace = match db.existing_keyspace(name) {
-            Ok(keyspace) => keyspace,
-            Err(_) => db
-                .keyspace(name, KeyspaceOptions::default().memtable_bytes(16_384))
-                .map_err(|error| format!("making a keyspace: {error}"))?,
+            Ok(keyspace) if early => keyspace,
+            _ => db
+                .keyspace(name, options_of)
+                .map_err(|error| format!("making a keyspace: {error:?}"))?,
         };
         keyspaces.push(keyspace);
     }
@@ -143,7 +149,7 @@ pub(crate) fn open(dir: &Path, options: Options) -> Outcome<(Db, Vec<Keyspace>)>
 /// acknowledged, 16 bytes each, until it is killed.
 pub(crate) fn write_for_ever(orders: &Orders) -> Outcome {
     tell(u64::MAX, 0);
-    let (db, keyspaces) = open(Path::new(&orders.dir), draw_options(orders.round))?;
+    let (db, keyspaces) = open(Path::new(&orders.dir), orders.round)?;
     std::thread::scope(|scope| {
         let (db, keyspaces) = (&db, &keyspaces);
         let mut writers = Vec::new();
@@ -151,13 +157,18 @@ pub(crate) fn write_for_ever(orders: &Orders) -> Outcome {
             writers.push(scope.spawn(move || write(orders, db, keyspaces, writer)));
         }
         let mut chance = Chance::new(!orders.round);
+        let mut steps = passing::steps(db, &keyspaces[0])?;
         // Beside them what else may be under way when a process dies.
         while writers.iter().all(|writer| !writer.is_finished()) {
-            let done = match chance.below(4) {
+            let done = match chance.below(12) {
                 0 => db.flush(),
                 1 => db.sync(),
                 2 => db.wait_idle(),
-                _ => db.snapshot().iter(&keyspaces[1]).try_for_each(|item| item.map(drop)),
+                4.. => passing::step(db, &keyspaces[0], steps + 1).map(|()| {
+                    steps += 1;
+                    tell(orders.writers, steps);
+                }),
+                3 => db.snapshot().iter(&keyspaces[1]).try_for_each(|item| item.map(drop)),
             };
             done.map_err(|error| format!("beside the writers: {error:?}"))?;
         }
@@ -169,16 +180,20 @@ pub(crate) fn write_for_ever(orders: &Orders) -> Outcome {
 }
 
 fn write(orders: &Orders, db: &Db, keyspaces: &[Keyspace], writer: u64) -> Outcome {
-    for number in count_of(keyspaces, writer)? + 1.. {
+    for number in count_of(db, keyspaces, writer, orders.writers)? + 1.. {
         let (changes, sync) = changes(orders.seed, writer, number);
         let mut batch = WriteBatch::new();
         for keyspace in keyspaces {
             batch.put(keyspace, counter_key(writer), number.to_le_bytes());
         }
+        batch.merge(&keyspaces[0], merged_key(writer), 1u64.to_le_bytes());
         for (keyspace, change) in changes {
+            let keyspace = &keyspaces[keyspace];
             match change {
-                Change::Put(key, value) => batch.put(&keyspaces[keyspace], key, value),
-                Change::Delete(key) => batch.delete(&keyspaces[keyspace], key),
+                Change::Put(key, value) => batch.put(keyspace, key, value),
+                Change::Delete(key) => batch.delete(keyspace, key),
+                Change::Merge(key, operand) => batch.merge(keyspace, key, operand),
+                Change::DeleteRange(range) => batch.delete_range(keyspace, range),
             }
         }
         let durability = if sync { Durability::Sync } else { Durability::Buffered };
@@ -203,27 +218,27 @@ pub(crate) fn told(bytes: [u8; 16]) -> (u64, u64) {
     (number(0), number(8))
 }
 
-/// Compares a whole database with what this many commits of each writer make.
+/// Compares a whole database with what this many commits of each writer make, and steps after them.
 ///
 /// # Errors
 /// What differs.
 pub(crate) fn check(keyspaces: &[Keyspace], seed: u64, counts: &[u64]) -> Outcome {
-    let mut models = [const { BTreeMap::<Vec<u8>, Vec<u8>>::new() }; KEYSPACES.len()];
+    let mut models = [const { Model::new() }; KEYSPACES.len()];
+    let (steps, counts) = counts.split_last().ok_or("there are no counts")?;
     for (writer, &count) in (0..).zip(counts) {
         for number in 1..=count {
             for (keyspace, change) in changes(seed, writer, number).0 {
-                match change {
-                    Change::Put(key, value) => models[keyspace].insert(key, value),
-                    Change::Delete(key) => models[keyspace].remove(&key),
-                };
+                change.apply(keyspace, &mut models[keyspace]);
             }
         }
         if count > 0 {
             for model in &mut models {
                 model.insert(counter_key(writer), count.to_le_bytes().to_vec());
             }
+            models[0].insert(merged_key(writer), count.to_le_bytes().to_vec());
         }
     }
+    models[0].extend(passing::noted(*steps));
     for (keyspace, model) in keyspaces.iter().zip(&models) {
         let mut expected = model.iter();
         for item in keyspace.iter() {
@@ -232,8 +247,12 @@ pub(crate) fn check(keyspaces: &[Keyspace], seed: u64, counts: &[u64]) -> Outcom
                 Some((model_key, model_value))
                     if *key == **model_key && *value == **model_value => {}
                 other => {
-                    let (found, wanted) = (key.escape_ascii(), other.map(|(key, _)| key));
-                    return Err(format!("{}: {found}, not {wanted:?}", keyspace.name()));
+                    let wanted = other.map_or("the end".to_owned(), |(key, value)| {
+                        format!("{} of {} bytes", key.escape_ascii(), value.len())
+                    });
+                    let (found, bytes) = (key.escape_ascii(), value.len());
+                    let name = keyspace.name();
+                    return Err(format!("{name}: {found} of {bytes} bytes, not {wanted}"));
                 }
             }
         }

@@ -1,0 +1,99 @@
+//! What a commit does, and what that makes of a map.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use super::super::arsenal::{Chance, mix};
+
+/// Keys of one writer in each keyspace that are put and deleted.
+const KEYS: u64 = 300;
+/// Keys of one writer in each keyspace that are merged into.
+const MERGED_KEYS: u64 = 30;
+
+/// A keyspace as it should be.
+pub(crate) type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// One operation of a commit, in one keyspace.
+pub(crate) enum Change {
+    Put(Vec<u8>, Vec<u8>),
+    Delete(Vec<u8>),
+    Merge(Vec<u8>, Vec<u8>),
+    DeleteRange(Range<Vec<u8>>),
+}
+
+fn plain_key(writer: u64, number: u64) -> Vec<u8> {
+    format!("{writer}/{number:03}").into_bytes()
+}
+
+fn merged_key(writer: u64, number: u64) -> Vec<u8> {
+    format!("{writer}+{number:02}").into_bytes()
+}
+
+/// A stretch of the writer's own keys; now and then all of a kind, or all keys of both kinds.
+fn draw_range(chance: &mut Chance, writer: u64) -> Range<Vec<u8>> {
+    let (from, merged_from) = (chance.below(KEYS), chance.below(MERGED_KEYS));
+    match chance.below(20) {
+        0 => plain_key(writer, 0)..plain_key(writer, KEYS),
+        1 => merged_key(writer, 0)..plain_key(writer, KEYS),
+        2..8 => merged_key(writer, merged_from)..merged_key(writer, merged_from + 1 + from % 8),
+        _ => plain_key(writer, from)..plain_key(writer, from + 1 + chance.below(40)),
+    }
+}
+
+/// What the commit with this number (from 1 on) of a writer does, by keyspace, besides counting;
+/// and whether it asks for a sync.
+pub(crate) fn changes(seed: u64, writer: u64, number: u64) -> (Vec<(usize, Change)>, bool) {
+    let mut chance = Chance::new(mix(mix(seed, writer), number));
+    let count = if chance.one_in(50) { 60 } else { chance.below(5) };
+    let changes = (0..count).map(|_| {
+        let keyspace = usize::from(chance.one_in(2));
+        let key = plain_key(writer, chance.below(KEYS));
+        let change = match chance.below(32) {
+            0..7 => Change::Delete(key),
+            7..14 => {
+                // The first keyspace adds numbers of 8 bytes, the second appends anything.
+                let len = if keyspace == 0 { 8 } else { chance.below(12) };
+                let operand = chance.bytes(len);
+                Change::Merge(merged_key(writer, chance.below(MERGED_KEYS)), operand)
+            }
+            14 => Change::Delete(merged_key(writer, chance.below(MERGED_KEYS))),
+            15 => Change::Put(merged_key(writer, chance.below(MERGED_KEYS)), chance.bytes(8)),
+            16 => Change::DeleteRange(draw_range(&mut chance, writer)),
+            _ => {
+                let longest = if chance.one_in(40) { 5000 } else { 120 };
+                let len = chance.below(longest);
+                Change::Put(key, chance.bytes(len))
+            }
+        };
+        (keyspace, change)
+    });
+    let changes = changes.collect();
+    (changes, chance.one_in(25))
+}
+
+impl Change {
+    /// Does to a map what it does to this keyspace.
+    pub(crate) fn apply(self, keyspace: usize, model: &mut Model) {
+        match self {
+            Change::Put(key, value) => drop(model.insert(key, value)),
+            Change::Delete(key) => drop(model.remove(&key)),
+            Change::DeleteRange(range) => model.retain(|key, _| !range.contains(key)),
+            Change::Merge(key, operand) => match (keyspace, model.get_mut(&key)) {
+                (_, None) => drop(model.insert(key, operand)),
+                (0, Some(value)) => *value = sum(value, &operand),
+                (_, Some(value)) => value.extend_from_slice(&operand),
+            },
+        }
+    }
+}
+
+/// Adds numbers of 8 bytes, byte by byte as one does by hand.
+fn sum(one: &[u8], other: &[u8]) -> Vec<u8> {
+    let mut carry = 0;
+    let digits = one.iter().zip(other).map(|(one, other)| {
+        let sum = u16::from(*one) + u16::from(*other) + carry;
+        carry = sum >> 8;
+        sum.to_le_bytes()[0]
+    });
+    digits.collect()
+}

@@ -1,0 +1,80 @@
+//! A keyspace that is made, written to and dropped, over and over, by one thread. Its steps are
+//! counted from 1, and how many there were can be told from what is there.
+
+use lsmx::{Db, Durability, Error, Keyspace, KeyspaceOptions, Result, WriteBatch};
+
+use super::super::arsenal::Outcome;
+use super::number;
+
+/// The keyspace, and the key of another one that says which was the last step that put something.
+const NAME: &str = "passing";
+/// Steps of one life: it is made, then put to, at last dropped.
+const STEPS: u64 = 8;
+
+/// Which life a step belongs to, and the which in it, from 0.
+fn place(step: u64) -> (u64, u64) {
+    ((step - 1) / STEPS, (step - 1) % STEPS)
+}
+
+fn entry(life: u64, at: u64) -> (Vec<u8>, Vec<u8>) {
+    (at.to_be_bytes().to_vec(), life.to_le_bytes().repeat(100))
+}
+
+/// Does a step.
+pub(crate) fn step(db: &Db, notes: &Keyspace, step: u64) -> Result<()> {
+    let (life, at) = place(step);
+    if at == 0 {
+        let options = KeyspaceOptions::default().memtable_bytes(2048);
+        return db.keyspace(NAME, options).map(drop);
+    }
+    if at == STEPS - 1 {
+        return db.drop_keyspace(NAME);
+    }
+    let (key, value) = entry(life, at);
+    let mut batch = WriteBatch::new();
+    batch.put(&db.existing_keyspace(NAME)?, key, value);
+    batch.put(notes, NAME, step.to_le_bytes());
+    db.write(batch, Durability::Buffered)
+}
+
+/// What the notes say after so many steps.
+pub(crate) fn noted(steps: u64) -> Option<(Vec<u8>, Vec<u8>)> {
+    let puts = |step: &u64| (1..STEPS - 1).contains(&place(*step).1);
+    let last = (1..=steps).rev().take(3).find(puts)?;
+    Some((NAME.into(), last.to_le_bytes().to_vec()))
+}
+
+/// How many steps there were.
+///
+/// # Errors
+/// When a read fails, or what is there is what no number of steps leaves.
+pub(crate) fn steps(db: &Db, notes: &Keyspace) -> Outcome<u64> {
+    let noted = notes.get(NAME).map_err(|error| format!("notes: {error:?}"))?;
+    let noted = number(noted.as_deref())?;
+    let life_is_over = noted == 0 || place(noted).1 == STEPS - 2;
+    let keyspace = match db.existing_keyspace(NAME) {
+        Ok(keyspace) => keyspace,
+        Err(Error::UnknownKeyspace { .. }) if noted == 0 => return Ok(0),
+        Err(Error::UnknownKeyspace { .. }) if life_is_over => return Ok(noted + 1),
+        Err(error) => return Err(format!("{NAME} after step {noted}: {error:?}")),
+    };
+    let mut found = Vec::new();
+    for item in keyspace.iter() {
+        let (key, value) = item.map_err(|error| format!("{NAME}: {error:?}"))?;
+        found.push((key.to_vec(), value.to_vec()));
+    }
+    if found.is_empty() && life_is_over {
+        return Ok(if noted == 0 { 1 } else { noted + 2 });
+    }
+    let expected: Vec<_> = match noted {
+        0 => Vec::new(),
+        _ => (1..=place(noted).1).map(|at| entry(place(noted).0, at)).collect(),
+    };
+    match found == expected {
+        true => Ok(noted),
+        false => {
+            let keys: Vec<_> = found.iter().map(|(key, value)| (key, value.first())).collect();
+            Err(format!("{NAME} holds {keys:?} after step {noted}"))
+        }
+    }
+}
