@@ -73,6 +73,7 @@ pub struct Opening {
     pub segment_bytes: u64,
     pub sync_every_bytes: u64,
     pub smooth: bool,
+    pub merge_parts: Option<usize>,
     pub tuning: Tuning,
 }
 
@@ -87,6 +88,7 @@ impl Opening {
             segment_bytes: *dice.pick(&[1, 500, 4 << 10, 16 << 20]),
             sync_every_bytes: *dice.pick(&[1, 2_000, 8 << 20]),
             smooth: dice.percent(70),
+            merge_parts: *dice.pick(&[None, Some(1), Some(3), Some(8)]),
             tuning: Tuning::random(dice),
         }
     }
@@ -117,6 +119,9 @@ impl Opening {
         }
         if let Some(us) = self.idle_us {
             options = options.flush_idle_after(Duration::from_micros(us));
+        }
+        if let Some(parts) = self.merge_parts {
+            options = options.merge_parts_max(parts);
         }
         match self.wal_bytes_max {
             Some(bytes) => options.wal_bytes_max(bytes),
