@@ -33,11 +33,14 @@ impl Tuning {
             _ => Some(preset.to_string()),
         };
         let levels = 1 + dice.below(4);
+        let table_bytes = *dice.pick(&[256, 1 << 10, 4 << 10, 16 << 10, 64 << 20]);
+        let block_bytes = *dice.pick(&[64, 64, 128, 256, 512, 1024]);
         Tuning {
             policy,
             memtable_bytes: *dice.pick(&[1 << 10, 1 << 10, 2 << 10, 4 << 10, 16 << 10, 64 << 10]),
-            table_bytes: *dice.pick(&[1 << 10, 4 << 10, 4 << 10, 16 << 10, 64 << 20]),
-            block_bytes: *dice.pick(&[64, 64, 128, 256, 512, 1024]),
+            // No smaller than a block.
+            table_bytes: table_bytes.max(u64::from(block_bytes)),
+            block_bytes,
             restart_interval: *dice.pick(&[1, 2, 16, 16, 4096]),
             lz4: (0..levels).map(|_| dice.percent(50)).collect(),
             filter_last_run: dice.percent(50),
