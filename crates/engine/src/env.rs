@@ -101,6 +101,8 @@ wait_causes! {
     Flush = "a flush",
     /// A compaction that was asked for.
     Compaction = "a compaction",
+    /// A merge: those of its parts that other threads run.
+    Parts = "the parts of a merge",
     /// The tree to settle.
     BackgroundWork = "background work",
     /// A background thread: something to do.

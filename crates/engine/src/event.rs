@@ -72,6 +72,8 @@ pub struct CompactionEnd {
     pub entries_read: u64,
     /// Entries written.
     pub entries_written: u64,
+    /// Ranges of keys that it was divided into; 1 if it was not.
+    pub parts: usize,
     /// From the pick to the end of the manifest edit, in microseconds.
     pub elapsed_us: u64,
 }

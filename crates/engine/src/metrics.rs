@@ -75,6 +75,12 @@ pub struct LevelMetrics {
 pub struct CompactionMetrics {
     /// Merges.
     pub jobs: u64,
+    /// Of those, the ones that were divided by key range.
+    pub jobs_divided: u64,
+    /// Parts that these were divided into.
+    pub parts: u64,
+    /// Of the parts, those that another thread took than the one with the job.
+    pub parts_helped: u64,
     /// Jobs that only changed the manifest.
     pub trivial_moves: u64,
     /// Jobs that let files go unread.

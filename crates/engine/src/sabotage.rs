@@ -99,6 +99,10 @@ bugs! {
     SpanIgnoresSnapshot = "span-ignores-snapshot",
     /// Where a job ends a table, the rest of the range delete at hand is lost.
     SpanLostAtCut = "span-lost-at-cut",
+    /// What of a range delete lies past the end of a part of a job is lost.
+    SpanLostAtPart = "span-lost-at-part",
+    /// The first entry of a part of a job is lost.
+    KeyLostAtPart = "key-lost-at-part",
     /// A job drops a range delete while an older run holds what it deletes.
     SpanDroppedEarly = "span-dropped-early",
     /// Files are dropped because of a range delete though a snapshot looks past it.

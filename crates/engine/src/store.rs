@@ -405,6 +405,11 @@ impl Store {
         !ready.paused && !ready.queue.is_empty()
     }
 
+    /// Whether no look may begin.
+    pub(crate) fn is_paused(&self, work: Work) -> bool {
+        self.ready(work).lock().paused
+    }
+
     /// Whether no look is under way and none is waited for. Flushes make compactions ready before
     /// they end, so they are asked first.
     pub(crate) fn is_idle(&self) -> bool {

@@ -27,6 +27,7 @@ fn plain() -> Opening {
         segment_bytes: 4 << 10,
         sync_every_bytes: 8 << 20,
         smooth: true,
+        merge_parts: None,
         open_files: None,
         io_rate: None,
         idle_us: None,

@@ -55,6 +55,8 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
         | Bug::SpanBehindFilter
         | Bug::SpanIgnoresSnapshot
         | Bug::SpanLostAtCut
+        | Bug::SpanLostAtPart
+        | Bug::KeyLostAtPart
         | Bug::SpanDroppedEarly
         | Bug::CoveredFileDroppedEarly
         | Bug::OperandsFoldedOverSnapshot

@@ -34,7 +34,7 @@ impl Default for LsmxOptions {
 type Set = fn(LsmxOptions, &str) -> std::result::Result<LsmxOptions, String>;
 
 /// The options that can be named, in the order in which they are listed to users.
-const KNOWN: [(&str, Set); 10] = [
+const KNOWN: [(&str, Set); 11] = [
     ("policy", |all, value| {
         let policy: PolicySpec = value.parse().map_err(|error| format!("a policy: {error}"))?;
         Ok(all.keyspace(|keyspace| keyspace.policy(policy)))
@@ -89,6 +89,14 @@ const KNOWN: [(&str, Set); 10] = [
         if all.workers == 0 {
             return Err("at least 1".to_owned());
         }
+        Ok(all)
+    }),
+    ("merge_parts_max", |mut all, value| {
+        let parts = value.parse().map_err(|_| "a number of parts".to_owned())?;
+        if parts == 0 {
+            return Err("at least 1".to_owned());
+        }
+        all.options = all.options.merge_parts_max(parts);
         Ok(all)
     }),
 ];
@@ -258,6 +266,7 @@ mod tests {
             "memtable_bytes_max=256M",
             "write_control=stop",
             "workers=3",
+            "merge_parts_max=1",
         ];
         assert_eq!(typed.len(), KNOWN.len());
         let mut options = LsmxOptions::default();
@@ -282,6 +291,8 @@ mod tests {
             ("write_control=none", "smooth or stop"),
             ("workers=0", "at least 1"),
             ("workers=x", "a number"),
+            ("merge_parts_max=0", "at least 1"),
+            ("merge_parts_max=x", "a number"),
         ] {
             let error = LsmxOptions::default().set(typed).unwrap_err();
             assert!(error.is_usage());

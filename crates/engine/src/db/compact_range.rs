@@ -72,7 +72,8 @@ impl Core {
         };
         let compacted = match picked {
             Ok(Some(picked)) => {
-                let ran = || compact::run(store, &self.throttle, tree, picked);
+                let workers = self.runner.workers();
+                let ran = || compact::run(store, &self.throttle, workers, tree, picked);
                 // As in a worker: nothing may wait for ever for what a panic leaves behind.
                 let ran = catch_unwind(AssertUnwindSafe(ran))
                     .unwrap_or_else(|panic| Err(store.fail(Error::panicked(&*panic))));

@@ -172,6 +172,9 @@ fn keyspace(tree: &Tree) -> KeyspaceMetrics {
         filters_failed: read(&counters.filters_failed),
         compaction: CompactionMetrics {
             jobs: read(&counters.jobs),
+            jobs_divided: read(&counters.jobs_divided),
+            parts: read(&counters.parts),
+            parts_helped: read(&counters.parts_helped),
             trivial_moves: read(&counters.trivial_moves),
             drops: read(&counters.drops),
             read_bytes: read(&counters.compaction_read_bytes),

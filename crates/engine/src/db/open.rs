@@ -31,6 +31,7 @@ use crate::job::install::sync_names;
 use crate::job::output::Outputs;
 use crate::job::queue::Runner;
 use crate::job::retain::Retention;
+use crate::job::workers::Workers;
 use crate::key::SeqNo;
 use crate::keyspace::options::Persisted;
 use crate::keyspace::snapshot::Sequence;
@@ -470,6 +471,7 @@ impl Recovery {
             Arc::clone(&committer),
             Arc::clone(&throttle),
             Arc::clone(&governor),
+            Workers::new(options.background, options.merge_parts_max),
         );
         Ok(Core {
             store,

@@ -26,6 +26,7 @@ pub const WAL_MEMTABLES_DEFAULT: u64 = 4;
 pub struct Options {
     pub(crate) create_if_missing: bool,
     pub(crate) background: Background,
+    pub(crate) merge_parts_max: Option<usize>,
     pub(crate) seed: Option<u64>,
     pub(crate) memory_budget: Option<u64>,
     pub(crate) block_cache_bytes: Option<u64>,
@@ -48,6 +49,7 @@ impl Default for Options {
         Options {
             create_if_missing: true,
             background: Background::default(),
+            merge_parts_max: None,
             seed: None,
             memory_budget: None,
             block_cache_bytes: None,
@@ -79,6 +81,17 @@ impl Options {
     #[must_use]
     pub fn background(mut self, background: Background) -> Self {
         self.background = background;
+        self
+    }
+
+    /// Most parts that a large merge is divided into, so that compaction threads with nothing else to
+    /// do take part in it; each part takes the buffers of a job. 1: merges are not divided. Under
+    /// [`Background::Inline`] the caller's thread runs the parts one after another. Default: one for
+    /// each thread that could run it, 2 under `Inline`; never so many that a part would not fill an
+    /// output file.
+    #[must_use]
+    pub fn merge_parts_max(mut self, parts: usize) -> Self {
+        self.merge_parts_max = Some(parts);
         self
     }
 
@@ -256,6 +269,7 @@ impl Options {
         }
         self.memory_plan().check(self)?;
         let zero = [
+            ("merge_parts_max", self.merge_parts_max == Some(0)),
             ("open_files_max", self.open_files_max == Some(0)),
             ("background_io_rate", self.background_io_rate == Some(0)),
             ("flush_idle_after", self.memtable_idle_us == Some(0)),

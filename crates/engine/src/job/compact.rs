@@ -2,23 +2,21 @@
 
 use std::collections::HashSet;
 
-use lsmx_compaction::{FileShape, Job, JobKind, OutputCutter, TreeShape};
+use lsmx_compaction::{FileShape, Job, JobKind, TreeShape};
 
-use crate::cursor::Cursor;
+use crate::coding::len_u64;
+use crate::env::YieldKind;
 use crate::env::rate::Lane;
-use crate::env::{WaitCause, YieldKind};
 use crate::error::{Error, Result};
 use crate::event::{CompactionBegin, CompactionEnd, Event};
 use crate::job::covered;
-use crate::job::fold::Keeper;
+use crate::job::division::{Division, Merge};
 use crate::job::install::{install, sync_names};
 use crate::job::output::Outputs;
 use crate::job::retain::Retention;
-use crate::key::InternalKey;
+use crate::job::workers::Workers;
 use crate::keyspace::counters::add;
 use crate::keyspace::{Tree, TreeJobs};
-use crate::read::merging::MergingCursor;
-use crate::read::run::RunCursor;
 use crate::store::Store;
 use crate::sync::Arc;
 use crate::table::FillCache;
@@ -32,7 +30,7 @@ const RETRY_US_FIRST: u64 = 100_000;
 const RETRY_US_MAX: u64 = 60_000_000;
 
 /// A job that its policy picked, held in the busy set, and the shape it was picked from.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Picked {
     job: Job,
     shape: TreeShape,
@@ -116,7 +114,13 @@ fn covered_files(store: &Store, tree: &Tree, version: &Version) -> Option<Job> {
 /// # Errors
 /// When a block cannot be read or a table not be written: the tree is as before, and compactions of
 /// it pause for a while. When the manifest cannot be written: the database is read-only.
-pub(crate) fn run(store: &Store, throttle: &Throttle, tree: &Tree, picked: Picked) -> Result<()> {
+pub(crate) fn run(
+    store: &Store,
+    throttle: &Throttle,
+    workers: &Workers,
+    tree: &Arc<Tree>,
+    picked: Picked,
+) -> Result<()> {
     let job = picked.job.clone();
     let span = JobSpan::begin(JobBegin {
         kind: kind_name(job.kind),
@@ -124,7 +128,7 @@ pub(crate) fn run(store: &Store, throttle: &Throttle, tree: &Tree, picked: Picke
         inputs: job.input_files().count(),
         reason: &job.reason,
     });
-    let ran = execute(store, throttle, tree, picked, &span);
+    let ran = execute(store, throttle, workers, tree, picked, &span);
     if let Err(error) = &ran {
         span.failed(error);
     }
@@ -186,6 +190,11 @@ fn input_bytes(shape: &TreeShape, job: &Job) -> u64 {
     input_files(shape, job).map(|file| file.bytes).sum()
 }
 
+/// When the oldest tombstone among the inputs was written.
+fn oldest_tombstone_us(shape: &TreeShape, job: &Job) -> Option<u64> {
+    input_files(shape, job).filter_map(|file| file.oldest_tombstone_us).min()
+}
+
 /// Bytes of the inputs that come from other levels than the target.
 fn arriving_bytes(shape: &TreeShape, job: &Job) -> u64 {
     let own: HashSet<_> = job
@@ -200,11 +209,12 @@ fn arriving_bytes(shape: &TreeShape, job: &Job) -> u64 {
 fn execute(
     store: &Store,
     throttle: &Throttle,
-    tree: &Tree,
+    workers: &Workers,
+    tree: &Arc<Tree>,
     picked: Picked,
     span: &JobSpan,
 ) -> Result<()> {
-    let Picked { job, shape, deadline_us } = picked;
+    let Picked { job, shape, .. } = picked.clone();
     let start_ns = store.env.monotonic_ns();
     store.tell(&Event::CompactionBegin(CompactionBegin {
         keyspace: tree.name.clone(),
@@ -212,14 +222,12 @@ fn execute(
         input_bytes: input_bytes(&shape, &job),
     }));
     let level = job.target.level.0;
-    let oldest_tombstone = input_files(&shape, &job).filter_map(|file| file.oldest_tombstone_us);
-    let (lane, oldest_tombstone) = (Lane::Compaction, oldest_tombstone.min());
-    let mut outputs = Outputs::in_lane(lane, &store.tables, tree, level, oldest_tombstone);
-    let mut entries_read = 0;
+    let mut outputs = Outputs::in_lane(Lane::Compaction, &store.tables, tree, level, None);
+    let mut reading = Reading::default();
     let merges = matches!(job.kind, JobKind::Merge | JobKind::Rewrite);
     if merges {
         let version = Arc::clone(&tree.pin().version);
-        entries_read = merge(store, tree, &version, &shape, &job, deadline_us, &mut outputs)?;
+        reading = merge(store, workers, tree, &version, picked, &mut outputs)?;
         store.env.yield_point(YieldKind::JobStep);
         if !outputs.tables().is_empty() {
             sync_names(store.vfs.as_ref(), &store.dir)?;
@@ -240,6 +248,11 @@ fn execute(
     match job.kind {
         JobKind::Merge | JobKind::Rewrite => {
             add(&counters.jobs, 1);
+            if reading.parts > 1 {
+                add(&counters.jobs_divided, 1);
+                add(&counters.parts, len_u64(reading.parts));
+                add(&counters.parts_helped, reading.helped);
+            }
             add(&counters.compaction_read_bytes, read_bytes);
             add(&counters.compaction_written_bytes, written_bytes);
             add(&counters.compaction_us, elapsed_us);
@@ -265,34 +278,34 @@ fn execute(
         outputs: ids,
         read_bytes,
         written_bytes,
-        entries_read,
+        entries_read: reading.entries,
         entries_written: outputs.entries,
+        parts: reading.parts.max(1),
         elapsed_us,
     }));
     Ok(())
 }
 
-/// Fails if the result of a job is not wanted any more.
-fn check_wanted(store: &Store, tree: &Tree, deadline_us: Option<u64>) -> Result<()> {
-    if store.is_closing() {
-        return Err(Error::Closed);
-    }
-    if deadline_us.is_some_and(|deadline_us| store.env.now_us() >= deadline_us) {
-        return Err(Error::Deadline { cause: WaitCause::Compaction.as_str() });
-    }
-    tree.check_live()
+/// What a merge did, apart from its outputs.
+#[derive(Clone, Copy, Debug, Default)]
+struct Reading {
+    entries: u64,
+    /// How many ranges of keys it was divided into.
+    parts: usize,
+    /// How many of these other threads ran.
+    helped: u64,
 }
 
-/// Reads the inputs as one and writes what must be kept; returns the entries read.
+/// Reads the inputs as one and writes what must be kept, in parts if there is much of it.
 fn merge(
     store: &Store,
-    tree: &Tree,
+    workers: &Workers,
+    tree: &Arc<Tree>,
     version: &Version,
-    shape: &TreeShape,
-    job: &Job,
-    deadline_us: Option<u64>,
+    picked: Picked,
     outputs: &mut Outputs<'_>,
-) -> Result<u64> {
+) -> Result<Reading> {
+    let Picked { job, shape, deadline_us } = picked;
     let (mut inputs, mut spans) = (Vec::with_capacity(job.inputs.len()), Vec::new());
     for input in &job.inputs {
         let tables = input.files.iter().map(|&file| {
@@ -305,36 +318,27 @@ fn merge(
         }
         inputs.push(tables);
     }
-    let mut retention = Retention::for_job(store.sequence.snapshots(), shape, job);
-    let range = job.range(shape)?;
-    outputs.take_spans(retention.heed(&spans, Some((&range.smallest, &range.largest))));
-    outputs.cut_by(OutputCutter::new(&job.cut, shape));
-    let sources = inputs.into_iter().map(|tables| {
-        // What no snapshot needs is not even read.
-        RunCursor::new(tables, FillCache::Job, retention.deleted.clone())
-    });
-    let mut merged = MergingCursor::new(sources.collect());
-    let mut keeper = Keeper::new(retention, &tree.merging);
-    let input_bytes = input_bytes(shape, job);
-    let mut entries = 0u64;
-    let mut write = |key: InternalKey<'_>, value: &[u8], first_of_key: bool| {
-        if first_of_key && outputs.begin_key(key.user_key)? {
-            let left = input_bytes.saturating_sub(outputs.finished_bytes());
-            tree.jobs.lock().busy.progress(job, left);
-        }
-        outputs.add(key, value)
+    let mut retention = Retention::for_job(store.sequence.snapshots(), &shape, &job);
+    let range = job.range(&shape)?;
+    let spans = retention.heed(&spans, Some((&range.smallest, &range.largest)));
+    let merge = Merge {
+        tree: Arc::clone(tree),
+        input_bytes: input_bytes(&shape, &job),
+        oldest_tombstone_us: oldest_tombstone_us(&shape, &job),
+        job,
+        shape,
+        deadline_us,
+        inputs,
+        retention,
+        spans,
     };
-    merged.first()?;
-    while merged.valid() {
-        keeper.take(&merged, &mut write)?;
-        entries += 1;
-        if entries.is_multiple_of(64) {
-            store.env.yield_point(YieldKind::CompactionBlock);
-            check_wanted(store, tree, deadline_us)?;
-        }
-        merged.next()?;
+    let parts = merge.divide(&range, workers.parts_max())?;
+    let mut reading = Reading { parts: parts.len(), ..Reading::default() };
+    let merged = workers.run(store, Division::new(merge, parts))?;
+    reading.helped = merged.helped;
+    for part in merged.parts {
+        reading.entries += part.entries_read;
+        outputs.adopt(part);
     }
-    keeper.end(&mut write)?;
-    outputs.finish()?;
-    Ok(entries)
+    Ok(reading)
 }

@@ -3,12 +3,15 @@
 pub(crate) mod collect;
 pub(crate) mod compact;
 mod covered;
+mod division;
 pub(crate) mod flush;
 pub(crate) mod fold;
 pub(crate) mod governor;
 pub(crate) mod install;
 pub(crate) mod manual;
 pub(crate) mod output;
+mod parts;
 pub(crate) mod queue;
 pub(crate) mod retain;
 mod spans;
+pub(crate) mod workers;

@@ -15,7 +15,7 @@ use crate::keyspace::counters::add;
 use crate::store::TableSpace;
 use crate::sync::Arc;
 use crate::table::TableWriter;
-use crate::version::TableFile;
+use crate::version::{Janitor, TableFile};
 use crate::vfs::PacedVfs;
 
 /// Output tables of a job. Dropped before [`Outputs::release`], it hands the files it wrote to the
@@ -189,6 +189,25 @@ impl<'a> Outputs<'a> {
         Ok(())
     }
 
+    /// Takes what a part of the job wrote; the parts come in key order.
+    pub(super) fn adopt(&mut self, mut part: Written) {
+        self.finished.append(&mut part.tables);
+        self.paths.append(&mut part.paths);
+        self.entries += part.entries;
+    }
+
+    /// Gives the finished tables to who puts the parts of a job together; they were made of so many
+    /// entries.
+    pub(super) fn hand_over(mut self, entries_read: u64) -> Written {
+        Written {
+            janitor: Arc::clone(&self.space.janitor),
+            tables: std::mem::take(&mut self.finished),
+            paths: std::mem::take(&mut self.paths),
+            entries: self.entries,
+            entries_read,
+        }
+    }
+
     /// Finished tables, in key order.
     pub(crate) fn tables(&self) -> &[Arc<TableFile>] {
         &self.finished
@@ -198,6 +217,35 @@ impl<'a> Outputs<'a> {
     /// manifest that may or may not name them is in doubt.
     pub(crate) fn release(&mut self) {
         self.paths.clear();
+    }
+}
+
+/// Finished tables of one part of a job, on their way to the job's outputs. Dropped before it gets
+/// there, it hands its files to the janitor.
+#[derive(Debug)]
+pub(super) struct Written {
+    janitor: Arc<Janitor>,
+    tables: Vec<Arc<TableFile>>,
+    paths: Vec<PathBuf>,
+    /// Entries written.
+    entries: u64,
+    /// Entries read.
+    pub(super) entries_read: u64,
+}
+
+impl Written {
+    /// Bytes of the tables.
+    pub(super) fn bytes(&self) -> u64 {
+        self.tables.iter().map(|table| table.shape().bytes).sum()
+    }
+}
+
+impl Drop for Written {
+    fn drop(&mut self) {
+        self.tables.clear();
+        for path in self.paths.drain(..) {
+            self.janitor.discard(path);
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use std::io;
 use crate::env::{Background, JoinHandle, WaitCause, YieldKind};
 use crate::error::{Error, Result};
 use crate::job::governor::Governor;
+use crate::job::workers::Workers;
 use crate::job::{collect, compact, flush};
 use crate::key::SeqNo;
 use crate::keyspace::Tree;
@@ -30,6 +31,7 @@ pub(crate) struct Runner {
     committer: Arc<Committer>,
     throttle: Arc<Throttle>,
     governor: Arc<Governor>,
+    workers: Workers,
     threads: Mutex<Vec<JoinHandle>>,
     /// Threads that have not come to their end.
     at_work: AtomicUsize,
@@ -42,9 +44,15 @@ impl Runner {
         committer: Arc<Committer>,
         throttle: Arc<Throttle>,
         governor: Arc<Governor>,
+        workers: Workers,
     ) -> Runner {
         let (threads, at_work) = (Mutex::new(Vec::new()), AtomicUsize::new(0));
-        Runner { store, committer, throttle, governor, threads, at_work }
+        Runner { store, committer, throttle, governor, workers, threads, at_work }
+    }
+
+    /// Who helps with large merges.
+    pub(crate) fn workers(&self) -> &Workers {
+        &self.workers
     }
 
     /// Starts the threads that the environment asks for.
@@ -52,12 +60,11 @@ impl Runner {
     /// # Errors
     /// If the system gives no thread.
     pub(crate) fn start(self: &Arc<Self>) -> io::Result<()> {
-        let workers = match self.store.env.background() {
-            Background::Inline => return Ok(()),
-            Background::Threads { workers } | Background::Stepped { workers, .. } => workers.max(1),
-        };
+        if self.store.env.background() == Background::Inline {
+            return Ok(());
+        }
         self.spawn("lsmx-flush", Work::Flush)?;
-        for number in 0..workers {
+        for number in 0..self.workers.count() {
             self.spawn(&format!("lsmx-compact-{number}"), Work::Compaction)?;
         }
         Ok(())
@@ -92,7 +99,7 @@ impl Runner {
                 let sync = kind == Work::Flush && store.wal.much_unsynced();
                 store.is_closing()
                     || (kind == Work::Flush && store.janitor.has_some())
-                    || ((sync || store.has_ready(kind)) && store.health.check().is_ok())
+                    || ((sync || self.has_work(kind)) && store.health.check().is_ok())
             });
             match kind {
                 Work::Flush => {
@@ -103,6 +110,13 @@ impl Runner {
                 Work::Compaction => {}
             }
         }
+    }
+
+    /// Whether there is something that [`Runner::step`] would do.
+    fn has_work(&self, kind: Work) -> bool {
+        let store = &self.store;
+        store.has_ready(kind)
+            || (kind == Work::Compaction && self.workers.has_offer() && !store.is_paused(kind))
     }
 
     /// When an idle thread has to look again without being told.
@@ -154,7 +168,8 @@ impl Runner {
         }
     }
 
-    /// Looks at one tree for this kind of work; returns whether there was one to look at.
+    /// Looks at one tree for this kind of work, or takes part in the work of another thread; returns
+    /// whether there was one to look at.
     fn step(&self, kind: Work) -> bool {
         let store = &self.store;
         if kind == Work::Flush {
@@ -164,7 +179,9 @@ impl Runner {
         if store.health.check().is_err() {
             return false;
         }
-        let Some(tree) = store.take_ready(kind) else { return false };
+        let Some(tree) = store.take_ready(kind) else {
+            return kind == Work::Compaction && self.workers.help(store);
+        };
         let work = || {
             match kind {
                 Work::Flush => self.flush(&tree),
@@ -196,13 +213,14 @@ impl Runner {
         }
     }
 
-    fn compact(&self, tree: &Tree) {
+    fn compact(&self, tree: &Arc<Tree>) {
         let store = &self.store;
         let Some(picked) = compact::pick(store, tree) else { return };
         // Another thread may find a second job in the same tree.
         store.make_ready(Work::Compaction, tree.id);
+        let _occupied = self.workers.occupy();
         // An error is reported where it happens; the tree is looked at again after a pause.
-        let _ = compact::run(store, &self.throttle, tree, picked);
+        let _ = compact::run(store, &self.throttle, &self.workers, tree, picked);
         store.make_ready(Work::Compaction, tree.id);
     }
 

@@ -16,7 +16,7 @@ use crate::sabotage::{self, Bug};
 use crate::sync::Arc;
 
 /// Decides entry by entry, in internal-key order.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Retention {
     /// Registered snapshots, ascending.
     pub(super) snapshots: Arc<[SeqNo]>,

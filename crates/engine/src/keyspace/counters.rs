@@ -40,6 +40,12 @@ pub(crate) struct TreeCounters {
     pub(crate) flushed_bytes: AtomicU64,
     /// Compaction jobs that merged or rewrote.
     pub(crate) jobs: AtomicU64,
+    /// Of those, the ones that were divided.
+    pub(crate) jobs_divided: AtomicU64,
+    /// Parts of these.
+    pub(crate) parts: AtomicU64,
+    /// Of the parts, those that another thread ran than the job's.
+    pub(crate) parts_helped: AtomicU64,
     /// Jobs that only changed the manifest.
     pub(crate) trivial_moves: AtomicU64,
     /// Jobs that let files go unread.

@@ -103,7 +103,7 @@ fn keyspace(f: &mut fmt::Formatter<'_>, name: &str, keyspace: &KeyspaceMetrics) 
     level_row(f, "total", &keyspace.total())?;
     writeln!(
         f,
-        "  memtables {} ({} sealed)  ingested {}  gets {}  flushes {}  merges {}  moves {}  \
+        "  memtables {} ({} sealed)  ingested {}  gets {}  flushes {}  merges {} ({} in parts)  moves {}  \
          drops {}  failures {}",
         Bytes(keyspace.memtable_bytes),
         keyspace.memtables_sealed,
@@ -111,6 +111,7 @@ fn keyspace(f: &mut fmt::Formatter<'_>, name: &str, keyspace: &KeyspaceMetrics) 
         Count(keyspace.gets),
         Count(keyspace.flushes),
         Count(keyspace.compaction.jobs),
+        Count(keyspace.compaction.jobs_divided),
         Count(keyspace.compaction.trivial_moves),
         Count(keyspace.compaction.drops),
         keyspace.compaction.failures,

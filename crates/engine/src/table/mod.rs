@@ -9,6 +9,7 @@ pub mod reader;
 mod scratch;
 mod sizes;
 mod verify;
+mod weights;
 pub mod writer;
 
 #[cfg(test)]
@@ -21,4 +22,5 @@ pub use cursor::TableCursor;
 pub(crate) use descriptors::{DescriptorPool, JobReads};
 pub use options::TableOptions;
 pub use reader::{FillCache, Found, Table, TableIdentity};
+pub(crate) use weights::Weight;
 pub use writer::{TableSummary, TableWriter};

@@ -33,11 +33,14 @@ impl Tuning {
             _ => Some(preset.to_string()),
         };
         let levels = 1 + dice.below(4);
+        let table_bytes = *dice.pick(&[256, 1 << 10, 4 << 10, 16 << 10, 64 << 20]);
+        let block_bytes = *dice.pick(&[64, 64, 128, 256, 512, 1024]);
         Tuning {
             policy,
             memtable_bytes: *dice.pick(&[1 << 10, 1 << 10, 2 << 10, 4 << 10, 16 << 10, 64 << 10]),
-            table_bytes: *dice.pick(&[1 << 10, 4 << 10, 4 << 10, 16 << 10, 64 << 20]),
-            block_bytes: *dice.pick(&[64, 64, 128, 256, 512, 1024]),
+            // No smaller than a block.
+            table_bytes: table_bytes.max(u64::from(block_bytes)),
+            block_bytes,
             restart_interval: *dice.pick(&[1, 2, 16, 16, 4096]),
             lz4: (0..levels).map(|_| dice.percent(50)).collect(),
             filter_last_run: dice.percent(50),
@@ -73,6 +76,7 @@ pub struct Opening {
     pub segment_bytes: u64,
     pub sync_every_bytes: u64,
     pub smooth: bool,
+    pub merge_parts: Option<usize>,
     pub tuning: Tuning,
 }
 
@@ -87,6 +91,7 @@ impl Opening {
             segment_bytes: *dice.pick(&[1, 500, 4 << 10, 16 << 20]),
             sync_every_bytes: *dice.pick(&[1, 2_000, 8 << 20]),
             smooth: dice.percent(70),
+            merge_parts: *dice.pick(&[None, Some(1), Some(3), Some(8)]),
             tuning: Tuning::random(dice),
         }
     }
@@ -117,6 +122,9 @@ impl Opening {
         }
         if let Some(us) = self.idle_us {
             options = options.flush_idle_after(Duration::from_micros(us));
+        }
+        if let Some(parts) = self.merge_parts {
+            options = options.merge_parts_max(parts);
         }
         match self.wal_bytes_max {
             Some(bytes) => options.wal_bytes_max(bytes),

@@ -32,6 +32,9 @@ pub struct Reached {
     pub iterators_over_closes: u64,
     pub flushes: u64,
     pub merges: u64,
+    /// Merges that were divided, and their parts that other threads took.
+    pub divided: u64,
+    pub helped: u64,
     pub moves: u64,
     pub snapshot_reads: u64,
     /// Keys that range deletes took away.
@@ -60,6 +63,8 @@ impl std::ops::AddAssign for Reached {
         self.iterators_over_closes += other.iterators_over_closes;
         self.flushes += other.flushes;
         self.merges += other.merges;
+        self.divided += other.divided;
+        self.helped += other.helped;
         self.moves += other.moves;
         self.snapshot_reads += other.snapshot_reads;
         self.range_deleted += other.range_deleted;
@@ -721,6 +726,8 @@ impl World {
         for keyspace in self.db().metrics().keyspaces.values() {
             self.reached.flushes += keyspace.flushes;
             self.reached.merges += keyspace.compaction.jobs;
+            self.reached.divided += keyspace.compaction.jobs_divided;
+            self.reached.helped += keyspace.compaction.parts_helped;
             self.reached.moves += keyspace.compaction.trivial_moves;
             self.reached.drops += keyspace.compaction.drops;
             self.reached.folded_by_reads += keyspace.merges.reads.operands;

@@ -1,0 +1,300 @@
+//! A merge that several threads may run, each a part of its keys.
+//!
+//! The thread that has the job divides it (`parts.rs`), offers the parts to idle workers
+//! (`workers.rs`), and takes parts itself as long as there are any. So it never waits for somebody to
+//! begin, only for parts that others have begun. The first part that fails, is given up, or panics
+//! ends all of them; what the others wrote goes to the janitor.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use lsmx_compaction::{Job, KeyRange, OutputCutter, TreeShape};
+
+use crate::cursor::Cursor;
+use crate::env::rate::Lane;
+use crate::env::{WaitCause, YieldKind};
+use crate::error::{Error, Result};
+use crate::format::range_tombstones::RangeTombstone;
+use crate::job::fold::Keeper;
+use crate::job::output::{Outputs, Written};
+use crate::job::parts::{PART_FILES_MIN, Part, divide};
+use crate::job::retain::Retention;
+use crate::key::{InternalKey, SeqNo};
+use crate::keyspace::Tree;
+use crate::read::merging::MergingCursor;
+use crate::read::run::RunCursor;
+use crate::sabotage::{self, Bug};
+use crate::store::Store;
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
+use crate::table::FillCache;
+use crate::trace::{JobBegin, JobSpan};
+use crate::version::TableFile;
+
+/// What all parts of a merge have in common.
+#[derive(Debug)]
+pub(super) struct Merge {
+    pub(super) tree: Arc<Tree>,
+    pub(super) job: Job,
+    /// The shape that the job was picked from.
+    pub(super) shape: TreeShape,
+    pub(super) input_bytes: u64,
+    /// When the oldest tombstone among the inputs was written.
+    pub(super) oldest_tombstone_us: Option<u64>,
+    /// When it is to be given up.
+    pub(super) deadline_us: Option<u64>,
+    /// The tables of each input, in key order.
+    pub(super) inputs: Vec<Arc<[Arc<TableFile>]>>,
+    /// As it is before the first key.
+    pub(super) retention: Retention,
+    /// Range deletes that are kept.
+    pub(super) spans: Vec<RangeTombstone>,
+}
+
+impl Merge {
+    /// Divides it into parts, in key order; one if there is little to do, or nobody to help.
+    ///
+    /// # Errors
+    /// When the index of an input cannot be read or is damaged.
+    pub(super) fn divide(&self, range: &KeyRange, parts_max: usize) -> Result<Vec<Part>> {
+        let part_bytes_min = self.job.cut.file_bytes.saturating_mul(PART_FILES_MIN);
+        if parts_max < 2 || self.input_bytes / 2 < part_bytes_min {
+            return Ok(vec![Part::default()]);
+        }
+        let mut weights = Vec::new();
+        for table in self.inputs.iter().flat_map(|tables| tables.iter()) {
+            weights.extend(table.table().weights(FillCache::Job)?);
+        }
+        Ok(divide(weights, range, parts_max, part_bytes_min))
+    }
+
+    /// Fails if the result is not wanted any more.
+    fn check_wanted(&self, store: &Store) -> Result<()> {
+        if store.is_closing() {
+            return Err(Error::Closed);
+        }
+        if self.deadline_us.is_some_and(|deadline_us| store.env.now_us() >= deadline_us) {
+            return Err(Error::Deadline { cause: WaitCause::Compaction.as_str() });
+        }
+        self.tree.check_live()
+    }
+}
+
+/// A merge and how far its parts are.
+#[derive(Debug)]
+pub(super) struct Division {
+    merge: Merge,
+    parts: Vec<Part>,
+    /// Bytes of finished tables of all parts.
+    finished_bytes: AtomicU64,
+    /// Set with [`Progress::error`]: those who run a part look here, and stop.
+    failed: AtomicBool,
+    progress: Mutex<Progress>,
+}
+
+#[derive(Debug)]
+struct Progress {
+    /// Parts that nobody has begun.
+    waiting: VecDeque<usize>,
+    /// Parts under way.
+    running: usize,
+    /// What the parts wrote, once they are done.
+    done: Vec<Option<Written>>,
+    /// Parts that others ran than who has the job.
+    helped: u64,
+    /// Why the first of those failed that did.
+    error: Option<Error>,
+}
+
+/// What came out of a merge.
+#[derive(Debug)]
+pub(super) struct Merged {
+    /// What each part wrote, in key order.
+    pub(super) parts: Vec<Written>,
+    /// Parts that others ran than who has the job.
+    pub(super) helped: u64,
+}
+
+/// Who runs a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum By {
+    /// The thread that has the job.
+    Owner,
+    /// Another one, which had nothing to do.
+    Helper,
+}
+
+impl Division {
+    /// A merge of which no part has begun.
+    pub(super) fn new(merge: Merge, parts: Vec<Part>) -> Division {
+        let progress = Progress {
+            waiting: (0..parts.len()).collect(),
+            running: 0,
+            done: parts.iter().map(|_| None).collect(),
+            helped: 0,
+            error: None,
+        };
+        Division {
+            merge,
+            parts,
+            finished_bytes: AtomicU64::new(0),
+            failed: AtomicBool::new(false),
+            progress: Mutex::new(progress),
+        }
+    }
+
+    /// How many parts there are.
+    pub(super) fn count(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// Whether a part waits for somebody to run it.
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.progress.lock().waiting.is_empty()
+    }
+
+    /// Runs the first part that nobody has begun; false if there is none. A panic is caught: it is a
+    /// failure of the part, and makes the database read-only.
+    pub(super) fn run_next(&self, store: &Store, by: By) -> bool {
+        let index = {
+            let mut progress = self.progress.lock();
+            let Some(index) = progress.waiting.pop_front() else { return false };
+            progress.running += 1;
+            progress.helped += u64::from(by == By::Helper);
+            index
+        };
+        let run = || match by {
+            By::Owner => self.run(store, index),
+            By::Helper => self.run_in_span(store, index),
+        };
+        // What a panic leaves behind is this part's alone, and goes to the janitor.
+        let ran = catch_unwind(AssertUnwindSafe(run))
+            .unwrap_or_else(|panic| Err(store.fail(Error::panicked(&*panic))));
+        // Dropped without the lock: files go to the janitor then.
+        let mut unwanted = None;
+        let mut progress = self.progress.lock();
+        progress.running -= 1;
+        match ran {
+            Ok(written) if progress.error.is_none() => progress.done[index] = Some(written),
+            Ok(written) => unwanted = Some(written),
+            Err(error) => {
+                progress.waiting.clear();
+                progress.error.get_or_insert(error);
+                self.failed.store(true, Ordering::Release);
+            }
+        }
+        drop(progress);
+        drop(unwanted);
+        true
+    }
+
+    /// Waits for parts that others run, and gives what all of them wrote. Called once, by who has the
+    /// job, after [`Division::run_next`] has found none.
+    ///
+    /// # Errors
+    /// Why the first of the parts failed that did.
+    pub(super) fn finish(&self, store: &Store) -> Result<Merged> {
+        // Each of those looks every few entries whether it is still wanted, so there is no deadline.
+        let ended = || self.progress.lock().running == 0;
+        store.env.wait(WaitCause::Parts, &store.progress, None, &mut || ended());
+        let mut progress = self.progress.lock();
+        let done = std::mem::take(&mut progress.done);
+        let (helped, error) = (progress.helped, progress.error.clone());
+        drop(progress);
+        match error {
+            Some(error) => Err(error),
+            // Nothing waits, nothing runs, nothing failed: each part is there.
+            None => Ok(Merged { parts: done.into_iter().flatten().collect(), helped }),
+        }
+    }
+
+    /// As [`Division::run`], for those who collect `tracing` data: the job's own span is on another
+    /// thread.
+    fn run_in_span(&self, store: &Store, index: usize) -> Result<Written> {
+        let merge = &self.merge;
+        let start_ns = store.env.monotonic_ns();
+        let span = JobSpan::begin(JobBegin {
+            kind: "part",
+            keyspace: &merge.tree.name,
+            inputs: merge.job.input_files().count(),
+            reason: &merge.job.reason,
+        });
+        let ran = self.run(store, index);
+        match &ran {
+            Ok(written) => {
+                let elapsed_us = store.env.monotonic_ns().saturating_sub(start_ns) / 1_000;
+                let read_bytes = merge.input_bytes / u64::try_from(self.count()).unwrap_or(1);
+                span.done(read_bytes, written.bytes(), elapsed_us);
+            }
+            Err(error) => span.failed(error),
+        }
+        ran
+    }
+
+    /// Reads the inputs as one, as far as they lie in a part, and writes what must be kept.
+    fn run(&self, store: &Store, index: usize) -> Result<Written> {
+        let (merge, part) = (&self.merge, &self.parts[index]);
+        self.check_wanted(store)?;
+        let (level, tombstone_us) = (merge.job.target.level.0, merge.oldest_tombstone_us);
+        let (space, tree) = (&store.tables, &*merge.tree);
+        let mut outputs = Outputs::in_lane(Lane::Compaction, space, tree, level, tombstone_us);
+        outputs.take_spans(part.spans(&merge.spans));
+        outputs.cut_by(OutputCutter::new(&merge.job.cut, &merge.shape));
+        let retention = merge.retention.clone();
+        let sources = merge.inputs.iter().map(|tables| {
+            // What no snapshot needs is not even read.
+            RunCursor::new(part.tables(tables), FillCache::Job, retention.deleted.clone())
+        });
+        let mut merged = MergingCursor::new(sources.collect());
+        let mut keeper = Keeper::new(retention, &merge.tree.merging);
+        let mut reported = 0;
+        let mut write = |key: InternalKey<'_>, value: &[u8], first_of_key: bool| {
+            if first_of_key && outputs.begin_key(key.user_key)? {
+                let finished = outputs.finished_bytes();
+                self.finished(finished - reported);
+                reported = finished;
+            }
+            outputs.add(key, value)
+        };
+        let mut entries = 0u64;
+        match &part.from {
+            None => merged.first()?,
+            Some(from) => {
+                merged.seek(from, SeqNo::MAX)?;
+                if merged.valid() && sabotage::on(Bug::KeyLostAtPart) {
+                    merged.next()?;
+                }
+            }
+        }
+        while merged.valid() && !part.ends_before(merged.key().user_key) {
+            keeper.take(&merged, &mut write)?;
+            entries += 1;
+            if entries.is_multiple_of(64) {
+                store.env.yield_point(YieldKind::CompactionBlock);
+                self.check_wanted(store)?;
+            }
+            merged.next()?;
+        }
+        keeper.end(&mut write)?;
+        outputs.finish()?;
+        self.finished(outputs.finished_bytes() - reported);
+        Ok(outputs.hand_over(entries))
+    }
+
+    /// Notes that tables of so many bytes were finished.
+    fn finished(&self, bytes: u64) {
+        let merge = &self.merge;
+        let mut jobs = merge.tree.jobs.lock();
+        let finished = self.finished_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        jobs.busy.progress(&merge.job, merge.input_bytes.saturating_sub(finished));
+    }
+
+    /// Fails if another part has, or the result is not wanted any more.
+    fn check_wanted(&self, store: &Store) -> Result<()> {
+        if self.failed.load(Ordering::Acquire)
+            && let Some(error) = self.progress.lock().error.clone()
+        {
+            return Err(error);
+        }
+        self.merge.check_wanted(store)
+    }
+}

@@ -1,0 +1,50 @@
+//! Where the bytes of a table lie among its keys, from its index: for who divides work on it.
+
+use crate::coding::len_u64;
+use crate::error::{Malformed, Result};
+
+use super::reader::{FillCache, Table};
+
+/// Index blocks from which on the top index alone is fine enough.
+const FINE_ENOUGH: usize = 16;
+
+/// A stretch of a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Weight {
+    /// A user key at or after the last of the stretch, and not after the first of the next: only the
+    /// versions of one key may lie on both sides.
+    pub(crate) until: Vec<u8>,
+    /// Bytes, about.
+    pub(crate) bytes: u64,
+}
+
+impl Table {
+    /// All entries as stretches in key order: what one index block covers if there are many, else what
+    /// one data block does. None for a table without entries.
+    ///
+    /// # Errors
+    /// When the index cannot be read or is damaged.
+    pub(crate) fn weights(&self, fill: FillCache) -> Result<Vec<Weight>> {
+        let Some(top) = self.top_index(fill)? else { return Ok(Vec::new()) };
+        let top_at = self.properties.top_index.map_or(0, |handle| handle.offset);
+        let stretches = top.entries().map_err(|what: Malformed| what.at(&self.path, top_at))?;
+        if stretches.len() >= FINE_ENOUGH {
+            let bytes = self.identity.bytes / len_u64(stretches.len());
+            let weight = |(separator, _): (crate::format::index::Separator, _)| Weight {
+                until: separator.user_key,
+                bytes,
+            };
+            return Ok(stretches.into_iter().map(weight).collect());
+        }
+        let mut weights = Vec::new();
+        for (ordinal, (_, handle)) in stretches.into_iter().enumerate() {
+            let index = self.index_block(ordinal, &top, handle, fill)?;
+            let blocks = index.entries().map_err(|what| what.at(&self.path, handle.offset))?;
+            weights.extend(blocks.into_iter().map(|(separator, block)| Weight {
+                until: separator.user_key,
+                bytes: block.bytes,
+            }));
+        }
+        Ok(weights)
+    }
+}
