@@ -14,7 +14,7 @@ const ENTRIES: u64 = 70_000;
 fn filled(keys: &[Bytes], value: &Bytes) -> Memtable {
     let memtable = Memtable::default();
     for (seq, key) in (1..).zip(keys) {
-        memtable.insert(key.clone(), seq, value.clone());
+        memtable.insert(key, seq, &value);
     }
     memtable
 }
@@ -29,7 +29,7 @@ pub(crate) fn insert(criterion: &mut Criterion) {
             || filled(there, &value),
             |memtable| {
                 for (seq, key) in (ENTRIES + 1..).zip(&new[..1000]) {
-                    memtable.insert(key.clone(), seq, value.clone());
+                    memtable.insert(key, seq, &value);
                 }
             },
             BatchSize::LargeInput,

@@ -27,7 +27,7 @@ fn memtables(n: usize) -> Vec<Box<dyn Cursor>> {
     let one = |first: usize| {
         let memtable = Memtable::default();
         for (seq, key) in (1..).zip(keys.iter().skip(first).step_by(n)) {
-            memtable.insert(Bytes::copy_from_slice(key), seq, value.clone());
+            memtable.insert(key, seq, &value);
         }
         memtable.cursor()
     };

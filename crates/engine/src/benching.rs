@@ -1,10 +1,9 @@
 //! What a criterion bench calls of the inside. Not for users: it may change with any release.
 
-use bytes::Bytes;
 
 use crate::cursor::Cursor;
 use crate::error::Malformed;
-use crate::format::data_block::{DataBlock, DataBlockBuilder};
+use crate::format::data_block::{DataBlock, DataBlockBuilder, common_prefix};
 use crate::key::{InternalKey, Kind, SeqNo};
 use crate::read::merging::MergingCursor;
 use crate::sync::Arc;
@@ -21,7 +20,7 @@ impl Default for Memtable {
 
 impl Memtable {
     /// Inserts a put with this number.
-    pub fn insert(&self, key: Bytes, seq: u64, value: Bytes) {
+    pub fn insert(&self, key: &[u8], seq: u64, value: &[u8]) {
         self.0.insert(key, SeqNo(seq), Kind::Put, value);
     }
 
@@ -53,7 +52,9 @@ impl Block {
     ) -> Result<Block, Malformed> {
         let mut builder = DataBlockBuilder::new(restart_interval);
         for (user_key, value) in entries {
-            builder.add(InternalKey { user_key, seq: SeqNo(1), kind: Kind::Put }, value);
+            let common = common_prefix(builder.last_key(), user_key);
+            let key = InternalKey { user_key, seq: SeqNo(1), kind: Kind::Put };
+            builder.add_with(key, common, value);
         }
         let mut bytes = Vec::new();
         builder.finish(&mut bytes);

@@ -1,0 +1,227 @@
+//! Figures for operators: scans over deleted keys, opening times, resident memory.
+//!
+//! `cargo run --release -p lsmx-bench --example operations -- [deletes] [opening] [memory] [records]`
+//!
+//! Without names of parts all of them run. `records` is a number: how many records of 16 + 100 B a part
+//! loads; each part has its own default. Needs Linux for the resident memory.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "it measures and prints")]
+#![allow(clippy::disallowed_methods, reason = "it measures time, and its child has to die at once")]
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use lsmx::{Compression, Db, KeyspaceOptions, Options};
+
+/// Argument of the child that dies with a full log.
+const DIE: &str = "die-with-a-full-log";
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [die, dir] = arguments.as_slice()
+        && die == DIE
+    {
+        return die_with_a_full_log(Path::new(dir));
+    }
+    let records = arguments.iter().find_map(|argument| argument.parse().ok());
+    let named: Vec<&str> =
+        arguments.iter().map(String::as_str).filter(|at| at.parse::<u64>().is_err()).collect();
+    let parts: [(&str, fn(Option<u64>)); 3] =
+        [("deletes", deletes), ("opening", opening), ("memory", memory)];
+    for unknown in named.iter().filter(|name| parts.iter().all(|(part, _)| part != *name)) {
+        println!("there is no part {unknown}");
+        std::process::exit(2);
+    }
+    for (name, part) in parts {
+        if named.is_empty() || named.contains(&name) {
+            println!("# {name}");
+            part(records);
+        }
+    }
+}
+
+fn options() -> Options {
+    let keyspaces = KeyspaceOptions::default().compression(Compression::None);
+    Options::default().keyspace_defaults(keyspaces)
+}
+
+/// Scattered, so that runs overlap.
+fn key(number: u64) -> [u8; 16] {
+    let mut key = [0; 16];
+    key[..8].copy_from_slice(&number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
+    key[8..].copy_from_slice(&number.to_be_bytes());
+    key
+}
+
+fn load(db: &Db, records: u64, ordered: bool) {
+    for number in 0..records {
+        let key = if ordered { u128::from(number).to_be_bytes() } else { key(number) };
+        db.put(key, [u8::try_from(number % 251).unwrap_or(0); 100]).unwrap();
+    }
+}
+
+/// Half of the keys, those at the front, are deleted, one by one or as a range.
+fn deletes(records: Option<u64>) {
+    let records = records.unwrap_or(2_000_000);
+    let half = u128::from(records / 2);
+    for by_range in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Db::open(dir.path(), options()).unwrap();
+        load(&db, records, true);
+        db.flush().unwrap();
+        db.wait_idle().unwrap();
+        let started = Instant::now();
+        if by_range {
+            db.delete_range(..half.to_be_bytes()).unwrap();
+        } else {
+            for number in 0..half {
+                db.delete(number.to_be_bytes()).unwrap();
+            }
+        }
+        let how = if by_range { "one range" } else { "one by one" };
+        println!("{half} keys deleted, {how}: {:?}", started.elapsed());
+        first_entries(&db, half, "at once");
+        db.flush().unwrap();
+        db.wait_idle().unwrap();
+        first_entries(&db, half, "flushed, compactions at rest");
+        let files: u64 = db.metrics().keyspaces["default"].levels.iter().map(|at| at.bytes).sum();
+        println!("  tables {} MB", files / 1_000_000);
+    }
+}
+
+/// What the first ten entries that are left cost.
+fn first_entries(db: &Db, first: u128, when: &str) {
+    let blocks = |db: &Db| {
+        let cache = db.metrics().cache;
+        cache.values().map(|kind| kind.hits + kind.misses).sum::<u64>()
+    };
+    let before = blocks(db);
+    let started = Instant::now();
+    let found: Vec<_> = db.default_keyspace().iter().take(10).collect::<Result<_, _>>().unwrap();
+    let elapsed = started.elapsed();
+    assert_eq!(found[0].0[..], first.to_be_bytes());
+    println!("  first 10 entries {when}: {elapsed:?}, {} blocks", blocks(db) - before);
+}
+
+fn open_times(dir: &Path, times: u32) -> Duration {
+    let fastest = (0..times).map(|_| {
+        let started = Instant::now();
+        let db = Db::open(dir, options()).unwrap();
+        let opened = started.elapsed();
+        db.close(None).unwrap();
+        opened
+    });
+    fastest.min().unwrap_or_default()
+}
+
+/// Opening after a clean close, and after a kill with a full log.
+fn opening(records: Option<u64>) {
+    let records = records.unwrap_or(9_000_000);
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(dir.path(), options()).unwrap();
+    load(&db, records, false);
+    db.flush().unwrap();
+    db.wait_idle().unwrap();
+    db.close(None).unwrap();
+    let bytes: u64 = std::fs::read_dir(dir.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().metadata().unwrap().len())
+        .sum();
+    let opened = open_times(dir.path(), 5);
+    println!("after a clean close of {} MB: {opened:?}, the least of 5", bytes / 1_000_000);
+
+    let mut least = Duration::MAX;
+    let mut log = 0;
+    for _ in 0..3 {
+        let dir = tempfile::tempdir().unwrap();
+        let child = Command::new(std::env::current_exe().unwrap());
+        let status = { child }.arg(DIE).arg(dir.path()).status().unwrap();
+        assert!(!status.success());
+        log = std::fs::read_dir(dir.path())
+            .unwrap()
+            .map(|entry| entry.unwrap())
+            .filter(|entry| entry.path().extension().is_some_and(|it| it == "wal"))
+            .map(|entry| entry.metadata().unwrap().len())
+            .sum();
+        let started = Instant::now();
+        let db = Db::open(dir.path(), options()).unwrap();
+        least = least.min(started.elapsed());
+        drop(db);
+    }
+    println!("after a kill with {} MB of log: {least:?}, the least of 3", log / 1_000_000);
+}
+
+/// Writes until the log holds nearly 64 MiB that no table holds, and dies.
+fn die_with_a_full_log(dir: &Path) {
+    let db = Db::open(dir, options()).unwrap();
+    let mut number = 0;
+    while db.metrics().wal.live_bytes < (64 << 20) - (64 << 10) {
+        for _ in 0..100 {
+            db.put(key(number), [7; 100]).unwrap();
+            number += 1;
+        }
+        assert_eq!(db.metrics().keyspaces["default"].flushes, 0, "the log was to be full first");
+    }
+    std::process::abort();
+}
+
+fn resident() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+}
+
+/// The most resident memory while a database with a budget is loaded, read and opened again.
+fn memory(records: Option<u64>) {
+    let records = records.unwrap_or(5_000_000);
+    for budget in [64u64 << 20, 256 << 20] {
+        let dir = tempfile::tempdir().unwrap();
+        let before = resident();
+        let (peak, done) = (AtomicU64::new(0), AtomicBool::new(false));
+        let phase = |name: &str| {
+            let peak = peak.swap(0, Ordering::Relaxed).max(resident()) - before;
+            let bound = budget * 115 / 100 + (32 << 20);
+            println!(
+                "budget {} MiB, {name}: most resident {} MiB, {:.2} of the bound (1.15 budgets + 32 MiB)",
+                budget >> 20,
+                peak >> 20,
+                peak as f64 / bound as f64
+            );
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    peak.fetch_max(resident(), Ordering::Relaxed);
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+            });
+            let open = || Db::open(dir.path(), options().memory_budget(budget)).unwrap();
+            let db = open();
+            load(&db, records, false);
+            phase("load");
+            db.flush().unwrap();
+            db.wait_idle().unwrap();
+            phase("settling");
+            for round in 0..2 {
+                let step = 7 + round;
+                for number in (0..records).step_by(step) {
+                    assert!(db.get(key(number)).unwrap().is_some());
+                }
+                phase("lookups");
+            }
+            assert_eq!(db.default_keyspace().iter().count() as u64, records);
+            phase("a scan of everything");
+            db.close(None).unwrap();
+            drop(db);
+            let db = open();
+            phase("opening");
+            for number in (0..records).step_by(5) {
+                assert!(db.get(key(number)).unwrap().is_some());
+            }
+            phase("lookups after opening");
+            db.close(None).unwrap();
+            done.store(true, Ordering::Relaxed);
+        });
+    }
+}
