@@ -79,6 +79,66 @@ fn explain_tells_steps_for_people_and_programs() {
     assert!(db(&path, "explain none").ok().contains("no value"));
 }
 
+/// One line for each verb, and nothing is made.
+#[test]
+fn where_no_database_is_every_verb_but_those_that_make_one_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let (none, foreign, plain) = (
+        directory.path().join("none"),
+        directory.path().join("foreign"),
+        directory.path().join("plain"),
+    );
+    fs::create_dir(&foreign).unwrap();
+    fs::write(foreign.join("notes.txt"), "mine").unwrap();
+    fs::write(&plain, "mine").unwrap();
+    let copy = directory.path().join("copy");
+    let checkpoint = format!("checkpoint {}", copy.display());
+    let verbs = [
+        "get k",
+        "delete k",
+        "scan",
+        "export -",
+        "stats",
+        "stats --watch 0 --count 1",
+        "explain k",
+        "verify",
+        "dump",
+        "compact",
+        "drop-keyspace x",
+        &checkpoint,
+    ];
+    for verb in verbs {
+        db(&none, verb).fails(1, &["none is not a database: there is no such directory"]);
+        db(&foreign, verb).fails(1, &["foreign is not a database"]);
+        db(&plain, verb).fails(1, &["plain", "Not a directory"]);
+    }
+    db(&foreign, "put k v").fails(1, &["foreign is not a database", "other files"]);
+    db(&plain, "put k v").fails(1, &["plain", "Not a directory"]);
+    assert!(!none.exists() && !copy.exists());
+    assert_eq!(files(&foreign, "").len(), 1);
+}
+
+/// What is cut short is named with its file, by every verb that needs it.
+#[test]
+fn cut_files_are_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("data");
+    for suffix in [".sst", ".wal", "MANIFEST", "CURRENT"] {
+        let _ = fs::remove_dir_all(&path);
+        fill(&path);
+        let all = files(&path, "");
+        let cut = all.iter().find(|file| file.to_str().unwrap().contains(suffix)).unwrap();
+        let bytes = fs::read(cut).unwrap();
+        fs::write(cut, &bytes[..bytes.len() / 3]).unwrap();
+        let name = cut.file_name().unwrap().to_str().unwrap();
+        for verb in ["get key00001", "scan", "verify", "stats", "compact", "put a b"] {
+            db(&path, verb).fails(1, &[name, "is corrupt at byte"]);
+        }
+        let said = db(&path, &format!("dump {name}"));
+        assert_eq!(said.code, 1, "{name}");
+    }
+}
+
 /// Reading verbs change no byte, and work where nothing may be written.
 #[test]
 fn verbs_that_read_change_nothing() {
@@ -138,9 +198,8 @@ fn dump_shows_any_file_and_names_damage() {
     assert_eq!(db(&path, &format!("dump {name} --limit 2")).ok().lines().count(), 3);
     let entries = db(&path, &format!("dump {name} --entries")).ok();
     assert!(entries.lines().count() > 2_000);
-    db(&path, "dump nothing.txt").fails(2, &["nothing.txt", "file of a database"]);
+    db(&path, "dump nothing.txt").fails(2, &["nothing.txt is no file of a database"]);
     db(&path, "dump 999999.sst").fails(1, &["999999.sst"]);
-    db(&directory.path().join("none"), "dump").fails(1, &["none"]);
     // A flipped bit in the middle: the block is named, the others are shown.
     let mut bytes = fs::read(&table).unwrap();
     let middle = bytes.len() / 2;

@@ -41,15 +41,15 @@ fn every_policy_ends_with_one_run_without_a_dead_entry() {
         let disk = MemVfs::new();
         let db = open(&disk, Background::Inline, &policy);
         let mut model = BTreeMap::new();
-        for round in 0..4u32 {
+        for round in 0..4u8 {
             for number in 0..300 {
                 let number = number * 7 % 300;
-                if (number + round) % 5 == 0 {
+                if (number + u32::from(round)) % 5 == 0 {
                     db.delete(key(number)).unwrap();
                     model.remove(&key(number));
                 } else {
-                    db.put(key(number), [round as u8; 40]).unwrap();
-                    model.insert(key(number), [round as u8; 40]);
+                    db.put(key(number), [round; 40]).unwrap();
+                    model.insert(key(number), [round; 40]);
                 }
             }
         }

@@ -103,7 +103,7 @@ fn writes_wait_where_all_memtables_are_at_their_bound() {
     let mut number = 0;
     let refused = loop {
         let keyspace = if number % 2 == 0 { &main } else { &other };
-        match keyspace.put_with(key(number), vec![1; 20_000], quick.clone()) {
+        match keyspace.put_with(key(number), vec![1; 20_000], quick) {
             Ok(()) => number += 1,
             Err(error) => break error,
         }

@@ -37,7 +37,7 @@ fn round(dir: &Path, round: u64) {
     }
     assert_eq!((held, snapshot.iter(&users).count()), (10, 3_000));
     drop(snapshot);
-    if round % 2 == 0 {
+    if round.is_multiple_of(2) {
         db.wait_idle().unwrap();
         db.close(None).unwrap();
     }

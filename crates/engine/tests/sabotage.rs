@@ -205,8 +205,8 @@ fn updates(seed: u64) -> Outcome {
             let body = move || {
                 for _ in 0..TIMES {
                     match thread {
-                        0 => keyspace.merge("n", "m").unwrap(),
-                        _ => drop(keyspace.fetch_update("n", longer).unwrap()),
+                        0 => keyspace.merge("n", "m").expect("a merge"),
+                        _ => drop(keyspace.fetch_update("n", longer).expect("an update")),
                     }
                 }
             };

@@ -129,7 +129,10 @@ fn read_current(vfs: &dyn Vfs, dir: &Path) -> Result<Current> {
 fn without_current(vfs: &dyn Vfs, dir: &Path) -> Error {
     let names = match vfs.list(dir) {
         Ok(names) => names,
-        Err(source) if source.kind() == io::ErrorKind::NotFound => Vec::new(),
+        Err(source) if source.kind() == io::ErrorKind::NotFound => {
+            let why = "there is no such directory";
+            return Error::NotADatabase { path: dir.to_owned(), why };
+        }
         Err(source) => return Error::io("list", dir, source),
     };
     let files: Vec<FileName> = names.iter().filter_map(|name| FileName::parse(name)).collect();

@@ -34,8 +34,9 @@ pub(super) fn run(
         match lsmx::dump::dump(&OsVfs, file, &options, &mut out) {
             Ok(()) => {}
             Err(DumpError::Output(error)) => return Err(Failure::stdout(error)),
-            Err(error @ DumpError::File(lsmx::Error::InvalidOption { .. })) => {
-                return Err(Failure::Usage(error.to_string()));
+            Err(DumpError::File(lsmx::Error::InvalidOption { value, must, .. })) => {
+                let must = must.strip_prefix("a ").unwrap_or(must);
+                return Err(Failure::Usage(format!("{value} is no {must}")));
             }
             Err(error) => first = first.or(Some(error)),
         }
@@ -51,11 +52,14 @@ fn located(database: &Path, file: &Path) -> PathBuf {
 }
 
 fn all_files(database: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let listed = OsVfs.list(database);
-    let names = listed
-        .map_err(|error| Failure::file("list", database.display().to_string(), error))?
-        .into_iter()
-        .filter(|name| FileName::parse(name).is_some());
+    let listed = OsVfs.list(database).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => {
+            let (path, why) = (database.to_owned(), "there is no such directory");
+            Failure::from(lsmx::Error::NotADatabase { path, why })
+        }
+        _ => Failure::file("list", database.display().to_string(), error),
+    });
+    let names = listed?.into_iter().filter(|name| FileName::parse(name).is_some());
     let files: Vec<PathBuf> = names.map(|name| database.join(name)).collect();
     if files.is_empty() {
         let (path, why) = (database.to_owned(), "it holds no file of one");
