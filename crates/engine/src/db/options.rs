@@ -87,8 +87,8 @@ impl Options {
     /// Most parts that a large merge is divided into, so that compaction threads with nothing else to
     /// do take part in it; each part takes the buffers of a job. 1: merges are not divided. Under
     /// [`Background::Inline`] the caller's thread runs the parts one after another. Default: one for
-    /// each thread that could run it, 2 under `Inline`; never so many that a part would not fill an
-    /// output file.
+    /// each thread that could run it, 2 under `Inline`; none reads less than
+    /// fills an output file, and runs that their policy keeps in one file are not divided.
     #[must_use]
     pub fn merge_parts_max(mut self, parts: usize) -> Self {
         self.merge_parts_max = Some(parts);

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::format::range_tombstones::RangeTombstone;
 use crate::job::fold::Keeper;
 use crate::job::output::{Outputs, Written};
-use crate::job::parts::{PART_FILES_MIN, Part, divide};
+use crate::job::parts::{Part, divide};
 use crate::job::retain::Retention;
 use crate::key::{InternalKey, SeqNo};
 use crate::keyspace::Tree;
@@ -56,7 +56,8 @@ impl Merge {
     /// # Errors
     /// When the index of an input cannot be read or is damaged.
     pub(super) fn divide(&self, range: &KeyRange, parts_max: usize) -> Result<Vec<Part>> {
-        let part_bytes_min = self.job.cut.file_bytes.saturating_mul(PART_FILES_MIN);
+        // A policy that wants a run in one file says so by a file that never ends.
+        let part_bytes_min = self.job.cut.file_bytes;
         if parts_max < 2 || self.input_bytes / 2 < part_bytes_min {
             return Ok(vec![Part::default()]);
         }

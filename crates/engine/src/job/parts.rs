@@ -10,7 +10,8 @@
 //! 1. The indexes of the inputs say where the bytes lie: a list of keys, each with the bytes that one
 //!    table has up to there.
 //! 2. A walk over all these lists in key order ends a part where its share of the bytes is reached,
-//!    never before it holds about [`PART_FILES_MIN`] output files' worth, nor where less is left.
+//!    never before it holds an output file's worth, nor where less is left: each part ends with a file
+//!    that is not full, and there should be one before it.
 //! 3. A part ends past all versions of a key `k`, at the next possible key, which is `k` and a zero
 //!    byte. Range deletes are cut there, and such a cut leaves no key to two tables: see `spans.rs`.
 
@@ -22,10 +23,6 @@ use crate::sabotage::{self, Bug};
 use crate::sync::Arc;
 use crate::table::Weight;
 use crate::version::TableFile;
-
-/// Bytes of inputs that a part has at least, in output files: inputs shrink when they are merged, and
-/// each part ends with a file that is not full.
-pub(super) const PART_FILES_MIN: u64 = 2;
 
 /// A range of user keys of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
