@@ -155,7 +155,9 @@ fn opening(records: Option<u64>) {
 
 /// Writes until the log holds nearly 64 MiB that no table holds, and dies.
 fn die_with_a_full_log(dir: &Path) {
-    let db = Db::open(dir, options()).unwrap();
+    // With the default the memtable would be full, and flushed, before the log is.
+    let keyspaces = KeyspaceOptions::default().memtable_bytes(256 << 20);
+    let db = Db::open(dir, options().keyspace_defaults(keyspaces)).unwrap();
     let mut number = 0;
     while db.metrics().wal.live_bytes < (64 << 20) - (64 << 10) {
         for _ in 0..100 {

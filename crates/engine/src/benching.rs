@@ -1,6 +1,5 @@
 //! What a criterion bench calls of the inside. Not for users: it may change with any release.
 
-
 use crate::cursor::Cursor;
 use crate::error::Malformed;
 use crate::format::data_block::{DataBlock, DataBlockBuilder, common_prefix};
