@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lsmx::env::Background;
 use lsmx::merge::Append;
@@ -69,21 +69,25 @@ fn is_whole(db: &Db) -> bool {
     entries.eq(expected)
 }
 
+/// What a reader sees.
+type View = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// Puts, operands and deletes of keys and ranges, with snapshots in between: what is seen, and what
 /// lies in the tree after one merge of all of it.
-fn mixed(parts: usize) -> (Vec<Vec<(Vec<u8>, Vec<u8>)>>, [u64; 4], CompactionMetrics) {
+fn mixed(parts: usize) -> (Vec<View>, [u64; 4], CompactionMetrics) {
     let disk = MemVfs::new();
     let db = open(Arc::new(disk.clone()), Background::Inline, Some(parts));
     let default = db.default_keyspace();
     let mut snapshots = Vec::new();
-    for round in 0..12u32 {
+    for turn in 0..12u8 {
+        let round = u32::from(turn);
         for number in 0..KEYS {
             // A key with so many versions that many blocks are full of them.
             let number = if number % 3 == 0 { 300 } else { (number * 7 + round) % KEYS };
             match (number + round) % 5 {
                 0 => default.delete(key(number)).unwrap(),
-                1 => default.merge(key(number), [round as u8]).unwrap(),
-                _ => default.put(key(number), [round as u8; 20]).unwrap(),
+                1 => default.merge(key(number), [turn]).unwrap(),
+                _ => default.put(key(number), [turn; 20]).unwrap(),
             }
             if number == 300 && round % 2 == 0 && snapshots.len() < 60 {
                 snapshots.push(db.snapshot());
@@ -173,10 +177,11 @@ fn parts_run_beside_each_other() {
     fill(&db);
     let inside = Arc::new(Mutex::new(BTreeSet::new()));
     let threads = Arc::clone(&inside);
+    let env = db.env().clone();
     faults.set_delay(Some(Arc::new(move |_, _| {
         threads.lock().unwrap().insert(format!("{:?}", std::thread::current().id()));
-        let began = Instant::now();
-        while threads.lock().unwrap().len() < 2 && began.elapsed() < Duration::from_secs(20) {
+        let until_us = env.now_us() + 20_000_000;
+        while threads.lock().unwrap().len() < 2 && env.now_us() < until_us {
             std::thread::yield_now();
         }
     })));

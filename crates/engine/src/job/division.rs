@@ -234,6 +234,8 @@ impl Division {
     /// Reads the inputs as one, as far as they lie in a part, and writes what must be kept.
     fn run(&self, store: &Store, index: usize) -> Result<Written> {
         let (merge, part) = (&self.merge, &self.parts[index]);
+        // Here others may come to take the parts that are left.
+        store.env.yield_point(YieldKind::JobStep);
         self.check_wanted(store)?;
         let (level, tombstone_us) = (merge.job.target.level.0, merge.oldest_tombstone_us);
         let (space, tree) = (&store.tables, &*merge.tree);

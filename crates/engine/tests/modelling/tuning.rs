@@ -76,7 +76,7 @@ pub struct Opening {
     pub segment_bytes: u64,
     pub sync_every_bytes: u64,
     pub smooth: bool,
-    pub merge_parts: Option<usize>,
+    pub merge_parts: Option<u8>,
     pub tuning: Tuning,
 }
 
@@ -124,7 +124,7 @@ impl Opening {
             options = options.flush_idle_after(Duration::from_micros(us));
         }
         if let Some(parts) = self.merge_parts {
-            options = options.merge_parts_max(parts);
+            options = options.merge_parts_max(parts.into());
         }
         match self.wal_bytes_max {
             Some(bytes) => options.wal_bytes_max(bytes),
