@@ -101,6 +101,8 @@ wait_causes! {
     Flush = "a flush",
     /// A compaction that was asked for.
     Compaction = "a compaction",
+    /// An opening: the commits that another thread puts into memtables.
+    Replay = "the replay of the log",
     /// A merge: those of its parts that other threads run.
     Parts = "the parts of a merge",
     /// The tree to settle.

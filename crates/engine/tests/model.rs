@@ -15,8 +15,8 @@ use lsmx::env::Background;
 use modelling::{Dice, Outcome, Play, Reached, case_seeds, play, scale, shrink};
 
 /// Operations of the histories that are played inline, and of those with stepped threads.
-const INLINE_OPERATIONS: usize = 600_000;
-const STEPPED_OPERATIONS: usize = 60_000;
+const INLINE_OPERATIONS: usize = 900_000;
+const STEPPED_OPERATIONS: usize = 100_000;
 const HISTORY_OPERATIONS: usize = 1_500;
 
 /// Seeds that once failed; the first comment of each says why.

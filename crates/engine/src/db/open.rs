@@ -15,13 +15,14 @@ use std::path::Path;
 use lsmx_compaction::{FileShape, LevelParts, TreeShape};
 
 use crate::db::options::Options;
+use crate::db::replay::{Replay, Target};
 use crate::db::update::Turns;
 use crate::db::{Core, DEFAULT_KEYSPACE};
 use crate::env::Env;
 use crate::env::rate::RateLimit;
 use crate::error::{Error, Malformed, Result};
 use crate::event::Event;
-use crate::format::batch::{Action, Operations};
+use crate::format::batch::Operations;
 use crate::format::edit::{Change, Edit};
 use crate::format::filename::{CURRENT, FILE_NUMBER_MAX, FileName, LOCK};
 use crate::job::flush::write_memtable;
@@ -571,11 +572,21 @@ impl Recovery {
         let dir = self.tables.dir.clone();
         let vfs = Arc::clone(&self.tables.vfs);
         let known = self.state.keyspace_id_next;
+        let env = self.tables.env.clone();
+        let mut replaying = Replay::new(&env, self.targets());
         let mut take = |record: ReplayedRecord<'_>| {
             check_record(&dir, &record, known)?;
-            self.take(&record)
+            let full = replaying.take(&env, record.first_seq, record.payload)?;
+            if self.writes {
+                let seq_next = SeqNo(record.first_seq.0 + u64::from(record.count));
+                full.iter().try_for_each(|tree| self.flush(tree, seq_next))?;
+            }
+            Ok(())
         };
         let mut report = replay(vfs.as_ref(), &dir, uid, &from, mode, &mut take)?;
+        // Memtables that have become full with the last commits are written with all others.
+        replaying.finish()?;
+        drop(replaying);
         let short = check_reach(vfs.as_ref(), &dir, &self.state, &report);
         if mode == RecoveryMode::Strict {
             short.clone()?;
@@ -604,34 +615,13 @@ impl Recovery {
         furthest.unwrap_or(keyspace.flushed_through)
     }
 
-    /// Puts a commit of the log into the memtables, as far as tables do not hold it.
-    fn take(&self, record: &ReplayedRecord<'_>) -> Result<()> {
-        let mut seq = record.first_seq;
-        // The record was checked, so every operation decodes.
-        for operation in Operations::new(record.payload).flatten() {
-            let keyspace = self.state.keyspaces.get(&operation.keyspace);
-            if let Some(keyspace) = keyspace
-                && seq > self.flushed_through(keyspace)
-                && let Some(tree) = self.trees.id(operation.keyspace)
-            {
-                let active = Arc::clone(&tree.view().active);
-                let key = &record.payload[operation.key];
-                match operation.action {
-                    Action::Entry { kind, value } => {
-                        active.insert(key, seq, kind, &record.payload[value])
-                    }
-                    Action::DeleteRange { .. } if sabotage::on(Bug::ReplaySkipsRangeDeletes) => 0,
-                    Action::DeleteRange { end } => {
-                        active.insert_span(key, end.map(|end| &record.payload[end]), seq)
-                    }
-                };
-                if self.writes && active.bytes() >= tree.settings().options.memtable_bytes {
-                    self.flush(tree, SeqNo(seq.0 + 1))?;
-                }
-            }
-            seq = SeqNo(seq.0 + 1);
-        }
-        Ok(())
+    /// The trees that the log may hold something for.
+    fn targets(&self) -> BTreeMap<u32, Target> {
+        let targets = self.state.keyspaces.iter().filter_map(|(&id, keyspace)| {
+            let tree = Arc::clone(self.trees.id(id)?);
+            Some((id, Target { tree, flushed_through: self.flushed_through(keyspace) }))
+        });
+        targets.collect()
     }
 
     /// Writes a tree's memtable to a table; the manifest learns of it with everything else.
