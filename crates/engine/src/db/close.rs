@@ -10,6 +10,7 @@ use crate::db::Core;
 use crate::env::WaitCause;
 use crate::error::{Error, Result};
 use crate::format::edit::{Change, Edit};
+use crate::key::SeqNo;
 use crate::sync::Ordering;
 
 impl Core {
@@ -62,7 +63,8 @@ impl Core {
         let store = &self.store;
         store.health.check()?;
         let (segment, bytes) = store.wal.close_mark()?;
-        let last_seq = store.sequence.published();
+        // Numbers of commits that failed before a `resume` are among them: none is given twice.
+        let last_seq = SeqNo(self.committer.seq_next().0.saturating_sub(1));
         store.manifest.append(&Edit {
             changes: vec![
                 Change::WalMark { segment, bytes },
