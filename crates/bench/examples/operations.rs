@@ -18,6 +18,11 @@ use lsmx::{Compression, Db, KeyspaceOptions, Options};
 /// Argument of the child that dies with a full log.
 const DIE: &str = "die-with-a-full-log";
 
+/// A part, told how many records to load if not its own number of them.
+type Part = fn(Option<u64>);
+
+const PARTS: [(&str, Part); 3] = [("deletes", deletes), ("opening", opening), ("memory", memory)];
+
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if let [die, dir] = arguments.as_slice()
@@ -28,13 +33,11 @@ fn main() {
     let records = arguments.iter().find_map(|argument| argument.parse().ok());
     let named: Vec<&str> =
         arguments.iter().map(String::as_str).filter(|at| at.parse::<u64>().is_err()).collect();
-    let parts: [(&str, fn(Option<u64>)); 3] =
-        [("deletes", deletes), ("opening", opening), ("memory", memory)];
-    for unknown in named.iter().filter(|name| parts.iter().all(|(part, _)| part != *name)) {
+    if let Some(unknown) = named.iter().find(|name| !PARTS.iter().any(|(part, _)| part == *name)) {
         println!("there is no part {unknown}");
         std::process::exit(2);
     }
-    for (name, part) in parts {
+    for (name, part) in PARTS {
         if named.is_empty() || named.contains(&name) {
             println!("# {name}");
             part(records);
