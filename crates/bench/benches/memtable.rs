@@ -14,7 +14,7 @@ const ENTRIES: u64 = 70_000;
 fn filled(keys: &[Bytes], value: &Bytes) -> Memtable {
     let memtable = Memtable::default();
     for (seq, key) in (1..).zip(keys) {
-        memtable.insert(key, seq, &value);
+        memtable.insert(key, seq, value);
     }
     memtable
 }
