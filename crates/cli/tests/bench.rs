@@ -115,7 +115,7 @@ fn a_database_that_stays_is_read_again_and_never_filled_again() {
     let words = format!("fillrandom {at} --option policy=tiering");
     assert_eq!(cells(&words, directory.path()).len(), 1);
     let stats = db(&path, "stats").ok();
-    assert!(stats.contains("policy tiering"), "{stats}");
+    assert!(stats.contains("keyspace default (tiering)"), "{stats}");
     let cell = &cells(&format!("readrandom {at}"), directory.path())[0];
     assert_eq!((&cell["loaded_first"], &cell["ops"]), (&Value::from(false), &Value::from(3000)));
     bench(&format!("fillrandom {at}")).fails(2, &["fillrandom", "--db", "one already"]);
