@@ -9,10 +9,10 @@ use quick_cache::{OptionsBuilder, Weighter};
 use crate::coding::len_u64;
 use crate::slice::BlockBytes;
 
-/// BlockBytes that an entry costs beside its block: key, links and the count of owners.
+/// Bytes that an entry costs beside its block: key, links and the count of owners.
 const ENTRY_OVERHEAD_BYTES: u64 = 160;
 
-/// BlockBytes that a block is expected to have, to size the table of keys.
+/// Bytes that a block is expected to have, to size the table of keys.
 const BLOCK_BYTES_EXPECTED: u64 = 4096;
 
 /// Fewest bytes for which a shard of its own pays.
@@ -40,7 +40,7 @@ pub(super) trait BlockStore: fmt::Debug + Send + Sync {
     fn insert(&self, id: BlockId, block: BlockBytes);
     /// Sets the capacity; puts blocks out until it is kept.
     fn set_capacity(&self, bytes: u64);
-    /// BlockBytes of the blocks that are there, overhead included.
+    /// Bytes of the blocks that are there, overhead included.
     fn bytes(&self) -> u64;
 }
 
