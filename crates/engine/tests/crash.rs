@@ -93,7 +93,10 @@ fn require_everything(coverage: &Coverage) -> Outcome {
     coverage.require("jobs", &others)?;
     let calls = ["create keyspace", "change policy", "change options", "clean close", "snapshot"];
     coverage.require("calls", &calls)?;
-    coverage.require("calls", &["resume that failed", "reopen after an error"])?;
+    if scale() > 1 {
+        // Too rare to come about in every short run.
+        coverage.require("calls", &["resume that failed", "reopen after an error"])?;
+    }
     coverage.require("calls", &["drop keyspace", "checkpoint", "compact range"])?;
     coverage.require("crashes before link", &["table"])?;
     let files = ["manifest", "segment", "table", "temporary"];
