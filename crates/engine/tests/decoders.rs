@@ -342,7 +342,7 @@ fn every_target_has_its_share_and_its_seeds() {
 
 /// Writes some seeds of every target that has no corpus yet. For whoever adds a target.
 #[test]
-#[ignore = "writes into the repository"]
+#[ignore = "writes seeds into fuzz/corpus; run with --test decoders -- --ignored write_corpora"]
 fn write_corpora() {
     for (target, seeds) in fresh_seeds() {
         let dir = corpus_dir(target);

@@ -86,13 +86,13 @@ fn run(keyspaces: u32, values: u32) {
 }
 
 #[test]
-#[ignore = "prints figures"]
+#[ignore = "measures, checks nothing; run with --test many -- --ignored --nocapture"]
 fn figures_of_ten_thousand_empty_keyspaces() {
     run(10_000, 0);
 }
 
 #[test]
-#[ignore = "prints figures"]
+#[ignore = "measures, checks nothing; run with --test many -- --ignored --nocapture"]
 fn figures_of_a_thousand_keyspaces_with_data() {
     run(1_000, 100);
 }
