@@ -135,7 +135,8 @@ fn what_is_not_a_database_is_left_alone() {
 
     let a_file = MemVfs::new();
     a_file.write_all(Path::new("db"), b"a file").unwrap();
-    assert!(matches!(refused(&a_file, options()), Error::Io { .. }));
+    not_a_database(&refused(&a_file, existing()));
+    not_a_database(&refused(&a_file, options()));
 }
 
 #[test]
