@@ -179,6 +179,38 @@ fn a_checkpoint_that_fails_leaves_nothing_that_opens() {
     }
 }
 
+/// Each read of a table or of the log comes back wrong once, where tables cannot be linked: what was
+/// copied wrongly is found before there is a copy.
+#[test]
+fn a_read_that_went_wrong_does_not_become_the_copy() {
+    for cannot in [false, true] {
+        let mut refused = 0;
+        for k in 0.. {
+            let disk = MemVfs::new();
+            let faulty = FaultVfs::new(Arc::new(disk.clone()), k);
+            let db =
+                create(Arc::new(CannotLink { inner: faulty.clone(), cannot }), Background::Inline);
+            fill(&db, 0..400);
+            db.sync().unwrap();
+            faulty.add(Rule::new(Fault::AlteredRead).nth(k));
+            let made = db.checkpoint("copy");
+            faulty.clear();
+            if faulty.fired().is_empty() {
+                assert!(k > 0 && refused > 0, "{k} reads, {refused} told");
+                break;
+            }
+            match made {
+                Err(Error::Corrupt { .. }) => refused += 1,
+                made => made.unwrap(),
+            }
+            if disk.exists(Path::new("copy/CURRENT")).unwrap() {
+                let copy = open(Arc::new(disk), "copy").unwrap();
+                assert_eq!(copy.default_keyspace().iter().count(), 400);
+            }
+        }
+    }
+}
+
 /// Writers, flushes, merges and drops go on while checkpoints are made; each shows a prefix, over all
 /// keyspaces, with all that was committed before it.
 #[test]
