@@ -261,13 +261,21 @@ impl Run<'_> {
         excuse(self.armed, &self.vfs, &self.coverage, what, error)
     }
 
+    /// Last of the numbers that a commit of so many operations may get, or the last one before it if
+    /// the database refuses it.
+    fn number_given(&self, operations: u64) -> Result<u64, String> {
+        let db = &self.opened()?.db;
+        let operations = if db.read_only_cause().is_some() { 0 } else { operations };
+        Ok(db.snapshot().seq().0 + operations)
+    }
+
     fn commit(&mut self) -> Outcome {
         let number = self.recorder.promises().committed + 1;
         let mut chance = self.chance.clone();
         let open = self.opened()?;
         let commit = Arc::new(draw_commit(&mut chance, number, open.keyspaces.len()));
         let sync = chance.one_in(5);
-        let seq = open.db.snapshot().seq().0 + commit.changes.len() as u64;
+        let seq = self.number_given(commit.changes.len() as u64)?;
         {
             let mut promises = self.recorder.promises();
             promises.pending = Some(Arc::clone(&commit));
@@ -377,7 +385,7 @@ impl Run<'_> {
         let durability = if sync { Durability::Sync } else { Durability::Buffered };
         let Passing { life, written, .. } = self.recorder.promises().passing;
         for number in written..written + count {
-            let seq = self.opened()?.db.snapshot().seq().0 + 1;
+            let seq = self.number_given(1)?;
             {
                 let mut promises = self.recorder.promises();
                 promises.seq_largest = promises.seq_largest.max(seq);
