@@ -75,9 +75,18 @@ impl Composed {
 
     fn run_count(&self) -> Option<usize> {
         self.primitives.triggers.iter().find_map(|trigger| match trigger {
-            Trigger::RunCount { runs } => Some((*runs).max(1)),
+            Trigger::RunCount { runs, .. } => Some((*runs).max(1)),
             _ => None,
         })
+    }
+
+    /// Runs of L0 that make a merge due however much it rewrites.
+    fn wait(&self) -> usize {
+        let wait = self.primitives.triggers.iter().find_map(|trigger| match trigger {
+            Trigger::RunCount { wait, .. } => Some(*wait),
+            _ => None,
+        });
+        wait.unwrap_or(0)
     }
 
     fn capacity(&self) -> Option<&Capacity> {
@@ -167,7 +176,8 @@ impl Composed {
         candidates
     }
 
-    /// L0 is due by its runs, or by its bytes against the capacity of the level below.
+    /// L0 is due by its runs, once a merge of them is worth it, or by its bytes against the capacity
+    /// of the level below.
     fn l0_candidate(
         &self,
         shape: &TreeShape,
@@ -176,10 +186,14 @@ impl Composed {
     ) -> Option<Candidate> {
         let idle: Vec<_> = idle_runs(shape.runs_of(L0), busy).collect();
         let runs = idle.len();
-        let bytes = idle.iter().map(|run| run.bytes()).sum();
+        let bytes: u64 = idle.iter().map(|run| run.bytes()).sum();
         let by_runs = match self.run_count() {
-            Some(trigger) => score(len_u64(runs), len_u64(trigger)),
-            None => 0,
+            Some(trigger)
+                if runs >= self.wait() || is_worth_it(shape, capacities, &idle, bytes) =>
+            {
+                score(len_u64(runs), len_u64(trigger))
+            }
+            _ => 0,
         };
         let by_bytes = score(bytes, capacities.base_bytes);
         let score_milli = by_runs.max(by_bytes);
@@ -448,6 +462,20 @@ fn next_level(shape: &TreeShape, capacities: &Capacities, level: Level) -> Optio
         next = Level(next.0 + 1);
     }
     Some(next)
+}
+
+/// Whether a merge of these runs of L0, of so many bytes, moves as much as it rewrites.
+fn is_worth_it(
+    shape: &TreeShape,
+    capacities: &Capacities,
+    runs: &[&Arc<RunShape>],
+    bytes: u64,
+) -> bool {
+    let files = runs.iter().flat_map(|run| &run.files).map(|file| &file.range);
+    match (next_level(shape, capacities, L0), KeyRange::hull_of(files)) {
+        (Some(target), Some(range)) => shape.overlap_bytes(target, &range) <= bytes,
+        _ => true,
+    }
 }
 
 /// A share in thousandths, rounded down; with nothing to hold, anything is too much.

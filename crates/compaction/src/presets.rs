@@ -38,6 +38,8 @@ pub enum Parameter {
     SizeRatio,
     /// Runs that make a merge due, `trigger`: in L0, for universal in the tree.
     Trigger,
+    /// Runs of L0 up to which a merge waits to be worth what it rewrites, `wait`.
+    Wait,
     /// Runs of L0 that stop writes, `stop`.
     Stop,
     /// Target size of an output, in target sizes of a table, `tables`.
@@ -61,9 +63,10 @@ pub enum Parameter {
 }
 
 impl Parameter {
-    pub(crate) const ALL: [Parameter; 12] = [
+    pub(crate) const ALL: [Parameter; 13] = [
         Parameter::SizeRatio,
         Parameter::Trigger,
+        Parameter::Wait,
         Parameter::Stop,
         Parameter::Tables,
         Parameter::L1,
@@ -82,6 +85,7 @@ impl Parameter {
         match self {
             Parameter::SizeRatio => "T",
             Parameter::Trigger => "trigger",
+            Parameter::Wait => "wait",
             Parameter::Stop => "stop",
             Parameter::Tables => "tables",
             Parameter::L1 => "l1",
@@ -99,9 +103,11 @@ impl Parameter {
     pub(crate) fn domain(self) -> (u64, u64) {
         match self {
             Parameter::SizeRatio => (2, 1_000_000),
-            Parameter::Trigger | Parameter::Tables | Parameter::L1 | Parameter::Base => {
-                (1, 1_000_000)
-            }
+            Parameter::Trigger
+            | Parameter::Wait
+            | Parameter::Tables
+            | Parameter::L1
+            | Parameter::Base => (1, 1_000_000),
             Parameter::Stop => (2, 1_000_000),
             Parameter::Last => (1, 63),
             Parameter::Grandparents | Parameter::Space => (1, 1_000_000_000),
@@ -162,8 +168,8 @@ impl Preset {
     #[must_use]
     pub fn parameters(self) -> &'static [Parameter] {
         use Parameter::{
-            Base, Grandparents, L1, Last, Ratio, SizeRatio, Space, Stop, Tables, Trigger, Width,
-            WidthMax,
+            Base, Grandparents, L1, Last, Ratio, SizeRatio, Space, Stop, Tables, Trigger, Wait,
+            Width, WidthMax,
         };
         match self {
             Preset::Full => &[SizeRatio, Trigger, Stop, Tables, L1],
@@ -172,12 +178,12 @@ impl Preset {
             }
             Preset::Tiering => &[SizeRatio, Stop, Tables],
             Preset::Universal => &[Trigger, Stop, Tables, Last, Space, Ratio, Width, WidthMax],
-            Preset::Leveled => &[SizeRatio, Trigger, Stop, Tables, Base, Last, Grandparents],
+            Preset::Leveled => &[SizeRatio, Trigger, Wait, Stop, Tables, Base, Last, Grandparents],
         }
     }
 
-    /// The default of a parameter, given the size ratio.
-    pub(crate) fn default_of(self, parameter: Parameter, size_ratio: u64) -> u64 {
+    /// The default of a parameter, given the others.
+    pub(crate) fn default_of(self, parameter: Parameter, value: &dyn Fn(Parameter) -> u64) -> u64 {
         let l0_lands_only = matches!(self, Preset::Full | Preset::LeastOverlap);
         match parameter {
             Parameter::SizeRatio => SIZE_RATIO_DEFAULT,
@@ -185,10 +191,17 @@ impl Preset {
             Parameter::Trigger => TRIGGER_RUNS_DEFAULT,
             Parameter::Stop if l0_lands_only => 2,
             // While T runs of L0 merge, T more can arrive.
-            Parameter::Stop if self == Preset::Tiering => STOP_RUNS_DEFAULT.max(2 * size_ratio),
+            Parameter::Stop if self == Preset::Tiering => {
+                STOP_RUNS_DEFAULT.max(2 * value(Parameter::SizeRatio))
+            }
             Parameter::Stop => STOP_RUNS_DEFAULT,
+            // As many runs again can arrive while those that waited are merged.
+            Parameter::Wait if self == Preset::Leveled => {
+                (value(Parameter::Stop) / 2).max(value(Parameter::Trigger))
+            }
+            Parameter::Wait => value(Parameter::Trigger),
             Parameter::Tables => 1,
-            Parameter::L1 => self.l1_memtables_default(size_ratio),
+            Parameter::L1 => self.l1_memtables_default(value(Parameter::SizeRatio)),
             Parameter::Base => BASE_MEMTABLES_DEFAULT,
             Parameter::Last => LAST_LEVEL_DEFAULT,
             Parameter::Grandparents => GRANDPARENTS_DEFAULT,
@@ -226,7 +239,8 @@ impl Preset {
             let l1_memtables = value(Parameter::L1);
             Trigger::LevelFull(Capacity::FromTop { l1_memtables, size_ratio })
         };
-        let run_count = || Trigger::RunCount { runs: count(Parameter::Trigger) };
+        let run_count =
+            || Trigger::RunCount { runs: count(Parameter::Trigger), wait: count(Parameter::Wait) };
         let (triggers, layout, granularity, movement) = match self {
             Preset::Full => {
                 (vec![from_top(), run_count()], Layout::Leveling, Granularity::Level, Movement::All)
@@ -254,7 +268,10 @@ impl Preset {
                 )
             }
             Preset::Tiering => (
-                vec![Trigger::RunCount { runs: count(Parameter::SizeRatio) }],
+                vec![Trigger::RunCount {
+                    runs: count(Parameter::SizeRatio),
+                    wait: count(Parameter::SizeRatio),
+                }],
                 Layout::Tiering,
                 Granularity::Runs,
                 Movement::All,

@@ -46,7 +46,7 @@ pub(crate) fn pick(
         })
         .collect();
     let count_min = triggers.iter().find_map(|trigger| match trigger {
-        Trigger::RunCount { runs } => Some(*runs),
+        Trigger::RunCount { runs, .. } => Some(*runs),
         _ => None,
     })?;
     if runs.len() < count_min.max(2) {
@@ -77,7 +77,7 @@ fn chains(trigger: &Trigger, runs: &[Run<'_>]) -> Vec<(std::ops::Range<usize>, R
         Trigger::SizeRatio { percent, runs_min, runs_max } => {
             size_ratio(runs, percent, runs_min.max(2), runs_max)
         }
-        Trigger::RunCount { runs: count } => run_count(runs, count).into_iter().collect(),
+        Trigger::RunCount { runs: count, .. } => run_count(runs, count).into_iter().collect(),
         Trigger::LevelFull(_) => Vec::new(), // A list of runs has no level that could be full.
     }
 }

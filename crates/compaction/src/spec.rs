@@ -53,10 +53,12 @@ impl PolicySpec {
     /// The value of a parameter, given or by default.
     #[must_use]
     pub fn value(&self, parameter: Parameter) -> u64 {
-        let size_ratio = self.given.get(&Parameter::SizeRatio).copied();
-        let size_ratio = size_ratio.unwrap_or(crate::presets::SIZE_RATIO_DEFAULT);
         let given = self.given.get(&parameter).copied();
-        given.unwrap_or_else(|| self.preset.default_of(parameter, size_ratio))
+        given.unwrap_or_else(|| self.default_of(parameter))
+    }
+
+    fn default_of(&self, parameter: Parameter) -> u64 {
+        self.preset.default_of(parameter, &|other| self.value(other))
     }
 
     /// Returns the spec with a parameter set.
@@ -124,6 +126,15 @@ impl PolicySpec {
                 expected: format!("above {} = {runs}", trigger.name()),
             });
         }
+        let wait = self.value(Parameter::Wait);
+        if self.given.contains_key(&Parameter::Wait) && !(runs..stop).contains(&wait) {
+            return Err(Error::BadParameter {
+                policy: self.name(),
+                parameter: Parameter::Wait.name(),
+                value: wait.to_string(),
+                expected: format!("from {} = {runs} to below stop = {stop}", trigger.name()),
+            });
+        }
         if self.preset == Preset::Universal
             && self.value(Parameter::WidthMax) < self.value(Parameter::Width)
         {
@@ -134,8 +145,8 @@ impl PolicySpec {
                 expected: format!("at least width = {}", self.value(Parameter::Width)),
             });
         }
-        let (preset, size_ratio) = (self.preset, self.value(Parameter::SizeRatio));
-        self.given.retain(|&p, value| *value != preset.default_of(p, size_ratio));
+        let spec = self.clone();
+        self.given.retain(|&parameter, value| *value != spec.default_of(parameter));
         Ok(())
     }
 
@@ -261,6 +272,12 @@ mod tests {
         assert_eq!(spec.to_string(), "tiering(T=4)");
         assert_eq!(spec.value(Parameter::SizeRatio), 4);
         assert_eq!(parse("tiering(T=10)").unwrap().to_string(), "tiering");
+        assert_eq!(parse("leveled(wait=10)").unwrap().to_string(), "leveled");
+        assert_eq!(
+            parse("leveled(trigger=12,wait=12)").unwrap().to_string(),
+            "leveled(trigger=12)"
+        );
+        assert_eq!(parse("leveled(stop=6)").unwrap().value(Parameter::Wait), 4);
         assert_eq!(parse("tiering()").unwrap().to_string(), "tiering");
         assert_eq!(parse("LEVELED(Trigger=2,t=4)").unwrap().to_string(), "leveled(T=4,trigger=2)");
     }
@@ -287,6 +304,11 @@ mod tests {
             ("tiering(T=30,stop=30)", "parameter stop = \"30\" is not above T = 30"),
             ("lo+1(trigger=2)", "parameter stop = \"2\" is not above trigger = 2"),
             ("universal(width=5,width_max=4)", "parameter width_max = \"4\""),
+            (
+                "leveled(wait=3)",
+                "parameter wait = \"3\" is not from trigger = 4 to below stop = 20",
+            ),
+            ("leveled(wait=20)", "parameter wait = \"20\""),
             ("tiering(T)", "not of the form"),
             ("tiering(T=3", "not of the form"),
             ("tiering(T=3,T=4)", "not of the form"),

@@ -8,9 +8,15 @@ pub enum Trigger {
     /// A level with one run is full: its bytes reach its capacity.
     LevelFull(Capacity),
     /// A level, or the tree if it is one list of runs, holds this many runs, whatever their bytes.
+    ///
+    /// Into a level of one run a merge rewrites what it overlaps there, so it waits until it is worth
+    /// it: until the runs hold as many bytes as that, or are `wait`. Elsewhere nothing is rewritten,
+    /// and nothing waits.
     RunCount {
-        /// Runs that make a merge due; at least 1.
+        /// Runs that make a merge due if it is worth it; at least 1.
         runs: usize,
+        /// Runs that make it due whatever it rewrites; no waiting if that is `runs`.
+        wait: usize,
     },
     /// The bytes above the oldest run, in per cent of the bytes of that run, reach this.
     SpaceAmplification {

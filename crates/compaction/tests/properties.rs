@@ -13,8 +13,8 @@ use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use lsmx_compaction::{
-    BusyFiles, CompactionPolicy, CutRule, FileId, Job, JobInput, JobKind, Level, Parameter,
-    Placement, PolicySpec, Preset, Reason, Target,
+    BusyFiles, CompactionPolicy, CutRule, FileId, Job, JobInput, JobKind, KeyRange, Level,
+    Parameter, Placement, PolicySpec, Preset, Reason, Target, TreeShape,
 };
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -53,7 +53,9 @@ fn policies() -> Vec<PolicySpec> {
         "universal(trigger=3,ratio=100,last=3)",
         "1-leveling(T=3,trigger=2)",
         "leveled(T=2,base=1)",
+        "leveled(T=2,base=1,wait=4)",
         "leveled(T=3,base=1,trigger=2,last=4,grandparents=3)",
+        "leveled(T=3,base=1,trigger=2,wait=3,last=4)",
     ];
     specs.extend(small.map(|spec| spec.parse::<PolicySpec>().unwrap()));
     specs
@@ -150,9 +152,23 @@ fn check_rest(spec: &PolicySpec, world: &World) {
         _ => {
             let trigger = usize::try_from(spec.value(Parameter::Trigger)).unwrap();
             assert!((1..shape.levels.len()).all(|level| runs(level) <= 1), "{}", text());
-            assert!(shape.levels.is_empty() || runs(0) < trigger, "{}", text());
+            let wait = usize::try_from(spec.value(Parameter::Wait)).unwrap();
+            assert!(shape.levels.is_empty() || runs(0) < wait, "{}", text());
+            if !shape.levels.is_empty() && runs(0) >= trigger {
+                assert!(rewrites_more_than_it_moves(shape), "{}", text());
+            }
         }
     }
+}
+
+/// Whether L0 holds less than it overlaps in the next level that holds something.
+fn rewrites_more_than_it_moves(shape: &TreeShape) -> bool {
+    let files = |level: usize| shape.levels[level].runs.iter().flat_map(|run| &run.files);
+    let bytes: u64 = files(0).map(|file| file.bytes).sum();
+    let hull = KeyRange::hull_of(files(0).map(|file| &file.range)).unwrap();
+    let below = (1..shape.levels.len()).find(|level| files(*level).next().is_some());
+    let overlapped = below.into_iter().flat_map(files).filter(|file| file.range.overlaps(&hull));
+    overlapped.map(|file| file.bytes).sum::<u64>() > bytes
 }
 
 #[test]
