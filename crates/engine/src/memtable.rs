@@ -24,6 +24,7 @@ use crate::format::range_tombstones::{RangeTombstone, Spans};
 use crate::key::{InternalKey, Kind, SeqNo};
 use crate::slice::Slice;
 use crate::sync::{Arc, AtomicU64, Ordering};
+pub(crate) use arena::{Arena, Copied};
 use entry::{Chain, Entry, Label, OPERAND_BYTES};
 use spans::MemtableSpans;
 use tree::{Place, Target, Tree};
@@ -88,6 +89,16 @@ impl Memtable {
         bytes
     }
 
+    /// [`Memtable::insert`] of what lies in memory of an arena already.
+    pub(crate) fn insert_copied(&self, copied: Copied, seq: SeqNo, kind: Kind) -> u64 {
+        if kind == Kind::Merge {
+            return self.insert(copied.key(), seq, kind, copied.behind_key());
+        }
+        let bytes = self.tree.insert_copied(copied, Label { seq, kind, chain: None });
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        bytes
+    }
+
     /// Adds a range delete. Returns the bytes that the memtable grew by.
     pub(crate) fn insert_span(&self, start: &[u8], end: Option<&[u8]>, seq: SeqNo) -> u64 {
         let (start, end) = (Bytes::copy_from_slice(start), end.map(Bytes::copy_from_slice));
@@ -112,6 +123,11 @@ impl Memtable {
         let (first, last) = (self.tree.first()?, self.tree.last()?);
         let key = |place: Place| self.tree.entry(place.entry).user_key_bytes();
         Some((key(first), key(last)))
+    }
+
+    /// A user key about in the middle of all of them; `None` if there are few.
+    pub(crate) fn middle(&self) -> Option<Bytes> {
+        self.tree.middle().map(Entry::user_key_bytes)
     }
 
     /// The newest entry of `user_key` that is not newer than `seq`.

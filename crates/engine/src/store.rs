@@ -458,14 +458,13 @@ impl Store {
         self.closing.load(Ordering::Acquire)
     }
 
-    /// Removes every file of the directory that this state does not name: what crashes and failed
+    /// Has every file of the directory removed that this state does not name: what crashes and failed
     /// jobs left behind. Only while nothing else makes files. What does not work now is reported,
     /// and done by the next opening.
     pub(crate) fn sweep(&self, state: &ManifestState) {
         if let Err(error) = self.discard_orphans(state) {
             self.report("removal", None, &error);
         }
-        self.remove_discarded();
     }
 
     fn discard_orphans(&self, state: &ManifestState) -> Result<()> {

@@ -14,6 +14,7 @@ mod open;
 pub mod options;
 mod read_only;
 mod reads;
+mod recovered;
 mod replay;
 mod resume;
 mod snapshot;

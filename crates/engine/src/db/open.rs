@@ -15,6 +15,7 @@ use std::path::Path;
 use lsmx_compaction::{FileShape, LevelParts, TreeShape};
 
 use crate::db::options::Options;
+use crate::db::recovered;
 use crate::db::replay::{Replay, Target};
 use crate::db::update::Turns;
 use crate::db::{Core, DEFAULT_KEYSPACE};
@@ -25,13 +26,9 @@ use crate::event::Event;
 use crate::format::batch::Operations;
 use crate::format::edit::{Change, Edit};
 use crate::format::filename::{CURRENT, FILE_NUMBER_MAX, FileName, LOCK};
-use crate::job::flush::write_memtable;
-use crate::job::fold::Keeper;
 use crate::job::governor::{Governor, GovernorLimits};
 use crate::job::install::sync_names;
-use crate::job::output::Outputs;
 use crate::job::queue::Runner;
-use crate::job::retain::Retention;
 use crate::job::workers::Workers;
 use crate::key::SeqNo;
 use crate::keyspace::options::Persisted;
@@ -632,10 +629,7 @@ impl Recovery {
         let view = tree.pin();
         let mut version = Arc::clone(&view.version);
         if !view.active.is_empty() {
-            let mut outputs = Outputs::new(&self.tables, tree, 0, Some(self.tables.env.now_us()));
-            let retention = Retention::for_flush(Vec::new(), version.shape());
-            let keeper = Keeper::new(retention, &tree.merging);
-            write_memtable(&self.tables.env, keeper, &view.active, &mut outputs)?;
+            let mut outputs = recovered::write(&self.tables, tree, &view)?;
             let shapes = outputs.tables().iter().map(|table| (**table.shape()).clone());
             let (shape, _) = version.shape().with_flush(shapes.collect())?;
             version = Arc::new(Version::new(shape, &version, outputs.tables())?);

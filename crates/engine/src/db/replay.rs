@@ -1,26 +1,26 @@
 //! Puts the commits of the log into memtables, on two threads.
 //!
-//! The thread that reads the log gathers commits in batches. It hands a batch to a helper if that has
-//! none, and else inserts it itself, so both are always at work. The order does not matter: where an
-//! entry stands in a memtable depends on its key and its number alone. Before a full memtable becomes
-//! a table, everything that was read is in.
+//! The thread that reads the log gathers commits in batches, sorts the operations of each, and copies
+//! them to where they will stay; a helper puts them in order. A memtable takes one writer at a time, so
+//! two of those would stand in each other's way, but one who comes with sorted keys finds what it looks
+//! at in its caches. Before a full memtable becomes a table, everything that was read is in.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::coding::len_u64;
 use crate::env::{Background, Env, JoinHandle, WaitCause};
 use crate::error::{Error, Result};
-use crate::format::batch::{Action, Operations};
-use crate::key::SeqNo;
+use crate::format::batch::{Action, Operation, Operations};
+use crate::key::{Kind, Prefix, SeqNo};
 use crate::keyspace::Tree;
+use crate::memtable::{Arena, Copied};
 use crate::sabotage::{self, Bug};
 use crate::sync::{Arc, Mutex, Signal};
 
 /// Most bytes of commits in a batch.
-const BATCH_BYTES_MAX: u64 = 256 << 10;
-/// A batch is at most this part of a memtable, which may pass its size by two of them.
+const BATCH_BYTES_MAX: u64 = 1 << 20;
+/// A batch is at most this part of a memtable, which may pass its size by three of them.
 const BATCH_PART: u64 = 16;
 
 /// A tree that commits are replayed into.
@@ -31,54 +31,121 @@ pub(super) struct Target {
     pub(super) flushed_through: SeqNo,
 }
 
-/// Commits, one behind the other.
+/// Commits that are being gathered.
 #[derive(Debug, Default)]
-struct Batch {
+struct Gathering {
+    /// One behind the other.
     bytes: Vec<u8>,
-    /// First number and place of each.
-    commits: Vec<(SeqNo, Range<usize>)>,
+    /// Their operations that no table holds, in the order of their numbers; places are places in
+    /// `bytes`.
+    operations: Vec<(SeqNo, Operation)>,
+    /// The order to insert them in: by keyspace and key, then number.
+    order: Vec<Place>,
+    /// Memory for the memtables of each keyspace.
+    arenas: BTreeMap<u32, Arena>,
 }
 
-impl Batch {
-    fn clear(&mut self) {
-        self.bytes.clear();
-        self.commits.clear();
+/// Where an operation comes in the order.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    keyspace: u32,
+    /// Which of the operations.
+    index: u32,
+    prefix: Prefix,
+}
+
+/// An operation whose bytes lie in memory of its memtable.
+#[derive(Debug)]
+struct Ready {
+    keyspace: u32,
+    seq: SeqNo,
+    copied: Copied,
+    what: What,
+}
+
+#[derive(Debug)]
+enum What {
+    Entry(Kind),
+    /// What lies behind the key is the end of the range.
+    DeleteRange {
+        to_the_end: bool,
+    },
+}
+
+impl Gathering {
+    /// Takes a commit, as far as tables do not hold it.
+    fn take(&mut self, targets: &BTreeMap<u32, Target>, first_seq: SeqNo, payload: &[u8]) {
+        let at = self.bytes.len();
+        self.bytes.extend_from_slice(payload);
+        // The record was checked, so every operation decodes.
+        for (seq, mut operation) in (first_seq.0..).zip(Operations::new(payload).flatten()) {
+            let target = targets.get(&operation.keyspace);
+            if target.is_some_and(|target| SeqNo(seq) > target.flushed_through) {
+                operation.move_by(at);
+                self.operations.push((SeqNo(seq), operation));
+            }
+        }
     }
 
-    /// Inserts all commits as far as tables do not hold them; adds the trees whose memtable is full
-    /// now to `full`.
-    fn insert(&self, targets: &BTreeMap<u32, Target>, full: &mut Vec<u32>) {
-        for (first_seq, place) in &self.commits {
-            let payload = &self.bytes[place.clone()];
-            let mut seq = *first_seq;
-            // The record was checked, so every operation decodes.
-            for operation in Operations::new(payload).flatten() {
-                if let Some(target) = targets.get(&operation.keyspace)
-                    && seq > target.flushed_through
-                {
-                    let active = &target.tree.view().active;
-                    let key = &payload[operation.key];
-                    match operation.action {
-                        Action::Entry { kind, value } => {
-                            active.insert(key, seq, kind, &payload[value])
-                        }
-                        Action::DeleteRange { .. }
-                            if sabotage::on(Bug::ReplaySkipsRangeDeletes) =>
-                        {
-                            0
-                        }
-                        Action::DeleteRange { end } => {
-                            active.insert_span(key, end.map(|end| &payload[end]), seq)
-                        }
-                    };
-                    if active.bytes() >= target.tree.settings().options.memtable_bytes
-                        && !full.contains(&operation.keyspace)
-                    {
-                        full.push(operation.keyspace);
-                    }
+    /// Gives out what was gathered, in order.
+    fn give(&mut self, batch: &mut Vec<Ready>) {
+        self.sort();
+        batch.extend(self.order.iter().map(|place| {
+            let (seq, operation) = &self.operations[place.index as usize];
+            let (behind, what) = match &operation.action {
+                Action::Entry { kind, value } => (value.clone(), What::Entry(*kind)),
+                Action::DeleteRange { end: Some(end) } => {
+                    (end.clone(), What::DeleteRange { to_the_end: false })
                 }
-                seq = SeqNo(seq.0 + 1);
-            }
+                Action::DeleteRange { end: None } => (0..0, What::DeleteRange { to_the_end: true }),
+            };
+            let arena = self.arenas.entry(place.keyspace).or_insert_with(Arena::new);
+            let (key, behind) = (&self.bytes[operation.key.clone()], &self.bytes[behind]);
+            Ready { keyspace: place.keyspace, seq: *seq, copied: arena.copy(key, behind), what }
+        }));
+        self.bytes.clear();
+        self.operations.clear();
+        self.order.clear();
+    }
+
+    fn sort(&mut self) {
+        // No batch has 2^32 operations: each takes some bytes.
+        let operations = (0u32..).zip(&self.operations);
+        self.order.extend(operations.map(|(index, (_, operation))| Place {
+            keyspace: operation.keyspace,
+            index,
+            prefix: Prefix::of(&self.bytes[operation.key.clone()]),
+        }));
+        let key = |place: &Place| &self.bytes[self.operations[place.index as usize].1.key.clone()];
+        self.order.sort_unstable_by(|a, b| {
+            (a.keyspace.cmp(&b.keyspace))
+                .then_with(|| a.prefix.cmp(&b.prefix))
+                .then_with(|| key(a).cmp(key(b)))
+                .then_with(|| a.index.cmp(&b.index))
+        });
+    }
+}
+
+/// Inserts operations and lets them go; adds the trees whose memtable is full now to `full`.
+fn insert(batch: &mut Vec<Ready>, targets: &BTreeMap<u32, Target>, full: &mut Vec<u32>) {
+    let mut batch = batch.drain(..).peekable();
+    while let Some(keyspace) = batch.peek().map(|first| first.keyspace) {
+        // Only operations on targets were taken.
+        let Some(target) = targets.get(&keyspace) else { return };
+        let active = &target.tree.view().active;
+        while let Some(ready) = batch.next_if(|ready| ready.keyspace == keyspace) {
+            let Ready { seq, copied, what, .. } = ready;
+            match what {
+                What::Entry(kind) => active.insert_copied(copied, seq, kind),
+                What::DeleteRange { .. } if sabotage::on(Bug::ReplaySkipsRangeDeletes) => 0,
+                What::DeleteRange { to_the_end } => {
+                    let end = (!to_the_end).then(|| copied.behind_key());
+                    active.insert_span(copied.key(), end, seq)
+                }
+            };
+        }
+        if active.bytes() >= target.tree.settings().options.memtable_bytes {
+            full.push(keyspace);
         }
     }
 }
@@ -86,11 +153,11 @@ impl Batch {
 /// What lies between the two threads.
 #[derive(Debug, Default)]
 struct Handover {
-    batch: Option<Batch>,
+    batch: Option<Vec<Ready>>,
     /// A batch is being inserted.
     busy: bool,
     /// An empty batch, for its memory.
-    spare: Option<Batch>,
+    spare: Option<Vec<Ready>>,
     /// Trees that have become full.
     full: Vec<u32>,
     over: bool,
@@ -118,18 +185,19 @@ impl Helper {
         Some(Helper { env: env.clone(), handover, changed, thread: Some(thread) })
     }
 
-    /// Takes a batch if the helper has none, and gives an empty one for it.
-    fn offer(&self, batch: &mut Batch) -> bool {
-        {
+    /// Hands a batch over and takes an empty one for it, once the one before it is being inserted.
+    fn hand_over(&self, batch: &mut Vec<Ready>) {
+        self.env.wait(WaitCause::Replay, &self.changed, None, &mut || {
             let mut handover = self.handover.lock();
-            if handover.batch.is_some() || handover.busy || handover.failed.is_some() {
+            if handover.batch.is_some() && handover.failed.is_none() {
                 return false;
             }
             let spare = handover.spare.take().unwrap_or_default();
+            // After a failure nobody takes it any more, and `drain` tells.
             handover.batch = Some(std::mem::replace(batch, spare));
-        }
+            true
+        });
         self.changed.notify();
-        true
     }
 
     /// Waits until everything that was handed over is inserted.
@@ -164,10 +232,11 @@ fn help(env: &Env, targets: &BTreeMap<u32, Target>, shared: &Mutex<Handover>, ch
             handover.busy || handover.over
         });
         let Some(mut batch) = batch else { return };
+        // There is room for the next one.
+        changed.notify();
         let mut full = Vec::new();
-        let insert = || batch.insert(targets, &mut full);
+        let insert = || insert(&mut batch, targets, &mut full);
         let inserted = catch_unwind(AssertUnwindSafe(insert));
-        batch.clear();
         {
             let mut handover = shared.lock();
             handover.busy = false;
@@ -183,7 +252,8 @@ fn help(env: &Env, targets: &BTreeMap<u32, Target>, shared: &Mutex<Handover>, ch
 #[derive(Debug)]
 pub(super) struct Replay {
     targets: Arc<BTreeMap<u32, Target>>,
-    batch: Batch,
+    gathering: Gathering,
+    batch: Vec<Ready>,
     batch_bytes: u64,
     full: Vec<u32>,
     helper: Option<Helper>,
@@ -195,8 +265,14 @@ impl Replay {
         let smallest = targets.values().map(memtable_bytes).min().unwrap_or(0);
         let inline = env.background() == Background::Inline;
         let batch_bytes = if inline { 0 } else { (smallest / BATCH_PART).min(BATCH_BYTES_MAX) };
-        let (targets, batch) = (Arc::new(targets), Batch::default());
-        Replay { targets, batch, batch_bytes, full: Vec::new(), helper: None }
+        Replay {
+            targets: Arc::new(targets),
+            gathering: Gathering::default(),
+            batch: Vec::new(),
+            batch_bytes,
+            full: Vec::new(),
+            helper: None,
+        }
     }
 
     /// Takes a commit. Returns the trees whose memtables are full; then everything that was taken is
@@ -210,41 +286,41 @@ impl Replay {
         first_seq: SeqNo,
         payload: &[u8],
     ) -> Result<Vec<Arc<Tree>>> {
-        let from = self.batch.bytes.len();
-        self.batch.bytes.extend_from_slice(payload);
-        self.batch.commits.push((first_seq, from..self.batch.bytes.len()));
-        if len_u64(self.batch.bytes.len()) < self.batch_bytes {
+        self.gathering.take(&self.targets, first_seq, payload);
+        if len_u64(self.gathering.bytes.len()) < self.batch_bytes {
             return Ok(Vec::new());
         }
+        self.gathering.give(&mut self.batch);
         if self.helper.is_none() && self.batch_bytes > 0 {
             // Only now: most openings have less to replay than a batch.
             self.helper = Helper::start(env, &self.targets);
         }
-        let handed_over = self.helper.as_ref().is_some_and(|helper| helper.offer(&mut self.batch));
-        if !handed_over {
-            self.insert();
-        }
-        if let Some(helper) = &self.helper {
-            self.full.append(&mut helper.handover.lock().full);
+        match &self.helper {
+            Some(helper) => {
+                helper.hand_over(&mut self.batch);
+                self.full.append(&mut helper.handover.lock().full);
+            }
+            None => self.insert(),
         }
         if self.full.is_empty() { Ok(Vec::new()) } else { self.finish() }
     }
 
     fn insert(&mut self) {
-        self.batch.insert(&self.targets, &mut self.full);
-        self.batch.clear();
+        insert(&mut self.batch, &self.targets, &mut self.full);
     }
 
-    /// Inserts what is left, and waits until all is in. Returns the trees whose memtables are full.
+    /// Waits until what was handed over is in, and inserts the rest. Returns the trees whose memtables are full.
     ///
     /// # Errors
     /// If the helper has panicked.
     pub(super) fn finish(&mut self) -> Result<Vec<Arc<Tree>>> {
-        self.insert();
         if let Some(helper) = &self.helper {
             helper.drain()?;
             self.full.append(&mut helper.handover.lock().full);
         }
+        // Behind what came before: operands of a key are counted in their order.
+        self.gathering.give(&mut self.batch);
+        self.insert();
         self.full.sort_unstable();
         self.full.dedup();
         let full = std::mem::take(&mut self.full);

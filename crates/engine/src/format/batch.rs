@@ -93,6 +93,18 @@ pub(crate) struct Operation {
     pub action: Action,
 }
 
+impl Operation {
+    /// Moves its places by so many bytes, to where the payload begins in a buffer.
+    pub(crate) fn move_by(&mut self, bytes: usize) {
+        let moved = |place: &Range<usize>| place.start + bytes..place.end + bytes;
+        self.key = moved(&self.key);
+        match &mut self.action {
+            Action::Entry { value, .. } => *value = moved(value),
+            Action::DeleteRange { end } => *end = end.as_ref().map(moved),
+        }
+    }
+}
+
 /// Reads the operations of a payload one after the other.
 #[derive(Debug)]
 pub(crate) struct Operations<'a> {

@@ -9,7 +9,7 @@ use crate::job::fold::Keeper;
 use crate::job::install::{install, sync_names};
 use crate::job::output::Outputs;
 use crate::job::retain::Retention;
-use crate::key::InternalKey;
+use crate::key::{InternalKey, SeqNo};
 use crate::keyspace::Tree;
 use crate::keyspace::counters::add;
 use crate::memtable::Memtable;
@@ -112,18 +112,36 @@ fn flush(store: &Store, committer: &Committer, tree: &Tree, span: &JobSpan) -> R
 /// When the table cannot be written.
 pub(crate) fn write_memtable(
     env: &Env,
+    keeper: Keeper<'_>,
+    memtable: &Arc<Memtable>,
+    outputs: &mut Outputs<'_>,
+) -> Result<()> {
+    write_range(env, keeper, memtable, (None, None), outputs)
+}
+
+/// [`write_memtable`] of the keys in a range: from a first one on, before another. A part of a
+/// memtable may be written only if that has no range deletes.
+///
+/// # Errors
+/// When the table cannot be written.
+pub(crate) fn write_range(
+    env: &Env,
     mut keeper: Keeper<'_>,
     memtable: &Arc<Memtable>,
+    (from, to): (Option<&[u8]>, Option<&[u8]>),
     outputs: &mut Outputs<'_>,
 ) -> Result<()> {
     let keys = memtable.key_range();
     let keys = keys.as_ref().map(|(smallest, largest)| (&smallest[..], &largest[..]));
     outputs.take_spans(keeper.heed(&memtable.spans(), keys));
     let mut cursor = memtable.cursor();
-    cursor.first()?;
+    match from {
+        Some(from) => cursor.seek(from, SeqNo::MAX)?,
+        None => cursor.first()?,
+    }
     let mut entries = 0u32;
     let mut write = |key: InternalKey<'_>, value: &[u8], _: bool| outputs.add(key, value);
-    while cursor.valid() {
+    while cursor.valid() && to.is_none_or(|to| cursor.key().user_key < to) {
         keeper.take(&cursor, &mut write)?;
         entries = entries.wrapping_add(1);
         if entries.is_multiple_of(64) {

@@ -190,7 +190,7 @@ impl<'a> Outputs<'a> {
     }
 
     /// Takes what a part of the job wrote; the parts come in key order.
-    pub(super) fn adopt(&mut self, mut part: Written) {
+    pub(crate) fn adopt(&mut self, mut part: Written) {
         self.finished.append(&mut part.tables);
         self.paths.append(&mut part.paths);
         self.entries += part.entries;
@@ -198,7 +198,7 @@ impl<'a> Outputs<'a> {
 
     /// Gives the finished tables to who puts the parts of a job together; they were made of so many
     /// entries.
-    pub(super) fn hand_over(mut self, entries_read: u64) -> Written {
+    pub(crate) fn hand_over(mut self, entries_read: u64) -> Written {
         Written {
             janitor: Arc::clone(&self.space.janitor),
             tables: std::mem::take(&mut self.finished),
@@ -223,7 +223,7 @@ impl<'a> Outputs<'a> {
 /// Finished tables of one part of a job, on their way to the job's outputs. Dropped before it gets
 /// there, it hands its files to the janitor.
 #[derive(Debug)]
-pub(super) struct Written {
+pub(crate) struct Written {
     janitor: Arc<Janitor>,
     tables: Vec<Arc<TableFile>>,
     paths: Vec<PathBuf>,

@@ -4,6 +4,9 @@
 //! memory shared with the log, or with a batch that writes to many trees, would stay as long as the
 //! last of its trees has an entry there. Handles to a chunk are counted, so that a reader may keep a
 //! value when the memtable is gone, and no more than a chunk with it.
+//!
+//! A memtable has an arena for what is inserted. What is replayed comes with memory from another one,
+//! which its memtables share.
 
 use bytes::{Bytes, BytesMut};
 
@@ -20,7 +23,7 @@ const ALLOCATION_BYTES: u64 = 48;
 
 /// Gives out memory, chunk by chunk.
 #[derive(Debug)]
-pub(super) struct Arena {
+pub(crate) struct Arena {
     /// What is left of the chunk at hand; nothing is written there yet.
     chunk: BytesMut,
     /// Size of the next chunk.
@@ -28,13 +31,19 @@ pub(super) struct Arena {
 }
 
 impl Arena {
-    pub(super) fn new() -> Arena {
+    pub(crate) fn new() -> Arena {
         Arena { chunk: BytesMut::new(), next_bytes: CHUNK_BYTES_MIN }
+    }
+
+    /// Copies a key and a value, or whatever belongs behind the key.
+    pub(crate) fn copy(&mut self, key: &[u8], value: &[u8]) -> Copied {
+        let (data, taken_bytes) = self.put(key, value);
+        Copied { data, key_bytes: key.len(), taken_bytes }
     }
 
     /// Copies a key and a value, one behind the other. Returns the bytes that this takes, too, with
     /// what is left of a chunk that they do not fit into.
-    pub(super) fn put(&mut self, key: &[u8], value: &[u8]) -> (Bytes, u64) {
+    fn put(&mut self, key: &[u8], value: &[u8]) -> (Bytes, u64) {
         let bytes = key.len() + value.len();
         if bytes >= ALONE_BYTES {
             let mut alone = Vec::with_capacity(bytes);
@@ -51,6 +60,26 @@ impl Arena {
         self.chunk.extend_from_slice(key);
         self.chunk.extend_from_slice(value);
         (self.chunk.split().freeze(), taken)
+    }
+}
+
+/// A key and a value that lie in memory of an arena.
+#[derive(Debug)]
+pub(crate) struct Copied {
+    /// One behind the other.
+    pub(super) data: Bytes,
+    pub(super) key_bytes: usize,
+    /// Bytes of memory that this took.
+    pub(super) taken_bytes: u64,
+}
+
+impl Copied {
+    pub(crate) fn key(&self) -> &[u8] {
+        &self.data[..self.key_bytes]
+    }
+
+    pub(crate) fn behind_key(&self) -> &[u8] {
+        &self.data[self.key_bytes..]
     }
 }
 

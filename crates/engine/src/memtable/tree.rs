@@ -13,7 +13,7 @@
 
 use std::cmp::Ordering as Order;
 
-use super::arena::Arena;
+use super::arena::{Arena, Copied};
 use super::entry::{Entry, Label, tag};
 use super::growing::Growing;
 use super::node::{NONE, Node, Permutation, SLOTS, Slot};
@@ -285,6 +285,14 @@ impl Tree {
         }
     }
 
+    /// An entry about in the middle, of those that fill more than a leaf. Nothing is put in meanwhile.
+    pub(super) fn middle(&self) -> Option<&Entry> {
+        let root = self.node(self.root()?);
+        let permutation = root.permutation();
+        let slot = (root.level() > 0).then(|| permutation.slot(permutation.len() / 2))?;
+        Some(self.entry(root.entry(slot)))
+    }
+
     /// The entry after one.
     #[inline]
     pub(super) fn after(&self, at: Place) -> Option<Place> {
@@ -325,9 +333,19 @@ impl Tree {
     /// that all of it grew by.
     pub(super) fn insert(&self, user_key: &[u8], value: &[u8], label: Label) -> u64 {
         let mut writing = self.writing.lock();
-        let Writing { arena, path, node_count } = &mut *writing;
-        let (data, mut bytes) = arena.put(user_key, value);
-        let entry = Entry::new(data, user_key.len(), label);
+        let copied = writing.arena.copy(user_key, value);
+        self.link(&mut writing, copied, label)
+    }
+
+    /// [`Tree::insert`] of what lies in memory already.
+    pub(super) fn insert_copied(&self, copied: Copied, label: Label) -> u64 {
+        self.link(&mut self.writing.lock(), copied, label)
+    }
+
+    fn link(&self, writing: &mut Writing, copied: Copied, label: Label) -> u64 {
+        let Writing { path, node_count, .. } = writing;
+        let mut bytes = copied.taken_bytes;
+        let entry = Entry::new(copied.data, copied.key_bytes, label);
         let number = self.entry_count.load(Ordering::Relaxed);
         let place = self.entries.reach(number).expect("it is the next one");
         // Numbers are given under the lock, each once.

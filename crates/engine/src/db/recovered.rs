@@ -1,0 +1,71 @@
+//! Memtables that an opening has filled become tables.
+//!
+//! Nobody can use the database before that is done, and no worker runs yet, so a large memtable is
+//! written by two threads: each takes one half of the keys, and both tables form one run.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::env::Background;
+use crate::error::{Error, Result};
+use crate::job::flush::write_range;
+use crate::job::fold::Keeper;
+use crate::job::output::Outputs;
+use crate::job::retain::Retention;
+use crate::keyspace::Tree;
+use crate::store::TableSpace;
+use crate::version::SuperVersion;
+
+/// Bytes of a memtable for which a second thread pays.
+const HALVED_FROM_BYTES: u64 = 4 << 20;
+
+/// Writes what must be kept of a tree's active memtable, as tables of one run in L0, on stable storage
+/// but for their names.
+///
+/// # Errors
+/// When a table cannot be written.
+pub(super) fn write<'a>(
+    tables: &'a TableSpace,
+    tree: &'a Tree,
+    view: &SuperVersion,
+) -> Result<Outputs<'a>> {
+    let outputs = || Outputs::new(tables, tree, 0, Some(tables.env.now_us()));
+    let write = |from: Option<&[u8]>, to: Option<&[u8]>| {
+        let mut outputs = outputs();
+        let retention = Retention::for_flush(Vec::new(), view.version.shape());
+        let keeper = Keeper::new(retention, &tree.merging);
+        write_range(&tables.env, keeper, &view.active, (from, to), &mut outputs)?;
+        Ok(outputs)
+    };
+    let Some(middle) = middle(tables, view) else { return write(None, None) };
+    let caught = |from, to| {
+        let written = catch_unwind(AssertUnwindSafe(|| write(from, to)));
+        written.unwrap_or_else(|panic| Err(Error::panicked(&*panic)))
+    };
+    let (lower, upper) = std::thread::scope(|scope| {
+        let name = "lsmx-recovery".to_owned();
+        let upper = || caught(Some(&*middle), None).map(|outputs| outputs.hand_over(0));
+        match std::thread::Builder::new().name(name).spawn_scoped(scope, upper) {
+            Ok(thread) => {
+                let lower = caught(None, Some(&*middle));
+                // It has caught its own panics.
+                let upper = thread.join().unwrap_or_else(|panic| Err(Error::panicked(&*panic)));
+                (lower, upper)
+            }
+            // The system gives no thread.
+            Err(_) => (caught(None, None), Ok(outputs().hand_over(0))),
+        }
+    });
+    let mut written = lower?;
+    written.adopt(upper?);
+    Ok(written)
+}
+
+/// Where to halve the memtable, if that is to be done.
+fn middle(tables: &TableSpace, view: &SuperVersion) -> Option<bytes::Bytes> {
+    let threads = matches!(tables.env.background(), Background::Threads { .. });
+    let memtable = &view.active;
+    // A range delete may reach over the middle.
+    (threads && memtable.bytes() >= HALVED_FROM_BYTES && memtable.spans().is_empty())
+        .then(|| memtable.middle())
+        .flatten()
+}
