@@ -5,6 +5,7 @@ use crate::error::Malformed;
 use crate::format::data_block::{DataBlock, DataBlockBuilder, common_prefix};
 use crate::key::{InternalKey, Kind, SeqNo};
 use crate::read::merging::MergingCursor;
+use crate::slice::BlockBytes;
 use crate::sync::Arc;
 
 /// A memtable.
@@ -57,7 +58,7 @@ impl Block {
         }
         let mut bytes = Vec::new();
         builder.finish(&mut bytes);
-        DataBlock::new(bytes.into()).map(Block)
+        DataBlock::new(BlockBytes::copy_of(&bytes)).map(Block)
     }
 
     /// Whether a key is in it.

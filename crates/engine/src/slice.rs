@@ -6,8 +6,10 @@ use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 
 use bytes::Bytes;
+use triomphe::HeaderSlice;
 
-use crate::sync::Arc;
+use crate::coding::len_u64;
+use crate::sync::{Arc, ShardedCounter};
 
 /// Most bytes that a slice holds by itself. As many as fit without making a slice larger than its
 /// shared forms; nearly all keys do.
@@ -34,17 +36,55 @@ const _: () = assert!(size_of::<Slice>() == 40, "inline bytes take no room of th
 /// whoever takes a part touches memory that it is about to read anyway.
 #[derive(Clone)]
 pub(crate) struct BlockBytes {
-    block: Arc<[u8]>,
+    block: triomphe::Arc<HeaderSlice<Counted, [u8]>>,
     /// Blocks are shorter than 4 GiB, see `BLOCK_CONTENT_BYTES_MAX`.
     at: u32,
     end: u32,
 }
 
+/// Bytes of blocks that somebody has: the cache, a cursor, a slice that a caller holds.
+#[derive(Debug, Default)]
+pub(crate) struct LiveBlocks {
+    bytes: ShardedCounter,
+}
+
+impl LiveBlocks {
+    pub(crate) fn bytes(&self) -> u64 {
+        // Below zero while of some block only the end is in the sum.
+        i64::try_from(self.bytes.sum()).map_or(0, i64::unsigned_abs)
+    }
+}
+
+/// Counts the bytes of a block until the last who has it lets it go.
+struct Counted {
+    live: Option<Arc<LiveBlocks>>,
+    bytes: u64,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        if let Some(live) = &self.live {
+            live.bytes.add(self.bytes.wrapping_neg());
+        }
+    }
+}
+
 impl BlockBytes {
     /// A copy of a block's contents. Bytes past 4 GiB, which no block has, are left out.
     pub(crate) fn copy_of(contents: &[u8]) -> BlockBytes {
+        BlockBytes::counted(contents, None)
+    }
+
+    /// [`BlockBytes::copy_of`], counted among the live blocks.
+    pub(crate) fn counted(contents: &[u8], live: Option<&Arc<LiveBlocks>>) -> BlockBytes {
+        let (bytes, live) = (len_u64(contents.len()), live.cloned());
+        if let Some(live) = &live {
+            live.bytes.add(bytes);
+        }
+        let header = Counted { live, bytes };
+        let block = triomphe::Arc::from_header_and_slice(header, contents);
         let end = u32::try_from(contents.len()).unwrap_or(u32::MAX);
-        BlockBytes { block: Arc::from(contents), at: 0, end }
+        BlockBytes { block, at: 0, end }
     }
 
     /// The part between two offsets, which lie within and in order.
@@ -62,7 +102,7 @@ impl Deref for BlockBytes {
     type Target = [u8];
     #[inline]
     fn deref(&self) -> &[u8] {
-        &self.block[self.at as usize..self.end as usize]
+        &self.block.slice[self.at as usize..self.end as usize]
     }
 }
 
@@ -72,6 +112,7 @@ impl AsRef<[u8]> for BlockBytes {
     }
 }
 
+#[cfg(test)]
 impl From<Vec<u8>> for BlockBytes {
     fn from(contents: Vec<u8>) -> BlockBytes {
         BlockBytes::copy_of(&contents)

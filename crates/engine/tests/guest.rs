@@ -333,6 +333,40 @@ fn an_old_view_reads_on_through_one_descriptor_and_its_files_go_with_it() {
     assert!(files() < before);
 }
 
+/// Values that callers keep are told, as far as the cache does not have their blocks anyway.
+#[test]
+fn blocks_that_values_keep_are_told() {
+    let disk = MemVfs::new();
+    let db = open(&disk, inline().block_cache_bytes(1 << 20));
+    load(&db, 0..2_000);
+    db.flush().unwrap();
+    let held = || db.metrics().held.block_bytes;
+    assert_eq!(held(), 0);
+    let cached = db.get(key(7)).unwrap().unwrap();
+    assert_eq!(held(), 0, "the cache has the block of {cached:?}");
+    // What a scan reads does not go into the cache.
+    let mut scanned: Vec<_> = db.default_keyspace().iter().map(Result::unwrap).collect();
+    let all = held();
+    assert!(all >= 1_000 * 60, "{all}");
+    let mut number = 0;
+    scanned.retain(|_| {
+        number += 1;
+        number % 50 == 0
+    });
+    assert!((1..all / 4).contains(&held()), "{} of {all}", held());
+    assert!(db.metrics().to_string().contains(" of blocks"));
+    drop(scanned);
+    assert_eq!(held(), 0);
+    // Nor does anything if there is none.
+    db.close(None).unwrap();
+    drop(db);
+    let db = open(&disk, inline().block_cache_bytes(0));
+    let value = db.get(key(7)).unwrap().unwrap();
+    assert!(db.metrics().held.block_bytes >= 60);
+    drop(value);
+    assert_eq!(db.metrics().held.block_bytes, 0);
+}
+
 #[test]
 fn resuming_leaves_the_files_of_old_views_alone() {
     let disk = FaultVfs::new(Arc::new(MemVfs::new()), 1);

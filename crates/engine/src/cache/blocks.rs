@@ -42,6 +42,8 @@ pub(super) trait BlockStore: fmt::Debug + Send + Sync {
     fn set_capacity(&self, bytes: u64);
     /// Bytes of the blocks that are there, overhead included.
     fn bytes(&self) -> u64;
+    /// Bytes of the blocks that are there, alone.
+    fn content_bytes(&self) -> u64;
 }
 
 /// [`BlockStore`] by `quick_cache`, whose hits take no exclusive lock.
@@ -91,6 +93,11 @@ impl BlockStore for QuickStore {
 
     fn bytes(&self) -> u64 {
         self.cache.weight()
+    }
+
+    fn content_bytes(&self) -> u64 {
+        // Two numbers that are not read at once.
+        self.bytes().saturating_sub(len_u64(self.cache.len()) * ENTRY_OVERHEAD_BYTES)
     }
 }
 

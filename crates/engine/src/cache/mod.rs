@@ -18,7 +18,7 @@ mod slots;
 use std::collections::VecDeque;
 
 use crate::format::BlockKind;
-use crate::slice::BlockBytes;
+use crate::slice::{BlockBytes, LiveBlocks};
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Weak};
 use blocks::{BlockId, BlockStore, QuickStore};
 use counts::Counts;
@@ -51,6 +51,8 @@ pub struct Cache {
     /// Filled slots in the order of the governor's rounds, by [`Metadata`]. Guards nothing else.
     rounds: Mutex<[Round; Metadata::ALL.len()]>,
     counts: Counts,
+    /// Data blocks that were read for the cache, and are still somewhere.
+    live: Arc<LiveBlocks>,
     tables: AtomicU64,
 }
 
@@ -79,6 +81,7 @@ impl Cache {
             resident: Default::default(),
             rounds: Mutex::new(Default::default()),
             counts: Counts::new(),
+            live: Arc::default(),
             tables: AtomicU64::new(0),
         })
     }
@@ -164,6 +167,17 @@ impl Cache {
         if self.data_capacity.load(Ordering::Relaxed) > 0 {
             self.data.insert(BlockId { table, offset }, block.clone());
         }
+    }
+
+    pub(crate) fn live_blocks(&self) -> &Arc<LiveBlocks> {
+        &self.live
+    }
+
+    /// Bytes of data blocks that iterators and slices hold and the cache does not: it never had them,
+    /// or has let them go. About, while blocks come and go.
+    #[must_use]
+    pub fn lent_bytes(&self) -> u64 {
+        self.live.bytes().saturating_sub(self.data.content_bytes())
     }
 
     /// Bytes that open tables take besides their blocks: handles, key ranges, empty slots.

@@ -55,7 +55,7 @@ fn data_goes_before_any_metadata() {
     let budget = 1 << 20;
     let cache = Cache::new(budget);
     for offset in 0..1_000 {
-        cache.keep_data_block(0, offset, &BlockBytes::from(vec![1; 4096]));
+        cache.keep_data_block(0, offset, &BlockBytes::copy_of(&[1; 4096]));
     }
     let data_alone = cache.resident_bytes()[BlockKind::Data];
     assert!(data_alone > budget * 3 / 4, "{data_alone}");

@@ -52,6 +52,7 @@ impl Core {
             snapshots: store.sequence.snapshot_count() as u64,
             files,
             file_bytes,
+            block_bytes: store.tables.cache.lent_bytes(),
             ..HeldMetrics::default()
         };
         if let Some((seq, since_us)) = store.sequence.oldest_held() {

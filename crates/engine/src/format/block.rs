@@ -27,7 +27,8 @@ use crate::checksum::{place_seed, xxh3_seeded};
 use crate::coding::{Decoder, get_u32, get_u64, len_u64, put_u64, put_varint, to_usize};
 use crate::error::Malformed;
 use crate::sabotage::{self, Bug};
-use crate::slice::BlockBytes;
+use crate::slice::{BlockBytes, LiveBlocks};
+use crate::sync::Arc;
 
 /// Bytes after the payload of a block.
 pub const TRAILER_BYTES: usize = 2 * size_of::<u8>() + size_of::<u64>();
@@ -191,7 +192,7 @@ pub(crate) fn open(
 }
 
 /// As [`open`], from a buffer that goes on to be used; the contents have memory of their own, no
-/// more than they need.
+/// more than they need, counted among the live blocks.
 ///
 /// # Errors
 /// As [`open`].
@@ -200,12 +201,13 @@ pub(crate) fn open_copied(
     kind: BlockKind,
     uid: u64,
     offset: u64,
+    live: Option<&Arc<LiveBlocks>>,
 ) -> Result<BlockBytes, Malformed> {
     let (payload_bytes, compression) = check(block, kind, uid, offset)?;
     let payload = &block[..payload_bytes];
     match compression {
-        Compression::None => Ok(BlockBytes::copy_of(payload)),
-        Compression::Lz4 => unpack_lz4(payload).map(BlockBytes::from),
+        Compression::None => Ok(BlockBytes::counted(payload, live)),
+        Compression::Lz4 => Ok(BlockBytes::counted(&unpack_lz4(payload)?, live)),
     }
 }
 
@@ -295,7 +297,7 @@ mod tests {
         for contents in samples() {
             for compression in [Compression::None, Compression::Lz4] {
                 let block = sealed(&contents, compression);
-                let copied = open_copied(&block, BlockKind::Data, 7, 4096).unwrap();
+                let copied = open_copied(&block, BlockKind::Data, 7, 4096, None).unwrap();
                 assert_eq!(*copied, *contents);
                 assert_eq!(open(block, BlockKind::Data, 7, 4096).unwrap(), contents);
             }

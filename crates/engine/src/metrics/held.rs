@@ -65,6 +65,9 @@ pub struct HeldMetrics {
     pub files: u64,
     /// Bytes of those files.
     pub file_bytes: u64,
+    /// Bytes of data blocks that iterators and values hold and the cache does not, in no budget; about.
+    /// A value longer than 38 bytes keeps the block it was read from.
+    pub block_bytes: u64,
 }
 
 /// Descriptors of table files. Log, manifest, lock and files being written are not among them.

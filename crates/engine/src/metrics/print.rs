@@ -240,13 +240,14 @@ impl fmt::Display for Metrics {
         let held = &self.held;
         writeln!(
             f,
-            "held    {} snapshots, the oldest for {}; {} old views, {} pins; {} files with {}",
+            "held    {} snapshots, the oldest for {}; {} old views, {} pins; {} files with {}; {} of blocks",
             held.snapshots,
             Micros(held.oldest_snapshot_age_us),
             held.old_views,
             held.view_pins,
             held.files,
-            Bytes(held.file_bytes)
+            Bytes(held.file_bytes),
+            Bytes(held.block_bytes)
         )?;
         if let Some(cause) = &self.read_only {
             writeln!(f, "read-only: {cause}")?;

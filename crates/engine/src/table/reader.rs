@@ -511,7 +511,9 @@ impl Table {
         if fill != FillCache::Job {
             self.cache().count_miss(BlockKind::Data);
         }
-        block::open_copied(stored, BlockKind::Data, self.identity.uid, handle.offset)
+        // Jobs let their blocks go again.
+        let live = (fill != FillCache::Job).then(|| self.cache().live_blocks());
+        block::open_copied(stored, BlockKind::Data, self.identity.uid, handle.offset, live)
             .map_err(|what| what.at(&self.path, handle.offset))
     }
 }
