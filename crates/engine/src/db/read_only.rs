@@ -8,8 +8,9 @@
 use std::io;
 use std::path::Path;
 
-use crate::db::open::{self, Ledger, Parts, Recovery};
+use crate::db::open;
 use crate::db::options::Options;
+use crate::db::recovery::{Ledger, Parts, Recovery};
 use crate::db::{Core, Db};
 use crate::env::Env;
 use crate::error::{Error, Result};

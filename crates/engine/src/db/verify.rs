@@ -6,15 +6,16 @@ use lsmx_compaction::{LevelParts, TreeShape};
 use serde::Serialize;
 
 use crate::cache::Cache;
-use crate::db::{open, read_only};
+use crate::db::{read_only, recovery};
 use crate::error::{Error, Malformed, Result};
+use crate::format::batch::Operations;
 use crate::format::edit::FileRecord;
 use crate::format::filename::FileName;
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
 use crate::sync::Arc;
 use crate::table::{Table, TableIdentity};
 use crate::vfs::{OsVfs, Vfs};
-use crate::wal::{RecoveryMode, RecoveryReport, ReplayFrom, replay};
+use crate::wal::{RecoveryMode, RecoveryReport, ReplayFrom, ReplayedRecord, replay};
 
 /// What a check of a whole database found to be in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -104,7 +105,7 @@ pub(super) fn verify_table(
     let (id, bytes, uid, checksum) = (file.id, file.bytes, file.uid, file.checksum);
     let path = FileName::Table(id.0).in_dir(dir);
     let table = Table::open(vfs, &path, &TableIdentity { id, bytes, uid, checksum }, cache);
-    let table = table.map_err(|error| open::named(error, dir))?;
+    let table = table.map_err(|error| recovery::named(error, dir))?;
     table.verify()?;
     verify_record(&path, &table, file)
 }
@@ -152,9 +153,9 @@ pub(super) fn verify_log(
     };
     let known = state.keyspace_id_next;
     let replayed = replay(vfs, dir, state.db_uid, &from, RecoveryMode::Strict, &mut |record| {
-        open::check_record(dir, &record, known)
+        check_record(dir, &record, known)
     })?;
-    open::check_reach(vfs, dir, state, &replayed)?;
+    check_reach(vfs, dir, state, &replayed)?;
     Ok(replayed)
 }
 
@@ -174,4 +175,60 @@ fn orphans(
         Some(FileName::Current | FileName::Lock) | None => false,
     };
     Ok(names.into_iter().filter(orphan).map(|name| dir.join(name)).collect())
+}
+
+/// Checks the payload of a commit of the log, so that it can be taken without a doubt.
+pub(super) fn check_record(
+    dir: &Path,
+    record: &ReplayedRecord<'_>,
+    keyspace_next: u32,
+) -> Result<()> {
+    let path = || FileName::Segment(record.segment).in_dir(dir);
+    let mut count = 0u32;
+    for operation in Operations::new(record.payload) {
+        let operation = operation.map_err(|what| what.at(&path(), record.offset))?;
+        if operation.keyspace >= keyspace_next {
+            let what = Malformed::Field {
+                what: "keyspace of an operation",
+                found: u64::from(operation.keyspace),
+                expected: "one that the manifest knows or knew",
+            };
+            return Err(what.at(&path(), record.offset));
+        }
+        count += 1;
+    }
+    if count != record.count {
+        let (found, expected) = (u64::from(count), "as many as the record says");
+        let what = Malformed::Field { what: "operations of a commit", found, expected };
+        return Err(what.at(&path(), record.offset));
+    }
+    Ok(())
+}
+
+/// Checks that the log goes as far as the newest flush: before a flush is in the manifest the log is
+/// synced through it, so what is missing up to there was damaged. A keyspace that was flushed later
+/// than others would be ahead of them.
+pub(super) fn check_reach(
+    vfs: &dyn Vfs,
+    dir: &Path,
+    state: &ManifestState,
+    report: &RecoveryReport,
+) -> Result<()> {
+    let flushed = state.keyspaces.values().map(|keyspace| keyspace.flushed_through).max();
+    if flushed.is_none_or(|flushed| report.last_seq >= flushed) {
+        return Ok(());
+    }
+    let (path, offset) = match &report.cut_at {
+        Some(cut) => cut.clone(),
+        None => {
+            let newest = state.wal_named.iter().copied().max().unwrap_or(state.wal_oldest);
+            let path = FileName::Segment(newest).in_dir(dir);
+            let len = vfs.open(&path).and_then(|file| file.len());
+            let bytes = len.map_err(|error| Error::io("read the size of", &path, error))?;
+            (path, bytes)
+        }
+    };
+    let (found, expected) = (report.last_seq.0, "that of the newest flush or a later one");
+    Err(Malformed::Field { what: "last sequence number of the log", found, expected }
+        .at(&path, offset))
 }

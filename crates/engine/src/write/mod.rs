@@ -2,5 +2,6 @@
 
 pub mod batch;
 pub(crate) mod commit;
+pub(crate) mod group;
 pub mod options;
 pub(crate) mod throttle;

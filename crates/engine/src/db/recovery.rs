@@ -1,0 +1,482 @@
+//! A database under way from what its files say to one that is open; `open.rs` has the steps.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+use lsmx_compaction::{FileShape, LevelParts, TreeShape};
+
+use crate::db::options::Options;
+use crate::db::replay::{Replay, Target};
+use crate::db::replayed;
+use crate::db::update::Turns;
+use crate::db::verify::{check_reach, check_record};
+use crate::db::{Core, DEFAULT_KEYSPACE};
+use crate::env::Env;
+use crate::env::rate::RateLimit;
+use crate::error::{Error, Malformed, Result};
+use crate::event::Event;
+use crate::format::edit::{Change, Edit};
+use crate::format::filename::{CURRENT, FILE_NUMBER_MAX, FileName};
+use crate::job::governor::{Governor, GovernorLimits};
+use crate::job::install::sync_names;
+use crate::job::queue::Runner;
+use crate::job::workers::Workers;
+use crate::key::SeqNo;
+use crate::keyspace::options::Persisted;
+use crate::keyspace::snapshot::Sequence;
+use crate::keyspace::{Opening, Tree};
+use crate::manifest::{KeyspaceState, Manifest, ManifestState};
+use crate::metrics::WalMetrics;
+use crate::sabotage::{self, Bug};
+use crate::store::{FileNumbers, Store, StoreParts, TableSpace, Trees, record_of};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Signal};
+use crate::table::{DescriptorPool, JobReads};
+use crate::version::{Janitor, SuperVersion, TableFile, Version, changes_between};
+use crate::vfs::{LockGuard, Shed, SheddingVfs, Vfs};
+use crate::wal::{
+    RecoveryMode, RecoveryReport, ReplayFrom, ReplayedRecord, SegmentLedger, Wal, WalOptions,
+    replay,
+};
+use crate::write::commit::Committer;
+use crate::write::throttle::Throttle;
+
+/// Sequence numbers left out after an unclean end, so that none that was given and lost returns.
+const SEQ_GAP: u64 = 1 << 30;
+/// File numbers left out after an unclean end, for files whose names did not reach the disk.
+const FILE_NUMBER_GAP: u64 = 1_000;
+
+/// Gives out segment numbers, and has the manifest name a segment.
+pub(super) struct Ledger {
+    files: Arc<FileNumbers>,
+    manifest: OnceLock<Arc<Manifest>>,
+}
+
+impl Ledger {
+    pub(super) fn new(files: Arc<FileNumbers>) -> Ledger {
+        Ledger { files, manifest: OnceLock::new() }
+    }
+
+    /// From here on this manifest names segments; the first one it names already.
+    fn name_in(&self, manifest: &Arc<Manifest>) {
+        // Called once, by the opening that made the ledger.
+        let _ = self.manifest.set(Arc::clone(manifest));
+    }
+}
+
+impl SegmentLedger for Ledger {
+    fn allocate(&self) -> u64 {
+        self.files.allocate()
+    }
+
+    fn name_segment(&self, id: u64) -> Result<()> {
+        match self.manifest.get() {
+            Some(manifest) => manifest.append(&Edit { changes: vec![Change::WalSegment { id }] }),
+            // The manifest that is about to be made names the first segment itself.
+            None => Ok(()),
+        }
+    }
+}
+
+/// What a recovered database needs to be one that is open.
+pub(super) struct Parts {
+    pub(super) manifest: Arc<Manifest>,
+    pub(super) wal: Arc<Wal>,
+    pub(super) lock: Option<Box<dyn LockGuard>>,
+    /// The log as it lies there, if it was opened for reading only.
+    pub(super) read_only: Option<WalMetrics>,
+}
+
+/// An opening under way.
+pub(super) struct Recovery {
+    tables: TableSpace,
+    options: Options,
+    state: ManifestState,
+    trees: Trees,
+    opening: Opening,
+    /// Shapes as the manifest had them, by tree.
+    opened: BTreeMap<u32, TreeShape>,
+    seq_next: SeqNo,
+    report: RecoveryReport,
+    /// The signal of the store to come.
+    progress: Signal,
+    /// Full memtables become tables.
+    writes: bool,
+}
+
+/// What an opening has written, before a manifest names it.
+struct Prepared {
+    wal: Wal,
+    ledger: Arc<Ledger>,
+    state: ManifestState,
+    number: u64,
+}
+
+/// What an opening made.
+pub(super) struct Durable {
+    pub(super) manifest: Arc<Manifest>,
+    pub(super) wal: Arc<Wal>,
+    pub(super) state: ManifestState,
+}
+
+impl Recovery {
+    /// Step 2, after the manifest was loaded or made up for a new database.
+    pub(super) fn new(
+        vfs: Arc<dyn Vfs>,
+        dir: &Path,
+        options: Options,
+        env: Env,
+        state: ManifestState,
+    ) -> Result<Recovery> {
+        env.not_before(state.clock_us);
+        let gap = if state.clean_close { 0 } else { FILE_NUMBER_GAP };
+        let files = match sabotage::on(Bug::FileNumberReused) {
+            true => state.file_number_next.max(1),
+            false => state.file_number_next.max(largest_number(vfs.as_ref(), dir)? + 1) + gap,
+        };
+        if files > FILE_NUMBER_MAX {
+            let (what, expected) = ("number of the next file", "at most 2^56 - 1");
+            return Err(Malformed::Field { what, found: files, expected }.at(dir, 0));
+        }
+        let of_files = state.keyspaces.values().flat_map(KeyspaceState::files);
+        let creation = of_files.map(|(.., file)| file.creation.saturating_add(1)).max();
+        let progress = Signal::new();
+        let shedding = SheddingVfs::new(vfs);
+        let vfs: Arc<dyn Vfs> = shedding.clone();
+        let rate = Arc::new(RateLimit::new(env.clone(), options.background_io_rate));
+        let keep_cached = options.keep_cached;
+        let job_reads = JobReads { rate: Arc::clone(&rate), keep_cached };
+        let limit = options.open_tables_max(&*vfs);
+        let descriptors = DescriptorPool::new(Arc::clone(&vfs), limit, Some(job_reads));
+        let shed: Arc<dyn Shed> = descriptors.clone();
+        shedding.set_shed(Arc::downgrade(&shed));
+        let tables = TableSpace {
+            descriptors,
+            cache: options.memory_plan().cache(),
+            rate,
+            keep_cached,
+            janitor: Arc::new(Janitor::new(progress.clone())),
+            files: Arc::new(FileNumbers::new(files)),
+            creation: AtomicU64::new(creation.unwrap_or(0)),
+            vfs,
+            dir: dir.to_owned(),
+            env,
+        };
+        let (trees, opened) = (Trees::default(), BTreeMap::new());
+        let report = RecoveryReport::default();
+        let mut recovery = Recovery {
+            tables,
+            options,
+            state,
+            trees,
+            opening: Opening::new(),
+            opened,
+            seq_next: SeqNo(1),
+            report,
+            progress,
+            writes: true,
+        };
+        recovery.open_trees()?;
+        Ok(recovery)
+    }
+
+    /// Has memtables stay in memory however large they get.
+    pub(super) fn keep_in_memory(&mut self) {
+        self.writes = false;
+    }
+
+    /// What the manifest says.
+    pub(super) fn state(&self) -> &ManifestState {
+        &self.state
+    }
+
+    /// Where its files are.
+    pub(super) fn vfs(&self) -> &dyn Vfs {
+        self.tables.vfs.as_ref()
+    }
+
+    /// Its directory.
+    pub(super) fn dir(&self) -> &Path {
+        &self.tables.dir
+    }
+
+    /// The number line of its files.
+    pub(super) fn files(&self) -> Arc<FileNumbers> {
+        Arc::clone(&self.tables.files)
+    }
+
+    /// How its log is to be written.
+    pub(super) fn wal_options(&self) -> WalOptions {
+        self.options.wal_options()
+    }
+
+    /// The parts of a running database around what was recovered. No thread runs yet.
+    pub(super) fn assemble(self, parts: Parts) -> Result<Core> {
+        let Recovery { tables, options, trees, opening, seq_next, report, progress, .. } = self;
+        let Parts { manifest, wal, lock, read_only } = parts;
+        let Some(default) = trees.name(DEFAULT_KEYSPACE).cloned() else {
+            let why = "its manifest names no default keyspace";
+            return Err(Error::NotADatabase { path: tables.dir, why });
+        };
+        let sequence = Arc::new(Sequence::default());
+        sequence.publish(SeqNo(seq_next.0 - 1));
+        let listener = options.listener.clone();
+        let parts = StoreParts { tables, manifest, wal, sequence, trees, listener, progress };
+        let store = Arc::new(Store::new(parts));
+        store.tell(&Event::Recovery(Arc::new(report)));
+        let committer = Arc::new(Committer::new(Arc::clone(&store), seq_next));
+        let throttle = Arc::new(Throttle::new(options.write_control));
+        let memory = options.memory_plan();
+        let governor = Arc::new(Governor::new(
+            Arc::clone(&store),
+            Arc::clone(&committer),
+            GovernorLimits {
+                wal_bytes: options.wal_bytes_limit(),
+                memtable_bytes: memory.flush_from(),
+                memtable_idle_us: options.memtable_idle_us,
+            },
+        ));
+        let runner = Runner::new(
+            Arc::clone(&store),
+            Arc::clone(&committer),
+            Arc::clone(&throttle),
+            Arc::clone(&governor),
+            Workers::new(options.background, options.merge_parts_max),
+        );
+        Ok(Core {
+            store,
+            committer,
+            runner: Arc::new(runner),
+            governor,
+            throttle,
+            memory,
+            options,
+            opening,
+            default,
+            read_only,
+            lock: Mutex::new(lock),
+            creating: Mutex::new(()),
+            turns: Turns::new(),
+            closed: AtomicBool::new(false),
+            lock_freed: AtomicBool::new(false),
+            taken: AtomicBool::new(false),
+        })
+    }
+
+    fn open_trees(&mut self) -> Result<()> {
+        for (&id, keyspace) in &self.state.keyspaces {
+            let (shape, tables) = self.open_tables(keyspace)?;
+            self.opened.insert(id, shape.clone());
+            let version = Arc::new(Version::new(shape, &Version::default(), &tables)?);
+            let options = self.options.of_keyspace(&keyspace.name).clone();
+            let persisted = self.persisted(keyspace)?;
+            let options = self.options.memory_plan().fit(options);
+            let policy = match &options.policy {
+                Some(policy) => policy.clone(),
+                None => persisted.policy.parse()?,
+            };
+            let (opening, name) = (self.opening, keyspace.name.clone());
+            let tree = Tree::new(opening, id, name, options, policy, version, SeqNo(1));
+            if let Some(operator) = persisted.merge_operator {
+                tree.merging.remember(operator)?;
+            }
+            self.trees.insert(Arc::new(tree));
+        }
+        Ok(())
+    }
+
+    fn persisted(&self, keyspace: &KeyspaceState) -> Result<Persisted> {
+        Persisted::decode(&keyspace.options).ok_or_else(|| {
+            let what = "options of a keyspace";
+            let what = Malformed::Field { what, found: 0, expected: "options this build knows" };
+            what.at(&self.tables.dir.join(CURRENT), 0)
+        })
+    }
+
+    fn open_tables(&self, keyspace: &KeyspaceState) -> Result<(TreeShape, Vec<Arc<TableFile>>)> {
+        let (mut tables, mut levels) = (Vec::new(), Vec::new());
+        for (level, runs) in (0u8..=u8::MAX).zip(&keyspace.levels) {
+            let cursor = keyspace.cursors.get(&level).cloned();
+            let mut parts = LevelParts { cursor, runs: Vec::new() };
+            for run in runs {
+                let mut files = Vec::new();
+                for file in &run.files {
+                    let table = self.tables.open(file).map_err(|e| named(e, &self.tables.dir))?;
+                    files.push(Arc::clone(table.shape()));
+                    tables.push(table);
+                }
+                parts.runs.push((run.id, files));
+            }
+            levels.push(parts);
+        }
+        Ok((TreeShape::from_levels(levels, keyspace.run_id_next)?, tables))
+    }
+
+    /// Removes the tables that an opening wrote before it failed.
+    pub(super) fn take_back(&self, error: Error) -> Error {
+        for tree in self.trees.all() {
+            for table in tree.pin().version.runs().iter().flat_map(|run| run.tables().iter()) {
+                if self.opened[&tree.id].find_file(table.shape().id).is_none() {
+                    self.tables.janitor.discard(table.path().to_owned());
+                }
+            }
+        }
+        for path in self.tables.janitor.take() {
+            // What cannot be removed now, the next opening does.
+            let _ = self.tables.vfs.remove(&path);
+        }
+        error
+    }
+
+    /// Step 3. Damage may be found after a table was written; nothing names the table yet, and it is
+    /// taken back.
+    pub(super) fn replay(&mut self, manifest: &Path) -> Result<()> {
+        let from = ReplayFrom {
+            oldest_segment: self.state.wal_oldest,
+            named: self.state.wal_named.clone(),
+            mark: self.state.wal_mark,
+            named_by: manifest.to_owned(),
+        };
+        let (uid, mode) = (self.state.db_uid, self.options.recovery);
+        let dir = self.tables.dir.clone();
+        let vfs = Arc::clone(&self.tables.vfs);
+        let known = self.state.keyspace_id_next;
+        let env = self.tables.env.clone();
+        let mut replaying = Replay::new(&env, self.targets());
+        let mut take = |record: ReplayedRecord<'_>| {
+            check_record(&dir, &record, known)?;
+            let full = replaying.take(&env, record.first_seq, record.payload)?;
+            if self.writes {
+                let seq_next = SeqNo(record.first_seq.0 + u64::from(record.count));
+                full.iter().try_for_each(|tree| self.flush(tree, seq_next))?;
+            }
+            Ok(())
+        };
+        let mut report = replay(vfs.as_ref(), &dir, uid, &from, mode, &mut take)?;
+        // Memtables that have become full with the last commits are written with all others.
+        replaying.finish()?;
+        drop(replaying);
+        let short = check_reach(vfs.as_ref(), &dir, &self.state, &report);
+        if mode == RecoveryMode::Strict {
+            short.clone()?;
+        }
+        report.damage = report.damage.or(short.err());
+
+        let flushed = self.state.keyspaces.values().map(|keyspace| keyspace.flushed_through);
+        let last = flushed.fold(self.state.last_seq.max(report.last_seq), SeqNo::max);
+        let reused = sabotage::on(Bug::SeqReused);
+        let gap = if self.state.clean_close || reused { 1 } else { SEQ_GAP };
+        self.seq_next = SeqNo(last.0 + gap);
+        if self.seq_next > SeqNo::MAX {
+            let (what, expected) = ("next sequence number", "at most 2^56 - 1");
+            return Err(Malformed::Field { what, found: self.seq_next.0, expected }.at(manifest, 0));
+        }
+        self.report = report;
+        Ok(())
+    }
+
+    /// How far tables hold what was written to a keyspace.
+    fn flushed_through(&self, keyspace: &KeyspaceState) -> SeqNo {
+        let furthest = match sabotage::on(Bug::ReplaySkipsUnflushed) {
+            true => self.state.keyspaces.values().map(|keyspace| keyspace.flushed_through).max(),
+            false => None,
+        };
+        furthest.unwrap_or(keyspace.flushed_through)
+    }
+
+    /// The trees that the log may hold something for.
+    fn targets(&self) -> BTreeMap<u32, Target> {
+        let targets = self.state.keyspaces.iter().filter_map(|(&id, keyspace)| {
+            let tree = Arc::clone(self.trees.id(id)?);
+            Some((id, Target { tree, flushed_through: self.flushed_through(keyspace) }))
+        });
+        targets.collect()
+    }
+
+    /// Writes a tree's memtable to a table; the manifest learns of it with everything else.
+    fn flush(&self, tree: &Tree, seq_next: SeqNo) -> Result<()> {
+        let view = tree.pin();
+        let mut version = Arc::clone(&view.version);
+        if !view.active.is_empty() {
+            let mut outputs = replayed::write(&self.tables, tree, &view)?;
+            let shapes = outputs.tables().iter().map(|table| (**table.shape()).clone());
+            let (shape, _) = version.shape().with_flush(shapes.collect())?;
+            version = Arc::new(Version::new(shape, &version, outputs.tables())?);
+            outputs.release();
+        }
+        tree.change(|_| SuperVersion::fresh(&version, seq_next));
+        Ok(())
+    }
+
+    /// Step 4: everything that was replayed becomes durable by one new manifest.
+    pub(super) fn make_durable(&self) -> Result<Durable> {
+        let prepared = self.prepare().map_err(|error| self.take_back(error))?;
+        let Prepared { wal, ledger, state, number } = prepared;
+        let vfs = Arc::clone(&self.tables.vfs);
+        // From here on `CURRENT` may name the new files: if it fails, they stay.
+        let manifest = Arc::new(Manifest::create(vfs, &self.tables.dir, number, &state)?);
+        ledger.name_in(&manifest);
+        Ok(Durable { manifest, wal: Arc::new(wal), state })
+    }
+
+    /// Writes everything that the new manifest will name.
+    fn prepare(&self) -> Result<Prepared> {
+        for tree in self.trees.all() {
+            self.flush(tree, self.seq_next)?;
+        }
+        sync_names(self.tables.vfs.as_ref(), &self.tables.dir)?;
+        let ledger = Arc::new(Ledger::new(Arc::clone(&self.tables.files)));
+        let wal = Wal::create(
+            Arc::clone(&self.tables.vfs),
+            &self.tables.dir,
+            self.state.db_uid,
+            Arc::clone(&ledger) as Arc<dyn SegmentLedger>,
+            self.options.wal_options(),
+            self.seq_next,
+        )?;
+        let segment = wal.establish()?;
+        let number = self.tables.files.allocate();
+        let last_seq = SeqNo(self.seq_next.0 - 1);
+        let mut changes = vec![
+            Change::Opened,
+            Change::WalOldest { segment },
+            Change::WalSegment { id: segment },
+            Change::LastSeq(last_seq),
+            Change::FileNumberNext(self.tables.files.next()),
+            Change::ClockUs(self.tables.env.now_us()),
+        ];
+        for tree in self.trees.all() {
+            let view = tree.pin();
+            let before = &self.opened[&tree.id];
+            let record = |file: &Arc<FileShape>| {
+                let unknown = lsmx_compaction::Error::UnknownFile { file: file.id };
+                view.version.table(file.id).map(|table| record_of(table)).ok_or(unknown)
+            };
+            changes.extend(changes_between(tree.id, before, view.version.shape(), record)?);
+            changes.push(Change::FlushedThrough { keyspace: tree.id, seq: last_seq });
+            let options = tree.persisted().encode();
+            changes.push(Change::SetOptions { keyspace: tree.id, options });
+        }
+        let path = FileName::Manifest(number).in_dir(&self.tables.dir);
+        let mut state = self.state.clone();
+        state.apply(&Edit { changes }).map_err(|what| what.at(&path, 0))?;
+        Ok(Prepared { wal, ledger, state, number })
+    }
+}
+
+/// Largest number in the name of any file of a database.
+fn largest_number(vfs: &dyn Vfs, dir: &Path) -> Result<u64> {
+    let names = vfs.list(dir).map_err(|error| Error::io("list", dir, error))?;
+    let numbers = names.iter().filter_map(|name| FileName::parse(name)?.number());
+    Ok(numbers.max().unwrap_or(0))
+}
+
+/// Makes a table's missing file an error that says who names it.
+pub(super) fn named(error: Error, dir: &Path) -> Error {
+    match error {
+        Error::Io { path, source, .. } if source.kind() == io::ErrorKind::NotFound => {
+            Error::Missing { path, named_by: dir.join(CURRENT) }
+        }
+        error => error,
+    }
+}

@@ -1,0 +1,239 @@
+//! Commits on their way through the pipeline, and the groups that they go in.
+
+use bytes::Bytes;
+
+use crate::coding::{len_u64, low_u32};
+use crate::error::Result;
+use crate::format::batch::{Action, Operation, Operations};
+use crate::key::{Kind, SeqNo};
+use crate::keyspace::Tree;
+use crate::memtable::Memtable;
+use crate::merge::CHAIN_OPERANDS_MAX;
+use crate::sabotage::{self, Bug};
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Signal, thread_signal};
+use crate::wal::WalRecord;
+use crate::write::batch::Guard;
+
+/// Operands that their writer should fold, as many as they are in the memtable by now.
+#[derive(Debug)]
+pub(crate) struct LongChain {
+    pub(crate) tree: Arc<Tree>,
+    pub(crate) memtable: Arc<Memtable>,
+    pub(crate) key: Bytes,
+    /// Number of the newest of them.
+    pub(crate) seq: SeqNo,
+}
+
+/// What a writer hands in.
+#[derive(Debug, Default)]
+pub(super) struct Request {
+    pub(super) payload: Vec<u8>,
+    pub(super) count: u32,
+    pub(super) trees: Vec<Arc<Tree>>,
+    pub(super) guards: Vec<Guard>,
+    pub(super) sync: bool,
+    /// Trees whose active memtable is to be sealed at this point of the order.
+    pub(super) seal: Vec<Arc<Tree>>,
+}
+
+/// Where a commit stands.
+#[derive(Debug)]
+pub(super) enum Station {
+    Waiting,
+    /// First in the queue, and to lead the next group.
+    Leading,
+    /// Published, or failed.
+    Decided(Result<()>),
+}
+
+#[derive(Debug)]
+pub(super) struct Ticket {
+    pub(super) request: Request,
+    /// First number; 0 until it is given.
+    pub(super) first_seq: AtomicU64,
+    pub(super) station: Mutex<Station>,
+    /// Chains of operands that it made too long.
+    pub(super) long: Mutex<Vec<LongChain>>,
+    /// Given when the station has changed.
+    pub(super) changed: Signal,
+}
+
+impl Ticket {
+    pub(super) fn new(request: Request) -> Arc<Ticket> {
+        Arc::new(Ticket {
+            request,
+            first_seq: AtomicU64::new(0),
+            station: Mutex::new(Station::Waiting),
+            long: Mutex::default(),
+            changed: thread_signal(),
+        })
+    }
+
+    pub(super) fn first_seq(&self) -> u64 {
+        self.first_seq.load(Ordering::Acquire)
+    }
+
+    /// Last number; one less than the first for a request without operations.
+    pub(super) fn last_seq(&self) -> SeqNo {
+        SeqNo(self.first_seq() + u64::from(self.request.count) - 1)
+    }
+
+    pub(super) fn is_waiting(&self) -> bool {
+        matches!(*self.station.lock(), Station::Waiting)
+    }
+
+    pub(super) fn go_to(&self, station: Station) {
+        *self.station.lock() = station;
+        self.changed.notify();
+    }
+
+    /// What became of it, once that is decided.
+    pub(super) fn decided(&self) -> Option<Result<()>> {
+        match &*self.station.lock() {
+            Station::Decided(result) => Some(result.clone()),
+            Station::Waiting | Station::Leading => None,
+        }
+    }
+
+    /// Whether it writes or deletes a key of a tree with a number above `read`.
+    pub(super) fn writes(&self, guard: &Guard) -> bool {
+        let payload = &self.request.payload;
+        let hits = |operation: &Operation| {
+            let (key, guarded) = (&payload[operation.key.clone()], &*guard.key);
+            match &operation.action {
+                Action::Entry { .. } => key == guarded,
+                Action::DeleteRange { end } => {
+                    key <= guarded && end.clone().is_none_or(|end| *guarded < payload[end])
+                }
+            }
+        };
+        let operations = (self.first_seq()..).zip(Operations::new(payload).flatten());
+        let mut newer = operations.filter(|(seq, _)| *seq > guard.read.0);
+        newer.any(|(_, operation)| operation.keyspace == guard.tree.id && hits(&operation))
+    }
+}
+
+/// Commits that go through the stations together.
+#[derive(Debug, Default)]
+pub(super) struct Group {
+    pub(super) members: Vec<Arc<Ticket>>,
+    /// The memtables they write to, one for each tree of each request, in that order.
+    pub(super) targets: Vec<Arc<Memtable>>,
+    pub(super) payload_bytes: usize,
+    pub(super) sync: bool,
+}
+
+impl Group {
+    pub(super) fn last_seq(&self) -> SeqNo {
+        self.members.last().map_or(SeqNo::ZERO, |member| member.last_seq())
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.members.clear();
+        self.targets.clear();
+        (self.payload_bytes, self.sync) = (0, false);
+    }
+
+    pub(super) fn records(&self) -> Vec<WalRecord<'_>> {
+        let with_operations = self.members.iter().filter(|member| member.request.count > 0);
+        let records = with_operations.map(|member| WalRecord {
+            first_seq: SeqNo(member.first_seq()),
+            count: member.request.count,
+            payload: &member.request.payload,
+        });
+        records.collect()
+    }
+
+    /// Puts the operations of all members into the memtables; returns the bytes these grew by.
+    pub(super) fn insert(&self) -> u64 {
+        let (mut target, mut grown) = (0, 0);
+        for member in &self.members {
+            let request = &member.request;
+            let targets = &self.targets[target..target + request.trees.len()];
+            target += request.trees.len();
+            grown += insert(member, targets);
+        }
+        grown
+    }
+}
+
+/// Whether the memtables reach back to the number a guard names, and hold nothing newer.
+pub(super) fn memtables_allow(guard: &Guard) -> bool {
+    let view = guard.tree.view();
+    let oldest = view.sealed.last().unwrap_or(&view.active);
+    let newer = |memtable: &Arc<Memtable>| {
+        let written = memtable.get(&guard.key, SeqNo::MAX).map(|(seq, ..)| seq);
+        written.max(memtable.covering(&guard.key, SeqNo::MAX)).is_some_and(|seq| seq > guard.read)
+    };
+    oldest.first_seq().0 <= guard.read.0.saturating_add(1) && !view.memtables().any(newer)
+}
+
+/// Puts the operations of a commit into the memtables of its trees; returns the bytes they grew by.
+/// The ticket learns of the chains of operands that have become long.
+fn insert(ticket: &Ticket, memtables: &[Arc<Memtable>]) -> u64 {
+    let request = &ticket.request;
+    let payload = &request.payload;
+    let (mut last, mut grown) = (0, 0);
+    // The payload was encoded by this process, so every operation decodes.
+    let operations = Operations::new(payload).flatten();
+    for (seq, operation) in (ticket.first_seq()..).zip(operations) {
+        // Neighbouring operations mostly go to the same tree.
+        if request.trees[last].id != operation.keyspace {
+            last = request
+                .trees
+                .iter()
+                .position(|tree| tree.id == operation.keyspace)
+                .expect("a batch lists every tree it writes");
+        }
+        let key = &payload[operation.key];
+        let (tree, memtable, seq) = (&request.trees[last], &memtables[last], SeqNo(seq));
+        let counters = &tree.counters;
+        grown += match operation.action {
+            Action::Entry { kind, value } => {
+                let value = &payload[value];
+                let bytes = len_u64(key.len() + value.len());
+                counters.ingested_bytes.add(bytes);
+                if kind == Kind::Put {
+                    counters.put_bytes.add(bytes);
+                }
+                if kind == Kind::Merge {
+                    let below = operands_below(tree, seq);
+                    let (bytes, is_long) = memtable.insert_operand(key, seq, value, below);
+                    if is_long {
+                        let (tree, memtable) = (Arc::clone(tree), Arc::clone(memtable));
+                        let key = Bytes::copy_from_slice(key);
+                        ticket.long.lock().push(LongChain { tree, memtable, key, seq });
+                    }
+                    bytes
+                } else {
+                    memtable.insert(key, seq, kind, value)
+                }
+            }
+            Action::DeleteRange { end } => {
+                let end = end.map(|end| &payload[end]);
+                counters.ingested_bytes.add(len_u64(key.len() + end.map_or(0, <[u8]>::len)));
+                memtable.insert_span(key, end, seq)
+            }
+        };
+        if sabotage::on(Bug::BatchTorn) && request.count > 1 {
+            break;
+        }
+    }
+    grown
+}
+
+/// How many operands of its key the first one in a memtable is to count as lying below it.
+///
+/// Nobody knows without reading. Where jobs fold operands partially it does not matter, there are as
+/// many as runs. Elsewhere, were it 0, a key that gets a few operands in each memtable would gather
+/// them without end in the tables above its base. Drawn evenly up to the bound, each operand has the
+/// same chance of being the one that makes its writer fold: one in [`CHAIN_OPERANDS_MAX`], so a
+/// chain of *n* times as many has a probability below e^-n. The draw follows from the number, so that
+/// equal seeds give equal files.
+fn operands_below(tree: &Tree, seq: SeqNo) -> u32 {
+    if !tree.merging.keeps_operands() {
+        return 0;
+    }
+    let mixed = seq.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    low_u32(mixed) % CHAIN_OPERANDS_MAX
+}
