@@ -132,7 +132,7 @@ impl Composed {
             .iter()
             .find(|candidate| candidate.level == L0)
             .and_then(|c| self.l0_job(shape, busy, &capacities, c.reason.clone()));
-        candidates.into_iter().find_map(|candidate| {
+        let picked = candidates.into_iter().find_map(|candidate| {
             let level = candidate.level;
             if level == L0 {
                 return l0_job.clone();
@@ -145,7 +145,20 @@ impl Composed {
                 return None;
             }
             self.leveled_job(shape, busy, &capacities, &candidate)
-        })
+        });
+        // What is due waits for running jobs, and for nothing else.
+        picked.or_else(|| if l0_due { None } else { self.job_at_rest(shape, busy) })
+    }
+
+    /// While nothing is written, runs of L0 that wait for a merge into the next level become one run:
+    /// that costs their own bytes alone, and readers have one run instead of many.
+    fn job_at_rest(&self, shape: &TreeShape, busy: &BusyFiles) -> Option<Job> {
+        let runs = shape.runs_of(L0).len();
+        if !shape.resting || runs < self.run_count()?.max(2) {
+            return None;
+        }
+        let target = Target { level: L0, placement: Placement::NewRun { before: None } };
+        self.merge_runs(shape, busy, L0, target, Reason::Resting { runs })
     }
 
     fn leveling_candidates(
@@ -189,7 +202,8 @@ impl Composed {
         let bytes: u64 = idle.iter().map(|run| run.bytes()).sum();
         let by_runs = match self.run_count() {
             Some(trigger)
-                if runs >= self.wait() || is_worth_it(shape, capacities, &idle, bytes) =>
+                if memtables_worth(shape, &idle) >= len_u64(self.wait())
+                    || is_worth_it(shape, capacities, &idle, bytes) =>
             {
                 score(len_u64(runs), len_u64(trigger))
             }
@@ -462,6 +476,11 @@ fn next_level(shape: &TreeShape, capacities: &Capacities, level: Level) -> Optio
         next = Level(next.0 + 1);
     }
     Some(next)
+}
+
+/// How many memtables these runs hold; a small run counts as one.
+fn memtables_worth(shape: &TreeShape, runs: &[&Arc<RunShape>]) -> u64 {
+    runs.iter().map(|run| (run.bytes() / shape.memtable_bytes.max(1)).max(1)).sum()
 }
 
 /// Whether a merge of these runs of L0, of so many bytes, moves as much as it rewrites.

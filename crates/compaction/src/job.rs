@@ -81,6 +81,11 @@ pub enum Reason {
         /// Its runs.
         runs: usize,
     },
+    /// Nothing is written any more, and runs of L0 had waited to be worth a merge into the next level.
+    Resting {
+        /// Runs of L0.
+        runs: usize,
+    },
     /// Estimated space amplification is above the threshold.
     SpaceAmplification {
         /// Bytes above the oldest run over bytes of the oldest run, in per cent.
@@ -131,6 +136,7 @@ impl fmt::Display for Reason {
             }
             Reason::RunCount { level, runs: 1 } => write!(f, "L{} holds 1 run", level.0),
             Reason::RunCount { level, runs } => write!(f, "L{} holds {runs} runs", level.0),
+            Reason::Resting { runs } => write!(f, "at rest with {runs} runs in L0"),
             Reason::SpaceAmplification { percent } => write!(f, "space amplification {percent} %"),
             Reason::SizeRatio { runs } => write!(f, "{runs} runs of like size"),
             Reason::Shape { level } => write!(f, "L{} has a foreign shape", level.0),

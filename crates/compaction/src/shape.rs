@@ -105,6 +105,8 @@ pub struct TreeShape {
     pub memtable_bytes: u64,
     /// Target bytes of a table file of this tree.
     pub table_bytes: u64,
+    /// Nothing was written since the last flush: what a policy put off has no reason to wait any more.
+    pub resting: bool,
 }
 
 /// A level as a manifest keeps it; [`TreeShape::from_levels`] makes a tree of them.

@@ -10,8 +10,9 @@ pub enum Trigger {
     /// A level, or the tree if it is one list of runs, holds this many runs, whatever their bytes.
     ///
     /// Into a level of one run a merge rewrites what it overlaps there, so it waits until it is worth
-    /// it: until the runs hold as many bytes as that, or are `wait`. Elsewhere nothing is rewritten,
-    /// and nothing waits.
+    /// it: until the runs hold as many bytes as that, or are `wait`, one of several memtables' worth
+    /// counting for as many. While nothing is written, those that wait are merged among themselves.
+    /// Elsewhere nothing is rewritten, and nothing waits.
     RunCount {
         /// Runs that make a merge due if it is worth it; at least 1.
         runs: usize,

@@ -168,13 +168,15 @@ fn file(id: u64, range: KeyRange) -> FileShape {
 }
 
 fn parse_tree(text: &str) -> TreeShape {
-    let (mut memtable, mut table) = (1 << 20, 1 << 20);
+    let (mut memtable, mut table, mut resting) = (1 << 20, 1 << 20, false);
     let mut levels: Vec<LevelParts> = Vec::new();
     let mut run_next = 1;
     // Sequence numbers fall from run to run, in steps that leave room for those given by hand.
     let mut seq = 1_000_000;
     for word in text.split_whitespace() {
-        if let Some(bytes) = word.strip_prefix("memtable=") {
+        if word == "resting" {
+            resting = true;
+        } else if let Some(bytes) = word.strip_prefix("memtable=") {
             memtable = parse_bytes(bytes);
         } else if let Some(bytes) = word.strip_prefix("table=") {
             table = parse_bytes(bytes);
@@ -193,7 +195,7 @@ fn parse_tree(text: &str) -> TreeShape {
         }
     }
     let shape = TreeShape::from_levels(levels, run_next).unwrap_or_else(|e| panic!("{e}: {text}"));
-    TreeShape { memtable_bytes: memtable, table_bytes: table, ..shape }
+    TreeShape { memtable_bytes: memtable, table_bytes: table, resting, ..shape }
 }
 
 /// `7[a..f]4M`, then perhaps `t30` and `s5`.

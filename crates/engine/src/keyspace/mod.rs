@@ -240,7 +240,9 @@ impl Tree {
 
     /// The shape of the tree as its policy is to see it now.
     pub(crate) fn shape(&self, now_us: u64, oldest_snapshot: Option<SeqNo>) -> TreeShape {
-        let mut shape = self.view().version.shape().clone();
+        let view = self.view();
+        let mut shape = view.version.shape().clone();
+        shape.resting = view.active.is_empty() && view.sealed.is_empty();
         shape.now_us = now_us;
         shape.oldest_snapshot = oldest_snapshot.map(|seq| seq.0);
         let settings = self.settings();
