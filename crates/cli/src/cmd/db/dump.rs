@@ -57,6 +57,10 @@ fn all_files(database: &Path) -> Result<Vec<PathBuf>, Failure> {
             let (path, why) = (database.to_owned(), "there is no such directory");
             Failure::from(lsmx::Error::NotADatabase { path, why })
         }
+        io::ErrorKind::NotADirectory => {
+            let (path, why) = (database.to_owned(), "it is no directory");
+            Failure::from(lsmx::Error::NotADatabase { path, why })
+        }
         _ => Failure::file("list", database.display().to_string(), error),
     });
     let names = listed?.into_iter().filter(|name| FileName::parse(name).is_some());
