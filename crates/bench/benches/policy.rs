@@ -39,7 +39,7 @@ fn run(id: u64, files: u64, file_next: &mut u64) -> (RunId, Vec<Arc<FileShape>>)
     (RunId(id), (0..files).map(file).collect())
 }
 
-/// Full levels below an L0 of eight runs, so that there is something to decide.
+/// Full levels below an L0 of twelve runs, so that there is something to decide.
 fn shape() -> TreeShape {
     // The newest data has the largest numbers: built from the bottom up.
     let mut file_next = 0;
@@ -52,7 +52,7 @@ fn shape() -> TreeShape {
         }
         level
     };
-    let (bottom, middle, upper, l0) = (level(1, 1800), level(1, 181), level(1, 19), level(8, 1));
+    let (bottom, middle, upper, l0) = (level(1, 1800), level(1, 181), level(1, 19), level(12, 1));
     let mut shape = TreeShape::from_levels(vec![l0, upper, middle, bottom], 100).unwrap();
     shape.memtable_bytes = TABLE_BYTES;
     shape.table_bytes = TABLE_BYTES;
@@ -62,7 +62,7 @@ fn shape() -> TreeShape {
 pub(crate) fn pick(criterion: &mut Criterion) {
     let shape = shape();
     let busy = BusyFiles::default();
-    let mut group = criterion.benchmark_group("policy pick, 2008 tables");
+    let mut group = criterion.benchmark_group("policy pick, 2012 tables");
     for spec in PolicySpec::all_presets() {
         let policy = spec.build();
         assert!(policy.pick(&shape, &busy).is_some(), "{spec} finds nothing to do");
