@@ -73,20 +73,12 @@ impl Composed {
         &self.primitives
     }
 
-    fn run_count(&self) -> Option<usize> {
+    /// Runs that make a merge due if it is worth what it rewrites, and those that make it due anyway.
+    fn run_counts(&self) -> Option<(usize, usize)> {
         self.primitives.triggers.iter().find_map(|trigger| match trigger {
-            Trigger::RunCount { runs, .. } => Some((*runs).max(1)),
+            Trigger::RunCount { runs, wait } => Some(((*runs).max(1), *wait)),
             _ => None,
         })
-    }
-
-    /// Runs of L0 that make a merge due however much it rewrites.
-    fn wait(&self) -> usize {
-        let wait = self.primitives.triggers.iter().find_map(|trigger| match trigger {
-            Trigger::RunCount { wait, .. } => Some(*wait),
-            _ => None,
-        });
-        wait.unwrap_or(0)
     }
 
     fn capacity(&self) -> Option<&Capacity> {
@@ -154,7 +146,8 @@ impl Composed {
     /// that costs their own bytes alone, and readers have one run instead of many.
     fn job_at_rest(&self, shape: &TreeShape, busy: &BusyFiles) -> Option<Job> {
         let runs = shape.runs_of(L0).len();
-        if !shape.resting || runs < self.run_count()?.max(2) {
+        let (trigger, _) = self.run_counts()?;
+        if !shape.resting || runs < trigger.max(2) {
             return None;
         }
         let target = Target { level: L0, placement: Placement::NewRun { before: None } };
@@ -200,9 +193,9 @@ impl Composed {
         let idle: Vec<_> = idle_runs(shape.runs_of(L0), busy).collect();
         let runs = idle.len();
         let bytes: u64 = idle.iter().map(|run| run.bytes()).sum();
-        let by_runs = match self.run_count() {
-            Some(trigger)
-                if memtables_worth(shape, &idle) >= len_u64(self.wait())
+        let by_runs = match self.run_counts() {
+            Some((trigger, wait))
+                if memtables_worth(shape, &idle) >= len_u64(wait)
                     || is_worth_it(shape, capacities, &idle, bytes) =>
             {
                 score(len_u64(runs), len_u64(trigger))
@@ -385,7 +378,7 @@ impl Composed {
     // --- Tiering: a full level becomes one run of the next -------------------------------------
 
     fn pick_tiering(&self, shape: &TreeShape, busy: &BusyFiles) -> Option<Job> {
-        let trigger = self.run_count()?;
+        let (trigger, _) = self.run_counts()?;
         let mut candidates: Vec<_> = (0..shape.levels.len())
             .filter_map(Level::from_index)
             .map(|level| (shape.runs_of(level).len(), level))
@@ -416,7 +409,8 @@ impl Composed {
                 Some((idle_bytes.saturating_add(shape.overlap_bytes(target, &range)), target))
             }
             Layout::Tiering => {
-                (idle().count() >= self.run_count()?).then_some((idle_bytes, Level(1)))
+                let (trigger, _) = self.run_counts()?;
+                (idle().count() >= trigger).then_some((idle_bytes, Level(1)))
             }
             Layout::RunList { .. } => {
                 let job = self.pick(shape, busy).filter(|job| job.source() == Some(L0))?;
