@@ -297,6 +297,17 @@ impl Error {
         text
     }
 
+    /// A failed call on a file in the directory of a database: where that is no directory, it is no
+    /// database.
+    pub(crate) fn inside(action: &'static str, path: &Path, source: io::Error) -> Error {
+        match path.parent() {
+            Some(dir) if source.kind() == io::ErrorKind::NotADirectory => {
+                Error::NotADatabase { path: dir.to_owned(), why: "it is no directory" }
+            }
+            _ => Error::io(action, path, source),
+        }
+    }
+
     /// A failed call to the file system.
     pub(crate) fn io(action: &'static str, path: &Path, source: io::Error) -> Error {
         Error::Io { action, path: path.to_owned(), source: Arc::new(source) }

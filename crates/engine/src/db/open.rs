@@ -61,10 +61,7 @@ pub(super) fn is_there(vfs: &dyn Vfs, dir: &Path) -> Result<bool> {
     let current = dir.join(CURRENT);
     match vfs.exists(&current) {
         Err(_) if sabotage::on(Bug::OpenErrorIsNew) => Ok(false),
-        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
-            Err(Error::NotADatabase { path: dir.to_owned(), why: "it is no directory" })
-        }
-        exists => exists.map_err(|error| Error::io("look for", &current, error)),
+        exists => exists.map_err(|error| Error::inside("look for", &current, error)),
     }
 }
 

@@ -96,10 +96,7 @@ pub(super) fn share_lock(vfs: &dyn Vfs, dir: &Path) -> Result<Option<Box<dyn Loc
         Err(error) => match error.kind() {
             io::ErrorKind::NotFound => Ok(None),
             io::ErrorKind::WouldBlock => Err(Error::Locked { path }),
-            io::ErrorKind::NotADirectory => {
-                Err(Error::NotADatabase { path: dir.to_owned(), why: "it is no directory" })
-            }
-            _ => Err(Error::io("lock", &path, error)),
+            _ => Err(Error::inside("lock", &path, error)),
         },
     }
 }

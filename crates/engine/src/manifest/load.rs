@@ -116,10 +116,7 @@ fn read_current(vfs: &dyn Vfs, dir: &Path) -> Result<Current> {
         Err(source) if source.kind() == io::ErrorKind::NotFound => {
             return Err(without_current(vfs, dir));
         }
-        Err(source) if source.kind() == io::ErrorKind::NotADirectory => {
-            return Err(Error::NotADatabase { path: dir.to_owned(), why: "it is no directory" });
-        }
-        Err(source) => return Err(Error::io("open", &path, source)),
+        Err(source) => return Err(Error::inside("open", &path, source)),
     };
     let mut line = [0; CURRENT_BYTES_MAX];
     let read = file.read_at(&mut line, 0);
