@@ -108,6 +108,7 @@ mod run_list;
 pub mod shape;
 pub mod spec;
 pub mod trigger;
+pub mod workload;
 
 pub use apply::{Applied, PlacedFile};
 pub use busy::BusyFiles;
