@@ -106,6 +106,7 @@ pub mod policy;
 pub mod presets;
 mod run_list;
 pub mod shape;
+pub mod simulator;
 pub mod spec;
 pub mod trigger;
 pub mod workload;
