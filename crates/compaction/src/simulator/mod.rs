@@ -315,7 +315,7 @@ impl<'a> Simulator<'a> {
             JobKind::Drop => self.totals.drops += 1,
         }
         let files = self.keep(outputs);
-        let applied = self.shape.apply(job, files)?;
+        let applied = std::mem::take(&mut self.shape).into_applied(job, files)?;
         self.shape = applied.shape;
         for file in applied.removed {
             if let Some(body) = usize::try_from(file.0).ok().and_then(|at| self.bodies.get_mut(at))
