@@ -2,7 +2,10 @@
 //! rows.
 
 pub mod csv;
+pub mod estimates;
+pub mod flat;
 pub mod json;
 pub mod provenance;
+pub mod rows;
 pub mod text;
 pub mod throughput;

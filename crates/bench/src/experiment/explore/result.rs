@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 
 use lsmx::format::BlockKind;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use crate::experiment::repeat::{Repeatable, Repeats};
+use crate::experiment::sweep::SweepPoint;
 use crate::latency::LatencyUs;
 use crate::report::provenance::Provenance;
 use crate::workload::Distribution;
@@ -20,12 +22,15 @@ pub struct Exploration {
 }
 
 /// One policy under one workload.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
     /// Canonical name of the policy.
     pub policy: String,
     /// The policy with all its parameters.
     pub spec: String,
+    /// What the swept flags are; left out where nothing is swept.
+    #[serde(default, skip_serializing_if = "SweepPoint::is_empty")]
+    pub sweep: SweepPoint,
     /// What was played.
     pub workload: Workload,
     /// Seed of the workload and, with `--deterministic`, of the database.
@@ -64,10 +69,28 @@ pub struct Cell {
     pub elapsed_s: f64,
     /// Stands for all that must be equal from run to run; null without `--deterministic`.
     pub digest: Option<String>,
+    /// What the repetitions measured of which the figures above are the medians; left out where
+    /// there is one run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeats: Option<Repeats>,
+}
+
+impl Repeatable for Cell {
+    fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    fn digest(&self) -> Option<&str> {
+        self.digest.as_deref()
+    }
+
+    fn set_repeats(&mut self, repeats: Repeats) {
+        self.repeats = Some(repeats);
+    }
 }
 
 /// The workload of a cell.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Workload {
     /// The records, generated or those of a file.
     pub records: RecordsSummary,
@@ -80,13 +103,13 @@ pub struct Workload {
     /// Bytes of the block cache.
     pub block_cache_bytes: u64,
     /// `smooth` or `stop`; `none` with `--deterministic`.
-    pub write_control: &'static str,
+    pub write_control: String,
     /// Whether jobs run on the thread of the writer.
     pub deterministic: bool,
 }
 
 /// Where the records come from.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "source")]
 pub enum RecordsSummary {
     /// Generated.
@@ -112,7 +135,7 @@ pub enum RecordsSummary {
 }
 
 /// What compaction did.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Compaction {
     /// Jobs that merged or rewrote.
     pub jobs: u64,
@@ -127,7 +150,7 @@ pub struct Compaction {
 }
 
 /// Writes that waited.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stalls {
     /// How many.
     pub count: u64,
@@ -138,7 +161,7 @@ pub struct Stalls {
 }
 
 /// Point lookups of one kind.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PointLookups {
     /// Share that asked for absent keys.
     pub alpha: f64,
@@ -155,7 +178,7 @@ pub struct PointLookups {
 }
 
 /// Range lookups.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RangeLookups {
     /// How many.
     pub ops: u64,
@@ -168,7 +191,7 @@ pub struct RangeLookups {
 }
 
 /// One level of the tree.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LevelSummary {
     /// Its number.
     pub level: u64,
