@@ -171,9 +171,8 @@ fn what_cannot_be_swept_or_resumed_is_named_with_exit_code_2() {
 
     let directory = tempfile::tempdir().unwrap();
     let (dir, cells) = (directory.path().display(), directory.path().join("cells"));
-    let resume = |words: &str| {
-        explore(&format!("{words} {TINY} --dir {dir} --resume {}", cells.display()))
-    };
+    let resume =
+        |words: &str| explore(&format!("{words} {TINY} --dir {dir} --resume {}", cells.display()));
     resume("--policy full --deterministic").ok();
     resume("--policy tiering --deterministic")
         .fails(2, &["--resume", "the command line", "--policy full"]);

@@ -21,13 +21,15 @@ use crate::workload::phases::Phase;
 use crate::workload::record::to_hex;
 use crate::workload::records::Records;
 use crate::workload::stream::{Operation, Stream};
+use crate::workload::trace::TraceFile;
 
 use super::digest::{Digest, Scan};
 use super::meter::{Meter, Reader};
+use super::replay;
 use super::result::{Cell, Compaction, LevelSummary, RecordsSummary, Stalls, Workload};
 
 /// Operations between two reports of progress.
-const PROGRESS_OPS: u64 = 4096;
+pub(super) const PROGRESS_OPS: u64 = 4096;
 /// Threads for compaction, where there are any.
 const WORKERS: usize = 2;
 
@@ -37,6 +39,8 @@ pub(super) struct Plan {
     pub(super) sweep: SweepPoint,
     pub(super) records: Records,
     pub(super) summary: RecordsSummary,
+    /// Played in place of the phases.
+    pub(super) trace: Option<Arc<TraceFile>>,
     pub(super) phases: Vec<Phase>,
     pub(super) memtable_bytes: u64,
     pub(super) table_bytes: u64,
@@ -64,14 +68,21 @@ impl Plan {
         }
     }
 
-    fn options(&self, policy: &PolicySpec, listener: Arc<dyn EventListener>) -> Options {
-        let mut keyspace = KeyspaceOptions::default()
+    /// Options of every keyspace.
+    fn keyspace(&self, policy: &PolicySpec) -> KeyspaceOptions {
+        let keyspace = KeyspaceOptions::default()
             .policy(policy.clone())
             .memtable_bytes(self.memtable_bytes)
             .table_bytes(self.table_bytes);
-        if self.phases.iter().any(|phase| phase.merges > 0) {
-            keyspace = keyspace.merge_operator(FieldUpdate::up_to(u32::MAX));
+        let traced = self.trace.as_ref().is_some_and(|trace| trace.counts().merges > 0);
+        if traced || self.phases.iter().any(|phase| phase.merges > 0) {
+            return keyspace.merge_operator(FieldUpdate::up_to(u32::MAX));
         }
+        keyspace
+    }
+
+    fn options(&self, policy: &PolicySpec, listener: Arc<dyn EventListener>) -> Options {
+        let keyspace = self.keyspace(policy);
         let options = Options::default()
             .block_cache_bytes(self.block_cache_bytes)
             .write_control(self.write_control)
@@ -153,9 +164,11 @@ pub(super) fn run(
             source,
         })?;
     let listener: Arc<dyn EventListener> = Arc::<Jobs>::clone(&jobs);
+    let keyspace = plan.keyspace(policy);
     let db = Db::open(directory.path().join("db"), plan.options(policy, listener))
         .map_err(engine("open a database"))?;
     let mut run = Run {
+        keyspaces: vec![db.default_keyspace()],
         keyspace: db.default_keyspace(),
         db,
         records: &mut plan.records,
@@ -166,6 +179,10 @@ pub(super) fn run(
         unsettled: false,
         key: Vec::new(),
         value: Vec::new(),
+    };
+    let traced = match &plan.trace {
+        Some(trace) => Some(replay::play(&mut run, trace, keyspace, plan.seed, title, progress)?),
+        None => None,
     };
     let mut stream = Stream::new(run.records.keys().cloned(), plan.seed);
     for phase in &plan.phases {
@@ -181,6 +198,10 @@ pub(super) fn run(
     }
     let metrics = run.db.metrics();
     let scan = run.scan(title, progress)?;
+    if traced.is_some_and(|entries| entries != scan.entries()) {
+        let (found, must) = ("not where the trace ends", "what the trace leaves");
+        return Err(Error::WrongAnswer { key: "of all keyspaces".to_owned(), found, must });
+    }
     let (point_lookups, range_lookups) = run.meter.finish();
     let put_latency_us = run.put_latencies.summary();
     run.db.close(None).map_err(engine("close the database"))?;
@@ -189,7 +210,7 @@ pub(super) fn run(
         let heard = jobs.0.lock();
         JobsHeard { latencies: heard.latencies.clone(), digest: heard.digest.clone() }
     };
-    let tree = metrics.keyspaces.get(lsmx::DEFAULT_KEYSPACE).cloned().unwrap_or_default();
+    let tree = whole(metrics.keyspaces.values());
     let levels = levels(&tree);
     let digest = plan.deterministic.then(|| finish(digest, &tree, &metrics, &levels, &scan));
     let compacted = &tree.compaction;
@@ -234,7 +255,7 @@ pub(super) fn run(
     })
 }
 
-fn engine(action: &'static str) -> impl FnOnce(lsmx::Error) -> Error {
+pub(super) fn engine(action: &'static str) -> impl FnOnce(lsmx::Error) -> Error {
     move |source| Error::Engine { action, source }
 }
 
@@ -251,6 +272,41 @@ fn levels(tree: &KeyspaceMetrics) -> Vec<LevelSummary> {
             tombstones: level.tombstones,
         })
         .collect()
+}
+
+/// All keyspaces as one tree: a trace may have several.
+fn whole<'a>(mut trees: impl Iterator<Item = &'a KeyspaceMetrics>) -> KeyspaceMetrics {
+    let mut whole = trees.next().cloned().unwrap_or_default();
+    for tree in trees {
+        whole.gets += tree.gets;
+        whole.ingested_bytes += tree.ingested_bytes;
+        whole.put_bytes += tree.put_bytes;
+        whole.flushes += tree.flushes;
+        whole.flushed_bytes += tree.flushed_bytes;
+        whole.compaction.jobs += tree.compaction.jobs;
+        whole.compaction.trivial_moves += tree.compaction.trivial_moves;
+        whole.compaction.drops += tree.compaction.drops;
+        whole.compaction.read_bytes += tree.compaction.read_bytes;
+        whole.compaction.written_bytes += tree.compaction.written_bytes;
+        whole.stalls.count += tree.stalls.count;
+        whole.stalls.us_total += tree.stalls.us_total;
+        whole.stalls.us_max = whole.stalls.us_max.max(tree.stalls.us_max);
+        for level in &tree.levels {
+            match whole.levels.iter_mut().find(|at| at.level == level.level) {
+                Some(at) => {
+                    at.runs += level.runs;
+                    at.files += level.files;
+                    at.bytes += level.bytes;
+                    at.entries += level.entries;
+                    at.tombstones += level.tombstones;
+                    at.range_tombstones += level.range_tombstones;
+                }
+                None => whole.levels.push(level.clone()),
+            }
+        }
+    }
+    whole.levels.sort_by_key(|level| level.level);
+    whole
 }
 
 /// Bytes of entries that are shadowed or tombstones, as a share of the bytes of live ones. A
@@ -296,14 +352,17 @@ fn finish(
 }
 
 /// A database at work, and what was measured of it.
-struct Run<'a> {
-    db: Db,
+#[derive(Debug)]
+pub(super) struct Run<'a> {
+    pub(super) db: Db,
+    /// All that there are; the default one first.
+    pub(super) keyspaces: Vec<Keyspace>,
     keyspace: Keyspace,
     records: &'a mut Records,
-    put_latencies: Latencies,
-    meter: Meter,
+    pub(super) put_latencies: Latencies,
+    pub(super) meter: Meter,
     exact: bool,
-    unsettled: bool,
+    pub(super) unsettled: bool,
     key: Vec<u8>,
     value: Vec<u8>,
 }
@@ -317,9 +376,13 @@ impl Run<'_> {
     ) -> Result<()> {
         let rows: Vec<usize> =
             phase.lookups.iter().map(|lookups| self.meter.row(lookups)).collect();
+        let range_row = match phase.ranges {
+            0 => None,
+            _ => Some(self.meter.range_row(Some(phase.selectivity))),
+        };
         let mut ops = 0;
         for operation in stream.phase(phase) {
-            self.operation(operation, &rows)?;
+            self.operation(operation, &rows, range_row)?;
             ops += 1;
             if u64::is_multiple_of(ops, PROGRESS_OPS) {
                 progress.advance(PROGRESS_OPS);
@@ -329,7 +392,12 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn operation(&mut self, operation: Operation, rows: &[usize]) -> Result<()> {
+    fn operation(
+        &mut self,
+        operation: Operation,
+        rows: &[usize],
+        range_row: Option<usize>,
+    ) -> Result<()> {
         match operation {
             Operation::Insert { record } => self.put(record, 0),
             Operation::Update { record, version } => self.put(record, version),
@@ -351,7 +419,8 @@ impl Run<'_> {
             }
             Operation::Range { record, entries } => {
                 self.records.key(record, &mut self.key)?;
-                self.range(entries)
+                let row = range_row.unwrap_or_else(|| self.meter.range_row(None));
+                self.range(row, entries)
             }
         }
     }
@@ -396,7 +465,7 @@ impl Run<'_> {
         self.reads(Reader::Point(row));
         let stopwatch = Stopwatch::start();
         let value = self.keyspace.get(&self.key).map_err(engine("look a key up"))?;
-        self.meter.looked_up(row, stopwatch.elapsed_ns());
+        self.meter.looked_up(row, value.is_some(), stopwatch.elapsed_ns());
         if value.is_some() == present {
             return Ok(());
         }
@@ -404,8 +473,8 @@ impl Run<'_> {
         Err(Error::WrongAnswer { key: to_hex(&self.key), found, must })
     }
 
-    fn range(&mut self, entries: u64) -> Result<()> {
-        self.reads(Reader::Range);
+    fn range(&mut self, row: usize, entries: u64) -> Result<()> {
+        self.reads(Reader::Range(row));
         let stopwatch = Stopwatch::start();
         let mut found = 0;
         for entry in self.keyspace.range(self.key.as_slice()..).take(numbers::length(entries)) {
@@ -416,7 +485,7 @@ impl Run<'_> {
             }
             found += 1;
         }
-        self.meter.ranged(found, stopwatch.elapsed_ns());
+        self.meter.ranged(row, found, stopwatch.elapsed_ns());
         Ok(())
     }
 
@@ -433,7 +502,7 @@ impl Run<'_> {
     fn scan(&mut self, title: &str, progress: &mut dyn Progress) -> Result<Scan> {
         progress.begin(&format!("{title}: scan"), 0);
         let mut scan = Scan::new();
-        for entry in self.keyspace.iter() {
+        for entry in self.keyspaces.iter().flat_map(Keyspace::iter) {
             let (key, value) = entry.map_err(engine("scan"))?;
             scan.add(&key, &value);
             if scan.entries().is_multiple_of(PROGRESS_OPS) {

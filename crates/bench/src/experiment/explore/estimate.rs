@@ -9,10 +9,9 @@ use crate::error::Result;
 use crate::experiment::resume::Finished;
 use crate::experiment::sweep::SweepPoint;
 use crate::numbers;
-use crate::workload::phases::Phase;
 
-use super::Config;
 use super::result::Cell;
+use super::{Config, Point, Source};
 
 /// Writes per second, compactions included.
 pub const WRITES_PER_S: u64 = 100_000;
@@ -74,14 +73,14 @@ impl Config {
                     policy: place.policy.clone(),
                     runs: 0,
                     finished: 0,
-                    ops: place.point.phases.iter().map(Phase::ops).sum(),
+                    ops: place.point.ops(),
                     put_bytes: sizes.data_bytes,
                     seconds: 0.0,
                     disk_bytes: disk_bytes.saturating_add(sizes.memtable_bytes),
                 });
             }
             let Some(cell) = cells.last_mut() else { continue };
-            let seconds = seconds(&place.point.phases);
+            let seconds = seconds(place.point);
             match finished.map_or(Ok(None), |finished| finished.cell::<Cell>(place.number))? {
                 Some(done) => {
                     cell.finished += 1;
@@ -103,9 +102,17 @@ impl Config {
 }
 
 /// Seconds that one run takes by the rates above.
-fn seconds(phases: &[Phase]) -> f64 {
+fn seconds(point: &Point) -> f64 {
+    if let Source::Trace(trace) = &point.source {
+        let counts = trace.counts();
+        let entries = counts.scanned_entries.saturating_add(counts.puts);
+        return numbers::ratio(counts.writes(), WRITES_PER_S)
+            + numbers::ratio(counts.gets, LOOKUPS_PER_S)
+            + numbers::ratio(counts.scans, RANGES_PER_S)
+            + numbers::ratio(entries, ENTRIES_READ_PER_S);
+    }
     let (mut live, mut seconds) = (0, 0.0);
-    for phase in phases {
+    for phase in &point.phases {
         live += phase.inserts;
         live -= live.min(phase.deletes);
         let lookups: u64 = phase.lookups.iter().map(|lookups| lookups.ops).sum();

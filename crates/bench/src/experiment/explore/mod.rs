@@ -11,6 +11,7 @@ pub mod digest;
 pub mod estimate;
 mod meter;
 mod point;
+mod replay;
 pub mod result;
 
 use std::path::PathBuf;

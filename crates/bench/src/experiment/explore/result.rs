@@ -11,6 +11,7 @@ use crate::latency::LatencyUs;
 use crate::report::provenance::Provenance;
 use crate::workload::Distribution;
 use crate::workload::phases::Phase;
+use crate::workload::trace::TraceCounts;
 
 /// Everything that an exploration found out.
 #[derive(Clone, Debug, Serialize)]
@@ -132,6 +133,14 @@ pub enum RecordsSummary {
         /// Key and value bytes.
         bytes: u64,
     },
+    /// A trace, which has operations in place of records.
+    Trace {
+        /// Its name, without the directory.
+        name: String,
+        /// What it holds.
+        #[serde(flatten)]
+        counts: TraceCounts,
+    },
 }
 
 /// What compaction did.
@@ -171,6 +180,10 @@ pub struct PointLookups {
     pub latency_us: LatencyUs,
     /// Blocks of all kinds that the cache did not have, per lookup.
     pub ios_per_get: f64,
+    /// Those blocks ÷ the blocks that ideally need reading, one for each lookup that found something:
+    /// the study's measure. None where nothing was found.
+    #[serde(default)]
+    pub read_amplification: Option<f64>,
     /// The same by kind, in all.
     pub blocks_read: BTreeMap<BlockKind, u64>,
     /// Share of the keys a table did not have that its filter let pass; 0 where none was asked.
@@ -181,6 +194,24 @@ pub struct PointLookups {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RangeLookups {
     /// How many.
+    pub ops: u64,
+    /// Entries they returned.
+    pub entries: u64,
+    /// How long they took.
+    pub latency_us: LatencyUs,
+    /// Blocks that the cache did not have, by kind.
+    pub blocks_read: BTreeMap<BlockKind, u64>,
+    /// The same for each selectivity; empty for the scans of a trace, which have none.
+    #[serde(default)]
+    pub by_selectivity: Vec<RangesOfSelectivity>,
+}
+
+/// Range lookups of one selectivity.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RangesOfSelectivity {
+    /// Entries asked for, as a share of those there.
+    pub selectivity: f64,
+    /// How many lookups.
     pub ops: u64,
     /// Entries they returned.
     pub entries: u64,
