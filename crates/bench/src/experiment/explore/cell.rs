@@ -27,6 +27,7 @@ use super::digest::{Digest, Scan};
 use super::meter::{Meter, Reader};
 use super::replay;
 use super::result::{Cell, Compaction, LevelSummary, RecordsSummary, Stalls, Workload};
+use super::tally::Tally;
 
 /// Operations between two reports of progress.
 pub(super) const PROGRESS_OPS: u64 = 4096;
@@ -39,6 +40,8 @@ pub(super) struct Plan {
     pub(super) sweep: SweepPoint,
     pub(super) records: Records,
     pub(super) summary: RecordsSummary,
+    /// How long it takes to the last write, about, in microseconds of the database's clock.
+    pub(super) run_us: u64,
     /// Played in place of the phases.
     pub(super) trace: Option<Arc<TraceFile>>,
     pub(super) phases: Vec<Phase>,
@@ -68,10 +71,19 @@ impl Plan {
         }
     }
 
-    /// Options of every keyspace.
+    /// Deletes of a key.
+    fn deletes(&self) -> u64 {
+        match &self.trace {
+            Some(trace) => trace.counts().deletes,
+            None => self.phases.iter().map(|phase| phase.deletes).sum(),
+        }
+    }
+
+    /// Options of every keyspace. What the policy asks for as a share of the run is one of the time to
+    /// the last write.
     fn keyspace(&self, policy: &PolicySpec) -> KeyspaceOptions {
         let keyspace = KeyspaceOptions::default()
-            .policy(policy.clone())
+            .policy(policy.clone().of_run(self.run_us))
             .memtable_bytes(self.memtable_bytes)
             .table_bytes(self.table_bytes);
         let traced = self.trace.as_ref().is_some_and(|trace| trace.counts().merges > 0);
@@ -100,15 +112,17 @@ impl Plan {
 #[derive(Debug)]
 struct Jobs(Mutex<JobsHeard>);
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct JobsHeard {
     latencies: Latencies,
+    tally: Tally,
     digest: Digest,
 }
 
 impl EventListener for Jobs {
     fn on_event(&self, event: &Event) {
         let mut heard = self.0.lock();
+        heard.tally.heard(event);
         match event {
             Event::Flush(end) => heard.digest.line(format_args!(
                 "flush out {:?} entries {} written {}",
@@ -153,7 +167,11 @@ pub(super) fn run(
     })?;
     digest.line(format_args!("workload {text}"));
     digest.line(format_args!("seed {}", plan.seed));
-    let jobs = Arc::new(Jobs(Mutex::new(JobsHeard { latencies: Latencies::new(), digest })));
+    let jobs = Arc::new(Jobs(Mutex::new(JobsHeard {
+        latencies: Latencies::new(),
+        tally: Tally::default(),
+        digest,
+    })));
 
     let directory = tempfile::Builder::new()
         .prefix("lsmx-explore-")
@@ -167,6 +185,7 @@ pub(super) fn run(
     let keyspace = plan.keyspace(policy);
     let db = Db::open(directory.path().join("db"), plan.options(policy, listener))
         .map_err(engine("open a database"))?;
+    let begun_us = db.env().now_us();
     let mut run = Run {
         keyspaces: vec![db.default_keyspace()],
         keyspace: db.default_keyspace(),
@@ -197,6 +216,7 @@ pub(super) fn run(
         run.settle(title, progress)?;
     }
     let metrics = run.db.metrics();
+    let run_us = run.db.env().now_us().saturating_sub(begun_us);
     let scan = run.scan(title, progress)?;
     if traced.is_some_and(|entries| entries != scan.entries()) {
         let (found, must) = ("not where the trace ends", "what the trace leaves");
@@ -206,10 +226,7 @@ pub(super) fn run(
     let put_latency_us = run.put_latencies.summary();
     run.db.close(None).map_err(engine("close the database"))?;
 
-    let JobsHeard { latencies, digest } = {
-        let heard = jobs.0.lock();
-        JobsHeard { latencies: heard.latencies.clone(), digest: heard.digest.clone() }
-    };
+    let JobsHeard { latencies, tally, digest } = jobs.0.lock().clone();
     let tree = whole(metrics.keyspaces.values());
     let levels = levels(&tree);
     let digest = plan.deterministic.then(|| finish(digest, &tree, &metrics, &levels, &scan));
@@ -230,6 +247,9 @@ pub(super) fn run(
             read_bytes: compacted.read_bytes,
             written_bytes: compacted.written_bytes,
             latency_us: latencies.summary(),
+            thread_us_total: tally.thread_us,
+            cpu_us_total: tally.cpu_us,
+            cpu_fraction: ratio(tally.cpu_us, tally.thread_us),
         },
         data_moved_ratio: ratio(
             compacted.read_bytes + compacted.written_bytes,
@@ -240,11 +260,24 @@ pub(super) fn run(
         device_write_amplification: ratio(metrics.wal.written_bytes + written, tree.put_bytes),
         space_amplification: ratio(levels.iter().map(|level| level.bytes).sum(), scan.bytes()),
         space_amplification_invalid: invalid_share(&levels, &scan),
+        space_amplification_peak: ratio(tally.peak_bytes, scan.bytes()),
+        space_peak_bytes: tally.peak_bytes,
+        space_transient_bytes: tally.transient_bytes,
+        delete_persistence: tally.persistence(
+            plan.deletes(),
+            run_us,
+            levels.iter().map(|level| level.tombstones).sum(),
+            tree.oldest_tombstone_age_us,
+        ),
         put_latency_us,
         stalls: Stalls {
             count: tree.stalls.count,
             total_us: tree.stalls.us_total,
             max_us: tree.stalls.us_max,
+            memtables_full: tree.stalls.memtables_full.count,
+            memory_full: tree.stalls.memory_full.count,
+            too_many_runs: tree.stalls.too_many_runs.count,
+            throttled_us: tree.stalls.throttle_us_total,
         },
         point_lookups,
         range_lookups,
@@ -291,6 +324,12 @@ fn whole<'a>(mut trees: impl Iterator<Item = &'a KeyspaceMetrics>) -> KeyspaceMe
         whole.stalls.count += tree.stalls.count;
         whole.stalls.us_total += tree.stalls.us_total;
         whole.stalls.us_max = whole.stalls.us_max.max(tree.stalls.us_max);
+        whole.stalls.memtables_full.count += tree.stalls.memtables_full.count;
+        whole.stalls.memory_full.count += tree.stalls.memory_full.count;
+        whole.stalls.too_many_runs.count += tree.stalls.too_many_runs.count;
+        whole.stalls.throttle_us_total += tree.stalls.throttle_us_total;
+        whole.oldest_tombstone_age_us =
+            whole.oldest_tombstone_age_us.max(tree.oldest_tombstone_age_us);
         for level in &tree.levels {
             match whole.levels.iter_mut().find(|at| at.level == level.level) {
                 Some(at) => {

@@ -80,7 +80,7 @@ impl Config {
                 });
             }
             let Some(cell) = cells.last_mut() else { continue };
-            let seconds = seconds(place.point);
+            let seconds = seconds(place.point, false);
             match finished.map_or(Ok(None), |finished| finished.cell::<Cell>(place.number))? {
                 Some(done) => {
                     cell.finished += 1;
@@ -101,8 +101,8 @@ impl Config {
     }
 }
 
-/// Seconds that one run takes by the rates above.
-fn seconds(point: &Point) -> f64 {
+/// Seconds that one run takes by the rates above, or its part to the last write.
+pub(super) fn seconds(point: &Point, to_last_write: bool) -> f64 {
     if let Source::Trace(trace) = &point.source {
         let counts = trace.counts();
         let entries = counts.scanned_entries.saturating_add(counts.puts);
@@ -112,7 +112,8 @@ fn seconds(point: &Point) -> f64 {
             + numbers::ratio(entries, ENTRIES_READ_PER_S);
     }
     let (mut live, mut seconds) = (0, 0.0);
-    for phase in &point.phases {
+    let last = point.phases.iter().rposition(|phase| phase.writes() > 0 || !to_last_write);
+    for phase in &point.phases[..last.map_or(0, |last| last + 1)] {
         live += phase.inserts;
         live -= live.min(phase.deletes);
         let lookups: u64 = phase.lookups.iter().map(|lookups| lookups.ops).sum();
@@ -122,5 +123,6 @@ fn seconds(point: &Point) -> f64 {
             + numbers::ratio(phase.ranges, RANGES_PER_S)
             + entries / numbers::float(ENTRIES_READ_PER_S);
     }
-    seconds + numbers::ratio(live, ENTRIES_READ_PER_S)
+    // The scan at the end.
+    if to_last_write { seconds } else { seconds + numbers::ratio(live, ENTRIES_READ_PER_S) }
 }

@@ -13,6 +13,7 @@ mod meter;
 mod point;
 mod replay;
 pub mod result;
+mod tally;
 
 use std::path::PathBuf;
 

@@ -16,6 +16,7 @@ use crate::workload::records::Records;
 use crate::workload::trace::TraceFile;
 
 use super::cell::Plan;
+use super::estimate;
 use super::result::RecordsSummary;
 
 /// Memtable, table and block cache by default: this part of the data, as in the study, where 8 MiB
@@ -94,6 +95,20 @@ impl Point {
         }
     }
 
+    /// Microseconds of the database's clock to the last write: one for each operation on a driven
+    /// clock, else by the assumed rates.
+    fn run_us(&self) -> u64 {
+        if !self.deterministic {
+            return numbers::round(estimate::seconds(self, true) * 1e6);
+        }
+        let last = self.phases.iter().rposition(|phase| phase.writes() > 0);
+        match (&self.source, last) {
+            (Source::Trace(trace), _) => trace.counts().ops(),
+            (_, Some(last)) => self.phases[..=last].iter().map(Phase::ops).sum(),
+            (_, None) => 0,
+        }
+    }
+
     /// Operations of a run.
     pub(super) fn ops(&self) -> u64 {
         match &self.source {
@@ -166,6 +181,7 @@ impl Point {
             sweep: self.sweep.clone(),
             records,
             summary,
+            run_us: self.run_us(),
             trace,
             phases: self.phases.clone(),
             memtable_bytes: sizes.memtable_bytes,
