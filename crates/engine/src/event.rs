@@ -85,8 +85,22 @@ pub struct CompactionEnd {
     pub entries_written: u64,
     /// Ranges of keys that it was divided into; 1 if it was not.
     pub parts: usize,
+    /// Bytes of the files that left the tree: the inputs, but for those of a trivial move.
+    pub released_bytes: u64,
+    /// Tombstones in the inputs, unless they were moved.
+    pub tombstones_read: u64,
+    /// Tombstones in the outputs.
+    pub tombstones_written: u64,
+    /// When the oldest tombstone of the inputs was written, in microseconds of the database's clock.
+    pub oldest_tombstone_us: Option<u64>,
     /// From the pick to the end of the manifest edit, in microseconds.
     pub elapsed_us: u64,
+    /// Time of all threads that worked on it, in microseconds; with one part that is `elapsed_us`.
+    pub thread_us: u64,
+    /// Processor time in `thread_us`; the rest they waited, for files mostly. 0 on a driven clock.
+    pub cpu_us: u64,
+    /// When it ended, in microseconds of the database's clock.
+    pub ended_us: u64,
 }
 
 /// Background work failed.

@@ -1,6 +1,8 @@
 //! Reports: a result as a table for people, as JSON for programs with its provenance, or as flat
 //! rows.
 
+pub mod compare;
+pub mod comparison;
 pub mod csv;
 pub mod estimates;
 pub mod flat;

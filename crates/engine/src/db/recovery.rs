@@ -259,6 +259,7 @@ impl Recovery {
             lock: Mutex::new(lock),
             creating: Mutex::new(()),
             turns: Turns::new(),
+            recording: Arc::default(),
             closed: AtomicBool::new(false),
             lock_freed: AtomicBool::new(false),
             taken: AtomicBool::new(false),

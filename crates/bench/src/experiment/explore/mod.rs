@@ -11,7 +11,9 @@ pub mod digest;
 pub mod estimate;
 mod meter;
 mod point;
+mod replay;
 pub mod result;
+mod tally;
 
 use std::path::PathBuf;
 
