@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use lsmx_compaction::{FileId, Job};
+use lsmx_compaction::{Explanation, FileId, Job};
 
 use crate::error::Error;
 use crate::sync::Arc;
@@ -38,6 +38,17 @@ pub struct CompactionBegin {
     pub job: Job,
     /// Bytes of whole input files.
     pub input_bytes: u64,
+}
+
+/// What led a policy to a job.
+#[derive(Clone, Debug)]
+pub struct Decision {
+    /// Name of the keyspace.
+    pub keyspace: String,
+    /// Name of its policy.
+    pub policy: String,
+    /// Scores, candidates, and the job that was picked.
+    pub explanation: Explanation,
 }
 
 /// A memtable became a sorted run in L0.
@@ -134,6 +145,8 @@ pub enum Event {
     /// A compaction job begins; [`Event::Compaction`] or [`Event::Failure`] follows, or nothing if
     /// the database is closed meanwhile.
     CompactionBegin(CompactionBegin),
+    /// A policy picked a job; only with [`Options::explain_decisions`](crate::Options::explain_decisions).
+    Decision(Arc<Decision>),
     /// A new manifest took the place of one that had grown long; the number in its name.
     ManifestAfresh(u64),
     /// A flush ended well.
@@ -176,6 +189,10 @@ impl fmt::Display for Event {
                 begin.job.target.level.0,
                 begin.job.reason
             ),
+            Event::Decision(decision) => {
+                let Decision { keyspace, policy, explanation } = &**decision;
+                write!(f, "[{keyspace}] {policy} decides: {explanation}")
+            }
             Event::ManifestAfresh(number) => write!(f, "began manifest {number}"),
             Event::Flush(end) => write!(
                 f,

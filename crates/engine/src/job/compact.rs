@@ -8,7 +8,7 @@ use crate::coding::len_u64;
 use crate::env::YieldKind;
 use crate::env::rate::Lane;
 use crate::error::{Error, Result};
-use crate::event::{CompactionBegin, CompactionEnd, Event};
+use crate::event::{CompactionBegin, CompactionEnd, Decision, Event};
 use crate::job::covered;
 use crate::job::division::{Division, Merge, Spent};
 use crate::job::install::{install, sync_names};
@@ -70,7 +70,19 @@ pub(crate) fn pick(store: &Store, tree: &Tree) -> Option<Picked> {
             }
         },
     };
-    Some(hold(&mut jobs, job, shape, None))
+    let policy = store.explains.then(|| Arc::clone(&tree.settings().policy));
+    let explained = policy.map(|policy| Decision {
+        keyspace: tree.name.clone(),
+        policy: policy.name().to_owned(),
+        explanation: policy.explain(&shape, &jobs.busy),
+    });
+    let picked = hold(&mut jobs, job, shape, None);
+    drop(jobs);
+    // That range deletes cover a file is nothing that a policy decides.
+    if let Some(decision) = explained.filter(|d| d.explanation.picked.as_ref() == Some(&picked.job)) {
+        store.tell(&Event::Decision(Arc::new(decision)));
+    }
+    Some(picked)
 }
 
 /// What the policy says. One of the user's own may be wrong: then it is asked again after a pause.
