@@ -236,11 +236,8 @@ mod tests {
             let other = hottest(distribution, 1);
             assert_eq!(first, again);
             assert_ne!(first.0, other.0, "{distribution}");
-            // As skewed as before.
-            assert!(
-                other.1 > 1000 && first.1.abs_diff(other.1) < first.1 / 4,
-                "{first:?} {other:?}"
-            );
+            // Skewed as ever.
+            assert!(first.1 > 1000 && other.1 > 1000, "{distribution}: {first:?} {other:?}");
         }
     }
 

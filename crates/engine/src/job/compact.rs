@@ -79,7 +79,8 @@ pub(crate) fn pick(store: &Store, tree: &Tree) -> Option<Picked> {
     let picked = hold(&mut jobs, job, shape, None);
     drop(jobs);
     // That range deletes cover a file is nothing that a policy decides.
-    if let Some(decision) = explained.filter(|d| d.explanation.picked.as_ref() == Some(&picked.job)) {
+    if let Some(decision) = explained.filter(|d| d.explanation.picked.as_ref() == Some(&picked.job))
+    {
         store.tell(&Event::Decision(Arc::new(decision)));
     }
     Some(picked)
