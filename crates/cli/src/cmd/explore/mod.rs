@@ -86,7 +86,7 @@ fn finished(
 
 /// The command line without the program and the flags that only say where something is written.
 fn what_is_run(words: &[OsString]) -> String {
-    const PLACES: [&str; 4] = ["--resume", "--json", "--csv", "--dir"];
+    const PLACES: [&str; 5] = ["--resume", "--json", "--csv", "--html", "--dir"];
     let mut kept = Vec::new();
     let mut words = words.iter().skip(1).map(|word| word.to_string_lossy());
     while let Some(word) = words.next() {
