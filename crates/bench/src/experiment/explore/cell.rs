@@ -22,6 +22,7 @@ use crate::workload::records::Records;
 use crate::workload::stream::{Operation, Stream};
 
 use super::digest::{Digest, Scan};
+use super::history::History;
 use super::meter::{Meter, Reader};
 use super::result::{Cell, Compaction, LevelSummary, RecordsSummary, Stalls, Workload};
 
@@ -84,7 +85,10 @@ impl Plan {
 
 /// Hears of the jobs as they end, in the order in which they become part of the tree.
 #[derive(Debug)]
-struct Jobs(Mutex<JobsHeard>);
+struct Jobs {
+    heard: Mutex<JobsHeard>,
+    history: History,
+}
 
 #[derive(Debug)]
 struct JobsHeard {
@@ -94,7 +98,8 @@ struct JobsHeard {
 
 impl EventListener for Jobs {
     fn on_event(&self, event: &Event) {
-        let mut heard = self.0.lock();
+        self.history.heard(event);
+        let mut heard = self.heard.lock();
         match event {
             Event::Flush(end) => heard.digest.line(format_args!(
                 "flush out {:?} entries {} written {}",
@@ -139,7 +144,10 @@ pub(super) fn run(
     })?;
     digest.line(format_args!("workload {text}"));
     digest.line(format_args!("seed {}", plan.seed));
-    let jobs = Arc::new(Jobs(Mutex::new(JobsHeard { latencies: Latencies::new(), digest })));
+    let jobs = Arc::new(Jobs {
+        heard: Mutex::new(JobsHeard { latencies: Latencies::new(), digest }),
+        history: History::new(),
+    });
 
     let directory = tempfile::Builder::new()
         .prefix("lsmx-explore-")
@@ -152,6 +160,7 @@ pub(super) fn run(
     let listener: Arc<dyn EventListener> = Arc::<Jobs>::clone(&jobs);
     let db = Db::open(directory.path().join("db"), plan.options(policy, listener))
         .map_err(engine("open a database"))?;
+    let watch = jobs.history.watch(&db);
     let mut run = Run {
         keyspace: db.default_keyspace(),
         db,
@@ -176,6 +185,7 @@ pub(super) fn run(
     if run.unsettled {
         run.settle(policy, progress)?;
     }
+    drop(watch);
     let metrics = run.db.metrics();
     let scan = run.scan(policy, progress)?;
     let (point_lookups, range_lookups) = run.meter.finish();
@@ -183,7 +193,7 @@ pub(super) fn run(
     run.db.close(None).map_err(engine("close the database"))?;
 
     let JobsHeard { latencies, digest } = {
-        let heard = jobs.0.lock();
+        let heard = jobs.heard.lock();
         JobsHeard { latencies: heard.latencies.clone(), digest: heard.digest.clone() }
     };
     let tree = metrics.keyspaces.get(lsmx::DEFAULT_KEYSPACE).cloned().unwrap_or_default();
@@ -224,6 +234,7 @@ pub(super) fn run(
         point_lookups,
         range_lookups,
         levels,
+        history: jobs.history.finish(&metrics),
         elapsed_s: stopwatch.elapsed_s(),
         digest,
     })

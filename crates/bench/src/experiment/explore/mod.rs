@@ -6,6 +6,7 @@
 
 mod cell;
 pub mod digest;
+pub mod history;
 mod meter;
 pub mod result;
 
