@@ -114,6 +114,9 @@ pub(crate) struct ExploreArgs {
     /// Write the result as JSON.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+    /// Write the result as one page with plots, to be read in a browser.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
     /// Directory for the databases, which are removed afterwards [default: that for temporary files].
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
@@ -174,6 +177,9 @@ pub(crate) struct BenchArgs {
     /// Write the result as JSON.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+    /// Write the result as one page with plots, to be read in a browser.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
     /// Write a flat row per cell.
     #[arg(long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,

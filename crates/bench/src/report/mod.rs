@@ -1,7 +1,8 @@
-//! Reports: a result as a table for people, as JSON for programs with its provenance, or as flat
-//! rows.
+//! Reports: a result as a table for people, as JSON for programs with its provenance, as flat rows,
+//! or as a page with plots.
 
 pub mod csv;
+pub mod html;
 pub mod json;
 pub mod provenance;
 pub mod text;

@@ -80,7 +80,8 @@ pub fn grid(header: Vec<String>, rows: impl IntoIterator<Item = Vec<String>>) ->
     table.to_string()
 }
 
-fn workload(workload: &Workload, seed: u64) -> String {
+/// What was played, in a line.
+pub(super) fn workload(workload: &Workload, seed: u64) -> String {
     let writes: u64 = workload.phases.iter().map(|phase| phase.writes()).sum();
     let updates: u64 = workload.phases.iter().map(|phase| phase.updates).sum();
     let deletes: u64 = workload.phases.iter().map(|phase| phase.deletes).sum();

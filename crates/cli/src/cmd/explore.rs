@@ -6,7 +6,7 @@ use std::path::Path;
 use lsmx::WriteControl;
 use lsmx_bench::Error;
 use lsmx_bench::experiment::explore::{Config, Source};
-use lsmx_bench::report::{json, text};
+use lsmx_bench::report::{html, json, text};
 use lsmx_bench::workload::data_file::DataFile;
 use lsmx_bench::workload::phases::{Mix, Phase, SELECTIVITY_DEFAULT, parse_phases};
 use lsmx_bench::workload::record::Format;
@@ -27,13 +27,16 @@ const EMPTY_LOOKUPS_DEFAULT: [f64; 2] = [0.0, 1.0];
 /// Runs the experiment and reports it.
 pub(crate) fn run(arguments: &ExploreArgs, words: &[OsString]) -> Result<(), Failure> {
     let config = config(arguments, words)?;
-    if let Some(path) = &arguments.json {
+    for path in [&arguments.json, &arguments.html].into_iter().flatten() {
         // A report that cannot be written is better known before the run than after it.
         json::probe(path)?;
     }
     let result = config.run(&mut Bar::new())?;
     if let Some(path) = &arguments.json {
         json::write(path, &result)?;
+    }
+    if let Some(path) = &arguments.html {
+        html::write(path, &html::exploration(&result))?;
     }
     output::stdout(text::exploration(&result.cells).as_bytes())
 }
