@@ -8,9 +8,11 @@ mod lookups;
 mod movement;
 mod page;
 mod pareto;
+mod place;
 mod plot;
 mod subject;
 mod summary;
+mod sweep;
 #[cfg(test)]
 mod tests;
 mod throughput;
@@ -45,9 +47,10 @@ pub fn exploration(result: &Exploration) -> String {
     let alone = groups.len() == 1;
     let contents: Vec<(String, String)> = (1..)
         .zip(&groups)
-        .map(|(number, group)| (format!("g{number}"), group.difference.clone()))
+        .map(|(number, group)| (format!("g{number}"), format!("{number} · {}", group.place.text)))
         .collect();
     let sections = html! {
+        @if !alone && !groups.is_empty() { (sweep::plots(&groups)) }
         @for (group, (id, difference)) in groups.iter().zip(&contents) {
             @if !alone {
                 h2 id=(id) { (difference) }

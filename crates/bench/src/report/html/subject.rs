@@ -2,10 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
-
+use super::place::{self, Place};
 use super::plot::marker::{MARKERS, Marker};
-use super::value;
 use crate::experiment::explore::result::Cell;
 
 /// Policies that look the same on every page, in the order of their markers: the first six differ
@@ -45,52 +43,50 @@ pub(super) struct Subject<'a> {
 /// Cells of one workload.
 #[derive(Clone, Debug)]
 pub(super) struct Group<'a> {
-    /// In what its workload differs from that of the other groups; empty if there is no other.
-    pub(super) difference: String,
+    /// In what its workload differs from that of the other groups.
+    pub(super) place: Place,
     pub(super) subjects: Vec<Subject<'a>>,
 }
 
 /// The cells by workload, in their order.
 pub(super) fn groups(cells: &[Cell]) -> Vec<Group<'_>> {
-    let names = names(cells);
-    let markers = markers(&names);
-    let mut groups: Vec<Group<'_>> = Vec::new();
-    for (cell, name) in cells.iter().zip(names) {
-        let marker = markers.get(&name).copied().unwrap_or(Marker::number(0));
-        let subject = Subject { name, marker, cell };
-        let same = |group: &&mut Group<'_>| {
-            group
-                .subjects
-                .iter()
-                .all(|it| it.cell.workload == cell.workload && it.name != subject.name)
+    let mut groups: Vec<Vec<&Cell>> = Vec::new();
+    for cell in cells {
+        // The same policy twice is another run.
+        let takes = |group: &&mut Vec<&Cell>| {
+            group.iter().all(|it| it.workload == cell.workload && it.spec != cell.spec)
         };
-        match groups.iter_mut().find(same) {
-            Some(group) => group.subjects.push(subject),
-            None => groups.push(Group { difference: String::new(), subjects: vec![subject] }),
+        match groups.iter_mut().find(takes) {
+            Some(group) => group.push(cell),
+            None => groups.push(vec![cell]),
         }
     }
-    tell_apart(&mut groups);
-    groups
+    let firsts: Vec<&Cell> = groups.iter().filter_map(|group| group.first().copied()).collect();
+    let places = place::places(&firsts);
+    let names: Vec<Vec<String>> = groups.iter().map(|group| names(group)).collect();
+    let markers = markers(names.iter().flatten());
+    let mut whole = Vec::new();
+    for ((group, names), place) in groups.into_iter().zip(names).zip(places) {
+        let subjects = group.into_iter().zip(names).map(|(cell, name)| {
+            let marker = markers.get(&name).copied().unwrap_or(Marker::number(0));
+            Subject { name, marker, cell }
+        });
+        whole.push(Group { place, subjects: subjects.collect() });
+    }
+    whole
 }
 
-/// The policy where that says which cell it is, else the policy with its parameters.
-fn names(cells: &[Cell]) -> Vec<String> {
-    let specs_of = |policy: &str| {
-        let mut specs: Vec<&str> =
-            cells.iter().filter(|it| it.policy == policy).map(|it| it.spec.as_str()).collect();
-        specs.sort_unstable();
-        specs.dedup();
-        specs.len()
+/// The policy where that says which cell of its group it is, else the policy with its parameters.
+fn names(group: &[&Cell]) -> Vec<String> {
+    let count = |policy: &str| group.iter().filter(|it| it.policy == policy).count();
+    let name = |cell: &Cell| {
+        if count(&cell.policy) > 1 { cell.spec.clone() } else { cell.policy.clone() }
     };
-    cells
-        .iter()
-        .map(|cell| if specs_of(&cell.policy) > 1 { &cell.spec } else { &cell.policy })
-        .cloned()
-        .collect()
+    group.iter().map(|cell| name(cell)).collect()
 }
 
 /// A marker per name: that of the policy if it is free, else the next that is.
-fn markers(names: &[String]) -> BTreeMap<String, Marker> {
+fn markers<'a>(names: impl Iterator<Item = &'a String>) -> BTreeMap<String, Marker> {
     let mut markers = BTreeMap::new();
     let mut taken = [false; MARKERS];
     for name in names {
@@ -109,65 +105,4 @@ fn markers(names: &[String]) -> BTreeMap<String, Marker> {
         markers.insert(name.clone(), Marker::number(number));
     }
     markers
-}
-
-/// Gives each group the values that are not the same in all workloads.
-fn tell_apart(groups: &mut [Group<'_>]) {
-    let leaves: Vec<BTreeMap<String, String>> = groups
-        .iter()
-        .map(|group| {
-            let mut leaves = BTreeMap::new();
-            if let Some(subject) = group.subjects.first() {
-                let workload = serde_json::to_value(&subject.cell.workload).unwrap_or_default();
-                flatten("", &workload, &mut leaves);
-                leaves.insert("seed".to_owned(), subject.cell.seed.to_string());
-            }
-            leaves
-        })
-        .collect();
-    for (group, own) in groups.iter_mut().zip(&leaves) {
-        let differing = own
-            .iter()
-            .filter(|(path, text)| leaves.iter().any(|others| others.get(*path) != Some(*text)));
-        let parts: Vec<String> = differing.map(|(path, text)| format!("{path} {text}")).collect();
-        group.difference = parts.join(", ");
-    }
-    if groups.len() > 1 {
-        for (group, number) in groups.iter_mut().zip(1..) {
-            if group.difference.is_empty() {
-                group.difference = format!("run {number}");
-            }
-        }
-    }
-}
-
-/// All values of a JSON tree by their paths, as people write them.
-fn flatten(path: &str, tree: &Value, leaves: &mut BTreeMap<String, String>) {
-    let below = |name: &str| match (path, name) {
-        ("", name) => name.to_owned(),
-        (path, name) => format!("{path} {name}"),
-    };
-    match tree {
-        Value::Object(fields) => {
-            for (name, field) in fields {
-                flatten(&below(&name.replace('_', " ")), field, leaves);
-            }
-        }
-        Value::Array(items) => {
-            for (index, item) in items.iter().enumerate() {
-                // A phase is called by its name.
-                let name = item.get("name").and_then(Value::as_str);
-                flatten(&below(name.unwrap_or(&(index + 1).to_string())), item, leaves);
-            }
-        }
-        Value::Number(number) if path.ends_with(" bytes") => {
-            leaves.insert(path.to_owned(), value::bytes(number.as_f64().unwrap_or_default()));
-        }
-        Value::String(text) => {
-            leaves.insert(path.to_owned(), text.clone());
-        }
-        other => {
-            leaves.insert(path.to_owned(), other.to_string());
-        }
-    }
 }

@@ -8,6 +8,7 @@ use crate::experiment::explore::result::{
     Cell, Compaction, HistoryPoint, LevelPoint, LevelSummary, PointLookups, RangeLookups,
     RecordsSummary, Stalls, Workload,
 };
+use crate::experiment::throughput::result::Throughput;
 use crate::latency::LatencyUs;
 use crate::report::provenance::Provenance;
 use crate::workload::Distribution;
@@ -304,10 +305,74 @@ fn workloads_stand_apart_and_a_hundred_cells_are_in_groups() {
     }
     let page = exploration(&result(cells));
     assert_eq!(page.matches("<h2").count(), 10);
-    assert!(page.contains("<h2 id=\"g3\">memtable bytes 3 MiB</h2>"));
-    assert!(page.contains("<a href=\"#g10\">memtable bytes 10 MiB</a>"));
+    assert!(page.contains("<h2 id=\"g3\">3 · memtable bytes 3 MiB</h2>"));
+    assert!(page.contains("<a href=\"#g10\">10 · memtable bytes 10 MiB</a>"));
+    let over = plot(&page, "Write amplification</figcaption>");
+    assert_eq!(names(&over), names(&plot(&page, "Write amplification:")));
+    for series in classed(over.root(), "series") {
+        assert_eq!(classed(series, "dot").len(), 11, "ten workloads and the name");
+    }
     let own = plot(&page, "Write amplification");
     // Two of the same policy are told apart by their parameters.
     assert_eq!(names(&own), ["full", "lo+1", "tiering(T=10)", "<b>&own", "tiering(T=4)"]);
     assert!(page.len() < 4 << 20, "{} bytes", page.len());
+}
+
+#[test]
+fn engines_are_compared_workload_by_workload() {
+    use crate::experiment::throughput::result as bench;
+    let cell = |workload: &str, engine: &str, ops_per_s: f64| bench::Cell {
+        workload: workload.to_owned(),
+        engine: engine.to_owned(),
+        threads: 1,
+        ops: 1000,
+        ops_per_s,
+        ops_per_s_unsettled: ops_per_s,
+        elapsed_s: 1.0,
+        settle_s: 0.0,
+        cpu_s: None,
+        latency_us: latency(1.0),
+        entries_read: 0,
+        absent: 0,
+        put_bytes: 0,
+        device_write_amplification: None,
+        written: None,
+        process_written_bytes: None,
+        space_amplification: None,
+        table_bytes: 0,
+        disk_bytes: 0,
+        logical_bytes: 0,
+        writer: None,
+        loaded_first: false,
+        repetition: 1,
+        ops_per_s_runs: vec![ops_per_s],
+        ops_per_s_interval: [ops_per_s, ops_per_s],
+    };
+    let throughput = Throughput {
+        provenance: result(Vec::new()).provenance,
+        settings: bench::Settings {
+            entries: 1000,
+            key_len: 16,
+            value_len: 100,
+            memtable_bytes: 1 << 20,
+            block_cache_bytes: 1 << 20,
+            workers: 2,
+            options: Vec::new(),
+            rate: None,
+            seek_entries: 10,
+            clock_ns: 40.0,
+        },
+        cells: vec![
+            cell("fillseq", "lsmx", 2e6),
+            cell("readrandom", "lsmx", 3e6),
+            cell("fillseq", "</g>", 1e6),
+            cell("readrandom", "</g>", 4e6),
+        ],
+    };
+    let page = super::throughput(&throughput);
+    let rates = plot(&page, "Operations per second, readrandom");
+    assert_eq!(names(&rates), ["readrandom · lsmx", "readrandom · </g>"]);
+    let bars = classed(rates.root(), "bar");
+    assert!((number(&bars[1], "width") / number(&bars[0], "width") - 4.0 / 3.0).abs() < 0.01);
+    assert!(!page.contains("<h3>Amplification"), "nothing was written");
 }

@@ -55,7 +55,11 @@ fn subjects(cells: &[Cell]) -> Vec<Subject<'_>> {
             engines.push(&cell.engine);
         }
     }
-    let threads_differ = cells.iter().any(|cell| cell.threads != cells[0].threads);
+    // Most workloads run with one number of threads.
+    let threads_differ = |cell: &Cell| {
+        let same = |it: &&Cell| it.workload == cell.workload && it.engine == cell.engine;
+        cells.iter().filter(same).any(|it| it.threads != cell.threads)
+    };
     cells
         .iter()
         .map(|cell| {
@@ -63,7 +67,7 @@ fn subjects(cells: &[Cell]) -> Vec<Subject<'_>> {
             if engines.len() > 1 {
                 name.push_str(&format!(" · {}", cell.engine));
             }
-            if threads_differ {
+            if threads_differ(cell) {
                 name.push_str(&format!(" · {} thr", cell.threads));
             }
             let engine = engines.iter().position(|engine| *engine == cell.engine);
@@ -136,9 +140,31 @@ fn figures(cell: &Cell) -> [(Option<f64>, Format); 11] {
     ]
 }
 
+/// One plot, or with several engines one per workload: their rates are what is compared.
 fn rates(subjects: &[Subject<'_>]) -> Markup {
-    let plot = bars(subjects, "operations per second", value::count, |cell| Some(cell.ops_per_s));
-    let content = html! { div class="plots" { (figure("Operations per second", &plot)) } };
+    let one = subjects.iter().all(|it| it.cell.engine == subjects[0].cell.engine);
+    let mut workloads: Vec<&str> = Vec::new();
+    for it in subjects {
+        if !workloads.contains(&it.cell.workload.as_str()) {
+            workloads.push(&it.cell.workload);
+        }
+    }
+    let rate = |cell: &Cell| Some(cell.ops_per_s);
+    let content = html! {
+        div class="plots" {
+            @if one {
+                @let plot = bars(subjects, "operations per second", value::count, rate);
+                (figure("Operations per second", &plot))
+            } @else {
+                @for workload in workloads {
+                    @let plot = bars(subjects, workload, value::count, |cell| {
+                        rate(cell).filter(|_| cell.workload == workload)
+                    });
+                    (figure(&format!("Operations per second, {workload}"), &plot))
+                }
+            }
+        }
+    };
     section("Rates", "More is better.", &content)
 }
 
