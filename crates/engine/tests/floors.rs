@@ -39,8 +39,9 @@ const ENGINE: &[&[&str]] = &[
 const COMPACTION: &[&[&str]] = &[
     &["key_range"],
     &["error", "shape", "job", "busy"],
-    &["cutter", "apply", "policy"],
-    &["trigger", "layout", "granularity", "movement", "run_list"],
+    &["cutter", "apply", "explain"],
+    &["policy", "trigger", "parameter"],
+    &["layout", "granularity", "movement", "ttl"],
     &["composed"],
     &["presets", "spec"],
 ];

@@ -102,6 +102,18 @@ impl Version {
         &self.runs
     }
 
+    /// Writes into a shape of this version when its tables were last read.
+    pub(crate) fn note_reads(&self, shape: &mut TreeShape) {
+        for run in shape.levels.iter_mut().flat_map(|level| &mut Arc::make_mut(level).runs) {
+            for file in &mut Arc::make_mut(run).files {
+                let read_us = self.tables.get(&file.id).map(|table| table.table().last_read_us());
+                if let Some(us) = read_us.filter(|us| *us != file.last_read_us) {
+                    Arc::make_mut(file).last_read_us = us;
+                }
+            }
+        }
+    }
+
     /// Whether a table has range tombstones.
     pub(crate) fn has_spans(&self) -> bool {
         self.has_spans
