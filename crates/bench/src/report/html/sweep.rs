@@ -8,7 +8,7 @@ use super::plot::lines::{self, Line};
 use super::plot::scale::Scale;
 use super::subject::{FigureOf, Group};
 use super::{lookups, value};
-use crate::numbers::{count, float};
+use crate::numbers::float;
 
 /// A line per policy over the workloads, for each of the main figures.
 pub(super) fn plots(groups: &[Group<'_>]) -> Markup {
@@ -76,24 +76,20 @@ fn over(groups: &[Group<'_>], format: Format, of: &FigureOf) -> Option<Markup> {
         return None;
     }
     let named = groups.first().and_then(|group| group.place.number.as_ref());
-    let x = match named {
-        Some((name, _)) => Axis {
-            scale: Scale::fitting(&places),
-            title: name.clone(),
-            format: if name.ends_with("bytes") { value::bytes } else { value::count },
-            ticks: 5,
-        },
-        None => Axis {
-            scale: Scale::around(&places),
-            title: "workload".to_owned(),
-            // Between two workloads there is none.
-            format: |number| {
-                if number.fract() == 0.0 { value::count(number) } else { String::new() }
-            },
-            ticks: groups.len().min(10),
-        },
+    let mut ticks = places.clone();
+    ticks.sort_by(f64::total_cmp);
+    let (title, scale, at): (&str, Scale, Format) = match named {
+        Some((name, _)) => (
+            name,
+            Scale::fitting(&places),
+            if name.ends_with("bytes") { value::bytes } else { value::count },
+        ),
+        None => ("workload", Scale::around(&places), value::count),
     };
+    let count = groups.len();
+    let x =
+        Axis { scale: scale.with_ticks(ticks), title: title.to_owned(), format: at, ticks: count };
     let y = Axis { scale: Scale::fitting(&values), title: String::new(), format, ticks: 6 };
-    let says = format!("a line per policy over {} workloads", count(groups.len()));
+    let says = format!("a line per policy over {count} workloads");
     Some(lines::draw(&says, x, y, &lines))
 }

@@ -40,7 +40,9 @@ pub(in super::super) fn draw(says: &str, x: Axis, y: Axis, lines: &[Line]) -> Ma
         .map(|line| line.points.last().map_or((0.0, 0.0), |&(x, y)| frame.place(x, y)))
         .collect();
     let wished: Vec<f64> = ends.iter().map(|end| end.1).collect();
-    let heights = label::spread(&wished, plane.top - LINE_PX / 2.0, plane.bottom + LINE_PX / 2.0);
+    // Half a line more than the plane at both ends, but not out of the plot.
+    let top = (plane.top - LINE_PX / 2.0).max(LINE_PX / 2.0 + 1.0);
+    let heights = label::spread(&wished, top, plane.bottom + LINE_PX / 2.0);
     let right = plane.right + LEAD_PX;
     let content = html! {
         (frame.draw())

@@ -10,6 +10,8 @@ pub(in super::super) struct Scale {
     unit: f64,
     values: (f64, f64),
     places: (f64, f64),
+    /// Where ticks are, if that is known beforehand.
+    ticks: Vec<f64>,
 }
 
 /// Ticks of a logarithmic scale within a decade, from few to many.
@@ -77,8 +79,13 @@ impl Scale {
         }
     }
 
+    /// The same with ticks at these values and nowhere else.
+    pub(in super::super) fn with_ticks(self, ticks: Vec<f64>) -> Scale {
+        Scale { ticks, ..self }
+    }
+
     fn new(log: bool, low: f64, high: f64) -> Scale {
-        Scale { log, unit: 1.0, values: (low, high), places: (0.0, 1.0) }
+        Scale { log, unit: 1.0, values: (low, high), places: (0.0, 1.0), ticks: Vec::new() }
     }
 
     /// The same values at other places; the first may be the larger.
@@ -100,6 +107,9 @@ impl Scale {
 
     /// Values for ticks, about as many as asked for, in ascending order.
     pub(in super::super) fn ticks(&self, count: usize) -> Vec<f64> {
+        if !self.ticks.is_empty() {
+            return self.ticks.clone();
+        }
         let (low, high) = (self.values.0 / self.unit, self.values.1 / self.unit);
         let mut ticks =
             if self.log { log_ticks(low..high, count) } else { even_ticks(low..high, count) };
