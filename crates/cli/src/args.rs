@@ -111,12 +111,29 @@ pub(crate) struct ExploreArgs {
     /// Seed of the workload.
     #[arg(long, value_name = "S", default_value_t = 0)]
     pub(crate) seed: u64,
+    /// Run a cell for each value of a flag, such as `size-ratio=4,10`, or of a parameter of the
+    /// policies, such as `policy.trigger=2,4`; given again, for each combination.
+    #[arg(long, value_name = "KEY=V,…")]
+    pub(crate) sweep: Vec<String>,
+    /// Run every cell so often, with the seeds from --seed on, and report medians with intervals.
+    #[arg(long, value_name = "N", value_parser = count, default_value = "1")]
+    pub(crate) repeat: u64,
+    /// Keep finished cells in this directory; the same command goes on from there after an
+    /// interruption.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) resume: Option<PathBuf>,
+    /// List the cells with what each will cost, and run none.
+    #[arg(long, conflicts_with_all = ["json", "csv"])]
+    pub(crate) dry_run: bool,
     /// Write the result as JSON.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
     /// Write the result as one page with plots, to be read in a browser.
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
+    /// Write a flat row per cell: the swept flags, then every number.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) csv: Option<PathBuf>,
     /// Directory for the databases, which are removed afterwards [default: that for temporary files].
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
@@ -348,8 +365,32 @@ fn policies(text: &str) -> Result<Policies, lsmx_compaction::Error> {
     Ok(Policies(policies))
 }
 
+/// Names of the flags of `explore` that a sweep may give values.
+pub(crate) fn sweepable() -> Vec<String> {
+    /// What says which cells there are and where results go, or names a file.
+    const NOT_SWEPT: [&str; 13] = [
+        "policy", "spec", "phases", "data", "format", "seed", "sweep", "repeat", "resume",
+        "dry-run", "json", "csv", "dir",
+    ];
+    let root = Arguments::command();
+    let explore = root.find_subcommand("explore");
+    let flags = explore.into_iter().flat_map(clap::Command::get_arguments);
+    let names = flags.filter_map(|flag| flag.get_long()).map(str::to_owned);
+    names.filter(|name| name != "help" && !NOT_SWEPT.contains(&name.as_str())).collect()
+}
+
+/// Whether a flag of `explore` takes no value.
+pub(crate) fn is_switch(name: &str) -> bool {
+    let root = Arguments::command();
+    let explore = root.find_subcommand("explore");
+    explore
+        .into_iter()
+        .flat_map(clap::Command::get_arguments)
+        .any(|flag| flag.get_long() == Some(name) && !flag.get_action().takes_values())
+}
+
 /// Splits at commas, but not at those between the parameters of a policy, as in `fluid(3,1)`.
-fn split_outside_brackets(text: &str) -> Vec<&str> {
+pub(crate) fn split_outside_brackets(text: &str) -> Vec<&str> {
     let mut depth = 0usize;
     text.split(|c| {
         match c {

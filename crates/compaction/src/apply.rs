@@ -10,11 +10,12 @@
 //! shape: whole, neighbouring runs only, and the oldest leave first.
 
 use std::collections::HashSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::{
-    Error, FileId, FileShape, Job, JobKind, Key, KeyRange, Level, LevelShape, Placement, RunId,
-    RunShape, TreeShape,
+    Error, FileId, FileShape, Files, Job, JobKind, Key, KeyRange, Level, LevelShape, Placement,
+    RunId, RunShape, TreeShape,
 };
 
 /// A tree after a job, and the difference that a manifest edit has to record.
@@ -45,6 +46,9 @@ pub struct PlacedFile {
     pub file: Arc<FileShape>,
 }
 
+/// From so many pieces that leave or join a run on it is made anew.
+const PIECES_MAX: usize = 8;
+
 /// A place among the runs of a tree, newest first: level, then 2 × index + 1 for a run, and
 /// 2 × index for the gap before it.
 type Place = (Level, usize);
@@ -66,7 +70,30 @@ struct Input<'a> {
     /// Place of the run in its level.
     index: usize,
     run: &'a Arc<RunShape>,
-    files: Vec<&'a Arc<FileShape>>,
+    /// Indices of the files in their run, ascending.
+    indices: Vec<usize>,
+}
+
+impl<'a> Input<'a> {
+    fn files(&self) -> impl DoubleEndedIterator<Item = &'a Arc<FileShape>> {
+        self.indices.iter().map(|&index| &self.run.files[index])
+    }
+}
+
+/// What leaves a run.
+struct Taken {
+    level: Level,
+    index: usize,
+    /// Stretches of neighbours, as indices, ascending.
+    stretches: Vec<Range<usize>>,
+}
+
+/// A tree's change, with every check done but whether outputs fit where they go.
+struct Change {
+    taken: Vec<Taken>,
+    destination: Option<Destination>,
+    placed: Vec<Arc<FileShape>>,
+    cursor: Option<(Level, Key)>,
 }
 
 impl TreeShape {
@@ -87,6 +114,23 @@ impl TreeShape {
     /// Inputs that are not there, outputs that reach beyond the inputs or overlap, and a target that
     /// would break the age order. The tree stays as it was.
     pub fn apply(&self, job: &Job, outputs: Vec<FileShape>) -> Result<Applied, Error> {
+        let change = self.change(job, outputs)?;
+        self.clone().changed(job, change)
+    }
+
+    /// [`TreeShape::apply`] for who needs the old tree no more: a run that nobody shares is changed
+    /// where it stands, so that a job on a few files costs no more in a tree of many.
+    ///
+    /// # Errors
+    ///
+    /// As [`TreeShape::apply`]; then the tree is gone.
+    pub fn into_applied(self, job: &Job, outputs: Vec<FileShape>) -> Result<Applied, Error> {
+        let change = self.change(job, outputs)?;
+        self.changed(job, change)
+    }
+
+    /// What a job changes.
+    fn change(&self, job: &Job, outputs: Vec<FileShape>) -> Result<Change, Error> {
         let inputs = self.resolve_inputs(job)?;
         let writes = matches!(job.kind, JobKind::Merge | JobKind::Rewrite);
         if !writes && !outputs.is_empty() {
@@ -111,7 +155,14 @@ impl TreeShape {
             JobKind::Merge | JobKind::Move => end_of_source(&inputs),
             JobKind::Drop | JobKind::Rewrite => None,
         };
-        self.rebuild(job, &inputs, destination, placed, cursor)
+        let taken = inputs
+            .iter()
+            .map(|input| {
+                let stretches = stretches(&input.indices);
+                Taken { level: input.level, index: input.index, stretches }
+            })
+            .collect();
+        Ok(Change { taken, destination, placed, cursor })
     }
 
     /// Looks up all inputs, and verifies that each stands below the one before it.
@@ -119,17 +170,17 @@ impl TreeShape {
         let mut inputs: Vec<Input<'_>> = Vec::with_capacity(job.inputs.len());
         for input in &job.inputs {
             let (level, run) = (input.level, input.run);
-            let files = input.resolve(self)?;
             let runs = self.runs_of(level);
             let index = runs.iter().position(|r| r.id == run);
             let index = index.ok_or(Error::NoSuchRun { level, run })?;
-            if files.is_empty() {
+            let indices = input.indices(&runs[index])?;
+            if indices.is_empty() {
                 return Err(Error::NoInputs);
             }
             if inputs.last().is_some_and(|last| (last.level, last.index) >= (level, index)) {
                 return Err(Error::InputOrder { level, run });
             }
-            inputs.push(Input { level, index, run: &runs[index], files });
+            inputs.push(Input { level, index, run: &runs[index], indices });
         }
         if inputs.is_empty() { Err(Error::NoInputs) } else { Ok(inputs) }
     }
@@ -188,7 +239,7 @@ impl TreeShape {
         };
         let broken = |input: &Input<'_>, why| Err(Error::L0Order { run: input.run.id, why });
         for input in &of_l0 {
-            if input.files.len() != input.run.files.len() {
+            if input.indices.len() != input.run.files.len() {
                 return broken(input, "a job takes all its files or none");
             }
         }
@@ -217,7 +268,7 @@ impl TreeShape {
                         continue;
                     }
                     let taken = inputs.iter().find(|i| i.level == level && i.index == index);
-                    let taken = taken.map_or(&[][..], |i| &i.files);
+                    let taken = taken.map_or(&[][..], |i| &i.indices);
                     if taken.len() < run.files.len() {
                         check_pair_passage(input, run, taken)?;
                     }
@@ -227,20 +278,14 @@ impl TreeShape {
         Ok(())
     }
 
-    fn rebuild(
-        &self,
-        job: &Job,
-        inputs: &[Input<'_>],
-        destination: Option<Destination>,
-        files: Vec<Arc<FileShape>>,
-        cursor: Option<(Level, Key)>,
-    ) -> Result<Applied, Error> {
-        let mut shape = self.clone();
-        let destination = destination.filter(|_| !files.is_empty());
+    /// The tree with a change made. Levels and runs that nobody shares are changed in place.
+    fn changed(mut self, job: &Job, change: Change) -> Result<Applied, Error> {
+        let Change { taken, destination, placed, cursor } = change;
+        let destination = destination.filter(|_| !placed.is_empty());
         let output_run =
-            destination.as_ref().map(|d| d.joined.unwrap_or_else(|| shape.new_run_id()));
+            destination.as_ref().map(|d| d.joined.unwrap_or_else(|| self.new_run_id()));
         let target = destination.as_ref().map(|d| d.place.0);
-        let mut changed: Vec<Level> = inputs.iter().map(|input| input.level).collect();
+        let mut changed: Vec<Level> = taken.iter().map(|taken| taken.level).collect();
         changed.extend(target);
         changed.sort_unstable();
         changed.dedup();
@@ -250,40 +295,48 @@ impl TreeShape {
                 (Some(d), Some(run)) if d.place.0 == level => Some((d.place.1, run)),
                 _ => None,
             };
-            let runs = rebuild_level(self.runs_of(level), level, inputs, landing, &files)?;
-            run_orders.push((level, runs.iter().map(|run| run.id).collect()));
-            let old_cursor = self.level(level).and_then(|level| level.cursor.clone());
-            let new_cursor =
-                cursor.as_ref().filter(|(l, _)| *l == level).map(|(_, key)| key.clone());
-            while shape.levels.len() <= level.index() {
-                shape.levels.push(Arc::default());
+            while self.levels.len() <= level.index() {
+                self.levels.push(Arc::default());
             }
-            shape.levels[level.index()] =
-                Arc::new(LevelShape { runs, cursor: new_cursor.or(old_cursor) });
+            let LevelShape { runs, cursor: last } = Arc::make_mut(&mut self.levels[level.index()]);
+            let leaving = taken.iter().filter(|taken| taken.level == level);
+            *runs = rebuilt(std::mem::take(runs), level, leaving, landing, &placed)?;
+            run_orders.push((level, runs.iter().map(|run| run.id).collect()));
+            if let Some((_, key)) = cursor.as_ref().filter(|(of, _)| *of == level) {
+                *last = Some(key.clone());
+            }
         }
-        shape.trim();
+        self.trim();
         let removed =
             if job.kind == JobKind::Move { Vec::new() } else { job.input_files().collect() };
         let placed = match (target, output_run) {
             (Some(level), Some(run)) => {
-                files.into_iter().map(|file| PlacedFile { level, run, file }).collect()
+                placed.into_iter().map(|file| PlacedFile { level, run, file }).collect()
             }
             _ => Vec::new(),
         };
-        Ok(Applied { shape, output_run, removed, placed, run_orders, cursor })
+        Ok(Applied { shape: self, output_run, removed, placed, run_orders, cursor })
     }
 }
 
+/// Neighbours among ascending indices.
+fn stretches(indices: &[usize]) -> Vec<Range<usize>> {
+    let mut stretches: Vec<Range<usize>> = Vec::new();
+    for &index in indices {
+        match stretches.last_mut() {
+            Some(last) if last.end == index => last.end += 1,
+            _ => stretches.push(index..index + 1),
+        }
+    }
+    stretches
+}
+
 /// One input against one run that it passes, of which `taken` files leave too.
-fn check_pair_passage(
-    input: &Input<'_>,
-    run: &RunShape,
-    taken: &[&Arc<FileShape>],
-) -> Result<(), Error> {
-    let taken: HashSet<FileId> = taken.iter().map(|file| file.id).collect();
-    for file in &input.files {
-        if let Some(other) = run.overlapping(&file.range).iter().find(|f| !taken.contains(&f.id)) {
-            return Err(Error::PassesOver { input: file.id, other: other.id });
+fn check_pair_passage(input: &Input<'_>, run: &RunShape, taken: &[usize]) -> Result<(), Error> {
+    for file in input.files() {
+        let mut passed = run.overlapping_indices(&file.range);
+        if let Some(other) = passed.find(|index| taken.binary_search(index).is_err()) {
+            return Err(Error::PassesOver { input: file.id, other: run.files[other].id });
         }
     }
     Ok(())
@@ -291,8 +344,7 @@ fn check_pair_passage(
 
 /// The files of a move as one run.
 fn moved_files(inputs: &[Input<'_>]) -> Result<Vec<Arc<FileShape>>, Error> {
-    let mut files: Vec<_> =
-        inputs.iter().flat_map(|input| input.files.iter().map(|&f| Arc::clone(f))).collect();
+    let mut files: Vec<_> = inputs.iter().flat_map(Input::files).cloned().collect();
     files.sort_by(|a, b| a.range.smallest.cmp(&b.range.smallest));
     match files.windows(2).find(|pair| pair[0].range.overlaps(&pair[1].range)) {
         Some(pair) => Err(Error::MoveOverlap { left: pair[0].id, right: pair[1].id }),
@@ -306,7 +358,7 @@ fn checked_outputs(
     inputs: &[Input<'_>],
     outputs: Vec<FileShape>,
 ) -> Result<Vec<Arc<FileShape>>, Error> {
-    let files = || inputs.iter().flat_map(|input| &input.files);
+    let files = || inputs.iter().flat_map(Input::files);
     let mut names: HashSet<FileId> = files().map(|file| file.id).collect();
     let hull = KeyRange::hull_of(files().map(|file| &file.range)).ok_or(Error::NoInputs)?;
     for output in &outputs {
@@ -327,60 +379,88 @@ fn end_of_source(inputs: &[Input<'_>]) -> Option<(Level, Key)> {
     let level = inputs.first()?.level;
     let of_source = inputs.iter().take_while(|input| input.level == level);
     let largest =
-        of_source.filter_map(|input| input.files.last()).map(|f| &f.range.largest).max()?;
+        of_source.filter_map(|input| input.files().next_back()).map(|f| &f.range.largest).max()?;
     Some((level, largest.clone()))
 }
 
-/// Runs of a level without the inputs, with `files` at the landing place.
-fn rebuild_level(
-    runs: &[Arc<RunShape>],
+/// Runs of a level without what leaves them, with `files` at the landing place.
+fn rebuilt<'a>(
+    runs: Vec<Arc<RunShape>>,
     level: Level,
-    inputs: &[Input<'_>],
+    leaving: impl Iterator<Item = &'a Taken>,
     landing: Option<(usize, RunId)>,
     files: &[Arc<FileShape>],
 ) -> Result<Vec<Arc<RunShape>>, Error> {
-    let mut rebuilt = Vec::with_capacity(runs.len() + 1);
+    let mut leaving = leaving.peekable();
+    let count = runs.len();
+    let mut rebuilt = Vec::with_capacity(count + 1);
     let place_new = |at: usize| landing.filter(|(place, _)| *place == at);
-    for (index, run) in runs.iter().enumerate() {
+    let new_run = |id: RunId| -> Result<Arc<RunShape>, Error> {
+        let run = RunShape { id, files: files.iter().cloned().collect() };
+        run.check(level)?;
+        Ok(Arc::new(run))
+    };
+    for (index, mut run) in runs.into_iter().enumerate() {
         if let Some((_, id)) = place_new(2 * index) {
-            rebuilt.push(joined_run(id, level, Vec::new(), files)?);
+            rebuilt.push(new_run(id)?);
         }
-        let taken = inputs.iter().find(|input| input.level == level && input.index == index);
+        let taken = leaving.next_if(|taken| taken.index == index);
         let lands_here = place_new(2 * index + 1).is_some();
         if taken.is_none() && !lands_here {
-            rebuilt.push(Arc::clone(run));
+            rebuilt.push(run);
             continue;
         }
-        let left = files_left(run, taken.map_or(&[], |input| &input.files));
-        if lands_here {
-            rebuilt.push(joined_run(run.id, level, left, files)?);
-        } else if !left.is_empty() {
-            rebuilt.push(Arc::new(RunShape { id: run.id, files: left }));
+        let stretches = taken.map_or(&[][..], |taken| &taken.stretches);
+        let joining = if lands_here { files } else { &[] };
+        exchange(Arc::make_mut(&mut run), level, stretches, joining)?;
+        if !run.files.is_empty() {
+            rebuilt.push(run);
         }
     }
-    if let Some((_, id)) = place_new(2 * runs.len()) {
-        rebuilt.push(joined_run(id, level, Vec::new(), files)?);
+    if let Some((_, id)) = place_new(2 * count) {
+        rebuilt.push(new_run(id)?);
     }
     Ok(rebuilt)
 }
 
-/// Both are in key order, so one walk is enough.
-fn files_left(run: &RunShape, taken: &[&Arc<FileShape>]) -> Vec<Arc<FileShape>> {
-    let mut taken = taken.iter().peekable();
-    let stays = |file: &&Arc<FileShape>| taken.next_if(|t| t.id == file.id).is_none();
-    run.files.iter().filter(stays).cloned().collect()
-}
-
-fn joined_run(
-    id: RunId,
+/// Takes stretches of files out of a run, and puts others in, given in key order.
+fn exchange(
+    run: &mut RunShape,
     level: Level,
-    mut left: Vec<Arc<FileShape>>,
+    out: &[Range<usize>],
     files: &[Arc<FileShape>],
-) -> Result<Arc<RunShape>, Error> {
-    left.extend(files.iter().cloned());
-    // Two sorted pieces: the sort sees them as such and merges them.
-    left.sort_by(|a, b| a.range.smallest.cmp(&b.range.smallest));
-    let run = RunShape { id, files: left };
-    run.check(level)?;
-    Ok(Arc::new(run))
+) -> Result<(), Error> {
+    if let ([only], [first, .., last] | [first @ last]) = (out, files) {
+        // Mostly what goes in takes the place of what goes out.
+        let starts = only
+            .start
+            .checked_sub(1)
+            .is_none_or(|before| run.files[before].range.smallest < first.range.smallest);
+        let ends =
+            run.files.get(only.end).is_none_or(|after| last.range.smallest < after.range.smallest);
+        if starts && ends {
+            run.files.splice(only.clone(), files.to_vec());
+            return run.check_files(level, only.start..only.start + files.len());
+        }
+    }
+    if out.len() + files.len() > PIECES_MAX {
+        let mut left: Vec<Arc<FileShape>> = Files::into(std::mem::take(&mut run.files));
+        for stretch in out.iter().rev() {
+            left.drain(stretch.clone());
+        }
+        left.extend(files.iter().cloned());
+        // Two sorted pieces: the sort sees them as such and merges them.
+        left.sort_by(|a, b| a.range.smallest.cmp(&b.range.smallest));
+        run.files = left.into();
+        return if run.files.is_empty() { Ok(()) } else { run.check(level) };
+    }
+    for stretch in out.iter().rev() {
+        run.files.splice(stretch.clone(), Vec::new());
+    }
+    for file in files {
+        let at = run.files.partition_point(|other| other.range.smallest < file.range.smallest);
+        run.files.splice(at..at, vec![Arc::clone(file)]);
+        run.check_files(level, at..at + 1)?;
+    }
+    Ok(())
 }

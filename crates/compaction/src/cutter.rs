@@ -12,7 +12,7 @@
 
 use std::sync::Arc;
 
-use crate::{CutRule, FileShape, Key, TreeShape};
+use crate::{CutRule, Key, RunShape, TreeShape};
 
 /// Decides where one output ends and the next begins.
 #[derive(Clone, Debug)]
@@ -20,35 +20,41 @@ pub struct OutputCutter {
     file_bytes: u64,
     boundaries: Vec<Key>,
     boundary_next: usize,
-    /// Files of the grandparent level by smallest key, and the bytes that one output may overlap.
-    grandparents: Vec<Arc<FileShape>>,
-    grandparent_next: usize,
+    grandparents: Vec<Grandparents>,
+    /// Bytes of the grandparent level that one output may overlap.
     overlap_bytes_max: u64,
-    /// Indices of grandparents that the current output overlaps, and their bytes.
-    overlapped: Vec<usize>,
     overlapped_bytes: u64,
     begun: bool,
 }
 
+/// A run of the grandparent level.
+#[derive(Clone, Debug)]
+struct Grandparents {
+    run: Arc<RunShape>,
+    /// Files that the current output overlaps: from this one on,
+    first: usize,
+    /// up to the one before this.
+    next: usize,
+}
+
 impl OutputCutter {
     /// Returns a cutter at the start of a job's outputs, or of one part of its key range. `shape`
-    /// is the tree that the job was picked from.
+    /// is the tree that the job was picked from. Constant time in the files of the tree.
     #[must_use]
     pub fn new(rule: &CutRule, shape: &TreeShape) -> Self {
         let (mut grandparents, mut overlap_bytes_max) = (Vec::new(), u64::MAX);
         if let Some((level, bytes_max)) = rule.grandparent {
             overlap_bytes_max = bytes_max;
-            grandparents.extend(shape.level(level).into_iter().flat_map(|l| l.files().cloned()));
-            grandparents.sort_by(|a, b| a.range.smallest.cmp(&b.range.smallest));
+            let runs = shape.runs_of(level).iter();
+            grandparents =
+                runs.map(|run| Grandparents { run: Arc::clone(run), first: 0, next: 0 }).collect();
         }
         OutputCutter {
             file_bytes: rule.file_bytes,
             boundaries: rule.boundaries.clone(),
             boundary_next: 0,
             grandparents,
-            grandparent_next: 0,
             overlap_bytes_max,
-            overlapped: Vec::new(),
             overlapped_bytes: 0,
             begun: false,
         }
@@ -60,16 +66,33 @@ impl OutputCutter {
     /// `output_bytes` is what the current output holds so far. Amortised constant time.
     pub fn cut_before(&mut self, user_key: &[u8], output_bytes: u64) -> bool {
         let crosses_boundary = self.pass_boundaries(user_key);
+        if !self.begun {
+            // What ends before the first key is never overlapped; there may be much of it.
+            for grandparents in &mut self.grandparents {
+                let files = &grandparents.run.files;
+                let first = files.partition_point(|file| file.range.largest.as_ref() < user_key);
+                (grandparents.first, grandparents.next) = (first, first);
+            }
+        }
         let reaches_too_far = self.pass_grandparents(user_key);
         let cut =
             self.begun && (output_bytes >= self.file_bytes || crosses_boundary || reaches_too_far);
-        if cut {
-            self.forget_grandparents_before(user_key);
-        } else if !self.begun {
+        if cut || !self.begun {
             self.begun = true;
             self.forget_grandparents_before(user_key);
         }
         cut
+    }
+
+    /// The next key, in key order, at or past which the answer may change without the output growing:
+    /// where a boundary lies, or a file of the grandparent level begins. For who asks about ranges of
+    /// keys instead of every key; `None` if there is none.
+    #[must_use]
+    pub fn next_change(&self) -> Option<&Key> {
+        let starts = self.grandparents.iter().filter_map(|grandparents| {
+            grandparents.run.files.get(grandparents.next).map(|file| &file.range.smallest)
+        });
+        starts.chain(self.boundaries.get(self.boundary_next)).min()
     }
 
     fn pass_boundaries(&mut self, key: &[u8]) -> bool {
@@ -83,30 +106,35 @@ impl OutputCutter {
     /// Takes in the grandparents that the output reaches with `key`; returns whether these make
     /// them too many. A key that reaches no further one never cuts, however large the one it is in.
     fn pass_grandparents(&mut self, key: &[u8]) -> bool {
-        let before = self.grandparent_next;
-        while let Some(file) = self.grandparents.get(self.grandparent_next) {
-            if file.range.smallest.as_ref() > key {
-                break;
+        let mut reached = false;
+        for grandparents in &mut self.grandparents {
+            while let Some(file) = grandparents.run.files.get(grandparents.next) {
+                if file.range.smallest.as_ref() > key {
+                    break;
+                }
+                self.overlapped_bytes += file.bytes;
+                grandparents.next += 1;
+                reached = true;
             }
-            self.overlapped.push(self.grandparent_next);
-            self.overlapped_bytes += file.bytes;
-            self.grandparent_next += 1;
         }
-        self.grandparent_next > before && self.overlapped_bytes > self.overlap_bytes_max
+        reached && self.overlapped_bytes > self.overlap_bytes_max
     }
 
     /// Keeps the grandparents that an output beginning with `key` overlaps from the start.
     fn forget_grandparents_before(&mut self, key: &[u8]) {
-        let files = &self.grandparents;
-        self.overlapped.retain(|&index| files[index].range.largest.as_ref() >= key);
-        self.overlapped_bytes = self.overlapped.iter().map(|&index| files[index].bytes).sum();
+        for Grandparents { run, first, next } in &mut self.grandparents {
+            while *first < *next && run.files[*first].range.largest.as_ref() < key {
+                self.overlapped_bytes -= run.files[*first].bytes;
+                *first += 1;
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{FileId, KeyRange, Level, LevelShape, RunId, RunShape};
+    use crate::{FileId, FileShape, KeyRange, Level, LevelShape, RunId};
 
     /// A tree whose L2 holds files of 10 bytes with these ranges.
     fn grandparents(ranges: &[(&'static str, &'static str)]) -> TreeShape {
@@ -170,6 +198,21 @@ mod tests {
         let mut rule = rule(99, None);
         rule.boundaries = ["a", "c", "ca", "e"].map(Key::from).to_vec();
         assert_eq!(cut(&rule, &TreeShape::default(), "abcdf"), "ab c d f");
+    }
+
+    #[test]
+    fn the_next_change_is_the_next_boundary_or_grandparent() {
+        let shape = grandparents(&[("b", "c"), ("e", "f")]);
+        let mut rule = rule(99, Some(10));
+        rule.boundaries = ["d"].map(Key::from).to_vec();
+        let mut cutter = OutputCutter::new(&rule, &shape);
+        let mut seen = Vec::new();
+        for key in ["a", "b", "d", "e", "g"] {
+            cutter.cut_before(key.as_bytes(), 0);
+            seen.push(cutter.next_change().cloned());
+        }
+        let expected = [Some("b"), Some("d"), Some("e"), None, None];
+        assert_eq!(seen, expected.map(|key| key.map(Key::from)));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::{Error, FileId, FileShape, Key, KeyRange, Level, RunId, TreeShape};
+use crate::{Error, FileId, FileShape, Key, KeyRange, Level, RunId, RunShape, TreeShape};
 
 /// Files of one run that a job takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -185,11 +185,11 @@ impl fmt::Display for Reason {
 impl JobInput {
     /// Returns an input of every file of a run.
     #[must_use]
-    pub fn whole(level: Level, run: &crate::RunShape) -> JobInput {
+    pub fn whole(level: Level, run: &RunShape) -> JobInput {
         JobInput { level, run: run.id, files: run.files.iter().map(|file| file.id).collect() }
     }
 
-    /// Looks up the files in the tree, in key order. One walk over the run.
+    /// Looks up the files in the tree, in key order. Costs little more for a run of many files.
     ///
     /// # Errors
     ///
@@ -197,11 +197,24 @@ impl JobInput {
     pub fn resolve<'a>(&self, shape: &'a TreeShape) -> Result<Vec<&'a Arc<FileShape>>, Error> {
         let (level, run) = (self.level, self.run);
         let found = shape.run(level, run).ok_or(Error::NoSuchRun { level, run })?;
-        let mut rest = found.files.iter();
-        self.files
-            .iter()
-            .map(|&file| rest.find(|f| f.id == file).ok_or(Error::NoSuchFile { level, run, file }))
-            .collect()
+        Ok(self.indices(found)?.into_iter().map(|index| &found.files[index]).collect())
+    }
+
+    /// Indices of the files in their run.
+    ///
+    /// # Errors
+    ///
+    /// If a file is not there, or files are not in key order.
+    pub(crate) fn indices(&self, run: &RunShape) -> Result<Vec<usize>, Error> {
+        let mut next = 0;
+        let mut indices = Vec::with_capacity(self.files.len());
+        for &file in &self.files {
+            let index = run.files.index_of(file, next).filter(|index| *index >= next);
+            let index = index.ok_or(Error::NoSuchFile { level: self.level, run: run.id, file })?;
+            indices.push(index);
+            next = index + 1;
+        }
+        Ok(indices)
     }
 }
 

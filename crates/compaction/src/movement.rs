@@ -4,7 +4,7 @@ use std::cmp::{Ordering, Reverse};
 use std::fmt::Write as _;
 
 use crate::trigger::compensated_bytes;
-use crate::{FileShape, Level, RunShape, TreeShape};
+use crate::{FileShape, Key, Level, RunShape, TreeShape};
 
 /// The order in which files of a full level are tried.
 ///
@@ -72,11 +72,7 @@ impl Movement {
         match self {
             Movement::All => {}
             Movement::RoundRobin => {
-                let cursor = shape.level(level).and_then(|level| level.cursor.as_ref());
-                let first = cursor.map_or(0, |end| {
-                    files.partition_point(|file| file.range.smallest <= *end) % files.len().max(1)
-                });
-                order.rotate_left(first);
+                order.rotate_left(self.order_from(shape, level, run).unwrap_or(0));
             }
             Movement::LeastOverlap | Movement::LeastOverlapGrandparent => {
                 let costs = self.overlaps(shape, run, next);
@@ -89,6 +85,37 @@ impl Movement {
             _ => order.sort_by_key(|&index| (self.rank(&files[index]), index)),
         }
         order
+    }
+
+    /// The file that comes first in [`order`](Self::order), found without ordering the others.
+    #[must_use]
+    pub fn first(
+        self,
+        shape: &TreeShape,
+        level: Level,
+        run: &RunShape,
+        next: Level,
+    ) -> Option<usize> {
+        let files = &run.files;
+        match self {
+            Movement::All => (!files.is_empty()).then_some(0),
+            Movement::RoundRobin => self.order_from(shape, level, run),
+            Movement::LeastOverlap | Movement::LeastOverlapGrandparent => {
+                let overlapped = self.overlapped_level(shape, next);
+                let distance = usize::from(overlapped.0.saturating_sub(level.0));
+                files.least_overlap(shape.runs_of(overlapped), distance)
+            }
+            _ => (0..files.len()).min_by_key(|&index| (self.rank(&files[index]), index)),
+        }
+    }
+
+    /// Where round robin goes on.
+    fn order_from(self, shape: &TreeShape, level: Level, run: &RunShape) -> Option<usize> {
+        let files = &run.files;
+        let cursor = shape.level(level).and_then(|level| level.cursor.as_ref());
+        let behind = |end: &Key| files.partition_point(|file| file.range.smallest <= *end);
+        let index: usize = cursor.map_or(0, behind);
+        index.checked_rem(files.len())
     }
 
     /// What decides between files of any level, the smallest first; two numbers, then the age. Without

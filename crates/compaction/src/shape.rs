@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::{Error, Key, KeyRange};
+use crate::{Error, Files, Key, KeyRange};
 
 /// Names a table file. Never reused, not even after a failed job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -98,7 +98,7 @@ pub struct RunShape {
     /// Its name inside the tree.
     pub id: RunId,
     /// Its files in key order; never empty in a tree.
-    pub files: Vec<Arc<FileShape>>,
+    pub files: Files,
 }
 
 /// A level: sorted runs, newest first.
@@ -142,11 +142,19 @@ pub struct LevelParts {
     pub cursor: Option<Key>,
 }
 
+impl FileShape {
+    /// Bytes as a trigger counts them, see [`compensated_bytes`](crate::trigger::compensated_bytes).
+    #[must_use]
+    pub fn compensated_bytes(&self) -> u64 {
+        crate::trigger::compensated_bytes(self)
+    }
+}
+
 impl RunShape {
     /// Bytes of all files.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.files.iter().map(|file| file.bytes).sum()
+        self.files.bytes()
     }
 
     /// Range from the first key to the last; `None` for a run without files.
@@ -162,10 +170,7 @@ impl RunShape {
     /// Indices of the files that overlap `range`. Binary search.
     #[must_use]
     pub fn overlapping_indices(&self, range: &KeyRange) -> Range<usize> {
-        let start = self.files.partition_point(|file| file.range.largest < range.smallest);
-        let count =
-            self.files[start..].partition_point(|file| file.range.smallest <= range.largest);
-        start..start + count
+        self.files.overlapping_indices(range)
     }
 
     /// Files that overlap `range`, in key order. Binary search.
@@ -177,19 +182,25 @@ impl RunShape {
     /// The one file that could hold `key`. Binary search.
     #[must_use]
     pub fn file_for(&self, key: &[u8]) -> Option<&Arc<FileShape>> {
-        let index = self.files.partition_point(|file| file.range.largest.as_ref() < key);
-        self.files.get(index).filter(|file| file.range.smallest.as_ref() <= key)
+        self.files.get(self.files.reaching(key)).filter(|file| file.range.smallest.as_ref() <= key)
     }
 
     /// Says which two neighbours overlap or stand in the wrong order.
     pub(crate) fn check(&self, level: Level) -> Result<(), Error> {
+        self.check_files(level, 0..self.files.len())
+    }
+
+    /// [`RunShape::check`] of the files with these indices and of their neighbours.
+    pub(crate) fn check_files(&self, level: Level, changed: Range<usize>) -> Result<(), Error> {
         if self.files.is_empty() {
             return Err(Error::EmptyRun { level, run: self.id });
         }
-        if let Some(file) = self.files.iter().find(|f| f.range.smallest > f.range.largest) {
+        let from = changed.start.saturating_sub(1);
+        let files = &self.files[from..self.files.len().min(changed.end + 1)];
+        if let Some(file) = files.iter().find(|f| f.range.smallest > f.range.largest) {
             return Err(Error::InvertedRange { level, file: file.id });
         }
-        for pair in self.files.windows(2) {
+        for pair in files.windows(2) {
             // Not even one key may be shared: outputs are cut between user keys only.
             if pair[0].range.largest >= pair[1].range.smallest {
                 let (left, right) = (pair[0].id, pair[1].id);
@@ -210,7 +221,7 @@ impl LevelShape {
     /// Bytes of the files that overlap `range`.
     #[must_use]
     pub fn overlap_bytes(&self, range: &KeyRange) -> u64 {
-        self.runs.iter().flat_map(|run| run.overlapping(range)).map(|file| file.bytes).sum()
+        self.runs.iter().map(|run| run.files.overlap_bytes(range)).sum()
     }
 
     /// Files of all runs, newest run first.
@@ -245,7 +256,7 @@ impl TreeShape {
                     .filter(|(_, files)| !files.is_empty())
                     .map(|(id, mut files)| {
                         files.sort_by(|a, b| a.range.smallest.cmp(&b.range.smallest));
-                        Arc::new(RunShape { id, files })
+                        Arc::new(RunShape { id, files: files.into() })
                     })
                     .collect();
                 Arc::new(LevelShape { runs, cursor: parts.cursor })

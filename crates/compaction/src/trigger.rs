@@ -205,7 +205,7 @@ mod tests {
 
     /// A tree with memtables of one byte and one file in one level.
     fn tree(level: usize, bytes: u64) -> TreeShape {
-        let run = RunShape { id: RunId(0), files: vec![Arc::new(file(bytes))] };
+        let run = RunShape { id: RunId(0), files: vec![Arc::new(file(bytes))].into() };
         let mut levels = Vec::new();
         levels.resize_with(level, Arc::<LevelShape>::default);
         levels.push(Arc::new(LevelShape { runs: vec![Arc::new(run)], cursor: None }));

@@ -80,7 +80,7 @@ mod tests {
         let level = |(index, &bytes): (u64, &u64)| {
             let file =
                 FileShape { bytes, ..FileShape::new(FileId(index), KeyRange::new("a", "z")) };
-            let run = RunShape { id: RunId(index), files: vec![Arc::new(file)] };
+            let run = RunShape { id: RunId(index), files: vec![Arc::new(file)].into() };
             let runs = if bytes == 0 { Vec::new() } else { vec![Arc::new(run)] };
             Arc::new(LevelShape { runs, cursor: None })
         };

@@ -317,7 +317,7 @@ fn check_names_what_is_wrong() {
     // Overlapping sequence numbers prove nothing.
     assert!(try_tree(&[&[(7, &[(1, "ad", 95)])], &[(6, &[(2, "az", 100)])]]).is_ok());
     let mut shape = sample();
-    let run = lsmx_compaction::RunShape { id: RunId(40), files: Vec::new() };
+    let run = lsmx_compaction::RunShape { id: RunId(40), files: Vec::new().into() };
     Arc::make_mut(&mut shape.levels[1]).runs.push(Arc::new(run));
     assert_eq!(shape.check(), Err(Error::EmptyRun { level: Level(1), run: RunId(40) }));
 }

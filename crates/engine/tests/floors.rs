@@ -37,13 +37,14 @@ const ENGINE: &[&[&str]] = &[
 
 /// Modules of the compaction crate.
 const COMPACTION: &[&[&str]] = &[
-    &["key_range"],
-    &["error", "shape", "job", "busy"],
+    &["key_range", "workload"],
+    &["error", "shape", "files", "trigger", "job", "busy"],
     &["cutter", "apply", "explain"],
-    &["policy", "trigger", "parameter"],
+    &["policy", "parameter"],
     &["layout", "granularity", "movement", "ttl"],
     &["composed"],
     &["presets", "spec"],
+    &["simulator"],
 ];
 
 /// Crates from the ground up, with the name each goes by in a `Cargo.toml`.

@@ -2,8 +2,11 @@
 //! or as a page with plots.
 
 pub mod csv;
+pub mod estimates;
+pub mod flat;
 pub mod html;
 pub mod json;
 pub mod provenance;
+pub mod rows;
 pub mod text;
 pub mod throughput;

@@ -2,119 +2,18 @@
 
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::error::{Error, Result};
 use crate::numbers;
+
+pub use lsmx_compaction::workload::{Lookups, Phase, RANGE_DELETE_PLACES};
 
 use super::Distribution;
 
 /// Share of the writes that come before lookups and ranges begin to be mixed in: with size ratio
 /// 10 all levels but the last are then full, which is where the study began.
 const INTERLEAVE_AFTER: f64 = 0.1;
-
-/// Places in key order that a range delete covers: those of ten neighbouring records of the
-/// workload, whether they are there or not.
-pub const RANGE_DELETE_PLACES: u64 = 10;
-
-/// Left out where it is zero, so that workloads without range deletes read as ever.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
-fn is_zero(count: &u64) -> bool {
-    *count == 0
-}
-
-/// A stretch of operations that are mixed evenly.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Phase {
-    /// What it is called in progress and errors.
-    pub name: String,
-    /// Puts of new keys.
-    pub inserts: u64,
-    /// Puts of present keys.
-    pub updates: u64,
-    /// Deletes of present keys.
-    pub deletes: u64,
-    /// Merge operands for present keys, each of which writes a few bytes of the value.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub merges: u64,
-    /// Deletes of a range of [`RANGE_DELETE_PLACES`] places in key order.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub range_deletes: u64,
-    /// Point lookups, by the share of them that ask for absent keys.
-    pub lookups: Vec<Lookups>,
-    /// Range lookups.
-    pub ranges: u64,
-    /// Entries a range lookup reads, as a share of the entries there.
-    pub selectivity: f64,
-    /// Which keys.
-    pub distribution: Distribution,
-    /// Whether the memtable is flushed and all compactions are waited for at the end.
-    pub settle: bool,
-}
-
-/// Point lookups of one kind.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Lookups {
-    /// Share of lookups that ask for absent keys.
-    pub alpha: f64,
-    /// How many lookups.
-    pub ops: u64,
-}
-
-impl Phase {
-    /// An empty phase.
-    #[must_use]
-    pub fn new(name: impl Into<String>, distribution: Distribution) -> Phase {
-        Phase {
-            name: name.into(),
-            inserts: 0,
-            updates: 0,
-            deletes: 0,
-            merges: 0,
-            range_deletes: 0,
-            lookups: Vec::new(),
-            ranges: 0,
-            selectivity: 0.0,
-            distribution,
-            settle: false,
-        }
-    }
-
-    /// Puts, deletes and merges.
-    #[must_use]
-    pub fn writes(&self) -> u64 {
-        self.inserts + self.updates + self.deletes + self.merges + self.range_deletes
-    }
-
-    /// Most records that its deletes take away.
-    fn deleted_max(&self) -> u64 {
-        self.deletes.saturating_add(self.range_deletes.saturating_mul(RANGE_DELETE_PLACES))
-    }
-
-    /// Makes shares of `writes` merges and range deletes, in place of inserts.
-    fn replace_inserts(&mut self, writes: u64, merges: f64, range_deletes: f64) -> Result<()> {
-        let mut replace = |flag: &'static str, share: f64| {
-            check_share(flag, share)?;
-            let count = numbers::round(numbers::float(writes) * share);
-            let inserts = self.inserts.checked_sub(count);
-            self.inserts = inserts.ok_or_else(|| Error::Contradiction {
-                first: format!("{flag} {share}"),
-                second: "--updates and --deletes".to_owned(),
-                why: "together they are more than all writes",
-            })?;
-            Ok(count)
-        };
-        self.merges = replace("--merges", merges)?;
-        self.range_deletes = replace("--range-deletes", range_deletes)?;
-        Ok(())
-    }
-
-    /// All operations.
-    #[must_use]
-    pub fn ops(&self) -> u64 {
-        self.writes() + self.lookups.iter().map(|lookups| lookups.ops).sum::<u64>() + self.ranges
-    }
-}
 
 /// A workload in a few numbers, as typed after `lsmx explore`.
 #[derive(Clone, Debug, PartialEq)]
@@ -156,7 +55,7 @@ impl Mix {
         let mut load = Phase::new("load", self.distribution);
         (load.inserts, load.updates, load.deletes) =
             split_writes(self.entries, self.updates, self.deletes)?;
-        load.replace_inserts(self.entries, self.merges, self.range_deletes)?;
+        replace_inserts(&mut load, self.entries, self.merges, self.range_deletes)?;
         if load.inserts == 0 && load.range_deletes > 0 {
             return Err(Error::Contradiction {
                 first: format!("--range-deletes {}", self.range_deletes),
@@ -219,6 +118,24 @@ impl Mix {
         }
         Ok(phases)
     }
+}
+
+/// Makes shares of `writes` merges and range deletes of a phase, in place of inserts.
+fn replace_inserts(phase: &mut Phase, writes: u64, merges: f64, range_deletes: f64) -> Result<()> {
+    let mut replace = |flag: &'static str, share: f64| {
+        check_share(flag, share)?;
+        let count = numbers::round(numbers::float(writes) * share);
+        let inserts = phase.inserts.checked_sub(count);
+        phase.inserts = inserts.ok_or_else(|| Error::Contradiction {
+            first: format!("{flag} {share}"),
+            second: "--updates and --deletes".to_owned(),
+            why: "together they are more than all writes",
+        })?;
+        Ok(count)
+    };
+    phase.merges = replace("--merges", merges)?;
+    phase.range_deletes = replace("--range-deletes", range_deletes)?;
+    Ok(())
 }
 
 fn check_share(name: &'static str, share: f64) -> Result<()> {
@@ -368,7 +285,7 @@ impl PhaseTable {
         let mut phase = Phase::new(name, self.distribution);
         (phase.inserts, phase.updates, phase.deletes) =
             split_writes(self.entries, self.updates, self.deletes)?;
-        phase.replace_inserts(self.entries, self.merges, self.range_deletes)?;
+        replace_inserts(&mut phase, self.entries, self.merges, self.range_deletes)?;
         check_share("empty-lookups", self.empty_lookups)?;
         check_share("selectivity", self.selectivity)?;
         if self.lookups > 0 {

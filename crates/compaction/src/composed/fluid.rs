@@ -161,7 +161,7 @@ mod tests {
                 bytes,
                 ..crate::FileShape::new(crate::FileId(1), KeyRange::new("a", "z"))
             };
-            RunShape { id: crate::RunId(1), files: vec![std::sync::Arc::new(file)] }
+            RunShape { id: crate::RunId(1), files: vec![std::sync::Arc::new(file)].into() }
         };
         // One run for nine arrivals: the ninth joins eight, the tenth does not join nine.
         assert!(lazy.absorbs(1, &run(8000), 1000));

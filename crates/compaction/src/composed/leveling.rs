@@ -15,7 +15,7 @@ use super::look::{Look, Reach, len_u64, next_level, reach_of, score, whole_runs}
 use super::{L0, Rule, SCORE_DUE, SCORE_FOREIGN};
 use crate::explain::CANDIDATES_SHOWN;
 use crate::granularity::Granularity;
-use crate::trigger::{Capacities, Trigger, compensated_bytes};
+use crate::trigger::{Capacities, Trigger};
 use crate::{FileShape, Job, JobInput, KeyRange, Level, Placement, Reason, RunShape, Target};
 
 /// A tree under leveling: its capacities worked out.
@@ -156,8 +156,14 @@ impl<'a> Leveling<'a> {
                 candidates.push(Candidate { score_milli: SCORE_FOREIGN, level, reason });
             } else if level < capacities.last {
                 let busy = look.busy;
-                let idle = runs.iter().flat_map(|r| &r.files).filter(|f| !busy.is_busy(f.id));
-                let bytes = idle.map(|file| compensated_bytes(file)).fold(0, u64::saturating_add);
+                let held = runs.iter().flat_map(|run| &run.files).filter(|f| busy.is_busy(f.id));
+                let held = if busy.files.is_empty() {
+                    0
+                } else {
+                    held.map(|f| f.compensated_bytes()).sum()
+                };
+                let all = runs.iter().map(|run| run.files.compensated_bytes());
+                let bytes = all.fold(0, u64::saturating_add).saturating_sub(held);
                 let score_milli = score(bytes, capacities.bytes(level));
                 look.notes.score(level, "level-full", score_milli);
                 if score_milli >= SCORE_DUE {
@@ -254,6 +260,15 @@ impl<'a> Leveling<'a> {
             return at_once;
         }
         let movement = self.rule.movement;
+        // Mostly the first choice is it, and finding that is cheaper than an order of all.
+        if look.busy.files.is_empty() && !look.notes.are_kept() {
+            let first = movement.first(look.shape, level, run, target);
+            let reason = candidate.reason.clone();
+            let job = first.and_then(|i| self.file_into(self.rule, level, run, i, target, reason));
+            if job.is_some() {
+                return job;
+            }
+        }
         let order = movement.order(look.shape, level, run, target);
         look.notes
             .candidates(|| movement.explain(look.shape, run, target, &order, CANDIDATES_SHOWN));

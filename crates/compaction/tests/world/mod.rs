@@ -173,10 +173,15 @@ impl World {
             JobKind::Move => self.totals.moves += 1,
             JobKind::Drop => {}
         }
-        let applied = match self.shape.apply(job, outputs) {
+        let applied = match self.shape.apply(job, outputs.clone()) {
             Ok(applied) => applied,
             Err(error) => panic!("apply failed: {error}\n{job}\n{}", describe(&self.shape)),
         };
+        // Where nobody shares it the tree is changed in place, to the same end.
+        let in_place = std::mem::take(&mut self.shape).into_applied(job, outputs).unwrap();
+        assert_eq!(in_place.shape, applied.shape);
+        assert_eq!(in_place.placed, applied.placed);
+        assert_eq!(in_place.run_orders, applied.run_orders);
         for file in &applied.removed {
             assert!(self.files.remove(file).is_some());
         }

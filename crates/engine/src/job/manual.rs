@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn a_rewrite_of_the_last_run_leaves_what_lies_between_alone() {
         let files = vec![file(0, "a", 1), file(1, "b", 0), file(2, "c", 1), file(3, "d", 2)];
-        let run = Arc::new(RunShape { id: RunId(7), files });
+        let run = Arc::new(RunShape { id: RunId(7), files: files.into() });
         let level = Arc::new(LevelShape { runs: vec![run], cursor: None });
         let shape = TreeShape { levels: vec![Arc::default(), level], ..TreeShape::default() };
         let all = (Bound::Unbounded, Bound::Unbounded);

@@ -8,7 +8,7 @@ mod super_version;
 
 use std::collections::HashMap;
 
-use lsmx_compaction::{FileId, RunShape, TreeShape};
+use lsmx_compaction::{FileId, FileShape, RunShape, TreeShape};
 
 use crate::error::Error;
 use crate::format::range_tombstones::Spans;
@@ -105,12 +105,14 @@ impl Version {
     /// Writes into a shape of this version when its tables were last read.
     pub(crate) fn note_reads(&self, shape: &mut TreeShape) {
         for run in shape.levels.iter_mut().flat_map(|level| &mut Arc::make_mut(level).runs) {
-            for file in &mut Arc::make_mut(run).files {
-                let read_us = self.tables.get(&file.id).map(|table| table.table().last_read_us());
-                if let Some(us) = read_us.filter(|us| *us != file.last_read_us) {
-                    Arc::make_mut(file).last_read_us = us;
+            let read = run.files.iter().map(|file| match self.tables.get(&file.id) {
+                Some(table) if table.table().last_read_us() != file.last_read_us => {
+                    let last_read_us = table.table().last_read_us();
+                    Arc::new(FileShape { last_read_us, ..(**file).clone() })
                 }
-            }
+                _ => Arc::clone(file),
+            });
+            *run = Arc::new(RunShape { id: run.id, files: read.collect() });
         }
     }
 

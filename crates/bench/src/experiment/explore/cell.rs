@@ -14,6 +14,7 @@ use lsmx_compaction::{JobKind, PolicySpec};
 use crate::clock::Stopwatch;
 use crate::error::{Error, Result};
 use crate::experiment::Progress;
+use crate::experiment::sweep::SweepPoint;
 use crate::latency::Latencies;
 use crate::numbers::{self, ratio};
 use crate::workload::phases::Phase;
@@ -31,10 +32,12 @@ const PROGRESS_OPS: u64 = 4096;
 /// Threads for compaction, where there are any.
 const WORKERS: usize = 2;
 
-/// What all cells have in common.
+/// What one cell does.
 #[derive(Debug)]
 pub(super) struct Plan {
-    pub(super) records: RecordsSummary,
+    pub(super) sweep: SweepPoint,
+    pub(super) records: Records,
+    pub(super) summary: RecordsSummary,
     pub(super) phases: Vec<Phase>,
     pub(super) memtable_bytes: u64,
     pub(super) table_bytes: u64,
@@ -48,15 +51,15 @@ pub(super) struct Plan {
 impl Plan {
     fn workload(&self) -> Workload {
         Workload {
-            records: self.records.clone(),
+            records: self.summary.clone(),
             phases: self.phases.clone(),
             memtable_bytes: self.memtable_bytes,
             table_bytes: self.table_bytes,
             block_cache_bytes: self.block_cache_bytes,
             write_control: match (self.deterministic, self.write_control) {
-                (true, _) => "none",
-                (false, WriteControl::Smooth) => "smooth",
-                (false, WriteControl::Stop) => "stop",
+                (true, _) => "none".to_owned(),
+                (false, WriteControl::Smooth) => "smooth".to_owned(),
+                (false, WriteControl::Stop) => "stop".to_owned(),
             },
             deterministic: self.deterministic,
         }
@@ -128,9 +131,9 @@ impl EventListener for Jobs {
 
 /// Runs the cell in a database of its own, which is gone afterwards.
 pub(super) fn run(
-    plan: &Plan,
+    plan: &mut Plan,
     policy: &PolicySpec,
-    records: &mut Records,
+    title: &str,
     progress: &mut dyn Progress,
 ) -> Result<Cell> {
     let stopwatch = Stopwatch::start();
@@ -164,30 +167,30 @@ pub(super) fn run(
     let mut run = Run {
         keyspace: db.default_keyspace(),
         db,
-        records,
+        records: &mut plan.records,
         put_latencies: Latencies::new(),
         meter: Meter::new(),
         // A file may hold a key twice, so only generated records are known one by one.
-        exact: !matches!(plan.records, RecordsSummary::File { .. }),
+        exact: !matches!(plan.summary, RecordsSummary::File { .. }),
         unsettled: false,
         key: Vec::new(),
         value: Vec::new(),
     };
     let mut stream = Stream::new(run.records.keys().cloned(), plan.seed);
     for phase in &plan.phases {
-        progress.begin(&format!("{policy}: {}", phase.name), phase.ops());
+        progress.begin(&format!("{title}: {}", phase.name), phase.ops());
         run.phase(phase, &mut stream, progress)?;
         progress.end();
         if phase.settle {
-            run.settle(policy, progress)?;
+            run.settle(title, progress)?;
         }
     }
     if run.unsettled {
-        run.settle(policy, progress)?;
+        run.settle(title, progress)?;
     }
     drop(watch);
     let metrics = run.db.metrics();
-    let scan = run.scan(policy, progress)?;
+    let scan = run.scan(title, progress)?;
     let (point_lookups, range_lookups) = run.meter.finish();
     let put_latency_us = run.put_latencies.summary();
     run.db.close(None).map_err(engine("close the database"))?;
@@ -204,6 +207,7 @@ pub(super) fn run(
     Ok(Cell {
         policy: policy.name().to_owned(),
         spec: policy.to_string(),
+        sweep: plan.sweep.clone(),
         workload,
         seed: plan.seed,
         ingested_bytes: tree.ingested_bytes,
@@ -237,6 +241,7 @@ pub(super) fn run(
         history: jobs.history.finish(&metrics),
         elapsed_s: stopwatch.elapsed_s(),
         digest,
+        repeats: None,
     })
 }
 
@@ -427,8 +432,8 @@ impl Run<'_> {
     }
 
     /// Flushes what is in memory and waits until the policy rests.
-    fn settle(&mut self, policy: &PolicySpec, progress: &mut dyn Progress) -> Result<()> {
-        progress.begin(&format!("{policy}: settle"), 0);
+    fn settle(&mut self, title: &str, progress: &mut dyn Progress) -> Result<()> {
+        progress.begin(&format!("{title}: settle"), 0);
         self.db.flush().map_err(engine("flush"))?;
         self.db.wait_idle().map_err(engine("wait for compactions"))?;
         self.unsettled = false;
@@ -436,8 +441,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn scan(&mut self, policy: &PolicySpec, progress: &mut dyn Progress) -> Result<Scan> {
-        progress.begin(&format!("{policy}: scan"), 0);
+    fn scan(&mut self, title: &str, progress: &mut dyn Progress) -> Result<Scan> {
+        progress.begin(&format!("{title}: scan"), 0);
         let mut scan = Scan::new();
         for entry in self.keyspace.iter() {
             let (key, value) = entry.map_err(engine("scan"))?;

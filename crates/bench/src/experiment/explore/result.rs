@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 
 use lsmx::format::BlockKind;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use crate::experiment::repeat::{Repeatable, Repeats};
+use crate::experiment::sweep::SweepPoint;
 use crate::latency::LatencyUs;
 use crate::report::provenance::Provenance;
 use crate::workload::Distribution;
@@ -20,12 +22,15 @@ pub struct Exploration {
 }
 
 /// One policy under one workload.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
     /// Canonical name of the policy.
     pub policy: String,
     /// The policy with all its parameters.
     pub spec: String,
+    /// What the swept flags are; left out where nothing is swept.
+    #[serde(default, skip_serializing_if = "SweepPoint::is_empty")]
+    pub sweep: SweepPoint,
     /// What was played.
     pub workload: Workload,
     /// Seed of the workload and, with `--deterministic`, of the database.
@@ -68,10 +73,28 @@ pub struct Cell {
     pub elapsed_s: f64,
     /// Stands for all that must be equal from run to run; null without `--deterministic`.
     pub digest: Option<String>,
+    /// What the repetitions measured of which the figures above are the medians; left out where
+    /// there is one run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeats: Option<Repeats>,
+}
+
+impl Repeatable for Cell {
+    fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    fn digest(&self) -> Option<&str> {
+        self.digest.as_deref()
+    }
+
+    fn set_repeats(&mut self, repeats: Repeats) {
+        self.repeats = Some(repeats);
+    }
 }
 
 /// The workload of a cell.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Workload {
     /// The records, generated or those of a file.
     pub records: RecordsSummary,
@@ -84,13 +107,13 @@ pub struct Workload {
     /// Bytes of the block cache.
     pub block_cache_bytes: u64,
     /// `smooth` or `stop`; `none` with `--deterministic`.
-    pub write_control: &'static str,
+    pub write_control: String,
     /// Whether jobs run on the thread of the writer.
     pub deterministic: bool,
 }
 
 /// Where the records come from.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "source")]
 pub enum RecordsSummary {
     /// Generated.
@@ -116,7 +139,7 @@ pub enum RecordsSummary {
 }
 
 /// What compaction did.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Compaction {
     /// Jobs that merged or rewrote.
     pub jobs: u64,
@@ -131,7 +154,7 @@ pub struct Compaction {
 }
 
 /// Writes that waited.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stalls {
     /// How many.
     pub count: u64,
@@ -142,7 +165,7 @@ pub struct Stalls {
 }
 
 /// Point lookups of one kind.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PointLookups {
     /// Share that asked for absent keys.
     pub alpha: f64,
@@ -159,7 +182,7 @@ pub struct PointLookups {
 }
 
 /// Range lookups.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RangeLookups {
     /// How many.
     pub ops: u64,
@@ -172,7 +195,7 @@ pub struct RangeLookups {
 }
 
 /// One level of the tree.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LevelSummary {
     /// Its number.
     pub level: u64,
@@ -189,7 +212,7 @@ pub struct LevelSummary {
 }
 
 /// The tree at one moment, and what had been written for it by then.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HistoryPoint {
     /// Key and value bytes of all writes so far.
     pub ingested_bytes: u64,
@@ -204,7 +227,7 @@ pub struct HistoryPoint {
 }
 
 /// A level at one moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LevelPoint {
     /// Its number.
     pub level: u64,

@@ -8,6 +8,7 @@ use crate::experiment::explore::result::{
     Cell, Compaction, HistoryPoint, LevelPoint, LevelSummary, PointLookups, RangeLookups,
     RecordsSummary, Stalls, Workload,
 };
+use crate::experiment::sweep::SweepPoint;
 use crate::experiment::throughput::result::Throughput;
 use crate::latency::LatencyUs;
 use crate::report::provenance::Provenance;
@@ -38,6 +39,7 @@ fn cell(policy: &str, number: u32) -> Cell {
     Cell {
         policy: policy.to_owned(),
         spec: format!("{policy}(T=10)"),
+        sweep: SweepPoint::default(),
         workload: Workload {
             records: RecordsSummary::Generated {
                 key_len: 16,
@@ -48,7 +50,7 @@ fn cell(policy: &str, number: u32) -> Cell {
             memtable_bytes: 65_536,
             table_bytes: 65_536,
             block_cache_bytes: 65_536,
-            write_control: "smooth",
+            write_control: "smooth".to_owned(),
             deterministic: false,
         },
         seed: 7,
@@ -96,6 +98,7 @@ fn cell(policy: &str, number: u32) -> Cell {
             .collect(),
         elapsed_s: 1.5,
         digest: None,
+        repeats: None,
     }
 }
 

@@ -1,0 +1,397 @@
+//! Plays a workload on a tree that holds no data.
+//!
+//! The simulator does what the engine does when all jobs run on the writer's thread: the write that
+//! finds the memtable full has it flushed, then the policy picks jobs until it rests, before the next
+//! write. Policy, [`TreeShape::apply`] and [`OutputCutter`](crate::OutputCutter) are the engine's own.
+//! Only what a file holds is an estimate: stretches of its key range with so many entries each
+//! (`body.rs`), of so many distinct keys (`content.rs`), that take so many bytes (`sizes.rs`). What a
+//! real tree owes to chance is drawn by seed.
+//!
+//! `docs/compaction.md` says what the model leaves out.
+
+mod body;
+mod content;
+mod merge;
+mod numbers;
+mod parts;
+mod random;
+mod report;
+mod sizes;
+#[cfg(test)]
+mod tests;
+mod traffic;
+
+use std::sync::Arc;
+
+use crate::workload::Phase;
+use crate::{
+    BusyFiles, CompactionPolicy, Error, FileId, FileShape, Job, JobKind, Level, PolicySpec,
+    TreeShape,
+};
+
+use body::{Body, place_of};
+use merge::{Cut, Older, Output, Source, Stamp, Writer};
+use numbers::{count, real, whole};
+use random::Dice;
+pub use report::{LevelReport, Report};
+use sizes::Sizes;
+use traffic::{Traffic, Writes};
+
+/// Stretches that a file keeps where a tree has few files, and where it has many.
+const STRETCHES_FINE: usize = 32;
+const STRETCHES_COARSE: usize = 4;
+/// Writes up to which a tree counts as one of few files, in memtables.
+const FLUSHES_FINE: f64 = 2000.0;
+/// Jobs in a row after which a policy is taken to be one that never rests.
+const JOBS_IN_A_ROW_MAX: u64 = 10_000_000;
+
+/// Parts of a merge by default: the engine's, with as many workers as it has by default.
+pub const MERGE_PARTS_DEFAULT: usize = 2;
+
+/// What to simulate, apart from the policy.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// What is done, one phase after the other.
+    pub phases: Vec<Phase>,
+    /// Bytes of a key.
+    pub key_bytes: u64,
+    /// Bytes of a value.
+    pub value_bytes: u64,
+    /// Bytes in memory at which a memtable is sealed.
+    pub memtable_bytes: u64,
+    /// Target bytes of a table.
+    pub table_bytes: u64,
+    /// Bytes of the block cache.
+    pub block_cache_bytes: u64,
+    /// Into how many parts a merge is divided at most, see [`MERGE_PARTS_DEFAULT`].
+    pub merge_parts: usize,
+    /// Seed of what is left to chance.
+    pub seed: u64,
+}
+
+/// Why a simulation ended early.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Failure {
+    /// The policy picked a job that the tree refuses.
+    #[error("{policy} picked a job that cannot be: {job}")]
+    Job {
+        /// The policy.
+        policy: String,
+        /// The job, in words.
+        job: String,
+        /// Why it cannot be.
+        source: Box<Error>,
+    },
+    /// The policy goes on and on.
+    #[error("{policy} does not come to rest")]
+    Restless {
+        /// The policy.
+        policy: String,
+    },
+    /// Whoever asked for it wants it no more.
+    #[error("given up")]
+    GivenUp,
+}
+
+impl Config {
+    /// Plays the phases under a policy. `go_on` is asked after each flush with the writes played so
+    /// far; where it says no, the simulation is given up.
+    ///
+    /// # Errors
+    /// [`Failure`]: a policy with a mistake, or given up.
+    pub fn run(
+        &self,
+        spec: &PolicySpec,
+        go_on: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<Report, Failure> {
+        self.run_policy(&*spec.build(), go_on)
+    }
+
+    /// [`Config::run`] of any policy.
+    ///
+    /// # Errors
+    /// As [`Config::run`].
+    pub fn run_policy(
+        &self,
+        policy: &dyn CompactionPolicy,
+        go_on: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<Report, Failure> {
+        let mut simulator = Simulator::new(self, policy);
+        let mut unsettled = false;
+        for phase in &self.phases {
+            simulator.play(phase, go_on)?;
+            unsettled |= phase.writes() > 0;
+            if phase.settle {
+                simulator.settle()?;
+                unsettled = false;
+            }
+        }
+        if unsettled {
+            simulator.settle()?;
+        }
+        Ok(simulator.report())
+    }
+}
+
+/// A tree at work.
+struct Simulator<'a> {
+    config: &'a Config,
+    policy: &'a dyn CompactionPolicy,
+    sizes: Sizes,
+    shape: TreeShape,
+    /// What files hold, by the number in their name.
+    bodies: Vec<Option<Box<Body>>>,
+    traffic: Traffic,
+    dice: Dice,
+    stretches_max: usize,
+    /// What the memtable holds: stretches of several phases, and writes of the phase at hand.
+    memtable: Vec<Body>,
+    memtable_bytes: f64,
+    /// Writes so far, and operations of all kinds so far.
+    seq: u64,
+    now_us: u64,
+    totals: report::Totals,
+}
+
+impl<'a> Simulator<'a> {
+    fn new(config: &'a Config, policy: &'a dyn CompactionPolicy) -> Simulator<'a> {
+        let writes: u64 = config.phases.iter().map(Phase::writes).sum();
+        let sizes = Sizes::new(config.key_bytes, config.value_bytes, writes);
+        let flushes = real(writes) * sizes.memtable_put(false) / real(config.memtable_bytes.max(1));
+        Simulator {
+            config,
+            policy,
+            shape: TreeShape {
+                memtable_bytes: config.memtable_bytes,
+                table_bytes: config.table_bytes,
+                ..TreeShape::default()
+            },
+            bodies: Vec::new(),
+            traffic: Traffic::new(&config.phases),
+            dice: Dice::new(config.seed),
+            stretches_max: if flushes <= FLUSHES_FINE { STRETCHES_FINE } else { STRETCHES_COARSE },
+            memtable: Vec::new(),
+            memtable_bytes: 0.0,
+            seq: 0,
+            now_us: 0,
+            totals: report::Totals::default(),
+            sizes,
+        }
+    }
+
+    /// Plays the writes of a phase. Memtables are filled to the last write that still finds room.
+    fn play(&mut self, phase: &Phase, go_on: &mut dyn FnMut(u64) -> bool) -> Result<(), Failure> {
+        let all = Writes::of(phase);
+        let ascending = phase.distribution == crate::workload::Distribution::Sequential
+            && phase.inserts > phase.updates;
+        let mean = self.bytes_of(&all, ascending) / all.all().max(1.0);
+        let mut done = 0.0;
+        let ops_per_write = real(phase.ops()) / all.all().max(1.0);
+        while done < all.all() {
+            let room = real(self.config.memtable_bytes) - self.memtable_bytes;
+            let fitting = libm::ceil(room / mean).max(0.0);
+            if fitting < 1.0 {
+                // The next write finds it full.
+                self.flush(false)?;
+                if !go_on(self.seq) {
+                    return Err(Failure::GivenUp);
+                }
+                continue;
+            }
+            let taken = fitting.min(all.all() - done);
+            let writes = all.scaled(taken / all.all());
+            let seqs = (self.seq + 1, self.seq + whole(taken).max(1));
+            let body = self.traffic.write(phase, &writes, done / all.all(), seqs);
+            if self.traffic.mixes() {
+                let kept = self.bodies.iter_mut().flatten().map(|body| &mut **body);
+                kept.chain(&mut self.memtable).for_each(|body| self.traffic.mix(body));
+            }
+            self.seq = seqs.1;
+            self.now_us += whole(taken * ops_per_write);
+            self.memtable_bytes += self.bytes_of(&writes, ascending);
+            self.totals.note(&writes, &self.sizes);
+            self.memtable.push(body);
+            done += taken;
+        }
+        if all.all() <= 0.0 {
+            self.now_us += phase.ops();
+        }
+        Ok(())
+    }
+
+    fn bytes_of(&self, writes: &Writes, ascending: bool) -> f64 {
+        (writes.inserts + writes.updates) * self.sizes.memtable_put(ascending)
+            + writes.deletes * self.sizes.memtable_delete(ascending)
+            + writes.merges * self.sizes.memtable_merge(ascending)
+            + writes.range_deletes * self.sizes.memtable_span()
+    }
+
+    /// Writes what is in memory and compacts until the policy rests, with nothing more to come.
+    fn settle(&mut self) -> Result<(), Failure> {
+        self.flush(true)
+    }
+
+    /// Writes the memtable as one table, and compacts until the policy rests.
+    fn flush(&mut self, resting: bool) -> Result<(), Failure> {
+        let bodies = std::mem::take(&mut self.memtable);
+        self.memtable_bytes = 0.0;
+        // What was written later is newer.
+        let mut sources: Vec<Source<'_>> =
+            bodies.iter().rev().map(|body| Source::new(vec![body])).collect();
+        let mut older = Older::default();
+        for (_, run) in self.shape.runs() {
+            older.add(ranges(&run.files));
+        }
+        let has_tombstones = self.totals.deletes() > 0.0;
+        let stamp = Stamp {
+            now_us: self.now_us,
+            oldest_tombstone_us: has_tombstones.then_some(self.now_us),
+        };
+        let mut writer = Writer::new(&self.sizes, stamp, usize::MAX);
+        let mut cut = Cut::never();
+        merge::merge(
+            &mut sources,
+            &mut older,
+            &mut cut,
+            &mut writer,
+            self.traffic.classes(),
+            self.traffic.records(),
+            &mut self.dice,
+        );
+        let outputs = writer.finish();
+        if !outputs.is_empty() {
+            self.totals.flushes += 1;
+            self.totals.flushed_bytes += outputs.iter().map(|o| o.shape.bytes).sum::<u64>();
+            let files = self.keep(outputs);
+            // Outputs of one walk are disjoint and in key order.
+            if let Ok((shape, _)) = self.shape.with_flush(files) {
+                self.shape = shape;
+            }
+        }
+        self.shape.resting = resting;
+        self.compact()
+    }
+
+    /// Gives outputs their names and keeps what they hold.
+    fn keep(&mut self, outputs: Vec<Output>) -> Vec<FileShape> {
+        outputs
+            .into_iter()
+            .map(|output| {
+                let mut shape = output.shape;
+                shape.id = FileId(count(self.bodies.len()));
+                shape.creation = shape.id.0;
+                self.bodies.push(Some(Box::new(output.body)));
+                shape
+            })
+            .collect()
+    }
+
+    /// Plays jobs until the policy rests.
+    fn compact(&mut self) -> Result<(), Failure> {
+        let busy = BusyFiles::default();
+        for _ in 0..JOBS_IN_A_ROW_MAX {
+            self.shape.now_us = self.now_us;
+            let Some(job) = self.policy.pick(&self.shape, &busy) else { return Ok(()) };
+            self.play_job(&job).map_err(|source| Failure::Job {
+                policy: self.policy.name().to_owned(),
+                job: job.to_string(),
+                source: Box::new(source),
+            })?;
+        }
+        Err(Failure::Restless { policy: self.policy.name().to_owned() })
+    }
+
+    fn play_job(&mut self, job: &Job) -> Result<(), Error> {
+        let merges = matches!(job.kind, JobKind::Merge | JobKind::Rewrite);
+        let outputs = if merges { self.merge(job)? } else { Vec::new() };
+        match job.kind {
+            JobKind::Merge | JobKind::Rewrite => {
+                self.totals.jobs += 1;
+                self.totals.read_bytes += job.input_bytes(&self.shape)?;
+                self.totals.written_bytes += outputs.iter().map(|o| o.shape.bytes).sum::<u64>();
+            }
+            JobKind::Move => self.totals.moves += 1,
+            JobKind::Drop => self.totals.drops += 1,
+        }
+        let files = self.keep(outputs);
+        let applied = std::mem::take(&mut self.shape).into_applied(job, files)?;
+        self.shape = applied.shape;
+        for file in applied.removed {
+            if let Some(body) = usize::try_from(file.0).ok().and_then(|at| self.bodies.get_mut(at))
+            {
+                *body = None;
+            }
+        }
+        Ok(())
+    }
+
+    /// The outputs of a job that merges or rewrites.
+    fn merge(&mut self, job: &Job) -> Result<Vec<Output>, Error> {
+        let mut inputs: Vec<Vec<&Arc<FileShape>>> = Vec::with_capacity(job.inputs.len());
+        for input in &job.inputs {
+            inputs.push(input.resolve(&self.shape)?);
+        }
+        let files = || inputs.iter().flatten();
+        let stamp = Stamp {
+            now_us: self.now_us,
+            oldest_tombstone_us: files().filter_map(|file| file.oldest_tombstone_us).min(),
+        };
+        let mut older = Older::default();
+        let tombstones: u64 = files().map(|file| file.tombstones).sum();
+        if tombstones > 0 || self.totals.changes() > 0.0 {
+            let range = job.range(&self.shape)?;
+            let newest = |(level, run): &(Level, &Arc<crate::RunShape>)| {
+                job.inputs.iter().any(|input| input.level == *level && input.run == run.id)
+            };
+            for (level, run) in self.shape.runs().skip_while(|at| !newest(at)) {
+                let taken =
+                    job.inputs.iter().position(|input| input.level == level && input.run == run.id);
+                let mut taken = taken.map_or(&[][..], |at| &inputs[at]).iter().peekable();
+                let overlapping = run.overlapping(&range).iter();
+                let staying: Vec<Arc<FileShape>> = overlapping
+                    .filter(|file| taken.next_if(|input| input.id == file.id).is_none())
+                    .cloned()
+                    .collect();
+                older.add(ranges(&staying));
+            }
+        }
+        let body = |file: &Arc<FileShape>| {
+            usize::try_from(file.id.0).ok().and_then(|at| self.bodies.get(at)?.as_deref())
+        };
+        let mut sources: Vec<Source<'_>> = inputs
+            .iter()
+            .map(|files| Source::new(files.iter().filter_map(|file| body(file)).collect()))
+            .collect();
+        let extents = inputs.iter().map(|files| {
+            files.iter().map(|file| {
+                (place_of(&file.range.smallest), place_of(&file.range.largest), file.bytes)
+            })
+        });
+        let ends = parts::ends(extents, self.config.merge_parts, job.cut.file_bytes);
+        let mut cut = Cut::by(&job.cut, &self.shape, ends);
+        let mut writer = Writer::new(&self.sizes, stamp, self.stretches_max);
+        merge::merge(
+            &mut sources,
+            &mut older,
+            &mut cut,
+            &mut writer,
+            self.traffic.classes(),
+            self.traffic.records(),
+            &mut self.dice,
+        );
+        Ok(writer.finish())
+    }
+
+    fn report(self) -> Report {
+        report::Report::new(&self.shape, &self.totals, &self.sizes, &self.traffic)
+    }
+}
+
+/// Ranges of files in places.
+fn ranges(files: &[Arc<FileShape>]) -> Vec<(u64, u64)> {
+    files
+        .iter()
+        .map(|file| (place_of(&file.range.smallest), place_of(&file.range.largest)))
+        .collect()
+}
