@@ -182,3 +182,36 @@ fn an_unwritable_page_is_known_before_the_run() {
     lsmx(&["bench", "fillseq", "--html", "no/such/page.html"])
         .fails(1, &["cannot write no/such/page.html"]);
 }
+
+#[test]
+fn a_sweep_is_followed_over_its_points() {
+    let directory = tempfile::tempdir().unwrap();
+    let words = "explore --policy full,tiering,1-leveling --deterministic --entries 4000 --value-len 48 \
+                 --memtable 16K --lookups 200 --ranges 10 --selectivity 0.01 --repeat 2";
+    let sweep = ["--sweep", "size-ratio=3,5", "--sweep", "updates=0,0.5"];
+    let page = page(words, &sweep, directory.path());
+    for (number, point) in
+        ["size-ratio 3, updates 0", "size-ratio 3, updates 0.5", "size-ratio 5, updates 0"]
+            .iter()
+            .enumerate()
+    {
+        assert!(page.contains(&format!("{} · {point}</h2>", number + 1)), "{point}");
+    }
+    assert!(page.contains("<h3>Over all workloads</h3>"));
+    fine_to_look_at(&page, &[("plots", 5 + 4 * 20), ("tables", 4)], directory.path());
+}
+
+#[test]
+fn finished_cells_are_shown_without_a_run() {
+    let directory = tempfile::tempdir().unwrap();
+    let finished = directory.path().join("finished");
+    let words = "explore --policy full,tiering --deterministic --entries 2000 --memtable 16K \
+                 --lookups 50 --ranges 5 --resume";
+    let words: Vec<&str> = words.split_whitespace().chain([finished.to_str().unwrap()]).collect();
+    lsmx(&words).ok();
+    let file = directory.path().join("page.html");
+    // Where it is written does not make it another run; what is run there does.
+    lsmx(&[&words[..], &["--html", file.to_str().unwrap()]].concat()).ok();
+    let page = fs::read_to_string(file).unwrap();
+    assert!(page.contains("<h3>The tree over time</h3>") && page.contains("tiering"));
+}

@@ -61,15 +61,19 @@ pub(super) fn percentiles(
 ) -> Option<Markup> {
     let rows = subjects.iter().filter_map(|it| {
         let latency = of(it.cell).filter(|latency| latency.max > 0.0)?;
-        let values = vec![latency.p50, latency.p90, latency.p99, latency.p999, latency.max];
-        Some(Span { marker: it.marker, name: it.name.clone(), values })
+        Some(Span { marker: it.marker, name: it.name.clone(), values: values(&latency) })
     });
     draw(&rows.collect::<Vec<_>>())
 }
 
+/// A latency at each of [`PERCENTILES`].
+pub(super) fn values(latency: &LatencyUs) -> Vec<Option<f64>> {
+    [latency.p50, latency.p90, latency.p99, latency.p999, latency.max].map(Some).to_vec()
+}
+
 /// Rows of percentiles on an axis of times.
 pub(super) fn draw(rows: &[Span]) -> Option<Markup> {
-    let all: Vec<f64> = rows.iter().flat_map(|row| row.values.iter().copied()).collect();
+    let all: Vec<f64> = rows.iter().flat_map(|row| row.values.iter().flatten().copied()).collect();
     if all.is_empty() {
         return None;
     }

@@ -30,6 +30,12 @@ pub(super) fn row(cell: &Cell, alpha: f64) -> Option<&PointLookups> {
     cell.point_lookups.iter().find(|row| row.ops > 0 && row.alpha.total_cmp(&alpha).is_eq())
 }
 
+/// Flat name of a figure of these lookups.
+pub(super) fn metric(alpha: f64, figure: &str) -> String {
+    // As JSON writes it.
+    format!("point_lookups[{}].{figure}", serde_json::Value::from(alpha))
+}
+
 /// Lines over α where there are several, and which blocks were read; none without lookups.
 pub(super) fn point_plots(subjects: &[Subject<'_>]) -> Option<Markup> {
     let alphas = alphas(subjects);
@@ -113,6 +119,7 @@ fn by_alpha(
         .map(|it| Line {
             marker: it.marker,
             name: it.name.clone(),
+            whiskers: Vec::new(),
             points: alphas
                 .iter()
                 .filter_map(|&alpha| Some((alpha, of(row(it.cell, alpha)?))))

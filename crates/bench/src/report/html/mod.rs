@@ -3,6 +3,7 @@
 //! Text goes through templates that escape it, whatever it holds. Plots are drawn in [`plot`], whose
 //! parts know nothing of experiments; every other module is a section of the page.
 
+mod agreement;
 mod latency;
 mod lookups;
 mod movement;
@@ -85,5 +86,6 @@ fn compared(subjects: &[Subject<'_>]) -> Markup {
         @if let Some(plots) = lookups::point_plots(subjects) { (plots) }
         @if let Some(plots) = lookups::range_plots(subjects) { (plots) }
         @if let Some(plots) = timeline::plots(subjects) { (plots) }
+        @if let Some(plots) = agreement::plots(subjects) { (plots) }
     }
 }

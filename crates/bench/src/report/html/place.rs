@@ -6,6 +6,8 @@ use serde_json::Value;
 
 use super::value;
 use crate::experiment::explore::result::Cell;
+use crate::experiment::sweep::{SweepPoint, SweepValue};
+use crate::numbers::float;
 
 /// Where a workload stands among others.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,8 +29,13 @@ struct Leaf {
 pub(super) fn places(cells: &[&Cell]) -> Vec<Place> {
     let all: Vec<BTreeMap<String, Leaf>> = cells.iter().map(|cell| leaves(cell)).collect();
     let differs = |name: &String| all.iter().any(|other| other.get(name) != all[0].get(name));
+    let swept = cells.iter().all(|cell| !cell.sweep.is_empty());
     let mut places = Vec::new();
-    for (own, run) in all.iter().zip(1..) {
+    for ((cell, own), run) in cells.iter().zip(&all).zip(1..) {
+        if swept {
+            places.push(of_sweep(&cell.sweep));
+            continue;
+        }
         let differing: Vec<(&String, &Leaf)> =
             own.iter().filter(|(name, _)| differs(name)).collect();
         let texts: Vec<String> =
@@ -47,6 +54,17 @@ pub(super) fn places(cells: &[&Cell]) -> Vec<Place> {
         places.iter_mut().for_each(|place| place.number = None);
     }
     places
+}
+
+/// The place is what was typed, where a sweep was.
+fn of_sweep(point: &SweepPoint) -> Place {
+    let number = match &point.0[..] {
+        [(key, SweepValue::Whole(whole))] => Some((key.clone(), float(*whole))),
+        [(key, SweepValue::Real(real))] => Some((key.clone(), *real)),
+        _ => None,
+    };
+    let texts = point.0.iter().map(|(key, value)| format!("{key} {value}"));
+    Place { text: texts.collect::<Vec<_>>().join(", "), number }
 }
 
 fn leaves(cell: &Cell) -> BTreeMap<String, Leaf> {

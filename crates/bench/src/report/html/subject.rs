@@ -32,6 +32,13 @@ const KNOWN: [&str; 18] = [
 /// A figure of a cell, if it has one.
 pub(super) type FigureOf = Box<dyn Fn(&Cell) -> Option<f64>>;
 
+/// Lowest and highest value over the repetitions of a cell; none where there is one run. `metric` is
+/// the flat name of the figure.
+pub(super) fn spread(cell: &Cell, metric: &str) -> Option<(f64, f64)> {
+    let repeated = cell.repeats.as_ref()?.metrics.get(metric)?;
+    Some((repeated.low.as_f64()?, repeated.high.as_f64()?))
+}
+
 /// A cell with the name and the marker that it has all over the page.
 #[derive(Clone, Debug)]
 pub(super) struct Subject<'a> {
@@ -54,7 +61,9 @@ pub(super) fn groups(cells: &[Cell]) -> Vec<Group<'_>> {
     for cell in cells {
         // The same policy twice is another run.
         let takes = |group: &&mut Vec<&Cell>| {
-            group.iter().all(|it| it.workload == cell.workload && it.spec != cell.spec)
+            group.iter().all(|it| {
+                it.workload == cell.workload && it.sweep == cell.sweep && it.spec != cell.spec
+            })
         };
         match groups.iter_mut().find(takes) {
             Some(group) => group.push(cell),

@@ -2,8 +2,10 @@
 
 use maud::{Markup, html};
 
+use super::lookups;
 use super::page::section;
-use super::subject::{FigureOf, Subject};
+use super::plot::frame::Format;
+use super::subject::{FigureOf, Subject, spread};
 use super::value;
 use crate::experiment::explore::result::Cell;
 use crate::numbers::float;
@@ -14,50 +16,113 @@ struct Column {
     unit: &'static str,
     /// Whether the lowest figure is the best; else it only describes.
     compared: bool,
-    value: FigureOf,
-    digits: fn(f64) -> String,
+    digits: Format,
+    /// Flat name of what is measured.
+    metric: String,
+    /// What is shown is so much of what is measured.
+    share: f64,
+    measured: FigureOf,
 }
 
-fn column(
-    name: impl Into<String>,
-    unit: &'static str,
-    compared: bool,
-    digits: fn(f64) -> String,
-    value: impl Fn(&Cell) -> Option<f64> + 'static,
-) -> Column {
-    Column { name: name.into(), unit, compared, value: Box::new(value), digits }
+impl Column {
+    fn shown(&self, cell: &Cell) -> Option<f64> {
+        (self.measured)(cell).map(|measured| measured * self.share)
+    }
+
+    /// From the lowest to the highest of the repetitions.
+    fn spread(&self, cell: &Cell) -> Option<String> {
+        let (low, high) = spread(cell, &self.metric)?;
+        let text = |measured: f64| (self.digits)(measured * self.share);
+        Some(format!("{} – {}", text(low), text(high)))
+    }
 }
 
 fn columns(subjects: &[Subject<'_>]) -> Vec<Column> {
-    let two = value::column;
-    let one = |x: f64| format!("{x:.1}");
-    let whole = |x: f64| format!("{x:.0}");
+    let column = |name: &str, unit, digits, metric: &str, measured: FigureOf| Column {
+        name: name.to_owned(),
+        unit,
+        compared: true,
+        digits,
+        metric: metric.to_owned(),
+        share: 1.0,
+        measured,
+    };
+    let two: Format = value::column;
+    let one: Format = |x| format!("{x:.1}");
+    let whole: Format = |x| format!("{x:.0}");
     let mut columns = vec![
-        column("data moved", "× ingested", true, two, |it| Some(it.data_moved_ratio)),
-        column("write amplification", "×", true, two, |it| Some(it.write_amplification)),
-        column("space amplification", "×", true, two, |it| Some(it.space_amplification)),
+        column(
+            "data moved",
+            "× ingested",
+            two,
+            "data_moved_ratio",
+            Box::new(|it| Some(it.data_moved_ratio)),
+        ),
+        column(
+            "write amplification",
+            "×",
+            two,
+            "write_amplification",
+            Box::new(|it| Some(it.write_amplification)),
+        ),
+        column(
+            "space amplification",
+            "×",
+            two,
+            "space_amplification",
+            Box::new(|it| Some(it.space_amplification)),
+        ),
     ];
-    for alpha in super::lookups::alphas(subjects) {
-        let name = format!("I/Os per get, α = {alpha}");
-        columns.push(column(name, "blocks", true, two, move |it| {
-            super::lookups::row(it, alpha).map(|row| row.ios_per_get)
-        }));
+    for alpha in lookups::alphas(subjects) {
+        columns.push(column(
+            &format!("I/Os per get, α = {alpha}"),
+            "blocks",
+            two,
+            &lookups::metric(alpha, "ios_per_get"),
+            Box::new(move |it| lookups::row(it, alpha).map(|row| row.ios_per_get)),
+        ));
     }
-    columns.push(column("range lookup", "µs, mean", true, one, |it| {
-        (it.range_lookups.ops > 0).then_some(it.range_lookups.latency_us.mean)
-    }));
-    columns.extend([
-        column("put p99.9", "µs", true, one, |it| Some(it.put_latency_us.p999)),
-        column("put max", "ms", true, two, |it| Some(it.put_latency_us.max / 1e3)),
-        column("stalled", "s", true, two, |it| Some(float(it.stalls.total_us) / 1e6)),
-        column("merges", "jobs", false, whole, |it| Some(float(it.compaction.jobs))),
-        column("moves", "jobs", false, whole, |it| Some(float(it.compaction.trivial_moves))),
-        column("runs", "at the end", true, whole, |it| {
-            Some(float(it.levels.iter().map(|level| level.runs).sum()))
-        }),
-        column("took", "s", false, one, |it| Some(it.elapsed_s)),
-    ]);
-    columns.retain(|column| subjects.iter().any(|it| (column.value)(it.cell).is_some()));
+    columns.push(column(
+        "range lookup",
+        "µs, mean",
+        one,
+        "range_lookups.latency_us.mean",
+        Box::new(|it| (it.range_lookups.ops > 0).then_some(it.range_lookups.latency_us.mean)),
+    ));
+    let p999 = "put_latency_us.p999";
+    columns.push(column("put p99.9", "µs", one, p999, Box::new(|it| Some(it.put_latency_us.p999))));
+    columns.push(Column {
+        share: 1e-3,
+        ..column(
+            "put max",
+            "ms",
+            two,
+            "put_latency_us.max",
+            Box::new(|it| Some(it.put_latency_us.max)),
+        )
+    });
+    columns.push(Column {
+        share: 1e-6,
+        ..column(
+            "stalled",
+            "s",
+            two,
+            "stalls.total_us",
+            Box::new(|it| Some(float(it.stalls.total_us))),
+        )
+    });
+    let runs: FigureOf = Box::new(|it| Some(float(it.levels.iter().map(|level| level.runs).sum())));
+    columns.push(column("runs", "at the end", whole, "", runs));
+    let jobs: FigureOf = Box::new(|it| Some(float(it.compaction.jobs)));
+    let moves: FigureOf = Box::new(|it| Some(float(it.compaction.trivial_moves)));
+    let took: FigureOf = Box::new(|it| Some(it.elapsed_s));
+    let described = [
+        column("merges", "jobs", whole, "compaction.jobs", jobs),
+        column("moves", "jobs", whole, "compaction.trivial_moves", moves),
+        column("took", "s", one, "elapsed_s", took),
+    ];
+    columns.extend(described.map(|column| Column { compared: false, ..column }));
+    columns.retain(|column| subjects.iter().any(|it| column.shown(it.cell).is_some()));
     columns
 }
 
@@ -93,19 +158,26 @@ pub(super) fn table(subjects: &[Subject<'_>]) -> Markup {
             ul { @for it in subjects { li { (it.marker.swatch()) code { (it.cell.spec) } } } }
         }
     };
-    let how = "The best of each column is marked. A \
-               click on a heading sorts.";
-    section("Summary", how, &content)
+    let repeats = subjects.iter().find_map(|it| it.cell.repeats.as_ref());
+    let medians = repeats.map_or(String::new(), |repeats| {
+        let count = repeats.seeds.len();
+        format!("Medians of {count} repetitions, below each its lowest and highest value. ")
+    });
+    let how = format!("{medians}The best of each column is marked. A click on a heading sorts.");
+    section("Summary", &how, &content)
 }
 
 fn figure(column: &Column, cell: &Cell, best: Option<&str>) -> Markup {
-    let Some(number) = (column.value)(cell) else { return html! { td { "–" } } };
+    let Some(number) = column.shown(cell) else { return html! { td { "–" } } };
     let text = (column.digits)(number);
+    let range = html! {
+        @if let Some(spread) = column.spread(cell) { small class="spread" { (spread) } }
+    };
     html! {
         @if best == Some(text.as_str()) {
-            td class="best" data-value=(number) { strong { (text) } }
+            td class="best" data-value=(number) { strong { (text) } (range) }
         } @else {
-            td data-value=(number) { (text) }
+            td data-value=(number) { (text) (range) }
         }
     }
 }
@@ -116,7 +188,7 @@ fn best(column: &Column, subjects: &[Subject<'_>]) -> Option<String> {
     if !column.compared {
         return None;
     }
-    let values: Vec<f64> = subjects.iter().filter_map(|it| (column.value)(it.cell)).collect();
+    let values: Vec<f64> = subjects.iter().filter_map(|it| column.shown(it.cell)).collect();
     let low = (column.digits)(values.iter().copied().reduce(f64::min)?);
     values.iter().any(|&other| (column.digits)(other) != low).then_some(low)
 }
@@ -134,10 +206,10 @@ pub(super) fn tiles(subjects: &[Subject<'_>]) -> Markup {
             Some(it.space_amplification)
         }),
     ];
-    for alpha in super::lookups::alphas(subjects) {
+    for alpha in lookups::alphas(subjects) {
         let what = format!("I/Os per get, α = {alpha}");
         tiles.push(tile("fewest reads", subjects, value::plain, &what, move |it| {
-            super::lookups::row(it, alpha).map(|row| row.ios_per_get)
+            lookups::row(it, alpha).map(|row| row.ios_per_get)
         }));
     }
     tiles.push(tile("shortest longest put", subjects, value::micros, "put max", |it| {

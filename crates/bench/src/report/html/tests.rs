@@ -8,7 +8,8 @@ use crate::experiment::explore::result::{
     Cell, Compaction, HistoryPoint, LevelPoint, LevelSummary, PointLookups, RangeLookups,
     RecordsSummary, Stalls, Workload,
 };
-use crate::experiment::sweep::SweepPoint;
+use crate::experiment::repeat;
+use crate::experiment::sweep::{SweepPoint, SweepValue};
 use crate::experiment::throughput::result::Throughput;
 use crate::latency::LatencyUs;
 use crate::report::provenance::Provenance;
@@ -378,4 +379,42 @@ fn engines_are_compared_workload_by_workload() {
     let bars = classed(rates.root(), "bar");
     assert!((number(&bars[1], "width") / number(&bars[0], "width") - 4.0 / 3.0).abs() < 0.01);
     assert!(!page.contains("<h3>Amplification"), "nothing was written");
+}
+
+#[test]
+fn a_sweep_of_repetitions_is_followed_by_what_was_typed() {
+    let mut cells = Vec::new();
+    for ratio in [4, 6, 10] {
+        for policy in ["full", "tiering"] {
+            let repetitions: Vec<Cell> = (0..3)
+                .map(|seed: u32| {
+                    let mut one = cell(policy, u32::try_from(ratio).unwrap() + seed);
+                    one.spec = format!("{policy}(T={ratio})");
+                    one.seed = u64::from(seed);
+                    let typed = ("size-ratio".to_owned(), SweepValue::Whole(ratio));
+                    one.sweep = SweepPoint(vec![typed]);
+                    one
+                })
+                .collect();
+            cells.extend(repeat::summarize(repetitions).unwrap());
+        }
+    }
+    let page = exploration(&result(cells));
+    assert!(page.contains("<h2 id=\"g2\">2 · size-ratio 6</h2>"));
+    assert!(page.contains("Medians of 3 repetitions"));
+    // 1 + 1.5 × (5, 6 and 7).
+    assert!(page.contains("10.00<small class=\"spread\">8.50 – 11.50</small>"), "no spread");
+    // 1.2, 1.17 and 1.14 I/Os, of which the names of repeated figures must be right.
+    assert!(page.contains("1.17<small class=\"spread\">1.14 – 1.20</small>"), "no spread");
+    let over = plot(&page, "Write amplification</figcaption>");
+    assert_eq!(names(&over), ["full", "tiering"]);
+    for series in classed(over.root(), "series") {
+        assert_eq!(classed(series, "whisker").len(), 3);
+        assert_eq!(classed(series, "dot").len(), 4);
+    }
+    let ticks: Vec<&str> =
+        classed(over.root(), "tick").iter().filter_map(|tick| tick.text()).collect();
+    for value in ["4", "6", "10"] {
+        assert!(ticks.contains(&value), "{ticks:?}");
+    }
 }

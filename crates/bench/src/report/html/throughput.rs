@@ -173,8 +173,7 @@ fn latencies(subjects: &[Subject<'_>]) -> Markup {
         .iter()
         .filter(|it| it.cell.latency_us.max > 0.0)
         .map(|it| {
-            let latency = &it.cell.latency_us;
-            let values = vec![latency.p50, latency.p90, latency.p99, latency.p999, latency.max];
+            let values = latency::values(&it.cell.latency_us);
             Span { marker: it.marker, name: it.name.clone(), values }
         })
         .collect();

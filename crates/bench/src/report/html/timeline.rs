@@ -168,6 +168,7 @@ fn written(subjects: &[Subject<'_>], ingested: f64) -> Markup {
         .map(|it| Line {
             marker: it.marker,
             name: it.name.clone(),
+            whiskers: Vec::new(),
             points: it
                 .cell
                 .history

@@ -24,6 +24,8 @@ pub(in super::super) struct Line {
     pub(in super::super) name: String,
     /// By x.
     pub(in super::super) points: Vec<(f64, f64)>,
+    /// At a value of x, from one of y to another.
+    pub(in super::super) whiskers: Vec<(f64, f64, f64)>,
 }
 
 /// All lines in one plane.
@@ -51,6 +53,11 @@ pub(in super::super) fn draw(says: &str, x: Axis, y: Axis, lines: &[Line]) -> Ma
             g class="series" data-name=(line.name) {
                 path class=(format!("mark line {}", line.marker.class())) d=(d) {
                     title { (line.name) }
+                }
+                @for &(x, low, high) in &line.whiskers {
+                    @let (from, to) = (frame.place(x, low), frame.place(x, high));
+                    line class=(format!("line whisker {}", line.marker.class())) x1=(Px(from.0))
+                        x2=(Px(to.0)) y1=(Px(from.1)) y2=(Px(to.1)) {}
                 }
                 @for (index, &(x, y)) in line.points.iter().enumerate() {
                     @if line.points.len() <= MARKED_POINTS_MAX || index + 1 == line.points.len() {

@@ -19,8 +19,8 @@ const NAMES_PX_MAX: f64 = 230.0;
 pub(in super::super) struct Span {
     pub(in super::super) marker: Marker,
     pub(in super::super) name: String,
-    /// The values, ascending, as many as `values` names.
-    pub(in super::super) values: Vec<f64>,
+    /// The values, as many as are named; none where there is nothing to say.
+    pub(in super::super) values: Vec<Option<f64>>,
 }
 
 /// Rows over an axis of values. `values` names what each of the values of a row is.
@@ -50,13 +50,16 @@ pub(in super::super) fn draw(says: &str, x: Axis, values: &[&str], rows: &[Span]
                     (label::fitted(&row.name, NAMES_PX_MAX))
                     @if label::width(&row.name) > NAMES_PX_MAX { title { (row.name) } }
                 }
-                @if let (Some(&first), Some(&last)) = (row.values.first(), row.values.last()) {
-                    line class=(format!("line {}", row.marker.class())) x1=(Px(place(first)))
-                        x2=(Px(place(last))) y1=(Px(middle)) y2=(Px(middle)) {}
+                @let places = || row.values.iter().flatten().map(|&value| place(value));
+                @if let (Some(first), Some(last)) = (places().reduce(f64::min), places().reduce(f64::max)) {
+                    line class=(format!("line {}", row.marker.class())) x1=(Px(first))
+                        x2=(Px(last)) y1=(Px(middle)) y2=(Px(middle)) {}
                 }
-                @for (index, &value) in row.values.iter().enumerate() {
-                    @let says = format!("{}, {}: {}", row.name, values[index], frame.say(value, 0.0).0);
-                    (stop(index, values.len(), (place(value), middle), &row.marker.class(), &says))
+                @for (index, value) in row.values.iter().enumerate() {
+                    @if let Some(value) = *value {
+                        @let says = format!("{}, {}: {}", row.name, values[index], frame.say(value, 0.0).0);
+                        (stop(index, values.len(), (place(value), middle), &row.marker.class(), &says))
+                    }
                 }
             }
         }
