@@ -7,7 +7,7 @@
 use serde_json::Value;
 
 /// What tells the elements of an array apart, if they have it.
-const IDENTITIES: [&str; 3] = ["alpha", "selectivity", "level"];
+const IDENTITIES: [&str; 4] = ["alpha", "selectivity", "level", "share_of_run"];
 
 /// All scalars below a value with their names, in order; nulls are left out.
 #[must_use]

@@ -28,7 +28,8 @@ pub fn exploration(cells: &[Cell]) -> String {
     ];
     header.extend(measured.map(str::to_owned));
     for lookups in &first.point_lookups {
-        header.push(format!("get µs α={}", lookups.alpha));
+        // A trace has whatever share it has.
+        header.push(format!("get µs α={}", (lookups.alpha * 1e3).round() / 1e3));
         header.push("I/Os".to_owned());
     }
     if first.range_lookups.ops > 0 {
@@ -104,6 +105,21 @@ pub fn grid(header: Vec<String>, rows: impl IntoIterator<Item = Vec<String>>) ->
 
 /// What was played, in a line.
 pub(super) fn workload(workload: &Workload, seed: u64) -> String {
+    if let RecordsSummary::Trace { name, counts } = &workload.records {
+        return format!(
+            "{} operations of {name} ({} puts, {} deletes, {} merges, {} range deletes, {} gets, {} \
+             scans), memtable {}, cache {}, seed {seed}",
+            counts.ops(),
+            counts.puts,
+            counts.deletes,
+            counts.merges,
+            counts.range_deletes,
+            counts.gets,
+            counts.scans,
+            bytes(workload.memtable_bytes),
+            bytes(workload.block_cache_bytes),
+        );
+    }
     let writes: u64 = workload.phases.iter().map(|phase| phase.writes()).sum();
     let updates: u64 = workload.phases.iter().map(|phase| phase.updates).sum();
     let deletes: u64 = workload.phases.iter().map(|phase| phase.deletes).sum();
@@ -122,6 +138,7 @@ pub(super) fn workload(workload: &Workload, seed: u64) -> String {
         RecordsSummary::File { name, shuffled, .. } => {
             format!("of {name}, {}", if *shuffled { "shuffled" } else { "in file order" })
         }
+        RecordsSummary::Trace { name, .. } => format!("of {name}"),
     };
     format!(
         "{writes} writes ({updates} updates, {deletes} deletes{merges}{range_deletes}), {records}, memtable {}, \

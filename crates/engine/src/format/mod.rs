@@ -13,6 +13,7 @@ pub mod index;
 pub mod manifest_header;
 pub mod properties;
 pub mod range_tombstones;
+pub mod trace;
 pub mod wal_header;
 
 /// Most bytes of a user key: 64 KiB. The empty key is a key like any other.

@@ -9,10 +9,9 @@ use crate::error::Result;
 use crate::experiment::resume::Finished;
 use crate::experiment::sweep::SweepPoint;
 use crate::numbers;
-use crate::workload::phases::Phase;
 
-use super::Config;
 use super::result::Cell;
+use super::{Config, Point, Source};
 
 /// Writes per second, compactions included.
 pub const WRITES_PER_S: u64 = 100_000;
@@ -74,14 +73,14 @@ impl Config {
                     policy: place.policy.clone(),
                     runs: 0,
                     finished: 0,
-                    ops: place.point.phases.iter().map(Phase::ops).sum(),
+                    ops: place.point.ops(),
                     put_bytes: sizes.data_bytes,
                     seconds: 0.0,
                     disk_bytes: disk_bytes.saturating_add(sizes.memtable_bytes),
                 });
             }
             let Some(cell) = cells.last_mut() else { continue };
-            let seconds = seconds(&place.point.phases);
+            let seconds = seconds(place.point, false);
             match finished.map_or(Ok(None), |finished| finished.cell::<Cell>(place.number))? {
                 Some(done) => {
                     cell.finished += 1;
@@ -102,10 +101,19 @@ impl Config {
     }
 }
 
-/// Seconds that one run takes by the rates above.
-fn seconds(phases: &[Phase]) -> f64 {
+/// Seconds that one run takes by the rates above, or its part to the last write.
+pub(super) fn seconds(point: &Point, to_last_write: bool) -> f64 {
+    if let Source::Trace(trace) = &point.source {
+        let counts = trace.counts();
+        let entries = counts.scanned_entries.saturating_add(counts.puts);
+        return numbers::ratio(counts.writes(), WRITES_PER_S)
+            + numbers::ratio(counts.gets, LOOKUPS_PER_S)
+            + numbers::ratio(counts.scans, RANGES_PER_S)
+            + numbers::ratio(entries, ENTRIES_READ_PER_S);
+    }
     let (mut live, mut seconds) = (0, 0.0);
-    for phase in phases {
+    let last = point.phases.iter().rposition(|phase| phase.writes() > 0 || !to_last_write);
+    for phase in &point.phases[..last.map_or(0, |last| last + 1)] {
         live += phase.inserts;
         live -= live.min(phase.deletes);
         let lookups: u64 = phase.lookups.iter().map(|lookups| lookups.ops).sum();
@@ -115,5 +123,6 @@ fn seconds(phases: &[Phase]) -> f64 {
             + numbers::ratio(phase.ranges, RANGES_PER_S)
             + entries / numbers::float(ENTRIES_READ_PER_S);
     }
-    seconds + numbers::ratio(live, ENTRIES_READ_PER_S)
+    // The scan at the end.
+    if to_last_write { seconds } else { seconds + numbers::ratio(live, ENTRIES_READ_PER_S) }
 }

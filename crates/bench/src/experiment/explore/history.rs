@@ -4,6 +4,7 @@ use lsmx::event::Event;
 use lsmx::sync::Mutex;
 use lsmx::{Db, Metrics};
 
+use super::cell::whole;
 use super::result::{HistoryPoint, LevelPoint};
 
 /// Points that a history keeps at most. Where there would be more, every second one goes and from
@@ -68,11 +69,9 @@ impl Drop for Watch<'_> {
     }
 }
 
-/// The tree and what was written for it.
+/// The tree and what was written for it; of several keyspaces the sum.
 fn point(metrics: &Metrics) -> HistoryPoint {
-    let Some(tree) = metrics.keyspaces.get(lsmx::DEFAULT_KEYSPACE) else {
-        return HistoryPoint::default();
-    };
+    let tree = whole(metrics.keyspaces.values());
     HistoryPoint {
         ingested_bytes: tree.ingested_bytes,
         flushed_bytes: tree.flushed_bytes,

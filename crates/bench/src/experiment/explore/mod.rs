@@ -12,7 +12,9 @@ pub mod estimate;
 pub mod history;
 mod meter;
 mod point;
+mod replay;
 pub mod result;
+mod tally;
 
 use std::path::PathBuf;
 

@@ -1,6 +1,7 @@
 //! One point of a sweep: a workload, the policies that are to bear it, the engine's settings.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use lsmx_compaction::PolicySpec;
 
@@ -12,8 +13,10 @@ use crate::workload::data_file::DataFile;
 use crate::workload::keys::KeySpace;
 use crate::workload::phases::Phase;
 use crate::workload::records::Records;
+use crate::workload::trace::TraceFile;
 
 use super::cell::Plan;
+use super::estimate;
 use super::result::RecordsSummary;
 
 /// Memtable, table and block cache by default: this part of the data, as in the study, where 8 MiB
@@ -68,6 +71,8 @@ pub enum Source {
         /// Whether they are shuffled, by the seed of each cell.
         shuffled: bool,
     },
+    /// A trace, which is played in place of phases.
+    Trace(Arc<TraceFile>),
 }
 
 /// Sizes that follow from the workload.
@@ -86,7 +91,29 @@ impl Point {
             Source::Generated { key_bytes, value_bytes } => {
                 self.generated(key_bytes, value_bytes, seed).map(drop)
             }
-            Source::File { .. } => Ok(()),
+            Source::File { .. } | Source::Trace(_) => Ok(()),
+        }
+    }
+
+    /// Microseconds of the database's clock to the last write: one for each operation on a driven
+    /// clock, else by the assumed rates.
+    fn run_us(&self) -> u64 {
+        if !self.deterministic {
+            return numbers::round(estimate::seconds(self, true) * 1e6);
+        }
+        let last = self.phases.iter().rposition(|phase| phase.writes() > 0);
+        match (&self.source, last) {
+            (Source::Trace(trace), _) => trace.counts().ops(),
+            (_, Some(last)) => self.phases[..=last].iter().map(Phase::ops).sum(),
+            (_, None) => 0,
+        }
+    }
+
+    /// Operations of a run.
+    pub(super) fn ops(&self) -> u64 {
+        match &self.source {
+            Source::Trace(trace) => trace.counts().ops(),
+            _ => self.phases.iter().map(Phase::ops).sum(),
         }
     }
 
@@ -97,9 +124,13 @@ impl Point {
                 puts.saturating_mul(key_bytes + value_bytes)
             }
             Source::File { file, .. } => file.bytes(),
+            Source::Trace(trace) => trace.counts().put_bytes,
         };
         let share = (data_bytes / DATA_PER_MEMTABLE).max(MEMTABLE_BYTES_MIN);
-        let writes: u64 = self.phases.iter().map(Phase::writes).sum();
+        let writes = match &self.source {
+            Source::Trace(trace) => trace.counts().writes(),
+            _ => self.phases.iter().map(Phase::writes).sum(),
+        };
         let entries = writes.saturating_mul(share) / data_bytes.max(1);
         let memtable_bytes = share.saturating_add(entries.saturating_mul(MEMTABLE_BYTES_PER_ENTRY));
         Sizes {
@@ -131,12 +162,27 @@ impl Point {
                 };
                 (Records::File(Box::new(file)), summary)
             }
+            Source::Trace(trace) => {
+                let name = trace.path().file_name().unwrap_or_default();
+                let summary = RecordsSummary::Trace {
+                    name: name.to_string_lossy().into_owned(),
+                    counts: trace.counts().clone(),
+                };
+                // Its operations bring their own keys and values.
+                (Records::none()?, summary)
+            }
+        };
+        let trace = match &self.source {
+            Source::Trace(trace) => Some(Arc::clone(trace)),
+            _ => None,
         };
         let sizes = self.sizes();
         Ok(Plan {
             sweep: self.sweep.clone(),
             records,
             summary,
+            run_us: self.run_us(),
+            trace,
             phases: self.phases.clone(),
             memtable_bytes: sizes.memtable_bytes,
             table_bytes: sizes.table_bytes,

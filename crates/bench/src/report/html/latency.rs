@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::movement::bars;
-use super::page::{figure, section};
+use super::page::{self, figure, section};
 use super::plot::frame::Axis;
 use super::plot::scale::Scale;
 use super::plot::spans::{self, Span};
@@ -22,24 +22,39 @@ pub(super) fn plots(subjects: &[Subject<'_>]) -> Markup {
     let puts = percentiles(subjects, |it| Some(it.put_latency_us));
     let jobs = percentiles(subjects, |it| Some(it.compaction.latency_us));
     let stalled = subjects.iter().any(|it| it.cell.stalls.count > 0);
+    let held_up = stalled || subjects.iter().any(|it| it.cell.stalls.throttled_us > 0);
+    let threads = bars(subjects, &["on a processor", "waiting"], value::micros, |it| {
+        let (all, busy) = (it.compaction.thread_us_total, it.compaction.cpu_us_total);
+        (vec![float(busy), float(all.saturating_sub(busy))], value::micros(float(all)))
+    });
+    let held = bars(subjects, &["waited", "slowed by debt"], value::micros, |it| {
+        let parts = vec![float(it.stalls.total_us), float(it.stalls.throttled_us)];
+        let text = value::micros(parts.iter().sum());
+        (parts, format!("{text} · {}", value::count(float(it.stalls.count))))
+    });
+    let longest = bars(subjects, &["longest wait"], value::micros, |it| {
+        let longest = float(it.stalls.max_us);
+        (vec![longest], value::micros(longest))
+    });
     let content = html! {
         (legend())
         div class="plots" {
             @if let Some(puts) = puts { (figure("Puts", &puts)) }
             @if let Some(jobs) = jobs { (figure("Jobs of compaction, trivial moves left out", &jobs)) }
+            @if subjects.iter().any(|it| it.cell.compaction.thread_us_total > 0) {
+                div {
+                    (figure("Time of all threads in jobs", &threads))
+                    (page::legend([("p0", "on a processor"), ("p1", "waiting, for files mostly")]))
+                }
+            }
+            @if held_up {
+                div {
+                    (figure("Time of writes that were held up, and how many waited", &held))
+                    (page::legend([("p0", "waited"), ("p1", "slowed by debt")]))
+                }
+            }
             @if stalled {
-                (figure("Writes that waited, all together and how many", &bars(
-                    subjects, &["waited"], value::micros, |it| {
-                        let total = float(it.stalls.total_us);
-                        (vec![total], format!("{} · {}", value::micros(total), value::count(float(it.stalls.count))))
-                    },
-                )))
-                (figure("The longest of these waits", &bars(
-                    subjects, &["longest wait"], value::micros, |it| {
-                        let longest = float(it.stalls.max_us);
-                        (vec![longest], value::micros(longest))
-                    },
-                )))
+                (figure("The longest wait of a write", &longest))
             }
         }
         @if !stalled { p class="how" { "No write waited for a stall to end." } }

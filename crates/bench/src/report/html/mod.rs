@@ -4,6 +4,7 @@
 //! parts know nothing of experiments; every other module is a section of the page.
 
 mod agreement;
+mod deletes;
 mod latency;
 mod lookups;
 mod movement;
@@ -85,6 +86,7 @@ fn compared(subjects: &[Subject<'_>]) -> Markup {
         (latency::plots(subjects))
         @if let Some(plots) = lookups::point_plots(subjects) { (plots) }
         @if let Some(plots) = lookups::range_plots(subjects) { (plots) }
+        @if let Some(plots) = deletes::plots(subjects) { (plots) }
         @if let Some(plots) = timeline::plots(subjects) { (plots) }
         @if let Some(plots) = agreement::plots(subjects) { (plots) }
     }

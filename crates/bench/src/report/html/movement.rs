@@ -47,6 +47,10 @@ pub(super) fn plots(subjects: &[Subject<'_>]) -> Markup {
             (figure("The same with the log, ÷ bytes of puts", &one(|it| it.device_write_amplification)))
             (figure("Compaction written ÷ unique live data", &one(|it| it.compaction_write_amplification)))
             (figure("Space amplification: live files ÷ newest versions", &one(|it| it.space_amplification)))
+            @if subjects.iter().any(|it| it.cell.space_amplification_peak > 0.0) {
+                (figure("The same at its peak, with what jobs wrote beside their inputs",
+                    &one(|it| it.space_amplification_peak)))
+            }
             @if subjects.iter().any(|it| it.cell.space_amplification_invalid > 0.0) {
                 (figure("Bytes of invalid entries ÷ bytes of live ones", &bars(
                     subjects,

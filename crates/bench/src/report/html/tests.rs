@@ -1,20 +1,17 @@
 //! Pages of results that no run gave, looked at without a browser.
 
-use lsmx::format::BlockKind;
 use roxmltree::{Document, Node};
+use serde_json::{Value, json};
 
 use super::*;
 use crate::experiment::explore::result::{
-    Cell, Compaction, HistoryPoint, LevelPoint, LevelSummary, PointLookups, RangeLookups,
-    RecordsSummary, Stalls, Workload,
+    Cell, DeletePersistence, HistoryPoint, RangeLookups, Stalls,
 };
 use crate::experiment::repeat;
 use crate::experiment::sweep::{SweepPoint, SweepValue};
 use crate::experiment::throughput::result::Throughput;
 use crate::latency::LatencyUs;
 use crate::report::provenance::Provenance;
-use crate::workload::Distribution;
-use crate::workload::phases::Phase;
 
 const HOSTILE: &str = "</svg><script>alert('&')</script>\"<!--";
 
@@ -25,82 +22,64 @@ fn latency(us: f64) -> LatencyUs {
 /// A cell whose figures all follow from its number.
 fn cell(policy: &str, number: u32) -> Cell {
     let (n, x) = (u64::from(number) + 1, f64::from(number) + 1.0);
-    let lookups = |alpha: f64| PointLookups {
-        alpha,
-        ops: 1000,
-        latency_us: latency(3.0 + x),
-        ios_per_get: 1.0 + (1.0 - alpha) / x,
-        blocks_read: [(BlockKind::Data, 900), (BlockKind::Filter, 100 / n)].into(),
-        filter_false_positive_rate: 0.01,
+    let lookups = |alpha: f64| {
+        json!({
+            "alpha": alpha, "ops": 1000, "latency_us": latency(3.0 + x),
+            "ios_per_get": 1.0 + (1.0 - alpha) / x,
+            "blocks_read": { "data": 900, "filter": 100 / n },
+            "filter_false_positive_rate": 0.01,
+        })
     };
-    let level =
-        |level, runs| LevelPoint { level, runs, files: runs, bytes: 4096 * runs * (level + 1) };
-    let mut phase = Phase::new("load", Distribution::Uniform);
-    phase.inserts = 1000;
-    Cell {
-        policy: policy.to_owned(),
-        spec: format!("{policy}(T=10)"),
-        sweep: SweepPoint::default(),
-        workload: Workload {
-            records: RecordsSummary::Generated {
-                key_len: 16,
-                value_len: 112,
-                distribution: Distribution::Uniform,
-            },
-            phases: vec![phase],
-            memtable_bytes: 65_536,
-            table_bytes: 65_536,
-            block_cache_bytes: 65_536,
-            write_control: "smooth".to_owned(),
-            deterministic: false,
-        },
-        seed: 7,
-        ingested_bytes: 128_000,
-        flushed_bytes: 130_000,
-        flushes: 20,
-        compaction: Compaction {
-            jobs: 10 * n,
-            trivial_moves: n,
-            read_bytes: 200_000 * n,
-            written_bytes: 190_000 * n,
-            latency_us: latency(5000.0),
-        },
-        data_moved_ratio: 3.0 * x,
-        write_amplification: 1.0 + 1.5 * x,
-        compaction_write_amplification: 1.5 * x,
-        device_write_amplification: 2.0 + 1.5 * x,
-        space_amplification: 1.0 + 0.5 / x,
-        space_amplification_invalid: 0.5 / x,
-        put_latency_us: latency(2.0),
-        stalls: Stalls { count: n, total_us: 5000 * n, max_us: 3000 },
-        point_lookups: vec![lookups(0.0), lookups(1.0)],
-        range_lookups: RangeLookups {
-            ops: 10,
-            entries: 1000,
-            latency_us: latency(50.0),
-            blocks_read: [(BlockKind::Data, 40 * n)].into(),
-        },
-        levels: vec![LevelSummary {
-            level: 1,
-            runs: n,
-            files: n,
-            bytes: 128_000,
-            entries: 1000,
-            tombstones: 0,
-        }],
-        history: (0..20)
-            .map(|at| HistoryPoint {
-                ingested_bytes: 6_400 * (at + 1),
-                flushed_bytes: 6_500 * (at + 1),
-                read_bytes: 0,
-                written_bytes: 9_000 * n * at,
-                levels: vec![level(0, at % 4 + 1), level(1, n)],
+    let level = |level: u64, runs: u64| json!({ "level": level, "runs": runs, "files": runs, "bytes": 4096 * runs * (level + 1) });
+    let history: Vec<Value> = (0..20_u64)
+        .map(|at| {
+            json!({
+                "ingested_bytes": 6_400 * (at + 1), "flushed_bytes": 6_500 * (at + 1),
+                "read_bytes": 0, "written_bytes": 9_000 * n * at,
+                "levels": [level(0, at % 4 + 1), level(1, n)],
             })
-            .collect(),
-        elapsed_s: 1.5,
-        digest: None,
-        repeats: None,
-    }
+        })
+        .collect();
+    let phase = json!({
+        "name": "load", "inserts": 1000, "updates": 0, "deletes": 0, "lookups": [], "ranges": 0,
+        "selectivity": 0.0, "distribution": "uniform", "settle": true,
+    });
+    let cell = json!({
+        "policy": policy, "spec": format!("{policy}(T=10)"),
+        "workload": {
+            "records": {
+                "source": "generated", "key_len": 16, "value_len": 112, "distribution": "uniform",
+            },
+            "phases": [phase], "memtable_bytes": 65_536, "table_bytes": 65_536,
+            "block_cache_bytes": 65_536, "write_control": "smooth", "deterministic": false,
+        },
+        "seed": 7, "ingested_bytes": 128_000, "flushed_bytes": 130_000, "flushes": 20,
+        "compaction": {
+            "jobs": 10 * n, "trivial_moves": n, "read_bytes": 200_000 * n,
+            "written_bytes": 190_000 * n, "latency_us": latency(5000.0),
+            "thread_us_total": 9000, "cpu_us_total": 6000,
+        },
+        "data_moved_ratio": 3.0 * x, "write_amplification": 1.0 + 1.5 * x,
+        "compaction_write_amplification": 1.5 * x, "device_write_amplification": 2.0 + 1.5 * x,
+        "space_amplification": 1.0 + 0.5 / x, "space_amplification_invalid": 0.5 / x,
+        "space_amplification_peak": 2.0 + x, "put_latency_us": latency(2.0),
+        "delete_persistence": {
+            "deletes": 100, "live_tombstones": 10 * n, "oldest_age_us": 500, "age_us_max": 250 * n,
+            "run_us": 1000, "within": [],
+        },
+        "stalls": { "count": n, "total_us": 5000 * n, "max_us": 3000, "throttled_us": 700 },
+        "point_lookups": [lookups(0.0), lookups(1.0)],
+        "range_lookups": {
+            "ops": 10, "entries": 1000, "latency_us": latency(50.0),
+            "blocks_read": { "data": 40 * n },
+            "by_selectivity": [],
+        },
+        "levels": [{
+            "level": 1, "runs": n, "files": n, "bytes": 128_000, "entries": 1000, "tombstones": 0,
+        }],
+        "history": history, "elapsed_s": 1.5, "digest": null,
+    });
+    serde_json::from_value(cell).unwrap()
 }
 
 fn result(cells: Vec<Cell>) -> Exploration {
@@ -264,11 +243,16 @@ fn sections_of_what_was_not_measured_are_left_out() {
         cell.history.clear();
         cell.put_latency_us = LatencyUs::default();
         cell.compaction.latency_us = LatencyUs::default();
-        cell.stalls = Stalls { count: 0, total_us: 0, max_us: 0 };
+        cell.stalls =
+            serde_json::from_value::<Stalls>(json!({ "count": 0, "total_us": 0, "max_us": 0 }))
+                .unwrap();
+        cell.delete_persistence = DeletePersistence::default();
+        cell.compaction.thread_us_total = 0;
+        cell.compaction.cpu_us_total = 0;
         cell.compaction.jobs = 0;
     }
     let page = exploration(&result(cells));
-    for title in ["Point lookups", "Range lookups", "The tree over time"] {
+    for title in ["Point lookups", "Range lookups", "Deletes", "The tree over time"] {
         assert!(!page.contains(&format!("<h3>{title}")), "{title}");
     }
     assert!(page.contains("<h3>Summary") && page.contains("No write waited"));

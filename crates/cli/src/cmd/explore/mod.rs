@@ -4,6 +4,7 @@ mod sweep;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use lsmx::WriteControl;
 use lsmx_bench::Error;
@@ -13,6 +14,7 @@ use lsmx_bench::report::{csv, estimates, html, json, rows, text};
 use lsmx_bench::workload::data_file::DataFile;
 use lsmx_bench::workload::phases::{Mix, SELECTIVITY_DEFAULT, parse_phases};
 use lsmx_bench::workload::record::Format;
+use lsmx_bench::workload::trace::TraceFile;
 use lsmx_compaction::{Parameter, PolicySpec};
 
 use crate::args::{self, DataOrder, ExploreArgs};
@@ -78,8 +80,11 @@ fn finished(
     if arguments.dry_run && !directory.exists() {
         return Ok(None);
     }
-    let inputs: Vec<&Path> =
-        [&arguments.phases, &arguments.data].into_iter().flatten().map(PathBuf::as_path).collect();
+    let inputs: Vec<&Path> = [&arguments.phases, &arguments.data, &arguments.trace]
+        .into_iter()
+        .flatten()
+        .map(PathBuf::as_path)
+        .collect();
     let identity = Identity::new(what_is_run(words), &inputs, config.cell_count())?;
     Ok(Some(Finished::open(directory, &identity)?))
 }
@@ -106,10 +111,18 @@ fn config(arguments: &ExploreArgs, words: &[OsString]) -> Result<Config, Failure
     let spec = arguments.phases.as_deref().map(text_of).transpose()?;
     let points = sweep::points(arguments, words)?;
     let data = data(arguments)?;
-    let points = points.iter().map(|typed| point(typed, spec.as_deref(), data.as_ref()));
+    let trace = arguments.trace.as_deref().map(TraceFile::open).transpose()?.map(Arc::new);
+    let points = points.iter().map(|typed| {
+        let mut point = point(typed, spec.as_deref(), data.as_ref())?;
+        if let Some(trace) = &trace {
+            point.source = Source::Trace(Arc::clone(trace));
+            point.phases.clear();
+        }
+        Ok(point)
+    });
     let command: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
     Ok(Config {
-        points: points.collect::<Result<_, _>>()?,
+        points: points.collect::<Result<_, Failure>>()?,
         repeat: arguments.repeat,
         seed: arguments.seed,
         directory: arguments.dir.clone().unwrap_or_else(std::env::temp_dir),
@@ -219,7 +232,7 @@ fn mix(arguments: &ExploreArgs, records: Option<u64>) -> Mix {
             .clone()
             .unwrap_or_else(|| EMPTY_LOOKUPS_DEFAULT.to_vec()),
         ranges: arguments.ranges.unwrap_or(RANGES_DEFAULT),
-        selectivity: arguments.selectivity.unwrap_or(SELECTIVITY_DEFAULT),
+        selectivities: arguments.selectivity.clone().unwrap_or_else(|| vec![SELECTIVITY_DEFAULT]),
         distribution: arguments.distribution.unwrap_or_default(),
         interleave: arguments.interleave,
     }

@@ -100,6 +100,10 @@ impl Typed {
         let mut policy = policy.clone();
         for (parameter, value) in &self.parameters {
             let sweep = format!("--sweep {POLICY}{parameter}={value}");
+            if policy.preset().is_none() {
+                let what = format!("{sweep}: {} is composed, and has no parameters", policy.name());
+                return Err(Failure::Usage(what));
+            }
             let given = policy.to_string();
             let (name, given) = given.split_once('(').unwrap_or((&given, ""));
             let given = given.strip_suffix(')').unwrap_or(given);
