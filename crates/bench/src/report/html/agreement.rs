@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use maud::{Markup, html};
 use serde_json::Value;
 
+use super::lookups;
 use super::page::{figure, section};
 use super::plot::frame::{Axis, Format};
 use super::plot::scale::Scale;
@@ -19,18 +20,39 @@ use crate::report::flat;
 /// The three that are compared, in the order of their marks.
 const SOURCES: [&str; 3] = ["closed form", "simulated", "engine"];
 
-/// Figures that are shown, by the flat name of what is measured.
-const FIGURES: [(&str, &str, Format); 9] = [
-    ("data_moved_ratio", "Data moved, × ingested", value::times),
-    ("write_amplification", "Write amplification", value::times),
-    ("compaction_write_amplification", "Compaction written ÷ unique live data", value::times),
-    ("compaction.jobs", "Merges", value::count),
-    ("compaction.trivial_moves", "Trivial moves", value::count),
-    ("files", "Files at the end", value::count),
-    ("space_amplification", "Space amplification", value::times),
-    ("point_lookups[0.0].ios_per_get", "I/Os per get, α = 0", value::plain),
-    ("point_lookups[1.0].ios_per_get", "I/Os per get, α = 1", value::plain),
-];
+/// A figure that may be compared.
+struct Figure {
+    /// Flat name of what is measured.
+    name: String,
+    title: String,
+    format: Format,
+}
+
+fn figures(subjects: &[Subject<'_>]) -> Vec<Figure> {
+    let named: [(&str, &str, Format); 7] = [
+        ("data_moved_ratio", "Data moved, × ingested", value::times),
+        ("write_amplification", "Write amplification", value::times),
+        ("compaction_write_amplification", "Compaction written ÷ unique live data", value::times),
+        ("compaction.jobs", "Merges", value::count),
+        ("compaction.trivial_moves", "Trivial moves", value::count),
+        (FILES, "Files at the end", value::count),
+        ("space_amplification", "Space amplification", value::times),
+    ];
+    let figure = |(name, title, format): (&str, &str, Format)| Figure {
+        name: name.to_owned(),
+        title: title.to_owned(),
+        format,
+    };
+    let lookups = lookups::alphas(subjects).into_iter().map(|alpha| Figure {
+        name: lookups::metric(alpha, "ios_per_get"),
+        title: format!("I/Os per get, α = {alpha}"),
+        format: value::plain,
+    });
+    named.into_iter().map(figure).chain(lookups).collect()
+}
+
+/// Files of all levels, which have no name of their own in a result.
+const FILES: &str = "files";
 
 /// What is called otherwise where it is predicted, with the name of what is measured.
 const ALIASES: [(&str, &str); 6] = [
@@ -46,7 +68,7 @@ const ALIASES: [(&str, &str); 6] = [
 const DEVIATIONS: [f64; 2] = [0.05, 0.15];
 
 /// Figures of one cell: by name what each source says, in the order of [`SOURCES`].
-type Compared = BTreeMap<&'static str, [Option<f64>; 3]>;
+type Compared = BTreeMap<String, [Option<f64>; 3]>;
 
 /// A plot per figure and a table of deviations; none where nothing was predicted.
 pub(super) fn plots(subjects: &[Subject<'_>]) -> Option<Markup> {
@@ -60,21 +82,17 @@ fn compare(subjects: &[Subject<'_>], cells: &[Value]) -> Option<Markup> {
     let predicted = |name: &str, source: usize| {
         all.iter().any(|it| it.get(name).is_some_and(|said| said[source].is_some()))
     };
-    let shown: Vec<&(&str, &str, Format)> = FIGURES
-        .iter()
-        .filter(|(name, ..)| predicted(name, 2) && (predicted(name, 0) || predicted(name, 1)))
-        .collect();
+    let mut shown = figures(subjects);
+    shown.retain(|it| predicted(&it.name, 2) && (predicted(&it.name, 0) || predicted(&it.name, 1)));
     if shown.is_empty() {
         return None;
     }
     let content = html! {
         (spans::legend(&SOURCES))
         div class="plots" {
-            @for (name, title, format) in &shown {
-                (figure(title, &plot(subjects, &all, name, *format)))
-            }
+            @for it in &shown { (figure(&it.title, &plot(subjects, &all, it))) }
         }
-        @if shown.iter().any(|(name, ..)| predicted(name, 1)) {
+        @if shown.iter().any(|it| predicted(&it.name, 1)) {
             (deviations(subjects, &all, &shown))
         }
     };
@@ -100,39 +118,38 @@ fn compared(cell: &Value) -> Compared {
         }
         if let Some(levels) = said.get("levels").and_then(Value::as_array) {
             let files = levels.iter().filter_map(|level| level.get("files")?.as_f64()).sum();
-            figures.insert("files".to_owned(), files);
+            figures.insert(FILES.to_owned(), files);
         }
-        for (name, ..) in FIGURES {
-            if let Some(&figure) = figures.get(name) {
-                compared.entry(name).or_default()[source] = Some(figure);
-            }
+        for (name, figure) in figures {
+            compared.entry(name).or_default()[source] = Some(figure);
         }
     }
     compared
 }
 
-fn plot(subjects: &[Subject<'_>], all: &[Compared], name: &str, format: Format) -> Markup {
+fn plot(subjects: &[Subject<'_>], all: &[Compared], shown: &Figure) -> Markup {
     let rows: Vec<Span> = subjects
         .iter()
         .zip(all)
         .map(|(it, compared)| Span {
             marker: it.marker,
             name: it.name.clone(),
-            values: compared.get(name).copied().unwrap_or_default().to_vec(),
+            values: compared.get(&shown.name).copied().unwrap_or_default().to_vec(),
         })
         .collect();
     let values: Vec<f64> =
         rows.iter().flat_map(|row| row.values.iter().flatten().copied()).collect();
-    let x = Axis { scale: Scale::fitting(&values), title: String::new(), format, ticks: 6 };
+    let x = Axis {
+        scale: Scale::fitting(&values),
+        title: String::new(),
+        format: shown.format,
+        ticks: 6,
+    };
     spans::draw("the closed form, the simulation and the engine", x, &SOURCES, &rows)
 }
 
 /// How far the simulation is from the engine, in per cent.
-fn deviations(
-    subjects: &[Subject<'_>],
-    all: &[Compared],
-    shown: &[&(&str, &str, Format)],
-) -> Markup {
+fn deviations(subjects: &[Subject<'_>], all: &[Compared], shown: &[Figure]) -> Markup {
     html! {
         p class="how" {
             "Simulated against measured. Marked are deviations of more than "
@@ -144,15 +161,15 @@ fn deviations(
                 thead {
                     tr {
                         th scope="col" { "policy" }
-                        @for (_, title, _) in shown { th scope="col" { (title) small { "%" } } }
+                        @for it in shown { th scope="col" { (it.title) small { "%" } } }
                     }
                 }
                 tbody {
                     @for (it, compared) in subjects.iter().zip(all) {
                         tr data-name=(it.name) {
                             th scope="row" { (it.marker.swatch()) (it.name) }
-                            @for (name, ..) in shown {
-                                (deviation(compared.get(name).copied().unwrap_or_default()))
+                            @for figure in shown {
+                                (deviation(compared.get(&figure.name).copied().unwrap_or_default()))
                             }
                         }
                     }
@@ -184,6 +201,33 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::report::html::subject;
+    use crate::report::html::tests::cell;
+
+    #[test]
+    fn the_section_is_there_when_predictions_are() {
+        let cells = [cell("full", 0), cell("tiering", 1)];
+        let groups = subject::groups(&cells);
+        let subjects = &groups[0].subjects;
+        assert!(plots(subjects).is_none(), "nothing was predicted");
+        let mut with: Vec<Value> =
+            cells.iter().map(|it| serde_json::to_value(it).unwrap()).collect();
+        // The simulator speaks of one, the closed form of both; neither of space.
+        with[0]["simulated"] = json!({ "write_amplification": 2.6, "jobs": 10 });
+        with[1]["simulated"] = Value::Null;
+        for cell in &mut with {
+            cell["model"] = json!({ "write_amplification": 3.0 });
+        }
+        let page = compare(subjects, &with).unwrap().into_string();
+        assert_eq!(page.matches("<figure>").count(), 2, "write amplification and merges");
+        assert!(page.contains("Merges") && !page.contains("Space amplification"));
+        // 2.6 ÷ 2.5, and exactly as many merges.
+        assert!(page.contains("+4.0") && page.contains("+0.0") && page.contains("–"));
+        assert!(
+            page.contains("full, simulated: 2.60 ×")
+                && page.contains("tiering, closed form: 3.00 ×")
+        );
+    }
 
     #[test]
     fn what_is_predicted_meets_what_is_measured_by_its_name() {
@@ -202,17 +246,18 @@ mod tests {
             },
             "model": { "write_amplification": 5.0, "absent_lookup_ios": 0.3 },
         });
-        let expected: Compared = [
+        let compared = compared(&cell);
+        for (name, said) in [
             ("data_moved_ratio", [None, Some(10.4), Some(10.0)]),
             ("write_amplification", [Some(5.0), None, Some(6.0)]),
             ("compaction.jobs", [None, Some(80.0), Some(100.0)]),
             ("compaction.trivial_moves", [None, None, Some(0.0)]),
-            ("files", [None, Some(44.0), Some(43.0)]),
+            (FILES, [None, Some(44.0), Some(43.0)]),
             ("point_lookups[0.0].ios_per_get", [None, Some(1.4), Some(1.5)]),
             ("point_lookups[1.0].ios_per_get", [Some(0.3), Some(0.1), Some(0.2)]),
-        ]
-        .into();
-        assert_eq!(compared(&cell), expected);
+        ] {
+            assert_eq!(compared.get(name), Some(&said), "{name}");
+        }
     }
 
     #[test]

@@ -20,7 +20,7 @@ fn latency(us: f64) -> LatencyUs {
 }
 
 /// A cell whose figures all follow from its number.
-fn cell(policy: &str, number: u32) -> Cell {
+pub(super) fn cell(policy: &str, number: u32) -> Cell {
     let (n, x) = (u64::from(number) + 1, f64::from(number) + 1.0);
     let lookups = |alpha: f64| {
         json!({
