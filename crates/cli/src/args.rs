@@ -147,6 +147,9 @@ pub(crate) struct ExploreArgs {
     /// Write the result as JSON.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+    /// Write the result as one page with plots, to be read in a browser.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
     /// Write a flat row per cell: the swept flags, then every number.
     #[arg(long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,
@@ -234,6 +237,9 @@ pub(crate) struct BenchArgs {
     /// Write the result as JSON.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+    /// Write the result as one page with plots, to be read in a browser.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
     /// Write a flat row per cell.
     #[arg(long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,

@@ -25,6 +25,7 @@ use crate::workload::trace::TraceFile;
 
 use super::decisions::Decisions;
 use super::digest::{Digest, Scan};
+use super::history::History;
 use super::meter::{Meter, Reader};
 use super::replay;
 use super::result::{Cell, Compaction, LevelSummary, RecordsSummary, Stalls, Workload};
@@ -117,6 +118,7 @@ impl Plan {
 struct Jobs {
     heard: Mutex<JobsHeard>,
     decisions: Option<Decisions>,
+    history: History,
 }
 
 #[derive(Clone, Debug)]
@@ -131,6 +133,7 @@ impl EventListener for Jobs {
         if let (Event::Decision(decision), Some(decisions)) = (event, &self.decisions) {
             decisions.write(decision);
         }
+        self.history.heard(event);
         let mut heard = self.heard.lock();
         heard.tally.heard(event);
         match event {
@@ -177,13 +180,11 @@ pub(super) fn run(
     })?;
     digest.line(format_args!("workload {text}"));
     digest.line(format_args!("seed {}", plan.seed));
+    let heard = JobsHeard { latencies: Latencies::new(), tally: Tally::default(), digest };
     let jobs = Arc::new(Jobs {
-        heard: Mutex::new(JobsHeard {
-            latencies: Latencies::new(),
-            tally: Tally::default(),
-            digest,
-        }),
+        heard: Mutex::new(heard),
         decisions: plan.decisions.clone(),
+        history: History::new(),
     });
 
     let directory = tempfile::Builder::new()
@@ -198,6 +199,7 @@ pub(super) fn run(
     let keyspace = plan.keyspace(policy);
     let db = Db::open(directory.path().join("db"), plan.options(policy, listener))
         .map_err(engine("open a database"))?;
+    let watch = jobs.history.watch(&db);
     let begun_us = db.env().now_us();
     let mut run = Run {
         keyspaces: vec![db.default_keyspace()],
@@ -230,6 +232,7 @@ pub(super) fn run(
     if run.unsettled {
         run.settle(title, progress)?;
     }
+    drop(watch);
     let metrics = run.db.metrics();
     let run_us = run.db.env().now_us().saturating_sub(begun_us);
     let scan = run.scan(title, progress)?;
@@ -297,6 +300,7 @@ pub(super) fn run(
         point_lookups,
         range_lookups,
         levels,
+        history: jobs.history.finish(&metrics),
         elapsed_s: stopwatch.elapsed_s(),
         digest,
         repeats: None,
@@ -323,7 +327,7 @@ fn levels(tree: &KeyspaceMetrics) -> Vec<LevelSummary> {
 }
 
 /// All keyspaces as one tree: a trace may have several.
-fn whole<'a>(mut trees: impl Iterator<Item = &'a KeyspaceMetrics>) -> KeyspaceMetrics {
+pub(super) fn whole<'a>(mut trees: impl Iterator<Item = &'a KeyspaceMetrics>) -> KeyspaceMetrics {
     let mut whole = trees.next().cloned().unwrap_or_default();
     for tree in trees {
         whole.gets += tree.gets;

@@ -10,6 +10,7 @@ mod cell;
 pub mod decisions;
 pub mod digest;
 pub mod estimate;
+pub mod history;
 mod meter;
 mod point;
 mod replay;

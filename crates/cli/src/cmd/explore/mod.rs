@@ -11,7 +11,7 @@ use lsmx_bench::Error;
 use lsmx_bench::experiment::explore::decisions::Decisions;
 use lsmx_bench::experiment::explore::{Config, Point, Source};
 use lsmx_bench::experiment::resume::{Finished, Identity};
-use lsmx_bench::report::{csv, estimates, json, rows, text};
+use lsmx_bench::report::{csv, estimates, html, json, rows, text};
 use lsmx_bench::workload::data_file::DataFile;
 use lsmx_bench::workload::phases::{Mix, SELECTIVITY_DEFAULT, parse_phases};
 use lsmx_bench::workload::record::Format;
@@ -37,7 +37,7 @@ const EMPTY_LOOKUPS_DEFAULT: [f64; 2] = [0.0, 1.0];
 pub(crate) fn run(arguments: &ExploreArgs, words: &[OsString]) -> Result<(), Failure> {
     let mut config = config(arguments, words)?;
     config.check()?;
-    for path in [&arguments.json, &arguments.csv].into_iter().flatten() {
+    for path in [&arguments.json, &arguments.csv, &arguments.html].into_iter().flatten() {
         // A report that cannot be written is better known before the run than after it.
         json::probe(path)?;
     }
@@ -64,6 +64,9 @@ pub(crate) fn run(arguments: &ExploreArgs, words: &[OsString]) -> Result<(), Fai
         let (header, rows) =
             rows.map_err(|error| Failure::file("write", path.display().to_string(), error.into()))?;
         csv::write(path, &header, rows)?;
+    }
+    if let Some(path) = &arguments.html {
+        html::write(path, &html::exploration(&result))?;
     }
     output::stdout(text::exploration(&result.cells).as_bytes())
 }
