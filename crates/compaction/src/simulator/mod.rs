@@ -25,8 +25,8 @@ use std::sync::Arc;
 
 use crate::workload::Phase;
 use crate::{
-    BusyFiles, CompactionPolicy, Error, FileId, FileShape, Job, JobKind, Level, PolicySpec,
-    TreeShape,
+    BusyFiles, CompactionPolicy, Error, FileId, FileShape, Job, JobKind, KeyRange, Level,
+    PolicySpec, TreeShape,
 };
 
 use body::{Body, place_of};
@@ -241,7 +241,9 @@ impl<'a> Simulator<'a> {
             bodies.iter().rev().map(|body| Source::new(vec![body])).collect();
         let mut older = Older::default();
         for (_, run) in self.shape.runs() {
-            older.add(ranges(&run.files));
+            // Between the files of a run are gaps, but next to nothing falls into them.
+            let range = run.range();
+            older.add(range.iter().map(places).collect());
         }
         let has_tombstones = self.totals.deletes() > 0.0;
         let stamp = Stamp {
@@ -349,11 +351,10 @@ impl<'a> Simulator<'a> {
                     job.inputs.iter().position(|input| input.level == level && input.run == run.id);
                 let mut taken = taken.map_or(&[][..], |at| &inputs[at]).iter().peekable();
                 let overlapping = run.overlapping(&range).iter();
-                let staying: Vec<Arc<FileShape>> = overlapping
+                let staying = overlapping
                     .filter(|file| taken.next_if(|input| input.id == file.id).is_none())
-                    .cloned()
-                    .collect();
-                older.add(ranges(&staying));
+                    .map(|file| places(&file.range));
+                older.add(staying.collect());
             }
         }
         let body = |file: &Arc<FileShape>| {
@@ -388,10 +389,7 @@ impl<'a> Simulator<'a> {
     }
 }
 
-/// Ranges of files in places.
-fn ranges(files: &[Arc<FileShape>]) -> Vec<(u64, u64)> {
-    files
-        .iter()
-        .map(|file| (place_of(&file.range.smallest), place_of(&file.range.largest)))
-        .collect()
+/// A range in places.
+fn places(range: &KeyRange) -> (u64, u64) {
+    (place_of(&range.smallest), place_of(&range.largest))
 }
