@@ -21,19 +21,15 @@ fn run(id: u64, files: u64, file_next: &mut u64) -> (RunId, Vec<Arc<FileShape>>)
     let file = |place: u64| {
         *file_next += 1;
         Arc::new(FileShape {
-            id: FileId(*file_next),
-            range: KeyRange::new(key(place * width), key(place * width + width - 1)),
             bytes: TABLE_BYTES,
             entries: ENTRIES,
-            tombstones: 0,
-            tombstones_droppable: 0,
             value_bytes: ENTRIES * 100,
-            oldest_tombstone_us: None,
             seq_smallest: *file_next * ENTRIES,
             seq_largest: *file_next * ENTRIES + ENTRIES - 1,
-            last_read_us: 0,
-            created_us: 0,
-            creation: *file_next,
+            ..FileShape::new(
+                FileId(*file_next),
+                KeyRange::new(key(place * width), key(place * width + width - 1)),
+            )
         })
     };
     (RunId(id), (0..files).map(file).collect())

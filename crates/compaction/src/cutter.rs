@@ -69,8 +69,7 @@ impl OutputCutter {
         if !self.begun {
             // What ends before the first key is never overlapped; there may be much of it.
             for grandparents in &mut self.grandparents {
-                let files = &grandparents.run.files;
-                let first = files.partition_point(|file| file.range.largest.as_ref() < user_key);
+                let first = grandparents.run.files.reaching(user_key);
                 (grandparents.first, grandparents.next) = (first, first);
             }
         }
@@ -139,21 +138,8 @@ mod tests {
     /// A tree whose L2 holds files of 10 bytes with these ranges.
     fn grandparents(ranges: &[(&'static str, &'static str)]) -> TreeShape {
         let file = |(id, &(smallest, largest)): (u64, &(&'static str, &'static str))| {
-            Arc::new(FileShape {
-                id: FileId(id),
-                range: KeyRange::new(smallest, largest),
-                bytes: 10,
-                entries: 1,
-                tombstones: 0,
-                tombstones_droppable: 0,
-                value_bytes: 0,
-                oldest_tombstone_us: None,
-                seq_smallest: 1,
-                seq_largest: 1,
-                last_read_us: 0,
-                created_us: 0,
-                creation: id,
-            })
+            let range = KeyRange::new(smallest, largest);
+            Arc::new(FileShape { bytes: 10, entries: 1, ..FileShape::new(FileId(id), range) })
         };
         let run = RunShape { id: RunId(0), files: (0..).zip(ranges).map(file).collect() };
         let mut levels = Vec::new();

@@ -18,7 +18,7 @@ pub enum Error {
     #[error("policy {policy} has no parameter {parameter:?}; it has: {known}")]
     UnknownParameter {
         /// Canonical name of the policy.
-        policy: &'static str,
+        policy: String,
         /// What was asked for.
         parameter: String,
         /// All parameters of the policy, separated by commas.
@@ -41,6 +41,30 @@ pub enum Error {
     MalformedSpec {
         /// What was given.
         spec: String,
+    },
+    /// Primitives that mean nothing together.
+    #[error("the primitives do not go together: {reason}")]
+    Combination {
+        /// Why.
+        reason: String,
+    },
+    /// A policy in TOML that is not one.
+    #[error("line {line}: {what}")]
+    SpecText {
+        /// Line in the text, from 1.
+        line: u64,
+        /// What is wrong there.
+        what: String,
+    },
+    /// A policy of which a parameter is a share of a run, where there is no run.
+    #[error(
+        "policy {policy}: D = {share} is a share of a run; outside an experiment it is a time, such as {policy}(D=3600s)"
+    )]
+    ShareOfRun {
+        /// Canonical name of the policy.
+        policy: String,
+        /// The share.
+        share: String,
     },
     /// A file whose smallest key is above its largest.
     #[error("file {} of {level} ends before it begins", file.0)]

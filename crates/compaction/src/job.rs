@@ -101,6 +101,32 @@ pub enum Reason {
         /// The level that does not fit.
         level: Level,
     },
+    /// Tombstones of a file that can be dropped are many.
+    TombstoneDensity {
+        /// The file.
+        file: FileId,
+        /// Its tombstones, in millionths of its entries.
+        ppm: u64,
+    },
+    /// The oldest tombstone of a file is too old for its level.
+    TombstoneAge {
+        /// The file.
+        file: FileId,
+        /// Age of its oldest tombstone in microseconds.
+        age_us: u64,
+    },
+    /// A file was written long ago.
+    Stale {
+        /// The file.
+        file: FileId,
+        /// Its age in microseconds.
+        age_us: u64,
+    },
+    /// All files together are too large for a queue.
+    TotalBytes {
+        /// Their bytes.
+        bytes: u64,
+    },
     /// Range deletes cover the files, and no snapshot sees into them.
     RangeDeleted,
     /// Somebody asked for it by hand.
@@ -140,6 +166,16 @@ impl fmt::Display for Reason {
             Reason::SpaceAmplification { percent } => write!(f, "space amplification {percent} %"),
             Reason::SizeRatio { runs } => write!(f, "{runs} runs of like size"),
             Reason::Shape { level } => write!(f, "L{} has a foreign shape", level.0),
+            Reason::TombstoneDensity { file, ppm } => {
+                let permille = ppm / 1000;
+                let (percent, tenth) = (permille / 10, permille % 10);
+                write!(f, "file {} has {percent}.{tenth} % tombstones", file.0)
+            }
+            Reason::TombstoneAge { file, age_us } => {
+                write!(f, "file {} has a tombstone {age_us} us old", file.0)
+            }
+            Reason::Stale { file, age_us } => write!(f, "file {} is {age_us} us old", file.0),
+            Reason::TotalBytes { bytes } => write!(f, "the queue holds {bytes} bytes"),
             Reason::RangeDeleted => write!(f, "range deletes cover it"),
             Reason::Manual => write!(f, "asked for"),
         }

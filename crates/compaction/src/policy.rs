@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{BusyFiles, Job, TreeShape};
+use crate::{BusyFiles, Explanation, Job, TreeShape};
 
 /// How far the tree is behind, as one pair of numbers; drives the write throttle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,4 +31,37 @@ pub trait CompactionPolicy: fmt::Debug + Send + Sync {
     /// Returns whether writes must wait: the tree is at the hard stop, a parameter of the policy.
     /// As long as this is true, [`pick`](Self::pick) has work to do, or a job is running.
     fn must_stop(&self, shape: &TreeShape) -> bool;
+
+    /// Decides as [`pick`](Self::pick) does, and tells what led to it.
+    fn explain(&self, shape: &TreeShape, busy: &BusyFiles) -> Explanation {
+        Explanation { picked: self.pick(shape, busy), ..Explanation::default() }
+    }
+
+    /// When, later than [`TreeShape::now_us`], time alone will make a job due; `None` if it never
+    /// does. Whoever drives the tree asks again then, whether or not anything was written.
+    fn due_us(&self, _shape: &TreeShape) -> Option<u64> {
+        None
+    }
+
+    /// How long, in microseconds, a tombstone may stay in a memtable before that is to be flushed;
+    /// `None` for as long as it takes to fill.
+    fn memtable_tombstone_us(&self, _shape: &TreeShape) -> Option<u64> {
+        None
+    }
+
+    /// Whether it looks at [`FileShape::last_read_us`](crate::FileShape::last_read_us), which is
+    /// otherwise not kept up.
+    fn asks_for_reads(&self) -> bool {
+        false
+    }
+
+    /// Whether it may have more to do once a snapshot has been let go of.
+    fn waits_for_snapshots(&self, _shape: &TreeShape) -> bool {
+        false
+    }
+
+    /// Whether its jobs let data go that nobody has deleted.
+    fn drops_data(&self) -> bool {
+        false
+    }
 }

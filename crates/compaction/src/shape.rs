@@ -52,8 +52,8 @@ pub struct FileShape {
     pub entries: u64,
     /// Point tombstones among them, and range tombstones.
     pub tombstones: u64,
-    /// Tombstones that a job could drop now: no registered snapshot holds them.
-    pub tombstones_droppable: u64,
+    /// Smallest sequence number of a tombstone; `None` if there is none.
+    pub tombstone_seq_smallest: Option<u64>,
     /// Bytes of the values of all entries.
     pub value_bytes: u64,
     /// When the oldest tombstone was written, in microseconds of the tree's clock.
@@ -68,6 +68,28 @@ pub struct FileShape {
     pub created_us: u64,
     /// Order of creation: a later file has a larger number. A move keeps it.
     pub creation: u64,
+}
+
+impl FileShape {
+    /// A file of this name and range, of which nothing else is known: no bytes, no entries.
+    #[must_use]
+    pub fn new(id: FileId, range: KeyRange) -> FileShape {
+        FileShape {
+            id,
+            range,
+            bytes: 0,
+            entries: 0,
+            tombstones: 0,
+            tombstone_seq_smallest: None,
+            value_bytes: 0,
+            oldest_tombstone_us: None,
+            seq_smallest: 0,
+            seq_largest: 0,
+            last_read_us: 0,
+            created_us: 0,
+            creation: id.0,
+        }
+    }
 }
 
 /// Files with disjoint ranges, in key order.
@@ -101,6 +123,8 @@ pub struct TreeShape {
     pub now_us: u64,
     /// Sequence number of the oldest registered snapshot, if there is one.
     pub oldest_snapshot: Option<u64>,
+    /// Sequence number of the newest registered snapshot, if there is one.
+    pub newest_snapshot: Option<u64>,
     /// Target bytes of a memtable of this tree.
     pub memtable_bytes: u64,
     /// Target bytes of a table file of this tree.
@@ -119,10 +143,20 @@ pub struct LevelParts {
 }
 
 impl FileShape {
-    /// Bytes as a trigger counts them, see [`compensated_bytes`](crate::trigger::compensated_bytes).
+    /// Bytes as triggers count them: where tombstones are half of the entries or more, each one above
+    /// that half counts as two values, so that they are merged away sooner.
+    ///
+    /// Source: RocksDB, `compensated_file_size`.
     #[must_use]
     pub fn compensated_bytes(&self) -> u64 {
-        crate::trigger::compensated_bytes(self)
+        let doubled = self.tombstones.saturating_mul(2);
+        if self.entries == 0 || doubled < self.entries {
+            return self.bytes;
+        }
+        let values = self.entries.saturating_sub(self.tombstones);
+        let value_bytes_mean = self.value_bytes / values.max(1);
+        let extra = (doubled - self.entries).saturating_mul(value_bytes_mean).saturating_mul(2);
+        self.bytes.saturating_add(extra)
     }
 }
 
@@ -344,6 +378,14 @@ impl TreeShape {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.levels.iter().map(|level| level.bytes()).sum()
+    }
+
+    /// Whether a file holds a tombstone that a job could drop, if nothing older is left below: one that
+    /// every registered snapshot sees.
+    #[must_use]
+    pub fn has_droppable(&self, file: &FileShape) -> bool {
+        let held = |seq: u64| self.oldest_snapshot.is_some_and(|snapshot| snapshot < seq);
+        file.tombstone_seq_smallest.is_some_and(|seq| !held(seq))
     }
 
     /// The deepest level that holds a file.

@@ -19,6 +19,8 @@ pub enum Trigger {
         /// Runs that make it due whatever it rewrites; no waiting if that is `runs`.
         wait: usize,
     },
+    /// A level holds more runs than the layout allows it; for fluid layouts, which say how many.
+    TooManyRuns,
     /// The bytes above the oldest run, in per cent of the bytes of that run, reach this.
     SpaceAmplification {
         /// The threshold in per cent.
@@ -34,14 +36,69 @@ pub enum Trigger {
         /// Most runs of a chain.
         runs_max: usize,
     },
+    /// Of the entries of a file, this share are tombstones that a job could drop.
+    TombstoneDensity {
+        /// The threshold, in millionths of the entries.
+        ppm: u64,
+    },
+    /// The oldest tombstone of a file has spent the time that all levels down to that of the file may
+    /// keep it. Each level may keep one `size_ratio` times as long as the level above, memtables
+    /// come first, and all levels above the last together have `bound_us`.
+    ///
+    /// Source: Sarkar et al., "Lethe", SIGMOD 2020, section 4.1 ("FADE").
+    TombstoneTtl {
+        /// No tombstone that no snapshot holds gets older than this, in microseconds.
+        bound_us: u64,
+        /// How much longer each deeper level may keep it.
+        size_ratio: u64,
+    },
+    /// A file was written so long ago. Above the last level it moves on; in a queue it leaves.
+    FileStaleness {
+        /// Age in microseconds.
+        ttl_us: u64,
+    },
+    /// All files together hold more than this; for a queue.
+    TotalBytes {
+        /// The threshold.
+        bytes: u64,
+    },
+}
+
+impl Trigger {
+    /// The name as written in a spec.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Trigger::LevelFull(_) => "level-full",
+            Trigger::RunCount { .. } => "run-count",
+            Trigger::TooManyRuns => "too-many-runs",
+            Trigger::SpaceAmplification { .. } => "space-amplification",
+            Trigger::SizeRatio { .. } => "size-ratio",
+            Trigger::TombstoneDensity { .. } => "tombstone-density",
+            Trigger::TombstoneTtl { .. } => "tombstone-ttl",
+            Trigger::FileStaleness { .. } => "file-staleness",
+            Trigger::TotalBytes { .. } => "total-bytes",
+        }
+    }
+
+    /// Whether single files make a job due, wherever they stand.
+    #[must_use]
+    pub fn is_about_files(&self) -> bool {
+        matches!(
+            self,
+            Trigger::TombstoneDensity { .. }
+                | Trigger::TombstoneTtl { .. }
+                | Trigger::FileStaleness { .. }
+        )
+    }
 }
 
 /// How many bytes a level may hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Capacity {
-    /// L1 holds a number of memtables, each deeper level `size_ratio` times as much.
+    /// The first leveled level holds a number of memtables, each deeper one `size_ratio` times as much.
     FromTop {
-        /// Capacity of L1 in memtables.
+        /// Capacity of the first leveled level, L1 unless levels above it are tiered, in memtables.
         l1_memtables: u64,
         /// How much more each deeper level holds.
         size_ratio: u64,
@@ -77,23 +134,23 @@ pub struct Capacities {
 const LAST_LEVEL_FROM_TOP: Level = Level(63);
 
 impl Capacity {
-    /// Works out base and capacities for a tree.
+    /// Works out base and capacities for a tree. `first` is the first level that may be the base.
     #[must_use]
-    pub fn of(&self, shape: &TreeShape) -> Capacities {
+    pub fn of(&self, shape: &TreeShape, first: Level) -> Capacities {
         let deepest = shape.deepest().unwrap_or(Level(0));
         let memtable = shape.memtable_bytes.max(1);
         match *self {
             Capacity::FromTop { l1_memtables, size_ratio } => Capacities {
-                base: Level(1),
+                base: first,
                 last: LAST_LEVEL_FROM_TOP.max(deepest),
                 base_bytes: memtable.saturating_mul(l1_memtables.max(1)),
                 size_ratio,
             },
             Capacity::FromBottom { last, base_memtables, size_ratio } => {
-                let last = last.max(deepest).max(Level(1));
+                let last = last.max(deepest).max(first);
                 let base_bytes_min = memtable.saturating_mul(base_memtables.max(1));
                 let (mut base, mut bytes) = (last, shape.level_bytes(last));
-                while base > Level(1) && bytes / size_ratio.max(2) >= base_bytes_min {
+                while base > first && bytes / size_ratio.max(2) >= base_bytes_min {
                     base = Level(base.0 - 1);
                     bytes /= size_ratio.max(2);
                 }
@@ -126,14 +183,7 @@ impl Capacities {
 /// Source: RocksDB, `compensated_file_size`.
 #[must_use]
 pub fn compensated_bytes(file: &FileShape) -> u64 {
-    let doubled = file.tombstones.saturating_mul(2);
-    if file.entries == 0 || doubled < file.entries {
-        return file.bytes;
-    }
-    let values = file.entries.saturating_sub(file.tombstones);
-    let value_bytes_mean = file.value_bytes / values.max(1);
-    let extra = (doubled - file.entries).saturating_mul(value_bytes_mean).saturating_mul(2);
-    file.bytes.saturating_add(extra)
+    file.compensated_bytes()
 }
 
 #[cfg(test)]
@@ -143,21 +193,7 @@ mod tests {
     use std::sync::Arc;
 
     fn file(bytes: u64) -> FileShape {
-        FileShape {
-            id: FileId(1),
-            range: KeyRange::new("a", "z"),
-            bytes,
-            entries: 100,
-            tombstones: 0,
-            tombstones_droppable: 0,
-            value_bytes: 0,
-            oldest_tombstone_us: None,
-            seq_smallest: 1,
-            seq_largest: 1,
-            last_read_us: 0,
-            created_us: 0,
-            creation: 1,
-        }
+        FileShape { bytes, entries: 100, ..FileShape::new(FileId(1), KeyRange::new("a", "z")) }
     }
 
     /// A tree with memtables of one byte and one file in one level.
@@ -174,18 +210,18 @@ mod tests {
         let capacity = Capacity::FromBottom { last: Level(6), base_memtables: 4, size_ratio: 10 };
         let cases = [(0, 6, 4), (39, 6, 39), (40, 5, 4), (399, 5, 39), (400, 4, 4), (4000, 3, 4)];
         for (bytes, base, base_bytes) in cases {
-            let found = capacity.of(&tree(6, bytes));
+            let found = capacity.of(&tree(6, bytes), Level(1));
             assert_eq!((found.base, found.base_bytes), (Level(base), base_bytes), "{bytes}");
             assert_eq!(found.bytes(Level(6)), u64::MAX);
             assert_eq!(found.bytes(Level(base - 1)), 0);
         }
         // However much there is, the base never becomes L0.
-        assert_eq!(capacity.of(&tree(6, u64::MAX)).base, Level(1));
+        assert_eq!(capacity.of(&tree(6, u64::MAX), Level(1)).base, Level(1));
     }
 
     #[test]
     fn capacities_from_the_top_grow_by_the_ratio_and_saturate() {
-        let found = Capacity::FromTop { l1_memtables: 2, size_ratio: 10 }.of(&tree(1, 5));
+        let found = Capacity::FromTop { l1_memtables: 2, size_ratio: 10 }.of(&tree(1, 5), Level(1));
         assert_eq!(found.bytes(Level(1)), 2);
         assert_eq!(found.bytes(Level(3)), 200);
         assert_eq!(found.bytes(Level(40)), u64::MAX);

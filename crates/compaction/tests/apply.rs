@@ -13,20 +13,13 @@ use lsmx_compaction::{
 /// A file `id` over `range`, two letters, with sequence numbers `seq` to `seq + 9`.
 fn file(id: u64, range: &str, seq: u64) -> FileShape {
     let (smallest, largest) = range.split_at(1);
+    let range = KeyRange::new(smallest.to_owned(), largest.to_owned());
     FileShape {
-        id: FileId(id),
-        range: KeyRange::new(smallest.to_owned(), largest.to_owned()),
         bytes: 10,
         entries: 10,
-        tombstones: 0,
-        tombstones_droppable: 0,
-        value_bytes: 0,
-        oldest_tombstone_us: None,
         seq_smallest: seq,
         seq_largest: seq + 9,
-        last_read_us: 0,
-        created_us: 0,
-        creation: id,
+        ..FileShape::new(FileId(id), range)
     }
 }
 

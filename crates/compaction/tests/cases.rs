@@ -7,13 +7,17 @@
 //! pick tiering(T=2)                      the next job
 //! settle tiering(T=2)                    all jobs until it rests, and the tree then
 //! debt tiering(T=2)
+//! explain tiering(T=2)                   what led to the next job
+//! due tsa(1s)                            when time alone makes one due
 //! ----
 //! what the policy answers
 //! ```
 //!
 //! `/` parts the runs of a level, newest first; a file is id[smallest..largest]bytes, followed by
 //! `t30` for 30 tombstones of 100 entries, `s5` for sequence numbers from 5. Runs are named r1, r2, …
-//! in reading order. Where no sequence numbers are given, older runs get smaller ones. Outputs of
+//! in reading order. After a colon come `old=100`, the time of the oldest tombstone, `read=5` and
+//! `made=7`, those of reading and writing, `dead=9`, the smallest sequence number of a tombstone. Words
+//! beside the levels: `resting`, `now=100`, `snapshots=5-9`, `cursor1=f`. Where no sequence numbers are given, older runs get smaller ones. Outputs of
 //! jobs that are played have the size of their inputs, and are cut into target sizes.
 //! `UPDATE=1` rewrites what stands below the line.
 
@@ -88,6 +92,13 @@ fn play(question: &str) -> String {
                 Some(job) => writeln!(answer, "{job}").unwrap(),
                 None => answer += "nothing\n",
             },
+            "explain" => writeln!(answer, "{}", policy().explain(&shape, &busy)).unwrap(),
+            "due" => {
+                let policy = policy();
+                let show = |at: Option<u64>| at.map_or("never".to_owned(), |us| us.to_string());
+                let (due, memtable) = (policy.due_us(&shape), policy.memtable_tombstone_us(&shape));
+                writeln!(answer, "due {}, memtable {}", show(due), show(memtable)).unwrap();
+            }
             "settle" => settle(&*policy(), &shape, &mut answer),
             "debt" => {
                 let policy = policy();
@@ -139,8 +150,10 @@ fn outputs(job: &Job, shape: &TreeShape, file_next: &mut u64) -> Vec<FileShape> 
             } else {
                 vec![letter(part + 1) - 1].into()
             };
+            // A rewrite is asked for where tombstones can go.
             FileShape {
                 bytes: bytes / count,
+                created_us: shape.now_us,
                 seq_smallest: files.iter().map(|file| file.seq_smallest).min().unwrap(),
                 seq_largest: files.iter().map(|file| file.seq_largest).max().unwrap(),
                 ..file(*file_next, KeyRange { smallest, largest })
@@ -150,32 +163,28 @@ fn outputs(job: &Job, shape: &TreeShape, file_next: &mut u64) -> Vec<FileShape> 
 }
 
 fn file(id: u64, range: KeyRange) -> FileShape {
-    FileShape {
-        id: FileId(id),
-        range,
-        bytes: 0,
-        entries: 100,
-        tombstones: 0,
-        tombstones_droppable: 0,
-        value_bytes: 0,
-        oldest_tombstone_us: None,
-        seq_smallest: 0,
-        seq_largest: 0,
-        last_read_us: 0,
-        created_us: 0,
-        creation: id,
-    }
+    FileShape { entries: 100, ..FileShape::new(FileId(id), range) }
 }
 
 fn parse_tree(text: &str) -> TreeShape {
     let (mut memtable, mut table, mut resting) = (1 << 20, 1 << 20, false);
     let mut levels: Vec<LevelParts> = Vec::new();
     let mut run_next = 1;
+    let (mut now_us, mut snapshots) = (0, None);
     // Sequence numbers fall from run to run, in steps that leave room for those given by hand.
     let mut seq = 1_000_000;
     for word in text.split_whitespace() {
         if word == "resting" {
             resting = true;
+        } else if let Some(us) = word.strip_prefix("now=") {
+            now_us = us.parse().unwrap();
+        } else if let Some(numbers) = word.strip_prefix("snapshots=") {
+            let (oldest, newest) = numbers.split_once('-').unwrap();
+            snapshots = Some((oldest.parse().unwrap(), newest.parse().unwrap()));
+        } else if let Some(cursor) = word.strip_prefix("cursor") {
+            let (level, key) = cursor.split_once('=').unwrap();
+            let level = level.parse::<usize>().unwrap();
+            levels[level].cursor = Some(key.as_bytes().to_vec().into());
         } else if let Some(bytes) = word.strip_prefix("memtable=") {
             memtable = parse_bytes(bytes);
         } else if let Some(bytes) = word.strip_prefix("table=") {
@@ -195,12 +204,22 @@ fn parse_tree(text: &str) -> TreeShape {
         }
     }
     let shape = TreeShape::from_levels(levels, run_next).unwrap_or_else(|e| panic!("{e}: {text}"));
-    TreeShape { memtable_bytes: memtable, table_bytes: table, resting, ..shape }
+    TreeShape {
+        memtable_bytes: memtable,
+        table_bytes: table,
+        resting,
+        now_us,
+        oldest_snapshot: snapshots.map(|(oldest, _)| oldest),
+        newest_snapshot: snapshots.map(|(_, newest)| newest),
+        ..shape
+    }
 }
 
-/// `7[a..f]4M`, then perhaps `t30` and `s5`.
+/// `7[a..f]4M`, then perhaps `t30` and `s5`, then fields after colons.
 fn parse_file(word: &str, seq: u64) -> FileShape {
     let parse = || {
+        let mut fields = word.split(':');
+        let word = fields.next()?;
         let (id, rest) = word.split_once('[')?;
         let (range, rest) = rest.split_once(']')?;
         let (smallest, largest) = range.split_once("..")?;
@@ -214,14 +233,28 @@ fn parse_file(word: &str, seq: u64) -> FileShape {
             None => (rest, 0),
         };
         let bytes = parse_bytes(bytes);
-        Some(FileShape {
+        let mut file = FileShape {
             bytes,
             tombstones,
+            tombstone_seq_smallest: (tombstones > 0).then_some(own_seq),
+            oldest_tombstone_us: (tombstones > 0).then_some(0),
             value_bytes: bytes / 2,
             seq_smallest: own_seq,
             seq_largest: own_seq + 10,
             ..file(id.parse().ok()?, range)
-        })
+        };
+        for field in fields {
+            let (name, number) = field.split_once('=')?;
+            let number = number.parse().ok()?;
+            match name {
+                "old" => file.oldest_tombstone_us = Some(number),
+                "dead" => file.tombstone_seq_smallest = Some(number),
+                "read" => file.last_read_us = number,
+                "made" => file.created_us = number,
+                _ => return None,
+            }
+        }
+        Some(file)
     };
     parse().unwrap_or_else(|| panic!("what is {word:?}?"))
 }

@@ -12,9 +12,11 @@ mod world;
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
+use lsmx_compaction::layout::Layout;
+use lsmx_compaction::trigger::Trigger;
 use lsmx_compaction::{
     BusyFiles, CompactionPolicy, CutRule, FileId, Job, JobInput, JobKind, KeyRange, Level,
-    Parameter, Placement, PolicySpec, Preset, Reason, Target, TreeShape,
+    Placement, PolicySpec, Primitives, Reason, Target, TreeShape,
 };
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -56,6 +58,45 @@ fn policies() -> Vec<PolicySpec> {
         "leveled(T=2,base=1,wait=4)",
         "leveled(T=3,base=1,trigger=2,last=4,grandparents=3)",
         "leveled(T=3,base=1,trigger=2,wait=3,last=4)",
+        "lo+2(T=3,l1=1)",
+        "rr(T=3,l1=1)",
+        "cold-access(T=3,l1=1)",
+        "cold-write(T=2,l1=1,grandparents=2)",
+        "old(T=3,l1=1)",
+        "tsd(F=0.1,T=3,l1=1)",
+        "tsd(F=0.01,T=3,l1=4,trigger=3,stop=5)",
+        "tsa(30us,T=3,l1=1)",
+        "tsa(500us,T=3,l1=4,trigger=3,stop=5)",
+        "lazy-leveling(T=2)",
+        "lazy-leveling(T=4)",
+        "fluid(1,1,T=3)",
+        "fluid(2,1,T=5)",
+        "fluid(2,3,T=4)",
+        "full-preemptive(T=2,l1=1)",
+        "full-preemptive(T=3,l1=2,trigger=3)",
+        "spooky(T=2)",
+        "spooky(T=3,last=3,above=1)",
+        "spooky(T=2,last=4,above=3,trigger=2)",
+        // Compositions.
+        r#"{layout="leveling", tiered=[2,1], rule=[{trigger="run-count",runs=2},
+            {trigger="level-full",capacity="from-top",l1=1,size-ratio=3}]}"#,
+        r#"{layout="leveling", tiered=[3], rule=[{trigger="run-count",runs=3},
+            {trigger="level-full",base=1,last=3,size-ratio=2,granularity="files",files=3}]}"#,
+        r#"{layout="leveling", rule=[{trigger="run-count",runs=1},
+            {trigger="level-full",capacity="from-top",l1=1,size-ratio=3,granularity="files",files=2},
+            {trigger="file-staleness",ttl="40us"},
+            {trigger="space-amplification",percent=50,granularity="level"}]}"#,
+        r#"{layout="leveling", tiered=[2], rule=[{trigger="tombstone-ttl",bound="60us",size-ratio=3},
+            {trigger="run-count",runs=2,wait=2}, {trigger="tombstone-density",share=0.2},
+            {trigger="level-full",base=1,size-ratio=3,movement="round-robin"},
+            {trigger="space-amplification",percent=20,granularity="file",movement="oldest"}]}"#,
+        r#"{layout="fluid", runs=[4,2,1], last-runs=2, size-ratio=5,
+            rule=[{trigger="tombstone-ttl",bound="50us"}, {trigger="too-many-runs"}]}"#,
+        r#"{layout="fluid", runs=[2], size-ratio=3, rule=[{trigger="space-amplification",percent=80},
+            {trigger="too-many-runs"}, {trigger="tombstone-density",share=0.3}]}"#,
+        r#"{layout="run-list", bottom=3, rule=[{trigger="tombstone-ttl",bound="45us"},
+            {trigger="run-count",runs=3}, {trigger="size-ratio",percent=50}]}"#,
+        r#"{layout="run-list", rule=[{trigger="run-count",runs=3}, {trigger="file-staleness",ttl="90us"}]}"#,
     ];
     specs.extend(small.map(|spec| spec.parse::<PolicySpec>().unwrap()));
     specs
@@ -138,26 +179,67 @@ fn checked_pick(policy: &dyn CompactionPolicy, world: &World, busy: &BusyFiles) 
 /// The shape that a policy rests in.
 fn check_rest(spec: &PolicySpec, world: &World) {
     let shape = &world.shape;
+    let primitives = spec.primitives();
     let runs = |level: usize| shape.levels[level].runs.len();
     let text = || format!("{spec}\n{}", describe(shape));
-    match spec.preset() {
-        Preset::Tiering => {
-            let ratio = usize::try_from(spec.value(Parameter::SizeRatio)).unwrap();
-            assert!((0..shape.levels.len()).all(|level| runs(level) < ratio), "{}", text());
+    let run_count = primitives.rules.iter().find_map(|rule| match rule.trigger {
+        Trigger::RunCount { runs, wait } => Some((runs, wait)),
+        _ => None,
+    });
+    let depth = shape.levels.len();
+    match &primitives.layout {
+        Layout::Fluid { upper, last, .. } => {
+            let limit = |level| upper.get(level).or(upper.last()).unwrap();
+            for level in 0..depth {
+                let max = if level > 0 && level + 1 == depth { last } else { limit(level) };
+                assert!(runs(level) <= *max, "L{level}: {}", text());
+            }
         }
-        Preset::Universal => {
-            let trigger = usize::try_from(spec.value(Parameter::Trigger)).unwrap();
-            assert!(shape.runs().count() <= trigger.max(1), "{}", text());
+        Layout::RunList { .. } => {
+            assert!(shape.runs().count() <= run_count.unwrap().0.max(1), "{}", text());
         }
-        _ => {
-            let trigger = usize::try_from(spec.value(Parameter::Trigger)).unwrap();
-            assert!((1..shape.levels.len()).all(|level| runs(level) <= 1), "{}", text());
-            let wait = usize::try_from(spec.value(Parameter::Wait)).unwrap();
+        Layout::Leveling { tiered } => {
+            let (trigger, wait) = run_count.unwrap();
+            for level in 1..depth {
+                let max = tiered.get(level - 1).unwrap_or(&1);
+                assert!(runs(level) <= *max, "L{level}: {}", text());
+            }
             assert!(shape.levels.is_empty() || runs(0) < wait, "{}", text());
             if !shape.levels.is_empty() && runs(0) >= trigger {
                 // One run of L0 may have been several.
                 assert!(!shape.resting || runs(0) == 1, "{}", text());
                 assert!(rewrites_more_than_it_moves(shape), "{}", text());
+            }
+        }
+        Layout::Queue => {}
+    }
+    check_files_at_rest(&primitives, world, &text);
+}
+
+/// Rules about files leave none that they make due.
+fn check_files_at_rest(primitives: &Primitives, world: &World, text: &dyn Fn() -> String) {
+    let shape = &world.shape;
+    let last = shape.last_run().map(|(_, run)| run.id);
+    for (level, run) in shape.runs() {
+        for file in &run.files {
+            let can_go = shape.has_droppable(file);
+            for rule in &primitives.rules {
+                match rule.trigger {
+                    Trigger::TombstoneDensity { ppm } => {
+                        let density = file.tombstones * 1_000_000 / file.entries;
+                        assert!(!can_go || density < ppm, "{} in {level}: {}", file.id.0, text());
+                    }
+                    Trigger::TombstoneTtl { bound_us, .. } => {
+                        let age = file.oldest_tombstone_us.map(|us| shape.now_us - us);
+                        let young = age.is_none_or(|age| age < bound_us);
+                        assert!(!can_go || young, "{} in {level}: {}", file.id.0, text());
+                    }
+                    Trigger::FileStaleness { ttl_us } => {
+                        let young = shape.now_us - file.created_us < ttl_us;
+                        assert!(young || Some(run.id) == last, "{}: {}", file.id.0, text());
+                    }
+                    _ => {}
+                }
             }
         }
     }
@@ -178,6 +260,7 @@ fn every_preset_brings_any_legal_shape_to_its_own() {
     for_seeds(60, |rng| {
         let mut world = random_world(rng);
         world.shape.resting = rng.random_bool(0.5);
+        world.snapshot(rng.random_bool(0.3).then(|| rng.random_range(0..400)));
         for spec in policies() {
             let policy = spec.build();
             let mut world = world.clone();
@@ -185,6 +268,8 @@ fn every_preset_brings_any_legal_shape_to_its_own() {
                 let Some(job) = checked_pick(&*policy, &world, &BusyFiles::default()) else {
                     break;
                 };
+                let explained = policy.explain(&world.shape, &BusyFiles::default());
+                assert_eq!(explained.picked.as_ref(), Some(&job), "{spec}: {explained}");
                 assert!(jobs < 2000, "{spec} does not rest:\n{}", describe(&world.shape));
                 let before = world.shape.clone();
                 world.finish(&job);
@@ -219,7 +304,11 @@ fn play(spec: &PolicySpec, world: &mut World, rng: &mut ChaCha8Rng, parallel: us
                 }
             }
             7 if rng.random_bool(0.05) => policy = policies().choose(rng).unwrap().build(),
-            8 => world.shape.resting = !world.shape.resting,
+            8 => {
+                world.shape.resting = !world.shape.resting;
+                world.snapshot(rng.random_bool(0.2).then(|| rng.random_range(0..900)));
+                world.shape.now_us += rng.random_range(0..40);
+            }
             _ => {
                 if let Some((job, _)) = busy.jobs.choose(rng).cloned() {
                     world.finish(&job);
@@ -278,7 +367,7 @@ proptest! {
         flushes in prop::collection::vec(
             prop::collection::vec((0u32..60, any::<bool>()), 1..12), 1..24),
         table_entries in 2u64..12,
-        index in 0usize..17,
+        index in 0usize..200,
     ) {
         let specs = policies();
         let policy = specs[index % specs.len()].build();

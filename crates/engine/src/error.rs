@@ -143,6 +143,19 @@ pub enum Error {
         /// Its name.
         name: String,
     },
+    /// A compaction policy of the user's own has picked a job that cannot be run.
+    #[error("policy {policy} picked a job that {wrong}: {job}")]
+    PolicyMistake {
+        /// Name of the policy.
+        policy: String,
+        /// The job, on one line.
+        job: String,
+        /// What is wrong with it.
+        wrong: &'static str,
+    },
+    /// The policy that was asked for cannot rule a database.
+    #[error(transparent)]
+    Policy(lsmx_compaction::Error),
     /// The default keyspace is there as long as the database.
     #[error("the default keyspace cannot be dropped")]
     DefaultKeyspace,

@@ -46,7 +46,12 @@ pub(crate) struct Memtable {
     /// Smallest number promised to this memtable, `u64::MAX` while there is none. Set by the
     /// leader before the append, so that no segment is let go between append and insert.
     first_promised: AtomicU64,
+    /// When its first tombstone was written, in microseconds; [`NO_TOMBSTONE`] without any.
+    tombstone_us: AtomicU64,
 }
+
+/// No tombstone was noted.
+const NO_TOMBSTONE: u64 = u64::MAX;
 
 impl Memtable {
     /// An empty memtable for all numbers from `first_seq` on.
@@ -57,7 +62,24 @@ impl Memtable {
             bytes: AtomicU64::new(0),
             first_seq,
             first_promised: AtomicU64::new(u64::MAX),
+            tombstone_us: AtomicU64::new(NO_TOMBSTONE),
         }
+    }
+
+    /// Notes that a tombstone or range delete was written; `now` is asked only for the first one, and
+    /// then the answer is true.
+    pub(crate) fn note_tombstone(&self, now_us: impl FnOnce() -> u64) -> bool {
+        if self.tombstone_us.load(Ordering::Relaxed) != NO_TOMBSTONE {
+            return false;
+        }
+        // There is one writer at a time.
+        self.tombstone_us.store(now_us().min(NO_TOMBSTONE - 1), Ordering::Relaxed);
+        true
+    }
+
+    /// When its first tombstone was written, in microseconds.
+    pub(crate) fn tombstone_us(&self) -> Option<u64> {
+        Some(self.tombstone_us.load(Ordering::Relaxed)).filter(|us| *us != NO_TOMBSTONE)
     }
 
     /// Where the interval of numbers begins.

@@ -14,8 +14,8 @@ use crate::format::edit::FileRecord;
 use crate::format::filename::FileName;
 use crate::health::Health;
 use crate::key::SeqNo;
-use crate::keyspace::Tree;
 use crate::keyspace::snapshot::Sequence;
+use crate::keyspace::{NEVER, Tree};
 use crate::manifest::{Manifest, ManifestState};
 use crate::metrics::Latencies;
 use crate::sync::{
@@ -128,9 +128,7 @@ impl TableSpace {
     /// # Errors
     /// As [`Table::open`].
     pub(crate) fn open(&self, record: &FileRecord) -> Result<Arc<TableFile>> {
-        let mut shape = record.shape();
-        shape.tombstones_droppable = shape.tombstones;
-        self.open_shape(shape, record.uid, record.checksum)
+        self.open_shape(record.shape(), record.uid, record.checksum)
     }
 
     fn open_shape(&self, shape: FileShape, uid: u64, checksum: u64) -> Result<Arc<TableFile>> {
@@ -168,6 +166,8 @@ pub(crate) struct Store {
     compaction_ready: Mutex<Ready>,
     /// Bytes of all memtables, about.
     memtable_bytes: AtomicU64,
+    /// When time alone next makes something due in a tree, in microseconds; [`NEVER`] if it does not.
+    due_us: AtomicU64,
     /// How long flushes took.
     pub(crate) flush_us: Latencies,
     /// How long merges took.
@@ -236,6 +236,7 @@ impl Store {
             flush_ready: Mutex::default(),
             compaction_ready: Mutex::default(),
             memtable_bytes: AtomicU64::new(0),
+            due_us: AtomicU64::new(NEVER),
             flush_us: Latencies::default(),
             compaction_us: Latencies::default(),
             failing: Mutex::default(),
@@ -361,6 +362,26 @@ impl Store {
             }
         }
         self.progress.notify();
+    }
+
+    /// Has the trees looked at again at this time, if not before.
+    pub(crate) fn look_not_after(&self, due_us: u64) {
+        if due_us < self.due_us.fetch_min(due_us, Ordering::AcqRel) {
+            self.progress.notify();
+        }
+    }
+
+    /// When time alone next makes something due in a tree.
+    pub(crate) fn due_us(&self) -> u64 {
+        self.due_us.load(Ordering::Acquire)
+    }
+
+    /// Takes the time at which something is due, if that has come: whoever took it looks.
+    pub(crate) fn take_due(&self, now_us: u64) -> bool {
+        let due_us = self.due_us();
+        let taken =
+            |at| self.due_us.compare_exchange(at, NEVER, Ordering::AcqRel, Ordering::Relaxed);
+        due_us <= now_us && taken(due_us).is_ok()
     }
 
     /// Takes the tree that has waited longest for such a look; [`Store::looked`] ends the look.
@@ -537,7 +558,7 @@ fn shape_of(id: FileId, summary: &TableSummary, now_us: u64, creation: u64) -> F
         bytes: summary.bytes,
         entries: summary.entries,
         tombstones: summary.tombstones + summary.range_tombstones,
-        tombstones_droppable: summary.tombstones + summary.range_tombstones,
+        tombstone_seq_smallest: summary.tombstone_seq_smallest.map(|seq| seq.0),
         value_bytes: summary.value_bytes,
         oldest_tombstone_us: summary.oldest_tombstone_us,
         seq_smallest: summary.seq_smallest.0,

@@ -59,11 +59,16 @@ fn enumerate(seed: u64, coverage: &Arc<Coverage>) -> Outcome<u64> {
     crashes_of(&plan, coverage)
 }
 
+/// All policies here are presets.
+fn preset_name(policy: &PolicySpec) -> &'static str {
+    policy.preset().expect("a preset").name()
+}
+
 fn crashes_of(plan: &Plan, coverage: &Arc<Coverage>) -> Outcome<u64> {
     let name = &plan.name;
     let played = play(plan, coverage)
         .map_err(|what| format!("run {name}: {what}\nreplay: LSMX_TEST_REPLAY={name}"))?;
-    coverage.add("runs", plan.policy.name());
+    coverage.add("runs", preset_name(&plan.policy));
     let stepped = matches!(plan.background, Background::Stepped { .. });
     coverage.add("runs", if stepped { "stepped" } else { "inline" });
     let mut checked = 0;
@@ -108,7 +113,7 @@ fn require_everything(coverage: &Coverage) -> Outcome {
     coverage.require("crashes before sync_dir", &["directory"])?;
     coverage.require("runs", &["stepped", "inline"])?;
     let policies = options::policies();
-    coverage.require("runs", &policies.iter().map(PolicySpec::name).collect::<Vec<_>>())
+    coverage.require("runs", &policies.iter().map(preset_name).collect::<Vec<_>>())
 }
 
 /// Threads that write at once: what was acknowledged before another commit began is there if that

@@ -37,12 +37,14 @@ const ENGINE: &[&[&str]] = &[
 
 /// Modules of the compaction crate.
 const COMPACTION: &[&[&str]] = &[
-    &["key_range"],
-    &["error", "shape", "job", "busy"],
-    &["cutter", "apply", "policy"],
-    &["trigger", "layout", "granularity", "movement", "run_list"],
+    &["key_range", "workload"],
+    &["error", "files", "shape", "job", "busy"],
+    &["cutter", "apply", "explain"],
+    &["policy", "trigger", "parameter"],
+    &["layout", "granularity", "movement", "ttl"],
     &["composed"],
     &["presets", "spec"],
+    &["cost", "simulator"],
 ];
 
 /// Crates from the ground up, with the name each goes by in a `Cargo.toml`.

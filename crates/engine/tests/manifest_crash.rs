@@ -49,6 +49,7 @@ fn edit(n: u64) -> Edit {
         tombstones: 0,
         value_bytes: n,
         oldest_tombstone_us: None,
+        tombstone_seq_smallest: None,
         seq_smallest: n,
         seq_largest: n,
         created_us: n,

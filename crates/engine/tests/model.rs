@@ -12,7 +12,7 @@ mod modelling;
 use std::time::Duration;
 
 use lsmx::env::Background;
-use modelling::{Dice, Outcome, Play, Reached, case_seeds, play, scale, shrink};
+use modelling::{Dice, Outcome, PRESETS, Play, Reached, case_seeds, play, scale, shrink};
 
 /// Operations of the histories that are played inline, and of those with stepped threads.
 const INLINE_OPERATIONS: usize = 900_000;
@@ -53,6 +53,8 @@ fn inline_histories_equal_the_model() {
     assert!(reached.folded_by_reads > 20_000 && reached.folded_by_jobs > 5_000, "{reached:?}");
     assert!(reached.bare_lives > 50 && reached.unfolded > 50, "{reached:?}");
     assert!(reached.dropped > 100 && reached.copies > 500, "{reached:?}");
+    let between = reached.took_over.iter().map(|after| after.count_ones()).sum::<u32>();
+    assert_eq!(between as usize, PRESETS * PRESETS, "not every pair of presets: {reached:?}");
     assert!(reached.snapshot_reads > 1_000 && reached.iterators_over_closes > 100, "{reached:?}");
 }
 

@@ -84,9 +84,10 @@ fn policies(arguments: &ExploreArgs) -> Result<Vec<PolicySpec>, Failure> {
     let mut policies = arguments.policy.0.clone();
     let Some(size_ratio) = arguments.size_ratio else { return Ok(policies) };
     for policy in &mut policies {
-        let default = PolicySpec::new(policy.preset()).value(Parameter::SizeRatio);
+        let default = policy.preset().map(PolicySpec::new);
+        let default = default.and_then(|preset| preset.value(Parameter::SizeRatio));
         let given = policy.value(Parameter::SizeRatio);
-        if given != default && given != size_ratio {
+        if given != default && given != Some(size_ratio) {
             let first = format!("--policy {policy}");
             let second = format!("--size-ratio {size_ratio}");
             return Err(contradiction(&first, &second, "there is one size ratio"));

@@ -304,9 +304,10 @@ impl<'a> Writer<'a> {
             bytes: at_least_one(bytes),
             entries: at_least_one(entries),
             tombstones,
-            tombstones_droppable: tombstones,
+            // No snapshot is ever taken, so which it is does not matter.
+            tombstone_seq_smallest: (tombstones > 0).then_some(seq_smallest),
             value_bytes: whole(self.sizes.value_bytes_of(&load)),
-            oldest_tombstone_us: self.stamp.oldest_tombstone_us,
+            oldest_tombstone_us: self.stamp.oldest_tombstone_us.filter(|_| tombstones > 0),
             seq_smallest,
             seq_largest,
             last_read_us: self.stamp.now_us,

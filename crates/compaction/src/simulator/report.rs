@@ -32,11 +32,6 @@ impl Totals {
             + writes.range_deletes * 2.0 * key;
     }
 
-    /// Deletes of keys and ranges so far.
-    pub(super) fn deletes(&self) -> f64 {
-        self.writes.deletes + self.writes.range_deletes
-    }
-
     /// Writes so far that change a key that is there.
     pub(super) fn changes(&self) -> f64 {
         self.writes.updates + self.writes.merges

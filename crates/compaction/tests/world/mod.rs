@@ -20,6 +20,8 @@ pub(crate) struct Entry {
     pub(crate) key: u32,
     pub(crate) seq: u64,
     pub(crate) tombstone: bool,
+    /// When it was written.
+    pub(crate) at_us: u64,
 }
 
 /// What a world has done.
@@ -70,7 +72,9 @@ pub(crate) fn merge(
     }
     let mut cutter = OutputCutter::new(&job.cut, shape);
     let mut outputs: Vec<Vec<Entry>> = Vec::new();
-    for entry in newest.into_values().filter(|entry| !(to_bottom && entry.tombstone)) {
+    let held = |entry: &Entry| shape.oldest_snapshot.is_some_and(|snapshot| snapshot < entry.seq);
+    let goes = |entry: &Entry| to_bottom && entry.tombstone && !held(entry);
+    for entry in newest.into_values().filter(|entry| !goes(entry)) {
         let bytes = outputs.last().map_or(0, |output| output.len() as u64 * ENTRY_BYTES);
         if cutter.cut_before(&key_bytes(entry.key), bytes) || outputs.is_empty() {
             outputs.push(Vec::new());
@@ -96,27 +100,31 @@ impl World {
         }
     }
 
+    /// Says that one snapshot is registered, or none. Its versions are not kept, its tombstones are.
+    pub(crate) fn snapshot(&mut self, seq: Option<u64>) {
+        (self.shape.oldest_snapshot, self.shape.newest_snapshot) = (seq, seq);
+    }
+
     /// Stores entries as a new file.
     fn file(&mut self, entries: Vec<Entry>) -> FileShape {
         let id = FileId(self.file_next);
         self.file_next += 1;
         let (first, last) = (entries.first().unwrap().key, entries.last().unwrap().key);
-        let tombstones = entries.iter().filter(|entry| entry.tombstone).count() as u64;
+        let tombstones = || entries.iter().filter(|entry| entry.tombstone);
         let count = entries.len() as u64;
+        let dead = tombstones().count() as u64;
         let file = FileShape {
-            id,
-            range: KeyRange::new(key_bytes(first), key_bytes(last)),
             bytes: count * ENTRY_BYTES,
             entries: count,
-            tombstones,
-            tombstones_droppable: tombstones,
-            value_bytes: (count - tombstones) * (ENTRY_BYTES - 16),
-            oldest_tombstone_us: None,
+            tombstones: dead,
+            tombstone_seq_smallest: tombstones().map(|entry| entry.seq).min(),
+            value_bytes: (count - dead) * (ENTRY_BYTES - 16),
+            oldest_tombstone_us: tombstones().map(|entry| entry.at_us).min(),
             seq_smallest: entries.iter().map(|entry| entry.seq).min().unwrap(),
             seq_largest: entries.iter().map(|entry| entry.seq).max().unwrap(),
-            last_read_us: 0,
-            created_us: 0,
-            creation: id.0,
+            last_read_us: self.shape.now_us,
+            created_us: self.shape.now_us,
+            ..FileShape::new(id, KeyRange::new(key_bytes(first), key_bytes(last)))
         };
         self.files.insert(id, entries);
         file
@@ -126,7 +134,8 @@ impl World {
     pub(crate) fn flush(&mut self, writes: &[(u32, bool)], cut: usize) {
         let mut memtable = BTreeMap::new();
         for &(key, tombstone) in writes {
-            let entry = Entry { key, seq: self.seq_next, tombstone };
+            self.shape.now_us += 1;
+            let entry = Entry { key, seq: self.seq_next, tombstone, at_us: self.shape.now_us };
             self.seq_next += 1;
             memtable.insert(key, entry);
             self.model.insert(key, entry);

@@ -3,14 +3,15 @@
 use std::ops::{Bound, RangeBounds};
 
 use bytes::Bytes;
+use lsmx_compaction::{CompactionPolicy, PolicySpec};
 
 use crate::db::{Core, Handle};
 use crate::error::{Error, Result};
 use crate::format::edit::{Change, Edit, KEYSPACE_NAME_BYTES_MAX};
 use crate::key::{Kind, SeqNo};
-use crate::keyspace::Tree;
 use crate::keyspace::options::{KeyspaceOptions, Persisted};
 use crate::keyspace::snapshot::Pinned;
+use crate::keyspace::{Origin, Tree};
 use crate::read::range::{Range, after_prefix};
 use crate::sabotage::{self, Bug};
 use crate::slice::Slice;
@@ -153,6 +154,27 @@ impl Keyspace {
         let mut batch = WriteBatch::new();
         batch.delete_range(self, range);
         self.handle.0.write(batch, options.into())
+    }
+
+    /// Gives the keyspace another compaction policy, which is remembered. Nothing is rewritten for that
+    /// alone: the tree comes to the shape that the policy wants job by job, while reads and writes go
+    /// on. One that drops data, `fifo`, begins to do so.
+    ///
+    /// # Errors
+    /// [`Error::Policy`] if a parameter of the policy is a share of an experiment's run;
+    /// [`Error::KeyspaceDropped`]; [`Error::OpenedReadOnly`]; [`Error::ReadOnly`] with the cause;
+    /// [`Error::Closed`].
+    pub fn set_policy(&self, policy: PolicySpec) -> Result<()> {
+        self.handle.0.retune(&self.tree, |options| options.policy(policy))
+    }
+
+    /// Gives the keyspace a compaction policy of a type of your own, as
+    /// [`KeyspaceOptions::own_policy`] does at opening; it is not remembered.
+    ///
+    /// # Errors
+    /// As [`Keyspace::set_policy`].
+    pub fn set_own_policy(&self, policy: Arc<dyn CompactionPolicy>) -> Result<()> {
+        self.handle.0.retune(&self.tree, |options| options.own_policy(policy))
     }
 
     /// Deletes all keys, `Buffered`: a range delete like any other, in the log and in the order of
@@ -303,6 +325,38 @@ impl Core {
         }
     }
 
+    /// Changes the options of a keyspace that is open.
+    fn retune(
+        &self,
+        tree: &Arc<Tree>,
+        change: impl FnOnce(KeyspaceOptions) -> KeyspaceOptions,
+    ) -> Result<()> {
+        self.check_open()?;
+        self.tick();
+        if self.read_only.is_some() {
+            return Err(Error::OpenedReadOnly);
+        }
+        self.store.health.check()?;
+        let changed = self.retune_alone(tree, change);
+        self.store.tell_pending();
+        changed?;
+        self.runner.run_inline();
+        Ok(())
+    }
+
+    fn retune_alone(
+        &self,
+        tree: &Arc<Tree>,
+        change: impl FnOnce(KeyspaceOptions) -> KeyspaceOptions,
+    ) -> Result<()> {
+        let _one_at_a_time = self.creating.lock();
+        self.check_open()?;
+        tree.check_takes_writes()?;
+        let options = change(tree.settings().options.clone());
+        options.check()?;
+        self.change_options(tree, options)
+    }
+
     /// Appends a manifest edit that an operation makes, under a lock; the log is synced first, so that the
     /// keyspace is not ahead of commits made before.
     pub(super) fn append_edit(&self, changes: Vec<Change>) -> Result<()> {
@@ -327,7 +381,8 @@ impl Core {
         }])?;
         let first_seq = self.committer.seq_next();
         let (name, version) = (name.to_owned(), Arc::new(Version::default()));
-        let tree = Tree::new(self.opening, id, name, options, policy, version, first_seq);
+        let origin = Origin { opening: self.opening, env: store.env.clone() };
+        let tree = Tree::new(origin, id, name, options, policy, version, first_seq);
         let tree = Arc::new(tree);
         store.trees.write().insert(Arc::clone(&tree));
         Ok(tree)

@@ -268,7 +268,14 @@ impl Db {
     pub fn snapshot(&self) -> Snapshot {
         self.core().tick();
         let store = &self.core().store;
-        Snapshot::new(Arc::clone(&self.handle), store.sequence.register(store.env.now_us()))
+        loop {
+            if let Some(pinned) = store.sequence.register(store.env.now_us()) {
+                return Snapshot::new(Arc::clone(&self.handle), pinned);
+            }
+            // A manifest edit is on its way that lets files of a queue go; it always ends.
+            let ended = &mut || !store.sequence.is_leaving();
+            store.env.wait(WaitCause::BackgroundWork, &store.progress, None, ended);
+        }
     }
 
     /// Puts everything committed so far on stable storage.

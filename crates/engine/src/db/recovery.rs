@@ -25,7 +25,7 @@ use crate::job::workers::Workers;
 use crate::key::SeqNo;
 use crate::keyspace::options::Persisted;
 use crate::keyspace::snapshot::Sequence;
-use crate::keyspace::{Opening, Tree};
+use crate::keyspace::{Opening, Origin, Tree};
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
 use crate::metrics::WalMetrics;
 use crate::sabotage::{self, Bug};
@@ -276,7 +276,8 @@ impl Recovery {
                 None => persisted.policy.parse()?,
             };
             let (opening, name) = (self.opening, keyspace.name.clone());
-            let tree = Tree::new(opening, id, name, options, policy, version, SeqNo(1));
+            let origin = Origin { opening, env: self.tables.env.clone() };
+            let tree = Tree::new(origin, id, name, options, policy, version, SeqNo(1));
             if let Some(operator) = persisted.merge_operator {
                 tree.merging.remember(operator)?;
             }
@@ -398,7 +399,7 @@ impl Recovery {
         let view = tree.pin();
         let mut version = Arc::clone(&view.version);
         if !view.active.is_empty() {
-            let mut outputs = replayed::write(&self.tables, tree, &view)?;
+            let mut outputs = replayed::write(&self.tables, tree, &view, self.state.clock_us)?;
             let shapes = outputs.tables().iter().map(|table| (**table.shape()).clone());
             let (shape, _) = version.shape().with_flush(shapes.collect())?;
             version = Arc::new(Version::new(shape, &version, outputs.tables())?);

@@ -19,7 +19,7 @@ use crate::version::SuperVersion;
 const HALVED_FROM_BYTES: u64 = 4 << 20;
 
 /// Writes what must be kept of a tree's active memtable, as tables of one run in L0, on stable storage
-/// but for their names.
+/// but for their names. `edited_us` is the time of the last edit of the manifest.
 ///
 /// # Errors
 /// When a table cannot be written.
@@ -27,8 +27,10 @@ pub(super) fn write<'a>(
     tables: &'a TableSpace,
     tree: &'a Tree,
     view: &SuperVersion,
+    edited_us: u64,
 ) -> Result<Outputs<'a>> {
-    let outputs = || Outputs::new(tables, tree, 0, Some(tables.env.now_us()));
+    // The log does not say when. Its tombstones are about as old as the last edit of the manifest.
+    let outputs = || Outputs::new(tables, tree, 0, Some(edited_us));
     let write = |from: Option<&[u8]>, to: Option<&[u8]>| {
         let mut outputs = outputs();
         let retention = Retention::for_flush(Vec::new(), view.version.shape());

@@ -42,6 +42,8 @@ pub struct FileRecord {
     pub value_bytes: u64,
     /// When the oldest tombstone was written, in microseconds of the tree's clock.
     pub oldest_tombstone_us: Option<u64>,
+    /// Smallest sequence number of a tombstone; `None` if there is none, or nobody noted it.
+    pub tombstone_seq_smallest: Option<u64>,
     /// Smallest sequence number of an entry.
     pub seq_smallest: u64,
     /// Largest sequence number of an entry.
@@ -57,8 +59,8 @@ pub struct FileRecord {
 }
 
 impl FileRecord {
-    /// The file as a policy sees it: last read when it was written, no tombstone known to be
-    /// droppable; the caller knows better once it has readers and snapshots.
+    /// The file as a policy sees it: last read when it was written. Where nobody noted which its
+    /// oldest tombstone is, that is taken to be its newest entry: so no snapshot is overlooked.
     #[must_use]
     pub fn shape(&self) -> FileShape {
         FileShape {
@@ -67,7 +69,9 @@ impl FileRecord {
             bytes: self.bytes,
             entries: self.entries,
             tombstones: self.tombstones,
-            tombstones_droppable: 0,
+            tombstone_seq_smallest: self
+                .tombstone_seq_smallest
+                .or_else(|| (self.tombstones > 0).then_some(self.seq_largest)),
             value_bytes: self.value_bytes,
             oldest_tombstone_us: self.oldest_tombstone_us,
             seq_smallest: self.seq_smallest,
@@ -89,6 +93,7 @@ impl FileRecord {
             tombstones: shape.tombstones,
             value_bytes: shape.value_bytes,
             oldest_tombstone_us: shape.oldest_tombstone_us,
+            tombstone_seq_smallest: shape.tombstone_seq_smallest,
             seq_smallest: shape.seq_smallest,
             seq_largest: shape.seq_largest,
             created_us: shape.created_us,
@@ -111,10 +116,14 @@ impl FileRecord {
         }
         put_u64(out, self.uid);
         put_u64(out, self.checksum);
+        // The last field, and left out where there is none.
+        if let Some(seq) = self.tombstone_seq_smallest {
+            put_varint(out, seq);
+        }
     }
 
     fn decode(body: &mut Decoder<'_>) -> Result<FileRecord, Malformed> {
-        Ok(FileRecord {
+        let mut record = FileRecord {
             id: FileId(body.varint("file id")?),
             range: KeyRange {
                 smallest: get_key(body, "smallest key")?,
@@ -131,7 +140,12 @@ impl FileRecord {
             creation: body.varint("order of creation")?,
             uid: body.u64("table uid")?,
             checksum: body.u64("file checksum")?,
-        })
+            tombstone_seq_smallest: None,
+        };
+        if !body.is_empty() {
+            record.tombstone_seq_smallest = Some(body.varint("smallest number of a tombstone")?);
+        }
+        Ok(record)
     }
 }
 
@@ -546,6 +560,7 @@ mod tests {
             tombstones: 2,
             value_bytes: 9_000,
             oldest_tombstone_us: Some(17),
+            tombstone_seq_smallest: Some(9),
             seq_smallest: 1,
             seq_largest: 300,
             created_us: 5,
@@ -553,7 +568,8 @@ mod tests {
             uid: u64::MAX,
             checksum: 1 << 63,
         };
-        let no_tombstone = FileRecord { oldest_tombstone_us: None, ..file.clone() };
+        let no_tombstone =
+            FileRecord { oldest_tombstone_us: None, tombstone_seq_smallest: None, ..file.clone() };
         let (keyspace, level, run) = (3, Level(6), RunId(900));
         Edit::from(vec![
             Change::CreateKeyspace { id: 3, name: "größe".into(), options: "a = 1\n".into() },

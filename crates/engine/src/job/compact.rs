@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use lsmx_compaction::{FileShape, Job, JobKind, TreeShape};
+use lsmx_compaction::{FileShape, Job, JobKind, Reason, TreeShape};
 
 use crate::coding::len_u64;
 use crate::env::YieldKind;
@@ -15,6 +15,7 @@ use crate::job::install::{install, sync_names};
 use crate::job::output::Outputs;
 use crate::job::retain::Retention;
 use crate::job::workers::Workers;
+use crate::key::SeqNo;
 use crate::keyspace::counters::add;
 use crate::keyspace::{Tree, TreeJobs};
 use crate::store::Store;
@@ -55,19 +56,52 @@ pub(crate) fn pick(store: &Store, tree: &Tree) -> Option<Picked> {
     if blocked(&jobs) {
         return None;
     }
-    let shape = tree.shape(now_us, store.sequence.oldest_snapshot());
+    let shape = tree.shape(now_us, store.sequence.snapshot_bounds());
     // What was found in a version that is no longer the current one is there still, or refused.
     let dropped = dropped.and_then(|job| jobs.busy.admitted(job, &shape));
     let job = match dropped {
         Some(job) => job,
-        None => tree.settings().policy.pick(&shape, &jobs.busy)?,
+        None => match policy_job(store, tree, &mut jobs, &shape) {
+            Ok(job) => job?,
+            Err(error) => {
+                drop(jobs);
+                store.report("compaction", Some(tree), &error);
+                return None;
+            }
+        },
     };
-    debug_assert!(
-        jobs.busy.admits(&job, &shape).unwrap_or(false),
-        "{} picked a job that collides with a running one: {job:?}",
-        tree.settings().policy.name()
-    );
     Some(hold(&mut jobs, job, shape, None))
+}
+
+/// What the policy says. One of the user's own may be wrong: then it is asked again after a pause.
+fn policy_job(
+    store: &Store,
+    tree: &Tree,
+    jobs: &mut TreeJobs,
+    shape: &TreeShape,
+) -> Result<Option<Job>> {
+    let policy = Arc::clone(&tree.settings().policy);
+    let Some(job) = policy.pick(shape, &jobs.busy) else {
+        if policy.waits_for_snapshots(shape) {
+            tree.set_held(true, store.sequence.released());
+        }
+        return Ok(None);
+    };
+    let wrong = match jobs.busy.admits(&job, shape) {
+        Ok(true) if job.kind == JobKind::Drop && !policy.drops_data() => {
+            "drops data, which it does not say of itself"
+        }
+        Ok(true) => return Ok(Some(job)),
+        Ok(false) => "collides with a running one",
+        Err(_) => "names what is not in the tree",
+    };
+    debug_assert!(tree.settings().options.own_policy.is_some(), "{}: {job} {wrong}", policy.name());
+    let (policy, job) = (policy.name().to_owned(), job.to_string());
+    let error = Error::PolicyMistake { policy, job, wrong };
+    jobs.retry_at_us = store.env.now_us().saturating_add(RETRY_US_MAX);
+    jobs.last_error = Some(error.clone());
+    store.set_failing(tree.id, true);
+    Err(error)
 }
 
 /// Holds the files of a job that may run now.
@@ -192,7 +226,8 @@ fn input_bytes(shape: &TreeShape, job: &Job) -> u64 {
 
 /// When the oldest tombstone among the inputs was written.
 fn oldest_tombstone_us(shape: &TreeShape, job: &Job) -> Option<u64> {
-    input_files(shape, job).filter_map(|file| file.oldest_tombstone_us).min()
+    let with_tombstones = input_files(shape, job).filter(|file| file.tombstones > 0);
+    with_tombstones.filter_map(|file| file.oldest_tombstone_us).min()
 }
 
 /// Bytes of the inputs that come from other levels than the target.
@@ -215,6 +250,13 @@ fn execute(
     span: &JobSpan,
 ) -> Result<()> {
     let Picked { job, shape, .. } = picked.clone();
+    // What nobody has deleted leaves only while no snapshot sees it.
+    let leaves = job.kind == JobKind::Drop && job.reason != Reason::RangeDeleted;
+    let _leaving = match leaves.then(|| Leaving::begin(store, &shape, &job)) {
+        Some(None) => return Ok(()),
+        Some(leaving) => leaving,
+        None => None,
+    };
     let start_ns = store.env.monotonic_ns();
     store.tell(&Event::CompactionBegin(CompactionBegin {
         keyspace: tree.name.clone(),
@@ -284,6 +326,24 @@ fn execute(
         elapsed_us,
     }));
     Ok(())
+}
+
+/// Entries that nobody deleted are leaving: no snapshot is registered meanwhile.
+struct Leaving<'a>(&'a Store);
+
+impl<'a> Leaving<'a> {
+    /// `None` if a snapshot sees them.
+    fn begin(store: &'a Store, shape: &TreeShape, job: &Job) -> Option<Leaving<'a>> {
+        let smallest = input_files(shape, job).map(|file| file.seq_smallest).min()?;
+        store.sequence.begin_leaving(SeqNo(smallest)).then_some(Leaving(store))
+    }
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.0.sequence.end_leaving();
+        self.0.progress.notify();
+    }
 }
 
 /// What a merge did, apart from its outputs.

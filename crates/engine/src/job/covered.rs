@@ -139,7 +139,7 @@ mod tests {
             bytes: 10,
             entries,
             tombstones: 0,
-            tombstones_droppable: 0,
+            tombstone_seq_smallest: None,
             value_bytes: 0,
             oldest_tombstone_us: None,
             seq_smallest: seqs.0,

@@ -327,7 +327,7 @@ mod tests {
             bytes: 1,
             entries: 1,
             tombstones: 0,
-            tombstones_droppable: 0,
+            tombstone_seq_smallest: None,
             value_bytes: 0,
             oldest_tombstone_us: None,
             seq_smallest: 0,

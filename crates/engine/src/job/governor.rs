@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use crate::error::Result;
 use crate::key::SeqNo;
-use crate::keyspace::Tree;
+use crate::keyspace::{NEVER, Tree};
 use crate::store::{Store, Work};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::write::commit::Committer;
@@ -68,9 +68,9 @@ impl Governor {
         governor
     }
 
-    /// When every tree is looked at next.
+    /// When every tree is looked at next, or one in which time alone makes something due.
     pub(crate) fn next_look_us(&self) -> u64 {
-        self.next_look_us.load(Ordering::Relaxed)
+        self.next_look_us.load(Ordering::Relaxed).min(self.store.due_us())
     }
 
     /// Time between two looks: short enough to see that a memtable has become idle.
@@ -116,6 +116,7 @@ impl Governor {
     pub(crate) fn look_if_due(&self) {
         let store = &self.store;
         let now_us = store.env.now_us();
+        self.look_at_due(now_us);
         let due_us = self.next_look_us.load(Ordering::Relaxed);
         if now_us < due_us {
             return;
@@ -140,6 +141,35 @@ impl Governor {
             let _ = self.committer.seal(idle, None);
         }
         self.govern_if_due();
+    }
+
+    /// Looks at the trees in which time alone has made something due: compactions, and flushes of
+    /// memtables whose oldest tombstone may not stay there.
+    fn look_at_due(&self, now_us: u64) {
+        let store = &self.store;
+        // While the database is read-only nothing can be done; a resumption looks at every tree.
+        if !store.take_due(now_us) || store.health.check().is_err() || store.is_closing() {
+            return;
+        }
+        let (mut full, mut next_us) = (Vec::new(), NEVER);
+        for tree in store.all_trees() {
+            let (compaction_us, memtable_us) = tree.take_due(now_us);
+            if compaction_us <= now_us {
+                store.make_ready(Work::Compaction, tree.id);
+            } else {
+                next_us = next_us.min(compaction_us);
+            }
+            if memtable_us <= now_us {
+                full.push(tree);
+            } else {
+                next_us = next_us.min(memtable_us);
+            }
+        }
+        store.look_not_after(next_us);
+        if !full.is_empty() {
+            // A failure has made the database read-only; the next write is told.
+            let _ = self.committer.seal(full, None);
+        }
     }
 
     /// Trees whose active memtable has something in it and was not written to for long.

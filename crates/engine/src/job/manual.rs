@@ -157,7 +157,7 @@ mod tests {
             bytes: 10,
             entries: 1,
             tombstones,
-            tombstones_droppable: 0,
+            tombstone_seq_smallest: None,
             value_bytes: 0,
             oldest_tombstone_us: None,
             seq_smallest: id,

@@ -98,7 +98,9 @@ impl Runner {
             let told = store.env.wait(WaitCause::Work, &store.progress, deadline, &mut || {
                 let sync = kind == Work::Flush && store.wal.much_unsynced();
                 store.is_closing()
-                    || (kind == Work::Flush && store.janitor.has_some())
+                    || (kind == Work::Flush
+                        && (store.janitor.has_some()
+                            || self.governor.next_look_us() <= store.env.now_us()))
                     || ((sync || self.has_work(kind)) && store.health.check().is_ok())
             });
             match kind {
@@ -227,13 +229,15 @@ impl Runner {
     /// Says how fast writes to a tree may come from now on.
     pub(crate) fn refresh(&self, tree: &Tree) {
         let store = &self.store;
-        let (now_us, oldest_snapshot) = (store.env.now_us(), store.sequence.oldest_snapshot());
+        let (now_us, snapshots) = (store.env.now_us(), store.sequence.snapshot_bounds());
         // Shape and policy are read under the lock, so that of two threads the later one has the
         // newer ones. Otherwise an old "stop" could be the last word, with no job left to take it
         // back.
         let jobs = tree.jobs.lock();
         let policy = Arc::clone(&tree.settings().policy);
-        let shape = tree.shape(now_us, oldest_snapshot);
+        let shape = tree.shape(now_us, snapshots);
+        let due = tree.set_due(policy.due_us(&shape), policy.memtable_tombstone_us(&shape));
+        store.look_not_after(due);
         let rate = self.throttle.rate(policy.debt(&shape, &jobs.busy));
         tree.set_backpressure(rate, policy.must_stop(&shape));
     }

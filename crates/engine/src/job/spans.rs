@@ -201,7 +201,7 @@ mod tests {
             bytes: 10,
             entries: 1,
             tombstones: 0,
-            tombstones_droppable: 0,
+            tombstone_seq_smallest: None,
             value_bytes: 0,
             oldest_tombstone_us: None,
             seq_smallest: 1,

@@ -8,9 +8,11 @@ pub(crate) mod snapshot;
 use arc_swap::ArcSwap;
 use lsmx_compaction::{BusyFiles, CompactionPolicy, PolicySpec, TreeShape};
 
+use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::key::SeqNo;
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
+use crate::table::Table;
 use crate::version::{OldViews, SuperVersion, Version};
 use counters::TreeCounters;
 use merging::Merging;
@@ -28,6 +30,13 @@ impl Opening {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Opening(NEXT.fetch_add(1, Ordering::Relaxed))
     }
+}
+
+/// Where a tree lives.
+#[derive(Clone, Debug)]
+pub(crate) struct Origin {
+    pub(crate) opening: Opening,
+    pub(crate) env: Env,
 }
 
 /// What the jobs of a tree hold; never held over I/O.
@@ -61,15 +70,16 @@ impl TreeJobs {
 pub(crate) struct Settings {
     /// As the caller gave them.
     pub(crate) options: KeyspaceOptions,
-    /// The policy as text.
+    /// The policy as the manifest remembers it.
     pub(crate) policy_spec: PolicySpec,
-    /// What decides on compactions.
+    /// What decides on compactions: that policy, or one of the caller's own.
     pub(crate) policy: Arc<dyn CompactionPolicy>,
 }
 
 impl Settings {
     fn new(options: KeyspaceOptions, policy_spec: PolicySpec) -> Settings {
-        Settings { options, policy: policy_spec.build(), policy_spec }
+        let policy = options.own_policy.clone().unwrap_or_else(|| policy_spec.build());
+        Settings { options, policy_spec, policy }
     }
 }
 
@@ -104,6 +114,15 @@ pub(crate) struct Tree {
     /// What [`Sequence::released`](snapshot::Sequence::released) was when files were last found that
     /// only snapshots hold; [`NOT_HELD`] if there are none.
     held_at: AtomicU64,
+    /// When time alone makes a compaction due, in microseconds; [`NEVER`] if it does not.
+    due_us: AtomicU64,
+    /// How long a tombstone may stay in a memtable, in microseconds; [`NEVER`] without a bound.
+    tombstone_wait_us: AtomicU64,
+    /// When the active memtable has to be flushed for a tombstone in it; [`NEVER`] if it need not.
+    memtable_due_us: AtomicU64,
+    /// Whether the policy asks when tables were last read.
+    notes_reads: AtomicBool,
+    env: Env,
     /// 0 while it lives, [`DROPPING`] while it is being dropped, then the number of its drop.
     dropped: AtomicU64,
 }
@@ -111,13 +130,16 @@ pub(crate) struct Tree {
 /// No files of the tree are held by snapshots alone, as far as anybody knows.
 const NOT_HELD: u64 = u64::MAX;
 
+/// At no time.
+pub(crate) const NEVER: u64 = u64::MAX;
+
 /// The drop has begun and may still fail: nothing is written any more, reads go on.
 const DROPPING: u64 = u64::MAX;
 
 impl Tree {
     /// A tree with these files and an empty memtable for all numbers from `first_seq` on.
     pub(crate) fn new(
-        opening: Opening,
+        origin: Origin,
         id: u32,
         name: String,
         options: KeyspaceOptions,
@@ -126,12 +148,16 @@ impl Tree {
         first_seq: SeqNo,
     ) -> Tree {
         let merging = Merging::new(name.clone(), options.merge_operator.clone());
+        let settings = Settings::new(options, policy_spec);
+        let Origin { opening, env } = origin;
         Tree {
+            env,
             id,
             name,
             merging: Arc::new(merging),
             opening,
-            settings: ArcSwap::from_pointee(Settings::new(options, policy_spec)),
+            notes_reads: AtomicBool::new(settings.policy.asks_for_reads()),
+            settings: ArcSwap::from_pointee(settings),
             super_version: ArcSwap::from_pointee(SuperVersion::fresh(&version, first_seq)),
             old_views: OldViews::default(),
             install: Mutex::new(()),
@@ -140,6 +166,9 @@ impl Tree {
             admitted_rate: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
             held_at: AtomicU64::new(NOT_HELD),
+            due_us: AtomicU64::new(NEVER),
+            tombstone_wait_us: AtomicU64::new(NEVER),
+            memtable_due_us: AtomicU64::new(NEVER),
             dropped: AtomicU64::new(0),
         }
     }
@@ -192,7 +221,9 @@ impl Tree {
 
     /// Tunes it anew; a policy meets whatever shape the tree has.
     pub(crate) fn set_settings(&self, options: KeyspaceOptions, policy_spec: PolicySpec) {
-        self.settings.store(Arc::new(Settings::new(options, policy_spec)));
+        let settings = Settings::new(options, policy_spec);
+        self.notes_reads.store(settings.policy.asks_for_reads(), Ordering::Relaxed);
+        self.settings.store(Arc::new(settings));
     }
 
     /// What the manifest is to keep of it.
@@ -238,17 +269,62 @@ impl Tree {
         self.old_views.replaced(self.super_version.rcu(|current| make(current)));
     }
 
-    /// The shape of the tree as its policy is to see it now.
-    pub(crate) fn shape(&self, now_us: u64, oldest_snapshot: Option<SeqNo>) -> TreeShape {
+    /// The shape of the tree as its policy is to see it now; `snapshots` are the oldest and the newest
+    /// that is registered.
+    pub(crate) fn shape(&self, now_us: u64, snapshots: Option<(SeqNo, SeqNo)>) -> TreeShape {
         let view = self.view();
         let mut shape = view.version.shape().clone();
         shape.resting = view.active.is_empty() && view.sealed.is_empty();
         shape.now_us = now_us;
-        shape.oldest_snapshot = oldest_snapshot.map(|seq| seq.0);
+        shape.oldest_snapshot = snapshots.map(|(oldest, _)| oldest.0);
+        shape.newest_snapshot = snapshots.map(|(_, newest)| newest.0);
         let settings = self.settings();
+        if settings.policy.asks_for_reads() {
+            view.version.note_reads(&mut shape);
+        }
         shape.memtable_bytes = settings.options.memtable_bytes;
         shape.table_bytes = settings.options.table_bytes;
         shape
+    }
+
+    /// Says when time alone makes a compaction due, and how long a tombstone may stay in a memtable.
+    /// Returns when the tree is to be looked at for either.
+    pub(crate) fn set_due(&self, due_us: Option<u64>, tombstone_wait_us: Option<u64>) -> u64 {
+        let (due_us, wait_us) = (due_us.unwrap_or(NEVER), tombstone_wait_us.unwrap_or(NEVER));
+        self.due_us.store(due_us, Ordering::Relaxed);
+        self.tombstone_wait_us.store(wait_us, Ordering::Relaxed);
+        let written_us = self.view().active.tombstone_us();
+        let memtable_us = written_us.map_or(NEVER, |us| us.saturating_add(wait_us));
+        self.memtable_due_us.store(memtable_us, Ordering::Relaxed);
+        due_us.min(memtable_us)
+    }
+
+    /// The active memtable has got its first tombstone now. Returns when it has to be flushed for that.
+    pub(crate) fn tombstone_written(&self, now_us: u64) -> u64 {
+        let due_us = now_us.saturating_add(self.tombstone_wait_us.load(Ordering::Relaxed));
+        self.memtable_due_us.store(due_us, Ordering::Relaxed);
+        due_us
+    }
+
+    /// When time alone makes a compaction due, and a flush. What has come is taken: until a look says
+    /// otherwise, it is due no more.
+    pub(crate) fn take_due(&self, now_us: u64) -> (u64, u64) {
+        let take = |due: &AtomicU64| {
+            let due_us = due.load(Ordering::Relaxed);
+            if due_us <= now_us {
+                due.store(NEVER, Ordering::Relaxed);
+            }
+            due_us
+        };
+        (take(&self.due_us), take(&self.memtable_due_us))
+    }
+
+    /// Notes that a lookup or a scan reads this table, if the policy asks for that.
+    #[inline]
+    pub(crate) fn note_read(&self, table: &Table) {
+        if self.notes_reads.load(Ordering::Relaxed) {
+            table.touch(self.env.now_us());
+        }
     }
 
     /// Says how fast writes may come from now on, and whether they must stop.

@@ -1,6 +1,6 @@
 //! Options of a keyspace.
 
-use lsmx_compaction::PolicySpec;
+use lsmx_compaction::{CompactionPolicy, PolicySpec};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -34,6 +34,7 @@ pub enum FilterLastRun {
 #[derive(Clone, Debug)]
 pub struct KeyspaceOptions {
     pub(crate) policy: Option<PolicySpec>,
+    pub(crate) own_policy: Option<Arc<dyn CompactionPolicy>>,
     pub(crate) memtable_bytes: u64,
     pub(crate) table_bytes: u64,
     pub(crate) block_bytes: u32,
@@ -48,6 +49,7 @@ impl Default for KeyspaceOptions {
         let table = TableOptions::default();
         KeyspaceOptions {
             policy: None,
+            own_policy: None,
             memtable_bytes: MEMTABLE_BYTES_DEFAULT,
             table_bytes: TABLE_BYTES_DEFAULT,
             block_bytes: table.block_bytes,
@@ -64,6 +66,17 @@ impl KeyspaceOptions {
     #[must_use]
     pub fn policy(mut self, policy: PolicySpec) -> Self {
         self.policy = Some(policy);
+        self.own_policy = None;
+        self
+    }
+
+    /// A compaction policy of a type of your own, in place of one by name. It cannot be remembered:
+    /// it is to be given at each opening, and without it the last one by name is in force, which
+    /// stays what it was. If [`CompactionPolicy::drops_data`] is false, jobs that drop files are not
+    /// run.
+    #[must_use]
+    pub fn own_policy(mut self, policy: Arc<dyn CompactionPolicy>) -> Self {
+        self.own_policy = Some(policy);
         self
     }
 
@@ -136,6 +149,9 @@ impl KeyspaceOptions {
     /// # Errors
     /// [`Error::InvalidOption`], [`Error::Contradiction`].
     pub(crate) fn check(&self) -> Result<()> {
+        if let Some(policy) = &self.policy {
+            policy.check_for_database().map_err(Error::Policy)?;
+        }
         if self.memtable_bytes < MEMTABLE_BYTES_MIN {
             return Err(Error::InvalidOption {
                 name: "memtable_bytes",

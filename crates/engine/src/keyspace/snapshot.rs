@@ -20,6 +20,9 @@ pub(crate) struct Sequence {
     published: AtomicU64,
     /// Registered numbers: how often, and since when.
     snapshots: Mutex<BTreeMap<SeqNo, Holders>>,
+    /// Jobs under way that let data go which snapshots could see; changes under the lock of
+    /// `snapshots`.
+    leaving: AtomicU64,
     /// How often a number was let go of; changes under the lock of `snapshots`.
     released: AtomicU64,
     /// Which snapshots are from before which drop of a keyspace. Taken under `snapshots`.
@@ -50,16 +53,42 @@ impl Sequence {
     /// Registers a snapshot of what is visible now.
     ///
     /// The number is read under the lock that [`Sequence::snapshots`] takes: so a job either sees
-    /// the snapshot, or drops only what is shadowed by something the snapshot sees.
-    pub(crate) fn register(self: &Arc<Self>, now_us: u64) -> Pinned {
+    /// the snapshot, or drops only what is shadowed by something the snapshot sees. `None` while
+    /// data leaves that it could see at first and then no more, see [`Sequence::begin_leaving`].
+    pub(crate) fn register(self: &Arc<Self>, now_us: u64) -> Option<Pinned> {
         let mut snapshots = self.snapshots.lock();
+        if self.is_leaving() {
+            return None;
+        }
         let seq = self.published();
         let holders = Holders { count: 0, since_us: now_us };
         snapshots.entry(seq).or_insert(holders).count += 1;
         let mut drops = self.drops.lock();
         let drops_before = drops.count;
         *drops.held.entry(drops_before).or_insert(0) += 1;
-        Pinned { sequence: Arc::clone(self), seq, drops_before }
+        Some(Pinned { sequence: Arc::clone(self), seq, drops_before })
+    }
+
+    /// Begins to let entries go that nobody deleted, the oldest of which has this number. False if a
+    /// snapshot sees them. Until the end of it no snapshot is registered.
+    pub(crate) fn begin_leaving(&self, seq_smallest: SeqNo) -> bool {
+        let snapshots = self.snapshots.lock();
+        let seen = snapshots.last_key_value().is_some_and(|(newest, _)| *newest >= seq_smallest);
+        if !seen {
+            self.leaving.fetch_add(1, Ordering::Release);
+        }
+        !seen
+    }
+
+    /// The entries have left, or after all stay.
+    pub(crate) fn end_leaving(&self) {
+        let _snapshots = self.snapshots.lock();
+        self.leaving.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Whether entries are leaving.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Acquire) > 0
     }
 
     /// Counts the drop of a keyspace and returns its number, from 1: snapshots registered so far
@@ -81,9 +110,10 @@ impl Sequence {
         self.snapshots.lock().keys().copied().collect()
     }
 
-    /// The oldest registered number.
-    pub(crate) fn oldest_snapshot(&self) -> Option<SeqNo> {
-        self.snapshots.lock().keys().next().copied()
+    /// The oldest and the newest registered number.
+    pub(crate) fn snapshot_bounds(&self) -> Option<(SeqNo, SeqNo)> {
+        let snapshots = self.snapshots.lock();
+        Some((*snapshots.first_key_value()?.0, *snapshots.last_key_value()?.0))
     }
 
     /// How often the last snapshot of a number was let go of.
@@ -155,16 +185,31 @@ mod tests {
     fn a_number_is_held_until_its_last_snapshot_goes() {
         let sequence = Arc::new(Sequence::default());
         sequence.publish(SeqNo(7));
-        let (first, second) = (sequence.register(10), sequence.register(20));
+        let register = |now_us| sequence.register(now_us).unwrap();
+        let (first, second) = (register(10), register(20));
         sequence.publish(SeqNo(9));
-        let third = sequence.register(30);
+        let third = register(30);
         assert_eq!(sequence.oldest_held(), Some((SeqNo(7), 10)));
         assert_eq!(sequence.snapshots(), [SeqNo(7), SeqNo(9)]);
         drop(first);
-        assert_eq!(sequence.oldest_snapshot(), Some(SeqNo(7)));
+        assert_eq!(sequence.snapshot_bounds(), Some((SeqNo(7), SeqNo(9))));
         drop(second);
-        assert_eq!(sequence.oldest_snapshot(), Some(SeqNo(9)));
+        assert_eq!(sequence.snapshot_bounds(), Some((SeqNo(9), SeqNo(9))));
         drop(third);
-        assert_eq!((sequence.oldest_snapshot(), sequence.snapshot_count()), (None, 0));
+        assert_eq!((sequence.snapshot_bounds(), sequence.snapshot_count()), (None, 0));
+    }
+
+    #[test]
+    fn no_snapshot_comes_while_entries_leave() {
+        let sequence = Arc::new(Sequence::default());
+        sequence.publish(SeqNo(7));
+        let held = sequence.register(10).unwrap();
+        assert!(!sequence.begin_leaving(SeqNo(7)), "the snapshot sees number 7");
+        assert!(sequence.begin_leaving(SeqNo(8)));
+        assert!(sequence.register(20).is_none());
+        sequence.end_leaving();
+        assert!(sequence.register(30).is_some());
+        drop(held);
+        assert!(sequence.begin_leaving(SeqNo(1)));
     }
 }

@@ -465,6 +465,7 @@ mod tests {
             tombstones: 0,
             value_bytes: 1,
             oldest_tombstone_us: None,
+            tombstone_seq_smallest: None,
             seq_smallest: id,
             seq_largest: id,
             created_us: 0,

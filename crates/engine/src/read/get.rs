@@ -51,6 +51,9 @@ pub(crate) fn value(
             Err(_) if sabotage::on(Bug::ReadErrorIsNotFound) => None,
             found => found?,
         };
+        if found.is_some() || !use_filter {
+            tree.note_read(table);
+        }
         if let Some(found) = found
             && covering < Some(found.seq)
             && (!fold.older(found.kind, found.value)

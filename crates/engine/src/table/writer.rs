@@ -62,6 +62,8 @@ pub struct TableSummary {
     pub seq_largest: SeqNo,
     /// When the oldest tombstone was written, in microseconds, as far as it was noted.
     pub oldest_tombstone_us: Option<u64>,
+    /// Smallest sequence number of a tombstone, those of range tombstones included.
+    pub tombstone_seq_smallest: Option<SeqNo>,
     /// When the table was written, in microseconds, as noted.
     pub created_us: u64,
     /// Data blocks.
@@ -105,6 +107,8 @@ pub struct TableWriter {
     /// Number and kind of the last entry; the data block has its user key.
     last: Option<(SeqNo, Kind)>,
     properties: Properties,
+    /// Kept by the manifest, for the table has no property for it.
+    tombstone_seq_smallest: Option<SeqNo>,
     failed: Option<Error>,
 }
 
@@ -141,6 +145,7 @@ impl TableWriter {
             spans: Vec::new(),
             last: None,
             properties: Properties { seq_smallest: SeqNo::MAX, ..Properties::default() },
+            tombstone_seq_smallest: None,
             failed: None,
         })
     }
@@ -193,7 +198,11 @@ impl TableWriter {
             properties.smallest = Bytes::copy_from_slice(key.user_key);
         }
         properties.entries += 1;
-        properties.tombstones += u64::from(key.kind == Kind::Delete);
+        if key.kind == Kind::Delete {
+            properties.tombstones += 1;
+            let smallest = &mut self.tombstone_seq_smallest;
+            *smallest = Some(smallest.map_or(key.seq, |seq| seq.min(key.seq)));
+        }
         properties.key_bytes += len_u64(key.user_key.len());
         properties.value_bytes += len_u64(value.len());
         properties.seq_smallest = properties.seq_smallest.min(key.seq);
@@ -296,6 +305,7 @@ impl TableWriter {
             seq_smallest: properties.seq_smallest,
             seq_largest: properties.seq_largest,
             oldest_tombstone_us: properties.oldest_tombstone_us,
+            tombstone_seq_smallest: self.tombstone_seq_smallest,
             created_us: properties.created_us,
             data_blocks: properties.data_blocks,
             filter_bytes,
@@ -396,6 +406,8 @@ impl TableWriter {
         for seq in spans.iter().flat_map(|span| &span.seqs) {
             properties.seq_smallest = properties.seq_smallest.min(*seq);
             properties.seq_largest = properties.seq_largest.max(*seq);
+            let smallest = &mut self.tombstone_seq_smallest;
+            *smallest = Some(smallest.map_or(*seq, |smallest| smallest.min(*seq)));
         }
         properties.range_tombstone_count = len_u64(spans.len());
         self.sealed = range_tombstones::encode(spans);

@@ -102,6 +102,15 @@ impl Version {
         &self.runs
     }
 
+    /// Writes into a shape of this version when its tables were last read.
+    pub(crate) fn note_reads(&self, shape: &mut TreeShape) {
+        for run in shape.levels.iter_mut().flat_map(|level| &mut Arc::make_mut(level).runs) {
+            Arc::make_mut(run).files.note_reads(|file| {
+                self.tables.get(&file).map(|table| table.table().last_read_us())
+            });
+        }
+    }
+
     /// Whether a table has range tombstones.
     pub(crate) fn has_spans(&self) -> bool {
         self.has_spans

@@ -248,7 +248,7 @@ impl Committer {
             self.store.sequence.publish(self.store.sequence.published().max(group.last_seq()));
             self.store.env.yield_point(YieldKind::Commit);
         }
-        self.store.memtable_bytes_grown(group.insert());
+        self.store.memtable_bytes_grown(group.insert(&self.store));
         self.store.env.yield_point(YieldKind::Commit);
     }
 

@@ -10,6 +10,7 @@ use crate::keyspace::Tree;
 use crate::memtable::Memtable;
 use crate::merge::CHAIN_OPERANDS_MAX;
 use crate::sabotage::{self, Bug};
+use crate::store::Store;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Signal, thread_signal};
 use crate::wal::WalRecord;
 use crate::write::batch::Guard;
@@ -145,13 +146,13 @@ impl Group {
     }
 
     /// Puts the operations of all members into the memtables; returns the bytes these grew by.
-    pub(super) fn insert(&self) -> u64 {
+    pub(super) fn insert(&self, store: &Store) -> u64 {
         let (mut target, mut grown) = (0, 0);
         for member in &self.members {
             let request = &member.request;
             let targets = &self.targets[target..target + request.trees.len()];
             target += request.trees.len();
-            grown += insert(member, targets);
+            grown += insert(store, member, targets);
         }
         grown
     }
@@ -170,7 +171,7 @@ pub(super) fn memtables_allow(guard: &Guard) -> bool {
 
 /// Puts the operations of a commit into the memtables of its trees; returns the bytes they grew by.
 /// The ticket learns of the chains of operands that have become long.
-fn insert(ticket: &Ticket, memtables: &[Arc<Memtable>]) -> u64 {
+fn insert(store: &Store, ticket: &Ticket, memtables: &[Arc<Memtable>]) -> u64 {
     let request = &ticket.request;
     let payload = &request.payload;
     let (mut last, mut grown) = (0, 0);
@@ -206,12 +207,16 @@ fn insert(ticket: &Ticket, memtables: &[Arc<Memtable>]) -> u64 {
                     }
                     bytes
                 } else {
+                    if kind == Kind::Delete {
+                        note_tombstone(store, tree, memtable);
+                    }
                     memtable.insert(key, seq, kind, value)
                 }
             }
             Action::DeleteRange { end } => {
                 let end = end.map(|end| &payload[end]);
                 counters.ingested_bytes.add(len_u64(key.len() + end.map_or(0, <[u8]>::len)));
+                note_tombstone(store, tree, memtable);
                 memtable.insert_span(key, end, seq)
             }
         };
@@ -220,6 +225,13 @@ fn insert(ticket: &Ticket, memtables: &[Arc<Memtable>]) -> u64 {
         }
     }
     grown
+}
+
+/// Notes when a memtable got its first tombstone, and when that has to leave it.
+fn note_tombstone(store: &Store, tree: &Tree, memtable: &Memtable) {
+    if memtable.note_tombstone(|| store.env.now_us()) {
+        store.look_not_after(tree.tombstone_written(store.env.now_us()));
+    }
 }
 
 /// How many operands of its key the first one in a memtable is to count as lying below it.

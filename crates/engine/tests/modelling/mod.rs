@@ -26,4 +26,4 @@ pub use ops::{KEYSPACES, Op, Weights, key_pool, operations};
 pub use play::{Outcome, Play, play};
 pub use shrink::{quietly, shrink, watchdog};
 pub use tuning::{Opening, Tuning};
-pub use world::{Reached, World};
+pub use world::{PRESETS, Reached, World};

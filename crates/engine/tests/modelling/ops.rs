@@ -180,6 +180,11 @@ pub enum Op {
         keyspace: usize,
         tuning: Tuning,
     },
+    /// Another policy, on a keyspace in use.
+    SetPolicy {
+        keyspace: usize,
+        policy: String,
+    },
     DeleteAll {
         keyspace: usize,
     },
@@ -437,7 +442,8 @@ impl Draw<'_> {
             955..963 if weights.keyspaces => {
                 Op::Create { name: self.dice.below(KEYSPACES.len()), tuning: self.tuning() }
             }
-            963..975 => Op::Tune { keyspace, tuning: self.tuning() },
+            963..969 => Op::Tune { keyspace, tuning: self.tuning() },
+            969..975 => Op::SetPolicy { keyspace, policy: Tuning::policy(self.dice) },
             975..977 => Op::DeleteAll { keyspace },
             977..980 => Op::CheckAll,
             980..986 if weights.reopens => Op::Close { opening: Opening::random(self.dice) },

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lsmx::compaction::Preset;
 use lsmx::env::Background;
 use lsmx::wal::WalOptions;
 use lsmx::{Compression, FilterLastRun, KeyspaceOptions, Options, PolicySpec, WriteControl};
@@ -23,15 +24,26 @@ pub struct Tuning {
 }
 
 impl Tuning {
-    pub fn random(dice: &mut Dice) -> Tuning {
+    /// A preset, mostly with a small size ratio, so that small trees are deep.
+    pub fn policy(dice: &mut Dice) -> String {
         let presets = PolicySpec::all_presets();
         let preset = dice.pick(&presets).clone();
         let small_ratio = 2 + dice.below(3) as u64;
-        let policy = match dice.below(10) {
-            0 => None,
-            1..=6 => preset.with_size_ratio(small_ratio).ok().map(|spec| spec.to_string()),
-            _ => Some(preset.to_string()),
+        let bound = Duration::from_micros(10 + dice.below(3_000) as u64);
+        let spec = match preset.preset() {
+            // A run of the history takes about a second of its clock.
+            Some(Preset::TombstoneAge) => {
+                format!("tsa(D={}us)", bound.as_micros()).parse().unwrap()
+            }
+            _ => preset,
         };
+        let small =
+            if dice.percent(67) { spec.clone().with_size_ratio(small_ratio).ok() } else { None };
+        small.unwrap_or(spec).to_string()
+    }
+
+    pub fn random(dice: &mut Dice) -> Tuning {
+        let policy = if dice.percent(10) { None } else { Some(Tuning::policy(dice)) };
         let levels = 1 + dice.below(4);
         let table_bytes = *dice.pick(&[256, 1 << 10, 4 << 10, 16 << 10, 64 << 20]);
         let block_bytes = *dice.pick(&[64, 64, 128, 256, 512, 1024]);

@@ -5,11 +5,12 @@ use std::ops::Bound;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use lsmx::compaction::Preset;
 use lsmx::env::Background;
 use lsmx::vfs::{Image, MemVfs, Vfs};
 use lsmx::{
-    Db, Durability, Error, Event, EventListener, Keyspace, KeyspaceOptions, Options, Range, SeqNo,
-    Snapshot, WriteBatch,
+    Db, Durability, Error, Event, EventListener, Keyspace, KeyspaceOptions, Options, PolicySpec,
+    Range, SeqNo, Snapshot, WriteBatch,
 };
 
 use super::ops::{Change, KEYSPACES, Limit, Op, Write};
@@ -50,7 +51,13 @@ pub struct Reached {
     pub folded_by_jobs: u64,
     pub dropped: u64,
     pub copies: u64,
+    /// Changes of policy on an open keyspace: for each preset the presets that took over from it, one
+    /// bit each.
+    pub took_over: [u32; PRESETS],
 }
+
+/// Presets that a history draws from.
+pub const PRESETS: usize = Preset::ALL.len();
 
 impl std::ops::AddAssign for Reached {
     fn add_assign(&mut self, other: Reached) {
@@ -77,6 +84,9 @@ impl std::ops::AddAssign for Reached {
         self.folded_by_jobs += other.folded_by_jobs;
         self.dropped += other.dropped;
         self.copies += other.copies;
+        for (mine, others) in self.took_over.iter_mut().zip(other.took_over) {
+            *mine |= others;
+        }
     }
 }
 
@@ -507,6 +517,12 @@ impl World {
                 let create = matches!(op, Op::Create { .. });
                 self.tune(*name, tuning, create);
             }
+            Op::SetPolicy { keyspace, policy } => {
+                let (at, keyspace) = self.keyspace(*keyspace);
+                keyspace.set_policy(policy.parse().unwrap()).unwrap();
+                self.note_policy(at, policy);
+                assert_eq!(self.keyspace(at).1.policy(), self.policies[at]);
+            }
             Op::DeleteAll { keyspace } => {
                 let (at, keyspace) = self.keyspace(*keyspace);
                 let keys: Vec<Bytes> =
@@ -591,6 +607,7 @@ impl World {
         assert!(matches!(refused, Err(Error::Contradiction { .. })), "{refused:?}");
         assert_eq!(keyspace.name(), KEYSPACES[at]);
         match &tuning.policy {
+            Some(policy) if existed => self.note_policy(at, policy),
             Some(policy) => self.policies[at].clone_from(policy),
             None if existed => {}
             None => self.policies[at] = "leveled".to_owned(),
@@ -598,6 +615,16 @@ impl World {
         assert_eq!(keyspace.policy(), self.policies[at]);
         self.state[at].get_or_insert_with(Arc::default);
         self.keyspaces[at] = Some(keyspace);
+    }
+
+    /// The policy of an open keyspace has changed.
+    fn note_policy(&mut self, at: usize, policy: &str) {
+        let preset = |text: &str| text.parse::<PolicySpec>().ok()?.preset();
+        let index = |preset| Preset::ALL.iter().position(|known| Some(*known) == preset);
+        if let (Some(old), Some(new)) = (index(preset(&self.policies[at])), index(preset(policy))) {
+            self.reached.took_over[old] |= 1 << new;
+        }
+        policy.clone_into(&mut self.policies[at]);
     }
 
     fn drop_keyspace(&mut self, wanted: usize) {

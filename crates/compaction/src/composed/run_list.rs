@@ -14,11 +14,9 @@
 
 use std::sync::Arc;
 
+use super::look::{Look, len_u64, score};
 use crate::trigger::Trigger;
-use crate::{
-    BusyFiles, CutRule, Job, JobInput, JobKind, KeyRange, Level, Placement, Reason, RunShape,
-    Target, TreeShape,
-};
+use crate::{Job, JobInput, JobKind, KeyRange, Level, Placement, Reason, RunShape, Target};
 
 /// A run with its level, its bytes and whether a running job holds it.
 struct Run<'a> {
@@ -28,44 +26,64 @@ struct Run<'a> {
     busy: bool,
 }
 
-/// Returns the job that the triggers ask for, in their order.
-pub(crate) fn pick(
-    triggers: &[Trigger],
-    bottom: Level,
-    shape: &TreeShape,
-    busy: &BusyFiles,
-    cut: impl Fn(Level) -> CutRule,
-) -> Option<Job> {
-    let runs: Vec<Run<'_>> = shape
-        .runs()
-        .map(|(level, run)| Run {
-            level,
-            run,
-            bytes: run.bytes(),
-            busy: busy.any_busy(run.files.iter().map(|file| file.id)),
+impl Look<'_> {
+    /// The job that the triggers ask for, in their order.
+    pub(super) fn pick_run_list(&self, bottom: Level) -> Option<Job> {
+        let runs: Vec<Run<'_>> = self
+            .shape
+            .runs()
+            .map(|(level, run)| Run { level, run, bytes: run.bytes(), busy: !self.is_idle(run) })
+            .collect();
+        let count_min = self.primitives.run_counts().map_or(2, |(runs, _)| runs.max(2));
+        if let (Some(first), true) = (runs.first(), self.notes.are_kept()) {
+            let score_milli = score(len_u64(runs.len()), len_u64(count_min));
+            self.notes.score(first.level, "run-count", score_milli);
+            self.notes.candidates(|| {
+                let line = |run: &Run<'_>| {
+                    let busy = if run.busy { ", busy" } else { "" };
+                    format!("r{} in {}: {} bytes{busy}", run.run.id.0, run.level, run.bytes)
+                };
+                runs.iter().map(line).collect()
+            });
+        }
+        self.primitives.rules.iter().find_map(|rule| {
+            if rule.trigger.is_about_files() {
+                return self.due_files(rule).into_iter().find_map(|due| {
+                    if due.rewrite {
+                        return self.rewrite(&due);
+                    }
+                    let start = runs.iter().position(|run| run.run.id == due.run.id)?;
+                    self.chain_job(&runs, start..runs.len(), bottom, due.reason)
+                });
+            }
+            if runs.len() < count_min {
+                return None;
+            }
+            let chains = chains(&rule.trigger, &runs);
+            chains
+                .into_iter()
+                .find_map(|(chain, reason)| self.chain_job(&runs, chain, bottom, reason))
         })
-        .collect();
-    let count_min = triggers.iter().find_map(|trigger| match trigger {
-        Trigger::RunCount { runs, .. } => Some(*runs),
-        _ => None,
-    })?;
-    if runs.len() < count_min.max(2) {
-        return None;
     }
-    triggers.iter().find_map(|trigger| {
-        chains(trigger, &runs).into_iter().find_map(|(chain, reason)| {
-            let target = target_of(&runs, chain.clone(), bottom);
-            let taken = &runs[chain];
-            let files = taken.iter().flat_map(|run| &run.run.files);
-            let disjoint = KeyRange::are_disjoint(files.map(|file| &file.range));
-            // Within a level a move would only rename; merging is what makes one run of many.
-            let leaves = taken.iter().all(|run| run.level != target.level);
-            let kind = if leaves && disjoint { JobKind::Move } else { JobKind::Merge };
-            let inputs = taken.iter().map(|run| JobInput::whole(run.level, run.run)).collect();
-            let job = Job { kind, inputs, target, cut: cut(target.level), reason };
-            busy.admitted(job, shape)
-        })
-    })
+
+    /// Neighbouring runs into one.
+    fn chain_job(
+        &self,
+        runs: &[Run<'_>],
+        chain: std::ops::Range<usize>,
+        bottom: Level,
+        reason: Reason,
+    ) -> Option<Job> {
+        let target = target_of(runs, chain.clone(), bottom);
+        let taken = &runs[chain];
+        let files = taken.iter().flat_map(|run| &run.run.files);
+        let disjoint = KeyRange::are_disjoint(files.map(|file| &file.range));
+        // Within a level a move would only rename; merging is what makes one run of many.
+        let leaves = taken.iter().all(|run| run.level != target.level);
+        let kind = if leaves && disjoint { JobKind::Move } else { JobKind::Merge };
+        let inputs = taken.iter().map(|run| JobInput::whole(run.level, run.run)).collect();
+        self.admitted(Job { kind, inputs, target, cut: self.cut(target.level), reason })
+    }
 }
 
 /// The chains that a trigger asks to be merged, first choice first.
@@ -78,7 +96,8 @@ fn chains(trigger: &Trigger, runs: &[Run<'_>]) -> Vec<(std::ops::Range<usize>, R
             size_ratio(runs, percent, runs_min.max(2), runs_max)
         }
         Trigger::RunCount { runs: count, .. } => run_count(runs, count).into_iter().collect(),
-        Trigger::LevelFull(_) => Vec::new(), // A list of runs has no level that could be full.
+        // A list of runs has no level that could be full, and files are looked at elsewhere.
+        _ => Vec::new(),
     }
 }
 
