@@ -11,6 +11,7 @@
 
 mod body;
 mod content;
+mod lookups;
 mod merge;
 mod numbers;
 mod parts;
@@ -30,6 +31,8 @@ use crate::{
 };
 
 use body::{Body, place_of};
+use lookups::Reading;
+pub use lookups::{PointReport, RangeReport};
 use merge::{Cut, Older, Output, Source, Stamp, Writer};
 use numbers::{count, real, whole};
 use random::Dice;
@@ -124,6 +127,7 @@ impl Config {
         for phase in &self.phases {
             simulator.play(phase, go_on)?;
             unsettled |= phase.writes() > 0;
+            simulator.read(phase);
             if phase.settle {
                 simulator.settle()?;
                 unsettled = false;
@@ -159,6 +163,8 @@ struct Simulator<'a> {
     seq: u64,
     now_us: u64,
     totals: report::Totals,
+    point_lookups: Vec<PointReport>,
+    range_lookups: RangeReport,
 }
 
 impl<'a> Simulator<'a> {
@@ -186,6 +192,8 @@ impl<'a> Simulator<'a> {
             seq: 0,
             now_us: 0,
             totals: report::Totals::default(),
+            point_lookups: Vec::new(),
+            range_lookups: RangeReport::default(),
             sizes,
         }
     }
@@ -243,6 +251,20 @@ impl<'a> Simulator<'a> {
             self.now_us += phase.ops();
         }
         Ok(())
+    }
+
+    /// Estimates the lookups of a phase in the tree as it is at the end of it.
+    fn read(&mut self, phase: &Phase) {
+        if phase.lookups.is_empty() && phase.ranges == 0 {
+            return;
+        }
+        let cache_bytes = self.config.block_cache_bytes;
+        let reading = Reading::of(&self.shape, &self.sizes, self.traffic.live(), cache_bytes);
+        let points = phase.lookups.iter().filter(|lookups| lookups.ops > 0);
+        self.point_lookups.extend(points.map(|lookups| reading.point(lookups)));
+        if phase.ranges > 0 {
+            self.range_lookups.add(&reading.range(phase));
+        }
     }
 
     /// When time alone makes something due.
@@ -423,7 +445,11 @@ impl<'a> Simulator<'a> {
     }
 
     fn report(self) -> Report {
-        report::Report::new(&self.shape, &self.totals, &self.sizes, &self.traffic)
+        Report {
+            point_lookups: self.point_lookups,
+            range_lookups: self.range_lookups,
+            ..Report::new(&self.shape, &self.totals, &self.sizes, &self.traffic)
+        }
     }
 }
 
