@@ -68,6 +68,14 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
+    /// A directory of finished cells does not go with this run.
+    #[error("--resume {}: {why}", directory.display())]
+    Resume {
+        /// The directory.
+        directory: PathBuf,
+        /// Why not.
+        why: String,
+    },
     /// The database failed.
     #[error("cannot {action}")]
     Engine {
@@ -103,7 +111,10 @@ impl Error {
     #[must_use]
     pub fn is_usage(&self) -> bool {
         match self {
-            Error::Invalid { .. } | Error::Contradiction { .. } | Error::Spec { .. } => true,
+            Error::Invalid { .. }
+            | Error::Contradiction { .. }
+            | Error::Spec { .. }
+            | Error::Resume { .. } => true,
             Error::Engine { source, .. } => matches!(
                 source,
                 lsmx::Error::InvalidOption { .. } | lsmx::Error::Contradiction { .. }

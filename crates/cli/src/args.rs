@@ -26,6 +26,9 @@ pub(crate) enum Command {
     Explore(Box<ExploreArgs>),
     /// Run named workloads and measure throughput and latency, also of other engines.
     Bench(BenchArgs),
+    /// Put two results of `explore`, `simulate` or `bench` side by side: what changed, and by more than
+    /// chance or not.
+    Compare(CompareArgs),
     /// Work on a database.
     Db(DbArgs),
 }
@@ -85,9 +88,10 @@ pub(crate) struct ExploreArgs {
     /// Range lookups [default: 1000].
     #[arg(long, value_name = "N", value_parser = count)]
     pub(crate) ranges: Option<u64>,
-    /// Entries a range lookup reads, as a share of all [default: 0.0001].
-    #[arg(long, value_name = "S", allow_negative_numbers = true)]
-    pub(crate) selectivity: Option<f64>,
+    /// Entries a range lookup reads, as a share of all; each of these shares for all --ranges, one
+    /// after the other [default: 0.0001].
+    #[arg(long, value_name = "S,…", value_delimiter = ',', allow_negative_numbers = true)]
+    pub(crate) selectivity: Option<Vec<f64>>,
     /// Bytes of the block cache [default: data ÷ 150, at least 256K].
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub(crate) block_cache: Option<u64>,
@@ -96,6 +100,14 @@ pub(crate) struct ExploreArgs {
         "entries", "key_len", "value_len", "updates", "deletes", "merges", "range_deletes",
     ])]
     pub(crate) data: Option<PathBuf>,
+    /// Play the operations of a trace, recorded by a database or a line each: op, key, value,
+    /// separated by tabs.
+    #[arg(long, value_name = "FILE", conflicts_with_all = [
+        "entries", "key_len", "value_len", "updates", "deletes", "merges", "range_deletes",
+        "distribution", "interleave", "phases", "lookups", "empty_lookups", "ranges", "selectivity",
+        "data",
+    ])]
+    pub(crate) trace: Option<PathBuf>,
     /// Order in which the records of --data are loaded [default: file].
     #[arg(long, value_name = "ORDER")]
     pub(crate) data_order: Option<DataOrder>,
@@ -111,12 +123,53 @@ pub(crate) struct ExploreArgs {
     /// Seed of the workload.
     #[arg(long, value_name = "S", default_value_t = 0)]
     pub(crate) seed: u64,
+    /// Run a cell for each value of a flag, such as `size-ratio=4,10`, or of a parameter of the
+    /// policies, such as `policy.trigger=2,4`; given again, for each combination.
+    #[arg(long, value_name = "KEY=V,…")]
+    pub(crate) sweep: Vec<String>,
+    /// Run every cell so often, with the seeds from --seed on, and report medians with intervals.
+    #[arg(long, value_name = "N", value_parser = count, default_value = "1")]
+    pub(crate) repeat: u64,
+    /// Keep finished cells in this directory; the same command goes on from there after an
+    /// interruption.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) resume: Option<PathBuf>,
+    /// List the cells with what each will cost, and run none.
+    #[arg(long, conflicts_with_all = ["json", "csv"])]
+    pub(crate) dry_run: bool,
     /// Write the result as JSON.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+    /// Write a flat row per cell: the swept flags, then every number.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) csv: Option<PathBuf>,
     /// Directory for the databases, which are removed afterwards [default: that for temporary files].
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
+}
+
+/// Arguments of `lsmx compare`.
+#[derive(Debug, Args)]
+pub(crate) struct CompareArgs {
+    /// The result to compare with.
+    #[arg(value_name = "A.json")]
+    pub(crate) old: PathBuf,
+    /// The result that may be better or worse.
+    #[arg(value_name = "B.json")]
+    pub(crate) new: PathBuf,
+    /// Exit code 1 if a cost or a rate is worse by more than so many per cent, latencies and other
+    /// times apart, or a cell of A is missing in B.
+    #[arg(long, value_name = "PCT", value_parser = percent, allow_negative_numbers = true)]
+    pub(crate) fail_above: Option<f64>,
+    /// The same for latencies, stalls and other times.
+    #[arg(long, value_name = "PCT", value_parser = percent, allow_negative_numbers = true)]
+    pub(crate) fail_latency_above: Option<f64>,
+    /// Show every number that differs.
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Write the differences as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
 }
 
 /// Arguments of `lsmx bench`.
@@ -342,8 +395,32 @@ fn policies(text: &str) -> Result<Policies, lsmx_compaction::Error> {
     Ok(Policies(policies))
 }
 
+/// Names of the flags of `explore` that a sweep may give values.
+pub(crate) fn sweepable() -> Vec<String> {
+    /// What says which cells there are and where results go, or names a file.
+    const NOT_SWEPT: [&str; 14] = [
+        "policy", "spec", "phases", "data", "trace", "format", "seed", "sweep", "repeat", "resume",
+        "dry-run", "json", "csv", "dir",
+    ];
+    let root = Arguments::command();
+    let explore = root.find_subcommand("explore");
+    let flags = explore.into_iter().flat_map(clap::Command::get_arguments);
+    let names = flags.filter_map(|flag| flag.get_long()).map(str::to_owned);
+    names.filter(|name| name != "help" && !NOT_SWEPT.contains(&name.as_str())).collect()
+}
+
+/// Whether a flag of `explore` takes no value.
+pub(crate) fn is_switch(name: &str) -> bool {
+    let root = Arguments::command();
+    let explore = root.find_subcommand("explore");
+    explore
+        .into_iter()
+        .flat_map(clap::Command::get_arguments)
+        .any(|flag| flag.get_long() == Some(name) && !flag.get_action().takes_values())
+}
+
 /// Splits at commas, but not at those between the parameters of a policy, as in `fluid(3,1)`.
-fn split_outside_brackets(text: &str) -> Vec<&str> {
+pub(crate) fn split_outside_brackets(text: &str) -> Vec<&str> {
     let mut depth = 0usize;
     text.split(|c| {
         match c {
@@ -360,6 +437,15 @@ fn split_outside_brackets(text: &str) -> Vec<&str> {
 /// A count, in which underscores may group digits.
 fn count(text: &str) -> Result<u64, String> {
     text.replace('_', "").parse().map_err(|error| format!("{error}"))
+}
+
+/// Per cent, with its sign or without: 0 or more.
+fn percent(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).trim();
+    match number.parse::<f64>() {
+        Ok(percent) if percent.is_finite() && percent >= 0.0 => Ok(percent),
+        _ => Err(format!("{text} is not a number of per cent, 0 or more")),
+    }
 }
 
 /// Bytes: a number, with K, M, G or T behind it for powers of 1024 (KiB, MiB, … likewise).

@@ -5,15 +5,20 @@ use std::path::Path;
 use tempfile::TempDir;
 
 use crate::failure::Failure;
+use crate::output;
 
 /// Exit code of a program that SIGINT ended, by convention of shells.
 const INTERRUPTED: i32 = 130;
 /// A directory in which somebody still makes files may not go at the first try.
 const TRIES: usize = 100;
 
-/// A new directory in `parent`, removed with the handle or when the user interrupts the run. Called
-/// at most once by a command.
-pub(crate) fn temporary_directory(prefix: &str, parent: &Path) -> Result<TempDir, Failure> {
+/// A new directory in `parent`, removed with the handle or when the user interrupts the run; then
+/// `parting` is said, if there is something to say. Called at most once by a command.
+pub(crate) fn temporary_directory(
+    prefix: &str,
+    parent: &Path,
+    parting: Option<String>,
+) -> Result<TempDir, Failure> {
     let failed = |error| Failure::file("make a directory in", parent.display().to_string(), error);
     let directory = tempfile::Builder::new().prefix(prefix).tempdir_in(parent).map_err(failed)?;
     let path = directory.path().to_owned();
@@ -23,6 +28,9 @@ pub(crate) fn temporary_directory(prefix: &str, parent: &Path) -> Result<TempDir
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {}
                 _ => break,
             }
+        }
+        if let Some(parting) = &parting {
+            output::stderr(parting);
         }
         std::process::exit(INTERRUPTED);
     })

@@ -102,7 +102,7 @@ fn is_zero(count: &u64) -> bool {
 }
 
 /// A stretch of operations that are mixed evenly.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Phase {
     /// What it is called in progress and errors.
     pub name: String,
@@ -113,10 +113,10 @@ pub struct Phase {
     /// Deletes of present keys.
     pub deletes: u64,
     /// Merge operands for present keys, each of which writes a few bytes of the value.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub merges: u64,
     /// Deletes of a range of [`RANGE_DELETE_PLACES`] places in key order.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub range_deletes: u64,
     /// Point lookups, by the share of them that ask for absent keys.
     pub lookups: Vec<Lookups>,
@@ -131,7 +131,7 @@ pub struct Phase {
 }
 
 /// Point lookups of one kind.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Lookups {
     /// Share of lookups that ask for absent keys.
     pub alpha: f64,

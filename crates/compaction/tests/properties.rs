@@ -13,6 +13,7 @@ use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use lsmx_compaction::layout::Layout;
+use lsmx_compaction::movement::Movement;
 use lsmx_compaction::trigger::Trigger;
 use lsmx_compaction::{
     BusyFiles, CompactionPolicy, CutRule, FileId, Job, JobInput, JobKind, KeyRange, Level,
@@ -379,4 +380,22 @@ proptest! {
         }
         check_rest(&specs[index % specs.len()], &world);
     }
+}
+
+/// The first choice is found by other means than the order of all files.
+#[test]
+fn the_first_of_an_order_is_the_first_choice() {
+    for_seeds(40, |rng| {
+        let world = random_world(rng);
+        let deepest = world.shape.deepest().unwrap_or(Level(0));
+        for (level, next) in (0..=deepest.0).map(|level| (Level(level), Level(level + 1))) {
+            for run in world.shape.runs_of(level) {
+                for movement in Movement::ALL {
+                    let order = movement.order(&world.shape, level, run, next);
+                    let first = movement.first(&world.shape, level, run, next);
+                    assert_eq!(first, order.first().copied(), "{movement:?} of {}", run.id.0);
+                }
+            }
+        }
+    });
 }

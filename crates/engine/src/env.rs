@@ -207,6 +207,16 @@ impl Env {
         }
     }
 
+    /// Nanoseconds of processor time that the calling thread took so far; 0 on a driven clock, under
+    /// which nothing may depend on the machine, and where the system does not tell.
+    #[must_use]
+    pub fn thread_cpu_ns(&self) -> u64 {
+        match &self.0.clock {
+            Clock::System { .. } => thread_cpu_ns(),
+            Clock::Driven(_) => 0,
+        }
+    }
+
     /// Moves a driven clock; the system's moves by itself.
     pub fn advance_us(&self, us: u64) {
         if let Clock::Driven(now_us) = &self.0.clock {
@@ -405,6 +415,19 @@ fn largest_seen(offset_us: &AtomicU64, wall_us: u64, since_us: u64) -> u64 {
 fn monotonic() -> std::time::Instant {
     #[expect(clippy::disallowed_methods, reason = "this is what `env` is made from")]
     std::time::Instant::now()
+}
+
+#[cfg(any(target_os = "linux", target_os = "macos"))]
+fn thread_cpu_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    // Neither is ever negative.
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "macos")))]
+fn thread_cpu_ns() -> u64 {
+    0
 }
 
 fn system_us() -> u64 {

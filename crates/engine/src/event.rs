@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use lsmx_compaction::{FileId, Job};
+use lsmx_compaction::{Explanation, FileId, Job};
 
 use crate::error::Error;
 use crate::sync::Arc;
@@ -40,6 +40,17 @@ pub struct CompactionBegin {
     pub input_bytes: u64,
 }
 
+/// What led a policy to a job.
+#[derive(Clone, Debug)]
+pub struct Decision {
+    /// Name of the keyspace.
+    pub keyspace: String,
+    /// Name of its policy.
+    pub policy: String,
+    /// Scores, candidates, and the job that was picked.
+    pub explanation: Explanation,
+}
+
 /// A memtable became a sorted run in L0.
 #[derive(Clone, Debug)]
 pub struct FlushEnd {
@@ -74,8 +85,22 @@ pub struct CompactionEnd {
     pub entries_written: u64,
     /// Ranges of keys that it was divided into; 1 if it was not.
     pub parts: usize,
+    /// Bytes of the files that left the tree: the inputs, but for those of a trivial move.
+    pub released_bytes: u64,
+    /// Tombstones in the inputs, unless they were moved.
+    pub tombstones_read: u64,
+    /// Tombstones in the outputs.
+    pub tombstones_written: u64,
+    /// When the oldest tombstone of the inputs was written, in microseconds of the database's clock.
+    pub oldest_tombstone_us: Option<u64>,
     /// From the pick to the end of the manifest edit, in microseconds.
     pub elapsed_us: u64,
+    /// Time of all threads that worked on it, in microseconds; with one part that is `elapsed_us`.
+    pub thread_us: u64,
+    /// Processor time in `thread_us`; the rest they waited, for files mostly. 0 on a driven clock.
+    pub cpu_us: u64,
+    /// When it ended, in microseconds of the database's clock.
+    pub ended_us: u64,
 }
 
 /// Background work failed.
@@ -120,6 +145,8 @@ pub enum Event {
     /// A compaction job begins; [`Event::Compaction`] or [`Event::Failure`] follows, or nothing if
     /// the database is closed meanwhile.
     CompactionBegin(CompactionBegin),
+    /// A policy picked a job; only with [`Options::explain_decisions`](crate::Options::explain_decisions).
+    Decision(Arc<Decision>),
     /// A new manifest took the place of one that had grown long; the number in its name.
     ManifestAfresh(u64),
     /// A flush ended well.
@@ -162,6 +189,10 @@ impl fmt::Display for Event {
                 begin.job.target.level.0,
                 begin.job.reason
             ),
+            Event::Decision(decision) => {
+                let Decision { keyspace, policy, explanation } = &**decision;
+                write!(f, "[{keyspace}] {policy} decides: {explanation}")
+            }
             Event::ManifestAfresh(number) => write!(f, "began manifest {number}"),
             Event::Flush(end) => write!(
                 f,

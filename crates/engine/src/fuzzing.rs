@@ -15,6 +15,7 @@ mod logs;
 mod recovery;
 mod repair;
 mod seeds;
+mod traces;
 
 pub use blocks::{
     batch, block, block_repaired, data_block, edit, filter, index_block, properties,
@@ -24,6 +25,7 @@ pub use files::{current, file_name, footer, footer_repaired, table, table_repair
 pub use logs::{manifest, manifest_repaired, wal, wal_repaired};
 pub use recovery::{recovery_manifest, recovery_wal};
 pub use seeds::seeds;
+pub use traces::{trace, trace_items, trace_repaired};
 
 use lsmx_compaction::PolicySpec;
 
@@ -48,8 +50,8 @@ macro_rules! targets {
 }
 
 targets! {
-    data_block: 170,
-    index_block: 120,
+    data_block: 135,
+    index_block: 85,
     filter: 50,
     range_tombstones: 80,
     properties: 80,
@@ -68,6 +70,9 @@ targets! {
     wal_repaired: 35,
     manifest: 10,
     manifest_repaired: 26,
+    trace: 10,
+    trace_repaired: 20,
+    trace_items: 40,
     recovery_wal: 2,
     recovery_manifest: 2,
 }

@@ -13,3 +13,6 @@ pub mod merges;
 
 #[doc = include_str!("guide/memory.md")]
 pub mod memory {}
+
+#[doc = include_str!("guide/traces.md")]
+pub mod traces {}

@@ -60,6 +60,7 @@ mod memtable;
 pub mod merge;
 pub mod metrics;
 mod read;
+pub mod recording;
 pub mod sabotage;
 pub mod slice;
 mod store;

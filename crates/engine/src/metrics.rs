@@ -175,6 +175,8 @@ pub struct KeyspaceMetrics {
     pub merges: MergeMetrics,
     /// How writes were held up.
     pub stalls: StallMetrics,
+    /// Age of the oldest tombstone in a file, in microseconds; none if there is no tombstone.
+    pub oldest_tombstone_age_us: Option<u64>,
     /// Levels that hold something or were written to, from L0.
     pub levels: Vec<LevelMetrics>,
 }

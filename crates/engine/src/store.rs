@@ -158,6 +158,8 @@ pub(crate) struct Store {
     /// Given whenever a job has ended, a memtable was sealed, or the health has changed.
     pub(crate) progress: Signal,
     listener: Option<Arc<dyn EventListener>>,
+    /// Whether the listener is told what led to each compaction.
+    pub(crate) explains: bool,
     /// What happened under a lock, and the listener does not know yet.
     pending: Mutex<Vec<Event>>,
     /// Held over I/O by whoever lets WAL segments go; taken by nothing else.
@@ -208,6 +210,7 @@ pub(crate) struct StoreParts {
     pub(crate) sequence: Arc<Sequence>,
     pub(crate) trees: Trees,
     pub(crate) listener: Option<Arc<dyn EventListener>>,
+    pub(crate) explains: bool,
     /// The one that the janitor gives.
     pub(crate) progress: Signal,
 }
@@ -231,6 +234,7 @@ impl Store {
             closing: AtomicBool::new(false),
             progress: parts.progress,
             listener: parts.listener,
+            explains: parts.explains,
             pending: Mutex::default(),
             retiring: Mutex::default(),
             flush_ready: Mutex::default(),

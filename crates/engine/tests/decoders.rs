@@ -69,6 +69,7 @@ fn databases() -> Vec<BTreeMap<PathBuf, Vec<u8>>> {
         let options = Options::default().background(Background::Inline).seed(5);
         let options = options.keyspace_defaults(keyspace);
         let db = Db::open_with(Arc::new(disk.clone()), "db", options).unwrap();
+        let trace = db.record_trace("trace").unwrap();
         for number in 0..120u64 {
             let key = format!("key-{:06}", number * 7919 % 90);
             if number % 6 == 5 {
@@ -80,6 +81,7 @@ fn databases() -> Vec<BTreeMap<PathBuf, Vec<u8>>> {
                 db.sync().unwrap();
             }
         }
+        trace.stop().unwrap();
         all.push(disk.snapshot_all());
         if close {
             db.close(None).unwrap();
@@ -89,7 +91,8 @@ fn databases() -> Vec<BTreeMap<PathBuf, Vec<u8>>> {
     all
 }
 
-/// The golden tables, as if they were the files of a database: they have range tombstones.
+/// The golden tables, as if they were the files of a database: they have range tombstones. And the
+/// golden trace, which has every kind of item.
 fn golden() -> BTreeMap<PathBuf, Vec<u8>> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let mut files = BTreeMap::new();
@@ -97,6 +100,8 @@ fn golden() -> BTreeMap<PathBuf, Vec<u8>> {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|extension| extension == "sst") {
             files.insert(format!("{:06}.sst", files.len()).into(), fs::read(path).unwrap());
+        } else if path.ends_with("trace-v1") {
+            files.insert("trace".into(), fs::read(path).unwrap());
         }
     }
     assert!(!files.is_empty());

@@ -17,6 +17,7 @@ const ENGINE: &[&[&str]] = &[
     &["vfs", "env"],
     &["format"],
     &["log"],
+    &["recording"],
     &["dump"],
     &["memtable", "wal", "manifest"],
     &["event"],

@@ -1,6 +1,9 @@
 //! Experiments: a config goes in, a result comes out.
 
 pub mod explore;
+pub mod repeat;
+pub mod resume;
+pub mod sweep;
 pub mod throughput;
 
 /// Is told how far an experiment has come.

@@ -11,10 +11,10 @@ use crate::error::{Error, Result};
 #[expect(clippy::disallowed_methods, reason = "a report of the user, no part of a database")]
 pub fn write(
     path: &Path,
-    header: &[&str],
+    header: &[impl AsRef<str>],
     rows: impl IntoIterator<Item = Vec<String>>,
 ) -> Result<()> {
-    let mut text = line(header.iter().copied());
+    let mut text = line(header.iter().map(AsRef::as_ref));
     for row in rows {
         text.push_str(&line(row.iter().map(String::as_str)));
     }

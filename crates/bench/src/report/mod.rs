@@ -1,8 +1,13 @@
 //! Reports: a result as a table for people, as JSON for programs with its provenance, or as flat
 //! rows.
 
+pub mod compare;
+pub mod comparison;
 pub mod csv;
+pub mod estimates;
+pub mod flat;
 pub mod json;
 pub mod provenance;
+pub mod rows;
 pub mod text;
 pub mod throughput;

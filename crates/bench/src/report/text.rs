@@ -12,8 +12,10 @@ use crate::numbers;
 #[must_use]
 pub fn exploration(cells: &[Cell]) -> String {
     let Some(first) = cells.first() else { return String::new() };
-    let mut header: Vec<String> = [
-        "policy",
+    let swept: Vec<&String> = first.sweep.0.iter().map(|(key, _)| key).collect();
+    let mut header = vec!["policy".to_owned()];
+    header.extend(swept.iter().map(|key| (*key).clone()));
+    let measured = [
         "jobs",
         "moves",
         "moved ×",
@@ -23,11 +25,11 @@ pub fn exploration(cells: &[Cell]) -> String {
         "p99.9",
         "max ms",
         "stalled s",
-    ]
-    .map(str::to_owned)
-    .into();
+    ];
+    header.extend(measured.map(str::to_owned));
     for lookups in &first.point_lookups {
-        header.push(format!("get µs α={}", lookups.alpha));
+        // A trace has whatever share it has.
+        header.push(format!("get µs α={}", (lookups.alpha * 1e3).round() / 1e3));
         header.push("I/Os".to_owned());
     }
     if first.range_lookups.ops > 0 {
@@ -35,18 +37,22 @@ pub fn exploration(cells: &[Cell]) -> String {
     }
     header.push("runs".to_owned());
     let rows = cells.iter().map(|cell| {
-        let mut row = vec![
-            cell.policy.clone(),
+        // A sweep of a policy's own parameter makes specs of one policy.
+        let policy = if swept.is_empty() { &cell.policy } else { &cell.spec };
+        let mut row = vec![policy.clone()];
+        let value = |key: &&String| cell.sweep.value(key).map(ToString::to_string);
+        row.extend(swept.iter().map(|key| value(key).unwrap_or_default()));
+        row.extend([
             cell.compaction.jobs.to_string(),
             cell.compaction.trivial_moves.to_string(),
-            format!("{:.2}", cell.data_moved_ratio),
-            format!("{:.2}", cell.write_amplification),
-            format!("{:.2}", cell.space_amplification),
+            spread(cell, "data_moved_ratio", cell.data_moved_ratio),
+            spread(cell, "write_amplification", cell.write_amplification),
+            spread(cell, "space_amplification", cell.space_amplification),
             format!("{:.1}", cell.put_latency_us.mean),
             format!("{:.1}", cell.put_latency_us.p999),
             format!("{:.1}", cell.put_latency_us.max / 1e3),
             format!("{:.2}", numbers::float(cell.stalls.total_us) / 1e6),
-        ];
+        ]);
         for lookups in &cell.point_lookups {
             row.push(format!("{:.1}", lookups.latency_us.mean));
             row.push(format!("{:.2}", lookups.ios_per_get));
@@ -57,7 +63,24 @@ pub fn exploration(cells: &[Cell]) -> String {
         row.push(cell.levels.iter().map(|level| level.runs).sum::<u64>().to_string());
         row
     });
-    format!("{}\n{}\n", workload(&first.workload, first.seed), grid(header, rows))
+    let mut head = workload(&first.workload, first.seed);
+    if !swept.is_empty() {
+        head.push_str("; so at the first point of the sweep");
+    }
+    if let Some(repeats) = &first.repeats {
+        let count = repeats.seeds.len();
+        head.push_str(&format!("\nmedians of {count} runs (lowest to highest)"));
+    }
+    format!("{head}\n{}\n", grid(header, rows))
+}
+
+/// A number, and between which values it is the median.
+fn spread(cell: &Cell, name: &str, median: f64) -> String {
+    let repeated = cell.repeats.as_ref().and_then(|repeats| repeats.metrics.get(name));
+    match repeated.and_then(|repeated| Some((repeated.low.as_f64()?, repeated.high.as_f64()?))) {
+        Some((low, high)) => format!("{median:.2} ({low:.2}–{high:.2})"),
+        None => format!("{median:.2}"),
+    }
 }
 
 /// A table whose first column is text and whose others are numbers.
@@ -81,6 +104,21 @@ pub fn grid(header: Vec<String>, rows: impl IntoIterator<Item = Vec<String>>) ->
 }
 
 fn workload(workload: &Workload, seed: u64) -> String {
+    if let RecordsSummary::Trace { name, counts } = &workload.records {
+        return format!(
+            "{} operations of {name} ({} puts, {} deletes, {} merges, {} range deletes, {} gets, {} \
+             scans), memtable {}, cache {}, seed {seed}",
+            counts.ops(),
+            counts.puts,
+            counts.deletes,
+            counts.merges,
+            counts.range_deletes,
+            counts.gets,
+            counts.scans,
+            bytes(workload.memtable_bytes),
+            bytes(workload.block_cache_bytes),
+        );
+    }
     let writes: u64 = workload.phases.iter().map(|phase| phase.writes()).sum();
     let updates: u64 = workload.phases.iter().map(|phase| phase.updates).sum();
     let deletes: u64 = workload.phases.iter().map(|phase| phase.deletes).sum();
@@ -99,6 +137,7 @@ fn workload(workload: &Workload, seed: u64) -> String {
         RecordsSummary::File { name, shuffled, .. } => {
             format!("of {name}, {}", if *shuffled { "shuffled" } else { "in file order" })
         }
+        RecordsSummary::Trace { name, .. } => format!("of {name}"),
     };
     format!(
         "{writes} writes ({updates} updates, {deletes} deletes{merges}{range_deletes}), {records}, memtable {}, \

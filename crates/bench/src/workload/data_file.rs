@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -22,11 +23,8 @@ pub struct DataFile {
     path: PathBuf,
     format: Format,
     file: BufReader<File>,
-    offsets: Vec<u64>,
-    key_hashes: Vec<u64>,
+    index: Arc<Index>,
     shuffle: Option<Permutation>,
-    key_bytes: u64,
-    value_bytes: u64,
     /// Where `file` stands.
     position: u64,
     line: Vec<u8>,
@@ -36,20 +34,28 @@ pub struct DataFile {
     loaded: Option<u64>,
 }
 
+/// What the one pass over a file noted.
+#[derive(Debug)]
+struct Index {
+    offsets: Vec<u64>,
+    /// Sorted.
+    key_hashes: Vec<u64>,
+    bytes: u64,
+}
+
 impl DataFile {
     /// Reads through the file once. With a seed its records come in an order that follows from it,
     /// else in file order.
     ///
     /// # Errors
     /// When the file cannot be read, a line is malformed, or there is no record.
-    #[expect(clippy::disallowed_methods, reason = "a file of the user, no part of a database")]
     pub fn open(path: &Path, format: Format, shuffle: Option<u64>) -> Result<DataFile> {
         let failed = |action| move |source| Error::Io { action, path: path.to_owned(), source };
-        let file = File::open(path).map_err(failed("open"))?;
+        let file = open(path).map_err(failed("open"))?;
         let mut reader = RecordReader::new(BufReader::new(file), format);
         let (mut offsets, mut key_hashes) = (Vec::new(), Vec::new());
         let (mut key, mut value) = (Vec::new(), Vec::new());
-        let (mut key_bytes, mut value_bytes) = (0, 0);
+        let mut bytes = 0;
         loop {
             let offset = reader.bytes();
             match reader.read(&mut key, &mut value) {
@@ -57,8 +63,7 @@ impl DataFile {
                 Ok(true) => {
                     offsets.push(offset);
                     key_hashes.push(xxh3_64(&key));
-                    key_bytes += numbers::count(key.len());
-                    value_bytes += numbers::count(value.len());
+                    bytes += numbers::count(key.len()) + numbers::count(value.len());
                 }
                 Err(ReadError::Io(source)) => return Err(failed("read")(source)),
                 Err(ReadError::Malformed(line, source)) => {
@@ -70,17 +75,32 @@ impl DataFile {
             return Err(Error::NoRecords { path: path.to_owned() });
         }
         key_hashes.sort_unstable();
-        let file = File::open(path).map_err(failed("open"))?;
-        let n = numbers::count(offsets.len());
+        let index = Arc::new(Index { offsets, key_hashes, bytes });
+        DataFile::over(path, format, index, shuffle)
+    }
+
+    /// The same file, in an order of its own, without another pass over it.
+    ///
+    /// # Errors
+    /// When the file cannot be opened any more.
+    pub fn reopen(&self, shuffle: Option<u64>) -> Result<DataFile> {
+        DataFile::over(&self.path, self.format, Arc::clone(&self.index), shuffle)
+    }
+
+    fn over(
+        path: &Path,
+        format: Format,
+        index: Arc<Index>,
+        shuffle: Option<u64>,
+    ) -> Result<DataFile> {
+        let failed = |source| Error::Io { action: "open", path: path.to_owned(), source };
+        let n = numbers::count(index.offsets.len());
         Ok(DataFile {
             path: path.to_owned(),
             format,
-            file: BufReader::new(file),
-            offsets,
-            key_hashes,
+            file: BufReader::new(open(path).map_err(failed)?),
+            index,
             shuffle: shuffle.map(|seed| Permutation::new(n, seed)),
-            key_bytes,
-            value_bytes,
             position: 0,
             line: Vec::new(),
             key: Vec::new(),
@@ -98,19 +118,19 @@ impl DataFile {
     /// Number of records.
     #[must_use]
     pub fn len(&self) -> u64 {
-        numbers::count(self.offsets.len())
+        numbers::count(self.index.offsets.len())
     }
 
     /// Whether there is no record; never so for an opened file.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.offsets.is_empty()
+        self.index.offsets.is_empty()
     }
 
     /// Bytes of all keys and values.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.key_bytes + self.value_bytes
+        self.index.bytes
     }
 
     /// Appends the key of the `i`-th record.
@@ -144,7 +164,7 @@ impl DataFile {
         let mut salt = salt;
         loop {
             out.extend_from_slice(&salt.to_be_bytes()[..4]);
-            if self.key_hashes.binary_search(&xxh3_64(&out[start..])).is_err() {
+            if self.index.key_hashes.binary_search(&xxh3_64(&out[start..])).is_err() {
                 return Ok(());
             }
             out.truncate(end);
@@ -158,7 +178,7 @@ impl DataFile {
         }
         self.loaded = None;
         let at = self.shuffle.as_ref().map_or(i, |shuffle| shuffle.forward(i));
-        let offset = self.offsets[numbers::length(at)];
+        let offset = self.index.offsets[numbers::length(at)];
         self.read_line(offset).map_err(|source| Error::Io {
             action: "read",
             path: self.path.clone(),
@@ -180,6 +200,11 @@ impl DataFile {
         self.position += numbers::count(self.file.read_until(b'\n', &mut self.line)?);
         Ok(())
     }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a file of the user, no part of a database")]
+fn open(path: &Path) -> io::Result<File> {
+    File::open(path)
 }
 
 #[cfg(test)]

@@ -6,15 +6,18 @@
 //! 3. [`choice`] picks among the records that are there.
 //! 4. [`stream`] is the iterator of operations.
 //! 5. [`record`] and [`data_file`] are the records of a file in place of generated ones.
+//! 6. [`trace`] is operations of somebody else, [`model`] what a database must hold after them.
 
 pub mod choice;
 pub mod data_file;
 pub mod keys;
+pub mod model;
 pub mod phases;
 pub mod random;
 pub mod record;
 pub mod records;
 pub mod stream;
+pub mod trace;
 
 pub use lsmx_compaction::workload::{
     Distribution, NORMAL_DEVIATION, PREFIXES, UnknownDistribution, WINDOW_SHARE, WINDOWS,

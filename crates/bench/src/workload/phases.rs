@@ -34,8 +34,8 @@ pub struct Mix {
     pub empty_lookups: Vec<f64>,
     /// Range lookups.
     pub ranges: u64,
-    /// Entries a range lookup reads, as a share of all.
-    pub selectivity: f64,
+    /// Entries a range lookup reads, as a share of all; `ranges` of each, one after the other.
+    pub selectivities: Vec<f64>,
     /// Which keys.
     pub distribution: Distribution,
     /// Whether lookups and ranges are mixed into the writes.
@@ -51,7 +51,9 @@ impl Mix {
         for alpha in &self.empty_lookups {
             check_share("--empty-lookups", *alpha)?;
         }
-        check_share("--selectivity", self.selectivity)?;
+        for selectivity in &self.selectivities {
+            check_share("--selectivity", *selectivity)?;
+        }
         let mut load = Phase::new("load", self.distribution);
         (load.inserts, load.updates, load.deletes) =
             split_writes(self.entries, self.updates, self.deletes)?;
@@ -99,7 +101,15 @@ impl Mix {
             mixed.range_deletes -= load.range_deletes;
             mixed.lookups = lookups;
             mixed.ranges = self.ranges;
-            mixed.selectivity = self.selectivity;
+            let [selectivity] = self.selectivities[..] else {
+                let typed: Vec<String> = self.selectivities.iter().map(f64::to_string).collect();
+                return Err(Error::Contradiction {
+                    first: format!("--selectivity {}", typed.join(",")),
+                    second: "--interleave".to_owned(),
+                    why: "ranges that are mixed in have one selectivity",
+                });
+            };
+            mixed.selectivity = selectivity;
             mixed.settle = true;
             return Ok(vec![load, mixed]);
         }
@@ -110,10 +120,14 @@ impl Mix {
             phase.lookups = vec![lookups];
             phases.push(phase);
         }
-        if self.ranges > 0 {
-            let mut phase = Phase::new("ranges", self.distribution);
+        for selectivity in self.selectivities.iter().filter(|_| self.ranges > 0) {
+            let name = match self.selectivities.len() {
+                1 => "ranges".to_owned(),
+                _ => format!("ranges s={selectivity}"),
+            };
+            let mut phase = Phase::new(name, self.distribution);
             phase.ranges = self.ranges;
-            phase.selectivity = self.selectivity;
+            phase.selectivity = *selectivity;
             phases.push(phase);
         }
         Ok(phases)
@@ -312,7 +326,7 @@ mod tests {
             lookups: 50,
             empty_lookups: vec![0.0, 1.0],
             ranges: 5,
-            selectivity: 1e-2,
+            selectivities: vec![1e-2],
             distribution: Distribution::Uniform,
             interleave: false,
         }

@@ -85,6 +85,9 @@ pub enum RecordError {
     /// Not hexadecimal digits in pairs.
     #[error("{0:?} is not hexadecimal")]
     Hex(String),
+    /// Not an operation of a trace.
+    #[error("{0}")]
+    Operation(String),
     /// The line is too long.
     #[error("the line has more than {LINE_BYTES_MAX} bytes")]
     TooLong,
@@ -211,7 +214,8 @@ pub fn escape(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-fn unescape(text: &[u8], out: &mut Vec<u8>) -> Result<(), RecordError> {
+/// Appends the bytes that stand in TSV as this text.
+pub(crate) fn unescape(text: &[u8], out: &mut Vec<u8>) -> Result<(), RecordError> {
     let mut bytes = text.iter();
     while let Some(byte) = bytes.next() {
         out.push(match byte {

@@ -29,6 +29,15 @@ pub enum Records {
 }
 
 impl Records {
+    /// No records.
+    ///
+    /// # Errors
+    /// Never; a key space of nothing fits any key.
+    pub fn none() -> Result<Records> {
+        let keys = KeySpace::new(super::Distribution::Uniform, 0, size_of::<u64>(), 0)?;
+        Ok(Records::Generated { keys: Box::new(keys), value_bytes: 0, seed: 0 })
+    }
+
     /// The key space, where there is one.
     #[must_use]
     pub fn keys(&self) -> Option<&KeySpace> {

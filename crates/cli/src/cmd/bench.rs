@@ -23,7 +23,7 @@ pub(crate) fn run(arguments: &BenchArgs, words: &[OsString]) -> Result<(), Failu
     // Everything temporary is made in here, so that an interrupted run can remove it.
     let temporary = match arguments.db {
         Some(_) => None,
-        None => Some(interrupt::temporary_directory("lsmx-bench-", &config.directory)?),
+        None => Some(interrupt::temporary_directory("lsmx-bench-", &config.directory, None)?),
     };
     if let Some(temporary) = &temporary {
         config.directory = temporary.path().to_owned();

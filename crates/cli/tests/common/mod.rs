@@ -31,6 +31,7 @@ impl Said {
     }
 
     /// The one line on standard error of a run that must have failed with this exit code.
+    #[allow(dead_code, reason = "not every test file has runs that fail")]
     #[track_caller]
     pub(crate) fn fails(self, code: i32, parts: &[&str]) -> String {
         assert_eq!(self.code, code, "{self:?}");

@@ -244,7 +244,12 @@ impl Keyspace {
         }
         let seq =
             pinned.as_ref().map_or_else(|| core.store.sequence.published(), |pinned| pinned.seq());
-        Range::new(view, Arc::clone(&self.tree.merging), seq, pinned, lower, upper)
+        let merging = Arc::clone(&self.tree.merging);
+        let range = Range::new(view, merging, seq, pinned, lower, upper);
+        match core.note_scan(&self.tree) {
+            Some(trace) => range.recorded(trace),
+            None => range,
+        }
     }
 }
 

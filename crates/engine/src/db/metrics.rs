@@ -87,9 +87,12 @@ impl Core {
             let (hits, misses) = (counts.hits, counts.misses);
             (kind, CacheMetrics { hits, misses, resident_bytes: *resident })
         });
-        let trees = store.all_trees();
+        let (trees, now_us) = (store.all_trees(), store.env.now_us());
         Metrics {
-            keyspaces: trees.iter().map(|tree| (tree.name.clone(), keyspace(tree))).collect(),
+            keyspaces: trees
+                .iter()
+                .map(|tree| (tree.name.clone(), keyspace(tree, now_us)))
+                .collect(),
             cache: cache.filter(|(_, cache)| *cache != CacheMetrics::default()).collect(),
             filter: store.tables.cache.filter_answers(),
             commits: self.committer.metrics(),
@@ -132,7 +135,7 @@ fn folds(counter: &FoldCounter) -> FoldMetrics {
     }
 }
 
-fn keyspace(tree: &Tree) -> KeyspaceMetrics {
+fn keyspace(tree: &Tree, now_us: u64) -> KeyspaceMetrics {
     let counters = &tree.counters;
     let view = tree.pin();
     let flows = counters.flows();
@@ -157,6 +160,9 @@ fn keyspace(tree: &Tree) -> KeyspaceMetrics {
         }
         metrics
     });
+    let files = shape.levels.iter().flat_map(|at| at.files());
+    let with_tombstones = files.filter(|file| file.tombstones > 0);
+    let oldest_tombstone_us = with_tombstones.filter_map(|file| file.oldest_tombstone_us).min();
     let memtables_full = stall(&counters.memtable_stalls);
     let memory_full = stall(&counters.memory_stalls);
     let too_many_runs = stall(&counters.run_stalls);
@@ -197,6 +203,7 @@ fn keyspace(tree: &Tree) -> KeyspaceMetrics {
             too_many_runs,
             throttle_us_total: read(&counters.throttle_us),
         },
+        oldest_tombstone_age_us: oldest_tombstone_us.map(|us| now_us.saturating_sub(us)),
         levels: levels
             .filter(|level| level.runs > 0 || level.flow != LevelFlow::default())
             .collect(),

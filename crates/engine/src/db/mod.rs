@@ -14,6 +14,7 @@ mod open;
 pub mod options;
 mod read_only;
 mod reads;
+mod record;
 mod recovery;
 mod replay;
 mod replayed;
@@ -32,6 +33,7 @@ use crate::key::SeqNo;
 use crate::keyspace::options::KeyspaceOptions;
 use crate::keyspace::{Opening, Tree};
 use crate::metrics::{MemoryMetrics, Metrics, WalMetrics};
+use crate::recording::Recording;
 use crate::sabotage::{self, Bug};
 use crate::slice::Slice;
 use crate::store::{Store, Work};
@@ -80,6 +82,8 @@ pub(crate) struct Core {
     lock_freed: AtomicBool,
     /// Who may read and write back which keys.
     turns: update::Turns,
+    /// Who notes what users do.
+    recording: Arc<Recording>,
     /// One resumption, drop of a keyspace or checkpoint at a time, and none while closing ends: see
     /// [`Core::turn`].
     taken: AtomicBool,
@@ -427,7 +431,11 @@ impl Core {
         let (trees, bytes) = (&batch.trees, batch.bytes());
         self.wait_for_memory(trees, options.no_slowdown, deadline_us)?;
         self.throttle.admit(&self.store, trees, bytes, options.no_slowdown, deadline_us)?;
+        let traced = self.note_before_commit(&batch);
         let long = self.committer.commit(batch, sync, deadline_us)?;
+        if let Some(traced) = traced {
+            traced.committed(sync);
+        }
         self.fold_chains(long);
         self.after_commit();
         Ok(())
@@ -481,7 +489,9 @@ impl Core {
             tree.check_live()?;
         }
         let seq = snapshot.unwrap_or_else(|| self.store.sequence.published());
-        crate::read::get::value(tree, &view, key, seq)
+        let value = crate::read::get::value(tree, &view, key, seq)?;
+        self.note_get(tree, key, value.as_ref());
+        Ok(value)
     }
 
     pub(crate) fn flush(&self, deadline: Option<Duration>) -> Result<()> {

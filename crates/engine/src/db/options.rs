@@ -40,6 +40,7 @@ pub struct Options {
     pub(crate) write_control: WriteControl,
     pub(crate) recovery: RecoveryMode,
     pub(crate) listener: Option<Arc<dyn EventListener>>,
+    pub(crate) explain_decisions: bool,
     pub(crate) keyspace_defaults: KeyspaceOptions,
     pub(crate) keyspaces: BTreeMap<String, KeyspaceOptions>,
 }
@@ -63,6 +64,7 @@ impl Default for Options {
             write_control: WriteControl::default(),
             recovery: RecoveryMode::default(),
             listener: None,
+            explain_decisions: false,
             keyspace_defaults: KeyspaceOptions::default(),
             keyspaces: BTreeMap::new(),
         }
@@ -205,6 +207,14 @@ impl Options {
     #[must_use]
     pub fn listener(mut self, listener: Arc<dyn EventListener>) -> Self {
         self.listener = Some(listener);
+        self
+    }
+
+    /// Whether [`Event::Decision`](crate::Event::Decision) tells what led to each compaction: scores, candidates, the job.
+    /// Deciding takes longer then. Default: no.
+    #[must_use]
+    pub fn explain_decisions(mut self, explain: bool) -> Self {
+        self.explain_decisions = explain;
         self
     }
 

@@ -156,6 +156,7 @@ impl Core {
                 Some(before) if keys[before].as_ref() == key => values[before].clone(),
                 _ => crate::read::get::value(tree, &view, key, seq)?,
             };
+            self.note_get(tree, key, values[at].as_ref());
             before = Some(at);
         }
         Ok(values)

@@ -221,7 +221,9 @@ impl Recovery {
         let sequence = Arc::new(Sequence::default());
         sequence.publish(SeqNo(seq_next.0 - 1));
         let listener = options.listener.clone();
-        let parts = StoreParts { tables, manifest, wal, sequence, trees, listener, progress };
+        let explains = options.explain_decisions && listener.is_some();
+        let parts =
+            StoreParts { tables, manifest, wal, sequence, trees, listener, explains, progress };
         let store = Arc::new(Store::new(parts));
         store.tell(&Event::Recovery(Arc::new(report)));
         let committer = Arc::new(Committer::new(Arc::clone(&store), seq_next));
@@ -257,6 +259,7 @@ impl Recovery {
             lock: Mutex::new(lock),
             creating: Mutex::new(()),
             turns: Turns::new(),
+            recording: Arc::default(),
             closed: AtomicBool::new(false),
             lock_freed: AtomicBool::new(false),
             taken: AtomicBool::new(false),

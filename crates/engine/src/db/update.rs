@@ -184,6 +184,7 @@ impl Core {
                 let read = self.store.sequence.published();
                 (read, crate::read::get::value(tree, &view, key, read)?)
             };
+            self.note_get(tree, key, before.as_ref());
             let after = match update(before.as_deref()) {
                 Update::Keep => return Ok(Updated { after: before.clone(), before }),
                 Update::Delete => None,

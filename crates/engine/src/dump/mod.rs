@@ -7,6 +7,7 @@
 
 mod logs;
 mod table;
+mod trace;
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -15,6 +16,7 @@ use crate::coding::len_u64;
 use crate::error::{Error, Malformed};
 use crate::format::filename::FileName;
 use crate::format::manifest_header::{CURRENT_BYTES_MAX, Current};
+use crate::recording::TraceReader;
 use crate::sync::Arc;
 use crate::vfs::{File, Vfs};
 
@@ -40,7 +42,8 @@ pub enum DumpError {
     Output(#[source] io::Error),
 }
 
-/// Writes what a file holds to `out`, line by line. The file's name says what it is.
+/// Writes what a file holds to `out`, line by line. The file's name says what it is; a trace is known
+/// by its first bytes.
 ///
 /// # Errors
 /// [`DumpError`]; [`Error::InvalidOption`] for a name that no file of a database has.
@@ -51,15 +54,23 @@ pub fn dump(
     out: &mut dyn Write,
 ) -> Result<(), DumpError> {
     let name = path.file_name().and_then(|name| name.to_str()).and_then(FileName::parse);
-    let Some(name) = name else {
-        return Err(DumpError::File(Error::InvalidOption {
-            name: "file",
-            value: path.display().to_string(),
-            must: "a file of a database, such as 000007.sst, 000003.wal, MANIFEST-000002 or CURRENT",
-        }));
-    };
     let mut lines = Lines { out, options: *options, left: options.lines_max, damage: None };
-    match dump_as(name, vfs, path, &mut lines) {
+    let shown = match name {
+        Some(name) => dump_as(name, vfs, path, &mut lines),
+        // A trace has whatever name its user gave it.
+        None if TraceReader::is_trace(vfs, path).unwrap_or(false) => {
+            trace::show(vfs, path, &mut lines)
+        }
+        None => {
+            return Err(DumpError::File(Error::InvalidOption {
+                name: "file",
+                value: path.display().to_string(),
+                must: "a file of a database, such as 000007.sst, 000003.wal, MANIFEST-000002 or CURRENT, \
+                   or a trace",
+            }));
+        }
+    };
+    match shown {
         Ok(()) | Err(Stop::Limit) => lines.damage.map_or(Ok(()), |error| Err(error.into())),
         // The first damage tells more than what came of it.
         Err(Stop::File(error)) => Err(lines.damage.unwrap_or(error).into()),
@@ -254,6 +265,39 @@ mod tests {
             }
         }
         assert_eq!(kinds.len(), 6);
+    }
+
+    #[test]
+    fn a_trace_is_shown_item_by_item_whatever_its_name() {
+        let disk = MemVfs::new();
+        let options = Options::default().background(Background::Inline);
+        let db = Db::open_with(Arc::new(disk.clone()), "db", options).unwrap();
+        let trace = db.record_trace("monday").unwrap();
+        db.put("apple", "red").unwrap();
+        db.get("apple").unwrap();
+        db.get("pear").unwrap();
+        db.delete_range("a".."b").unwrap();
+        assert_eq!(db.default_keyspace().iter().rev().count(), 0);
+        trace.stop().unwrap();
+        let (text, done) = shown(&disk, Path::new("monday"), DumpOptions::default());
+        done.unwrap();
+        for part in [
+            "keys as they were, values by their sizes",
+            "put \"apple\" in keyspace 0, value of 3 bytes",
+            "get \"apple\" in keyspace 0: value of 3 bytes",
+            "get \"pear\" in keyspace 0: absent",
+            "delete range \"a\" to \"b\" in keyspace 0",
+            "scan backward from the end in keyspace 0: 0 entries",
+            "end: 5 operations",
+        ] {
+            assert!(text.contains(part), "{part:?} is not in\n{text}");
+        }
+        let mut bytes = disk.read_all(Path::new("monday")).unwrap();
+        bytes.truncate(bytes.len() - 1);
+        disk.write_all(Path::new("cut"), &bytes).unwrap();
+        let (text, done) = shown(&disk, Path::new("cut"), DumpOptions::default());
+        done.unwrap();
+        assert!(text.contains("not ended in order"), "{text}");
     }
 
     #[test]

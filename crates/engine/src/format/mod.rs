@@ -13,6 +13,7 @@ pub mod index;
 pub mod manifest_header;
 pub mod properties;
 pub mod range_tombstones;
+pub mod trace;
 pub mod wal_header;
 
 /// Most bytes of a user key: 64 KiB. The empty key is a key like any other.
@@ -25,7 +26,9 @@ pub const VALUE_BYTES_MAX: u64 = 1 << 30;
 pub const FORMAT_VERSION: u32 = 1;
 
 /// What a block holds. A number once on disk is never reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum BlockKind {

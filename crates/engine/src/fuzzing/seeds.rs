@@ -12,6 +12,7 @@ use crate::format::footer::{FOOTER_BYTES, Footer};
 use crate::format::frame::RECORD_HEADER_BYTES;
 use crate::format::manifest_header::MANIFEST_HEADER_BYTES;
 use crate::format::properties::Properties;
+use crate::format::trace::{TRACE_HEADER_BYTES, TRACE_MAGIC};
 use crate::format::wal_header::SEGMENT_HEADER_BYTES;
 
 /// Seeds by the names of the targets.
@@ -108,6 +109,10 @@ pub fn seeds(files: &BTreeMap<PathBuf, Vec<u8>>) -> BTreeMap<&'static str, Vec<V
                 corpus.payloads(bytes, MANIFEST_HEADER_BYTES, "edit");
             }
             Some(FileName::Current) => corpus.add(&["current"], bytes),
+            None if bytes.starts_with(&TRACE_MAGIC.to_le_bytes()) => {
+                corpus.add(&["trace", "trace_repaired"], bytes);
+                corpus.payloads(bytes, TRACE_HEADER_BYTES, "trace_items");
+            }
             _ => {}
         }
     }

@@ -8,9 +8,9 @@ use crate::coding::len_u64;
 use crate::env::YieldKind;
 use crate::env::rate::Lane;
 use crate::error::{Error, Result};
-use crate::event::{CompactionBegin, CompactionEnd, Event};
+use crate::event::{CompactionBegin, CompactionEnd, Decision, Event};
 use crate::job::covered;
-use crate::job::division::{Division, Merge};
+use crate::job::division::{Division, Merge, Spent};
 use crate::job::install::{install, sync_names};
 use crate::job::output::Outputs;
 use crate::job::retain::Retention;
@@ -70,7 +70,20 @@ pub(crate) fn pick(store: &Store, tree: &Tree) -> Option<Picked> {
             }
         },
     };
-    Some(hold(&mut jobs, job, shape, None))
+    let policy = store.explains.then(|| Arc::clone(&tree.settings().policy));
+    let explained = policy.map(|policy| Decision {
+        keyspace: tree.name.clone(),
+        policy: policy.name().to_owned(),
+        explanation: policy.explain(&shape, &jobs.busy),
+    });
+    let picked = hold(&mut jobs, job, shape, None);
+    drop(jobs);
+    // That range deletes cover a file is nothing that a policy decides.
+    if let Some(decision) = explained.filter(|d| d.explanation.picked.as_ref() == Some(&picked.job))
+    {
+        store.tell(&Event::Decision(Arc::new(decision)));
+    }
+    Some(picked)
 }
 
 /// What the policy says. One of the user's own may be wrong: then it is asked again after a pause.
@@ -257,7 +270,7 @@ fn execute(
         Some(leaving) => leaving,
         None => None,
     };
-    let start_ns = store.env.monotonic_ns();
+    let start = Spent::start(&store.env);
     store.tell(&Event::CompactionBegin(CompactionBegin {
         keyspace: tree.name.clone(),
         job: job.clone(),
@@ -279,12 +292,15 @@ fn execute(
     let shapes: Vec<FileShape> =
         outputs.tables().iter().map(|table| (**table.shape()).clone()).collect();
     let ids = shapes.iter().map(|shape| shape.id).collect();
+    let tombstones_written = shapes.iter().map(|shape| shape.tombstones).sum();
     let written_bytes = outputs.finished_bytes();
     install(store, tree, &mut outputs, None, Vec::new(), |shape| {
         shape.apply(&job, shapes).map(|applied| applied.shape)
     })?;
     let read_bytes = if merges { input_bytes(&shape, &job) } else { 0 };
-    let elapsed_us = store.env.monotonic_ns().saturating_sub(start_ns) / 1_000;
+    let mut spent = start.until_now(&store.env);
+    let elapsed_us = spent.elapsed_ns / 1_000;
+    spent.add(reading.helper_ns);
     span.done(read_bytes, written_bytes, elapsed_us);
     let counters = &tree.counters;
     match job.kind {
@@ -314,8 +330,14 @@ fn execute(
         }
         JobKind::Drop => add(&counters.drops, 1),
     }
+    let left = job.kind != JobKind::Move;
+    let tombstones_read = input_files(&shape, &job).map(|file| file.tombstones).sum();
     store.tell(&Event::Compaction(CompactionEnd {
         keyspace: tree.name.clone(),
+        released_bytes: if left { input_bytes(&shape, &job) } else { 0 },
+        tombstones_read: if left { tombstones_read } else { 0 },
+        tombstones_written,
+        oldest_tombstone_us: oldest_tombstone_us(&shape, &job),
         job,
         outputs: ids,
         read_bytes,
@@ -324,6 +346,9 @@ fn execute(
         entries_written: outputs.entries,
         parts: reading.parts.max(1),
         elapsed_us,
+        thread_us: spent.elapsed_ns / 1_000,
+        cpu_us: spent.cpu_ns / 1_000,
+        ended_us: store.env.now_us(),
     }));
     Ok(())
 }
@@ -354,6 +379,8 @@ struct Reading {
     parts: usize,
     /// How many of these other threads ran.
     helped: u64,
+    /// How long these took.
+    helper_ns: Spent,
 }
 
 /// Reads the inputs as one and writes what must be kept, in parts if there is much of it.
@@ -396,6 +423,7 @@ fn merge(
     let mut reading = Reading { parts: parts.len(), ..Reading::default() };
     let merged = workers.run(store, Division::new(merge, parts))?;
     reading.helped = merged.helped;
+    reading.helper_ns = merged.helper_ns;
     for part in merged.parts {
         reading.entries += part.entries_read;
         outputs.adopt(part);

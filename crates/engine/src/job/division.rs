@@ -12,7 +12,7 @@ use lsmx_compaction::{Job, KeyRange, OutputCutter, TreeShape};
 
 use crate::cursor::Cursor;
 use crate::env::rate::Lane;
-use crate::env::{WaitCause, YieldKind};
+use crate::env::{Env, WaitCause, YieldKind};
 use crate::error::{Error, Result};
 use crate::format::range_tombstones::RangeTombstone;
 use crate::job::fold::Keeper;
@@ -102,6 +102,8 @@ struct Progress {
     done: Vec<Option<Written>>,
     /// Parts that others ran than who has the job.
     helped: u64,
+    /// How long these took.
+    helper_ns: Spent,
     /// Why the first of those failed that did.
     error: Option<Error>,
 }
@@ -113,6 +115,37 @@ pub(super) struct Merged {
     pub(super) parts: Vec<Written>,
     /// Parts that others ran than who has the job.
     pub(super) helped: u64,
+    /// How long these took.
+    pub(super) helper_ns: Spent,
+}
+
+/// Time that a thread spent on something, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Spent {
+    pub(super) elapsed_ns: u64,
+    /// On a processor.
+    pub(super) cpu_ns: u64,
+}
+
+impl Spent {
+    /// A moment of the calling thread, to measure from.
+    pub(super) fn start(env: &Env) -> Spent {
+        Spent { elapsed_ns: env.monotonic_ns(), cpu_ns: env.thread_cpu_ns() }
+    }
+
+    /// What the calling thread spent since `self`, a moment of its own.
+    pub(super) fn until_now(self, env: &Env) -> Spent {
+        let now = Spent::start(env);
+        Spent {
+            elapsed_ns: now.elapsed_ns.saturating_sub(self.elapsed_ns),
+            cpu_ns: now.cpu_ns.saturating_sub(self.cpu_ns),
+        }
+    }
+
+    pub(super) fn add(&mut self, other: Spent) {
+        self.elapsed_ns += other.elapsed_ns;
+        self.cpu_ns += other.cpu_ns;
+    }
 }
 
 /// Who runs a part.
@@ -132,6 +165,7 @@ impl Division {
             running: 0,
             done: parts.iter().map(|_| None).collect(),
             helped: 0,
+            helper_ns: Spent::default(),
             error: None,
         };
         Division {
@@ -167,6 +201,7 @@ impl Division {
             By::Owner => self.run(store, index),
             By::Helper => self.run_in_span(store, index),
         };
+        let start = Spent::start(&store.env);
         // What a panic leaves behind is this part's alone, and goes to the janitor.
         let ran = catch_unwind(AssertUnwindSafe(run))
             .unwrap_or_else(|panic| Err(store.fail(Error::panicked(&*panic))));
@@ -174,6 +209,9 @@ impl Division {
         let mut unwanted = None;
         let mut progress = self.progress.lock();
         progress.running -= 1;
+        if by == By::Helper {
+            progress.helper_ns.add(start.until_now(&store.env));
+        }
         match ran {
             Ok(written) if progress.error.is_none() => progress.done[index] = Some(written),
             Ok(written) => unwanted = Some(written),
@@ -199,12 +237,13 @@ impl Division {
         store.env.wait(WaitCause::Parts, &store.progress, None, &mut || ended());
         let mut progress = self.progress.lock();
         let done = std::mem::take(&mut progress.done);
-        let (helped, error) = (progress.helped, progress.error.clone());
+        let (helped, helper_ns) = (progress.helped, progress.helper_ns);
+        let error = progress.error.clone();
         drop(progress);
         match error {
             Some(error) => Err(error),
             // Nothing waits, nothing runs, nothing failed: each part is there.
-            None => Ok(Merged { parts: done.into_iter().flatten().collect(), helped }),
+            None => Ok(Merged { parts: done.into_iter().flatten().collect(), helped, helper_ns }),
         }
     }
 

@@ -15,6 +15,7 @@ use crate::read::deleted::{Deleted, Reach};
 use crate::read::merging::MergingCursor;
 use crate::read::run::RunCursor;
 use crate::read::visible::VisibleCursor;
+use crate::recording::ScanTrace;
 use crate::slice::Slice;
 use crate::sync::Arc;
 use crate::table::FillCache;
@@ -38,6 +39,8 @@ pub struct Range {
     failed: Option<Error>,
     /// One of the ends has met the other, or a bound.
     exhausted: bool,
+    /// Where it is noted how far this goes, while a trace is recorded.
+    trace: Option<Box<ScanTrace>>,
 }
 
 impl Range {
@@ -62,6 +65,33 @@ impl Range {
             back: None,
             failed: None,
             exhausted,
+            trace: None,
+        }
+    }
+
+    /// The same, whose entries are counted for a trace.
+    pub(crate) fn recorded(mut self, trace: Box<ScanTrace>) -> Range {
+        self.trace = Some(trace);
+        self
+    }
+
+    /// Tells the trace, if there is one, that an entry is asked for at one end.
+    #[inline]
+    fn note_asked(&mut self, backward: bool) {
+        if let Some(trace) = &mut self.trace {
+            let bound = if backward { &self.upper } else { &self.lower };
+            let start = match bound {
+                Bound::Included(key) | Bound::Excluded(key) => Some(key.as_ref()),
+                Bound::Unbounded => None,
+            };
+            trace.asked(backward, start);
+        }
+    }
+
+    #[inline]
+    fn note_given(&mut self) {
+        if let Some(trace) = &mut self.trace {
+            trace.gave();
         }
     }
 
@@ -185,6 +215,7 @@ impl Iterator for Range {
         if let Some(error) = &self.failed {
             return Some(Err(error.clone()));
         }
+        self.note_asked(false);
         match self.advance_front() {
             Err(error) => Some(Err(self.keep_failing(error))),
             Ok(false) => {
@@ -192,6 +223,7 @@ impl Iterator for Range {
                 None
             }
             Ok(true) => {
+                self.note_given();
                 let front = self.front.as_ref()?;
                 Some(Ok((Slice::from(front.key()), front.value_slice())))
             }
@@ -204,6 +236,7 @@ impl DoubleEndedIterator for Range {
         if let Some(error) = &self.failed {
             return Some(Err(error.clone()));
         }
+        self.note_asked(true);
         match self.advance_back() {
             Err(error) => Some(Err(self.keep_failing(error))),
             Ok(false) => {
@@ -211,6 +244,7 @@ impl DoubleEndedIterator for Range {
                 None
             }
             Ok(true) => {
+                self.note_given();
                 let back = self.back.as_ref()?;
                 Some(Ok((Slice::from(back.key()), back.value_slice())))
             }

@@ -14,26 +14,36 @@ use lsmx_compaction::{JobKind, PolicySpec};
 use crate::clock::Stopwatch;
 use crate::error::{Error, Result};
 use crate::experiment::Progress;
+use crate::experiment::sweep::SweepPoint;
 use crate::latency::Latencies;
 use crate::numbers::{self, ratio};
 use crate::workload::phases::Phase;
 use crate::workload::record::to_hex;
 use crate::workload::records::Records;
 use crate::workload::stream::{Operation, Stream};
+use crate::workload::trace::TraceFile;
 
 use super::digest::{Digest, Scan};
 use super::meter::{Meter, Reader};
+use super::replay;
 use super::result::{Cell, Compaction, LevelSummary, RecordsSummary, Stalls, Workload};
+use super::tally::Tally;
 
 /// Operations between two reports of progress.
-const PROGRESS_OPS: u64 = 4096;
+pub(super) const PROGRESS_OPS: u64 = 4096;
 /// Threads for compaction, where there are any.
 const WORKERS: usize = 2;
 
-/// What all cells have in common.
+/// What one cell does.
 #[derive(Debug)]
 pub(super) struct Plan {
-    pub(super) records: RecordsSummary,
+    pub(super) sweep: SweepPoint,
+    pub(super) records: Records,
+    pub(super) summary: RecordsSummary,
+    /// How long it takes to the last write, about, in microseconds of the database's clock.
+    pub(super) run_us: u64,
+    /// Played in place of the phases.
+    pub(super) trace: Option<Arc<TraceFile>>,
     pub(super) phases: Vec<Phase>,
     pub(super) memtable_bytes: u64,
     pub(super) table_bytes: u64,
@@ -47,28 +57,44 @@ pub(super) struct Plan {
 impl Plan {
     fn workload(&self) -> Workload {
         Workload {
-            records: self.records.clone(),
+            records: self.summary.clone(),
             phases: self.phases.clone(),
             memtable_bytes: self.memtable_bytes,
             table_bytes: self.table_bytes,
             block_cache_bytes: self.block_cache_bytes,
             write_control: match (self.deterministic, self.write_control) {
-                (true, _) => "none",
-                (false, WriteControl::Smooth) => "smooth",
-                (false, WriteControl::Stop) => "stop",
+                (true, _) => "none".to_owned(),
+                (false, WriteControl::Smooth) => "smooth".to_owned(),
+                (false, WriteControl::Stop) => "stop".to_owned(),
             },
             deterministic: self.deterministic,
         }
     }
 
-    fn options(&self, policy: &PolicySpec, listener: Arc<dyn EventListener>) -> Options {
-        let mut keyspace = KeyspaceOptions::default()
-            .policy(policy.clone())
+    /// Deletes of a key.
+    fn deletes(&self) -> u64 {
+        match &self.trace {
+            Some(trace) => trace.counts().deletes,
+            None => self.phases.iter().map(|phase| phase.deletes).sum(),
+        }
+    }
+
+    /// Options of every keyspace. What the policy asks for as a share of the run is one of the time to
+    /// the last write.
+    fn keyspace(&self, policy: &PolicySpec) -> KeyspaceOptions {
+        let keyspace = KeyspaceOptions::default()
+            .policy(policy.clone().of_run(self.run_us))
             .memtable_bytes(self.memtable_bytes)
             .table_bytes(self.table_bytes);
-        if self.phases.iter().any(|phase| phase.merges > 0) {
-            keyspace = keyspace.merge_operator(FieldUpdate::up_to(u32::MAX));
+        let traced = self.trace.as_ref().is_some_and(|trace| trace.counts().merges > 0);
+        if traced || self.phases.iter().any(|phase| phase.merges > 0) {
+            return keyspace.merge_operator(FieldUpdate::up_to(u32::MAX));
         }
+        keyspace
+    }
+
+    fn options(&self, policy: &PolicySpec, listener: Arc<dyn EventListener>) -> Options {
+        let keyspace = self.keyspace(policy);
         let options = Options::default()
             .block_cache_bytes(self.block_cache_bytes)
             .write_control(self.write_control)
@@ -86,15 +112,17 @@ impl Plan {
 #[derive(Debug)]
 struct Jobs(Mutex<JobsHeard>);
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct JobsHeard {
     latencies: Latencies,
+    tally: Tally,
     digest: Digest,
 }
 
 impl EventListener for Jobs {
     fn on_event(&self, event: &Event) {
         let mut heard = self.0.lock();
+        heard.tally.heard(event);
         match event {
             Event::Flush(end) => heard.digest.line(format_args!(
                 "flush out {:?} entries {} written {}",
@@ -123,9 +151,9 @@ impl EventListener for Jobs {
 
 /// Runs the cell in a database of its own, which is gone afterwards.
 pub(super) fn run(
-    plan: &Plan,
+    plan: &mut Plan,
     policy: &PolicySpec,
-    records: &mut Records,
+    title: &str,
     progress: &mut dyn Progress,
 ) -> Result<Cell> {
     let stopwatch = Stopwatch::start();
@@ -139,7 +167,11 @@ pub(super) fn run(
     })?;
     digest.line(format_args!("workload {text}"));
     digest.line(format_args!("seed {}", plan.seed));
-    let jobs = Arc::new(Jobs(Mutex::new(JobsHeard { latencies: Latencies::new(), digest })));
+    let jobs = Arc::new(Jobs(Mutex::new(JobsHeard {
+        latencies: Latencies::new(),
+        tally: Tally::default(),
+        digest,
+    })));
 
     let directory = tempfile::Builder::new()
         .prefix("lsmx-explore-")
@@ -150,43 +182,52 @@ pub(super) fn run(
             source,
         })?;
     let listener: Arc<dyn EventListener> = Arc::<Jobs>::clone(&jobs);
+    let keyspace = plan.keyspace(policy);
     let db = Db::open(directory.path().join("db"), plan.options(policy, listener))
         .map_err(engine("open a database"))?;
+    let begun_us = db.env().now_us();
     let mut run = Run {
+        keyspaces: vec![db.default_keyspace()],
         keyspace: db.default_keyspace(),
         db,
-        records,
+        records: &mut plan.records,
         put_latencies: Latencies::new(),
         meter: Meter::new(),
         // A file may hold a key twice, so only generated records are known one by one.
-        exact: !matches!(plan.records, RecordsSummary::File { .. }),
+        exact: !matches!(plan.summary, RecordsSummary::File { .. }),
         unsettled: false,
         key: Vec::new(),
         value: Vec::new(),
     };
+    let traced = match &plan.trace {
+        Some(trace) => Some(replay::play(&mut run, trace, keyspace, plan.seed, title, progress)?),
+        None => None,
+    };
     let mut stream = Stream::new(run.records.keys().cloned(), plan.seed);
     for phase in &plan.phases {
-        progress.begin(&format!("{policy}: {}", phase.name), phase.ops());
+        progress.begin(&format!("{title}: {}", phase.name), phase.ops());
         run.phase(phase, &mut stream, progress)?;
         progress.end();
         if phase.settle {
-            run.settle(policy, progress)?;
+            run.settle(title, progress)?;
         }
     }
     if run.unsettled {
-        run.settle(policy, progress)?;
+        run.settle(title, progress)?;
     }
     let metrics = run.db.metrics();
-    let scan = run.scan(policy, progress)?;
+    let run_us = run.db.env().now_us().saturating_sub(begun_us);
+    let scan = run.scan(title, progress)?;
+    if traced.is_some_and(|entries| entries != scan.entries()) {
+        let (found, must) = ("not where the trace ends", "what the trace leaves");
+        return Err(Error::WrongAnswer { key: "of all keyspaces".to_owned(), found, must });
+    }
     let (point_lookups, range_lookups) = run.meter.finish();
     let put_latency_us = run.put_latencies.summary();
     run.db.close(None).map_err(engine("close the database"))?;
 
-    let JobsHeard { latencies, digest } = {
-        let heard = jobs.0.lock();
-        JobsHeard { latencies: heard.latencies.clone(), digest: heard.digest.clone() }
-    };
-    let tree = metrics.keyspaces.get(lsmx::DEFAULT_KEYSPACE).cloned().unwrap_or_default();
+    let JobsHeard { latencies, tally, digest } = jobs.0.lock().clone();
+    let tree = whole(metrics.keyspaces.values());
     let levels = levels(&tree);
     let digest = plan.deterministic.then(|| finish(digest, &tree, &metrics, &levels, &scan));
     let compacted = &tree.compaction;
@@ -194,6 +235,7 @@ pub(super) fn run(
     Ok(Cell {
         policy: policy.name().to_owned(),
         spec: policy.to_string(),
+        sweep: plan.sweep.clone(),
         workload,
         seed: plan.seed,
         ingested_bytes: tree.ingested_bytes,
@@ -205,6 +247,9 @@ pub(super) fn run(
             read_bytes: compacted.read_bytes,
             written_bytes: compacted.written_bytes,
             latency_us: latencies.summary(),
+            thread_us_total: tally.thread_us,
+            cpu_us_total: tally.cpu_us,
+            cpu_fraction: ratio(tally.cpu_us, tally.thread_us),
         },
         data_moved_ratio: ratio(
             compacted.read_bytes + compacted.written_bytes,
@@ -215,21 +260,35 @@ pub(super) fn run(
         device_write_amplification: ratio(metrics.wal.written_bytes + written, tree.put_bytes),
         space_amplification: ratio(levels.iter().map(|level| level.bytes).sum(), scan.bytes()),
         space_amplification_invalid: invalid_share(&levels, &scan),
+        space_amplification_peak: ratio(tally.peak_bytes, scan.bytes()),
+        space_peak_bytes: tally.peak_bytes,
+        space_transient_bytes: tally.transient_bytes,
+        delete_persistence: tally.persistence(
+            plan.deletes(),
+            run_us,
+            levels.iter().map(|level| level.tombstones).sum(),
+            tree.oldest_tombstone_age_us,
+        ),
         put_latency_us,
         stalls: Stalls {
             count: tree.stalls.count,
             total_us: tree.stalls.us_total,
             max_us: tree.stalls.us_max,
+            memtables_full: tree.stalls.memtables_full.count,
+            memory_full: tree.stalls.memory_full.count,
+            too_many_runs: tree.stalls.too_many_runs.count,
+            throttled_us: tree.stalls.throttle_us_total,
         },
         point_lookups,
         range_lookups,
         levels,
         elapsed_s: stopwatch.elapsed_s(),
         digest,
+        repeats: None,
     })
 }
 
-fn engine(action: &'static str) -> impl FnOnce(lsmx::Error) -> Error {
+pub(super) fn engine(action: &'static str) -> impl FnOnce(lsmx::Error) -> Error {
     move |source| Error::Engine { action, source }
 }
 
@@ -246,6 +305,47 @@ fn levels(tree: &KeyspaceMetrics) -> Vec<LevelSummary> {
             tombstones: level.tombstones,
         })
         .collect()
+}
+
+/// All keyspaces as one tree: a trace may have several.
+fn whole<'a>(mut trees: impl Iterator<Item = &'a KeyspaceMetrics>) -> KeyspaceMetrics {
+    let mut whole = trees.next().cloned().unwrap_or_default();
+    for tree in trees {
+        whole.gets += tree.gets;
+        whole.ingested_bytes += tree.ingested_bytes;
+        whole.put_bytes += tree.put_bytes;
+        whole.flushes += tree.flushes;
+        whole.flushed_bytes += tree.flushed_bytes;
+        whole.compaction.jobs += tree.compaction.jobs;
+        whole.compaction.trivial_moves += tree.compaction.trivial_moves;
+        whole.compaction.drops += tree.compaction.drops;
+        whole.compaction.read_bytes += tree.compaction.read_bytes;
+        whole.compaction.written_bytes += tree.compaction.written_bytes;
+        whole.stalls.count += tree.stalls.count;
+        whole.stalls.us_total += tree.stalls.us_total;
+        whole.stalls.us_max = whole.stalls.us_max.max(tree.stalls.us_max);
+        whole.stalls.memtables_full.count += tree.stalls.memtables_full.count;
+        whole.stalls.memory_full.count += tree.stalls.memory_full.count;
+        whole.stalls.too_many_runs.count += tree.stalls.too_many_runs.count;
+        whole.stalls.throttle_us_total += tree.stalls.throttle_us_total;
+        whole.oldest_tombstone_age_us =
+            whole.oldest_tombstone_age_us.max(tree.oldest_tombstone_age_us);
+        for level in &tree.levels {
+            match whole.levels.iter_mut().find(|at| at.level == level.level) {
+                Some(at) => {
+                    at.runs += level.runs;
+                    at.files += level.files;
+                    at.bytes += level.bytes;
+                    at.entries += level.entries;
+                    at.tombstones += level.tombstones;
+                    at.range_tombstones += level.range_tombstones;
+                }
+                None => whole.levels.push(level.clone()),
+            }
+        }
+    }
+    whole.levels.sort_by_key(|level| level.level);
+    whole
 }
 
 /// Bytes of entries that are shadowed or tombstones, as a share of the bytes of live ones. A
@@ -291,14 +391,17 @@ fn finish(
 }
 
 /// A database at work, and what was measured of it.
-struct Run<'a> {
-    db: Db,
+#[derive(Debug)]
+pub(super) struct Run<'a> {
+    pub(super) db: Db,
+    /// All that there are; the default one first.
+    pub(super) keyspaces: Vec<Keyspace>,
     keyspace: Keyspace,
     records: &'a mut Records,
-    put_latencies: Latencies,
-    meter: Meter,
+    pub(super) put_latencies: Latencies,
+    pub(super) meter: Meter,
     exact: bool,
-    unsettled: bool,
+    pub(super) unsettled: bool,
     key: Vec<u8>,
     value: Vec<u8>,
 }
@@ -312,9 +415,13 @@ impl Run<'_> {
     ) -> Result<()> {
         let rows: Vec<usize> =
             phase.lookups.iter().map(|lookups| self.meter.row(lookups)).collect();
+        let range_row = match phase.ranges {
+            0 => None,
+            _ => Some(self.meter.range_row(Some(phase.selectivity))),
+        };
         let mut ops = 0;
         for operation in stream.phase(phase) {
-            self.operation(operation, &rows)?;
+            self.operation(operation, &rows, range_row)?;
             ops += 1;
             if u64::is_multiple_of(ops, PROGRESS_OPS) {
                 progress.advance(PROGRESS_OPS);
@@ -324,7 +431,12 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn operation(&mut self, operation: Operation, rows: &[usize]) -> Result<()> {
+    fn operation(
+        &mut self,
+        operation: Operation,
+        rows: &[usize],
+        range_row: Option<usize>,
+    ) -> Result<()> {
         match operation {
             Operation::Insert { record } => self.put(record, 0),
             Operation::Update { record, version } => self.put(record, version),
@@ -346,7 +458,8 @@ impl Run<'_> {
             }
             Operation::Range { record, entries } => {
                 self.records.key(record, &mut self.key)?;
-                self.range(entries)
+                let row = range_row.unwrap_or_else(|| self.meter.range_row(None));
+                self.range(row, entries)
             }
         }
     }
@@ -391,7 +504,7 @@ impl Run<'_> {
         self.reads(Reader::Point(row));
         let stopwatch = Stopwatch::start();
         let value = self.keyspace.get(&self.key).map_err(engine("look a key up"))?;
-        self.meter.looked_up(row, stopwatch.elapsed_ns());
+        self.meter.looked_up(row, value.is_some(), stopwatch.elapsed_ns());
         if value.is_some() == present {
             return Ok(());
         }
@@ -399,8 +512,8 @@ impl Run<'_> {
         Err(Error::WrongAnswer { key: to_hex(&self.key), found, must })
     }
 
-    fn range(&mut self, entries: u64) -> Result<()> {
-        self.reads(Reader::Range);
+    fn range(&mut self, row: usize, entries: u64) -> Result<()> {
+        self.reads(Reader::Range(row));
         let stopwatch = Stopwatch::start();
         let mut found = 0;
         for entry in self.keyspace.range(self.key.as_slice()..).take(numbers::length(entries)) {
@@ -411,13 +524,13 @@ impl Run<'_> {
             }
             found += 1;
         }
-        self.meter.ranged(found, stopwatch.elapsed_ns());
+        self.meter.ranged(row, found, stopwatch.elapsed_ns());
         Ok(())
     }
 
     /// Flushes what is in memory and waits until the policy rests.
-    fn settle(&mut self, policy: &PolicySpec, progress: &mut dyn Progress) -> Result<()> {
-        progress.begin(&format!("{policy}: settle"), 0);
+    fn settle(&mut self, title: &str, progress: &mut dyn Progress) -> Result<()> {
+        progress.begin(&format!("{title}: settle"), 0);
         self.db.flush().map_err(engine("flush"))?;
         self.db.wait_idle().map_err(engine("wait for compactions"))?;
         self.unsettled = false;
@@ -425,10 +538,10 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn scan(&mut self, policy: &PolicySpec, progress: &mut dyn Progress) -> Result<Scan> {
-        progress.begin(&format!("{policy}: scan"), 0);
+    fn scan(&mut self, title: &str, progress: &mut dyn Progress) -> Result<Scan> {
+        progress.begin(&format!("{title}: scan"), 0);
         let mut scan = Scan::new();
-        for entry in self.keyspace.iter() {
+        for entry in self.keyspaces.iter().flat_map(Keyspace::iter) {
             let (key, value) = entry.map_err(engine("scan"))?;
             scan.add(&key, &value);
             if scan.entries().is_multiple_of(PROGRESS_OPS) {

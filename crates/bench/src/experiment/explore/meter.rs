@@ -9,7 +9,7 @@ use lsmx::format::BlockKind;
 use crate::latency::Latencies;
 use crate::workload::phases::Lookups;
 
-use super::result::{PointLookups, RangeLookups};
+use super::result::{PointLookups, RangeLookups, RangesOfSelectivity};
 
 /// Who reads at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,8 +18,8 @@ pub(super) enum Reader {
     Nobody,
     /// The point lookups of this row.
     Point(usize),
-    /// The range lookups.
-    Range,
+    /// The range lookups of this row.
+    Range(usize),
 }
 
 /// Rows of point lookups and the range lookups, filled operation by operation.
@@ -30,8 +30,7 @@ pub(super) enum Reader {
 #[derive(Debug)]
 pub(super) struct Meter {
     rows: Vec<Row>,
-    ranges: Row,
-    entries: u64,
+    ranges: Vec<RangeRow>,
     reader: Reader,
     before: Counters,
 }
@@ -43,9 +42,19 @@ struct Counters {
     filter: FilterAnswers,
 }
 
+/// Range lookups of one selectivity; of none that is known for those of a trace.
+#[derive(Debug, Default)]
+struct RangeRow {
+    selectivity: Option<f64>,
+    row: Row,
+    entries: u64,
+}
+
 #[derive(Debug, Default)]
 struct Row {
     alpha: f64,
+    /// Lookups that found nothing.
+    absent: u64,
     latencies: Latencies,
     blocks_read: BTreeMap<BlockKind, u64>,
     filter: FilterAnswers,
@@ -55,8 +64,7 @@ impl Meter {
     pub(super) fn new() -> Meter {
         Meter {
             rows: Vec::new(),
-            ranges: Row::default(),
-            entries: 0,
+            ranges: Vec::new(),
             reader: Reader::Nobody,
             before: Counters::default(),
         }
@@ -69,6 +77,21 @@ impl Meter {
             self.rows.push(Row { alpha: lookups.alpha, ..Row::default() });
             self.rows.len() - 1
         })
+    }
+
+    /// The row of range lookups of this selectivity, over all phases.
+    pub(super) fn range_row(&mut self, selectivity: Option<f64>) -> usize {
+        let bits = |selectivity: Option<f64>| selectivity.map(f64::to_bits);
+        let same = |row: &RangeRow| bits(row.selectivity) == bits(selectivity);
+        self.ranges.iter().position(same).unwrap_or_else(|| {
+            self.ranges.push(RangeRow { selectivity, ..RangeRow::default() });
+            self.ranges.len() - 1
+        })
+    }
+
+    /// Says what share of the lookups of a row was absent, where only the answers told.
+    pub(super) fn set_alpha(&mut self, row: usize, alpha: f64) {
+        self.rows[row].alpha = alpha;
     }
 
     /// From here on `reader` reads.
@@ -84,7 +107,7 @@ impl Meter {
         let row = match self.reader {
             Reader::Nobody => None,
             Reader::Point(row) => Some(&mut self.rows[row]),
-            Reader::Range => Some(&mut self.ranges),
+            Reader::Range(row) => Some(&mut self.ranges[row].row),
         };
         if let Some(row) = row {
             for (kind, after) in &now.misses {
@@ -101,27 +124,50 @@ impl Meter {
         self.reader = reader;
     }
 
-    /// A point lookup of this row took so long.
-    pub(super) fn looked_up(&mut self, row: usize, ns: u64) {
+    /// A point lookup of this row took so long, and found something or not.
+    pub(super) fn looked_up(&mut self, row: usize, found: bool, ns: u64) {
         self.rows[row].latencies.record_ns(ns);
+        self.rows[row].absent += u64::from(!found);
     }
 
-    /// A range lookup took so long and returned so many entries.
-    pub(super) fn ranged(&mut self, entries: u64, ns: u64) {
-        self.ranges.latencies.record_ns(ns);
-        self.entries += entries;
+    /// A range lookup of this row took so long and returned so many entries.
+    pub(super) fn ranged(&mut self, row: usize, entries: u64, ns: u64) {
+        self.ranges[row].row.latencies.record_ns(ns);
+        self.ranges[row].entries += entries;
     }
 
     /// What the report shows.
     pub(super) fn finish(self) -> (Vec<PointLookups>, RangeLookups) {
         let rows = self.rows.into_iter().map(Row::finish).collect();
+        let mut all = RangeRow::default();
+        for ranges in &self.ranges {
+            all.row.latencies.merge(&ranges.row.latencies);
+            all.entries += ranges.entries;
+            for (kind, blocks) in &ranges.row.blocks_read {
+                *all.row.blocks_read.entry(*kind).or_default() += blocks;
+            }
+        }
+        let by_selectivity = self.ranges.into_iter().filter_map(RangeRow::finish).collect();
         let ranges = RangeLookups {
-            ops: self.ranges.latencies.count(),
-            entries: self.entries,
-            latency_us: self.ranges.latencies.summary(),
-            blocks_read: self.ranges.blocks_read,
+            ops: all.row.latencies.count(),
+            entries: all.entries,
+            latency_us: all.row.latencies.summary(),
+            blocks_read: all.row.blocks_read,
+            by_selectivity,
         };
         (rows, ranges)
+    }
+}
+
+impl RangeRow {
+    fn finish(self) -> Option<RangesOfSelectivity> {
+        Some(RangesOfSelectivity {
+            selectivity: self.selectivity?,
+            ops: self.row.latencies.count(),
+            entries: self.entries,
+            latency_us: self.row.latencies.summary(),
+            blocks_read: self.row.blocks_read,
+        })
     }
 }
 
@@ -133,6 +179,8 @@ impl Row {
             ops,
             latency_us: self.latencies.summary(),
             ios_per_get: crate::numbers::ratio(self.blocks_read.values().sum(), ops),
+            read_amplification: (ops > self.absent)
+                .then(|| crate::numbers::ratio(self.blocks_read.values().sum(), ops - self.absent)),
             blocks_read: self.blocks_read,
             filter_false_positive_rate: crate::numbers::ratio(
                 self.filter.false_positives,

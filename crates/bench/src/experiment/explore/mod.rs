@@ -1,13 +1,19 @@
-//! `lsmx explore`: compaction policies on the engine itself, under one workload.
+//! `lsmx explore`: compaction policies on the engine itself, under one workload or a sweep of them.
 //!
-//! Each policy gets a cell: a fresh database, the phases of the workload one after the other, a
-//! settling wherever a phase asks for one and at the end if writes came after the last, and a full
-//! scan. Every answer of the database is checked against what the workload says.
+//! Each policy gets a cell at each point of the sweep: a fresh database, the phases of the workload one
+//! after the other, a settling wherever a phase asks for one and at the end if writes came after the
+//! last, and a full scan. Every answer of the database is checked against what the workload says.
+//! Repetitions of a cell, with the seeds that follow, are told as one ([`super::repeat`]); finished
+//! cells can be kept, so that an interrupted run goes on where it was ([`super::resume`]).
 
 mod cell;
 pub mod digest;
+pub mod estimate;
 mod meter;
+mod point;
+mod replay;
 pub mod result;
+mod tally;
 
 use std::path::PathBuf;
 
@@ -16,47 +22,24 @@ use lsmx_compaction::PolicySpec;
 use crate::error::{Error, Result};
 use crate::numbers;
 use crate::report::provenance::Provenance;
-use crate::workload::Distribution;
-use crate::workload::data_file::DataFile;
-use crate::workload::keys::KeySpace;
-use crate::workload::phases::Phase;
-use crate::workload::records::Records;
 
-use super::Progress;
-use result::{Exploration, RecordsSummary};
+use super::resume::Finished;
+use super::{Progress, repeat};
+pub use point::DATA_PER_MEMTABLE;
+pub use point::{KEY_BYTES_MAX, MEMTABLE_BYTES_MIN, Point, Source, VALUE_BYTES_MAX};
+use result::{Cell, Exploration};
 
-/// Memtable, table and block cache by default: this part of the data, as in the study, where 8 MiB
-/// went with 1.28 GB.
-pub const DATA_PER_MEMTABLE: u64 = 150;
-/// Bytes that a memtable counts for an entry besides key and value, about; added to the default so
-/// that it takes in its part of the data, and the tree gets the study's number of flushes.
-const MEMTABLE_BYTES_PER_ENTRY: u64 = 112;
-/// They are never smaller than this by default.
-pub const MEMTABLE_BYTES_MIN: u64 = 256 << 10;
-/// Longest key that can be asked for.
-pub const KEY_BYTES_MAX: u64 = 1 << 16;
-/// Longest value that can be asked for.
-pub const VALUE_BYTES_MAX: u64 = 1 << 30;
+/// Most cells that one run has, repetitions included.
+pub const CELLS_MAX: u64 = 1_000_000;
 
 /// What to explore.
 #[derive(Debug)]
 pub struct Config {
-    /// The policies, a cell each.
-    pub policies: Vec<PolicySpec>,
-    /// Where the records come from.
-    pub source: Source,
-    /// What is done with them.
-    pub phases: Vec<Phase>,
-    /// Bytes of a memtable and of a table; by default what holds a part of the data, see
-    /// [`DATA_PER_MEMTABLE`].
-    pub memtable_bytes: Option<u64>,
-    /// Bytes of the block cache; by default as the memtable's default.
-    pub block_cache_bytes: Option<u64>,
-    /// How writes are held back when compaction falls behind.
-    pub write_control: lsmx::WriteControl,
-    /// Whether everything follows from the seed.
-    pub deterministic: bool,
-    /// The seed.
+    /// The points of the sweep; one where nothing is swept.
+    pub points: Vec<Point>,
+    /// How often each cell is run, with seeds that follow each other.
+    pub repeat: u64,
+    /// The first seed.
     pub seed: u64,
     /// Where the databases are made, and removed afterwards.
     pub directory: PathBuf,
@@ -66,101 +49,106 @@ pub struct Config {
     pub spec: Option<String>,
 }
 
-/// Where the records come from.
-#[derive(Debug)]
-pub enum Source {
-    /// Generated, with keys and values of these bytes.
-    Generated {
-        /// Bytes of a key.
-        key_bytes: u64,
-        /// Bytes of a value.
-        value_bytes: u64,
-    },
-    /// The records of a file.
-    File {
-        /// The file.
-        file: Box<DataFile>,
-        /// Whether they are shuffled.
-        shuffled: bool,
-    },
+/// One run of one policy.
+#[derive(Clone, Copy, Debug)]
+struct Place<'a> {
+    point: &'a Point,
+    policy: &'a PolicySpec,
+    seed: u64,
+    /// Its number among all of them, from 0.
+    number: u64,
 }
 
 impl Config {
-    /// Runs a cell for every policy.
+    /// Cells in all, repetitions included.
+    #[must_use]
+    pub fn cell_count(&self) -> u64 {
+        let policies: usize = self.points.iter().map(|point| point.policies.len()).sum();
+        numbers::count(policies).saturating_mul(self.repeat)
+    }
+
+    /// Finds out what is wrong with any cell before the first one runs.
     ///
     /// # Errors
-    /// When a parameter is out of range, a database fails or gives a wrong answer.
-    pub fn run(self, progress: &mut dyn Progress) -> Result<Exploration> {
+    /// When a parameter is out of range.
+    pub fn check(&self) -> Result<()> {
+        let count = self.cell_count();
+        if !(1..=CELLS_MAX).contains(&count) {
+            let must = format!("such that there are from 1 to {CELLS_MAX} cells");
+            return Err(Error::Invalid { name: "--repeat", value: self.repeat.to_string(), must });
+        }
+        if self.seed.checked_add(self.repeat).is_none() {
+            let must = format!("at most {}", u64::MAX - self.repeat);
+            return Err(Error::Invalid { name: "--seed", value: self.seed.to_string(), must });
+        }
+        self.points.iter().try_for_each(|point| point.check(self.seed))
+    }
+
+    /// Every run, in the order in which they come: repetitions of a policy together, policies of a
+    /// point together.
+    fn places(&self) -> impl Iterator<Item = Place<'_>> {
+        let cells = self.points.iter().flat_map(move |point| {
+            point.policies.iter().flat_map(move |policy| {
+                (0..self.repeat).map(move |at| (point, policy, self.seed + at))
+            })
+        });
+        (0..).zip(cells).map(|(number, (point, policy, seed))| Place {
+            point,
+            policy,
+            seed,
+            number,
+        })
+    }
+
+    /// Runs all cells; those that `finished` has are taken from there, and new ones kept there.
+    ///
+    /// # Errors
+    /// As [`Config::check`]; when a database fails or gives a wrong answer.
+    pub fn run(
+        &self,
+        finished: Option<&Finished>,
+        progress: &mut dyn Progress,
+    ) -> Result<Exploration> {
+        self.check()?;
         let provenance =
             Provenance::new(self.command.clone(), self.spec.clone(), self.seed, &self.directory);
-        let (mut records, summary, data_bytes) = self.source.records(&self.phases, self.seed)?;
-        let share = (data_bytes / DATA_PER_MEMTABLE).max(MEMTABLE_BYTES_MIN);
-        let writes: u64 = self.phases.iter().map(Phase::writes).sum();
-        let entries = writes.saturating_mul(share) / data_bytes.max(1);
-        let memtable_bytes = self
-            .memtable_bytes
-            .unwrap_or(share.saturating_add(entries.saturating_mul(MEMTABLE_BYTES_PER_ENTRY)));
-        let plan = cell::Plan {
-            records: summary,
-            phases: self.phases,
-            memtable_bytes,
-            table_bytes: self.memtable_bytes.unwrap_or(share),
-            block_cache_bytes: self.block_cache_bytes.unwrap_or(share),
-            write_control: self.write_control,
-            deterministic: self.deterministic,
-            seed: self.seed,
-            directory: self.directory,
-        };
-        let cells = self
-            .policies
-            .iter()
-            .map(|policy| cell::run(&plan, policy, &mut records, progress))
-            .collect::<Result<Vec<_>>>()?;
+        let count = self.cell_count();
+        let mut cells = Vec::new();
+        let mut repeated: Vec<Cell> = Vec::new();
+        for place in self.places() {
+            let kept = finished.map_or(Ok(None), |finished| finished.cell(place.number))?;
+            let cell = match kept {
+                Some(cell) => cell,
+                None => {
+                    let title = title(&place, count);
+                    let mut plan = place.point.plan(place.seed, &self.directory)?;
+                    let cell = cell::run(&mut plan, place.policy, &title, progress)?;
+                    if let Some(finished) = finished {
+                        finished.keep(place.number, &cell)?;
+                    }
+                    cell
+                }
+            };
+            repeated.push(cell);
+            if numbers::count(repeated.len()) == self.repeat {
+                let one = repeat::summarize(std::mem::take(&mut repeated));
+                cells.extend(one.map_err(|error| Error::Io {
+                    action: "take repetitions together in",
+                    path: self.directory.clone(),
+                    source: error.into(),
+                })?);
+            }
+        }
         Ok(Exploration { provenance, cells })
     }
 }
 
-impl Source {
-    /// The records, what the report says of them, and the key and value bytes of all puts.
-    fn records(self, phases: &[Phase], seed: u64) -> Result<(Records, RecordsSummary, u64)> {
-        match self {
-            Source::Generated { key_bytes, value_bytes } => {
-                let distribution =
-                    phases.first().map_or(Distribution::Uniform, |phase| phase.distribution);
-                let inserts = phases.iter().map(|phase| phase.inserts).sum();
-                check_length("--key-len", key_bytes, 1, KEY_BYTES_MAX)?;
-                check_length("--value-len", value_bytes, 0, VALUE_BYTES_MAX)?;
-                let keys = KeySpace::new(distribution, inserts, numbers::length(key_bytes), seed)?;
-                let puts: u64 = phases.iter().map(|phase| phase.inserts + phase.updates).sum();
-                let summary = RecordsSummary::Generated {
-                    key_len: key_bytes,
-                    value_len: value_bytes,
-                    distribution,
-                };
-                let value_length = numbers::length(value_bytes);
-                let keys = Box::new(keys);
-                let records = Records::Generated { keys, value_bytes: value_length, seed };
-                Ok((records, summary, puts.saturating_mul(key_bytes + value_bytes)))
-            }
-            Source::File { file, shuffled } => {
-                let name = file.path().file_name().unwrap_or_default();
-                let summary = RecordsSummary::File {
-                    name: name.to_string_lossy().into_owned(),
-                    shuffled,
-                    records: file.len(),
-                    bytes: file.bytes(),
-                };
-                let bytes = file.bytes();
-                Ok((Records::File(file), summary, bytes))
-            }
-        }
+/// What a cell is called while it runs.
+fn title(place: &Place<'_>, count: u64) -> String {
+    let Place { point, policy, number, .. } = place;
+    let mut title = policy.to_string();
+    if !point.sweep.is_empty() {
+        title = format!("{title} {}", point.sweep);
     }
-}
-
-fn check_length(name: &'static str, bytes: u64, min: u64, max: u64) -> Result<()> {
-    if (min..=max).contains(&bytes) {
-        return Ok(());
-    }
-    let must = format!("from {min} to {max}");
-    Err(Error::Invalid { name, value: bytes.to_string(), must })
+    if count > 1 { format!("{}/{count} {title}", number + 1) } else { title }
 }

@@ -1,0 +1,256 @@
+//! A trace in place of phases: its operations as fast as they go, every answer compared with what
+//! the trace has written before.
+//!
+//! The database begins empty, whatever the recorded one held, so what the trace has not written is
+//! absent. Values that the trace has no content of are made up in their size. Operands overwrite the
+//! first bytes of a value, in place of what the recorded operator did.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use lsmx::merge::FieldUpdate;
+use lsmx::recording::{TraceItem, Traced, TracedValue};
+use lsmx::{Durability, Keyspace, KeyspaceOptions, WriteBatch};
+
+use crate::clock::Stopwatch;
+use crate::error::{Error, Result};
+use crate::experiment::Progress;
+use crate::numbers;
+use crate::workload::model::Model;
+use crate::workload::phases::Lookups;
+use crate::workload::random::{fill, mix};
+use crate::workload::record::to_hex;
+use crate::workload::trace::TraceFile;
+
+use super::cell::{PROGRESS_OPS, Run, engine};
+use super::meter::Reader;
+
+/// Bytes of an operand before the bytes that it writes.
+const OPERAND_HEADER_BYTES: u64 = 8;
+
+/// A keyspace at work, and what it must hold.
+#[derive(Debug)]
+struct Played {
+    keyspace: Keyspace,
+    model: Model,
+}
+
+/// Plays a trace.
+struct Replay<'r, 'a> {
+    run: &'r mut Run<'a>,
+    options: KeyspaceOptions,
+    keyspaces: BTreeMap<u32, Played>,
+    row: usize,
+    range_row: usize,
+    gets: u64,
+    absent: u64,
+    /// Writes of a batch that are still to come.
+    batch_left: u64,
+    batch: WriteBatch,
+    seed: u64,
+    number: u64,
+    value: Vec<u8>,
+}
+
+/// Plays the whole trace on the database of a run; `options` are those of every keyspace.
+pub(super) fn play(
+    run: &mut Run<'_>,
+    trace: &TraceFile,
+    options: KeyspaceOptions,
+    seed: u64,
+    title: &str,
+    progress: &mut dyn Progress,
+) -> Result<u64> {
+    progress.begin(&format!("{title}: trace"), trace.counts().ops());
+    let default = Played { keyspace: run.keyspaces[0].clone(), model: Model::default() };
+    let row = run.meter.row(&Lookups { alpha: 0.0, ops: trace.counts().gets });
+    let range_row = run.meter.range_row(None);
+    let mut replay = Replay {
+        run,
+        options,
+        keyspaces: BTreeMap::from([(0, default)]),
+        row,
+        range_row,
+        gets: 0,
+        absent: 0,
+        batch_left: 0,
+        batch: WriteBatch::new(),
+        seed,
+        number: 0,
+        value: Vec::new(),
+    };
+    trace.visit(&mut |item| {
+        replay.item(&item)?;
+        if item.what.is_operation() {
+            replay.number += 1;
+            if replay.number.is_multiple_of(PROGRESS_OPS) {
+                progress.advance(PROGRESS_OPS);
+            }
+        }
+        Ok(())
+    })?;
+    // The last writes of a batch may be missing where the trace was cut short.
+    replay.write_batch(Durability::Buffered)?;
+    progress.end();
+    let alpha = numbers::ratio(replay.absent, replay.gets);
+    let entries = replay.keyspaces.values().map(|played| played.model.len()).sum();
+    replay.run.meter.switch(Reader::Nobody, || replay.run.db.metrics());
+    replay.run.meter.set_alpha(row, alpha);
+    Ok(entries)
+}
+
+impl Replay<'_, '_> {
+    fn item(&mut self, item: &TraceItem<'_>) -> Result<()> {
+        let durability = if item.synced { Durability::Sync } else { Durability::Buffered };
+        match item.what {
+            Traced::Put { keyspace, key, value } => {
+                self.make_value(value);
+                let played = get(&mut self.keyspaces, keyspace)?;
+                played.model.put(key, &self.value);
+                self.batch.put(&played.keyspace, key, &self.value);
+                self.wrote(durability)
+            }
+            Traced::Merge { keyspace, key, operand } => {
+                self.make_operand(operand);
+                let played = get(&mut self.keyspaces, keyspace)?;
+                played.model.merge(key);
+                self.batch.merge(&played.keyspace, key, &self.value);
+                self.wrote(durability)
+            }
+            Traced::Delete { keyspace, key } => {
+                let played = get(&mut self.keyspaces, keyspace)?;
+                played.model.delete(key);
+                self.batch.delete(&played.keyspace, key);
+                self.wrote(durability)
+            }
+            Traced::DeleteRange { keyspace, start, end } => {
+                let played = get(&mut self.keyspaces, keyspace)?;
+                played.model.delete_range(start, end);
+                let end = end.map_or(Bound::Unbounded, Bound::Excluded);
+                self.batch.delete_range::<&[u8]>(&played.keyspace, (Bound::Included(start), end));
+                self.wrote(durability)
+            }
+            Traced::Batch { operations } => {
+                self.write_batch(durability)?;
+                self.batch_left = operations;
+                Ok(())
+            }
+            Traced::Get { keyspace, key, .. } => self.get(keyspace, key),
+            Traced::Scan { keyspace, backward, start, entries } => {
+                self.scan(keyspace, backward, start, entries)
+            }
+            Traced::Keyspace { keyspace, name } => self.name(keyspace, name),
+            _ => Ok(()),
+        }
+    }
+
+    fn name(&mut self, keyspace: u32, name: &str) -> Result<()> {
+        let made = if name == lsmx::DEFAULT_KEYSPACE {
+            self.run.keyspaces[0].clone()
+        } else {
+            let made = self.run.db.keyspace(name, self.options.clone());
+            let made = made.map_err(engine("make a keyspace"))?;
+            self.run.keyspaces.push(made.clone());
+            made
+        };
+        let same = self.keyspaces.get(&keyspace).is_some_and(|at| at.keyspace.name() == name);
+        if !same {
+            self.keyspaces.insert(keyspace, Played { keyspace: made, model: Model::default() });
+        }
+        Ok(())
+    }
+
+    fn make_value(&mut self, value: TracedValue<'_>) {
+        self.value.clear();
+        match value.content {
+            Some(content) => self.value.extend_from_slice(content),
+            None => {
+                let seed = mix(self.seed ^ mix(self.number));
+                fill(seed, numbers::length(value.bytes), &mut self.value);
+            }
+        }
+    }
+
+    fn make_operand(&mut self, operand: TracedValue<'_>) {
+        let bytes = operand.bytes.saturating_sub(OPERAND_HEADER_BYTES);
+        self.make_value(TracedValue { bytes, content: None });
+        self.value = FieldUpdate::operand(0, &self.value);
+    }
+
+    /// A write was added to the batch at hand.
+    fn wrote(&mut self, durability: Durability) -> Result<()> {
+        self.batch_left = self.batch_left.saturating_sub(1);
+        if self.batch_left == 0 { self.write_batch(durability) } else { Ok(()) }
+    }
+
+    fn write_batch(&mut self, durability: Durability) -> Result<()> {
+        self.batch_left = 0;
+        if self.batch.is_empty() {
+            return Ok(());
+        }
+        self.run.meter.switch(Reader::Nobody, || self.run.db.metrics());
+        self.run.unsettled = true;
+        let batch = std::mem::take(&mut self.batch);
+        let stopwatch = Stopwatch::start();
+        self.run.db.write(batch, durability).map_err(engine("write"))?;
+        self.run.put_latencies.record_ns(stopwatch.elapsed_ns());
+        Ok(())
+    }
+
+    fn get(&mut self, keyspace: u32, key: &[u8]) -> Result<()> {
+        self.run.meter.switch(Reader::Point(self.row), || self.run.db.metrics());
+        let played = get(&mut self.keyspaces, keyspace)?;
+        let stopwatch = Stopwatch::start();
+        let value = played.keyspace.get(key).map_err(engine("look a key up"))?;
+        self.run.meter.looked_up(self.row, value.is_some(), stopwatch.elapsed_ns());
+        self.gets += 1;
+        self.absent += u64::from(value.is_none());
+        let wrong = |found, must| Err(Error::WrongAnswer { key: to_hex(key), found, must });
+        match (played.model.get(key), value) {
+            (None, None) => Ok(()),
+            (Some(known), Some(value)) if known.agrees(&value) => Ok(()),
+            (Some(_), Some(_)) => wrong("another value", "that of its last put"),
+            (Some(_), None) => wrong("absent", "present"),
+            (None, Some(_)) => wrong("present", "absent"),
+        }
+    }
+
+    fn scan(
+        &mut self,
+        keyspace: u32,
+        backward: bool,
+        start: Option<&[u8]>,
+        entries: u64,
+    ) -> Result<()> {
+        self.run.meter.switch(Reader::Range(self.range_row), || self.run.db.metrics());
+        let played = get(&mut self.keyspaces, keyspace)?;
+        let bound = start.map_or(Bound::Unbounded, Bound::Included);
+        let bounds = if backward { (Bound::Unbounded, bound) } else { (bound, Bound::Unbounded) };
+        let mut range = played.keyspace.range::<&[u8]>(bounds);
+        let stopwatch = Stopwatch::start();
+        let (mut found, mut last) = (0, None);
+        while found < entries {
+            let next = if backward { range.next_back() } else { range.next() };
+            let Some(entry) = next else { break };
+            last = Some(entry.map_err(engine("scan"))?.0);
+            found += 1;
+        }
+        let elapsed_ns = stopwatch.elapsed_ns();
+        let (count, expected) = played.model.scan(backward, start, entries);
+        if count != found || last.as_deref() != expected {
+            let key = to_hex(expected.or(start).unwrap_or_default());
+            let (found, must) = ("another end of a scan", "the end of a scan");
+            return Err(Error::WrongAnswer { key, found, must });
+        }
+        self.run.meter.ranged(self.range_row, found, elapsed_ns);
+        Ok(())
+    }
+}
+
+/// The keyspace of this number, borrowed apart from the rest of a replay.
+fn get(keyspaces: &mut BTreeMap<u32, Played>, keyspace: u32) -> Result<&mut Played> {
+    keyspaces.get_mut(&keyspace).ok_or(Error::Engine {
+        action: "find a keyspace of the trace",
+        source: lsmx::Error::UnknownKeyspace { name: format!("number {keyspace}") },
+    })
+}

@@ -1,0 +1,328 @@
+//! Finished cells of a run, kept in a directory so that the run can go on after an interruption.
+//!
+//! ```text
+//! DIR/plan.json      what is run: version, build, command line, contents of the input files
+//! DIR/000007.json    the eighth cell, once it has finished
+//! DIR/LOCK           locked by the run that is at work here
+//! ```
+//! A file comes into being whole: written under another name, synced, renamed, its directory synced.
+//! A directory of another plan is refused, because cells of two plans would be taken for one run.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::error::{Error, Result};
+
+const PLAN: &str = "plan.json";
+const LOCK: &str = "LOCK";
+const UNFINISHED: &str = ".tmp";
+const CHUNK_BYTES: usize = 1 << 16;
+
+/// What must be equal for cells to belong to the same run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// Version of lsmx.
+    pub version: String,
+    /// Hash of the program, so that figures of two builds are not mixed; empty where the system does
+    /// not let it be read.
+    pub build: String,
+    /// The command line without what only says where results go.
+    pub command: String,
+    /// Hashes of the files that are read, by name.
+    pub inputs: BTreeMap<String, String>,
+    /// Cells in all, repetitions included.
+    pub cells: u64,
+}
+
+impl Identity {
+    /// The identity of a run of this program.
+    ///
+    /// # Errors
+    /// When an input file cannot be read.
+    pub fn new(command: String, inputs: &[&Path], cells: u64) -> Result<Identity> {
+        let program = std::env::current_exe().ok().and_then(|path| hash_of(&path).ok());
+        let mut hashes = BTreeMap::new();
+        for path in inputs {
+            let failed = |source| Error::Io { action: "read", path: path.to_path_buf(), source };
+            hashes.insert(path.display().to_string(), hash_of(path).map_err(failed)?);
+        }
+        Ok(Identity {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            build: program.unwrap_or_default(),
+            command,
+            inputs: hashes,
+            cells,
+        })
+    }
+
+    /// Why cells of `other` cannot go with this, if they cannot.
+    fn differs_from(&self, other: &Identity) -> Option<String> {
+        if self.version != other.version {
+            return Some(format!(
+                "it holds cells of lsmx {}, this is {}",
+                other.version, self.version
+            ));
+        }
+        if self.command != other.command {
+            return Some(format!("it holds cells of the command line `{}`", other.command));
+        }
+        if self.build != other.build {
+            return Some("it holds cells of another build of the program".to_owned());
+        }
+        if self.inputs != other.inputs {
+            let changed =
+                self.inputs.iter().find(|(name, hash)| other.inputs.get(*name) != Some(hash));
+            let name = changed.map_or("an input file", |(name, _)| name.as_str());
+            return Some(format!("{name} has changed since its cells were run"));
+        }
+        (self.cells != other.cells).then(|| format!("it was begun for {} cells", other.cells))
+    }
+}
+
+/// The directory of one run.
+#[derive(Debug)]
+pub struct Finished {
+    directory: PathBuf,
+    _lock: File,
+}
+
+impl Finished {
+    /// Opens the directory of a run, or makes it.
+    ///
+    /// # Errors
+    /// [`Error::Resume`] if it belongs to another run, to somebody at work, or holds something else.
+    pub fn open(directory: &Path, identity: &Identity) -> Result<Finished> {
+        let failed =
+            |action| move |source| Error::Io { action, path: directory.to_owned(), source };
+        let refused = |why: String| Error::Resume { directory: directory.to_owned(), why };
+        fs::create_dir_all(directory).map_err(failed("make a directory at"))?;
+        let plan = directory.join(PLAN);
+        let begun = plan.try_exists().map_err(failed("look into"))?;
+        let ours = |name: &str| name == LOCK || name.ends_with(UNFINISHED);
+        if !begun && names(directory)?.iter().any(|name| !ours(name)) {
+            return Err(refused(format!("it has files but no {PLAN}")));
+        }
+        let lock = open_lock(directory).map_err(failed("lock a file in"))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(fs::TryLockError::WouldBlock) => {
+                return Err(refused("another run is at work there".to_owned()));
+            }
+            Err(fs::TryLockError::Error(source)) => return Err(failed("lock a file in")(source)),
+        }
+        for name in names(directory)?.iter().filter(|name| name.ends_with(UNFINISHED)) {
+            fs_remove(&directory.join(name)).map_err(failed("remove an unfinished file in"))?;
+        }
+        let finished = Finished { directory: directory.to_owned(), _lock: lock };
+        if begun {
+            let before: Identity =
+                finished.read(PLAN)?.ok_or_else(|| refused("it changes".to_owned()))?;
+            if let Some(why) = identity.differs_from(&before) {
+                return Err(refused(why));
+            }
+        } else {
+            finished.write(PLAN, identity)?;
+        }
+        Ok(finished)
+    }
+
+    /// The cell of this place, if it has finished.
+    ///
+    /// # Errors
+    /// When its file cannot be read, or is no cell.
+    pub fn cell<C: DeserializeOwned>(&self, place: u64) -> Result<Option<C>> {
+        self.read(&name_of(place))
+    }
+
+    /// Keeps a finished cell.
+    ///
+    /// # Errors
+    /// When its file cannot be written.
+    pub fn keep<C: Serialize>(&self, place: u64, cell: &C) -> Result<()> {
+        self.write(&name_of(place), cell)
+    }
+
+    fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
+        let path = self.directory.join(name);
+        let text = match fs_read(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(Error::Io { action: "read", path, source }),
+        };
+        serde_json::from_slice(&text).map(Some).map_err(|error| Error::Resume {
+            directory: self.directory.clone(),
+            why: format!(
+                "{name} is not what a run writes ({error}); without it that part runs anew"
+            ),
+        })
+    }
+
+    fn write<T: Serialize>(&self, name: &str, content: &T) -> Result<()> {
+        let path = self.directory.join(name);
+        let written =
+            serde_json::to_vec_pretty(content).map_err(io::Error::from).and_then(|text| {
+                let unfinished = self.directory.join(format!("{name}{UNFINISHED}"));
+                let mut file = fs_create(&unfinished)?;
+                file.write_all(&text)?;
+                file.sync_all()?;
+                fs_rename(&unfinished, &path)?;
+                sync_directory(&self.directory)
+            });
+        written.map_err(|source| Error::Io { action: "write", path: path.clone(), source })
+    }
+}
+
+fn name_of(place: u64) -> String {
+    format!("{place:06}.json")
+}
+
+fn names(directory: &Path) -> Result<Vec<String>> {
+    let failed = |source| Error::Io { action: "list", path: directory.to_owned(), source };
+    let mut names = Vec::new();
+    for entry in fs::read_dir(directory).map_err(failed)? {
+        names.push(entry.map_err(failed)?.file_name().to_string_lossy().into_owned());
+    }
+    Ok(names)
+}
+
+/// Hash over a file, as hexadecimal digits.
+///
+/// # Errors
+/// When it cannot be read.
+#[expect(clippy::disallowed_methods, reason = "a file of the user, no part of a database")]
+pub fn hash_of(path: &Path) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let mut hash = Xxh3::new();
+    let mut chunk = vec![0; CHUNK_BYTES];
+    loop {
+        match io::Read::read(&mut file, &mut chunk)? {
+            0 => return Ok(format!("{:032x}", hash.digest128())),
+            bytes => hash.update(&chunk[..bytes]),
+        }
+    }
+}
+
+fn open_lock(directory: &Path) -> io::Result<File> {
+    File::options().create(true).append(true).open(directory.join(LOCK))
+}
+
+#[expect(clippy::disallowed_methods, reason = "a file of results, no part of a database")]
+fn fs_read(path: &Path) -> io::Result<Vec<u8>> {
+    fs::read(path)
+}
+
+#[expect(clippy::disallowed_methods, reason = "a file of results, no part of a database")]
+fn fs_create(path: &Path) -> io::Result<File> {
+    File::create(path)
+}
+
+#[expect(clippy::disallowed_methods, reason = "a file of results, no part of a database")]
+fn fs_rename(from: &Path, to: &Path) -> io::Result<()> {
+    fs::rename(from, to)
+}
+
+#[expect(clippy::disallowed_methods, reason = "a file of results, no part of a database")]
+fn fs_remove(path: &Path) -> io::Result<()> {
+    fs::remove_file(path)
+}
+
+#[cfg(unix)]
+#[expect(clippy::disallowed_methods, reason = "a directory of results, no part of a database")]
+fn sync_directory(directory: &Path) -> io::Result<()> {
+    File::open(directory)?.sync_all()
+}
+
+/// Elsewhere a directory cannot be opened as a file; a rename there lasts by itself.
+#[cfg(not(unix))]
+fn sync_directory(_: &Path) -> io::Result<()> {
+    Ok(())
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "files of the test")]
+mod tests {
+    use super::*;
+
+    fn identity(command: &str) -> Identity {
+        Identity::new(command.to_owned(), &[], 3).unwrap()
+    }
+
+    fn refusal(directory: &Path, identity: &Identity) -> String {
+        let error = Finished::open(directory, identity).unwrap_err();
+        assert!(error.is_usage(), "{error}");
+        error.to_string()
+    }
+
+    #[test]
+    fn cells_come_back_and_others_are_not_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a/b");
+        let finished = Finished::open(&path, &identity("x")).unwrap();
+        assert_eq!(finished.cell::<Vec<f64>>(1).unwrap(), None);
+        // A float whose shortest text a careless parser reads as its neighbour.
+        let cell = vec![0.1, 1.0 / 3.0, 9_007_199_254_740_993.0, 2.225_073_858_507_201e-308];
+        finished.keep(1, &cell).unwrap();
+        drop(finished);
+        let finished = Finished::open(&path, &identity("x")).unwrap();
+        assert_eq!(finished.cell::<Vec<f64>>(1).unwrap(), Some(cell));
+        assert_eq!(finished.cell::<Vec<f64>>(0).unwrap(), None);
+    }
+
+    #[test]
+    fn what_an_interruption_left_is_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        drop(Finished::open(directory.path(), &identity("x")).unwrap());
+        let half = directory.path().join("000002.json.tmp");
+        fs::write(&half, "{\"half").unwrap();
+        let finished = Finished::open(directory.path(), &identity("x")).unwrap();
+        assert!(!half.exists());
+        assert_eq!(finished.cell::<u64>(2).unwrap(), None);
+    }
+
+    #[test]
+    fn a_directory_of_something_else_is_refused_with_the_reason() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        let first = identity("explore --policy full");
+        let held = Finished::open(path, &first).unwrap();
+        assert!(refusal(path, &first).contains("another run is at work"));
+        drop(held);
+        let why = refusal(path, &identity("explore --policy tiering"));
+        assert!(why.contains("explore --policy full"), "{why}");
+        let why = refusal(path, &Identity { version: "9.9.9".to_owned(), ..first.clone() });
+        assert!(why.contains("9.9.9"), "{why}");
+        let why = refusal(path, &Identity { build: "other".to_owned(), ..first.clone() });
+        assert!(why.contains("build"), "{why}");
+        let why = refusal(path, &Identity { cells: 4, ..first.clone() });
+        assert!(why.contains("3 cells"), "{why}");
+
+        let inputs = |hash: &str| {
+            let inputs = BTreeMap::from([("p.toml".to_owned(), hash.to_owned())]);
+            Identity { inputs, ..first.clone() }
+        };
+        let other = directory.path().join("inputs");
+        drop(Finished::open(&other, &inputs("1")).unwrap());
+        assert!(refusal(&other, &inputs("2")).contains("p.toml has changed"));
+
+        let strange = directory.path().join("strange");
+        fs::create_dir(&strange).unwrap();
+        fs::write(strange.join("thesis.txt"), "precious").unwrap();
+        assert!(refusal(&strange, &first).contains("no plan.json"));
+        assert!(!strange.join(LOCK).exists());
+    }
+
+    #[test]
+    fn a_damaged_cell_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let finished = Finished::open(directory.path(), &identity("x")).unwrap();
+        fs::write(directory.path().join("000000.json"), "{").unwrap();
+        let error = finished.cell::<u64>(0).unwrap_err().to_string();
+        assert!(error.contains("000000.json"), "{error}");
+    }
+}

@@ -1,0 +1,328 @@
+//! Traces as workloads: recorded by a database ([`lsmx::recording`]), or written by hand.
+//!
+//! **By hand**: an operation a line, its parts separated by tabs, with `\t \n \r \\` for those bytes.
+//! ```text
+//! put           key    value
+//! delete        key
+//! get           key
+//! merge         key    operand
+//! delete-range  start  end        without an end: to the last key
+//! scan          start  entries    from the first key on if the start is empty
+//! ```
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use lsmx::recording::{TraceItem, TraceReader, Traced, TracedValue};
+use lsmx::vfs::OsVfs;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::experiment::resume::hash_of;
+use crate::numbers;
+
+use super::record::{LINE_BYTES_MAX, RecordError, unescape};
+
+/// A trace on disk.
+#[derive(Clone, Debug)]
+pub struct TraceFile {
+    path: PathBuf,
+    recorded: bool,
+    summary: TraceCounts,
+}
+
+/// What a trace holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceCounts {
+    /// Puts.
+    pub puts: u64,
+    /// Deletes of a key.
+    pub deletes: u64,
+    /// Merge operands.
+    pub merges: u64,
+    /// Deletes of a range.
+    pub range_deletes: u64,
+    /// Point lookups.
+    pub gets: u64,
+    /// Scans.
+    pub scans: u64,
+    /// Entries that the scans read.
+    pub scanned_entries: u64,
+    /// Key and value bytes of the puts.
+    pub put_bytes: u64,
+    /// Operations that were made and not recorded.
+    pub lost: u64,
+    /// Hash of the file.
+    pub hash: String,
+}
+
+impl TraceCounts {
+    /// Operations that change something.
+    #[must_use]
+    pub fn writes(&self) -> u64 {
+        self.puts + self.deletes + self.merges + self.range_deletes
+    }
+
+    /// All operations.
+    #[must_use]
+    pub fn ops(&self) -> u64 {
+        self.writes() + self.gets + self.scans
+    }
+
+    fn add(&mut self, what: &Traced<'_>) {
+        match what {
+            Traced::Put { key, value, .. } => {
+                self.puts += 1;
+                self.put_bytes += numbers::count(key.len()) + value.bytes;
+            }
+            Traced::Delete { .. } => self.deletes += 1,
+            Traced::Merge { .. } => self.merges += 1,
+            Traced::DeleteRange { .. } => self.range_deletes += 1,
+            Traced::Get { .. } => self.gets += 1,
+            Traced::Scan { entries, .. } => {
+                self.scans += 1;
+                self.scanned_entries = self.scanned_entries.saturating_add(*entries);
+            }
+            Traced::Lost { operations } => self.lost = self.lost.saturating_add(*operations),
+            _ => {}
+        }
+    }
+}
+
+impl TraceFile {
+    /// Reads through a trace once.
+    ///
+    /// # Errors
+    /// When it cannot be read, a line is malformed, a part of it is damaged, or there is no operation.
+    pub fn open(path: &Path) -> Result<TraceFile> {
+        let recorded = TraceReader::is_trace(&OsVfs, path).map_err(read)?;
+        let summary = TraceCounts::default();
+        let mut trace = TraceFile { path: path.to_owned(), recorded, summary };
+        let mut counts = TraceCounts::default();
+        trace.visit(&mut |item| {
+            counts.add(&item.what);
+            Ok(())
+        })?;
+        if counts.ops() == 0 {
+            return Err(Error::NoRecords { path: path.to_owned() });
+        }
+        let failed = |source| Error::Io { action: "read", path: path.to_owned(), source };
+        counts.hash = hash_of(path).map_err(failed)?;
+        trace.summary = counts;
+        Ok(trace)
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What it holds.
+    #[must_use]
+    pub fn counts(&self) -> &TraceCounts {
+        &self.summary
+    }
+
+    /// Calls `visit` with every item in order; its error ends the reading.
+    ///
+    /// # Errors
+    /// As [`TraceFile::open`]; what `visit` says.
+    pub fn visit(&self, visit: &mut dyn FnMut(TraceItem<'_>) -> Result<()>) -> Result<()> {
+        if !self.recorded {
+            return self.visit_lines(visit);
+        }
+        let reader = TraceReader::open(&OsVfs, &self.path).map_err(read)?;
+        let visited = reader.visit(&mut |item| visit(item).map_err(Stop::Visitor));
+        match visited {
+            Ok(_) => Ok(()),
+            Err(Stop::Visitor(error)) => Err(error),
+            Err(Stop::Reader(error)) => Err(read(error)),
+        }
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "a file of the user, no part of a database")]
+    fn visit_lines(&self, visit: &mut dyn FnMut(TraceItem<'_>) -> Result<()>) -> Result<()> {
+        let failed = |action| {
+            let path = self.path.clone();
+            move |source| Error::Io { action, path, source }
+        };
+        let mut file = BufReader::new(File::open(&self.path).map_err(failed("open"))?);
+        let mut text = Vec::new();
+        let mut parts = Parts::default();
+        for line in 1.. {
+            text.clear();
+            let taken = (&mut file).take(LINE_BYTES_MAX).read_until(b'\n', &mut text);
+            if taken.map_err(failed("read"))? == 0 {
+                break;
+            }
+            let what = parts.operation(&text).map_err(|source| Error::Record {
+                path: self.path.clone(),
+                line,
+                source,
+            })?;
+            visit(TraceItem { after_us: 0, synced: false, what })?;
+        }
+        Ok(())
+    }
+}
+
+fn read(source: lsmx::Error) -> Error {
+    Error::Engine { action: "read a trace", source }
+}
+
+/// Why a recorded trace is not read on.
+enum Stop {
+    Reader(lsmx::Error),
+    Visitor(Error),
+}
+
+impl From<lsmx::Error> for Stop {
+    fn from(error: lsmx::Error) -> Stop {
+        Stop::Reader(error)
+    }
+}
+
+/// The parts of a line, without their escapes.
+#[derive(Debug, Default)]
+struct Parts {
+    first: Vec<u8>,
+    second: Vec<u8>,
+}
+
+impl Parts {
+    /// The operation that a line stands for.
+    fn operation(&mut self, line: &[u8]) -> std::result::Result<Traced<'_>, RecordError> {
+        let line = line.strip_suffix(b"\n").unwrap_or(line);
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let mut parts = line.split(|byte| *byte == b'\t');
+        let name = parts.next().unwrap_or_default();
+        let (first, second, more) = (parts.next(), parts.next(), parts.next());
+        self.first.clear();
+        self.second.clear();
+        unescape(first.unwrap_or_default(), &mut self.first)?;
+        unescape(second.unwrap_or_default(), &mut self.second)?;
+        let name = String::from_utf8_lossy(name);
+        let wrong = |what: &str| Err(RecordError::Operation(format!("{name} {what}")));
+        let count = usize::from(first.is_some()) + usize::from(second.is_some());
+        let (least, most) = match &*name {
+            "put" | "merge" | "scan" => (2, 2),
+            "delete" | "get" => (1, 1),
+            "delete-range" => (1, 2),
+            _ => {
+                return wrong(
+                    "is no operation; known: put, delete, get, merge, delete-range, scan",
+                );
+            }
+        };
+        if more.is_some() || !(least..=most).contains(&count) {
+            return wrong(&format!(
+                "takes {} behind it, separated by tabs",
+                match (least, most) {
+                    (1, 1) => "a key",
+                    (2, 2) if name == "scan" => "a key and a count",
+                    (2, 2) => "a key and a value",
+                    _ => "one key or two",
+                }
+            ));
+        }
+        let (keyspace, key) = (0, self.first.as_slice());
+        let content = self.second.as_slice();
+        let value = TracedValue { bytes: numbers::count(content.len()), content: Some(content) };
+        Ok(match &*name {
+            "put" => Traced::Put { keyspace, key, value },
+            "merge" => Traced::Merge { keyspace, key, operand: value },
+            "delete" => Traced::Delete { keyspace, key },
+            "get" => Traced::Get { keyspace, key, found: None },
+            "scan" => {
+                let entries = std::str::from_utf8(content).ok().and_then(|text| text.parse().ok());
+                let Some(entries) = entries else {
+                    return wrong("takes a count of entries behind its key");
+                };
+                let start = (!key.is_empty()).then_some(key);
+                Traced::Scan { keyspace, backward: false, start, entries }
+            }
+            _ => {
+                let end = second.is_some().then_some(content);
+                if end.is_some_and(|end| end <= key) {
+                    return wrong("ends where it begins, or before");
+                }
+                Traced::DeleteRange { keyspace, start: key, end }
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    fn file(text: &[u8]) -> tempfile::NamedTempFile {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(text).unwrap();
+        file
+    }
+
+    #[test]
+    fn lines_are_operations() {
+        let text = b"put\ta\\tb\tred\\n\r\nget\ta\ndelete\tb\nmerge\ta\tmore\n\
+                     delete-range\tp\tq\ndelete-range\tx\nscan\t\t10\nscan\tm\t5";
+        let file = file(text);
+        let trace = TraceFile::open(file.path()).unwrap();
+        let counts = trace.counts();
+        assert_eq!((counts.puts, counts.gets, counts.deletes, counts.merges), (1, 1, 1, 1));
+        assert_eq!((counts.range_deletes, counts.scans, counts.scanned_entries), (2, 2, 15));
+        assert_eq!((counts.put_bytes, counts.ops(), counts.writes()), (7, 8, 5));
+        let mut seen = Vec::new();
+        trace
+            .visit(&mut |item| {
+                seen.push(format!("{:?}", item.what));
+                Ok(())
+            })
+            .unwrap();
+        assert!(seen[0].contains(&format!("{:?}", b"a\tb")), "{seen:?}");
+        assert!(seen[5].contains("end: None") && seen[6].contains("start: None"), "{seen:?}");
+    }
+
+    #[test]
+    fn malformed_lines_are_named() {
+        for (line, what) in [
+            ("", "is no operation"),
+            ("putt\ta\tb", "putt is no operation; known: put"),
+            ("put\ta", "put takes a key and a value"),
+            ("put\ta\tb\tc", "put takes a key and a value"),
+            ("get", "get takes a key"),
+            ("get\ta\tb", "get takes a key"),
+            ("scan\ta\tmany", "scan takes a count"),
+            ("delete-range\tb\ta", "ends where it begins"),
+            ("delete\t\\x", "unknown escape"),
+        ] {
+            let file = file(format!("get\ta\n{line}\n").as_bytes());
+            match TraceFile::open(file.path()).unwrap_err() {
+                Error::Record { line: 2, source, .. } => {
+                    assert!(source.to_string().contains(what), "{line:?}: {source}");
+                }
+                error => panic!("{line:?}: {error}"),
+            }
+        }
+        let empty = file(b"");
+        assert!(matches!(TraceFile::open(empty.path()), Err(Error::NoRecords { .. })));
+    }
+
+    #[test]
+    fn a_recorded_trace_is_known_by_its_first_bytes() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("t");
+        let db = lsmx::Db::open(directory.path().join("db"), lsmx::Options::default()).unwrap();
+        let recording = db.record_trace(&path).unwrap();
+        db.put("key", "value").unwrap();
+        db.get("key").unwrap();
+        recording.stop().unwrap();
+        let trace = TraceFile::open(&path).unwrap();
+        assert_eq!((trace.counts().puts, trace.counts().gets), (1, 1));
+        assert_eq!(trace.counts().put_bytes, 8);
+    }
+}

@@ -1,0 +1,63 @@
+//! `lsmx compare`: two result files side by side.
+
+use std::path::Path;
+
+use lsmx_bench::report::compare::Comparison;
+use lsmx_bench::report::{comparison, json};
+use serde_json::Value;
+
+use crate::args::CompareArgs;
+use crate::failure::Failure;
+use crate::output;
+
+/// Failures that a message names.
+const NAMED_MAX: usize = 5;
+
+/// Prints what changed; fails if something is worse than allowed.
+pub(crate) fn run(arguments: &CompareArgs) -> Result<(), Failure> {
+    let (old, new) = (cells(&arguments.old)?, cells(&arguments.new)?);
+    let compared = Comparison::new(&old, &new);
+    if compared.pairs.is_empty() {
+        let (old, new) = (arguments.old.display(), arguments.new.display());
+        return Err(Failure::Usage(format!(
+            "{old} and {new} have no cell of the same policy, workload and sweep in common"
+        )));
+    }
+    if let Some(path) = &arguments.json {
+        json::write(path, &compared)?;
+    }
+    output::stdout(comparison::table(&compared, arguments.all).as_bytes())?;
+    let gate = arguments.fail_above.is_some() || arguments.fail_latency_above.is_some();
+    if gate && !compared.only_old.is_empty() {
+        let missing = compared.only_old.join(", ");
+        return Err(Failure::Run(format!("cells were not measured again: {missing}").into()));
+    }
+    let share = |percent: Option<f64>| percent.map(|percent| percent / 100.0);
+    let (above, latency_above) = (share(arguments.fail_above), share(arguments.fail_latency_above));
+    let worse: Vec<String> = compared
+        .worse(above, latency_above)
+        .map(|(pair, at)| format!("{} of {} by {:.1} %", at.metric, pair.cell, at.worse_by() * 1e2))
+        .collect();
+    if worse.is_empty() {
+        return Ok(());
+    }
+    let named = worse.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join("; ");
+    let more = match worse.len().saturating_sub(NAMED_MAX) {
+        0 => String::new(),
+        more => format!("; and {more} more"),
+    };
+    Err(Failure::Run(format!("worse than allowed: {named}{more}").into()))
+}
+
+/// The cells of a result file.
+fn cells(path: &Path) -> Result<Vec<Value>, Failure> {
+    let bad = |what: String| Failure::Usage(format!("{}: {what}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|error| bad(error.to_string()))?;
+    let result: Value = serde_json::from_str(&text)
+        .map_err(|error| bad(format!("not JSON: {error}").replace('\n', " ")))?;
+    match result.get("cells").and_then(Value::as_array) {
+        Some(cells) if !cells.is_empty() && cells.iter().all(Value::is_object) => Ok(cells.clone()),
+        Some(_) => Err(bad("it has no cells".to_owned())),
+        None => Err(bad("not a result of lsmx, which has cells".to_owned())),
+    }
+}

@@ -1,0 +1,236 @@
+//! `lsmx explore`: from what was typed to a config, from the result to a table and a file.
+
+mod sweep;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use lsmx::WriteControl;
+use lsmx_bench::Error;
+use lsmx_bench::experiment::explore::{Config, Point, Source};
+use lsmx_bench::experiment::resume::{Finished, Identity};
+use lsmx_bench::report::{csv, estimates, json, rows, text};
+use lsmx_bench::workload::data_file::DataFile;
+use lsmx_bench::workload::phases::{Mix, SELECTIVITY_DEFAULT, parse_phases};
+use lsmx_bench::workload::record::Format;
+use lsmx_bench::workload::trace::TraceFile;
+use lsmx_compaction::{Parameter, PolicySpec};
+
+use crate::args::{self, DataOrder, ExploreArgs};
+use crate::failure::Failure;
+use crate::interrupt;
+use crate::output::{self, Bar};
+
+use sweep::Typed;
+
+const ENTRIES_DEFAULT: u64 = 1_000_000;
+const KEY_LEN_DEFAULT: u64 = 16;
+const VALUE_LEN_DEFAULT: u64 = 112;
+/// Writes per lookup, as in the study: 10 M and 1 M.
+const WRITES_PER_LOOKUP: u64 = 10;
+const RANGES_DEFAULT: u64 = 1000;
+const EMPTY_LOOKUPS_DEFAULT: [f64; 2] = [0.0, 1.0];
+
+/// Runs the experiment and reports it.
+pub(crate) fn run(arguments: &ExploreArgs, words: &[OsString]) -> Result<(), Failure> {
+    let mut config = config(arguments, words)?;
+    config.check()?;
+    for path in [&arguments.json, &arguments.csv].into_iter().flatten() {
+        // A report that cannot be written is better known before the run than after it.
+        json::probe(path)?;
+    }
+    let finished = finished(arguments, words, &config)?;
+    if arguments.dry_run {
+        let estimates = config.estimates(finished.as_ref())?;
+        return output::stdout(estimates::table(&estimates).as_bytes());
+    }
+    // Everything temporary is made in here, so that an interrupted run can remove it.
+    let parting = arguments.resume.as_ref().map(|directory| {
+        let directory = directory.display();
+        format!(
+            "interrupted; finished cells are in {directory}, the same command goes on from there"
+        )
+    });
+    let temporary = interrupt::temporary_directory("lsmx-explore-", &config.directory, parting)?;
+    config.directory = temporary.path().to_owned();
+    let result = config.run(finished.as_ref(), &mut Bar::new())?;
+    if let Some(path) = &arguments.json {
+        json::write(path, &result)?;
+    }
+    if let Some(path) = &arguments.csv {
+        let rows = rows::exploration(&result.cells);
+        let (header, rows) =
+            rows.map_err(|error| Failure::file("write", path.display().to_string(), error.into()))?;
+        csv::write(path, &header, rows)?;
+    }
+    output::stdout(text::exploration(&result.cells).as_bytes())
+}
+
+/// The cells that an earlier run of the same command has finished.
+fn finished(
+    arguments: &ExploreArgs,
+    words: &[OsString],
+    config: &Config,
+) -> Result<Option<Finished>, Failure> {
+    let Some(directory) = &arguments.resume else { return Ok(None) };
+    if arguments.dry_run && !directory.exists() {
+        return Ok(None);
+    }
+    let inputs: Vec<&Path> = [&arguments.phases, &arguments.data, &arguments.trace]
+        .into_iter()
+        .flatten()
+        .map(PathBuf::as_path)
+        .collect();
+    let identity = Identity::new(what_is_run(words), &inputs, config.cell_count())?;
+    Ok(Some(Finished::open(directory, &identity)?))
+}
+
+/// The command line without the program and the flags that only say where something is written.
+fn what_is_run(words: &[OsString]) -> String {
+    const PLACES: [&str; 4] = ["--resume", "--json", "--csv", "--dir"];
+    let mut kept = Vec::new();
+    let mut words = words.iter().skip(1).map(|word| word.to_string_lossy());
+    while let Some(word) = words.next() {
+        let flag = word.split('=').next().unwrap_or_default();
+        if PLACES.contains(&flag) {
+            if !word.contains('=') {
+                words.next();
+            }
+        } else if flag != "--dry-run" {
+            kept.push(word);
+        }
+    }
+    kept.join(" ")
+}
+
+fn config(arguments: &ExploreArgs, words: &[OsString]) -> Result<Config, Failure> {
+    let spec = arguments.phases.as_deref().map(text_of).transpose()?;
+    let points = sweep::points(arguments, words)?;
+    let data = data(arguments)?;
+    let trace = arguments.trace.as_deref().map(TraceFile::open).transpose()?.map(Arc::new);
+    let points = points.iter().map(|typed| {
+        let mut point = point(typed, spec.as_deref(), data.as_ref())?;
+        if let Some(trace) = &trace {
+            point.source = Source::Trace(Arc::clone(trace));
+            point.phases.clear();
+        }
+        Ok(point)
+    });
+    let command: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+    Ok(Config {
+        points: points.collect::<Result<_, Failure>>()?,
+        repeat: arguments.repeat,
+        seed: arguments.seed,
+        directory: arguments.dir.clone().unwrap_or_else(std::env::temp_dir),
+        command: command.join(" "),
+        spec,
+    })
+}
+
+/// One point of the sweep; `spec` is the text of the file of phases.
+fn point(typed: &Typed, spec: Option<&str>, data: Option<&DataFile>) -> Result<Point, Failure> {
+    let arguments = &typed.arguments;
+    for (flag, typed) in
+        [("--format", arguments.format.is_some()), ("--data-order", arguments.data_order.is_some())]
+    {
+        if typed && arguments.data.is_none() {
+            return Err(Failure::Usage(format!("{flag} goes with --data, which is not there")));
+        }
+    }
+    if arguments.lookups == Some(0) && arguments.empty_lookups.is_some() {
+        return Err(contradiction("--empty-lookups", "--lookups 0", "there is nothing to share"));
+    }
+    if arguments.ranges == Some(0) && arguments.selectivity.is_some() {
+        return Err(contradiction("--selectivity", "--ranges 0", "there is nothing to select"));
+    }
+    let policies =
+        policies(arguments)?.iter().map(|policy| typed.policy(policy)).collect::<Result<_, _>>()?;
+    let source = source(arguments, data)?;
+    let records = data.map(DataFile::len);
+    let phases = match (&arguments.phases, spec) {
+        (Some(path), Some(text)) => parse_phases(text, path)?,
+        _ => mix(arguments, records).phases()?,
+    };
+    Ok(Point {
+        sweep: typed.point.clone(),
+        policies,
+        source,
+        phases,
+        memtable_bytes: arguments.memtable,
+        block_cache_bytes: arguments.block_cache,
+        write_control: match arguments.write_control {
+            Some(args::WriteControl::Stop) => WriteControl::Stop,
+            Some(args::WriteControl::Smooth) | None => WriteControl::Smooth,
+        },
+        deterministic: arguments.deterministic,
+    })
+}
+
+fn policies(arguments: &ExploreArgs) -> Result<Vec<PolicySpec>, Failure> {
+    let mut policies = arguments.policy.0.clone();
+    let Some(size_ratio) = arguments.size_ratio else { return Ok(policies) };
+    for policy in &mut policies {
+        let default = policy.preset().map(PolicySpec::new);
+        let default = default.and_then(|preset| preset.value(Parameter::SizeRatio));
+        let given = policy.value(Parameter::SizeRatio);
+        if given != default && given != Some(size_ratio) {
+            let first = format!("--policy {policy}");
+            let second = format!("--size-ratio {size_ratio}");
+            return Err(contradiction(&first, &second, "there is one size ratio"));
+        }
+        *policy = policy
+            .clone()
+            .with_size_ratio(size_ratio)
+            .map_err(|error| Failure::Usage(format!("--size-ratio {size_ratio}: {error}")))?;
+    }
+    Ok(policies)
+}
+
+fn contradiction(first: &str, second: &str, why: &'static str) -> Failure {
+    Error::Contradiction { first: first.to_owned(), second: second.to_owned(), why }.into()
+}
+
+/// The file of `--data`.
+fn data(arguments: &ExploreArgs) -> Result<Option<DataFile>, Failure> {
+    let Some(path) = &arguments.data else { return Ok(None) };
+    let format = arguments.format.unwrap_or_else(|| Format::of_file(path));
+    Ok(Some(DataFile::open(path, format, None)?))
+}
+
+/// Where records come from.
+fn source(arguments: &ExploreArgs, data: Option<&DataFile>) -> Result<Source, Failure> {
+    let Some(file) = data else {
+        return Ok(Source::Generated {
+            key_bytes: arguments.key_len.unwrap_or(KEY_LEN_DEFAULT),
+            value_bytes: arguments.value_len.unwrap_or(VALUE_LEN_DEFAULT),
+        });
+    };
+    let shuffled = arguments.data_order == Some(DataOrder::Shuffled);
+    Ok(Source::File { file: Box::new(file.reopen(None)?), shuffled })
+}
+
+fn text_of(path: &Path) -> Result<String, Failure> {
+    std::fs::read_to_string(path)
+        .map_err(|error| Failure::file("read", path.display().to_string(), error))
+}
+
+fn mix(arguments: &ExploreArgs, records: Option<u64>) -> Mix {
+    let entries = records.or(arguments.entries).unwrap_or(ENTRIES_DEFAULT);
+    Mix {
+        entries,
+        updates: arguments.updates.unwrap_or(0.0),
+        deletes: arguments.deletes.unwrap_or(0.0),
+        merges: arguments.merges.unwrap_or(0.0),
+        range_deletes: arguments.range_deletes,
+        lookups: arguments.lookups.unwrap_or(entries / WRITES_PER_LOOKUP),
+        empty_lookups: arguments
+            .empty_lookups
+            .clone()
+            .unwrap_or_else(|| EMPTY_LOOKUPS_DEFAULT.to_vec()),
+        ranges: arguments.ranges.unwrap_or(RANGES_DEFAULT),
+        selectivities: arguments.selectivity.clone().unwrap_or_else(|| vec![SELECTIVITY_DEFAULT]),
+        distribution: arguments.distribution.unwrap_or_default(),
+        interleave: arguments.interleave,
+    }
+}

@@ -1,0 +1,556 @@
+//! Compaction policies on a living database: how long tombstones live, what time alone sets off,
+//! queues and their snapshots, policies of the user's own, good ones and wrong ones.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use lsmx::compaction::{
+    BusyFiles, CompactionPolicy, CutRule, Debt, FileId, Job, JobInput, JobKind, Level, Placement,
+    Reason, RunId, Target, TreeShape,
+};
+use lsmx::dump::{DumpOptions, dump};
+use lsmx::env::Background;
+use lsmx::event::{Event, EventListener};
+use lsmx::vfs::{Image, MemVfs};
+use lsmx::{Db, Error, KeyspaceOptions, Options, PolicySpec};
+
+fn tuning(policy: &str) -> KeyspaceOptions {
+    KeyspaceOptions::default()
+        .policy(policy.parse().unwrap())
+        .memtable_bytes(4 << 10)
+        .table_bytes(4 << 10)
+        .block_bytes(256)
+}
+
+fn options(background: Background, policy: &str) -> Options {
+    Options::default().background(background).seed(1).keyspace_defaults(tuning(policy))
+}
+
+fn open(disk: &MemVfs, policy: &str) -> Db {
+    let options = options(Background::Inline, policy);
+    Db::open_with(Arc::new(disk.clone()), "db", options).unwrap()
+}
+
+fn key(number: u64) -> String {
+    format!("key-{:05}", number.wrapping_mul(7919) % 1000)
+}
+
+/// Sequence numbers of all point tombstones in the tables that the database has now.
+fn tombstones_in_tables(disk: &MemVfs) -> BTreeSet<u64> {
+    let mut found = BTreeSet::new();
+    for path in disk.snapshot_all().into_keys() {
+        if path.extension().is_none_or(|extension| extension != "sst") {
+            continue;
+        }
+        let mut text = Vec::new();
+        let options = DumpOptions { entries: true, ..DumpOptions::default() };
+        dump(disk, Path::new(&path), &options, &mut text).unwrap();
+        for line in String::from_utf8_lossy(&text).lines() {
+            let mut words = line.split_whitespace();
+            if words.next() == Some("entry") && words.any(|word| word == "Delete") {
+                let seq = words.nth(1).and_then(|word| word.strip_suffix(',')?.parse().ok());
+                found.insert(seq.unwrap_or_else(|| panic!("what is {line:?}?")));
+            }
+        }
+    }
+    found
+}
+
+/// A history of puts and deletes under a bound on the age of tombstones, looked at all along.
+struct Persistence {
+    db: Db,
+    disk: MemVfs,
+    bound_us: u64,
+    /// When each delete was made, by its number, with its key.
+    deletes: BTreeMap<u64, (u64, String)>,
+    model: BTreeMap<String, u64>,
+    /// Tombstones that were seen in tables at all.
+    seen: BTreeSet<u64>,
+    looks: u64,
+}
+
+impl Persistence {
+    fn new(policy: &str, bound_us: u64) -> Persistence {
+        let disk = MemVfs::new();
+        let db = open(&disk, policy);
+        let (deletes, model) = (BTreeMap::new(), BTreeMap::new());
+        Persistence { db, disk, bound_us, deletes, model, seen: BTreeSet::new(), looks: 0 }
+    }
+
+    fn step(&mut self, number: u64) {
+        let key = key(number.wrapping_mul(31));
+        if number % 5 == 2 && self.model.remove(&key).is_some() {
+            self.db.delete(&key).unwrap();
+            let seq = self.db.metrics().published_seq;
+            self.deletes.insert(seq, (self.db.env().now_us(), key));
+        } else {
+            self.db.put(&key, number.to_string()).unwrap();
+            self.model.insert(key, number);
+        }
+    }
+
+    /// Tombstones older than the bound, in tables and memtables, after a commit that ended just now.
+    fn overdue(&mut self) -> Vec<u64> {
+        let now_us = self.db.env().now_us();
+        let in_tables = tombstones_in_tables(&self.disk);
+        self.seen.extend(&in_tables);
+        self.looks += 1;
+        let is_old = |at_us: u64| now_us - at_us > self.bound_us;
+        let keyspace = self.db.default_keyspace();
+        let old = self.deletes.iter().filter(|(_, (at_us, _))| is_old(*at_us));
+        old.filter(|(seq, (_, key))| {
+            in_tables.contains(seq)
+                || keyspace.explain(key).unwrap().memtables.iter().any(|memtable| {
+                    memtable.found.iter().any(|found| found.kind == "delete" && found.seq == **seq)
+                })
+        })
+        .map(|(seq, _)| *seq)
+        .collect()
+    }
+
+    fn check_values(&self) {
+        let keyspace = self.db.default_keyspace();
+        let found: Vec<_> = keyspace.iter().map(Result::unwrap).collect();
+        assert_eq!(found.len(), self.model.len());
+        for ((key, value), (wanted_key, number)) in found.iter().zip(&self.model) {
+            assert_eq!(
+                (&key[..], &value[..]),
+                (wanted_key.as_bytes(), number.to_string().as_bytes())
+            );
+        }
+    }
+}
+
+/// Under any layout that takes the trigger.
+const BOUNDED: [&str; 5] = [
+    "tsa(D=700us,T=3,l1=1)",
+    "tsa(D=700us)",
+    r#"{layout="leveling", tiered=[3], rule=[{trigger="tombstone-ttl",bound="700us"},
+        {trigger="run-count",runs=3}, {trigger="level-full",base=1,size-ratio=3}]}"#,
+    r#"{layout="fluid", runs=[3], size-ratio=4,
+        rule=[{trigger="tombstone-ttl",bound="700us"}, {trigger="too-many-runs"}]}"#,
+    r#"{layout="run-list", rule=[{trigger="tombstone-ttl",bound="700us"},
+        {trigger="run-count",runs=4}, {trigger="size-ratio"}]}"#,
+];
+
+#[test]
+fn no_tombstone_outlives_its_bound() {
+    for policy in BOUNDED {
+        let mut history = Persistence::new(policy, 700);
+        for number in 0..4_000 {
+            history.step(number);
+            if number % 13 == 0 {
+                assert_eq!(history.overdue(), [0u64; 0], "{policy}: after {number}");
+            }
+        }
+        history.check_values();
+        assert!(history.deletes.len() > 300 && history.seen.len() > 100, "{policy}");
+    }
+}
+
+#[test]
+fn without_a_bound_tombstones_live_longer() {
+    let mut history = Persistence::new("lo+1(T=3,l1=1)", 700);
+    let mut overdue = 0;
+    for number in 0..4_000 {
+        history.step(number);
+        if number % 13 == 0 {
+            overdue += history.overdue().len();
+        }
+    }
+    assert!(overdue > 100, "the test above would not notice: {overdue}");
+}
+
+/// A snapshot holds those that are newer than it, and no others; let go of, it holds none.
+#[test]
+fn a_snapshot_puts_off_what_it_needs_and_nothing_else() {
+    for policy in BOUNDED {
+        let mut history = Persistence::new(policy, 700);
+        for number in 0..1_000 {
+            history.step(number);
+        }
+        let snapshot = history.db.snapshot();
+        let seen = history.model.clone();
+        let mut held = 0;
+        for number in 1_000..3_000 {
+            history.step(number);
+            if number % 13 == 0 {
+                let overdue = history.overdue();
+                assert!(overdue.iter().all(|seq| *seq > snapshot.seq().0), "{policy}: {overdue:?}");
+                held = overdue.len();
+            }
+        }
+        assert!(held > 0, "{policy}: the snapshot held nothing");
+        for (key, number) in &seen {
+            assert_eq!(
+                &*snapshot.get(&history.db.default_keyspace(), key).unwrap().unwrap(),
+                number.to_string().as_bytes()
+            );
+        }
+        drop(snapshot);
+        history.step(3_000);
+        assert_eq!(history.overdue(), [0u64; 0], "{policy}");
+        history.check_values();
+    }
+}
+
+/// With real threads and a clock that moves: nobody writes, nobody waits for anything, and the last
+/// tombstone goes all the same.
+#[test]
+fn an_idle_database_loses_its_tombstones() {
+    for seed in 1..4 {
+        let disk = MemVfs::new();
+        let background = Background::Stepped { seed, workers: 2 };
+        let options = options(background, "tsa(D=50ms,T=3,l1=1)");
+        let db = Db::open_with(Arc::new(disk.clone()), "db", options).unwrap();
+        for number in 0..600 {
+            db.put(key(number), "v").unwrap();
+        }
+        for number in 0..600 {
+            db.delete(key(number)).unwrap();
+        }
+        let start_us = db.env().now_us();
+        // The clock moves by these reads alone.
+        let mut reads = 0u64;
+        while db.env().now_us() < start_us + 50_000 || !tombstones_in_tables(&disk).is_empty() {
+            db.env().advance_us(1_000);
+            assert_eq!(db.get("absent").unwrap(), None);
+            reads += 1;
+            assert!(reads < 2_000, "seed {seed}: {:?}", tombstones_in_tables(&disk));
+        }
+        let level = |metrics: &lsmx::Metrics| {
+            let tree = &metrics.keyspaces["default"];
+            tree.levels.iter().map(|level| level.entries).sum::<u64>()
+        };
+        assert_eq!(level(&db.metrics()), 0, "nothing is left");
+    }
+}
+
+/// What time does under `Inline` happens with the next commit, whatever it writes.
+#[test]
+fn files_grow_stale_and_move_on() {
+    let stale = r#"{layout="leveling", rule=[{trigger="file-staleness",ttl="2ms"},
+        {trigger="run-count",runs=8}, {trigger="level-full",base=100}]}"#;
+    let disk = MemVfs::new();
+    let db = open(&disk, stale);
+    for number in 0..300 {
+        db.put(key(number), "v").unwrap();
+    }
+    db.flush().unwrap();
+    db.put("a", "1").unwrap();
+    db.flush().unwrap();
+    let runs = |db: &Db| {
+        let tree = &db.metrics().keyspaces["default"];
+        tree.levels.iter().map(|level| level.runs).sum::<u64>()
+    };
+    assert!(runs(&db) > 1, "L0 waits for more runs");
+    db.env().advance_us(2_000);
+    db.put("b", "2").unwrap();
+    assert_eq!(runs(&db), 1, "all that was old is in the last run");
+}
+
+/// Hears of jobs and failures.
+#[derive(Debug, Default)]
+struct Heard(Mutex<Vec<String>>);
+
+impl EventListener for Heard {
+    fn on_event(&self, event: &Event) {
+        if let Event::Failure(_) | Event::Compaction(_) = event {
+            self.0.lock().unwrap().push(event.to_string());
+        }
+    }
+}
+
+#[test]
+fn a_queue_lets_its_oldest_go_once_no_snapshot_sees_them() {
+    let disk = MemVfs::new();
+    let db = open(&disk, "fifo(40K)");
+    let put = |range: std::ops::Range<u64>| {
+        for number in range {
+            db.put(format!("{number:08}"), [7; 100]).unwrap();
+        }
+    };
+    put(0..200);
+    let snapshot = db.snapshot();
+    put(200..1_000);
+    for number in 0..200u64 {
+        let found = snapshot.get(&db.default_keyspace(), format!("{number:08}")).unwrap();
+        assert!(found.is_some(), "{number} left a snapshot");
+    }
+    drop(snapshot);
+    put(1_000..1_100);
+    db.flush().unwrap();
+    db.wait_idle().unwrap();
+    let bytes: u64 = db.metrics().keyspaces["default"].levels.iter().map(|level| level.bytes).sum();
+    assert!((20_000..=40 << 10).contains(&bytes), "{bytes}");
+    assert_eq!(db.get("00000000").unwrap(), None);
+    assert!(db.get("00001099").unwrap().is_some());
+    // What is left is the newest, without a gap.
+    let keys: Vec<_> = db.default_keyspace().iter().map(|entry| entry.unwrap().0).collect();
+    let first: u64 = String::from_utf8_lossy(&keys[0]).parse().unwrap();
+    assert_eq!(keys.len() as u64, 1_100 - first);
+    // Another policy takes over, and loses nothing more.
+    db.default_keyspace().set_policy("leveled".parse().unwrap()).unwrap();
+    put(1_100..2_000);
+    assert_eq!(db.default_keyspace().iter().count() as u64, 2_000 - first);
+}
+
+#[test]
+fn a_policy_stays_over_reopenings_and_a_composed_one_too() {
+    let disk = MemVfs::new();
+    let composed = r#"{name="mine", layout="fluid", runs=[2, 1], size-ratio=3,
+        rule=[{trigger="too-many-runs"}]}"#;
+    let composed: PolicySpec = composed.parse().unwrap();
+    let db = open(&disk, "tiering(T=3)");
+    db.default_keyspace().set_policy(composed.clone()).unwrap();
+    db.put("a", "1").unwrap();
+    drop(db);
+    let plain = || Options::default().background(Background::Inline).seed(1);
+    let db = Db::open_with(Arc::new(disk.clone()), "db", plain()).unwrap();
+    assert_eq!(db.default_keyspace().policy(), composed.to_string());
+    drop(db);
+    // A crash right after the change returned: the change was made.
+    let db = Db::open_with(Arc::new(disk.clone()), "db", plain()).unwrap();
+    db.default_keyspace().set_policy("rr".parse().unwrap()).unwrap();
+    let crashed = disk.crash(Image::Drop, 3);
+    let again = Db::open_with(Arc::new(crashed), "db", plain()).unwrap();
+    assert_eq!(again.default_keyspace().policy(), "rr");
+}
+
+#[test]
+fn a_share_of_a_run_rules_no_database() {
+    let disk = MemVfs::new();
+    let refused = Db::open_with(
+        Arc::new(disk.clone()),
+        "db",
+        options(Background::Inline, "tsa(0.5)").keyspace_defaults(tuning("tsa(0.33)")),
+    );
+    let message = refused.unwrap_err().to_string();
+    assert!(message.contains("D = 0.33"), "{message}");
+    let db = open(&disk, "tsa");
+    let message = db.default_keyspace().set_policy("tsa(0.2)".parse().unwrap()).unwrap_err();
+    assert!(message.to_string().contains("tsa(D=3600s)"), "{message}");
+    assert_eq!(db.default_keyspace().policy(), "tsa");
+}
+
+/// Merges the whole tree into one run whenever L0 holds three.
+#[derive(Debug)]
+struct OneRun;
+
+impl CompactionPolicy for OneRun {
+    fn name(&self) -> &str {
+        "one-run"
+    }
+
+    fn pick(&self, shape: &TreeShape, busy: &BusyFiles) -> Option<Job> {
+        let runs = shape.runs_of(Level(0)).len();
+        let job = Job {
+            kind: JobKind::Merge,
+            inputs: shape.runs().map(|(level, run)| JobInput::whole(level, run)).collect(),
+            target: Target { level: Level(1), placement: Placement::NewRun { before: None } },
+            cut: CutRule {
+                file_bytes: shape.table_bytes,
+                grandparent: None,
+                boundaries: Vec::new(),
+            },
+            reason: Reason::RunCount { level: Level(0), runs },
+        };
+        if runs < 3 { None } else { busy.admitted(job, shape) }
+    }
+
+    fn debt(&self, _shape: &TreeShape, _busy: &BusyFiles) -> Debt {
+        Debt { pending_bytes: 0, headroom_bytes: u64::MAX }
+    }
+
+    fn must_stop(&self, shape: &TreeShape) -> bool {
+        shape.runs_of(Level(0)).len() >= 12
+    }
+}
+
+#[test]
+fn a_policy_of_ones_own_rules_while_it_is_given() {
+    let disk = MemVfs::new();
+    let own = || Arc::new(OneRun) as Arc<dyn CompactionPolicy>;
+    let given = tuning("tiering").own_policy(own());
+    let open_with = |tuning: KeyspaceOptions| {
+        let options = Options::default().background(Background::Inline).seed(1);
+        let options = options.keyspace_defaults(tuning);
+        Db::open_with(Arc::new(disk.clone()), "db", options).unwrap()
+    };
+    let levels = |db: &Db| {
+        let tree = &db.metrics().keyspaces["default"];
+        tree.levels
+            .iter()
+            .filter(|level| level.runs > 0)
+            .map(|level| level.level)
+            .collect::<Vec<_>>()
+    };
+    let db = open_with(given);
+    for number in 0..2_000 {
+        db.put(key(number), number.to_string()).unwrap();
+    }
+    db.flush().unwrap();
+    assert!(levels(&db).iter().all(|level| *level <= 1), "{:?}", levels(&db));
+    assert_eq!(db.default_keyspace().policy(), "tiering", "what is remembered");
+    drop(db);
+    // Not given again: the one that is remembered.
+    let db = open_with(tuning("tiering"));
+    for number in 0..4_000 {
+        db.put(key(number), number.to_string()).unwrap();
+    }
+    assert!(levels(&db).len() > 1 || levels(&db).iter().any(|level| *level > 1));
+    db.default_keyspace().set_own_policy(own()).unwrap();
+    for number in 0..500 {
+        db.put(key(number), number.to_string()).unwrap();
+    }
+    assert!(levels(&db).iter().all(|level| *level <= 1), "{:?}", levels(&db));
+    assert_eq!(db.default_keyspace().iter().count(), 1_000);
+}
+
+/// A policy that is wrong in a way of its own.
+#[derive(Debug)]
+enum Wrong {
+    /// Names a run that is not there.
+    Nowhere,
+    /// Drops a file, and does not say that it drops data.
+    Drops,
+    /// Carries older entries over newer ones.
+    Reorders,
+}
+
+impl CompactionPolicy for Wrong {
+    fn name(&self) -> &str {
+        "wrong"
+    }
+
+    fn pick(&self, shape: &TreeShape, _busy: &BusyFiles) -> Option<Job> {
+        let runs = shape.runs_of(Level(0));
+        let (newest, oldest) = (runs.first()?, runs.last()?);
+        let level = Level(0);
+        let (kind, input) = match self {
+            Wrong::Nowhere => {
+                let (run, files) = (RunId(9999), vec![FileId(9999)]);
+                (JobKind::Merge, JobInput { level, run, files })
+            }
+            Wrong::Drops => (JobKind::Drop, JobInput::whole(level, oldest)),
+            Wrong::Reorders if runs.len() < 2 => return None,
+            Wrong::Reorders => (JobKind::Merge, JobInput::whole(level, newest)),
+        };
+        Some(Job {
+            kind,
+            inputs: vec![input],
+            target: Target { level: Level(1), placement: Placement::NewRun { before: None } },
+            cut: CutRule { file_bytes: 4096, grandparent: None, boundaries: Vec::new() },
+            reason: Reason::Manual,
+        })
+    }
+
+    fn debt(&self, _shape: &TreeShape, _busy: &BusyFiles) -> Debt {
+        Debt::default()
+    }
+
+    fn must_stop(&self, _shape: &TreeShape) -> bool {
+        false
+    }
+}
+
+#[test]
+fn a_wrong_policy_is_reported_and_harms_nothing() {
+    for wrong in [Wrong::Nowhere, Wrong::Drops, Wrong::Reorders] {
+        let (disk, heard) = (MemVfs::new(), Arc::new(Heard::default()));
+        let name = format!("{wrong:?}");
+        let listener: Arc<dyn EventListener> = Arc::<Heard>::clone(&heard);
+        let options = Options::default()
+            .background(Background::Inline)
+            .seed(1)
+            .listener(listener)
+            .keyspace_defaults(tuning("leveled").own_policy(Arc::new(wrong)));
+        let db = Db::open_with(Arc::new(disk.clone()), "db", options).unwrap();
+        for number in 0..800 {
+            db.put(key(number), number.to_string()).unwrap();
+        }
+        let failures = heard.0.lock().unwrap().clone();
+        assert!(!failures.is_empty() && failures.len() < 10, "{name}: {failures:?}");
+        for number in 0..800 {
+            assert_eq!(&*db.get(key(number)).unwrap().unwrap(), number.to_string().as_bytes());
+        }
+        assert!(
+            matches!(db.wait_idle(), Err(Error::PolicyMistake { .. } | Error::Compaction(_))),
+            "{name}"
+        );
+        // A sound one takes over.
+        db.default_keyspace().set_policy("leveled".parse().unwrap()).unwrap();
+        db.env().advance_us(120_000_000);
+        db.put("z", "1").unwrap();
+        db.flush().unwrap();
+        db.wait_idle().unwrap();
+        assert_eq!(db.default_keyspace().iter().count(), 801);
+        drop(db);
+        lsmx::verify_with(Arc::new(disk), "db").unwrap();
+    }
+}
+
+/// Picks nothing, and notes when each file was last read.
+#[derive(Debug, Default)]
+struct Spy {
+    asks: bool,
+    last_read: Mutex<BTreeMap<u64, u64>>,
+}
+
+impl CompactionPolicy for Spy {
+    fn name(&self) -> &str {
+        "spy"
+    }
+
+    fn pick(&self, shape: &TreeShape, _busy: &BusyFiles) -> Option<Job> {
+        let files = shape.files().map(|file| (file.id.0, file.last_read_us));
+        *self.last_read.lock().unwrap() = files.collect();
+        None
+    }
+
+    fn debt(&self, _shape: &TreeShape, _busy: &BusyFiles) -> Debt {
+        Debt::default()
+    }
+
+    fn must_stop(&self, _shape: &TreeShape) -> bool {
+        false
+    }
+
+    fn asks_for_reads(&self) -> bool {
+        self.asks
+    }
+}
+
+#[test]
+fn a_policy_that_asks_knows_which_files_lookups_read() {
+    for asks in [true, false] {
+        let (disk, spy) = (MemVfs::new(), Arc::new(Spy { asks, ..Spy::default() }));
+        let own: Arc<dyn CompactionPolicy> = Arc::<Spy>::clone(&spy);
+        let options = Options::default()
+            .background(Background::Inline)
+            .seed(1)
+            .keyspace_defaults(tuning("leveled").own_policy(own));
+        let db = Db::open_with(Arc::new(disk), "db", options).unwrap();
+        // Three files, of which only the second has the key that is read.
+        for name in ["a", "b", "c"] {
+            db.put(name, "v").unwrap();
+            db.flush().unwrap();
+        }
+        let look = || {
+            db.default_keyspace().set_own_policy(Arc::<Spy>::clone(&spy)).unwrap();
+            spy.last_read.lock().unwrap().clone()
+        };
+        let before = look();
+        let ids: Vec<u64> = before.keys().copied().collect();
+        assert_eq!(ids.len(), 3);
+        db.env().advance_us(1_000_000);
+        assert!(db.get("b").unwrap().is_some());
+        let read_us = db.env().now_us();
+        let after = look();
+        assert_eq!((after[&ids[0]], after[&ids[2]]), (before[&ids[0]], before[&ids[2]]));
+        assert_eq!(after[&ids[1]], if asks { read_us } else { before[&ids[1]] });
+    }
+}
