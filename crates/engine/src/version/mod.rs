@@ -8,7 +8,7 @@ mod super_version;
 
 use std::collections::HashMap;
 
-use lsmx_compaction::{FileId, FileShape, RunShape, TreeShape};
+use lsmx_compaction::{FileId, RunShape, TreeShape};
 
 use crate::error::Error;
 use crate::format::range_tombstones::Spans;
