@@ -183,14 +183,7 @@ impl Capacities {
 /// Source: RocksDB, `compensated_file_size`.
 #[must_use]
 pub fn compensated_bytes(file: &FileShape) -> u64 {
-    let doubled = file.tombstones.saturating_mul(2);
-    if file.entries == 0 || doubled < file.entries {
-        return file.bytes;
-    }
-    let values = file.entries.saturating_sub(file.tombstones);
-    let value_bytes_mean = file.value_bytes / values.max(1);
-    let extra = (doubled - file.entries).saturating_mul(value_bytes_mean).saturating_mul(2);
-    file.bytes.saturating_add(extra)
+    file.compensated_bytes()
 }
 
 #[cfg(test)]
