@@ -52,7 +52,7 @@ fn a_composed_policy_runs_beside_named_ones_and_says_why() {
             decisions.lines().filter(|line| line.starts_with(&format!("{name} in default:")));
         let jobs = cell.pointer("/compaction/jobs").unwrap().as_u64().unwrap();
         let moves = cell.pointer("/compaction/trivial_moves").unwrap().as_u64().unwrap();
-        assert!(jobs > 3, "{name}: {jobs} jobs");
+        assert!(jobs >= 3, "{name}: {jobs} jobs");
         assert_eq!(told.count() as u64, jobs + moves, "{name}");
     }
     for part in ["scores L0 run-count", "candidate file", "overlaps", "picked merge", "why: "] {
