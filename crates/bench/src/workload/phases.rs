@@ -383,7 +383,7 @@ mod tests {
             (Mix { updates: -0.1, ..mix() }, "--updates"),
             (Mix { deletes: f64::NAN, ..mix() }, "--deletes"),
             (Mix { empty_lookups: vec![1.5], ..mix() }, "--empty-lookups"),
-            (Mix { selectivity: 2.0, ..mix() }, "--selectivity"),
+            (Mix { selectivities: vec![2.0], ..mix() }, "--selectivity"),
         ] {
             let error = mix.phases().unwrap_err();
             assert!(error.is_usage() && error.to_string().starts_with(name), "{error}");

@@ -238,7 +238,8 @@ impl<'a> Writer<'a> {
             let Some(current) = self.current.as_mut() else { return };
             let fitting = if bytes > 0.0 { entries * room / bytes } else { entries };
             let fitting = libm::ceil(fitting.max(1.0));
-            if fitting >= entries - NOTHING {
+            // Nor can a single place be divided.
+            if fitting >= entries - NOTHING || first >= stretch.to {
                 current.body.push(Stretch { to: stretch.to, ..stretch }, contents);
                 current.load.add(&load);
                 current.last = current.last.max(last);

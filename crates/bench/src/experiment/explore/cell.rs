@@ -284,6 +284,9 @@ pub(super) fn run(
         levels,
         elapsed_s: stopwatch.elapsed_s(),
         digest,
+        // Whoever has the point of the sweep fills them in.
+        simulated: None,
+        model: None,
         repeats: None,
     })
 }
