@@ -32,6 +32,12 @@ pub enum Error {
         /// Why they do not go together.
         why: &'static str,
     },
+    /// A simulation ended early.
+    #[error("the simulation failed")]
+    Simulation {
+        /// Why.
+        source: Box<lsmx_compaction::simulator::Failure>,
+    },
     /// A spec file is not what it should be.
     #[error("{}, line {line}: {what}", path.display())]
     Spec {

@@ -24,6 +24,8 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// Play a workload against compaction policies and measure what they do.
     Explore(Box<ExploreArgs>),
+    /// Play the same on trees without data: sizes that no machine could hold, in seconds.
+    Simulate(Box<ExploreArgs>),
     /// Run named workloads and measure throughput and latency, also of other engines.
     Bench(BenchArgs),
     /// Put two results of `explore`, `simulate` or `bench` side by side: what changed, and by more than
@@ -33,7 +35,7 @@ pub(crate) enum Command {
     Db(DbArgs),
 }
 
-/// Arguments of `lsmx explore`. What has no default here has one that depends on others.
+/// Arguments of `lsmx explore` and `lsmx simulate`. What has no default here has one that depends on others.
 #[derive(Debug, Args)]
 pub(crate) struct ExploreArgs {
     /// Policies, separated by commas, or `all` (every one that drops no data).

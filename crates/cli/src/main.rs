@@ -21,6 +21,7 @@ fn main() -> ExitCode {
         .map_err(|error| args::failure(&error, &words))
         .and_then(|arguments| match arguments.command {
             Command::Explore(arguments) => cmd::explore::run(&arguments, &words),
+            Command::Simulate(arguments) => cmd::simulate::run(&arguments, &words),
             Command::Bench(arguments) => cmd::bench::run(&arguments, &words),
             Command::Compare(arguments) => cmd::compare::run(&arguments),
             Command::Db(arguments) => cmd::db::run(&arguments),

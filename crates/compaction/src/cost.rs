@@ -18,7 +18,7 @@
 //! Sources: Dayan, Athanassoulis, Idreos, "Monkey", SIGMOD 2017; Dayan, Idreos, "Dostoevsky", SIGMOD
 //! 2018; Dayan et al., "Spooky", PVLDB 15, 2022; Huynh et al., "Endure", PVLDB 15, 2022.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// ln² 2, by which bits of a Bloom filter lower its false positive rate.
 const LN_2_SQUARED: f64 = std::f64::consts::LN_2 * std::f64::consts::LN_2;
@@ -97,7 +97,7 @@ impl Default for Device {
 }
 
 /// The costs of a design, for reports.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Costs {
     /// L.
     pub levels: f64,

@@ -1,8 +1,10 @@
 //! Experiments: a config goes in, a result comes out.
 
 pub mod explore;
+pub mod model;
 pub mod repeat;
 pub mod resume;
+pub mod simulate;
 pub mod sweep;
 pub mod throughput;
 

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use crate::experiment::explore::result::Cell;
+use crate::experiment::simulate;
 
 use super::flat;
 
@@ -14,6 +15,25 @@ use super::flat;
 pub fn exploration(cells: &[Cell]) -> serde_json::Result<(Vec<String>, Vec<Vec<String>>)> {
     let rows = cells.iter().map(row).collect::<Result<Vec<_>, _>>()?;
     Ok(flat::table(&rows))
+}
+
+/// Header and rows of a simulation.
+///
+/// # Errors
+/// Never for cells that can be written as JSON.
+pub fn simulation(cells: &[simulate::Cell]) -> serde_json::Result<(Vec<String>, Vec<Vec<String>>)> {
+    let rows = cells.iter().map(|cell| {
+        let mut row = Map::new();
+        for (key, value) in &cell.sweep.0 {
+            row.insert(key.clone(), serde_json::to_value(value)?);
+        }
+        let value = serde_json::to_value(cell)?;
+        let scalars = flat::scalars(&value).into_iter();
+        let scalars = scalars.filter(|(name, _)| !name.starts_with("sweep."));
+        row.extend(scalars.map(|(name, scalar)| (name, scalar.clone())));
+        Ok(Value::Object(row))
+    });
+    Ok(flat::table(&rows.collect::<serde_json::Result<Vec<_>>>()?))
 }
 
 fn row(cell: &Cell) -> serde_json::Result<Value> {

@@ -3,7 +3,10 @@
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use comfy_table::{Cell as TableCell, CellAlignment, ContentArrangement, Table};
 
+use lsmx_compaction::cost::Costs;
+
 use crate::experiment::explore::result::{Cell, RecordsSummary, Workload};
+use crate::experiment::simulate;
 use crate::numbers;
 
 /// The cells of an exploration as one table, a line per policy.
@@ -36,6 +39,7 @@ pub fn exploration(cells: &[Cell]) -> String {
         header.push("range µs".to_owned());
     }
     header.push("runs".to_owned());
+    header.extend(["simulated ×", "jobs", "model ×"].map(str::to_owned));
     let rows = cells.iter().map(|cell| {
         // A sweep of a policy's own parameter makes specs of one policy.
         let policy = if swept.is_empty() { &cell.policy } else { &cell.spec };
@@ -61,6 +65,10 @@ pub fn exploration(cells: &[Cell]) -> String {
             row.push(format!("{:.1}", cell.range_lookups.latency_us.mean));
         }
         row.push(cell.levels.iter().map(|level| level.runs).sum::<u64>().to_string());
+        let simulated = cell.simulated.as_ref();
+        row.push(simulated.map_or("–".to_owned(), |s| format!("{:.2}", s.data_moved_ratio)));
+        row.push(simulated.map_or("–".to_owned(), |s| s.compaction.jobs.to_string()));
+        row.push(moved_by(cell.model));
         row
     });
     let mut head = workload(&first.workload, first.seed);
@@ -72,6 +80,60 @@ pub fn exploration(cells: &[Cell]) -> String {
         head.push_str(&format!("\nmedians of {count} runs (lowest to highest)"));
     }
     format!("{head}\n{}\n", grid(header, rows))
+}
+
+/// The cells of a simulation as one table, a line per policy.
+#[must_use]
+pub fn simulation(cells: &[simulate::Cell]) -> String {
+    let Some(first) = cells.first() else { return String::new() };
+    let swept: Vec<&String> = first.sweep.0.iter().map(|(key, _)| key).collect();
+    let mut header = vec!["policy".to_owned()];
+    header.extend(swept.iter().map(|key| (*key).clone()));
+    header.extend(
+        ["flushes", "jobs", "moves", "moved ×", "model ×", "write amp", "space amp"]
+            .map(str::to_owned),
+    );
+    for lookups in &first.report.point_lookups {
+        header.push(format!("I/Os α={}", (lookups.alpha * 1e3).round() / 1e3));
+    }
+    if first.report.range_lookups.ops > 0 {
+        header.push("I/Os range".to_owned());
+    }
+    header.extend(["levels", "runs", "files", "s"].map(str::to_owned));
+    let rows = cells.iter().map(|cell| {
+        let report = &cell.report;
+        let mut row = vec![if swept.is_empty() { cell.policy.clone() } else { cell.spec.clone() }];
+        let value = |key: &&String| cell.sweep.value(key).map(ToString::to_string);
+        row.extend(swept.iter().map(|key| value(key).unwrap_or_default()));
+        row.extend([
+            report.flushes.to_string(),
+            report.compaction.jobs.to_string(),
+            report.compaction.trivial_moves.to_string(),
+            format!("{:.2}", report.data_moved_ratio),
+            moved_by(cell.model),
+            format!("{:.2}", report.write_amplification),
+            format!("{:.3}", report.space_amplification),
+        ]);
+        row.extend(report.point_lookups.iter().map(|l| format!("{:.2}", l.ios_per_get)));
+        if report.range_lookups.ops > 0 {
+            let blocks = report.range_lookups.blocks_read.values().sum::<u64>();
+            row.push(format!("{:.1}", numbers::ratio(blocks, report.range_lookups.ops)));
+        }
+        row.extend([
+            report.levels.len().to_string(),
+            report.runs().to_string(),
+            report.files().to_string(),
+            format!("{:.1}", cell.elapsed_s),
+        ]);
+        row
+    });
+    let head = workload(&first.workload, first.seed);
+    format!("simulated: {head}\n{}\n", grid(header, rows))
+}
+
+/// What merges read and write by the closed form, over what is ingested: as much in as out.
+fn moved_by(model: Option<Costs>) -> String {
+    model.map_or("–".to_owned(), |m| format!("{:.2}", 2.0 * m.compaction_write_amplification))
 }
 
 /// A number, and between which values it is the median.

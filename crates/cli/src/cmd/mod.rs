@@ -4,3 +4,4 @@ pub(crate) mod bench;
 pub(crate) mod compare;
 pub(crate) mod db;
 pub(crate) mod explore;
+pub(crate) mod simulate;

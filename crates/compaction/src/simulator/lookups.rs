@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::workload::{Lookups, Phase};
 use crate::{RunShape, TreeShape};
@@ -23,7 +23,7 @@ use super::sizes::{Load, Sizes};
 const FALSE_POSITIVES: f64 = 1.0 / 256.0;
 
 /// Point lookups of one kind, as estimated.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PointReport {
     /// Share that asks for absent keys.
     pub alpha: f64,
@@ -32,7 +32,7 @@ pub struct PointReport {
     /// Blocks of all kinds that the cache does not have, per lookup.
     pub ios_per_get: f64,
     /// The same by kind, in all.
-    pub blocks_read: BTreeMap<&'static str, u64>,
+    pub blocks_read: BTreeMap<String, u64>,
     /// Share of the keys a table does not have that its filter lets pass.
     pub filter_false_positive_rate: f64,
     /// Runs whose range holds the key, filters asked or not.
@@ -40,7 +40,7 @@ pub struct PointReport {
 }
 
 /// Range lookups, as estimated.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RangeReport {
     /// How many.
     pub ops: u64,
@@ -49,7 +49,7 @@ pub struct RangeReport {
     /// Runs that one of them reads from.
     pub runs_touched: f64,
     /// Blocks that the cache does not have, by kind, in all.
-    pub blocks_read: BTreeMap<&'static str, u64>,
+    pub blocks_read: BTreeMap<String, u64>,
 }
 
 impl RangeReport {
@@ -61,7 +61,7 @@ impl RangeReport {
         self.ops += other.ops;
         self.entries += other.entries;
         for (kind, blocks) in &other.blocks_read {
-            *self.blocks_read.entry(kind).or_default() += blocks;
+            *self.blocks_read.entry(kind.clone()).or_default() += blocks;
         }
     }
 }
@@ -139,7 +139,7 @@ impl Reading {
             alpha,
             ops: lookups.ops,
             ios_per_get: ios.values().sum(),
-            blocks_read: ios.into_iter().map(|(kind, ios)| (kind, whole(ios * ops))).collect(),
+            blocks_read: whole_blocks(&ios, ops),
             filter_false_positive_rate: FALSE_POSITIVES,
             runs_asked: all.runs,
         }
@@ -184,7 +184,7 @@ impl Reading {
             ops: phase.ranges,
             entries: whole(entries) * phase.ranges,
             runs_touched: touched.runs,
-            blocks_read: blocks.into_iter().map(|(kind, ios)| (kind, whole(ios * ops))).collect(),
+            blocks_read: whole_blocks(&blocks, ops),
         }
     }
 
@@ -196,6 +196,12 @@ impl Reading {
             ("data", touched.data * self.data_missed),
         ])
     }
+}
+
+/// Blocks of all lookups; kinds that are never read are left out.
+fn whole_blocks(ios: &BTreeMap<&'static str, f64>, ops: f64) -> BTreeMap<String, u64> {
+    let blocks = ios.iter().map(|(kind, ios)| ((*kind).to_owned(), whole(ios * ops)));
+    blocks.filter(|(_, blocks)| *blocks > 0).collect()
 }
 
 /// Blocks that a lookup needs, by kind.

@@ -101,6 +101,13 @@ impl<'a> Source<'a> {
         }
         stretch.spans = self.spans * share;
         self.spans -= stretch.spans;
+        // The oldest and newest of a few writes are not those of all of them.
+        let entries: f64 = out.iter().map(Content::entries).sum();
+        let written = real(stretch.seq_largest - stretch.seq_smallest);
+        let mut inside = || whole(2.0 * dice.unit() * written / (entries + 2.0));
+        let (later, earlier) = (inside(), inside());
+        stretch.seq_smallest = (stretch.seq_smallest + later).min(stretch.seq_largest);
+        stretch.seq_largest = (stretch.seq_largest - earlier).max(stretch.seq_smallest);
         self.from = to + 1;
         Some(stretch)
     }
@@ -238,7 +245,8 @@ impl<'a> Writer<'a> {
             let Some(current) = self.current.as_mut() else { return };
             let fitting = if bytes > 0.0 { entries * room / bytes } else { entries };
             let fitting = libm::ceil(fitting.max(1.0));
-            if fitting >= entries - NOTHING {
+            // Nor can a single place be divided.
+            if fitting >= entries - NOTHING || first >= stretch.to {
                 current.body.push(Stretch { to: stretch.to, ..stretch }, contents);
                 current.load.add(&load);
                 current.last = current.last.max(last);

@@ -36,7 +36,7 @@ pub use lookups::{PointReport, RangeReport};
 use merge::{Cut, Older, Output, Source, Stamp, Writer};
 use numbers::{count, real, whole};
 use random::Dice;
-pub use report::{LevelReport, Report};
+pub use report::{CompactionReport, LevelReport, Report};
 use sizes::Sizes;
 use traffic::{Traffic, Writes};
 
@@ -109,7 +109,10 @@ impl Config {
         go_on: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Report, Failure> {
         // An operation takes a microsecond of the tree's clock, as in the engine's deterministic mode.
-        let run_us = self.phases.iter().map(Phase::ops).sum();
+        // A share of the run is one of the time to the last write.
+        let last = self.phases.iter().rposition(|phase| phase.writes() > 0);
+        let written = &self.phases[..last.map_or(0, |last| last + 1)];
+        let run_us = written.iter().map(Phase::ops).sum();
         self.run_policy(&*spec.clone().of_run(run_us).build(), go_on)
     }
 

@@ -1,6 +1,6 @@
 //! What a simulation found out.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{Level, TreeShape};
 
@@ -40,7 +40,7 @@ impl Totals {
 }
 
 /// One level of a simulated tree.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LevelReport {
     /// Its number.
     pub level: u64,
@@ -56,8 +56,23 @@ pub struct LevelReport {
     pub tombstones: u64,
 }
 
+/// What compaction did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CompactionReport {
+    /// Jobs that merged or rewrote.
+    pub jobs: u64,
+    /// Jobs that only edited the manifest.
+    pub trivial_moves: u64,
+    /// Jobs that let files go unread.
+    pub drops: u64,
+    /// Bytes of the inputs.
+    pub read_bytes: u64,
+    /// Bytes of the outputs.
+    pub written_bytes: u64,
+}
+
 /// What a simulation found out, in the words of `lsmx explore`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// Key and value bytes of all writes.
     pub ingested_bytes: u64,
@@ -65,16 +80,8 @@ pub struct Report {
     pub flushed_bytes: u64,
     /// Memtables that became tables.
     pub flushes: u64,
-    /// Jobs that merged or rewrote.
-    pub jobs: u64,
-    /// Jobs that only edited the manifest.
-    pub trivial_moves: u64,
-    /// Jobs that let files go unread.
-    pub drops: u64,
-    /// Bytes that jobs read.
-    pub read_bytes: u64,
-    /// Bytes that jobs wrote.
-    pub written_bytes: u64,
+    /// What compaction did.
+    pub compaction: CompactionReport,
     /// (Compaction read + written) ÷ ingested.
     pub data_moved_ratio: f64,
     /// (Flushed + compaction written) ÷ ingested.
@@ -113,11 +120,13 @@ impl Report {
             ingested_bytes: whole(ingested),
             flushed_bytes: totals.flushed_bytes,
             flushes: totals.flushes,
-            jobs: totals.jobs,
-            trivial_moves: totals.moves,
-            drops: totals.drops,
-            read_bytes: totals.read_bytes,
-            written_bytes: totals.written_bytes,
+            compaction: CompactionReport {
+                jobs: totals.jobs,
+                trivial_moves: totals.moves,
+                drops: totals.drops,
+                read_bytes: totals.read_bytes,
+                written_bytes: totals.written_bytes,
+            },
             data_moved_ratio: ratio(real(totals.read_bytes + totals.written_bytes), ingested),
             write_amplification: ratio(real(totals.flushed_bytes + totals.written_bytes), ingested),
             compaction_write_amplification: ratio(real(totals.written_bytes), live_bytes),
@@ -134,6 +143,12 @@ impl Report {
     #[must_use]
     pub fn files(&self) -> u64 {
         self.levels.iter().map(|level| level.files).sum()
+    }
+
+    /// Sorted runs of all levels.
+    #[must_use]
+    pub fn runs(&self) -> u64 {
+        self.levels.iter().map(|level| level.runs).sum()
     }
 }
 

@@ -303,6 +303,9 @@ pub(super) fn run(
         history: jobs.history.finish(&metrics),
         elapsed_s: stopwatch.elapsed_s(),
         digest,
+        // Whoever has the point of the sweep fills them in.
+        simulated: None,
+        model: None,
         repeats: None,
     })
 }

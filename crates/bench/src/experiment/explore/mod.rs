@@ -56,10 +56,10 @@ pub struct Config {
 
 /// One run of one policy.
 #[derive(Clone, Copy, Debug)]
-struct Place<'a> {
-    point: &'a Point,
-    policy: &'a PolicySpec,
-    seed: u64,
+pub(super) struct Place<'a> {
+    pub(super) point: &'a Point,
+    pub(super) policy: &'a PolicySpec,
+    pub(super) seed: u64,
     /// Its number among all of them, from 0.
     number: u64,
 }
@@ -77,6 +77,12 @@ impl Config {
     /// # Errors
     /// When a parameter is out of range.
     pub fn check(&self) -> Result<()> {
+        self.check_count()?;
+        self.points.iter().try_for_each(|point| point.check(self.seed))
+    }
+
+    /// The part of [`Config::check`] that is not about keys.
+    pub(super) fn check_count(&self) -> Result<()> {
         let count = self.cell_count();
         if !(1..=CELLS_MAX).contains(&count) {
             let must = format!("such that there are from 1 to {CELLS_MAX} cells");
@@ -86,12 +92,12 @@ impl Config {
             let must = format!("at most {}", u64::MAX - self.repeat);
             return Err(Error::Invalid { name: "--seed", value: self.seed.to_string(), must });
         }
-        self.points.iter().try_for_each(|point| point.check(self.seed))
+        Ok(())
     }
 
     /// Every run, in the order in which they come: repetitions of a policy together, policies of a
     /// point together.
-    fn places(&self) -> impl Iterator<Item = Place<'_>> {
+    pub(super) fn places(&self) -> impl Iterator<Item = Place<'_>> {
         let cells = self.points.iter().flat_map(move |point| {
             point.policies.iter().flat_map(move |policy| {
                 (0..self.repeat).map(move |at| (point, policy, self.seed + at))
@@ -128,7 +134,9 @@ impl Config {
                     let title = title(&place, count);
                     let mut plan = place.point.plan(place.seed, &self.directory)?;
                     plan.decisions.clone_from(&self.decisions);
-                    let cell = cell::run(&mut plan, place.policy, &title, progress)?;
+                    let mut cell = cell::run(&mut plan, place.policy, &title, progress)?;
+                    cell.simulated = place.point.simulate(place.policy, place.seed)?;
+                    cell.model = place.point.model(place.policy);
                     if let Some(finished) = finished {
                         finished.keep(place.number, &cell)?;
                     }

@@ -17,7 +17,7 @@ use crate::workload::trace::TraceFile;
 
 use super::cell::Plan;
 use super::estimate;
-use super::result::RecordsSummary;
+use super::result::{RecordsSummary, Workload};
 
 /// Memtable, table and block cache by default: this part of the data, as in the study, where 8 MiB
 /// went with 1.28 GB.
@@ -77,12 +77,12 @@ pub enum Source {
 
 /// Sizes that follow from the workload.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sizes {
+pub(in crate::experiment) struct Sizes {
     /// Key and value bytes of all puts.
-    pub(super) data_bytes: u64,
-    pub(super) memtable_bytes: u64,
-    pub(super) table_bytes: u64,
-    pub(super) block_cache_bytes: u64,
+    pub(in crate::experiment) data_bytes: u64,
+    pub(in crate::experiment) memtable_bytes: u64,
+    pub(in crate::experiment) table_bytes: u64,
+    pub(in crate::experiment) block_cache_bytes: u64,
 }
 
 impl Point {
@@ -117,7 +117,7 @@ impl Point {
         }
     }
 
-    pub(super) fn sizes(&self) -> Sizes {
+    pub(in crate::experiment) fn sizes(&self) -> Sizes {
         let data_bytes = match &self.source {
             Source::Generated { key_bytes, value_bytes } => {
                 let puts: u64 = self.phases.iter().map(|at| at.inserts + at.updates).sum();
@@ -192,6 +192,31 @@ impl Point {
             seed,
             directory: directory.to_owned(),
             decisions: None,
+        })
+    }
+
+    /// Bytes of keys and values, where records are generated.
+    pub(in crate::experiment) fn generated_lengths(&self) -> Result<Option<(u64, u64)>> {
+        let Source::Generated { key_bytes, value_bytes } = self.source else { return Ok(None) };
+        check_length("--key-len", key_bytes, 1, KEY_BYTES_MAX)?;
+        check_length("--value-len", value_bytes, 0, VALUE_BYTES_MAX)?;
+        Ok(Some((key_bytes, value_bytes)))
+    }
+
+    /// The workload of a simulated cell, for its report.
+    pub(in crate::experiment) fn workload_simulated(&self) -> Result<Workload> {
+        let (key_len, value_len) = self.generated_lengths()?.unwrap_or_default();
+        let distribution =
+            self.phases.first().map_or(Distribution::Uniform, |phase| phase.distribution);
+        let sizes = self.sizes();
+        Ok(Workload {
+            records: RecordsSummary::Generated { key_len, value_len, distribution },
+            phases: self.phases.clone(),
+            memtable_bytes: sizes.memtable_bytes,
+            table_bytes: sizes.table_bytes,
+            block_cache_bytes: sizes.block_cache_bytes,
+            write_control: "none".to_owned(),
+            deterministic: true,
         })
     }
 

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use lsmx::format::BlockKind;
+use lsmx_compaction::cost::Costs;
+use lsmx_compaction::simulator::Report;
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::repeat::{Repeatable, Repeats};
@@ -88,6 +90,12 @@ pub struct Cell {
     pub elapsed_s: f64,
     /// Stands for all that must be equal from run to run; null without `--deterministic`.
     pub digest: Option<String>,
+    /// What the simulator says of the same; null where it cannot play the workload.
+    #[serde(default)]
+    pub simulated: Option<Report>,
+    /// What the closed form says; null for a policy that it does not describe.
+    #[serde(default)]
+    pub model: Option<Costs>,
     /// What the repetitions measured of which the figures above are the medians; left out where
     /// there is one run.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -105,7 +105,7 @@ fn what_is_run(words: &[OsString]) -> String {
     kept.join(" ")
 }
 
-fn config(arguments: &ExploreArgs, words: &[OsString]) -> Result<Config, Failure> {
+pub(super) fn config(arguments: &ExploreArgs, words: &[OsString]) -> Result<Config, Failure> {
     let spec = arguments.phases.as_deref().map(text_of).transpose()?;
     let points = sweep::points(arguments, words)?;
     let data = data(arguments)?;

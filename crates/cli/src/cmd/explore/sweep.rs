@@ -89,8 +89,10 @@ fn typed(values: Vec<(String, String)>, words: &[OsString]) -> Result<Typed, Fai
     }
     let read = Arguments::try_parse_from(&words).map_err(|error| args::failure(&error, &words))?;
     match read.command {
-        Command::Explore(arguments) => Ok(Typed { arguments: *arguments, point, parameters }),
-        _ => Err(Failure::Usage("--sweep goes with explore alone".to_owned())),
+        Command::Explore(arguments) | Command::Simulate(arguments) => {
+            Ok(Typed { arguments: *arguments, point, parameters })
+        }
+        _ => Err(Failure::Usage("--sweep goes with explore and simulate alone".to_owned())),
     }
 }
 

@@ -1,0 +1,99 @@
+//! The closed form's figures for a preset under a workload.
+
+use lsmx_compaction::cost::{Costs, Design, Filters, Granularity, Runs, filter_bits, levels};
+use lsmx_compaction::{Parameter, PolicySpec, Preset};
+
+use crate::numbers::float;
+use crate::workload::phases::Phase;
+
+/// Bytes of a data block.
+const BLOCK_BYTES: f64 = 4096.0;
+/// Bytes of an entry besides key and value, about.
+const ENTRY_BYTES: f64 = 7.0;
+/// A filter with eight bits for a key lets one absent key in 256 pass.
+const FALSE_POSITIVES: f64 = 1.0 / 256.0;
+
+/// What the closed form says; `None` for a policy that it does not describe: a list of runs has no
+/// size ratio, a queue no levels, a composition may be anything.
+#[must_use]
+pub fn costs(
+    spec: &PolicySpec,
+    phases: &[Phase],
+    entry_bytes: u64,
+    table_bytes: u64,
+) -> Option<Costs> {
+    let parameter = |parameter| spec.value(parameter).map(float);
+    let preset = spec.preset()?;
+    let t = parameter(Parameter::SizeRatio)?;
+    let (runs, granularity) = match preset {
+        Preset::Full | Preset::FullPreemptive => (Runs::Leveling, Granularity::Full),
+        Preset::Spooky => match spec.value(Parameter::Above) {
+            Some(1) => (Runs::Leveling, Granularity::TwoLevelSpooky),
+            _ => (Runs::Leveling, Granularity::Full),
+        },
+        Preset::LeastOverlap
+        | Preset::LeastOverlapGrandparent
+        | Preset::RoundRobin
+        | Preset::ColdAccess
+        | Preset::ColdWrite
+        | Preset::Old
+        | Preset::TombstoneDensity
+        | Preset::TombstoneAge => (Runs::Leveling, Granularity::Partial),
+        Preset::OneLeveling | Preset::Leveled => {
+            (Runs::FirstTiered(parameter(Parameter::Trigger)?), Granularity::Partial)
+        }
+        Preset::Tiering => (Runs::Tiering, Granularity::Full),
+        Preset::LazyLeveling => (Runs::LazyLeveling, Granularity::Full),
+        Preset::Fluid => {
+            let upper = parameter(Parameter::UpperRuns)?;
+            (Runs::Fluid { upper, last: parameter(Parameter::LastRuns)? }, Granularity::Full)
+        }
+        _ => return None,
+    };
+    let sum = |count: fn(&Phase) -> u64| float(phases.iter().map(count).sum());
+    let live = (sum(|phase| phase.inserts) - sum(|phase| phase.deletes)).max(1.0);
+    let buffer = float(table_bytes) / float(entry_bytes.max(1));
+    // The literature's first level holds T buffers.
+    let first = parameter(Parameter::L1).map_or(buffer, |memtables| buffer * memtables / t);
+    let selectivity = phases.iter().find(|phase| phase.ranges > 0);
+    let design = Design {
+        size_ratio: t,
+        levels: levels(live, first, t),
+        runs,
+        granularity,
+        dynamic_capacity: matches!(preset, Preset::Leveled | Preset::Spooky),
+        entries_per_block: (BLOCK_BYTES / (float(entry_bytes) + ENTRY_BYTES)).max(1.0),
+    };
+    let range_entries = selectivity.map_or(0.0, |phase| (phase.selectivity * live).max(1.0));
+    Some(design.costs(Filters::Uniform, filter_bits(FALSE_POSITIVES), range_entries))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::Distribution;
+
+    fn of(spec: &str) -> Option<Costs> {
+        let mut load = Phase::new("load", Distribution::Uniform);
+        load.inserts = 1_000_000;
+        costs(&spec.parse().unwrap(), &[load], 128, 128 * 1000)
+    }
+
+    #[test]
+    fn presets_are_the_designs_that_they_are_named_after() {
+        let amplification = |spec| of(spec).map(|costs| costs.compaction_write_amplification);
+        // A thousand buffers: three levels where the first has ten of them.
+        let close = |found: Option<f64>, expected: f64| {
+            assert!(found.is_some_and(|found| (found - expected).abs() < 1e-9), "{found:?}");
+        };
+        close(amplification("full(l1=10)"), 13.5);
+        close(amplification("tiering"), 2.7);
+        close(amplification("lazy-leveling"), 2.0 * 0.9 + 4.5);
+        close(amplification("lo+1(l1=10)"), 16.5);
+        // With two buffers in the first level it takes one level more.
+        close(amplification("lo+1"), 22.0);
+        assert_eq!(amplification("universal"), None);
+        assert_eq!(amplification("fifo"), None);
+        assert!(of("tiering").unwrap().absent_lookup_ios > of("full").unwrap().absent_lookup_ios);
+    }
+}

@@ -1,0 +1,170 @@
+//! The simulator against the engine: every preset that drops nothing, under three workloads.
+//!
+//! `LSMX_TEST_SCALE=25` makes it a million writes and five seeds, `250` ten million; with
+//! `--nocapture` it prints the table that `docs/results/design-space.md` has.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
+use std::fmt::Write as _;
+
+use lsmx::WriteControl;
+use lsmx_bench::experiment::Silent;
+use lsmx_bench::experiment::explore::result::Cell;
+use lsmx_bench::experiment::explore::{Config, Point, Source};
+use lsmx_bench::experiment::sweep::SweepPoint;
+use lsmx_bench::workload::Distribution;
+use lsmx_bench::workload::phases::Mix;
+use lsmx_compaction::{PolicySpec, Preset};
+
+/// Writes at scale 1.
+const ENTRIES: u64 = 40_000;
+const FLUSHES: u64 = 160;
+const KEY_BYTES: u64 = 16;
+const VALUE_BYTES: u64 = 112;
+/// What a put takes in a memtable, about.
+const MEMTABLE_BYTES_PER_PUT: u64 = 226;
+
+fn scale() -> u64 {
+    std::env::var("LSMX_TEST_SCALE").ok().and_then(|scale| scale.parse().ok()).unwrap_or(1)
+}
+
+/// How far the simulation may be off, as shares.
+#[derive(Clone, Copy)]
+struct Bounds {
+    moved: f64,
+    merges: f64,
+    files: f64,
+    /// Data moved of one seed.
+    each: f64,
+}
+
+/// What the project promises.
+const PROMISED: Bounds = Bounds { moved: 0.05, merges: 0.10, files: 0.10, each: 0.15 };
+/// One seed, and a few hundred entries in a memtable: chance weighs more.
+const SHORT: Bounds = Bounds { moved: 0.15, merges: 0.25, files: 0.25, each: 0.15 };
+
+fn cells(policy: &str, updates: f64, deletes: f64, seeds: u64) -> Vec<Cell> {
+    let entries = ENTRIES * scale();
+    let mix = Mix {
+        entries,
+        updates,
+        deletes,
+        merges: 0.0,
+        range_deletes: 0.0,
+        lookups: 0,
+        empty_lookups: Vec::new(),
+        ranges: 0,
+        selectivities: vec![1e-4],
+        distribution: Distribution::Uniform,
+        interleave: false,
+    };
+    let run = |seed: u64| {
+        let point = Point {
+            sweep: SweepPoint::default(),
+            policies: vec![policy.parse::<PolicySpec>().unwrap()],
+            source: Source::Generated { key_bytes: KEY_BYTES, value_bytes: VALUE_BYTES },
+            phases: mix.phases().unwrap(),
+            memtable_bytes: Some(entries * MEMTABLE_BYTES_PER_PUT / FLUSHES),
+            block_cache_bytes: Some(1 << 20),
+            write_control: WriteControl::Smooth,
+            deterministic: true,
+        };
+        let config = Config {
+            points: vec![point],
+            repeat: 1,
+            seed,
+            directory: std::env::temp_dir(),
+            command: "test".to_owned(),
+            spec: None,
+        };
+        config.run(None, &mut Silent).unwrap().cells.remove(0)
+    };
+    (1..=seeds).map(run).collect()
+}
+
+/// Means of the engine and of the simulator.
+fn means(
+    cells: &[Cell],
+    engine: impl Fn(&Cell) -> f64,
+    simulated: impl Fn(&Cell) -> f64,
+) -> (f64, f64) {
+    let count = f64::from(u32::try_from(cells.len()).unwrap());
+    (
+        cells.iter().map(engine).sum::<f64>() / count,
+        cells.iter().map(simulated).sum::<f64>() / count,
+    )
+}
+
+fn whole(n: u64) -> f64 {
+    f64::from(u32::try_from(n).unwrap())
+}
+
+fn compare(workload: &str, updates: f64, deletes: f64) {
+    let (seeds, bounds) = if scale() > 1 { (5, PROMISED) } else { (1, SHORT) };
+    let mut table = format!(
+        "\n{workload}, {} writes, {seeds} seeds\n\n\
+         | policy | flushes | data moved | merges | files | worst seed |\n| --- | --- | --- | --- | --- | --- |\n",
+        ENTRIES * scale()
+    );
+    let mut wrong = String::new();
+    for preset in Preset::ALL.into_iter().filter(|preset| *preset != Preset::Fifo) {
+        let name = preset.name();
+        let cells = cells(name, updates, deletes, seeds);
+        let report = |cell: &Cell| cell.simulated.clone().unwrap();
+        let moved = means(&cells, |c| c.data_moved_ratio, |c| report(c).data_moved_ratio);
+        let merges =
+            means(&cells, |c| whole(c.compaction.jobs), |c| whole(report(c).compaction.jobs));
+        let files = means(
+            &cells,
+            |c| whole(c.levels.iter().map(|level| level.files).sum()),
+            |c| whole(report(c).files()),
+        );
+        let off = |(engine, simulated): (f64, f64)| simulated / engine - 1.0;
+        let worst = cells
+            .iter()
+            .map(|c| off((c.data_moved_ratio, report(c).data_moved_ratio)))
+            .fold(0.0, |worst: f64, off| if off.abs() > worst.abs() { off } else { worst });
+        let pair = |pair: (f64, f64), digits: usize| {
+            format!("{:.digits$} / {:.digits$} ({:+.1} %)", pair.0, pair.1, 100.0 * off(pair))
+        };
+        let flushes = means(&cells, |c| whole(c.flushes), |c| whole(report(c).flushes));
+        assert!(flushes.0 >= 150.0, "{name}: {} flushes", flushes.0);
+        writeln!(
+            table,
+            "| {name} | {} | {} | {} | {} | {:+.1} % |",
+            pair(flushes, 0),
+            pair(moved, 2),
+            pair(merges, 0),
+            pair(files, 0),
+            100.0 * worst
+        )
+        .unwrap();
+        for (what, off, bound) in [
+            ("data moved", off(moved), bounds.moved),
+            ("merges", off(merges), bounds.merges),
+            ("files", off(files), bounds.files),
+            ("data moved of a seed", worst, bounds.each),
+        ] {
+            if off.abs() > bound {
+                writeln!(wrong, "{name}: {what} off by {:+.1} %", 100.0 * off).unwrap();
+            }
+        }
+    }
+    println!("{table}");
+    assert!(wrong.is_empty(), "{table}\n{wrong}");
+}
+
+#[test]
+fn new_keys_alone() {
+    compare("unique inserts", 0.0, 0.0);
+}
+
+#[test]
+fn half_of_the_writes_are_updates() {
+    compare("50 % updates", 0.5, 0.0);
+}
+
+#[test]
+fn a_tenth_of_the_writes_are_deletes() {
+    compare("10 % deletes", 0.0, 0.1);
+}
