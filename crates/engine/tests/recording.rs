@@ -213,6 +213,22 @@ fn a_disk_that_fails_ends_the_trace_and_nothing_else() {
     }
 }
 
+/// Opens the gate however the test ends, or the thread of the trace would wait for ever.
+struct Gate(Arc<(Mutex<bool>, Condvar)>);
+
+impl Gate {
+    fn open(&self) {
+        *self.0.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = true;
+        self.0.1.notify_all();
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.open();
+    }
+}
+
 /// The file takes nothing until it is told to: operations go on, and those that find no room are
 /// counted, in the trace too.
 #[test]
@@ -223,8 +239,8 @@ fn nobody_waits_for_a_slow_disk() {
     let buffer_bytes = BUFFER_BYTES_MIN;
     let options = TraceOptions { buffer_bytes, ..TraceOptions::default() };
     let trace = db.record_trace_with(TRACE, options).unwrap();
-    let gate = Arc::new((Mutex::new(false), Condvar::new()));
-    let closed = Arc::clone(&gate);
+    let gate = Gate(Arc::new((Mutex::new(false), Condvar::new())));
+    let closed = Arc::clone(&gate.0);
     faulty.set_delay(Some(Arc::new(move |_: VfsCall, _: &Path| {
         let (open, changed) = &*closed;
         drop(changed.wait_while(open.lock().unwrap(), |open| !*open).unwrap());
@@ -238,8 +254,7 @@ fn nobody_waits_for_a_slow_disk() {
     let halfway = trace.summary();
     assert!(halfway.lost > 0 && halfway.operations > 1000, "{halfway:?}");
     assert_eq!(halfway.operations + halfway.lost, puts);
-    *gate.0.lock().unwrap() = true;
-    gate.1.notify_all();
+    gate.open();
     // What comes later is recorded again as soon as there is room.
     let mut more = 0;
     while trace.summary().lost == halfway.lost && more < 1000 {
