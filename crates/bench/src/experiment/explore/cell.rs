@@ -23,6 +23,7 @@ use crate::workload::records::Records;
 use crate::workload::stream::{Operation, Stream};
 use crate::workload::trace::TraceFile;
 
+use super::decisions::Decisions;
 use super::digest::{Digest, Scan};
 use super::history::History;
 use super::meter::{Meter, Reader};
@@ -53,6 +54,8 @@ pub(super) struct Plan {
     pub(super) deterministic: bool,
     pub(super) seed: u64,
     pub(super) directory: PathBuf,
+    /// Where to write what led to each compaction.
+    pub(super) decisions: Option<Decisions>,
 }
 
 impl Plan {
@@ -100,6 +103,7 @@ impl Plan {
             .block_cache_bytes(self.block_cache_bytes)
             .write_control(self.write_control)
             .listener(listener)
+            .explain_decisions(self.decisions.is_some())
             .keyspace_defaults(keyspace);
         if self.deterministic {
             options.background(Background::Inline).seed(self.seed)
@@ -114,6 +118,7 @@ impl Plan {
 struct Jobs {
     heard: Mutex<JobsHeard>,
     history: History,
+    decisions: Option<Decisions>,
 }
 
 #[derive(Clone, Debug)]
@@ -126,6 +131,9 @@ struct JobsHeard {
 impl EventListener for Jobs {
     fn on_event(&self, event: &Event) {
         self.history.heard(event);
+        if let (Event::Decision(decision), Some(decisions)) = (event, &self.decisions) {
+            decisions.write(decision);
+        }
         let mut heard = self.heard.lock();
         heard.tally.heard(event);
         match event {
@@ -173,7 +181,11 @@ pub(super) fn run(
     digest.line(format_args!("workload {text}"));
     digest.line(format_args!("seed {}", plan.seed));
     let heard = JobsHeard { latencies: Latencies::new(), tally: Tally::default(), digest };
-    let jobs = Arc::new(Jobs { heard: Mutex::new(heard), history: History::new() });
+    let jobs = Arc::new(Jobs {
+        heard: Mutex::new(heard),
+        history: History::new(),
+        decisions: plan.decisions.clone(),
+    });
 
     let directory = tempfile::Builder::new()
         .prefix("lsmx-explore-")
@@ -197,7 +209,9 @@ pub(super) fn run(
         put_latencies: Latencies::new(),
         meter: Meter::new(),
         // A file may hold a key twice, so only generated records are known one by one.
-        exact: !matches!(plan.summary, RecordsSummary::File { .. }),
+        // A queue lets go what nobody deleted.
+        exact: !matches!(plan.summary, RecordsSummary::File { .. }) && !policy.drops_data(),
+        loses: policy.drops_data(),
         unsettled: false,
         key: Vec::new(),
         value: Vec::new(),
@@ -222,7 +236,7 @@ pub(super) fn run(
     let metrics = run.db.metrics();
     let run_us = run.db.env().now_us().saturating_sub(begun_us);
     let scan = run.scan(title, progress)?;
-    if traced.is_some_and(|entries| entries != scan.entries()) {
+    if traced.is_some_and(|entries| entries != scan.entries()) && !policy.drops_data() {
         let (found, must) = ("not where the trace ends", "what the trace leaves");
         return Err(Error::WrongAnswer { key: "of all keyspaces".to_owned(), found, must });
     }
@@ -406,6 +420,7 @@ pub(super) struct Run<'a> {
     pub(super) put_latencies: Latencies,
     pub(super) meter: Meter,
     exact: bool,
+    loses: bool,
     pub(super) unsettled: bool,
     key: Vec<u8>,
     value: Vec<u8>,
@@ -510,7 +525,7 @@ impl Run<'_> {
         let stopwatch = Stopwatch::start();
         let value = self.keyspace.get(&self.key).map_err(engine("look a key up"))?;
         self.meter.looked_up(row, value.is_some(), stopwatch.elapsed_ns());
-        if value.is_some() == present {
+        if value.is_some() == present || (present && self.loses) {
             return Ok(());
         }
         let (found, must) = if present { ("absent", "present") } else { ("present", "absent") };

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use lsmx::WriteControl;
 use lsmx_bench::Error;
+use lsmx_bench::experiment::explore::decisions::Decisions;
 use lsmx_bench::experiment::explore::{Config, Point, Source};
 use lsmx_bench::experiment::resume::{Finished, Identity};
 use lsmx_bench::report::{csv, estimates, html, json, rows, text};
@@ -80,11 +81,8 @@ fn finished(
     if arguments.dry_run && !directory.exists() {
         return Ok(None);
     }
-    let inputs: Vec<&Path> = [&arguments.phases, &arguments.data, &arguments.trace]
-        .into_iter()
-        .flatten()
-        .map(PathBuf::as_path)
-        .collect();
+    let inputs = [&arguments.spec, &arguments.phases, &arguments.data, &arguments.trace];
+    let inputs: Vec<&Path> = inputs.into_iter().flatten().map(PathBuf::as_path).collect();
     let identity = Identity::new(what_is_run(words), &inputs, config.cell_count())?;
     Ok(Some(Finished::open(directory, &identity)?))
 }
@@ -100,7 +98,7 @@ fn what_is_run(words: &[OsString]) -> String {
             if !word.contains('=') {
                 words.next();
             }
-        } else if flag != "--dry-run" {
+        } else if !["--dry-run", "--explain"].contains(&flag) {
             kept.push(word);
         }
     }
@@ -128,6 +126,7 @@ fn config(arguments: &ExploreArgs, words: &[OsString]) -> Result<Config, Failure
         directory: arguments.dir.clone().unwrap_or_else(std::env::temp_dir),
         command: command.join(" "),
         spec,
+        decisions: arguments.explain.then(|| Decisions::to(Box::new(std::io::stderr()))),
     })
 }
 
@@ -171,7 +170,10 @@ fn point(typed: &Typed, spec: Option<&str>, data: Option<&DataFile>) -> Result<P
 }
 
 fn policies(arguments: &ExploreArgs) -> Result<Vec<PolicySpec>, Failure> {
-    let mut policies = arguments.policy.0.clone();
+    let mut policies = arguments.policy.as_ref().map_or_else(Vec::new, |named| named.0.clone());
+    if let Some(path) = &arguments.spec {
+        policies.push(composed(path)?);
+    }
     let Some(size_ratio) = arguments.size_ratio else { return Ok(policies) };
     for policy in &mut policies {
         let default = policy.preset().map(PolicySpec::new);
@@ -188,6 +190,12 @@ fn policies(arguments: &ExploreArgs) -> Result<Vec<PolicySpec>, Failure> {
             .map_err(|error| Failure::Usage(format!("--size-ratio {size_ratio}: {error}")))?;
     }
     Ok(policies)
+}
+
+/// The policy of a spec file.
+fn composed(path: &Path) -> Result<PolicySpec, Failure> {
+    let spec = PolicySpec::from_toml(&text_of(path)?);
+    spec.map_err(|error| Failure::Usage(format!("--spec {}, {error}", path.display())))
 }
 
 fn contradiction(first: &str, second: &str, why: &'static str) -> Failure {
