@@ -334,7 +334,7 @@ pub(crate) enum Verb {
         #[arg(long, value_name = "KEY")]
         to: Option<OsString>,
     },
-    /// Print what files of a database hold: tables, segments of the log, manifests.
+    /// Print what files of a database hold: tables, segments of the log, manifests; or a trace.
     Dump {
         /// Files, by path or by name in the database [default: all of them].
         files: Vec<PathBuf>,
@@ -411,9 +411,9 @@ fn policies(text: &str) -> Result<Policies, lsmx_compaction::Error> {
 /// Names of the flags of `explore` that a sweep may give values.
 pub(crate) fn sweepable() -> Vec<String> {
     /// What says which cells there are and where results go, or names a file.
-    const NOT_SWEPT: [&str; 15] = [
+    const NOT_SWEPT: [&str; 16] = [
         "policy", "spec", "phases", "data", "trace", "format", "seed", "sweep", "repeat", "resume",
-        "dry-run", "json", "csv", "dir", "explain",
+        "dry-run", "json", "csv", "html", "explain", "dir",
     ];
     let root = Arguments::command();
     let explore = root.find_subcommand("explore");

@@ -69,8 +69,7 @@ impl OutputCutter {
         if !self.begun {
             // What ends before the first key is never overlapped; there may be much of it.
             for grandparents in &mut self.grandparents {
-                let files = &grandparents.run.files;
-                let first = files.partition_point(|file| file.range.largest.as_ref() < user_key);
+                let first = grandparents.run.files.reaching(user_key);
                 (grandparents.first, grandparents.next) = (first, first);
             }
         }

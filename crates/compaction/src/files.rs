@@ -20,7 +20,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use crate::{FileId, FileShape, KeyRange, RunShape};
 
 /// Files of a group, when groups are made.
-const GROUP_FILES: usize = 64;
+const GROUP_FILES: usize = 32;
+/// Orders by which groups may be asked for their first file.
+pub(crate) const ORDERS: usize = 5;
 /// Files from which on there is a table of names.
 const NAMED_FROM: usize = 64;
 
@@ -30,6 +32,10 @@ pub struct Files {
     files: Vec<Arc<FileShape>>,
     /// First eight bytes of each smallest key, as a number that orders as they do.
     heads: Vec<u64>,
+    /// The same of each largest key.
+    tails: Vec<u64>,
+    /// Bytes of each file.
+    sizes: Vec<u64>,
     groups: Vec<Group>,
     /// Heads of the smallest keys by name, made when first asked for.
     names: OnceLock<HashMap<FileId, u64, BuildHasherDefault<NameHasher>>>,
@@ -44,6 +50,9 @@ struct Group {
     stamp: u64,
     bytes: u64,
     compensated_bytes: u64,
+    tombstones: u64,
+    /// Places in the group of the first file by several orders, as far as that was asked for.
+    first: [OnceLock<usize>; ORDERS],
     /// The best file by overlap, for what it was compared with; one for each distance of levels.
     best: Mutex<[Option<Best>; 2]>,
 }
@@ -118,19 +127,22 @@ fn stamp() -> u64 {
 
 impl Group {
     fn of(all: &[Arc<FileShape>], files: Range<usize>) -> Group {
-        let (mut bytes, mut compensated_bytes) = (0u64, 0u64);
+        let (mut bytes, mut compensated_bytes, mut tombstones) = (0u64, 0u64, 0u64);
         for file in &all[files.clone()] {
+            tombstones = tombstones.saturating_add(file.tombstones);
             bytes = bytes.saturating_add(file.bytes);
             compensated_bytes = compensated_bytes.saturating_add(file.compensated_bytes());
         }
-        Group { files, stamp: stamp(), bytes, compensated_bytes, best: Mutex::default() }
+        let (first, best) = (Default::default(), Mutex::default());
+        Group { files, stamp: stamp(), bytes, compensated_bytes, tombstones, first, best }
     }
 }
 
 impl Clone for Group {
     fn clone(&self) -> Group {
         let best = *self.best.lock().unwrap_or_else(PoisonError::into_inner);
-        Group { files: self.files.clone(), best: Mutex::new(best), ..*self }
+        let (files, first) = (self.files.clone(), self.first.clone());
+        Group { files, first, best: Mutex::new(best), ..*self }
     }
 }
 
@@ -150,11 +162,9 @@ impl Files {
     /// Bytes of the files with these indices.
     #[must_use]
     pub fn bytes_of(&self, range: Range<usize>) -> u64 {
-        let sum = |files: &[Arc<FileShape>]| -> u64 {
-            files.iter().map(|file| file.bytes).fold(0, u64::saturating_add)
-        };
+        let sum = |sizes: &[u64]| sizes.iter().copied().fold(0, u64::saturating_add);
         if range.len() <= GROUP_FILES {
-            return sum(&self.files[range]);
+            return sum(&self.sizes[range]);
         }
         let mut bytes = 0u64;
         for group in &self.groups[self.group_at(range.start)..] {
@@ -167,7 +177,7 @@ impl Files {
             } else {
                 let (from, to) =
                     (range.start.max(group.files.start), range.end.min(group.files.end));
-                sum(&self.files[from..to])
+                sum(&self.sizes[from..to])
             });
         }
         bytes
@@ -177,9 +187,13 @@ impl Files {
     #[must_use]
     pub fn overlapping_indices(&self, range: &KeyRange) -> Range<usize> {
         let start = self.reaching(&range.smallest);
-        let from = start.max(self.heads.partition_point(|h| *h < head(&range.largest)));
-        let until = self.heads.partition_point(|h| *h <= head(&range.largest)).max(from);
-        // Of those between, that begin with the same bytes, keys tell.
+        let head = head(&range.largest);
+        let from = start + self.heads[start..].partition_point(|h| *h < head);
+        if self.heads.get(from).is_none_or(|h| *h > head) {
+            return start..from;
+        }
+        // Of those that begin with the same bytes keys tell.
+        let until = from + self.heads[from..].partition_point(|h| *h <= head);
         let more =
             self.files[from..until].partition_point(|file| file.range.smallest <= range.largest);
         start..from + more
@@ -189,9 +203,12 @@ impl Files {
     #[must_use]
     pub fn reaching(&self, key: &[u8]) -> usize {
         let head = head(key);
-        // Files before this one begin before the key; only the last of them can reach it.
-        let from = self.heads.partition_point(|h| *h < head).saturating_sub(1);
-        let until = self.heads.partition_point(|h| *h <= head).max(from);
+        let from = self.tails.partition_point(|tail| *tail < head);
+        if self.tails.get(from).is_none_or(|tail| *tail > head) {
+            return from;
+        }
+        // Of those that end with the same bytes keys tell.
+        let until = self.tails.partition_point(|tail| *tail <= head);
         from + self.files[from..until].partition_point(|file| *file.range.largest < *key)
     }
 
@@ -225,6 +242,8 @@ impl Files {
         }
         let (before, added, removed) = (self.files.len(), new.len(), range.len());
         self.heads.splice(range.clone(), new.iter().map(|file| head(&file.range.smallest)));
+        self.tails.splice(range.clone(), new.iter().map(|file| head(&file.range.largest)));
+        self.sizes.splice(range.clone(), new.iter().map(|file| file.bytes));
         self.files.splice(range.clone(), new);
         let Some(last_group) = self.groups.len().checked_sub(1) else {
             self.regroup(0..0, 0..self.files.len());
@@ -243,6 +262,78 @@ impl Files {
             group.files = group.files.start + added - removed..group.files.end + added - removed;
         }
         self.regroup(first..last + 1, start..end);
+    }
+
+    /// Index of the first file by what `rank` says, ties by key. `order` tells one rank from others, for
+    /// what was found is kept: it is below [`ORDERS`], and a rank is made of the file alone.
+    pub(crate) fn first_by<R: Ord>(
+        &self,
+        order: usize,
+        rank: impl Fn(&FileShape) -> R,
+    ) -> Option<usize> {
+        let firsts = self.groups.iter().filter_map(|group| {
+            let first = || {
+                let files = self.files[group.files.clone()].iter().enumerate();
+                files.min_by_key(|(at, file)| (rank(file), *at)).map_or(0, |(at, _)| at)
+            };
+            let index = group.files.start + *group.first[order].get_or_init(first);
+            Some((rank(self.files.get(index)?), index))
+        });
+        firsts.min().map(|(_, index)| index)
+    }
+
+    /// Files with tombstones, with their indices.
+    pub(crate) fn with_tombstones(&self) -> impl Iterator<Item = (usize, &Arc<FileShape>)> {
+        let groups = self.groups.iter().filter(|group| group.tombstones > 0);
+        let indices = groups.flat_map(|group| group.files.clone());
+        indices.map(|index| (index, &self.files[index])).filter(|(_, file)| file.tombstones > 0)
+    }
+
+    /// Notes when files were last read, as far as `read_us` knows.
+    pub fn note_reads(&mut self, read_us: impl Fn(FileId) -> Option<u64>) {
+        for group in &mut self.groups {
+            let mut changed = false;
+            for file in &mut self.files[group.files.clone()] {
+                if let Some(us) = read_us(file.id).filter(|us| *us != file.last_read_us) {
+                    Arc::make_mut(file).last_read_us = us;
+                    changed = true;
+                }
+            }
+            if changed {
+                *group = Group::of(&self.files, group.files.clone());
+            }
+        }
+    }
+
+    /// Bytes of `below` that each of these files overlaps. One walk over both.
+    fn overlaps_of(&self, range: Range<usize>, below: &[Arc<RunShape>]) -> Vec<u64> {
+        let mut overlaps = vec![0u64; range.len()];
+        for below in below.iter().map(|run| &run.files) {
+            let mut first = match self.files.get(range.start) {
+                Some(file) => below.reaching(&file.range.smallest),
+                None => below.files.len(),
+            };
+            for (overlap, index) in overlaps.iter_mut().zip(range.clone()) {
+                let (head, tail) = (self.heads[index], self.tails[index]);
+                let own = &self.files[index].range;
+                while first < below.files.len()
+                    && (below.tails[first] < head
+                        || below.tails[first] == head
+                            && below.files[first].range.largest < own.smallest)
+                {
+                    first += 1;
+                }
+                let mut at = first;
+                while at < below.files.len()
+                    && (below.heads[at] < tail
+                        || below.heads[at] == tail && below.files[at].range.smallest <= own.largest)
+                {
+                    *overlap = overlap.saturating_add(below.sizes[at]);
+                    at += 1;
+                }
+            }
+        }
+        overlaps
     }
 
     /// Makes groups of these files, in place of some groups.
@@ -284,7 +375,14 @@ impl Files {
             let best = match known[slot] {
                 Some(best) if best.overlapped == overlapped => best,
                 _ => {
-                    let Some((cost, at)) = cheapest_of(files, below) else { continue };
+                    let overlaps = self.overlaps_of(group.files.clone(), below);
+                    let costs = files.iter().zip(overlaps).map(|(file, overlap)| Cost {
+                        overlap,
+                        own: file.compensated_bytes().max(1),
+                        seq_smallest: file.seq_smallest,
+                    });
+                    let cheapest = costs.enumerate().min_by(|a, b| a.1.cmp(&b.1));
+                    let Some((at, cost)) = cheapest else { continue };
                     *known[slot].insert(Best { overlapped, at, cost })
                 }
             };
@@ -294,23 +392,6 @@ impl Files {
         }
         cheapest.map(|(_, index)| index)
     }
-}
-
-/// The file of least overlap.
-fn cheapest_of(files: &[Arc<FileShape>], below: &[Arc<RunShape>]) -> Option<(Cost, usize)> {
-    let mut cheapest: Option<(Cost, usize)> = None;
-    for (at, file) in files.iter().enumerate() {
-        let overlap = below.iter().map(|run| run.files.overlap_bytes(&file.range));
-        let cost = Cost {
-            overlap: overlap.fold(0, u64::saturating_add),
-            own: file.compensated_bytes().max(1),
-            seq_smallest: file.seq_smallest,
-        };
-        if cheapest.is_none_or(|(least, _)| cost < least) {
-            cheapest = Some((cost, at));
-        }
-    }
-    cheapest
 }
 
 impl Files {
@@ -361,7 +442,10 @@ impl Deref for Files {
 impl From<Vec<Arc<FileShape>>> for Files {
     fn from(files: Vec<Arc<FileShape>>) -> Files {
         let heads = files.iter().map(|file| head(&file.range.smallest)).collect();
-        let mut all = Files { files, heads, groups: Vec::new(), names: OnceLock::new() };
+        let tails = files.iter().map(|file| head(&file.range.largest)).collect();
+        let sizes = files.iter().map(|file| file.bytes).collect();
+        let (groups, names) = (Vec::new(), OnceLock::new());
+        let mut all = Files { files, heads, tails, sizes, groups, names };
         all.regroup(0..0, 0..all.files.len());
         all
     }
@@ -431,7 +515,6 @@ mod tests {
             tombstones: dice.below(10),
             value_bytes: 100,
             seq_smallest: dice.below(20),
-            seq_largest: 99,
             ..FileShape::new(FileId(id), KeyRange::new(key(from), key(to)))
         })
     }
@@ -480,6 +563,7 @@ mod tests {
             let anew = Files::from(files.to_vec());
             assert!(files.windows(2).all(|pair| pair[0].range.largest < pair[1].range.smallest));
             assert_eq!((files.bytes(), &files.heads), (anew.bytes(), &anew.heads));
+            assert_eq!((&files.tails, &files.sizes), (&anew.tails, &anew.sizes));
             assert_eq!(files.compensated_bytes(), anew.compensated_bytes());
             let covered: Vec<usize> =
                 files.groups.iter().flat_map(|group| group.files.clone()).collect();

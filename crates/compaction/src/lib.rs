@@ -95,6 +95,7 @@
 pub mod apply;
 pub mod busy;
 pub mod composed;
+pub mod cost;
 pub mod cutter;
 pub mod error;
 pub mod explain;

@@ -4,7 +4,7 @@ use std::cmp::{Ordering, Reverse};
 use std::fmt::Write as _;
 
 use crate::trigger::compensated_bytes;
-use crate::{FileShape, Key, Level, RunShape, TreeShape};
+use crate::{FileShape, Level, RunShape, TreeShape};
 
 /// The order in which files of a full level are tried.
 ///
@@ -72,7 +72,7 @@ impl Movement {
         match self {
             Movement::All => {}
             Movement::RoundRobin => {
-                order.rotate_left(self.order_from(shape, level, run).unwrap_or(0));
+                order.rotate_left(self.round(shape, level, run).unwrap_or(0));
             }
             Movement::LeastOverlap | Movement::LeastOverlapGrandparent => {
                 let costs = self.overlaps(shape, run, next);
@@ -87,7 +87,7 @@ impl Movement {
         order
     }
 
-    /// The file that comes first in [`order`](Self::order), found without ordering the others.
+    /// Returns the first of [`Movement::order`]. Costs little more for a run of many files.
     #[must_use]
     pub fn first(
         self,
@@ -96,26 +96,30 @@ impl Movement {
         run: &RunShape,
         next: Level,
     ) -> Option<usize> {
-        let files = &run.files;
+        let rank = |order: usize| run.files.first_by(order, |file| self.rank(file));
         match self {
-            Movement::All => (!files.is_empty()).then_some(0),
-            Movement::RoundRobin => self.order_from(shape, level, run),
+            Movement::All => (!run.files.is_empty()).then_some(0),
+            Movement::RoundRobin => self.round(shape, level, run),
             Movement::LeastOverlap | Movement::LeastOverlapGrandparent => {
-                let overlapped = self.overlapped_level(shape, next);
-                let distance = usize::from(overlapped.0.saturating_sub(level.0));
-                files.least_overlap(shape.runs_of(overlapped), distance)
+                let below = self.overlapped_level(shape, next);
+                let distance = usize::from(below.0.saturating_sub(next.0)) + 1;
+                run.files.least_overlap(shape.runs_of(below), distance)
             }
-            _ => (0..files.len()).min_by_key(|&index| (self.rank(&files[index]), index)),
+            Movement::ColdestAccess => rank(0),
+            Movement::ColdestWrite => rank(1),
+            Movement::Oldest => rank(2),
+            Movement::MostTombstones => rank(3),
+            Movement::OldestTombstone => rank(4),
         }
     }
 
-    /// Where round robin goes on.
-    fn order_from(self, shape: &TreeShape, level: Level, run: &RunShape) -> Option<usize> {
-        let files = &run.files;
+    /// The first file past the cursor, round and round.
+    fn round(self, shape: &TreeShape, level: Level, run: &RunShape) -> Option<usize> {
         let cursor = shape.level(level).and_then(|level| level.cursor.as_ref());
-        let behind = |end: &Key| files.partition_point(|file| file.range.smallest <= *end);
-        let index: usize = cursor.map_or(0, behind);
-        index.checked_rem(files.len())
+        let first = cursor.map_or(0, |end| {
+            run.files.partition_point(|file| file.range.smallest <= *end) % run.files.len().max(1)
+        });
+        (first < run.files.len()).then_some(first)
     }
 
     /// What decides between files of any level, the smallest first; two numbers, then the age. Without

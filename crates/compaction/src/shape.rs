@@ -143,10 +143,20 @@ pub struct LevelParts {
 }
 
 impl FileShape {
-    /// Bytes as a trigger counts them, see [`compensated_bytes`](crate::trigger::compensated_bytes).
+    /// Bytes as triggers count them: where tombstones are half of the entries or more, each one above
+    /// that half counts as two values, so that they are merged away sooner.
+    ///
+    /// Source: RocksDB, `compensated_file_size`.
     #[must_use]
     pub fn compensated_bytes(&self) -> u64 {
-        crate::trigger::compensated_bytes(self)
+        let doubled = self.tombstones.saturating_mul(2);
+        if self.entries == 0 || doubled < self.entries {
+            return self.bytes;
+        }
+        let values = self.entries.saturating_sub(self.tombstones);
+        let value_bytes_mean = self.value_bytes / values.max(1);
+        let extra = (doubled - self.entries).saturating_mul(value_bytes_mean).saturating_mul(2);
+        self.bytes.saturating_add(extra)
     }
 }
 

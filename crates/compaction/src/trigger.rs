@@ -42,8 +42,8 @@ pub enum Trigger {
         ppm: u64,
     },
     /// The oldest tombstone of a file has spent the time that all levels down to that of the file may
-    /// keep it. Each level may keep one `size_ratio` times as long as the level above, memtables
-    /// come first, and all levels above the last together have `bound_us`.
+    /// keep it. Memtables have a tenth of `bound_us`, the levels above the last share the rest, each
+    /// `size_ratio` times as much as the level above.
     ///
     /// Source: Sarkar et al., "Lethe", SIGMOD 2020, section 4.1 ("FADE").
     TombstoneTtl {
@@ -183,14 +183,7 @@ impl Capacities {
 /// Source: RocksDB, `compensated_file_size`.
 #[must_use]
 pub fn compensated_bytes(file: &FileShape) -> u64 {
-    let doubled = file.tombstones.saturating_mul(2);
-    if file.entries == 0 || doubled < file.entries {
-        return file.bytes;
-    }
-    let values = file.entries.saturating_sub(file.tombstones);
-    let value_bytes_mean = file.value_bytes / values.max(1);
-    let extra = (doubled - file.entries).saturating_mul(value_bytes_mean).saturating_mul(2);
-    file.bytes.saturating_add(extra)
+    file.compensated_bytes()
 }
 
 #[cfg(test)]

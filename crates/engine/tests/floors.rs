@@ -39,13 +39,13 @@ const ENGINE: &[&[&str]] = &[
 /// Modules of the compaction crate.
 const COMPACTION: &[&[&str]] = &[
     &["key_range", "workload"],
-    &["error", "shape", "files", "trigger", "job", "busy"],
+    &["error", "files", "shape", "job", "busy"],
     &["cutter", "apply", "explain"],
-    &["policy", "parameter"],
+    &["policy", "trigger", "parameter"],
     &["layout", "granularity", "movement", "ttl"],
     &["composed"],
     &["presets", "spec"],
-    &["simulator"],
+    &["cost", "simulator"],
 ];
 
 /// Crates from the ground up, with the name each goes by in a `Cargo.toml`.

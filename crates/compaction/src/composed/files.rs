@@ -73,6 +73,17 @@ impl<'a> Test<'a> {
         !matches!(self, Test::Stale { .. })
     }
 
+    /// The files of a run that may be due, with their indices.
+    fn files<'r>(
+        &self,
+        run: &'r RunShape,
+    ) -> Box<dyn Iterator<Item = (usize, &'r Arc<FileShape>)> + 'r> {
+        match self {
+            Test::Density(_) | Test::Ttl(_) => Box::new(run.files.with_tombstones()),
+            Test::Stale { .. } => Box::new(run.files.iter().enumerate()),
+        }
+    }
+
     /// When time alone makes the file due.
     fn due_us(
         &self,
@@ -113,7 +124,7 @@ impl<'a> Look<'a> {
         let Some(test) = Test::of(&rule.trigger, self.shape) else { return Vec::new() };
         let mut due = Vec::new();
         for (level, run) in self.shape.runs() {
-            for (index, file) in run.files.iter().enumerate() {
+            for (index, file) in test.files(run) {
                 if !self.busy.is_busy(file.id)
                     && let Some(reason) = test.due(self.shape, level, run, file)
                 {
@@ -183,7 +194,7 @@ pub(super) fn due_us(primitives: &Primitives, shape: &TreeShape) -> Option<u64> 
         let test = Test::of(&rule.trigger, shape)?;
         let due = shape.runs().flat_map(|(level, run)| {
             let test = &test;
-            run.files.iter().filter_map(move |file| test.due_us(shape, level, run, file))
+            test.files(run).filter_map(move |(_, file)| test.due_us(shape, level, run, file))
         });
         due.filter(later).min()
     };

@@ -155,15 +155,8 @@ impl<'a> Leveling<'a> {
                 let reason = Reason::Shape { level };
                 candidates.push(Candidate { score_milli: SCORE_FOREIGN, level, reason });
             } else if level < capacities.last {
-                let busy = look.busy;
-                let held = runs.iter().flat_map(|run| &run.files).filter(|f| busy.is_busy(f.id));
-                let held = if busy.files.is_empty() {
-                    0
-                } else {
-                    held.map(|f| f.compensated_bytes()).sum()
-                };
-                let all = runs.iter().map(|run| run.files.compensated_bytes());
-                let bytes = all.fold(0, u64::saturating_add).saturating_sub(held);
+                let bytes =
+                    runs.iter().map(|run| look.idle_bytes(run)).fold(0, u64::saturating_add);
                 let score_milli = score(bytes, capacities.bytes(level));
                 look.notes.score(level, "level-full", score_milli);
                 if score_milli >= SCORE_DUE {
@@ -260,14 +253,20 @@ impl<'a> Leveling<'a> {
             return at_once;
         }
         let movement = self.rule.movement;
-        // Mostly the first choice is it, and finding that is cheaper than an order of all.
-        if look.busy.files.is_empty() && !look.notes.are_kept() {
-            let first = movement.first(look.shape, level, run, target);
-            let reason = candidate.reason.clone();
-            let job = first.and_then(|i| self.file_into(self.rule, level, run, i, target, reason));
-            if job.is_some() {
-                return job;
-            }
+        let job_of = |index: usize| {
+            self.file_into(self.rule, level, run, index, target, candidate.reason.clone())
+        };
+        debug_assert_eq!(
+            movement.first(look.shape, level, run, target),
+            movement.order(look.shape, level, run, target).first().copied(),
+            "{movement:?}"
+        );
+        // With nothing in its way the first one mostly is the answer, which saves looking at all others.
+        if look.busy.files.is_empty()
+            && !look.notes.are_kept()
+            && let Some(job) = movement.first(look.shape, level, run, target).and_then(job_of)
+        {
+            return Some(job);
         }
         let order = movement.order(look.shape, level, run, target);
         look.notes
@@ -276,7 +275,7 @@ impl<'a> Leveling<'a> {
             if look.busy.is_busy(run.files[index].id) {
                 return None;
             }
-            self.file_into(self.rule, level, run, index, target, candidate.reason.clone())
+            job_of(index)
         })
     }
 

@@ -61,6 +61,15 @@ impl<'a> Look<'a> {
         !self.busy.any_busy(run.files.iter().map(|file| file.id))
     }
 
+    /// Bytes of the idle files of a run, as triggers count them.
+    pub(super) fn idle_bytes(&self, run: &RunShape) -> u64 {
+        if self.busy.files.is_empty() {
+            return run.files.compensated_bytes();
+        }
+        let idle = run.files.iter().filter(|file| !self.busy.is_busy(file.id));
+        idle.map(|file| file.compensated_bytes()).fold(0, u64::saturating_add)
+    }
+
     pub(super) fn idle_runs(&self, level: Level) -> impl Iterator<Item = &'a Arc<RunShape>> {
         let look = *self;
         self.shape.runs_of(level).iter().filter(move |run| look.is_idle(run))
@@ -116,9 +125,9 @@ impl<'a> Look<'a> {
         KeyRange::are_disjoint(sources.iter().map(|file| &file.range))
             && sources.iter().all(|file| {
                 let grandparents =
-                    below.map_or(0, |level| self.shape.overlap_bytes(level, &file.range));
+                    || below.map_or(0, |level| self.shape.overlap_bytes(level, &file.range));
                 self.shape.overlap_bytes(target, &file.range) == 0
-                    && file.bytes.saturating_add(grandparents) <= bytes_max
+                    && file.bytes.saturating_add(grandparents()) <= bytes_max
             })
     }
 

@@ -304,7 +304,7 @@ impl<'a> Writer<'a> {
             bytes: at_least_one(bytes),
             entries: at_least_one(entries),
             tombstones,
-            // Nothing here takes snapshots.
+            // No snapshot is ever taken, so which it is does not matter.
             tombstone_seq_smallest: (tombstones > 0).then_some(seq_smallest),
             value_bytes: whole(self.sizes.value_bytes_of(&load)),
             oldest_tombstone_us: self.stamp.oldest_tombstone_us.filter(|_| tombstones > 0),

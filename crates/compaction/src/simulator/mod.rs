@@ -11,6 +11,7 @@
 
 mod body;
 mod content;
+mod lookups;
 mod merge;
 mod numbers;
 mod parts;
@@ -25,11 +26,13 @@ use std::sync::Arc;
 
 use crate::workload::Phase;
 use crate::{
-    BusyFiles, CompactionPolicy, Error, FileId, FileShape, Job, JobKind, Level, PolicySpec,
-    TreeShape,
+    BusyFiles, CompactionPolicy, Error, FileId, FileShape, Job, JobKind, KeyRange, Level,
+    PolicySpec, TreeShape,
 };
 
 use body::{Body, place_of};
+use lookups::Reading;
+pub use lookups::{PointReport, RangeReport};
 use merge::{Cut, Older, Output, Source, Stamp, Writer};
 use numbers::{count, real, whole};
 use random::Dice;
@@ -105,7 +108,9 @@ impl Config {
         spec: &PolicySpec,
         go_on: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Report, Failure> {
-        self.run_policy(&*spec.build(), go_on)
+        // An operation takes a microsecond of the tree's clock, as in the engine's deterministic mode.
+        let run_us = self.phases.iter().map(Phase::ops).sum();
+        self.run_policy(&*spec.clone().of_run(run_us).build(), go_on)
     }
 
     /// [`Config::run`] of any policy.
@@ -122,6 +127,7 @@ impl Config {
         for phase in &self.phases {
             simulator.play(phase, go_on)?;
             unsettled |= phase.writes() > 0;
+            simulator.read(phase);
             if phase.settle {
                 simulator.settle()?;
                 unsettled = false;
@@ -141,17 +147,24 @@ struct Simulator<'a> {
     sizes: Sizes,
     shape: TreeShape,
     /// What files hold, by the number in their name.
-    bodies: Vec<Option<Box<Body>>>,
+    bodies: Vec<Option<Body>>,
     traffic: Traffic,
     dice: Dice,
     stretches_max: usize,
     /// What the memtable holds: stretches of several phases, and writes of the phase at hand.
     memtable: Vec<Body>,
     memtable_bytes: f64,
+    /// When the first tombstone in the memtable was written, and how long it may stay there.
+    tombstone_us: Option<u64>,
+    tombstone_wait_us: Option<u64>,
+    /// When time alone makes a compaction due.
+    compaction_due_us: Option<u64>,
     /// Writes so far, and operations of all kinds so far.
     seq: u64,
     now_us: u64,
     totals: report::Totals,
+    point_lookups: Vec<PointReport>,
+    range_lookups: RangeReport,
 }
 
 impl<'a> Simulator<'a> {
@@ -173,9 +186,14 @@ impl<'a> Simulator<'a> {
             stretches_max: if flushes <= FLUSHES_FINE { STRETCHES_FINE } else { STRETCHES_COARSE },
             memtable: Vec::new(),
             memtable_bytes: 0.0,
+            tombstone_us: None,
+            tombstone_wait_us: policy.memtable_tombstone_us(&TreeShape::default()),
+            compaction_due_us: None,
             seq: 0,
             now_us: 0,
             totals: report::Totals::default(),
+            point_lookups: Vec::new(),
+            range_lookups: RangeReport::default(),
             sizes,
         }
     }
@@ -190,8 +208,18 @@ impl<'a> Simulator<'a> {
         let ops_per_write = real(phase.ops()) / all.all().max(1.0);
         while done < all.all() {
             let room = real(self.config.memtable_bytes) - self.memtable_bytes;
-            let fitting = libm::ceil(room / mean).max(0.0);
-            if fitting < 1.0 {
+            let due_us = self.due_us();
+            if due_us <= self.now_us {
+                // A tombstone is too old, in memory or in the tree.
+                let in_memory = self.memtable_due_us() <= self.now_us;
+                if in_memory {
+                    self.flush(false)?
+                } else {
+                    self.compact()?
+                }
+                continue;
+            }
+            if room <= 0.0 {
                 // The next write finds it full.
                 self.flush(false)?;
                 if !go_on(self.seq) {
@@ -199,15 +227,20 @@ impl<'a> Simulator<'a> {
                 }
                 continue;
             }
+            let until_due = real(due_us - self.now_us) / ops_per_write;
+            let fitting = libm::ceil((room / mean).min(until_due)).max(1.0);
             let taken = fitting.min(all.all() - done);
             let writes = all.scaled(taken / all.all());
             let seqs = (self.seq + 1, self.seq + whole(taken).max(1));
             let body = self.traffic.write(phase, &writes, done / all.all(), seqs);
             if self.traffic.mixes() {
-                let kept = self.bodies.iter_mut().flatten().map(|body| &mut **body);
+                let kept = self.bodies.iter_mut().flatten();
                 kept.chain(&mut self.memtable).for_each(|body| self.traffic.mix(body));
             }
             self.seq = seqs.1;
+            if writes.deletes + writes.range_deletes > 0.0 {
+                self.tombstone_us.get_or_insert(self.now_us);
+            }
             self.now_us += whole(taken * ops_per_write);
             self.memtable_bytes += self.bytes_of(&writes, ascending);
             self.totals.note(&writes, &self.sizes);
@@ -218,6 +251,32 @@ impl<'a> Simulator<'a> {
             self.now_us += phase.ops();
         }
         Ok(())
+    }
+
+    /// Estimates the lookups of a phase in the tree as it is at the end of it.
+    fn read(&mut self, phase: &Phase) {
+        if phase.lookups.is_empty() && phase.ranges == 0 {
+            return;
+        }
+        let cache_bytes = self.config.block_cache_bytes;
+        let reading = Reading::of(&self.shape, &self.sizes, self.traffic.live(), cache_bytes);
+        let points = phase.lookups.iter().filter(|lookups| lookups.ops > 0);
+        self.point_lookups.extend(points.map(|lookups| reading.point(lookups)));
+        if phase.ranges > 0 {
+            self.range_lookups.add(&reading.range(phase));
+        }
+    }
+
+    /// When time alone makes something due.
+    fn due_us(&self) -> u64 {
+        self.memtable_due_us().min(self.compaction_due_us.unwrap_or(u64::MAX))
+    }
+
+    /// When the memtable is to be flushed for the age of its first tombstone.
+    fn memtable_due_us(&self) -> u64 {
+        let wait_us = self.tombstone_wait_us;
+        let written_us = self.tombstone_us.zip(wait_us);
+        written_us.map_or(u64::MAX, |(written_us, wait_us)| written_us.saturating_add(wait_us))
     }
 
     fn bytes_of(&self, writes: &Writes, ascending: bool) -> f64 {
@@ -241,13 +300,12 @@ impl<'a> Simulator<'a> {
             bodies.iter().rev().map(|body| Source::new(vec![body])).collect();
         let mut older = Older::default();
         for (_, run) in self.shape.runs() {
-            older.add(ranges(&run.files));
+            // Between the files of a run are gaps, but next to nothing falls into them.
+            let range = run.range();
+            older.add(range.iter().map(places).collect());
         }
-        let has_tombstones = self.totals.deletes() > 0.0;
-        let stamp = Stamp {
-            now_us: self.now_us,
-            oldest_tombstone_us: has_tombstones.then_some(self.now_us),
-        };
+        let oldest_tombstone_us = self.tombstone_us.take();
+        let stamp = Stamp { now_us: self.now_us, oldest_tombstone_us };
         let mut writer = Writer::new(&self.sizes, stamp, usize::MAX);
         let mut cut = Cut::never();
         merge::merge(
@@ -281,7 +339,7 @@ impl<'a> Simulator<'a> {
                 let mut shape = output.shape;
                 shape.id = FileId(count(self.bodies.len()));
                 shape.creation = shape.id.0;
-                self.bodies.push(Some(Box::new(output.body)));
+                self.bodies.push(Some(output.body));
                 shape
             })
             .collect()
@@ -292,7 +350,11 @@ impl<'a> Simulator<'a> {
         let busy = BusyFiles::default();
         for _ in 0..JOBS_IN_A_ROW_MAX {
             self.shape.now_us = self.now_us;
-            let Some(job) = self.policy.pick(&self.shape, &busy) else { return Ok(()) };
+            let Some(job) = self.policy.pick(&self.shape, &busy) else {
+                self.compaction_due_us = self.policy.due_us(&self.shape);
+                self.tombstone_wait_us = self.policy.memtable_tombstone_us(&self.shape);
+                return Ok(());
+            };
             self.play_job(&job).map_err(|source| Failure::Job {
                 policy: self.policy.name().to_owned(),
                 job: job.to_string(),
@@ -349,15 +411,14 @@ impl<'a> Simulator<'a> {
                     job.inputs.iter().position(|input| input.level == level && input.run == run.id);
                 let mut taken = taken.map_or(&[][..], |at| &inputs[at]).iter().peekable();
                 let overlapping = run.overlapping(&range).iter();
-                let staying: Vec<Arc<FileShape>> = overlapping
+                let staying = overlapping
                     .filter(|file| taken.next_if(|input| input.id == file.id).is_none())
-                    .cloned()
-                    .collect();
-                older.add(ranges(&staying));
+                    .map(|file| places(&file.range));
+                older.add(staying.collect());
             }
         }
         let body = |file: &Arc<FileShape>| {
-            usize::try_from(file.id.0).ok().and_then(|at| self.bodies.get(at)?.as_deref())
+            usize::try_from(file.id.0).ok().and_then(|at| self.bodies.get(at)?.as_ref())
         };
         let mut sources: Vec<Source<'_>> = inputs
             .iter()
@@ -384,14 +445,15 @@ impl<'a> Simulator<'a> {
     }
 
     fn report(self) -> Report {
-        report::Report::new(&self.shape, &self.totals, &self.sizes, &self.traffic)
+        Report {
+            point_lookups: self.point_lookups,
+            range_lookups: self.range_lookups,
+            ..Report::new(&self.shape, &self.totals, &self.sizes, &self.traffic)
+        }
     }
 }
 
-/// Ranges of files in places.
-fn ranges(files: &[Arc<FileShape>]) -> Vec<(u64, u64)> {
-    files
-        .iter()
-        .map(|file| (place_of(&file.range.smallest), place_of(&file.range.largest)))
-        .collect()
+/// A range in places.
+fn places(range: &KeyRange) -> (u64, u64) {
+    (place_of(&range.smallest), place_of(&range.largest))
 }

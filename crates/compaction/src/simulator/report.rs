@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use crate::{Level, TreeShape};
 
+use super::lookups::{PointReport, RangeReport};
 use super::numbers::{count, ratio, real, whole};
 use super::sizes::Sizes;
 use super::traffic::{Traffic, Writes};
@@ -30,11 +31,6 @@ impl Totals {
             + writes.deletes * key
             + writes.merges * (key + real(sizes.operand_bytes()))
             + writes.range_deletes * 2.0 * key;
-    }
-
-    /// Deletes of keys and ranges so far.
-    pub(super) fn deletes(&self) -> f64 {
-        self.writes.deletes + self.writes.range_deletes
     }
 
     /// Writes so far that change a key that is there.
@@ -89,6 +85,10 @@ pub struct Report {
     pub space_amplification: f64,
     /// Bytes of invalid entries ÷ bytes of live ones.
     pub space_amplification_invalid: f64,
+    /// Point lookups, by phase and share of absent keys.
+    pub point_lookups: Vec<PointReport>,
+    /// Range lookups.
+    pub range_lookups: RangeReport,
     /// The tree at the end.
     pub levels: Vec<LevelReport>,
 }
@@ -124,6 +124,8 @@ impl Report {
             space_amplification: ratio(real(bytes), live_bytes),
             space_amplification_invalid: ratio(shadowed, live)
                 + ratio(real(tombstones), live) * key_share,
+            point_lookups: Vec::new(),
+            range_lookups: RangeReport::default(),
             levels,
         }
     }

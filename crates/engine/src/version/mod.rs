@@ -8,7 +8,7 @@ mod super_version;
 
 use std::collections::HashMap;
 
-use lsmx_compaction::{FileId, FileShape, RunShape, TreeShape};
+use lsmx_compaction::{FileId, RunShape, TreeShape};
 
 use crate::error::Error;
 use crate::format::range_tombstones::Spans;
@@ -105,14 +105,9 @@ impl Version {
     /// Writes into a shape of this version when its tables were last read.
     pub(crate) fn note_reads(&self, shape: &mut TreeShape) {
         for run in shape.levels.iter_mut().flat_map(|level| &mut Arc::make_mut(level).runs) {
-            let read = run.files.iter().map(|file| match self.tables.get(&file.id) {
-                Some(table) if table.table().last_read_us() != file.last_read_us => {
-                    let last_read_us = table.table().last_read_us();
-                    Arc::new(FileShape { last_read_us, ..(**file).clone() })
-                }
-                _ => Arc::clone(file),
+            Arc::make_mut(run).files.note_reads(|file| {
+                self.tables.get(&file).map(|table| table.table().last_read_us())
             });
-            *run = Arc::new(RunShape { id: run.id, files: read.collect() });
         }
     }
 

@@ -117,8 +117,8 @@ impl Plan {
 #[derive(Debug)]
 struct Jobs {
     heard: Mutex<JobsHeard>,
-    history: History,
     decisions: Option<Decisions>,
+    history: History,
 }
 
 #[derive(Clone, Debug)]
@@ -130,10 +130,10 @@ struct JobsHeard {
 
 impl EventListener for Jobs {
     fn on_event(&self, event: &Event) {
-        self.history.heard(event);
         if let (Event::Decision(decision), Some(decisions)) = (event, &self.decisions) {
             decisions.write(decision);
         }
+        self.history.heard(event);
         let mut heard = self.heard.lock();
         heard.tally.heard(event);
         match event {
@@ -183,8 +183,8 @@ pub(super) fn run(
     let heard = JobsHeard { latencies: Latencies::new(), tally: Tally::default(), digest };
     let jobs = Arc::new(Jobs {
         heard: Mutex::new(heard),
-        history: History::new(),
         decisions: plan.decisions.clone(),
+        history: History::new(),
     });
 
     let directory = tempfile::Builder::new()
