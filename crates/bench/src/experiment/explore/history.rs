@@ -51,13 +51,7 @@ impl History {
 
     /// The points in order, the tree of `metrics` as the last.
     pub(super) fn finish(&self, metrics: &Metrics) -> Vec<HistoryPoint> {
-        let recorded = self.0.lock();
-        let mut points = recorded.points.kept.clone();
-        let last = point(metrics);
-        if points.last() != Some(&last) {
-            points.push(last);
-        }
-        points
+        self.0.lock().points.ending_with(point(metrics))
     }
 }
 
@@ -123,6 +117,17 @@ impl<T> Thinned<T> {
     }
 }
 
+impl<T: Clone + PartialEq> Thinned<T> {
+    /// What is kept, and this item at the end, which may have been offered and not kept.
+    fn ending_with(&self, last: T) -> Vec<T> {
+        let mut items = self.kept.clone();
+        if items.last() != Some(&last) {
+            items.push(last);
+        }
+        items
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -143,6 +148,12 @@ mod tests {
             assert!(kept.len() >= length.min(100).try_into().unwrap(), "{length}");
             for (index, item) in (0..).zip(kept) {
                 assert_eq!(*item, index * thinned.stride, "{length}");
+            }
+            if let Some(last) = length.checked_sub(1) {
+                let whole = thinned.ending_with(last);
+                assert_eq!(whole.last(), Some(&last), "{length}");
+                assert!(whole.len() <= HISTORY_POINTS_MAX, "{length}");
+                assert!(whole.windows(2).all(|pair| pair[0] < pair[1]), "twice: {length}");
             }
             assert!(length < 5_000 || made < length / 4, "{made} of {length} were made");
         }
