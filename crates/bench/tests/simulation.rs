@@ -76,6 +76,7 @@ fn cells(policy: &str, updates: f64, deletes: f64, seeds: u64) -> Vec<Cell> {
             directory: std::env::temp_dir(),
             command: "test".to_owned(),
             spec: None,
+            decisions: None,
         };
         config.run(None, &mut Silent).unwrap().cells.remove(0)
     };
