@@ -4,6 +4,7 @@
 //! `--nocapture` it prints the table that `docs/results/design-space.md` has.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
+#![allow(clippy::print_stdout, reason = "the table is for who asks for it with `--nocapture`")]
 
 use std::fmt::Write as _;
 
@@ -76,6 +77,7 @@ fn cells(policy: &str, updates: f64, deletes: f64, seeds: u64) -> Vec<Cell> {
             directory: std::env::temp_dir(),
             command: "test".to_owned(),
             spec: None,
+            decisions: None,
         };
         config.run(None, &mut Silent).unwrap().cells.remove(0)
     };

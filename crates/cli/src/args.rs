@@ -39,8 +39,15 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 pub(crate) struct ExploreArgs {
     /// Policies, separated by commas, or `all` (every one that drops no data).
-    #[arg(long, value_name = "NAME,…", value_parser = policies)]
-    pub(crate) policy: Policies,
+    #[arg(long, value_name = "NAME,…", value_parser = policies, required_unless_present = "spec")]
+    pub(crate) policy: Option<Policies>,
+    /// A policy put together from primitives in a TOML file; docs/compaction.md says how. It comes
+    /// behind those of --policy.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) spec: Option<PathBuf>,
+    /// Write to standard error what led to each compaction: scores, candidates, the job.
+    #[arg(long)]
+    pub(crate) explain: bool,
     /// Write operations in all [default: 1000000].
     #[arg(long, value_name = "N", value_parser = count)]
     pub(crate) entries: Option<u64>,
@@ -142,6 +149,9 @@ pub(crate) struct ExploreArgs {
     /// Write the result as JSON.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+    /// Write the result as one page with plots, to be read in a browser.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
     /// Write a flat row per cell: the swept flags, then every number.
     #[arg(long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,
@@ -229,6 +239,9 @@ pub(crate) struct BenchArgs {
     /// Write the result as JSON.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+    /// Write the result as one page with plots, to be read in a browser.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
     /// Write a flat row per cell.
     #[arg(long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,
@@ -323,7 +336,7 @@ pub(crate) enum Verb {
         #[arg(long, value_name = "KEY")]
         to: Option<OsString>,
     },
-    /// Print what files of a database hold: tables, segments of the log, manifests.
+    /// Print what files of a database hold: tables, segments of the log, manifests; or a trace.
     Dump {
         /// Files, by path or by name in the database [default: all of them].
         files: Vec<PathBuf>,
@@ -400,9 +413,9 @@ fn policies(text: &str) -> Result<Policies, lsmx_compaction::Error> {
 /// Names of the flags of `explore` that a sweep may give values.
 pub(crate) fn sweepable() -> Vec<String> {
     /// What says which cells there are and where results go, or names a file.
-    const NOT_SWEPT: [&str; 14] = [
+    const NOT_SWEPT: [&str; 16] = [
         "policy", "spec", "phases", "data", "trace", "format", "seed", "sweep", "repeat", "resume",
-        "dry-run", "json", "csv", "dir",
+        "dry-run", "json", "csv", "html", "explain", "dir",
     ];
     let root = Arguments::command();
     let explore = root.find_subcommand("explore");

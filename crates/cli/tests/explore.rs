@@ -133,6 +133,37 @@ fn a_cell_has_every_field_of_its_contract() {
 }
 
 #[test]
+fn the_history_ends_with_the_tree_and_follows_from_the_seed() {
+    let directory = tempfile::tempdir().unwrap();
+    let run = |words: &str| cells(&format!("--policy tiering,lo+1 {words}"), directory.path());
+    let words = format!("--deterministic --seed 3 {SMALL}");
+    let (one, other) = (run(&words), run(&words));
+    for (cell, same) in one.iter().zip(&other).chain(run(SMALL).iter().map(|cell| (cell, cell))) {
+        assert_eq!(cell["history"], same["history"]);
+        let history = cell["history"].as_array().unwrap();
+        assert!((20..=200).contains(&history.len()), "{} points", history.len());
+        for pair in history.windows(2) {
+            for counter in ["ingested_bytes", "flushed_bytes", "read_bytes", "written_bytes"] {
+                let at = |point: &Value| point[counter].as_u64().unwrap();
+                assert!(at(&pair[0]) <= at(&pair[1]), "{counter} falls in {pair:?}");
+            }
+        }
+        let last = history.last().unwrap();
+        assert_eq!(last["ingested_bytes"], cell["ingested_bytes"]);
+        assert_eq!(last["flushed_bytes"], cell["flushed_bytes"]);
+        assert_eq!(last["read_bytes"], cell["compaction"]["read_bytes"]);
+        assert_eq!(last["written_bytes"], cell["compaction"]["written_bytes"]);
+        let levels = cell["levels"].as_array().unwrap();
+        assert_eq!(last["levels"].as_array().unwrap().len(), levels.len());
+        for (at_last, level) in last["levels"].as_array().unwrap().iter().zip(levels) {
+            for field in ["level", "runs", "files", "bytes"] {
+                assert_eq!(at_last[field], level[field], "{field}");
+            }
+        }
+    }
+}
+
+#[test]
 fn equal_seeds_give_equal_digests_and_other_seeds_do_not() {
     let directory = tempfile::tempdir().unwrap();
     let digests = |words: &str| -> Vec<String> {

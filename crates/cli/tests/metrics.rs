@@ -142,3 +142,35 @@ fn writes_stop_at_the_hard_stop_and_are_not_slowed_before() {
     // Who waits at the stop shows in the latencies of puts.
     assert!(number(cell, "/put_latency_us/max") >= 0.5 * number(stalls, "/max_us"));
 }
+
+/// Phases: several shares of absent keys in one, and favourites that change from one to the next.
+#[test]
+fn phases_have_shares_and_favourites_of_their_own() {
+    let directory = tempfile::tempdir().unwrap();
+    let run = |hot: u64| {
+        let file = directory.path().join("phases.toml");
+        let text = format!(
+            "[[phase]]\nentries = 4000\nsettle = true\n\
+             [[phase]]\nentries = 4000\nupdates = 1.0\ndistribution = \"zipf\"\n\
+             lookups = 400\nempty-lookups = [0.0, 0.25]\n\
+             [[phase]]\nentries = 4000\nupdates = 1.0\ndistribution = \"zipf\"\nhot = {hot}\n\
+             ranges = 20\nselectivity = 0.01\n"
+        );
+        fs::write(&file, text).unwrap();
+        let words =
+            format!("--policy tiering --memtable 32K --deterministic --phases {}", file.display());
+        cells(&words, directory.path()).remove(0)
+    };
+    let (same, other) = (run(0), run(1));
+    let entries = |cell: &Value| {
+        let levels = cell["levels"].as_array().unwrap();
+        levels.iter().map(|level| number(level, "/entries")).sum::<f64>()
+    };
+    // The digest covers the workload, so it would differ in any case.
+    assert!(entries(&other) > entries(&same), "updates of others meet fewer of their own kind");
+    let alphas: Vec<f64> =
+        other["point_lookups"].as_array().unwrap().iter().map(|at| number(at, "/alpha")).collect();
+    assert_eq!(alphas, [0.0, 0.25]);
+    assert_eq!(other["point_lookups"][1]["ops"], 400);
+    assert_eq!(other["workload"]["phases"][2]["hot"], 1);
+}

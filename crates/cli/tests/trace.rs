@@ -62,7 +62,7 @@ fn record(directory: &Path, options: TraceOptions) -> std::path::PathBuf {
             _ => {
                 let range = db.default_keyspace().range(key.as_str()..);
                 assert!(range.take(5).all(|entry| entry.is_ok()));
-                drop(other.iter().rev().next());
+                drop(other.iter().next_back());
             }
         }
     }

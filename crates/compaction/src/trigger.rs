@@ -42,8 +42,8 @@ pub enum Trigger {
         ppm: u64,
     },
     /// The oldest tombstone of a file has spent the time that all levels down to that of the file may
-    /// keep it. Each level may keep one `size_ratio` times as long as the level above, memtables
-    /// come first, and all levels above the last together have `bound_us`.
+    /// keep it. Memtables have a tenth of `bound_us`, the levels above the last share the rest, each
+    /// `size_ratio` times as much as the level above.
     ///
     /// Source: Sarkar et al., "Lethe", SIGMOD 2020, section 4.1 ("FADE").
     TombstoneTtl {

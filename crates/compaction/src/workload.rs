@@ -126,6 +126,10 @@ pub struct Phase {
     pub selectivity: f64,
     /// Which keys.
     pub distribution: Distribution,
+    /// Which of the present keys are the popular ones, where some are: phases with other numbers here
+    /// have other favourites, drawn anew.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub hot: u64,
     /// Whether the memtable is flushed and all compactions are waited for at the end.
     pub settle: bool,
 }
@@ -154,6 +158,7 @@ impl Phase {
             ranges: 0,
             selectivity: 0.0,
             distribution,
+            hot: 0,
             settle: false,
         }
     }

@@ -83,6 +83,11 @@ fn a_service_lives_through_a_day_and_a_night() {
     let explained = library.db().default_keyspace().explain("book7").unwrap();
     assert!(explained.value_bytes.is_some() || explained.to_string().contains("no value"));
 
+    // An hour on record.
+    let trace = library.db().record_trace(path.with_file_name("hour.trace")).unwrap();
+    library.db().get("book7").unwrap();
+    assert_eq!(trace.stop().unwrap().operations, 1);
+
     // A copy while it runs, beside a look without the lock.
     let copy = path.with_file_name("copy");
     library.db().checkpoint(&copy).unwrap();

@@ -1,11 +1,12 @@
-//! Reports: a result as a table for people, as JSON for programs with its provenance, or as flat
-//! rows.
+//! Reports: a result as a table for people, as JSON for programs with its provenance, as flat rows,
+//! or as a page with plots.
 
 pub mod compare;
 pub mod comparison;
 pub mod csv;
 pub mod estimates;
 pub mod flat;
+pub mod html;
 pub mod json;
 pub mod provenance;
 pub mod rows;

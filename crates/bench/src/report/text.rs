@@ -165,7 +165,8 @@ pub fn grid(header: Vec<String>, rows: impl IntoIterator<Item = Vec<String>>) ->
     table.to_string()
 }
 
-fn workload(workload: &Workload, seed: u64) -> String {
+/// What was played, in a line.
+pub(super) fn workload(workload: &Workload, seed: u64) -> String {
     if let RecordsSummary::Trace { name, counts } = &workload.records {
         return format!(
             "{} operations of {name} ({} puts, {} deletes, {} merges, {} range deletes, {} gets, {} \

@@ -3,7 +3,7 @@
 use crate::numbers;
 
 use super::keys::{KeySpace, Permutation, density};
-use super::random::{Random, Steps, Zipf};
+use super::random::{Random, Steps, Zipf, mix};
 use super::{Distribution, WINDOW_SHARE, WINDOWS, ZIPF_EXPONENT};
 
 /// Draws that may hit a record that is not there before the next one in line is taken.
@@ -77,13 +77,17 @@ pub struct Choice {
 
 impl Choice {
     /// A way to pick. `keys` are those of the records; `None` when they come from a file, which has
-    /// no order known beforehand: then the number of a record stands for its rank.
+    /// no order known beforehand: then the number of a record stands for its rank. `hot` says which of
+    /// many draws makes records popular.
     #[must_use]
-    pub fn new(distribution: Distribution, keys: Option<&KeySpace>, seed: u64) -> Choice {
+    pub fn new(distribution: Distribution, keys: Option<&KeySpace>, seed: u64, hot: u64) -> Choice {
         let placed = keys.map(KeySpace::distribution);
+        let seed = if hot == 0 { seed } else { mix(seed ^ mix(hot)) };
         let density = match distribution {
             // Where data lies that dense, picking every record alike gives the same density.
-            Distribution::PrefixZipf | Distribution::Normal if placed != Some(distribution) => {
+            Distribution::PrefixZipf | Distribution::Normal
+                if placed != Some(distribution) || hot > 0 =>
+            {
                 Some(density(distribution, seed))
             }
             _ => None,
@@ -189,7 +193,7 @@ mod tests {
         let n = 1000;
         let keys = KeySpace::new(placed, n, 8, 1).unwrap();
         let live = loaded(n);
-        let mut choice = Choice::new(distribution, Some(&keys), 1);
+        let mut choice = Choice::new(distribution, Some(&keys), 1, 0);
         let mut random = Random::new(2, 0);
         let mut by_rank = vec![0; numbers::length(n)];
         for draw in 0..draws {
@@ -213,6 +217,31 @@ mod tests {
     }
 
     #[test]
+    fn another_draw_makes_other_records_popular() {
+        let hottest = |distribution: Distribution, hot: u64| {
+            let keys = KeySpace::new(Distribution::Uniform, 1000, 8, 1).unwrap();
+            let live = loaded(1000);
+            let mut choice = Choice::new(distribution, Some(&keys), 1, hot);
+            let mut random = Random::new(2, 0);
+            let mut counts = vec![0u32; 1000];
+            for _ in 0..20_000 {
+                let record = choice.pick(&live, Some(&keys), 0.5, &mut random).unwrap();
+                counts[numbers::length(keys.rank(record))] += 1;
+            }
+            let most = counts.iter().max().copied().unwrap();
+            (counts.iter().position(|count| *count == most), most)
+        };
+        for distribution in [Distribution::Zipf, Distribution::PrefixZipf] {
+            let (first, again) = (hottest(distribution, 0), hottest(distribution, 0));
+            let other = hottest(distribution, 1);
+            assert_eq!(first, again);
+            assert_ne!(first.0, other.0, "{distribution}");
+            // Skewed as ever.
+            assert!(first.1 > 1000 && other.1 > 1000, "{distribution}: {first:?} {other:?}");
+        }
+    }
+
+    #[test]
     fn normal_and_prefix_zipf_hold_on_evenly_placed_keys_too() {
         let by_rank = picks(Distribution::Normal, Distribution::Uniform, 100_000);
         let inside: u32 = by_rank[160..840].iter().sum();
@@ -228,7 +257,7 @@ mod tests {
         );
         let keys = KeySpace::new(Distribution::Uniform, 1000, 8, 1).unwrap();
         let live = loaded(1000);
-        let mut choice = Choice::new(Distribution::Shifting, Some(&keys), 1);
+        let mut choice = Choice::new(Distribution::Shifting, Some(&keys), 1, 0);
         let mut random = Random::new(2, 0);
         for (progress, window) in [(0.0, 0..100), (0.5, 450..550), (0.999, 899..1000)] {
             let inside = (0..1000)
@@ -246,7 +275,7 @@ mod tests {
         let keys = KeySpace::new(Distribution::Uniform, 200, 8, 1).unwrap();
         for distribution in Distribution::ALL {
             let mut live = loaded(200);
-            let mut choice = Choice::new(distribution, Some(&keys), 1);
+            let mut choice = Choice::new(distribution, Some(&keys), 1, 0);
             let mut random = Random::new(2, 0);
             let mut left = 200;
             while let Some(record) = choice.pick(&live, Some(&keys), 0.5, &mut random) {

@@ -218,7 +218,7 @@ struct PhaseTable {
     #[serde(default)]
     lookups: u64,
     #[serde(default)]
-    empty_lookups: f64,
+    empty_lookups: Shares,
     #[serde(default)]
     ranges: u64,
     #[serde(default = "default_selectivity")]
@@ -226,7 +226,32 @@ struct PhaseTable {
     #[serde(default)]
     distribution: Distribution,
     #[serde(default)]
+    hot: u64,
+    #[serde(default)]
     settle: bool,
+}
+
+/// A share, or several.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Shares {
+    One(f64),
+    Many(Vec<f64>),
+}
+
+impl Default for Shares {
+    fn default() -> Shares {
+        Shares::One(0.0)
+    }
+}
+
+impl Shares {
+    fn as_slice(&self) -> &[f64] {
+        match self {
+            Shares::One(share) => std::slice::from_ref(share),
+            Shares::Many(shares) => shares,
+        }
+    }
 }
 
 /// The middle one of the study's three selectivities.
@@ -251,11 +276,14 @@ fn default_selectivity() -> f64 {
 ///
 /// [[phase]]
 /// lookups = 100000
-/// empty-lookups = 0.5     # share that asks for absent keys
+/// empty-lookups = 0.5     # share that asks for absent keys; of several, [0.0, 1.0], all lookups each
 /// ranges = 1000
 /// selectivity = 1e-4
 /// distribution = "zipf"
+/// hot = 1                 # other favourites than phases with another number, of zipf and prefix-zipf
 /// ```
+/// The operations of a phase are mixed evenly; what is to come one after the other stands in phases of
+/// its own.
 ///
 /// # Errors
 /// When the file is not such a file, with the line.
@@ -300,10 +328,23 @@ impl PhaseTable {
         (phase.inserts, phase.updates, phase.deletes) =
             split_writes(self.entries, self.updates, self.deletes)?;
         replace_inserts(&mut phase, self.entries, self.merges, self.range_deletes)?;
-        check_share("empty-lookups", self.empty_lookups)?;
+        for alpha in self.empty_lookups.as_slice() {
+            check_share("empty-lookups", *alpha)?;
+        }
+        if self.hot > 0
+            && !matches!(self.distribution, Distribution::Zipf | Distribution::PrefixZipf)
+        {
+            return Err(Error::Contradiction {
+                first: format!("hot = {}", self.hot),
+                second: format!("distribution = \"{}\"", self.distribution),
+                why: "it has no favourites that could be others; zipf and prefix-zipf have",
+            });
+        }
+        phase.hot = self.hot;
         check_share("selectivity", self.selectivity)?;
         if self.lookups > 0 {
-            phase.lookups = vec![Lookups { alpha: self.empty_lookups, ops: self.lookups }];
+            let each = |alpha: &f64| Lookups { alpha: *alpha, ops: self.lookups };
+            phase.lookups = self.empty_lookups.as_slice().iter().map(each).collect();
         }
         phase.ranges = self.ranges;
         phase.selectivity = self.selectivity;
@@ -383,7 +424,7 @@ mod tests {
             (Mix { updates: -0.1, ..mix() }, "--updates"),
             (Mix { deletes: f64::NAN, ..mix() }, "--deletes"),
             (Mix { empty_lookups: vec![1.5], ..mix() }, "--empty-lookups"),
-            (Mix { selectivities: vec![2.0], ..mix() }, "--selectivity"),
+            (Mix { selectivities: vec![1e-4, 2.0], ..mix() }, "--selectivity"),
         ] {
             let error = mix.phases().unwrap_err();
             assert!(error.is_usage() && error.to_string().starts_with(name), "{error}");
@@ -416,6 +457,8 @@ mod tests {
             ("[[phase]]\nlookups = 5\n", 1, "nothing inserted"),
             ("[[phase]]\nentries = 5\n[[phase]]\nentries = 5\ndeletes = 1.0\n", 3, "deletes all"),
             ("[[phase]]\nentries = 5\ndistribution = \"pareto\"\n", 3, "prefix-zipf"),
+            ("[[phase]]\nentries = 5\nhot = 1\n", 1, "no favourites"),
+            ("[[phase]]\nentries = 5\nlookups = 1\nempty-lookups = [0.5, 2.0]\n", 1, "is 2"),
             ("phase = []\n", 1, "no [[phase]]"),
             ("", 1, "phase"),
         ] {

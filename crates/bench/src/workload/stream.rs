@@ -114,7 +114,7 @@ impl Stream {
             left.push((Drawn::GetAbsent(index), absent));
         }
         PhaseStream {
-            choice: Choice::new(phase.distribution, self.keys.as_ref(), self.seed),
+            choice: Choice::new(phase.distribution, self.keys.as_ref(), self.seed, phase.hot),
             ops: phase.ops(),
             ops_left: phase.ops(),
             left,

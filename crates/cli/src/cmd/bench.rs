@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use lsmx_bench::experiment::throughput::Config;
 use lsmx_bench::peers::lsmx::LsmxOptions;
 use lsmx_bench::peers::{Kind, Settings};
-use lsmx_bench::report::{csv, json, throughput};
+use lsmx_bench::report::{csv, html, json, throughput};
 
 use crate::args::BenchArgs;
 use crate::failure::Failure;
@@ -16,7 +16,7 @@ use crate::output::{self, Bar};
 /// Runs the workloads and reports them.
 pub(crate) fn run(arguments: &BenchArgs, words: &[OsString]) -> Result<(), Failure> {
     let mut config = config(arguments, words)?;
-    for path in [&arguments.json, &arguments.csv].into_iter().flatten() {
+    for path in [&arguments.json, &arguments.csv, &arguments.html].into_iter().flatten() {
         // A report that cannot be written is better known before the run than after it.
         json::probe(path)?;
     }
@@ -34,6 +34,9 @@ pub(crate) fn run(arguments: &BenchArgs, words: &[OsString]) -> Result<(), Failu
     }
     if let Some(path) = &arguments.csv {
         csv::write(path, &throughput::COLUMNS, throughput::rows(&result.cells))?;
+    }
+    if let Some(path) = &arguments.html {
+        html::write(path, &html::throughput(&result))?;
     }
     output::stdout(throughput::table(&result).as_bytes())
 }

@@ -505,3 +505,124 @@ fn fields_of(rule: &Rule) -> Vec<String> {
     fields.push(format!("movement = \"{}\"", rule.movement.name()));
     fields
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIERED_TOP: &str = "name = \"tiered-top\"\nlayout = \"leveling\"\ntiered = [4]\n\n\
+        [[rule]]\ntrigger = \"run-count\"\nruns = 3\n\n\
+        [[rule]]\ntrigger = \"level-full\"\nbase = 8\n";
+
+    #[test]
+    fn a_file_gives_a_policy_and_what_it_leaves_out_has_defaults() {
+        let spec = PolicySpec::from_toml(TIERED_TOP).unwrap();
+        assert_eq!(spec.name(), "tiered-top");
+        let primitives = spec.primitives();
+        assert_eq!(primitives.layout, Layout::Leveling { tiered: vec![4] });
+        assert_eq!((primitives.stop_runs, primitives.grandparent_files), (20, 25));
+        assert_eq!(primitives.rules[0].trigger, Trigger::RunCount { runs: 3, wait: 3 });
+        assert_eq!(primitives.rules[1].movement, Movement::LeastOverlap);
+        let capacity = Capacity::FromBottom { last: Level(6), base_memtables: 8, size_ratio: 10 };
+        assert_eq!(primitives.rules[1].trigger, Trigger::LevelFull(capacity));
+        assert_eq!(PolicySpec::from_toml("policy = \"tiering(T=4)\"").unwrap().name(), "tiering");
+    }
+
+    #[test]
+    fn compositions_print_as_they_are_read() {
+        let mut specs = vec![PolicySpec::from_toml(TIERED_TOP).unwrap()];
+        for preset in Preset::ALL.into_iter().chain(Preset::DROPPING) {
+            let primitives = PolicySpec::new(preset).primitives();
+            specs.push(PolicySpec::composed(format!("my-{}", preset.name()), primitives).unwrap());
+        }
+        for spec in specs {
+            let text = spec.to_string();
+            assert!(!text.contains('\n'), "{text}");
+            assert_eq!(text.parse::<PolicySpec>(), Ok(spec.clone()), "{text}");
+            let Form::Composition(composition) = &spec.0 else { panic!("{spec}") };
+            let file = write_file(composition);
+            assert_eq!(PolicySpec::from_toml(&file), Ok(spec.clone()), "{file}");
+            assert_eq!(spec.build().name(), spec.name());
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_line() {
+        let with = |line: &str| TIERED_TOP.replace("runs = 3", line);
+        let rule = |text: &str| format!("layout = \"fluid\"\n[[rule]]\n{text}\n");
+        for (text, line, what) in [
+            ("", 1, "has no layout; known: leveling, fluid, run-list, queue"),
+            ("layout = 3", 1, "layout = 3 is not a string"),
+            ("\nlayout = \"lsm\"", 2, "unknown layout \"lsm\"; known: leveling"),
+            ("layout = \"fluid\"", 1, "has no [[rule]]"),
+            ("layout = \"fluid\"\nrule = 3", 2, "rule = 3 is not a list of tables"),
+            ("layout = \"fluid\"\nrule = []", 1, "needs a rule with trigger too-many-runs"),
+            ("name = \"lo+1\"\n", 1, "name \"lo+1\" is that of a preset"),
+            ("name = \"a b\"\n", 1, "letters, digits"),
+            ("policy = \"lasy\"", 1, "unknown policy \"lasy\""),
+            ("policy = \"lo+1\"\nstop = 3", 2, "unknown field \"stop\""),
+            ("layout = \n", 1, ""),
+            (&with("runs = 0"), 7, "runs = 0 is not a whole number from 1"),
+            (&with("runs = 1.5"), 7, "runs = 1.5 is not a whole number"),
+            (
+                &with("rums = 3"),
+                7,
+                "unknown field \"rums\" of the rule; known: trigger, runs, wait",
+            ),
+            (&with("runs = 30"), 1, "writes stop at 20 runs, where no merge is due before 30"),
+            (&with("wait = 25"), 1, "L0 may wait until it has 25 runs"),
+            (
+                &with("granularity = \"file\""),
+                1,
+                "movement least-overlap has nothing to choose from",
+            ),
+            (&rule("trigger = \"full\""), 3, "unknown trigger \"full\""),
+            (&rule("runs = 3"), 2, "the rule has no trigger"),
+            (&rule("trigger = \"tombstone-ttl\""), 2, "the rule has no bound"),
+            (
+                &rule("trigger = \"tombstone-ttl\"\nbound = \"1w\""),
+                4,
+                "bound = \"1w\" is not a time",
+            ),
+            (&rule("trigger = \"level-full\""), 1, "its levels have no capacity"),
+            (&rule("trigger = \"run-count\""), 1, "says itself how many runs"),
+            (
+                &rule("trigger = \"too-many-runs\"\ngranularity = \"file\""),
+                1,
+                "granularity file does not go with layout fluid, which takes whole runs",
+            ),
+            (
+                &rule("trigger = \"too-many-runs\"\n[[rule]]\ntrigger = \"too-many-runs\""),
+                1,
+                "two rules with trigger too-many-runs",
+            ),
+            (
+                &TIERED_TOP.replace("base = 8", "granularity = \"preemptive\"\nmovement = \"all\""),
+                1,
+                "tiered levels do not go with granularity preemptive",
+            ),
+            (
+                &TIERED_TOP.replace("base = 8", "movement = \"all\""),
+                1,
+                "granularity file needs a movement that chooses",
+            ),
+            (
+                &format!(
+                    "{TIERED_TOP}[[rule]]\ntrigger = \"tombstone-density\"\nmovement = \"round-robin\""
+                ),
+                1,
+                "movement round-robin compares files of one level",
+            ),
+            (
+                &format!("{TIERED_TOP}[[rule]]\ntrigger = \"total-bytes\"\nbytes = \"1G\""),
+                1,
+                "only a queue",
+            ),
+            (&format!("{TIERED_TOP}[[rule]]\ntrigger = \"size-ratio\""), 1, "only a run list"),
+        ] {
+            let error = PolicySpec::from_toml(text).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("line {line}: ")), "{text:?}: {error}");
+            assert!(error.contains(what) && !error.contains('\n'), "{text:?}: {error}");
+        }
+    }
+}

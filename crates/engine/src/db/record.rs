@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use crate::db::{Core, Db};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::format::filename::FileName;
 use crate::keyspace::Tree;
 use crate::recording::{Recorder, ScanTrace, Trace, TraceOptions};
 use crate::slice::Slice;
@@ -16,7 +17,8 @@ impl Db {
     ///
     /// # Errors
     /// [`Error::Io`](crate::Error::Io) if the file is there already or cannot be made;
-    /// [`Error::InvalidOption`](crate::Error::InvalidOption) if another trace is being recorded;
+    /// [`Error::InvalidOption`](crate::Error::InvalidOption) if another trace is being recorded, or the
+    /// name is one that a file of the database can have;
     /// [`Error::Closed`](crate::Error::Closed).
     pub fn record_trace(&self, path: impl AsRef<Path>) -> Result<Trace> {
         self.record_trace_with(path, TraceOptions::default())
@@ -33,8 +35,17 @@ impl Db {
     ) -> Result<Trace> {
         let core = self.core();
         core.check_open()?;
+        let path = path.as_ref();
+        let name = path.file_name().and_then(|name| name.to_str()).and_then(FileName::parse);
+        if name.is_some() && path.parent() == Some(core.store.dir.as_path()) {
+            return Err(Error::InvalidOption {
+                name: "trace",
+                value: path.display().to_string(),
+                must: "a name that no file of the database can have",
+            });
+        }
         let vfs = Arc::clone(&core.store.vfs);
-        Trace::begin(&core.recording, vfs, &core.store.env, path.as_ref(), options)
+        Trace::begin(&core.recording, vfs, &core.store.env, path, options)
     }
 }
 

@@ -23,7 +23,9 @@ use crate::workload::records::Records;
 use crate::workload::stream::{Operation, Stream};
 use crate::workload::trace::TraceFile;
 
+use super::decisions::Decisions;
 use super::digest::{Digest, Scan};
+use super::history::History;
 use super::meter::{Meter, Reader};
 use super::replay;
 use super::result::{Cell, Compaction, LevelSummary, RecordsSummary, Stalls, Workload};
@@ -52,6 +54,8 @@ pub(super) struct Plan {
     pub(super) deterministic: bool,
     pub(super) seed: u64,
     pub(super) directory: PathBuf,
+    /// Where to write what led to each compaction.
+    pub(super) decisions: Option<Decisions>,
 }
 
 impl Plan {
@@ -99,6 +103,7 @@ impl Plan {
             .block_cache_bytes(self.block_cache_bytes)
             .write_control(self.write_control)
             .listener(listener)
+            .explain_decisions(self.decisions.is_some())
             .keyspace_defaults(keyspace);
         if self.deterministic {
             options.background(Background::Inline).seed(self.seed)
@@ -110,7 +115,11 @@ impl Plan {
 
 /// Hears of the jobs as they end, in the order in which they become part of the tree.
 #[derive(Debug)]
-struct Jobs(Mutex<JobsHeard>);
+struct Jobs {
+    heard: Mutex<JobsHeard>,
+    decisions: Option<Decisions>,
+    history: History,
+}
 
 #[derive(Clone, Debug)]
 struct JobsHeard {
@@ -121,7 +130,11 @@ struct JobsHeard {
 
 impl EventListener for Jobs {
     fn on_event(&self, event: &Event) {
-        let mut heard = self.0.lock();
+        if let (Event::Decision(decision), Some(decisions)) = (event, &self.decisions) {
+            decisions.write(decision);
+        }
+        self.history.heard(event);
+        let mut heard = self.heard.lock();
         heard.tally.heard(event);
         match event {
             Event::Flush(end) => heard.digest.line(format_args!(
@@ -167,11 +180,12 @@ pub(super) fn run(
     })?;
     digest.line(format_args!("workload {text}"));
     digest.line(format_args!("seed {}", plan.seed));
-    let jobs = Arc::new(Jobs(Mutex::new(JobsHeard {
-        latencies: Latencies::new(),
-        tally: Tally::default(),
-        digest,
-    })));
+    let heard = JobsHeard { latencies: Latencies::new(), tally: Tally::default(), digest };
+    let jobs = Arc::new(Jobs {
+        heard: Mutex::new(heard),
+        decisions: plan.decisions.clone(),
+        history: History::new(),
+    });
 
     let directory = tempfile::Builder::new()
         .prefix("lsmx-explore-")
@@ -185,6 +199,7 @@ pub(super) fn run(
     let keyspace = plan.keyspace(policy);
     let db = Db::open(directory.path().join("db"), plan.options(policy, listener))
         .map_err(engine("open a database"))?;
+    let watch = jobs.history.watch(&db);
     let begun_us = db.env().now_us();
     let mut run = Run {
         keyspaces: vec![db.default_keyspace()],
@@ -194,7 +209,9 @@ pub(super) fn run(
         put_latencies: Latencies::new(),
         meter: Meter::new(),
         // A file may hold a key twice, so only generated records are known one by one.
-        exact: !matches!(plan.summary, RecordsSummary::File { .. }),
+        // A queue lets go what nobody deleted.
+        exact: !matches!(plan.summary, RecordsSummary::File { .. }) && !policy.drops_data(),
+        loses: policy.drops_data(),
         unsettled: false,
         key: Vec::new(),
         value: Vec::new(),
@@ -215,10 +232,11 @@ pub(super) fn run(
     if run.unsettled {
         run.settle(title, progress)?;
     }
+    drop(watch);
     let metrics = run.db.metrics();
     let run_us = run.db.env().now_us().saturating_sub(begun_us);
     let scan = run.scan(title, progress)?;
-    if traced.is_some_and(|entries| entries != scan.entries()) {
+    if traced.is_some_and(|entries| entries != scan.entries()) && !policy.drops_data() {
         let (found, must) = ("not where the trace ends", "what the trace leaves");
         return Err(Error::WrongAnswer { key: "of all keyspaces".to_owned(), found, must });
     }
@@ -226,7 +244,7 @@ pub(super) fn run(
     let put_latency_us = run.put_latencies.summary();
     run.db.close(None).map_err(engine("close the database"))?;
 
-    let JobsHeard { latencies, tally, digest } = jobs.0.lock().clone();
+    let JobsHeard { latencies, tally, digest } = jobs.heard.lock().clone();
     let tree = whole(metrics.keyspaces.values());
     let levels = levels(&tree);
     let digest = plan.deterministic.then(|| finish(digest, &tree, &metrics, &levels, &scan));
@@ -282,6 +300,7 @@ pub(super) fn run(
         point_lookups,
         range_lookups,
         levels,
+        history: jobs.history.finish(&metrics),
         elapsed_s: stopwatch.elapsed_s(),
         digest,
         // Whoever has the point of the sweep fills them in.
@@ -311,7 +330,7 @@ fn levels(tree: &KeyspaceMetrics) -> Vec<LevelSummary> {
 }
 
 /// All keyspaces as one tree: a trace may have several.
-fn whole<'a>(mut trees: impl Iterator<Item = &'a KeyspaceMetrics>) -> KeyspaceMetrics {
+pub(super) fn whole<'a>(mut trees: impl Iterator<Item = &'a KeyspaceMetrics>) -> KeyspaceMetrics {
     let mut whole = trees.next().cloned().unwrap_or_default();
     for tree in trees {
         whole.gets += tree.gets;
@@ -404,6 +423,7 @@ pub(super) struct Run<'a> {
     pub(super) put_latencies: Latencies,
     pub(super) meter: Meter,
     exact: bool,
+    loses: bool,
     pub(super) unsettled: bool,
     key: Vec<u8>,
     value: Vec<u8>,
@@ -508,7 +528,7 @@ impl Run<'_> {
         let stopwatch = Stopwatch::start();
         let value = self.keyspace.get(&self.key).map_err(engine("look a key up"))?;
         self.meter.looked_up(row, value.is_some(), stopwatch.elapsed_ns());
-        if value.is_some() == present {
+        if value.is_some() == present || (present && self.loses) {
             return Ok(());
         }
         let (found, must) = if present { ("absent", "present") } else { ("present", "absent") };

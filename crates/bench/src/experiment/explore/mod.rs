@@ -7,8 +7,10 @@
 //! cells can be kept, so that an interrupted run goes on where it was ([`super::resume`]).
 
 mod cell;
+pub mod decisions;
 pub mod digest;
 pub mod estimate;
+pub mod history;
 mod meter;
 mod point;
 mod replay;
@@ -25,6 +27,7 @@ use crate::report::provenance::Provenance;
 
 use super::resume::Finished;
 use super::{Progress, repeat};
+use decisions::Decisions;
 pub use point::DATA_PER_MEMTABLE;
 pub use point::{KEY_BYTES_MAX, MEMTABLE_BYTES_MIN, Point, Source, VALUE_BYTES_MAX};
 use result::{Cell, Exploration};
@@ -47,6 +50,8 @@ pub struct Config {
     pub command: String,
     /// Contents of the spec file, for the provenance.
     pub spec: Option<String>,
+    /// Where to write what led to each compaction.
+    pub decisions: Option<Decisions>,
 }
 
 /// One run of one policy.
@@ -128,6 +133,7 @@ impl Config {
                 None => {
                     let title = title(&place, count);
                     let mut plan = place.point.plan(place.seed, &self.directory)?;
+                    plan.decisions.clone_from(&self.decisions);
                     let mut cell = cell::run(&mut plan, place.policy, &title, progress)?;
                     cell.simulated = place.point.simulate(place.policy, place.seed)?;
                     cell.model = place.point.model(place.policy);

@@ -191,6 +191,7 @@ impl Point {
             deterministic: self.deterministic,
             seed,
             directory: directory.to_owned(),
+            decisions: None,
         })
     }
 

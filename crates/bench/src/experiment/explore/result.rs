@@ -81,6 +81,11 @@ pub struct Cell {
     pub range_lookups: RangeLookups,
     /// The tree at the end.
     pub levels: Vec<LevelSummary>,
+    /// The tree after flushes and jobs, from the first to the last: at most
+    /// [`HISTORY_POINTS_MAX`](super::history::HISTORY_POINTS_MAX) points, evenly spaced by their
+    /// number.
+    #[serde(default)]
+    pub history: Vec<HistoryPoint>,
     /// Seconds the cell took, settling and the final scan included.
     pub elapsed_s: f64,
     /// Stands for all that must be equal from run to run; null without `--deterministic`.
@@ -307,4 +312,32 @@ pub struct LevelSummary {
     pub entries: u64,
     /// Tombstones.
     pub tombstones: u64,
+}
+
+/// The tree at one moment, and what had been written for it by then.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HistoryPoint {
+    /// Key and value bytes of all writes so far.
+    pub ingested_bytes: u64,
+    /// Bytes that flushes wrote so far.
+    pub flushed_bytes: u64,
+    /// Bytes that compaction read so far.
+    pub read_bytes: u64,
+    /// Bytes that compaction wrote so far.
+    pub written_bytes: u64,
+    /// Levels that hold something, from L0.
+    pub levels: Vec<LevelPoint>,
+}
+
+/// A level at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LevelPoint {
+    /// Its number.
+    pub level: u64,
+    /// Sorted runs.
+    pub runs: u64,
+    /// Files.
+    pub files: u64,
+    /// Bytes of the files.
+    pub bytes: u64,
 }

@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use lsmx::WriteControl;
 use lsmx_bench::Error;
+use lsmx_bench::experiment::explore::decisions::Decisions;
 use lsmx_bench::experiment::explore::{Config, Point, Source};
 use lsmx_bench::experiment::resume::{Finished, Identity};
-use lsmx_bench::report::{csv, estimates, json, rows, text};
+use lsmx_bench::report::{csv, estimates, html, json, rows, text};
 use lsmx_bench::workload::data_file::DataFile;
 use lsmx_bench::workload::phases::{Mix, SELECTIVITY_DEFAULT, parse_phases};
 use lsmx_bench::workload::record::Format;
@@ -36,7 +37,7 @@ const EMPTY_LOOKUPS_DEFAULT: [f64; 2] = [0.0, 1.0];
 pub(crate) fn run(arguments: &ExploreArgs, words: &[OsString]) -> Result<(), Failure> {
     let mut config = config(arguments, words)?;
     config.check()?;
-    for path in [&arguments.json, &arguments.csv].into_iter().flatten() {
+    for path in [&arguments.json, &arguments.csv, &arguments.html].into_iter().flatten() {
         // A report that cannot be written is better known before the run than after it.
         json::probe(path)?;
     }
@@ -64,6 +65,9 @@ pub(crate) fn run(arguments: &ExploreArgs, words: &[OsString]) -> Result<(), Fai
             rows.map_err(|error| Failure::file("write", path.display().to_string(), error.into()))?;
         csv::write(path, &header, rows)?;
     }
+    if let Some(path) = &arguments.html {
+        html::write(path, &html::exploration(&result))?;
+    }
     output::stdout(text::exploration(&result.cells).as_bytes())
 }
 
@@ -77,18 +81,15 @@ fn finished(
     if arguments.dry_run && !directory.exists() {
         return Ok(None);
     }
-    let inputs: Vec<&Path> = [&arguments.phases, &arguments.data, &arguments.trace]
-        .into_iter()
-        .flatten()
-        .map(PathBuf::as_path)
-        .collect();
+    let inputs = [&arguments.spec, &arguments.phases, &arguments.data, &arguments.trace];
+    let inputs: Vec<&Path> = inputs.into_iter().flatten().map(PathBuf::as_path).collect();
     let identity = Identity::new(what_is_run(words), &inputs, config.cell_count())?;
     Ok(Some(Finished::open(directory, &identity)?))
 }
 
 /// The command line without the program and the flags that only say where something is written.
 fn what_is_run(words: &[OsString]) -> String {
-    const PLACES: [&str; 4] = ["--resume", "--json", "--csv", "--dir"];
+    const PLACES: [&str; 5] = ["--resume", "--json", "--csv", "--html", "--dir"];
     let mut kept = Vec::new();
     let mut words = words.iter().skip(1).map(|word| word.to_string_lossy());
     while let Some(word) = words.next() {
@@ -97,7 +98,7 @@ fn what_is_run(words: &[OsString]) -> String {
             if !word.contains('=') {
                 words.next();
             }
-        } else if flag != "--dry-run" {
+        } else if !["--dry-run", "--explain"].contains(&flag) {
             kept.push(word);
         }
     }
@@ -125,6 +126,7 @@ pub(super) fn config(arguments: &ExploreArgs, words: &[OsString]) -> Result<Conf
         directory: arguments.dir.clone().unwrap_or_else(std::env::temp_dir),
         command: command.join(" "),
         spec,
+        decisions: arguments.explain.then(|| Decisions::to(Box::new(std::io::stderr()))),
     })
 }
 
@@ -168,7 +170,10 @@ fn point(typed: &Typed, spec: Option<&str>, data: Option<&DataFile>) -> Result<P
 }
 
 fn policies(arguments: &ExploreArgs) -> Result<Vec<PolicySpec>, Failure> {
-    let mut policies = arguments.policy.0.clone();
+    let mut policies = arguments.policy.as_ref().map_or_else(Vec::new, |named| named.0.clone());
+    if let Some(path) = &arguments.spec {
+        policies.push(composed(path)?);
+    }
     let Some(size_ratio) = arguments.size_ratio else { return Ok(policies) };
     for policy in &mut policies {
         let default = policy.preset().map(PolicySpec::new);
@@ -185,6 +190,12 @@ fn policies(arguments: &ExploreArgs) -> Result<Vec<PolicySpec>, Failure> {
             .map_err(|error| Failure::Usage(format!("--size-ratio {size_ratio}: {error}")))?;
     }
     Ok(policies)
+}
+
+/// The policy of a spec file.
+fn composed(path: &Path) -> Result<PolicySpec, Failure> {
+    let spec = PolicySpec::from_toml(&text_of(path)?);
+    spec.map_err(|error| Failure::Usage(format!("--spec {}, {error}", path.display())))
 }
 
 fn contradiction(first: &str, second: &str, why: &'static str) -> Failure {

@@ -1,0 +1,150 @@
+//! How the tree came to be: its levels after a flush or a job, over what was written.
+
+use lsmx::event::Event;
+use lsmx::sync::Mutex;
+use lsmx::{Db, Metrics};
+
+use super::cell::whole;
+use super::result::{HistoryPoint, LevelPoint};
+
+/// Points that a history keeps at most. Where there would be more, every second one goes and from
+/// then on only every second one comes: which stay depends on nothing but how many there were.
+pub const HISTORY_POINTS_MAX: usize = 200;
+
+/// Looks at a database whenever a flush or a job has changed its tree.
+#[derive(Debug)]
+pub(super) struct History(Mutex<Recorded>);
+
+#[derive(Debug)]
+struct Recorded {
+    /// Who is looked at. Under the lock while it is, so that no listener ever drops the last handle.
+    db: Option<Db>,
+    points: Thinned<HistoryPoint>,
+}
+
+/// As long as this lives the database is looked at. The listener that looks belongs to the database:
+/// without an end they would keep each other.
+#[derive(Debug)]
+pub(super) struct Watch<'a>(&'a History);
+
+impl History {
+    pub(super) fn new() -> History {
+        History(Mutex::new(Recorded { db: None, points: Thinned::new() }))
+    }
+
+    pub(super) fn watch(&self, db: &Db) -> Watch<'_> {
+        self.0.lock().db = Some(db.clone());
+        Watch(self)
+    }
+
+    /// What happened may have changed the tree.
+    pub(super) fn heard(&self, event: &Event) {
+        if !matches!(event, Event::Flush(_) | Event::Compaction(_)) {
+            return;
+        }
+        let mut recorded = self.0.lock();
+        let Recorded { db, points } = &mut *recorded;
+        if let Some(db) = db {
+            points.offer(|| point(&db.metrics()));
+        }
+    }
+
+    /// The points in order, the tree of `metrics` as the last.
+    pub(super) fn finish(&self, metrics: &Metrics) -> Vec<HistoryPoint> {
+        let recorded = self.0.lock();
+        let mut points = recorded.points.kept.clone();
+        let last = point(metrics);
+        if points.last() != Some(&last) {
+            points.push(last);
+        }
+        points
+    }
+}
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        let watched = self.0.0.lock().db.take();
+        // The lock is free again when the handle goes, for that may close the database.
+        drop(watched);
+    }
+}
+
+/// The tree and what was written for it; of several keyspaces the sum.
+fn point(metrics: &Metrics) -> HistoryPoint {
+    let tree = whole(metrics.keyspaces.values());
+    HistoryPoint {
+        ingested_bytes: tree.ingested_bytes,
+        flushed_bytes: tree.flushed_bytes,
+        read_bytes: tree.compaction.read_bytes,
+        written_bytes: tree.compaction.written_bytes,
+        levels: tree
+            .levels
+            .iter()
+            .filter(|level| level.runs > 0)
+            .map(|level| LevelPoint {
+                level: u64::from(level.level),
+                runs: level.runs,
+                files: level.files,
+                bytes: level.bytes,
+            })
+            .collect(),
+    }
+}
+
+/// Evenly spaced items of a sequence whose length nobody knows, fewer than
+/// [`HISTORY_POINTS_MAX`] of them.
+#[derive(Debug)]
+struct Thinned<T> {
+    kept: Vec<T>,
+    offered: u64,
+    /// One in so many is kept, beginning with the first; doubles.
+    stride: u64,
+}
+
+impl<T> Thinned<T> {
+    fn new() -> Thinned<T> {
+        Thinned { kept: Vec::new(), offered: 0, stride: 1 }
+    }
+
+    /// The next item, made only if it is kept.
+    fn offer(&mut self, item: impl FnOnce() -> T) {
+        if self.offered.is_multiple_of(self.stride) {
+            self.kept.push(item());
+            if self.kept.len() == HISTORY_POINTS_MAX {
+                let mut index = 0;
+                self.kept.retain(|_| {
+                    index += 1;
+                    index % 2 == 1
+                });
+                self.stride *= 2;
+            }
+        }
+        self.offered += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_sequence_is_kept_evenly() {
+        for length in [0, 1, 199, 200, 201, 5_000, 1_000_000_u64] {
+            let mut thinned = Thinned::new();
+            let mut made = 0;
+            for item in 0..length {
+                thinned.offer(|| {
+                    made += 1;
+                    item
+                });
+            }
+            let kept = &thinned.kept;
+            assert!(kept.len() < HISTORY_POINTS_MAX, "{length}");
+            assert!(kept.len() >= length.min(100).try_into().unwrap(), "{length}");
+            for (index, item) in (0..).zip(kept) {
+                assert_eq!(*item, index * thinned.stride, "{length}");
+            }
+            assert!(length < 5_000 || made < length / 4, "{made} of {length} were made");
+        }
+    }
+}

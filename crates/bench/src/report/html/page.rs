@@ -1,0 +1,87 @@
+//! One page: what stands around the sections. Style and script are inside, so that the file is all
+//! there is.
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use crate::report::provenance::Provenance;
+
+const STYLE: &str = include_str!("style.css");
+const SCRIPT: &str = include_str!("script.js");
+
+/// The whole document. `headline` says in a sentence what was done.
+pub(super) fn page(
+    title: &str,
+    headline: &str,
+    provenance: &Provenance,
+    contents: &[(String, String)],
+    sections: &Markup,
+) -> String {
+    let document = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                meta name="generator" content=(format!("lsmx {}", provenance.version));
+                title { (title) }
+                // Both are ours: nothing that came from outside is in them.
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                header {
+                    h1 { (title) }
+                    p class="headline" { (headline) }
+                    (sources(provenance))
+                    @if contents.len() > 1 {
+                        nav { @for (id, name) in contents { a href=(format!("#{id}")) { (name) } " " } }
+                    }
+                }
+                main { (sections) }
+                script { (PreEscaped(SCRIPT)) }
+            }
+        }
+    };
+    document.into_string()
+}
+
+fn sources(provenance: &Provenance) -> Markup {
+    html! {
+        p class="command" { code { (provenance.command) } }
+        dl class="provenance" {
+            div { dt { "lsmx" } dd { (provenance.version) } }
+            div { dt { "seed" } dd { (provenance.seed) } }
+            div { dt { "processor" } dd { (provenance.cpu) } }
+            div { dt { "kernel" } dd { (provenance.kernel) } }
+            div { dt { "file system" } dd { (provenance.file_system) } }
+        }
+        @if let Some(spec) = &provenance.spec {
+            details { summary { "The spec file" } pre { (spec) } }
+        }
+    }
+}
+
+/// A part of the page with a heading and a sentence on how to read it.
+pub(super) fn section(title: &str, how: &str, content: &Markup) -> Markup {
+    html! {
+        section {
+            h3 { (title) }
+            @if !how.is_empty() { p class="how" { (how) } }
+            (content)
+        }
+    }
+}
+
+/// A plot under its title.
+pub(super) fn figure(title: &str, plot: &Markup) -> Markup {
+    html! { figure { figcaption { (title) } (plot) } }
+}
+
+/// What the parts of stacked bars or areas are: classes and names.
+pub(super) fn legend<'a>(parts: impl IntoIterator<Item = (&'a str, &'a str)>) -> Markup {
+    html! {
+        p class="legend" {
+            @for (class, name) in parts { span { i class=(format!("box {class}")) {} (name) } }
+        }
+    }
+}

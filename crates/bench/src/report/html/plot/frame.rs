@@ -1,0 +1,119 @@
+//! The plane of a plot: grid, ticks, axis titles.
+
+use maud::{Markup, html};
+
+use super::Px;
+use super::label::{self, Area, FONT_PX, LINE_PX};
+use super::scale::Scale;
+
+/// Writes a value of an axis or a mark, with its unit.
+pub(in super::super) type Format = fn(f64) -> String;
+
+/// One axis.
+#[derive(Clone, Debug)]
+pub(in super::super) struct Axis {
+    pub(in super::super) scale: Scale,
+    /// What is shown, with its unit.
+    pub(in super::super) title: String,
+    pub(in super::super) format: Format,
+    /// Ticks wished for.
+    pub(in super::super) ticks: usize,
+}
+
+impl Axis {
+    /// How wide its widest tick label is.
+    pub(in super::super) fn tick_width(&self) -> f64 {
+        let widths = self.scale.ticks(self.ticks).into_iter();
+        widths.map(|tick| label::width(&(self.format)(tick))).fold(0.0, f64::max)
+    }
+}
+
+/// A plane with both axes.
+#[derive(Clone, Debug)]
+pub(in super::super) struct Frame {
+    x: Axis,
+    y: Axis,
+    plane: Area,
+}
+
+impl Frame {
+    /// Takes what ticks and titles need from an area; the plane is what is left.
+    pub(in super::super) fn new(x: Axis, y: Axis, area: Area) -> Frame {
+        let below = LINE_PX + if x.title.is_empty() { 8.0 } else { LINE_PX + 10.0 };
+        let above = if y.title.is_empty() { FONT_PX / 2.0 + 1.0 } else { LINE_PX + 10.0 };
+        let plane = Area {
+            left: area.left + y.tick_width() + 8.0,
+            // Half of the last tick label stands out.
+            right: area.right - x.tick_width() / 2.0 - 1.0,
+            top: area.top + above,
+            bottom: area.bottom - below,
+        };
+        let at_places =
+            |axis: Axis, first, last| Axis { scale: axis.scale.at_places(first, last), ..axis };
+        let x = at_places(x, plane.left, plane.right);
+        let y = at_places(y, plane.bottom, plane.top);
+        Frame { x, y, plane }
+    }
+
+    /// What the axes enclose.
+    pub(in super::super) fn plane(&self) -> Area {
+        self.plane
+    }
+
+    /// Where a pair of values lies.
+    pub(in super::super) fn place(&self, x: f64, y: f64) -> (f64, f64) {
+        (self.x.scale.place(x), self.y.scale.place(y))
+    }
+
+    /// The values as text, for titles under the pointer.
+    pub(in super::super) fn say(&self, x: f64, y: f64) -> (String, String) {
+        ((self.x.format)(x), (self.y.format)(y))
+    }
+
+    /// Grid, ticks and titles, to be drawn first.
+    pub(in super::super) fn draw(&self) -> Markup {
+        let Area { left, top, right, bottom } = self.plane;
+        let (x, y) = (&self.x, &self.y);
+        html! {
+            @for tick in y.scale.ticks(y.ticks) {
+                @let at = y.scale.place(tick);
+                line class="grid" x1=(Px(left)) x2=(Px(right)) y1=(Px(at)) y2=(Px(at)) {}
+                text class="tick" x=(Px(left - 6.0)) y=(Px(at + FONT_PX * 0.35)) text-anchor="end" {
+                    ((y.format)(tick))
+                }
+            }
+            @for tick in spaced(x) {
+                @let at = x.scale.place(tick);
+                line class="grid" x1=(Px(at)) x2=(Px(at)) y1=(Px(top)) y2=(Px(bottom)) {}
+                text class="tick" x=(Px(at)) y=(Px(bottom + LINE_PX + 4.0)) text-anchor="middle" {
+                    ((x.format)(tick))
+                }
+            }
+            line class="axis" x1=(Px(left)) x2=(Px(right)) y1=(Px(bottom)) y2=(Px(bottom)) {}
+            line class="axis" x1=(Px(left)) x2=(Px(left)) y1=(Px(top)) y2=(Px(bottom)) {}
+            @if !x.title.is_empty() {
+                text class="title" x=(Px(right)) y=(Px(bottom + 2.0 * LINE_PX + 6.0))
+                    text-anchor="end" { (x.title) " →" }
+            }
+            // Not turned, so that it is read as easily as the rest.
+            @if !y.title.is_empty() {
+                text class="title" x=(Px(left - 6.0)) y=(Px(top - 12.0)) { "↑ " (y.title) }
+            }
+        }
+    }
+}
+
+/// Ticks of a horizontal axis whose texts do not touch.
+fn spaced(axis: &Axis) -> Vec<f64> {
+    let mut kept: Vec<f64> = Vec::new();
+    let mut taken = f64::NEG_INFINITY;
+    for tick in axis.scale.ticks(axis.ticks) {
+        let half = label::width(&(axis.format)(tick)) / 2.0 + 3.0;
+        let at = axis.scale.place(tick);
+        if at - half >= taken {
+            kept.push(tick);
+            taken = at + half;
+        }
+    }
+    kept
+}

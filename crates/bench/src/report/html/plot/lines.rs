@@ -1,0 +1,80 @@
+//! Lines over a common axis, each with its name at its end.
+
+use maud::{Markup, html};
+
+use super::frame::{Axis, Frame};
+use super::label::{self, Area, FONT_PX, LINE_PX};
+use super::marker::Marker;
+use super::{Px, path, svg};
+use crate::numbers;
+
+const WIDTH: f64 = 620.0;
+const HEIGHT_MIN: f64 = 300.0;
+/// Widest that names may be.
+const NAMES_PX_MAX: f64 = 180.0;
+/// From the end of a line to its name.
+const LEAD_PX: f64 = 26.0;
+/// A line of more points than this has no markers but at its end.
+const MARKED_POINTS_MAX: usize = 12;
+
+/// One line.
+#[derive(Clone, Debug)]
+pub(in super::super) struct Line {
+    pub(in super::super) marker: Marker,
+    pub(in super::super) name: String,
+    /// By x.
+    pub(in super::super) points: Vec<(f64, f64)>,
+    /// At a value of x, from one of y to another.
+    pub(in super::super) whiskers: Vec<(f64, f64, f64)>,
+}
+
+/// All lines in one plane.
+pub(in super::super) fn draw(says: &str, x: Axis, y: Axis, lines: &[Line]) -> Markup {
+    let lines: Vec<&Line> = lines.iter().filter(|line| !line.points.is_empty()).collect();
+    let names = lines.iter().map(|line| label::width(&line.name)).fold(0.0, f64::max);
+    let names = names.min(NAMES_PX_MAX) + LEAD_PX + 14.0;
+    let height = HEIGHT_MIN.max(numbers::float(numbers::count(lines.len())) * LINE_PX + 70.0);
+    let frame =
+        Frame::new(x, y, Area { left: 0.0, top: 0.0, right: WIDTH - names, bottom: height });
+    let plane = frame.plane();
+    let ends: Vec<(f64, f64)> = lines
+        .iter()
+        .map(|line| line.points.last().map_or((0.0, 0.0), |&(x, y)| frame.place(x, y)))
+        .collect();
+    let wished: Vec<f64> = ends.iter().map(|end| end.1).collect();
+    // Half a line more than the plane at both ends, but not out of the plot.
+    let top = (plane.top - LINE_PX / 2.0).max(LINE_PX / 2.0 + 1.0);
+    let heights = label::spread(&wished, top, plane.bottom + LINE_PX / 2.0);
+    let right = plane.right + LEAD_PX;
+    let content = html! {
+        (frame.draw())
+        @for ((line, end), height) in lines.iter().zip(&ends).zip(&heights) {
+            @let d = path(line.points.iter().map(|&(x, y)| frame.place(x, y)), false);
+            g class="series" data-name=(line.name) {
+                path class=(format!("mark line {}", line.marker.class())) d=(d) {
+                    title { (line.name) }
+                }
+                @for &(x, low, high) in &line.whiskers {
+                    @let (from, to) = (frame.place(x, low), frame.place(x, high));
+                    line class=(format!("line whisker {}", line.marker.class())) x1=(Px(from.0))
+                        x2=(Px(to.0)) y1=(Px(from.1)) y2=(Px(to.1)) {}
+                }
+                @for (index, &(x, y)) in line.points.iter().enumerate() {
+                    @if line.points.len() <= MARKED_POINTS_MAX || index + 1 == line.points.len() {
+                        @let (at_x, at_y) = frame.say(x, y);
+                        @let says = format!("{}: {at_y} at {at_x}", line.name);
+                        (line.marker.draw(frame.place(x, y), 36.0, "", &says))
+                    }
+                }
+                line class="leader" x1=(Px(end.0 + 5.0)) y1=(Px(end.1)) x2=(Px(right - 3.0))
+                    y2=(Px(*height)) {}
+                (line.marker.draw((right + 3.0, *height), 36.0, "key", ""))
+                text class="name" x=(Px(right + 11.0)) y=(Px(height + FONT_PX * 0.35)) {
+                    (label::fitted(&line.name, NAMES_PX_MAX))
+                    @if label::width(&line.name) > NAMES_PX_MAX { title { (line.name) } }
+                }
+            }
+        }
+    };
+    svg(WIDTH, height, says, &content)
+}

@@ -1,0 +1,113 @@
+//! What a series is known by: a colour and a shape, so that neither is needed alone.
+
+use maud::{Markup, html};
+
+use super::{Px, path};
+
+/// Colours of series; the style sheet has as many.
+pub(in super::super) const COLORS: usize = 6;
+/// Shapes of markers.
+const SHAPES: usize = 6;
+/// Pairs of colour and shape; from here on they repeat.
+pub(in super::super) const MARKERS: usize = COLORS * SHAPES;
+
+/// Colour and shape of a series.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(in super::super) struct Marker {
+    color: usize,
+    shape: usize,
+}
+
+impl Marker {
+    /// The marker with this number. Neighbours differ in both colour and shape.
+    pub(in super::super) fn number(number: usize) -> Marker {
+        let number = number % MARKERS;
+        Marker { color: number % COLORS, shape: (number + number / COLORS) % SHAPES }
+    }
+
+    /// The class that gives an element this colour.
+    pub(in super::super) fn class(self) -> String {
+        format!("s{}", self.color)
+    }
+
+    /// The shape around a place. `area` is what it covers, about, in px²; `says` is shown under the
+    /// pointer.
+    pub(in super::super) fn draw(
+        self,
+        at: (f64, f64),
+        area: f64,
+        class: &str,
+        says: &str,
+    ) -> Markup {
+        let classes = format!("mark dot {} {class}", self.class());
+        let d = path(self.corners(at, area), true);
+        html! {
+            @if self.shape == 0 {
+                circle class=(classes) cx=(Px(at.0)) cy=(Px(at.1))
+                    r=(Px((area / std::f64::consts::PI).sqrt())) { title { (says) } }
+            } @else {
+                path class=(classes) d=(d) { title { (says) } }
+            }
+        }
+    }
+
+    /// Half of the width and height that the shape takes at most.
+    pub(in super::super) fn reach(area: f64) -> f64 {
+        area.sqrt() * 0.95
+    }
+
+    fn corners(self, (x, y): (f64, f64), area: f64) -> Vec<(f64, f64)> {
+        // As long as the sides of a square of this area.
+        let a = area.sqrt();
+        let unit: &[(f64, f64)] = match self.shape {
+            1 => &[(-0.5, -0.5), (0.5, -0.5), (0.5, 0.5), (-0.5, 0.5)],
+            2 => &[(0.0, -0.8), (0.75, 0.5), (-0.75, 0.5)],
+            3 => &[(0.0, -0.72), (0.72, 0.0), (0.0, 0.72), (-0.72, 0.0)],
+            4 => &[(0.0, 0.8), (0.75, -0.5), (-0.75, -0.5)],
+            _ => &[
+                (-0.25, -0.75),
+                (0.25, -0.75),
+                (0.25, -0.25),
+                (0.75, -0.25),
+                (0.75, 0.25),
+                (0.25, 0.25),
+                (0.25, 0.75),
+                (-0.25, 0.75),
+                (-0.25, 0.25),
+                (-0.75, 0.25),
+                (-0.75, -0.25),
+                (-0.25, -0.25),
+            ],
+        };
+        unit.iter().map(|(dx, dy)| (x + dx * a, y + dy * a)).collect()
+    }
+
+    /// The marker alone, for tables and legends.
+    pub(in super::super) fn swatch(self) -> Markup {
+        html! {
+            svg xmlns="http://www.w3.org/2000/svg" class="swatch" viewBox="0 0 14 14"
+                aria-hidden="true" {
+                (self.draw((7.0, 7.0), 60.0, "", ""))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn markers_differ_and_neighbours_differ_in_both() {
+        let all: BTreeSet<String> =
+            (0..MARKERS).map(|number| format!("{:?}", Marker::number(number))).collect();
+        assert_eq!(all.len(), MARKERS);
+        for number in 1..MARKERS {
+            let (before, marker) = (Marker::number(number - 1), Marker::number(number));
+            assert!(before.color != marker.color, "{number}");
+            assert!(before.shape != marker.shape || number % COLORS == 0, "{number}");
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! From values to places, and where ticks go.
+
+use std::ops::Range;
+
+/// Maps an interval of values to an interval of places, evenly or by logarithm.
+#[derive(Clone, Debug, PartialEq)]
+pub(in super::super) struct Scale {
+    log: bool,
+    /// Steps of an even scale are round in this: 1, or a power of 1024 for bytes.
+    unit: f64,
+    values: (f64, f64),
+    places: (f64, f64),
+    /// Where ticks are, if that is known beforehand.
+    ticks: Vec<f64>,
+}
+
+/// Ticks of a logarithmic scale within a decade, from few to many.
+const DECADE_STEPS: [&[f64]; 3] = [&[1.0], &[1.0, 3.0], &[1.0, 2.0, 5.0]];
+
+impl Scale {
+    /// An even scale from 0 to `max` or somewhat more, where a tick is.
+    pub(in super::super) fn from_zero(max: f64, ticks: usize) -> Scale {
+        let max = if max > 0.0 && max.is_finite() { max } else { 1.0 };
+        let step = nice_step(max / float(ticks));
+        // A little play, so that rounding does not add a step.
+        Scale::new(false, 0.0, (max / step - 1e-9).ceil() * step)
+    }
+
+    /// As [`Scale::from_zero`], with steps that are round in the binary unit that suits `max`.
+    pub(in super::super) fn bytes_from_zero(max: f64, ticks: usize) -> Scale {
+        let unit = binary_unit(max);
+        let scale = Scale::from_zero(max / unit, ticks);
+        Scale { unit, values: (0.0, scale.values.1 * unit), ..scale }
+    }
+
+    /// The same, with ticks that are round in the binary unit that suits the largest value.
+    pub(in super::super) fn in_binary_units(self) -> Scale {
+        Scale { unit: binary_unit(self.values.1), ..self }
+    }
+
+    /// An even scale from 0 to exactly `max`, for what has no ticks.
+    pub(in super::super) fn to_edge(max: f64) -> Scale {
+        Scale::new(false, 0.0, if max > 0.0 && max.is_finite() { max } else { 1.0 })
+    }
+
+    /// An even scale from the smallest to the largest of these values.
+    pub(in super::super) fn over(values: &[f64]) -> Scale {
+        match extent(values) {
+            Some((low, high)) if high > low => Scale::new(false, low, high),
+            _ => Scale::around(values),
+        }
+    }
+
+    /// An even scale over these values with some room on both sides.
+    pub(in super::super) fn around(values: &[f64]) -> Scale {
+        let (low, high) = extent(values).unwrap_or((0.0, 1.0));
+        // What hardly differs must not look as if it did.
+        let least = (high.abs().max(low.abs()) * 0.06).max(f64::MIN_POSITIVE);
+        let room = ((high - low) * 0.08).max(least - (high - low) / 2.0);
+        // Amounts are not negative; an axis that says so would only raise questions.
+        let start = if low >= 0.0 { (low - room).max(0.0) } else { low - room };
+        Scale::new(false, start, high + room)
+    }
+
+    /// A logarithmic scale over these values, of which those above 0 count, with some room on both
+    /// sides.
+    pub(in super::super) fn log_around(values: &[f64]) -> Scale {
+        let positive: Vec<f64> = values.iter().copied().filter(|&value| value > 0.0).collect();
+        let (low, high) = extent(&positive).unwrap_or((1.0, 10.0));
+        let room = (high / low).powf(0.06).max(1.25);
+        Scale::new(true, low / room, high * room)
+    }
+
+    /// By logarithm where the values above 0 differ by much and none is 0, else evenly.
+    pub(in super::super) fn fitting(values: &[f64]) -> Scale {
+        match extent(values) {
+            Some((low, high)) if low > 0.0 && high / low > 6.0 => Scale::log_around(values),
+            _ => Scale::around(values),
+        }
+    }
+
+    /// The same with ticks at these values and nowhere else.
+    pub(in super::super) fn with_ticks(self, ticks: Vec<f64>) -> Scale {
+        Scale { ticks, ..self }
+    }
+
+    fn new(log: bool, low: f64, high: f64) -> Scale {
+        Scale { log, unit: 1.0, values: (low, high), places: (0.0, 1.0), ticks: Vec::new() }
+    }
+
+    /// The same values at other places; the first may be the larger.
+    pub(in super::super) fn at_places(&self, first: f64, last: f64) -> Scale {
+        Scale { places: (first, last), ..self.clone() }
+    }
+
+    /// Where a value lies. What is outside of the scale is put on its edge.
+    pub(in super::super) fn place(&self, value: f64) -> f64 {
+        let (low, high) = self.values;
+        let share = if self.log {
+            (value.max(low) / low).ln() / (high / low).ln()
+        } else {
+            (value - low) / (high - low)
+        };
+        let (first, last) = self.places;
+        first + share.clamp(0.0, 1.0) * (last - first)
+    }
+
+    /// Values for ticks, about as many as asked for, in ascending order.
+    pub(in super::super) fn ticks(&self, count: usize) -> Vec<f64> {
+        if !self.ticks.is_empty() {
+            return self.ticks.clone();
+        }
+        let (low, high) = (self.values.0 / self.unit, self.values.1 / self.unit);
+        let mut ticks =
+            if self.log { log_ticks(low..high, count) } else { even_ticks(low..high, count) };
+        ticks.iter_mut().for_each(|tick| *tick *= self.unit);
+        ticks
+    }
+}
+
+fn even_ticks(values: Range<f64>, count: usize) -> Vec<f64> {
+    let step = nice_step((values.end - values.start) / float(count));
+    let first = (values.start / step - 1e-9).ceil();
+    (0..=count.saturating_mul(3))
+        .map(|index| (first + float(index)) * step)
+        .take_while(|&tick| tick <= values.end + step * 1e-9)
+        .collect()
+}
+
+fn log_ticks(values: Range<f64>, count: usize) -> Vec<f64> {
+    let inside = |steps: &[f64]| -> Vec<f64> {
+        let mut decade = 10f64.powf(values.start.log10().floor());
+        let mut ticks = Vec::new();
+        while decade <= values.end {
+            ticks.extend(steps.iter().map(|step| step * decade));
+            decade *= 10.0;
+        }
+        ticks.retain(|tick| *tick >= values.start * 0.999_999 && *tick <= values.end * 1.000_001);
+        ticks
+    };
+    let fitting = DECADE_STEPS.iter().rev().map(|steps| inside(steps));
+    let ticks = fitting.into_iter().find(|ticks| ticks.len() <= count + 2);
+    let mut ticks = ticks.unwrap_or_else(|| inside(DECADE_STEPS[0]));
+    if ticks.len() < 3 && values.end / values.start < 20.0 {
+        // Too little of a decade for its usual steps.
+        ticks = even_ticks(values, count);
+        ticks.retain(|&tick| tick > 0.0);
+    }
+    let keep = ticks.len().div_ceil(count + 2).max(1);
+    ticks.into_iter().step_by(keep).collect()
+}
+
+/// The largest power of 1024 up to `max`.
+fn binary_unit(max: f64) -> f64 {
+    let mut unit = 1.0;
+    while max >= unit * 1024.0 {
+        unit *= 1024.0;
+    }
+    unit
+}
+
+/// The next larger of 1, 2 and 5 times a power of ten.
+fn nice_step(step: f64) -> f64 {
+    let power = 10f64.powf(step.log10().floor());
+    let times = [1.0, 2.0, 5.0, 10.0].into_iter().find(|times| times * power >= step * 0.999);
+    times.unwrap_or(10.0) * power
+}
+
+/// Smallest and largest of the finite values.
+fn extent(values: &[f64]) -> Option<(f64, f64)> {
+    values.iter().filter(|value| value.is_finite()).fold(None, |extent, &value| {
+        let (low, high) = extent.unwrap_or((value, value));
+        Some((low.min(value), high.max(value)))
+    })
+}
+
+fn float(n: usize) -> f64 {
+    crate::numbers::float(crate::numbers::count(n))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn close(a: &[f64], b: &[f64]) -> bool {
+        a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() <= b.abs() * 1e-9 + 1e-12)
+    }
+
+    #[test]
+    fn ticks_are_round_numbers_inside_the_scale() {
+        for (scale, ticks) in [
+            (Scale::from_zero(9.3, 5), &[0.0, 2.0, 4.0, 6.0, 8.0, 10.0][..]),
+            (Scale::from_zero(10.0, 5), &[0.0, 2.0, 4.0, 6.0, 8.0, 10.0]),
+            (Scale::from_zero(0.0, 5), &[0.0, 0.2, 0.4, 0.6, 0.8, 1.0]),
+            (Scale::bytes_from_zero(5.3e6, 3), &[0.0, 2_097_152.0, 4_194_304.0, 6_291_456.0]),
+            (Scale::log_around(&[2.0, 900.0]), &[3.0, 10.0, 30.0, 100.0, 300.0, 1000.0]),
+            (Scale::log_around(&[1.0, 2.0]), &[1.0, 1.5, 2.0, 2.5]),
+        ] {
+            assert!(close(&scale.ticks(5), ticks), "{scale:?}: {:?}", scale.ticks(5));
+        }
+    }
+
+    #[test]
+    fn every_scale_has_ticks_and_not_too_many() {
+        for exponent in -9..15 {
+            for factor in [1.0, 1.1, 3.0, 9.0, 77.0, 12_345.0, 1e9] {
+                let low = 1.7 * 10f64.powi(exponent);
+                for scale in [
+                    Scale::from_zero(low * factor, 5),
+                    Scale::around(&[low, low * factor]),
+                    Scale::log_around(&[low, low * factor]),
+                    Scale::fitting(&[low * factor, low]),
+                ] {
+                    let ticks = scale.ticks(5);
+                    assert!((2..=11).contains(&ticks.len()), "{scale:?}: {ticks:?}");
+                    assert!(ticks.windows(2).all(|pair| pair[0] < pair[1]), "{ticks:?}");
+                    let places = scale.at_places(0.0, 100.0);
+                    assert!(
+                        ticks
+                            .windows(2)
+                            .all(|pair| { places.place(pair[1]) - places.place(pair[0]) > 1.0 })
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn places_run_from_the_first_to_the_last() {
+        let scale = Scale::log_around(&[1.0, 100.0]).at_places(200.0, 0.0);
+        assert!((scale.place(10.0) - 100.0).abs() < 1e-9);
+        assert!(scale.place(1.0) > 180.0 && scale.place(100.0) < 20.0);
+        assert!((scale.place(0.0) - 200.0).abs() < 1e-9, "0 has no logarithm");
+        assert!((scale.place(1e9)).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,114 @@
+//! Points in a plane with their names, and the front of those that nothing is better than.
+
+use maud::{Markup, html};
+
+use super::frame::{Axis, Frame};
+use super::label::{self, Area, Named};
+use super::marker::Marker;
+use super::{Px, path, svg};
+
+const WIDTH: f64 = 620.0;
+const HEIGHT: f64 = 430.0;
+
+/// One point.
+#[derive(Clone, Debug)]
+pub(in super::super) struct Point {
+    pub(in super::super) marker: Marker,
+    pub(in super::super) name: String,
+    pub(in super::super) x: f64,
+    pub(in super::super) y: f64,
+    /// What its marker covers, in px².
+    pub(in super::super) area: f64,
+    /// Drawn hollow.
+    pub(in super::super) faint: bool,
+    /// What else is known of it, shown under the pointer.
+    pub(in super::super) says: String,
+}
+
+/// Points, and the line along those with no other to the lower left.
+pub(in super::super) fn draw(says: &str, x: Axis, y: Axis, points: &[Point]) -> Markup {
+    let frame = Frame::new(x, y, Area { left: 0.0, top: 0.0, right: WIDTH, bottom: HEIGHT });
+    let places: Vec<(f64, f64)> = points.iter().map(|it| frame.place(it.x, it.y)).collect();
+    let named: Vec<Named<'_>> = points
+        .iter()
+        .zip(&places)
+        .map(|(it, &at)| Named { at, reach: Marker::reach(it.area), name: &it.name })
+        .collect();
+    let steps = staircase(&front(points), frame.plane(), &places);
+    let lines: Vec<[(f64, f64); 2]> = steps.windows(2).map(|pair| [pair[0], pair[1]]).collect();
+    let labels = label::place(frame.plane(), &named, &lines);
+    // Small ones last, so that none is hidden.
+    let mut order: Vec<usize> = (0..points.len()).collect();
+    order.sort_by(|&a, &b| points[b].area.total_cmp(&points[a].area));
+    let content = html! {
+        (frame.draw())
+        path class="front" d=(path(steps, false)) {}
+        @for placed in labels.iter().flatten() {
+            @if let Some([from, to]) = placed.leader {
+                line class="leader" x1=(Px(from.0)) y1=(Px(from.1)) x2=(Px(to.0)) y2=(Px(to.1)) {}
+            }
+        }
+        @for index in order {
+            @let it = &points[index];
+            g class="series" data-name=(it.name) {
+                (it.marker.draw(places[index], it.area, if it.faint { "faint" } else { "" }, &it.says))
+                @if let Some(placed) = &labels[index] {
+                    @let (x, y) = placed.base();
+                    text class="name" x=(Px(x)) y=(Px(y)) { (it.name) }
+                }
+            }
+        }
+    };
+    svg(WIDTH, HEIGHT, says, &content)
+}
+
+/// The points with no other that is at least as low in both values and lower in one, by x.
+fn front(points: &[Point]) -> Vec<usize> {
+    let better = |a: &Point, b: &Point| a.x <= b.x && a.y <= b.y && (a.x < b.x || a.y < b.y);
+    let mut front: Vec<usize> = (0..points.len())
+        .filter(|&index| !points.iter().any(|other| better(other, &points[index])))
+        .collect();
+    front.sort_by(|&a, &b| points[a].x.total_cmp(&points[b].x));
+    front
+}
+
+/// From point to point over the corners above them: what lies behind is dominated.
+fn staircase(front: &[usize], plane: Area, places: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let (Some(&first), Some(&last)) = (front.first(), front.last()) else { return Vec::new() };
+    let mut line = vec![(places[first].0, plane.top)];
+    for (position, &index) in front.iter().enumerate() {
+        line.push(places[index]);
+        if let Some(&next) = front.get(position + 1) {
+            line.push((places[next].0, places[index].1));
+        }
+    }
+    line.push((plane.right, places[last].1));
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_front_is_what_nothing_beats() {
+        let point = |x, y| Point {
+            marker: Marker::number(0),
+            name: String::new(),
+            x,
+            y,
+            area: 1.0,
+            faint: false,
+            says: String::new(),
+        };
+        let points = [
+            point(3.0, 1.0),
+            point(1.0, 5.0),
+            point(2.0, 2.0),
+            point(2.0, 3.0),
+            point(4.0, 4.0),
+            point(3.0, 1.0),
+        ];
+        assert_eq!(front(&points), [1, 2, 0, 5]);
+    }
+}

@@ -1,0 +1,107 @@
+//! Figures as text: sensible digits, and the unit that suits them.
+
+use crate::numbers;
+use crate::report::text;
+
+/// Three digits, or all that stand before the point.
+pub(super) fn plain(x: f64) -> String {
+    let digits = match x.abs() {
+        x if x >= 99.95 => 0,
+        x if x >= 9.995 => 1,
+        x if x >= 0.1 || x == 0.0 => 2,
+        _ => 4,
+    };
+    trimmed(&format!("{x:.digits$}"))
+}
+
+/// As [`plain`], for columns: always two digits behind the point below 100.
+pub(super) fn column(x: f64) -> String {
+    if x.abs() >= 99.995 { format!("{x:.0}") } else { format!("{x:.2}") }
+}
+
+/// A ratio, such as an amplification: three digits, zeros at the end kept.
+pub(super) fn times(x: f64) -> String {
+    let digits = match x {
+        x if x >= 99.95 => 0,
+        x if x >= 9.995 => 1,
+        _ => 2,
+    };
+    format!("{x:.digits$} ×")
+}
+
+/// A share of 0 to 1 in per cent.
+pub(super) fn percent(share: f64) -> String {
+    format!("{} %", plain(share * 100.0))
+}
+
+/// Counts, in thousands and millions where they are many.
+pub(super) fn count(n: f64) -> String {
+    match n {
+        n if n >= 999_500_000.0 => format!("{} G", plain(n / 1e9)),
+        n if n >= 999_500.0 => format!("{} M", plain(n / 1e6)),
+        n if n >= 9_999.5 => format!("{} k", plain(n / 1e3)),
+        n => plain(n),
+    }
+}
+
+/// Bytes in binary units.
+pub(super) fn bytes(n: f64) -> String {
+    let text = text::bytes(numbers::round(n));
+    // 4.0 MiB on an axis reads better as 4 MiB.
+    text.replace(".0 ", " ")
+}
+
+/// Microseconds as what suits: ns, µs, ms, s.
+pub(super) fn micros(us: f64) -> String {
+    match us {
+        us if us <= 0.0 => "0".to_owned(),
+        us if us >= 999_500.0 => format!("{} s", plain(us / 1e6)),
+        us if us >= 999.5 => format!("{} ms", plain(us / 1e3)),
+        us if us >= 0.9995 => format!("{} µs", plain(us)),
+        us => format!("{} ns", plain(us * 1e3)),
+    }
+}
+
+/// Without zeros at the end of what stands behind the point.
+fn trimmed(text: &str) -> String {
+    if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    } else {
+        text.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_have_three_digits_and_a_unit() {
+        for (text, expected) in [
+            (plain(0.0), "0"),
+            (plain(0.01234), "0.0123"),
+            (plain(1.0), "1"),
+            (plain(3.149), "3.15"),
+            (plain(31.49), "31.5"),
+            (plain(99.97), "100"),
+            (plain(1234.6), "1235"),
+            (column(1.0), "1.00"),
+            (times(18.34), "18.3 ×"),
+            (times(17.0), "17.0 ×"),
+            (percent(0.0125), "1.25 %"),
+            (count(12_345.0), "12.3 k"),
+            (count(1_000_000.0), "1 M"),
+            (count(7.0), "7"),
+            (bytes(4_194_304.0), "4 MiB"),
+            (bytes(1_288_490_189.0), "1.2 GiB"),
+            (micros(0.0), "0"),
+            (micros(0.25), "250 ns"),
+            (micros(1.0), "1 µs"),
+            (micros(999.9), "1 ms"),
+            (micros(12_340.0), "12.3 ms"),
+            (micros(7_050_000.0), "7.05 s"),
+        ] {
+            assert_eq!(text, expected);
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Pages of `--html`, opened in a browser where there is one.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "a test may panic, say why it does nothing, and works on files of its own"
+)]
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use common::lsmx;
+
+const CHECK: &str = include_str!("html/check.js");
+
+/// Names under which Chromium and its kin are installed.
+const BROWSERS: [&str; 4] =
+    ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
+
+fn browser() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut all = std::env::split_paths(&path)
+        .flat_map(|directory| BROWSERS.map(|name| directory.join(name)))
+        .filter(|browser| browser.is_file());
+    let found = all.next();
+    if found.is_none() {
+        eprintln!("skipped: no browser in PATH, looked for {}", BROWSERS.join(", "));
+    }
+    found
+}
+
+/// What the browser found wrong with a page, and what it has seen of it.
+#[derive(Debug)]
+struct Looked {
+    findings: Vec<String>,
+    seen: serde_json::Value,
+}
+
+fn look(browser: &Path, page: &str, dark: bool, width: u32, directory: &Path) -> Looked {
+    let scheme = if dark { "dark" } else { "light" };
+    let copy = page
+        .replacen("<html", &format!("<html style=\"color-scheme: {scheme}\""), 1)
+        .replacen("</body>", &format!("<script>const DARK = {dark};\n{CHECK}</script></body>"), 1);
+    let file = directory.join("copy.html");
+    fs::write(&file, copy).unwrap();
+    let output = Command::new(browser)
+        // The page is our own; where tests run as root there is no sandbox to be had.
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--dump-dom"])
+        .arg(format!("--user-data-dir={}", directory.join("profile").display()))
+        .arg(format!("--window-size={width},1000"))
+        .arg(format!("file://{}", file.display()))
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let dom = String::from_utf8_lossy(&output.stdout);
+    let report = dom
+        .split_once("<pre id=\"findings\">BEGIN\n")
+        .and_then(|(_, rest)| rest.split_once("\nEND"))
+        .unwrap_or_else(|| panic!("the page's check did not end: {}", output.status))
+        .0;
+    let mut findings: Vec<String> = report.lines().map(str::to_owned).collect();
+    let seen = findings.pop().unwrap();
+    let seen = serde_json::from_str(seen.strip_prefix("SEEN ").unwrap()).unwrap();
+    Looked { findings, seen }
+}
+
+/// Looks at a page by day, by night and through a narrow window; `least` has what must be seen.
+fn fine_to_look_at(page: &str, least: &[(&str, u64)], directory: &Path) {
+    let Some(browser) = browser() else { return };
+    for (dark, width) in [(false, 1400), (true, 1400), (false, 520)] {
+        let looked = look(&browser, page, dark, width, directory);
+        assert!(
+            looked.findings.is_empty(),
+            "dark {dark}, width {width}: {:#?}",
+            &looked.findings[..looked.findings.len().min(20)]
+        );
+        for (what, least) in least {
+            let seen = looked.seen[what].as_u64().unwrap();
+            assert!(seen >= *least, "{seen} {what} are less than {least}: {looked:?}");
+        }
+    }
+}
+
+/// Runs `lsmx` with these words and gives the page that it wrote.
+fn page(words: &str, more: &[&str], directory: &Path) -> String {
+    let file = directory.join("page.html");
+    let mut arguments: Vec<&str> = words.split_whitespace().collect();
+    arguments.extend(more);
+    arguments.extend(["--html", file.to_str().unwrap(), "--dir", directory.to_str().unwrap()]);
+    lsmx(&arguments).ok();
+    fs::read_to_string(file).unwrap()
+}
+
+#[test]
+fn a_page_of_all_policies_has_every_plot_and_nothing_overlaps() {
+    let directory = tempfile::tempdir().unwrap();
+    let words = "explore --policy all --entries 20000 --value-len 48 --memtable 16K --size-ratio 4 \
+                 --updates 0.3 --deletes 0.1 --lookups 500 --empty-lookups 0,0.5,1 --ranges 20 \
+                 --selectivity 0.01 --seed 4";
+    let page = page(words, &[], directory.path());
+    for title in [
+        "Summary",
+        "What it costs to write, to read and to keep",
+        "What compaction did",
+        "Latency",
+        "Point lookups",
+        "Range lookups",
+        "The tree over time",
+    ] {
+        assert!(page.contains(&format!("<h3>{title}</h3>")), "no section {title}");
+    }
+    let policies = 6;
+    let least = [
+        // Four of costs, at least six of compaction, two of latencies, eight of point lookups, two of
+        // ranges, one of bytes written; and the trees.
+        ("plots", 23 + policies),
+        ("marks", 23 * policies),
+        ("texts", 23 * policies),
+        ("tables", 1),
+        ("choosers", 1),
+    ];
+    fine_to_look_at(&page, &least, directory.path());
+}
+
+#[test]
+fn eighteen_policies_and_long_names_find_room() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut policies = vec!["universal".to_owned(), "universal(trigger=6,stop=24)".to_owned()];
+    for policy in ["full", "lo+1", "tiering", "1-leveling", "leveled"] {
+        policies.push(policy.to_owned());
+        policies.extend([3, 5].map(|ratio| format!("{policy}(T={ratio})")));
+    }
+    policies.push("leveled(T=7)".to_owned());
+    assert_eq!(policies.len(), 18);
+    let words = "explore --deterministic --entries 6000 --value-len 48 --memtable 16K --lookups 200 \
+                 --ranges 10 --selectivity 0.01 --updates 0.4";
+    let page = page(words, &["--policy", &policies.join(",")], directory.path());
+    for policy in &policies {
+        assert!(page.contains(&format!("<g class=\"series\" data-name=\"{policy}\">")), "{policy}");
+    }
+    let least = [("plots", 15 + 18), ("marks", 15 * 18), ("texts", 15 * 18)];
+    fine_to_look_at(&page, &least, directory.path());
+}
+
+#[test]
+fn what_comes_from_outside_stays_text() {
+    let directory = tempfile::tempdir().unwrap();
+    let hostile = "</pre></title><script>found.push('ran')</script>&<!--";
+    let phases = directory.path().join("phases <b>&amp;.toml");
+    fs::write(
+        &phases,
+        format!("# {hostile}\n[[phase]]\nname = \"{hostile}\"\nentries = 3000\nlookups = 100\n"),
+    )
+    .unwrap();
+    let words = "explore --policy tiering,full --memtable 16K --phases";
+    let page = page(words, &[phases.to_str().unwrap()], directory.path());
+    assert!(!page.contains("<script>found") && !page.contains("<b>"), "raw text of others");
+    assert!(page.contains("&lt;script&gt;found.push('ran')&lt;/script&gt;&amp;&lt;!--"));
+    assert!(page.contains("phases &lt;b&gt;&amp;amp;.toml"));
+    fine_to_look_at(&page, &[("plots", 10), ("tables", 1)], directory.path());
+}
+
+#[test]
+fn a_page_of_workloads_has_rates_and_latencies() {
+    let directory = tempfile::tempdir().unwrap();
+    let words = "bench fillrandom readrandom scan ycsb-a --entries 5000 --threads 1";
+    let page = page(words, &[], directory.path());
+    for title in ["Summary", "Rates", "Latency", "Amplification"] {
+        assert!(page.contains(&format!("<h3>{title}</h3>")), "no section {title}");
+    }
+    fine_to_look_at(&page, &[("plots", 4), ("marks", 20), ("tables", 1)], directory.path());
+}
+
+#[test]
+fn an_unwritable_page_is_known_before_the_run() {
+    lsmx(&["explore", "--policy", "full", "--html", "no/such/page.html"])
+        .fails(1, &["cannot write no/such/page.html"]);
+    lsmx(&["bench", "fillseq", "--html", "no/such/page.html"])
+        .fails(1, &["cannot write no/such/page.html"]);
+}
+
+#[test]
+fn a_sweep_is_followed_over_its_points() {
+    let directory = tempfile::tempdir().unwrap();
+    let words = "explore --policy full,tiering,1-leveling --deterministic --entries 4000 --value-len 48 \
+                 --memtable 16K --lookups 200 --ranges 10 --selectivity 0.01 --repeat 2";
+    let sweep = ["--sweep", "size-ratio=3,5", "--sweep", "updates=0,0.5"];
+    let page = page(words, &sweep, directory.path());
+    for (number, point) in
+        ["size-ratio 3, updates 0", "size-ratio 3, updates 0.5", "size-ratio 5, updates 0"]
+            .iter()
+            .enumerate()
+    {
+        assert!(page.contains(&format!("{} · {point}</h2>", number + 1)), "{point}");
+    }
+    assert!(page.contains("<h3>Over all workloads</h3>"));
+    fine_to_look_at(&page, &[("plots", 5 + 4 * 20), ("tables", 4)], directory.path());
+}
+
+#[test]
+fn finished_cells_are_shown_without_a_run() {
+    let directory = tempfile::tempdir().unwrap();
+    let finished = directory.path().join("finished");
+    let words = "explore --policy full,tiering --deterministic --entries 2000 --memtable 16K \
+                 --lookups 50 --ranges 5 --resume";
+    let words: Vec<&str> = words.split_whitespace().chain([finished.to_str().unwrap()]).collect();
+    lsmx(&words).ok();
+    let file = directory.path().join("page.html");
+    // Where it is written does not make it another run; what is run there does.
+    lsmx(&[&words[..], &["--html", file.to_str().unwrap()]].concat()).ok();
+    let page = fs::read_to_string(file).unwrap();
+    assert!(page.contains("<h3>The tree over time</h3>") && page.contains("tiering"));
+}
