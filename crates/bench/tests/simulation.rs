@@ -4,6 +4,7 @@
 //! `--nocapture` it prints the table that `docs/results/design-space.md` has.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
+#![allow(clippy::print_stdout, reason = "the table is for who asks for it with `--nocapture`")]
 
 use std::fmt::Write as _;
 

@@ -37,6 +37,9 @@ pub struct Files {
     /// Bytes of each file.
     sizes: Vec<u64>,
     groups: Vec<Group>,
+    /// Sums over all groups.
+    bytes: u64,
+    compensated_bytes: u64,
     /// Heads of the smallest keys by name, made when first asked for.
     names: OnceLock<HashMap<FileId, u64, BuildHasherDefault<NameHasher>>>,
 }
@@ -150,13 +153,13 @@ impl Files {
     /// Bytes of all files.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.groups.iter().map(|group| group.bytes).fold(0, u64::saturating_add)
+        self.bytes
     }
 
     /// Bytes of all files as a trigger counts them, see [`FileShape::compensated_bytes`].
     #[must_use]
     pub fn compensated_bytes(&self) -> u64 {
-        self.groups.iter().map(|group| group.compensated_bytes).fold(0, u64::saturating_add)
+        self.compensated_bytes
     }
 
     /// Bytes of the files with these indices.
@@ -345,7 +348,14 @@ impl Files {
             .step_by(each)
             .map(|from| Group::of(&self.files, from..(from + each).min(files.end)))
             .collect();
-        self.groups.splice(old, new);
+        for group in &new {
+            self.bytes = self.bytes.saturating_add(group.bytes);
+            self.compensated_bytes = self.compensated_bytes.saturating_add(group.compensated_bytes);
+        }
+        for group in self.groups.splice(old, new) {
+            self.bytes = self.bytes.saturating_sub(group.bytes);
+            self.compensated_bytes = self.compensated_bytes.saturating_sub(group.compensated_bytes);
+        }
     }
 
     /// The group that a file is in; the last one for an index past the end.
@@ -445,7 +455,8 @@ impl From<Vec<Arc<FileShape>>> for Files {
         let tails = files.iter().map(|file| head(&file.range.largest)).collect();
         let sizes = files.iter().map(|file| file.bytes).collect();
         let (groups, names) = (Vec::new(), OnceLock::new());
-        let mut all = Files { files, heads, tails, sizes, groups, names };
+        let (bytes, compensated_bytes) = (0, 0);
+        let mut all = Files { files, heads, tails, sizes, groups, bytes, compensated_bytes, names };
         all.regroup(0..0, 0..all.files.len());
         all
     }

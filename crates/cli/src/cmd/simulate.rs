@@ -19,9 +19,11 @@ pub(crate) fn run(arguments: &ExploreArgs, words: &[OsString]) -> Result<(), Fai
         ("--dry-run", arguments.dry_run),
         ("--dir", arguments.dir.is_some()),
         ("--write-control", arguments.write_control.is_some()),
+        ("--explain", arguments.explain),
+        ("--html", arguments.html.is_some()),
     ];
     if let Some((flag, _)) = meaningless.into_iter().find(|(_, typed)| *typed) {
-        let what = format!("{flag} goes with explore: a simulation has no database and no time");
+        let what = format!("{flag} goes with explore alone");
         return Err(Failure::Usage(what));
     }
     let config = explore::config(arguments, words)?;

@@ -223,3 +223,58 @@ fn deletes_hide_as_many_keys_as_they_do() {
 fn popular_keys_meet_more_often() {
     compare(Distribution::Zipf, 2000, 2000, 0, 0.04);
 }
+
+/// A small workload with so many flushes that every level has something.
+fn small(updates: u64, deletes: u64, seed: u64) -> super::Config {
+    let mut load = Phase::new("load", Distribution::Uniform);
+    load.inserts = 30_000 - updates - deletes;
+    load.updates = updates;
+    load.deletes = deletes;
+    load.settle = true;
+    super::Config {
+        phases: vec![load],
+        key_bytes: 16,
+        value_bytes: 112,
+        memtable_bytes: 45_000,
+        table_bytes: 45_000,
+        block_cache_bytes: 1 << 20,
+        merge_parts: super::MERGE_PARTS_DEFAULT,
+        seed,
+    }
+}
+
+#[test]
+fn every_preset_keeps_every_key_whatever_the_seed() {
+    for preset in crate::Preset::ALL.into_iter().filter(|preset| *preset != crate::Preset::Fifo) {
+        let spec: crate::PolicySpec = preset.name().parse().unwrap();
+        for (updates, deletes) in [(0, 0), (15_000, 0), (0, 3_000), (9_000, 9_000)] {
+            for seed in 0..4 {
+                let config = small(updates, deletes, seed);
+                let report = config.run(&spec, &mut |_| true).unwrap();
+                let what = format!("{spec} {updates} {deletes} seed {seed}");
+                let sum = |part: fn(&super::LevelReport) -> u64| -> u64 {
+                    report.levels.iter().map(part).sum()
+                };
+                let puts = sum(|level| level.entries) - sum(|level| level.tombstones);
+                let live = 30_000 - updates - 2 * deletes;
+                // Files are counted in whole entries.
+                assert!(puts + 300 + live / 50 >= live, "{what}: {puts} puts, {live} keys");
+                assert!(updates + deletes > 0 || puts.abs_diff(live) < 300, "{what}: {puts} puts");
+                assert!(report.flushes >= 100, "{what}: {} flushes", report.flushes);
+                let again = config.run(&spec, &mut |_| true).unwrap();
+                assert_eq!(report, again, "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn whoever_wants_it_no_more_is_heard() {
+    let spec: crate::PolicySpec = "tiering".parse().unwrap();
+    let mut flushes = 0;
+    let given_up = small(0, 0, 1).run(&spec, &mut |_| {
+        flushes += 1;
+        flushes < 5
+    });
+    assert!(matches!(given_up, Err(super::Failure::GivenUp)) && flushes == 5);
+}
