@@ -1,7 +1,7 @@
 //! The policy that four primitives make.
 //!
-//! [`Look`] is a tree as such a policy sees it, with the tools to make jobs of it; how it decides
-//! depends on the layout: [`leveling`], [`fluid`], [`run_list`] or [`queue`]. What can be told apart in
+//! `Look` is a tree as such a policy sees it, with the tools to make jobs of it; how it decides
+//! depends on the layout: `leveling`, `fluid`, `run_list` or `queue`. What can be told apart in
 //! advance is refused by [`check`](Primitives::check): a combination that is accepted does something.
 
 mod check;

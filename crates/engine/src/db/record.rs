@@ -16,10 +16,10 @@ impl Db {
     /// keys, sizes of values, times. See [`crate::recording`] for what that costs and promises.
     ///
     /// # Errors
-    /// [`Error::Io`](crate::Error::Io) if the file is there already or cannot be made;
-    /// [`Error::InvalidOption`](crate::Error::InvalidOption) if another trace is being recorded, or the
+    /// [`Error::Io`] if the file is there already or cannot be made;
+    /// [`Error::InvalidOption`] if another trace is being recorded, or the
     /// name is one that a file of the database can have;
-    /// [`Error::Closed`](crate::Error::Closed).
+    /// [`Error::Closed`].
     pub fn record_trace(&self, path: impl AsRef<Path>) -> Result<Trace> {
         self.record_trace_with(path, TraceOptions::default())
     }
