@@ -22,6 +22,7 @@ mod sizes;
 mod tests;
 mod traffic;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::workload::Phase;
@@ -34,7 +35,7 @@ use body::{Body, place_of};
 use lookups::Reading;
 pub use lookups::{PointReport, RangeReport};
 use merge::{Cut, Older, Output, Source, Stamp, Writer};
-use numbers::{count, real, whole};
+use numbers::{real, whole};
 use random::Dice;
 pub use report::{CompactionReport, LevelReport, Report};
 use sizes::Sizes;
@@ -149,8 +150,10 @@ struct Simulator<'a> {
     policy: &'a dyn CompactionPolicy,
     sizes: Sizes,
     shape: TreeShape,
-    /// What files hold, by the number in their name.
-    bodies: Vec<Option<Body>>,
+    /// What files hold.
+    bodies: BTreeMap<FileId, Body>,
+    /// Number of the next file.
+    file_next: u64,
     traffic: Traffic,
     dice: Dice,
     stretches_max: usize,
@@ -183,7 +186,8 @@ impl<'a> Simulator<'a> {
                 table_bytes: config.table_bytes,
                 ..TreeShape::default()
             },
-            bodies: Vec::new(),
+            bodies: BTreeMap::new(),
+            file_next: 0,
             traffic: Traffic::new(&config.phases),
             dice: Dice::new(config.seed),
             stretches_max: if flushes <= FLUSHES_FINE { STRETCHES_FINE } else { STRETCHES_COARSE },
@@ -237,7 +241,7 @@ impl<'a> Simulator<'a> {
             let seqs = (self.seq + 1, self.seq + whole(taken).max(1));
             let body = self.traffic.write(phase, &writes, done / all.all(), seqs);
             if self.traffic.mixes() {
-                let kept = self.bodies.iter_mut().flatten();
+                let kept = self.bodies.values_mut();
                 kept.chain(&mut self.memtable).for_each(|body| self.traffic.mix(body));
             }
             self.seq = seqs.1;
@@ -340,9 +344,10 @@ impl<'a> Simulator<'a> {
             .into_iter()
             .map(|output| {
                 let mut shape = output.shape;
-                shape.id = FileId(count(self.bodies.len()));
-                shape.creation = shape.id.0;
-                self.bodies.push(Some(output.body));
+                shape.id = FileId(self.file_next);
+                shape.creation = self.file_next;
+                self.file_next += 1;
+                self.bodies.insert(shape.id, output.body);
                 shape
             })
             .collect()
@@ -383,10 +388,7 @@ impl<'a> Simulator<'a> {
         let applied = std::mem::take(&mut self.shape).into_applied(job, files)?;
         self.shape = applied.shape;
         for file in applied.removed {
-            if let Some(body) = usize::try_from(file.0).ok().and_then(|at| self.bodies.get_mut(at))
-            {
-                *body = None;
-            }
+            self.bodies.remove(&file);
         }
         Ok(())
     }
@@ -420,9 +422,7 @@ impl<'a> Simulator<'a> {
                 older.add(staying.collect());
             }
         }
-        let body = |file: &Arc<FileShape>| {
-            usize::try_from(file.id.0).ok().and_then(|at| self.bodies.get(at)?.as_ref())
-        };
+        let body = |file: &Arc<FileShape>| self.bodies.get(&file.id);
         let mut sources: Vec<Source<'_>> = inputs
             .iter()
             .map(|files| Source::new(files.iter().filter_map(|file| body(file)).collect()))
