@@ -1,6 +1,6 @@
 //! One self-contained page with plots: it needs no network, and no script to be read.
 //!
-//! Text goes through templates that escape it, whatever it holds. Plots are drawn in [`plot`], whose
+//! Text goes through templates that escape it, whatever it holds. Plots are drawn in `plot`, whose
 //! parts know nothing of experiments; every other module is a section of the page.
 
 mod agreement;
