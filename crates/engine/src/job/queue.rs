@@ -94,13 +94,14 @@ impl Runner {
                 store.env.yield_point(YieldKind::JobStep);
                 continue;
             }
+            // If something is to be looked at sooner than that, the deadline is another one.
+            let due_us = store.due_us();
             let deadline = Some(self.next_look_us(kind));
             let told = store.env.wait(WaitCause::Work, &store.progress, deadline, &mut || {
                 let sync = kind == Work::Flush && store.wal.much_unsynced();
                 store.is_closing()
                     || (kind == Work::Flush
-                        && (store.janitor.has_some()
-                            || self.governor.next_look_us() <= store.env.now_us()))
+                        && (store.janitor.has_some() || store.due_us() < due_us))
                     || ((sync || self.has_work(kind)) && store.health.check().is_ok())
             });
             match kind {
