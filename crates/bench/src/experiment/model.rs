@@ -54,7 +54,8 @@ pub fn costs(
     let live = (sum(|phase| phase.inserts) - sum(|phase| phase.deletes)).max(1.0);
     let buffer = float(table_bytes) / float(entry_bytes.max(1));
     // The literature's first level holds T buffers.
-    let first = parameter(Parameter::L1).map_or(buffer, |memtables| buffer * memtables / t);
+    let l1 = parameter(Parameter::L1).filter(|_| preset.parameters().contains(&Parameter::L1));
+    let first = l1.map_or(buffer, |memtables| buffer * memtables / t);
     let selectivity = phases.iter().find(|phase| phase.ranges > 0);
     let design = Design {
         size_ratio: t,
