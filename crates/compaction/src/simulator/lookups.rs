@@ -66,6 +66,48 @@ impl RangeReport {
     }
 }
 
+/// Lookups of a phase that writes too: the mean of several looks at the tree.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Mixed {
+    looks: f64,
+    pub(super) points: Vec<PointReport>,
+    pub(super) ranges: RangeReport,
+}
+
+impl Mixed {
+    /// Adds what all lookups of the phase would cost at one moment.
+    pub(super) fn add(&mut self, points: Vec<PointReport>, ranges: &RangeReport) {
+        self.looks += 1.0;
+        let share = 1.0 / self.looks;
+        let mean = |own: &mut f64, new: f64| *own += (new - *own) * share;
+        let means = |own: &mut BTreeMap<String, u64>, new: &BTreeMap<String, u64>| {
+            for kind in new.keys() {
+                own.entry(kind.clone()).or_default();
+            }
+            for (kind, blocks) in own {
+                let mut exact = real(*blocks);
+                mean(&mut exact, real(new.get(kind).copied().unwrap_or(0)));
+                *blocks = whole(exact);
+            }
+        };
+        if self.points.is_empty() {
+            self.points = points;
+            self.ranges = ranges.clone();
+            return;
+        }
+        for (own, new) in self.points.iter_mut().zip(&points) {
+            mean(&mut own.ios_per_get, new.ios_per_get);
+            mean(&mut own.runs_asked, new.runs_asked);
+            means(&mut own.blocks_read, &new.blocks_read);
+        }
+        mean(&mut self.ranges.runs_touched, ranges.runs_touched);
+        let mut entries = real(self.ranges.entries);
+        mean(&mut entries, real(ranges.entries));
+        self.ranges.entries = whole(entries);
+        means(&mut self.ranges.blocks_read, &ranges.blocks_read);
+    }
+}
+
 /// One run, as lookups meet it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Run {
@@ -314,6 +356,24 @@ mod tests {
         assert!((1.9..2.1).contains(&ios(&first, 1.0)), "{}", ios(&first, 1.0));
         let second = reading(&runs, whole(metadata + index) + 1);
         assert!((0.9..1.1).contains(&ios(&second, 1.0)), "{}", ios(&second, 1.0));
+    }
+
+    #[test]
+    fn mixed_lookups_cost_the_mean_of_the_looks() {
+        let lookups = Lookups { alpha: 0.0, ops: 100 };
+        let looks = [&[9000][..], &[1000, 9000][..], &[1000, 1000, 9000][..]];
+        let points = looks.map(|entries| reading(entries, 0).point(&lookups));
+        let mut mixed = Mixed::default();
+        for point in &points {
+            mixed.add(vec![point.clone()], &RangeReport::default());
+        }
+        let mean = points.iter().map(|point| point.ios_per_get).sum::<f64>() / 3.0;
+        let found = &mixed.points[0];
+        assert!((found.ios_per_get - mean).abs() < 1e-9, "{found:?}");
+        assert_eq!(found.ops, 100);
+        // Filters only from the second look on.
+        let filters: u64 = points.iter().filter_map(|it| it.blocks_read.get("filter")).sum();
+        assert!(found.blocks_read["filter"].abs_diff(filters / 3) <= 2, "{found:?}");
     }
 
     #[test]

@@ -32,7 +32,7 @@ use crate::{
 };
 
 use body::{Body, place_of};
-use lookups::Reading;
+use lookups::{Mixed, Reading};
 pub use lookups::{PointReport, RangeReport};
 use merge::{Cut, Older, Output, Source, Stamp, Writer};
 use numbers::{real, whole};
@@ -46,6 +46,8 @@ const STRETCHES_FINE: usize = 32;
 const STRETCHES_COARSE: usize = 4;
 /// Writes up to which a tree counts as one of few files, in memtables.
 const FLUSHES_FINE: f64 = 2000.0;
+/// Looks at the tree while lookups are mixed into writes.
+const READ_SAMPLES: u32 = 32;
 /// Jobs in a row after which a policy is taken to be one that never rests.
 const JOBS_IN_A_ROW_MAX: u64 = 10_000_000;
 
@@ -131,7 +133,9 @@ impl Config {
         for phase in &self.phases {
             simulator.play(phase, go_on)?;
             unsettled |= phase.writes() > 0;
-            simulator.read(phase);
+            if phase.writes() == 0 {
+                simulator.read(phase);
+            }
             if phase.settle {
                 simulator.settle()?;
                 unsettled = false;
@@ -212,6 +216,8 @@ impl<'a> Simulator<'a> {
             && phase.inserts > phase.updates;
         let mean = self.bytes_of(&all, ascending) / all.all().max(1.0);
         let mut done = 0.0;
+        let reads = !phase.lookups.is_empty() || phase.ranges > 0;
+        let (mut looks, mut mixed) = (0, Mixed::default());
         let ops_per_write = real(phase.ops()) / all.all().max(1.0);
         while done < all.all() {
             let room = real(self.config.memtable_bytes) - self.memtable_bytes;
@@ -253,25 +259,39 @@ impl<'a> Simulator<'a> {
             self.totals.note(&writes, &self.sizes);
             self.memtable.push(body);
             done += taken;
+            // Lookups that are mixed in meet the tree as it is over time, not as it is at the end.
+            let due = |looks: u32| (f64::from(looks) + 0.5) / f64::from(READ_SAMPLES);
+            while reads && looks < READ_SAMPLES && done / all.all() >= due(looks) {
+                looks += 1;
+                let (points, ranges) = self.estimate(phase);
+                mixed.add(points, &ranges);
+            }
         }
+        self.point_lookups.extend(mixed.points);
+        self.range_lookups.add(&mixed.ranges);
         if all.all() <= 0.0 {
             self.now_us += phase.ops();
         }
         Ok(())
     }
 
-    /// Estimates the lookups of a phase in the tree as it is at the end of it.
+    /// Estimates the lookups of a phase that only reads.
     fn read(&mut self, phase: &Phase) {
+        let (points, ranges) = self.estimate(phase);
+        self.point_lookups.extend(points);
+        self.range_lookups.add(&ranges);
+    }
+
+    /// What the lookups of a phase cost in the tree as it is.
+    fn estimate(&self, phase: &Phase) -> (Vec<PointReport>, RangeReport) {
         if phase.lookups.is_empty() && phase.ranges == 0 {
-            return;
+            return Default::default();
         }
         let cache_bytes = self.config.block_cache_bytes;
         let reading = Reading::of(&self.shape, &self.sizes, self.traffic.live(), cache_bytes);
         let points = phase.lookups.iter().filter(|lookups| lookups.ops > 0);
-        self.point_lookups.extend(points.map(|lookups| reading.point(lookups)));
-        if phase.ranges > 0 {
-            self.range_lookups.add(&reading.range(phase));
-        }
+        let ranges = if phase.ranges > 0 { reading.range(phase) } else { RangeReport::default() };
+        (points.map(|lookups| reading.point(lookups)).collect(), ranges)
     }
 
     /// When time alone makes something due.
