@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use lsmx_bench::experiment::advise::Weights;
 use lsmx_bench::experiment::throughput::workload::Workload;
 use lsmx_bench::workload::Distribution;
 use lsmx_bench::workload::record::Format;
@@ -26,6 +27,9 @@ pub(crate) enum Command {
     Explore(Box<ExploreArgs>),
     /// Play the same on trees without data: sizes that no machine could hold, in seconds.
     Simulate(Box<ExploreArgs>),
+    /// Say which design suits a workload, a memory and what matters: searched for by simulation,
+    /// confirmed on the engine.
+    Advise(Box<AdviseArgs>),
     /// Run named workloads and measure throughput and latency, also of other engines.
     Bench(BenchArgs),
     /// Put two results of `explore`, `simulate` or `bench` side by side: what changed, and by more than
@@ -35,34 +39,15 @@ pub(crate) enum Command {
     Db(DbArgs),
 }
 
-/// Arguments of `lsmx explore` and `lsmx simulate`. What has no default here has one that depends on others.
+/// What is done with records: the flags that `explore`, `simulate` and `advise` share.
 #[derive(Debug, Args)]
-pub(crate) struct ExploreArgs {
-    /// Policies, separated by commas, or `all` (every one that drops no data).
-    #[arg(long, value_name = "NAME,…", value_parser = policies, required_unless_present = "spec")]
-    pub(crate) policy: Option<Policies>,
-    /// A policy put together from primitives in a TOML file; docs/compaction.md says how. It comes
-    /// behind those of --policy.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) spec: Option<PathBuf>,
-    /// Write to standard error what led to each compaction: scores, candidates, the job.
-    #[arg(long)]
-    pub(crate) explain: bool,
-    /// Write operations in all [default: 1000000].
-    #[arg(long, value_name = "N", value_parser = count)]
-    pub(crate) entries: Option<u64>,
+pub(crate) struct WorkloadArgs {
     /// Bytes of a key [default: 16].
     #[arg(long, value_name = "BYTES")]
     pub(crate) key_len: Option<u64>,
     /// Bytes of a value [default: 112].
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub(crate) value_len: Option<u64>,
-    /// Bytes of a memtable and of a table [default: data ÷ 150, at least 256K].
-    #[arg(long, value_name = "BYTES", value_parser = bytes)]
-    pub(crate) memtable: Option<u64>,
-    /// Size ratio between levels [default: 10].
-    #[arg(long, value_name = "T")]
-    pub(crate) size_ratio: Option<u64>,
     /// Share of the writes that update a present key [default: 0].
     #[arg(long, value_name = "F", allow_negative_numbers = true)]
     pub(crate) updates: Option<f64>,
@@ -84,8 +69,8 @@ pub(crate) struct ExploreArgs {
     pub(crate) interleave: bool,
     /// Phases of the workload from a TOML file, in place of the flags for operations.
     #[arg(long, value_name = "FILE", conflicts_with_all = [
-        "entries", "updates", "deletes", "merges", "range_deletes", "distribution", "interleave", "lookups", "empty_lookups",
-        "ranges", "selectivity", "data",
+        "updates", "deletes", "merges", "range_deletes", "distribution", "interleave", "lookups", "empty_lookups",
+        "ranges", "selectivity",
     ])]
     pub(crate) phases: Option<PathBuf>,
     /// Point lookups for each share of absent keys [default: a tenth of the writes].
@@ -101,22 +86,48 @@ pub(crate) struct ExploreArgs {
     /// after the other [default: 0.0001].
     #[arg(long, value_name = "S,…", value_delimiter = ',', allow_negative_numbers = true)]
     pub(crate) selectivity: Option<Vec<f64>>,
+    /// Play the operations of a trace, recorded by a database or a line each: op, key, value,
+    /// separated by tabs.
+    #[arg(long, value_name = "FILE", conflicts_with_all = [
+        "key_len", "value_len", "updates", "deletes", "merges", "range_deletes",
+        "distribution", "interleave", "phases", "lookups", "empty_lookups", "ranges", "selectivity",
+    ])]
+    pub(crate) trace: Option<PathBuf>,
+}
+
+/// Arguments of `lsmx explore` and `lsmx simulate`. What has no default here has one that depends on others.
+#[derive(Debug, Args)]
+pub(crate) struct ExploreArgs {
+    /// Policies, separated by commas, or `all` (every one that drops no data).
+    #[arg(long, value_name = "NAME,…", value_parser = policies, required_unless_present = "spec")]
+    pub(crate) policy: Option<Policies>,
+    /// A policy put together from primitives in a TOML file; docs/compaction.md says how. It comes
+    /// behind those of --policy.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) spec: Option<PathBuf>,
+    /// Write to standard error what led to each compaction: scores, candidates, the job.
+    #[arg(long)]
+    pub(crate) explain: bool,
+    /// Write operations in all [default: 1000000].
+    #[arg(long, value_name = "N", value_parser = count, conflicts_with_all = ["phases", "trace"])]
+    pub(crate) entries: Option<u64>,
+    #[command(flatten)]
+    pub(crate) workload: WorkloadArgs,
+    /// Bytes of a memtable and of a table [default: data ÷ 150, at least 256K].
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub(crate) memtable: Option<u64>,
+    /// Size ratio between levels [default: 10].
+    #[arg(long, value_name = "T")]
+    pub(crate) size_ratio: Option<u64>,
     /// Bytes of the block cache [default: data ÷ 150, at least 256K].
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub(crate) block_cache: Option<u64>,
     /// Load the records of a file instead of generated ones.
     #[arg(long, value_name = "FILE", conflicts_with_all = [
         "entries", "key_len", "value_len", "updates", "deletes", "merges", "range_deletes",
+        "phases", "trace",
     ])]
     pub(crate) data: Option<PathBuf>,
-    /// Play the operations of a trace, recorded by a database or a line each: op, key, value,
-    /// separated by tabs.
-    #[arg(long, value_name = "FILE", conflicts_with_all = [
-        "entries", "key_len", "value_len", "updates", "deletes", "merges", "range_deletes",
-        "distribution", "interleave", "phases", "lookups", "empty_lookups", "ranges", "selectivity",
-        "data",
-    ])]
-    pub(crate) trace: Option<PathBuf>,
     /// Order in which the records of --data are loaded [default: file].
     #[arg(long, value_name = "ORDER")]
     pub(crate) data_order: Option<DataOrder>,
@@ -153,6 +164,52 @@ pub(crate) struct ExploreArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
     /// Write a flat row per cell: the swept flags, then every number.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) csv: Option<PathBuf>,
+    /// Directory for the databases, which are removed afterwards [default: that for temporary files].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+}
+
+/// Arguments of `lsmx advise`.
+#[derive(Debug, Args)]
+pub(crate) struct AdviseArgs {
+    /// Write operations of the tree that is planned [default: 1000000, or what --phases or --trace
+    /// write].
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub(crate) entries: Option<u64>,
+    /// Bytes for two memtables and the block cache together [default: data ÷ 50, at least 1M].
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub(crate) memory: Option<u64>,
+    /// What matters: how much a block moved by a write counts, an I/O of a point lookup, one of a range
+    /// lookup, a copy of the data on disk [default: each operation alike, space 0.1].
+    #[arg(long, value_name = "writes=W,points=R,ranges=Q,space=S")]
+    pub(crate) weights: Option<Weights>,
+    #[command(flatten)]
+    pub(crate) workload: WorkloadArgs,
+    /// The same as --phases.
+    #[arg(long, value_name = "FILE", conflicts_with_all = [
+        "phases", "trace", "updates", "deletes", "merges", "range_deletes", "distribution", "interleave",
+        "lookups", "empty_lookups", "ranges", "selectivity",
+    ])]
+    pub(crate) spec: Option<PathBuf>,
+    /// Confirm so many of the best on the engine.
+    #[arg(long, value_name = "N", value_parser = count, default_value = "3")]
+    pub(crate) confirm: u64,
+    /// Run every preset on the engine too, with the memory divided as suits it, to see how far the
+    /// advice is from the best of them.
+    #[arg(long)]
+    pub(crate) presets: bool,
+    /// Seed of the workload and of what is drawn.
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Write the result as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Write the result as one page with plots, to be read in a browser.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// Write a flat row per design.
     #[arg(long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,
     /// Directory for the databases, which are removed afterwards [default: that for temporary files].
@@ -434,13 +491,14 @@ pub(crate) fn is_switch(name: &str) -> bool {
         .any(|flag| flag.get_long() == Some(name) && !flag.get_action().takes_values())
 }
 
-/// Splits at commas, but not at those between the parameters of a policy, as in `fluid(3,1)`.
+/// Splits at commas, but not at those between the parameters of a policy, as in `fluid(3,1)`, or in a
+/// composition on one line.
 pub(crate) fn split_outside_brackets(text: &str) -> Vec<&str> {
     let mut depth = 0usize;
     text.split(|c| {
         match c {
-            '(' => depth += 1,
-            ')' => depth = depth.saturating_sub(1),
+            '(' | '{' | '[' => depth += 1,
+            ')' | '}' | ']' => depth = depth.saturating_sub(1),
             _ => {}
         }
         c == ',' && depth == 0
@@ -561,6 +619,7 @@ mod tests {
     fn commas_inside_brackets_do_not_split() {
         assert_eq!(split_outside_brackets("full,fluid(3,1), rr"), ["full", "fluid(3,1)", "rr"]);
         assert_eq!(split_outside_brackets("a),b"), ["a)", "b"]);
+        assert_eq!(split_outside_brackets("{a=[1,2],b=3},rr"), ["{a=[1,2],b=3}", "rr"]);
     }
 
     #[test]

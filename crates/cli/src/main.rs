@@ -22,6 +22,7 @@ fn main() -> ExitCode {
         .and_then(|arguments| match arguments.command {
             Command::Explore(arguments) => cmd::explore::run(&arguments, &words),
             Command::Simulate(arguments) => cmd::simulate::run(&arguments, &words),
+            Command::Advise(arguments) => cmd::advise::run(&arguments, &words),
             Command::Bench(arguments) => cmd::bench::run(&arguments, &words),
             Command::Compare(arguments) => cmd::compare::run(&arguments),
             Command::Db(arguments) => cmd::db::run(&arguments),

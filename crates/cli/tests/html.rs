@@ -176,6 +176,18 @@ fn a_page_of_workloads_has_rates_and_latencies() {
 }
 
 #[test]
+fn a_page_of_advice_has_the_ranking_and_the_confirmed_designs() {
+    let directory = tempfile::tempdir().unwrap();
+    let words =
+        "advise --entries 10000 --memory 192K --lookups 300 --ranges 20 --confirm 2 --presets";
+    let page = page(words, &[], directory.path());
+    for title in ["Ranking", "What the costs are made of", "The Pareto front", "Summary"] {
+        assert!(page.contains(&format!("<h3>{title}</h3>")), "no section {title}");
+    }
+    fine_to_look_at(&page, &[("plots", 5 + 15), ("marks", 100), ("tables", 2)], directory.path());
+}
+
+#[test]
 fn an_unwritable_page_is_known_before_the_run() {
     lsmx(&["explore", "--policy", "full", "--html", "no/such/page.html"])
         .fails(1, &["cannot write no/such/page.html"]);

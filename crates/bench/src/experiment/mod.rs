@@ -1,5 +1,6 @@
 //! Experiments: a config goes in, a result comes out.
 
+pub mod advise;
 pub mod explore;
 pub mod model;
 pub mod repeat;

@@ -1,6 +1,7 @@
 //! Reports: a result as a table for people, as JSON for programs with its provenance, as flat rows,
 //! or as a page with plots.
 
+pub mod advice;
 pub mod compare;
 pub mod comparison;
 pub mod csv;

@@ -1,5 +1,6 @@
 //! The cells of an exploration as flat rows: the swept flags, then every scalar of the cell.
 
+use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::experiment::explore::result::Cell;
@@ -34,6 +35,15 @@ pub fn simulation(cells: &[simulate::Cell]) -> serde_json::Result<(Vec<String>, 
         Ok(Value::Object(row))
     });
     Ok(flat::table(&rows.collect::<serde_json::Result<Vec<_>>>()?))
+}
+
+/// Header and rows of anything, a row each.
+///
+/// # Errors
+/// Never for what can be written as JSON.
+pub fn of(results: &[impl Serialize]) -> serde_json::Result<(Vec<String>, Vec<Vec<String>>)> {
+    let values = results.iter().map(serde_json::to_value).collect::<Result<Vec<_>, _>>()?;
+    Ok(flat::table(&values))
 }
 
 fn row(cell: &Cell) -> serde_json::Result<Value> {

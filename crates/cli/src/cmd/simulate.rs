@@ -14,7 +14,7 @@ use crate::output::{self, Bar};
 pub(crate) fn run(arguments: &ExploreArgs, words: &[OsString]) -> Result<(), Failure> {
     let meaningless = [
         ("--data", arguments.data.is_some()),
-        ("--trace", arguments.trace.is_some()),
+        ("--trace", arguments.workload.trace.is_some()),
         ("--resume", arguments.resume.is_some()),
         ("--dry-run", arguments.dry_run),
         ("--dir", arguments.dir.is_some()),

@@ -3,6 +3,7 @@
 //! Text goes through templates that escape it, whatever it holds. Plots are drawn in `plot`, whose
 //! parts know nothing of experiments; every other module is a section of the page.
 
+mod advice;
 mod agreement;
 mod deletes;
 mod latency;
@@ -30,6 +31,7 @@ use crate::experiment::explore::result::Exploration;
 use crate::report::text;
 use subject::Subject;
 
+pub use advice::page_of as advice;
 pub use throughput::throughput;
 
 /// Writes a page.

@@ -18,7 +18,7 @@ use lsmx_bench::workload::record::Format;
 use lsmx_bench::workload::trace::TraceFile;
 use lsmx_compaction::{Parameter, PolicySpec};
 
-use crate::args::{self, DataOrder, ExploreArgs};
+use crate::args::{self, DataOrder, ExploreArgs, WorkloadArgs};
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::output::{self, Bar};
@@ -26,8 +26,8 @@ use crate::output::{self, Bar};
 use sweep::Typed;
 
 const ENTRIES_DEFAULT: u64 = 1_000_000;
-const KEY_LEN_DEFAULT: u64 = 16;
-const VALUE_LEN_DEFAULT: u64 = 112;
+pub(super) const KEY_LEN_DEFAULT: u64 = 16;
+pub(super) const VALUE_LEN_DEFAULT: u64 = 112;
 /// Writes per lookup, as in the study: 10 M and 1 M.
 const WRITES_PER_LOOKUP: u64 = 10;
 const RANGES_DEFAULT: u64 = 1000;
@@ -81,7 +81,8 @@ fn finished(
     if arguments.dry_run && !directory.exists() {
         return Ok(None);
     }
-    let inputs = [&arguments.spec, &arguments.phases, &arguments.data, &arguments.trace];
+    let inputs =
+        [&arguments.spec, &arguments.workload.phases, &arguments.data, &arguments.workload.trace];
     let inputs: Vec<&Path> = inputs.into_iter().flatten().map(PathBuf::as_path).collect();
     let identity = Identity::new(what_is_run(words), &inputs, config.cell_count())?;
     Ok(Some(Finished::open(directory, &identity)?))
@@ -106,10 +107,10 @@ fn what_is_run(words: &[OsString]) -> String {
 }
 
 pub(super) fn config(arguments: &ExploreArgs, words: &[OsString]) -> Result<Config, Failure> {
-    let spec = arguments.phases.as_deref().map(text_of).transpose()?;
+    let spec = arguments.workload.phases.as_deref().map(text_of).transpose()?;
     let points = sweep::points(arguments, words)?;
     let data = data(arguments)?;
-    let trace = arguments.trace.as_deref().map(TraceFile::open).transpose()?.map(Arc::new);
+    let trace = arguments.workload.trace.as_deref().map(TraceFile::open).transpose()?.map(Arc::new);
     let points = points.iter().map(|typed| {
         let mut point = point(typed, spec.as_deref(), data.as_ref())?;
         if let Some(trace) = &trace {
@@ -140,19 +141,14 @@ fn point(typed: &Typed, spec: Option<&str>, data: Option<&DataFile>) -> Result<P
             return Err(Failure::Usage(format!("{flag} goes with --data, which is not there")));
         }
     }
-    if arguments.lookups == Some(0) && arguments.empty_lookups.is_some() {
-        return Err(contradiction("--empty-lookups", "--lookups 0", "there is nothing to share"));
-    }
-    if arguments.ranges == Some(0) && arguments.selectivity.is_some() {
-        return Err(contradiction("--selectivity", "--ranges 0", "there is nothing to select"));
-    }
+    check(&arguments.workload)?;
     let policies =
         policies(arguments)?.iter().map(|policy| typed.policy(policy)).collect::<Result<_, _>>()?;
     let source = source(arguments, data)?;
     let records = data.map(DataFile::len);
-    let phases = match (&arguments.phases, spec) {
+    let phases = match (&arguments.workload.phases, spec) {
         (Some(path), Some(text)) => parse_phases(text, path)?,
-        _ => mix(arguments, records).phases()?,
+        _ => mix(&arguments.workload, records.or(arguments.entries)).phases()?,
     };
     Ok(Point {
         sweep: typed.point.clone(),
@@ -167,6 +163,17 @@ fn point(typed: &Typed, spec: Option<&str>, data: Option<&DataFile>) -> Result<P
         },
         deterministic: arguments.deterministic,
     })
+}
+
+/// Refuses shares of nothing.
+pub(super) fn check(workload: &WorkloadArgs) -> Result<(), Failure> {
+    if workload.lookups == Some(0) && workload.empty_lookups.is_some() {
+        return Err(contradiction("--empty-lookups", "--lookups 0", "there is nothing to share"));
+    }
+    if workload.ranges == Some(0) && workload.selectivity.is_some() {
+        return Err(contradiction("--selectivity", "--ranges 0", "there is nothing to select"));
+    }
+    Ok(())
 }
 
 fn policies(arguments: &ExploreArgs) -> Result<Vec<PolicySpec>, Failure> {
@@ -213,35 +220,36 @@ fn data(arguments: &ExploreArgs) -> Result<Option<DataFile>, Failure> {
 fn source(arguments: &ExploreArgs, data: Option<&DataFile>) -> Result<Source, Failure> {
     let Some(file) = data else {
         return Ok(Source::Generated {
-            key_bytes: arguments.key_len.unwrap_or(KEY_LEN_DEFAULT),
-            value_bytes: arguments.value_len.unwrap_or(VALUE_LEN_DEFAULT),
+            key_bytes: arguments.workload.key_len.unwrap_or(KEY_LEN_DEFAULT),
+            value_bytes: arguments.workload.value_len.unwrap_or(VALUE_LEN_DEFAULT),
         });
     };
     let shuffled = arguments.data_order == Some(DataOrder::Shuffled);
     Ok(Source::File { file: Box::new(file.reopen(None)?), shuffled })
 }
 
-fn text_of(path: &Path) -> Result<String, Failure> {
+pub(super) fn text_of(path: &Path) -> Result<String, Failure> {
     std::fs::read_to_string(path)
         .map_err(|error| Failure::file("read", path.display().to_string(), error))
 }
 
-fn mix(arguments: &ExploreArgs, records: Option<u64>) -> Mix {
-    let entries = records.or(arguments.entries).unwrap_or(ENTRIES_DEFAULT);
+/// The workload that flags describe, with so many writes.
+pub(super) fn mix(workload: &WorkloadArgs, entries: Option<u64>) -> Mix {
+    let entries = entries.unwrap_or(ENTRIES_DEFAULT);
     Mix {
         entries,
-        updates: arguments.updates.unwrap_or(0.0),
-        deletes: arguments.deletes.unwrap_or(0.0),
-        merges: arguments.merges.unwrap_or(0.0),
-        range_deletes: arguments.range_deletes,
-        lookups: arguments.lookups.unwrap_or(entries / WRITES_PER_LOOKUP),
-        empty_lookups: arguments
+        updates: workload.updates.unwrap_or(0.0),
+        deletes: workload.deletes.unwrap_or(0.0),
+        merges: workload.merges.unwrap_or(0.0),
+        range_deletes: workload.range_deletes,
+        lookups: workload.lookups.unwrap_or(entries / WRITES_PER_LOOKUP),
+        empty_lookups: workload
             .empty_lookups
             .clone()
             .unwrap_or_else(|| EMPTY_LOOKUPS_DEFAULT.to_vec()),
-        ranges: arguments.ranges.unwrap_or(RANGES_DEFAULT),
-        selectivities: arguments.selectivity.clone().unwrap_or_else(|| vec![SELECTIVITY_DEFAULT]),
-        distribution: arguments.distribution.unwrap_or_default(),
-        interleave: arguments.interleave,
+        ranges: workload.ranges.unwrap_or(RANGES_DEFAULT),
+        selectivities: workload.selectivity.clone().unwrap_or_else(|| vec![SELECTIVITY_DEFAULT]),
+        distribution: workload.distribution.unwrap_or_default(),
+        interleave: workload.interleave,
     }
 }

@@ -1,0 +1,161 @@
+//! What a design costs: four numbers that a simulation and the engine both have, and their sum by weight.
+
+use lsmx_compaction::simulator::Report;
+use serde::{Deserialize, Serialize};
+
+use crate::experiment::explore::result::Cell;
+use crate::numbers::{count, float, ratio};
+
+use super::weights::Weights;
+
+/// Bytes of a block, the unit of an I/O.
+const BLOCK_BYTES: f64 = 4096.0;
+
+/// The costs of a design. Where there are no such lookups, theirs is 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Costs {
+    /// Blocks of 4 KiB flushed, and read and written by compaction, per write.
+    pub writes: f64,
+    /// I/Os per point lookup.
+    pub points: f64,
+    /// I/Os per range lookup.
+    pub ranges: f64,
+    /// File bytes ÷ bytes of the newest versions.
+    pub space: f64,
+}
+
+impl Costs {
+    /// The costs that a simulation of so many writes found.
+    #[must_use]
+    pub fn of_report(report: &Report, writes: u64) -> Costs {
+        let compaction = &report.compaction;
+        let moved = report.flushed_bytes + compaction.read_bytes + compaction.written_bytes;
+        let points = report.point_lookups.iter().map(|it| (it.ops, it.ios_per_get));
+        Costs {
+            writes: float(moved) / BLOCK_BYTES / float(writes.max(1)),
+            points: mean(points),
+            ranges: ratio(
+                report.range_lookups.blocks_read.values().sum(),
+                report.range_lookups.ops.max(1),
+            ),
+            space: report.space_amplification,
+        }
+    }
+
+    /// The costs that the engine had for so many writes.
+    #[must_use]
+    pub fn of_cell(cell: &Cell, writes: u64) -> Costs {
+        let compaction = &cell.compaction;
+        let moved = cell.flushed_bytes + compaction.read_bytes + compaction.written_bytes;
+        let points = cell.point_lookups.iter().map(|it| (it.ops, it.ios_per_get));
+        Costs {
+            writes: float(moved) / BLOCK_BYTES / float(writes.max(1)),
+            points: mean(points),
+            ranges: ratio(
+                cell.range_lookups.blocks_read.values().sum(),
+                cell.range_lookups.ops.max(1),
+            ),
+            space: cell.space_amplification,
+        }
+    }
+
+    /// The four, each by its weight, in the order of the fields.
+    #[must_use]
+    pub fn weighted(&self, weights: &Weights) -> [f64; 4] {
+        [
+            self.writes * weights.writes,
+            self.points * weights.points,
+            self.ranges * weights.ranges,
+            self.space * weights.space,
+        ]
+    }
+
+    /// One number: less is better.
+    #[must_use]
+    pub fn sum(&self, weights: &Weights) -> f64 {
+        self.weighted(weights).iter().sum()
+    }
+
+    /// What a large tree costs by its simulation, where a small one was measured and simulated: it
+    /// moves and keeps more by the same proportion, and a lookup takes so many I/Os more.
+    #[must_use]
+    pub fn corrected(&self, measured: &Costs, simulated: &Costs) -> Costs {
+        let scaled = |large: f64, measured: f64, simulated: f64| {
+            if simulated > 0.0 { large * measured / simulated } else { large }
+        };
+        let shifted =
+            |large: f64, measured: f64, simulated: f64| (large + measured - simulated).max(0.0);
+        Costs {
+            writes: scaled(self.writes, measured.writes, simulated.writes),
+            points: shifted(self.points, measured.points, simulated.points),
+            ranges: shifted(self.ranges, measured.ranges, simulated.ranges),
+            space: scaled(self.space, measured.space, simulated.space),
+        }
+    }
+
+    /// Whether nothing costs more than with the other, and something less.
+    #[must_use]
+    pub fn dominates(&self, other: &Costs) -> bool {
+        let all = Weights { writes: 1.0, points: 1.0, ranges: 1.0, space: 1.0 };
+        let (own, others) = (self.weighted(&all), other.weighted(&all));
+        let pairs = || own.iter().zip(&others);
+        pairs().all(|(own, other)| own <= other) && pairs().any(|(own, other)| own < other)
+    }
+}
+
+/// Which of these no other dominates.
+#[must_use]
+pub(super) fn pareto(costs: &[Costs]) -> Vec<bool> {
+    costs.iter().map(|it| !costs.iter().any(|other| other.dominates(it))).collect()
+}
+
+/// Mean over lookups of several kinds, so many of each.
+fn mean(kinds: impl Iterator<Item = (u64, f64)>) -> f64 {
+    let (mut ops, mut ios) = (0, 0.0);
+    for (count, per_get) in kinds {
+        ops += count;
+        ios += float(count) * per_get;
+    }
+    ios / float(ops.max(count(1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn costs(writes: f64, points: f64, ranges: f64, space: f64) -> Costs {
+        Costs { writes, points, ranges, space }
+    }
+
+    #[test]
+    fn the_sum_is_by_weight() {
+        let weights = Weights { writes: 2.0, points: 0.5, ranges: 0.0, space: 1.0 };
+        assert!((costs(1.0, 2.0, 9.0, 1.5).sum(&weights) - 4.5).abs() < 1e-12);
+    }
+
+    #[test]
+    fn the_front_is_what_nothing_dominates() {
+        let all = [
+            costs(1.0, 2.0, 1.0, 1.0),
+            costs(2.0, 1.0, 1.0, 1.0),
+            costs(2.0, 2.0, 1.0, 1.0),
+            // Equal to the first: neither dominates.
+            costs(1.0, 2.0, 1.0, 1.0),
+        ];
+        assert_eq!(pareto(&all), [true, true, false, true]);
+    }
+
+    #[test]
+    fn a_measured_small_tree_corrects_a_simulated_large_one() {
+        let large = costs(2.0, 1.5, 3.0, 1.2);
+        let corrected = large.corrected(&costs(1.1, 1.1, 2.0, 1.1), &costs(1.0, 1.0, 2.5, 1.1));
+        assert!((corrected.writes - 2.2).abs() < 1e-9);
+        assert!((corrected.points - 1.6).abs() < 1e-9);
+        assert!((corrected.ranges - 2.5).abs() < 1e-9);
+        assert!((corrected.space - 1.2).abs() < 1e-9);
+        // What was measured at full size stands as it is.
+        let measured = costs(1.1, 0.2, 0.0, 1.3);
+        let same = large.corrected(&measured, &large);
+        assert!((same.writes - 1.1).abs() < 1e-9 && (same.points - 0.2).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,273 @@
+//! The designs that are looked through: policies, with their numbers on a grid, and ways to divide the
+//! memory.
+
+use lsmx_compaction::granularity::Granularity;
+use lsmx_compaction::layout::Layout;
+use lsmx_compaction::movement::Movement;
+use lsmx_compaction::trigger::{Capacity, Trigger};
+use lsmx_compaction::{Level, Parameter, PolicySpec, Preset, Primitives, Rule};
+
+use crate::numbers::{float, round};
+
+/// Size ratios of the grid.
+const SIZE_RATIOS: [u64; 3] = [4, 6, 10];
+/// Smallest memtable that is tried.
+pub(super) const MEMTABLE_BYTES_MIN: u64 = 64 << 10;
+/// Largest memtable that is tried: a larger one makes recovery long and wins little.
+const MEMTABLE_BYTES_MAX: u64 = 256 << 20;
+/// A memtable is at most this part of the data, so that there is a tree at all.
+const DATA_PER_MEMTABLE_MIN: u64 = 8;
+/// Parts of the memory that a memtable gets, on the grid.
+const MEMORY_PER_MEMTABLE: [u64; 3] = [4, 16, 64];
+/// Memtables that take memory: one that is written to, one that is flushed.
+const MEMTABLES: u64 = 2;
+
+/// A policy with its share of the memory.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Design {
+    pub(super) kind: Kind,
+    pub(super) memtable_bytes: u64,
+    pub(super) block_cache_bytes: u64,
+}
+
+/// A policy, in the numbers that a search may change.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Kind {
+    /// A preset with parameters.
+    Preset(PolicySpec),
+    /// Leveled, capacities from below, with a tiered first level, see [`tiered_top`].
+    TieredTop { runs: u64, size_ratio: u64 },
+}
+
+impl Kind {
+    /// The policy; `None` if there is none of these numbers.
+    pub(super) fn spec(&self) -> Option<PolicySpec> {
+        match self {
+            Kind::Preset(spec) => Some(spec.clone()),
+            Kind::TieredTop { runs, size_ratio } => tiered_top(*runs, *size_ratio),
+        }
+    }
+
+    /// What it is apart from its numbers.
+    pub(super) fn family(&self) -> &str {
+        match self {
+            Kind::Preset(spec) => spec.name(),
+            Kind::TieredTop { .. } => "tiered-top",
+        }
+    }
+
+    /// Policies with a number changed by a step: 2 for the first, half of that for each further.
+    fn neighbours(&self, step: f64) -> Vec<Kind> {
+        let around = |value: u64| {
+            let (value, by) = (float(value), step.max(1.0));
+            // Numbers of runs and ratios are small: half a unit is none.
+            let steps = [(value / (1.0 + 0.25 * by)).floor(), (value * (1.0 + 0.25 * by)).ceil()];
+            steps.map(round)
+        };
+        match self {
+            Kind::Preset(spec) => {
+                let known = spec.preset().map_or(&[][..], Preset::parameters);
+                let changed = [
+                    Parameter::SizeRatio,
+                    Parameter::Trigger,
+                    Parameter::UpperRuns,
+                    Parameter::LastRuns,
+                    Parameter::Space,
+                    Parameter::L1,
+                ];
+                let changed = changed.into_iter().filter(|it| known.contains(it));
+                let values = changed.filter_map(|it| Some((it, spec.value(it)?)));
+                let changed = values.flat_map(|(it, value)| around(value).map(|to| (it, to)));
+                // What a policy refuses is no neighbour.
+                changed
+                    .filter_map(|(it, to)| spec.clone().with(it, to).ok())
+                    .map(Kind::Preset)
+                    .collect()
+            }
+            Kind::TieredTop { runs, size_ratio } => {
+                let ratios = around(*size_ratio)
+                    .map(|size_ratio| Kind::TieredTop { runs: *runs, size_ratio });
+                let counts =
+                    around(*runs).map(|runs| Kind::TieredTop { runs, size_ratio: *size_ratio });
+                ratios.into_iter().chain(counts).filter(|kind| kind.spec().is_some()).collect()
+            }
+        }
+    }
+}
+
+impl Design {
+    /// The design with one number changed by a step, of the policy or of the memory.
+    pub(super) fn neighbours(&self, step: f64, memory: &Memory) -> Vec<Design> {
+        let kinds = self.kind.neighbours(step).into_iter();
+        let mut all: Vec<Design> = kinds.map(|kind| Design { kind, ..self.clone() }).collect();
+        let factor = 1.0 + 0.25 * step;
+        let bytes = float(self.memtable_bytes);
+        for bytes in [bytes / factor, bytes * factor] {
+            if let Some(split) = memory.split(round(bytes)) {
+                all.push(Design { kind: self.kind.clone(), ..split });
+            }
+        }
+        all.retain(|it| it != self);
+        all
+    }
+}
+
+/// Memory to be divided, for so much data.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Memory {
+    pub(super) bytes: u64,
+    pub(super) data_bytes: u64,
+}
+
+impl Memory {
+    /// The ways on the grid, without a policy.
+    pub(super) fn splits(&self) -> Vec<Design> {
+        let mut splits: Vec<Design> = Vec::new();
+        for part in MEMORY_PER_MEMTABLE {
+            if let Some(split) = self.split(self.bytes / part)
+                && !splits.contains(&split)
+            {
+                splits.push(split);
+            }
+        }
+        splits
+    }
+
+    /// A memtable of about so many bytes, the rest for the cache. `None` where that leaves less than
+    /// nothing.
+    fn split(&self, memtable_bytes: u64) -> Option<Design> {
+        let most = MEMTABLE_BYTES_MAX.min(self.data_bytes / DATA_PER_MEMTABLE_MIN);
+        let memtable_bytes = memtable_bytes.clamp(MEMTABLE_BYTES_MIN, most.max(MEMTABLE_BYTES_MIN));
+        let block_cache_bytes = self.bytes.checked_sub(MEMTABLES * memtable_bytes)?;
+        let kind = Kind::Preset(PolicySpec::default());
+        Some(Design { kind, memtable_bytes, block_cache_bytes })
+    }
+}
+
+/// Every policy of the grid. Those that look at tombstones are there where there are some: without any
+/// they are `lo+1`.
+pub(super) fn policies(with_deletes: bool) -> Vec<Kind> {
+    let about_tombstones =
+        |preset| matches!(preset, Preset::TombstoneDensity | Preset::TombstoneAge);
+    let presets = || Preset::ALL.into_iter().filter(|it| with_deletes || !about_tombstones(*it));
+    // As they are, so that every preset is among them whatever the grid has.
+    let mut specs: Vec<PolicySpec> = presets().map(PolicySpec::new).collect();
+    let mut add = |spec: Result<PolicySpec, lsmx_compaction::Error>| {
+        // What a policy refuses, such as more runs than its size ratio allows, is not on the grid.
+        if let Ok(spec) = spec
+            && !specs.contains(&spec)
+        {
+            specs.push(spec);
+        }
+    };
+    for size_ratio in SIZE_RATIOS {
+        for preset in presets() {
+            add(PolicySpec::new(preset).with_size_ratio(size_ratio));
+        }
+        let fluid = PolicySpec::new(Preset::Fluid).with_size_ratio(size_ratio);
+        for (upper, last) in [(2, 1), (4, 1), (6, 1), (3, 2), (3, 3), (9, 3)] {
+            let spec = fluid.clone().and_then(|it| it.with(Parameter::UpperRuns, upper));
+            add(spec.and_then(|it| it.with(Parameter::LastRuns, last)));
+        }
+        for trigger in [2, 8] {
+            for preset in [Preset::Leveled, Preset::OneLeveling] {
+                let spec = PolicySpec::new(preset).with_size_ratio(size_ratio);
+                add(spec.and_then(|it| it.with(Parameter::Trigger, trigger)));
+            }
+        }
+    }
+    let universal = PolicySpec::new(Preset::Universal);
+    for space in [25, 50, 100] {
+        add(universal.clone().with(Parameter::Space, space));
+    }
+    for trigger in [2, 8, 12] {
+        add(universal.clone().with(Parameter::Trigger, trigger));
+    }
+    let mut kinds: Vec<Kind> = specs.into_iter().map(Kind::Preset).collect();
+    for size_ratio in SIZE_RATIOS {
+        kinds.extend([2, 4, 8].map(|runs| Kind::TieredTop { runs, size_ratio }));
+    }
+    kinds
+}
+
+/// Leveled with capacities from below, file by file, and two tiered levels before that: L0 collects
+/// `runs` flushes into one run of L1, L1 that many of those, which then meet the leveled part at once.
+///
+/// Each entry is rewritten twice at the top, cheaply, since runs there merge among themselves; what
+/// reaches the first leveled level is `runs`² memtables in one go, so that it rewrites that level
+/// about once for each of its own sizes, not for each flush.
+pub fn tiered_top(runs: u64, size_ratio: u64) -> Option<PolicySpec> {
+    let count = usize::try_from(runs).ok()?;
+    let capacity = Capacity::FromBottom { last: Level(6), base_memtables: size_ratio, size_ratio };
+    let primitives = Primitives {
+        rules: vec![
+            Rule {
+                trigger: Trigger::RunCount { runs: count, wait: count },
+                granularity: Granularity::Runs,
+                movement: Movement::All,
+            },
+            Rule {
+                trigger: Trigger::LevelFull(capacity),
+                granularity: Granularity::File,
+                movement: Movement::LeastOverlap,
+            },
+        ],
+        layout: Layout::Leveling { tiered: vec![count] },
+        stop_runs: count.saturating_add(16),
+        file_tables: 1,
+        grandparent_files: 25,
+    };
+    PolicySpec::composed(format!("tiered-top-{runs}-{size_ratio}"), primitives).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_preset_is_on_the_grid_and_nothing_twice() {
+        let kinds = policies(true);
+        for preset in Preset::ALL {
+            assert!(kinds.contains(&Kind::Preset(PolicySpec::new(preset))), "{preset:?}");
+        }
+        for (at, kind) in kinds.iter().enumerate() {
+            assert!(!kinds[..at].contains(kind), "{kind:?}");
+            assert!(kind.spec().is_some(), "{kind:?}");
+        }
+        let without = policies(false);
+        assert!(!without.contains(&Kind::Preset(PolicySpec::new(Preset::TombstoneDensity))));
+        assert!(without.len() < kinds.len());
+    }
+
+    #[test]
+    fn memory_is_divided_without_rest() {
+        let memory = Memory { bytes: 64 << 20, data_bytes: 1 << 30 };
+        let splits = memory.splits();
+        assert_eq!(splits.len(), 3);
+        for split in splits {
+            assert_eq!(2 * split.memtable_bytes + split.block_cache_bytes, 64 << 20);
+        }
+        // Too little for three different ways, and for any.
+        assert_eq!(Memory { bytes: 256 << 10, data_bytes: 1 << 30 }.splits().len(), 1);
+        assert!(Memory { bytes: 100 << 10, data_bytes: 1 << 30 }.splits().is_empty());
+    }
+
+    #[test]
+    fn a_neighbour_differs_in_one_number() {
+        let memory = Memory { bytes: 64 << 20, data_bytes: 1 << 30 };
+        for kind in [
+            Kind::Preset("leveled".parse().unwrap()),
+            Kind::Preset("fluid(3,1)".parse().unwrap()),
+            Kind::TieredTop { runs: 4, size_ratio: 10 },
+        ] {
+            let design = Design { kind, ..memory.split(4 << 20).unwrap() };
+            let neighbours = design.neighbours(2.0, &memory);
+            assert!(neighbours.len() >= 4, "{neighbours:?}");
+            for neighbour in neighbours {
+                let policy = neighbour.kind != design.kind;
+                let memory = neighbour.memtable_bytes != design.memtable_bytes;
+                assert!(policy != memory, "{neighbour:?}");
+            }
+        }
+    }
+}

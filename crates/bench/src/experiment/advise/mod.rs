@@ -1,0 +1,326 @@
+//! `lsmx advise`: which design suits a workload, a memory and what matters.
+//!
+//! The space is searched by simulation ([`search`](self)): policies with their numbers on a grid, each
+//! with several ways to divide the memory between memtables and block cache; the better half goes on
+//! to larger trees, and around the best further numbers are tried. The best few are then confirmed on
+//! the engine, on as much data as a small machine holds, memory scaled down alike; what they measured
+//! there, against a simulation of just that, corrects what the simulation says of the full size.
+
+mod costs;
+mod design;
+mod reason;
+mod result;
+mod scale;
+mod search;
+mod trace;
+mod weights;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::experiment::Progress;
+use crate::experiment::explore::Source;
+use crate::experiment::explore::result::Cell;
+use crate::numbers::{count, float, ratio};
+use crate::report::provenance::Provenance;
+use crate::workload::phases::Phase;
+use crate::workload::trace::TraceFile;
+
+pub use costs::Costs;
+pub use design::tiered_top;
+pub use result::{Advice, Asked, Measured, Preset, Presets, Ranked, Searched, Simulated};
+pub use weights::{SPACE_DEFAULT, Weights};
+
+use design::Design;
+use scale::{puts, scaled, writes};
+use search::{Found, Outcome, Problem, best_of_each_preset, confirmed, point};
+
+/// Key and value bytes of the puts of a confirming run, at most.
+pub const CONFIRM_BYTES_MAX: u64 = 128 << 20;
+/// Lookups of a kind, and ranges, of a confirming run, at most.
+const CONFIRM_LOOKUPS_MAX: u64 = 50_000;
+/// Memory by default: this part of the data, but at least [`MEMORY_BYTES_MIN`].
+pub const DATA_PER_MEMORY: u64 = 50;
+/// See there.
+pub const MEMORY_BYTES_MIN: u64 = 1 << 20;
+
+/// What is asked.
+#[derive(Debug)]
+pub struct Config {
+    /// What is done.
+    pub workload: Workload,
+    /// Write operations of the tree that is planned; by default what the workload writes.
+    pub entries: Option<u64>,
+    /// Bytes for two memtables and the block cache; by default a part of the data, see
+    /// [`DATA_PER_MEMORY`].
+    pub memory_bytes: Option<u64>,
+    /// What matters; by default each operation alike.
+    pub weights: Option<Weights>,
+    /// Designs that are confirmed on the engine.
+    pub confirm: u64,
+    /// Whether every preset is run on the engine too.
+    pub presets: bool,
+    /// Seed of everything that is drawn.
+    pub seed: u64,
+    /// Where databases are made, and removed afterwards.
+    pub directory: PathBuf,
+    /// The command line, for the provenance.
+    pub command: String,
+    /// Contents of the file of phases, for the provenance.
+    pub spec: Option<String>,
+}
+
+/// What is done.
+#[derive(Debug)]
+pub enum Workload {
+    /// Phases over generated records.
+    Phases {
+        /// The phases.
+        phases: Vec<Phase>,
+        /// Bytes of a key.
+        key_bytes: u64,
+        /// Bytes of a value.
+        value_bytes: u64,
+    },
+    /// A trace: simulated in its likeness, confirmed as it is.
+    Trace(Arc<TraceFile>),
+}
+
+impl Config {
+    /// Searches, confirms, ranks.
+    ///
+    /// # Errors
+    /// When a parameter is out of range or contradicts the workload, a trace cannot be read, or a
+    /// database fails.
+    pub fn run(&self, progress: &mut dyn Progress) -> Result<Advice> {
+        let provenance =
+            Provenance::new(self.command.clone(), self.spec.clone(), self.seed, &self.directory);
+        let problem = self.problem()?;
+        let outcome = problem.search(progress)?;
+        let confirming = self.confirming(&problem);
+        let best: Vec<Design> = outcome.best.iter().map(|it| it.design.clone()).collect();
+        let confirm = confirmed(self.confirm, best.len());
+        let (measured, cells) = confirming.measure(&problem, &best[..confirm], progress)?;
+        let (ranked, order) = rank(&problem, &outcome, &measured);
+        let presets = if self.presets {
+            let best = ranked.first().and_then(|it| it.measured);
+            Some(confirming.presets(&problem, &outcome, best, progress)?)
+        } else {
+            None
+        };
+        let mut cells: Vec<Option<Cell>> = cells.into_iter().map(Some).collect();
+        Ok(Advice {
+            provenance,
+            asked: Asked {
+                entries: writes(&problem.phases),
+                key_len: problem.key_bytes,
+                value_len: problem.value_bytes,
+                phases: problem.phases,
+                memory_bytes: problem.memory_bytes,
+                weights: problem.weights,
+            },
+            searched: outcome.searched,
+            ranked,
+            presets,
+            cells: order.into_iter().filter_map(|at| cells.get_mut(at)?.take()).collect(),
+        })
+    }
+
+    fn problem(&self) -> Result<Problem> {
+        let (mut phases, key_bytes, value_bytes) = match &self.workload {
+            Workload::Phases { phases, key_bytes, value_bytes } => {
+                (phases.clone(), *key_bytes, *value_bytes)
+            }
+            Workload::Trace(trace) => {
+                let likeness = trace::likeness(trace)?;
+                (likeness.phases, likeness.key_bytes, likeness.value_bytes)
+            }
+        };
+        let written = writes(&phases);
+        if puts(&phases) == 0 {
+            return Err(Error::Contradiction {
+                first: "advise".to_owned(),
+                second: "the workload".to_owned(),
+                why: "it puts nothing, so there is no tree to be designed",
+            });
+        }
+        // Shares of the operations are those of the workload as given, not of its scaled self, which
+        // has as many lookups as before.
+        let weights = self.weights.unwrap_or_else(|| Weights::of_operations(&phases));
+        weights.check(&phases)?;
+        if let Some(entries) = self.entries {
+            if entries == 0 {
+                return Err(Error::Invalid {
+                    name: "--entries",
+                    value: "0".to_owned(),
+                    must: "at least 1".to_owned(),
+                });
+            }
+            phases = scaled(&phases, ratio(entries, written), u64::MAX);
+        }
+        let data_bytes = puts(&phases).saturating_mul(key_bytes + value_bytes);
+        let memory_bytes = self
+            .memory_bytes
+            .unwrap_or_else(|| (data_bytes / DATA_PER_MEMORY).max(MEMORY_BYTES_MIN));
+        Ok(Problem {
+            phases,
+            key_bytes,
+            value_bytes,
+            memory_bytes,
+            weights,
+            seed: self.seed,
+            directory: self.directory.clone(),
+        })
+    }
+
+    /// The run that confirms.
+    fn confirming(&self, problem: &Problem) -> Confirming {
+        let entry_bytes = problem.key_bytes + problem.value_bytes;
+        if let Workload::Trace(trace) = &self.workload {
+            // As long as it was recorded, whatever the planned size.
+            let factor = ratio(trace.counts().writes(), writes(&problem.phases));
+            let phases = scaled(&problem.phases, factor, u64::MAX);
+            return Confirming { phases, factor: factor.min(1.0), trace: Some(Arc::clone(trace)) };
+        }
+        let puts = puts(&problem.phases).max(1);
+        let factor = (float(CONFIRM_BYTES_MAX) / float(entry_bytes.max(1)) / float(puts)).min(1.0);
+        let phases = scaled(&problem.phases, factor, CONFIRM_LOOKUPS_MAX);
+        Confirming { phases, factor, trace: None }
+    }
+}
+
+/// A run on the engine that confirms a design.
+struct Confirming {
+    /// What is done, or the likeness of the trace that is played.
+    phases: Vec<Phase>,
+    /// Its part of the planned data, and of the memory.
+    factor: f64,
+    trace: Option<Arc<TraceFile>>,
+}
+
+impl Confirming {
+    /// Runs designs, and simulates the very same.
+    fn measure(
+        &self,
+        problem: &Problem,
+        designs: &[Design],
+        progress: &mut dyn Progress,
+    ) -> Result<(Vec<Measured>, Vec<Cell>)> {
+        if designs.is_empty() {
+            return Ok((Vec::new(), Vec::new()));
+        }
+        let shares = (self.factor, self.factor);
+        let simulated = problem.costs("confirming", designs, &self.phases, shares, progress)?;
+        let points = designs.iter().map(|design| {
+            let (source, phases) = match &self.trace {
+                Some(trace) => (Source::Trace(Arc::clone(trace)), &[][..]),
+                None => (
+                    Source::Generated {
+                        key_bytes: problem.key_bytes,
+                        value_bytes: problem.value_bytes,
+                    },
+                    &self.phases[..],
+                ),
+            };
+            point(design, source, phases, shares)
+        });
+        let config = problem.config(points.collect::<Result<_>>()?);
+        let cells = config.run(None, progress)?.cells;
+        let entries =
+            self.trace.as_ref().map_or(writes(&self.phases), |trace| trace.counts().writes());
+        let measured = cells.iter().zip(simulated).map(|(cell, simulated)| {
+            let costs = Costs::of_cell(cell, entries);
+            Measured { entries, cost: costs.sum(&problem.weights), costs, simulated }
+        });
+        Ok((measured.collect(), cells))
+    }
+
+    /// Runs every preset with the memory that suits it best.
+    fn presets(
+        &self,
+        problem: &Problem,
+        outcome: &Outcome,
+        best: Option<Measured>,
+        progress: &mut dyn Progress,
+    ) -> Result<Presets> {
+        let designs = best_of_each_preset(&outcome.grid, &problem.weights);
+        let (measured, _) = self.measure(problem, &designs, progress)?;
+        let cells = designs.iter().zip(measured).map(|(design, measured)| Preset {
+            policy: design.kind.spec().map_or_else(String::new, |spec| spec.name().to_owned()),
+            memtable_bytes: design.memtable_bytes,
+            block_cache_bytes: design.block_cache_bytes,
+            measured,
+        });
+        let mut cells: Vec<Preset> = cells.collect();
+        cells.sort_by(|a, b| a.measured.cost.total_cmp(&b.measured.cost));
+        let cheapest = cells.first().map_or(0.0, |it| it.measured.cost);
+        let advice = best.map_or(0.0, |it| it.cost);
+        Ok(Presets { advice_to_best: if cheapest > 0.0 { advice / cheapest } else { 1.0 }, cells })
+    }
+}
+
+/// Ranks what was found: what was measured by its corrected costs, then what was not. With it, for
+/// each of the ranked, which of the found it was.
+fn rank(problem: &Problem, outcome: &Outcome, measured: &[Measured]) -> (Vec<Ranked>, Vec<usize>) {
+    let weights = &problem.weights;
+    let costs: Vec<Costs> = outcome
+        .best
+        .iter()
+        .enumerate()
+        .map(|(at, found)| match measured.get(at) {
+            Some(it) => found.costs.corrected(&it.costs, &it.simulated),
+            // The others by what those taught, so that all compare.
+            None => found
+                .costs
+                .corrected(&mean(measured, |it| it.costs), &mean(measured, |it| it.simulated)),
+        })
+        .collect();
+    let front = costs::pareto(&costs);
+    let mut order: Vec<usize> = (0..costs.len()).collect();
+    order.sort_by(|&a, &b| {
+        let unmeasured = |at: usize| at >= measured.len();
+        let sums = costs[a].sum(weights).total_cmp(&costs[b].sum(weights));
+        unmeasured(a).cmp(&unmeasured(b)).then(sums)
+    });
+    let ranked = order.iter().filter_map(|&at| {
+        let Found { design, costs: simulated } = &outcome.best[at];
+        let spec = design.kind.spec()?;
+        let reference = outcome.reference.design.kind.spec()?.to_string();
+        Some(Ranked {
+            policy: spec.name().to_owned(),
+            spec: spec.to_string(),
+            memtable_bytes: design.memtable_bytes,
+            block_cache_bytes: design.block_cache_bytes,
+            cost: costs[at].sum(weights),
+            costs: costs[at],
+            simulated: Simulated { cost: simulated.sum(weights), costs: *simulated },
+            measured: measured.get(at).copied(),
+            reason: reason::reason(
+                &spec,
+                simulated,
+                (&reference, &outcome.reference.costs),
+                weights,
+            ),
+            pareto: front[at],
+        })
+    });
+    (ranked.collect(), order)
+}
+
+/// The mean costs of some designs; nothing where there are none.
+fn mean(measured: &[Measured], costs: fn(&Measured) -> Costs) -> Costs {
+    let share = |of: fn(&Costs) -> f64| {
+        let sum: f64 = measured.iter().map(|it| of(&costs(it))).sum();
+        sum / float(count(measured.len().max(1)))
+    };
+    Costs {
+        writes: share(|it| it.writes),
+        points: share(|it| it.points),
+        ranges: share(|it| it.ranges),
+        space: share(|it| it.space),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,118 @@
+//! Why a design stands where it stands, in words.
+
+use lsmx_compaction::PolicySpec;
+use lsmx_compaction::layout::Layout;
+use lsmx_compaction::trigger::Trigger;
+
+use super::costs::Costs;
+use super::weights::Weights;
+
+/// Differences below this are none.
+const ALIKE: f64 = 0.02;
+
+/// What the policy is, what its cost is made of, and how it compares with another design; both costs
+/// come from the same kind of run.
+pub(super) fn reason(
+    spec: &PolicySpec,
+    costs: &Costs,
+    (other_name, other): (&str, &Costs),
+    weights: &Weights,
+) -> String {
+    let layout = layout(spec);
+    let decisive = decisive(costs, weights);
+    if spec.to_string() == other_name {
+        return format!("{layout}; {decisive}; the default of the engine");
+    }
+    let differences = differences(costs, other);
+    format!("{layout}; {decisive}; against {other_name}: {differences}")
+}
+
+fn layout(spec: &PolicySpec) -> String {
+    let primitives = spec.primitives();
+    let runs_of_l0 = primitives.rules.iter().find_map(|rule| match rule.trigger {
+        Trigger::RunCount { runs, .. } => Some(runs),
+        _ => None,
+    });
+    match &primitives.layout {
+        Layout::Leveling { tiered } if !tiered.is_empty() => {
+            let runs: Vec<String> = tiered.iter().map(ToString::to_string).collect();
+            let l0 = runs_of_l0.unwrap_or(1);
+            format!("L0 in {l0} runs and {} more at the top, leveled below", runs.join(" and "))
+        }
+        Layout::Leveling { .. } => match runs_of_l0 {
+            Some(runs) if runs > 1 => format!("{runs} runs at the top, leveled below"),
+            _ => "leveled throughout".to_owned(),
+        },
+        Layout::Fluid { upper, last, .. } => {
+            let most = upper.iter().max().copied().unwrap_or(1);
+            format!("up to {most} runs in upper levels, {last} in the last")
+        }
+        Layout::RunList { .. } => {
+            format!("one list of runs, merged by size from {} runs on", runs_of_l0.unwrap_or(2))
+        }
+        Layout::Queue => "a queue".to_owned(),
+    }
+}
+
+/// The part of the cost that weighs most.
+fn decisive(costs: &Costs, weights: &Weights) -> String {
+    let parts = costs.weighted(weights);
+    let all: f64 = parts.iter().sum();
+    let names = ["writes", "point lookups", "range lookups", "space"];
+    let most = names.iter().zip(parts).max_by(|(_, a), (_, b)| a.total_cmp(b));
+    match most {
+        Some((name, part)) if all > 0.0 => {
+            format!("{:.0} % of its cost is {name}", part / all * 100.0)
+        }
+        _ => "it costs nothing".to_owned(),
+    }
+}
+
+fn differences(costs: &Costs, other: &Costs) -> String {
+    let compared = [
+        ("moved by writes", costs.writes, other.writes),
+        ("read by point lookups", costs.points, other.points),
+        ("read by range lookups", costs.ranges, other.ranges),
+        ("space", costs.space, other.space),
+    ];
+    let differences: Vec<String> = compared
+        .into_iter()
+        .filter_map(|(what, own, other)| {
+            let by = if other > 0.0 { own / other - 1.0 } else { return None };
+            let more = if by > 0.0 { "more" } else { "less" };
+            (by.abs() >= ALIKE).then(|| format!("{:.0} % {more} {what}", by.abs() * 100.0))
+        })
+        .collect();
+    if differences.is_empty() { "no difference".to_owned() } else { differences.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EVEN: Weights = Weights { writes: 1.0, points: 1.0, ranges: 0.0, space: 0.1 };
+
+    #[test]
+    fn it_says_what_is_better_and_what_is_worse() {
+        let spec: PolicySpec = "tiering(T=4)".parse().unwrap();
+        let own = Costs { writes: 0.5, points: 1.5, ranges: 8.0, space: 1.1 };
+        let other = Costs { writes: 1.0, points: 1.0, ranges: 4.0, space: 1.1 };
+        let reason = reason(&spec, &own, ("leveled", &other), &EVEN);
+        for part in [
+            "up to 3 runs in upper levels, 3 in the last",
+            "71 % of its cost is point lookups",
+            "against leveled: 50 % less moved by writes, 50 % more read by point lookups",
+        ] {
+            assert!(reason.contains(part), "{reason}");
+        }
+        assert!(!reason.contains("space"), "{reason}");
+    }
+
+    #[test]
+    fn the_default_is_not_compared_with_itself() {
+        let spec = PolicySpec::default();
+        let costs = Costs { writes: 1.0, ..Costs::default() };
+        let reason = reason(&spec, &costs, ("leveled", &costs), &EVEN);
+        assert!(reason.ends_with("the default of the engine"), "{reason}");
+    }
+}

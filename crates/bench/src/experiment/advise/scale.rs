@@ -1,0 +1,66 @@
+//! The same workload with fewer writes, or with more.
+
+use crate::numbers::{float, round};
+use crate::workload::phases::{Lookups, Phase};
+
+/// Most that a range lookup of a small tree reads, as a share of it: a larger one would be a scan.
+const SELECTIVITY_MAX: f64 = 0.1;
+
+/// The phases with `factor` times the writes. Lookups stay as many as they are, at most `lookups_max`
+/// of a kind; a range reads as many entries as it did.
+pub(super) fn scaled(phases: &[Phase], factor: f64, lookups_max: u64) -> Vec<Phase> {
+    let writes = |n: u64| if n == 0 { 0 } else { round(float(n) * factor).max(1) };
+    let phases = phases.iter().map(|phase| Phase {
+        inserts: writes(phase.inserts),
+        updates: writes(phase.updates),
+        deletes: writes(phase.deletes),
+        merges: writes(phase.merges),
+        range_deletes: writes(phase.range_deletes),
+        lookups: phase
+            .lookups
+            .iter()
+            .map(|it| Lookups { ops: it.ops.min(lookups_max), ..*it })
+            .collect(),
+        ranges: phase.ranges.min(lookups_max),
+        selectivity: match phase.selectivity {
+            share if factor < 1.0 => (share / factor).min(SELECTIVITY_MAX.max(share)),
+            share => share / factor,
+        },
+        ..phase.clone()
+    });
+    phases.collect()
+}
+
+/// Writes of all phases.
+pub(super) fn writes(phases: &[Phase]) -> u64 {
+    phases.iter().map(Phase::writes).sum()
+}
+
+/// Puts of all phases.
+pub(super) fn puts(phases: &[Phase]) -> u64 {
+    phases.iter().map(|phase| phase.inserts + phase.updates).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::Distribution;
+
+    #[test]
+    fn writes_shrink_and_a_range_reads_as_much_as_before() {
+        let mut phase = Phase::new("all", Distribution::Zipf);
+        phase.inserts = 900_000;
+        phase.updates = 100_000;
+        phase.deletes = 3;
+        phase.lookups = vec![Lookups { alpha: 0.5, ops: 5000 }];
+        phase.ranges = 50;
+        phase.selectivity = 1e-4;
+        let small = &scaled(&[phase.clone()], 0.1, 1000)[0];
+        assert_eq!((small.inserts, small.updates, small.deletes), (90_000, 10_000, 1));
+        assert_eq!((small.lookups[0].ops, small.ranges), (1000, 50));
+        assert!((small.selectivity - 1e-3).abs() < 1e-12);
+        let tiny = &scaled(&[phase.clone()], 1e-4, 1000)[0];
+        assert!((tiny.selectivity - SELECTIVITY_MAX).abs() < 1e-12);
+        assert_eq!(scaled(&[phase.clone()], 1.0, 1_000_000), [phase]);
+    }
+}

@@ -1,0 +1,286 @@
+//! A trace as phases: what can be simulated, and scaled to any size.
+//!
+//! The trace is cut into stretches of equally many operations, each a phase with the mix of its own.
+//! What a put does (insert or update) and whether a key that is asked for is there follows from what
+//! the trace itself wrote before, as when it is played. Popularity is one of the known distributions:
+//! ascending inserts are sequential; else the share of accesses that go to the most popular hundredth
+//! of the keys decides between uniform and zipf.
+
+use std::collections::HashMap;
+
+use lsmx::recording::Traced;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::error::Result;
+use crate::numbers::{count, float, ratio, round};
+use crate::workload::Distribution;
+use crate::workload::phases::{Lookups, Phase};
+use crate::workload::trace::TraceFile;
+
+/// Stretches that a trace is cut into.
+const STRETCHES: u64 = 8;
+/// Share of inserts beyond the largest key so far from which on keys count as sequential.
+const ASCENDING_MIN: f64 = 0.9;
+/// Accesses per key from which on popularity can be told.
+const ACCESSES_PER_KEY_MIN: f64 = 0.1;
+
+/// What a trace looks like.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Likeness {
+    pub(super) phases: Vec<Phase>,
+    /// Mean bytes of the keys that were put.
+    pub(super) key_bytes: u64,
+    /// Mean bytes of the values that were put.
+    pub(super) value_bytes: u64,
+}
+
+/// Reads a trace once more, for its likeness.
+pub(super) fn likeness(trace: &TraceFile) -> Result<Likeness> {
+    let mut seen = Seen::new(trace.counts().ops().div_ceil(STRETCHES).max(1));
+    trace.visit(&mut |item| {
+        seen.note(&item.what);
+        Ok(())
+    })?;
+    Ok(seen.likeness())
+}
+
+/// Operations of a stretch, as they were met.
+#[derive(Clone, Debug, Default)]
+struct Stretch {
+    phase: Option<Phase>,
+    gets: u64,
+    absent: u64,
+    /// Sum of the scans' shares of the keys that were there.
+    selectivity: f64,
+}
+
+/// What was met so far.
+struct Seen {
+    stretch_ops: u64,
+    stretches: Vec<Stretch>,
+    ops: u64,
+    /// By hash of the key: whether it is there, and how often it was accessed while it was.
+    keys: HashMap<u64, (bool, u64)>,
+    live: u64,
+    /// Largest key so far.
+    largest: Vec<u8>,
+    inserts: u64,
+    ascending: u64,
+    puts: u64,
+    key_bytes: u64,
+    value_bytes: u64,
+}
+
+impl Seen {
+    fn new(stretch_ops: u64) -> Seen {
+        Seen {
+            stretch_ops,
+            stretches: Vec::new(),
+            ops: 0,
+            keys: HashMap::new(),
+            live: 0,
+            largest: Vec::new(),
+            inserts: 0,
+            ascending: 0,
+            puts: 0,
+            key_bytes: 0,
+            value_bytes: 0,
+        }
+    }
+
+    /// Whether the key is there, which counts as an access.
+    fn access(&mut self, keyspace: u32, key: &[u8]) -> bool {
+        let entry = self.keys.entry(hash(keyspace, key)).or_default();
+        entry.1 += u64::from(entry.0);
+        entry.0
+    }
+
+    /// Makes the key present; whether it was.
+    fn write(&mut self, keyspace: u32, key: &[u8]) -> bool {
+        let was = self.access(keyspace, key);
+        if !was {
+            self.keys.insert(hash(keyspace, key), (true, 0));
+            self.live += 1;
+            self.inserts += 1;
+            if key > self.largest.as_slice() {
+                self.ascending += 1;
+                self.largest = key.to_vec();
+            }
+        }
+        was
+    }
+
+    fn note(&mut self, what: &Traced<'_>) {
+        if !what.is_operation() {
+            return;
+        }
+        if self.ops.is_multiple_of(self.stretch_ops) {
+            self.stretches.push(Stretch::default());
+        }
+        self.ops += 1;
+        let name = format!("stretch {}", self.stretches.len());
+        // Taken out while the keys are looked at.
+        let mut stretch = self.stretches.pop().unwrap_or_default();
+        let mut phase =
+            stretch.phase.take().unwrap_or_else(|| Phase::new(name, Distribution::Uniform));
+        match *what {
+            Traced::Put { keyspace, key, value } => {
+                self.puts += 1;
+                self.key_bytes += count(key.len());
+                self.value_bytes += value.bytes;
+                let was = self.write(keyspace, key);
+                *(if was { &mut phase.updates } else { &mut phase.inserts }) += 1;
+            }
+            Traced::Merge { keyspace, key, .. } => {
+                let was = self.write(keyspace, key);
+                *(if was { &mut phase.merges } else { &mut phase.inserts }) += 1;
+            }
+            Traced::Delete { keyspace, key } => {
+                // One of an absent key writes a tombstone too, and has nothing to delete.
+                phase.deletes += 1;
+                if self.access(keyspace, key) {
+                    self.live -= 1;
+                    self.keys.insert(hash(keyspace, key), (false, 0));
+                }
+            }
+            Traced::DeleteRange { .. } => phase.range_deletes += 1,
+            Traced::Get { keyspace, key, .. } => {
+                stretch.gets += 1;
+                stretch.absent += u64::from(!self.access(keyspace, key));
+            }
+            Traced::Scan { entries, .. } => {
+                phase.ranges += 1;
+                stretch.selectivity += ratio(entries, self.live.max(1)).min(1.0);
+            }
+            _ => {}
+        }
+        stretch.phase = Some(phase);
+        self.stretches.push(stretch);
+    }
+
+    fn likeness(self) -> Likeness {
+        let distribution = self.distribution();
+        let (puts, key_bytes, value_bytes) = (self.puts.max(1), self.key_bytes, self.value_bytes);
+        let mut phases: Vec<Phase> = Vec::new();
+        let (mut inserted, mut deleted) = (0, 0);
+        for stretch in self.stretches {
+            let Some(mut phase) = stretch.phase else { continue };
+            phase.distribution = distribution;
+            if stretch.gets > 0 {
+                let alpha = ratio(stretch.absent, stretch.gets);
+                phase.lookups = vec![Lookups { alpha, ops: stretch.gets }];
+            }
+            if phase.ranges > 0 {
+                phase.selectivity = stretch.selectivity / float(phase.ranges);
+            }
+            inserted += phase.inserts;
+            // A simulated tree never deletes the last key.
+            phase.deletes = phase.deletes.min(inserted.saturating_sub(deleted + 1));
+            deleted += phase.deletes;
+            if inserted > 0 && phase.ops() > 0 {
+                phases.push(phase);
+            }
+        }
+        if let Some(last) = phases.last_mut() {
+            last.settle = true;
+        }
+        Likeness {
+            phases,
+            key_bytes: round(ratio(key_bytes, puts)).max(1),
+            value_bytes: round(ratio(value_bytes, puts)),
+        }
+    }
+
+    fn distribution(&self) -> Distribution {
+        if self.inserts > 1 && ratio(self.ascending, self.inserts) >= ASCENDING_MIN {
+            return Distribution::Sequential;
+        }
+        let mut accesses: Vec<u64> = self.keys.values().map(|(_, accesses)| *accesses).collect();
+        let all: u64 = accesses.iter().sum();
+        if ratio(all, count(accesses.len()).max(1)) < ACCESSES_PER_KEY_MIN {
+            return Distribution::Uniform;
+        }
+        accesses.sort_unstable_by(|a, b| b.cmp(a));
+        let keys = count(accesses.len());
+        let popular = (keys / 100).max(1);
+        let taken = accesses.iter().take(accesses.len().div_ceil(100)).sum::<u64>();
+        // Half way between what a hundredth of the keys gets of zipf and, generously, of uniform accesses.
+        let zipf = harmonic(popular) / harmonic(keys);
+        let uniform = 0.05;
+        if ratio(taken, all) > f64::midpoint(zipf, uniform) {
+            Distribution::Zipf
+        } else {
+            Distribution::Uniform
+        }
+    }
+}
+
+/// About the sum of 1/i for i up to `n`.
+fn harmonic(n: u64) -> f64 {
+    libm::log(float(n.max(1))) + 0.577
+}
+
+fn hash(keyspace: u32, key: &[u8]) -> u64 {
+    xxh3_64(key) ^ u64::from(keyspace).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::numbers::floor;
+    use lsmx::recording::TracedValue;
+
+    fn put(seen: &mut Seen, key: u64) {
+        let value = TracedValue { bytes: 100, content: None };
+        seen.note(&Traced::Put { keyspace: 0, key: &key.to_be_bytes(), value });
+    }
+
+    fn get(seen: &mut Seen, key: u64) {
+        seen.note(&Traced::Get { keyspace: 0, key: &key.to_be_bytes(), found: None });
+    }
+
+    #[test]
+    fn what_an_operation_does_follows_from_those_before_it() {
+        let mut seen = Seen::new(6);
+        for key in [5, 3, 9, 5] {
+            put(&mut seen, key);
+        }
+        seen.note(&Traced::Delete { keyspace: 0, key: &9u64.to_be_bytes() });
+        get(&mut seen, 3);
+        // The second stretch.
+        get(&mut seen, 9);
+        get(&mut seen, 3);
+        seen.note(&Traced::Scan { keyspace: 0, backward: false, start: None, entries: 1 });
+        let likeness = seen.likeness();
+        assert_eq!((likeness.key_bytes, likeness.value_bytes), (8, 100));
+        let [first, second] = &likeness.phases[..] else { panic!("{likeness:?}") };
+        assert_eq!((first.inserts, first.updates, first.deletes), (3, 1, 1));
+        assert_eq!(first.lookups, [Lookups { alpha: 0.0, ops: 1 }]);
+        assert_eq!(second.lookups, [Lookups { alpha: 0.5, ops: 2 }]);
+        assert_eq!(second.ranges, 1);
+        assert!((second.selectivity - 0.5).abs() < 1e-9 && second.settle && !first.settle);
+    }
+
+    #[test]
+    fn popularity_is_told_from_accesses() {
+        let scattered = |key: u64| key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let seen = |choose: fn(u64) -> u64, scatter: bool| {
+            let mut seen = Seen::new(u64::MAX);
+            for key in 0..1000 {
+                put(&mut seen, if scatter { scattered(key) } else { key });
+            }
+            for at in 0..20_000 {
+                get(&mut seen, scattered(choose(at)));
+            }
+            seen.distribution()
+        };
+        assert_eq!(seen(|at| at % 1000, false), Distribution::Sequential);
+        assert_eq!(seen(|at| at % 1000, true), Distribution::Uniform);
+        // Key k with a chance like 1 ÷ k.
+        let zipf = |at: u64| {
+            let uniform = float(at % 997) / 997.0;
+            floor(libm::pow(1000.0, uniform)).min(999)
+        };
+        assert_eq!(seen(zipf, true), Distribution::Zipf);
+    }
+}

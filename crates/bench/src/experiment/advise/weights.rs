@@ -1,0 +1,148 @@
+//! What matters to whoever asks: how much each of the four costs counts.
+
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::numbers;
+use crate::workload::phases::Phase;
+
+/// What space counts for where nobody says what matters: a second copy of all data is as bad as a
+/// tenth of an I/O more for each operation.
+pub const SPACE_DEFAULT: f64 = 0.1;
+
+const NAMES: [&str; 4] = ["writes", "points", "ranges", "space"];
+
+/// How much each cost counts; each at least 0, and one above.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Weights {
+    /// Of a block of 4 KiB that a write has flushed, and read and written by compaction.
+    pub writes: f64,
+    /// Of an I/O of a point lookup.
+    pub points: f64,
+    /// Of an I/O of a range lookup.
+    pub ranges: f64,
+    /// Of a copy of all data on disk.
+    pub space: f64,
+}
+
+impl Weights {
+    /// Each operation counts alike: writes, point and range lookups by their shares of the
+    /// operations, so that the cost is the I/Os of a mean operation; space by [`SPACE_DEFAULT`].
+    #[must_use]
+    pub fn of_operations(phases: &[Phase]) -> Weights {
+        let sum = |count: &dyn Fn(&Phase) -> u64| phases.iter().map(count).sum::<u64>();
+        let writes = sum(&Phase::writes);
+        let points = sum(&|phase| phase.lookups.iter().map(|lookups| lookups.ops).sum());
+        let ranges = sum(&|phase| phase.ranges);
+        let share = |ops| numbers::ratio(ops, writes + points + ranges);
+        Weights {
+            writes: share(writes),
+            points: share(points),
+            ranges: share(ranges),
+            space: SPACE_DEFAULT,
+        }
+    }
+
+    /// Refuses weights on what the workload never does.
+    ///
+    /// # Errors
+    /// When lookups count that are not there.
+    pub fn check(&self, phases: &[Phase]) -> Result<()> {
+        let points = phases.iter().any(|phase| phase.lookups.iter().any(|it| it.ops > 0));
+        let ranges = phases.iter().any(|phase| phase.ranges > 0);
+        for (name, weight, there) in
+            [("points", self.points, points), ("ranges", self.ranges, ranges)]
+        {
+            if weight > 0.0 && !there {
+                return Err(Error::Contradiction {
+                    first: format!("--weights {name}={weight}"),
+                    second: "the workload".to_owned(),
+                    why: "it has no such lookups to be measured",
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Weights {
+    type Err = String;
+
+    /// Reads `writes=W,points=R,ranges=Q,space=S`; what is left out counts nothing.
+    fn from_str(text: &str) -> std::result::Result<Weights, String> {
+        let mut values = [None; 4];
+        for part in text.split(',').map(str::trim) {
+            let (name, value) =
+                part.split_once('=').ok_or_else(|| format!("{part:?} must be NAME=WEIGHT"))?;
+            let place = NAMES.iter().position(|known| *known == name.trim());
+            let place = place.ok_or_else(|| {
+                format!("unknown weight {:?}; known: {}", name.trim(), NAMES.join(", "))
+            })?;
+            let weight = value.trim().parse::<f64>().ok();
+            let weight = weight.filter(|weight| weight.is_finite() && *weight >= 0.0);
+            let weight =
+                weight.ok_or_else(|| format!("{part}: a weight is a number, 0 or more"))?;
+            if values[place].replace(weight).is_some() {
+                return Err(format!("{} stands there twice", NAMES[place]));
+            }
+        }
+        let [writes, points, ranges, space] = values.map(|value: Option<f64>| value.unwrap_or(0.0));
+        if writes + points + ranges + space <= 0.0 {
+            return Err("at least one weight must be above 0".to_owned());
+        }
+        Ok(Weights { writes, points, ranges, space })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::Distribution;
+    use crate::workload::phases::Lookups;
+
+    fn phases() -> Vec<Phase> {
+        let mut load = Phase::new("load", Distribution::Uniform);
+        load.inserts = 600;
+        load.updates = 200;
+        let mut read = Phase::new("read", Distribution::Uniform);
+        read.lookups = vec![Lookups { alpha: 0.0, ops: 50 }, Lookups { alpha: 1.0, ops: 50 }];
+        read.ranges = 100;
+        vec![load, read]
+    }
+
+    #[test]
+    fn every_operation_counts_alike_by_default() {
+        let weights = Weights::of_operations(&phases());
+        let expected = Weights { writes: 0.8, points: 0.1, ranges: 0.1, space: SPACE_DEFAULT };
+        assert_eq!(weights, expected);
+    }
+
+    #[test]
+    fn weights_are_read_as_they_are_typed() {
+        let weights = "points=2, writes=0.5".parse::<Weights>().unwrap();
+        assert_eq!(weights, Weights { writes: 0.5, points: 2.0, ranges: 0.0, space: 0.0 });
+        for (text, part) in [
+            ("", "NAME=WEIGHT"),
+            ("writes", "NAME=WEIGHT"),
+            ("reads=1", "known: writes, points"),
+            ("writes=-1", "0 or more"),
+            ("writes=inf", "0 or more"),
+            ("writes=1,writes=2", "twice"),
+            ("writes=0,space=0", "above 0"),
+        ] {
+            let error = text.parse::<Weights>().unwrap_err();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_is_never_done_cannot_matter() {
+        let load = &phases()[..1];
+        let error = Weights { points: 1.0, ..Weights::default() }.check(load).unwrap_err();
+        assert!(error.to_string().contains("points=1"), "{error}");
+        assert!(Weights { space: 1.0, ..Weights::default() }.check(load).is_ok());
+        assert!(Weights { ranges: 1.0, ..Weights::default() }.check(&phases()).is_ok());
+    }
+}

@@ -1,0 +1,83 @@
+//! `lsmx advise`: from what was typed to a question, from the answer to a table and files.
+
+use std::ffi::OsString;
+use std::sync::Arc;
+
+use lsmx_bench::experiment::advise::{Advice, Config, Workload};
+use lsmx_bench::report::{advice, csv, html, json, rows};
+use lsmx_bench::workload::phases::parse_phases;
+use lsmx_bench::workload::trace::TraceFile;
+
+use super::explore;
+use crate::args::AdviseArgs;
+use crate::failure::Failure;
+use crate::interrupt;
+use crate::output::{self, Bar};
+
+/// Searches, confirms and reports.
+pub(crate) fn run(arguments: &AdviseArgs, words: &[OsString]) -> Result<(), Failure> {
+    let mut config = config(arguments, words)?;
+    for path in [&arguments.json, &arguments.csv, &arguments.html].into_iter().flatten() {
+        // A report that cannot be written is better known before the run than after it.
+        json::probe(path)?;
+    }
+    // Everything temporary is made in here, so that an interrupted run can remove it.
+    let temporary = interrupt::temporary_directory("lsmx-advise-", &config.directory, None)?;
+    config.directory = temporary.path().to_owned();
+    let advice = config.run(&mut Bar::new())?;
+    report(arguments, &advice)
+}
+
+fn report(arguments: &AdviseArgs, advice: &Advice) -> Result<(), Failure> {
+    if let Some(path) = &arguments.json {
+        json::write(path, advice)?;
+    }
+    if let Some(path) = &arguments.csv {
+        let rows = rows::of(&advice.ranked);
+        let (header, rows) =
+            rows.map_err(|error| Failure::file("write", path.display().to_string(), error.into()))?;
+        csv::write(path, &header, rows)?;
+    }
+    if let Some(path) = &arguments.html {
+        html::write(path, &html::advice(advice))?;
+    }
+    output::stdout(advice::text(advice).as_bytes())
+}
+
+fn config(arguments: &AdviseArgs, words: &[OsString]) -> Result<Config, Failure> {
+    let typed = &arguments.workload;
+    explore::check(typed)?;
+    let file = typed.phases.as_ref().or(arguments.spec.as_ref());
+    let spec = file.map(|path| explore::text_of(path)).transpose()?;
+    let (workload, entries) = match (&typed.trace, file, &spec) {
+        (Some(path), _, _) => {
+            (Workload::Trace(Arc::new(TraceFile::open(path)?)), arguments.entries)
+        }
+        (None, Some(path), Some(text)) => {
+            (generated(arguments, parse_phases(text, path)?), arguments.entries)
+        }
+        // What flags describe has the size that was asked for.
+        _ => (generated(arguments, explore::mix(typed, arguments.entries).phases()?), None),
+    };
+    let command: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+    Ok(Config {
+        workload,
+        entries,
+        memory_bytes: arguments.memory,
+        weights: arguments.weights,
+        confirm: arguments.confirm,
+        presets: arguments.presets,
+        seed: arguments.seed,
+        directory: arguments.dir.clone().unwrap_or_else(std::env::temp_dir),
+        command: command.join(" "),
+        spec,
+    })
+}
+
+fn generated(arguments: &AdviseArgs, phases: Vec<lsmx_bench::workload::phases::Phase>) -> Workload {
+    Workload::Phases {
+        phases,
+        key_bytes: arguments.workload.key_len.unwrap_or(explore::KEY_LEN_DEFAULT),
+        value_bytes: arguments.workload.value_len.unwrap_or(explore::VALUE_LEN_DEFAULT),
+    }
+}
