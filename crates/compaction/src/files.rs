@@ -41,7 +41,7 @@ pub struct Files {
     bytes: u64,
     compensated_bytes: u64,
     /// Heads of the smallest keys by name, made when first asked for.
-    names: OnceLock<HashMap<FileId, u64, BuildHasherDefault<NameHasher>>>,
+    names: OnceLock<FileMap<u64>>,
 }
 
 /// Neighbours in a run.
@@ -97,7 +97,7 @@ impl PartialOrd for Cost {
 /// Names are numbers given out one after the other: multiplying spreads them well enough, and the
 /// order of a table never leaks, for nobody walks over it.
 #[derive(Default)]
-struct NameHasher(u64);
+pub(crate) struct NameHasher(u64);
 
 impl Hasher for NameHasher {
     fn finish(&self) -> u64 {
@@ -114,6 +114,9 @@ impl Hasher for NameHasher {
         self.0 = name.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(26);
     }
 }
+
+/// What is known of files, by name.
+pub(crate) type FileMap<T> = HashMap<FileId, T, BuildHasherDefault<NameHasher>>;
 
 /// The first eight bytes of a key as a number that orders as they do.
 fn head(key: &[u8]) -> u64 {

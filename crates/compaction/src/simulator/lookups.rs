@@ -16,7 +16,7 @@ use crate::workload::{Lookups, Phase};
 use crate::{RunShape, TreeShape};
 
 use super::body::{place_of, width};
-use super::numbers::{count, ratio, real, whole};
+use super::numbers::{DOMAIN, count, ratio, real, whole};
 use super::sizes::{Load, Sizes};
 
 /// Share of absent keys that a filter lets pass: one in 256, with eight bits for a key.
@@ -235,7 +235,7 @@ fn measured(run: &RunShape, sizes: &Sizes) -> Run {
     let files = count(run.files.len());
     for file in &run.files {
         let (from, to) = (place_of(&file.range.smallest), place_of(&file.range.largest));
-        all.covered += width(from, to) / 18_446_744_073_709_551_616.0;
+        all.covered += width(from, to) / DOMAIN;
         all.entries += real(file.entries);
         all.puts += real(file.entries.saturating_sub(file.tombstones));
     }

@@ -11,20 +11,25 @@
 
 mod body;
 mod content;
+mod cut;
 mod lookups;
 mod merge;
 mod numbers;
+mod older;
 mod parts;
 mod random;
 mod report;
+mod seqs;
 mod sizes;
+mod source;
 #[cfg(test)]
 mod tests;
 mod traffic;
+mod writer;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::files::FileMap;
 use crate::workload::Phase;
 use crate::{
     BusyFiles, CompactionPolicy, Error, FileId, FileShape, Job, JobKind, KeyRange, Level,
@@ -32,14 +37,18 @@ use crate::{
 };
 
 use body::{Body, place_of};
+use cut::Cut;
 use lookups::Reading;
 pub use lookups::{PointReport, RangeReport};
-use merge::{Cut, Older, Output, Source, Stamp, Writer};
 use numbers::{real, whole};
+use older::Older;
 use random::Dice;
 pub use report::{CompactionReport, LevelReport, Report};
+use seqs::Seqs;
 use sizes::Sizes;
+use source::Source;
 use traffic::{Traffic, Writes};
+use writer::{Output, Stamp, Writer};
 
 /// Stretches that a file keeps where a tree has few files, and where it has many.
 const STRETCHES_FINE: usize = 32;
@@ -151,7 +160,7 @@ struct Simulator<'a> {
     sizes: Sizes,
     shape: TreeShape,
     /// What files hold.
-    bodies: BTreeMap<FileId, Body>,
+    bodies: FileMap<Body>,
     /// Number of the next file.
     file_next: u64,
     traffic: Traffic,
@@ -186,7 +195,7 @@ impl<'a> Simulator<'a> {
                 table_bytes: config.table_bytes,
                 ..TreeShape::default()
             },
-            bodies: BTreeMap::new(),
+            bodies: FileMap::default(),
             file_next: 0,
             traffic: Traffic::new(&config.phases),
             dice: Dice::new(config.seed),
@@ -238,13 +247,13 @@ impl<'a> Simulator<'a> {
             let fitting = libm::ceil((room / mean).min(until_due)).max(1.0);
             let taken = fitting.min(all.all() - done);
             let writes = all.scaled(taken / all.all());
-            let seqs = (self.seq + 1, self.seq + whole(taken).max(1));
+            let seqs = Seqs { smallest: self.seq + 1, largest: self.seq + whole(taken).max(1) };
             let body = self.traffic.write(phase, &writes, done / all.all(), seqs);
             if self.traffic.mixes() {
                 let kept = self.bodies.values_mut();
                 kept.chain(&mut self.memtable).for_each(|body| self.traffic.mix(body));
             }
-            self.seq = seqs.1;
+            self.seq = seqs.largest;
             if writes.deletes + writes.range_deletes > 0.0 {
                 self.tombstone_us.get_or_insert(self.now_us);
             }
@@ -303,8 +312,7 @@ impl<'a> Simulator<'a> {
         let bodies = std::mem::take(&mut self.memtable);
         self.memtable_bytes = 0.0;
         // What was written later is newer.
-        let mut sources: Vec<Source<'_>> =
-            bodies.iter().rev().map(|body| Source::new(vec![body])).collect();
+        let mut sources: Vec<Source<'_>> = bodies.iter().rev().map(Source::of_memtable).collect();
         let mut older = Older::default();
         for (_, run) in self.shape.runs() {
             // Between the files of a run are gaps, but next to nothing falls into them.
@@ -324,7 +332,7 @@ impl<'a> Simulator<'a> {
             self.traffic.records(),
             &mut self.dice,
         );
-        let outputs = writer.finish();
+        let outputs = writer.finish(&mut self.dice);
         if !outputs.is_empty() {
             self.totals.flushes += 1;
             self.totals.flushed_bytes += outputs.iter().map(|o| o.shape.bytes).sum::<u64>();
@@ -428,11 +436,11 @@ impl<'a> Simulator<'a> {
             .map(|files| Source::new(files.iter().filter_map(|file| body(file)).collect()))
             .collect();
         let extents = inputs.iter().map(|files| {
-            files.iter().map(|file| {
-                (place_of(&file.range.smallest), place_of(&file.range.largest), file.bytes)
-            })
+            let bodies = files.iter().filter_map(|file| Some((file, body(file)?)));
+            bodies.flat_map(|(file, body)| body.extents(self.sizes.weight(file)))
         });
-        let ends = parts::ends(extents, self.config.merge_parts, job.cut.file_bytes);
+        let read_bytes: f64 = files().map(|file| self.sizes.weight(file)).sum();
+        let ends = parts::ends(extents, read_bytes, self.config.merge_parts, job.cut.file_bytes);
         let mut cut = Cut::by(&job.cut, &self.shape, ends);
         let mut writer = Writer::new(&self.sizes, stamp, self.stretches_max);
         merge::merge(
@@ -444,7 +452,7 @@ impl<'a> Simulator<'a> {
             self.traffic.records(),
             &mut self.dice,
         );
-        Ok(writer.finish())
+        Ok(writer.finish(&mut self.dice))
     }
 
     fn report(self) -> Report {

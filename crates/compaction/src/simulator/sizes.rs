@@ -6,6 +6,8 @@
 //! leave out (the lengths of separators, how full the nodes of a memtable are) was measured on the
 //! engine; the constants say so. `crates/bench/tests/simulation.rs` holds both against the engine.
 
+use crate::FileShape;
+
 use super::content::Content;
 use super::numbers::{count, ratio, real, whole};
 
@@ -23,6 +25,8 @@ const ENTRY_HEAD_BYTES: f64 = 3.0;
 const INDEX_ENTRY_BYTES: f64 = 7.85;
 /// The same in the top index, whose offsets are longer.
 const TOP_INDEX_ENTRY_BYTES: f64 = 9.0;
+/// Index blocks from which on the engine goes by them alone where it divides a merge.
+const INDEX_BLOCKS_MANY: f64 = 15.0;
 /// Properties and footer, besides the two keys that the properties name.
 const FRAME_BYTES: f64 = 221.0;
 /// The part of [`FRAME_BYTES`] that a writer counts while it writes.
@@ -198,6 +202,19 @@ impl Sizes {
         let spans = load.spans * rates.span;
         let all = data + index + top_index + filter + spans + frame;
         TableBytes { data_blocks, data, index_blocks, index, top_index, filter, all }
+    }
+
+    /// Bytes of a table as the engine counts them where it divides a merge: those of its data blocks, but
+    /// of a table with many index blocks all of them.
+    pub(super) fn weight(&self, file: &FileShape) -> f64 {
+        let (bytes, entries) = (real(file.bytes), real(file.entries));
+        let frame = FRAME_BYTES + 2.0 * real(self.key_bytes);
+        let blocks = (bytes - filter_bytes(entries) - frame).max(0.0);
+        let index = blocks / real(BLOCK_BYTES) * INDEX_ENTRY_BYTES;
+        if index > INDEX_BLOCKS_MANY * real(BLOCK_BYTES) {
+            return bytes;
+        }
+        (blocks - index).max(1.0)
     }
 
     /// Bytes that a memtable grows by with a put.
