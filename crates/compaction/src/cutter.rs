@@ -92,8 +92,11 @@ impl OutputCutter {
     #[must_use]
     pub fn next_change(&self, after: &[u8]) -> Option<&Key> {
         let starts = self.grandparents.iter().filter_map(|grandparents| {
-            let files = grandparents.run.files.get(grandparents.next..)?;
-            files.iter().map(|file| &file.range.smallest).find(|start| start.as_ref() > after)
+            let files = &grandparents.run.files;
+            // There may be many before the first output.
+            let from = if self.begun { grandparents.next } else { files.reaching(after) };
+            let next = (from..files.len()).find(|index| files.starts_past(*index, after))?;
+            Some(&files[next].range.smallest)
         });
         let boundaries = self.boundaries.get(self.boundary_next..).unwrap_or_default();
         let boundary = boundaries.iter().find(|boundary| boundary.as_ref() > after);
@@ -113,11 +116,9 @@ impl OutputCutter {
     fn pass_grandparents(&mut self, key: &[u8]) -> bool {
         let mut reached = false;
         for grandparents in &mut self.grandparents {
-            while let Some(file) = grandparents.run.files.get(grandparents.next) {
-                if file.range.smallest.as_ref() > key {
-                    break;
-                }
-                self.overlapped_bytes += file.bytes;
+            let files = &grandparents.run.files;
+            while grandparents.next < files.len() && !files.starts_past(grandparents.next, key) {
+                self.overlapped_bytes += files.bytes_at(grandparents.next);
                 grandparents.next += 1;
                 reached = true;
             }
@@ -128,8 +129,8 @@ impl OutputCutter {
     /// Keeps the grandparents that an output beginning with `key` overlaps from the start.
     fn forget_grandparents_before(&mut self, key: &[u8]) {
         for Grandparents { run, first, next } in &mut self.grandparents {
-            while *first < *next && run.files[*first].range.largest.as_ref() < key {
-                self.overlapped_bytes -= run.files[*first].bytes;
+            while *first < *next && run.files.ends_before(*first, key) {
+                self.overlapped_bytes -= run.files.bytes_at(*first);
                 *first += 1;
             }
         }

@@ -4,7 +4,7 @@
 //! that came out of a merge is dense where its inputs were and thin where one of them had been taken
 //! away before, so one density for all of it would not do; a few are enough.
 
-use crate::Key;
+use crate::{Key, KeyRange};
 
 use super::content::Content;
 use super::numbers::{ratio, real};
@@ -31,12 +31,14 @@ pub(super) struct Body {
     pub(super) contents: Vec<Content>,
 }
 
-/// The key of a place.
-pub(super) fn key_at(place: u64) -> Key {
-    Key::copy_from_slice(&place.to_be_bytes())
+/// The range of keys between two places, in one piece of memory.
+pub(super) fn range_of(from: u64, to: u64) -> KeyRange {
+    let both = Key::from([from.to_be_bytes(), to.to_be_bytes()].concat());
+    let middle = size_of::<u64>();
+    KeyRange { smallest: both.slice(..middle), largest: both.slice(middle..) }
 }
 
-/// The place of a key that [`key_at`] made, or of what a user's policy made of it.
+/// The place of a key that [`range_of`] made, or of what a user's policy made of it.
 pub(super) fn place_of(key: &[u8]) -> u64 {
     let mut place = [0; size_of::<u64>()];
     let len = key.len().min(place.len());
@@ -207,10 +209,12 @@ mod tests {
     #[test]
     fn keys_order_as_places_do() {
         let places = [0, 1, 255, 256, 1 << 40, u64::MAX];
-        assert!(places.map(key_at).is_sorted());
-        assert_eq!(places.map(|place| place_of(&key_at(place))), places);
+        let keys = places.map(|place| range_of(place, u64::MAX).smallest);
+        assert!(keys.is_sorted());
+        assert_eq!(keys.map(|key| place_of(&key)), places);
+        assert_eq!(place_of(&range_of(7, 9).largest), 9);
         assert_eq!(place_of(b"\x80"), 1 << 63);
-        assert_eq!(place_of(&[key_at(7).to_vec(), vec![0]].concat()), 7);
+        assert_eq!(place_of(&[&7_u64.to_be_bytes()[..], &[0]].concat()), 7);
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //! `docs/compaction.md` says what the model leaves out.
 
 mod body;
+mod caching;
 mod content;
 mod cut;
 mod lookups;
@@ -38,7 +39,7 @@ use crate::{
 
 use body::{Body, place_of};
 use cut::Cut;
-use lookups::Reading;
+use lookups::{Asking, Reading};
 pub use lookups::{PointReport, RangeReport};
 use numbers::{real, whole};
 use older::Older;
@@ -178,6 +179,7 @@ struct Simulator<'a> {
     seq: u64,
     now_us: u64,
     totals: report::Totals,
+    lookups_since_write: f64,
     point_lookups: Vec<PointReport>,
     range_lookups: RangeReport,
 }
@@ -208,6 +210,7 @@ impl<'a> Simulator<'a> {
             seq: 0,
             now_us: 0,
             totals: report::Totals::default(),
+            lookups_since_write: 0.0,
             point_lookups: Vec::new(),
             range_lookups: RangeReport::default(),
             sizes,
@@ -217,6 +220,9 @@ impl<'a> Simulator<'a> {
     /// Plays the writes of a phase. Memtables are filled to the last write that still finds room.
     fn play(&mut self, phase: &Phase, go_on: &mut dyn FnMut(u64) -> bool) -> Result<(), Failure> {
         let all = Writes::of(phase);
+        if all.all() > 0.0 {
+            self.lookups_since_write = 0.0;
+        }
         let ascending = phase.distribution == crate::workload::Distribution::Sequential
             && phase.inserts > phase.updates;
         let mean = self.bytes_of(&all, ascending) / all.all().max(1.0);
@@ -276,8 +282,14 @@ impl<'a> Simulator<'a> {
         }
         let cache_bytes = self.config.block_cache_bytes;
         let reading = Reading::of(&self.shape, &self.sizes, self.traffic.live(), cache_bytes);
-        let points = phase.lookups.iter().filter(|lookups| lookups.ops > 0);
-        self.point_lookups.extend(points.map(|lookups| reading.point(lookups)));
+        // Where lookups are mixed into writes, the cache has long been warm.
+        let warm = if phase.writes() > 0 { real(u64::MAX) } else { 0.0 };
+        for lookups in phase.lookups.iter().filter(|lookups| lookups.ops > 0) {
+            let before = self.lookups_since_write.max(warm);
+            let asking = Asking { distribution: phase.distribution, before };
+            self.point_lookups.push(reading.point(lookups, &asking));
+            self.lookups_since_write += real(lookups.ops);
+        }
         if phase.ranges > 0 {
             self.range_lookups.add(&reading.range(phase));
         }

@@ -288,7 +288,7 @@ pub(super) fn filter_bytes(keys: f64) -> f64 {
     }
     let n = keys.max(2.0);
     let exponent = libm::floor(libm::log(n) / libm::log(3.33) + 2.25).clamp(2.0, 18.0);
-    let segment = libm::exp2(exponent);
+    let segment = real(1 << whole(exponent));
     let factor = (0.875 + 0.25 * libm::log(1e6) / libm::log(n)).max(1.125);
     let segments = (n * factor / segment).ceil().max(3.0);
     FRAME + segments * segment

@@ -372,7 +372,7 @@ fn flushed(before: f64, inserts: f64, asked: &Writes) -> Content {
 }
 
 /// Σ k⁻ˢ for popularity ranks past `from` up to `to`.
-fn zipf_weight(from: f64, to: f64) -> f64 {
+pub(super) fn zipf_weight(from: f64, to: f64) -> f64 {
     if to <= from {
         return 0.0;
     }

@@ -1,9 +1,9 @@
 //! What a simulated merge writes: stretches, one after the other, as files of the sizes that the engine's
 //! would have.
 
-use crate::{FileId, FileShape, KeyRange};
+use crate::{FileId, FileShape};
 
-use super::body::{Body, Stretch, Thinning, key_at, width};
+use super::body::{Body, Stretch, Thinning, range_of, width};
 use super::content::Content;
 use super::cut::Cut;
 use super::numbers::{DOMAIN, whole};
@@ -213,7 +213,7 @@ impl<'a> Writer<'a> {
         let tombstones = whole(load.tombstones + spans);
         FileShape {
             id: FileId(0),
-            range: KeyRange::new(key_at(body.from), key_at(body.to())),
+            range: range_of(body.from, body.to()),
             bytes: at_least_one(bytes),
             entries: at_least_one(entries),
             tombstones,
