@@ -46,7 +46,7 @@ use older::Older;
 use random::Dice;
 pub use report::{CompactionReport, LevelReport, Report};
 use seqs::Seqs;
-use sizes::Sizes;
+use sizes::{MEMTABLE_BYTES_AT_FIRST, Sizes};
 use source::Source;
 use traffic::{Traffic, Writes};
 use writer::{Output, Stamp, Writer};
@@ -203,7 +203,7 @@ impl<'a> Simulator<'a> {
             dice: Dice::new(config.seed),
             stretches_max: if flushes <= FLUSHES_FINE { STRETCHES_FINE } else { STRETCHES_COARSE },
             memtable: Vec::new(),
-            memtable_bytes: 0.0,
+            memtable_bytes: MEMTABLE_BYTES_AT_FIRST,
             tombstone_us: None,
             tombstone_wait_us: policy.memtable_tombstone_us(&TreeShape::default()),
             compaction_due_us: None,
@@ -322,7 +322,7 @@ impl<'a> Simulator<'a> {
     /// Writes the memtable as one table, and compacts until the policy rests.
     fn flush(&mut self, resting: bool) -> Result<(), Failure> {
         let bodies = std::mem::take(&mut self.memtable);
-        self.memtable_bytes = 0.0;
+        self.memtable_bytes = MEMTABLE_BYTES_AT_FIRST;
         // What was written later is newer.
         let mut sources: Vec<Source<'_>> = bodies.iter().rev().map(Source::of_memtable).collect();
         let mut older = Older::default();

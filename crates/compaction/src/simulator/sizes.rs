@@ -36,6 +36,8 @@ const FILTER_BYTES_COUNTED: f64 = 1.125;
 /// How much the bytes of entries that are alike differ by what keys happen to share, as a standard
 /// deviation.
 const ENTRY_BYTES_DEVIATION: f64 = 0.6;
+/// What a memtable counts before its first entry. Measured, where memtables are small.
+pub(super) const MEMTABLE_BYTES_AT_FIRST: f64 = 500.0;
 /// What a memtable takes per entry besides key and value: the entry, its share of the nodes of its
 /// tree when keys come in any order, and of what is left of memory chunks. Measured.
 const MEMTABLE_ENTRY_BYTES: f64 = 97.5;
