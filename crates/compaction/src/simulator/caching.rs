@@ -62,7 +62,7 @@ fn time_kept(groups: &[Asked], cache_blocks: f64) -> f64 {
         let middle = f64::midpoint(low, high);
         if asked_for(middle) < cache_blocks { low = middle } else { high = middle }
     }
-    high
+    low
 }
 
 /// Blocks of which lookups ask for `per_lookup`, where keys are popular by zipf and lie scattered: those
