@@ -73,12 +73,50 @@ impl<'a> Cut<'a> {
 
     /// Returns whether a part ends with this place; the next one begins with a cutter of its own.
     pub(super) fn part_ends(&mut self, place: u64) -> bool {
-        if self.part_ends.last() != Some(&place) {
+        let mut ends = false;
+        // Of few places several parts may end with one.
+        while self.part_ends.last().is_some_and(|end| *end <= place) {
+            self.part_ends.pop();
+            ends = true;
+        }
+        if !ends {
             return false;
         }
-        self.part_ends.pop();
         self.cutter = self.rule.map(|(rule, shape)| OutputCutter::new(rule, shape));
         (self.next_change, self.passed) = (0, true);
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Key;
+
+    fn rule(boundaries: &[u64]) -> CutRule {
+        let keys = boundaries.iter().map(|place| Key::copy_from_slice(&place.to_be_bytes()));
+        CutRule { file_bytes: u64::MAX, grandparent: None, boundaries: keys.collect() }
+    }
+
+    #[test]
+    fn an_output_ends_at_each_boundary() {
+        let (rule, shape) = (rule(&[10, 20]), TreeShape::default());
+        let mut cut = Cut::by(&rule, &shape, Vec::new());
+        let mut seen = Vec::new();
+        for at in [0, 4, 10, 15, 20, 25] {
+            seen.push((cut.until(at), cut.before(at, 1.0)));
+        }
+        let end = u64::MAX;
+        let expected = [(9, false), (9, false), (19, true), (19, false), (end, true), (end, false)];
+        assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn a_part_ends_once_however_many_end_there() {
+        let (rule, shape) = (rule(&[]), TreeShape::default());
+        let mut cut = Cut::by(&rule, &shape, vec![5, 5, 9]);
+        assert_eq!((cut.until(0), cut.part_ends(4), cut.part_ends(5)), (5, false, true));
+        assert_eq!((cut.until(6), cut.part_ends(9)), (9, true));
+        assert_eq!(cut.until(10), u64::MAX);
     }
 }
