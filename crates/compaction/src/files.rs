@@ -9,12 +9,13 @@
 //!
 //! So a job on a few files of a run costs little more if there are ten thousands of others.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::{Deref, Range};
 use std::slice;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{self, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::{FileId, FileShape, KeyRange, RunShape};
@@ -37,11 +38,21 @@ pub struct Files {
     /// Bytes of each file.
     sizes: Vec<u64>,
     groups: Vec<Group>,
+    /// What a walk over all groups needs of each, side by side.
+    marks: Vec<Mark>,
     /// Sums over all groups.
     bytes: u64,
     compensated_bytes: u64,
     /// Heads of the smallest keys by name, made when first asked for.
-    names: OnceLock<HashMap<FileId, u64, BuildHasherDefault<NameHasher>>>,
+    names: OnceLock<FileMap<u64>>,
+}
+
+/// Where a group begins, and what tells it, as it is, from every other that ever was.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    /// Head of its first file.
+    from: u64,
+    stamp: u64,
 }
 
 /// Neighbours in a run.
@@ -49,8 +60,6 @@ pub struct Files {
 struct Group {
     /// Index of the first file, and of the one after the last.
     files: Range<usize>,
-    /// Tells this group, as it is, from every other that ever was.
-    stamp: u64,
     bytes: u64,
     compensated_bytes: u64,
     tombstones: u64,
@@ -80,7 +89,7 @@ struct Cost {
 }
 
 impl Ord for Cost {
-    fn cmp(&self, other: &Cost) -> std::cmp::Ordering {
+    fn cmp(&self, other: &Cost) -> Ordering {
         let (a, b) = (self, other);
         let left = u128::from(a.overlap) * u128::from(b.own);
         let right = u128::from(b.overlap) * u128::from(a.own);
@@ -89,7 +98,7 @@ impl Ord for Cost {
 }
 
 impl PartialOrd for Cost {
-    fn partial_cmp(&self, other: &Cost) -> Option<std::cmp::Ordering> {
+    fn partial_cmp(&self, other: &Cost) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
@@ -97,7 +106,7 @@ impl PartialOrd for Cost {
 /// Names are numbers given out one after the other: multiplying spreads them well enough, and the
 /// order of a table never leaks, for nobody walks over it.
 #[derive(Default)]
-struct NameHasher(u64);
+pub(crate) struct NameHasher(u64);
 
 impl Hasher for NameHasher {
     fn finish(&self) -> u64 {
@@ -115,6 +124,9 @@ impl Hasher for NameHasher {
     }
 }
 
+/// What is known of files, by name.
+pub(crate) type FileMap<T> = HashMap<FileId, T, BuildHasherDefault<NameHasher>>;
+
 /// The first eight bytes of a key as a number that orders as they do.
 fn head(key: &[u8]) -> u64 {
     let mut head = [0; size_of::<u64>()];
@@ -125,7 +137,7 @@ fn head(key: &[u8]) -> u64 {
 
 fn stamp() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
-    NEXT.fetch_add(1, Ordering::Relaxed)
+    NEXT.fetch_add(1, atomic::Ordering::Relaxed)
 }
 
 impl Group {
@@ -137,7 +149,7 @@ impl Group {
             compensated_bytes = compensated_bytes.saturating_add(file.compensated_bytes());
         }
         let (first, best) = (Default::default(), Mutex::default());
-        Group { files, stamp: stamp(), bytes, compensated_bytes, tombstones, first, best }
+        Group { files, bytes, compensated_bytes, tombstones, first, best }
     }
 }
 
@@ -213,6 +225,29 @@ impl Files {
         // Of those that end with the same bytes keys tell.
         let until = self.tails.partition_point(|tail| *tail <= head);
         from + self.files[from..until].partition_point(|file| *file.range.largest < *key)
+    }
+
+    /// Whether the file with this index begins past `key`. Follows no pointer where the first bytes tell.
+    pub(crate) fn starts_past(&self, index: usize, key: &[u8]) -> bool {
+        let head = head(key);
+        match self.heads[index].cmp(&head) {
+            Ordering::Equal => *self.files[index].range.smallest > *key,
+            order => order == Ordering::Greater,
+        }
+    }
+
+    /// Whether it ends before `key`.
+    pub(crate) fn ends_before(&self, index: usize, key: &[u8]) -> bool {
+        let head = head(key);
+        match self.tails[index].cmp(&head) {
+            Ordering::Equal => *self.files[index].range.largest < *key,
+            order => order == Ordering::Less,
+        }
+    }
+
+    /// Bytes of one file.
+    pub(crate) fn bytes_at(&self, index: usize) -> u64 {
+        self.sizes[index]
     }
 
     /// Index of the file with this name. `hint` is tried first.
@@ -294,7 +329,7 @@ impl Files {
 
     /// Notes when files were last read, as far as `read_us` knows.
     pub fn note_reads(&mut self, read_us: impl Fn(FileId) -> Option<u64>) {
-        for group in &mut self.groups {
+        for (group, mark) in self.groups.iter_mut().zip(&mut self.marks) {
             let mut changed = false;
             for file in &mut self.files[group.files.clone()] {
                 if let Some(us) = read_us(file.id).filter(|us| *us != file.last_read_us) {
@@ -304,6 +339,7 @@ impl Files {
             }
             if changed {
                 *group = Group::of(&self.files, group.files.clone());
+                mark.stamp = stamp();
             }
         }
     }
@@ -352,6 +388,8 @@ impl Files {
             self.bytes = self.bytes.saturating_add(group.bytes);
             self.compensated_bytes = self.compensated_bytes.saturating_add(group.compensated_bytes);
         }
+        let mark = |group: &Group| Mark { from: self.heads[group.files.start], stamp: stamp() };
+        self.marks.splice(old.clone(), new.iter().map(mark).collect::<Vec<_>>());
         for group in self.groups.splice(old, new) {
             self.bytes = self.bytes.saturating_sub(group.bytes);
             self.compensated_bytes = self.compensated_bytes.saturating_sub(group.compensated_bytes);
@@ -426,16 +464,13 @@ impl<'a> Walk<'a> {
     /// One number for all groups that may hold something between two heads, the smaller of which never
     /// goes back. It may take in a neighbour too many: then more is worked out anew than need be.
     fn stamps(&mut self, from: u64, to: u64) -> u64 {
-        let Files { heads, groups, .. } = self.files;
-        while groups.get(self.group + 1).is_some_and(|next| heads[next.files.start] < from) {
+        let marks = &self.files.marks;
+        while marks.get(self.group + 1).is_some_and(|next| next.from < from) {
             self.group += 1;
         }
         let mut sum = 0u64;
-        for group in &groups[self.group..] {
-            if heads[group.files.start] > to {
-                break;
-            }
-            sum = (sum ^ group.stamp).wrapping_mul(0xbf58_476d_1ce4_e5b9).rotate_left(29);
+        for mark in marks[self.group.min(marks.len())..].iter().take_while(|mark| mark.from <= to) {
+            sum = (sum ^ mark.stamp).wrapping_mul(0xbf58_476d_1ce4_e5b9).rotate_left(29);
         }
         sum
     }
@@ -454,9 +489,10 @@ impl From<Vec<Arc<FileShape>>> for Files {
         let heads = files.iter().map(|file| head(&file.range.smallest)).collect();
         let tails = files.iter().map(|file| head(&file.range.largest)).collect();
         let sizes = files.iter().map(|file| file.bytes).collect();
-        let (groups, names) = (Vec::new(), OnceLock::new());
+        let (groups, marks, names) = (Vec::new(), Vec::new(), OnceLock::new());
         let (bytes, compensated_bytes) = (0, 0);
-        let mut all = Files { files, heads, tails, sizes, groups, bytes, compensated_bytes, names };
+        let mut all =
+            Files { files, heads, tails, sizes, groups, marks, bytes, compensated_bytes, names };
         all.regroup(0..0, 0..all.files.len());
         all
     }

@@ -4,10 +4,11 @@
 //! that came out of a merge is dense where its inputs were and thin where one of them had been taken
 //! away before, so one density for all of it would not do; a few are enough.
 
-use crate::Key;
+use crate::{Key, KeyRange};
 
 use super::content::Content;
-use super::numbers::real;
+use super::numbers::{ratio, real};
+use super::seqs::Seqs;
 
 /// One stretch of a file. Its contents, class by class, stand in [`Body::contents`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -17,8 +18,7 @@ pub(super) struct Stretch {
     /// Range tombstones.
     pub(super) spans: f64,
     /// Numbers of the writes that its entries came from.
-    pub(super) seq_smallest: u64,
-    pub(super) seq_largest: u64,
+    pub(super) seqs: Seqs,
 }
 
 /// What a file holds.
@@ -31,12 +31,14 @@ pub(super) struct Body {
     pub(super) contents: Vec<Content>,
 }
 
-/// The key of a place.
-pub(super) fn key_at(place: u64) -> Key {
-    Key::copy_from_slice(&place.to_be_bytes())
+/// The range of keys between two places, in one piece of memory.
+pub(super) fn range_of(from: u64, to: u64) -> KeyRange {
+    let both = Key::from([from.to_be_bytes(), to.to_be_bytes()].concat());
+    let middle = size_of::<u64>();
+    KeyRange { smallest: both.slice(..middle), largest: both.slice(middle..) }
 }
 
-/// The place of a key that [`key_at`] made, or of what a user's policy made of it.
+/// The place of a key that [`range_of`] made, or of what a user's policy made of it.
 pub(super) fn place_of(key: &[u8]) -> u64 {
     let mut place = [0; size_of::<u64>()];
     let len = key.len().min(place.len());
@@ -61,7 +63,7 @@ impl Body {
     }
 
     /// Where a stretch begins.
-    fn start_of(&self, index: usize) -> u64 {
+    pub(super) fn start_of(&self, index: usize) -> u64 {
         match index.checked_sub(1) {
             Some(before) => self.stretches[before].to.saturating_add(1),
             None => self.from,
@@ -79,6 +81,19 @@ impl Body {
         &self.contents[index * classes..(index + 1) * classes]
     }
 
+    /// Where so many bytes of it lie: first and last place of each stretch, and its part of them.
+    pub(super) fn extents(&self, bytes: f64) -> impl Iterator<Item = (u64, u64, f64)> {
+        let entries = |index: usize| {
+            self.contents_of(index).iter().map(Content::entries).sum::<f64>()
+                + self.stretches[index].spans
+        };
+        let all: f64 = (0..self.stretches.len()).map(entries).sum();
+        (0..self.stretches.len()).map(move |index| {
+            let part = ratio(entries(index), all);
+            (self.start_of(index), self.stretches[index].to, bytes * part)
+        })
+    }
+
     /// Adds a stretch behind the last one.
     pub(super) fn push(&mut self, stretch: Stretch, contents: &[Content]) {
         self.stretches.push(stretch);
@@ -91,44 +106,92 @@ impl Body {
         self.contents.iter().map(Content::entries).sum()
     }
 
-    /// Makes neighbours of like density one until at most `most` are left.
-    pub(super) fn thin_out(&mut self, most: usize) {
-        let classes = self.classes();
-        while self.stretches.len() > most.max(1) {
-            let mut best = (f64::INFINITY, 0);
-            for index in 1..self.stretches.len() {
-                let cost = self.cost_of_joining(index);
-                if cost < best.0 {
-                    best = (cost, index);
-                }
-            }
-            let (_, right) = best;
-            let right = right.max(1);
-            let left = right - 1;
-            let gone = self.stretches.remove(right);
-            let into = &mut self.stretches[left];
-            into.to = gone.to;
-            into.spans += gone.spans;
-            into.seq_smallest = into.seq_smallest.min(gone.seq_smallest);
-            into.seq_largest = into.seq_largest.max(gone.seq_largest);
-            let moved: Vec<Content> =
-                self.contents.drain(right * classes..(right + 1) * classes).collect();
-            for (content, other) in self.contents[left * classes..].iter_mut().zip(&moved) {
-                content.add(other);
-            }
+    /// Takes everything out, for a file that begins at a place.
+    pub(super) fn clear(&mut self, from: u64) {
+        self.from = from;
+        self.stretches.clear();
+        self.contents.clear();
+    }
+
+    /// Ends the last stretch there. Those that end no earlier become one.
+    pub(super) fn end_at(&mut self, to: u64) {
+        while self.stretches.len() > 1 && self.stretches[self.stretches.len() - 2].to >= to {
+            self.join(self.stretches.len() - 1);
+        }
+        if let Some(last) = self.stretches.last_mut() {
+            last.to = to;
         }
     }
 
-    /// How many entries would stand in the wrong place if this stretch and the one before were one.
-    fn cost_of_joining(&self, index: usize) -> f64 {
-        let entries =
-            |index: usize| self.contents_of(index).iter().map(Content::entries).sum::<f64>();
-        let wide = |index: usize| width(self.start_of(index), self.stretches[index].to);
-        let (left, right) = (entries(index - 1), entries(index));
-        let (left_width, right_width) = (wide(index - 1), wide(index));
-        let even = (left + right) * left_width / (left_width + right_width);
-        (left - even).abs()
+    /// Makes a stretch and the one before it one.
+    fn join(&mut self, right: usize) {
+        let classes = self.classes();
+        let gone = self.stretches.remove(right);
+        let into = &mut self.stretches[right - 1];
+        into.to = gone.to;
+        into.spans += gone.spans;
+        into.seqs.join(&gone.seqs);
+        let (before, from) = self.contents.split_at_mut(right * classes);
+        for (content, other) in before[(right - 1) * classes..].iter_mut().zip(&*from) {
+            content.add(other);
+        }
+        self.contents.drain(right * classes..(right + 1) * classes);
     }
+}
+
+/// Entries of a file, as a share, that may come to stand in the wrong place for one stretch less: what a
+/// file owes to chance is no less than that.
+const EVEN_ENOUGH: f64 = 0.005;
+
+/// Makes neighbours of like density one. What it needs for that is kept from one file to the next.
+#[derive(Debug, Default)]
+pub(super) struct Thinning {
+    /// Entries and width of each stretch.
+    parts: Vec<(f64, f64)>,
+    /// How many entries would stand in the wrong place if a stretch and the one before were one.
+    costs: Vec<f64>,
+}
+
+impl Thinning {
+    /// Until at most `most` stretches are left, none of which is like its neighbour.
+    pub(super) fn thin_out(&mut self, body: &mut Body, most: usize) {
+        self.parts.clear();
+        self.parts.extend((0..body.stretches.len()).map(|index| {
+            let entries = body.contents_of(index).iter().map(Content::entries).sum::<f64>();
+            (entries, width(body.start_of(index), body.stretches[index].to))
+        }));
+        self.costs.clear();
+        self.costs.extend((0..self.parts.len()).map(|index| cost(&self.parts, index)));
+        let entries: f64 = self.parts.iter().map(|(entries, _)| entries).sum();
+        while self.parts.len() > 1 {
+            let mut right = 1;
+            for index in 2..self.costs.len() {
+                if self.costs[index] < self.costs[right] {
+                    right = index;
+                }
+            }
+            if self.parts.len() <= most && self.costs[right] > EVEN_ENOUGH * entries {
+                return;
+            }
+            body.join(right);
+            let gone = self.parts.remove(right);
+            self.costs.remove(right);
+            self.parts[right - 1].0 += gone.0;
+            self.parts[right - 1].1 += gone.1;
+            for index in [right - 1, right] {
+                if index < self.costs.len() {
+                    self.costs[index] = cost(&self.parts, index);
+                }
+            }
+        }
+    }
+}
+
+fn cost(parts: &[(f64, f64)], index: usize) -> f64 {
+    let Some(before) = index.checked_sub(1) else { return f64::INFINITY };
+    let ((left, left_width), (right, right_width)) = (parts[before], parts[index]);
+    let even = (left + right) * left_width / (left_width + right_width);
+    (left - even).abs()
 }
 
 #[cfg(test)]
@@ -136,7 +199,7 @@ mod tests {
     use super::*;
 
     fn stretch(to: u64) -> Stretch {
-        Stretch { to, spans: 1.0, seq_smallest: to, seq_largest: to }
+        Stretch { to, spans: 1.0, seqs: Seqs { smallest: to, largest: to } }
     }
 
     fn born(born: f64) -> Content {
@@ -146,10 +209,12 @@ mod tests {
     #[test]
     fn keys_order_as_places_do() {
         let places = [0, 1, 255, 256, 1 << 40, u64::MAX];
-        assert!(places.map(key_at).is_sorted());
-        assert_eq!(places.map(|place| place_of(&key_at(place))), places);
+        let keys = places.map(|place| range_of(place, u64::MAX).smallest);
+        assert!(keys.is_sorted());
+        assert_eq!(keys.map(|key| place_of(&key)), places);
+        assert_eq!(place_of(&range_of(7, 9).largest), 9);
         assert_eq!(place_of(b"\x80"), 1 << 63);
-        assert_eq!(place_of(&[key_at(7).to_vec(), vec![0]].concat()), 7);
+        assert_eq!(place_of(&[&7_u64.to_be_bytes()[..], &[0]].concat()), 7);
     }
 
     #[test]
@@ -159,14 +224,14 @@ mod tests {
             body.push(stretch(to), &[born(count), born(1.0)]);
         }
         let before = body.entries();
-        body.thin_out(3);
+        Thinning::default().thin_out(&mut body, 3);
         let ends: Vec<u64> = body.stretches.iter().map(|stretch| stretch.to).collect();
         assert_eq!(ends, [199, 399, 499]);
         assert!((body.entries() - before).abs() < 1e-9);
         assert_eq!(body.contents_of(1), [born(178.0), born(2.0)]);
-        assert_eq!((body.stretches[1].seq_smallest, body.stretches[1].seq_largest), (299, 399));
+        assert_eq!(body.stretches[1].seqs, Seqs { smallest: 299, largest: 399 });
         assert!((body.stretches[0].spans - 2.0).abs() < 1e-9);
-        body.thin_out(0);
+        Thinning::default().thin_out(&mut body, 0);
         assert_eq!((body.stretches.len(), body.to()), (1, 499));
     }
 }

@@ -49,6 +49,11 @@ impl Content {
         self.tombs + self.spent
     }
 
+    /// Whether nothing in it is about a key that was there before.
+    fn is_new(&self) -> bool {
+        self.changed + self.operands + self.tombs <= 0.0
+    }
+
     /// A share of everything.
     pub(super) fn scaled(&self, share: f64) -> Content {
         Content {
@@ -84,6 +89,13 @@ impl Content {
 
     /// Merges an older set of the same keys into this one.
     pub(super) fn absorb(&mut self, older: &Content) {
+        if self.is_new() && older.is_new() {
+            // Then nothing meets: short, for many a workload is of inserts alone.
+            self.reach = (self.reach - older.born).max(0.0).max(older.reach);
+            self.born += older.born;
+            self.spent += older.spent;
+            return;
+        }
         let mut older = *older;
         let births = older.born;
         let reach = self.reach.max(self.changed + self.operands);

@@ -5,18 +5,20 @@
 //! block and a data block. Keys are taken to be asked for alike.
 //!
 //! The cache keeps metadata before data, as the engine's does: filters of all runs but the last and
-//! all top indexes first, then index blocks, then data. What does not fit as a whole is there with the
-//! share that fits.
+//! all top indexes first, then index blocks, then data. Of metadata that does not fit as a whole the
+//! share is there that fits; of data blocks those that were asked for last (`caching.rs`): of the runs
+//! that lookups end in, which for absent keys is the last one alone, and of popular keys.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::workload::{Lookups, Phase};
+use crate::workload::{Distribution, Lookups, Phase};
 use crate::{RunShape, TreeShape};
 
 use super::body::{place_of, width};
-use super::numbers::{count, ratio, real, whole};
+use super::caching::{self, Asked};
+use super::numbers::{DOMAIN, count, ratio, real, whole};
 use super::sizes::{Load, Sizes};
 
 /// Share of absent keys that a filter lets pass: one in 256, with eight bits for a key.
@@ -108,6 +110,15 @@ impl Mixed {
     }
 }
 
+/// How lookups ask, besides for what.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Asking {
+    /// Which keys are popular.
+    pub(super) distribution: Distribution,
+    /// Lookups since the tree was last written.
+    pub(super) before: f64,
+}
+
 /// One run, as lookups meet it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Run {
@@ -132,6 +143,8 @@ pub(super) struct Reading {
     metadata_missed: f64,
     index_missed: f64,
     data_missed: f64,
+    /// Bytes that the cache has for data blocks.
+    data_cache: f64,
 }
 
 impl Reading {
@@ -153,12 +166,13 @@ impl Reading {
             metadata_missed: missed(0.0, first),
             index_missed: missed(first, index),
             data_missed: missed(first + index, data),
+            data_cache: (cache - first - index).max(0.0),
             runs,
         }
     }
 
     /// Point lookups of a phase.
-    pub(super) fn point(&self, lookups: &Lookups) -> PointReport {
+    pub(super) fn point(&self, lookups: &Lookups, asking: &Asking) -> PointReport {
         let absent = self.touched(None);
         let newest: f64 = self.runs.iter().map(|run| run.puts).sum();
         // The newest entry of a key is in this run as often as it holds entries of all that there are:
@@ -175,8 +189,9 @@ impl Reading {
         let alpha = lookups.alpha;
         let mut all = absent.scaled(alpha);
         all.add(&present, 1.0 - alpha);
-        let ios = self.missed(&all);
         let ops = real(lookups.ops);
+        let mut ios = self.missed(&all);
+        ios.insert("data", self.data_missed_of(&all, asking, ops));
         PointReport {
             alpha,
             ops: lookups.ops,
@@ -187,9 +202,35 @@ impl Reading {
         }
     }
 
+    /// Data blocks per lookup that the cache lacks.
+    fn data_missed_of(&self, touched: &Touched, asking: &Asking, ops: f64) -> f64 {
+        let mut groups = Vec::new();
+        for (run, &per_lookup) in self.runs.iter().zip(&touched.data_of) {
+            match asking.distribution {
+                // Neighbours in key order are asked for one after the other.
+                Distribution::Sequential => groups.push(Asked {
+                    blocks: run.data_blocks,
+                    per_lookup: per_lookup * ratio(run.data_blocks, run.entries).min(1.0),
+                }),
+                Distribution::Zipf => groups.extend(caching::by_popularity(
+                    run.data_blocks,
+                    run.entries.max(1.0),
+                    per_lookup,
+                )),
+                _ => groups.push(Asked { blocks: run.data_blocks, per_lookup }),
+            }
+        }
+        let block_bytes = ratio(
+            self.runs.iter().map(|run| run.data).sum(),
+            self.runs.iter().map(|run| run.data_blocks).sum(),
+        );
+        let fitting = ratio(self.data_cache, block_bytes);
+        caching::missed(&groups, fitting, asking.before, ops)
+    }
+
     /// Blocks that a lookup touches whose key is in the `holder`-th run, or in none.
     fn touched(&self, holder: Option<usize>) -> Touched {
-        let mut touched = Touched::default();
+        let mut touched = Touched { data_of: vec![0.0; self.runs.len()], ..Touched::default() };
         for (at, run) in self.runs.iter().enumerate() {
             let holds = holder == Some(at);
             let asked = if holds { 1.0 } else { run.covered };
@@ -199,6 +240,7 @@ impl Reading {
             touched.top_index += asked * passes;
             touched.index += asked * passes;
             touched.data += asked * passes;
+            touched.data_of[at] = asked * passes;
             if holds {
                 break;
             }
@@ -247,13 +289,15 @@ fn whole_blocks(ios: &BTreeMap<&'static str, f64>, ops: f64) -> BTreeMap<String,
 }
 
 /// Blocks that a lookup needs, by kind.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Touched {
     runs: f64,
     filter: f64,
     top_index: f64,
     index: f64,
     data: f64,
+    /// The same, run by run.
+    data_of: Vec<f64>,
 }
 
 impl Touched {
@@ -269,6 +313,10 @@ impl Touched {
         self.top_index += other.top_index * share;
         self.index += other.index * share;
         self.data += other.data * share;
+        self.data_of.resize(self.data_of.len().max(other.data_of.len()), 0.0);
+        for (data, more) in self.data_of.iter_mut().zip(&other.data_of) {
+            *data += more * share;
+        }
     }
 }
 
@@ -277,7 +325,7 @@ fn measured(run: &RunShape, sizes: &Sizes) -> Run {
     let files = count(run.files.len());
     for file in &run.files {
         let (from, to) = (place_of(&file.range.smallest), place_of(&file.range.largest));
-        all.covered += width(from, to) / 18_446_744_073_709_551_616.0;
+        all.covered += width(from, to) / DOMAIN;
         all.entries += real(file.entries);
         all.puts += real(file.entries.saturating_sub(file.tombstones));
     }
@@ -326,7 +374,8 @@ mod tests {
     }
 
     fn ios(reading: &Reading, alpha: f64) -> f64 {
-        reading.point(&Lookups { alpha, ops: 100 }).ios_per_get
+        let asking = Asking { distribution: Distribution::Uniform, before: 1e12 };
+        reading.point(&Lookups { alpha, ops: 100 }, &asking).ios_per_get
     }
 
     #[test]
@@ -362,7 +411,8 @@ mod tests {
     fn mixed_lookups_cost_the_mean_of_the_looks() {
         let lookups = Lookups { alpha: 0.0, ops: 100 };
         let looks = [&[9000][..], &[1000, 9000][..], &[1000, 1000, 9000][..]];
-        let points = looks.map(|entries| reading(entries, 0).point(&lookups));
+        let asking = Asking { distribution: Distribution::Uniform, before: 1e12 };
+        let points = looks.map(|entries| reading(entries, 0).point(&lookups, &asking));
         let mut mixed = Mixed::default();
         for point in &points {
             mixed.add(vec![point.clone()], &RangeReport::default());

@@ -10,21 +10,27 @@
 //! `docs/compaction.md` says what the model leaves out.
 
 mod body;
+mod caching;
 mod content;
+mod cut;
 mod lookups;
 mod merge;
 mod numbers;
+mod older;
 mod parts;
 mod random;
 mod report;
+mod seqs;
 mod sizes;
+mod source;
 #[cfg(test)]
 mod tests;
 mod traffic;
+mod writer;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::files::FileMap;
 use crate::workload::Phase;
 use crate::{
     BusyFiles, CompactionPolicy, Error, FileId, FileShape, Job, JobKind, KeyRange, Level,
@@ -32,14 +38,18 @@ use crate::{
 };
 
 use body::{Body, place_of};
-use lookups::{Mixed, Reading};
+use cut::Cut;
+use lookups::{Asking, Mixed, Reading};
 pub use lookups::{PointReport, RangeReport};
-use merge::{Cut, Older, Output, Source, Stamp, Writer};
 use numbers::{real, whole};
+use older::Older;
 use random::Dice;
 pub use report::{CompactionReport, LevelReport, Report};
-use sizes::Sizes;
+use seqs::Seqs;
+use sizes::{MEMTABLE_BYTES_AT_FIRST, Sizes};
+use source::Source;
 use traffic::{Traffic, Writes};
+use writer::{Output, Stamp, Writer};
 
 /// Stretches that a file keeps where a tree has few files, and where it has many.
 const STRETCHES_FINE: usize = 32;
@@ -155,7 +165,7 @@ struct Simulator<'a> {
     sizes: Sizes,
     shape: TreeShape,
     /// What files hold.
-    bodies: BTreeMap<FileId, Body>,
+    bodies: FileMap<Body>,
     /// Number of the next file.
     file_next: u64,
     traffic: Traffic,
@@ -173,6 +183,7 @@ struct Simulator<'a> {
     seq: u64,
     now_us: u64,
     totals: report::Totals,
+    lookups_since_write: f64,
     point_lookups: Vec<PointReport>,
     range_lookups: RangeReport,
 }
@@ -190,19 +201,20 @@ impl<'a> Simulator<'a> {
                 table_bytes: config.table_bytes,
                 ..TreeShape::default()
             },
-            bodies: BTreeMap::new(),
+            bodies: FileMap::default(),
             file_next: 0,
             traffic: Traffic::new(&config.phases),
             dice: Dice::new(config.seed),
             stretches_max: if flushes <= FLUSHES_FINE { STRETCHES_FINE } else { STRETCHES_COARSE },
             memtable: Vec::new(),
-            memtable_bytes: 0.0,
+            memtable_bytes: MEMTABLE_BYTES_AT_FIRST,
             tombstone_us: None,
             tombstone_wait_us: policy.memtable_tombstone_us(&TreeShape::default()),
             compaction_due_us: None,
             seq: 0,
             now_us: 0,
             totals: report::Totals::default(),
+            lookups_since_write: 0.0,
             point_lookups: Vec::new(),
             range_lookups: RangeReport::default(),
             sizes,
@@ -212,6 +224,9 @@ impl<'a> Simulator<'a> {
     /// Plays the writes of a phase. Memtables are filled to the last write that still finds room.
     fn play(&mut self, phase: &Phase, go_on: &mut dyn FnMut(u64) -> bool) -> Result<(), Failure> {
         let all = Writes::of(phase);
+        if all.all() > 0.0 {
+            self.lookups_since_write = 0.0;
+        }
         let ascending = phase.distribution == crate::workload::Distribution::Sequential
             && phase.inserts > phase.updates;
         let mean = self.bytes_of(&all, ascending) / all.all().max(1.0);
@@ -244,13 +259,13 @@ impl<'a> Simulator<'a> {
             let fitting = libm::ceil((room / mean).min(until_due)).max(1.0);
             let taken = fitting.min(all.all() - done);
             let writes = all.scaled(taken / all.all());
-            let seqs = (self.seq + 1, self.seq + whole(taken).max(1));
+            let seqs = Seqs { smallest: self.seq + 1, largest: self.seq + whole(taken).max(1) };
             let body = self.traffic.write(phase, &writes, done / all.all(), seqs);
             if self.traffic.mixes() {
                 let kept = self.bodies.values_mut();
                 kept.chain(&mut self.memtable).for_each(|body| self.traffic.mix(body));
             }
-            self.seq = seqs.1;
+            self.seq = seqs.largest;
             if writes.deletes + writes.range_deletes > 0.0 {
                 self.tombstone_us.get_or_insert(self.now_us);
             }
@@ -278,6 +293,7 @@ impl<'a> Simulator<'a> {
     /// Estimates the lookups of a phase that only reads.
     fn read(&mut self, phase: &Phase) {
         let (points, ranges) = self.estimate(phase);
+        self.lookups_since_write += points.iter().map(|it| real(it.ops)).sum::<f64>();
         self.point_lookups.extend(points);
         self.range_lookups.add(&ranges);
     }
@@ -289,9 +305,17 @@ impl<'a> Simulator<'a> {
         }
         let cache_bytes = self.config.block_cache_bytes;
         let reading = Reading::of(&self.shape, &self.sizes, self.traffic.live(), cache_bytes);
-        let points = phase.lookups.iter().filter(|lookups| lookups.ops > 0);
+        // Where lookups are mixed into writes, the cache has long been warm.
+        let warm = if phase.writes() > 0 { real(u64::MAX) } else { 0.0 };
+        let mut before = self.lookups_since_write.max(warm);
+        let mut points = Vec::new();
+        for lookups in phase.lookups.iter().filter(|lookups| lookups.ops > 0) {
+            let asking = Asking { distribution: phase.distribution, before };
+            points.push(reading.point(lookups, &asking));
+            before += real(lookups.ops);
+        }
         let ranges = if phase.ranges > 0 { reading.range(phase) } else { RangeReport::default() };
-        (points.map(|lookups| reading.point(lookups)).collect(), ranges)
+        (points, ranges)
     }
 
     /// When time alone makes something due.
@@ -321,10 +345,9 @@ impl<'a> Simulator<'a> {
     /// Writes the memtable as one table, and compacts until the policy rests.
     fn flush(&mut self, resting: bool) -> Result<(), Failure> {
         let bodies = std::mem::take(&mut self.memtable);
-        self.memtable_bytes = 0.0;
+        self.memtable_bytes = MEMTABLE_BYTES_AT_FIRST;
         // What was written later is newer.
-        let mut sources: Vec<Source<'_>> =
-            bodies.iter().rev().map(|body| Source::new(vec![body])).collect();
+        let mut sources: Vec<Source<'_>> = bodies.iter().rev().map(Source::of_memtable).collect();
         let mut older = Older::default();
         for (_, run) in self.shape.runs() {
             // Between the files of a run are gaps, but next to nothing falls into them.
@@ -344,7 +367,7 @@ impl<'a> Simulator<'a> {
             self.traffic.records(),
             &mut self.dice,
         );
-        let outputs = writer.finish();
+        let outputs = writer.finish(&mut self.dice);
         if !outputs.is_empty() {
             self.totals.flushes += 1;
             self.totals.flushed_bytes += outputs.iter().map(|o| o.shape.bytes).sum::<u64>();
@@ -448,11 +471,11 @@ impl<'a> Simulator<'a> {
             .map(|files| Source::new(files.iter().filter_map(|file| body(file)).collect()))
             .collect();
         let extents = inputs.iter().map(|files| {
-            files.iter().map(|file| {
-                (place_of(&file.range.smallest), place_of(&file.range.largest), file.bytes)
-            })
+            let bodies = files.iter().filter_map(|file| Some((file, body(file)?)));
+            bodies.flat_map(|(file, body)| body.extents(self.sizes.weight(file)))
         });
-        let ends = parts::ends(extents, self.config.merge_parts, job.cut.file_bytes);
+        let read_bytes: f64 = files().map(|file| self.sizes.weight(file)).sum();
+        let ends = parts::ends(extents, read_bytes, self.config.merge_parts, job.cut.file_bytes);
         let mut cut = Cut::by(&job.cut, &self.shape, ends);
         let mut writer = Writer::new(&self.sizes, stamp, self.stretches_max);
         merge::merge(
@@ -464,7 +487,7 @@ impl<'a> Simulator<'a> {
             self.traffic.records(),
             &mut self.dice,
         );
-        Ok(writer.finish())
+        Ok(writer.finish(&mut self.dice))
     }
 
     fn report(self) -> Report {

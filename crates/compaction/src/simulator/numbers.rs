@@ -1,5 +1,8 @@
 //! Conversions between counts and estimates, each saying what it does with what does not fit.
 
+/// Places of the key domain.
+pub(super) const DOMAIN: f64 = 18_446_744_073_709_551_616.0;
+
 /// `n` as a floating-point number, exact up to 2⁵³.
 #[expect(clippy::cast_precision_loss, reason = "an estimate needs no more than 53 bits")]
 pub(super) fn real(n: u64) -> f64 {

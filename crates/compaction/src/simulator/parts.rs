@@ -10,7 +10,8 @@ const STEPS_MAX: usize = 24;
 /// As near as the engine's index blocks let it come, about.
 const NEAR_ENOUGH: f64 = 4096.0;
 
-/// One file of one input run: its first and last place, its bytes, and those of the files before.
+/// A stretch of one input run, inside which bytes lie evenly: its first and last place, its bytes, and
+/// those of the stretches before.
 #[derive(Clone, Copy, Debug)]
 struct Extent {
     from: u64,
@@ -19,30 +20,31 @@ struct Extent {
     before: f64,
 }
 
-/// The last place of each part but the last one, of a merge of these runs into files of a size.
-/// Files are given by first place, last place and bytes, in key order.
+/// The last place of each part but the last one, of a merge of these runs, of so many bytes in all, into
+/// files of a size. Stretches are given by first place, last place and bytes, in key order.
 pub(super) fn ends(
-    runs: impl Iterator<Item = impl Iterator<Item = (u64, u64, u64)>>,
+    runs: impl Iterator<Item = impl Iterator<Item = (u64, u64, f64)>>,
+    total: f64,
     parts_max: usize,
     file_bytes: u64,
 ) -> Vec<u64> {
+    let least = real(file_bytes.max(1));
+    let fitting = usize::try_from(whole((total / least).floor())).unwrap_or(usize::MAX);
+    let parts = parts_max.min(fitting).max(1);
+    if parts < 2 {
+        return Vec::new();
+    }
     let runs: Vec<Vec<Extent>> = runs
-        .map(|files| {
+        .map(|stretches| {
             let mut before = 0.0;
-            files
+            stretches
                 .map(|(from, to, bytes)| {
-                    let bytes = real(bytes);
                     before += bytes;
                     Extent { from, to, bytes, before: before - bytes }
                 })
                 .collect()
         })
         .collect();
-    let last = |run: &Vec<Extent>| run.last().map_or(0.0, |file| file.before + file.bytes);
-    let total: f64 = runs.iter().map(last).sum();
-    let least = real(file_bytes.max(1));
-    let fitting = usize::try_from(whole((total / least).floor())).unwrap_or(usize::MAX);
-    let parts = parts_max.min(fitting).max(1);
     let mut ends = Vec::new();
     let mut done = 0.0;
     while ends.len() + 1 < parts {
@@ -108,7 +110,9 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn found(runs: &[&[(u64, u64, u64)]], parts: usize) -> Vec<u64> {
-        ends(runs.iter().map(|run| run.iter().copied()), parts, MIB)
+        let runs = runs.iter().map(|run| run.iter().map(|&(from, to, n)| (from, to, real(n))));
+        let total = runs.clone().flatten().map(|(.., bytes)| bytes).sum();
+        ends(runs, total, parts, MIB)
     }
 
     fn close(found: &[u64], expected: &[u64], within: u64) -> bool {

@@ -6,6 +6,8 @@
 //! leave out (the lengths of separators, how full the nodes of a memtable are) was measured on the
 //! engine; the constants say so. `crates/bench/tests/simulation.rs` holds both against the engine.
 
+use crate::FileShape;
+
 use super::content::Content;
 use super::numbers::{count, ratio, real, whole};
 
@@ -23,6 +25,8 @@ const ENTRY_HEAD_BYTES: f64 = 3.0;
 const INDEX_ENTRY_BYTES: f64 = 7.85;
 /// The same in the top index, whose offsets are longer.
 const TOP_INDEX_ENTRY_BYTES: f64 = 9.0;
+/// Index blocks from which on the engine goes by them alone where it divides a merge.
+const INDEX_BLOCKS_MANY: f64 = 15.0;
 /// Properties and footer, besides the two keys that the properties name.
 const FRAME_BYTES: f64 = 221.0;
 /// The part of [`FRAME_BYTES`] that a writer counts while it writes.
@@ -32,6 +36,8 @@ const FILTER_BYTES_COUNTED: f64 = 1.125;
 /// How much the bytes of entries that are alike differ by what keys happen to share, as a standard
 /// deviation.
 const ENTRY_BYTES_DEVIATION: f64 = 0.6;
+/// What a memtable counts before its first entry. Measured, where memtables are small.
+pub(super) const MEMTABLE_BYTES_AT_FIRST: f64 = 500.0;
 /// What a memtable takes per entry besides key and value: the entry, its share of the nodes of its
 /// tree when keys come in any order, and of what is left of memory chunks. Measured.
 const MEMTABLE_ENTRY_BYTES: f64 = 97.5;
@@ -200,6 +206,19 @@ impl Sizes {
         TableBytes { data_blocks, data, index_blocks, index, top_index, filter, all }
     }
 
+    /// Bytes of a table as the engine counts them where it divides a merge: those of its data blocks, but
+    /// of a table with many index blocks all of them.
+    pub(super) fn weight(&self, file: &FileShape) -> f64 {
+        let (bytes, entries) = (real(file.bytes), real(file.entries));
+        let frame = FRAME_BYTES + 2.0 * real(self.key_bytes);
+        let blocks = (bytes - filter_bytes(entries) - frame).max(0.0);
+        let index = blocks / real(BLOCK_BYTES) * INDEX_ENTRY_BYTES;
+        if index > INDEX_BLOCKS_MANY * real(BLOCK_BYTES) {
+            return bytes;
+        }
+        (blocks - index).max(1.0)
+    }
+
     /// Bytes that a memtable grows by with a put.
     pub(super) fn memtable_put(&self, ascending: bool) -> f64 {
         real(self.key_bytes + self.value_bytes) + memtable_entry(ascending)
@@ -271,7 +290,7 @@ pub(super) fn filter_bytes(keys: f64) -> f64 {
     }
     let n = keys.max(2.0);
     let exponent = libm::floor(libm::log(n) / libm::log(3.33) + 2.25).clamp(2.0, 18.0);
-    let segment = libm::exp2(exponent);
+    let segment = real(1 << whole(exponent));
     let factor = (0.875 + 0.25 * libm::log(1e6) / libm::log(n)).max(1.125);
     let segments = (n * factor / segment).ceil().max(3.0);
     FRAME + segments * segment

@@ -6,10 +6,15 @@ use crate::workload::{Distribution, Phase};
 
 use super::body::Body;
 use super::content::Content;
-use super::merge::{Cut, Older, Source, Stamp, Writer, merge};
+use super::cut::Cut;
+use super::merge::merge;
+use super::older::Older;
 use super::random::Dice;
+use super::seqs::Seqs;
 use super::sizes::Sizes;
+use super::source::Source;
 use super::traffic::{Traffic, Writes};
+use super::writer::{Stamp, Writer};
 
 /// What a real set of writes holds: keys with the newest write of each, a put or a delete.
 type Set = BTreeMap<u64, bool>;
@@ -108,7 +113,7 @@ fn merge_bodies(bodies: &[&Body], covered: bool, classes: usize) -> Body {
     }
     let mut dice = Dice::new(5);
     merge(&mut sources, &mut older, &mut Cut::never(), &mut writer, classes, 1e6, &mut dice);
-    writer.finish().pop().map(|output| output.body).unwrap()
+    writer.finish(&mut dice).pop().map(|output| output.body).unwrap()
 }
 
 fn counts(body: &Body) -> (f64, f64) {
@@ -148,7 +153,8 @@ fn compare(distribution: Distribution, inserts: u64, updates: u64, deletes: u64,
     let classes = traffic.classes();
     for memtable in 0..MEMTABLES {
         let set = brute.write(inserts, updates, deletes);
-        let body = traffic.write(&phase, &writes, 0.0, (memtable, memtable));
+        let body =
+            traffic.write(&phase, &writes, 0.0, Seqs { smallest: memtable, largest: memtable });
         if traffic.mixes() {
             fours.iter_mut().chain(&mut bodies).for_each(|body| traffic.mix(body));
         }

@@ -13,7 +13,8 @@ use crate::workload::{Distribution, Phase, RANGE_DELETE_PLACES, WINDOWS, ZIPF_EX
 
 use super::body::{Body, Stretch};
 use super::content::Content;
-use super::numbers::{ratio, real, whole};
+use super::numbers::{DOMAIN, ratio, real, whole};
+use super::seqs::Seqs;
 
 /// Popularity ranks of each class but the last are this many times those of the one before.
 const CLASS_GROWTH: f64 = 4.0;
@@ -275,7 +276,7 @@ impl Traffic {
         phase: &Phase,
         writes: &Writes,
         progress: f64,
-        seqs: (u64, u64),
+        seqs: Seqs,
     ) -> Body {
         let total = self.inserted + writes.inserts / 2.0;
         let shares = self.class_shares(phase.distribution == Distribution::Zipf, total);
@@ -313,12 +314,7 @@ impl Traffic {
                 let left = libm::exp(-covered);
                 gained.push((zone, -self.live[zone] * of_zone * (1.0 - left)));
             }
-            let stretch = Stretch {
-                to: place(to).saturating_sub(1).max(body.to()),
-                spans,
-                seq_smallest: seqs.0,
-                seq_largest: seqs.1,
-            };
+            let stretch = Stretch { to: place(to).saturating_sub(1).max(body.to()), spans, seqs };
             if body.stretches.is_empty() {
                 body.from = place(from);
             }
@@ -376,7 +372,7 @@ fn flushed(before: f64, inserts: f64, asked: &Writes) -> Content {
 }
 
 /// Σ k⁻ˢ for popularity ranks past `from` up to `to`.
-fn zipf_weight(from: f64, to: f64) -> f64 {
+pub(super) fn zipf_weight(from: f64, to: f64) -> f64 {
     if to <= from {
         return 0.0;
     }
@@ -404,5 +400,5 @@ fn access_density(distribution: Distribution, at: f64) -> f64 {
 
 /// A share of the domain as a place.
 fn place(x: f64) -> u64 {
-    if x >= 1.0 { u64::MAX } else { whole(x * 18_446_744_073_709_551_616.0) }
+    if x >= 1.0 { u64::MAX } else { whole(x * DOMAIN) }
 }
