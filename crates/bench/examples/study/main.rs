@@ -8,6 +8,8 @@
 //! out by hand. The published figures are those of Sarkar et al., "Constructing and Analyzing the LSM
 //! Compaction Design Space", PVLDB 14 (2021), some read off its figures, which is right to 1 or 2 %.
 
+#![allow(clippy::print_stderr, reason = "a program that says what went wrong")]
+
 mod claim;
 mod experiments;
 mod figures;
