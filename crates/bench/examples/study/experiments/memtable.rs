@@ -19,8 +19,7 @@ pub(super) fn section(results: &Results) -> Section {
     let rows = [(LO1, Some(LO1_PUBLISHED)), (OLD, None), (TIER, Some(TIER_PUBLISHED))];
     for (strategy, published) in rows {
         let row = SIZES.iter().enumerate().map(|(at, times)| {
-            let ours =
-                super::ours(of(results, &format!("r8-{times}"), strategy, write_amplification));
+            let ours = super::ours(of(results, &part("r", times), strategy, write_amplification));
             format!("{ours} ({})", super::published(published.as_ref().map(|all| &all[at])))
         });
         table.row(strategy.name, row);
@@ -28,18 +27,25 @@ pub(super) fn section(results: &Results) -> Section {
     Section { title: "R8: memtable sizes", tables: vec![table], claims: claims(results) }
 }
 
+/// The part that was run with so many times the memtable: counted or timed; once is that of R1.
+fn part(kind: &str, times: &str) -> String {
+    if times == "1" { format!("{kind}1") } else { format!("{kind}8-{times}") }
+}
+
 fn by_size(results: &Results, kind: &str, strategy: Strategy, measure: Measure) -> Figures {
-    many(SIZES.map(|times| {
-        (format!("× {times}"), of(results, &format!("{kind}-{times}"), strategy, measure))
-    }))
+    many(
+        SIZES.map(|times| {
+            (format!("× {times}"), of(results, &part(kind, times), strategy, measure))
+        }),
+    )
 }
 
 fn claims(results: &Results) -> Vec<Claim> {
-    let amplification = |strategy| by_size(results, "r8", strategy, write_amplification);
-    let mean = |strategy| by_size(results, "t8", strategy, job_mean_ms);
+    let amplification = |strategy| by_size(results, "r", strategy, write_amplification);
+    let mean = |strategy| by_size(results, "t", strategy, job_mean_ms);
     let old_by = |other| {
         many(SIZES.map(|times| {
-            let part = format!("r8-{times}");
+            let part = part("r", times);
             let of = |strategy| of(results, &part, strategy, write_amplification);
             (format!("× {times}"), divide(of(OLD), of(other)))
         }))
