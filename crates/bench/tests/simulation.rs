@@ -10,6 +10,7 @@
 use std::fmt::Write as _;
 
 use lsmx::WriteControl;
+use lsmx::env::WORKERS_DEFAULT;
 use lsmx_bench::experiment::Silent;
 use lsmx_bench::experiment::explore::result::Cell;
 use lsmx_bench::experiment::explore::{Config, Point, Source};
@@ -79,6 +80,9 @@ fn cells(policy: &str, updates: f64, deletes: f64, seeds: u64) -> Vec<Cell> {
             memtable_bytes: Some(entries * MEMTABLE_BYTES_PER_PUT / FLUSHES),
             block_cache_bytes: Some(1 << 20),
             write_control: WriteControl::Smooth,
+            table_bytes: None,
+            workers: WORKERS_DEFAULT,
+            filter_last_run: false,
             deterministic: true,
         };
         let config = Config {

@@ -116,6 +116,10 @@ pub(crate) struct ExploreArgs {
     /// Bytes of a memtable and of a table [default: data ÷ 150, at least 256K].
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub(crate) memtable: Option<u64>,
+    /// Bytes of a table [default: as --memtable]. A memtable also counts what an entry takes beside
+    /// key and value, so what it flushes is smaller.
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub(crate) table: Option<u64>,
     /// Size ratio between levels [default: 10].
     #[arg(long, value_name = "T")]
     pub(crate) size_ratio: Option<u64>,
@@ -137,6 +141,14 @@ pub(crate) struct ExploreArgs {
     /// How writes are held back when compaction falls behind [default: smooth].
     #[arg(long, value_name = "HOW", conflicts_with = "deterministic")]
     pub(crate) write_control: Option<WriteControl>,
+    /// Threads that compact, beside one that flushes [default: 2].
+    #[arg(long, value_name = "N", conflicts_with = "deterministic",
+        value_parser = clap::value_parser!(u64).range(1..=64))]
+    pub(crate) workers: Option<u64>,
+    /// Ask the filter of the last sorted run too, as the study did; without it an absent key costs a
+    /// probe of that run.
+    #[arg(long)]
+    pub(crate) filter_last_run: bool,
     /// Run all jobs on the writer's thread, so that equal seeds give equal trees and digests.
     #[arg(long)]
     pub(crate) deterministic: bool,

@@ -35,7 +35,7 @@ const IDENTITY: [&str; 10] = [
     "cache_kind",
 ];
 /// Members of a workload that say how it was run rather than what it is.
-const NOT_OF_WORKLOAD: [&str; 2] = ["write_control", "deterministic"];
+const NOT_OF_WORKLOAD: [&str; 3] = ["write_control", "workers", "deterministic"];
 /// Members of a cell that are no measurement.
 const NOT_MEASURED: [&str; 6] = ["seed", "levels", "history", "digest", "repeats", "simulated"];
 

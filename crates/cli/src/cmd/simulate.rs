@@ -19,6 +19,8 @@ pub(crate) fn run(arguments: &ExploreArgs, words: &[OsString]) -> Result<(), Fai
         ("--dry-run", arguments.dry_run),
         ("--dir", arguments.dir.is_some()),
         ("--write-control", arguments.write_control.is_some()),
+        ("--workers", arguments.workers.is_some()),
+        ("--filter-last-run", arguments.filter_last_run),
         ("--explain", arguments.explain),
         ("--html", arguments.html.is_some()),
     ];

@@ -210,6 +210,9 @@ pub(super) fn point(
             share(design.memtable_bytes, memtable).max(super::design::MEMTABLE_BYTES_MIN),
         ),
         block_cache_bytes: Some(share(design.block_cache_bytes, cache)),
+        table_bytes: None,
+        workers: lsmx::env::WORKERS_DEFAULT,
+        filter_last_run: false,
         write_control: lsmx::WriteControl::Smooth,
         deterministic: true,
     })

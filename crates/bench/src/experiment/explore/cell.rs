@@ -8,7 +8,7 @@ use lsmx::event::{Event, EventListener};
 use lsmx::merge::FieldUpdate;
 use lsmx::metrics::KeyspaceMetrics;
 use lsmx::sync::{Arc, Mutex};
-use lsmx::{Db, Keyspace, KeyspaceOptions, Metrics, Options, WriteControl};
+use lsmx::{Db, FilterLastRun, Keyspace, KeyspaceOptions, Metrics, Options, WriteControl};
 use lsmx_compaction::{JobKind, PolicySpec};
 
 use crate::clock::Stopwatch;
@@ -33,8 +33,6 @@ use super::tally::Tally;
 
 /// Operations between two reports of progress.
 pub(super) const PROGRESS_OPS: u64 = 4096;
-/// Threads for compaction, where there are any.
-const WORKERS: usize = 2;
 
 /// What one cell does.
 #[derive(Debug)]
@@ -51,6 +49,8 @@ pub(super) struct Plan {
     pub(super) table_bytes: u64,
     pub(super) block_cache_bytes: u64,
     pub(super) write_control: WriteControl,
+    pub(super) workers: usize,
+    pub(super) filter_last_run: bool,
     pub(super) deterministic: bool,
     pub(super) seed: u64,
     pub(super) directory: PathBuf,
@@ -71,6 +71,8 @@ impl Plan {
                 (false, WriteControl::Smooth) => "smooth".to_owned(),
                 (false, WriteControl::Stop) => "stop".to_owned(),
             },
+            workers: (!self.deterministic).then(|| numbers::count(self.workers)),
+            filter_last_run: self.filter_last_run,
             deterministic: self.deterministic,
         }
     }
@@ -89,7 +91,12 @@ impl Plan {
         let keyspace = KeyspaceOptions::default()
             .policy(policy.clone().of_run(self.run_us))
             .memtable_bytes(self.memtable_bytes)
-            .table_bytes(self.table_bytes);
+            .table_bytes(self.table_bytes)
+            .filter_last_run(if self.filter_last_run {
+                FilterLastRun::On
+            } else {
+                FilterLastRun::Off
+            });
         let traced = self.trace.as_ref().is_some_and(|trace| trace.counts().merges > 0);
         if traced || self.phases.iter().any(|phase| phase.merges > 0) {
             return keyspace.merge_operator(FieldUpdate::up_to(u32::MAX));
@@ -108,7 +115,7 @@ impl Plan {
         if self.deterministic {
             options.background(Background::Inline).seed(self.seed)
         } else {
-            options.background(Background::Threads { workers: WORKERS })
+            options.background(Background::Threads { workers: self.workers })
         }
     }
 }

@@ -46,10 +46,16 @@ pub struct Point {
     /// Bytes of a memtable and of a table; by default what holds a part of the data, see
     /// [`DATA_PER_MEMTABLE`].
     pub memtable_bytes: Option<u64>,
+    /// Bytes of a table, where it is not to follow from the memtable.
+    pub table_bytes: Option<u64>,
     /// Bytes of the block cache; by default as the memtable's default.
     pub block_cache_bytes: Option<u64>,
     /// How writes are held back when compaction falls behind.
     pub write_control: lsmx::WriteControl,
+    /// Threads that compact, beside one that flushes; unused where everything follows from the seed.
+    pub workers: usize,
+    /// Whether the filter of the last sorted run is asked too.
+    pub filter_last_run: bool,
     /// Whether everything follows from the seed.
     pub deterministic: bool,
 }
@@ -136,7 +142,7 @@ impl Point {
         Sizes {
             data_bytes,
             memtable_bytes: self.memtable_bytes.unwrap_or(memtable_bytes),
-            table_bytes: self.memtable_bytes.unwrap_or(share),
+            table_bytes: self.table_bytes.or(self.memtable_bytes).unwrap_or(share),
             block_cache_bytes: self.block_cache_bytes.unwrap_or(share),
         }
     }
@@ -188,6 +194,8 @@ impl Point {
             table_bytes: sizes.table_bytes,
             block_cache_bytes: sizes.block_cache_bytes,
             write_control: self.write_control,
+            workers: self.workers,
+            filter_last_run: self.filter_last_run,
             deterministic: self.deterministic,
             seed,
             directory: directory.to_owned(),
@@ -216,6 +224,8 @@ impl Point {
             table_bytes: sizes.table_bytes,
             block_cache_bytes: sizes.block_cache_bytes,
             write_control: "none".to_owned(),
+            workers: None,
+            filter_last_run: false,
             deterministic: true,
         })
     }

@@ -131,6 +131,12 @@ pub struct Workload {
     pub block_cache_bytes: u64,
     /// `smooth` or `stop`; `none` with `--deterministic`.
     pub write_control: String,
+    /// Threads that compacted, beside one that flushed; left out with `--deterministic`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workers: Option<u64>,
+    /// Whether the filter of the last sorted run was asked too; left out where it was not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub filter_last_run: bool,
     /// Whether jobs run on the thread of the writer.
     pub deterministic: bool,
 }

@@ -1,0 +1,54 @@
+//! The strategies of the study, and how lsmx is asked for them.
+
+/// A strategy under the study's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Strategy {
+    /// As the study calls it.
+    pub(crate) name: &'static str,
+    /// Policy of lsmx.
+    pub(crate) policy: &'static str,
+    /// The policy as `scripts/study` asks for it, size ratio 10.
+    pub(crate) spec: &'static str,
+}
+
+const fn strategy(name: &'static str, policy: &'static str, spec: &'static str) -> Strategy {
+    Strategy { name, policy, spec }
+}
+
+pub(crate) const FULL: Strategy = strategy("Full", "full", "full(l1=28)");
+pub(crate) const LO1: Strategy = strategy("LO+1", "lo+1", "lo+1(l1=1)");
+pub(crate) const LO2: Strategy = strategy("LO+2", "lo+2", "lo+2(l1=1)");
+pub(crate) const RR: Strategy = strategy("RR", "rr", "rr(l1=1)");
+pub(crate) const COLD: Strategy = strategy("Cold", "cold-write", "cold-write(l1=1)");
+pub(crate) const OLD: Strategy = strategy("Old", "old", "old(l1=1)");
+pub(crate) const TIER: Strategy = strategy("Tier", "universal", "universal");
+pub(crate) const ONE: Strategy = strategy("1-Lvl", "1-leveling", "1-leveling(l1=2)");
+pub(crate) const TSD: Strategy = strategy("TSD", "tsd", "tsd(l1=1)");
+pub(crate) const TSA50: Strategy = strategy("TSA50", "tsa", "tsa(l1=1)");
+pub(crate) const TSA33: Strategy = strategy("TSA33", "tsa", "tsa(D=0.33,l1=1)");
+
+/// Cold by reads in place of writes; the same as Old where nothing is read.
+pub(crate) const COLD_ACCESS: Strategy =
+    strategy("Cold by reads", "cold-access", "cold-access(l1=1)");
+/// Full with the first level of a textbook: T flushes.
+pub(crate) const TEXTBOOK_FULL: Strategy = strategy("Full, textbook L1", "full", "full(l1=6)");
+/// The same, merging as many levels at once as are needed.
+pub(crate) const PREEMPTIVE: Strategy =
+    strategy("Full, preemptive", "full-preemptive", "full-preemptive(l1=6)");
+/// Tier whose writes stop as soon as a merge is due, as Full's do.
+pub(crate) const TIGHT_TIER: Strategy =
+    strategy("Tier, stop at 5", "universal", "universal(stop=5)");
+/// The presets of lsmx as they come.
+pub(crate) const FULL_PRESET: Strategy = strategy("`full`", "full", "full");
+pub(crate) const PREEMPTIVE_PRESET: Strategy =
+    strategy("`full-preemptive`", "full-preemptive", "full-preemptive");
+pub(crate) const LO1_PRESET: Strategy = strategy("`lo+1`", "lo+1", "lo+1");
+pub(crate) const TIERING: Strategy = strategy("`tiering`", "tiering", "tiering");
+pub(crate) const LEVELED: Strategy = strategy("`leveled`", "leveled", "leveled");
+
+/// The columns of the study's first figures.
+pub(crate) const EIGHT: [Strategy; 8] = [FULL, LO1, LO2, RR, COLD, OLD, TIER, ONE];
+/// Leveled ones that move single files.
+pub(crate) const PARTIAL: [Strategy; 5] = [LO1, LO2, RR, COLD, OLD];
+/// All but Tier.
+pub(crate) const LEVELED_ONES: [Strategy; 7] = [FULL, LO1, LO2, RR, COLD, OLD, ONE];

@@ -1,0 +1,89 @@
+//! Tables and sections of the report.
+
+use std::fmt::Write as _;
+
+use crate::claim::Claim;
+
+/// A table with a line about what it shows.
+#[derive(Clone, Debug)]
+pub(crate) struct Table {
+    pub(crate) caption: &'static str,
+    pub(crate) header: Vec<String>,
+    pub(crate) rows: Vec<Vec<String>>,
+}
+
+/// An experiment.
+#[derive(Clone, Debug)]
+pub(crate) struct Section {
+    pub(crate) title: &'static str,
+    pub(crate) tables: Vec<Table>,
+    pub(crate) claims: Vec<Claim>,
+}
+
+impl Table {
+    pub(crate) fn new<H: Into<String>>(
+        caption: &'static str,
+        header: impl IntoIterator<Item = H>,
+    ) -> Table {
+        let header = header.into_iter().map(Into::into).collect();
+        Table { caption, header, rows: Vec::new() }
+    }
+
+    pub(crate) fn row(&mut self, first: &str, others: impl IntoIterator<Item = String>) {
+        let mut row = vec![first.to_owned()];
+        row.extend(others);
+        self.rows.push(row);
+    }
+
+    fn markdown(&self) -> String {
+        let mut text = String::new();
+        if !self.caption.is_empty() {
+            text.push_str(&format!("{}\n\n", self.caption));
+        }
+        line(&mut text, &self.header);
+        line(&mut text, &vec!["---".to_owned(); self.header.len()]);
+        for row in &self.rows {
+            line(&mut text, row);
+        }
+        text
+    }
+}
+
+impl Section {
+    pub(crate) fn markdown(&self) -> String {
+        let mut text = format!("\n## {}\n", self.title);
+        for table in &self.tables {
+            text.push('\n');
+            text.push_str(&table.markdown());
+        }
+        if !self.claims.is_empty() {
+            let header = ["claim", "range", "here", "verdict", "why"];
+            let mut claims = Table::new("", header);
+            claims.rows = self.claims.iter().map(Claim::row).collect();
+            text.push('\n');
+            text.push_str(&claims.markdown());
+        }
+        text
+    }
+}
+
+/// A cell of its own for each; what is in there is no markup for columns.
+fn line(text: &mut String, cells: &[String]) {
+    for cell in cells {
+        // Writing to a string does not fail.
+        let _ = write!(text, "| {} ", cell.replace('|', "\\|"));
+    }
+    text.push_str("|\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_has_as_many_dashes_as_columns() {
+        let mut table = Table::new("what", ["", "a"]);
+        table.row("x", ["1|2".to_owned()]);
+        assert_eq!(table.markdown(), "what\n\n|  | a |\n| --- | --- |\n| x | 1\\|2 |\n");
+    }
+}
