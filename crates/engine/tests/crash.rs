@@ -27,9 +27,21 @@ const WRITERS_IMAGES: u64 = 3_000;
 /// Images taken of one run, about.
 const IMAGES_OF_A_RUN: u64 = 120;
 
+/// The seed of a run: drawn, but for the policy, which comes in turn, so that none is left out where
+/// runs are few.
+fn run_seed(seed: u64, number: u64) -> u64 {
+    let policies = options::policies().len() as u64;
+    let drawn = arsenal::mix(seed, number) >> 16;
+    drawn - drawn % policies + number % policies
+}
+
 /// The run that follows from a seed.
 fn plan(seed: u64) -> Plan {
     let mut chance = Chance::new(seed);
+    let policies = options::policies();
+    let in_turn = policies.len() as u64;
+    let policy = policies.into_iter().zip(0..).find(|(_, place)| *place == seed % in_turn);
+    let policy = policy.expect("a place among the policies").0;
     let stepped = chance.one_in(5);
     let long = chance.one_in(8);
     let background = match stepped {
@@ -41,7 +53,7 @@ fn plan(seed: u64) -> Plan {
         seed,
         steps: if long { 700 } else { 60 + chance.below(300) },
         reopens: !long,
-        policy: options::draw_policy(&mut chance),
+        policy,
         background,
         faults: if !stepped && !long && chance.one_in(2) { Faults::Random } else { Faults::None },
         sampling: Sampling::NONE,
@@ -163,7 +175,7 @@ fn every_crash_leaves_one_prefix_that_holds_what_was_promised() {
     let coverage = Arc::new(Coverage::default());
     let (checked, goal) = (AtomicU64::new(0), IMAGES * scale());
     let failure = in_parallel(|number| {
-        let seed = arsenal::mix(seed, number) >> 16;
+        let seed = run_seed(seed, number);
         let images = watched(&format!("LSMX_TEST_REPLAY={seed}"), || match number {
             // One short run of which every image is taken.
             0 => crashes_of(&short(plan(seed)), &coverage),
