@@ -359,12 +359,9 @@ fn checked_outputs(
     outputs: Vec<FileShape>,
 ) -> Result<Vec<Arc<FileShape>>, Error> {
     let files = || inputs.iter().flat_map(Input::files);
-    let mut names: HashSet<FileId> = files().map(|file| file.id).collect();
+    check_names(inputs, &outputs)?;
     let hull = KeyRange::hull_of(files().map(|file| &file.range)).ok_or(Error::NoInputs)?;
     for output in &outputs {
-        if !names.insert(output.id) {
-            return Err(Error::FileTwice { file: output.id });
-        }
         if !hull.covers(&output.range) {
             return Err(Error::OutputOutside { file: output.id });
         }
@@ -372,6 +369,22 @@ fn checked_outputs(
     let mut outputs: Vec<_> = outputs.into_iter().map(Arc::new).collect();
     outputs.sort_by(|a, b| a.range.smallest.cmp(&b.range.smallest));
     Ok(outputs)
+}
+
+/// No output has the name of an input or of another output.
+fn check_names(inputs: &[Input<'_>], outputs: &[FileShape]) -> Result<(), Error> {
+    let mut inputs_of = inputs.iter().flat_map(Input::files).map(|file| file.id);
+    // Names are mostly given out in order, so that a look at neighbours tells.
+    let ascends = outputs.windows(2).all(|pair| pair[0].id < pair[1].id);
+    if ascends && outputs.first().is_none_or(|first| inputs_of.all(|id| id < first.id)) {
+        return Ok(());
+    }
+    let inputs = inputs.iter().flat_map(Input::files);
+    let mut names: HashSet<FileId> = inputs.map(|file| file.id).collect();
+    match outputs.iter().find(|output| !names.insert(output.id)) {
+        Some(output) => Err(Error::FileTwice { file: output.id }),
+        None => Ok(()),
+    }
 }
 
 /// Newest input level, and the largest key taken from it.

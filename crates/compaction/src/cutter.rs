@@ -83,19 +83,31 @@ impl OutputCutter {
         cut
     }
 
-    /// The first key past `after` from which on the answer may change without the output growing: where
-    /// a boundary lies, or a file of the grandparent level begins. For who asks about ranges of keys
-    /// instead of every key; `None` if there is none.
+    /// A key past `after` up to which the answer stays what it was unless the output grows: where a
+    /// boundary lies, or where the output would overlap too much of the grandparent level. For who asks
+    /// about ranges of keys instead of every key; `None` if there is none.
     ///
     /// `after` is at or past every key that was asked about. It may stand on such a place that was not
     /// asked about yet: then the one behind that is what counts.
     #[must_use]
     pub fn next_change(&self, after: &[u8]) -> Option<&Key> {
+        // Files of one run are taken in one by one, so where they become too many can be told ahead; of
+        // several runs each file counts.
+        let room = if self.begun {
+            self.overlap_bytes_max - self.overlapped_bytes.min(self.overlap_bytes_max)
+        } else {
+            self.overlap_bytes_max
+        };
+        let room = if self.grandparents.len() == 1 { room } else { 0 };
         let starts = self.grandparents.iter().filter_map(|grandparents| {
             let files = &grandparents.run.files;
             // There may be many before the first output.
             let from = if self.begun { grandparents.next } else { files.reaching(after) };
-            let next = (from..files.len()).find(|index| files.starts_past(*index, after))?;
+            let mut taken_in = 0u64;
+            let next = (from..files.len()).find(|index| {
+                taken_in = taken_in.saturating_add(files.bytes_at(*index));
+                taken_in > room && files.starts_past(*index, after)
+            })?;
             Some(&files[next].range.smallest)
         });
         let boundaries = self.boundaries.get(self.boundary_next..).unwrap_or_default();
@@ -207,22 +219,73 @@ mod tests {
     }
 
     #[test]
-    fn the_next_change_is_the_next_boundary_or_grandparent() {
-        let shape = grandparents(&[("b", "c"), ("e", "f")]);
-        let mut rule = rule(99, Some(10));
+    fn the_next_change_is_the_next_boundary_or_one_grandparent_too_many() {
+        let shape = grandparents(&[("b", "c"), ("e", "f"), ("h", "i")]);
+        let mut rule = rule(99, Some(20));
         rule.boundaries = ["d"].map(Key::from).to_vec();
         let mut cutter = OutputCutter::new(&rule, &shape);
         let mut seen = Vec::new();
-        for key in ["a", "b", "d", "e", "g"] {
-            let before = cutter.next_change(key.as_bytes()).cloned();
-            cutter.cut_before(key.as_bytes(), 0);
+        for key in ["a", "c", "d", "g", "h", "z"] {
             // Simulated outputs once ran on past all boundaries but the first: who stood on one was
             // told of that one again, and of none behind it.
-            assert_eq!(cutter.next_change(key.as_bytes()).cloned(), before);
-            seen.push(before);
+            let next = cutter.next_change(key.as_bytes()).cloned();
+            cutter.cut_before(key.as_bytes(), 0);
+            seen.push(next);
         }
-        let expected = [Some("b"), Some("d"), Some("e"), None, None];
+        let expected = [Some("d"), Some("d"), Some("h"), None, None, None];
         assert_eq!(seen, expected.map(|key| key.map(Key::from)));
+    }
+
+    /// As the simulator asks: not about each key, but where the answer may have changed.
+    #[test]
+    fn who_asks_at_changes_only_is_told_the_same_as_who_asks_about_each_key() {
+        let mut state = 1_u64;
+        let mut below = |n: u64| {
+            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            (state >> 33) % n
+        };
+        let key = |place: u64| Key::from(place.to_be_bytes().to_vec());
+        for round in 0..300 {
+            let mut levels = Vec::new();
+            levels.resize_with(2, Arc::<LevelShape>::default);
+            let runs = (0..1 + round % 2).map(|run| {
+                let (mut files, mut at) = (Vec::new(), below(20));
+                while at < 1000 {
+                    let to = at + below(30);
+                    let range = KeyRange::new(key(at), key(to));
+                    let file = FileShape::new(FileId(at), range);
+                    files.push(Arc::new(FileShape { bytes: 1 + below(20), ..file }));
+                    at = to + 1 + below(10);
+                }
+                Arc::new(RunShape { id: RunId(run), files: files.into_iter().collect() })
+            });
+            levels.push(Arc::new(LevelShape { runs: runs.collect(), cursor: None }));
+            let shape = TreeShape { levels, ..TreeShape::default() };
+            let mut rule = rule(40 + below(200), Some(below(150)));
+            let boundaries: std::collections::BTreeSet<u64> =
+                (0..below(4)).map(|_| below(1000)).collect();
+            rule.boundaries = boundaries.into_iter().map(key).collect();
+            let (mut each, mut seldom) =
+                (OutputCutter::new(&rule, &shape), OutputCutter::new(&rule, &shape));
+            let (mut place, mut bytes) = (below(100), 0);
+            let mut change: Option<Key> = None;
+            let mut first = true;
+            while place < 1000 {
+                let here = key(place);
+                let may = first || bytes >= rule.file_bytes || change.as_ref() == Some(&here) || {
+                    change.as_ref().is_some_and(|change| *change < here)
+                };
+                let expected = each.cut_before(&here, bytes);
+                let cut = may && seldom.cut_before(&here, bytes);
+                assert_eq!(cut, expected, "round {round}, place {place}");
+                if may {
+                    change = seldom.next_change(&here).cloned();
+                }
+                bytes = if expected { 1 } else { bytes + 1 };
+                first = false;
+                place += 1 + below(3);
+            }
+        }
     }
 
     #[test]

@@ -40,9 +40,8 @@ pub struct Files {
     groups: Vec<Group>,
     /// What a walk over all groups needs of each, side by side.
     marks: Vec<Mark>,
-    /// Sums over all groups.
-    bytes: u64,
-    compensated_bytes: u64,
+    /// Over all groups.
+    sums: Sums,
     /// Heads of the smallest keys by name, made when first asked for.
     names: OnceLock<FileMap<u64>>,
 }
@@ -55,14 +54,20 @@ struct Mark {
     stamp: u64,
 }
 
-/// Neighbours in a run.
-#[derive(Debug)]
-struct Group {
-    /// Index of the first file, and of the one after the last.
-    files: Range<usize>,
+/// Sums over some files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Sums {
     bytes: u64,
     compensated_bytes: u64,
     tombstones: u64,
+}
+
+/// Neighbours in a run.
+#[derive(Debug, Default)]
+struct Group {
+    /// Index of the first file, and of the one after the last.
+    files: Range<usize>,
+    sums: Sums,
     /// Places in the group of the first file by several orders, as far as that was asked for.
     first: [OnceLock<usize>; ORDERS],
     /// The best file by overlap, for what it was compared with; one for each distance of levels.
@@ -88,12 +93,18 @@ struct Cost {
     seq_smallest: u64,
 }
 
+impl Cost {
+    /// Which of two is the cheaper one, but for ties.
+    fn ratio_to(&self, other: &Cost) -> Ordering {
+        let left = u128::from(self.overlap) * u128::from(other.own);
+        let right = u128::from(other.overlap) * u128::from(self.own);
+        left.cmp(&right)
+    }
+}
+
 impl Ord for Cost {
     fn cmp(&self, other: &Cost) -> Ordering {
-        let (a, b) = (self, other);
-        let left = u128::from(a.overlap) * u128::from(b.own);
-        let right = u128::from(b.overlap) * u128::from(a.own);
-        left.cmp(&right).then(a.seq_smallest.cmp(&b.seq_smallest))
+        self.ratio_to(other).then(self.seq_smallest.cmp(&other.seq_smallest))
     }
 }
 
@@ -140,16 +151,38 @@ fn stamp() -> u64 {
     NEXT.fetch_add(1, atomic::Ordering::Relaxed)
 }
 
+impl Sums {
+    fn of(files: &[Arc<FileShape>]) -> Sums {
+        files.iter().fold(Sums::default(), |sums, file| {
+            sums.and(&Sums {
+                bytes: file.bytes,
+                compensated_bytes: file.compensated_bytes(),
+                tombstones: file.tombstones,
+            })
+        })
+    }
+
+    fn and(&self, other: &Sums) -> Sums {
+        Sums {
+            bytes: self.bytes.saturating_add(other.bytes),
+            compensated_bytes: self.compensated_bytes.saturating_add(other.compensated_bytes),
+            tombstones: self.tombstones.saturating_add(other.tombstones),
+        }
+    }
+
+    fn less(&self, other: &Sums) -> Sums {
+        Sums {
+            bytes: self.bytes.saturating_sub(other.bytes),
+            compensated_bytes: self.compensated_bytes.saturating_sub(other.compensated_bytes),
+            tombstones: self.tombstones.saturating_sub(other.tombstones),
+        }
+    }
+}
+
 impl Group {
     fn of(all: &[Arc<FileShape>], files: Range<usize>) -> Group {
-        let (mut bytes, mut compensated_bytes, mut tombstones) = (0u64, 0u64, 0u64);
-        for file in &all[files.clone()] {
-            tombstones = tombstones.saturating_add(file.tombstones);
-            bytes = bytes.saturating_add(file.bytes);
-            compensated_bytes = compensated_bytes.saturating_add(file.compensated_bytes());
-        }
-        let (first, best) = (Default::default(), Mutex::default());
-        Group { files, bytes, compensated_bytes, tombstones, first, best }
+        let sums = Sums::of(&all[files.clone()]);
+        Group { files, sums, ..Group::default() }
     }
 }
 
@@ -157,7 +190,7 @@ impl Clone for Group {
     fn clone(&self) -> Group {
         let best = *self.best.lock().unwrap_or_else(PoisonError::into_inner);
         let (files, first) = (self.files.clone(), self.first.clone());
-        Group { files, first, best: Mutex::new(best), ..*self }
+        Group { files, sums: self.sums, first, best: Mutex::new(best) }
     }
 }
 
@@ -165,13 +198,13 @@ impl Files {
     /// Bytes of all files.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.bytes
+        self.sums.bytes
     }
 
     /// Bytes of all files as a trigger counts them, see [`FileShape::compensated_bytes`].
     #[must_use]
     pub fn compensated_bytes(&self) -> u64 {
-        self.compensated_bytes
+        self.sums.compensated_bytes
     }
 
     /// Bytes of the files with these indices.
@@ -188,7 +221,7 @@ impl Files {
             }
             let inside = range.start <= group.files.start && group.files.end <= range.end;
             bytes = bytes.saturating_add(if inside {
-                group.bytes
+                group.sums.bytes
             } else {
                 let (from, to) =
                     (range.start.max(group.files.start), range.end.min(group.files.end));
@@ -279,6 +312,7 @@ impl Files {
             names.extend(new.iter().map(|file| (file.id, head(&file.range.smallest))));
         }
         let (before, added, removed) = (self.files.len(), new.len(), range.len());
+        let (sums_in, sums_out) = (Sums::of(&new), Sums::of(&self.files[range.clone()]));
         self.heads.splice(range.clone(), new.iter().map(|file| head(&file.range.smallest)));
         self.tails.splice(range.clone(), new.iter().map(|file| head(&file.range.largest)));
         self.sizes.splice(range.clone(), new.iter().map(|file| file.bytes));
@@ -298,6 +332,15 @@ impl Files {
         let end = self.groups[last].files.end + added - removed;
         for group in &mut self.groups[last + 1..] {
             group.files = group.files.start + added - removed..group.files.end + added - removed;
+        }
+        if first == last && (1..=2 * GROUP_FILES).contains(&(end - start)) {
+            // Mostly one group takes it all, and what stays in it need not be looked at again.
+            let group = &mut self.groups[first];
+            let sums = group.sums.less(&sums_out).and(&sums_in);
+            *group = Group { files: start..end, sums, ..Group::default() };
+            self.sums = self.sums.less(&sums_out).and(&sums_in);
+            self.marks[first] = Mark { from: self.heads[start], stamp: stamp() };
+            return;
         }
         self.regroup(first..last + 1, start..end);
     }
@@ -322,7 +365,7 @@ impl Files {
 
     /// Files with tombstones, with their indices.
     pub(crate) fn with_tombstones(&self) -> impl Iterator<Item = (usize, &Arc<FileShape>)> {
-        let groups = self.groups.iter().filter(|group| group.tombstones > 0);
+        let groups = self.groups.iter().filter(|group| group.sums.tombstones > 0);
         let indices = groups.flat_map(|group| group.files.clone());
         indices.map(|index| (index, &self.files[index])).filter(|(_, file)| file.tombstones > 0)
     }
@@ -385,14 +428,12 @@ impl Files {
             .map(|from| Group::of(&self.files, from..(from + each).min(files.end)))
             .collect();
         for group in &new {
-            self.bytes = self.bytes.saturating_add(group.bytes);
-            self.compensated_bytes = self.compensated_bytes.saturating_add(group.compensated_bytes);
+            self.sums = self.sums.and(&group.sums);
         }
         let mark = |group: &Group| Mark { from: self.heads[group.files.start], stamp: stamp() };
         self.marks.splice(old.clone(), new.iter().map(mark).collect::<Vec<_>>());
         for group in self.groups.splice(old, new) {
-            self.bytes = self.bytes.saturating_sub(group.bytes);
-            self.compensated_bytes = self.compensated_bytes.saturating_sub(group.compensated_bytes);
+            self.sums = self.sums.less(&group.sums);
         }
     }
 
@@ -413,9 +454,8 @@ impl Files {
         let mut walks: Vec<Walk<'_>> = below.iter().map(|run| Walk::new(&run.files)).collect();
         let mut cheapest: Option<(Cost, usize)> = None;
         for group in &self.groups {
-            let files = &self.files[group.files.clone()];
-            let (Some(first), Some(last)) = (files.first(), files.last()) else { continue };
-            let (from, to) = (head(&first.range.smallest), head(&last.range.largest));
+            let Some(last) = group.files.end.checked_sub(1) else { continue };
+            let (from, to) = (self.heads[group.files.start], self.tails[last]);
             let overlapped = walks.iter_mut().fold(1, |sum: u64, walk| {
                 walk.stamps(from, to).wrapping_add(sum.wrapping_mul(0x9e37_79b9_7f4a_7c15))
             });
@@ -423,14 +463,7 @@ impl Files {
             let best = match known[slot] {
                 Some(best) if best.overlapped == overlapped => best,
                 _ => {
-                    let overlaps = self.overlaps_of(group.files.clone(), below);
-                    let costs = files.iter().zip(overlaps).map(|(file, overlap)| Cost {
-                        overlap,
-                        own: file.compensated_bytes().max(1),
-                        seq_smallest: file.seq_smallest,
-                    });
-                    let cheapest = costs.enumerate().min_by(|a, b| a.1.cmp(&b.1));
-                    let Some((at, cost)) = cheapest else { continue };
+                    let Some((at, cost)) = self.cheapest_of(group, below) else { continue };
                     *known[slot].insert(Best { overlapped, at, cost })
                 }
             };
@@ -439,6 +472,33 @@ impl Files {
             }
         }
         cheapest.map(|(_, index)| index)
+    }
+
+    /// The cheapest file of a group, by its place there.
+    fn cheapest_of(&self, group: &Group, below: &[Arc<RunShape>]) -> Option<(usize, Cost)> {
+        let overlaps = self.overlaps_of(group.files.clone(), below);
+        let own = |index: usize| match group.sums.tombstones {
+            // Then triggers count the bytes as they are, and the file itself need not be looked at.
+            0 => self.sizes[index],
+            _ => self.files[index].compensated_bytes(),
+        };
+        let seq_smallest = |index: usize| self.files[index].seq_smallest;
+        let mut cheapest: Option<(usize, Cost)> = None;
+        for (at, (index, overlap)) in group.files.clone().zip(overlaps).enumerate() {
+            let mut cost = Cost { overlap, own: own(index).max(1), seq_smallest: 0 };
+            let order = match &cheapest {
+                Some((_, best)) => cost.ratio_to(best),
+                None => Ordering::Less,
+            };
+            if order == Ordering::Greater {
+                continue;
+            }
+            cost.seq_smallest = seq_smallest(index);
+            if order == Ordering::Less || cheapest.is_none_or(|(_, best)| cost < best) {
+                cheapest = Some((at, cost));
+            }
+        }
+        cheapest
     }
 }
 
@@ -490,9 +550,8 @@ impl From<Vec<Arc<FileShape>>> for Files {
         let tails = files.iter().map(|file| head(&file.range.largest)).collect();
         let sizes = files.iter().map(|file| file.bytes).collect();
         let (groups, marks, names) = (Vec::new(), Vec::new(), OnceLock::new());
-        let (bytes, compensated_bytes) = (0, 0);
-        let mut all =
-            Files { files, heads, tails, sizes, groups, marks, bytes, compensated_bytes, names };
+        let sums = Sums::default();
+        let mut all = Files { files, heads, tails, sizes, groups, marks, sums, names };
         all.regroup(0..0, 0..all.files.len());
         all
     }

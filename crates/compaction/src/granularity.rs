@@ -45,6 +45,11 @@ impl Granularity {
         }
     }
 
+    /// Whether files are merged in groups that overlap.
+    pub(crate) fn partitions(self) -> bool {
+        matches!(self, Granularity::Partition { .. })
+    }
+
     /// Whether there is a choice among the files of a level.
     #[must_use]
     pub fn chooses(self) -> bool {

@@ -60,6 +60,12 @@ pub trait CompactionPolicy: fmt::Debug + Send + Sync {
         false
     }
 
+    /// Whether it tells the files of a run apart. Of one that does not, jobs take whole runs, whatever
+    /// files these are cut into; a simulation of a large tree may then make do with fewer, larger ones.
+    fn looks_at_files(&self) -> bool {
+        true
+    }
+
     /// Whether its jobs let data go that nobody has deleted.
     fn drops_data(&self) -> bool {
         false

@@ -116,10 +116,13 @@ fn task(place: &Place<'_>) -> Result<Task> {
 fn run_tasks(tasks: &[Task], progress: &mut dyn Progress) -> Result<Vec<Cell>> {
     let (next, done, failed) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicBool::new(false));
     let (sender, receiver) = mpsc::channel();
+    // What takes longest goes first, so that no thread is left with it in the end.
+    let mut order: Vec<usize> = (0..tasks.len()).collect();
+    order.sort_by_key(|&index| !tasks[index].policy.clone().build().looks_at_files());
     let work = |sender: mpsc::Sender<(usize, Result<Cell>)>| {
         while let Some((index, task)) = {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            tasks.get(index).map(|task| (index, task))
+            let index = order.get(next.fetch_add(1, Ordering::Relaxed)).copied();
+            index.map(|index| (index, &tasks[index]))
         } {
             let cell = cell(task, &done, &failed);
             failed.fetch_or(cell.is_err(), Ordering::Relaxed);

@@ -187,6 +187,14 @@ impl CompactionPolicy for Composed {
         self.primitives.rules.iter().any(|rule| rule.movement == Movement::ColdestAccess)
     }
 
+    fn looks_at_files(&self) -> bool {
+        let whole = |rule: &Rule| {
+            let granularity = rule.granularity;
+            !rule.trigger.is_about_files() && !granularity.chooses() && !granularity.partitions()
+        };
+        self.primitives.layout == Layout::Queue || !self.primitives.rules.iter().all(whole)
+    }
+
     fn waits_for_snapshots(&self, shape: &TreeShape) -> bool {
         let about_tombstones = |rule: &Rule| {
             let trigger = &rule.trigger;

@@ -18,7 +18,8 @@ use crate::{RunShape, TreeShape};
 
 use super::body::{place_of, width};
 use super::caching::{self, Asked};
-use super::numbers::{DOMAIN, count, ratio, real, whole};
+use super::coarse::Coarse;
+use super::numbers::{DOMAIN, ratio, real, whole};
 use super::sizes::{Load, Sizes};
 
 /// Share of absent keys that a filter lets pass: one in 256, with eight bits for a key.
@@ -148,8 +149,15 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    pub(super) fn of(shape: &TreeShape, sizes: &Sizes, live: f64, cache_bytes: u64) -> Reading {
-        let mut runs: Vec<Run> = shape.runs().map(|(_, run)| measured(run, sizes)).collect();
+    pub(super) fn of(
+        shape: &TreeShape,
+        coarse: &Coarse,
+        sizes: &Sizes,
+        live: f64,
+        cache_bytes: u64,
+    ) -> Reading {
+        let mut runs: Vec<Run> =
+            shape.runs().map(|(_, run)| measured(run, coarse, sizes)).collect();
         if let Some(last) = runs.last_mut() {
             last.is_last = true;
         }
@@ -320,9 +328,9 @@ impl Touched {
     }
 }
 
-fn measured(run: &RunShape, sizes: &Sizes) -> Run {
+fn measured(run: &RunShape, coarse: &Coarse, sizes: &Sizes) -> Run {
     let mut all = Run::default();
-    let files = count(run.files.len());
+    let files: u64 = run.files.iter().map(|file| coarse.tables(file)).sum();
     for file in &run.files {
         let (from, to) = (place_of(&file.range.smallest), place_of(&file.range.largest));
         all.covered += width(from, to) / DOMAIN;
@@ -370,7 +378,8 @@ mod tests {
         let shape = tree(entries);
         assert_eq!(shape.runs_of(Level(0)).len(), entries.len());
         let live = entries.iter().sum::<u64>();
-        Reading::of(&shape, &Sizes::new(16, 100, 1 << 20), real(live), cache_bytes)
+        let (coarse, sizes) = (Coarse::none(), Sizes::new(16, 100, 1 << 20));
+        Reading::of(&shape, &coarse, &sizes, real(live), cache_bytes)
     }
 
     fn ios(reading: &Reading, alpha: f64) -> f64 {

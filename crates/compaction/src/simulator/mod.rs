@@ -11,6 +11,7 @@
 
 mod body;
 mod caching;
+mod coarse;
 mod content;
 mod cut;
 mod lookups;
@@ -38,6 +39,7 @@ use crate::{
 };
 
 use body::{Body, place_of};
+use coarse::Coarse;
 use cut::Cut;
 use lookups::{Asking, Mixed, Reading};
 pub use lookups::{PointReport, RangeReport};
@@ -51,11 +53,12 @@ use source::Source;
 use traffic::{Traffic, Writes};
 use writer::{Output, Stamp, Writer};
 
-/// Stretches that a file keeps where a tree has few files, and where it has many.
-const STRETCHES_FINE: usize = 32;
-const STRETCHES_COARSE: usize = 4;
-/// Writes up to which a tree counts as one of few files, in memtables.
-const FLUSHES_FINE: f64 = 2000.0;
+/// Stretches that a file keeps.
+const STRETCHES_MAX: usize = 32;
+/// Flushes from which on a tree may be played with larger files.
+const FLUSHES_MANY: f64 = 2000.0;
+/// Files whose room is kept.
+const SPARE_MAX: usize = 100;
 /// Looks at the tree while lookups are mixed into writes.
 const READ_SAMPLES: u32 = 32;
 /// Jobs in a row after which a policy is taken to be one that never rests.
@@ -166,11 +169,13 @@ struct Simulator<'a> {
     shape: TreeShape,
     /// What files hold.
     bodies: FileMap<Body>,
+    /// Room of files that are gone, for those to come.
+    spare: Vec<Body>,
     /// Number of the next file.
     file_next: u64,
     traffic: Traffic,
     dice: Dice,
-    stretches_max: usize,
+    coarse: Coarse,
     /// What the memtable holds: stretches of several phases, and writes of the phase at hand.
     memtable: Vec<Body>,
     memtable_bytes: f64,
@@ -193,19 +198,27 @@ impl<'a> Simulator<'a> {
         let writes: u64 = config.phases.iter().map(Phase::writes).sum();
         let sizes = Sizes::new(config.key_bytes, config.value_bytes, writes);
         let flushes = real(writes) * sizes.memtable_put(false) / real(config.memtable_bytes.max(1));
+        let data_bytes = writes.saturating_mul(config.key_bytes.saturating_add(config.value_bytes));
+        let flush_bytes = whole(real(data_bytes) / flushes.max(1.0));
+        let table_bytes = config.table_bytes;
+        let coarse = match flushes > FLUSHES_MANY {
+            true => Coarse::of(policy, data_bytes, table_bytes, flush_bytes),
+            false => Coarse::none(),
+        };
         Simulator {
             config,
             policy,
             shape: TreeShape {
                 memtable_bytes: config.memtable_bytes,
-                table_bytes: config.table_bytes,
+                table_bytes: table_bytes.saturating_mul(coarse.tables_per_file),
                 ..TreeShape::default()
             },
             bodies: FileMap::default(),
+            spare: Vec::new(),
             file_next: 0,
             traffic: Traffic::new(&config.phases),
             dice: Dice::new(config.seed),
-            stretches_max: if flushes <= FLUSHES_FINE { STRETCHES_FINE } else { STRETCHES_COARSE },
+            coarse,
             memtable: Vec::new(),
             memtable_bytes: MEMTABLE_BYTES_AT_FIRST,
             tombstone_us: None,
@@ -304,7 +317,8 @@ impl<'a> Simulator<'a> {
             return Default::default();
         }
         let cache_bytes = self.config.block_cache_bytes;
-        let reading = Reading::of(&self.shape, &self.sizes, self.traffic.live(), cache_bytes);
+        let live = self.traffic.live();
+        let reading = Reading::of(&self.shape, &self.coarse, &self.sizes, live, cache_bytes);
         // Where lookups are mixed into writes, the cache has long been warm.
         let warm = if phase.writes() > 0 { real(u64::MAX) } else { 0.0 };
         let mut before = self.lookups_since_write.max(warm);
@@ -356,7 +370,7 @@ impl<'a> Simulator<'a> {
         }
         let oldest_tombstone_us = self.tombstone_us.take();
         let stamp = Stamp { now_us: self.now_us, oldest_tombstone_us };
-        let mut writer = Writer::new(&self.sizes, stamp, usize::MAX);
+        let mut writer = Writer::new(&self.sizes, stamp, usize::MAX, &mut self.spare);
         let mut cut = Cut::never();
         merge::merge(
             &mut sources,
@@ -430,9 +444,9 @@ impl<'a> Simulator<'a> {
         let files = self.keep(outputs);
         let applied = std::mem::take(&mut self.shape).into_applied(job, files)?;
         self.shape = applied.shape;
-        for file in applied.removed {
-            self.bodies.remove(&file);
-        }
+        let gone = applied.removed.iter().filter_map(|file| self.bodies.remove(file));
+        self.spare.extend(gone);
+        self.spare.truncate(SPARE_MAX);
         Ok(())
     }
 
@@ -475,9 +489,11 @@ impl<'a> Simulator<'a> {
             bodies.flat_map(|(file, body)| body.extents(self.sizes.weight(file)))
         });
         let read_bytes: f64 = files().map(|file| self.sizes.weight(file)).sum();
-        let ends = parts::ends(extents, read_bytes, self.config.merge_parts, job.cut.file_bytes);
+        let table_bytes = self.coarse.table_bytes_of(job.cut.file_bytes);
+        let ends = parts::ends(extents, read_bytes, self.config.merge_parts, table_bytes);
         let mut cut = Cut::by(&job.cut, &self.shape, ends);
-        let mut writer = Writer::new(&self.sizes, stamp, self.stretches_max);
+        let mut writer = Writer::new(&self.sizes, stamp, STRETCHES_MAX, &mut self.spare);
+        writer.outputs.reserve(files().count() + 2);
         merge::merge(
             &mut sources,
             &mut older,
@@ -494,7 +510,7 @@ impl<'a> Simulator<'a> {
         Report {
             point_lookups: self.point_lookups,
             range_lookups: self.range_lookups,
-            ..Report::new(&self.shape, &self.totals, &self.sizes, &self.traffic)
+            ..Report::new(&self.shape, &self.coarse, &self.totals, &self.sizes, &self.traffic)
         }
     }
 }

@@ -37,12 +37,12 @@ pub(super) fn ends(
     let runs: Vec<Vec<Extent>> = runs
         .map(|stretches| {
             let mut before = 0.0;
-            stretches
-                .map(|(from, to, bytes)| {
-                    before += bytes;
-                    Extent { from, to, bytes, before: before - bytes }
-                })
-                .collect()
+            let mut extents = Vec::with_capacity(64);
+            extents.extend(stretches.map(|(from, to, bytes)| {
+                before += bytes;
+                Extent { from, to, bytes, before: before - bytes }
+            }));
+            extents
         })
         .collect();
     let mut ends = Vec::new();

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Level, TreeShape};
 
+use super::coarse::Coarse;
 use super::lookups::{PointReport, RangeReport};
 use super::numbers::{count, ratio, real, whole};
 use super::sizes::Sizes;
@@ -103,13 +104,14 @@ pub struct Report {
 impl Report {
     pub(super) fn new(
         shape: &TreeShape,
+        coarse: &Coarse,
         totals: &Totals,
         sizes: &Sizes,
         traffic: &Traffic,
     ) -> Report {
         let live = traffic.live();
         let live_bytes = live * real(sizes.key_bytes + sizes.value_bytes);
-        let levels = levels(shape);
+        let levels = levels(shape, coarse);
         let bytes: u64 = levels.iter().map(|level| level.bytes).sum();
         let entries: u64 = levels.iter().map(|level| level.entries).sum();
         let tombstones: u64 = levels.iter().map(|level| level.tombstones).sum();
@@ -152,7 +154,7 @@ impl Report {
     }
 }
 
-fn levels(shape: &TreeShape) -> Vec<LevelReport> {
+fn levels(shape: &TreeShape, coarse: &Coarse) -> Vec<LevelReport> {
     (0..shape.levels.len())
         .filter_map(Level::from_index)
         .map(|level| {
@@ -161,7 +163,7 @@ fn levels(shape: &TreeShape) -> Vec<LevelReport> {
             LevelReport {
                 level: u64::from(level.0),
                 runs: count(runs.len()),
-                files: files().map(|_| 1).sum(),
+                files: files().map(|file| coarse.tables(file)).sum(),
                 bytes: files().map(|file| file.bytes).sum(),
                 entries: files().map(|file| file.entries).sum(),
                 tombstones: files().map(|file| file.tombstones).sum(),

@@ -288,10 +288,14 @@ pub(super) fn filter_bytes(keys: f64) -> f64 {
     if keys < 1.0 {
         return 0.0;
     }
+    /// Natural logarithms of 3.33 and of a million.
+    const LN_BASE: f64 = 1.202_972_304;
+    const LN_MILLION: f64 = 13.815_510_558;
     let n = keys.max(2.0);
-    let exponent = libm::floor(libm::log(n) / libm::log(3.33) + 2.25).clamp(2.0, 18.0);
+    let ln = libm::log(n);
+    let exponent = libm::floor(ln / LN_BASE + 2.25).clamp(2.0, 18.0);
     let segment = real(1 << whole(exponent));
-    let factor = (0.875 + 0.25 * libm::log(1e6) / libm::log(n)).max(1.125);
+    let factor = (0.875 + 0.25 * LN_MILLION / ln).max(1.125);
     let segments = (n * factor / segment).ceil().max(3.0);
     FRAME + segments * segment
 }

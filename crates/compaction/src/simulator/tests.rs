@@ -105,7 +105,8 @@ fn merge_sets(newer: &Set, older: &Set) -> Set {
 fn merge_bodies(bodies: &[&Body], covered: bool, classes: usize) -> Body {
     let sizes = Sizes::new(16, 100, 1000);
     let stamp = Stamp { now_us: 0, oldest_tombstone_us: None };
-    let mut writer = Writer::new(&sizes, stamp, usize::MAX);
+    let mut spare = Vec::new();
+    let mut writer = Writer::new(&sizes, stamp, usize::MAX, &mut spare);
     let mut sources: Vec<Source<'_>> = bodies.iter().map(|&body| Source::new(vec![body])).collect();
     let mut older = Older::default();
     if covered {

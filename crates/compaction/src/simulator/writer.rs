@@ -16,7 +16,7 @@ const NOTHING: f64 = 0.5;
 /// No output is as large as this; a larger target means one file however large.
 const WRITTEN_MAX: f64 = 1e18;
 /// How far the density of keys may change before sizes are worked out anew.
-const DENSITY_STEP: f64 = 1.25;
+const DENSITY_STEP: f64 = 2.0;
 
 /// What all outputs of a job have in common.
 #[derive(Clone, Debug)]
@@ -43,9 +43,9 @@ pub(super) struct Writer<'a> {
     /// The density that the rates are for.
     density: f64,
     current: Option<Current>,
-    /// Room for the next output, for a part of its contents, and for what thins them out: kept, so that
-    /// it is not asked for anew with each.
-    spare: Body,
+    /// Room of files that are gone.
+    spare: &'a mut Vec<Body>,
+    /// Room for a part of the contents, and for what thins them out.
     part: Vec<Content>,
     thinning: Thinning,
     pub(super) outputs: Vec<Output>,
@@ -80,7 +80,12 @@ impl LastKey {
 }
 
 impl<'a> Writer<'a> {
-    pub(super) fn new(sizes: &'a Sizes, stamp: Stamp, stretches_max: usize) -> Writer<'a> {
+    pub(super) fn new(
+        sizes: &'a Sizes,
+        stamp: Stamp,
+        stretches_max: usize,
+        spare: &'a mut Vec<Body>,
+    ) -> Writer<'a> {
         let load = Load { puts: 1.0, ..Load::default() };
         Writer {
             sizes,
@@ -89,7 +94,7 @@ impl<'a> Writer<'a> {
             rates: sizes.rates(&load, 1.0),
             density: 0.0,
             current: None,
-            spare: Body::default(),
+            spare,
             part: Vec::new(),
             thinning: Thinning::default(),
             outputs: Vec::new(),
@@ -167,7 +172,7 @@ impl<'a> Writer<'a> {
 
     /// Begins an output with a key.
     fn begin(&mut self, first: u64, cut: &Cut<'_>, dice: &mut Dice) {
-        let mut body = std::mem::take(&mut self.spare);
+        let mut body = self.spare.pop().unwrap_or_default();
         body.clear(first);
         let larger = if cut.file_bytes < WRITTEN_MAX {
             dice.normal() * self.rates.deviation(cut.file_bytes)
@@ -200,9 +205,10 @@ impl<'a> Writer<'a> {
             body.stretches.iter().for_each(|stretch| seqs.join(&stretch.seqs));
             self.thinning.thin_out(&mut body, self.stretches_max);
             let shape = self.shape(&body, &load, spans, seqs);
-            self.outputs.push(Output { shape, body: body.clone() });
+            self.outputs.push(Output { shape, body });
+        } else {
+            self.spare.push(body);
         }
-        self.spare = body;
     }
 
     /// What policies see of an output.
