@@ -92,21 +92,17 @@ impl OutputCutter {
     #[must_use]
     pub fn next_change(&self, after: &[u8]) -> Option<&Key> {
         // Files of one run are taken in one by one, so where they become too many can be told ahead; of
-        // several runs each file counts.
-        let room = if self.begun {
-            self.overlap_bytes_max - self.overlapped_bytes.min(self.overlap_bytes_max)
-        } else {
-            self.overlap_bytes_max
-        };
-        let room = if self.grandparents.len() == 1 { room } else { 0 };
+        // several runs any file may be the one.
+        let several = self.grandparents.len() > 1;
         let starts = self.grandparents.iter().filter_map(|grandparents| {
             let files = &grandparents.run.files;
             // There may be many before the first output.
             let from = if self.begun { grandparents.next } else { files.reaching(after) };
-            let mut taken_in = 0u64;
+            let mut overlapped_bytes = if self.begun { self.overlapped_bytes } else { 0 };
             let next = (from..files.len()).find(|index| {
-                taken_in = taken_in.saturating_add(files.bytes_at(*index));
-                taken_in > room && files.starts_past(*index, after)
+                overlapped_bytes = overlapped_bytes.saturating_add(files.bytes_at(*index));
+                let too_many = several || overlapped_bytes > self.overlap_bytes_max;
+                too_many && files.starts_past(*index, after)
             })?;
             Some(&files[next].range.smallest)
         });

@@ -10,7 +10,7 @@ pub struct Debt {
     /// Bytes that must still be written before the next run is released, less what running jobs
     /// have written. 0: no limit on writes.
     pub pending_bytes: u64,
-    /// Flushed bytes that still fit under the hard stop.
+    /// Bytes of memtables that may still become runs under the hard stop, what they hold by now included.
     pub headroom_bytes: u64,
 }
 
@@ -25,7 +25,7 @@ pub trait CompactionPolicy: fmt::Debug + Send + Sync {
     fn pick(&self, shape: &TreeShape, busy: &BusyFiles) -> Option<Job>;
 
     /// Returns what must still be written before the next run is released, less what running jobs
-    /// have done, and the flushed bytes that fit under the hard stop.
+    /// have done, and the bytes of memtables that fit under the hard stop.
     fn debt(&self, shape: &TreeShape, busy: &BusyFiles) -> Debt;
 
     /// Returns whether writes must wait: the tree is at the hard stop, a parameter of the policy.

@@ -50,6 +50,9 @@ pub(crate) struct Memtable {
     tombstone_us: AtomicU64,
 }
 
+/// Bytes that an entry takes besides its key and value, about: with its share of the nodes of the tree.
+pub(crate) const ENTRY_BYTES_ABOUT: u64 = 100;
+
 /// No tombstone was noted.
 const NO_TOMBSTONE: u64 = u64::MAX;
 

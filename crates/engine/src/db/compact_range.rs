@@ -15,6 +15,7 @@ use crate::job::manual::{Bounds, Plan, plan};
 use crate::keyspace::Tree;
 use crate::store::Work;
 use crate::sync::Arc;
+use crate::write::backpressure;
 
 impl Keyspace {
     /// Brings everything that was written to a range of keys so far into one sorted run in the deepest
@@ -73,13 +74,13 @@ impl Core {
         let compacted = match picked {
             Ok(Some(picked)) => {
                 let workers = self.runner.workers();
-                let ran = || compact::run(store, &self.throttle, workers, tree, picked);
+                let ran = || compact::run(store, workers, tree, picked);
                 // As in a worker: nothing may wait for ever for what a panic leaves behind.
                 let ran = catch_unwind(AssertUnwindSafe(ran))
                     .unwrap_or_else(|panic| Err(store.fail(Error::panicked(&*panic))));
                 // A failure there is told by having made the database read-only.
                 let _ = collect::shorten_manifest(store);
-                self.runner.refresh(tree);
+                backpressure::refresh(store, tree);
                 store.looked(Work::Compaction);
                 ran
             }

@@ -18,6 +18,7 @@ use crate::slice::Slice;
 use crate::store::Work;
 use crate::sync::Arc;
 use crate::version::Version;
+use crate::write::backpressure;
 use crate::write::batch::WriteBatch;
 use crate::write::options::WriteOptions;
 
@@ -410,7 +411,7 @@ impl Core {
             tree.merging.supply(operator);
         }
         tree.set_settings(options, policy);
-        self.runner.refresh(tree);
+        backpressure::refresh(&self.store, tree);
         self.store.make_ready(Work::Compaction, tree.id);
         Ok(())
     }

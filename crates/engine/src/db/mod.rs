@@ -39,11 +39,11 @@ use crate::slice::Slice;
 use crate::store::{Store, Work};
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
 use crate::vfs::{LockGuard, OsVfs, Vfs};
+use crate::write::backpressure;
 use crate::write::batch::WriteBatch;
 use crate::write::commit::Committer;
 use crate::write::group::LongChain;
 use crate::write::options::{Durability, WriteOptions};
-use crate::write::throttle::Throttle;
 use budget::MemoryPlan;
 use options::Options;
 
@@ -65,7 +65,6 @@ pub(crate) struct Core {
     pub(crate) committer: Arc<Committer>,
     pub(crate) runner: Arc<crate::job::queue::Runner>,
     pub(crate) governor: Arc<Governor>,
-    pub(crate) throttle: Arc<Throttle>,
     pub(crate) options: Options,
     pub(crate) memory: MemoryPlan,
     pub(crate) opening: Opening,
@@ -428,9 +427,10 @@ impl Core {
         }
         self.store.health.check()?;
         let deadline_us = self.committer.deadline_us(options.deadline);
-        let (trees, bytes) = (&batch.trees, batch.bytes());
+        let (trees, bytes) = (&batch.trees, batch.memory_bytes());
         self.wait_for_memory(trees, options.no_slowdown, deadline_us)?;
-        self.throttle.admit(&self.store, trees, bytes, options.no_slowdown, deadline_us)?;
+        let throttle = &self.store.throttle;
+        throttle.admit(&self.store, trees, bytes, options.no_slowdown, deadline_us)?;
         let traced = self.note_before_commit(&batch);
         let long = self.committer.commit(batch, sync, deadline_us)?;
         if let Some(traced) = traced {
@@ -507,7 +507,7 @@ impl Core {
     /// Has every tree looked at, for instance after opening.
     pub(crate) fn look_at_all(&self) {
         for tree in self.store.all_trees() {
-            self.runner.refresh(&tree);
+            backpressure::refresh(&self.store, &tree);
             // Of thousands of keyspaces most may be empty.
             let (sealed, files) = {
                 let view = tree.view();

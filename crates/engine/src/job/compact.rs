@@ -23,7 +23,6 @@ use crate::sync::Arc;
 use crate::table::FillCache;
 use crate::trace::{JobBegin, JobSpan};
 use crate::version::Version;
-use crate::write::throttle::Throttle;
 
 /// First pause after a failed compaction; doubles up to [`RETRY_US_MAX`].
 const RETRY_US_FIRST: u64 = 100_000;
@@ -163,7 +162,6 @@ fn covered_files(store: &Store, tree: &Tree, version: &Version) -> Option<Job> {
 /// it pause for a while. When the manifest cannot be written: the database is read-only.
 pub(crate) fn run(
     store: &Store,
-    throttle: &Throttle,
     workers: &Workers,
     tree: &Arc<Tree>,
     picked: Picked,
@@ -175,7 +173,7 @@ pub(crate) fn run(
         inputs: job.input_files().count(),
         reason: &job.reason,
     });
-    let ran = execute(store, throttle, workers, tree, picked, &span);
+    let ran = execute(store, workers, tree, picked, &span);
     if let Err(error) = &ran {
         span.failed(error);
     }
@@ -256,7 +254,6 @@ fn arriving_bytes(shape: &TreeShape, job: &Job) -> u64 {
 
 fn execute(
     store: &Store,
-    throttle: &Throttle,
     workers: &Workers,
     tree: &Arc<Tree>,
     picked: Picked,
@@ -314,7 +311,7 @@ fn execute(
             add(&counters.compaction_read_bytes, read_bytes);
             add(&counters.compaction_written_bytes, written_bytes);
             add(&counters.compaction_us, elapsed_us);
-            throttle.drained(written_bytes, elapsed_us);
+            store.throttle.drained(written_bytes, elapsed_us);
             counters.flowed(level, |flow| {
                 flow.jobs += 1;
                 flow.came_bytes += arriving_bytes(&shape, &job);

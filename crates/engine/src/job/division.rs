@@ -29,6 +29,7 @@ use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::table::FillCache;
 use crate::trace::{JobBegin, JobSpan};
 use crate::version::TableFile;
+use crate::write::backpressure;
 
 /// What all parts of a merge have in common.
 #[derive(Debug)]
@@ -292,7 +293,7 @@ impl Division {
         let mut write = |key: InternalKey<'_>, value: &[u8], first_of_key: bool| {
             if first_of_key && outputs.begin_key(key.user_key)? {
                 let finished = outputs.finished_bytes();
-                self.finished(finished - reported);
+                self.finished(store, finished - reported);
                 reported = finished;
             }
             outputs.add(key, value)
@@ -318,16 +319,19 @@ impl Division {
         }
         keeper.end(&mut write)?;
         outputs.finish()?;
-        self.finished(outputs.finished_bytes() - reported);
+        self.finished(store, outputs.finished_bytes() - reported);
         Ok(outputs.hand_over(entries))
     }
 
     /// Notes that tables of so many bytes were finished.
-    fn finished(&self, bytes: u64) {
+    fn finished(&self, store: &Store, bytes: u64) {
         let merge = &self.merge;
-        let mut jobs = merge.tree.jobs.lock();
-        let finished = self.finished_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        jobs.busy.progress(&merge.job, merge.input_bytes.saturating_sub(finished));
+        {
+            let mut jobs = merge.tree.jobs.lock();
+            let finished = self.finished_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+            jobs.busy.progress(&merge.job, merge.input_bytes.saturating_sub(finished));
+        }
+        backpressure::refresh_on_progress(store, &merge.tree);
     }
 
     /// Fails if another part has, or the result is not wanted any more.

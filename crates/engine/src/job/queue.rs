@@ -16,8 +16,8 @@ use crate::key::SeqNo;
 use crate::keyspace::Tree;
 use crate::store::{Store, Work};
 use crate::sync::{Arc, AtomicUsize, Mutex, Ordering};
+use crate::write::backpressure;
 use crate::write::commit::Committer;
-use crate::write::throttle::Throttle;
 
 /// How often the flush thread looks whether the log is due for a sync, in microseconds.
 const TICK_US: u64 = 1_000_000;
@@ -29,7 +29,6 @@ const RETRY_LOOK_US: u64 = 10_000;
 pub(crate) struct Runner {
     store: Arc<Store>,
     committer: Arc<Committer>,
-    throttle: Arc<Throttle>,
     governor: Arc<Governor>,
     workers: Workers,
     threads: Mutex<Vec<JoinHandle>>,
@@ -42,12 +41,11 @@ impl Runner {
     pub(crate) fn new(
         store: Arc<Store>,
         committer: Arc<Committer>,
-        throttle: Arc<Throttle>,
         governor: Arc<Governor>,
         workers: Workers,
     ) -> Runner {
         let (threads, at_work) = (Mutex::new(Vec::new()), AtomicUsize::new(0));
-        Runner { store, committer, throttle, governor, workers, threads, at_work }
+        Runner { store, committer, governor, workers, threads, at_work }
     }
 
     /// Who helps with large merges.
@@ -192,7 +190,7 @@ impl Runner {
             }
             // A failure there is told by having made the database read-only.
             let _ = collect::shorten_manifest(store);
-            self.refresh(&tree);
+            backpressure::refresh(store, &tree);
         };
         // A panic is a bug of ours or the end of memory. Nothing may wait for the thread for ever,
         // and nothing it left half done may become durable.
@@ -221,26 +219,12 @@ impl Runner {
         let Some(picked) = compact::pick(store, tree) else { return };
         // Another thread may find a second job in the same tree.
         store.make_ready(Work::Compaction, tree.id);
+        // It may take long, and what waits for it comes on top.
+        backpressure::refresh(store, tree);
         let _occupied = self.workers.occupy();
         // An error is reported where it happens; the tree is looked at again after a pause.
-        let _ = compact::run(store, &self.throttle, &self.workers, tree, picked);
+        let _ = compact::run(store, &self.workers, tree, picked);
         store.make_ready(Work::Compaction, tree.id);
-    }
-
-    /// Says how fast writes to a tree may come from now on.
-    pub(crate) fn refresh(&self, tree: &Tree) {
-        let store = &self.store;
-        let (now_us, snapshots) = (store.env.now_us(), store.sequence.snapshot_bounds());
-        // Shape and policy are read under the lock, so that of two threads the later one has the
-        // newer ones. Otherwise an old "stop" could be the last word, with no job left to take it
-        // back.
-        let jobs = tree.jobs.lock();
-        let policy = Arc::clone(&tree.settings().policy);
-        let shape = tree.shape(now_us, snapshots);
-        let due = tree.set_due(policy.due_us(&shape), policy.memtable_tombstone_us(&shape));
-        store.look_not_after(due);
-        let rate = self.throttle.rate(policy.debt(&shape, &jobs.busy));
-        tree.set_backpressure(rate, policy.must_stop(&shape));
     }
 
     /// Does background work on the calling thread until there is none; only where that is how it is

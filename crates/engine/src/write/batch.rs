@@ -11,6 +11,7 @@ use crate::format::range_tombstones::successor;
 use crate::format::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::key::{Kind, SeqNo};
 use crate::keyspace::Tree;
+use crate::memtable;
 use crate::sync::Arc;
 
 /// Largest batch, keys, values and a few bytes per operation: 2 GiB less one byte.
@@ -69,6 +70,11 @@ impl WriteBatch {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         len_u64(self.payload.len())
+    }
+
+    /// Bytes it takes in memtables, about.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.bytes().saturating_add(u64::from(self.count) * memtable::ENTRY_BYTES_ABOUT)
     }
 
     /// Forgets all operations and guards, and keeps the memory.

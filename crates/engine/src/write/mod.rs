@@ -1,5 +1,6 @@
 //! The write path: batches, the commit pipeline, and what slows writers down.
 
+pub(crate) mod backpressure;
 pub mod batch;
 pub(crate) mod commit;
 pub(crate) mod group;

@@ -1,7 +1,7 @@
 //! Backpressure: writes slow down smoothly by debt, and stop only where they must.
 //!
 //! The admitted rate of a tree is the measured drain of its compactions × headroom ÷ pending bytes
-//! of its policy's [`Debt`](lsmx_compaction::Debt). A batch goes at the slowest rate among its
+//! of its policy's [`Debt`](lsmx_compaction::Debt), in bytes of memtables (`backpressure.rs`). A batch goes at the slowest rate among its
 //! keyspaces, by one token bucket per database, with rare short pauses. Where a policy's hard stop
 //! is reached, or memtables wait for their flush, the write waits with a named cause.
 
@@ -73,7 +73,7 @@ impl Throttle {
         u64::try_from(rate).unwrap_or(u64::MAX).max(RATE_MIN)
     }
 
-    /// Lets a write of `bytes` to these trees through, now or later.
+    /// Lets a write that adds `bytes` to the memtables of these trees through, now or later.
     ///
     /// # Errors
     /// [`Error::WouldWait`] if it would have to wait and must not, [`Error::Deadline`],
