@@ -82,7 +82,7 @@ pub use keyspace::options::{FilterLastRun, KeyspaceOptions};
 pub use lsmx_compaction as compaction;
 pub use lsmx_compaction::PolicySpec;
 pub use merge::{MergeError, MergeOperator};
-pub use metrics::Metrics;
+pub use metrics::{Metrics, ReadMetrics};
 pub use read::range::Range;
 pub use slice::Slice;
 pub use table::Compression;

@@ -236,6 +236,17 @@ pub struct WalMetrics {
     pub syncs: u64,
 }
 
+/// The part of [`Metrics`] that reads change, for a fraction of the cost; counts since the database was
+/// opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ReadMetrics {
+    /// The block cache by kind of block; kinds never touched are left out.
+    pub cache: BTreeMap<BlockKind, CacheMetrics>,
+    /// What filters answered to point lookups.
+    pub filter: FilterAnswers,
+}
+
 /// A whole database.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Metrics {

@@ -9,7 +9,7 @@ use crate::keyspace::merging::FoldCounter;
 use crate::metrics::{
     BackgroundIoMetrics, CacheMetrics, CompactionMetrics, DescriptorMetrics, FoldMetrics,
     HeldMetrics, KeyspaceMetrics, LaneMetrics, LevelFlow, LevelMetrics, MemoryMetrics,
-    MergeMetrics, Metrics, StallCause, StallMetrics, WalMetrics,
+    MergeMetrics, Metrics, ReadMetrics, StallCause, StallMetrics, WalMetrics,
 };
 use crate::sync::{AtomicU64, Ordering};
 
@@ -80,21 +80,30 @@ impl Core {
         }
     }
 
-    pub(super) fn metrics(&self) -> Metrics {
-        let store = &self.store;
-        let (counts, resident) = (store.tables.cache.counts(), store.tables.cache.resident_bytes());
+    pub(super) fn read_metrics(&self) -> ReadMetrics {
+        let blocks = &self.store.tables.cache;
+        let (counts, resident) = (blocks.counts(), blocks.resident_bytes());
         let cache = counts.iter().zip(resident.iter()).map(|((kind, counts), (_, resident))| {
             let (hits, misses) = (counts.hits, counts.misses);
             (kind, CacheMetrics { hits, misses, resident_bytes: *resident })
         });
+        ReadMetrics {
+            cache: cache.filter(|(_, cache)| *cache != CacheMetrics::default()).collect(),
+            filter: blocks.filter_answers(),
+        }
+    }
+
+    pub(super) fn metrics(&self) -> Metrics {
+        let store = &self.store;
+        let ReadMetrics { cache, filter } = self.read_metrics();
         let (trees, now_us) = (store.all_trees(), store.env.now_us());
         Metrics {
             keyspaces: trees
                 .iter()
                 .map(|tree| (tree.name.clone(), keyspace(tree, now_us)))
                 .collect(),
-            cache: cache.filter(|(_, cache)| *cache != CacheMetrics::default()).collect(),
-            filter: store.tables.cache.filter_answers(),
+            cache,
+            filter,
             commits: self.committer.metrics(),
             wal: self.read_only.clone().unwrap_or_else(|| WalMetrics {
                 segments: store.wal.segments().len() as u64,

@@ -32,7 +32,7 @@ use crate::job::governor::Governor;
 use crate::key::SeqNo;
 use crate::keyspace::options::KeyspaceOptions;
 use crate::keyspace::{Opening, Tree};
-use crate::metrics::{MemoryMetrics, Metrics, WalMetrics};
+use crate::metrics::{MemoryMetrics, Metrics, ReadMetrics, WalMetrics};
 use crate::recording::Recording;
 use crate::sabotage::{self, Bug};
 use crate::slice::Slice;
@@ -339,6 +339,12 @@ impl Db {
     #[must_use]
     pub fn metrics(&self) -> Metrics {
         self.core().metrics()
+    }
+
+    /// What of [`Db::metrics`] reads change, cheap enough to be asked around single operations.
+    #[must_use]
+    pub fn read_metrics(&self) -> ReadMetrics {
+        self.core().read_metrics()
     }
 
     /// Closes the database: flushes, ends background work, marks the log, frees the lock. Every

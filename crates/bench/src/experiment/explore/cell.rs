@@ -457,7 +457,7 @@ impl Run<'_> {
                 progress.advance(PROGRESS_OPS);
             }
         }
-        self.meter.switch(Reader::Nobody, || self.db.metrics());
+        self.meter.switch(Reader::Nobody, || self.db.read_metrics());
         Ok(())
     }
 
@@ -508,7 +508,7 @@ impl Run<'_> {
     }
 
     fn reads(&mut self, reader: Reader) {
-        self.meter.switch(reader, || self.db.metrics());
+        self.meter.switch(reader, || self.db.read_metrics());
     }
 
     fn put(&mut self, record: u64, version: u64) -> Result<()> {

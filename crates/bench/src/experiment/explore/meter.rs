@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lsmx::Metrics;
+use lsmx::ReadMetrics;
 use lsmx::cache::FilterAnswers;
 use lsmx::format::BlockKind;
 
@@ -95,7 +95,7 @@ impl Meter {
     }
 
     /// From here on `reader` reads.
-    pub(super) fn switch(&mut self, reader: Reader, metrics: impl FnOnce() -> Metrics) {
+    pub(super) fn switch(&mut self, reader: Reader, metrics: impl FnOnce() -> ReadMetrics) {
         if reader == self.reader {
             return;
         }

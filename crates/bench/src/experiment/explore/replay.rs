@@ -94,7 +94,7 @@ pub(super) fn play(
     progress.end();
     let alpha = numbers::ratio(replay.absent, replay.gets);
     let entries = replay.keyspaces.values().map(|played| played.model.len()).sum();
-    replay.run.meter.switch(Reader::Nobody, || replay.run.db.metrics());
+    replay.run.meter.switch(Reader::Nobody, || replay.run.db.read_metrics());
     replay.run.meter.set_alpha(row, alpha);
     Ok(entries)
 }
@@ -188,7 +188,7 @@ impl Replay<'_, '_> {
         if self.batch.is_empty() {
             return Ok(());
         }
-        self.run.meter.switch(Reader::Nobody, || self.run.db.metrics());
+        self.run.meter.switch(Reader::Nobody, || self.run.db.read_metrics());
         self.run.unsettled = true;
         let batch = std::mem::take(&mut self.batch);
         let stopwatch = Stopwatch::start();
@@ -198,7 +198,7 @@ impl Replay<'_, '_> {
     }
 
     fn get(&mut self, keyspace: u32, key: &[u8]) -> Result<()> {
-        self.run.meter.switch(Reader::Point(self.row), || self.run.db.metrics());
+        self.run.meter.switch(Reader::Point(self.row), || self.run.db.read_metrics());
         let played = get(&mut self.keyspaces, keyspace)?;
         let stopwatch = Stopwatch::start();
         let value = played.keyspace.get(key).map_err(engine("look a key up"))?;
@@ -222,7 +222,7 @@ impl Replay<'_, '_> {
         start: Option<&[u8]>,
         entries: u64,
     ) -> Result<()> {
-        self.run.meter.switch(Reader::Range(self.range_row), || self.run.db.metrics());
+        self.run.meter.switch(Reader::Range(self.range_row), || self.run.db.read_metrics());
         let played = get(&mut self.keyspaces, keyspace)?;
         let bound = start.map_or(Bound::Unbounded, Bound::Included);
         let bounds = if backward { (Bound::Unbounded, bound) } else { (bound, Bound::Unbounded) };
