@@ -25,7 +25,6 @@ use crate::table::{DescriptorPool, Table, TableIdentity, TableSummary};
 use crate::version::{Janitor, SuperVersion, TableFile, Version};
 use crate::vfs::{PacedVfs, Vfs};
 use crate::wal::Wal;
-use crate::write::throttle::Throttle;
 
 /// The number line of all numbered files.
 #[derive(Debug)]
@@ -150,8 +149,6 @@ pub(crate) struct Store {
     pub(crate) manifest: Arc<Manifest>,
     pub(crate) wal: Arc<Wal>,
     pub(crate) health: Health,
-    /// How fast writes may come.
-    pub(crate) throttle: Throttle,
     pub(crate) sequence: Arc<Sequence>,
     pub(crate) files: Arc<FileNumbers>,
     pub(crate) janitor: Arc<Janitor>,
@@ -214,7 +211,6 @@ pub(crate) struct StoreParts {
     pub(crate) trees: Trees,
     pub(crate) listener: Option<Arc<dyn EventListener>>,
     pub(crate) explains: bool,
-    pub(crate) throttle: Throttle,
     /// The one that the janitor gives.
     pub(crate) progress: Signal,
 }
@@ -233,7 +229,6 @@ impl Store {
             manifest: parts.manifest,
             wal: parts.wal,
             health: Health::default(),
-            throttle: parts.throttle,
             sequence: parts.sequence,
             trees: RwLock::new(parts.trees),
             closing: AtomicBool::new(false),

@@ -74,13 +74,13 @@ impl Core {
         let compacted = match picked {
             Ok(Some(picked)) => {
                 let workers = self.runner.workers();
-                let ran = || compact::run(store, workers, tree, picked);
+                let ran = || compact::run(store, &self.throttle, workers, tree, picked);
                 // As in a worker: nothing may wait for ever for what a panic leaves behind.
                 let ran = catch_unwind(AssertUnwindSafe(ran))
                     .unwrap_or_else(|panic| Err(store.fail(Error::panicked(&*panic))));
                 // A failure there is told by having made the database read-only.
                 let _ = collect::shorten_manifest(store);
-                backpressure::refresh(store, tree);
+                backpressure::refresh(store, &self.throttle, tree);
                 store.looked(Work::Compaction);
                 ran
             }

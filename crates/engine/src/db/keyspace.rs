@@ -411,7 +411,7 @@ impl Core {
             tree.merging.supply(operator);
         }
         tree.set_settings(options, policy);
-        backpressure::refresh(&self.store, tree);
+        backpressure::refresh(&self.store, &self.throttle, tree);
         self.store.make_ready(Work::Compaction, tree.id);
         Ok(())
     }

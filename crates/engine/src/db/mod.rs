@@ -44,6 +44,7 @@ use crate::write::batch::WriteBatch;
 use crate::write::commit::Committer;
 use crate::write::group::LongChain;
 use crate::write::options::{Durability, WriteOptions};
+use crate::write::throttle::Throttle;
 use budget::MemoryPlan;
 use options::Options;
 
@@ -63,6 +64,7 @@ pub const DEFAULT_KEYSPACE: &str = "default";
 pub(crate) struct Core {
     pub(crate) store: Arc<Store>,
     pub(crate) committer: Arc<Committer>,
+    pub(crate) throttle: Arc<Throttle>,
     pub(crate) runner: Arc<crate::job::queue::Runner>,
     pub(crate) governor: Arc<Governor>,
     pub(crate) options: Options,
@@ -435,8 +437,7 @@ impl Core {
         let deadline_us = self.committer.deadline_us(options.deadline);
         let (trees, bytes) = (&batch.trees, batch.memory_bytes());
         self.wait_for_memory(trees, options.no_slowdown, deadline_us)?;
-        let throttle = &self.store.throttle;
-        throttle.admit(&self.store, trees, bytes, options.no_slowdown, deadline_us)?;
+        self.throttle.admit(&self.store, trees, bytes, options.no_slowdown, deadline_us)?;
         let traced = self.note_before_commit(&batch);
         let long = self.committer.commit(batch, sync, deadline_us)?;
         if let Some(traced) = traced {
@@ -513,7 +514,7 @@ impl Core {
     /// Has every tree looked at, for instance after opening.
     pub(crate) fn look_at_all(&self) {
         for tree in self.store.all_trees() {
-            backpressure::refresh(&self.store, &tree);
+            backpressure::refresh(&self.store, &self.throttle, &tree);
             // Of thousands of keyspaces most may be empty.
             let (sealed, files) = {
                 let view = tree.view();

@@ -222,21 +222,12 @@ impl Recovery {
         sequence.publish(SeqNo(seq_next.0 - 1));
         let listener = options.listener.clone();
         let explains = options.explain_decisions && listener.is_some();
-        let throttle = Throttle::new(options.write_control);
-        let parts = StoreParts {
-            tables,
-            manifest,
-            wal,
-            sequence,
-            trees,
-            listener,
-            explains,
-            throttle,
-            progress,
-        };
+        let parts =
+            StoreParts { tables, manifest, wal, sequence, trees, listener, explains, progress };
         let store = Arc::new(Store::new(parts));
         store.tell(&Event::Recovery(Arc::new(report)));
         let committer = Arc::new(Committer::new(Arc::clone(&store), seq_next));
+        let throttle = Arc::new(Throttle::new(options.write_control));
         let memory = options.memory_plan();
         let governor = Arc::new(Governor::new(
             Arc::clone(&store),
@@ -250,6 +241,7 @@ impl Recovery {
         let runner = Runner::new(
             Arc::clone(&store),
             Arc::clone(&committer),
+            Arc::clone(&throttle),
             Arc::clone(&governor),
             Workers::new(options.background, options.merge_parts_max),
         );
@@ -258,6 +250,7 @@ impl Recovery {
             committer,
             runner: Arc::new(runner),
             governor,
+            throttle,
             memory,
             options,
             opening,

@@ -23,6 +23,7 @@ use crate::sync::Arc;
 use crate::table::FillCache;
 use crate::trace::{JobBegin, JobSpan};
 use crate::version::Version;
+use crate::write::throttle::Throttle;
 
 /// First pause after a failed compaction; doubles up to [`RETRY_US_MAX`].
 const RETRY_US_FIRST: u64 = 100_000;
@@ -162,6 +163,7 @@ fn covered_files(store: &Store, tree: &Tree, version: &Version) -> Option<Job> {
 /// it pause for a while. When the manifest cannot be written: the database is read-only.
 pub(crate) fn run(
     store: &Store,
+    throttle: &Arc<Throttle>,
     workers: &Workers,
     tree: &Arc<Tree>,
     picked: Picked,
@@ -173,7 +175,7 @@ pub(crate) fn run(
         inputs: job.input_files().count(),
         reason: &job.reason,
     });
-    let ran = execute(store, workers, tree, picked, &span);
+    let ran = execute(store, throttle, workers, tree, picked, &span);
     if let Err(error) = &ran {
         span.failed(error);
     }
@@ -254,6 +256,7 @@ fn arriving_bytes(shape: &TreeShape, job: &Job) -> u64 {
 
 fn execute(
     store: &Store,
+    throttle: &Arc<Throttle>,
     workers: &Workers,
     tree: &Arc<Tree>,
     picked: Picked,
@@ -279,7 +282,7 @@ fn execute(
     let merges = matches!(job.kind, JobKind::Merge | JobKind::Rewrite);
     if merges {
         let version = Arc::clone(&tree.pin().version);
-        reading = merge(store, workers, tree, &version, picked, &mut outputs)?;
+        reading = merge(store, throttle, workers, tree, &version, picked, &mut outputs)?;
         store.env.yield_point(YieldKind::JobStep);
         if !outputs.tables().is_empty() {
             sync_names(store.vfs.as_ref(), &store.dir)?;
@@ -311,7 +314,7 @@ fn execute(
             add(&counters.compaction_read_bytes, read_bytes);
             add(&counters.compaction_written_bytes, written_bytes);
             add(&counters.compaction_us, elapsed_us);
-            store.throttle.drained(written_bytes, elapsed_us);
+            throttle.drained(written_bytes, elapsed_us);
             counters.flowed(level, |flow| {
                 flow.jobs += 1;
                 flow.came_bytes += arriving_bytes(&shape, &job);
@@ -383,6 +386,7 @@ struct Reading {
 /// Reads the inputs as one and writes what must be kept, in parts if there is much of it.
 fn merge(
     store: &Store,
+    throttle: &Arc<Throttle>,
     workers: &Workers,
     tree: &Arc<Tree>,
     version: &Version,
@@ -407,6 +411,7 @@ fn merge(
     let spans = retention.heed(&spans, Some((&range.smallest, &range.largest)));
     let merge = Merge {
         tree: Arc::clone(tree),
+        throttle: Arc::clone(throttle),
         input_bytes: input_bytes(&shape, &job),
         oldest_tombstone_us: oldest_tombstone_us(&shape, &job),
         job,

@@ -30,11 +30,13 @@ use crate::table::FillCache;
 use crate::trace::{JobBegin, JobSpan};
 use crate::version::TableFile;
 use crate::write::backpressure;
+use crate::write::throttle::Throttle;
 
 /// What all parts of a merge have in common.
 #[derive(Debug)]
 pub(super) struct Merge {
     pub(super) tree: Arc<Tree>,
+    pub(super) throttle: Arc<Throttle>,
     pub(super) job: Job,
     /// The shape that the job was picked from.
     pub(super) shape: TreeShape,
@@ -331,7 +333,7 @@ impl Division {
             let finished = self.finished_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
             jobs.busy.progress(&merge.job, merge.input_bytes.saturating_sub(finished));
         }
-        backpressure::refresh_on_progress(store, &merge.tree);
+        backpressure::refresh_on_progress(store, &merge.throttle, &merge.tree);
     }
 
     /// Fails if another part has, or the result is not wanted any more.

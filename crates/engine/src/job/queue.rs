@@ -18,6 +18,7 @@ use crate::store::{Store, Work};
 use crate::sync::{Arc, AtomicUsize, Mutex, Ordering};
 use crate::write::backpressure;
 use crate::write::commit::Committer;
+use crate::write::throttle::Throttle;
 
 /// How often the flush thread looks whether the log is due for a sync, in microseconds.
 const TICK_US: u64 = 1_000_000;
@@ -29,6 +30,7 @@ const RETRY_LOOK_US: u64 = 10_000;
 pub(crate) struct Runner {
     store: Arc<Store>,
     committer: Arc<Committer>,
+    throttle: Arc<Throttle>,
     governor: Arc<Governor>,
     workers: Workers,
     threads: Mutex<Vec<JoinHandle>>,
@@ -41,11 +43,12 @@ impl Runner {
     pub(crate) fn new(
         store: Arc<Store>,
         committer: Arc<Committer>,
+        throttle: Arc<Throttle>,
         governor: Arc<Governor>,
         workers: Workers,
     ) -> Runner {
         let (threads, at_work) = (Mutex::new(Vec::new()), AtomicUsize::new(0));
-        Runner { store, committer, governor, workers, threads, at_work }
+        Runner { store, committer, throttle, governor, workers, threads, at_work }
     }
 
     /// Who helps with large merges.
@@ -190,7 +193,7 @@ impl Runner {
             }
             // A failure there is told by having made the database read-only.
             let _ = collect::shorten_manifest(store);
-            backpressure::refresh(store, &tree);
+            backpressure::refresh(store, &self.throttle, &tree);
         };
         // A panic is a bug of ours or the end of memory. Nothing may wait for the thread for ever,
         // and nothing it left half done may become durable.
@@ -220,10 +223,10 @@ impl Runner {
         // Another thread may find a second job in the same tree.
         store.make_ready(Work::Compaction, tree.id);
         // It may take long, and what waits for it comes on top.
-        backpressure::refresh(store, tree);
+        backpressure::refresh(store, &self.throttle, tree);
         let _occupied = self.workers.occupy();
         // An error is reported where it happens; the tree is looked at again after a pause.
-        let _ = compact::run(store, &self.workers, tree, picked);
+        let _ = compact::run(store, &self.throttle, &self.workers, tree, picked);
         store.make_ready(Work::Compaction, tree.id);
     }
 

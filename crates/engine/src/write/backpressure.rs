@@ -11,9 +11,10 @@ use crate::env::Background;
 use crate::keyspace::Tree;
 use crate::store::Store;
 use crate::sync::Arc;
+use crate::write::throttle::Throttle;
 
 /// Says how fast writes to a tree may come from now on.
-pub(crate) fn refresh(store: &Store, tree: &Tree) {
+pub(crate) fn refresh(store: &Store, throttle: &Throttle, tree: &Tree) {
     let (now_us, snapshots) = (store.env.now_us(), store.sequence.snapshot_bounds());
     // Shape and policy are read under the lock, so that of two threads the later one has the
     // newer ones. Otherwise an old "stop" could be the last word, with no job left to take it
@@ -24,14 +25,14 @@ pub(crate) fn refresh(store: &Store, tree: &Tree) {
     let due = tree.set_due(policy.due_us(&shape), policy.memtable_tombstone_us(&shape));
     store.look_not_after(due);
     let debt = with_room_left(tree, policy.debt(&shape, &jobs.busy));
-    tree.set_backpressure(store.throttle.rate(debt), policy.must_stop(&shape));
+    tree.set_backpressure(throttle.rate(debt), policy.must_stop(&shape));
 }
 
 /// The same while a job goes on: its end has come nearer.
-pub(crate) fn refresh_on_progress(store: &Store, tree: &Tree) {
+pub(crate) fn refresh_on_progress(store: &Store, throttle: &Throttle, tree: &Tree) {
     // Inline, nobody writes meanwhile.
     if store.env.background() != Background::Inline && tree.admitted_rate().is_some() {
-        refresh(store, tree);
+        refresh(store, throttle, tree);
     }
 }
 
@@ -85,9 +86,10 @@ mod tests {
             KeyspaceOptions::default().memtable_bytes(1 << 20).own_policy(Arc::new(Behind));
         let options = Options::default().background(Background::Inline).keyspace_defaults(keyspace);
         let db = Db::open_with(Arc::new(MemVfs::new()), "db", options).unwrap();
-        let (store, tree) = (&db.core().store, Arc::clone(&db.core().default));
+        let core = db.core();
+        let tree = Arc::clone(&core.default);
         let rate = || {
-            refresh(store, &tree);
+            refresh(&core.store, &core.throttle, &tree);
             tree.admitted_rate().unwrap()
         };
         let empty = rate();

@@ -100,23 +100,16 @@ pub(super) fn section(results: &Results) -> Section {
                 Expected::Within(0.0, 100.0),
             )
             .unit(Unit::Ms)
-            .why_not(
-                "Those that stop at two runs (Full and the file-wise ones) have a headroom \
-                 of one memtable: a merge out of L0 that takes longer than the slowed \
-                 writer needs for that stops it, `full` above all, whose merges rewrite up \
-                 to all data. That these merges took so long is the load of the machine in \
-                 the first place (ten threads on two cores); whether file-wise ones stay \
-                 below on a quiet one is to be measured there. Presets with 20 runs of \
-                 headroom hardly stop at all, see the next line: what is left of theirs is \
-                 a thread without a core.",
+            .note(
+                "Writes are paced so that the last memtable that fits is full when the \
+                 merge that makes room ends; a pause is 10 ms at most.",
             ),
             claim(
                 "The same, on what the engine itself counts as time that a write waited",
                 longest_stalls(results),
                 Expected::Within(0.0, 100.0),
             )
-            .unit(Unit::Ms)
-            .why_not("As above."),
+            .unit(Unit::Ms),
             claim(
                 "Data moved, for the record",
                 each(results, "r1", &[FULL, LO1, TIER], moved),
