@@ -167,20 +167,27 @@ fn the_history_ends_with_the_tree_and_follows_from_the_seed() {
 fn equal_seeds_give_equal_digests_and_other_seeds_do_not() {
     let directory = tempfile::tempdir().unwrap();
     let digests = |words: &str| -> Vec<String> {
-        cells(&format!("--policy all --deterministic {SMALL} {words}"), directory.path())
+        cells(&format!("--deterministic {SMALL} {words}"), directory.path())
             .iter()
             .map(|cell| cell["digest"].as_str().unwrap().to_owned())
             .collect()
     };
-    let first = digests("--seed 7 --interleave --updates 0.3 --deletes 0.1");
+    let mixed = "--interleave --updates 0.3 --deletes 0.1";
+    let first = digests(&format!("--policy all --seed 7 {mixed}"));
     assert!(first.len() >= 6);
     let distinct: std::collections::BTreeSet<&String> = first.iter().collect();
     assert_eq!(distinct.len(), first.len(), "policies differ, so do their digests");
-    assert_eq!(first, digests("--seed 7 --interleave --updates 0.3 --deletes 0.1"));
-    assert_ne!(first, digests("--seed 8 --interleave --updates 0.3 --deletes 0.1"));
-    let merging = digests("--seed 7 --interleave --merges 0.3 --deletes 0.1");
-    assert_eq!(merging, digests("--seed 7 --interleave --merges 0.3 --deletes 0.1"));
-    assert_ne!(merging, digests("--seed 8 --interleave --merges 0.3 --deletes 0.1"));
+    assert_eq!(first, digests(&format!("--policy all --seed 7 {mixed}")));
+    let few = "--policy lo+1,tiering,leveled";
+    assert_ne!(
+        digests(&format!("{few} --seed 7 {mixed}")),
+        digests(&format!("{few} --seed 8 {mixed}"))
+    );
+    let merging = |seed: u32| {
+        digests(&format!("{few} --seed {seed} --interleave --merges 0.3 --deletes 0.1"))
+    };
+    assert_eq!(merging(7), merging(7));
+    assert_ne!(merging(7), merging(8));
 }
 
 #[test]
