@@ -20,6 +20,9 @@ struct Extent {
     before: f64,
 }
 
+/// Files of a run in most merges: room for so many at once spares the list growing step by step.
+const FILES_USUAL: usize = 64;
+
 /// The last place of each part but the last one, of a merge of these runs, of so many bytes in all, into
 /// files of a size. Stretches are given by first place, last place and bytes, in key order.
 pub(super) fn ends(
@@ -37,7 +40,7 @@ pub(super) fn ends(
     let runs: Vec<Vec<Extent>> = runs
         .map(|stretches| {
             let mut before = 0.0;
-            let mut extents = Vec::with_capacity(64);
+            let mut extents = Vec::with_capacity(FILES_USUAL);
             extents.extend(stretches.map(|(from, to, bytes)| {
                 before += bytes;
                 Extent { from, to, bytes, before: before - bytes }

@@ -248,3 +248,21 @@ fn bytes_are_let_go_once_and_none_come_after() {
     assert!(!memtable.grow(5));
     assert_eq!(memtable.bytes(), bytes + 5);
 }
+
+/// What is held back for a batch before it is written goes by this constant.
+#[test]
+fn an_entry_takes_about_what_batches_are_told_to_take() {
+    const ENTRIES: u64 = 20_000;
+    for value_bytes in [0_usize, 100, 1_000] {
+        let memtable = Memtable::new(SeqNo(1));
+        let empty = memtable.bytes();
+        for seq in 1..=ENTRIES {
+            let key = u128::from(seq.wrapping_mul(0x9e37_79b9_7f4a_7c15)).to_le_bytes();
+            memtable.insert(&key, SeqNo(seq), Kind::Put, &vec![7; value_bytes]);
+        }
+        let payload = 16 + u64::try_from(value_bytes).unwrap();
+        let beside = (memtable.bytes() - empty) / ENTRIES - payload;
+        let about = ENTRY_BYTES_ABOUT / 5 * 4..=ENTRY_BYTES_ABOUT / 5 * 6;
+        assert!(about.contains(&beside), "{beside} beside values of {value_bytes}");
+    }
+}

@@ -116,9 +116,9 @@ fn claims(results: &Results) -> Vec<Claim> {
         )
         .unit(Unit::Percent)
         .why_not(
-            "The databases were held in memory, so merges never wait for a disk, and \
-                 all of it should be processor time; what is not are the cores that other \
-                 work had.",
+            "The databases were held in memory, so merges never wait for a disk. What is \
+                 not processor time is when the writer, a flush and the merge wanted three \
+                 of the two cores.",
         ),
         claim(
             "Tier's longest write is 2.5 times Full's",
