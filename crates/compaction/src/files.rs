@@ -330,8 +330,11 @@ impl Files {
         .min(last_group);
         let start = self.groups[first].files.start;
         let end = self.groups[last].files.end + added - removed;
-        for group in &mut self.groups[last + 1..] {
-            group.files = group.files.start + added - removed..group.files.end + added - removed;
+        if added != removed {
+            for group in &mut self.groups[last + 1..] {
+                group.files =
+                    group.files.start + added - removed..group.files.end + added - removed;
+            }
         }
         if first == last && (1..=2 * GROUP_FILES).contains(&(end - start)) {
             // Mostly one group takes it all, and what stays in it need not be looked at again.
@@ -413,6 +416,8 @@ impl Files {
                     *overlap = overlap.saturating_add(below.sizes[at]);
                     at += 1;
                 }
+                // All of these but the last end before the next file begins.
+                first = first.max(at.saturating_sub(1));
             }
         }
         overlaps

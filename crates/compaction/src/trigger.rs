@@ -81,6 +81,12 @@ impl Trigger {
         }
     }
 
+    /// Whether it never makes anything due where there are no tombstones.
+    #[must_use]
+    pub fn needs_tombstones(&self) -> bool {
+        matches!(self, Trigger::TombstoneDensity { .. } | Trigger::TombstoneTtl { .. })
+    }
+
     /// Whether single files make a job due, wherever they stand.
     #[must_use]
     pub fn is_about_files(&self) -> bool {

@@ -1,15 +1,16 @@
 //! `lsmx simulate`: the workloads and policies of `lsmx explore` on trees without data.
 //!
 //! A cell is a simulation ([`lsmx_compaction::simulator`]); cells run side by side on a few threads,
-//! and come out in the order in which they were asked for. Sizes are bound by nothing but patience.
+//! and come out in the order in which they were asked for. Cells that come to the same by what they are
+//! are simulated once. Sizes are bound by nothing but patience.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use lsmx_compaction::PolicySpec;
 use lsmx_compaction::cost::Costs;
 use lsmx_compaction::simulator::{self, Report};
+use lsmx_compaction::{PolicySpec, Primitives};
 use serde::Serialize;
 
 use crate::clock::Stopwatch;
@@ -59,7 +60,8 @@ pub struct Cell {
     pub report: Report,
     /// What the closed form says; null for a policy that it does not describe.
     pub model: Option<Costs>,
-    /// Seconds that the simulation took.
+    /// Seconds that the simulation took; 0 for a policy that does what an earlier one does, as `tsd` and
+    /// `tsa` do what `lo+1` does where nothing is deleted.
     pub elapsed_s: f64,
 }
 
@@ -87,9 +89,12 @@ pub fn run(config: &explore::Config, progress: &mut dyn Progress) -> Result<Simu
         &config.directory,
     );
     let tasks: Vec<Task> = config.places().map(|place| task(&place)).collect::<Result<_>>()?;
-    let writes = tasks.iter().map(|task| task.config.phases.iter().map(Phase::writes).sum::<u64>());
+    let first = first_alike(&tasks);
+    let run = tasks.iter().zip(&first).enumerate().filter(|(index, (_, first))| index == *first);
+    let writes =
+        run.map(|(_, (task, _))| task.config.phases.iter().map(Phase::writes).sum::<u64>());
     progress.begin("simulate", writes.fold(0, u64::saturating_add));
-    let cells = run_tasks(&tasks, progress)?;
+    let cells = run_tasks(&tasks, &first, progress)?;
     progress.end();
     Ok(Simulation { provenance, simulated: true, cells })
 }
@@ -112,12 +117,44 @@ fn task(place: &Place<'_>) -> Result<Task> {
     })
 }
 
-/// Runs the tasks on threads; their cells in the order of the tasks.
-fn run_tasks(tasks: &[Task], progress: &mut dyn Progress) -> Result<Vec<Cell>> {
+impl Task {
+    /// All that a simulation depends on.
+    fn essence(&self) -> (&simulator::Config, Primitives) {
+        let deletes =
+            self.config.phases.iter().any(|phase| phase.deletes + phase.range_deletes > 0);
+        let primitives = self.policy.clone().primitives();
+        (&self.config, if deletes { primitives } else { primitives.without_tombstones() })
+    }
+
+    /// The cell of what was found out.
+    fn cell(&self, report: Report, elapsed_s: f64) -> Cell {
+        Cell {
+            policy: self.policy.name().to_owned(),
+            spec: self.policy.to_string(),
+            sweep: self.sweep.clone(),
+            workload: self.workload.clone(),
+            seed: self.seed,
+            simulated: true,
+            report,
+            model: self.model,
+            elapsed_s,
+        }
+    }
+}
+
+/// For each task the first one that is sure to find out the same; most often itself.
+fn first_alike(tasks: &[Task]) -> Vec<usize> {
+    let essences: Vec<_> = tasks.iter().map(Task::essence).collect();
+    let first = |essence| essences.iter().position(|earlier| earlier == essence);
+    essences.iter().enumerate().map(|(index, essence)| first(essence).unwrap_or(index)).collect()
+}
+
+/// Runs those tasks on threads that are the first of their like; the cells of all, in their order.
+fn run_tasks(tasks: &[Task], first: &[usize], progress: &mut dyn Progress) -> Result<Vec<Cell>> {
     let (next, done, failed) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicBool::new(false));
     let (sender, receiver) = mpsc::channel();
     // What takes longest goes first, so that no thread is left with it in the end.
-    let mut order: Vec<usize> = (0..tasks.len()).collect();
+    let mut order: Vec<usize> = (0..tasks.len()).filter(|index| first[*index] == *index).collect();
     order.sort_by_cached_key(|&index| !tasks[index].policy.clone().build().looks_at_files());
     let work = |sender: mpsc::Sender<(usize, Result<Cell>)>| {
         while let Some((index, task)) = {
@@ -131,13 +168,13 @@ fn run_tasks(tasks: &[Task], progress: &mut dyn Progress) -> Result<Vec<Cell>> {
         }
     };
     std::thread::scope(|scope| {
-        for _ in 0..THREADS.min(tasks.len()) {
+        for _ in 0..THREADS.min(order.len()) {
             let (work, sender) = (&work, sender.clone());
             scope.spawn(move || work(sender));
         }
         drop(sender);
         let mut cells: Vec<Option<Cell>> = tasks.iter().map(|_| None).collect();
-        let (mut told, mut left) = (0, tasks.len());
+        let (mut told, mut left) = (0, order.len());
         while left > 0 {
             match receiver.recv_timeout(LOOK) {
                 Ok((index, cell)) => {
@@ -154,7 +191,11 @@ fn run_tasks(tasks: &[Task], progress: &mut dyn Progress) -> Result<Vec<Cell>> {
             progress.advance(now - told);
             told = now;
         }
-        Ok(cells.into_iter().flatten().collect())
+        let alike = |(index, task): (usize, &Task)| match &cells[first[index]] {
+            Some(cell) if first[index] != index => Some(task.cell(cell.report.clone(), 0.0)),
+            cell => cell.clone(),
+        };
+        Ok(tasks.iter().enumerate().filter_map(alike).collect())
     })
 }
 
@@ -168,17 +209,7 @@ fn cell(task: &Task, done: &AtomicU64, failed: &AtomicBool) -> Result<Cell> {
     };
     let report = task.config.run(&task.policy, &mut go_on);
     let report = report.map_err(|source| Error::Simulation { source: Box::new(source) })?;
-    Ok(Cell {
-        policy: task.policy.name().to_owned(),
-        spec: task.policy.to_string(),
-        sweep: task.sweep.clone(),
-        workload: task.workload.clone(),
-        seed: task.seed,
-        simulated: true,
-        report,
-        model: task.model,
-        elapsed_s: stopwatch.elapsed_s(),
-    })
+    Ok(task.cell(report, stopwatch.elapsed_s()))
 }
 
 impl explore::Point {
@@ -218,5 +249,80 @@ impl explore::Point {
         let (key_bytes, value_bytes) = self.generated_lengths().ok().flatten()?;
         let table_bytes = self.sizes().table_bytes;
         super::model::costs(policy, &self.phases, key_bytes + value_bytes, table_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lsmx::WriteControl;
+    use lsmx::env::WORKERS_DEFAULT;
+
+    use super::*;
+    use crate::experiment::Silent;
+    use crate::experiment::explore::{Point, Source};
+    use crate::workload::Distribution;
+    use crate::workload::phases::Mix;
+
+    const POLICIES: [&str; 4] = ["lo+1", "rr", "tsd(0.01)", "tsa"];
+
+    fn config(deletes: f64) -> explore::Config {
+        let mix = Mix {
+            entries: 200_000,
+            updates: 0.2,
+            deletes,
+            merges: 0.0,
+            range_deletes: 0.0,
+            lookups: 0,
+            empty_lookups: Vec::new(),
+            ranges: 0,
+            selectivities: Vec::new(),
+            distribution: Distribution::Uniform,
+            interleave: false,
+        };
+        let point = Point {
+            sweep: SweepPoint::default(),
+            policies: POLICIES.iter().map(|policy| policy.parse().unwrap()).collect(),
+            source: Source::Generated { key_bytes: 16, value_bytes: 112 },
+            phases: mix.phases().unwrap(),
+            memtable_bytes: None,
+            block_cache_bytes: None,
+            write_control: WriteControl::Smooth,
+            table_bytes: None,
+            workers: WORKERS_DEFAULT,
+            filter_last_run: false,
+            deterministic: true,
+        };
+        explore::Config {
+            points: vec![point],
+            repeat: 1,
+            seed: 3,
+            directory: std::env::temp_dir(),
+            command: "test".to_owned(),
+            spec: None,
+            decisions: None,
+        }
+    }
+
+    #[test]
+    fn what_comes_to_the_same_is_simulated_once_and_is_the_same() {
+        let config = config(0.0);
+        let cells = run(&config, &mut Silent).unwrap().cells;
+        assert_eq!(cells.len(), POLICIES.len());
+        assert_eq!(
+            cells.iter().map(|cell| cell.elapsed_s > 0.0).collect::<Vec<_>>(),
+            [true, true, false, false]
+        );
+        for (cell, place) in cells.iter().zip(config.places()) {
+            assert_eq!(cell.policy, place.policy.name());
+            let alone = place.point.simulate(place.policy, place.seed).unwrap().unwrap();
+            assert_eq!(cell.report, alone, "{}", cell.policy);
+        }
+    }
+
+    #[test]
+    fn with_deletes_those_that_look_at_tombstones_are_simulated_themselves() {
+        let cells = run(&config(0.2), &mut Silent).unwrap().cells;
+        assert!(cells.iter().all(|cell| cell.elapsed_s > 0.0));
+        assert!(cells[2..].iter().all(|cell| cell.report != cells[0].report));
     }
 }

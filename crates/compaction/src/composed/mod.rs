@@ -91,6 +91,13 @@ impl Primitives {
         })
     }
 
+    /// What is left of them where nothing is ever deleted: a policy of these does the same there.
+    #[must_use]
+    pub fn without_tombstones(mut self) -> Primitives {
+        self.rules.retain(|rule| !rule.trigger.needs_tombstones());
+        self
+    }
+
     /// Whether the policy lets data go that nobody has deleted.
     #[must_use]
     pub fn drops_data(&self) -> bool {

@@ -7,7 +7,7 @@
 use crate::{Key, KeyRange};
 
 use super::content::Content;
-use super::numbers::{ratio, real};
+use super::numbers::real;
 use super::seqs::Seqs;
 
 /// One stretch of a file. Its contents, class by class, stand in [`Body::contents`].
@@ -33,7 +33,10 @@ pub(super) struct Body {
 
 /// The range of keys between two places, in one piece of memory.
 pub(super) fn range_of(from: u64, to: u64) -> KeyRange {
-    let both = Key::from([from.to_be_bytes(), to.to_be_bytes()].concat());
+    let mut both = [0; 2 * size_of::<u64>()];
+    both[..size_of::<u64>()].copy_from_slice(&from.to_be_bytes());
+    both[size_of::<u64>()..].copy_from_slice(&to.to_be_bytes());
+    let both = Key::from_owner(both);
     let middle = size_of::<u64>();
     KeyRange { smallest: both.slice(..middle), largest: both.slice(middle..) }
 }
@@ -79,19 +82,6 @@ impl Body {
     pub(super) fn contents_of(&self, index: usize) -> &[Content] {
         let classes = self.classes();
         &self.contents[index * classes..(index + 1) * classes]
-    }
-
-    /// Where so many bytes of it lie: first and last place of each stretch, and its part of them.
-    pub(super) fn extents(&self, bytes: f64) -> impl Iterator<Item = (u64, u64, f64)> {
-        let entries = |index: usize| {
-            self.contents_of(index).iter().map(Content::entries).sum::<f64>()
-                + self.stretches[index].spans
-        };
-        let all: f64 = (0..self.stretches.len()).map(entries).sum();
-        (0..self.stretches.len()).map(move |index| {
-            let part = ratio(entries(index), all);
-            (self.start_of(index), self.stretches[index].to, bytes * part)
-        })
     }
 
     /// Adds a stretch behind the last one.

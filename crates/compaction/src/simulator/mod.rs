@@ -51,14 +51,12 @@ use seqs::Seqs;
 use sizes::{MEMTABLE_BYTES_AT_FIRST, Sizes};
 use source::Source;
 use traffic::{Traffic, Writes};
-use writer::{Output, Stamp, Writer};
+use writer::{Output, Room, Stamp, Writer};
 
 /// Stretches that a file keeps.
 const STRETCHES_MAX: usize = 32;
 /// Flushes from which on a tree may be played with larger files.
 const FLUSHES_MANY: f64 = 2000.0;
-/// Files whose room is kept.
-const SPARE_MAX: usize = 100;
 /// Looks at the tree while lookups are mixed into writes.
 const READ_SAMPLES: u32 = 32;
 /// Jobs in a row after which a policy is taken to be one that never rests.
@@ -68,7 +66,7 @@ const JOBS_IN_A_ROW_MAX: u64 = 10_000_000;
 pub const MERGE_PARTS_DEFAULT: usize = 2;
 
 /// What to simulate, apart from the policy.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// What is done, one phase after the other.
     pub phases: Vec<Phase>,
@@ -169,8 +167,7 @@ struct Simulator<'a> {
     shape: TreeShape,
     /// What files hold.
     bodies: FileMap<Body>,
-    /// Room of files that are gone, for those to come.
-    spare: Vec<Body>,
+    room: Room,
     /// Number of the next file.
     file_next: u64,
     traffic: Traffic,
@@ -214,7 +211,7 @@ impl<'a> Simulator<'a> {
                 ..TreeShape::default()
             },
             bodies: FileMap::default(),
-            spare: Vec::new(),
+            room: Room::default(),
             file_next: 0,
             traffic: Traffic::new(&config.phases),
             dice: Dice::new(config.seed),
@@ -370,7 +367,7 @@ impl<'a> Simulator<'a> {
         }
         let oldest_tombstone_us = self.tombstone_us.take();
         let stamp = Stamp { now_us: self.now_us, oldest_tombstone_us };
-        let mut writer = Writer::new(&self.sizes, stamp, usize::MAX, &mut self.spare);
+        let mut writer = Writer::new(&self.sizes, stamp, usize::MAX, &mut self.room);
         let mut cut = Cut::never();
         merge::merge(
             &mut sources,
@@ -445,8 +442,7 @@ impl<'a> Simulator<'a> {
         let applied = std::mem::take(&mut self.shape).into_applied(job, files)?;
         self.shape = applied.shape;
         let gone = applied.removed.iter().filter_map(|file| self.bodies.remove(file));
-        self.spare.extend(gone);
-        self.spare.truncate(SPARE_MAX);
+        self.room.reuse(gone);
         Ok(())
     }
 
@@ -485,14 +481,17 @@ impl<'a> Simulator<'a> {
             .map(|files| Source::new(files.iter().filter_map(|file| body(file)).collect()))
             .collect();
         let extents = inputs.iter().map(|files| {
-            let bodies = files.iter().filter_map(|file| Some((file, body(file)?)));
-            bodies.flat_map(|(file, body)| body.extents(self.sizes.weight(file)))
+            let extent = |file: &&Arc<FileShape>| {
+                let (from, to) = places(&file.range);
+                (from, to, self.sizes.weight(file))
+            };
+            files.iter().map(extent)
         });
         let read_bytes: f64 = files().map(|file| self.sizes.weight(file)).sum();
         let table_bytes = self.coarse.table_bytes_of(job.cut.file_bytes);
         let ends = parts::ends(extents, read_bytes, self.config.merge_parts, table_bytes);
         let mut cut = Cut::by(&job.cut, &self.shape, ends);
-        let mut writer = Writer::new(&self.sizes, stamp, STRETCHES_MAX, &mut self.spare);
+        let mut writer = Writer::new(&self.sizes, stamp, STRETCHES_MAX, &mut self.room);
         writer.outputs.reserve(files().count() + 2);
         merge::merge(
             &mut sources,

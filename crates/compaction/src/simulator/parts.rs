@@ -10,8 +10,8 @@ const STEPS_MAX: usize = 24;
 /// As near as the engine's index blocks let it come, about.
 const NEAR_ENOUGH: f64 = 4096.0;
 
-/// A stretch of one input run, inside which bytes lie evenly: its first and last place, its bytes, and
-/// those of the stretches before.
+/// A file of an input run, inside which bytes are taken to lie evenly: its first and last place, its bytes,
+/// and those of the files before.
 #[derive(Clone, Copy, Debug)]
 struct Extent {
     from: u64,
@@ -20,11 +20,8 @@ struct Extent {
     before: f64,
 }
 
-/// Files of a run in most merges: room for so many at once spares the list growing step by step.
-const FILES_USUAL: usize = 64;
-
 /// The last place of each part but the last one, of a merge of these runs, of so many bytes in all, into
-/// files of a size. Stretches are given by first place, last place and bytes, in key order.
+/// files of a size. Their files are given by first place, last place and bytes, in key order.
 pub(super) fn ends(
     runs: impl Iterator<Item = impl Iterator<Item = (u64, u64, f64)>>,
     total: f64,
@@ -38,14 +35,13 @@ pub(super) fn ends(
         return Vec::new();
     }
     let runs: Vec<Vec<Extent>> = runs
-        .map(|stretches| {
+        .map(|files| {
             let mut before = 0.0;
-            let mut extents = Vec::with_capacity(FILES_USUAL);
-            extents.extend(stretches.map(|(from, to, bytes)| {
+            let extent = |(from, to, bytes)| {
                 before += bytes;
                 Extent { from, to, bytes, before: before - bytes }
-            }));
-            extents
+            };
+            files.map(extent).collect()
         })
         .collect();
     let mut ends = Vec::new();

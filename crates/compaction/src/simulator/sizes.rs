@@ -246,7 +246,7 @@ fn memtable_entry(ascending: bool) -> f64 {
 }
 
 /// What grows with each entry of a table that is being written.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Rates {
     put: f64,
     operand: f64,

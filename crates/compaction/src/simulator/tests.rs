@@ -14,7 +14,7 @@ use super::seqs::Seqs;
 use super::sizes::Sizes;
 use super::source::Source;
 use super::traffic::{Traffic, Writes};
-use super::writer::{Stamp, Writer};
+use super::writer::{Room, Stamp, Writer};
 
 /// What a real set of writes holds: keys with the newest write of each, a put or a delete.
 type Set = BTreeMap<u64, bool>;
@@ -105,8 +105,8 @@ fn merge_sets(newer: &Set, older: &Set) -> Set {
 fn merge_bodies(bodies: &[&Body], covered: bool, classes: usize) -> Body {
     let sizes = Sizes::new(16, 100, 1000);
     let stamp = Stamp { now_us: 0, oldest_tombstone_us: None };
-    let mut spare = Vec::new();
-    let mut writer = Writer::new(&sizes, stamp, usize::MAX, &mut spare);
+    let mut room = Room::default();
+    let mut writer = Writer::new(&sizes, stamp, usize::MAX, &mut room);
     let mut sources: Vec<Source<'_>> = bodies.iter().map(|&body| Source::new(vec![body])).collect();
     let mut older = Older::default();
     if covered {

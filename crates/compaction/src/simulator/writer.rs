@@ -32,6 +32,27 @@ pub(super) struct Output {
     pub(super) body: Body,
 }
 
+/// Most bodies of files that are gone that are kept for new ones.
+const SPARE_MAX: usize = 100;
+
+/// Memory that goes from one job to the next.
+#[derive(Debug, Default)]
+pub(super) struct Room {
+    /// Bodies of files that are gone.
+    spare: Vec<Body>,
+    /// A part of the contents.
+    part: Vec<Content>,
+    thinning: Thinning,
+}
+
+impl Room {
+    /// Takes in bodies that nobody needs any more.
+    pub(super) fn reuse(&mut self, gone: impl Iterator<Item = Body>) {
+        self.spare.extend(gone);
+        self.spare.truncate(SPARE_MAX);
+    }
+}
+
 /// Writes outputs.
 #[derive(Debug)]
 pub(super) struct Writer<'a> {
@@ -43,11 +64,7 @@ pub(super) struct Writer<'a> {
     /// The density that the rates are for.
     density: f64,
     current: Option<Current>,
-    /// Room of files that are gone.
-    spare: &'a mut Vec<Body>,
-    /// Room for a part of the contents, and for what thins them out.
-    part: Vec<Content>,
-    thinning: Thinning,
+    room: &'a mut Room,
     pub(super) outputs: Vec<Output>,
 }
 
@@ -84,19 +101,17 @@ impl<'a> Writer<'a> {
         sizes: &'a Sizes,
         stamp: Stamp,
         stretches_max: usize,
-        spare: &'a mut Vec<Body>,
+        room: &'a mut Room,
     ) -> Writer<'a> {
-        let load = Load { puts: 1.0, ..Load::default() };
         Writer {
             sizes,
             stamp,
             stretches_max,
-            rates: sizes.rates(&load, 1.0),
+            // The first density that is met is another one.
+            rates: Rates::default(),
             density: 0.0,
             current: None,
-            spare,
-            part: Vec::new(),
-            thinning: Thinning::default(),
+            room,
             outputs: Vec::new(),
         }
     }
@@ -154,14 +169,15 @@ impl<'a> Writer<'a> {
             let share = fitting / entries;
             let at = from.saturating_add(whole(dice.place_of(fitting, entries) * range));
             let at = at.clamp(from, stretch.to - 1);
-            self.part.clear();
-            self.part.extend(contents.iter().map(|all| all.scaled(share)));
+            let part = &mut self.room.part;
+            part.clear();
+            part.extend(contents.iter().map(|all| all.scaled(share)));
             let spans = stretch.spans * share;
             let seqs = stretch.seqs.take(fitting, entries - fitting, dice);
-            current.body.push(Stretch { to: at, spans, seqs }, &self.part);
-            current.load.add(&Load::of(&self.part, spans));
+            current.body.push(Stretch { to: at, spans, seqs }, part);
+            current.load.add(&Load::of(part, spans));
             current.last = LastKey { from, to: at, gap: 0.0 };
-            for (all, part) in contents.iter_mut().zip(&self.part) {
+            for (all, part) in contents.iter_mut().zip(&*part) {
                 all.less(part);
             }
             stretch.spans -= spans;
@@ -172,7 +188,7 @@ impl<'a> Writer<'a> {
 
     /// Begins an output with a key.
     fn begin(&mut self, first: u64, cut: &Cut<'_>, dice: &mut Dice) {
-        let mut body = self.spare.pop().unwrap_or_default();
+        let mut body = self.room.spare.pop().unwrap_or_default();
         body.clear(first);
         let larger = if cut.file_bytes < WRITTEN_MAX {
             dice.normal() * self.rates.deviation(cut.file_bytes)
@@ -203,11 +219,11 @@ impl<'a> Writer<'a> {
             let spans = body.stretches.iter().map(|stretch| stretch.spans).sum::<f64>();
             let mut seqs = Seqs::NONE;
             body.stretches.iter().for_each(|stretch| seqs.join(&stretch.seqs));
-            self.thinning.thin_out(&mut body, self.stretches_max);
+            self.room.thinning.thin_out(&mut body, self.stretches_max);
             let shape = self.shape(&body, &load, spans, seqs);
             self.outputs.push(Output { shape, body });
         } else {
-            self.spare.push(body);
+            self.room.spare.push(body);
         }
     }
 
