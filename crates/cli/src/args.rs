@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use lsmx_bench::experiment::advise::Weights;
+use lsmx_bench::experiment::iocost::CacheSweep;
 use lsmx_bench::experiment::throughput::workload::Workload;
 use lsmx_bench::workload::Distribution;
 use lsmx_bench::workload::record::Format;
@@ -32,6 +33,9 @@ pub(crate) enum Command {
     Advise(Box<AdviseArgs>),
     /// Run named workloads and measure throughput and latency, also of other engines.
     Bench(BenchArgs),
+    /// Measure what a point lookup costs in reads, by the size of the cache: on a database of hashed
+    /// keys, or on one that there is.
+    Iocost(IocostArgs),
     /// Put two results of `explore`, `simulate` or `bench` side by side: what changed, and by more than
     /// chance or not.
     Compare(CompareArgs),
@@ -316,6 +320,60 @@ pub(crate) struct BenchArgs {
     pub(crate) csv: Option<PathBuf>,
     /// Directory for temporary databases [default: that for temporary files].
     #[arg(long, value_name = "DIR", conflicts_with = "db")]
+    pub(crate) dir: Option<PathBuf>,
+}
+
+/// Arguments of `lsmx iocost`.
+#[derive(Debug, Args)]
+pub(crate) struct IocostArgs {
+    /// An existing database, opened for reading; a sample of its own keys is asked for, which a scan
+    /// of all of it finds [default: one is built, and removed].
+    #[arg(long, value_name = "PATH", conflicts_with_all = [
+        "entries", "key_len", "value_len", "memtable", "table", "block_bytes", "dir",
+    ])]
+    pub(crate) db: Option<PathBuf>,
+    /// Keyspace of the existing database [default: the default one].
+    #[arg(long, value_name = "NAME", requires = "db")]
+    pub(crate) keyspace: Option<String>,
+    /// Records to build with.
+    #[arg(long, value_name = "N", value_parser = count, default_value = "1000000")]
+    pub(crate) entries: u64,
+    /// Bytes of a key, which is a hash.
+    #[arg(long, value_name = "BYTES", default_value_t = 32)]
+    pub(crate) key_len: u64,
+    /// Bytes of a value.
+    #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "110")]
+    pub(crate) value_len: u64,
+    /// Bytes of a memtable.
+    #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "8M")]
+    pub(crate) memtable: u64,
+    /// Target bytes of a table.
+    #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "8M")]
+    pub(crate) table: u64,
+    /// Target bytes of a data block; a database is built for each.
+    #[arg(long, value_name = "BYTES,…", value_delimiter = ',', default_value = "4096")]
+    pub(crate) block_bytes: Vec<u32>,
+    /// Cache sizes in per cent of the database; `auto` takes both inflection points, places between and
+    /// around them, and the sizes of the study.
+    #[arg(long, value_name = "auto|PCT,…", default_value = "auto", allow_hyphen_values = true)]
+    pub(crate) cache_sweep: CacheSweep,
+    /// Lookups of present keys at each cache size, and as many of absent ones.
+    #[arg(long, value_name = "N", value_parser = count, default_value = "100000")]
+    pub(crate) gets: u64,
+    /// Seed of keys and lookups.
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Write the result as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Write the result as one page with plots, to be read in a browser.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// Write a flat row per cache size.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) csv: Option<PathBuf>,
+    /// Directory for temporary databases [default: that for temporary files].
+    #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
 }
 

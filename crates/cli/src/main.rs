@@ -24,6 +24,7 @@ fn main() -> ExitCode {
             Command::Simulate(arguments) => cmd::simulate::run(&arguments, &words),
             Command::Advise(arguments) => cmd::advise::run(&arguments, &words),
             Command::Bench(arguments) => cmd::bench::run(&arguments, &words),
+            Command::Iocost(arguments) => cmd::iocost::run(&arguments, &words),
             Command::Compare(arguments) => cmd::compare::run(&arguments),
             Command::Db(arguments) => cmd::db::run(&arguments),
         });

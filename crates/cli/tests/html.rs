@@ -176,6 +176,20 @@ fn a_page_of_workloads_has_rates_and_latencies() {
 }
 
 #[test]
+fn a_page_of_cache_sizes_has_the_curves_beside_the_published_ones() {
+    let directory = tempfile::tempdir().unwrap();
+    let words =
+        "iocost --entries 20000 --memtable 64K --table 64K --block-bytes 1024,4096 --gets 1000";
+    let page = page(words, &[], directory.path());
+    for title in ["What metadata takes", "Reads and hits", "Every cache size"] {
+        let sections = page.matches(&format!("<h3>{title}</h3>")).count();
+        assert_eq!(sections, 2, "sections {title}");
+    }
+    assert!(page.contains("Pebble 1.1, 20 G") && page.contains("absent keys"));
+    fine_to_look_at(&page, &[("plots", 6), ("marks", 100), ("texts", 80)], directory.path());
+}
+
+#[test]
 fn a_page_of_advice_has_the_ranking_and_the_confirmed_designs() {
     let directory = tempfile::tempdir().unwrap();
     let words =

@@ -74,7 +74,7 @@ pub mod write;
 
 pub use db::options::Options;
 pub use db::{DEFAULT_KEYSPACE, Db, Keyspace, Snapshot, Update, VerifyReport, verify, verify_with};
-pub use db::{Explanation, Observation, observe, observe_with};
+pub use db::{Explanation, MetadataSizes, Observation, observe, observe_with};
 pub use error::{Error, Malformed, Result};
 pub use event::{Event, EventListener};
 pub use key::{Kind, SeqNo};

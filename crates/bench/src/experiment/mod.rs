@@ -2,6 +2,7 @@
 
 pub mod advise;
 pub mod explore;
+pub mod iocost;
 pub mod model;
 pub mod repeat;
 pub mod resume;

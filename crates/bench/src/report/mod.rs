@@ -8,6 +8,7 @@ pub mod csv;
 pub mod estimates;
 pub mod flat;
 pub mod html;
+pub mod iocost;
 pub mod json;
 pub mod provenance;
 pub mod rows;

@@ -5,4 +5,5 @@ pub(crate) mod bench;
 pub(crate) mod compare;
 pub(crate) mod db;
 pub(crate) mod explore;
+pub(crate) mod iocost;
 pub(crate) mod simulate;

@@ -16,7 +16,7 @@ use crate::format::range_tombstones::Spans;
 use crate::sync::{Arc, AtomicBool, Ordering, Weak};
 
 /// Bytes that a slot's content costs beside its block.
-const SLOT_OVERHEAD_BYTES: u64 = 112;
+pub(crate) const SLOT_OVERHEAD_BYTES: u64 = 112;
 
 /// Bytes that an open table costs besides keys and blocks: handle, slots, shape, what the manifest
 /// keeps of it, and its places in versions.

@@ -3,6 +3,7 @@
 pub mod cursor;
 mod descriptors;
 pub(crate) mod explain;
+mod metadata;
 pub mod options;
 mod read_ahead;
 pub mod reader;

@@ -6,6 +6,7 @@
 mod advice;
 mod agreement;
 mod deletes;
+mod iocost;
 mod latency;
 mod lookups;
 mod movement;
@@ -32,6 +33,7 @@ use crate::report::text;
 use subject::Subject;
 
 pub use advice::page_of as advice;
+pub use iocost::iocost;
 pub use throughput::throughput;
 
 /// Writes a page.

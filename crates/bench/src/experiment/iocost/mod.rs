@@ -1,0 +1,330 @@
+//! `lsmx iocost`: what a point lookup costs in reads, by the size of the cache.
+//!
+//! The data set is that of the study of Pebble's read path: keys of 32 bytes that are hashes, values of
+//! 110, in the order of the hashes' records, so at random. The tree is settled and not compacted by hand.
+//! What its metadata takes in memory gives the two inflection points; then the database is opened for
+//! reading with one cache size after the other, around these and around the study's.
+//!
+//! Reads are counted twice: as blocks that the cache did not have, and as calls that reached the file
+//! system.
+
+mod build;
+mod keys;
+mod measure;
+pub mod result;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use lsmx::vfs::{CountingVfs, OsVfs};
+use lsmx::{Db, Keyspace, KeyspaceOptions, MetadataSizes, Options};
+
+use crate::error::{Error, Result};
+use crate::numbers::{self, ratio};
+use crate::report::provenance::Provenance;
+use crate::workload::random::Random;
+
+use super::Progress;
+use super::explore::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use keys::{Hashed, Keys};
+use result::{Build, Cost, IoCost, Level, Point, Settings, Share};
+
+/// Keys shorter than this might be equal.
+pub const KEY_BYTES_MIN: u64 = 8;
+/// Bytes of a data block where nothing else is asked for.
+pub const BLOCK_BYTES_DEFAULT: u32 = 4096;
+/// Points of a sweep at most.
+const POINTS_MAX: usize = 1000;
+/// Cache sizes of the study that are looked at besides the inflection points, in per cent of the
+/// database.
+const STUDY_PERCENT: [f64; 9] = [0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 3.0];
+
+const PURPOSE_SAMPLE: u64 = 0x7361_6d70;
+const PURPOSE_GETS: u64 = 0x6765_7473;
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// An existing database; by default one is built.
+    pub database: Option<PathBuf>,
+    /// The keyspace of an existing database.
+    pub keyspace: String,
+    /// Records to build with.
+    pub entries: u64,
+    /// Bytes of a key.
+    pub key_bytes: u64,
+    /// Bytes of a value.
+    pub value_bytes: u64,
+    /// Bytes of a memtable.
+    pub memtable_bytes: u64,
+    /// Target bytes of a table.
+    pub table_bytes: u64,
+    /// Target bytes of a data block; a database is built for each.
+    pub block_bytes: Vec<u32>,
+    /// Cache sizes.
+    pub sweep: CacheSweep,
+    /// Lookups of present keys at each point, and as many of absent ones.
+    pub gets: u64,
+    /// The seed.
+    pub seed: u64,
+    /// Where databases are built.
+    pub directory: PathBuf,
+    /// The command line, for the provenance.
+    pub command: String,
+}
+
+/// Cache sizes to look at.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CacheSweep {
+    /// The inflection points, places between and around them, and the study's sizes.
+    Auto,
+    /// Per cent of the database.
+    Percent(Vec<f64>),
+}
+
+impl FromStr for CacheSweep {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<CacheSweep, String> {
+        if text == "auto" {
+            return Ok(CacheSweep::Auto);
+        }
+        let percent = |text: &str| {
+            let percent = text.trim().parse::<f64>().ok();
+            percent
+                .filter(|percent| percent.is_finite() && (0.0..=1000.0).contains(percent))
+                .ok_or_else(|| {
+                    format!("{text} is not a number of per cent from 0 to 1000, nor auto")
+                })
+        };
+        let all = text.split(',').map(percent).collect::<std::result::Result<Vec<_>, _>>()?;
+        if all.len() > POINTS_MAX {
+            return Err(format!("more than {POINTS_MAX} cache sizes"));
+        }
+        Ok(CacheSweep::Percent(all))
+    }
+}
+
+impl fmt::Display for CacheSweep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CacheSweep::Auto => f.write_str("auto"),
+            CacheSweep::Percent(all) => {
+                let all: Vec<_> = all.iter().map(f64::to_string).collect();
+                f.write_str(&all.join(","))
+            }
+        }
+    }
+}
+
+impl CacheSweep {
+    /// Cache sizes in bytes, ascending, each once.
+    fn sizes(&self, sizes: &MetadataSizes) -> Vec<u64> {
+        let (first, second) = (sizes.inflection_1(), sizes.inflection_2());
+        let percent =
+            |percent: f64| numbers::round(numbers::float(sizes.table_bytes) * percent / 100.0);
+        let mut bytes: Vec<u64> = match self {
+            CacheSweep::Percent(all) => all.iter().copied().map(percent).collect(),
+            CacheSweep::Auto => {
+                let quarter = (second - first) / 4;
+                let between = (1..4).map(|quarters| first + quarters * quarter);
+                let around = [first / 2, first / 4 * 3, first, second, second / 4 * 5, 2 * second];
+                let study = STUDY_PERCENT.iter().copied().map(percent);
+                between.chain(around).chain(study).collect()
+            }
+        };
+        bytes.sort_unstable();
+        bytes.dedup();
+        bytes
+    }
+}
+
+impl Config {
+    /// Builds the database, if none was given, and sweeps the cache.
+    ///
+    /// # Errors
+    /// When a parameter is out of range, the database fails or gives a wrong answer.
+    pub fn run(&self, progress: &mut dyn Progress) -> Result<IoCost> {
+        self.check()?;
+        let place = self.database.as_deref().unwrap_or(&self.directory);
+        let provenance = Provenance::new(self.command.clone(), None, self.seed, place);
+        let costs = match &self.database {
+            Some(path) => vec![self.of_existing(path, progress)?],
+            None => self
+                .block_bytes
+                .iter()
+                .map(|&block_bytes| self.of_new(block_bytes, progress))
+                .collect::<Result<Vec<_>>>()?,
+        };
+        let mut costs = costs.into_iter();
+        let Some(cost) = costs.next() else {
+            return Err(invalid("--block-bytes", "nothing".to_owned(), "one at least"));
+        };
+        Ok(IoCost { provenance, settings: self.settings(), cost, others: costs.collect() })
+    }
+
+    fn settings(&self) -> Settings {
+        let built = |n: u64| self.database.is_none().then_some(n);
+        Settings {
+            database: self.database.as_ref().map(|path| path.display().to_string()),
+            keyspace: self.keyspace.clone(),
+            key_len: built(self.key_bytes),
+            value_len: built(self.value_bytes),
+            memtable_bytes: built(self.memtable_bytes),
+            table_bytes: built(self.table_bytes),
+            gets: self.gets,
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        between("--key-len", self.key_bytes, KEY_BYTES_MIN, KEY_BYTES_MAX)?;
+        between("--value-len", self.value_bytes, 0, VALUE_BYTES_MAX)?;
+        between("--entries", self.entries, 1, 1 << 40)?;
+        between("--gets", self.gets, 1, 1 << 40)
+    }
+
+    fn of_existing(&self, path: &Path, progress: &mut dyn Progress) -> Result<Cost> {
+        let keys = {
+            let opened = Opened::open(path, &self.keyspace, None)?;
+            let mut random = Random::new(self.seed, PURPOSE_SAMPLE);
+            progress.begin("sample keys", 0);
+            let keys = Keys::sample(&opened.keyspace, &mut random)?;
+            progress.end();
+            keys
+        };
+        self.sweep(path, &keys, None, None, progress)
+    }
+
+    fn of_new(&self, block_bytes: u32, progress: &mut dyn Progress) -> Result<Cost> {
+        let made = tempfile::Builder::new().prefix("lsmx-iocost-").tempdir_in(&self.directory);
+        let failed = |source| Error::Io {
+            action: "make a directory in",
+            path: self.directory.clone(),
+            source,
+        };
+        let directory = made.map_err(failed)?;
+        let path = directory.path().join("db");
+        let hashed = Hashed::new(self.entries, self.key_bytes, self.seed);
+        let build = build::build(self, &path, block_bytes, &hashed, progress)?;
+        let keys = Keys::Hashed(hashed);
+        self.sweep(&path, &keys, Some(block_bytes), Some(build), progress)
+    }
+
+    fn sweep(
+        &self,
+        path: &Path,
+        keys: &Keys,
+        block_bytes: Option<u32>,
+        build: Option<Build>,
+        progress: &mut dyn Progress,
+    ) -> Result<Cost> {
+        let (sizes, levels) = {
+            let opened = Opened::open(path, &self.keyspace, None)?;
+            (opened.sizes()?, opened.levels(&self.keyspace))
+        };
+        let share = |bytes: u64| Share { bytes, fraction: ratio(bytes, sizes.table_bytes) };
+        let (inflection_1, inflection_2) =
+            (share(sizes.inflection_1()), share(sizes.inflection_2()));
+        let points = self.sweep.sizes(&sizes).into_iter().map(|cache_bytes| {
+            let opened = Opened::open(path, &self.keyspace, Some(cache_bytes))?;
+            // The same keys are asked for at each point, so that points differ by the cache alone.
+            let mut random = Random::new(self.seed, PURPOSE_GETS);
+            let share = share(cache_bytes);
+            let title = format!("cache {:.3} %", share.fraction * 100.0);
+            let mut point =
+                measure::point(&opened, keys, self.gets, &mut random, &title, progress)?;
+            point.cache_bytes = share.bytes;
+            point.cache_fraction = share.fraction;
+            point.at = match cache_bytes {
+                bytes if bytes == inflection_1.bytes => Some("inflection_1"),
+                bytes if bytes == inflection_2.bytes => Some("inflection_2"),
+                _ => None,
+            };
+            Ok(point)
+        });
+        Ok(Cost {
+            block_bytes,
+            db_bytes: sizes.table_bytes,
+            entries: sizes.entries,
+            entries_last_run: sizes.entries_last_run,
+            levels,
+            data_blocks: sizes.data_blocks,
+            index_blocks: sizes.index_blocks,
+            filter_bytes: sizes.filter_bytes,
+            top_index_bytes: sizes.top_index_bytes,
+            range_tombstone_bytes: sizes.range_tombstone_bytes,
+            index_bytes: sizes.index_bytes,
+            all_filters_bytes: sizes.all_filters_bytes,
+            inflection_1,
+            inflection_2,
+            build,
+            points: points.collect::<Result<Vec<Point>>>()?,
+        })
+    }
+}
+
+/// A database that is open for reading, with its calls to the file system counted.
+struct Opened {
+    db: Db,
+    keyspace: Keyspace,
+    vfs: CountingVfs,
+}
+
+impl Opened {
+    /// Opens a database with so large a block cache, or the engine's default.
+    fn open(path: &Path, keyspace: &str, block_cache_bytes: Option<u64>) -> Result<Opened> {
+        let failed = |source| Error::Engine { action: "open the database", source };
+        let vfs = CountingVfs::new(std::sync::Arc::new(OsVfs));
+        let mut options = Options::default().create_if_missing(false);
+        if let Some(bytes) = block_cache_bytes {
+            options = options.block_cache_bytes(bytes);
+        }
+        let counted = std::sync::Arc::new(vfs.clone());
+        let db = Db::open_read_only_with(counted, path, options).map_err(failed)?;
+        let keyspace = db.existing_keyspace(keyspace).map_err(failed)?;
+        Ok(Opened { db, keyspace, vfs })
+    }
+
+    fn sizes(&self) -> Result<MetadataSizes> {
+        let failed = |source| Error::Engine { action: "read the metadata", source };
+        self.keyspace.metadata().map_err(failed)
+    }
+
+    fn levels(&self, keyspace: &str) -> Vec<Level> {
+        let metrics = self.db.metrics();
+        let levels = metrics.keyspaces.get(keyspace).into_iter().flat_map(|it| &it.levels);
+        let filled = levels.filter(|level| level.files > 0);
+        filled
+            .map(|level| Level {
+                level: level.level,
+                runs: level.runs,
+                files: level.files,
+                bytes: level.bytes,
+                entries: level.entries,
+            })
+            .collect()
+    }
+}
+
+fn between(name: &'static str, n: u64, min: u64, max: u64) -> Result<()> {
+    if (min..=max).contains(&n) {
+        return Ok(());
+    }
+    Err(Error::Invalid { name, value: n.to_string(), must: format!("from {min} to {max}") })
+}
+
+fn invalid(name: &'static str, value: String, must: &str) -> Error {
+    Error::Invalid { name, value, must: must.to_owned() }
+}
+
+/// Options of the keyspace that a database is built with.
+fn keyspace_options(config: &Config, block_bytes: u32) -> KeyspaceOptions {
+    KeyspaceOptions::default()
+        .memtable_bytes(config.memtable_bytes)
+        .table_bytes(config.table_bytes)
+        .block_bytes(block_bytes)
+}
+
+#[cfg(test)]
+mod tests;

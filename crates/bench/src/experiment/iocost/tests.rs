@@ -1,0 +1,97 @@
+//! A sweep over a tree that is small enough for a test.
+
+use lsmx::format::BlockKind;
+
+use super::*;
+use crate::experiment::Silent;
+
+fn config(directory: &Path) -> Config {
+    Config {
+        database: None,
+        keyspace: lsmx::DEFAULT_KEYSPACE.to_owned(),
+        entries: 40_000,
+        key_bytes: 32,
+        value_bytes: 110,
+        memtable_bytes: 64 << 10,
+        table_bytes: 64 << 10,
+        block_bytes: vec![1024],
+        sweep: CacheSweep::Auto,
+        gets: 2_000,
+        seed: 5,
+        directory: directory.to_owned(),
+        command: "test".to_owned(),
+    }
+}
+
+/// The point of a cache that is just one of the inflection points.
+fn at<'a>(cost: &'a Cost, name: &str) -> &'a Point {
+    cost.points.iter().find(|point| point.at == Some(name)).unwrap()
+}
+
+#[test]
+fn two_reads_at_the_first_inflection_and_one_at_the_second_by_both_counts() {
+    let directory = tempfile::tempdir().unwrap();
+    let cost = config(directory.path()).run(&mut Silent).unwrap().cost;
+    assert!(cost.entries >= 40_000 && cost.entries_last_run < cost.entries);
+    assert_eq!(cost.levels.iter().map(|level| level.bytes).sum::<u64>(), cost.db_bytes);
+    let (first, second) = (at(&cost, "inflection_1"), at(&cost, "inflection_2"));
+    assert_eq!(cost.inflection_1.bytes, cost.filter_bytes + cost.top_index_bytes);
+    assert_eq!(cost.inflection_2.bytes, cost.inflection_1.bytes + cost.index_bytes);
+    assert!((1.9..2.2).contains(&first.ios_per_get), "{}", first.ios_per_get);
+    assert!((0.95..1.05).contains(&second.ios_per_get), "{}", second.ios_per_get);
+    for kind in [BlockKind::Filter, BlockKind::TopIndex] {
+        assert!(first.hit_rate[&kind] > 0.999 && second.hit_rate[&kind] > 0.999, "{kind:?}");
+    }
+    assert!(first.hit_rate[&BlockKind::Index] < 0.1 && second.hit_rate[&BlockKind::Index] > 0.99);
+    for point in &cost.points {
+        // Two counts of the same thing, made in two places.
+        assert!((point.ios_per_get - point.physical_reads_per_get).abs() < 1e-9);
+        assert!((point.ios_per_absent_get - point.physical_reads_per_absent_get).abs() < 1e-9);
+        assert!(point.resident_bytes.values().sum::<u64>() <= point.cache_bytes);
+        assert!(point.get_latency_us.mean > 0.0);
+    }
+    let ios = |point: &Point| point.ios_per_get;
+    assert!(cost.points.windows(2).all(|pair| ios(&pair[1]) <= ios(&pair[0]) + 0.05));
+    assert!(cost.build.unwrap().write_amplification > 1.0);
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn an_existing_database_is_asked_for_its_own_keys_and_stays_as_it_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("db");
+    let built = config(directory.path());
+    let hashed = Hashed::new(built.entries, built.key_bytes, built.seed);
+    build::build(&built, &path, 1024, &hashed, &mut Silent).unwrap();
+    let files = || {
+        let all = std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap());
+        let mut all: Vec<_> =
+            all.map(|it| (it.file_name(), it.metadata().unwrap().len())).collect();
+        all.sort();
+        all
+    };
+    let before = files();
+    let sweep = CacheSweep::Percent(vec![100.0]);
+    let existing = Config { database: Some(path.clone()), sweep, ..built };
+    let result = existing.run(&mut Silent).unwrap();
+    assert_eq!(files(), before);
+    assert_eq!((result.cost.block_bytes, result.settings.key_len), (None, None));
+    let point = &result.cost.points[0];
+    // All in memory but what was not asked for yet.
+    assert!(point.ios_per_get < 0.9 && point.hit_rate[&BlockKind::Index] > 0.99);
+    assert!((0.0..0.1).contains(&point.filter_false_positive_rate));
+    let wrong = Config { keyspace: "nowhere".to_owned(), ..existing };
+    assert!(wrong.run(&mut Silent).is_err());
+}
+
+#[test]
+fn cache_sizes_are_read_as_they_are_typed() {
+    assert_eq!("auto".parse(), Ok(CacheSweep::Auto));
+    assert_eq!("0.1, 3".parse(), Ok(CacheSweep::Percent(vec![0.1, 3.0])));
+    for wrong in ["", "x", "-1", "nan", "inf", "1,,2", "1001"] {
+        assert!(wrong.parse::<CacheSweep>().is_err(), "{wrong}");
+    }
+    for text in ["auto", "0.1,3"] {
+        assert_eq!(text.parse::<CacheSweep>().unwrap().to_string(), text);
+    }
+}

@@ -1,0 +1,170 @@
+//! What `lsmx iocost` found out as a table for people, and as flat rows.
+
+use lsmx::format::BlockKind;
+
+use crate::experiment::iocost::result::{Cost, IoCost, Point, Share};
+
+use super::text::{bytes, grid};
+
+/// What stands where there is nothing to say.
+const NOTHING: &str = "–";
+
+/// Kinds of blocks that a lookup may need, as columns.
+const KINDS: [(BlockKind, &str); 5] = [
+    (BlockKind::Filter, "filter"),
+    (BlockKind::TopIndex, "top"),
+    (BlockKind::Index, "index"),
+    (BlockKind::RangeTombstones, "spans"),
+    (BlockKind::Data, "data"),
+];
+
+/// The databases one after the other: what they need in memory, and a line per cache size.
+#[must_use]
+pub fn table(result: &IoCost) -> String {
+    result.costs().map(|cost| one(result, cost)).collect::<Vec<_>>().join("\n")
+}
+
+fn one(result: &IoCost, cost: &Cost) -> String {
+    let settings = &result.settings;
+    let what = match (&settings.database, settings.key_len, settings.value_len) {
+        (Some(path), _, _) => format!("{path}, keyspace {}", settings.keyspace),
+        (None, Some(key), Some(value)) => format!(
+            "{} records of {key} + {value} B, blocks of {} B, memtable {}, table {}",
+            cost.entries,
+            cost.block_bytes.unwrap_or_default(),
+            bytes(settings.memtable_bytes.unwrap_or_default()),
+            bytes(settings.table_bytes.unwrap_or_default()),
+        ),
+        (None, _, _) => String::new(),
+    };
+    let levels = cost.levels.iter().map(|level| {
+        let runs = if level.runs == 1 { String::new() } else { format!(" in {} runs", level.runs) };
+        format!("L{} {}{runs}", level.level, bytes(level.bytes))
+    });
+    let above = cost.entries.saturating_sub(cost.entries_last_run);
+    let share = |share: Share| format!("{} ({:.3} %)", bytes(share.bytes), share.fraction * 100.0);
+    let index_bytes_per_block =
+        crate::numbers::ratio(cost.index_bytes + cost.top_index_bytes, cost.data_blocks);
+    let mut text = format!(
+        "{what}, {} gets per point, seed {}\n\
+         {}: {}; {:.1} % of the entries above the last run\n\
+         inflection 1 {}: filters without the last run {}, top index {}\n\
+         inflection 2 {}: with {} of index blocks, {index_bytes_per_block:.2} B per data block\n",
+        settings.gets,
+        result.provenance.seed,
+        bytes(cost.db_bytes),
+        levels.collect::<Vec<_>>().join(", "),
+        crate::numbers::ratio(above, cost.entries) * 100.0,
+        share(cost.inflection_1),
+        bytes(cost.filter_bytes),
+        bytes(cost.top_index_bytes),
+        share(cost.inflection_2),
+        bytes(cost.index_bytes),
+    );
+    let seen: Vec<(BlockKind, &str)> = KINDS
+        .into_iter()
+        .filter(|(kind, _)| cost.points.iter().any(|point| point.hit_rate.contains_key(kind)))
+        .collect();
+    let mut header: Vec<String> = ["cache", "% of db", ""].into_iter().map(str::to_owned).collect();
+    header.extend(seen.iter().map(|(_, name)| format!("{name} hit %")));
+    header.extend(
+        ["all %", "I/Os per get", "reads", "absent", "reads", "mean µs", "p99", "absent µs"]
+            .into_iter()
+            .map(str::to_owned),
+    );
+    let rows = cost.points.iter().map(|point| row(point, &seen));
+    text.push_str(&grid(header, rows.collect::<Vec<_>>()));
+    text.push('\n');
+    text
+}
+
+fn row(point: &Point, kinds: &[(BlockKind, &str)]) -> Vec<String> {
+    let percent = |share: f64| format!("{:.1}", share * 100.0);
+    let mut row = vec![
+        bytes(point.cache_bytes),
+        format!("{:.3}", point.cache_fraction * 100.0),
+        match point.at {
+            Some("inflection_1") => "← 1".to_owned(),
+            Some(_) => "← 2".to_owned(),
+            None => String::new(),
+        },
+    ];
+    row.extend(kinds.iter().map(|(kind, _)| {
+        point.hit_rate.get(kind).map_or_else(|| NOTHING.to_owned(), |rate| percent(*rate))
+    }));
+    row.extend([
+        percent(point.hit_rate_overall),
+        format!("{:.3}", point.ios_per_get),
+        format!("{:.3}", point.physical_reads_per_get),
+        format!("{:.4}", point.ios_per_absent_get),
+        format!("{:.4}", point.physical_reads_per_absent_get),
+        format!("{:.1}", point.get_latency_us.mean),
+        format!("{:.1}", point.get_latency_us.p99),
+        format!("{:.1}", point.absent_get_latency_us.mean),
+    ]);
+    row
+}
+
+/// Header of the flat rows.
+pub const COLUMNS: [&str; 22] = [
+    "block_bytes",
+    "db_bytes",
+    "entries",
+    "cache_bytes",
+    "cache_fraction",
+    "at",
+    "filter_hit_rate",
+    "top_index_hit_rate",
+    "index_hit_rate",
+    "range_tombstones_hit_rate",
+    "data_hit_rate",
+    "hit_rate_overall",
+    "ios_per_get",
+    "physical_reads_per_get",
+    "physical_read_bytes_per_get",
+    "ios_per_absent_get",
+    "physical_reads_per_absent_get",
+    "filter_false_positive_rate",
+    "get_mean_us",
+    "get_p99_us",
+    "absent_get_mean_us",
+    "absent_get_p99_us",
+];
+
+/// A flat row per database and cache size, in the order of [`COLUMNS`]; empty where a figure is absent.
+pub fn rows(result: &IoCost) -> impl Iterator<Item = Vec<String>> + '_ {
+    result.costs().flat_map(|cost| cost.points.iter().map(move |point| flat(cost, point)))
+}
+
+fn flat(cost: &Cost, point: &Point) -> Vec<String> {
+    let mut row = vec![
+        cost.block_bytes.map(|bytes| bytes.to_string()).unwrap_or_default(),
+        cost.db_bytes.to_string(),
+        cost.entries.to_string(),
+        point.cache_bytes.to_string(),
+        point.cache_fraction.to_string(),
+        point.at.unwrap_or_default().to_owned(),
+    ];
+    row.extend(
+        KINDS
+            .iter()
+            .map(|(kind, _)| point.hit_rate.get(kind).map(f64::to_string).unwrap_or_default()),
+    );
+    row.extend(
+        [
+            point.hit_rate_overall,
+            point.ios_per_get,
+            point.physical_reads_per_get,
+            point.physical_read_bytes_per_get,
+            point.ios_per_absent_get,
+            point.physical_reads_per_absent_get,
+            point.filter_false_positive_rate,
+            point.get_latency_us.mean,
+            point.get_latency_us.p99,
+            point.absent_get_latency_us.mean,
+            point.absent_get_latency_us.p99,
+        ]
+        .map(|figure| figure.to_string()),
+    );
+    row
+}

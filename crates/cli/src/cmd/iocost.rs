@@ -1,0 +1,59 @@
+//! `lsmx iocost`: from what was typed to a config, from the result to a table and files.
+
+use std::ffi::OsString;
+
+use lsmx::DEFAULT_KEYSPACE;
+use lsmx_bench::experiment::iocost::Config;
+use lsmx_bench::report::{csv, html, iocost, json};
+
+use crate::args::IocostArgs;
+use crate::failure::Failure;
+use crate::interrupt;
+use crate::output::{self, Bar};
+
+/// Measures and reports.
+pub(crate) fn run(arguments: &IocostArgs, words: &[OsString]) -> Result<(), Failure> {
+    let mut config = config(arguments, words);
+    for path in [&arguments.json, &arguments.csv, &arguments.html].into_iter().flatten() {
+        // A report that cannot be written is better known before the run than after it.
+        json::probe(path)?;
+    }
+    // Everything temporary is made in here, so that an interrupted run can remove it.
+    let temporary = match arguments.db {
+        Some(_) => None,
+        None => Some(interrupt::temporary_directory("lsmx-iocost-", &config.directory, None)?),
+    };
+    if let Some(temporary) = &temporary {
+        config.directory = temporary.path().to_owned();
+    }
+    let result = config.run(&mut Bar::new())?;
+    if let Some(path) = &arguments.json {
+        json::write(path, &result)?;
+    }
+    if let Some(path) = &arguments.csv {
+        csv::write(path, &iocost::COLUMNS, iocost::rows(&result))?;
+    }
+    if let Some(path) = &arguments.html {
+        html::write(path, &html::iocost(&result))?;
+    }
+    output::stdout(iocost::table(&result).as_bytes())
+}
+
+fn config(arguments: &IocostArgs, words: &[OsString]) -> Config {
+    let command: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+    Config {
+        database: arguments.db.clone(),
+        keyspace: arguments.keyspace.clone().unwrap_or_else(|| DEFAULT_KEYSPACE.to_owned()),
+        entries: arguments.entries,
+        key_bytes: arguments.key_len,
+        value_bytes: arguments.value_len,
+        memtable_bytes: arguments.memtable,
+        table_bytes: arguments.table,
+        block_bytes: arguments.block_bytes.clone(),
+        sweep: arguments.cache_sweep.clone(),
+        gets: arguments.gets,
+        seed: arguments.seed,
+        directory: arguments.dir.clone().unwrap_or_else(std::env::temp_dir),
+        command: command.join(" "),
+    }
+}
