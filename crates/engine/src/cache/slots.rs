@@ -30,14 +30,14 @@ const KEY_COPIES: u64 = 3;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Metadata {
     Index = 0,
-    TopIndex = 1,
-    Filter = 2,
+    Filter = 1,
+    TopIndex = 2,
     RangeTombstones = 3,
 }
 
 impl Metadata {
     pub(super) const ALL: [Metadata; 4] =
-        [Metadata::Index, Metadata::TopIndex, Metadata::Filter, Metadata::RangeTombstones];
+        [Metadata::Index, Metadata::Filter, Metadata::TopIndex, Metadata::RangeTombstones];
 }
 
 /// A decoded block that says how much memory it takes.

@@ -70,7 +70,7 @@ fn data_goes_before_any_metadata() {
 }
 
 #[test]
-fn index_goes_first_then_top_index_then_filters_and_spans_last() {
+fn index_goes_first_then_filters_then_top_index_and_spans_last() {
     let one = Cache::new(u64::MAX >> 8);
     let table = full_table(&one, 10);
     let bytes = one.resident_bytes();
@@ -82,16 +82,16 @@ fn index_goes_first_then_top_index_then_filters_and_spans_last() {
     // With the budget for each in turn, what is resident after everything was read.
     for (budget, kinds) in [
         (spans, 1),
-        (spans + filter, 2),
-        (spans + filter + top, 3),
-        (spans + filter + top + index / 2, 4),
+        (spans + top, 2),
+        (spans + top + filter, 3),
+        (spans + top + filter + index / 2, 4),
     ] {
         let cache = Cache::new(budget);
         let table = full_table(&cache, 10);
         let there = [
             table.visit(Metadata::RangeTombstones, 0) != Visit::Empty,
-            table.visit(Metadata::Filter, 0) != Visit::Empty,
             table.visit(Metadata::TopIndex, 0) != Visit::Empty,
+            table.visit(Metadata::Filter, 0) != Visit::Empty,
             !filled_index_slots(&table, 10).is_empty(),
         ];
         assert_eq!(there, [true, kinds > 1, kinds > 2, kinds > 3], "budget {budget}");
