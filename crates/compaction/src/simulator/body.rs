@@ -7,7 +7,7 @@
 use crate::{Key, KeyRange};
 
 use super::content::Content;
-use super::numbers::real;
+use super::numbers::{ratio, real};
 use super::seqs::Seqs;
 
 /// One stretch of a file. Its contents, class by class, stand in [`Body::contents`].
@@ -82,6 +82,23 @@ impl Body {
     pub(super) fn contents_of(&self, index: usize) -> &[Content] {
         let classes = self.classes();
         &self.contents[index * classes..(index + 1) * classes]
+    }
+
+    /// What share of its entries lies up to a place.
+    pub(super) fn share_to(&self, place: u64) -> f64 {
+        let (mut before, mut all) = (0.0, 0.0);
+        for (index, stretch) in self.stretches.iter().enumerate() {
+            let contents = self.contents_of(index).iter().map(Content::entries).sum::<f64>();
+            let entries = contents + stretch.spans;
+            let from = self.start_of(index);
+            if stretch.to <= place {
+                before += entries;
+            } else if from <= place {
+                before += entries * real(place - from) / real(stretch.to - from);
+            }
+            all += entries;
+        }
+        ratio(before, all)
     }
 
     /// Adds a stretch behind the last one.

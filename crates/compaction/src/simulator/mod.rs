@@ -481,11 +481,8 @@ impl<'a> Simulator<'a> {
             .map(|files| Source::new(files.iter().filter_map(|file| body(file)).collect()))
             .collect();
         let extents = inputs.iter().map(|files| {
-            let extent = |file: &&Arc<FileShape>| {
-                let (from, to) = places(&file.range);
-                (from, to, self.sizes.weight(file))
-            };
-            files.iter().map(extent)
+            let bodies = files.iter().filter_map(|file| Some((file, body(file)?)));
+            bodies.map(|(file, body)| (body, self.sizes.weight(file)))
         });
         let read_bytes: f64 = files().map(|file| self.sizes.weight(file)).sum();
         let table_bytes = self.coarse.table_bytes_of(job.cut.file_bytes);

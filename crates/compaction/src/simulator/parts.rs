@@ -3,6 +3,7 @@
 //! A part has an equal share of the bytes and at least a target file's worth. The engine does so even
 //! where it has one thread, so that trees look alike (`job/parts.rs` there).
 
+use super::body::Body;
 use super::numbers::{count, real, whole};
 
 /// Steps that the search for the place of a share of the bytes takes at most.
@@ -10,20 +11,18 @@ const STEPS_MAX: usize = 24;
 /// As near as the engine's index blocks let it come, about.
 const NEAR_ENOUGH: f64 = 4096.0;
 
-/// A file of an input run, inside which bytes are taken to lie evenly: its first and last place, its bytes,
-/// and those of the files before.
+/// A file of an input run: what it holds, its bytes, and those of the files before.
 #[derive(Clone, Copy, Debug)]
-struct Extent {
-    from: u64,
-    to: u64,
+struct Extent<'a> {
+    body: &'a Body,
     bytes: f64,
     before: f64,
 }
 
 /// The last place of each part but the last one, of a merge of these runs, of so many bytes in all, into
-/// files of a size. Their files are given by first place, last place and bytes, in key order.
-pub(super) fn ends(
-    runs: impl Iterator<Item = impl Iterator<Item = (u64, u64, f64)>>,
+/// files of a size. Their files come with their bytes, in key order.
+pub(super) fn ends<'a>(
+    runs: impl Iterator<Item = impl Iterator<Item = (&'a Body, f64)>>,
     total: f64,
     parts_max: usize,
     file_bytes: u64,
@@ -34,12 +33,12 @@ pub(super) fn ends(
     if parts < 2 {
         return Vec::new();
     }
-    let runs: Vec<Vec<Extent>> = runs
+    let runs: Vec<Vec<Extent<'_>>> = runs
         .map(|files| {
             let mut before = 0.0;
-            let extent = |(from, to, bytes)| {
+            let extent = |(body, bytes)| {
                 before += bytes;
-                Extent { from, to, bytes, before: before - bytes }
+                Extent { body, bytes, before: before - bytes }
             };
             files.map(extent).collect()
         })
@@ -57,24 +56,24 @@ pub(super) fn ends(
     ends
 }
 
-/// Bytes that lie up to a place.
-fn bytes_to(runs: &[Vec<Extent>], place: u64) -> f64 {
+/// Bytes that lie up to a place. Only the file in which it lies is looked into.
+fn bytes_to(runs: &[Vec<Extent<'_>>], place: u64) -> f64 {
     runs.iter()
         .map(|run| {
-            let at = run.partition_point(|file| file.from <= place);
+            let at = run.partition_point(|file| file.body.from <= place);
             let Some(file) = at.checked_sub(1).map(|at| run[at]) else { return 0.0 };
-            if file.to <= place {
+            if file.body.to() <= place {
                 return file.before + file.bytes;
             }
-            file.before + file.bytes * real(place - file.from) / real(file.to - file.from)
+            file.before + file.bytes * file.body.share_to(place)
         })
         .sum()
 }
 
 /// The place up to which so many bytes lie.
-fn place_of_bytes(runs: &[Vec<Extent>], bytes: f64) -> u64 {
-    let first = runs.iter().filter_map(|run| run.first()).map(|file| file.from).min();
-    let last = runs.iter().filter_map(|run| run.last()).map(|file| file.to).max();
+fn place_of_bytes(runs: &[Vec<Extent<'_>>], bytes: f64) -> u64 {
+    let first = runs.iter().filter_map(|run| run.first()).map(|file| file.body.from).min();
+    let last = runs.iter().filter_map(|run| run.last()).map(|file| file.body.to()).max();
     let (mut low, mut high) = (first.unwrap_or(0), last.unwrap_or(u64::MAX));
     let (mut low_bytes, mut high_bytes) = (0.0, bytes_to(runs, high));
     for step in 0..STEPS_MAX {
@@ -104,13 +103,29 @@ fn place_of_bytes(runs: &[Vec<Extent>], bytes: f64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::body::Stretch;
+    use super::super::content::Content;
+    use super::super::seqs::Seqs;
     use super::*;
 
     const MIB: u64 = 1 << 20;
 
+    /// A file whose bytes lie evenly over a range of places.
+    fn even(from: u64, to: u64) -> Body {
+        let mut body = Body::starting_at(from);
+        let seqs = Seqs { smallest: 1, largest: 1 };
+        let content = Content { born: 1.0, ..Content::default() };
+        body.push(Stretch { to, spans: 0.0, seqs }, &[content]);
+        body
+    }
+
     fn found(runs: &[&[(u64, u64, u64)]], parts: usize) -> Vec<u64> {
-        let runs = runs.iter().map(|run| run.iter().map(|&(from, to, n)| (from, to, real(n))));
-        let total = runs.clone().flatten().map(|(.., bytes)| bytes).sum();
+        let run = |run: &&[(u64, u64, u64)]| {
+            run.iter().map(|&(from, to, n)| (even(from, to), real(n))).collect::<Vec<_>>()
+        };
+        let runs: Vec<Vec<(Body, f64)>> = runs.iter().map(run).collect();
+        let total = runs.iter().flatten().map(|(_, bytes)| bytes).sum();
+        let runs = runs.iter().map(|run| run.iter().map(|(body, bytes)| (body, *bytes)));
         ends(runs, total, parts, MIB)
     }
 
@@ -137,5 +152,17 @@ mod tests {
         // 2 MiB lie up to 499,999, and 12 to the million from there on.
         let end = 499_999 + 2 * 500_000 / 6;
         assert!(close(&found(&[&above, &below], 2), &[end], 5000));
+    }
+
+    #[test]
+    fn a_file_that_is_dense_at_one_end_is_divided_there() {
+        let mut body = even(0, 99_999);
+        let seqs = Seqs { smallest: 1, largest: 1 };
+        let nine = Content { born: 9.0, ..Content::default() };
+        body.push(Stretch { to: 199_999, spans: 0.0, seqs }, &[nine]);
+        let bytes = 20.0 * real(MIB);
+        let found = ends(std::iter::once(std::iter::once((&body, bytes))), bytes, 2, MIB);
+        // A tenth lies up to 99,999; four ninths of the rest are missing to the half.
+        assert!(close(&found, &[144_444], 500), "{found:?}");
     }
 }
