@@ -2,7 +2,8 @@
 //!
 //! `LSMX_TEST_SCALE=25` makes it a million writes and five seeds, `250` ten million; with
 //! `--nocapture` it prints the table that `docs/results/design-space.md` has. The long forms take hours:
-//! each workload is a test of its own, and `LSMX_TEST_POLICIES=lo+1,spooky` plays these policies alone.
+//! each workload is a test of its own, `LSMX_TEST_POLICIES=lo+1,spooky` plays these policies alone, and
+//! `LSMX_TEST_SEEDS=2,3` with these seeds. A line is printed as soon as a policy has been played.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 #![allow(clippy::print_stdout, reason = "the table is for who asks for it with `--nocapture`")]
@@ -31,6 +32,17 @@ fn scale() -> u64 {
     std::env::var("LSMX_TEST_SCALE").ok().and_then(|scale| scale.parse().ok()).unwrap_or(1)
 }
 
+/// The seeds that were asked for; else the first one, or in the long forms five.
+fn seeds() -> Vec<u64> {
+    let asked = std::env::var("LSMX_TEST_SEEDS").unwrap_or_default();
+    let asked: Vec<u64> = asked.split(',').filter_map(|seed| seed.trim().parse().ok()).collect();
+    match (asked.is_empty(), scale()) {
+        (false, _) => asked,
+        (true, 1) => vec![1],
+        (true, _) => (1..=5).collect(),
+    }
+}
+
 /// How far the simulation may be off, as shares.
 #[derive(Clone, Copy)]
 struct Bounds {
@@ -56,7 +68,7 @@ fn presets() -> Vec<Preset> {
     Preset::ALL.into_iter().filter(|preset| *preset != Preset::Fifo).filter(wanted).collect()
 }
 
-fn cells(policy: &str, updates: f64, deletes: f64, seeds: u64) -> Vec<Cell> {
+fn cells(policy: &str, updates: f64, deletes: f64, seeds: &[u64]) -> Vec<Cell> {
     let entries = ENTRIES * scale();
     let mix = Mix {
         entries,
@@ -71,7 +83,7 @@ fn cells(policy: &str, updates: f64, deletes: f64, seeds: u64) -> Vec<Cell> {
         distribution: Distribution::Uniform,
         interleave: false,
     };
-    let run = |seed: u64| {
+    let run = |&seed: &u64| {
         let point = Point {
             sweep: SweepPoint::default(),
             policies: vec![policy.parse::<PolicySpec>().unwrap()],
@@ -96,7 +108,7 @@ fn cells(policy: &str, updates: f64, deletes: f64, seeds: u64) -> Vec<Cell> {
         };
         config.run(None, &mut Silent).unwrap().cells.remove(0)
     };
-    (1..=seeds).map(run).collect()
+    seeds.iter().map(run).collect()
 }
 
 /// Means of the engine and of the simulator.
@@ -117,16 +129,17 @@ fn whole(n: u64) -> f64 {
 }
 
 fn compare(workload: &str, updates: f64, deletes: f64) {
-    let (seeds, bounds) = if scale() > 1 { (5, PROMISED) } else { (1, SHORT) };
+    let (seeds, bounds) = (seeds(), if scale() > 1 { PROMISED } else { SHORT });
     let mut table = format!(
-        "\n{workload}, {} writes, {seeds} seeds\n\n\
+        "\n{workload}, {} writes, seeds {seeds:?}\n\n\
          | policy | flushes | data moved | merges | files | worst seed |\n| --- | --- | --- | --- | --- | --- |\n",
         ENTRIES * scale()
     );
+    print!("{table}");
     let mut wrong = String::new();
     for preset in presets() {
         let name = preset.name();
-        let cells = cells(name, updates, deletes, seeds);
+        let cells = cells(name, updates, deletes, &seeds);
         let report = |cell: &Cell| cell.simulated.clone().unwrap();
         let moved = means(&cells, |c| c.data_moved_ratio, |c| report(c).data_moved_ratio);
         let merges =
@@ -146,16 +159,16 @@ fn compare(workload: &str, updates: f64, deletes: f64) {
         };
         let flushes = means(&cells, |c| whole(c.flushes), |c| whole(report(c).flushes));
         assert!(flushes.0 >= 150.0, "{name}: {} flushes", flushes.0);
-        writeln!(
-            table,
+        let row = format!(
             "| {name} | {} | {} | {} | {} | {:+.1} % |",
             pair(flushes, 0),
             pair(moved, 2),
             pair(merges, 0),
             pair(files, 0),
             100.0 * worst
-        )
-        .unwrap();
+        );
+        println!("{row}");
+        writeln!(table, "{row}").unwrap();
         for (what, off, bound) in [
             ("data moved", off(moved), bounds.moved),
             ("merges", off(merges), bounds.merges),
@@ -167,7 +180,6 @@ fn compare(workload: &str, updates: f64, deletes: f64) {
             }
         }
     }
-    println!("{table}");
     assert!(wrong.is_empty(), "{table}\n{wrong}");
 }
 
