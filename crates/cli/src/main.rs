@@ -30,6 +30,9 @@ fn main() -> ExitCode {
         });
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(),
+        Err(failure) => {
+            interrupt::yield_to_the_end();
+            failure.report()
+        }
     }
 }
