@@ -1,12 +1,14 @@
 //! What a criterion bench calls of the inside. Not for users: it may change with any release.
 
 use crate::cursor::Cursor;
-use crate::error::Malformed;
+use crate::error::{Malformed, Result};
 use crate::format::data_block::{DataBlock, DataBlockBuilder, common_prefix};
 use crate::key::{InternalKey, Kind, SeqNo};
 use crate::read::merging::MergingCursor;
 use crate::slice::BlockBytes;
 use crate::sync::Arc;
+pub use crate::table::Indexed;
+use crate::table::Table;
 
 /// A memtable.
 #[derive(Debug)]
@@ -74,4 +76,12 @@ impl Block {
 #[must_use]
 pub fn merging(sources: Vec<Box<dyn Cursor>>) -> Box<dyn Cursor> {
     Box::new(MergingCursor::new(sources))
+}
+
+/// The index blocks of a table, in order.
+///
+/// # Errors
+/// When one cannot be read, or what it leads to.
+pub fn index_blocks(table: &Table) -> Result<Vec<Indexed>> {
+    table.index_blocks()
 }

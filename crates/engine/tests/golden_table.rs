@@ -26,6 +26,8 @@ struct Case {
     name: &'static str,
     compression: Compression,
     filter: bool,
+    /// What it holds, besides range deletes.
+    entries: fn() -> Vec<Entry>,
     /// Size and XXH3-64, as a manifest would keep them.
     bytes: u64,
     checksum: u64,
@@ -40,33 +42,81 @@ const CASES: &[Case] = &[
         name: "table-v1.sst",
         compression: Compression::None,
         filter: true,
+        entries: every_kind,
         bytes: 3840,
         checksum: 0x7a36_7a31_a949_7ac2,
-        written: true,
+        written: false,
     },
     Case {
         name: "table-v1-lz4.sst",
         compression: Compression::Lz4,
         filter: true,
+        entries: every_kind,
         bytes: 2121,
         checksum: 0xcaef_b01d_8273_ee60,
-        written: true,
+        written: false,
     },
     Case {
         name: "table-v1-no-filter.sst",
         compression: Compression::None,
         filter: false,
+        entries: every_kind,
         bytes: 3711,
         checksum: 0x61ae_f3f9_16f0_a873,
+        written: false,
+    },
+    Case {
+        name: "table-v1-succinct.sst",
+        compression: Compression::None,
+        filter: true,
+        entries: every_kind,
+        bytes: 3_786,
+        checksum: 0x99f4_b063_e86b_a292,
+        written: true,
+    },
+    Case {
+        name: "table-v1-succinct-lz4.sst",
+        compression: Compression::Lz4,
+        filter: true,
+        entries: every_kind,
+        bytes: 2_100,
+        checksum: 0xd2fe_27d1_3ae6_c056,
+        written: true,
+    },
+    Case {
+        name: "table-v1-succinct-no-filter.sst",
+        compression: Compression::None,
+        filter: false,
+        entries: every_kind,
+        bytes: 3_657,
+        checksum: 0x3ecd_4107_3fec_9bcb,
+        written: true,
+    },
+    Case {
+        name: "table-v1-hashes.sst",
+        compression: Compression::None,
+        filter: true,
+        entries: hashes,
+        bytes: 35_529,
+        checksum: 0xf5c0_2983_86ca_8daa,
+        written: true,
+    },
+    Case {
+        name: "table-v1-ids.sst",
+        compression: Compression::None,
+        filter: true,
+        entries: ids,
+        bytes: 39_372,
+        checksum: 0x289b_2a0f_5c1e_a4c8,
         written: true,
     },
 ];
 
 type Entry = (Vec<u8>, u64, Kind, Vec<u8>);
 
-/// What every golden table holds: all kinds, an empty key, a key whose versions go over several
+/// All kinds, an empty key, a key whose versions go over several
 /// blocks, keys of 0x00 and 0xff, a value longer than a block.
-fn entries() -> Vec<Entry> {
+fn every_kind() -> Vec<Entry> {
     let mut entries: Vec<Entry> = vec![(vec![], 3, Kind::Put, b"of the empty key".to_vec())];
     for number in 0..40u64 {
         let value = format!("value {number}, value {number}").into_bytes();
@@ -84,6 +134,26 @@ fn entries() -> Vec<Entry> {
     entries
 }
 
+/// Keys whose boundaries are numbers, some of them ties.
+fn hashes() -> Vec<Entry> {
+    let key = |n: u64| xxhash_rust::xxh3::xxh3_64(&n.to_le_bytes()).to_be_bytes();
+    sorted((1..=1200).map(|n| (key(n).to_vec(), n, Kind::Put, vec![7; 4])).collect())
+}
+
+/// Keys with few bytes in some places and one in others, and a long tail of each.
+fn ids() -> Vec<Entry> {
+    let fields = ["address", "age", "email", "name"];
+    let key = |n: usize| format!("user:{:05}:{}", n / 4 * 3, fields[n % 4]).into_bytes();
+    sorted((1..=1200).map(|n| (key(n), n as u64, Kind::Put, vec![7; 4])).collect())
+}
+
+fn sorted(mut entries: Vec<Entry>) -> Vec<Entry> {
+    entries.sort();
+    // The test of all tables wants one of each.
+    entries.push((vec![0xff; 9], 5, Kind::Delete, vec![]));
+    entries
+}
+
 fn spans() -> Vec<RangeTombstone> {
     let span = |start: &'static [u8], end: Option<&'static [u8]>, seqs: &[u64]| RangeTombstone {
         start: start.into(),
@@ -94,9 +164,12 @@ fn spans() -> Vec<RangeTombstone> {
 }
 
 fn write(case: &Case) -> Vec<u8> {
+    let entries = (case.entries)();
+    // The tables of one form of key are to have more blocks in fewer index blocks.
+    let large = entries.len() > 1000;
     let options = TableOptions {
-        block_bytes: 256,
-        index_block_bytes: 128,
+        block_bytes: if large { 64 } else { 256 },
+        index_block_bytes: if large { 512 } else { 128 },
         restart_interval: 4,
         compression: case.compression,
         filter: case.filter,
@@ -104,7 +177,7 @@ fn write(case: &Case) -> Vec<u8> {
     let vfs = MemVfs::new();
     let path = Path::new("table");
     let mut writer = TableWriter::create(&vfs, path, UID, &options).unwrap();
-    for (user_key, seq, kind, value) in &entries() {
+    for (user_key, seq, kind, value) in &entries {
         writer.add(InternalKey { user_key, seq: SeqNo(*seq), kind: *kind }, value).unwrap();
     }
     for span in spans() {
@@ -163,7 +236,7 @@ fn tables_of_every_version_are_read() {
             read.push((key.user_key.to_vec(), key.seq.0, key.kind, cursor.value().to_vec()));
             cursor.next().unwrap();
         }
-        assert_eq!(read, entries(), "{}", case.name);
+        assert_eq!(read, (case.entries)(), "{}", case.name);
         for (user_key, seq, kind, value) in &read {
             let found = table.get(user_key, SeqNo(*seq), true).unwrap().expect("it is there");
             assert_eq!((found.seq.0, found.kind, &*found.value), (*seq, *kind, &**value));

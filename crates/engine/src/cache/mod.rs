@@ -24,7 +24,9 @@ use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Weak};
 use blocks::{BlockId, BlockStore, QuickStore};
 use counts::Counts;
 pub use counts::{FilterAnswers, HitsMisses, PerKind};
-pub(crate) use slots::{Metadata, Resident, SLOT_OVERHEAD_BYTES, Slot, TableSlots};
+pub(crate) use slots::{
+    INDEX_OVERHEAD_BYTES, Metadata, Resident, SLOT_OVERHEAD_BYTES, Slot, TableSlots,
+};
 use slots::{Place, Visit};
 
 /// The data cache's capacity moves in steps of this part of the budget, because every move locks

@@ -18,6 +18,10 @@ use crate::sync::{Arc, AtomicBool, Ordering, Weak};
 /// Bytes that a slot's content costs beside its block.
 pub(crate) const SLOT_OVERHEAD_BYTES: u64 = 112;
 
+/// As [`SLOT_OVERHEAD_BYTES`], for index blocks: the places of its parts, counts of its owners, and what
+/// the allocator needs for two allocations.
+pub(crate) const INDEX_OVERHEAD_BYTES: u64 = 48 + len_u64(size_of::<IndexBlock>());
+
 /// Bytes that an open table costs besides keys and blocks: handle, slots, shape, what the manifest
 /// keeps of it, and its places in versions.
 const HANDLE_BYTES: u64 = 2 << 10;
@@ -53,7 +57,7 @@ impl Resident for Filter {
 
 impl Resident for IndexBlock {
     fn resident_bytes(&self) -> u64 {
-        len_u64(self.bytes()) + SLOT_OVERHEAD_BYTES
+        len_u64(self.bytes()) + INDEX_OVERHEAD_BYTES
     }
 }
 

@@ -3,7 +3,7 @@ use bytes::Bytes;
 use super::*;
 use crate::format::block::Handle;
 use crate::format::filter::{self, Filter};
-use crate::format::index::{IndexBlock, IndexBuilder, Separator};
+use crate::format::index::{IndexBlock, IndexBuilder, Separator, Versions};
 use crate::format::range_tombstones::{RangeTombstone, Spans, encode};
 use crate::key::SeqNo;
 use crate::slice::BlockBytes;
@@ -16,7 +16,8 @@ fn a_filter() -> Arc<Filter> {
 fn an_index() -> Arc<IndexBlock> {
     let mut builder = IndexBuilder::new();
     for number in 0..100u64 {
-        let separator = Separator { user_key: number.to_be_bytes().to_vec(), seq: None };
+        let separator =
+            Separator { user_key: number.to_be_bytes().to_vec(), versions: Versions::Before };
         builder.add(separator, Handle { offset: number * 4096, bytes: 4096 });
     }
     Arc::new(IndexBlock::new(builder.finish().into()).unwrap())

@@ -119,7 +119,7 @@ mod tests {
         let keyspace = KeyspaceOptions::default()
             .memtable_bytes(256 << 10)
             .table_bytes(1 << 20)
-            .block_bytes(512)
+            .block_bytes(128)
             .policy(PolicySpec::new(lsmx_compaction::Preset::Tiering));
         let options = Options::default()
             .background(crate::env::Background::Inline)

@@ -11,7 +11,7 @@ use crate::format::data_block::DataBlock;
 use crate::format::data_cursor::DataCursor;
 use crate::format::filter::Filter;
 use crate::format::footer::{FOOTER_BYTES, Footer};
-use crate::format::index::{IndexBlock, Separator};
+use crate::format::index::{IndexBlock, Separator, Versions};
 use crate::format::properties::Properties;
 use crate::format::range_tombstones::Spans;
 use crate::key::InternalKey;
@@ -121,7 +121,7 @@ impl Blocks<'_> {
         handle: Handle,
         kind: BlockKind,
         lines: &mut Lines<'_>,
-    ) -> Shown<Vec<(Separator, Handle)>> {
+    ) -> Shown<Vec<(Option<Separator>, Handle)>> {
         let decode = |contents| IndexBlock::new(contents).and_then(|index| index.entries());
         Ok(self.decoded(handle, kind, lines, decode)?.unwrap_or_default())
     }
@@ -136,21 +136,26 @@ impl Blocks<'_> {
         ))?;
         for (number, (separator, handle)) in indexes.into_iter().enumerate() {
             let blocks = self.entries(handle, BlockKind::Index, lines)?;
-            let up_to = separator_text(&separator, lines);
+            let up_to = separator_text(separator.as_ref(), lines);
             lines.line(format_args!(
-                "index block {number} at {}, {} bytes, {} data blocks, up to {up_to}",
+                "index block {number} at {}, {} bytes, {} data blocks, {up_to}",
                 handle.offset,
                 handle.bytes,
                 blocks.len()
             ))?;
-            for (separator, handle) in blocks {
-                self.show_data(&separator, handle, lines)?;
+            for (after, handle) in blocks {
+                self.show_data(after.as_ref().or(separator.as_ref()), handle, lines)?;
             }
         }
         Ok(())
     }
 
-    fn show_data(&self, separator: &Separator, handle: Handle, lines: &mut Lines<'_>) -> Shown {
+    fn show_data(
+        &self,
+        separator: Option<&Separator>,
+        handle: Handle,
+        lines: &mut Lines<'_>,
+    ) -> Shown {
         let checked = |contents: Bytes| {
             let block = DataBlock::new(BlockBytes::copy_of(&contents))?;
             block.check().map(|()| block)
@@ -172,7 +177,7 @@ impl Blocks<'_> {
         }
         let up_to = separator_text(separator, lines);
         lines.line(format_args!(
-            "  data block at {}, {} bytes, {entries} entries, {} restarts, up to {up_to}",
+            "  data block at {}, {} bytes, {entries} entries, {} restarts, {up_to}",
             handle.offset,
             handle.bytes,
             block.restarts()
@@ -191,9 +196,14 @@ impl Blocks<'_> {
     }
 }
 
-fn separator_text(separator: &Separator, lines: &Lines<'_>) -> String {
+fn separator_text(separator: Option<&Separator>, lines: &Lines<'_>) -> String {
+    let Some(separator) = separator else { return "up to its last entry".to_owned() };
     let key = lines.key(&separator.user_key);
-    separator.seq.map_or(key.clone(), |seq| format!("{key} at {seq}"))
+    match separator.versions {
+        Versions::Before => format!("up to {key}"),
+        Versions::Split(seq) => format!("up to {key} at {seq}"),
+        Versions::After => format!("before {key}"),
+    }
 }
 
 fn entry_text(what: &str, key: InternalKey<'_>, value_bytes: usize, lines: &Lines<'_>) -> String {

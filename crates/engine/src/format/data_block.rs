@@ -146,6 +146,45 @@ impl DataBlockBuilder {
         self.last_key.extend_from_slice(&key.user_key[common..]);
     }
 
+    /// Remembers that the block may end before the entry that is added next.
+    pub(crate) fn mark(&self, mark: &mut Mark, last: (SeqNo, Kind)) {
+        mark.at = self.bytes.len();
+        mark.restarts = self.restarts.len();
+        mark.last_key.clone_from(&self.last_key);
+        mark.last = last;
+    }
+
+    /// Puts the contents up to a mark into `out`, and starts a block with the entries from there on.
+    /// Returns what `ask` makes of the first of them, if there is one.
+    pub(crate) fn finish_at<R>(
+        &mut self,
+        mark: &Mark,
+        out: &mut Vec<u8>,
+        ask: impl FnOnce(InternalKey<'_>) -> R,
+    ) -> Option<R> {
+        let tail = self.bytes.split_off(mark.at);
+        self.restarts.truncate(mark.restarts);
+        self.finish(out);
+        let mut key = mark.last_key.clone();
+        let mut decoder = Decoder::new(&tail);
+        let mut ask = Some(ask);
+        let mut answer = None;
+        // These bytes were written by `add_with`, so nothing of them is missing or malformed.
+        while let Ok(entry) = RawEntry::decode(&mut decoder) {
+            let common = common_prefix(&key[entry.shared..], entry.suffix) + entry.shared;
+            key.truncate(entry.shared);
+            key.extend_from_slice(entry.suffix);
+            let entry_key = InternalKey { user_key: &key, seq: entry.seq, kind: entry.kind };
+            if let Some(ask) = ask.take() {
+                // What the block before ended with, to share bytes with.
+                self.last_key.clone_from(&mark.last_key);
+                answer = Some(ask(entry_key));
+            }
+            self.add_with(entry_key, common, &tail[entry.value_at..entry.next]);
+        }
+        answer
+    }
+
     /// Puts the contents into `out` and starts an empty block.
     pub(crate) fn finish(&mut self, out: &mut Vec<u8>) {
         let mut count = 0u32;
@@ -159,6 +198,31 @@ impl DataBlockBuilder {
         self.bytes.push(CODING_PREFIX);
         self.restarts.clear();
         self.since_restart = 0;
+    }
+}
+
+/// A place where a block that is being written may end.
+#[derive(Clone, Debug)]
+pub(crate) struct Mark {
+    at: usize,
+    restarts: usize,
+    /// User key of the entry before.
+    last_key: Vec<u8>,
+    /// Its number and kind.
+    last: (SeqNo, Kind),
+}
+
+impl Default for Mark {
+    fn default() -> Mark {
+        Mark { at: 0, restarts: 0, last_key: Vec::new(), last: (SeqNo::ZERO, Kind::Put) }
+    }
+}
+
+impl Mark {
+    /// The last entry before it.
+    pub(crate) fn last(&self) -> InternalKey<'_> {
+        let (seq, kind) = self.last;
+        InternalKey { user_key: &self.last_key, seq, kind }
     }
 }
 
@@ -177,6 +241,35 @@ pub(crate) struct RawEntry<'a> {
     pub(crate) value_at: usize,
     /// Offset of the next entry, and the end of the value.
     pub(crate) next: usize,
+}
+
+impl<'a> RawEntry<'a> {
+    /// The next entry; its offsets are those of the decoder.
+    fn decode(decoder: &mut Decoder<'a>) -> Result<RawEntry<'a>, Malformed> {
+        let shared = decoder.length("shared key length")?;
+        let unshared = decoder.length("unshared key length")?;
+        let kind = decoder.u8("entry kind")?;
+        let Some(kind) = Kind::from_u8(kind) else {
+            return Err(Malformed::Field {
+                what: "entry kind",
+                found: u64::from(kind),
+                expected: "a kind that this version knows",
+            });
+        };
+        let seq = SeqNo(decoder.varint("sequence number")?);
+        let value_bytes = decoder.length("value length")?;
+        if seq > SeqNo::MAX || len_u64(value_bytes) > VALUE_BYTES_MAX {
+            return Err(Malformed::Field {
+                what: "sequence number or value length",
+                found: if seq > SeqNo::MAX { seq.0 } else { len_u64(value_bytes) },
+                expected: "56 bits, and at most 1 GiB",
+            });
+        }
+        let suffix = decoder.take("key suffix", unshared)?;
+        let value_at = decoder.offset();
+        decoder.take("value", value_bytes)?;
+        Ok(RawEntry { shared, suffix, kind, seq, value_at, next: decoder.offset() })
+    }
 }
 
 /// The contents of a data block, to be searched in place.
@@ -320,30 +413,7 @@ impl DataBlock {
 
     #[cold]
     fn entry_of_any_fields(&self, at: usize) -> Result<RawEntry<'_>, Malformed> {
-        let mut decoder = Decoder::at(&self.bytes[..self.restarts_at], at);
-        let shared = decoder.length("shared key length")?;
-        let unshared = decoder.length("unshared key length")?;
-        let kind = decoder.u8("entry kind")?;
-        let Some(kind) = Kind::from_u8(kind) else {
-            return Err(Malformed::Field {
-                what: "entry kind",
-                found: u64::from(kind),
-                expected: "a kind that this version knows",
-            });
-        };
-        let seq = SeqNo(decoder.varint("sequence number")?);
-        let value_bytes = decoder.length("value length")?;
-        if seq > SeqNo::MAX || len_u64(value_bytes) > VALUE_BYTES_MAX {
-            return Err(Malformed::Field {
-                what: "sequence number or value length",
-                found: if seq > SeqNo::MAX { seq.0 } else { len_u64(value_bytes) },
-                expected: "56 bits, and at most 1 GiB",
-            });
-        }
-        let suffix = decoder.take("key suffix", unshared)?;
-        let value_at = decoder.offset();
-        decoder.take("value", value_bytes)?;
-        Ok(RawEntry { shared, suffix, kind, seq, value_at, next: decoder.offset() })
+        RawEntry::decode(&mut Decoder::at(&self.bytes[..self.restarts_at], at))
     }
 
     /// The entry at a restart, whose suffix is its whole key.

@@ -5,12 +5,14 @@ use bytes::Bytes;
 use crate::error::Malformed;
 use crate::format::BlockKind;
 use crate::format::batch::{Action, Operations, put_operation, put_range_delete};
-use crate::format::block::{self, TRAILER_BYTES};
+use crate::format::block::{self, Handle, TRAILER_BYTES};
 use crate::format::data_block::{DataBlock, DataBlockBuilder, ENTRIES_AT};
 use crate::format::data_cursor::DataCursor;
 use crate::format::edit::Edit;
 use crate::format::filter::{Filter, key_hash};
-use crate::format::index::{IndexBlock, IndexBuilder};
+use crate::format::index::{
+    CODING_PREFIX, IndexBlock, IndexBuilder, RESTART_INTERVAL, Separator, Versions,
+};
 use crate::format::properties::Properties;
 use crate::format::range_tombstones::{self, Spans};
 use crate::fuzzing::repair;
@@ -131,7 +133,8 @@ fn rebuild_data_block(bytes: &[u8], block: &DataBlock, entries: &[Entry]) {
 /// Contents of an index block or a top index.
 pub fn index_block(bytes: &[u8]) {
     let Ok(index) = IndexBlock::new(Bytes::copy_from_slice(bytes)) else { return };
-    assert!(index.count() <= bytes.len() && index.bytes() == bytes.len());
+    // A data block takes one bit at least.
+    assert!(index.count() <= 8 * bytes.len() && index.bytes() == bytes.len());
     for key in PROBES {
         let _ = index.seek(key, SeqNo(20));
     }
@@ -144,32 +147,52 @@ pub fn index_block(bytes: &[u8]) {
     for (ordinal, handle) in handles {
         assert_eq!(handle, Ok(entries.get(ordinal).map(|(_, handle)| *handle)));
     }
-    let ascending = entries.windows(2).all(|pair| {
-        let ((a, _), (b, _)) = (&pair[0], &pair[1]);
-        // `b` stands for all versions of its key unless it has a number.
-        a.is_before(&b.user_key, b.seq.unwrap_or(SeqNo::ZERO)) && a.user_key <= b.user_key
+    let separators: Vec<&Separator> = entries.iter().flat_map(|(after, _)| after).collect();
+    let ascending = separators.windows(2).all(|pair| {
+        let [a, b] = *pair else { return true };
+        // Some version of `b`'s key is before it, and not before `a`.
+        let seq = match b.versions {
+            Versions::Before => SeqNo::ZERO,
+            Versions::Split(seq) => seq,
+            Versions::After => SeqNo(u64::MAX),
+        };
+        a.user_key <= b.user_key && a.is_before(&b.user_key, seq)
     });
     if !ascending {
         return;
     }
-    for (separator, _) in &entries {
-        for seq in [SeqNo::ZERO, separator.seq.unwrap_or(SeqNo::MAX), SeqNo::MAX] {
-            let expected = entries
-                .iter()
-                .position(|(other, _)| !other.is_before(&separator.user_key, seq))
-                .map(|at| (at, entries[at].1));
-            assert_eq!(index.seek(&separator.user_key, seq), Ok(expected));
+    for separator in &separators {
+        let split = match separator.versions {
+            Versions::Split(seq) => seq,
+            Versions::Before | Versions::After => SeqNo::MAX,
+        };
+        let longer = [&separator.user_key[..], &[0]].concat();
+        let shorter = separator.user_key.split_last().map_or(&[][..], |(_, rest)| rest);
+        for key in [&separator.user_key, &longer[..], shorter] {
+            for seq in [SeqNo::ZERO, split, SeqNo::MAX] {
+                let expected = entries
+                    .iter()
+                    .position(|(after, _)| !after.as_ref().is_some_and(|a| a.is_before(key, seq)))
+                    .map(|at| (at, entries[at].1));
+                assert_eq!(index.seek(key, seq), Ok(expected), "{key:?} at {seq}");
+            }
         }
     }
+    rebuild_index_block(bytes, &entries);
+}
+
+/// The builder of top indexes makes the same bytes of the same entries.
+fn rebuild_index_block(bytes: &[u8], entries: &[(Option<Separator>, Handle)]) {
     let gaps =
         entries.windows(2).all(|pair| pair[0].1.end().is_ok_and(|end| end <= pair[1].1.offset));
-    if bytes[1] == crate::format::index::RESTART_INTERVAL && gaps {
-        let mut builder = IndexBuilder::new();
-        for (separator, handle) in &entries {
-            builder.add(separator.clone(), *handle);
-        }
-        assert_eq!(builder.finish(), bytes, "other bytes for the same entries");
+    if bytes[0] != CODING_PREFIX || bytes[1] != RESTART_INTERVAL || !gaps {
+        return;
     }
+    let mut builder = IndexBuilder::new();
+    for (separator, handle) in entries {
+        builder.add(separator.clone().unwrap_or_default(), *handle);
+    }
+    assert_eq!(builder.finish(), bytes, "other bytes for the same entries");
 }
 
 /// Contents of a filter block.

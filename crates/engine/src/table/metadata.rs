@@ -1,6 +1,6 @@
 //! What a table's metadata takes in memory once all of it is there.
 
-use crate::cache::{Resident, SLOT_OVERHEAD_BYTES};
+use crate::cache::{INDEX_OVERHEAD_BYTES, Resident, SLOT_OVERHEAD_BYTES};
 use crate::coding::len_u64;
 use crate::error::Result;
 use crate::format::block::{Handle, TRAILER_BYTES};
@@ -24,23 +24,25 @@ impl Table {
     /// When the range tombstones cannot be read or are damaged.
     pub(crate) fn metadata(&self) -> Result<TableMetadata> {
         let properties = &self.properties;
-        let one = |handle: Option<Handle>| handle.map_or(0, |handle| resident(handle.bytes, 1));
+        let one = |handle: Option<Handle>, overhead| {
+            handle.map_or(0, |handle| resident(handle.bytes, 1, overhead))
+        };
         let range_tombstones = match properties.range_tombstones {
             Some(_) => self.spans(FillCache::Job)?.resident_bytes(),
             None => 0,
         };
         Ok(TableMetadata {
-            filter: one(properties.filter),
-            top_index: one(properties.top_index),
-            index: resident(properties.index_bytes, properties.index_blocks),
+            filter: one(properties.filter, SLOT_OVERHEAD_BYTES),
+            top_index: one(properties.top_index, INDEX_OVERHEAD_BYTES),
+            index: resident(properties.index_bytes, properties.index_blocks, INDEX_OVERHEAD_BYTES),
             range_tombstones,
         })
     }
 }
 
 /// What so many blocks, of these bytes in the file, take in memory. Metadata is never compressed.
-fn resident(stored_bytes: u64, blocks: u64) -> u64 {
+fn resident(stored_bytes: u64, blocks: u64, overhead: u64) -> u64 {
     let trailers = blocks.saturating_mul(len_u64(TRAILER_BYTES));
-    let slots = blocks.saturating_mul(SLOT_OVERHEAD_BYTES);
+    let slots = blocks.saturating_mul(overhead);
     stored_bytes.saturating_sub(trailers).saturating_add(slots)
 }

@@ -1,5 +1,6 @@
 //! Tables: immutable sorted files, written once and read through the block cache.
 
+mod block_end;
 pub mod cursor;
 mod descriptors;
 pub(crate) mod explain;
@@ -11,6 +12,8 @@ mod scratch;
 mod sizes;
 mod verify;
 mod weights;
+#[cfg(feature = "benching")]
+mod whole_index;
 pub mod writer;
 
 #[cfg(test)]
@@ -24,4 +27,6 @@ pub(crate) use descriptors::{DescriptorPool, JobReads};
 pub use options::TableOptions;
 pub use reader::{FillCache, Found, Table, TableIdentity};
 pub(crate) use weights::Weight;
+#[cfg(feature = "benching")]
+pub use whole_index::Indexed;
 pub use writer::{TableSummary, TableWriter};

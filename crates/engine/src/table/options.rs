@@ -19,14 +19,15 @@ const BLOCK_BYTES_RANGE: std::ops::RangeInclusive<u32> = 64..=16 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TableOptions {
-    /// Target bytes of a data block in the file before compression, 64 to 16 Mi; an entry that is
-    /// longer has a block of its own. Larger: smaller index, more bytes per lookup. Most users
+    /// Target bytes of a data block in the file before compression, 64 to 16 Mi. Blocks end within a
+    /// sixteenth of it, where a short separator suffices; an entry that is longer has a block of its
+    /// own. Larger: smaller index, more bytes per lookup. Most users
     /// leave it. Default: [`BLOCK_BYTES_DEFAULT`].
     pub block_bytes: u32,
     /// Entries from one full key to the next in a data block, 1 to 4096. Smaller: faster search,
     /// larger blocks. Most users leave it. Default: [`RESTART_INTERVAL_DEFAULT`].
     pub restart_interval: u32,
-    /// Target bytes of an index block, 64 to 16 Mi. Smaller: a larger top index, which is needed
+    /// Target bytes of an index block, 64 to 16 Mi; it has at most 16,384 data blocks. Smaller: a larger top index, which is needed
     /// for every lookup. Most users leave it. Default: [`INDEX_BLOCK_BYTES_DEFAULT`].
     pub index_block_bytes: u32,
     /// How data blocks are packed. Default: not at all.

@@ -41,9 +41,29 @@ impl Tally {
     }
 }
 
+/// The way to a data block: both index levels, each with the ordinal of what it must lead to.
+struct Route<'a> {
+    top: (&'a IndexBlock, usize),
+    index: (&'a IndexBlock, usize),
+}
+
+impl Route<'_> {
+    /// Whether a lookup comes this way.
+    fn leads_to(&self, user_key: &[u8], seq: SeqNo) -> Result<(), Malformed> {
+        for (index, ordinal) in [self.top, self.index] {
+            if index.seek(user_key, seq)?.is_none_or(|(found, _)| found != ordinal) {
+                return Err(Malformed::Order { what: "entry and the way the index leads are" });
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Table {
     /// Reads the whole file past the cache and checks: its checksum, every block's, the order of
-    /// the keys, that searches inside blocks find them, that the separators of both index levels separate, that the filter lets every key
+    /// the keys, that searches
+    /// inside blocks find them, that both index levels lead to them and their separators separate, that
+    /// the filter lets every key
     /// pass, and that the properties tell the truth.
     ///
     /// # Errors
@@ -77,16 +97,20 @@ impl Table {
     }
 
     fn verify_entries(&self, top_handle: Handle, tally: &mut Tally) -> Result<()> {
-        let top = self.index_entries(top_handle, BlockKind::TopIndex)?;
+        let top = self.index_past_cache(top_handle, BlockKind::TopIndex)?;
         let mut data_end = 0;
-        for (top_separator, index_handle) in top {
+        let stretches = top.entries().map_err(|what| self.at(top_handle, what))?;
+        for (top_ordinal, (top_separator, index_handle)) in stretches.into_iter().enumerate() {
             tally.index_blocks += 1;
-            let index = self.index_entries(index_handle, BlockKind::Index)?;
-            if index.last().is_none_or(|(separator, _)| *separator != top_separator) {
+            let index = self.index_past_cache(index_handle, BlockKind::Index)?;
+            let entries = index.entries().map_err(|what| self.at(index_handle, what))?;
+            let last = entries.last().and_then(|(separator, _)| separator.as_ref());
+            if last.is_some() && last != top_separator.as_ref() {
                 let what = "index block's last separator and the top index are";
                 return Err(self.at(top_handle, Malformed::Order { what }));
             }
-            for (separator, handle) in index {
+            for (ordinal, (separator, handle)) in entries.into_iter().enumerate() {
+                let separator = separator.or_else(|| top_separator.clone());
                 if handle.offset != data_end {
                     let expected = "the end of the data block before";
                     let what = "data block offset";
@@ -94,7 +118,8 @@ impl Table {
                     return Err(self.at(index_handle, Malformed::Field { what, found, expected }));
                 }
                 data_end = handle.end().map_err(|what| self.at(index_handle, what))?;
-                self.verify_data_block(&separator, handle, tally)?;
+                let route = Route { top: (&top, top_ordinal), index: (&index, ordinal) };
+                self.verify_data_block(&route, separator, handle, tally)?;
             }
         }
         if data_end != self.properties.data_bytes {
@@ -105,17 +130,15 @@ impl Table {
         Ok(())
     }
 
-    /// Separators and handles of an index block, in order.
-    fn index_entries(&self, handle: Handle, kind: BlockKind) -> Result<Vec<(Separator, Handle)>> {
+    fn index_past_cache(&self, handle: Handle, kind: BlockKind) -> Result<IndexBlock> {
         let contents = self.fetch(handle, kind)?;
-        IndexBlock::new(contents)
-            .and_then(|index| index.entries())
-            .map_err(|what| self.at(handle, what))
+        IndexBlock::new(contents).map_err(|what| self.at(handle, what))
     }
 
     fn verify_data_block(
         &self,
-        separator: &Separator,
+        route: &Route<'_>,
+        separator: Option<Separator>,
         handle: Handle,
         tally: &mut Tally,
     ) -> Result<()> {
@@ -141,9 +164,10 @@ impl Table {
                     return Err(at(Malformed::Order { what: "entries are" }));
                 }
             }
-            if separator.is_before(key.user_key, key.seq) {
+            if separator.as_ref().is_some_and(|after| after.is_before(key.user_key, key.seq)) {
                 return Err(at(Malformed::Order { what: "entry and the block's separator are" }));
             }
+            route.leads_to(key.user_key, key.seq).map_err(at)?;
             if let Some(filter) = &tally.filter
                 && !filter.may_contain(filter::key_hash(key.user_key))
             {
@@ -161,7 +185,7 @@ impl Table {
             tally.last = Some((key.user_key.to_vec(), key.seq, key.kind));
             cursor.next().map_err(at)?;
         }
-        tally.separator = Some(separator.clone());
+        tally.separator = separator;
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 
 use crate::coding::len_u64;
 use crate::error::{Malformed, Result};
+use crate::format::index::Separator;
 
 use super::reader::{FillCache, Table};
 
@@ -26,23 +27,26 @@ impl Table {
     /// When the index cannot be read or is damaged.
     pub(crate) fn weights(&self, fill: FillCache) -> Result<Vec<Weight>> {
         let Some(top) = self.top_index(fill)? else { return Ok(Vec::new()) };
+        let largest = || self.properties.largest.to_vec();
         let top_at = self.properties.top_index.map_or(0, |handle| handle.offset);
         let stretches = top.entries().map_err(|what: Malformed| what.at(&self.path, top_at))?;
         if stretches.len() >= FINE_ENOUGH {
             let bytes = self.identity.bytes / len_u64(stretches.len());
-            let weight = |(separator, _): (crate::format::index::Separator, _)| Weight {
-                until: separator.user_key,
-                bytes,
+            let weight = |(separator, _): (Option<Separator>, _)| {
+                let until = separator.map_or_else(largest, |separator| separator.user_key);
+                Weight { until, bytes }
             };
             return Ok(stretches.into_iter().map(weight).collect());
         }
         let mut weights = Vec::new();
-        for (ordinal, (_, handle)) in stretches.into_iter().enumerate() {
+        for (ordinal, (after, handle)) in stretches.into_iter().enumerate() {
             let index = self.index_block(ordinal, &top, handle, fill)?;
             let blocks = index.entries().map_err(|what| what.at(&self.path, handle.offset))?;
-            weights.extend(blocks.into_iter().map(|(separator, block)| Weight {
-                until: separator.user_key,
-                bytes: block.bytes,
+            weights.extend(blocks.into_iter().map(|(separator, block)| {
+                // That after the last block of an index block is in the top index.
+                let separator = separator.or_else(|| after.clone());
+                let until = separator.map_or_else(largest, |separator| separator.user_key);
+                Weight { until, bytes: block.bytes }
             }));
         }
         Ok(weights)

@@ -1,7 +1,7 @@
 //! Sorted entries → table file.
 //!
-//! 1. Entries gather in a data block until the next would pass its target size. The block is sealed
-//!    and queued for the file; its separator, which needs the next key, goes into an index block.
+//! 1. Entries gather in a data block until it is about as long as it should be (`block_end.rs`). The
+//!    block is sealed and queued for the file; where it ends goes into an index block.
 //! 2. Full index blocks wait in memory, so that all data blocks are next to each other in the file,
 //!    and all index blocks too.
 //! 3. `finish` writes index blocks, top index, filter, range tombstones, properties and footer, and
@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 
+use super::block_end::{BlockEnd, BlockEnds};
 use super::options::TableOptions;
 use crate::checksum::Streaming;
 use crate::coding::len_u64;
@@ -20,7 +21,7 @@ use crate::format::block::{self, BLOCK_CONTENT_BYTES_MAX, Compression, Handle, T
 use crate::format::data_block::{self, DataBlockBuilder};
 use crate::format::filter;
 use crate::format::footer::{FOOTER_BYTES, Footer};
-use crate::format::index::{self, IndexBuilder, Separator};
+use crate::format::index::{self, Boundary, IndexBuilder, Separator, SuccinctBuilder};
 use crate::format::properties::Properties;
 use crate::format::range_tombstones::{self, RangeTombstone};
 use crate::format::{BlockKind, FORMAT_VERSION, KEY_BYTES_MAX, VALUE_BYTES_MAX};
@@ -78,6 +79,23 @@ pub struct TableSummary {
     pub filter_failed: bool,
 }
 
+/// How a data block ends.
+struct Ending {
+    /// For its index block; none after the last of the table.
+    boundary: Option<Boundary>,
+    /// For the top index, should the index block end here too.
+    separator: Separator,
+}
+
+impl Ending {
+    fn between(last: InternalKey<'_>, next: Option<InternalKey<'_>>) -> Ending {
+        Ending {
+            boundary: next.map(|next| Boundary::between(last, next)),
+            separator: Separator::between(last, next),
+        }
+    }
+}
+
 /// Writes one table. A writer that returned an error is of no further use; the file it leaves is
 /// the caller's to remove.
 #[derive(Debug)]
@@ -96,9 +114,8 @@ pub struct TableWriter {
     data: DataBlockBuilder,
     sealed: Vec<u8>,
     scratch: Vec<u8>,
-    /// The data block just sealed, as long as its separator waits for the next key.
-    unindexed: Option<Handle>,
-    index: IndexBuilder,
+    ends: BlockEnds,
+    index: SuccinctBuilder,
     index_blocks: Vec<(Separator, Vec<u8>)>,
     index_blocks_bytes: u64,
     hashes: Vec<u64>,
@@ -137,8 +154,8 @@ impl TableWriter {
             data: DataBlockBuilder::new(options.restart_interval),
             sealed: Vec::new(),
             scratch: Vec::new(),
-            unindexed: None,
-            index: IndexBuilder::new(),
+            ends: BlockEnds::new(options.block_bytes as usize),
+            index: SuccinctBuilder::default(),
             index_blocks: Vec::new(),
             index_blocks_bytes: 0,
             hashes: Vec::new(),
@@ -181,13 +198,7 @@ impl TableWriter {
             }
             new_user_key = common < key.user_key.len() || common < last.user_key.len();
         }
-        let target = self.options.block_bytes as usize;
-        if !self.data.is_empty()
-            && self.data.bytes_with(key, common, value) + TRAILER_BYTES > target
-        {
-            self.seal_data_block()?;
-            self.index_data_block(Some(key));
-        }
+        self.end_block_before(key, common, value)?;
         self.data.add_with(key, common, value);
         if new_user_key && self.options.filter {
             self.hashes.push(filter::key_hash(key.user_key));
@@ -207,6 +218,40 @@ impl TableWriter {
         properties.value_bytes += len_u64(value.len());
         properties.seq_smallest = properties.seq_smallest.min(key.seq);
         properties.seq_largest = properties.seq_largest.max(key.seq);
+        Ok(())
+    }
+
+    /// Ends the data block if it is to end before this entry, which has its first `common` bytes in
+    /// common with the last one.
+    fn end_block_before(
+        &mut self,
+        key: InternalKey<'_>,
+        common: usize,
+        value: &[u8],
+    ) -> Result<()> {
+        while let Some(last) = self.last.filter(|_| !self.data.is_empty()) {
+            let bytes = self.data.bytes() + TRAILER_BYTES;
+            let with = self.data.bytes_with(key, common, value) + TRAILER_BYTES;
+            match self.ends.before(&self.data, (bytes, with), key, common, last) {
+                BlockEnd::No => break,
+                BlockEnd::Here => {
+                    let (seq, kind) = last;
+                    let last = InternalKey { user_key: self.data.last_key(), seq, kind };
+                    let end = Ending::between(last, Some(key));
+                    self.data.finish(&mut self.sealed);
+                    self.write_data_block(end)?;
+                }
+                BlockEnd::At(mark) => {
+                    let end = self.data.finish_at(mark, &mut self.sealed, |next| {
+                        Ending::between(mark.last(), Some(next))
+                    });
+                    // Without an entry behind the mark the block would end here.
+                    if let Some(end) = end {
+                        self.write_data_block(end)?;
+                    }
+                }
+            }
+        }
         Ok(())
     }
 
@@ -266,9 +311,10 @@ impl TableWriter {
         if self.properties.entries == 0 && spans.is_empty() {
             return Err(Error::EmptyTable { path: self.path });
         }
-        if !self.data.is_empty() {
-            self.seal_data_block()?;
-            self.index_data_block(None);
+        if let Some(last) = self.last() {
+            let end = Ending::between(last, None);
+            self.data.finish(&mut self.sealed);
+            self.write_data_block(end)?;
         }
         self.properties.data_bytes = self.offset;
         let top_index_bytes = self.write_indexes()?;
@@ -277,7 +323,7 @@ impl TableWriter {
 
         self.properties.codings = [
             data_block::CODING_PREFIX,
-            index::CODING_PREFIX,
+            index::CODING_SUCCINCT,
             filter::CODING_BINARY_FUSE_8,
             range_tombstones::CODING_SPANS,
         ];
@@ -315,39 +361,28 @@ impl TableWriter {
         })
     }
 
-    /// Seals the open data block and queues it for the file.
-    fn seal_data_block(&mut self) -> Result<()> {
-        self.data.finish(&mut self.sealed);
+    /// Queues the data block just sealed for the file and gives it its place in the index.
+    fn write_data_block(&mut self, end: Ending) -> Result<()> {
         let handle = self.write_block(BlockKind::Data, self.options.compression)?;
         self.properties.data_blocks += 1;
-        self.unindexed = Some(handle);
+        self.index_data_block(handle, end);
         Ok(())
     }
 
-    /// Gives the data block just sealed its place in the index, now that the next key is known.
-    fn index_data_block(&mut self, next: Option<InternalKey<'_>>) {
-        let (Some(handle), Some(last)) = (self.unindexed.take(), self.last()) else {
-            return;
-        };
-        let separator = Separator::between(last, next);
-        self.index.add(separator, handle);
-        if self.index.bytes() + TRAILER_BYTES >= self.options.index_block_bytes as usize {
-            self.close_index_block();
+    /// Gives a data block, which ends as said, its place in the index.
+    fn index_data_block(&mut self, handle: Handle, end: Ending) {
+        let is_last = end.boundary.is_none();
+        self.index.add(handle, end.boundary);
+        let target = self.options.index_block_bytes as usize;
+        if is_last || self.index.is_full(target.saturating_sub(TRAILER_BYTES)) {
+            let contents = self.index.finish();
+            self.index_blocks_bytes += len_u64(contents.len() + TRAILER_BYTES);
+            self.index_blocks.push((end.separator, contents));
         }
-    }
-
-    fn close_index_block(&mut self) {
-        let separator = self.index.last().clone();
-        let contents = self.index.finish();
-        self.index_blocks_bytes += len_u64(contents.len() + TRAILER_BYTES);
-        self.index_blocks.push((separator, contents));
     }
 
     /// Writes index blocks and top index; returns the bytes of the latter in the file.
     fn write_indexes(&mut self) -> Result<u64> {
-        if self.index.count() > 0 {
-            self.close_index_block();
-        }
         let start = self.offset;
         let mut top = IndexBuilder::new();
         for (separator, contents) in std::mem::take(&mut self.index_blocks) {

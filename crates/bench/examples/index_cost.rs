@@ -1,0 +1,157 @@
+//! What the index of a table costs: bytes per data block, and the time of a search in it.
+//!
+//! `cargo run --release -p lsmx-bench --example index_cost -- hash:1000000 ids:1000000 FILE…`, each
+//! FILE with one key a line. The figures go to `docs/results/read-cost.md`.
+
+#![allow(clippy::print_stdout, reason = "the table is what it is for")]
+#![allow(clippy::disallowed_methods, reason = "it reads files of keys, and measures real time")]
+
+use std::collections::BTreeSet;
+use std::hint::black_box;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use lsmx::benching::{Indexed, index_blocks};
+use lsmx::cache::Cache;
+use lsmx::format::index::{IndexBlock, Separator};
+use lsmx::key::InternalKey;
+use lsmx::table::{Table, TableIdentity, TableOptions, TableWriter};
+use lsmx::vfs::MemVfs;
+use lsmx::{Kind, SeqNo};
+use lsmx_bench::workload::random::{fill, mix};
+use lsmx_compaction::FileId;
+
+type Failure = Box<dyn std::error::Error>;
+
+const VALUE_BYTES: usize = 110;
+const HASH_BYTES: usize = 32;
+/// Restart interval of the index that ours is compared with.
+const RESTART_INTERVAL: usize = 16;
+/// Bytes of an index block in memory beside its contents and the places of its parts.
+const OVERHEAD_BYTES: usize = 48;
+const INDEX_BLOCK_BYTES: usize = 4096;
+const LOOKUPS: usize = 500_000;
+
+fn main() -> Result<(), Failure> {
+    let parts = size_of::<IndexBlock>();
+    println!("{} bytes beside the contents of an index block\n", parts + OVERHEAD_BYTES);
+    println!(
+        "| keys | entries | data blocks | index blocks | bytes per data block | front-coded | ratio | lookup ns |"
+    );
+    println!("| --- | --- | --- | --- | --- | --- | --- | --- |");
+    for what in std::env::args().skip(1) {
+        let keys = keys(&what)?;
+        measure(&what, &keys)?;
+    }
+    Ok(())
+}
+
+/// The keys that an argument stands for, sorted.
+fn keys(what: &str) -> Result<Vec<Vec<u8>>, Failure> {
+    let mut keys = BTreeSet::new();
+    match what.split_once(':') {
+        Some(("hash", count)) => {
+            for record in 0..count.parse()? {
+                let mut key = Vec::new();
+                fill(mix(record), HASH_BYTES, &mut key);
+                keys.insert(key);
+            }
+        }
+        Some(("ids", count)) => {
+            let fields = ["address", "created", "email", "name", "phone", "status"];
+            for n in 0..count.parse::<usize>()? {
+                let (user, field) = (n / fields.len(), fields[n % fields.len()]);
+                keys.insert(format!("user:{user:09}:{field}").into_bytes());
+            }
+        }
+        _ => {
+            let lines = std::fs::read(what)?;
+            keys.extend(lines.split(|&byte| byte == b'\n').map(<[u8]>::to_vec));
+            keys.remove(&b""[..]);
+        }
+    }
+    Ok(keys.into_iter().collect())
+}
+
+fn measure(what: &str, keys: &[Vec<u8>]) -> Result<(), Failure> {
+    let (vfs, path, uid) = (MemVfs::new(), Path::new("table"), 7);
+    let mut writer = TableWriter::create(&vfs, path, uid, &TableOptions::default())?;
+    let value = vec![7; VALUE_BYTES];
+    for user_key in keys {
+        writer.add(InternalKey { user_key, seq: SeqNo(1), kind: Kind::Put }, &value)?;
+    }
+    let summary = writer.finish()?;
+    let identity =
+        TableIdentity { id: FileId(1), bytes: summary.bytes, uid, checksum: summary.checksum };
+    let table = Arc::new(Table::open(&vfs, path, &identity, &Cache::new(1 << 30))?);
+    table.verify()?;
+    let indexed = index_blocks(&table)?;
+    let overhead = OVERHEAD_BYTES + size_of::<IndexBlock>();
+    let bytes: usize = indexed.iter().map(|(index, _)| index.bytes() + overhead).sum();
+    let data_blocks: usize = indexed.iter().map(|(_, blocks)| blocks.len()).sum();
+    let each = bytes as f64 / data_blocks as f64;
+    let front = front_coded(&indexed, overhead)? as f64 / data_blocks as f64;
+    println!(
+        "| {what} | {} | {data_blocks} | {} | {each:.2} | {front:.2} | {:.2} | {:.0} |",
+        keys.len(),
+        indexed.len(),
+        each / front,
+        nanoseconds(&indexed)?,
+    );
+    Ok(())
+}
+
+/// Bytes of an index of the same data blocks in which each separator is cut to what differs from the
+/// one before, but every sixteenth, with offset and size as varints.
+fn front_coded(indexed: &[Indexed], overhead: usize) -> Result<usize, Failure> {
+    let varint = |value: u64| (64 - (value | 1).leading_zeros() as usize).div_ceil(7);
+    let internal = |user_key| InternalKey { user_key, seq: SeqNo(1), kind: Kind::Put };
+    let mut firsts = indexed.iter().flat_map(|(_, blocks)| blocks).skip(1).map(|keys| &keys[0]);
+    let mut before: Vec<u8> = Vec::new();
+    let (mut bytes, mut entries, mut held) = (0, 0usize, 0usize);
+    for (index, blocks) in indexed {
+        for (ordinal, keys) in blocks.iter().enumerate() {
+            let last = internal(&keys[keys.len() - 1]);
+            let next = firsts.next().map(|first| internal(first));
+            let separator = Separator::between(last, next).user_key;
+            let handle = index.handle(ordinal)?.ok_or("an index block with fewer data blocks")?;
+            let restart = entries.is_multiple_of(RESTART_INTERVAL);
+            let common = before.iter().zip(&separator).take_while(|(a, b)| a == b).count();
+            let shared = if restart { 0 } else { common };
+            let unshared = separator.len() - shared;
+            held += varint(shared as u64) + varint(unshared as u64) + unshared;
+            held += varint(handle.offset) + varint(handle.bytes) + if restart { 4 } else { 0 };
+            entries += 1;
+            before = separator;
+            // Index blocks of the size of ours.
+            if held >= INDEX_BLOCK_BYTES {
+                bytes += held + 4 + overhead;
+                (entries, held) = (0, 0);
+            }
+        }
+    }
+    Ok(bytes + if held > 0 { held + 4 + overhead } else { 0 })
+}
+
+/// Time of a search in an index block that is in the processor's cache, its place included.
+fn nanoseconds(indexed: &[Indexed]) -> Result<f64, Failure> {
+    let (mut total, mut lookups) = (0.0, 0usize);
+    for (index, blocks) in indexed.iter().step_by(indexed.len().div_ceil(8).max(1)) {
+        // In no order, and not so many that the keys themselves are what is waited for.
+        let keys: Vec<&[u8]> = blocks.iter().flatten().map(Vec::as_slice).collect();
+        let count = keys.len().min(512);
+        let asked: Vec<&[u8]> = (0..count).map(|n| keys[n * 7919 % keys.len()]).collect();
+        for counts in [false, true] {
+            let start = Instant::now();
+            for n in 0..LOOKUPS {
+                black_box(index.seek(black_box(asked[n % count]), SeqNo::MAX)?);
+            }
+            if counts {
+                total += start.elapsed().as_secs_f64();
+                lookups += LOOKUPS;
+            }
+        }
+    }
+    Ok(total * 1e9 / lookups as f64)
+}

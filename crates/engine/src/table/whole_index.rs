@@ -1,0 +1,41 @@
+//! A whole index with the keys it leads to, for measurements.
+
+use super::reader::{FillCache, Table};
+use crate::error::{Malformed, Result};
+use crate::format::data_block::DataBlock;
+use crate::format::data_cursor::DataCursor;
+use crate::format::index::IndexBlock;
+use crate::sync::Arc;
+
+/// An index block, and the user keys of the data blocks it leads to.
+pub type Indexed = (Arc<IndexBlock>, Vec<Vec<Vec<u8>>>);
+
+impl Table {
+    /// All index blocks, in order, with the user keys of their data blocks.
+    ///
+    /// # Errors
+    /// When a block cannot be read.
+    pub(crate) fn index_blocks(&self) -> Result<Vec<Indexed>> {
+        let fill = FillCache::Yes;
+        let at = |what: Malformed| what.at(&self.path, 0);
+        let mut indexed = Vec::new();
+        let Some(top) = self.top_index(fill)? else { return Ok(indexed) };
+        for (ordinal, (_, handle)) in top.entries().map_err(at)?.into_iter().enumerate() {
+            let index = self.index_block(ordinal, &top, handle, fill)?;
+            let mut blocks = Vec::new();
+            for (_, handle) in index.entries().map_err(at)? {
+                let block = DataBlock::new(self.data_block(handle, FillCache::No)?).map_err(at)?;
+                let mut cursor = DataCursor::new(block);
+                let mut keys = Vec::new();
+                cursor.first().map_err(at)?;
+                while cursor.valid() {
+                    keys.push(cursor.key().user_key.to_vec());
+                    cursor.next().map_err(at)?;
+                }
+                blocks.push(keys);
+            }
+            indexed.push((index, blocks));
+        }
+        Ok(indexed)
+    }
+}
