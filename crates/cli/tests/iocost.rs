@@ -57,7 +57,7 @@ fn a_sweep_has_all_fields_and_leaves_nothing_behind() {
         assert!(point["hit_rate"]["data"].as_f64().unwrap() < 1.0);
     }
     let rows = fs::read_to_string(csv).unwrap();
-    assert_eq!(rows.lines().count(), points.len() + 1);
+    assert_eq!(rows.lines().count(), points.len() + 2);
     let columns = |line: &str| line.split(',').count();
     assert!(rows.lines().all(|line| columns(line) == columns(rows.lines().next().unwrap())));
 }

@@ -148,8 +148,26 @@ pub struct MergeMetrics {
     pub failures: u64,
 }
 
+/// Whether lookups ask the filter of the last sorted run, and with
+/// [`FilterLastRun::Auto`](crate::FilterLastRun::Auto) why. All but `asked` is zero otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct LastRunFilterMetrics {
+    /// Whether it is asked.
+    pub asked: bool,
+    /// Lookups that came to the last run.
+    pub lookups: u64,
+    /// Of those, the ones that found nothing there.
+    pub absent: u64,
+    /// Reads that it saves or would save, per lookup that comes to the last run.
+    pub reads_saved: f64,
+    /// Reads that data blocks would save or do save in its place, per lookup.
+    pub reads_lost: f64,
+    /// Its bytes.
+    pub filter_bytes: u64,
+}
+
 /// One keyspace.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct KeyspaceMetrics {
     /// Its compaction policy.
     pub policy: String,
@@ -169,6 +187,8 @@ pub struct KeyspaceMetrics {
     pub memtables_sealed: u64,
     /// Tables that went without a filter because none could be built.
     pub filters_failed: u64,
+    /// Whether the filter of the last sorted run is asked.
+    pub filter_last_run: LastRunFilterMetrics,
     /// What compactions did.
     pub compaction: CompactionMetrics,
     /// What became of merge operands.

@@ -310,8 +310,15 @@ impl ShardedCounter {
     /// Adds `count`.
     #[inline]
     pub fn add(&self, count: u64) {
+        self.add_here(count);
+    }
+
+    /// Adds `count`, and returns what the thread's own shard then has.
+    #[inline]
+    pub fn add_here(&self, count: u64) -> u64 {
         let shards = self.shards.get_or_init(Box::default);
-        shards[thread_number() % SHARDS].0.fetch_add(count, Ordering::Relaxed);
+        let shard = &shards[thread_number() % SHARDS].0;
+        shard.fetch_add(count, Ordering::Relaxed).wrapping_add(count)
     }
 
     /// The sum of all that was added; wraps past `u64::MAX`.

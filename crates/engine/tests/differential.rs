@@ -11,6 +11,7 @@
 
 mod modelling;
 
+use lsmx::FilterLastRun;
 use lsmx::env::Background;
 use modelling::{Dice, Op, Opening, Play, Reached, Tuning, case_seeds, play};
 
@@ -38,7 +39,7 @@ fn plain() -> Opening {
             block_bytes: 256,
             restart_interval: 16,
             lz4: vec![false],
-            filter_last_run: false,
+            filter_last_run: FilterLastRun::Off,
         },
     }
 }
@@ -76,7 +77,9 @@ fn fixed() -> Vec<(Opening, Background)> {
     depart(inline, |set| set.tuning.memtable_bytes = 64 << 20);
     // No cache, and one that holds everything.
     depart(inline, |set| set.cache_bytes = 0);
-    depart(inline, |set| (set.cache_bytes, set.tuning.filter_last_run) = (64 << 20, true));
+    depart(inline, |set| {
+        (set.cache_bytes, set.tuning.filter_last_run) = (64 << 20, FilterLastRun::On);
+    });
     depart(inline, |set| set.tuning.lz4 = vec![true]);
     depart(inline, |set| set.tuning.lz4 = vec![false, false, true]);
     // A segment for every commit; every commit synced; the log flushed as soon as it can be.

@@ -43,7 +43,8 @@ const KNOWN: [(&str, Set); 11] = [
         let filter = match value {
             "off" => FilterLastRun::Off,
             "on" => FilterLastRun::On,
-            _ => return Err("off or on".to_owned()),
+            "auto" => FilterLastRun::Auto,
+            _ => return Err("off, on or auto".to_owned()),
         };
         Ok(all.keyspace(|keyspace| keyspace.filter_last_run(filter)))
     }),
@@ -283,7 +284,7 @@ mod tests {
             ("speed=1", "filter_last_run"),
             ("policy", "KEY=VALUE"),
             ("policy=nosuch", "nosuch"),
-            ("filter_last_run=maybe", "off or on"),
+            ("filter_last_run=maybe", "off, on or auto"),
             ("block_bytes=5G", "below 4G"),
             ("table_bytes=lots", "bytes, such as"),
             ("table_bytes=99999999999G", "bytes, such as"),

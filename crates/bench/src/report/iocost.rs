@@ -49,7 +49,8 @@ fn one(result: &IoCost, cost: &Cost) -> String {
         "{what}, {} gets per point, seed {}\n\
          {}: {}; {:.1} % of the entries above the last run\n\
          inflection 1 {}: filters without the last run {}, top index {}\n\
-         inflection 2 {}: with {} of index blocks, {index_bytes_per_block:.2} B per data block\n",
+         inflection 2 {}: with {} of index blocks, {index_bytes_per_block:.2} B per data block\n\
+         all metadata {}: with the last run's filters, which are asked in the last line alone; {:.2} % false answers\n",
         settings.gets,
         result.provenance.seed,
         bytes(cost.db_bytes),
@@ -60,6 +61,8 @@ fn one(result: &IoCost, cost: &Cost) -> String {
         bytes(cost.top_index_bytes),
         share(cost.inflection_2),
         bytes(cost.index_bytes),
+        share(cost.all_metadata),
+        cost.with_all_filters.filter_false_positive_rate * 100.0,
     );
     let seen: Vec<(BlockKind, &str)> = KINDS
         .into_iter()
@@ -72,10 +75,15 @@ fn one(result: &IoCost, cost: &Cost) -> String {
             .into_iter()
             .map(str::to_owned),
     );
-    let rows = cost.points.iter().map(|point| row(point, &seen));
+    let rows = all_points(cost).map(|point| row(point, &seen));
     text.push_str(&grid(header, rows.collect::<Vec<_>>()));
     text.push('\n');
     text
+}
+
+/// The points of the sweep, and the one with all filters.
+fn all_points(cost: &Cost) -> impl Iterator<Item = &Point> {
+    cost.points.iter().chain([&cost.with_all_filters])
 }
 
 fn row(point: &Point, kinds: &[(BlockKind, &str)]) -> Vec<String> {
@@ -85,6 +93,7 @@ fn row(point: &Point, kinds: &[(BlockKind, &str)]) -> Vec<String> {
         format!("{:.3}", point.cache_fraction * 100.0),
         match point.at {
             Some("inflection_1") => "← 1".to_owned(),
+            Some("all_metadata") => "all".to_owned(),
             Some(_) => "← 2".to_owned(),
             None => String::new(),
         },
@@ -133,7 +142,7 @@ pub const COLUMNS: [&str; 22] = [
 
 /// A flat row per database and cache size, in the order of [`COLUMNS`]; empty where a figure is absent.
 pub fn rows(result: &IoCost) -> impl Iterator<Item = Vec<String>> + '_ {
-    result.costs().flat_map(|cost| cost.points.iter().map(move |point| flat(cost, point)))
+    result.costs().flat_map(|cost| all_points(cost).map(move |point| flat(cost, point)))
 }
 
 fn flat(cost: &Cost, point: &Point) -> Vec<String> {

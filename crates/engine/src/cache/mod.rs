@@ -205,6 +205,11 @@ impl Cache {
         self.read_ahead.fetch_sub(bytes, Ordering::Relaxed);
     }
 
+    /// Bytes that more metadata could take without any of what is there being evicted.
+    pub(crate) fn room_beside_metadata(&self) -> u64 {
+        self.blocks_budget().saturating_sub(self.resident_metadata())
+    }
+
     /// Counts a table that was opened, and makes room for it.
     fn table_opened(&self, bytes: u64) {
         self.open_tables.fetch_add(bytes, Ordering::Relaxed);

@@ -199,7 +199,10 @@ impl TableSlots {
 
     /// Takes the filter out of memory, for a table that has come to lie in the last sorted run.
     pub(crate) fn release_filter(&self) {
-        if let Some(bytes) = self.filter.empty() {
+        // Most have none, and to look costs less than to swap.
+        if self.filter.content.load().is_some()
+            && let Some(bytes) = self.filter.empty()
+        {
             self.cache.discharge(Metadata::Filter, bytes);
         }
     }

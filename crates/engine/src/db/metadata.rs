@@ -55,6 +55,12 @@ impl MetadataSizes {
     pub fn inflection_2(&self) -> u64 {
         self.inflection_1() + self.index_bytes
     }
+
+    /// The same with the filters of the last sorted run, if those are asked.
+    #[must_use]
+    pub fn all_metadata(&self) -> u64 {
+        self.inflection_2() + self.all_filters_bytes.saturating_sub(self.filter_bytes)
+    }
 }
 
 impl Keyspace {

@@ -186,6 +186,7 @@ fn keyspace(tree: &Tree, now_us: u64) -> KeyspaceMetrics {
         memtable_bytes: view.memtable_bytes(),
         memtables_sealed: view.sealed.len() as u64,
         filters_failed: read(&counters.filters_failed),
+        filter_last_run: tree.last_run.metrics(tree.filter_last_run()),
         compaction: CompactionMetrics {
             jobs: read(&counters.jobs),
             jobs_divided: read(&counters.jobs_divided),

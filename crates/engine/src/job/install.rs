@@ -7,7 +7,7 @@ use lsmx_compaction::TreeShape;
 use crate::error::{Error, Result};
 use crate::format::edit::{Change, Edit};
 use crate::job::output::Outputs;
-use crate::keyspace::Tree;
+use crate::keyspace::{Tree, last_run};
 use crate::memtable::Memtable;
 use crate::sabotage::{self, Bug};
 use crate::store::{Store, record_of};
@@ -75,6 +75,9 @@ fn install_in_order(
         return Err(store.fail_locked(error));
     }
     tree.change(|view| view.with_version(&after, flushed));
+    if !tree.filter_last_run() {
+        last_run::release(&after);
+    }
     outputs.release();
     for table in gone(&before, &after) {
         table.set_obsolete();

@@ -1,6 +1,7 @@
 //! One tree: its options, its policy, its current super version, and what its jobs hold.
 
 pub(crate) mod counters;
+pub(crate) mod last_run;
 pub(crate) mod merging;
 pub mod options;
 pub(crate) mod snapshot;
@@ -15,6 +16,7 @@ use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::table::Table;
 use crate::version::{OldViews, SuperVersion, Version};
 use counters::TreeCounters;
+use last_run::LastRunFilter;
 use merging::Merging;
 use options::{FilterLastRun, KeyspaceOptions, Persisted};
 use snapshot::Pinned;
@@ -106,6 +108,8 @@ pub(crate) struct Tree {
     pub(crate) jobs: Mutex<TreeJobs>,
     /// What happened here.
     pub(crate) counters: TreeCounters,
+    /// Whether the filter of the last sorted run is asked, if that is left to what lookups find.
+    pub(crate) last_run: LastRunFilter,
     /// Bytes per second that writes are admitted at; 0: no limit. Set with `stopped` after every
     /// change of the shape.
     admitted_rate: AtomicU64,
@@ -163,6 +167,7 @@ impl Tree {
             install: Mutex::new(()),
             jobs: Mutex::new(TreeJobs::default()),
             counters: TreeCounters::default(),
+            last_run: LastRunFilter::default(),
             admitted_rate: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
             held_at: AtomicU64::new(NOT_HELD),
@@ -234,7 +239,19 @@ impl Tree {
 
     /// Whether the filter of the last sorted run is asked.
     pub(crate) fn filter_last_run(&self) -> bool {
-        self.settings().options.filter_last_run == FilterLastRun::On
+        match self.settings().options.filter_last_run {
+            FilterLastRun::Off => false,
+            FilterLastRun::On => true,
+            FilterLastRun::Auto => self.last_run.is_asked(),
+        }
+    }
+
+    /// Notes what a lookup found in the last sorted run, if that decides about its filter.
+    #[inline]
+    pub(crate) fn note_last_run(&self, version: &Version, table: &Table, found: bool) {
+        if self.settings().options.filter_last_run == FilterLastRun::Auto {
+            self.last_run.note(version, table, found);
+        }
     }
 
     /// What a short read looks at.

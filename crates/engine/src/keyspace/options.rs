@@ -24,6 +24,10 @@ pub enum FilterLastRun {
     Off,
     /// It is used like any other.
     On,
+    /// It is used while that pays: where so many keys are asked for that are not there that the reads it
+    /// saves outweigh those that data blocks in its place would save. Metrics say how it stands
+    /// ([`KeyspaceMetrics::filter_last_run`](crate::metrics::KeyspaceMetrics::filter_last_run)).
+    Auto,
 }
 
 /// Settings of one keyspace: builder methods on plain data, checked when the keyspace is opened.

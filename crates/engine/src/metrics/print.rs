@@ -116,6 +116,20 @@ fn keyspace(f: &mut fmt::Formatter<'_>, name: &str, keyspace: &KeyspaceMetrics) 
         Count(keyspace.compaction.drops),
         keyspace.compaction.failures,
     )?;
+    let last_run = &keyspace.filter_last_run;
+    if last_run.lookups > 0 {
+        writeln!(
+            f,
+            "  {} of {} lookups at the last run found nothing: its filter of {} {} asked, {:.3} reads \
+             saved per lookup for {:.3}",
+            Count(last_run.absent),
+            Count(last_run.lookups),
+            Bytes(last_run.filter_bytes),
+            if last_run.asked { "is" } else { "is not" },
+            last_run.reads_saved,
+            last_run.reads_lost,
+        )?;
+    }
     let stalls = &keyspace.stalls;
     let causes = [
         ("a free memtable", stalls.memtables_full),

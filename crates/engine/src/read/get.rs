@@ -40,7 +40,8 @@ pub(crate) fn value(
     let runs = view.version.runs();
     for (index, run) in runs.iter().enumerate() {
         let Some(file) = run.table_for(user_key) else { continue };
-        let use_filter = filter_last_run || index + 1 < runs.len();
+        let is_last = index + 1 == runs.len();
+        let use_filter = filter_last_run || !is_last;
         let table = file.table();
         // The filter knows the keys of entries alone, so it is not asked here.
         let covering = match sabotage::on(Bug::SpanBehindFilter) && !table.may_contain(user_key)? {
@@ -53,6 +54,9 @@ pub(crate) fn value(
         };
         if found.is_some() || !use_filter {
             tree.note_read(table);
+        }
+        if is_last {
+            tree.note_last_run(&view.version, table, found.is_some());
         }
         if let Some(found) = found
             && covering < Some(found.seq)

@@ -473,7 +473,7 @@ impl Table {
         self.cache().peek_data_block(self.cache_id, handle.offset).is_some()
     }
 
-    pub(super) fn cache(&self) -> &Arc<Cache> {
+    pub(crate) fn cache(&self) -> &Arc<Cache> {
         self.slots.cache()
     }
 

@@ -37,7 +37,11 @@ impl MergeOperator for Appending {
 
 /// Tuning of a keyspace, drawn at random, without a policy.
 pub(crate) fn draw_keyspace(chance: &mut Chance) -> KeyspaceOptions {
-    let filter = if chance.one_in(2) { FilterLastRun::On } else { FilterLastRun::Off };
+    let filter = match chance.below(3) {
+        0 => FilterLastRun::Off,
+        1 => FilterLastRun::On,
+        _ => FilterLastRun::Auto,
+    };
     let compression = if chance.one_in(4) { Compression::Lz4 } else { Compression::None };
     KeyspaceOptions::default()
         .memtable_bytes(1024 << chance.below(3))

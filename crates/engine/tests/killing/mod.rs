@@ -49,7 +49,11 @@ impl Orders {
 
 /// Tuning drawn anew for each opening; a policy stays with its keyspace unless it is drawn.
 fn draw_keyspace(chance: &mut Chance) -> KeyspaceOptions {
-    let filter = if chance.one_in(2) { FilterLastRun::On } else { FilterLastRun::Off };
+    let filter = match chance.below(3) {
+        0 => FilterLastRun::Off,
+        1 => FilterLastRun::On,
+        _ => FilterLastRun::Auto,
+    };
     let compression = if chance.one_in(3) { Compression::Lz4 } else { Compression::None };
     let drawn = KeyspaceOptions::default()
         .memtable_bytes(8192 << chance.below(4))

@@ -20,7 +20,7 @@ pub struct Tuning {
     pub restart_interval: u32,
     /// Whether to compress, level by level.
     pub lz4: Vec<bool>,
-    pub filter_last_run: bool,
+    pub filter_last_run: FilterLastRun,
 }
 
 impl Tuning {
@@ -55,21 +55,24 @@ impl Tuning {
             block_bytes,
             restart_interval: *dice.pick(&[1, 2, 16, 16, 4096]),
             lz4: (0..levels).map(|_| dice.percent(50)).collect(),
-            filter_last_run: dice.percent(50),
+            filter_last_run: *dice.pick(&[
+                FilterLastRun::Off,
+                FilterLastRun::On,
+                FilterLastRun::Auto,
+            ]),
         }
     }
 
     pub fn options(&self) -> KeyspaceOptions {
         let lz4 = self.lz4.iter();
         let compression = lz4.map(|lz4| if *lz4 { Compression::Lz4 } else { Compression::None });
-        let filter = if self.filter_last_run { FilterLastRun::On } else { FilterLastRun::Off };
         let options = KeyspaceOptions::default()
             .memtable_bytes(self.memtable_bytes)
             .table_bytes(self.table_bytes)
             .block_bytes(self.block_bytes)
             .restart_interval(self.restart_interval)
             .compression_per_level(compression.collect())
-            .filter_last_run(filter);
+            .filter_last_run(self.filter_last_run);
         match &self.policy {
             Some(policy) => options.policy(policy.parse().expect("a spec that was printed")),
             None => options,

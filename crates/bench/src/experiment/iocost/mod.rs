@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use lsmx::vfs::{CountingVfs, OsVfs};
-use lsmx::{Db, Keyspace, KeyspaceOptions, MetadataSizes, Options};
+use lsmx::{Db, FilterLastRun, Keyspace, KeyspaceOptions, MetadataSizes, Options};
 
 use crate::error::{Error, Result};
 use crate::numbers::{self, ratio};
@@ -186,7 +186,7 @@ impl Config {
 
     fn of_existing(&self, path: &Path, progress: &mut dyn Progress) -> Result<Cost> {
         let keys = {
-            let opened = Opened::open(path, &self.keyspace, None)?;
+            let opened = Opened::open(path, &self.keyspace, None, FilterLastRun::Off)?;
             let mut random = Random::new(self.seed, PURPOSE_SAMPLE);
             progress.begin("sample keys", 0);
             let keys = Keys::sample(&opened.keyspace, &mut random)?;
@@ -220,29 +220,36 @@ impl Config {
         progress: &mut dyn Progress,
     ) -> Result<Cost> {
         let (sizes, levels) = {
-            let opened = Opened::open(path, &self.keyspace, None)?;
+            let opened = Opened::open(path, &self.keyspace, None, FilterLastRun::Off)?;
             (opened.sizes()?, opened.levels(&self.keyspace))
         };
         let share = |bytes: u64| Share { bytes, fraction: ratio(bytes, sizes.table_bytes) };
         let (inflection_1, inflection_2) =
             (share(sizes.inflection_1()), share(sizes.inflection_2()));
-        let points = self.sweep.sizes(&sizes).into_iter().map(|cache_bytes| {
-            let opened = Opened::open(path, &self.keyspace, Some(cache_bytes))?;
+        let all_metadata = share(sizes.all_metadata());
+        let mut measure = |cache_bytes: u64, filter| {
+            let opened = Opened::open(path, &self.keyspace, Some(cache_bytes), filter)?;
             // The same keys are asked for at each point, so that points differ by the cache alone.
             let mut random = Random::new(self.seed, PURPOSE_GETS);
             let share = share(cache_bytes);
-            let title = format!("cache {:.3} %", share.fraction * 100.0);
+            let all = if filter == FilterLastRun::On { ", all filters" } else { "" };
+            let title = format!("cache {:.3} %{all}", share.fraction * 100.0);
             let mut point =
                 measure::point(&opened, keys, self.gets, &mut random, &title, progress)?;
             point.cache_bytes = share.bytes;
             point.cache_fraction = share.fraction;
             point.at = match cache_bytes {
+                _ if filter == FilterLastRun::On => Some("all_metadata"),
                 bytes if bytes == inflection_1.bytes => Some("inflection_1"),
                 bytes if bytes == inflection_2.bytes => Some("inflection_2"),
                 _ => None,
             };
             Ok(point)
-        });
+        };
+        let points = self.sweep.sizes(&sizes).into_iter();
+        let points = points.map(|bytes| measure(bytes, FilterLastRun::Off));
+        let points = points.collect::<Result<Vec<Point>>>()?;
+        let with_all_filters = measure(all_metadata.bytes, FilterLastRun::On)?;
         Ok(Cost {
             block_bytes,
             db_bytes: sizes.table_bytes,
@@ -258,8 +265,10 @@ impl Config {
             all_filters_bytes: sizes.all_filters_bytes,
             inflection_1,
             inflection_2,
+            all_metadata,
             build,
-            points: points.collect::<Result<Vec<Point>>>()?,
+            points,
+            with_all_filters,
         })
     }
 }
@@ -272,11 +281,18 @@ struct Opened {
 }
 
 impl Opened {
-    /// Opens a database with so large a block cache, or the engine's default.
-    fn open(path: &Path, keyspace: &str, block_cache_bytes: Option<u64>) -> Result<Opened> {
+    /// Opens a database with so large a block cache, or the engine's default, and asks the last run's
+    /// filter or does not.
+    fn open(
+        path: &Path,
+        keyspace: &str,
+        block_cache_bytes: Option<u64>,
+        filter: FilterLastRun,
+    ) -> Result<Opened> {
         let failed = |source| Error::Engine { action: "open the database", source };
         let vfs = CountingVfs::new(std::sync::Arc::new(OsVfs));
-        let mut options = Options::default().create_if_missing(false);
+        let tuning = KeyspaceOptions::default().filter_last_run(filter);
+        let mut options = Options::default().create_if_missing(false).keyspace_defaults(tuning);
         if let Some(bytes) = block_cache_bytes {
             options = options.block_cache_bytes(bytes);
         }

@@ -80,10 +80,14 @@ pub struct Cost {
     pub inflection_1: Share,
     /// The same with all index blocks.
     pub inflection_2: Share,
+    /// All that and the filters of the last sorted run.
+    pub all_metadata: Share,
     /// How the database was built; null for an existing one.
     pub build: Option<Build>,
     /// A point per cache size, ascending.
     pub points: Vec<Point>,
+    /// One more with a cache for all metadata, where the filter of the last sorted run is asked, too.
+    pub with_all_filters: Point,
 }
 
 /// Bytes, and what part of the database they are.
@@ -126,7 +130,8 @@ pub struct Point {
     pub cache_bytes: u64,
     /// These ÷ `db_bytes`.
     pub cache_fraction: f64,
-    /// `inflection_1` or `inflection_2` where the cache is just that; null elsewhere.
+    /// `inflection_1`, `inflection_2` or `all_metadata` where the cache is just that; null elsewhere.
+    /// Only with the last the filter of the last sorted run is asked.
     pub at: Option<&'static str>,
     /// Lookups of present keys before counting began, until what is resident of metadata was steady.
     pub warm_up_gets: u64,

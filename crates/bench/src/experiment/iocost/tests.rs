@@ -50,6 +50,14 @@ fn two_reads_at_the_first_inflection_and_one_at_the_second_by_both_counts() {
         assert!(point.resident_bytes.values().sum::<u64>() <= point.cache_bytes);
         assert!(point.get_latency_us.mean > 0.0);
     }
+    let all = &cost.with_all_filters;
+    assert_eq!((all.at, all.cache_bytes), (Some("all_metadata"), cost.all_metadata.bytes));
+    assert!((0.95..1.05).contains(&all.ios_per_get), "{}", all.ios_per_get);
+    // One in 256, for each run.
+    assert!(all.filter_false_positive_rate < 0.008, "{}", all.filter_false_positive_rate);
+    let runs: u64 = cost.levels.iter().map(|level| level.runs).sum();
+    let most = 0.008 * crate::numbers::float(runs + 1);
+    assert!(all.ios_per_absent_get < most, "{}", all.ios_per_absent_get);
     let ios = |point: &Point| point.ios_per_get;
     assert!(cost.points.windows(2).all(|pair| ios(&pair[1]) <= ios(&pair[0]) + 0.05));
     assert!(cost.build.unwrap().write_amplification > 1.0);

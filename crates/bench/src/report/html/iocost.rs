@@ -96,6 +96,7 @@ fn needs(cost: &Cost) -> Markup {
         ("index blocks", cost.index_bytes),
         ("inflection 2", cost.inflection_2.bytes),
         ("filters of all sorted runs", cost.all_filters_bytes),
+        ("all metadata", cost.all_metadata.bytes),
     ];
     let content = html! {
         div class="scroll" {
@@ -233,7 +234,7 @@ fn table(cost: &Cost) -> Markup {
                     }
                 }
                 tbody {
-                    @for point in &cost.points {
+                    @for point in cost.points.iter().chain([&cost.with_all_filters]) {
                         tr {
                             th scope="row" {
                                 (value::bytes(float(point.cache_bytes)))
@@ -254,5 +255,6 @@ fn table(cost: &Cost) -> Markup {
             }
         }
     };
-    section("Every cache size", "", &content)
+    let how = "The last one is asked the filters of the last sorted run as well.";
+    section("Every cache size", how, &content)
 }
