@@ -23,6 +23,7 @@ const HISTORY_OPERATIONS: usize = 1_000;
 /// A set in the middle, from which the fixed ones depart.
 fn plain() -> Opening {
     Opening {
+        warm_up: false,
         cache_bytes: 64 << 10,
         wal_bytes_max: None,
         segment_bytes: 4 << 10,

@@ -23,6 +23,7 @@ impl Core {
         if self.lock_freed.load(Ordering::Acquire) {
             return Ok(());
         }
+        self.end_warm_up();
         if self.read_only.is_some() {
             self.store.keep_held_files_open();
             self.free_lock();

@@ -23,6 +23,7 @@ mod resume;
 mod snapshot;
 mod update;
 mod verify;
+mod warm_up;
 
 use std::path::Path;
 use std::time::Duration;
@@ -85,6 +86,8 @@ pub(crate) struct Core {
     lock_freed: AtomicBool,
     /// Who may read and write back which keys.
     turns: update::Turns,
+    /// Who reads metadata ahead.
+    warm_up: warm_up::WarmUp,
     /// Who notes what users do.
     recording: Arc<Recording>,
     /// One resumption, drop of a keyspace or checkpoint at a time, and none while closing ends: see

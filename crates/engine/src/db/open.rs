@@ -79,6 +79,7 @@ fn finish(recovery: Recovery, lock: Box<dyn LockGuard>) -> Result<Core> {
         return Err(Error::io("start threads for", &core.store.dir, error));
     }
     core.runner.run_inline();
+    core.begin_warm_up();
     Ok(core)
 }
 

@@ -33,6 +33,7 @@ pub struct Options {
     pub(crate) open_files_max: Option<usize>,
     pub(crate) background_io_rate: Option<u64>,
     pub(crate) keep_cached: bool,
+    pub(crate) warm_up: bool,
     pub(crate) memtable_idle_us: Option<u64>,
     pub(crate) wal_bytes_max: Option<u64>,
     pub(crate) memtable_bytes_max: Option<u64>,
@@ -57,6 +58,7 @@ impl Default for Options {
             open_files_max: None,
             background_io_rate: None,
             keep_cached: true,
+            warm_up: false,
             memtable_idle_us: None,
             wal_bytes_max: None,
             memtable_bytes_max: None,
@@ -94,6 +96,15 @@ impl Options {
     #[must_use]
     pub fn merge_parts_max(mut self, parts: usize) -> Self {
         self.merge_parts_max = Some(parts);
+        self
+    }
+
+    /// Whether filters and indexes are read in the background from the opening on, as far as they fit
+    /// ([`Db::warm_up`](crate::Db::warm_up)): so that the first lookups cost what later ones do. Default:
+    /// no, each is read when it is first needed.
+    #[must_use]
+    pub fn warm_up(mut self, warm_up: bool) -> Self {
+        self.warm_up = warm_up;
         self
     }
 

@@ -70,7 +70,9 @@ fn open_read_only(vfs: Arc<dyn Vfs>, dir: &Path, options: Options) -> Result<Cor
     recovery.replay(&loaded.path)?;
     let found = found_log(&recovery)?;
     let (manifest, wal) = scratch(&recovery, loaded.number)?;
-    recovery.assemble(Parts { manifest, wal, lock, read_only: Some(found) })
+    let core = recovery.assemble(Parts { manifest, wal, lock, read_only: Some(found) })?;
+    core.begin_warm_up();
+    Ok(core)
 }
 
 /// What the log takes on the disk.

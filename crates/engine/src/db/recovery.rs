@@ -11,6 +11,7 @@ use crate::db::replay::{Replay, Target};
 use crate::db::replayed;
 use crate::db::update::Turns;
 use crate::db::verify::{check_reach, check_record};
+use crate::db::warm_up::WarmUp;
 use crate::db::{Core, DEFAULT_KEYSPACE};
 use crate::env::Env;
 use crate::env::rate::RateLimit;
@@ -259,6 +260,7 @@ impl Recovery {
             lock: Mutex::new(lock),
             creating: Mutex::new(()),
             turns: Turns::new(),
+            warm_up: WarmUp::default(),
             recording: Arc::default(),
             closed: AtomicBool::new(false),
             lock_freed: AtomicBool::new(false),

@@ -133,7 +133,7 @@ impl TableCursor {
             let before = self.current.take();
             let contents = match self.fill {
                 FillCache::Yes => self.table.data_block(handle, self.fill)?,
-                FillCache::No | FillCache::Job => {
+                FillCache::No | FillCache::Job | FillCache::Ahead => {
                     self.ahead.block(&self.table, handle, self.fill)?
                 }
             };

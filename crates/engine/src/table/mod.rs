@@ -11,6 +11,7 @@ pub mod reader;
 mod scratch;
 mod sizes;
 mod verify;
+mod warm_up;
 mod weights;
 #[cfg(feature = "benching")]
 mod whole_index;
@@ -26,6 +27,7 @@ pub use cursor::TableCursor;
 pub(crate) use descriptors::{DescriptorPool, JobReads};
 pub use options::TableOptions;
 pub use reader::{FillCache, Found, Table, TableIdentity};
+pub(crate) use warm_up::Warmed;
 pub(crate) use weights::Weight;
 #[cfg(feature = "benching")]
 pub use whole_index::Indexed;

@@ -131,7 +131,7 @@ impl ReadAhead {
         let window = &mut self.buffer[..bytes];
         match fill {
             FillCache::Job => table.file.fill_for_job(from, window)?,
-            FillCache::Yes | FillCache::No => table.file.fill(from, window)?,
+            FillCache::Yes | FillCache::No | FillCache::Ahead => table.file.fill(from, window)?,
         }
         (self.offset, self.held) = (from, bytes);
         Ok(())

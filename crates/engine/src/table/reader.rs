@@ -52,6 +52,16 @@ pub enum FillCache {
     /// They do not stay and are not counted as hits or misses: the work of jobs is not the cost of
     /// any lookup.
     Job,
+    /// Metadata that is read before anybody asks for it: it stays, and is not counted.
+    Ahead,
+}
+
+impl FillCache {
+    /// Whether hits and misses are those of a reader.
+    #[inline]
+    fn counts(self) -> bool {
+        matches!(self, FillCache::Yes | FillCache::No)
+    }
 }
 
 /// The newest entry of a key that a reader may see in one table.
@@ -213,6 +223,13 @@ impl Table {
         // Narrowing what we hold costs nothing, a slice of it would count one more owner.
         let value = Slice::of_block(block.into_bytes().into_part(hit.value_at, hit.value_end));
         Ok(Some(Found { seq: hit.seq, kind: hit.kind, value }))
+    }
+
+    /// Brings the filter into memory, if there is one.
+    pub(super) fn read_filter(&self, fill: FillCache) -> Result<()> {
+        let Some(handle) = self.properties.filter else { return Ok(()) };
+        let slot = &self.slots.filter;
+        self.with_metadata(slot, Metadata::Filter, 0, handle, fill, Filter::new, |_| Ok(()))
     }
 
     /// Whether the filter lets this key pass; without a filter, any key.
@@ -413,7 +430,7 @@ impl Table {
         };
         let at = |what: Malformed| what.at(&self.path, handle.offset);
         if let Some(content) = &*slot.get() {
-            if fill != FillCache::Job {
+            if fill.counts() {
                 self.cache().count_hit(kind);
             }
             return ask(content).map_err(at);
@@ -432,7 +449,7 @@ impl Table {
     #[inline]
     pub(super) fn data_block(&self, handle: Handle, fill: FillCache) -> Result<BlockBytes> {
         if let Some(block) = self.cache().data_block(self.cache_id, handle.offset) {
-            if fill != FillCache::Job {
+            if fill.counts() {
                 self.cache().count_hit(BlockKind::Data);
             }
             return Ok(block);
@@ -447,7 +464,7 @@ impl Table {
     /// The contents of a data block if they are in memory; does not count as a use.
     pub(super) fn peek_data_block(&self, handle: Handle, fill: FillCache) -> Option<BlockBytes> {
         let block = self.cache().peek_data_block(self.cache_id, handle.offset)?;
-        if fill != FillCache::Job {
+        if fill.counts() {
             self.cache().count_hit(BlockKind::Data);
         }
         Some(block)
@@ -482,7 +499,7 @@ impl Table {
         // Before memory is taken for it.
         handle.check(self.identity.bytes).map_err(|what| what.at(&self.path, handle.offset))?;
         let stored = self.file.read_exact(handle.offset, handle.bytes)?;
-        if fill != FillCache::Job {
+        if fill.counts() {
             self.cache().count_miss(kind);
         }
         block::open(stored, kind, self.identity.uid, handle.offset)
@@ -508,7 +525,7 @@ impl Table {
         handle: Handle,
         fill: FillCache,
     ) -> Result<BlockBytes> {
-        if fill != FillCache::Job {
+        if fill.counts() {
             self.cache().count_miss(BlockKind::Data);
         }
         // Jobs let their blocks go again.

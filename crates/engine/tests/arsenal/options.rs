@@ -59,6 +59,7 @@ pub(crate) fn draw(chance: &mut Chance, background: Background) -> Options {
         .background(background)
         .seed(chance.draw())
         .block_cache_bytes(chance.below(3) * 4096)
+        .warm_up(chance.one_in(3))
         .merge_parts_max(usize::try_from(1 + chance.below(4)).unwrap_or(1))
         .wal_bytes_max(4096 << chance.below(2))
         .wal(WalOptions {

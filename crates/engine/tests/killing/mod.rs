@@ -71,6 +71,7 @@ fn draw_options(chance: &mut Chance) -> Options {
     Options::default()
         .background(Background::Threads { workers: 1 + usize::from(chance.one_in(2)) })
         .block_cache_bytes(chance.below(4) * 65_536)
+        .warm_up(chance.one_in(3))
         .wal_bytes_max(32_768 << chance.below(4))
         .wal(WalOptions {
             segment_bytes: 8192 << chance.below(5),

@@ -84,6 +84,7 @@ impl Tuning {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Opening {
     pub cache_bytes: u64,
+    pub warm_up: bool,
     pub open_files: Option<usize>,
     pub io_rate: Option<u64>,
     pub idle_us: Option<u64>,
@@ -99,6 +100,7 @@ impl Opening {
     pub fn random(dice: &mut Dice) -> Opening {
         Opening {
             cache_bytes: *dice.pick(&[0, 300, 4 << 10, 64 << 10, 8 << 20]),
+            warm_up: dice.percent(30),
             open_files: *dice.pick(&[None, Some(1), Some(2), Some(8)]),
             io_rate: *dice.pick(&[None, None, Some(1 << 20), Some(1 << 30)]),
             idle_us: *dice.pick(&[None, None, Some(10_000), Some(1_000_000)]),
@@ -118,6 +120,7 @@ impl Opening {
             .background(background)
             .seed(seed)
             .block_cache_bytes(self.cache_bytes)
+            .warm_up(self.warm_up)
             .write_control(control)
             .wal(WalOptions {
                 segment_bytes: self.segment_bytes,
