@@ -1,7 +1,7 @@
 //! What the index of a table costs: bytes per data block, and the time of a search in it.
 //!
-//! `cargo run --release -p lsmx-bench --example index_cost -- hash:1000000 ids:1000000 FILE…`, each
-//! FILE with one key a line. The figures go to `docs/results/read-cost.md`.
+//! `cargo run --release -p lsmx-bench --example index_cost -- hash:1000000 ids:1000000 spread:1000000 FILE…`,
+//! each FILE with one key a line. The figures go to `docs/results/read-cost.md`.
 
 #![allow(clippy::print_stdout, reason = "the table is what it is for")]
 #![allow(clippy::disallowed_methods, reason = "it reads files of keys, and measures real time")]
@@ -19,6 +19,8 @@ use lsmx::key::InternalKey;
 use lsmx::table::{Table, TableIdentity, TableOptions, TableWriter};
 use lsmx::vfs::MemVfs;
 use lsmx::{Kind, SeqNo};
+use lsmx_bench::workload::Distribution;
+use lsmx_bench::workload::keys::KeySpace;
 use lsmx_bench::workload::random::{fill, mix};
 use lsmx_compaction::FileId;
 
@@ -26,6 +28,7 @@ type Failure = Box<dyn std::error::Error>;
 
 const VALUE_BYTES: usize = 110;
 const HASH_BYTES: usize = 32;
+const SPREAD_BYTES: usize = 16;
 /// Restart interval of the index that ours is compared with.
 const RESTART_INTERVAL: usize = 16;
 /// Bytes of an index block in memory beside its contents and the places of its parts.
@@ -55,6 +58,16 @@ fn keys(what: &str) -> Result<Vec<Vec<u8>>, Failure> {
             for record in 0..count.parse()? {
                 let mut key = Vec::new();
                 fill(mix(record), HASH_BYTES, &mut key);
+                keys.insert(key);
+            }
+        }
+        // As the workloads of `lsmx explore` have them: one in each of as many cells of equal width.
+        Some(("spread", count)) => {
+            let count = count.parse()?;
+            let space = KeySpace::new(Distribution::Uniform, count, SPREAD_BYTES, 1)?;
+            for record in 0..count {
+                let mut key = Vec::new();
+                space.write_present(record, &mut key);
                 keys.insert(key);
             }
         }

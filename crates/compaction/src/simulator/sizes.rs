@@ -1,7 +1,7 @@
 //! Bytes that tables and memtables of the engine take for what they hold.
 //!
 //! The formulas are those of the engine's writers (`docs/format.md` has the pictures). Data blocks
-//! of [`BLOCK_BYTES`] each lose what the next entry does not fit into; keys are cut to what they do
+//! of [`BLOCK_BYTES`] each lose what the next entry does not fit into, on average; keys are cut to what they do
 //! not share with the one before, which depends on how dense the table's keys lie. What the formulas
 //! leave out (the lengths of separators, how full the nodes of a memtable are) was measured on the
 //! engine; the constants say so. `crates/bench/tests/simulation.rs` holds both against the engine.
@@ -21,8 +21,10 @@ const RESTART_BYTES: f64 = 4.0;
 const BLOCK_FRAME_BYTES: f64 = 1.0 + 4.0 + 10.0;
 /// Lengths of the shared and the other part of a key, and the kind.
 const ENTRY_HEAD_BYTES: f64 = 3.0;
-/// What an index block takes for a data block: separator, handle, share of a restart. Measured.
-const INDEX_ENTRY_BYTES: f64 = 7.85;
+/// What an index block takes for a data block: a boundary and a place, packed. Measured.
+const INDEX_ENTRY_BYTES: f64 = 2.0;
+/// What it takes besides: what boundaries have in common, and the trailer. Measured.
+const INDEX_FRAME_BYTES: f64 = 45.0;
 /// The same in the top index, whose offsets are longer.
 const TOP_INDEX_ENTRY_BYTES: f64 = 9.0;
 /// Index blocks from which on the engine goes by them alone where it divides a merge.
@@ -154,11 +156,8 @@ impl Sizes {
         }
         let mean = bytes / entries;
         let room = real(BLOCK_BYTES) - BLOCK_FRAME_BYTES;
-        // Where all entries are alike a whole number of them fits; where they differ the last gap
-        // is half an entry, on average.
-        let alike = (load.puts - entries).abs() < 0.02 * entries;
-        let fitting = if alike { libm::floor(room / mean) } else { room / mean - 0.5 };
-        let fitting = fitting.max(1.0);
+        // Blocks end around their target, so the last gap is half an entry, on average.
+        let fitting = (room / mean - 0.5).max(1.0);
         (fitting * mean + BLOCK_FRAME_BYTES) / (fitting * mean)
     }
 
@@ -193,7 +192,7 @@ impl Sizes {
         let data_blocks = if data > 0.0 { (data / rates.block).max(1.0) } else { 0.0 };
         let index_entries = data_blocks * INDEX_ENTRY_BYTES;
         let index_blocks = (index_entries / real(BLOCK_BYTES)).ceil();
-        let index = index_entries + index_blocks * BLOCK_FRAME_BYTES;
+        let index = index_entries + index_blocks * INDEX_FRAME_BYTES;
         let top_index = if data_blocks > 0.0 {
             index_blocks * TOP_INDEX_ENTRY_BYTES + BLOCK_FRAME_BYTES
         } else {
