@@ -12,6 +12,7 @@
 mod block;
 mod commit;
 mod data;
+mod index;
 mod memtable;
 mod merge;
 mod policy;
@@ -36,6 +37,7 @@ criterion_group! {
     targets =
         policy::pick,
         block::search,
+        index::search,
         memtable::insert,
         table::get,
         merge::next,

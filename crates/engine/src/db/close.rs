@@ -19,12 +19,15 @@ impl Core {
     pub(super) fn close(&self, deadline: Option<Duration>) -> Result<()> {
         let deadline_us = self.committer.deadline_us(deadline);
         self.closed.store(true, Ordering::Release);
+        self.stop_warm_up();
         let _turn = self.turn_to_close(WaitCause::Close, deadline_us)?;
         if self.lock_freed.load(Ordering::Acquire) {
             return Ok(());
         }
-        self.end_warm_up();
         if self.read_only.is_some() {
+            if !self.join_warm_up(deadline_us) {
+                return Err(Error::Deadline { cause: WaitCause::Close.as_str() });
+            }
             self.store.keep_held_files_open();
             self.free_lock();
             return Ok(());
@@ -39,7 +42,8 @@ impl Core {
         drop(self.creating.lock());
         let ended = self.committer.drain(deadline_us)
             && self.runner.pause(deadline_us)
-            && self.runner.join(deadline_us);
+            && self.runner.join(deadline_us)
+            && self.join_warm_up(deadline_us);
         if !ended {
             return Err(Error::Deadline { cause: WaitCause::Close.as_str() });
         }

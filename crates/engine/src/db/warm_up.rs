@@ -2,7 +2,7 @@
 
 use crate::cache::Metadata;
 use crate::db::{Core, Db};
-use crate::env::{Background, JoinHandle};
+use crate::env::{Background, JoinHandle, WaitCause};
 use crate::error::Result;
 use crate::store::Store;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
@@ -16,6 +16,8 @@ const ORDER: [Metadata; 4] =
 #[derive(Debug, Default)]
 pub(super) struct WarmUp {
     stop: Arc<AtomicBool>,
+    /// Whether the thread has nothing left to do.
+    ended: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle>>,
 }
 
@@ -49,22 +51,39 @@ impl Core {
             let _ = run(&self.store, &|| true);
             return;
         }
-        let (store, stop) = (Arc::clone(&self.store), Arc::clone(&self.warm_up.stop));
+        let store = Arc::clone(&self.store);
+        let (stop, ended) = (Arc::clone(&self.warm_up.stop), Arc::clone(&self.warm_up.ended));
         let body = move || {
             let _ = run(&store, &|| !stop.load(Ordering::Relaxed));
+            ended.store(true, Ordering::Release);
+            store.progress.notify();
         };
         // Without a thread lookups read what they need, as without a warm-up.
         *self.warm_up.thread.lock() = self.store.env.spawn("lsmx-warm-up", body).ok();
     }
 
-    /// Ends the warm-up, which looks whether to go on before each block.
-    pub(super) fn end_warm_up(&self) {
+    /// Has the warm-up stop before its next block.
+    pub(super) fn stop_warm_up(&self) {
         self.warm_up.stop.store(true, Ordering::Relaxed);
-        let thread = self.warm_up.thread.lock().take();
-        if let Some(thread) = thread {
-            // A panic there has been told by the thread; nothing waits for its work.
-            let _ = self.store.env.join(thread);
+    }
+
+    /// Waits until the warm-up has stopped; returns whether it has.
+    pub(super) fn join_warm_up(&self, deadline_us: Option<u64>) -> bool {
+        let WarmUp { ended, thread, .. } = &self.warm_up;
+        if thread.lock().is_none() {
+            return true;
         }
+        let store = &self.store;
+        let ended = || ended.load(Ordering::Acquire);
+        if !store.env.wait(WaitCause::Close, &store.progress, deadline_us, &mut || ended()) {
+            return false;
+        }
+        let thread = thread.lock().take();
+        if let Some(thread) = thread {
+            // It has nothing left to do, so it ends well.
+            let _ = store.env.join(thread);
+        }
+        true
     }
 }
 

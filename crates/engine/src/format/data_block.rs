@@ -127,7 +127,7 @@ impl DataBlockBuilder {
     pub(crate) fn add_with(&mut self, key: InternalKey<'_>, common: usize, value: &[u8]) {
         let (shared, restart) = self.shared(common);
         if restart {
-            // A block closes before its entries pass its target size, which fits in 32 bits; only
+            // A block closes before its entries pass its target size by much, which fits in 32 bits; only
             // the last entry may be long, and it starts before that.
             let at = u32::try_from(self.bytes.len()).unwrap_or(u32::MAX);
             self.restarts.push(at);

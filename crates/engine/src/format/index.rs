@@ -38,6 +38,20 @@ fn key_head(user_key: &[u8]) -> u64 {
     u64::from_be_bytes(head)
 }
 
+/// What all boundaries of a block begin with. No longer than a key, so that a damaged block does not
+/// make so much of each of its boundaries.
+fn prefix<'a>(decoder: &mut Decoder<'a>) -> Result<&'a [u8], Malformed> {
+    let prefix = decoder.bytes("prefix of boundaries")?;
+    if len_u64(prefix.len()) > super::KEY_BYTES_MAX {
+        return Err(Malformed::Field {
+            what: "prefix of boundaries",
+            found: len_u64(prefix.len()),
+            expected: "no more bytes than a key has",
+        });
+    }
+    Ok(prefix)
+}
+
 /// A place in a block, kept in half the bytes: blocks are below 4 GiB.
 fn offset_in_block(at: usize) -> Result<u32, Malformed> {
     u32::try_from(at).map_err(|_| Malformed::Field {

@@ -39,6 +39,8 @@ struct Seen {
     absent: u64,
     data: HitsMisses,
     index: HitsMisses,
+    /// Share of data blocks that were not in memory, when the filter was last not asked.
+    miss_rate: f64,
     saved: f64,
     lost: f64,
     filter_bytes: u64,
@@ -72,33 +74,33 @@ impl LastRunFilter {
         if new_lookups < LOOK_EVERY {
             return;
         }
-        let per_lookup = |n: u64| n as f64 / new_lookups as f64;
-        let absent_share = per_lookup(absent.wrapping_sub(seen.absent));
-        let data_hits = per_lookup(data.hits.wrapping_sub(seen.data.hits));
-        let data_misses = per_lookup(data.misses.wrapping_sub(seen.data.misses));
-        let index_misses = per_lookup(index.misses.wrapping_sub(seen.index.misses));
+        let absent_share = absent.wrapping_sub(seen.absent) as f64 / new_lookups as f64;
         let asked = self.is_asked();
+        // Shares, for others use the cache as well. While the filter is asked, the lookups that it saves a
+        // read are not among them.
+        let hit_rate = hit_rate(seen.data, data);
+        let miss_rate = if asked { seen.miss_rate } else { 1.0 - hit_rate };
         let filter_bytes = filter_bytes(version);
         let resident = cache.resident_bytes()[BlockKind::Data];
         // As it was, or would be, without the filter.
         let for_data = resident + if asked { filter_bytes } else { 0 };
-        let miss_rate = data_misses / (data_hits + data_misses).max(f64::MIN_POSITIVE);
-        let saved = absent_share * miss_rate.min(1.0);
-        let mut lost = data_hits * filter_bytes as f64 / for_data.max(1) as f64;
+        let saved = absent_share * miss_rate;
+        let mut lost = hit_rate * filter_bytes as f64 / for_data.max(1) as f64;
         if asked {
             // Index blocks leave before filters do.
-            lost += index_misses;
+            lost += 1.0 - self::hit_rate(seen.index, index);
         }
         let fits = asked || cache.room_beside_metadata() >= filter_bytes;
         let pays = fits && saved > lost * MARGIN && saved > WORTH;
         let fails = saved * MARGIN < lost || saved < WORTH / MARGIN;
         if (!asked && pays) || (asked && fails) {
             self.asked.store(!asked, Ordering::Relaxed);
-            if asked {
-                release(version);
-            }
         }
-        *seen = Seen { lookups, absent, data, index, saved, lost, filter_bytes };
+        if !self.is_asked() {
+            // Also what lookups have read that began before the last change.
+            release(version);
+        }
+        *seen = Seen { lookups, absent, data, index, miss_rate, saved, lost, filter_bytes };
     }
 
     /// What led to the choice. `asked` is whether the filter is asked, by choice or by option.
@@ -113,6 +115,13 @@ impl LastRunFilter {
             filter_bytes: seen.filter_bytes,
         }
     }
+}
+
+/// Share of hits since an earlier count; all, if there was nothing to hit.
+fn hit_rate(earlier: HitsMisses, now: HitsMisses) -> f64 {
+    let hits = now.hits.wrapping_sub(earlier.hits);
+    let misses = now.misses.wrapping_sub(earlier.misses);
+    if hits + misses == 0 { 1.0 } else { hits as f64 / (hits + misses) as f64 }
 }
 
 /// Bytes of the last sorted run's filters.
@@ -189,6 +198,24 @@ mod tests {
         let left =
             db.read_metrics().cache.get(&BlockKind::Filter).map_or(0, |it| it.resident_bytes);
         assert_eq!(left, 0);
+    }
+
+    // Lookups that the filter saves a read must not look as if there were none to save.
+    #[test]
+    fn it_stays_asked_where_present_keys_are_in_memory() {
+        let db = database(600 << 10, FilterLastRun::Auto);
+        let mix = |db: &Db| {
+            for number in 0..LOOKUPS {
+                let absent = KEYS + number.wrapping_mul(7919) % KEYS;
+                assert!(db.get(key(absent)).unwrap().is_none());
+                assert!(db.get(key(number % 50)).unwrap().is_some());
+            }
+        };
+        mix(&db);
+        for _ in 0..4 {
+            assert!(asked(&db), "{:?}", db.metrics().keyspaces["default"].filter_last_run);
+            mix(&db);
+        }
     }
 
     #[test]

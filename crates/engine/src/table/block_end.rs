@@ -9,7 +9,7 @@ use crate::key::{InternalKey, Kind, SeqNo};
 /// The choice among the ends of one block.
 #[derive(Debug)]
 pub(super) struct BlockEnds {
-    /// Bytes from which on the block may end, and above which it must not.
+    /// Bytes from which on the block may end, and above which it must, unless it is one long entry.
     from: usize,
     to: usize,
     /// Bits up to the first difference at the best end so far; `None` as long as there is none.

@@ -27,7 +27,8 @@ pub struct TableOptions {
     /// Entries from one full key to the next in a data block, 1 to 4096. Smaller: faster search,
     /// larger blocks. Most users leave it. Default: [`RESTART_INTERVAL_DEFAULT`].
     pub restart_interval: u32,
-    /// Target bytes of an index block, 64 to 16 Mi; it has at most 16,384 data blocks. Smaller: a larger top index, which is needed
+    /// Target bytes of an index block, 64 to 16 Mi; it has at most 16,384 data blocks, and boundaries of
+    /// about 1 MiB. Smaller: a larger top index, which is needed
     /// for every lookup. Most users leave it. Default: [`INDEX_BLOCK_BYTES_DEFAULT`].
     pub index_block_bytes: u32,
     /// How data blocks are packed. Default: not at all.

@@ -212,8 +212,8 @@ impl Table {
         let Some(handle) = self.seek_block(user_key, snapshot)? else {
             return Ok(None);
         };
-        // The block's separator is at or after (user_key, snapshot), so an entry of this key that
-        // is not in this block is before the snapshot's place, in an earlier block, or not there.
+        // What comes after the block is after (user_key, snapshot), and what comes before it is before:
+        // an entry of this key that the reader may see is in this block, or there is none.
         let block = self.data_block(handle, FillCache::Yes)?;
         let at = |what: Malformed| what.at(&self.path, handle.offset);
         let block = DataBlock::new(block).map_err(at)?;
@@ -344,8 +344,8 @@ impl Table {
         }
     }
 
-    /// The top index has the separator of each index block's last entry, so what is not past the
-    /// one is not past the other.
+    /// An index block whose last separator is before a key that the top index has it hold; only one of
+    /// coding 0 has a last separator.
     #[cold]
     pub(super) fn levels_disagree(&self, index: Handle) -> Error {
         let what = "index blocks and top index are";
@@ -468,6 +468,11 @@ impl Table {
             self.cache().count_hit(BlockKind::Data);
         }
         Some(block)
+    }
+
+    /// Whether the range tombstones are in memory.
+    pub(super) fn spans_are_resident(&self) -> bool {
+        self.slots.range_tombstones.get().is_some()
     }
 
     /// Whether the filter is in memory.

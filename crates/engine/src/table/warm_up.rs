@@ -1,6 +1,6 @@
 //! Reading a table's metadata before anybody asks for it.
 
-use crate::cache::Metadata;
+use crate::cache::{INDEX_OVERHEAD_BYTES, Metadata, SLOT_OVERHEAD_BYTES};
 use crate::error::{Malformed, Result};
 use crate::format::block::Handle;
 
@@ -16,6 +16,16 @@ pub(crate) enum Warmed {
 }
 
 impl Table {
+    /// Whether the one block of a kind is in memory.
+    fn is_resident(&self, kind: Metadata) -> bool {
+        match kind {
+            Metadata::Filter => self.filter_is_resident(),
+            Metadata::TopIndex => self.top_index_is_resident(),
+            Metadata::RangeTombstones => self.spans_are_resident(),
+            Metadata::Index => false,
+        }
+    }
+
     /// Reads what is not in memory of one kind of metadata, block by block, as long as there is room and
     /// `go_on` says so.
     ///
@@ -24,11 +34,15 @@ impl Table {
     pub(crate) fn warm_up(&self, kind: Metadata, go_on: &dyn Fn() -> bool) -> Result<Warmed> {
         let fill = FillCache::Ahead;
         let properties = &self.properties;
-        let fits = |handle: Handle| go_on() && self.cache().room_beside_metadata() >= handle.bytes;
+        let fits = |handle: Handle, overhead| {
+            go_on() && self.cache().room_beside_metadata() >= handle.bytes + overhead
+        };
         let one = |handle: Option<Handle>, read: &dyn Fn() -> Result<()>| match handle {
-            None => Ok(Warmed::Whole),
-            Some(handle) if fits(handle) => read().map(|()| Warmed::Whole),
-            Some(_) => Ok(Warmed::Full),
+            Some(handle) if !self.is_resident(kind) => match fits(handle, SLOT_OVERHEAD_BYTES) {
+                true => read().map(|()| Warmed::Whole),
+                false => Ok(Warmed::Full),
+            },
+            _ => Ok(Warmed::Whole),
         };
         match kind {
             Metadata::RangeTombstones => {
@@ -37,11 +51,22 @@ impl Table {
             Metadata::TopIndex => one(properties.top_index, &|| self.top_index(fill).map(drop)),
             Metadata::Filter => one(properties.filter, &|| self.read_filter(fill)),
             Metadata::Index => {
+                // Those were read before.
+                if !go_on()
+                    || (properties.top_index.is_some() && !self.is_resident(Metadata::TopIndex))
+                {
+                    return Ok(Warmed::Full);
+                }
                 let Some(top) = self.top_index(fill)? else { return Ok(Warmed::Whole) };
                 let at = properties.top_index.map_or(0, |handle| handle.offset);
-                let blocks = top.entries().map_err(|what: Malformed| what.at(&self.path, at))?;
-                for (ordinal, (_, handle)) in blocks.into_iter().enumerate() {
-                    if !fits(handle) {
+                for ordinal in 0..top.count() {
+                    let handle = top.handle(ordinal);
+                    let handle = handle.map_err(|what: Malformed| what.at(&self.path, at))?;
+                    let Some(handle) = handle else { break };
+                    if self.index_is_resident(ordinal, top.count()) {
+                        continue;
+                    }
+                    if !fits(handle, INDEX_OVERHEAD_BYTES) {
                         return Ok(Warmed::Full);
                     }
                     self.index_block(ordinal, &top, handle, fill)?;

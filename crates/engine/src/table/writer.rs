@@ -187,6 +187,10 @@ impl TableWriter {
                 return Err(Error::TooLarge { what, bytes, limit });
             }
         }
+        if key.seq > SeqNo::MAX {
+            let (bytes, limit) = (key.seq.0, SeqNo::MAX.0);
+            return Err(Error::TooLarge { what: "sequence number", bytes, limit });
+        }
         let common = data_block::common_prefix(self.data.last_key(), key.user_key);
         let mut new_user_key = true;
         if let Some(last) = self.last() {

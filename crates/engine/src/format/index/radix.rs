@@ -20,8 +20,8 @@
 //! key never has a smaller number, whatever its bytes.
 
 use super::elias_fano::{self, NUMBER_BITS_MAX};
-use super::offset_in_block;
 use super::separator::{Below, Boundary};
+use super::{offset_in_block, prefix};
 use crate::coding::{Decoder, len_u64, put_bytes, put_varint};
 use crate::error::Malformed;
 
@@ -93,11 +93,17 @@ impl Place<'_> {
 
     /// The byte of a digit; `None` for the lowest if that is for what has none.
     fn byte(&self, digit: u64) -> Option<u8> {
-        let nth = digit.checked_sub(self.floor)?;
-        (self.first..=self.last).filter(|byte| matches!(self.digit(*byte), Digit::Own(_))).nth(
-            // Below the base, which is at most 257.
-            usize::try_from(nth).unwrap_or(usize::MAX),
-        )
+        // Below the base, which is at most 257.
+        let nth = usize::try_from(digit.checked_sub(self.floor)?).unwrap_or(usize::MAX);
+        let mut bytes = self.first..=self.last;
+        if self.set.is_empty() {
+            return bytes.nth(nth);
+        }
+        let has = |byte: &u8| {
+            let at = byte - self.first;
+            self.set[usize::from(at / 8)] >> (at % 8) & 1 == 1
+        };
+        bytes.filter(has).nth(nth)
     }
 }
 
@@ -363,7 +369,7 @@ impl Radix {
     /// # Errors
     /// When they are longer than the block, or no map.
     pub(super) fn decode(block: &[u8], decoder: &mut Decoder<'_>) -> Result<Radix, Malformed> {
-        let prefix_bytes = decoder.bytes("prefix of boundaries")?.len();
+        let prefix_bytes = prefix(decoder)?.len();
         let prefix_at = offset_in_block(decoder.offset() - prefix_bytes)?;
         let prefix_bytes = offset_in_block(prefix_bytes)?;
         let places = decoder.u8("places of digits")?;

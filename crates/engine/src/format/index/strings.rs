@@ -20,6 +20,7 @@ use super::separator::Boundary;
 use super::{key_head, offset_in_block};
 use crate::coding::{Decoder, len_u64, put_varint, to_usize};
 use crate::error::Malformed;
+use crate::format::KEY_BYTES_MAX;
 use crate::format::data_block::{common_prefix, shares_too_little, shares_too_much};
 use crate::key::SeqNo;
 
@@ -221,7 +222,8 @@ impl Strings {
             if starts && self.group(block, place / GROUP)? != at {
                 return Err(Malformed::Order { what: "groups of boundaries are" });
             }
-            if entry.shared > key.len() || (starts && entry.shared > 0) {
+            let too_long = len_u64(entry.shared + entry.suffix.len()) > KEY_BYTES_MAX;
+            if entry.shared > key.len() || (starts && entry.shared > 0) || too_long {
                 return Err(shares_too_much(entry.shared));
             }
             // A search takes a byte that is not shared for one that differs.

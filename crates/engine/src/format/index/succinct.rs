@@ -29,10 +29,10 @@
 //! a tie: for keys with just that number the string decides.
 
 use super::elias_fano::{self, EliasFano, Sampled};
-use super::offset_in_block;
 use super::radix::{Mapped, Plan, Radix};
 use super::separator::{Boundary, Separator, Versions};
 use super::strings::{self, Strings};
+use super::{offset_in_block, prefix};
 use crate::coding::{Decoder, len_u64, put_bytes, put_varint};
 use crate::error::Malformed;
 use crate::format::block::Handle;
@@ -59,9 +59,11 @@ pub(crate) struct SuccinctBuilder {
     /// Between the blocks, and after the last unless that is the table's.
     boundaries: Vec<Boundary>,
     held_bytes: usize,
-    /// Bytes if boundaries were written as strings, about; and how many are to come until it is tried
-    /// how long the block is.
+    /// Bytes if boundaries were written as strings, about, without the one after the last block; and how
+    /// many are to come until it is tried how long the block is.
     rough: usize,
+    /// What the boundary after the last block adds once there is a block after it.
+    rough_last: usize,
     try_at: usize,
     /// What was tried, for so many blocks.
     tried: Option<(usize, Vec<u8>)>,
@@ -94,7 +96,7 @@ impl SuccinctBuilder {
         if let Some(boundary) = boundary {
             let last = self.boundaries.last().map_or(&[][..], |last| &last.user_key);
             let suffix = boundary.user_key.len() - common_prefix(last, &boundary.user_key);
-            self.rough += suffix + ROUGH_BYTES;
+            self.rough += std::mem::replace(&mut self.rough_last, suffix + ROUGH_BYTES);
             self.held_bytes += boundary.user_key.len();
             self.boundaries.push(boundary);
         }
@@ -115,7 +117,9 @@ impl SuccinctBuilder {
         if bytes + bytes / 16 >= target {
             return true;
         }
-        self.try_at = (self.rough * target / bytes.max(1)).max(self.rough + 1);
+        // What is to come may be longer than what was, so no further ahead than that.
+        let ahead = self.rough.saturating_mul(target) / bytes.max(1);
+        self.try_at = ahead.clamp(self.rough + 1, 2 * self.rough + 1);
         false
     }
 
@@ -260,7 +264,7 @@ impl SuccinctIndex {
                 Form::Digits { map, numbers, places_at, ties: Strings::decode(&mut decoder, ties)? }
             }
             (2.., FORM_STRINGS) => {
-                let prefix = decoder.bytes("prefix of boundaries")?.len();
+                let prefix = prefix(&mut decoder)?.len();
                 let prefix_at = offset_in_block(decoder.offset() - prefix)?;
                 let all = Strings::decode(&mut decoder, count - 1)?;
                 Form::Strings { prefix_at, prefix_bytes: offset_in_block(prefix)?, all }

@@ -218,6 +218,34 @@ fn blocks_close_near_their_target() {
 }
 
 #[test]
+fn long_keys_do_not_make_blocks_long() {
+    // Documents with parts, and one long key among short ones.
+    let path =
+        |n: u64| [hashes(n + 1).pop().unwrap().0.repeat(400), n.to_be_bytes().to_vec()].concat();
+    let document = |n: u64| (path(n / 4), n);
+    let parts =
+        (0..400).map(document).map(|(path, n)| ([path, n.to_be_bytes().to_vec()].concat(), 1));
+    let long = [(vec![b'u'; 60_000], 1), ([vec![b'u'; 60_000], vec![1]].concat(), 1)];
+    for keys in [parts.collect::<Vec<_>>(), ids(8_000).into_iter().chain(long).collect()] {
+        let blocks = Blocks::of(keys, 1);
+        let mut builder = SuccinctBuilder::default();
+        for (at, (_, last)) in blocks.0.iter().enumerate() {
+            let next = blocks.0.get(at + 1).map(|(first, _)| internal(first));
+            let boundary = next.map(|next| Boundary::between(internal(last), next));
+            builder.add(Handle { offset: len_u64(at) * 4096, bytes: 4096 }, boundary);
+            if builder.is_full(4096) {
+                let contents = builder.finish();
+                assert!(
+                    contents.len() < 8192 || contents.len() < 70_000 && at > 7_000,
+                    "{at}: {}",
+                    contents.len()
+                );
+            }
+        }
+    }
+}
+
+#[test]
 fn no_truncation_and_no_flipped_bit_panics() {
     let sets = [hashes(400), ids(400), names(400), (0..60).map(|n| (b"key".to_vec(), n)).collect()];
     for keys in sets {
