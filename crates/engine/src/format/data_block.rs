@@ -154,14 +154,17 @@ impl DataBlockBuilder {
         mark.last = last;
     }
 
-    /// Puts the contents up to a mark into `out`, and starts a block with the entries from there on.
-    /// Returns what `ask` makes of the first of them, if there is one.
+    /// Puts the contents up to a mark into `out`, and starts a block with the entries from there on, of
+    /// which there must be one. Returns what `ask` makes of the first.
+    ///
+    /// # Errors
+    /// When these entries cannot be read back. Nothing of the block is to be used then.
     pub(crate) fn finish_at<R>(
         &mut self,
         mark: &Mark,
         out: &mut Vec<u8>,
         ask: impl FnOnce(InternalKey<'_>) -> R,
-    ) -> Option<R> {
+    ) -> Result<R, Malformed> {
         let tail = self.bytes.split_off(mark.at);
         self.restarts.truncate(mark.restarts);
         self.finish(out);
@@ -169,8 +172,8 @@ impl DataBlockBuilder {
         let mut decoder = Decoder::new(&tail);
         let mut ask = Some(ask);
         let mut answer = None;
-        // These bytes were written by `add_with`, so nothing of them is missing or malformed.
-        while let Ok(entry) = RawEntry::decode(&mut decoder) {
+        while !decoder.is_empty() {
+            let entry = RawEntry::decode(&mut decoder)?;
             let common = common_prefix(&key[entry.shared..], entry.suffix) + entry.shared;
             key.truncate(entry.shared);
             key.extend_from_slice(entry.suffix);
@@ -182,7 +185,7 @@ impl DataBlockBuilder {
             }
             self.add_with(entry_key, common, &tail[entry.value_at..entry.next]);
         }
-        answer
+        answer.ok_or(Malformed::Truncated { what: "entry after a mark", needed: 1, found: 0 })
     }
 
     /// Puts the contents into `out` and starts an empty block.

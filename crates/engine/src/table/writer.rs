@@ -16,7 +16,7 @@ use super::block_end::{BlockEnd, BlockEnds};
 use super::options::TableOptions;
 use crate::checksum::Streaming;
 use crate::coding::len_u64;
-use crate::error::{Error, Result};
+use crate::error::{Error, Malformed, Result};
 use crate::format::block::{self, BLOCK_CONTENT_BYTES_MAX, Compression, Handle, TRAILER_BYTES};
 use crate::format::data_block::{self, DataBlockBuilder};
 use crate::format::filter;
@@ -188,8 +188,9 @@ impl TableWriter {
             }
         }
         if key.seq > SeqNo::MAX {
-            let (bytes, limit) = (key.seq.0, SeqNo::MAX.0);
-            return Err(Error::TooLarge { what: "sequence number", bytes, limit });
+            let (what, expected) = ("sequence number", "at most 56 bits");
+            let wrong = Malformed::Field { what, found: key.seq.0, expected };
+            return Err(wrong.at(&self.path, self.offset));
         }
         let common = data_block::common_prefix(self.data.last_key(), key.user_key);
         let mut new_user_key = true;
@@ -249,10 +250,8 @@ impl TableWriter {
                     let end = self.data.finish_at(mark, &mut self.sealed, |next| {
                         Ending::between(mark.last(), Some(next))
                     });
-                    // Without an entry behind the mark the block would end here.
-                    if let Some(end) = end {
-                        self.write_data_block(end)?;
-                    }
+                    let end = end.map_err(|what| what.at(&self.path, self.offset))?;
+                    self.write_data_block(end)?;
                 }
             }
         }

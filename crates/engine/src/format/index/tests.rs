@@ -194,55 +194,51 @@ fn a_boundary_is_as_long_as_it_takes() {
     assert_eq!(between("same", "same"), ("same".into(), Below::Version(SeqNo(9))));
 }
 
+/// Bytes of the index blocks that a writer makes of so many keys to a data block, but the last.
+fn full_blocks(keys: Vec<Key>, each: usize, target: usize) -> Vec<usize> {
+    let blocks = Blocks::of(keys, each);
+    let mut builder = SuccinctBuilder::default();
+    let mut sizes = Vec::new();
+    for (at, (_, last)) in blocks.0.iter().enumerate() {
+        let next = blocks.0.get(at + 1).map(|(first, _)| internal(first));
+        let boundary = next.map(|next| Boundary::between(internal(last), next));
+        builder.add(Handle { offset: len_u64(at) * 4096, bytes: 4096 }, boundary);
+        if builder.is_full(target) {
+            let tried = builder.bytes();
+            sizes.push(builder.finish().len());
+            assert_eq!((sizes.last(), builder.count()), (Some(&tried), 0));
+        }
+    }
+    sizes
+}
+
 #[test]
 fn blocks_close_near_their_target() {
     for keys in [hashes(40_000), ids(40_000), names(40_000)] {
-        let blocks = Blocks::of(keys, 2);
-        let mut builder = SuccinctBuilder::default();
-        let mut sizes = Vec::new();
-        for (at, (_, last)) in blocks.0.iter().enumerate() {
-            let next = blocks.0.get(at + 1).map(|(first, _)| internal(first));
-            let boundary = next.map(|next| Boundary::between(internal(last), next));
-            builder.add(Handle { offset: len_u64(at) * 4096, bytes: 4096 }, boundary);
-            if builder.is_full(2048) {
-                let rough = builder.bytes();
-                let contents = builder.finish();
-                assert_eq!(contents.len(), rough);
-                sizes.push(contents.len());
-                assert_eq!(builder.count(), 0);
-            }
-        }
+        let sizes = full_blocks(keys, 2, 2048);
         assert!(sizes.len() > 2, "{sizes:?}");
         assert!(sizes.iter().all(|size| (1900..2500).contains(size)), "{sizes:?}");
     }
 }
 
+// The size of a block was foretold from all boundaries so far, and with them the one that is not in it
+// yet: a long one had thousands follow it.
 #[test]
 fn long_keys_do_not_make_blocks_long() {
-    // Documents with parts, and one long key among short ones.
-    let path =
-        |n: u64| [hashes(n + 1).pop().unwrap().0.repeat(400), n.to_be_bytes().to_vec()].concat();
-    let document = |n: u64| (path(n / 4), n);
-    let parts =
-        (0..400).map(document).map(|(path, n)| ([path, n.to_be_bytes().to_vec()].concat(), 1));
-    let long = [(vec![b'u'; 60_000], 1), ([vec![b'u'; 60_000], vec![1]].concat(), 1)];
-    for keys in [parts.collect::<Vec<_>>(), ids(8_000).into_iter().chain(long).collect()] {
-        let blocks = Blocks::of(keys, 1);
-        let mut builder = SuccinctBuilder::default();
-        for (at, (_, last)) in blocks.0.iter().enumerate() {
-            let next = blocks.0.get(at + 1).map(|(first, _)| internal(first));
-            let boundary = next.map(|next| Boundary::between(internal(last), next));
-            builder.add(Handle { offset: len_u64(at) * 4096, bytes: 4096 }, boundary);
-            if builder.is_full(4096) {
-                let contents = builder.finish();
-                assert!(
-                    contents.len() < 8192 || contents.len() < 70_000 && at > 7_000,
-                    "{at}: {}",
-                    contents.len()
-                );
-            }
-        }
-    }
+    // Documents of several blocks each.
+    let path = |n: u64| hashes(n + 1).pop().unwrap().0.repeat(400);
+    let key = |n: u64| ([path(n / 4), n.to_be_bytes().to_vec()].concat(), 1);
+    let sizes = full_blocks((0..400).map(key).collect(), 1, 4096);
+    // A path is longer than the target, and the boundaries inside a document have all of it.
+    assert!(sizes.len() > 20 && sizes.iter().all(|&size| size < 20_000), "{sizes:?}");
+
+    // One long boundary among short ones.
+    let mut keys = ids(20_000);
+    let long = [&keys[300].0[..], &[b'x'; 60_000]].concat();
+    keys.extend([(long.clone(), 1), ([&long[..], b"y"].concat(), 1)]);
+    let sizes = full_blocks(keys, 1, 4096);
+    let over = sizes.iter().filter(|&&size| size > 5_000).count();
+    assert!(sizes.len() > 2 && over <= 1, "{sizes:?}");
 }
 
 #[test]
