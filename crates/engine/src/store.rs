@@ -97,6 +97,8 @@ pub(crate) struct TableSpace {
     pub(crate) rate: Arc<RateLimit>,
     /// Whether what compactions read and write stays in the system's cache.
     pub(crate) keep_cached: bool,
+    /// Whether what flushes write does.
+    pub(crate) keep_flushed_cached: bool,
     /// Order in which tables were made.
     pub(crate) creation: AtomicU64,
 }
@@ -109,7 +111,10 @@ impl TableSpace {
 
     /// Where a job of this lane creates its files.
     pub(crate) fn paced(&self, lane: Lane) -> PacedVfs {
-        let forget = lane == Lane::Compaction && !self.keep_cached;
+        let forget = match lane {
+            Lane::Flush => !self.keep_flushed_cached,
+            Lane::Compaction => !self.keep_cached,
+        };
         PacedVfs::new(Arc::clone(&self.vfs), Arc::clone(&self.rate), lane, forget)
     }
 

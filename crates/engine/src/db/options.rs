@@ -33,6 +33,7 @@ pub struct Options {
     pub(crate) open_files_max: Option<usize>,
     pub(crate) background_io_rate: Option<u64>,
     pub(crate) keep_cached: bool,
+    pub(crate) direct_reads: bool,
     pub(crate) warm_up: bool,
     pub(crate) memtable_idle_us: Option<u64>,
     pub(crate) wal_bytes_max: Option<u64>,
@@ -58,6 +59,7 @@ impl Default for Options {
             open_files_max: None,
             background_io_rate: None,
             keep_cached: true,
+            direct_reads: false,
             warm_up: false,
             memtable_idle_us: None,
             wal_bytes_max: None,
@@ -164,6 +166,18 @@ impl Options {
     #[must_use]
     pub fn keep_compactions_cached(mut self, keep: bool) -> Self {
         self.keep_cached = keep;
+        self
+    }
+
+    /// Whether tables are read past the system's page cache, and what is written of them does not stay
+    /// there: memory is what the block cache takes and nothing else, and each block that the block cache
+    /// misses is one read of the device. Pays where the block cache has the memory that the page cache
+    /// would take; where it has not, reads are slower. A read takes whole blocks of the device, so half
+    /// a kilobyte more than the table's block on average. Log and manifest are not concerned. Default:
+    /// no.
+    #[must_use]
+    pub fn direct_reads(mut self, direct: bool) -> Self {
+        self.direct_reads = direct;
         self
     }
 

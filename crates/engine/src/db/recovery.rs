@@ -18,7 +18,7 @@ use crate::env::rate::RateLimit;
 use crate::error::{Error, Malformed, Result};
 use crate::event::Event;
 use crate::format::edit::{Change, Edit};
-use crate::format::filename::{CURRENT, FILE_NUMBER_MAX, FileName};
+use crate::format::filename::{CURRENT, FILE_NUMBER_MAX, FileName, LOCK};
 use crate::job::governor::{Governor, GovernorLimits};
 use crate::job::install::sync_names;
 use crate::job::queue::Runner;
@@ -145,10 +145,14 @@ impl Recovery {
         let shedding = SheddingVfs::new(vfs);
         let vfs: Arc<dyn Vfs> = shedding.clone();
         let rate = Arc::new(RateLimit::new(env.clone(), options.background_io_rate));
-        let keep_cached = options.keep_cached;
+        let direct = options.direct_reads;
+        if direct {
+            check_direct_reads(&*vfs, dir)?;
+        }
+        let keep_cached = options.keep_cached && !direct;
         let job_reads = JobReads { rate: Arc::clone(&rate), keep_cached };
         let limit = options.open_tables_max(&*vfs);
-        let descriptors = DescriptorPool::new(Arc::clone(&vfs), limit, Some(job_reads));
+        let descriptors = DescriptorPool::new(Arc::clone(&vfs), limit, direct, Some(job_reads));
         let shed: Arc<dyn Shed> = descriptors.clone();
         shedding.set_shed(Arc::downgrade(&shed));
         let tables = TableSpace {
@@ -156,6 +160,7 @@ impl Recovery {
             cache: options.memory_plan().cache(),
             rate,
             keep_cached,
+            keep_flushed_cached: !direct,
             janitor: Arc::new(Janitor::new(progress.clone())),
             files: Arc::new(FileNumbers::new(files)),
             creation: AtomicU64::new(creation.unwrap_or(0)),
@@ -468,6 +473,23 @@ impl Recovery {
         state.apply(&Edit { changes }).map_err(|what| what.at(&path, 0))?;
         Ok(Prepared { wal, ledger, state, number })
     }
+}
+
+/// Finds out whether files of the directory can be read past the system's cache, by one that is there
+/// before any table: better now than at the first table.
+fn check_direct_reads(vfs: &dyn Vfs, dir: &Path) -> Result<()> {
+    for name in [CURRENT, LOCK] {
+        let path = dir.join(name);
+        match vfs.open_direct(&path) {
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => {
+                let action = "open for direct reads, as the options ask for,";
+                return Err(Error::io(action, &path, error));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Largest number in the name of any file of a database.

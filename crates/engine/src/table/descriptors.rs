@@ -31,6 +31,8 @@ pub(crate) struct DescriptorPool {
     round: Mutex<Round>,
     /// Files opened again after their descriptor had been closed.
     reopened: AtomicU64,
+    /// Whether reads go past the system's cache.
+    direct: bool,
     /// How jobs read; without one as everybody does.
     job_reads: Option<JobReads>,
 }
@@ -53,15 +55,17 @@ struct Round {
 }
 
 impl DescriptorPool {
-    /// A pool that keeps at most `limit` descriptors, at least one. Readers that are at a file while
+    /// A pool that keeps at most `limit` descriptors, at least one, opened for reads past the system's
+    /// cache if `direct`. Readers that are at a file while
     /// its descriptor is taken away keep it for that one read.
     pub(crate) fn new(
         vfs: Arc<dyn Vfs>,
         limit: usize,
+        direct: bool,
         job_reads: Option<JobReads>,
     ) -> Arc<DescriptorPool> {
         let (round, reopened) = (Mutex::default(), AtomicU64::new(0));
-        Arc::new(DescriptorPool { vfs, limit: limit.max(1), round, reopened, job_reads })
+        Arc::new(DescriptorPool { vfs, limit: limit.max(1), round, reopened, direct, job_reads })
     }
 
     /// Most descriptors that stay open.
@@ -257,7 +261,10 @@ impl Descriptor {
             return Err(Error::io("open", &self.path, gone));
         };
         pool.reserve();
-        let opened = pool.vfs.open(&self.path);
+        let opened = match pool.direct {
+            false => pool.vfs.open(&self.path),
+            true => pool.vfs.open_direct(&self.path),
+        };
         let opened =
             opened.map_err(|error| Error::io("open", &self.path, error)).and_then(|file| {
                 if again {

@@ -64,6 +64,11 @@ impl Vfs for CountingVfs {
         Ok(self.wrap(self.inner.open(path)?))
     }
 
+    fn open_direct(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        self.counters.count(VfsCall::Open);
+        Ok(self.wrap(self.inner.open_direct(path)?))
+    }
+
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.counters.count(VfsCall::Rename);
         self.inner.rename(from, to)
@@ -147,6 +152,10 @@ impl File for CountingFile {
 
     fn grow_ahead(&self) {
         self.inner.grow_ahead();
+    }
+
+    fn will_need(&self, offset: u64, bytes: u64) -> bool {
+        self.inner.will_need(offset, bytes)
     }
 
     fn forget(&self, offset: u64, bytes: u64) {

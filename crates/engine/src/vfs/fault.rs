@@ -176,6 +176,11 @@ impl Vfs for FaultVfs {
         Ok(self.wrap(self.inner.open(path)?, path))
     }
 
+    fn open_direct(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        self.faults.pass(VfsCall::Open, path)?;
+        Ok(self.wrap(self.inner.open_direct(path)?, path))
+    }
+
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.faults.pass(VfsCall::Rename, from)?;
         self.inner.rename(from, to)
@@ -291,6 +296,10 @@ impl File for FaultFile {
 
     fn grow_ahead(&self) {
         self.inner.grow_ahead();
+    }
+
+    fn will_need(&self, offset: u64, bytes: u64) -> bool {
+        self.inner.will_need(offset, bytes)
     }
 
     fn forget(&self, offset: u64, bytes: u64) {

@@ -248,6 +248,10 @@ impl Vfs for MemVfs {
         }
     }
 
+    fn open_direct(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        self.open(path)
+    }
+
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.begin(OperationKind::Rename, from);
         let _moment = self.0.moment.read();
@@ -458,6 +462,10 @@ impl File for MemFile {
 
     fn len(&self) -> io::Result<u64> {
         Ok(self.node.data.read().content.len() as u64)
+    }
+
+    fn will_need(&self, _: u64, _: u64) -> bool {
+        true
     }
 
     fn drop_unsynced(&self, cached: bool) -> bool {

@@ -40,6 +40,16 @@ pub trait Vfs: fmt::Debug + Send + Sync + 'static {
     /// What the system says; `NotFound` only if the name is not there.
     fn open(&self, path: &Path) -> io::Result<Arc<dyn File>>;
 
+    /// Opens an existing file for reads that go past the system's page cache, of any place and length.
+    ///
+    /// # Errors
+    /// As [`Vfs::open`]; `Unsupported` or `InvalidInput` where this file system has no such reads, which
+    /// is what it answers by default.
+    fn open_direct(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        let _ = path;
+        Err(no_direct_reads())
+    }
+
     /// Gives a file another name, in place of what had it.
     ///
     /// # Errors
@@ -144,6 +154,14 @@ pub trait File: fmt::Debug + Send + Sync {
     /// does not.
     fn grow_ahead(&self) {}
 
+    /// Says that these bytes are about to be read. Returns whether the file system reads them ahead, or
+    /// has them: then reads of many places, each told first, take hardly longer than one. By default it
+    /// does not.
+    fn will_need(&self, offset: u64, bytes: u64) -> bool {
+        let _ = (offset, bytes);
+        false
+    }
+
     /// Says that these bytes will not be read soon, so the system's cache need not keep them; bytes
     /// that are not yet on the disk begin their way there. A hint: nothing waits for it, nothing is
     /// promised, and by default nothing is done.
@@ -173,6 +191,11 @@ fn out_of_descriptors(error: &io::Error) -> bool {
         Some(code) => code == 23 || code == 24,
         None => false,
     }
+}
+
+/// The answer of a file system without reads past the page cache.
+fn no_direct_reads() -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, "there are no direct reads on this file system")
 }
 
 /// The answer to an append through a handle that came from [`Vfs::open`].

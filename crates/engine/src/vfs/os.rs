@@ -9,6 +9,9 @@ use std::path::Path;
 use super::{File, LockGuard, Vfs};
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
 
+#[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
+mod direct;
+
 /// Least and most bytes that a file grows ahead of its end; in between as much as it has.
 const GROWN_AHEAD_MIN: u64 = 16 << 10;
 const GROWN_AHEAD_MAX: u64 = 1 << 20;
@@ -34,6 +37,10 @@ impl Vfs for OsVfs {
             #[cfg(windows)]
             path: path.to_owned(),
         }))
+    }
+
+    fn open_direct(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        open_direct(path).map(|file| Arc::new(file) as Arc<dyn File>)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -213,6 +220,10 @@ impl File for NewFile {
         size.get_or_insert(self.end.load(Ordering::Relaxed));
     }
 
+    fn will_need(&self, offset: u64, bytes: u64) -> bool {
+        will_need(&self.file, offset, bytes)
+    }
+
     fn forget(&self, offset: u64, bytes: u64) {
         forget(&self.file, offset, bytes);
     }
@@ -250,6 +261,10 @@ impl File for OldFile {
         Ok(self.file.metadata()?.len())
     }
 
+    fn will_need(&self, offset: u64, bytes: u64) -> bool {
+        will_need(&self.file, offset, bytes)
+    }
+
     fn forget(&self, offset: u64, bytes: u64) {
         forget(&self.file, offset, bytes);
     }
@@ -271,6 +286,55 @@ fn read_full(file: &fs::File, buffer: &mut [u8], offset: u64) -> io::Result<usiz
         }
     }
     Ok(filled)
+}
+
+/// Opens a file for reads that go past the page cache.
+#[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
+fn open_direct(path: &Path) -> io::Result<direct::DirectFile> {
+    use rustix::fs::{Mode, OFlags};
+
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::DIRECT;
+    let file = fs::File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    if file.metadata()?.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    Ok(direct::DirectFile::new(file))
+}
+
+/// Opens a file whose pages the system does not keep.
+#[cfg(target_vendor = "apple")]
+fn open_direct(path: &Path) -> io::Result<OldFile> {
+    #[expect(clippy::disallowed_methods, reason = "this is where the engine opens files")]
+    let file = fs::File::open(path)?;
+    if file.metadata()?.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    rustix::fs::fcntl_nocache(&file, true)?;
+    Ok(OldFile { file })
+}
+
+#[cfg(not(any(
+    target_os = "linux",
+    target_os = "android",
+    target_os = "freebsd",
+    target_vendor = "apple"
+)))]
+fn open_direct(_: &Path) -> io::Result<OldFile> {
+    Err(super::no_direct_reads())
+}
+
+/// Has the system begin to read bytes into its cache.
+#[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
+fn will_need(file: &fs::File, offset: u64, bytes: u64) -> bool {
+    let advised = std::num::NonZeroU64::new(bytes).map(|bytes| {
+        rustix::fs::fadvise(file, offset, Some(bytes), rustix::fs::Advice::WillNeed)
+    });
+    advised.is_none_or(|advised| advised.is_ok())
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd")))]
+fn will_need(_: &fs::File, _: u64, _: u64) -> bool {
+    false
 }
 
 /// Linux lets clean pages go, and begins to write dirty ones without waiting for them.

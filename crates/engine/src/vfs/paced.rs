@@ -50,6 +50,10 @@ impl Vfs for PacedVfs {
         self.inner.open(path)
     }
 
+    fn open_direct(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        self.inner.open_direct(path)
+    }
+
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.inner.rename(from, to)
     }
@@ -129,6 +133,10 @@ impl File for PacedFile {
 
     fn len(&self) -> io::Result<u64> {
         self.inner.len()
+    }
+
+    fn will_need(&self, offset: u64, bytes: u64) -> bool {
+        self.inner.will_need(offset, bytes)
     }
 
     fn forget(&self, offset: u64, bytes: u64) {

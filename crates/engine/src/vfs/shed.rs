@@ -57,6 +57,10 @@ impl Vfs for SheddingVfs {
         self.with_descriptor(|| self.inner.open(path))
     }
 
+    fn open_direct(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        self.with_descriptor(|| self.inner.open_direct(path))
+    }
+
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.inner.rename(from, to)
     }

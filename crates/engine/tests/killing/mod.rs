@@ -12,6 +12,7 @@ use std::path::Path;
 
 use lsmx::env::Background;
 use lsmx::merge::{Append, Counter};
+use lsmx::vfs::{OsVfs, Vfs};
 use lsmx::wal::WalOptions;
 use lsmx::{
     Compression, Db, Durability, FilterLastRun, Keyspace, KeyspaceOptions, Options, WriteBatch,
@@ -72,12 +73,19 @@ fn draw_options(chance: &mut Chance) -> Options {
         .background(Background::Threads { workers: 1 + usize::from(chance.one_in(2)) })
         .block_cache_bytes(chance.below(4) * 65_536)
         .warm_up(chance.one_in(3))
+        .direct_reads(chance.one_in(3) && direct_reads_work())
         .wal_bytes_max(32_768 << chance.below(4))
         .wal(WalOptions {
             segment_bytes: 8192 << chance.below(5),
             sync_every_bytes: 16_384 << chance.below(6),
             ..WalOptions::default()
         })
+}
+
+/// Whether temporary files can be read past the system's cache: not every file system can do that.
+fn direct_reads_work() -> bool {
+    let file = tempfile::NamedTempFile::new();
+    file.is_ok_and(|file| OsVfs.open_direct(file.path()).is_ok())
 }
 
 fn counter_key(writer: u64) -> Vec<u8> {

@@ -1,0 +1,151 @@
+//! Tables that are read past the system's page cache.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use lsmx::env::Background;
+use lsmx::vfs::{File, LockGuard, MemVfs, OsVfs, Vfs};
+use lsmx::{Compression, Db, Error, KeyspaceOptions, Options};
+
+const KEYS: u32 = 3_000;
+
+fn options() -> Options {
+    let tuning = KeyspaceOptions::default()
+        .memtable_bytes(64 << 10)
+        .table_bytes(32 << 10)
+        .block_bytes(1 << 10)
+        .policy("tiering".parse().unwrap());
+    Options::default()
+        .background(Background::Inline)
+        .seed(1)
+        .block_cache_bytes(16 << 10)
+        .open_files_max(2)
+        .direct_reads(true)
+        .keyspace_defaults(tuning)
+}
+
+fn key(number: u32) -> [u8; 4] {
+    number.to_be_bytes()
+}
+
+/// Some short, some over several blocks of a device.
+fn value(number: u32, round: u32) -> Vec<u8> {
+    let bytes = if number % 97 == 0 { 9_000 } else { 60 };
+    (0..bytes).map(|at: u32| (at ^ number ^ round).to_le_bytes()[0]).collect()
+}
+
+fn check(db: &Db) {
+    let (plain, packed) = (db.default_keyspace(), db.existing_keyspace("packed").unwrap());
+    for keyspace in [&plain, &packed] {
+        for number in (0..KEYS).map(|number| number * 7_919 % KEYS) {
+            let found = keyspace.get(key(number)).unwrap();
+            assert_eq!(found.as_deref(), Some(&*value(number, 2)), "{number}");
+            assert_eq!(keyspace.get([&key(number)[..], b"x"].concat()).unwrap(), None);
+        }
+        let forward: Vec<_> = keyspace.iter().map(Result::unwrap).collect();
+        let mut backward: Vec<_> = keyspace.iter().rev().map(Result::unwrap).collect();
+        backward.reverse();
+        assert_eq!(forward, backward);
+        let wanted = (0..KEYS).map(|number| (key(number), value(number, 2)));
+        assert!(forward.into_iter().map(|(k, v)| (k.to_vec(), v.to_vec())).eq(
+            wanted.map(|(k, v)| (k.to_vec(), v))
+        ));
+    }
+}
+
+#[test]
+fn a_database_reads_the_same_past_the_page_cache() {
+    let directory = tempfile::tempdir().unwrap();
+    let probe = directory.path().join("probe");
+    OsVfs.create(&probe).unwrap();
+    if let Err(error) = OsVfs.open_direct(&probe) {
+        println!("not tested: {} has no direct reads: {error}", directory.path().display());
+        return;
+    }
+    let path = directory.path().join("db");
+    let db = Db::open(&path, options()).unwrap();
+    let packed = KeyspaceOptions::default().compression(Compression::Lz4);
+    let packed = db.keyspace("packed", packed.memtable_bytes(64 << 10)).unwrap();
+    for round in 0..3 {
+        for number in 0..KEYS {
+            db.put(key(number), value(number, round)).unwrap();
+            packed.put(key(number), value(number, round)).unwrap();
+        }
+    }
+    db.flush().unwrap();
+    db.wait_idle().unwrap();
+    check(&db);
+    db.close(None).unwrap();
+    drop(packed);
+    for direct in [true, false] {
+        let db = Db::open_read_only(&path, options().direct_reads(direct)).unwrap();
+        check(&db);
+        let seen = db.metrics();
+        assert!(seen.cache[&lsmx::format::BlockKind::Data].misses > 0);
+    }
+    lsmx::verify(&path).unwrap();
+}
+
+/// A file system without direct reads, which is what one that says nothing of them has.
+#[derive(Clone, Debug)]
+struct WithoutDirectReads(MemVfs);
+
+impl Vfs for WithoutDirectReads {
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        self.0.create(path)
+    }
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        self.0.open(path)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.0.rename(from, to)
+    }
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.0.hard_link(from, to)
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.0.remove(path)
+    }
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        self.0.create_dir(path)
+    }
+    fn list(&self, path: &Path) -> io::Result<Vec<String>> {
+        self.0.list(path)
+    }
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        self.0.exists(path)
+    }
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        self.0.sync_dir(path)
+    }
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
+        self.0.lock(path)
+    }
+    fn lock_shared(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
+        self.0.lock_shared(path)
+    }
+}
+
+#[test]
+fn where_there_are_none_the_opening_says_so_and_changes_nothing() {
+    let disk = WithoutDirectReads(MemVfs::new());
+    let cached = options().direct_reads(false);
+    let db = Db::open_with(Arc::new(disk.clone()), "db", cached.clone()).unwrap();
+    db.put("k", "v").unwrap();
+    db.close(None).unwrap();
+    let before = disk.0.snapshot_all();
+    let refused = |opened: lsmx::Result<Db>| match opened {
+        Err(error @ Error::Io { .. }) => {
+            assert!(error.to_string().contains("direct reads"), "{error}");
+        }
+        other => panic!("{other:?}"),
+    };
+    refused(Db::open_with(Arc::new(disk.clone()), "db", options()));
+    refused(Db::open_read_only_with(Arc::new(disk.clone()), "db", options()));
+    assert!(disk.0.snapshot_all() == before);
+    let db = Db::open_with(Arc::new(disk), "db", cached).unwrap();
+    assert_eq!(db.get("k").unwrap().as_deref(), Some(&b"v"[..]));
+}
