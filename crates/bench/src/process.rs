@@ -18,7 +18,36 @@ pub fn cpu_s() -> Option<f64> {
 /// was handed over.
 #[must_use]
 pub fn written_bytes() -> Option<u64> {
-    written(&std::fs::read_to_string("/proc/self/io").ok()?)
+    field(&std::fs::read_to_string("/proc/self/io").ok()?, "wchar:")
+}
+
+/// Bytes that storage gave this process so far; what the page cache had is not among them.
+#[must_use]
+pub fn storage_read_bytes() -> Option<u64> {
+    field(&std::fs::read_to_string("/proc/self/io").ok()?, "read_bytes:")
+}
+
+/// Reads that the block device below a path has completed so far, for everybody on the machine.
+#[must_use]
+pub fn device_reads(path: &Path) -> Option<u64> {
+    let (major, minor) = device_of(path)?;
+    let stat = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/stat")).ok()?;
+    stat.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// Major and minor number of the device that a path lies on, as Linux packs them.
+#[cfg(target_os = "linux")]
+fn device_of(path: &Path) -> Option<(u64, u64)> {
+    use std::os::linux::fs::MetadataExt;
+    let device = std::fs::metadata(path).ok()?.st_dev();
+    let major = (device >> 8 & 0xfff) | (device >> 32 & 0xffff_f000);
+    let minor = (device & 0xff) | (device >> 12 & 0xffff_ff00);
+    Some((major, minor))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn device_of(_: &Path) -> Option<(u64, u64)> {
+    None
 }
 
 fn cpu_ticks(stat: &str) -> Option<u64> {
@@ -30,8 +59,8 @@ fn cpu_ticks(stat: &str) -> Option<u64> {
     Some(user + system)
 }
 
-fn written(io: &str) -> Option<u64> {
-    io.lines().find_map(|line| line.strip_prefix("wchar:")?.trim().parse().ok())
+fn field(io: &str, name: &str) -> Option<u64> {
+    io.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
 }
 
 /// Bytes that the files below a directory occupy; what cannot be read, or goes meanwhile, is left
@@ -75,8 +104,8 @@ mod tests {
     #[test]
     fn written_bytes_are_those_handed_over() {
         let io = "rchar: 1\nwchar: 23\nsyscr: 4\nwrite_bytes: 4096\n";
-        assert_eq!(written(io), Some(23));
-        assert_eq!(written(""), None);
+        assert_eq!(field(io, "wchar:"), Some(23));
+        assert_eq!(field("", "wchar:"), None);
     }
 
     #[test]

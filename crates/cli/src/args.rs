@@ -360,6 +360,9 @@ pub(crate) struct IocostArgs {
     /// Lookups of present keys at each cache size, and as many of absent ones.
     #[arg(long, value_name = "N", value_parser = count, default_value = "100000")]
     pub(crate) gets: u64,
+    /// Read tables past the system's page cache, and show what the device counts.
+    #[arg(long)]
+    pub(crate) direct_io: bool,
     /// Seed of keys and lookups.
     #[arg(long, value_name = "S", default_value_t = 0)]
     pub(crate) seed: u64,

@@ -12,6 +12,7 @@ use std::fs;
 use std::path::Path;
 
 use common::lsmx;
+use lsmx::vfs::{OsVfs, Vfs};
 use serde_json::Value;
 
 const SMALL: &str = "--entries 20000 --memtable 64K --table 64K --gets 500";
@@ -91,6 +92,33 @@ fn an_existing_database_is_asked_for_its_own_keys() {
     let ios = |point: &Value| point["ios_per_get"].as_f64().unwrap();
     // Without a cache each block of each lookup is read.
     assert!(ios(&points[0]) >= 3.0 && ios(&points[1]) < 0.5, "{points:?}");
+}
+
+#[test]
+fn past_the_page_cache_each_block_is_a_read_of_the_device() {
+    let directory = tempfile::tempdir().unwrap();
+    let probe = directory.path().join("probe");
+    fs::write(&probe, "").unwrap();
+    let words =
+        format!("{SMALL} --direct-io --cache-sweep 100 --dir {}", directory.path().display());
+    if OsVfs.open_direct(&probe).is_err() {
+        let words: Vec<_> = words.split_whitespace().collect();
+        lsmx(&[&["iocost"][..], &words].concat()).fails(1, &["direct reads"]);
+        return;
+    }
+    let result = result(&words, directory.path());
+    assert_eq!(result["settings"]["direct_io"], true);
+    for point in result["points"].as_array().unwrap() {
+        let figure = |name: &str| point[name].as_f64();
+        assert_eq!(figure("ios_per_get"), figure("physical_reads_per_get"));
+        // The system's counts are absent where it has none; others add to that of the device.
+        if let Some(bytes) = figure("device_read_bytes_per_get") {
+            assert!(bytes >= figure("physical_read_bytes_per_get").unwrap(), "{point}");
+        }
+        if let Some(reads) = figure("device_reads_per_get") {
+            assert!(reads >= 0.9 * figure("physical_reads_per_get").unwrap(), "{point}");
+        }
+    }
 }
 
 #[test]

@@ -50,9 +50,12 @@ fn check(db: &Db) {
         backward.reverse();
         assert_eq!(forward, backward);
         let wanted = (0..KEYS).map(|number| (key(number), value(number, 2)));
-        assert!(forward.into_iter().map(|(k, v)| (k.to_vec(), v.to_vec())).eq(
-            wanted.map(|(k, v)| (k.to_vec(), v))
-        ));
+        assert!(
+            forward
+                .into_iter()
+                .map(|(k, v)| (k.to_vec(), v.to_vec()))
+                .eq(wanted.map(|(k, v)| (k.to_vec(), v)))
+        );
     }
 }
 

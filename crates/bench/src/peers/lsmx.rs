@@ -34,7 +34,7 @@ impl Default for LsmxOptions {
 type Set = fn(LsmxOptions, &str) -> std::result::Result<LsmxOptions, String>;
 
 /// The options that can be named, in the order in which they are listed to users.
-const KNOWN: [(&str, Set); 11] = [
+const KNOWN: [(&str, Set); 12] = [
     ("policy", |all, value| {
         let policy: PolicySpec = value.parse().map_err(|error| format!("a policy: {error}"))?;
         Ok(all.keyspace(|keyspace| keyspace.policy(policy)))
@@ -83,6 +83,15 @@ const KNOWN: [(&str, Set); 11] = [
             _ => return Err("smooth or stop".to_owned()),
         };
         all.options = all.options.write_control(control);
+        Ok(all)
+    }),
+    ("direct_reads", |mut all, value| {
+        let direct = match value {
+            "off" => false,
+            "on" => true,
+            _ => return Err("off or on".to_owned()),
+        };
+        all.options = all.options.direct_reads(direct);
         Ok(all)
     }),
     ("workers", |mut all, value| {
@@ -268,6 +277,7 @@ mod tests {
             "write_control=stop",
             "workers=3",
             "merge_parts_max=1",
+            "direct_reads=on",
         ];
         assert_eq!(typed.len(), KNOWN.len());
         let mut options = LsmxOptions::default();
@@ -293,6 +303,7 @@ mod tests {
             ("workers=0", "at least 1"),
             ("workers=x", "a number"),
             ("merge_parts_max=0", "at least 1"),
+            ("direct_reads=yes", "off or on"),
             ("merge_parts_max=x", "a number"),
         ] {
             let error = LsmxOptions::default().set(typed).unwrap_err();

@@ -45,8 +45,9 @@ fn one(result: &IoCost, cost: &Cost) -> String {
     let share = |share: Share| format!("{} ({:.3} %)", bytes(share.bytes), share.fraction * 100.0);
     let index_bytes_per_block =
         crate::numbers::ratio(cost.index_bytes + cost.top_index_bytes, cost.data_blocks);
+    let direct = if settings.direct_io { ", past the page cache" } else { "" };
     let mut text = format!(
-        "{what}, {} gets per point, seed {}\n\
+        "{what}, {} gets per point{direct}, seed {}\n\
          {}: {}; {:.1} % of the entries above the last run\n\
          inflection 1 {}: filters without the last run {}, top index {}\n\
          inflection 2 {}: with {} of index blocks, {index_bytes_per_block:.2} B per data block\n\
@@ -70,12 +71,15 @@ fn one(result: &IoCost, cost: &Cost) -> String {
         .collect();
     let mut header: Vec<String> = ["cache", "% of db", ""].into_iter().map(str::to_owned).collect();
     header.extend(seen.iter().map(|(_, name)| format!("{name} hit %")));
+    let device: &[&str] = if settings.direct_io { &["device", "device B"] } else { &[] };
     header.extend(
-        ["all %", "I/Os per get", "reads", "absent", "reads", "mean µs", "p99", "absent µs"]
-            .into_iter()
-            .map(str::to_owned),
+        ["all %", "I/Os per get", "reads"]
+            .iter()
+            .chain(device)
+            .chain(&["absent", "reads", "mean µs", "p99", "absent µs"])
+            .map(|&name| name.to_owned()),
     );
-    let rows = all_points(cost).map(|point| row(point, &seen));
+    let rows = all_points(cost).map(|point| row(point, &seen, settings.direct_io));
     text.push_str(&grid(header, rows.collect::<Vec<_>>()));
     text.push('\n');
     text
@@ -86,7 +90,10 @@ fn all_points(cost: &Cost) -> impl Iterator<Item = &Point> {
     cost.points.iter().chain([&cost.with_all_filters])
 }
 
-fn row(point: &Point, kinds: &[(BlockKind, &str)]) -> Vec<String> {
+fn row(point: &Point, kinds: &[(BlockKind, &str)], direct_io: bool) -> Vec<String> {
+    let told = |figure: Option<f64>, decimals: usize| {
+        figure.map_or_else(|| NOTHING.to_owned(), |figure| format!("{figure:.decimals$}"))
+    };
     let percent = |share: f64| format!("{:.1}", share * 100.0);
     let mut row = vec![
         bytes(point.cache_bytes),
@@ -105,6 +112,12 @@ fn row(point: &Point, kinds: &[(BlockKind, &str)]) -> Vec<String> {
         percent(point.hit_rate_overall),
         format!("{:.3}", point.ios_per_get),
         format!("{:.3}", point.physical_reads_per_get),
+    ]);
+    if direct_io {
+        row.push(told(point.device_reads_per_get, 3));
+        row.push(told(point.device_read_bytes_per_get, 0));
+    }
+    row.extend([
         format!("{:.4}", point.ios_per_absent_get),
         format!("{:.4}", point.physical_reads_per_absent_get),
         format!("{:.1}", point.get_latency_us.mean),
@@ -115,7 +128,7 @@ fn row(point: &Point, kinds: &[(BlockKind, &str)]) -> Vec<String> {
 }
 
 /// Header of the flat rows.
-pub const COLUMNS: [&str; 22] = [
+pub const COLUMNS: [&str; 25] = [
     "block_bytes",
     "db_bytes",
     "entries",
@@ -131,8 +144,11 @@ pub const COLUMNS: [&str; 22] = [
     "ios_per_get",
     "physical_reads_per_get",
     "physical_read_bytes_per_get",
+    "device_reads_per_get",
+    "device_read_bytes_per_get",
     "ios_per_absent_get",
     "physical_reads_per_absent_get",
+    "device_reads_per_absent_get",
     "filter_false_positive_rate",
     "get_mean_us",
     "get_p99_us",
@@ -159,21 +175,23 @@ fn flat(cost: &Cost, point: &Point) -> Vec<String> {
             .iter()
             .map(|(kind, _)| point.hit_rate.get(kind).map(f64::to_string).unwrap_or_default()),
     );
-    row.extend(
-        [
-            point.hit_rate_overall,
-            point.ios_per_get,
-            point.physical_reads_per_get,
-            point.physical_read_bytes_per_get,
-            point.ios_per_absent_get,
-            point.physical_reads_per_absent_get,
-            point.filter_false_positive_rate,
-            point.get_latency_us.mean,
-            point.get_latency_us.p99,
-            point.absent_get_latency_us.mean,
-            point.absent_get_latency_us.p99,
-        ]
-        .map(|figure| figure.to_string()),
-    );
+    let told = |figure: Option<f64>| figure.map(|it| it.to_string()).unwrap_or_default();
+    let measured = |figure: f64| figure.to_string();
+    row.extend([
+        measured(point.hit_rate_overall),
+        measured(point.ios_per_get),
+        measured(point.physical_reads_per_get),
+        measured(point.physical_read_bytes_per_get),
+        told(point.device_reads_per_get),
+        told(point.device_read_bytes_per_get),
+        measured(point.ios_per_absent_get),
+        measured(point.physical_reads_per_absent_get),
+        told(point.device_reads_per_absent_get),
+        measured(point.filter_false_positive_rate),
+        measured(point.get_latency_us.mean),
+        measured(point.get_latency_us.p99),
+        measured(point.absent_get_latency_us.mean),
+        measured(point.absent_get_latency_us.p99),
+    ]);
     row
 }

@@ -52,6 +52,7 @@ fn config(arguments: &IocostArgs, words: &[OsString]) -> Config {
         block_bytes: arguments.block_bytes.clone(),
         sweep: arguments.cache_sweep.clone(),
         gets: arguments.gets,
+        direct_io: arguments.direct_io,
         seed: arguments.seed,
         directory: arguments.dir.clone().unwrap_or_else(std::env::temp_dir),
         command: command.join(" "),

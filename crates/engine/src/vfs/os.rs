@@ -326,9 +326,8 @@ fn open_direct(_: &Path) -> io::Result<OldFile> {
 /// Has the system begin to read bytes into its cache.
 #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
 fn will_need(file: &fs::File, offset: u64, bytes: u64) -> bool {
-    let advised = std::num::NonZeroU64::new(bytes).map(|bytes| {
-        rustix::fs::fadvise(file, offset, Some(bytes), rustix::fs::Advice::WillNeed)
-    });
+    let advised = std::num::NonZeroU64::new(bytes)
+        .map(|bytes| rustix::fs::fadvise(file, offset, Some(bytes), rustix::fs::Advice::WillNeed));
     advised.is_none_or(|advised| advised.is_ok())
 }
 

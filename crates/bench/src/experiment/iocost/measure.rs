@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::experiment::Progress;
 use crate::latency::Latencies;
 use crate::numbers::ratio;
+use crate::process;
 use crate::workload::random::Random;
 use crate::workload::record::to_hex;
 
@@ -42,7 +43,29 @@ struct Measured {
     filter_false_positives: u64,
     reads: u64,
     read_bytes: u64,
+    device: Device,
     latencies: Latencies,
+}
+
+/// What the system says that storage did, where it says so.
+#[derive(Clone, Copy, Debug, Default)]
+struct Device {
+    /// Reads that the device completed.
+    reads: Option<u64>,
+    /// Bytes that this process got from it.
+    bytes: Option<u64>,
+}
+
+impl Device {
+    fn now(opened: &Opened) -> Device {
+        let reads = process::device_reads(&opened.path);
+        Device { reads, bytes: process::storage_read_bytes() }
+    }
+
+    fn since(self, before: Device) -> Device {
+        let since = |now: Option<u64>, before: Option<u64>| Some(now?.saturating_sub(before?));
+        Device { reads: since(self.reads, before.reads), bytes: since(self.bytes, before.bytes) }
+    }
 }
 
 /// Warms up, looks up `gets` present keys and then as many absent ones. Which cache that is, the caller
@@ -82,8 +105,11 @@ pub(super) fn point(
         ios_per_get: present.ios_per_get(),
         physical_reads_per_get: ratio(present.reads, present.gets),
         physical_read_bytes_per_get: ratio(present.read_bytes, present.gets),
+        device_reads_per_get: present.device.reads.map(|reads| ratio(reads, present.gets)),
+        device_read_bytes_per_get: present.device.bytes.map(|bytes| ratio(bytes, present.gets)),
         ios_per_absent_get: absent.ios_per_get(),
         physical_reads_per_absent_get: ratio(absent.reads, absent.gets),
+        device_reads_per_absent_get: absent.device.reads.map(|reads| ratio(reads, absent.gets)),
         filter_false_positive_rate: ratio(absent.filter_false_positives, asked),
         get_latency_us: present.latencies.summary(),
         absent_get_latency_us: absent.latencies.summary(),
@@ -124,7 +150,7 @@ fn play(
     gets: u64,
     random: &mut Random,
 ) -> Result<Measured> {
-    let before = (opened.db.read_metrics(), opened.vfs.counts());
+    let before = (opened.db.read_metrics(), opened.vfs.counts(), Device::now(opened));
     let mut latencies = Latencies::new();
     let mut key = Vec::new();
     for _ in 0..gets {
@@ -144,16 +170,14 @@ fn play(
             return Err(Error::WrongAnswer { key: to_hex(&key), found, must });
         }
     }
-    let after = (opened.db.read_metrics(), opened.vfs.counts());
+    let after = (opened.db.read_metrics(), opened.vfs.counts(), Device::now(opened));
     Ok(measured(gets, &before, &after, latencies))
 }
 
-fn measured(
-    gets: u64,
-    before: &(ReadMetrics, IoCounts),
-    after: &(ReadMetrics, IoCounts),
-    latencies: Latencies,
-) -> Measured {
+/// The engine's, the file system's and the device's.
+type Counts = (ReadMetrics, IoCounts, Device);
+
+fn measured(gets: u64, before: &Counts, after: &Counts, latencies: Latencies) -> Measured {
     let blocks = after.0.cache.iter().map(|(kind, cache)| {
         let earlier = before.0.cache.get(kind).copied().unwrap_or_default();
         (*kind, (cache.hits - earlier.hits, cache.misses - earlier.misses))
@@ -166,6 +190,7 @@ fn measured(
         filter_false_positives: after.0.filter.false_positives - before.0.filter.false_positives,
         reads: after.1.calls.of(read) - before.1.calls.of(read),
         read_bytes: after.1.bytes.of(read) - before.1.bytes.of(read),
+        device: after.2.since(before.2),
         latencies,
     }
 }

@@ -66,6 +66,8 @@ pub struct Config {
     pub sweep: CacheSweep,
     /// Lookups of present keys at each point, and as many of absent ones.
     pub gets: u64,
+    /// Whether tables are read past the system's page cache.
+    pub direct_io: bool,
     /// The seed.
     pub seed: u64,
     /// Where databases are built.
@@ -174,6 +176,7 @@ impl Config {
             memtable_bytes: built(self.memtable_bytes),
             table_bytes: built(self.table_bytes),
             gets: self.gets,
+            direct_io: self.direct_io,
         }
     }
 
@@ -184,9 +187,33 @@ impl Config {
         between("--gets", self.gets, 1, 1 << 40)
     }
 
+    /// Opens a database with so large a block cache, or the engine's default, and asks the last run's
+    /// filter or does not.
+    fn open(
+        &self,
+        path: &Path,
+        block_cache_bytes: Option<u64>,
+        filter: FilterLastRun,
+    ) -> Result<Opened> {
+        let failed = |source| Error::Engine { action: "open the database", source };
+        let vfs = CountingVfs::new(std::sync::Arc::new(OsVfs));
+        let tuning = KeyspaceOptions::default().filter_last_run(filter);
+        let mut options = Options::default()
+            .create_if_missing(false)
+            .direct_reads(self.direct_io)
+            .keyspace_defaults(tuning);
+        if let Some(bytes) = block_cache_bytes {
+            options = options.block_cache_bytes(bytes);
+        }
+        let counted = std::sync::Arc::new(vfs.clone());
+        let db = Db::open_read_only_with(counted, path, options).map_err(failed)?;
+        let keyspace = db.existing_keyspace(&self.keyspace).map_err(failed)?;
+        Ok(Opened { db, keyspace, vfs, path: path.to_owned() })
+    }
+
     fn of_existing(&self, path: &Path, progress: &mut dyn Progress) -> Result<Cost> {
         let keys = {
-            let opened = Opened::open(path, &self.keyspace, None, FilterLastRun::Off)?;
+            let opened = self.open(path, None, FilterLastRun::Off)?;
             let mut random = Random::new(self.seed, PURPOSE_SAMPLE);
             progress.begin("sample keys", 0);
             let keys = Keys::sample(&opened.keyspace, &mut random)?;
@@ -220,7 +247,7 @@ impl Config {
         progress: &mut dyn Progress,
     ) -> Result<Cost> {
         let (sizes, levels) = {
-            let opened = Opened::open(path, &self.keyspace, None, FilterLastRun::Off)?;
+            let opened = self.open(path, None, FilterLastRun::Off)?;
             (opened.sizes()?, opened.levels(&self.keyspace))
         };
         let share = |bytes: u64| Share { bytes, fraction: ratio(bytes, sizes.table_bytes) };
@@ -228,7 +255,7 @@ impl Config {
             (share(sizes.inflection_1()), share(sizes.inflection_2()));
         let all_metadata = share(sizes.all_metadata());
         let mut measure = |cache_bytes: u64, filter| {
-            let opened = Opened::open(path, &self.keyspace, Some(cache_bytes), filter)?;
+            let opened = self.open(path, Some(cache_bytes), filter)?;
             // The same keys are asked for at each point, so that points differ by the cache alone.
             let mut random = Random::new(self.seed, PURPOSE_GETS);
             let share = share(cache_bytes);
@@ -278,30 +305,10 @@ struct Opened {
     db: Db,
     keyspace: Keyspace,
     vfs: CountingVfs,
+    path: PathBuf,
 }
 
 impl Opened {
-    /// Opens a database with so large a block cache, or the engine's default, and asks the last run's
-    /// filter or does not.
-    fn open(
-        path: &Path,
-        keyspace: &str,
-        block_cache_bytes: Option<u64>,
-        filter: FilterLastRun,
-    ) -> Result<Opened> {
-        let failed = |source| Error::Engine { action: "open the database", source };
-        let vfs = CountingVfs::new(std::sync::Arc::new(OsVfs));
-        let tuning = KeyspaceOptions::default().filter_last_run(filter);
-        let mut options = Options::default().create_if_missing(false).keyspace_defaults(tuning);
-        if let Some(bytes) = block_cache_bytes {
-            options = options.block_cache_bytes(bytes);
-        }
-        let counted = std::sync::Arc::new(vfs.clone());
-        let db = Db::open_read_only_with(counted, path, options).map_err(failed)?;
-        let keyspace = db.existing_keyspace(keyspace).map_err(failed)?;
-        Ok(Opened { db, keyspace, vfs })
-    }
-
     fn sizes(&self) -> Result<MetadataSizes> {
         let failed = |source| Error::Engine { action: "read the metadata", source };
         self.keyspace.metadata().map_err(failed)

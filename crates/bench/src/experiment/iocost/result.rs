@@ -47,6 +47,8 @@ pub struct Settings {
     pub table_bytes: Option<u64>,
     /// Lookups of present keys at each point, and as many of absent ones.
     pub gets: u64,
+    /// Whether the page cache was left out.
+    pub direct_io: bool,
 }
 
 /// What lookups in one database cost.
@@ -149,10 +151,18 @@ pub struct Point {
     pub physical_reads_per_get: f64,
     /// Bytes that those read, per lookup.
     pub physical_read_bytes_per_get: f64,
+    /// Reads that the block device completed, per lookup of a present key: the system's count, which other
+    /// processes add to. Null where the system does not tell. Only with `direct_io` the page cache does
+    /// not stand between.
+    pub device_reads_per_get: Option<f64>,
+    /// Bytes that storage gave this process, per lookup; null where the system does not tell.
+    pub device_read_bytes_per_get: Option<f64>,
     /// As `ios_per_get`, of absent keys.
     pub ios_per_absent_get: f64,
     /// As `physical_reads_per_get`, of absent keys.
     pub physical_reads_per_absent_get: f64,
+    /// As `device_reads_per_get`, of absent keys.
+    pub device_reads_per_absent_get: Option<f64>,
     /// Of the filters that lookups of absent keys asked, those that let a key pass; 0 where none was asked.
     pub filter_false_positive_rate: f64,
     /// How long lookups of present keys took.

@@ -17,6 +17,7 @@ fn config(directory: &Path) -> Config {
         block_bytes: vec![1024],
         sweep: CacheSweep::Auto,
         gets: 2_000,
+        direct_io: false,
         seed: 5,
         directory: directory.to_owned(),
         command: "test".to_owned(),

@@ -43,7 +43,9 @@ impl DirectFile {
     fn read_part(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let block = self.block_bytes.load(Ordering::Relaxed);
         match read_aligned(&self.file, buffer, offset, block) {
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput && block < BLOCK_BYTES_MAX => {
+            Err(error)
+                if error.kind() == io::ErrorKind::InvalidInput && block < BLOCK_BYTES_MAX =>
+            {
                 let read = read_aligned(&self.file, buffer, offset, BLOCK_BYTES_MAX)?;
                 self.block_bytes.store(BLOCK_BYTES_MAX, Ordering::Relaxed);
                 Ok(read)
@@ -84,12 +86,7 @@ impl File for DirectFile {
 }
 
 /// Reads the blocks that hold the bytes wanted, and copies these; less only at the end of the file.
-fn read_aligned(
-    file: &fs::File,
-    buffer: &mut [u8],
-    offset: u64,
-    block: u64,
-) -> io::Result<usize> {
+fn read_aligned(file: &fs::File, buffer: &mut [u8], offset: u64, block: u64) -> io::Result<usize> {
     let from = offset - offset % block;
     let to = (offset + buffer.len() as u64).next_multiple_of(block);
     let in_memory = |bytes: u64| usize::try_from(bytes).map_err(io::Error::other);
