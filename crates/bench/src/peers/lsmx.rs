@@ -275,9 +275,9 @@ mod tests {
             "wal_bytes_max=1G",
             "memtable_bytes_max=256M",
             "write_control=stop",
+            "direct_reads=on",
             "workers=3",
             "merge_parts_max=1",
-            "direct_reads=on",
         ];
         assert_eq!(typed.len(), KNOWN.len());
         let mut options = LsmxOptions::default();
