@@ -1,4 +1,4 @@
-//! Searching one data block of 4 KiB.
+//! Searching data blocks of 4 KiB: one that the processor's caches have, and many that they have not.
 
 use std::hint::black_box;
 
@@ -8,11 +8,11 @@ use lsmx::benching::Block;
 use crate::data::{sorted_keys, value};
 
 /// As many as fill a block.
-const ENTRIES: u64 = 34;
+const ENTRIES: usize = 34;
 
 pub(crate) fn search(criterion: &mut Criterion) {
     // Half of the keys are in the block, the others lie between them.
-    let keys = sorted_keys(2 * ENTRIES);
+    let keys = sorted_keys(2 * ENTRIES as u64);
     let value = value();
     let present = || keys.iter().step_by(2);
     let absent = || keys.iter().skip(1).step_by(2);
@@ -28,6 +28,35 @@ pub(crate) fn search(criterion: &mut Criterion) {
         let mut searched = absent().cycle();
         group.bench_function(format!("absent, restart interval {restart_interval}"), |bencher| {
             bencher.iter(|| block.contains(black_box(searched.next().unwrap())));
+        });
+    }
+    group.finish();
+}
+
+/// Blocks that take more than the processor's caches.
+const BLOCKS: usize = 50_000;
+
+/// What counts in a large block cache is how many places of a block a search touches, one after the
+/// other.
+pub(crate) fn search_far(criterion: &mut Criterion) {
+    let keys = sorted_keys((BLOCKS * ENTRIES) as u64);
+    let value = value();
+    let mut group = criterion.benchmark_group(format!("block search, one of {BLOCKS} blocks"));
+    for restart_interval in [1, 2, 4, 8, 16] {
+        let blocks: Vec<Block> = keys
+            .chunks(ENTRIES)
+            .map(|keys| {
+                let entries = keys.iter().map(|key| (key.as_slice(), value.as_slice()));
+                Block::new(restart_interval, entries).unwrap()
+            })
+            .collect();
+        // Coprime to the number of keys, so that neighbours in time are far apart.
+        let mut at = 0;
+        group.bench_function(format!("restart interval {restart_interval}"), |bencher| {
+            bencher.iter(|| {
+                at = (at + 1_000_003) % keys.len();
+                assert!(blocks[at / ENTRIES].contains(black_box(&keys[at])).unwrap());
+            });
         });
     }
     group.finish();

@@ -37,6 +37,7 @@ criterion_group! {
     targets =
         policy::pick,
         block::search,
+        block::search_far,
         index::search,
         memtable::insert,
         table::get,

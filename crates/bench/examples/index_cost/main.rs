@@ -1,10 +1,14 @@
 //! What the index of a table costs: bytes per data block, and the time of a search in it.
 //!
 //! `cargo run --release -p lsmx-bench --example index_cost -- hash:1000000 ids:1000000 spread:1000000 FILE…`,
-//! each FILE with one key a line. The figures go to `docs/results/read-cost.md`.
+//! each FILE with one key a line. With `--features peer-rocksdb` RocksDB's partitioned index of the same
+//! keys stands beside it. The figures go to `docs/results/read-cost.md`.
 
 #![allow(clippy::print_stdout, reason = "the table is what it is for")]
 #![allow(clippy::disallowed_methods, reason = "it reads files of keys, and measures real time")]
+
+#[cfg(feature = "peer-rocksdb")]
+mod rocksdb;
 
 use std::collections::BTreeSet;
 use std::hint::black_box;
@@ -40,9 +44,9 @@ fn main() -> Result<(), Failure> {
     let parts = size_of::<IndexBlock>();
     println!("{} bytes beside the contents of an index block\n", parts + OVERHEAD_BYTES);
     println!(
-        "| keys | entries | data blocks | index blocks | bytes per data block | front-coded | ratio | lookup ns |"
+        "| keys | entries | data blocks | index blocks | bytes per data block | front-coded | ratio | lookup ns | RocksDB's, restart interval 1, 16 |"
     );
-    println!("| --- | --- | --- | --- | --- | --- | --- | --- |");
+    println!("| --- | --- | --- | --- | --- | --- | --- | --- | --- |");
     for what in std::env::args().skip(1) {
         let keys = keys(&what)?;
         measure(&what, &keys)?;
@@ -106,13 +110,25 @@ fn measure(what: &str, keys: &[Vec<u8>]) -> Result<(), Failure> {
     let each = bytes as f64 / data_blocks as f64;
     let front = front_coded(&indexed, overhead)? as f64 / data_blocks as f64;
     println!(
-        "| {what} | {} | {data_blocks} | {} | {each:.2} | {front:.2} | {:.2} | {:.0} |",
+        "| {what} | {} | {data_blocks} | {} | {each:.2} | {front:.2} | {:.2} | {:.0} | {} |",
         keys.len(),
         indexed.len(),
         each / front,
         nanoseconds(&indexed)?,
+        beside(keys, &value)?,
     );
     Ok(())
+}
+
+#[cfg(feature = "peer-rocksdb")]
+fn beside(keys: &[Vec<u8>], value: &[u8]) -> Result<String, Failure> {
+    let each = |restart_interval| rocksdb::index_bytes(keys, value, restart_interval);
+    Ok(format!("{:.2}, {:.2}", each(1)?, each(RESTART_INTERVAL)?))
+}
+
+#[cfg(not(feature = "peer-rocksdb"))]
+fn beside(_: &[Vec<u8>], _: &[u8]) -> Result<String, Failure> {
+    Ok("not built in".to_owned())
 }
 
 /// Bytes of an index of the same data blocks in which each separator is cut to what differs from the

@@ -1,0 +1,55 @@
+//! The index that RocksDB makes of the same keys and values, by its own account.
+
+use std::path::Path;
+
+use rocksdb::{
+    BlockBasedIndexType, BlockBasedOptions, DB, DBCompressionType, Options, SstFileWriter,
+};
+
+use crate::{Failure, INDEX_BLOCK_BYTES};
+
+const BLOCK_BYTES: usize = 4096;
+
+/// Bytes per data block of a partitioned index whose blocks cut each key to what differs from the one
+/// before, but every `restart_interval`th. What a block takes in memory besides is not counted.
+pub(crate) fn index_bytes(
+    keys: &[Vec<u8>],
+    value: &[u8],
+    restart_interval: usize,
+) -> Result<f64, Failure> {
+    let mut tables = BlockBasedOptions::default();
+    tables.set_block_size(BLOCK_BYTES);
+    tables.set_index_type(BlockBasedIndexType::TwoLevelIndexSearch);
+    tables.set_metadata_block_size(INDEX_BLOCK_BYTES);
+    tables.set_index_block_restart_interval(i32::try_from(restart_interval)?);
+    let mut options = Options::default();
+    options.create_if_missing(true);
+    options.set_compression_type(DBCompressionType::None);
+    options.set_block_based_table_factory(&tables);
+
+    let directory = tempfile::tempdir()?;
+    let file = directory.path().join("table");
+    let mut writer = SstFileWriter::create(&options);
+    writer.open(&file)?;
+    for key in keys {
+        writer.put(key, value)?;
+    }
+    writer.finish()?;
+    let told = properties(&options, &directory.path().join("db"), &file)?;
+    Ok(field(&told, "index block size")? / field(&told, "# data blocks")?)
+}
+
+/// What RocksDB says of a table that it takes in.
+fn properties(options: &Options, directory: &Path, file: &Path) -> Result<String, Failure> {
+    let db = DB::open(options, directory)?;
+    db.ingest_external_file(vec![file])?;
+    let told = db.property_value("rocksdb.aggregated-table-properties")?;
+    told.ok_or_else(|| "RocksDB tells no properties".into())
+}
+
+/// The number of the first field whose name begins so: fields are `name=number`, with `; ` between.
+fn field(told: &str, name: &str) -> Result<f64, Failure> {
+    let found = told.split(';').map(str::trim).find(|field| field.starts_with(name));
+    let (_, number) = found.and_then(|field| field.rsplit_once('=')).ok_or("a field is missing")?;
+    Ok(number.trim().parse()?)
+}
