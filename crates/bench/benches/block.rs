@@ -9,6 +9,19 @@ use crate::data::{sorted_keys, value};
 
 /// As many as fill a block.
 const ENTRIES: usize = 34;
+/// Blocks that take more than the processor's caches.
+const BLOCKS: usize = 50_000;
+/// Restart intervals, and whether with tags.
+const FORMS: [(u32, bool); 6] =
+    [(1, false), (4, false), (16, false), (4, true), (8, true), (16, true)];
+
+fn name((restart_interval, tagged): (u32, bool)) -> String {
+    format!("restart interval {restart_interval}{}", if tagged { ", tags" } else { "" })
+}
+
+fn block<'a>(form: (u32, bool), keys: impl Iterator<Item = &'a Vec<u8>>, value: &'a [u8]) -> Block {
+    Block::new(form.0, form.1, keys.map(|key| (key.as_slice(), value))).unwrap()
+}
 
 pub(crate) fn search(criterion: &mut Criterion) {
     // Half of the keys are in the block, the others lie between them.
@@ -16,25 +29,21 @@ pub(crate) fn search(criterion: &mut Criterion) {
     let value = value();
     let present = || keys.iter().step_by(2);
     let absent = || keys.iter().skip(1).step_by(2);
-    let mut group = criterion.benchmark_group("block search, 34 entries");
-    for restart_interval in [1, 8, 16] {
-        let entries = present().map(|key| (key.as_slice(), value.as_slice()));
-        let block = Block::new(restart_interval, entries).unwrap();
+    let mut group = criterion.benchmark_group(format!("block search, {ENTRIES} entries"));
+    for form in FORMS {
+        let block = block(form, present(), &value);
         assert!(present().all(|key| block.contains(key).unwrap()));
         let mut searched = present().cycle();
-        group.bench_function(format!("present, restart interval {restart_interval}"), |bencher| {
+        group.bench_function(format!("present, {}", name(form)), |bencher| {
             bencher.iter(|| block.contains(black_box(searched.next().unwrap())));
         });
         let mut searched = absent().cycle();
-        group.bench_function(format!("absent, restart interval {restart_interval}"), |bencher| {
+        group.bench_function(format!("absent, {}", name(form)), |bencher| {
             bencher.iter(|| block.contains(black_box(searched.next().unwrap())));
         });
     }
     group.finish();
 }
-
-/// Blocks that take more than the processor's caches.
-const BLOCKS: usize = 50_000;
 
 /// What counts in a large block cache is how many places of a block a search touches, one after the
 /// other.
@@ -42,17 +51,12 @@ pub(crate) fn search_far(criterion: &mut Criterion) {
     let keys = sorted_keys((BLOCKS * ENTRIES) as u64);
     let value = value();
     let mut group = criterion.benchmark_group(format!("block search, one of {BLOCKS} blocks"));
-    for restart_interval in [1, 2, 4, 8, 16] {
-        let blocks: Vec<Block> = keys
-            .chunks(ENTRIES)
-            .map(|keys| {
-                let entries = keys.iter().map(|key| (key.as_slice(), value.as_slice()));
-                Block::new(restart_interval, entries).unwrap()
-            })
-            .collect();
+    for form in FORMS {
+        let blocks: Vec<Block> =
+            keys.chunks(ENTRIES).map(|keys| block(form, keys.iter(), &value)).collect();
         // Coprime to the number of keys, so that neighbours in time are far apart.
         let mut at = 0;
-        group.bench_function(format!("restart interval {restart_interval}"), |bencher| {
+        group.bench_function(name(form), |bencher| {
             bencher.iter(|| {
                 at = (at + 1_000_003) % keys.len();
                 assert!(blocks[at / ENTRIES].contains(black_box(&keys[at])).unwrap());

@@ -44,15 +44,16 @@ impl Memtable {
 pub struct Block(DataBlock);
 
 impl Block {
-    /// A block of puts, in key order.
+    /// A block of puts, in key order, with tags if `tagged` and they pay.
     ///
     /// # Errors
     /// When it is malformed, which would be a mistake of the builder.
     pub fn new<'a>(
         restart_interval: u32,
+        tagged: bool,
         entries: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
     ) -> Result<Block, Malformed> {
-        let mut builder = DataBlockBuilder::new(restart_interval);
+        let mut builder = DataBlockBuilder::new(restart_interval, tagged);
         for (user_key, value) in entries {
             let common = common_prefix(builder.last_key(), user_key);
             let key = InternalKey { user_key, seq: SeqNo(1), kind: Kind::Put };

@@ -39,6 +39,7 @@ fn plain() -> Opening {
             table_bytes: 4 << 10,
             block_bytes: 256,
             restart_interval: 16,
+            block_tags: true,
             lz4: vec![false],
             filter_last_run: FilterLastRun::Off,
         },
@@ -67,6 +68,7 @@ fn fixed() -> Vec<(Opening, Background)> {
         (set.tuning.memtable_bytes, set.tuning.table_bytes) = (1 << 10, 1 << 10);
         (set.tuning.block_bytes, set.tuning.restart_interval) = (64, 1);
     });
+    depart(inline, |set| set.tuning.block_tags = false);
     depart(inline, |set| set.tuning.policy = Some("leveled(T=2)".to_owned()));
     depart(inline, |set| set.tuning.policy = Some("tiering(T=2)".to_owned()));
     // One file a level, one block a table, nothing ever flushed by size.

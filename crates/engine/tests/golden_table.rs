@@ -26,6 +26,8 @@ struct Case {
     name: &'static str,
     compression: Compression,
     filter: bool,
+    /// Whether its data blocks have tags.
+    tags: bool,
     /// What it holds, besides range deletes.
     entries: fn() -> Vec<Entry>,
     /// Size and XXH3-64, as a manifest would keep them.
@@ -42,6 +44,7 @@ const CASES: &[Case] = &[
         name: "table-v1.sst",
         compression: Compression::None,
         filter: true,
+        tags: false,
         entries: every_kind,
         bytes: 3840,
         checksum: 0x7a36_7a31_a949_7ac2,
@@ -51,6 +54,7 @@ const CASES: &[Case] = &[
         name: "table-v1-lz4.sst",
         compression: Compression::Lz4,
         filter: true,
+        tags: false,
         entries: every_kind,
         bytes: 2121,
         checksum: 0xcaef_b01d_8273_ee60,
@@ -60,6 +64,7 @@ const CASES: &[Case] = &[
         name: "table-v1-no-filter.sst",
         compression: Compression::None,
         filter: false,
+        tags: false,
         entries: every_kind,
         bytes: 3711,
         checksum: 0x61ae_f3f9_16f0_a873,
@@ -69,6 +74,7 @@ const CASES: &[Case] = &[
         name: "table-v1-succinct.sst",
         compression: Compression::None,
         filter: true,
+        tags: false,
         entries: every_kind,
         bytes: 3_786,
         checksum: 0x99f4_b063_e86b_a292,
@@ -78,6 +84,7 @@ const CASES: &[Case] = &[
         name: "table-v1-succinct-lz4.sst",
         compression: Compression::Lz4,
         filter: true,
+        tags: false,
         entries: every_kind,
         bytes: 2_100,
         checksum: 0xd2fe_27d1_3ae6_c056,
@@ -87,6 +94,7 @@ const CASES: &[Case] = &[
         name: "table-v1-succinct-no-filter.sst",
         compression: Compression::None,
         filter: false,
+        tags: false,
         entries: every_kind,
         bytes: 3_657,
         checksum: 0x3ecd_4107_3fec_9bcb,
@@ -96,6 +104,7 @@ const CASES: &[Case] = &[
         name: "table-v1-hashes.sst",
         compression: Compression::None,
         filter: true,
+        tags: false,
         entries: hashes,
         bytes: 35_521,
         checksum: 0x099d_4c8a_6aed_1567,
@@ -105,9 +114,20 @@ const CASES: &[Case] = &[
         name: "table-v1-ids.sst",
         compression: Compression::None,
         filter: true,
+        tags: false,
         entries: ids,
         bytes: 39_378,
         checksum: 0x7893_6f5c_ddac_4e2d,
+        written: true,
+    },
+    Case {
+        name: "table-v1-tags.sst",
+        compression: Compression::None,
+        filter: true,
+        tags: true,
+        entries: long_values,
+        bytes: 17_411,
+        checksum: 0x57e0_4745_04e5_2a5f,
         written: true,
     },
 ];
@@ -138,6 +158,19 @@ fn every_kind() -> Vec<Entry> {
 fn hashes() -> Vec<Entry> {
     let key = |n: u64| xxhash_rust::xxh3::xxh3_64(&n.to_le_bytes()).to_be_bytes();
     sorted((1..=1200).map(|n| (key(n).to_vec(), n, Kind::Put, vec![7; 4])).collect())
+}
+
+/// Entries for which blocks have tags, versions of a key over the end of one among them.
+fn long_values() -> Vec<Entry> {
+    let hash = |n: u64| xxhash_rust::xxh3::xxh3_64(&n.to_le_bytes());
+    let versions = |n: u64| if n % 50 == 0 { 1..=9 } else { 1..=1 };
+    let key = |n: u64| hash(n).to_be_bytes().to_vec();
+    let of = |n| versions(n).rev().map(move |seq| (key(n), seq, Kind::Put, vec![7; 30]));
+    let mut entries: Vec<Entry> = (1..=300).flat_map(of).collect();
+    entries.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
+    // The test of all tables wants one of each.
+    entries.push((vec![0xff; 9], 5, Kind::Delete, vec![]));
+    entries
 }
 
 /// Keys with few bytes in some places and one in others, and a long tail of each.
@@ -171,6 +204,7 @@ fn write(case: &Case) -> Vec<u8> {
         block_bytes: if large { 64 } else { 256 },
         index_block_bytes: if large { 512 } else { 128 },
         restart_interval: 4,
+        block_tags: case.tags,
         compression: case.compression,
         filter: case.filter,
     };
@@ -253,6 +287,7 @@ fn tables_of_every_version_are_read() {
         }
         let properties = table.properties();
         assert_eq!(properties.filter.is_some(), case.filter);
+        assert_eq!(properties.codings[0], u8::from(case.tags));
         assert_eq!(properties.oldest_tombstone_us, Some(1_000_001));
         assert_eq!(properties.created_us, 2_000_002);
         assert_eq!((properties.tombstones, properties.range_tombstone_count), (1, 3));

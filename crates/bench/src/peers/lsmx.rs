@@ -34,7 +34,7 @@ impl Default for LsmxOptions {
 type Set = fn(LsmxOptions, &str) -> std::result::Result<LsmxOptions, String>;
 
 /// The options that can be named, in the order in which they are listed to users.
-const KNOWN: [(&str, Set); 12] = [
+const KNOWN: [(&str, Set); 13] = [
     ("policy", |all, value| {
         let policy: PolicySpec = value.parse().map_err(|error| format!("a policy: {error}"))?;
         Ok(all.keyspace(|keyspace| keyspace.policy(policy)))
@@ -55,6 +55,10 @@ const KNOWN: [(&str, Set); 12] = [
     ("restart_interval", |all, value| {
         let entries = small(value)?;
         Ok(all.keyspace(|keyspace| keyspace.restart_interval(entries)))
+    }),
+    ("block_tags", |all, value| {
+        let tags = on_or_off(value)?;
+        Ok(all.keyspace(|keyspace| keyspace.block_tags(tags)))
     }),
     ("compression", |all, value| {
         let compression = match value {
@@ -86,11 +90,7 @@ const KNOWN: [(&str, Set); 12] = [
         Ok(all)
     }),
     ("direct_reads", |mut all, value| {
-        let direct = match value {
-            "off" => false,
-            "on" => true,
-            _ => return Err("off or on".to_owned()),
-        };
+        let direct = on_or_off(value)?;
         all.options = all.options.direct_reads(direct);
         Ok(all)
     }),
@@ -110,6 +110,14 @@ const KNOWN: [(&str, Set); 12] = [
         Ok(all)
     }),
 ];
+
+fn on_or_off(value: &str) -> std::result::Result<bool, String> {
+    match value {
+        "off" => Ok(false),
+        "on" => Ok(true),
+        _ => Err("off or on".to_owned()),
+    }
+}
 
 /// Bytes: a number, with K, M or G behind it for powers of 1024.
 fn bytes(text: &str) -> std::result::Result<u64, String> {
@@ -270,6 +278,7 @@ mod tests {
             "filter_last_run=on",
             "block_bytes=8K",
             "restart_interval=8",
+            "block_tags=off",
             "compression=lz4",
             "table_bytes=1M",
             "wal_bytes_max=1G",

@@ -177,10 +177,11 @@ impl Blocks<'_> {
         }
         let up_to = separator_text(separator, lines);
         lines.line(format_args!(
-            "  data block at {}, {} bytes, {entries} entries, {} restarts, {up_to}",
+            "  data block at {}, {} bytes, {entries} entries, {} restarts{}, {up_to}",
             handle.offset,
             handle.bytes,
-            block.restarts()
+            block.restarts(),
+            if block.has_tags() { ", tags" } else { "" },
         ))?;
         if lines.options.entries {
             return shown.iter().try_for_each(|line| lines.line(format_args!("    {line}")));

@@ -1,7 +1,7 @@
-//! Data block, coding 0: entries in internal-key order, keys cut to what differs, little-endian.
+//! Data block, codings 0 and 1: entries in internal-key order, keys cut to what differs, little-endian.
 //!
 //! ```text
-//!  0  1   coding    u8, 0
+//!  0  1   coding    u8, 0 or 1
 //!  1      entries, each
 //!     v   shared    varint, bytes of the user key that are those of the entry before
 //!     v   unshared  varint, bytes of the user key that follow
@@ -11,8 +11,14 @@
 //!     v   length    varint, bytes of the value
 //!     n   suffix    the unshared bytes of the user key
 //!     n   value
+//!  then, of coding 0 (prefix)
 //!  r  4k  restarts  u32 each, offset of an entry whose shared is 0; the first is 1
 //!     4   k         u32, how many restarts, at least one
+//!  or, of coding 1 (tagged)
+//!  t  n   tags      u8 each, byte 1 of the hash that filters take of the key, see `tags`
+//!     2k  restarts  u16 each, as above; k is n / interval, rounded up
+//!     1   interval  u8, every so many entries there is a restart, from the first on; at least one
+//!     2   n         u16, how many entries, at least one
 //! ```
 //!
 //! `shared` is always as large as it can be, but at a restart. So a search from a restart on needs
@@ -30,8 +36,14 @@ use crate::error::Malformed;
 use crate::key::{InternalKey, Kind, SeqNo};
 use crate::slice::BlockBytes;
 
-/// The one coding of data blocks so far.
+mod tags;
+
+use tags::Tail;
+
+/// Restarts behind the entries, to search by halves.
 pub(crate) const CODING_PREFIX: u8 = 0;
+/// The same with tags for lookups.
+pub(crate) const CODING_TAGGED: u8 = 1;
 
 /// Offset of the first entry.
 pub(crate) const ENTRIES_AT: usize = 1;
@@ -58,6 +70,9 @@ pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
 pub(crate) struct DataBlockBuilder {
     bytes: Vec<u8>,
     restarts: Vec<u32>,
+    /// One for each entry, if the block is to have them where they pay.
+    tags: Option<Vec<u8>>,
+    entries: usize,
     restart_interval: u32,
     since_restart: u32,
     /// Of the entry before, be it in the block before.
@@ -65,15 +80,23 @@ pub(crate) struct DataBlockBuilder {
 }
 
 impl DataBlockBuilder {
-    /// An empty block that starts afresh every `restart_interval` entries.
-    pub(crate) fn new(restart_interval: u32) -> DataBlockBuilder {
+    /// An empty block that starts afresh every `restart_interval` entries, and has tags where they pay
+    /// if `tagged`.
+    pub(crate) fn new(restart_interval: u32, tagged: bool) -> DataBlockBuilder {
         DataBlockBuilder {
             bytes: vec![CODING_PREFIX],
             restarts: Vec::new(),
+            tags: tagged.then(Vec::new),
+            entries: 0,
             restart_interval,
             since_restart: 0,
             last_key: Vec::new(),
         }
+    }
+
+    /// The highest coding that its blocks may have.
+    pub(crate) fn coding(&self) -> u8 {
+        if self.tags.is_some() { CODING_TAGGED } else { CODING_PREFIX }
     }
 
     /// Whether no entry was added since the last [`DataBlockBuilder::finish`].
@@ -83,7 +106,19 @@ impl DataBlockBuilder {
 
     /// Bytes of the contents, were they finished now.
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes.len() + size_of::<u32>() * (self.restarts.len() + 1)
+        self.bytes.len() + self.tail_bytes(self.entries, self.bytes.len(), self.restarts.len())
+    }
+
+    /// Bytes behind so many entries that end at this offset.
+    fn tail_bytes(&self, entries: usize, entries_end: usize, restarts: usize) -> usize {
+        match self.tail(entries, entries_end) {
+            Some(tail) => tail.bytes(),
+            None => size_of::<u32>() * (restarts + 1),
+        }
+    }
+
+    fn tail(&self, entries: usize, entries_end: usize) -> Option<Tail> {
+        self.tags.as_ref().and_then(|_| Tail::of(entries, entries_end, self.restart_interval))
     }
 
     /// The user key of the last entry that was added, in this block or the one before.
@@ -96,15 +131,16 @@ impl DataBlockBuilder {
     pub(crate) fn bytes_with(&self, key: InternalKey<'_>, common: usize, value: &[u8]) -> usize {
         let (shared, restart) = self.shared(common);
         let unshared = key.user_key.len() - shared;
-        self.bytes()
-            + if restart { size_of::<u32>() } else { 0 }
+        let entries_end = self.bytes.len()
             + varint_len(len_u64(shared))
             + varint_len(len_u64(unshared))
             + 1
             + varint_len(key.seq.0)
             + varint_len(len_u64(value.len()))
             + unshared
-            + value.len()
+            + value.len();
+        let restarts = self.restarts.len() + usize::from(restart);
+        entries_end + self.tail_bytes(self.entries + 1, entries_end, restarts)
     }
 
     fn shared(&self, common: usize) -> (usize, bool) {
@@ -134,6 +170,10 @@ impl DataBlockBuilder {
             self.since_restart = 0;
         }
         self.since_restart += 1;
+        self.entries += 1;
+        if let Some(tags) = &mut self.tags {
+            tags.push(tags::tag(key.user_key));
+        }
         let suffix = &key.user_key[shared..];
         put_varint(&mut self.bytes, len_u64(shared));
         put_varint(&mut self.bytes, len_u64(suffix.len()));
@@ -150,6 +190,7 @@ impl DataBlockBuilder {
     pub(crate) fn mark(&self, mark: &mut Mark, last: (SeqNo, Kind)) {
         mark.at = self.bytes.len();
         mark.restarts = self.restarts.len();
+        mark.entries = self.entries;
         mark.last_key.clone_from(&self.last_key);
         mark.last = last;
     }
@@ -167,6 +208,10 @@ impl DataBlockBuilder {
     ) -> Result<R, Malformed> {
         let tail = self.bytes.split_off(mark.at);
         self.restarts.truncate(mark.restarts);
+        self.entries = mark.entries;
+        if let Some(tags) = &mut self.tags {
+            tags.truncate(mark.entries);
+        }
         self.finish(out);
         let mut key = mark.last_key.clone();
         let mut decoder = Decoder::new(&tail);
@@ -190,16 +235,28 @@ impl DataBlockBuilder {
 
     /// Puts the contents into `out` and starts an empty block.
     pub(crate) fn finish(&mut self, out: &mut Vec<u8>) {
-        let mut count = 0u32;
-        for &restart in &self.restarts {
-            put_u32(&mut self.bytes, restart);
-            count += 1;
+        match (self.tail(self.entries, self.bytes.len()), &self.tags) {
+            (Some(tail), Some(tags)) => {
+                self.bytes[0] = CODING_TAGGED;
+                tail.put(tags, &self.restarts, &mut self.bytes);
+            }
+            _ => {
+                let mut count = 0u32;
+                for &restart in &self.restarts {
+                    put_u32(&mut self.bytes, restart);
+                    count += 1;
+                }
+                put_u32(&mut self.bytes, count);
+            }
         }
-        put_u32(&mut self.bytes, count);
         out.clear();
         out.append(&mut self.bytes);
         self.bytes.push(CODING_PREFIX);
         self.restarts.clear();
+        self.entries = 0;
+        if let Some(tags) = &mut self.tags {
+            tags.clear();
+        }
         self.since_restart = 0;
     }
 }
@@ -209,6 +266,7 @@ impl DataBlockBuilder {
 pub(crate) struct Mark {
     at: usize,
     restarts: usize,
+    entries: usize,
     /// User key of the entry before.
     last_key: Vec<u8>,
     /// Its number and kind.
@@ -217,7 +275,13 @@ pub(crate) struct Mark {
 
 impl Default for Mark {
     fn default() -> Mark {
-        Mark { at: 0, restarts: 0, last_key: Vec::new(), last: (SeqNo::ZERO, Kind::Put) }
+        Mark {
+            at: 0,
+            restarts: 0,
+            entries: 0,
+            last_key: Vec::new(),
+            last: (SeqNo::ZERO, Kind::Put),
+        }
     }
 }
 
@@ -279,8 +343,11 @@ impl<'a> RawEntry<'a> {
 #[derive(Clone, Debug)]
 pub(crate) struct DataBlock {
     bytes: BlockBytes,
+    entries_end: usize,
     restarts_at: usize,
     restarts: usize,
+    /// Of a block with tags.
+    tail: Option<Tail>,
 }
 
 /// What a search in one block found: an entry's number and kind, and its value's place.
@@ -310,13 +377,25 @@ impl DataBlock {
     #[inline]
     pub(crate) fn new(bytes: BlockBytes) -> Result<DataBlock, Malformed> {
         let coding = Decoder::new(&bytes).u8("data block coding")?;
-        if coding != CODING_PREFIX {
-            return Err(Malformed::Field {
+        match coding {
+            CODING_PREFIX => DataBlock::without_tags(bytes),
+            CODING_TAGGED => {
+                let tail = Tail::get(&bytes)?;
+                let entries_end = bytes.len() - tail.bytes();
+                let restarts_at = entries_end + tail.entries;
+                let restarts = tail.restarts();
+                Ok(DataBlock { bytes, entries_end, restarts_at, restarts, tail: Some(tail) })
+            }
+            _ => Err(Malformed::Field {
                 what: "data block coding",
                 found: u64::from(coding),
-                expected: "0 (prefix)",
-            });
+                expected: "0 (prefix) or 1 (tagged)",
+            }),
         }
+    }
+
+    #[inline]
+    fn without_tags(bytes: BlockBytes) -> Result<DataBlock, Malformed> {
         let count = bytes.len().checked_sub(size_of::<u32>()).and_then(|at| get_u32(&bytes, at));
         let count = u64::from(count.unwrap_or(0));
         let tail = (count + 1) * len_u64(size_of::<u32>());
@@ -329,7 +408,7 @@ impl DataBlock {
         }
         let restarts_at = bytes.len() - to_usize("data block restarts", tail)?;
         let restarts = to_usize("data block restarts", count)?;
-        Ok(DataBlock { bytes, restarts_at, restarts })
+        Ok(DataBlock { bytes, entries_end: restarts_at, restarts_at, restarts, tail: None })
     }
 
     /// The contents.
@@ -344,7 +423,7 @@ impl DataBlock {
 
     /// Offset of the first byte after the last entry.
     pub(crate) fn entries_end(&self) -> usize {
-        self.restarts_at
+        self.entries_end
     }
 
     /// Number of restarts.
@@ -358,9 +437,14 @@ impl DataBlock {
     /// When it points anywhere but among the entries.
     #[inline]
     pub(crate) fn restart(&self, index: usize) -> Result<usize, Malformed> {
-        let at = get_u32(&self.bytes, self.restarts_at + index * size_of::<u32>());
-        let at = to_usize("data block restart", u64::from(at.unwrap_or(0)))?;
-        if at < ENTRIES_AT || at >= self.restarts_at {
+        let at = match self.tail {
+            Some(_) => self.short_restart(index)?,
+            None => {
+                let at = get_u32(&self.bytes, self.restarts_at + index * size_of::<u32>());
+                to_usize("data block restart", u64::from(at.unwrap_or(0)))?
+            }
+        };
+        if at < ENTRIES_AT || at >= self.entries_end {
             return Err(Malformed::Field {
                 what: "data block restart",
                 found: len_u64(at),
@@ -401,7 +485,7 @@ impl DataBlock {
         let suffix_at = at + 3 + seq_bytes + length_bytes;
         let value_at = suffix_at + usize::from(unshared);
         let next = value_at + value_bytes;
-        if next > self.restarts_at {
+        if next > self.entries_end {
             return None;
         }
         Some(RawEntry {
@@ -416,7 +500,7 @@ impl DataBlock {
 
     #[cold]
     fn entry_of_any_fields(&self, at: usize) -> Result<RawEntry<'_>, Malformed> {
-        RawEntry::decode(&mut Decoder::at(&self.bytes[..self.restarts_at], at))
+        RawEntry::decode(&mut Decoder::at(&self.bytes[..self.entries_end], at))
     }
 
     /// The entry at a restart, whose suffix is its whole key.
@@ -433,20 +517,28 @@ impl DataBlock {
     }
 
     /// Reads all entries and checks what the searches rely on: restarts are entries that share
-    /// nothing, in order; all others share as much as they can.
+    /// nothing, in order, and at equal distances where there are tags; all others share as much as they
+    /// can; each tag is that of its key.
     ///
     /// # Errors
     /// The first thing that is wrong.
     pub(crate) fn check(&self) -> Result<(), Malformed> {
         let mut key: Vec<u8> = Vec::new();
         let mut restarts = 0;
+        let mut ordinal = 0;
         let mut at = ENTRIES_AT;
-        while at < self.restarts_at {
+        while at < self.entries_end {
             let entry = self.entry(at)?;
             if entry.shared > key.len() {
                 return Err(shares_too_much(entry.shared));
             }
-            if restarts < self.restarts && self.restart(restarts)? == at {
+            let is_restart = restarts < self.restarts && self.restart(restarts)? == at;
+            if let Some(tail) = self.tail
+                && is_restart != (ordinal % tail.interval == 0)
+            {
+                return Err(Malformed::Order { what: "data block restarts are" });
+            }
+            if is_restart {
                 restarts += 1;
                 if entry.shared != 0 {
                     return Err(shares_too_much(entry.shared));
@@ -456,7 +548,18 @@ impl DataBlock {
             }
             key.truncate(entry.shared);
             key.extend_from_slice(entry.suffix);
+            if let Some(tail) = self.tail
+                && self.tags(tail).get(ordinal) != Some(&tags::tag(&key))
+            {
+                return Err(wrong_tag(ordinal));
+            }
+            ordinal += 1;
             at = entry.next;
+        }
+        if let Some(tail) = self.tail
+            && tail.entries != ordinal
+        {
+            return Err(wrong_tag(ordinal));
         }
         // The first entry is a restart in any case.
         if restarts != self.restarts || self.restart(0)? != ENTRIES_AT {
@@ -479,7 +582,7 @@ impl DataBlock {
         let mut at = self.restart(self.seek_restart(user_key, seq)?)?;
         let mut matched = 0;
         let mut key_bytes = 0;
-        while at < self.restarts_at {
+        while at < self.entries_end {
             let entry = self.entry(at)?;
             if entry.shared > key_bytes {
                 return Err(shares_too_much(entry.shared));
@@ -533,6 +636,9 @@ impl DataBlock {
     /// # Errors
     /// When an entry on the way is malformed.
     pub(crate) fn get(&self, user_key: &[u8], snapshot: SeqNo) -> Result<Option<Hit>, Malformed> {
+        if let Some(tail) = self.tail {
+            return self.get_by_tags(tail, user_key, snapshot);
+        }
         let found = self.seek(user_key, snapshot)?.filter(|sought| sought.is_key);
         Ok(found.map(|Sought { entry, .. }| Hit {
             seq: entry.seq,
@@ -550,6 +656,16 @@ pub(crate) fn shares_too_much(shared: usize) -> Malformed {
         what: "shared key length",
         found: len_u64(shared),
         expected: "no more than the key before has",
+    }
+}
+
+/// A tag that would hide its entry from lookups, or one without an entry.
+#[cold]
+fn wrong_tag(ordinal: usize) -> Malformed {
+    Malformed::Field {
+        what: "data block tag of entry",
+        found: len_u64(ordinal),
+        expected: "one for each entry, from the hash of its key",
     }
 }
 
@@ -572,8 +688,8 @@ mod tests {
 
     type Owned = (Vec<u8>, u64, Kind, Vec<u8>);
 
-    fn build(entries: &[Owned], interval: u32) -> Vec<u8> {
-        let mut builder = DataBlockBuilder::new(interval);
+    fn build(entries: &[Owned], interval: u32, tagged: bool) -> Vec<u8> {
+        let mut builder = DataBlockBuilder::new(interval, tagged);
         for (user_key, seq, kind, value) in entries {
             let key = InternalKey { user_key, seq: SeqNo(*seq), kind: *kind };
             let common = common_prefix(builder.last_key(), key.user_key);
@@ -584,6 +700,7 @@ mod tests {
         let mut out = Vec::new();
         builder.finish(&mut out);
         assert!(builder.is_empty());
+        assert_eq!(DataBlock::new(out.clone().into()).unwrap().has_tags(), tagged);
         out
     }
 
@@ -595,7 +712,7 @@ mod tests {
         {
             for version in (0..=index as u64 % 4).rev() {
                 let kind = Kind::from_u8(u8::try_from(version % 4).unwrap()).unwrap();
-                entries.push((key.into(), 10 * version + 1, kind, vec![7; index * 3]));
+                entries.push((key.into(), 10 * version + 1, kind, vec![7; 30 + index * 3]));
             }
         }
         entries
@@ -631,8 +748,9 @@ mod tests {
     #[test]
     fn every_version_of_every_key_is_found_at_any_interval() {
         let entries = sample();
-        for interval in [1, 2, 3, 16] {
-            let block = DataBlock::new(build(&entries, interval).into()).unwrap();
+        for (interval, tagged) in [1, 2, 3, 16].into_iter().flat_map(|n| [(n, false), (n, true)]) {
+            let block = DataBlock::new(build(&entries, interval, tagged).into()).unwrap();
+            block.check().unwrap();
             for key in ["", "\0", "\0\0", "a", "aaa", "ab", "abc", "abcdef", "abcdeh", "b", "~"] {
                 for snapshot in 0..45 {
                     let expected = model_get(&entries, key.as_bytes(), snapshot);
@@ -644,8 +762,11 @@ mod tests {
 
     #[test]
     fn no_truncation_and_no_flipped_bit_panics() {
-        let entries = sample();
-        let whole = build(&entries, 3);
+        damage(&build(&sample(), 3, false));
+        damage(&build(&sample(), 3, true));
+    }
+
+    fn damage(whole: &[u8]) {
         let probe = |bytes: Vec<u8>| {
             let Ok(block) = DataBlock::new(bytes.into()) else { return };
             for key in ["", "a", "abcdef", "zz"] {
@@ -664,7 +785,7 @@ mod tests {
             probe(whole[..len].to_vec());
         }
         for bit in 0..whole.len() * 8 {
-            let mut damaged = whole.clone();
+            let mut damaged = whole.to_vec();
             damaged[bit / 8] ^= 1 << (bit % 8);
             probe(damaged);
         }
@@ -675,7 +796,7 @@ mod tests {
     // early without a word.
     #[test]
     fn a_block_that_searches_go_wrong_in_does_not_check() {
-        let good = build(&sample(), 3);
+        let good = build(&sample(), 3, false);
         let block = DataBlock::new(good.clone().into()).unwrap();
         block.check().unwrap();
         for index in 0..block.restarts() {
@@ -697,9 +818,53 @@ mod tests {
     }
 
     #[test]
+    fn a_block_whose_tags_lead_astray_does_not_check() {
+        let entries = sample();
+        let good = build(&entries, 3, true);
+        let block = DataBlock::new(good.clone().into()).unwrap();
+        let tail_at = block.entries_end();
+        assert_eq!(good.len() - tail_at, entries.len() + 2 * entries.len().div_ceil(3) + 3);
+        for at in tail_at..good.len() {
+            for bit in 0..8 {
+                let mut bad = good.clone();
+                bad[at] ^= 1 << bit;
+                let block = DataBlock::new(bad.into());
+                assert!(block.is_err() || block.unwrap().check().is_err(), "byte {at}, bit {bit}");
+            }
+        }
+    }
+
+    // Where entries are short a tag would be much of them; where offsets do not fit, there is none.
+    #[test]
+    fn tags_are_left_out_where_they_do_not_pay_or_fit() {
+        let entry = |n: u32, value: usize| {
+            let key = n.to_be_bytes().to_vec();
+            (key, 1, Kind::Put, vec![1; value])
+        };
+        let has_tags = |count: u32, value: usize, interval: u32| {
+            let mut builder = DataBlockBuilder::new(interval, true);
+            for (key, seq, kind, value) in (0..count).map(|n| entry(n, value)) {
+                builder.add(InternalKey { user_key: &key, seq: SeqNo(seq), kind }, &value);
+            }
+            let (bytes, mut out) = (builder.bytes(), Vec::new());
+            builder.finish(&mut out);
+            assert_eq!(out.len(), bytes);
+            let block = DataBlock::new(out.into()).unwrap();
+            block.check().unwrap();
+            assert!((0..count).all(|n| block.get(&n.to_be_bytes(), SeqNo::MAX).unwrap().is_some()));
+            block.has_tags()
+        };
+        assert!(has_tags(20, 40, 16));
+        assert!(!has_tags(20, 10, 16));
+        assert!(has_tags(1, 65_000, 16) && !has_tags(1, 66_000, 16));
+        assert!(has_tags(600, 80, 255) && !has_tags(600, 80, 256));
+        assert!(!has_tags(3_000, 40, 1));
+    }
+
+    #[test]
     fn a_walk_backward_leaves_no_entry_out_in_silence() {
         let entries = [b"a", b"b"].map(|key| (key.to_vec(), 1, Kind::Put, b"v".to_vec()));
-        let mut bytes = build(&entries, 16);
+        let mut bytes = build(&entries, 16, false);
         let second = DataBlock::new(bytes.clone().into()).unwrap().entry(ENTRIES_AT).unwrap().next;
         let place = bytes.len() - 8;
         bytes[place..place + 4].copy_from_slice(&u32::try_from(second).unwrap().to_le_bytes());
@@ -711,7 +876,7 @@ mod tests {
 
     #[test]
     fn unknown_and_reserved_kinds_are_errors() {
-        let whole = build(&[(b"k".to_vec(), 1, Kind::Put, b"v".to_vec())], 16);
+        let whole = build(&[(b"k".to_vec(), 1, Kind::Put, b"v".to_vec())], 16, false);
         let kind_at = ENTRIES_AT + 2;
         assert_eq!(whole[kind_at], Kind::Put as u8);
         for kind in (4..=u8::MAX).chain([4, 0x80, 0x81]) {
@@ -723,11 +888,37 @@ mod tests {
     }
 
     proptest! {
+        /// With tags or without, a lookup finds what a look at all entries finds.
+        #[test]
+        fn lookups_find_what_is_there(
+            keys in proptest::collection::btree_map("[ab]{0,5}", 1u64..4, 1..60),
+            asked in proptest::collection::vec(("[abc]{0,6}", 0u64..5), 1..40),
+            interval in 1u32..20,
+        ) {
+            let mut entries: Vec<Owned> = Vec::new();
+            for (key, versions) in keys {
+                for seq in (1..=versions).rev() {
+                    entries.push((key.clone().into(), seq, Kind::Put, vec![7; 40]));
+                }
+            }
+            for tagged in [false, true] {
+                let block = DataBlock::new(build(&entries, interval, tagged).into()).unwrap();
+                block.check().unwrap();
+                for (key, snapshot) in &asked {
+                    let expected = model_get(&entries, key.as_bytes(), *snapshot);
+                    prop_assert_eq!(get(&block, key.as_bytes(), *snapshot), expected);
+                }
+                for (key, seq, ..) in &entries {
+                    prop_assert_eq!(get(&block, key, *seq).map(|found| found.1), Some(*seq));
+                }
+            }
+        }
+
         #[test]
         fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let mut bytes = bytes;
             if let Some(coding) = bytes.first_mut() {
-                *coding = CODING_PREFIX;
+                *coding %= 2;
             }
             if let Ok(block) = DataBlock::new(bytes.into()) {
                 let _ = block.get(b"key", SeqNo::MAX);

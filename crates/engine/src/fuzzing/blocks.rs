@@ -114,11 +114,12 @@ pub fn data_block(bytes: &[u8]) {
 fn rebuild_data_block(bytes: &[u8], block: &DataBlock, entries: &[Entry]) {
     let count = u32::try_from(entries.len()).unwrap_or(u32::MAX);
     let restarts = u32::try_from(block.restarts()).unwrap_or(u32::MAX);
-    for interval in [1, 4, 16, count.div_ceil(restarts.max(1))] {
+    let told = block.restart_interval().and_then(|told| u32::try_from(told).ok());
+    for interval in [1, 4, 16, count.div_ceil(restarts.max(1)), told.unwrap_or(0)] {
         if interval == 0 || count.div_ceil(interval) != restarts {
             continue;
         }
-        let mut builder = DataBlockBuilder::new(interval);
+        let mut builder = DataBlockBuilder::new(interval, block.has_tags());
         for entry in entries {
             builder.add(internal(entry), &entry.3);
         }

@@ -27,6 +27,9 @@ pub struct TableOptions {
     /// Entries from one full key to the next in a data block, 1 to 4096. Smaller: faster search,
     /// larger blocks. Most users leave it. Default: [`RESTART_INTERVAL_DEFAULT`].
     pub restart_interval: u32,
+    /// Whether data blocks have a byte of each key's hash beside their entries, where these have 32 bytes
+    /// or more on average: lookups then look at few entries. Default: yes.
+    pub block_tags: bool,
     /// Target bytes of an index block, 64 to 16 Mi; it has at most 16,384 data blocks, and boundaries of
     /// about 1 MiB. Smaller: a larger top index, which is needed
     /// for every lookup. Most users leave it. Default: [`INDEX_BLOCK_BYTES_DEFAULT`].
@@ -43,6 +46,7 @@ impl Default for TableOptions {
         TableOptions {
             block_bytes: BLOCK_BYTES_DEFAULT,
             restart_interval: RESTART_INTERVAL_DEFAULT,
+            block_tags: true,
             index_block_bytes: INDEX_BLOCK_BYTES_DEFAULT,
             compression: Compression::None,
             filter: true,

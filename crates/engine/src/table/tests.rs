@@ -307,10 +307,18 @@ fn any_options() -> impl Strategy<Value = TableOptions> {
         prop_oneof![Just(1u32), 1u32..5, Just(16u32)],
         prop_oneof![Just(64u32), 64u32..300, Just(4096u32)],
         prop_oneof![Just(Compression::None), Just(Compression::Lz4)],
-        any::<bool>(),
+        any::<(bool, bool)>(),
     )
-        .prop_map(|(block_bytes, restart_interval, index_block_bytes, compression, filter)| {
-            TableOptions { block_bytes, restart_interval, index_block_bytes, compression, filter }
+        .prop_map(|(block_bytes, restart_interval, index_block_bytes, compression, drawn)| {
+            let (filter, block_tags) = drawn;
+            TableOptions {
+                block_bytes,
+                restart_interval,
+                block_tags,
+                index_block_bytes,
+                compression,
+                filter,
+            }
         })
 }
 

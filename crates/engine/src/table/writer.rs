@@ -151,7 +151,7 @@ impl TableWriter {
             pending: Vec::with_capacity(APPEND_BYTES),
             offset: 0,
             checksum: Streaming::new(),
-            data: DataBlockBuilder::new(options.restart_interval),
+            data: DataBlockBuilder::new(options.restart_interval, options.block_tags),
             sealed: Vec::new(),
             scratch: Vec::new(),
             ends: BlockEnds::new(options.block_bytes as usize),
@@ -325,7 +325,7 @@ impl TableWriter {
         self.write_spans(&mut spans)?;
 
         self.properties.codings = [
-            data_block::CODING_PREFIX,
+            self.data.coding(),
             index::CODING_SUCCINCT,
             filter::CODING_BINARY_FUSE_8,
             range_tombstones::CODING_SPANS,

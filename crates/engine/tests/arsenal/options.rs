@@ -48,6 +48,7 @@ pub(crate) fn draw_keyspace(chance: &mut Chance) -> KeyspaceOptions {
         .table_bytes(1024 << chance.below(3))
         .block_bytes(128 << chance.below(2))
         .restart_interval(u32::try_from(1 + chance.below(8)).unwrap_or(1))
+        .block_tags(!chance.one_in(4))
         .filter_last_run(filter)
         .compression(compression)
         .merge_operator(Appending { partially: chance.one_in(2) })

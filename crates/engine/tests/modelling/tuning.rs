@@ -18,6 +18,7 @@ pub struct Tuning {
     pub table_bytes: u64,
     pub block_bytes: u32,
     pub restart_interval: u32,
+    pub block_tags: bool,
     /// Whether to compress, level by level.
     pub lz4: Vec<bool>,
     pub filter_last_run: FilterLastRun,
@@ -54,6 +55,7 @@ impl Tuning {
             table_bytes: table_bytes.max(u64::from(block_bytes)),
             block_bytes,
             restart_interval: *dice.pick(&[1, 2, 16, 16, 4096]),
+            block_tags: dice.percent(80),
             lz4: (0..levels).map(|_| dice.percent(50)).collect(),
             filter_last_run: *dice.pick(&[
                 FilterLastRun::Off,
@@ -71,6 +73,7 @@ impl Tuning {
             .table_bytes(self.table_bytes)
             .block_bytes(self.block_bytes)
             .restart_interval(self.restart_interval)
+            .block_tags(self.block_tags)
             .compression_per_level(compression.collect())
             .filter_last_run(self.filter_last_run);
         match &self.policy {
