@@ -15,10 +15,15 @@ use super::numbers::{count, ratio, real, whole};
 pub(super) const BLOCK_BYTES: u64 = 4096;
 /// Entries from one full key to the next, as by default.
 const RESTART_INTERVAL: f64 = 16.0;
-/// Offset of a restart.
+/// Offset of a restart, in a block without tags and in one with.
 const RESTART_BYTES: f64 = 4.0;
-/// Coding, count of restarts and trailer of a data block.
-const BLOCK_FRAME_BYTES: f64 = 1.0 + 4.0 + 10.0;
+const SHORT_RESTART_BYTES: f64 = 2.0;
+/// Tag of an entry.
+const TAG_BYTES: f64 = 1.0;
+/// Entries that are so long have tags.
+const TAGGED_ENTRY_BYTES_MIN: f64 = 32.0;
+/// Coding, counts and trailer of a data block with tags; one byte more without.
+const BLOCK_FRAME_BYTES: f64 = 1.0 + 3.0 + 10.0;
 /// Lengths of the shared and the other part of a key, and the kind.
 const ENTRY_HEAD_BYTES: f64 = 3.0;
 /// What an index block takes for a data block: a boundary and a place, packed. Measured.
@@ -137,10 +142,12 @@ impl Sizes {
 
     /// Bytes of a put, an operand and a tombstone in a data block.
     fn entry_bytes(&self, density: f64) -> (f64, f64, f64) {
-        let all = ENTRY_HEAD_BYTES
-            + self.seq_bytes
-            + self.key_bytes_stored(density)
-            + RESTART_BYTES / RESTART_INTERVAL;
+        let entry = ENTRY_HEAD_BYTES + self.seq_bytes + self.key_bytes_stored(density);
+        // Whether a block has tags hangs on what most of its entries are.
+        let all = match entry + real(self.value_bytes) >= TAGGED_ENTRY_BYTES_MIN {
+            true => entry + TAG_BYTES + SHORT_RESTART_BYTES / RESTART_INTERVAL,
+            false => entry + RESTART_BYTES / RESTART_INTERVAL,
+        };
         let with = |value: u64| all + real(value) + varint_bytes(value);
         (with(self.value_bytes), with(self.operand_bytes()), with(0))
     }
