@@ -163,7 +163,7 @@ fn hashes() -> Vec<Entry> {
 /// Entries for which blocks have tags, versions of a key over the end of one among them.
 fn long_values() -> Vec<Entry> {
     let hash = |n: u64| xxhash_rust::xxh3::xxh3_64(&n.to_le_bytes());
-    let versions = |n: u64| if n % 50 == 0 { 1..=9 } else { 1..=1 };
+    let versions = |n: u64| if n.is_multiple_of(50) { 1..=9 } else { 1..=1 };
     let key = |n: u64| hash(n).to_be_bytes().to_vec();
     let of = |n| versions(n).rev().map(move |seq| (key(n), seq, Kind::Put, vec![7; 30]));
     let mut entries: Vec<Entry> = (1..=300).flat_map(of).collect();

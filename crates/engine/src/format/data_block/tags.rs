@@ -60,11 +60,10 @@ impl Tail {
     pub(super) fn put(self, tags: &[u8], restarts: &[u32], out: &mut Vec<u8>) {
         out.extend_from_slice(tags);
         for &restart in restarts {
-            // Both fit, see `Tail::of`.
-            out.extend_from_slice(&(restart as u16).to_le_bytes());
+            put_low_u16(out, restart as usize);
         }
-        out.push(self.interval as u8);
-        out.extend_from_slice(&(self.entries as u16).to_le_bytes());
+        out.push(self.interval.to_le_bytes()[0]);
+        put_low_u16(out, self.entries);
     }
 
     /// Reads it from the end of a block.
@@ -93,6 +92,12 @@ impl Tail {
         }
         Ok(tail)
     }
+}
+
+/// The low two bytes of a number that has no others: `Tail::of` has seen to that.
+fn put_low_u16(out: &mut Vec<u8>, number: usize) {
+    let [low, high, ..] = number.to_le_bytes();
+    out.extend_from_slice(&[low, high]);
 }
 
 /// An entry on the way to one that a tag has named.
