@@ -33,7 +33,7 @@ fn key(number: u32) -> [u8; 4] {
 
 /// Some short, some over several blocks of a device.
 fn value(number: u32, round: u32) -> Vec<u8> {
-    let bytes = if number % 97 == 0 { 9_000 } else { 60 };
+    let bytes = if number.is_multiple_of(97) { 9_000 } else { 60 };
     (0..bytes).map(|at: u32| (at ^ number ^ round).to_le_bytes()[0]).collect()
 }
 
