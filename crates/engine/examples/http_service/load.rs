@@ -285,7 +285,9 @@ impl fmt::Display for Report {
             Calls::Blocking => "blocking",
         };
         let rate = total as f64 / self.seconds;
+        let (found, counted) = (self.found, self.counted);
         writeln!(f, "{handle} handle: {total} requests, {rate:.0} per second")?;
+        writeln!(f, "{found} found what they asked for; {counted} counted, as the counters say")?;
         let columns = ["count", "p50 µs", "p99 µs", "p99.9 µs", "max µs"];
         write!(f, "{:<34} {:>9}", "", columns[0])?;
         columns[1..].iter().try_for_each(|column| write!(f, " {column:>10}"))?;

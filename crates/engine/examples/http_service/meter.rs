@@ -19,8 +19,9 @@ pub(crate) struct Meter(Arc<Mutex<Histogram<u64>>>);
 
 impl Meter {
     pub(crate) fn new() -> Meter {
-        // Three digits, from a nanosecond on.
-        let histogram = Histogram::new(3).expect("three digits are few enough");
+        // Three digits, from a nanosecond to a minute.
+        let histogram = Histogram::new_with_bounds(1, 60_000_000_000, 3);
+        let histogram = histogram.expect("three digits are few enough");
         Meter(Arc::new(Mutex::new(histogram)))
     }
 

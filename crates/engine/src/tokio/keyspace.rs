@@ -13,7 +13,7 @@ use crate::slice::Slice;
 use crate::sync::Arc;
 use crate::tokio::Range;
 use crate::tokio::pool::on_pool;
-use crate::tokio::reads::{end_of, many};
+use crate::tokio::reads::{KEYS_ON_TASK_MAX, end_of, many};
 use crate::tokio::shared::Shared;
 use crate::write::batch::WriteBatch;
 use crate::write::options::WriteOptions;
@@ -215,6 +215,9 @@ impl Keyspace {
     ) -> impl Future<Output = Result<Vec<Option<Slice>>>> + Send {
         let keys: Vec<K> = keys.into_iter().collect();
         async move {
+            if keys.len() > KEYS_ON_TASK_MAX {
+                return self.on_pool(|keyspace| keyspace.multi_get(keys)).await;
+            }
             let tree = self.inner.tree();
             let lookups = self.shared.core().lookups(tree, keys, None)?;
             many(&self.shared, tree, lookups, ()).await

@@ -15,6 +15,9 @@ use crate::tokio::shared::Shared;
 /// Keys that are looked up in memory before other tasks get their turn.
 const KEYS_AT_ONCE: usize = 32;
 
+/// Keys past which a lookup of many goes to the pool as it is: to sort them is work.
+pub(super) const KEYS_ON_TASK_MAX: usize = 1024;
+
 /// The answer that memory gives, else that of the pool.
 pub(super) async fn answer<T: Send + 'static>(
     in_memory: impl FnOnce() -> Result<T>,

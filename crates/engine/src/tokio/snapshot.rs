@@ -9,7 +9,8 @@ use crate::error::Result;
 use crate::key::SeqNo;
 use crate::slice::Slice;
 use crate::sync::Arc;
-use crate::tokio::reads::{answer, end_of, many};
+use crate::tokio::pool::on_pool;
+use crate::tokio::reads::{KEYS_ON_TASK_MAX, answer, end_of, many};
 use crate::tokio::shared::Shared;
 use crate::tokio::{Keyspace, Range};
 
@@ -84,16 +85,23 @@ impl Snapshot {
     ///
     /// # Errors
     /// As there.
-    pub async fn multi_get<K: AsRef<[u8]> + Send + 'static>(
+    pub fn multi_get<K: AsRef<[u8]> + Send + 'static>(
         &self,
         keyspace: &Keyspace,
         keys: impl IntoIterator<Item = K>,
-    ) -> Result<Vec<Option<Slice>>> {
-        let (keyspace, keys) = (keyspace.as_blocking(), keys.into_iter().collect());
-        self.inner.check_sees(keyspace)?;
-        let tree = keyspace.tree();
-        let lookups = self.shared.core().lookups(tree, keys, Some(self.seq()))?;
-        many(&self.shared, tree, lookups, self.clone()).await
+    ) -> impl Future<Output = Result<Vec<Option<Slice>>>> + Send {
+        let keys: Vec<K> = keys.into_iter().collect();
+        async move {
+            let keyspace = keyspace.as_blocking();
+            if keys.len() > KEYS_ON_TASK_MAX {
+                let (all, keyspace) = (self.clone(), keyspace.clone());
+                return on_pool(move || all.inner.multi_get(&keyspace, keys)).await;
+            }
+            self.inner.check_sees(keyspace)?;
+            let tree = keyspace.tree();
+            let lookups = self.shared.core().lookups(tree, keys, Some(self.seq()))?;
+            many(&self.shared, tree, lookups, self.clone()).await
+        }
     }
 
     /// As [`crate::Snapshot::first`].

@@ -34,13 +34,17 @@ use crate::keyspace::counters::add;
 use crate::metrics::CommitMetrics;
 use crate::sabotage::{self, Bug};
 use crate::store::{Store, Work};
-use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Signal};
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Signal, thread_signal};
 use crate::write::batch::WriteBatch;
 use crate::write::group::memtables_allow;
 use crate::write::group::{Attendant, Group, LongChain, Owner, Request, Station, Ticket};
 
 /// Payload bytes at which a group takes no further member.
 const GROUP_BYTES_MAX: usize = 1 << 20;
+/// Members at which it takes none either: tasks that queue wait for the lock under which it is made up.
+const GROUP_MEMBERS_MAX: usize = 4 << 10;
+/// Comparisons of guards with members at which it takes no further one, for the same reason.
+const GROUP_CHECKS_MAX: usize = 8 << 10;
 /// Payload bytes up to which a group is inserted before the lead goes on: that takes no longer than
 /// waking the next leader does.
 const SMALL_GROUP_BYTES: usize = 4 << 10;
@@ -84,6 +88,8 @@ struct Queue {
     /// Whether the leader syncs the group at hand.
     lead_syncs: bool,
     waiting: VecDeque<Arc<Ticket>>,
+    /// How many of these are threads'.
+    threads: usize,
     /// In the log, not published yet; in the order of the log.
     in_flight: VecDeque<InFlight>,
     /// How many waiting writers the leader holds its group back for; 0 if it does not.
@@ -134,6 +140,7 @@ impl Committer {
             attended: false,
             lead_syncs: false,
             waiting: VecDeque::new(),
+            threads: 0,
             in_flight: VecDeque::new(),
             gathering: 0,
             sync_writers: 0,
@@ -240,14 +247,16 @@ impl Committer {
             sync,
             seal: Vec::new(),
         };
-        let ticket = Ticket::of_task(request, Arc::clone(attendant));
+        let attendant = Arc::clone(attendant);
+        let owner = Owner::Task { waker: Mutex::default(), attendant };
+        let ticket = Ticket::new(request, owner);
         let send = {
             let mut queue = self.queue.lock();
             self.enqueue(&mut queue, &ticket);
             queue.lead == Lead::Free && queue.promise()
         };
         if send {
-            attendant.lead();
+            ticket.owner.send();
         }
         Pending { committer: Arc::clone(self), ticket }
     }
@@ -256,6 +265,7 @@ impl Committer {
         if queue.lead_syncs && !ticket.request.sync {
             add(&self.counters.behind_sync, 1);
         }
+        queue.threads += usize::from(ticket.can_lead());
         queue.waiting.push_back(Arc::clone(ticket));
         if queue.gathering > 0 && queue.waiting.len() >= queue.gathering {
             queue.gathering = 0;
@@ -264,8 +274,8 @@ impl Committer {
     }
 
     fn submit(&self, request: Request, deadline_us: Option<u64>) -> Result<Vec<LongChain>> {
-        let ticket = Ticket::of_thread(request);
-        let Owner::Thread(changed) = &ticket.owner else { return Ok(Vec::new()) };
+        let changed = thread_signal();
+        let ticket = Ticket::new(request, Owner::Thread(changed.clone()));
         self.store.env.yield_point(YieldKind::Commit);
         let mut lead = {
             let mut queue = self.queue.lock();
@@ -275,7 +285,7 @@ impl Committer {
         };
         let wait = |deadline_us| {
             let turn = &mut || !ticket.is_waiting();
-            self.store.env.wait(WaitCause::CommitAhead, changed, deadline_us, turn)
+            self.store.env.wait(WaitCause::CommitAhead, &changed, deadline_us, turn)
         };
         loop {
             if lead {
@@ -357,6 +367,7 @@ impl Committer {
         let place = queue.waiting.iter().position(|waiting| Arc::ptr_eq(waiting, ticket));
         let place = place.filter(|_| ticket.is_waiting());
         let removed = place.and_then(|place| queue.waiting.remove(place)).is_some();
+        queue.threads -= usize::from(removed && ticket.can_lead());
         drop(queue);
         // Whoever waits for the queue to drain asks again.
         self.changed.notify();
@@ -486,10 +497,15 @@ impl Committer {
         let mut group = SPARE.try_with(Cell::take).unwrap_or_default();
         let mut refused = Vec::new();
         let mut queue = self.queue.lock();
+        let mut checks = 0;
         while group.payload_bytes < GROUP_BYTES_MAX
+            && group.members.len() < GROUP_MEMBERS_MAX
+            && checks < GROUP_CHECKS_MAX
             && let Some(ticket) = queue.waiting.pop_front()
         {
             let bytes = ticket.request.payload.len();
+            queue.threads -= usize::from(ticket.can_lead());
+            checks += ticket.request.guards.len() * (1 + group.members.len());
             match self.admit(&mut queue, &mut group, &ticket) {
                 Ok(()) => {
                     group.payload_bytes += bytes;
@@ -586,7 +602,8 @@ impl Committer {
         };
         // Tasks cannot lead, so a thread leads for those that wait before it: it needs no waking of
         // another one, and it may be the one that the other would have to wait for.
-        match queue.waiting.iter().find(|ticket| ticket.can_lead()) {
+        let mut threads = queue.waiting.iter().filter(|ticket| ticket.can_lead());
+        match if queue.threads > 0 { threads.next() } else { None } {
             Some(thread) => {
                 // Under the lock of the queue, so that it is not withdrawn.
                 *thread.station.lock() = Station::Leading;
@@ -628,7 +645,7 @@ impl Committer {
 fn wake(next: Option<Arc<Ticket>>) {
     match next.as_ref().map(|next| &next.owner) {
         Some(Owner::Thread(changed)) => changed.notify(),
-        Some(Owner::Task { attendant, .. }) => attendant.lead(),
+        Some(task) => task.send(),
         None => {}
     }
 }

@@ -13,7 +13,7 @@ use crate::memtable::Memtable;
 use crate::merge::CHAIN_OPERANDS_MAX;
 use crate::sabotage::{self, Bug};
 use crate::store::Store;
-use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Signal, thread_signal};
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Signal};
 use crate::wal::WalRecord;
 use crate::write::batch::Guard;
 
@@ -58,6 +58,15 @@ pub(super) enum Owner {
     Task { waker: Mutex<Option<Waker>>, attendant: Arc<dyn Attendant> },
 }
 
+impl Owner {
+    /// Has a leader sent for a task. No lock is held.
+    pub(super) fn send(&self) {
+        if let Owner::Task { attendant, .. } = self {
+            attendant.lead();
+        }
+    }
+}
+
 /// Where a commit stands.
 #[derive(Debug)]
 pub(super) enum Station {
@@ -81,17 +90,7 @@ pub(super) struct Ticket {
 }
 
 impl Ticket {
-    /// Of the calling thread.
-    pub(super) fn of_thread(request: Request) -> Arc<Ticket> {
-        Ticket::new(request, Owner::Thread(thread_signal()))
-    }
-
-    /// Of a task.
-    pub(super) fn of_task(request: Request, attendant: Arc<dyn Attendant>) -> Arc<Ticket> {
-        Ticket::new(request, Owner::Task { waker: Mutex::default(), attendant })
-    }
-
-    fn new(request: Request, owner: Owner) -> Arc<Ticket> {
+    pub(super) fn new(request: Request, owner: Owner) -> Arc<Ticket> {
         Arc::new(Ticket {
             request,
             first_seq: AtomicU64::new(0),
