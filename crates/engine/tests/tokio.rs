@@ -1,7 +1,12 @@
 //! The asynchronous handle: the same answers as the blocking one, on every kind of runtime; nothing that
 //! blocks on a task; nothing lost when futures, runtimes or the database go.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::cast_possible_truncation,
+    reason = "a test fails by panicking, prints its seed, and counts little"
+)]
 
 #[path = "asynchronous/commits.rs"]
 mod commits;

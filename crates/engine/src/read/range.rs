@@ -100,6 +100,12 @@ impl Range {
         }
     }
 
+    /// Whether memtables and files may go with it, which is work: nobody else holds its view.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn holds_last(&self) -> bool {
+        Arc::strong_count(&self.view) == 1
+    }
+
     /// Lets the cursors go and puts the bounds where they stand.
     fn leave_cursors(&mut self) {
         (self.front, self.back) = (None, None);

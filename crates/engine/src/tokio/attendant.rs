@@ -20,7 +20,7 @@ pub(super) struct PoolAttendant {
 impl PoolAttendant {
     /// # Panics
     /// Outside of a runtime.
-    pub(super) fn new(handle: &Arc<Handle>) -> Arc<dyn Attendant> {
+    pub(super) fn of(handle: &Arc<Handle>) -> Arc<dyn Attendant> {
         Arc::new(PoolAttendant {
             runtime: Runtime::current(),
             committer: Arc::clone(&handle.0.committer),

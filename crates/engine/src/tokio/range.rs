@@ -10,6 +10,7 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use ::tokio::runtime::Handle;
 use ::tokio::task::coop::poll_proceed;
 use ::tokio::task::{JoinHandle, spawn_blocking};
 use futures_core::Stream;
@@ -188,6 +189,19 @@ impl Stream for Range {
 
     fn poll_next(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.poll_entry(task, false)
+    }
+}
+
+impl Drop for Range {
+    fn drop(&mut self) {
+        // What has become old meanwhile goes with who held it last, a whole memtable perhaps.
+        if let Place::Memory(range) | Place::Resting(range) =
+            std::mem::replace(&mut self.place, Place::Lost)
+            && range.holds_last()
+            && let Ok(runtime) = Handle::try_current()
+        {
+            runtime.spawn_blocking(move || drop(range));
+        }
     }
 }
 

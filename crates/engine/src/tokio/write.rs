@@ -36,7 +36,7 @@ impl Shared {
         let sync = options.durability == Durability::Sync;
         let traced = core.note_before_commit(&batch);
         let pending = {
-            let attendant = PoolAttendant::new(self.db().handle());
+            let attendant = PoolAttendant::of(self.db().handle());
             core.committer.commit_for_task(batch, sync, &attendant)
         };
         decided(&core.store.env, pending, deadline_us).await?;
