@@ -98,6 +98,15 @@ pub enum Error {
         /// What it would have waited for.
         cause: &'static str,
     },
+    /// A read that was to touch nothing but memory would have had to read a file, or would have gone
+    /// on for long. Nothing of it was counted; [`Keyspace::get`](crate::Keyspace::get) and its like
+    /// answer.
+    #[error("the answer is not in memory")]
+    WouldBlock,
+    /// The runtime of an asynchronous call was shut down before the call was done. A write may yet be
+    /// there, wholly.
+    #[error("the runtime was shut down before the call was done")]
+    RuntimeEnded,
     /// The deadline of a call passed while it waited. Of a write nothing was done.
     #[error("the deadline passed while waiting for {cause}")]
     Deadline {

@@ -66,6 +66,8 @@ pub mod slice;
 mod store;
 pub mod sync;
 pub mod table;
+#[cfg(feature = "tokio")]
+pub mod tokio;
 mod trace;
 mod version;
 pub mod vfs;

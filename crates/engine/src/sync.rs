@@ -4,8 +4,10 @@
 //! call into a panic. Debug builds count the locks a thread holds; [`assert_unlocked`] is called
 //! wherever a thread may give way to another, for a lock held there could stop a replayed schedule.
 
+use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::PoisonError;
+use std::task::Waker;
 
 pub use std::sync::Arc;
 pub use std::sync::OnceLock;
@@ -189,6 +191,10 @@ impl Condvar {
 /// the new generation and stays awake. If the sleeper's does, the notifier sees a sleeper and takes
 /// the lock, which it gets only once the sleeper waits on the condition variable, and wakes it.
 /// With no sleeper a notification is one atomic addition.
+///
+/// Tasks wait with a [`WakeSlot`]. However many do, together they count as one sleeper, which is added
+/// and taken off under the lock: a notifier that has found it gets the lock only once the task's waker
+/// is in place.
 #[derive(Clone, Debug, Default)]
 pub struct Signal(Arc<SignalState>);
 
@@ -197,8 +203,15 @@ struct SignalState {
     /// Generation << [`SLEEPER_BITS`] | sleepers.
     word: AtomicU64,
     /// Guards the step from "counted as sleeper" to "asleep".
-    lock: std::sync::Mutex<()>,
+    lock: std::sync::Mutex<Tasks>,
     changed: std::sync::Condvar,
+}
+
+/// Tasks that wait for a signal.
+#[derive(Debug, Default)]
+struct Tasks {
+    id_next: u64,
+    wakers: BTreeMap<u64, Waker>,
 }
 
 const SLEEPER_BITS: u32 = 16;
@@ -224,8 +237,26 @@ impl Signal {
 
     #[cold]
     fn wake(&self) {
-        drop(self.0.lock.lock().unwrap_or_else(PoisonError::into_inner));
+        let wakers = {
+            let mut tasks = self.0.lock.lock().unwrap_or_else(PoisonError::into_inner);
+            let wakers = std::mem::take(&mut tasks.wakers);
+            if !wakers.is_empty() {
+                self.0.word.fetch_sub(1, Ordering::AcqRel);
+            }
+            wakers
+        };
         self.0.changed.notify_all();
+        for waker in wakers.into_values() {
+            waker.wake();
+        }
+    }
+
+    /// A place for a task that waits.
+    #[must_use]
+    pub fn slot(&self) -> WakeSlot {
+        let mut tasks = self.0.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        tasks.id_next += 1;
+        WakeSlot { id: tasks.id_next, signal: self.clone() }
     }
 
     /// How often the signal was given.
@@ -241,7 +272,7 @@ impl Signal {
         let guard = state.lock.lock().unwrap_or_else(PoisonError::into_inner);
         let found = state.word.fetch_add(1, Ordering::AcqRel) >> SLEEPER_BITS;
         if found == seen {
-            let unchanged = |_: &mut ()| self.generation() == seen;
+            let unchanged = |_: &mut Tasks| self.generation() == seen;
             match timeout {
                 None => drop(
                     state
@@ -258,6 +289,53 @@ impl Signal {
             }
         }
         state.word.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// The place of a task that waits for a [`Signal`]; dropping it leaves.
+#[derive(Debug)]
+pub struct WakeSlot {
+    signal: Signal,
+    id: u64,
+}
+
+impl WakeSlot {
+    /// Has the task woken once when the signal is given; false, and nothing done, if its generation is
+    /// not `seen` any more. As with [`Signal::sleep_while`], the condition is asked after the
+    /// generation was read and before this.
+    #[must_use]
+    pub fn arm(&self, seen: u64, waker: &Waker) -> bool {
+        let state = &*self.signal.0;
+        let mut tasks = state.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = tasks.wakers.is_empty();
+        let word = match first {
+            true => state.word.fetch_add(1, Ordering::AcqRel),
+            false => state.word.load(Ordering::Acquire),
+        };
+        let unchanged = word >> SLEEPER_BITS == seen;
+        let mut before = None;
+        if unchanged {
+            before = tasks.wakers.insert(self.id, waker.clone());
+        } else if first {
+            state.word.fetch_sub(1, Ordering::AcqRel);
+        }
+        drop(tasks);
+        // What a waker does when it goes is not done under the lock.
+        drop(before);
+        unchanged
+    }
+}
+
+impl Drop for WakeSlot {
+    fn drop(&mut self) {
+        let state = &*self.signal.0;
+        let mut tasks = state.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = tasks.wakers.remove(&self.id);
+        if left.is_some() && tasks.wakers.is_empty() {
+            state.word.fetch_sub(1, Ordering::AcqRel);
+        }
+        drop(tasks);
+        drop(left);
     }
 }
 
@@ -426,6 +504,44 @@ mod tests {
                     signal.notify();
                 } else {
                     signal.sleep_while(seen, None);
+                }
+            }
+        });
+        assert!(turn.load(Ordering::Relaxed) >= ROUNDS);
+        assert_eq!(signal.0.word.load(Ordering::Relaxed) & SLEEPER_MASK, 0);
+    }
+
+    /// The same ring of tasks, each polled by a thread of its own, some of which give up and come again.
+    #[test]
+    fn no_wake_up_of_a_task_is_lost() {
+        const THREADS: usize = 4;
+        const ROUNDS: usize = 20_000;
+        struct Unpark(std::thread::Thread);
+        impl std::task::Wake for Unpark {
+            fn wake(self: Arc<Self>) {
+                self.0.unpark();
+            }
+        }
+        let signal = Signal::new();
+        let turn = AtomicUsize::new(0);
+        scoped(THREADS, |me| {
+            let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+            let mut slot = signal.slot();
+            for step in 0.. {
+                let seen = signal.generation();
+                let now = turn.load(Ordering::Relaxed);
+                if now >= ROUNDS {
+                    break;
+                }
+                if now % THREADS == me {
+                    turn.store(now + 1, Ordering::Relaxed);
+                    signal.notify();
+                } else if slot.arm(seen, &waker) {
+                    if step % 7 == 0 {
+                        slot = signal.slot();
+                    } else {
+                        std::thread::park();
+                    }
                 }
             }
         });

@@ -69,8 +69,8 @@ impl Counts {
     }
 
     #[inline]
-    pub(super) fn hit(&self, kind: BlockKind) {
-        self.hits[kind].add(1);
+    pub(super) fn hit(&self, kind: BlockKind, count: u64) {
+        self.hits[kind].add(count);
     }
 
     #[inline]
@@ -79,13 +79,13 @@ impl Counts {
     }
 
     #[inline]
-    pub(super) fn filter_negative(&self) {
-        self.filter_negatives.add(1);
+    pub(super) fn filter_negative(&self, count: u64) {
+        self.filter_negatives.add(count);
     }
 
     #[inline]
-    pub(super) fn filter_false_positive(&self) {
-        self.filter_false_positives.add(1);
+    pub(super) fn filter_false_positive(&self, count: u64) {
+        self.filter_false_positives.add(count);
     }
 
     pub(super) fn filter_answers(&self) -> FilterAnswers {

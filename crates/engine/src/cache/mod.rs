@@ -135,8 +135,8 @@ impl Cache {
     }
 
     #[inline]
-    pub(crate) fn count_hit(&self, kind: BlockKind) {
-        self.counts.hit(kind);
+    pub(crate) fn count_hits(&self, kind: BlockKind, count: u64) {
+        self.counts.hit(kind, count);
     }
 
     #[inline]
@@ -145,13 +145,13 @@ impl Cache {
     }
 
     #[inline]
-    pub(crate) fn count_filter_negative(&self) {
-        self.counts.filter_negative();
+    pub(crate) fn count_filter_negatives(&self, count: u64) {
+        self.counts.filter_negative(count);
     }
 
     #[inline]
-    pub(crate) fn count_filter_false_positive(&self) {
-        self.counts.filter_false_positive();
+    pub(crate) fn count_filter_false_positives(&self, count: u64) {
+        self.counts.filter_false_positive(count);
     }
 
     /// The data block at `offset` of a table, if it is in memory.

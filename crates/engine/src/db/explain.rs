@@ -9,6 +9,7 @@ use crate::db::{Core, Keyspace};
 use crate::error::Result;
 use crate::key::{Kind, SeqNo};
 use crate::keyspace::Tree;
+use crate::read::Reads;
 use crate::table::explain::{BlockRead, BlockSource};
 
 /// What the lookup of one key did, step by step; prints as one line for each step.
@@ -162,7 +163,7 @@ impl Core {
             explanation.runs.push(step);
         }
         // The answer itself is that of an ordinary lookup in the same view.
-        let value = crate::read::get::value(tree, &view, key, seq)?;
+        let value = crate::read::get::value(tree, &view, key, seq, Reads::Storage)?;
         explanation.value_bytes = value.map(|value| len_u64(value.len()));
         Ok(explanation)
     }

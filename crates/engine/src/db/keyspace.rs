@@ -12,6 +12,7 @@ use crate::key::{Kind, SeqNo};
 use crate::keyspace::options::{KeyspaceOptions, Persisted};
 use crate::keyspace::snapshot::Pinned;
 use crate::keyspace::{Origin, Tree};
+use crate::read::Reads;
 use crate::read::range::{Range, after_prefix};
 use crate::sabotage::{self, Bug};
 use crate::slice::Slice;
@@ -27,6 +28,13 @@ use crate::write::options::WriteOptions;
 pub struct Keyspace {
     handle: Arc<Handle>,
     tree: Arc<Tree>,
+}
+
+/// For batches, which take any kind of handle.
+impl AsRef<Keyspace> for Keyspace {
+    fn as_ref(&self) -> &Keyspace {
+        self
+    }
 }
 
 impl Keyspace {
@@ -192,7 +200,17 @@ impl Keyspace {
     /// # Errors
     /// As [`Db::get`](crate::Db::get).
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
-        self.handle.0.get(&self.tree, key.as_ref(), None)
+        self.handle.0.get(&self.tree, key.as_ref(), None, Reads::Storage)
+    }
+
+    /// [`Keyspace::get`] that touches nothing but memory: no file is read or opened, and no lock is
+    /// waited for that is held while one is.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`] if memory does not hold all that the answer takes: nothing was counted, and
+    /// [`Keyspace::get`] answers. Otherwise as [`Db::get`](crate::Db::get).
+    pub fn get_in_memory(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
+        self.handle.0.get(&self.tree, key.as_ref(), None, Reads::Memory)
     }
 
     /// The entries of a range of keys, as they are now, from both ends.
@@ -256,38 +274,48 @@ impl Keyspace {
 
 impl WriteBatch {
     /// Gives `key` a value.
-    pub fn put(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
-        self.add(keyspace.tree(), Kind::Put, key.as_ref(), value.as_ref());
+    pub fn put(
+        &mut self,
+        keyspace: &impl AsRef<Keyspace>,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) {
+        self.add(keyspace.as_ref().tree(), Kind::Put, key.as_ref(), value.as_ref());
     }
 
     /// Deletes `key`.
-    pub fn delete(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) {
-        self.add(keyspace.tree(), Kind::Delete, key.as_ref(), &[]);
+    pub fn delete(&mut self, keyspace: &impl AsRef<Keyspace>, key: impl AsRef<[u8]>) {
+        self.add(keyspace.as_ref().tree(), Kind::Delete, key.as_ref(), &[]);
     }
 
     /// Deletes all keys of a range, those that the batch has written before included. Of a range that
     /// no key can be in, such as `b..a`, nothing is noted.
     pub fn delete_range<K: AsRef<[u8]>>(
         &mut self,
-        keyspace: &Keyspace,
+        keyspace: &impl AsRef<Keyspace>,
         range: impl RangeBounds<K>,
     ) {
         let start = range.start_bound().map(AsRef::as_ref);
         let end = range.end_bound().map(AsRef::as_ref);
-        self.add_range_delete(keyspace.tree(), start, end);
+        self.add_range_delete(keyspace.as_ref().tree(), start, end);
     }
 
     /// Merges an operand into `key`, as [`Keyspace::merge`]. In a keyspace without a merge operator
     /// the write of the batch fails with [`Error::NoMergeOperator`].
-    pub fn merge(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) {
-        self.add(keyspace.tree(), Kind::Merge, key.as_ref(), operand.as_ref());
+    pub fn merge(
+        &mut self,
+        keyspace: &impl AsRef<Keyspace>,
+        key: impl AsRef<[u8]>,
+        operand: impl AsRef<[u8]>,
+    ) {
+        self.add(keyspace.as_ref().tree(), Kind::Merge, key.as_ref(), operand.as_ref());
     }
 
     /// Makes the batch conditional: it is refused with [`Error::GuardRefused`] if `key` was written
     /// or deleted after the number `read` (see [`Snapshot::seq`](crate::Snapshot::seq)), or if that number is
     /// so long ago that the memtables cannot tell.
-    pub fn guard(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, read: SeqNo) {
-        self.add_guard(keyspace.tree(), key.as_ref(), read);
+    pub fn guard(&mut self, keyspace: &impl AsRef<Keyspace>, key: impl AsRef<[u8]>, read: SeqNo) {
+        self.add_guard(keyspace.as_ref().tree(), key.as_ref(), read);
     }
 }
 

@@ -1,5 +1,6 @@
 //! The database handle: everything below, put together.
 
+pub(crate) mod admission;
 pub mod budget;
 mod checkpoint;
 mod close;
@@ -7,7 +8,6 @@ mod compact_range;
 mod drop;
 mod explain;
 mod keyspace;
-mod memory;
 mod metadata;
 mod metrics;
 mod observe;
@@ -21,7 +21,7 @@ mod replay;
 mod replayed;
 mod resume;
 mod snapshot;
-mod update;
+pub(crate) mod update;
 mod verify;
 mod warm_up;
 
@@ -35,6 +35,7 @@ use crate::key::SeqNo;
 use crate::keyspace::options::KeyspaceOptions;
 use crate::keyspace::{Opening, Tree};
 use crate::metrics::{MemoryMetrics, Metrics, ReadMetrics, WalMetrics};
+use crate::read::Reads;
 use crate::recording::Recording;
 use crate::sabotage::{self, Bug};
 use crate::slice::Slice;
@@ -56,6 +57,8 @@ pub use keyspace::Keyspace;
 pub use metadata::MetadataSizes;
 pub use observe::{Observation, ObservedKeyspace, ObservedLevel, observe, observe_with};
 pub use reads::Entry;
+#[cfg(feature = "tokio")]
+pub(crate) use reads::Lookups;
 pub use snapshot::Snapshot;
 pub use update::Update;
 pub use verify::{VerifyReport, verify, verify_with};
@@ -85,7 +88,7 @@ pub(crate) struct Core {
     /// Whether closing has come to its end.
     lock_freed: AtomicBool,
     /// Who may read and write back which keys.
-    turns: update::Turns,
+    pub(crate) turns: update::Turns,
     /// Who reads metadata ahead.
     warm_up: warm_up::WarmUp,
     /// Who notes what users do.
@@ -151,6 +154,11 @@ impl Db {
 
     fn new(core: Core) -> Db {
         Db { handle: Arc::new(Handle(core)) }
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(crate) fn handle(&self) -> &Arc<Handle> {
+        &self.handle
     }
 
     pub(crate) fn core(&self) -> &Core {
@@ -260,7 +268,15 @@ impl Db {
     /// [`Error::Corrupt`], [`Error::Io`] if a block cannot be read; [`Error::NoMergeOperator`],
     /// [`Error::MergeFailed`] if the key's operands do not fold; [`Error::Closed`].
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
-        self.core().get(&self.core().default, key.as_ref(), None)
+        self.core().get(&self.core().default, key.as_ref(), None, Reads::Storage)
+    }
+
+    /// [`Keyspace::get_in_memory`] of the default keyspace.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get_in_memory`].
+    pub fn get_in_memory(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
+        self.core().get(&self.core().default, key.as_ref(), None, Reads::Memory)
     }
 
     /// Commits a batch: all of it or nothing, over all its keyspaces.
@@ -279,13 +295,20 @@ impl Db {
         self.core().tick();
         let store = &self.core().store;
         loop {
-            if let Some(pinned) = store.sequence.register(store.env.now_us()) {
-                return Snapshot::new(Arc::clone(&self.handle), pinned);
+            if let Some(snapshot) = self.try_snapshot() {
+                return snapshot;
             }
             // A manifest edit is on its way that lets files of a queue go; it always ends.
             let ended = &mut || !store.sequence.is_leaving();
             store.env.wait(WaitCause::BackgroundWork, &store.progress, None, ended);
         }
+    }
+
+    /// [`Db::snapshot`], unless that has to wait.
+    pub(crate) fn try_snapshot(&self) -> Option<Snapshot> {
+        let store = &self.core().store;
+        let pinned = store.sequence.register(store.env.now_us())?;
+        Some(Snapshot::new(Arc::clone(&self.handle), pinned))
     }
 
     /// Puts everything committed so far on stable storage.
@@ -423,6 +446,23 @@ impl Core {
     }
 
     pub(crate) fn write(&self, batch: WriteBatch, options: WriteOptions) -> Result<()> {
+        if !self.check_write(&batch, options)? {
+            return Ok(());
+        }
+        let deadline_us = self.admit(&batch.trees, batch.memory_bytes(), options)?;
+        let sync = options.durability == Durability::Sync;
+        let traced = self.note_before_commit(&batch);
+        let long = self.committer.commit(batch, sync, deadline_us)?;
+        if let Some(traced) = traced {
+            traced.committed(sync);
+        }
+        self.fold_chains(long);
+        self.after_commit();
+        Ok(())
+    }
+
+    /// Checks a write before it waits for anything; false if there is nothing to do.
+    pub(crate) fn check_write(&self, batch: &WriteBatch, options: WriteOptions) -> Result<bool> {
         self.check_writable()?;
         self.tick();
         batch.check()?;
@@ -436,26 +476,15 @@ impl Core {
         }
         let sync = options.durability == Durability::Sync;
         if batch.is_empty() && batch.guards.is_empty() && !sync {
-            return Ok(());
+            return Ok(false);
         }
         self.store.health.check()?;
-        let deadline_us = self.committer.deadline_us(options.deadline);
-        let (trees, bytes) = (&batch.trees, batch.memory_bytes());
-        self.wait_for_memory(trees, options.no_slowdown, deadline_us)?;
-        self.throttle.admit(&self.store, trees, bytes, options.no_slowdown, deadline_us)?;
-        let traced = self.note_before_commit(&batch);
-        let long = self.committer.commit(batch, sync, deadline_us)?;
-        if let Some(traced) = traced {
-            traced.committed(sync);
-        }
-        self.fold_chains(long);
-        self.after_commit();
-        Ok(())
+        Ok(true)
     }
 
     /// Folds operands that have become many in their memtable, so that nobody has to gather them
     /// again. A chain that does not fold is left to whoever reads its key.
-    fn fold_chains(&self, chains: Vec<LongChain>) {
+    pub(crate) fn fold_chains(&self, chains: Vec<LongChain>) {
         for LongChain { tree, memtable, key, seq } in chains {
             let view = tree.pin();
             // Without the memtable the view may lack versions that are hidden at newer numbers and
@@ -464,7 +493,7 @@ impl Core {
                 continue;
             }
             let as_of = if sabotage::on(Bug::FoldedValueStale) { SeqNo(seq.0 - 1) } else { seq };
-            if let Ok(value) = crate::read::get::value(&tree, &view, &key, as_of) {
+            if let Ok(value) = crate::read::get::value(&tree, &view, &key, as_of, Reads::Storage) {
                 // The memtable may be sealed, flushed and gone meanwhile: nobody minds.
                 self.store.env.yield_point(YieldKind::Commit);
                 let bytes = memtable.set_folded(&key, seq, value);
@@ -477,7 +506,7 @@ impl Core {
     }
 
     /// What a commit sets off: the governors of log and memory, and inline the work itself.
-    fn after_commit(&self) {
+    pub(crate) fn after_commit(&self) {
         let store = &self.store;
         if store.wal.asks_for_sync() {
             store.progress.notify();
@@ -491,17 +520,28 @@ impl Core {
         tree: &Tree,
         key: &[u8],
         snapshot: Option<SeqNo>,
+        reads: Reads,
     ) -> Result<Option<Slice>> {
         self.check_open()?;
-        self.tick();
-        tree.counters.gets.add(1);
+        if reads == Reads::Storage {
+            self.tick();
+        }
         // First the view, then the number: whatever the number promises is in the view.
         let view = tree.view();
         if snapshot.is_none() {
             tree.check_live()?;
         }
         let seq = snapshot.unwrap_or_else(|| self.store.sequence.published());
-        let value = crate::read::get::value(tree, &view, key, seq)?;
+        let value = crate::read::get::value(tree, &view, key, seq, reads);
+        if reads == Reads::Memory {
+            if matches!(value, Err(Error::WouldBlock)) {
+                // Whoever tries again counts.
+                return value;
+            }
+            self.tick();
+        }
+        tree.counters.gets.add(1);
+        let value = value?;
         self.note_get(tree, key, value.as_ref());
         Ok(value)
     }

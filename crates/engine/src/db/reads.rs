@@ -6,8 +6,10 @@ use crate::db::{Core, Db, Keyspace, Snapshot};
 use crate::error::Result;
 use crate::key::SeqNo;
 use crate::keyspace::Tree;
+use crate::read::Reads;
 use crate::slice::Slice;
-use crate::version::TableFile;
+use crate::sync::Arc;
+use crate::version::{SuperVersion, TableFile};
 
 /// An entry of a keyspace: key and value.
 pub type Entry = (Slice, Slice);
@@ -129,6 +131,47 @@ impl Snapshot {
     }
 }
 
+/// Many keys on their way to their values, in key order.
+pub(crate) struct Lookups<K> {
+    view: Arc<SuperVersion>,
+    seq: SeqNo,
+    keys: Vec<K>,
+    values: Vec<Option<Slice>>,
+    /// Indexes of the keys in key order.
+    order: Vec<usize>,
+    /// As many of these have their values.
+    done: usize,
+}
+
+impl<K: AsRef<[u8]>> Lookups<K> {
+    /// Looks up at most so many of those that are left; returns whether none is.
+    ///
+    /// # Errors
+    /// As [`Db::get`]; with [`Error::WouldBlock`](crate::Error::WouldBlock) it can be called again.
+    pub(crate) fn look_up(&mut self, tree: &Tree, reads: Reads, count: usize) -> Result<bool> {
+        let end = self.done.saturating_add(count).min(self.order.len());
+        while self.done < end {
+            let at = self.order[self.done];
+            let key = self.keys[at].as_ref();
+            let before = self.done.checked_sub(1).map(|before| self.order[before]);
+            self.values[at] = match before {
+                Some(before) if self.keys[before].as_ref() == key => self.values[before].clone(),
+                _ => crate::read::get::value(tree, &self.view, key, self.seq, reads)?,
+            };
+            self.done += 1;
+        }
+        Ok(self.done == self.order.len())
+    }
+
+    /// The values, in the order of the keys.
+    pub(crate) fn end(self, core: &Core, tree: &Tree) -> Vec<Option<Slice>> {
+        for &at in &self.order {
+            core.note_get(tree, self.keys[at].as_ref(), self.values[at].as_ref());
+        }
+        self.values
+    }
+}
+
 impl Core {
     fn multi_get<K: AsRef<[u8]>>(
         &self,
@@ -136,9 +179,20 @@ impl Core {
         keys: impl IntoIterator<Item = K>,
         snapshot: Option<SeqNo>,
     ) -> Result<Vec<Option<Slice>>> {
+        let mut lookups = self.lookups(tree, keys.into_iter().collect(), snapshot)?;
+        lookups.look_up(tree, Reads::Storage, usize::MAX)?;
+        Ok(lookups.end(self, tree))
+    }
+
+    /// Begins to look many keys up as of one moment.
+    pub(crate) fn lookups<K: AsRef<[u8]>>(
+        &self,
+        tree: &Tree,
+        keys: Vec<K>,
+        snapshot: Option<SeqNo>,
+    ) -> Result<Lookups<K>> {
         self.check_open()?;
         self.tick();
-        let keys: Vec<K> = keys.into_iter().collect();
         tree.counters.gets.add(crate::coding::len_u64(keys.len()));
         // First the view, then the number: whatever the number promises is in the view.
         let view = tree.pin();
@@ -148,18 +202,7 @@ impl Core {
         let seq = snapshot.unwrap_or_else(|| self.store.sequence.published());
         let mut order: Vec<usize> = (0..keys.len()).collect();
         order.sort_by(|&a, &b| keys[a].as_ref().cmp(keys[b].as_ref()));
-        let mut values = vec![None; keys.len()];
-        let mut before: Option<usize> = None;
-        for at in order {
-            let key = keys[at].as_ref();
-            values[at] = match before {
-                Some(before) if keys[before].as_ref() == key => values[before].clone(),
-                _ => crate::read::get::value(tree, &view, key, seq)?,
-            };
-            self.note_get(tree, key, values[at].as_ref());
-            before = Some(at);
-        }
-        Ok(values)
+        Ok(Lookups { view, seq, values: vec![None; keys.len()], keys, order, done: 0 })
     }
 
     fn approximate_size(

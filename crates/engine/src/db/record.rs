@@ -50,7 +50,7 @@ impl Db {
 }
 
 /// A commit that a trace will note if it goes well; the commit itself takes its batch along.
-pub(super) struct Traceable {
+pub(crate) struct Traceable {
     recorder: Arc<Recorder>,
     payload: Vec<u8>,
     count: u32,
@@ -58,7 +58,7 @@ pub(super) struct Traceable {
 }
 
 impl Traceable {
-    pub(super) fn committed(self, synced: bool) {
+    pub(crate) fn committed(self, synced: bool) {
         let keyspaces = self.trees.iter().map(|tree| (tree.id, tree.name.as_str()));
         self.recorder.committed(&self.payload, self.count, synced, keyspaces);
     }
@@ -67,7 +67,7 @@ impl Traceable {
 impl Core {
     /// What a trace needs of a batch, while one is recorded.
     #[inline]
-    pub(super) fn note_before_commit(&self, batch: &WriteBatch) -> Option<Traceable> {
+    pub(crate) fn note_before_commit(&self, batch: &WriteBatch) -> Option<Traceable> {
         let recorder = self.recording.recorder().filter(|_| !batch.is_empty())?;
         let (payload, trees) = (batch.payload.clone(), batch.trees.clone());
         Some(Traceable { recorder, payload, count: batch.count, trees })

@@ -6,6 +6,7 @@ use crate::db::{Handle, Keyspace};
 use crate::error::Result;
 use crate::key::SeqNo;
 use crate::keyspace::snapshot::Pinned;
+use crate::read::Reads;
 use crate::read::range::Range;
 use crate::slice::Slice;
 use crate::sync::Arc;
@@ -23,7 +24,7 @@ impl Snapshot {
     }
 
     /// Fails if the keyspace is another database's, or was dropped before this snapshot was taken.
-    pub(super) fn check_sees(&self, keyspace: &Keyspace) -> Result<()> {
+    pub(crate) fn check_sees(&self, keyspace: &Keyspace) -> Result<()> {
         keyspace.check_owner(&self.handle)?;
         keyspace.tree().check_seen_by(&self.pinned)
     }
@@ -40,7 +41,20 @@ impl Snapshot {
     /// As [`Db::get`](crate::Db::get); [`Error::ForeignKeyspace`](crate::Error::ForeignKeyspace).
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         self.check_sees(keyspace)?;
-        self.handle.0.get(keyspace.tree(), key.as_ref(), Some(self.seq()))
+        self.handle.0.get(keyspace.tree(), key.as_ref(), Some(self.seq()), Reads::Storage)
+    }
+
+    /// [`Keyspace::get_in_memory`] at that number.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get_in_memory`]; [`Error::ForeignKeyspace`](crate::Error::ForeignKeyspace).
+    pub fn get_in_memory(
+        &self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+    ) -> Result<Option<Slice>> {
+        self.check_sees(keyspace)?;
+        self.handle.0.get(keyspace.tree(), key.as_ref(), Some(self.seq()), Reads::Memory)
     }
 
     /// The entries of a range at that number. The range gives one error if the keyspace belongs to

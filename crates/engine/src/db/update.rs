@@ -17,8 +17,9 @@ use crate::coding::low_u32;
 use crate::db::{Core, Keyspace};
 use crate::env::{Env, WaitCause};
 use crate::error::{Error, Result};
-use crate::key::Kind;
+use crate::key::{Kind, SeqNo};
 use crate::keyspace::Tree;
+use crate::read::Reads;
 use crate::slice::Slice;
 use crate::sync::{Arc, AtomicBool, Ordering, Signal};
 use crate::write::batch::WriteBatch;
@@ -62,10 +63,10 @@ pub(crate) struct Turns {
 }
 
 /// A turn, over when this is dropped.
-struct Turn<'a> {
+#[derive(Debug)]
+pub(crate) struct Turn<'a> {
     turns: &'a Turns,
-    /// None if the wait for it was too long.
-    taken: Option<&'a AtomicBool>,
+    taken: &'a AtomicBool,
 }
 
 impl Turns {
@@ -73,32 +74,50 @@ impl Turns {
         Turns { taken: std::array::from_fn(|_| AtomicBool::new(false)), over: Signal::new() }
     }
 
-    fn take(&self, env: &Env, tree: &Tree, key: &[u8]) -> Turn<'_> {
-        let hash = xxh3_64_with_seed(key, u64::from(tree.id));
-        let turn = &self.taken[low_u32(hash) as usize % TURNS];
-        let free = || !turn.swap(true, Ordering::Acquire);
-        let mut taken = free();
-        if !taken {
-            let patience = Some(env.now_us().saturating_add(TURN_PATIENCE_US));
-            taken = env.wait(WaitCause::Update, &self.over, patience, &mut || free());
+    /// Waits for the turn of a key; none if that takes too long.
+    fn take(&self, env: &Env, tree: &Tree, key: &[u8]) -> Option<Turn<'_>> {
+        let mut turn = self.try_take(tree, key);
+        if turn.is_none() {
+            let until = Some(self.patience_us(env));
+            env.wait(WaitCause::Update, &self.over, until, &mut || {
+                turn = self.try_take(tree, key);
+                turn.is_some()
+            });
         }
-        Turn { turns: self, taken: taken.then_some(turn) }
+        turn
+    }
+
+    /// The turn of a key, if it is free.
+    pub(crate) fn try_take(&self, tree: &Tree, key: &[u8]) -> Option<Turn<'_>> {
+        let hash = xxh3_64_with_seed(key, u64::from(tree.id));
+        let taken = &self.taken[low_u32(hash) as usize % TURNS];
+        let free = !taken.swap(true, Ordering::Acquire);
+        free.then(|| Turn { turns: self, taken })
+    }
+
+    /// When who waits for a turn from now on goes on without.
+    pub(crate) fn patience_us(&self, env: &Env) -> u64 {
+        env.now_us().saturating_add(TURN_PATIENCE_US)
+    }
+
+    /// Given when a turn is over.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn over(&self) -> &Signal {
+        &self.over
     }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        if let Some(taken) = self.taken {
-            taken.store(false, Ordering::Release);
-            self.turns.over.notify();
-        }
+        self.taken.store(false, Ordering::Release);
+        self.turns.over.notify();
     }
 }
 
 /// A key before and after an update.
-struct Updated {
-    before: Option<Slice>,
-    after: Option<Slice>,
+pub(crate) struct Updated {
+    pub(crate) before: Option<Slice>,
+    pub(crate) after: Option<Slice>,
 }
 
 impl Keyspace {
@@ -176,35 +195,65 @@ impl Core {
         let _turn = self.turns.take(&self.store.env, tree, key);
         loop {
             self.tick();
-            tree.counters.gets.add(1);
-            // First the view, then the number: whatever the number promises is in the view. It is
-            // let go before the closure runs, which may take its time.
-            let (read, before) = {
-                let view = tree.pin();
-                let read = self.store.sequence.published();
-                (read, crate::read::get::value(tree, &view, key, read)?)
-            };
-            self.note_get(tree, key, before.as_ref());
-            let after = match update(before.as_deref()) {
-                Update::Keep => return Ok(Updated { after: before.clone(), before }),
-                Update::Delete => None,
-                Update::Put(value) => Some(Slice::from(value)),
-            };
-            let value = after.as_deref().unwrap_or_default();
-            let kind = if after.is_some() { Kind::Put } else { Kind::Delete };
-            let mut batch = WriteBatch::for_one(tree.id, key, value);
-            batch.add(tree, kind, key, value);
-            if !crate::sabotage::on(crate::sabotage::Bug::UpdateWithoutGuard) {
-                batch.add_guard(tree, key, read);
-            }
+            let (read, before) = self.read_to_update(tree, key, Reads::Storage)?;
+            let (updated, batch) = updated(tree, key, read, before, update);
+            let Some(batch) = batch else { return Ok(updated) };
             match self.write(batch, options) {
                 // Somebody wrote the key meanwhile, or so much was written and flushed that the
                 // memtables do not reach back to the number. Each refusal has a commit to show for it.
                 Err(Error::GuardRefused { .. }) => {}
-                written => return written.map(|()| Updated { before, after }),
+                written => return written.map(|()| updated),
             }
         }
     }
+
+    /// The value of a key that is about to be updated, and the number it was read at.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`].
+    pub(crate) fn read_to_update(
+        &self,
+        tree: &Tree,
+        key: &[u8],
+        reads: Reads,
+    ) -> Result<(SeqNo, Option<Slice>)> {
+        // First the view, then the number: whatever the number promises is in the view. It is
+        // let go before the closure runs, which may take its time.
+        let (read, before) = {
+            let view = tree.pin();
+            let read = self.store.sequence.published();
+            (read, crate::read::get::value(tree, &view, key, read, reads))
+        };
+        if !matches!(before, Err(Error::WouldBlock)) {
+            tree.counters.gets.add(1);
+        }
+        let before = before?;
+        self.note_get(tree, key, before.as_ref());
+        Ok((read, before))
+    }
+}
+
+/// What an update makes of a key, and the batch that does it, unless it stays as it is.
+pub(crate) fn updated(
+    tree: &Arc<Tree>,
+    key: &[u8],
+    read: SeqNo,
+    before: Option<Slice>,
+    update: &mut dyn FnMut(Option<&[u8]>) -> Update,
+) -> (Updated, Option<WriteBatch>) {
+    let after = match update(before.as_deref()) {
+        Update::Keep => return (Updated { after: before.clone(), before }, None),
+        Update::Delete => None,
+        Update::Put(value) => Some(Slice::from(value)),
+    };
+    let value = after.as_deref().unwrap_or_default();
+    let kind = if after.is_some() { Kind::Put } else { Kind::Delete };
+    let mut batch = WriteBatch::for_one(tree.id, key, value);
+    batch.add(tree, kind, key, value);
+    if !crate::sabotage::on(crate::sabotage::Bug::UpdateWithoutGuard) {
+        batch.add_guard(tree, key, read);
+    }
+    (Updated { before, after }, Some(batch))
 }
 
 #[cfg(test)]

@@ -79,13 +79,18 @@ impl Governor {
         half.clamp(LOOK_US_MIN, LOOK_US)
     }
 
-    /// Sees to it that something is flushed if log or memtables have grown past their share.
-    pub(crate) fn govern_if_due(&self) {
+    /// Whether log or memtables have grown past their share, and nothing is flushed.
+    pub(crate) fn is_due(&self) -> bool {
         let store = &self.store;
         let log = store.wal.live_bytes() > self.limits.wal_bytes;
         let memory = store.memtable_bytes() > self.limits.memtable_bytes;
         // A flush that is on its way frees both.
-        if (log || memory) && !store.is_flushing() && !self.governing.swap(true, Ordering::AcqRel) {
+        (log || memory) && !store.is_flushing()
+    }
+
+    /// Sees to it that something is flushed if log or memtables have grown past their share.
+    pub(crate) fn govern_if_due(&self) {
+        if self.is_due() && !self.governing.swap(true, Ordering::AcqRel) {
             // A failure has made the database read-only; the next write is told.
             let _ = self.govern();
             self.governing.store(false, Ordering::Release);

@@ -1,15 +1,44 @@
 //! One key: memtables, then sorted runs from newest to oldest, until nothing older counts.
 
 use crate::cursor::Cursor;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::key::SeqNo;
 use crate::keyspace::Tree;
 use crate::read::fold::Fold;
 use crate::sabotage::{self, Bug};
 use crate::slice::Slice;
 use crate::sync::Arc;
-use crate::table::{FillCache, Table};
+use crate::table::{Access, Table};
 use crate::version::SuperVersion;
+
+/// Where a read may look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reads {
+    /// In memory, and where that does not do in files.
+    Storage,
+    /// In memory alone: [`Error::WouldBlock`] where that does not do, and then nothing was counted.
+    Memory,
+}
+
+/// What a lookup has met in tables, until it is known that it counts.
+struct Met<'a> {
+    access: Access,
+    /// Any table it came to.
+    table: Option<&'a Arc<Table>>,
+    /// The table of the last sorted run, and whether it had the key.
+    last_run: Option<(&'a Arc<Table>, bool)>,
+}
+
+impl Met<'_> {
+    fn count(self, tree: &Tree, view: &SuperVersion) {
+        if let Some(table) = self.table {
+            self.access.settle(table.cache());
+        }
+        if let Some((table, found)) = self.last_run {
+            tree.note_last_run(&view.version, table, found);
+        }
+    }
+}
 
 /// The value of `user_key` as of `snapshot`.
 ///
@@ -18,12 +47,13 @@ use crate::version::SuperVersion;
 ///
 /// # Errors
 /// When a block cannot be read (what could not be read is never taken for absent), or when operands
-/// do not fold.
+/// do not fold; [`Error::WouldBlock`].
 pub(crate) fn value(
     tree: &Tree,
     view: &SuperVersion,
     user_key: &[u8],
     snapshot: SeqNo,
+    reads: Reads,
 ) -> Result<Option<Slice>> {
     let mut fold = Fold::default();
     for memtable in view.memtables() {
@@ -36,6 +66,25 @@ pub(crate) fn value(
             return fold.finish(&tree.merging, user_key);
         }
     }
+    let access = Access::lookup(reads == Reads::Memory);
+    let mut met = Met { access, table: None, last_run: None };
+    let gathered = gather(tree, view, user_key, snapshot, &mut fold, &mut met);
+    if !matches!(gathered, Err(Error::WouldBlock)) {
+        met.count(tree, view);
+    }
+    gathered?;
+    fold.finish(&tree.merging, user_key)
+}
+
+/// Gathers what the tables hold of a key.
+fn gather<'a>(
+    tree: &Tree,
+    view: &'a SuperVersion,
+    user_key: &[u8],
+    snapshot: SeqNo,
+    fold: &mut Fold,
+    met: &mut Met<'a>,
+) -> Result<()> {
     let filter_last_run = tree.filter_last_run();
     let runs = view.version.runs();
     for (index, run) in runs.iter().enumerate() {
@@ -43,12 +92,13 @@ pub(crate) fn value(
         let is_last = index + 1 == runs.len();
         let use_filter = filter_last_run || !is_last;
         let table = file.table();
+        met.table = Some(table);
         // The filter knows the keys of entries alone, so it is not asked here.
         let covering = match sabotage::on(Bug::SpanBehindFilter) && !table.may_contain(user_key)? {
             true => None,
-            false => table.covering_span(user_key, snapshot)?,
+            false => table.covering_span_by(user_key, snapshot, &mut met.access)?,
         };
-        let found = match table.get(user_key, snapshot, use_filter) {
+        let found = match table.look_up(user_key, snapshot, use_filter, &mut met.access) {
             Err(_) if sabotage::on(Bug::ReadErrorIsNotFound) => None,
             found => found?,
         };
@@ -56,12 +106,12 @@ pub(crate) fn value(
             tree.note_read(table);
         }
         if is_last {
-            tree.note_last_run(&view.version, table, found.is_some());
+            met.last_run = Some((table, found.is_some()));
         }
         if let Some(found) = found
             && covering < Some(found.seq)
             && (!fold.older(found.kind, found.value)
-                || older_operands(table, user_key, found.seq, covering, &mut fold)?)
+                || older_operands(table, user_key, found.seq, covering, fold, &mut met.access)?)
         {
             break;
         }
@@ -69,7 +119,7 @@ pub(crate) fn value(
             break;
         }
     }
-    fold.finish(&tree.merging, user_key)
+    Ok(())
 }
 
 /// Gathers what a table holds of a key below an operand, down to the newest range delete of the table
@@ -84,16 +134,22 @@ fn older_operands(
     operand: SeqNo,
     covering: Option<SeqNo>,
     fold: &mut Fold,
+    access: &mut Access,
 ) -> Result<bool> {
     let Some(below) = operand.0.checked_sub(1) else { return Ok(false) };
-    let mut cursor = table.cursor(FillCache::Yes);
-    cursor.seek(user_key, SeqNo(below))?;
-    while cursor.valid() && cursor.key().user_key == user_key {
-        let key = cursor.key();
-        if covering >= Some(key.seq) || !fold.older(key.kind, cursor.value_slice()) {
-            return Ok(true);
+    let mut cursor = table.cursor_by(std::mem::replace(access, Access::lookup(true)));
+    let mut walk = || {
+        cursor.seek(user_key, SeqNo(below))?;
+        while cursor.valid() && cursor.key().user_key == user_key {
+            let key = cursor.key();
+            if covering >= Some(key.seq) || !fold.older(key.kind, cursor.value_slice()) {
+                return Ok(true);
+            }
+            cursor.next()?;
         }
-        cursor.next()?;
-    }
-    Ok(false)
+        Ok(false)
+    };
+    let ended = walk();
+    *access = cursor.into_access();
+    ended
 }

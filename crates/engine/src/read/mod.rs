@@ -7,3 +7,5 @@ pub(crate) mod merging;
 pub(crate) mod range;
 pub(crate) mod run;
 pub(crate) mod visible;
+
+pub(crate) use get::Reads;

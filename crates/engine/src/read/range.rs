@@ -11,6 +11,7 @@ use crate::key::SeqNo;
 use crate::keyspace::Tree;
 use crate::keyspace::merging::Merging;
 use crate::keyspace::snapshot::Pinned;
+use crate::read::Reads;
 use crate::read::deleted::{Deleted, Reach};
 use crate::read::merging::MergingCursor;
 use crate::read::run::RunCursor;
@@ -39,6 +40,9 @@ pub struct Range {
     failed: Option<Error>,
     /// One of the ends has met the other, or a bound.
     exhausted: bool,
+    reads: Reads,
+    /// What each end gave last, where it may have to find its place again.
+    given: [Option<Slice>; 2],
     /// Where it is noted how far this goes, while a trace is recorded.
     trace: Option<Box<ScanTrace>>,
 }
@@ -65,6 +69,8 @@ impl Range {
             back: None,
             failed: None,
             exhausted,
+            reads: Reads::Storage,
+            given: [None, None],
             trace: None,
         }
     }
@@ -73,6 +79,42 @@ impl Range {
     pub(crate) fn recorded(mut self, trace: Box<ScanTrace>) -> Range {
         self.trace = Some(trace);
         self
+    }
+
+    /// The same, which touches nothing but memory: where it would have to read a file, or to step over
+    /// much that is deleted, it gives [`Error::WouldBlock`] instead of an entry. Called again it tries
+    /// that place again; [`Range::allow_reads`] lets it go on from there.
+    #[must_use]
+    pub fn in_memory(mut self) -> Range {
+        self.reads = Reads::Memory;
+        self
+    }
+
+    /// Lets a range that was bound to memory read files from here on. It goes on after the entries that
+    /// it has given, on the same view. Finding the place again counts as hits of the blocks involved.
+    pub fn allow_reads(&mut self) {
+        // The cursors are bound to memory. Each end goes on from the entry it gave last.
+        if self.reads == Reads::Memory {
+            self.reads = Reads::Storage;
+            self.leave_cursors();
+        }
+    }
+
+    /// Whether memtables and files may go with it, which is work: nobody else holds its view.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn holds_last(&self) -> bool {
+        Arc::strong_count(&self.view) == 1
+    }
+
+    /// Lets the cursors go and puts the bounds where they stand.
+    fn leave_cursors(&mut self) {
+        (self.front, self.back) = (None, None);
+        for (bound, given) in [&mut self.lower, &mut self.upper].into_iter().zip(&mut self.given) {
+            if let Some(key) = given.take() {
+                *bound = Bound::Excluded(Bytes::copy_from_slice(&key));
+            }
+        }
+        self.exhausted |= is_empty(&self.lower, &self.upper);
     }
 
     /// Tells the trace, if there is one, that an entry is asked for at one end.
@@ -108,7 +150,10 @@ impl Range {
     /// beyond its reach.
     fn deleted(&self) -> Result<Option<Deleted>> {
         let mut sources: Vec<_> = self.view.memtables().flat_map(|at| at.spans()).collect();
-        sources.extend(self.view.version.spans()?);
+        sources.extend(match self.reads {
+            Reads::Storage => self.view.version.spans()?,
+            Reads::Memory => self.view.version.gathered_spans()?,
+        });
         if sources.is_empty() {
             return Ok(None);
         }
@@ -126,10 +171,16 @@ impl Range {
         for run in self.view.version.runs() {
             // A scan takes what is cached, and does not wash it out.
             let tables = Arc::clone(run.tables());
-            sources.push(Box::new(RunCursor::new(tables, FillCache::No, deleted.clone())));
+            let fill = match self.reads {
+                Reads::Storage => FillCache::No,
+                Reads::Memory => FillCache::Memory,
+            };
+            sources.push(Box::new(RunCursor::new(tables, fill, deleted.clone())));
         }
         let merging = Arc::clone(&self.merging);
-        Ok(VisibleCursor::new(MergingCursor::new(sources), self.snapshot, deleted, merging))
+        let inner = MergingCursor::new(sources);
+        let cursor = VisibleCursor::new(inner, self.snapshot, deleted, merging);
+        Ok(if self.reads == Reads::Memory { cursor.impatient() } else { cursor })
     }
 
     /// Moves the front on by one entry; false at the end of the range.
@@ -201,6 +252,10 @@ impl Range {
 
     /// Remembers an error, so that no later call goes on.
     fn keep_failing(&mut self, error: Error) -> Error {
+        if matches!(error, Error::WouldBlock) {
+            self.leave_cursors();
+            return error;
+        }
         self.front = None;
         self.back = None;
         self.failed = Some(error.clone());
@@ -225,7 +280,11 @@ impl Iterator for Range {
             Ok(true) => {
                 self.note_given();
                 let front = self.front.as_ref()?;
-                Some(Ok((Slice::from(front.key()), front.value_slice())))
+                let (key, value) = (Slice::from(front.key()), front.value_slice());
+                if self.reads == Reads::Memory {
+                    self.given[0] = Some(key.clone());
+                }
+                Some(Ok((key, value)))
             }
         }
     }
@@ -246,7 +305,11 @@ impl DoubleEndedIterator for Range {
             Ok(true) => {
                 self.note_given();
                 let back = self.back.as_ref()?;
-                Some(Ok((Slice::from(back.key()), back.value_slice())))
+                let (key, value) = (Slice::from(back.key()), back.value_slice());
+                if self.reads == Reads::Memory {
+                    self.given[1] = Some(key.clone());
+                }
+                Some(Ok((key, value)))
             }
         }
     }

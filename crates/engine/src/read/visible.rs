@@ -4,7 +4,7 @@
 use std::fmt;
 
 use crate::cursor::Cursor;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::key::{InternalKey, Kind, SeqNo};
 use crate::keyspace::merging::Merging;
 use crate::read::deleted::Deleted;
@@ -14,6 +14,9 @@ use crate::sync::Arc;
 
 /// Steps over versions of one key before it is cheaper to search for the next key.
 const STEPS_BEFORE_SEEK: usize = 8;
+
+/// Versions that one move may step over where nobody may be kept waiting.
+const STEPS_PER_MOVE_MAX: u64 = 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -40,6 +43,10 @@ pub(crate) struct VisibleCursor<C> {
     key: Vec<u8>,
     value: Slice,
     merging: Arc<Merging>,
+    /// Most versions that one move steps over.
+    steps_max: u64,
+    /// What the current move has left of them.
+    steps_left: u64,
 }
 
 impl<C: Cursor> VisibleCursor<C> {
@@ -51,7 +58,37 @@ impl<C: Cursor> VisibleCursor<C> {
         merging: Arc<Merging>,
     ) -> VisibleCursor<C> {
         let (key, value) = (Vec::new(), Slice::default());
-        VisibleCursor { inner, snapshot, deleted, state: State::Nowhere, key, value, merging }
+        VisibleCursor {
+            inner,
+            snapshot,
+            deleted,
+            state: State::Nowhere,
+            key,
+            value,
+            merging,
+            steps_max: u64::MAX,
+            steps_left: u64::MAX,
+        }
+    }
+
+    /// The same, whose moves give up with [`Error::WouldBlock`] where they would take long. It is of
+    /// no use after that.
+    pub(crate) fn impatient(self) -> VisibleCursor<C> {
+        VisibleCursor { steps_max: STEPS_PER_MOVE_MAX, ..self }
+    }
+
+    /// Begins a move.
+    #[inline]
+    fn begin(&mut self) -> State {
+        self.steps_left = self.steps_max;
+        std::mem::replace(&mut self.state, State::Nowhere)
+    }
+
+    /// Goes on by one version.
+    #[inline]
+    fn step(&mut self) -> Result<()> {
+        self.steps_left = self.steps_left.checked_sub(1).ok_or(Error::WouldBlock)?;
+        Ok(())
     }
 
     /// Whether the cursor stands on an entry.
@@ -77,35 +114,35 @@ impl<C: Cursor> VisibleCursor<C> {
 
     /// Moves to the first visible entry.
     pub(crate) fn first(&mut self) -> Result<()> {
-        self.state = State::Nowhere;
+        self.begin();
         self.inner.first()?;
         self.find_forward()
     }
 
     /// Moves to the last visible entry.
     pub(crate) fn last(&mut self) -> Result<()> {
-        self.state = State::Nowhere;
+        self.begin();
         self.inner.last()?;
         self.find_backward()
     }
 
     /// Moves to the first visible entry at or after `key`.
     pub(crate) fn seek(&mut self, key: &[u8]) -> Result<()> {
-        self.state = State::Nowhere;
+        self.begin();
         self.inner.seek(key, SeqNo::MAX)?;
         self.find_forward()
     }
 
     /// Moves to the last visible entry before `key`.
     pub(crate) fn seek_before(&mut self, key: &[u8]) -> Result<()> {
-        self.state = State::Nowhere;
+        self.begin();
         self.inner.seek_before(key, SeqNo::MAX)?;
         self.find_backward()
     }
 
     /// Moves to the next visible entry. Only while valid.
     pub(crate) fn next(&mut self) -> Result<()> {
-        let state = std::mem::replace(&mut self.state, State::Nowhere);
+        let state = self.begin();
         match state {
             State::Backward => self.inner.seek(&self.key, SeqNo::ZERO)?,
             State::Folded => self.skip_folded()?,
@@ -116,7 +153,7 @@ impl<C: Cursor> VisibleCursor<C> {
 
     /// Moves to the visible entry before. Only while valid.
     pub(crate) fn prev(&mut self) -> Result<()> {
-        let state = std::mem::replace(&mut self.state, State::Nowhere);
+        let state = self.begin();
         if state == State::Forward {
             self.key.clear();
             self.key.extend_from_slice(self.inner.key().user_key);
@@ -143,6 +180,7 @@ impl<C: Cursor> VisibleCursor<C> {
     fn find_forward(&mut self) -> Result<()> {
         let mut newer = 0;
         while self.inner.valid() {
+            self.step()?;
             let key = self.inner.key();
             if key.seq > self.snapshot {
                 newer += 1;
@@ -182,6 +220,7 @@ impl<C: Cursor> VisibleCursor<C> {
         self.key.extend_from_slice(self.inner.key().user_key);
         let mut fold = Fold::default();
         while self.inner.valid() && self.inner.key().user_key == self.key {
+            self.step()?;
             let kind = kind_of(&mut self.deleted, self.inner.key());
             if !fold.older(kind, self.inner.value_slice()) {
                 break;
@@ -210,6 +249,7 @@ impl<C: Cursor> VisibleCursor<C> {
             self.key.extend_from_slice(self.inner.key().user_key);
             let mut fold = Fold::default();
             while self.inner.valid() {
+                self.step()?;
                 let key = self.inner.key();
                 if key.user_key != self.key {
                     break;

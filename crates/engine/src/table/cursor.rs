@@ -1,5 +1,6 @@
 //! A cursor over one table, both ways.
 
+use super::access::Access;
 use super::read_ahead::ReadAhead;
 use super::reader::{FillCache, Table};
 use crate::cursor::Cursor;
@@ -17,7 +18,7 @@ use crate::sync::Arc;
 #[derive(Debug)]
 pub struct TableCursor {
     table: Arc<Table>,
-    fill: FillCache,
+    access: Access,
     ahead: ReadAhead,
     top: Option<Arc<IndexBlock>>,
     /// An index block with its ordinal.
@@ -43,9 +44,14 @@ struct Current {
 }
 
 impl TableCursor {
-    pub(super) fn new(table: Arc<Table>, fill: FillCache) -> TableCursor {
+    pub(super) fn new(table: Arc<Table>, access: Access) -> TableCursor {
         let ahead = ReadAhead::default();
-        TableCursor { table, fill, ahead, top: None, index: None, current: None }
+        TableCursor { table, access, ahead, top: None, index: None, current: None }
+    }
+
+    /// What a lookup that it was part of has met.
+    pub(crate) fn into_access(self) -> Access {
+        self.access
     }
 
     /// The table it walks over.
@@ -57,7 +63,7 @@ impl TableCursor {
     /// The top index, or `None` if the table has no entries.
     fn top(&mut self) -> Result<Option<Arc<IndexBlock>>> {
         if self.top.is_none() {
-            self.top = self.table.top_index(self.fill)?;
+            self.top = self.table.top_index(&mut self.access)?;
         }
         Ok(self.top.clone())
     }
@@ -72,7 +78,7 @@ impl TableCursor {
         match &self.index {
             Some((held, index)) if *held == ordinal => Ok(index.clone()),
             _ => {
-                let index = self.table.index_block(ordinal, top, handle, self.fill)?;
+                let index = self.table.index_block(ordinal, top, handle, &mut self.access)?;
                 self.index = Some((ordinal, index.clone()));
                 Ok(index)
             }
@@ -131,10 +137,10 @@ impl TableCursor {
         if self.current.as_ref().is_none_or(|current| current.handle != handle) {
             // Should the block not be readable, the cursor is in none.
             let before = self.current.take();
-            let contents = match self.fill {
-                FillCache::Yes => self.table.data_block(handle, self.fill)?,
-                FillCache::No | FillCache::Job | FillCache::Ahead => {
-                    self.ahead.block(&self.table, handle, self.fill)?
+            let contents = match self.access.fill() {
+                FillCache::Yes => self.table.data_block(handle, &mut self.access)?,
+                FillCache::No | FillCache::Job | FillCache::Ahead | FillCache::Memory => {
+                    self.ahead.block(&self.table, handle, &mut self.access)?
                 }
             };
             let block = DataBlock::new(contents).map_err(at)?;

@@ -8,6 +8,7 @@ use crate::format::block::Handle;
 use crate::format::data_block::DataBlock;
 use crate::key::{Kind, SeqNo};
 
+use super::access::Access;
 use super::reader::{FillCache, Table};
 
 /// Where a block came from.
@@ -65,10 +66,10 @@ impl Table {
                 return Ok(probe);
             }
         }
-        let fill = FillCache::Yes;
+        let access = &mut Access::of(FillCache::Yes);
         let Some(top_handle) = self.properties.top_index else { return Ok(probe) };
         probe.note(BlockKind::TopIndex, top_handle, self.top_index_is_resident());
-        let Some(top) = self.top_index(fill)? else { return Ok(probe) };
+        let Some(top) = self.top_index(access)? else { return Ok(probe) };
         let at = |handle: Handle| move |what: crate::Malformed| what.at(&self.path, handle.offset);
         let Some((ordinal, index_handle)) = top.seek(user_key, snapshot).map_err(at(top_handle))?
         else {
@@ -76,12 +77,13 @@ impl Table {
         };
         let resident = self.index_is_resident(ordinal, top.count());
         probe.note(BlockKind::Index, index_handle, resident);
-        let index = self.index_block(ordinal, &top, index_handle, fill)?;
+        let index = self.index_block(ordinal, &top, index_handle, access)?;
         let found = index.seek(user_key, snapshot).map_err(at(index_handle))?;
         let (_, data_handle) = found.ok_or_else(|| self.levels_disagree(index_handle))?;
         let resident = self.data_is_resident(data_handle);
         probe.note(BlockKind::Data, data_handle, resident);
-        let block = DataBlock::new(self.data_block(data_handle, fill)?).map_err(at(data_handle))?;
+        let block =
+            DataBlock::new(self.data_block(data_handle, access)?).map_err(at(data_handle))?;
         if let Some(hit) = block.get(user_key, snapshot).map_err(at(data_handle))? {
             let bytes = crate::coding::len_u64(hit.value_end.saturating_sub(hit.value_at));
             probe.found = Some((hit.seq, hit.kind, bytes));

@@ -1,5 +1,6 @@
 //! Tables: immutable sorted files, written once and read through the block cache.
 
+mod access;
 mod block_end;
 pub mod cursor;
 mod descriptors;
@@ -23,6 +24,7 @@ mod tests;
 pub use crate::format::block::Compression;
 pub use crate::format::properties::Properties;
 pub use crate::format::range_tombstones::{RangeTombstone, Spans};
+pub(crate) use access::Access;
 pub use cursor::TableCursor;
 pub(crate) use descriptors::{DescriptorPool, JobReads};
 pub use options::TableOptions;

@@ -4,6 +4,7 @@
 //! after it, for short ranges that happen to begin at the end of one. A cursor that goes on from
 //! there, in either direction, is a scan: each further read takes twice as much, and none stays.
 
+use super::access::Access;
 use super::reader::{FillCache, Table};
 use crate::cache::Cache;
 use crate::coding::{len_u64, to_usize};
@@ -53,7 +54,7 @@ impl ReadAhead {
         &mut self,
         table: &Table,
         handle: Handle,
-        fill: FillCache,
+        access: &mut Access,
     ) -> Result<BlockBytes> {
         // Offsets that were not checked yet may be anything.
         let follows = |a: Handle, b: Handle| a.offset.checked_add(a.bytes) == Some(b.offset);
@@ -66,12 +67,17 @@ impl ReadAhead {
             self.walked = 0;
             self.next_bytes = FIRST_BYTES;
         }
-        if fill == FillCache::No && self.walked < SEARCH_BLOCKS {
-            return table.data_block(handle, FillCache::Yes);
+        if self.walked < SEARCH_BLOCKS {
+            match access.fill() {
+                FillCache::No => return table.data_block(handle, &mut Access::of(FillCache::Yes)),
+                FillCache::Memory => return table.data_block(handle, access),
+                FillCache::Yes | FillCache::Job | FillCache::Ahead => {}
+            }
         }
-        if let Some(block) = table.peek_data_block(handle, fill) {
+        if let Some(block) = table.peek_data_block(handle, access) {
             return Ok(block);
         }
+        let fill = access.to_read()?;
         let at = |what: Malformed| what.at(&table.path, handle.offset);
         handle.check(table.identity.bytes).map_err(at)?;
         if self.window(handle).is_none() {
@@ -131,7 +137,9 @@ impl ReadAhead {
         let window = &mut self.buffer[..bytes];
         match fill {
             FillCache::Job => table.file.fill_for_job(from, window)?,
-            FillCache::Yes | FillCache::No | FillCache::Ahead => table.file.fill(from, window)?,
+            FillCache::Yes | FillCache::No | FillCache::Ahead | FillCache::Memory => {
+                table.file.fill(from, window)?;
+            }
         }
         (self.offset, self.held) = (from, bytes);
         Ok(())

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use lsmx_compaction::FileId;
 
+use super::access::Access;
 use super::cursor::TableCursor;
 use super::descriptors::{Descriptor, DescriptorPool, read_exact};
 use super::scratch;
@@ -54,13 +55,15 @@ pub enum FillCache {
     Job,
     /// Metadata that is read before anybody asks for it: it stays, and is not counted.
     Ahead,
+    /// Nothing is read: what is not in memory is [`Error::WouldBlock`].
+    Memory,
 }
 
 impl FillCache {
     /// Whether hits and misses are those of a reader.
     #[inline]
-    fn counts(self) -> bool {
-        matches!(self, FillCache::Yes | FillCache::No)
+    pub(super) fn counts(self) -> bool {
+        matches!(self, FillCache::Yes | FillCache::No | FillCache::Memory)
     }
 }
 
@@ -193,28 +196,42 @@ impl Table {
     /// # Errors
     /// When a block cannot be read or is damaged.
     pub fn get(&self, user_key: &[u8], snapshot: SeqNo, use_filter: bool) -> Result<Option<Found>> {
+        let mut access = Access::lookup(false);
+        let found = self.look_up(user_key, snapshot, use_filter, &mut access);
+        access.settle(self.cache());
+        found
+    }
+
+    /// As [`Table::get`]; what it met is in `access`, for the caller to count.
+    pub(crate) fn look_up(
+        &self,
+        user_key: &[u8],
+        snapshot: SeqNo,
+        use_filter: bool,
+        access: &mut Access,
+    ) -> Result<Option<Found>> {
         let filtered = use_filter && self.properties.filter.is_some();
-        if use_filter && !self.may_contain(user_key)? {
+        if use_filter && !self.filter_passes(user_key, access)? {
             if filtered {
-                self.cache().count_filter_negative();
+                access.filter_negative();
             }
             return Ok(None);
         }
-        let found = self.find(user_key, snapshot)?;
+        let found = self.find(user_key, snapshot, access)?;
         if filtered && found.is_none() {
-            self.cache().count_filter_false_positive();
+            access.filter_false_positive();
         }
         Ok(found)
     }
 
-    /// As [`Table::get`], without asking the filter.
-    fn find(&self, user_key: &[u8], snapshot: SeqNo) -> Result<Option<Found>> {
-        let Some(handle) = self.seek_block(user_key, snapshot)? else {
+    /// As [`Table::look_up`], without asking the filter.
+    fn find(&self, user_key: &[u8], snapshot: SeqNo, access: &mut Access) -> Result<Option<Found>> {
+        let Some(handle) = self.seek_block(user_key, snapshot, access)? else {
             return Ok(None);
         };
         // What comes after the block is after (user_key, snapshot), and what comes before it is before:
         // an entry of this key that the reader may see is in this block, or there is none.
-        let block = self.data_block(handle, FillCache::Yes)?;
+        let block = self.data_block(handle, access)?;
         let at = |what: Malformed| what.at(&self.path, handle.offset);
         let block = DataBlock::new(block).map_err(at)?;
         let Some(hit) = block.get(user_key, snapshot).map_err(at)? else {
@@ -229,7 +246,8 @@ impl Table {
     pub(super) fn read_filter(&self, fill: FillCache) -> Result<()> {
         let Some(handle) = self.properties.filter else { return Ok(()) };
         let slot = &self.slots.filter;
-        self.with_metadata(slot, Metadata::Filter, 0, handle, fill, Filter::new, |_| Ok(()))
+        let access = &mut Access::of(fill);
+        self.with_metadata(slot, Metadata::Filter, 0, handle, access, Filter::new, |_| Ok(()))
     }
 
     /// Whether the filter lets this key pass; without a filter, any key.
@@ -237,20 +255,18 @@ impl Table {
     /// # Errors
     /// When the filter cannot be read or is damaged.
     pub fn may_contain(&self, user_key: &[u8]) -> Result<bool> {
+        self.filter_passes(user_key, &mut Access::of(FillCache::Yes))
+    }
+
+    fn filter_passes(&self, user_key: &[u8], access: &mut Access) -> Result<bool> {
         let Some(handle) = self.properties.filter else {
             return Ok(self.properties.entries > 0);
         };
         let hash = filter::key_hash(user_key);
         let slot = &self.slots.filter;
-        self.with_metadata(
-            slot,
-            Metadata::Filter,
-            0,
-            handle,
-            FillCache::Yes,
-            Filter::new,
-            |filter| Ok(filter.may_contain(hash)),
-        )
+        self.with_metadata(slot, Metadata::Filter, 0, handle, access, Filter::new, |filter| {
+            Ok(filter.may_contain(hash))
+        })
     }
 
     /// The newest range delete of this table that covers `user_key` for a reader at `snapshot`.
@@ -258,8 +274,18 @@ impl Table {
     /// # Errors
     /// When the range tombstones cannot be read or are damaged.
     pub fn covering_span(&self, user_key: &[u8], snapshot: SeqNo) -> Result<Option<SeqNo>> {
-        self.with_spans(FillCache::Yes, |spans| spans.covering(user_key, snapshot))
-            .map(Option::flatten)
+        self.covering_span_by(user_key, snapshot, &mut Access::of(FillCache::Yes))
+    }
+
+    /// As [`Table::covering_span`]; what it met is in `access`, for the caller to count.
+    #[inline]
+    pub(crate) fn covering_span_by(
+        &self,
+        user_key: &[u8],
+        snapshot: SeqNo,
+        access: &mut Access,
+    ) -> Result<Option<SeqNo>> {
+        self.with_spans(access, |spans| spans.covering(user_key, snapshot)).map(Option::flatten)
     }
 
     /// All range tombstones of this table, fragmented, in key order.
@@ -267,23 +293,32 @@ impl Table {
     /// # Errors
     /// When they cannot be read or are damaged.
     pub fn spans(&self, fill: FillCache) -> Result<Spans> {
-        self.with_spans(fill, Spans::clone).map(Option::unwrap_or_default)
+        self.with_spans(&mut Access::of(fill), Spans::clone).map(Option::unwrap_or_default)
     }
 
-    fn with_spans<R>(&self, fill: FillCache, ask: impl FnOnce(&Spans) -> R) -> Result<Option<R>> {
+    fn with_spans<R>(
+        &self,
+        access: &mut Access,
+        ask: impl FnOnce(&Spans) -> R,
+    ) -> Result<Option<R>> {
         let Some(handle) = self.properties.range_tombstones else {
             return Ok(None);
         };
         let slot = &self.slots.range_tombstones;
         let kind = Metadata::RangeTombstones;
         let decode = |contents| Spans::decode(&contents);
-        self.with_metadata(slot, kind, 0, handle, fill, decode, |spans| Ok(Some(ask(spans))))
+        self.with_metadata(slot, kind, 0, handle, access, decode, |spans| Ok(Some(ask(spans))))
     }
 
     /// A cursor over all entries.
     #[must_use]
     pub fn cursor(self: &Arc<Self>, fill: FillCache) -> TableCursor {
-        TableCursor::new(self.clone(), fill)
+        TableCursor::new(self.clone(), Access::of(fill))
+    }
+
+    /// A cursor that is part of a lookup.
+    pub(crate) fn cursor_by(self: &Arc<Self>, access: Access) -> TableCursor {
+        TableCursor::new(self.clone(), access)
     }
 
     /// Opens the file, if it is not open, and keeps it open until the table goes.
@@ -328,16 +363,20 @@ impl Table {
 
     /// The first data block that can hold an entry at or after (`user_key`, `seq`), or `None` if
     /// all entries are before.
-    fn seek_block(&self, user_key: &[u8], seq: SeqNo) -> Result<Option<Handle>> {
-        let fill = FillCache::Yes;
-        let Some((ordinal, handle, count)) = self.with_top_index(fill, |top| {
+    fn seek_block(
+        &self,
+        user_key: &[u8],
+        seq: SeqNo,
+        access: &mut Access,
+    ) -> Result<Option<Handle>> {
+        let Some((ordinal, handle, count)) = self.with_top_index(access, |top| {
             Ok(top.seek(user_key, seq)?.map(|(ordinal, handle)| (ordinal, handle, top.count())))
         })?
         else {
             return Ok(None);
         };
         let found =
-            self.with_index(ordinal, count, handle, fill, |index| index.seek(user_key, seq))?;
+            self.with_index(ordinal, count, handle, access, |index| index.seek(user_key, seq))?;
         match found {
             Some((_, data)) => Ok(Some(data)),
             None => Err(self.levels_disagree(handle)),
@@ -353,8 +392,8 @@ impl Table {
     }
 
     /// The top index, for a cursor to hold on to; `None` if there are no entries.
-    pub(super) fn top_index(&self, fill: FillCache) -> Result<Option<Arc<IndexBlock>>> {
-        self.with_top_index(fill, |top| Ok(Some(top.clone())))
+    pub(super) fn top_index(&self, access: &mut Access) -> Result<Option<Arc<IndexBlock>>> {
+        self.with_top_index(access, |top| Ok(Some(top.clone())))
     }
 
     /// An index block, for a cursor to hold on to.
@@ -363,16 +402,16 @@ impl Table {
         ordinal: usize,
         top: &IndexBlock,
         handle: Handle,
-        fill: FillCache,
+        access: &mut Access,
     ) -> Result<Arc<IndexBlock>> {
         let found =
-            self.with_index(ordinal, top.count(), handle, fill, |index| Ok(Some(index.clone())))?;
+            self.with_index(ordinal, top.count(), handle, access, |index| Ok(Some(index.clone())))?;
         found.ok_or_else(|| self.levels_disagree(handle))
     }
 
     fn with_top_index<R>(
         &self,
-        fill: FillCache,
+        access: &mut Access,
         ask: impl FnOnce(&Arc<IndexBlock>) -> Result<Option<R>, Malformed>,
     ) -> Result<Option<R>> {
         let Some(handle) = self.properties.top_index else {
@@ -380,7 +419,7 @@ impl Table {
         };
         let slot = &self.slots.top_index;
         let decode = |contents| self.decode_top_index(contents);
-        self.with_metadata(slot, Metadata::TopIndex, 0, handle, fill, decode, ask)
+        self.with_metadata(slot, Metadata::TopIndex, 0, handle, access, decode, ask)
     }
 
     fn decode_top_index(&self, contents: Bytes) -> Result<IndexBlock, Malformed> {
@@ -400,13 +439,13 @@ impl Table {
         top: usize,
         count: usize,
         handle: Handle,
-        fill: FillCache,
+        access: &mut Access,
         ask: impl FnOnce(&Arc<IndexBlock>) -> Result<Option<R>, Malformed>,
     ) -> Result<Option<R>> {
         let Some(slot) = self.slots.index(top, count) else {
             return Ok(None);
         };
-        self.with_metadata(slot, Metadata::Index, top, handle, fill, IndexBlock::new, ask)
+        self.with_metadata(slot, Metadata::Index, top, handle, access, IndexBlock::new, ask)
     }
 
     /// Asks a metadata block, which is read if it is not in its slot.
@@ -418,7 +457,7 @@ impl Table {
         metadata: Metadata,
         ordinal: usize,
         handle: Handle,
-        fill: FillCache,
+        access: &mut Access,
         decode: impl FnOnce(Bytes) -> Result<T, Malformed>,
         ask: impl FnOnce(&Arc<T>) -> Result<R, Malformed>,
     ) -> Result<R> {
@@ -430,11 +469,10 @@ impl Table {
         };
         let at = |what: Malformed| what.at(&self.path, handle.offset);
         if let Some(content) = &*slot.get() {
-            if fill.counts() {
-                self.cache().count_hit(kind);
-            }
+            access.hit(self.cache(), kind);
             return ask(content).map_err(at);
         }
+        let fill = access.to_read()?;
         let contents = self.read_block(handle, kind, fill)?;
         let content = Arc::new(decode(contents).map_err(at)?);
         // Metadata goes before data: a scan keeps what it has read of it, only jobs leave
@@ -447,13 +485,12 @@ impl Table {
 
     /// The contents of a data block.
     #[inline]
-    pub(super) fn data_block(&self, handle: Handle, fill: FillCache) -> Result<BlockBytes> {
+    pub(super) fn data_block(&self, handle: Handle, access: &mut Access) -> Result<BlockBytes> {
         if let Some(block) = self.cache().data_block(self.cache_id, handle.offset) {
-            if fill.counts() {
-                self.cache().count_hit(BlockKind::Data);
-            }
+            access.hit(self.cache(), BlockKind::Data);
             return Ok(block);
         }
+        let fill = access.to_read()?;
         let block = self.read_data_block(handle, fill)?;
         if fill == FillCache::Yes {
             self.cache().keep_data_block(self.cache_id, handle.offset, &block);
@@ -462,11 +499,13 @@ impl Table {
     }
 
     /// The contents of a data block if they are in memory; does not count as a use.
-    pub(super) fn peek_data_block(&self, handle: Handle, fill: FillCache) -> Option<BlockBytes> {
+    pub(super) fn peek_data_block(
+        &self,
+        handle: Handle,
+        access: &mut Access,
+    ) -> Option<BlockBytes> {
         let block = self.cache().peek_data_block(self.cache_id, handle.offset)?;
-        if fill.counts() {
-            self.cache().count_hit(BlockKind::Data);
-        }
+        access.hit(self.cache(), BlockKind::Data);
         Some(block)
     }
 

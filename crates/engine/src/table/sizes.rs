@@ -4,6 +4,7 @@ use crate::coding::len_u64;
 use crate::error::Result;
 use crate::key::SeqNo;
 
+use super::access::Access;
 use super::reader::{FillCache, Table};
 
 impl Table {
@@ -14,7 +15,9 @@ impl Table {
     /// When the top index cannot be read or is damaged.
     pub(crate) fn bytes_before(&self, user_key: &[u8]) -> Result<u64> {
         let bytes = self.identity.bytes;
-        let Some(top) = self.top_index(FillCache::Yes)? else { return Ok(bytes / 2) };
+        let Some(top) = self.top_index(&mut Access::of(FillCache::Yes))? else {
+            return Ok(bytes / 2);
+        };
         let at = |what: crate::error::Malformed| what.at(&self.path, 0);
         let count = len_u64(top.count()).max(1);
         let Some((ordinal, _)) = top.seek(user_key, SeqNo::MAX).map_err(at)? else {

@@ -486,7 +486,7 @@ fn reading_ahead_changes_nothing_but_the_number_of_reads() {
                 assert!(resident[BlockKind::Index] > 0);
             }
             FillCache::Yes => assert!(resident[BlockKind::Data] > 0),
-            FillCache::Ahead => unreachable!("cursors are not read ahead so"),
+            FillCache::Ahead | FillCache::Memory => unreachable!("not among those tried"),
         }
     }
 }

@@ -4,6 +4,7 @@ use crate::cache::{INDEX_OVERHEAD_BYTES, Metadata, SLOT_OVERHEAD_BYTES};
 use crate::error::{Malformed, Result};
 use crate::format::block::Handle;
 
+use super::access::Access;
 use super::reader::{FillCache, Table};
 
 /// Whether a warm-up may go on.
@@ -48,7 +49,9 @@ impl Table {
             Metadata::RangeTombstones => {
                 one(properties.range_tombstones, &|| self.spans(fill).map(drop))
             }
-            Metadata::TopIndex => one(properties.top_index, &|| self.top_index(fill).map(drop)),
+            Metadata::TopIndex => {
+                one(properties.top_index, &|| self.top_index(&mut Access::of(fill)).map(drop))
+            }
             Metadata::Filter => one(properties.filter, &|| self.read_filter(fill)),
             Metadata::Index => {
                 // Those were read before.
@@ -57,7 +60,8 @@ impl Table {
                 {
                     return Ok(Warmed::Full);
                 }
-                let Some(top) = self.top_index(fill)? else { return Ok(Warmed::Whole) };
+                let access = &mut Access::of(fill);
+                let Some(top) = self.top_index(access)? else { return Ok(Warmed::Whole) };
                 let at = properties.top_index.map_or(0, |handle| handle.offset);
                 for ordinal in 0..top.count() {
                     let handle = top.handle(ordinal);
@@ -69,7 +73,7 @@ impl Table {
                     if !fits(handle, INDEX_OVERHEAD_BYTES) {
                         return Ok(Warmed::Full);
                     }
-                    self.index_block(ordinal, &top, handle, fill)?;
+                    self.index_block(ordinal, &top, handle, access)?;
                 }
                 Ok(Warmed::Whole)
             }

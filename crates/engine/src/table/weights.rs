@@ -4,6 +4,7 @@ use crate::coding::len_u64;
 use crate::error::{Malformed, Result};
 use crate::format::index::Separator;
 
+use super::access::Access;
 use super::reader::{FillCache, Table};
 
 /// Index blocks from which on the top index alone is fine enough.
@@ -26,7 +27,8 @@ impl Table {
     /// # Errors
     /// When the index cannot be read or is damaged.
     pub(crate) fn weights(&self, fill: FillCache) -> Result<Vec<Weight>> {
-        let Some(top) = self.top_index(fill)? else { return Ok(Vec::new()) };
+        let access = &mut Access::of(fill);
+        let Some(top) = self.top_index(access)? else { return Ok(Vec::new()) };
         let largest = || self.properties.largest.to_vec();
         let top_at = self.properties.top_index.map_or(0, |handle| handle.offset);
         let stretches = top.entries().map_err(|what: Malformed| what.at(&self.path, top_at))?;
@@ -40,7 +42,7 @@ impl Table {
         }
         let mut weights = Vec::new();
         for (ordinal, (after, handle)) in stretches.into_iter().enumerate() {
-            let index = self.index_block(ordinal, &top, handle, fill)?;
+            let index = self.index_block(ordinal, &top, handle, access)?;
             let blocks = index.entries().map_err(|what| what.at(&self.path, handle.offset))?;
             weights.extend(blocks.into_iter().map(|(separator, block)| {
                 // That after the last block of an index block is in the top index.

@@ -1,5 +1,6 @@
 //! A whole index with the keys it leads to, for measurements.
 
+use super::access::Access;
 use super::reader::{FillCache, Table};
 use crate::error::{Malformed, Result};
 use crate::format::data_block::DataBlock;
@@ -16,15 +17,15 @@ impl Table {
     /// # Errors
     /// When a block cannot be read.
     pub(crate) fn index_blocks(&self) -> Result<Vec<Indexed>> {
-        let fill = FillCache::Yes;
+        let access = &mut Access::of(FillCache::No);
         let at = |what: Malformed| what.at(&self.path, 0);
         let mut indexed = Vec::new();
-        let Some(top) = self.top_index(fill)? else { return Ok(indexed) };
+        let Some(top) = self.top_index(access)? else { return Ok(indexed) };
         for (ordinal, (_, handle)) in top.entries().map_err(at)?.into_iter().enumerate() {
-            let index = self.index_block(ordinal, &top, handle, fill)?;
+            let index = self.index_block(ordinal, &top, handle, access)?;
             let mut blocks = Vec::new();
             for (_, handle) in index.entries().map_err(at)? {
-                let block = DataBlock::new(self.data_block(handle, FillCache::No)?).map_err(at)?;
+                let block = DataBlock::new(self.data_block(handle, access)?).map_err(at)?;
                 let mut cursor = DataCursor::new(block);
                 let mut keys = Vec::new();
                 cursor.first().map_err(at)?;

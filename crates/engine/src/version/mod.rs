@@ -116,17 +116,27 @@ impl Version {
         self.has_spans
     }
 
+    /// As [`Version::spans`], if they were gathered before.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`].
+    pub(crate) fn gathered_spans(&self) -> Result<Option<Arc<Spans>>, Error> {
+        match self.spans.get() {
+            _ if !self.has_spans => Ok(None),
+            Some(spans) => Ok(Some(Arc::clone(spans))),
+            None => Err(Error::WouldBlock),
+        }
+    }
+
     /// The range tombstones of all tables as one list of fragments; `None` if there are none. They
     /// are read when they are asked for the first time.
     ///
     /// # Errors
     /// When those of a table cannot be read or are damaged.
     pub(crate) fn spans(&self) -> Result<Option<Arc<Spans>>, Error> {
-        if !self.has_spans {
-            return Ok(None);
-        }
-        if let Some(spans) = self.spans.get() {
-            return Ok(Some(Arc::clone(spans)));
+        match self.gathered_spans() {
+            Err(Error::WouldBlock) => {}
+            gathered => return gathered,
         }
         let mut all = Vec::new();
         // In the order of the tree, so that equal trees read equal blocks in equal order.

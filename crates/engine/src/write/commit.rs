@@ -13,11 +13,17 @@
 //! inserted, so that the next one can go to the log meanwhile; a small one only when it is
 //! published, under one lock with that. Every sleeper has a signal of its own.
 //!
+//! Tasks of an asynchronous runtime queue as threads do, and do not lead. A thread that commits leads
+//! for those ahead of it; where none does, the lead is *promised*, and a thread that the tasks'
+//! attendant sends comes for it. Until it has come, any other that commits or closes takes the lead: so
+//! the queue never depends on whether the runtime has a thread to spare.
+//!
 //! The leader changes what later commits depend on (numbers, active memtables) alone, so neither
 //! needs a lock of its own. No lock is held over I/O or a wait.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::env::{Background, WaitCause, YieldKind};
@@ -28,17 +34,24 @@ use crate::keyspace::counters::add;
 use crate::metrics::CommitMetrics;
 use crate::sabotage::{self, Bug};
 use crate::store::{Store, Work};
-use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Signal};
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Signal, thread_signal};
 use crate::write::batch::WriteBatch;
-use crate::write::group::{Group, LongChain, Request, Station, Ticket, memtables_allow};
+use crate::write::group::memtables_allow;
+use crate::write::group::{Attendant, Group, LongChain, Owner, Request, Station, Ticket};
 
 /// Payload bytes at which a group takes no further member.
 const GROUP_BYTES_MAX: usize = 1 << 20;
+/// Members at which it takes none either: tasks that queue wait for the lock under which it is made up.
+const GROUP_MEMBERS_MAX: usize = 4 << 10;
+/// Comparisons of guards with members at which it takes no further one, for the same reason.
+const GROUP_CHECKS_MAX: usize = 8 << 10;
 /// Payload bytes up to which a group is inserted before the lead goes on: that takes no longer than
 /// waking the next leader does.
 const SMALL_GROUP_BYTES: usize = 4 << 10;
 /// Which part of the time of a sync a leader waits for writers that are on their way back.
 const GATHER_PART: u64 = 2;
+/// Most chains of operands that are kept to be folded for tasks.
+const CHAINS_MAX: usize = 1 << 10;
 
 /// A group between the log and its publication.
 #[derive(Debug)]
@@ -53,20 +66,48 @@ thread_local! {
     static SPARE: Cell<Group> = Cell::default();
 }
 
+/// Who leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lead {
+    /// Nobody, and nobody waits.
+    Free,
+    /// A thread.
+    Taken,
+    /// Whoever comes first: the thread that an attendant sends for the tasks that wait, or another that
+    /// commits.
+    Promised,
+}
+
 #[derive(Debug)]
 struct Queue {
     /// The number that the next operation gets.
     seq_next: u64,
-    leading: bool,
-    /// Whether the group at hand is being synced.
-    syncing: bool,
+    lead: Lead,
+    /// Whether a thread that leads for tasks is there, or on its way: one at a time.
+    attended: bool,
+    /// Whether the leader syncs the group at hand.
+    lead_syncs: bool,
     waiting: VecDeque<Arc<Ticket>>,
+    /// How many of these are threads'.
+    threads: usize,
     /// In the log, not published yet; in the order of the log.
     in_flight: VecDeque<InFlight>,
     /// How many waiting writers the leader holds its group back for; 0 if it does not.
     gathering: usize,
     /// Writers that asked for the last sync, or came during it.
     sync_writers: usize,
+    /// Chains of operands that commits of tasks made too long.
+    chains: Vec<LongChain>,
+    /// Whether a thread that folds them is there, or on its way.
+    folding: bool,
+}
+
+impl Queue {
+    /// Promises the lead; returns whether somebody has to be sent for it.
+    fn promise(&mut self) -> bool {
+        self.lead = Lead::Promised;
+        !std::mem::replace(&mut self.attended, true)
+    }
 }
 
 /// Takes commits through the four stations.
@@ -95,12 +136,16 @@ impl Committer {
     pub(crate) fn new(store: Arc<Store>, seq_next: SeqNo) -> Committer {
         let queue = Queue {
             seq_next: seq_next.0,
-            leading: false,
-            syncing: false,
+            lead: Lead::Free,
+            attended: false,
+            lead_syncs: false,
             waiting: VecDeque::new(),
+            threads: 0,
             in_flight: VecDeque::new(),
             gathering: 0,
             sync_writers: 0,
+            chains: Vec::new(),
+            folding: false,
         };
         Committer {
             store,
@@ -160,50 +205,160 @@ impl Committer {
 
     /// Waits until no commit is under way. New ones must be kept out by other means.
     pub(crate) fn drain(&self, deadline_us: Option<u64>) -> bool {
-        self.store.env.wait(WaitCause::CommitAhead, &self.changed, deadline_us, &mut || {
-            let queue = self.queue.lock();
-            !queue.leading && queue.waiting.is_empty() && queue.in_flight.is_empty()
-        })
+        loop {
+            let idle = |queue: &Queue| {
+                queue.lead == Lead::Free && queue.waiting.is_empty() && queue.in_flight.is_empty()
+            };
+            let cause = WaitCause::CommitAhead;
+            let met = self.store.env.wait(cause, &self.changed, deadline_us, &mut || {
+                let queue = self.queue.lock();
+                idle(&queue) || queue.lead == Lead::Promised
+            });
+            if !met {
+                return false;
+            }
+            let mut queue = self.queue.lock();
+            if queue.lead == Lead::Promised {
+                // Whoever is to come for it may be waiting for this thread.
+                queue.lead = Lead::Taken;
+                drop(queue);
+                self.lead_group();
+            } else if idle(&queue) {
+                return true;
+            }
+        }
+    }
+
+    /// Commits a batch for a task: what is returned tells when it is decided. Whether anybody asks or
+    /// not, the commit takes its way. Chains of operands that it makes too long are among
+    /// [`Committer::chains`].
+    #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "tasks alone need it"))]
+    pub(crate) fn commit_for_task(
+        self: &Arc<Self>,
+        batch: WriteBatch,
+        sync: bool,
+        attendant: &Arc<dyn Attendant>,
+    ) -> Pending {
+        let request = Request {
+            payload: batch.payload,
+            count: batch.count,
+            trees: batch.trees,
+            guards: batch.guards,
+            sync,
+            seal: Vec::new(),
+        };
+        let attendant = Arc::clone(attendant);
+        let owner = Owner::Task { waker: Mutex::default(), attendant };
+        let ticket = Ticket::new(request, owner);
+        let send = {
+            let mut queue = self.queue.lock();
+            self.enqueue(&mut queue, &ticket);
+            queue.lead == Lead::Free && queue.promise()
+        };
+        if send {
+            ticket.owner.send();
+        }
+        Pending { committer: Arc::clone(self), ticket }
+    }
+
+    fn enqueue(&self, queue: &mut Queue, ticket: &Arc<Ticket>) {
+        if queue.lead_syncs && !ticket.request.sync {
+            add(&self.counters.behind_sync, 1);
+        }
+        queue.threads += usize::from(ticket.can_lead());
+        queue.waiting.push_back(Arc::clone(ticket));
+        if queue.gathering > 0 && queue.waiting.len() >= queue.gathering {
+            queue.gathering = 0;
+            self.gathered.notify();
+        }
     }
 
     fn submit(&self, request: Request, deadline_us: Option<u64>) -> Result<Vec<LongChain>> {
-        let ticket = Ticket::new(request);
+        let changed = thread_signal();
+        let ticket = Ticket::new(request, Owner::Thread(changed.clone()));
         self.store.env.yield_point(YieldKind::Commit);
-        let lead = {
+        let mut lead = {
             let mut queue = self.queue.lock();
-            if queue.syncing && !ticket.request.sync {
-                add(&self.counters.behind_sync, 1);
-            }
-            queue.waiting.push_back(Arc::clone(&ticket));
-            if queue.gathering > 0 && queue.waiting.len() >= queue.gathering {
-                queue.gathering = 0;
-                self.gathered.notify();
-            }
-            !std::mem::replace(&mut queue.leading, true)
+            self.enqueue(&mut queue, &ticket);
+            // Who was promised the lead has not come for it, and may be waiting for this very thread.
+            std::mem::replace(&mut queue.lead, Lead::Taken) != Lead::Taken
         };
-        let wait = |deadline_us, turn: &mut dyn FnMut() -> bool| {
-            self.store.env.wait(WaitCause::CommitAhead, &ticket.changed, deadline_us, turn)
+        let wait = |deadline_us| {
+            let turn = &mut || !ticket.is_waiting();
+            self.store.env.wait(WaitCause::CommitAhead, &changed, deadline_us, turn)
         };
-        if !lead && !wait(deadline_us, &mut || !ticket.is_waiting()) {
-            if self.withdraw(&ticket) {
-                return Err(Error::Deadline { cause: WaitCause::CommitAhead.as_str() });
+        loop {
+            if lead {
+                // Most often the own ticket is in the group. It is not where threads lead for tasks
+                // ahead of them that fill a group, and not decided where a group before is not
+                // inserted yet.
+                self.lead_group();
             }
-            // A leader has it already, or it is to lead: what happens to it is told, however long
-            // it takes.
-            wait(None, &mut || !ticket.is_waiting());
+            if !wait(deadline_us) {
+                if self.withdraw(&ticket) {
+                    return Err(Error::Deadline { cause: WaitCause::CommitAhead.as_str() });
+                }
+                // A leader has it already, or it is to lead: what happens to it is told, however
+                // long it takes.
+                wait(None);
+            }
+            if let Some(result) = ticket.decided() {
+                result?;
+                return Ok(std::mem::take(&mut *ticket.long.lock()));
+            }
+            lead = ticket.take_lead();
         }
-        let mut result = ticket.decided();
-        if result.is_none() {
+    }
+
+    /// Leads the next group for tasks, if that was promised; false if it was not, or not any more: then
+    /// whoever the [`Attendant`] sent may go.
+    #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "tasks alone need it"))]
+    pub(crate) fn attend(&self) -> bool {
+        let mut queue = self.queue.lock();
+        let promised = queue.lead == Lead::Promised;
+        if promised && !queue.waiting.is_empty() {
+            queue.lead = Lead::Taken;
+            drop(queue);
             self.lead_group();
-            // Published with the group before it, if that is not inserted yet.
-            wait(None, &mut || {
-                result = ticket.decided();
-                result.is_some()
-            });
+            return true;
         }
-        // Without a deadline a wait ends with what it waits for.
-        result.unwrap_or(Ok(()))?;
-        Ok(std::mem::take(&mut *ticket.long.lock()))
+        if promised {
+            queue.lead = Lead::Free;
+        }
+        queue.attended = false;
+        drop(queue);
+        self.changed.notify();
+        false
+    }
+
+    /// Takes the chains of operands that commits of tasks made too long; without any, whoever the
+    /// [`Attendant`] sent may go.
+    #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "tasks alone need it"))]
+    pub(crate) fn chains(&self) -> Vec<LongChain> {
+        let mut queue = self.queue.lock();
+        let chains = std::mem::take(&mut queue.chains);
+        queue.folding = !chains.is_empty();
+        chains
+    }
+
+    /// Says what became of a commit. No lock is held.
+    fn decide(&self, ticket: &Ticket, result: Result<()>) {
+        if let Owner::Task { attendant, .. } = &ticket.owner {
+            let long = std::mem::take(&mut *ticket.long.lock());
+            if !long.is_empty() {
+                let send = {
+                    let mut queue = self.queue.lock();
+                    // What is past the bound is left to whoever reads the keys.
+                    let room = CHAINS_MAX.saturating_sub(queue.chains.len());
+                    queue.chains.extend(long.into_iter().take(room));
+                    !std::mem::replace(&mut queue.folding, true)
+                };
+                if send {
+                    attendant.fold();
+                }
+            }
+        }
+        ticket.go_to(Station::Decided(result));
     }
 
     /// Takes a ticket back that no leader has taken yet, and that is not to lead.
@@ -212,6 +367,7 @@ impl Committer {
         let place = queue.waiting.iter().position(|waiting| Arc::ptr_eq(waiting, ticket));
         let place = place.filter(|_| ticket.is_waiting());
         let removed = place.and_then(|place| queue.waiting.remove(place)).is_some();
+        queue.threads -= usize::from(removed && ticket.can_lead());
         drop(queue);
         // Whoever waits for the queue to drain asks again.
         self.changed.notify();
@@ -267,7 +423,7 @@ impl Committer {
         drop(queue);
         wake(next);
         for member in &group.members {
-            member.go_to(Station::Decided(Ok(())));
+            self.decide(member, Ok(()));
         }
     }
 
@@ -299,7 +455,7 @@ impl Committer {
         }
         drop(queue);
         for member in done {
-            member.go_to(Station::Decided(Ok(())));
+            self.decide(&member, Ok(()));
         }
     }
 
@@ -307,7 +463,7 @@ impl Committer {
         let next = self.hand_over(&mut self.queue.lock(), group);
         wake(next);
         for member in &group.members {
-            member.go_to(Station::Decided(Err(error.clone())));
+            self.decide(member, Err(error.clone()));
         }
     }
 
@@ -339,21 +495,31 @@ impl Committer {
     fn take_group(&self) -> Group {
         // Where the thread's locals are gone it is ending.
         let mut group = SPARE.try_with(Cell::take).unwrap_or_default();
+        let mut refused = Vec::new();
         let mut queue = self.queue.lock();
+        let mut checks = 0;
         while group.payload_bytes < GROUP_BYTES_MAX
+            && group.members.len() < GROUP_MEMBERS_MAX
+            && checks < GROUP_CHECKS_MAX
             && let Some(ticket) = queue.waiting.pop_front()
         {
             let bytes = ticket.request.payload.len();
+            queue.threads -= usize::from(ticket.can_lead());
+            checks += ticket.request.guards.len() * (1 + group.members.len());
             match self.admit(&mut queue, &mut group, &ticket) {
                 Ok(()) => {
                     group.payload_bytes += bytes;
                     group.sync |= ticket.request.sync;
                     group.members.push(ticket);
                 }
-                Err(error) => ticket.go_to(Station::Decided(Err(error))),
+                Err(error) => refused.push((ticket, error)),
             }
         }
-        queue.syncing = group.sync;
+        queue.lead_syncs = group.sync;
+        drop(queue);
+        for (ticket, error) in refused {
+            self.decide(&ticket, Err(error));
+        }
         group
     }
 
@@ -423,20 +589,31 @@ impl Committer {
         write().map_err(|error| self.store.fail(error))
     }
 
-    /// Gives the lead, after this group, to whoever waits first; the caller wakes that writer once
-    /// the queue is free.
+    /// Gives the lead, after this group, to the thread that waits first, or promises it to whoever comes
+    /// for the tasks; the caller wakes that writer, or has somebody sent, once the queue is free.
     fn hand_over(&self, queue: &mut Queue, group: &Group) -> Option<Arc<Ticket>> {
-        queue.syncing = false;
+        queue.lead_syncs = false;
         if group.sync {
             queue.sync_writers = group.members.len() + queue.waiting.len();
         }
-        let next = queue.waiting.front().cloned();
-        match &next {
-            // Under the lock of the queue, so that it is not withdrawn.
-            Some(next) => *next.station.lock() = Station::Leading,
-            None => queue.leading = false,
+        let Some(first) = queue.waiting.front() else {
+            queue.lead = Lead::Free;
+            return None;
+        };
+        // Tasks cannot lead, so a thread leads for those that wait before it: it needs no waking of
+        // another one, and it may be the one that the other would have to wait for.
+        let mut threads = queue.waiting.iter().filter(|ticket| ticket.can_lead());
+        match if queue.threads > 0 { threads.next() } else { None } {
+            Some(thread) => {
+                // Under the lock of the queue, so that it is not withdrawn.
+                *thread.station.lock() = Station::Leading;
+                Some(Arc::clone(thread))
+            }
+            None => {
+                let first = Arc::clone(first);
+                queue.promise().then_some(first)
+            }
         }
-        next
     }
 
     /// Makes every number given so far visible; only while no commit is under way.
@@ -464,9 +641,32 @@ impl Committer {
     }
 }
 
-/// Wakes the next leader.
+/// Wakes the next leader, or has one sent.
 fn wake(next: Option<Arc<Ticket>>) {
-    if let Some(next) = next {
-        next.changed.notify();
+    match next.as_ref().map(|next| &next.owner) {
+        Some(Owner::Thread(changed)) => changed.notify(),
+        Some(task) => task.send(),
+        None => {}
+    }
+}
+
+/// A commit that a task waits for.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    committer: Arc<Committer>,
+    ticket: Arc<Ticket>,
+}
+
+impl Pending {
+    /// What became of it.
+    #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "tasks alone need it"))]
+    pub(crate) fn poll(&self, task: &mut Context<'_>) -> Poll<Result<()>> {
+        self.ticket.poll(task.waker()).map_or(Poll::Pending, Poll::Ready)
+    }
+
+    /// Takes it back, unless a leader has it already.
+    #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "tasks alone need it"))]
+    pub(crate) fn withdraw(&self) -> bool {
+        self.committer.withdraw(&self.ticket)
     }
 }

@@ -1,5 +1,7 @@
 //! Commits on their way through the pipeline, and the groups that they go in.
 
+use std::task::Waker;
+
 use bytes::Bytes;
 
 use crate::coding::{len_u64, low_u32};
@@ -11,7 +13,7 @@ use crate::memtable::Memtable;
 use crate::merge::CHAIN_OPERANDS_MAX;
 use crate::sabotage::{self, Bug};
 use crate::store::Store;
-use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Signal, thread_signal};
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Signal};
 use crate::wal::WalRecord;
 use crate::write::batch::Guard;
 
@@ -37,6 +39,34 @@ pub(super) struct Request {
     pub(super) seal: Vec<Arc<Tree>>,
 }
 
+/// What a database has done by somebody else for tasks that commit: tasks cannot lead.
+pub(crate) trait Attendant: std::fmt::Debug + Send + Sync {
+    /// Has some thread call [`Committer::attend`](super::commit::Committer::attend) until it answers
+    /// false. Where no thread can be had, this does.
+    fn lead(&self);
+    /// Has some thread fold what [`Committer::chains`](super::commit::Committer::chains) gives until
+    /// there is no more.
+    fn fold(&self);
+}
+
+/// Who waits for a commit, if anybody does.
+#[derive(Debug)]
+pub(super) enum Owner {
+    /// A thread, by this signal. It can lead.
+    Thread(Signal),
+    /// A task. Whoever leads in its place is sent by the attendant.
+    Task { waker: Mutex<Option<Waker>>, attendant: Arc<dyn Attendant> },
+}
+
+impl Owner {
+    /// Has a leader sent for a task. No lock is held.
+    pub(super) fn send(&self) {
+        if let Owner::Task { attendant, .. } = self {
+            attendant.lead();
+        }
+    }
+}
+
 /// Where a commit stands.
 #[derive(Debug)]
 pub(super) enum Station {
@@ -55,18 +85,18 @@ pub(super) struct Ticket {
     pub(super) station: Mutex<Station>,
     /// Chains of operands that it made too long.
     pub(super) long: Mutex<Vec<LongChain>>,
-    /// Given when the station has changed.
-    pub(super) changed: Signal,
+    /// Told when the station has changed.
+    pub(super) owner: Owner,
 }
 
 impl Ticket {
-    pub(super) fn new(request: Request) -> Arc<Ticket> {
+    pub(super) fn new(request: Request, owner: Owner) -> Arc<Ticket> {
         Arc::new(Ticket {
             request,
             first_seq: AtomicU64::new(0),
             station: Mutex::new(Station::Waiting),
             long: Mutex::default(),
-            changed: thread_signal(),
+            owner,
         })
     }
 
@@ -85,7 +115,41 @@ impl Ticket {
 
     pub(super) fn go_to(&self, station: Station) {
         *self.station.lock() = station;
-        self.changed.notify();
+        match &self.owner {
+            Owner::Thread(changed) => changed.notify(),
+            Owner::Task { waker, .. } => {
+                let waker = waker.lock().take();
+                if let Some(waker) = waker {
+                    waker.wake();
+                }
+            }
+        }
+    }
+
+    /// Whether its owner is a thread, which can lead.
+    pub(super) fn can_lead(&self) -> bool {
+        matches!(self.owner, Owner::Thread(_))
+    }
+
+    /// Whether its owner is to lead now. Who has asked leads.
+    pub(super) fn take_lead(&self) -> bool {
+        let mut station = self.station.lock();
+        let leads = matches!(*station, Station::Leading);
+        if leads {
+            *station = Station::Waiting;
+        }
+        leads
+    }
+
+    /// What became of it; if that is not decided, the task is woken when it is.
+    pub(super) fn poll(&self, task: &Waker) -> Option<Result<()>> {
+        if let Owner::Task { waker, .. } = &self.owner {
+            // Put in place first: who decides after this finds it, and of who decided before the
+            // station tells.
+            let before = waker.lock().replace(task.clone());
+            drop(before);
+        }
+        self.decided()
     }
 
     /// What became of it, once that is decided.

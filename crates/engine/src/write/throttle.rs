@@ -3,20 +3,18 @@
 //! The admitted rate of a tree is the measured drain of its compactions × headroom ÷ pending bytes
 //! of its policy's [`Debt`](lsmx_compaction::Debt), in bytes of memtables (`backpressure.rs`). A batch goes at the slowest rate among its
 //! keyspaces, by one token bucket per database, with rare short pauses. Where a policy's hard stop
-//! is reached, or memtables wait for their flush, the write waits with a named cause.
+//! is reached, or memtables wait for their flush, the write waits with a named cause
+//! (`db/admission.rs`).
 
 use lsmx_compaction::Debt;
 
-use crate::env::{Background, WaitCause};
+use crate::env::WaitCause;
 use crate::error::{Error, Result};
-use crate::event::{Event, Stall, StallBegin};
 use crate::keyspace::Tree;
 use crate::keyspace::counters::add;
 use crate::store::Store;
 use crate::sync::{Arc, AtomicU64, Ordering};
 
-/// Sealed memtables of one tree at which its writes wait for a flush.
-const SEALED_COUNT_MAX: usize = 4;
 /// What compactions are taken to drain before the first was measured, in bytes per second.
 const DRAIN_START: u64 = 64 << 20;
 /// Slowest admitted rate in bytes per second: past it the hard stop is the better answer.
@@ -73,29 +71,20 @@ impl Throttle {
         u64::try_from(rate).unwrap_or(u64::MAX).max(RATE_MIN)
     }
 
-    /// Lets a write that adds `bytes` to the memtables of these trees through, now or later.
+    /// How long a write that adds `bytes` to the memtables of these trees has to pause.
     ///
     /// # Errors
-    /// [`Error::WouldWait`] if it would have to wait and must not, [`Error::Deadline`],
-    /// [`Error::ReadOnly`] if that happened meanwhile; why compactions fail, where writes must wait
-    /// for them.
-    pub(crate) fn admit(
+    /// [`Error::WouldWait`] if it would have to wait and must not, [`Error::Deadline`].
+    pub(crate) fn pause_us(
         &self,
         store: &Store,
         trees: &[Arc<Tree>],
         bytes: u64,
         no_slowdown: bool,
         deadline_us: Option<u64>,
-    ) -> Result<()> {
-        // Inline, the committing thread itself brings the tree to rest; there is nobody to wait for.
-        if store.env.background() == Background::Inline {
-            return Ok(());
-        }
-        for tree in trees {
-            self.wait_for_room(store, tree, no_slowdown, deadline_us)?;
-        }
+    ) -> Result<u64> {
         let Some(rate) = trees.iter().filter_map(|tree| tree.admitted_rate()).min() else {
-            return Ok(());
+            return Ok(0);
         };
         let now = store.env.now_us();
         let cost = bytes.saturating_mul(1_000_000) / rate;
@@ -115,69 +104,10 @@ impl Throttle {
             .free_at_us
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free_at| Some(slot(free_at)));
         let pause = slot(taken.unwrap_or(now)) - now;
-        if pause >= PAUSE_US_MIN {
-            store.env.pause_us(pause);
-            add(&trees[0].counters.throttle_us, pause);
+        if pause < PAUSE_US_MIN {
+            return Ok(0);
         }
-        Ok(())
-    }
-
-    fn wait_for_room(
-        &self,
-        store: &Store,
-        tree: &Tree,
-        no_slowdown: bool,
-        deadline_us: Option<u64>,
-    ) -> Result<()> {
-        let cause = || {
-            if tree.view().sealed.len() >= SEALED_COUNT_MAX {
-                Some(WaitCause::MemtablesFull)
-            } else if tree.must_stop() {
-                Some(WaitCause::TooManyRuns)
-            } else {
-                None
-            }
-        };
-        let Some(first_cause) = cause() else { return Ok(()) };
-        if no_slowdown {
-            return Err(Error::WouldWait { cause: first_cause.as_str() });
-        }
-        let start_us = store.env.now_us();
-        store.tell(&Event::StallBegin(StallBegin {
-            keyspace: tree.name.clone(),
-            cause: first_cause.as_str(),
-        }));
-        // Runs are released by compactions; while those fail there is nothing to wait for.
-        let hopeless = || match cause() {
-            Some(WaitCause::TooManyRuns) => tree.jobs.lock().trouble(),
-            _ => None,
-        };
-        let met = store.env.wait(first_cause, &store.progress, deadline_us, &mut || {
-            cause().is_none()
-                || hopeless().is_some()
-                || store.health.check().is_err()
-                || store.is_closing()
-                || tree.is_dropped()
-        });
-        let waited_us = store.env.now_us().saturating_sub(start_us);
-        let counter = match first_cause {
-            WaitCause::MemtablesFull => &tree.counters.memtable_stalls,
-            _ => &tree.counters.run_stalls,
-        };
-        counter.waited(waited_us);
-        store.tell(&Event::Stalled(Stall {
-            keyspace: tree.name.clone(),
-            cause: first_cause.as_str(),
-            waited_us,
-        }));
-        store.health.check()?;
-        if store.is_closing() {
-            return Err(Error::Closed);
-        }
-        tree.check_live()?;
-        if let Some(error) = hopeless() {
-            return Err(error);
-        }
-        if met { Ok(()) } else { Err(Error::Deadline { cause: first_cause.as_str() }) }
+        add(&trees[0].counters.throttle_us, pause);
+        Ok(pause)
     }
 }

@@ -1,0 +1,73 @@
+//! Reads that a task awaits: in memory where they are awaited, else on the pool.
+
+use ::tokio::task::consume_budget;
+
+use crate::db::Lookups;
+use crate::error::{Error, Result};
+use crate::keyspace::Tree;
+use crate::read::Reads;
+use crate::read::range::Range;
+use crate::slice::Slice;
+use crate::sync::Arc;
+use crate::tokio::pool::on_pool;
+use crate::tokio::shared::Shared;
+
+/// Keys that are looked up in memory before other tasks get their turn.
+const KEYS_AT_ONCE: usize = 32;
+
+/// Keys past which a lookup of many goes to the pool as it is: to sort them is work.
+pub(super) const KEYS_ON_TASK_MAX: usize = 1024;
+
+/// The answer that memory gives, else that of the pool.
+pub(super) async fn answer<T: Send + 'static>(
+    in_memory: impl FnOnce() -> Result<T>,
+    with_files: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    match in_memory() {
+        Err(Error::WouldBlock) => on_pool(with_files).await,
+        answer => answer,
+    }
+}
+
+/// The values of keys as of one moment. `kept` is what the moment takes, such as a snapshot.
+pub(super) async fn many<K: AsRef<[u8]> + Send + 'static>(
+    shared: &Arc<Shared>,
+    tree: &Arc<Tree>,
+    mut lookups: Lookups<K>,
+    kept: impl Send + 'static,
+) -> Result<Vec<Option<Slice>>> {
+    loop {
+        match lookups.look_up(tree, Reads::Memory, KEYS_AT_ONCE) {
+            Ok(true) => return Ok(lookups.end(shared.core(), tree)),
+            Ok(false) => ::tokio::task::yield_now().await,
+            Err(Error::WouldBlock) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    let (shared, tree) = (Arc::clone(shared), Arc::clone(tree));
+    on_pool(move || {
+        lookups.look_up(&tree, Reads::Storage, usize::MAX)?;
+        drop(kept);
+        Ok(lookups.end(shared.core(), &tree))
+    })
+    .await
+}
+
+/// The first entry of a range, or its last.
+pub(super) async fn end_of(range: Range, last: bool) -> Result<Option<(Slice, Slice)>> {
+    consume_budget().await;
+    let ask = move |range: &mut Range| match last {
+        true => range.next_back().transpose(),
+        false => range.next().transpose(),
+    };
+    let mut range = range.in_memory();
+    match ask(&mut range) {
+        Err(Error::WouldBlock) => {}
+        answer => return answer,
+    }
+    on_pool(move || {
+        range.allow_reads();
+        ask(&mut range)
+    })
+    .await
+}

@@ -1,0 +1,79 @@
+//! The database behind all asynchronous handles.
+
+use ::tokio::runtime::Handle;
+
+use crate::db::{Core, Db};
+use crate::env::Background;
+use crate::error::{Error, Result};
+use crate::sync::{Arc, AtomicBool, Ordering};
+use crate::tokio::wait::wait;
+
+/// Kept by each asynchronous handle, after the blocking one that it is made of: so the last of them goes
+/// from here.
+#[derive(Debug)]
+pub(super) struct Shared {
+    /// There until this is dropped.
+    db: Option<Db>,
+    /// Whether a thread has memtables flushed, or is on its way to: one at a time.
+    governing: AtomicBool,
+}
+
+impl Shared {
+    /// # Errors
+    /// [`Error::Contradiction`] for a database whose threads are replayed.
+    pub(super) fn new(db: Db) -> Result<Arc<Shared>> {
+        if let Background::Stepped { .. } = db.core().store.env.background() {
+            return Err(Error::Contradiction {
+                first: "background = stepped".to_owned(),
+                second: "asynchronous handle".to_owned(),
+                why: "threads of a runtime are not those of a replayed schedule",
+            });
+        }
+        Ok(Arc::new(Shared { db: Some(db), governing: AtomicBool::new(false) }))
+    }
+
+    pub(super) fn db(&self) -> &Db {
+        self.db.as_ref().expect("taken out by drop alone")
+    }
+
+    pub(super) fn core(&self) -> &Core {
+        self.db().core()
+    }
+
+    /// Has a thread see to it that something is flushed, if memtables ask for it and nobody does, and
+    /// waits until it has.
+    pub(super) async fn govern(self: &Arc<Shared>) {
+        let core = self.core();
+        if !core.governor.is_due() && !self.governing.load(Ordering::Acquire) {
+            return;
+        }
+        if !self.governing.swap(true, Ordering::AcqRel) {
+            let governing = Governing(Arc::clone(self));
+            ::tokio::task::spawn_blocking(move || governing.0.core().governor.govern_if_due());
+        }
+        let store = &core.store;
+        let ended = || !self.governing.load(Ordering::Acquire);
+        wait(&store.env, &store.progress, None, ended).await;
+    }
+}
+
+/// A thread that governs, or was to: over when this is dropped.
+struct Governing(Arc<Shared>);
+
+impl Drop for Governing {
+    fn drop(&mut self) {
+        self.0.governing.store(false, Ordering::Release);
+        self.0.core().store.progress.notify();
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let db = self.db.take();
+        // Closing waits for I/O, and so may letting go of what is closed. Where the runtime takes no
+        // more work, `db` goes here and now.
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn_blocking(move || drop(db));
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! The way of a write that a task awaits: admission, the queue, the commit.
+
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::Duration;
+
+use crate::db::admission::Step;
+use crate::env::{Background, Env, WaitCause};
+use crate::error::{Error, Result};
+use crate::sync::Arc;
+use crate::tokio::attendant::PoolAttendant;
+use crate::tokio::pool::on_pool;
+use crate::tokio::shared::Shared;
+use crate::tokio::wait::{Patience, wait};
+use crate::write::batch::WriteBatch;
+use crate::write::commit::Pending;
+use crate::write::options::{Durability, WriteOptions};
+
+impl Shared {
+    /// As [`Core::write`](crate::db::Core::write).
+    pub(super) async fn write(
+        self: &Arc<Shared>,
+        batch: WriteBatch,
+        options: WriteOptions,
+    ) -> Result<()> {
+        let core = self.core();
+        if core.store.env.background() == Background::Inline {
+            // With the jobs that it sets off.
+            let shared = Arc::clone(self);
+            return on_pool(move || shared.core().write(batch, options)).await;
+        }
+        if !core.check_write(&batch, options)? {
+            return Ok(());
+        }
+        let deadline_us = self.admit(&batch, options).await?;
+        let sync = options.durability == Durability::Sync;
+        let traced = core.note_before_commit(&batch);
+        let pending = {
+            let attendant = PoolAttendant::of(self.db().handle());
+            core.committer.commit_for_task(batch, sync, &attendant)
+        };
+        decided(&core.store.env, pending, deadline_us).await?;
+        if let Some(traced) = traced {
+            traced.committed(sync);
+        }
+        if core.store.wal.asks_for_sync() {
+            core.store.progress.notify();
+        }
+        Ok(())
+    }
+
+    /// Waits until a write may queue; returns its deadline.
+    async fn admit(
+        self: &Arc<Shared>,
+        batch: &WriteBatch,
+        options: WriteOptions,
+    ) -> Result<Option<u64>> {
+        let core = self.core();
+        let store = &core.store;
+        let mut admission = core.admission(&batch.trees, batch.memory_bytes(), options);
+        loop {
+            match admission.step()? {
+                Step::Queue => return Ok(admission.deadline_us),
+                Step::Govern => self.govern().await,
+                Step::Pause(us) => ::tokio::time::sleep(Duration::from_micros(us)).await,
+                Step::Wait(_) => {
+                    let (signal, deadline_us) = (&store.progress, admission.deadline_us);
+                    let may_go_on = || admission.may_go_on();
+                    if !wait(&store.env, signal, deadline_us, may_go_on).await {
+                        return Err(admission.give_up());
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Waits until a commit is decided, or takes it back at its deadline if no leader has it by then.
+async fn decided(env: &Env, pending: Pending, deadline_us: Option<u64>) -> Result<()> {
+    let mut patience = Patience::until(env, deadline_us);
+    poll_fn(|task| {
+        let decided = pending.poll(task);
+        if decided.is_pending() && patience.has_ended(task) && pending.withdraw() {
+            let cause = WaitCause::CommitAhead.as_str();
+            return Poll::Ready(Err(Error::Deadline { cause }));
+        }
+        decided
+    })
+    .await
+}

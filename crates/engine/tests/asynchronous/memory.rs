@@ -1,0 +1,301 @@
+//! What memory can answer is answered where it is asked; what it cannot touches no file there, and is
+//! counted once.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
+use std::thread::ThreadId;
+
+use futures_core::Stream;
+use lsmx::env::Background;
+use lsmx::format::BlockKind;
+use lsmx::merge::Append;
+use lsmx::tokio::Db;
+use lsmx::vfs::{Fault, FaultVfs, MemVfs, Rule, VfsCall};
+use lsmx::{Error, FilterLastRun, KeyspaceOptions, Metrics, Options};
+
+use crate::support::{Dice, current_thread, poll_once, run, runtimes, seed};
+
+const KEYS: u64 = 3_000;
+
+fn key(number: u64) -> [u8; 8] {
+    number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
+}
+
+fn options(cache_bytes: u64) -> Options {
+    let keyspace = KeyspaceOptions::default()
+        .memtable_bytes(16 << 10)
+        .table_bytes(16 << 10)
+        .block_bytes(256)
+        .merge_operator(Append::new())
+        .filter_last_run(FilterLastRun::Auto);
+    Options::default()
+        .background(Background::Inline)
+        .seed(1)
+        .warm_up(false)
+        .open_files_max(8)
+        .block_cache_bytes(cache_bytes)
+        .keyspace_defaults(keyspace)
+}
+
+/// A disk with a database of several runs, range deletes and operands; its tables are opened when they
+/// are asked.
+fn loaded() -> MemVfs {
+    let disk = MemVfs::new();
+    let db = lsmx::Db::open_with(Arc::new(disk.clone()), "db", options(1 << 20)).unwrap();
+    for number in 0..KEYS {
+        db.put(key(number), [7; 40]).unwrap();
+        if number % 500 == 0 {
+            db.delete_range(&key(number)[..]..&[&key(number)[..], b"x"].concat()).unwrap();
+        }
+    }
+    for number in (0..KEYS).step_by(7) {
+        db.merge(key(number), b"+").unwrap();
+    }
+    db.close(None).unwrap();
+    disk
+}
+
+/// A disk that counts the calls which one thread makes.
+fn watched(disk: MemVfs, thread: ThreadId) -> (FaultVfs, Arc<AtomicU64>) {
+    let watched = FaultVfs::new(Arc::new(disk), 1);
+    watched.add(Rule::new(Fault::Delay).on(VfsCall::ALL));
+    let calls = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&calls);
+    watched.set_delay(Some(Arc::new(move |_, _| {
+        if std::thread::current().id() == thread {
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
+    })));
+    (watched, calls)
+}
+
+#[test]
+fn what_is_in_memory_is_there_at_the_first_poll() {
+    for runtime in runtimes() {
+        run(&runtime, async {
+            let db = Db::open_with(Arc::new(loaded()), "db", options(4 << 20)).await.unwrap();
+            let keyspace = db.default_keyspace();
+            let present = key(8);
+            for cold in [true, false] {
+                let blocked = matches!(keyspace.get_in_memory(present), Err(Error::WouldBlock));
+                assert_eq!(blocked, cold);
+                let mut get = Box::pin(keyspace.get(present));
+                // The pool may be so fast that even a cold one is there.
+                let first = poll_once(get.as_mut());
+                assert!(cold || first.is_ready());
+                let value = match first {
+                    Poll::Ready(value) => value,
+                    Poll::Pending => get.await,
+                };
+                assert_eq!(value.unwrap().as_deref(), Some(&[7; 40][..]));
+            }
+            assert!(poll_once(pin!(keyspace.contains_key(present))).is_ready());
+            assert!(poll_once(pin!(keyspace.multi_get([present, present]))).is_ready());
+            assert!(poll_once(pin!(db.get(present))).is_ready());
+            let snapshot = db.snapshot().await.unwrap();
+            assert!(poll_once(pin!(snapshot.get(&keyspace, present))).is_ready());
+            assert!(poll_once(pin!(snapshot.multi_get(&keyspace, [present]))).is_ready());
+            // Both ends, and ranges, once they were read.
+            for _ in 0..2 {
+                keyspace.first().await.unwrap();
+                keyspace.last().await.unwrap();
+            }
+            assert!(poll_once(pin!(keyspace.first())).is_ready());
+            assert!(poll_once(pin!(snapshot.last(&keyspace))).is_ready());
+            keyspace.range(&present[..]..).next().await.unwrap().unwrap();
+            let mut range = pin!(keyspace.range(&present[..]..));
+            let task = &mut std::task::Context::from_waker(std::task::Waker::noop());
+            assert!(range.as_mut().poll_next(task).is_ready());
+            // What was just written is in a memtable.
+            db.put("new", "value").await.unwrap();
+            assert!(poll_once(pin!(db.get("new"))).is_ready());
+            db.close(None).await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn the_thread_of_a_task_never_calls_the_file_system() {
+    let runtime = current_thread(4);
+    let (disk, calls) = watched(loaded(), std::thread::current().id());
+    run(&runtime, async {
+        // Less memory than data, and fewer descriptors than tables.
+        let db = Db::open_with(Arc::new(disk.clone()), "db", options(20 << 10)).await.unwrap();
+        let keyspace = db.default_keyspace();
+        let mut dice = Dice::new(seed());
+        for _ in 0..2_000 {
+            let number = dice.below(KEYS * 2);
+            match dice.below(12) {
+                0 => db.put(key(number), [8; 40]).await.unwrap(),
+                1 => db.merge(key(number), "+").await.unwrap(),
+                2 => drop(keyspace.first().await.unwrap()),
+                3 => drop(keyspace.multi_get([key(number), key(number + 1)]).await.unwrap()),
+                4 => {
+                    let mut range = keyspace.range(&key(number)[..]..);
+                    for _ in 0..dice.below(100) {
+                        let Some(entry) = range.next().await else { break };
+                        entry.unwrap();
+                    }
+                }
+                5 => drop(keyspace.update_fetch(key(number), |_| b"u".to_vec()).await.unwrap()),
+                _ => drop(keyspace.get(key(number)).await.unwrap()),
+            }
+        }
+        db.flush().await.unwrap();
+        keyspace.compact_range::<&[u8]>(..).await.unwrap();
+        db.sync().await.unwrap();
+        keyspace.explain(key(1)).await.unwrap();
+        db.metrics().await.unwrap();
+        db.snapshot().await.unwrap();
+        db.checkpoint("copy").await.unwrap();
+        db.close(None).await.unwrap();
+    });
+    assert!(disk.calls().total() > 1_000, "{:?}", disk.calls());
+    assert_eq!(calls.load(Ordering::Relaxed), 0);
+}
+
+/// All counters that there are. Where blocks have to leave memory, which of them do may depend on whether
+/// a lookup was tried twice: then of hits and misses only the sums.
+fn counted(mut metrics: Metrics, blocks_leave: bool) -> Metrics {
+    metrics.memory = Default::default();
+    metrics.held = Default::default();
+    if blocks_leave {
+        metrics.descriptors = Default::default();
+        let tree = metrics.keyspaces.get_mut("default").unwrap();
+        tree.filter_last_run.reads_saved = 0.0;
+        for (kind, cached) in &mut metrics.cache {
+            cached.resident_bytes = 0;
+            if *kind != BlockKind::Open {
+                cached.hits += std::mem::take(&mut cached.misses);
+            }
+        }
+    }
+    metrics
+}
+
+/// Fewer than lead to another choice about the last run's filter, which depends on threads.
+const LOOKUPS: u64 = 3_000;
+
+#[test]
+fn lookups_are_counted_once_wherever_they_end() {
+    let seed = seed();
+    // From nothing in memory to all of it.
+    for cache_bytes in [0, 4 << 10, 40 << 10, 4 << 20] {
+        let mut all = Vec::new();
+        for tasks in [false, true] {
+            let db = lsmx::Db::open_with(Arc::new(loaded()), "db", options(cache_bytes)).unwrap();
+            let mut dice = Dice::new(seed);
+            let mut numbers = (0..LOOKUPS).map(|_| (dice.below(KEYS * 2), dice.below(10)));
+            if tasks {
+                let db = Db::try_from(db.clone()).unwrap();
+                run(&current_thread(1), async {
+                    let keyspace = db.default_keyspace();
+                    for (number, kind) in numbers {
+                        if kind == 0 {
+                            let keys = [key(number), key(number / 2), key(number)];
+                            keyspace.multi_get(keys).await.unwrap();
+                        } else {
+                            keyspace.get(key(number)).await.unwrap();
+                        }
+                    }
+                });
+            } else {
+                let keyspace = db.default_keyspace();
+                numbers.by_ref().for_each(|(number, kind)| {
+                    if kind == 0 {
+                        keyspace.multi_get([key(number), key(number / 2), key(number)]).unwrap();
+                    } else {
+                        keyspace.get(key(number)).unwrap();
+                    }
+                });
+            }
+            all.push(counted(db.metrics(), (1..1 << 20).contains(&cache_bytes)));
+            let metrics = all.last().unwrap();
+            assert!(metrics.keyspaces["default"].filter_last_run.lookups > 1_000);
+        }
+        // A part of a `multi_get` that memory has is not asked for twice either.
+        assert_eq!(all[0], all[1], "with a cache of {cache_bytes} bytes, seed {seed}");
+    }
+}
+
+#[test]
+fn a_read_that_would_block_leaves_no_trace() {
+    let db = lsmx::Db::open_with(Arc::new(loaded()), "db", options(1 << 20)).unwrap();
+    let snapshot = db.snapshot();
+    let keyspace = db.default_keyspace();
+    let before = db.metrics();
+    for number in 0..100 {
+        let blocked = keyspace.get_in_memory(key(number));
+        assert!(matches!(blocked, Err(Error::WouldBlock)), "{blocked:?}");
+    }
+    assert!(matches!(db.get_in_memory(key(1)), Err(Error::WouldBlock)));
+    let blocked = snapshot.get_in_memory(&keyspace, key(1));
+    assert!(matches!(blocked, Err(Error::WouldBlock)));
+    assert_eq!(db.metrics(), before);
+    assert_eq!(keyspace.get(key(1)).unwrap(), keyspace.get_in_memory(key(1)).unwrap());
+}
+
+/// A range that is bound to memory, wherever it is let go on from, gives what any other gives.
+#[test]
+fn a_range_goes_on_where_memory_ended() {
+    let seed = seed();
+    let mut dice = Dice::new(seed);
+    let db = lsmx::Db::open_with(Arc::new(loaded()), "db", options(60 << 10)).unwrap();
+    let keyspace = db.default_keyspace();
+    let all: Vec<_> = keyspace.iter().map(Result::unwrap).collect();
+    let mut blocked = 0;
+    for _ in 0..200 {
+        // What is in memory of it.
+        for _ in 0..dice.below(200) {
+            keyspace.get(key(dice.below(KEYS))).unwrap();
+        }
+        let (from, to) = (dice.below(all.len() as u64), dice.below(all.len() as u64));
+        let (from, to) = (usize::try_from(from.min(to)).unwrap(), from.max(to));
+        let to = usize::try_from(to).unwrap();
+        let mut range = keyspace.range(&*all[from].0..&*all[to].0).in_memory();
+        let (mut front, mut back) = (Vec::new(), Vec::new());
+        loop {
+            let backward = dice.below(3) == 0;
+            match if backward { range.next_back() } else { range.next() } {
+                Some(Ok(entry)) if backward => back.push(entry),
+                Some(Ok(entry)) => front.push(entry),
+                Some(Err(Error::WouldBlock)) => {
+                    blocked += 1;
+                    if dice.below(4) == 0 {
+                        range.allow_reads();
+                    } else {
+                        // Somebody else reads what it needs.
+                        let next = front.last().map_or(&*all[from].0, |(key, _)| key);
+                        keyspace.range(next..).take(5).for_each(drop);
+                        keyspace.range(..&*all[to].0).rev().take(back.len() + 5).for_each(drop);
+                    }
+                }
+                Some(Err(error)) => panic!("{error}"),
+                None => break,
+            }
+        }
+        back.reverse();
+        front.extend(back);
+        assert!(front == all[from..to], "seed {seed}");
+    }
+    assert!(blocked > 100, "{blocked}");
+}
+
+/// Nobody's task walks over a hundred thousand tombstones.
+#[test]
+fn a_range_gives_up_where_much_is_deleted() {
+    let options = Options::default().background(Background::Inline).seed(1);
+    let db = lsmx::Db::open_with(Arc::new(MemVfs::new()), "db", options).unwrap();
+    for number in 0..5_000_u64 {
+        db.put(number.to_be_bytes(), "x").unwrap();
+        db.delete(number.to_be_bytes()).unwrap();
+    }
+    db.put("z", "end").unwrap();
+    let mut range = db.default_keyspace().iter().in_memory();
+    assert!(matches!(range.next(), Some(Err(Error::WouldBlock))));
+    range.allow_reads();
+    assert_eq!(&*range.next().unwrap().unwrap().0, b"z");
+    assert!(range.next().is_none());
+}

@@ -1,0 +1,121 @@
+//! Writes that have to wait occupy no thread.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use lsmx::env::{Background, WaitCause};
+use lsmx::tokio::Db;
+use lsmx::vfs::VfsCall;
+use lsmx::{Durability, Error, EventListener, KeyspaceOptions, Options, WriteOptions};
+use tokio::task::JoinSet;
+
+use crate::support::{Stalls, Taken, current_thread, gated, poll_once, run, runtimes};
+
+fn options(stalls: &Arc<Stalls>, memtable_bytes_max: u64) -> Options {
+    let keyspace = KeyspaceOptions::default().memtable_bytes(4 << 10);
+    Options::default()
+        .background(Background::Threads { workers: 1 })
+        .memtable_bytes_max(memtable_bytes_max)
+        .listener(Arc::clone(stalls) as Arc<dyn EventListener>)
+        .keyspace_defaults(keyspace)
+}
+
+const WRITERS: u64 = 300;
+
+/// Flushes stand still, hundreds of writers wait for them. Other tasks and the pool, even one of a
+/// single thread, get on as if nothing were.
+#[test]
+fn hundreds_of_stalled_writers_occupy_no_thread() {
+    // By the memtables of one tree, and by all of them together.
+    for memtable_bytes_max in [1 << 20, 16 << 10] {
+        for runtime in runtimes() {
+            let (disk, shut) = gated(VfsCall::Create, ".sst");
+            let stalls = Arc::new(Stalls::default());
+            run(&runtime, async {
+                let options = options(&stalls, memtable_bytes_max);
+                let db = Db::open_with(Arc::new(disk), "db", options).await.unwrap();
+                shut.store(true, Ordering::Release);
+                let mut writers = JoinSet::new();
+                for writer in 0..WRITERS {
+                    let db = db.clone();
+                    writers.spawn(async move {
+                        for write in 0..100_u64 {
+                            let key = [writer, write].map(u64::to_be_bytes).concat();
+                            db.put(key, [7; 200]).await.unwrap();
+                        }
+                    });
+                }
+                while stalls.standing() < WRITERS as usize {
+                    tokio::task::yield_now().await;
+                    // The pool has a thread for others.
+                    assert_eq!(tokio::task::spawn_blocking(|| 42).await.unwrap(), 42);
+                }
+                // Reads go on.
+                assert!(db.get([0; 16]).await.unwrap().is_some());
+                // Who must not wait is told why, who gives up, too.
+                let keyspace = db.default_keyspace();
+                let hurried = WriteOptions { no_slowdown: true, ..WriteOptions::default() };
+                let refused = keyspace.put_with("hurried", "1", hurried).await;
+                let causes =
+                    [WaitCause::MemtablesFull, WaitCause::MemoryFull].map(WaitCause::as_str);
+                assert!(
+                    matches!(refused, Err(Error::WouldWait { cause }) if causes.contains(&cause)),
+                    "{refused:?}"
+                );
+                let patience = Some(Duration::from_millis(5));
+                let patient = WriteOptions { deadline: patience, ..WriteOptions::default() };
+                let late = keyspace.put_with("patient", "1", patient).await;
+                assert!(
+                    matches!(late, Err(Error::Deadline { cause }) if causes.contains(&cause)),
+                    "{late:?}"
+                );
+                // A future that is dropped while it stands: its write is not done, its stall is over.
+                let ended = stalls.ended.load(Ordering::Relaxed);
+                let mut given_up = Box::pin(keyspace.put("given up", "1"));
+                assert!(poll_once(given_up.as_mut()).is_pending());
+                drop(given_up);
+                assert!(stalls.ended.load(Ordering::Relaxed) > ended);
+                shut.store(false, Ordering::Release);
+                while let Some(ended) = writers.join_next().await {
+                    ended.unwrap();
+                }
+                for key in ["hurried", "patient", "given up"] {
+                    assert_eq!(db.get(key).await.unwrap(), None);
+                }
+                let begun = stalls.begun.load(Ordering::Relaxed);
+                assert_eq!(begun, stalls.ended.load(Ordering::Relaxed));
+                let metrics = db.metrics().await.unwrap();
+                let of = &metrics.keyspaces["default"];
+                assert_eq!(of.stalls.count, begun as u64);
+                db.close(None).await.unwrap();
+            });
+        }
+    }
+}
+
+/// The commit of a task that no thread comes for has a deadline as any other.
+#[test]
+fn a_deadline_takes_a_commit_back() {
+    let runtime = current_thread(1);
+    let stalls = Arc::new(Stalls::default());
+    let (disk, _) = gated(VfsCall::Create, ".sst");
+    let db = lsmx::Db::open_with(Arc::new(disk), "db", options(&stalls, 1 << 20)).unwrap();
+    let db = Db::try_from(db).unwrap();
+    let taken = Taken::take(&runtime);
+    run(&runtime, async {
+        let keyspace = db.default_keyspace();
+        let deadline = Some(Duration::from_millis(2));
+        let options = WriteOptions { deadline, ..WriteOptions::from(Durability::Sync) };
+        let late = keyspace.put_with("late", "1", options).await;
+        let cause = WaitCause::CommitAhead.as_str();
+        assert!(matches!(late, Err(Error::Deadline { cause: by }) if by == cause), "{late:?}");
+        let mut put = pin!(keyspace.put("key", "1"));
+        assert!(poll_once(put.as_mut()).is_pending());
+        taken.free();
+        put.await.unwrap();
+        assert_eq!(keyspace.get("late").await.unwrap(), None);
+        db.close(None).await.unwrap();
+    });
+}

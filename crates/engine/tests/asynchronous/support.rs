@@ -1,0 +1,178 @@
+//! Runtimes, disks and dice that these tests share.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use lsmx::vfs::{Fault, FaultVfs, MemVfs, Rule, VfsCall};
+use lsmx::{Event, EventListener};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use tokio::runtime::{Builder, Runtime};
+
+/// A runtime for each flavour, with a blocking pool of one thread and of many.
+pub(crate) fn runtimes() -> Vec<Runtime> {
+    let mut runtimes = Vec::new();
+    for blocking_threads in [1, 64] {
+        runtimes.push(current_thread(blocking_threads));
+        runtimes.push(multi_thread(blocking_threads));
+    }
+    runtimes
+}
+
+pub(crate) fn current_thread(blocking_threads: usize) -> Runtime {
+    let mut builder = Builder::new_current_thread();
+    builder.enable_time().max_blocking_threads(blocking_threads).build().unwrap()
+}
+
+pub(crate) fn multi_thread(blocking_threads: usize) -> Runtime {
+    let mut builder = Builder::new_multi_thread();
+    builder.worker_threads(2).enable_time().max_blocking_threads(blocking_threads).build().unwrap()
+}
+
+/// Runs a test to its end, which comes long before this gives up.
+pub(crate) fn run<T>(runtime: &Runtime, test: impl Future<Output = T>) -> T {
+    let limited = async { tokio::time::timeout(Duration::from_secs(300), test).await };
+    runtime.block_on(limited).expect("the test hangs")
+}
+
+/// The seed of this run: `LSMX_TEST_SEED`, a fresh one by default; printed once.
+pub(crate) fn seed() -> u64 {
+    static SEED: OnceLock<u64> = OnceLock::new();
+    *SEED.get_or_init(|| {
+        let given = std::env::var("LSMX_TEST_SEED").ok();
+        let seed = given.map_or_else(
+            || lsmx::env::Env::default().random_u64() >> 24,
+            |text| text.parse().expect("LSMX_TEST_SEED is a number"),
+        );
+        println!("LSMX_TEST_SEED={seed}");
+        seed
+    })
+}
+
+/// Random decisions.
+pub(crate) struct Dice(ChaCha8Rng);
+
+impl Dice {
+    pub(crate) fn new(seed: u64) -> Dice {
+        Dice(ChaCha8Rng::seed_from_u64(seed))
+    }
+
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.0.next_u64() % bound
+    }
+}
+
+/// Polls once, with nobody to wake.
+pub(crate) fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Polls a future so many times at most, then drops it.
+pub(crate) struct Polls<F> {
+    pub(crate) future: Pin<Box<F>>,
+    pub(crate) left: u64,
+}
+
+impl<F: Future> Future for Polls<F> {
+    type Output = Option<F::Output>;
+
+    fn poll(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.left == 0 {
+            return Poll::Ready(None);
+        }
+        self.left -= 1;
+        match self.future.as_mut().poll(task) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            // Given up at once, though it would be polled no more.
+            Poll::Pending if self.left == 0 => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "threads of the test wait for threads of the engine")]
+pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
+    for _ in 0..6_000 {
+        if done() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("a minute passed without: {what}");
+}
+
+/// A disk on which calls of a kind on files of a kind wait while the gate is shut.
+pub(crate) fn gated(call: VfsCall, file: &str) -> (FaultVfs, Arc<AtomicBool>) {
+    let disk = FaultVfs::new(Arc::new(MemVfs::new()), 1);
+    let shut = Arc::new(AtomicBool::new(false));
+    disk.add(Rule::new(Fault::Delay).on(&[call]).path_contains(file));
+    let gate = Arc::clone(&shut);
+    disk.set_delay(Some(Arc::new(move |_, _| {
+        until("the gate opens", || !gate.load(Ordering::Acquire));
+    })));
+    (disk, shut)
+}
+
+/// Counts beginnings and ends of stalls.
+#[derive(Debug, Default)]
+pub(crate) struct Stalls {
+    pub(crate) begun: AtomicUsize,
+    pub(crate) ended: AtomicUsize,
+}
+
+impl Stalls {
+    /// Writes that stand still.
+    pub(crate) fn standing(&self) -> usize {
+        // In this order: never fewer than there are.
+        let ended = self.ended.load(Ordering::Acquire);
+        self.begun.load(Ordering::Acquire) - ended
+    }
+}
+
+impl EventListener for Stalls {
+    fn on_event(&self, event: &Event) {
+        match event {
+            Event::StallBegin(_) => self.begun.fetch_add(1, Ordering::AcqRel),
+            Event::Stalled(_) => self.ended.fetch_add(1, Ordering::AcqRel),
+            _ => 0,
+        };
+    }
+}
+
+/// The only thread of a runtime's blocking pool is taken while this lives.
+pub(crate) struct Taken(std::sync::mpsc::Sender<()>);
+
+impl Taken {
+    pub(crate) fn take(runtime: &Runtime) -> Taken {
+        let (here, there) = std::sync::mpsc::channel();
+        let (begun, begin) = std::sync::mpsc::channel();
+        runtime.spawn_blocking(move || {
+            begun.send(()).unwrap();
+            there.recv()
+        });
+        begin.recv().unwrap();
+        Taken(here)
+    }
+
+    pub(crate) fn free(self) {
+        self.0.send(()).unwrap();
+    }
+}
+
+/// Opens a database that some thread is about to close.
+pub(crate) fn reopen(disk: &MemVfs, options: impl Fn() -> lsmx::Options) -> lsmx::Db {
+    let mut db = None;
+    until("the database is closed", || {
+        match lsmx::Db::open_with(Arc::new(disk.clone()), "db", options()) {
+            Ok(opened) => db = Some(opened),
+            Err(lsmx::Error::Locked { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+        db.is_some()
+    });
+    db.unwrap()
+}
