@@ -313,6 +313,37 @@ impl Env {
         }
     }
 
+    /// Runs `task` for each number below `tasks`, on the calling thread and as many more as are of use, at
+    /// most `threads` in all; returns when all are done. Where time is driven they run one after the
+    /// other on the calling thread, and where the system gives no thread, on fewer.
+    ///
+    /// # Panics
+    /// As a task does. In debug builds, if a lock is held.
+    pub fn fan_out(&self, tasks: usize, threads: usize, task: &(dyn Fn(usize) + Sync)) {
+        assert_unlocked();
+        let next = AtomicU64::new(0);
+        let work = || {
+            while let Ok(number) = usize::try_from(next.fetch_add(1, Ordering::Relaxed))
+                && number < tasks
+            {
+                task(number);
+            }
+        };
+        let others = match self.0.clock {
+            Clock::System { .. } => threads.min(tasks).saturating_sub(1),
+            Clock::Driven(_) => 0,
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..others {
+                let builder = std::thread::Builder::new().name("lsmx-read".to_owned());
+                if builder.spawn_scoped(scope, work).is_err() {
+                    break;
+                }
+            }
+            work();
+        });
+    }
+
     /// Waits until a thread has ended; under `Stepped` the baton goes on meanwhile.
     ///
     /// # Errors

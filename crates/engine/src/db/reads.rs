@@ -3,10 +3,11 @@
 use std::ops::{Bound, RangeBounds};
 
 use crate::db::{Core, Db, Keyspace, Snapshot};
+use crate::env::{Background, Env};
 use crate::error::Result;
 use crate::key::SeqNo;
 use crate::keyspace::Tree;
-use crate::read::Reads;
+use crate::read::{Reads, together};
 use crate::slice::Slice;
 use crate::sync::Arc;
 use crate::version::{SuperVersion, TableFile};
@@ -24,7 +25,8 @@ impl Keyspace {
     }
 
     /// The values of many keys as of one moment, in the order of `keys`. Looks them up in key order,
-    /// so that neighbours share blocks and a key that is asked twice is looked up once.
+    /// so that neighbours share blocks and a key that is asked twice is looked up once. As soon as one has
+    /// to wait for a device, the blocks that the others lack are read at once, not one after the other.
     ///
     /// # Errors
     /// As [`Db::get`]; one key that cannot be read fails the call.
@@ -131,6 +133,9 @@ impl Snapshot {
     }
 }
 
+/// A lookup that takes so long has read a device: no other part of one comes near it.
+const DEVICE_READ_NS: u64 = 30_000;
+
 /// Many keys on their way to their values, in key order.
 pub(crate) struct Lookups<K> {
     view: Arc<SuperVersion>,
@@ -163,6 +168,40 @@ impl<K: AsRef<[u8]>> Lookups<K> {
         Ok(self.done == self.order.len())
     }
 
+    /// Looks up all that are left, one by one as long as that takes no longer than memory and the
+    /// system's cache do, and from the first read of a device on together. Where time is driven nothing
+    /// takes any: there it is always together from the second on.
+    ///
+    /// # Errors
+    /// As [`Db::get`].
+    pub(crate) fn look_up_rest(&mut self, env: &Env, tree: &Tree) -> Result<()> {
+        let mut now_ns = env.monotonic_ns();
+        while !self.look_up(tree, Reads::Storage, 1)? {
+            let before_ns = std::mem::replace(&mut now_ns, env.monotonic_ns());
+            let driven = !matches!(env.background(), Background::Threads { .. });
+            if driven || now_ns.saturating_sub(before_ns) >= DEVICE_READ_NS {
+                return self.look_up_together(env, tree);
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks up all that are left, with what must be read for them read at once.
+    fn look_up_together(&mut self, env: &Env, tree: &Tree) -> Result<()> {
+        let Some(left) = self.order.get(self.done..) else { return Ok(()) };
+        let mut keys: Vec<&[u8]> = left.iter().map(|&at| self.keys[at].as_ref()).collect();
+        keys.dedup();
+        let values = together::values(env, tree, &self.view, &keys, self.seq)?;
+        // Both in key order.
+        let mut found = keys.iter().zip(values).peekable();
+        for &at in left {
+            while found.next_if(|(key, _)| **key < self.keys[at].as_ref()).is_some() {}
+            self.values[at] = found.peek().and_then(|(_, value)| value.clone());
+        }
+        self.done = self.order.len();
+        Ok(())
+    }
+
     /// The values, in the order of the keys.
     pub(crate) fn end(self, core: &Core, tree: &Tree) -> Vec<Option<Slice>> {
         for &at in &self.order {
@@ -180,7 +219,7 @@ impl Core {
         snapshot: Option<SeqNo>,
     ) -> Result<Vec<Option<Slice>>> {
         let mut lookups = self.lookups(tree, keys.into_iter().collect(), snapshot)?;
-        lookups.look_up(tree, Reads::Storage, usize::MAX)?;
+        lookups.look_up_rest(&self.store.env, tree)?;
         Ok(lookups.end(self, tree))
     }
 

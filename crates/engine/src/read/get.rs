@@ -2,6 +2,7 @@
 
 use crate::cursor::Cursor;
 use crate::error::{Error, Result};
+use crate::format::block::Handle;
 use crate::key::SeqNo;
 use crate::keyspace::Tree;
 use crate::read::fold::Fold;
@@ -55,6 +56,57 @@ pub(crate) fn value(
     snapshot: SeqNo,
     reads: Reads,
 ) -> Result<Option<Slice>> {
+    let (value, met) = look_up(tree, view, user_key, snapshot, reads);
+    if !matches!(value, Err(Error::WouldBlock)) {
+        met.count(tree, view);
+    }
+    value
+}
+
+/// What memory alone says of a key.
+pub(crate) enum Attempt<'a> {
+    /// All of it.
+    Value(Option<Slice>),
+    /// This block would have to be read first. Nothing was counted.
+    Lacks {
+        /// Whose it is.
+        table: &'a Arc<Table>,
+        /// Where it is.
+        block: Handle,
+    },
+}
+
+/// As [`value`], in memory, with what is missing there.
+///
+/// # Errors
+/// As [`value`].
+pub(crate) fn attempt<'a>(
+    tree: &Tree,
+    view: &'a SuperVersion,
+    user_key: &[u8],
+    snapshot: SeqNo,
+) -> Result<Attempt<'a>> {
+    let (value, met) = look_up(tree, view, user_key, snapshot, Reads::Memory);
+    if matches!(value, Err(Error::WouldBlock))
+        && let (Some(table), Some(block)) = (met.table, met.access.missing())
+    {
+        return Ok(Attempt::Lacks { table, block });
+    }
+    met.count(tree, view);
+    value.map(Attempt::Value)
+}
+
+/// Looks a key up, and says what it met on the way.
+#[inline]
+fn look_up<'a>(
+    tree: &Tree,
+    view: &'a SuperVersion,
+    user_key: &[u8],
+    snapshot: SeqNo,
+    reads: Reads,
+) -> (Result<Option<Slice>>, Met<'a>) {
+    let access = Access::lookup(reads == Reads::Memory);
+    let mut met = Met { access, table: None, last_run: None };
     let mut fold = Fold::default();
     for memtable in view.memtables() {
         let covering = memtable.covering(user_key, snapshot);
@@ -63,17 +115,11 @@ pub(crate) fn value(
         });
         // What lies in older places is older than any range delete here.
         if ended || covering.is_some() {
-            return fold.finish(&tree.merging, user_key);
+            return (fold.finish(&tree.merging, user_key), met);
         }
     }
-    let access = Access::lookup(reads == Reads::Memory);
-    let mut met = Met { access, table: None, last_run: None };
     let gathered = gather(tree, view, user_key, snapshot, &mut fold, &mut met);
-    if !matches!(gathered, Err(Error::WouldBlock)) {
-        met.count(tree, view);
-    }
-    gathered?;
-    fold.finish(&tree.merging, user_key)
+    (gathered.and_then(|()| fold.finish(&tree.merging, user_key)), met)
 }
 
 /// Gathers what the tables hold of a key.

@@ -6,6 +6,7 @@ pub(crate) mod get;
 pub(crate) mod merging;
 pub(crate) mod range;
 pub(crate) mod run;
+pub(crate) mod together;
 pub(crate) mod visible;
 
 pub(crate) use get::Reads;

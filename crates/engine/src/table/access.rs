@@ -8,6 +8,7 @@
 use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::format::BlockKind;
+use crate::format::block::Handle;
 
 use super::reader::FillCache;
 
@@ -20,6 +21,8 @@ pub(crate) struct Access {
     hits: [u32; BlockKind::ALL.len()],
     filter_negatives: u32,
     filter_false_positives: u32,
+    /// What it would have to read, and must not.
+    missing: Option<Handle>,
 }
 
 impl Access {
@@ -32,6 +35,7 @@ impl Access {
             hits: [0; BlockKind::ALL.len()],
             filter_negatives: 0,
             filter_false_positives: 0,
+            missing: None,
         }
     }
 
@@ -63,11 +67,19 @@ impl Access {
     /// # Errors
     /// [`Error::WouldBlock`] if it must not be.
     #[inline]
-    pub(super) fn to_read(&self) -> Result<FillCache> {
+    pub(super) fn to_read(&mut self, block: Handle) -> Result<FillCache> {
         match self.fill {
-            FillCache::Memory => Err(Error::WouldBlock),
+            FillCache::Memory => {
+                self.missing = Some(block);
+                Err(Error::WouldBlock)
+            }
             fill => Ok(fill),
         }
+    }
+
+    /// The block that was not in memory, of one who must not read.
+    pub(crate) fn missing(&self) -> Option<Handle> {
+        self.missing
     }
 
     #[inline]

@@ -236,6 +236,14 @@ impl Descriptor {
         fill_exact(&*open.0, &self.path, offset, buffer)
     }
 
+    /// Says that bytes are about to be read; returns whether the file system reads them ahead.
+    pub(super) fn will_need(self: &Arc<Self>, offset: u64, bytes: u64) -> Result<bool> {
+        if let Some(open) = &*self.file.load() {
+            return Ok(open.0.will_need(offset, bytes));
+        }
+        Ok(self.open_checked(true)?.0.will_need(offset, bytes))
+    }
+
     /// As [`Descriptor::fill`] for a job: pays for the bytes at the limited rate, and has the system
     /// forget them where that is wanted.
     pub(super) fn fill_for_job(self: &Arc<Self>, offset: u64, buffer: &mut [u8]) -> Result<()> {

@@ -472,7 +472,7 @@ impl Table {
             access.hit(self.cache(), kind);
             return ask(content).map_err(at);
         }
-        let fill = access.to_read()?;
+        let fill = access.to_read(handle)?;
         let contents = self.read_block(handle, kind, fill)?;
         let content = Arc::new(decode(contents).map_err(at)?);
         // Metadata goes before data: a scan keeps what it has read of it, only jobs leave
@@ -490,7 +490,7 @@ impl Table {
             access.hit(self.cache(), BlockKind::Data);
             return Ok(block);
         }
-        let fill = access.to_read()?;
+        let fill = access.to_read(handle)?;
         let block = self.read_data_block(handle, fill)?;
         if fill == FillCache::Yes {
             self.cache().keep_data_block(self.cache_id, handle.offset, &block);
@@ -536,6 +536,14 @@ impl Table {
 
     pub(crate) fn cache(&self) -> &Arc<Cache> {
         self.slots.cache()
+    }
+
+    /// Says that a block is about to be read; returns whether the file system reads it ahead.
+    ///
+    /// # Errors
+    /// When the file cannot be opened again.
+    pub(crate) fn will_need(&self, handle: Handle) -> Result<bool> {
+        self.file.will_need(handle.offset, handle.bytes)
     }
 
     /// Reads a metadata block from the file and checks it.

@@ -46,7 +46,7 @@ pub(super) async fn many<K: AsRef<[u8]> + Send + 'static>(
     }
     let (shared, tree) = (Arc::clone(shared), Arc::clone(tree));
     on_pool(move || {
-        lookups.look_up(&tree, Reads::Storage, usize::MAX)?;
+        lookups.look_up_rest(&shared.core().store.env, &tree)?;
         drop(kept);
         Ok(lookups.end(shared.core(), &tree))
     })

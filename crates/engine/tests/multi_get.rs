@@ -1,0 +1,210 @@
+//! Many keys at once: what has to be read for them is read together.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::disallowed_methods, reason = "a slow device is made of real time")]
+
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use lsmx::env::Background;
+use lsmx::format::BlockKind;
+use lsmx::vfs::{File, LockGuard, MemVfs, Vfs};
+use lsmx::{Db, KeyspaceOptions, Options};
+
+const KEYS: u32 = 4_000;
+/// Longer than anything takes but a device.
+const DEVICE: Duration = Duration::from_micros(500);
+/// Long enough that who comes late was not on the way at all.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A device: each read takes its time, and once more than one has to be under way, waits for another.
+#[derive(Debug, Default)]
+struct Device {
+    /// Whether reads take their time.
+    slow: AtomicBool,
+    /// Whether the file system reads ahead.
+    reads_ahead: AtomicBool,
+    /// Whether every read but the first waits until two were under way at once.
+    gathers: AtomicBool,
+    reads: AtomicUsize,
+    told: AtomicUsize,
+    under_way: Mutex<(usize, usize)>,
+    changed: Condvar,
+}
+
+impl Device {
+    fn read<T>(&self, read: impl FnOnce() -> T) -> T {
+        if !self.slow.load(Ordering::SeqCst) {
+            return read();
+        }
+        let start = Instant::now();
+        let first = self.reads.fetch_add(1, Ordering::SeqCst) == 0;
+        let mut under_way = self.under_way.lock().unwrap();
+        under_way.0 += 1;
+        under_way.1 = under_way.1.max(under_way.0);
+        self.changed.notify_all();
+        if self.gathers.load(Ordering::SeqCst) && !first {
+            let alone = |it: &mut (usize, usize)| it.1 < 2;
+            let (met, waited) =
+                self.changed.wait_timeout_while(under_way, PATIENCE, alone).unwrap();
+            assert!(!waited.timed_out(), "one after the other");
+            under_way = met;
+        }
+        drop(under_way);
+        while start.elapsed() < DEVICE {
+            std::hint::spin_loop();
+        }
+        self.under_way.lock().unwrap().0 -= 1;
+        read()
+    }
+}
+
+#[derive(Clone, Debug)]
+struct SlowVfs {
+    inner: MemVfs,
+    device: Arc<Device>,
+}
+
+#[derive(Debug)]
+struct SlowFile {
+    inner: Arc<dyn File>,
+    device: Arc<Device>,
+}
+
+impl File for SlowFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.device.read(|| self.inner.read_at(buffer, offset))
+    }
+    fn append(&self, bytes: &[u8]) -> io::Result<()> {
+        self.inner.append(bytes)
+    }
+    fn sync(&self) -> io::Result<()> {
+        self.inner.sync()
+    }
+    fn len(&self) -> io::Result<u64> {
+        self.inner.len()
+    }
+    fn will_need(&self, _: u64, _: u64) -> bool {
+        self.device.told.fetch_add(1, Ordering::SeqCst);
+        self.device.reads_ahead.load(Ordering::SeqCst)
+    }
+}
+
+impl SlowVfs {
+    fn wrap(&self, inner: Arc<dyn File>) -> Arc<dyn File> {
+        Arc::new(SlowFile { inner, device: Arc::clone(&self.device) })
+    }
+}
+
+impl Vfs for SlowVfs {
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        self.inner.create(path)
+    }
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        Ok(self.wrap(self.inner.open(path)?))
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.inner.rename(from, to)
+    }
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.inner.hard_link(from, to)
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.inner.remove(path)
+    }
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        self.inner.create_dir(path)
+    }
+    fn list(&self, path: &Path) -> io::Result<Vec<String>> {
+        self.inner.list(path)
+    }
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        self.inner.exists(path)
+    }
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        self.inner.sync_dir(path)
+    }
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
+        self.inner.lock(path)
+    }
+    fn lock_shared(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
+        self.inner.lock_shared(path)
+    }
+}
+
+fn key(number: u32) -> Vec<u8> {
+    number.wrapping_mul(0x9e37_79b9).to_be_bytes().to_vec()
+}
+
+/// A database with a cache for its metadata and little else, all of the metadata read.
+fn database(background: Background) -> (Db, Arc<Device>) {
+    let device = Arc::new(Device::default());
+    let disk = SlowVfs { inner: MemVfs::new(), device: Arc::clone(&device) };
+    let keyspace = KeyspaceOptions::default().memtable_bytes(64 << 10).block_bytes(512);
+    let options = Options::default()
+        .background(background)
+        .block_cache_bytes(64 << 10)
+        .keyspace_defaults(keyspace);
+    let db = Db::open_with(Arc::new(disk), "db", options).unwrap();
+    for number in 0..KEYS {
+        db.put(key(number), number.to_le_bytes().repeat(10)).unwrap();
+    }
+    db.flush().unwrap();
+    db.wait_idle().unwrap();
+    for number in 0..KEYS {
+        db.get(key(number)).unwrap();
+    }
+    (db, device)
+}
+
+/// Looks up keys of which every third is not there and some are asked twice, and checks the values.
+fn ask(db: &Db) {
+    let asked: Vec<u32> = (0..90).map(|n| n * 613 % (KEYS + KEYS / 2)).chain([5, 5, 613]).collect();
+    let values = db.multi_get(asked.iter().map(|&number| key(number))).unwrap();
+    for (number, value) in asked.iter().zip(values) {
+        let expected = (*number < KEYS).then(|| number.to_le_bytes().repeat(10));
+        assert_eq!(value.as_deref(), expected.as_deref(), "{number}");
+    }
+}
+
+fn misses(db: &Db) -> u64 {
+    db.metrics().cache[&BlockKind::Data].misses
+}
+
+#[test]
+fn where_nothing_is_read_ahead_several_threads_read() {
+    let (db, device) = database(Background::default());
+    let before = misses(&db);
+    device.gathers.store(true, Ordering::SeqCst);
+    device.slow.store(true, Ordering::SeqCst);
+    ask(&db);
+    device.slow.store(false, Ordering::SeqCst);
+    assert!(device.under_way.lock().unwrap().1 >= 2);
+    assert_eq!(misses(&db) - before, device.reads.load(Ordering::SeqCst) as u64);
+}
+
+#[test]
+fn where_the_file_system_reads_ahead_it_is_told_all_places_first() {
+    let (db, device) = database(Background::default());
+    let before = misses(&db);
+    device.reads_ahead.store(true, Ordering::SeqCst);
+    device.slow.store(true, Ordering::SeqCst);
+    ask(&db);
+    device.slow.store(false, Ordering::SeqCst);
+    let reads = device.reads.load(Ordering::SeqCst);
+    assert_eq!(misses(&db) - before, reads as u64);
+    let told = device.told.load(Ordering::SeqCst);
+    // All but the first, which showed that reads are slow.
+    assert!(told > 20 && told + 2 >= reads, "{told} told, {reads} read");
+    assert_eq!(device.under_way.lock().unwrap().1, 1);
+}
+
+#[test]
+fn where_time_is_driven_lookups_go_together_from_the_second_on() {
+    let (db, device) = database(Background::Inline);
+    ask(&db);
+    assert!(device.told.load(Ordering::SeqCst) > 20);
+}
