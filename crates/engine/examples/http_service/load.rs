@@ -241,7 +241,8 @@ impl Load {
         } else {
             let delay = self.read_delay;
             let slow = FaultVfs::new(Arc::new(OsVfs), 1);
-            slow.add(Rule::new(Fault::Delay).on(&[VfsCall::Read]).path_contains(".sst"));
+            let reads = Rule::new(Fault::Delay).on(&[VfsCall::Read]).path_contains(".sst");
+            slow.add(reads.from_then_on());
             slow.set_delay(Some(Arc::new(move |_, _| std::thread::sleep(delay))));
             Arc::new(slow)
         };
