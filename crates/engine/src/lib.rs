@@ -72,6 +72,7 @@ pub mod vfs;
 pub mod wal;
 pub mod write;
 
+pub use cache::BlockCacheKind;
 pub use db::options::Options;
 pub use db::{DEFAULT_KEYSPACE, Db, Keyspace, Snapshot, Update, VerifyReport, verify, verify_with};
 pub use db::{Explanation, MetadataSizes, Observation, observe, observe_with};

@@ -25,6 +25,7 @@ impl Core {
             budget_bytes: self.memory.budget,
             memtable_bytes_max: self.memory.memtables,
             block_cache_bytes_max: self.memory.cache,
+            block_cache_kind: cache.kind(),
             wal_buffer: store.wal.buffer_bytes(),
             open_tables: cache.open_table_bytes(),
             read_ahead: cache.read_ahead_bytes(),

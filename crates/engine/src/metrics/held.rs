@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::cache::BlockCacheKind;
+
 /// What takes memory, in bytes; most are estimates that include the allocator's overhead.
 ///
 /// Left out: code and stacks; values and keys that callers hold of blocks the cache has let go;
@@ -15,6 +17,8 @@ pub struct MemoryMetrics {
     pub memtable_bytes_max: u64,
     /// At which blocks are let go.
     pub block_cache_bytes_max: u64,
+    /// What holds the data blocks among them.
+    pub block_cache_kind: BlockCacheKind,
     /// Memtables that take writes.
     pub memtables_active: u64,
     /// Memtables that wait for their flush.
