@@ -79,6 +79,7 @@ pub use db::{Explanation, MetadataSizes, Observation, observe, observe_with};
 pub use error::{Error, Malformed, Result};
 pub use event::{Event, EventListener};
 pub use key::{Kind, SeqNo};
+pub use keyspace::filter_bits::FilterBits;
 pub use keyspace::options::{FilterLastRun, KeyspaceOptions};
 pub use lsmx_compaction as compaction;
 pub use lsmx_compaction::PolicySpec;

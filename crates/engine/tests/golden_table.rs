@@ -15,7 +15,8 @@ use lsmx::cache::Cache;
 use lsmx::cursor::Cursor;
 use lsmx::key::InternalKey;
 use lsmx::table::{
-    Compression, FillCache, RangeTombstone, Table, TableIdentity, TableOptions, TableWriter,
+    Compression, FillCache, FilterWidth, RangeTombstone, Table, TableIdentity, TableOptions,
+    TableWriter,
 };
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Kind, SeqNo};
@@ -25,7 +26,7 @@ struct Case {
     /// Name in `tests/golden`.
     name: &'static str,
     compression: Compression,
-    filter: bool,
+    filter: Option<FilterWidth>,
     /// What it holds, besides range deletes.
     entries: fn() -> Vec<Entry>,
     /// Size and XXH3-64, as a manifest would keep them.
@@ -41,7 +42,7 @@ const CASES: &[Case] = &[
     Case {
         name: "table-v1.sst",
         compression: Compression::None,
-        filter: true,
+        filter: Some(FilterWidth::Fuse8),
         entries: every_kind,
         bytes: 3840,
         checksum: 0x7a36_7a31_a949_7ac2,
@@ -50,7 +51,7 @@ const CASES: &[Case] = &[
     Case {
         name: "table-v1-lz4.sst",
         compression: Compression::Lz4,
-        filter: true,
+        filter: Some(FilterWidth::Fuse8),
         entries: every_kind,
         bytes: 2121,
         checksum: 0xcaef_b01d_8273_ee60,
@@ -59,7 +60,7 @@ const CASES: &[Case] = &[
     Case {
         name: "table-v1-no-filter.sst",
         compression: Compression::None,
-        filter: false,
+        filter: None,
         entries: every_kind,
         bytes: 3711,
         checksum: 0x61ae_f3f9_16f0_a873,
@@ -68,7 +69,7 @@ const CASES: &[Case] = &[
     Case {
         name: "table-v1-succinct.sst",
         compression: Compression::None,
-        filter: true,
+        filter: Some(FilterWidth::Fuse8),
         entries: every_kind,
         bytes: 3_786,
         checksum: 0x99f4_b063_e86b_a292,
@@ -77,7 +78,7 @@ const CASES: &[Case] = &[
     Case {
         name: "table-v1-succinct-lz4.sst",
         compression: Compression::Lz4,
-        filter: true,
+        filter: Some(FilterWidth::Fuse8),
         entries: every_kind,
         bytes: 2_100,
         checksum: 0xd2fe_27d1_3ae6_c056,
@@ -86,7 +87,7 @@ const CASES: &[Case] = &[
     Case {
         name: "table-v1-succinct-no-filter.sst",
         compression: Compression::None,
-        filter: false,
+        filter: None,
         entries: every_kind,
         bytes: 3_657,
         checksum: 0x3ecd_4107_3fec_9bcb,
@@ -95,7 +96,7 @@ const CASES: &[Case] = &[
     Case {
         name: "table-v1-hashes.sst",
         compression: Compression::None,
-        filter: true,
+        filter: Some(FilterWidth::Fuse8),
         entries: hashes,
         bytes: 35_521,
         checksum: 0x099d_4c8a_6aed_1567,
@@ -104,10 +105,28 @@ const CASES: &[Case] = &[
     Case {
         name: "table-v1-ids.sst",
         compression: Compression::None,
-        filter: true,
+        filter: Some(FilterWidth::Fuse8),
         entries: ids,
         bytes: 39_378,
         checksum: 0x7893_6f5c_ddac_4e2d,
+        written: true,
+    },
+    Case {
+        name: "table-v1-wide-filter.sst",
+        compression: Compression::None,
+        filter: Some(FilterWidth::Fuse16),
+        entries: every_kind,
+        bytes: 3_883,
+        checksum: 0xcbe5_dab1_a5ce_9bbd,
+        written: true,
+    },
+    Case {
+        name: "table-v1-wide-filter-hashes.sst",
+        compression: Compression::None,
+        filter: Some(FilterWidth::Fuse16),
+        entries: hashes,
+        bytes: 37_313,
+        checksum: 0x4505_b035_7bee_5518,
         written: true,
     },
 ];
@@ -252,7 +271,7 @@ fn tables_of_every_version_are_read() {
             assert_eq!(found, covering.map(SeqNo), "{key}");
         }
         let properties = table.properties();
-        assert_eq!(properties.filter.is_some(), case.filter);
+        assert_eq!(properties.filter.is_some(), case.filter.is_some());
         assert_eq!(properties.oldest_tombstone_us, Some(1_000_001));
         assert_eq!(properties.created_us, 2_000_002);
         assert_eq!((properties.tombstones, properties.range_tombstone_count), (1, 3));

@@ -16,7 +16,7 @@ mod blocks;
 mod counts;
 mod slots;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::format::BlockKind;
 use crate::slice::{BlockBytes, LiveBlocks};
@@ -116,9 +116,9 @@ impl Cache {
         self.counts.read()
     }
 
-    /// What filters answered since the cache was made.
+    /// What filters answered since the cache was made, by level of their tables.
     #[must_use]
-    pub fn filter_answers(&self) -> FilterAnswers {
+    pub fn filter_answers(&self) -> BTreeMap<u8, FilterAnswers> {
         self.counts.filter_answers()
     }
 
@@ -157,16 +157,6 @@ impl Cache {
     #[inline]
     pub(crate) fn count_miss(&self, kind: BlockKind) {
         self.counts.miss(kind);
-    }
-
-    #[inline]
-    pub(crate) fn count_filter_negative(&self) {
-        self.counts.filter_negative();
-    }
-
-    #[inline]
-    pub(crate) fn count_filter_false_positive(&self) {
-        self.counts.filter_false_positive();
     }
 
     /// The data block at `offset` of a table, if it is in memory.

@@ -2,7 +2,7 @@ use bytes::Bytes;
 
 use super::*;
 use crate::format::block::Handle;
-use crate::format::filter::{self, Filter};
+use crate::format::filter::{self, Filter, FilterWidth};
 use crate::format::index::{IndexBlock, IndexBuilder, Separator, Versions};
 use crate::format::range_tombstones::{RangeTombstone, Spans, encode};
 use crate::key::SeqNo;
@@ -10,7 +10,7 @@ use crate::slice::BlockBytes;
 
 fn a_filter() -> Arc<Filter> {
     let mut hashes = (0..800u64).map(|key| filter::key_hash(&key.to_le_bytes())).collect();
-    Arc::new(Filter::new(filter::build(&mut hashes).unwrap().into()).unwrap())
+    Arc::new(Filter::new(filter::build(&mut hashes, FilterWidth::Fuse8).unwrap().into()).unwrap())
 }
 
 fn an_index() -> Arc<IndexBlock> {

@@ -168,6 +168,17 @@ fn keyspace(f: &mut fmt::Formatter<'_>, name: &str, keyspace: &KeyspaceMetrics) 
     Ok(())
 }
 
+impl Metrics {
+    /// Shares of wrong answers, level by level.
+    fn false_positive_rates(&self) -> String {
+        let levels = self.filter_by_level.iter().map(|(level, answers)| {
+            format!("L{level} {:.4} %", answers.false_positive_rate() * 100.0)
+        });
+        let levels: Vec<_> = levels.collect();
+        if levels.is_empty() { String::new() } else { format!(": {}", levels.join(", ")) }
+    }
+}
+
 impl fmt::Display for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, metrics) in &self.keyspaces {
@@ -189,9 +200,10 @@ impl fmt::Display for Metrics {
         }
         writeln!(
             f,
-            "filters {} tables ruled out, {} let pass wrongly",
+            "filters {} tables ruled out, {} let pass wrongly{}",
             Count(self.filter.negatives),
-            Count(self.filter.false_positives)
+            Count(self.filter.false_positives),
+            self.false_positive_rates(),
         )?;
         let memory = &self.memory;
         writeln!(

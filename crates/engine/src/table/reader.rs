@@ -196,13 +196,13 @@ impl Table {
         let filtered = use_filter && self.properties.filter.is_some();
         if use_filter && !self.may_contain(user_key)? {
             if filtered {
-                self.cache().count_filter_negative();
+                self.slots.count_filter_negative();
             }
             return Ok(None);
         }
         let found = self.find(user_key, snapshot)?;
         if filtered && found.is_none() {
-            self.cache().count_filter_false_positive();
+            self.slots.count_filter_false_positive();
         }
         Ok(found)
     }
@@ -319,6 +319,11 @@ impl Table {
     #[must_use]
     pub fn last_read_us(&self) -> u64 {
         self.last_read_us.load(Ordering::Relaxed)
+    }
+
+    /// Notes which level it lies in.
+    pub(crate) fn set_level(&self, level: u8) {
+        self.slots.set_level(level);
     }
 
     /// Takes the filter out of memory, for a table that has come to lie in the last sorted run.
