@@ -10,6 +10,7 @@
 )]
 
 mod block;
+mod cache;
 mod commit;
 mod data;
 mod index;
@@ -37,6 +38,7 @@ criterion_group! {
     targets =
         policy::pick,
         block::search,
+        cache::data_blocks,
         index::search,
         memtable::insert,
         table::get,
