@@ -10,6 +10,7 @@
 )]
 
 mod block;
+mod cache;
 mod commit;
 mod data;
 mod index;
@@ -38,6 +39,7 @@ criterion_group! {
         policy::pick,
         block::search,
         block::search_far,
+        cache::data_blocks,
         index::search,
         memtable::insert,
         table::get,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use lsmx::{BlockCacheKind, FilterBits};
 use lsmx_bench::experiment::advise::Weights;
 use lsmx_bench::experiment::iocost::CacheSweep;
 use lsmx_bench::experiment::throughput::workload::Workload;
@@ -329,7 +330,7 @@ pub(crate) struct IocostArgs {
     /// An existing database, opened for reading; a sample of its own keys is asked for, which a scan
     /// of all of it finds [default: one is built, and removed].
     #[arg(long, value_name = "PATH", conflicts_with_all = [
-        "entries", "key_len", "value_len", "memtable", "table", "block_bytes", "dir",
+        "entries", "key_len", "value_len", "memtable", "table", "block_bytes", "filter_bits", "dir",
     ])]
     pub(crate) db: Option<PathBuf>,
     /// Keyspace of the existing database [default: the default one].
@@ -353,6 +354,13 @@ pub(crate) struct IocostArgs {
     /// Target bytes of a data block; a database is built for each.
     #[arg(long, value_name = "BYTES,…", value_delimiter = ',', default_value = "4096")]
     pub(crate) block_bytes: Vec<u32>,
+    /// Bits of a filter's fingerprints: 8, 16, or monkey(B), which spends B bits per key, 9 to 18, on wide
+    /// filters for small runs; a database is built for each.
+    #[arg(long, value_name = "BITS,…", value_delimiter = ',', default_value = "8")]
+    pub(crate) filter_bits: Vec<FilterBits>,
+    /// Block cache, quick or moka; with several each database is read with each.
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', default_value = "quick")]
+    pub(crate) cache_kind: Vec<BlockCacheKind>,
     /// Cache sizes in per cent of the database; `auto` takes both inflection points, places between and
     /// around them, and the sizes of the study.
     #[arg(long, value_name = "auto|PCT,…", default_value = "auto", allow_hyphen_values = true)]

@@ -79,6 +79,74 @@ fn block_sizes_are_swept_and_equal_seeds_ask_for_equal_keys() {
 }
 
 #[test]
+fn both_block_caches_and_all_filters_are_swept() {
+    let directory = tempfile::tempdir().unwrap();
+    let csv = directory.path().join("rows.csv");
+    let words = format!(
+        "{SMALL} --filter-bits 8,monkey(10),16 --cache-kind moka,quick --cache-sweep 20 --dir {} --csv {}",
+        directory.path().display(),
+        csv.display()
+    );
+    let result = result(&words, directory.path());
+    let others = result["others"].as_array().unwrap();
+    let all: Vec<&Value> = std::iter::once(&result).chain(others).collect();
+    let names: Vec<_> = all
+        .iter()
+        .map(|cost| {
+            let text = |field: &str| cost[field].as_str().unwrap().to_owned();
+            (text("filter_bits"), text("cache_kind"))
+        })
+        .collect();
+    let expected: Vec<_> = ["8", "monkey(10)", "16"]
+        .iter()
+        .flat_map(|bits| ["moka", "quick"].map(|kind| ((*bits).to_owned(), kind.to_owned())))
+        .collect();
+    assert_eq!(names, expected);
+    let bytes = |at: usize| all[at]["filter_bytes"].as_u64().unwrap();
+    assert!(bytes(0) == bytes(1) && bytes(4) > bytes(0) * 17 / 10);
+    for cost in &all {
+        let point = &cost["with_all_filters"];
+        let count = |of: &Value, field: &str| of[field].as_u64().unwrap();
+        let levels = point["filter_by_level"].as_array().unwrap();
+        for field in ["filter_negatives", "filter_false_positives"] {
+            let sum: u64 = levels.iter().map(|level| count(level, field_of_level(field))).sum();
+            assert_eq!(sum, count(point, field), "{field}");
+        }
+        assert!(count(point, "filter_negatives") > 500);
+        assert!(point["filter_false_positive_rate"].as_f64().unwrap() < 0.05);
+    }
+    let rows = fs::read_to_string(csv).unwrap();
+    assert_eq!(rows.lines().count(), 1 + 2 * all.len());
+    let columns = |line: &str| line.split(',').count();
+    assert!(rows.lines().all(|line| columns(line) == columns(rows.lines().next().unwrap())));
+}
+
+/// A level has the counts of a point under shorter names.
+fn field_of_level(field: &str) -> &str {
+    field.strip_prefix("filter_").unwrap()
+}
+
+#[test]
+fn an_existing_database_is_read_with_both_caches() {
+    let directory = tempfile::tempdir().unwrap();
+    let db = directory.path().join("db");
+    let fill = format!(
+        "bench fillrandom --entries 5000 --memtable 64K --option cache_kind=moka \
+         --option filter_bits=16 --db {}",
+        db.display()
+    );
+    lsmx(&fill.split_whitespace().collect::<Vec<_>>()).ok();
+    let words =
+        format!("--db {} --gets 500 --cache-kind quick,moka --cache-sweep 200", db.display());
+    let result = result(&words, directory.path());
+    assert_eq!((&result["filter_bits"], &result["cache_kind"]), (&Value::Null, &"quick".into()));
+    assert_eq!(result["others"][0]["cache_kind"], "moka");
+    // At 18 bits a key and more.
+    let (bytes, entries) = (&result["all_filters_bytes"], &result["entries"]);
+    assert!(bytes.as_u64().unwrap() >= entries.as_u64().unwrap() * 18 / 8);
+}
+
+#[test]
 fn an_existing_database_is_asked_for_its_own_keys() {
     let directory = tempfile::tempdir().unwrap();
     let db = directory.path().join("db");
@@ -127,6 +195,10 @@ fn wrong_arguments_are_named() {
         ("--cache-sweep often", "--cache-sweep"),
         ("--key-len 4", "--key-len is 4"),
         ("--gets 0", "--gets"),
+        ("--cache-kind lru", "--cache-kind"),
+        ("--filter-bits 12", "--filter-bits"),
+        ("--filter-bits monkey(30)", "--filter-bits"),
+        ("--db nowhere --filter-bits 16", "--db"),
         ("--block-bytes 10 --entries 10", "block"),
         ("--db nowhere --entries 5", "--db"),
         ("--keyspace k", "--db"),

@@ -1,5 +1,6 @@
 //! What a criterion bench calls of the inside. Not for users: it may change with any release.
 
+use crate::cache::{BlockCacheKind, Cache};
 use crate::cursor::Cursor;
 use crate::error::{Malformed, Result};
 use crate::format::data_block::{DataBlock, DataBlockBuilder, common_prefix};
@@ -70,6 +71,33 @@ impl Block {
     /// When it is malformed.
     pub fn contains(&self, key: &[u8]) -> Result<bool, Malformed> {
         Ok(self.0.get(key, SeqNo::MAX)?.is_some())
+    }
+}
+
+/// The data blocks of a cache, of which all have the same contents.
+#[derive(Debug)]
+pub struct BlockCache {
+    cache: Arc<Cache>,
+    block: BlockBytes,
+}
+
+impl BlockCache {
+    /// With nothing in it.
+    #[must_use]
+    pub fn new(kind: BlockCacheKind, budget_bytes: u64, block_bytes: usize) -> BlockCache {
+        let block = BlockBytes::copy_of(&vec![0; block_bytes]);
+        BlockCache { cache: Cache::of_kind(kind, budget_bytes), block }
+    }
+
+    /// Whether the block with this number is there, which counts as a use.
+    #[must_use]
+    pub fn get(&self, number: u64) -> bool {
+        self.cache.data_block(0, number).is_some()
+    }
+
+    /// Puts the block with this number in.
+    pub fn insert(&self, number: u64) {
+        self.cache.keep_data_block(0, number, &self.block);
     }
 }
 

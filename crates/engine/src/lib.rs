@@ -74,12 +74,14 @@ pub mod vfs;
 pub mod wal;
 pub mod write;
 
+pub use cache::BlockCacheKind;
 pub use db::options::Options;
 pub use db::{DEFAULT_KEYSPACE, Db, Keyspace, Snapshot, Update, VerifyReport, verify, verify_with};
 pub use db::{Explanation, MetadataSizes, Observation, observe, observe_with};
 pub use error::{Error, Malformed, Result};
 pub use event::{Event, EventListener};
 pub use key::{Kind, SeqNo};
+pub use keyspace::filter_bits::FilterBits;
 pub use keyspace::options::{FilterLastRun, KeyspaceOptions};
 pub use lsmx_compaction as compaction;
 pub use lsmx_compaction::PolicySpec;

@@ -213,6 +213,11 @@ impl Memtable {
         self.bytes.load(Ordering::Relaxed) & !FREED
     }
 
+    /// Entries of all kinds.
+    pub(crate) fn entries(&self) -> u64 {
+        u64::from(self.tree.len())
+    }
+
     /// Whether nothing was written here.
     pub(crate) fn is_empty(&self) -> bool {
         self.tree.len() == 0 && self.spans.is_empty()

@@ -265,6 +265,9 @@ pub struct ReadMetrics {
     pub cache: BTreeMap<BlockKind, CacheMetrics>,
     /// What filters answered to point lookups.
     pub filter: FilterAnswers,
+    /// The same by level of the filters' tables, over all keyspaces: levels that were asked for keys
+    /// which they do not have.
+    pub filter_by_level: BTreeMap<u8, FilterAnswers>,
 }
 
 /// A whole database.
@@ -276,6 +279,9 @@ pub struct Metrics {
     pub cache: BTreeMap<BlockKind, CacheMetrics>,
     /// What filters answered to point lookups.
     pub filter: FilterAnswers,
+    /// The same by level of the filters' tables, over all keyspaces: levels that were asked for keys
+    /// which they do not have.
+    pub filter_by_level: BTreeMap<u8, FilterAnswers>,
     /// The commit pipeline.
     pub commits: CommitMetrics,
     /// The write-ahead log.

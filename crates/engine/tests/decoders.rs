@@ -22,7 +22,7 @@ use cap::Cap;
 use lsmx::env::Background;
 use lsmx::fuzzing::{TARGETS, Target, seeds};
 use lsmx::vfs::MemVfs;
-use lsmx::{Compression, Db, KeyspaceOptions, Options};
+use lsmx::{Compression, Db, FilterBits, KeyspaceOptions, Options};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -54,10 +54,10 @@ fn hex(bytes: &[u8]) -> String {
 /// The files of a small database with tables, and of another with nothing but its logs.
 fn databases() -> Vec<BTreeMap<PathBuf, Vec<u8>>> {
     let mut all = Vec::new();
-    for (compression, memtable_bytes, close) in [
-        (Compression::None, 2 << 10, true),
-        (Compression::Lz4, 6 << 10, false),
-        (Compression::None, 1 << 20, false),
+    for (compression, filter_bits, memtable_bytes, close) in [
+        (Compression::None, FilterBits::Fuse8, 2 << 10, true),
+        (Compression::Lz4, FilterBits::Fuse16, 6 << 10, false),
+        (Compression::None, FilterBits::Fuse8, 1 << 20, false),
     ] {
         let disk = MemVfs::new();
         let keyspace = KeyspaceOptions::default()
@@ -65,6 +65,7 @@ fn databases() -> Vec<BTreeMap<PathBuf, Vec<u8>>> {
             .table_bytes(3 << 10)
             .block_bytes(256)
             .restart_interval(4)
+            .filter_bits(filter_bits)
             .compression(compression);
         let options = Options::default().background(Background::Inline).seed(5);
         let options = options.keyspace_defaults(keyspace);

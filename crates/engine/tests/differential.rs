@@ -11,8 +11,8 @@
 
 mod modelling;
 
-use lsmx::FilterLastRun;
 use lsmx::env::Background;
+use lsmx::{BlockCacheKind, FilterBits, FilterLastRun};
 use modelling::{Dice, Op, Opening, Play, Reached, Tuning, case_seeds, play};
 
 /// Option sets of each kind, and histories that each set plays, with the operations of one.
@@ -25,6 +25,7 @@ fn plain() -> Opening {
     Opening {
         warm_up: false,
         cache_bytes: 64 << 10,
+        cache_kind: BlockCacheKind::Quick,
         wal_bytes_max: None,
         segment_bytes: 4 << 10,
         sync_every_bytes: 8 << 20,
@@ -42,6 +43,7 @@ fn plain() -> Opening {
             block_tags: true,
             lz4: vec![false],
             filter_last_run: FilterLastRun::Off,
+            filter_bits: FilterBits::Fuse8,
         },
     }
 }
@@ -82,6 +84,11 @@ fn fixed() -> Vec<(Opening, Background)> {
     depart(inline, |set| set.cache_bytes = 0);
     depart(inline, |set| {
         (set.cache_bytes, set.tuning.filter_last_run) = (64 << 20, FilterLastRun::On);
+    });
+    depart(inline, |set| (set.cache_bytes, set.cache_kind) = (1 << 20, BlockCacheKind::Moka));
+    depart(inline, |set| {
+        set.tuning.filter_bits = FilterBits::Monkey { bits_per_key: 10.0 };
+        set.tuning.filter_last_run = FilterLastRun::On;
     });
     depart(inline, |set| set.tuning.lz4 = vec![true]);
     depart(inline, |set| set.tuning.lz4 = vec![false, false, true]);

@@ -15,7 +15,8 @@ use lsmx::cache::Cache;
 use lsmx::cursor::Cursor;
 use lsmx::key::InternalKey;
 use lsmx::table::{
-    Compression, FillCache, RangeTombstone, Table, TableIdentity, TableOptions, TableWriter,
+    Compression, FillCache, FilterWidth, RangeTombstone, Table, TableIdentity, TableOptions,
+    TableWriter,
 };
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Kind, SeqNo};
@@ -25,7 +26,7 @@ struct Case {
     /// Name in `tests/golden`.
     name: &'static str,
     compression: Compression,
-    filter: bool,
+    filter: Option<FilterWidth>,
     /// Whether its data blocks have tags.
     tags: bool,
     /// What it holds, besides range deletes.
@@ -43,7 +44,7 @@ const CASES: &[Case] = &[
     Case {
         name: "table-v1.sst",
         compression: Compression::None,
-        filter: true,
+        filter: Some(FilterWidth::Fuse8),
         tags: false,
         entries: every_kind,
         bytes: 3840,
@@ -53,7 +54,7 @@ const CASES: &[Case] = &[
     Case {
         name: "table-v1-lz4.sst",
         compression: Compression::Lz4,
-        filter: true,
+        filter: Some(FilterWidth::Fuse8),
         tags: false,
         entries: every_kind,
         bytes: 2121,
@@ -63,7 +64,7 @@ const CASES: &[Case] = &[
     Case {
         name: "table-v1-no-filter.sst",
         compression: Compression::None,
-        filter: false,
+        filter: None,
         tags: false,
         entries: every_kind,
         bytes: 3711,
@@ -73,7 +74,7 @@ const CASES: &[Case] = &[
     Case {
         name: "table-v1-succinct.sst",
         compression: Compression::None,
-        filter: true,
+        filter: Some(FilterWidth::Fuse8),
         tags: false,
         entries: every_kind,
         bytes: 3_786,
@@ -83,7 +84,7 @@ const CASES: &[Case] = &[
     Case {
         name: "table-v1-succinct-lz4.sst",
         compression: Compression::Lz4,
-        filter: true,
+        filter: Some(FilterWidth::Fuse8),
         tags: false,
         entries: every_kind,
         bytes: 2_100,
@@ -93,7 +94,7 @@ const CASES: &[Case] = &[
     Case {
         name: "table-v1-succinct-no-filter.sst",
         compression: Compression::None,
-        filter: false,
+        filter: None,
         tags: false,
         entries: every_kind,
         bytes: 3_657,
@@ -103,7 +104,7 @@ const CASES: &[Case] = &[
     Case {
         name: "table-v1-hashes.sst",
         compression: Compression::None,
-        filter: true,
+        filter: Some(FilterWidth::Fuse8),
         tags: false,
         entries: hashes,
         bytes: 35_521,
@@ -113,7 +114,7 @@ const CASES: &[Case] = &[
     Case {
         name: "table-v1-ids.sst",
         compression: Compression::None,
-        filter: true,
+        filter: Some(FilterWidth::Fuse8),
         tags: false,
         entries: ids,
         bytes: 39_378,
@@ -123,11 +124,31 @@ const CASES: &[Case] = &[
     Case {
         name: "table-v1-tags.sst",
         compression: Compression::None,
-        filter: true,
+        filter: Some(FilterWidth::Fuse8),
         tags: true,
         entries: long_values,
         bytes: 17_411,
         checksum: 0x57e0_4745_04e5_2a5f,
+        written: true,
+    },
+    Case {
+        name: "table-v1-wide-filter.sst",
+        compression: Compression::None,
+        filter: Some(FilterWidth::Fuse16),
+        tags: false,
+        entries: every_kind,
+        bytes: 3_883,
+        checksum: 0xcbe5_dab1_a5ce_9bbd,
+        written: true,
+    },
+    Case {
+        name: "table-v1-wide-filter-hashes.sst",
+        compression: Compression::None,
+        filter: Some(FilterWidth::Fuse16),
+        tags: false,
+        entries: hashes,
+        bytes: 37_313,
+        checksum: 0x4505_b035_7bee_5518,
         written: true,
     },
 ];
@@ -286,7 +307,7 @@ fn tables_of_every_version_are_read() {
             assert_eq!(found, covering.map(SeqNo), "{key}");
         }
         let properties = table.properties();
-        assert_eq!(properties.filter.is_some(), case.filter);
+        assert_eq!(properties.filter.is_some(), case.filter.is_some());
         assert_eq!(properties.codings[0], u8::from(case.tags));
         assert_eq!(properties.oldest_tombstone_us, Some(1_000_001));
         assert_eq!(properties.created_us, 2_000_002);

@@ -205,6 +205,7 @@ fn where_the_file_system_reads_ahead_it_is_told_all_places_first() {
 #[test]
 fn where_time_is_driven_lookups_go_together_from_the_second_on() {
     let (db, device) = database(Background::Inline);
+    device.reads_ahead.store(true, Ordering::SeqCst);
     ask(&db);
     assert!(device.told.load(Ordering::SeqCst) > 20);
 }

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use lsmx::env::{Background, WORKERS_DEFAULT};
 use lsmx::{
-    Compression, Db, Durability, FilterLastRun, Keyspace, KeyspaceOptions, Options, PolicySpec,
-    Range, WriteControl,
+    BlockCacheKind, Compression, Db, Durability, FilterBits, FilterLastRun, Keyspace,
+    KeyspaceOptions, Options, PolicySpec, Range, WriteControl,
 };
 
 use crate::error::{Error, Result};
@@ -34,7 +34,7 @@ impl Default for LsmxOptions {
 type Set = fn(LsmxOptions, &str) -> std::result::Result<LsmxOptions, String>;
 
 /// The options that can be named, in the order in which they are listed to users.
-const KNOWN: [(&str, Set); 13] = [
+const KNOWN: [(&str, Set); 15] = [
     ("policy", |all, value| {
         let policy: PolicySpec = value.parse().map_err(|error| format!("a policy: {error}"))?;
         Ok(all.keyspace(|keyspace| keyspace.policy(policy)))
@@ -47,6 +47,15 @@ const KNOWN: [(&str, Set); 13] = [
             _ => return Err("off, on or auto".to_owned()),
         };
         Ok(all.keyspace(|keyspace| keyspace.filter_last_run(filter)))
+    }),
+    ("filter_bits", |all, value| {
+        let bits: FilterBits = value.parse()?;
+        Ok(all.keyspace(|keyspace| keyspace.filter_bits(bits)))
+    }),
+    ("cache_kind", |mut all, value| {
+        let kind: BlockCacheKind = value.parse()?;
+        all.options = all.options.block_cache_kind(kind);
+        Ok(all)
     }),
     ("block_bytes", |all, value| {
         let bytes = small(value)?;
@@ -276,6 +285,8 @@ mod tests {
         let typed = [
             "policy=tiering",
             "filter_last_run=on",
+            "filter_bits=monkey(10)",
+            "cache_kind=moka",
             "block_bytes=8K",
             "restart_interval=8",
             "block_tags=off",
@@ -304,6 +315,8 @@ mod tests {
             ("policy", "KEY=VALUE"),
             ("policy=nosuch", "nosuch"),
             ("filter_last_run=maybe", "off, on or auto"),
+            ("filter_bits=12", "8, 16, or monkey"),
+            ("cache_kind=lru", "quick or moka"),
             ("block_bytes=5G", "below 4G"),
             ("table_bytes=lots", "bytes, such as"),
             ("table_bytes=99999999999G", "bytes, such as"),

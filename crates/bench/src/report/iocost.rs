@@ -27,11 +27,11 @@ pub fn table(result: &IoCost) -> String {
 fn one(result: &IoCost, cost: &Cost) -> String {
     let settings = &result.settings;
     let what = match (&settings.database, settings.key_len, settings.value_len) {
-        (Some(path), _, _) => format!("{path}, keyspace {}", settings.keyspace),
+        (Some(path), _, _) => format!("{path}, keyspace {}, {}", settings.keyspace, cost.name()),
         (None, Some(key), Some(value)) => format!(
-            "{} records of {key} + {value} B, blocks of {} B, memtable {}, table {}",
+            "{} records of {key} + {value} B, {}, memtable {}, table {}",
             cost.entries,
-            cost.block_bytes.unwrap_or_default(),
+            cost.name(),
             bytes(settings.memtable_bytes.unwrap_or_default()),
             bytes(settings.table_bytes.unwrap_or_default()),
         ),
@@ -51,7 +51,7 @@ fn one(result: &IoCost, cost: &Cost) -> String {
          {}: {}; {:.1} % of the entries above the last run\n\
          inflection 1 {}: filters without the last run {}, top index {}\n\
          inflection 2 {}: with {} of index blocks, {index_bytes_per_block:.2} B per data block\n\
-         all metadata {}: with the last run's filters, which are asked in the last line alone; {:.2} % false answers\n",
+         all metadata {}: with the last run's filters, which are asked in the last line alone; {} of {} answers about absent keys were false ({:.4} %{})\n",
         settings.gets,
         result.provenance.seed,
         bytes(cost.db_bytes),
@@ -63,7 +63,10 @@ fn one(result: &IoCost, cost: &Cost) -> String {
         share(cost.inflection_2),
         bytes(cost.index_bytes),
         share(cost.all_metadata),
+        cost.with_all_filters.filter_false_positives,
+        cost.with_all_filters.filter_negatives + cost.with_all_filters.filter_false_positives,
         cost.with_all_filters.filter_false_positive_rate * 100.0,
+        by_level(&cost.with_all_filters),
     );
     let seen: Vec<(BlockKind, &str)> = KINDS
         .into_iter()
@@ -83,6 +86,13 @@ fn one(result: &IoCost, cost: &Cost) -> String {
     text.push_str(&grid(header, rows.collect::<Vec<_>>()));
     text.push('\n');
     text
+}
+
+/// Shares of false answers, level by level.
+fn by_level(point: &Point) -> String {
+    let rate = |rate: f64| format!("{:.4}", rate * 100.0);
+    let levels = point.filter_by_level.iter();
+    levels.map(|at| format!(", L{} {}", at.level, rate(at.false_positive_rate))).collect()
 }
 
 /// The points of the sweep, and the one with all filters.
@@ -128,8 +138,10 @@ fn row(point: &Point, kinds: &[(BlockKind, &str)], direct_io: bool) -> Vec<Strin
 }
 
 /// Header of the flat rows.
-pub const COLUMNS: [&str; 25] = [
+pub const COLUMNS: [&str; 29] = [
     "block_bytes",
+    "filter_bits",
+    "cache_kind",
     "db_bytes",
     "entries",
     "cache_bytes",
@@ -150,6 +162,8 @@ pub const COLUMNS: [&str; 25] = [
     "physical_reads_per_absent_get",
     "device_reads_per_absent_get",
     "filter_false_positive_rate",
+    "filter_negatives",
+    "filter_false_positives",
     "get_mean_us",
     "get_p99_us",
     "absent_get_mean_us",
@@ -164,6 +178,8 @@ pub fn rows(result: &IoCost) -> impl Iterator<Item = Vec<String>> + '_ {
 fn flat(cost: &Cost, point: &Point) -> Vec<String> {
     let mut row = vec![
         cost.block_bytes.map(|bytes| bytes.to_string()).unwrap_or_default(),
+        cost.filter_bits.map(|bits| bits.to_string()).unwrap_or_default(),
+        cost.cache_kind.to_string(),
         cost.db_bytes.to_string(),
         cost.entries.to_string(),
         point.cache_bytes.to_string(),
@@ -188,6 +204,8 @@ fn flat(cost: &Cost, point: &Point) -> Vec<String> {
         measured(point.physical_reads_per_absent_get),
         told(point.device_reads_per_absent_get),
         measured(point.filter_false_positive_rate),
+        point.filter_negatives.to_string(),
+        point.filter_false_positives.to_string(),
         measured(point.get_latency_us.mean),
         measured(point.get_latency_us.p99),
         measured(point.absent_get_latency_us.mean),

@@ -50,6 +50,8 @@ fn config(arguments: &IocostArgs, words: &[OsString]) -> Config {
         memtable_bytes: arguments.memtable,
         table_bytes: arguments.table,
         block_bytes: arguments.block_bytes.clone(),
+        filter_bits: arguments.filter_bits.clone(),
+        cache_kinds: arguments.cache_kind.clone(),
         sweep: arguments.cache_sweep.clone(),
         gets: arguments.gets,
         direct_io: arguments.direct_io,

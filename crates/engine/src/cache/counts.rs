@@ -1,5 +1,6 @@
 //! Hits and misses by kind of block.
 
+use std::collections::BTreeMap;
 use std::ops::Index;
 
 use crate::format::BlockKind;
@@ -49,13 +50,53 @@ pub struct FilterAnswers {
     pub false_positives: u64,
 }
 
+impl FilterAnswers {
+    /// Of the keys that tables did not have, the share that their filters let pass; 0 if none was
+    /// asked for.
+    #[must_use]
+    pub fn false_positive_rate(&self) -> f64 {
+        match self.negatives + self.false_positives {
+            0 => 0.0,
+            asked => self.false_positives as f64 / asked as f64,
+        }
+    }
+
+    /// What was answered since an earlier count.
+    #[must_use]
+    pub fn since(&self, earlier: &FilterAnswers) -> FilterAnswers {
+        FilterAnswers {
+            negatives: self.negatives - earlier.negatives,
+            false_positives: self.false_positives - earlier.false_positives,
+        }
+    }
+}
+
+impl std::iter::Sum for FilterAnswers {
+    fn sum<I: Iterator<Item = FilterAnswers>>(all: I) -> FilterAnswers {
+        all.fold(FilterAnswers::default(), |sum, one| FilterAnswers {
+            negatives: sum.negatives + one.negatives,
+            false_positives: sum.false_positives + one.false_positives,
+        })
+    }
+}
+
+/// The counters behind [`FilterAnswers`].
+#[derive(Debug, Default)]
+struct AnswerCounts {
+    negatives: ShardedCounter,
+    false_positives: ShardedCounter,
+}
+
+/// How many levels there may be.
+const LEVELS: usize = 1 << u8::BITS;
+
 /// The counters behind [`HitsMisses`] and [`FilterAnswers`].
 #[derive(Debug)]
 pub(super) struct Counts {
     hits: PerKind<ShardedCounter>,
     misses: PerKind<ShardedCounter>,
-    filter_negatives: ShardedCounter,
-    filter_false_positives: ShardedCounter,
+    /// By level of the table.
+    filters: Box<[AnswerCounts; LEVELS]>,
 }
 
 impl Counts {
@@ -63,8 +104,7 @@ impl Counts {
         Counts {
             hits: PerKind::from_fn(|_| ShardedCounter::new()),
             misses: PerKind::from_fn(|_| ShardedCounter::new()),
-            filter_negatives: ShardedCounter::new(),
-            filter_false_positives: ShardedCounter::new(),
+            filters: Box::new(std::array::from_fn(|_| AnswerCounts::default())),
         }
     }
 
@@ -79,20 +119,20 @@ impl Counts {
     }
 
     #[inline]
-    pub(super) fn filter_negative(&self, count: u64) {
-        self.filter_negatives.add(count);
+    pub(super) fn filter_answers_of(&self, level: u8, answers: FilterAnswers) {
+        let counts = &self.filters[usize::from(level)];
+        counts.negatives.add(answers.negatives);
+        counts.false_positives.add(answers.false_positives);
     }
 
-    #[inline]
-    pub(super) fn filter_false_positive(&self, count: u64) {
-        self.filter_false_positives.add(count);
-    }
-
-    pub(super) fn filter_answers(&self) -> FilterAnswers {
-        FilterAnswers {
-            negatives: self.filter_negatives.sum(),
-            false_positives: self.filter_false_positives.sum(),
-        }
+    /// By level, of those whose filters were asked for keys that they do not have.
+    pub(super) fn filter_answers(&self) -> BTreeMap<u8, FilterAnswers> {
+        let all = (0..=u8::MAX).zip(&self.filters[..]).map(|(level, counts)| {
+            let (negatives, false_positives) =
+                (counts.negatives.sum(), counts.false_positives.sum());
+            (level, FilterAnswers { negatives, false_positives })
+        });
+        all.filter(|(_, answers)| *answers != FilterAnswers::default()).collect()
     }
 
     pub(super) fn read(&self) -> PerKind<HitsMisses> {

@@ -16,12 +16,13 @@ mod blocks;
 mod counts;
 mod slots;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::format::BlockKind;
 use crate::slice::{BlockBytes, LiveBlocks};
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Weak};
-use blocks::{BlockId, BlockStore, QuickStore};
+pub use blocks::BlockCacheKind;
+use blocks::{BlockId, BlockStore};
 use counts::Counts;
 pub use counts::{FilterAnswers, HitsMisses, PerKind};
 pub(crate) use slots::{
@@ -39,6 +40,7 @@ type Round = VecDeque<Place>;
 /// Blocks of a database in memory, within a budget of bytes.
 #[derive(Debug)]
 pub struct Cache {
+    kind: BlockCacheKind,
     budget_bytes: u64,
     /// Whether open tables are part of the budget.
     with_open_tables: bool,
@@ -63,23 +65,30 @@ impl Cache {
     /// An empty cache that keeps at most `budget_bytes`. With 0 nothing stays.
     #[must_use]
     pub fn new(budget_bytes: u64) -> Arc<Cache> {
-        Cache::make(budget_bytes, false)
+        Cache::of_kind(BlockCacheKind::default(), budget_bytes)
+    }
+
+    /// As [`Cache::new`], with a choice of what holds the data blocks.
+    #[must_use]
+    pub fn of_kind(kind: BlockCacheKind, budget_bytes: u64) -> Arc<Cache> {
+        Cache::make(kind, budget_bytes, false)
     }
 
     /// An empty cache whose budget is that of open tables too: what they take is taken from the
     /// blocks.
     #[must_use]
-    pub fn with_open_tables(budget_bytes: u64) -> Arc<Cache> {
-        Cache::make(budget_bytes, true)
+    pub fn with_open_tables(kind: BlockCacheKind, budget_bytes: u64) -> Arc<Cache> {
+        Cache::make(kind, budget_bytes, true)
     }
 
-    fn make(budget_bytes: u64, with_open_tables: bool) -> Arc<Cache> {
+    fn make(kind: BlockCacheKind, budget_bytes: u64, with_open_tables: bool) -> Arc<Cache> {
         Arc::new(Cache {
+            kind,
             budget_bytes,
             with_open_tables,
             open_tables: AtomicU64::new(0),
             read_ahead: AtomicU64::new(0),
-            data: Box::new(QuickStore::new(budget_bytes)),
+            data: blocks::store(kind, budget_bytes),
             data_capacity: AtomicU64::new(budget_bytes),
             resident: Default::default(),
             rounds: Mutex::new(Default::default()),
@@ -87,6 +96,12 @@ impl Cache {
             live: Arc::default(),
             tables: AtomicU64::new(0),
         })
+    }
+
+    /// What holds the data blocks.
+    #[must_use]
+    pub fn kind(&self) -> BlockCacheKind {
+        self.kind
     }
 
     /// Most bytes that blocks in memory take.
@@ -101,9 +116,9 @@ impl Cache {
         self.counts.read()
     }
 
-    /// What filters answered since the cache was made.
+    /// What filters answered since the cache was made, by level of their tables.
     #[must_use]
-    pub fn filter_answers(&self) -> FilterAnswers {
+    pub fn filter_answers(&self) -> BTreeMap<u8, FilterAnswers> {
         self.counts.filter_answers()
     }
 
@@ -144,14 +159,9 @@ impl Cache {
         self.counts.miss(kind);
     }
 
-    #[inline]
-    pub(crate) fn count_filter_negatives(&self, count: u64) {
-        self.counts.filter_negative(count);
-    }
-
-    #[inline]
-    pub(crate) fn count_filter_false_positives(&self, count: u64) {
-        self.counts.filter_false_positive(count);
+    /// Counts what filters of tables in a level answered for keys that these do not have.
+    pub(crate) fn count_filter_answers(&self, level: u8, answers: FilterAnswers) {
+        self.counts.filter_answers_of(level, answers);
     }
 
     /// The data block at `offset` of a table, if it is in memory.

@@ -13,7 +13,7 @@ use crate::coding::len_u64;
 use crate::format::filter::Filter;
 use crate::format::index::IndexBlock;
 use crate::format::range_tombstones::Spans;
-use crate::sync::{Arc, AtomicBool, Ordering, Weak};
+use crate::sync::{Arc, AtomicBool, AtomicU8, Ordering, Weak};
 
 /// Bytes that a slot's content costs beside its block.
 pub(crate) const SLOT_OVERHEAD_BYTES: u64 = 112;
@@ -139,6 +139,9 @@ pub(crate) struct TableSlots {
     cache: Arc<Cache>,
     /// Bytes that the open table takes besides its blocks.
     open_bytes: u64,
+    /// Level that the table lies in, for what its filter answers to be counted there. Pairs with
+    /// nothing.
+    level: AtomicU8,
     pub(crate) filter: Slot<Filter>,
     pub(crate) top_index: Slot<IndexBlock>,
     pub(crate) range_tombstones: Slot<Spans>,
@@ -158,6 +161,7 @@ impl TableSlots {
         Arc::new(TableSlots {
             cache: cache.clone(),
             open_bytes,
+            level: AtomicU8::new(0),
             filter: Slot::default(),
             top_index: Slot::default(),
             range_tombstones: Slot::default(),
@@ -167,6 +171,20 @@ impl TableSlots {
 
     pub(crate) fn cache(&self) -> &Arc<Cache> {
         &self.cache
+    }
+
+    /// Says which level the table lies in.
+    pub(crate) fn set_level(&self, level: u8) {
+        // It seldom moves, and a write would take the cache line from readers.
+        if self.level.load(Ordering::Relaxed) != level {
+            self.level.store(level, Ordering::Relaxed);
+        }
+    }
+
+    /// The level that the table lies in.
+    #[inline]
+    pub(crate) fn level(&self) -> u8 {
+        self.level.load(Ordering::Relaxed)
     }
 
     /// The slot of an index block of a table whose top index has `count` entries.

@@ -2,7 +2,7 @@ use bytes::Bytes;
 
 use super::*;
 use crate::format::block::Handle;
-use crate::format::filter::{self, Filter};
+use crate::format::filter::{self, Filter, FilterWidth};
 use crate::format::index::{IndexBlock, IndexBuilder, Separator, Versions};
 use crate::format::range_tombstones::{RangeTombstone, Spans, encode};
 use crate::key::SeqNo;
@@ -10,7 +10,7 @@ use crate::slice::BlockBytes;
 
 fn a_filter() -> Arc<Filter> {
     let mut hashes = (0..800u64).map(|key| filter::key_hash(&key.to_le_bytes())).collect();
-    Arc::new(Filter::new(filter::build(&mut hashes).unwrap().into()).unwrap())
+    Arc::new(Filter::new(filter::build(&mut hashes, FilterWidth::Fuse8).unwrap().into()).unwrap())
 }
 
 fn an_index() -> Arc<IndexBlock> {
@@ -54,19 +54,21 @@ fn filled_index_slots(table: &TableSlots, count: usize) -> Vec<usize> {
 #[test]
 fn data_goes_before_any_metadata() {
     let budget = 1 << 20;
-    let cache = Cache::new(budget);
-    for offset in 0..1_000 {
-        cache.keep_data_block(0, offset, &BlockBytes::copy_of(&[1; 4096]));
-    }
-    let data_alone = cache.resident_bytes()[BlockKind::Data];
-    assert!(data_alone > budget * 3 / 4, "{data_alone}");
-    let tables: Vec<_> = (0..10).map(|_| full_table(&cache, 50)).collect();
-    let resident = cache.resident_bytes();
-    assert!(resident[BlockKind::Data] < data_alone);
-    assert!(total(&cache) <= budget);
-    for table in &tables {
-        assert!(table.filter.get().is_some() && table.top_index.get().is_some());
-        assert_eq!(filled_index_slots(table, 50).len(), 50, "the budget has room for all indexes");
+    for cache in BlockCacheKind::ALL.map(|kind| Cache::of_kind(kind, budget)) {
+        for offset in 0..1_000 {
+            cache.keep_data_block(0, offset, &BlockBytes::copy_of(&[1; 4096]));
+        }
+        let data_alone = cache.resident_bytes()[BlockKind::Data];
+        assert!(data_alone > budget * 3 / 4, "{data_alone}");
+        let tables: Vec<_> = (0..10).map(|_| full_table(&cache, 50)).collect();
+        let resident = cache.resident_bytes();
+        assert!(resident[BlockKind::Data] < data_alone);
+        assert!(total(&cache) <= budget);
+        for table in &tables {
+            assert!(table.filter.get().is_some() && table.top_index.get().is_some());
+            let filled = filled_index_slots(table, 50).len();
+            assert_eq!(filled, 50, "the budget has room for all indexes");
+        }
     }
 }
 
@@ -125,12 +127,13 @@ fn the_clock_passes_over_what_is_used() {
 
 #[test]
 fn a_budget_of_nothing_keeps_nothing() {
-    let cache = Cache::new(0);
-    let table = full_table(&cache, 3);
-    cache.keep_data_block(0, 0, &BlockBytes::copy_of(b"block"));
-    assert_eq!(cache.data_block(0, 0), None);
-    assert_eq!(total(&cache), 0);
-    assert!(filled_index_slots(&table, 3).is_empty());
+    for cache in BlockCacheKind::ALL.map(|kind| Cache::of_kind(kind, 0)) {
+        let table = full_table(&cache, 3);
+        cache.keep_data_block(0, 0, &BlockBytes::copy_of(b"block"));
+        assert_eq!(cache.data_block(0, 0), None);
+        assert_eq!(total(&cache), 0);
+        assert!(filled_index_slots(&table, 3).is_empty());
+    }
 }
 
 #[test]
@@ -186,10 +189,11 @@ fn threads_that_fill_and_read_leave_a_right_count() {
 
 #[test]
 fn tables_have_numbers_of_their_own() {
-    let cache = Cache::new(1 << 20);
-    let (a, b) = (cache.next_table(), cache.next_table());
-    assert_ne!(a, b);
-    cache.keep_data_block(a, 0, &BlockBytes::copy_of(b"of a"));
-    assert_eq!(cache.data_block(b, 0), None);
-    assert_eq!(cache.data_block(a, 0), Some(BlockBytes::copy_of(b"of a")));
+    for cache in BlockCacheKind::ALL.map(|kind| Cache::of_kind(kind, 1 << 20)) {
+        let (a, b) = (cache.next_table(), cache.next_table());
+        assert_ne!(a, b);
+        cache.keep_data_block(a, 0, &BlockBytes::copy_of(b"of a"));
+        assert_eq!(cache.data_block(b, 0), None);
+        assert_eq!(cache.data_block(a, 0), Some(BlockBytes::copy_of(b"of a")));
+    }
 }

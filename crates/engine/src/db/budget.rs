@@ -11,7 +11,7 @@
 //! the filter; what it frees, the allocator of the system may keep for its thread. That is why
 //! tables are smaller under a small budget.
 
-use crate::cache::Cache;
+use crate::cache::{BlockCacheKind, Cache};
 use crate::db::options::{BLOCK_CACHE_BYTES_DEFAULT, Options};
 use crate::error::{Error, Result};
 use crate::keyspace::options::{KeyspaceOptions, MEMTABLE_BYTES_MIN};
@@ -76,10 +76,10 @@ impl MemoryPlan {
     }
 
     /// The cache of blocks; with a budget open tables are part of it.
-    pub(crate) fn cache(&self) -> Arc<Cache> {
+    pub(crate) fn cache(&self, kind: BlockCacheKind) -> Arc<Cache> {
         match self.budget {
-            Some(_) => Cache::with_open_tables(self.cache),
-            None => Cache::new(self.cache),
+            Some(_) => Cache::with_open_tables(kind, self.cache),
+            None => Cache::of_kind(kind, self.cache),
         }
     }
 

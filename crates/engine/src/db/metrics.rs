@@ -25,6 +25,7 @@ impl Core {
             budget_bytes: self.memory.budget,
             memtable_bytes_max: self.memory.memtables,
             block_cache_bytes_max: self.memory.cache,
+            block_cache_kind: cache.kind(),
             wal_buffer: store.wal.buffer_bytes(),
             open_tables: cache.open_table_bytes(),
             read_ahead: cache.read_ahead_bytes(),
@@ -87,15 +88,17 @@ impl Core {
             let (hits, misses) = (counts.hits, counts.misses);
             (kind, CacheMetrics { hits, misses, resident_bytes: *resident })
         });
+        let filter_by_level = blocks.filter_answers();
         ReadMetrics {
             cache: cache.filter(|(_, cache)| *cache != CacheMetrics::default()).collect(),
-            filter: blocks.filter_answers(),
+            filter: filter_by_level.values().copied().sum(),
+            filter_by_level,
         }
     }
 
     pub(super) fn metrics(&self) -> Metrics {
         let store = &self.store;
-        let ReadMetrics { cache, filter } = self.read_metrics();
+        let ReadMetrics { cache, filter, filter_by_level } = self.read_metrics();
         let (trees, now_us) = (store.all_trees(), store.env.now_us());
         Metrics {
             keyspaces: trees
@@ -104,6 +107,7 @@ impl Core {
                 .collect(),
             cache,
             filter,
+            filter_by_level,
             commits: self.committer.metrics(),
             wal: self.read_only.clone().unwrap_or_else(|| WalMetrics {
                 segments: store.wal.segments().len() as u64,

@@ -157,7 +157,7 @@ impl Recovery {
         shedding.set_shed(Arc::downgrade(&shed));
         let tables = TableSpace {
             descriptors,
-            cache: options.memory_plan().cache(),
+            cache: options.memory_plan().cache(options.block_cache_kind),
             rate,
             keep_cached,
             keep_flushed_cached: !direct,

@@ -30,7 +30,8 @@ pub(super) fn write<'a>(
     edited_us: u64,
 ) -> Result<Outputs<'a>> {
     // The log does not say when. Its tombstones are about as old as the last edit of the manifest.
-    let outputs = || Outputs::new(tables, tree, 0, Some(edited_us));
+    let shape = view.version.shape();
+    let outputs = || Outputs::of_flush(tables, tree, &view.active, shape, Some(edited_us));
     let write = |from: Option<&[u8]>, to: Option<&[u8]>| {
         let mut outputs = outputs();
         let retention = Retention::for_flush(Vec::new(), view.version.shape());

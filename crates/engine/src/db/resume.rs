@@ -126,7 +126,8 @@ fn rewrite_tree<'a>(store: &'a Store, tree: &'a Arc<Tree>) -> Result<Rewritten<'
         if memtable.is_empty() {
             continue;
         }
-        let mut outputs = Outputs::new(&store.tables, tree, 0, memtable.tombstone_us());
+        let (shape, tombstone_us) = (version.shape(), memtable.tombstone_us());
+        let mut outputs = Outputs::of_flush(&store.tables, tree, memtable, shape, tombstone_us);
         let retention = Retention::for_flush(store.sequence.snapshots(), version.shape());
         let keeper = Keeper::new(retention, &tree.merging);
         write_memtable(&store.env, keeper, memtable, &mut outputs)?;

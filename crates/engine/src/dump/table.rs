@@ -98,7 +98,10 @@ impl Blocks<'_> {
             return Ok(());
         };
         let Handle { offset, bytes } = handle;
-        lines.line(format_args!("filter at {offset}, {bytes} bytes, {} in memory", filter.bytes()))
+        let (width, memory) = (filter.width().fingerprint_bits(), filter.bytes());
+        lines.line(format_args!(
+            "filter at {offset}, {bytes} bytes, {memory} in memory, fingerprints of {width} bits"
+        ))
     }
 
     fn show_spans(&self, handle: Handle, lines: &mut Lines<'_>) -> Shown {

@@ -17,6 +17,7 @@ use crate::job::retain::Retention;
 use crate::job::workers::Workers;
 use crate::key::SeqNo;
 use crate::keyspace::counters::add;
+use crate::keyspace::filter_bits::Coming;
 use crate::keyspace::{Tree, TreeJobs};
 use crate::store::Store;
 use crate::sync::Arc;
@@ -277,7 +278,9 @@ fn execute(
         input_bytes: input_bytes(&shape, &job),
     }));
     let level = job.target.level.0;
-    let mut outputs = Outputs::in_lane(Lane::Compaction, &store.tables, tree, level, None);
+    let filter = tree.filter_width(&shape, &Coming::Job(&job));
+    let place = (level, filter);
+    let mut outputs = Outputs::in_lane(Lane::Compaction, &store.tables, tree, place, None);
     let mut reading = Reading::default();
     let merges = matches!(job.kind, JobKind::Merge | JobKind::Rewrite);
     if merges {
@@ -413,6 +416,7 @@ fn merge(
         tree: Arc::clone(tree),
         throttle: Arc::clone(throttle),
         input_bytes: input_bytes(&shape, &job),
+        filter: outputs.filter(),
         oldest_tombstone_us: oldest_tombstone_us(&shape, &job),
         job,
         shape,

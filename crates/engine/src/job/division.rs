@@ -26,7 +26,7 @@ use crate::read::run::RunCursor;
 use crate::sabotage::{self, Bug};
 use crate::store::Store;
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
-use crate::table::FillCache;
+use crate::table::{FillCache, FilterWidth};
 use crate::trace::{JobBegin, JobSpan};
 use crate::version::TableFile;
 use crate::write::backpressure;
@@ -41,6 +41,8 @@ pub(super) struct Merge {
     /// The shape that the job was picked from.
     pub(super) shape: TreeShape,
     pub(super) input_bytes: u64,
+    /// Width of the outputs' filters.
+    pub(super) filter: FilterWidth,
     /// When the oldest tombstone among the inputs was written.
     pub(super) oldest_tombstone_us: Option<u64>,
     /// When it is to be given up.
@@ -279,9 +281,10 @@ impl Division {
         // Here others may come to take the parts that are left.
         store.env.yield_point(YieldKind::JobStep);
         self.check_wanted(store)?;
-        let (level, tombstone_us) = (merge.job.target.level.0, merge.oldest_tombstone_us);
+        let (place, tombstone_us) =
+            ((merge.job.target.level.0, merge.filter), merge.oldest_tombstone_us);
         let (space, tree) = (&store.tables, &*merge.tree);
-        let mut outputs = Outputs::in_lane(Lane::Compaction, space, tree, level, tombstone_us);
+        let mut outputs = Outputs::in_lane(Lane::Compaction, space, tree, place, tombstone_us);
         outputs.take_spans(part.spans(&merge.spans));
         outputs.cut_by(OutputCutter::new(&merge.job.cut, &merge.shape));
         let retention = merge.retention.clone();

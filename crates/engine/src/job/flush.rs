@@ -64,7 +64,8 @@ fn flush(store: &Store, committer: &Committer, tree: &Tree, span: &JobSpan) -> R
         keyspace: tree.name.clone(),
         memtable_bytes: memtable.bytes(),
     }));
-    let mut outputs = Outputs::new(&store.tables, tree, 0, memtable.tombstone_us());
+    let (shape, tombstone_us) = (view.version.shape(), memtable.tombstone_us());
+    let mut outputs = Outputs::of_flush(&store.tables, tree, memtable, shape, tombstone_us);
     let retention = Retention::for_flush(store.sequence.snapshots(), view.version.shape());
     let keeper = Keeper::new(retention, &tree.merging);
     write_memtable(&store.env, keeper, memtable, &mut outputs)?;

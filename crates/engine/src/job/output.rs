@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use lsmx_compaction::{FileId, OutputCutter};
+use lsmx_compaction::{FileId, OutputCutter, TreeShape};
 
 use crate::coding::len_u64;
 use crate::env::rate::Lane;
@@ -12,9 +12,11 @@ use crate::job::spans::SpanQueue;
 use crate::key::InternalKey;
 use crate::keyspace::Tree;
 use crate::keyspace::counters::add;
+use crate::keyspace::filter_bits::Coming;
+use crate::memtable::Memtable;
 use crate::store::TableSpace;
 use crate::sync::Arc;
-use crate::table::TableWriter;
+use crate::table::{FilterWidth, TableWriter};
 use crate::version::{Janitor, TableFile};
 use crate::vfs::PacedVfs;
 
@@ -27,6 +29,7 @@ pub(crate) struct Outputs<'a> {
     vfs: PacedVfs,
     tree: &'a Tree,
     level: u8,
+    filter: FilterWidth,
     /// When the oldest tombstone among the inputs was written.
     oldest_tombstone_us: Option<u64>,
     current: Option<(FileId, TableWriter)>,
@@ -41,22 +44,26 @@ pub(crate) struct Outputs<'a> {
 }
 
 impl<'a> Outputs<'a> {
-    /// No table yet; those to come are for `level`, paced as flushes are.
-    pub(crate) fn new(
+    /// No table yet; one run of L0 is to come of a memtable, paced as flushes are, into a tree of this
+    /// shape.
+    pub(crate) fn of_flush(
         space: &'a TableSpace,
         tree: &'a Tree,
-        level: u8,
+        memtable: &Memtable,
+        shape: &TreeShape,
         oldest_tombstone_us: Option<u64>,
     ) -> Outputs<'a> {
-        Outputs::in_lane(Lane::Flush, space, tree, level, oldest_tombstone_us)
+        let coming = Coming::Flush { entries: memtable.entries() };
+        let filter = tree.filter_width(shape, &coming);
+        Outputs::in_lane(Lane::Flush, space, tree, (0, filter), oldest_tombstone_us)
     }
 
-    /// No table yet; those to come are for `level`, paced as their lane is.
+    /// No table yet; those to come are for a level, with filters of this width, paced as their lane is.
     pub(crate) fn in_lane(
         lane: Lane,
         space: &'a TableSpace,
         tree: &'a Tree,
-        level: u8,
+        (level, filter): (u8, FilterWidth),
         oldest_tombstone_us: Option<u64>,
     ) -> Outputs<'a> {
         let (finished, paths) = (Vec::new(), Vec::new());
@@ -65,6 +72,7 @@ impl<'a> Outputs<'a> {
             vfs: space.paced(lane),
             tree,
             level,
+            filter,
             oldest_tombstone_us,
             current: None,
             spans: SpanQueue::default(),
@@ -73,6 +81,11 @@ impl<'a> Outputs<'a> {
             paths,
             entries: 0,
         }
+    }
+
+    /// Width of the tables' filters.
+    pub(crate) fn filter(&self) -> FilterWidth {
+        self.filter
     }
 
     /// Ends tables where `cutter` says.
@@ -140,7 +153,7 @@ impl<'a> Outputs<'a> {
         let id = FileId(self.space.files.allocate());
         let path = self.space.path(id);
         self.paths.push(path.clone());
-        let options = self.tree.settings().options.table_options(self.level);
+        let options = self.tree.settings().options.table_options(self.level, self.filter);
         let uid = self.space.env.random_u64();
         let mut writer = TableWriter::create(&self.vfs, &path, uid, &options)?;
         if let Some(us) = self.oldest_tombstone_us {

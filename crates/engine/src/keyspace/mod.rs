@@ -1,6 +1,7 @@
 //! One tree: its options, its policy, its current super version, and what its jobs hold.
 
 pub(crate) mod counters;
+pub mod filter_bits;
 pub(crate) mod last_run;
 pub(crate) mod merging;
 pub mod options;
@@ -13,9 +14,10 @@ use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::key::SeqNo;
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
-use crate::table::Table;
+use crate::table::{FilterWidth, Table};
 use crate::version::{OldViews, SuperVersion, Version};
 use counters::TreeCounters;
+use filter_bits::Coming;
 use last_run::LastRunFilter;
 use merging::Merging;
 use options::{FilterLastRun, KeyspaceOptions, Persisted};
@@ -244,6 +246,12 @@ impl Tree {
             FilterLastRun::On => true,
             FilterLastRun::Auto => self.last_run.is_asked(),
         }
+    }
+
+    /// Width of the filters of the tables that a flush or a job is about to bring into this shape.
+    pub(crate) fn filter_width(&self, shape: &TreeShape, coming: &Coming<'_>) -> FilterWidth {
+        let bits = self.settings().options.filter_bits;
+        bits.width(shape, coming, self.filter_last_run())
     }
 
     /// Notes what a lookup found in the last sorted run, if that decides about its filter.

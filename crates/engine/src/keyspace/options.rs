@@ -4,9 +4,10 @@ use lsmx_compaction::{CompactionPolicy, PolicySpec};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::keyspace::filter_bits::FilterBits;
 use crate::merge::{MergeOperator, OPERATOR_NAME_BYTES_MAX};
 use crate::sync::Arc;
-use crate::table::{Compression, TableOptions};
+use crate::table::{Compression, FilterWidth, TableOptions};
 
 /// Default of [`KeyspaceOptions::memtable_bytes`]: 64 MiB.
 pub const MEMTABLE_BYTES_DEFAULT: u64 = 64 << 20;
@@ -45,6 +46,7 @@ pub struct KeyspaceOptions {
     pub(crate) restart_interval: u32,
     pub(crate) block_tags: bool,
     pub(crate) compression: Vec<Compression>,
+    pub(crate) filter_bits: FilterBits,
     pub(crate) filter_last_run: FilterLastRun,
     pub(crate) merge_operator: Option<Arc<dyn MergeOperator>>,
 }
@@ -61,6 +63,7 @@ impl Default for KeyspaceOptions {
             restart_interval: table.restart_interval,
             block_tags: table.block_tags,
             compression: vec![Compression::None],
+            filter_bits: FilterBits::default(),
             filter_last_run: FilterLastRun::default(),
             merge_operator: None,
         }
@@ -139,6 +142,15 @@ impl KeyspaceOptions {
         self
     }
 
+    /// How wide the filters are that flushes and compactions write; those that are there stay as they
+    /// are. Wider: fewer reads for keys that a run does not have, more memory. Default:
+    /// [`FilterBits::Fuse8`].
+    #[must_use]
+    pub fn filter_bits(mut self, bits: FilterBits) -> Self {
+        self.filter_bits = bits;
+        self
+    }
+
     /// Whether the filter of the last sorted run is used. Default: [`FilterLastRun::Off`].
     #[must_use]
     pub fn filter_last_run(mut self, filter: FilterLastRun) -> Self {
@@ -174,6 +186,7 @@ impl KeyspaceOptions {
                 must: "at least 1024",
             });
         }
+        self.filter_bits.check()?;
         if self.compression.is_empty() {
             return Err(Error::InvalidOption {
                 name: "compression_per_level",
@@ -197,17 +210,18 @@ impl KeyspaceOptions {
                 why: "a table holds at least one block",
             });
         }
-        self.table_options(0).validate()
+        self.table_options(0, FilterWidth::default()).validate()
     }
 
-    /// How a table in `level` is written.
-    pub(crate) fn table_options(&self, level: u8) -> TableOptions {
+    /// How a table in `level` is written, whose filter is to have this width.
+    pub(crate) fn table_options(&self, level: u8, filter: FilterWidth) -> TableOptions {
         let last = self.compression.last().copied().unwrap_or(Compression::None);
         TableOptions {
             block_bytes: self.block_bytes,
             restart_interval: self.restart_interval,
             block_tags: self.block_tags,
             compression: self.compression.get(usize::from(level)).copied().unwrap_or(last),
+            filter: Some(filter),
             ..TableOptions::default()
         }
     }

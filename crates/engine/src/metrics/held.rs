@@ -2,11 +2,13 @@
 
 use serde::Serialize;
 
+use crate::cache::BlockCacheKind;
+
 /// What takes memory, in bytes; most are estimates that include the allocator's overhead.
 ///
 /// Left out: code and stacks; values and keys that callers hold of blocks the cache has let go;
-/// the buffers of running jobs (about 9 bytes per key of the table a job is writing, twice that
-/// while its filter is built, and 1 MiB), and batches that callers are filling.
+/// the buffers of running jobs (about 9 bytes per key of the table a job is writing, twice that and
+/// for a wide filter two bytes more while its filter is built, and 1 MiB), and batches that callers are filling.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MemoryMetrics {
     /// The budget, if one was given.
@@ -15,6 +17,8 @@ pub struct MemoryMetrics {
     pub memtable_bytes_max: u64,
     /// At which blocks are let go.
     pub block_cache_bytes_max: u64,
+    /// What holds the data blocks among them.
+    pub block_cache_kind: BlockCacheKind,
     /// Memtables that take writes.
     pub memtables_active: u64,
     /// Memtables that wait for their flush.

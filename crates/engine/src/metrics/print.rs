@@ -168,6 +168,17 @@ fn keyspace(f: &mut fmt::Formatter<'_>, name: &str, keyspace: &KeyspaceMetrics) 
     Ok(())
 }
 
+impl Metrics {
+    /// Shares of wrong answers, level by level.
+    fn false_positive_rates(&self) -> String {
+        let levels = self.filter_by_level.iter().map(|(level, answers)| {
+            format!("L{level} {:.4} %", answers.false_positive_rate() * 100.0)
+        });
+        let levels: Vec<_> = levels.collect();
+        if levels.is_empty() { String::new() } else { format!(": {}", levels.join(", ")) }
+    }
+}
+
 impl fmt::Display for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, metrics) in &self.keyspaces {
@@ -189,15 +200,16 @@ impl fmt::Display for Metrics {
         }
         writeln!(
             f,
-            "filters {} tables ruled out, {} let pass wrongly",
+            "filters {} tables ruled out, {} let pass wrongly{}",
             Count(self.filter.negatives),
-            Count(self.filter.false_positives)
+            Count(self.filter.false_positives),
+            self.false_positive_rates(),
         )?;
         let memory = &self.memory;
         writeln!(
             f,
             "memory  {} of {}: memtables {} + {} sealed + {} pinned, data {}, metadata {}, \
-             open tables {}, log {}, read-ahead {}",
+             open tables {}, log {}, read-ahead {}; data in {}",
             Bytes(memory.total()),
             memory.budget_bytes.map_or("no budget".to_owned(), |budget| Bytes(budget).to_string()),
             Bytes(memory.memtables_active),
@@ -208,6 +220,7 @@ impl fmt::Display for Metrics {
             Bytes(memory.open_tables),
             Bytes(memory.wal_buffer),
             Bytes(memory.read_ahead),
+            memory.block_cache_kind,
         )?;
         writeln!(
             f,

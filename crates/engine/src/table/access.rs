@@ -5,12 +5,31 @@
 //! last try; that also costs less than to count each block for itself. A miss needs no such care: who
 //! may not read has none.
 
-use crate::cache::Cache;
+use crate::cache::{Cache, FilterAnswers};
 use crate::error::{Error, Result};
 use crate::format::BlockKind;
 use crate::format::block::Handle;
 
 use super::reader::FillCache;
+
+/// Levels whose filters nearly every lookup gets along with, so that it takes no memory for them.
+const LEVELS_HERE: usize = 6;
+
+/// What the filters of one level answered for keys that their tables do not have; nothing yet, if both
+/// counts are 0.
+#[derive(Clone, Copy, Debug, Default)]
+struct Answers {
+    level: u8,
+    negatives: u16,
+    false_positives: u16,
+}
+
+impl Answers {
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.negatives == 0 && self.false_positives == 0
+    }
+}
 
 /// What one reader may do, and has met.
 #[derive(Debug)]
@@ -19,8 +38,9 @@ pub(crate) struct Access {
     /// Whether hits are kept until [`Access::settle`].
     tallies: bool,
     hits: [u32; BlockKind::ALL.len()],
-    filter_negatives: u32,
-    filter_false_positives: u32,
+    /// What filters answered, by level: of the first few here, and of all others behind.
+    answers: [Answers; LEVELS_HERE],
+    answers_behind: Vec<Answers>,
     /// What it would have to read, and must not.
     missing: Option<Handle>,
 }
@@ -33,8 +53,8 @@ impl Access {
             fill,
             tallies: false,
             hits: [0; BlockKind::ALL.len()],
-            filter_negatives: 0,
-            filter_false_positives: 0,
+            answers: [Answers::default(); LEVELS_HERE],
+            answers_behind: Vec::new(),
             missing: None,
         }
     }
@@ -67,7 +87,7 @@ impl Access {
     /// # Errors
     /// [`Error::WouldBlock`] if it must not be.
     #[inline]
-    pub(super) fn to_read(&mut self, block: Handle) -> Result<FillCache> {
+    pub(super) fn may_read(&mut self, block: Handle) -> Result<FillCache> {
         match self.fill {
             FillCache::Memory => {
                 self.missing = Some(block);
@@ -83,13 +103,38 @@ impl Access {
     }
 
     #[inline]
-    pub(super) fn filter_negative(&mut self) {
-        self.filter_negatives += 1;
+    pub(super) fn filter_negative(&mut self, level: u8) {
+        let answers = self.answers_of(level);
+        answers.negatives = answers.negatives.saturating_add(1);
     }
 
     #[inline]
-    pub(super) fn filter_false_positive(&mut self) {
-        self.filter_false_positives += 1;
+    pub(super) fn filter_false_positive(&mut self, level: u8) {
+        let answers = self.answers_of(level);
+        answers.false_positives = answers.false_positives.saturating_add(1);
+    }
+
+    /// The counts of a level.
+    #[inline]
+    fn answers_of(&mut self, level: u8) -> &mut Answers {
+        let own = |answers: &Answers| answers.is_empty() || answers.level == level;
+        match self.answers.iter().position(own) {
+            Some(place) => {
+                self.answers[place].level = level;
+                &mut self.answers[place]
+            }
+            None => self.answers_behind_of(level),
+        }
+    }
+
+    #[cold]
+    fn answers_behind_of(&mut self, level: u8) -> &mut Answers {
+        let all = &mut self.answers_behind;
+        let place = all.iter().position(|answers| answers.level == level).unwrap_or(all.len());
+        if place == all.len() {
+            all.push(Answers { level, ..Answers::default() });
+        }
+        &mut all[place]
     }
 
     /// Counts what was met.
@@ -100,11 +145,15 @@ impl Access {
                 cache.count_hits(*kind, u64::from(hits));
             }
         }
-        if self.filter_negatives > 0 {
-            cache.count_filter_negatives(u64::from(self.filter_negatives));
-        }
-        if self.filter_false_positives > 0 {
-            cache.count_filter_false_positives(u64::from(self.filter_false_positives));
+        for answers in self.answers.iter().chain(&self.answers_behind) {
+            if answers.is_empty() {
+                break;
+            }
+            let counted = FilterAnswers {
+                negatives: u64::from(answers.negatives),
+                false_positives: u64::from(answers.false_positives),
+            };
+            cache.count_filter_answers(answers.level, counted);
         }
     }
 }

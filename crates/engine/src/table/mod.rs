@@ -22,6 +22,7 @@ pub mod writer;
 mod tests;
 
 pub use crate::format::block::Compression;
+pub use crate::format::filter::FilterWidth;
 pub use crate::format::properties::Properties;
 pub use crate::format::range_tombstones::{RangeTombstone, Spans};
 pub(crate) use access::Access;

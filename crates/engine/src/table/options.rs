@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::format::block::Compression;
+use crate::format::filter::FilterWidth;
 
 /// Default of [`TableOptions::block_bytes`].
 pub const BLOCK_BYTES_DEFAULT: u32 = 4096;
@@ -36,9 +37,9 @@ pub struct TableOptions {
     pub index_block_bytes: u32,
     /// How data blocks are packed. Default: not at all.
     pub compression: Compression,
-    /// Whether a filter is written, about 1 % of a table of 100-byte entries. Without one every
-    /// lookup of an absent key reads a data block. Default: yes.
-    pub filter: bool,
+    /// Which filter is written; the narrow one is about 1 % of a table of 100-byte entries. Without one
+    /// every lookup of an absent key reads a data block. Default: [`FilterWidth::Fuse8`].
+    pub filter: Option<FilterWidth>,
 }
 
 impl Default for TableOptions {
@@ -49,7 +50,7 @@ impl Default for TableOptions {
             block_tags: true,
             index_block_bytes: INDEX_BLOCK_BYTES_DEFAULT,
             compression: Compression::None,
-            filter: true,
+            filter: Some(FilterWidth::default()),
         }
     }
 }

@@ -77,7 +77,7 @@ impl ReadAhead {
         if let Some(block) = table.peek_data_block(handle, access) {
             return Ok(block);
         }
-        let fill = access.to_read(handle)?;
+        let fill = access.may_read(handle)?;
         let at = |what: Malformed| what.at(&table.path, handle.offset);
         handle.check(table.identity.bytes).map_err(at)?;
         if self.window(handle).is_none() {

@@ -213,13 +213,13 @@ impl Table {
         let filtered = use_filter && self.properties.filter.is_some();
         if use_filter && !self.filter_passes(user_key, access)? {
             if filtered {
-                access.filter_negative();
+                access.filter_negative(self.slots.level());
             }
             return Ok(None);
         }
         let found = self.find(user_key, snapshot, access)?;
         if filtered && found.is_none() {
-            access.filter_false_positive();
+            access.filter_false_positive(self.slots.level());
         }
         Ok(found)
     }
@@ -356,6 +356,11 @@ impl Table {
         self.last_read_us.load(Ordering::Relaxed)
     }
 
+    /// Notes which level it lies in.
+    pub(crate) fn set_level(&self, level: u8) {
+        self.slots.set_level(level);
+    }
+
     /// Takes the filter out of memory, for a table that has come to lie in the last sorted run.
     pub fn release_filter(&self) {
         self.slots.release_filter();
@@ -472,7 +477,7 @@ impl Table {
             access.hit(self.cache(), kind);
             return ask(content).map_err(at);
         }
-        let fill = access.to_read(handle)?;
+        let fill = access.may_read(handle)?;
         let contents = self.read_block(handle, kind, fill)?;
         let content = Arc::new(decode(contents).map_err(at)?);
         // Metadata goes before data: a scan keeps what it has read of it, only jobs leave
@@ -490,7 +495,7 @@ impl Table {
             access.hit(self.cache(), BlockKind::Data);
             return Ok(block);
         }
-        let fill = access.to_read(handle)?;
+        let fill = access.may_read(handle)?;
         let block = self.read_data_block(handle, fill)?;
         if fill == FillCache::Yes {
             self.cache().keep_data_block(self.cache_id, handle.offset, &block);

@@ -78,7 +78,7 @@ fn at(cursor: &TableCursor) -> Option<Entry> {
 fn one_key_is_a_table() {
     for options in [
         TableOptions::default(),
-        TableOptions { filter: false, compression: Compression::Lz4, ..TableOptions::default() },
+        TableOptions { filter: None, compression: Compression::Lz4, ..TableOptions::default() },
     ] {
         let vfs = MemVfs::new();
         let entries = [put("k", 5, "v")];
@@ -87,7 +87,7 @@ fn one_key_is_a_table() {
             (summary.entries, &*summary.smallest, &*summary.largest),
             (1, &b"k"[..], &b"k"[..])
         );
-        assert_eq!(summary.filter_bytes > 0, options.filter);
+        assert_eq!(summary.filter_bytes > 0, options.filter.is_some());
         let table = open(&vfs, &summary, &Cache::new(1 << 20));
         assert_eq!(table_get(&table, b"k", 5, true), Some(entries[0].clone()));
         assert_eq!(table_get(&table, b"k", 4, true), None);
@@ -307,10 +307,12 @@ fn any_options() -> impl Strategy<Value = TableOptions> {
         prop_oneof![Just(1u32), 1u32..5, Just(16u32)],
         prop_oneof![Just(64u32), 64u32..300, Just(4096u32)],
         prop_oneof![Just(Compression::None), Just(Compression::Lz4)],
-        any::<(bool, bool)>(),
+        prop_oneof![Just(None), Just(Some(FilterWidth::Fuse8)), Just(Some(FilterWidth::Fuse16))],
+        any::<bool>(),
     )
-        .prop_map(|(block_bytes, restart_interval, index_block_bytes, compression, drawn)| {
-            let (filter, block_tags) = drawn;
+        .prop_map(|drawn| {
+            let (block_bytes, restart_interval, index_block_bytes, compression, filter, block_tags) =
+                drawn;
             TableOptions {
                 block_bytes,
                 restart_interval,

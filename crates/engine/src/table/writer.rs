@@ -205,7 +205,7 @@ impl TableWriter {
         }
         self.end_block_before(key, common, value)?;
         self.data.add_with(key, common, value);
-        if new_user_key && self.options.filter {
+        if new_user_key && self.options.filter.is_some() {
             self.hashes.push(filter::key_hash(key.user_key));
         }
         self.last = Some((key.seq, key.kind));
@@ -284,8 +284,8 @@ impl TableWriter {
     #[must_use]
     pub fn written_bytes(&self) -> u64 {
         let open = if self.data.is_empty() { 0 } else { self.data.bytes() + TRAILER_BYTES };
-        // A filter takes nine bits a key.
-        let filter = len_u64(self.hashes.len() + self.hashes.len() / 8);
+        let bits_per_key = self.options.filter.map_or(0, |width| u64::from(width.bits_per_key()));
+        let filter = len_u64(self.hashes.len()) * bits_per_key / 8;
         self.offset
             + len_u64(open)
             + self.index_blocks_bytes
@@ -327,7 +327,7 @@ impl TableWriter {
         self.properties.codings = [
             self.data.coding(),
             index::CODING_SUCCINCT,
-            filter::CODING_BINARY_FUSE_8,
+            self.options.filter.unwrap_or_default().coding(),
             range_tombstones::CODING_SPANS,
         ];
         self.sealed = self.properties.encode();
@@ -411,13 +411,13 @@ impl TableWriter {
 
     /// Writes the filter; returns its bytes in the file, and whether it could not be built.
     fn write_filter(&mut self) -> Result<(u64, bool)> {
-        if self.hashes.is_empty() {
+        let Some(width) = self.options.filter.filter(|_| !self.hashes.is_empty()) else {
             return Ok((0, false));
-        }
+        };
         if sabotage::on(Bug::FilterMissesKey) && self.hashes.len() > 1 {
             self.hashes.pop();
         }
-        let Some(contents) = filter::build(&mut self.hashes) else {
+        let Some(contents) = filter::build(&mut self.hashes, width) else {
             return Ok((0, true));
         };
         self.sealed = contents;

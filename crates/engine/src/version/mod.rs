@@ -73,7 +73,9 @@ impl Version {
 
         let mut runs = Vec::new();
         let mut tables = HashMap::new();
-        for run in shape.levels.iter().flat_map(|level| &level.runs) {
+        let levels = (0..=u8::MAX).zip(&shape.levels);
+        for (level, run) in levels.flat_map(|(at, level)| level.runs.iter().map(move |it| (at, it)))
+        {
             let open = match kept.get(&Arc::as_ptr(run)) {
                 Some(kept) => Arc::clone(kept),
                 None => {
@@ -85,6 +87,9 @@ impl Version {
                     Arc::new(Run { shape: Arc::clone(run), tables })
                 }
             };
+            for table in open.tables.iter() {
+                table.table().set_level(level);
+            }
             tables.extend(open.tables.iter().map(|table| (table.shape().id, Arc::clone(table))));
             runs.push(open);
         }

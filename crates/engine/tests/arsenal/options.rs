@@ -4,7 +4,8 @@ use lsmx::env::Background;
 use lsmx::merge::Append;
 use lsmx::wal::WalOptions;
 use lsmx::{
-    Compression, FilterLastRun, KeyspaceOptions, MergeError, MergeOperator, Options, PolicySpec,
+    BlockCacheKind, Compression, FilterBits, FilterLastRun, KeyspaceOptions, MergeError,
+    MergeOperator, Options, PolicySpec,
 };
 
 use super::Chance;
@@ -50,8 +51,18 @@ pub(crate) fn draw_keyspace(chance: &mut Chance) -> KeyspaceOptions {
         .restart_interval(u32::try_from(1 + chance.below(8)).unwrap_or(1))
         .block_tags(!chance.one_in(4))
         .filter_last_run(filter)
+        .filter_bits(draw_filter_bits(chance))
         .compression(compression)
         .merge_operator(Appending { partially: chance.one_in(2) })
+}
+
+/// Widths of filters, drawn at random.
+pub(crate) fn draw_filter_bits(chance: &mut Chance) -> FilterBits {
+    match chance.below(3) {
+        0 => FilterBits::Fuse8,
+        1 => FilterBits::Fuse16,
+        _ => FilterBits::Monkey { bits_per_key: (9 + chance.below(10)) as f64 },
+    }
 }
 
 /// Options of a database, drawn at random, without a policy.
@@ -59,7 +70,8 @@ pub(crate) fn draw(chance: &mut Chance, background: Background) -> Options {
     Options::default()
         .background(background)
         .seed(chance.draw())
-        .block_cache_bytes(chance.below(3) * 4096)
+        .block_cache_bytes(*chance.of(&[0, 4096, 8192, 64 << 10]))
+        .block_cache_kind(*chance.of(&BlockCacheKind::ALL))
         .warm_up(chance.one_in(3))
         .merge_parts_max(usize::try_from(1 + chance.below(4)).unwrap_or(1))
         .wal_bytes_max(4096 << chance.below(2))

@@ -15,7 +15,8 @@ use lsmx::merge::{Append, Counter};
 use lsmx::vfs::{OsVfs, Vfs};
 use lsmx::wal::WalOptions;
 use lsmx::{
-    Compression, Db, Durability, FilterLastRun, Keyspace, KeyspaceOptions, Options, WriteBatch,
+    BlockCacheKind, Compression, Db, Durability, FilterLastRun, Keyspace, KeyspaceOptions, Options,
+    WriteBatch,
 };
 
 use super::arsenal::{Chance, Outcome, options};
@@ -61,6 +62,7 @@ fn draw_keyspace(chance: &mut Chance) -> KeyspaceOptions {
         .table_bytes(8192 << chance.below(4))
         .block_bytes(256 << chance.below(5))
         .filter_last_run(filter)
+        .filter_bits(options::draw_filter_bits(chance))
         .compression(compression);
     match chance.one_in(2) {
         true => drawn.policy(options::draw_policy(chance)),
@@ -72,6 +74,7 @@ fn draw_options(chance: &mut Chance) -> Options {
     Options::default()
         .background(Background::Threads { workers: 1 + usize::from(chance.one_in(2)) })
         .block_cache_bytes(chance.below(4) * 65_536)
+        .block_cache_kind(*chance.of(&BlockCacheKind::ALL))
         .warm_up(chance.one_in(3))
         .direct_reads(chance.one_in(3) && direct_reads_work())
         .wal_bytes_max(32_768 << chance.below(4))

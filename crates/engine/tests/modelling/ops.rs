@@ -57,6 +57,10 @@ pub enum Write {
 }
 
 /// Something a user does.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "few operations have options, and histories are short"
+)]
 #[derive(Clone, Debug)]
 pub enum Op {
     Put {

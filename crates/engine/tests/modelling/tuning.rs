@@ -5,7 +5,10 @@ use std::time::Duration;
 use lsmx::compaction::Preset;
 use lsmx::env::Background;
 use lsmx::wal::WalOptions;
-use lsmx::{Compression, FilterLastRun, KeyspaceOptions, Options, PolicySpec, WriteControl};
+use lsmx::{
+    BlockCacheKind, Compression, FilterBits, FilterLastRun, KeyspaceOptions, Options, PolicySpec,
+    WriteControl,
+};
 
 use super::ops::KEYSPACES;
 use super::{Dice, operator};
@@ -22,6 +25,7 @@ pub struct Tuning {
     /// Whether to compress, level by level.
     pub lz4: Vec<bool>,
     pub filter_last_run: FilterLastRun,
+    pub filter_bits: FilterBits,
 }
 
 impl Tuning {
@@ -62,6 +66,12 @@ impl Tuning {
                 FilterLastRun::On,
                 FilterLastRun::Auto,
             ]),
+            filter_bits: *dice.pick(&[
+                FilterBits::Fuse8,
+                FilterBits::Fuse16,
+                FilterBits::Monkey { bits_per_key: 10.0 },
+                FilterBits::Monkey { bits_per_key: 14.5 },
+            ]),
         }
     }
 
@@ -75,7 +85,8 @@ impl Tuning {
             .restart_interval(self.restart_interval)
             .block_tags(self.block_tags)
             .compression_per_level(compression.collect())
-            .filter_last_run(self.filter_last_run);
+            .filter_last_run(self.filter_last_run)
+            .filter_bits(self.filter_bits);
         match &self.policy {
             Some(policy) => options.policy(policy.parse().expect("a spec that was printed")),
             None => options,
@@ -87,6 +98,7 @@ impl Tuning {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Opening {
     pub cache_bytes: u64,
+    pub cache_kind: BlockCacheKind,
     pub warm_up: bool,
     pub open_files: Option<usize>,
     pub io_rate: Option<u64>,
@@ -103,6 +115,7 @@ impl Opening {
     pub fn random(dice: &mut Dice) -> Opening {
         Opening {
             cache_bytes: *dice.pick(&[0, 300, 4 << 10, 64 << 10, 8 << 20]),
+            cache_kind: *dice.pick(&BlockCacheKind::ALL),
             warm_up: dice.percent(30),
             open_files: *dice.pick(&[None, Some(1), Some(2), Some(8)]),
             io_rate: *dice.pick(&[None, None, Some(1 << 20), Some(1 << 30)]),
@@ -123,6 +136,7 @@ impl Opening {
             .background(background)
             .seed(seed)
             .block_cache_bytes(self.cache_bytes)
+            .block_cache_kind(self.cache_kind)
             .warm_up(self.warm_up)
             .write_control(control)
             .wal(WalOptions {

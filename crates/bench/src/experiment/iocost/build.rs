@@ -10,9 +10,9 @@ use crate::experiment::Progress;
 use crate::numbers::{self, ratio};
 use crate::workload::random::fill;
 
-use super::Config;
 use super::keys::Hashed;
 use super::result::Build;
+use super::{Config, Design};
 
 /// Random bytes that values are cut from.
 const POOL_BYTES: usize = 1 << 20;
@@ -23,20 +23,21 @@ const STEP: u64 = 4096;
 pub(super) fn build(
     config: &Config,
     path: &Path,
-    block_bytes: u32,
+    design: Design,
     keys: &Hashed,
     progress: &mut dyn Progress,
 ) -> Result<Build> {
     let failed = |action| move |source| Error::Engine { action, source };
     let watch = Stopwatch::start();
-    let options =
-        Options::default().keyspace_defaults(super::keyspace_options(config, block_bytes));
+    let options = Options::default().keyspace_defaults(super::keyspace_options(config, design));
     let db = Db::open(path, options).map_err(failed("open the database"))?;
     let value_bytes = numbers::length(config.value_bytes);
     let mut pool = Vec::new();
     fill(config.seed, POOL_BYTES + value_bytes, &mut pool);
     let mut key = Vec::new();
-    progress.begin(&format!("build, blocks of {block_bytes} B"), config.entries);
+    let Design { block_bytes, filter_bits } = design;
+    let title = format!("build, blocks of {block_bytes} B, filters {filter_bits}");
+    progress.begin(&title, config.entries);
     for record in 0..config.entries {
         keys.write(record, &mut key);
         let start = numbers::length(record.wrapping_mul(0x9e37_79b9) % numbers::count(POOL_BYTES));

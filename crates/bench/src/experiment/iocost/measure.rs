@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use lsmx::ReadMetrics;
+use lsmx::cache::FilterAnswers;
 use lsmx::format::BlockKind;
 use lsmx::vfs::{IoCounts, VfsCall};
 
@@ -17,7 +18,7 @@ use crate::workload::record::to_hex;
 
 use super::Opened;
 use super::keys::Keys;
-use super::result::Point;
+use super::result::{LevelAnswers, Point};
 
 /// A round of the warm-up is this part of the lookups that are counted, but no fewer than [`ROUND_MIN`].
 const ROUNDS_PER_GETS: u64 = 4;
@@ -39,8 +40,8 @@ struct Measured {
     gets: u64,
     /// Hits and misses by kind of block.
     blocks: BTreeMap<BlockKind, (u64, u64)>,
-    filter_negatives: u64,
-    filter_false_positives: u64,
+    /// By level.
+    filters: BTreeMap<u8, FilterAnswers>,
     reads: u64,
     read_bytes: u64,
     device: Device,
@@ -86,7 +87,13 @@ pub(super) fn point(
     let touched = || present.blocks.iter().filter(|(_, (hits, misses))| hits + misses > 0);
     let (hits, misses) = touched().fold((0, 0), |all, (_, it)| (all.0 + it.0, all.1 + it.1));
     let resident = opened.db.read_metrics().cache;
-    let asked = absent.filter_negatives + absent.filter_false_positives;
+    let filters: FilterAnswers = absent.filters.values().copied().sum();
+    let filter_by_level = absent.filters.iter().map(|(&level, answers)| LevelAnswers {
+        level,
+        negatives: answers.negatives,
+        false_positives: answers.false_positives,
+        false_positive_rate: answers.false_positive_rate(),
+    });
     Ok(Point {
         cache_bytes: 0,
         cache_fraction: 0.0,
@@ -110,7 +117,10 @@ pub(super) fn point(
         ios_per_absent_get: absent.ios_per_get(),
         physical_reads_per_absent_get: ratio(absent.reads, absent.gets),
         device_reads_per_absent_get: absent.device.reads.map(|reads| ratio(reads, absent.gets)),
-        filter_false_positive_rate: ratio(absent.filter_false_positives, asked),
+        filter_false_positive_rate: filters.false_positive_rate(),
+        filter_negatives: filters.negatives,
+        filter_false_positives: filters.false_positives,
+        filter_by_level: filter_by_level.collect(),
         get_latency_us: present.latencies.summary(),
         absent_get_latency_us: absent.latencies.summary(),
     })
@@ -182,12 +192,15 @@ fn measured(gets: u64, before: &Counts, after: &Counts, latencies: Latencies) ->
         let earlier = before.0.cache.get(kind).copied().unwrap_or_default();
         (*kind, (cache.hits - earlier.hits, cache.misses - earlier.misses))
     });
+    let filters = after.0.filter_by_level.iter().map(|(level, answers)| {
+        let earlier = before.0.filter_by_level.get(level).copied().unwrap_or_default();
+        (*level, answers.since(&earlier))
+    });
     let read = VfsCall::Read;
     Measured {
         gets,
         blocks: blocks.collect(),
-        filter_negatives: after.0.filter.negatives - before.0.filter.negatives,
-        filter_false_positives: after.0.filter.false_positives - before.0.filter.false_positives,
+        filters: filters.collect(),
         reads: after.1.calls.of(read) - before.1.calls.of(read),
         read_bytes: after.1.bytes.of(read) - before.1.bytes.of(read),
         device: after.2.since(before.2),

@@ -18,7 +18,10 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use lsmx::vfs::{CountingVfs, OsVfs};
-use lsmx::{Db, FilterLastRun, Keyspace, KeyspaceOptions, MetadataSizes, Options};
+use lsmx::{
+    BlockCacheKind, Db, FilterBits, FilterLastRun, Keyspace, KeyspaceOptions, MetadataSizes,
+    Options,
+};
 
 use crate::error::{Error, Result};
 use crate::numbers::{self, ratio};
@@ -62,6 +65,10 @@ pub struct Config {
     pub table_bytes: u64,
     /// Target bytes of a data block; a database is built for each.
     pub block_bytes: Vec<u32>,
+    /// Widths of filters; a database is built for each.
+    pub filter_bits: Vec<FilterBits>,
+    /// Block caches; each database is read with each.
+    pub cache_kinds: Vec<BlockCacheKind>,
     /// Cache sizes.
     pub sweep: CacheSweep,
     /// Lookups of present keys at each point, and as many of absent ones.
@@ -74,6 +81,13 @@ pub struct Config {
     pub directory: PathBuf,
     /// The command line, for the provenance.
     pub command: String,
+}
+
+/// How a database is built.
+#[derive(Clone, Copy, Debug)]
+struct Design {
+    block_bytes: u32,
+    filter_bits: FilterBits,
 }
 
 /// Cache sizes to look at.
@@ -152,16 +166,20 @@ impl Config {
         let place = self.database.as_deref().unwrap_or(&self.directory);
         let provenance = Provenance::new(self.command.clone(), None, self.seed, place);
         let costs = match &self.database {
-            Some(path) => vec![self.of_existing(path, progress)?],
-            None => self
-                .block_bytes
-                .iter()
-                .map(|&block_bytes| self.of_new(block_bytes, progress))
-                .collect::<Result<Vec<_>>>()?,
+            Some(path) => self.of_existing(path, progress)?,
+            None => {
+                let designs = self.block_bytes.iter().flat_map(|&block_bytes| {
+                    let of_bits = move |&filter_bits| Design { block_bytes, filter_bits };
+                    self.filter_bits.iter().map(of_bits)
+                });
+                let costs = designs.map(|design| self.of_new(design, progress));
+                costs.collect::<Result<Vec<_>>>()?.concat()
+            }
         };
         let mut costs = costs.into_iter();
         let Some(cost) = costs.next() else {
-            return Err(invalid("--block-bytes", "nothing".to_owned(), "one at least"));
+            let name = "--block-bytes, --filter-bits, --cache-kind";
+            return Err(invalid(name, "nothing".to_owned(), "one of each at least"));
         };
         Ok(IoCost { provenance, settings: self.settings(), cost, others: costs.collect() })
     }
@@ -187,12 +205,12 @@ impl Config {
         between("--gets", self.gets, 1, 1 << 40)
     }
 
-    /// Opens a database with so large a block cache, or the engine's default, and asks the last run's
-    /// filter or does not.
+    /// Opens a database with this block cache of so many bytes, or the engine's default, and asks the
+    /// last run's filter or does not.
     fn open(
         &self,
         path: &Path,
-        block_cache_bytes: Option<u64>,
+        block_cache: Option<(BlockCacheKind, u64)>,
         filter: FilterLastRun,
     ) -> Result<Opened> {
         let failed = |source| Error::Engine { action: "open the database", source };
@@ -202,8 +220,8 @@ impl Config {
             .create_if_missing(false)
             .direct_reads(self.direct_io)
             .keyspace_defaults(tuning);
-        if let Some(bytes) = block_cache_bytes {
-            options = options.block_cache_bytes(bytes);
+        if let Some((kind, bytes)) = block_cache {
+            options = options.block_cache_kind(kind).block_cache_bytes(bytes);
         }
         let counted = std::sync::Arc::new(vfs.clone());
         let db = Db::open_read_only_with(counted, path, options).map_err(failed)?;
@@ -211,7 +229,7 @@ impl Config {
         Ok(Opened { db, keyspace, vfs, path: path.to_owned() })
     }
 
-    fn of_existing(&self, path: &Path, progress: &mut dyn Progress) -> Result<Cost> {
+    fn of_existing(&self, path: &Path, progress: &mut dyn Progress) -> Result<Vec<Cost>> {
         let keys = {
             let opened = self.open(path, None, FilterLastRun::Off)?;
             let mut random = Random::new(self.seed, PURPOSE_SAMPLE);
@@ -220,10 +238,10 @@ impl Config {
             progress.end();
             keys
         };
-        self.sweep(path, &keys, None, None, progress)
+        self.sweeps(path, &keys, None, progress)
     }
 
-    fn of_new(&self, block_bytes: u32, progress: &mut dyn Progress) -> Result<Cost> {
+    fn of_new(&self, design: Design, progress: &mut dyn Progress) -> Result<Vec<Cost>> {
         let made = tempfile::Builder::new().prefix("lsmx-iocost-").tempdir_in(&self.directory);
         let failed = |source| Error::Io {
             action: "make a directory in",
@@ -233,17 +251,29 @@ impl Config {
         let directory = made.map_err(failed)?;
         let path = directory.path().join("db");
         let hashed = Hashed::new(self.entries, self.key_bytes, self.seed);
-        let build = build::build(self, &path, block_bytes, &hashed, progress)?;
+        let build = build::build(self, &path, design, &hashed, progress)?;
         let keys = Keys::Hashed(hashed);
-        self.sweep(&path, &keys, Some(block_bytes), Some(build), progress)
+        self.sweeps(&path, &keys, Some((design, build)), progress)
+    }
+
+    /// The sweep with each of the block caches.
+    fn sweeps(
+        &self,
+        path: &Path,
+        keys: &Keys,
+        built: Option<(Design, Build)>,
+        progress: &mut dyn Progress,
+    ) -> Result<Vec<Cost>> {
+        let kinds = self.cache_kinds.iter();
+        kinds.map(|&kind| self.sweep(path, keys, built, kind, progress)).collect()
     }
 
     fn sweep(
         &self,
         path: &Path,
         keys: &Keys,
-        block_bytes: Option<u32>,
-        build: Option<Build>,
+        built: Option<(Design, Build)>,
+        cache_kind: BlockCacheKind,
         progress: &mut dyn Progress,
     ) -> Result<Cost> {
         let (sizes, levels) = {
@@ -255,12 +285,13 @@ impl Config {
             (share(sizes.inflection_1()), share(sizes.inflection_2()));
         let all_metadata = share(sizes.all_metadata());
         let mut measure = |cache_bytes: u64, filter| {
-            let opened = self.open(path, Some(cache_bytes), filter)?;
+            let cache = Some((cache_kind, cache_bytes));
+            let opened = self.open(path, cache, filter)?;
             // The same keys are asked for at each point, so that points differ by the cache alone.
             let mut random = Random::new(self.seed, PURPOSE_GETS);
             let share = share(cache_bytes);
             let all = if filter == FilterLastRun::On { ", all filters" } else { "" };
-            let title = format!("cache {:.3} %{all}", share.fraction * 100.0);
+            let title = format!("{cache_kind} cache {:.3} %{all}", share.fraction * 100.0);
             let mut point =
                 measure::point(&opened, keys, self.gets, &mut random, &title, progress)?;
             point.cache_bytes = share.bytes;
@@ -278,7 +309,9 @@ impl Config {
         let points = points.collect::<Result<Vec<Point>>>()?;
         let with_all_filters = measure(all_metadata.bytes, FilterLastRun::On)?;
         Ok(Cost {
-            block_bytes,
+            block_bytes: built.map(|(design, _)| design.block_bytes),
+            filter_bits: built.map(|(design, _)| design.filter_bits),
+            cache_kind,
             db_bytes: sizes.table_bytes,
             entries: sizes.entries,
             entries_last_run: sizes.entries_last_run,
@@ -293,7 +326,7 @@ impl Config {
             inflection_1,
             inflection_2,
             all_metadata,
-            build,
+            build: built.map(|(_, build)| build),
             points,
             with_all_filters,
         })
@@ -342,11 +375,12 @@ fn invalid(name: &'static str, value: String, must: &str) -> Error {
 }
 
 /// Options of the keyspace that a database is built with.
-fn keyspace_options(config: &Config, block_bytes: u32) -> KeyspaceOptions {
+fn keyspace_options(config: &Config, design: Design) -> KeyspaceOptions {
     KeyspaceOptions::default()
         .memtable_bytes(config.memtable_bytes)
         .table_bytes(config.table_bytes)
-        .block_bytes(block_bytes)
+        .block_bytes(design.block_bytes)
+        .filter_bits(design.filter_bits)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use lsmx::format::BlockKind;
+use lsmx::{BlockCacheKind, FilterBits};
 use serde::Serialize;
 
 use crate::latency::LatencyUs;
@@ -15,16 +16,16 @@ pub struct IoCost {
     pub provenance: Provenance,
     /// What was asked for.
     pub settings: Settings,
-    /// The database; of several block sizes the first.
+    /// The database; of several block sizes, widths of filters and block caches the first.
     #[serde(flatten)]
     pub cost: Cost,
-    /// The same of the other block sizes; left out where there are none.
+    /// The same of the others; left out where there are none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<Cost>,
 }
 
 impl IoCost {
-    /// All databases, in the order of the block sizes.
+    /// All of them, in the order of the block sizes, then of the filters, then of the caches.
     pub fn costs(&self) -> impl Iterator<Item = &Cost> {
         std::iter::once(&self.cost).chain(&self.others)
     }
@@ -56,6 +57,10 @@ pub struct Settings {
 pub struct Cost {
     /// Target bytes of a data block; null for an existing database.
     pub block_bytes: Option<u32>,
+    /// How wide the filters were written; null for an existing database.
+    pub filter_bits: Option<FilterBits>,
+    /// The block cache that it was read with.
+    pub cache_kind: BlockCacheKind,
     /// Bytes of the table files: fractions are of these.
     pub db_bytes: u64,
     /// Entries in the tables, all versions and tombstones among them.
@@ -92,6 +97,17 @@ pub struct Cost {
     pub with_all_filters: Point,
 }
 
+impl Cost {
+    /// What tells it from others of the same result.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let blocks = self.block_bytes.map(|bytes| format!("blocks of {bytes} B, "));
+        let filters = self.filter_bits.map(|bits| format!("filters {bits}, "));
+        let [blocks, filters] = [blocks, filters].map(Option::unwrap_or_default);
+        format!("{blocks}{filters}{} cache", self.cache_kind)
+    }
+}
+
 /// Bytes, and what part of the database they are.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Share {
@@ -114,6 +130,19 @@ pub struct Level {
     pub bytes: u64,
     /// Entries in them.
     pub entries: u64,
+}
+
+/// What the filters of a level answered to lookups of absent keys.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct LevelAnswers {
+    /// Number of the level.
+    pub level: u8,
+    /// How often they ruled a table out.
+    pub negatives: u64,
+    /// How often they let a key pass.
+    pub false_positives: u64,
+    /// Share of these.
+    pub false_positive_rate: f64,
 }
 
 /// How a database was built.
@@ -165,6 +194,12 @@ pub struct Point {
     pub device_reads_per_absent_get: Option<f64>,
     /// Of the filters that lookups of absent keys asked, those that let a key pass; 0 where none was asked.
     pub filter_false_positive_rate: f64,
+    /// How often filters ruled a table out for lookups of absent keys.
+    pub filter_negatives: u64,
+    /// How often they let one of these keys pass.
+    pub filter_false_positives: u64,
+    /// The same by level.
+    pub filter_by_level: Vec<LevelAnswers>,
     /// How long lookups of present keys took.
     pub get_latency_us: LatencyUs,
     /// How long lookups of absent keys took.

@@ -15,6 +15,8 @@ fn config(directory: &Path) -> Config {
         memtable_bytes: 64 << 10,
         table_bytes: 64 << 10,
         block_bytes: vec![1024],
+        filter_bits: vec![FilterBits::Fuse8],
+        cache_kinds: vec![BlockCacheKind::Quick],
         sweep: CacheSweep::Auto,
         gets: 2_000,
         direct_io: false,
@@ -70,8 +72,9 @@ fn an_existing_database_is_asked_for_its_own_keys_and_stays_as_it_is() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("db");
     let built = config(directory.path());
+    let design = Design { block_bytes: 1024, filter_bits: FilterBits::Fuse8 };
     let hashed = Hashed::new(built.entries, built.key_bytes, built.seed);
-    build::build(&built, &path, 1024, &hashed, &mut Silent).unwrap();
+    build::build(&built, &path, design, &hashed, &mut Silent).unwrap();
     let files = || {
         let all = std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap());
         let mut all: Vec<_> =
@@ -91,6 +94,57 @@ fn an_existing_database_is_asked_for_its_own_keys_and_stays_as_it_is() {
     assert!((0.0..0.1).contains(&point.filter_false_positive_rate));
     let wrong = Config { keyspace: "nowhere".to_owned(), ..existing };
     assert!(wrong.run(&mut Silent).is_err());
+}
+
+#[test]
+fn wide_filters_take_twice_the_bytes_and_let_almost_nothing_pass() {
+    let directory = tempfile::tempdir().unwrap();
+    let bits = [FilterBits::Fuse8, FilterBits::Monkey { bits_per_key: 10.0 }, FilterBits::Fuse16];
+    let config = Config {
+        filter_bits: bits.to_vec(),
+        sweep: CacheSweep::Percent(vec![3.0]),
+        gets: 10_000,
+        ..config(directory.path())
+    };
+    let result = config.run(&mut Silent).unwrap();
+    let costs: Vec<&Cost> = result.costs().collect();
+    assert_eq!(costs.len(), bits.len());
+    for (cost, bits) in costs.iter().zip(bits) {
+        assert_eq!(cost.filter_bits, Some(bits));
+        let all = &cost.with_all_filters;
+        let by_level = |of: fn(&result::LevelAnswers) -> u64| -> u64 {
+            all.filter_by_level.iter().map(of).sum()
+        };
+        assert_eq!(by_level(|level| level.negatives), all.filter_negatives);
+        assert_eq!(by_level(|level| level.false_positives), all.filter_false_positives);
+    }
+    // The trees are alike, but for where a table ends.
+    let bytes = |at: usize| numbers::float(costs[at].filter_bytes);
+    assert!((1.8..2.1).contains(&(bytes(2) / bytes(0))), "{} and {}", bytes(2), bytes(0));
+    assert!((0.95..1.35).contains(&(bytes(1) / bytes(0))), "{} and {}", bytes(1), bytes(0));
+    let false_answers = |at: usize| costs[at].with_all_filters.filter_false_positives;
+    assert!(false_answers(2) < 10 && false_answers(0) > 40, "{}", false_answers(2));
+}
+
+#[test]
+fn both_caches_read_the_same_database() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = Config {
+        cache_kinds: BlockCacheKind::ALL.to_vec(),
+        sweep: CacheSweep::Percent(vec![0.0, 20.0]),
+        ..config(directory.path())
+    };
+    let result = config.run(&mut Silent).unwrap();
+    let costs: Vec<&Cost> = result.costs().collect();
+    assert_eq!(costs.iter().map(|cost| cost.cache_kind).collect::<Vec<_>>(), BlockCacheKind::ALL);
+    assert_eq!(costs[0].db_bytes, costs[1].db_bytes);
+    // Nothing is in either, and then about as much.
+    assert_eq!(costs[0].points[0].ios_per_get, costs[1].points[0].ios_per_get);
+    let [quick, moka] = [0, 1].map(|at: usize| costs[at].points[1].hit_rate[&BlockKind::Data]);
+    assert!(quick > 0.1 && (quick - moka).abs() < 0.07, "{quick} and {moka}");
+    for point in costs.iter().flat_map(|cost| &cost.points) {
+        assert!(point.resident_bytes.values().sum::<u64>() <= point.cache_bytes);
+    }
 }
 
 #[test]

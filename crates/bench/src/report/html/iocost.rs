@@ -63,7 +63,7 @@ pub fn iocost(result: &IoCost) -> String {
     let sections = html! {
         @for cost in result.costs() {
             @if several {
-                h2 { (format!("Blocks of {} B", cost.block_bytes.unwrap_or_default())) }
+                h2 { (cost.name()) }
             }
             (needs(cost))
             (curves(cost))
