@@ -188,6 +188,15 @@ impl<K: AsRef<[u8]>> Lookups<K> {
 
     /// Looks up all that are left, with what must be read for them read at once.
     fn look_up_together(&mut self, env: &Env, tree: &Tree) -> Result<()> {
+        // One that is asked twice is looked up once, on either side of the change.
+        while self.done > 0
+            && let (Some(&before), Some(&at)) =
+                (self.order.get(self.done - 1), self.order.get(self.done))
+            && self.keys[before].as_ref() == self.keys[at].as_ref()
+        {
+            self.values[at] = self.values[before].clone();
+            self.done += 1;
+        }
         let Some(left) = self.order.get(self.done..) else { return Ok(()) };
         let mut keys: Vec<&[u8]> = left.iter().map(|&at| self.keys[at].as_ref()).collect();
         keys.dedup();
