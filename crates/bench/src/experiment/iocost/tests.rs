@@ -118,12 +118,12 @@ fn wide_filters_take_twice_the_bytes_and_let_almost_nothing_pass() {
         assert_eq!(by_level(|level| level.negatives), all.filter_negatives);
         assert_eq!(by_level(|level| level.false_positives), all.filter_false_positives);
     }
-    // The trees are alike, but for where a table ends.
-    let bytes = |at: usize| numbers::float(costs[at].filter_bytes);
-    assert!((1.8..2.1).contains(&(bytes(2) / bytes(0))), "{} and {}", bytes(2), bytes(0));
-    assert!((0.95..1.35).contains(&(bytes(1) / bytes(0))), "{} and {}", bytes(1), bytes(0));
+    // Of all runs, for how much lies above the last one differs from run to run.
+    let bytes = |at: usize| numbers::float(costs[at].all_filters_bytes);
+    assert!((1.8..2.2).contains(&(bytes(2) / bytes(0))), "{} and {}", bytes(2), bytes(0));
+    assert!((0.9..1.5).contains(&(bytes(1) / bytes(0))), "{} and {}", bytes(1), bytes(0));
     let false_answers = |at: usize| costs[at].with_all_filters.filter_false_positives;
-    assert!(false_answers(2) < 10 && false_answers(0) > 40, "{}", false_answers(2));
+    assert!(false_answers(2) < 10 && false_answers(0) > 15, "{}", false_answers(2));
 }
 
 #[test]
