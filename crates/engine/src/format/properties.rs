@@ -13,6 +13,7 @@
 use bytes::Bytes;
 
 use super::block::Handle;
+use super::filter::CODING_BINARY_FUSE_16;
 use crate::coding::{Decoder, len_u64, put_u64, put_varint};
 use crate::error::Malformed;
 use crate::key::SeqNo;
@@ -88,6 +89,11 @@ pub struct Properties {
 }
 
 impl Properties {
+    /// Whether the filter has fingerprints of 16 bits.
+    pub(crate) fn filter_is_wide(&self) -> bool {
+        self.filter.is_some() && self.codings[2] == CODING_BINARY_FUSE_16
+    }
+
     /// The contents of a properties block.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {

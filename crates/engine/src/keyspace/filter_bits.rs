@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::str::FromStr;
 
-use lsmx_compaction::{FileId, Job, Level, Placement, TreeShape};
+use lsmx_compaction::{FileId, FileShape, Job, Level, Placement, TreeShape};
 
 use crate::error::{Error, Result};
 use crate::table::FilterWidth;
@@ -31,7 +31,7 @@ pub enum FilterBits {
     /// as bits allow. Decided whenever a table is written, from the runs that there are then.
     Monkey {
         /// Mean bits per key of the filters that lookups ask, 9 to 18: that of the last sorted run counts
-        /// if it is asked. An aim and no bound, for what was written before may be wider or narrower.
+        /// if it is asked. Never more by what is written under it; what was written before may be wider.
         bits_per_key: f64,
     },
 }
@@ -54,25 +54,37 @@ impl FilterBits {
         }
     }
 
-    /// Width of the filters of what is about to come into a tree of this shape.
+    /// Width of the filters of what is about to come into a tree of this shape, in which `is_wide` knows the
+    /// filters that there are.
     pub(crate) fn width(
         self,
         shape: &TreeShape,
         coming: &Coming<'_>,
         last_is_asked: bool,
+        is_wide: impl Fn(FileId) -> bool,
     ) -> FilterWidth {
         let bits_per_key = match self {
             FilterBits::Fuse8 => return FilterWidth::Fuse8,
             FilterBits::Fuse16 => return FilterWidth::Fuse16,
             FilterBits::Monkey { bits_per_key } => bits_per_key,
         };
-        let (mut runs, at) = coming.runs(shape);
+        let (mut runs, at) = coming.runs(shape, is_wide);
         if !last_is_asked {
             runs.pop();
         }
-        let widths = allocate(&runs, bits_per_key);
-        // A run whose filter nobody asks needs no wide one.
-        widths.get(at).copied().unwrap_or(FilterWidth::Fuse8)
+        let keys: Vec<u64> = runs.iter().map(|run| run.keys).collect();
+        match allocate(&keys, bits_per_key).get(at) {
+            // Others may have bits that are not due to them: runs were larger or smaller when they were
+            // written.
+            Some(FilterWidth::Fuse16) => {
+                let others = runs.iter().enumerate().filter(|(other, _)| *other != at);
+                let wide = runs[at].keys + others.map(|(_, run)| run.wide).sum::<u64>();
+                let all = keys.iter().sum();
+                if bits_left(all, bits_per_key) >= extra_bits(wide) { WIDE } else { NARROW }
+            }
+            // A run whose filter nobody asks needs no wide one.
+            Some(FilterWidth::Fuse8) | None => NARROW,
+        }
     }
 }
 
@@ -110,6 +122,16 @@ impl FromStr for FilterBits {
     }
 }
 
+const NARROW: FilterWidth = FilterWidth::Fuse8;
+const WIDE: FilterWidth = FilterWidth::Fuse16;
+
+/// Keys of a run, and those of them that are in wide filters already.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct RunKeys {
+    keys: u64,
+    wide: u64,
+}
+
 /// What is about to come into a tree.
 #[derive(Debug)]
 pub(crate) enum Coming<'a> {
@@ -123,21 +145,37 @@ pub(crate) enum Coming<'a> {
 }
 
 impl Coming<'_> {
-    /// Entries of all runs once it has come, newest first, and the place of the run that it comes to. A
+    /// Keys of all runs once it has come, newest first, and the place of the run that it comes to. A
     /// job is taken to keep all its entries.
-    fn runs(&self, shape: &TreeShape) -> (Vec<u64>, usize) {
+    fn runs(&self, shape: &TreeShape, is_wide: impl Fn(FileId) -> bool) -> (Vec<RunKeys>, usize) {
         match self {
             Coming::Flush { entries } => {
                 let there = shape.levels.iter().flat_map(|level| &level.runs);
-                let there = there.map(|run| run.files.iter().map(|file| file.entries).sum());
-                (std::iter::once(*entries).chain(there).collect(), 0)
+                let there = there.map(|run| {
+                    let mut keys = RunKeys::default();
+                    run.files.iter().for_each(|file| keys.add(file, &is_wide));
+                    keys
+                });
+                let come = RunKeys { keys: *entries, wide: 0 };
+                (std::iter::once(come).chain(there).collect(), 0)
             }
-            Coming::Job(job) => after_job(job, shape),
+            Coming::Job(job) => after_job(job, shape, is_wide),
         }
     }
 }
 
-fn after_job(job: &Job, shape: &TreeShape) -> (Vec<u64>, usize) {
+impl RunKeys {
+    fn add(&mut self, file: &FileShape, is_wide: impl Fn(FileId) -> bool) {
+        self.keys += file.entries;
+        self.wide += if is_wide(file.id) { file.entries } else { 0 };
+    }
+}
+
+fn after_job(
+    job: &Job,
+    shape: &TreeShape,
+    is_wide: impl Fn(FileId) -> bool,
+) -> (Vec<RunKeys>, usize) {
     let taken: HashSet<FileId> =
         job.inputs.iter().flat_map(|input| input.files.iter().copied()).collect();
     let (mut runs, mut at, mut moved) = (Vec::new(), None, 0);
@@ -146,33 +184,46 @@ fn after_job(job: &Job, shape: &TreeShape) -> (Vec<u64>, usize) {
             let placement = job.target.placement;
             if placement == (Placement::NewRun { before: Some(run.id) }) {
                 at = Some(runs.len());
-                runs.push(0);
+                runs.push(RunKeys::default());
             }
-            let mut left = 0;
+            let mut left = RunKeys::default();
             for file in run.files.iter() {
-                *if taken.contains(&file.id) { &mut moved } else { &mut left } += file.entries;
+                match taken.contains(&file.id) {
+                    true => moved += file.entries,
+                    false => left.add(file, &is_wide),
+                }
             }
             let joined = placement == Placement::JoinRun(run.id);
             if joined {
                 at = Some(runs.len());
             }
-            if left > 0 || joined {
+            if left.keys > 0 || joined {
                 runs.push(left);
             }
         }
         if at.is_none() && Level::from_index(index) == Some(job.target.level) {
             // Last in its level.
             at = Some(runs.len());
-            runs.push(0);
+            runs.push(RunKeys::default());
         }
     }
     // Into a level below those that there are.
     let at = at.unwrap_or_else(|| {
-        runs.push(0);
+        runs.push(RunKeys::default());
         runs.len() - 1
     });
-    runs[at] += moved;
+    runs[at].keys += moved;
     (runs, at)
+}
+
+/// Bits that are left for so many keys once all have narrow filters.
+fn bits_left(keys: u64, bits_per_key: f64) -> f64 {
+    (bits_per_key - f64::from(NARROW.bits_per_key())) * keys as f64
+}
+
+/// What so many keys take more in wide filters than in narrow ones.
+fn extra_bits(keys: u64) -> f64 {
+    f64::from(WIDE.bits_per_key() - NARROW.bits_per_key()) * keys as f64
 }
 
 /// Widths for filters of so many keys each, such that these have at most so many bits per key in the
@@ -182,18 +233,16 @@ fn after_job(job: &Job, shape: &TreeShape) -> (Vec<u64>, usize) {
 /// as many as possible get one, the smallest first. Of equal runs the newer is asked more often and comes
 /// first.
 fn allocate(keys: &[u64], bits_per_key: f64) -> Vec<FilterWidth> {
-    let [narrow, wide] = [FilterWidth::Fuse8, FilterWidth::Fuse16];
-    let mut widths = vec![narrow; keys.len()];
-    let all: u64 = keys.iter().sum();
-    let mut left = (bits_per_key - f64::from(narrow.bits_per_key())) * all as f64;
+    let mut widths = vec![NARROW; keys.len()];
+    let mut left = bits_left(keys.iter().sum(), bits_per_key);
     let mut order: Vec<usize> = (0..keys.len()).collect();
     order.sort_by_key(|&at| keys[at]);
     for at in order {
-        left -= f64::from(wide.bits_per_key() - narrow.bits_per_key()) * keys[at] as f64;
+        left -= extra_bits(keys[at]);
         if left < 0.0 {
             break;
         }
-        widths[at] = wide;
+        widths[at] = WIDE;
     }
     widths
 }

@@ -7,8 +7,10 @@ pub(crate) mod merging;
 pub mod options;
 pub(crate) mod snapshot;
 
+use std::collections::HashSet;
+
 use arc_swap::ArcSwap;
-use lsmx_compaction::{BusyFiles, CompactionPolicy, PolicySpec, TreeShape};
+use lsmx_compaction::{BusyFiles, CompactionPolicy, FileId, PolicySpec, TreeShape};
 
 use crate::env::Env;
 use crate::error::{Error, Result};
@@ -17,7 +19,7 @@ use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::table::{FilterWidth, Table};
 use crate::version::{OldViews, SuperVersion, Version};
 use counters::TreeCounters;
-use filter_bits::Coming;
+use filter_bits::{Coming, FilterBits};
 use last_run::LastRunFilter;
 use merging::Merging;
 use options::{FilterLastRun, KeyspaceOptions, Persisted};
@@ -251,7 +253,14 @@ impl Tree {
     /// Width of the filters of the tables that a flush or a job is about to bring into this shape.
     pub(crate) fn filter_width(&self, shape: &TreeShape, coming: &Coming<'_>) -> FilterWidth {
         let bits = self.settings().options.filter_bits;
-        bits.width(shape, coming, self.filter_last_run())
+        if !matches!(bits, FilterBits::Monkey { .. }) {
+            return bits.width(shape, coming, self.filter_last_run(), |_| false);
+        }
+        let view = self.pin();
+        let tables = view.version.runs().iter().flat_map(|run| run.tables().iter());
+        let wide = tables.filter(|file| file.table().properties().filter_is_wide());
+        let wide: HashSet<FileId> = wide.map(|file| file.table().identity().id).collect();
+        bits.width(shape, coming, self.filter_last_run(), |id| wide.contains(&id))
     }
 
     /// Notes what a lookup found in the last sorted run, if that decides about its filter.

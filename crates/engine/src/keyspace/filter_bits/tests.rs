@@ -7,9 +7,6 @@ use proptest::prelude::*;
 
 use super::*;
 
-const NARROW: FilterWidth = FilterWidth::Fuse8;
-const WIDE: FilterWidth = FilterWidth::Fuse16;
-
 /// Bits of all filters, and the sum of their false answers.
 fn cost(keys: &[u64], widths: &[FilterWidth]) -> (u64, f64) {
     let bits = keys.iter().zip(widths).map(|(keys, width)| keys * u64::from(width.bits_per_key()));
@@ -98,8 +95,12 @@ fn job(inputs: &[(u8, u64, &[u64])], level: u8, placement: Placement) -> Job {
 fn what_is_to_come_is_counted_where_it_will_be() {
     // L0: runs 1 (file 1) and 2 (file 2); L1: run 3 (files 3, 4); L2: run 4 (files 5 to 7).
     let tree = tree(&[&[&[10], &[20]], &[&[100, 200]], &[&[1_000, 2_000, 3_000]]]);
-    let runs = |job: &Job| Coming::Job(job).runs(&tree);
-    assert_eq!(Coming::Flush { entries: 7 }.runs(&tree), (vec![7, 10, 20, 300, 6_000], 0));
+    let keys = |coming: Coming<'_>| {
+        let (runs, at) = coming.runs(&tree, |_| false);
+        (runs.iter().map(|run| run.keys).collect::<Vec<_>>(), at)
+    };
+    let runs = |job: &Job| keys(Coming::Job(job));
+    assert_eq!(keys(Coming::Flush { entries: 7 }), (vec![7, 10, 20, 300, 6_000], 0));
     // Both runs of L0 into that of L1.
     let joins = Placement::JoinRun(RunId(3));
     assert_eq!(runs(&job(&[(0, 1, &[1]), (0, 2, &[2])], 1, joins)), (vec![330, 6_000], 0));
@@ -126,17 +127,18 @@ fn a_last_run_that_is_not_asked_takes_no_bits_and_none_from_others() {
     let tree = tree(&[&[&[10]], &[&[1_000]], &[&[10_000]]]);
     let monkey = FilterBits::Monkey { bits_per_key: 10.0 };
     let flush = Coming::Flush { entries: 10 };
-    assert_eq!(monkey.width(&tree, &flush, false), WIDE);
+    let none = |_| false;
+    assert_eq!(monkey.width(&tree, &flush, false, none), WIDE);
     let joins = Placement::JoinRun(RunId(2));
     let down = job(&[(0, 1, &[1])], 1, joins);
     // A tenth of all keys, and nearly all of those of the filters that are asked.
-    assert_eq!(monkey.width(&tree, &Coming::Job(&down), true), WIDE);
-    assert_eq!(monkey.width(&tree, &Coming::Job(&down), false), NARROW);
+    assert_eq!(monkey.width(&tree, &Coming::Job(&down), true, none), WIDE);
+    assert_eq!(monkey.width(&tree, &Coming::Job(&down), false, none), NARROW);
     let joins = Placement::JoinRun(RunId(3));
     let last = job(&[(1, 2, &[2])], 2, joins);
-    assert_eq!(monkey.width(&tree, &Coming::Job(&last), false), NARROW);
-    assert_eq!(FilterBits::Fuse16.width(&tree, &Coming::Job(&last), false), WIDE);
-    assert_eq!(FilterBits::Fuse8.width(&tree, &flush, true), NARROW);
+    assert_eq!(monkey.width(&tree, &Coming::Job(&last), false, none), NARROW);
+    assert_eq!(FilterBits::Fuse16.width(&tree, &Coming::Job(&last), false, none), WIDE);
+    assert_eq!(FilterBits::Fuse8.width(&tree, &flush, true, none), NARROW);
 }
 
 #[test]
@@ -150,4 +152,30 @@ fn options_are_read_as_they_are_printed() {
         assert!(wrong.parse::<FilterBits>().is_err(), "{wrong}");
     }
     assert!(FilterBits::Monkey { bits_per_key: f64::INFINITY }.check().is_err());
+}
+
+/// Flushes of one size, each in its turn: the newest is due a wide filter again and again, and those before
+/// keep theirs.
+#[test]
+fn runs_that_were_given_bits_before_leave_fewer_to_others() {
+    for bits_per_key in [9.0, 10.0, 11.5, 13.0, 15.0, 17.9] {
+        let monkey = FilterBits::Monkey { bits_per_key };
+        let mut wide: Vec<FileId> = Vec::new();
+        for count in 1..40_u64 {
+            let runs: Vec<Vec<u64>> = vec![vec![100]; count as usize - 1];
+            let runs: Vec<&[u64]> = runs.iter().map(Vec::as_slice).collect();
+            // The newest run comes first, and is file 1; here numbers grow with age.
+            let tree = tree(&[&runs, &[&[100_000]]]);
+            let age = |id: FileId| count - id.0;
+            let flush = Coming::Flush { entries: 100 };
+            let is_wide = |id: FileId| wide.contains(&FileId(age(id)));
+            if monkey.width(&tree, &flush, false, is_wide) == WIDE {
+                wide.push(FileId(count));
+            }
+            let bits = 9 * count + 9 * wide.len() as u64;
+            assert!(bits as f64 <= bits_per_key * count as f64, "{bits} of {count} runs");
+        }
+        let due = ((bits_per_key - 9.0) / 9.0 * 39.0).floor();
+        assert!(wide.len() as f64 >= due - 1.0, "{} wide, {due} due", wide.len());
+    }
 }
