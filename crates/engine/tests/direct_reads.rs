@@ -5,6 +5,7 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lsmx::env::Background;
 use lsmx::vfs::{File, LockGuard, MemVfs, OsVfs, Vfs};
@@ -92,16 +93,41 @@ fn a_database_reads_the_same_past_the_page_cache() {
     lsmx::verify(&path).unwrap();
 }
 
-/// A file system without direct reads, which is what one that says nothing of them has.
-#[derive(Clone, Debug)]
-struct WithoutDirectReads(MemVfs);
+/// Which tables were opened, and how.
+#[derive(Debug, Default)]
+struct Opened {
+    cached: AtomicUsize,
+    direct: AtomicUsize,
+}
 
-impl Vfs for WithoutDirectReads {
+/// A file system with direct reads or without, which is what one that says nothing of them has.
+#[derive(Clone, Debug)]
+struct Watched(MemVfs, Option<Arc<Opened>>);
+
+impl Watched {
+    fn note(&self, path: &Path, which: impl Fn(&Opened) -> &AtomicUsize) {
+        if let Some(opened) = &self.1
+            && path.extension().is_some_and(|extension| extension == "sst")
+        {
+            which(opened).fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Vfs for Watched {
     fn create(&self, path: &Path) -> io::Result<Arc<dyn File>> {
         self.0.create(path)
     }
     fn open(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        self.note(path, |opened| &opened.cached);
         self.0.open(path)
+    }
+    fn open_direct(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        self.note(path, |opened| &opened.direct);
+        match self.1 {
+            Some(_) => self.0.open_direct(path),
+            None => Err(io::ErrorKind::Unsupported.into()),
+        }
     }
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.0.rename(from, to)
@@ -133,8 +159,29 @@ impl Vfs for WithoutDirectReads {
 }
 
 #[test]
+fn every_table_is_opened_in_the_way_that_was_asked_for() {
+    for direct in [false, true] {
+        let opened = Arc::new(Opened::default());
+        let disk = Watched(MemVfs::new(), Some(Arc::clone(&opened)));
+        let db = Db::open_with(Arc::new(disk), "db", options().direct_reads(direct)).unwrap();
+        for number in 0..KEYS {
+            db.put(key(number), value(number, 0)).unwrap();
+        }
+        db.flush().unwrap();
+        // Two descriptors for many tables, so that they are opened again and again.
+        for number in 0..KEYS {
+            assert!(db.get(key(number * 7_919 % KEYS)).unwrap().is_some());
+        }
+        let (cached, past) =
+            (opened.cached.load(Ordering::Relaxed), opened.direct.load(Ordering::Relaxed));
+        let (used, unused) = if direct { (past, cached) } else { (cached, past) };
+        assert!(used > 100 && unused == 0, "{direct}: {cached} and {past}");
+    }
+}
+
+#[test]
 fn where_there_are_none_the_opening_says_so_and_changes_nothing() {
-    let disk = WithoutDirectReads(MemVfs::new());
+    let disk = Watched(MemVfs::new(), None);
     let cached = options().direct_reads(false);
     let db = Db::open_with(Arc::new(disk.clone()), "db", cached.clone()).unwrap();
     db.put("k", "v").unwrap();

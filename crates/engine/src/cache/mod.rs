@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::format::BlockKind;
 use crate::slice::{BlockBytes, LiveBlocks};
-use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Weak};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, Weak};
 pub use blocks::BlockCacheKind;
 use blocks::{BlockId, BlockStore};
 use counts::Counts;
@@ -51,6 +51,8 @@ pub struct Cache {
     data: Box<dyn BlockStore>,
     /// The capacity that the data cache was last given.
     data_capacity: AtomicU64,
+    /// Whether somebody is giving it one.
+    moving: AtomicBool,
     /// Bytes of filled slots, by [`Metadata`].
     resident: [AtomicU64; Metadata::ALL.len()],
     /// Filled slots in the order of the governor's rounds, by [`Metadata`]. Guards nothing else.
@@ -90,6 +92,7 @@ impl Cache {
             read_ahead: AtomicU64::new(0),
             data: blocks::store(kind, budget_bytes),
             data_capacity: AtomicU64::new(budget_bytes),
+            moving: AtomicBool::new(false),
             resident: Default::default(),
             rounds: Mutex::new(Default::default()),
             counts: Counts::new(),
@@ -274,8 +277,21 @@ impl Cache {
         let left = self.blocks_budget().saturating_sub(self.resident_metadata());
         let step = (self.budget_bytes / CAPACITY_STEPS).max(1);
         let capacity = left - left % step;
-        if self.data_capacity.swap(capacity, Ordering::Relaxed) != capacity {
-            self.data.set_capacity(capacity);
+        if self.data_capacity.swap(capacity, Ordering::SeqCst) != capacity {
+            self.move_capacity();
+        }
+    }
+
+    /// Gives the data cache the capacity that was worked out last. Whoever is at it looks again when it
+    /// has done so: nobody waits for that, and no older capacity has the last word.
+    fn move_capacity(&self) {
+        while !self.moving.swap(true, Ordering::SeqCst) {
+            let wanted = self.data_capacity.load(Ordering::SeqCst);
+            self.data.set_capacity(wanted);
+            self.moving.store(false, Ordering::SeqCst);
+            if self.data_capacity.load(Ordering::SeqCst) == wanted {
+                break;
+            }
         }
     }
 

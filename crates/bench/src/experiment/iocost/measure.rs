@@ -60,7 +60,8 @@ struct Device {
 impl Device {
     fn now(opened: &Opened) -> Device {
         let reads = process::device_reads(&opened.path);
-        Device { reads, bytes: process::storage_read_bytes() }
+        // Where there is no device, as in memory, the system counts no bytes either.
+        Device { reads, bytes: reads.and_then(|_| process::storage_read_bytes()) }
     }
 
     fn since(self, before: Device) -> Device {

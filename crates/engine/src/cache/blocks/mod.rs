@@ -20,7 +20,10 @@ pub enum BlockCacheKind {
     #[default]
     Quick,
     /// `moka`: what is new must be asked for more often than what it would displace. A hit and a fill
-    /// cost several times as much, as does its bookkeeping: it keeps nothing in the first 192 KiB.
+    /// cost several times as much, as does its bookkeeping: it keeps nothing in the first 192 KiB. Where its
+    /// capacity moves by a sixteenth, because metadata grows or shrinks, it is made anew by the thread whose
+    /// read did that, and entries are in memory twice, if not their blocks, until that is done: the larger
+    /// the cache, the longer.
     Moka,
 }
 

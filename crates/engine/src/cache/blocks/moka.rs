@@ -68,14 +68,16 @@ impl Made {
 
     /// Takes blocks over as far as they fit. Which were used most is not known of the other any more.
     fn fill_from(&self, other: &Made) {
-        let room = self.capacity_bytes.saturating_sub(CACHE_OVERHEAD_BYTES);
+        let mut room = self.capacity_bytes.saturating_sub(CACHE_OVERHEAD_BYTES);
         for (id, held) in &other.entries {
             let Some(block) = held.block() else { continue };
-            let bytes = len_u64(block.len()) + ENTRY_OVERHEAD_BYTES;
-            if self.entries.weighted_size() + bytes <= room {
-                self.insert(*id, block);
-            }
+            let Some(left) = room.checked_sub(len_u64(block.len()) + ENTRY_OVERHEAD_BYTES) else {
+                continue;
+            };
+            room = left;
+            self.entries.insert(*id, Arc::new(Held(Mutex::new(Some(block)))));
         }
+        self.entries.run_pending_tasks();
     }
 }
 
@@ -83,13 +85,11 @@ impl Made {
 pub(in crate::cache) struct MokaStore {
     /// None while the capacity is too small for any.
     made: ArcSwapOption<Made>,
-    /// Held while the cache is made anew.
-    changing: Mutex<()>,
 }
 
 impl MokaStore {
     pub(in crate::cache) fn new(capacity_bytes: u64) -> MokaStore {
-        let store = MokaStore { made: ArcSwapOption::empty(), changing: Mutex::new(()) };
+        let store = MokaStore { made: ArcSwapOption::empty() };
         store.make(capacity_bytes);
         store
     }
@@ -124,7 +124,6 @@ impl BlockStore for MokaStore {
     }
 
     fn set_capacity(&self, bytes: u64) {
-        let _changing = self.changing.lock();
         let made_for = self.made.load().as_deref().map_or(0, |made| made.capacity_bytes);
         if bytes < made_for {
             self.make(bytes - bytes / SLACK);

@@ -3,7 +3,7 @@
 use super::*;
 use crate::coding::len_u64;
 use crate::slice::LiveBlocks;
-use crate::sync::Arc;
+use crate::sync::{Arc, AtomicU64, Ordering};
 
 const BLOCK_BYTES: usize = 4096;
 
@@ -67,16 +67,19 @@ fn a_capacity_is_kept_wherever_it_moves() {
 #[test]
 fn what_is_there_is_what_was_put() {
     for kind in BlockCacheKind::ALL {
-        let store = store(kind, 2 << 20);
+        let (store, hits) = (store(kind, 2 << 20), AtomicU64::new(0));
         std::thread::scope(|scope| {
             for seed in 0..3 {
-                let store = &store;
+                let (store, hits) = (&store, &hits);
                 scope.spawn(move || {
                     let mut numbers = Numbers(seed);
                     for round in 0..5_000_u64 {
                         let number = numbers.below(1_000);
                         match store.get(id(number)) {
-                            Some(block) => assert_eq!(number_in(&block), number),
+                            Some(block) => {
+                                assert_eq!(number_in(&block), number);
+                                hits.fetch_add(1, Ordering::Relaxed);
+                            }
                             None => store.insert(id(number), block(number, None)),
                         }
                         if let Some(block) = store.peek(id(number)) {
@@ -89,6 +92,7 @@ fn what_is_there_is_what_was_put() {
                 });
             }
         });
+        assert!(hits.into_inner() > 500, "{kind} keeps hardly anything");
     }
 }
 
