@@ -1,5 +1,7 @@
 //! Who leads commits, and folds operands, for tasks: threads of the blocking pool.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use ::tokio::runtime::Handle as Runtime;
 
 use crate::db::Handle;
@@ -7,8 +9,12 @@ use crate::sync::{Arc, Weak};
 use crate::write::commit::Committer;
 use crate::write::group::Attendant;
 
+/// Most turns of one errand: then whatever else waits for a thread of the pool has its turn, and the
+/// errand goes on behind it. Where requests keep coming faster than syncs end, it would never end.
+const TURNS_MAX: usize = 8;
+
 /// Sends threads of the pool of one runtime.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct PoolAttendant {
     runtime: Runtime,
     committer: Arc<Committer>,
@@ -29,9 +35,13 @@ impl PoolAttendant {
     }
 
     fn send(&self, what: What) {
-        let (committer, db) = (Arc::clone(&self.committer), self.db.clone());
-        let errand = Errand { what, committer, db, done: false };
-        self.runtime.spawn_blocking(move || errand.run());
+        let errand = Errand { what, pool: self.clone(), done: false };
+        // The runtime panics if the system gives it no thread.
+        let sent = AssertUnwindSafe(|| drop(self.runtime.spawn_blocking(move || errand.run())));
+        if catch_unwind(sent).is_err() {
+            // Should the errand still be run later, it finds nothing to do.
+            what.done_here(&self.committer);
+        }
     }
 }
 
@@ -51,46 +61,66 @@ enum What {
     Fold,
 }
 
+impl What {
+    /// Does what must be done, on this thread.
+    fn done_here(self, committer: &Committer) {
+        match self {
+            What::Lead => while committer.attend() {},
+            // Left to whoever reads the keys.
+            What::Fold => while !committer.chains().is_empty() {},
+        }
+    }
+}
+
 /// Something to do for tasks. A runtime that is shut down drops it undone: then it is done right there,
 /// as far as it must be.
 struct Errand {
     what: What,
-    committer: Arc<Committer>,
-    db: Weak<Handle>,
+    pool: PoolAttendant,
     done: bool,
 }
 
 impl Errand {
     fn run(mut self) {
+        let more = (0..TURNS_MAX).all(|_| self.turn());
+        self.done = true;
+        if more {
+            self.pool.send(self.what);
+        }
+    }
+
+    /// One group, or one lot of chains; whether there may be more.
+    fn turn(&self) -> bool {
+        let PoolAttendant { committer, db, .. } = &self.pool;
         match self.what {
             What::Lead => {
-                while self.committer.attend() {
-                    // The lead has gone on: what the governor commits may take it.
-                    if let Some(handle) = self.db.upgrade() {
-                        handle.0.after_commit();
-                    }
+                let led = committer.attend();
+                // The lead has gone on: what the governor commits may take it.
+                if led && let Some(handle) = db.upgrade() {
+                    handle.0.after_commit();
                 }
+                led
             }
-            What::Fold => loop {
-                let chains = self.committer.chains();
-                let Some(handle) = self.db.upgrade().filter(|_| !chains.is_empty()) else { break };
-                handle.0.fold_chains(chains);
-            },
+            What::Fold => {
+                let chains = committer.chains();
+                if chains.is_empty() {
+                    return false;
+                }
+                // Without a database, they are left to whoever reads the keys.
+                if let Some(handle) = db.upgrade() {
+                    handle.0.fold_chains(chains);
+                }
+                true
+            }
         }
-        self.done = true;
     }
 }
 
 impl Drop for Errand {
     fn drop(&mut self) {
-        if self.done {
-            return;
-        }
         // Dropped undone, or in a panic of a listener.
-        match self.what {
-            What::Lead => while self.committer.attend() {},
-            // Left to whoever reads the keys.
-            What::Fold => while !self.committer.chains().is_empty() {},
+        if !self.done {
+            self.what.done_here(&self.pool.committer);
         }
     }
 }

@@ -41,19 +41,20 @@ impl Shared {
     }
 
     /// Has a thread see to it that something is flushed, if memtables ask for it and nobody does, and
-    /// waits until it has.
-    pub(super) async fn govern(self: &Arc<Shared>) {
+    /// waits until it has; false once the deadline has passed before.
+    pub(super) async fn govern(self: &Arc<Shared>, deadline_us: Option<u64>) -> bool {
         let core = self.core();
         if !core.governor.is_due() && !self.governing.load(Ordering::Acquire) {
-            return;
+            return true;
         }
         if !self.governing.swap(true, Ordering::AcqRel) {
             let governing = Governing(Arc::clone(self));
             ::tokio::task::spawn_blocking(move || governing.0.core().governor.govern_if_due());
         }
         let store = &core.store;
-        let ended = || !self.governing.load(Ordering::Acquire);
-        wait(&store.env, &store.progress, None, ended).await;
+        // Another thread may be on its way again by the time that this task is asked.
+        let ended = || !self.governing.load(Ordering::Acquire) || !core.governor.is_due();
+        wait(&store.env, &store.progress, deadline_us, ended).await
     }
 }
 

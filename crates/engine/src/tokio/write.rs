@@ -61,7 +61,11 @@ impl Shared {
         loop {
             match admission.step()? {
                 Step::Queue => return Ok(admission.deadline_us),
-                Step::Govern => self.govern().await,
+                Step::Govern => {
+                    if !self.govern(admission.deadline_us).await {
+                        return Err(admission.give_up());
+                    }
+                }
                 Step::Pause(us) => ::tokio::time::sleep(Duration::from_micros(us)).await,
                 Step::Wait(_) => {
                     let (signal, deadline_us) = (&store.progress, admission.deadline_us);

@@ -2,12 +2,12 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use lsmx::env::{Background, WaitCause};
 use lsmx::tokio::Db;
-use lsmx::vfs::VfsCall;
+use lsmx::vfs::{Fault, FaultVfs, MemVfs, Rule, VfsCall};
 use lsmx::{Durability, Error, EventListener, KeyspaceOptions, Options, WriteOptions};
 use tokio::task::JoinSet;
 
@@ -116,6 +116,99 @@ fn a_deadline_takes_a_commit_back() {
         taken.free();
         put.await.unwrap();
         assert_eq!(keyspace.get("late").await.unwrap(), None);
+        db.close(None).await.unwrap();
+    });
+}
+
+/// Requests come faster than syncs end, whether or not those before are done. Whoever leads for them
+/// lets others have their turn, also where the pool has one thread.
+#[test]
+fn a_flood_of_commits_leaves_the_pool_to_others() {
+    for runtime in runtimes() {
+        let disk = FaultVfs::new(Arc::new(MemVfs::new()), 1);
+        let slow = Rule::new(Fault::Delay).on(&[VfsCall::Sync]).path_contains(".wal");
+        disk.add(slow.from_then_on());
+        run(&runtime, async {
+            let db = Db::open_with(Arc::new(disk.clone()), "db", Options::default()).await.unwrap();
+            // What each sync waits for: that more have come meanwhile, so a queue is never empty.
+            let (asked, flooding) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(true)));
+            let (seen, floods) = (Arc::clone(&asked), Arc::clone(&flooding));
+            disk.set_delay(Some(Arc::new(move |_, _| {
+                let before = seen.load(Ordering::Acquire);
+                while floods.load(Ordering::Acquire) && seen.load(Ordering::Acquire) < before + 3 {
+                    std::thread::yield_now();
+                }
+            })));
+            let flood = {
+                let (db, asked, flooding) = (db.clone(), Arc::clone(&asked), Arc::clone(&flooding));
+                tokio::spawn(async move {
+                    let mut puts = JoinSet::new();
+                    while flooding.load(Ordering::Acquire) {
+                        let (db, number) = (db.clone(), asked.load(Ordering::Acquire));
+                        puts.spawn(async move {
+                            let keyspace = db.default_keyspace();
+                            keyspace.put_with(number.to_be_bytes(), "v", Durability::Sync).await
+                        });
+                        // First it queues, then it counts as having come.
+                        tokio::task::yield_now().await;
+                        asked.fetch_add(1, Ordering::AcqRel);
+                        while puts.try_join_next().is_some() {}
+                    }
+                    while puts.join_next().await.is_some() {}
+                })
+            };
+            while asked.load(Ordering::Acquire) < 100 {
+                tokio::task::yield_now().await;
+            }
+            // Both need a thread of the pool, and neither would come to an end behind the flood.
+            for _ in 0..3 {
+                assert_eq!(tokio::task::spawn_blocking(|| 42).await.unwrap(), 42);
+                db.memory().await.unwrap();
+            }
+            flooding.store(false, Ordering::Release);
+            flood.await.unwrap();
+            db.close(None).await.unwrap();
+        });
+    }
+}
+
+/// The one thread of the pool has something else to do, and memory is full of memtables that nobody
+/// flushes yet: who would wait for that thread gives up at its deadline.
+#[test]
+fn a_deadline_is_kept_where_a_write_waits_for_the_governor() {
+    let runtime = current_thread(1);
+    let keyspace = KeyspaceOptions::default().memtable_bytes(64 << 10);
+    let options =
+        Options::default().memtable_bytes_max(128 << 10).keyspace_defaults(keyspace.clone());
+    let blocking = lsmx::Db::open_with(Arc::new(MemVfs::new()), "db", options).unwrap();
+    let db = Db::try_from(blocking.clone()).unwrap();
+    run(&runtime, async {
+        let mut keyspaces = Vec::new();
+        for number in 0..12 {
+            keyspaces.push(db.keyspace(&format!("k{number}"), keyspace.clone()).await.unwrap());
+        }
+        let taken = Taken::take(&runtime);
+        let mut writers = JoinSet::new();
+        for keyspace in &keyspaces {
+            let keyspace = keyspace.clone();
+            writers.spawn(async move { keyspace.put("k", vec![1; 60_000]).await });
+        }
+        // Each has queued, and waits for the pool.
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        let lead = std::thread::spawn(move || blocking.default_keyspace().put("t", "1"));
+        while !lead.is_finished() {
+            tokio::task::yield_now().await;
+        }
+        let impatient =
+            WriteOptions { deadline: Some(Duration::from_millis(20)), ..WriteOptions::default() };
+        let refused = keyspaces[3].put_with("late", "v", impatient).await;
+        assert!(matches!(refused, Err(Error::Deadline { .. })), "{refused:?}");
+        taken.free();
+        while let Some(put) = writers.join_next().await {
+            put.unwrap().unwrap();
+        }
         db.close(None).await.unwrap();
     });
 }
