@@ -197,10 +197,9 @@ fn a_deadline_is_kept_where_a_write_waits_for_the_governor() {
         for _ in 0..100 {
             tokio::task::yield_now().await;
         }
-        let lead = std::thread::spawn(move || blocking.default_keyspace().put("t", "1"));
-        while !lead.is_finished() {
-            tokio::task::yield_now().await;
-        }
+        std::thread::scope(|scope| {
+            scope.spawn(|| blocking.default_keyspace().put("t", "1").unwrap());
+        });
         let impatient =
             WriteOptions { deadline: Some(Duration::from_millis(20)), ..WriteOptions::default() };
         let refused = keyspaces[3].put_with("late", "v", impatient).await;
