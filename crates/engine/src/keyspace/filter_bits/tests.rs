@@ -162,7 +162,7 @@ fn runs_that_were_given_bits_before_leave_fewer_to_others() {
         let monkey = FilterBits::Monkey { bits_per_key };
         let mut wide: Vec<FileId> = Vec::new();
         for count in 1..40_u64 {
-            let runs: Vec<Vec<u64>> = vec![vec![100]; count as usize - 1];
+            let runs: Vec<Vec<u64>> = (1..count).map(|_| vec![100]).collect();
             let runs: Vec<&[u64]> = runs.iter().map(Vec::as_slice).collect();
             // The newest run comes first, and is file 1; here numbers grow with age.
             let tree = tree(&[&runs, &[&[100_000]]]);
