@@ -13,6 +13,7 @@ mod block;
 mod cache;
 mod commit;
 mod data;
+mod filter;
 mod index;
 mod memtable;
 mod merge;
@@ -40,6 +41,7 @@ criterion_group! {
         block::search,
         block::search_far,
         cache::data_blocks,
+        filter::ask,
         index::search,
         memtable::insert,
         table::get,

@@ -1,0 +1,29 @@
+//! Asking one filter, the hash of the key included.
+
+use std::hint::black_box;
+
+use criterion::Criterion;
+use lsmx::format::filter::{Filter, FilterWidth, build, key_hash};
+
+use crate::data::keys;
+
+/// As many as fill a table of 8 MiB, about.
+const KEYS: u64 = 60_000;
+
+pub(crate) fn ask(criterion: &mut Criterion) {
+    let keys = keys(2 * KEYS);
+    let (there, absent) = keys.split_at(keys.len() / 2);
+    let mut group = criterion.benchmark_group(format!("filter, {KEYS} keys"));
+    for (name, width) in [("8 bits", FilterWidth::Fuse8), ("16 bits", FilterWidth::Fuse16)] {
+        let mut hashes: Vec<u64> = there.iter().map(|key| key_hash(key)).collect();
+        let filter = Filter::new(build(&mut hashes, width).unwrap().into()).unwrap();
+        assert!(there.iter().all(|key| filter.may_contain(key_hash(key))));
+        for (asked, keys) in [("present", there), ("absent", absent)] {
+            let mut keys = keys.iter().cycle();
+            group.bench_function(format!("{name}, {asked}"), |bencher| {
+                bencher.iter(|| filter.may_contain(key_hash(black_box(keys.next().unwrap()))));
+            });
+        }
+    }
+    group.finish();
+}

@@ -1,0 +1,86 @@
+//! What it takes to look many keys up at once, past the page cache.
+//!
+//! `cargo run --release -p lsmx-bench --example multi_get -- [RECORDS [DIR]]`: builds a database of hashes, opens it
+//! with a cache for its metadata and direct reads, and looks present keys up one by one and in batches. The
+//! figures go to `docs/results/read-cost.md`.
+
+#![allow(clippy::print_stdout, reason = "the table is what it is for")]
+#![allow(clippy::disallowed_methods, reason = "it measures real time")]
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use lsmx::{Db, KeyspaceOptions, Options};
+use lsmx_bench::workload::random::{fill, mix};
+
+type Failure = Box<dyn std::error::Error>;
+
+const RECORDS: u64 = 1_000_000;
+const KEY_BYTES: usize = 32;
+const VALUE_BYTES: usize = 110;
+const TABLE_BYTES: u64 = 8 << 20;
+/// Lookups of each line.
+const LOOKUPS: usize = 20_000;
+const BATCHES: [usize; 6] = [1, 2, 8, 32, 128, 512];
+
+fn main() -> Result<(), Failure> {
+    let mut arguments = std::env::args().skip(1);
+    let records = arguments.next().map_or(Ok(RECORDS), |records| records.parse())?;
+    let place = arguments.next().map_or_else(std::env::temp_dir, PathBuf::from);
+    let directory = tempfile::tempdir_in(place)?;
+    let path = directory.path().join("db");
+    build(&path, records)?;
+    let cache_bytes = {
+        let db = Db::open_read_only(&path, Options::default())?;
+        let sizes = db.default_keyspace().metadata()?;
+        sizes.inflection_2() + sizes.inflection_2() / 20
+    };
+    let options = Options::default().block_cache_bytes(cache_bytes).direct_reads(true);
+    let db = Db::open_read_only(&path, options)?;
+    let keyspace = db.default_keyspace();
+    let mut asked = (1..).map(|number| mix(number) % records);
+    for number in asked.by_ref().take(LOOKUPS) {
+        keyspace.get(key(number))?;
+    }
+    println!("{records} records, a cache of {cache_bytes} bytes\n");
+    println!("| keys at once | microseconds per key | blocks read per key |");
+    println!("| --- | --- | --- |");
+    for batch in BATCHES {
+        let read = || db.read_metrics().cache.values().map(|cache| cache.misses).sum::<u64>();
+        let (before, start) = (read(), Instant::now());
+        for _ in 0..LOOKUPS / batch {
+            let keys: Vec<_> = asked.by_ref().take(batch).map(key).collect();
+            let values = match batch {
+                1 => vec![keyspace.get(&keys[0])?],
+                _ => keyspace.multi_get(&keys)?,
+            };
+            if values.iter().any(Option::is_none) {
+                return Err("a key is missing".into());
+            }
+        }
+        let lookups = (LOOKUPS / batch * batch) as f64;
+        let each = start.elapsed().as_secs_f64() * 1e6 / lookups;
+        println!("| {batch} | {each:.1} | {:.3} |", (read() - before) as f64 / lookups);
+    }
+    Ok(())
+}
+
+fn key(number: u64) -> Vec<u8> {
+    let mut key = Vec::new();
+    fill(mix(number), KEY_BYTES, &mut key);
+    key
+}
+
+fn build(path: &std::path::Path, records: u64) -> Result<(), Failure> {
+    let tuning = KeyspaceOptions::default().memtable_bytes(TABLE_BYTES).table_bytes(TABLE_BYTES);
+    let db = Db::open(path, Options::default().keyspace_defaults(tuning))?;
+    let mut value = Vec::new();
+    for number in 0..records {
+        value.clear();
+        fill(number, VALUE_BYTES, &mut value);
+        db.put(key(number), &value)?;
+    }
+    db.flush()?;
+    db.wait_idle()?;
+    Ok(db.close(None)?)
+}
