@@ -120,6 +120,15 @@ fn a_deadline_takes_a_commit_back() {
     });
 }
 
+/// Ends a flood, however its test ends: else the runtime would wait for it.
+struct EndsFlood(Arc<AtomicBool>);
+
+impl Drop for EndsFlood {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
 /// Requests come faster than syncs end, whether or not those before are done. Whoever leads for them
 /// lets others have their turn, also where the pool has one thread.
 #[test]
@@ -132,6 +141,7 @@ fn a_flood_of_commits_leaves_the_pool_to_others() {
             let db = Db::open_with(Arc::new(disk.clone()), "db", Options::default()).await.unwrap();
             // What each sync waits for: that more have come meanwhile, so a queue is never empty.
             let (asked, flooding) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(true)));
+            let _ends = EndsFlood(Arc::clone(&flooding));
             let (seen, floods) = (Arc::clone(&asked), Arc::clone(&flooding));
             disk.set_delay(Some(Arc::new(move |_, _| {
                 let before = seen.load(Ordering::Acquire);
