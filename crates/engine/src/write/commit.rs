@@ -167,15 +167,7 @@ impl Committer {
         sync: bool,
         deadline_us: Option<u64>,
     ) -> Result<Vec<LongChain>> {
-        let request = Request {
-            payload: batch.payload,
-            count: batch.count,
-            trees: batch.trees,
-            guards: batch.guards,
-            sync,
-            seal: Vec::new(),
-        };
-        self.submit(request, deadline_us)
+        self.submit(Request::of(batch, sync), deadline_us)
     }
 
     /// Syncs the log through everything committed before the call.
@@ -239,17 +231,9 @@ impl Committer {
         sync: bool,
         attendant: &Arc<dyn Attendant>,
     ) -> Pending {
-        let request = Request {
-            payload: batch.payload,
-            count: batch.count,
-            trees: batch.trees,
-            guards: batch.guards,
-            sync,
-            seal: Vec::new(),
-        };
         let attendant = Arc::clone(attendant);
         let owner = Owner::Task { waker: Mutex::default(), attendant };
-        let ticket = Ticket::new(request, owner);
+        let ticket = Ticket::new(Request::of(batch, sync), owner);
         let send = {
             let mut queue = self.queue.lock();
             self.enqueue(&mut queue, &ticket);

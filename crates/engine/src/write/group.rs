@@ -15,7 +15,7 @@ use crate::sabotage::{self, Bug};
 use crate::store::Store;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Signal};
 use crate::wal::WalRecord;
-use crate::write::batch::Guard;
+use crate::write::batch::{Guard, WriteBatch};
 
 /// Operands that their writer should fold, as many as they are in the memtable by now.
 #[derive(Debug)]
@@ -64,6 +64,14 @@ impl Owner {
         if let Owner::Task { attendant, .. } = self {
             attendant.lead();
         }
+    }
+}
+
+impl Request {
+    /// A batch to commit.
+    pub(super) fn of(batch: WriteBatch, sync: bool) -> Request {
+        let WriteBatch { payload, count, trees, guards, .. } = batch;
+        Request { payload, count, trees, guards, sync, seal: Vec::new() }
     }
 }
 
