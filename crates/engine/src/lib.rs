@@ -59,6 +59,7 @@ pub mod manifest;
 mod memtable;
 pub mod merge;
 pub mod metrics;
+pub mod operands;
 mod read;
 pub mod recording;
 pub mod sabotage;
