@@ -128,6 +128,31 @@ pub enum Error {
         /// Name of the operator it was given before, if there was one.
         operator: Option<String>,
     },
+    /// Merge operands of a keyspace live in a store that it was not given: nothing of it can be read or
+    /// written.
+    #[error("keyspace {keyspace:?} was opened without its operand store {store:?}")]
+    NoOperandStore {
+        /// The keyspace.
+        keyspace: String,
+        /// Name of the store.
+        store: String,
+    },
+    /// An operand store broke the terms between it and the tree. What it wanted was not done.
+    #[error("operand store {store:?} of keyspace {keyspace:?} {wrong}")]
+    OperandStoreMistake {
+        /// The keyspace.
+        keyspace: String,
+        /// Name of the store.
+        store: String,
+        /// What it did.
+        wrong: &'static str,
+    },
+    /// Snapshots are held that see what is to change for all of them.
+    #[error("snapshots are held that {what} would change")]
+    SnapshotsHeld {
+        /// What was to be done.
+        what: &'static str,
+    },
     /// The operands of a key do not fold; other keys are read as ever. A put or a delete of the key
     /// makes it readable again.
     #[error("cannot merge key \"{}\" of keyspace {keyspace:?}", key[..key.len().min(64)].escape_ascii())]

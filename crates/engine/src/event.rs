@@ -103,10 +103,23 @@ pub struct CompactionEnd {
     pub ended_us: u64,
 }
 
+/// An operand store was collected.
+#[derive(Clone, Debug)]
+pub struct OperandsCollected {
+    /// Name of the keyspace.
+    pub keyspace: String,
+    /// Entries that came to the tree.
+    pub entries: u64,
+    /// Bytes of their files.
+    pub written_bytes: u64,
+    /// Time it took, in microseconds.
+    pub elapsed_us: u64,
+}
+
 /// Background work failed.
 #[derive(Clone, Debug)]
 pub struct BackgroundError {
-    /// What failed: `flush`, `compaction`, `sync`, `removal`.
+    /// What failed: `flush`, `compaction`, `collection`, `sync`, `removal`.
     pub work: &'static str,
     /// Name of the keyspace, where there is one.
     pub keyspace: Option<String>,
@@ -153,6 +166,8 @@ pub enum Event {
     Flush(FlushEnd),
     /// A compaction job ended well.
     Compaction(CompactionEnd),
+    /// A collection of an operand store ended well.
+    OperandsCollected(OperandsCollected),
     /// Background work failed; it is tried again or the database is read-only.
     Failure(BackgroundError),
     /// The database became read-only.
@@ -210,6 +225,11 @@ impl fmt::Display for Event {
                 end.written_bytes,
                 end.elapsed_us,
                 end.job.reason
+            ),
+            Event::OperandsCollected(end) => write!(
+                f,
+                "[{}] collected operands, {} entries to the tree, {} bytes in {} us",
+                end.keyspace, end.entries, end.written_bytes, end.elapsed_us
             ),
             Event::Failure(failure) => {
                 let keyspace = failure.keyspace.as_deref().unwrap_or("-");

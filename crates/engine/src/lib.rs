@@ -77,7 +77,10 @@ pub mod write;
 
 pub use cache::BlockCacheKind;
 pub use db::options::Options;
-pub use db::{DEFAULT_KEYSPACE, Db, Keyspace, Snapshot, Update, VerifyReport, verify, verify_with};
+pub use db::{
+    DEFAULT_KEYSPACE, Db, Keyspace, Snapshot, Update, VerifyReport, verify, verify_with,
+    verify_with_stores,
+};
 pub use db::{Explanation, MetadataSizes, Observation, observe, observe_with};
 pub use error::{Error, Malformed, Result};
 pub use event::{Event, EventListener};

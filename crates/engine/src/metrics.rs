@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::cache::FilterAnswers;
 use crate::format::BlockKind;
+use crate::operands::OperandMetrics;
 pub use held::{BackgroundIoMetrics, DescriptorMetrics, HeldMetrics, LaneMetrics, MemoryMetrics};
 pub(crate) use latency::Latencies;
 pub use latency::LatencyMetrics;
@@ -193,6 +194,8 @@ pub struct KeyspaceMetrics {
     pub compaction: CompactionMetrics,
     /// What became of merge operands.
     pub merges: MergeMetrics,
+    /// What its operand store holds and has done, if it has one.
+    pub operand_store: Option<OperandMetrics>,
     /// How writes were held up.
     pub stalls: StallMetrics,
     /// Age of the oldest tombstone in a file, in microseconds; none if there is no tombstone.

@@ -39,6 +39,9 @@ use crate::vfs::{File, Vfs};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Token(pub [u64; 4]);
 
+/// Most bytes of the name of a store.
+pub const STORE_NAME_BYTES_MAX: usize = 255;
+
 /// Makes the stores of keyspaces.
 pub trait OperandStoreFactory: fmt::Debug + Send + Sync {
     /// Its name, which the manifest keeps: what one has written another cannot read. 1 to 255 bytes.

@@ -105,6 +105,10 @@ bugs! {
     KeyLostAtPart = "key-lost-at-part",
     /// A job drops a range delete while an older run holds what it deletes.
     SpanDroppedEarly = "span-dropped-early",
+    /// A put or a delete reaches the tree, and the operand store is not told.
+    AnchorForgotten = "anchor-forgotten",
+    /// The edit of a flush does not say what the operand store has prepared.
+    TokenNotCommitted = "token-not-committed",
     /// Files are dropped because of a range delete though a snapshot looks past it.
     CoveredFileDroppedEarly = "covered-file-dropped-early",
 }

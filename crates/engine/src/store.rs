@@ -22,30 +22,10 @@ use crate::sync::{
     Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock, Signal, Weak, assert_unlocked,
 };
 use crate::table::{DescriptorPool, Table, TableIdentity, TableSummary};
+pub(crate) use crate::version::FileNumbers;
 use crate::version::{Janitor, SuperVersion, TableFile, Version};
 use crate::vfs::{PacedVfs, Vfs};
 use crate::wal::Wal;
-
-/// The number line of all numbered files.
-#[derive(Debug)]
-pub(crate) struct FileNumbers(AtomicU64);
-
-impl FileNumbers {
-    /// Gives out `next` first.
-    pub(crate) fn new(next: u64) -> FileNumbers {
-        FileNumbers(AtomicU64::new(next))
-    }
-
-    /// A number that was never given before.
-    pub(crate) fn allocate(&self) -> u64 {
-        self.0.fetch_add(1, Ordering::Relaxed)
-    }
-
-    /// No file has this number or a larger one.
-    pub(crate) fn next(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
 
 /// Trees by id and by name.
 #[derive(Debug, Default)]
@@ -274,6 +254,7 @@ impl Store {
         for (_, tree) in released {
             let nothing = Arc::new(Version::default());
             tree.change(|_| SuperVersion::fresh(&nothing, SeqNo::MAX));
+            tree.beside.detach();
             let mut left = self.left.lock();
             left.retain(|view| view.strong_count() > 0);
             left.extend(tree.old_views.held().iter().map(Arc::downgrade));
@@ -491,13 +472,20 @@ impl Store {
     /// Has every file of the directory removed that this state does not name: what crashes and failed
     /// jobs left behind. Only while nothing else makes files. What does not work now is reported,
     /// and done by the next opening.
-    pub(crate) fn sweep(&self, state: &ManifestState) {
-        if let Err(error) = self.discard_orphans(state) {
+    ///
+    /// Which files operand stores need, only they know: `operand_files` are all of these, and without them
+    /// none goes.
+    pub(crate) fn sweep(&self, state: &ManifestState, operand_files: Option<&BTreeSet<FileName>>) {
+        if let Err(error) = self.discard_orphans(state, operand_files) {
             self.report("removal", None, &error);
         }
     }
 
-    fn discard_orphans(&self, state: &ManifestState) -> Result<()> {
+    fn discard_orphans(
+        &self,
+        state: &ManifestState,
+        operand_files: Option<&BTreeSet<FileName>>,
+    ) -> Result<()> {
         let named: BTreeSet<u64> = state
             .keyspaces
             .values()
@@ -511,6 +499,9 @@ impl Store {
                 Some(FileName::Segment(id)) => !self.wal.segments().iter().any(|at| at.id == id),
                 Some(FileName::Manifest(number)) => number != manifest,
                 Some(FileName::Temporary(_)) => true,
+                Some(name @ (FileName::Operands(_) | FileName::Bucket(_))) => {
+                    operand_files.is_some_and(|live| !live.contains(&name))
+                }
                 Some(FileName::Current | FileName::Lock) | None => false,
             };
             if orphan {

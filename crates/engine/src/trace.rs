@@ -17,7 +17,7 @@ pub(crate) struct JobSpan {
 #[derive(Clone, Copy)]
 #[cfg_attr(not(feature = "tracing"), expect(dead_code, reason = "nobody is told"))]
 pub(crate) struct JobBegin<'a> {
-    /// `flush`, `merge`, `move`, `drop`, `rewrite`, `recovery`, `resume`; `part` for a part of a merge
+    /// `flush`, `merge`, `move`, `drop`, `rewrite`, `recovery`, `resume`, `collection`; `part` for a part of a merge
     /// that runs on another thread than the job.
     pub(crate) kind: &'static str,
     /// The keyspace; empty for jobs of the whole database.

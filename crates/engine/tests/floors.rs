@@ -15,6 +15,7 @@ const ENGINE: &[&[&str]] = &[
         "merge",
     ],
     &["vfs", "env"],
+    &["operands"],
     &["format"],
     &["log"],
     &["recording"],

@@ -46,6 +46,8 @@ pub struct Cache {
     with_open_tables: bool,
     /// Bytes of open tables besides their blocks.
     open_tables: AtomicU64,
+    /// Bytes that operand stores take.
+    beside: AtomicU64,
     /// Bytes that cursors have read ahead.
     read_ahead: AtomicU64,
     data: Box<dyn BlockStore>,
@@ -89,6 +91,7 @@ impl Cache {
             budget_bytes,
             with_open_tables,
             open_tables: AtomicU64::new(0),
+            beside: AtomicU64::new(0),
             read_ahead: AtomicU64::new(0),
             data: blocks::store(kind, budget_bytes),
             data_capacity: AtomicU64::new(budget_bytes),
@@ -202,6 +205,21 @@ impl Cache {
         self.open_tables.load(Ordering::Relaxed)
     }
 
+    /// Bytes that operand stores take, which with a budget for open tables too are taken from the blocks.
+    #[must_use]
+    pub fn beside_bytes(&self) -> u64 {
+        self.beside.load(Ordering::Relaxed)
+    }
+
+    /// An operand store takes so many bytes now, and took so many when it was last asked.
+    pub(crate) fn beside_moved(&self, from: u64, to: u64) {
+        self.beside.fetch_add(to, Ordering::Relaxed);
+        self.beside.fetch_sub(from, Ordering::Relaxed);
+        if self.with_open_tables {
+            self.govern();
+        }
+    }
+
     /// Bytes that cursors have read ahead and not used up.
     #[must_use]
     pub fn read_ahead_bytes(&self) -> u64 {
@@ -236,10 +254,11 @@ impl Cache {
         self.open_tables.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes for blocks: what open tables leave of the budget.
+    /// Bytes for blocks: what open tables and operand stores leave of the budget.
     fn blocks_budget(&self) -> u64 {
-        let open = if self.with_open_tables { self.open_table_bytes() } else { 0 };
-        self.budget_bytes.saturating_sub(open)
+        let others = || self.open_table_bytes().saturating_add(self.beside_bytes());
+        let others = if self.with_open_tables { others() } else { 0 };
+        self.budget_bytes.saturating_sub(others)
     }
 
     /// Puts metadata bytes on the count.

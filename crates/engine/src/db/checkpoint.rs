@@ -4,7 +4,7 @@
 //! 2. The state of the manifest is taken, then how far the log is on stable storage. Before an edit
 //!    says that a memtable was flushed, the log is synced through it, so the log reaches at least as
 //!    far as the tables: together they are what a crash at this moment would leave, a prefix.
-//! 3. Tables are linked, or copied where the file system cannot link; segments are copied up to
+//! 3. Operand stores write copies of what readers had of them at that moment. Tables are linked, or copied where the file system cannot link; segments are copied up to
 //!    there and synced; a new manifest names both. What was copied is read again and checked: a
 //!    read that went wrong must not become the copy. `CURRENT` comes last: before it there is no
 //!    database in the target.
@@ -19,14 +19,17 @@ use std::path::{Path, PathBuf};
 
 use crate::cache::Cache;
 use crate::coding::{len_u64, to_usize};
-use crate::db::{Core, open, verify};
+use crate::db::{Core, beside, open, verify};
 use crate::env::YieldKind;
 use crate::error::{Error, Malformed, Result};
 use crate::format::filename::{FileName, LOCK};
+use crate::keyspace::Tree;
+use crate::keyspace::beside::Attached;
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
 use crate::sabotage::{self, Bug};
 use crate::store::Store;
 use crate::sync::Arc;
+use crate::version::BesideView;
 use crate::vfs::Vfs;
 use crate::wal::DurableSegment;
 
@@ -42,7 +45,7 @@ impl Core {
             let _turn = self.turn(None)?;
             self.committer.sync(None)?;
             let _all_files_stay = self.store.janitor.hold();
-            Checkpoint::new(self).and_then(|checkpoint| checkpoint.make(target))
+            Checkpoint::new(self).and_then(|mut checkpoint| checkpoint.make(target))
         };
         self.runner.run_inline();
         made
@@ -56,17 +59,39 @@ struct Checkpoint<'a> {
     number: u64,
     state: ManifestState,
     segments: Vec<DurableSegment>,
+    /// Keyspaces with operand stores, as that state has them.
+    stores: Vec<StoreToCopy>,
+}
+
+/// The operand store of a keyspace at one moment.
+struct StoreToCopy {
+    tree: Arc<Tree>,
+    attached: Option<Arc<Attached>>,
+    operands: BesideView,
 }
 
 impl<'a> Checkpoint<'a> {
     /// Takes the state of this moment.
     fn new(core: &'a Core) -> Result<Checkpoint<'a>> {
         let store = &core.store;
-        let (mut state, segments) = {
+        let trees = store.all_trees();
+        let with_store: Vec<_> = trees.iter().filter(|tree| tree.beside.is_there()).collect();
+        let (mut state, segments, stores) = {
+            // So that what readers have of a store is what the manifest says of it.
+            let _installing: Vec<_> = with_store.iter().map(|tree| tree.install.lock()).collect();
             // So that the manifest and the log agree on the oldest segment.
             let _retiring = store.retiring.lock();
             let state = store.manifest.state();
-            (state, store.wal.durable_segments()?)
+            let named = |tree: &&&Arc<Tree>| {
+                state.keyspaces.get(&tree.id).is_some_and(|at| at.operand_token.is_some())
+            };
+            let stores = with_store.iter().filter(named).filter_map(|tree| {
+                let (tree, attached) = (Arc::clone(tree), tree.beside.attached());
+                let operands = tree.pin().operands.clone()?;
+                Some(StoreToCopy { tree, attached, operands })
+            });
+            let stores = stores.collect();
+            (state, store.wal.durable_segments()?, stores)
         };
         let number = store.files.allocate();
         state.wal_oldest = segments.first().map_or(state.wal_oldest, |first| first.id);
@@ -74,10 +99,10 @@ impl<'a> Checkpoint<'a> {
         state.wal_mark = segments.last().map(|last| (last.id, last.bytes));
         state.file_number_next = store.files.next();
         state.clean_close = false;
-        Ok(Checkpoint { core, store, number, state, segments })
+        Ok(Checkpoint { core, store, number, state, segments, stores })
     }
 
-    fn make(&self, target: &Path) -> Result<()> {
+    fn make(&mut self, target: &Path) -> Result<()> {
         let vfs = self.store.vfs.as_ref();
         check_empty(vfs, target)?;
         open::make_dir(vfs, target)?;
@@ -89,8 +114,12 @@ impl<'a> Checkpoint<'a> {
     }
 
     /// Fills the target, and notes what it makes before it does.
-    fn fill(&self, target: &Path, made: &mut Vec<PathBuf>) -> Result<()> {
+    fn fill(&mut self, target: &Path, made: &mut Vec<PathBuf>) -> Result<()> {
         let (vfs, source) = (self.store.vfs.as_ref(), &self.store.dir);
+        for beside in std::mem::take(&mut self.stores) {
+            self.copy_store(&beside, target, made)?;
+            self.go_on()?;
+        }
         for (.., file) in self.state.keyspaces.values().flat_map(KeyspaceState::files) {
             let name = FileName::Table(file.id.0);
             made.push(name.in_dir(target));
@@ -111,6 +140,30 @@ impl<'a> Checkpoint<'a> {
         made.push(FileName::Temporary(self.number).in_dir(target));
         let vfs = Arc::clone(&self.store.vfs);
         Manifest::create(vfs, target, self.number, &self.state).map(drop)
+    }
+
+    /// Has an operand store copy itself; the copy's manifest names the copy.
+    fn copy_store(
+        &mut self,
+        beside: &StoreToCopy,
+        target: &Path,
+        made: &mut Vec<PathBuf>,
+    ) -> Result<()> {
+        let StoreToCopy { tree, attached, operands } = beside;
+        let space = &self.store.tables;
+        let files = beside::files_in(space, target);
+        let copied = operands.view.copy_to(&*files);
+        made.extend(files.made());
+        let token = copied?;
+        if let Some(attached) = attached {
+            let site = self.core.site();
+            attached.factory.verify(site.place(&tree.name, &tree.merging, &files), token)?;
+        }
+        if let Some(keyspace) = self.state.keyspaces.get_mut(&tree.id) {
+            keyspace.operand_token = Some(token);
+        }
+        self.state.file_number_next = space.files.next();
+        Ok(())
     }
 
     /// Gives a table a second name; false where the two places have no files in common.

@@ -57,6 +57,9 @@ impl Core {
         for table in view.version.runs().iter().flat_map(|run| run.tables().iter()) {
             table.set_obsolete();
         }
+        if let Some(attached) = tree.beside.attached() {
+            attached.life.set_over();
+        }
         store.memtable_bytes_freed(view.memtable_bytes());
         drop(view);
         store.keep_dropped(number, Arc::clone(tree));

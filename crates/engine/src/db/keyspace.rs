@@ -5,10 +5,12 @@ use std::ops::{Bound, RangeBounds};
 use bytes::Bytes;
 use lsmx_compaction::{CompactionPolicy, PolicySpec};
 
+use crate::db::beside::Opened;
 use crate::db::{Core, Handle};
 use crate::error::{Error, Result};
 use crate::format::edit::{Change, Edit, KEYSPACE_NAME_BYTES_MAX};
 use crate::key::{Kind, SeqNo};
+use crate::keyspace::beside::Attached;
 use crate::keyspace::options::{KeyspaceOptions, Persisted};
 use crate::keyspace::snapshot::Pinned;
 use crate::keyspace::{Origin, Tree};
@@ -333,29 +335,52 @@ impl Core {
         options.check()?;
         let options = self.options.memory_plan().fit(options);
         self.store.health.check()?;
-        let tree = self.open_keyspace_alone(name, options);
-        self.store.tell_pending();
-        tree
+        loop {
+            let beside = self.open_beside(name, &options)?;
+            let tree = self.open_keyspace_alone(name, &options, beside);
+            self.store.tell_pending();
+            // None: another keyspace has this name by now.
+            if let Some(tree) = tree.transpose() {
+                return tree;
+            }
+        }
     }
 
-    fn open_keyspace_alone(&self, name: &str, options: KeyspaceOptions) -> Result<Arc<Tree>> {
+    fn open_keyspace_alone(
+        &self,
+        name: &str,
+        options: &KeyspaceOptions,
+        beside: Option<Opened>,
+    ) -> Result<Option<Arc<Tree>>> {
         let _one_at_a_time = self.creating.lock();
         // Closing takes the lock once, and after that changes nothing but its own.
         self.check_open()?;
         let existing = self.store.trees.read().name(name).cloned();
+        let other = |opened: &Opened| opened.tree != existing.as_ref().map(|tree| tree.id);
+        let lacks = existing.as_ref().is_some_and(|tree| {
+            beside.is_none() && options.operand_store.is_some() && tree.beside.attached().is_none()
+        });
+        if beside.as_ref().is_some_and(other) || (lacks && self.read_only.is_none()) {
+            return Ok(None);
+        }
+        let attached = beside.map(|opened| opened.attached);
+        let options = options.clone();
         match existing {
             Some(tree) if self.read_only.is_some() => {
+                if let Some(attached) = attached {
+                    self.attach(&tree, attached);
+                }
                 // Tuning is the caller's business; what would be remembered is not.
                 let policy = tree.settings().policy_spec.clone();
                 tree.set_settings(options, policy);
-                Ok(tree)
+                Ok(Some(tree))
             }
             None if self.read_only.is_some() => Err(Error::OpenedReadOnly),
             Some(tree) => {
-                self.change_options(&tree, options)?;
-                Ok(tree)
+                self.change_options(&tree, options, attached)?;
+                Ok(Some(tree))
             }
-            None => self.create_keyspace(name, options),
+            None => self.create_keyspace(name, options, attached).map(Some),
         }
     }
 
@@ -388,7 +413,7 @@ impl Core {
         tree.check_takes_writes()?;
         let options = change(tree.settings().options.clone());
         options.check()?;
-        self.change_options(tree, options)
+        self.change_options(tree, options, None)
     }
 
     /// Appends a manifest edit that an operation makes, under a lock; the log is synced first, so that the
@@ -403,7 +428,12 @@ impl Core {
         appended.map_err(|error| store.fail_locked(error))
     }
 
-    fn create_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Arc<Tree>> {
+    fn create_keyspace(
+        &self,
+        name: &str,
+        options: KeyspaceOptions,
+        attached: Option<Arc<Attached>>,
+    ) -> Result<Arc<Tree>> {
         let store = &self.store;
         let policy = options.policy.clone().unwrap_or_default();
         let id = store.manifest.with(|state| state.keyspace_id_next);
@@ -418,25 +448,43 @@ impl Core {
         let origin = Origin { opening: self.opening, env: store.env.clone() };
         let tree = Tree::new(origin, id, name, options, policy, version, first_seq);
         let tree = Arc::new(tree);
+        if let Some(attached) = attached {
+            self.attach(&tree, attached);
+        }
         store.trees.write().insert(Arc::clone(&tree));
         Ok(tree)
     }
 
-    fn change_options(&self, tree: &Arc<Tree>, options: KeyspaceOptions) -> Result<()> {
+    /// `attached` is the store that it is given, if that is news.
+    fn change_options(
+        &self,
+        tree: &Arc<Tree>,
+        options: KeyspaceOptions,
+        attached: Option<Arc<Attached>>,
+    ) -> Result<()> {
+        let attached = attached.filter(|_| tree.beside.attached().is_none());
+        let converted = attached.is_some() && !tree.beside.is_there();
         let current = tree.settings().policy_spec.clone();
         let policy = options.policy.clone().unwrap_or_else(|| current.clone());
         let operator = options.merge_operator.clone();
-        if tree.merging.admit(operator.as_ref())? || policy != current {
+        if tree.merging.admit(operator.as_ref())? || policy != current || converted {
             let name = operator.as_ref().map(|operator| operator.name());
             let persisted = Persisted {
                 policy: policy.to_string(),
                 merge_operator: tree.merging.name().or(name).map(str::to_owned),
+                operand_store: attached
+                    .as_ref()
+                    .map(|attached| attached.factory.name().to_owned())
+                    .or_else(|| tree.beside.name()),
             };
             let options = persisted.encode();
             self.append_edit(vec![Change::SetOptions { keyspace: tree.id, options }])?;
         }
         if let Some(operator) = operator {
             tree.merging.supply(operator);
+        }
+        if let Some(attached) = attached {
+            self.attach(tree, attached);
         }
         tree.set_settings(options, policy);
         backpressure::refresh(&self.store, &self.throttle, tree);

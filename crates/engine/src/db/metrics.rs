@@ -28,6 +28,7 @@ impl Core {
             block_cache_kind: cache.kind(),
             wal_buffer: store.wal.buffer_bytes(),
             open_tables: cache.open_table_bytes(),
+            operand_stores: cache.beside_bytes(),
             read_ahead: cache.read_ahead_bytes(),
             ..MemoryMetrics::default()
         };
@@ -208,6 +209,7 @@ fn keyspace(tree: &Tree, now_us: u64) -> KeyspaceMetrics {
             jobs: folds(&tree.merging.jobs),
             failures: read(&tree.merging.failures),
         },
+        operand_store: tree.beside.attached().map(|attached| attached.store.metrics()),
         stalls: StallMetrics {
             count: causes.iter().map(|cause| cause.count).sum(),
             us_total: causes.iter().map(|cause| cause.us_total).sum(),

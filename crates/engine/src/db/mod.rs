@@ -1,6 +1,7 @@
 //! The database handle: everything below, put together.
 
 pub(crate) mod admission;
+mod beside;
 pub mod budget;
 mod checkpoint;
 mod close;
@@ -61,7 +62,7 @@ pub use reads::Entry;
 pub(crate) use reads::Lookups;
 pub use snapshot::Snapshot;
 pub use update::Update;
-pub use verify::{VerifyReport, verify, verify_with};
+pub use verify::{VerifyReport, verify, verify_with, verify_with_stores};
 
 /// Name of the keyspace that [`Db::put`] and its siblings work on.
 pub const DEFAULT_KEYSPACE: &str = "default";
@@ -175,8 +176,8 @@ impl Db {
     /// policy in them that is not the keyspace's own replaces it, a merge operator is supplied to it.
     ///
     /// # Errors
-    /// [`Error::Contradiction`] if the keyspace has another merge operator;
-    /// [`Error::InvalidOption`] for a name that is empty or longer than 255 bytes, or for options
+    /// [`Error::Contradiction`] if the keyspace has another merge operator or operand store;
+    /// [`Error::NoOperandStore`] if it needs one that is not given; [`Error::InvalidOption`] for a name that is empty or longer than 255 bytes, or for options
     /// out of range; [`Error::ReadOnly`], [`Error::Closed`].
     pub fn keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
         let tree = self.core().open_keyspace(name, options)?;
@@ -563,7 +564,8 @@ impl Core {
             // Of thousands of keyspaces most may be empty.
             let (sealed, files) = {
                 let view = tree.view();
-                (!view.sealed.is_empty(), !view.version.runs().is_empty())
+                let files = !view.version.runs().is_empty() || view.operands.is_some();
+                (!view.sealed.is_empty(), files)
             };
             for (work, there) in [(Work::Flush, sealed), (Work::Compaction, files)] {
                 if there {

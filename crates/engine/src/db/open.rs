@@ -46,12 +46,12 @@ pub(super) fn open(vfs: Arc<dyn Vfs>, dir: &Path, options: Options) -> Result<Co
         let job = JobBegin { kind: "recovery", keyspace: "", inputs: 0, reason };
         let _span = JobSpan::begin(job);
         let loaded = Manifest::load(vfs.as_ref(), dir)?;
-        let mut recovery = Recovery::new(vfs, dir, options, env, loaded.state)?;
+        let mut recovery = Recovery::new(vfs, dir, options, env, loaded.state, false)?;
         recovery.replay(&loaded.path).map_err(|error| recovery.take_back(error))?;
         recovery
     } else {
         let state = new_state(&options, &env);
-        Recovery::new(vfs, dir, options, env, state)?
+        Recovery::new(vfs, dir, options, env, state, false)?
     };
     finish(recovery, lock)
 }
@@ -69,8 +69,9 @@ pub(super) fn is_there(vfs: &dyn Vfs, dir: &Path) -> Result<bool> {
 fn finish(recovery: Recovery, lock: Box<dyn LockGuard>) -> Result<Core> {
     let durable = recovery.make_durable()?;
     let Durable { manifest, wal, state } = durable;
+    let operand_files = recovery.operand_files();
     let core = recovery.assemble(Parts { manifest, wal, lock: Some(lock), read_only: None })?;
-    core.store.sweep(&state);
+    core.store.sweep(&state, operand_files.as_ref());
     core.look_at_all();
     if let Err(error) = core.runner.start() {
         // Those that were started must not outlive the lock.
@@ -108,8 +109,10 @@ fn check_free(vfs: &dyn Vfs, dir: &Path) -> Result<()> {
         let path = dir.join(&name);
         match FileName::parse(&name) {
             None => return refuse("CURRENT is missing, and the directory holds other files"),
-            Some(FileName::Table(_)) => {
-                return refuse("CURRENT is missing, but there are tables: it was removed");
+            Some(FileName::Table(_) | FileName::Operands(_) | FileName::Bucket(_)) => {
+                return refuse(
+                    "CURRENT is missing, but there are tables or operands: it was removed",
+                );
             }
             Some(FileName::Segment(_)) => {
                 let file = vfs.open(&path).map_err(|error| Error::io("open", &path, error))?;

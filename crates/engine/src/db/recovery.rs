@@ -1,11 +1,12 @@
 //! A database under way from what its files say to one that is open; `open.rs` has the steps.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 
 use lsmx_compaction::{FileShape, LevelParts, TreeShape};
 
+use crate::db::beside::{self, Site};
 use crate::db::options::Options;
 use crate::db::replay::{Replay, Target};
 use crate::db::replayed;
@@ -24,16 +25,20 @@ use crate::job::install::sync_names;
 use crate::job::queue::Runner;
 use crate::job::workers::Workers;
 use crate::key::SeqNo;
+use crate::keyspace::beside::Lacking;
 use crate::keyspace::options::Persisted;
 use crate::keyspace::snapshot::Sequence;
 use crate::keyspace::{Opening, Origin, Tree};
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
 use crate::metrics::WalMetrics;
+use crate::operands::Token;
 use crate::sabotage::{self, Bug};
 use crate::store::{FileNumbers, Store, StoreParts, TableSpace, Trees, record_of};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Signal};
 use crate::table::{DescriptorPool, JobReads};
-use crate::version::{Janitor, SuperVersion, TableFile, Version, changes_between};
+use crate::version::{
+    Janitor, SuperVersion, TableFile, Version, changes_between, operand_file_name,
+};
 use crate::vfs::{LockGuard, Shed, SheddingVfs, Vfs};
 use crate::wal::{
     RecoveryMode, RecoveryReport, ReplayFrom, ReplayedRecord, SegmentLedger, Wal, WalOptions,
@@ -101,8 +106,8 @@ pub(super) struct Recovery {
     report: RecoveryReport,
     /// The signal of the store to come.
     progress: Signal,
-    /// Full memtables become tables.
-    writes: bool,
+    /// Nothing is written: memtables stay in memory however large they get.
+    read_only: bool,
 }
 
 /// What an opening has written, before a manifest names it.
@@ -128,6 +133,7 @@ impl Recovery {
         options: Options,
         env: Env,
         state: ManifestState,
+        read_only: bool,
     ) -> Result<Recovery> {
         env.not_before(state.clock_us);
         let gap = if state.clean_close { 0 } else { FILE_NUMBER_GAP };
@@ -180,15 +186,10 @@ impl Recovery {
             seq_next: SeqNo(1),
             report,
             progress,
-            writes: true,
+            read_only,
         };
         recovery.open_trees()?;
         Ok(recovery)
-    }
-
-    /// Has memtables stay in memory however large they get.
-    pub(super) fn keep_in_memory(&mut self) {
-        self.writes = false;
     }
 
     /// What the manifest says.
@@ -291,9 +292,56 @@ impl Recovery {
             if let Some(operator) = persisted.merge_operator {
                 tree.merging.remember(operator)?;
             }
+            self.open_beside(&tree, persisted.operand_store, keyspace.operand_token)?;
             self.trees.insert(Arc::new(tree));
         }
         Ok(())
+    }
+
+    /// Opens the operand store of a tree. One that is not given closes the keyspace, and only that.
+    fn open_beside(&self, tree: &Tree, known: Option<String>, token: Option<Token>) -> Result<()> {
+        let given = tree.settings().options.operand_store.clone();
+        let factory = match (&known, given) {
+            (None, Some(given)) if !self.read_only => given,
+            // A database that nothing is written to does not take one on.
+            (None, _) => return Ok(()),
+            (Some(known), Some(given)) => {
+                beside::agree(&tree.name, known, given.name())?;
+                given
+            }
+            (Some(known), None) => {
+                let view = Lacking::view(&tree.name, known, token);
+                tree.beside.set_lacking(known.clone());
+                tree.change(|current| current.clone().beside(Some(view.clone())));
+                return Ok(());
+            }
+        };
+        let site = Site {
+            space: &self.tables,
+            memory: self.options.memory_plan(),
+            direct_reads: self.options.direct_reads,
+            read_only: self.read_only,
+        };
+        let attached = site.open(&tree.name, &tree.merging, &factory, token);
+        let attached = attached.map_err(|error| named(error, &self.tables.dir))?;
+        let view = attached.first_view();
+        tree.beside.attach(attached);
+        tree.change(|current| current.clone().beside(Some(view.clone())));
+        Ok(())
+    }
+
+    /// Files of operand stores that the directory may hold; none if nobody knows, for want of a store.
+    pub(super) fn operand_files(&self) -> Option<BTreeSet<FileName>> {
+        let mut live = BTreeSet::new();
+        for tree in self.trees.all() {
+            if tree.beside.lacks() {
+                return None;
+            }
+            let files = tree.beside.attached().map(|attached| attached.store.live_files());
+            let names = files.into_iter().flatten();
+            live.extend(names.map(|(kind, number)| operand_file_name(kind, number)));
+        }
+        Some(live)
     }
 
     fn persisted(&self, keyspace: &KeyspaceState) -> Result<Persisted> {
@@ -326,6 +374,10 @@ impl Recovery {
     /// Removes the tables that an opening wrote before it failed.
     pub(super) fn take_back(&self, error: Error) -> Error {
         for tree in self.trees.all() {
+            if let Some(attached) = tree.beside.attached() {
+                attached.store.abandon();
+                attached.life.files.discard_made();
+            }
             for table in tree.pin().version.runs().iter().flat_map(|run| run.tables().iter()) {
                 if self.opened[&tree.id].find_file(table.shape().id).is_none() {
                     self.tables.janitor.discard(table.path().to_owned());
@@ -357,7 +409,7 @@ impl Recovery {
         let mut take = |record: ReplayedRecord<'_>| {
             check_record(&dir, &record, known)?;
             let full = replaying.take(&env, record.first_seq, record.payload)?;
-            if self.writes {
+            if !self.read_only {
                 let seq_next = SeqNo(record.first_seq.0 + u64::from(record.count));
                 full.iter().try_for_each(|tree| self.flush(tree, seq_next))?;
             }
@@ -404,18 +456,24 @@ impl Recovery {
         targets.collect()
     }
 
-    /// Writes a tree's memtable to a table; the manifest learns of it with everything else.
+    /// Writes a tree's memtable to a table and its operand store; the manifest learns of it with everything else.
     fn flush(&self, tree: &Tree, seq_next: SeqNo) -> Result<()> {
         let view = tree.pin();
         let mut version = Arc::clone(&view.version);
+        let mut operands = view.operands.clone();
         if !view.active.is_empty() {
-            let mut outputs = replayed::write(&self.tables, tree, &view, self.state.clock_us)?;
+            // What is to go to its store has nowhere else to go.
+            tree.beside.check(&tree.name)?;
+            let (through, edited_us) = (SeqNo(seq_next.0 - 1), self.state.clock_us);
+            let (mut outputs, prepared) =
+                replayed::write(&self.tables, tree, &view, through, edited_us)?;
+            operands = prepared.or(operands);
             let shapes = outputs.tables().iter().map(|table| (**table.shape()).clone());
             let (shape, _) = version.shape().with_flush(shapes.collect())?;
             version = Arc::new(Version::new(shape, &version, outputs.tables())?);
             outputs.release();
         }
-        tree.change(|_| SuperVersion::fresh(&version, seq_next));
+        tree.change(|_| SuperVersion::fresh(&version, seq_next).beside(operands.clone()));
         Ok(())
     }
 
@@ -427,6 +485,12 @@ impl Recovery {
         // From here on `CURRENT` may name the new files: if it fails, they stay.
         let manifest = Arc::new(Manifest::create(vfs, &self.tables.dir, number, &state)?);
         ledger.name_in(&manifest);
+        for tree in self.trees.all() {
+            let token = state.keyspaces.get(&tree.id).and_then(|keyspace| keyspace.operand_token);
+            if let (Some(attached), Some(token)) = (tree.beside.attached(), token) {
+                attached.store.committed(token);
+            }
+        }
         Ok(Durable { manifest, wal: Arc::new(wal), state })
     }
 
@@ -465,6 +529,10 @@ impl Recovery {
             };
             changes.extend(changes_between(tree.id, before, view.version.shape(), record)?);
             changes.push(Change::FlushedThrough { keyspace: tree.id, seq: last_seq });
+            let token = view.operands.as_ref().and_then(|beside| beside.token);
+            if token != self.state.keyspaces.get(&tree.id).and_then(|at| at.operand_token) {
+                changes.push(Change::OperandToken { keyspace: tree.id, token });
+            }
             let options = tree.persisted().encode();
             changes.push(Change::SetOptions { keyspace: tree.id, options });
         }

@@ -1,25 +1,29 @@
 //! Memtables that an opening has filled become tables.
 //!
 //! Nobody can use the database before that is done, and no worker runs yet, so a large memtable is
-//! written by two threads: each takes one half of the keys, and both tables form one run.
+//! written by two threads: each takes one half of the keys, and both tables form one run. Where there is
+//! an operand store it is one thread, for a delivery is in key order.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::env::Background;
 use crate::error::{Error, Result};
-use crate::job::flush::write_range;
+use crate::job::deliver::Delivering;
+use crate::job::flush::{write_memtable, write_range};
 use crate::job::fold::Keeper;
 use crate::job::output::Outputs;
 use crate::job::retain::Retention;
+use crate::key::SeqNo;
 use crate::keyspace::Tree;
 use crate::store::TableSpace;
-use crate::version::SuperVersion;
+use crate::version::{BesideView, SuperVersion};
 
 /// Bytes of a memtable for which a second thread pays.
 const HALVED_FROM_BYTES: u64 = 4 << 20;
 
 /// Writes what must be kept of a tree's active memtable, as tables of one run in L0, on stable storage
-/// but for their names. `edited_us` is the time of the last edit of the manifest.
+/// but for their names, and delivers to its operand store what goes there: numbers up to `through`.
+/// `edited_us` is the time of the last edit of the manifest.
 ///
 /// # Errors
 /// When a table cannot be written.
@@ -27,19 +31,32 @@ pub(super) fn write<'a>(
     tables: &'a TableSpace,
     tree: &'a Tree,
     view: &SuperVersion,
+    through: SeqNo,
     edited_us: u64,
-) -> Result<Outputs<'a>> {
+) -> Result<(Outputs<'a>, Option<BesideView>)> {
     // The log does not say when. Its tombstones are about as old as the last edit of the manifest.
     let shape = view.version.shape();
     let outputs = || Outputs::of_flush(tables, tree, &view.active, shape, Some(edited_us));
+    if let Some(attached) = tree.beside.attached() {
+        let mut outputs = outputs();
+        let retention = Retention::for_flush(Vec::new(), shape)
+            .with_store(view.operands.as_ref().map(|beside| &beside.view));
+        let keeper = Keeper::new(retention, &tree.merging);
+        let mut delivering = Delivering::begin(&attached, through)?;
+        write_memtable(&tables.env, keeper, &view.active, &mut outputs, Some(&mut delivering))?;
+        let prepared = attached.beside(delivering.prepare()?);
+        return Ok((outputs, Some(prepared)));
+    }
     let write = |from: Option<&[u8]>, to: Option<&[u8]>| {
         let mut outputs = outputs();
         let retention = Retention::for_flush(Vec::new(), view.version.shape());
         let keeper = Keeper::new(retention, &tree.merging);
-        write_range(&tables.env, keeper, &view.active, (from, to), &mut outputs)?;
+        write_range(&tables.env, keeper, &view.active, (from, to), &mut outputs, None)?;
         Ok(outputs)
     };
-    let Some(middle) = middle(tables, view) else { return write(None, None) };
+    let Some(middle) = middle(tables, view) else {
+        return write(None, None).map(|outputs| (outputs, None));
+    };
     let caught = |from, to| {
         let written = catch_unwind(AssertUnwindSafe(|| write(from, to)));
         written.unwrap_or_else(|panic| Err(Error::panicked(&*panic)))
@@ -60,7 +77,7 @@ pub(super) fn write<'a>(
     });
     let mut written = lower?;
     written.adopt(upper?);
-    Ok(written)
+    Ok((written, None))
 }
 
 /// Where to halve the memtable, if that is to be done.

@@ -12,6 +12,7 @@ use crate::error::Result;
 use crate::event::Event;
 use crate::format::edit::{Change, Edit};
 use crate::format::filename::FileName;
+use crate::job::deliver::Delivering;
 use crate::job::flush::write_memtable;
 use crate::job::fold::Keeper;
 use crate::job::install::sync_names;
@@ -19,10 +20,12 @@ use crate::job::output::Outputs;
 use crate::job::retain::Retention;
 use crate::key::SeqNo;
 use crate::keyspace::Tree;
+use crate::keyspace::beside::StoreTurn;
+use crate::operands::Token;
 use crate::store::{Store, record_of};
 use crate::sync::Arc;
 use crate::trace::{JobBegin, JobSpan};
-use crate::version::{SuperVersion, Version, changes_between};
+use crate::version::{BesideView, SuperVersion, Version, changes_between};
 
 /// A tree with all its memtables in tables that are not part of the database yet.
 struct Rewritten<'a> {
@@ -30,6 +33,26 @@ struct Rewritten<'a> {
     before: Arc<SuperVersion>,
     version: Arc<Version>,
     outputs: Vec<Outputs<'a>>,
+    /// What its operand store has prepared last, and the turn to do so.
+    operands: Option<BesideView>,
+    turn: Option<StoreTurn<'a>>,
+}
+
+impl Rewritten<'_> {
+    /// What the store has prepared that the manifest does not know.
+    fn token(&self) -> Option<Token> {
+        let token = |operands: &Option<BesideView>| operands.as_ref().and_then(|it| it.token);
+        token(&self.operands).filter(|new| token(&self.before.operands) != Some(*new))
+    }
+}
+
+/// Without a commit what was prepared is of no use.
+impl Drop for Rewritten<'_> {
+    fn drop(&mut self) {
+        if let Some(turn) = &self.turn {
+            turn.attached.store.abandon();
+        }
+    }
 }
 
 impl Core {
@@ -71,7 +94,7 @@ impl Core {
         let trees = store.all_trees();
         let mut rewritten = Vec::with_capacity(trees.len());
         for tree in &trees {
-            rewritten.push(rewrite_tree(store, tree)?);
+            rewritten.push(rewrite_tree(store, tree, last_seq)?);
         }
         sync_names(store.vfs.as_ref(), &store.dir)?;
         let segment = store.wal.restart(next_seq)?;
@@ -83,7 +106,8 @@ impl Core {
             Change::FileNumberNext(store.files.next()),
             Change::ClockUs(store.env.now_us()),
         ];
-        for Rewritten { tree, before, version, .. } in &rewritten {
+        for rewritten in &rewritten {
+            let Rewritten { tree, before, version, .. } = rewritten;
             let record = |file: &Arc<FileShape>| {
                 let unknown = lsmx_compaction::Error::UnknownFile { file: file.id };
                 version.table(file.id).map(|table| record_of(table)).ok_or(unknown)
@@ -91,6 +115,9 @@ impl Core {
             let shape = before.version.shape();
             changes.extend(changes_between(tree.id, shape, version.shape(), record)?);
             changes.push(Change::FlushedThrough { keyspace: tree.id, seq: last_seq });
+            if let Some(token) = rewritten.token() {
+                changes.push(Change::OperandToken { keyspace: tree.id, token: Some(token) });
+            }
         }
         let written = store.manifest.start_afresh(number, Some(&Edit { changes }));
         if written.is_err() && !store.manifest.may_be_current(number) {
@@ -107,34 +134,68 @@ impl Core {
             }
         }
         written?;
-        for Rewritten { tree, before, version, .. } in &rewritten {
+        for mut rewritten in rewritten {
+            let token = rewritten.token();
+            let Rewritten { tree, before, version, operands, .. } = &rewritten;
             store.memtable_bytes_freed(before.memtables().map(|memtable| memtable.free()).sum());
-            tree.change(|_| SuperVersion::fresh(version, next_seq));
+            tree.change(|_| SuperVersion::fresh(version, next_seq).beside(operands.clone()));
+            if let (Some(turn), Some(token)) = (rewritten.turn.take(), token) {
+                turn.attached.store.committed(token);
+            }
         }
-        store.sweep(&store.manifest.state());
+        // Operand stores themselves let go of what was prepared in vain.
+        store.sweep(&store.manifest.state(), None);
         Ok(())
     }
 }
 
 /// Writes all memtables of a tree to tables, oldest first.
-fn rewrite_tree<'a>(store: &'a Store, tree: &'a Arc<Tree>) -> Result<Rewritten<'a>> {
+fn rewrite_tree<'a>(
+    store: &'a Store,
+    tree: &'a Arc<Tree>,
+    last_seq: SeqNo,
+) -> Result<Rewritten<'a>> {
+    let turn = tree.beside.turn(&store.env, &store.progress);
     let before = tree.pin();
-    let mut version = Arc::clone(&before.version);
-    let mut all_outputs = Vec::new();
-    let memtables: Vec<_> = before.memtables().collect();
-    for memtable in memtables.into_iter().rev() {
+    let version = Arc::clone(&before.version);
+    let operands = before.operands.clone();
+    // Oldest first, each with the last number that it may hold.
+    let mut through = last_seq;
+    let mut memtables: Vec<_> = Vec::new();
+    for memtable in before.memtables() {
+        memtables.push((memtable, through));
+        through = SeqNo(memtable.first_seq().0.saturating_sub(1));
+    }
+    memtables.reverse();
+    let mut rewritten = Rewritten {
+        tree,
+        before: Arc::clone(&before),
+        version,
+        outputs: Vec::new(),
+        operands,
+        turn,
+    };
+    for (memtable, through) in memtables {
         if memtable.is_empty() {
             continue;
         }
+        let Rewritten { version, operands, turn, .. } = &rewritten;
         let (shape, tombstone_us) = (version.shape(), memtable.tombstone_us());
         let mut outputs = Outputs::of_flush(&store.tables, tree, memtable, shape, tombstone_us);
-        let retention = Retention::for_flush(store.sequence.snapshots(), version.shape());
+        let retention = Retention::for_flush(store.sequence.snapshots(), version.shape())
+            .with_store(operands.as_ref().map(|beside| &beside.view));
         let keeper = Keeper::new(retention, &tree.merging);
-        write_memtable(&store.env, keeper, memtable, &mut outputs)?;
+        let attached = turn.as_ref().map(|turn| Arc::clone(&turn.attached));
+        let mut delivering =
+            attached.as_ref().map(|at| Delivering::begin(at, through)).transpose()?;
+        write_memtable(&store.env, keeper, memtable, &mut outputs, delivering.as_mut())?;
         let shapes = outputs.tables().iter().map(|table| (**table.shape()).clone());
         let (shape, _) = version.shape().with_flush(shapes.collect())?;
-        version = Arc::new(Version::new(shape, &version, outputs.tables())?);
-        all_outputs.push(outputs);
+        rewritten.version = Arc::new(Version::new(shape, version, outputs.tables())?);
+        rewritten.outputs.push(outputs);
+        if let (Some(attached), Some(delivering)) = (&attached, delivering) {
+            rewritten.operands = Some(attached.beside(delivering.prepare()?));
+        }
     }
-    Ok(Rewritten { tree, before, version, outputs: all_outputs })
+    Ok(rewritten)
 }

@@ -1,17 +1,20 @@
 //! Checks a closed database from end to end: every checksum, every order, every name.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use lsmx_compaction::{LevelParts, TreeShape};
 use serde::Serialize;
 
 use crate::cache::Cache;
+use crate::db::beside::{self, Beside};
 use crate::db::{read_only, recovery};
 use crate::error::{Error, Malformed, Result};
 use crate::format::batch::Operations;
 use crate::format::edit::FileRecord;
 use crate::format::filename::FileName;
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
+use crate::operands::OperandStoreFactory;
 use crate::sync::Arc;
 use crate::table::{Table, TableIdentity};
 use crate::vfs::{OsVfs, Vfs};
@@ -34,12 +37,17 @@ pub struct VerifyReport {
     pub wal_records: u64,
     /// Bytes of a torn tail that the next opening will cut.
     pub wal_tail_bytes: u64,
+    /// Operand stores, each checked from end to end.
+    pub operand_stores: u64,
+    /// Keyspaces whose operands were not checked, because no store of their name was given.
+    pub operands_unchecked: Vec<String>,
     /// Files that nothing names; the next opening removes them.
     pub orphans: Vec<PathBuf>,
 }
 
 /// Checks the database in a directory without opening or changing it: the manifest, every table
-/// (checksums, order, index, filter, properties), the invariants of every tree, the log.
+/// (checksums, order, index, filter, properties), the invariants of every tree, the log. Operand stores
+/// are not checked, and the report says which; [`verify_with_stores`] does.
 ///
 /// # Errors
 /// The first thing that is wrong, with file and offset; [`Error::Locked`] while it is open.
@@ -47,26 +55,51 @@ pub fn verify(path: impl AsRef<Path>) -> Result<VerifyReport> {
     verify_with(Arc::new(OsVfs), path)
 }
 
+/// [`verify_with`] that checks operand stores as well: those of these names. The others are in
+/// [`VerifyReport::operands_unchecked`].
+///
+/// # Errors
+/// As [`verify`].
+pub fn verify_with_stores(
+    vfs: Arc<dyn Vfs>,
+    path: impl AsRef<Path>,
+    stores: &[Arc<dyn OperandStoreFactory>],
+) -> Result<VerifyReport> {
+    let dir = path.as_ref();
+    let _lock = read_only::share_lock(&*vfs, dir)?;
+    let loaded = Manifest::load(&*vfs, dir)?;
+    let state = &loaded.state;
+    let mut report =
+        VerifyReport { keyspaces: state.keyspaces.len() as u64, ..VerifyReport::default() };
+    let mut operand_files = Some(BTreeSet::new());
+    for keyspace in state.keyspaces.values() {
+        verify_keyspace(&*vfs, dir, keyspace, &mut report)?;
+        match beside::verify_store(&vfs, dir, keyspace, stores)? {
+            Beside::Nothing => {}
+            Beside::Checked(files) => {
+                report.operand_stores += 1;
+                operand_files.iter_mut().for_each(|all| all.extend(&files));
+            }
+            Beside::Unchecked => {
+                report.operands_unchecked.push(keyspace.name.clone());
+                operand_files = None;
+            }
+        }
+    }
+    let replayed = verify_log(&*vfs, dir, state, &loaded.path)?;
+    report.wal_segments = replayed.segments;
+    report.wal_records = replayed.records;
+    report.wal_tail_bytes = replayed.bytes_cut;
+    report.orphans = orphans(&*vfs, dir, state, loaded.number, operand_files.as_ref())?;
+    Ok(report)
+}
+
 /// [`verify`] on another file system.
 ///
 /// # Errors
 /// As [`verify`].
 pub fn verify_with(vfs: Arc<dyn Vfs>, path: impl AsRef<Path>) -> Result<VerifyReport> {
-    let (vfs, dir) = (vfs.as_ref(), path.as_ref());
-    let _lock = read_only::share_lock(vfs, dir)?;
-    let loaded = Manifest::load(vfs, dir)?;
-    let state = &loaded.state;
-    let mut report =
-        VerifyReport { keyspaces: state.keyspaces.len() as u64, ..VerifyReport::default() };
-    for keyspace in state.keyspaces.values() {
-        verify_keyspace(vfs, dir, keyspace, &mut report)?;
-    }
-    let replayed = verify_log(vfs, dir, state, &loaded.path)?;
-    report.wal_segments = replayed.segments;
-    report.wal_records = replayed.records;
-    report.wal_tail_bytes = replayed.bytes_cut;
-    report.orphans = orphans(vfs, dir, state, loaded.number)?;
-    Ok(report)
+    verify_with_stores(vfs, path, &[])
 }
 
 fn verify_keyspace(
@@ -164,6 +197,7 @@ fn orphans(
     dir: &Path,
     state: &ManifestState,
     manifest: u64,
+    operand_files: Option<&BTreeSet<FileName>>,
 ) -> Result<Vec<PathBuf>> {
     let names = vfs.list(dir).map_err(|error| Error::io("list", dir, error))?;
     let named = |id| state.keyspaces.values().any(|k| k.files().any(|(.., file)| file.id.0 == id));
@@ -172,6 +206,9 @@ fn orphans(
         Some(FileName::Segment(id)) => id < state.wal_oldest,
         Some(FileName::Manifest(number)) => number != manifest,
         Some(FileName::Temporary(_)) => true,
+        Some(name @ (FileName::Operands(_) | FileName::Bucket(_))) => {
+            operand_files.is_some_and(|live| !live.contains(&name))
+        }
         Some(FileName::Current | FileName::Lock) | None => false,
     };
     Ok(names.into_iter().filter(orphan).map(|name| dir.join(name)).collect())

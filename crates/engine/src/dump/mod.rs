@@ -89,6 +89,10 @@ fn dump_as(name: FileName, vfs: &dyn Vfs, path: &Path, lines: &mut Lines<'_>) ->
             lines.line(format_args!("what CURRENT was about to become; rubbish after a crash"))?;
             show_current(&input, lines)
         }
+        // What it holds the store knows alone.
+        FileName::Operands(_) | FileName::Bucket(_) => {
+            lines.line(format_args!("file of an operand store, {} bytes", input.bytes))
+        }
         FileName::Lock => {
             lines.line(format_args!("lock file, {} bytes; it never holds any", input.bytes))
         }
@@ -235,6 +239,8 @@ mod tests {
             FileName::Table(_) => "table",
             FileName::Segment(_) => "segment",
             FileName::Manifest(_) => "manifest",
+            FileName::Operands(_) => "operands",
+            FileName::Bucket(_) => "bucket",
             FileName::Temporary(_) => "temporary",
             FileName::Current => "current",
             FileName::Lock => "lock",

@@ -17,6 +17,7 @@ use bytes::Bytes;
 use lsmx_compaction::{FileId, FileShape, KeyRange, Level, RunId};
 
 use crate::coding::{Decoder, put_bytes, put_u64, put_varint};
+use crate::operands::Token;
 use crate::{Malformed, SeqNo};
 
 /// Most bytes of a keyspace's name.
@@ -255,6 +256,13 @@ pub enum Change {
     Opened,
     /// The next keyspace gets this id; written by snapshots, so that no id of a dropped one returns.
     KeyspaceIdNext(u32),
+    /// What the operand store of a keyspace holds from here on.
+    OperandToken {
+        /// Id of the keyspace.
+        keyspace: u32,
+        /// What its store has prepared; none once its operands are in tables alone.
+        token: Option<Token>,
+    },
 }
 
 impl Change {
@@ -269,7 +277,8 @@ impl Change {
             | Change::RunOrder { keyspace, .. }
             | Change::Cursor { keyspace, .. }
             | Change::RunIdNext { keyspace, .. }
-            | Change::FlushedThrough { keyspace, .. } => Some(*keyspace),
+            | Change::FlushedThrough { keyspace, .. }
+            | Change::OperandToken { keyspace, .. } => Some(*keyspace),
             Change::WalOldest { .. }
             | Change::WalSegment { .. }
             | Change::WalMark { .. }
@@ -425,6 +434,13 @@ impl Change {
                 put_varint(out, u64::from(*id));
                 18
             }
+            Change::OperandToken { keyspace, token } => {
+                put_varint(out, u64::from(*keyspace));
+                put_option(out, *token, |out, token| {
+                    token.0.into_iter().for_each(|number| put_varint(out, number));
+                });
+                48
+            }
         }
     }
 
@@ -481,6 +497,10 @@ impl Change {
             16 => Change::CleanClose { last_seq: SeqNo(body.varint("last sequence number")?) },
             17 => Change::Opened,
             18 => Change::KeyspaceIdNext(get_u32(body, "next keyspace id")?),
+            48 => Change::OperandToken {
+                keyspace: get_u32(body, "keyspace id")?,
+                token: get_option(body, get_token)?,
+            },
             TAG_OPTIONAL.. => return Ok(None),
             unknown => {
                 return Err(Malformed::Field {
@@ -514,6 +534,14 @@ fn get_option<'a, T>(
             expected: "0 or 1",
         }),
     }
+}
+
+fn get_token(body: &mut Decoder<'_>) -> Result<Token, Malformed> {
+    let mut token = Token::default();
+    for number in &mut token.0 {
+        *number = body.varint("token of an operand store")?;
+    }
+    Ok(token)
 }
 
 fn get_u32(body: &mut Decoder<'_>, what: &'static str) -> Result<u32, Malformed> {
@@ -592,6 +620,8 @@ mod tests {
             Change::CleanClose { last_seq: SeqNo(301) },
             Change::Opened,
             Change::KeyspaceIdNext(4),
+            Change::OperandToken { keyspace, token: Some(Token([1, 0, u64::MAX, 300])) },
+            Change::OperandToken { keyspace, token: None },
         ])
     }
 

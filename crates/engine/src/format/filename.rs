@@ -15,6 +15,8 @@ pub const LOCK: &str = "LOCK";
 const MANIFEST_PREFIX: &str = "MANIFEST-";
 const TABLE_SUFFIX: &str = ".sst";
 const SEGMENT_SUFFIX: &str = ".wal";
+const OPERANDS_SUFFIX: &str = ".operands";
+const BUCKET_SUFFIX: &str = ".bucket";
 const TEMPORARY_SUFFIX: &str = ".tmp";
 /// Numbers are padded to this many digits, so that a listing shows them in order.
 const DIGITS_MIN: usize = 6;
@@ -32,6 +34,10 @@ pub enum FileName {
     Segment(u64),
     /// A manifest, `MANIFEST-000002`.
     Manifest(u64),
+    /// What an operand store holds, `000011.operands`.
+    Operands(u64),
+    /// Operands of a range of keys, `000012.bucket`.
+    Bucket(u64),
     /// A file that will get another name when it is complete, `000009.tmp`; rubbish after a crash.
     Temporary(u64),
     /// The pointer to the manifest in use, `CURRENT`.
@@ -54,6 +60,10 @@ impl FileName {
             FileName::Table(parse_number(digits)?)
         } else if let Some(digits) = name.strip_suffix(SEGMENT_SUFFIX) {
             FileName::Segment(parse_number(digits)?)
+        } else if let Some(digits) = name.strip_suffix(OPERANDS_SUFFIX) {
+            FileName::Operands(parse_number(digits)?)
+        } else if let Some(digits) = name.strip_suffix(BUCKET_SUFFIX) {
+            FileName::Bucket(parse_number(digits)?)
         } else {
             FileName::Temporary(parse_number(name.strip_suffix(TEMPORARY_SUFFIX)?)?)
         };
@@ -67,6 +77,8 @@ impl FileName {
             FileName::Table(number)
             | FileName::Segment(number)
             | FileName::Manifest(number)
+            | FileName::Operands(number)
+            | FileName::Bucket(number)
             | FileName::Temporary(number) => Some(number),
             FileName::Current | FileName::Lock => None,
         }
@@ -95,6 +107,8 @@ impl fmt::Display for FileName {
             FileName::Table(number) => write!(f, "{number:06}{TABLE_SUFFIX}"),
             FileName::Segment(number) => write!(f, "{number:06}{SEGMENT_SUFFIX}"),
             FileName::Manifest(number) => write!(f, "{MANIFEST_PREFIX}{number:06}"),
+            FileName::Operands(number) => write!(f, "{number:06}{OPERANDS_SUFFIX}"),
+            FileName::Bucket(number) => write!(f, "{number:06}{BUCKET_SUFFIX}"),
             FileName::Temporary(number) => write!(f, "{number:06}{TEMPORARY_SUFFIX}"),
             FileName::Current => f.write_str(CURRENT),
             FileName::Lock => f.write_str(LOCK),
@@ -113,6 +127,8 @@ mod tests {
                 FileName::Table(number),
                 FileName::Segment(number),
                 FileName::Manifest(number),
+                FileName::Operands(number),
+                FileName::Bucket(number),
                 FileName::Temporary(number),
             ] {
                 assert_eq!(FileName::parse(&name.to_string()), Some(name));
@@ -138,6 +154,8 @@ mod tests {
             "000007.sst ",
             "000007",
             "000007.sst.tmp",
+            "7.operands",
+            "000007.bucket ",
             "MANIFEST-2",
             "MANIFEST-0000002",
             "MANIFEST-",

@@ -134,7 +134,7 @@ pub(crate) fn hold(
 }
 
 /// Whether a job ended because it was not wanted any more.
-fn was_given_up(error: &Error) -> bool {
+pub(super) fn was_given_up(error: &Error) -> bool {
     matches!(error, Error::Closed | Error::KeyspaceDropped { .. } | Error::Deadline { .. })
 }
 
@@ -180,33 +180,15 @@ pub(crate) fn run(
     if let Err(error) = &ran {
         span.failed(error);
     }
-    let mut jobs = tree.jobs.lock();
+    // Before its files are free, so that nobody tries again at once.
     match &ran {
-        Ok(()) => {
-            jobs.busy.finish(&job);
-            jobs.failures = 0;
-            if jobs.last_error.take().is_some() {
-                store.set_failing(tree.id, false);
-            }
-        }
-        Err(error) if was_given_up(error) || matches!(error, Error::ReadOnly { .. }) => {
-            jobs.busy.finish(&job);
-        }
-        Err(error) => {
-            if matches!(error, Error::Corrupt { .. }) {
-                jobs.damage = Some(error.clone());
-            } else {
-                jobs.busy.finish(&job);
-            }
-            let pause = RETRY_US_FIRST.saturating_mul(1 << jobs.failures.min(20));
-            jobs.failures = jobs.failures.saturating_add(1);
-            jobs.retry_at_us = store.env.now_us().saturating_add(pause.min(RETRY_US_MAX));
-            jobs.last_error = Some(error.clone());
-            store.set_failing(tree.id, true);
-            add(&tree.counters.compaction_failures, 1);
-        }
+        Ok(()) => note_success(store, tree),
+        Err(error) => note_failure(store, tree, error),
     }
-    drop(jobs);
+    // A damaged input stays held.
+    if !matches!(ran, Err(Error::Corrupt { .. })) {
+        tree.jobs.lock().busy.finish(&job);
+    }
     if let Err(error) = &ran
         && !was_given_up(error)
     {
@@ -214,6 +196,33 @@ pub(crate) fn run(
     }
     store.progress.notify();
     ran
+}
+
+/// A job that rewrites data has ended well: the next failure is the first.
+pub(super) fn note_success(store: &Store, tree: &Tree) {
+    let mut jobs = tree.jobs.lock();
+    jobs.failures = 0;
+    if jobs.last_error.take().is_some() {
+        store.set_failing(tree.id, false);
+    }
+}
+
+/// A job that rewrites data has failed: the next one begins after a pause, unless this was not wanted any
+/// more.
+pub(super) fn note_failure(store: &Store, tree: &Tree, error: &Error) {
+    if was_given_up(error) || matches!(error, Error::ReadOnly { .. }) {
+        return;
+    }
+    let mut jobs = tree.jobs.lock();
+    if matches!(error, Error::Corrupt { .. }) {
+        jobs.damage = Some(error.clone());
+    }
+    let pause = RETRY_US_FIRST.saturating_mul(1 << jobs.failures.min(20));
+    jobs.failures = jobs.failures.saturating_add(1);
+    jobs.retry_at_us = store.env.now_us().saturating_add(pause.min(RETRY_US_MAX));
+    jobs.last_error = Some(error.clone());
+    store.set_failing(tree.id, true);
+    add(&tree.counters.compaction_failures, 1);
 }
 
 fn kind_name(kind: JobKind) -> &'static str {

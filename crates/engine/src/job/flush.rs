@@ -1,16 +1,20 @@
 //! A sealed memtable becomes a sorted run in L0.
 
+use lsmx_compaction::TreeShape;
+
 use crate::cursor::Cursor;
 use crate::env::{Env, YieldKind};
 use crate::error::{Error, Result};
 use crate::event::{Event, FlushBegin, FlushEnd};
 use crate::format::edit::Change;
+use crate::job::deliver::Delivering;
 use crate::job::fold::Keeper;
-use crate::job::install::{install, sync_names};
+use crate::job::install::{install_beside, sync_names};
 use crate::job::output::Outputs;
 use crate::job::retain::Retention;
 use crate::key::{InternalKey, SeqNo};
 use crate::keyspace::Tree;
+use crate::keyspace::beside::StoreTurn;
 use crate::keyspace::counters::add;
 use crate::memtable::Memtable;
 use crate::sabotage::{self, Bug};
@@ -53,7 +57,24 @@ pub(crate) fn flush_oldest(store: &Store, committer: &Committer, tree: &Tree) ->
     }
 }
 
+/// Flushes in turn with everything else that is done about the operand store, if there is one.
 fn flush(store: &Store, committer: &Committer, tree: &Tree, span: &JobSpan) -> Result<()> {
+    let turn = tree.beside.turn(&store.env, &store.progress);
+    let flushed = flush_in_turn(store, committer, tree, span, turn.as_ref());
+    if let (Err(_), Some(turn)) = (&flushed, &turn) {
+        turn.attached.store.abandon();
+    }
+    flushed
+}
+
+fn flush_in_turn(
+    store: &Store,
+    committer: &Committer,
+    tree: &Tree,
+    span: &JobSpan,
+    turn: Option<&StoreTurn<'_>>,
+) -> Result<()> {
+    // What is older than the memtable comes to the tree in turn alone.
     let view = tree.pin();
     let Some((memtable, last_seq)) = view.oldest_sealed() else { return Ok(()) };
     // The last insert has ended when the last number is published.
@@ -66,9 +87,12 @@ fn flush(store: &Store, committer: &Committer, tree: &Tree, span: &JobSpan) -> R
     }));
     let (shape, tombstone_us) = (view.version.shape(), memtable.tombstone_us());
     let mut outputs = Outputs::of_flush(&store.tables, tree, memtable, shape, tombstone_us);
-    let retention = Retention::for_flush(store.sequence.snapshots(), view.version.shape());
+    let retention = Retention::for_flush(store.sequence.snapshots(), view.version.shape())
+        .with_store(view.operands.as_ref().map(|beside| &beside.view));
     let keeper = Keeper::new(retention, &tree.merging);
-    write_memtable(&store.env, keeper, memtable, &mut outputs)?;
+    let attached = turn.map(|turn| &*turn.attached);
+    let mut delivering = attached.map(|at| Delivering::begin(at, last_seq)).transpose()?;
+    write_memtable(&store.env, keeper, memtable, &mut outputs, delivering.as_mut())?;
     store.env.yield_point(YieldKind::JobStep);
     // Otherwise this keyspace would be durable ahead of others.
     if !sabotage::on(Bug::FlushWithoutWalSync) {
@@ -78,13 +102,25 @@ fn flush(store: &Store, committer: &Committer, tree: &Tree, span: &JobSpan) -> R
     if !outputs.tables().is_empty() {
         sync_names(store.vfs.as_ref(), &store.dir)?;
     }
-    let extra = vec![Change::FlushedThrough { keyspace: tree.id, seq: last_seq }];
+    let mut extra = vec![Change::FlushedThrough { keyspace: tree.id, seq: last_seq }];
+    let mut beside = None;
+    if let (Some(attached), Some(delivering)) = (attached, delivering) {
+        let prepared = attached.beside(delivering.prepare()?);
+        store.env.yield_point(YieldKind::JobStep);
+        if !sabotage::on(Bug::TokenNotCommitted) {
+            extra.push(Change::OperandToken { keyspace: tree.id, token: prepared.token });
+        }
+        beside = Some(prepared);
+    }
     let shapes = outputs.tables().iter().map(|table| (**table.shape()).clone()).collect();
     let written_bytes = outputs.finished_bytes();
     let output = outputs.tables().first().map(|table| table.shape().id);
-    install(store, tree, &mut outputs, Some(memtable), extra, |shape| {
-        shape.with_flush(shapes).map(|(shape, _)| shape)
-    })?;
+    let next = |shape: &TreeShape| shape.with_flush(shapes).map(|(shape, _)| shape);
+    let operands = beside.as_ref().map(Some);
+    install_beside(store, tree, &mut outputs, Some(memtable), operands, extra, next)?;
+    if let (Some(attached), Some(token)) = (attached, beside.and_then(|beside| beside.token)) {
+        attached.store.committed(token);
+    }
     add(&tree.counters.flushes, 1);
     add(&tree.counters.flushed_bytes, written_bytes);
     let elapsed_us = store.env.monotonic_ns().saturating_sub(start_ns) / 1_000;
@@ -107,7 +143,8 @@ fn flush(store: &Store, committer: &Committer, tree: &Tree, span: &JobSpan) -> R
     Ok(())
 }
 
-/// Writes what must be kept of a memtable as one table, on stable storage but for its name.
+/// Writes what must be kept of a memtable as one table, on stable storage but for its name, and
+/// delivers what goes to the operand store.
 ///
 /// # Errors
 /// When the table cannot be written.
@@ -116,12 +153,13 @@ pub(crate) fn write_memtable(
     keeper: Keeper<'_>,
     memtable: &Arc<Memtable>,
     outputs: &mut Outputs<'_>,
+    delivering: Option<&mut Delivering<'_>>,
 ) -> Result<()> {
-    write_range(env, keeper, memtable, (None, None), outputs)
+    write_range(env, keeper, memtable, (None, None), outputs, delivering)
 }
 
 /// [`write_memtable`] of the keys in a range: from a first one on, before another. A part of a
-/// memtable may be written only if that has no range deletes.
+/// memtable may be written only if that has no range deletes and nothing is delivered.
 ///
 /// # Errors
 /// When the table cannot be written.
@@ -131,17 +169,28 @@ pub(crate) fn write_range(
     memtable: &Arc<Memtable>,
     (from, to): (Option<&[u8]>, Option<&[u8]>),
     outputs: &mut Outputs<'_>,
+    mut delivering: Option<&mut Delivering<'_>>,
 ) -> Result<()> {
     let keys = memtable.key_range();
     let keys = keys.as_ref().map(|(smallest, largest)| (&smallest[..], &largest[..]));
-    outputs.take_spans(keeper.heed(&memtable.spans(), keys));
+    let spans = memtable.spans();
+    outputs.take_spans(keeper.heed(&spans, keys));
+    if let Some(delivering) = &mut delivering {
+        delivering.range_anchors(&spans)?;
+    }
     let mut cursor = memtable.cursor();
     match from {
         Some(from) => cursor.seek(from, SeqNo::MAX)?,
         None => cursor.first()?,
     }
     let mut entries = 0u32;
-    let mut write = |key: InternalKey<'_>, value: &[u8], _: bool| outputs.add(key, value);
+    let mut write = |key: InternalKey<'_>, value: &[u8], _: bool| {
+        let delivered = match &mut delivering {
+            Some(delivering) => delivering.take(key, value)?,
+            None => false,
+        };
+        if delivered { Ok(()) } else { outputs.add(key, value) }
+    };
     while cursor.valid() && to.is_none_or(|to| cursor.key().user_key < to) {
         keeper.take(&cursor, &mut write)?;
         entries = entries.wrapping_add(1);

@@ -116,6 +116,19 @@ impl<'a> Keeper<'a> {
         Ok(())
     }
 
+    /// Says what the operands that wait stand on: all that is older of their key has this value, whatever
+    /// snapshots see of it.
+    ///
+    /// # Errors
+    /// Those of `write`.
+    pub(crate) fn stand_on(
+        &mut self,
+        base: Option<&[u8]>,
+        write: &mut impl FnMut(InternalKey<'_>, &[u8], bool) -> Result<()>,
+    ) -> Result<()> {
+        self.settle(&Below::Base(base), write).map(drop)
+    }
+
     /// Writes what still waits when there are no more entries.
     ///
     /// # Errors

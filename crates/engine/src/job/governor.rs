@@ -136,7 +136,8 @@ impl Governor {
         }
         let trees = store.all_trees();
         for tree in &trees {
-            if !tree.view().version.runs().is_empty() {
+            let view = tree.view();
+            if !view.version.runs().is_empty() || view.operands.is_some() {
                 store.make_ready(Work::Compaction, tree.id);
             }
         }

@@ -12,7 +12,7 @@ use crate::memtable::Memtable;
 use crate::sabotage::{self, Bug};
 use crate::store::{Store, record_of};
 use crate::sync::Arc;
-use crate::version::{Version, changes_between};
+use crate::version::{BesideView, SuperVersion, Version, changes_between};
 use crate::vfs::Vfs;
 
 /// Appends the manifest edit that turns the tree's shape into `next(shape)`, then swaps the
@@ -31,7 +31,31 @@ pub(crate) fn install(
     extra: Vec<Change>,
     next: impl FnOnce(&TreeShape) -> Result<TreeShape, lsmx_compaction::Error>,
 ) -> Result<()> {
-    let installed = install_in_order(store, tree, outputs, flushed, extra, next);
+    install_beside(store, tree, outputs, flushed, None, extra, next)
+}
+
+/// As [`install`]; in the same step readers get another view of the operand store, if one is given, or have
+/// none any more, if that is none. The changes say so too.
+///
+/// # Errors
+/// As [`install`].
+pub(crate) fn install_beside(
+    store: &Store,
+    tree: &Tree,
+    outputs: &mut Outputs<'_>,
+    flushed: Option<&Arc<Memtable>>,
+    operands: Option<Option<&BesideView>>,
+    extra: Vec<Change>,
+    next: impl FnOnce(&TreeShape) -> Result<TreeShape, lsmx_compaction::Error>,
+) -> Result<()> {
+    let swap = |view: &SuperVersion, after: &Arc<Version>| {
+        let view = view.with_version(after, flushed);
+        match operands {
+            Some(operands) => view.beside(operands.cloned()),
+            None => view,
+        }
+    };
+    let installed = install_in_order(store, tree, outputs, swap, extra, next);
     store.tell_pending();
     installed
 }
@@ -40,7 +64,7 @@ fn install_in_order(
     store: &Store,
     tree: &Tree,
     outputs: &mut Outputs<'_>,
-    flushed: Option<&Arc<Memtable>>,
+    swap: impl Fn(&SuperVersion, &Arc<Version>) -> SuperVersion,
     extra: Vec<Change>,
     next: impl FnOnce(&TreeShape) -> Result<TreeShape, lsmx_compaction::Error>,
 ) -> Result<()> {
@@ -74,7 +98,7 @@ fn install_in_order(
         }
         return Err(store.fail_locked(error));
     }
-    tree.change(|view| view.with_version(&after, flushed));
+    tree.change(|view| swap(view, &after));
     if !tree.filter_last_run() {
         last_run::release(&after);
     }

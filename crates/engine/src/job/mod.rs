@@ -1,8 +1,10 @@
 //! Background work: flushes, compactions, and taking away what nobody needs.
 
 pub(crate) mod collect;
+pub(crate) mod collect_operands;
 pub(crate) mod compact;
 mod covered;
+pub(crate) mod deliver;
 mod division;
 pub(crate) mod flush;
 pub(crate) mod fold;

@@ -11,7 +11,7 @@ use crate::env::{Background, JoinHandle, WaitCause, YieldKind};
 use crate::error::{Error, Result};
 use crate::job::governor::Governor;
 use crate::job::workers::Workers;
-use crate::job::{collect, compact, flush};
+use crate::job::{collect, collect_operands, compact, flush};
 use crate::key::SeqNo;
 use crate::keyspace::Tree;
 use crate::store::{Store, Work};
@@ -194,6 +194,9 @@ impl Runner {
             // A failure there is told by having made the database read-only.
             let _ = collect::shorten_manifest(store);
             backpressure::refresh(store, &self.throttle, &tree);
+            if let Some(attached) = tree.beside.attached() {
+                attached.charge();
+            }
         };
         // A panic is a bug of ours or the end of memory. Nothing may wait for the thread for ever,
         // and nothing it left half done may become durable.
@@ -219,6 +222,10 @@ impl Runner {
 
     fn compact(&self, tree: &Arc<Tree>) {
         let store = &self.store;
+        if collect_operands::collect_if_due(store, tree) {
+            store.make_ready(Work::Compaction, tree.id);
+            return;
+        }
         let Some(picked) = compact::pick(store, tree) else { return };
         // Another thread may find a second job in the same tree.
         store.make_ready(Work::Compaction, tree.id);

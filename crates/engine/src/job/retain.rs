@@ -11,6 +11,7 @@ use std::collections::HashSet;
 use lsmx_compaction::{FileId, Job, RunShape, TreeShape};
 
 use crate::key::{InternalKey, Kind, SeqNo};
+use crate::operands::OperandView;
 use crate::read::deleted::Deleted;
 use crate::sabotage::{self, Bug};
 use crate::sync::Arc;
@@ -24,6 +25,8 @@ pub(crate) struct Retention {
     pub(super) older: Vec<Arc<RunShape>>,
     /// Files of those runs that do not count: the job reads them itself.
     pub(super) inputs: HashSet<FileId>,
+    /// The operand store beside the tree, for a flush: all it has is older than the memtable.
+    beside: Option<Arc<dyn OperandView>>,
     /// What range deletes of the memtable or the inputs hide.
     pub(super) deleted: Option<Deleted>,
     user_key: Vec<u8>,
@@ -62,8 +65,14 @@ impl Retention {
             snapshots.clear();
         }
         let (snapshots, user_key) = (snapshots.into(), Vec::new());
-        let deleted = None;
-        Retention { snapshots, older, inputs, deleted, user_key, begun: false, hidden: None }
+        let (deleted, beside) = (None, None);
+        let (begun, hidden) = (false, None);
+        Retention { snapshots, older, inputs, beside, deleted, user_key, begun, hidden }
+    }
+
+    /// The same with an operand store that may hold something older.
+    pub(crate) fn with_store(self, view: Option<&Arc<dyn OperandView>>) -> Retention {
+        Retention { beside: view.cloned(), ..self }
     }
 
     /// Whether this entry, the next in order, is kept; and whether it is the first of its user key.
@@ -92,7 +101,7 @@ impl Retention {
         stripe > 0 || self.older_may_hold(user_key)
     }
 
-    /// Whether runs outside the job may hold older versions of the key.
+    /// Whether runs outside the job, or the operand store, may hold older versions of the key.
     pub(crate) fn older_may_hold(&self, user_key: &[u8]) -> bool {
         if sabotage::on(Bug::TombstoneDroppedEarly) {
             return false;
@@ -100,6 +109,7 @@ impl Retention {
         self.older
             .iter()
             .any(|run| run.file_for(user_key).is_some_and(|file| !self.inputs.contains(&file.id)))
+            || self.beside.as_ref().is_some_and(|view| view.may_hold(user_key))
     }
 }
 

@@ -179,6 +179,15 @@ impl Merging {
         merged
     }
 
+    /// A partial merge for the operand store, which knows what to do with operands that do not merge.
+    pub(crate) fn partial_beside(&self, key: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>> {
+        let limit = usize::try_from(VALUE_BYTES_MAX).unwrap_or(usize::MAX);
+        let operator = self.operator.get()?;
+        let merged = merge::partial(&**operator, key, older, newer, limit)?;
+        self.jobs.folded(2);
+        Some(merged)
+    }
+
     /// Whether operands gather in tables, because they do not merge partially.
     pub(crate) fn keeps_operands(&self) -> bool {
         self.keeps_operands.load(Ordering::Relaxed)

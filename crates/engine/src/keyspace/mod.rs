@@ -1,5 +1,6 @@
 //! One tree: its options, its policy, its current super version, and what its jobs hold.
 
+pub(crate) mod beside;
 pub(crate) mod counters;
 pub mod filter_bits;
 pub(crate) mod last_run;
@@ -18,6 +19,7 @@ use crate::key::SeqNo;
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::table::{FilterWidth, Table};
 use crate::version::{OldViews, SuperVersion, Version};
+use beside::Beside;
 use counters::TreeCounters;
 use filter_bits::{Coming, FilterBits};
 use last_run::LastRunFilter;
@@ -98,6 +100,8 @@ pub(crate) struct Tree {
     pub(crate) name: String,
     /// How its operands fold; iterators share it.
     pub(crate) merging: Arc<Merging>,
+    /// Where its operands live, if not in the tree.
+    pub(crate) beside: Beside,
     /// Which opening of which database it belongs to.
     pub(crate) opening: Opening,
     settings: ArcSwap<Settings>,
@@ -163,6 +167,7 @@ impl Tree {
             id,
             name,
             merging: Arc::new(merging),
+            beside: Beside::default(),
             opening,
             notes_reads: AtomicBool::new(settings.policy.asks_for_reads()),
             settings: ArcSwap::from_pointee(settings),
@@ -213,9 +218,12 @@ impl Tree {
         }
     }
 
-    /// Fails if it takes no writes because it was dropped or is about to be.
+    /// Fails if it takes no writes because it was dropped or is about to be, or lacks its operand store.
     pub(crate) fn check_takes_writes(&self) -> Result<()> {
-        if self.dropped.load(Ordering::Acquire) == 0 { Ok(()) } else { Err(self.gone()) }
+        if self.dropped.load(Ordering::Acquire) != 0 {
+            return Err(self.gone());
+        }
+        self.beside.check(&self.name)
     }
 
     #[cold]
@@ -238,7 +246,8 @@ impl Tree {
     /// What the manifest is to keep of it.
     pub(crate) fn persisted(&self) -> Persisted {
         let policy = self.settings().policy_spec.to_string();
-        Persisted { policy, merge_operator: self.merging.name().map(str::to_owned) }
+        let merge_operator = self.merging.name().map(str::to_owned);
+        Persisted { policy, merge_operator, operand_store: self.beside.name() }
     }
 
     /// Whether the filter of the last sorted run is asked.

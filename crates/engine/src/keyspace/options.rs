@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::keyspace::filter_bits::FilterBits;
 use crate::merge::{MergeOperator, OPERATOR_NAME_BYTES_MAX};
+use crate::operands::{OperandStoreFactory, STORE_NAME_BYTES_MAX};
 use crate::sync::Arc;
 use crate::table::{Compression, FilterWidth, TableOptions};
 
@@ -49,6 +50,7 @@ pub struct KeyspaceOptions {
     pub(crate) filter_bits: FilterBits,
     pub(crate) filter_last_run: FilterLastRun,
     pub(crate) merge_operator: Option<Arc<dyn MergeOperator>>,
+    pub(crate) operand_store: Option<Arc<dyn OperandStoreFactory>>,
 }
 
 impl Default for KeyspaceOptions {
@@ -66,6 +68,7 @@ impl Default for KeyspaceOptions {
             filter_bits: FilterBits::default(),
             filter_last_run: FilterLastRun::default(),
             merge_operator: None,
+            operand_store: None,
         }
     }
 }
@@ -171,6 +174,19 @@ impl KeyspaceOptions {
         self
     }
 
+    /// Keeps the merge operands of this keyspace in a store beside the tree. Default: none, they are
+    /// entries of the tree.
+    ///
+    /// Its name stays with the keyspace, and what is in it is needed for every read: an opening
+    /// without the store is [`Error::NoOperandStore`], one with another [`Error::Contradiction`].
+    /// A keyspace that has none takes one on, and operands that flushes bring from then on go there;
+    /// [`Keyspace::operands_to_tree`](crate::Keyspace::operands_to_tree) leads back.
+    #[must_use]
+    pub fn operand_store(mut self, factory: impl OperandStoreFactory + 'static) -> Self {
+        self.operand_store = Some(Arc::new(factory));
+        self
+    }
+
     /// Checks every value and every pair of values that could contradict each other.
     ///
     /// # Errors
@@ -200,6 +216,15 @@ impl KeyspaceOptions {
             return Err(Error::InvalidOption {
                 name: "merge_operator",
                 value: format!("named with {} bytes", operator.name().len()),
+                must: "named with 1 to 255 bytes",
+            });
+        }
+        if let Some(store) = &self.operand_store
+            && !(1..=STORE_NAME_BYTES_MAX).contains(&store.name().len())
+        {
+            return Err(Error::InvalidOption {
+                name: "operand_store",
+                value: format!("named with {} bytes", store.name().len()),
                 must: "named with 1 to 255 bytes",
             });
         }
@@ -235,6 +260,9 @@ pub(crate) struct Persisted {
     /// Name of the merge operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) merge_operator: Option<String>,
+    /// Name of the operand store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) operand_store: Option<String>,
 }
 
 impl Persisted {
@@ -244,6 +272,7 @@ impl Persisted {
         Persisted {
             policy: options.policy.clone().unwrap_or_default().to_string(),
             merge_operator: operator.map(|operator| operator.name().to_owned()),
+            operand_store: options.operand_store.as_ref().map(|store| store.name().to_owned()),
         }
     }
 

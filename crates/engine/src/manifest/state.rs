@@ -7,6 +7,7 @@ use lsmx_compaction::{FileId, Level, RunId};
 
 use crate::format::edit::{Change, Edit, FileRecord, KEYSPACE_NAME_BYTES_MAX};
 use crate::format::filename::FILE_NUMBER_MAX;
+use crate::operands::Token;
 use crate::sabotage::{self, Bug};
 use crate::sync::Arc;
 use crate::{Malformed, SeqNo};
@@ -33,8 +34,10 @@ pub struct KeyspaceState {
     pub cursors: BTreeMap<u8, Bytes>,
     /// Name of the next run.
     pub run_id_next: u64,
-    /// Tables hold every write up to here.
+    /// Tables and operand store hold every write up to here.
     pub flushed_through: SeqNo,
+    /// What its operand store has prepared last, once it has something.
+    pub operand_token: Option<Token>,
 }
 
 impl KeyspaceState {
@@ -270,6 +273,9 @@ impl ManifestState {
                 let keyspace = self.keyspace(*keyspace)?;
                 keyspace.flushed_through = keyspace.flushed_through.max(*seq);
             }
+            Change::OperandToken { keyspace, token } => {
+                self.keyspace(*keyspace)?.operand_token = *token;
+            }
             Change::WalOldest { segment } => self.wal_oldest(*segment)?,
             Change::WalSegment { id } => {
                 self.number_in_use(*id)?;
@@ -401,6 +407,9 @@ impl ManifestState {
             }
             changes.push(Change::RunIdNext { keyspace: id, next: keyspace.run_id_next });
             changes.push(Change::FlushedThrough { keyspace: id, seq: keyspace.flushed_through });
+            if let Some(token) = keyspace.operand_token {
+                changes.push(Change::OperandToken { keyspace: id, token: Some(token) });
+            }
         }
         changes.push(Change::KeyspaceIdNext(self.keyspace_id_next));
         changes.push(Change::WalOldest { segment: self.wal_oldest });
@@ -509,6 +518,9 @@ mod tests {
             Change::WalMark { segment: 6, bytes: 99 },
             Change::LastSeq(SeqNo(50)),
             Change::ClockUs(1_000),
+            Change::OperandToken { keyspace: 0, token: Some(Token([7, 300, 0, 9])) },
+            Change::OperandToken { keyspace: 5, token: Some(Token::default()) },
+            Change::OperandToken { keyspace: 5, token: None },
         ];
         state.apply(&edit.into()).unwrap();
         state
@@ -592,6 +604,7 @@ mod tests {
             ("a name that is taken", create(6, "default")),
             ("a name that is too long", create(6, &"x".repeat(256))),
             ("no such keyspace", Change::DropKeyspace { id: 4 }),
+            ("a token of no keyspace", Change::OperandToken { keyspace: 4, token: None }),
             ("no such file", remove(99)),
             ("a file twice", add(1, 9, file(10, "x", "y"))),
             ("a run in two levels", add(1, 3, file(30, "x", "y"))),

@@ -31,6 +31,8 @@ pub struct MemoryMetrics {
     pub metadata_blocks: u64,
     /// Open tables besides their blocks: handles, key ranges, slots.
     pub open_tables: u64,
+    /// Operand stores: indexes, filters, buffers, caches.
+    pub operand_stores: u64,
     /// The encode buffer of the log.
     pub wal_buffer: u64,
     /// What iterators and compactions have read ahead.
@@ -47,6 +49,7 @@ impl MemoryMetrics {
             + self.data_blocks
             + self.metadata_blocks
             + self.open_tables
+            + self.operand_stores
             + self.wal_buffer
             + self.read_ahead
     }

@@ -79,6 +79,11 @@ impl Deleted {
         newest_until(&self.seqs, self.reach.of(seq))
     }
 
+    /// The newest range delete that covers a key, for a reader.
+    pub(crate) fn newest_over(&mut self, user_key: &[u8]) -> Option<SeqNo> {
+        self.newest(user_key, SeqNo::ZERO)
+    }
+
     /// First key of the window around the key that was asked for last.
     pub(crate) fn start(&self) -> &[u8] {
         self.start.as_deref().unwrap_or_default()

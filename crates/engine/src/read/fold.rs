@@ -39,6 +39,28 @@ impl Fold {
         }
     }
 
+    /// Takes what is older than all that was met so far.
+    pub(crate) fn append(&mut self, mut older: Fold) {
+        self.operands.append(&mut older.operands);
+        self.base = older.base;
+    }
+
+    /// As [`Fold::finish`], for a job; none if it does not fold.
+    pub(crate) fn finish_for_job(
+        &mut self,
+        merging: &Merging,
+        key: &[u8],
+    ) -> Option<Option<Slice>> {
+        let base = self.base.take();
+        if self.operands.is_empty() {
+            return Some(base);
+        }
+        let mut operands = std::mem::take(&mut self.operands);
+        let operator = merging.operator().ok()?;
+        let value = merging.job(operator, key, base.as_deref(), operands.make_contiguous())?;
+        Some(value.map(Slice::from))
+    }
+
     /// The value, and an empty fold in its place.
     ///
     /// # Errors

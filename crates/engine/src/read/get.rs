@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::format::block::Handle;
 use crate::key::SeqNo;
 use crate::keyspace::Tree;
+use crate::read::beside;
 use crate::read::fold::Fold;
 use crate::sabotage::{self, Bug};
 use crate::slice::Slice;
@@ -74,6 +75,8 @@ pub(crate) enum Attempt<'a> {
         /// Where it is.
         block: Handle,
     },
+    /// The operand store would have to read. Nothing was counted.
+    LacksOperands,
 }
 
 /// As [`value`], in memory, with what is missing there.
@@ -87,10 +90,13 @@ pub(crate) fn attempt<'a>(
     snapshot: SeqNo,
 ) -> Result<Attempt<'a>> {
     let (value, met) = look_up(tree, view, user_key, snapshot, Reads::Memory);
-    if matches!(value, Err(Error::WouldBlock))
-        && let (Some(table), Some(block)) = (met.table, met.access.missing())
-    {
-        return Ok(Attempt::Lacks { table, block });
+    if matches!(value, Err(Error::WouldBlock)) {
+        if let (Some(table), Some(block)) = (met.table, met.access.missing()) {
+            return Ok(Attempt::Lacks { table, block });
+        }
+        if view.operands.is_some() {
+            return Ok(Attempt::LacksOperands);
+        }
     }
     met.count(tree, view);
     value.map(Attempt::Value)
@@ -118,11 +124,40 @@ fn look_up<'a>(
             return (fold.finish(&tree.merging, user_key), met);
         }
     }
-    let gathered = gather(tree, view, user_key, snapshot, &mut fold, &mut met);
+    let gathered = match &view.operands {
+        Some(beside) if beside.view.may_hold(user_key) => {
+            gather_with_store(tree, view, user_key, snapshot, reads, &mut fold, &mut met)
+        }
+        _ => gather(tree, view, user_key, snapshot, &mut fold, &mut met).map(drop),
+    };
     (gathered.and_then(|()| fold.finish(&tree.merging, user_key)), met)
 }
 
-/// Gathers what the tables hold of a key.
+/// Gathers what tables and the operand store hold of a key.
+#[cold]
+#[inline(never)]
+fn gather_with_store<'a>(
+    tree: &Tree,
+    view: &'a SuperVersion,
+    user_key: &[u8],
+    snapshot: SeqNo,
+    reads: Reads,
+    fold: &mut Fold,
+    met: &mut Met<'a>,
+) -> Result<()> {
+    let mut tables = Fold::default();
+    let newest = gather(tree, view, user_key, snapshot, &mut tables, met)?;
+    match &view.operands {
+        Some(beside) => {
+            let tables = (tables, newest);
+            beside::between(fold, &*beside.view, user_key, snapshot, reads, tables)
+        }
+        None => Ok(()),
+    }
+}
+
+/// Gathers what the tables hold of a key; returns the newest number of an entry of it or of a range
+/// delete over it.
 fn gather<'a>(
     tree: &Tree,
     view: &'a SuperVersion,
@@ -130,7 +165,8 @@ fn gather<'a>(
     snapshot: SeqNo,
     fold: &mut Fold,
     met: &mut Met<'a>,
-) -> Result<()> {
+) -> Result<Option<SeqNo>> {
+    let mut newest = None;
     let filter_last_run = tree.filter_last_run();
     let runs = view.version.runs();
     for (index, run) in runs.iter().enumerate() {
@@ -154,6 +190,8 @@ fn gather<'a>(
         if is_last {
             met.last_run = Some((table, found.is_some()));
         }
+        // From here on all that is met is older.
+        newest = newest.or(covering.max(found.as_ref().map(|found| found.seq)));
         if let Some(found) = found
             && covering < Some(found.seq)
             && (!fold.older(found.kind, found.value)
@@ -165,7 +203,7 @@ fn gather<'a>(
             break;
         }
     }
-    Ok(())
+    Ok(newest)
 }
 
 /// Gathers what a table holds of a key below an operand, down to the newest range delete of the table

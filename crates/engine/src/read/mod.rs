@@ -1,5 +1,6 @@
 //! The read path: one key, or a range in both directions, as of a sequence number.
 
+mod beside;
 pub(crate) mod deleted;
 pub(crate) mod fold;
 pub(crate) mod get;

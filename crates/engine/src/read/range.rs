@@ -168,6 +168,10 @@ impl Range {
                 sources.push(Box::new(memtable.cursor()));
             }
         }
+        if let Some(beside) = &self.view.operands {
+            let view = Arc::clone(&beside.view);
+            sources.push(view.cursor(self.snapshot, self.reads.into()));
+        }
         for run in self.view.version.runs() {
             // A scan takes what is cached, and does not wash it out.
             let tables = Arc::clone(run.tables());

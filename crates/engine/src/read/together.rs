@@ -4,7 +4,7 @@
 //! reads ahead, it is told all of these before the first is read; where it does not, as past the page
 //! cache, several threads look keys up. Keys that lack the same block go one after the other, so that
 //! it is read once. What a key needs after its first block is read as for a single one: with metadata
-//! in memory there is nothing more.
+//! in memory there is nothing more. What lacks operands of a store is looked up after all others.
 
 use crate::env::Env;
 use crate::error::Result;
@@ -41,9 +41,11 @@ pub(crate) fn values(
 ) -> Result<Vec<Option<Slice>>> {
     let mut values = vec![None; keys.len()];
     let mut lacking: Vec<Lacking<'_>> = Vec::new();
+    let mut lacking_operands = Vec::new();
     for (place, key) in keys.iter().enumerate() {
         match get::attempt(tree, view, key, snapshot)? {
             Attempt::Value(value) => values[place] = value,
+            Attempt::LacksOperands => lacking_operands.push(place),
             Attempt::Lacks { table, block } => match lacking.last_mut() {
                 Some(last) if Arc::ptr_eq(last.table, table) && last.block == block => {
                     last.places.push(place);
@@ -52,8 +54,8 @@ pub(crate) fn values(
             },
         }
     }
+    let value = |place: usize| get::value(tree, view, keys[place], snapshot, Reads::Storage);
     let look_up = |lacking: &Lacking<'_>| -> Vec<(usize, Result<Option<Slice>>)> {
-        let value = |place: usize| get::value(tree, view, keys[place], snapshot, Reads::Storage);
         lacking.places.iter().map(|&place| (place, value(place))).collect()
     };
     // A file that cannot be opened is an error of the lookup that needs it.
@@ -68,6 +70,7 @@ pub(crate) fn values(
         });
         std::mem::take(&mut *found.lock())
     };
+    found.extend(lacking_operands.into_iter().map(|place| (place, value(place))));
     found.sort_by_key(|(place, _)| *place);
     for (place, value) in found {
         values[place] = value?;

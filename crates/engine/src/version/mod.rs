@@ -1,8 +1,10 @@
 //! What a tree consists of at one moment: an immutable set of files, and with the memtables a
 //! super version. Whoever reads pins one and is not disturbed by flushes and compactions.
 
+mod beside;
 mod edit;
 mod files;
+mod numbers;
 mod old;
 mod super_version;
 
@@ -15,8 +17,10 @@ use crate::format::range_tombstones::Spans;
 use crate::sync::{Arc, OnceLock};
 use crate::table::FillCache;
 
+pub(crate) use beside::{BesideView, Life, StoreFiles, file_name as operand_file_name};
 pub(crate) use edit::changes_between;
 pub(crate) use files::{Janitor, TableFile};
+pub(crate) use numbers::FileNumbers;
 pub(crate) use old::OldViews;
 pub(crate) use super_version::SuperVersion;
 

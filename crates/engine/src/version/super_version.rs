@@ -3,7 +3,7 @@
 use crate::key::SeqNo;
 use crate::memtable::Memtable;
 use crate::sync::Arc;
-use crate::version::Version;
+use crate::version::{BesideView, Version};
 
 /// All that a read of one tree looks at.
 #[derive(Clone, Debug)]
@@ -14,13 +14,21 @@ pub(crate) struct SuperVersion {
     pub(crate) sealed: Vec<Arc<Memtable>>,
     /// The files.
     pub(crate) version: Arc<Version>,
+    /// What lives beside the tree; none if all operands are in memtables and files.
+    pub(crate) operands: Option<BesideView>,
 }
 
 impl SuperVersion {
     /// These files, and an empty memtable for all numbers from `first_seq` on.
     pub(crate) fn fresh(version: &Arc<Version>, first_seq: SeqNo) -> SuperVersion {
         let active = Arc::new(Memtable::new(first_seq));
-        SuperVersion { active, sealed: Vec::new(), version: Arc::clone(version) }
+        let version = Arc::clone(version);
+        SuperVersion { active, sealed: Vec::new(), version, operands: None }
+    }
+
+    /// The same with another view of the operand store, or none.
+    pub(crate) fn beside(self, operands: Option<BesideView>) -> SuperVersion {
+        SuperVersion { operands, ..self }
     }
 
     /// The same with the active memtable sealed and a new one for all numbers from `first_seq` on.
@@ -29,7 +37,8 @@ impl SuperVersion {
         sealed.push(Arc::clone(&self.active));
         sealed.extend(self.sealed.iter().cloned());
         let active = Arc::new(Memtable::new(first_seq));
-        SuperVersion { active, sealed, version: Arc::clone(&self.version) }
+        let version = Arc::clone(&self.version);
+        SuperVersion { active, sealed, version, operands: self.operands.clone() }
     }
 
     /// The same with other files, and without a memtable whose entries are among them.
@@ -45,6 +54,7 @@ impl SuperVersion {
             active: Arc::clone(&self.active),
             sealed: self.sealed.iter().filter(stays).cloned().collect(),
             version: Arc::clone(version),
+            operands: self.operands.clone(),
         }
     }
 

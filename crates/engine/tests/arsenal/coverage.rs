@@ -94,6 +94,8 @@ pub(crate) fn file_kind(path: &Path) -> &'static str {
         Some(FileName::Table(_)) => "table",
         Some(FileName::Segment(_)) => "segment",
         Some(FileName::Manifest(_)) => "manifest",
+        Some(FileName::Operands(_)) => "operands",
+        Some(FileName::Bucket(_)) => "bucket",
         Some(FileName::Temporary(_)) => "temporary",
         Some(FileName::Current) => "current",
         Some(FileName::Lock) => "lock",

@@ -7,6 +7,7 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part of this")]
 
+pub(crate) mod beside;
 pub(crate) mod coverage;
 pub(crate) mod history;
 pub(crate) mod options;

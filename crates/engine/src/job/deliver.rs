@@ -1,0 +1,92 @@
+//! What a flush has for the operand store beside its tree.
+//!
+//! Operands go to the store in place of a table. A put or a delete that is written goes to both: to the
+//! store as an anchor, if that may have something of the key, or gets something older of it with this
+//! very delivery. So a tombstone may leave the tree later on, and nothing it deleted comes back.
+
+use crate::error::Result;
+use crate::format::range_tombstones::Spans;
+use crate::key::{InternalKey, Kind, SeqNo};
+use crate::keyspace::beside::Attached;
+use crate::operands::{Delivery, Prepared};
+use crate::sabotage::{self, Bug};
+use crate::sync::Arc;
+
+/// A delivery under way.
+pub(crate) struct Delivering<'a> {
+    delivery: Box<dyn Delivery + 'a>,
+    /// The key at hand.
+    key: Vec<u8>,
+    /// Its oldest put or delete so far, of which the store has not been told.
+    untold: Option<SeqNo>,
+}
+
+impl std::fmt::Debug for Delivering<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Delivering").field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
+impl<'a> Delivering<'a> {
+    /// Begins to deliver a memtable with numbers up to `through`.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub(crate) fn begin(attached: &'a Attached, through: SeqNo) -> Result<Delivering<'a>> {
+        let delivery = attached.store.deliver(through)?;
+        Ok(Delivering { delivery, key: Vec::new(), untold: None })
+    }
+
+    /// Delivers the range deletes of the memtable, all of them.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub(crate) fn range_anchors(&mut self, spans: &[Arc<Spans>]) -> Result<()> {
+        for span in spans.iter().flat_map(|spans| spans.as_slice()) {
+            for &seq in &span.seqs {
+                self.delivery.range_anchor(&span.start, span.end.as_deref(), seq)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes an entry that is to be written; returns whether it lives in the store, and no table gets it.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub(crate) fn take(&mut self, key: InternalKey<'_>, value: &[u8]) -> Result<bool> {
+        if self.key != key.user_key {
+            self.key.clear();
+            self.key.extend_from_slice(key.user_key);
+            self.untold = None;
+        }
+        if key.kind == Kind::Merge {
+            if let Some(seq) = self.untold.take() {
+                self.anchor(seq)?;
+            }
+            self.delivery.operand(key.user_key, key.seq, value)?;
+            return Ok(true);
+        }
+        if self.delivery.may_hold(key.user_key) {
+            self.anchor(key.seq)?;
+        } else {
+            self.untold = Some(key.seq);
+        }
+        Ok(false)
+    }
+
+    fn anchor(&mut self, seq: SeqNo) -> Result<()> {
+        if sabotage::on(Bug::AnchorForgotten) {
+            return Ok(());
+        }
+        self.delivery.anchor(&self.key, seq)
+    }
+
+    /// Makes it last.
+    ///
+    /// # Errors
+    /// When a file cannot be written or synced.
+    pub(crate) fn prepare(self) -> Result<Prepared> {
+        self.delivery.prepare()
+    }
+}

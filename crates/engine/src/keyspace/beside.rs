@@ -1,0 +1,287 @@
+//! The operand store beside a tree: whether there is one, whose turn it is, and what it is given of
+//! the engine.
+
+use std::fmt;
+
+use arc_swap::ArcSwapOption;
+
+use crate::cache::Cache;
+use crate::cursor::Cursor;
+use crate::env::{Env, WaitCause};
+use crate::error::{Error, Result};
+use crate::format::BlockKind;
+use crate::key::{InternalKey, SeqNo};
+use crate::keyspace::merging::Merging;
+use crate::operands::{
+    Operand, OperandCounts, OperandFiles, OperandFolds, OperandReads, OperandStore,
+    OperandStoreFactory, OperandView, Prepared, Token,
+};
+use crate::slice::Slice;
+use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering, Signal};
+use crate::version::{BesideView, Life};
+
+/// A store that is open beside a tree.
+#[derive(Debug)]
+pub(crate) struct Attached {
+    pub(crate) factory: Arc<dyn OperandStoreFactory>,
+    pub(crate) store: Arc<dyn OperandStore>,
+    pub(crate) life: Arc<Life>,
+    /// The token it was opened with.
+    pub(crate) opened: Option<Token>,
+    /// A collection met damage: another would meet it again.
+    pub(crate) damaged: AtomicBool,
+    /// A collection is under way.
+    pub(crate) collecting: AtomicBool,
+    /// What it takes of memory it takes from here.
+    pub(crate) cache: Arc<Cache>,
+    /// Bytes that it was last found to take.
+    pub(crate) charged: AtomicU64,
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        self.cache.beside_moved(self.charged.load(Ordering::Relaxed), 0);
+    }
+}
+
+impl Attached {
+    /// Looks how much memory the store takes.
+    pub(crate) fn charge(&self) {
+        let bytes = self.store.memory_bytes();
+        let before = self.charged.swap(bytes, Ordering::Relaxed);
+        if before != bytes {
+            self.cache.beside_moved(before, bytes);
+        }
+    }
+
+    /// Begins a collection, unless one is under way.
+    pub(crate) fn begin_collecting(&self) -> Option<Collecting<'_>> {
+        (!self.collecting.swap(true, Ordering::AcqRel)).then_some(Collecting(self))
+    }
+
+    /// What super versions have of what was prepared.
+    pub(crate) fn beside(&self, prepared: Prepared) -> BesideView {
+        let (view, token) = (prepared.view, Some(prepared.token));
+        BesideView { view, token, _life: Some(Arc::clone(&self.life)) }
+    }
+
+    /// What super versions have of a store that was just opened.
+    pub(crate) fn first_view(&self) -> BesideView {
+        let (view, token) = (self.store.view(), self.opened);
+        BesideView { view, token, _life: Some(Arc::clone(&self.life)) }
+    }
+}
+
+/// A collection under way.
+#[derive(Debug)]
+pub(crate) struct Collecting<'a>(&'a Attached);
+
+impl Drop for Collecting<'_> {
+    fn drop(&mut self) {
+        self.0.collecting.store(false, Ordering::Release);
+    }
+}
+
+/// Whether a tree has an operand store, and who is at it.
+#[derive(Debug, Default)]
+pub(crate) struct Beside {
+    attached: ArcSwapOption<Attached>,
+    /// Name of the store that it needs and was not given.
+    lacking: ArcSwapOption<String>,
+    lacks: AtomicBool,
+    /// Whether somebody has the turn.
+    taken: AtomicBool,
+}
+
+/// The turn to deliver to a store or to take from it, from the first byte to the commit.
+#[derive(Debug)]
+pub(crate) struct StoreTurn<'a> {
+    beside: &'a Beside,
+    progress: &'a Signal,
+    pub(crate) attached: Arc<Attached>,
+}
+
+impl Drop for StoreTurn<'_> {
+    fn drop(&mut self) {
+        self.beside.taken.store(false, Ordering::Release);
+        self.progress.notify();
+    }
+}
+
+impl Beside {
+    /// The store, if it is open.
+    pub(crate) fn attached(&self) -> Option<Arc<Attached>> {
+        self.attached.load_full()
+    }
+
+    /// Whether operands live in a store, given or not.
+    pub(crate) fn is_there(&self) -> bool {
+        self.attached.load().is_some() || self.lacks()
+    }
+
+    /// Gives it the store.
+    pub(crate) fn attach(&self, attached: Arc<Attached>) {
+        self.attached.store(Some(attached));
+        self.lacks.store(false, Ordering::Release);
+        self.lacking.store(None);
+    }
+
+    /// Takes the store away.
+    pub(crate) fn detach(&self) {
+        self.attached.store(None);
+    }
+
+    /// Says that it needs a store of this name, which nobody gave it.
+    pub(crate) fn set_lacking(&self, name: String) {
+        self.lacking.store(Some(Arc::new(name)));
+        self.lacks.store(true, Ordering::Release);
+    }
+
+    /// Whether it needs a store that nobody gave it.
+    #[inline]
+    pub(crate) fn lacks(&self) -> bool {
+        self.lacks.load(Ordering::Acquire)
+    }
+
+    /// Name of the store, given or not.
+    pub(crate) fn name(&self) -> Option<String> {
+        let given = self.attached.load().as_ref().map(|there| there.factory.name().to_owned());
+        given.or_else(|| self.lacking.load().as_ref().map(|name| (**name).clone()))
+    }
+
+    /// Fails if it needs a store that nobody gave it.
+    pub(crate) fn check(&self, keyspace: &str) -> Result<()> {
+        match self.lacks() {
+            false => Ok(()),
+            true => Err(lacking(keyspace, &self.name().unwrap_or_default())),
+        }
+    }
+
+    /// Waits for the turn; none if there is no store.
+    pub(crate) fn turn<'a>(&'a self, env: &Env, progress: &'a Signal) -> Option<StoreTurn<'a>> {
+        self.attached.load().as_ref()?;
+        env.wait(WaitCause::BackgroundWork, progress, None, &mut || {
+            !self.taken.swap(true, Ordering::AcqRel)
+        });
+        // Only who has the turn takes the store away.
+        match self.attached() {
+            Some(attached) => Some(StoreTurn { beside: self, progress, attached }),
+            None => {
+                self.taken.store(false, Ordering::Release);
+                progress.notify();
+                None
+            }
+        }
+    }
+}
+
+fn lacking(keyspace: &str, store: &str) -> Error {
+    Error::NoOperandStore { keyspace: keyspace.to_owned(), store: store.to_owned() }
+}
+
+/// Folds with the operator of a keyspace, if it has been given.
+#[derive(Debug)]
+pub(crate) struct Folds(pub(crate) Arc<Merging>);
+
+impl OperandFolds for Folds {
+    fn partial(&self, key: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>> {
+        self.0.partial_beside(key, older, newer)
+    }
+}
+
+/// Counts reads of stores as blocks of their kind.
+#[derive(Debug)]
+pub(crate) struct Counts(pub(crate) Arc<Cache>);
+
+impl OperandCounts for Counts {
+    fn hit(&self) {
+        self.0.count_hits(BlockKind::Bucket, 1);
+    }
+
+    fn read(&self, _bytes: u64) {
+        self.0.count_miss(BlockKind::Bucket);
+    }
+}
+
+/// Stands in super versions for a store that was not given: all that would need it is an error.
+#[derive(Debug)]
+pub(crate) struct Lacking {
+    keyspace: String,
+    store: String,
+}
+
+impl Lacking {
+    /// What super versions have of it.
+    pub(crate) fn view(keyspace: &str, store: &str, token: Option<Token>) -> BesideView {
+        let (keyspace, store) = (keyspace.to_owned(), store.to_owned());
+        BesideView { view: Arc::new(Lacking { keyspace, store }), token, _life: None }
+    }
+
+    fn error(&self) -> Error {
+        lacking(&self.keyspace, &self.store)
+    }
+}
+
+impl OperandView for Lacking {
+    fn is_empty(&self) -> bool {
+        false
+    }
+
+    fn may_hold(&self, _: &[u8]) -> bool {
+        true
+    }
+
+    fn operands(&self, _: &[u8], _: SeqNo, _: OperandReads, _: &mut Vec<Operand>) -> Result<()> {
+        Err(self.error())
+    }
+
+    fn cursor(self: Arc<Self>, _: SeqNo, _: OperandReads) -> Box<dyn Cursor> {
+        Box::new(NoCursor(self))
+    }
+
+    fn copy_to(&self, _: &dyn OperandFiles) -> Result<Token> {
+        Err(self.error())
+    }
+}
+
+/// Stands nowhere, and fails to move.
+struct NoCursor(Arc<Lacking>);
+
+impl fmt::Debug for NoCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("NoCursor").field(&self.0).finish()
+    }
+}
+
+impl Cursor for NoCursor {
+    fn valid(&self) -> bool {
+        false
+    }
+    fn key(&self) -> InternalKey<'_> {
+        unreachable!("the cursor is never valid")
+    }
+    fn value(&self) -> &[u8] {
+        unreachable!("the cursor is never valid")
+    }
+    fn value_slice(&self) -> Slice {
+        unreachable!("the cursor is never valid")
+    }
+    fn first(&mut self) -> Result<()> {
+        Err(self.0.error())
+    }
+    fn last(&mut self) -> Result<()> {
+        Err(self.0.error())
+    }
+    fn seek(&mut self, _: &[u8], _: SeqNo) -> Result<()> {
+        Err(self.0.error())
+    }
+    fn seek_before(&mut self, _: &[u8], _: SeqNo) -> Result<()> {
+        Err(self.0.error())
+    }
+    fn next(&mut self) -> Result<()> {
+        Err(self.0.error())
+    }
+    fn prev(&mut self) -> Result<()> {
+        Err(self.0.error())
+    }
+}
