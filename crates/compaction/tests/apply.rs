@@ -309,8 +309,9 @@ fn check_names_what_is_wrong() {
         Error::FileTwice { file: FileId(1) }
     );
     let age = Error::AgeOrder { above: FileId(1), below: FileId(2) };
-    // L0: overlap is enough. Deeper down the files must share an end.
-    assert_eq!(wrong(&[&[(7, &[(1, "bd", 10)])], &[(6, &[(2, "az", 100)])]]), age);
+    // The files must share an end.
+    assert_eq!(wrong(&[&[(7, &[(1, "ad", 10)])], &[(6, &[(2, "az", 100)])]]), age);
+    assert!(try_tree(&[&[(7, &[(1, "bd", 10)])], &[(6, &[(2, "az", 100)])]]).is_ok());
     assert_eq!(wrong(&[&[], &[(7, &[(1, "ad", 10)])], &[(6, &[(2, "az", 100)])]]), age);
     assert_eq!(wrong(&[&[], &[(7, &[(1, "ad", 10)]), (6, &[(2, "dz", 100)])]]), age);
     assert!(try_tree(&[&[], &[(7, &[(1, "ad", 10)])], &[(6, &[(2, "bc", 100)])]]).is_ok());

@@ -13,7 +13,7 @@ mod modelling;
 
 use lsmx::env::Background;
 use lsmx::{BlockCacheKind, FilterBits, FilterLastRun};
-use modelling::{Dice, Op, Opening, Play, Reached, Tuning, case_seeds, play};
+use modelling::{Dice, Op, Opening, Plain, Play, Reached, Tuning, case_seeds, play};
 
 /// Option sets of each kind, and histories that each set plays, with the operations of one.
 const DRAWN_SETS: usize = 20;
@@ -44,6 +44,7 @@ fn plain() -> Opening {
             lz4: vec![false],
             filter_last_run: FilterLastRun::Off,
             filter_bits: FilterBits::Fuse8,
+            beside: None,
         },
     }
 }
@@ -97,6 +98,22 @@ fn fixed() -> Vec<(Opening, Background)> {
     depart(inline, |set| set.wal_bytes_max = Some(1));
     depart(inline, |set| set.open_files = Some(8));
     depart(stepped, |set| set.tuning.memtable_bytes = 1 << 10);
+    // Operands beside the tree: never collected, and after every flush.
+    depart(inline, |set| {
+        set.tuning.beside = Some(Plain { collect_after: u64::MAX, to_tree_one_in: 1, lazy: true });
+    });
+    depart(inline, |set| {
+        set.tuning.memtable_bytes = 1 << 10;
+        set.tuning.beside = Some(Plain { collect_after: 1, to_tree_one_in: 1, lazy: false });
+    });
+    depart(stepped, |set| {
+        set.tuning.memtable_bytes = 1 << 10;
+        set.tuning.beside = Some(Plain { collect_after: 2, to_tree_one_in: 2, lazy: true });
+    });
+    depart(threads, |set| {
+        set.tuning.memtable_bytes = 1 << 10;
+        set.tuning.beside = Some(Plain { collect_after: 2, to_tree_one_in: 2, lazy: true });
+    });
     depart(threads, |set| (set.tuning.memtable_bytes, set.smooth) = (1 << 10, false));
     sets
 }

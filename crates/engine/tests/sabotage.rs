@@ -48,6 +48,7 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
         | Bug::BufferedNotLogged
         | Bug::ReplaySkipsUnflushed
         | Bug::ReplaySkipsRangeDeletes
+        | Bug::TokenNotCommitted
         | Bug::SegmentDeletedEarly => ("crashes", crashes),
         Bug::TombstoneDroppedEarly
         | Bug::SnapshotVersionDropped
@@ -62,6 +63,7 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
         | Bug::OperandsFoldedOverSnapshot
         | Bug::BaseForgottenByJob
         | Bug::FoldedValueStale
+        | Bug::AnchorForgotten
         | Bug::BatchTorn => ("contents", contents),
         Bug::UpdateWithoutGuard => ("updates", updates),
         Bug::FollowerSyncForgotten | Bug::PublishedEarly => ("writers", several_writers),

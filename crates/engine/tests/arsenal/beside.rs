@@ -24,13 +24,13 @@ use lsmx::{Error, Kind, Malformed, Result, SeqNo, Slice};
 
 /// How stores of this kind behave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Plain {
+pub struct Plain {
     /// Deliveries after which a collection is due.
-    pub(crate) collect_after: u64,
+    pub collect_after: u64,
     /// How many collections send what they can to the tree: one in so many.
-    pub(crate) to_tree_one_in: u64,
+    pub to_tree_one_in: u64,
     /// Whether views read what they hold from the file.
-    pub(crate) lazy: bool,
+    pub lazy: bool,
 }
 
 impl Default for Plain {

@@ -9,6 +9,7 @@ use lsmx::{
 };
 
 use super::Chance;
+use super::beside::Plain;
 
 /// Appends, so that an operand that is lost, doubled or out of its place shows. Whether it merges
 /// partially may change from opening to opening.
@@ -36,6 +37,29 @@ impl MergeOperator for Appending {
     }
 }
 
+thread_local! {
+    /// Whether the databases at hand have operand stores: who has one needs it at each opening.
+    static BESIDE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Says whether options that this thread draws from here on name operand stores.
+pub(crate) fn set_beside(beside: bool) {
+    BESIDE.set(beside);
+}
+
+/// Whether they do.
+pub(crate) fn beside() -> bool {
+    BESIDE.get()
+}
+
+fn draw_store(chance: &mut Chance) -> Plain {
+    Plain {
+        collect_after: 1 + chance.below(6),
+        to_tree_one_in: 1 + chance.below(3),
+        lazy: chance.one_in(2),
+    }
+}
+
 /// Tuning of a keyspace, drawn at random, without a policy.
 pub(crate) fn draw_keyspace(chance: &mut Chance) -> KeyspaceOptions {
     let filter = match chance.below(3) {
@@ -44,7 +68,7 @@ pub(crate) fn draw_keyspace(chance: &mut Chance) -> KeyspaceOptions {
         _ => FilterLastRun::Auto,
     };
     let compression = if chance.one_in(4) { Compression::Lz4 } else { Compression::None };
-    KeyspaceOptions::default()
+    let options = KeyspaceOptions::default()
         .memtable_bytes(1024 << chance.below(3))
         .table_bytes(1024 << chance.below(3))
         .block_bytes(128 << chance.below(2))
@@ -53,7 +77,8 @@ pub(crate) fn draw_keyspace(chance: &mut Chance) -> KeyspaceOptions {
         .filter_last_run(filter)
         .filter_bits(draw_filter_bits(chance))
         .compression(compression)
-        .merge_operator(Appending { partially: chance.one_in(2) })
+        .merge_operator(Appending { partially: chance.one_in(2) });
+    if beside() { options.operand_store(draw_store(chance)) } else { options }
 }
 
 /// Widths of filters, drawn at random.

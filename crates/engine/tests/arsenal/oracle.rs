@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use lsmx::env::Background;
 use lsmx::vfs::{Image, MemVfs, Vfs};
-use lsmx::{Db, Durability, Error, Keyspace, Options, Slice, WriteBatch, verify_with};
+use lsmx::{Db, Durability, Error, Keyspace, Options, Slice, VerifyReport, WriteBatch};
+use lsmx::{operands::OperandStoreFactory, verify_with_stores};
 
+use super::beside::Plain;
 use super::coverage::Coverage;
 use super::history::{
     Action, COUNTER, Commit, History, KEYSPACES, State, apply, draw_commit, key, keys,
@@ -134,6 +136,7 @@ struct Recovered {
 /// Reopens what a crash left, and checks it in every way. `history` is that of the crash's epoch.
 /// Returns how many images were checked.
 pub(crate) fn check(crash: &Crash, history: &History, coverage: &Arc<Coverage>) -> Outcome<u64> {
+    options::set_beside(crash.promises.beside);
     let mut chance = Chance::new(crash.image_seed);
     let depth = if chance.one_in(4) { Sampling::Chance(20_000) } else { Sampling::NONE };
     let recovery = Recorder::watch(&crash.disk, crash.image_seed, depth, coverage);
@@ -221,10 +224,15 @@ fn check_recovered(
     Ok(Recovered { n, state })
 }
 
+/// Everything that is closed is sound, operand stores included.
+pub(crate) fn verify(disk: &MemVfs) -> Result<VerifyReport, Error> {
+    let stores: [Arc<dyn OperandStoreFactory>; 1] = [Arc::new(Plain::default())];
+    verify_with_stores(Arc::new(disk.clone()), DIR, &stores)
+}
+
 /// Nothing is lost and nothing lies about after a clean close.
 pub(crate) fn verify_clean(disk: &MemVfs) -> Outcome {
-    let report = verify_with(Arc::new(disk.clone()), DIR);
-    let report = report.map_err(|error| format!("verify fails: {error:?}"))?;
+    let report = verify(disk).map_err(|error| format!("verify fails: {error:?}"))?;
     if report.orphans.is_empty() && report.wal_tail_bytes == 0 {
         return Ok(());
     }

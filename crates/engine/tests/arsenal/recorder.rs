@@ -59,6 +59,8 @@ pub(crate) struct Promises {
     pub(crate) passing: Passing,
     /// Checkpoints that were begun.
     pub(crate) checkpoints: Vec<Checkpoint>,
+    /// Whether keyspaces have operand stores.
+    pub(crate) beside: bool,
     /// Policies that each keyspace may have.
     pub(crate) policies: [Vec<String>; 2],
     /// Largest sequence number that may have been given out.

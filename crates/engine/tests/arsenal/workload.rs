@@ -7,7 +7,7 @@ use std::sync::Arc;
 use lsmx::env::Background;
 use lsmx::format::filename::CURRENT;
 use lsmx::vfs::{CallCounts, Errno, Fault, FaultVfs, Image, MemVfs, Rule, Vfs, VfsCall};
-use lsmx::{Db, Durability, Error, Keyspace, Options, PolicySpec, Snapshot, verify_with};
+use lsmx::{Db, Durability, Error, Keyspace, Options, PolicySpec, Snapshot};
 
 use super::coverage::Coverage;
 use super::history::{History, KEYSPACES, State, draw_commit, key};
@@ -98,7 +98,10 @@ struct Run<'a> {
 /// Plays a run to its end.
 pub(crate) fn play(plan: &Plan, coverage: &Arc<Coverage>) -> Outcome<Played> {
     let disk = MemVfs::new();
+    let beside = plan.seed % 2 == 1;
+    options::set_beside(beside);
     let recorder = Recorder::watch(&disk, plan.seed, plan.sampling, coverage);
+    recorder.promises().beside = beside;
     let mut run = Run {
         plan,
         chance: Chance::new(plan.seed),
@@ -193,8 +196,7 @@ impl Run<'_> {
         self.close()?;
         self.calls = self.vfs.calls();
         self.disarm();
-        let report = verify_with(Arc::new(self.disk.clone()), DIR);
-        report.map_err(|error| format!("verify after the run: {error:?}"))?;
+        oracle::verify(&self.disk).map_err(|error| format!("verify after the run: {error:?}"))?;
         self.reopen(None)?;
         self.close()?;
         oracle::verify_clean(&self.disk)
@@ -220,6 +222,7 @@ impl Run<'_> {
             93..96 => self.come_and_go(),
             96 => self.checkpoint(),
             97 => self.compact_range(),
+            98 if options::beside() => self.operands_to_tree(),
             _ => {
                 if matches!(self.plan.faults, Faults::Random) && !self.armed {
                     self.arm(12);
@@ -469,6 +472,21 @@ impl Run<'_> {
                 Ok(())
             }
             Err(error) => self.excuse("compacting a range", &error),
+        }
+    }
+
+    /// Until it is given a store again, the keyspace is without.
+    fn operands_to_tree(&mut self) -> Outcome {
+        let count = self.opened()?.keyspaces.len() as u64;
+        let which = usize::try_from(self.chance.below(count)).unwrap_or(0);
+        let held = !self.opened()?.stills.is_empty();
+        match self.opened()?.keyspaces[which].operands_to_tree() {
+            Ok(()) => {
+                self.coverage.add("calls", "operands to the tree");
+                Ok(())
+            }
+            Err(Error::SnapshotsHeld { .. }) if held => Ok(()),
+            Err(error) => self.excuse("operands to the tree", &error),
         }
     }
 

@@ -11,6 +11,8 @@
 )]
 #![allow(clippy::cast_possible_truncation, reason = "small numbers of tests")]
 
+#[path = "../arsenal/beside.rs"]
+mod beside;
 mod dice;
 pub mod linear;
 mod operators;
@@ -20,6 +22,7 @@ mod shrink;
 mod tuning;
 mod world;
 
+pub use beside::Plain;
 pub use dice::{Dice, case_seeds, scale, seed};
 pub use operators::operator;
 pub use ops::{KEYSPACES, Op, Weights, key_pool, operations};

@@ -128,6 +128,9 @@ pub enum Op {
     DropKeyspace {
         keyspace: usize,
     },
+    OperandsToTree {
+        keyspace: usize,
+    },
     /// Makes a checkpoint, opens it and compares everything.
     Checkpoint,
     /// Opens what a killed process would leave for reading, and compares everything.
@@ -409,10 +412,11 @@ impl Draw<'_> {
                 Op::MultiGet { snapshot, keyspace, keys: (0..count).map(|_| self.key()).collect() }
             }
             510..520 => Op::Ends { keyspace },
-            520..534 => {
+            520..532 => {
                 let (from, to) = (self.limit(), self.limit());
                 Op::CompactRange { keyspace, from, to }
             }
+            532..534 => Op::OperandsToTree { keyspace },
             534..540 if weights.keyspaces => Op::DropKeyspace { keyspace },
             540..545 if weights.reopens => Op::Checkpoint,
             545..550 if weights.reopens => Op::ReadOnly,

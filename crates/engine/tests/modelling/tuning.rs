@@ -10,6 +10,7 @@ use lsmx::{
     WriteControl,
 };
 
+use super::beside::Plain;
 use super::ops::KEYSPACES;
 use super::{Dice, operator};
 
@@ -26,6 +27,8 @@ pub struct Tuning {
     pub lz4: Vec<bool>,
     pub filter_last_run: FilterLastRun,
     pub filter_bits: FilterBits,
+    /// The operand store that a keyspace gets which has none.
+    pub beside: Option<Plain>,
 }
 
 impl Tuning {
@@ -72,9 +75,23 @@ impl Tuning {
                 FilterBits::Monkey { bits_per_key: 10.0 },
                 FilterBits::Monkey { bits_per_key: 14.5 },
             ]),
+            beside: dice.percent(40).then(|| Plain {
+                collect_after: 1 + dice.below(6) as u64,
+                to_tree_one_in: 1 + dice.below(3) as u64,
+                lazy: dice.percent(50),
+            }),
         }
     }
 
+    /// The options of a keyspace that has a store already, or has not.
+    pub fn options_beside(&self, stored: bool) -> KeyspaceOptions {
+        match self.beside.or_else(|| stored.then(Plain::default)) {
+            Some(store) => self.options().operand_store(store),
+            None => self.options(),
+        }
+    }
+
+    /// Without a store.
     pub fn options(&self) -> KeyspaceOptions {
         let lz4 = self.lz4.iter();
         let compression = lz4.map(|lz4| if *lz4 { Compression::Lz4 } else { Compression::None });
@@ -130,7 +147,13 @@ impl Opening {
     }
 
     /// With the merge operators of all keyspaces, or without.
-    pub fn options(&self, background: Background, seed: u64, merges: bool) -> Options {
+    pub fn options(
+        &self,
+        background: Background,
+        seed: u64,
+        merges: bool,
+        stored: &[bool],
+    ) -> Options {
         let control = if self.smooth { WriteControl::Smooth } else { WriteControl::Stop };
         let mut options = Options::default()
             .background(background)
@@ -145,8 +168,9 @@ impl Opening {
                 ..WalOptions::default()
             })
             .keyspace_defaults(self.tuning.options());
-        for (at, name) in KEYSPACES.iter().enumerate().filter(|_| merges) {
-            let tuning = self.tuning.options().merge_operator(operator(at));
+        for (at, name) in KEYSPACES.iter().enumerate() {
+            let tuning = self.tuning.options_beside(stored[at]);
+            let tuning = if merges { tuning.merge_operator(operator(at)) } else { tuning };
             options = options.keyspace(name, tuning);
         }
         if let Some(files) = self.open_files {

@@ -51,6 +51,12 @@ pub struct Reached {
     pub folded_by_jobs: u64,
     pub dropped: u64,
     pub copies: u64,
+    /// Operands and anchors that went to stores, keys whose operands collections brought back, and
+    /// conversions to the tree.
+    pub beside: u64,
+    pub anchors: u64,
+    pub collected: u64,
+    pub brought_back: u64,
     /// Changes of policy on an open keyspace: for each preset the presets that took over from it, one
     /// bit each.
     pub took_over: [u32; PRESETS],
@@ -84,6 +90,10 @@ impl std::ops::AddAssign for Reached {
         self.folded_by_jobs += other.folded_by_jobs;
         self.dropped += other.dropped;
         self.copies += other.copies;
+        self.beside += other.beside;
+        self.anchors += other.anchors;
+        self.collected += other.collected;
+        self.brought_back += other.brought_back;
         for (mine, others) in self.took_over.iter_mut().zip(other.took_over) {
             *mine |= others;
         }
@@ -136,6 +146,8 @@ pub struct World {
     keyspaces: Vec<Option<Keyspace>>,
     state: State,
     policies: Vec<String>,
+    /// Which keyspaces have operand stores.
+    stored: Vec<bool>,
     snapshots: Vec<Held>,
     walks: Vec<Walk>,
     /// Counts operations; `written` says when a key was last written.
@@ -161,6 +173,7 @@ impl World {
             keyspaces: vec![None; KEYSPACES.len()],
             state,
             policies: vec![String::new(); KEYSPACES.len()],
+            stored: vec![false; KEYSPACES.len()],
             snapshots: Vec::new(),
             walks: Vec::new(),
             clock: 0,
@@ -195,7 +208,8 @@ impl World {
             other => other,
         };
         let listener = Arc::clone(&self.events) as Arc<dyn EventListener>;
-        let options = opening.options(background, self.seed, merges).listener(listener);
+        let options = opening.options(background, self.seed, merges, &self.stored);
+        let options = options.listener(listener);
         let db = Db::open_with(Arc::new(self.disk.clone()), "db", options).unwrap();
         for (at, name) in KEYSPACES.iter().enumerate() {
             match &self.state[at] {
@@ -207,6 +221,7 @@ impl World {
                 }
                 Some(_) => {
                     let keyspace = db.existing_keyspace(name).unwrap();
+                    self.stored[at] |= opening.tuning.beside.is_some();
                     // The policy stays with the keyspace unless it is given anew.
                     if let Some(policy) = &opening.tuning.policy {
                         self.policies[at].clone_from(policy);
@@ -418,6 +433,15 @@ impl World {
                 keyspace.compact_range::<Bytes>(self.bounds(*from, *to)).unwrap();
             }
             Op::DropKeyspace { keyspace } => self.drop_keyspace(*keyspace),
+            Op::OperandsToTree { keyspace } => {
+                let (at, keyspace) = self.keyspace(*keyspace);
+                match keyspace.operands_to_tree() {
+                    Ok(()) => self.reached.brought_back += u64::from(self.stored[at]),
+                    Err(Error::SnapshotsHeld { .. }) if self.holds_snapshots() => return,
+                    Err(error) => panic!("operands to the tree: {error}"),
+                }
+                self.stored[at] = false;
+            }
             Op::Checkpoint => {
                 let path = format!("copy-{}", self.clock);
                 self.db().checkpoint(&path).unwrap();
@@ -597,11 +621,13 @@ impl World {
         let at = name % KEYSPACES.len();
         let existed = self.state[at].is_some();
         // Its operator stays with a keyspace, given again or not.
+        let given = tuning.options_beside(false);
         let options = match existed && create {
-            true => tuning.options(),
-            false => tuning.options().merge_operator(operator(at)),
+            true => given,
+            false => given.merge_operator(operator(at)),
         };
         let keyspace = self.db().keyspace(KEYSPACES[at], options).unwrap();
+        self.stored[at] = tuning.beside.is_some() || (existed && self.stored[at]);
         let other = tuning.options().merge_operator(operator(at + 1));
         let refused = self.db().keyspace(KEYSPACES[at], other).map(drop);
         assert!(matches!(refused, Err(Error::Contradiction { .. })), "{refused:?}");
@@ -641,6 +667,7 @@ impl World {
                 assert!(matches!(keyspace.get("k"), Err(Error::KeyspaceDropped { .. })));
                 assert!(matches!(keyspace.put("k", "v"), Err(Error::KeyspaceDropped { .. })));
                 self.state[at] = None;
+                self.stored[at] = false;
                 self.written.retain(|(keyspace, _), _| *keyspace != at);
                 self.reached.dropped += 1;
             }
@@ -653,7 +680,10 @@ impl World {
         let options = Options::default().background(Background::Inline).seed(self.seed);
         let names = KEYSPACES.iter().enumerate();
         names.fold(options, |options, (at, name)| {
-            options.keyspace(name, KeyspaceOptions::default().merge_operator(operator(at)))
+            let keyspace = KeyspaceOptions::default().merge_operator(operator(at));
+            let store = super::beside::Plain::default();
+            let stored = self.stored[at].then(|| keyspace.clone().operand_store(store));
+            options.keyspace(name, stored.unwrap_or(keyspace))
         })
     }
 
@@ -749,6 +779,11 @@ impl World {
         }
     }
 
+    /// Iterators of a snapshot hold it too.
+    fn holds_snapshots(&self) -> bool {
+        self.db().metrics().snapshots > 0
+    }
+
     fn count_work(&mut self) {
         for keyspace in self.db().metrics().keyspaces.values() {
             self.reached.flushes += keyspace.flushes;
@@ -757,6 +792,10 @@ impl World {
             self.reached.helped += keyspace.compaction.parts_helped;
             self.reached.moves += keyspace.compaction.trivial_moves;
             self.reached.drops += keyspace.compaction.drops;
+            let store = keyspace.operand_store.unwrap_or_default();
+            self.reached.beside += store.operands;
+            self.reached.anchors += store.anchors;
+            self.reached.collected += store.to_tree;
             self.reached.folded_by_reads += keyspace.merges.reads.operands;
             self.reached.folded_by_jobs += keyspace.merges.jobs.operands;
             assert_eq!(keyspace.merges.failures, 0);
