@@ -1,0 +1,143 @@
+//! What a bucket has of one key.
+//!
+//! 1. Its tail, in memory. An anchor there ends what is older.
+//! 2. Pages of the unsorted part whose fingerprints have the key, and whose numbers matter.
+//! 3. A page of the sorted part, if its filter lets the key pass.
+//!
+//! All pages that one file must give are read at once, from the first to the last of them: a device takes
+//! longer for a second read than for what lies between.
+
+use bytes::Bytes;
+use lsmx::format::filter::key_hash;
+use lsmx::sync::Arc;
+use lsmx::{Malformed, Result, SeqNo};
+
+use super::Bucket;
+use super::extent::fingerprint;
+use super::reading::Reading;
+use crate::charge::Memory;
+use crate::coding::to_usize;
+use crate::files::BucketFile;
+use crate::format::frame::{FrameKind, decode_frame};
+use crate::format::record::{self, Record};
+
+/// Which records of a key are asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) key: &'a [u8],
+    /// Only newer than this, if there is one.
+    pub(crate) after: Option<SeqNo>,
+    /// Not newer than this.
+    pub(crate) at: SeqNo,
+    /// What is older is void, whatever the bucket says.
+    pub(crate) void_below: SeqNo,
+}
+
+impl Wanted<'_> {
+    fn has(&self, last: SeqNo) -> bool {
+        last <= self.at && self.after.is_none_or(|after| last > after)
+    }
+}
+
+/// An operand or an anchor of the key that was asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    pub(crate) first: SeqNo,
+    pub(crate) last: SeqNo,
+    /// None: an anchor.
+    pub(crate) operand: Option<Bytes>,
+}
+
+/// Pages of one file.
+struct Pages<'a> {
+    file: &'a Arc<BucketFile>,
+    /// Offset and bytes.
+    pages: Vec<(u64, u64)>,
+}
+
+/// Adds a page to those of its file.
+fn need<'a>(needed: &mut Vec<Pages<'a>>, file: &'a Arc<BucketFile>, page: (u64, u64)) {
+    match needed.iter_mut().find(|pages| pages.file.number == file.number) {
+        Some(pages) => pages.pages.push(page),
+        None => needed.push(Pages { file, pages: vec![page] }),
+    }
+}
+
+impl Bucket {
+    /// What is wanted, in no order; some may be void.
+    pub(crate) fn records_of(
+        &self,
+        mut wanted: Wanted<'_>,
+        reading: &mut Reading<'_>,
+        memory: &Memory,
+    ) -> Result<Vec<Found>> {
+        let mut found = Vec::new();
+        let asked = wanted;
+        for record in self.tail.of_key(asked.key).filter(|record| asked.has(record.last)) {
+            if record.operand.is_none() {
+                wanted.void_below = wanted.void_below.max(record.last);
+            }
+            let Record { first, last, operand, .. } = self.tail.shared(record);
+            found.push(Found { first, last, operand });
+        }
+        let hash = key_hash(wanted.key);
+        let print = fingerprint(hash);
+        let mut needed = Vec::new();
+        for extent in &self.extents {
+            for page in extent.pages(reading, memory)? {
+                let matters = page.last >= wanted.void_below
+                    && page.first <= wanted.at
+                    && wanted.after.is_none_or(|after| page.last > after);
+                if matters && page.may_hold(print) {
+                    need(&mut needed, &extent.file, (page.offset, page.bytes));
+                }
+            }
+        }
+        if let Some(sorted) = &self.sorted
+            && self.made_through >= wanted.void_below
+            && wanted.after.is_none_or(|after| self.made_through > after)
+        {
+            let meta = sorted.meta(reading, memory)?;
+            if meta.may_hold(hash)
+                && let Some(page) = meta.page(wanted.key)
+            {
+                need(&mut needed, &sorted.file, (page.offset, page.bytes));
+            }
+        }
+        for pages in &needed {
+            pages.read(wanted, reading, &mut found)?;
+        }
+        Ok(found)
+    }
+}
+
+impl Pages<'_> {
+    fn read(
+        &self,
+        wanted: Wanted<'_>,
+        reading: &mut Reading<'_>,
+        found: &mut Vec<Found>,
+    ) -> Result<()> {
+        let from = self.pages.iter().map(|page| page.0).min().unwrap_or(0);
+        let to = self.pages.iter().map(|page| page.0 + page.1).max().unwrap_or(0);
+        let bytes = reading.read(self.file, from, to)?;
+        for (offset, _) in &self.pages {
+            let wrong = |what: Malformed| what.at(&self.file.path, *offset);
+            let at = to_usize("offset of a page", offset - from).map_err(wrong)?;
+            let (kind, contents, _) =
+                decode_frame(&bytes[at..], (self.file.uid, *offset)).map_err(wrong)?;
+            if !matches!(kind, FrameKind::Sorted | FrameKind::Unsorted) {
+                return Err(wrong(super::misplaced(kind, "a page")));
+            }
+            record::for_each(contents, |_, record| {
+                if record.key == wanted.key && wanted.has(record.last) {
+                    // A copy: what was read need not stay in memory for it.
+                    let operand = record.operand.map(Bytes::copy_from_slice);
+                    found.push(Found { first: record.first, last: record.last, operand });
+                }
+            })
+            .map_err(wrong)?;
+        }
+        Ok(())
+    }
+}

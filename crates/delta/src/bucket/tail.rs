@@ -1,0 +1,91 @@
+//! Records of a bucket that are not in a file of it yet: the log has them.
+
+use bytes::Bytes;
+use lsmx::{Error, Malformed, Result, SeqNo};
+
+use crate::charge::{Charge, Memory};
+use crate::coding::{Decoder, len_u64};
+use crate::format::record::{self, Record, RecordRef};
+
+/// Records in order, encoded, and where each begins.
+#[derive(Debug)]
+pub(crate) struct Tail {
+    bytes: Bytes,
+    starts: Box<[u32]>,
+    /// Number of the newest record.
+    pub(crate) last: SeqNo,
+    _charge: Charge,
+}
+
+fn start(at: usize) -> Result<u32> {
+    u32::try_from(at).map_err(|_| Error::TooLarge {
+        what: "operands of a bucket that are in memory",
+        bytes: len_u64(at),
+        limit: u64::from(u32::MAX),
+    })
+}
+
+impl Tail {
+    /// Of records in order.
+    pub(crate) fn new(records: &[Record], memory: &Memory) -> Result<Tail> {
+        let mut bytes = Vec::with_capacity(records.iter().map(|record| record.size() + 8).sum());
+        let mut starts = Vec::with_capacity(records.len());
+        for record in records {
+            starts.push(start(bytes.len())?);
+            record.put(&mut bytes);
+        }
+        let last = records.iter().map(|record| record.last).max().unwrap_or_default();
+        let _charge = memory.charge(bytes.capacity() + 4 * starts.len());
+        Ok(Tail { bytes: bytes.into(), starts: starts.into(), last, _charge })
+    }
+
+    /// Of encoded records.
+    pub(crate) fn decode(bytes: &Bytes, memory: &Memory) -> Result<Tail, Malformed> {
+        let (mut starts, mut last) = (Vec::new(), SeqNo::ZERO);
+        record::for_each(bytes, |at, record| {
+            // Of the contents of a frame, whose length has 32 bits.
+            starts.push(u32::try_from(at).unwrap_or(u32::MAX));
+            last = last.max(record.last);
+        })?;
+        let _charge = memory.charge(bytes.len() + 4 * starts.len());
+        Ok(Tail { bytes: bytes.clone(), starts: starts.into(), last, _charge })
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.starts.is_empty()
+    }
+
+    /// All records, encoded.
+    pub(crate) fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    fn get(&self, index: usize) -> RecordRef<'_> {
+        let at = self.starts[index] as usize;
+        let mut decoder = Decoder::new(&self.bytes[at..]);
+        // Encoded here, or decoded once when the tail was made.
+        #[expect(clippy::expect_used, reason = "the invariant stands above")]
+        record::get(&mut decoder).expect("a record that was checked")
+    }
+
+    pub(crate) fn records(&self) -> impl Iterator<Item = Record> + '_ {
+        (0..self.starts.len()).map(|index| self.get(index).shared(&self.bytes))
+    }
+
+    /// The records of a key, newest first.
+    pub(crate) fn of_key<'a>(&'a self, key: &'a [u8]) -> impl Iterator<Item = RecordRef<'a>> + 'a {
+        let (mut low, mut high) = (0, self.starts.len());
+        while low < high {
+            let middle = low.midpoint(high);
+            match self.get(middle).key < key {
+                true => low = middle + 1,
+                false => high = middle,
+            }
+        }
+        (low..self.starts.len()).map(|index| self.get(index)).take_while(move |it| it.key == key)
+    }
+
+    pub(crate) fn shared(&self, record: RecordRef<'_>) -> Record {
+        record.shared(&self.bytes)
+    }
+}

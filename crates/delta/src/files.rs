@@ -1,0 +1,324 @@
+//! The bucket files that views stand on, and the descriptors they take.
+//!
+//! A [`BucketFile`] is alive as long as a view needs it. Once it is told that nothing durable names it, its
+//! last owner has it removed. Only what created a file in this opening appends to it, and only while its
+//! end is where the view says: whatever a failed or taken back delivery left behind closes the file.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use lsmx::operands::{OperandFileKind, Place};
+use lsmx::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
+use lsmx::vfs::File;
+use lsmx::{Error, Malformed, Result};
+
+use crate::coding::len_u64;
+use crate::format::header::{self, BUCKET_MAGIC, HEADER_BYTES};
+
+/// Descriptors for writing, and as many for reading, where the system names no limit.
+const HANDLES_DEFAULT: u64 = 1024;
+
+/// Reads of more bytes ask the file's length first.
+const READ_UNASKED_BYTES: usize = 1 << 20;
+
+/// An error of a file.
+pub(crate) fn io_error(action: &'static str, path: &std::path::Path, source: io::Error) -> Error {
+    Error::Io { action, path: path.to_owned(), source: Arc::new(source) }
+}
+
+/// Reads exactly `len` bytes, which a file that is whole has.
+pub(crate) fn read_exactly(
+    file: &dyn File,
+    path: &std::path::Path,
+    offset: u64,
+    len: usize,
+) -> Result<Vec<u8>> {
+    if len > READ_UNASKED_BYTES {
+        // Nothing is allocated for a length that the file does not have.
+        let there = file.len().map_err(|e| io_error("read the length of", path, e))?;
+        let found = there.saturating_sub(offset);
+        if found < len_u64(len) {
+            let needed = len_u64(len);
+            return Err(Malformed::Truncated { what: "file", needed, found }.at(path, offset));
+        }
+    }
+    let mut buffer = vec![0; len];
+    let read = file.read_at(&mut buffer, offset).map_err(|e| io_error("read", path, e))?;
+    if read < len {
+        let (needed, found) = (len_u64(len), len_u64(read));
+        return Err(Malformed::Truncated { what: "file", needed, found }.at(path, offset));
+    }
+    Ok(buffer)
+}
+
+/// Files of one store, and what they share.
+#[derive(Debug)]
+pub(crate) struct FileTable {
+    pub(crate) place: Place,
+    known: Mutex<BTreeMap<u64, std::sync::Weak<BucketFile>>>,
+    readers: Mutex<Handles>,
+    writers: Mutex<Handles>,
+    handles_max: usize,
+    pub(crate) written_bytes: AtomicU64,
+}
+
+/// Open files, the least used of which go first.
+#[derive(Default)]
+struct Handles {
+    open: HashMap<u64, (u64, Arc<dyn File>), xxhash_rust::xxh3::Xxh3DefaultBuilder>,
+    order: BTreeMap<u64, u64>,
+    tick: u64,
+}
+
+impl fmt::Debug for Handles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} open files", self.open.len())
+    }
+}
+
+impl Handles {
+    fn get(&mut self, number: u64) -> Option<Arc<dyn File>> {
+        let (tick, file) = self.open.get_mut(&number)?;
+        self.order.remove(tick);
+        self.tick += 1;
+        *tick = self.tick;
+        self.order.insert(self.tick, number);
+        Some(file.clone())
+    }
+
+    fn put(&mut self, number: u64, file: Arc<dyn File>) {
+        self.remove(number);
+        self.tick += 1;
+        self.open.insert(number, (self.tick, file));
+        self.order.insert(self.tick, number);
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Arc<dyn File>> {
+        let (tick, file) = self.open.remove(&number)?;
+        self.order.remove(&tick);
+        Some(file)
+    }
+
+    /// Takes the least used out while there are more than `most`.
+    fn excess(&mut self, most: usize) -> Option<(u64, Arc<dyn File>)> {
+        if self.open.len() <= most {
+            return None;
+        }
+        let number = *self.order.first_key_value()?.1;
+        Some((number, self.remove(number)?))
+    }
+}
+
+impl FileTable {
+    pub(crate) fn new(place: Place) -> Arc<FileTable> {
+        let limit = place.files.vfs().open_files_limit();
+        let most = limit.map_or(HANDLES_DEFAULT, |limit| (limit / 8).clamp(16, 4096));
+        Arc::new(FileTable {
+            place,
+            known: Mutex::default(),
+            readers: Mutex::default(),
+            writers: Mutex::default(),
+            handles_max: usize::try_from(most).unwrap_or(16),
+            written_bytes: AtomicU64::new(0),
+        })
+    }
+
+    /// Creates a file; it is [kept](BucketFile::keep) from removal only when told so.
+    pub(crate) fn create(self: &Arc<FileTable>) -> Result<Arc<BucketFile>> {
+        let (number, file) = self.place.files.create(OperandFileKind::Bucket)?;
+        let uid = self.place.env.random_u64();
+        let made = self.insert(number, uid, true);
+        made.append_to(&*file, &header::encode(BUCKET_MAGIC, uid))?;
+        let excess = {
+            let mut writers = self.writers.lock();
+            writers.put(number, file);
+            writers.excess(self.handles_max)
+        };
+        if let Some((number, file)) = excess {
+            // What was appended must not go unsynced when a log no longer has it.
+            let path = self.place.files.path(OperandFileKind::Bucket, number);
+            file.sync().map_err(|e| io_error("sync", &path, e))?;
+            let closed = self.known.lock().get(&number).and_then(std::sync::Weak::upgrade);
+            if let Some(closed) = closed {
+                closed.dirty.store(false, Ordering::Release);
+            }
+        }
+        Ok(made)
+    }
+
+    /// The file of this number, which is there already.
+    pub(crate) fn existing(self: &Arc<FileTable>, number: u64, uid: u64) -> Arc<BucketFile> {
+        let known = self.known.lock().get(&number).and_then(std::sync::Weak::upgrade);
+        known.filter(|file| file.uid == uid).unwrap_or_else(|| self.insert(number, uid, false))
+    }
+
+    fn insert(self: &Arc<FileTable>, number: u64, uid: u64, doomed: bool) -> Arc<BucketFile> {
+        let file = Arc::new(BucketFile {
+            number,
+            uid,
+            path: self.place.files.path(OperandFileKind::Bucket, number),
+            end: AtomicU64::new(0),
+            dirty: AtomicBool::new(false),
+            doomed: AtomicBool::new(doomed),
+            table: self.clone(),
+        });
+        self.known.lock().insert(number, Arc::downgrade(&file));
+        file
+    }
+
+    /// All files that somebody has.
+    pub(crate) fn alive(&self) -> Vec<Arc<BucketFile>> {
+        self.known.lock().values().filter_map(std::sync::Weak::upgrade).collect()
+    }
+
+    /// Has no file appended to any more.
+    pub(crate) fn close_writers(&self) {
+        let closed = std::mem::take(&mut *self.writers.lock());
+        drop(closed);
+    }
+}
+
+/// A bucket file that a view needs, or one that is being written.
+#[derive(Debug)]
+pub(crate) struct BucketFile {
+    pub(crate) number: u64,
+    pub(crate) uid: u64,
+    pub(crate) path: PathBuf,
+    /// Where the next append goes, in a file that this opening created.
+    end: AtomicU64,
+    /// Has bytes that are not synced.
+    dirty: AtomicBool,
+    /// Nothing durable names it: the last owner has it removed.
+    doomed: AtomicBool,
+    table: Arc<FileTable>,
+}
+
+impl Drop for BucketFile {
+    fn drop(&mut self) {
+        let table = &self.table;
+        {
+            let mut known = table.known.lock();
+            // Another may have taken the place of one that nobody could reach any more.
+            if known.get(&self.number).is_some_and(|file| file.strong_count() == 0) {
+                known.remove(&self.number);
+            }
+        }
+        let reader = table.readers.lock().remove(self.number);
+        let writer = table.writers.lock().remove(self.number);
+        drop((reader, writer));
+        if self.doomed.load(Ordering::Acquire) && !table.place.read_only {
+            table.place.files.discard(OperandFileKind::Bucket, self.number);
+        }
+    }
+}
+
+impl BucketFile {
+    /// What counts of it is on stable storage already, and nothing will be appended.
+    pub(crate) fn settle(&self) {
+        self.dirty.store(false, Ordering::Release);
+        self.end.store(u64::MAX, Ordering::Release);
+    }
+
+    /// Whether the last owner removes the file.
+    pub(crate) fn doom(&self, doomed: bool) {
+        self.doomed.store(doomed, Ordering::Release);
+    }
+
+    fn writer(&self) -> Option<Arc<dyn File>> {
+        self.table.writers.lock().get(self.number)
+    }
+
+    /// Whether an append would come right behind `end`.
+    pub(crate) fn appends_at(&self, end: u64) -> bool {
+        self.end.load(Ordering::Acquire) == end && self.writer().is_some()
+    }
+
+    fn append_to(&self, file: &dyn File, bytes: &[u8]) -> Result<()> {
+        self.dirty.store(true, Ordering::Release);
+        let result = file.append(bytes).map_err(|e| io_error("append to", &self.path, e));
+        match &result {
+            Ok(()) => {
+                self.end.fetch_add(len_u64(bytes.len()), Ordering::AcqRel);
+                self.table.written_bytes.fetch_add(len_u64(bytes.len()), Ordering::Relaxed);
+            }
+            // A part may be there: no view's end is this file's any more.
+            Err(_) => self.end.store(u64::MAX, Ordering::Release),
+        }
+        result
+    }
+
+    /// Where the next append goes.
+    pub(crate) fn end(&self) -> u64 {
+        self.end.load(Ordering::Acquire)
+    }
+
+    /// Appends; the caller knows from [`BucketFile::appends_at`] or from creation that it may.
+    pub(crate) fn append(&self, bytes: &[u8]) -> Result<()> {
+        let file = self.writer().ok_or_else(|| {
+            let closed = io::Error::other("the file was closed for appending");
+            io_error("append to", &self.path, closed)
+        })?;
+        self.append_to(&*file, bytes)
+    }
+
+    /// Puts what was appended on stable storage. After a failure nothing is appended any more.
+    pub(crate) fn sync(&self) -> Result<()> {
+        if !self.dirty.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let file = self.writer().ok_or_else(|| {
+            let closed = io::Error::other("the file was closed before it was synced");
+            io_error("sync", &self.path, closed)
+        })?;
+        self.dirty.store(false, Ordering::Release);
+        file.sync().map_err(|e| {
+            self.end.store(u64::MAX, Ordering::Release);
+            io_error("sync", &self.path, e)
+        })
+    }
+
+    fn reader(&self) -> Result<Arc<dyn File>> {
+        if !self.table.place.direct_reads
+            && let Some(file) = self.writer()
+        {
+            return Ok(file);
+        }
+        if let Some(file) = self.table.readers.lock().get(self.number) {
+            return Ok(file);
+        }
+        let vfs = self.table.place.files.vfs();
+        let opened = match self.table.place.direct_reads {
+            true => vfs.open_direct(&self.path).or_else(|_| vfs.open(&self.path)),
+            false => vfs.open(&self.path),
+        };
+        let file = opened.map_err(|e| io_error("open", &self.path, e))?;
+        let excess = {
+            let mut readers = self.table.readers.lock();
+            readers.put(self.number, file.clone());
+            readers.excess(self.table.handles_max)
+        };
+        drop(excess);
+        Ok(file)
+    }
+
+    /// Reads a part of the file. Its header need not be asked: frames check only in the file of the uid
+    /// that the log names.
+    pub(crate) fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
+        let file = self.reader()?;
+        read_exactly(&*file, &self.path, offset, len)
+    }
+
+    /// Checks the first bytes of the file.
+    pub(crate) fn verify_header(&self) -> Result<()> {
+        let bytes = read_exactly(&*self.reader()?, &self.path, 0, HEADER_BYTES)?;
+        let at = |what: Malformed| what.at(&self.path, 0);
+        let found = header::decode(&bytes, BUCKET_MAGIC).map_err(at)?;
+        if found != self.uid {
+            let what = "uid of a bucket file";
+            return Err(at(Malformed::Identity { what, expected: self.uid, found }));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,193 @@
+//! What a store holds at one moment: buckets in key order, and range anchors. It never changes.
+
+use std::cmp::Reverse;
+
+use lsmx::cursor::Cursor;
+use lsmx::operands::{Operand, OperandFiles, OperandReads, OperandView, Token};
+use lsmx::sync::{Arc, AtomicU64, Ordering};
+use lsmx::{Result, SeqNo, Slice};
+
+use crate::bucket::Bucket;
+use crate::bucket::lookup::{Found, Wanted};
+use crate::bucket::reading::Reading;
+use crate::cache::{Cache, Entry, fold};
+use crate::charge::Memory;
+use crate::cursor::ViewCursor;
+use crate::files::FileTable;
+use crate::format::log::RangeAnchor;
+use crate::options::DeltaOptions;
+
+/// What all views of a store share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) options: DeltaOptions,
+    pub(crate) table: Arc<FileTable>,
+    pub(crate) cache: Option<Cache>,
+    pub(crate) memory: Memory,
+    pub(crate) counters: Counters,
+}
+
+/// What a store has done since it was opened.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) bucket_read_bytes: AtomicU64,
+    pub(crate) log_bytes: AtomicU64,
+    pub(crate) log_written_bytes: AtomicU64,
+    pub(crate) operands: AtomicU64,
+    pub(crate) anchors: AtomicU64,
+    pub(crate) rewrites: AtomicU64,
+    pub(crate) splits: AtomicU64,
+    pub(crate) merges: AtomicU64,
+    pub(crate) to_tree: AtomicU64,
+    pub(crate) cache_hits: AtomicU64,
+    pub(crate) cache_misses: AtomicU64,
+}
+
+/// Adds to a counter.
+pub(crate) fn count(counter: &AtomicU64, by: usize) {
+    counter.fetch_add(crate::coding::len_u64(by), Ordering::Relaxed);
+}
+
+/// Buckets and range anchors at one moment.
+#[derive(Clone, Debug)]
+pub(crate) struct View {
+    pub(crate) shared: Arc<Shared>,
+    /// By smallest key; the first one's is empty.
+    pub(crate) buckets: Vec<Arc<Bucket>>,
+    pub(crate) ranges: Arc<[RangeAnchor]>,
+    /// All numbers up to here are in it.
+    pub(crate) through: SeqNo,
+}
+
+impl View {
+    pub(crate) fn empty(shared: Arc<Shared>) -> View {
+        View { shared, buckets: Vec::new(), ranges: Arc::from([]), through: SeqNo::ZERO }
+    }
+
+    /// Place of the bucket whose range has the key.
+    pub(crate) fn place_of(&self, key: &[u8]) -> Option<usize> {
+        self.buckets.partition_point(|bucket| *bucket.smallest <= *key).checked_sub(1)
+    }
+
+    /// Where the range of the bucket at a place ends.
+    pub(crate) fn end_of(&self, place: usize) -> Option<&[u8]> {
+        self.buckets.get(place + 1).map(|next| &*next.smallest)
+    }
+
+    /// Newest range anchor up to `at` that covers the key.
+    pub(crate) fn range_anchor(&self, key: &[u8], at: SeqNo) -> SeqNo {
+        let covering = self.ranges.iter().filter(|range| range.seq <= at && range.covers(key));
+        covering.map(|range| range.seq).max().unwrap_or_default()
+    }
+
+    /// What the cache or the bucket has of a key for a reader at `at`, newest first.
+    fn find(
+        &self,
+        bucket: &Bucket,
+        key: &[u8],
+        at: SeqNo,
+        reading: &mut Reading<'_>,
+    ) -> Result<Arc<[Operand]>> {
+        let Shared { cache, memory, counters, table, .. } = &*self.shared;
+        let range_anchor = self.range_anchor(key, at);
+        let known = cache.as_ref().and_then(|cache| cache.get(key)).filter(|entry| {
+            // A view that ends before the entry has all that made it.
+            entry.bucket == bucket.id && entry.latest <= at && entry.latest <= self.through
+        });
+        if cache.is_some() {
+            count(if known.is_some() { &counters.cache_hits } else { &counters.cache_misses }, 1);
+        }
+        let after = known.as_ref().map(|entry| entry.covers);
+        let newer = match after {
+            Some(after) if after >= self.through || after >= at => Vec::new(),
+            _ => {
+                let wanted = Wanted { key, after, at, void_below: range_anchor };
+                bucket.records_of(wanted, reading, memory)?
+            }
+        };
+        let older = known.as_ref().map(|entry| &entry.operands);
+        if newer.is_empty()
+            && let Some(older) = older
+            && older.last().is_none_or(|oldest| oldest.last >= range_anchor)
+        {
+            return Ok(older.clone());
+        }
+        let mut latest = known.as_ref().map_or(SeqNo::ZERO, |entry| entry.latest).max(range_anchor);
+        latest = newer.iter().map(|found| found.last).fold(latest, SeqNo::max);
+        let mut operands = visible(newer, older.map_or(&[][..], |older| older), range_anchor);
+        match cache {
+            // Only what memory does not have is worth it.
+            Some(cache) if at >= self.through && reading.calls > 0 => {
+                fold(&mut operands, key, &*table.place.folds);
+                let operands: Arc<[Operand]> = operands.into();
+                let entry = Entry {
+                    bucket: bucket.id,
+                    covers: self.through,
+                    latest,
+                    operands: operands.clone(),
+                };
+                cache.insert(key, entry);
+                Ok(operands)
+            }
+            _ => Ok(operands.into()),
+        }
+    }
+}
+
+/// What no anchor voids, newest first: of what was found and of older operands. All is within what the
+/// reader sees.
+pub(crate) fn visible(found: Vec<Found>, older: &[Operand], range_anchor: SeqNo) -> Vec<Operand> {
+    let anchors = found.iter().filter(|it| it.operand.is_none()).map(|it| it.last);
+    let anchor = anchors.fold(range_anchor, SeqNo::max);
+    let mut operands: Vec<Operand> = Vec::with_capacity(found.len() + older.len());
+    for Found { first, last, operand } in found {
+        if let Some(bytes) = operand
+            && last >= anchor
+        {
+            operands.push(Operand { first, last, bytes: Slice::new(bytes) });
+        }
+    }
+    operands.sort_by_key(|operand| Reverse(operand.last));
+    operands.extend(older.iter().filter(|operand| operand.last >= anchor).cloned());
+    operands
+}
+
+impl OperandView for View {
+    fn is_empty(&self) -> bool {
+        self.buckets.iter().all(|bucket| bucket.is_empty())
+    }
+
+    fn may_hold(&self, key: &[u8]) -> bool {
+        self.place_of(key).is_some_and(|place| self.buckets[place].may_hold(key))
+    }
+
+    fn operands(
+        &self,
+        key: &[u8],
+        at: SeqNo,
+        reads: OperandReads,
+        found: &mut Vec<Operand>,
+    ) -> Result<()> {
+        let Some(place) = self.place_of(key) else { return Ok(()) };
+        let bucket = &self.buckets[place];
+        if bucket.is_empty() {
+            return Ok(());
+        }
+        let counts = &*self.shared.table.place.counts;
+        let mut reading = Reading::of_user(reads, counts);
+        let operands = self.find(bucket, key, at, &mut reading)?;
+        if reading.calls == 0 {
+            counts.hit();
+        }
+        found.extend(operands.iter().cloned());
+        Ok(())
+    }
+
+    fn cursor(self: Arc<Self>, at: SeqNo, reads: OperandReads) -> Box<dyn Cursor> {
+        Box::new(ViewCursor::new(self, at, reads))
+    }
+
+    fn copy_to(&self, target: &dyn OperandFiles) -> Result<Token> {
+        crate::copy::copy(self, target)
+    }
+}

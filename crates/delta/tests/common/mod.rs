@@ -1,0 +1,456 @@
+//! Plays the engine's part against a store: flushes, commits, crashes, and a tree of which only the
+//! operands that left for it and the puts are known.
+
+#![allow(dead_code, unreachable_pub, reason = "each test uses a part of it")]
+#![allow(clippy::unwrap_used, clippy::missing_errors_doc, missing_docs, reason = "a test")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use lsmx::cursor::Cursor;
+use lsmx::env::{Background, Env};
+use lsmx::operands::{
+    Operand, OperandCounts, OperandFileKind, OperandFiles, OperandFolds, OperandReads,
+    OperandStore, OperandStoreFactory, OperandView, Place, Prepared, Token,
+};
+use lsmx::sync::{Arc, AtomicU64, Mutex, Ordering};
+use lsmx::vfs::{File, MemVfs, Vfs};
+use lsmx::{Error, Kind, Result, SeqNo};
+use lsmx_delta::{DeltaOptions, KeyDelta};
+
+/// Files in one directory.
+#[derive(Debug)]
+pub struct Files {
+    pub vfs: Arc<dyn Vfs>,
+    pub dir: PathBuf,
+    pub next: AtomicU64,
+    pub discarded: Mutex<BTreeSet<(OperandFileKind, u64)>>,
+}
+
+impl Files {
+    pub fn new(vfs: Arc<dyn Vfs>, dir: &str, next: u64) -> Arc<Files> {
+        let (dir, next) = (PathBuf::from(dir), AtomicU64::new(next));
+        Arc::new(Files { vfs, dir, next, discarded: Mutex::default() })
+    }
+
+    /// Kinds and numbers of the files that are there.
+    pub fn there(&self) -> BTreeSet<(OperandFileKind, u64)> {
+        let names = self.vfs.list(&self.dir).unwrap();
+        let kind = |name: &String| {
+            let (number, kind) = name.split_once('.').unwrap();
+            let kind = match kind {
+                "operands" => OperandFileKind::Log,
+                "bucket" => OperandFileKind::Bucket,
+                _ => panic!("{name}"),
+            };
+            (kind, number.parse().unwrap())
+        };
+        names.iter().map(kind).collect()
+    }
+}
+
+fn io(action: &'static str, path: &std::path::Path, source: std::io::Error) -> Error {
+    Error::Io { action, path: path.to_owned(), source: Arc::new(source) }
+}
+
+impl OperandFiles for Files {
+    fn vfs(&self) -> &Arc<dyn Vfs> {
+        &self.vfs
+    }
+
+    fn path(&self, kind: OperandFileKind, number: u64) -> PathBuf {
+        let extension = match kind {
+            OperandFileKind::Log => "operands",
+            OperandFileKind::Bucket => "bucket",
+        };
+        self.dir.join(format!("{number:06}.{extension}"))
+    }
+
+    fn create(&self, kind: OperandFileKind) -> Result<(u64, Arc<dyn File>)> {
+        lsmx::sync::assert_unlocked();
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let path = self.path(kind, number);
+        let file = self.vfs.create(&path).map_err(|e| io("create", &path, e))?;
+        Ok((number, file))
+    }
+
+    fn sync_names(&self) -> Result<()> {
+        self.vfs.sync_dir(&self.dir).map_err(|e| io("sync", &self.dir, e))
+    }
+
+    fn discard(&self, kind: OperandFileKind, number: u64) {
+        assert!(self.discarded.lock().insert((kind, number)), "{kind:?} {number} twice");
+        // A file system that fails leaves it there, as the engine's would for a while.
+        let _ = self.vfs.remove(&self.path(kind, number));
+    }
+}
+
+/// Appends; long operands do not fold.
+#[derive(Debug)]
+pub struct Folds;
+
+const FOLDED_BYTES_MAX: usize = 24;
+
+impl OperandFolds for Folds {
+    fn partial(&self, _: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>> {
+        (older.len() + newer.len() <= FOLDED_BYTES_MAX).then(|| [older, newer].concat())
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct Counts {
+    pub hits: AtomicU64,
+    pub reads: AtomicU64,
+    pub bytes: AtomicU64,
+}
+
+impl OperandCounts for Counts {
+    fn hit(&self) {
+        self.hits.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn read(&self, bytes: u64) {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+pub fn place(files: &Arc<Files>, counts: &Arc<Counts>) -> Place {
+    Place {
+        keyspace: "default".to_owned(),
+        files: files.clone(),
+        env: Env::new(Background::Inline, Some(files.next.load(Ordering::Relaxed))),
+        folds: Arc::new(Folds),
+        counts: counts.clone(),
+        memory_bytes: None,
+        direct_reads: false,
+        read_only: false,
+    }
+}
+
+/// Something that was written, or left for the tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    Operand(Vec<u8>),
+    Anchor,
+}
+
+/// What was delivered: by key the events with their numbers, and range anchors.
+#[derive(Clone, Debug, Default)]
+pub struct Model {
+    pub keys: BTreeMap<Vec<u8>, BTreeMap<u64, Event>>,
+    pub ranges: Vec<(Vec<u8>, Option<Vec<u8>>, u64)>,
+    /// Operands in the tree: key, number, bytes.
+    pub tree: Vec<(Vec<u8>, u64, Vec<u8>)>,
+    pub through: u64,
+}
+
+impl Model {
+    /// Newest anchor of a key up to a number.
+    pub fn anchor(&self, key: &[u8], at: u64) -> u64 {
+        let ranges = self.ranges.iter().filter(|(start, end, seq)| {
+            *seq <= at && **start <= *key && end.as_ref().is_none_or(|end| *key < **end)
+        });
+        let own = self.keys.get(key).into_iter().flat_map(|events| events.range(..=at));
+        let own = own.filter(|(_, event)| **event == Event::Anchor).map(|(seq, _)| *seq);
+        ranges.map(|range| range.2).chain(own).max().unwrap_or(0)
+    }
+
+    /// What the operands of a key amount to for a reader.
+    pub fn expected(&self, key: &[u8], at: u64) -> Vec<u8> {
+        let anchor = self.anchor(key, at);
+        let events = self.keys.get(key).into_iter().flat_map(|events| events.range(anchor..=at));
+        let mut all = Vec::new();
+        for (_, event) in events {
+            if let Event::Operand(bytes) = event {
+                all.extend_from_slice(bytes);
+            }
+        }
+        all
+    }
+
+    /// What the first `len` operands in the tree amount to.
+    pub fn in_tree(&self, key: &[u8], at: u64, len: usize) -> Vec<u8> {
+        let anchor = self.anchor(key, at);
+        let mut own: Vec<_> = self.tree[..len]
+            .iter()
+            .filter(|(own, seq, _)| own == key && (anchor..=at).contains(seq))
+            .collect();
+        own.sort_by_key(|(_, seq, _)| *seq);
+        own.iter().flat_map(|(_, _, bytes)| bytes.clone()).collect()
+    }
+}
+
+/// One write of a flush.
+#[derive(Clone, Debug)]
+pub enum Write {
+    Operand { key: Vec<u8>, bytes: usize },
+    Anchor { key: Vec<u8> },
+    RangeAnchor { start: Vec<u8>, end: Option<Vec<u8>> },
+}
+
+/// The engine's part.
+#[derive(Debug)]
+pub struct Driver {
+    pub mem: MemVfs,
+    pub files: Arc<Files>,
+    pub counts: Arc<Counts>,
+    pub options: DeltaOptions,
+    pub store: Arc<dyn OperandStore>,
+    pub token: Option<Token>,
+    pub model: Model,
+    pub seq: u64,
+    pub snapshots: BTreeSet<u64>,
+}
+
+impl Driver {
+    pub fn new(options: DeltaOptions) -> Driver {
+        let mem = MemVfs::new();
+        mem.create_dir(std::path::Path::new("db")).unwrap();
+        mem.sync_dir(std::path::Path::new("")).unwrap();
+        Driver::on(mem.clone(), Arc::new(mem), options)
+    }
+
+    pub fn on(mem: MemVfs, vfs: Arc<dyn Vfs>, options: DeltaOptions) -> Driver {
+        let files = Files::new(vfs, "db", 1);
+        let counts = Arc::<Counts>::default();
+        let store = KeyDelta::new(options).open(place(&files, &counts), None).unwrap();
+        let (model, snapshots) = (Model::default(), BTreeSet::new());
+        Driver { mem, files, counts, options, store, token: None, model, seq: 0, snapshots }
+    }
+
+    /// Delivers writes with the next numbers; the model afterwards.
+    pub fn deliver(&mut self, writes: &[Write]) -> Result<(Prepared, Model)> {
+        let mut model = self.model.clone();
+        let prepared = self.deliver_on(&mut model, writes)?;
+        Ok((prepared, model))
+    }
+
+    pub fn deliver_on(&mut self, model: &mut Model, writes: &[Write]) -> Result<Prepared> {
+        let mut flush: BTreeMap<Vec<u8>, BTreeMap<u64, Event>> = BTreeMap::new();
+        let mut ranges = Vec::new();
+        for write in writes {
+            self.seq += 1;
+            match write {
+                Write::Operand { key, bytes } => {
+                    let mut operand = format!("{},", self.seq).into_bytes();
+                    operand.resize(operand.len().max(*bytes), b'.');
+                    flush.entry(key.clone()).or_default().insert(self.seq, Event::Operand(operand));
+                }
+                Write::Anchor { key } => {
+                    flush.entry(key.clone()).or_default().insert(self.seq, Event::Anchor);
+                }
+                Write::RangeAnchor { start, end } => {
+                    ranges.push((start.clone(), end.clone(), self.seq));
+                }
+            }
+        }
+        let mut delivery = self.store.deliver(SeqNo(self.seq))?;
+        for (key, events) in &flush {
+            for (seq, event) in events.iter().rev() {
+                match event {
+                    Event::Operand(bytes) => delivery.operand(key, SeqNo(*seq), bytes)?,
+                    Event::Anchor => {
+                        let older = events.range(..seq).next().is_some();
+                        if older || delivery.may_hold(key) {
+                            delivery.anchor(key, SeqNo(*seq))?;
+                        }
+                    }
+                }
+            }
+        }
+        for (start, end, seq) in &ranges {
+            delivery.range_anchor(start, end.as_deref(), SeqNo(*seq))?;
+        }
+        let prepared = delivery.prepare()?;
+        for (key, events) in flush {
+            model.keys.entry(key).or_default().extend(events);
+        }
+        model.ranges.extend(ranges);
+        model.through = self.seq;
+        Ok(prepared)
+    }
+
+    pub fn commit(&mut self, prepared: &Prepared, model: Model) {
+        self.token = Some(prepared.token);
+        self.model = model;
+        self.store.committed(prepared.token);
+    }
+
+    /// Delivers and commits.
+    pub fn flush(&mut self, writes: &[Write]) {
+        let (prepared, model) = self.deliver(writes).unwrap();
+        self.commit(&prepared, model);
+    }
+
+    pub fn snapshots(&self) -> Vec<SeqNo> {
+        self.snapshots.iter().map(|seq| SeqNo(*seq)).collect()
+    }
+
+    /// Collects what is due, with a delivery in the middle if there are writes; commits.
+    pub fn collect(&mut self, between: Option<&[Write]>) -> Result<bool> {
+        let store = self.store.clone();
+        let Some(mut collection) = store.collect(&self.snapshots())? else { return Ok(false) };
+        if let Some(writes) = between {
+            let (prepared, model) = self.deliver(writes)?;
+            self.commit(&prepared, model);
+        }
+        let mut model = self.model.clone();
+        if let Some(mut leaving) = collection.leaving()? {
+            take_leaving(&mut model, &mut *leaving)?;
+        }
+        let prepared = collection.prepare()?;
+        self.commit(&prepared, model);
+        Ok(true)
+    }
+
+    /// Everything leaves for the tree.
+    pub fn collect_all(&mut self) -> Result<()> {
+        let store = self.store.clone();
+        let mut collection = store.collect_all()?;
+        let mut model = self.model.clone();
+        if let Some(mut leaving) = collection.leaving()? {
+            take_leaving(&mut model, &mut *leaving)?;
+        }
+        let prepared = collection.prepare()?;
+        self.commit(&prepared, model);
+        Ok(())
+    }
+
+    /// Opens the store anew as of what is committed.
+    pub fn reopen(&mut self) -> Result<()> {
+        let vfs = self.files.vfs.clone();
+        self.reopen_on(vfs)
+    }
+
+    pub fn reopen_on(&mut self, vfs: Arc<dyn Vfs>) -> Result<()> {
+        // No number is used twice, whatever a crash has left.
+        let next = self.files.next.load(Ordering::Relaxed) + 100;
+        self.files = Files::new(vfs, "db", next);
+        self.counts = Arc::default();
+        let place = place(&self.files, &self.counts);
+        self.store = KeyDelta::new(self.options).open(place, self.token)?;
+        let live: BTreeSet<_> = self.store.live_files().into_iter().collect();
+        let there = self.files.there();
+        assert!(live.is_subset(&there), "{live:?} {there:?}");
+        for (kind, number) in there.difference(&live) {
+            self.files.vfs.remove(&self.files.path(*kind, *number)).unwrap();
+        }
+        Ok(())
+    }
+
+    pub fn verify(&self) -> Result<()> {
+        let Some(token) = self.token else { return Ok(()) };
+        let counts = Arc::<Counts>::default();
+        KeyDelta::new(self.options).verify(place(&self.files, &counts), token)?;
+        Ok(())
+    }
+
+    /// Compares all that readers of what is committed may see.
+    pub fn check(&self) -> Result<()> {
+        let view = self.store.view();
+        let len = self.model.tree.len();
+        for at in self.snapshots.iter().copied().chain([self.model.through, SeqNo::MAX.0]) {
+            check_view(&view, &self.model, at, len)?;
+        }
+        Ok(())
+    }
+}
+
+fn take_leaving(model: &mut Model, cursor: &mut dyn Cursor) -> Result<()> {
+    let before = model.tree.len();
+    cursor.first()?;
+    while cursor.valid() {
+        let key = cursor.key();
+        assert_eq!(key.kind, Kind::Merge);
+        // It becomes the newest of its key in the tree.
+        let anchor = model.anchor(key.user_key, u64::MAX);
+        assert!(key.seq.0 > anchor, "{} leaves below {anchor}", key.seq);
+        let older = model.tree[..before].iter().filter(|it| it.0 == key.user_key);
+        assert!(older.map(|it| it.1).max().is_none_or(|older| older < key.seq.0));
+        model.tree.push((key.user_key.to_vec(), key.seq.0, cursor.value().to_vec()));
+        cursor.next()?;
+    }
+    Ok(())
+}
+
+/// What operands, newest first, amount to.
+pub fn amount(operands: &[Operand]) -> Vec<u8> {
+    assert!(operands.windows(2).all(|two| two[0].first > two[1].last), "{operands:?}");
+    operands.iter().rev().flat_map(|operand| operand.bytes.to_vec()).collect()
+}
+
+/// Compares what a reader of a view at a number sees, key by key and by cursors both ways, with the model,
+/// of whose tree the reader knows `tree` operands.
+pub fn check_view(view: &Arc<dyn OperandView>, model: &Model, at: u64, tree: usize) -> Result<()> {
+    let mut by_key: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+    for key in model.keys.keys() {
+        let mut found = Vec::new();
+        view.operands(key, SeqNo(at), OperandReads::Storage, &mut found)?;
+        assert!(found.iter().all(|operand| operand.last.0 <= at));
+        let own = amount(&found);
+        let whole = [model.in_tree(key, at, tree), own.clone()].concat();
+        let shown = |bytes: &[u8]| bytes.escape_ascii().to_string();
+        let expected = model.expected(key, at);
+        assert_eq!(shown(&whole), shown(&expected), "key {} at {at}", shown(key));
+        if !own.is_empty() {
+            assert!(view.may_hold(key) && !view.is_empty());
+            by_key.insert(key.clone(), own);
+        }
+        // Memory alone gives the same or nothing.
+        let mut again = Vec::new();
+        match view.operands(key, SeqNo(at), OperandReads::Memory, &mut again) {
+            Ok(()) => assert_eq!(amount(&again), amount(&found)),
+            Err(Error::WouldBlock) => {}
+            Err(other) => return Err(other),
+        }
+    }
+    let mut found = Vec::new();
+    view.operands(b"never written", SeqNo(at), OperandReads::Storage, &mut found)?;
+    assert!(found.is_empty());
+    let entries =
+        |cursor: &mut dyn Cursor, forwards: bool| -> Result<Vec<(Vec<u8>, u64, Vec<u8>)>> {
+            let mut entries = Vec::new();
+            if forwards {
+                cursor.first()?
+            } else {
+                cursor.last()?
+            }
+            while cursor.valid() {
+                let key = cursor.key();
+                assert_eq!(cursor.value_slice(), cursor.value());
+                entries.push((key.user_key.to_vec(), key.seq.0, cursor.value().to_vec()));
+                if forwards { cursor.next()? } else { cursor.prev()? }
+            }
+            Ok(entries)
+        };
+    let mut cursor = view.clone().cursor(SeqNo(at), OperandReads::Storage);
+    let ahead = entries(&mut *cursor, true)?;
+    let mut back = entries(&mut *cursor, false)?;
+    back.reverse();
+    assert_eq!(ahead, back);
+    let mut amounts: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+    assert!(ahead.is_sorted_by(|a, b| (&a.0, b.1) < (&b.0, a.1)));
+    for (key, _, bytes) in ahead.iter().rev() {
+        amounts.entry(key.clone()).or_default().extend_from_slice(bytes);
+    }
+    assert_eq!(amounts, by_key);
+    for key in model.keys.keys() {
+        for seq in [SeqNo::MAX, SeqNo(at / 2)] {
+            let before = |entry: &&(Vec<u8>, u64, Vec<u8>)| {
+                (&entry.0, std::cmp::Reverse(entry.1)) < (key, std::cmp::Reverse(seq.0))
+            };
+            let split = ahead.iter().take_while(before).count();
+            cursor.seek(key, seq)?;
+            let stands =
+                cursor.valid().then(|| (cursor.key().user_key.to_vec(), cursor.key().seq.0));
+            assert_eq!(stands, ahead.get(split).map(|entry| (entry.0.clone(), entry.1)));
+            cursor.seek_before(key, seq)?;
+            let stands =
+                cursor.valid().then(|| (cursor.key().user_key.to_vec(), cursor.key().seq.0));
+            let expected = split.checked_sub(1).map(|index| &ahead[index]);
+            assert_eq!(stands, expected.map(|entry| (entry.0.clone(), entry.1)));
+        }
+    }
+    Ok(())
+}
