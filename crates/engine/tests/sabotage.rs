@@ -48,7 +48,8 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
         | Bug::BufferedNotLogged
         | Bug::ReplaySkipsUnflushed
         | Bug::ReplaySkipsRangeDeletes
-        | Bug::SegmentDeletedEarly => ("crashes", crashes),
+        | Bug::SegmentDeletedEarly
+        | Bug::PointerBeforeBytes => ("crashes", crashes),
         Bug::TombstoneDroppedEarly
         | Bug::SnapshotVersionDropped
         | Bug::FilterMissesKey
@@ -62,6 +63,7 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
         | Bug::OperandsFoldedOverSnapshot
         | Bug::BaseForgottenByJob
         | Bug::FoldedValueStale
+        | Bug::LiveBlobDeleted
         | Bug::BatchTorn => ("contents", contents),
         Bug::UpdateWithoutGuard => ("updates", updates),
         Bug::FollowerSyncForgotten | Bug::PublishedEarly => ("writers", several_writers),

@@ -57,6 +57,7 @@ impl Core {
         for table in view.version.runs().iter().flat_map(|run| run.tables().iter()) {
             table.set_obsolete();
         }
+        view.version.blobs().files().for_each(|used| used.file.set_obsolete());
         store.memtable_bytes_freed(view.memtable_bytes());
         drop(view);
         store.keep_dropped(number, Arc::clone(tree));

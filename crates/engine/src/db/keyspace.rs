@@ -426,11 +426,13 @@ impl Core {
         let current = tree.settings().policy_spec.clone();
         let policy = options.policy.clone().unwrap_or_else(|| current.clone());
         let operator = options.merge_operator.clone();
-        if tree.merging.admit(operator.as_ref())? || policy != current {
+        let separates = options.value_separation.is_some() && !tree.is_separated();
+        if tree.merging.admit(operator.as_ref())? || policy != current || separates {
             let name = operator.as_ref().map(|operator| operator.name());
             let persisted = Persisted {
                 policy: policy.to_string(),
                 merge_operator: tree.merging.name().or(name).map(str::to_owned),
+                value_separation: tree.is_separated() || separates,
             };
             let options = persisted.encode();
             self.append_edit(vec![Change::SetOptions { keyspace: tree.id, options }])?;

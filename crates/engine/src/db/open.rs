@@ -108,7 +108,7 @@ fn check_free(vfs: &dyn Vfs, dir: &Path) -> Result<()> {
         let path = dir.join(&name);
         match FileName::parse(&name) {
             None => return refuse("CURRENT is missing, and the directory holds other files"),
-            Some(FileName::Table(_)) => {
+            Some(FileName::Table(_) | FileName::Blob(_)) => {
                 return refuse("CURRENT is missing, but there are tables: it was removed");
             }
             Some(FileName::Segment(_)) => {

@@ -1,6 +1,7 @@
 //! What a tree consists of at one moment: an immutable set of files, and with the memtables a
 //! super version. Whoever reads pins one and is not disturbed by flushes and compactions.
 
+mod blobs;
 mod edit;
 mod files;
 mod old;
@@ -15,6 +16,7 @@ use crate::format::range_tombstones::Spans;
 use crate::sync::{Arc, OnceLock};
 use crate::table::FillCache;
 
+pub(crate) use blobs::{BlobFile, BlobSet, BlobUse, blob_changes};
 pub(crate) use edit::changes_between;
 pub(crate) use files::{Janitor, TableFile};
 pub(crate) use old::OldViews;
@@ -47,6 +49,8 @@ pub(crate) struct Version {
     shape: TreeShape,
     runs: Vec<Arc<Run>>,
     tables: HashMap<FileId, Arc<TableFile>>,
+    /// The blob files that its tables point into.
+    blobs: Arc<BlobSet>,
     /// Whether a table has range tombstones.
     has_spans: bool,
     /// Those of all tables together, once somebody has asked for them.
@@ -94,12 +98,18 @@ impl Version {
             runs.push(open);
         }
         let has_spans = tables.values().any(|table| table.has_spans());
-        Ok(Version { shape, runs, tables, has_spans, spans: OnceLock::new() })
+        let blobs = Arc::new(BlobSet::of(tables.values()));
+        Ok(Version { shape, runs, tables, blobs, has_spans, spans: OnceLock::new() })
     }
 
     /// Levels, runs and files as numbers.
     pub(crate) fn shape(&self) -> &TreeShape {
         &self.shape
+    }
+
+    /// The blob files that its tables point into.
+    pub(crate) fn blobs(&self) -> &Arc<BlobSet> {
+        &self.blobs
     }
 
     /// Sorted runs of the whole tree, newest first.

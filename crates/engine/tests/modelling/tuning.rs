@@ -7,7 +7,7 @@ use lsmx::env::Background;
 use lsmx::wal::WalOptions;
 use lsmx::{
     BlockCacheKind, Compression, FilterBits, FilterLastRun, KeyspaceOptions, Options, PolicySpec,
-    WriteControl,
+    ValueSeparation, WriteControl,
 };
 
 use super::ops::KEYSPACES;
@@ -26,6 +26,7 @@ pub struct Tuning {
     pub lz4: Vec<bool>,
     pub filter_last_run: FilterLastRun,
     pub filter_bits: FilterBits,
+    pub separation: Option<ValueSeparation>,
 }
 
 impl Tuning {
@@ -72,6 +73,12 @@ impl Tuning {
                 FilterBits::Monkey { bits_per_key: 10.0 },
                 FilterBits::Monkey { bits_per_key: 14.5 },
             ]),
+            separation: dice.percent(50).then(|| ValueSeparation {
+                threshold_bytes: *dice.pick(&[1, 8, 30, 100]),
+                blob_file_bytes: *dice.pick(&[1 << 10, 4 << 10, 1 << 20]),
+                garbage_ratio: *dice.pick(&[0.05, 0.3, 0.5, 1.0]),
+                space_amplification_max: *dice.pick(&[1.02, 1.3, 2.0, 50.0]),
+            }),
         }
     }
 
@@ -86,7 +93,8 @@ impl Tuning {
             .block_tags(self.block_tags)
             .compression_per_level(compression.collect())
             .filter_last_run(self.filter_last_run)
-            .filter_bits(self.filter_bits);
+            .filter_bits(self.filter_bits)
+            .value_separation(self.separation);
         match &self.policy {
             Some(policy) => options.policy(policy.parse().expect("a spec that was printed")),
             None => options,
