@@ -257,7 +257,7 @@ pub struct CacheMetrics {
     pub hits: u64,
     /// Blocks that storage had to give.
     pub misses: u64,
-    /// Bytes resident now.
+    /// Bytes resident now. Values of blob files share the room of data blocks, and count there.
     pub resident_bytes: u64,
 }
 

@@ -290,7 +290,7 @@ fn intact_databases_have_every_kind_of_file_and_answer() {
     let mut segments = 0;
     for intact in intact() {
         let kinds: Vec<_> = intact.files().iter().map(|(path, _)| extension(path)).collect();
-        for kind in ["sst", "wal", "MANIFEST", "CURRENT"] {
+        for kind in ["sst", "blob", "wal", "MANIFEST", "CURRENT"] {
             assert!(kinds.iter().any(|found| found == kind), "{}: {kinds:?}", intact.name);
         }
         assert!(kinds.iter().filter(|kind| *kind == "sst").count() >= 2, "{kinds:?}");

@@ -164,7 +164,8 @@ fn garbage_is_collected_and_space_stays_bounded() {
     write(&db, &mut model, 0..500, 0);
     for round in 1..40 {
         // Some of the values of each file die, and others stay.
-        let some = (0..500u32).filter(|number| number.wrapping_mul(2_654_435_761) >> 29 == round % 8);
+        let some =
+            (0..500u32).filter(|number| number.wrapping_mul(2_654_435_761) >> 29 == round % 8);
         write(&db, &mut model, some, round);
     }
     db.flush().unwrap();

@@ -9,9 +9,10 @@ use crate::cache::Cache;
 use crate::db::verify_values::Values;
 use crate::db::{read_only, recovery};
 use crate::error::{Error, Malformed, Result};
-use crate::format::batch::Operations;
+use crate::format::batch::{Action, Operations};
 use crate::format::edit::FileRecord;
 use crate::format::filename::FileName;
+use crate::key::Kind;
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
 use crate::sync::Arc;
 use crate::table::{Table, TableIdentity};
@@ -208,6 +209,11 @@ pub(super) fn check_record(
                 expected: "one that the manifest knows or knew",
             };
             return Err(what.at(&path(), record.offset));
+        }
+        if let Action::Entry { kind: Kind::ValuePointer, .. } = operation.action {
+            let (what, found) = ("kind of an operation", u64::from(Kind::ValuePointer as u8));
+            let expected = "no value pointer: values go into the log whole";
+            return Err(Malformed::Field { what, found, expected }.at(&path(), record.offset));
         }
         count += 1;
     }

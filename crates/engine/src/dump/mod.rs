@@ -257,7 +257,8 @@ mod tests {
             let (text, done) = shown(&disk, &path, DumpOptions::default());
             done.unwrap();
             let name = path.file_name().unwrap().to_str().unwrap();
-            kinds.insert(kind(FileName::parse(name).unwrap()), text);
+            let kind = kind(FileName::parse(name).unwrap());
+            kinds.entry(kind).or_insert_with(String::new).push_str(&text);
         }
         for (kind, parts) in [
             ("table", &["footer", "properties", "filter", "index", "data", "restart", "blob"][..]),

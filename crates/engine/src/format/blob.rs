@@ -153,7 +153,7 @@ impl BlobTrailer {
         for field in [self.records, self.value_bytes, self.uid] {
             put_u64(&mut out, field);
         }
-        let sum = xxh3_seeded(&out, place_seed(self.uid, at));
+        let sum = trailer_checksum(&out, self.uid, at);
         put_u64(&mut out, sum);
         out.extend_from_slice(&BLOB_TRAILER_MAGIC);
         debug_assert_eq!(out.len(), BLOB_TRAILER_BYTES);
@@ -178,7 +178,7 @@ impl BlobTrailer {
             return Err(Malformed::Magic { expected, found: magic });
         }
         let covered = &bytes[..3 * size_of::<u64>()];
-        let expected = xxh3_seeded(covered, place_seed(uid, at));
+        let expected = trailer_checksum(covered, uid, at);
         if found != expected {
             return Err(Malformed::Checksum { expected, found });
         }
@@ -191,6 +191,11 @@ impl BlobTrailer {
         }
         Ok(trailer)
     }
+}
+
+/// Checksum of what lies before the checksum of the trailer at `at` of the file `uid`.
+pub(crate) fn trailer_checksum(covered: &[u8], uid: u64, at: u64) -> u64 {
+    xxh3_seeded(covered, place_seed(uid, at))
 }
 
 fn exactly<'a>(what: &'static str, bytes: &'a [u8], needed: usize) -> Result<&'a [u8], Malformed> {
@@ -276,8 +281,9 @@ impl ValuePointer {
     }
 }
 
-/// Appends the record of a value that will lie at `offset` of the file `uid`; `scratch` is used up.
-pub(crate) fn put_record(
+/// Appends the record of a value that will lie at `offset` of the file `uid`. What `scratch` holds
+/// is lost. The limits of keys and values are the caller's business.
+pub fn put_record(
     out: &mut Vec<u8>,
     (uid, offset): (u64, u64),
     (key, seq): (&[u8], SeqNo),

@@ -121,7 +121,12 @@ fn collection(
     if urgent && !garbage::is_urgent(version.blobs(), &separation) {
         return None;
     }
-    garbage::look(version, shape, &jobs.busy, &separation)
+    // Pointers take no more room than before; values that come back into the tree do.
+    let table_bytes = match settings.options.value_separation {
+        Some(_) => u64::MAX,
+        None => settings.options.table_bytes,
+    };
+    garbage::look(version, shape, &jobs.busy, (&separation, table_bytes))
 }
 
 /// What the policy says. One of the user's own may be wrong: then it is asked again after a pause.

@@ -95,12 +95,12 @@ fn bad_files(blobs: &BlobSet, separation: &ValueSeparation) -> Vec<Candidate> {
     bad
 }
 
-/// Looks for a job that empties blob files, of tables that nobody is at.
+/// Looks for a job that empties blob files, of tables that nobody is at, into tables of so many bytes.
 pub(super) fn look(
     version: &Version,
     shape: &TreeShape,
     busy: &BusyFiles,
-    separation: &ValueSeparation,
+    (separation, table_bytes): (&ValueSeparation, u64),
 ) -> Option<Collection> {
     let bad = bad_files(version.blobs(), separation);
     let worst = *bad.first()?;
@@ -121,11 +121,12 @@ pub(super) fn look(
         if tables.is_empty() {
             continue;
         }
-        let whole = busy.admitted(job(level, run, &tables, worst), shape);
+        let job = |tables: &[&Arc<TableFile>]| job((level, run), tables, table_bytes, worst);
+        let whole = busy.admitted(job(&tables), shape);
         // Jobs into the level may be in the way of some.
-        let mut single = tables.iter().filter_map(|table| {
-            busy.admitted(job(level, run, std::slice::from_ref(table), worst), shape)
-        });
+        let mut single = tables
+            .iter()
+            .filter_map(|table| busy.admitted(job(std::slice::from_ref(table)), shape));
         if let Some(job) = whole.or_else(|| single.next()) {
             return Some(Collection { job, victims });
         }
@@ -143,8 +144,14 @@ fn bytes_in(table: &TableFile, victims: &BTreeSet<FileId>) -> u64 {
     uses.map(|used| used.bytes).sum()
 }
 
-/// Each table becomes one again, with the same bounds at most.
-fn job(level: Level, run: RunId, tables: &[&Arc<TableFile>], worst: Candidate) -> Job {
+/// Each table becomes one again, unless that would have more than so many bytes, with the same bounds at
+/// most.
+fn job(
+    (level, run): (Level, RunId),
+    tables: &[&Arc<TableFile>],
+    file_bytes: u64,
+    worst: Candidate,
+) -> Job {
     let starts = tables.iter().skip(1).map(|table| table.shape().range.smallest.clone());
     Job {
         kind: JobKind::Rewrite,
@@ -154,7 +161,7 @@ fn job(level: Level, run: RunId, tables: &[&Arc<TableFile>], worst: Candidate) -
             files: tables.iter().map(|table| table.shape().id).collect(),
         }],
         target: Target { level, placement: Placement::JoinRun(run) },
-        cut: CutRule { file_bytes: u64::MAX, grandparent: None, boundaries: starts.collect() },
+        cut: CutRule { file_bytes, grandparent: None, boundaries: starts.collect() },
         reason: Reason::BlobGarbage { blob: worst.id, ppm: worst.garbage_ppm() },
     }
 }

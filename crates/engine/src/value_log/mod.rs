@@ -7,3 +7,6 @@ mod writer;
 pub(crate) use file::Blob;
 pub(crate) use scan::BlobScan;
 pub(crate) use writer::BlobWriter;
+
+#[cfg(test)]
+mod tests;

@@ -110,10 +110,11 @@ impl BlobScan {
         let id = blob.record().id;
         // Nothing of the old window is left if this read fails.
         let old = self.windows.remove(&id);
-        let (from, to, next_bytes) = match &old {
-            None => (pointer.offset, pointer.offset + pointer.bytes, FIRST_BYTES),
-            Some(old) => next_read(blob, pointer, old),
+        let next = match &old {
+            None => NextRead::alone(pointer),
+            Some(old) => NextRead::after(old, blob, pointer),
         };
+        let NextRead { from, to, next_bytes, .. } = next;
         let old_bytes = old.map_or(0, |old| len_u64(old.buffer.len()));
         let bytes = usize::try_from(to - from).unwrap_or(0);
         let cache = self.counted.get_or_insert_with(|| Arc::clone(blob.cache()));
@@ -124,6 +125,10 @@ impl BlobScan {
         cache.read_ahead_grown(len_u64(bytes));
         self.bytes += len_u64(bytes);
         self.windows.insert(id, Window { offset: from, buffer, next_bytes, used: self.uses });
+        if let Some((from, bytes)) = next.then {
+            // Only a hint: whoever reads there gets the error.
+            let _ = blob.will_need(from, bytes);
+        }
         self.make_room(id);
         Ok(())
     }
@@ -145,23 +150,42 @@ impl BlobScan {
     }
 }
 
-/// From where to where the next read goes, and how much the one after it takes.
-fn next_read(blob: &Blob, pointer: &ValuePointer, old: &Window) -> (u64, u64, u64) {
-    let (start, end) = (pointer.offset, pointer.offset + pointer.bytes);
-    let near = old.next_bytes;
-    let onward = start >= old.offset && start <= old.end().saturating_add(near);
-    let backward = end <= old.end() && end.saturating_add(near) >= old.offset;
-    let bytes = old.next_bytes.max(pointer.bytes);
-    let next_bytes = (old.next_bytes * 2).min(WINDOW_BYTES_MAX);
-    let (first, last) = (
-        len_u64(BLOB_HEADER_BYTES),
-        blob.record().bytes.saturating_sub(len_u64(BLOB_TRAILER_BYTES)),
-    );
-    if onward {
-        (start, (start + bytes).min(last).max(end), next_bytes)
-    } else if backward {
-        (end.saturating_sub(bytes).max(first).min(start), end, next_bytes)
-    } else {
-        (start, end, FIRST_BYTES)
+/// Where the next read goes.
+struct NextRead {
+    from: u64,
+    to: u64,
+    /// How much the one after it takes.
+    next_bytes: u64,
+    /// Where that will be, if the walk goes on so: offset and bytes.
+    then: Option<(u64, u64)>,
+}
+
+impl NextRead {
+    /// The record and nothing else.
+    fn alone(pointer: &ValuePointer) -> NextRead {
+        let (from, to) = (pointer.offset, pointer.offset + pointer.bytes);
+        NextRead { from, to, next_bytes: FIRST_BYTES, then: None }
+    }
+
+    /// More than the record, if it is near the last window, in either direction.
+    fn after(old: &Window, blob: &Blob, pointer: &ValuePointer) -> NextRead {
+        let (start, end) = (pointer.offset, pointer.offset + pointer.bytes);
+        let near = old.next_bytes;
+        let bytes = old.next_bytes.max(pointer.bytes);
+        let next_bytes = (old.next_bytes * 2).min(WINDOW_BYTES_MAX);
+        let first = len_u64(BLOB_HEADER_BYTES);
+        let last = blob.record().bytes.saturating_sub(len_u64(BLOB_TRAILER_BYTES));
+        if start >= old.offset && start <= old.end().saturating_add(near) {
+            let to = (start + bytes).min(last).max(end);
+            let then = (to < last).then(|| (to, next_bytes.min(last - to)));
+            NextRead { from: start, to, next_bytes, then }
+        } else if end <= old.end() && end.saturating_add(near) >= old.offset {
+            let from = end.saturating_sub(bytes).max(first).min(start);
+            let ahead = next_bytes.min(from.saturating_sub(first));
+            let then = (ahead > 0).then(|| (from - ahead, ahead));
+            NextRead { from, to: end, next_bytes, then }
+        } else {
+            NextRead::alone(pointer)
+        }
     }
 }
