@@ -127,6 +127,13 @@ pub enum Reason {
         /// Their bytes.
         bytes: u64,
     },
+    /// A blob file holds much that no table references; its values go elsewhere.
+    BlobGarbage {
+        /// The blob file.
+        blob: FileId,
+        /// What is not referenced, in millionths of its bytes.
+        ppm: u64,
+    },
     /// Range deletes cover the files, and no snapshot sees into them.
     RangeDeleted,
     /// Somebody asked for it by hand.
@@ -176,6 +183,11 @@ impl fmt::Display for Reason {
             }
             Reason::Stale { file, age_us } => write!(f, "file {} is {age_us} us old", file.0),
             Reason::TotalBytes { bytes } => write!(f, "the queue holds {bytes} bytes"),
+            Reason::BlobGarbage { blob, ppm } => {
+                let permille = ppm / 1000;
+                let (percent, tenth) = (permille / 10, permille % 10);
+                write!(f, "blob file {} is {percent}.{tenth} % garbage", blob.0)
+            }
             Reason::RangeDeleted => write!(f, "range deletes cover it"),
             Reason::Manual => write!(f, "asked for"),
         }

@@ -9,6 +9,7 @@
 //! reached. `cargo test` replays and mutates corpora through [`TARGETS`]; the workspace in `fuzz/`
 //! has one libFuzzer binary for each of them.
 
+mod blobs;
 mod blocks;
 mod files;
 mod logs;
@@ -17,6 +18,7 @@ mod repair;
 mod seeds;
 mod traces;
 
+pub use blobs::{blob, blob_record, blob_record_repaired, blob_repaired, value_pointer};
 pub use blocks::{
     batch, block, block_repaired, data_block, edit, filter, index_block, properties,
     range_tombstones,
@@ -50,18 +52,23 @@ macro_rules! targets {
 }
 
 targets! {
-    data_block: 135,
-    index_block: 85,
+    data_block: 105,
+    index_block: 75,
     filter: 50,
-    range_tombstones: 80,
+    range_tombstones: 65,
     properties: 80,
     block: 20,
     block_repaired: 60,
-    batch: 80,
-    edit: 80,
+    batch: 65,
+    edit: 66,
     footer: 10,
     footer_repaired: 20,
     current: 40,
+    value_pointer: 20,
+    blob_record: 10,
+    blob_record_repaired: 30,
+    blob: 4,
+    blob_repaired: 20,
     file_name: 10,
     policy_spec: 50,
     table: 4,

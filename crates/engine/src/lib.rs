@@ -70,6 +70,7 @@ pub mod table;
 #[cfg(feature = "tokio")]
 pub mod tokio;
 mod trace;
+mod value_log;
 mod version;
 pub mod vfs;
 pub mod wal;
@@ -87,6 +88,7 @@ pub use event::{Event, EventListener};
 pub use key::{Kind, SeqNo};
 pub use keyspace::filter_bits::FilterBits;
 pub use keyspace::options::{FilterLastRun, KeyspaceOptions};
+pub use keyspace::separation::ValueSeparation;
 pub use lsmx_compaction as compaction;
 pub use lsmx_compaction::PolicySpec;
 pub use merge::{MergeError, MergeOperator};

@@ -167,6 +167,33 @@ pub struct LastRunFilterMetrics {
     pub filter_bytes: u64,
 }
 
+/// The blob files of one keyspace, which hold the values that are kept apart from the tree. Levels, flushes
+/// and compactions count tables alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ValueLogMetrics {
+    /// Blob files that tables of the current version reference.
+    pub blob_files: u64,
+    /// Their bytes.
+    pub blob_bytes: u64,
+    /// Bytes of the records in them that tables reference; the rest is garbage.
+    pub blob_referenced_bytes: u64,
+    /// Bytes of the blob files that flushes and compactions wrote since the database was opened.
+    pub written_bytes: u64,
+    /// Compactions whose purpose was to empty blob files.
+    pub rewrites: u64,
+    /// Bytes of values that compactions read from blob files to write them elsewhere.
+    pub rewritten_bytes: u64,
+}
+
+impl ValueLogMetrics {
+    /// Bytes of the blob files for each byte that is referenced; none if nothing is.
+    #[must_use]
+    pub fn space_amplification(&self) -> Option<f64> {
+        let referenced = self.blob_referenced_bytes;
+        (referenced > 0).then(|| self.blob_bytes as f64 / referenced as f64)
+    }
+}
+
 /// One keyspace.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct KeyspaceMetrics {
@@ -196,6 +223,8 @@ pub struct KeyspaceMetrics {
     pub merges: MergeMetrics,
     /// What its operand store holds and has done, if it has one.
     pub operand_store: Option<OperandMetrics>,
+    /// Its blob files.
+    pub value_log: ValueLogMetrics,
     /// How writes were held up.
     pub stalls: StallMetrics,
     /// Age of the oldest tombstone in a file, in microseconds; none if there is no tombstone.
@@ -231,7 +260,7 @@ pub struct CacheMetrics {
     pub hits: u64,
     /// Blocks that storage had to give.
     pub misses: u64,
-    /// Bytes resident now.
+    /// Bytes resident now. Values of blob files share the room of data blocks, and count there.
     pub resident_bytes: u64,
 }
 

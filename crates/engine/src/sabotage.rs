@@ -111,6 +111,10 @@ bugs! {
     TokenNotCommitted = "token-not-committed",
     /// Files are dropped because of a range delete though a snapshot looks past it.
     CoveredFileDroppedEarly = "covered-file-dropped-early",
+    /// A table that points to values is made durable before the values are.
+    PointerBeforeBytes = "pointer-before-bytes",
+    /// A blob file is deleted when one of the tables that point to it goes, though others do as well.
+    LiveBlobDeleted = "live-blob-deleted",
 }
 
 #[cfg(feature = "sabotage")]

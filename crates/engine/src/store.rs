@@ -10,7 +10,7 @@ use crate::env::Env;
 use crate::env::rate::{Lane, RateLimit};
 use crate::error::{Error, Result};
 use crate::event::{BackgroundError, Event, EventListener};
-use crate::format::edit::FileRecord;
+use crate::format::edit::{BlobFileRecord, FileRecord};
 use crate::format::filename::FileName;
 use crate::health::Health;
 use crate::key::SeqNo;
@@ -22,8 +22,9 @@ use crate::sync::{
     Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock, Signal, Weak, assert_unlocked,
 };
 use crate::table::{DescriptorPool, Table, TableIdentity, TableSummary};
+use crate::value_log::Blob;
 pub(crate) use crate::version::FileNumbers;
-use crate::version::{Janitor, SuperVersion, TableFile, Version};
+use crate::version::{BlobFile, BlobUse, Janitor, SuperVersion, TableFile, Version};
 use crate::vfs::{PacedVfs, Vfs};
 use crate::wal::Wal;
 
@@ -89,6 +90,11 @@ impl TableSpace {
         FileName::Table(id.0).in_dir(&self.dir)
     }
 
+    /// Where a blob file lies.
+    pub(crate) fn blob_path(&self, id: FileId) -> PathBuf {
+        FileName::Blob(id.0).in_dir(&self.dir)
+    }
+
     /// Where a job of this lane creates its files.
     pub(crate) fn paced(&self, lane: Lane) -> PacedVfs {
         let forget = match lane {
@@ -98,30 +104,51 @@ impl TableSpace {
         PacedVfs::new(Arc::clone(&self.vfs), Arc::clone(&self.rate), lane, forget)
     }
 
-    /// Opens a table that was just written and synced.
+    /// Opens a table that was just written and synced, and points into these blob files.
     ///
     /// # Errors
     /// When it cannot be read again.
-    pub(crate) fn open_new(&self, id: FileId, summary: &TableSummary) -> Result<Arc<TableFile>> {
+    pub(crate) fn open_new(
+        &self,
+        id: FileId,
+        summary: &TableSummary,
+        blobs: Vec<BlobUse>,
+    ) -> Result<Arc<TableFile>> {
         let creation = self.creation.fetch_add(1, Ordering::Relaxed);
         let shape = shape_of(id, summary, self.env.now_us(), creation);
-        self.open_shape(shape, summary.uid, summary.checksum)
+        self.open_shape(shape, summary.uid, summary.checksum, blobs)
     }
 
     /// Opens a table that the manifest names.
     ///
     /// # Errors
     /// As [`Table::open`].
-    pub(crate) fn open(&self, record: &FileRecord) -> Result<Arc<TableFile>> {
-        self.open_shape(record.shape(), record.uid, record.checksum)
+    pub(crate) fn open(&self, record: &FileRecord, blobs: Vec<BlobUse>) -> Result<Arc<TableFile>> {
+        self.open_shape(record.shape(), record.uid, record.checksum, blobs)
     }
 
-    fn open_shape(&self, shape: FileShape, uid: u64, checksum: u64) -> Result<Arc<TableFile>> {
+    /// Opens a blob file of a keyspace, just written and synced or named by the manifest.
+    ///
+    /// # Errors
+    /// As [`Blob::open_in`].
+    pub(crate) fn open_blob(&self, keyspace: u32, blob: &BlobFileRecord) -> Result<Arc<BlobFile>> {
+        let path = self.blob_path(blob.id);
+        let blob = Blob::open_in(&self.descriptors, &path, keyspace, blob, &self.cache)?;
+        Ok(Arc::new(BlobFile::new(blob, Arc::clone(&self.janitor))))
+    }
+
+    fn open_shape(
+        &self,
+        shape: FileShape,
+        uid: u64,
+        checksum: u64,
+        blobs: Vec<BlobUse>,
+    ) -> Result<Arc<TableFile>> {
         let identity = TableIdentity { id: shape.id, bytes: shape.bytes, uid, checksum };
         let path = self.path(shape.id);
         let table = Table::open_in(&self.descriptors, &path, &identity, &self.cache)?;
         let janitor = Arc::clone(&self.janitor);
-        Ok(Arc::new(TableFile::new(Arc::new(table), Arc::new(shape), path, janitor)))
+        Ok(Arc::new(TableFile::new(Arc::new(table), Arc::new(shape), blobs, path, janitor)))
     }
 }
 
@@ -271,6 +298,10 @@ impl Store {
     pub(crate) fn keep_held_files_open(&self) {
         let mut views: Vec<_> = self.left.lock().iter().filter_map(Weak::upgrade).collect();
         views.extend(self.all_trees().iter().flat_map(|tree| tree.held_views()));
+        for file in views.iter().flat_map(|view| view.version.blobs().files()) {
+            // Ignored for the reason above.
+            let _ = file.file.blob().keep_open();
+        }
         let runs = views.iter().flat_map(|view| view.version.runs());
         for file in runs.flat_map(|run| run.tables().iter()) {
             // Ignored for the reason above.
@@ -486,16 +517,12 @@ impl Store {
         state: &ManifestState,
         operand_files: Option<&BTreeSet<FileName>>,
     ) -> Result<()> {
-        let named: BTreeSet<u64> = state
-            .keyspaces
-            .values()
-            .flat_map(|keyspace| keyspace.files().map(|(_, _, file)| file.id.0))
-            .collect();
+        let named = state.file_numbers();
         let manifest = self.manifest.number();
         let names = self.vfs.list(&self.dir);
         for name in names.map_err(|error| Error::io("list", &self.dir, error))? {
             let orphan = match FileName::parse(&name) {
-                Some(FileName::Table(id)) => !named.contains(&id),
+                Some(FileName::Table(id) | FileName::Blob(id)) => !named.contains(&id),
                 Some(FileName::Segment(id)) => !self.wal.segments().iter().any(|at| at.id == id),
                 Some(FileName::Manifest(number)) => number != manifest,
                 Some(FileName::Temporary(_)) => true,
@@ -509,7 +536,9 @@ impl Store {
                 self.tell(&Event::OrphanRemoved(path.clone()));
                 match FileName::parse(&name) {
                     // A reader may hold it, with its descriptor closed.
-                    Some(FileName::Table(id)) => self.janitor.discard_table(FileId(id), path),
+                    Some(FileName::Table(id) | FileName::Blob(id)) => {
+                        self.janitor.discard_table(FileId(id), path);
+                    }
                     _ => self.janitor.discard(path),
                 }
             }

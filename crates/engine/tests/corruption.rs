@@ -21,7 +21,9 @@ use std::time::Duration;
 use lsmx::env::Background;
 use lsmx::vfs::{Image, MemVfs};
 use lsmx::wal::WalOptions;
-use lsmx::{Compression, Db, Durability, Error, KeyspaceOptions, Options, WriteBatch};
+use lsmx::{
+    Compression, Db, Durability, Error, KeyspaceOptions, Options, ValueSeparation, WriteBatch,
+};
 use modelling::{Dice, quietly, scale, seed, watchdog};
 
 /// More than any sample may have allocated at once.
@@ -88,6 +90,7 @@ fn tuning(memtable_bytes: u64) -> KeyspaceOptions {
         .table_bytes(2 << 10)
         .block_bytes(256)
         .compression_per_level(vec![Compression::None, Compression::Lz4])
+        .value_separation(ValueSeparation::default().threshold_bytes(30))
 }
 
 fn options(seed: u64, segment_bytes: u64) -> Options {
@@ -287,7 +290,7 @@ fn intact_databases_have_every_kind_of_file_and_answer() {
     let mut segments = 0;
     for intact in intact() {
         let kinds: Vec<_> = intact.files().iter().map(|(path, _)| extension(path)).collect();
-        for kind in ["sst", "wal", "MANIFEST", "CURRENT"] {
+        for kind in ["sst", "blob", "wal", "MANIFEST", "CURRENT"] {
             assert!(kinds.iter().any(|found| found == kind), "{}: {kinds:?}", intact.name);
         }
         assert!(kinds.iter().filter(|kind| *kind == "sst").count() >= 2, "{kinds:?}");

@@ -115,12 +115,12 @@ fn require_everything(coverage: &Coverage) -> Outcome {
         coverage.require("calls", &["resume that failed", "reopen after an error"])?;
     }
     coverage.require("calls", &["drop keyspace", "checkpoint", "compact range"])?;
-    coverage.require("crashes before link", &["table"])?;
-    let files = ["manifest", "segment", "table", "temporary"];
+    coverage.require("crashes before link", &["blob", "table"])?;
+    let files = ["blob", "manifest", "segment", "table", "temporary"];
     for group in ["crashes before create", "crashes before append", "crashes before sync"] {
         coverage.require(group, &files)?;
     }
-    coverage.require("crashes before remove", &["manifest", "segment", "table"])?;
+    coverage.require("crashes before remove", &["blob", "manifest", "segment", "table"])?;
     coverage.require("crashes before rename", &["temporary"])?;
     coverage.require("crashes before sync_dir", &["directory"])?;
     coverage.require("runs", &["stepped", "inline"])?;

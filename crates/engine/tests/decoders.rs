@@ -22,7 +22,7 @@ use cap::Cap;
 use lsmx::env::Background;
 use lsmx::fuzzing::{TARGETS, Target, seeds};
 use lsmx::vfs::MemVfs;
-use lsmx::{Compression, Db, FilterBits, KeyspaceOptions, Options};
+use lsmx::{Compression, Db, FilterBits, KeyspaceOptions, Options, ValueSeparation};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -66,7 +66,8 @@ fn databases() -> Vec<BTreeMap<PathBuf, Vec<u8>>> {
             .block_bytes(256)
             .restart_interval(4)
             .filter_bits(filter_bits)
-            .compression(compression);
+            .compression(compression)
+            .value_separation(ValueSeparation::default().threshold_bytes(30));
         let options = Options::default().background(Background::Inline).seed(5);
         let options = options.keyspace_defaults(keyspace);
         let db = Db::open_with(Arc::new(disk.clone()), "db", options).unwrap();

@@ -12,7 +12,7 @@
 mod modelling;
 
 use lsmx::env::Background;
-use lsmx::{BlockCacheKind, FilterBits, FilterLastRun};
+use lsmx::{BlockCacheKind, FilterBits, FilterLastRun, ValueSeparation};
 use modelling::{Dice, Op, Opening, Plain, Play, Reached, Tuning, case_seeds, play};
 
 /// Option sets of each kind, and histories that each set plays, with the operations of one.
@@ -45,6 +45,7 @@ fn plain() -> Opening {
             filter_last_run: FilterLastRun::Off,
             filter_bits: FilterBits::Fuse8,
             beside: None,
+            separation: None,
         },
     }
 }
@@ -93,6 +94,23 @@ fn fixed() -> Vec<(Opening, Background)> {
     });
     depart(inline, |set| set.tuning.lz4 = vec![true]);
     depart(inline, |set| set.tuning.lz4 = vec![false, false, true]);
+    // Nearly every value apart, and collected as soon as anything dies; large ones alone, by many threads.
+    let apart = |bytes, amplification| {
+        let separation = ValueSeparation::default().threshold_bytes(bytes).blob_file_bytes(1 << 10);
+        Some(separation.garbage_ratio(0.1).space_amplification_max(amplification))
+    };
+    for (background, bytes, amplification) in
+        [(inline, 1, 1.01), (stepped, 10, 1.3), (threads, 60, 2.0)]
+    {
+        let mut set = plain();
+        set.tuning.separation = apart(bytes, amplification);
+        sets.push((set, background));
+    }
+    let mut depart = |background, change: fn(&mut Opening)| {
+        let mut set = plain();
+        change(&mut set);
+        sets.push((set, background));
+    };
     // A segment for every commit; every commit synced; the log flushed as soon as it can be.
     depart(inline, |set| (set.segment_bytes, set.sync_every_bytes) = (1, 1));
     depart(inline, |set| set.wal_bytes_max = Some(1));

@@ -178,7 +178,7 @@ fn an_opening_that_is_refused_changes_no_byte() {
     for group in ["flip", "cut", "removal"] {
         coverage.require(group, &["refused"]).unwrap();
     }
-    coverage.require("refused", &["current", "manifest", "segment", "table"]).unwrap();
+    coverage.require("refused", &["blob", "current", "manifest", "segment", "table"]).unwrap();
 }
 
 /// Damages one file of a database that was closed or killed, and opens it.

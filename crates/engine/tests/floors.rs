@@ -26,6 +26,7 @@ const ENGINE: &[&[&str]] = &[
     &["cache"],
     &["metrics"],
     &["table"],
+    &["value_log"],
     &["version", "keyspace"],
     &["store"],
     &["read", "write"],

@@ -49,6 +49,7 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
         | Bug::ReplaySkipsUnflushed
         | Bug::ReplaySkipsRangeDeletes
         | Bug::TokenNotCommitted
+        | Bug::PointerBeforeBytes
         | Bug::SegmentDeletedEarly => ("crashes", crashes),
         Bug::TombstoneDroppedEarly
         | Bug::SnapshotVersionDropped
@@ -64,6 +65,7 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
         | Bug::BaseForgottenByJob
         | Bug::FoldedValueStale
         | Bug::AnchorForgotten
+        | Bug::LiveBlobDeleted
         | Bug::BatchTorn => ("contents", contents),
         Bug::UpdateWithoutGuard => ("updates", updates),
         Bug::FollowerSyncForgotten | Bug::PublishedEarly => ("writers", several_writers),

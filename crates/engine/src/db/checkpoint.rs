@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cache::Cache;
 use crate::coding::{len_u64, to_usize};
-use crate::db::{Core, beside, open, verify};
+use crate::db::{Core, beside, open, verify, verify_values};
 use crate::env::YieldKind;
 use crate::error::{Error, Malformed, Result};
 use crate::format::filename::{FileName, LOCK};
@@ -128,6 +128,17 @@ impl<'a> Checkpoint<'a> {
                 verify::verify_table(vfs, target, file, &Cache::new(0))?;
             }
             self.go_on()?;
+        }
+        for (&id, keyspace) in &self.state.keyspaces {
+            for blob in keyspace.value_log.blobs() {
+                let name = FileName::Blob(blob.id.0);
+                made.push(name.in_dir(target));
+                if !self.link(&name.in_dir(source), &name.in_dir(target))? {
+                    self.copy(&name.in_dir(source), &name.in_dir(target), blob.bytes)?;
+                    verify_values::verify_blob(vfs, target, id, blob, &Cache::new(0))?;
+                }
+                self.go_on()?;
+            }
         }
         for segment in &self.segments {
             let name = FileName::Segment(segment.id);

@@ -60,6 +60,7 @@ impl Core {
         if let Some(attached) = tree.beside.attached() {
             attached.life.set_over();
         }
+        view.version.blobs().files().for_each(|used| used.file.set_obsolete());
         store.memtable_bytes_freed(view.memtable_bytes());
         drop(view);
         store.keep_dropped(number, Arc::clone(tree));

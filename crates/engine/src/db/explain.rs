@@ -158,6 +158,9 @@ impl Core {
                 step.file = Some(file.shape().id.0);
                 step.filter_may_contain = probe.filter_may_contain;
                 step.blocks = probe.blocks;
+                if let Some(pointer) = &probe.pointer {
+                    step.blocks.push(version.blobs().explain(pointer)?);
+                }
                 (step.range_deleted_at, step.found) = (deleted, found);
             }
             explanation.runs.push(step);

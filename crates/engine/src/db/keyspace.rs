@@ -467,7 +467,9 @@ impl Core {
         let current = tree.settings().policy_spec.clone();
         let policy = options.policy.clone().unwrap_or_else(|| current.clone());
         let operator = options.merge_operator.clone();
-        if tree.merging.admit(operator.as_ref())? || policy != current || converted {
+        let separates = options.value_separation.is_some() && !tree.is_separated();
+        let operator_is_news = tree.merging.admit(operator.as_ref())?;
+        if operator_is_news || policy != current || converted || separates {
             let name = operator.as_ref().map(|operator| operator.name());
             let persisted = Persisted {
                 policy: policy.to_string(),
@@ -476,6 +478,7 @@ impl Core {
                     .as_ref()
                     .map(|attached| attached.factory.name().to_owned())
                     .or_else(|| tree.beside.name()),
+                value_separation: tree.is_separated() || separates,
             };
             let options = persisted.encode();
             self.append_edit(vec![Change::SetOptions { keyspace: tree.id, options }])?;

@@ -9,7 +9,7 @@ use crate::keyspace::merging::FoldCounter;
 use crate::metrics::{
     BackgroundIoMetrics, CacheMetrics, CompactionMetrics, DescriptorMetrics, FoldMetrics,
     HeldMetrics, KeyspaceMetrics, LaneMetrics, LevelFlow, LevelMetrics, MemoryMetrics,
-    MergeMetrics, Metrics, ReadMetrics, StallCause, StallMetrics, WalMetrics,
+    MergeMetrics, Metrics, ReadMetrics, StallCause, StallMetrics, ValueLogMetrics, WalMetrics,
 };
 use crate::sync::{AtomicU64, Ordering};
 
@@ -153,6 +153,7 @@ fn keyspace(tree: &Tree, now_us: u64) -> KeyspaceMetrics {
     let counters = &tree.counters;
     let view = tree.pin();
     let flows = counters.flows();
+    let blobs = view.version.blobs();
     let shape = view.version.shape();
     let count = flows.keys().next_back().map_or(0, |&level| usize::from(level) + 1);
     let levels = (0u8..=u8::MAX).take(count.max(shape.levels.len())).map(|level| {
@@ -210,6 +211,14 @@ fn keyspace(tree: &Tree, now_us: u64) -> KeyspaceMetrics {
             failures: read(&tree.merging.failures),
         },
         operand_store: tree.beside.attached().map(|attached| attached.store.metrics()),
+        value_log: ValueLogMetrics {
+            blob_files: crate::coding::len_u64(blobs.files().count()),
+            blob_bytes: blobs.files().map(|used| used.file.record().bytes).sum(),
+            blob_referenced_bytes: blobs.files().map(|used| used.bytes).sum(),
+            written_bytes: read(&counters.blob_written_bytes),
+            rewrites: read(&counters.blob_rewrites),
+            rewritten_bytes: read(&counters.blob_moved_bytes),
+        },
         stalls: StallMetrics {
             count: causes.iter().map(|cause| cause.count).sum(),
             us_total: causes.iter().map(|cause| cause.us_total).sum(),

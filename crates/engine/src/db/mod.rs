@@ -24,6 +24,7 @@ mod resume;
 mod snapshot;
 pub(crate) mod update;
 mod verify;
+mod verify_values;
 mod warm_up;
 
 use std::path::Path;

@@ -4,7 +4,7 @@
 //! The owner goes on meanwhile: an edit may be half written, the manifest replaced, a file gone. What
 //! looks like damage is therefore read again a few times before it is believed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::path::Path;
@@ -38,6 +38,10 @@ pub struct Observation {
     pub tables: u64,
     /// Their bytes.
     pub table_bytes: u64,
+    /// Blob files that the manifest names.
+    pub blob_files: u64,
+    /// Their bytes.
+    pub blob_bytes: u64,
     /// Segments of the log from the oldest live one on.
     pub wal_segments: u64,
     /// Their bytes.
@@ -58,6 +62,14 @@ pub struct ObservedKeyspace {
     pub flushed_through: u64,
     /// Levels that hold something.
     pub levels: Vec<ObservedLevel>,
+    /// Whether values were ever kept apart from the tree.
+    pub value_separation: bool,
+    /// Its blob files.
+    pub blob_files: u64,
+    /// Their bytes.
+    pub blob_bytes: u64,
+    /// Bytes of the records in them that tables reference.
+    pub blob_referenced_bytes: u64,
 }
 
 /// What the manifest says of one level.
@@ -99,19 +111,21 @@ pub fn observe_with(vfs: Arc<dyn Vfs>, path: impl AsRef<Path>) -> Result<Observa
         clean_close: state.clean_close,
         ..Observation::default()
     };
-    let mut named = BTreeSet::new();
+    let named = state.file_numbers();
     for keyspace in state.keyspaces.values() {
-        named.extend(keyspace.files().map(|(.., file)| file.id.0));
+        seen.tables += len_u64(keyspace.files().count());
         seen.table_bytes += keyspace.files().map(|(.., file)| file.bytes).sum::<u64>();
-        seen.keyspaces.insert(keyspace.name.clone(), observed(keyspace));
+        let observed = observed(keyspace);
+        seen.blob_files += observed.blob_files;
+        seen.blob_bytes += observed.blob_bytes;
+        seen.keyspaces.insert(keyspace.name.clone(), observed);
     }
-    seen.tables = len_u64(named.len());
     let names = vfs.list(dir).map_err(|error| Error::io("list", dir, error))?;
     for name in names {
         let path = dir.join(&name);
         let Some(bytes) = size(vfs, &path)? else { continue };
         match FileName::parse(&name) {
-            Some(FileName::Table(id)) if named.contains(&id) => {}
+            Some(FileName::Table(id) | FileName::Blob(id)) if named.contains(&id) => {}
             Some(FileName::Segment(id)) if id >= state.wal_oldest => {
                 seen.wal_segments += 1;
                 seen.wal_bytes += bytes;
@@ -164,8 +178,14 @@ fn observed(keyspace: &KeyspaceState) -> ObservedKeyspace {
         }
         metrics
     });
+    let persisted = Persisted::decode(&keyspace.options);
+    let log = &keyspace.value_log;
     ObservedKeyspace {
-        policy: Persisted::decode(&keyspace.options).map_or_else(String::new, |p| p.policy),
+        value_separation: persisted.as_ref().is_some_and(|persisted| persisted.value_separation),
+        policy: persisted.map_or_else(String::new, |persisted| persisted.policy),
+        blob_files: len_u64(log.blobs().count()),
+        blob_bytes: log.blobs().map(|blob| blob.bytes).sum(),
+        blob_referenced_bytes: log.referenced().values().map(|(bytes, _)| bytes).sum(),
         flushed_through: keyspace.flushed_through.0,
         levels: levels.filter(|level| level.runs > 0).collect(),
     }
@@ -203,6 +223,13 @@ impl fmt::Display for Observation {
                     level.bytes,
                     level.entries,
                     level.tombstones
+                )?;
+            }
+            if keyspace.blob_files > 0 {
+                writeln!(
+                    f,
+                    "  value log: {} blob files, {} bytes, {} of them referenced",
+                    keyspace.blob_files, keyspace.blob_bytes, keyspace.blob_referenced_bytes
                 )?;
             }
         }

@@ -109,7 +109,12 @@ fn check_free(vfs: &dyn Vfs, dir: &Path) -> Result<()> {
         let path = dir.join(&name);
         match FileName::parse(&name) {
             None => return refuse("CURRENT is missing, and the directory holds other files"),
-            Some(FileName::Table(_) | FileName::Operands(_) | FileName::Bucket(_)) => {
+            Some(
+                FileName::Table(_)
+                | FileName::Blob(_)
+                | FileName::Operands(_)
+                | FileName::Bucket(_),
+            ) => {
                 return refuse(
                     "CURRENT is missing, but there are tables or operands: it was removed",
                 );

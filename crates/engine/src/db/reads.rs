@@ -54,7 +54,8 @@ impl Keyspace {
     }
 
     /// Bytes of table files that a range of keys takes, about: what is in memory, and what is
-    /// shadowed or deleted and not compacted yet, is not told apart.
+    /// shadowed or deleted and not compacted yet, is not told apart. Values that are kept apart in blob
+    /// files do not count.
     ///
     /// A file that lies in the range counts whole. One that the range cuts counts with the share of
     /// its index blocks that lie inside, read from its top index: at each end of the range, and in

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 
-use lsmx_compaction::{FileShape, LevelParts, TreeShape};
+use lsmx_compaction::{FileId, FileShape, LevelParts, TreeShape};
 
 use crate::db::beside::{self, Site};
 use crate::db::options::Options;
@@ -18,7 +18,7 @@ use crate::env::Env;
 use crate::env::rate::RateLimit;
 use crate::error::{Error, Malformed, Result};
 use crate::event::Event;
-use crate::format::edit::{Change, Edit};
+use crate::format::edit::{BlobFileRecord, BlobReference, Change, Edit};
 use crate::format::filename::{CURRENT, FILE_NUMBER_MAX, FileName, LOCK};
 use crate::job::governor::{Governor, GovernorLimits};
 use crate::job::install::sync_names;
@@ -37,7 +37,8 @@ use crate::store::{FileNumbers, Store, StoreParts, TableSpace, Trees, record_of}
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Signal};
 use crate::table::{DescriptorPool, JobReads};
 use crate::version::{
-    Janitor, SuperVersion, TableFile, Version, changes_between, operand_file_name,
+    BlobFile, BlobUse, Janitor, SuperVersion, TableFile, Version, blob_changes, changes_between,
+    operand_file_name,
 };
 use crate::vfs::{LockGuard, Shed, SheddingVfs, Vfs};
 use crate::wal::{
@@ -276,7 +277,7 @@ impl Recovery {
 
     fn open_trees(&mut self) -> Result<()> {
         for (&id, keyspace) in &self.state.keyspaces {
-            let (shape, tables) = self.open_tables(keyspace)?;
+            let (shape, tables) = self.open_tables(id, keyspace)?;
             self.opened.insert(id, shape.clone());
             let version = Arc::new(Version::new(shape, &Version::default(), &tables)?);
             let options = self.options.of_keyspace(&keyspace.name).clone();
@@ -289,6 +290,9 @@ impl Recovery {
             let (opening, name) = (self.opening, keyspace.name.clone());
             let origin = Origin { opening, env: self.tables.env.clone() };
             let tree = Tree::new(origin, id, name, options, policy, version, SeqNo(1));
+            if persisted.value_separation {
+                tree.note_separated();
+            }
             if let Some(operator) = persisted.merge_operator {
                 tree.merging.remember(operator)?;
             }
@@ -352,7 +356,21 @@ impl Recovery {
         })
     }
 
-    fn open_tables(&self, keyspace: &KeyspaceState) -> Result<(TreeShape, Vec<Arc<TableFile>>)> {
+    /// Opens the blob files of a keyspace.
+    fn open_blobs(&self, id: u32, keyspace: &KeyspaceState) -> Result<Blobs> {
+        let open = |blob: &BlobFileRecord| {
+            let opened = self.tables.open_blob(id, blob);
+            opened.map(|file| (blob.id, file)).map_err(|error| named(error, &self.tables.dir))
+        };
+        keyspace.value_log.blobs().map(open).collect()
+    }
+
+    fn open_tables(
+        &self,
+        id: u32,
+        keyspace: &KeyspaceState,
+    ) -> Result<(TreeShape, Vec<Arc<TableFile>>)> {
+        let blobs = self.open_blobs(id, keyspace)?;
         let (mut tables, mut levels) = (Vec::new(), Vec::new());
         for (level, runs) in (0u8..=u8::MAX).zip(&keyspace.levels) {
             let cursor = keyspace.cursors.get(&level).cloned();
@@ -360,7 +378,9 @@ impl Recovery {
             for run in runs {
                 let mut files = Vec::new();
                 for file in &run.files {
-                    let table = self.tables.open(file).map_err(|e| named(e, &self.tables.dir))?;
+                    let uses = uses(&blobs, keyspace.value_log.references_of(file.id));
+                    let table = self.tables.open(file, uses);
+                    let table = table.map_err(|error| named(error, &self.tables.dir))?;
                     files.push(Arc::clone(table.shape()));
                     tables.push(table);
                 }
@@ -378,9 +398,16 @@ impl Recovery {
                 attached.store.abandon();
                 attached.life.files.discard_made();
             }
-            for table in tree.pin().version.runs().iter().flat_map(|run| run.tables().iter()) {
+            let version = &tree.pin().version;
+            for table in version.runs().iter().flat_map(|run| run.tables().iter()) {
                 if self.opened[&tree.id].find_file(table.shape().id).is_none() {
                     self.tables.janitor.discard(table.path().to_owned());
+                }
+            }
+            let log = self.state.keyspaces.get(&tree.id).map(|keyspace| &keyspace.value_log);
+            for id in version.blob_ids() {
+                if log.is_none_or(|log| log.blob(id).is_none()) {
+                    self.tables.janitor.discard(self.tables.blob_path(id));
                 }
             }
         }
@@ -528,6 +555,10 @@ impl Recovery {
                 view.version.table(file.id).map(|table| record_of(table)).ok_or(unknown)
             };
             changes.extend(changes_between(tree.id, before, view.version.shape(), record)?);
+            let log = self.state.keyspaces.get(&tree.id).map(|keyspace| &keyspace.value_log);
+            let known: Vec<_> =
+                log.into_iter().flat_map(|log| log.blobs()).map(|blob| blob.id).collect();
+            changes.extend(blob_changes(tree.id, (before, &known), &view.version));
             changes.push(Change::FlushedThrough { keyspace: tree.id, seq: last_seq });
             let token = view.operands.as_ref().and_then(|beside| beside.token);
             if token != self.state.keyspaces.get(&tree.id).and_then(|at| at.operand_token) {
@@ -541,6 +572,18 @@ impl Recovery {
         state.apply(&Edit { changes }).map_err(|what| what.at(&path, 0))?;
         Ok(Prepared { wal, ledger, state, number })
     }
+}
+
+/// The blob files of a keyspace, open.
+type Blobs = BTreeMap<FileId, Arc<BlobFile>>;
+
+/// What a table references. The manifest has checked that each of these files is there.
+fn uses(blobs: &Blobs, references: &[BlobReference]) -> Vec<BlobUse> {
+    let uses = references.iter().filter_map(|reference| {
+        let file = Arc::clone(blobs.get(&reference.blob)?);
+        Some(BlobUse { file, bytes: reference.bytes, records: reference.records })
+    });
+    uses.collect()
 }
 
 /// Finds out whether files of the directory can be read past the system's cache, by one that is there

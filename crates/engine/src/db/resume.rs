@@ -25,7 +25,7 @@ use crate::operands::Token;
 use crate::store::{Store, record_of};
 use crate::sync::Arc;
 use crate::trace::{JobBegin, JobSpan};
-use crate::version::{BesideView, SuperVersion, Version, changes_between};
+use crate::version::{BesideView, SuperVersion, Version, blob_changes, changes_between};
 
 /// A tree with all its memtables in tables that are not part of the database yet.
 struct Rewritten<'a> {
@@ -114,6 +114,8 @@ impl Core {
             };
             let shape = before.version.shape();
             changes.extend(changes_between(tree.id, shape, version.shape(), record)?);
+            let known = before.version.blob_ids();
+            changes.extend(blob_changes(tree.id, (shape, &known), version));
             changes.push(Change::FlushedThrough { keyspace: tree.id, seq: last_seq });
             if let Some(token) = rewritten.token() {
                 changes.push(Change::OperandToken { keyspace: tree.id, token: Some(token) });

@@ -1,4 +1,4 @@
-//! Checks a closed database from end to end: every checksum, every order, every name.
+//! Checks a closed database from end to end: every checksum, every order, every name, every pointer.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -8,11 +8,13 @@ use serde::Serialize;
 
 use crate::cache::Cache;
 use crate::db::beside::{self, Beside};
+use crate::db::verify_values::Values;
 use crate::db::{read_only, recovery};
 use crate::error::{Error, Malformed, Result};
-use crate::format::batch::Operations;
+use crate::format::batch::{Action, Operations};
 use crate::format::edit::FileRecord;
 use crate::format::filename::FileName;
+use crate::key::Kind;
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
 use crate::operands::OperandStoreFactory;
 use crate::sync::Arc;
@@ -31,6 +33,12 @@ pub struct VerifyReport {
     pub table_bytes: u64,
     /// Entries in the tables.
     pub entries: u64,
+    /// Blob files, each read from the first byte to the last.
+    pub blob_files: u64,
+    /// Bytes of the blob files.
+    pub blob_bytes: u64,
+    /// Values in them that tables point to.
+    pub blob_values: u64,
     /// Segments of the log.
     pub wal_segments: u64,
     /// Commits in the log.
@@ -46,8 +54,9 @@ pub struct VerifyReport {
 }
 
 /// Checks the database in a directory without opening or changing it: the manifest, every table
-/// (checksums, order, index, filter, properties), the invariants of every tree, the log. Operand stores
-/// are not checked, and the report says which; [`verify_with_stores`] does.
+/// (checksums, order, index, filter, properties), the invariants of every tree, every blob file and every
+/// pointer into one, the log. Operand stores are not checked, and the report says which;
+/// [`verify_with_stores`] does.
 ///
 /// # Errors
 /// The first thing that is wrong, with file and offset; [`Error::Locked`] while it is open.
@@ -72,8 +81,8 @@ pub fn verify_with_stores(
     let mut report =
         VerifyReport { keyspaces: state.keyspaces.len() as u64, ..VerifyReport::default() };
     let mut operand_files = Some(BTreeSet::new());
-    for keyspace in state.keyspaces.values() {
-        verify_keyspace(&*vfs, dir, keyspace, &mut report)?;
+    for (&id, keyspace) in &state.keyspaces {
+        verify_keyspace(&*vfs, dir, (id, keyspace), &mut report)?;
         match beside::verify_store(&vfs, dir, keyspace, stores)? {
             Beside::Nothing => {}
             Beside::Checked(files) => {
@@ -105,7 +114,7 @@ pub fn verify_with(vfs: Arc<dyn Vfs>, path: impl AsRef<Path>) -> Result<VerifyRe
 fn verify_keyspace(
     vfs: &dyn Vfs,
     dir: &Path,
-    keyspace: &KeyspaceState,
+    (id, keyspace): (u32, &KeyspaceState),
     report: &mut VerifyReport,
 ) -> Result<()> {
     let cache = Cache::new(0);
@@ -119,8 +128,13 @@ fn verify_keyspace(
         levels.push(parts);
     }
     TreeShape::from_levels(levels, keyspace.run_id_next)?.check()?;
+    let values = Values::open(vfs, dir, (id, keyspace), &cache)?;
+    report.blob_files += values.files();
+    report.blob_bytes += values.bytes();
     for (_, _, file) in keyspace.files() {
-        verify_table(vfs, dir, file, &cache)?;
+        let table = verify_table(vfs, dir, file, &cache)?;
+        report.blob_values +=
+            values.verify_table(&table, keyspace.value_log.references_of(file.id))?;
         report.tables += 1;
         report.table_bytes += file.bytes;
         report.entries += file.entries;
@@ -134,13 +148,14 @@ pub(super) fn verify_table(
     dir: &Path,
     file: &FileRecord,
     cache: &Arc<Cache>,
-) -> Result<()> {
+) -> Result<Arc<Table>> {
     let (id, bytes, uid, checksum) = (file.id, file.bytes, file.uid, file.checksum);
     let path = FileName::Table(id.0).in_dir(dir);
     let table = Table::open(vfs, &path, &TableIdentity { id, bytes, uid, checksum }, cache);
     let table = table.map_err(|error| recovery::named(error, dir))?;
     table.verify()?;
-    verify_record(&path, &table, file)
+    verify_record(&path, &table, file)?;
+    Ok(Arc::new(table))
 }
 
 /// What the manifest says of a table is what the table says: the bounds, within which all entries and
@@ -200,9 +215,9 @@ fn orphans(
     operand_files: Option<&BTreeSet<FileName>>,
 ) -> Result<Vec<PathBuf>> {
     let names = vfs.list(dir).map_err(|error| Error::io("list", dir, error))?;
-    let named = |id| state.keyspaces.values().any(|k| k.files().any(|(.., file)| file.id.0 == id));
+    let named = state.file_numbers();
     let orphan = |name: &String| match FileName::parse(name) {
-        Some(FileName::Table(id)) => !named(id),
+        Some(FileName::Table(id) | FileName::Blob(id)) => !named.contains(&id),
         Some(FileName::Segment(id)) => id < state.wal_oldest,
         Some(FileName::Manifest(number)) => number != manifest,
         Some(FileName::Temporary(_)) => true,
@@ -231,6 +246,11 @@ pub(super) fn check_record(
                 expected: "one that the manifest knows or knew",
             };
             return Err(what.at(&path(), record.offset));
+        }
+        if let Action::Entry { kind: Kind::ValuePointer, .. } = operation.action {
+            let (what, found) = ("kind of an operation", u64::from(Kind::ValuePointer as u8));
+            let expected = "no value pointer: values go into the log whole";
+            return Err(Malformed::Field { what, found, expected }.at(&path(), record.offset));
         }
         count += 1;
     }

@@ -5,6 +5,7 @@
 //! with `damaged:`; what stands around it is read all the same, and the first damage is the error in
 //! the end.
 
+mod blobs;
 mod logs;
 mod table;
 mod trace;
@@ -82,6 +83,7 @@ fn dump_as(name: FileName, vfs: &dyn Vfs, path: &Path, lines: &mut Lines<'_>) ->
     let input = Input::open(vfs, path)?;
     match name {
         FileName::Table(_) => table::show(&input, lines),
+        FileName::Blob(_) => blobs::show(&input, lines),
         FileName::Segment(_) => logs::show_segment(&input, lines),
         FileName::Manifest(_) => logs::show_manifest(&input, lines),
         FileName::Current => show_current(&input, lines),
@@ -205,7 +207,7 @@ mod tests {
     use super::*;
     use crate::env::Background;
     use crate::vfs::{Image, MemVfs};
-    use crate::{Db, KeyspaceOptions, Options};
+    use crate::{Db, KeyspaceOptions, Options, ValueSeparation};
 
     /// A database with every kind of file that there is.
     fn disk() -> MemVfs {
@@ -213,13 +215,18 @@ mod tests {
         let keyspace = KeyspaceOptions::default().memtable_bytes(4 << 10).table_bytes(4 << 10);
         let options = Options::default()
             .background(Background::Inline)
-            .keyspace_defaults(keyspace.block_bytes(1 << 10))
+            .keyspace_defaults(keyspace.clone().block_bytes(1 << 10))
             .seed(7);
         let db = Db::open_with(Arc::new(disk.clone()), "db", options).unwrap();
         for number in 0..300u32 {
             db.put(format!("key-{number:04}"), [7; 30]).unwrap();
         }
         db.delete("key-0007").unwrap();
+        let separation = ValueSeparation::default().threshold_bytes(20);
+        let apart = db.keyspace("apart", keyspace.value_separation(separation)).unwrap();
+        for number in 0..100u32 {
+            apart.put(format!("key-{number:04}"), [7; 30]).unwrap();
+        }
         db.sync().unwrap();
         let killed = disk.crash(Image::Keep, 0);
         let current = killed.read_all(Path::new("db/CURRENT")).unwrap();
@@ -237,6 +244,7 @@ mod tests {
     fn kind(name: FileName) -> &'static str {
         match name {
             FileName::Table(_) => "table",
+            FileName::Blob(_) => "blob",
             FileName::Segment(_) => "segment",
             FileName::Manifest(_) => "manifest",
             FileName::Operands(_) => "operands",
@@ -255,10 +263,12 @@ mod tests {
             let (text, done) = shown(&disk, &path, DumpOptions::default());
             done.unwrap();
             let name = path.file_name().unwrap().to_str().unwrap();
-            kinds.insert(kind(FileName::parse(name).unwrap()), text);
+            let kind = kind(FileName::parse(name).unwrap());
+            kinds.entry(kind).or_insert_with(String::new).push_str(&text);
         }
         for (kind, parts) in [
-            ("table", &["footer", "properties", "filter", "index", "data", "restart"][..]),
+            ("table", &["footer", "properties", "filter", "index", "data", "restart", "blob"][..]),
+            ("blob", &["header", "record", "key-0", "value of 30 bytes", "trailer", "keyspace 1"]),
             ("segment", &["header", "record", "mark", "put", "key-0", "delete"]),
             ("manifest", &["header", "edit 1", "CreateKeyspace", "AddFile", "mark"]),
             ("temporary", &["rubbish", "MANIFEST-"]),
@@ -270,7 +280,7 @@ mod tests {
                 assert!(text.contains(part), "{kind} lacks {part:?}:\n{text}");
             }
         }
-        assert_eq!(kinds.len(), 6);
+        assert_eq!(kinds.len(), 7);
     }
 
     #[test]

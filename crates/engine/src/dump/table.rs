@@ -6,6 +6,7 @@ use super::{Input, Lines, Shown};
 use crate::coding::len_u64;
 use crate::error::{Error, Malformed};
 use crate::format::BlockKind;
+use crate::format::blob::ValuePointer;
 use crate::format::block::{self, Handle};
 use crate::format::data_block::DataBlock;
 use crate::format::data_cursor::DataCursor;
@@ -14,7 +15,7 @@ use crate::format::footer::{FOOTER_BYTES, Footer};
 use crate::format::index::{IndexBlock, Separator, Versions};
 use crate::format::properties::Properties;
 use crate::format::range_tombstones::Spans;
-use crate::key::InternalKey;
+use crate::key::{InternalKey, Kind};
 use crate::slice::BlockBytes;
 
 pub(super) fn show(input: &Input<'_>, lines: &mut Lines<'_>) -> Shown {
@@ -173,7 +174,7 @@ impl Blocks<'_> {
         cursor.first().map_err(at)?;
         while cursor.valid() {
             if lines.options.entries {
-                shown.push(entry_text("entry", cursor.key(), cursor.value().len(), lines));
+                shown.push(entry_text("entry", cursor.key(), cursor.value(), lines));
             }
             entries += 1;
             cursor.next().map_err(at)?;
@@ -193,7 +194,8 @@ impl Blocks<'_> {
             let offset = block.restart(index).map_err(at)?;
             let entry = block.entry(offset).map_err(at)?;
             let key = InternalKey { user_key: entry.suffix, seq: entry.seq, kind: entry.kind };
-            let text = entry_text("restart", key, entry.next - entry.value_at, lines);
+            let value = block.bytes().get(entry.value_at..entry.next).unwrap_or_default();
+            let text = entry_text("restart", key, value, lines);
             lines.line(format_args!("    {text}, offset {offset} in the block"))?;
         }
         Ok(())
@@ -210,7 +212,17 @@ fn separator_text(separator: Option<&Separator>, lines: &Lines<'_>) -> String {
     }
 }
 
-fn entry_text(what: &str, key: InternalKey<'_>, value_bytes: usize, lines: &Lines<'_>) -> String {
-    let user_key = lines.key(key.user_key);
+fn entry_text(what: &str, key: InternalKey<'_>, value: &[u8], lines: &Lines<'_>) -> String {
+    let (user_key, value_bytes) = (lines.key(key.user_key), value.len());
+    if key.kind == Kind::ValuePointer
+        && let Ok(at) = ValuePointer::decode(value)
+    {
+        let ValuePointer { file, offset, bytes, value_bytes } = at;
+        return format!(
+            "{what} {user_key} ValuePointer at {}, value of {value_bytes} bytes in blob {file:06} at \
+             {offset}, record of {bytes} bytes",
+            key.seq
+        );
+    }
     format!("{what} {user_key} {:?} at {}, value of {value_bytes} bytes", key.kind, key.seq)
 }

@@ -158,7 +158,7 @@ pub(crate) fn seal(
 }
 
 /// Packs `contents` into `packed`; answers whether that saves enough to be worth the unpacking.
-fn pack_lz4(contents: &[u8], packed: &mut Vec<u8>) -> bool {
+pub(super) fn pack_lz4(contents: &[u8], packed: &mut Vec<u8>) -> bool {
     let Ok(length) = u32::try_from(contents.len()) else {
         return false;
     };
@@ -249,7 +249,7 @@ fn check(
     }
 }
 
-fn unpack_lz4(payload: &[u8]) -> Result<Vec<u8>, Malformed> {
+pub(super) fn unpack_lz4(payload: &[u8]) -> Result<Vec<u8>, Malformed> {
     let Some(length) = get_u32(payload, 0) else {
         return Err(Malformed::Truncated {
             what: "length of packed contents",

@@ -8,8 +8,10 @@
 //!                 an optional field as one byte 0 or 1 and, after 1, the field
 //! ```
 //! A tag below 128 must be understood: a build that does not know it refuses the manifest. A tag
-//! from 128 on may be skipped. A tag once on disk is never reused; 32 to 47 are kept for blob
-//! files, 48 to 63 for operand stores.
+//! from 128 on may be skipped. A tag once on disk is never reused; 32 to 47 are those of blob files,
+//! 48 to 63 are kept for operand stores.
+
+mod blobs;
 
 use std::sync::Arc;
 
@@ -19,6 +21,7 @@ use lsmx_compaction::{FileId, FileShape, KeyRange, Level, RunId};
 use crate::coding::{Decoder, put_bytes, put_u64, put_varint};
 use crate::operands::Token;
 use crate::{Malformed, SeqNo};
+pub use blobs::{BlobFileRecord, BlobReference};
 
 /// Most bytes of a keyspace's name.
 pub const KEYSPACE_NAME_BYTES_MAX: usize = 255;
@@ -263,6 +266,29 @@ pub enum Change {
         /// What its store has prepared; none once its operands are in tables alone.
         token: Option<Token>,
     },
+    /// A blob file comes to a keyspace.
+    AddBlob {
+        /// Id of the keyspace.
+        keyspace: u32,
+        /// The file.
+        blob: BlobFileRecord,
+    },
+    /// A blob file leaves its keyspace.
+    RemoveBlob {
+        /// Id of the keyspace.
+        keyspace: u32,
+        /// The file.
+        id: FileId,
+    },
+    /// What a table references of blob files, from the end of the edit until the table leaves.
+    References {
+        /// Id of the keyspace.
+        keyspace: u32,
+        /// The table.
+        table: FileId,
+        /// By number of the blob file.
+        blobs: Arc<[BlobReference]>,
+    },
 }
 
 impl Change {
@@ -278,7 +304,10 @@ impl Change {
             | Change::Cursor { keyspace, .. }
             | Change::RunIdNext { keyspace, .. }
             | Change::FlushedThrough { keyspace, .. }
-            | Change::OperandToken { keyspace, .. } => Some(*keyspace),
+            | Change::OperandToken { keyspace, .. }
+            | Change::AddBlob { keyspace, .. }
+            | Change::RemoveBlob { keyspace, .. }
+            | Change::References { keyspace, .. } => Some(*keyspace),
             Change::WalOldest { .. }
             | Change::WalSegment { .. }
             | Change::WalMark { .. }
@@ -441,6 +470,22 @@ impl Change {
                 });
                 48
             }
+            Change::AddBlob { keyspace, blob } => {
+                put_varint(out, u64::from(*keyspace));
+                blob.encode(out);
+                32
+            }
+            Change::RemoveBlob { keyspace, id } => {
+                put_varint(out, u64::from(*keyspace));
+                put_varint(out, id.0);
+                33
+            }
+            Change::References { keyspace, table, blobs } => {
+                put_varint(out, u64::from(*keyspace));
+                put_varint(out, table.0);
+                blobs::put_references(out, blobs);
+                34
+            }
         }
     }
 
@@ -500,6 +545,19 @@ impl Change {
             48 => Change::OperandToken {
                 keyspace: get_u32(body, "keyspace id")?,
                 token: get_option(body, get_token)?,
+            },
+            32 => Change::AddBlob {
+                keyspace: get_u32(body, "keyspace id")?,
+                blob: BlobFileRecord::decode(body)?,
+            },
+            33 => Change::RemoveBlob {
+                keyspace: get_u32(body, "keyspace id")?,
+                id: FileId(body.varint("blob file id")?),
+            },
+            34 => Change::References {
+                keyspace: get_u32(body, "keyspace id")?,
+                table: FileId(body.varint("file id")?),
+                blobs: blobs::get_references(body)?.into(),
             },
             TAG_OPTIONAL.. => return Ok(None),
             unknown => {
@@ -622,6 +680,26 @@ mod tests {
             Change::KeyspaceIdNext(4),
             Change::OperandToken { keyspace, token: Some(Token([1, 0, u64::MAX, 300])) },
             Change::OperandToken { keyspace, token: None },
+            Change::AddBlob {
+                keyspace,
+                blob: BlobFileRecord {
+                    id: FileId(12),
+                    bytes: 5_000_000_000,
+                    records: 4,
+                    value_bytes: 4_900_000_000,
+                    uid: 3,
+                    checksum: u64::MAX,
+                },
+            },
+            Change::RemoveBlob { keyspace, id: FileId(12) },
+            Change::References {
+                keyspace,
+                table: FileId(7),
+                blobs: [(3, 900), (12, 0)]
+                    .map(|(id, bytes)| BlobReference { blob: FileId(id), bytes, records: 2 })
+                    .into(),
+            },
+            Change::References { keyspace, table: FileId(7), blobs: Arc::new([]) },
         ])
     }
 
@@ -661,8 +739,8 @@ mod tests {
     #[test]
     fn an_unknown_change_is_skipped_only_if_its_tag_allows_it() {
         assert_eq!(Edit::decode(&[200, 2, 1, 2, 17, 0]), Ok(Edit::from(vec![Change::Opened])));
-        let must = Edit::decode(&[32, 2, 1, 2, 17, 0]);
-        assert!(matches!(must, Err(Malformed::Field { found: 32, .. })));
+        let must = Edit::decode(&[127, 2, 1, 2, 17, 0]);
+        assert!(matches!(must, Err(Malformed::Field { found: 127, .. })));
         let longer = Edit::decode(&[17, 1, 0]);
         assert!(longer.is_err(), "a known change with more fields than this build knows");
     }

@@ -14,6 +14,7 @@ pub const LOCK: &str = "LOCK";
 
 const MANIFEST_PREFIX: &str = "MANIFEST-";
 const TABLE_SUFFIX: &str = ".sst";
+const BLOB_SUFFIX: &str = ".blob";
 const SEGMENT_SUFFIX: &str = ".wal";
 const OPERANDS_SUFFIX: &str = ".operands";
 const BUCKET_SUFFIX: &str = ".bucket";
@@ -30,6 +31,8 @@ pub const FILE_NUMBER_MAX: u64 = (1 << 56) - 1;
 pub enum FileName {
     /// A table, `000007.sst`.
     Table(u64),
+    /// A blob file, `000009.blob`.
+    Blob(u64),
     /// A WAL segment, `000003.wal`.
     Segment(u64),
     /// A manifest, `MANIFEST-000002`.
@@ -58,6 +61,8 @@ impl FileName {
             FileName::Manifest(parse_number(digits)?)
         } else if let Some(digits) = name.strip_suffix(TABLE_SUFFIX) {
             FileName::Table(parse_number(digits)?)
+        } else if let Some(digits) = name.strip_suffix(BLOB_SUFFIX) {
+            FileName::Blob(parse_number(digits)?)
         } else if let Some(digits) = name.strip_suffix(SEGMENT_SUFFIX) {
             FileName::Segment(parse_number(digits)?)
         } else if let Some(digits) = name.strip_suffix(OPERANDS_SUFFIX) {
@@ -75,6 +80,7 @@ impl FileName {
     pub fn number(self) -> Option<u64> {
         match self {
             FileName::Table(number)
+            | FileName::Blob(number)
             | FileName::Segment(number)
             | FileName::Manifest(number)
             | FileName::Operands(number)
@@ -105,6 +111,7 @@ impl fmt::Display for FileName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             FileName::Table(number) => write!(f, "{number:06}{TABLE_SUFFIX}"),
+            FileName::Blob(number) => write!(f, "{number:06}{BLOB_SUFFIX}"),
             FileName::Segment(number) => write!(f, "{number:06}{SEGMENT_SUFFIX}"),
             FileName::Manifest(number) => write!(f, "{MANIFEST_PREFIX}{number:06}"),
             FileName::Operands(number) => write!(f, "{number:06}{OPERANDS_SUFFIX}"),
@@ -125,6 +132,7 @@ mod tests {
         for number in [0, 1, 7, 999_999, 1_000_000, FILE_NUMBER_MAX] {
             for name in [
                 FileName::Table(number),
+                FileName::Blob(number),
                 FileName::Segment(number),
                 FileName::Manifest(number),
                 FileName::Operands(number),
@@ -138,6 +146,7 @@ mod tests {
         assert_eq!(FileName::parse("CURRENT"), Some(FileName::Current));
         assert_eq!(FileName::parse("LOCK"), Some(FileName::Lock));
         assert_eq!(FileName::Table(7).to_string(), "000007.sst");
+        assert_eq!(FileName::Blob(9).to_string(), "000009.blob");
         assert_eq!(FileName::Segment(3).to_string(), "000003.wal");
         assert_eq!(FileName::Manifest(2).to_string(), "MANIFEST-000002");
     }
@@ -152,6 +161,8 @@ mod tests {
             "+00007.sst",
             "000007.SST",
             "000007.sst ",
+            "7.blob",
+            "000007.BLOB",
             "000007",
             "000007.sst.tmp",
             "7.operands",

@@ -1,6 +1,7 @@
 //! What bytes on disk mean. No I/O here; `docs/format.md` tells how the pieces form a file.
 
 pub(crate) mod batch;
+pub mod blob;
 pub mod block;
 pub(crate) mod data_block;
 pub(crate) mod data_cursor;

@@ -3,6 +3,9 @@
 use crate::checksum::xxh3;
 use crate::coding::{get_u32, get_u64, len_u64, low_u32};
 use crate::format::BlockKind;
+use crate::format::blob::{
+    BLOB_HEADER_BYTES, BLOB_TRAILER_BYTES, record_bytes, record_checksum, trailer_checksum,
+};
 use crate::format::block::{self, Handle, TRAILER_BYTES};
 use crate::format::footer::{FOOTER_BYTES, Footer};
 use crate::format::frame::{LogSeed, RECORD_HEADER_BYTES, RecordHeader, SyncMark};
@@ -102,4 +105,38 @@ fn record(bytes: &mut [u8], at: usize, seed: LogSeed) -> Option<usize> {
     RecordHeader::encode_record(&mut record, (seed, len_u64(at)), numbers, mark, payload).ok()?;
     bytes[at..end].copy_from_slice(&record);
     Some(end)
+}
+
+/// A record of a blob file, from its first byte to its last.
+pub(super) fn blob_record(bytes: &mut [u8], uid: u64, offset: u64) {
+    let length = low_u32(len_u64(bytes.len()));
+    if let Some(said) = bytes.get_mut(8..12) {
+        said.copy_from_slice(&length.to_le_bytes());
+        let sum = record_checksum(&bytes[8..], uid, offset);
+        bytes[..8].copy_from_slice(&sum.to_le_bytes());
+    }
+}
+
+/// A blob file: header, records as far as their lengths lead, trailer.
+pub(super) fn blob(bytes: &mut [u8]) {
+    let Some(end) = bytes.len().checked_sub(BLOB_TRAILER_BYTES) else { return };
+    if end < BLOB_HEADER_BYTES {
+        return;
+    }
+    let sum_at = BLOB_HEADER_BYTES - size_of::<u64>();
+    let sum = xxh3(&bytes[..sum_at]);
+    bytes[sum_at..BLOB_HEADER_BYTES].copy_from_slice(&sum.to_le_bytes());
+    let uid = get_u64(bytes, 16).unwrap_or(0);
+    let mut at = BLOB_HEADER_BYTES;
+    while at < end
+        && let Ok(length) = record_bytes(&bytes[at..end])
+        && let Ok(length) = usize::try_from(length)
+        && length <= end - at
+    {
+        blob_record(&mut bytes[at..at + length], uid, len_u64(at));
+        at += length;
+    }
+    bytes[end + 16..end + 24].copy_from_slice(&uid.to_le_bytes());
+    let sum = trailer_checksum(&bytes[end..end + 24], uid, len_u64(end));
+    bytes[end + 24..end + 32].copy_from_slice(&sum.to_le_bytes());
 }

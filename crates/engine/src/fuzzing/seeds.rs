@@ -4,8 +4,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::repair::{self, handles};
-use crate::coding::{get_u32, to_usize};
+use crate::coding::{get_u32, len_u64, to_usize};
 use crate::format::BlockKind;
+use crate::format::blob::{
+    BLOB_HEADER_BYTES, BLOB_TRAILER_BYTES, BlobHeader, BlobRecord, ValuePointer, put_record,
+    record_bytes,
+};
 use crate::format::block::{self, Compression, Handle};
 use crate::format::filename::FileName;
 use crate::format::footer::{FOOTER_BYTES, Footer};
@@ -73,6 +77,32 @@ impl Corpus {
         Some(())
     }
 
+    /// A blob file, its records, and pointers to them.
+    fn blob(&mut self, bytes: &[u8]) -> Option<()> {
+        self.add(&["blob", "blob_repaired"], bytes);
+        let uid = BlobHeader::decode(bytes.get(..BLOB_HEADER_BYTES)?).ok()?.uid;
+        let end = bytes.len().checked_sub(BLOB_TRAILER_BYTES)?;
+        let mut at = BLOB_HEADER_BYTES;
+        while at < end {
+            let length = to_usize("record", record_bytes(&bytes[at..]).ok()?).ok()?;
+            let record = BlobRecord::decode(bytes.get(at..at + length)?, uid, len_u64(at)).ok()?;
+            let (offset, mut scratch) = (repair::OFFSET, Vec::new());
+            let value_bytes = record.value_bytes().ok()?;
+            let value = record.value(value_bytes).ok()?;
+            let mut moved = Vec::new();
+            let entry = (record.key, record.seq);
+            let stored = (&*value, record.compression);
+            put_record(&mut moved, (repair::UID, offset), entry, stored, &mut scratch);
+            self.add(&["blob_record", "blob_record_repaired"], &moved);
+            let mut pointer = Vec::new();
+            let bytes = len_u64(length);
+            ValuePointer { file: 9, offset, bytes, value_bytes }.put(&mut pointer);
+            self.add(&["value_pointer"], &pointer);
+            at += length;
+        }
+        Some(())
+    }
+
     /// The payloads of a log's records.
     fn payloads(&mut self, bytes: &[u8], header_bytes: usize, target: &'static str) -> Option<()> {
         let mut at = header_bytes;
@@ -99,6 +129,9 @@ pub fn seeds(files: &BTreeMap<PathBuf, Vec<u8>>) -> BTreeMap<&'static str, Vec<V
         match FileName::parse(name) {
             Some(FileName::Table(_)) => {
                 corpus.table(bytes);
+            }
+            Some(FileName::Blob(_)) => {
+                corpus.blob(bytes);
             }
             Some(FileName::Segment(_)) => {
                 corpus.add(&["wal", "wal_repaired", "recovery_wal"], bytes);

@@ -34,7 +34,7 @@ use crate::read::run::RunCursor;
 use crate::slice::Slice;
 use crate::store::Store;
 use crate::sync::{Arc, Ordering};
-use crate::table::FillCache;
+use crate::table::{Access, FillCache};
 use crate::trace::{JobBegin, JobSpan};
 use crate::version::{SuperVersion, Version};
 
@@ -266,18 +266,19 @@ fn fold(
 /// What tables hold of keys that are asked for in their order.
 struct Tables<'a> {
     merging: &'a Merging,
+    version: &'a Version,
     cursor: MergingCursor<RunCursor>,
     deleted: Option<Deleted>,
 }
 
 impl<'a> Tables<'a> {
-    fn new(version: &Version, merging: &'a Merging) -> Result<Tables<'a>> {
+    fn new(version: &'a Version, merging: &'a Merging) -> Result<Tables<'a>> {
         let spans: Option<Arc<[_]>> = version.spans()?.map(|spans| Arc::from([spans]));
         let deleted = spans.and_then(|spans| Deleted::new(spans, Reach::Reader(SeqNo::MAX)));
         let runs = version.runs().iter();
         let runs = runs
             .map(|run| RunCursor::new(Arc::clone(run.tables()), FillCache::Job, deleted.clone()));
-        Ok(Tables { merging, cursor: MergingCursor::new(runs.collect()), deleted })
+        Ok(Tables { merging, version, cursor: MergingCursor::new(runs.collect()), deleted })
     }
 
     /// The newest number of the key, that of a range delete over it included, and its value; none if
@@ -290,11 +291,16 @@ impl<'a> Tables<'a> {
         while self.cursor.valid() && self.cursor.key().user_key == user_key {
             let key = self.cursor.key();
             newest = newest.max(Some(key.seq));
-            if covering > Some(key.seq) || !fold.older(key.kind, self.cursor.value_slice()) {
+            if covering > Some(key.seq) || !fold.older(key.seq, key.kind, self.cursor.value_slice())
+            {
                 break;
             }
             self.cursor.next()?;
         }
+        fold.resolve(|seq, pointer| {
+            let mut access = Access::of(FillCache::Job);
+            self.version.blobs().value((user_key, seq), pointer, &mut access)
+        })?;
         Ok((newest, fold.finish_for_job(self.merging, user_key)))
     }
 }

@@ -1,8 +1,8 @@
 //! Runs a compaction job: merge, trivial move, drop.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
-use lsmx_compaction::{FileShape, Job, JobKind, Reason, TreeShape};
+use lsmx_compaction::{FileId, FileShape, Job, JobKind, Reason, TreeShape};
 
 use crate::coding::len_u64;
 use crate::env::YieldKind;
@@ -11,9 +11,11 @@ use crate::error::{Error, Result};
 use crate::event::{CompactionBegin, CompactionEnd, Decision, Event};
 use crate::job::covered;
 use crate::job::division::{Division, Merge, Spent};
+use crate::job::garbage::{self, Collection};
 use crate::job::install::{install, sync_names};
 use crate::job::output::Outputs;
 use crate::job::retain::Retention;
+use crate::job::values::ValueSource;
 use crate::job::workers::Workers;
 use crate::key::SeqNo;
 use crate::keyspace::counters::add;
@@ -38,6 +40,8 @@ pub(crate) struct Picked {
     shape: TreeShape,
     /// When it is to be given up; none for the policy's own.
     deadline_us: Option<u64>,
+    /// The blob files that it is to empty.
+    victims: Arc<BTreeSet<FileId>>,
 }
 
 /// Finds the next job and holds its files: to let files go that range deletes cover, or what the
@@ -60,10 +64,19 @@ pub(crate) fn pick(store: &Store, tree: &Tree) -> Option<Picked> {
     let shape = tree.shape(now_us, store.sequence.snapshot_bounds());
     // What was found in a version that is no longer the current one is there still, or refused.
     let dropped = dropped.and_then(|job| jobs.busy.admitted(job, &shape));
-    let job = match dropped {
+    // Blob files go before the policy where space is short, else after it.
+    let collection = |jobs: &TreeJobs, urgent| collection(tree, &version, &shape, jobs, urgent);
+    let mut victims = Arc::default();
+    let mut emptying = |found: Collection| {
+        victims = Arc::new(found.victims);
+        found.job
+    };
+    let first = dropped.or_else(|| collection(&jobs, true).map(&mut emptying));
+    let job = match first {
         Some(job) => job,
         None => match policy_job(store, tree, &mut jobs, &shape) {
-            Ok(job) => job?,
+            Ok(Some(job)) => job,
+            Ok(None) => collection(&jobs, false).map(&mut emptying)?,
             Err(error) => {
                 drop(jobs);
                 store.report("compaction", Some(tree), &error);
@@ -77,7 +90,7 @@ pub(crate) fn pick(store: &Store, tree: &Tree) -> Option<Picked> {
         policy: policy.name().to_owned(),
         explanation: policy.explain(&shape, &jobs.busy),
     });
-    let picked = hold(&mut jobs, job, shape, None);
+    let picked = Picked { victims, ..hold(&mut jobs, job, shape, None) };
     drop(jobs);
     // That range deletes cover a file is nothing that a policy decides.
     if let Some(decision) = explained.filter(|d| d.explanation.picked.as_ref() == Some(&picked.job))
@@ -85,6 +98,35 @@ pub(crate) fn pick(store: &Store, tree: &Tree) -> Option<Picked> {
         store.tell(&Event::Decision(Arc::new(decision)));
     }
     Some(picked)
+}
+
+/// A job that empties blob files, found in a version that may no longer be the current one.
+fn collection(
+    tree: &Tree,
+    version: &Version,
+    shape: &TreeShape,
+    jobs: &TreeJobs,
+    urgent: bool,
+) -> Option<Collection> {
+    if version.blobs().is_empty() {
+        return None;
+    }
+    let settings = tree.settings();
+    // In a queue that drops files whole, values leave with them, and a table that was written again would
+    // count as young.
+    if settings.policy.drops_data() {
+        return None;
+    }
+    let separation = settings.options.value_separation.unwrap_or_default();
+    if urgent && !garbage::is_urgent(version.blobs(), &separation) {
+        return None;
+    }
+    // Pointers take no more room than before; values that come back into the tree do.
+    let table_bytes = match settings.options.value_separation {
+        Some(_) => u64::MAX,
+        None => settings.options.table_bytes,
+    };
+    garbage::look(version, shape, &jobs.busy, (&separation, table_bytes))
 }
 
 /// What the policy says. One of the user's own may be wrong: then it is asked again after a pause.
@@ -130,7 +172,7 @@ pub(crate) fn hold(
         JobKind::Move | JobKind::Drop => 0,
     };
     jobs.busy.start(job.clone(), write_bytes);
-    Picked { job, shape, deadline_us }
+    Picked { job, shape, deadline_us, victims: Arc::default() }
 }
 
 /// Whether a job ended because it was not wanted any more.
@@ -318,6 +360,9 @@ fn execute(
     match job.kind {
         JobKind::Merge | JobKind::Rewrite => {
             add(&counters.jobs, 1);
+            if matches!(job.reason, Reason::BlobGarbage { .. }) {
+                add(&counters.blob_rewrites, 1);
+            }
             if reading.parts > 1 {
                 add(&counters.jobs_divided, 1);
                 add(&counters.parts, len_u64(reading.parts));
@@ -405,7 +450,7 @@ fn merge(
     picked: Picked,
     outputs: &mut Outputs<'_>,
 ) -> Result<Reading> {
-    let Picked { job, shape, deadline_us } = picked;
+    let Picked { job, shape, deadline_us, victims } = picked;
     let (mut inputs, mut spans) = (Vec::with_capacity(job.inputs.len()), Vec::new());
     for input in &job.inputs {
         let tables = input.files.iter().map(|&file| {
@@ -433,6 +478,7 @@ fn merge(
         inputs,
         retention,
         spans,
+        values: ValueSource { blobs: Arc::clone(version.blobs()), victims },
     };
     let parts = merge.divide(&range, workers.parts_max())?;
     let mut reading = Reading { parts: parts.len(), ..Reading::default() };

@@ -19,6 +19,7 @@ use crate::job::fold::Keeper;
 use crate::job::output::{Outputs, Written};
 use crate::job::parts::{Part, divide};
 use crate::job::retain::Retention;
+use crate::job::values::ValueSource;
 use crate::key::{InternalKey, SeqNo};
 use crate::keyspace::Tree;
 use crate::read::merging::MergingCursor;
@@ -53,6 +54,8 @@ pub(super) struct Merge {
     pub(super) retention: Retention,
     /// Range deletes that are kept.
     pub(super) spans: Vec<RangeTombstone>,
+    /// Where the values lie that inputs point to.
+    pub(super) values: ValueSource,
 }
 
 impl Merge {
@@ -293,7 +296,9 @@ impl Division {
             RunCursor::new(part.tables(tables), FillCache::Job, retention.deleted.clone())
         });
         let mut merged = MergingCursor::new(sources.collect());
-        let mut keeper = Keeper::new(retention, &merge.tree.merging);
+        outputs.read_from(merge.values.clone());
+        let blobs = Arc::clone(&merge.values.blobs);
+        let mut keeper = Keeper::new(retention, &merge.tree.merging).reading(blobs);
         let mut reported = 0;
         let mut write = |key: InternalKey<'_>, value: &[u8], first_of_key: bool| {
             if first_of_key && outputs.begin_key(key.user_key)? {

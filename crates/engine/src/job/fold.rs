@@ -20,6 +20,8 @@ use crate::merge::MergeOperator;
 use crate::sabotage::{self, Bug};
 use crate::slice::Slice;
 use crate::sync::Arc;
+use crate::table::{Access, FillCache};
+use crate::version::BlobSet;
 
 /// Operands that wait at most; then they are folded among themselves, and the rest goes on.
 const WAITING_OPERANDS_MAX: usize = 4096;
@@ -41,11 +43,13 @@ pub(crate) struct Keeper<'a> {
     stripe: usize,
     /// Whether something of the key at hand was written.
     begun: bool,
+    /// Where the values of bases lie that are pointers.
+    blobs: Arc<BlobSet>,
 }
 
 /// What lies below operands that wait.
 enum Below<'a> {
-    /// A put with this value, or a delete.
+    /// A put with this value, wherever that lay, or a delete.
     Base(Option<&'a [u8]>),
     /// No further version among the entries of the job.
     End,
@@ -65,7 +69,13 @@ impl<'a> Keeper<'a> {
             user_key: Vec::new(),
             stripe: 0,
             begun: false,
+            blobs: Arc::default(),
         }
+    }
+
+    /// The same, of entries that point into these blob files.
+    pub(crate) fn reading(self, blobs: Arc<BlobSet>) -> Keeper<'a> {
+        Keeper { blobs, ..self }
     }
 
     /// Heeds range deletes, as [`Retention::heed`], which returns those that are kept.
@@ -81,7 +91,7 @@ impl<'a> Keeper<'a> {
     /// value, and whether it is the first of its user key.
     ///
     /// # Errors
-    /// Those of `write`.
+    /// Those of `write`; when a value that operands stand on cannot be read.
     pub(crate) fn take(
         &mut self,
         cursor: &impl Cursor,
@@ -101,8 +111,15 @@ impl<'a> Keeper<'a> {
         if key.kind == Kind::Merge && !verdict.hidden && self.operator.is_some() {
             return self.wait(key, verdict.stripe, cursor.value_slice(), write);
         }
-        if !self.waiting.is_empty() && matches!(key.kind, Kind::Put | Kind::Delete) {
-            let base = (key.kind == Kind::Put).then(|| cursor.value());
+        if !self.waiting.is_empty() && key.kind != Kind::Merge {
+            let pointed = match key.kind {
+                Kind::ValuePointer => Some(self.pointed(cursor)?),
+                _ => None,
+            };
+            let base = match key.kind {
+                Kind::Delete => None,
+                _ => Some(pointed.as_deref().unwrap_or_else(|| cursor.value())),
+            };
             if self.settle(&Below::Base(base), write)? {
                 return Ok(());
             }
@@ -138,6 +155,12 @@ impl<'a> Keeper<'a> {
         write: &mut impl FnMut(InternalKey<'_>, &[u8], bool) -> Result<()>,
     ) -> Result<()> {
         self.settle(&Below::End, write).map(drop)
+    }
+
+    /// The value that the entry at hand points to.
+    fn pointed(&self, cursor: &impl Cursor) -> Result<Slice> {
+        let (key, mut access) = (cursor.key(), Access::of(FillCache::Job));
+        self.blobs.value((key.user_key, key.seq), cursor.value(), &mut access)
     }
 
     fn ends_waiting(&self, verdict: &Verdict) -> bool {
@@ -364,10 +387,10 @@ mod tests {
         let mut fold = Fold::default();
         let mut more = true;
         for entry in entries.iter().filter(|entry| entry.0 == [key] && entry.1.0 <= seq) {
-            more = more && fold.older(entry.2, Slice::from(entry.3.as_slice()));
+            more = more && fold.older(entry.1, entry.2, Slice::from(entry.3.as_slice()));
         }
         if let (true, Some(base)) = (more, base) {
-            fold.older(Kind::Put, Slice::from(base));
+            fold.older(SeqNo::ZERO, Kind::Put, Slice::from(base));
         }
         fold.finish(merging, &[key]).map_err(|error| error.to_string())
     }

@@ -12,7 +12,7 @@ use crate::memtable::Memtable;
 use crate::sabotage::{self, Bug};
 use crate::store::{Store, record_of};
 use crate::sync::Arc;
-use crate::version::{BesideView, SuperVersion, Version, changes_between};
+use crate::version::{BesideView, SuperVersion, Version, blob_changes, changes_between};
 use crate::vfs::Vfs;
 
 /// Appends the manifest edit that turns the tree's shape into `next(shape)`, then swaps the
@@ -81,11 +81,13 @@ fn install_in_order(
         table.map(|table| record_of(table)).ok_or(unknown)
     };
     let mut changes = changes_between(tree.id, before.shape(), &shape, record)?;
+    let after = Arc::new(Version::new(shape, &before, opened)?);
+    let known = before.blob_ids();
+    changes.extend(blob_changes(tree.id, (before.shape(), &known), &after));
     changes.extend(extra);
     changes.push(Change::FileNumberNext(store.files.next()));
     changes.push(Change::LastSeq(store.sequence.published()));
     changes.push(Change::ClockUs(store.env.now_us()));
-    let after = Arc::new(Version::new(shape, &before, opened)?);
     if sabotage::on(Bug::InputsDeletedEarly) {
         for table in gone(&before, &after) {
             let _ = store.vfs.remove(table.path());
@@ -105,6 +107,14 @@ fn install_in_order(
     outputs.release();
     for table in gone(&before, &after) {
         table.set_obsolete();
+    }
+    let left =
+        before.blobs().files().filter(|used| after.blobs().file(used.file.record().id).is_none());
+    left.for_each(|used| used.file.set_obsolete());
+    if sabotage::on(Bug::LiveBlobDeleted) {
+        for used in gone(&before, &after).flat_map(|table| table.blobs()) {
+            let _ = store.vfs.remove(used.file.blob().path());
+        }
     }
     Ok(())
 }

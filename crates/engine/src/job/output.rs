@@ -9,7 +9,8 @@ use crate::env::rate::Lane;
 use crate::error::Result;
 use crate::format::range_tombstones::RangeTombstone;
 use crate::job::spans::SpanQueue;
-use crate::key::InternalKey;
+use crate::job::values::{Placed, ValueSource, Values};
+use crate::key::{InternalKey, Kind};
 use crate::keyspace::Tree;
 use crate::keyspace::counters::add;
 use crate::keyspace::filter_bits::Coming;
@@ -18,7 +19,7 @@ use crate::store::TableSpace;
 use crate::sync::Arc;
 use crate::table::{FilterWidth, TableWriter};
 use crate::version::{Janitor, TableFile};
-use crate::vfs::PacedVfs;
+use crate::vfs::{PacedVfs, Vfs};
 
 /// Output tables of a job. Dropped before [`Outputs::release`], it hands the files it wrote to the
 /// janitor.
@@ -33,6 +34,8 @@ pub(crate) struct Outputs<'a> {
     /// When the oldest tombstone among the inputs was written.
     oldest_tombstone_us: Option<u64>,
     current: Option<(FileId, TableWriter)>,
+    /// What becomes of values.
+    values: Values,
     /// Range deletes that are kept.
     spans: SpanQueue,
     /// Says where tables end; without one there is but one.
@@ -75,6 +78,7 @@ impl<'a> Outputs<'a> {
             filter,
             oldest_tombstone_us,
             current: None,
+            values: Values::new(tree, level, ValueSource::default()),
             spans: SpanQueue::default(),
             cutter: None,
             finished,
@@ -86,6 +90,11 @@ impl<'a> Outputs<'a> {
     /// Width of the tables' filters.
     pub(crate) fn filter(&self) -> FilterWidth {
         self.filter
+    }
+
+    /// Lets pointers through that point into the blob files of this source.
+    pub(crate) fn read_from(&mut self, source: ValueSource) {
+        self.values.read_from(source);
     }
 
     /// Ends tables where `cutter` says.
@@ -167,7 +176,19 @@ impl<'a> Outputs<'a> {
     /// # Errors
     /// When the file cannot be created or written.
     pub(crate) fn add(&mut self, key: InternalKey<'_>, value: &[u8]) -> Result<()> {
-        self.writer()?.add(key, value)?;
+        // The table first, so that the files' numbers are in the order of their creation.
+        self.writer()?;
+        let place = (self.space, &self.vfs as &dyn Vfs);
+        let placed = self.values.place(place, &mut self.paths, key, value)?;
+        let (_, writer) = self.current.as_mut().expect("a table was begun just now");
+        match placed {
+            Placed::AsIs => writer.add(key, value)?,
+            Placed::Pointer => {
+                let key = InternalKey { kind: Kind::ValuePointer, ..key };
+                writer.add(key, self.values.pointer())?;
+            }
+            Placed::Value(value) => writer.add(InternalKey { kind: Kind::Put, ..key }, &value)?,
+        }
         self.entries += 1;
         Ok(())
     }
@@ -193,11 +214,13 @@ impl<'a> Outputs<'a> {
             }
         }
         if let Some((id, writer)) = self.current.take() {
+            // Values before what points to them.
+            let blobs = self.values.end_table(self.space, self.tree)?;
             let summary = writer.finish()?;
             if summary.filter_failed {
                 add(&self.tree.counters.filters_failed, 1);
             }
-            self.finished.push(self.space.open_new(id, &summary)?);
+            self.finished.push(self.space.open_new(id, &summary, blobs)?);
         }
         Ok(())
     }
@@ -265,6 +288,7 @@ impl Drop for Written {
 impl Drop for Outputs<'_> {
     fn drop(&mut self) {
         self.current = None;
+        self.values.clear();
         self.finished.clear();
         for path in self.paths.drain(..) {
             self.space.janitor.discard(path);

@@ -6,6 +6,7 @@ pub mod filter_bits;
 pub(crate) mod last_run;
 pub(crate) mod merging;
 pub mod options;
+pub mod separation;
 pub(crate) mod snapshot;
 
 use std::collections::HashSet;
@@ -134,6 +135,8 @@ pub(crate) struct Tree {
     memtable_due_us: AtomicU64,
     /// Whether the policy asks when tables were last read.
     notes_reads: AtomicBool,
+    /// Whether values were ever kept apart; it stays so.
+    separated: AtomicBool,
     env: Env,
     /// 0 while it lives, [`DROPPING`] while it is being dropped, then the number of its drop.
     dropped: AtomicU64,
@@ -160,6 +163,7 @@ impl Tree {
         first_seq: SeqNo,
     ) -> Tree {
         let merging = Merging::new(name.clone(), options.merge_operator.clone());
+        let options_separate = options.value_separation.is_some();
         let settings = Settings::new(options, policy_spec);
         let Origin { opening, env } = origin;
         Tree {
@@ -169,6 +173,7 @@ impl Tree {
             merging: Arc::new(merging),
             beside: Beside::default(),
             opening,
+            separated: AtomicBool::new(options_separate),
             notes_reads: AtomicBool::new(settings.policy.asks_for_reads()),
             settings: ArcSwap::from_pointee(settings),
             super_version: ArcSwap::from_pointee(SuperVersion::fresh(&version, first_seq)),
@@ -238,6 +243,9 @@ impl Tree {
 
     /// Tunes it anew; a policy meets whatever shape the tree has.
     pub(crate) fn set_settings(&self, options: KeyspaceOptions, policy_spec: PolicySpec) {
+        if options.value_separation.is_some() {
+            self.note_separated();
+        }
         let settings = Settings::new(options, policy_spec);
         self.notes_reads.store(settings.policy.asks_for_reads(), Ordering::Relaxed);
         self.settings.store(Arc::new(settings));
@@ -246,8 +254,22 @@ impl Tree {
     /// What the manifest is to keep of it.
     pub(crate) fn persisted(&self) -> Persisted {
         let policy = self.settings().policy_spec.to_string();
-        let merge_operator = self.merging.name().map(str::to_owned);
-        Persisted { policy, merge_operator, operand_store: self.beside.name() }
+        Persisted {
+            policy,
+            merge_operator: self.merging.name().map(str::to_owned),
+            operand_store: self.beside.name(),
+            value_separation: self.is_separated(),
+        }
+    }
+
+    /// Whether values were ever kept apart from the tree, as the manifest has it.
+    pub(crate) fn is_separated(&self) -> bool {
+        self.separated.load(Ordering::Relaxed)
+    }
+
+    /// Notes that they were, or are about to be.
+    pub(crate) fn note_separated(&self) {
+        self.separated.store(true, Ordering::Relaxed);
     }
 
     /// Whether the filter of the last sorted run is asked.

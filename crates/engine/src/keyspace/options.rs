@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::keyspace::filter_bits::FilterBits;
+use crate::keyspace::separation::ValueSeparation;
 use crate::merge::{MergeOperator, OPERATOR_NAME_BYTES_MAX};
 use crate::operands::{OperandStoreFactory, STORE_NAME_BYTES_MAX};
 use crate::sync::Arc;
@@ -51,6 +52,7 @@ pub struct KeyspaceOptions {
     pub(crate) filter_last_run: FilterLastRun,
     pub(crate) merge_operator: Option<Arc<dyn MergeOperator>>,
     pub(crate) operand_store: Option<Arc<dyn OperandStoreFactory>>,
+    pub(crate) value_separation: Option<ValueSeparation>,
 }
 
 impl Default for KeyspaceOptions {
@@ -69,6 +71,7 @@ impl Default for KeyspaceOptions {
             filter_last_run: FilterLastRun::default(),
             merge_operator: None,
             operand_store: None,
+            value_separation: None,
         }
     }
 }
@@ -187,6 +190,16 @@ impl KeyspaceOptions {
         self
     }
 
+    /// Keeps large values in blob files beside the tree. It may be turned on, off ([`None`]) and on
+    /// again: what is stored stays readable, flushes and compactions write what they write by the option
+    /// of the time, and without it compactions bring values back into the tables that they write.
+    /// Default: off.
+    #[must_use]
+    pub fn value_separation(mut self, separation: impl Into<Option<ValueSeparation>>) -> Self {
+        self.value_separation = separation.into();
+        self
+    }
+
     /// Checks every value and every pair of values that could contradict each other.
     ///
     /// # Errors
@@ -228,6 +241,9 @@ impl KeyspaceOptions {
                 must: "named with 1 to 255 bytes",
             });
         }
+        if let Some(separation) = &self.value_separation {
+            separation.check()?;
+        }
         if self.table_bytes < u64::from(self.block_bytes) {
             return Err(Error::Contradiction {
                 first: format!("table_bytes = {}", self.table_bytes),
@@ -238,14 +254,19 @@ impl KeyspaceOptions {
         self.table_options(0, FilterWidth::default()).validate()
     }
 
+    /// Compression of what is written for `level`.
+    pub(crate) fn compression_of(&self, level: u8) -> Compression {
+        let last = self.compression.last().copied().unwrap_or(Compression::None);
+        self.compression.get(usize::from(level)).copied().unwrap_or(last)
+    }
+
     /// How a table in `level` is written, whose filter is to have this width.
     pub(crate) fn table_options(&self, level: u8, filter: FilterWidth) -> TableOptions {
-        let last = self.compression.last().copied().unwrap_or(Compression::None);
         TableOptions {
             block_bytes: self.block_bytes,
             restart_interval: self.restart_interval,
             block_tags: self.block_tags,
-            compression: self.compression.get(usize::from(level)).copied().unwrap_or(last),
+            compression: self.compression_of(level),
             filter: Some(filter),
             ..TableOptions::default()
         }
@@ -263,6 +284,9 @@ pub(crate) struct Persisted {
     /// Name of the operand store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) operand_store: Option<String>,
+    /// Whether values were ever kept apart from the tree.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) value_separation: bool,
 }
 
 impl Persisted {
@@ -273,6 +297,7 @@ impl Persisted {
             policy: options.policy.clone().unwrap_or_default().to_string(),
             merge_operator: operator.map(|operator| operator.name().to_owned()),
             operand_store: options.operand_store.as_ref().map(|store| store.name().to_owned()),
+            value_separation: options.value_separation.is_some(),
         }
     }
 

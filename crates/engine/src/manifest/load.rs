@@ -139,7 +139,10 @@ fn without_current(vfs: &dyn Vfs, dir: &Path) -> Error {
     for file in &files {
         let path = file.in_dir(dir);
         let holds_data = match file {
-            FileName::Table(_) | FileName::Operands(_) | FileName::Bucket(_) => true,
+            FileName::Table(_)
+            | FileName::Blob(_)
+            | FileName::Operands(_)
+            | FileName::Bucket(_) => true,
             FileName::Segment(_) => match vfs.open(&path).and_then(|file| file.len()) {
                 Ok(bytes) => bytes > len_u64(SEGMENT_HEADER_BYTES),
                 Err(source) => return Error::io("read", &path, source),

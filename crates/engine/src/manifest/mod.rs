@@ -10,11 +10,13 @@
 
 mod load;
 mod state;
+mod value_log;
 
 use std::path::{Path, PathBuf};
 
 pub use load::LoadedManifest;
 pub use state::{KeyspaceState, ManifestState, RunRecord};
+pub use value_log::ValueLogState;
 
 use crate::coding::len_u64;
 use crate::format::edit::{Change, Edit};

@@ -7,6 +7,7 @@ use lsmx_compaction::{FileId, Level, RunId};
 
 use crate::format::edit::{Change, Edit, FileRecord, KEYSPACE_NAME_BYTES_MAX};
 use crate::format::filename::FILE_NUMBER_MAX;
+use crate::manifest::value_log::ValueLogState;
 use crate::operands::Token;
 use crate::sabotage::{self, Bug};
 use crate::sync::Arc;
@@ -38,6 +39,8 @@ pub struct KeyspaceState {
     pub flushed_through: SeqNo,
     /// What its operand store has prepared last, once it has something.
     pub operand_token: Option<Token>,
+    /// Its blob files.
+    pub value_log: ValueLogState,
 }
 
 impl KeyspaceState {
@@ -140,6 +143,16 @@ impl ManifestState {
     #[must_use]
     pub fn keyspace_named(&self, name: &str) -> Option<(u32, &KeyspaceState)> {
         self.keyspaces.iter().find(|(_, keyspace)| keyspace.name == name).map(|(id, k)| (*id, k))
+    }
+
+    /// Numbers of all tables and blob files.
+    #[must_use]
+    pub fn file_numbers(&self) -> BTreeSet<u64> {
+        let numbers = self.keyspaces.values().flat_map(|keyspace| {
+            let tables = keyspace.files().map(|(_, _, file)| file.id.0);
+            tables.chain(keyspace.value_log.blobs().map(|blob| blob.id.0))
+        });
+        numbers.collect()
     }
 
     /// Applies an edit, whole or not at all.
@@ -307,6 +320,16 @@ impl ManifestState {
             Change::KeyspaceIdNext(next) => {
                 self.keyspace_id_next = self.keyspace_id_next.max(*next);
             }
+            Change::AddBlob { keyspace, blob } => {
+                self.number_in_use(blob.id.0)?;
+                self.keyspace(*keyspace)?.value_log.add(*blob)?;
+            }
+            Change::RemoveBlob { keyspace, id } => {
+                self.keyspace(*keyspace)?.value_log.remove(*id)?;
+            }
+            Change::References { keyspace, table, blobs } => {
+                self.keyspace(*keyspace)?.value_log.refer(*table, blobs);
+            }
         }
         Ok(())
     }
@@ -369,6 +392,22 @@ impl ManifestState {
         for id in touched.collect::<BTreeSet<u32>>() {
             self.check_files(id)?;
         }
+        self.settle_value_logs(edit)
+    }
+
+    /// References leave with their tables, and what is referenced is there.
+    fn settle_value_logs(&mut self, edit: &Edit) -> Result<(), Malformed> {
+        for (&id, keyspace) in &mut self.keyspaces {
+            if keyspace.value_log.is_empty() {
+                continue;
+            }
+            let tables = keyspace.files().map(|(_, _, file)| file.id).collect();
+            let referred = edit.changes.iter().filter_map(|change| match change {
+                Change::References { keyspace, table, .. } if *keyspace == id => Some(*table),
+                _ => None,
+            });
+            keyspace.value_log.settle(&tables, referred)?;
+        }
         Ok(())
     }
 
@@ -405,6 +444,13 @@ impl ManifestState {
                 let key = Some(key.clone());
                 changes.push(Change::Cursor { keyspace: id, level: Level(level), key });
             }
+            let (blobs, references) = keyspace.value_log.contents();
+            changes.extend(blobs.into_iter().map(|blob| Change::AddBlob { keyspace: id, blob }));
+            changes.extend(references.into_iter().map(|(table, blobs)| Change::References {
+                keyspace: id,
+                table,
+                blobs,
+            }));
             changes.push(Change::RunIdNext { keyspace: id, next: keyspace.run_id_next });
             changes.push(Change::FlushedThrough { keyspace: id, seq: keyspace.flushed_through });
             if let Some(token) = keyspace.operand_token {

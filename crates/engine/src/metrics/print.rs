@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{KeyspaceMetrics, LevelMetrics, MergeMetrics, Metrics, StallCause};
+use super::{KeyspaceMetrics, LevelMetrics, MergeMetrics, Metrics, StallCause, ValueLogMetrics};
 
 /// Bytes with a unit, in at most eight characters.
 struct Bytes(u64);
@@ -160,6 +160,21 @@ fn keyspace(f: &mut fmt::Formatter<'_>, name: &str, keyspace: &KeyspaceMetrics) 
             merges.reads.operands_max,
             Count(merges.jobs.operands),
             merges.failures
+        )?;
+    }
+    let log = &keyspace.value_log;
+    if *log != ValueLogMetrics::default() {
+        writeln!(
+            f,
+            "  value log {} blob files, {} for {} referenced (space amp. {}), {} written, {} rewrites \
+             moved {}",
+            Count(log.blob_files),
+            Bytes(log.blob_bytes),
+            Bytes(log.blob_referenced_bytes),
+            Ratio(log.space_amplification()),
+            Bytes(log.written_bytes),
+            Count(log.rewrites),
+            Bytes(log.rewritten_bytes),
         )?;
     }
     if stalls.throttle_us_total > 0 {

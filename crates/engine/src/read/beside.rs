@@ -14,7 +14,7 @@ use crate::read::fold::Fold;
 impl From<Reads> for OperandReads {
     fn from(reads: Reads) -> OperandReads {
         match reads {
-            Reads::Storage => OperandReads::Storage,
+            Reads::Storage | Reads::Tables => OperandReads::Storage,
             Reads::Memory => OperandReads::Memory,
         }
     }
@@ -37,7 +37,7 @@ pub(super) fn between(
     view.operands(user_key, snapshot, reads.into(), &mut found)?;
     for operand in found {
         if newest < Some(operand.last) {
-            fold.older(Kind::Merge, operand.bytes);
+            fold.older(operand.last, Kind::Merge, operand.bytes);
         }
     }
     fold.append(tables);

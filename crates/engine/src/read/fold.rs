@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use crate::error::Result;
-use crate::key::Kind;
+use crate::key::{Kind, SeqNo};
 use crate::keyspace::merging::Merging;
 use crate::slice::Slice;
 
@@ -14,27 +14,32 @@ use crate::slice::Slice;
 #[derive(Debug, Default)]
 pub(crate) struct Fold {
     base: Option<Slice>,
+    /// Number of the base if it is a value pointer, and not yet the value.
+    pointer: Option<SeqNo>,
     /// Newest first.
     operands: VecDeque<Slice>,
 }
 
 impl Fold {
     /// Takes the next version of the key, from newer to older; returns whether older ones count.
-    pub(crate) fn older(&mut self, kind: Kind, value: Slice) -> bool {
+    #[inline]
+    pub(crate) fn older(&mut self, seq: SeqNo, kind: Kind, value: Slice) -> bool {
         match kind {
             Kind::Merge => self.operands.push_back(value),
             Kind::Delete => {}
-            Kind::Put | Kind::ValuePointer => self.base = Some(value),
+            Kind::Put => self.base = Some(value),
+            Kind::ValuePointer => (self.base, self.pointer) = (Some(value), Some(seq)),
         }
         kind == Kind::Merge
     }
 
     /// Takes the next version of the key, from older to newer: a base makes void what was there.
-    pub(crate) fn newer(&mut self, kind: Kind, value: impl FnOnce() -> Slice) {
+    pub(crate) fn newer(&mut self, seq: SeqNo, kind: Kind, value: impl FnOnce() -> Slice) {
         if kind == Kind::Merge {
             self.operands.push_front(value());
         } else {
             self.operands.clear();
+            self.pointer = (kind == Kind::ValuePointer).then_some(seq);
             self.base = (kind != Kind::Delete).then(value);
         }
     }
@@ -43,6 +48,7 @@ impl Fold {
     pub(crate) fn append(&mut self, mut older: Fold) {
         self.operands.append(&mut older.operands);
         self.base = older.base;
+        self.pointer = older.pointer;
     }
 
     /// As [`Fold::finish`], for a job; none if it does not fold.
@@ -61,12 +67,41 @@ impl Fold {
         Some(value.map(Slice::from))
     }
 
-    /// The value, and an empty fold in its place.
+    /// Reads the base if it is a value pointer, of which `read` gets the number and the bytes.
+    ///
+    /// # Errors
+    /// Those of `read`.
+    #[inline]
+    pub(crate) fn resolve(
+        &mut self,
+        read: impl FnOnce(SeqNo, &[u8]) -> Result<Slice>,
+    ) -> Result<()> {
+        if let (Some(seq), Some(base)) = (self.pointer, &mut self.base) {
+            *base = read(seq, base)?;
+            self.pointer = None;
+        }
+        Ok(())
+    }
+
+    /// Whether operands wait for their base.
+    pub(crate) fn has_operands(&self) -> bool {
+        !self.operands.is_empty()
+    }
+
+    /// Number of the value that was not read yet.
+    pub(crate) fn pointer(&self) -> Option<SeqNo> {
+        self.pointer
+    }
+
+    /// The value, and an empty fold in its place. A pointer that was not resolved stands for itself if
+    /// there is no operand.
     ///
     /// # Errors
     /// When there are operands that cannot be folded.
     pub(crate) fn finish(&mut self, merging: &Merging, key: &[u8]) -> Result<Option<Slice>> {
         let base = self.base.take();
+        let unread = self.pointer.take();
+        debug_assert!(unread.is_none() || self.operands.is_empty(), "resolved before");
         if self.operands.is_empty() {
             return Ok(base);
         }

@@ -2,6 +2,7 @@
 
 use crate::cursor::Cursor;
 use crate::error::{Error, Result};
+use crate::format::blob::ValuePointer;
 use crate::format::block::Handle;
 use crate::key::SeqNo;
 use crate::keyspace::Tree;
@@ -11,13 +12,16 @@ use crate::sabotage::{self, Bug};
 use crate::slice::Slice;
 use crate::sync::Arc;
 use crate::table::{Access, Table};
-use crate::version::SuperVersion;
+use crate::version::{BlobFile, SuperVersion};
 
 /// Where a read may look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reads {
     /// In memory, and where that does not do in files.
     Storage,
+    /// In memory and in the files of tables, and in memory alone for what lies in the value log:
+    /// [`Error::WouldBlock`] where that does not do.
+    Tables,
     /// In memory alone: [`Error::WouldBlock`] where that does not do, and then nothing was counted.
     Memory,
 }
@@ -29,6 +33,8 @@ struct Met<'a> {
     table: Option<&'a Arc<Table>>,
     /// The table of the last sorted run, and whether it had the key.
     last_run: Option<(&'a Arc<Table>, bool)>,
+    /// The value in the value log that it came to.
+    blob: Option<(Arc<BlobFile>, ValuePointer)>,
 }
 
 impl Met<'_> {
@@ -64,10 +70,44 @@ pub(crate) fn value(
     value
 }
 
-/// What memory alone says of a key.
+/// A lookup that has come to a value in the value log, which is not in memory.
+pub(crate) struct Pending<'a> {
+    fold: Fold,
+    met: Met<'a>,
+}
+
+impl Pending<'_> {
+    /// Says that the value is about to be read; returns whether the file system reads it ahead.
+    pub(crate) fn will_need(&self) -> bool {
+        let Some((file, pointer)) = &self.met.blob else { return true };
+        // A file that cannot be opened is an error of the read.
+        file.blob().will_need(pointer.offset, pointer.bytes).unwrap_or(true)
+    }
+
+    /// Reads it, which ends the lookup of the key.
+    ///
+    /// # Errors
+    /// As [`value`].
+    pub(crate) fn read(
+        mut self,
+        tree: &Tree,
+        view: &SuperVersion,
+        user_key: &[u8],
+    ) -> Result<Option<Slice>> {
+        self.met.access.allow_reads();
+        let Pending { mut fold, mut met } = self;
+        let value = finish(tree, view, user_key, &mut fold, &mut met);
+        met.count(tree, view);
+        value
+    }
+}
+
+/// What a lookup came to that does not read everything.
 pub(crate) enum Attempt<'a> {
     /// All of it.
     Value(Option<Slice>),
+    /// The value in the value log would have to be read, and nothing else.
+    Pending(Box<Pending<'a>>),
     /// This block would have to be read first. Nothing was counted.
     Lacks {
         /// Whose it is.
@@ -79,7 +119,7 @@ pub(crate) enum Attempt<'a> {
     LacksOperands,
 }
 
-/// As [`value`], in memory, with what is missing there.
+/// As [`value`], with what is missing where it may look.
 ///
 /// # Errors
 /// As [`value`].
@@ -88,9 +128,14 @@ pub(crate) fn attempt<'a>(
     view: &'a SuperVersion,
     user_key: &[u8],
     snapshot: SeqNo,
+    reads: Reads,
 ) -> Result<Attempt<'a>> {
-    let (value, met) = look_up(tree, view, user_key, snapshot, Reads::Memory);
+    let (mut fold, mut met) = begin(reads);
+    let value = look_up_by(tree, view, user_key, (snapshot, reads), (&mut fold, &mut met));
     if matches!(value, Err(Error::WouldBlock)) {
+        if met.blob.is_some() {
+            return Ok(Attempt::Pending(Box::new(Pending { fold, met })));
+        }
         if let (Some(table), Some(block)) = (met.table, met.access.missing()) {
             return Ok(Attempt::Lacks { table, block });
         }
@@ -102,6 +147,16 @@ pub(crate) fn attempt<'a>(
     value.map(Attempt::Value)
 }
 
+/// A lookup that has met nothing yet.
+#[inline]
+fn begin<'a>(reads: Reads) -> (Fold, Met<'a>) {
+    let mut access = Access::lookup(reads == Reads::Memory);
+    if reads == Reads::Tables {
+        access.leave_blobs();
+    }
+    (Fold::default(), Met { access, table: None, last_run: None, blob: None })
+}
+
 /// Looks a key up, and says what it met on the way.
 #[inline]
 fn look_up<'a>(
@@ -111,26 +166,53 @@ fn look_up<'a>(
     snapshot: SeqNo,
     reads: Reads,
 ) -> (Result<Option<Slice>>, Met<'a>) {
-    let access = Access::lookup(reads == Reads::Memory);
-    let mut met = Met { access, table: None, last_run: None };
-    let mut fold = Fold::default();
+    let (mut fold, mut met) = begin(reads);
+    let value = look_up_by(tree, view, user_key, (snapshot, reads), (&mut fold, &mut met));
+    (value, met)
+}
+
+#[inline]
+fn look_up_by<'a>(
+    tree: &Tree,
+    view: &'a SuperVersion,
+    user_key: &[u8],
+    (snapshot, reads): (SeqNo, Reads),
+    (fold, met): (&mut Fold, &mut Met<'a>),
+) -> Result<Option<Slice>> {
     for memtable in view.memtables() {
         let covering = memtable.covering(user_key, snapshot);
         let ended = memtable.walk(user_key, snapshot, |seq, kind, value| {
-            covering < Some(seq) && fold.older(kind, value)
+            covering < Some(seq) && fold.older(seq, kind, value)
         });
         // What lies in older places is older than any range delete here.
         if ended || covering.is_some() {
-            return (fold.finish(&tree.merging, user_key), met);
+            return fold.finish(&tree.merging, user_key);
         }
     }
-    let gathered = match &view.operands {
+    match &view.operands {
         Some(beside) if beside.view.may_hold(user_key) => {
-            gather_with_store(tree, view, user_key, snapshot, reads, &mut fold, &mut met)
+            gather_with_store(tree, view, user_key, (snapshot, reads), fold, met)?;
         }
-        _ => gather(tree, view, user_key, snapshot, &mut fold, &mut met).map(drop),
-    };
-    (gathered.and_then(|()| fold.finish(&tree.merging, user_key)), met)
+        _ => drop(gather(tree, view, user_key, snapshot, fold, met)?),
+    }
+    finish(tree, view, user_key, fold, met)
+}
+
+/// The value that the versions of a key come to; reads it from the value log if it lies there.
+#[inline]
+fn finish(
+    tree: &Tree,
+    view: &SuperVersion,
+    user_key: &[u8],
+    fold: &mut Fold,
+    met: &mut Met<'_>,
+) -> Result<Option<Slice>> {
+    fold.resolve(|seq, pointer| {
+        let (file, pointer) = view.version.blobs().locate(pointer)?;
+        met.blob = Some((Arc::clone(file), pointer));
+        file.blob().value((user_key, seq), &pointer, &mut met.access)
+    })?;
+    fold.finish(&tree.merging, user_key)
 }
 
 /// Gathers what tables and the operand store hold of a key.
@@ -140,8 +222,7 @@ fn gather_with_store<'a>(
     tree: &Tree,
     view: &'a SuperVersion,
     user_key: &[u8],
-    snapshot: SeqNo,
-    reads: Reads,
+    (snapshot, reads): (SeqNo, Reads),
     fold: &mut Fold,
     met: &mut Met<'a>,
 ) -> Result<()> {
@@ -194,7 +275,7 @@ fn gather<'a>(
         newest = newest.or(covering.max(found.as_ref().map(|found| found.seq)));
         if let Some(found) = found
             && covering < Some(found.seq)
-            && (!fold.older(found.kind, found.value)
+            && (!fold.older(found.seq, found.kind, found.value)
                 || older_operands(table, user_key, found.seq, covering, fold, &mut met.access)?)
         {
             break;
@@ -226,7 +307,7 @@ fn older_operands(
         cursor.seek(user_key, SeqNo(below))?;
         while cursor.valid() && cursor.key().user_key == user_key {
             let key = cursor.key();
-            if covering >= Some(key.seq) || !fold.older(key.kind, cursor.value_slice()) {
+            if covering >= Some(key.seq) || !fold.older(key.seq, key.kind, cursor.value_slice()) {
                 return Ok(true);
             }
             cursor.next()?;

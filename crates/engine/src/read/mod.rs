@@ -5,6 +5,7 @@ pub(crate) mod deleted;
 pub(crate) mod fold;
 pub(crate) mod get;
 pub(crate) mod merging;
+pub(crate) mod pointed;
 pub(crate) mod range;
 pub(crate) mod run;
 pub(crate) mod together;

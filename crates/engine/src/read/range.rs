@@ -14,6 +14,7 @@ use crate::keyspace::snapshot::Pinned;
 use crate::read::Reads;
 use crate::read::deleted::{Deleted, Reach};
 use crate::read::merging::MergingCursor;
+use crate::read::pointed::PointedValues;
 use crate::read::run::RunCursor;
 use crate::read::visible::VisibleCursor;
 use crate::recording::ScanTrace;
@@ -151,7 +152,7 @@ impl Range {
     fn deleted(&self) -> Result<Option<Deleted>> {
         let mut sources: Vec<_> = self.view.memtables().flat_map(|at| at.spans()).collect();
         sources.extend(match self.reads {
-            Reads::Storage => self.view.version.spans()?,
+            Reads::Storage | Reads::Tables => self.view.version.spans()?,
             Reads::Memory => self.view.version.gathered_spans()?,
         });
         if sources.is_empty() {
@@ -176,14 +177,15 @@ impl Range {
             // A scan takes what is cached, and does not wash it out.
             let tables = Arc::clone(run.tables());
             let fill = match self.reads {
-                Reads::Storage => FillCache::No,
+                Reads::Storage | Reads::Tables => FillCache::No,
                 Reads::Memory => FillCache::Memory,
             };
             sources.push(Box::new(RunCursor::new(tables, fill, deleted.clone())));
         }
         let merging = Arc::clone(&self.merging);
         let inner = MergingCursor::new(sources);
-        let cursor = VisibleCursor::new(inner, self.snapshot, deleted, merging);
+        let values = PointedValues::new(self.view.version.blobs(), self.reads);
+        let cursor = VisibleCursor::new(inner, self.snapshot, deleted, merging, values);
         Ok(if self.reads == Reads::Memory { cursor.impatient() } else { cursor })
     }
 
@@ -282,9 +284,13 @@ impl Iterator for Range {
                 None
             }
             Ok(true) => {
+                let front = self.front.as_mut()?;
+                let value = match front.value_slice() {
+                    Ok(value) => value,
+                    Err(error) => return Some(Err(self.keep_failing(error))),
+                };
+                let key = Slice::from(front.key());
                 self.note_given();
-                let front = self.front.as_ref()?;
-                let (key, value) = (Slice::from(front.key()), front.value_slice());
                 if self.reads == Reads::Memory {
                     self.given[0] = Some(key.clone());
                 }
@@ -307,9 +313,13 @@ impl DoubleEndedIterator for Range {
                 None
             }
             Ok(true) => {
+                let back = self.back.as_mut()?;
+                let value = match back.value_slice() {
+                    Ok(value) => value,
+                    Err(error) => return Some(Err(self.keep_failing(error))),
+                };
+                let key = Slice::from(back.key());
                 self.note_given();
-                let back = self.back.as_ref()?;
-                let (key, value) = (Slice::from(back.key()), back.value_slice());
                 if self.reads == Reads::Memory {
                     self.given[1] = Some(key.clone());
                 }

@@ -3,15 +3,16 @@
 //! Each key is looked up in memory first, which tells the block that it lacks. Where the file system
 //! reads ahead, it is told all of these before the first is read; where it does not, as past the page
 //! cache, several threads look keys up. Keys that lack the same block go one after the other, so that
-//! it is read once. What a key needs after its first block is read as for a single one: with metadata
-//! in memory there is nothing more. What lacks operands of a store is looked up after all others.
+//! it is read once. What a key needs of the tables after its first block is read as for a single one: with
+//! metadata in memory there is nothing more. Then values in the value log go the same way: all that are
+//! lacking are told before the first is read. What lacks operands of a store is looked up after all others.
 
 use crate::env::Env;
 use crate::error::Result;
 use crate::format::block::Handle;
 use crate::key::SeqNo;
 use crate::keyspace::Tree;
-use crate::read::get::{self, Attempt, Reads};
+use crate::read::get::{self, Attempt, Pending, Reads};
 use crate::slice::Slice;
 use crate::sync::{Arc, Mutex};
 use crate::table::Table;
@@ -28,6 +29,26 @@ struct Lacking<'a> {
     block: Handle,
 }
 
+/// A lookup that lacks its value alone, and the place of its key.
+struct Valueless<'a> {
+    place: usize,
+    /// Taken out by who reads it.
+    pending: Mutex<Option<Box<Pending<'a>>>>,
+    /// Whether the file system reads it ahead.
+    ahead: bool,
+}
+
+impl<'a> Valueless<'a> {
+    /// Tells the file system at once.
+    fn told(place: usize, pending: Box<Pending<'a>>) -> Valueless<'a> {
+        let ahead = pending.will_need();
+        Valueless { place, pending: Mutex::new(Some(pending)), ahead }
+    }
+}
+
+/// What was found, by place.
+type Found = Vec<(usize, Result<Option<Slice>>)>;
+
 /// The values of keys in key order, as of `snapshot`.
 ///
 /// # Errors
@@ -42,10 +63,12 @@ pub(crate) fn values(
     let mut values = vec![None; keys.len()];
     let mut lacking: Vec<Lacking<'_>> = Vec::new();
     let mut lacking_operands = Vec::new();
+    let mut valueless: Vec<Valueless<'_>> = Vec::new();
     for (place, key) in keys.iter().enumerate() {
-        match get::attempt(tree, view, key, snapshot)? {
+        match get::attempt(tree, view, key, snapshot, Reads::Memory)? {
             Attempt::Value(value) => values[place] = value,
             Attempt::LacksOperands => lacking_operands.push(place),
+            Attempt::Pending(pending) => valueless.push(Valueless::told(place, pending)),
             Attempt::Lacks { table, block } => match lacking.last_mut() {
                 Some(last) if Arc::ptr_eq(last.table, table) && last.block == block => {
                     last.places.push(place);
@@ -54,26 +77,62 @@ pub(crate) fn values(
             },
         }
     }
-    let value = |place: usize| get::value(tree, view, keys[place], snapshot, Reads::Storage);
-    let look_up = |lacking: &Lacking<'_>| -> Vec<(usize, Result<Option<Slice>>)> {
-        lacking.places.iter().map(|&place| (place, value(place))).collect()
-    };
     // A file that cannot be opened is an error of the lookup that needs it.
     let ahead = |lacking: &Lacking<'_>| lacking.table.will_need(lacking.block).unwrap_or(true);
-    let mut found = if lacking.len() < 2 || lacking.iter().all(ahead) {
-        lacking.iter().flat_map(look_up).collect()
-    } else {
-        let found = Mutex::new(Vec::new());
-        env.fan_out(lacking.len(), THREADS_MAX, &|index| {
-            let looked_up = look_up(&lacking[index]);
-            found.lock().extend(looked_up);
-        });
-        std::mem::take(&mut *found.lock())
-    };
-    found.extend(lacking_operands.into_iter().map(|place| (place, value(place))));
+    let attempts = at_once(env, &lacking, ahead, |lacking| {
+        let attempt = |place: usize| get::attempt(tree, view, keys[place], snapshot, Reads::Tables);
+        lacking.places.iter().map(|&place| (place, attempt(place))).collect()
+    });
+    let mut found = Found::new();
+    for (place, attempt) in attempts {
+        match attempt {
+            Ok(Attempt::Value(value)) => found.push((place, Ok(value))),
+            Ok(Attempt::Pending(pending)) => valueless.push(Valueless::told(place, pending)),
+            // One that may read blocks lacks none.
+            Ok(Attempt::Lacks { .. } | Attempt::LacksOperands) => {
+                let value = get::value(tree, view, keys[place], snapshot, Reads::Storage);
+                found.push((place, value));
+            }
+            Err(error) => found.push((place, Err(error))),
+        }
+    }
+    found.extend(at_once(
+        env,
+        &valueless,
+        |valueless| valueless.ahead,
+        |valueless| {
+            let pending = valueless.pending.lock().take();
+            let read = |pending: Box<Pending<'_>>| pending.read(tree, view, keys[valueless.place]);
+            pending.map(|pending| (valueless.place, read(pending))).into_iter().collect()
+        },
+    ));
+    found.extend(
+        lacking_operands
+            .into_iter()
+            .map(|place| (place, get::value(tree, view, keys[place], snapshot, Reads::Storage))),
+    );
     found.sort_by_key(|(place, _)| *place);
     for (place, value) in found {
         values[place] = value?;
     }
     Ok(values)
+}
+
+/// Does something that reads for each item: one after the other where the file system reads ahead, which
+/// `ahead` tells it, by several threads where it does not.
+fn at_once<T: Sync, R: Send>(
+    env: &Env,
+    items: &[T],
+    ahead: impl Fn(&T) -> bool,
+    read: impl Fn(&T) -> Vec<R> + Sync,
+) -> Vec<R> {
+    if items.len() < 2 || items.iter().all(ahead) {
+        return items.iter().flat_map(read).collect();
+    }
+    let found = Mutex::new(Vec::new());
+    env.fan_out(items.len(), THREADS_MAX, &|index| {
+        let read = read(&items[index]);
+        found.lock().extend(read);
+    });
+    std::mem::take(&mut *found.lock())
 }

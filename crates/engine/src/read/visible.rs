@@ -9,6 +9,7 @@ use crate::key::{InternalKey, Kind, SeqNo};
 use crate::keyspace::merging::Merging;
 use crate::read::deleted::Deleted;
 use crate::read::fold::Fold;
+use crate::read::pointed::PointedValues;
 use crate::slice::Slice;
 use crate::sync::Arc;
 
@@ -42,7 +43,11 @@ pub(crate) struct VisibleCursor<C> {
     state: State,
     key: Vec<u8>,
     value: Slice,
+    /// Number of the current entry if `value` is a value pointer.
+    pointer: Option<SeqNo>,
     merging: Arc<Merging>,
+    /// Where the values of entries lie that are pointers.
+    values: PointedValues,
     /// Most versions that one move steps over.
     steps_max: u64,
     /// What the current move has left of them.
@@ -56,6 +61,7 @@ impl<C: Cursor> VisibleCursor<C> {
         snapshot: SeqNo,
         deleted: Option<Deleted>,
         merging: Arc<Merging>,
+        values: PointedValues,
     ) -> VisibleCursor<C> {
         let (key, value) = (Vec::new(), Slice::default());
         VisibleCursor {
@@ -65,7 +71,9 @@ impl<C: Cursor> VisibleCursor<C> {
             state: State::Nowhere,
             key,
             value,
+            pointer: None,
             merging,
+            values,
             steps_max: u64::MAX,
             steps_left: u64::MAX,
         }
@@ -104,11 +112,25 @@ impl<C: Cursor> VisibleCursor<C> {
         }
     }
 
-    /// The current value, as bytes that outlive the next move. Only while valid.
-    pub(crate) fn value_slice(&self) -> Slice {
+    /// The current value, as bytes that outlive the next move, read from the value log if it lies there.
+    /// Only while valid.
+    ///
+    /// # Errors
+    /// When the value cannot be read; [`Error::WouldBlock`], after which this may be called again.
+    #[inline]
+    pub(crate) fn value_slice(&mut self) -> Result<Slice> {
         match self.state {
-            State::Backward | State::Folded => self.value.clone(),
-            _ => self.inner.value_slice(),
+            State::Backward | State::Folded => match self.pointer {
+                None => Ok(self.value.clone()),
+                Some(seq) => self.values.read((&self.key, seq), &self.value),
+            },
+            _ => {
+                let key = self.inner.key();
+                if key.kind == Kind::ValuePointer {
+                    return self.values.read((key.user_key, key.seq), self.inner.value());
+                }
+                Ok(self.inner.value_slice())
+            }
         }
     }
 
@@ -221,12 +243,23 @@ impl<C: Cursor> VisibleCursor<C> {
         let mut fold = Fold::default();
         while self.inner.valid() && self.inner.key().user_key == self.key {
             self.step()?;
-            let kind = kind_of(&mut self.deleted, self.inner.key());
-            if !fold.older(kind, self.inner.value_slice()) {
+            let key = self.inner.key();
+            let (seq, kind) = (key.seq, kind_of(&mut self.deleted, key));
+            if !fold.older(seq, kind, self.inner.value_slice()) {
                 break;
             }
             self.inner.next()?;
         }
+        self.settle(fold)
+    }
+
+    /// Keeps what the versions of the key amount to; returns whether it has a value. One in the value
+    /// log is read here only if operands change it.
+    fn settle(&mut self, mut fold: Fold) -> Result<bool> {
+        if fold.has_operands() {
+            fold.resolve(|seq, pointer| self.values.read((&self.key, seq), pointer))?;
+        }
+        self.pointer = fold.pointer();
         let value = fold.finish(&self.merging, &self.key)?;
         let found = value.is_some();
         self.value = value.unwrap_or_default();
@@ -259,12 +292,11 @@ impl<C: Cursor> VisibleCursor<C> {
                     self.inner.seek_before(&self.key, SeqNo::MAX)?;
                     break;
                 }
-                let kind = kind_of(&mut self.deleted, key);
-                fold.newer(kind, || self.inner.value_slice());
+                let (seq, kind) = (key.seq, kind_of(&mut self.deleted, key));
+                fold.newer(seq, kind, || self.inner.value_slice());
                 self.inner.prev()?;
             }
-            if let Some(value) = fold.finish(&self.merging, &self.key)? {
-                self.value = value;
+            if self.settle(fold)? {
                 self.state = State::Backward;
                 return Ok(());
             }
@@ -386,7 +418,13 @@ mod tests {
             let deleted = Deleted::new(sources, Reach::Reader(SeqNo(snapshot)));
             let merging = Arc::new(Merging::new("test".to_owned(), Some(Arc::new(Snake))));
             let inner = ListCursor::new(entries);
-            let mut cursor = VisibleCursor::new(inner, SeqNo(snapshot), deleted, merging);
+            let mut cursor = VisibleCursor::new(
+                inner,
+                SeqNo(snapshot),
+                deleted,
+                merging,
+                PointedValues::default(),
+            );
             let mut place: Option<Vec<u8>> = None;
             for (step, key) in steps {
                 let first_from = |from: &[u8]| {
@@ -410,7 +448,7 @@ mod tests {
                 prop_assert_eq!(cursor.valid(), place.is_some());
                 if let Some(at) = &place {
                     prop_assert_eq!(cursor.key(), at.as_slice());
-                    prop_assert_eq!(&*cursor.value_slice(), model[at].as_slice());
+                    prop_assert_eq!(&*cursor.value_slice().unwrap(), model[at].as_slice());
                 }
             }
         }

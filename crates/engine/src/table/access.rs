@@ -41,6 +41,8 @@ pub(crate) struct Access {
     /// What filters answered, by level: of the first few here, and of all others behind.
     answers: [Answers; LEVELS_HERE],
     answers_behind: Vec<Answers>,
+    /// Whether values in the value log must not be read.
+    leaves_blobs: bool,
     /// What it would have to read, and must not.
     missing: Option<Handle>,
 }
@@ -55,6 +57,7 @@ impl Access {
             hits: [0; BlockKind::ALL.len()],
             answers: [Answers::default(); LEVELS_HERE],
             answers_behind: Vec::new(),
+            leaves_blobs: false,
             missing: None,
         }
     }
@@ -74,7 +77,7 @@ impl Access {
 
     /// A block was in memory.
     #[inline]
-    pub(super) fn hit(&mut self, cache: &Cache, kind: BlockKind) {
+    pub(crate) fn hit(&mut self, cache: &Cache, kind: BlockKind) {
         if self.tallies {
             self.hits[kind as usize] += 1;
         } else if self.fill.counts() {
@@ -95,6 +98,29 @@ impl Access {
             }
             fill => Ok(fill),
         }
+    }
+
+    /// As [`Access::may_read`] of a value in the value log; which one it is, the caller knows.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`] if it must not be.
+    #[inline]
+    pub(crate) fn may_read_blob(&self) -> Result<FillCache> {
+        match self.fill {
+            FillCache::Memory => Err(Error::WouldBlock),
+            _ if self.leaves_blobs => Err(Error::WouldBlock),
+            fill => Ok(fill),
+        }
+    }
+
+    /// Values in the value log are not read, unless they are in memory.
+    pub(crate) fn leave_blobs(&mut self) {
+        self.leaves_blobs = true;
+    }
+
+    /// A lookup may read what it needs from here on.
+    pub(crate) fn allow_reads(&mut self) {
+        (self.fill, self.leaves_blobs) = (FillCache::Yes, false);
     }
 
     /// The block that was not in memory, of one who must not read.

@@ -1,4 +1,4 @@
-//! Descriptors of open tables, within a budget.
+//! Descriptors of open tables and blob files, within a budget.
 //!
 //! A table keeps its metadata slots as long as it is open; the descriptor of its file comes and
 //! goes. A read finds it by one atomic load. Where it is closed, the file is opened again and
@@ -19,6 +19,8 @@ use super::reader::TableIdentity;
 use crate::coding::{len_u64, to_usize};
 use crate::env::rate::{Lane, RateLimit};
 use crate::error::{Error, Malformed, Result};
+use crate::format::blob::{BLOB_HEADER_BYTES, BlobHeader};
+use crate::format::edit::BlobFileRecord;
 use crate::format::footer::{FOOTER_BYTES, Footer};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, Weak};
 use crate::vfs::{File, Shed, Vfs};
@@ -154,13 +156,33 @@ impl Shed for DescriptorPool {
 #[derive(Debug)]
 struct OpenFile(Arc<dyn File>);
 
-/// The file of one open table, whose descriptor may be closed at the moment.
+/// What tells that a file which is opened again is the same.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FileIdentity {
+    bytes: u64,
+    uid: u64,
+    is_blob: bool,
+}
+
+impl FileIdentity {
+    /// Of a table.
+    pub(crate) fn table(identity: &TableIdentity) -> FileIdentity {
+        FileIdentity { bytes: identity.bytes, uid: identity.uid, is_blob: false }
+    }
+
+    /// Of a blob file.
+    pub(crate) fn blob(record: &BlobFileRecord) -> FileIdentity {
+        FileIdentity { bytes: record.bytes, uid: record.uid, is_blob: true }
+    }
+}
+
+/// The file of one open table or blob file, whose descriptor may be closed at the moment.
 #[derive(Debug)]
 pub(crate) struct Descriptor {
     /// Without one the descriptor stays open.
     pool: Option<Arc<DescriptorPool>>,
     path: PathBuf,
-    identity: TableIdentity,
+    identity: FileIdentity,
     file: ArcSwapOption<OpenFile>,
     /// The clock bit; pairs with nothing: a use that the clock misses costs at most an opening.
     used: AtomicBool,
@@ -170,11 +192,11 @@ pub(crate) struct Descriptor {
 
 impl Descriptor {
     /// The file of a table that was just opened, whose descriptor stays.
-    pub(super) fn staying(file: Arc<dyn File>, path: &Path, identity: &TableIdentity) -> Self {
+    pub(crate) fn staying(file: Arc<dyn File>, path: &Path, identity: FileIdentity) -> Self {
         Descriptor {
             pool: None,
             path: path.to_owned(),
-            identity: *identity,
+            identity,
             file: ArcSwapOption::from_pointee(OpenFile(file)),
             used: AtomicBool::new(false),
             kept: AtomicBool::new(false),
@@ -182,15 +204,15 @@ impl Descriptor {
     }
 
     /// The file of a table whose descriptor the pool may close; it is not open yet.
-    pub(super) fn pooled(
+    pub(crate) fn pooled(
         pool: &Arc<DescriptorPool>,
         path: &Path,
-        identity: &TableIdentity,
+        identity: FileIdentity,
     ) -> Arc<Self> {
         Arc::new(Descriptor {
             pool: Some(Arc::clone(pool)),
             path: path.to_owned(),
-            identity: *identity,
+            identity,
             file: ArcSwapOption::empty(),
             used: AtomicBool::new(false),
             kept: AtomicBool::new(false),
@@ -198,12 +220,21 @@ impl Descriptor {
     }
 
     /// Opens the file for the first time.
-    pub(super) fn open_first(self: &Arc<Self>) -> Result<Arc<dyn File>> {
+    pub(crate) fn open_first(self: &Arc<Self>) -> Result<Arc<dyn File>> {
         Ok(Arc::clone(&self.open_checked(false)?.0))
     }
 
+    /// Bytes of the file, as the file system has it.
+    pub(crate) fn len(self: &Arc<Self>) -> Result<u64> {
+        let len = match &*self.file.load() {
+            Some(open) => open.0.len(),
+            None => self.open_checked(true)?.0.len(),
+        };
+        len.map_err(|error| Error::io("read the size of", &self.path, error))
+    }
+
     /// Opens the file, if it is not open, and keeps it open until the table goes, whatever the budget.
-    pub(super) fn keep_open(self: &Arc<Self>) -> Result<()> {
+    pub(crate) fn keep_open(self: &Arc<Self>) -> Result<()> {
         let Some(pool) = &self.pool else { return Ok(()) };
         {
             let _round = pool.round.lock();
@@ -213,7 +244,7 @@ impl Descriptor {
     }
 
     /// Reads `bytes` at `offset`; the caller has checked them against the size of the file.
-    pub(super) fn read_exact(self: &Arc<Self>, offset: u64, bytes: u64) -> Result<Vec<u8>> {
+    pub(crate) fn read_exact(self: &Arc<Self>, offset: u64, bytes: u64) -> Result<Vec<u8>> {
         let needed = to_usize("block", bytes).map_err(|what| what.at(&self.path, offset))?;
         let mut buffer = vec![0; needed];
         self.fill(offset, &mut buffer)?;
@@ -222,7 +253,7 @@ impl Descriptor {
 
     /// Reads as many bytes at `offset` as the buffer has.
     #[inline]
-    pub(super) fn fill(self: &Arc<Self>, offset: u64, buffer: &mut [u8]) -> Result<()> {
+    pub(crate) fn fill(self: &Arc<Self>, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let open = self.file.load();
         if let Some(open) = &*open {
             // Read first: a bit that is set already needs no write.
@@ -237,7 +268,7 @@ impl Descriptor {
     }
 
     /// Says that bytes are about to be read; returns whether the file system reads them ahead.
-    pub(super) fn will_need(self: &Arc<Self>, offset: u64, bytes: u64) -> Result<bool> {
+    pub(crate) fn will_need(self: &Arc<Self>, offset: u64, bytes: u64) -> Result<bool> {
         if let Some(open) = &*self.file.load() {
             return Ok(open.0.will_need(offset, bytes));
         }
@@ -246,7 +277,7 @@ impl Descriptor {
 
     /// As [`Descriptor::fill`] for a job: pays for the bytes at the limited rate, and has the system
     /// forget them where that is wanted.
-    pub(super) fn fill_for_job(self: &Arc<Self>, offset: u64, buffer: &mut [u8]) -> Result<()> {
+    pub(crate) fn fill_for_job(self: &Arc<Self>, offset: u64, buffer: &mut [u8]) -> Result<()> {
         self.fill(offset, buffer)?;
         if let Some(pace) = self.pool.as_ref().and_then(|pool| pool.job_reads.as_ref()) {
             let bytes = len_u64(buffer.len());
@@ -304,17 +335,24 @@ impl Descriptor {
         let bytes = file.len().map_err(|error| Error::io("read the size of", &self.path, error))?;
         let identity = &self.identity;
         if bytes != identity.bytes {
-            let what = "table size";
+            let what = "file size";
             let wrong = Malformed::Identity { what, expected: identity.bytes, found: bytes };
             return Err(wrong.at(&self.path, 0));
         }
-        let footer_at = bytes.saturating_sub(len_u64(FOOTER_BYTES));
-        let footer = read_exact(file, &self.path, footer_at, bytes - footer_at)?;
-        let footer = Footer::decode(&footer).map_err(|what| what.at(&self.path, footer_at))?;
-        if footer.uid != identity.uid {
-            let what = "table uid";
-            let wrong = Malformed::Identity { what, expected: identity.uid, found: footer.uid };
-            return Err(wrong.at(&self.path, footer_at));
+        let (uid_at, found) = if identity.is_blob {
+            let header = read_exact(file, &self.path, 0, len_u64(BLOB_HEADER_BYTES).min(bytes))?;
+            let header = BlobHeader::decode(&header).map_err(|what| what.at(&self.path, 0))?;
+            (0, header.uid)
+        } else {
+            let footer_at = bytes.saturating_sub(len_u64(FOOTER_BYTES));
+            let footer = read_exact(file, &self.path, footer_at, bytes - footer_at)?;
+            let footer = Footer::decode(&footer).map_err(|what| what.at(&self.path, footer_at))?;
+            (footer_at, footer.uid)
+        };
+        if found != identity.uid {
+            let what = "uid of the file";
+            let wrong = Malformed::Identity { what, expected: identity.uid, found };
+            return Err(wrong.at(&self.path, uid_at));
         }
         Ok(())
     }

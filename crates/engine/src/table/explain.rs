@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use crate::error::Result;
 use crate::format::BlockKind;
+use crate::format::blob::ValuePointer;
 use crate::format::block::Handle;
 use crate::format::data_block::DataBlock;
 use crate::key::{Kind, SeqNo};
@@ -26,7 +27,7 @@ pub enum BlockSource {
 pub struct BlockRead {
     /// What the block holds.
     pub kind: BlockKind,
-    /// Its offset in the table's file.
+    /// Its offset in the table's file; of a value in the value log, in the blob file.
     pub offset: u64,
     /// Its bytes in the file.
     pub bytes: u64,
@@ -43,6 +44,8 @@ pub(crate) struct TableProbe {
     pub(crate) blocks: Vec<BlockRead>,
     /// The newest entry that the reader may see: number, kind, bytes of its value.
     pub(crate) found: Option<(SeqNo, Kind, u64)>,
+    /// Its value pointer, if it has one.
+    pub(crate) pointer: Option<Vec<u8>>,
 }
 
 impl Table {
@@ -85,7 +88,13 @@ impl Table {
         let block =
             DataBlock::new(self.data_block(data_handle, access)?).map_err(at(data_handle))?;
         if let Some(hit) = block.get(user_key, snapshot).map_err(at(data_handle))? {
-            let bytes = crate::coding::len_u64(hit.value_end.saturating_sub(hit.value_at));
+            let mut bytes = crate::coding::len_u64(hit.value_end.saturating_sub(hit.value_at));
+            if hit.kind == Kind::ValuePointer {
+                let pointer = block.bytes().get(hit.value_at..hit.value_end).unwrap_or_default();
+                let decoded = ValuePointer::decode(pointer).map_err(at(data_handle))?;
+                bytes = decoded.value_bytes;
+                probe.pointer = Some(pointer.to_vec());
+            }
             probe.found = Some((hit.seq, hit.kind, bytes));
         }
         Ok(probe)

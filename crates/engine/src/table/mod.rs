@@ -27,9 +27,10 @@ pub use crate::format::properties::Properties;
 pub use crate::format::range_tombstones::{RangeTombstone, Spans};
 pub(crate) use access::Access;
 pub use cursor::TableCursor;
-pub(crate) use descriptors::{DescriptorPool, JobReads};
+pub(crate) use descriptors::{Descriptor, DescriptorPool, FileIdentity, JobReads};
 pub use options::TableOptions;
 pub use reader::{FillCache, Found, Table, TableIdentity};
+pub(crate) use scratch::with as with_scratch;
 pub(crate) use warm_up::Warmed;
 pub(crate) use weights::Weight;
 #[cfg(feature = "benching")]

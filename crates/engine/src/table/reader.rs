@@ -7,7 +7,7 @@ use lsmx_compaction::FileId;
 
 use super::access::Access;
 use super::cursor::TableCursor;
-use super::descriptors::{Descriptor, DescriptorPool, read_exact};
+use super::descriptors::{Descriptor, DescriptorPool, FileIdentity, read_exact};
 use super::scratch;
 use crate::cache::{Cache, Metadata, Slot, TableSlots};
 use crate::coding::{len_u64, to_usize};
@@ -62,7 +62,7 @@ pub enum FillCache {
 impl FillCache {
     /// Whether hits and misses are those of a reader.
     #[inline]
-    pub(super) fn counts(self) -> bool {
+    pub(crate) fn counts(self) -> bool {
         matches!(self, FillCache::Yes | FillCache::No | FillCache::Memory)
     }
 }
@@ -106,7 +106,8 @@ impl Table {
         cache: &Arc<Cache>,
     ) -> Result<Table> {
         let file = vfs.open(path).map_err(|error| Error::io("open", path, error))?;
-        let descriptor = Descriptor::staying(Arc::clone(&file), path, identity);
+        let descriptor =
+            Descriptor::staying(Arc::clone(&file), path, FileIdentity::table(identity));
         Table::open_file(&*file, Arc::new(descriptor), path, identity, cache)
     }
 
@@ -120,7 +121,7 @@ impl Table {
         identity: &TableIdentity,
         cache: &Arc<Cache>,
     ) -> Result<Table> {
-        let descriptor = Descriptor::pooled(pool, path, identity);
+        let descriptor = Descriptor::pooled(pool, path, FileIdentity::table(identity));
         let file = descriptor.open_first()?;
         Table::open_file(&*file, descriptor, path, identity, cache)
     }

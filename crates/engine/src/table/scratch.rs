@@ -11,7 +11,7 @@ thread_local! {
 }
 
 /// Lends `use_it` a buffer of this length, with anything in it.
-pub(super) fn with<R>(bytes: usize, use_it: impl FnOnce(&mut [u8]) -> R) -> R {
+pub(crate) fn with<R>(bytes: usize, use_it: impl FnOnce(&mut [u8]) -> R) -> R {
     let mut buffer = match bytes {
         // What is taken out is nobody else's, should `use_it` come here again.
         ..=KEPT_BYTES_MAX => BUFFER.try_with(RefCell::take).unwrap_or_default(),

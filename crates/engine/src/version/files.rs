@@ -7,6 +7,7 @@ use lsmx_compaction::{FileId, FileShape};
 
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, Signal};
 use crate::table::Table;
+use crate::version::blobs::BlobUse;
 
 /// An open table that versions share. Once it is obsolete, its file is handed to the janitor when
 /// the last version that names it is gone.
@@ -14,6 +15,8 @@ use crate::table::Table;
 pub(crate) struct TableFile {
     table: Arc<Table>,
     shape: Arc<FileShape>,
+    /// The blob files that its entries point into, by number.
+    blobs: Vec<BlobUse>,
     path: PathBuf,
     obsolete: AtomicBool,
     janitor: Arc<Janitor>,
@@ -24,11 +27,12 @@ impl TableFile {
     pub(crate) fn new(
         table: Arc<Table>,
         shape: Arc<FileShape>,
+        blobs: Vec<BlobUse>,
         path: PathBuf,
         janitor: Arc<Janitor>,
     ) -> TableFile {
         janitor.opened(shape.id);
-        TableFile { table, shape, path, obsolete: AtomicBool::new(false), janitor }
+        TableFile { table, shape, blobs, path, obsolete: AtomicBool::new(false), janitor }
     }
 
     /// The open table.
@@ -39,6 +43,11 @@ impl TableFile {
     /// What policies know of it.
     pub(crate) fn shape(&self) -> &Arc<FileShape> {
         &self.shape
+    }
+
+    /// The blob files that its entries point into, by number.
+    pub(crate) fn blobs(&self) -> &[BlobUse] {
+        &self.blobs
     }
 
     /// Whether it has range tombstones.
@@ -54,8 +63,7 @@ impl TableFile {
     /// Says that the durable state of the database names the file no more.
     pub(crate) fn set_obsolete(&self) {
         if !self.obsolete.swap(true, Ordering::AcqRel) {
-            self.janitor.files_held.fetch_add(1, Ordering::Relaxed);
-            self.janitor.bytes_held.fetch_add(self.shape.bytes, Ordering::Relaxed);
+            self.janitor.held_grown(self.shape.bytes);
         }
     }
 }
@@ -64,8 +72,7 @@ impl Drop for TableFile {
     fn drop(&mut self) {
         let obsolete = self.obsolete.load(Ordering::Acquire);
         if obsolete {
-            self.janitor.files_held.fetch_sub(1, Ordering::Relaxed);
-            self.janitor.bytes_held.fetch_sub(self.shape.bytes, Ordering::Relaxed);
+            self.janitor.held_freed(self.shape.bytes);
         }
         self.janitor.closed(self.shape.id, std::mem::take(&mut self.path), obsolete);
     }
@@ -83,7 +90,7 @@ pub(crate) struct Janitor {
     holds: AtomicU64,
     /// Given when there is something to remove, so that it goes without a write.
     signal: Signal,
-    /// Open tables, and whether the file goes when the table does.
+    /// Open tables and blob files, and whether the file goes when they do.
     open: Mutex<HashMap<FileId, bool>>,
     /// Obsolete files that old versions keep.
     files_held: AtomicU64,
@@ -152,11 +159,23 @@ impl Janitor {
         (read(&self.files_held), read(&self.bytes_held))
     }
 
-    fn opened(&self, id: FileId) {
+    /// Counts an obsolete file that somebody holds.
+    pub(super) fn held_grown(&self, bytes: u64) {
+        self.files_held.fetch_add(1, Ordering::Relaxed);
+        self.bytes_held.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Takes such a file off the count.
+    pub(super) fn held_freed(&self, bytes: u64) {
+        self.files_held.fetch_sub(1, Ordering::Relaxed);
+        self.bytes_held.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn opened(&self, id: FileId) {
         self.open.lock().insert(id, false);
     }
 
-    fn closed(&self, id: FileId, path: PathBuf, obsolete: bool) {
+    pub(super) fn closed(&self, id: FileId, path: PathBuf, obsolete: bool) {
         let goes = self.open.lock().remove(&id) == Some(true);
         if goes || obsolete {
             self.discard(path);

@@ -2,6 +2,7 @@
 //! super version. Whoever reads pins one and is not disturbed by flushes and compactions.
 
 mod beside;
+mod blobs;
 mod edit;
 mod files;
 mod numbers;
@@ -18,6 +19,7 @@ use crate::sync::{Arc, OnceLock};
 use crate::table::FillCache;
 
 pub(crate) use beside::{BesideView, Life, StoreFiles, file_name as operand_file_name};
+pub(crate) use blobs::{BlobFile, BlobSet, BlobUse, blob_changes};
 pub(crate) use edit::changes_between;
 pub(crate) use files::{Janitor, TableFile};
 pub(crate) use numbers::FileNumbers;
@@ -51,6 +53,8 @@ pub(crate) struct Version {
     shape: TreeShape,
     runs: Vec<Arc<Run>>,
     tables: HashMap<FileId, Arc<TableFile>>,
+    /// The blob files that its tables point into.
+    blobs: Arc<BlobSet>,
     /// Whether a table has range tombstones.
     has_spans: bool,
     /// Those of all tables together, once somebody has asked for them.
@@ -98,12 +102,18 @@ impl Version {
             runs.push(open);
         }
         let has_spans = tables.values().any(|table| table.has_spans());
-        Ok(Version { shape, runs, tables, has_spans, spans: OnceLock::new() })
+        let blobs = Arc::new(BlobSet::of(tables.values()));
+        Ok(Version { shape, runs, tables, blobs, has_spans, spans: OnceLock::new() })
     }
 
     /// Levels, runs and files as numbers.
     pub(crate) fn shape(&self) -> &TreeShape {
         &self.shape
+    }
+
+    /// The blob files that its tables point into.
+    pub(crate) fn blobs(&self) -> &Arc<BlobSet> {
+        &self.blobs
     }
 
     /// Sorted runs of the whole tree, newest first.

@@ -92,6 +92,7 @@ pub(crate) fn file_kind(path: &Path) -> &'static str {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
     match FileName::parse(name) {
         Some(FileName::Table(_)) => "table",
+        Some(FileName::Blob(_)) => "blob",
         Some(FileName::Segment(_)) => "segment",
         Some(FileName::Manifest(_)) => "manifest",
         Some(FileName::Operands(_)) => "operands",

@@ -5,7 +5,7 @@ use lsmx::merge::Append;
 use lsmx::wal::WalOptions;
 use lsmx::{
     BlockCacheKind, Compression, FilterBits, FilterLastRun, KeyspaceOptions, MergeError,
-    MergeOperator, Options, PolicySpec,
+    MergeOperator, Options, PolicySpec, ValueSeparation,
 };
 
 use super::Chance;
@@ -77,8 +77,22 @@ pub(crate) fn draw_keyspace(chance: &mut Chance) -> KeyspaceOptions {
         .filter_last_run(filter)
         .filter_bits(draw_filter_bits(chance))
         .compression(compression)
-        .merge_operator(Appending { partially: chance.one_in(2) });
+        .merge_operator(Appending { partially: chance.one_in(2) })
+        .value_separation(draw_separation(chance));
     if beside() { options.operand_store(draw_store(chance)) } else { options }
+}
+
+/// Whether and how values are kept apart, drawn at random: mostly nearly all of them, in small files.
+pub(crate) fn draw_separation(chance: &mut Chance) -> Option<ValueSeparation> {
+    if chance.one_in(3) {
+        return None;
+    }
+    let separation = ValueSeparation::default()
+        .threshold_bytes(*chance.of(&[1, 10, 30, 60]))
+        .blob_file_bytes(1024 << chance.below(3))
+        .garbage_ratio(*chance.of(&[0.1, 0.5, 1.0]))
+        .space_amplification_max(*chance.of(&[1.05, 1.3, 3.0, 100.0]));
+    Some(separation)
 }
 
 /// Widths of filters, drawn at random.

@@ -7,7 +7,7 @@ use lsmx::env::Background;
 use lsmx::wal::WalOptions;
 use lsmx::{
     BlockCacheKind, Compression, FilterBits, FilterLastRun, KeyspaceOptions, Options, PolicySpec,
-    WriteControl,
+    ValueSeparation, WriteControl,
 };
 
 use super::beside::Plain;
@@ -29,6 +29,7 @@ pub struct Tuning {
     pub filter_bits: FilterBits,
     /// The operand store that a keyspace gets which has none.
     pub beside: Option<Plain>,
+    pub separation: Option<ValueSeparation>,
 }
 
 impl Tuning {
@@ -80,6 +81,12 @@ impl Tuning {
                 to_tree_one_in: 1 + dice.below(3) as u64,
                 lazy: dice.percent(50),
             }),
+            separation: dice.percent(50).then(|| ValueSeparation {
+                threshold_bytes: *dice.pick(&[1, 8, 30, 100]),
+                blob_file_bytes: *dice.pick(&[1 << 10, 4 << 10, 1 << 20]),
+                garbage_ratio: *dice.pick(&[0.05, 0.3, 0.5, 1.0]),
+                space_amplification_max: *dice.pick(&[1.02, 1.3, 2.0, 50.0]),
+            }),
         }
     }
 
@@ -103,7 +110,8 @@ impl Tuning {
             .block_tags(self.block_tags)
             .compression_per_level(compression.collect())
             .filter_last_run(self.filter_last_run)
-            .filter_bits(self.filter_bits);
+            .filter_bits(self.filter_bits)
+            .value_separation(self.separation);
         match &self.policy {
             Some(policy) => options.policy(policy.parse().expect("a spec that was printed")),
             None => options,

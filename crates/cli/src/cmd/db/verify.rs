@@ -25,6 +25,14 @@ pub(super) fn run(arguments: &DbArgs) -> Result<(), Failure> {
         // Writing to a string does not fail.
         let _ = lines.write_fmt(line);
     };
+    if report.blob_files > 0 {
+        note(format_args!(
+            "{} blob files of {}, {} values in use\n",
+            report.blob_files,
+            text::bytes(report.blob_bytes),
+            report.blob_values,
+        ));
+    }
     if report.wal_tail_bytes > 0 {
         note(format_args!(
             "the log ends in {} bytes of an unfinished commit, which the next opening cuts\n",

@@ -1,0 +1,108 @@
+//! Checks blob files, and what tables point to in them.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use lsmx_compaction::FileId;
+
+use crate::cache::Cache;
+use crate::coding::len_u64;
+use crate::cursor::Cursor;
+use crate::db::recovery;
+use crate::error::{Malformed, Result};
+use crate::format::blob::ValuePointer;
+use crate::format::edit::{BlobFileRecord, BlobReference};
+use crate::format::filename::FileName;
+use crate::key::Kind;
+use crate::manifest::KeyspaceState;
+use crate::sync::Arc;
+use crate::table::{Access, FillCache, Table};
+use crate::value_log::Blob;
+use crate::vfs::Vfs;
+
+/// The blob files of one keyspace, each of them sound.
+pub(super) struct Values {
+    dir: PathBuf,
+    blobs: BTreeMap<FileId, Blob>,
+}
+
+impl Values {
+    /// Opens and checks them.
+    pub(super) fn open(
+        vfs: &dyn Vfs,
+        dir: &Path,
+        (id, keyspace): (u32, &KeyspaceState),
+        cache: &Arc<Cache>,
+    ) -> Result<Values> {
+        let open = |blob: &BlobFileRecord| {
+            verify_blob(vfs, dir, id, blob, cache).map(|open| (blob.id, open))
+        };
+        let blobs = keyspace.value_log.blobs().map(open).collect::<Result<_>>()?;
+        Ok(Values { dir: dir.to_owned(), blobs })
+    }
+
+    pub(super) fn files(&self) -> u64 {
+        len_u64(self.blobs.len())
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.blobs.values().map(|blob| blob.record().bytes).sum()
+    }
+
+    /// Every pointer of a table leads to the value of its entry, and all of them come to what the
+    /// manifest says. Returns how many there are.
+    pub(super) fn verify_table(
+        &self,
+        table: &Arc<Table>,
+        references: &[BlobReference],
+    ) -> Result<u64> {
+        let mut found = BTreeMap::<FileId, (u64, u64)>::new();
+        let mut cursor = table.cursor(FillCache::Job);
+        let mut access = Access::of(FillCache::Job);
+        cursor.first()?;
+        while cursor.valid() {
+            let key = cursor.key();
+            if key.kind == Kind::ValuePointer {
+                let at = |what: Malformed| what.at(table.path(), 0);
+                let pointer = ValuePointer::decode(cursor.value()).map_err(at)?;
+                let id = FileId(pointer.file);
+                let Some(blob) = self.blobs.get(&id) else {
+                    let (what, found) = ("blob file of a value pointer", pointer.file);
+                    let expected = "one that the manifest lists for the keyspace";
+                    let path = FileName::Blob(id.0).in_dir(&self.dir);
+                    return Err(Malformed::Field { what, found, expected }.at(&path, 0));
+                };
+                blob.value((key.user_key, key.seq), &pointer, &mut access)?;
+                let (bytes, records) = found.entry(id).or_default();
+                *bytes += pointer.bytes;
+                *records += 1;
+            }
+            cursor.next()?;
+        }
+        let said: BTreeMap<FileId, (u64, u64)> =
+            references.iter().map(|said| (said.blob, (said.bytes, said.records))).collect();
+        if found != said {
+            let sum =
+                |all: &BTreeMap<FileId, (u64, u64)>| all.values().map(|(bytes, _)| bytes).sum();
+            let what = "bytes that a table references";
+            let wrong = Malformed::Identity { what, expected: sum(&said), found: sum(&found) };
+            return Err(wrong.at(table.path(), 0));
+        }
+        Ok(found.values().map(|(_, records)| records).sum())
+    }
+}
+
+/// A blob file is sound, and the one that the manifest names.
+pub(super) fn verify_blob(
+    vfs: &dyn Vfs,
+    dir: &Path,
+    keyspace: u32,
+    record: &BlobFileRecord,
+    cache: &Arc<Cache>,
+) -> Result<Blob> {
+    let path = FileName::Blob(record.id.0).in_dir(dir);
+    let blob = Blob::open(vfs, &path, keyspace, record, cache);
+    let blob = blob.map_err(|error| recovery::named(error, dir))?;
+    blob.verify()?;
+    Ok(blob)
+}

@@ -1,0 +1,559 @@
+//! Blob file: large values beside the tree, and what points to them, little-endian.
+//!
+//! ```text
+//! header    40 bytes
+//! records   one after the other, to the trailer
+//! trailer   40 bytes
+//! ```
+//!
+//! The header:
+//!
+//! ```text
+//!  0  8  magic           "LSMXBLB1"
+//!  8  4  format version  u32
+//! 12  4  keyspace        u32, id of the keyspace
+//! 16  8  uid             u64, random, seeds the checksum of every record
+//! 24  8  file number     u64, the number in the file's name
+//! 32  8  checksum        u64, over bytes 0..32
+//! ```
+//!
+//! A record:
+//!
+//! ```text
+//!  0  8  checksum     u64, XXH3-64 over all that follows, seeded by uid and the record's offset
+//!  8  4  bytes        u32, of the whole record
+//! 12  1  compression  u8, of the value, as in blocks
+//! 13  v  number       varint, the entry's sequence number
+//!  +  v  key bytes    varint
+//!  +  k  key
+//!  +  n  value        to the end of the record; packed if the compression says so
+//! ```
+//!
+//! The trailer, with the place of its first byte as `at`:
+//!
+//! ```text
+//!  0  8  records      u64
+//!  8  8  value bytes  u64, of all values, unpacked
+//! 16  8  uid          u64
+//! 24  8  checksum     u64, XXH3-64 over bytes 0..24, seeded by uid and `at`
+//! 32  8  magic        "lsmxblob"
+//! ```
+//!
+//! A value pointer is the value of an entry of kind 3: four varints, the number of the blob file, the
+//! offset of the record, the bytes of the record, the bytes of the value unpacked. So one read fetches
+//! the record, and checksum, key and number tell whether it is the right one. That a record is read at
+//! another place, or from another file, its seed tells.
+
+use bytes::Bytes;
+
+use super::block::{self, Compression};
+use super::{FORMAT_VERSION, KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::checksum::{place_seed, xxh3, xxh3_seeded};
+use crate::coding::{
+    Decoder, VARINT_BYTES_MAX, get_u32, get_u64, len_u64, put_u32, put_u64, put_varint,
+};
+use crate::error::Malformed;
+use crate::key::SeqNo;
+use crate::sabotage::{self, Bug};
+
+/// First bytes of a blob file.
+pub const BLOB_MAGIC: [u8; 8] = *b"LSMXBLB1";
+/// Last bytes of a blob file.
+pub const BLOB_TRAILER_MAGIC: [u8; 8] = *b"lsmxblob";
+/// Bytes before the first record.
+pub const BLOB_HEADER_BYTES: usize = 40;
+/// Bytes behind the last record.
+pub const BLOB_TRAILER_BYTES: usize = 40;
+/// Bytes of a record before the varints.
+const FIXED_BYTES: usize = size_of::<u64>() + size_of::<u32>() + size_of::<u8>();
+const _: () = assert!(FIXED_BYTES == 13, "the picture above says 13");
+const CHECKSUM_BYTES: usize = size_of::<u64>();
+/// Fewest bytes of a record: of an empty key with a number of one byte and an empty value.
+pub const BLOB_RECORD_BYTES_MIN: usize = FIXED_BYTES + 2;
+/// Most bytes of a record.
+pub const BLOB_RECORD_BYTES_MAX: u64 =
+    len_u64(FIXED_BYTES + 2 * VARINT_BYTES_MAX) + KEY_BYTES_MAX + VALUE_BYTES_MAX;
+const _: () = assert!(BLOB_RECORD_BYTES_MAX < 1 << 31, "a length of 32 bits holds any record");
+
+/// Header of a blob file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlobHeader {
+    /// Id of the keyspace whose values it holds.
+    pub keyspace: u32,
+    /// The file's random uid.
+    pub uid: u64,
+    /// Number in the file's name.
+    pub number: u64,
+}
+
+impl BlobHeader {
+    /// Its bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(BLOB_HEADER_BYTES);
+        out.extend_from_slice(&BLOB_MAGIC);
+        put_u32(&mut out, FORMAT_VERSION);
+        put_u32(&mut out, self.keyspace);
+        put_u64(&mut out, self.uid);
+        put_u64(&mut out, self.number);
+        let sum = xxh3(&out);
+        put_u64(&mut out, sum);
+        debug_assert_eq!(out.len(), BLOB_HEADER_BYTES);
+        out
+    }
+
+    /// Reads the first [`BLOB_HEADER_BYTES`] bytes of a blob file.
+    ///
+    /// # Errors
+    /// When they are not those of a header of a version that this build reads.
+    pub fn decode(bytes: &[u8]) -> Result<BlobHeader, Malformed> {
+        let mut decoder = Decoder::new(exactly("blob header", bytes, BLOB_HEADER_BYTES)?);
+        let magic = decoder.u64("magic number")?;
+        let version = decoder.u32("format version")?;
+        let header = BlobHeader {
+            keyspace: decoder.u32("keyspace id")?,
+            uid: decoder.u64("blob uid")?,
+            number: decoder.u64("file number")?,
+        };
+        let found = decoder.u64("header checksum")?;
+        // The magic number first: it tells a foreign file from a damaged one.
+        if magic.to_le_bytes() != BLOB_MAGIC {
+            return Err(Malformed::Magic {
+                expected: u64::from_le_bytes(BLOB_MAGIC),
+                found: magic,
+            });
+        }
+        let expected = xxh3(&bytes[..BLOB_HEADER_BYTES - CHECKSUM_BYTES]);
+        if found != expected {
+            return Err(Malformed::Checksum { expected, found });
+        }
+        if version == 0 || version > FORMAT_VERSION {
+            return Err(Malformed::Version { found: version, supported: FORMAT_VERSION });
+        }
+        Ok(header)
+    }
+}
+
+/// Trailer of a blob file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlobTrailer {
+    /// Records in the file.
+    pub records: u64,
+    /// Bytes of all values, unpacked.
+    pub value_bytes: u64,
+    /// The file's uid.
+    pub uid: u64,
+}
+
+impl BlobTrailer {
+    /// Its bytes, which are to lie at `at`.
+    #[must_use]
+    pub fn encode(&self, at: u64) -> Vec<u8> {
+        let mut out = Vec::with_capacity(BLOB_TRAILER_BYTES);
+        for field in [self.records, self.value_bytes, self.uid] {
+            put_u64(&mut out, field);
+        }
+        let sum = trailer_checksum(&out, self.uid, at);
+        put_u64(&mut out, sum);
+        out.extend_from_slice(&BLOB_TRAILER_MAGIC);
+        debug_assert_eq!(out.len(), BLOB_TRAILER_BYTES);
+        out
+    }
+
+    /// Reads the last [`BLOB_TRAILER_BYTES`] bytes of the blob file `uid`, which lie at `at`.
+    ///
+    /// # Errors
+    /// When they are not those of a trailer of this file.
+    pub fn decode(bytes: &[u8], uid: u64, at: u64) -> Result<BlobTrailer, Malformed> {
+        let mut decoder = Decoder::new(exactly("blob trailer", bytes, BLOB_TRAILER_BYTES)?);
+        let trailer = BlobTrailer {
+            records: decoder.u64("records")?,
+            value_bytes: decoder.u64("value bytes")?,
+            uid: decoder.u64("blob uid")?,
+        };
+        let found = decoder.u64("trailer checksum")?;
+        let magic = decoder.u64("magic number")?;
+        if magic.to_le_bytes() != BLOB_TRAILER_MAGIC {
+            let expected = u64::from_le_bytes(BLOB_TRAILER_MAGIC);
+            return Err(Malformed::Magic { expected, found: magic });
+        }
+        let covered = &bytes[..3 * size_of::<u64>()];
+        let expected = trailer_checksum(covered, uid, at);
+        if found != expected {
+            return Err(Malformed::Checksum { expected, found });
+        }
+        if trailer.uid != uid {
+            return Err(Malformed::Identity {
+                what: "blob uid",
+                expected: uid,
+                found: trailer.uid,
+            });
+        }
+        Ok(trailer)
+    }
+}
+
+/// Checksum of what lies before the checksum of the trailer at `at` of the file `uid`.
+pub(crate) fn trailer_checksum(covered: &[u8], uid: u64, at: u64) -> u64 {
+    xxh3_seeded(covered, place_seed(uid, at))
+}
+
+fn exactly<'a>(what: &'static str, bytes: &'a [u8], needed: usize) -> Result<&'a [u8], Malformed> {
+    if bytes.len() == needed {
+        return Ok(bytes);
+    }
+    Err(Malformed::Truncated { what, needed: len_u64(needed), found: len_u64(bytes.len()) })
+}
+
+/// Where a value lies in the value log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ValuePointer {
+    /// Number of the blob file.
+    pub file: u64,
+    /// Offset of the record.
+    pub offset: u64,
+    /// Bytes of the record.
+    pub bytes: u64,
+    /// Bytes of the value, unpacked.
+    pub value_bytes: u64,
+}
+
+impl ValuePointer {
+    /// Appends its bytes.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        for field in [self.file, self.offset, self.bytes, self.value_bytes] {
+            put_varint(out, field);
+        }
+    }
+
+    /// Reads the value of an entry of kind [`ValuePointer`](crate::Kind::ValuePointer).
+    ///
+    /// # Errors
+    /// When it is none, or points to what no blob file can hold.
+    pub fn decode(value: &[u8]) -> Result<ValuePointer, Malformed> {
+        let mut decoder = Decoder::new(value);
+        let pointer = ValuePointer {
+            file: decoder.varint("file of a value pointer")?,
+            offset: decoder.varint("offset of a value pointer")?,
+            bytes: decoder.varint("record bytes of a value pointer")?,
+            value_bytes: decoder.varint("value bytes of a value pointer")?,
+        };
+        if !decoder.is_empty() {
+            return Err(Malformed::Field {
+                what: "bytes behind a value pointer",
+                found: len_u64(decoder.remaining()),
+                expected: "0",
+            });
+        }
+        let bytes = len_u64(BLOB_RECORD_BYTES_MIN)..=BLOB_RECORD_BYTES_MAX;
+        if !bytes.contains(&pointer.bytes) {
+            return Err(Malformed::Field {
+                what: "record bytes of a value pointer",
+                found: pointer.bytes,
+                expected: "those of a record",
+            });
+        }
+        if pointer.value_bytes > VALUE_BYTES_MAX {
+            return Err(Malformed::Field {
+                what: "value bytes of a value pointer",
+                found: pointer.value_bytes,
+                expected: "at most 1 GiB",
+            });
+        }
+        Ok(pointer)
+    }
+
+    /// Checks that the record can lie in a blob file of so many bytes.
+    ///
+    /// # Errors
+    /// When it cannot.
+    pub fn check(&self, file_bytes: u64) -> Result<(), Malformed> {
+        let limit = file_bytes.saturating_sub(len_u64(BLOB_TRAILER_BYTES));
+        let end = self.offset.checked_add(self.bytes);
+        if self.offset < len_u64(BLOB_HEADER_BYTES) || end.is_none_or(|end| end > limit) {
+            return Err(Malformed::Field {
+                what: "offset of a value pointer",
+                found: self.offset,
+                expected: "a place among the records of its file",
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Appends the record of a value that will lie at `offset` of the file `uid`. What `scratch` holds
+/// is lost. The limits of keys and values are the caller's business.
+pub fn put_record(
+    out: &mut Vec<u8>,
+    (uid, offset): (u64, u64),
+    (key, seq): (&[u8], SeqNo),
+    (value, compression): (&[u8], Compression),
+    scratch: &mut Vec<u8>,
+) {
+    let start = out.len();
+    let packed = compression == Compression::Lz4 && block::pack_lz4(value, scratch);
+    let (stored, compression) =
+        if packed { (&scratch[..], Compression::Lz4) } else { (value, Compression::None) };
+    out.resize(start + CHECKSUM_BYTES + size_of::<u32>(), 0);
+    out.push(compression as u8);
+    put_varint(out, seq.0);
+    put_varint(out, len_u64(key.len()));
+    out.extend_from_slice(key);
+    out.extend_from_slice(stored);
+    let bytes = u32::try_from(out.len() - start).unwrap_or(u32::MAX);
+    let covered = start + CHECKSUM_BYTES;
+    out[covered..covered + size_of::<u32>()].copy_from_slice(&bytes.to_le_bytes());
+    let sum = record_checksum(&out[covered..], uid, offset);
+    out[start..covered].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// Checksum of what lies behind the checksum of the record at `offset` of the file `uid`.
+pub(crate) fn record_checksum(covered: &[u8], uid: u64, offset: u64) -> u64 {
+    let seed = if sabotage::on(Bug::ChecksumWithoutPlace) { 0 } else { place_seed(uid, offset) };
+    xxh3_seeded(covered, seed)
+}
+
+/// Bytes of the record that begins here, as its first bytes say; nothing has vouched for them.
+///
+/// # Errors
+/// When they are too few, or no record has so many.
+pub(crate) fn record_bytes(head: &[u8]) -> Result<u64, Malformed> {
+    let Some(bytes) = get_u32(head, CHECKSUM_BYTES) else {
+        let (what, found) = ("blob record", len_u64(head.len()));
+        return Err(Malformed::Truncated { what, needed: len_u64(FIXED_BYTES), found });
+    };
+    let found = u64::from(bytes);
+    if !(len_u64(BLOB_RECORD_BYTES_MIN)..=BLOB_RECORD_BYTES_MAX).contains(&found) {
+        return Err(Malformed::Field {
+            what: "bytes of a blob record",
+            found,
+            expected: "a length",
+        });
+    }
+    Ok(found)
+}
+
+/// A record whose checksum is right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlobRecord<'a> {
+    /// Number of the entry.
+    pub seq: SeqNo,
+    /// Its key.
+    pub key: &'a [u8],
+    /// How the value is packed.
+    pub compression: Compression,
+    /// The value as it is stored.
+    pub stored: &'a [u8],
+}
+
+impl<'a> BlobRecord<'a> {
+    /// Reads the record that these bytes are, all of them, at `offset` of the file `uid`.
+    ///
+    /// # Errors
+    /// When they are not those of a record at this place.
+    pub fn decode(bytes: &'a [u8], uid: u64, offset: u64) -> Result<BlobRecord<'a>, Malformed> {
+        let Some(covered) = bytes.get(CHECKSUM_BYTES..) else {
+            let (what, found) = ("blob record", len_u64(bytes.len()));
+            return Err(Malformed::Truncated { what, needed: len_u64(FIXED_BYTES), found });
+        };
+        let found = get_u64(bytes, 0).unwrap_or_default();
+        let expected = record_checksum(covered, uid, offset);
+        if found != expected {
+            return Err(Malformed::Checksum { expected, found });
+        }
+        let said = record_bytes(bytes)?;
+        if said != len_u64(bytes.len()) {
+            let (what, expected) = ("bytes of a blob record", "what its pointer says");
+            return Err(Malformed::Field { what, found: said, expected });
+        }
+        let mut decoder = Decoder::at(bytes, CHECKSUM_BYTES + size_of::<u32>());
+        let compression = decoder.u8("compression of a value")?;
+        let Some(compression) = Compression::from_u8(compression) else {
+            return Err(Malformed::Field {
+                what: "compression of a value",
+                found: u64::from(compression),
+                expected: "0 (none) or 1 (lz4)",
+            });
+        };
+        let seq = decoder.varint("sequence number of a value")?;
+        if seq > SeqNo::MAX.0 {
+            let (what, expected) = ("sequence number of a value", "at most 2^56 - 1");
+            return Err(Malformed::Field { what, found: seq, expected });
+        }
+        let key = decoder.bytes("key of a value")?;
+        let stored = decoder.take("value", decoder.remaining())?;
+        Ok(BlobRecord { seq: SeqNo(seq), key, compression, stored })
+    }
+
+    /// Checks that it is the value of this entry.
+    ///
+    /// # Errors
+    /// When it is another's.
+    pub fn check(&self, key: &[u8], seq: SeqNo) -> Result<(), Malformed> {
+        if self.seq != seq {
+            let (what, expected, found) = ("sequence number of a value", seq.0, self.seq.0);
+            return Err(Malformed::Identity { what, expected, found });
+        }
+        if self.key != key {
+            let (expected, found) = (xxh3(key), xxh3(self.key));
+            return Err(Malformed::Identity {
+                what: "hash of the key of a value",
+                expected,
+                found,
+            });
+        }
+        Ok(())
+    }
+
+    /// The value, unpacked if need be.
+    ///
+    /// # Errors
+    /// When it does not unpack to so many bytes.
+    pub fn value(&self, value_bytes: u64) -> Result<Value<'a>, Malformed> {
+        let value = match self.compression {
+            Compression::None => Value::Stored(self.stored),
+            Compression::Lz4 => Value::Unpacked(Bytes::from(block::unpack_lz4(self.stored)?)),
+        };
+        if len_u64(value.len()) != value_bytes {
+            let (what, found) = ("bytes of a value", len_u64(value.len()));
+            return Err(Malformed::Field { what, found, expected: "what its pointer says" });
+        }
+        Ok(value)
+    }
+
+    /// Bytes of the value, unpacked, as its own bytes say.
+    ///
+    /// # Errors
+    /// When the packed value is damaged.
+    pub fn value_bytes(&self) -> Result<u64, Malformed> {
+        match self.compression {
+            Compression::None => Ok(len_u64(self.stored.len())),
+            Compression::Lz4 => block::unpack_lz4(self.stored).map(|value| len_u64(value.len())),
+        }
+    }
+}
+
+/// A value as a record gives it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value<'a> {
+    /// Bytes of the record.
+    Stored(&'a [u8]),
+    /// Memory of its own.
+    Unpacked(Bytes),
+}
+
+impl std::ops::Deref for Value<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Value::Stored(bytes) => bytes,
+            Value::Unpacked(bytes) => bytes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: BlobHeader = BlobHeader { keyspace: 3, uid: 0xfeed, number: 9 };
+    const TRAILER: BlobTrailer = BlobTrailer { records: 5, value_bytes: 4_000, uid: 0xfeed };
+    const POINTER: ValuePointer =
+        ValuePointer { file: 9, offset: 4_000, bytes: 1_040, value_bytes: 1_000 };
+
+    fn record(value: &[u8], compression: Compression) -> Vec<u8> {
+        let mut out = b"before".to_vec();
+        put_record(&mut out, (7, 40), (b"key", SeqNo(300)), (value, compression), &mut Vec::new());
+        out.split_off(6)
+    }
+
+    #[test]
+    fn header_trailer_and_pointer_come_back() {
+        assert_eq!(BlobHeader::decode(&HEADER.encode()), Ok(HEADER));
+        assert_eq!(BlobTrailer::decode(&TRAILER.encode(99), 0xfeed, 99), Ok(TRAILER));
+        assert!(BlobTrailer::decode(&TRAILER.encode(99), 0xfeed, 98).is_err());
+        assert!(BlobTrailer::decode(&TRAILER.encode(99), 0xfeee, 99).is_err());
+        let mut bytes = Vec::new();
+        POINTER.put(&mut bytes);
+        assert_eq!(ValuePointer::decode(&bytes), Ok(POINTER));
+    }
+
+    #[test]
+    fn any_flipped_bit_or_truncation_of_header_or_trailer_is_an_error() {
+        type Decodes = fn(&[u8]) -> bool;
+        let header: (Vec<u8>, Decodes) = (HEADER.encode(), |b| BlobHeader::decode(b).is_ok());
+        let trailer: (Vec<u8>, Decodes) =
+            (TRAILER.encode(99), |bytes| BlobTrailer::decode(bytes, 0xfeed, 99).is_ok());
+        for (bytes, decodes) in [header, trailer] {
+            assert!(decodes(&bytes));
+            for bit in 0..bytes.len() * 8 {
+                let mut damaged = bytes.clone();
+                damaged[bit / 8] ^= 1 << (bit % 8);
+                assert!(!decodes(&damaged), "bit {bit}");
+            }
+            for len in 0..bytes.len() {
+                assert!(!decodes(&bytes[..len]));
+            }
+        }
+    }
+
+    #[test]
+    fn values_come_back_packed_or_not() {
+        for value in [&b""[..], b"short", &[7; 3_000]] {
+            for compression in [Compression::None, Compression::Lz4] {
+                let bytes = record(value, compression);
+                let found = BlobRecord::decode(&bytes, 7, 40).unwrap();
+                found.check(b"key", SeqNo(300)).unwrap();
+                assert_eq!(&*found.value(len_u64(value.len())).unwrap(), value);
+                assert_eq!(found.value_bytes(), Ok(len_u64(value.len())));
+                assert!(found.value(len_u64(value.len()) + 1).is_err());
+                assert!(found.check(b"kez", SeqNo(300)).is_err());
+                assert!(found.check(b"key", SeqNo(301)).is_err());
+            }
+        }
+        assert!(record(&[7; 3_000], Compression::Lz4).len() < 200);
+    }
+
+    #[test]
+    fn any_flipped_bit_or_truncation_of_a_record_is_an_error() {
+        for (value, compression) in
+            [(&b"a value"[..], Compression::None), (&[3; 300], Compression::Lz4)]
+        {
+            let bytes = record(value, compression);
+            for bit in 0..bytes.len() * 8 {
+                let mut damaged = bytes.clone();
+                damaged[bit / 8] ^= 1 << (bit % 8);
+                assert!(BlobRecord::decode(&damaged, 7, 40).is_err(), "bit {bit}");
+            }
+            for len in 0..bytes.len() {
+                assert!(BlobRecord::decode(&bytes[..len], 7, 40).is_err());
+            }
+        }
+    }
+
+    #[test]
+    fn a_record_elsewhere_is_an_error() {
+        let bytes = record(b"a value", Compression::None);
+        assert!(BlobRecord::decode(&bytes, 7, 40).is_ok());
+        assert!(BlobRecord::decode(&bytes, 7, 41).is_err());
+        assert!(BlobRecord::decode(&bytes, 8, 40).is_err());
+    }
+
+    #[test]
+    fn a_pointer_to_what_no_file_holds_is_refused() {
+        let decoded = |pointer: ValuePointer| {
+            let mut bytes = Vec::new();
+            pointer.put(&mut bytes);
+            ValuePointer::decode(&bytes)
+        };
+        assert!(decoded(ValuePointer { bytes: 3, ..POINTER }).is_err());
+        assert!(decoded(ValuePointer { bytes: u64::MAX, ..POINTER }).is_err());
+        assert!(decoded(ValuePointer { value_bytes: u64::MAX, ..POINTER }).is_err());
+        let end = POINTER.offset + POINTER.bytes + len_u64(BLOB_TRAILER_BYTES);
+        assert!(POINTER.check(end).is_ok());
+        assert!(POINTER.check(end - 1).is_err());
+        assert!(ValuePointer { offset: 39, ..POINTER }.check(end).is_err());
+        assert!(ValuePointer { offset: u64::MAX, ..POINTER }.check(end).is_err());
+    }
+}

@@ -1,0 +1,215 @@
+//! The blob files of one keyspace, and what its tables reference of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use lsmx_compaction::FileId;
+
+use crate::Malformed;
+use crate::format::edit::{BlobFileRecord, BlobReference};
+use crate::sync::Arc;
+
+/// The value log of one keyspace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ValueLogState {
+    blobs: BTreeMap<FileId, BlobFileRecord>,
+    references: BTreeMap<FileId, Arc<[BlobReference]>>,
+}
+
+impl ValueLogState {
+    /// Its blob files, by number.
+    pub fn blobs(&self) -> impl Iterator<Item = &BlobFileRecord> {
+        self.blobs.values()
+    }
+
+    /// The blob file of this number.
+    #[must_use]
+    pub fn blob(&self, id: FileId) -> Option<&BlobFileRecord> {
+        self.blobs.get(&id)
+    }
+
+    /// What a table references, by blob file.
+    #[must_use]
+    pub fn references_of(&self, table: FileId) -> &[BlobReference] {
+        self.references.get(&table).map_or(&[], |references| references)
+    }
+
+    /// What all tables together reference of each blob file: bytes and records.
+    #[must_use]
+    pub fn referenced(&self) -> BTreeMap<FileId, (u64, u64)> {
+        let mut sums = BTreeMap::<FileId, (u64, u64)>::new();
+        for reference in self.references.values().flat_map(|references| references.iter()) {
+            let (bytes, records) = sums.entry(reference.blob).or_default();
+            *bytes = bytes.saturating_add(reference.bytes);
+            *records = records.saturating_add(reference.records);
+        }
+        sums
+    }
+
+    pub(super) fn add(&mut self, blob: BlobFileRecord) -> Result<(), Malformed> {
+        match self.blobs.insert(blob.id, blob) {
+            None => Ok(()),
+            Some(known) => Err(refused("blob file that joins", known.id, "not there already")),
+        }
+    }
+
+    pub(super) fn remove(&mut self, id: FileId) -> Result<(), Malformed> {
+        let unknown = || refused("blob file that leaves", id, "a blob file of the keyspace");
+        self.blobs.remove(&id).map(drop).ok_or_else(unknown)
+    }
+
+    pub(super) fn refer(&mut self, table: FileId, references: &Arc<[BlobReference]>) {
+        self.references.insert(table, Arc::clone(references));
+    }
+
+    /// What holds at the end of an edit: the references of a table leave with it, and no blob file is
+    /// referenced that is not there, or by more than it holds.
+    pub(super) fn settle(
+        &mut self,
+        tables: &BTreeSet<FileId>,
+        referred: impl Iterator<Item = FileId>,
+    ) -> Result<(), Malformed> {
+        for table in referred {
+            if !tables.contains(&table) {
+                return Err(refused("table of references", table, "a table of the keyspace"));
+            }
+        }
+        self.references
+            .retain(|table, references| tables.contains(table) && !references.is_empty());
+        for (blob, (bytes, records)) in self.referenced() {
+            let Some(file) = self.blobs.get(&blob) else {
+                return Err(refused("blob file of a reference", blob, "one of the keyspace"));
+            };
+            if bytes > file.record_bytes() || records > file.records {
+                let expected = "one that holds as much as is referenced";
+                return Err(refused("blob file of references", blob, expected));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.blobs.is_empty() && self.references.is_empty()
+    }
+
+    /// What makes this state out of nothing, once the tables are there: blob files, then references.
+    pub(super) fn contents(&self) -> (Vec<BlobFileRecord>, Vec<(FileId, Arc<[BlobReference]>)>) {
+        let references = self.references.iter().map(|(&id, all)| (id, Arc::clone(all)));
+        (self.blobs.values().copied().collect(), references.collect())
+    }
+}
+
+fn refused(what: &'static str, found: FileId, expected: &'static str) -> Malformed {
+    Malformed::Field { what, found: found.0, expected }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use lsmx_compaction::{KeyRange, Level, RunId};
+
+    use super::*;
+    use crate::format::edit::{Change, Edit, FileRecord};
+    use crate::manifest::ManifestState;
+
+    fn table(id: u64, level: u8) -> Change {
+        let key = Bytes::from(id.to_string());
+        let file = Arc::new(FileRecord {
+            id: FileId(id),
+            range: KeyRange { smallest: key.clone(), largest: key },
+            bytes: 100,
+            entries: 1,
+            tombstones: 0,
+            value_bytes: 1,
+            oldest_tombstone_us: None,
+            tombstone_seq_smallest: None,
+            seq_smallest: id,
+            seq_largest: id,
+            created_us: 0,
+            creation: id,
+            uid: id,
+            checksum: id,
+        });
+        Change::AddFile { keyspace: 0, level: Level(level), run: RunId(id), file }
+    }
+
+    fn remove(id: u64) -> Change {
+        Change::RemoveFile { keyspace: 0, id: FileId(id) }
+    }
+
+    fn add(id: u64) -> Change {
+        let (bytes, records, value_bytes, uid, checksum) = (1_080, 10, 900, id, id);
+        let id = FileId(id);
+        let blob = BlobFileRecord { id, bytes, records, value_bytes, uid, checksum };
+        Change::AddBlob { keyspace: 0, blob }
+    }
+
+    fn leave(id: u64) -> Change {
+        Change::RemoveBlob { keyspace: 0, id: FileId(id) }
+    }
+
+    fn refer(table: u64, blobs: &[(u64, u64)]) -> Change {
+        let blobs = blobs.iter().map(|&(id, bytes)| BlobReference {
+            blob: FileId(id),
+            bytes,
+            records: bytes / 100,
+        });
+        Change::References { keyspace: 0, table: FileId(table), blobs: blobs.collect() }
+    }
+
+    fn state() -> ManifestState {
+        let mut state = ManifestState::default();
+        let create =
+            Change::CreateKeyspace { id: 0, name: "default".to_owned(), options: String::new() };
+        let edit = vec![
+            create,
+            add(20),
+            add(21),
+            table(1, 0),
+            table(2, 1),
+            refer(1, &[(20, 400)]),
+            refer(2, &[(20, 500), (21, 1_000)]),
+        ];
+        state.apply(&edit.into()).unwrap();
+        state
+    }
+
+    fn referenced(state: &ManifestState) -> Vec<(u64, u64)> {
+        let sums = state.keyspaces[&0].value_log.referenced();
+        sums.into_iter().map(|(id, (bytes, _))| (id.0, bytes)).collect()
+    }
+
+    #[test]
+    fn references_stay_with_a_table_that_moves_and_leave_with_it() {
+        let mut state = state();
+        assert_eq!(referenced(&state), [(20, 900), (21, 1_000)]);
+        assert_eq!(state.file_numbers().into_iter().collect::<Vec<_>>(), [1, 2, 20, 21]);
+        state.apply(&vec![remove(1), table(1, 2)].into()).unwrap();
+        assert_eq!(referenced(&state), [(20, 900), (21, 1_000)]);
+        state.apply(&vec![remove(2), leave(21)].into()).unwrap();
+        assert_eq!(referenced(&state), [(20, 400)]);
+        assert_eq!(state.keyspaces[&0].value_log.references_of(FileId(2)), []);
+        let mut again = ManifestState::default();
+        again.apply(&Edit::decode(&state.snapshot().encode()).unwrap()).unwrap();
+        assert_eq!(again, state);
+        state.apply(&vec![Change::DropKeyspace { id: 0 }].into()).unwrap();
+        assert_eq!(state.file_numbers().len(), 0);
+    }
+
+    #[test]
+    fn an_edit_that_does_not_fit_changes_nothing() {
+        let before = state();
+        for (what, edit) in [
+            ("a blob file twice", vec![add(20)]),
+            ("no such blob file", vec![leave(22)]),
+            ("a blob file that is referenced", vec![leave(20)]),
+            ("a reference to none", vec![refer(1, &[(22, 100)])]),
+            ("references of no table", vec![refer(3, &[(20, 100)])]),
+            ("references of a table that leaves", vec![remove(1), refer(1, &[(20, 100)])]),
+            ("more than there is", vec![refer(1, &[(20, 600)])]),
+        ] {
+            let mut state = before.clone();
+            assert!(state.apply(&edit.into()).is_err(), "{what}");
+            assert_eq!(state, before, "{what}");
+        }
+    }
+}

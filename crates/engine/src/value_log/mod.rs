@@ -1,0 +1,12 @@
+//! The value log: large values in blob files beside the tree, which keeps pointers to them.
+
+mod file;
+mod scan;
+mod writer;
+
+pub(crate) use file::Blob;
+pub(crate) use scan::BlobScan;
+pub(crate) use writer::BlobWriter;
+
+#[cfg(test)]
+mod tests;

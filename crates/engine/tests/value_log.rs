@@ -1,0 +1,335 @@
+//! Values kept apart from the tree, as users meet them: on, off and on again, read in every way, copied,
+//! collected, and damaged.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use lsmx::env::Background;
+use lsmx::format::BlockKind;
+use lsmx::merge::Append;
+use lsmx::metrics::ValueLogMetrics;
+use lsmx::vfs::{Image, MemVfs};
+use lsmx::{
+    Compression, Db, Error, KeyspaceOptions, Options, ValueSeparation, observe_with, verify_with,
+};
+
+fn separation() -> ValueSeparation {
+    ValueSeparation::default().threshold_bytes(100)
+}
+
+fn tuning(separation: impl Into<Option<ValueSeparation>>) -> KeyspaceOptions {
+    KeyspaceOptions::default()
+        .memtable_bytes(16 << 10)
+        .table_bytes(2 << 10)
+        .block_bytes(256)
+        .policy("leveled(T=3)".parse().unwrap())
+        .merge_operator(Append::new())
+        .value_separation(separation)
+}
+
+fn options(keyspace: KeyspaceOptions) -> Options {
+    Options::default()
+        .background(Background::Inline)
+        .seed(11)
+        .block_cache_bytes(64 << 10)
+        .keyspace_defaults(keyspace)
+}
+
+fn open(disk: &MemVfs, keyspace: KeyspaceOptions) -> Db {
+    Db::open_with(Arc::new(disk.clone()), "db", options(keyspace)).unwrap()
+}
+
+fn key(number: u32) -> String {
+    format!("key-{:05}", number.wrapping_mul(7_919) % 100_000)
+}
+
+fn value(number: u32, round: u32) -> Vec<u8> {
+    let bytes = if number.is_multiple_of(5) { 20 } else { 150 + number % 300 };
+    format!("{number}-{round}-").into_bytes().into_iter().cycle().take(bytes as usize).collect()
+}
+
+fn log(db: &Db) -> ValueLogMetrics {
+    db.metrics().keyspaces["default"].value_log
+}
+
+type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn write(db: &Db, model: &mut Model, numbers: impl Iterator<Item = u32>, round: u32) {
+    for number in numbers {
+        let (key, value) = (key(number), value(number, round));
+        db.put(&key, &value).unwrap();
+        model.insert(key.into_bytes(), value);
+    }
+}
+
+fn check(db: &Db, model: &Model) {
+    let pairs = |range: lsmx::Range| -> Vec<(Vec<u8>, Vec<u8>)> {
+        range.map(|entry| entry.map(|(k, v)| (k.to_vec(), v.to_vec())).unwrap()).collect()
+    };
+    let keyspace = db.default_keyspace();
+    let all: Vec<_> = model.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
+    assert!(pairs(keyspace.iter()) == all, "forward");
+    let mut backward: Vec<_> =
+        keyspace.iter().rev().map(|e| e.map(|(k, v)| (k.to_vec(), v.to_vec())).unwrap()).collect();
+    backward.reverse();
+    assert!(backward == all, "backward");
+    for (key, value) in model {
+        assert_eq!(db.get(key).unwrap().as_deref(), Some(value.as_slice()));
+    }
+    let found = db.multi_get(model.keys()).unwrap();
+    assert!(
+        found.iter().zip(model.values()).all(|(found, value)| found.as_ref().unwrap() == value)
+    );
+}
+
+fn blob_files(disk: &MemVfs) -> Vec<PathBuf> {
+    let is_blob = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "blob");
+    disk.paths().into_iter().filter(is_blob).collect()
+}
+
+#[test]
+fn values_come_back_whatever_way_they_are_read() {
+    for compression in [Compression::None, Compression::Lz4] {
+        let disk = MemVfs::new();
+        let db = open(&disk, tuning(separation()).compression(compression));
+        let mut model = Model::new();
+        write(&db, &mut model, 0..600, 0);
+        check(&db, &model);
+        db.flush().unwrap();
+        db.wait_idle().unwrap();
+        check(&db, &model);
+        let snapshot = db.snapshot();
+        let before = model.clone();
+        write(&db, &mut model, (0..600).step_by(3), 1);
+        for number in (0..600).step_by(7) {
+            db.delete(key(number)).unwrap();
+            model.remove(key(number).as_bytes());
+        }
+        for number in (1..600).step_by(11) {
+            db.merge(key(number), "+more").unwrap();
+            model.entry(key(number).into_bytes()).or_default().extend_from_slice(b"+more");
+        }
+        check(&db, &model);
+        db.default_keyspace().compact_range::<&[u8]>(..).unwrap();
+        check(&db, &model);
+        let seen: Vec<_> = snapshot.iter(&db.default_keyspace()).map(|e| e.unwrap().1).collect();
+        assert!(seen.iter().eq(before.values()), "a snapshot is still");
+        drop(snapshot);
+        let metrics = log(&db);
+        assert!(metrics.blob_files > 0 && metrics.blob_referenced_bytes > 0, "{metrics:?}");
+        db.close(None).unwrap();
+        let report = verify_with(Arc::new(disk.clone()), "db").unwrap();
+        assert!(report.blob_values > 300, "{report:?}");
+        assert_eq!(report.orphans, Vec::<PathBuf>::new());
+        check(&open(&disk, tuning(separation()).compression(compression)), &model);
+    }
+}
+
+#[test]
+fn it_can_be_turned_on_off_and_on_again() {
+    let disk = MemVfs::new();
+    let mut model = Model::new();
+    for (round, apart) in [None, Some(separation()), None, Some(separation())].iter().enumerate() {
+        let round = u32::try_from(round).unwrap();
+        let db = open(&disk, tuning(*apart));
+        check(&db, &model);
+        write(&db, &mut model, (0..400).filter(|number| number % 4 == round), round);
+        db.flush().unwrap();
+        check(&db, &model);
+        let seen = observe_with(Arc::new(disk.clone()), "db").unwrap();
+        assert_eq!(seen.keyspaces["default"].value_separation, round > 0);
+        db.default_keyspace().compact_range::<&[u8]>(..).unwrap();
+        // One more run has everything merged whatever was on top.
+        db.put("zzz", "last").unwrap();
+        model.insert(b"zzz".to_vec(), b"last".to_vec());
+        db.default_keyspace().compact_range::<&[u8]>(..).unwrap();
+        check(&db, &model);
+        let metrics = log(&db);
+        assert_eq!(metrics.blob_files > 0, apart.is_some(), "round {round}: {metrics:?}");
+        db.close(None).unwrap();
+        assert_eq!(blob_files(&disk).is_empty(), apart.is_none());
+        verify_with(Arc::new(disk.clone()), "db").unwrap();
+    }
+}
+
+#[test]
+fn garbage_is_collected_and_space_stays_bounded() {
+    let disk = MemVfs::new();
+    let apart = separation().garbage_ratio(1.0).space_amplification_max(1.3);
+    let db = open(&disk, tuning(apart));
+    let mut model = Model::new();
+    write(&db, &mut model, 0..500, 0);
+    for round in 1..40 {
+        // Some of the values of each file die, and others stay.
+        let some =
+            (0..500u32).filter(|number| number.wrapping_mul(2_654_435_761) >> 29 == round % 8);
+        write(&db, &mut model, some, round);
+    }
+    db.flush().unwrap();
+    db.wait_idle().unwrap();
+    let metrics = log(&db);
+    assert!(metrics.rewrites > 0 && metrics.rewritten_bytes > 0, "{metrics:?}");
+    let headers = 80 * metrics.blob_files;
+    let bound = 1.3 * metrics.blob_referenced_bytes as f64 + headers as f64;
+    assert!(metrics.blob_bytes as f64 <= bound, "{metrics:?}");
+    assert_eq!(blob_files(&disk).len() as u64, metrics.blob_files, "what is not named is gone");
+    check(&db, &model);
+}
+
+#[test]
+fn a_snapshot_and_an_iterator_keep_the_files_of_their_views() {
+    let disk = MemVfs::new();
+    let db = open(&disk, tuning(separation().space_amplification_max(1.01)));
+    let mut model = Model::new();
+    write(&db, &mut model, 0..300, 0);
+    db.flush().unwrap();
+    let old = model.clone();
+    let mut iterator = db.default_keyspace().iter();
+    let first = iterator.next().unwrap().unwrap();
+    assert_eq!(Some(&*first.0), old.keys().next().map(Vec::as_slice));
+    let (held, before) = (db.metrics().held.files, blob_files(&disk));
+    write(&db, &mut model, 0..300, 1);
+    db.default_keyspace().compact_range::<&[u8]>(..).unwrap();
+    db.wait_idle().unwrap();
+    assert!(db.metrics().held.files > held);
+    assert!(before.iter().all(|path| blob_files(&disk).contains(path)), "the iterator holds them");
+    let rest: Vec<_> = iterator.map(|entry| entry.unwrap().1).collect();
+    assert!(rest.iter().eq(old.values().skip(1)));
+    db.put("more", "work").unwrap();
+    db.flush().unwrap();
+    assert!(!before.iter().any(|path| blob_files(&disk).contains(path)), "and nobody else does");
+    check(&db, &{
+        model.insert(b"more".to_vec(), b"work".to_vec());
+        model
+    });
+}
+
+#[test]
+fn lookups_in_memory_do_not_read_values() {
+    let disk = MemVfs::new();
+    let db = open(&disk, tuning(separation()));
+    let keyspace = db.default_keyspace();
+    db.put("key", [7; 500]).unwrap();
+    db.put("other", [8; 500]).unwrap();
+    db.flush().unwrap();
+    assert!(matches!(keyspace.get_in_memory("key"), Err(Error::WouldBlock)));
+    let mut range = keyspace.iter().in_memory();
+    assert!(matches!(range.next(), Some(Err(Error::WouldBlock))));
+    range.allow_reads();
+    assert_eq!(range.next().unwrap().unwrap().1, [7; 500]);
+    // The scan has brought the metadata and the data block, and no value.
+    let counted = |db: &Db| db.metrics().cache[&BlockKind::Blob];
+    assert!(matches!(keyspace.get_in_memory("key"), Err(Error::WouldBlock)));
+    let before = counted(&db);
+    assert_eq!(keyspace.get("key").unwrap().unwrap(), [7; 500]);
+    assert_eq!(counted(&db).misses, before.misses + 1);
+    assert_eq!(keyspace.get_in_memory("key").unwrap().unwrap(), [7; 500]);
+    assert_eq!(counted(&db).hits, before.hits + 1);
+    let mut range = keyspace.iter().in_memory();
+    assert_eq!(range.next().unwrap().unwrap().1, [7; 500]);
+    assert!(matches!(range.next(), Some(Err(Error::WouldBlock))));
+    range.allow_reads();
+    assert_eq!(range.next().unwrap().unwrap().1, [8; 500]);
+    assert!(range.next().is_none());
+    let explained = keyspace.explain("other").unwrap();
+    let blocks: Vec<_> = explained.runs.iter().flat_map(|run| &run.blocks).collect();
+    assert_eq!(blocks.last().unwrap().kind, BlockKind::Blob);
+    assert_eq!(explained.value_bytes, Some(500));
+}
+
+#[test]
+fn a_checkpoint_a_dropped_keyspace_and_a_crash_have_their_blob_files() {
+    let disk = MemVfs::new();
+    let db = open(&disk, tuning(separation()));
+    let mut model = Model::new();
+    write(&db, &mut model, 0..300, 0);
+    let other = db.keyspace("other", tuning(separation())).unwrap();
+    for number in 0..300 {
+        other.put(key(number), value(number, 9)).unwrap();
+    }
+    db.flush().unwrap();
+    let files = blob_files(&disk).len();
+    db.checkpoint("copy").unwrap();
+    db.drop_keyspace("other").unwrap();
+    db.put("a", "b").unwrap();
+    db.flush().unwrap();
+    assert!(blob_files(&disk).iter().filter(|path| path.starts_with("db")).count() < files);
+    model.insert(b"a".to_vec(), b"b".to_vec());
+    db.sync().unwrap();
+    let crashed = disk.crash(Image::Drop, 3);
+    check(&open(&crashed, tuning(separation())), &model);
+    model.remove(b"a".as_slice());
+    verify_with(Arc::new(disk.clone()), "copy").unwrap();
+    let copy =
+        Db::open_with(Arc::new(disk.clone()), "copy", options(tuning(separation()))).unwrap();
+    check(&copy, &model);
+    let other = copy.keyspace("other", tuning(separation())).unwrap();
+    assert_eq!(other.get(key(1)).unwrap().unwrap(), value(1, 9));
+}
+
+#[test]
+fn a_missing_or_a_swapped_blob_file_is_named() {
+    let disk = MemVfs::new();
+    let db = open(&disk, tuning(separation()));
+    write(&db, &mut Model::new(), 0..300, 0);
+    db.close(None).unwrap();
+    let files = blob_files(&disk);
+    assert!(files.len() > 1, "{files:?}");
+    let first = disk.read_all(&files[0]).unwrap();
+    let opened = |disk: &MemVfs| {
+        Db::open_with(Arc::new(disk.clone()), "db", options(tuning(separation()))).map(drop)
+    };
+    let damaged = |bytes: Option<&[u8]>| {
+        let copy = disk.crash(Image::Keep, 0);
+        lsmx::vfs::Vfs::remove(&copy, &files[0]).unwrap();
+        if let Some(bytes) = bytes {
+            copy.write_all(&files[0], bytes).unwrap();
+        }
+        copy
+    };
+    let missing = opened(&damaged(None));
+    assert!(matches!(missing, Err(Error::Missing { path, .. }) if path == files[0]));
+    let other = disk.read_all(&files[1]).unwrap();
+    for bytes in [&other[..], &first[..first.len() - 1], &[]] {
+        let found = opened(&damaged(Some(bytes)));
+        assert!(
+            matches!(&found, Err(Error::Corrupt { path, .. }) if *path == files[0]),
+            "{found:?}"
+        );
+    }
+    // A value that was damaged is found by who reads it, and by the check of the whole database.
+    let mut bytes = first.clone();
+    bytes[100] ^= 1;
+    let copy = damaged(Some(&bytes));
+    opened(&copy).unwrap();
+    let found = verify_with(Arc::new(copy.clone()), "db");
+    assert!(matches!(&found, Err(Error::Corrupt { path, .. }) if *path == files[0]), "{found:?}");
+    let db = Db::open_with(Arc::new(copy), "db", options(tuning(separation()))).unwrap();
+    let wrong = (0..300).filter_map(|number| db.get(key(number)).err());
+    let named = |error: &Error| matches!(error, Error::Corrupt { path, .. } if *path == files[0]);
+    let wrong: Vec<_> = wrong.collect();
+    assert!(wrong.len() == 1 && wrong.iter().all(named), "{wrong:?}");
+    let failed = db.default_keyspace().iter().find_map(Result::err).unwrap();
+    assert!(named(&failed), "{failed:?}");
+    assert!(db.multi_get((0..300).map(key)).is_err_and(|error| named(&error)));
+}
+
+#[test]
+fn options_are_checked() {
+    let disk = MemVfs::new();
+    for wrong in [
+        separation().threshold_bytes(0),
+        separation().blob_file_bytes(10),
+        separation().garbage_ratio(0.0),
+        separation().garbage_ratio(1.5),
+        separation().space_amplification_max(1.0),
+        separation().space_amplification_max(f64::NAN),
+    ] {
+        let opened = Db::open_with(Arc::new(disk.clone()), "db", options(tuning(wrong)));
+        assert!(matches!(opened, Err(Error::InvalidOption { .. })), "{wrong:?}");
+    }
+    assert!(!lsmx::vfs::Vfs::exists(&disk, Path::new("db/CURRENT")).unwrap_or(false));
+}
