@@ -26,7 +26,9 @@ use crate::version::SuperVersion;
 ///
 /// It sees the keyspace as it was when the iterator was made, and holds those memtables and files
 /// while it lives. After an error every further call gives that error again, without end: stop at
-/// the first one, as `?` and `collect::<Result<_, _>>` do.
+/// the first one, as `?` and `collect::<Result<_, _>>` do. One error is different, because it says nothing
+/// about the others: [`Error::MergeFailed`] comes in the place of an entry whose operands do not fold, and
+/// names its key; the next call goes on with the next entry.
 pub struct Range {
     view: Arc<SuperVersion>,
     merging: Arc<Merging>,
@@ -41,7 +43,7 @@ pub struct Range {
     /// One of the ends has met the other, or a bound.
     exhausted: bool,
     reads: Reads,
-    /// What each end gave last, where it may have to find its place again.
+    /// Key of what each end gave last, where it may have to find its place again.
     given: [Option<Slice>; 2],
     /// Where it is noted how far this goes, while a trace is recorded.
     trace: Option<Box<ScanTrace>>,
@@ -280,11 +282,11 @@ impl Iterator for Range {
             Ok(true) => {
                 self.note_given();
                 let front = self.front.as_ref()?;
-                let (key, value) = (Slice::from(front.key()), front.value_slice());
+                let key = Slice::from(front.key());
                 if self.reads == Reads::Memory {
                     self.given[0] = Some(key.clone());
                 }
-                Some(Ok((key, value)))
+                Some(front.value_slice().map(|value| (key, value)))
             }
         }
     }
@@ -305,11 +307,11 @@ impl DoubleEndedIterator for Range {
             Ok(true) => {
                 self.note_given();
                 let back = self.back.as_ref()?;
-                let (key, value) = (Slice::from(back.key()), back.value_slice());
+                let key = Slice::from(back.key());
                 if self.reads == Reads::Memory {
                     self.given[1] = Some(key.clone());
                 }
-                Some(Ok((key, value)))
+                Some(back.value_slice().map(|value| (key, value)))
             }
         }
     }

@@ -1,5 +1,5 @@
 //! What a reader at one sequence number sees: newest versions only, operands folded, tombstones and
-//! what range deletes hide left out.
+//! what range deletes hide left out. A key whose operands do not fold is an entry whose value is an error.
 
 use std::fmt;
 
@@ -42,6 +42,8 @@ pub(crate) struct VisibleCursor<C> {
     state: State,
     key: Vec<u8>,
     value: Slice,
+    /// Why the current entry, one that was folded, has no value.
+    unfolded: Option<Box<Error>>,
     merging: Arc<Merging>,
     /// Most versions that one move steps over.
     steps_max: u64,
@@ -65,6 +67,7 @@ impl<C: Cursor> VisibleCursor<C> {
             state: State::Nowhere,
             key,
             value,
+            unfolded: None,
             merging,
             steps_max: u64::MAX,
             steps_left: u64::MAX,
@@ -81,6 +84,7 @@ impl<C: Cursor> VisibleCursor<C> {
     #[inline]
     fn begin(&mut self) -> State {
         self.steps_left = self.steps_max;
+        self.unfolded = None;
         std::mem::replace(&mut self.state, State::Nowhere)
     }
 
@@ -105,10 +109,31 @@ impl<C: Cursor> VisibleCursor<C> {
     }
 
     /// The current value, as bytes that outlive the next move. Only while valid.
-    pub(crate) fn value_slice(&self) -> Slice {
-        match self.state {
-            State::Backward | State::Folded => self.value.clone(),
-            _ => self.inner.value_slice(),
+    ///
+    /// # Errors
+    /// [`Error::MergeFailed`] of this key; the cursor can move on.
+    pub(crate) fn value_slice(&self) -> Result<Slice> {
+        match (self.state, &self.unfolded) {
+            (State::Backward | State::Folded, Some(why)) => Err((**why).clone()),
+            (State::Backward | State::Folded, None) => Ok(self.value.clone()),
+            _ => Ok(self.inner.value_slice()),
+        }
+    }
+
+    /// Takes what a key was folded to; returns whether it is an entry.
+    fn folded(&mut self, value: Result<Option<Slice>>) -> Result<bool> {
+        match value {
+            Ok(value) => {
+                let found = value.is_some();
+                self.value = value.unwrap_or_default();
+                Ok(found)
+            }
+            // Nothing has failed but this key's own operands.
+            Err(why @ Error::MergeFailed { .. }) => {
+                self.unfolded = Some(Box::new(why));
+                Ok(true)
+            }
+            Err(error) => Err(error),
         }
     }
 
@@ -227,10 +252,8 @@ impl<C: Cursor> VisibleCursor<C> {
             }
             self.inner.next()?;
         }
-        let value = fold.finish(&self.merging, &self.key)?;
-        let found = value.is_some();
-        self.value = value.unwrap_or_default();
-        Ok(found)
+        let value = fold.finish(&self.merging, &self.key);
+        self.folded(value)
     }
 
     /// Takes `inner` to the first version of the key after the one that was folded.
@@ -263,8 +286,8 @@ impl<C: Cursor> VisibleCursor<C> {
                 fold.newer(kind, || self.inner.value_slice());
                 self.inner.prev()?;
             }
-            if let Some(value) = fold.finish(&self.merging, &self.key)? {
-                self.value = value;
+            let value = fold.finish(&self.merging, &self.key);
+            if self.folded(value)? {
                 self.state = State::Backward;
                 return Ok(());
             }
@@ -304,6 +327,14 @@ mod tests {
     use crate::read::merging::ListCursor;
     use crate::sync::Arc;
 
+    /// Stands in the model for a key that does not fold.
+    const REFUSED: &[u8] = b"refused";
+
+    /// Whether the snake chokes on it.
+    fn is_refused(operand: &[u8]) -> bool {
+        operand.ends_with(b"7")
+    }
+
     /// Appends, and eats what has become long.
     #[derive(Debug)]
     struct Snake;
@@ -318,12 +349,15 @@ mod tests {
             base: Option<&[u8]>,
             operands: &[&[u8]],
         ) -> Result<Option<Vec<u8>>, MergeError> {
-            Ok(operands.iter().fold(base.map(<[u8]>::to_vec), |old, operand| {
-                match old.unwrap_or_default() {
+            operands.iter().try_fold(base.map(<[u8]>::to_vec), |old, operand| {
+                if is_refused(operand) {
+                    return Err(MergeError::new("bad food"));
+                }
+                Ok(match old.unwrap_or_default() {
                     old if old.len() > 6 => None,
                     old => Some([&old, *operand].concat()),
-                }
-            }))
+                })
+            })
         }
     }
 
@@ -374,6 +408,10 @@ mod tests {
                 match kind_of_dice(kind) {
                     Kind::Delete => drop(model.remove(&key)),
                     // An order-sensitive operator, for which an emptied value is none.
+                    // It stays so whatever is merged on top.
+                    Kind::Merge if is_refused(&value) || model.get(&key).is_some_and(|at| at == REFUSED) => {
+                        drop(model.insert(key, REFUSED.to_vec()));
+                    }
                     Kind::Merge => match model.remove(&key).unwrap_or_default() {
                         old if old.len() > 6 => {}
                         old => drop(model.insert(key, [old, value].concat())),
@@ -410,7 +448,13 @@ mod tests {
                 prop_assert_eq!(cursor.valid(), place.is_some());
                 if let Some(at) = &place {
                     prop_assert_eq!(cursor.key(), at.as_slice());
-                    prop_assert_eq!(&*cursor.value_slice(), model[at].as_slice());
+                    match cursor.value_slice() {
+                        Ok(value) => prop_assert_eq!(&*value, model[at].as_slice()),
+                        Err(error) => {
+                            prop_assert!(matches!(error, Error::MergeFailed { .. }));
+                            prop_assert_eq!(model[at].as_slice(), REFUSED);
+                        }
+                    }
                 }
             }
         }
