@@ -6,6 +6,7 @@ pub mod iocost;
 pub mod model;
 pub mod repeat;
 pub mod resume;
+pub mod rmw;
 pub mod simulate;
 pub mod sweep;
 pub mod throughput;

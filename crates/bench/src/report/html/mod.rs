@@ -14,6 +14,7 @@ mod page;
 mod pareto;
 mod place;
 mod plot;
+mod rmw;
 mod subject;
 mod summary;
 mod sweep;
@@ -34,6 +35,7 @@ use subject::Subject;
 
 pub use advice::page_of as advice;
 pub use iocost::iocost;
+pub use rmw::rmw;
 pub use throughput::throughput;
 
 /// Writes a page.
