@@ -10,6 +10,7 @@ use lsmx_bench::experiment::advise::Weights;
 use lsmx_bench::experiment::iocost::CacheSweep;
 use lsmx_bench::experiment::rmw::{Base, Mix, Mode, Study};
 use lsmx_bench::experiment::throughput::workload::Workload;
+use lsmx_bench::experiment::tuning;
 use lsmx_bench::workload::Distribution;
 use lsmx_bench::workload::record::Format;
 use lsmx_compaction::PolicySpec;
@@ -267,8 +268,12 @@ pub(crate) struct CompareArgs {
 pub(crate) struct BenchArgs {
     /// Workloads, run in this order on one database: fillseq, fillrandom, overwrite, readrandom,
     /// readmissing, seekrandom, scan, readwhilewriting, deleterandom, fillsync, ycsb-a … ycsb-f.
-    #[arg(required = true, value_name = "WORKLOAD")]
+    #[arg(required_unless_present = "experiment", value_name = "WORKLOAD")]
     pub(crate) workloads: Vec<Workload>,
+    /// In place of workloads: caching (reads by what the block cache holds), filter-size (reads by the
+    /// width of filters), put-over-time (puts per slice of time while compactions run).
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["workloads", "seek_entries"])]
+    pub(crate) experiment: Option<tuning::Study>,
     /// Database that stays; reads may go on with one that was filled by the same flags [default: a
     /// temporary one].
     #[arg(long, value_name = "PATH")]

@@ -10,6 +10,7 @@ pub mod rmw;
 pub mod simulate;
 pub mod sweep;
 pub mod throughput;
+pub mod tuning;
 
 /// Is told how far an experiment has come.
 pub trait Progress {

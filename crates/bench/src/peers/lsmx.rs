@@ -172,6 +172,11 @@ impl LsmxOptions {
         self
     }
 
+    /// The options of the database and of its keyspaces.
+    pub(crate) fn parts(&self) -> (Options, KeyspaceOptions) {
+        (self.options.clone(), self.keyspace.clone())
+    }
+
     /// Threads for compaction; peers get as many.
     #[must_use]
     pub fn workers(&self) -> usize {

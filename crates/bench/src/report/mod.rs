@@ -15,3 +15,4 @@ pub mod rmw;
 pub mod rows;
 pub mod text;
 pub mod throughput;
+pub mod tuning;

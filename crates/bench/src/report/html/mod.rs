@@ -22,6 +22,7 @@ mod sweep;
 mod tests;
 mod throughput;
 mod timeline;
+mod tuning;
 mod value;
 
 use std::path::Path;
@@ -37,6 +38,7 @@ pub use advice::page_of as advice;
 pub use iocost::iocost;
 pub use rmw::rmw;
 pub use throughput::throughput;
+pub use tuning::tuning;
 
 /// Writes a page.
 ///
