@@ -27,12 +27,79 @@ pub fn storage_read_bytes() -> Option<u64> {
     field(&std::fs::read_to_string("/proc/self/io").ok()?, "read_bytes:")
 }
 
+/// Bytes that this process got from the system by calls for reading so far, of any file, from the page
+/// cache or not.
+#[must_use]
+pub fn read_bytes() -> Option<u64> {
+    field(&std::fs::read_to_string("/proc/self/io").ok()?, "rchar:")
+}
+
+/// Bytes of memory that this process occupies now.
+#[must_use]
+pub fn resident_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    resident_kib(&status).map(|kib| kib * 1024)
+}
+
+fn resident_kib(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// What the block device below a path has done so far, for everybody on the machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct DeviceIo {
+    /// Reads completed.
+    pub reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Writes completed.
+    pub writes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+}
+
+impl DeviceIo {
+    /// What came after `before`.
+    #[must_use]
+    pub fn since(self, before: DeviceIo) -> DeviceIo {
+        DeviceIo {
+            reads: self.reads.saturating_sub(before.reads),
+            read_bytes: self.read_bytes.saturating_sub(before.read_bytes),
+            writes: self.writes.saturating_sub(before.writes),
+            written_bytes: self.written_bytes.saturating_sub(before.written_bytes),
+        }
+    }
+}
+
 /// Reads that the block device below a path has completed so far, for everybody on the machine.
 #[must_use]
 pub fn device_reads(path: &Path) -> Option<u64> {
+    device_io(path).map(|io| io.reads)
+}
+
+/// What the block device below a path has done so far.
+#[must_use]
+pub fn device_io(path: &Path) -> Option<DeviceIo> {
     let (major, minor) = device_of(path)?;
     let stat = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/stat")).ok()?;
-    stat.split_ascii_whitespace().next()?.parse().ok()
+    device_stat(&stat)
+}
+
+fn device_stat(stat: &str) -> Option<DeviceIo> {
+    /// Unit of the kernel's counts, whatever the device's own.
+    const SECTOR_BYTES: u64 = 512;
+    let mut fields = stat.split_ascii_whitespace().map(|field| field.parse::<u64>().ok());
+    let mut field = |skipped: usize| fields.nth(skipped).flatten();
+    // Reads, merged reads, sectors, milliseconds; then the same of writes.
+    let (reads, read) = (field(0)?, field(1)?);
+    let (writes, written) = (field(1)?, field(1)?);
+    Some(DeviceIo {
+        reads,
+        read_bytes: read * SECTOR_BYTES,
+        writes,
+        written_bytes: written * SECTOR_BYTES,
+    })
 }
 
 /// Major and minor number of the device that a path lies on, as Linux packs them.
@@ -99,6 +166,21 @@ mod tests {
         let stat = "7 (a ) b) S 1 7 7 0 -1 4194304 100 0 0 0 25 17 0 0 20 0 3 0 99";
         assert_eq!(cpu_ticks(stat), Some(42));
         assert_eq!(cpu_ticks("7 (a"), None);
+    }
+
+    #[test]
+    fn counts_of_the_device_stand_at_their_places() {
+        let io = device_stat(" 10 1 16 5  20 2 48 7  0 1 2\n").unwrap();
+        let expected = DeviceIo { reads: 10, read_bytes: 8192, writes: 20, written_bytes: 24_576 };
+        assert_eq!(io, expected);
+        assert_eq!(io.since(io), DeviceIo::default());
+        assert_eq!(device_stat("10 1 16"), None);
+    }
+
+    #[test]
+    fn resident_memory_is_found_among_the_others() {
+        assert_eq!(resident_kib("VmHWM:\t  9 kB\nVmRSS:\t  1234 kB\n"), Some(1234));
+        assert_eq!(resident_kib("VmHWM: 9 kB"), None);
     }
 
     #[test]

@@ -8,7 +8,9 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use lsmx::{BlockCacheKind, FilterBits};
 use lsmx_bench::experiment::advise::Weights;
 use lsmx_bench::experiment::iocost::CacheSweep;
+use lsmx_bench::experiment::rmw::{Base, Mix, Mode, Study};
 use lsmx_bench::experiment::throughput::workload::Workload;
+use lsmx_bench::experiment::tuning;
 use lsmx_bench::workload::Distribution;
 use lsmx_bench::workload::record::Format;
 use lsmx_compaction::PolicySpec;
@@ -37,6 +39,9 @@ pub(crate) enum Command {
     /// Measure what a point lookup costs in reads, by the size of the cache: on a database of hashed
     /// keys, or on one that there is.
     Iocost(IocostArgs),
+    /// Measure read-modify-writes of one field of a value, by how they are done: read and put, merge
+    /// operands in the tree, operands kept apart from it.
+    Rmw(RmwArgs),
     /// Put two results of `explore`, `simulate` or `bench` side by side: what changed, and by more than
     /// chance or not.
     Compare(CompareArgs),
@@ -263,8 +268,12 @@ pub(crate) struct CompareArgs {
 pub(crate) struct BenchArgs {
     /// Workloads, run in this order on one database: fillseq, fillrandom, overwrite, readrandom,
     /// readmissing, seekrandom, scan, readwhilewriting, deleterandom, fillsync, ycsb-a … ycsb-f.
-    #[arg(required = true, value_name = "WORKLOAD")]
+    #[arg(required_unless_present = "experiment", value_name = "WORKLOAD")]
     pub(crate) workloads: Vec<Workload>,
+    /// In place of workloads: caching (reads by what the block cache holds), filter-size (reads by the
+    /// width of filters), put-over-time (puts per slice of time while compactions run).
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["workloads", "seek_entries"])]
+    pub(crate) experiment: Option<tuning::Study>,
     /// Database that stays; reads may go on with one that was filled by the same flags [default: a
     /// temporary one].
     #[arg(long, value_name = "PATH")]
@@ -384,6 +393,87 @@ pub(crate) struct IocostArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,
     /// Directory for temporary databases [default: that for temporary files].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+}
+
+/// Arguments of `lsmx rmw`.
+#[derive(Debug, Args)]
+pub(crate) struct RmwArgs {
+    /// How a field is updated: get-put reads, changes and puts the value, merge writes an operand into the
+    /// tree, kd an operand beside the tree; with several each has cells of its own.
+    #[arg(long, value_name = "MODE,…", value_delimiter = ',', default_values_t = Mode::DEFAULT)]
+    pub(crate) mode: Vec<Mode>,
+    /// Where values lie: tree, value-log.
+    #[arg(long, value_name = "BASE,…", value_delimiter = ',', default_values_t = [Base::Tree])]
+    pub(crate) base: Vec<Base>,
+    /// Shares of reads among the operations of the default mix [default: 0.1].
+    #[arg(long, value_name = "R,…", value_delimiter = ',', allow_negative_numbers = true)]
+    pub(crate) read_ratio: Option<Vec<f64>>,
+    /// What is done how often: default, up2x, ycsb-a … ycsb-f, or am, bm, fm, which are A, B and F with
+    /// updates of a field in place of puts.
+    #[arg(long, value_name = "NAME", default_value_t = Mix::Default)]
+    pub(crate) mix: Mix,
+    /// Vary one thing: read-ratio, zipf, value-size, delta-size, recovery, operands, kd-cache,
+    /// bucket-size, split-threshold.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) experiment: Option<Study>,
+    /// Records to load.
+    #[arg(long, value_name = "N", value_parser = count, default_value = "200000")]
+    pub(crate) records: u64,
+    /// Bytes of a key [default: 24; of up2x 10.45 ± 1.4].
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) key_len: Option<u64>,
+    /// Bytes of a value [default: 1000; of up2x 46.8 ± 11.6].
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub(crate) value_len: Option<u64>,
+    /// Bytes of a field; a value is fields, one after the other [default: 100; of up2x 10].
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub(crate) field_len: Option<u64>,
+    /// Bytes that an update writes, at the beginning of a field [default: --field-len].
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub(crate) delta_len: Option<u64>,
+    /// Operations of each cell.
+    #[arg(long, value_name = "N", value_parser = count, default_value = "1000000")]
+    pub(crate) ops: u64,
+    /// Exponent of the popularity of records [default: 0.99].
+    #[arg(long, value_name = "S", allow_negative_numbers = true)]
+    pub(crate) zipf: Option<f64>,
+    /// Bytes for memtables, cached blocks and open tables [default: 4 % of what is loaded, at least 4M].
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub(crate) memory_budget: Option<u64>,
+    /// Read tables past the system's page cache.
+    #[arg(long)]
+    pub(crate) direct_io: bool,
+    /// Threads; each has records of its own.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) threads: u64,
+    /// Other engines to run side by side: rocksdb.
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    pub(crate) peers: Vec<String>,
+    /// Seed of records and operations.
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Run every cell so often, with the seeds from --seed on, and report medians with intervals.
+    #[arg(long, value_name = "N", value_parser = count, default_value = "1")]
+    pub(crate) repeat: u64,
+    /// Keep finished cells in this directory; the same command goes on from there after an
+    /// interruption.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) resume: Option<PathBuf>,
+    /// List the cells with what each will load and do, and run none.
+    #[arg(long, conflicts_with_all = ["json", "csv", "html"])]
+    pub(crate) dry_run: bool,
+    /// Write the result as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Write the result as one page with plots, to be read in a browser.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// Write a flat row per cell.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) csv: Option<PathBuf>,
+    /// Directory for the databases, which are removed afterwards [default: that for temporary files].
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
 }

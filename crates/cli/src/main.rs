@@ -25,6 +25,7 @@ fn main() -> ExitCode {
             Command::Advise(arguments) => cmd::advise::run(&arguments, &words),
             Command::Bench(arguments) => cmd::bench::run(&arguments, &words),
             Command::Iocost(arguments) => cmd::iocost::run(&arguments, &words),
+            Command::Rmw(arguments) => cmd::rmw::run(&arguments, &words),
             Command::Compare(arguments) => cmd::compare::run(&arguments),
             Command::Db(arguments) => cmd::db::run(&arguments),
         });

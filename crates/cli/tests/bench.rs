@@ -192,6 +192,113 @@ fn options_reach_the_engine() {
 }
 
 #[test]
+fn caching_shows_what_index_and_filters_save() {
+    let directory = tempfile::tempdir().unwrap();
+    let cells =
+        cells("--experiment caching --entries 20000 --memtable 64K --ops 2000", directory.path());
+    assert_eq!(cells.len(), 16, "four caches, two ways to ask filters, present and absent keys");
+    let ios = |workload: &str, index: bool, filters: bool, last_run: bool| {
+        let fits = |cell: &&Value| {
+            cell["workload"] == workload
+                && cell["reads"]["index_cached"] == index
+                && cell["reads"]["filters_cached"] == filters
+                && cell["reads"]["filter_last_run"] == last_run
+        };
+        number(cells.iter().find(fits).unwrap(), "/reads/ios_per_get")
+    };
+    for last_run in [false, true] {
+        let (nothing, filters, index) = (
+            ios("readrandom", false, false, last_run),
+            ios("readrandom", false, true, last_run),
+            ios("readrandom", true, true, last_run),
+        );
+        assert!(nothing > filters && filters > index, "{nothing} {filters} {index}");
+        // An index block and a data block, then the data block alone.
+        assert!(
+            (1.5..=2.2).contains(&filters) && (0.9..=1.2).contains(&index),
+            "{filters} {index}"
+        );
+    }
+    assert!(ios("readmissing", true, true, true) < 0.1, "filters rule absent keys out");
+    assert!(
+        ios("readmissing", true, true, false) > 0.9,
+        "without the last one they are looked for"
+    );
+    let all =
+        cells.iter().filter(|cell| cell["setting"].as_str().unwrap().starts_with("all cached"));
+    for cell in all {
+        assert!(number(cell, "/reads/ios_per_get") < 0.01, "{cell}");
+    }
+    for cell in &cells {
+        assert_eq!(cell["ops"], 2000);
+        assert!(number(cell, "/ops_per_s") > 0.0 && number(cell, "/latency_us/p99") > 0.0);
+        let physical = number(cell, "/reads/physical_reads_per_get");
+        assert!((number(cell, "/reads/ios_per_get") - physical).abs() < 0.05, "{cell}");
+    }
+}
+
+#[test]
+fn wider_filters_are_larger_and_wrong_less_often() {
+    let directory = tempfile::tempdir().unwrap();
+    let words = "--experiment filter-size --entries 30000 --memtable 64K --ops 30000";
+    let cells = cells(words, directory.path());
+    let missing: Vec<&Value> =
+        cells.iter().filter(|cell| cell["workload"] == "readmissing").collect();
+    let widths: Vec<&str> = missing.iter().map(|cell| cell["setting"].as_str().unwrap()).collect();
+    assert_eq!(widths, ["filters 8", "filters monkey(10)", "filters monkey(13)", "filters 16"]);
+    let bytes = |cell: &Value| number(cell, "/reads/filter_bytes");
+    let rate = |cell: &Value| number(cell, "/reads/filter_false_positive_rate");
+    let (narrow, wide) = (missing[0], missing[3]);
+    assert!(bytes(wide) > 1.7 * bytes(narrow), "{narrow} {wide}");
+    // One in 256, and one in 65536.
+    assert!((0.002..0.008).contains(&rate(narrow)) && rate(wide) < 0.001, "{narrow} {wide}");
+    assert!(missing.iter().all(|cell| number(cell, "/reads/ios_per_get") < 0.1));
+}
+
+#[test]
+fn puts_over_time_are_slices_of_all_puts() {
+    let directory = tempfile::tempdir().unwrap();
+    let (csv, html) = (directory.path().join("rows.csv"), directory.path().join("page.html"));
+    let words = format!(
+        "--experiment put-over-time --entries 60000 --memtable 64K --threads 2 --csv {} --html {}",
+        csv.display(),
+        html.display()
+    );
+    let cell = &cells(&words, directory.path())[0];
+    let slices = cell["slices"].as_array().unwrap();
+    let ops: f64 = slices.iter().map(|slice| number(slice, "/ops")).sum();
+    assert_eq!((ops, &cell["ops"]), (60_000.0, &Value::from(60_000)));
+    let ends: Vec<f64> = slices.iter().map(|slice| number(slice, "/end_s")).collect();
+    assert!(ends.is_sorted() && slices.len() <= 400);
+    let longest = slices.iter().map(|slice| number(slice, "/max_us")).fold(0.0, f64::max);
+    // Percentiles are right to a thousandth.
+    assert!((longest / number(cell, "/latency_us/max") - 1.0).abs() < 0.002);
+    let compacted: f64 = slices.iter().map(|slice| number(slice, "/compaction_bytes")).sum();
+    assert!(compacted > 0.0, "compactions ran meanwhile");
+    assert_eq!(fs::read_to_string(csv).unwrap().lines().count(), slices.len() + 1);
+    let page = fs::read_to_string(html).unwrap();
+    for part in ["Puts per second", "The longest put of each slice", "Bytes that compactions wrote"]
+    {
+        assert!(page.contains(part), "{part}");
+    }
+}
+
+#[test]
+fn experiments_run_on_a_database_that_stays() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("data");
+    let at = format!("--db {} {SMALL} --ops 500", path.display());
+    bench(&format!("fillrandom {at}")).ok();
+    let caching = cells(&format!("--experiment caching {at}"), directory.path());
+    assert_eq!(caching.len(), 16);
+    let cell = &cells(&format!("--experiment put-over-time {at}"), directory.path())[0];
+    assert_eq!((&cell["workload"], &cell["ops"]), (&"overwrite".into(), &500.into()));
+    // Every record is still there, with a value of its own.
+    bench(&format!("readrandom scan {at}")).ok();
+    bench(&format!("--experiment caching {at} --seed 9")).fails(1, &["wrong answer"]);
+}
+
+#[test]
 fn wrong_arguments_are_one_line_that_names_them() {
     for (words, parts) in [
         ("", &["WORKLOAD"][..]),
@@ -212,6 +319,12 @@ fn wrong_arguments_are_one_line_that_names_them() {
         ("fillseq --peers leveldb", &["leveldb", "rocksdb", "fjall"]),
         ("fillseq --memtable 1", &["memtable_bytes", "at least 1024"]),
         ("seekrandom --seek-entries 0", &["--seek-entries"]),
+        ("--experiment speed", &["speed", "caching, filter-size, put-over-time"]),
+        ("fillseq --experiment caching", &["--experiment", "WORKLOAD"]),
+        ("--experiment caching --rate 5", &["--rate", "--experiment caching"]),
+        ("--experiment caching --repeat 2", &["--repeat", "--experiment caching"]),
+        ("--experiment caching --entries 0", &["--entries", "from 1"]),
+        ("--experiment filter-size --db x", &["--db", "--experiment filter-size"]),
     ] {
         bench(words).fails(2, parts);
     }

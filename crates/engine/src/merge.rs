@@ -55,7 +55,7 @@ impl std::error::Error for MergeError {}
 ///
 /// An operator may fail on bytes that make no sense to it. Then reading the key is
 /// [`Error::MergeFailed`](crate::Error::MergeFailed) until it is put or deleted; all other keys are
-/// read as ever, jobs go on and keep the operands as they are. A panic counts as a failure.
+/// read as ever, by ranges too, which go on after it; jobs go on and keep the operands as they are. A panic counts as a failure.
 /// Operators are called by readers, writers and jobs at the same time, and must not call the
 /// database.
 pub trait MergeOperator: Send + Sync + fmt::Debug {

@@ -64,7 +64,9 @@ fn a_key_that_does_not_fold_fails_alone_until_it_is_written() {
         let mut forward = keyspace.iter();
         assert!(forward.next().unwrap().is_ok());
         assert!(matches!(forward.next(), Some(Err(Error::MergeFailed { .. }))));
-        assert!(matches!(forward.next(), Some(Err(_))), "what has failed keeps failing");
+        assert!(matches!(forward.next(), Some(Err(Error::MergeFailed { .. }))), "that of c");
+        assert_eq!(&*forward.next().unwrap().unwrap().0, b"d");
+        assert!(forward.next().is_none());
         let backward: Result<Vec<_>, _> = keyspace.range(.."b").rev().collect();
         assert_eq!(backward.unwrap().len(), 1, "elsewhere it does not matter");
         for key in ["a", "b", "c", "d"] {
@@ -84,6 +86,140 @@ fn a_key_that_does_not_fold_fails_alone_until_it_is_written() {
     assert_eq!(db.get("b").unwrap().unwrap(), b"new");
     assert_eq!(db.get("c").unwrap().unwrap(), b"1");
     assert_eq!(keyspace.iter().map(Result::unwrap).count(), 4);
+}
+
+/// What a walk meets: keys, and whether each has a value; the key of an error is the one that it names.
+fn met(
+    items: impl Iterator<Item = lsmx::Result<(lsmx::Slice, lsmx::Slice)>>,
+) -> Vec<(String, bool)> {
+    let item = |item: lsmx::Result<(lsmx::Slice, lsmx::Slice)>| match item {
+        Ok((key, _)) => (String::from_utf8_lossy(&key).into_owned(), true),
+        Err(Error::MergeFailed { key, .. }) => (String::from_utf8_lossy(&key).into_owned(), false),
+        Err(error) => panic!("{error:?}"),
+    };
+    // A walk that does not end would be one of the things to be found.
+    items.take(100).map(item).collect()
+}
+
+/// Keys b, c and f do not fold, at the beginning, in the middle and at the end of ranges; e is deleted.
+fn with_keys_that_fail(db: &Db) {
+    for key in ["b", "c", "d", "e", "f"] {
+        db.put(key, "0").unwrap();
+        db.merge(key, if ["b", "f"].contains(&key) { "!" } else { "1" }).unwrap();
+    }
+    db.merge("c", "?").unwrap();
+    db.delete("e").unwrap();
+    db.put("a", "0").unwrap();
+    db.put("g", "0").unwrap();
+}
+
+#[test]
+fn ranges_go_on_after_keys_that_do_not_fold_and_stop_at_their_bounds() {
+    let disk = MemVfs::new();
+    let db = open(&disk, tuning().merge_operator(Whole)).unwrap();
+    with_keys_that_fail(&db);
+    let keyspace = db.default_keyspace();
+    let all = [("a", true), ("b", false), ("c", false), ("d", true), ("f", false), ("g", true)];
+    let owned = |all: &[(&str, bool)]| -> Vec<(String, bool)> {
+        all.iter().map(|&(key, fine)| (key.to_owned(), fine)).collect()
+    };
+    let reversed = |all: &[(&str, bool)]| owned(all).into_iter().rev().collect::<Vec<_>>();
+    for round in 0..3 {
+        assert_eq!(met(keyspace.iter()), owned(&all));
+        assert_eq!(met(keyspace.iter().rev()), reversed(&all));
+        assert_eq!(met(keyspace.iter().in_memory()), owned(&all), "all of it is in memory");
+        assert_eq!(met(keyspace.iter().in_memory().rev()), reversed(&all));
+        // From both ends by turns each key comes once.
+        let mut ends = keyspace.iter();
+        let (mut front, mut back) = (Vec::new(), Vec::new());
+        for _ in 0..3 {
+            front.extend(ends.next());
+            back.extend(ends.next_back());
+        }
+        assert!(ends.next().is_none() && ends.next_back().is_none());
+        let mut both = met(front.into_iter());
+        both.extend(met(back.into_iter()).into_iter().rev());
+        assert_eq!(both, owned(&all));
+        // A key past a bound is none of the range's business, whichever end comes to it.
+        assert_eq!(met(keyspace.range("d".."f")), owned(&[("d", true)]));
+        assert_eq!(met(keyspace.range("d"..="f")), owned(&[("d", true), ("f", false)]));
+        assert_eq!(met(keyspace.range("d".."e").rev()), owned(&[("d", true)]));
+        assert_eq!(met(keyspace.range("b".."c")), owned(&[("b", false)]));
+        assert_eq!(met(keyspace.prefix("f")), owned(&[("f", false)]));
+        assert!(keyspace.first().is_ok() && keyspace.last().is_ok());
+        // Reads of many keys fail as one, and the error names the key; without it they work.
+        let Err(Error::MergeFailed { key, .. }) = keyspace.multi_get(["a", "b", "d"]) else {
+            panic!("b was read");
+        };
+        assert_eq!(key, b"b");
+        assert_eq!(keyspace.multi_get(["a", "d", "e"]).unwrap().iter().flatten().count(), 2);
+        assert!(matches!(
+            keyspace.fetch_update("f", |_| b"x".to_vec()),
+            Err(Error::MergeFailed { .. })
+        ));
+        if round == 0 {
+            db.flush().unwrap();
+        } else {
+            keyspace.compact_range::<&str>(..).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_range_that_was_bound_to_memory_does_not_meet_a_failed_key_twice() {
+    let disk = MemVfs::new();
+    let db = open(&disk, tuning().merge_operator(Whole)).unwrap();
+    with_keys_that_fail(&db);
+    let keyspace = db.default_keyspace();
+    for backward in [false, true] {
+        let mut range = keyspace.iter().in_memory();
+        let mut step =
+            |range: &mut lsmx::Range| if backward { range.next_back() } else { range.next() };
+        let mut items: Vec<_> = (0..2).filter_map(|_| step(&mut range)).collect();
+        assert!(matches!(items[1], Err(Error::MergeFailed { .. })));
+        range.allow_reads();
+        items.extend(std::iter::from_fn(|| step(&mut range)).take(10));
+        assert_eq!(met(items.into_iter()).len(), 6);
+    }
+}
+
+#[test]
+fn what_does_not_fold_survives_recovery_checkpoints_and_snapshots_unharmed() {
+    let disk = MemVfs::new();
+    let db = open(&disk, tuning().merge_operator(Whole)).unwrap();
+    with_keys_that_fail(&db);
+    let expected = met(db.default_keyspace().iter());
+    let snapshot = db.snapshot();
+    for key in ["b", "c", "f"] {
+        db.put(key, "new").unwrap();
+    }
+    assert!(met(db.default_keyspace().iter()).iter().all(|(_, fine)| *fine));
+    let of_snapshot = || met(snapshot.iter(&db.default_keyspace()));
+    assert_eq!(of_snapshot(), expected);
+    db.flush().unwrap();
+    db.default_keyspace().compact_range::<&str>(..).unwrap();
+    assert_eq!(of_snapshot(), expected, "operands stay for who still sees them");
+    drop(snapshot);
+    // The other way round, so that the log, memtables and tables all hold operands that do not fold.
+    with_keys_that_fail(&db);
+    db.flush().unwrap();
+    with_keys_that_fail(&db);
+    db.sync().unwrap();
+    db.checkpoint("copy").unwrap();
+    let crashed = disk.crash(lsmx::vfs::Image::Keep, 1);
+    drop(db);
+    for (disk, path) in [(&crashed, "db"), (&disk, "db"), (&disk, "copy")] {
+        let options = Options::default()
+            .background(Background::Inline)
+            .keyspace_defaults(tuning().merge_operator(Whole));
+        let vfs = Arc::new(disk.clone());
+        let db = Db::open_with(vfs.clone(), path, options).unwrap();
+        assert_eq!(met(db.default_keyspace().iter()), expected, "{path}");
+        db.put("c", "new").unwrap();
+        assert_eq!(db.get("c").unwrap().unwrap(), b"new");
+        db.close(None).unwrap();
+        lsmx::verify_with(vfs, path).unwrap();
+    }
 }
 
 #[test]

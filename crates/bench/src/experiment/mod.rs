@@ -6,9 +6,11 @@ pub mod iocost;
 pub mod model;
 pub mod repeat;
 pub mod resume;
+pub mod rmw;
 pub mod simulate;
 pub mod sweep;
 pub mod throughput;
+pub mod tuning;
 
 /// Is told how far an experiment has come.
 pub trait Progress {

@@ -22,7 +22,7 @@ pub const CONFIDENCE: f64 = 0.95;
 const NOT_MEASURED: [&str; 8] =
     ["policy", "spec", "workload", "sweep", "seed", "levels", "digest", "repeats"];
 /// Tells which repetition stands for all in what has no median.
-const MIDDLE_BY: [&str; 2] = ["data_moved_ratio", "write_amplification"];
+const MIDDLE_BY: [&str; 3] = ["data_moved_ratio", "write_amplification", "ops_per_s"];
 
 /// What the repetitions of one cell measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -3,6 +3,8 @@
 use std::path::Path;
 
 use lsmx::env::{Background, WORKERS_DEFAULT};
+use lsmx::merge::FieldUpdate;
+use lsmx::vfs::{CountingVfs, OsVfs, VfsCall};
 use lsmx::{
     BlockCacheKind, Compression, Db, Durability, FilterBits, FilterLastRun, Keyspace,
     KeyspaceOptions, Options, PolicySpec, Range, WriteControl,
@@ -10,7 +12,7 @@ use lsmx::{
 
 use crate::error::{Error, Result};
 
-use super::{BLOCK_BYTES, Engine, Settings, Visit, Written};
+use super::{BLOCK_BYTES, Engine, Fields, IoBytes, Settings, Visit, Written, write_field};
 
 /// Options of lsmx by name; what is not named keeps the engine's default.
 #[derive(Clone, Debug)]
@@ -170,6 +172,11 @@ impl LsmxOptions {
         self
     }
 
+    /// The options of the database and of its keyspaces.
+    pub(crate) fn parts(&self) -> (Options, KeyspaceOptions) {
+        (self.options.clone(), self.keyspace.clone())
+    }
+
     /// Threads for compaction; peers get as many.
     #[must_use]
     pub fn workers(&self) -> usize {
@@ -178,9 +185,96 @@ impl LsmxOptions {
 }
 
 /// An open lsmx database.
-pub(super) struct Lsmx {
+pub(crate) struct Lsmx {
     db: Db,
     keyspace: Keyspace,
+}
+
+/// One whose calls on files are counted.
+pub(crate) struct Counted {
+    lsmx: Lsmx,
+    vfs: CountingVfs,
+}
+
+impl Counted {
+    /// Opens the database in this directory, or makes one.
+    pub(crate) fn open(path: &Path, options: Options) -> Result<Counted> {
+        let vfs = CountingVfs::new(lsmx::sync::Arc::new(OsVfs));
+        let counted = lsmx::sync::Arc::new(vfs.clone());
+        let db = Db::open_with(counted, path, options).map_err(failed("open a database"))?;
+        Ok(Counted { lsmx: Lsmx { keyspace: db.default_keyspace(), db }, vfs })
+    }
+}
+
+impl Fields for Counted {
+    fn rewrite(&self, key: &[u8], offset: u32, bytes: &[u8]) -> Result<()> {
+        let changed = |old: Option<&[u8]>| {
+            let mut value = old.unwrap_or_default().to_vec();
+            write_field(&mut value, offset, bytes);
+            value
+        };
+        self.lsmx.keyspace.fetch_update(key, changed).map(drop).map_err(failed("update a value"))
+    }
+
+    fn merge(&self, key: &[u8], offset: u32, bytes: &[u8]) -> Result<()> {
+        let operand = FieldUpdate::operand(offset, bytes);
+        self.lsmx.keyspace.merge(key, operand).map_err(failed("merge into a value"))
+    }
+
+    fn rest(&self) -> Result<()> {
+        self.lsmx.db.wait_idle().map_err(failed("wait for background work"))
+    }
+
+    fn reads_of_this_thread(&self) -> u64 {
+        CountingVfs::reads_of_this_thread()
+    }
+
+    fn io_bytes(&self) -> IoBytes {
+        let bytes = self.vfs.counts().bytes;
+        IoBytes { read: bytes.of(VfsCall::Read), written: bytes.of(VfsCall::Append) }
+    }
+}
+
+impl Engine for Counted {
+    fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.lsmx.put(key, value)
+    }
+
+    fn put_sync(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.lsmx.put_sync(key, value)
+    }
+
+    fn delete(&self, key: &[u8]) -> Result<()> {
+        self.lsmx.delete(key)
+    }
+
+    fn get(&self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Result<bool> {
+        self.lsmx.get(key, see)
+    }
+
+    fn seek(&self, from: &[u8], entries: u64, visit: &mut Visit<'_>) -> Result<u64> {
+        self.lsmx.seek(from, entries, visit)
+    }
+
+    fn scan(&self, backward: bool, entries: u64, visit: &mut Visit<'_>) -> Result<u64> {
+        self.lsmx.scan(backward, entries, visit)
+    }
+
+    fn settle(&self) -> Result<u64> {
+        self.lsmx.settle()
+    }
+
+    fn written(&self) -> Option<Written> {
+        self.lsmx.written()
+    }
+
+    fn table_bytes(&self) -> Result<u64> {
+        self.lsmx.table_bytes()
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
+        Box::new(self.lsmx).close()
+    }
 }
 
 impl Lsmx {

@@ -86,6 +86,68 @@ pub trait Engine: Send + Sync {
     fn close(self: Box<Self>) -> Result<()>;
 }
 
+/// An engine whose values have fields that change one by one.
+pub trait Fields: Engine {
+    /// Reads the value of `key`, writes `bytes` into it at `offset`, and puts it, in one atomic step or with
+    /// nobody else writing that key.
+    ///
+    /// # Errors
+    /// As the engine says.
+    fn rewrite(&self, key: &[u8], offset: u32, bytes: &[u8]) -> Result<()>;
+
+    /// Merges an operand that writes `bytes` at `offset`, without reading.
+    ///
+    /// # Errors
+    /// As the engine says.
+    fn merge(&self, key: &[u8], offset: u32, bytes: &[u8]) -> Result<()>;
+
+    /// Waits until no background work is left, without writing memory to tables.
+    ///
+    /// # Errors
+    /// As the engine says.
+    fn rest(&self) -> Result<()>;
+
+    /// Blocks that the calling thread has read from files so far, through any engine of this kind.
+    fn reads_of_this_thread(&self) -> u64;
+
+    /// Bytes that the engine has read and written so far, by calls on files.
+    fn io_bytes(&self) -> IoBytes;
+}
+
+/// Settings of an engine whose fields are updated.
+#[derive(Clone, Copy, Debug)]
+pub struct FieldSettings {
+    /// Bytes for memtables, cached blocks and what belongs to open tables.
+    pub memory_budget: u64,
+    /// Bytes that no value exceeds.
+    pub value_bytes_max: u32,
+    /// Whether tables are read, and written where that can be asked for, past the page cache.
+    pub direct_io: bool,
+    /// Whether there is a merge operator.
+    pub merges: bool,
+    /// Whether values lie apart from the tree.
+    pub value_log: bool,
+}
+
+/// Bytes of calls on files, whether the page cache had them or not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IoBytes {
+    /// Read.
+    pub read: u64,
+    /// Written.
+    pub written: u64,
+}
+
+/// Writes a field into a value; one that ends before is filled up with zeros.
+pub(crate) fn write_field(value: &mut Vec<u8>, offset: u32, bytes: &[u8]) {
+    let start = crate::numbers::length(u64::from(offset));
+    let end = start + bytes.len();
+    if value.len() < end {
+        value.resize(end, 0);
+    }
+    value[start..end].copy_from_slice(bytes);
+}
+
 /// Bytes written by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Written {
@@ -165,13 +227,7 @@ impl Kind {
         if kind.is_built_in() {
             return Ok(kind);
         }
-        Err(Error::Invalid {
-            name: "--peers",
-            value: name.to_owned(),
-            must: "built in: `cargo build --release -p lsmx-cli --features peers`, \
-                   see docs/results/peers.md"
-                .to_owned(),
-        })
+        Err(kind.not_built_in())
     }
 
     /// Whether this build can run it.
@@ -181,6 +237,49 @@ impl Kind {
             Kind::Lsmx => true,
             Kind::Rocksdb => cfg!(feature = "peer-rocksdb"),
             Kind::Fjall => cfg!(feature = "peer-fjall"),
+        }
+    }
+
+    /// Opens a peer's database of values with fields in this directory, or makes one.
+    ///
+    /// # Errors
+    /// As the engine says; [`Error::Invalid`] for one that is not built in, or cannot merge.
+    pub fn open_fields(self, path: &Path, settings: &FieldSettings) -> Result<Box<dyn Fields>> {
+        match self {
+            #[cfg(feature = "peer-rocksdb")]
+            Kind::Rocksdb => Ok(Box::new(rocksdb::RocksdbFields::open(path, settings)?)),
+            #[cfg(not(feature = "peer-rocksdb"))]
+            Kind::Rocksdb => {
+                let _ = (path, settings);
+                Err(self.not_built_in())
+            }
+            Kind::Lsmx | Kind::Fjall => Err(self.has_no_fields()),
+        }
+    }
+
+    /// Whether [`Kind::open_fields`] knows the engine.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if not.
+    pub fn can_have_fields(self) -> Result<()> {
+        if self == Kind::Rocksdb { Ok(()) } else { Err(self.has_no_fields()) }
+    }
+
+    fn has_no_fields(self) -> Error {
+        Error::Invalid {
+            name: "--peers",
+            value: self.name().to_owned(),
+            must: "rocksdb, which merges".to_owned(),
+        }
+    }
+
+    fn not_built_in(self) -> Error {
+        Error::Invalid {
+            name: "--peers",
+            value: self.name().to_owned(),
+            must: "built in: `cargo build --release -p lsmx-cli --features peers`, \
+                   see docs/results/peers.md"
+                .to_owned(),
         }
     }
 

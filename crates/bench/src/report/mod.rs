@@ -11,6 +11,8 @@ pub mod html;
 pub mod iocost;
 pub mod json;
 pub mod provenance;
+pub mod rmw;
 pub mod rows;
 pub mod text;
 pub mod throughput;
+pub mod tuning;

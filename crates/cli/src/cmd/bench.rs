@@ -4,9 +4,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use lsmx_bench::experiment::throughput::Config;
+use lsmx_bench::experiment::tuning::{self, Study};
 use lsmx_bench::peers::lsmx::LsmxOptions;
 use lsmx_bench::peers::{Kind, Settings};
-use lsmx_bench::report::{csv, html, json, throughput};
+use lsmx_bench::report::{csv, html, json, throughput, tuning as report};
 
 use crate::args::BenchArgs;
 use crate::failure::Failure;
@@ -28,6 +29,9 @@ pub(crate) fn run(arguments: &BenchArgs, words: &[OsString]) -> Result<(), Failu
     if let Some(temporary) = &temporary {
         config.directory = temporary.path().to_owned();
     }
+    if let Some(study) = arguments.experiment {
+        return experiment(study, arguments, &config);
+    }
     let result = config.run(&mut Bar::new())?;
     if let Some(path) = &arguments.json {
         json::write(path, &result)?;
@@ -39,6 +43,21 @@ pub(crate) fn run(arguments: &BenchArgs, words: &[OsString]) -> Result<(), Failu
         html::write(path, &html::throughput(&result))?;
     }
     output::stdout(throughput::table(&result).as_bytes())
+}
+
+/// Runs an experiment and reports it.
+fn experiment(study: Study, arguments: &BenchArgs, config: &Config) -> Result<(), Failure> {
+    let result = tuning::run(study, config, &mut Bar::new())?;
+    if let Some(path) = &arguments.json {
+        json::write(path, &result)?;
+    }
+    if let Some(path) = &arguments.csv {
+        csv::write(path, &report::COLUMNS, report::rows(&result))?;
+    }
+    if let Some(path) = &arguments.html {
+        html::write(path, &html::tuning(&result))?;
+    }
+    output::stdout(report::table(&result).as_bytes())
 }
 
 fn config(arguments: &BenchArgs, words: &[OsString]) -> Result<Config, Failure> {

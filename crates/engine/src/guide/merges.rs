@@ -108,8 +108,9 @@
 //! folds what is below. So a key's base is read about once for so many operands.
 //! [`MergeMetrics`](crate::metrics::MergeMetrics) shows the longest chain that a read had to fold.
 //!
-//! When operands do not fold, [`Error::MergeFailed`] says why, for that key alone. A put or a delete
-//! of the key makes it readable again.
+//! When operands do not fold, [`Error::MergeFailed`] says why, for that key alone: a range gives it in the
+//! place of the entry and goes on, jobs keep the operands as they are. A put or a delete of the key makes
+//! it readable again.
 //!
 //! # Updating
 //!
@@ -142,7 +143,8 @@
 //! privilege after some milliseconds, and stays correct: there is nothing to deadlock on.
 //!
 //! `examples/counter_store.rs` has both in one program: counts and statistics that are merged, a stock
-//! that is updated.
+//! that is updated. `examples/json_merge_patch.rs` is an operator for JSON documents, with the tests that
+//! an operator needs.
 //!
 //! [`Keyspace::merge`]: crate::Keyspace::merge
 //! [`Keyspace::fetch_update`]: crate::Keyspace::fetch_update

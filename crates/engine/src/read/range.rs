@@ -27,7 +27,9 @@ use crate::version::SuperVersion;
 ///
 /// It sees the keyspace as it was when the iterator was made, and holds those memtables and files
 /// while it lives. After an error every further call gives that error again, without end: stop at
-/// the first one, as `?` and `collect::<Result<_, _>>` do.
+/// the first one, as `?` and `collect::<Result<_, _>>` do. One error is different, because it says nothing
+/// about the others: [`Error::MergeFailed`] comes in the place of an entry whose operands do not fold, and
+/// names its key; the next call goes on with the next entry.
 pub struct Range {
     view: Arc<SuperVersion>,
     merging: Arc<Merging>,
@@ -42,7 +44,7 @@ pub struct Range {
     /// One of the ends has met the other, or a bound.
     exhausted: bool,
     reads: Reads,
-    /// What each end gave last, where it may have to find its place again.
+    /// Key of what each end gave last, where it may have to find its place again.
     given: [Option<Slice>; 2],
     /// Where it is noted how far this goes, while a trace is recorded.
     trace: Option<Box<ScanTrace>>,
@@ -286,15 +288,18 @@ impl Iterator for Range {
             Ok(true) => {
                 let front = self.front.as_mut()?;
                 let value = match front.value_slice() {
-                    Ok(value) => value,
-                    Err(error) => return Some(Err(self.keep_failing(error))),
+                    // Nothing has failed but this key's own operands: the others are to come.
+                    Err(error) if !matches!(error, Error::MergeFailed { .. }) => {
+                        return Some(Err(self.keep_failing(error)));
+                    }
+                    value => value,
                 };
                 let key = Slice::from(front.key());
                 self.note_given();
                 if self.reads == Reads::Memory {
                     self.given[0] = Some(key.clone());
                 }
-                Some(Ok((key, value)))
+                Some(value.map(|value| (key, value)))
             }
         }
     }
@@ -315,15 +320,18 @@ impl DoubleEndedIterator for Range {
             Ok(true) => {
                 let back = self.back.as_mut()?;
                 let value = match back.value_slice() {
-                    Ok(value) => value,
-                    Err(error) => return Some(Err(self.keep_failing(error))),
+                    // Nothing has failed but this key's own operands: the others are to come.
+                    Err(error) if !matches!(error, Error::MergeFailed { .. }) => {
+                        return Some(Err(self.keep_failing(error)));
+                    }
+                    value => value,
                 };
                 let key = Slice::from(back.key());
                 self.note_given();
                 if self.reads == Reads::Memory {
                     self.given[1] = Some(key.clone());
                 }
-                Some(Ok((key, value)))
+                Some(value.map(|value| (key, value)))
             }
         }
     }

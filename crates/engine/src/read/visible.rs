@@ -1,5 +1,5 @@
 //! What a reader at one sequence number sees: newest versions only, operands folded, tombstones and
-//! what range deletes hide left out.
+//! what range deletes hide left out. A key whose operands do not fold is an entry whose value is an error.
 
 use std::fmt;
 
@@ -45,6 +45,8 @@ pub(crate) struct VisibleCursor<C> {
     value: Slice,
     /// Number of the current entry if `value` is a value pointer.
     pointer: Option<SeqNo>,
+    /// Why the current entry, one that was folded, has no value.
+    unfolded: Option<Box<Error>>,
     merging: Arc<Merging>,
     /// Where the values of entries lie that are pointers.
     values: PointedValues,
@@ -72,6 +74,7 @@ impl<C: Cursor> VisibleCursor<C> {
             key,
             value,
             pointer: None,
+            unfolded: None,
             merging,
             values,
             steps_max: u64::MAX,
@@ -89,6 +92,7 @@ impl<C: Cursor> VisibleCursor<C> {
     #[inline]
     fn begin(&mut self) -> State {
         self.steps_left = self.steps_max;
+        self.unfolded = None;
         std::mem::replace(&mut self.state, State::Nowhere)
     }
 
@@ -116,13 +120,15 @@ impl<C: Cursor> VisibleCursor<C> {
     /// Only while valid.
     ///
     /// # Errors
-    /// When the value cannot be read; [`Error::WouldBlock`], after which this may be called again.
+    /// When the value cannot be read; [`Error::WouldBlock`], after which this may be called again;
+    /// [`Error::MergeFailed`] of this key, after which the cursor can move on.
     #[inline]
     pub(crate) fn value_slice(&mut self) -> Result<Slice> {
         match self.state {
-            State::Backward | State::Folded => match self.pointer {
-                None => Ok(self.value.clone()),
-                Some(seq) => self.values.read((&self.key, seq), &self.value),
+            State::Backward | State::Folded => match (&self.unfolded, self.pointer) {
+                (Some(why), _) => Err((**why).clone()),
+                (None, None) => Ok(self.value.clone()),
+                (None, Some(seq)) => self.values.read((&self.key, seq), &self.value),
             },
             _ => {
                 let key = self.inner.key();
@@ -131,6 +137,23 @@ impl<C: Cursor> VisibleCursor<C> {
                 }
                 Ok(self.inner.value_slice())
             }
+        }
+    }
+
+    /// Takes what a key was folded to; returns whether it is an entry.
+    fn folded(&mut self, value: Result<Option<Slice>>) -> Result<bool> {
+        match value {
+            Ok(value) => {
+                let found = value.is_some();
+                self.value = value.unwrap_or_default();
+                Ok(found)
+            }
+            // Nothing has failed but this key's own operands.
+            Err(why @ Error::MergeFailed { .. }) => {
+                self.unfolded = Some(Box::new(why));
+                Ok(true)
+            }
+            Err(error) => Err(error),
         }
     }
 
@@ -260,10 +283,8 @@ impl<C: Cursor> VisibleCursor<C> {
             fold.resolve(|seq, pointer| self.values.read((&self.key, seq), pointer))?;
         }
         self.pointer = fold.pointer();
-        let value = fold.finish(&self.merging, &self.key)?;
-        let found = value.is_some();
-        self.value = value.unwrap_or_default();
-        Ok(found)
+        let value = fold.finish(&self.merging, &self.key);
+        self.folded(value)
     }
 
     /// Takes `inner` to the first version of the key after the one that was folded.
@@ -336,6 +357,14 @@ mod tests {
     use crate::read::merging::ListCursor;
     use crate::sync::Arc;
 
+    /// Stands in the model for a key that does not fold.
+    const REFUSED: &[u8] = b"refused";
+
+    /// Whether the snake chokes on it.
+    fn is_refused(operand: &[u8]) -> bool {
+        operand.ends_with(b"7")
+    }
+
     /// Appends, and eats what has become long.
     #[derive(Debug)]
     struct Snake;
@@ -350,12 +379,15 @@ mod tests {
             base: Option<&[u8]>,
             operands: &[&[u8]],
         ) -> Result<Option<Vec<u8>>, MergeError> {
-            Ok(operands.iter().fold(base.map(<[u8]>::to_vec), |old, operand| {
-                match old.unwrap_or_default() {
+            operands.iter().try_fold(base.map(<[u8]>::to_vec), |old, operand| {
+                if is_refused(operand) {
+                    return Err(MergeError::new("bad food"));
+                }
+                Ok(match old.unwrap_or_default() {
                     old if old.len() > 6 => None,
                     old => Some([&old, *operand].concat()),
-                }
-            }))
+                })
+            })
         }
     }
 
@@ -406,6 +438,10 @@ mod tests {
                 match kind_of_dice(kind) {
                     Kind::Delete => drop(model.remove(&key)),
                     // An order-sensitive operator, for which an emptied value is none.
+                    // It stays so whatever is merged on top.
+                    Kind::Merge if is_refused(&value) || model.get(&key).is_some_and(|at| at == REFUSED) => {
+                        drop(model.insert(key, REFUSED.to_vec()));
+                    }
                     Kind::Merge => match model.remove(&key).unwrap_or_default() {
                         old if old.len() > 6 => {}
                         old => drop(model.insert(key, [old, value].concat())),
@@ -448,7 +484,13 @@ mod tests {
                 prop_assert_eq!(cursor.valid(), place.is_some());
                 if let Some(at) = &place {
                     prop_assert_eq!(cursor.key(), at.as_slice());
-                    prop_assert_eq!(&*cursor.value_slice().unwrap(), model[at].as_slice());
+                    match cursor.value_slice() {
+                        Ok(value) => prop_assert_eq!(&*value, model[at].as_slice()),
+                        Err(error) => {
+                            prop_assert!(matches!(error, Error::MergeFailed { .. }));
+                            prop_assert_eq!(model[at].as_slice(), REFUSED);
+                        }
+                    }
                 }
             }
         }

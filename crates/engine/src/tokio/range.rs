@@ -31,11 +31,12 @@ const BATCH_BYTES: usize = 128 << 10;
 /// [`Range::next_back`].
 ///
 /// It sees the keyspace as it was when it was made, and holds those memtables and files while it lives.
-/// After an error every further call gives that error again.
+/// After an error every further call gives that error again, but for [`Error::MergeFailed`], which comes in
+/// the place of one entry.
 pub struct Range {
     place: Place,
     /// Read and not given yet, from the front on and from the back on.
-    read: [VecDeque<Entry>; 2],
+    read: [VecDeque<Result<Entry>>; 2],
     entries_next: usize,
     failed: Option<Error>,
     exhausted: bool,
@@ -57,7 +58,8 @@ enum Place {
 struct Batch {
     range: Box<BlockingRange>,
     backward: bool,
-    entries: VecDeque<Entry>,
+    /// Errors only those of single keys.
+    entries: VecDeque<Result<Entry>>,
     /// That there is no more, or why.
     end: Option<Result<()>>,
 }
@@ -115,14 +117,14 @@ impl Range {
         let (own, other) = (usize::from(backward), usize::from(!backward));
         loop {
             if let Some(entry) = self.read[own].pop_front() {
-                return Poll::Ready(Some(Ok(entry)));
+                return Poll::Ready(Some(entry));
             }
             if let Some(error) = &self.failed {
                 return Poll::Ready(Some(Err(error.clone())));
             }
             if self.exhausted {
                 // What the other end has read ahead lies between the two.
-                return Poll::Ready(self.read[other].pop_back().map(Ok));
+                return Poll::Ready(self.read[other].pop_back());
             }
             match std::mem::replace(&mut self.place, Place::Lost) {
                 Place::Memory(mut range) => {
@@ -134,6 +136,9 @@ impl Range {
                     self.place = Place::Memory(range);
                     match next {
                         Some(Ok(entry)) => return Poll::Ready(Some(Ok(entry))),
+                        Some(Err(error @ Error::MergeFailed { .. })) => {
+                            return Poll::Ready(Some(Err(error)));
+                        }
                         Some(Err(error)) => self.failed = Some(error),
                         None => self.exhausted = true,
                     }
@@ -175,8 +180,9 @@ fn read(mut range: Box<BlockingRange>, backward: bool, entries_max: usize) -> Ba
         match if backward { range.next_back() } else { range.next() } {
             Some(Ok((key, value))) => {
                 bytes += key.len() + value.len();
-                entries.push_back((key, value));
+                entries.push_back(Ok((key, value)));
             }
+            Some(Err(error @ Error::MergeFailed { .. })) => entries.push_back(Err(error)),
             Some(Err(error)) => end = Some(Err(error)),
             None => end = Some(Ok(())),
         }

@@ -1,11 +1,16 @@
 //! Counts the calls that reach a file system, and their bytes.
 
+use std::cell::Cell;
 use std::io;
 use std::path::Path;
 
 use super::call::{CallCounters, CallCounts, VfsCall};
 use super::{File, LockGuard, Vfs};
 use crate::sync::Arc;
+
+thread_local! {
+    static READS: Cell<u64> = const { Cell::new(0) };
+}
 
 /// A file system whose calls are counted. Clones share the counts.
 #[derive(Clone, Debug)]
@@ -46,6 +51,13 @@ impl CountingVfs {
     #[must_use]
     pub fn counts(&self) -> IoCounts {
         IoCounts { calls: self.counters.calls.get(), bytes: self.counters.bytes.get() }
+    }
+
+    /// Reads that the calling thread has made so far, through any counting file system: what one operation
+    /// reads, whatever other threads do meanwhile.
+    #[must_use]
+    pub fn reads_of_this_thread() -> u64 {
+        READS.get()
     }
 
     fn wrap(&self, inner: Arc<dyn File>) -> Arc<dyn File> {
@@ -128,6 +140,7 @@ struct CountingFile {
 impl File for CountingFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         self.counters.count(VfsCall::Read);
+        READS.set(READS.get() + 1);
         let read = self.inner.read_at(buffer, offset)?;
         self.counters.bytes.add(VfsCall::Read, read as u64);
         Ok(read)
@@ -183,7 +196,13 @@ mod tests {
         file.sync()?;
         vfs.sync_dir(Path::new("d"))?;
         let mut buffer = [0; 4];
+        let reads = CountingVfs::reads_of_this_thread();
         assert_eq!(vfs.open(path)?.read_at(&mut buffer, 3)?, 3);
+        assert_eq!(CountingVfs::reads_of_this_thread(), reads + 1);
+        std::thread::scope(|scope| {
+            // Of a thread that has read nothing.
+            scope.spawn(|| assert_eq!(CountingVfs::reads_of_this_thread(), 0));
+        });
         assert_eq!(file.len()?, 6);
         assert!(vfs.exists(path)?);
         drop(vfs.lock(Path::new("d/lock"))?);

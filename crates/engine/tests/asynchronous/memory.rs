@@ -298,3 +298,70 @@ fn a_range_gives_up_where_much_is_deleted() {
     assert_eq!(&*range.next().unwrap().unwrap().0, b"z");
     assert!(range.next().is_none());
 }
+
+/// Refuses operands with a `!`.
+#[derive(Debug)]
+struct Polite;
+
+impl lsmx::MergeOperator for Polite {
+    fn name(&self) -> &'static str {
+        "polite"
+    }
+
+    fn full_merge(
+        &self,
+        key: &[u8],
+        base: Option<&[u8]>,
+        operands: &[&[u8]],
+    ) -> Result<Option<Vec<u8>>, lsmx::MergeError> {
+        if operands.contains(&&b"!"[..]) {
+            return Err(lsmx::MergeError::new("an exclamation"));
+        }
+        Append::new().full_merge(key, base, operands)
+    }
+}
+
+/// Whether it is read on the task or, with next to no cache, on the pool.
+#[test]
+fn a_range_goes_on_after_keys_that_do_not_fold() {
+    for cache_bytes in [1 << 20, 1 << 10] {
+        for runtime in runtimes() {
+            let disk = MemVfs::new();
+            let keyspace = KeyspaceOptions::default().block_bytes(256).merge_operator(Polite);
+            let options = || options(cache_bytes).keyspace_defaults(keyspace.clone());
+            let db = lsmx::Db::open_with(Arc::new(disk.clone()), "db", options()).unwrap();
+            for number in 0..500u32 {
+                db.put(number.to_be_bytes(), [7; 40]).unwrap();
+                let operand = if number % 5 == 2 { b"!" } else { b"+" };
+                db.merge(number.to_be_bytes(), operand).unwrap();
+            }
+            db.flush().unwrap();
+            db.close(None).unwrap();
+            run(&runtime, async {
+                let db = Db::open_with(Arc::new(disk.clone()), "db", options()).await.unwrap();
+                for backward in [false, true] {
+                    let mut range = db.default_keyspace().iter();
+                    let mut met = Vec::new();
+                    while let Some(item) =
+                        if backward { range.next_back().await } else { range.next().await }
+                    {
+                        let (key, fine) = match item {
+                            Ok((key, _)) => (key.to_vec(), true),
+                            Err(Error::MergeFailed { key, .. }) => (key, false),
+                            Err(error) => panic!("{error}"),
+                        };
+                        met.push((u32::from_be_bytes(key.try_into().unwrap()), fine));
+                        assert!(met.len() <= 500, "a key came twice");
+                    }
+                    if backward {
+                        met.reverse();
+                    }
+                    let all: Vec<(u32, bool)> =
+                        (0..500).map(|number| (number, number % 5 != 2)).collect();
+                    assert_eq!(met, all, "cache of {cache_bytes}");
+                }
+                db.close(None).await.unwrap();
+            });
+        }
+    }
+}

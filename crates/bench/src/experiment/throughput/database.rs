@@ -271,7 +271,7 @@ impl Database {
 }
 
 /// Whether a directory is there and not empty, or something else is there under its name.
-fn holds_something(path: &Path) -> bool {
+pub(in crate::experiment) fn holds_something(path: &Path) -> bool {
     match std::fs::read_dir(path) {
         Ok(mut entries) => entries.next().is_some(),
         Err(_) => path.exists(),

@@ -4,9 +4,9 @@
 //! a new one. Each workload runs on all engines before the next, so that whatever else the machine
 //! does in the meantime falls on all of them alike. Everything read is checked.
 
-mod database;
+pub(super) mod database;
 mod player;
-mod records;
+pub(super) mod records;
 pub mod result;
 pub mod workload;
 
@@ -130,14 +130,7 @@ impl Config {
             let known = Workload::ALL.map(Workload::name).join(", ");
             return Err(invalid("WORKLOAD", "missing".to_owned(), format!("of {known}")));
         }
-        between("--key-len", self.key_bytes, 1, KEY_BYTES_MAX)?;
-        between("--value-len", self.value_bytes, 0, VALUE_BYTES_MAX)?;
-        between("--entries", self.entries, 1, 1 << 40)?;
-        between("--repeat", self.repeat, 1, 1000)?;
-        between("--ops", self.ops.unwrap_or(1), 1, 1 << 40)?;
-        between("--seek-entries", self.seek_entries, 1, 1 << 40)?;
-        let threads = numbers::count(self.threads.unwrap_or(1));
-        between("--threads", threads, 1, numbers::count(THREADS_MAX))?;
+        self.check_numbers()?;
         if let Some(rate) = self.rate {
             if !(rate.is_finite() && rate > 0.0) {
                 return Err(invalid("--rate", rate.to_string(), "above 0".to_owned()));
@@ -150,6 +143,18 @@ impl Config {
             return Err(contradiction("--repeat", "--db", "every repetition needs a new database"));
         }
         Ok(())
+    }
+
+    /// Checks what every run needs, with workloads or without.
+    pub(super) fn check_numbers(&self) -> Result<()> {
+        between("--key-len", self.key_bytes, 1, KEY_BYTES_MAX)?;
+        between("--value-len", self.value_bytes, 0, VALUE_BYTES_MAX)?;
+        between("--entries", self.entries, 1, 1 << 40)?;
+        between("--repeat", self.repeat, 1, 1000)?;
+        between("--ops", self.ops.unwrap_or(1), 1, 1 << 40)?;
+        between("--seek-entries", self.seek_entries, 1, 1 << 40)?;
+        let threads = numbers::count(self.threads.unwrap_or(1));
+        between("--threads", threads, 1, numbers::count(THREADS_MAX))
     }
 
     /// The workloads with their threads.
@@ -188,7 +193,7 @@ impl Config {
         })
     }
 
-    fn reported(&self) -> Settings {
+    pub(super) fn reported(&self) -> Settings {
         Settings {
             entries: self.entries,
             key_len: self.key_bytes,
@@ -235,6 +240,6 @@ fn invalid(name: &'static str, value: String, must: String) -> Error {
     Error::Invalid { name, value, must }
 }
 
-fn contradiction(first: &str, second: &str, why: &'static str) -> Error {
+pub(super) fn contradiction(first: &str, second: &str, why: &'static str) -> Error {
     Error::Contradiction { first: first.to_owned(), second: second.to_owned(), why }
 }

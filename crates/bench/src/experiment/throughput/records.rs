@@ -19,7 +19,7 @@ const POOL_BYTES: usize = 1 << 20;
 
 /// The keys that can be asked for and the values they get. Shared by all engines and threads.
 #[derive(Debug)]
-pub(super) struct Records {
+pub(in crate::experiment) struct Records {
     keys: KeySpace,
     value_bytes: usize,
     /// Random bytes, one value longer than places where a value may begin.
@@ -28,7 +28,7 @@ pub(super) struct Records {
 
 impl Records {
     /// `capacity` records in all.
-    pub(super) fn new(
+    pub(in crate::experiment) fn new(
         capacity: u64,
         key_bytes: u64,
         value_bytes: u64,
@@ -48,18 +48,18 @@ impl Records {
     }
 
     /// Key and value bytes of a record.
-    pub(super) fn bytes(&self) -> u64 {
+    pub(in crate::experiment) fn bytes(&self) -> u64 {
         numbers::count(self.keys.key_bytes() + self.value_bytes)
     }
 
     /// Replaces `key` by that of a record.
-    pub(super) fn key(&self, record: u64, key: &mut Vec<u8>) {
+    pub(in crate::experiment) fn key(&self, record: u64, key: &mut Vec<u8>) {
         key.clear();
         self.keys.write_present(record, key);
     }
 
     /// Replaces `key` by one that no record has, close behind that of a record.
-    pub(super) fn absent_key(&self, record: u64, salt: u64, key: &mut Vec<u8>) {
+    pub(in crate::experiment) fn absent_key(&self, record: u64, salt: u64, key: &mut Vec<u8>) {
         key.clear();
         self.keys.write_absent(record, salt, key);
     }
@@ -70,7 +70,12 @@ impl Records {
     }
 
     /// Replaces `value` by a new one for this record, which does not compress.
-    pub(super) fn value(&self, record: u64, random: &mut Random, value: &mut Vec<u8>) {
+    pub(in crate::experiment) fn value(
+        &self,
+        record: u64,
+        random: &mut Random,
+        value: &mut Vec<u8>,
+    ) {
         let start = numbers::length(random.below(numbers::count(POOL_BYTES)));
         value.clear();
         value.extend_from_slice(&self.pool[start..start + self.value_bytes]);
@@ -81,7 +86,7 @@ impl Records {
     }
 
     /// Checks that a value is one of this record's.
-    pub(super) fn is_value(&self, record: u64, value: &[u8]) -> bool {
+    pub(in crate::experiment) fn is_value(&self, record: u64, value: &[u8]) -> bool {
         let tag = mix(record).to_le_bytes();
         value.len() == self.value_bytes
             && value.iter().take(TAG_BYTES).zip(tag).all(|(byte, tag)| *byte == tag)
@@ -158,7 +163,7 @@ impl Live {
 }
 
 /// An error that says what was found instead of a record.
-pub(super) fn wrong(key: &[u8], found: &'static str, must: &'static str) -> Error {
+pub(in crate::experiment) fn wrong(key: &[u8], found: &'static str, must: &'static str) -> Error {
     Error::WrongAnswer { key: to_hex(key), found, must }
 }
 

@@ -14,6 +14,7 @@ mod page;
 mod pareto;
 mod place;
 mod plot;
+mod rmw;
 mod subject;
 mod summary;
 mod sweep;
@@ -21,6 +22,7 @@ mod sweep;
 mod tests;
 mod throughput;
 mod timeline;
+mod tuning;
 mod value;
 
 use std::path::Path;
@@ -34,7 +36,9 @@ use subject::Subject;
 
 pub use advice::page_of as advice;
 pub use iocost::iocost;
+pub use rmw::rmw;
 pub use throughput::throughput;
+pub use tuning::tuning;
 
 /// Writes a page.
 ///

@@ -49,12 +49,7 @@ pub(crate) fn run(arguments: &ExploreArgs, words: &[OsString]) -> Result<(), Fai
         return output::stdout(estimates::table(&estimates).as_bytes());
     }
     // Everything temporary is made in here, so that an interrupted run can remove it.
-    let parting = arguments.resume.as_ref().map(|directory| {
-        let directory = directory.display();
-        format!(
-            "interrupted; finished cells are in {directory}, the same command goes on from there"
-        )
-    });
+    let parting = arguments.resume.as_deref().map(super::parting);
     let temporary = interrupt::temporary_directory("lsmx-explore-", &config.directory, parting)?;
     config.directory = temporary.path().to_owned();
     let result = config.run(finished.as_ref(), &mut Bar::new())?;
@@ -86,26 +81,8 @@ fn finished(
     let inputs =
         [&arguments.spec, &arguments.workload.phases, &arguments.data, &arguments.workload.trace];
     let inputs: Vec<&Path> = inputs.into_iter().flatten().map(PathBuf::as_path).collect();
-    let identity = Identity::new(what_is_run(words), &inputs, config.cell_count())?;
+    let identity = Identity::new(super::what_is_run(words), &inputs, config.cell_count())?;
     Ok(Some(Finished::open(directory, &identity)?))
-}
-
-/// The command line without the program and the flags that only say where something is written.
-fn what_is_run(words: &[OsString]) -> String {
-    const PLACES: [&str; 5] = ["--resume", "--json", "--csv", "--html", "--dir"];
-    let mut kept = Vec::new();
-    let mut words = words.iter().skip(1).map(|word| word.to_string_lossy());
-    while let Some(word) = words.next() {
-        let flag = word.split('=').next().unwrap_or_default();
-        if PLACES.contains(&flag) {
-            if !word.contains('=') {
-                words.next();
-            }
-        } else if !["--dry-run", "--explain"].contains(&flag) {
-            kept.push(word);
-        }
-    }
-    kept.join(" ")
 }
 
 pub(super) fn config(arguments: &ExploreArgs, words: &[OsString]) -> Result<Config, Failure> {

@@ -1,0 +1,107 @@
+//! `lsmx rmw`: from what was typed to a config, from the result to a table and files.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use lsmx_bench::experiment::resume::{Finished, Identity};
+use lsmx_bench::experiment::rmw::Config;
+use lsmx_bench::peers::Kind;
+use lsmx_bench::report::{csv, html, json, rmw};
+
+use crate::args::RmwArgs;
+use crate::failure::Failure;
+use crate::interrupt;
+use crate::output::{self, Bar};
+
+/// Measures and reports.
+pub(crate) fn run(arguments: &RmwArgs, words: &[OsString]) -> Result<(), Failure> {
+    let mut config = config(arguments, words)?;
+    config.check()?;
+    for path in [&arguments.json, &arguments.csv, &arguments.html].into_iter().flatten() {
+        // A report that cannot be written is better known before the run than after it.
+        json::probe(path)?;
+    }
+    let finished = finished(arguments, words, &config)?;
+    if arguments.dry_run {
+        let estimates = config.estimates(finished.as_ref())?;
+        return output::stdout(rmw::estimates(&estimates).as_bytes());
+    }
+    // Everything temporary is made in here, so that an interrupted run can remove it.
+    let parting = arguments.resume.as_deref().map(super::parting);
+    let temporary = interrupt::temporary_directory("lsmx-rmw-", &config.directory, parting)?;
+    config.directory = temporary.path().to_owned();
+    let result = config.run(finished.as_ref(), &mut Bar::new())?;
+    if let Some(path) = &arguments.json {
+        json::write(path, &result)?;
+    }
+    if let Some(path) = &arguments.csv {
+        csv::write(path, &rmw::COLUMNS, rmw::rows(&result))?;
+    }
+    if let Some(path) = &arguments.html {
+        html::write(path, &html::rmw(&result))?;
+    }
+    output::stdout(rmw::table(&result).as_bytes())
+}
+
+/// The cells that an earlier run of the same command has finished.
+fn finished(
+    arguments: &RmwArgs,
+    words: &[OsString],
+    config: &Config,
+) -> Result<Option<Finished>, Failure> {
+    let Some(directory) = &arguments.resume else { return Ok(None) };
+    if arguments.dry_run && !directory.exists() {
+        return Ok(None);
+    }
+    let inputs: [&Path; 0] = [];
+    let identity = Identity::new(super::what_is_run(words), &inputs, config.cell_count()?)?;
+    Ok(Some(Finished::open(directory, &identity)?))
+}
+
+fn config(arguments: &RmwArgs, words: &[OsString]) -> Result<Config, Failure> {
+    let mut peers: Vec<Kind> = Vec::new();
+    for name in &arguments.peers {
+        let peer = Kind::peer(name)?;
+        if !peers.contains(&peer) {
+            peers.push(peer);
+        }
+    }
+    let command: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+    Ok(Config {
+        modes: once(&arguments.mode),
+        bases: once(&arguments.base),
+        peers,
+        read_ratios: arguments.read_ratio.as_deref().map(once),
+        mix: arguments.mix,
+        study: arguments.experiment,
+        records: arguments.records,
+        key_bytes: arguments.key_len,
+        value_bytes: arguments.value_len,
+        field_bytes: arguments.field_len,
+        delta_bytes: arguments.delta_len,
+        ops: arguments.ops,
+        zipf: arguments.zipf,
+        memory_budget: arguments.memory_budget,
+        direct_io: arguments.direct_io,
+        threads: arguments.threads,
+        repeat: arguments.repeat,
+        seed: arguments.seed,
+        directory: arguments.dir.clone().unwrap_or_else(default_directory),
+        command: command.join(" "),
+    })
+}
+
+fn default_directory() -> PathBuf {
+    std::env::temp_dir()
+}
+
+/// Each of them once, in their order.
+fn once<T: Clone + PartialEq>(all: &[T]) -> Vec<T> {
+    let mut kept: Vec<T> = Vec::new();
+    for one in all {
+        if !kept.contains(one) {
+            kept.push(one.clone());
+        }
+    }
+    kept
+}
