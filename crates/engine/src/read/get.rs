@@ -31,7 +31,12 @@ struct Met<'a> {
 }
 
 impl Met<'_> {
-    fn count(self, tree: &Tree, view: &SuperVersion) {
+    fn nothing(reads: Reads) -> Met<'static> {
+        let access = Access::lookup(reads == Reads::Memory);
+        Met { access, table: None, last_run: None }
+    }
+
+    fn count(&self, tree: &Tree, view: &SuperVersion) {
         if let Some(table) = self.table {
             self.access.settle(table.cache());
         }
@@ -56,7 +61,8 @@ pub(crate) fn value(
     snapshot: SeqNo,
     reads: Reads,
 ) -> Result<Option<Slice>> {
-    let (value, met) = look_up(tree, view, user_key, snapshot, reads);
+    let mut met = Met::nothing(reads);
+    let value = look_up(tree, view, user_key, snapshot, &mut met);
     if !matches!(value, Err(Error::WouldBlock)) {
         met.count(tree, view);
     }
@@ -86,7 +92,8 @@ pub(crate) fn attempt<'a>(
     user_key: &[u8],
     snapshot: SeqNo,
 ) -> Result<Attempt<'a>> {
-    let (value, met) = look_up(tree, view, user_key, snapshot, Reads::Memory);
+    let mut met = Met::nothing(Reads::Memory);
+    let value = look_up(tree, view, user_key, snapshot, &mut met);
     if matches!(value, Err(Error::WouldBlock))
         && let (Some(table), Some(block)) = (met.table, met.access.missing())
     {
@@ -103,10 +110,8 @@ fn look_up<'a>(
     view: &'a SuperVersion,
     user_key: &[u8],
     snapshot: SeqNo,
-    reads: Reads,
-) -> (Result<Option<Slice>>, Met<'a>) {
-    let access = Access::lookup(reads == Reads::Memory);
-    let mut met = Met { access, table: None, last_run: None };
+    met: &mut Met<'a>,
+) -> Result<Option<Slice>> {
     let mut fold = Fold::default();
     for memtable in view.memtables() {
         let covering = memtable.covering(user_key, snapshot);
@@ -115,11 +120,11 @@ fn look_up<'a>(
         });
         // What lies in older places is older than any range delete here.
         if ended || covering.is_some() {
-            return (fold.finish(&tree.merging, user_key), met);
+            return fold.finish(&tree.merging, user_key);
         }
     }
-    let gathered = gather(tree, view, user_key, snapshot, &mut fold, &mut met);
-    (gathered.and_then(|()| fold.finish(&tree.merging, user_key)), met)
+    gather(tree, view, user_key, snapshot, &mut fold, met)?;
+    fold.finish(&tree.merging, user_key)
 }
 
 /// Gathers what the tables hold of a key.
