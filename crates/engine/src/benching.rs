@@ -2,6 +2,7 @@
 
 use crate::cache::{BlockCacheKind, Cache};
 use crate::cursor::Cursor;
+use crate::disposal::Disposal;
 use crate::error::{Malformed, Result};
 use crate::format::data_block::{DataBlock, DataBlockBuilder, common_prefix};
 use crate::key::{InternalKey, Kind, SeqNo};
@@ -17,7 +18,7 @@ pub struct Memtable(Arc<crate::memtable::Memtable>);
 
 impl Default for Memtable {
     fn default() -> Memtable {
-        Memtable(Arc::new(crate::memtable::Memtable::new(SeqNo(1))))
+        Memtable(Arc::new(crate::memtable::Memtable::new(SeqNo(1), &Disposal::default())))
     }
 }
 

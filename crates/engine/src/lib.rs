@@ -41,6 +41,7 @@ mod checksum;
 mod coding;
 pub mod cursor;
 pub mod db;
+mod disposal;
 pub mod dump;
 pub mod env;
 pub mod error;

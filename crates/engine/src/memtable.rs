@@ -19,6 +19,7 @@ use std::fmt;
 use bytes::Bytes;
 
 use crate::cursor::Cursor;
+use crate::disposal::Disposal;
 use crate::error::Result;
 use crate::format::range_tombstones::{RangeTombstone, Spans};
 use crate::key::{InternalKey, Kind, SeqNo};
@@ -48,6 +49,8 @@ pub(crate) struct Memtable {
     first_promised: AtomicU64,
     /// When its first tombstone was written, in microseconds; [`NO_TOMBSTONE`] without any.
     tombstone_us: AtomicU64,
+    /// Takes over what it is made of when it goes.
+    disposal: Disposal,
 }
 
 /// Bytes that an entry takes besides its key and value, about: with its share of the nodes of the tree.
@@ -58,7 +61,7 @@ const NO_TOMBSTONE: u64 = u64::MAX;
 
 impl Memtable {
     /// An empty memtable for all numbers from `first_seq` on.
-    pub(crate) fn new(first_seq: SeqNo) -> Memtable {
+    pub(crate) fn new(first_seq: SeqNo, disposal: &Disposal) -> Memtable {
         Memtable {
             tree: Tree::new(),
             spans: MemtableSpans::new(),
@@ -66,6 +69,7 @@ impl Memtable {
             first_seq,
             first_promised: AtomicU64::new(u64::MAX),
             tombstone_us: AtomicU64::new(NO_TOMBSTONE),
+            disposal: disposal.clone(),
         }
     }
 
@@ -257,6 +261,17 @@ impl Memtable {
     /// A cursor over all entries; those inserted meanwhile may or may not show.
     pub(crate) fn cursor(self: &Arc<Memtable>) -> MemtableCursor {
         MemtableCursor { memtable: Arc::clone(self), place: None, folded: false }
+    }
+}
+
+impl Drop for Memtable {
+    /// Whoever lets it go last, perhaps a reader, does not free its entries.
+    fn drop(&mut self) {
+        if !self.is_empty() {
+            let tree = std::mem::replace(&mut self.tree, Tree::new());
+            let spans = std::mem::replace(&mut self.spans, MemtableSpans::new());
+            self.disposal.dispose((tree, spans));
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use lsmx_compaction::{FileId, FileShape};
 
 use crate::cache::Cache;
+use crate::disposal::Disposal;
 use crate::env::Env;
 use crate::env::rate::{Lane, RateLimit};
 use crate::error::{Error, Result};
@@ -74,6 +75,8 @@ pub(crate) struct TableSpace {
     pub(crate) descriptors: Arc<DescriptorPool>,
     pub(crate) files: Arc<FileNumbers>,
     pub(crate) janitor: Arc<Janitor>,
+    /// Frees what readers let go.
+    pub(crate) disposal: Disposal,
     /// Limits what jobs read and write.
     pub(crate) rate: Arc<RateLimit>,
     /// Whether what compactions read and write stays in the system's cache.
@@ -279,7 +282,7 @@ impl Store {
             released
         };
         for (_, tree) in released {
-            let nothing = Arc::new(Version::default());
+            let nothing = Arc::new(Version::empty(&self.tables.disposal));
             tree.change(|_| SuperVersion::fresh(&nothing, SeqNo::MAX));
             tree.beside.detach();
             let mut left = self.left.lock();
@@ -546,10 +549,11 @@ impl Store {
         Ok(())
     }
 
-    /// Removes files that nothing names any more. What cannot be removed now is reported and left:
+    /// Frees what readers have let go, and removes files that nothing names any more. What cannot be removed now is reported and left:
     /// the next opening finds and removes it.
     pub(crate) fn remove_discarded(&self) {
         self.release_dropped(false);
+        self.tables.disposal.free();
         for path in self.janitor.take() {
             if let Err(error) = self.vfs.remove(&path)
                 && error.kind() != std::io::ErrorKind::NotFound

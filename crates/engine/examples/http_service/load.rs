@@ -21,7 +21,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 
 use crate::Outcome;
-use crate::meter::{Heartbeat, Meter, Polled};
+use crate::meter::{Heartbeat, Meter, Polled, Polls};
 use crate::service::{Calls, Service};
 
 /// Counters that clients add to.
@@ -77,8 +77,7 @@ pub(crate) struct Report {
     pub(crate) requests: Vec<(&'static str, Meter)>,
     pub(crate) counted: u64,
     pub(crate) found: u64,
-    wall: Meter,
-    processor: Meter,
+    polls: Polls,
     quiet: Meter,
     pub(crate) beats: Meter,
 }
@@ -179,7 +178,7 @@ impl Load {
             Ok(builder.worker_threads(workers).thread_name(name).enable_all().build()?)
         };
         let (serving, asking) = (threads("serving", self.workers)?, threads("asking", 1)?);
-        let (wall, processor) = (Meter::new(), Meter::new());
+        let polls = Polls::new();
         let service = serving.block_on(self.open(dir, calls))?;
         let listener = serving.block_on(TcpListener::bind("127.0.0.1:0"))?;
         let address = listener.local_addr()?;
@@ -190,8 +189,7 @@ impl Load {
         };
         // What the machine does to a runtime that has nothing to do.
         let quiet = serving.block_on(beat(self.duration.min(Duration::from_secs(2))));
-        let accepting =
-            serving.spawn(accept(listener, service.clone(), (wall.clone(), processor.clone())));
+        let accepting = serving.spawn(accept(listener, service.clone(), polls.clone()));
         let begun = Instant::now();
         let clients = Arc::new(Clients {
             load: self,
@@ -232,7 +230,7 @@ impl Load {
         let names = KINDS.iter().map(|(name, _)| *name);
         let requests = names.zip(clients.meters.iter().cloned()).collect();
         let found = clients.found.load(Ordering::Relaxed);
-        Ok(Report { calls, seconds, requests, counted, found, wall, processor, quiet, beats })
+        Ok(Report { calls, seconds, requests, counted, found, polls, quiet, beats })
     }
 
     async fn open(self, dir: &Path, calls: Calls) -> Outcome<Service> {
@@ -263,7 +261,7 @@ impl Load {
 }
 
 /// Serves connections, whose tasks are measured.
-async fn accept(listener: TcpListener, service: Service, meters: (Meter, Meter)) -> Outcome {
+async fn accept(listener: TcpListener, service: Service, polls: Polls) -> Outcome {
     loop {
         let (stream, _) = listener.accept().await?;
         stream.set_nodelay(true)?;
@@ -274,7 +272,7 @@ async fn accept(listener: TcpListener, service: Service, meters: (Meter, Meter))
             // A client that goes away is no matter of ours.
             let _ = served.await;
         };
-        tokio::spawn(Polled::new(serve, (&meters.0, &meters.1), &env));
+        tokio::spawn(Polled::new(serve, &polls, &env));
     }
 }
 
@@ -296,8 +294,9 @@ impl fmt::Display for Report {
             write!(f, "\n{name:<34} {meter}")?;
         }
         let rest = [
-            ("polls of the service's tasks", &self.wall),
-            ("  of which on a processor", &self.processor),
+            ("polls of the service's tasks", &self.polls.wall),
+            ("  of which on a processor", &self.polls.processor),
+            ("  of that in the database", &self.polls.database),
             ("heartbeat late by, under load", &self.beats),
             ("heartbeat late by, at rest", &self.quiet),
         ];

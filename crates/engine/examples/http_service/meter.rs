@@ -1,14 +1,16 @@
 //! How long polls take, how late a wake-up comes.
 
+use std::cell::Cell;
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use lsmx::env::Env;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -48,24 +50,53 @@ impl fmt::Display for Meter {
     }
 }
 
+thread_local! {
+    /// Time on a processor that the poll at hand has spent in calls of the database.
+    static IN_DATABASE_NS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Calls the database.
+pub(crate) fn calling<T>(env: &Env, call: impl FnOnce() -> T) -> T {
+    let begun_ns = env.thread_cpu_ns();
+    let answer = call();
+    let ns = env.thread_cpu_ns().saturating_sub(begun_ns);
+    IN_DATABASE_NS.set(IN_DATABASE_NS.get() + ns);
+    answer
+}
+
+/// Awaits a call of the database.
+pub(crate) async fn awaiting<T>(env: &Env, call: impl Future<Output = T>) -> T {
+    let mut call = pin!(call);
+    poll_fn(|task| calling(env, || call.as_mut().poll(task))).await
+}
+
+/// Where the time of polls goes.
+#[derive(Clone, Debug)]
+pub(crate) struct Polls {
+    /// By the clock.
+    pub(crate) wall: Meter,
+    /// By the processor, of which others may have had their share meanwhile.
+    pub(crate) processor: Meter,
+    /// Of that, what the database took; the rest is HTTP and sockets.
+    pub(crate) database: Meter,
+}
+
+impl Polls {
+    pub(crate) fn new() -> Polls {
+        Polls { wall: Meter::new(), processor: Meter::new(), database: Meter::new() }
+    }
+}
+
 /// A future whose polls are measured.
 pub(crate) struct Polled<F> {
     future: Pin<Box<F>>,
-    /// By the clock.
-    wall: Meter,
-    /// By the processor, of which others may have had their share meanwhile.
-    processor: Meter,
-    env: lsmx::env::Env,
+    polls: Polls,
+    env: Env,
 }
 
 impl<F> Polled<F> {
-    pub(crate) fn new(
-        future: F,
-        (wall, processor): (&Meter, &Meter),
-        env: &lsmx::env::Env,
-    ) -> Polled<F> {
-        let (wall, processor) = (wall.clone(), processor.clone());
-        Polled { future: Box::pin(future), wall, processor, env: env.clone() }
+    pub(crate) fn new(future: F, polls: &Polls, env: &Env) -> Polled<F> {
+        Polled { future: Box::pin(future), polls: polls.clone(), env: env.clone() }
     }
 }
 
@@ -73,11 +104,16 @@ impl<F: Future> Future for Polled<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<F::Output> {
+        IN_DATABASE_NS.set(0);
         let (begun, begun_ns) = (Instant::now(), self.env.thread_cpu_ns());
         let polled = self.future.as_mut().poll(task);
         let ns = self.env.thread_cpu_ns().saturating_sub(begun_ns);
-        self.wall.note(begun.elapsed());
-        self.processor.note(Duration::from_nanos(ns));
+        self.polls.wall.note(begun.elapsed());
+        self.polls.processor.note(Duration::from_nanos(ns));
+        let in_database_ns = IN_DATABASE_NS.get();
+        if in_database_ns > 0 {
+            self.polls.database.note(Duration::from_nanos(in_database_ns));
+        }
         polled
     }
 }

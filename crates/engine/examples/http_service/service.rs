@@ -9,11 +9,13 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, Limited, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper::{Method, Request, Response, StatusCode};
+use lsmx::env::Env;
 use lsmx::merge::Counter;
 use lsmx::tokio::{Db, Keyspace};
 use lsmx::{Durability, KeyspaceOptions, WriteOptions};
 
 use crate::Outcome;
+use crate::meter::{awaiting, calling};
 
 /// Longest body of a request.
 const BODY_BYTES_MAX: usize = 1 << 20;
@@ -65,6 +67,7 @@ impl Service {
     }
 
     async fn try_answer(&self, request: Request<Incoming>) -> Outcome<(StatusCode, Body)> {
+        let env = self.db.env();
         let (method, uri) = (request.method().clone(), request.uri().clone());
         let mut path = uri.path()[1..].splitn(2, '/');
         let (what, key) = (path.next().unwrap_or_default(), path.next().unwrap_or_default());
@@ -80,9 +83,10 @@ impl Service {
                 (StatusCode::NO_CONTENT, whole(""))
             }
             ("kv", Method::DELETE) => {
+                let (tasks, blocking) = (&self.values, self.values.as_blocking());
                 match self.calls {
-                    Calls::Tasks => self.values.delete_with(key, durability).await?,
-                    Calls::Blocking => self.values.as_blocking().delete_with(key, durability)?,
+                    Calls::Tasks => awaiting(env, tasks.delete_with(key, durability)).await?,
+                    Calls::Blocking => calling(env, || blocking.delete_with(key, durability))?,
                 }
                 (StatusCode::NO_CONTENT, whole(""))
             }
@@ -94,9 +98,10 @@ impl Service {
             ("counters", Method::POST) => {
                 let by: u64 = std::str::from_utf8(&body(request).await?)?.trim().parse()?;
                 let operand = by.to_le_bytes();
+                let (tasks, blocking) = (&self.counters, self.counters.as_blocking());
                 match self.calls {
-                    Calls::Tasks => self.counters.merge(key, operand).await?,
-                    Calls::Blocking => self.counters.as_blocking().merge(key, operand)?,
+                    Calls::Tasks => awaiting(env, tasks.merge(key, operand)).await?,
+                    Calls::Blocking => calling(env, || blocking.merge(key, operand))?,
                 }
                 (StatusCode::NO_CONTENT, whole(""))
             }
@@ -106,17 +111,19 @@ impl Service {
     }
 
     async fn get(&self, keyspace: &Keyspace, key: &str) -> lsmx::Result<Option<lsmx::Slice>> {
+        let env = self.db.env();
         match self.calls {
-            Calls::Tasks => keyspace.get(key).await,
-            Calls::Blocking => keyspace.as_blocking().get(key),
+            Calls::Tasks => awaiting(env, keyspace.get(key)).await,
+            Calls::Blocking => calling(env, || keyspace.as_blocking().get(key)),
         }
     }
 
     async fn put(&self, key: &str, value: &[u8], durability: Durability) -> lsmx::Result<()> {
-        let options = WriteOptions::from(durability);
+        let (env, options) = (self.db.env(), WriteOptions::from(durability));
+        let (tasks, blocking) = (&self.values, self.values.as_blocking());
         match self.calls {
-            Calls::Tasks => self.values.put_with(key, value, options).await,
-            Calls::Blocking => self.values.as_blocking().put_with(key, value, options),
+            Calls::Tasks => awaiting(env, tasks.put_with(key, value, options)).await,
+            Calls::Blocking => calling(env, || blocking.put_with(key, value, options)),
         }
     }
 
@@ -124,17 +131,20 @@ impl Service {
     fn scan(&self, prefix: &str) -> Body {
         match self.calls {
             Calls::Tasks => {
-                let lines = Lines { entries: self.values.prefix(prefix), line: Vec::new() };
+                let (env, entries) = (self.db.env().clone(), Some(self.values.prefix(prefix)));
+                let lines = Lines { env, entries, line: Vec::new() };
                 StreamBody::new(lines).boxed_unsync()
             }
             Calls::Blocking => {
                 let mut text = Vec::new();
-                for entry in self.values.as_blocking().prefix(prefix) {
-                    match entry {
-                        Ok((key, value)) => write_line(&mut text, &key, &value),
-                        Err(error) => text.extend_from_slice(error.to_string().as_bytes()),
+                calling(self.db.env(), || {
+                    for entry in self.values.as_blocking().prefix(prefix) {
+                        match entry {
+                            Ok((key, value)) => write_line(&mut text, &key, &value),
+                            Err(error) => text.extend_from_slice(error.to_string().as_bytes()),
+                        }
                     }
-                }
+                });
                 whole(text)
             }
         }
@@ -150,7 +160,9 @@ fn write_line(text: &mut Vec<u8>, key: &[u8], value: &[u8]) {
 
 /// Entries as lines, as many at a time as are there and fit in a piece.
 struct Lines {
-    entries: lsmx::tokio::Range,
+    env: Env,
+    /// There until this is dropped.
+    entries: Option<lsmx::tokio::Range>,
     line: Vec<u8>,
 }
 
@@ -158,17 +170,32 @@ impl Stream for Lines {
     type Item = lsmx::Result<Frame<Bytes>>;
 
     fn poll_next(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        while self.line.len() < PIECE_BYTES {
-            match Pin::new(&mut self.entries).poll_next(task) {
-                Poll::Ready(Some(Ok((key, value)))) => write_line(&mut self.line, &key, &value),
-                Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(error))),
-                Poll::Pending if self.line.is_empty() => return Poll::Pending,
-                Poll::Ready(None) if self.line.is_empty() => return Poll::Ready(None),
-                Poll::Pending | Poll::Ready(None) => break,
+        let Lines { env, entries, line } = &mut *self;
+        let Some(entries) = entries else { return Poll::Ready(None) };
+        // Writing the lines counts as well: it is little beside reading the entries.
+        let ended = calling(env, || {
+            while line.len() < PIECE_BYTES {
+                match Pin::new(&mut *entries).poll_next(task) {
+                    Poll::Ready(Some(Ok((key, value)))) => write_line(line, &key, &value),
+                    Poll::Ready(Some(Err(error))) => return Some(Poll::Ready(Some(Err(error)))),
+                    Poll::Pending if line.is_empty() => return Some(Poll::Pending),
+                    Poll::Ready(None) if line.is_empty() => return Some(Poll::Ready(None)),
+                    Poll::Pending | Poll::Ready(None) => break,
+                }
             }
-        }
-        let piece = Bytes::from(std::mem::take(&mut self.line));
-        Poll::Ready(Some(Ok(Frame::data(piece))))
+            None
+        });
+        ended.unwrap_or_else(|| {
+            let piece = Bytes::from(std::mem::take(line));
+            Poll::Ready(Some(Ok(Frame::data(piece))))
+        })
+    }
+}
+
+impl Drop for Lines {
+    fn drop(&mut self) {
+        // What it holds of the database goes with it, and that takes its time, too.
+        calling(&self.env, || drop(self.entries.take()));
     }
 }
 

@@ -77,6 +77,6 @@ fn under_load_every_count_that_was_acknowledged_is_there() {
         };
         let report = load.run(dir.path(), calls).unwrap();
         assert!(report.found > 0 && report.counted > 0 && report.beats.count() > 0, "{report}");
-        assert!(report.to_string().lines().count() == report.requests.len() + 7, "{report}");
+        assert!(report.to_string().lines().count() == report.requests.len() + 8, "{report}");
     }
 }

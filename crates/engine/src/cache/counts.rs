@@ -121,8 +121,13 @@ impl Counts {
     #[inline]
     pub(super) fn filter_answers_of(&self, level: u8, answers: FilterAnswers) {
         let counts = &self.filters[usize::from(level)];
-        counts.negatives.add(answers.negatives);
-        counts.false_positives.add(answers.false_positives);
+        // Mostly there are answers of one kind alone, and to add nothing costs as much.
+        if answers.negatives > 0 {
+            counts.negatives.add(answers.negatives);
+        }
+        if answers.false_positives > 0 {
+            counts.false_positives.add(answers.false_positives);
+        }
     }
 
     /// By level, of those whose filters were asked for keys that they do not have.

@@ -166,6 +166,7 @@ impl Cache {
     }
 
     /// Counts what filters of tables in a level answered for keys that these do not have.
+    #[inline]
     pub(crate) fn count_filter_answers(&self, level: u8, answers: FilterAnswers) {
         self.counts.filter_answers_of(level, answers);
     }

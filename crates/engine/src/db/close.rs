@@ -47,6 +47,8 @@ impl Core {
         if !ended {
             return Err(Error::Deadline { cause: WaitCause::Close.as_str() });
         }
+        // Nobody is left who frees for readers.
+        store.tables.disposal.end();
         let marked = self.mark_clean();
         store.release_dropped(true);
         store.remove_discarded();

@@ -444,7 +444,7 @@ impl Core {
             options: persisted.encode(),
         }])?;
         let first_seq = self.committer.seq_next();
-        let (name, version) = (name.to_owned(), Arc::new(Version::default()));
+        let (name, version) = (name.to_owned(), Arc::new(Version::empty(&store.tables.disposal)));
         let origin = Origin { opening: self.opening, env: store.env.clone() };
         let tree = Tree::new(origin, id, name, options, policy, version, first_seq);
         let tree = Arc::new(tree);

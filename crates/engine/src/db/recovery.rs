@@ -14,6 +14,7 @@ use crate::db::update::Turns;
 use crate::db::verify::{check_reach, check_record};
 use crate::db::warm_up::WarmUp;
 use crate::db::{Core, DEFAULT_KEYSPACE};
+use crate::disposal::Disposal;
 use crate::env::Env;
 use crate::env::rate::RateLimit;
 use crate::error::{Error, Malformed, Result};
@@ -169,6 +170,7 @@ impl Recovery {
             keep_cached,
             keep_flushed_cached: !direct,
             janitor: Arc::new(Janitor::new(progress.clone())),
+            disposal: Disposal::new(progress.clone()),
             files: Arc::new(FileNumbers::new(files)),
             creation: AtomicU64::new(creation.unwrap_or(0)),
             vfs,
@@ -279,7 +281,8 @@ impl Recovery {
         for (&id, keyspace) in &self.state.keyspaces {
             let (shape, tables) = self.open_tables(id, keyspace)?;
             self.opened.insert(id, shape.clone());
-            let version = Arc::new(Version::new(shape, &Version::default(), &tables)?);
+            let nothing = Version::empty(&self.tables.disposal);
+            let version = Arc::new(Version::new(shape, &nothing, &tables)?);
             let options = self.options.of_keyspace(&keyspace.name).clone();
             let persisted = self.persisted(keyspace)?;
             let options = self.options.memory_plan().fit(options);

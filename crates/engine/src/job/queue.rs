@@ -7,6 +7,7 @@
 
 use std::io;
 
+use crate::disposal::as_background;
 use crate::env::{Background, JoinHandle, WaitCause, YieldKind};
 use crate::error::{Error, Result};
 use crate::job::governor::Governor;
@@ -68,6 +69,7 @@ impl Runner {
         for number in 0..self.workers.count() {
             self.spawn(&format!("lsmx-compact-{number}"), Work::Compaction)?;
         }
+        self.store.tables.disposal.begin();
         Ok(())
     }
 
@@ -75,7 +77,7 @@ impl Runner {
         let runner = Arc::clone(self);
         self.at_work.fetch_add(1, Ordering::AcqRel);
         let body = move || {
-            runner.work(kind);
+            as_background(|| runner.work(kind));
             runner.at_work.fetch_sub(1, Ordering::AcqRel);
             runner.store.progress.notify();
         };
@@ -91,6 +93,7 @@ impl Runner {
         let store = &self.store;
         while !store.is_closing() {
             self.look_at_freed();
+            store.tables.disposal.free();
             if self.step(kind) {
                 store.env.yield_point(YieldKind::JobStep);
                 continue;
@@ -101,6 +104,7 @@ impl Runner {
             let told = store.env.wait(WaitCause::Work, &store.progress, deadline, &mut || {
                 let sync = kind == Work::Flush && store.wal.much_unsynced();
                 store.is_closing()
+                    || store.tables.disposal.has_some()
                     || (kind == Work::Flush
                         && (store.janitor.has_some() || store.due_us() < due_us))
                     || ((sync || self.has_work(kind)) && store.health.check().is_ok())

@@ -3,10 +3,11 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::disposal::Disposal;
 use crate::sync::Mutex;
 
 fn filled() -> Arc<Memtable> {
-    let memtable = Arc::new(Memtable::new(SeqNo(1)));
+    let memtable = Arc::new(Memtable::new(SeqNo(1), &Disposal::default()));
     for (key, seq, value) in [("b", 1, "b1"), ("a", 2, "a2"), ("b", 5, "b5"), ("c", 3, "c3")] {
         memtable.insert(key.as_bytes(), SeqNo(seq), Kind::Put, value.as_bytes());
     }
@@ -37,7 +38,7 @@ proptest! {
         entries in prop::collection::vec((awkward_key(), any::<bool>()), 0..400),
         steps in prop::collection::vec((0u8..8, awkward_key(), 0u64..400), 1..40),
     ) {
-        let memtable = Arc::new(Memtable::new(SeqNo(1)));
+        let memtable = Arc::new(Memtable::new(SeqNo(1), &Disposal::default()));
         let mut sorted: Vec<(Vec<u8>, u64)> = Vec::new();
         for ((key, put), seq) in entries.into_iter().zip(1..) {
             let kind = if put { Kind::Put } else { Kind::Delete };
@@ -84,7 +85,7 @@ proptest! {
 #[test]
 fn readers_miss_nothing_while_nodes_split() {
     const ENTRIES: u64 = 20_000;
-    let memtable = Arc::new(Memtable::new(SeqNo(1)));
+    let memtable = Arc::new(Memtable::new(SeqNo(1), &Disposal::default()));
     let (given, done) = (AtomicU64::new(0), AtomicU64::new(0));
     let key = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
     let ended = Mutex::new(std::collections::BTreeSet::new());
@@ -197,7 +198,7 @@ fn seen(memtable: &Memtable, seq: u64) -> Vec<(Kind, Slice)> {
 
 #[test]
 fn a_folded_value_hides_what_is_older_from_its_number_on() {
-    let memtable = Arc::new(Memtable::new(SeqNo(1)));
+    let memtable = Arc::new(Memtable::new(SeqNo(1), &Disposal::default()));
     for seq in 1..=4 {
         memtable.insert(b"k", SeqNo(seq), Kind::Merge, b"o");
     }
@@ -225,7 +226,7 @@ fn a_folded_value_hides_what_is_older_from_its_number_on() {
 #[test]
 fn long_chains_ask_to_be_folded_and_start_again_from_there() {
     use crate::merge::{CHAIN_BYTES_MAX, CHAIN_OPERANDS_MAX};
-    let memtable = Memtable::new(SeqNo(1));
+    let memtable = Memtable::new(SeqNo(1), &Disposal::default());
     let add = |key: &'static str, seq: u32, below| {
         memtable.insert_operand(key.as_bytes(), SeqNo(seq.into()), b"o", below).1
     };
@@ -241,7 +242,7 @@ fn long_chains_ask_to_be_folded_and_start_again_from_there() {
 
 #[test]
 fn bytes_are_let_go_once_and_none_come_after() {
-    let memtable = Memtable::new(SeqNo(1));
+    let memtable = Memtable::new(SeqNo(1), &Disposal::default());
     let bytes = memtable.insert(b"k", SeqNo(1), Kind::Put, b"v");
     assert!(memtable.grow(5));
     assert_eq!((memtable.free(), memtable.free()), (bytes + 5, 0));
@@ -254,7 +255,7 @@ fn bytes_are_let_go_once_and_none_come_after() {
 fn an_entry_takes_about_what_batches_are_told_to_take() {
     const ENTRIES: u64 = 20_000;
     for value_bytes in [0_usize, 100, 1_000] {
-        let memtable = Memtable::new(SeqNo(1));
+        let memtable = Memtable::new(SeqNo(1), &Disposal::default());
         let empty = memtable.bytes();
         for seq in 1..=ENTRIES {
             let key = u128::from(seq.wrapping_mul(0x9e37_79b9_7f4a_7c15)).to_le_bytes();

@@ -38,7 +38,15 @@ struct Met<'a> {
 }
 
 impl Met<'_> {
-    fn count(self, tree: &Tree, view: &SuperVersion) {
+    fn nothing(reads: Reads) -> Met<'static> {
+        let mut access = Access::lookup(reads == Reads::Memory);
+        if reads == Reads::Tables {
+            access.leave_blobs();
+        }
+        Met { access, table: None, last_run: None, blob: None }
+    }
+
+    fn count(&self, tree: &Tree, view: &SuperVersion) {
         if let Some(table) = self.table {
             self.access.settle(table.cache());
         }
@@ -63,7 +71,8 @@ pub(crate) fn value(
     snapshot: SeqNo,
     reads: Reads,
 ) -> Result<Option<Slice>> {
-    let (value, met) = look_up(tree, view, user_key, snapshot, reads);
+    let (mut fold, mut met) = (Fold::default(), Met::nothing(reads));
+    let value = look_up(tree, view, user_key, (snapshot, reads), (&mut fold, &mut met));
     if !matches!(value, Err(Error::WouldBlock)) {
         met.count(tree, view);
     }
@@ -130,8 +139,8 @@ pub(crate) fn attempt<'a>(
     snapshot: SeqNo,
     reads: Reads,
 ) -> Result<Attempt<'a>> {
-    let (mut fold, mut met) = begin(reads);
-    let value = look_up_by(tree, view, user_key, (snapshot, reads), (&mut fold, &mut met));
+    let (mut fold, mut met) = (Fold::default(), Met::nothing(reads));
+    let value = look_up(tree, view, user_key, (snapshot, reads), (&mut fold, &mut met));
     if matches!(value, Err(Error::WouldBlock)) {
         if met.blob.is_some() {
             return Ok(Attempt::Pending(Box::new(Pending { fold, met })));
@@ -147,32 +156,9 @@ pub(crate) fn attempt<'a>(
     value.map(Attempt::Value)
 }
 
-/// A lookup that has met nothing yet.
-#[inline]
-fn begin<'a>(reads: Reads) -> (Fold, Met<'a>) {
-    let mut access = Access::lookup(reads == Reads::Memory);
-    if reads == Reads::Tables {
-        access.leave_blobs();
-    }
-    (Fold::default(), Met { access, table: None, last_run: None, blob: None })
-}
-
 /// Looks a key up, and says what it met on the way.
 #[inline]
 fn look_up<'a>(
-    tree: &Tree,
-    view: &'a SuperVersion,
-    user_key: &[u8],
-    snapshot: SeqNo,
-    reads: Reads,
-) -> (Result<Option<Slice>>, Met<'a>) {
-    let (mut fold, mut met) = begin(reads);
-    let value = look_up_by(tree, view, user_key, (snapshot, reads), (&mut fold, &mut met));
-    (value, met)
-}
-
-#[inline]
-fn look_up_by<'a>(
     tree: &Tree,
     view: &'a SuperVersion,
     user_key: &[u8],

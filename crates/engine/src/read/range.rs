@@ -31,7 +31,6 @@ use crate::version::SuperVersion;
 /// about the others: [`Error::MergeFailed`] comes in the place of an entry whose operands do not fold, and
 /// names its key; the next call goes on with the next entry.
 pub struct Range {
-    view: Arc<SuperVersion>,
     merging: Arc<Merging>,
     snapshot: SeqNo,
     /// Kept registered while the iterator lives, if it belongs to a snapshot.
@@ -48,6 +47,8 @@ pub struct Range {
     given: [Option<Slice>; 2],
     /// Where it is noted how far this goes, while a trace is recorded.
     trace: Option<Box<ScanTrace>>,
+    /// Goes after the cursors: what it holds is then freed by others, and not by the last of them.
+    view: Arc<SuperVersion>,
 }
 
 impl Range {
@@ -103,10 +104,11 @@ impl Range {
         }
     }
 
-    /// Whether memtables and files may go with it, which is work: nobody else holds its view.
+    /// Whether whoever lets it go may have to free memtables and close tables: nobody else holds its
+    /// view, and no background thread does that.
     #[cfg(feature = "tokio")]
-    pub(crate) fn holds_last(&self) -> bool {
-        Arc::strong_count(&self.view) == 1
+    pub(crate) fn frees(&self) -> bool {
+        Arc::strong_count(&self.view) == 1 && !self.view.version.disposal().is_open()
     }
 
     /// Lets the cursors go and puts the bounds where they stand.

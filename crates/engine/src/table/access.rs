@@ -15,20 +15,12 @@ use super::reader::FillCache;
 /// Levels whose filters nearly every lookup gets along with, so that it takes no memory for them.
 const LEVELS_HERE: usize = 6;
 
-/// What the filters of one level answered for keys that their tables do not have; nothing yet, if both
-/// counts are 0.
+/// What the filters of one level answered for keys that their tables do not have.
 #[derive(Clone, Copy, Debug, Default)]
 struct Answers {
     level: u8,
     negatives: u16,
     false_positives: u16,
-}
-
-impl Answers {
-    #[inline]
-    fn is_empty(&self) -> bool {
-        self.negatives == 0 && self.false_positives == 0
-    }
 }
 
 /// What one reader may do, and has met.
@@ -37,9 +29,13 @@ pub(crate) struct Access {
     fill: FillCache,
     /// Whether hits are kept until [`Access::settle`].
     tallies: bool,
+    /// Kinds of which there are any, a bit each.
+    hit_kinds: u8,
     hits: [u32; BlockKind::ALL.len()],
     /// What filters answered, by level: of the first few here, and of all others behind.
     answers: [Answers; LEVELS_HERE],
+    /// How many of the first few are in use.
+    levels: usize,
     answers_behind: Vec<Answers>,
     /// Whether values in the value log must not be read.
     leaves_blobs: bool,
@@ -54,8 +50,10 @@ impl Access {
         Access {
             fill,
             tallies: false,
+            hit_kinds: 0,
             hits: [0; BlockKind::ALL.len()],
             answers: [Answers::default(); LEVELS_HERE],
+            levels: 0,
             answers_behind: Vec::new(),
             leaves_blobs: false,
             missing: None,
@@ -79,6 +77,7 @@ impl Access {
     #[inline]
     pub(crate) fn hit(&mut self, cache: &Cache, kind: BlockKind) {
         if self.tallies {
+            self.hit_kinds |= 1 << kind as u8;
             self.hits[kind as usize] += 1;
         } else if self.fill.counts() {
             cache.count_hits(kind, 1);
@@ -143,14 +142,16 @@ impl Access {
     /// The counts of a level.
     #[inline]
     fn answers_of(&mut self, level: u8) -> &mut Answers {
-        let own = |answers: &Answers| answers.is_empty() || answers.level == level;
-        match self.answers.iter().position(own) {
-            Some(place) => {
-                self.answers[place].level = level;
-                &mut self.answers[place]
-            }
-            None => self.answers_behind_of(level),
+        let known = &self.answers[..self.levels];
+        let place = known.iter().position(|answers| answers.level == level).unwrap_or(self.levels);
+        if place == LEVELS_HERE {
+            return self.answers_behind_of(level);
         }
+        if place == self.levels {
+            self.levels += 1;
+            self.answers[place].level = level;
+        }
+        &mut self.answers[place]
     }
 
     #[cold]
@@ -163,23 +164,61 @@ impl Access {
         &mut all[place]
     }
 
-    /// Counts what was met.
+    /// Counts what was met, once. Most lookups meet blocks of few kinds, and filters of few levels: only
+    /// these are looked at.
     #[inline]
-    pub(crate) fn settle(self, cache: &Cache) {
-        for (kind, &hits) in BlockKind::ALL.iter().zip(&self.hits) {
-            if hits > 0 {
-                cache.count_hits(*kind, u64::from(hits));
-            }
+    pub(crate) fn settle(&self, cache: &Cache) {
+        let mut kinds = self.hit_kinds;
+        while kinds != 0 {
+            let kind = BlockKind::ALL[kinds.trailing_zeros() as usize];
+            cache.count_hits(kind, u64::from(self.hits[kind as usize]));
+            kinds &= kinds - 1;
         }
-        for answers in self.answers.iter().chain(&self.answers_behind) {
-            if answers.is_empty() {
-                break;
-            }
+        for answers in self.answers[..self.levels].iter().chain(&self.answers_behind) {
             let counted = FilterAnswers {
                 negatives: u64::from(answers.negatives),
                 false_positives: u64::from(answers.false_positives),
             };
             cache.count_filter_answers(answers.level, counted);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lookup_counts_each_thing_it_met_and_nothing_else() {
+        let cache = Cache::new(1 << 20);
+        let mut access = Access::lookup(true);
+        // More levels than it keeps by itself, each more than once, and in no order.
+        let levels = 2 * LEVELS_HERE;
+        for round in 0..3u8 {
+            for level in (0..levels).map(|at| u8::try_from(at * 5 % levels).unwrap_or(0)) {
+                access.filter_negative(level);
+                if level % 2 == 0 && round > 0 {
+                    access.filter_false_positive(level);
+                }
+            }
+        }
+        (0..300).for_each(|_| access.hit(&cache, BlockKind::Data));
+        access.hit(&cache, BlockKind::Bucket);
+        assert!(cache.filter_answers().is_empty(), "nothing counts before the end");
+        access.settle(&cache);
+        let answers = cache.filter_answers();
+        assert_eq!(answers.len(), levels);
+        for (level, answers) in answers {
+            let false_positives = if level % 2 == 0 { 2 } else { 0 };
+            assert_eq!(answers, FilterAnswers { negatives: 3, false_positives });
+        }
+        for (kind, counts) in cache.counts().iter() {
+            let hits = match kind {
+                BlockKind::Data => 300,
+                BlockKind::Bucket => 1,
+                _ => 0,
+            };
+            assert_eq!((counts.hits, counts.misses), (hits, 0), "{kind:?}");
         }
     }
 }

@@ -200,10 +200,11 @@ impl Stream for Range {
 
 impl Drop for Range {
     fn drop(&mut self) {
-        // What has become old meanwhile goes with who held it last, a whole memtable perhaps.
+        // Where the database is closed nobody else frees what has become old meanwhile, a whole memtable
+        // perhaps.
         if let Place::Memory(range) | Place::Resting(range) =
             std::mem::replace(&mut self.place, Place::Lost)
-            && range.holds_last()
+            && range.frees()
             && let Ok(runtime) = Handle::try_current()
         {
             runtime.spawn_blocking(move || drop(range));

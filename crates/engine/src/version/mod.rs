@@ -13,6 +13,7 @@ use std::collections::HashMap;
 
 use lsmx_compaction::{FileId, RunShape, TreeShape};
 
+use crate::disposal::Disposal;
 use crate::error::Error;
 use crate::format::range_tombstones::Spans;
 use crate::sync::{Arc, OnceLock};
@@ -59,9 +60,30 @@ pub(crate) struct Version {
     has_spans: bool,
     /// Those of all tables together, once somebody has asked for them.
     spans: OnceLock<Arc<Spans>>,
+    /// Takes over what it is made of when it goes.
+    disposal: Disposal,
+}
+
+impl Drop for Version {
+    /// Whoever lets it go last, perhaps a reader, does not close the tables that go with it.
+    fn drop(&mut self) {
+        if !self.tables.is_empty() {
+            let shape = std::mem::take(&mut self.shape);
+            let (runs, tables) = (std::mem::take(&mut self.runs), std::mem::take(&mut self.tables));
+            let blobs = std::mem::take(&mut self.blobs);
+            self.disposal.dispose((shape, runs, tables, blobs, self.spans.take()));
+        }
+    }
 }
 
 impl Version {
+    /// No files; what this version and those made of it hold goes to `disposal`.
+    pub(crate) fn empty(disposal: &Disposal) -> Version {
+        let (shape, runs, tables, blobs) = Default::default();
+        let (spans, disposal) = (OnceLock::new(), disposal.clone());
+        Version { shape, runs, tables, blobs, has_spans: false, spans, disposal }
+    }
+
     /// The version with this shape; its tables are those of `before` and `opened`.
     ///
     /// # Errors
@@ -103,7 +125,13 @@ impl Version {
         }
         let has_spans = tables.values().any(|table| table.has_spans());
         let blobs = Arc::new(BlobSet::of(tables.values()));
-        Ok(Version { shape, runs, tables, blobs, has_spans, spans: OnceLock::new() })
+        let (spans, disposal) = (OnceLock::new(), before.disposal.clone());
+        Ok(Version { shape, runs, tables, blobs, has_spans, spans, disposal })
+    }
+
+    /// What takes over the memtables and tables that go.
+    pub(crate) fn disposal(&self) -> &Disposal {
+        &self.disposal
     }
 
     /// Levels, runs and files as numbers.

@@ -21,7 +21,7 @@ pub(crate) struct SuperVersion {
 impl SuperVersion {
     /// These files, and an empty memtable for all numbers from `first_seq` on.
     pub(crate) fn fresh(version: &Arc<Version>, first_seq: SeqNo) -> SuperVersion {
-        let active = Arc::new(Memtable::new(first_seq));
+        let active = Arc::new(Memtable::new(first_seq, version.disposal()));
         let version = Arc::clone(version);
         SuperVersion { active, sealed: Vec::new(), version, operands: None }
     }
@@ -36,7 +36,7 @@ impl SuperVersion {
         let mut sealed = Vec::with_capacity(self.sealed.len() + 1);
         sealed.push(Arc::clone(&self.active));
         sealed.extend(self.sealed.iter().cloned());
-        let active = Arc::new(Memtable::new(first_seq));
+        let active = Arc::new(Memtable::new(first_seq, self.version.disposal()));
         let version = Arc::clone(&self.version);
         SuperVersion { active, sealed, version, operands: self.operands.clone() }
     }
@@ -81,5 +81,41 @@ impl SuperVersion {
     /// Bytes of all memtables.
     pub(crate) fn memtable_bytes(&self) -> u64 {
         self.memtables().map(|memtable| memtable.bytes()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cursor::Cursor;
+    use crate::disposal::Disposal;
+    use crate::key::Kind;
+
+    #[test]
+    fn a_reader_that_lets_a_memtable_go_last_does_not_free_it() {
+        let disposal = Disposal::default();
+        disposal.begin();
+        let version = Arc::new(Version::empty(&disposal));
+        let values = (1..=2).map(|seq| {
+            let view = SuperVersion::fresh(&version, SeqNo(seq)).seal(SeqNo(seq + 1));
+            let memtable = &view.sealed[0];
+            memtable.insert(b"key", SeqNo(seq), Kind::Put, &[7; 100]);
+            let (_, _, value) = memtable.get(b"key", SeqNo::MAX).expect("it is there");
+            let mut cursor = memtable.cursor();
+            cursor.first().expect("memory does not fail");
+            (value.into_bytes(), view, cursor)
+        });
+        let [first, second] = values.collect::<Vec<_>>().try_into().expect("there are two");
+        // One goes with the view, the other with a cursor.
+        let (in_view, view, cursor) = first;
+        drop(cursor);
+        drop(view);
+        let (in_cursor, view, cursor) = second;
+        drop(view);
+        drop(cursor);
+        // A value shares its memory with the others of its memtable.
+        assert!(!in_view.is_unique() && !in_cursor.is_unique());
+        disposal.free();
+        assert!(in_view.is_unique() && in_cursor.is_unique());
     }
 }
