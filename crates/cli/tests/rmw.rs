@@ -56,8 +56,8 @@ fn a_run_has_every_field_of_the_contract_for_each_mode_and_ratio() {
             (text("mode"), text("base"), number(cell, "/read_ratio"))
         })
         .collect();
-    let pair = |ratio| [("get-put", "tree", ratio), ("merge", "tree", ratio)];
-    assert_eq!(named, [pair(0.1), pair(0.5)].concat());
+    let modes = |ratio| ["get-put", "merge", "kd"].map(|mode| (mode, "tree", ratio));
+    assert_eq!(named, [modes(0.1), modes(0.5)].concat());
     for cell in cells {
         for field in ["ops_per_s", "read_bytes", "written_bytes", "storage_bytes"] {
             assert!(number(cell, &format!("/{field}")) > 0.0, "{field}: {cell}");
@@ -80,21 +80,22 @@ fn a_run_has_every_field_of_the_contract_for_each_mode_and_ratio() {
             assert!(number(cell, "/memory_bytes") > 1e6);
         }
     }
-    // Equal operations, of which only one mode writes whole values.
+    // Equal operations, of which only the first mode writes whole values.
     let written = |cell: &Value| number(cell, "/written_bytes");
     assert!(written(&cells[0]) > 2.0 * written(&cells[1]), "{cells:?}");
     assert!(result["provenance"]["command"].as_str().unwrap().contains("rmw --records"));
 }
 
 #[test]
-fn every_mix_runs_in_both_modes() {
+fn every_mix_runs_in_every_mode_over_both_bases() {
     let directory = tempfile::tempdir().unwrap();
     for mix in
         ["up2x", "ycsb-a", "ycsb-b", "ycsb-c", "ycsb-d", "ycsb-e", "ycsb-f", "am", "bm", "fm"]
     {
         let words = if mix == "up2x" { MANY } else { SMALL };
-        let cells = cells(&format!("{words} --mix {mix}"), directory.path());
-        assert_eq!(cells.len(), 2);
+        let words = format!("{words} --mix {mix} --base tree,value-log");
+        let cells = cells(&words, directory.path());
+        assert_eq!(cells.len(), 6);
         for cell in &cells {
             assert_eq!(cell["workload"]["mix"], mix);
             let measured = |kind: &str| number(cell, &format!("/{kind}_latency_us/max")) > 0.0;
@@ -193,7 +194,15 @@ fn a_dry_run_lists_the_cells_and_runs_none() {
     let directory = tempfile::tempdir().unwrap();
     let dir = directory.path().display();
     let text = rmw(&format!("--dry-run --read-ratio 0.1,0.9 --records 1000000 --dir {dir}")).ok();
-    for part in ["lsmx get-put tree", "lsmx merge tree", "10.0", "90.0", "976.6 MiB", "39.1 MiB"] {
+    for part in [
+        "lsmx get-put tree",
+        "lsmx merge tree",
+        "lsmx kd tree",
+        "10.0",
+        "90.0",
+        "976.6 MiB",
+        "39.1 MiB",
+    ] {
         assert!(text.contains(part), "{part}: {text}");
     }
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
@@ -207,7 +216,7 @@ fn flat_rows_and_the_page_have_every_cell() {
     let table = rmw(&format!("{words} --csv {} --html {}", csv.display(), html.display())).ok();
     assert!(table.contains("read_ratio") && table.contains("I/Os per read"), "{table}");
     let rows = fs::read_to_string(csv).unwrap();
-    assert_eq!(rows.lines().count(), 11);
+    assert_eq!(rows.lines().count(), 16);
     let columns = |line: &str| line.split(',').count();
     assert!(rows.lines().all(|line| columns(line) == columns(rows.lines().next().unwrap())));
     let page = fs::read_to_string(html).unwrap();
@@ -243,8 +252,8 @@ fn wrong_arguments_are_one_line_that_names_them() {
         ("--experiment zipf --zipf 1", &["--zipf", "--experiment zipf"]),
         ("--experiment value-size --value-len 5", &["--value-len", "--experiment value-size"]),
         ("--experiment read-ratio --read-ratio 0.5", &["--read-ratio", "--experiment"]),
-        ("--experiment kd-cache", &["--experiment", "kd-cache", "--mode kd"]),
-        ("--experiment split-threshold", &["split-threshold", "--mode kd"]),
+        ("--experiment kd-cache", &["--mode get-put,merge,kd", "--experiment kd-cache"]),
+        ("--experiment split-threshold --mode merge", &["--mode merge", "split-threshold"]),
         ("--peers fjall", &["--peers", "fjall"]),
         ("--peers leveldb", &["leveldb", "rocksdb"]),
         ("--repeat 0", &["--repeat"]),
@@ -254,18 +263,18 @@ fn wrong_arguments_are_one_line_that_names_them() {
     }
 }
 
-/// A mode or a base that this build has runs; one that it has not is refused before anything is made.
+/// What is about operands that are kept apart runs in that mode, over both bases.
 #[test]
-fn what_this_build_does_not_have_is_refused_by_name() {
+fn experiments_of_kept_apart_operands_vary_how_they_are_kept() {
     let directory = tempfile::tempdir().unwrap();
-    let dir = directory.path().display();
-    for (words, parts) in [
-        ("--mode get-put,kd", &["--mode", "kd", "get-put or merge"][..]),
-        ("--base value-log", &["--base", "value-log", "tree"]),
-    ] {
-        rmw(&format!("{words} --dir {dir}")).fails(2, parts);
+    for experiment in ["kd-cache", "bucket-size", "split-threshold"] {
+        let words = format!("{SMALL} --mode kd --base value-log --experiment {experiment}");
+        let cells = cells(&words, directory.path());
+        assert!(cells.len() > 3, "{experiment}");
+        for cell in &cells {
+            assert_eq!((&cell["mode"], &cell["base"]), (&"kd".into(), &"value-log".into()));
+        }
     }
-    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
 /// RocksDB answers every read, and ends with the values of the model, or the run fails.

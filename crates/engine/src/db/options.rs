@@ -10,6 +10,7 @@ use crate::env::Background;
 use crate::error::{Error, Result};
 use crate::event::EventListener;
 use crate::keyspace::options::KeyspaceOptions;
+use crate::operands::OperandStoreFactory;
 use crate::sync::Arc;
 use crate::vfs::Vfs;
 use crate::wal::{RecoveryMode, WalOptions};
@@ -47,6 +48,7 @@ pub struct Options {
     pub(crate) explain_decisions: bool,
     pub(crate) keyspace_defaults: KeyspaceOptions,
     pub(crate) keyspaces: BTreeMap<String, KeyspaceOptions>,
+    pub(crate) known_operand_stores: Vec<Arc<dyn OperandStoreFactory>>,
 }
 
 impl Default for Options {
@@ -74,6 +76,7 @@ impl Default for Options {
             explain_decisions: false,
             keyspace_defaults: KeyspaceOptions::default(),
             keyspaces: BTreeMap::new(),
+            known_operand_stores: Vec::new(),
         }
     }
 }
@@ -259,6 +262,15 @@ impl Options {
     #[must_use]
     pub fn keyspace_defaults(mut self, options: KeyspaceOptions) -> Self {
         self.keyspace_defaults = options;
+        self
+    }
+
+    /// A store for the merge operands of every keyspace that is known to need one of its name: for those who
+    /// open what others have made. It makes no keyspace take one on; that is
+    /// [`KeyspaceOptions::operand_store`]'s business, which goes before.
+    #[must_use]
+    pub fn known_operand_store(mut self, factory: impl OperandStoreFactory + 'static) -> Self {
+        self.known_operand_stores.push(Arc::new(factory));
         self
     }
 

@@ -308,6 +308,10 @@ impl Recovery {
     /// Opens the operand store of a tree. One that is not given closes the keyspace, and only that.
     fn open_beside(&self, tree: &Tree, known: Option<String>, token: Option<Token>) -> Result<()> {
         let given = tree.settings().options.operand_store.clone();
+        let given = given.or_else(|| {
+            let mut stores = self.options.known_operand_stores.iter();
+            stores.find(|store| known.as_deref() == Some(store.name())).cloned()
+        });
         let factory = match (&known, given) {
             (None, Some(given)) if !self.read_only => given,
             // A database that nothing is written to does not take one on.

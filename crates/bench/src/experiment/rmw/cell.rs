@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use lsmx_delta::DeltaOptions;
+
 use crate::clock::Stopwatch;
 use crate::error::{Error, Result};
 use crate::experiment::Progress;
@@ -28,6 +30,7 @@ pub(super) struct Plan {
     pub(super) threads: u64,
     pub(super) memory_budget: u64,
     pub(super) direct_io: bool,
+    pub(super) delta: DeltaOptions,
     pub(super) sweep: SweepPoint,
     /// Whether a copy as of a kill is opened at the end.
     pub(super) recovers: bool,
@@ -51,6 +54,7 @@ impl Plan {
             memory_budget: self.memory_budget,
             value_bytes_max: u32::try_from(self.shape.value.max()).unwrap_or(u32::MAX),
             direct_io: self.direct_io,
+            delta: self.delta,
         }
     }
 

@@ -5,10 +5,11 @@ use std::path::Path;
 use std::str::FromStr;
 
 use lsmx::merge::FieldUpdate;
-use lsmx::{KeyspaceOptions, Options};
+use lsmx::{KeyspaceOptions, Options, ValueSeparation};
+use lsmx_delta::{DeltaOptions, KeyDelta};
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::peers::lsmx::Counted;
 use crate::peers::{self, BLOCK_BYTES, Fields, Kind};
 
@@ -38,7 +39,7 @@ impl Mode {
     /// All of them.
     pub const ALL: [Mode; 3] = [Mode::GetPut, Mode::Merge, Mode::Kd];
     /// What is compared where nothing else is asked for.
-    pub const DEFAULT: [Mode; 2] = [Mode::GetPut, Mode::Merge];
+    pub const DEFAULT: [Mode; 3] = Mode::ALL;
 
     /// The name as typed and reported.
     #[must_use]
@@ -112,6 +113,8 @@ pub(super) struct Resources {
     pub(super) memory_budget: u64,
     pub(super) value_bytes_max: u32,
     pub(super) direct_io: bool,
+    /// How operands that are kept apart are kept.
+    pub(super) delta: DeltaOptions,
 }
 
 impl Design {
@@ -141,7 +144,7 @@ impl Design {
         let options = Options::default()
             .memory_budget(resources.memory_budget)
             .direct_reads(resources.direct_io)
-            .keyspace_defaults(keyspace_options(self.mode, self.base, resources)?);
+            .keyspace_defaults(keyspace_options(self.mode, self.base, resources));
         Ok(Box::new(Counted::open(path, options)?))
     }
 }
@@ -153,29 +156,17 @@ impl fmt::Display for Design {
 }
 
 /// How our keyspace is opened.
-///
-/// # Errors
-/// [`Error::Invalid`] for what this build does not have.
-pub(super) fn keyspace_options(
-    mode: Mode,
-    base: Base,
-    resources: Resources,
-) -> Result<KeyspaceOptions> {
-    let lacks = |name, value: &str, must: &str| {
-        Err(Error::Invalid { name, value: value.to_owned(), must: must.to_owned() })
-    };
-    if base == Base::ValueLog {
-        return lacks("--base", base.name(), "tree: this build has no value log");
-    }
+fn keyspace_options(mode: Mode, base: Base, resources: Resources) -> KeyspaceOptions {
     let options = KeyspaceOptions::default().block_bytes(BLOCK_BYTES);
+    let options = match base {
+        Base::Tree => options,
+        Base::ValueLog => options.value_separation(ValueSeparation::default()),
+    };
+    let operator = FieldUpdate::up_to(resources.value_bytes_max);
     match mode {
-        Mode::GetPut => Ok(options),
-        Mode::Merge => Ok(options.merge_operator(FieldUpdate::up_to(resources.value_bytes_max))),
-        Mode::Kd => lacks(
-            "--mode",
-            mode.name(),
-            "get-put or merge: this build keeps operands in the tree alone",
-        ),
+        Mode::GetPut => options,
+        Mode::Merge => options.merge_operator(operator),
+        Mode::Kd => options.merge_operator(operator).operand_store(KeyDelta::new(resources.delta)),
     }
 }
 
@@ -183,9 +174,9 @@ pub(super) fn keyspace_options(
 ///
 /// # Errors
 /// [`Error::Invalid`] for what this build does not have.
-pub(super) fn check(design: Design, resources: Resources) -> Result<()> {
+pub(super) fn check(design: Design) -> Result<()> {
     if design.engine == Kind::Lsmx {
-        return keyspace_options(design.mode, design.base, resources).map(drop);
+        return Ok(());
     }
     // A peer that is not built in says how to build with it.
     Kind::peer(design.engine.name())?.can_have_fields()

@@ -22,6 +22,8 @@ mod tests;
 
 use std::path::PathBuf;
 
+use lsmx_delta::DeltaOptions;
+
 use crate::error::{Error, Result};
 use crate::experiment::resume::Finished;
 use crate::experiment::sweep::{SweepPoint, SweepValue};
@@ -270,17 +272,15 @@ impl Config {
             return Ok(ratios.into_iter().map(point).collect());
         };
         let known = study.known();
-        if known.kd_alone {
-            let must = format!(
-                "one that this build can run ({}): it varies what --mode kd has",
-                KNOWN
-                    .iter()
-                    .filter(|it| !it.kd_alone)
-                    .map(|it| it.name)
-                    .collect::<Vec<_>>()
-                    .join(", ")
-            );
-            return Err(invalid("--experiment", study, &must));
+        if known.kd_alone && self.modes != [Mode::Kd] {
+            let modes: Vec<_> = self.modes.iter().map(|mode| mode.name()).collect();
+            let second = format!("--experiment {study}");
+            let why = "it varies what --mode kd alone has";
+            return Err(contradiction(&format!("--mode {}", modes.join(",")), second, why));
+        }
+        if known.kd_alone && !self.peers.is_empty() {
+            let second = format!("--experiment {study}");
+            return Err(contradiction("--peers", second, "no peer keeps operands apart"));
         }
         let varied = |flag: &str, given: bool| {
             let why = "the experiment varies it";
@@ -344,7 +344,13 @@ impl Config {
                 point.recovers = true;
                 shown = SweepValue::Whole(ops);
             }
-            Study::Operands | Study::KdCache | Study::BucketSize | Study::SplitThreshold => {}
+            Study::Operands => {}
+            Study::KdCache => point.kd_cache_share = Some(value / study::PUBLISHED_MEMORY_MIB),
+            Study::BucketSize => {
+                point.delta = point.delta.bucket_bytes(round(value * 1024.0));
+                shown = SweepValue::Whole(round(value));
+            }
+            Study::SplitThreshold => point.delta = point.delta.split_threshold(value),
         }
         point.sweep = SweepPoint(vec![(study.known().varies.to_owned(), shown)]);
         point
@@ -385,6 +391,7 @@ impl Config {
             threads: self.threads,
             memory_budget: 0,
             direct_io: self.direct_io,
+            delta: point.delta,
             sweep: point.sweep.clone(),
             recovers: point.recovers,
         };
@@ -392,7 +399,11 @@ impl Config {
         plan.memory_budget = self
             .memory_budget
             .unwrap_or_else(|| round(float(loaded_bytes) * BUDGET_FRACTION).max(BUDGET_BYTES_MIN));
-        design::check(design, plan.resources())?;
+        if let Some(share) = point.kd_cache_share {
+            let bytes = round(float(plan.memory_budget) * share);
+            plan.delta = plan.delta.cache_bytes(bytes);
+        }
+        design::check(design)?;
         Ok(plan)
     }
 }
@@ -407,6 +418,10 @@ struct Point {
     /// Bytes of value, field and delta.
     sizes: Option<(u64, u64, u64)>,
     recovers: bool,
+    /// How operands that are kept apart are kept.
+    delta: DeltaOptions,
+    /// Of the memory the part that is for folded operands.
+    kd_cache_share: Option<f64>,
     sweep: SweepPoint,
 }
 

@@ -78,7 +78,7 @@ pub const KNOWN: [Known; 9] = [
         "operands",
         &[0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0],
     ),
-    // MiB at 4 GiB of memory, as published: 512 are an eighth of it.
+    // MiB of 4 GiB of memory, as published; the same share of what memory there is.
     of_kd(
         Study::KdCache,
         "kd-cache",
@@ -90,6 +90,8 @@ pub const KNOWN: [Known; 9] = [
     of_kd(Study::SplitThreshold, "split-threshold", "split_threshold", &[0.1, 0.3, 0.5, 0.8, 0.9]),
 ];
 
+/// Memory that the published sizes of the KD cache are a part of.
+pub(super) const PUBLISHED_MEMORY_MIB: f64 = 4096.0;
 /// Bytes of a value in [`Study::DeltaSize`].
 pub(super) const DELTA_SIZE_VALUE_BYTES: u64 = 8000;
 /// Fields of a value in [`Study::ValueSize`].

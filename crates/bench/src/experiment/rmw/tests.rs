@@ -1,5 +1,7 @@
 //! Whether the model finds what is wrong, and operations do what they say.
 
+use lsmx_delta::DeltaOptions;
+
 use super::design::{Design, Resources};
 use super::model::Model;
 use super::play::{Table, play};
@@ -15,8 +17,17 @@ const SHAPE: Shape =
     Shape { key: Length::Fixed(16), value: Length::Fixed(100), field_bytes: 10, delta_bytes: 10 };
 
 fn open(mode: Mode, directory: &std::path::Path) -> Box<dyn Fields> {
-    let resources = Resources { memory_budget: 4 << 20, value_bytes_max: 100, direct_io: false };
-    Design { engine: Kind::Lsmx, mode, base: Base::Tree }.open(directory, resources).unwrap()
+    open_over(Base::Tree, mode, directory)
+}
+
+fn open_over(base: Base, mode: Mode, directory: &std::path::Path) -> Box<dyn Fields> {
+    let resources = Resources {
+        memory_budget: 4 << 20,
+        value_bytes_max: 100,
+        direct_io: false,
+        delta: DeltaOptions::default(),
+    };
+    Design { engine: Kind::Lsmx, mode, base }.open(directory, resources).unwrap()
 }
 
 #[test]
