@@ -26,6 +26,7 @@ mod collect;
 mod copy;
 mod cursor;
 mod deliver;
+mod dump;
 mod factory;
 mod files;
 mod format;
@@ -36,6 +37,7 @@ mod recovery;
 mod store;
 mod view;
 
+pub use dump::dump;
 pub use factory::KeyDelta;
 pub use options::{
     BUCKET_BYTES_DEFAULT, BUCKETS_MAX_DEFAULT, CACHE_BYTES_DEFAULT, DeltaOptions,

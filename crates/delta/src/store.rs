@@ -403,10 +403,11 @@ impl OperandStore for DeltaStore {
 pub(crate) fn metrics_of(view: &View) -> OperandMetrics {
     let Shared { counters, table, memory, .. } = &*view.shared;
     let read = |counter: &lsmx::sync::AtomicU64| counter.load(Ordering::Relaxed);
+    let bucket_bytes = view.buckets.iter().map(|bucket| bucket.file_bytes());
     let buffered = view.buckets.iter().map(|bucket| bucket.tail.bytes().len()).sum();
     OperandMetrics {
         buckets: crate::coding::len_u64(view.buckets.len()),
-        bucket_bytes: view.buckets.iter().map(|bucket| bucket.file_bytes()).sum(),
+        bucket_bytes: bucket_bytes.fold(0, u64::saturating_add),
         log_bytes: read(&counters.log_bytes),
         buffered_bytes: crate::coding::len_u64(buffered),
         memory_bytes: memory.bytes(),

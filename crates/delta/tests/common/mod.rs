@@ -85,6 +85,20 @@ impl OperandFiles for Files {
     }
 }
 
+/// Numbers that follow from a seed.
+#[derive(Clone, Debug)]
+pub struct Chance(pub u64);
+
+impl Chance {
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (x ^ (x >> 31)) % end
+    }
+}
+
 /// Appends; long operands do not fold.
 #[derive(Debug)]
 pub struct Folds;
@@ -324,18 +338,24 @@ impl Driver {
     }
 
     pub fn reopen_on(&mut self, vfs: Arc<dyn Vfs>) -> Result<()> {
-        // No number is used twice, whatever a crash has left.
-        let next = self.files.next.load(Ordering::Relaxed) + 100;
-        self.files = Files::new(vfs, "db", next);
-        self.counts = Arc::default();
-        let place = place(&self.files, &self.counts);
-        self.store = KeyDelta::new(self.options).open(place, self.token)?;
+        self.open_on(vfs)?;
         let live: BTreeSet<_> = self.store.live_files().into_iter().collect();
         let there = self.files.there();
         assert!(live.is_subset(&there), "{live:?} {there:?}");
         for (kind, number) in there.difference(&live) {
             self.files.vfs.remove(&self.files.path(*kind, *number)).unwrap();
         }
+        Ok(())
+    }
+
+    /// Opens the store as of what is committed, whatever files are there.
+    pub fn open_on(&mut self, vfs: Arc<dyn Vfs>) -> Result<()> {
+        // No number is used twice, whatever a crash has left.
+        let next = self.files.next.load(Ordering::Relaxed) + 100;
+        self.files = Files::new(vfs, "db", next);
+        self.counts = Arc::default();
+        let place = place(&self.files, &self.counts);
+        self.store = KeyDelta::new(self.options).open(place, self.token)?;
         Ok(())
     }
 
@@ -357,7 +377,7 @@ impl Driver {
     }
 }
 
-fn take_leaving(model: &mut Model, cursor: &mut dyn Cursor) -> Result<()> {
+pub fn take_leaving(model: &mut Model, cursor: &mut dyn Cursor) -> Result<()> {
     let before = model.tree.len();
     cursor.first()?;
     while cursor.valid() {
