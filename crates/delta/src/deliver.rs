@@ -24,7 +24,7 @@ use crate::format::frame::FrameKind;
 use crate::format::log::{RangeAnchor, put_delivered, put_made, put_ranges};
 use crate::format::record::{self, Record, RecordRef};
 use crate::log::Frames;
-use crate::store::{DeltaStore, Then, count_delivery, range_matters};
+use crate::state::{DeltaStore, Then, count_delivery, range_matters};
 use crate::view::{View, visible};
 
 /// Bytes of records in a frame of the log, about.
@@ -163,7 +163,7 @@ impl DeltaDelivery<'_> {
             put_frames(frames, tags, &records, &ranges, view.through)
         })?;
         let delivered = Delivered { records, base, paged_out };
-        let view = store.install(token, view, Then::Extend(delivered));
+        let view = store.install(token, view, Box::new(delivered));
         Ok(Prepared { token, view })
     }
 }
@@ -310,9 +310,9 @@ pub(crate) struct Delivered {
     paged_out: Vec<Arc<Tail>>,
 }
 
-impl Delivered {
-    /// Brings entries of the keys that came, or went to files, up to `view`.
-    pub(crate) fn extend(&self, cache: &Cache, view: &View) {
+impl Then for Delivered {
+    /// Of the keys that came, or went to files.
+    fn refresh(self: Box<Self>, cache: &Cache, view: &View) {
         let mut index = 0;
         while index < self.records.len() {
             let came = self.of_key(self.records.get(index).key);
@@ -329,7 +329,9 @@ impl Delivered {
             }
         }
     }
+}
 
+impl Delivered {
     /// Which of the records are of a key.
     fn of_key(&self, key: &[u8]) -> Range<usize> {
         let starts = &self.records.starts;

@@ -33,7 +33,9 @@ mod format;
 mod keep;
 mod log;
 mod options;
+mod reader;
 mod recovery;
+mod state;
 mod store;
 mod view;
 

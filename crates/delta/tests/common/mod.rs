@@ -149,13 +149,16 @@ pub enum Event {
     Anchor,
 }
 
+/// Key, number and bytes of an operand.
+pub type Entry = (Vec<u8>, u64, Vec<u8>);
+
 /// What was delivered: by key the events with their numbers, and range anchors.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
     pub keys: BTreeMap<Vec<u8>, BTreeMap<u64, Event>>,
     pub ranges: Vec<(Vec<u8>, Option<Vec<u8>>, u64)>,
     /// Operands in the tree: key, number, bytes.
-    pub tree: Vec<(Vec<u8>, u64, Vec<u8>)>,
+    pub tree: Vec<Entry>,
     pub through: u64,
 }
 
@@ -429,7 +432,7 @@ pub fn check_view(view: &Arc<dyn OperandView>, model: &Model, at: u64, tree: usi
     view.operands(b"never written", SeqNo(at), OperandReads::Storage, &mut found)?;
     assert!(found.is_empty());
     let entries =
-        |cursor: &mut dyn Cursor, forwards: bool| -> Result<Vec<(Vec<u8>, u64, Vec<u8>)>> {
+        |cursor: &mut dyn Cursor, forwards: bool| -> Result<Vec<Entry>> {
             let mut entries = Vec::new();
             if forwards {
                 cursor.first()?
@@ -457,7 +460,7 @@ pub fn check_view(view: &Arc<dyn OperandView>, model: &Model, at: u64, tree: usi
     assert_eq!(amounts, by_key);
     for key in model.keys.keys() {
         for seq in [SeqNo::MAX, SeqNo(at / 2)] {
-            let before = |entry: &&(Vec<u8>, u64, Vec<u8>)| {
+            let before = |entry: &&Entry| {
                 (&entry.0, std::cmp::Reverse(entry.1)) < (key, std::cmp::Reverse(seq.0))
             };
             let split = ahead.iter().take_while(before).count();
