@@ -431,22 +431,21 @@ pub fn check_view(view: &Arc<dyn OperandView>, model: &Model, at: u64, tree: usi
     let mut found = Vec::new();
     view.operands(b"never written", SeqNo(at), OperandReads::Storage, &mut found)?;
     assert!(found.is_empty());
-    let entries =
-        |cursor: &mut dyn Cursor, forwards: bool| -> Result<Vec<Entry>> {
-            let mut entries = Vec::new();
-            if forwards {
-                cursor.first()?
-            } else {
-                cursor.last()?
-            }
-            while cursor.valid() {
-                let key = cursor.key();
-                assert_eq!(cursor.value_slice(), cursor.value());
-                entries.push((key.user_key.to_vec(), key.seq.0, cursor.value().to_vec()));
-                if forwards { cursor.next()? } else { cursor.prev()? }
-            }
-            Ok(entries)
-        };
+    let entries = |cursor: &mut dyn Cursor, forwards: bool| -> Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        if forwards {
+            cursor.first()?
+        } else {
+            cursor.last()?
+        }
+        while cursor.valid() {
+            let key = cursor.key();
+            assert_eq!(cursor.value_slice(), cursor.value());
+            entries.push((key.user_key.to_vec(), key.seq.0, cursor.value().to_vec()));
+            if forwards { cursor.next()? } else { cursor.prev()? }
+        }
+        Ok(entries)
+    };
     let mut cursor = view.clone().cursor(SeqNo(at), OperandReads::Storage);
     let ahead = entries(&mut *cursor, true)?;
     let mut back = entries(&mut *cursor, false)?;
