@@ -33,7 +33,7 @@ use crate::format::frame::FrameKind;
 use crate::format::log::{Collected, RangeAnchor, put_bucket, put_collected};
 use crate::format::record::Record;
 use crate::keep::{self, Keeping, Kept, KeptKey};
-use crate::store::{DeltaStore, Then, bucket_is_due, range_matters, ranges_are_many};
+use crate::state::{DeltaStore, Then, bucket_is_due, range_matters, ranges_are_many};
 use crate::view::{View, count};
 
 /// Most buckets that one collection reads.
@@ -69,7 +69,7 @@ struct Output {
 
 /// A cache entry of a bucket that was made anew.
 #[derive(Debug)]
-pub(crate) struct Refresh {
+struct Refresh {
     old: Vec<u64>,
     key: Bytes,
     entry: Entry,
@@ -77,7 +77,7 @@ pub(crate) struct Refresh {
 
 impl Refresh {
     /// Has the cache know the key by its new bucket, if it still knows the key.
-    pub(crate) fn apply(self, cache: &Cache) {
+    fn apply(self, cache: &Cache) {
         let Some(there) = cache.get(&self.key) else { return };
         // Of the old bucket, and knows at least as much: all of it holds for the new one.
         if self.old.contains(&there.bucket) && there.covers >= self.entry.covers {
@@ -85,6 +85,12 @@ impl Refresh {
         } else {
             cache.insert(&self.key, self.entry);
         }
+    }
+}
+
+impl Then for Vec<Refresh> {
+    fn refresh(self: Box<Self>, cache: &Cache, _: &View) {
+        self.into_iter().for_each(|refresh| refresh.apply(cache));
     }
 }
 
@@ -402,7 +408,7 @@ impl Victims<'_> {
         })?;
         self.count();
         let refresh = std::mem::take(&mut self.refresh);
-        let view = self.store.install(token, view, Then::Refresh(refresh));
+        let view = self.store.install(token, view, Box::new(refresh));
         Ok(Prepared { token, view })
     }
 
@@ -523,7 +529,7 @@ impl Everything<'_> {
             frames.put(FrameKind::Collected, |out| put_collected(out, &collected))
         })?;
         store.shared.counters.to_tree.fetch_add(moved, Ordering::Relaxed);
-        let view = store.install(token, view, Then::Refresh(Vec::new()));
+        let view = store.install(token, view, Box::new(Vec::<Refresh>::new()));
         Ok(Prepared { token, view })
     }
 }

@@ -6,6 +6,7 @@
 //! 3. All of it goes to the log in one append and one sync: from there a tail is made again after a crash.
 
 use std::cmp::Reverse;
+use std::ops::Range;
 
 use bytes::Bytes;
 use lsmx::operands::{Delivery, OperandView, Prepared};
@@ -23,7 +24,7 @@ use crate::format::frame::FrameKind;
 use crate::format::log::{RangeAnchor, put_delivered, put_made, put_ranges};
 use crate::format::record::{self, Record, RecordRef};
 use crate::log::Frames;
-use crate::store::{DeltaStore, Then, count_delivery, range_matters};
+use crate::state::{DeltaStore, Then, count_delivery, range_matters};
 use crate::view::{View, visible};
 
 /// Bytes of records in a frame of the log, about.
@@ -150,7 +151,7 @@ impl DeltaDelivery<'_> {
         };
         let tags = made.iter().map(|bucket| (bucket.id, bucket.smallest.clone())).collect();
         view.buckets.extend(made.into_iter().map(Arc::new));
-        fill(store, &mut view, &records)?;
+        let paged_out = fill(store, &mut view, &records)?;
         view.through = view.through.max(through);
         if !ranges.is_empty() {
             view.ranges = base.ranges.iter().chain(&ranges).cloned().collect();
@@ -161,8 +162,8 @@ impl DeltaDelivery<'_> {
         let token = store.append(&base, false, |frames| {
             put_frames(frames, tags, &records, &ranges, view.through)
         })?;
-        let delivered = Delivered { records, base };
-        let view = store.install(token, view, Then::Extend(delivered));
+        let delivered = Delivered { records, base, paged_out };
+        let view = store.install(token, view, Box::new(delivered));
         Ok(Prepared { token, view })
     }
 }
@@ -191,9 +192,10 @@ fn first_buckets(store: &DeltaStore, records: &Records, base: &View) -> Result<V
     Ok((id..).zip(smallest).map(bucket).collect())
 }
 
-/// Puts each record into its bucket.
-fn fill(store: &DeltaStore, view: &mut View, records: &Records) -> Result<()> {
+/// Puts each record into its bucket; the tails that went to files.
+fn fill(store: &DeltaStore, view: &mut View, records: &Records) -> Result<Vec<Arc<Tail>>> {
     let frozen = store.frozen();
+    let mut paged_out = Vec::new();
     let mut index = 0;
     while index < records.len() {
         // There are buckets as soon as there are records, and the first begins with the empty key.
@@ -207,10 +209,13 @@ fn fill(store: &DeltaStore, view: &mut View, records: &Records) -> Result<()> {
         let mut all: Vec<Record> = bucket.tail.records().collect();
         all.extend((from..index).map(|index| records.get(index).shared(&records.bytes)));
         all.sort_by(Record::order);
-        let bucket = with_tail(store, bucket, &all, frozen.contains(&bucket.id))?;
-        view.buckets[place] = Arc::new(bucket);
+        let next = with_tail(store, bucket, &all, frozen.contains(&bucket.id))?;
+        if next.file_bytes() > bucket.file_bytes() && !bucket.tail.is_empty() {
+            paged_out.push(bucket.tail.clone());
+        }
+        view.buckets[place] = Arc::new(next);
     }
-    Ok(())
+    Ok(paged_out)
 }
 
 /// The bucket with these records in its tail, or those that make a page in its file.
@@ -300,33 +305,50 @@ pub(crate) struct Delivered {
     records: Records,
     /// What it was built on.
     base: Arc<View>,
+    /// Tails that went to files. Of a page memory knows less than of a tail: not which of its keys has
+    /// its newest number. So entries of keys that are on it are made to know all of the page.
+    paged_out: Vec<Arc<Tail>>,
 }
 
-impl Delivered {
-    /// Brings entries of the keys that came up to `view`.
-    pub(crate) fn extend(&self, cache: &Cache, view: &View) {
+impl Then for Delivered {
+    /// Of the keys that came, or went to files.
+    fn refresh(self: Box<Self>, cache: &Cache, view: &View) {
         let mut index = 0;
         while index < self.records.len() {
-            let key = self.records.get(index).key;
-            let from = index;
-            while index < self.records.len() && self.records.get(index).key == key {
-                index += 1;
-            }
-            if let Some(entry) = cache.get(key)
-                && let Some(longer) = self.longer(&entry, key, from..index, view)
-            {
-                cache.insert(key, longer);
+            let came = self.of_key(self.records.get(index).key);
+            index = came.end;
+            self.extend_key(cache, self.records.get(came.start).key, came, view);
+        }
+        for tail in &self.paged_out {
+            let mut before = None;
+            for record in tail.records() {
+                if before.as_ref() != Some(&record.key) {
+                    self.extend_key(cache, &record.key, self.of_key(&record.key), view);
+                }
+                before = Some(record.key);
             }
         }
     }
+}
 
-    fn longer(
-        &self,
-        entry: &Entry,
-        key: &[u8],
-        came: std::ops::Range<usize>,
-        view: &View,
-    ) -> Option<Entry> {
+impl Delivered {
+    /// Which of the records are of a key.
+    fn of_key(&self, key: &[u8]) -> Range<usize> {
+        let starts = &self.records.starts;
+        let from = starts.partition_point(|at| self.records.at(*at).key < key);
+        let others = starts[from..].iter().position(|at| self.records.at(*at).key != key);
+        from..others.map_or(starts.len(), |others| from + others)
+    }
+
+    fn extend_key(&self, cache: &Cache, key: &[u8], came: Range<usize>, view: &View) {
+        if let Some(entry) = cache.get(key)
+            && let Some(longer) = self.longer(&entry, key, came, view)
+        {
+            cache.insert(key, longer);
+        }
+    }
+
+    fn longer(&self, entry: &Entry, key: &[u8], came: Range<usize>, view: &View) -> Option<Entry> {
         let before = &self.base.buckets[self.base.place_of(key)?];
         let now = &view.buckets[view.place_of(key)?];
         if entry.bucket != now.id || now.id != before.id || entry.covers >= view.through {

@@ -6,7 +6,7 @@ use lsmx::{Malformed, Result};
 
 use crate::charge::Memory;
 use crate::options::DeltaOptions;
-use crate::store::{DeltaStore, metrics_of};
+use crate::state::{DeltaStore, metrics_of};
 
 /// Keeps merge operands in buckets beside the tree.
 #[derive(Clone, Debug, Default)]
@@ -34,7 +34,7 @@ impl OperandStoreFactory for KeyDelta {
     fn verify(&self, place: Place, token: Token) -> Result<OperandMetrics> {
         let place = Place { read_only: true, ..place };
         let store = DeltaStore::open(place, Some(token), self.options)?;
-        let view = store.base_for_reading();
+        let view = store.committed_view();
         let memory = Memory::default();
         for at in 0..view.buckets.len() {
             let bucket = &view.buckets[at];

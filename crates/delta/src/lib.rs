@@ -26,16 +26,20 @@ mod collect;
 mod copy;
 mod cursor;
 mod deliver;
+mod dump;
 mod factory;
 mod files;
 mod format;
 mod keep;
 mod log;
 mod options;
+mod reader;
 mod recovery;
+mod state;
 mod store;
 mod view;
 
+pub use dump::dump;
 pub use factory::KeyDelta;
 pub use options::{
     BUCKET_BYTES_DEFAULT, BUCKETS_MAX_DEFAULT, CACHE_BYTES_DEFAULT, DeltaOptions,

@@ -38,6 +38,9 @@ pub(crate) struct Replay {
     anchors: Vec<RangeAnchor>,
 }
 
+/// Largest id of a bucket: no store makes as many.
+const ID_MAX: u64 = 1 << 62;
+
 /// How far the beginning of the log has been read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
@@ -134,6 +137,10 @@ impl Replay {
         // What is kept must not keep the chunk of the log that it was read in.
         let smallest = Bytes::copy_from_slice(&entry.smallest);
         let tail = Bytes::copy_from_slice(&entry.tail);
+        if entry.id > ID_MAX {
+            let (what, expected) = ("id of a bucket", "at most 2^62");
+            return Err(Malformed::Field { what, found: entry.id, expected });
+        }
         self.id_max = self.id_max.max(entry.id);
         let same_id = self.smallest.insert(entry.id, smallest.clone()).is_some();
         let entry = BucketEntry { smallest: smallest.clone(), tail, ..entry };
@@ -223,4 +230,125 @@ pub(crate) fn recover(shared: &Arc<Shared>, token: Token) -> Result<(View, u64)>
         through: replay.through,
     };
     Ok((view, replay.id_max + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::format::index::decode_index;
+    use crate::format::log::{Collected, ExtentSpan, SortedSpan};
+
+    const KEYSPACE: &str = "default";
+
+    /// A log with a frame of each kind.
+    fn frames() -> Vec<(FrameKind, Vec<u8>)> {
+        let mut frames = Vec::new();
+        let mut put = |kind, fill: &dyn Fn(&mut Vec<u8>)| {
+            let mut contents = Vec::new();
+            fill(&mut contents);
+            frames.push((kind, contents));
+        };
+        let entry = |id, smallest: &'static str| BucketEntry {
+            id,
+            smallest: smallest.into(),
+            made_through: SeqNo(4),
+            sorted: Some(SortedSpan { number: 2, uid: 3, index_offset: 90, end: 200 }),
+            extents: vec![ExtentSpan { number: 2, uid: 3, from: 200, to: 300 }],
+            tail: {
+                let mut tail = Vec::new();
+                record::put(&mut tail, b"key", (SeqNo(2), SeqNo(3)), Some(b"operand"));
+                tail.into()
+            },
+        };
+        let ranges = [RangeAnchor { start: "a".into(), end: Some("b".into()), seq: SeqNo(9) }];
+        put(FrameKind::Name, &|out| out.extend(KEYSPACE.as_bytes()));
+        put(FrameKind::Snapshot, &|out| log::put_snapshot(out, SeqNo(4), &ranges));
+        put(FrameKind::Bucket, &|out| log::put_bucket(out, &entry(1, "")));
+        put(FrameKind::Bucket, &|out| log::put_bucket(out, &entry(2, "m")));
+        put(FrameKind::SnapshotEnd, &|out| crate::coding::put_varint(out, 2));
+        put(FrameKind::Records, &|out| {
+            record::put(out, b"a", (SeqNo(5), SeqNo(5)), Some(b"x"));
+            record::put(out, b"z", (SeqNo(6), SeqNo(6)), None);
+        });
+        put(FrameKind::Ranges, &|out| log::put_ranges(out, &ranges));
+        put(FrameKind::Delivered, &|out| log::put_delivered(out, SeqNo(7), 2));
+        put(FrameKind::Bucket, &|out| log::put_bucket(out, &entry(3, "")));
+        put(FrameKind::Collected, &|out| {
+            let collected = Collected { made: 1, gone: vec![1, 2], ranges: ranges.to_vec() };
+            log::put_collected(out, &collected);
+        });
+        put(FrameKind::Collected, &|out| {
+            let collected = Collected { made: 0, gone: vec![3], ranges: Vec::new() };
+            log::put_collected(out, &collected);
+        });
+        put(FrameKind::Made, &|out| log::put_made(out, &[(4, "".into()), (5, "k".into())]));
+        put(FrameKind::Delivered, &|out| log::put_delivered(out, SeqNo(7), 0));
+        frames
+    }
+
+    fn replay(frames: &[(FrameKind, Vec<u8>)]) -> Result<Replay, Malformed> {
+        let mut replay = Replay::default();
+        for (kind, contents) in frames {
+            replay.take(*kind, &Bytes::copy_from_slice(contents), KEYSPACE)?;
+        }
+        Ok(replay)
+    }
+
+    #[test]
+    fn each_kind_of_frame_is_taken_in_its_place_and_nowhere_else() {
+        let frames = frames();
+        let replayed = replay(&frames).unwrap();
+        assert_eq!((replayed.buckets.len(), replayed.through), (2, SeqNo(7)));
+        for at in 0..frames.len() {
+            let mut fewer = frames.clone();
+            let (kind, _) = fewer.remove(at);
+            let whole = |replay: &Replay| replay.is_between() && replay.entries.is_empty();
+            let same = replay(&fewer).is_ok_and(|replay| whole(&replay));
+            // Range anchors are whole without their count, a log is without what comes last, and no
+            // bucket at all is a store too.
+            let may = matches!(kind, FrameKind::Ranges | FrameKind::Delivered | FrameKind::Made)
+                || at + 3 >= frames.len();
+            assert!(!same || may, "without the {}", kind.name());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn wrong_contents_with_right_checksums_are_taken_or_refused(
+            frame in 0..13_usize,
+            changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+            cut in proptest::option::of(any::<prop::sample::Index>()),
+        ) {
+            let mut frames = frames();
+            let contents = &mut frames[frame].1;
+            for (at, byte) in changes {
+                let at = at.index(contents.len());
+                contents[at] = byte;
+            }
+            if let Some(cut) = cut {
+                contents.truncate(cut.index(contents.len()));
+            }
+            // Neither panics; what is taken keeps buckets in order from the empty key on.
+            if let Ok(replay) = replay(&frames) {
+                prop_assert!(replay.buckets.keys().next().is_none_or(|smallest| smallest.is_empty()));
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_decoded_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let bytes = Bytes::from(bytes);
+            if let Ok(index) = decode_index(&bytes, 1000) {
+                prop_assert!(index.iter().all(|page| page.offset + page.bytes <= 1000));
+            }
+            let _ = log::decode_bucket(&bytes);
+            let _ = log::decode_collected(&bytes);
+            let _ = log::decode_made(&bytes);
+            let _ = log::decode_snapshot(&bytes);
+            let _ = record::decode_all(&bytes);
+            let _ = crate::format::frame::decode_frame(&bytes, (1, 2));
+            let _ = header::decode(&bytes, LOG_MAGIC);
+        }
+    }
 }

@@ -2,8 +2,7 @@
 
 use std::cmp::Reverse;
 
-use lsmx::cursor::Cursor;
-use lsmx::operands::{Operand, OperandFiles, OperandReads, OperandView, Token};
+use lsmx::operands::Operand;
 use lsmx::sync::{Arc, AtomicU64, Ordering};
 use lsmx::{Result, SeqNo, Slice};
 
@@ -12,7 +11,6 @@ use crate::bucket::lookup::{Found, Wanted};
 use crate::bucket::reading::Reading;
 use crate::cache::{Cache, Entry, fold};
 use crate::charge::Memory;
-use crate::cursor::ViewCursor;
 use crate::files::FileTable;
 use crate::format::log::RangeAnchor;
 use crate::options::DeltaOptions;
@@ -81,7 +79,7 @@ impl View {
     }
 
     /// What the cache or the bucket has of a key for a reader at `at`, newest first.
-    fn find(
+    pub(crate) fn find(
         &self,
         bucket: &Bucket,
         key: &[u8],
@@ -150,44 +148,4 @@ pub(crate) fn visible(found: Vec<Found>, older: &[Operand], range_anchor: SeqNo)
     operands.sort_by_key(|operand| Reverse(operand.last));
     operands.extend(older.iter().filter(|operand| operand.last >= anchor).cloned());
     operands
-}
-
-impl OperandView for View {
-    fn is_empty(&self) -> bool {
-        self.buckets.iter().all(|bucket| bucket.is_empty())
-    }
-
-    fn may_hold(&self, key: &[u8]) -> bool {
-        self.place_of(key).is_some_and(|place| self.buckets[place].may_hold(key))
-    }
-
-    fn operands(
-        &self,
-        key: &[u8],
-        at: SeqNo,
-        reads: OperandReads,
-        found: &mut Vec<Operand>,
-    ) -> Result<()> {
-        let Some(place) = self.place_of(key) else { return Ok(()) };
-        let bucket = &self.buckets[place];
-        if bucket.is_empty() {
-            return Ok(());
-        }
-        let counts = &*self.shared.table.place.counts;
-        let mut reading = Reading::of_user(reads, counts);
-        let operands = self.find(bucket, key, at, &mut reading)?;
-        if reading.calls == 0 {
-            counts.hit();
-        }
-        found.extend(operands.iter().cloned());
-        Ok(())
-    }
-
-    fn cursor(self: Arc<Self>, at: SeqNo, reads: OperandReads) -> Box<dyn Cursor> {
-        Box::new(ViewCursor::new(self, at, reads))
-    }
-
-    fn copy_to(&self, target: &dyn OperandFiles) -> Result<Token> {
-        crate::copy::copy(self, target)
-    }
 }

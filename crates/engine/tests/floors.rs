@@ -51,6 +51,21 @@ const COMPACTION: &[&[&str]] = &[
     &["cost", "simulator"],
 ];
 
+/// Modules of the crate of operand buckets.
+const DELTA: &[&[&str]] = &[
+    &["coding", "options", "charge"],
+    &["format"],
+    &["files"],
+    &["bucket", "keep", "cache"],
+    &["view"],
+    &["cursor", "log"],
+    &["copy", "recovery"],
+    &["reader", "state"],
+    &["deliver", "collect"],
+    &["store"],
+    &["factory", "dump"],
+];
+
 /// Crates from the ground up, with the name each goes by in a `Cargo.toml`.
 const CRATES: &[(&str, &str)] = &[
     ("compaction", "lsmx-compaction"),
@@ -205,6 +220,12 @@ fn engine_modules_use_what_stands_below_them() {
 #[test]
 fn compaction_modules_use_what_stands_below_them() {
     let up = arrows_up(&crates().join("compaction/src"), COMPACTION);
+    assert!(up.is_empty(), "arrows that run up:\n{}", up.join("\n"));
+}
+
+#[test]
+fn delta_modules_use_what_stands_below_them() {
+    let up = arrows_up(&crates().join("delta/src"), DELTA);
     assert!(up.is_empty(), "arrows that run up:\n{}", up.join("\n"));
 }
 

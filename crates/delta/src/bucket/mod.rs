@@ -109,12 +109,13 @@ impl Bucket {
     /// Bytes in its files that count.
     pub(crate) fn file_bytes(&self) -> u64 {
         let sorted = self.sorted.as_ref().map_or(0, |sorted| sorted.end);
-        sorted + self.extents.iter().map(|extent| extent.to - extent.from).sum::<u64>()
+        let extents = self.extents.iter().map(|extent| extent.to - extent.from);
+        extents.fold(sorted, u64::saturating_add)
     }
 
     /// Bytes it has.
     pub(crate) fn bytes(&self) -> u64 {
-        self.file_bytes() + crate::coding::len_u64(self.tail.bytes().len())
+        self.file_bytes().saturating_add(crate::coding::len_u64(self.tail.bytes().len()))
     }
 
     pub(crate) fn is_empty(&self) -> bool {

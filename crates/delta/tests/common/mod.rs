@@ -85,6 +85,20 @@ impl OperandFiles for Files {
     }
 }
 
+/// Numbers that follow from a seed.
+#[derive(Clone, Debug)]
+pub struct Chance(pub u64);
+
+impl Chance {
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (x ^ (x >> 31)) % end
+    }
+}
+
 /// Appends; long operands do not fold.
 #[derive(Debug)]
 pub struct Folds;
@@ -135,13 +149,16 @@ pub enum Event {
     Anchor,
 }
 
+/// Key, number and bytes of an operand.
+pub type Entry = (Vec<u8>, u64, Vec<u8>);
+
 /// What was delivered: by key the events with their numbers, and range anchors.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
     pub keys: BTreeMap<Vec<u8>, BTreeMap<u64, Event>>,
     pub ranges: Vec<(Vec<u8>, Option<Vec<u8>>, u64)>,
     /// Operands in the tree: key, number, bytes.
-    pub tree: Vec<(Vec<u8>, u64, Vec<u8>)>,
+    pub tree: Vec<Entry>,
     pub through: u64,
 }
 
@@ -324,18 +341,24 @@ impl Driver {
     }
 
     pub fn reopen_on(&mut self, vfs: Arc<dyn Vfs>) -> Result<()> {
-        // No number is used twice, whatever a crash has left.
-        let next = self.files.next.load(Ordering::Relaxed) + 100;
-        self.files = Files::new(vfs, "db", next);
-        self.counts = Arc::default();
-        let place = place(&self.files, &self.counts);
-        self.store = KeyDelta::new(self.options).open(place, self.token)?;
+        self.open_on(vfs)?;
         let live: BTreeSet<_> = self.store.live_files().into_iter().collect();
         let there = self.files.there();
         assert!(live.is_subset(&there), "{live:?} {there:?}");
         for (kind, number) in there.difference(&live) {
             self.files.vfs.remove(&self.files.path(*kind, *number)).unwrap();
         }
+        Ok(())
+    }
+
+    /// Opens the store as of what is committed, whatever files are there.
+    pub fn open_on(&mut self, vfs: Arc<dyn Vfs>) -> Result<()> {
+        // No number is used twice, whatever a crash has left.
+        let next = self.files.next.load(Ordering::Relaxed) + 100;
+        self.files = Files::new(vfs, "db", next);
+        self.counts = Arc::default();
+        let place = place(&self.files, &self.counts);
+        self.store = KeyDelta::new(self.options).open(place, self.token)?;
         Ok(())
     }
 
@@ -357,7 +380,7 @@ impl Driver {
     }
 }
 
-fn take_leaving(model: &mut Model, cursor: &mut dyn Cursor) -> Result<()> {
+pub fn take_leaving(model: &mut Model, cursor: &mut dyn Cursor) -> Result<()> {
     let before = model.tree.len();
     cursor.first()?;
     while cursor.valid() {
@@ -408,22 +431,21 @@ pub fn check_view(view: &Arc<dyn OperandView>, model: &Model, at: u64, tree: usi
     let mut found = Vec::new();
     view.operands(b"never written", SeqNo(at), OperandReads::Storage, &mut found)?;
     assert!(found.is_empty());
-    let entries =
-        |cursor: &mut dyn Cursor, forwards: bool| -> Result<Vec<(Vec<u8>, u64, Vec<u8>)>> {
-            let mut entries = Vec::new();
-            if forwards {
-                cursor.first()?
-            } else {
-                cursor.last()?
-            }
-            while cursor.valid() {
-                let key = cursor.key();
-                assert_eq!(cursor.value_slice(), cursor.value());
-                entries.push((key.user_key.to_vec(), key.seq.0, cursor.value().to_vec()));
-                if forwards { cursor.next()? } else { cursor.prev()? }
-            }
-            Ok(entries)
-        };
+    let entries = |cursor: &mut dyn Cursor, forwards: bool| -> Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        if forwards {
+            cursor.first()?
+        } else {
+            cursor.last()?
+        }
+        while cursor.valid() {
+            let key = cursor.key();
+            assert_eq!(cursor.value_slice(), cursor.value());
+            entries.push((key.user_key.to_vec(), key.seq.0, cursor.value().to_vec()));
+            if forwards { cursor.next()? } else { cursor.prev()? }
+        }
+        Ok(entries)
+    };
     let mut cursor = view.clone().cursor(SeqNo(at), OperandReads::Storage);
     let ahead = entries(&mut *cursor, true)?;
     let mut back = entries(&mut *cursor, false)?;
@@ -437,7 +459,7 @@ pub fn check_view(view: &Arc<dyn OperandView>, model: &Model, at: u64, tree: usi
     assert_eq!(amounts, by_key);
     for key in model.keys.keys() {
         for seq in [SeqNo::MAX, SeqNo(at / 2)] {
-            let before = |entry: &&(Vec<u8>, u64, Vec<u8>)| {
+            let before = |entry: &&Entry| {
                 (&entry.0, std::cmp::Reverse(entry.1)) < (key, std::cmp::Reverse(seq.0))
             };
             let split = ahead.iter().take_while(before).count();

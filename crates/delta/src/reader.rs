@@ -1,0 +1,50 @@
+//! Views as readers have them.
+
+use lsmx::cursor::Cursor;
+use lsmx::operands::{Operand, OperandFiles, OperandReads, OperandView, Token};
+use lsmx::sync::Arc;
+use lsmx::{Result, SeqNo};
+
+use crate::bucket::reading::Reading;
+use crate::cursor::ViewCursor;
+use crate::view::View;
+
+impl OperandView for View {
+    fn is_empty(&self) -> bool {
+        self.buckets.iter().all(|bucket| bucket.is_empty())
+    }
+
+    fn may_hold(&self, key: &[u8]) -> bool {
+        self.place_of(key).is_some_and(|place| self.buckets[place].may_hold(key))
+    }
+
+    fn operands(
+        &self,
+        key: &[u8],
+        at: SeqNo,
+        reads: OperandReads,
+        found: &mut Vec<Operand>,
+    ) -> Result<()> {
+        let Some(place) = self.place_of(key) else { return Ok(()) };
+        let bucket = &self.buckets[place];
+        if bucket.is_empty() {
+            return Ok(());
+        }
+        let counts = &*self.shared.table.place.counts;
+        let mut reading = Reading::of_user(reads, counts);
+        let operands = self.find(bucket, key, at, &mut reading)?;
+        if reading.calls == 0 {
+            counts.hit();
+        }
+        found.extend(operands.iter().cloned());
+        Ok(())
+    }
+
+    fn cursor(self: Arc<Self>, at: SeqNo, reads: OperandReads) -> Box<dyn Cursor> {
+        Box::new(ViewCursor::new(self, at, reads))
+    }
+
+    fn copy_to(&self, target: &dyn OperandFiles) -> Result<Token> {
+        crate::copy::copy(self, target)
+    }
+}

@@ -1,0 +1,397 @@
+//! The store of one keyspace: what is committed, what is prepared, and the log.
+//!
+//! A failure between begin and end of a delivery or a collection leaves files in a state that nobody
+//! knows. Nothing is made of it: what is to be built upon next is read again from the log, up to the
+//! last token that was given out, or that was committed if all since is in doubt. Files that were there
+//! before are never appended to after that.
+
+use std::collections::BTreeSet;
+
+use lsmx::operands::{OperandFileKind, OperandMetrics, Place, Token};
+use lsmx::sync::{Arc, AtomicBool, Mutex, Ordering, RwLock};
+use lsmx::{Error, Result};
+
+use crate::cache::Cache;
+use crate::charge::Memory;
+use crate::files::FileTable;
+use crate::log::{Frames, LogWriter, Position};
+use crate::options::{CACHE_BYTES_DEFAULT, DeltaOptions};
+use crate::recovery::recover;
+use crate::view::{Counters, Shared, View, count};
+
+/// Range anchors from which on a collection is due that does away with some.
+const RANGES_MAX: usize = 64;
+
+/// Parts of files from which on a bucket is collected: each costs a read.
+const EXTENTS_MAX: usize = 8;
+
+/// An operand store.
+#[derive(Debug)]
+pub(crate) struct DeltaStore {
+    pub(crate) shared: Arc<Shared>,
+    committed: RwLock<Arc<View>>,
+    tip: Mutex<Tip>,
+    /// Out of its place while something is prepared: no lock is held while files are written.
+    log: Mutex<Option<LogWriter>>,
+    due: AtomicBool,
+    /// Most buckets.
+    pub(crate) buckets_max: usize,
+}
+
+/// What the next delivery or collection builds on.
+#[derive(Debug)]
+struct Tip {
+    view: Arc<View>,
+    token: Option<Token>,
+    token_committed: Option<Token>,
+    prepared: Vec<PreparedState>,
+    /// Buckets under collection, whose tails must not go to files.
+    frozen: Arc<BTreeSet<u64>>,
+    /// How often what was prepared was abandoned.
+    epoch: u64,
+    id_next: u64,
+    /// The view is to be read again from its log.
+    stale: bool,
+    /// Views that may have been committed; their files stay until the next commit.
+    in_doubt: Vec<Arc<View>>,
+    /// Logs that are there.
+    logs: BTreeSet<u64>,
+}
+
+/// Something that was prepared and not committed.
+#[derive(Debug)]
+struct PreparedState {
+    token: Token,
+    view: Arc<View>,
+    then: Box<dyn Then>,
+}
+
+/// What a commit does to the cache.
+pub(crate) trait Then: std::fmt::Debug + Send + Sync {
+    /// Brings entries up to `view`.
+    fn refresh(self: Box<Self>, cache: &Cache, view: &View);
+}
+
+impl DeltaStore {
+    /// Opens the store as of a token.
+    pub(crate) fn open(
+        place: Place,
+        token: Option<Token>,
+        options: DeltaOptions,
+    ) -> Result<DeltaStore> {
+        options.check()?;
+        let by_default = place.memory_bytes.map_or(CACHE_BYTES_DEFAULT, |bytes| bytes / 4);
+        let buckets_max = most_buckets(&options, place.memory_bytes);
+        let shared = Arc::new(Shared {
+            options,
+            cache: Cache::new(options.cache_bytes.unwrap_or(by_default)),
+            table: FileTable::new(place),
+            memory: Memory::default(),
+            counters: Counters::default(),
+        });
+        let (view, id_next) = match token {
+            Some(token) => recover(&shared, token)?,
+            None => (View::empty(shared.clone()), 1),
+        };
+        let view = Arc::new(view);
+        if let Some(token) = token {
+            shared.counters.log_bytes.store(Position::of(token).end, Ordering::Relaxed);
+        }
+        let tip = Tip {
+            view: view.clone(),
+            token,
+            token_committed: token,
+            prepared: Vec::new(),
+            frozen: Arc::default(),
+            epoch: 0,
+            id_next,
+            stale: false,
+            in_doubt: Vec::new(),
+            logs: token.iter().map(|token| Position::of(*token).number).collect(),
+        };
+        let due = AtomicBool::new(is_due(&view));
+        Ok(DeltaStore {
+            shared,
+            committed: RwLock::new(view),
+            tip: Mutex::new(tip),
+            log: Mutex::new(None),
+            due,
+            buckets_max,
+        })
+    }
+
+    /// What is committed.
+    pub(crate) fn committed_view(&self) -> Arc<View> {
+        self.committed.read().clone()
+    }
+
+    /// Where the log that is committed lies.
+    pub(crate) fn log_path(&self) -> std::path::PathBuf {
+        let token = self.tip.lock().token_committed.unwrap_or_default();
+        self.shared.table.place.files.path(OperandFileKind::Log, Position::of(token).number)
+    }
+
+    /// What the next delivery or collection builds on.
+    pub(crate) fn base(&self) -> Result<Arc<View>> {
+        if self.shared.table.place.read_only {
+            return Err(Error::OpenedReadOnly);
+        }
+        let token = {
+            let tip = self.tip.lock();
+            if !tip.stale {
+                return Ok(tip.view.clone());
+            }
+            tip.token
+        };
+        self.log.lock().take();
+        self.shared.table.close_writers();
+        let (view, _) = match token {
+            Some(token) => recover(&self.shared, token)?,
+            None => (View::empty(self.shared.clone()), 1),
+        };
+        for file in view.buckets.iter().flat_map(|bucket| bucket.files()) {
+            file.settle();
+        }
+        let view = Arc::new(view);
+        let mut tip = self.tip.lock();
+        tip.view = view.clone();
+        tip.stale = false;
+        Ok(view)
+    }
+
+    /// Has the view read again before anything is built on it.
+    pub(crate) fn distrust(&self) {
+        self.tip.lock().stale = true;
+        self.log.lock().take();
+    }
+
+    /// Buckets under collection.
+    pub(crate) fn frozen(&self) -> Arc<BTreeSet<u64>> {
+        self.tip.lock().frozen.clone()
+    }
+
+    pub(crate) fn freeze(&self, ids: BTreeSet<u64>) -> u64 {
+        let mut tip = self.tip.lock();
+        tip.frozen = Arc::new(ids);
+        tip.epoch
+    }
+
+    pub(crate) fn epoch(&self) -> u64 {
+        self.tip.lock().epoch
+    }
+
+    /// Ids for so many buckets, the first of them.
+    pub(crate) fn take_ids(&self, count: usize) -> u64 {
+        let mut tip = self.tip.lock();
+        let first = tip.id_next;
+        tip.id_next += crate::coding::len_u64(count);
+        first
+    }
+
+    /// Puts frames into the log and on stable storage; into a new one that begins with `base` where the
+    /// one there is has enough. `names`: files were made that the frames name.
+    pub(crate) fn append(
+        &self,
+        base: &View,
+        names: bool,
+        build: impl FnOnce(&mut Frames) -> Result<()>,
+    ) -> Result<Token> {
+        let counters = &self.shared.counters;
+        let place = &self.shared.table.place;
+        let log = self.log.lock().take();
+        let full = |log: &LogWriter| log.grown_bytes() > self.shared.options.log_bytes_max;
+        let (mut log, fresh) = match log.filter(|log| !full(log)) {
+            Some(log) => (log, false),
+            None => (self.begin_log(base)?, true),
+        };
+        let before = if fresh { 0 } else { log.bytes() };
+        let mut frames = log.frames();
+        build(&mut frames)?;
+        log.append(&mut frames)?;
+        log.sync()?;
+        if fresh || names {
+            place.files.sync_names()?;
+        }
+        let token = log.token();
+        counters.log_written_bytes.fetch_add(log.bytes() - before, Ordering::Relaxed);
+        counters.log_bytes.store(log.bytes(), Ordering::Relaxed);
+        *self.log.lock() = Some(log);
+        Ok(token)
+    }
+
+    /// A new log, which relies on bucket files as far as `base` does: they are synced first.
+    fn begin_log(&self, base: &View) -> Result<LogWriter> {
+        for file in base.buckets.iter().flat_map(|bucket| bucket.files()) {
+            file.sync()?;
+        }
+        let place = &self.shared.table.place;
+        let mut log = LogWriter::create(&*place.files, place.env.random_u64())?;
+        self.tip.lock().logs.insert(log.number);
+        log.put_snapshot(base, crate::bucket::Bucket::entry)?;
+        Ok(log)
+    }
+
+    /// Makes what was prepared what the next builds on.
+    pub(crate) fn install(&self, token: Token, view: View, then: Box<dyn Then>) -> Arc<View> {
+        let view = Arc::new(view);
+        for file in view.buckets.iter().flat_map(|bucket| bucket.files()) {
+            file.doom(false);
+        }
+        self.due.store(is_due(&view), Ordering::Release);
+        let mut tip = self.tip.lock();
+        tip.view = view.clone();
+        tip.token = Some(token);
+        tip.prepared.push(PreparedState { token, view: view.clone(), then });
+        view
+    }
+
+    /// All that was prepared up to a token is real.
+    pub(crate) fn commit(&self, token: Token) {
+        let (done, in_doubt) = {
+            let mut tip = self.tip.lock();
+            let Some(place) = tip.prepared.iter().position(|state| state.token == token) else {
+                return;
+            };
+            let later = tip.prepared.split_off(place + 1);
+            let done = std::mem::replace(&mut tip.prepared, later);
+            tip.token_committed = Some(token);
+            (done, std::mem::take(&mut tip.in_doubt))
+        };
+        let Some(view) = done.last().map(|state| state.view.clone()) else { return };
+        let before = std::mem::replace(&mut *self.committed.write(), view);
+        if let Some(cache) = &self.shared.cache {
+            for state in done {
+                state.then.refresh(cache, &state.view);
+            }
+        }
+        // What neither this nor a later view needs goes with its last reader.
+        let (needed, gone) = {
+            let mut tip = self.tip.lock();
+            let views = tip.prepared.iter().map(|state| state.view.clone());
+            let mut views: Vec<Arc<View>> = views.collect();
+            views.push(tip.view.clone());
+            views.push(self.committed.read().clone());
+            let tokens = tip.prepared.iter().map(|state| state.token).chain([token]);
+            let logs: BTreeSet<u64> = tokens.map(|token| Position::of(token).number).collect();
+            let gone: Vec<u64> = tip.logs.difference(&logs).copied().collect();
+            tip.logs = logs;
+            (views, gone)
+        };
+        let needed: BTreeSet<u64> = needed
+            .iter()
+            .flat_map(|view| &view.buckets)
+            .flat_map(|bucket| bucket.files())
+            .map(|file| file.number)
+            .collect();
+        for file in self.shared.table.alive() {
+            if !needed.contains(&file.number) {
+                file.doom(true);
+            }
+        }
+        drop((before, in_doubt));
+        for number in gone {
+            self.shared.table.place.files.discard(OperandFileKind::Log, number);
+        }
+    }
+
+    /// What was prepared may be real or not: the next builds on what is committed.
+    pub(crate) fn doubt(&self) {
+        let committed = self.committed.read().clone();
+        let mut tip = self.tip.lock();
+        let states = std::mem::take(&mut tip.prepared);
+        tip.in_doubt.extend(states.into_iter().map(|state| state.view));
+        tip.view = committed;
+        tip.token = tip.token_committed;
+        tip.stale = true;
+        tip.epoch += 1;
+    }
+
+    /// Whether a bucket is to be collected.
+    pub(crate) fn is_due(&self) -> bool {
+        self.due.load(Ordering::Acquire) && !self.shared.table.place.read_only
+    }
+
+    /// Files of what is committed.
+    pub(crate) fn committed_files(&self) -> Vec<(OperandFileKind, u64)> {
+        let view = self.committed.read().clone();
+        let token = self.tip.lock().token_committed;
+        let files: BTreeSet<u64> =
+            view.buckets.iter().flat_map(|bucket| bucket.files()).map(|file| file.number).collect();
+        let log = token.map(|token| (OperandFileKind::Log, Position::of(token).number));
+        log.into_iter().chain(files.into_iter().map(|it| (OperandFileKind::Bucket, it))).collect()
+    }
+
+    /// Bytes of memory in use.
+    pub(crate) fn memory(&self) -> u64 {
+        let buckets = self.committed.read().buckets.len();
+        let each = size_of::<crate::bucket::Bucket>() + 256;
+        let cache = self.shared.cache.as_ref().map_or(0, Cache::bytes);
+        self.shared.memory.bytes() + cache + crate::coding::len_u64(buckets * each)
+    }
+}
+
+/// Buckets that memory suffices for.
+fn most_buckets(options: &DeltaOptions, memory_bytes: Option<u64>) -> usize {
+    let each = crate::coding::len_u64(options.page_bytes()) + options.bucket_bytes / 64;
+    let by_memory = memory_bytes.map_or(u64::MAX, |bytes| bytes / 2 / each);
+    usize::try_from(options.buckets_max.min(by_memory).max(4)).unwrap_or(usize::MAX)
+}
+
+/// Whether the bucket at a place is to be collected.
+pub(crate) fn bucket_is_due(view: &View, place: usize) -> bool {
+    let bucket = &view.buckets[place];
+    let capacity = view.shared.options.bucket_bytes;
+    let bytes = bucket.bytes();
+    // What a collection could not make smaller waits until more has come.
+    let grown = bucket.made_bytes < capacity || bytes - bucket.made_bytes >= capacity / 8;
+    (bytes >= capacity && grown) || bucket.extents.len() > EXTENTS_MAX
+}
+
+/// Whether a range anchor still voids something in the bucket at a place.
+pub(crate) fn range_matters(view: &View, place: usize, range: usize) -> bool {
+    let (bucket, range) = (&view.buckets[place], &view.ranges[range]);
+    bucket.made_through < range.seq
+        && !bucket.is_empty()
+        && range.overlaps(&bucket.smallest, view.end_of(place))
+}
+
+/// Whether there are so many range anchors that some must be done with.
+pub(crate) fn ranges_are_many(view: &View) -> bool {
+    view.ranges.len() > RANGES_MAX
+}
+
+fn is_due(view: &View) -> bool {
+    ranges_are_many(view) || (0..view.buckets.len()).any(|place| bucket_is_due(view, place))
+}
+
+/// What there is of a view, and what was done since opening.
+pub(crate) fn metrics_of(view: &View) -> OperandMetrics {
+    let Shared { counters, table, memory, .. } = &*view.shared;
+    let read = |counter: &lsmx::sync::AtomicU64| counter.load(Ordering::Relaxed);
+    let bucket_bytes = view.buckets.iter().map(|bucket| bucket.file_bytes());
+    let buffered = view.buckets.iter().map(|bucket| bucket.tail.bytes().len()).sum();
+    OperandMetrics {
+        buckets: crate::coding::len_u64(view.buckets.len()),
+        bucket_bytes: bucket_bytes.fold(0, u64::saturating_add),
+        log_bytes: read(&counters.log_bytes),
+        buffered_bytes: crate::coding::len_u64(buffered),
+        memory_bytes: memory.bytes(),
+        bucket_written_bytes: read(&table.written_bytes),
+        bucket_read_bytes: read(&counters.bucket_read_bytes),
+        log_written_bytes: read(&counters.log_written_bytes),
+        operands: read(&counters.operands),
+        anchors: read(&counters.anchors),
+        rewrites: read(&counters.rewrites),
+        splits: read(&counters.splits),
+        merges: read(&counters.merges),
+        to_tree: read(&counters.to_tree),
+        cache_hits: read(&counters.cache_hits),
+        cache_misses: read(&counters.cache_misses),
+    }
+}
+
+/// Counts what a delivery brought.
+pub(crate) fn count_delivery(shared: &Shared, operands: usize, anchors: usize) {
+    count(&shared.counters.operands, operands);
+    count(&shared.counters.anchors, anchors);
+}

@@ -1,0 +1,178 @@
+//! Power lost before every operation of the file system; every call of it failing once.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod common;
+
+use std::collections::BTreeSet;
+
+use common::{Chance, Driver, Model, Write};
+use lsmx::Result;
+use lsmx::operands::Token;
+use lsmx::sync::{Arc, Mutex};
+use lsmx::vfs::{Errno, Fault, FaultVfs, Image, MemVfs, Rule, VfsCall};
+use lsmx_delta::DeltaOptions;
+
+fn options() -> DeltaOptions {
+    DeltaOptions::default().bucket_bytes(1024).buckets_max(9).log_bytes_max(3000).cache_bytes(4000)
+}
+
+fn writes(random: &mut Chance) -> Vec<Write> {
+    let count = 5 + random.below(25);
+    let write = |random: &mut Chance| {
+        let key = format!("key{:02}", random.below(30)).into_bytes();
+        match random.below(20) {
+            0..15 => Write::Operand { key, bytes: usize::try_from(random.below(50)).unwrap() },
+            15..19 => Write::Anchor { key },
+            _ => Write::RangeAnchor { start: key, end: None },
+        }
+    };
+    (0..count).map(|_| write(random)).collect()
+}
+
+/// What the manifest of the engine would say.
+type Durable = Arc<Mutex<(Option<Token>, Model, BTreeSet<u64>)>>;
+
+fn note(durable: &Durable, driver: &Driver) {
+    *durable.lock() = (driver.token, driver.model.clone(), driver.snapshots.clone());
+}
+
+/// Flushes, collections and reopenings; `durable` follows each commit before what it makes obsolete goes.
+fn work(driver: &mut Driver, seed: u64, rounds: usize, durable: &Durable) -> Result<()> {
+    let mut random = Chance(seed);
+    for round in 0..rounds {
+        let (prepared, model) = driver.deliver(&writes(&mut random))?;
+        (driver.token, driver.model) = (Some(prepared.token), model);
+        note(durable, driver);
+        driver.store.committed(prepared.token);
+        if round % 5 == 3 {
+            driver.snapshots.insert(driver.model.through);
+        }
+        if round % 5 == 1 {
+            driver.snapshots.pop_first();
+        }
+        note(durable, driver);
+        let store = driver.store.clone();
+        if store.collection_is_due()
+            && let Some(mut collection) = store.collect(&driver.snapshots())?
+        {
+            let mut model = driver.model.clone();
+            if let Some(mut leaving) = collection.leaving()? {
+                common::take_leaving(&mut model, &mut *leaving)?;
+            }
+            let prepared = collection.prepare()?;
+            (driver.token, driver.model) = (Some(prepared.token), model);
+            note(durable, driver);
+            driver.store.committed(prepared.token);
+        }
+        if round % 7 == 6 {
+            driver.reopen()?;
+        }
+        if round % 2 == 1 {
+            driver.check()?;
+        }
+    }
+    Ok(())
+}
+
+/// Opens what a crash has left, compares, goes on, and crashes again.
+fn recover(vfs: MemVfs, state: &(Option<Token>, Model, BTreeSet<u64>), seed: u64) {
+    let files = common::Files::new(Arc::new(vfs.clone()), "db", 100_000);
+    let mut driver = Driver {
+        store: lsmx::operands::OperandStoreFactory::open(
+            &lsmx_delta::KeyDelta::new(options()),
+            common::place(&files, &Arc::default()),
+            state.0,
+        )
+        .unwrap(),
+        files,
+        mem: vfs.clone(),
+        counts: Arc::default(),
+        options: options(),
+        token: state.0,
+        model: state.1.clone(),
+        seq: state.1.through + 1000,
+        snapshots: state.2.clone(),
+    };
+    driver.verify().unwrap();
+    driver.check().unwrap();
+    driver.reopen().unwrap();
+    let mut random = Chance(seed);
+    driver.flush(&writes(&mut random));
+    driver.collect(None).unwrap();
+    let again = vfs.crash(Image::ALL[usize::try_from(seed % 7).unwrap()], seed);
+    driver.reopen_on(Arc::new(again)).unwrap();
+    driver.check().unwrap();
+}
+
+#[test]
+fn what_was_committed_is_there_after_power_is_lost_anywhere() {
+    let mut driver = Driver::new(options());
+    let durable = Durable::default();
+    let (seen, mem) = (durable.clone(), driver.mem.clone());
+    let images = Arc::new(lsmx::sync::AtomicU64::new(0));
+    let taken = images.clone();
+    mem.set_observer(Some(Arc::new(move |mem: &MemVfs, operation| {
+        let state = seen.lock().clone();
+        for image in Image::ALL {
+            let seed = operation.index * 7 + 1;
+            recover(mem.crash(image, seed), &state, operation.index);
+            taken.fetch_add(1, lsmx::sync::Ordering::Relaxed);
+        }
+    })));
+    work(&mut driver, 1, 26, &durable).unwrap();
+    mem.set_observer(None);
+    let metrics = driver.store.metrics();
+    assert!(metrics.buckets > 3, "{metrics:?}");
+    println!("{} images", images.load(lsmx::sync::Ordering::Relaxed));
+}
+
+/// Every call fails once, in every way it can. Nothing that was committed is lost; after `abandon` the
+/// store goes on; what is reopened is what was committed last, or what was prepared when it failed.
+#[test]
+fn a_call_that_fails_loses_nothing_that_was_committed() {
+    let calls = [
+        (VfsCall::Append, Fault::Error(Errno::NoSpace)),
+        (VfsCall::Append, Fault::ShortWrite(Errno::NoSpace)),
+        (VfsCall::Sync, Fault::Error(Errno::Io)),
+        (VfsCall::SyncDir, Fault::Error(Errno::Io)),
+        (VfsCall::Create, Fault::Error(Errno::Io)),
+        (VfsCall::Read, Fault::Error(Errno::Io)),
+        (VfsCall::Open, Fault::Error(Errno::TooManyFiles)),
+    ];
+    for (call, fault) in calls {
+        let mut points = 0;
+        for nth in 1.. {
+            let mem = MemVfs::new();
+            lsmx::vfs::Vfs::create_dir(&mem, "db".as_ref()).unwrap();
+            lsmx::vfs::Vfs::sync_dir(&mem, "".as_ref()).unwrap();
+            let vfs = FaultVfs::new(Arc::new(mem.clone()), nth);
+            let mut driver = Driver::on(mem.clone(), Arc::new(vfs.clone()), options());
+            let durable = Durable::default();
+            vfs.add(Rule::new(fault).on(&[call]).nth(nth).once());
+            let result = work(&mut driver, 2, 15, &durable);
+            if vfs.fired().is_empty() {
+                result.unwrap();
+                break;
+            }
+            points += 1;
+            vfs.clear();
+            // The engine is read-only until it resumes.
+            driver.store.abandon();
+            let (token, model, snapshots) = durable.lock().clone();
+            (driver.token, driver.model, driver.snapshots) = (token, model, snapshots);
+            driver.seq += 1000;
+            let mut random = Chance(nth);
+            driver.flush(&writes(&mut random));
+            driver.check().unwrap();
+            driver.collect(None).unwrap();
+            driver.check().unwrap();
+            let image = Image::ALL[usize::try_from(nth % 7).unwrap()];
+            driver.reopen_on(Arc::new(mem.crash(image, nth))).unwrap();
+            driver.check().unwrap();
+            driver.verify().unwrap();
+        }
+        println!("{call:?} {fault:?}: {points}");
+        assert!(points > 1, "{call:?} {fault:?}: {points}");
+    }
+}
