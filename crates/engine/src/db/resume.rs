@@ -194,7 +194,9 @@ fn rewrite_tree<'a>(
         rewritten.version = Arc::new(Version::new(shape, version, outputs.tables())?);
         rewritten.outputs.push(outputs);
         if let (Some(attached), Some(delivering)) = (&attached, delivering) {
-            rewritten.operands = Some(attached.beside(delivering.prepare()?));
+            if let Some(prepared) = delivering.prepare()? {
+                rewritten.operands = Some(attached.beside(prepared));
+            }
         }
     }
     Ok(rewritten)
