@@ -193,10 +193,9 @@ fn rewrite_tree<'a>(
         let (shape, _) = version.shape().with_flush(shapes.collect())?;
         rewritten.version = Arc::new(Version::new(shape, version, outputs.tables())?);
         rewritten.outputs.push(outputs);
-        if let (Some(attached), Some(delivering)) = (&attached, delivering) {
-            if let Some(prepared) = delivering.prepare()? {
-                rewritten.operands = Some(attached.beside(prepared));
-            }
+        let prepared = delivering.map(Delivering::prepare).transpose()?.flatten();
+        if let (Some(attached), Some(prepared)) = (&attached, prepared) {
+            rewritten.operands = Some(attached.beside(prepared));
         }
     }
     Ok(rewritten)

@@ -153,7 +153,9 @@ fn bring(
     let shape = view.version.shape();
     let coming = Coming::Flush { entries: 0 };
     let place = (0, tree.filter_width(shape, &coming));
-    let mut outputs = Outputs::in_lane(Lane::Compaction, &store.tables, tree, place, None);
+    // What operands amount to may be a delete, as old as this.
+    let now_us = Some(store.env.now_us());
+    let mut outputs = Outputs::in_lane(Lane::Compaction, &store.tables, tree, place, now_us);
     let file_bytes = tree.settings().options.table_bytes;
     let cut = CutRule { file_bytes, grandparent: None, boundaries: Vec::new() };
     outputs.cut_by(OutputCutter::new(&cut, shape));
