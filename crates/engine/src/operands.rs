@@ -182,7 +182,10 @@ pub trait OperandStore: fmt::Debug + Send + Sync {
     fn collection_is_due(&self) -> bool;
 
     /// Does what a collection can do while deliveries go on: reads, folds, writes new buckets. `None` if
-    /// nothing is to be done after all. `snapshots` are all that are registered, ascending.
+    /// nothing is to be done after all. `snapshots` are all that are registered, ascending, and behind
+    /// them the last number that was visible when they were listed. Snapshots that come later see at
+    /// least that; so of what has larger numbers nothing is folded, and nothing is void because of it: a
+    /// snapshot may have come in between that the collection does not know.
     ///
     /// # Errors
     /// When a file cannot be read or written, or is damaged; what was there stays.
@@ -247,8 +250,9 @@ pub struct Prepared {
 /// Buckets made anew, and operands that leave for the tree.
 pub trait Collection {
     /// What leaves for the tree, if something does: entries of kind [`Merge`](crate::Kind::Merge) of all
-    /// operands in the buckets that go, deliveries since the collection began included. Called while no
-    /// delivery is under way, and before [`Collection::prepare`].
+    /// operands in the buckets that go, deliveries since the collection began included. Of a key all
+    /// leaves or nothing: where a snapshot may see what an anchor voids, nothing. Called while no delivery is
+    /// under way, and before [`Collection::prepare`].
     ///
     /// # Errors
     /// When a file cannot be read, or is damaged.
@@ -261,7 +265,8 @@ pub trait Collection {
     fn prepare(self: Box<Self>) -> Result<Prepared>;
 }
 
-/// What a store holds at one moment.
+/// What a store holds at one moment. Iterators may outlive the database that they were made of, whose next
+/// owner removes what is obsolete: so a view keeps open what it reads.
 pub trait OperandView: fmt::Debug + Send + Sync {
     /// Whether it holds nothing.
     fn is_empty(&self) -> bool;
@@ -323,7 +328,7 @@ pub struct OperandMetrics {
     pub splits: u64,
     /// Pairs of buckets that were merged.
     pub merges: u64,
-    /// Buckets whose operands went to the tree.
+    /// Buckets whose operands went to the tree, or keys, of a store without buckets.
     pub to_tree: u64,
     /// Reads that the cache of folded operands answered.
     pub cache_hits: u64,

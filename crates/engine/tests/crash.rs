@@ -120,7 +120,12 @@ fn require_everything(coverage: &Coverage) -> Outcome {
     for group in ["crashes before create", "crashes before append", "crashes before sync"] {
         coverage.require(group, &files)?;
     }
-    coverage.require("crashes before remove", &["blob", "manifest", "segment", "table"])?;
+    for group in ["crashes before create", "crashes before append", "crashes before sync"] {
+        coverage.require(group, &["operands"])?;
+    }
+    coverage.require("calls", &["operands to the tree"])?;
+    let removed = ["blob", "manifest", "segment", "table", "operands"];
+    coverage.require("crashes before remove", &removed)?;
     coverage.require("crashes before rename", &["temporary"])?;
     coverage.require("crashes before sync_dir", &["directory"])?;
     coverage.require("runs", &["stepped", "inline"])?;

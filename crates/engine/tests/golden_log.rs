@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use lsmx::SeqNo;
-use lsmx::format::edit::{Change, FileRecord};
+use lsmx::format::edit::{Change, Edit, FileRecord};
 use lsmx::manifest::{Manifest, ManifestState};
+use lsmx::operands::Token;
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::wal::{RecoveryMode, ReplayFrom, SegmentLedger, Wal, WalOptions, WalRecord, replay};
 use lsmx_compaction::{FileId, KeyRange, Level, RunId};
@@ -121,6 +122,19 @@ fn version_1_is_written_byte_by_byte() {
         let differs = bytes.iter().zip(golden).position(|(ours, theirs)| ours != theirs);
         assert_eq!((differs, bytes.len()), (None, golden.len()), "{name}");
     }
+}
+
+/// Changes that came after the first golden files.
+const GOLDEN_TOKENS: &[u8] = include_bytes!("golden/operand-token-v1.edit");
+
+#[test]
+fn tokens_of_operand_stores_are_written_byte_by_byte() {
+    let tokens = Edit::from(vec![
+        Change::OperandToken { keyspace: 3, token: Some(Token([7, 4_096, u64::MAX, 300])) },
+        Change::OperandToken { keyspace: 300, token: None },
+    ]);
+    assert_eq!(tokens.encode(), GOLDEN_TOKENS);
+    assert_eq!(Edit::decode(GOLDEN_TOKENS).unwrap(), tokens);
 }
 
 #[test]

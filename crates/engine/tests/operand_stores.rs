@@ -181,7 +181,7 @@ fn range_deletes_void_operands_of_the_store() {
 
 #[test]
 fn collections_fold_into_the_tree_and_heed_snapshots() {
-    let plain = Plain { collect_after: 2, to_tree_one_in: 1, lazy: true };
+    let plain = Plain { collect_after: 1, to_tree_one_in: 1, lazy: true };
     let disk = MemVfs::new();
     let db = open(&disk, with(plain));
     db.put("a", "1").unwrap();
@@ -443,4 +443,192 @@ fn damage_in_a_store_is_told_with_its_file() {
     disk.remove(file).unwrap();
     let refused = try_open(&disk, with(QUIET)).unwrap_err();
     assert!(matches!(&refused, Error::Missing { path, .. } if path == file), "{refused:?}");
+}
+
+#[test]
+fn reads_bound_to_memory_say_what_they_lack_and_count_nothing_for_it() {
+    let disk = MemVfs::new();
+    let db = open(&disk, with(QUIET));
+    db.put("a", "1").unwrap();
+    db.flush().unwrap();
+    db.merge("a", "2").unwrap();
+    db.flush().unwrap();
+    db.close(None).unwrap();
+    drop(db);
+    let db = open(&disk, with(QUIET));
+    let keyspace = db.default_keyspace();
+    let bucket = |db: &Db| db.metrics().cache.get(&BlockKind::Bucket).copied().unwrap_or_default();
+    // Whatever tables lack is read by a key that the store does not have.
+    assert!(keyspace.get("nothing").unwrap().is_none());
+    let before = db.read_metrics();
+    assert!(matches!(keyspace.get_in_memory("a"), Err(Error::WouldBlock)));
+    assert_eq!(db.read_metrics(), before);
+    assert_eq!((bucket(&db).hits, bucket(&db).misses), (0, 0));
+    let mut walk = keyspace.iter().in_memory();
+    assert!(matches!(walk.next(), Some(Err(Error::WouldBlock))));
+    // Many at once go to the store after all others.
+    let values = db.multi_get(["a", "nothing", "a"]).unwrap();
+    assert_eq!(values.iter().flatten().count(), 2);
+    assert_eq!(bucket(&db).misses, 1);
+    assert_eq!(keyspace.get_in_memory("a").unwrap().unwrap(), b"12"[..]);
+    walk.allow_reads();
+    assert_eq!(walk.next().unwrap().unwrap().1, b"12"[..]);
+    assert_eq!(bucket(&db).misses, 1);
+    assert!(bucket(&db).hits >= 2);
+}
+
+#[test]
+fn a_lookup_is_explained_and_memory_is_counted() {
+    let disk = MemVfs::new();
+    let db = open(&disk, with(QUIET).memory_budget(8 << 20));
+    db.put("a", "1").unwrap();
+    db.flush().unwrap();
+    db.merge("a", "2").unwrap();
+    db.merge("a", "3").unwrap();
+    let held = db.snapshot();
+    db.merge("a", "4").unwrap();
+    db.flush().unwrap();
+    let told = db.default_keyspace().explain("a").unwrap();
+    let operands = told.operands.clone().unwrap();
+    assert_eq!(operands.found.iter().map(|found| found.value_bytes).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(told.value_bytes, Some(4));
+    assert!(told.to_string().contains("\noperand store: merge at "), "{told}");
+    drop(held);
+    // What a put makes void is none of it.
+    db.put("a", "5").unwrap();
+    db.flush().unwrap();
+    let told = db.default_keyspace().explain("a").unwrap();
+    assert_eq!(told.operands.unwrap().found, []);
+    let memory = db.memory();
+    assert_eq!(memory.operand_stores, 1, "the one key that the store holds");
+    let metrics = db.metrics().to_string();
+    assert!(metrics.contains("operand store: 0 buckets"), "{metrics}");
+}
+
+/// Threads merge while others hold snapshots, under schedules that can be played again.
+#[test]
+fn snapshots_stay_as_they_are_while_operands_come_and_leave() {
+    for seed in 0..30 {
+        let disk = MemVfs::new();
+        let plain = Plain { collect_after: 1, to_tree_one_in: 1 + seed % 2, lazy: seed % 3 == 0 };
+        let keyspace = merging().operand_store(plain).memtable_bytes(1024);
+        let options = options(keyspace).background(Background::Stepped { seed, workers: 2 });
+        let db = open(&disk, options);
+        let body = |thread: usize| {
+            let db = db.clone();
+            move || {
+                let keyspace = db.default_keyspace();
+                for round in 0..40 {
+                    let key = format!("k{}", (round * 7 + thread) % 5);
+                    match thread {
+                        0 | 1 => keyspace.merge(&key, "x").unwrap(),
+                        2 if round % 10 == 9 => keyspace.delete(&key).unwrap(),
+                        2 => drop(
+                            keyspace.fetch_update(&key, |old| old.map(<[u8]>::to_vec)).unwrap(),
+                        ),
+                        _ => {
+                            let snapshot = db.snapshot();
+                            let first = text(snapshot.iter(&keyspace));
+                            db.flush().unwrap();
+                            assert_eq!(text(snapshot.iter(&keyspace)), first, "seed {seed}");
+                            for word in first.split_whitespace() {
+                                let (key, value) = word.split_once('=').unwrap();
+                                let found = snapshot.get(&keyspace, key).unwrap().unwrap();
+                                assert_eq!(&*found, value.as_bytes(), "seed {seed}");
+                            }
+                        }
+                    }
+                }
+            }
+        };
+        let threads: Vec<_> =
+            (0..4).map(|thread| db.env().spawn("user", body(thread)).unwrap()).collect();
+        for thread in threads {
+            db.env().join(thread).unwrap();
+        }
+        let expected = text(db.default_keyspace().iter());
+        db.wait_idle().unwrap();
+        shows(&db, &expected);
+        if seed % 2 == 0 {
+            db.default_keyspace().operands_to_tree().unwrap();
+            shows(&db, &expected);
+        }
+        db.close(None).unwrap();
+        drop(db);
+        shows(&open(&disk, with(QUIET)), &expected);
+    }
+}
+
+/// Whoever counts sees an operand that is lost or doubled: real threads, no schedule.
+#[test]
+fn no_operand_is_lost_or_doubled_by_threads() {
+    let disk = MemVfs::new();
+    let plain = Plain { collect_after: 1, to_tree_one_in: 2, lazy: true };
+    let keyspace = KeyspaceOptions::default()
+        .merge_operator(lsmx::merge::Counter)
+        .operand_store(plain)
+        .memtable_bytes(4096);
+    let options = || {
+        let threads = Background::Threads { workers: 2 };
+        Options::default().background(threads).keyspace_defaults(keyspace.clone())
+    };
+    let db = open(&disk, options());
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                for number in 0..2_000u64 {
+                    db.merge((number % 11).to_be_bytes(), 1u64.to_le_bytes()).unwrap();
+                    if number % 100 == 0 {
+                        let _ = db.snapshot().iter(&db.default_keyspace()).count();
+                    }
+                }
+            });
+        }
+    });
+    let sum = |db: &Db| {
+        let values = db.default_keyspace().iter().map(|entry| entry.unwrap().1);
+        values.map(|value| u64::from_le_bytes((*value).try_into().unwrap())).sum::<u64>()
+    };
+    assert_eq!(sum(&db), 6_000);
+    db.wait_idle().unwrap();
+    assert_eq!(sum(&db), 6_000);
+    let store = db.metrics().keyspaces["default"].operand_store.unwrap();
+    assert!(store.to_tree > 0, "{store:?}");
+    db.close(None).unwrap();
+    drop(db);
+    assert_eq!(sum(&open(&disk, options())), 6_000);
+}
+
+/// A collection that fails is told, tried again after a pause, and leaves everything as it was.
+#[test]
+fn a_failed_collection_is_tried_again() {
+    let disk = MemVfs::new();
+    let vfs = lsmx::vfs::FaultVfs::new(Arc::new(disk.clone()), 1);
+    let plain = Plain { collect_after: 2, to_tree_one_in: 1, lazy: false };
+    let db = Db::open_with(Arc::new(vfs.clone()), DIR, with(plain)).unwrap();
+    db.put("a", "1").unwrap();
+    db.put("c", "1").unwrap();
+    db.flush().unwrap();
+    db.merge("a", "2").unwrap();
+    db.flush().unwrap();
+    db.merge("b", "2").unwrap();
+    // The flush makes the first of these, the collection's table is the second.
+    let fault = lsmx::vfs::Fault::Error(lsmx::vfs::Errno::Io);
+    let rule = lsmx::vfs::Rule::new(fault).on(&[lsmx::vfs::VfsCall::Create]);
+    vfs.add(rule.path_contains(".sst").nth(0));
+    let flushed = db.flush();
+    assert!(flushed.is_ok(), "{flushed:?}");
+    assert!(!vfs.fired().is_empty());
+    assert!(matches!(db.wait_idle(), Err(Error::Io { .. })), "the failure is told");
+    shows(&db, "a=12 b=2 c=1");
+    let store = |db: &Db| db.metrics().keyspaces["default"].operand_store.unwrap();
+    db.env().advance_us(200_000);
+    db.merge("a", "3").unwrap();
+    db.flush().unwrap();
+    db.merge("a", "4").unwrap();
+    db.flush().unwrap();
+    db.wait_idle().unwrap();
+    shows(&db, "a=1234 b=2 c=1");
+    assert!(store(&db).to_tree > 0);
+    assert_eq!(db.metrics().keyspaces["default"].compaction.failures, 1);
 }

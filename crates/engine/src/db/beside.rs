@@ -247,7 +247,8 @@ impl Core {
         let state =
             |id| self.store.manifest.with(|state| Some(state.keyspaces.get(&id)?.operand_token));
         let token = id.and_then(state).flatten();
-        let attached = self.site().open(name, &merging, factory, token)?;
+        let attached = self.site().open(name, &merging, factory, token);
+        let attached = attached.map_err(|error| recovery::named(error, &self.store.dir))?;
         Ok(Some(Opened { tree: id, attached }))
     }
 

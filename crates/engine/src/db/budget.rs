@@ -6,6 +6,9 @@
 //! | buffers of jobs | ⅛ | by the size of tables: at most 1/16 of the budget each |
 //! | block cache and open tables | the rest, or `block_cache_bytes` | hard: open tables go before data |
 //!
+//! What operand stores take is taken from the blocks; each is told to stay within a quarter of the last
+//! part.
+//!
 //! Flushes begin at half of the memtables' share, so that the other half takes writes meanwhile.
 //! A job has a hash for every key of the table it writes, and several times that while it builds
 //! the filter; what it frees, the allocator of the system may keep for its thread. That is why

@@ -9,6 +9,7 @@ use crate::db::{Core, Keyspace};
 use crate::error::Result;
 use crate::key::{Kind, SeqNo};
 use crate::keyspace::Tree;
+use crate::operands::OperandReads;
 use crate::read::Reads;
 use crate::table::explain::{BlockRead, BlockSource};
 
@@ -22,6 +23,9 @@ pub struct Explanation {
     pub seq: u64,
     /// Memtables that it asked, newest first.
     pub memtables: Vec<MemtableStep>,
+    /// The operand store, if it came to it and that may have something of the key. Its operands
+    /// come between those of memtables and runs, though runs are asked first.
+    pub operands: Option<OperandStep>,
     /// Sorted runs that it came to, newest first.
     pub runs: Vec<RunStep>,
     /// Runs that it did not come to, because it had its answer.
@@ -50,6 +54,14 @@ pub struct MemtableStep {
     pub range_deleted_at: Option<u64>,
     /// What it holds of the key and nothing above makes void, newest first: merge operands, down to a
     /// put or a delete. Operands that were folded in memory already show as the put they came to.
+    pub found: Vec<EntryFound>,
+}
+
+/// An operand store that was asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct OperandStep {
+    /// Operands of the key, several of which may be folded into one, newest first: those that runs do not
+    /// make void.
     pub found: Vec<EntryFound>,
 }
 
@@ -103,6 +115,7 @@ impl Core {
             keyspace: tree.name.clone(),
             seq: seq.0,
             memtables: Vec::new(),
+            operands: None,
             runs: Vec::new(),
             runs_left: 0,
             value_bytes: None,
@@ -131,6 +144,8 @@ impl Core {
                 break;
             }
         }
+        let beside = view.operands.as_ref().filter(|beside| !answered && beside.view.may_hold(key));
+        let mut newest = None;
         let version = &view.version;
         let filter_last_run = tree.filter_last_run();
         let count = version.runs().len();
@@ -155,6 +170,7 @@ impl Core {
                 let found = probe.found.map(|(seq, kind, bytes)| entry(seq, kind, bytes));
                 let deleted = file.table().covering_span(key, seq)?.map(|seq| seq.0);
                 answered = ends(&found) || deleted.is_some();
+                newest = newest.or(deleted.max(found.map(|found| found.seq)));
                 step.file = Some(file.shape().id.0);
                 step.filter_may_contain = probe.filter_may_contain;
                 step.blocks = probe.blocks;
@@ -164,6 +180,13 @@ impl Core {
                 (step.range_deleted_at, step.found) = (deleted, found);
             }
             explanation.runs.push(step);
+        }
+        if let Some(beside) = beside {
+            let mut operands = Vec::new();
+            beside.view.operands(key, seq, OperandReads::Storage, &mut operands)?;
+            let found = operands.iter().filter(|operand| newest < Some(operand.last.0));
+            let found = found.map(|it| entry(it.last, Kind::Merge, len_u64(it.bytes.len())));
+            explanation.operands = Some(OperandStep { found: found.collect() });
         }
         // The answer itself is that of an ordinary lookup in the same view.
         let value = crate::read::get::value(tree, &view, key, seq, Reads::Storage)?;
@@ -195,28 +218,45 @@ impl fmt::Display for EntryFound {
 impl fmt::Display for MemtableStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.sealed { "sealed memtable: " } else { "memtable: " })?;
-        let mut left = self.found.as_slice();
-        let mut gap = "";
-        while let Some((found, older)) = left.split_first() {
-            write!(f, "{gap}{found}")?;
-            gap = "; ";
-            left = older;
-            // A chain of operands may be long.
-            let chain = left.iter().take_while(|found| found.kind == MERGE).count();
-            if found.kind == MERGE
-                && chain > OPERANDS_SHOWN
-                && let Some(last) = left.get(chain - 1)
-            {
-                write!(f, "; {chain} older operands, the first at {}", last.seq)?;
-                left = left.get(chain..).unwrap_or_default();
-            }
-        }
+        let gap = show_chain(f, &self.found)?;
         match (self.range_deleted_at, self.found.is_empty()) {
             (Some(seq), _) => write!(f, "{gap}range delete at {seq}"),
             (None, true) => f.write_str("nothing"),
             (None, false) => Ok(()),
         }
     }
+}
+
+impl fmt::Display for OperandStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("operand store: ")?;
+        show_chain(f, &self.found)?;
+        if self.found.is_empty() { f.write_str("nothing") } else { Ok(()) }
+    }
+}
+
+/// Shows entries of one key; returns what stands before whatever follows.
+fn show_chain(
+    f: &mut fmt::Formatter<'_>,
+    found: &[EntryFound],
+) -> Result<&'static str, fmt::Error> {
+    let mut left = found;
+    let mut gap = "";
+    while let Some((found, older)) = left.split_first() {
+        write!(f, "{gap}{found}")?;
+        gap = "; ";
+        left = older;
+        // A chain of operands may be long.
+        let chain = left.iter().take_while(|found| found.kind == MERGE).count();
+        if found.kind == MERGE
+            && chain > OPERANDS_SHOWN
+            && let Some(last) = left.get(chain - 1)
+        {
+            write!(f, "; {chain} older operands, the first at {}", last.seq)?;
+            left = left.get(chain..).unwrap_or_default();
+        }
+    }
+    Ok(gap)
 }
 
 impl fmt::Display for RunStep {
@@ -255,6 +295,9 @@ impl fmt::Display for Explanation {
         writeln!(f, "[{}] as of {}", self.keyspace, self.seq)?;
         for memtable in &self.memtables {
             writeln!(f, "{memtable}")?;
+        }
+        if let Some(operands) = &self.operands {
+            writeln!(f, "{operands}")?;
         }
         for run in &self.runs {
             writeln!(f, "{run}")?;

@@ -54,7 +54,7 @@ use budget::MemoryPlan;
 use options::Options;
 
 pub use crate::table::explain::{BlockRead, BlockSource};
-pub use explain::{EntryFound, Explanation, MemtableStep, RunStep};
+pub use explain::{EntryFound, Explanation, MemtableStep, OperandStep, RunStep};
 pub use keyspace::Keyspace;
 pub use metadata::MetadataSizes;
 pub use observe::{Observation, ObservedKeyspace, ObservedLevel, observe, observe_with};

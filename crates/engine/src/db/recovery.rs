@@ -307,6 +307,11 @@ impl Recovery {
 
     /// Opens the operand store of a tree. One that is not given closes the keyspace, and only that.
     fn open_beside(&self, tree: &Tree, known: Option<String>, token: Option<Token>) -> Result<()> {
+        if known.is_none() && token.is_some() {
+            let what = "token of an operand store that the options do not name";
+            let what = Malformed::Field { what, found: u64::from(tree.id), expected: "no such" };
+            return Err(what.at(&self.tables.dir.join(CURRENT), 0));
+        }
         let given = tree.settings().options.operand_store.clone();
         let given = given.or_else(|| {
             let mut stores = self.options.known_operand_stores.iter();

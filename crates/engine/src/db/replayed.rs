@@ -44,8 +44,8 @@ pub(super) fn write<'a>(
         let keeper = Keeper::new(retention, &tree.merging);
         let mut delivering = Delivering::begin(&attached, through)?;
         write_memtable(&tables.env, keeper, &view.active, &mut outputs, Some(&mut delivering))?;
-        let prepared = attached.beside(delivering.prepare()?);
-        return Ok((outputs, Some(prepared)));
+        let prepared = delivering.prepare()?.map(|prepared| attached.beside(prepared));
+        return Ok((outputs, prepared));
     }
     let write = |from: Option<&[u8]>, to: Option<&[u8]>| {
         let mut outputs = outputs();

@@ -195,8 +195,9 @@ fn rewrite_tree<'a>(
         let (shape, _) = version.shape().with_flush(shapes.collect())?;
         rewritten.version = Arc::new(Version::new(shape, version, outputs.tables())?);
         rewritten.outputs.push(outputs);
-        if let (Some(attached), Some(delivering)) = (&attached, delivering) {
-            rewritten.operands = Some(attached.beside(delivering.prepare()?));
+        let prepared = delivering.map(Delivering::prepare).transpose()?.flatten();
+        if let (Some(attached), Some(prepared)) = (&attached, prepared) {
+            rewritten.operands = Some(attached.beside(prepared));
         }
     }
     Ok(rewritten)

@@ -74,9 +74,12 @@ pub(crate) fn collect_if_due(store: &Store, tree: &Tree) -> bool {
 /// Returns whether there was something to be done after all.
 fn collect(store: &Store, tree: &Tree, attached: &Attached, span: &JobSpan) -> Result<bool> {
     let start_ns = store.env.monotonic_ns();
-    let Some(collection) = attached.store.collect(&store.sequence.snapshots())? else {
-        return Ok(false);
-    };
+    // First the number, then the snapshots: those that come later see at least as much.
+    let visible = store.sequence.published();
+    let mut snapshots = store.sequence.snapshots();
+    snapshots.retain(|snapshot| *snapshot < visible);
+    snapshots.push(visible);
+    let Some(collection) = attached.store.collect(&snapshots)? else { return Ok(false) };
     store.env.yield_point(YieldKind::JobStep);
     // A keyspace that keeps its operands in the tree meanwhile has no use for it.
     let Some(turn) = tree.beside.turn(&store.env, &store.progress) else { return Ok(false) };
@@ -150,7 +153,9 @@ fn bring(
     let shape = view.version.shape();
     let coming = Coming::Flush { entries: 0 };
     let place = (0, tree.filter_width(shape, &coming));
-    let mut outputs = Outputs::in_lane(Lane::Compaction, &store.tables, tree, place, None);
+    // What operands amount to may be a delete, as old as this.
+    let now_us = Some(store.env.now_us());
+    let mut outputs = Outputs::in_lane(Lane::Compaction, &store.tables, tree, place, now_us);
     let file_bytes = tree.settings().options.table_bytes;
     let cut = CutRule { file_bytes, grandparent: None, boundaries: Vec::new() };
     outputs.cut_by(OutputCutter::new(&cut, shape));

@@ -19,6 +19,8 @@ pub(crate) struct Delivering<'a> {
     key: Vec<u8>,
     /// Its oldest put or delete so far, of which the store has not been told.
     untold: Option<SeqNo>,
+    /// Whether the store has got something.
+    any: bool,
 }
 
 impl std::fmt::Debug for Delivering<'_> {
@@ -34,7 +36,7 @@ impl<'a> Delivering<'a> {
     /// When a file cannot be written.
     pub(crate) fn begin(attached: &'a Attached, through: SeqNo) -> Result<Delivering<'a>> {
         let delivery = attached.store.deliver(through)?;
-        Ok(Delivering { delivery, key: Vec::new(), untold: None })
+        Ok(Delivering { delivery, key: Vec::new(), untold: None, any: false })
     }
 
     /// Delivers the range deletes of the memtable, all of them.
@@ -44,6 +46,7 @@ impl<'a> Delivering<'a> {
     pub(crate) fn range_anchors(&mut self, spans: &[Arc<Spans>]) -> Result<()> {
         for span in spans.iter().flat_map(|spans| spans.as_slice()) {
             for &seq in &span.seqs {
+                self.any = true;
                 self.delivery.range_anchor(&span.start, span.end.as_deref(), seq)?;
             }
         }
@@ -64,6 +67,7 @@ impl<'a> Delivering<'a> {
             if let Some(seq) = self.untold.take() {
                 self.anchor(seq)?;
             }
+            self.any = true;
             self.delivery.operand(key.user_key, key.seq, value)?;
             return Ok(true);
         }
@@ -79,14 +83,15 @@ impl<'a> Delivering<'a> {
         if sabotage::on(Bug::AnchorForgotten) {
             return Ok(());
         }
+        self.any = true;
         self.delivery.anchor(&self.key, seq)
     }
 
-    /// Makes it last.
+    /// Makes it last; none if there was nothing to deliver.
     ///
     /// # Errors
     /// When a file cannot be written or synced.
-    pub(crate) fn prepare(self) -> Result<Prepared> {
-        self.delivery.prepare()
+    pub(crate) fn prepare(self) -> Result<Option<Prepared>> {
+        self.any.then(|| self.delivery.prepare()).transpose()
     }
 }

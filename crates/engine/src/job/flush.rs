@@ -105,12 +105,12 @@ fn flush_in_turn(
     let mut extra = vec![Change::FlushedThrough { keyspace: tree.id, seq: last_seq }];
     let mut beside = None;
     if let (Some(attached), Some(delivering)) = (attached, delivering) {
-        let prepared = attached.beside(delivering.prepare()?);
+        beside = delivering.prepare()?.map(|prepared| attached.beside(prepared));
         store.env.yield_point(YieldKind::JobStep);
-        if !sabotage::on(Bug::TokenNotCommitted) {
-            extra.push(Change::OperandToken { keyspace: tree.id, token: prepared.token });
+        let token = beside.as_ref().and_then(|beside| beside.token);
+        if token.is_some() && !sabotage::on(Bug::TokenNotCommitted) {
+            extra.push(Change::OperandToken { keyspace: tree.id, token });
         }
-        beside = Some(prepared);
     }
     let shapes = outputs.tables().iter().map(|table| (**table.shape()).clone()).collect();
     let written_bytes = outputs.finished_bytes();

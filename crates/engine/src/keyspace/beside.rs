@@ -103,6 +103,10 @@ pub(crate) struct StoreTurn<'a> {
 
 impl Drop for StoreTurn<'_> {
     fn drop(&mut self) {
+        // Whoever has the turn says so itself if it ends badly, unless it cannot any more.
+        if std::thread::panicking() {
+            self.attached.store.abandon();
+        }
         self.beside.taken.store(false, Ordering::Release);
         self.progress.notify();
     }

@@ -151,6 +151,22 @@ fn keyspace(f: &mut fmt::Formatter<'_>, name: &str, keyspace: &KeyspaceMetrics) 
     if spans > 0 {
         writeln!(f, "  range tombstones {}", Count(spans))?;
     }
+    if let Some(store) = &keyspace.operand_store {
+        writeln!(
+            f,
+            "  operand store: {} buckets of {}, log {}, memory {}; {} operands and {} anchors came, {} to the \
+             tree; buckets {} written, {} read",
+            Count(store.buckets),
+            Bytes(store.bucket_bytes),
+            Bytes(store.log_bytes),
+            Bytes(store.memory_bytes),
+            Count(store.operands),
+            Count(store.anchors),
+            Count(store.to_tree),
+            Bytes(store.bucket_written_bytes),
+            Bytes(store.bucket_read_bytes),
+        )?;
+    }
     let merges = &keyspace.merges;
     if *merges != MergeMetrics::default() {
         writeln!(

@@ -179,7 +179,7 @@ fn look_up<'a>(
         Some(beside) if beside.view.may_hold(user_key) => {
             gather_with_store(tree, view, user_key, (snapshot, reads), fold, met)?;
         }
-        _ => drop(gather(tree, view, user_key, snapshot, fold, met)?),
+        _ => drop(gather::<false>(tree, view, user_key, snapshot, fold, met)?),
     }
     finish(tree, view, user_key, fold, met)
 }
@@ -213,7 +213,7 @@ fn gather_with_store<'a>(
     met: &mut Met<'a>,
 ) -> Result<()> {
     let mut tables = Fold::default();
-    let newest = gather(tree, view, user_key, snapshot, &mut tables, met)?;
+    let newest = gather::<true>(tree, view, user_key, snapshot, &mut tables, met)?;
     match &view.operands {
         Some(beside) => {
             let tables = (tables, newest);
@@ -224,8 +224,8 @@ fn gather_with_store<'a>(
 }
 
 /// Gathers what the tables hold of a key; returns the newest number of an entry of it or of a range
-/// delete over it.
-fn gather<'a>(
+/// delete over it, if that is asked for: most lookups need not know.
+fn gather<'a, const NEWEST: bool>(
     tree: &Tree,
     view: &'a SuperVersion,
     user_key: &[u8],
@@ -258,7 +258,9 @@ fn gather<'a>(
             met.last_run = Some((table, found.is_some()));
         }
         // From here on all that is met is older.
-        newest = newest.or(covering.max(found.as_ref().map(|found| found.seq)));
+        if NEWEST {
+            newest = newest.or(covering.max(found.as_ref().map(|found| found.seq)));
+        }
         if let Some(found) = found
             && covering < Some(found.seq)
             && (!fold.older(found.seq, found.kind, found.value)

@@ -337,6 +337,14 @@ impl Keyspace {
         self.on_pool(move |keyspace| keyspace.compact_range(range)).await
     }
 
+    /// As [`crate::Keyspace::operands_to_tree`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn operands_to_tree(&self) -> Result<()> {
+        self.on_pool(|keyspace| keyspace.operands_to_tree()).await
+    }
+
     /// As [`crate::Keyspace::compact_range_within`].
     ///
     /// # Errors

@@ -7,6 +7,8 @@
 //! ```
 //! Contents are either kept in memory, or read again by each view that is asked for the first time.
 
+#![allow(unreachable_pub, reason = "the model has it as a module that others look into")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -588,7 +590,8 @@ impl OperandStore for Store {
         let to_tree = state.collections.is_multiple_of(self.plan.to_tree_one_in);
         let view = Arc::clone(state.committed.as_ref().expect("there is a view"));
         drop(state);
-        let began = view.load()?.through;
+        let visible = snapshots.last().copied().expect("the last number that is visible");
+        let began = view.load()?.through.min(visible);
         let snapshots = snapshots.to_vec();
         Ok(Some(Box::new(Collect {
             store: self,

@@ -13,13 +13,14 @@ pub(super) fn run(arguments: &DbArgs) -> Result<(), Failure> {
     super::whole_database(arguments, "verify")?;
     let report = lsmx::verify(&arguments.path)?;
     let mut lines = format!(
-        "{} keyspaces, {} tables of {} with {} entries, {} commits in {} log segments: all sound\n",
+        "{} keyspaces, {} tables of {} with {} entries, {} commits in {} log segments: all sound{}\n",
         report.keyspaces,
         report.tables,
         text::bytes(report.table_bytes),
         report.entries,
         report.wal_records,
         report.wal_segments,
+        if report.operands_unchecked.is_empty() { "" } else { " but for what was not checked" },
     );
     let mut note = |line: std::fmt::Arguments<'_>| {
         // Writing to a string does not fail.
@@ -37,6 +38,11 @@ pub(super) fn run(arguments: &DbArgs) -> Result<(), Failure> {
         note(format_args!(
             "the log ends in {} bytes of an unfinished commit, which the next opening cuts\n",
             report.wal_tail_bytes
+        ));
+    }
+    for keyspace in &report.operands_unchecked {
+        note(format_args!(
+            "operands of keyspace {keyspace} live in a store that is not known here and were not checked\n"
         ));
     }
     for orphan in &report.orphans {
