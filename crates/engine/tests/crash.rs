@@ -104,7 +104,7 @@ fn require_everything(coverage: &Coverage) -> Outcome {
         coverage.require(group, &images)?;
     }
     coverage.require("crashes while", &["opening", "running", "resuming", "closing"])?;
-    let jobs = ["flush", "merge", "trivial move", "segment turn", "segment retired"];
+    let jobs = ["flush", "merge", "rewrite", "trivial move", "segment turn", "segment retired"];
     coverage.require("jobs", &jobs)?;
     let others = ["fresh manifest", "tail cut", "read-only", "resume", "background failure"];
     coverage.require("jobs", &others)?;

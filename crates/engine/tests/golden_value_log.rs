@@ -41,7 +41,12 @@ impl SegmentLedger for Three {
 }
 
 /// Key, number, value, and how a value of the log is packed.
-fn entries() -> Vec<(&'static [u8], u64, Vec<u8>, Option<Compression>)> {
+type Written = (&'static [u8], u64, Vec<u8>, Option<Compression>);
+
+/// Key, number, kind and value in the table.
+type Stored = (&'static [u8], u64, Kind, Vec<u8>);
+
+fn entries() -> Vec<Written> {
     vec![
         (b"", 4, b"of the empty key, which is in the value log".to_vec(), Some(Compression::None)),
         (b"empty", 5, vec![], Some(Compression::None)),
@@ -52,7 +57,7 @@ fn entries() -> Vec<(&'static [u8], u64, Vec<u8>, Option<Compression>)> {
 }
 
 /// The blob file, and the entries of the table.
-fn blob() -> (Vec<u8>, Vec<(&'static [u8], u64, Kind, Vec<u8>)>) {
+fn blob() -> (Vec<u8>, Vec<Stored>) {
     let mut bytes = BlobHeader { keyspace: 0, uid: UID, number: 9 }.encode();
     let (mut table, mut records, mut value_bytes) = (Vec::new(), 0, 0);
     for (key, seq, value, apart) in entries() {

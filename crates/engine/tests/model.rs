@@ -51,6 +51,7 @@ fn inline_histories_equal_the_model() {
     assert!(reached.range_deleted > 5_000 && reached.drops > 100, "{reached:?}");
     assert!(reached.operands > 20_000 && reached.updates > 2_000, "{reached:?}");
     assert!(reached.folded_by_reads > 20_000 && reached.folded_by_jobs > 5_000, "{reached:?}");
+    assert!(reached.collections > 500, "{reached:?}");
     assert!(reached.bare_lives > 50 && reached.unfolded > 50, "{reached:?}");
     assert!(reached.dropped > 100 && reached.copies > 500, "{reached:?}");
     let between = reached.took_over.iter().map(|after| after.count_ones()).sum::<u32>();

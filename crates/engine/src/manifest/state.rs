@@ -444,13 +444,7 @@ impl ManifestState {
                 let key = Some(key.clone());
                 changes.push(Change::Cursor { keyspace: id, level: Level(level), key });
             }
-            let (blobs, references) = keyspace.value_log.contents();
-            changes.extend(blobs.into_iter().map(|blob| Change::AddBlob { keyspace: id, blob }));
-            changes.extend(references.into_iter().map(|(table, blobs)| Change::References {
-                keyspace: id,
-                table,
-                blobs,
-            }));
+            changes.extend(keyspace.value_log.contents(id));
             changes.push(Change::RunIdNext { keyspace: id, next: keyspace.run_id_next });
             changes.push(Change::FlushedThrough { keyspace: id, seq: keyspace.flushed_through });
             if let Some(token) = keyspace.operand_token {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use lsmx_compaction::FileId;
 
 use crate::Malformed;
-use crate::format::edit::{BlobFileRecord, BlobReference};
+use crate::format::edit::{BlobFileRecord, BlobReference, Change};
 use crate::sync::Arc;
 
 /// The value log of one keyspace.
@@ -91,10 +91,14 @@ impl ValueLogState {
         self.blobs.is_empty() && self.references.is_empty()
     }
 
-    /// What makes this state out of nothing, once the tables are there: blob files, then references.
-    pub(super) fn contents(&self) -> (Vec<BlobFileRecord>, Vec<(FileId, Arc<[BlobReference]>)>) {
-        let references = self.references.iter().map(|(&id, all)| (id, Arc::clone(all)));
-        (self.blobs.values().copied().collect(), references.collect())
+    /// What makes this state out of nothing, once the tables are there.
+    pub(super) fn contents(&self, keyspace: u32) -> impl Iterator<Item = Change> {
+        let blobs = self.blobs.values().map(move |&blob| Change::AddBlob { keyspace, blob });
+        let references = self.references.iter();
+        blobs.chain(references.map(move |(&table, blobs)| {
+            let blobs = Arc::clone(blobs);
+            Change::References { keyspace, table, blobs }
+        }))
     }
 }
 
@@ -108,7 +112,7 @@ mod tests {
     use lsmx_compaction::{KeyRange, Level, RunId};
 
     use super::*;
-    use crate::format::edit::{Change, Edit, FileRecord};
+    use crate::format::edit::{Edit, FileRecord};
     use crate::manifest::ManifestState;
 
     fn table(id: u64, level: u8) -> Change {

@@ -5,7 +5,7 @@
 //! on from there. Each file has a window of its own: the first value is read alone, as for a lookup, and
 //! while the next one is near, each further read takes twice as much. Windows together are bounded.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use lsmx_compaction::FileId;
 
@@ -54,7 +54,7 @@ impl Window {
 /// The windows of one walk.
 #[derive(Debug, Default)]
 pub(crate) struct BlobScan {
-    windows: HashMap<FileId, Window>,
+    windows: BTreeMap<FileId, Window>,
     bytes: u64,
     uses: u64,
     /// Where the windows are counted, once there was one.
@@ -81,28 +81,43 @@ impl BlobScan {
         pointer: &ValuePointer,
         access: &mut Access,
     ) -> Result<Slice> {
+        let id = blob.record().id;
+        self.uses += 1;
+        // What was read ahead is nearer than the cache.
+        if let Some(value) = self.read_ahead(id, blob, entry, pointer, access) {
+            return value;
+        }
         if let Some(value) = blob.peek(pointer, access)? {
             return Ok(value);
         }
         let fill = access.may_read_blob()?;
         blob.checked_bytes(pointer)?;
-        self.uses += 1;
-        let id = blob.record().id;
-        let known = self.windows.get(&id).is_some_and(|window| window.record(pointer).is_some());
-        if !known {
-            self.read(blob, pointer, fill)?;
-        }
-        let window = self.windows.get_mut(&id);
-        let stored = window.and_then(|window| {
-            window.used = self.uses;
-            window.record(pointer)
-        });
-        let Some(stored) = stored else {
+        self.read(blob, pointer, fill)?;
+        self.read_ahead(id, blob, entry, pointer, access).unwrap_or_else(|| {
             let (what, needed) = ("value read ahead", pointer.bytes);
             let short = Malformed::Truncated { what, needed, found: 0 };
-            return Err(short.at(blob.path(), pointer.offset));
-        };
-        blob.open_record(stored, entry, pointer, fill).map(Slice::of_block)
+            Err(short.at(blob.path(), pointer.offset))
+        })
+    }
+
+    /// The value, if its record was read.
+    fn read_ahead(
+        &mut self,
+        id: FileId,
+        blob: &Blob,
+        entry: (&[u8], SeqNo),
+        pointer: &ValuePointer,
+        access: &Access,
+    ) -> Option<Result<Slice>> {
+        let window = self.windows.get_mut(&id)?;
+        window.used = self.uses;
+        let stored = window.record(pointer)?;
+        let opened = access.may_read_blob();
+        Some(
+            opened
+                .and_then(|fill| blob.open_record(stored, entry, pointer, fill))
+                .map(Slice::of_block),
+        )
     }
 
     /// Reads the record, and what comes next if it goes on from the last one. The pointer was checked.

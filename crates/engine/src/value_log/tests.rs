@@ -21,7 +21,8 @@ fn key(number: u64) -> Vec<u8> {
 }
 
 fn value(number: u64) -> Vec<u8> {
-    number.to_string().into_bytes().into_iter().cycle().take(200 + number as usize % 97).collect()
+    let bytes = usize::try_from(200 + number % 97).unwrap();
+    number.to_string().into_bytes().into_iter().cycle().take(bytes).collect()
 }
 
 /// A file with these values, and where they lie.

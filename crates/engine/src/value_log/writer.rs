@@ -9,6 +9,7 @@ use crate::coding::len_u64;
 use crate::error::{Error, Result};
 use crate::format::blob::{BlobHeader, BlobTrailer, ValuePointer, put_record};
 use crate::format::edit::BlobFileRecord;
+use crate::format::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::key::SeqNo;
 use crate::sabotage::{self, Bug};
 use crate::sync::Arc;
@@ -70,8 +71,16 @@ impl BlobWriter {
     /// Writes the value of an entry; returns where it lies.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// [`Error::TooLarge`] past the limits of keys and values; when the file cannot be written.
     pub(crate) fn add(&mut self, key: &[u8], seq: SeqNo, value: &[u8]) -> Result<ValuePointer> {
+        for (what, bytes, limit) in [
+            ("key", len_u64(key.len()), KEY_BYTES_MAX),
+            ("value", len_u64(value.len()), VALUE_BYTES_MAX),
+        ] {
+            if bytes > limit {
+                return Err(Error::TooLarge { what, bytes, limit });
+            }
+        }
         let (before, offset) = (self.pending.len(), self.offset);
         let place = (self.uid, offset);
         let value_with = (value, self.compression);

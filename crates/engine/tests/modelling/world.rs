@@ -49,6 +49,8 @@ pub struct Reached {
     pub unfolded: u64,
     pub folded_by_reads: u64,
     pub folded_by_jobs: u64,
+    /// Jobs that emptied blob files.
+    pub collections: u64,
     pub dropped: u64,
     pub copies: u64,
     /// Operands and anchors that went to stores, keys whose operands collections brought back, and
@@ -88,6 +90,7 @@ impl std::ops::AddAssign for Reached {
         self.unfolded += other.unfolded;
         self.folded_by_reads += other.folded_by_reads;
         self.folded_by_jobs += other.folded_by_jobs;
+        self.collections += other.collections;
         self.dropped += other.dropped;
         self.copies += other.copies;
         self.beside += other.beside;
@@ -798,6 +801,7 @@ impl World {
             self.reached.collected += store.to_tree;
             self.reached.folded_by_reads += keyspace.merges.reads.operands;
             self.reached.folded_by_jobs += keyspace.merges.jobs.operands;
+            self.reached.collections += keyspace.value_log.rewrites;
             assert_eq!(keyspace.merges.failures, 0);
         }
         self.reached.reopenings += 1;
