@@ -227,7 +227,8 @@ fn caching_shows_what_index_and_filters_save() {
     let all =
         cells.iter().filter(|cell| cell["setting"].as_str().unwrap().starts_with("all cached"));
     for cell in all {
-        assert!(number(cell, "/reads/ios_per_get") < 0.01, "{cell}");
+        // What the warming up has not met is read once.
+        assert!(number(cell, "/reads/ios_per_get") < 0.05, "{cell}");
     }
     for cell in &cells {
         assert_eq!(cell["ops"], 2000);

@@ -190,6 +190,36 @@ fn a_page_of_cache_sizes_has_the_curves_beside_the_published_ones() {
 }
 
 #[test]
+fn pages_of_updates_have_each_figure_beside_what_was_published() {
+    let directory = tempfile::tempdir().unwrap();
+    let words = "rmw --records 2000 --ops 2000";
+    let bars = page(words, &[], directory.path());
+    for title in ["Summary", "What each mode does and costs", "Latency", "What was published"] {
+        assert!(bars.contains(&format!("<h3>{title}</h3>")), "no section {title}");
+    }
+    assert!(bars.contains("RocksDB + KD"));
+    fine_to_look_at(&bars, &[("plots", 8), ("marks", 30), ("tables", 2)], directory.path());
+    let lines = page(words, &["--experiment", "read-ratio"], directory.path());
+    assert!(lines.contains("<h3>Over read ratio</h3>"));
+    fine_to_look_at(&lines, &[("plots", 8), ("marks", 60), ("tables", 2)], directory.path());
+}
+
+#[test]
+fn pages_of_experiments_have_their_plots() {
+    let directory = tempfile::tempdir().unwrap();
+    for (experiment, title, plots) in [
+        ("caching", "What the cache and the filters do", 6),
+        ("filter-size", "What the cache and the filters do", 6),
+        ("put-over-time", "Puts over time", 4),
+    ] {
+        let words = "bench --entries 5000 --memtable 64K --ops 1000 --experiment";
+        let page = page(words, &[experiment], directory.path());
+        assert!(page.contains(&format!("<h3>{title}</h3>")), "no section {title}");
+        fine_to_look_at(&page, &[("plots", plots), ("marks", plots)], directory.path());
+    }
+}
+
+#[test]
 fn a_page_of_advice_has_the_ranking_and_the_confirmed_designs() {
     let directory = tempfile::tempdir().unwrap();
     let words =

@@ -173,7 +173,7 @@ fn a_range_that_was_bound_to_memory_does_not_meet_a_failed_key_twice() {
     let keyspace = db.default_keyspace();
     for backward in [false, true] {
         let mut range = keyspace.iter().in_memory();
-        let mut step =
+        let step =
             |range: &mut lsmx::Range| if backward { range.next_back() } else { range.next() };
         let mut items: Vec<_> = (0..2).filter_map(|_| step(&mut range)).collect();
         assert!(matches!(items[1], Err(Error::MergeFailed { .. })));

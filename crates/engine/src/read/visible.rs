@@ -487,7 +487,8 @@ mod tests {
                     match cursor.value_slice() {
                         Ok(value) => prop_assert_eq!(&*value, model[at].as_slice()),
                         Err(error) => {
-                            prop_assert!(matches!(error, Error::MergeFailed { .. }));
+                            let of_key = matches!(error, Error::MergeFailed { .. });
+                            prop_assert!(of_key);
                             prop_assert_eq!(model[at].as_slice(), REFUSED);
                         }
                     }

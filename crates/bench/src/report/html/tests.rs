@@ -402,3 +402,58 @@ fn a_sweep_of_repetitions_is_followed_by_what_was_typed() {
         assert!(ticks.contains(&value), "{ticks:?}");
     }
 }
+
+/// A cell of `lsmx rmw` whose figures follow from its number.
+fn updates(mode: &str, base: &str, number: u32) -> crate::experiment::rmw::result::Cell {
+    let x = f64::from(number) + 1.0;
+    let cell = json!({
+        "engine": "lsmx", "mode": mode, "base": base, "read_ratio": 0.1,
+        "workload": {
+            "mix": "default", "records": 1000, "loaded_bytes": 1_024_000, "key_len": 24,
+            "value_len": 1000, "field_len": 100, "delta_len": 100, "zipf": 0.99, "threads": 1,
+            "memory_budget": 4_194_304, "direct_io": false,
+        },
+        "seed": 7, "ops": 1000, "ops_per_s": 1000.0 * x, "elapsed_s": 1.0, "settle_s": 0.1,
+        "reads": 100, "read_latency_us": latency(9.0 * x), "rmws": 900,
+        "rmw_latency_us": latency(3.0 * x), "put_latency_us": latency(0.0),
+        "scan_latency_us": latency(0.0), "ios_per_read": 1.5, "read_bytes": 1000, "written_bytes": 2000,
+        "device": null, "storage_bytes": 3000, "memory_bytes": 4000, "memory_bytes_before": null,
+        "checked_records": 900,
+    });
+    serde_json::from_value(cell).unwrap()
+}
+
+#[test]
+fn every_mode_over_every_base_has_its_bar_and_its_line() {
+    use crate::experiment::rmw::result::Rmw;
+
+    let pairs = [("get-put", "tree"), ("merge", "tree"), ("kd", "tree"), ("kd", "value-log")];
+    let mut result = Rmw {
+        provenance: result(Vec::new()).provenance,
+        experiment: None,
+        cells: pairs.iter().zip(0..).map(|((mode, base), n)| updates(mode, base, n)).collect(),
+    };
+    let page = rmw(&result);
+    let bars = plot(&page, "Operations per second");
+    assert_eq!(names(&bars), ["get-put", "merge", "kd", "kd · value-log"]);
+    let widths: Vec<f64> =
+        classed(bars.root(), "bar").iter().map(|bar| number(bar, "width")).collect();
+    assert!((widths[3] / widths[0] - 4.0).abs() < 0.05, "{widths:?}");
+    assert!(!page.contains("Bytes that the device read and wrote</figcaption>"), "not measured");
+    assert_eq!(names(&plot(&page, "Operations per second, as published")).len(), 6);
+    for svg in svgs(&page) {
+        Document::parse(svg).unwrap_or_else(|error| panic!("{error}: {svg}"));
+    }
+
+    let mut more = result.cells.clone();
+    more.iter_mut().for_each(|cell| (cell.read_ratio, cell.ops_per_s) = (0.9, 7000.0));
+    result.cells.append(&mut more);
+    let page = rmw(&result);
+    let lines = plot(&page, "Operations per second");
+    assert_eq!(names(&lines), ["get-put", "merge", "kd", "kd · value-log"]);
+    for series in classed(lines.root(), "series") {
+        assert_eq!(classed(series, "dot").len(), 3, "two ratios, and one beside the name");
+    }
+    let published = plot(&page, "Operations per second, as published");
+    assert_eq!(names(&published), ["vLogDB", "vLogDB + KD"]);
+}
