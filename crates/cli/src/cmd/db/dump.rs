@@ -1,5 +1,6 @@
 //! `lsmx db PATH dump [FILE…]`.
 
+use std::ffi::OsStr;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -31,7 +32,14 @@ pub(super) fn run(
             let gap = if number > 0 { "\n" } else { "" };
             writeln!(out, "{gap}== {}", file.display()).map_err(Failure::stdout)?;
         }
-        match lsmx::dump::dump(&OsVfs, file, &options, &mut out) {
+        let name = file.file_name().and_then(OsStr::to_str).and_then(FileName::parse);
+        let shown = match name {
+            Some(FileName::Operands(_) | FileName::Bucket(_)) => {
+                lsmx_delta::dump(&OsVfs, file, &mut out)
+            }
+            _ => lsmx::dump::dump(&OsVfs, file, &options, &mut out),
+        };
+        match shown {
             Ok(()) => {}
             Err(DumpError::Output(error)) => return Err(Failure::stdout(error)),
             Err(DumpError::File(lsmx::Error::InvalidOption { value, must, .. })) => {

@@ -18,6 +18,7 @@ use std::ffi::OsStr;
 
 use lsmx::{Db, Keyspace, KeyspaceOptions, Options};
 use lsmx_bench::workload::record::{Format, encode, from_hex, to_hex};
+use lsmx_delta::{DeltaOptions, KeyDelta};
 
 use crate::args::{DbArgs, Verb};
 use crate::failure::Failure;
@@ -42,15 +43,20 @@ pub(crate) fn run(arguments: &DbArgs) -> Result<(), Failure> {
     }
 }
 
+/// Options for a database that others may have made: with all stores of operands that there are.
+fn options() -> Options {
+    Options::default().known_operand_store(KeyDelta::new(DeltaOptions::default()))
+}
+
 /// Opens the database for a verb that only works on one that is there, keyspace included.
 fn open(arguments: &DbArgs) -> Result<(Db, Keyspace), Failure> {
-    let db = Db::open(&arguments.path, Options::default().create_if_missing(false))?;
+    let db = Db::open(&arguments.path, options().create_if_missing(false))?;
     existing_keyspace(arguments, db)
 }
 
 /// Opens the database for a verb that changes nothing.
 fn open_to_read(arguments: &DbArgs) -> Result<(Db, Keyspace), Failure> {
-    let db = Db::open_read_only(&arguments.path, Options::default())?;
+    let db = Db::open_read_only(&arguments.path, options())?;
     existing_keyspace(arguments, db)
 }
 
@@ -83,7 +89,7 @@ fn json(value: &impl serde::Serialize) -> Result<(), Failure> {
 
 /// Opens the database for a verb that makes what is not there.
 fn open_or_create(arguments: &DbArgs) -> Result<(Db, Keyspace), Failure> {
-    let db = Db::open(&arguments.path, Options::default().create_if_missing(true))?;
+    let db = Db::open(&arguments.path, options().create_if_missing(true))?;
     let keyspace = match &arguments.keyspace {
         None => db.default_keyspace(),
         Some(name) => db.keyspace(name, KeyspaceOptions::default())?,

@@ -1,8 +1,12 @@
 //! `lsmx db PATH verify`.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
+use lsmx::operands::OperandStoreFactory;
+use lsmx::vfs::OsVfs;
 use lsmx_bench::report::text;
+use lsmx_delta::{DeltaOptions, KeyDelta};
 
 use crate::args::DbArgs;
 use crate::failure::Failure;
@@ -11,7 +15,8 @@ use crate::output;
 /// Reads every file; the first thing that is wrong ends it with exit code 1.
 pub(super) fn run(arguments: &DbArgs) -> Result<(), Failure> {
     super::whole_database(arguments, "verify")?;
-    let report = lsmx::verify(&arguments.path)?;
+    let delta: Arc<dyn OperandStoreFactory> = Arc::new(KeyDelta::new(DeltaOptions::default()));
+    let report = lsmx::verify_with_stores(Arc::new(OsVfs), &arguments.path, &[delta])?;
     let mut lines = format!(
         "{} keyspaces, {} tables of {} with {} entries, {} commits in {} log segments: all sound{}\n",
         report.keyspaces,
@@ -32,6 +37,14 @@ pub(super) fn run(arguments: &DbArgs) -> Result<(), Failure> {
             report.blob_files,
             text::bytes(report.blob_bytes),
             report.blob_values,
+        ));
+    }
+    if report.operand_stores > 0 {
+        note(format_args!("{} operand stores\n", report.operand_stores));
+    }
+    for keyspace in &report.operands_unchecked {
+        note(format_args!(
+            "the operands of keyspace {keyspace:?} were not checked: this program does not have their store\n"
         ));
     }
     if report.wal_tail_bytes > 0 {
