@@ -25,6 +25,9 @@ const PUBLISHED_FROM: usize = 12;
 /// A figure of a cell, if it was measured.
 type Of = fn(&Cell) -> Option<f64>;
 
+/// How long operations of one kind took.
+type Times = fn(&Cell) -> &LatencyUs;
+
 /// A figure and how it is called and written.
 struct Shown {
     title: &'static str,
@@ -280,7 +283,7 @@ fn plot(says: &str, key: &str, lines: &[Line], format: Format) -> Markup {
 }
 
 fn latencies(cells: &[Cell], names: &[String]) -> Markup {
-    let spans = |of: fn(&Cell) -> &LatencyUs| -> Option<Markup> {
+    let spans = |of: Times| -> Option<Markup> {
         let measured = cells.iter().filter(|cell| of(cell).max > 0.0);
         let rows = measured.map(|cell| Span {
             marker: marker(names, cell),
@@ -289,7 +292,7 @@ fn latencies(cells: &[Cell], names: &[String]) -> Markup {
         });
         latency::draw(&rows.collect::<Vec<_>>())
     };
-    let kinds: [(&str, fn(&Cell) -> &LatencyUs); 4] = [
+    let kinds: [(&str, Times); 4] = [
         ("Reads", |cell| &cell.read_latency_us),
         ("Updates of a field", |cell| &cell.rmw_latency_us),
         ("Puts", |cell| &cell.put_latency_us),
