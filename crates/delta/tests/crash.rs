@@ -157,8 +157,10 @@ fn a_call_that_fails_loses_nothing_that_was_committed() {
             }
             points += 1;
             vfs.clear();
-            // The engine is read-only until it resumes.
-            driver.store.abandon();
+            // The engine abandons before it resumes; a store that is only asked again must do as well.
+            if nth % 2 == 0 {
+                driver.store.abandon();
+            }
             let (token, model, snapshots) = durable.lock().clone();
             (driver.token, driver.model, driver.snapshots) = (token, model, snapshots);
             driver.seq += 1000;
@@ -167,10 +169,14 @@ fn a_call_that_fails_loses_nothing_that_was_committed() {
             driver.check().unwrap();
             driver.collect(None).unwrap();
             driver.check().unwrap();
-            let image = Image::ALL[usize::try_from(nth % 7).unwrap()];
-            driver.reopen_on(Arc::new(mem.crash(image, nth))).unwrap();
-            driver.check().unwrap();
-            driver.verify().unwrap();
+            let next = usize::try_from(nth % 7).unwrap();
+            let images =
+                if call == VfsCall::Sync { &Image::ALL[..] } else { &Image::ALL[next..=next] };
+            for image in images {
+                driver.reopen_on(Arc::new(mem.crash(*image, nth))).unwrap();
+                driver.check().unwrap();
+                driver.verify().unwrap();
+            }
         }
         println!("{call:?} {fault:?}: {points}");
         assert!(points > 1, "{call:?} {fault:?}: {points}");
