@@ -10,7 +10,7 @@ use std::io;
 use std::path::PathBuf;
 
 use lsmx::operands::{OperandFileKind, Place};
-use lsmx::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
+use lsmx::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering};
 use lsmx::vfs::File;
 use lsmx::{Error, Malformed, Result};
 
@@ -162,6 +162,7 @@ impl FileTable {
             end: AtomicU64::new(0),
             dirty: AtomicBool::new(false),
             doomed: AtomicBool::new(doomed),
+            kept: OnceLock::new(),
             table: self.clone(),
         });
         self.known.lock().insert(number, Arc::downgrade(&file));
@@ -192,6 +193,8 @@ pub(crate) struct BucketFile {
     dirty: AtomicBool,
     /// Nothing durable names it: the last owner has it removed.
     doomed: AtomicBool,
+    /// Open as long as somebody has the file, once its database is closed.
+    kept: OnceLock<Arc<dyn File>>,
     table: Arc<FileTable>,
 }
 
@@ -279,7 +282,19 @@ impl BucketFile {
         })
     }
 
+    /// Opens it for as long as somebody has it.
+    pub(crate) fn keep_open(&self) -> Result<()> {
+        if self.kept.get().is_none() {
+            // Who is second has opened the same.
+            let _ = self.kept.set(self.reader()?);
+        }
+        Ok(())
+    }
+
     fn reader(&self) -> Result<Arc<dyn File>> {
+        if let Some(kept) = self.kept.get() {
+            return Ok(kept.clone());
+        }
         if !self.table.place.direct_reads
             && let Some(file) = self.writer()
         {

@@ -265,8 +265,7 @@ pub trait Collection {
     fn prepare(self: Box<Self>) -> Result<Prepared>;
 }
 
-/// What a store holds at one moment. Iterators may outlive the database that they were made of, whose next
-/// owner removes what is obsolete: so a view keeps open what it reads.
+/// What a store holds at one moment. Iterators may outlive the database that they were made of.
 pub trait OperandView: fmt::Debug + Send + Sync {
     /// Whether it holds nothing.
     fn is_empty(&self) -> bool;
@@ -290,6 +289,10 @@ pub trait OperandView: fmt::Debug + Send + Sync {
     /// Walks, as entries of kind [`Merge`](crate::Kind::Merge), the operands of all keys with numbers up
     /// to `at` that no anchor up to `at` voids. A folded operand has its largest number.
     fn cursor(self: Arc<Self>, at: SeqNo, reads: OperandReads) -> Box<dyn Cursor>;
+
+    /// Has all files that it needs stay open as long as it lives: the database closes, and its next owner
+    /// may remove some. A view that has them open anyway needs none of this. What cannot be opened is an error of the read that needs it.
+    fn keep_open(&self) {}
 
     /// Writes a copy of all it holds, for a checkpoint, on stable storage but for the names. The copy's
     /// files are made in `target`; its token opens it.

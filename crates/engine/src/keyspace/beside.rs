@@ -56,7 +56,7 @@ impl Attached {
 
     /// Begins a collection, unless one is under way.
     pub(crate) fn begin_collecting(&self) -> Option<Collecting<'_>> {
-        (!self.collecting.swap(true, Ordering::AcqRel)).then_some(Collecting(self))
+        Collecting::begin(&self.collecting)
     }
 
     /// What super versions have of what was prepared.
@@ -74,11 +74,18 @@ impl Attached {
 
 /// A collection under way.
 #[derive(Debug)]
-pub(crate) struct Collecting<'a>(&'a Attached);
+pub(crate) struct Collecting<'a>(&'a AtomicBool);
+
+impl Collecting<'_> {
+    fn begin(under_way: &AtomicBool) -> Option<Collecting<'_>> {
+        // Made by whoever may have it and nobody else, for dropping it ends the collection.
+        (!under_way.swap(true, Ordering::AcqRel)).then(|| Collecting(under_way))
+    }
+}
 
 impl Drop for Collecting<'_> {
     fn drop(&mut self) {
-        self.0.collecting.store(false, Ordering::Release);
+        self.0.store(false, Ordering::Release);
     }
 }
 
@@ -287,5 +294,22 @@ impl Cursor for NoCursor {
     }
     fn prev(&mut self) -> Result<()> {
         Err(self.0.error())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever asked in vain once ended the collection that was under way, and the next began beside it.
+    #[test]
+    fn one_collection_is_under_way_at_a_time() {
+        let under_way = AtomicBool::new(false);
+        let first = Collecting::begin(&under_way).unwrap();
+        for _ in 0..3 {
+            assert!(Collecting::begin(&under_way).is_none());
+        }
+        drop(first);
+        assert!(Collecting::begin(&under_way).is_some());
     }
 }

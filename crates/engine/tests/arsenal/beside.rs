@@ -23,6 +23,7 @@ use lsmx::operands::{
 };
 use lsmx::vfs::File;
 use lsmx::{Error, Kind, Malformed, Result, SeqNo, Slice};
+use lsmx_delta::{DeltaOptions, KeyDelta};
 
 /// How stores of this kind behave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +40,62 @@ impl Default for Plain {
     fn default() -> Plain {
         Plain { collect_after: 3, to_tree_one_in: 2, lazy: true }
     }
+}
+
+thread_local! {
+    /// Whether databases at hand keep operands in the store that users have.
+    static REAL: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Says whether stores that this thread draws from here on are those that users have. A database keeps
+/// the one it began with.
+pub fn set_real(real: bool) {
+    REAL.set(real);
+}
+
+/// A store as drawn: the easy one, or buckets that are so small that a few hundred operands fill some.
+#[derive(Debug)]
+pub struct Drawn(Box<dyn OperandStoreFactory>);
+
+impl Plain {
+    /// The store that databases at hand have.
+    pub fn drawn(self) -> Drawn {
+        if !REAL.get() {
+            return Drawn(Box::new(self));
+        }
+        let options = DeltaOptions::default()
+            .bucket_bytes(512 << (self.collect_after % 3))
+            .buckets_max(4 * self.to_tree_one_in)
+            .split_threshold(if self.lazy { 0.8 } else { 0.3 })
+            .log_bytes_max(1024 << (self.collect_after % 5))
+            .cache_bytes(if self.lazy { 4096 } else { 0 });
+        Drawn(Box::new(KeyDelta::new(options)))
+    }
+}
+
+impl OperandStoreFactory for Drawn {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn open(&self, place: Place, token: Option<Token>) -> Result<Arc<dyn OperandStore>> {
+        self.0.open(place, token)
+    }
+
+    fn verify(&self, place: Place, token: Token) -> Result<OperandMetrics> {
+        self.0.verify(place, token)
+    }
+}
+
+/// Whether a file that nothing names after a clean close may be there: pages of buckets whose records the
+/// log still has, so that the next opening makes them anew.
+pub fn may_be_left(orphan: &std::path::Path) -> bool {
+    REAL.get() && orphan.extension().is_some_and(|extension| extension == "bucket")
+}
+
+/// Stores of all names, for those who check what others have made.
+pub fn all() -> [Arc<dyn OperandStoreFactory>; 2] {
+    [Arc::new(Plain::default()), Arc::new(KeyDelta::new(DeltaOptions::default()))]
 }
 
 /// What one file holds.

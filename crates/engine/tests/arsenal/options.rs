@@ -9,7 +9,7 @@ use lsmx::{
 };
 
 use super::Chance;
-use super::beside::Plain;
+use super::beside::{Plain, set_real};
 
 /// Appends, so that an operand that is lost, doubled or out of its place shows. Whether it merges
 /// partially may change from opening to opening.
@@ -38,18 +38,42 @@ impl MergeOperator for Appending {
 }
 
 thread_local! {
-    /// Whether the databases at hand have operand stores: who has one needs it at each opening.
-    static BESIDE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    /// What operand stores the databases at hand have: who has one needs it at each opening.
+    static BESIDE: std::cell::Cell<Stores> = const { std::cell::Cell::new(Stores::None) };
 }
 
-/// Says whether options that this thread draws from here on name operand stores.
-pub(crate) fn set_beside(beside: bool) {
-    BESIDE.set(beside);
+/// Where the operands of a database live.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Stores {
+    /// In trees.
+    #[default]
+    None,
+    /// In stores that are easy to be sure of.
+    Plain,
+    /// In those that users have.
+    Real,
 }
 
-/// Whether they do.
+impl Stores {
+    /// Those of a run.
+    pub(crate) fn of_seed(seed: u64) -> Stores {
+        match seed % 4 {
+            1 => Stores::Plain,
+            3 => Stores::Real,
+            _ => Stores::None,
+        }
+    }
+}
+
+/// Says which operand stores options name that this thread draws from here on.
+pub(crate) fn set_beside(stores: Stores) {
+    BESIDE.set(stores);
+    set_real(stores == Stores::Real);
+}
+
+/// Whether they name one.
 pub(crate) fn beside() -> bool {
-    BESIDE.get()
+    BESIDE.get() != Stores::None
 }
 
 fn draw_store(chance: &mut Chance) -> Plain {
@@ -79,7 +103,7 @@ pub(crate) fn draw_keyspace(chance: &mut Chance) -> KeyspaceOptions {
         .compression(compression)
         .merge_operator(Appending { partially: chance.one_in(2) })
         .value_separation(draw_separation(chance));
-    if beside() { options.operand_store(draw_store(chance)) } else { options }
+    if beside() { options.operand_store(draw_store(chance).drawn()) } else { options }
 }
 
 /// Whether and how values are kept apart, drawn at random: mostly nearly all of them, in small files.

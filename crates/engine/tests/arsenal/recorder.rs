@@ -8,6 +8,7 @@ use lsmx::vfs::{Image, MemVfs, Operation, OperationKind};
 
 use super::coverage::{Coverage, file_kind};
 use super::history::Commit;
+use super::options::Stores;
 use super::passing::{Checkpoint, Passing};
 use super::{Chance, mix};
 
@@ -59,8 +60,8 @@ pub(crate) struct Promises {
     pub(crate) passing: Passing,
     /// Checkpoints that were begun.
     pub(crate) checkpoints: Vec<Checkpoint>,
-    /// Whether keyspaces have operand stores.
-    pub(crate) beside: bool,
+    /// Which operand stores keyspaces have.
+    pub(crate) beside: Stores,
     /// Policies that each keyspace may have.
     pub(crate) policies: [Vec<String>; 2],
     /// Largest sequence number that may have been given out.

@@ -98,7 +98,7 @@ struct Run<'a> {
 /// Plays a run to its end.
 pub(crate) fn play(plan: &Plan, coverage: &Arc<Coverage>) -> Outcome<Played> {
     let disk = MemVfs::new();
-    let beside = plan.seed % 2 == 1;
+    let beside = options::Stores::of_seed(plan.seed);
     options::set_beside(beside);
     let recorder = Recorder::watch(&disk, plan.seed, plan.sampling, coverage);
     recorder.promises().beside = beside;

@@ -93,7 +93,7 @@ impl Tuning {
     /// The options of a keyspace that has a store already, or has not.
     pub fn options_beside(&self, stored: bool) -> KeyspaceOptions {
         match self.beside.or_else(|| stored.then(Plain::default)) {
-            Some(store) => self.options().operand_store(store),
+            Some(store) => self.options().operand_store(store.drawn()),
             None => self.options(),
         }
     }
