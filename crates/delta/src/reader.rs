@@ -44,6 +44,13 @@ impl OperandView for View {
         Box::new(ViewCursor::new(self, at, reads))
     }
 
+    fn keep_open(&self) {
+        for file in self.buckets.iter().flat_map(|bucket| bucket.files()) {
+            // Whoever reads it gets the error.
+            let _ = file.keep_open();
+        }
+    }
+
     fn copy_to(&self, target: &dyn OperandFiles) -> Result<Token> {
         crate::copy::copy(self, target)
     }
