@@ -351,16 +351,34 @@ fn split(
 
 impl Victims<'_> {
     /// What was to leave and must stay, for an anchor has come since; and the others.
-    fn parted(&self, tip: &View) -> (Vec<Record>, Vec<Record>) {
+    fn parted(&self, tip: &View) -> Result<(Vec<Record>, Vec<Record>)> {
         let through = self.base.through;
-        self.leaving.iter().cloned().partition(|record| {
+        let mut anchored = BTreeSet::new();
+        let old: BTreeSet<u64> = self.groups.iter().flat_map(|group| &group.old).copied().collect();
+        for bucket in tip.buckets.iter().filter(|bucket| old.contains(&bucket.id)) {
+            let anchors = self.came(bucket)?.into_iter().filter(|it| it.operand.is_none());
+            anchored.extend(anchors.map(|anchor| anchor.key));
+        }
+        Ok(self.leaving.iter().cloned().partition(|record| {
             let range = tip.range_anchor(&record.key, SeqNo::MAX);
-            let tail = tip.place_of(&record.key).map(|place| &tip.buckets[place].tail);
-            let anchored = tail.is_some_and(|tail| {
-                tail.of_key(&record.key).any(|it| it.operand.is_none() && it.last > through)
-            });
-            range > through || anchored
-        })
+            range > through || anchored.contains(&record.key)
+        }))
+    }
+
+    /// What deliveries have brought to a bucket since the collection began.
+    fn came(&self, bucket: &Bucket) -> Result<Vec<Record>> {
+        let before = self.base.buckets.iter().find(|before| before.id == bucket.id);
+        let paged = before.is_none_or(|before| before.file_bytes() != bucket.file_bytes());
+        let mut records: Vec<Record> = match paged {
+            // A delivery that had begun before the buckets were frozen has written to its file.
+            true => {
+                let counter = &self.store.shared.counters.bucket_read_bytes;
+                bucket.all_records(&mut Reading::of_job(counter))?
+            }
+            false => bucket.tail.records().collect(),
+        };
+        records.retain(|record| record.last > self.base.through);
+        Ok(records)
     }
 
     fn prepare_or_leave(mut self) -> Result<Prepared> {
@@ -368,7 +386,7 @@ impl Victims<'_> {
         let stays = match self.left_at {
             // Nobody has taken it.
             None => std::mem::take(&mut self.leaving),
-            Some(at) if at == tip.through => self.parted(&tip).0,
+            Some(at) if at == tip.through => self.parted(&tip)?.0,
             Some(_) => return Err(self.overtaken("a delivery came after what leaves was taken")),
         };
         let mut view = (*tip).clone();
@@ -381,9 +399,10 @@ impl Victims<'_> {
                 return Err(self.overtaken("a bucket under collection has changed"));
             }
             let end = view.end_of(places.end - 1).map(Bytes::copy_from_slice);
-            let since = there.iter().flat_map(|bucket| bucket.tail.records());
-            let mut came: Vec<Record> =
-                since.filter(|record| record.last > self.base.through).collect();
+            let mut came = Vec::new();
+            for bucket in there {
+                came.append(&mut self.came(bucket)?);
+            }
             let inside = |record: &&Record| {
                 group.smallest <= record.key && end.as_ref().is_none_or(|end| record.key < *end)
             };
@@ -472,7 +491,7 @@ impl Collection for Victims<'_> {
         }
         let tip = self.tip()?;
         self.left_at = Some(tip.through);
-        let (_, leaves) = self.parted(&tip);
+        let (_, leaves) = self.parted(&tip)?;
         Ok((!leaves.is_empty()).then(|| Box::new(RecordCursor::new(leaves)) as Box<dyn Cursor>))
     }
 

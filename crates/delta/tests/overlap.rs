@@ -1,0 +1,71 @@
+//! A collection that begins in the middle of a delivery.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test may panic")]
+
+mod common;
+
+use std::cell::RefCell;
+
+use common::{Driver, Write, take_leaving};
+use lsmx::operands::{Collection, OperandStore};
+use lsmx::sync::{Arc, AtomicBool, Ordering};
+use lsmx::vfs::OperationKind;
+use lsmx_delta::DeltaOptions;
+
+const KEYS: u64 = 12;
+
+thread_local! {
+    /// What the observer has begun, on the thread of the test.
+    static BEGUN: RefCell<Option<Box<dyn Collection>>> = const { RefCell::new(None) };
+}
+
+fn key(number: u64) -> Vec<u8> {
+    format!("key{number:02}").into_bytes()
+}
+
+fn round(anchors: bool) -> Vec<Write> {
+    let write = |number| match anchors && number % 3 == 0 {
+        true => Write::Anchor { key: key(number) },
+        false => Write::Operand { key: key(number), bytes: 40 },
+    };
+    (0..KEYS).map(write).collect()
+}
+
+/// The delivery had looked which buckets are under collection before this one began, and wrote pages to
+/// files of victims: the collection took what had come since from their tails alone, and the operands on
+/// these pages were lost.
+#[test]
+fn what_a_delivery_wrote_to_files_meanwhile_is_not_lost() {
+    for (most, to_tree) in [(40, false), (4, true)] {
+        let options = DeltaOptions::default().bucket_bytes(1024).buckets_max(most);
+        let mut driver = Driver::new(options);
+        while !driver.store.collection_is_due() {
+            driver.flush(&round(false));
+        }
+        // Collections borrow their store, and this one is kept by an observer.
+        let store: &'static Arc<dyn OperandStore> = Box::leak(Box::new(driver.store.clone()));
+        let armed = Arc::new(AtomicBool::new(true));
+        driver.mem.set_observer(Some(Arc::new(move |_, operation| {
+            let bucket = operation.path.extension().is_some_and(|it| it == "bucket");
+            if bucket
+                && operation.kind == OperationKind::Append
+                && armed.swap(false, Ordering::AcqRel)
+            {
+                let collection = store.collect(&[]).unwrap().unwrap();
+                BEGUN.set(Some(collection));
+            }
+        })));
+        driver.flush(&round(to_tree));
+        driver.mem.set_observer(None);
+        let mut collection = BEGUN.take().expect("the delivery wrote a page");
+        let mut model = driver.model.clone();
+        if let Some(mut leaving) = collection.leaving().unwrap() {
+            take_leaving(&mut model, &mut *leaving).unwrap();
+        }
+        let prepared = collection.prepare().unwrap();
+        driver.commit(&prepared, model);
+        driver.check().unwrap();
+        driver.reopen().unwrap();
+        driver.check().unwrap();
+    }
+}
