@@ -10,6 +10,7 @@ use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::keyspace::options::KeyspaceOptions;
 use crate::metrics::{MemoryMetrics, Metrics, ReadMetrics};
+use crate::operands::OperandStoreFactory;
 use crate::recording::{Trace, TraceOptions};
 use crate::slice::Slice;
 use crate::sync::Arc;
@@ -378,6 +379,19 @@ pub async fn verify(path: impl AsRef<Path> + Send) -> Result<VerifyReport> {
 pub async fn verify_with(vfs: Arc<dyn Vfs>, path: impl AsRef<Path> + Send) -> Result<VerifyReport> {
     let path: PathBuf = path.as_ref().to_owned();
     on_pool(move || crate::verify_with(vfs, path)).await
+}
+
+/// As [`crate::verify_with_stores`].
+///
+/// # Errors
+/// As there.
+pub async fn verify_with_stores(
+    vfs: Arc<dyn Vfs>,
+    path: impl AsRef<Path> + Send,
+    stores: &[Arc<dyn OperandStoreFactory>],
+) -> Result<VerifyReport> {
+    let (path, stores): (PathBuf, _) = (path.as_ref().to_owned(), stores.to_vec());
+    on_pool(move || crate::verify_with_stores(vfs, path, &stores)).await
 }
 
 /// As [`crate::observe`].
