@@ -125,7 +125,7 @@ impl FileTable {
         })
     }
 
-    /// Creates a file; it is [kept](BucketFile::keep) from removal only when told so.
+    /// Creates a file, which goes with its last owner unless [`BucketFile::doom`] takes that back.
     pub(crate) fn create(self: &Arc<FileTable>) -> Result<Arc<BucketFile>> {
         let (number, file) = self.place.files.create(OperandFileKind::Bucket)?;
         let uid = self.place.env.random_u64();
