@@ -138,10 +138,11 @@ fn both_caches_read_the_same_database() {
     let costs: Vec<&Cost> = result.costs().collect();
     assert_eq!(costs.iter().map(|cost| cost.cache_kind).collect::<Vec<_>>(), BlockCacheKind::ALL);
     assert_eq!(costs[0].db_bytes, costs[1].db_bytes);
-    // Nothing is in either, and then about as much.
+    // Nothing is in either, and then about the share of the data that there is room for. How much
+    // of it Moka has admitted by then is decided by its housekeeping, so by the machine's load.
     assert_eq!(costs[0].points[0].ios_per_get, costs[1].points[0].ios_per_get);
     let [quick, moka] = [0, 1].map(|at: usize| costs[at].points[1].hit_rate[&BlockKind::Data]);
-    assert!(quick > 0.1 && (quick - moka).abs() < 0.07, "{quick} and {moka}");
+    assert!((0.1..0.25).contains(&quick) && (0.02..0.25).contains(&moka), "{quick} and {moka}");
     for point in costs.iter().flat_map(|cost| &cost.points) {
         assert!(point.resident_bytes.values().sum::<u64>() <= point.cache_bytes);
     }
