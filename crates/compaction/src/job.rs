@@ -86,6 +86,11 @@ pub enum Reason {
         /// Runs of L0.
         runs: usize,
     },
+    /// As many runs of L0 as may wait are small beside what a merge into the next level would rewrite.
+    SmallRuns {
+        /// Runs merged.
+        runs: usize,
+    },
     /// Estimated space amplification is above the threshold.
     SpaceAmplification {
         /// Bytes above the oldest run over bytes of the oldest run, in per cent.
@@ -170,6 +175,7 @@ impl fmt::Display for Reason {
             Reason::RunCount { level, runs: 1 } => write!(f, "L{} holds 1 run", level.0),
             Reason::RunCount { level, runs } => write!(f, "L{} holds {runs} runs", level.0),
             Reason::Resting { runs } => write!(f, "at rest with {runs} runs in L0"),
+            Reason::SmallRuns { runs } => write!(f, "{runs} runs of L0 are small"),
             Reason::SpaceAmplification { percent } => write!(f, "space amplification {percent} %"),
             Reason::SizeRatio { runs } => write!(f, "{runs} runs of like size"),
             Reason::Shape { level } => write!(f, "L{} has a foreign shape", level.0),

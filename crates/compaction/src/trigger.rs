@@ -11,8 +11,8 @@ pub enum Trigger {
     ///
     /// Into a level of one run a merge rewrites what it overlaps there, so it waits until it is worth
     /// it: until the runs hold as many bytes as that, or are `wait`, one of several memtables' worth
-    /// counting for as many. While nothing is written, those that wait are merged among themselves.
-    /// Elsewhere nothing is rewritten, and nothing waits.
+    /// counting for as many. If even `wait` of them are a small part of what it would rewrite, less than
+    /// one to the size ratio, or if nothing is written any more, they are merged among themselves. Elsewhere nothing is rewritten, and nothing waits.
     RunCount {
         /// Runs that make a merge due if it is worth it; at least 1.
         runs: usize,
@@ -169,6 +169,11 @@ impl Capacity {
 }
 
 impl Capacities {
+    /// How much more each level holds than the one above.
+    pub(crate) fn size_ratio(&self) -> u64 {
+        self.size_ratio
+    }
+
     /// Capacity of a level in bytes: 0 between L0 and the base, without limit for the last level.
     #[must_use]
     pub fn bytes(&self, level: Level) -> u64 {

@@ -101,6 +101,9 @@ impl<'a> Look<'a> {
 impl<'a> Leveling<'a> {
     /// The job of the level with the highest score that one can be made for, and whether L0 is due.
     fn pick_by_score(&self) -> (Option<Job>, bool) {
+        if let Some(job) = self.small_runs_job() {
+            return (Some(job), true);
+        }
         let mut candidates = self.candidates();
         candidates.sort_by(|a, b| b.score_milli.cmp(&a.score_milli).then(a.level.cmp(&b.level)));
         let l0_due = candidates.iter().any(|candidate| candidate.level == L0);
@@ -176,8 +179,9 @@ impl<'a> Leveling<'a> {
         let bytes: u64 = idle.iter().map(|run| run.bytes()).sum();
         let by_runs = match self.look.primitives.run_counts() {
             Some((trigger, wait))
-                if self.memtables_worth(&idle) >= len_u64(wait)
-                    || self.is_worth_it(&idle, bytes) =>
+                if self.is_worth_it(&idle, bytes)
+                    || (self.memtables_worth(&idle) >= len_u64(wait)
+                        && (wait <= trigger || !self.are_small(&idle, bytes))) =>
             {
                 score(len_u64(runs), len_u64(trigger))
             }
@@ -206,14 +210,53 @@ impl<'a> Leveling<'a> {
 
     /// Whether a merge of these runs of L0, of so many bytes, moves as much as it rewrites.
     fn is_worth_it(&self, runs: &[&Arc<RunShape>], bytes: u64) -> bool {
+        self.rewritten_by(runs).is_none_or(|rewritten| rewritten <= bytes)
+    }
+
+    /// Whether a merge of these runs of L0 rewrites more of the next level than any merge below has to:
+    /// what a memtable held for other stores than the tree, or what was flushed long before it was full.
+    fn are_small(&self, runs: &[&Arc<RunShape>], bytes: u64) -> bool {
+        let most = bytes.saturating_mul(self.capacities.size_ratio());
+        self.rewritten_by(runs).is_some_and(|rewritten| rewritten > most)
+    }
+
+    /// Bytes of the next level that a merge of these runs of L0 rewrites; none where that is tiered.
+    fn rewritten_by(&self, runs: &[&Arc<RunShape>]) -> Option<u64> {
         if !self.tiered.is_empty() {
-            return true;
+            return None;
         }
         let files = runs.iter().flat_map(|run| &run.files).map(|file| &file.range);
-        match (next_level(self.look.shape, &self.capacities, L0), KeyRange::hull_of(files)) {
-            (Some(target), Some(range)) => self.look.shape.overlap_bytes(target, &range) <= bytes,
-            _ => true,
+        let target = next_level(self.look.shape, &self.capacities, L0)?;
+        Some(self.look.shape.overlap_bytes(target, &KeyRange::hull_of(files)?))
+    }
+
+    /// Small runs of L0, as many as may wait, become one of L0: the newest of them, as far as each is not
+    /// larger, by more than the size ratio, than all newer ones together.
+    fn small_runs_job(&self) -> Option<Job> {
+        let look = &self.look;
+        let (trigger, wait) = look.primitives.run_counts()?;
+        let runs = look.shape.runs_of(L0);
+        let all: Vec<_> = runs.iter().collect();
+        let bytes: u64 = runs.iter().map(|run| run.bytes()).sum();
+        let due = wait > trigger
+            && runs.len() >= wait.max(2)
+            && !self.is_worth_it(&all, bytes)
+            && self.are_small(&all, bytes);
+        if !due {
+            return None;
         }
+        let mut newer = 0_u64;
+        let larger = runs.iter().position(|run| {
+            let most = newer.saturating_mul(self.capacities.size_ratio());
+            newer = newer.saturating_add(run.bytes());
+            newer > run.bytes() && run.bytes() > most
+        });
+        // Where already the second is larger, all of them: more runs than may wait do not help.
+        let chain = larger.filter(|chain| *chain >= 2).unwrap_or(runs.len());
+        let before = runs.get(chain).map(|run| run.id);
+        let target = Target { level: L0, placement: Placement::NewRun { before } };
+        let reason = Reason::SmallRuns { runs: chain };
+        look.merge_or_move(whole_runs(L0, &runs[..chain]), target, reason)
     }
 
     /// All runs of L0 or of a tiered level into the next one. All: a newer run may overlap an older
