@@ -195,6 +195,7 @@ fn first_buckets(store: &DeltaStore, records: &Records, base: &View) -> Result<V
 /// Puts each record into its bucket; the tails that went to files.
 fn fill(store: &DeltaStore, view: &mut View, records: &Records) -> Result<Vec<Arc<Tail>>> {
     let frozen = store.frozen();
+    let tail_bytes_max = store.tail_bytes_max(view.buckets.len());
     let mut paged_out = Vec::new();
     let mut index = 0;
     while index < records.len() {
@@ -209,7 +210,8 @@ fn fill(store: &DeltaStore, view: &mut View, records: &Records) -> Result<Vec<Ar
         let mut all: Vec<Record> = bucket.tail.records().collect();
         all.extend((from..index).map(|index| records.get(index).shared(&records.bytes)));
         all.sort_by(Record::order);
-        let next = with_tail(store, bucket, &all, frozen.contains(&bucket.id))?;
+        let most = if frozen.contains(&bucket.id) { usize::MAX } else { tail_bytes_max };
+        let next = with_tail(store, bucket, &all, most)?;
         if next.file_bytes() > bucket.file_bytes() && !bucket.tail.is_empty() {
             paged_out.push(bucket.tail.clone());
         }
@@ -218,20 +220,20 @@ fn fill(store: &DeltaStore, view: &mut View, records: &Records) -> Result<Vec<Ar
     Ok(paged_out)
 }
 
-/// The bucket with these records in its tail, or those that make a page in its file.
+/// The bucket with these records in its tail, or, if they are too many for that, those that make pages in
+/// its file.
 fn with_tail(
     store: &DeltaStore,
     bucket: &Bucket,
     records: &[Record],
-    frozen: bool,
+    tail_bytes_max: usize,
 ) -> Result<Bucket> {
     let shared = &store.shared;
     let page_bytes = shared.options.page_bytes();
     let bytes: usize = records.iter().map(Record::size).sum();
     let mut next = bucket.clone();
     let mut left = records;
-    if !frozen
-        && bytes >= page_bytes
+    if bytes >= tail_bytes_max
         && let Some((extents, extent)) = place_to_append(store, bucket, bytes)?
     {
         let mut cut: Vec<&[Record]> = pages(records, page_bytes).collect();

@@ -263,7 +263,13 @@ impl BucketFile {
             let closed = io::Error::other("the file was closed for appending");
             io_error("append to", &self.path, closed)
         })?;
-        self.append_to(&*file, bytes)
+        let offset = self.end();
+        self.append_to(&*file, bytes)?;
+        if self.table.place.direct_reads {
+            // A read past the page cache waits until what is there of these bytes is written.
+            file.forget(offset, len_u64(bytes.len()));
+        }
+        Ok(())
     }
 
     /// Puts what was appended on stable storage. After a failure nothing is appended any more.

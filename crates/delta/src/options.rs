@@ -71,7 +71,7 @@ impl DeltaOptions {
         self
     }
 
-    /// Bytes of memory for folded operands of keys that are read; 0 for none. Default: a quarter of the
+    /// Bytes of memory for folded operands of keys that are read; 0 for none. Default: half of the
     /// memory that the engine lets the store use, or [`CACHE_BYTES_DEFAULT`].
     #[must_use]
     pub fn cache_bytes(mut self, bytes: u64) -> DeltaOptions {

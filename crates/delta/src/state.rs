@@ -36,6 +36,8 @@ pub(crate) struct DeltaStore {
     due: AtomicBool,
     /// Most buckets.
     pub(crate) buckets_max: usize,
+    /// Memory for what is known of buckets, and their tails.
+    buckets_memory: u64,
 }
 
 /// What the next delivery or collection builds on.
@@ -80,8 +82,9 @@ impl DeltaStore {
         options: DeltaOptions,
     ) -> Result<DeltaStore> {
         options.check()?;
-        let by_default = place.memory_bytes.map_or(CACHE_BYTES_DEFAULT, |bytes| bytes / 4);
-        let buckets_max = most_buckets(&options, place.memory_bytes);
+        let by_default = place.memory_bytes.map_or(CACHE_BYTES_DEFAULT, |bytes| bytes / 2);
+        let buckets_memory = place.memory_bytes.map_or(0, |bytes| bytes / 2);
+        let buckets_max = most_buckets(&options, place.memory_bytes.map(|bytes| bytes / 2));
         let shared = Arc::new(Shared {
             options,
             cache: Cache::new(options.cache_bytes.unwrap_or(by_default)),
@@ -117,7 +120,22 @@ impl DeltaStore {
             log: Mutex::new(None),
             due,
             buckets_max,
+            buckets_memory,
         })
+    }
+
+    /// Bytes of records from which on the tail of a bucket goes to its file, where there are so many
+    /// buckets: as many as memory suffices for, a page at least, an eighth of a bucket at most. The larger,
+    /// the fewer pages the operands of a key come to lie on.
+    pub(crate) fn tail_bytes_max(&self, buckets: usize) -> usize {
+        let options = &self.shared.options;
+        let page_bytes = options.page_bytes();
+        let most = usize::try_from(options.bucket_bytes / 8).unwrap_or(usize::MAX);
+        let buckets = crate::coding::len_u64(buckets).max(1);
+        let each = (self.buckets_memory / buckets).saturating_sub(known_bytes(options));
+        // Tails are half full on average.
+        let each = usize::try_from(each.saturating_mul(2)).unwrap_or(usize::MAX);
+        each.clamp(page_bytes, most.max(page_bytes))
     }
 
     /// What is committed.
@@ -330,10 +348,15 @@ impl DeltaStore {
     }
 }
 
-/// Buckets that memory suffices for.
+/// Bytes of memory that what is known of a full bucket takes, about: index, filter, fingerprints.
+fn known_bytes(options: &DeltaOptions) -> u64 {
+    options.bucket_bytes / 64
+}
+
+/// Buckets that memory suffices for, a page of tail of each included.
 fn most_buckets(options: &DeltaOptions, memory_bytes: Option<u64>) -> usize {
-    let each = crate::coding::len_u64(options.page_bytes()) + options.bucket_bytes / 64;
-    let by_memory = memory_bytes.map_or(u64::MAX, |bytes| bytes / 2 / each);
+    let each = crate::coding::len_u64(options.page_bytes()) + known_bytes(options);
+    let by_memory = memory_bytes.map_or(u64::MAX, |bytes| bytes / each);
     usize::try_from(options.buckets_max.min(by_memory).max(4)).unwrap_or(usize::MAX)
 }
 

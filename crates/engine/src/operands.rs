@@ -303,7 +303,7 @@ pub trait OperandView: fmt::Debug + Send + Sync {
 }
 
 /// What an operand store holds and has done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct OperandMetrics {
     /// Buckets.
     pub buckets: u64,

@@ -4,8 +4,8 @@
 //! 2. Pages of the unsorted part whose fingerprints have the key, and whose numbers matter.
 //! 3. A page of the sorted part, if its filter lets the key pass.
 //!
-//! All pages that one file must give are read at once, from the first to the last of them: a device takes
-//! longer for a second read than for what lies between.
+//! Pages that lie close together in one file are read at once: a device takes longer for a second read
+//! than for what lies between.
 
 use bytes::Bytes;
 use lsmx::format::filter::key_hash;
@@ -104,24 +104,43 @@ impl Bucket {
                 need(&mut needed, &sorted.file, (page.offset, page.bytes));
             }
         }
-        for pages in &needed {
+        for pages in needed {
             pages.read(wanted, reading, &mut found)?;
         }
         Ok(found)
     }
 }
 
+/// Bytes between two pages up to which one read takes both: a device gives so many in less than the time
+/// of a further read, and more would take its time from others.
+const GAP_MAX: u64 = 32 << 10;
+
 impl Pages<'_> {
     fn read(
-        &self,
+        mut self,
         wanted: Wanted<'_>,
         reading: &mut Reading<'_>,
         found: &mut Vec<Found>,
     ) -> Result<()> {
-        let from = self.pages.iter().map(|page| page.0).min().unwrap_or(0);
-        let to = self.pages.iter().map(|page| page.0 + page.1).max().unwrap_or(0);
+        self.pages.sort_unstable();
+        let near = |a: &(u64, u64), b: &(u64, u64)| b.0.saturating_sub(a.0 + a.1) <= GAP_MAX;
+        self.pages
+            .chunk_by(near)
+            .try_for_each(|pages| self.read_near(pages, wanted, reading, found))
+    }
+
+    /// Reads pages that lie close together, in order.
+    fn read_near(
+        &self,
+        pages: &[(u64, u64)],
+        wanted: Wanted<'_>,
+        reading: &mut Reading<'_>,
+        found: &mut Vec<Found>,
+    ) -> Result<()> {
+        let from = pages.first().map_or(0, |page| page.0);
+        let to = pages.last().map_or(0, |page| page.0 + page.1);
         let bytes = reading.read(self.file, from, to)?;
-        for (offset, _) in &self.pages {
+        for (offset, _) in pages {
             let wrong = |what: Malformed| what.at(&self.file.path, *offset);
             let at = to_usize("offset of a page", offset - from).map_err(wrong)?;
             let (kind, contents, _) =

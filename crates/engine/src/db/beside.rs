@@ -27,7 +27,7 @@ use crate::vfs::Vfs;
 /// Smallest share of a memory budget that a store is given.
 const STORE_BYTES_MIN: u64 = 1 << 20;
 /// A store is given this part of what cached blocks and open tables share.
-const STORES_PER_CACHE: u64 = 4;
+const STORES_PER_CACHE: u64 = 2;
 
 /// Where a store is opened.
 pub(super) struct Site<'a> {
