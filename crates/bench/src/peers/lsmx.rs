@@ -4,6 +4,7 @@ use std::path::Path;
 
 use lsmx::env::{Background, WORKERS_DEFAULT};
 use lsmx::merge::FieldUpdate;
+use lsmx::operands::OperandMetrics;
 use lsmx::vfs::{CountingVfs, OsVfs, VfsCall};
 use lsmx::{
     BlockCacheKind, Compression, Db, Durability, FilterBits, FilterLastRun, Keyspace,
@@ -232,6 +233,11 @@ impl Fields for Counted {
     fn io_bytes(&self) -> IoBytes {
         let bytes = self.vfs.counts().bytes;
         IoBytes { read: bytes.of(VfsCall::Read), written: bytes.of(VfsCall::Append) }
+    }
+
+    fn operand_store(&self) -> Option<OperandMetrics> {
+        let metrics = self.lsmx.db.metrics();
+        metrics.keyspaces.values().find_map(|keyspace| keyspace.operand_store)
     }
 }
 

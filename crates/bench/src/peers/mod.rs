@@ -13,6 +13,8 @@ mod rocksdb;
 use std::fmt;
 use std::path::Path;
 
+use ::lsmx::operands::OperandMetrics;
+
 use crate::error::{Error, Result};
 
 use self::lsmx::LsmxOptions;
@@ -112,6 +114,11 @@ pub trait Fields: Engine {
 
     /// Bytes that the engine has read and written so far, by calls on files.
     fn io_bytes(&self) -> IoBytes;
+
+    /// What operands that are kept apart have cost since opening; none where they are not.
+    fn operand_store(&self) -> Option<OperandMetrics> {
+        None
+    }
 }
 
 /// Settings of an engine whose fields are updated.

@@ -91,6 +91,7 @@ impl Plan {
         progress.end();
         let after = Reading::take(engine.as_ref(), &path);
         let storage_bytes = process::disk_bytes(&path);
+        let operand_store = engine.operand_store();
         model.check(engine.as_ref(), &records)?;
         engine.close()?;
         remove(&path)?;
@@ -99,6 +100,7 @@ impl Plan {
         cell.read_bytes = after.io.read.saturating_sub(before.io.read);
         cell.written_bytes = after.io.written.saturating_sub(before.io.written);
         cell.device = after.device.zip(before.device).map(|(after, before)| after.since(before));
+        cell.operand_store = operand_store;
         cell.storage_bytes = storage_bytes;
         cell.memory_bytes_before = memory_bytes_before;
         cell.checked_records = numbers::count(model.len());
@@ -182,6 +184,7 @@ impl Plan {
             read_bytes: 0,
             written_bytes: 0,
             device: None,
+            operand_store: None,
             storage_bytes: 0,
             memory_bytes: played.memory_bytes,
             memory_bytes_before: None,

@@ -1,5 +1,6 @@
 //! What `lsmx rmw` measures, with the field names of its JSON.
 
+use lsmx::operands::OperandMetrics;
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::repeat::{Repeatable, Repeats};
@@ -95,6 +96,10 @@ pub struct Cell {
     /// What the block device did meanwhile, settling included, for everybody on the machine; null where the
     /// system does not tell.
     pub device: Option<DeviceIo>,
+    /// What operands that are kept apart hold and have cost since the database was opened, settling included; null where
+    /// they are not.
+    #[serde(default)]
+    pub operand_store: Option<OperandMetrics>,
     /// Bytes that all files of the settled database occupy.
     pub storage_bytes: u64,
     /// The most memory that the process was seen to occupy while operations ran; null where the system does not
