@@ -273,6 +273,8 @@ struct Tables<'a> {
     merging: &'a Merging,
     version: &'a Version,
     cursor: MergingCursor<RunCursor>,
+    /// Whether the cursor stands where the key before was sought.
+    begun: bool,
     deleted: Option<Deleted>,
 }
 
@@ -283,7 +285,8 @@ impl<'a> Tables<'a> {
         let runs = version.runs().iter();
         let runs = runs
             .map(|run| RunCursor::new(Arc::clone(run.tables()), FillCache::Job, deleted.clone()));
-        Ok(Tables { merging, version, cursor: MergingCursor::new(runs.collect()), deleted })
+        let cursor = MergingCursor::new(runs.collect());
+        Ok(Tables { merging, version, cursor, begun: false, deleted })
     }
 
     /// The newest number of the key, that of a range delete over it included, and its value; none if
@@ -292,7 +295,11 @@ impl<'a> Tables<'a> {
         let covering = self.deleted.as_mut().and_then(|deleted| deleted.newest_over(user_key));
         let mut newest = covering;
         let mut fold = Fold::default();
-        self.cursor.seek(user_key, SeqNo::MAX)?;
+        // A run without keys around this one would read two blocks for each key that is asked for.
+        match std::mem::replace(&mut self.begun, true) {
+            true => self.cursor.seek_on(user_key, SeqNo::MAX)?,
+            false => self.cursor.seek(user_key, SeqNo::MAX)?,
+        }
         while self.cursor.valid() && self.cursor.key().user_key == user_key {
             let key = self.cursor.key();
             newest = newest.max(Some(key.seq));

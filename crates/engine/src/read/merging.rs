@@ -1,6 +1,6 @@
 //! Many sorted sources as one, both ways.
 
-use std::cmp::Ordering;
+use std::cmp::{Ordering, Reverse};
 use std::fmt;
 
 use crate::cursor::Cursor;
@@ -77,6 +77,24 @@ impl<C: Cursor> MergingCursor<C> {
                 let at = self.heads.partition_point(|other| self.comes_first(*other, head));
                 self.heads.insert(at, head);
             }
+        }
+        Ok(())
+    }
+
+    /// [`Cursor::seek`] of what is not before what was sought last, nothing but this and `next` in between.
+    /// Sources that stand there or beyond stay where they are, and so read none of their blocks again.
+    ///
+    /// # Errors
+    /// When a block cannot be read.
+    pub(crate) fn seek_on(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
+        while let Some(first) = self.heads.first() {
+            let source = &mut self.sources[first.source];
+            let key = source.key();
+            if (key.user_key, Reverse(key.seq)) >= (user_key, Reverse(seq)) {
+                break;
+            }
+            let moved = source.seek(user_key, seq);
+            self.after_move(moved)?;
         }
         Ok(())
     }
@@ -284,6 +302,45 @@ mod tests {
                 if all.valid() {
                     prop_assert_eq!(all.key(), merged.key());
                     prop_assert_eq!(all.value(), merged.value());
+                }
+            }
+        }
+
+        /// Seeks of ascending targets, with steps in between.
+        #[test]
+        fn seeking_on_equals_seeking(
+            entries in prop::collection::vec((0u8..12, 1u64..500, 0usize..5), 0..60),
+            mut targets in prop::collection::vec((0u8..13, 0u64..500, 0usize..4), 1..20),
+        ) {
+            let mut seen = std::collections::HashSet::new();
+            let entries: Vec<_> = entries.into_iter().filter(|e| seen.insert(e.1)).collect();
+            let entry = |e: &(u8, u64, usize)| (vec![e.0], SeqNo(e.1), Kind::Put, vec![e.0, 1]);
+            let mut all = ListCursor::new(entries.iter().map(entry).collect());
+            let sources = (0..5).map(|source| {
+                ListCursor::new(entries.iter().filter(|e| e.2 == source).map(entry).collect())
+            });
+            let mut merged = MergingCursor::new(sources.collect());
+            targets.sort_by_key(|(key, seq, _)| (*key, Reverse(*seq)));
+            merged.seek(&[targets[0].0], SeqNo(targets[0].1)).unwrap();
+            let mut beyond = None;
+            for (key, seq, steps) in targets {
+                if beyond.is_some_and(|beyond| (key, Reverse(seq)) < beyond) {
+                    continue;
+                }
+                all.seek(&[key], SeqNo(seq)).unwrap();
+                merged.seek_on(&[key], SeqNo(seq)).unwrap();
+                for step in 0..=steps {
+                    prop_assert_eq!(all.valid(), merged.valid());
+                    if all.valid() {
+                        prop_assert_eq!(all.key(), merged.key());
+                        if step < steps {
+                            // What is sought next is not before what the step has left behind.
+                            let left = all.key();
+                            beyond = Some((left.user_key[0], Reverse(left.seq)));
+                            all.next().unwrap();
+                            merged.next().unwrap();
+                        }
+                    }
                 }
             }
         }
