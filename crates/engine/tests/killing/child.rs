@@ -14,6 +14,8 @@ use super::{Orders, View, counter_key, merged_key, open, passing};
 
 /// Things done after which it is told what was reached.
 const DONE_BETWEEN: u64 = 4;
+/// Commits after which a writer reads what it wrote.
+const WRITTEN_BETWEEN: u64 = 8;
 
 /// Opens the database, and tells each commit that was acknowledged.
 pub(crate) fn write_for_ever(orders: &Orders) -> Outcome {
@@ -74,6 +76,12 @@ fn write(orders: &Orders, db: &Db, view: &View<'_>, writer: u64) -> Outcome {
         let durability = if sync { Durability::Sync } else { Durability::Buffered };
         db.write(batch, durability).map_err(|error| format!("a commit: {error:?}"))?;
         told::tell(Told::Done { who: writer, number });
+        if number % WRITTEN_BETWEEN == 0 {
+            let found = view.count_of(writer)?;
+            if found != number {
+                return Err(format!("writer {writer} reads {found} commits of its {number}"));
+            }
+        }
     }
     Ok(())
 }

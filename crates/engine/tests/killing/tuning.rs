@@ -64,7 +64,7 @@ fn draw_store(chance: &mut Chance) -> KeyDelta {
     let drawn = DeltaOptions::default()
         .bucket_bytes(512 << chance.below(5))
         .split_threshold(*chance.of(&[0.05, 0.3, 0.8, 0.95]))
-        .buckets_max(4 + chance.below(13))
+        .buckets_max(*chance.of(&[4, 5, 8, 16]))
         .log_bytes_max(1024 << chance.below(7));
     KeyDelta::new(match chance.below(4) {
         0 | 1 => drawn.cache_bytes(0),
