@@ -111,7 +111,7 @@ impl Beside<'_> {
             3 => self.db.snapshot().iter(keyspace).try_for_each(|item| item.map(drop)),
             4 => keyspace.compact_range::<&[u8]>(..),
             5 => self.retune(which),
-            6 => self.to_tree(keyspace),
+            6 => self.leave_store(keyspace),
             7 | 8 => return self.look_back(),
             _ => self.pass(),
         };
@@ -144,9 +144,9 @@ impl Beside<'_> {
         Ok(())
     }
 
-    fn to_tree(&mut self, keyspace: &Keyspace) -> Result<()> {
+    fn leave_store(&mut self, keyspace: &Keyspace) -> Result<()> {
         let had = self.has_store(keyspace);
-        // What no snapshot must see may not be in its way either.
+        // No snapshot may be held, and one may be held here.
         match keyspace.operands_to_tree() {
             Err(Error::SnapshotsHeld { .. }) if self.held.is_some() => Ok(()),
             Ok(()) => {
