@@ -10,7 +10,7 @@
 //! LSMX_TEST_MINUTES=60 cargo test -p lsmx --test kill soak -- --ignored --nocapture
 //! ```
 //!
-//! It prints for each database what became of it. One that fails leaves its files where the failure
+//! It prints the seed of each database before it begins. One that fails leaves its files where the failure
 //! says, as they are and as the last kill had left them, and `LSMX_TEST_REPLAY` with its seed plays
 //! that database alone.
 
@@ -109,18 +109,17 @@ fn soak() {
     };
     let play = |plan: Plan| {
         let Plan { seed, kills, longest, .. } = plan;
-        let sum = kill_many(plan).unwrap_or_else(|what| {
+        // Before, for one that hangs.
+        println!("seed {seed}: {kills} kills within {longest} commits");
+        kill_many(plan).unwrap_or_else(|what| {
             panic!(
                 "{what}\nreplay: LSMX_TEST_REPLAY={seed} \
                  cargo test -p lsmx --test kill soak -- --ignored --nocapture"
             )
-        });
-        let commits = sum.acknowledged;
-        println!("seed {seed}: {kills} kills within {longest}, {commits} commits");
-        sum
+        })
     };
     if let Some(seed) = number("LSMX_TEST_REPLAY") {
-        play(plan(seed));
+        println!("{:?}", play(plan(seed)));
         return;
     }
     let (env, base) = (Env::default(), base_seed());
