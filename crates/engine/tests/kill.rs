@@ -29,7 +29,7 @@ const KILLS: u64 = 40;
 /// Kills of one database before the next begins anew.
 const KILLS_OF_A_DATABASE: u64 = 8;
 /// Kills within which a deliberate bug must show.
-const KILLS_FOR_A_BUG: u64 = 48;
+const KILLS_FOR_A_BUG: u64 = 96;
 /// Acknowledgements within which a child is killed.
 const LONGEST: u64 = 600;
 /// Minutes of the soak where nothing else is said.
