@@ -74,7 +74,8 @@ pub(crate) fn base_seed() -> u64 {
     number("LSMX_TEST_SEED").unwrap_or_else(|| Env::default().random_u64() >> 16)
 }
 
-fn number(variable: &str) -> Option<u64> {
+/// The number that an environment variable says, if it is set.
+pub(crate) fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
     match text.parse() {
         Ok(number) => Some(number),

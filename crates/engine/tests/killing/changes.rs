@@ -9,6 +9,8 @@ use super::super::arsenal::{Chance, mix};
 const KEYS: u64 = 300;
 /// Keys of one writer in each keyspace that are merged into.
 const MERGED_KEYS: u64 = 30;
+/// Commits after which the value that every commit appends to begins anew.
+const APPENDS: u64 = 500;
 
 /// A keyspace as it should be.
 pub(crate) type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -27,6 +29,16 @@ fn plain_key(writer: u64, number: u64) -> Vec<u8> {
 
 fn merged_key(writer: u64, number: u64) -> Vec<u8> {
     format!("{writer}+{number:02}").into_bytes()
+}
+
+/// Appends a byte by which a commit can be told from its neighbours; now and then begins anew.
+fn append(writer: u64, number: u64) -> Change {
+    let key = format!("{writer}:appended").into_bytes();
+    let [byte, ..] = number.to_le_bytes();
+    match number % APPENDS {
+        0 => Change::Put(key, vec![byte]),
+        _ => Change::Merge(key, vec![byte]),
+    }
 }
 
 /// A stretch of the writer's own keys; now and then all of a kind, or all keys of both kinds.
@@ -67,7 +79,8 @@ pub(crate) fn changes(seed: u64, writer: u64, number: u64) -> (Vec<(usize, Chang
         };
         (keyspace, change)
     });
-    let changes = changes.collect();
+    let mut changes: Vec<_> = changes.collect();
+    changes.push((1, append(writer, number)));
     (changes, chance.one_in(25))
 }
 

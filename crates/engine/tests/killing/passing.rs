@@ -1,38 +1,72 @@
 //! A keyspace that is made, written to and dropped, over and over, by one thread. Its steps are
 //! counted from 1, and how many there were can be told from what is there.
 
+use lsmx::merge::Append;
 use lsmx::{Db, Durability, Error, Keyspace, KeyspaceOptions, Result, WriteBatch};
 
-use super::super::arsenal::Outcome;
+use super::super::arsenal::{Chance, Outcome};
 use super::number;
+use super::tuning::draw_keyspace;
 
 /// The keyspace, and the key of another one that says which was the last step that put something.
-const NAME: &str = "passing";
+pub(crate) const NAME: &str = "passing";
 /// Steps of one life: it is made, then put to, at last dropped.
 const STEPS: u64 = 8;
+/// The step of every other life at which its operands leave their store, if they are in one.
+const TO_TREE: u64 = 5;
+/// What each step that puts appends to, too.
+const APPENDED: &[u8] = b"appended";
 
 /// Which life a step belongs to, and the which in it, from 0.
 fn place(step: u64) -> (u64, u64) {
     ((step - 1) / STEPS, (step - 1) % STEPS)
 }
 
-fn entry(life: u64, at: u64) -> (Vec<u8>, Vec<u8>) {
-    (at.to_be_bytes().to_vec(), life.to_le_bytes().repeat(100))
+/// What the step puts and what it appends.
+fn entry(life: u64, at: u64) -> ([u8; 8], Vec<u8>, [u8; 8]) {
+    (at.to_be_bytes(), life.to_le_bytes().repeat(100), (life ^ at << 32).to_le_bytes())
+}
+
+/// What is in it after that many steps of a life that put.
+fn contents(life: u64, puts: u64) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut contents = Vec::new();
+    let mut appended = Vec::new();
+    for at in 1..=puts {
+        let (key, value, operand) = entry(life, at);
+        contents.push((key.to_vec(), value));
+        appended.extend(operand);
+    }
+    if puts > 0 {
+        contents.push((APPENDED.to_vec(), appended));
+    }
+    contents
+}
+
+/// Its tuning, drawn.
+pub(crate) fn options(chance: &mut Chance) -> KeyspaceOptions {
+    draw_keyspace(chance).memtable_bytes(2048).merge_operator(Append::new())
 }
 
 /// Does a step.
 pub(crate) fn step(db: &Db, notes: &Keyspace, step: u64) -> Result<()> {
     let (life, at) = place(step);
     if at == 0 {
-        let options = KeyspaceOptions::default().memtable_bytes(2048);
-        return db.keyspace(NAME, options).map(drop);
+        return db.keyspace(NAME, options(&mut Chance::new(life))).map(drop);
     }
     if at == STEPS - 1 {
         return db.drop_keyspace(NAME);
     }
-    let (key, value) = entry(life, at);
+    let keyspace = db.existing_keyspace(NAME)?;
+    if at == TO_TREE && life % 2 == 1 {
+        match keyspace.operands_to_tree() {
+            Ok(()) | Err(Error::SnapshotsHeld { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let (key, value, operand) = entry(life, at);
     let mut batch = WriteBatch::new();
-    batch.put(&db.existing_keyspace(NAME)?, key, value);
+    batch.put(&keyspace, key, value);
+    batch.merge(&keyspace, APPENDED, operand);
     batch.put(notes, NAME, step.to_le_bytes());
     db.write(batch, Durability::Buffered)
 }
@@ -68,7 +102,7 @@ pub(crate) fn steps(db: &Db, notes: &Keyspace) -> Outcome<u64> {
     }
     let expected: Vec<_> = match noted {
         0 => Vec::new(),
-        _ => (1..=place(noted).1).map(|at| entry(place(noted).0, at)).collect(),
+        _ => contents(place(noted).0, place(noted).1),
     };
     match found == expected {
         true => Ok(noted),

@@ -1,0 +1,171 @@
+//! A child's life: it opens the database and goes on where each writer stopped, until it is killed.
+//! Beside the writers it does what else may be under way when a process dies.
+
+use std::path::Path;
+
+use lsmx::{Db, Durability, Error, Keyspace, Result, Snapshot, WriteBatch};
+
+use super::super::arsenal::{Chance, Outcome};
+use super::changes::{Change, changes};
+use super::reached::Reached;
+use super::told::{self, Told};
+use super::tuning::draw_counted;
+use super::{Orders, View, counter_key, merged_key, open, passing};
+
+/// Things done after which it is told what was reached.
+const DONE_BETWEEN: u64 = 4;
+/// Commits after which a writer reads what it wrote.
+const WRITTEN_BETWEEN: u64 = 8;
+
+/// Opens the database, and tells each commit that was acknowledged.
+pub(crate) fn write_for_ever(orders: &Orders) -> Outcome {
+    told::tell(Told::Opening);
+    let (db, keyspaces) = open(Path::new(&orders.dir), orders.round)?;
+    let view = View { keyspaces: &keyspaces, snapshot: None };
+    let steps = passing::steps(&db, &keyspaces[0])?;
+    std::thread::scope(|scope| {
+        let mut writers = Vec::new();
+        for writer in 0..orders.writers {
+            let (db, view) = (&db, &view);
+            writers.push(scope.spawn(move || write(orders, db, view, writer)));
+        }
+        let mut beside = Beside {
+            orders,
+            db: &db,
+            keyspaces: &keyspaces,
+            chance: Chance::new(!orders.round),
+            steps,
+            held: None,
+            reached: Reached::default(),
+        };
+        for done in 1.. {
+            if writers.iter().any(std::thread::ScopedJoinHandle::is_finished) {
+                break;
+            }
+            beside.act().map_err(|what| format!("beside the writers: {what}"))?;
+            if done % DONE_BETWEEN == 0 {
+                beside.reached.note(&db.metrics());
+                beside.reached.tell();
+            }
+        }
+        for writer in writers {
+            writer.join().map_err(|_| "a writer panicked".to_owned())??;
+        }
+        Err("the writers came to an end".to_owned())
+    })
+}
+
+fn write(orders: &Orders, db: &Db, view: &View<'_>, writer: u64) -> Outcome {
+    let keyspaces = view.keyspaces;
+    for number in view.count_of(writer)? + 1.. {
+        let (changes, sync) = changes(orders.seed, writer, number);
+        let mut batch = WriteBatch::new();
+        for keyspace in keyspaces {
+            batch.put(keyspace, counter_key(writer), number.to_le_bytes());
+        }
+        batch.merge(&keyspaces[0], merged_key(writer), 1u64.to_le_bytes());
+        for (keyspace, change) in changes {
+            let keyspace = &keyspaces[keyspace];
+            match change {
+                Change::Put(key, value) => batch.put(keyspace, key, value),
+                Change::Delete(key) => batch.delete(keyspace, key),
+                Change::Merge(key, operand) => batch.merge(keyspace, key, operand),
+                Change::DeleteRange(range) => batch.delete_range(keyspace, range),
+            }
+        }
+        let durability = if sync { Durability::Sync } else { Durability::Buffered };
+        db.write(batch, durability).map_err(|error| format!("a commit: {error:?}"))?;
+        told::tell(Told::Done { who: writer, number });
+        if number % WRITTEN_BETWEEN == 0 {
+            let found = view.count_of(writer)?;
+            if found != number {
+                return Err(format!("writer {writer} reads {found} commits of its {number}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What a child does beside its writers.
+struct Beside<'a> {
+    orders: &'a Orders,
+    db: &'a Db,
+    keyspaces: &'a [Keyspace],
+    chance: Chance,
+    /// Steps of the keyspace that comes and goes.
+    steps: u64,
+    /// A snapshot, and the commits and steps that it saw when it was taken.
+    held: Option<(Snapshot, Vec<u64>)>,
+    reached: Reached,
+}
+
+impl Beside<'_> {
+    /// Does one thing.
+    fn act(&mut self) -> Outcome {
+        let which = usize::from(self.chance.one_in(2));
+        let keyspace = &self.keyspaces[which];
+        let done = match self.chance.below(20) {
+            0 => self.db.flush(),
+            1 => self.db.sync(),
+            2 => self.db.wait_idle(),
+            3 => self.db.snapshot().iter(keyspace).try_for_each(|item| item.map(drop)),
+            4 => keyspace.compact_range::<&[u8]>(..),
+            5 => self.retune(which),
+            6 => self.leave_store(keyspace),
+            7 | 8 => return self.look_back(),
+            _ => self.pass(),
+        };
+        done.map_err(|error| format!("{error:?}"))
+    }
+
+    /// Takes a snapshot; the next time it looks whether it shows what it did.
+    fn look_back(&mut self) -> Outcome {
+        let view = |snapshot| View { keyspaces: self.keyspaces, snapshot: Some(snapshot) };
+        if let Some((snapshot, counts)) = self.held.take() {
+            let checked = view(&snapshot).check(self.orders.seed, &counts);
+            self.reached.snapshots += 1;
+            return checked.map_err(|what| format!("a snapshot of {counts:?}: {what}"));
+        }
+        let snapshot = self.db.snapshot();
+        let counts = (0..self.orders.writers).map(|writer| view(&snapshot).count_of(writer));
+        let mut counts: Vec<_> = counts.collect::<Outcome<_>>()?;
+        counts.push(self.steps);
+        self.held = Some((snapshot, counts));
+        Ok(())
+    }
+
+    /// Changes all options of a keyspace: it may take on an operand store.
+    fn retune(&mut self, which: usize) -> Result<()> {
+        let options = draw_counted(&mut self.chance, which);
+        let keyspace = &self.keyspaces[which];
+        let had = self.has_store(keyspace);
+        self.db.keyspace(keyspace.name(), options).map(drop)?;
+        self.reached.to_store += u64::from(!had && self.has_store(keyspace));
+        Ok(())
+    }
+
+    fn leave_store(&mut self, keyspace: &Keyspace) -> Result<()> {
+        let had = self.has_store(keyspace);
+        // No snapshot may be held, and one may be held here.
+        match keyspace.operands_to_tree() {
+            Err(Error::SnapshotsHeld { .. }) if self.held.is_some() => Ok(()),
+            Ok(()) => {
+                self.reached.back_to_tree += u64::from(had);
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn has_store(&self, keyspace: &Keyspace) -> bool {
+        let metrics = self.db.metrics();
+        metrics.keyspaces.get(keyspace.name()).is_some_and(|one| one.operand_store.is_some())
+    }
+
+    fn pass(&mut self) -> Result<()> {
+        passing::step(self.db, &self.keyspaces[0], self.steps + 1)?;
+        self.steps += 1;
+        told::tell(Told::Done { who: self.orders.writers, number: self.steps });
+        Ok(())
+    }
+}

@@ -1,0 +1,227 @@
+//! Starts children, kills them, and compares what they leave with what they said.
+
+use std::io::{BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use lsmx::sabotage::Bug;
+use lsmx::vfs::OsVfs;
+
+use super::super::arsenal::{Chance, Outcome};
+use super::{Orders, Reached, Told, View, open, steps_of, stores};
+
+/// The variable that makes the child of a test out of it.
+pub(crate) const CHILD: &str = "LSMX_TEST_KILL_CHILD";
+/// The variable that names a deliberate bug for the child to have.
+pub(crate) const BUG: &str = "LSMX_TEST_KILL_BUG";
+
+/// What becomes of one database.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    pub(crate) seed: u64,
+    pub(crate) kills: u64,
+    /// Acknowledgements within which every child is killed.
+    pub(crate) longest: u64,
+    /// What children have, and whoever looks at what they leave has not.
+    pub(crate) bug: Option<Bug>,
+    /// Whether a failure leaves the files behind, as they are and as the last kill had left them.
+    pub(crate) keep: bool,
+}
+
+/// What it came to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sum {
+    pub(crate) kills: u64,
+    pub(crate) acknowledged: u64,
+    pub(crate) reached: Reached,
+}
+
+impl Sum {
+    pub(crate) fn add(&mut self, other: Sum) {
+        self.kills += other.kills;
+        self.acknowledged += other.acknowledged;
+        self.reached.add(other.reached);
+    }
+}
+
+/// Kills children of one database.
+///
+/// # Errors
+/// What is not as they said.
+pub(crate) fn kill_many(plan: Plan) -> Outcome<Sum> {
+    let home = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let mut parent = Parent::new(plan, home.path());
+    let done = (0..plan.kills).try_for_each(|round| parent.round(round));
+    match done {
+        Ok(()) => Ok(parent.sum),
+        Err(what) if plan.keep => Err(format!("{what}\nfiles: {}", home.keep().display())),
+        Err(what) => Err(what),
+    }
+}
+
+struct Parent {
+    plan: Plan,
+    dir: PathBuf,
+    /// Where the files go before they are looked at.
+    before: PathBuf,
+    chance: Chance,
+    writers: u64,
+    /// What each writer has told of, and the keyspace that comes and goes.
+    counts: Vec<u64>,
+    /// Children since somebody looked: each may have got one further than it could tell.
+    untold: u64,
+    sum: Sum,
+}
+
+impl Parent {
+    fn new(plan: Plan, home: &Path) -> Parent {
+        let mut chance = Chance::new(plan.seed);
+        let writers = 1 + chance.below(4);
+        let counts = (0..=writers).map(|_| 0).collect();
+        let (dir, before) = (home.join("db"), home.join("before"));
+        Parent { plan, dir, before, chance, writers, counts, untold: 0, sum: Sum::default() }
+    }
+
+    /// Kills one child, and looks at what it leaves, or has the next one find it: that one recovers, and
+    /// may be killed at that.
+    fn round(&mut self, round: u64) -> Outcome {
+        let dir = self.dir.display().to_string();
+        let (seed, writers) = (self.plan.seed, self.writers);
+        let orders = Orders { dir, seed, round: self.chance.draw() >> 1, writers };
+        // Some die while they open, some soon after, some with much behind them.
+        let after = match self.chance.below(4) {
+            0 => self.chance.below(3),
+            1 => self.chance.below(200),
+            _ => self.chance.below(self.plan.longest),
+        };
+        let told = |what| format!("round {round}, killed after {after}: {what}");
+        let last = self.kill_one(&orders, after).map_err(told)?;
+        self.sum.kills += 1;
+        for (count, last) in self.counts.iter_mut().zip(last) {
+            self.sum.acknowledged += last.saturating_sub(*count);
+            *count = last.max(*count);
+        }
+        self.untold += 1;
+        if round + 1 < self.plan.kills && self.chance.one_in(2) {
+            return Ok(());
+        }
+        self.look().map_err(told)
+    }
+
+    /// Starts a child, kills it after so many acknowledgements, and returns the last number that each
+    /// writer was told of, 0 where there is none; after the writers' the last step of the keyspace that
+    /// comes and goes.
+    fn kill_one(&mut self, orders: &Orders, acknowledged: u64) -> Outcome<Vec<u64>> {
+        let exe = std::env::current_exe().map_err(|error| error.to_string())?;
+        let mut child = Command::new(exe)
+            .args(["child", "--exact", "--nocapture", "--test-threads=1"])
+            .env(CHILD, orders.to_text())
+            .envs(self.plan.bug.map(|bug| (BUG, bug.name())))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| format!("no child: {error}"))?;
+        let told = child.stderr.take().ok_or("no pipe")?;
+        let mut told = BufReader::new(told);
+        let mut last = vec![0; self.counts.len()];
+        let mut reached = Reached::default();
+        let (mut bytes, mut count, mut killed) = ([0; 16], 0, false);
+        while told.read_exact(&mut bytes).is_ok() {
+            let garbled = || format!("the child says {:?}", bytes.escape_ascii().to_string());
+            match Told::read(bytes) {
+                Told::Opening => {}
+                Told::Done { who, number } => {
+                    let at = usize::try_from(who).ok().and_then(|who| last.get_mut(who));
+                    *at.ok_or_else(garbled)? = number;
+                }
+                Told::Reached { what, count } => {
+                    reached.hear(what, count).map_err(|_| garbled())?;
+                    continue;
+                }
+            }
+            if !killed && count >= acknowledged {
+                child.kill().map_err(|error| format!("no kill: {error}"))?;
+                killed = true;
+            }
+            count += 1;
+        }
+        self.sum.reached.add(reached);
+        let status = child.wait().map_err(|error| error.to_string())?;
+        if !killed || status.code().is_some() {
+            let mut said = String::new();
+            if let Some(mut stdout) = child.stdout.take() {
+                let _ = stdout.read_to_string(&mut said);
+            }
+            return Err(format!("the child ended by itself: {status}: {said}"));
+        }
+        Ok(last)
+    }
+
+    /// Compares what is there with what was told, and takes over by how much it is further.
+    fn look(&mut self) -> Outcome {
+        if self.plan.keep {
+            copy(&self.dir, &self.before).map_err(|error| format!("no copy: {error}"))?;
+        }
+        let (db, keyspaces) = open(&self.dir, self.chance.draw())?;
+        let view = View { keyspaces: &keyspaces, snapshot: None };
+        for (writer, count) in (0..).zip(&mut self.counts) {
+            let found = match writer == self.writers {
+                true => steps_of(&db, &keyspaces[0]),
+                false => view.count_of(writer),
+            }?;
+            if found < *count || found > *count + self.untold {
+                return Err(format!("writer {writer}: {found} commits, {count} were acknowledged"));
+            }
+            *count = found;
+        }
+        self.untold = 0;
+        view.check(self.plan.seed, &self.counts)?;
+        if self.chance.one_in(3) {
+            for keyspace in &keyspaces {
+                let moved = keyspace.operands_to_tree();
+                moved.map_err(|error| format!("operands to the tree: {error:?}"))?;
+            }
+            let checked = view.check(self.plan.seed, &self.counts);
+            checked.map_err(|what| format!("with all operands in the tree: {what}"))?;
+        }
+        drop(keyspaces);
+        db.close(None).map_err(|error| format!("closing: {error}"))?;
+        drop(db);
+        self.verify()
+    }
+
+    /// Has the closed database checked from end to end.
+    fn verify(&self) -> Outcome {
+        let report = lsmx::verify_with_stores(Arc::new(OsVfs), &self.dir, &stores());
+        let mut report = report.map_err(|error| format!("verification: {error:?}"))?;
+        // Pages of buckets whose records the log of their store still has: the next opening removes them.
+        let is_bucket =
+            |path: &PathBuf| path.extension().is_some_and(|extension| extension == "bucket");
+        report.orphans.retain(|orphan| !is_bucket(orphan));
+        if !report.orphans.is_empty() || !report.operands_unchecked.is_empty() {
+            let (orphans, unchecked) = (report.orphans, report.operands_unchecked);
+            return Err(format!("orphans: {orphans:?}, stores not checked: {unchecked:?}"));
+        }
+        Ok(())
+    }
+}
+
+/// Makes a directory a copy of another.
+fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
+    if to.exists() {
+        std::fs::remove_dir_all(to)?;
+    }
+    std::fs::create_dir(to)?;
+    if !from.exists() {
+        return Ok(());
+    }
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        if entry.file_type()?.is_file() {
+            std::fs::copy(entry.path(), to.join(entry.file_name()))?;
+        }
+    }
+    Ok(())
+}

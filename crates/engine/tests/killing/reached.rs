@@ -1,0 +1,95 @@
+//! What children got to: a test that reaches nothing of what it is for has to say so.
+
+use lsmx::Metrics;
+
+use super::told::{self, Told};
+
+/// Counts of one life or of many.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Reached {
+    /// Operands and anchors that came to stores.
+    pub(crate) operands: u64,
+    pub(crate) anchors: u64,
+    /// Buckets that were written anew, split, merged, sent to the tree.
+    pub(crate) rewrites: u64,
+    pub(crate) splits: u64,
+    pub(crate) merges: u64,
+    pub(crate) overflows: u64,
+    /// Compactions that emptied blob files.
+    pub(crate) blob_rewrites: u64,
+    /// Keyspaces that took a store on, or left it, while commits went on.
+    pub(crate) to_store: u64,
+    pub(crate) back_to_tree: u64,
+    /// Snapshots that were compared with what they saw.
+    pub(crate) snapshots: u64,
+}
+
+impl Reached {
+    fn counts(&mut self) -> [&mut u64; 10] {
+        [
+            &mut self.operands,
+            &mut self.anchors,
+            &mut self.rewrites,
+            &mut self.splits,
+            &mut self.merges,
+            &mut self.overflows,
+            &mut self.blob_rewrites,
+            &mut self.to_store,
+            &mut self.back_to_tree,
+            &mut self.snapshots,
+        ]
+    }
+
+    /// Takes over what the counters of a database say. They begin anew with a store, so they are no less
+    /// than what is known already.
+    pub(crate) fn note(&mut self, metrics: &Metrics) {
+        let mut now = Reached::default();
+        for keyspace in metrics.keyspaces.values() {
+            let store = keyspace.operand_store.unwrap_or_default();
+            now.operands += store.operands;
+            now.anchors += store.anchors;
+            now.rewrites += store.rewrites;
+            now.splits += store.splits;
+            now.merges += store.merges;
+            now.overflows += store.to_tree;
+            now.blob_rewrites += keyspace.value_log.rewrites;
+        }
+        for (count, now) in self.counts().into_iter().zip(now.counts()) {
+            *count = (*count).max(*now);
+        }
+    }
+
+    /// Tells whoever started this process.
+    pub(crate) fn tell(mut self) {
+        for (what, count) in (0..).zip(self.counts()) {
+            told::tell(Told::Reached { what, count: *count });
+        }
+    }
+
+    /// Takes over what a child told of itself.
+    ///
+    /// # Errors
+    /// When there is no such count.
+    pub(crate) fn hear(&mut self, what: u64, count: u64) -> Result<(), String> {
+        let at = usize::try_from(what).map_err(|error| error.to_string())?;
+        *self.counts().get_mut(at).map(|at| &mut **at).ok_or(format!("no count {what}"))? = count;
+        Ok(())
+    }
+
+    /// Nothing where every count is above zero.
+    ///
+    /// # Errors
+    /// The place of one that is not.
+    pub(crate) fn all(mut self) -> Result<(), String> {
+        match self.counts().iter().position(|count| **count == 0) {
+            Some(at) => Err(format!("count {at}")),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn add(&mut self, mut other: Reached) {
+        for (count, other) in self.counts().into_iter().zip(other.counts()) {
+            *count += *other;
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Options drawn anew for each opening, so small that a life of a few thousand commits runs through
+//! every kind of job.
+
+use std::sync::Arc;
+
+use lsmx::env::Background;
+use lsmx::merge::{Append, Counter};
+use lsmx::operands::OperandStoreFactory;
+use lsmx::vfs::{OsVfs, Vfs};
+use lsmx::wal::WalOptions;
+use lsmx::{BlockCacheKind, Compression, FilterLastRun, KeyspaceOptions, Options, ValueSeparation};
+use lsmx_delta::{DeltaOptions, KeyDelta};
+
+use super::super::arsenal::{Chance, options};
+
+/// Tuning of a keyspace. A policy stays with its keyspace unless it is drawn; so does an operand store,
+/// and a keyspace for which one is drawn takes it on.
+pub(crate) fn draw_keyspace(chance: &mut Chance) -> KeyspaceOptions {
+    let filter = match chance.below(3) {
+        0 => FilterLastRun::Off,
+        1 => FilterLastRun::On,
+        _ => FilterLastRun::Auto,
+    };
+    let compression = if chance.one_in(3) { Compression::Lz4 } else { Compression::None };
+    let drawn = KeyspaceOptions::default()
+        .memtable_bytes(4096 << chance.below(5))
+        .table_bytes(8192 << chance.below(4))
+        .block_bytes(256 << chance.below(5))
+        .filter_last_run(filter)
+        .filter_bits(options::draw_filter_bits(chance))
+        .compression(compression)
+        .value_separation(draw_separation(chance));
+    let drawn = match chance.one_in(2) {
+        true => drawn.policy(options::draw_policy(chance)),
+        false => drawn,
+    };
+    match chance.one_in(2) {
+        true => drawn.operand_store(draw_store(chance)),
+        false => drawn,
+    }
+}
+
+/// Tuning of a keyspace that every commit counts itself in, with the operator that it always has.
+pub(crate) fn draw_counted(chance: &mut Chance, keyspace: usize) -> KeyspaceOptions {
+    let drawn = draw_keyspace(chance);
+    match keyspace {
+        0 => drawn.merge_operator(Counter),
+        _ => drawn.merge_operator(Append::new()),
+    }
+}
+
+/// Whether values are kept apart, from where on, and how soon their files are emptied.
+fn draw_separation(chance: &mut Chance) -> Option<ValueSeparation> {
+    let separation = ValueSeparation::default()
+        .threshold_bytes(16 << chance.below(6))
+        .blob_file_bytes(1024 << chance.below(5))
+        .garbage_ratio(*chance.of(&[0.05, 0.3, 0.5, 1.0]))
+        .space_amplification_max(*chance.of(&[1.02, 1.3, 3.0, 100.0]));
+    (!chance.one_in(3)).then_some(separation)
+}
+
+/// Buckets so few and small that they split, merge, and overflow into the tree.
+fn draw_store(chance: &mut Chance) -> KeyDelta {
+    let drawn = DeltaOptions::default()
+        .bucket_bytes(512 << chance.below(5))
+        .split_threshold(*chance.of(&[0.05, 0.3, 0.8, 0.95]))
+        .buckets_max(*chance.of(&[4, 5, 8, 16]))
+        .log_bytes_max(1024 << chance.below(7));
+    KeyDelta::new(match chance.below(4) {
+        0 | 1 => drawn.cache_bytes(0),
+        2 => drawn.cache_bytes(4096),
+        _ => drawn,
+    })
+}
+
+/// Options of a database, whose keyspaces may have the store that [`draw_store`] draws.
+pub(crate) fn draw_options(chance: &mut Chance) -> Options {
+    Options::default()
+        .background(Background::Threads { workers: 1 + usize::from(chance.one_in(2)) })
+        .block_cache_bytes(chance.below(4) * 65_536)
+        .block_cache_kind(*chance.of(&BlockCacheKind::ALL))
+        .warm_up(chance.one_in(3))
+        .direct_reads(chance.one_in(3) && direct_reads_work())
+        .wal_bytes_max(32_768 << chance.below(4))
+        .wal(WalOptions {
+            segment_bytes: 8192 << chance.below(5),
+            sync_every_bytes: 16_384 << chance.below(6),
+            ..WalOptions::default()
+        })
+        .known_operand_store(draw_store(chance))
+}
+
+/// Every store that keyspaces may have, for verification.
+pub(crate) fn stores() -> [Arc<dyn OperandStoreFactory>; 1] {
+    [Arc::new(KeyDelta::new(DeltaOptions::default()))]
+}
+
+/// Whether temporary files can be read past the system's cache: not every file system can do that.
+fn direct_reads_work() -> bool {
+    let file = tempfile::NamedTempFile::new();
+    file.is_ok_and(|file| OsVfs.open_direct(file.path()).is_ok())
+}

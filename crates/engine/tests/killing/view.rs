@@ -1,0 +1,138 @@
+//! The keyspaces as they are or as a snapshot sees them, and the comparison with what must be there.
+
+use lsmx::{Keyspace, Range, Result, Slice, Snapshot};
+
+use super::super::arsenal::Outcome;
+use super::changes::{Model, changes};
+use super::{KEYSPACES, counter_key, merged_key, number, passing};
+
+/// What reads the keyspaces that every commit counts itself in.
+#[derive(Clone, Copy)]
+pub(crate) struct View<'a> {
+    pub(crate) keyspaces: &'a [Keyspace],
+    /// Whose view it is; none: the present.
+    pub(crate) snapshot: Option<&'a Snapshot>,
+}
+
+impl View<'_> {
+    fn get(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Slice>> {
+        match self.snapshot {
+            Some(snapshot) => snapshot.get(keyspace, key),
+            None => keyspace.get(key),
+        }
+    }
+
+    fn multi_get(&self, keyspace: &Keyspace, model: &Model) -> Result<Vec<Option<Slice>>> {
+        match self.snapshot {
+            Some(snapshot) => snapshot.multi_get(keyspace, model.keys()),
+            None => keyspace.multi_get(model.keys()),
+        }
+    }
+
+    fn iter(&self, keyspace: &Keyspace) -> Range {
+        match self.snapshot {
+            Some(snapshot) => snapshot.iter(keyspace),
+            None => keyspace.iter(),
+        }
+    }
+
+    /// How many commits of a writer it shows.
+    ///
+    /// # Errors
+    /// When a read fails or the counters disagree: a commit is there in part, or more than once.
+    pub(crate) fn count_of(&self, writer: u64) -> Outcome<u64> {
+        let read = |keyspace: &Keyspace, key: Vec<u8>| {
+            let value =
+                self.get(keyspace, &key).map_err(|error| format!("a counter: {error:?}"))?;
+            number(value.as_deref())
+        };
+        let mut counts = vec![read(&self.keyspaces[0], merged_key(writer))?];
+        for keyspace in self.keyspaces {
+            counts.push(read(keyspace, counter_key(writer))?);
+        }
+        match counts.iter().all(|count| *count == counts[0]) {
+            true => Ok(counts[0]),
+            false => {
+                Err(format!("writer {writer} has made {counts:?} commits: by merges, by keyspace"))
+            }
+        }
+    }
+
+    /// Compares all it shows, read in every way, with what this many commits of each writer make, and
+    /// steps after them.
+    ///
+    /// # Errors
+    /// What differs.
+    pub(crate) fn check(&self, seed: u64, counts: &[u64]) -> Outcome {
+        for (keyspace, model) in self.keyspaces.iter().zip(&expected(seed, counts)?) {
+            let wrong = |what: String| format!("{}: {what}", keyspace.name());
+            compare(self.iter(keyspace), model.iter()).map_err(wrong)?;
+            compare(self.iter(keyspace).rev(), model.iter().rev())
+                .map_err(|what| wrong(format!("backward: {what}")))?;
+            let together = self.multi_get(keyspace, model);
+            let together = together.map_err(|error| wrong(format!("many gets: {error:?}")))?;
+            for ((key, value), among) in model.iter().zip(together) {
+                let found = self.get(keyspace, key);
+                let found = found.map_err(|error| wrong(format!("a get: {error:?}")))?;
+                if found.as_deref() != Some(value) {
+                    return Err(wrong(format!("get {} differs", key.escape_ascii())));
+                }
+                if among.as_deref() != Some(value) {
+                    let key = key.escape_ascii();
+                    return Err(wrong(format!("get {key} differs among others")));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What commits make of the keyspaces.
+fn expected(seed: u64, counts: &[u64]) -> Outcome<[Model; KEYSPACES.len()]> {
+    let mut models = [const { Model::new() }; KEYSPACES.len()];
+    let (steps, counts) = counts.split_last().ok_or("there are no counts")?;
+    for (writer, &count) in (0..).zip(counts) {
+        // Writers have keys of their own: each is made alone, which is the faster.
+        let mut own = [const { Model::new() }; KEYSPACES.len()];
+        for number in 1..=count {
+            for (keyspace, change) in changes(seed, writer, number).0 {
+                change.apply(keyspace, &mut own[keyspace]);
+            }
+        }
+        if count > 0 {
+            for model in &mut own {
+                model.insert(counter_key(writer), count.to_le_bytes().to_vec());
+            }
+            own[0].insert(merged_key(writer), count.to_le_bytes().to_vec());
+        }
+        for (model, own) in models.iter_mut().zip(own) {
+            model.extend(own);
+        }
+    }
+    models[0].extend(passing::noted(*steps));
+    Ok(models)
+}
+
+/// Compares a scan with what it should give.
+fn compare<'a>(
+    scan: impl Iterator<Item = Result<(Slice, Slice)>>,
+    mut expected: impl Iterator<Item = (&'a Vec<u8>, &'a Vec<u8>)>,
+) -> Outcome {
+    for item in scan {
+        let (key, value) = item.map_err(|error| format!("a scan: {error:?}"))?;
+        match expected.next() {
+            Some((model_key, model_value)) if *key == **model_key && *value == **model_value => {}
+            other => {
+                let wanted = other.map_or("the end".to_owned(), |(key, value)| {
+                    format!("{} of {} bytes", key.escape_ascii(), value.len())
+                });
+                let (found, bytes) = (key.escape_ascii(), value.len());
+                return Err(format!("{found} of {bytes} bytes, not {wanted}"));
+            }
+        }
+    }
+    match expected.next() {
+        Some((key, _)) => Err(format!("{} is missing", key.escape_ascii())),
+        None => Ok(()),
+    }
+}
