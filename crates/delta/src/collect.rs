@@ -119,9 +119,9 @@ pub(crate) struct Victims<'a> {
     _frozen: Frozen<'a>,
 }
 
-/// Begins a collection of what is due.
+/// Begins a collection of what is due: of nothing while what is there must be read again first.
 pub(crate) fn begin<'a>(store: &'a DeltaStore, snapshots: &[SeqNo]) -> Result<Option<Victims<'a>>> {
-    let base = store.base()?;
+    let Some(base) = store.base_at_hand()? else { return Ok(None) };
     let places = victims(&base);
     if places.is_empty() && !ranges_are_many(&base) {
         return Ok(None);

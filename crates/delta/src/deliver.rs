@@ -194,6 +194,8 @@ fn first_buckets(store: &DeltaStore, records: &Records, base: &View) -> Result<V
 
 /// Puts each record into its bucket; the tails that went to files.
 fn fill(store: &DeltaStore, view: &mut View, records: &Records) -> Result<Vec<Arc<Tail>>> {
+    // Collections have made some.
+    store.shared.table.close_excess()?;
     let frozen = store.frozen();
     let tail_bytes_max = store.tail_bytes_max(view.buckets.len());
     let mut paged_out = Vec::new();
@@ -270,6 +272,7 @@ fn place_to_append(
         return Ok(None);
     }
     let file = store.shared.table.create()?;
+    store.shared.table.close_excess()?;
     Ok(Some((bucket.extents.len(), Arc::new(Extent::empty(file)))))
 }
 

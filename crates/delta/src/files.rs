@@ -131,21 +131,22 @@ impl FileTable {
         let uid = self.place.env.random_u64();
         let made = self.insert(number, uid, true);
         made.append_to(&*file, &header::encode(BUCKET_MAGIC, uid))?;
-        let excess = {
-            let mut writers = self.writers.lock();
-            writers.put(number, file);
-            writers.excess(self.handles_max)
-        };
-        if let Some((number, file)) = excess {
-            // What was appended must not go unsynced when a log no longer has it.
-            let path = self.place.files.path(OperandFileKind::Bucket, number);
-            file.sync().map_err(|e| io_error("sync", &path, e))?;
-            let closed = self.known.lock().get(&number).and_then(std::sync::Weak::upgrade);
-            if let Some(closed) = closed {
-                closed.dirty.store(false, Ordering::Release);
+        self.writers.lock().put(number, file);
+        Ok(made)
+    }
+
+    /// Closes files for appending while there are too many: the least used. For deliveries, which alone
+    /// append to files that are not theirs: nobody may be about to append to what is closed.
+    pub(crate) fn close_excess(&self) -> Result<()> {
+        loop {
+            let excess = self.writers.lock().excess(self.handles_max);
+            let Some((number, writer)) = excess else { return Ok(()) };
+            let file = self.known.lock().get(&number).and_then(std::sync::Weak::upgrade);
+            if let Some(file) = file {
+                // What was appended must not go unsynced when a log no longer has it.
+                file.sync_with(&*writer)?;
             }
         }
-        Ok(made)
     }
 
     /// The file of this number, which is there already.
@@ -160,7 +161,8 @@ impl FileTable {
             uid,
             path: self.place.files.path(OperandFileKind::Bucket, number),
             end: AtomicU64::new(0),
-            dirty: AtomicBool::new(false),
+            appends: AtomicU64::new(0),
+            appends_synced: AtomicU64::new(0),
             doomed: AtomicBool::new(doomed),
             kept: OnceLock::new(),
             table: self.clone(),
@@ -189,8 +191,9 @@ pub(crate) struct BucketFile {
     pub(crate) path: PathBuf,
     /// Where the next append goes, in a file that this opening created.
     end: AtomicU64,
-    /// Has bytes that are not synced.
-    dirty: AtomicBool,
+    /// Appends that have ended, and how many of them are synced.
+    appends: AtomicU64,
+    appends_synced: AtomicU64,
     /// Nothing durable names it: the last owner has it removed.
     doomed: AtomicBool,
     /// Open as long as somebody has the file, once its database is closed.
@@ -220,7 +223,7 @@ impl Drop for BucketFile {
 impl BucketFile {
     /// What counts of it is on stable storage already, and nothing will be appended.
     pub(crate) fn settle(&self) {
-        self.dirty.store(false, Ordering::Release);
+        self.appends_synced.store(self.appends.load(Ordering::Acquire), Ordering::Release);
         self.end.store(u64::MAX, Ordering::Release);
     }
 
@@ -239,7 +242,6 @@ impl BucketFile {
     }
 
     fn append_to(&self, file: &dyn File, bytes: &[u8]) -> Result<()> {
-        self.dirty.store(true, Ordering::Release);
         let result = file.append(bytes).map_err(|e| io_error("append to", &self.path, e));
         match &result {
             Ok(()) => {
@@ -249,6 +251,7 @@ impl BucketFile {
             // A part may be there: no view's end is this file's any more.
             Err(_) => self.end.store(u64::MAX, Ordering::Release),
         }
+        self.appends.fetch_add(1, Ordering::AcqRel);
         result
     }
 
@@ -272,20 +275,36 @@ impl BucketFile {
         Ok(())
     }
 
-    /// Puts what was appended on stable storage. After a failure nothing is appended any more.
+    /// Puts what was appended on stable storage. After a failure nothing is appended any more, and every
+    /// further sync fails: one that did not would say nothing of what the first one has lost.
     pub(crate) fn sync(&self) -> Result<()> {
-        if !self.dirty.load(Ordering::Acquire) {
+        if self.appends.load(Ordering::Acquire) == self.appends_synced.load(Ordering::Acquire) {
             return Ok(());
         }
         let file = self.writer().ok_or_else(|| {
             let closed = io::Error::other("the file was closed before it was synced");
             io_error("sync", &self.path, closed)
         })?;
-        self.dirty.store(false, Ordering::Release);
+        self.sync_with(&*file)
+    }
+
+    fn sync_with(&self, file: &dyn File) -> Result<()> {
+        let appends = self.appends.load(Ordering::Acquire);
+        if appends == self.appends_synced.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        if self.end() == u64::MAX {
+            let failed =
+                io::Error::other("an append to the file or a sync of it has failed before");
+            return Err(io_error("sync", &self.path, failed));
+        }
         file.sync().map_err(|e| {
             self.end.store(u64::MAX, Ordering::Release);
             io_error("sync", &self.path, e)
-        })
+        })?;
+        // What was appended meanwhile is not known to be synced.
+        self.appends_synced.fetch_max(appends, Ordering::AcqRel);
+        Ok(())
     }
 
     /// Opens it for as long as somebody has it.

@@ -31,7 +31,8 @@ pub(crate) struct KeptKey {
     pub(crate) latest: SeqNo,
 }
 
-/// Snapshots, ascending, and the range anchors that count.
+/// Snapshots, ascending, behind them the last number that was visible when they were listed; and the range
+/// anchors that count.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Keeping<'a> {
     pub(crate) snapshots: &'a [SeqNo],
@@ -43,6 +44,13 @@ impl Keeping<'_> {
     /// How many snapshots lie below a number: none between two of the same stripe.
     fn stripe(&self, seq: SeqNo) -> usize {
         self.snapshots.partition_point(|snapshot| *snapshot < seq)
+    }
+
+    /// Whether no snapshot can lie between two numbers. Of numbers that became visible after the snapshots
+    /// were listed nobody knows: one may have come between them.
+    fn are_seen_alike(&self, older: SeqNo, newer: SeqNo) -> bool {
+        let visible = self.snapshots.last().copied().unwrap_or_default();
+        newer <= visible && self.stripe(older) == self.stripe(newer)
     }
 
     /// What is kept of records in order. Keys of which nothing is kept are there too, without operands.
@@ -62,11 +70,11 @@ impl Keeping<'_> {
         for record in group.iter().rev().filter(|record| record.operand.is_some()) {
             let above = anchors.partition_point(|anchor| *anchor <= record.last);
             let void_by = anchors.get(above).copied();
-            if void_by.is_some_and(|by| self.stripe(by) == self.stripe(record.last)) {
+            if void_by.is_some_and(|by| self.are_seen_alike(record.last, by)) {
                 continue;
             }
             if let Some(older) = operands.last_mut()
-                && self.stripe(older.record.last) == self.stripe(record.last)
+                && self.are_seen_alike(older.record.last, record.last)
                 && older.void_by == void_by
                 && let Some(folded) = self.fold(&older.record, record)
             {
@@ -115,6 +123,8 @@ mod tests {
         }
     }
 
+    const VISIBLE: u64 = 20;
+
     /// `+5` is an operand, `|5` an anchor; what is kept is shown alike, folds as `+first-last`.
     fn kept(records: &str, ranges: &[u64], snapshots: &[u64]) -> String {
         let key = Bytes::from_static(b"key");
@@ -130,7 +140,11 @@ mod tests {
         group.sort_by(Record::order);
         let range = |seq: &u64| RangeAnchor { start: Bytes::new(), end: None, seq: SeqNo(*seq) };
         let keeping = Keeping {
-            snapshots: &snapshots.iter().map(|seq| SeqNo(*seq)).collect::<Vec<_>>(),
+            snapshots: &snapshots
+                .iter()
+                .chain(&[VISIBLE])
+                .map(|seq| SeqNo(*seq))
+                .collect::<Vec<_>>(),
             ranges: &ranges.iter().map(range).collect::<Vec<_>>(),
             folds: &Append,
         };
@@ -154,5 +168,14 @@ mod tests {
         assert_eq!(kept("+1 +3 |4 |6", &[], &[2, 5]), "|4 +1");
         assert_eq!(kept("+1 +2 +4", &[3], &[2]), "+4 |3 +1-2");
         assert_eq!(kept("+1 +2", &[9], &[]), "");
+    }
+
+    /// A flush had come between the listing of the snapshots and the collection: what it brought was
+    /// folded and dropped across snapshots that had come with it.
+    #[test]
+    fn what_was_not_visible_when_snapshots_were_listed_stays_apart() {
+        assert_eq!(kept("+19 +20 +21 +22", &[], &[]), "+22 +21 +19-20");
+        assert_eq!(kept("+19 |20 +21 |22", &[], &[]), "|22 +21");
+        assert_eq!(kept("+19 +21 +22", &[23], &[]), "|23 +22 +21 +19");
     }
 }

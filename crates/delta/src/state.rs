@@ -149,7 +149,18 @@ impl DeltaStore {
         self.shared.table.place.files.path(OperandFileKind::Log, Position::of(token).number)
     }
 
-    /// What the next delivery or collection builds on.
+    /// What the next delivery or collection builds on; `None` if it must be read again first. Who has not
+    /// the turn must not do that: meanwhile a delivery could write to files that this closes, and be
+    /// overwritten by what was read.
+    pub(crate) fn base_at_hand(&self) -> Result<Option<Arc<View>>> {
+        if self.shared.table.place.read_only {
+            return Err(Error::OpenedReadOnly);
+        }
+        let tip = self.tip.lock();
+        Ok((!tip.stale).then(|| tip.view.clone()))
+    }
+
+    /// What the next delivery or collection builds on, read again if need be. For who has the turn.
     pub(crate) fn base(&self) -> Result<Arc<View>> {
         if self.shared.table.place.read_only {
             return Err(Error::OpenedReadOnly);
@@ -326,7 +337,9 @@ impl DeltaStore {
 
     /// Whether a bucket is to be collected.
     pub(crate) fn is_due(&self) -> bool {
-        self.due.load(Ordering::Acquire) && !self.shared.table.place.read_only
+        let due = self.due.load(Ordering::Acquire) && !self.shared.table.place.read_only;
+        // A state that must be read again is so by the next delivery.
+        due && !self.tip.lock().stale
     }
 
     /// Files of what is committed.

@@ -45,13 +45,14 @@ fn what_a_delivery_wrote_to_files_meanwhile_is_not_lost() {
         // Collections borrow their store, and this one is kept by an observer.
         let store: &'static Arc<dyn OperandStore> = Box::leak(Box::new(driver.store.clone()));
         let armed = Arc::new(AtomicBool::new(true));
+        let snapshots = driver.snapshots();
         driver.mem.set_observer(Some(Arc::new(move |_, operation| {
             let bucket = operation.path.extension().is_some_and(|it| it == "bucket");
             if bucket
                 && operation.kind == OperationKind::Append
                 && armed.swap(false, Ordering::AcqRel)
             {
-                let collection = store.collect(&[]).unwrap().unwrap();
+                let collection = store.collect(&snapshots).unwrap().unwrap();
                 BEGUN.set(Some(collection));
             }
         })));

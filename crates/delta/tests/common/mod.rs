@@ -300,8 +300,10 @@ impl Driver {
         self.commit(&prepared, model);
     }
 
+    /// What the engine says when a collection begins: snapshots, and the last number that is visible.
     pub fn snapshots(&self) -> Vec<SeqNo> {
-        self.snapshots.iter().map(|seq| SeqNo(*seq)).collect()
+        let before = self.snapshots.iter().filter(|seq| **seq < self.model.through);
+        before.chain([&self.model.through]).map(|seq| SeqNo(*seq)).collect()
     }
 
     /// Collects what is due, with a delivery in the middle if there are writes; commits.
