@@ -324,7 +324,7 @@ mod tests {
             merged.seek(&[targets[0].0], SeqNo(targets[0].1)).unwrap();
             let mut beyond = None;
             for (key, seq, steps) in targets {
-                if beyond.is_some_and(|beyond| (key, Reverse(seq)) < beyond) {
+                if beyond.is_some_and(|beyond| (key, Reverse(seq)) <= beyond) {
                     continue;
                 }
                 all.seek(&[key], SeqNo(seq)).unwrap();
@@ -334,9 +334,9 @@ mod tests {
                     if all.valid() {
                         prop_assert_eq!(all.key(), merged.key());
                         if step < steps {
-                            // What is sought next is not before what the step has left behind.
+                            // What is sought next is behind what the step has left.
                             let left = all.key();
-                            beyond = Some((left.user_key[0], Reverse(left.seq)));
+                            beyond = Some((left.user_key[0], Reverse(left.seq.0)));
                             all.next().unwrap();
                             merged.next().unwrap();
                         }
