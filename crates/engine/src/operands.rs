@@ -250,9 +250,9 @@ pub struct Prepared {
 /// Buckets made anew, and operands that leave for the tree.
 pub trait Collection {
     /// What leaves for the tree, if something does: entries of kind [`Merge`](crate::Kind::Merge) of all
-    /// operands in the buckets that go, deliveries since the collection began included. Of a key all
-    /// leaves or nothing: where a snapshot may see what an anchor voids, nothing. Called while no delivery is
-    /// under way, and before [`Collection::prepare`].
+    /// operands in the buckets that go, deliveries since the collection began included. Of a key all that
+    /// no anchor voids leaves, or nothing: for whoever sees what has left, what is older in the store is void.
+    /// Called while no delivery is under way, and before [`Collection::prepare`].
     ///
     /// # Errors
     /// When a file cannot be read, or is damaged.

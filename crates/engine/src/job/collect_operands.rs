@@ -1,7 +1,7 @@
 //! Collections of operand stores: buckets made anew, and operands that leave for the tree.
 //!
 //! 1. The store does what it can while deliveries go on.
-//! 2. In turn with these, it says what leaves. Of each key that is all that the store has, and newer than
+//! 2. In turn with these, it says what leaves. Of each key that is all that no anchor voids, and newer than
 //!    all that tables have of it; so it forms one run, the newest in L0. What lies in the oldest stripe of
 //!    snapshots is folded onto the value that tables have, at the number of the newest operand: snapshots
 //!    before it go on seeing the older entries, which stay where they are.
