@@ -368,7 +368,7 @@ impl Victims<'_> {
     /// What deliveries have brought to a bucket since the collection began.
     fn came(&self, bucket: &Bucket) -> Result<Vec<Record>> {
         let before = self.base.buckets.iter().find(|before| before.id == bucket.id);
-        let paged = before.is_none_or(|before| before.file_bytes() != bucket.file_bytes());
+        let paged = before.is_none_or(|before| !before.has_parts_of(bucket));
         let mut records: Vec<Record> = match paged {
             // A delivery that had begun before the buckets were frozen has written to its file.
             true => {

@@ -106,6 +106,14 @@ impl Bucket {
         }
     }
 
+    /// Whether just the same parts of files count as of another.
+    pub(crate) fn has_parts_of(&self, other: &Bucket) -> bool {
+        let sorted = |bucket: &Bucket| bucket.sorted.as_ref().map(|it| (it.file.number, it.end));
+        let part = |it: &Arc<Extent>| (it.file.number, it.from, it.to);
+        sorted(self) == sorted(other)
+            && self.extents.iter().map(part).eq(other.extents.iter().map(part))
+    }
+
     /// Bytes in its files that count.
     pub(crate) fn file_bytes(&self) -> u64 {
         let sorted = self.sorted.as_ref().map_or(0, |sorted| sorted.end);
