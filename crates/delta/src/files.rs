@@ -330,7 +330,7 @@ impl BucketFile {
         }
         let vfs = self.table.place.files.vfs();
         let opened = match self.table.place.direct_reads {
-            true => vfs.open_direct(&self.path).or_else(|_| vfs.open(&self.path)),
+            true => vfs.open_direct(&self.path),
             false => vfs.open(&self.path),
         };
         let file = opened.map_err(|e| io_error("open", &self.path, e))?;

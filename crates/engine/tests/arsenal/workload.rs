@@ -577,11 +577,15 @@ impl Run<'_> {
         }
     }
 
-    /// How many errors a rule about reads has made so far. Others do not come while only the user
-    /// reads, for background work is done on the same thread.
+    /// How many errors a rule about reads has made so far that somebody must be told. Others do not come
+    /// while only the user reads, for background work is done on the same thread. Want of
+    /// descriptors need not be told: some are closed, and the file is opened again.
     fn read_errors(&self) -> u64 {
         let inline = self.plan.background == Background::Inline;
-        let errors = |(fault, count)| if matches!(fault, Fault::Error(_)) { count } else { 0 };
+        let errors = |(fault, count)| match fault {
+            Fault::Error(errno) if errno != Errno::TooManyFiles => count,
+            _ => 0,
+        };
         if inline { self.vfs.fired().into_iter().map(errors).sum() } else { 0 }
     }
 
