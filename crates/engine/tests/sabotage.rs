@@ -26,7 +26,7 @@ use lsmx::{Db, Durability, KeyspaceOptions, Options, WriteBatch};
 type Check = fn(u64) -> Outcome;
 
 /// How often a check is tried with a bug switched on before the bug counts as missed.
-const TRIES: u64 = 60;
+const TRIES: u64 = 200;
 /// How often a check must pass without one.
 const PASSES: u64 = 6;
 
