@@ -82,9 +82,10 @@ impl DeltaStore {
         options: DeltaOptions,
     ) -> Result<DeltaStore> {
         options.check()?;
-        let by_default = place.memory_bytes.map_or(CACHE_BYTES_DEFAULT, |bytes| bytes / 2);
-        let buckets_memory = place.memory_bytes.map_or(0, |bytes| bytes / 2);
-        let buckets_max = most_buckets(&options, place.memory_bytes.map(|bytes| bytes / 2));
+        // For the cache, and as much for buckets.
+        let half = place.memory_bytes.map(|bytes| bytes / 2);
+        let (by_default, buckets_memory) = (half.unwrap_or(CACHE_BYTES_DEFAULT), half.unwrap_or(0));
+        let buckets_max = most_buckets(&options, half);
         let shared = Arc::new(Shared {
             options,
             cache: Cache::new(options.cache_bytes.unwrap_or(by_default)),

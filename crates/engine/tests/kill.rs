@@ -99,7 +99,7 @@ fn a_killed_process_keeps_its_word() {
 
 /// Minutes of commits, kills and reopenings, each database under draws of its own.
 #[test]
-#[ignore = "it takes LSMX_TEST_MINUTES, 10 if unset"]
+#[ignore = "takes LSMX_TEST_MINUTES, 10 if unset; run with --test kill soak -- --ignored --nocapture"]
 fn soak() {
     let plan = |seed: u64| {
         let mut chance = Chance::new(!seed);

@@ -213,8 +213,8 @@ impl<'a> Leveling<'a> {
         self.rewritten_by(runs).is_none_or(|rewritten| rewritten <= bytes)
     }
 
-    /// Whether a merge of these runs of L0 rewrites more of the next level than any merge below has to:
-    /// what a memtable held for other stores than the tree, or what was flushed long before it was full.
+    /// Whether a merge of these runs of L0 rewrites more of the next level than a merge further down has
+    /// to: of memtables whose operands went beside the tree, or that were flushed long before they were full.
     fn are_small(&self, runs: &[&Arc<RunShape>], bytes: u64) -> bool {
         let most = bytes.saturating_mul(self.capacities.size_ratio());
         self.rewritten_by(runs).is_some_and(|rewritten| rewritten > most)
@@ -238,11 +238,7 @@ impl<'a> Leveling<'a> {
         let runs = look.shape.runs_of(L0);
         let all: Vec<_> = runs.iter().collect();
         let bytes: u64 = runs.iter().map(|run| run.bytes()).sum();
-        let due = wait > trigger
-            && runs.len() >= wait.max(2)
-            && !self.is_worth_it(&all, bytes)
-            && self.are_small(&all, bytes);
-        if !due {
+        if wait <= trigger || runs.len() < wait.max(2) || !self.are_small(&all, bytes) {
             return None;
         }
         let mut newer = 0_u64;

@@ -106,7 +106,7 @@ impl Bucket {
         }
     }
 
-    /// Whether just the same parts of files count as of another.
+    /// Whether the parts of files that count are just those of another bucket.
     pub(crate) fn has_parts_of(&self, other: &Bucket) -> bool {
         let sorted = |bucket: &Bucket| bucket.sorted.as_ref().map(|it| (it.file.number, it.end));
         let part = |it: &Arc<Extent>| (it.file.number, it.from, it.to);

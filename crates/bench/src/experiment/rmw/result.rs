@@ -96,8 +96,8 @@ pub struct Cell {
     /// What the block device did meanwhile, settling included, for everybody on the machine; null where the
     /// system does not tell.
     pub device: Option<DeviceIo>,
-    /// What operands that are kept apart hold and have cost since the database was opened, settling included; null where
-    /// they are not.
+    /// What operands that are kept apart hold and have cost since the database was opened, settling
+    /// included; null where they are not.
     #[serde(default)]
     pub operand_store: Option<OperandMetrics>,
     /// Bytes that all files of the settled database occupy.
