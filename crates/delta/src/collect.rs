@@ -411,6 +411,7 @@ impl Victims<'_> {
             let new = self.buckets(group, &came)?;
             made.extend(new.iter().map(|bucket| bucket.entry()));
             view.buckets.splice(places, new);
+            view.fences = None;
         }
         let matters = |range: &usize| {
             (0..view.buckets.len()).any(|place| range_matters(&view, place, *range))
@@ -540,7 +541,7 @@ impl Everything<'_> {
             let why = std::io::Error::other("what leaves was not taken, or more came since");
             return Err(io_error("end a collection in", path.parent().unwrap_or(&path), why));
         }
-        let view = View { buckets: Vec::new(), ranges: Arc::from([]), ..(*tip).clone() };
+        let view = View { through: tip.through, ..View::empty(store.shared.clone()) };
         let gone: Vec<u64> = tip.buckets.iter().map(|bucket| bucket.id).collect();
         let moved = len_u64(gone.len());
         let collected = Collected { made: 0, gone, ranges: Vec::new() };

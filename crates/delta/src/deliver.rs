@@ -150,7 +150,10 @@ impl DeltaDelivery<'_> {
             false => Vec::new(),
         };
         let tags = made.iter().map(|bucket| (bucket.id, bucket.smallest.clone())).collect();
-        view.buckets.extend(made.into_iter().map(Arc::new));
+        if !made.is_empty() {
+            view.buckets.extend(made.into_iter().map(Arc::new));
+            view.fences = None;
+        }
         let paged_out = fill(store, &mut view, &records)?;
         view.through = view.through.max(through);
         if !ranges.is_empty() {

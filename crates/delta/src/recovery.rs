@@ -226,6 +226,7 @@ pub(crate) fn recover(shared: &Arc<Shared>, token: Token) -> Result<(View, u64)>
     let view = View {
         shared: shared.clone(),
         buckets,
+        fences: None,
         ranges: replay.ranges.into(),
         through: replay.through,
     };

@@ -97,7 +97,7 @@ impl DeltaStore {
             Some(token) => recover(&shared, token)?,
             None => (View::empty(shared.clone()), 1),
         };
-        let view = Arc::new(view);
+        let view = Arc::new(view.fenced());
         if let Some(token) = token {
             shared.counters.log_bytes.store(Position::of(token).end, Ordering::Relaxed);
         }
@@ -182,7 +182,7 @@ impl DeltaStore {
         for file in view.buckets.iter().flat_map(|bucket| bucket.files()) {
             file.settle();
         }
-        let view = Arc::new(view);
+        let view = Arc::new(view.fenced());
         let mut tip = self.tip.lock();
         tip.view = view.clone();
         tip.stale = false;
@@ -263,7 +263,7 @@ impl DeltaStore {
 
     /// Makes what was prepared what the next builds on.
     pub(crate) fn install(&self, token: Token, view: View, then: Box<dyn Then>) -> Arc<View> {
-        let view = Arc::new(view);
+        let view = Arc::new(view.fenced());
         for file in view.buckets.iter().flat_map(|bucket| bucket.files()) {
             file.doom(false);
         }

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 
+use lsmx::fences::Fences;
 use lsmx::operands::Operand;
 use lsmx::sync::{Arc, AtomicU64, Ordering};
 use lsmx::{Result, SeqNo, Slice};
@@ -52,6 +53,8 @@ pub(crate) struct View {
     pub(crate) shared: Arc<Shared>,
     /// By smallest key; the first one's is empty.
     pub(crate) buckets: Vec<Arc<Bucket>>,
+    /// Of their smallest keys; none until [`View::fenced`].
+    pub(crate) fences: Option<Arc<Fences>>,
     pub(crate) ranges: Arc<[RangeAnchor]>,
     /// All numbers up to here are in it.
     pub(crate) through: SeqNo,
@@ -59,12 +62,29 @@ pub(crate) struct View {
 
 impl View {
     pub(crate) fn empty(shared: Arc<Shared>) -> View {
-        View { shared, buckets: Vec::new(), ranges: Arc::from([]), through: SeqNo::ZERO }
+        let (buckets, ranges) = (Vec::new(), Arc::from([]));
+        View { shared, buckets, fences: None, ranges, through: SeqNo::ZERO }
+    }
+
+    /// The same, made quick to search. Whoever changes the ranges of buckets takes the fences away.
+    pub(crate) fn fenced(mut self) -> View {
+        if self.fences.is_none() {
+            let smallest = self.buckets.iter().map(|bucket| &*bucket.smallest);
+            self.fences = Some(Arc::new(Fences::new(smallest)));
+        }
+        self
     }
 
     /// Place of the bucket whose range has the key.
     pub(crate) fn place_of(&self, key: &[u8]) -> Option<usize> {
-        self.buckets.partition_point(|bucket| *bucket.smallest <= *key).checked_sub(1)
+        let place = match &self.fences {
+            Some(fences) => {
+                debug_assert_eq!(fences.len(), self.buckets.len());
+                fences.partition_point(key, |at| *self.buckets[at].smallest <= *key)
+            }
+            None => self.buckets.partition_point(|bucket| *bucket.smallest <= *key),
+        };
+        place.checked_sub(1)
     }
 
     /// Where the range of the bucket at a place ends.
@@ -92,9 +112,6 @@ impl View {
             // A view that ends before the entry has all that made it.
             entry.bucket == bucket.id && entry.latest <= at && entry.latest <= self.through
         });
-        if cache.is_some() {
-            count(if known.is_some() { &counters.cache_hits } else { &counters.cache_misses }, 1);
-        }
         let after = known.as_ref().map(|entry| entry.covers);
         let newer = match after {
             Some(after) if after >= self.through || after >= at => Vec::new(),
@@ -103,6 +120,9 @@ impl View {
                 bucket.records_of(wanted, reading, memory)?
             }
         };
+        if cache.is_some() {
+            count(if known.is_some() { &counters.cache_hits } else { &counters.cache_misses }, 1);
+        }
         let older = known.as_ref().map(|entry| &entry.operands);
         if newer.is_empty()
             && let Some(older) = older

@@ -46,6 +46,7 @@ pub mod dump;
 pub mod env;
 pub mod error;
 pub mod event;
+pub mod fences;
 pub mod format;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]

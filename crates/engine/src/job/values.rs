@@ -195,7 +195,8 @@ impl Values {
         let uses = self.uses.iter().filter_map(|(&id, &(bytes, records))| {
             Some(BlobUse { file: file_of(id)?, bytes, records })
         });
-        let uses = uses.collect();
+        let uses: Vec<BlobUse> = uses.collect();
+        debug_assert_eq!(uses.len(), self.uses.len(), "a blob file that nobody holds");
         self.uses.clear();
         Ok(uses)
     }

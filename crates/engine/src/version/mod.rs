@@ -15,6 +15,7 @@ use lsmx_compaction::{FileId, RunShape, TreeShape};
 
 use crate::disposal::Disposal;
 use crate::error::Error;
+use crate::fences::Fences;
 use crate::format::range_tombstones::Spans;
 use crate::sync::{Arc, OnceLock};
 use crate::table::FillCache;
@@ -32,9 +33,16 @@ pub(crate) use super_version::SuperVersion;
 pub(crate) struct Run {
     shape: Arc<RunShape>,
     tables: Arc<[Arc<TableFile>]>,
+    /// Of their largest keys.
+    fences: Fences,
 }
 
 impl Run {
+    fn new(shape: Arc<RunShape>, tables: Arc<[Arc<TableFile>]>) -> Run {
+        let fences = Fences::new(tables.iter().map(|table| &*table.shape().range.largest));
+        Run { shape, tables, fences }
+    }
+
     /// Its tables in key order.
     pub(crate) fn tables(&self) -> &Arc<[Arc<TableFile>]> {
         &self.tables
@@ -42,7 +50,8 @@ impl Run {
 
     /// The one table that may hold `user_key`.
     pub(crate) fn table_for(&self, user_key: &[u8]) -> Option<&Arc<TableFile>> {
-        let at = self.tables.partition_point(|table| table.shape().range.largest < user_key);
+        let is_before = |at: usize| self.tables[at].shape().range.largest < user_key;
+        let at = self.fences.partition_point(user_key, is_before);
         let table = self.tables.get(at)?;
         (table.shape().range.smallest <= user_key).then_some(table)
     }
@@ -114,7 +123,7 @@ impl Version {
                         table.cloned().ok_or(lsmx_compaction::Error::UnknownFile { file: file.id })
                     });
                     let tables = open.collect::<Result<_, _>>()?;
-                    Arc::new(Run { shape: Arc::clone(run), tables })
+                    Arc::new(Run::new(Arc::clone(run), tables))
                 }
             };
             for table in open.tables.iter() {
