@@ -45,6 +45,9 @@ pub(crate) enum Command {
     /// Put two results of `explore`, `simulate` or `bench` side by side: what changed, and by more than
     /// chance or not.
     Compare(CompareArgs),
+    /// Find out whether databases keep their word: write under options drawn at random, from processes that
+    /// are killed, and compare what they leave with what they were told.
+    Stress(StressArgs),
     /// Work on a database.
     Db(DbArgs),
 }
@@ -261,6 +264,28 @@ pub(crate) struct CompareArgs {
     /// Write the differences as JSON.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+}
+
+/// Arguments of `lsmx stress`.
+#[derive(Debug, Args)]
+pub(crate) struct StressArgs {
+    /// Seed of the first database; each one after it has the next [default: a new one]. The moments at which
+    /// processes die do not follow from it alone.
+    #[arg(long, value_name = "S")]
+    pub(crate) seed: Option<u64>,
+    /// No further database after so many seconds [default: 60; none with --runs].
+    #[arg(long, value_name = "N")]
+    pub(crate) seconds: Option<u64>,
+    /// No further database after so many.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) runs: Option<u64>,
+    /// Write what was done as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Directory for the databases, which are removed afterwards, but for one that has failed [default: that for
+    /// temporary files].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
 }
 
 /// Arguments of `lsmx bench`.

@@ -27,6 +27,7 @@ fn main() -> ExitCode {
             Command::Iocost(arguments) => cmd::iocost::run(&arguments, &words),
             Command::Rmw(arguments) => cmd::rmw::run(&arguments, &words),
             Command::Compare(arguments) => cmd::compare::run(&arguments),
+            Command::Stress(arguments) => cmd::stress::run(&arguments, &words),
             Command::Db(arguments) => cmd::db::run(&arguments),
         });
     match result {

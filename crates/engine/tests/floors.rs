@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 const ENGINE: &[&[&str]] = &[
     &[
         "sync", "error", "key", "slice", "coding", "checksum", "cursor", "sabotage", "health",
-        "merge", "disposal",
+        "merge", "disposal", "fences",
     ],
     &["vfs", "env"],
     &["operands"],
@@ -71,6 +71,7 @@ const CRATES: &[(&str, &str)] = &[
     ("compaction", "lsmx-compaction"),
     ("engine", "lsmx"),
     ("delta", "lsmx-delta"),
+    ("stress", "lsmx-stress"),
     ("bench", "lsmx-bench"),
     ("cli", "lsmx-cli"),
 ];

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::super::arsenal::{Chance, mix};
+use crate::chance::{Chance, mix};
 
 /// Keys of one writer in each keyspace that are put and deleted.
 const KEYS: u64 = 300;

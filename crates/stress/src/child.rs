@@ -5,20 +5,26 @@ use std::path::Path;
 
 use lsmx::{Db, Durability, Error, Keyspace, Result, Snapshot, WriteBatch};
 
-use super::super::arsenal::{Chance, Outcome};
-use super::changes::{Change, changes};
-use super::reached::Reached;
-use super::told::{self, Told};
-use super::tuning::draw_counted;
-use super::{Orders, View, counter_key, merged_key, open, passing};
+use crate::Outcome;
+use crate::chance::Chance;
+use crate::changes::{Change, changes};
+use crate::reached::Reached;
+use crate::told::{self, Told};
+use crate::tuning::draw_counted;
+use crate::view::View;
+use crate::{Orders, counter_key, merged_key, open, passing};
 
 /// Things done after which it is told what was reached.
 const DONE_BETWEEN: u64 = 4;
 /// Commits after which a writer reads what it wrote.
 const WRITTEN_BETWEEN: u64 = 8;
 
-/// Opens the database, and tells each commit that was acknowledged.
-pub(crate) fn write_for_ever(orders: &Orders) -> Outcome {
+/// A child's life: opens the database, and writes to it until it is killed. Whoever started it is told on
+/// standard error of each commit that was acknowledged, so nothing else may be written there.
+///
+/// # Errors
+/// What went wrong: nothing else ends it.
+pub fn write_for_ever(orders: &Orders) -> Outcome {
     told::tell(Told::Opening);
     let (db, keyspaces) = open(Path::new(&orders.dir), orders.round)?;
     let view = View { keyspaces: &keyspaces, snapshot: None };

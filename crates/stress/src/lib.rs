@@ -1,10 +1,19 @@
-//! What a child process does to a database until it is killed, and what must be there afterwards.
+//! Finds out whether databases of lsmx keep their word, on real files and by killing who writes them.
+//!
+//! A child process opens a database under options that are drawn anew for each opening, and writes
+//! from several threads until it is killed. Meanwhile keyspaces change their policies, take on operand
+//! stores and leave them, come and go; snapshots are held and looked at again. Whoever started it
+//! then reads everything in every way, and has the files verified: each commit that was acknowledged is
+//! there, whole, in its order, and nothing that was never begun.
 //!
 //! Every writer has keys of its own, and its commits follow from a seed, so its state after any
 //! number of commits can be made again. Each commit counts itself in every keyspace by a put, and in
 //! one of them by a merge as well: a merge that is lost or done twice makes the two disagree. In the
 //! other it appends to a value by a merge, so its order counts too.
+//!
+//! [`kill_many`] does this with one database; `lsmx stress` with one after the other.
 
+mod chance;
 mod changes;
 mod child;
 mod parent;
@@ -18,21 +27,24 @@ use std::path::Path;
 
 use lsmx::{Db, Keyspace};
 
-use super::arsenal::{Chance, Outcome};
-pub(crate) use child::write_for_ever;
-pub(crate) use parent::{BUG, CHILD, Plan, Sum, kill_many};
-pub(crate) use passing::steps as steps_of;
-pub(crate) use reached::Reached;
-pub(crate) use told::Told;
-pub(crate) use tuning::stores;
-pub(crate) use view::View;
+pub use chance::{Chance, mix};
+pub use child::write_for_ever;
+pub use parent::{Children, Plan, Sum, kill_many};
+pub use reached::Reached;
+pub use tuning::draw_filter_bits;
+
+/// What went wrong, for people.
+pub type Outcome<T = ()> = Result<T, String>;
+
+/// The variable of a child's environment that has its orders.
+pub const ORDERS: &str = "LSMX_STRESS_ORDERS";
 
 /// The keyspaces that every commit counts itself in: one that adds, one that appends.
 pub(crate) const KEYSPACES: [&str; 2] = [lsmx::DEFAULT_KEYSPACE, "second"];
 
 /// What a child is told, as text in its environment.
 #[derive(Clone, Debug)]
-pub(crate) struct Orders {
+pub struct Orders {
     pub(crate) dir: String,
     /// What all commits follow from, the same for every child of one database.
     pub(crate) seed: u64,
@@ -42,11 +54,21 @@ pub(crate) struct Orders {
 }
 
 impl Orders {
-    pub(crate) fn to_text(&self) -> String {
+    /// Those of this process, if it is a child.
+    ///
+    /// # Errors
+    /// When [`ORDERS`] says what no parent writes.
+    pub fn of_this_process() -> Outcome<Option<Orders>> {
+        let Some(text) = std::env::var_os(ORDERS) else { return Ok(None) };
+        let orders = text.to_str().and_then(Orders::from_text);
+        orders.map(Some).ok_or_else(|| format!("{ORDERS} is {text:?}, no orders for a child"))
+    }
+
+    fn to_text(&self) -> String {
         format!("{} {} {} {}", self.seed, self.round, self.writers, self.dir)
     }
 
-    pub(crate) fn from_text(text: &str) -> Option<Orders> {
+    fn from_text(text: &str) -> Option<Orders> {
         let mut parts = text.splitn(4, ' ');
         let mut number = || parts.next()?.parse().ok();
         let (seed, round, writers) = (number()?, number()?, number()?);
@@ -75,7 +97,7 @@ fn number(bytes: Option<&[u8]>) -> Outcome<u64> {
 /// When that fails.
 pub(crate) fn open(dir: &Path, seed: u64) -> Outcome<(Db, Vec<Keyspace>)> {
     let chance = &mut Chance::new(seed);
-    let mut options = tuning::draw_options(chance)
+    let mut options = tuning::draw_options(chance, dir)
         .keyspace_defaults(tuning::draw_keyspace(chance))
         .keyspace(passing::NAME, passing::options(chance));
     let of_each = [tuning::draw_counted(chance, 0), tuning::draw_counted(chance, 1)];

@@ -5,63 +5,99 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use lsmx::sabotage::Bug;
 use lsmx::vfs::OsVfs;
+use serde::Serialize;
 
-use super::super::arsenal::{Chance, Outcome};
-use super::{Orders, Reached, Told, View, open, steps_of, stores};
+use crate::Outcome;
+use crate::chance::Chance;
+use crate::passing::steps as steps_of;
+use crate::told::Told;
+use crate::tuning::stores;
+use crate::view::View;
+use crate::{ORDERS, Orders, Reached, open};
 
-/// The variable that makes the child of a test out of it.
-pub(crate) const CHILD: &str = "LSMX_TEST_KILL_CHILD";
-/// The variable that names a deliberate bug for the child to have.
-pub(crate) const BUG: &str = "LSMX_TEST_KILL_BUG";
+/// Most kills of one database that [`Plan::drawn`] draws.
+const KILLS_MAX: u64 = 40;
+/// Most acknowledgements within which it has a child killed.
+const LONGEST: u64 = 20_000;
+
+/// How a child is started. Its orders come in the variable [`ORDERS`] of its environment.
+#[derive(Clone, Debug)]
+pub struct Children {
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<String>,
+    /// Other variables, and their values.
+    pub variables: Vec<(&'static str, String)>,
+}
 
 /// What becomes of one database.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Plan {
-    pub(crate) seed: u64,
-    pub(crate) kills: u64,
-    /// Acknowledgements within which every child is killed.
-    pub(crate) longest: u64,
-    /// What children have, and whoever looks at what they leave has not.
-    pub(crate) bug: Option<Bug>,
+pub struct Plan {
+    /// What everything follows from but the moments at which processes come to their end.
+    pub seed: u64,
+    /// Children that are killed, at least 1.
+    pub kills: u64,
+    /// Acknowledgements within which every child is killed, at least 1.
+    pub longest: u64,
     /// Whether a failure leaves the files behind, as they are and as the last kill had left them.
-    pub(crate) keep: bool,
+    pub keep: bool,
+}
+
+impl Plan {
+    /// Kills that differ a lot, drawn from a seed: some databases see many short lives, some few long ones.
+    #[must_use]
+    pub fn drawn(seed: u64) -> Plan {
+        let mut chance = Chance::new(!seed);
+        let kills = 1 + chance.below(KILLS_MAX);
+        let longest = *chance.of(&[LONGEST / 100, LONGEST / 8, LONGEST]);
+        Plan { seed, kills, longest, keep: true }
+    }
 }
 
 /// What it came to.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Sum {
-    pub(crate) kills: u64,
-    pub(crate) acknowledged: u64,
-    pub(crate) reached: Reached,
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Sum {
+    /// Children that were killed.
+    pub kills: u64,
+    /// Commits that were acknowledged.
+    pub acknowledged: u64,
+    /// Times that everything was read, compared and verified.
+    pub looks: u64,
+    /// What children got to.
+    pub reached: Reached,
 }
 
 impl Sum {
-    pub(crate) fn add(&mut self, other: Sum) {
+    /// Adds what another one came to.
+    pub fn add(&mut self, other: Sum) {
         self.kills += other.kills;
         self.acknowledged += other.acknowledged;
+        self.looks += other.looks;
         self.reached.add(other.reached);
     }
 }
 
-/// Kills children of one database.
+/// Kills children of one database, which lies in a new directory in `home`.
 ///
 /// # Errors
 /// What is not as they said.
-pub(crate) fn kill_many(plan: Plan) -> Outcome<Sum> {
-    let home = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let mut parent = Parent::new(plan, home.path());
+pub fn kill_many(plan: Plan, children: &Children, home: &Path) -> Outcome<Sum> {
+    let failed = |error| format!("no directory in {}: {error}", home.display());
+    let own = tempfile::Builder::new().prefix("stress-").tempdir_in(home).map_err(failed)?;
+    let mut parent = Parent::new(plan, children, own.path());
     let done = (0..plan.kills).try_for_each(|round| parent.round(round));
     match done {
         Ok(()) => Ok(parent.sum),
-        Err(what) if plan.keep => Err(format!("{what}\nfiles: {}", home.keep().display())),
+        Err(what) if plan.keep => Err(format!("{what}\nfiles: {}", own.keep().display())),
         Err(what) => Err(what),
     }
 }
 
-struct Parent {
+struct Parent<'a> {
     plan: Plan,
+    children: &'a Children,
     dir: PathBuf,
     /// Where the files go before they are looked at.
     before: PathBuf,
@@ -74,13 +110,14 @@ struct Parent {
     sum: Sum,
 }
 
-impl Parent {
-    fn new(plan: Plan, home: &Path) -> Parent {
+impl<'a> Parent<'a> {
+    fn new(plan: Plan, children: &'a Children, home: &Path) -> Parent<'a> {
         let mut chance = Chance::new(plan.seed);
         let writers = 1 + chance.below(4);
         let counts = (0..=writers).map(|_| 0).collect();
         let (dir, before) = (home.join("db"), home.join("before"));
-        Parent { plan, dir, before, chance, writers, counts, untold: 0, sum: Sum::default() }
+        let (untold, sum) = (0, Sum::default());
+        Parent { plan, children, dir, before, chance, writers, counts, untold, sum }
     }
 
     /// Kills one child, and looks at what it leaves, or has the next one find it: that one recovers, and
@@ -113,11 +150,11 @@ impl Parent {
     /// writer was told of, 0 where there is none; after the writers' the last step of the keyspace that
     /// comes and goes.
     fn kill_one(&mut self, orders: &Orders, acknowledged: u64) -> Outcome<Vec<u64>> {
-        let exe = std::env::current_exe().map_err(|error| error.to_string())?;
-        let mut child = Command::new(exe)
-            .args(["child", "--exact", "--nocapture", "--test-threads=1"])
-            .env(CHILD, orders.to_text())
-            .envs(self.plan.bug.map(|bug| (BUG, bug.name())))
+        let Children { program, arguments, variables } = self.children;
+        let mut child = Command::new(program)
+            .args(arguments)
+            .env(ORDERS, orders.to_text())
+            .envs(variables.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -177,6 +214,7 @@ impl Parent {
             *count = found;
         }
         self.untold = 0;
+        self.sum.looks += 1;
         view.check(self.plan.seed, &self.counts)?;
         if self.chance.one_in(3) {
             for keyspace in &keyspaces {

@@ -4,9 +4,10 @@
 use lsmx::merge::Append;
 use lsmx::{Db, Durability, Error, Keyspace, KeyspaceOptions, Result, WriteBatch};
 
-use super::super::arsenal::{Chance, Outcome};
-use super::number;
-use super::tuning::draw_keyspace;
+use crate::Outcome;
+use crate::chance::Chance;
+use crate::number;
+use crate::tuning::draw_keyspace;
 
 /// The keyspace, and the key of another one that says which was the last step that put something.
 pub(crate) const NAME: &str = "passing";

@@ -1,27 +1,33 @@
 //! What children got to: a test that reaches nothing of what it is for has to say so.
 
 use lsmx::Metrics;
+use serde::Serialize;
 
-use super::told::{self, Told};
+use crate::told::{self, Told};
 
 /// Counts of one life or of many.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Reached {
-    /// Operands and anchors that came to stores.
-    pub(crate) operands: u64,
-    pub(crate) anchors: u64,
-    /// Buckets that were written anew, split, merged, sent to the tree.
-    pub(crate) rewrites: u64,
-    pub(crate) splits: u64,
-    pub(crate) merges: u64,
-    pub(crate) overflows: u64,
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Reached {
+    /// Operands that came to stores.
+    pub operands: u64,
+    /// Anchors that came to stores.
+    pub anchors: u64,
+    /// Buckets that were written anew.
+    pub rewrites: u64,
+    /// Buckets that were split.
+    pub splits: u64,
+    /// Pairs of buckets that were merged.
+    pub merges: u64,
+    /// Buckets whose operands went to the tree.
+    pub overflows: u64,
     /// Compactions that emptied blob files.
-    pub(crate) blob_rewrites: u64,
-    /// Keyspaces that took a store on, or left it, while commits went on.
-    pub(crate) to_store: u64,
-    pub(crate) back_to_tree: u64,
+    pub blob_rewrites: u64,
+    /// Keyspaces that took a store on while commits went on.
+    pub to_store: u64,
+    /// Keyspaces that left their store while commits went on.
+    pub back_to_tree: u64,
     /// Snapshots that were compared with what they saw.
-    pub(crate) snapshots: u64,
+    pub snapshots: u64,
 }
 
 impl Reached {
@@ -80,7 +86,7 @@ impl Reached {
     ///
     /// # Errors
     /// The place of one that is not.
-    pub(crate) fn all(mut self) -> Result<(), String> {
+    pub fn all(mut self) -> Result<(), String> {
         match self.counts().iter().position(|count| **count == 0) {
             Some(at) => Err(format!("count {at}")),
             None => Ok(()),

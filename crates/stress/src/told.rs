@@ -13,7 +13,7 @@ pub(crate) enum Told {
     /// A commit of a writer was acknowledged, or a step of the keyspace that comes and goes, which counts
     /// as the one after the last writer.
     Done { who: u64, number: u64 },
-    /// A count of [`super::reached`].
+    /// A count of [`crate::reached`].
     Reached { what: u64, count: u64 },
 }
 

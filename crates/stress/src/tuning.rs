@@ -1,6 +1,7 @@
 //! Options drawn anew for each opening, so small that a life of a few thousand commits runs through
 //! every kind of job.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use lsmx::env::Background;
@@ -8,10 +9,13 @@ use lsmx::merge::{Append, Counter};
 use lsmx::operands::OperandStoreFactory;
 use lsmx::vfs::{OsVfs, Vfs};
 use lsmx::wal::WalOptions;
-use lsmx::{BlockCacheKind, Compression, FilterLastRun, KeyspaceOptions, Options, ValueSeparation};
+use lsmx::{
+    BlockCacheKind, Compression, FilterBits, FilterLastRun, KeyspaceOptions, Options, PolicySpec,
+    ValueSeparation,
+};
 use lsmx_delta::{DeltaOptions, KeyDelta};
 
-use super::super::arsenal::{Chance, options};
+use crate::chance::Chance;
 
 /// Tuning of a keyspace. A policy stays with its keyspace unless it is drawn; so does an operand store,
 /// and a keyspace for which one is drawn takes it on.
@@ -27,11 +31,11 @@ pub(crate) fn draw_keyspace(chance: &mut Chance) -> KeyspaceOptions {
         .table_bytes(8192 << chance.below(4))
         .block_bytes(256 << chance.below(5))
         .filter_last_run(filter)
-        .filter_bits(options::draw_filter_bits(chance))
+        .filter_bits(draw_filter_bits(chance))
         .compression(compression)
         .value_separation(draw_separation(chance));
     let drawn = match chance.one_in(2) {
-        true => drawn.policy(options::draw_policy(chance)),
+        true => drawn.policy(chance.of(&PolicySpec::all_presets()).clone()),
         false => drawn,
     };
     match chance.one_in(2) {
@@ -74,13 +78,13 @@ fn draw_store(chance: &mut Chance) -> KeyDelta {
 }
 
 /// Options of a database, whose keyspaces may have the store that [`draw_store`] draws.
-pub(crate) fn draw_options(chance: &mut Chance) -> Options {
+pub(crate) fn draw_options(chance: &mut Chance, dir: &Path) -> Options {
     Options::default()
         .background(Background::Threads { workers: 1 + usize::from(chance.one_in(2)) })
         .block_cache_bytes(chance.below(4) * 65_536)
         .block_cache_kind(*chance.of(&BlockCacheKind::ALL))
         .warm_up(chance.one_in(3))
-        .direct_reads(chance.one_in(3) && direct_reads_work())
+        .direct_reads(chance.one_in(3) && direct_reads_work(dir))
         .wal_bytes_max(32_768 << chance.below(4))
         .wal(WalOptions {
             segment_bytes: 8192 << chance.below(5),
@@ -95,8 +99,18 @@ pub(crate) fn stores() -> [Arc<dyn OperandStoreFactory>; 1] {
     [Arc::new(KeyDelta::new(DeltaOptions::default()))]
 }
 
-/// Whether temporary files can be read past the system's cache: not every file system can do that.
-fn direct_reads_work() -> bool {
-    let file = tempfile::NamedTempFile::new();
+/// Widths of filters, drawn at random.
+pub fn draw_filter_bits(chance: &mut Chance) -> FilterBits {
+    match chance.below(3) {
+        0 => FilterBits::Fuse8,
+        1 => FilterBits::Fuse16,
+        _ => FilterBits::Monkey { bits_per_key: (9 + chance.below(10)) as f64 },
+    }
+}
+
+/// Whether files beside this directory can be read past the system's cache: not every file system can do
+/// that.
+fn direct_reads_work(dir: &Path) -> bool {
+    let file = tempfile::NamedTempFile::new_in(dir.parent().unwrap_or(dir));
     file.is_ok_and(|file| OsVfs.open_direct(file.path()).is_ok())
 }

@@ -2,9 +2,9 @@
 
 use lsmx::{Keyspace, Range, Result, Slice, Snapshot};
 
-use super::super::arsenal::Outcome;
-use super::changes::{Model, changes};
-use super::{KEYSPACES, counter_key, merged_key, number, passing};
+use crate::Outcome;
+use crate::changes::{Model, changes};
+use crate::{KEYSPACES, counter_key, merged_key, number, passing};
 
 /// What reads the keyspaces that every commit counts itself in.
 #[derive(Clone, Copy)]

@@ -1,28 +1,18 @@
-//! A child process writes to a database on the real file system and is killed without warning, over
-//! and over, under options drawn anew each time: with operand stores and without, which keyspaces take
-//! on and leave while commits go on, with values in blob files and in tables. Every commit it was told
-//! of is there, whole, and nothing that it never began.
+//! Databases on the real file system whose writers are killed, over and over, under options drawn anew each
+//! time: every commit that was acknowledged is there, whole, and nothing that was never begun.
 //!
-//! `LSMX_TEST_SEED` replays the draws; the moment of the kill is counted in acknowledgements, so it
-//! is about the same again. The soak goes on for `LSMX_TEST_MINUTES` (10 if unset):
-//!
-//! ```text
-//! LSMX_TEST_MINUTES=60 cargo test -p lsmx --test kill soak -- --ignored --nocapture
-//! ```
-//!
-//! It prints the seed of each database before it begins. One that fails leaves its files where the failure
-//! says, as they are and as the last kill had left them, and `LSMX_TEST_REPLAY` with its seed plays
-//! that database alone.
+//! `LSMX_TEST_SCALE` multiplies the kills, `LSMX_TEST_SEED` replays the draws; the moment of the kill is
+//! counted in acknowledgements, so it is about the same again. `lsmx stress` does it for as long as one likes.
 
-#![allow(clippy::print_stdout, reason = "a test says what it did")]
+#![allow(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "a test says what it did, and may panic"
+)]
 
-mod arsenal;
-mod killing;
-
-use arsenal::{Chance, base_seed, mix, number, scale};
-use killing::{BUG, CHILD, Orders, Plan, Reached, Sum, kill_many};
 use lsmx::env::Env;
 use lsmx::sabotage::{self, Bug};
+use lsmx_stress::{Children, Orders, Outcome, Plan, Reached, Sum, kill_many, mix};
 
 /// Kills in CI.
 const KILLS: u64 = 40;
@@ -32,12 +22,8 @@ const KILLS_OF_A_DATABASE: u64 = 8;
 const KILLS_FOR_A_BUG: u64 = 96;
 /// Acknowledgements within which a child is killed.
 const LONGEST: u64 = 600;
-/// Minutes of the soak where nothing else is said.
-const MINUTES: u64 = 10;
-/// Kills of one database of the soak, at most.
-const KILLS_SOAKED: u64 = 40;
-/// Acknowledgements within which a child of the soak is killed, at most.
-const LONGEST_SOAKED: u64 = 20_000;
+/// The variable that names a deliberate bug for the child to have.
+const BUG: &str = "LSMX_TEST_KILL_BUG";
 
 /// Bugs that make a process that dies break its word, or one that was killed come back with less, or
 /// more, than it had.
@@ -53,40 +39,61 @@ const VISIBLE: &[Bug] = &[
     Bug::LiveBlobDeleted,
 ];
 
+/// The number that an environment variable says, if it is set.
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is {text:?}, not a number")))
+}
+
+/// The seed of this run, which is printed.
+fn base_seed() -> u64 {
+    let seed = number("LSMX_TEST_SEED").unwrap_or_else(|| Env::default().random_u64() >> 16);
+    println!("LSMX_TEST_SEED={seed}");
+    seed
+}
+
+fn is_child() -> bool {
+    std::env::var(lsmx_stress::ORDERS).is_ok()
+}
+
 /// Not a test of its own: what [`a_killed_process_keeps_its_word`] starts and kills.
 #[test]
 fn child() {
-    let Ok(text) = std::env::var(CHILD) else { return };
-    let orders = Orders::from_text(&text).expect("orders that the parent wrote");
+    let Some(orders) = Orders::of_this_process().unwrap() else { return };
     if let Ok(name) = std::env::var(BUG) {
         let bug = Bug::ALL.iter().find(|bug| bug.name() == name);
         sabotage::arm(Some(*bug.expect("a bug that the parent knows")));
     }
-    let outcome = killing::write_for_ever(&orders);
+    let outcome = lsmx_stress::write_for_ever(&orders);
     println!("{outcome:?}");
     // Nobody asked it to end.
     std::process::exit(3);
 }
 
 /// A database that is killed as often as CI does it.
-fn short(base: u64, database: u64, bug: Option<Bug>) -> Plan {
+fn short(base: u64, database: u64, bug: Option<Bug>) -> (u64, Outcome<Sum>) {
     let seed = mix(base, database) >> 16;
-    Plan { seed, kills: KILLS_OF_A_DATABASE, longest: LONGEST, bug, keep: false }
+    let plan = Plan { seed, kills: KILLS_OF_A_DATABASE, longest: LONGEST, keep: false };
+    let arguments = ["child", "--exact", "--nocapture", "--test-threads=1"];
+    let children = Children {
+        program: std::env::current_exe().unwrap(),
+        arguments: arguments.map(str::to_owned).to_vec(),
+        variables: bug.map(|bug| (BUG, bug.name().to_owned())).into_iter().collect(),
+    };
+    (seed, kill_many(plan, &children, &std::env::temp_dir()))
 }
 
 #[test]
 fn a_killed_process_keeps_its_word() {
-    if std::env::var(CHILD).is_ok() {
+    if is_child() {
         return;
     }
-    let base = base_seed();
-    println!("LSMX_TEST_SEED={base}");
+    let (base, scale) = (base_seed(), number("LSMX_TEST_SCALE").unwrap_or(1).max(1));
     let mut sum = Sum::default();
-    for database in 0..(KILLS * scale()).div_ceil(KILLS_OF_A_DATABASE) {
-        let plan = short(base, database, None);
-        match kill_many(plan) {
-            Ok(one) => sum.add(one),
-            Err(what) => panic!("database {database}, {plan:?}: {what}"),
+    for database in 0..(KILLS * scale).div_ceil(KILLS_OF_A_DATABASE) {
+        match short(base, database, None) {
+            (_, Ok(one)) => sum.add(one),
+            (seed, Err(what)) => panic!("database {database}, seed {seed}: {what}"),
         }
     }
     println!("{sum:?}");
@@ -97,60 +104,17 @@ fn a_killed_process_keeps_its_word() {
     assert!(blob_rewrites > 0, "no blob file was emptied: {sum:?}");
 }
 
-/// Minutes of commits, kills and reopenings, each database under draws of its own.
-#[test]
-#[ignore = "takes LSMX_TEST_MINUTES, 10 if unset; run with --test kill soak -- --ignored --nocapture"]
-fn soak() {
-    let plan = |seed: u64| {
-        let mut chance = Chance::new(!seed);
-        let kills = 1 + chance.below(KILLS_SOAKED);
-        let longest = *chance.of(&[LONGEST_SOAKED / 100, LONGEST_SOAKED / 8, LONGEST_SOAKED]);
-        Plan { seed, kills, longest, bug: None, keep: true }
-    };
-    let play = |plan: Plan| {
-        let Plan { seed, kills, longest, .. } = plan;
-        // Before, for one that hangs.
-        println!("seed {seed}: {kills} kills within {longest} commits");
-        kill_many(plan).unwrap_or_else(|what| {
-            panic!(
-                "{what}\nreplay: LSMX_TEST_REPLAY={seed} \
-                 cargo test -p lsmx --test kill soak -- --ignored --nocapture"
-            )
-        })
-    };
-    if let Some(seed) = number("LSMX_TEST_REPLAY") {
-        println!("{:?}", play(plan(seed)));
-        return;
-    }
-    let (env, base) = (Env::default(), base_seed());
-    let minutes = number("LSMX_TEST_MINUTES").unwrap_or(MINUTES);
-    println!("LSMX_TEST_SEED={base}, {minutes} minutes");
-    let end_ns = env.monotonic_ns() + minutes * 60_000_000_000;
-    let mut sum = Sum::default();
-    for database in 0.. {
-        sum.add(play(plan(mix(base, database) >> 16)));
-        if env.monotonic_ns() >= end_ns {
-            println!("{} databases: {sum:?}", database + 1);
-            break;
-        }
-    }
-    if minutes > 0 {
-        sum.reached.all().unwrap_or_else(|what| panic!("never reached: {what}: {sum:?}"));
-    }
-}
-
 /// The test is tested: children that have a bug are found out.
 #[test]
 fn kills_show_what_a_bug_does() {
-    if std::env::var(CHILD).is_ok() {
+    if is_child() {
         return;
     }
     let base = base_seed();
-    println!("LSMX_TEST_SEED={base}");
     for &bug in VISIBLE {
         let databases = 0..KILLS_FOR_A_BUG / KILLS_OF_A_DATABASE;
         let shown = databases.into_iter().find_map(|database| {
-            kill_many(short(base, database, Some(bug))).err().map(|what| (database, what))
+            short(base, database, Some(bug)).1.err().map(|what| (database, what))
         });
         let Some((database, what)) = shown else {
             panic!("{} did not show in {KILLS_FOR_A_BUG} kills", bug.name());

@@ -8,6 +8,7 @@ pub(crate) mod explore;
 pub(crate) mod iocost;
 pub(crate) mod rmw;
 pub(crate) mod simulate;
+pub(crate) mod stress;
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -4,9 +4,10 @@ use lsmx::env::Background;
 use lsmx::merge::Append;
 use lsmx::wal::WalOptions;
 use lsmx::{
-    BlockCacheKind, Compression, FilterBits, FilterLastRun, KeyspaceOptions, MergeError,
-    MergeOperator, Options, PolicySpec, ValueSeparation,
+    BlockCacheKind, Compression, FilterLastRun, KeyspaceOptions, MergeError, MergeOperator,
+    Options, PolicySpec, ValueSeparation,
 };
+use lsmx_stress::draw_filter_bits;
 
 use super::Chance;
 use super::beside::{Plain, set_real};
@@ -117,15 +118,6 @@ pub(crate) fn draw_separation(chance: &mut Chance) -> Option<ValueSeparation> {
         .garbage_ratio(*chance.of(&[0.1, 0.5, 1.0]))
         .space_amplification_max(*chance.of(&[1.05, 1.3, 3.0, 100.0]));
     Some(separation)
-}
-
-/// Widths of filters, drawn at random.
-pub(crate) fn draw_filter_bits(chance: &mut Chance) -> FilterBits {
-    match chance.below(3) {
-        0 => FilterBits::Fuse8,
-        1 => FilterBits::Fuse16,
-        _ => FilterBits::Monkey { bits_per_key: (9 + chance.below(10)) as f64 },
-    }
 }
 
 /// Options of a database, drawn at random, without a policy.

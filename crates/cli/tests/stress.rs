@@ -1,0 +1,61 @@
+//! `lsmx stress`, run as a user runs it: it starts itself as the children that it kills.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test may panic, and works on files of its own"
+)]
+
+mod common;
+
+use std::fs;
+
+use common::lsmx;
+use serde_json::Value;
+
+#[test]
+fn databases_are_killed_compared_and_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("stress.json");
+    let (dir, json) = (directory.path().to_str().unwrap(), file.to_str().unwrap());
+    let words = ["stress", "--seed", "7", "--runs", "2", "--dir", dir, "--json", json];
+    let text = lsmx(&words).ok();
+    assert!(text.starts_with("seed 7: kills ") && text.contains("\nseed 8: kills "), "{text}");
+    assert!(text.contains(" 2 databases, in which nothing was lost"), "{text}");
+    let report: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    assert_eq!((&report["databases"], &report["failure"]), (&2.into(), &Value::Null));
+    for count in ["kills", "acknowledged", "looks"] {
+        assert!(report[count].as_u64().unwrap() > 0, "{count}: {report}");
+    }
+    let left: Vec<_> =
+        fs::read_dir(directory.path()).unwrap().map(|it| it.unwrap().path()).collect();
+    assert_eq!(left, [file]);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_database_that_fails_stays_and_is_told_with_its_seed() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path().to_str().unwrap();
+    // No file may grow, so no child can write.
+    let limited = "ulimit -f 0; exec \"$0\" stress --seed 7 --runs 3 --dir \"$1\"";
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", limited, env!("CARGO_BIN_EXE_lsmx"), dir]);
+    let output = shell.output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    for part in ["error: seed 7: ", "; files: ", "; replay: lsmx stress --seed 7 --runs 1"] {
+        assert!(stderr.contains(part), "{part}: {stderr}");
+    }
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    let kept = stderr.split("; files: ").nth(1).unwrap().split("; replay").next().unwrap();
+    assert!(fs::exists(kept).unwrap(), "{kept}");
+}
+
+#[test]
+fn wrong_arguments_are_named() {
+    lsmx(&["stress", "--runs", "0"]).fails(2, &["--runs"]);
+    lsmx(&["stress", "--seconds", "soon"]).fails(2, &["--seconds"]);
+    let nowhere = ["stress", "--runs", "1", "--dir", "/nowhere/at/all"];
+    lsmx(&nowhere).fails(1, &["/nowhere/at/all"]);
+}
