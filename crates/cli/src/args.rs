@@ -273,6 +273,9 @@ pub(crate) struct StressArgs {
     /// processes die do not follow from it alone.
     #[arg(long, value_name = "S")]
     pub(crate) seed: Option<u64>,
+    /// Have the disks of some processes fail now and then: errors, short writes, no space left.
+    #[arg(long)]
+    pub(crate) faults: bool,
     /// No further database after so many seconds [default: 60; none with --runs].
     #[arg(long, value_name = "N")]
     pub(crate) seconds: Option<u64>,

@@ -2,12 +2,15 @@
 //! Beside the writers it does what else may be under way when a process dies.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use lsmx::env::Env;
 use lsmx::{Db, Durability, Error, Keyspace, Result, Snapshot, WriteBatch};
 
 use crate::Outcome;
 use crate::chance::Chance;
 use crate::changes::{Change, changes};
+use crate::disk::Disk;
 use crate::reached::Reached;
 use crate::told::{self, Told};
 use crate::tuning::draw_counted;
@@ -16,6 +19,8 @@ use crate::{Orders, counter_key, merged_key, open, passing};
 
 /// Things done after which it is told what was reached.
 const DONE_BETWEEN: u64 = 4;
+/// How long one commit may fail, though the disk is made well each time.
+const FAILING_NS_MAX: u64 = 10_000_000_000;
 /// Commits after which a writer reads what it wrote.
 const WRITTEN_BETWEEN: u64 = 8;
 
@@ -26,18 +31,24 @@ const WRITTEN_BETWEEN: u64 = 8;
 /// What went wrong: nothing else ends it.
 pub fn write_for_ever(orders: &Orders) -> Outcome {
     told::tell(Told::Opening);
-    let (db, keyspaces) = open(Path::new(&orders.dir), orders.round)?;
+    let disk = Disk::drawn(orders.round, orders.faults);
+    let (db, keyspaces) = open(disk.vfs(), Path::new(&orders.dir), orders.round)?;
     let view = View { keyspaces: &keyspaces, snapshot: None };
     let steps = passing::steps(&db, &keyspaces[0])?;
+    disk.fall_ill();
+    let resumed = AtomicU64::new(0);
     std::thread::scope(|scope| {
         let mut writers = Vec::new();
-        for writer in 0..orders.writers {
-            let (db, view) = (&db, &view);
-            writers.push(scope.spawn(move || write(orders, db, view, writer)));
+        for number in 0..orders.writers {
+            let writer =
+                Writer { orders, db: &db, disk: &disk, view: &view, resumed: &resumed, number };
+            writers.push(scope.spawn(move || writer.write()));
         }
         let mut beside = Beside {
             orders,
             db: &db,
+            disk: &disk,
+            resumed: &resumed,
             keyspaces: &keyspaces,
             chance: Chance::new(!orders.round),
             steps,
@@ -51,6 +62,7 @@ pub fn write_for_ever(orders: &Orders) -> Outcome {
             beside.act().map_err(|what| format!("beside the writers: {what}"))?;
             if done % DONE_BETWEEN == 0 {
                 beside.reached.note(&db.metrics());
+                beside.reached.resumed = resumed.load(Ordering::Relaxed);
                 beside.reached.tell();
             }
         }
@@ -61,10 +73,65 @@ pub fn write_for_ever(orders: &Orders) -> Outcome {
     })
 }
 
-fn write(orders: &Orders, db: &Db, view: &View<'_>, writer: u64) -> Outcome {
-    let keyspaces = view.keyspaces;
-    for number in view.count_of(writer)? + 1.. {
-        let (changes, sync) = changes(orders.seed, writer, number);
+/// One that commits, with keys of its own.
+struct Writer<'a> {
+    orders: &'a Orders,
+    db: &'a Db,
+    disk: &'a Disk,
+    view: &'a View<'a>,
+    /// Times that the database was resumed, by whomever.
+    resumed: &'a AtomicU64,
+    number: u64,
+}
+
+impl Writer<'_> {
+    /// Commits for ever.
+    fn write(&self) -> Outcome {
+        let mut number = self.view.count_of(self.number)? + 1;
+        let env = Env::default();
+        let (mut failed, mut committed_ns) = (false, env.monotonic_ns());
+        loop {
+            let committed = self.commit(number);
+            match committed {
+                Err(error) if self.disk.excuses(&error) => {
+                    let healed = self.disk.heal(self.db)?;
+                    self.resumed.fetch_add(u64::from(healed), Ordering::Relaxed);
+                    // It was decided there once, for ever.
+                    let found = self.view.count_of(self.number)?;
+                    if found + 1 == number {
+                        if env.monotonic_ns() - committed_ns > FAILING_NS_MAX {
+                            return Err(format!("a commit, again and again: {error:?}"));
+                        }
+                        failed = true;
+                        std::thread::yield_now();
+                        continue;
+                    }
+                    self.must_be(number, found)?;
+                }
+                committed => committed.map_err(|error| format!("a commit: {error:?}"))?,
+            }
+            committed_ns = env.monotonic_ns();
+            if std::mem::take(&mut failed) {
+                self.disk.fall_ill();
+            }
+            told::tell(Told::Done { who: self.number, number });
+            if number % WRITTEN_BETWEEN == 0 {
+                self.must_be(number, self.view.count_of(self.number)?)?;
+            }
+            number += 1;
+        }
+    }
+
+    fn must_be(&self, number: u64, found: u64) -> Outcome {
+        match found == number {
+            true => Ok(()),
+            false => Err(format!("writer {} reads {found} commits of its {number}", self.number)),
+        }
+    }
+
+    fn commit(&self, number: u64) -> Result<()> {
+        let (writer, keyspaces) = (self.number, self.view.keyspaces);
+        let (changes, sync) = changes(self.orders.seed, writer, number);
         let mut batch = WriteBatch::new();
         for keyspace in keyspaces {
             batch.put(keyspace, counter_key(writer), number.to_le_bytes());
@@ -80,22 +147,16 @@ fn write(orders: &Orders, db: &Db, view: &View<'_>, writer: u64) -> Outcome {
             }
         }
         let durability = if sync { Durability::Sync } else { Durability::Buffered };
-        db.write(batch, durability).map_err(|error| format!("a commit: {error:?}"))?;
-        told::tell(Told::Done { who: writer, number });
-        if number % WRITTEN_BETWEEN == 0 {
-            let found = view.count_of(writer)?;
-            if found != number {
-                return Err(format!("writer {writer} reads {found} commits of its {number}"));
-            }
-        }
+        self.db.write(batch, durability)
     }
-    Ok(())
 }
 
 /// What a child does beside its writers.
 struct Beside<'a> {
     orders: &'a Orders,
     db: &'a Db,
+    disk: &'a Disk,
+    resumed: &'a AtomicU64,
     keyspaces: &'a [Keyspace],
     chance: Chance,
     /// Steps of the keyspace that comes and goes.
@@ -121,7 +182,24 @@ impl Beside<'_> {
             7 | 8 => return self.look_back(),
             _ => self.pass(),
         };
-        done.map_err(|error| format!("{error:?}"))
+        match done {
+            Err(error) if self.disk.excuses(&error) => self.after_failure(),
+            done => done.map_err(|error| format!("{error:?}")),
+        }
+    }
+
+    /// Goes on after the disk has failed: a step that did was done or was not.
+    fn after_failure(&mut self) -> Outcome {
+        self.resumed.fetch_add(u64::from(self.disk.heal(self.db)?), Ordering::Relaxed);
+        let found = passing::steps(self.db, &self.keyspaces[0])?;
+        if found == self.steps {
+            return Ok(());
+        }
+        if found != self.steps + 1 {
+            return Err(format!("step {found}, where {} was followed by a failure", self.steps));
+        }
+        self.done_step();
+        Ok(())
     }
 
     /// Takes a snapshot; the next time it looks whether it shows what it did.
@@ -170,8 +248,12 @@ impl Beside<'_> {
 
     fn pass(&mut self) -> Result<()> {
         passing::step(self.db, &self.keyspaces[0], self.steps + 1)?;
+        self.done_step();
+        Ok(())
+    }
+
+    fn done_step(&mut self) {
         self.steps += 1;
         told::tell(Told::Done { who: self.orders.writers, number: self.steps });
-        Ok(())
     }
 }

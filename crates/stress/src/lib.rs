@@ -2,7 +2,8 @@
 //!
 //! A child process opens a database under options that are drawn anew for each opening, and writes
 //! from several threads until it is killed. Meanwhile keyspaces change their policies, take on operand
-//! stores and leave them, come and go; snapshots are held and looked at again. Whoever started it
+//! stores and leave them, come and go; snapshots are held and looked at again; the disk of some fails or
+//! is full now and then, and when it is well again they resume. Whoever started it
 //! then reads everything in every way, and has the files verified: each commit that was acknowledged is
 //! there, whole, in its order, and nothing that was never begun.
 //!
@@ -16,6 +17,7 @@
 mod chance;
 mod changes;
 mod child;
+mod disk;
 mod parent;
 mod passing;
 mod reached;
@@ -24,7 +26,9 @@ mod tuning;
 mod view;
 
 use std::path::Path;
+use std::sync::Arc;
 
+use lsmx::vfs::Vfs;
 use lsmx::{Db, Keyspace};
 
 pub use chance::{Chance, mix};
@@ -51,6 +55,8 @@ pub struct Orders {
     /// What this child's options follow from.
     pub(crate) round: u64,
     pub(crate) writers: u64,
+    /// Whether its disk may fail.
+    pub(crate) faults: bool,
 }
 
 impl Orders {
@@ -65,14 +71,16 @@ impl Orders {
     }
 
     fn to_text(&self) -> String {
-        format!("{} {} {} {}", self.seed, self.round, self.writers, self.dir)
+        let Orders { dir, seed, round, writers, faults } = self;
+        format!("{seed} {round} {writers} {faults} {dir}")
     }
 
     fn from_text(text: &str) -> Option<Orders> {
-        let mut parts = text.splitn(4, ' ');
+        let mut parts = text.splitn(5, ' ');
         let mut number = || parts.next()?.parse().ok();
         let (seed, round, writers) = (number()?, number()?, number()?);
-        Some(Orders { dir: parts.next()?.to_owned(), seed, round, writers })
+        let faults = parts.next()?.parse().ok()?;
+        Some(Orders { dir: parts.next()?.to_owned(), seed, round, writers, faults })
     }
 }
 
@@ -90,12 +98,12 @@ fn number(bytes: Option<&[u8]>) -> Outcome<u64> {
     Ok(u64::from_le_bytes(bytes.map_err(|_| "a counter has not 8 bytes")?))
 }
 
-/// Opens the database and its keyspaces with options that follow from a seed. Their merge operators
+/// Opens the database and its keyspaces on a disk, with options that follow from a seed. Their merge operators
 /// come before the log is replayed, or after; so do operand stores that are news to them.
 ///
 /// # Errors
 /// When that fails.
-pub(crate) fn open(dir: &Path, seed: u64) -> Outcome<(Db, Vec<Keyspace>)> {
+pub(crate) fn open(disk: Arc<dyn Vfs>, dir: &Path, seed: u64) -> Outcome<(Db, Vec<Keyspace>)> {
     let chance = &mut Chance::new(seed);
     let mut options = tuning::draw_options(chance, dir)
         .keyspace_defaults(tuning::draw_keyspace(chance))
@@ -107,7 +115,7 @@ pub(crate) fn open(dir: &Path, seed: u64) -> Outcome<(Db, Vec<Keyspace>)> {
             options = options.keyspace(name, options_of.clone());
         }
     }
-    let db = Db::open(dir, options).map_err(|error| format!("opening: {error:?}"))?;
+    let db = Db::open_with(disk, dir, options).map_err(|error| format!("opening: {error:?}"))?;
     let mut keyspaces = Vec::new();
     for (name, options_of) in KEYSPACES.iter().zip(of_each) {
         let keyspace = match db.existing_keyspace(name) {

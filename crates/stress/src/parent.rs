@@ -2,8 +2,11 @@
 
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::Arc;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 use lsmx::vfs::OsVfs;
 use serde::Serialize;
@@ -17,9 +20,12 @@ use crate::view::View;
 use crate::{ORDERS, Orders, Reached, open};
 
 /// Most kills of one database that [`Plan::drawn`] draws.
-const KILLS_MAX: u64 = 40;
+const KILLS_MAX: u64 = 10;
 /// Most acknowledgements within which it has a child killed.
-const LONGEST: u64 = 20_000;
+const LONGEST: u64 = 5_000;
+
+/// Seconds of silence after which a child hangs: one that compacts and commits says so all the time.
+const STANDSTILL_S: u64 = 60;
 
 /// How a child is started. Its orders come in the variable [`ORDERS`] of its environment.
 #[derive(Clone, Debug)]
@@ -41,6 +47,8 @@ pub struct Plan {
     pub kills: u64,
     /// Acknowledgements within which every child is killed, at least 1.
     pub longest: u64,
+    /// Whether the disks of some children fail now and then.
+    pub faults: bool,
     /// Whether a failure leaves the files behind, as they are and as the last kill had left them.
     pub keep: bool,
 }
@@ -48,11 +56,11 @@ pub struct Plan {
 impl Plan {
     /// Kills that differ a lot, drawn from a seed: some databases see many short lives, some few long ones.
     #[must_use]
-    pub fn drawn(seed: u64) -> Plan {
+    pub fn drawn(seed: u64, faults: bool) -> Plan {
         let mut chance = Chance::new(!seed);
         let kills = 1 + chance.below(KILLS_MAX);
-        let longest = *chance.of(&[LONGEST / 100, LONGEST / 8, LONGEST]);
-        Plan { seed, kills, longest, keep: true }
+        let longest = *chance.of(&[LONGEST / 50, LONGEST / 8, LONGEST]);
+        Plan { seed, kills, longest, faults, keep: true }
     }
 }
 
@@ -124,8 +132,8 @@ impl<'a> Parent<'a> {
     /// may be killed at that.
     fn round(&mut self, round: u64) -> Outcome {
         let dir = self.dir.display().to_string();
-        let (seed, writers) = (self.plan.seed, self.writers);
-        let orders = Orders { dir, seed, round: self.chance.draw() >> 1, writers };
+        let (writers, Plan { seed, faults, .. }) = (self.writers, self.plan);
+        let orders = Orders { dir, seed, round: self.chance.draw() >> 1, writers, faults };
         // Some die while they open, some soon after, some with much behind them.
         let after = match self.chance.below(4) {
             0 => self.chance.below(3),
@@ -162,6 +170,7 @@ impl<'a> Parent<'a> {
             .map_err(|error| format!("no child: {error}"))?;
         let told = child.stderr.take().ok_or("no pipe")?;
         let mut told = BufReader::new(told);
+        let watched = Watched::new(child);
         let mut last = vec![0; self.counts.len()];
         let mut reached = Reached::default();
         let (mut bytes, mut count, mut killed) = ([0; 16], 0, false);
@@ -179,13 +188,18 @@ impl<'a> Parent<'a> {
                 }
             }
             if !killed && count >= acknowledged {
-                child.kill().map_err(|error| format!("no kill: {error}"))?;
+                watched.kill().map_err(|error| format!("no kill: {error}"))?;
                 killed = true;
             }
             count += 1;
+            watched.heard();
         }
         self.sum.reached.add(reached);
+        let (mut child, stood_still) = watched.end();
         let status = child.wait().map_err(|error| error.to_string())?;
+        if stood_still {
+            return Err(format!("the child said nothing for {STANDSTILL_S} seconds"));
+        }
         if !killed || status.code().is_some() {
             let mut said = String::new();
             if let Some(mut stdout) = child.stdout.take() {
@@ -201,7 +215,7 @@ impl<'a> Parent<'a> {
         if self.plan.keep {
             copy(&self.dir, &self.before).map_err(|error| format!("no copy: {error}"))?;
         }
-        let (db, keyspaces) = open(&self.dir, self.chance.draw())?;
+        let (db, keyspaces) = open(Arc::new(OsVfs), &self.dir, self.chance.draw())?;
         let view = View { keyspaces: &keyspaces, snapshot: None };
         for (writer, count) in (0..).zip(&mut self.counts) {
             let found = match writer == self.writers {
@@ -243,6 +257,53 @@ impl<'a> Parent<'a> {
             return Err(format!("orphans: {orphans:?}, stores not checked: {unchecked:?}"));
         }
         Ok(())
+    }
+}
+
+/// A child that is killed if nothing is heard of it for too long.
+struct Watched {
+    child: Arc<Mutex<Child>>,
+    heard: SyncSender<()>,
+    watch: JoinHandle<bool>,
+}
+
+impl Watched {
+    fn new(child: Child) -> Watched {
+        let child = Arc::new(Mutex::new(child));
+        let (heard, hears) = sync_channel(1);
+        let own = Arc::clone(&child);
+        #[expect(clippy::disallowed_methods, reason = "it watches those that could hang")]
+        let watch = std::thread::spawn(move || {
+            loop {
+                match hears.recv_timeout(Duration::from_secs(STANDSTILL_S)) {
+                    Ok(()) => {}
+                    Err(RecvTimeoutError::Disconnected) => return false,
+                    Err(RecvTimeoutError::Timeout) => {
+                        // It may have ended by itself just now.
+                        let _ = own.lock().unwrap_or_else(PoisonError::into_inner).kill();
+                        return true;
+                    }
+                }
+            }
+        });
+        Watched { child, heard, watch }
+    }
+
+    fn heard(&self) {
+        // One that was not taken yet says as much.
+        let _ = self.heard.try_send(());
+    }
+
+    fn kill(&self) -> std::io::Result<()> {
+        self.child.lock().unwrap_or_else(PoisonError::into_inner).kill()
+    }
+
+    /// The child, and whether it was killed for its silence.
+    fn end(self) -> (Child, bool) {
+        drop(self.heard);
+        let stood_still = self.watch.join().unwrap_or(false);
+        let child = Arc::into_inner(self.child).expect("the watch has ended, which had the other");
+        (child.into_inner().unwrap_or_else(PoisonError::into_inner), stood_still)
     }
 }
 

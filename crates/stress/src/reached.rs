@@ -28,10 +28,12 @@ pub struct Reached {
     pub back_to_tree: u64,
     /// Snapshots that were compared with what they saw.
     pub snapshots: u64,
+    /// Times that a database took writes again after its disk had failed.
+    pub resumed: u64,
 }
 
 impl Reached {
-    fn counts(&mut self) -> [&mut u64; 10] {
+    fn counts(&mut self) -> [&mut u64; 11] {
         [
             &mut self.operands,
             &mut self.anchors,
@@ -43,6 +45,7 @@ impl Reached {
             &mut self.to_store,
             &mut self.back_to_tree,
             &mut self.snapshots,
+            &mut self.resumed,
         ]
     }
 

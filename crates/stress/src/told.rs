@@ -2,6 +2,8 @@
 
 use std::io::Write;
 
+/// Exit code of a child that nobody listens to.
+const ORPHANED: i32 = 4;
 /// Numbers from here on are no writers.
 const REACHED: u64 = 1 << 32;
 
@@ -27,8 +29,10 @@ pub(crate) fn tell(told: Told) {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&which.to_le_bytes());
     bytes[8..].copy_from_slice(&number.to_le_bytes());
-    // Whoever listens is gone only if this process is about to go too.
-    let _ = std::io::stderr().write_all(&bytes);
+    // Who is not heard any more must not write on.
+    if std::io::stderr().write_all(&bytes).is_err() {
+        std::process::exit(ORPHANED);
+    }
 }
 
 impl Told {

@@ -73,7 +73,8 @@ fn child() {
 /// A database that is killed as often as CI does it.
 fn short(base: u64, database: u64, bug: Option<Bug>) -> (u64, Outcome<Sum>) {
     let seed = mix(base, database) >> 16;
-    let plan = Plan { seed, kills: KILLS_OF_A_DATABASE, longest: LONGEST, keep: false };
+    let (kills, longest) = (KILLS_OF_A_DATABASE, LONGEST);
+    let plan = Plan { seed, kills, longest, faults: false, keep: false };
     let arguments = ["child", "--exact", "--nocapture", "--test-threads=1"];
     let children = Children {
         program: std::env::current_exe().unwrap(),

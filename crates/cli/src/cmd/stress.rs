@@ -59,7 +59,7 @@ pub(crate) fn run(arguments: &StressArgs, words: &[OsString]) -> Result<(), Fail
     };
     let (mut databases, mut sum, mut failure) = (0, Sum::default(), None);
     while failure.is_none() && goes_on(databases) {
-        let plan = Plan::drawn(first.wrapping_add(databases));
+        let plan = Plan::drawn(first.wrapping_add(databases), arguments.faults);
         let Plan { seed, kills, .. } = plan;
         // Before, for one that hangs.
         output::stdout(format!("seed {seed}: kills {kills} ... ").as_bytes())?;
@@ -72,8 +72,9 @@ pub(crate) fn run(arguments: &StressArgs, words: &[OsString]) -> Result<(), Fail
             Err(what) => {
                 output::stdout(b"\n")?;
                 let what = what.replace('\n', "; ");
+                let faults = if arguments.faults { " --faults" } else { "" };
                 failure = Some(format!(
-                    "seed {seed}: {what}; replay: lsmx stress --seed {seed} --runs 1"
+                    "seed {seed}: {what}; replay: lsmx stress{faults} --seed {seed} --runs 1"
                 ));
             }
         }
@@ -112,6 +113,7 @@ fn table(databases: u64, sum: Sum, seconds: f64) -> String {
         (reached.blob_rewrites, "blob files emptied"),
         (reached.to_store + reached.back_to_tree, "conversions of open keyspaces"),
         (reached.snapshots, "snapshots looked at again"),
+        (reached.resumed, "times resumed after a disk had failed"),
     ] {
         // Writing to a string does not fail.
         let _ = writeln!(text, "{count:>12} {what}");
