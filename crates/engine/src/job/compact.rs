@@ -240,10 +240,12 @@ pub(crate) fn run(
     ran
 }
 
-/// A job that rewrites data has ended well: the next failure is the first.
+/// A job that rewrites data has ended well: the next failure is the first, and the pause after the last one is
+/// over. Nobody would look at the tree at its end any more: a job that fails beside one that ends well
+/// must not leave writes waiting for a compaction that never comes.
 pub(super) fn note_success(store: &Store, tree: &Tree) {
     let mut jobs = tree.jobs.lock();
-    jobs.failures = 0;
+    (jobs.failures, jobs.retry_at_us) = (0, 0);
     if jobs.last_error.take().is_some() {
         store.set_failing(tree.id, false);
     }
@@ -490,4 +492,29 @@ fn merge(
         outputs.adopt(part);
     }
     Ok(reading)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::env::Background;
+    use crate::vfs::MemVfs;
+    use crate::{Db, Options};
+
+    /// Two jobs of one tree run; one fails, and then the other ends well. The pause of the first went on
+    /// with nobody to look at the tree after it, so writes that waited for a compaction waited for ever.
+    #[test]
+    fn a_job_that_ends_well_ends_the_pause_after_one_that_did_not() {
+        let options = Options::default().background(Background::Inline);
+        let db = Db::open_with(Arc::new(MemVfs::new()), "db", options).unwrap();
+        let core = db.core();
+        let (store, tree) = (&core.store, &core.default);
+        let failed = std::io::Error::other("no space");
+        note_failure(store, tree, &Error::io("append to", std::path::Path::new("1.sst"), failed));
+        assert!(tree.jobs.lock().retry_at_us > store.env.now_us());
+        assert_eq!(store.failing_trees().len(), 1);
+        note_success(store, tree);
+        let blocked = store.env.now_us() < tree.jobs.lock().retry_at_us;
+        assert_eq!((blocked, store.failing_trees().len()), (false, 0));
+    }
 }
