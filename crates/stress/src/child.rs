@@ -2,7 +2,6 @@
 //! Beside the writers it does what else may be under way when a process dies.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use lsmx::env::Env;
 use lsmx::{Db, Durability, Error, Keyspace, Result, Snapshot, WriteBatch};
@@ -36,19 +35,16 @@ pub fn write_for_ever(orders: &Orders) -> Outcome {
     let view = View { keyspaces: &keyspaces, snapshot: None };
     let steps = passing::steps(&db, &keyspaces[0])?;
     disk.fall_ill();
-    let resumed = AtomicU64::new(0);
     std::thread::scope(|scope| {
         let mut writers = Vec::new();
         for number in 0..orders.writers {
-            let writer =
-                Writer { orders, db: &db, disk: &disk, view: &view, resumed: &resumed, number };
+            let writer = Writer { orders, db: &db, disk: &disk, view: &view, number };
             writers.push(scope.spawn(move || writer.write()));
         }
         let mut beside = Beside {
             orders,
             db: &db,
             disk: &disk,
-            resumed: &resumed,
             keyspaces: &keyspaces,
             chance: Chance::new(!orders.round),
             steps,
@@ -62,7 +58,7 @@ pub fn write_for_ever(orders: &Orders) -> Outcome {
             beside.act().map_err(|what| format!("beside the writers: {what}"))?;
             if done % DONE_BETWEEN == 0 {
                 beside.reached.note(&db.metrics());
-                beside.reached.resumed = resumed.load(Ordering::Relaxed);
+                beside.reached.resumed = disk.resumed();
                 beside.reached.tell();
             }
         }
@@ -79,8 +75,6 @@ struct Writer<'a> {
     db: &'a Db,
     disk: &'a Disk,
     view: &'a View<'a>,
-    /// Times that the database was resumed, by whomever.
-    resumed: &'a AtomicU64,
     number: u64,
 }
 
@@ -94,8 +88,7 @@ impl Writer<'_> {
             let committed = self.commit(number);
             match committed {
                 Err(error) if self.disk.excuses(&error) => {
-                    let healed = self.disk.heal(self.db)?;
-                    self.resumed.fetch_add(u64::from(healed), Ordering::Relaxed);
+                    self.disk.heal(self.db)?;
                     // It was decided there once, for ever.
                     let found = self.view.count_of(self.number)?;
                     if found + 1 == number {
@@ -156,7 +149,6 @@ struct Beside<'a> {
     orders: &'a Orders,
     db: &'a Db,
     disk: &'a Disk,
-    resumed: &'a AtomicU64,
     keyspaces: &'a [Keyspace],
     chance: Chance,
     /// Steps of the keyspace that comes and goes.
@@ -190,7 +182,7 @@ impl Beside<'_> {
 
     /// Goes on after the disk has failed: a step that did was done or was not.
     fn after_failure(&mut self) -> Outcome {
-        self.resumed.fetch_add(u64::from(self.disk.heal(self.db)?), Ordering::Relaxed);
+        self.disk.heal(self.db)?;
         let found = passing::steps(self.db, &self.keyspaces[0])?;
         if found == self.steps {
             return Ok(());

@@ -5,6 +5,7 @@
 //! database. When a failure has made that read-only, the disk is well again for as long as it takes to
 //! resume, which must work at once.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lsmx::vfs::{Errno, Fault, FaultVfs, OsVfs, Rule, Vfs, VfsCall};
@@ -30,6 +31,8 @@ pub(crate) struct Disk {
     faults: Option<FaultVfs>,
     /// How it fails next. Held by whoever resumes.
     chance: Mutex<Chance>,
+    /// Times that the database was resumed.
+    resumed: AtomicU64,
 }
 
 impl Disk {
@@ -39,7 +42,7 @@ impl Disk {
         let mut chance = Chance::new(seed);
         let is_sick = fails && chance.one_in(SICK_ONE_IN);
         let faults = is_sick.then(|| FaultVfs::new(Arc::new(OsVfs), seed));
-        Disk { faults, chance: Mutex::new(chance) }
+        Disk { faults, chance: Mutex::new(chance), resumed: AtomicU64::new(0) }
     }
 
     /// As a file system.
@@ -63,25 +66,31 @@ impl Disk {
         self.faults.is_some() && matches!(error, Error::Io { .. } | Error::ReadOnly { .. })
     }
 
-    /// Has a database take writes again that a failing disk has made read-only; returns whether it was.
+    /// Times that [`Disk::heal`] had something to do.
+    pub(crate) fn resumed(&self) -> u64 {
+        self.resumed.load(Ordering::Relaxed)
+    }
+
+    /// Has a database take writes again that a failing disk has made read-only.
     ///
     /// # Errors
     /// When that does not work though the disk is well, or reads fail before.
-    pub(crate) fn heal(&self, db: &Db) -> Outcome<bool> {
-        let Some(faults) = &self.faults else { return Ok(false) };
+    pub(crate) fn heal(&self, db: &Db) -> Outcome {
+        let Some(faults) = &self.faults else { return Ok(()) };
         let mut chance = self.chance.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(cause) = db.read_only_cause() else {
             // A compaction has failed that writes wait for, and is tried again by itself. Until then the
             // disk is well.
             faults.clear();
-            return Ok(false);
+            return Ok(());
         };
         let read = db.get(b"any").map(drop);
         read.map_err(|error| format!("a read while read-only by {cause}: {error:?}"))?;
         faults.clear();
         db.resume().map_err(|error| format!("resuming after {cause}: {error:?}"))?;
         faults.add(rule(&mut chance));
-        Ok(true)
+        self.resumed.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! A child process opens a database under options that are drawn anew for each opening, and writes
 //! from several threads until it is killed. Meanwhile keyspaces change their policies, take on operand
-//! stores and leave them, come and go; snapshots are held and looked at again; the disk of some fails or
-//! is full now and then, and when it is well again they resume. Whoever started it
+//! stores and leave them, come and go; snapshots are held and looked at again; if that is asked for, the
+//! disks of some fail or are full now and then, and when they are well again writing goes on. Whoever started it
 //! then reads everything in every way, and has the files verified: each commit that was acknowledged is
 //! there, whole, in its order, and nothing that was never begun.
 //!

@@ -131,7 +131,8 @@ impl<'a> Parent<'a> {
     /// Kills one child, and looks at what it leaves, or has the next one find it: that one recovers, and
     /// may be killed at that.
     fn round(&mut self, round: u64) -> Outcome {
-        let dir = self.dir.display().to_string();
+        let dir = self.dir.to_str().ok_or_else(|| format!("{:?} is not UTF-8", self.dir))?;
+        let dir = dir.to_owned();
         let (writers, Plan { seed, faults, .. }) = (self.writers, self.plan);
         let orders = Orders { dir, seed, round: self.chance.draw() >> 1, writers, faults };
         // Some die while they open, some soon after, some with much behind them.
