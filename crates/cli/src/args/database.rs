@@ -1,0 +1,135 @@
+//! Arguments of `lsmx db`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use lsmx_bench::workload::record::Format;
+
+/// Arguments of `lsmx db`.
+#[derive(Debug, Args)]
+pub(crate) struct DbArgs {
+    /// Directory of the database.
+    pub(crate) path: PathBuf,
+    /// Keyspace to work on [default: the default one].
+    #[arg(long, value_name = "NAME", global = true)]
+    pub(crate) keyspace: Option<String>,
+    /// Keys and values are typed and shown in hexadecimal.
+    #[arg(long, global = true)]
+    pub(crate) hex: bool,
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Store a value; creates the database where there is none.
+    Put {
+        /// The key.
+        key: OsString,
+        /// The value.
+        value: OsString,
+    },
+    /// Print the value of a key; exit code 1 if there is none.
+    Get {
+        /// The key.
+        key: OsString,
+    },
+    /// Delete a key, present or not.
+    Delete {
+        /// The key.
+        key: OsString,
+    },
+    /// Print entries in key order: key, tab, value.
+    Scan(ScanArgs),
+    /// Store the records of a file; creates the database where there is none.
+    Import(FileArgs),
+    /// Write all entries to a file in key order.
+    Export(FileArgs),
+    /// Print what the database holds and what it costs.
+    Stats(StatsArgs),
+    /// Read every file and check every checksum and every invariant.
+    Verify,
+    /// Look a key up and print what that takes: memtables, runs, filters, blocks.
+    Explain {
+        /// The key.
+        key: OsString,
+        /// The steps as JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Copy the database as it is now; tables are linked where the file system can.
+    Checkpoint {
+        /// Directory for the copy, which must not exist or be empty.
+        target: PathBuf,
+    },
+    /// Bring a keyspace, or a range of its keys, into one sorted run without dead entries.
+    Compact {
+        /// First key.
+        #[arg(long, value_name = "KEY")]
+        from: Option<OsString>,
+        /// Key to end before.
+        #[arg(long, value_name = "KEY")]
+        to: Option<OsString>,
+    },
+    /// Print what files of a database hold: tables, segments of the log, manifests; or a trace.
+    Dump {
+        /// Files, by path or by name in the database [default: all of them].
+        files: Vec<PathBuf>,
+        /// Every entry of a table, not only those where a search may start.
+        #[arg(long)]
+        entries: bool,
+        /// At most so many lines of each file.
+        #[arg(long, value_name = "N")]
+        limit: Option<u64>,
+    },
+    /// Drop a keyspace with everything in it.
+    DropKeyspace {
+        /// Its name.
+        name: String,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatsArgs {
+    /// All counters as JSON; with --watch one object a line.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Look at manifest and file sizes every so many seconds [default: 1], without opening the
+    /// database: somebody else may own it.
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
+    pub(crate) watch: Option<f64>,
+    /// End after so many looks [default: never].
+    #[arg(long, value_name = "N", requires = "watch")]
+    pub(crate) count: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ScanArgs {
+    /// First key.
+    #[arg(long, value_name = "KEY", conflicts_with = "prefix")]
+    pub(crate) from: Option<OsString>,
+    /// Key to end before.
+    #[arg(long, value_name = "KEY", conflicts_with = "prefix")]
+    pub(crate) to: Option<OsString>,
+    /// Only keys that begin with this.
+    #[arg(long, value_name = "KEY")]
+    pub(crate) prefix: Option<OsString>,
+    /// At most so many entries.
+    #[arg(long, value_name = "N")]
+    pub(crate) limit: Option<u64>,
+    /// From the last key to the first.
+    #[arg(long)]
+    pub(crate) reverse: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FileArgs {
+    /// The file; `-` for standard input or output.
+    pub(crate) file: PathBuf,
+    /// One record a line: key, tab, value with `\t \n \r \\` for those bytes, or a JSON object with
+    /// `key` or `key_hex`, and `value` or `value_hex` [default: what the file's name suggests]
+    /// [possible: tsv, jsonl].
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) format: Option<Format>,
+}
