@@ -288,3 +288,55 @@ fn a_reader_that_goes_away_is_no_error() {
         assert!(output.stderr.is_empty(), "{verb:?}");
     }
 }
+
+#[test]
+fn a_damaged_database_is_repaired_and_what_is_lost_is_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("data");
+    db(&path, "repair").fails(1, &["is not a database", "no such directory"]);
+    let records: String = (0..5_000).map(|key| format!("key{key:04}\tvalue{key}\n")).collect();
+    db_with_input(&path, "import -", records.as_bytes()).ok();
+    db(&path, "compact").ok();
+    assert!(db(&path, "repair").ok().ends_with("all is sound, nothing was done\n"));
+
+    let table = fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path());
+    let table =
+        table.filter(|path| path.extension().is_some_and(|end| end == "sst")).max().unwrap();
+    let mut bytes = fs::read(&table).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&table, &bytes).unwrap();
+    db(&path, "verify").fails(1, &[table.to_str().unwrap(), "checksum"]);
+    let would = db(&path, "repair --dry-run").ok();
+    assert!(would.contains("what can be read went into a new table"), "{would}");
+    assert!(would.contains("lost: entries of ") && would.contains("this was a dry run"), "{would}");
+    db(&path, "verify").fails(1, &[table.to_str().unwrap()]);
+
+    let did: serde_json::Value = serde_json::from_str(&db(&path, "repair --json").ok()).unwrap();
+    assert_eq!(did["tables_rewritten"], 1);
+    let key = |end: &str| {
+        let bytes = did["lost"][0][end].as_array().unwrap().iter();
+        String::from_utf8(bytes.map(|byte| u8::try_from(byte.as_u64().unwrap()).unwrap()).collect())
+            .unwrap()
+    };
+    let (from, to) = (key("from"), key("to"));
+    assert!(*"key0000" < *from && from < to && *to < *"key4999", "{from} {to}");
+    assert!(
+        path.join(did["set_aside"].as_str().unwrap()).join(table.file_name().unwrap()).exists()
+    );
+    assert!(db(&path, "verify").ok().contains("all sound"));
+    let left = db(&path, "scan").ok();
+    // All but what lies between, with the block's bounds still there.
+    let expected: String = records
+        .lines()
+        .filter(|line| line[..7] <= *from || line[..7] >= *to)
+        .map(|line| format!("{line}\n"))
+        .collect();
+    assert_eq!(left, expected);
+
+    fs::remove_file(path.join("CURRENT")).unwrap();
+    db(&path, "get key0000").fails(1, &["is not a database", "CURRENT is missing"]);
+    assert!(db(&path, "repair").ok().contains("is whole, and takes its place"));
+    assert_eq!(db(&path, "scan").ok(), expected);
+    db(&path, "repair --keyspace x").fails(2, &["--keyspace contradicts repair"]);
+}

@@ -1,6 +1,6 @@
 //! Checksums: XXH3 in 64 bits, seeded by the place where the bytes lie.
 
-use xxhash_rust::xxh3::{Xxh3Default, xxh3_64, xxh3_64_with_seed};
+use xxhash_rust::xxh3::{Xxh3, Xxh3Default, xxh3_64, xxh3_64_with_seed};
 
 /// XXH3-64 of `bytes` with seed 0, as `xxhsum -H3` prints it.
 #[inline]
@@ -54,6 +54,26 @@ impl std::fmt::Debug for Streaming {
     }
 }
 
+/// XXH3-64 with a seed over bytes that come in pieces.
+pub(crate) struct SeededStreaming(Xxh3);
+
+impl SeededStreaming {
+    /// Of no bytes yet.
+    pub(crate) fn new(seed: u64) -> SeededStreaming {
+        SeededStreaming(Xxh3::with_seed(seed))
+    }
+
+    /// Takes the next bytes in.
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The checksum of all bytes so far.
+    pub(crate) fn digest(&self) -> u64 {
+        self.0.digest()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -66,6 +86,12 @@ mod tests {
             streaming.update(&bytes[..cut]);
             streaming.update(&bytes[cut..]);
             assert_eq!(streaming.digest(), xxh3(&bytes));
+        }
+        let mut streaming = SeededStreaming::new(7);
+        for (number, piece) in bytes.chunks(97).enumerate() {
+            streaming.update(piece);
+            let so_far = bytes.len().min((number + 1) * 97);
+            assert_eq!(streaming.digest(), xxh3_seeded(&bytes[..so_far], 7));
         }
     }
 

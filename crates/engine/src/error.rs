@@ -344,6 +344,23 @@ impl Error {
         text
     }
 
+    /// The file or directory that it is about, if it is about one.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Error::Io { path, .. }
+            | Error::Corrupt { path, .. }
+            | Error::Missing { path, .. }
+            | Error::NotADatabase { path, .. }
+            | Error::UnsupportedVersion { path, .. }
+            | Error::Locked { path }
+            | Error::TargetNotEmpty { path }
+            | Error::OutOfOrder { path }
+            | Error::EmptyTable { path } => Some(path),
+            _ => None,
+        }
+    }
+
     /// A failed call on a file in the directory of a database: where that is no directory, it is no
     /// database.
     pub(crate) fn inside(action: &'static str, path: &Path, source: io::Error) -> Error {

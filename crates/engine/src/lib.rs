@@ -85,6 +85,7 @@ pub use db::{
     verify_with_stores,
 };
 pub use db::{Explanation, MetadataSizes, Observation, observe, observe_with};
+pub use db::{Finding, Lost, LostKind, RepairOptions, RepairReport, repair, repair_with};
 pub use error::{Error, Malformed, Result};
 pub use event::{Event, EventListener};
 pub use key::{Kind, SeqNo};

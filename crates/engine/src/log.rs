@@ -103,6 +103,20 @@ impl<'a> LogReader<'a> {
         Ok(beyond)
     }
 
+    /// Where the next valid record begins, from an offset on at which none does.
+    pub(crate) fn next_record(&mut self, mut offset: u64) -> Result<Option<u64>> {
+        while self.end.saturating_sub(offset) >= len_u64(RECORD_HEADER_BYTES) {
+            let rest = self.end - offset;
+            if RecordHeader::may_start(&self.header_at(offset)?, offset, rest)
+                && let Found::Record(..) = self.record(offset)?
+            {
+                return Ok(Some(offset));
+            }
+            offset += 1;
+        }
+        Ok(None)
+    }
+
     /// How far from an offset on the file was written to: it may have grown ahead, by zeros.
     pub(crate) fn written_beyond(&mut self, from: u64) -> Result<u64> {
         let (mut offset, mut written) = (from, 0);
@@ -191,5 +205,7 @@ mod tests {
         let beyond = reader.beyond(offsets[0] + 1).unwrap();
         assert_eq!(beyond, Beyond { position: offsets[3], older_synced: true, records: 2 });
         assert_eq!(reader.beyond(offsets[3] + 1).unwrap(), Beyond::default());
+        assert_eq!(reader.next_record(offsets[0] + 1).unwrap(), Some(offsets[1]));
+        assert_eq!(reader.next_record(offsets[3] + 1).unwrap(), None);
     }
 }

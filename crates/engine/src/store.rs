@@ -584,7 +584,12 @@ pub(crate) fn tell(listener: Option<&dyn EventListener>, event: &Event) {
 }
 
 /// What policies know of a table from its writer's summary.
-fn shape_of(id: FileId, summary: &TableSummary, now_us: u64, creation: u64) -> FileShape {
+pub(crate) fn shape_of(
+    id: FileId,
+    summary: &TableSummary,
+    now_us: u64,
+    creation: u64,
+) -> FileShape {
     FileShape {
         id,
         range: lsmx_compaction::KeyRange {

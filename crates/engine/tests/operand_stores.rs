@@ -12,7 +12,10 @@ use lsmx::format::BlockKind;
 use lsmx::merge::Append;
 use lsmx::operands::OperandStoreFactory;
 use lsmx::vfs::{Image, MemVfs, Vfs};
-use lsmx::{Db, Error, KeyspaceOptions, Options, Range, verify_with, verify_with_stores};
+use lsmx::{
+    Db, Error, KeyspaceOptions, LostKind, Options, Range, RepairOptions, repair_with, verify_with,
+    verify_with_stores,
+};
 
 const DIR: &str = "db";
 
@@ -631,4 +634,88 @@ fn a_failed_collection_is_tried_again() {
     shows(&db, "a=1234 b=2 c=1");
     assert!(store(&db).to_tree > 0);
     assert_eq!(db.metrics().keyspaces["default"].compaction.failures, 1);
+}
+
+/// Every file whose name ends so.
+fn files(disk: &MemVfs, end: &str) -> Vec<std::path::PathBuf> {
+    let ends = |path: &std::path::PathBuf| path.to_string_lossy().ends_with(end);
+    disk.paths().into_iter().filter(ends).collect()
+}
+
+#[test]
+fn a_repair_keeps_a_store_that_can_be_opened_and_begins_another_anew() {
+    let disk = MemVfs::new();
+    let db = open(&disk, with(QUIET));
+    for key in ["a", "b", "c"] {
+        db.put(key, "1").unwrap();
+    }
+    db.flush().unwrap();
+    for key in ["a", "c"] {
+        db.merge(key, "2").unwrap();
+    }
+    db.flush().unwrap();
+    db.close(None).unwrap();
+    drop(db);
+    let options = RepairOptions::default().known_operand_store(QUIET);
+    let repair = |disk: &MemVfs| repair_with(Arc::new(disk.clone()), DIR, &options).unwrap();
+    let unknown = repair_with(Arc::new(disk.clone()), DIR, &RepairOptions::default());
+    assert!(matches!(unknown, Err(Error::NoOperandStore { .. })), "{unknown:?}");
+
+    // The filter of a table: no entry is lost.
+    let damaged = disk.crash(Image::Keep, 0);
+    let [table] = &files(&damaged, ".sst")[..] else { panic!("one table") };
+    let last = damaged.read_all(table).unwrap().len() as u64 - 1;
+    damaged.flip(table, last, 1).unwrap();
+    let report = repair(&damaged);
+    assert_eq!((report.tables_rewritten, report.entries_salvaged), (1, 3), "{report:?}");
+    assert_eq!(report.lost, [], "the footer alone is damaged");
+    shows(&open(&damaged, with(QUIET)), "a=12 b=1 c=12");
+
+    // The store itself.
+    let damaged = disk.crash(Image::Keep, 0);
+    for file in files(&damaged, ".operands") {
+        damaged.truncate(&file, 3).unwrap();
+    }
+    assert!(try_open(&damaged, with(QUIET)).is_err());
+    let report = repair(&damaged);
+    let lost: Vec<_> =
+        report.lost.iter().map(|lost| (lost.what, lost.keyspace.as_deref())).collect();
+    assert_eq!(lost, [(LostKind::Operands, Some("default"))]);
+    let db = open(&damaged, with(QUIET));
+    shows(&db, "a=1 b=1 c=1");
+    db.merge("b", "3").unwrap();
+    db.flush().unwrap();
+    shows(&db, "a=1 b=13 c=1");
+}
+
+/// Without a manifest tables are merged by the numbers of their entries, in whatever runs they were; operands
+/// that a table has folded onto a value do not count once more.
+#[test]
+fn a_repair_without_a_manifest_folds_operands_once() {
+    let disk = MemVfs::new();
+    let db = open(&disk, options(merging()));
+    db.put("a", "1").unwrap();
+    db.flush().unwrap();
+    for (key, operand) in [("a", "2"), ("b", "x"), ("a", "3")] {
+        db.merge(key, operand).unwrap();
+        db.flush().unwrap();
+    }
+    // What jobs replace is kept, as if its removal had not reached the disk.
+    let before = disk.snapshot_all();
+    db.default_keyspace().compact_range::<&[u8]>(..).unwrap();
+    db.merge("b", "y").unwrap();
+    db.close(None).unwrap();
+    drop(db);
+    for (path, bytes) in before.iter().filter(|(path, _)| path.to_string_lossy().ends_with(".sst"))
+    {
+        if !disk.exists(path).unwrap() {
+            disk.create(path).unwrap().append(bytes).unwrap();
+        }
+    }
+    for path in files(&disk, "").iter().filter(|path| path.to_string_lossy().contains("MANIFEST")) {
+        disk.remove(path).unwrap();
+    }
+    let report = repair_with(Arc::new(disk.clone()), DIR, &RepairOptions::default()).unwrap();
+    assert!(report.in_doubt && report.tables_sound >= 2, "{report:?}");
+    shows(&open(&disk, options(merging())), "a=123 b=xy");
 }

@@ -50,6 +50,16 @@ pub(crate) enum Verb {
     Stats(StatsArgs),
     /// Read every file and check every checksum and every invariant.
     Verify,
+    /// Make of a damaged database one that opens, with all that can be read, and say what is lost; the
+    /// damaged files stay, in a directory beside.
+    Repair {
+        /// Only look, and say what would be done.
+        #[arg(long)]
+        dry_run: bool,
+        /// What was found and done as JSON.
+        #[arg(long)]
+        json: bool,
+    },
     /// Look a key up and print what that takes: memtables, runs, filters, blocks.
     Explain {
         /// The key.

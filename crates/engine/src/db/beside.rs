@@ -299,28 +299,52 @@ pub(super) fn verify_store(
     let Some(factory) = stores.iter().find(|store| store.name() == name) else {
         return Ok(Beside::Unchecked);
     };
-    let place = || {
-        let numbers = Arc::new(FileNumbers::new(FILE_NUMBER_MAX));
-        let files = StoreFiles::new(
-            Arc::clone(vfs),
-            Arc::clone(vfs),
-            dir.to_owned(),
-            numbers,
-            Arc::default(),
-        );
-        Place {
-            keyspace: keyspace.name.clone(),
-            files,
-            env: Env::new(Background::Inline, Some(0)),
-            folds: Arc::new(Folds(Arc::new(Merging::new(keyspace.name.clone(), None)))),
-            counts: Arc::new(Counts(Cache::new(0))),
-            memory_bytes: None,
-            direct_reads: false,
-            read_only: true,
-        }
-    };
+    let place = || place_to_read(vfs, dir, &keyspace.name);
     factory.verify(place(), token).map_err(|error| recovery::named(error, dir))?;
-    let live = factory.open(place(), Some(token))?.live_files();
-    let names = live.into_iter().map(|(kind, number)| operand_file_name(kind, number));
-    Ok(Beside::Checked(names.collect()))
+    live_files_of(factory, place(), token).map(Beside::Checked)
+}
+
+/// The files that the operand store of a keyspace consists of; none without a store.
+///
+/// # Errors
+/// When it cannot be opened.
+pub(super) fn live_files(
+    vfs: &Arc<dyn Vfs>,
+    dir: &Path,
+    keyspace: &KeyspaceState,
+    stores: &[Arc<dyn OperandStoreFactory>],
+) -> Result<BTreeSet<FileName>> {
+    let name = Persisted::decode(&keyspace.options).and_then(|persisted| persisted.operand_store);
+    let factory = stores.iter().find(|store| name.as_deref() == Some(store.name()));
+    match (factory, keyspace.operand_token) {
+        (Some(factory), Some(token)) => {
+            live_files_of(factory, place_to_read(vfs, dir, &keyspace.name), token)
+        }
+        _ => Ok(BTreeSet::new()),
+    }
+}
+
+fn live_files_of(
+    factory: &Arc<dyn OperandStoreFactory>,
+    place: Place,
+    token: Token,
+) -> Result<BTreeSet<FileName>> {
+    let live = factory.open(place, Some(token))?.live_files();
+    Ok(live.into_iter().map(|(kind, number)| operand_file_name(kind, number)).collect())
+}
+
+/// Where a store of a closed database is looked at.
+fn place_to_read(vfs: &Arc<dyn Vfs>, dir: &Path, keyspace: &str) -> Place {
+    let numbers = Arc::new(FileNumbers::new(FILE_NUMBER_MAX));
+    let (vfs, dir) = (Arc::clone(vfs), dir.to_owned());
+    Place {
+        keyspace: keyspace.to_owned(),
+        files: StoreFiles::new(Arc::clone(&vfs), vfs, dir, numbers, Arc::default()),
+        env: Env::new(Background::Inline, Some(0)),
+        folds: Arc::new(Folds(Arc::new(Merging::new(keyspace.to_owned(), None)))),
+        counts: Arc::new(Counts(Cache::new(0))),
+        memory_bytes: None,
+        direct_reads: false,
+        read_only: true,
+    }
 }

@@ -25,7 +25,7 @@ use crate::error::{Error, Malformed, Result};
 use crate::format::filename::{FileName, LOCK};
 use crate::keyspace::Tree;
 use crate::keyspace::beside::Attached;
-use crate::manifest::{KeyspaceState, Manifest, ManifestState};
+use crate::manifest::{Manifest, ManifestState};
 use crate::sabotage::{self, Bug};
 use crate::store::Store;
 use crate::sync::Arc;
@@ -120,12 +120,13 @@ impl<'a> Checkpoint<'a> {
             self.copy_store(&beside, target, made)?;
             self.go_on()?;
         }
-        for (.., file) in self.state.keyspaces.values().flat_map(KeyspaceState::files) {
+        let tables = self.state.keyspaces.iter();
+        for (id, file) in tables.flat_map(|(id, keyspace)| keyspace.files().map(|at| (*id, at.2))) {
             let name = FileName::Table(file.id.0);
             made.push(name.in_dir(target));
             if !self.link(&name.in_dir(source), &name.in_dir(target))? {
                 self.copy(&name.in_dir(source), &name.in_dir(target), file.bytes)?;
-                verify::verify_table(vfs, target, file, &Cache::new(0))?;
+                verify::verify_table(vfs, target, (id, file), &Cache::new(0))?;
             }
             self.go_on()?;
         }

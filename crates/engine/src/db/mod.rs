@@ -18,6 +18,7 @@ mod read_only;
 mod reads;
 mod record;
 mod recovery;
+mod repair;
 mod replay;
 mod replayed;
 mod resume;
@@ -61,6 +62,7 @@ pub use observe::{Observation, ObservedKeyspace, ObservedLevel, observe, observe
 pub use reads::Entry;
 #[cfg(feature = "tokio")]
 pub(crate) use reads::Lookups;
+pub use repair::{Finding, Lost, LostKind, RepairOptions, RepairReport, repair, repair_with};
 pub use snapshot::Snapshot;
 pub use update::Update;
 pub use verify::{VerifyReport, verify, verify_with, verify_with_stores};

@@ -52,7 +52,7 @@ use crate::write::throttle::Throttle;
 /// Sequence numbers left out after an unclean end, so that none that was given and lost returns.
 const SEQ_GAP: u64 = 1 << 30;
 /// File numbers left out after an unclean end, for files whose names did not reach the disk.
-const FILE_NUMBER_GAP: u64 = 1_000;
+pub(super) const FILE_NUMBER_GAP: u64 = 1_000;
 
 /// Gives out segment numbers, and has the manifest name a segment.
 pub(super) struct Ledger {
@@ -193,6 +193,11 @@ impl Recovery {
         };
         recovery.open_trees()?;
         Ok(recovery)
+    }
+
+    /// What the replay of the log found.
+    pub(super) fn report(&self) -> &RecoveryReport {
+        &self.report
     }
 
     /// What the manifest says.
@@ -617,7 +622,7 @@ fn check_direct_reads(vfs: &dyn Vfs, dir: &Path) -> Result<()> {
 }
 
 /// Largest number in the name of any file of a database.
-fn largest_number(vfs: &dyn Vfs, dir: &Path) -> Result<u64> {
+pub(super) fn largest_number(vfs: &dyn Vfs, dir: &Path) -> Result<u64> {
     let names = vfs.list(dir).map_err(|error| Error::io("list", dir, error))?;
     let numbers = names.iter().filter_map(|name| FileName::parse(name)?.number());
     Ok(numbers.max().unwrap_or(0))

@@ -132,7 +132,7 @@ fn verify_keyspace(
     report.blob_files += values.files();
     report.blob_bytes += values.bytes();
     for (_, _, file) in keyspace.files() {
-        let table = verify_table(vfs, dir, file, &cache)?;
+        let table = verify_table(vfs, dir, (id, file), &cache)?;
         report.blob_values +=
             values.verify_table(&table, keyspace.value_log.references_of(file.id))?;
         report.tables += 1;
@@ -142,11 +142,11 @@ fn verify_keyspace(
     Ok(())
 }
 
-/// A table is sound, and the one that the manifest names.
+/// A table is sound, and the one that the manifest names for a keyspace.
 pub(super) fn verify_table(
     vfs: &dyn Vfs,
     dir: &Path,
-    file: &FileRecord,
+    (keyspace, file): (u32, &FileRecord),
     cache: &Arc<Cache>,
 ) -> Result<Arc<Table>> {
     let (id, bytes, uid, checksum) = (file.id, file.bytes, file.uid, file.checksum);
@@ -155,6 +155,13 @@ pub(super) fn verify_table(
     let table = table.map_err(|error| recovery::named(error, dir))?;
     table.verify()?;
     verify_record(&path, &table, file)?;
+    if let Some((found, _)) = table.properties().keyspace
+        && found != keyspace
+    {
+        let (what, expected, found) =
+            ("keyspace of a table", u64::from(keyspace), u64::from(found));
+        return Err(Malformed::Identity { what, expected, found }.at(&path, 0));
+    }
     Ok(Arc::new(table))
 }
 

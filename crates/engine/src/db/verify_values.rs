@@ -1,6 +1,6 @@
 //! Checks blob files, and what tables point to in them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use lsmx_compaction::FileId;
@@ -39,6 +39,16 @@ impl Values {
         };
         let blobs = keyspace.value_log.blobs().map(open).collect::<Result<_>>()?;
         Ok(Values { dir: dir.to_owned(), blobs })
+    }
+
+    /// Blob files that are known to be sound; no others are.
+    pub(super) fn of(dir: &Path, blobs: BTreeMap<FileId, Blob>) -> Values {
+        Values { dir: dir.to_owned(), blobs }
+    }
+
+    /// Their numbers.
+    pub(super) fn numbers(&self) -> BTreeSet<u64> {
+        self.blobs.keys().map(|id| id.0).collect()
     }
 
     pub(super) fn files(&self) -> u64 {

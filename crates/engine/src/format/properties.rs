@@ -14,8 +14,9 @@ use bytes::Bytes;
 
 use super::block::Handle;
 use super::filter::CODING_BINARY_FUSE_16;
-use crate::coding::{Decoder, len_u64, put_u64, put_varint};
+use crate::coding::{Decoder, len_u64, put_u32, put_u64, put_varint};
 use crate::error::Malformed;
+use crate::format::edit::KEYSPACE_NAME_BYTES_MAX;
 use crate::key::SeqNo;
 
 /// Tags with this bit must be understood.
@@ -40,6 +41,7 @@ const INDEX_BYTES: u16 = 16;
 const OLDEST_TOMBSTONE_US: u16 = 17;
 const CREATED_US: u16 = 18;
 const CODINGS: u16 = 19;
+const KEYSPACE: u16 = 21;
 // MUST | 20 is reserved for a global sequence number (u64) that stands for the number of every
 // entry of an ingested table; a version that does not know it must not read such a table.
 
@@ -86,6 +88,9 @@ pub struct Properties {
     /// Codings of data, index, filter and range tombstone blocks, for people to read: each block
     /// says its own.
     pub codings: [u8; 4],
+    /// Id and name of the keyspace that it was written for, as far as it was noted: for the day on which
+    /// the manifest is lost.
+    pub keyspace: Option<(u32, String)>,
 }
 
 impl Properties {
@@ -133,6 +138,12 @@ impl Properties {
         fields.push((SMALLEST, self.smallest.to_vec()));
         fields.push((LARGEST, self.largest.to_vec()));
         fields.push((CODINGS, self.codings.to_vec()));
+        if let Some((id, name)) = &self.keyspace {
+            let mut value = Vec::new();
+            put_u32(&mut value, *id);
+            value.extend_from_slice(name.as_bytes());
+            fields.push((KEYSPACE, value));
+        }
         fields.sort_unstable();
         let mut out = Vec::new();
         for (tag, value) in fields {
@@ -199,6 +210,11 @@ impl Properties {
                     *coding = decoder.u8("codings")?;
                 }
             }
+            KEYSPACE => {
+                let id = decoder.u32("keyspace id")?;
+                self.keyspace = Some((id, keyspace_name(&value[size_of::<u32>()..])?));
+                return Ok(());
+            }
             unknown if unknown & MUST != 0 => {
                 return Err(Malformed::Field {
                     what: "property tag",
@@ -240,6 +256,15 @@ impl Properties {
     }
 }
 
+fn keyspace_name(bytes: &[u8]) -> Result<String, Malformed> {
+    let name = std::str::from_utf8(bytes).ok().filter(|name| name.len() <= KEYSPACE_NAME_BYTES_MAX);
+    name.map(str::to_owned).ok_or(Malformed::Field {
+        what: "bytes of a keyspace name",
+        found: len_u64(bytes.len()),
+        expected: "at most 255 bytes of text",
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -265,6 +290,7 @@ mod tests {
             oldest_tombstone_us: Some(123),
             created_us: 456,
             codings: [0; 4],
+            keyspace: Some((7, "users".to_owned())),
         }
     }
 

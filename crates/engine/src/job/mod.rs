@@ -19,3 +19,5 @@ pub(crate) mod retain;
 mod spans;
 mod values;
 pub(crate) mod workers;
+
+pub(crate) use spans::SpanQueue;

@@ -165,6 +165,7 @@ impl<'a> Outputs<'a> {
         let options = self.tree.settings().options.table_options(self.level, self.filter);
         let uid = self.space.env.random_u64();
         let mut writer = TableWriter::create(&self.vfs, &path, uid, &options)?;
+        writer.note_keyspace(self.tree.id, &self.tree.name);
         if let Some(us) = self.oldest_tombstone_us {
             writer.note_tombstone_time(us);
         }

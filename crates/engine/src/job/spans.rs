@@ -109,7 +109,7 @@ fn overlapped<'a>(run: &'a RunShape, span: &RangeTombstone) -> &'a [Arc<FileShap
 
 /// Fragments that wait for the table they go to, in key order.
 #[derive(Debug, Default)]
-pub(super) struct SpanQueue {
+pub(crate) struct SpanQueue {
     coming: VecDeque<RangeTombstone>,
     /// Those of the table at hand.
     current: Vec<RangeTombstone>,
@@ -118,18 +118,18 @@ pub(super) struct SpanQueue {
 
 impl SpanQueue {
     /// Fragments, none of them with the end of the keyspace.
-    pub(super) fn new(spans: Vec<RangeTombstone>) -> SpanQueue {
+    pub(crate) fn new(spans: Vec<RangeTombstone>) -> SpanQueue {
         SpanQueue { coming: spans.into(), ..SpanQueue::default() }
     }
 
     /// Where the next fragment begins, if that is before this key, or anywhere without one.
-    pub(super) fn next_start(&self, before: Option<&[u8]>) -> Option<Bytes> {
+    pub(crate) fn next_start(&self, before: Option<&[u8]>) -> Option<Bytes> {
         let start = &self.coming.front()?.start;
         before.is_none_or(|key| **start < *key).then(|| start.clone())
     }
 
     /// Gives the next fragment to the table at hand.
-    pub(super) fn advance(&mut self) {
+    pub(crate) fn advance(&mut self) {
         if let Some(span) = self.coming.pop_front() {
             self.current_bytes += span.bytes();
             self.current.push(span);
@@ -137,14 +137,14 @@ impl SpanQueue {
     }
 
     /// Bytes of the fragments of the table at hand.
-    pub(super) fn current_bytes(&self) -> usize {
+    pub(crate) fn current_bytes(&self) -> usize {
         self.current_bytes
     }
 
     /// Hands out the fragments of the table at hand, which ends before the key `next`; or before the
     /// end of the keyspace. `last` is its last entry's key. What of the last fragment lies beyond goes
     /// to the next table.
-    pub(super) fn cut(&mut self, last: Option<&[u8]>, next: Option<&[u8]>) -> Vec<RangeTombstone> {
+    pub(crate) fn cut(&mut self, last: Option<&[u8]>, next: Option<&[u8]>) -> Vec<RangeTombstone> {
         let mut cut = std::mem::take(&mut self.current);
         self.current_bytes = 0;
         if let Some(next) = next

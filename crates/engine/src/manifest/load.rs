@@ -1,11 +1,12 @@
 //! Reading a manifest back.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use super::ManifestState;
 use crate::coding::len_u64;
-use crate::format::edit::Edit;
+use crate::format::edit::{Change, Edit};
 use crate::format::filename::FileName;
 use crate::format::frame::LogSeed;
 use crate::format::manifest_header::{
@@ -27,6 +28,63 @@ pub struct LoadedManifest {
     pub path: PathBuf,
     /// Bytes of edits at its end that were never acknowledged, and do not count.
     pub bytes_cut: u64,
+}
+
+/// What can be read of a manifest that is damaged, or that nothing points to.
+#[derive(Clone, Debug)]
+pub struct SalvagedManifest {
+    /// The state after all edits that could be read, each as far as it fits.
+    pub state: ManifestState,
+    /// Its path.
+    pub path: PathBuf,
+    /// What is wrong with the first edit that could not be read, or does not fit.
+    pub lost: Option<Error>,
+    /// Numbers of the tables and blob files that edits let go.
+    pub removed: BTreeSet<u64>,
+    /// Ids of the keyspaces that edits dropped.
+    pub dropped: BTreeSet<u32>,
+}
+
+/// Reads a manifest past what is damaged. `None` if nothing of it can be read, not even whose it is.
+///
+/// # Errors
+/// It cannot be read, or a newer version wrote it.
+pub(super) fn salvage(vfs: &dyn Vfs, dir: &Path, number: u64) -> Result<Option<SalvagedManifest>> {
+    let path = FileName::Manifest(number).in_dir(dir);
+    let file = vfs.open(&path).map_err(|source| Error::io("open", &path, source))?;
+    let bytes = file.len().map_err(|source| Error::io("read", &path, source))?;
+    let mut first = [0; MANIFEST_HEADER_BYTES];
+    let read = file.read_at(&mut first, 0);
+    let read = read.map_err(|source| Error::io("read", &path, source))?;
+    let current = read_current(vfs, dir).ok().filter(|current| current.manifest == number);
+    let (db_uid, lost) = match ManifestHeader::decode(&first[..read]) {
+        Ok(header) if header.number == number => (header.db_uid, None),
+        Ok(header) => {
+            let (what, expected, found) = ("manifest number", number, header.number);
+            let wrong = Malformed::Identity { what, expected, found }.at(&path, 0);
+            (header.db_uid, Some(wrong))
+        }
+        Err(newer @ Malformed::Version { .. }) => return Err(newer.at(&path, 0)),
+        Err(what) => match &current {
+            Some(current) => (current.db_uid, Some(what.at(&path, 0))),
+            None => return Ok(None),
+        },
+    };
+    let seed = LogSeed::new(db_uid, number);
+    let mut edits = Edits {
+        path: &path,
+        reader: LogReader::new(&*file, &path, seed, bytes),
+        state: ManifestState { db_uid, ..ManifestState::default() },
+        edit_next: 1,
+    };
+    let synced = current.map_or(0, |current| current.bytes);
+    let (gone, edits_lost) = edits.salvage(synced)?;
+    if edits.edit_next == 1 {
+        return Ok(None);
+    }
+    let (state, lost) = (edits.state, lost.filter(|_| edits_lost.is_some()).or(edits_lost));
+    let Gone { removed, dropped } = gone;
+    Ok(Some(SalvagedManifest { state, path, lost, removed, dropped }))
 }
 
 pub(super) fn load(vfs: &dyn Vfs, dir: &Path) -> Result<LoadedManifest> {
@@ -64,6 +122,13 @@ pub(super) fn load(vfs: &dyn Vfs, dir: &Path) -> Result<LoadedManifest> {
     Ok(LoadedManifest { state, number: current.manifest, path, bytes_cut: bytes - end })
 }
 
+/// What edits let go: numbers of files, ids of keyspaces.
+#[derive(Debug, Default)]
+struct Gone {
+    removed: BTreeSet<u64>,
+    dropped: BTreeSet<u32>,
+}
+
 /// The edits of one manifest.
 struct Edits<'a> {
     path: &'a Path,
@@ -73,6 +138,88 @@ struct Edits<'a> {
 }
 
 impl Edits<'_> {
+    /// Applies all edits that can be read, each as far as it fits. Returns what they let go, and what is
+    /// wrong with the first that is missing or does not fit.
+    fn salvage(&mut self, synced: u64) -> Result<(Gone, Option<Error>)> {
+        let (mut gone, mut lost) = (Gone::default(), None);
+        let mut offset = len_u64(MANIFEST_HEADER_BYTES);
+        loop {
+            let what = match self.reader.record(offset)? {
+                Found::Record(header, payload) => {
+                    let edit = (!header.is_mark_only()).then(|| Edit::decode(payload));
+                    let (at, number) = (offset, header.first_seq);
+                    offset += header.record_bytes();
+                    match edit {
+                        None => {}
+                        Some(Ok(edit)) => {
+                            let expected = self.edit_next;
+                            let fits = self.take_as_far_as_it_fits(&edit, &mut gone);
+                            let fits = fits.and_then(|()| match number == expected {
+                                true => Ok(()),
+                                false => {
+                                    let (what, found) = ("number of an edit", number);
+                                    Err(Malformed::Identity { what, expected, found })
+                                }
+                            });
+                            self.edit_next = number.saturating_add(1);
+                            if let Err(what) = fits {
+                                lost.get_or_insert(what.at(self.path, at));
+                            }
+                        }
+                        Some(Err(what)) => {
+                            lost.get_or_insert(what.at(self.path, at));
+                        }
+                    }
+                    continue;
+                }
+                Found::End if offset >= synced => return Ok((gone, lost)),
+                Found::End => {
+                    Malformed::Truncated { what: "manifest", needed: synced, found: offset }
+                }
+                Found::Bad(what) => what,
+            };
+            let next = self.reader.next_record(offset)?;
+            if next.is_some() || offset < synced {
+                lost.get_or_insert(what.at(self.path, offset));
+            }
+            // Else it is an edit that was never acknowledged.
+            let Some(next) = next else { return Ok((gone, lost)) };
+            offset = next;
+        }
+    }
+
+    fn take_as_far_as_it_fits(
+        &mut self,
+        edit: &Edit,
+        gone: &mut Gone,
+    ) -> std::result::Result<(), Malformed> {
+        for change in &edit.changes {
+            match change {
+                Change::RemoveFile { id, .. } | Change::RemoveBlob { id, .. } => {
+                    gone.removed.insert(id.0);
+                }
+                Change::DropKeyspace { id } => {
+                    gone.dropped.insert(*id);
+                }
+                _ => {}
+            }
+        }
+        // A table that moves leaves and comes in one edit.
+        for change in &edit.changes {
+            if let Change::AddFile { file, .. } = change {
+                gone.removed.remove(&file.id.0);
+            }
+        }
+        let whole = self.state.apply(edit);
+        if whole.is_err() {
+            for change in &edit.changes {
+                // What does not fit is what the lost edit had changed.
+                let _ = self.state.apply(&Edit { changes: vec![change.clone()] });
+            }
+        }
+        whole
+    }
+
     /// Applies all edits. Returns where the last good record ends; `synced` bytes are known to have
     /// been on stable storage.
     fn replay(&mut self, synced: u64) -> Result<u64> {

@@ -14,7 +14,7 @@ mod value_log;
 
 use std::path::{Path, PathBuf};
 
-pub use load::LoadedManifest;
+pub use load::{LoadedManifest, SalvagedManifest};
 pub use state::{KeyspaceState, ManifestState, RunRecord};
 pub use value_log::ValueLogState;
 
@@ -141,6 +141,15 @@ impl Manifest {
     /// file and offset.
     pub fn load(vfs: &dyn Vfs, dir: &Path) -> Result<LoadedManifest> {
         load::load(vfs, dir)
+    }
+
+    /// Reads the manifest of this number past what is damaged, whatever `CURRENT` says. `None` if nothing of
+    /// it can be read. Changes no byte.
+    ///
+    /// # Errors
+    /// A read fails; a newer version.
+    pub fn salvage(vfs: &dyn Vfs, dir: &Path, number: u64) -> Result<Option<SalvagedManifest>> {
+        load::salvage(vfs, dir, number)
     }
 
     /// Appends an edit. When it returns, the edit is on stable storage and in the state. An edit

@@ -280,6 +280,11 @@ impl TableWriter {
         self.properties.created_us = us;
     }
 
+    /// Notes which keyspace the table is for: its id and its name, of at most 255 bytes.
+    pub fn note_keyspace(&mut self, id: u32, name: &str) {
+        self.properties.keyspace = Some((id, name.to_owned()));
+    }
+
     /// Bytes that the file would have if it were finished now, about.
     #[must_use]
     pub fn written_bytes(&self) -> u64 {

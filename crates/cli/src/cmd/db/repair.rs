@@ -1,0 +1,91 @@
+//! `lsmx db PATH repair`.
+
+use std::fmt::Write as _;
+
+use lsmx::{Lost, RepairOptions, RepairReport};
+use lsmx_bench::report::text;
+use lsmx_delta::{DeltaOptions, KeyDelta};
+
+use crate::args::DbArgs;
+use crate::failure::Failure;
+use crate::output;
+
+/// Repairs the database, or says what a repair would do.
+pub(super) fn run(arguments: &DbArgs, dry_run: bool, json: bool) -> Result<(), Failure> {
+    super::whole_database(arguments, "repair")?;
+    let options = RepairOptions::default()
+        .dry_run(dry_run)
+        .known_operand_store(KeyDelta::new(DeltaOptions::default()));
+    let report = lsmx::repair(&arguments.path, &options)?;
+    if json {
+        return super::json(&report);
+    }
+    let mut lines = String::new();
+    // Writing to a string does not fail.
+    let _ = tell(&mut lines, &report, dry_run);
+    output::stdout(lines.as_bytes())
+}
+
+fn tell(lines: &mut String, report: &RepairReport, dry_run: bool) -> std::fmt::Result {
+    if !report.damaged {
+        return writeln!(lines, "{} tables: all is sound, nothing was done", report.tables_sound);
+    }
+    for finding in &report.findings {
+        writeln!(lines, "{}; {}", finding.what, finding.done)?;
+    }
+    for lost in &report.lost {
+        writeln!(lines, "lost: {}", one_line(lost))?;
+    }
+    writeln!(
+        lines,
+        "{} tables as they were, {} read in part ({} entries), {} lost, {} commits in the log",
+        report.tables_sound,
+        report.tables_rewritten,
+        report.entries_salvaged,
+        report.tables_lost,
+        report.commits,
+    )?;
+    if report.log_tail_bytes > 0 {
+        let bytes = report.log_tail_bytes;
+        writeln!(lines, "the log ends in {bytes} bytes of an unfinished commit, which were cut")?;
+    }
+    if report.in_doubt {
+        writeln!(
+            lines,
+            "parts of the manifest are lost: tables may be missing that nothing tells of"
+        )?;
+    }
+    if report.lost.is_empty() {
+        writeln!(lines, "nothing is lost that the files tell of")?;
+    } else {
+        writeln!(lines, "of these keys older values may show, or some that were deleted")?;
+    }
+    match &report.set_aside {
+        Some(aside) => writeln!(
+            lines,
+            "{} files were set aside in {}",
+            report.files_set_aside.len(),
+            aside.display()
+        ),
+        None if dry_run => writeln!(lines, "nothing was changed: this was a dry run"),
+        None => Ok(()),
+    }
+}
+
+fn one_line(lost: &Lost) -> String {
+    let mut line = format!("{} of {}", lost.what.as_str(), lost.path.display());
+    let key = |key: &Option<Vec<u8>>, none: &str| match key {
+        Some(key) => format!("\"{}\"", key[..key.len().min(64)].escape_ascii()),
+        None => none.to_owned(),
+    };
+    if let Some(keyspace) = &lost.keyspace {
+        let (from, to) = (key(&lost.from, "the first key"), key(&lost.to, "the last key"));
+        // Writing to a string does not fail.
+        let _ = write!(line, ", keyspace {keyspace}, from {from} to {to}");
+    }
+    if lost.bytes > 0 {
+        // Writing to a string does not fail.
+        let _ = write!(line, " ({})", text::bytes(lost.bytes));
+    }
+    line
+}

@@ -1,0 +1,218 @@
+//! New tables for what was read of old ones.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use lsmx_compaction::FileId;
+
+use super::report::{Lost, LostKind};
+use super::values::BlobRemains;
+use crate::env::Env;
+use crate::error::Result;
+use crate::format::blob::ValuePointer;
+use crate::format::edit::{BlobReference, FileRecord};
+use crate::format::filename::FileName;
+use crate::format::range_tombstones::RangeTombstone;
+use crate::key::{InternalKey, Kind};
+use crate::store::shape_of;
+use crate::sync::Arc;
+use crate::table::{TableOptions, TableWriter};
+use crate::vfs::Vfs;
+
+/// Makes tables; nothing is written of a repair that is only tried.
+#[derive(Debug)]
+pub(super) struct Maker<'a> {
+    pub(super) vfs: &'a dyn Vfs,
+    pub(super) dir: &'a Path,
+    pub(super) env: &'a Env,
+    /// Number of the next file.
+    pub(super) number: u64,
+    /// Order of its creation.
+    pub(super) creation: u64,
+    pub(super) dry_run: bool,
+}
+
+/// A table that is being written, with what it references of the value log.
+#[derive(Debug)]
+pub(super) struct NewTable {
+    id: FileId,
+    writer: Option<TableWriter>,
+    pub(super) entries: u64,
+    references: BTreeMap<u64, (u64, u64)>,
+}
+
+/// A table that was written.
+#[derive(Debug)]
+pub(super) struct Made {
+    /// For the manifest; none where nothing is written.
+    pub(super) record: Option<Arc<FileRecord>>,
+    pub(super) references: Vec<BlobReference>,
+}
+
+impl Maker<'_> {
+    /// A number that no file has.
+    pub(super) fn allocate(&mut self) -> u64 {
+        let number = self.number;
+        self.number += 1;
+        number
+    }
+
+    /// Begins a table of a keyspace.
+    ///
+    /// # Errors
+    /// Its file cannot be created.
+    pub(super) fn begin(&mut self, (id, name): (u32, &str)) -> Result<NewTable> {
+        let number = self.allocate();
+        let path = FileName::Table(number).in_dir(self.dir);
+        let mut writer = None;
+        if !self.dry_run {
+            let options = TableOptions::default();
+            let mut begun = TableWriter::create(self.vfs, &path, self.env.random_u64(), &options)?;
+            begun.note_keyspace(id, name);
+            begun.note_created(self.env.now_us());
+            writer = Some(begun);
+        }
+        Ok(NewTable { id: FileId(number), writer, entries: 0, references: BTreeMap::new() })
+    }
+
+    /// Ends a table that has entries or range deletes.
+    ///
+    /// # Errors
+    /// It cannot be written or synced.
+    pub(super) fn finish(
+        &mut self,
+        mut table: NewTable,
+        spans: Vec<RangeTombstone>,
+        oldest_tombstone_us: Option<u64>,
+    ) -> Result<Made> {
+        let references = table
+            .references
+            .into_iter()
+            .map(|(blob, (bytes, records))| BlobReference { blob: FileId(blob), bytes, records });
+        let references = references.collect();
+        let Some(mut writer) = table.writer.take() else {
+            return Ok(Made { record: None, references });
+        };
+        spans.into_iter().for_each(|span| writer.add_span(span));
+        if let Some(us) = oldest_tombstone_us {
+            writer.note_tombstone_time(us);
+        }
+        let summary = writer.finish()?;
+        let shape = shape_of(table.id, &summary, self.env.now_us(), self.creation);
+        self.creation += 1;
+        let record = FileRecord::from_shape(&shape, summary.uid, summary.checksum);
+        Ok(Made { record: Some(Arc::new(record)), references })
+    }
+}
+
+impl NewTable {
+    /// Adds an entry.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub(super) fn add(&mut self, entry: Placed<'_>) -> Result<()> {
+        if let Some(pointer) = entry.pointer {
+            let (bytes, records) = self.references.entry(pointer.file).or_default();
+            *bytes += pointer.bytes;
+            *records += 1;
+        }
+        self.entries += 1;
+        match &mut self.writer {
+            Some(writer) => writer.add(entry.key, &entry.value),
+            None => Ok(()),
+        }
+    }
+
+    /// Key of the last entry, if anything is written.
+    pub(super) fn last_key(&self) -> Option<&[u8]> {
+        self.writer.as_ref().and_then(TableWriter::last_key)
+    }
+
+    /// Bytes written, about.
+    pub(super) fn bytes(&self) -> u64 {
+        self.writer.as_ref().map_or(0, TableWriter::written_bytes)
+    }
+}
+
+/// An entry as it goes to a new table.
+#[derive(Debug)]
+pub(super) struct Placed<'a> {
+    key: InternalKey<'a>,
+    value: Cow<'a, [u8]>,
+    pointer: Option<ValuePointer>,
+}
+
+/// Brings back into tables the values of blob files that are not to be trusted.
+#[derive(Debug)]
+pub(super) struct Values<'a> {
+    /// Blob files that stay; none of all others.
+    pub(super) sound: BTreeSet<u64>,
+    pub(super) remains: BlobRemains<'a>,
+    /// Values that could not be read, of the table at hand.
+    lost: Vec<Lost>,
+    /// Whether the entry before was one of these.
+    losing: bool,
+}
+
+impl<'a> Values<'a> {
+    /// Of a keyspace with these blob files.
+    pub(super) fn new(sound: BTreeSet<u64>, remains: BlobRemains<'a>) -> Values<'a> {
+        Values { sound, remains, lost: Vec::new(), losing: false }
+    }
+
+    /// What becomes of an entry of the keyspace `name`; none if its value is lost.
+    pub(super) fn place<'e>(
+        &mut self,
+        name: &str,
+        key: InternalKey<'e>,
+        value: &'e [u8],
+    ) -> Option<Placed<'e>> {
+        let losing = std::mem::replace(&mut self.losing, false);
+        if key.kind != Kind::ValuePointer {
+            return Some(Placed { key, value: Cow::Borrowed(value), pointer: None });
+        }
+        let pointer = ValuePointer::decode(value);
+        if let Ok(pointer) = pointer
+            && self.sound.contains(&pointer.file)
+        {
+            return Some(Placed { key, value: Cow::Borrowed(value), pointer: Some(pointer) });
+        }
+        let read = match &pointer {
+            Ok(pointer) => self.remains.value((key.user_key, key.seq), pointer),
+            Err(what) => Err(what.clone().at(&self.remains.path(0), 0)),
+        };
+        let pointer = pointer.ok();
+        let why = match read {
+            Ok(value) => {
+                let key = InternalKey { kind: Kind::Put, ..key };
+                return Some(Placed { key, value: Cow::Owned(value), pointer: None });
+            }
+            Err(error) => error.chain(),
+        };
+        self.losing = true;
+        let bytes = pointer.map_or(0, |pointer| pointer.bytes);
+        match self.lost.last_mut().filter(|_| losing) {
+            Some(lost) => {
+                lost.to = Some(key.user_key.to_vec());
+                lost.bytes += bytes;
+            }
+            None => self.lost.push(Lost {
+                keyspace: Some(name.to_owned()),
+                path: self.remains.path(pointer.map_or(0, |pointer| pointer.file)),
+                what: LostKind::Values,
+                from: Some(key.user_key.to_vec()),
+                to: Some(key.user_key.to_vec()),
+                bytes,
+                why,
+            }),
+        }
+        None
+    }
+
+    /// Values that were lost since the last time.
+    pub(super) fn take_lost(&mut self) -> Vec<Lost> {
+        self.losing = false;
+        std::mem::take(&mut self.lost)
+    }
+}

@@ -1,0 +1,222 @@
+//! The end of a repair: stores, log, files set aside, and the manifest that makes it real.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::{Lost, LostKind, Repair, basis};
+use crate::db::beside::{self, Beside};
+use crate::db::options::Options;
+use crate::db::recovery::Recovery;
+use crate::db::verify::verify_log;
+use crate::error::{Error, Result};
+use crate::format::edit::Change;
+use crate::format::filename::{CURRENT, FileName};
+use crate::key::SeqNo;
+use crate::manifest::ManifestState;
+use crate::sync::Arc;
+use crate::vfs::Vfs;
+use crate::wal::{RecoveryMode, RecoveryReport};
+
+/// Bytes of one step of a copy.
+const COPY_BYTES: usize = 1 << 20;
+
+impl Repair<'_> {
+    /// Checks the operand stores. One that is damaged in part stays: it has errors for the keys whose
+    /// operands cannot be read, and answers for all others. One that cannot be opened is begun anew.
+    pub(super) fn operand_stores(&mut self) -> Result<()> {
+        let keyspaces: Vec<_> = self.state.keyspaces.clone().into_iter().collect();
+        let (mut live, mut lost) = (Vec::new(), false);
+        for (id, keyspace) in keyspaces {
+            let checked = beside::verify_store(self.vfs, self.dir, &keyspace, &self.options.stores);
+            let wrong = match checked {
+                Ok(Beside::Nothing) => continue,
+                Ok(Beside::Checked(files)) => {
+                    live.extend(files);
+                    continue;
+                }
+                Ok(Beside::Unchecked) => {
+                    // Whose files there are nobody knows then.
+                    let store = String::new();
+                    return Err(Error::NoOperandStore { keyspace: keyspace.name, store });
+                }
+                Err(wrong) => wrong,
+            };
+            let opened = beside::live_files(self.vfs, self.dir, &keyspace, &self.options.stores);
+            if let Ok(files) = opened {
+                let done = "it stays: reads of keys whose operands are damaged answer an error";
+                self.found(&wrong, done)?;
+                live.extend(files);
+                continue;
+            }
+            self.found(&wrong, "it cannot be opened, and begins anew without operands")?;
+            lost = true;
+            self.report.lost.push(Lost {
+                keyspace: Some(keyspace.name.clone()),
+                path: self.dir.to_owned(),
+                what: LostKind::Operands,
+                from: None,
+                to: None,
+                bytes: 0,
+                why: wrong.chain(),
+            });
+            let changes = vec![Change::OperandToken { keyspace: id, token: None }];
+            self.apply(changes)?;
+        }
+        if lost || self.manifest.ends_with(CURRENT) {
+            let files = basis::files(&**self.vfs, self.dir)?;
+            let unknown = files.into_iter().filter(|file| {
+                matches!(file, FileName::Operands(_) | FileName::Bucket(_)) && !live.contains(file)
+            });
+            self.aside.extend(unknown);
+        }
+        Ok(())
+    }
+
+    /// Checks the log; `doubt` if the manifest does not know all about it.
+    pub(super) fn log(&mut self, doubt: bool) -> Result<()> {
+        if doubt {
+            self.state.wal_named = Vec::new();
+            self.state.wal_mark = None;
+            let files = basis::files(&**self.vfs, self.dir)?;
+            if !files.contains(&FileName::Segment(self.state.wal_oldest)) {
+                let later = files.into_iter().filter(
+                    |file| matches!(file, FileName::Segment(id) if *id >= self.state.wal_oldest),
+                );
+                let oldest =
+                    basis::oldest_segment(&**self.vfs, self.dir, &later.collect::<Vec<_>>())?;
+                self.state.wal_oldest = oldest.map_or(0, |(id, _)| id);
+            }
+        }
+        match verify_log(&**self.vfs, self.dir, &self.state, &self.manifest) {
+            Ok(report) => {
+                (self.report.commits, self.report.log_tail_bytes) =
+                    (report.records, report.bytes_cut);
+            }
+            // A log that lacks commits which tables have is what a lost edit may look like.
+            Err(wrong) => {
+                self.found(&wrong, "commits before the damage were kept")?;
+                let segments = basis::files(&**self.vfs, self.dir)?.into_iter();
+                self.aside.extend(segments.filter(|file| matches!(file, FileName::Segment(_))));
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives all that leaves a second name, then makes what was found the database.
+    pub(super) fn make_real(&mut self) -> Result<()> {
+        let aside = self.set_aside()?;
+        self.state.clean_close = false;
+        self.state.file_number_next = self.state.file_number_next.max(self.maker.number);
+        let log = match self.recover(self.state.clone()) {
+            Ok(report) => report,
+            // Not even its beginning can be told: it goes, and what it had is lost.
+            Err(error @ (Error::Corrupt { .. } | Error::Missing { .. })) => {
+                self.found(&error, "the log was left out")?;
+                let flushed =
+                    self.state.keyspaces.values().map(|keyspace| keyspace.flushed_through);
+                let last_seq = flushed.fold(self.state.last_seq, SeqNo::max);
+                let state = ManifestState {
+                    wal_oldest: self.maker.allocate(),
+                    wal_named: Vec::new(),
+                    wal_mark: None,
+                    last_seq,
+                    ..self.state.clone()
+                };
+                self.recover(state)?
+            }
+            Err(error) => return Err(error),
+        };
+        self.report.commits = log.records;
+        if let Some(damage) = &log.damage {
+            let path = damage.path().unwrap_or(self.dir).to_owned();
+            let (what, bytes) = (LostKind::Commits, log.bytes_cut);
+            let (keyspace, why) = (None, damage.chain());
+            self.report.lost.push(Lost { keyspace, path, what, from: None, to: None, bytes, why });
+        }
+        for file in &self.aside {
+            let path = file.in_dir(self.dir);
+            if !matches!(file, FileName::Current) {
+                // What stays is an orphan, which the next opening removes.
+                let _ = self.vfs.remove(&path);
+            }
+        }
+        self.report.files_set_aside = self.aside.iter().map(FileName::to_string).collect();
+        self.report.set_aside = Some(aside);
+        Ok(())
+    }
+
+    /// Opens the database of this state as after a crash, and makes what was found its new manifest.
+    fn recover(&self, state: ManifestState) -> Result<RecoveryReport> {
+        let mut options = Options::default().recovery(RecoveryMode::Tolerant);
+        for store in &self.options.stores {
+            options.known_operand_stores.push(Arc::clone(store));
+        }
+        let (vfs, env) = (Arc::clone(self.vfs), self.maker.env.clone());
+        let mut recovery = Recovery::new(vfs, self.dir, options, env, state, false)?;
+        recovery.replay(&self.manifest).map_err(|error| recovery.take_back(error))?;
+        recovery.make_durable()?;
+        Ok(recovery.report().clone())
+    }
+
+    /// A directory that was not there before, not even of a repair that did not come to its end.
+    fn new_dir(&mut self) -> Result<PathBuf> {
+        loop {
+            let dir = self.dir.join(format!("damaged-{:06}", self.maker.allocate()));
+            match self.vfs.create_dir(&dir) {
+                Ok(()) => return Ok(dir),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(Error::io("create", &dir, error)),
+            }
+        }
+    }
+
+    /// Gives damaged files a second name in a directory of their own, which is on stable storage before the
+    /// first name goes.
+    fn set_aside(&mut self) -> Result<PathBuf> {
+        for file in basis::files(&**self.vfs, self.dir)? {
+            if matches!(file, FileName::Current | FileName::Manifest(_)) {
+                self.aside.insert(file);
+            }
+        }
+        let dir = self.new_dir()?;
+        for file in self.aside.clone() {
+            let (from, to) = (file.in_dir(self.dir), file.in_dir(&dir));
+            match link_or_copy(&**self.vfs, &from, &to) {
+                // A file that is missing is set aside by being missing.
+                Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                    self.aside.remove(&file);
+                }
+                done => done?,
+            }
+        }
+        for dir in [&dir, self.dir] {
+            self.vfs.sync_dir(dir).map_err(|error| Error::io("sync", dir, error))?;
+        }
+        Ok(dir)
+    }
+}
+
+/// Gives a file a second name, or copies what can be read of it where files have one name only.
+fn link_or_copy(vfs: &dyn Vfs, from: &Path, to: &Path) -> Result<()> {
+    match vfs.hard_link(from, to) {
+        Ok(()) => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(Error::io("link", from, error));
+        }
+        Err(_) => {}
+    }
+    let source = vfs.open(from).map_err(|error| Error::io("open", from, error))?;
+    let target = vfs.create(to).map_err(|error| Error::io("create", to, error))?;
+    let (mut offset, mut buffer) = (0, vec![0; COPY_BYTES]);
+    loop {
+        let read = source.read_at(&mut buffer, offset);
+        let read = read.map_err(|error| Error::io("read", from, error))?;
+        if read == 0 {
+            break;
+        }
+        let written = target.append(&buffer[..read]);
+        written.map_err(|error| Error::io("append to", to, error))?;
+        offset += crate::coding::len_u64(read);
+    }
+    target.sync().map_err(|error| Error::io("sync", to, error))
+}

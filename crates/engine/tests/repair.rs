@@ -1,0 +1,365 @@
+//! Repair: whatever is done to the files of a database, afterwards it opens, is sound, and every answer is right
+//! but for the keys that the report names; of these it is a value that the key once had, or none.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says what it did"
+)]
+
+mod modelling;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lsmx::env::Background;
+use lsmx::vfs::{Errno, Fault, FaultVfs, Image, MemVfs, Rule, Vfs};
+use lsmx::wal::WalOptions;
+use lsmx::{
+    Compression, Db, Durability, Error, KeyspaceOptions, LostKind, Options, RepairOptions,
+    RepairReport, ValueSeparation, WriteBatch,
+};
+use modelling::{Dice, scale, seed, watchdog};
+
+const KEYSPACES: [&str; 2] = ["default", "other"];
+type State = [BTreeMap<Vec<u8>, Vec<u8>>; 2];
+
+fn tuning(memtable_bytes: u64) -> KeyspaceOptions {
+    KeyspaceOptions::default()
+        .policy("leveled(T=2)".parse().unwrap())
+        .memtable_bytes(memtable_bytes)
+        .table_bytes(2 << 10)
+        .block_bytes(256)
+        .compression_per_level(vec![Compression::None, Compression::Lz4])
+        .value_separation(ValueSeparation::default().threshold_bytes(40))
+}
+
+fn options(seed: u64) -> Options {
+    let wal = WalOptions { segment_bytes: 2 << 10, ..WalOptions::default() };
+    Options::default()
+        .background(Background::Inline)
+        .seed(seed)
+        .wal(wal)
+        .keyspace_defaults(tuning(3 << 10))
+}
+
+/// A database on its disk, and its state after each number of commits.
+struct Intact {
+    disk: MemVfs,
+    states: Vec<State>,
+    /// Every value that a key ever had.
+    values: [BTreeMap<Vec<u8>, BTreeSet<Vec<u8>>>; 2],
+}
+
+/// Puts, deletes and range deletes over two keyspaces; each commit writes its number into both.
+fn build(seed: u64, commits: usize, killed: bool) -> Intact {
+    let disk = MemVfs::new();
+    let db = Db::open_with(Arc::new(disk.clone()), "db", options(seed)).unwrap();
+    let keyspaces = [db.default_keyspace(), db.keyspace("other", tuning(5 << 10)).unwrap()];
+    let mut dice = Dice::new(seed);
+    let mut states = vec![State::default()];
+    let mut values = <[BTreeMap<_, BTreeSet<Vec<u8>>>; 2]>::default();
+    for commit in 1..=commits {
+        let mut batch = WriteBatch::new();
+        let mut state = states.last().unwrap().clone();
+        for (at, keyspace) in keyspaces.iter().enumerate() {
+            if dice.percent(5) {
+                let from = dice.below(120);
+                let (from, to) = (key(from), key(from + 1 + dice.below(9)));
+                batch.delete_range(keyspace, from.clone()..to.clone());
+                state[at].retain(|key, _| *key < from || *key >= to);
+            }
+            let mut put = |key: Vec<u8>, value: Vec<u8>| {
+                batch.put(keyspace, &key, &value);
+                values[at].entry(key.clone()).or_default().insert(value.clone());
+                state[at].insert(key, value);
+            };
+            put(b"commits".to_vec(), (commit as u64).to_le_bytes().to_vec());
+            let key = key(dice.below(120));
+            if dice.percent(20) {
+                batch.delete(keyspace, &key);
+                state[at].remove(&key);
+            } else {
+                put(key, format!("{commit}-{}", "value".repeat(dice.below(14))).into_bytes());
+            }
+        }
+        db.write(batch, Durability::Sync).unwrap();
+        states.push(state);
+    }
+    let disk = match killed {
+        true => disk.crash(Image::Keep, 0),
+        false => {
+            drop(keyspaces);
+            db.close(None).unwrap();
+            disk
+        }
+    };
+    Intact { disk, states, values }
+}
+
+fn key(number: usize) -> Vec<u8> {
+    format!("key-{number:03}").into_bytes()
+}
+
+fn repair(disk: &MemVfs) -> Result<RepairReport, Error> {
+    lsmx::repair_with(Arc::new(disk.clone()), "db", &RepairOptions::default())
+}
+
+impl Intact {
+    fn copy(&self) -> MemVfs {
+        self.disk.crash(Image::Keep, 0)
+    }
+
+    /// Files with contents.
+    fn files(&self) -> Vec<(PathBuf, usize)> {
+        let files = self.disk.snapshot_all().into_iter();
+        files.map(|(path, bytes)| (path, bytes.len())).filter(|(_, bytes)| *bytes > 0).collect()
+    }
+
+    /// What a repaired database answers is right but for what the report names.
+    fn check(&self, disk: &MemVfs, report: &RepairReport, done: &str) {
+        lsmx::verify_with(Arc::new(disk.clone()), "db").unwrap_or_else(|error| {
+            panic!("{done}: not sound after a repair: {error:?} {}", told(report))
+        });
+        let db = Db::open_with(Arc::new(disk.clone()), "db", options(5))
+            .unwrap_or_else(|error| panic!("{done}: {error:?} {}", told(report)));
+        let commits_lost = report.lost.iter().any(|lost| lost.what == LostKind::Commits);
+        // A log cut behind its last mark looks like one that a power loss has cut.
+        let last = match done.contains(".wal ") {
+            false => self.states.len() - 1,
+            true => KEYSPACES.iter().filter_map(|name| commits(&db, name)).max().unwrap_or(0),
+        };
+        let last = &self.states[last];
+        for (at, name) in KEYSPACES.into_iter().enumerate() {
+            let Ok(keyspace) = db.existing_keyspace(name) else {
+                panic!("{done}: keyspace {name} is gone: {}", told(report));
+            };
+            let scanned: BTreeMap<Vec<u8>, Vec<u8>> = keyspace
+                .iter()
+                .map(|entry| entry.map(|(key, value)| (key.to_vec(), value.to_vec())).unwrap())
+                .collect();
+            let keys = self.values[at].keys();
+            for key in keys.chain(scanned.keys()).collect::<BTreeSet<_>>() {
+                let found = keyspace.get(key).unwrap();
+                let found = found.as_deref();
+                assert_eq!(found, scanned.get(key).map(Vec::as_slice), "{done}: get and scan");
+                if !commits_lost && !report.may_affect(name, key) {
+                    let expected = last[at].get(key).map(Vec::as_slice);
+                    let key = key.escape_ascii();
+                    assert_eq!(found, expected, "{done}: {name} {key}: {}", told(report));
+                }
+                let once =
+                    |value: &[u8]| self.values[at].get(key).is_some_and(|all| all.contains(value));
+                assert!(found.is_none_or(once), "{done}: a value that the key never had");
+            }
+        }
+        // It goes on.
+        let keyspace = db.default_keyspace();
+        keyspace.put("afterwards", "yes").unwrap();
+        keyspace.compact_range::<&[u8]>(..).unwrap();
+        drop(keyspace);
+        db.close(None).unwrap();
+        let db = Db::open_with(Arc::new(disk.clone()), "db", options(6)).unwrap();
+        assert_eq!(db.get("afterwards").unwrap().as_deref(), Some(&b"yes"[..]));
+    }
+}
+
+/// How many commits a keyspace tells of.
+fn commits(db: &Db, name: &str) -> Option<usize> {
+    let value = db.existing_keyspace(name).ok()?.get("commits").ok()??;
+    Some(u64::from_le_bytes(value[..].try_into().ok()?) as usize)
+}
+
+/// A report on few lines.
+fn told(report: &RepairReport) -> String {
+    let mut lines = format!("in doubt: {}", report.in_doubt);
+    let key = |key: &Option<Vec<u8>>| key.as_ref().map(|key| key.escape_ascii().to_string());
+    for found in &report.findings {
+        lines.push_str(&format!("\n  {}; {}", found.what, found.done));
+    }
+    for lost in &report.lost {
+        let keys = (&lost.keyspace, key(&lost.from), key(&lost.to));
+        lines.push_str(&format!("\n  lost: {:?} {keys:?}: {}", lost.what, lost.why));
+    }
+    lines
+}
+
+fn extension(path: &Path) -> String {
+    let name = path.file_name().unwrap().to_string_lossy();
+    let kind = name.rsplit_once('.').map_or_else(|| name.split('-').next().unwrap(), |at| at.1);
+    kind.to_owned()
+}
+
+fn intact() -> Vec<Intact> {
+    vec![build(11, 260, false), build(12, 255, true), build(13, 301, true)]
+}
+
+#[test]
+fn what_is_sound_stays_as_it_is() {
+    for intact in intact() {
+        let disk = intact.copy();
+        let before = disk.snapshot_all();
+        let report = repair(&disk).unwrap();
+        assert!(!report.damaged && report.tables_sound > 2, "{}", told(&report));
+        assert!(disk.snapshot_all() == before, "a sound database was changed");
+    }
+}
+
+#[test]
+fn what_is_no_database_is_refused() {
+    let disk = MemVfs::new();
+    assert!(matches!(repair(&disk), Err(Error::NotADatabase { .. })));
+    disk.create_dir(Path::new("db")).unwrap();
+    disk.create(Path::new("db/notes.txt")).unwrap();
+    let before = disk.snapshot_all();
+    assert!(matches!(repair(&disk), Err(Error::NotADatabase { .. })));
+    assert!(disk.snapshot_all() == before);
+    let db = Db::open_with(Arc::new(disk.clone()), "other", options(1)).unwrap();
+    let locked = lsmx::repair_with(Arc::new(disk), "other", &RepairOptions::default());
+    assert!(matches!(locked, Err(Error::Locked { .. })), "{locked:?}");
+    drop(db);
+}
+
+/// One damage to one file, or two.
+fn damage(dice: &mut Dice, intact: &Intact, disk: &MemVfs) -> String {
+    let files = intact.files();
+    let mut done = Vec::new();
+    for _ in 0..1 + dice.below(2) {
+        let (path, len) = &files[dice.below(files.len())];
+        if !disk.exists(path).unwrap() {
+            continue;
+        }
+        let at = dice.below(*len);
+        let what = match dice.below(10) {
+            0 => {
+                disk.remove(path).unwrap();
+                "removed".to_owned()
+            }
+            1 | 2 => {
+                let now = disk.read_all(path).unwrap().len();
+                disk.truncate(path, at.min(now) as u64).unwrap();
+                format!("cut to {at}")
+            }
+            3 => {
+                let (other, _) = &files[dice.below(files.len())];
+                let bytes = intact.disk.read_all(other).unwrap();
+                disk.write_all(path, &bytes).unwrap();
+                format!("overwritten by {}", other.display())
+            }
+            4 => {
+                let end = (at + 1 + dice.below(700)).min(disk.read_all(path).unwrap().len());
+                let at = at.min(end);
+                let zeros = vec![0; end.saturating_sub(at)];
+                disk.overwrite(path, at as u64, &zeros).unwrap();
+                format!("zeroed from {at} to {end}")
+            }
+            _ => match disk.flip(path, at as u64, 1 << dice.below(8)) {
+                Ok(()) => format!("byte {at} changed"),
+                Err(_) => continue,
+            },
+        };
+        done.push(format!("{} {what}", path.display()));
+    }
+    done.join(", ")
+}
+
+#[test]
+fn a_repaired_database_is_sound_and_right_but_for_what_it_says() {
+    let _dog = watchdog("a_repaired_database_is_sound", seed(), Duration::from_secs(300));
+    println!("LSMX_TEST_SEED={}", seed());
+    let mut dice = Dice::new(seed());
+    let (mut damaged, mut lossless) = (0, 0);
+    let all = intact();
+    let samples = (1_500.0 * scale()) as usize;
+    for number in 0..samples {
+        let intact = &all[number % all.len()];
+        let disk = intact.copy();
+        let done = damage(&mut dice, intact, &disk);
+        let done = format!("sample {number}: {done}");
+        let before = disk.snapshot_all();
+        let dry = RepairOptions::default().dry_run(true);
+        let dry = lsmx::repair_with(Arc::new(disk.clone()), "db", &dry);
+        assert!(disk.snapshot_all() == before, "{done}: a dry run changed something");
+        let dry = match dry {
+            // The damage is in a version number: what a newer build wrote is not this one's to repair.
+            Err(Error::UnsupportedVersion { .. }) => {
+                assert!(matches!(repair(&disk), Err(Error::UnsupportedVersion { .. })), "{done}");
+                continue;
+            }
+            dry => dry.unwrap_or_else(|error| panic!("{done}: {error:?}")),
+        };
+        let report = repair(&disk).unwrap_or_else(|error| panic!("{done}: {error:?}"));
+        assert_eq!(dry.damaged, report.damaged, "{done}");
+        assert_eq!(dry.findings.first(), report.findings.first(), "{done}");
+        damaged += u64::from(report.damaged);
+        lossless += u64::from(report.damaged && report.lost.is_empty());
+        let after = disk.snapshot_all();
+        // What was damaged is there still.
+        for (path, bytes) in before.iter().filter(|_| report.damaged) {
+            let name = path.file_name().unwrap();
+            let aside = report.set_aside.as_ref().unwrap().join(name);
+            let kept = [path, &aside].into_iter().any(|at| after.get(at) == Some(bytes));
+            let log = extension(path) == "wal";
+            assert!(kept || log || name == "LOCK", "{done}: {} is gone", path.display());
+        }
+        intact.check(&disk, &report, &done);
+    }
+    println!("{damaged} of {samples} samples were damaged, of {lossless} of them nothing is lost");
+    assert!(scale() < 1.0 || (damaged * 2 > samples as u64 && lossless > 50));
+}
+
+#[test]
+fn without_current_or_manifest_nothing_is_lost() {
+    for intact in intact() {
+        for kinds in [&["CURRENT"][..], &["MANIFEST"], &["CURRENT", "MANIFEST"]] {
+            let disk = intact.copy();
+            for (path, _) in intact.files() {
+                if kinds.contains(&extension(&path).as_str()) {
+                    disk.remove(&path).unwrap();
+                }
+            }
+            assert!(Db::open_with(Arc::new(disk.clone()), "db", options(1)).is_err());
+            let report = repair(&disk).unwrap();
+            assert!(report.damaged && report.lost.is_empty(), "{kinds:?}: {}", told(&report));
+            intact.check(&disk, &report, &format!("without {kinds:?}"));
+        }
+    }
+}
+
+/// A repair that fails or is killed at any call has changed nothing that the next cannot do without.
+#[test]
+fn an_interrupted_repair_can_be_done_again() {
+    let _dog = watchdog("an_interrupted_repair", seed(), Duration::from_secs(300));
+    let mut dice = Dice::new(seed());
+    let all = intact();
+    for round in 0..(6.0 * scale()).max(1.0) as usize {
+        let intact = &all[round % all.len()];
+        let damaged = intact.copy();
+        let done = damage(&mut dice, intact, &damaged);
+        // What one that comes to its end says.
+        let Ok(whole) = repair(&damaged.crash(Image::Keep, 0)) else { continue };
+        let mut k = 0;
+        loop {
+            let disk = damaged.crash(Image::Keep, 0);
+            let faults = FaultVfs::new(Arc::new(disk.clone()), k);
+            faults.add(Rule::new(Fault::Error(Errno::NoSpace)).nth(k).from_then_on());
+            let failed =
+                lsmx::repair_with(Arc::new(faults.clone()), "db", &RepairOptions::default());
+            if faults.fired().is_empty() {
+                break;
+            }
+            let image = [Image::Drop, Image::Keep, Image::Torn, Image::Sectors][dice.below(4)];
+            let crashed = disk.crash(image, k);
+            let done = format!("{done}, call {k}, then {image:?}: {failed:?}");
+            let mut report = repair(&crashed).unwrap_or_else(|error| panic!("{done}: {error:?}"));
+            // If the first one became real with its last call, the second has nothing to tell.
+            report.lost.extend(whole.lost.clone());
+            report.in_doubt |= whole.in_doubt;
+            intact.check(&crashed, &report, &done);
+            k += 1 + dice.below(9) as u64;
+        }
+    }
+}
