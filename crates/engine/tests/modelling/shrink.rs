@@ -6,6 +6,8 @@ use std::sync::Once;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
+use super::scale;
+
 /// Leaves out ever smaller parts of a list, as long as what is left still fails.
 #[expect(clippy::disallowed_methods, reason = "how long to go on is a matter of real time")]
 pub fn shrink<T: Clone>(list: &[T], patience: Duration, fails: impl Fn(&[T]) -> bool) -> Vec<T> {
@@ -57,10 +59,11 @@ pub fn quietly<T>(work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Ends the process if it is still held after `patience`: a test that hangs says so.
+/// Ends the process if it is still held after `patience`, times the scale: a test that hangs says so.
 #[expect(clippy::disallowed_methods, reason = "it watches those that could hang")]
 pub fn watchdog(test: &'static str, seed: u64, patience: Duration) -> Sender<()> {
     let (held, gone) = channel();
+    let patience = patience.mul_f64(scale().max(1.0));
     std::thread::spawn(move || {
         if gone.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
             eprintln!("{test} hangs: LSMX_TEST_SEED={seed}");
