@@ -53,7 +53,28 @@ fn a_database_that_fails_stays_and_is_told_with_its_seed() {
 }
 
 #[test]
+fn histories_in_memory_follow_from_their_seed() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("stress.json");
+    let play = || {
+        let json = file.to_str().unwrap();
+        let words = ["stress", "--in-memory", "--seed", "9", "--runs", "5", "--json", json];
+        let text = lsmx(&words).ok();
+        assert!(text.starts_with("histories from seed 9 on\n"), "{text}");
+        assert!(text.contains(" 5 histories, in which every answer was that of"), "{text}");
+        let report: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+        assert_eq!((&report["histories"], &report["failure"]), (&5.into(), &Value::Null));
+        ["operations", "reopenings", "flushes", "operands"].map(|count| report[count].as_u64())
+    };
+    let counts = play();
+    assert!(counts.iter().all(|count| count.is_some_and(|count| count > 0)), "{counts:?}");
+    assert_eq!(play(), counts);
+}
+
+#[test]
 fn wrong_arguments_are_named() {
+    lsmx(&["stress", "--in-memory", "--faults"]).fails(2, &["--in-memory", "--faults"]);
+
     lsmx(&["stress", "--runs", "0"]).fails(2, &["--runs"]);
     lsmx(&["stress", "--seconds", "soon"]).fails(2, &["--seconds"]);
     let nowhere = ["stress", "--runs", "1", "--dir", "/nowhere/at/all"];

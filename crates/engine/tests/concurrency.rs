@@ -8,8 +8,6 @@
     reason = "a test fails by panicking"
 )]
 
-mod modelling;
-
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -22,8 +20,8 @@ use lsmx::{
     Db, Durability, Error, Keyspace, KeyspaceOptions, Options, Slice, Snapshot, WriteBatch,
     WriteOptions,
 };
-use modelling::linear::{Call, PLACES, Record, linearizable};
-use modelling::{Dice, case_seeds, seed, watchdog};
+use lsmx_stress::modelling::linear::{Call, PLACES, Record, linearizable};
+use lsmx_stress::modelling::{Dice, case_seeds, seed, watchdog};
 
 const PATIENCE: Duration = Duration::from_secs(100);
 

@@ -8,8 +8,6 @@
     reason = "a test fails by panicking, and says what it did"
 )]
 
-mod modelling;
-
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -24,7 +22,7 @@ use lsmx::wal::WalOptions;
 use lsmx::{
     Compression, Db, Durability, Error, KeyspaceOptions, Options, ValueSeparation, WriteBatch,
 };
-use modelling::{Dice, quietly, scale, seed, watchdog};
+use lsmx_stress::modelling::{Dice, quietly, scale, seed, watchdog};
 
 /// More than any sample may have allocated at once.
 const BYTES_MAX: isize = 64 << 20;

@@ -9,11 +9,9 @@
     reason = "a test fails by panicking, and says what it did"
 )]
 
-mod modelling;
-
 use lsmx::env::Background;
 use lsmx::{BlockCacheKind, FilterBits, FilterLastRun, ValueSeparation};
-use modelling::{Dice, Op, Opening, Plain, Play, Reached, Tuning, case_seeds, play};
+use lsmx_stress::modelling::{Dice, Op, Opening, Plain, Play, Reached, Tuning, case_seeds, play};
 
 /// Option sets of each kind, and histories that each set plays, with the operations of one.
 const DRAWN_SETS: usize = 20;

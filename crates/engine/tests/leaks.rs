@@ -6,8 +6,6 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod modelling;
-
 use std::path::Path;
 
 use lsmx::{Db, KeyspaceOptions, Options};
@@ -50,7 +48,7 @@ fn nothing_is_left_after_many_rounds() {
     // The first rounds bring the tree to its size.
     (0..4).for_each(|number| round(dir.path(), number));
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small count")]
-    let rounds = (20.0 * modelling::scale()) as u64;
+    let rounds = (20.0 * lsmx_stress::modelling::scale()) as u64;
     let (descriptors, threads, bytes) = count(dir.path());
     for number in 4..4 + rounds {
         round(dir.path(), number);

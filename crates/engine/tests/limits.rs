@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod modelling;
-
 use std::sync::Arc;
 
 use lsmx::env::Background;
 use lsmx::vfs::MemVfs;
 use lsmx::{Db, Durability, Error, KeyspaceOptions, Options, WriteBatch};
-use modelling::scale;
+use lsmx_stress::modelling::scale;
 
 const KEY_MAX: usize = 64 << 10;
 const VALUE_MAX: usize = 1 << 30;

@@ -7,12 +7,12 @@
     reason = "a test fails by panicking, and says what it did"
 )]
 
-mod modelling;
-
 use std::time::Duration;
 
 use lsmx::env::Background;
-use modelling::{Dice, Outcome, PRESETS, Play, Reached, case_seeds, play, scale, shrink};
+use lsmx_stress::modelling::{
+    Dice, Outcome, PRESETS, Play, Reached, case_seeds, play, scale, shrink,
+};
 
 /// Operations of the histories that are played inline, and of those with stepped threads.
 const INLINE_OPERATIONS: usize = 900_000;

@@ -8,8 +8,6 @@
     reason = "a test fails by panicking, and says what it did"
 )]
 
-mod modelling;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,7 +20,7 @@ use lsmx::{
     Compression, Db, Durability, Error, KeyspaceOptions, LostKind, Options, RepairOptions,
     RepairReport, ValueSeparation, WriteBatch,
 };
-use modelling::{Dice, scale, seed, watchdog};
+use lsmx_stress::modelling::{Dice, scale, seed, watchdog};
 
 const KEYSPACES: [&str; 2] = ["default", "other"];
 type State = [BTreeMap<Vec<u8>, Vec<u8>>; 2];

@@ -12,12 +12,15 @@
 //! one of them by a merge as well: a merge that is lost or done twice makes the two disagree. In the
 //! other it appends to a value by a merge, so its order counts too.
 //!
-//! [`kill_many`] does this with one database; `lsmx stress` with one after the other.
+//! [`kill_many`] does this with one database; `lsmx stress` with one after the other. What a killed process
+//! cannot show, power losses, is the business of [`modelling`].
 
+pub mod beside;
 mod chance;
 mod changes;
 mod child;
 mod disk;
+pub mod modelling;
 mod parent;
 mod passing;
 mod reached;

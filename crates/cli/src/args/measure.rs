@@ -21,6 +21,10 @@ pub(crate) struct StressArgs {
     /// Have the disks of some processes fail now and then: errors, short writes, no space left.
     #[arg(long)]
     pub(crate) faults: bool,
+    /// In memory, against a model: all operations, under options drawn at random, with power losses,
+    /// checkpoints and other policies. All follows from the seed; what fails is made as short as it can be.
+    #[arg(long, conflicts_with_all = ["faults", "dir"])]
+    pub(crate) in_memory: bool,
     /// No further database after so many seconds [default: 60; none with --runs].
     #[arg(long, value_name = "N")]
     pub(crate) seconds: Option<u64>,

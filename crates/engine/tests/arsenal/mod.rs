@@ -7,7 +7,6 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part of this")]
 
-pub(crate) mod beside;
 pub(crate) mod coverage;
 pub(crate) mod history;
 pub(crate) mod options;
@@ -20,7 +19,7 @@ pub(crate) mod writers;
 
 use lsmx::env::Env;
 
-pub(crate) use lsmx_stress::{Chance, Outcome, mix};
+pub(crate) use lsmx_stress::{Chance, Outcome, beside, mix};
 
 /// How much is tested: 1 in CI.
 pub(crate) fn scale() -> u64 {

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Bound;
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use lsmx::compaction::Preset;
@@ -22,7 +21,7 @@ type Map = BTreeMap<Bytes, Bytes>;
 type State = Vec<Option<Arc<Map>>>;
 
 /// How often a history got to what is rare, so that a test can say that it did.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub struct Reached {
     pub operations: u64,
     pub guards_held: u64,
@@ -684,7 +683,7 @@ impl World {
         let names = KEYSPACES.iter().enumerate();
         names.fold(options, |options, (at, name)| {
             let keyspace = KeyspaceOptions::default().merge_operator(operator(at));
-            let store = super::beside::Plain::default().drawn();
+            let store = crate::beside::Plain::default().drawn();
             let stored = self.stored[at].then(|| keyspace.clone().operand_store(store));
             options.keyspace(name, stored.unwrap_or(keyspace))
         })
@@ -848,9 +847,9 @@ impl World {
         self.snapshots.clear();
         self.close();
         let report =
-            verify_with_stores(Arc::new(self.disk.clone()), "db", &super::beside::all()).unwrap();
+            verify_with_stores(Arc::new(self.disk.clone()), "db", &crate::beside::all()).unwrap();
         let mut orphans = report.orphans;
-        orphans.retain(|orphan| !super::beside::may_be_left(orphan));
+        orphans.retain(|orphan| !crate::beside::may_be_left(orphan));
         assert_eq!(orphans, Vec::<std::path::PathBuf>::new());
         assert_eq!(report.wal_tail_bytes, 0);
         self.open(opening);
@@ -913,7 +912,7 @@ impl Walk {
 
 /// Bytes that print so that one can tell them apart.
 #[derive(PartialEq, Eq)]
-pub struct Text<'a>(pub &'a [u8]);
+pub(super) struct Text<'a>(pub &'a [u8]);
 
 impl std::fmt::Display for Text<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -2,7 +2,8 @@
 
 use std::sync::OnceLock;
 
-use lsmx::sabotage::{self, Bug};
+#[cfg(feature = "sabotage")]
+use lsmx::sabotage;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -28,8 +29,13 @@ pub fn seed() -> u64 {
 /// test can fail.
 fn arm() {
     let Ok(name) = std::env::var("LSMX_TEST_SABOTAGE") else { return };
-    let bug = Bug::ALL.iter().find(|bug| bug.name() == name);
-    sabotage::arm(Some(*bug.expect("LSMX_TEST_SABOTAGE names a bug")));
+    #[cfg(feature = "sabotage")]
+    {
+        let bug = sabotage::Bug::ALL.iter().find(|bug| bug.name() == name);
+        sabotage::arm(Some(*bug.expect("LSMX_TEST_SABOTAGE names a bug")));
+    }
+    #[cfg(not(feature = "sabotage"))]
+    panic!("LSMX_TEST_SABOTAGE is {name}, and this build has no deliberate bugs");
 }
 
 #[expect(clippy::disallowed_methods, reason = "a seed that no earlier run had")]

@@ -10,6 +10,9 @@ use super::{
     Dice, Op, Opening, Reached, Weights, World, key_pool, operations, quietly, shrink, watchdog,
 };
 
+/// Operations of a drawn history in the mean.
+const DRAWN_OPERATIONS: usize = 1_500;
+
 /// Everything that a seed decides.
 #[derive(Clone, Debug)]
 pub struct Play {
@@ -50,10 +53,21 @@ impl Play {
         }
     }
 
+    /// A history whose length and background follow from the seed as well.
+    pub fn drawn(seed: u64) -> Play {
+        let mut dice = Dice::new(!seed);
+        let length = 1 + dice.below(2 * DRAWN_OPERATIONS);
+        let background = match dice.below(8) {
+            0 => Background::Stepped { seed, workers: 1 + dice.below(2) },
+            _ => Background::Inline,
+        };
+        Play::new(seed, background, length)
+    }
+
     /// Plays these operations; on failure says at which one, and why.
     fn try_play(&self, operations: &[Op]) -> Result<Outcome, (usize, String)> {
         let mut at = 0;
-        super::beside::set_real(self.seed % 2 == 1);
+        crate::beside::set_real(self.seed % 2 == 1);
         let played = catch_unwind(AssertUnwindSafe(|| {
             let keys = self.keys.clone();
             let mut world = World::new(keys, self.background, self.seed, &self.opening);
@@ -79,19 +93,17 @@ impl Play {
     }
 
     /// The shortest history found that fails, with how to play it again.
-    fn report(&self, test: &str, at: usize, why: &str) -> String {
+    fn report(&self, replay: &str, at: usize, why: &str) -> String {
         let upto = &self.operations[..self.operations.len().min(at + 1)];
         let fails = |operations: &[Op]| self.try_play(operations).is_err();
         let short = shrink(upto, Duration::from_secs(20), fails);
         let last = self.try_play(&short).map_or_else(|(_, why)| why, |_| "not again".to_owned());
         let mut text = format!(
-            "{test}: seed {} failed at operation {at}: {why}\n\
-             replay: LSMX_TEST_SEED={} cargo test -p lsmx --test {} {test}\n\
+            "seed {} failed at operation {at}: {why}\n\
+             replay: {replay}\n\
              {:?}\nopening {:?}\nat the end {:?}\n\
              {} operations are enough: {last}\n",
             self.seed,
-            self.seed,
-            env!("CARGO_CRATE_NAME"),
             self.background,
             self.opening,
             self.last,
@@ -108,12 +120,21 @@ impl Play {
     }
 }
 
-/// Plays a history, and panics with the shortest one that fails if it does.
-pub fn play(test: &'static str, play: &Play) -> Outcome {
-    let _dog = watchdog(test, play.seed, Duration::from_secs(120));
+/// Plays a history. One that fails is told with the shortest that does, and with how to play it again. A
+/// history that hangs ends the process.
+///
+/// # Errors
+/// It failed.
+pub fn try_play(name: &'static str, replay: &str, play: &Play) -> Result<Outcome, String> {
+    let _dog = watchdog(name, play.seed, Duration::from_secs(120));
     quietly(|| match play.try_play(&play.operations) {
         Ok(outcome) => Ok(outcome),
-        Err((at, why)) => Err(play.report(test, at, &why)),
+        Err((at, why)) => Err(play.report(replay, at, &why)),
     })
-    .unwrap_or_else(|report| panic!("{report}"))
+}
+
+/// Plays a history, and panics with the shortest one that fails if it does.
+pub fn play(test: &'static str, play: &Play) -> Outcome {
+    let replay = format!("LSMX_TEST_SEED={} cargo test -p lsmx {test}", play.seed);
+    try_play(test, &replay, play).unwrap_or_else(|report| panic!("{test}: {report}"))
 }

@@ -10,9 +10,9 @@ use lsmx::{
     ValueSeparation, WriteControl,
 };
 
-use super::beside::Plain;
 use super::ops::KEYSPACES;
 use super::{Dice, operator};
+use crate::beside::Plain;
 
 /// Options of a keyspace.
 #[derive(Clone, Debug, PartialEq)]

@@ -7,8 +7,6 @@
 //! ```
 //! Contents are either kept in memory, or read again by each view that is asked for the first time.
 
-#![allow(unreachable_pub, reason = "the model has it as a module that others look into")]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,5 +1,7 @@
 //! `lsmx stress`: database after database, until time is up or one has broken its word.
 
+mod memory;
+
 use std::ffi::OsString;
 use std::fmt::Write as _;
 
@@ -41,24 +43,19 @@ pub(crate) fn run(arguments: &StressArgs, words: &[OsString]) -> Result<(), Fail
     if let Some(path) = &arguments.json {
         json::probe(path)?;
     }
+    // Short enough to be typed.
+    let first = arguments.seed.unwrap_or_else(|| Env::default().random_u64() >> 32);
+    if arguments.in_memory {
+        return memory::run(arguments, words, first);
+    }
     let parent = arguments.dir.clone().unwrap_or_else(std::env::temp_dir);
     let home = interrupt::temporary_directory("lsmx-stress-", &parent, None)?;
     let program = std::env::current_exe().map_err(|error| Failure::Run(Box::new(error)))?;
     let children =
         Children { program, arguments: vec!["stress".to_owned()], variables: Vec::new() };
-    let env = Env::default();
-    // Short enough to be typed.
-    let first = arguments.seed.unwrap_or_else(|| env.random_u64() >> 32);
-    let seconds = arguments.seconds.or(arguments.runs.is_none().then_some(SECONDS));
-    let start_ns = env.monotonic_ns();
-    let elapsed_s = || (env.monotonic_ns() - start_ns) as f64 / 1e9;
-    let goes_on = |done: u64| {
-        done == 0
-            || (arguments.runs.is_none_or(|runs| done < runs)
-                && seconds.is_none_or(|seconds| elapsed_s() < seconds as f64))
-    };
+    let time = Time::begin(arguments);
     let (mut databases, mut sum, mut failure) = (0, Sum::default(), None);
-    while failure.is_none() && goes_on(databases) {
+    while failure.is_none() && time.goes_on(databases) {
         let plan = Plan::drawn(first.wrapping_add(databases), arguments.faults);
         let Plan { seed, kills, .. } = plan;
         // Before, for one that hangs.
@@ -82,7 +79,7 @@ pub(crate) fn run(arguments: &StressArgs, words: &[OsString]) -> Result<(), Fail
     if let Some(path) = &arguments.json {
         let command: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
         let provenance = Provenance::new(command.join(" "), None, first, home.path());
-        let (seconds, failure) = (elapsed_s(), failure.clone());
+        let (seconds, failure) = (time.elapsed_s(), failure.clone());
         json::write(path, &Report { provenance, seconds, databases, sum, failure })?;
     }
     if let Some(what) = failure {
@@ -90,7 +87,34 @@ pub(crate) fn run(arguments: &StressArgs, words: &[OsString]) -> Result<(), Fail
         let _ = home.keep();
         return Err(Failure::Run(what.into()));
     }
-    output::stdout(table(databases, sum, elapsed_s()).as_bytes())
+    output::stdout(table(databases, sum, time.elapsed_s()).as_bytes())
+}
+
+/// How long to go on.
+struct Time {
+    env: Env,
+    start_ns: u64,
+    seconds: Option<u64>,
+    runs: Option<u64>,
+}
+
+impl Time {
+    fn begin(arguments: &StressArgs) -> Time {
+        let env = Env::default();
+        let seconds = arguments.seconds.or(arguments.runs.is_none().then_some(SECONDS));
+        Time { start_ns: env.monotonic_ns(), env, seconds, runs: arguments.runs }
+    }
+
+    fn elapsed_s(&self) -> f64 {
+        (self.env.monotonic_ns() - self.start_ns) as f64 / 1e9
+    }
+
+    /// Whether there is another run after so many.
+    fn goes_on(&self, done: u64) -> bool {
+        done == 0
+            || (self.runs.is_none_or(|runs| done < runs)
+                && self.seconds.is_none_or(|seconds| self.elapsed_s() < seconds as f64))
+    }
 }
 
 /// What became of one database.
