@@ -1,6 +1,7 @@
 //! One cell: a new database is loaded, operated on, measured, checked and removed.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use lsmx_delta::DeltaOptions;
@@ -200,7 +201,8 @@ pub(super) fn remove(path: &Path) -> Result<()> {
     fs::remove_dir_all(path).map_err(failed)
 }
 
-/// Copies a directory in which nobody writes, with all that is below it.
+/// Copies a directory in which nobody writes, with all that is below it. What goes meanwhile is what nobody
+/// needs any more: the database takes such files away when it likes.
 fn copy_files(from: &Path, to: &Path) -> Result<()> {
     let failed = |path: &Path| {
         let path = path.to_owned();
@@ -213,7 +215,10 @@ fn copy_files(from: &Path, to: &Path) -> Result<()> {
         if source.is_dir() {
             copy_files(&source, &target)?;
         } else {
-            fs::copy(&source, &target).map_err(failed(&source))?;
+            match fs::copy(&source, &target) {
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                copied => drop(copied.map_err(failed(&source))?),
+            }
         }
     }
     Ok(())
