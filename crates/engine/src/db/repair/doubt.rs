@@ -27,6 +27,9 @@ impl Repair<'_> {
     /// were not let go (`removed`).
     pub(super) fn doubtful_keyspaces(&mut self, removed: &BTreeSet<u64>) -> Result<()> {
         let mut tables = self.candidates(removed)?;
+        // What the tables that are set aside point to.
+        let files = basis::files(&**self.vfs, self.dir)?.into_iter();
+        self.aside.extend(files.filter(|file| matches!(file, FileName::Blob(_))));
         let ids: Vec<u32> = self.state.keyspaces.keys().copied().collect();
         for id in ids {
             self.rebuild(id, tables.remove(&id).unwrap_or_default())?;

@@ -30,7 +30,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use lsmx_compaction::{FileId, Level, RunId};
+use lsmx_compaction::{Level, RunId};
 
 use self::basis::Basis;
 use self::blocks::Remains;
@@ -85,8 +85,9 @@ impl RepairOptions {
 /// hand: of what is lost, older values and deleted keys may show, and the report says for which keys.
 ///
 /// # Errors
-/// [`Error::NotADatabase`]; [`Error::Locked`] while it is open; [`Error::UnsupportedVersion`]; a file cannot be
-/// listed or written: all is as it was.
+/// [`Error::NotADatabase`]; [`Error::Locked`] while it is open; [`Error::UnsupportedVersion`];
+/// [`Error::NoOperandStore`] if the options do not know the store of a keyspace; a file cannot be listed,
+/// opened or written: all is as it was.
 pub fn repair(path: impl AsRef<Path>, options: &RepairOptions) -> Result<RepairReport> {
     repair_with(Arc::new(OsVfs), path, options)
 }
@@ -226,18 +227,19 @@ impl<'a> Repair<'a> {
     /// Checks the files of a keyspace whose state is known, and replaces what is damaged.
     fn keyspace(&mut self, id: u32) -> Result<()> {
         let keyspace = self.state.keyspaces[&id].clone();
-        let damaged = self.damaged_blobs(id, &keyspace)?;
-        let mut sound = BTreeMap::new();
-        let mut uids = BTreeMap::new();
+        let (mut sound, mut gone) = (BTreeMap::new(), Vec::new());
         for record in keyspace.value_log.blobs() {
-            uids.insert(record.id.0, record.uid);
-            if !damaged.contains(&record.id)
-                && let Ok(blob) = verify_blob(&**self.vfs, self.dir, id, record, &self.cache)
-            {
-                sound.insert(record.id, blob);
+            match verify_blob(&**self.vfs, self.dir, id, record, &self.cache) {
+                Ok(blob) => drop(sound.insert(record.id, blob)),
+                Err(wrong) => {
+                    self.found(&wrong, "values that can be read go into tables")?;
+                    self.aside.insert(FileName::Blob(record.id.0));
+                    gone.push(Change::RemoveBlob { keyspace: id, id: record.id });
+                }
             }
         }
         let checked = verify_values::Values::of(self.dir, sound);
+        let uids = keyspace.value_log.blobs().map(|record| (record.id.0, record.uid)).collect();
         let remains = BlobRemains::new(self.maker.vfs, self.maker.dir, uids);
         let mut values = Values::new(checked.numbers(), remains);
         for (level, run, file) in keyspace.files() {
@@ -254,22 +256,7 @@ impl<'a> Repair<'a> {
                 }
             }
         }
-        let gone = damaged.into_iter().map(|blob| Change::RemoveBlob { keyspace: id, id: blob });
-        self.apply(gone.collect())
-    }
-
-    /// Blob files that are not as the manifest has them.
-    fn damaged_blobs(&mut self, id: u32, keyspace: &KeyspaceState) -> Result<BTreeSet<FileId>> {
-        let mut damaged = BTreeSet::new();
-        for record in keyspace.value_log.blobs() {
-            let blob = verify_blob(&**self.vfs, self.dir, id, record, &self.cache);
-            if let Err(wrong) = blob {
-                self.found(&wrong, "values that can be read went into tables")?;
-                self.aside.insert(FileName::Blob(record.id.0));
-                damaged.insert(record.id);
-            }
-        }
-        Ok(damaged)
+        self.apply(gone)
     }
 
     /// Writes what can be read of a table to a new one, in its place.

@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::format::edit::Change;
 use crate::format::filename::{CURRENT, FileName};
 use crate::key::SeqNo;
+use crate::keyspace::options::Persisted;
 use crate::manifest::ManifestState;
 use crate::sync::Arc;
 use crate::vfs::Vfs;
@@ -35,9 +36,11 @@ impl Repair<'_> {
                     continue;
                 }
                 Ok(Beside::Unchecked) => {
-                    // Whose files there are nobody knows then.
-                    let store = String::new();
-                    return Err(Error::NoOperandStore { keyspace: keyspace.name, store });
+                    // Which files are whose nobody knows then.
+                    let persisted = Persisted::decode(&keyspace.options);
+                    let store = persisted.and_then(|persisted| persisted.operand_store);
+                    let (keyspace, store) = (keyspace.name, store.unwrap_or_default());
+                    return Err(Error::NoOperandStore { keyspace, store });
                 }
                 Err(wrong) => wrong,
             };
