@@ -6,11 +6,12 @@
 //! `seek`) must tell what a slow, simple reading of the same bytes tells.
 //!
 //! Targets named `…_repaired` put the checksums right first, so that what lies behind them is
-//! reached. `cargo test` replays and mutates corpora through [`TARGETS`]; the workspace in `fuzz/`
-//! has one libFuzzer binary for each of them.
+//! reached. `cargo test` replays and mutates corpora through [`TARGETS`] ([`feed`]); the workspace in
+//! `fuzz/` has one libFuzzer binary for each of them.
 
 mod blobs;
 mod blocks;
+pub mod feed;
 mod files;
 mod logs;
 mod recovery;
