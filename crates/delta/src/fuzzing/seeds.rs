@@ -30,6 +30,7 @@ fn reader_of(kind: FrameKind) -> Option<&'static str> {
 #[must_use]
 pub fn seeds(files: &BTreeMap<PathBuf, Vec<u8>>) -> Seeds {
     let mut seeds = Seeds::new();
+    seeds.insert("delta_api", lsmx::fuzzing::api_seeds());
     let mut add = |targets: &[&'static str], bytes: &[u8]| {
         for target in targets {
             seeds.entry(target).or_default().push(bytes.to_vec());
