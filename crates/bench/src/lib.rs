@@ -7,6 +7,9 @@
 pub mod clock;
 pub mod error;
 pub mod experiment;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod latency;
 pub mod numbers;
 pub mod peers;

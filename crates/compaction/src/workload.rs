@@ -166,7 +166,8 @@ impl Phase {
     /// Puts, deletes and merges.
     #[must_use]
     pub fn writes(&self) -> u64 {
-        self.inserts + self.updates + self.deletes + self.merges + self.range_deletes
+        let counts = [self.inserts, self.updates, self.deletes, self.merges, self.range_deletes];
+        counts.into_iter().fold(0, u64::saturating_add)
     }
 
     /// Most records that its deletes take away.
@@ -178,7 +179,8 @@ impl Phase {
     /// All operations.
     #[must_use]
     pub fn ops(&self) -> u64 {
-        self.writes() + self.lookups.iter().map(|lookups| lookups.ops).sum::<u64>() + self.ranges
+        let lookups = self.lookups.iter().map(|lookups| lookups.ops);
+        lookups.chain([self.ranges]).fold(self.writes(), u64::saturating_add)
     }
 }
 

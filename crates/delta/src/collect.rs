@@ -175,11 +175,12 @@ fn smallest_pair(store: &DeltaStore, view: &View, victims: &[usize]) -> Option<u
     let fits = |place: &usize| {
         let (a, b) = (&view.buckets[*place], &view.buckets[place + 1]);
         a.twin != Some(b.id)
-            && a.made_bytes + b.made_bytes <= store.shared.options.threshold_bytes()
+            && a.made_bytes.saturating_add(b.made_bytes) <= store.shared.options.threshold_bytes()
             && !victims.contains(place)
             && !victims.contains(&(place + 1))
     };
-    let bytes = |place: &usize| view.buckets[*place].bytes() + view.buckets[place + 1].bytes();
+    let bytes = |at: usize| view.buckets[at].bytes();
+    let bytes = |place: &usize| bytes(*place).saturating_add(bytes(place + 1));
     (0..view.buckets.len() - 1).filter(fits).min_by_key(bytes)
 }
 

@@ -30,6 +30,9 @@ mod dump;
 mod factory;
 mod files;
 mod format;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod keep;
 mod log;
 mod options;

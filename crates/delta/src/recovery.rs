@@ -219,6 +219,10 @@ pub(crate) fn recover(shared: &Arc<Shared>, token: Token) -> Result<(View, u64)>
         if !records.is_empty() {
             records.extend(tail.records());
             records.sort_by(Record::order);
+            // What is there twice could be written to the next log, and not be read again.
+            if !records.is_sorted_by(|a, b| a.order(b).is_lt()) {
+                return Err(wrong(Malformed::Order { what: "records of a log" }));
+            }
             tail = Tail::new(&records, &shared.memory)?;
         }
         buckets.push(Arc::new(Bucket::from_entry(&entry, tail, &shared.table)));

@@ -6,11 +6,13 @@
 //! `seek`) must tell what a slow, simple reading of the same bytes tells.
 //!
 //! Targets named `…_repaired` put the checksums right first, so that what lies behind them is
-//! reached. `cargo test` replays and mutates corpora through [`TARGETS`]; the workspace in `fuzz/`
-//! has one libFuzzer binary for each of them.
+//! reached. `cargo test` replays and mutates corpora through [`TARGETS`] ([`feed`]); the workspace in
+//! `fuzz/` has one libFuzzer binary for each of them.
 
+mod api;
 mod blobs;
 mod blocks;
+pub mod feed;
 mod files;
 mod logs;
 mod recovery;
@@ -18,6 +20,7 @@ mod repair;
 mod seeds;
 mod traces;
 
+pub use api::{Beside, api, api_seeds, api_with};
 pub use blobs::{blob, blob_record, blob_record_repaired, blob_repaired, value_pointer};
 pub use blocks::{
     batch, block, block_repaired, data_block, edit, filter, index_block, properties,
@@ -30,6 +33,8 @@ pub use seeds::seeds;
 pub use traces::{trace, trace_items, trace_repaired};
 
 use lsmx_compaction::PolicySpec;
+use lsmx_compaction::spec::Composition;
+use lsmx_compaction::spec::toml::write_file;
 
 /// A decoder to be fed with bytes that may be anything.
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +57,7 @@ macro_rules! targets {
 }
 
 targets! {
-    data_block: 105,
+    data_block: 94,
     index_block: 75,
     filter: 50,
     range_tombstones: 65,
@@ -70,7 +75,8 @@ targets! {
     blob: 4,
     blob_repaired: 20,
     file_name: 10,
-    policy_spec: 50,
+    policy_spec: 40,
+    policy_file: 20,
     table: 4,
     table_repaired: 36,
     wal: 15,
@@ -82,12 +88,34 @@ targets! {
     trace_items: 40,
     recovery_wal: 2,
     recovery_manifest: 2,
+    api: 1,
 }
 
-/// A policy as text: what parses prints as something that parses to the same, and builds.
+/// A composition as a file for people.
+fn file_of(spec: &PolicySpec) -> String {
+    write_file(&Composition { name: spec.name().to_owned(), primitives: spec.primitives() })
+}
+
+/// What was read prints as something that parses to the same, and builds.
+fn comes_back(spec: &PolicySpec) {
+    assert_eq!(spec.to_string().parse().as_ref(), Ok(spec), "{spec}");
+    assert_eq!(spec.build().name(), spec.name());
+}
+
+/// A policy as a file.
+pub fn policy_file(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let Ok(spec) = PolicySpec::from_toml(text) else { return };
+    comes_back(&spec);
+    if spec.preset().is_none() {
+        assert_eq!(PolicySpec::from_toml(&file_of(&spec)).as_ref(), Ok(&spec), "{spec}");
+    }
+}
+
+/// A policy as text.
 pub fn policy_spec(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
-    let Ok(spec) = text.parse::<PolicySpec>() else { return };
-    assert_eq!(spec.to_string().parse().as_ref(), Ok(&spec), "{spec}");
-    assert_eq!(spec.build().name(), spec.name());
+    if let Ok(spec) = text.parse::<PolicySpec>() {
+        comes_back(&spec);
+    }
 }

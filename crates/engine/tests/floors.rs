@@ -64,6 +64,8 @@ const DELTA: &[&[&str]] = &[
     &["deliver", "collect"],
     &["store"],
     &["factory", "dump"],
+    // What fuzzers drive; not part of what users get.
+    &["fuzzing"],
 ];
 
 /// Crates from the ground up, with the name each goes by in a `Cargo.toml`.

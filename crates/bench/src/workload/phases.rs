@@ -165,7 +165,7 @@ fn split_writes(writes: u64, updates: f64, deletes: f64) -> Result<(u64, u64, u6
     check_share("--deletes", deletes)?;
     let share = |share: f64| numbers::round(numbers::float(writes) * share);
     let (updated, deleted) = (share(updates), share(deletes));
-    match writes.checked_sub(updated + deleted) {
+    match writes.checked_sub(updated.saturating_add(deleted)) {
         Some(inserts) => Ok((inserts, updated, deleted)),
         None => Err(Error::Contradiction {
             first: format!("--updates {updates}"),
@@ -302,8 +302,8 @@ pub fn parse_phases(text: &str, path: &Path) -> Result<Vec<Phase>> {
     for (index, table) in file.phase.iter().enumerate() {
         let line = line_at(table.span().start);
         let phase = table.get_ref().phase(index).map_err(|error| spec(line, error.to_string()))?;
-        inserts += phase.inserts;
-        deletes += phase.deleted_max();
+        inserts = phase.inserts.saturating_add(inserts);
+        deletes = phase.deleted_max().saturating_add(deletes);
         if phase.ops() == 0 {
             return Err(spec(line, format!("phase {:?} has no operation", phase.name)));
         }

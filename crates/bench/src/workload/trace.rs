@@ -186,14 +186,17 @@ impl From<lsmx::Error> for Stop {
 
 /// The parts of a line, without their escapes.
 #[derive(Debug, Default)]
-struct Parts {
+pub(crate) struct Parts {
     first: Vec<u8>,
     second: Vec<u8>,
 }
 
 impl Parts {
     /// The operation that a line stands for.
-    fn operation(&mut self, line: &[u8]) -> std::result::Result<Traced<'_>, RecordError> {
+    pub(crate) fn operation(
+        &mut self,
+        line: &[u8],
+    ) -> std::result::Result<Traced<'_>, RecordError> {
         let line = line.strip_suffix(b"\n").unwrap_or(line);
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let mut parts = line.split(|byte| *byte == b'\t');

@@ -32,7 +32,7 @@ pub(crate) struct Meta {
 }
 
 impl Meta {
-    fn new(index: Vec<IndexEntry>, filter: Option<Filter>, memory: &Memory) -> Meta {
+    pub(crate) fn new(index: Vec<IndexEntry>, filter: Option<Filter>, memory: &Memory) -> Meta {
         let keys: usize = index.iter().map(|it| it.first_key.len() + size_of::<IndexEntry>()).sum();
         let bytes = keys + filter.as_ref().map_or(0, Filter::bytes);
         Meta { index, filter, _charge: memory.charge(bytes) }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use super::api::api_seeds;
 use super::repair::{self, handles};
 use crate::coding::{get_u32, len_u64, to_usize};
 use crate::format::BlockKind;
@@ -149,8 +150,12 @@ pub fn seeds(files: &BTreeMap<PathBuf, Vec<u8>>) -> BTreeMap<&'static str, Vec<V
             _ => {}
         }
     }
+    for sequence in api_seeds() {
+        corpus.add(&["api"], &sequence);
+    }
     for spec in lsmx_compaction::PolicySpec::all_presets() {
         corpus.add(&["policy_spec"], spec.to_string().as_bytes());
+        corpus.add(&["policy_file"], format!("policy = \"{spec}\"\n").as_bytes());
         for parameter in spec.preset().into_iter().flat_map(|preset| preset.parameters()) {
             let name = parameter.name();
             let value = spec.value(*parameter).map(|value| parameter.show(value));
@@ -162,6 +167,7 @@ pub fn seeds(files: &BTreeMap<PathBuf, Vec<u8>>) -> BTreeMap<&'static str, Vec<V
     for spec in lsmx_compaction::PolicySpec::all_presets() {
         if let Ok(spec) = composed("seed", spec.primitives()) {
             corpus.add(&["policy_spec"], spec.to_string().as_bytes());
+            corpus.add(&["policy_file"], super::file_of(&spec).as_bytes());
         }
     }
     corpus.0
