@@ -18,6 +18,7 @@ use bytes::Bytes;
 use lsmx::cursor::Cursor;
 use lsmx::env::YieldKind;
 use lsmx::operands::{Collection, Operand, OperandReads, Prepared};
+use lsmx::sabotage::{self, Bug};
 use lsmx::sync::{Arc, Ordering};
 use lsmx::{Error, Result, SeqNo, Slice};
 
@@ -228,7 +229,12 @@ impl Making<'_> {
         if room >= 2 && keys >= 2 {
             // Two, but more where a single delivery has brought more than fits in two.
             let pieces = usize::try_from(bytes.div_ceil(threshold)).unwrap_or(usize::MAX);
-            let parts = split(kept, bytes, pieces.clamp(2, room), smallest);
+            let mut parts = split(kept, bytes, pieces.clamp(2, room), smallest);
+            if sabotage::on(Bug::OperandLostAtSplit)
+                && let Some((_, last)) = parts.last_mut()
+            {
+                last.pop();
+            }
             self.count += parts.len() - 1;
             return self.finish(old, parts, Case::Split);
         }

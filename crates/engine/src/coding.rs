@@ -3,6 +3,7 @@
 //! [`Decoder`] reads bytes that may be anything: it never panics and never reads past their end.
 
 use crate::error::Malformed;
+use crate::sabotage::{self, Bug};
 
 /// Most bytes that a `u64` takes as a varint.
 pub(crate) const VARINT_BYTES_MAX: usize = 10;
@@ -161,6 +162,9 @@ impl<'a> Decoder<'a> {
 
     #[cold]
     fn truncated(&self, what: &'static str, needed: usize) -> Malformed {
+        if sabotage::on(Bug::LengthTrusted) {
+            std::hint::black_box(&self.bytes[self.at..self.at + needed]);
+        }
         Malformed::Truncated { what, needed: len_u64(needed), found: len_u64(self.remaining()) }
     }
 

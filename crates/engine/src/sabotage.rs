@@ -1,9 +1,12 @@
 //! Deliberate bugs, one at a time by name, that the tests must find: the tests are tested.
 //!
+//! Each stands for a class of bugs that were real ones elsewhere; `docs/results/reliability.md` lists the
+//! classes by number, and how each bug was found.
+//!
 //! Without the feature `sabotage` every question is answered `false` at compile time.
 
 macro_rules! bugs {
-    ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
+    ($($(#[$doc:meta])* $name:ident = $text:literal of $class:literal,)*) => {
         /// A deliberate bug; each stands for a class of real ones.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
@@ -20,101 +23,127 @@ macro_rules! bugs {
             pub fn name(self) -> &'static str {
                 match self { $(Bug::$name => $text,)* }
             }
+
+            /// Number of the class of bugs that it stands for.
+            #[must_use]
+            pub fn class(self) -> u8 {
+                match self { $(Bug::$name => $class,)* }
+            }
         }
     };
 }
 
 bugs! {
     /// A `Sync` commit is acknowledged without a sync.
-    WalSyncSkipped = "wal-sync-skipped",
+    WalSyncSkipped = "wal-sync-skipped" of 2,
     /// A leader syncs when it asked for it itself, and forgets what its followers asked for.
-    FollowerSyncForgotten = "follower-sync-forgotten",
+    FollowerSyncForgotten = "follower-sync-forgotten" of 2,
     /// A commit is published while one before it is not inserted yet.
-    PublishedEarly = "published-early",
+    PublishedEarly = "published-early" of 35,
     /// Only the newest segment is synced, older unsynced ones are forgotten.
-    WalOlderSegmentUnsynced = "wal-older-segment-unsynced",
+    WalOlderSegmentUnsynced = "wal-older-segment-unsynced" of 4,
     /// The directory of a new file is not synced.
-    DirectoryNotSynced = "directory-not-synced",
+    DirectoryNotSynced = "directory-not-synced" of 3,
     /// A flush's edit is written before the table is synced.
-    EditBeforeTableSync = "edit-before-table-sync",
+    EditBeforeTableSync = "edit-before-table-sync" of 5,
     /// The WAL is not synced before the edit of a flush.
-    FlushWithoutWalSync = "flush-without-wal-sync",
+    FlushWithoutWalSync = "flush-without-wal-sync" of 13,
     /// Inputs of a job are deleted before the edit is durable.
-    InputsDeletedEarly = "inputs-deleted-early",
+    InputsDeletedEarly = "inputs-deleted-early" of 6,
     /// A `Buffered` commit is acknowledged while only memory holds it.
-    BufferedNotLogged = "buffered-not-logged",
+    BufferedNotLogged = "buffered-not-logged" of 2,
     /// Replay takes the furthest flush of any keyspace for that of all.
-    ReplaySkipsUnflushed = "replay-skips-unflushed",
+    ReplaySkipsUnflushed = "replay-skips-unflushed" of 13,
     /// Replay passes over range deletes.
-    ReplaySkipsRangeDeletes = "replay-skips-range-deletes",
+    ReplaySkipsRangeDeletes = "replay-skips-range-deletes" of 20,
     /// A failed WAL append is swallowed.
-    AppendErrorSwallowed = "append-error-swallowed",
+    AppendErrorSwallowed = "append-error-swallowed" of 14,
     /// A failed sync is tried again and believed.
-    SyncRetried = "sync-retried",
+    SyncRetried = "sync-retried" of 1,
     /// Damage in the middle of the WAL is taken for a torn tail.
-    WalDamageIsTail = "wal-damage-is-tail",
+    WalDamageIsTail = "wal-damage-is-tail" of 9,
     /// A read error is answered as "not found".
-    ReadErrorIsNotFound = "read-error-is-not-found",
+    ReadErrorIsNotFound = "read-error-is-not-found" of 16,
     /// A tombstone is dropped while an older version lives below.
-    TombstoneDroppedEarly = "tombstone-dropped-early",
+    TombstoneDroppedEarly = "tombstone-dropped-early" of 18,
     /// A version that a snapshot needs is dropped.
-    SnapshotVersionDropped = "snapshot-version-dropped",
+    SnapshotVersionDropped = "snapshot-version-dropped" of 22,
     /// A job folds merge operands together that a snapshot stands between.
-    OperandsFoldedOverSnapshot = "operands-folded-over-snapshot",
+    OperandsFoldedOverSnapshot = "operands-folded-over-snapshot" of 23,
     /// A job folds merge operands without the value that they change.
-    BaseForgottenByJob = "base-forgotten-by-job",
+    BaseForgottenByJob = "base-forgotten-by-job" of 23,
     /// A value folded in a memtable lacks the operand that it stands beside.
-    FoldedValueStale = "folded-value-stale",
+    FoldedValueStale = "folded-value-stale" of 23,
     /// A key that was read is written back whoever has written it meanwhile.
-    UpdateWithoutGuard = "update-without-guard",
+    UpdateWithoutGuard = "update-without-guard" of 35,
     /// A batch is applied in parts.
-    BatchTorn = "batch-torn",
+    BatchTorn = "batch-torn" of 13,
     /// Sequence numbers start again where they were before a crash, not after a gap.
-    SeqReused = "seq-reused",
+    SeqReused = "seq-reused" of 10,
     /// Checksums do not cover where a block lies.
-    ChecksumWithoutPlace = "checksum-without-place",
+    ChecksumWithoutPlace = "checksum-without-place" of 44,
     /// The filter misses the last key of a table.
-    FilterMissesKey = "filter-misses-key",
+    FilterMissesKey = "filter-misses-key" of 21,
     /// Any error while looking for the database is taken for "there is none".
-    OpenErrorIsNew = "open-error-is-new",
+    OpenErrorIsNew = "open-error-is-new" of 17,
     /// The read-only state does not go away on `resume()`.
-    ReadOnlySticks = "read-only-sticks",
+    ReadOnlySticks = "read-only-sticks" of 15,
     /// New tables are deleted though a failed manifest edit may name them.
-    DoubtForgotten = "doubt-forgotten",
+    DoubtForgotten = "doubt-forgotten" of 7,
     /// File numbers start again where they were before a crash.
-    FileNumberReused = "file-number-reused",
+    FileNumberReused = "file-number-reused" of 10,
     /// The WAL is not synced before the edit that makes a keyspace or changes its options.
-    EditWithoutWalSync = "edit-without-wal-sync",
+    EditWithoutWalSync = "edit-without-wal-sync" of 13,
     /// The log that a checkpoint copies is not synced.
-    CheckpointUnsynced = "checkpoint-unsynced",
+    CheckpointUnsynced = "checkpoint-unsynced" of 38,
     /// The id of a dropped keyspace is given again.
-    KeyspaceIdReused = "keyspace-id-reused",
+    KeyspaceIdReused = "keyspace-id-reused" of 10,
     /// A torn tail of the WAL is taken for damage.
-    TornTailRefused = "torn-tail-refused",
+    TornTailRefused = "torn-tail-refused" of 8,
     /// WAL segments are deleted before the manifest names a younger one as the oldest.
-    SegmentDeletedEarly = "segment-deleted-early",
+    SegmentDeletedEarly = "segment-deleted-early" of 6,
     /// A lookup asks for range deletes only where the filter lets the key pass.
-    SpanBehindFilter = "span-behind-filter",
+    SpanBehindFilter = "span-behind-filter" of 21,
     /// An iterator heeds range deletes that are newer than its snapshot.
-    SpanIgnoresSnapshot = "span-ignores-snapshot",
+    SpanIgnoresSnapshot = "span-ignores-snapshot" of 22,
     /// Where a job ends a table, the rest of the range delete at hand is lost.
-    SpanLostAtCut = "span-lost-at-cut",
+    SpanLostAtCut = "span-lost-at-cut" of 20,
     /// What of a range delete lies past the end of a part of a job is lost.
-    SpanLostAtPart = "span-lost-at-part",
+    SpanLostAtPart = "span-lost-at-part" of 20,
     /// The first entry of a part of a job is lost.
-    KeyLostAtPart = "key-lost-at-part",
+    KeyLostAtPart = "key-lost-at-part" of 26,
     /// A job drops a range delete while an older run holds what it deletes.
-    SpanDroppedEarly = "span-dropped-early",
+    SpanDroppedEarly = "span-dropped-early" of 20,
     /// A put or a delete reaches the tree, and the operand store is not told.
-    AnchorForgotten = "anchor-forgotten",
+    AnchorForgotten = "anchor-forgotten" of 30,
     /// The edit of a flush does not say what the operand store has prepared.
-    TokenNotCommitted = "token-not-committed",
+    TokenNotCommitted = "token-not-committed" of 30,
     /// Files are dropped because of a range delete though a snapshot looks past it.
-    CoveredFileDroppedEarly = "covered-file-dropped-early",
+    CoveredFileDroppedEarly = "covered-file-dropped-early" of 22,
     /// A table that points to values is made durable before the values are.
-    PointerBeforeBytes = "pointer-before-bytes",
+    PointerBeforeBytes = "pointer-before-bytes" of 29,
     /// A blob file is deleted when one of the tables that point to it goes, though others do as well.
-    LiveBlobDeleted = "live-blob-deleted",
+    LiveBlobDeleted = "live-blob-deleted" of 29,
+    /// A record of the log whose bytes are torn is replayed.
+    TornRecordReplayed = "torn-record-replayed" of 8,
+    /// Work that has failed is tried again at once, and again.
+    RetriedWithoutPause = "retried-without-pause" of 15,
+    /// An iterator that met an error goes on behind it.
+    IteratorGoesOn = "iterator-goes-on" of 16,
+    /// A snapshot takes its number first and is registered later.
+    SnapshotInTwoSteps = "snapshot-in-two-steps" of 22,
+    /// A job folds merge operands from new to old.
+    OperandsReordered = "operands-reordered" of 23,
+    /// Of several memtables that wait for their flush the newest goes first.
+    NewestFlushedFirst = "newest-flushed-first" of 25,
+    /// A table is given a number in the block cache that another one has.
+    CacheKeyReused = "cache-key-reused" of 28,
+    /// What is kept of the last key of a bucket is lost when the bucket is split.
+    OperandLostAtSplit = "operand-lost-at-split" of 30,
+    /// A length is taken from a file unseen.
+    LengthTrusted = "length-trusted" of 31,
+    /// The drop of a keyspace is not in the manifest.
+    DropNotLogged = "drop-not-logged" of 39,
 }
 
 #[cfg(feature = "sabotage")]
@@ -137,4 +166,41 @@ pub fn on(bug: Bug) -> bool {
 #[cfg(feature = "sabotage")]
 pub fn arm(bug: Option<Bug>) {
     ARMED.store(bug.map_or(u8::MAX, |bug| bug as u8), crate::sync::Ordering::Relaxed);
+}
+
+/// How a deliberate bug was found.
+#[cfg(feature = "sabotage")]
+#[derive(Clone, Copy, Debug)]
+pub struct Found {
+    /// The bug.
+    pub bug: Bug,
+    /// Name of the check that failed.
+    pub check: &'static str,
+    /// At which try it did, counted from 1.
+    pub tries: u64,
+    /// Milliseconds that the tries took.
+    pub ms: u64,
+}
+
+/// What was found as lines and columns, aligned for people and for Markdown.
+#[cfg(feature = "sabotage")]
+#[derive(Clone, Copy, Debug)]
+pub struct Report<'a>(pub &'a [Found]);
+
+#[cfg(feature = "sabotage")]
+impl std::fmt::Display for Report<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Report(found) = self;
+        let widest = |of: fn(&Found) -> &'static str| {
+            found.iter().map(|found| of(found).len()).max().unwrap_or(0)
+        };
+        let (bug, check) = (widest(|at| at.bug.name()).max(3), widest(|at| at.check).max(8));
+        writeln!(f, "| {:bug$} | class | {:check$} | at try |     ms |", "bug", "found by")?;
+        writeln!(f, "| {:-<bug$} | ----: | {:-<check$} | -----: | -----: |", "", "")?;
+        for Found { bug: at, check: by, tries, ms } in *found {
+            let (name, class) = (at.name(), at.class());
+            writeln!(f, "| {name:bug$} | {class:5} | {by:check$} | {tries:6} | {ms:6} |")?;
+        }
+        Ok(())
+    }
 }

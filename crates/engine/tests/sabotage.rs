@@ -1,5 +1,6 @@
 //! The tests are tested: with each deliberate bug switched on, the check that is there for its kind
-//! fails; with none, all checks pass.
+//! fails; with none, all checks pass. What found which, and how soon, is printed as a table:
+//! `cargo test -p lsmx --test sabotage -- --nocapture`.
 //!
 //! One test, because a bug is switched on for the whole process.
 
@@ -8,18 +9,19 @@ mod arsenal;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arsenal::coverage::Coverage;
 use arsenal::recorder::Sampling;
 use arsenal::workload::{Faults, Plan, play};
 use arsenal::{Chance, Outcome, base_seed, mix, options, oracle};
 use lsmx::cache::Cache;
-use lsmx::env::Background;
+use lsmx::env::{Background, Env};
 use lsmx::format::filename::FileName;
 use lsmx::manifest::Manifest;
-use lsmx::sabotage::{self, Bug};
+use lsmx::sabotage::{self, Bug, Found, Report};
 use lsmx::table::{Table, TableIdentity};
-use lsmx::vfs::{Errno, Fault, Image, MemVfs, Rule, VfsCall};
+use lsmx::vfs::{Errno, Fault, FaultVfs, Image, MemVfs, Rule, VfsCall};
 use lsmx::{Db, Durability, KeyspaceOptions, Options, WriteBatch};
 
 /// Something that passes where no bug is; the number varies it.
@@ -50,6 +52,7 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
         | Bug::ReplaySkipsRangeDeletes
         | Bug::TokenNotCommitted
         | Bug::PointerBeforeBytes
+        | Bug::TornRecordReplayed
         | Bug::SegmentDeletedEarly => ("crashes", crashes),
         Bug::TombstoneDroppedEarly
         | Bug::SnapshotVersionDropped
@@ -66,9 +69,15 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
         | Bug::FoldedValueStale
         | Bug::AnchorForgotten
         | Bug::LiveBlobDeleted
+        | Bug::OperandsReordered
+        | Bug::CacheKeyReused
+        | Bug::OperandLostAtSplit
+        | Bug::DropNotLogged
         | Bug::BatchTorn => ("contents", contents),
         Bug::UpdateWithoutGuard => ("updates", updates),
         Bug::FollowerSyncForgotten | Bug::PublishedEarly => ("writers", several_writers),
+        Bug::SnapshotInTwoSteps => ("snapshots among writers", snapshots_among_writers),
+        Bug::NewestFlushedFirst => ("contents among threads", contents_among_threads),
         Bug::AppendErrorSwallowed => {
             ("crashes after a failed append", crashes_after_a_failed_append)
         }
@@ -77,6 +86,9 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
         Bug::ReadOnlySticks => ("failing writes", failing_writes),
         Bug::ReadErrorIsNotFound => ("failing reads", failing_reads),
         Bug::OpenErrorIsNew => ("failing questions", failing_questions),
+        Bug::IteratorGoesOn => ("iterators that fail", iterators_that_fail),
+        Bug::RetriedWithoutPause => ("a full disk", full_disk),
+        Bug::LengthTrusted => ("bytes that end early", bytes_that_end_early),
         Bug::WalDamageIsTail => ("damage in the log", damage_in_the_log),
         Bug::ChecksumWithoutPlace => ("foreign blocks", foreign_blocks),
     }
@@ -118,6 +130,12 @@ fn several_writers(seed: u64) -> Outcome {
 
 fn contents(seed: u64) -> Outcome {
     play(&plan(seed, Faults::None), &Arc::default()).map(drop)
+}
+
+/// Memtables wait for their flush while others fill up, and flushes come while jobs run.
+fn contents_among_threads(seed: u64) -> Outcome {
+    let background = Background::Stepped { seed, workers: 2 };
+    play(&Plan { background, ..plan(seed, Faults::None) }, &Arc::default()).map(drop)
 }
 
 /// One of the first calls fails, and power is cut all around it.
@@ -226,6 +244,46 @@ fn updates(seed: u64) -> Outcome {
     }
 }
 
+/// Threads count on, each commit one number, while one takes snapshots: each shows as many commits as it has
+/// numbers, whatever is flushed and merged meanwhile.
+fn snapshots_among_writers(seed: u64) -> Outcome {
+    const WRITERS: u8 = 2;
+    const TIMES: u64 = 60;
+    let disk = MemVfs::new();
+    let tuning = KeyspaceOptions::default().memtable_bytes(1 << 10);
+    let options = Options::default().background(Background::Stepped { seed, workers: 1 });
+    let db = oracle::open(&disk, options.keyspace_defaults(tuning))?;
+    let (keyspace, begun) = (db.default_keyspace(), db.snapshot().seq().0);
+    let mut bodies: Vec<Box<dyn FnOnce() + Send>> = Vec::new();
+    for writer in 0..WRITERS {
+        let keyspace = keyspace.clone();
+        bodies.push(Box::new(move || {
+            for number in 1..=TIMES {
+                let value = [number.to_le_bytes(); 16].concat();
+                keyspace.put([writer], value).expect("a put");
+            }
+        }));
+    }
+    let looker = db.clone();
+    bodies.push(Box::new(move || {
+        for _ in 0..TIMES {
+            let view = looker.snapshot();
+            let count = |writer| match view.get(&keyspace, [writer]).expect("a get") {
+                Some(value) => u64::from_le_bytes(value[..8].try_into().expect("a number")),
+                None => 0,
+            };
+            assert_eq!((0..WRITERS).map(count).sum::<u64>(), view.seq().0 - begun);
+        }
+    }));
+    let env = db.env();
+    let threads: Result<Vec<_>, _> =
+        bodies.into_iter().map(|body| env.spawn("counter", body)).collect();
+    for thread in threads.map_err(|error| error.to_string())? {
+        env.join(thread).map_err(|_| "a thread panicked".to_owned())?;
+    }
+    Ok(())
+}
+
 /// Two databases alike but for their values; one gets a data block of the other.
 fn foreign_blocks(seed: u64) -> Outcome {
     let make = |seed: u64, value: u8| -> Outcome<MemVfs> {
@@ -271,6 +329,86 @@ fn only_table(disk: &MemVfs) -> Outcome<(std::path::PathBuf, Table)> {
     Ok((path, table))
 }
 
+/// One read fails while an iterator walks: from there on it gives errors alone.
+fn iterators_that_fail(seed: u64) -> Outcome {
+    let mut chance = Chance::new(seed);
+    let disk = FaultVfs::new(Arc::new(MemVfs::new()), seed);
+    let tuning = options::draw_keyspace(&mut chance).memtable_bytes(1 << 20);
+    let options = Options::default().background(Background::Inline).block_cache_bytes(0);
+    let options = options.keyspace_defaults(tuning);
+    let db = Db::open_with(Arc::new(disk.clone()), oracle::DIR, options).map_err(failed)?;
+    for number in 0..100u8 {
+        db.put([number], [number; 90]).map_err(failed)?;
+    }
+    db.flush().map_err(failed)?;
+    let k = chance.below(8);
+    disk.add(Rule::new(Fault::Error(Errno::Io)).on(&[VfsCall::Read]).nth(k));
+    let mut range = db.default_keyspace().iter();
+    let backward = chance.one_in(2);
+    let mut step = || if backward { range.next_back() } else { range.next() };
+    while let Some(entry) = step() {
+        if entry.is_err() {
+            return match step() {
+                Some(Err(_)) => Ok(()),
+                after => Err(format!("after an error an iterator gives {after:?}")),
+            };
+        }
+    }
+    Ok(())
+}
+
+/// Compactions fail for want of space: they are tried again after a pause, and not in a loop.
+fn full_disk(seed: u64) -> Outcome {
+    const TRIES_MAX: u64 = 20;
+    let disk = FaultVfs::new(Arc::new(MemVfs::new()), seed);
+    let tuning = |policy: &str| -> Outcome<KeyspaceOptions> {
+        let policy = policy.parse().map_err(|error| format!("{error}"))?;
+        Ok(KeyspaceOptions::default().memtable_bytes(1 << 10).policy(policy))
+    };
+    let options = Options::default().background(Background::Inline).seed(seed);
+    let options = options.keyspace_defaults(tuning("tiering(T=20)")?);
+    let db = Db::open_with(Arc::new(disk.clone()), oracle::DIR, options).map_err(failed)?;
+    for number in 0..60u64 {
+        db.put((number * 7_919 % 40).to_be_bytes(), [1; 60]).map_err(failed)?;
+    }
+    db.flush().map_err(failed)?;
+    let tries = AtomicU64::new(0);
+    // Nobody else could end a loop of the caller's thread.
+    disk.set_delay(Some(Arc::new(move |_, _| {
+        assert!(tries.fetch_add(1, Ordering::Relaxed) < TRIES_MAX, "it spins");
+    })));
+    disk.add(Rule::new(Fault::Delay).on(&[VfsCall::Create]).chance(1.0));
+    let full = Rule::new(Fault::Error(Errno::NoSpace)).on(&[VfsCall::Create]);
+    disk.add(full.path_contains(".sst").from_then_on());
+    db.keyspace("default", tuning("full")?).map_err(failed)?;
+    match (db.wait_idle(), db.read_only_cause()) {
+        (_, Some(cause)) => Err(format!("{cause:?}")),
+        (Ok(()), None) => Err("nobody is told that the disk is full".to_owned()),
+        (Err(_), None) => Ok(()),
+    }
+}
+
+/// Files and parts of them that end before their time are refused, without a panic.
+fn bytes_that_end_early(seed: u64) -> Outcome {
+    let mut chance = Chance::new(seed);
+    let disk = MemVfs::new();
+    let db = oracle::open(&disk, options::draw(&mut chance, Background::Inline))?;
+    let keyspaces = [db.default_keyspace()];
+    for number in 1..=20 {
+        let commit = arsenal::history::draw_commit(&mut chance, number, 1);
+        oracle::write(&db, &keyspaces, &commit, false).map_err(failed)?;
+    }
+    let seeds = lsmx::fuzzing::seeds(&disk.snapshot_all());
+    for target in lsmx::fuzzing::TARGETS {
+        if let Some(inputs) = seeds.get(target.name) {
+            let input = chance.of(inputs);
+            let len = usize::try_from(chance.below(input.len() as u64 + 1)).unwrap_or(0);
+            (target.run)(&input[..len]);
+        }
+    }
+    Ok(())
+}
+
 /// Tries a check; returns at which try it failed, and how.
 fn found(check: Check, seed: u64, tries: u64) -> Option<(u64, String)> {
     (0..tries).find_map(|number| {
@@ -288,25 +426,31 @@ fn found(check: Check, seed: u64, tries: u64) -> Option<(u64, String)> {
 fn every_deliberate_bug_is_found() {
     let seed = base_seed();
     println!("LSMX_TEST_SEED={seed}");
-    let mut missed = Vec::new();
+    let clock = Env::default();
+    let (mut caught, mut missed) = (Vec::new(), Vec::new());
     let mut passed = BTreeSet::new();
     for &bug in Bug::ALL {
-        let (name, check) = check_for(bug);
+        let (check, by) = check_for(bug);
         sabotage::arm(Some(bug));
-        let caught = found(check, seed, TRIES);
+        let start_ns = clock.monotonic_ns();
+        let failed = found(by, seed, TRIES);
+        let ms = (clock.monotonic_ns() - start_ns) / 1_000_000;
         sabotage::arm(None);
-        match caught {
+        match failed {
             Some((number, what)) => {
+                caught.push(Found { bug, check, tries: number + 1, ms });
                 let what: String = what.chars().take(150).collect();
-                println!("{}: at try {number}: {what}", bug.name());
+                println!("{}: at try {}: {what}", bug.name(), number + 1);
             }
             None => missed.push(bug.name()),
         }
-        if passed.insert(name)
-            && let Some((_, what)) = found(check, seed, PASSES)
+        if passed.insert(check)
+            && let Some((_, what)) = found(by, seed, PASSES)
         {
-            panic!("the check {name:?} fails without a bug: {what}");
+            panic!("the check {check:?} fails without a bug: {what}");
         }
     }
+    caught.sort_by_key(|found| found.bug.class());
+    println!("\n{}", Report(&caught));
     assert!(missed.is_empty(), "bugs that no check found: {missed:?}");
 }

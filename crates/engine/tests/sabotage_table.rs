@@ -7,8 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lsmx::cache::Cache;
+use lsmx::env::Env;
 use lsmx::key::InternalKey;
-use lsmx::sabotage::{self, Bug};
+use lsmx::sabotage::{self, Bug, Found, Report};
 use lsmx::table::{Table, TableIdentity, TableOptions, TableSummary, TableWriter};
 use lsmx::vfs::{Image, MemVfs, Vfs};
 use lsmx::{Error, Kind, SeqNo};
@@ -89,14 +90,20 @@ fn a_finished_table_is_lost() -> bool {
 
 #[test]
 fn deliberate_bugs_show() {
-    for (bug, shows) in [
-        (Bug::ChecksumWithoutPlace, a_foreign_block_passes as fn() -> bool),
-        (Bug::FilterMissesKey, a_key_is_filtered_out),
-        (Bug::EditBeforeTableSync, a_finished_table_is_lost),
+    let clock = Env::default();
+    let mut found = Vec::new();
+    for (bug, check, shows) in [
+        (Bug::ChecksumWithoutPlace, "a foreign block", a_foreign_block_passes as fn() -> bool),
+        (Bug::FilterMissesKey, "every key of a table", a_key_is_filtered_out),
+        (Bug::EditBeforeTableSync, "a power loss behind a table", a_finished_table_is_lost),
     ] {
         assert!(!shows(), "{} without the bug", bug.name());
+        let start_ns = clock.monotonic_ns();
         sabotage::arm(Some(bug));
         assert!(shows(), "{} with the bug", bug.name());
         sabotage::arm(None);
+        let ms = (clock.monotonic_ns() - start_ns) / 1_000_000;
+        found.push(Found { bug, check, tries: 1, ms });
     }
+    println!("{}", Report(&found));
 }

@@ -6,7 +6,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use lsmx::sabotage::{self, Bug};
+use lsmx::env::Env;
+use lsmx::sabotage::{self, Bug, Found, Report};
 use lsmx::vfs::{Errno, Fault, FaultVfs, Image, MemVfs, Rule, Vfs, VfsCall};
 use lsmx::wal::{
     RecoveryMode, RecoveryReport, ReplayFrom, SegmentLedger, Wal, WalOptions, WalRecord, replay,
@@ -220,23 +221,32 @@ fn after_a_crash_at_any_operation_a_prefix_with_all_synced_commits_is_there() {
 #[test]
 fn deliberate_bugs_are_found() {
     let _turn = turn();
-    for bug in [Bug::WalSyncSkipped, Bug::WalOlderSegmentUnsynced, Bug::DirectoryNotSynced] {
+    type Check = fn(u64) -> Result<u64, String>;
+    let crashes: (_, Check) = ("crashes of the log", |seed| enumerate_crashes(seed, 120));
+    let faults: (_, Check) = ("faults of the log", sweep_faults);
+    let damage: (_, Check) = ("damage to the log", |_| {
+        let (vfs, promises) = closed_log(false);
+        damage_everything(&vfs, &promises)
+    });
+    let clock = Env::default();
+    let mut caught = Vec::new();
+    for (bug, (check, fails)) in [
+        (Bug::WalSyncSkipped, crashes),
+        (Bug::WalOlderSegmentUnsynced, crashes),
+        (Bug::DirectoryNotSynced, crashes),
+        (Bug::AppendErrorSwallowed, faults),
+        (Bug::SyncRetried, faults),
+        (Bug::WalDamageIsTail, damage),
+    ] {
+        let start_ns = clock.monotonic_ns();
         sabotage::arm(Some(bug));
-        let found = (0..20).find_map(|seed| enumerate_crashes(seed, 120).err());
+        let found = (0..40).find(|seed| fails(*seed).is_err());
         sabotage::arm(None);
-        assert!(found.is_some(), "{} escaped", bug.name());
+        let tries = found.unwrap_or_else(|| panic!("{} escaped", bug.name())) + 1;
+        let ms = (clock.monotonic_ns() - start_ns) / 1_000_000;
+        caught.push(Found { bug, check, tries, ms });
     }
-    for bug in [Bug::AppendErrorSwallowed, Bug::SyncRetried] {
-        sabotage::arm(Some(bug));
-        let found = (0..40).find_map(|seed| sweep_faults(seed).err());
-        sabotage::arm(None);
-        assert!(found.is_some(), "{} escaped", bug.name());
-    }
-    sabotage::arm(Some(Bug::WalDamageIsTail));
-    let (vfs, promises) = closed_log(false);
-    let found = damage_everything(&vfs, &promises);
-    sabotage::arm(None);
-    assert!(found.is_err(), "damage taken for a tail escaped");
+    println!("{}", Report(&caught));
 }
 
 /// Fails the k-th append or sync, for every k; the log must say so ever after, keep its promises on

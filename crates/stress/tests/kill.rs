@@ -11,7 +11,7 @@
 )]
 
 use lsmx::env::Env;
-use lsmx::sabotage::{self, Bug};
+use lsmx::sabotage::{self, Bug, Found, Report};
 use lsmx_stress::{Children, Orders, Outcome, Plan, Reached, Sum, kill_many, mix};
 
 /// Kills in CI.
@@ -112,7 +112,10 @@ fn kills_show_what_a_bug_does() {
         return;
     }
     let base = base_seed();
+    let clock = Env::default();
+    let mut found = Vec::new();
     for &bug in VISIBLE {
+        let start_ns = clock.monotonic_ns();
         let databases = 0..KILLS_FOR_A_BUG / KILLS_OF_A_DATABASE;
         let shown = databases.into_iter().find_map(|database| {
             short(base, database, Some(bug)).1.err().map(|what| (database, what))
@@ -120,7 +123,11 @@ fn kills_show_what_a_bug_does() {
         let Some((database, what)) = shown else {
             panic!("{} did not show in {KILLS_FOR_A_BUG} kills", bug.name());
         };
+        let ms = (clock.monotonic_ns() - start_ns) / 1_000_000;
+        found.push(Found { bug, check: "a killed process", tries: database + 1, ms });
         let what: String = what.chars().take(250).collect();
-        println!("{}: at database {database}: {what}", bug.name());
+        println!("{}: at database {}: {what}", bug.name(), database + 1);
     }
+    found.sort_by_key(|found| found.bug.class());
+    println!("\n{}", Report(&found));
 }

@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::format::edit::Change;
 use crate::job::collect;
 use crate::keyspace::Tree;
+use crate::sabotage::{self, Bug};
 use crate::sync::Arc;
 
 impl Core {
@@ -46,7 +47,9 @@ impl Core {
         let number = {
             let _one_at_a_time = self.creating.lock();
             let _order = tree.install.lock();
-            self.append_edit(vec![Change::DropKeyspace { id: tree.id }])?;
+            if !sabotage::on(Bug::DropNotLogged) {
+                self.append_edit(vec![Change::DropKeyspace { id: tree.id }])?;
+            }
             let number = store.sequence.count_drop();
             tree.set_dropped(number);
             store.trees.write().remove(tree);

@@ -311,7 +311,14 @@ impl Db {
     /// [`Db::snapshot`], unless that has to wait.
     pub(crate) fn try_snapshot(&self) -> Option<Snapshot> {
         let store = &self.core().store;
-        let pinned = store.sequence.register(store.env.now_us())?;
+        let now_us = store.env.now_us();
+        let pinned = if sabotage::on(Bug::SnapshotInTwoSteps) {
+            let seq = store.sequence.published();
+            store.env.yield_point(YieldKind::UserOperation);
+            store.sequence.register_as(now_us, |_| seq)?
+        } else {
+            store.sequence.register(now_us)?
+        };
         Some(Snapshot::new(Arc::clone(&self.handle), pinned))
     }
 

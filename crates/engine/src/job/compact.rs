@@ -21,6 +21,7 @@ use crate::key::SeqNo;
 use crate::keyspace::counters::add;
 use crate::keyspace::filter_bits::Coming;
 use crate::keyspace::{Tree, TreeJobs};
+use crate::sabotage::{self, Bug};
 use crate::store::Store;
 use crate::sync::Arc;
 use crate::table::FillCache;
@@ -264,6 +265,9 @@ pub(super) fn note_failure(store: &Store, tree: &Tree, error: &Error) {
     let pause = RETRY_US_FIRST.saturating_mul(1 << jobs.failures.min(20));
     jobs.failures = jobs.failures.saturating_add(1);
     jobs.retry_at_us = store.env.now_us().saturating_add(pause.min(RETRY_US_MAX));
+    if sabotage::on(Bug::RetriedWithoutPause) {
+        jobs.retry_at_us = 0;
+    }
     jobs.last_error = Some(error.clone());
     store.set_failing(tree.id, true);
     add(&tree.counters.compaction_failures, 1);

@@ -4,6 +4,7 @@ use crate::error::{Error, Result};
 use crate::format::VALUE_BYTES_MAX;
 use crate::keyspace::counters::add;
 use crate::merge::{self, MergeError, MergeOperator};
+use crate::sabotage::{self, Bug};
 use crate::slice::Slice;
 use crate::sync::{Arc, AtomicBool, AtomicU64, OnceLock, Ordering};
 
@@ -141,6 +142,14 @@ impl Merging {
         base: Option<&[u8]>,
         operands: &[Slice],
     ) -> Option<Option<Vec<u8>>> {
+        let turned: Vec<Slice>;
+        let operands = match sabotage::on(Bug::OperandsReordered) {
+            true => {
+                turned = operands.iter().rev().cloned().collect();
+                &turned
+            }
+            false => operands,
+        };
         let value = self.full(operator, key, base, operands).ok()?;
         self.jobs.folded(operands.len());
         Some(value)

@@ -56,11 +56,20 @@ impl Sequence {
     /// the snapshot, or drops only what is shadowed by something the snapshot sees. `None` while
     /// data leaves that it could see at first and then no more, see [`Sequence::begin_leaving`].
     pub(crate) fn register(self: &Arc<Self>, now_us: u64) -> Option<Pinned> {
+        self.register_as(now_us, Sequence::published)
+    }
+
+    /// Registers a snapshot of the number that `seq` tells.
+    pub(crate) fn register_as(
+        self: &Arc<Self>,
+        now_us: u64,
+        seq: impl FnOnce(&Sequence) -> SeqNo,
+    ) -> Option<Pinned> {
         let mut snapshots = self.snapshots.lock();
         if self.is_leaving() {
             return None;
         }
-        let seq = self.published();
+        let seq = seq(self);
         let holders = Holders { count: 0, since_us: now_us };
         snapshots.entry(seq).or_insert(holders).count += 1;
         let mut drops = self.drops.lock();

@@ -21,6 +21,7 @@ use crate::format::index::IndexBlock;
 use crate::format::properties::Properties;
 use crate::format::range_tombstones::Spans;
 use crate::key::{Kind, SeqNo};
+use crate::sabotage::{self, Bug};
 use crate::slice::{BlockBytes, Slice};
 use crate::sync::{Arc, AtomicU64, Ordering};
 use crate::vfs::{File, Vfs};
@@ -176,6 +177,10 @@ impl Table {
         for handle in named.into_iter().flatten() {
             handle.check(footer_at).map_err(|what| what.at(path, footer.properties.offset))?;
         }
+        let cache_id = match sabotage::on(Bug::CacheKeyReused) {
+            true => cache.next_table() % 8,
+            false => cache.next_table(),
+        };
         let keys = properties.smallest.len() + properties.largest.len();
         let key_bytes = len_u64(keys + path.as_os_str().len());
         let slots = TableSlots::new(cache, key_bytes, properties.index_blocks.min(bytes));
@@ -186,7 +191,7 @@ impl Table {
             last_read_us: AtomicU64::new(properties.created_us),
             properties,
             slots,
-            cache_id: cache.next_table(),
+            cache_id,
         })
     }
 

@@ -2,6 +2,7 @@
 
 use crate::key::SeqNo;
 use crate::memtable::Memtable;
+use crate::sabotage::{self, Bug};
 use crate::sync::Arc;
 use crate::version::{BesideView, Version};
 
@@ -60,6 +61,9 @@ impl SuperVersion {
 
     /// The memtable that must be flushed next, with the last number of its interval.
     pub(crate) fn oldest_sealed(&self) -> Option<(&Arc<Memtable>, SeqNo)> {
+        if sabotage::on(Bug::NewestFlushedFirst) {
+            return Some((self.sealed.first()?, SeqNo(self.active.first_seq().0 - 1)));
+        }
         let oldest = self.sealed.last()?;
         let newer = match self.sealed.len() {
             1 => &self.active,

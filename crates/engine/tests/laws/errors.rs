@@ -1,0 +1,471 @@
+//! Laws 7, 8 and 9: what is said of calls that fail, and what becomes of the data.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use lsmx::env::Background;
+use lsmx::manifest::Manifest;
+use lsmx::vfs::{Errno, Fault, FaultVfs, Image, MemVfs, Rule, Vfs, VfsCall};
+use lsmx::{Db, Durability, Error, Event, Keyspace, WriteBatch};
+
+use super::arsenal::Chance;
+use super::support::{Calls, Told, all_kinds, file_of, open, options, seeds, tuning};
+
+type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+const WRITES: &[VfsCall] = &[VfsCall::Create, VfsCall::Append, VfsCall::Sync, VfsCall::SyncDir];
+const EIO: Fault = Fault::Error(Errno::Io);
+
+/// A database on a disk that fails as it is told, and what was acknowledged.
+struct Failing {
+    disk: MemVfs,
+    faults: FaultVfs,
+    told: Told,
+    db: Db,
+    kinds: [Keyspace; 3],
+    model: Model,
+    chance: Chance,
+    /// Commits begun.
+    begun: u64,
+    /// Of these the last that was synced.
+    synced: u64,
+}
+
+impl Failing {
+    fn new(seed: u64, background: Background) -> Failing {
+        let disk = MemVfs::new();
+        let faults = FaultVfs::new(Arc::new(disk.clone()), seed);
+        let (vfs, told): (Arc<dyn Vfs>, _) = (Arc::new(faults.clone()), Told::default());
+        let options = options(background).listener(Arc::new(told.clone()));
+        let db = Db::open_with(vfs, "db", options).unwrap();
+        let kinds = all_kinds(&db);
+        let (model, chance) = (Model::new(), Chance::new(seed));
+        Failing { disk, faults, told, db, kinds, model, chance, begun: 0, synced: 0 }
+    }
+
+    /// How often a fault did something; delays are none.
+    fn fired(&self) -> u64 {
+        let fired = self.faults.fired().into_iter();
+        fired.filter(|(fault, _)| *fault != Fault::Delay).map(|(_, count)| count).sum()
+    }
+
+    /// Failures that somebody was told of.
+    fn failures(&self) -> usize {
+        self.told.count(|event| matches!(event, Event::Failure(_) | Event::ReadOnly(_)))
+    }
+
+    /// Writes one more key to some keyspace; the model has it if it was acknowledged.
+    fn write(&mut self) -> lsmx::Result<()> {
+        self.begun += 1;
+        let at = usize::try_from(self.chance.below(3)).unwrap();
+        let key = format!("{at} {}", self.begun).into_bytes();
+        let len = 10 + self.chance.below(90);
+        let value = self.chance.bytes(len);
+        let sync = self.chance.one_in(4);
+        let durability = if sync { Durability::Sync } else { Durability::Buffered };
+        let written = match at {
+            2 => self.kinds[at].merge_with(&key, &value, durability),
+            _ => self.kinds[at].put_with(&key, &value, durability),
+        };
+        if written.is_ok() {
+            self.model.insert(key, value);
+            self.synced = if sync { self.begun } else { self.synced };
+        }
+        written
+    }
+
+    /// Writes so often, and each time the ends of the first keyspace, so that no merge there is a trivial move.
+    fn write_overlapping(&mut self, times: u64) {
+        for _ in 0..times {
+            self.write().unwrap();
+            for end in ["", "~"] {
+                self.kinds[0].put(end, "end").unwrap();
+                self.model.insert(end.into(), b"end".to_vec());
+            }
+        }
+    }
+
+    /// Writes until the database is read-only, or so often. Says whether a write was refused.
+    fn write_until_read_only(&mut self, most: u64) -> bool {
+        for _ in 0..most {
+            let (fired, failures) = (self.fired(), self.failures());
+            let written = self.write();
+            // No failure is swallowed, be it that of background work behind a write that is done.
+            if self.fired() > fired {
+                assert!(self.failures() > failures, "{written:?}, and nobody was told");
+            }
+            match written {
+                Ok(()) if self.db.read_only_cause().is_none() => {}
+                Ok(()) => return false,
+                Err(Error::ReadOnly { .. }) => return true,
+                Err(error) => panic!("{error:?}"),
+            }
+        }
+        false
+    }
+
+    /// What there is, in all keyspaces.
+    fn contents(&self, db: &Db) -> Model {
+        let view = db.snapshot();
+        let mut found = Model::new();
+        for keyspace in self.kinds.iter().map(|kind| db.existing_keyspace(kind.name()).unwrap()) {
+            for entry in view.iter(&keyspace) {
+                let (key, value) = entry.unwrap();
+                assert_eq!(keyspace.get(&key).unwrap().unwrap(), value);
+                found.insert(key.to_vec(), value.to_vec());
+            }
+        }
+        found
+    }
+
+    /// All that was acknowledged is there, and nothing else.
+    fn check(&self, db: &Db, when: &str) {
+        let found = self.contents(db);
+        let (there, due) = (found.len(), self.model.len());
+        assert!(found == self.model, "{when}: {there} keys are there, {due} were acknowledged");
+    }
+
+    /// What a power loss now leaves, before anybody has resumed: what was synced, and of the rest a prefix, with
+    /// what has failed perhaps.
+    fn check_prefix_after_power_loss(&self, seed: u64, when: &str) {
+        for image in Image::ALL {
+            let found = self.contents(&open(&self.disk.crash(image, seed)));
+            let mut numbers: Vec<u64> = found.keys().map(|key| number_of(key)).collect();
+            numbers.sort_unstable();
+            let n = numbers.len() as u64;
+            assert!(numbers.into_iter().eq(1..=n), "{when}, {image:?}: a hole");
+            assert!((self.synced..=self.begun).contains(&n), "{when}, {image:?}: {n} are there");
+        }
+    }
+
+    /// What a power loss now leaves, in every way, holds what was acknowledged and nothing that failed.
+    fn check_after_power_loss(&self, seed: u64, when: &str) {
+        for image in Image::ALL {
+            self.check(&open(&self.disk.crash(image, seed)), &format!("{when}, {image:?}"));
+        }
+    }
+}
+
+/// Which commit has written a key.
+fn number_of(key: &[u8]) -> u64 {
+    std::str::from_utf8(&key[2..]).unwrap().parse().unwrap()
+}
+
+/// Every way to change something; each must fail.
+fn every_write(db: &Db) -> Vec<(&'static str, Error)> {
+    let main = db.default_keyspace();
+    let mut batch = WriteBatch::new();
+    batch.put(&main, "k", "v");
+    let answers = [
+        ("put", db.put("k", "v")),
+        ("delete", db.delete("k")),
+        ("merge", db.merge("k", "v")),
+        ("delete_range", db.delete_range("a".."z")),
+        ("update", main.fetch_update("k", |_| b"v".to_vec()).map(drop)),
+        ("write", db.write(batch, Durability::Sync)),
+        ("sync", db.sync()),
+        ("flush", db.flush()),
+        ("keyspace", db.keyspace("new", tuning("new")).map(drop)),
+        ("drop_keyspace", db.drop_keyspace("values")),
+        ("set_policy", main.set_policy("tiering".parse().unwrap())),
+        ("compact_range", main.compact_range::<&[u8]>(..)),
+        ("checkpoint", db.checkpoint("copy")),
+        ("wait_idle", db.wait_idle()),
+    ];
+    answers.map(|(what, answer)| (what, answer.expect_err(what))).into_iter().collect()
+}
+
+/// 7. No failure is swallowed, no `Ok` follows a failed append or sync. The first error on the write path
+///    turns the database read-only with its cause; reads go on; every later write fails fast with that
+///    cause. After `resume()` nothing sticks. Background errors reach the event listener, `metrics()`, and
+///    the next write.
+#[test]
+fn law_07_errors_are_told_once_and_truthfully() {
+    let mut refused = 0;
+    for seed in seeds(7, 1) {
+        for k in (0..).step_by(3) {
+            let mut failing = Failing::new(seed, Background::Inline);
+            // Buckets: see [`reads_go_on_after_a_failed_sync_of_a_bucket`].
+            let rule = Rule::new(EIO).on(WRITES).nth(k).from_then_on();
+            failing.faults.add(rule.path_where(|path| !is_bucket(path)));
+            refused += u64::from(failing.write_until_read_only(120));
+            let when = format!("seed {seed}, call {k}");
+            let Some(cause) = failing.db.read_only_cause() else {
+                if failing.fired() == 0 {
+                    break;
+                }
+                // At the very end, in a compaction: it is tried again.
+                continue;
+            };
+            first_error_rules(&failing, &cause, &when);
+            // It does not work yet, and that changes nothing.
+            assert!(failing.db.resume().is_err(), "{when}");
+            first_error_rules(&failing, &cause, &when);
+            failing.faults.clear();
+            nothing_sticks(failing, &when);
+        }
+        background_errors(seed);
+    }
+    assert!(refused > 10, "only {refused} writes were refused");
+}
+
+/// The database is read-only for this cause, says so everywhere, and can be read.
+fn first_error_rules(failing: &Failing, cause: &Error, when: &str) {
+    let Failing { db, faults, told, .. } = failing;
+    assert!(file_of(cause).starts_with("db"), "{when}: {cause:?}");
+    let causes = told.all(|event| match event {
+        Event::ReadOnly(cause) => Some(cause.to_string()),
+        _ => None,
+    });
+    assert_eq!(causes, [cause.to_string()], "{when}: told once");
+    let in_metrics = db.metrics().read_only.expect("metrics tell");
+    assert!(in_metrics.contains(&cause.to_string()), "{when}: {in_metrics}");
+    let calls = faults.calls().of_any(WRITES);
+    for (what, error) in every_write(db) {
+        let Error::ReadOnly { cause: named } = &error else { panic!("{when}: {what}: {error:?}") };
+        assert_eq!(named.to_string(), cause.to_string(), "{when}: {what}");
+    }
+    let after = faults.calls().of_any(WRITES);
+    assert_eq!(after, calls, "{when}: a write that fails fast touches no file");
+    failing.check(db, when);
+}
+
+/// The disk is well again: so is the database after `resume()`, for good.
+fn nothing_sticks(mut failing: Failing, when: &str) {
+    failing.db.resume().unwrap();
+    assert!(failing.db.read_only_cause().is_none());
+    assert_eq!(failing.db.metrics().read_only, None);
+    assert_eq!(failing.told.count(|event| matches!(event, Event::Resumed)), 1);
+    failing.check(&failing.db, when);
+    let failures = failing.failures();
+    for _ in 0..30 {
+        failing.write().unwrap();
+    }
+    failing.db.flush().unwrap();
+    // Compactions that failed pause for a minute at most.
+    failing.db.env().advance_us(61_000_000);
+    failing.write().unwrap();
+    failing.db.flush().unwrap();
+    failing.db.wait_idle().unwrap();
+    assert_eq!(failing.failures(), failures, "{when}: an error came after the last");
+    failing.check(&failing.db, when);
+    failing.db.close(None).unwrap();
+    failing.check(&open(&failing.disk), when);
+}
+
+/// Errors that no caller is told when they happen.
+fn background_errors(seed: u64) {
+    // A flush and the sync that is due by the clock: the next write is told.
+    for (work, file) in [("flush", ".sst"), ("sync", ".wal")] {
+        let mut failing = Failing::new(seed, Background::Inline);
+        failing.faults.add(Rule::new(EIO).on(&[VfsCall::Sync]).path_contains(file).from_then_on());
+        match work {
+            "flush" => assert!(!failing.write_until_read_only(200)),
+            _ => {
+                failing.kinds[0].put("k", "v").unwrap();
+                failing.model.insert(b"k".to_vec(), b"v".to_vec());
+                failing.db.env().advance_us(2_000_000);
+                failing.db.wait_idle().expect_err("the sync that is due fails");
+            }
+        }
+        let told = failing.told.all(|event| match event {
+            Event::Failure(failure) => Some(failure.work),
+            _ => None,
+        });
+        assert_eq!(told, [work]);
+        let next = failing.db.put("next", "write");
+        let Err(Error::ReadOnly { cause }) = next else { panic!("{work}: {next:?}") };
+        assert!(file_of(&cause).to_string_lossy().ends_with(file), "{cause:?}");
+        assert!(failing.db.metrics().read_only.is_some());
+        failing.check(&failing.db, work);
+        // Closing cannot promise what a close promises.
+        assert!(matches!(failing.db.close(None), Err(Error::ReadOnly { .. })));
+    }
+    // A compaction that fails takes nothing from anybody: who waits for it is told.
+    let mut failing = Failing::new(seed, Background::Inline);
+    failing.kinds[0].set_policy("tiering(T=20)".parse().unwrap()).unwrap();
+    failing.write_overlapping(150);
+    failing.db.flush().unwrap();
+    failing.faults.add(Rule::new(EIO).on(&[VfsCall::Create]).path_contains(".sst").from_then_on());
+    let compacted = failing.kinds[0].compact_range::<&[u8]>(..);
+    assert!(matches!(compacted, Err(Error::Io { .. })), "{compacted:?}");
+    assert!(failing.db.read_only_cause().is_none());
+    failing.check(&failing.db, "a compaction that failed");
+}
+
+fn is_bucket(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "bucket")
+}
+
+/// Reads go on (law 7) where a bucket's file cannot be synced, too: pages of it that were appended since its last
+/// good sync may be gone, and the store's log still has what is on them.
+#[test]
+#[ignore = "not kept yet: until resume() the keys on those pages answer that the file is corrupt"]
+fn reads_go_on_after_a_failed_sync_of_a_bucket() {
+    for seed in seeds(70, 10) {
+        for k in 0..12 {
+            let mut failing = Failing::new(seed, Background::Inline);
+            let rule = Rule::new(EIO).on(&[VfsCall::Sync]).path_where(is_bucket);
+            failing.faults.add(rule.nth(k).once());
+            failing.write_until_read_only(200);
+            failing.check(&failing.db, &format!("seed {seed}, sync {k}"));
+            if failing.db.read_only_cause().is_some() {
+                failing.db.resume().unwrap();
+            }
+            failing.check(&failing.db, &format!("seed {seed}, sync {k}, resumed"));
+        }
+    }
+}
+
+/// 8. A failed sync is final for that file: nothing written to it since its last good sync counts as stored,
+///    and it is never synced again. `resume()` writes all memtables of all keyspaces to new files, begins
+///    a new segment, and makes both real by one edit that says that all numbers ever given are flushed:
+///    nothing of a failed group comes back.
+#[test]
+fn law_08_a_failed_sync_is_final() {
+    let (mut resumed, mut kept) = (0, 0);
+    for seed in seeds(8, 12) {
+        for kind in [".wal", ".sst", ".blob", "MANIFEST"] {
+            let mut failing = Failing::new(seed, Background::Inline);
+            let k = failing.chance.below(6);
+            let calls = Calls::default();
+            calls.watch(&failing.faults, &[VfsCall::Sync], usize::MAX);
+            let of_kind = |path: &Path| path.to_string_lossy().contains(kind);
+            failing
+                .faults
+                .add(Rule::new(EIO).on(&[VfsCall::Sync]).path_contains(kind).nth(k).once());
+            let when = format!("seed {seed}, sync {k} of {kind}");
+            failing.write_until_read_only(200);
+            assert_eq!(failing.fired(), 1, "{when}");
+            let is_read_only = failing.db.read_only_cause().is_some();
+            let oldest = Manifest::load(&failing.disk, Path::new("db")).unwrap().state.wal_oldest;
+            failing.check_prefix_after_power_loss(seed, &when);
+            if is_read_only {
+                failing.db.resume().unwrap();
+                resumed += 1;
+                let stable = failing.disk.crash(Image::Drop, seed);
+                let state = Manifest::load(&stable, Path::new("db")).unwrap().state;
+                let last = failing.db.snapshot().seq();
+                assert!(last.0 >= failing.begun, "{when}: {last:?} of {}", failing.begun);
+                assert_eq!(state.last_seq, last, "{when}");
+                let flushed = state.keyspaces.values().map(|keyspace| keyspace.flushed_through);
+                assert!(flushed.into_iter().all(|through| through == last), "{when}: not all");
+                assert!(state.wal_oldest > oldest, "{when}: the log goes on");
+                assert_eq!(state.wal_named, [state.wal_oldest], "{when}");
+            } else {
+                // A compaction that failed: its output is of no use, and nobody has lost anything.
+                kept += 1;
+            }
+            failing.check(&failing.db, &when);
+            if is_read_only {
+                failing.check_after_power_loss(seed, &when);
+            }
+            for _ in 0..30 {
+                failing.write().unwrap();
+            }
+            failing.db.sync().unwrap();
+            failing.check_after_power_loss(seed, &when);
+            failing.db.close(None).unwrap();
+            failing.check(&open(&failing.disk), &when);
+            // All syncs of this kind of file, the one that failed among them.
+            let syncs = calls.all().into_iter().map(|(_, path)| path);
+            let syncs: Vec<_> = syncs.filter(|path| of_kind(path)).collect();
+            let (until, after) = syncs.split_at(usize::try_from(k).unwrap() + 1);
+            let failed = until.last().unwrap();
+            assert!(!after.contains(failed), "{when}: {} was synced again", failed.display());
+        }
+    }
+    assert!(resumed > 20, "only {resumed} resumed, {kept} went on");
+}
+
+/// 9. Nothing acknowledged is lost on a full disk, reads go on, background work waits instead of spinning,
+///    and freeing space + `resume()` goes on where it stopped.
+///
+/// That space is kept in reserve for the end of the log and for deleting is not so yet, and not checked.
+#[test]
+fn law_09_full_disk() {
+    for seed in seeds(9, 8) {
+        full_for_writers(seed);
+        full_for_compactions(seed);
+    }
+}
+
+fn full_for_writers(seed: u64) {
+    let mut failing = Failing::new(seed, Background::Inline);
+    for _ in 0..60 {
+        failing.write().unwrap();
+    }
+    // From here on nothing goes in, or only a part of it.
+    let no_space = Errno::NoSpace;
+    failing.faults.add(Rule::new(Fault::ShortWrite(no_space)).from_then_on());
+    failing
+        .faults
+        .add(Rule::new(Fault::Error(no_space)).on(&[VfsCall::Create]).nth(1).from_then_on());
+    failing.write_until_read_only(200);
+    let cause = failing.db.read_only_cause().expect("a full disk is told");
+    let Error::Io { source, .. } = &*cause else { panic!("{cause:?}") };
+    assert_eq!(source.kind(), std::io::ErrorKind::StorageFull);
+    // Reads go on, and nothing else is tried, however long it takes.
+    let calls = failing.faults.calls().of_any(WRITES);
+    for _ in 0..100 {
+        failing.db.env().advance_us(1_000_000);
+        failing.check(&failing.db, "a full disk");
+    }
+    assert_eq!(failing.faults.calls().of_any(WRITES), calls, "it spins");
+    // Nor do attempts take what is left.
+    assert!(failing.db.resume().is_err());
+    let left = failing.disk.paths().len();
+    for _ in 0..5 {
+        assert!(failing.db.resume().is_err());
+        failing.check(&failing.db, "an attempt to resume");
+    }
+    assert!(failing.disk.paths().len() <= left, "attempts to resume leave files");
+    // Space.
+    failing.faults.clear();
+    failing.db.resume().unwrap();
+    failing.check(&failing.db, "a resumption");
+    failing.check_after_power_loss(seed, "a resumption");
+    for _ in 0..60 {
+        failing.write().unwrap();
+    }
+    failing.db.wait_idle().unwrap();
+    failing.db.close(None).unwrap();
+    failing.check(&open(&failing.disk), "a close");
+}
+
+fn full_for_compactions(seed: u64) {
+    const MINUTE_US: u64 = 60_000_000;
+    let mut failing = Failing::new(seed, Background::Stepped { seed, workers: 1 });
+    for kind in &failing.kinds {
+        // Runs gather.
+        kind.set_policy("tiering(T=20)".parse().unwrap()).unwrap();
+    }
+    failing.write_overlapping(150);
+    failing.db.flush().unwrap();
+    let runs = |db: &Db| db.metrics().keyspaces["default"].total().runs;
+    let before = runs(&failing.db);
+    assert!(before > 1);
+    let calls = Calls::default();
+    calls.watch(&failing.faults, &[VfsCall::Create], 200);
+    let no_space = Rule::new(Fault::Error(Errno::NoSpace));
+    failing.faults.add(no_space.on(&[VfsCall::Create]).path_contains(".sst").from_then_on());
+    failing.kinds[0].set_policy("full".parse().unwrap()).unwrap();
+    failing.db.env().pause_us(10 * MINUTE_US);
+    assert!(failing.db.read_only_cause().is_none(), "{:?}", failing.db.read_only_cause());
+    let failures = failing.db.metrics().keyspaces["default"].compaction.failures;
+    // It is tried again, after longer and longer pauses.
+    assert!((3..40).contains(&failures), "seed {seed}: {failures} tries in ten minutes");
+    assert!(calls.count() < 80, "seed {seed}: {} files in ten minutes", calls.count());
+    assert!(failing.db.wait_idle().is_err(), "who waits for it is told");
+    failing.check(&failing.db, "compactions that fail");
+    assert_eq!(runs(&failing.db), before);
+    // Space: it goes on by itself.
+    failing.faults.clear();
+    failing.db.env().pause_us(2 * MINUTE_US);
+    failing.db.wait_idle().unwrap();
+    assert!(runs(&failing.db) < before);
+    failing.check(&failing.db, "compactions that go on");
+    failing.db.close(None).unwrap();
+    failing.check(&open(&failing.disk), "a close");
+}

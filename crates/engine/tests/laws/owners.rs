@@ -1,0 +1,171 @@
+//! Law 12: one owner, who leaves nothing behind that blocks; whoever is refused changes nothing.
+
+use std::path::Path;
+use std::process::{Command, ExitStatus};
+use std::sync::Arc;
+
+use lsmx::env::Background;
+use lsmx::vfs::{Errno, Fault, FaultVfs, Image, MemVfs, Rule, Vfs, VfsCall};
+use lsmx::{Db, Durability, Error, Options, verify_with_stores};
+
+use super::arsenal::{Chance, beside};
+use super::support::{all_kinds, file_of, open, options, seeds, try_open};
+
+/// Names the directory that [`another_process`] is to open.
+const DIR: &str = "LSMX_TEST_LAW_12_DIR";
+/// How another process ends that was refused, and that was killed as an owner.
+const REFUSED: i32 = 7;
+
+/// Not a test of its own: the other process of [`law_12_one_owner`].
+#[test]
+fn another_process() {
+    let Ok(dir) = std::env::var(DIR) else { return };
+    match Db::open(&dir, Options::default()) {
+        Ok(db) => {
+            db.default_keyspace().put_with("killed", "owner", Durability::Sync).unwrap();
+            std::process::abort();
+        }
+        Err(Error::Locked { path }) => {
+            assert_eq!(path, Path::new(&dir).join("LOCK"));
+            let beside = Db::open_read_only(&dir, Options::default());
+            assert!(matches!(beside, Err(Error::Locked { .. })), "{beside:?}");
+            std::process::exit(REFUSED);
+        }
+        Err(error) => panic!("{error:?}"),
+    }
+}
+
+fn in_another_process(dir: &Path) -> ExitStatus {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let one = ["owners::another_process", "--exact", "--nocapture", "--test-threads=1"];
+    command.args(one).env(DIR, dir);
+    command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+    command.status().unwrap()
+}
+
+/// A closed database of all kinds of files.
+fn database(seed: u64) -> MemVfs {
+    let disk = MemVfs::new();
+    let db = open(&disk);
+    let mut chance = Chance::new(seed);
+    for keyspace in all_kinds(&db) {
+        for n in 0..40u64 {
+            let len = 10 + chance.below(90);
+            keyspace.put(n.to_be_bytes(), chance.bytes(len)).unwrap();
+            keyspace.merge((n / 2).to_be_bytes(), "+").unwrap();
+        }
+    }
+    db.close(None).unwrap();
+    disk
+}
+
+/// 12. A second opener, in this process or another, gets an error; a killed owner leaves nothing that blocks.
+///     Opening read-only, or failing to open, changes no byte. Only "not found" means a new database; any
+///     other error while looking for one is an error.
+#[test]
+fn law_12_one_owner() {
+    // On a real file system, against another process.
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path().join("db");
+    let db = Db::open(&dir, Options::default()).unwrap();
+    assert!(matches!(Db::open(&dir, Options::default()), Err(Error::Locked { .. })));
+    assert_eq!(in_another_process(&dir).code(), Some(REFUSED));
+    drop(db);
+    let killed = in_another_process(&dir);
+    assert!(!killed.success() && killed.code() != Some(REFUSED), "{killed:?}");
+    let db = Db::open(&dir, Options::default()).unwrap();
+    assert_eq!(db.get("killed").unwrap().unwrap(), "owner");
+
+    for seed in seeds(12, 2) {
+        second_openers_and_readers(seed);
+        failing_openings(seed);
+    }
+}
+
+fn second_openers_and_readers(seed: u64) {
+    let disk = database(seed);
+    let db = open(&disk);
+    let before = disk.snapshot_all();
+    assert!(matches!(try_open(&disk), Err(Error::Locked { .. })));
+    let vfs: Arc<dyn Vfs> = Arc::new(disk.clone());
+    let verified = verify_with_stores(Arc::clone(&vfs), "db", &beside::all());
+    assert!(matches!(verified, Err(Error::Locked { .. })), "{verified:?}");
+    assert!(disk.snapshot_all() == before, "a second opener has changed something");
+    db.put("after", "a refusal").unwrap();
+    db.sync().unwrap();
+    // Killed: what is left has a log to replay, and no lock.
+    let killed = disk.crash(Image::Keep, seed);
+    let before = killed.snapshot_all();
+    let vfs: Arc<dyn Vfs> = Arc::new(killed.clone());
+    let readers = [0; 2].map(|_| {
+        let options = options(Background::Inline);
+        Db::open_read_only_with(Arc::clone(&vfs), "db", options).unwrap()
+    });
+    for reader in &readers {
+        assert_eq!(reader.get("after").unwrap().unwrap(), "a refusal");
+        for keyspace in reader.keyspaces() {
+            let keyspace = reader.existing_keyspace(&keyspace).unwrap();
+            assert!(keyspace.iter().all(|entry| entry.is_ok()));
+        }
+        assert!(matches!(reader.put("k", "v"), Err(Error::OpenedReadOnly)));
+        assert!(matches!(reader.flush(), Err(Error::OpenedReadOnly)));
+    }
+    assert!(matches!(try_open(&killed), Err(Error::Locked { .. })), "readers keep writers out");
+    drop(readers);
+    assert!(killed.snapshot_all() == before, "opening read-only has changed something");
+    let db = open(&killed);
+    assert_eq!(db.get("after").unwrap().unwrap(), "a refusal");
+}
+
+fn failing_openings(seed: u64) {
+    let mut chance = Chance::new(seed);
+    // Any doubt whether there is one is no "there is none".
+    let disk = database(seed);
+    let before = disk.snapshot_all();
+    let asks = [VfsCall::Exists, VfsCall::Open, VfsCall::Read, VfsCall::List, VfsCall::Len];
+    for errno in Errno::ALL {
+        for call in asks {
+            for k in 0.. {
+                let copy = disk.crash(Image::Keep, 0);
+                let faulty = FaultVfs::new(Arc::new(copy.clone()), seed);
+                faulty.add(Rule::new(Fault::Error(errno)).on(&[call]).nth(k).from_then_on());
+                let refused = match Db::open_with(
+                    Arc::new(faulty.clone()),
+                    "db",
+                    options(Background::Inline),
+                ) {
+                    // It was not asked so often.
+                    Ok(_) if k > 0 => break,
+                    refused => refused.expect_err("the first question fails"),
+                };
+                assert!(
+                    matches!(refused, Error::Io { .. }),
+                    "{call:?} {k}, {errno:?}: {refused:?}"
+                );
+                assert!(file_of(&refused).starts_with("db"), "{refused:?}");
+                assert!(
+                    copy.snapshot_all() == before,
+                    "{call:?} {k}, {errno:?}: bytes have changed"
+                );
+            }
+        }
+    }
+    // Nor is a database whose files are damaged.
+    for path in disk.paths() {
+        let damaged = disk.crash(Image::Keep, 0);
+        let bytes = damaged.read_all(&path).unwrap().len() as u64;
+        match chance.below(3) {
+            0 => damaged.remove(&path).unwrap(),
+            1 => damaged.truncate(&path, bytes / 2).unwrap(),
+            _ if bytes > 0 => damaged.flip(&path, chance.below(bytes), 1).unwrap(),
+            _ => continue,
+        }
+        let before = damaged.snapshot_all();
+        if let Err(error) = try_open(&damaged) {
+            let mut after = damaged.snapshot_all();
+            // The lock file has no bytes.
+            after.retain(|path, bytes| before.contains_key(path) || !bytes.is_empty());
+            assert!(after == before, "{}: {error:?}, and a byte has changed", path.display());
+        }
+    }
+}

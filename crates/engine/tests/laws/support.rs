@@ -1,0 +1,194 @@
+//! What the laws share: small databases with every kind of file, power that is cut, calls that are counted.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use lsmx::env::Background;
+use lsmx::merge::Append;
+use lsmx::sabotage::{self, Bug};
+use lsmx::vfs::{Fault, FaultVfs, Image, MemVfs, Operation, Rule, VfsCall};
+use lsmx::wal::WalOptions;
+use lsmx::{
+    Db, Error, Event, EventListener, Keyspace, KeyspaceOptions, Options, Slice, ValueSeparation,
+};
+use lsmx_delta::{DeltaOptions, KeyDelta};
+
+use super::arsenal::{Chance, base_seed, mix};
+
+/// The seed of this run. A deliberate bug is switched on with it, if one is named.
+pub(crate) fn seed() -> u64 {
+    static SEED: OnceLock<u64> = OnceLock::new();
+    *SEED.get_or_init(|| {
+        let seed = base_seed();
+        println!("LSMX_TEST_SEED={seed}");
+        if let Ok(name) = std::env::var("LSMX_TEST_SABOTAGE") {
+            let bug = Bug::ALL.iter().find(|bug| bug.name() == name);
+            sabotage::arm(Some(*bug.expect("LSMX_TEST_SABOTAGE names a bug")));
+        }
+        seed
+    })
+}
+
+/// So many seeds that follow from this run's, others for each law.
+pub(crate) fn seeds(law: u64, count: u64) -> impl Iterator<Item = u64> {
+    let all = mix(seed(), law);
+    (0..count).map(move |number| mix(all, number) >> 16)
+}
+
+/// Keyspaces that keep what they hold in tables, in blob files, and in buckets beside the tree.
+pub(crate) const KINDS: [&str; 3] = ["default", "values", "operands"];
+
+/// Tuning so small that some dozen writes make files of each kind.
+pub(crate) fn tuning(name: &str) -> KeyspaceOptions {
+    let options = KeyspaceOptions::default()
+        .memtable_bytes(2 << 10)
+        .table_bytes(2 << 10)
+        .block_bytes(256)
+        .merge_operator(Append::new());
+    match name {
+        "values" => {
+            let separation = ValueSeparation::default().threshold_bytes(8).blob_file_bytes(2 << 10);
+            options.memtable_bytes(1 << 10).value_separation(separation.garbage_ratio(0.2))
+        }
+        "operands" => {
+            let buckets = DeltaOptions::default().bucket_bytes(512).log_bytes_max(2 << 10);
+            options.memtable_bytes(1 << 10).operand_store(KeyDelta::new(buckets))
+        }
+        _ => options,
+    }
+}
+
+/// Options of a database whose keyspaces are of all kinds.
+pub(crate) fn options(background: Background) -> Options {
+    let wal = WalOptions { segment_bytes: 600, ..WalOptions::default() };
+    let options = Options::default().background(background).wal(wal).wal_bytes_max(8 << 10);
+    let options = options.seed(1).keyspace_defaults(tuning("default"));
+    KINDS.iter().fold(options, |options, name| options.keyspace(name, tuning(name)))
+}
+
+/// Opens or makes a database without threads.
+pub(crate) fn open(disk: &MemVfs) -> Db {
+    try_open(disk).unwrap()
+}
+
+pub(crate) fn try_open(disk: &MemVfs) -> lsmx::Result<Db> {
+    Db::open_with(Arc::new(disk.clone()), "db", options(Background::Inline))
+}
+
+/// Its keyspaces of all kinds, which are made if need be.
+pub(crate) fn all_kinds(db: &Db) -> [Keyspace; 3] {
+    KINDS.map(|name| db.keyspace(name, tuning(name)).unwrap())
+}
+
+/// The number that a value begins with; 0 if there is none.
+pub(crate) fn number(value: Option<Slice>) -> u64 {
+    value.map_or(0, |value| u64::from_be_bytes(value[..8].try_into().unwrap()))
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a power loss leaves, and what was promised at that moment.
+pub(crate) struct Cut<T> {
+    pub(crate) image: Image,
+    pub(crate) disk: MemVfs,
+    pub(crate) promised: T,
+    /// What was about to be done.
+    pub(crate) at: String,
+}
+
+pub(crate) type Cuts<T> = Arc<Mutex<Vec<Cut<T>>>>;
+
+/// From here on power is cut before the operations of a disk, in every way; of all that one in so many is
+/// kept.
+pub(crate) fn cut_power<T: Clone + Send + 'static>(
+    disk: &MemVfs,
+    seed: u64,
+    one_in: u64,
+    promised: &Arc<Mutex<T>>,
+) -> Cuts<T> {
+    let cuts = Cuts::default();
+    let (kept, promised) = (Arc::clone(&cuts), Arc::clone(promised));
+    disk.set_observer(Some(Arc::new(move |disk: &MemVfs, operation: Operation<'_>| {
+        let mut chance = Chance::new(mix(seed, operation.index));
+        for image in Image::ALL {
+            if chance.one_in(one_in) {
+                let at = format!("{:?} {}", operation.kind, operation.path.display());
+                let (disk, promised) = (disk.crash(image, chance.draw()), lock(&promised).clone());
+                lock(&kept).push(Cut { image, disk, promised, at });
+            }
+        }
+    })));
+    cuts
+}
+
+/// Ends the cuts; returns them.
+pub(crate) fn taken<T>(disk: &MemVfs, cuts: &Cuts<T>) -> Vec<Cut<T>> {
+    disk.set_observer(None);
+    std::mem::take(&mut *lock(cuts))
+}
+
+/// Calls in the order in which they came, those that failed among them.
+#[derive(Clone, Default)]
+pub(crate) struct Calls(Arc<Mutex<Vec<(VfsCall, PathBuf)>>>);
+
+impl Calls {
+    /// Notes these calls of a disk, and ends a loop of more than so many by a panic. To be asked for again after
+    /// [`FaultVfs::clear`].
+    pub(crate) fn watch(&self, disk: &FaultVfs, calls: &[VfsCall], most: usize) {
+        let noted = self.clone();
+        disk.set_delay(Some(Arc::new(move |call, path: &Path| {
+            lock(&noted.0).push((call, path.to_owned()));
+            assert!(noted.count() <= most, "it spins");
+        })));
+        disk.add(Rule::new(Fault::Delay).on(calls).chance(1.0));
+    }
+
+    pub(crate) fn all(&self) -> Vec<(VfsCall, PathBuf)> {
+        lock(&self.0).clone()
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        lock(&self.0).len()
+    }
+}
+
+/// Keeps the events that a database tells of.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Told(Arc<Mutex<Vec<Event>>>);
+
+impl EventListener for Told {
+    fn on_event(&self, event: &Event) {
+        lock(&self.0).push(event.clone());
+    }
+}
+
+impl Told {
+    /// The events of which `of` says something.
+    pub(crate) fn all<T>(&self, of: impl Fn(&Event) -> Option<T>) -> Vec<T> {
+        lock(&self.0).iter().filter_map(of).collect()
+    }
+
+    pub(crate) fn count(&self, is: impl Fn(&Event) -> bool) -> usize {
+        self.all(|event| is(event).then_some(())).len()
+    }
+}
+
+/// The file that an error is about.
+pub(crate) fn file_of(error: &Error) -> PathBuf {
+    match error {
+        Error::Io { path, .. }
+        | Error::Corrupt { path, .. }
+        | Error::Missing { path, .. }
+        | Error::NotADatabase { path, .. }
+        | Error::UnsupportedVersion { path, .. } => path.clone(),
+        Error::ReadOnly { cause } => file_of(cause),
+        other => panic!("no file is named: {other:?}"),
+    }
+}
+
+/// Files of a disk whose names end so.
+pub(crate) fn files(disk: &MemVfs, end: &str) -> Vec<PathBuf> {
+    disk.paths().into_iter().filter(|path| path.to_string_lossy().ends_with(end)).collect()
+}
