@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::db::options::Options;
-use crate::db::{Observation, VerifyReport};
+use crate::db::{Observation, RepairOptions, RepairReport, VerifyReport};
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::keyspace::options::KeyspaceOptions;
@@ -392,6 +392,31 @@ pub async fn verify_with_stores(
 ) -> Result<VerifyReport> {
     let (path, stores): (PathBuf, _) = (path.as_ref().to_owned(), stores.to_vec());
     on_pool(move || crate::verify_with_stores(vfs, path, &stores)).await
+}
+
+/// As [`crate::repair`].
+///
+/// # Errors
+/// As there.
+pub async fn repair(
+    path: impl AsRef<Path> + Send,
+    options: &RepairOptions,
+) -> Result<RepairReport> {
+    let (path, options): (PathBuf, _) = (path.as_ref().to_owned(), options.clone());
+    on_pool(move || crate::repair(path, &options)).await
+}
+
+/// As [`crate::repair_with`].
+///
+/// # Errors
+/// As there.
+pub async fn repair_with(
+    vfs: Arc<dyn Vfs>,
+    path: impl AsRef<Path> + Send,
+    options: &RepairOptions,
+) -> Result<RepairReport> {
+    let (path, options): (PathBuf, _) = (path.as_ref().to_owned(), options.clone());
+    on_pool(move || crate::repair_with(vfs, path, &options)).await
 }
 
 /// As [`crate::observe`].

@@ -3,12 +3,20 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Names of the public functions in the `impl` blocks of a type, over all files of a folder.
+/// Names of the public functions in the `impl` blocks of a type, over all files of a folder and of those in it.
 fn verbs(folder: &str, of: &str) -> BTreeSet<String> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(folder);
+    verbs_in(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(folder), of)
+}
+
+fn verbs_in(folder: &Path, of: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for file in std::fs::read_dir(folder).unwrap() {
-        let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
+        let path = file.unwrap().path();
+        if path.is_dir() {
+            names.append(&mut verbs_in(&path, of));
+            continue;
+        }
+        let text = std::fs::read_to_string(path).unwrap();
         let mut inside = false;
         for line in text.lines() {
             if line.starts_with("impl ") {
