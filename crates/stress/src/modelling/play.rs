@@ -114,7 +114,7 @@ impl Play {
             let _ = writeln!(text, "  {op:?}");
         }
         for (at, key) in self.keys.iter().enumerate().take(60) {
-            let _ = write!(text, " key {at} {}", super::world::Text(key));
+            let _ = write!(text, " key {at} {}", super::walk::Text(key));
         }
         text
     }

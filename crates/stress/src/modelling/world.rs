@@ -1,123 +1,23 @@
 //! A database beside the model it must equal, and what an operation does to both.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::HashMap;
 use std::ops::Bound;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use lsmx::compaction::Preset;
 use lsmx::env::Background;
 use lsmx::vfs::{Image, MemVfs, Vfs};
 use lsmx::{
-    Db, Durability, Error, Event, EventListener, Keyspace, KeyspaceOptions, Options, PolicySpec,
-    Range, SeqNo, Snapshot, WriteBatch, verify_with_stores,
+    Db, Durability, Error, EventListener, Keyspace, KeyspaceOptions, Options, PolicySpec, SeqNo,
+    Snapshot, WriteBatch, verify_with_stores,
 };
 
 use super::ops::{Change, KEYSPACES, Limit, Op, Write};
+use super::reached::{Events, Reached};
+use super::walk::{State, Text, Walk, assert_value, between, within};
 use super::{Opening, Tuning, operator};
 
 type Bytes = Arc<[u8]>;
-type Map = BTreeMap<Bytes, Bytes>;
-/// One map per keyspace, in the order of [`KEYSPACES`]; none if it was never made.
-type State = Vec<Option<Arc<Map>>>;
-
-/// How often a history got to what is rare, so that a test can say that it did.
-#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
-pub struct Reached {
-    pub operations: u64,
-    pub guards_held: u64,
-    pub guards_refused: u64,
-    pub turns: u64,
-    pub reopenings: u64,
-    pub kills: u64,
-    pub iterators_over_closes: u64,
-    pub flushes: u64,
-    pub merges: u64,
-    /// Merges that were divided, and their parts that other threads took.
-    pub divided: u64,
-    pub helped: u64,
-    pub moves: u64,
-    pub snapshot_reads: u64,
-    /// Keys that range deletes took away.
-    pub range_deleted: u64,
-    /// Jobs that let files go because range deletes cover them.
-    pub drops: u64,
-    pub operands: u64,
-    pub updates: u64,
-    pub bare_lives: u64,
-    /// Keys that could not be read for want of an operator.
-    pub unfolded: u64,
-    pub folded_by_reads: u64,
-    pub folded_by_jobs: u64,
-    /// Jobs that emptied blob files.
-    pub collections: u64,
-    pub dropped: u64,
-    pub copies: u64,
-    /// Operands and anchors that went to stores, keys whose operands collections brought back, and
-    /// conversions to the tree.
-    pub beside: u64,
-    pub anchors: u64,
-    pub collected: u64,
-    pub brought_back: u64,
-    /// Changes of policy on an open keyspace: for each preset the presets that took over from it, one
-    /// bit each.
-    pub took_over: [u32; PRESETS],
-}
-
-/// Presets that a history draws from.
-pub const PRESETS: usize = Preset::ALL.len();
-
-impl std::ops::AddAssign for Reached {
-    fn add_assign(&mut self, other: Reached) {
-        self.operations += other.operations;
-        self.guards_held += other.guards_held;
-        self.guards_refused += other.guards_refused;
-        self.turns += other.turns;
-        self.reopenings += other.reopenings;
-        self.kills += other.kills;
-        self.iterators_over_closes += other.iterators_over_closes;
-        self.flushes += other.flushes;
-        self.merges += other.merges;
-        self.divided += other.divided;
-        self.helped += other.helped;
-        self.moves += other.moves;
-        self.snapshot_reads += other.snapshot_reads;
-        self.range_deleted += other.range_deleted;
-        self.drops += other.drops;
-        self.operands += other.operands;
-        self.updates += other.updates;
-        self.bare_lives += other.bare_lives;
-        self.unfolded += other.unfolded;
-        self.folded_by_reads += other.folded_by_reads;
-        self.folded_by_jobs += other.folded_by_jobs;
-        self.collections += other.collections;
-        self.dropped += other.dropped;
-        self.copies += other.copies;
-        self.beside += other.beside;
-        self.anchors += other.anchors;
-        self.collected += other.collected;
-        self.brought_back += other.brought_back;
-        for (mine, others) in self.took_over.iter_mut().zip(other.took_over) {
-            *mine |= others;
-        }
-    }
-}
-
-/// All events as text, in order.
-#[derive(Debug, Default)]
-pub struct Events(Mutex<Vec<String>>);
-
-impl Events {
-    pub fn take(&self) -> Vec<String> {
-        std::mem::take(&mut *self.0.lock().unwrap())
-    }
-}
-
-impl EventListener for Events {
-    fn on_event(&self, event: &Event) {
-        assert!(!matches!(event, Event::Failure(_) | Event::ReadOnly(_)), "{event}");
-        self.0.lock().unwrap().push(event.to_string());
-    }
-}
 
 /// What a write does to the model.
 enum Effect {
@@ -131,11 +31,6 @@ struct Held {
     /// Those that existed: one may have been dropped since, and another made under its name.
     keyspaces: Vec<Option<Keyspace>>,
     clock: u64,
-}
-
-struct Walk {
-    range: Range,
-    left: VecDeque<(Bytes, Bytes)>,
 }
 
 /// A database, its model, and what the user holds.
@@ -856,114 +751,4 @@ impl World {
         self.check_all();
         self.let_go();
     }
-}
-
-impl Walk {
-    fn compare(
-        found: Option<lsmx::Result<(lsmx::Slice, lsmx::Slice)>>,
-        model: Option<(Bytes, Bytes)>,
-    ) {
-        match (found, model) {
-            (None, None) => {}
-            (Some(Ok((key, value))), Some((model_key, model_value))) => {
-                assert_eq!(Text(&key), Text(&model_key), "another key");
-                assert_eq!(Text(&value), Text(&model_value), "another value of {}", Text(&key));
-            }
-            (Some(Err(error)), _) => panic!("an iterator failed: {error}"),
-            (Some(Ok((key, _))), None) => panic!("key {} too many", Text(&key)),
-            (None, Some((key, _))) => panic!("key {} is missing", Text(&key)),
-        }
-    }
-
-    fn step(&mut self) -> bool {
-        let model = self.left.pop_front();
-        let more = model.is_some();
-        Walk::compare(self.range.next(), model);
-        more
-    }
-
-    fn step_back(&mut self) -> bool {
-        let model = self.left.pop_back();
-        let more = model.is_some();
-        Walk::compare(self.range.next_back(), model);
-        more
-    }
-
-    /// Takes so many steps forward, or backward where negative; returns the changes of direction.
-    fn steps(&mut self, steps: &[i8]) -> u64 {
-        for &count in steps {
-            for _ in 0..count.unsigned_abs() {
-                if count > 0 {
-                    self.step();
-                } else {
-                    self.step_back();
-                }
-            }
-        }
-        steps.windows(2).filter(|pair| (pair[0] < 0) != (pair[1] < 0)).count() as u64
-    }
-
-    /// Goes on to the end, and past it.
-    fn finish(mut self) {
-        while self.step() {}
-        assert!(self.range.next().is_none() && self.range.next_back().is_none());
-    }
-}
-
-/// Bytes that print so that one can tell them apart.
-#[derive(PartialEq, Eq)]
-pub(super) struct Text<'a>(pub &'a [u8]);
-
-impl std::fmt::Display for Text<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let shown = &self.0[..self.0.len().min(60)];
-        write!(f, "\"{}\" ({} bytes)", shown.escape_ascii(), self.0.len())
-    }
-}
-
-impl std::fmt::Debug for Text<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        std::fmt::Display::fmt(self, f)
-    }
-}
-
-fn assert_value(
-    found: lsmx::Result<Option<lsmx::Slice>>,
-    state: &State,
-    keyspace: usize,
-    key: &Bytes,
-) {
-    let found = found.unwrap();
-    let model = state[keyspace].as_ref().and_then(|map| map.get(key));
-    assert_eq!(
-        found.as_deref().map(Text),
-        model.map(|value| Text(value)),
-        "the value of {} in keyspace {keyspace}",
-        Text(key)
-    );
-}
-
-/// The entries of the model between two bounds.
-fn between(
-    state: &State,
-    keyspace: usize,
-    bounds: &(Bound<Bytes>, Bound<Bytes>),
-) -> VecDeque<(Bytes, Bytes)> {
-    let map = state[keyspace].iter().flat_map(|map| map.iter());
-    let entries = map.filter(|(key, _)| within(bounds, key));
-    entries.map(|(key, value)| (Arc::clone(key), Arc::clone(value))).collect()
-}
-
-fn within(bounds: &(Bound<Bytes>, Bound<Bytes>), key: &Bytes) -> bool {
-    let above = match &bounds.0 {
-        Bound::Unbounded => true,
-        Bound::Included(from) => key >= from,
-        Bound::Excluded(from) => key > from,
-    };
-    let below = match &bounds.1 {
-        Bound::Unbounded => true,
-        Bound::Included(to) => key <= to,
-        Bound::Excluded(to) => key < to,
-    };
-    above && below
 }

@@ -1,0 +1,105 @@
+//! What histories got to, and what they heard.
+
+use std::sync::Mutex;
+
+use lsmx::compaction::Preset;
+use lsmx::{Event, EventListener};
+
+/// How often a history got to what is rare, so that a test can say that it did.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
+pub struct Reached {
+    pub operations: u64,
+    pub guards_held: u64,
+    pub guards_refused: u64,
+    pub turns: u64,
+    pub reopenings: u64,
+    pub kills: u64,
+    pub iterators_over_closes: u64,
+    pub flushes: u64,
+    pub merges: u64,
+    /// Merges that were divided, and their parts that other threads took.
+    pub divided: u64,
+    pub helped: u64,
+    pub moves: u64,
+    pub snapshot_reads: u64,
+    /// Keys that range deletes took away.
+    pub range_deleted: u64,
+    /// Jobs that let files go because range deletes cover them.
+    pub drops: u64,
+    pub operands: u64,
+    pub updates: u64,
+    pub bare_lives: u64,
+    /// Keys that could not be read for want of an operator.
+    pub unfolded: u64,
+    pub folded_by_reads: u64,
+    pub folded_by_jobs: u64,
+    /// Jobs that emptied blob files.
+    pub collections: u64,
+    pub dropped: u64,
+    pub copies: u64,
+    /// Operands and anchors that went to stores, keys whose operands collections brought back, and
+    /// conversions to the tree.
+    pub beside: u64,
+    pub anchors: u64,
+    pub collected: u64,
+    pub brought_back: u64,
+    /// Changes of policy on an open keyspace: for each preset the presets that took over from it, one
+    /// bit each.
+    pub took_over: [u32; PRESETS],
+}
+
+/// Presets that a history draws from.
+pub const PRESETS: usize = Preset::ALL.len();
+
+impl std::ops::AddAssign for Reached {
+    fn add_assign(&mut self, other: Reached) {
+        self.operations += other.operations;
+        self.guards_held += other.guards_held;
+        self.guards_refused += other.guards_refused;
+        self.turns += other.turns;
+        self.reopenings += other.reopenings;
+        self.kills += other.kills;
+        self.iterators_over_closes += other.iterators_over_closes;
+        self.flushes += other.flushes;
+        self.merges += other.merges;
+        self.divided += other.divided;
+        self.helped += other.helped;
+        self.moves += other.moves;
+        self.snapshot_reads += other.snapshot_reads;
+        self.range_deleted += other.range_deleted;
+        self.drops += other.drops;
+        self.operands += other.operands;
+        self.updates += other.updates;
+        self.bare_lives += other.bare_lives;
+        self.unfolded += other.unfolded;
+        self.folded_by_reads += other.folded_by_reads;
+        self.folded_by_jobs += other.folded_by_jobs;
+        self.collections += other.collections;
+        self.dropped += other.dropped;
+        self.copies += other.copies;
+        self.beside += other.beside;
+        self.anchors += other.anchors;
+        self.collected += other.collected;
+        self.brought_back += other.brought_back;
+        for (mine, others) in self.took_over.iter_mut().zip(other.took_over) {
+            *mine |= others;
+        }
+    }
+}
+
+/// All events as text, in order.
+#[derive(Debug, Default)]
+pub struct Events(Mutex<Vec<String>>);
+
+impl Events {
+    pub fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.0.lock().unwrap())
+    }
+}
+
+impl EventListener for Events {
+    fn on_event(&self, event: &Event) {
+        assert!(!matches!(event, Event::Failure(_) | Event::ReadOnly(_)), "{event}");
+        self.0.lock().unwrap().push(event.to_string());
+    }
+}
