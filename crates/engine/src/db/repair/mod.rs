@@ -121,6 +121,9 @@ fn not_a_database(error: Error, dir: &Path) -> Error {
         Error::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
             Error::NotADatabase { path: dir.to_owned(), why: "there is no such directory" }
         }
+        Error::Io { source, .. } if source.kind() == io::ErrorKind::NotADirectory => {
+            Error::NotADatabase { path: dir.to_owned(), why: "it is no directory" }
+        }
         _ => error,
     }
 }
