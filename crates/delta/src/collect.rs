@@ -211,7 +211,8 @@ impl Making<'_> {
         let place_env = &self.store.shared.table.place.env;
         place_env.yield_point(YieldKind::CompactionBlock);
         let counter = &self.store.shared.counters.bucket_read_bytes;
-        let records = self.base.buckets[place].all_records(&mut Reading::of_job(counter))?;
+        let mut reading = Reading::of_job(counter);
+        let records = self.base.read_bucket(place, |bucket| bucket.all_records(&mut reading))?;
         Ok(self.keeping.keep(&records))
     }
 
@@ -363,7 +364,7 @@ impl Victims<'_> {
         let mut anchored = BTreeSet::new();
         let old: BTreeSet<u64> = self.groups.iter().flat_map(|group| &group.old).copied().collect();
         for bucket in tip.buckets.iter().filter(|bucket| old.contains(&bucket.id)) {
-            let anchors = self.came(bucket)?.into_iter().filter(|it| it.operand.is_none());
+            let anchors = self.came(tip, bucket)?.into_iter().filter(|it| it.operand.is_none());
             anchored.extend(anchors.map(|anchor| anchor.key));
         }
         Ok(self.leaving.iter().cloned().partition(|record| {
@@ -372,15 +373,17 @@ impl Victims<'_> {
         }))
     }
 
-    /// What deliveries have brought to a bucket since the collection began.
-    fn came(&self, bucket: &Bucket) -> Result<Vec<Record>> {
+    /// What deliveries have brought to a bucket of `tip` since the collection began.
+    fn came(&self, tip: &View, bucket: &Bucket) -> Result<Vec<Record>> {
         let before = self.base.buckets.iter().find(|before| before.id == bucket.id);
         let paged = before.is_none_or(|before| !before.has_parts_of(bucket));
         let mut records: Vec<Record> = match paged {
             // A delivery that had begun before the buckets were frozen has written to its file.
             true => {
                 let counter = &self.store.shared.counters.bucket_read_bytes;
-                bucket.all_records(&mut Reading::of_job(counter))?
+                let mut reading = Reading::of_job(counter);
+                let place = tip.place_of(&bucket.smallest).unwrap_or(usize::MAX);
+                tip.read_bucket(place, |bucket| bucket.all_records(&mut reading))?
             }
             false => bucket.tail.records().collect(),
         };
@@ -408,7 +411,7 @@ impl Victims<'_> {
             let end = view.end_of(places.end - 1).map(Bytes::copy_from_slice);
             let mut came = Vec::new();
             for bucket in there {
-                came.append(&mut self.came(bucket)?);
+                came.append(&mut self.came(&tip, bucket)?);
             }
             let inside = |record: &&Record| {
                 group.smallest <= record.key && end.as_ref().is_none_or(|end| record.key < *end)

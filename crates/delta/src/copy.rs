@@ -19,6 +19,8 @@ use crate::view::View;
 
 /// Writes the copy into `target`.
 pub(crate) fn copy(view: &View, target: &dyn OperandFiles) -> Result<Token> {
+    let again = if view.has_lost() { view.read_again()? } else { None };
+    let view = again.as_deref().unwrap_or(view);
     let mut ends: BTreeMap<u64, (&BucketFile, u64)> = BTreeMap::new();
     for bucket in &view.buckets {
         let sorted = bucket.sorted.iter().map(|sorted| (&sorted.file, sorted.end));

@@ -8,6 +8,7 @@ use lsmx::operands::OperandReads;
 use lsmx::sync::Arc;
 use lsmx::{Result, SeqNo, Slice};
 
+use crate::bucket::Bucket;
 use crate::bucket::reading::Reading;
 use crate::format::record::Record;
 use crate::view::View;
@@ -121,8 +122,7 @@ impl ViewCursor {
             return Ok(());
         }
         self.place = None;
-        let bucket = &self.view.buckets[place];
-        self.inside.records = match bucket.is_empty() {
+        self.inside.records = match self.view.buckets[place].is_empty() {
             true => Vec::new(),
             false => {
                 let shared = &self.view.shared;
@@ -131,7 +131,8 @@ impl ViewCursor {
                     true => Reading::of_job(&shared.counters.bucket_read_bytes),
                     false => Reading::of_user(self.reads, counts),
                 };
-                let records = bucket.all_records(&mut reading)?;
+                let all = |bucket: &Bucket| bucket.all_records(&mut reading);
+                let records = self.view.read_bucket(place, all)?;
                 if reading.calls == 0 && !self.of_job {
                     counts.hit();
                 }

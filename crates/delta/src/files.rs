@@ -62,6 +62,8 @@ pub(crate) struct FileTable {
     writers: Mutex<Handles>,
     handles_max: usize,
     pub(crate) written_bytes: AtomicU64,
+    /// A sync has failed: some file may have lost what was appended last.
+    has_lost: AtomicBool,
 }
 
 /// Open files, the least used of which go first.
@@ -122,7 +124,13 @@ impl FileTable {
             writers: Mutex::default(),
             handles_max: usize::try_from(most).unwrap_or(16),
             written_bytes: AtomicU64::new(0),
+            has_lost: AtomicBool::new(false),
         })
+    }
+
+    /// Whether the sync of some file has failed since the store was opened.
+    pub(crate) fn has_lost(&self) -> bool {
+        self.has_lost.load(Ordering::Acquire)
     }
 
     /// Creates a file, which goes with its last owner unless [`BucketFile::doom`] takes that back.
@@ -161,6 +169,8 @@ impl FileTable {
             uid,
             path: self.place.files.path(OperandFileKind::Bucket, number),
             end: AtomicU64::new(0),
+            end_synced: AtomicU64::new(0),
+            lost_from: AtomicU64::new(u64::MAX),
             appends: AtomicU64::new(0),
             appends_synced: AtomicU64::new(0),
             doomed: AtomicBool::new(doomed),
@@ -191,6 +201,10 @@ pub(crate) struct BucketFile {
     pub(crate) path: PathBuf,
     /// Where the next append goes, in a file that this opening created.
     end: AtomicU64,
+    /// Where it ended when it was synced last.
+    end_synced: AtomicU64,
+    /// From where on it may have lost what was appended, for a sync of it has failed.
+    lost_from: AtomicU64,
     /// Appends that have ended, and how many of them are synced.
     appends: AtomicU64,
     appends_synced: AtomicU64,
@@ -260,6 +274,11 @@ impl BucketFile {
         self.end.load(Ordering::Acquire)
     }
 
+    /// Whether something before `end` may be lost, though it was there once.
+    pub(crate) fn has_lost(&self, end: u64) -> bool {
+        self.lost_from.load(Ordering::Acquire) < end
+    }
+
     /// Appends; the caller knows from [`BucketFile::appends_at`] or from creation that it may.
     pub(crate) fn append(&self, bytes: &[u8]) -> Result<()> {
         let file = self.writer().ok_or_else(|| {
@@ -293,15 +312,19 @@ impl BucketFile {
         if appends == self.appends_synced.load(Ordering::Acquire) {
             return Ok(());
         }
-        if self.end() == u64::MAX {
+        let end = self.end();
+        if end == u64::MAX {
             let failed =
                 io::Error::other("an append to the file or a sync of it has failed before");
             return Err(io_error("sync", &self.path, failed));
         }
         file.sync().map_err(|e| {
             self.end.store(u64::MAX, Ordering::Release);
+            self.lost_from.store(self.end_synced.load(Ordering::Acquire), Ordering::Release);
+            self.table.has_lost.store(true, Ordering::Release);
             io_error("sync", &self.path, e)
         })?;
+        self.end_synced.fetch_max(end, Ordering::AcqRel);
         // What was appended meanwhile is not known to be synced.
         self.appends_synced.fetch_max(appends, Ordering::AcqRel);
         Ok(())

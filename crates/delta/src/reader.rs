@@ -26,13 +26,13 @@ impl OperandView for View {
         found: &mut Vec<Operand>,
     ) -> Result<()> {
         let Some(place) = self.place_of(key) else { return Ok(()) };
-        let bucket = &self.buckets[place];
-        if bucket.is_empty() {
+        if self.buckets[place].is_empty() {
             return Ok(());
         }
         let counts = &*self.shared.table.place.counts;
         let mut reading = Reading::of_user(reads, counts);
-        let operands = self.find(bucket, key, at, &mut reading)?;
+        let operands =
+            self.read_bucket(place, |bucket| self.find(bucket, key, at, &mut reading))?;
         if reading.calls == 0 {
             counts.hit();
         }

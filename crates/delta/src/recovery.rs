@@ -227,13 +227,8 @@ pub(crate) fn recover(shared: &Arc<Shared>, token: Token) -> Result<(View, u64)>
         }
         buckets.push(Arc::new(Bucket::from_entry(&entry, tail, &shared.table)));
     }
-    let view = View {
-        shared: shared.clone(),
-        buckets,
-        fences: None,
-        ranges: replay.ranges.into(),
-        through: replay.through,
-    };
+    let (ranges, through) = (replay.ranges.into(), replay.through);
+    let view = View { buckets, ranges, through, ..View::empty(shared.clone()) };
     Ok((view, replay.id_max + 1))
 }
 

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 
 use lsmx::operands::{OperandFileKind, OperandMetrics, Place, Token};
-use lsmx::sync::{Arc, AtomicBool, Mutex, Ordering, RwLock};
+use lsmx::sync::{Arc, AtomicBool, Mutex, Ordering, RwLock, Weak};
 use lsmx::{Error, Result};
 
 use crate::cache::Cache;
@@ -58,6 +58,8 @@ struct Tip {
     in_doubt: Vec<Arc<View>>,
     /// Logs that are there.
     logs: BTreeSet<u64>,
+    /// Views that somebody may have.
+    installed: Vec<Weak<View>>,
 }
 
 /// Something that was prepared and not committed.
@@ -112,6 +114,7 @@ impl DeltaStore {
             stale: false,
             in_doubt: Vec::new(),
             logs: token.iter().map(|token| Position::of(*token).number).collect(),
+            installed: Vec::new(),
         };
         let due = AtomicBool::new(is_due(&view));
         Ok(DeltaStore {
@@ -263,7 +266,7 @@ impl DeltaStore {
 
     /// Makes what was prepared what the next builds on.
     pub(crate) fn install(&self, token: Token, view: View, then: Box<dyn Then>) -> Arc<View> {
-        let view = Arc::new(view.fenced());
+        let view = Arc::new(view.logged(token).fenced());
         for file in view.buckets.iter().flat_map(|bucket| bucket.files()) {
             file.doom(false);
         }
@@ -271,6 +274,8 @@ impl DeltaStore {
         let mut tip = self.tip.lock();
         tip.view = view.clone();
         tip.token = Some(token);
+        tip.installed.retain(|view| view.strong_count() > 0);
+        tip.installed.push(Arc::downgrade(&view));
         tip.prepared.push(PreparedState { token, view: view.clone(), then });
         view
     }
@@ -319,8 +324,25 @@ impl DeltaStore {
             }
         }
         drop((before, in_doubt));
+        self.read_again_before_they_go(&gone);
         for number in gone {
             self.shared.table.place.files.discard(OperandFileKind::Log, number);
+        }
+    }
+
+    /// Has views that snapshots and iterators still hold, and whose pages may be lost, read again from logs
+    /// that are about to go.
+    fn read_again_before_they_go(&self, logs: &[u64]) {
+        if !self.shared.table.has_lost() {
+            return;
+        }
+        let installed = self.tip.lock().installed.clone();
+        for view in installed.iter().filter_map(Weak::upgrade) {
+            let log = view.token.map(|token| Position::of(token).number);
+            if log.is_some_and(|log| logs.contains(&log)) && view.has_lost() {
+                // Whoever reads what could not be read gets an error.
+                let _ = view.read_again();
+            }
         }
     }
 

@@ -3,8 +3,8 @@
 use std::cmp::Reverse;
 
 use lsmx::fences::Fences;
-use lsmx::operands::Operand;
-use lsmx::sync::{Arc, AtomicU64, Ordering};
+use lsmx::operands::{Operand, Token};
+use lsmx::sync::{Arc, AtomicU64, OnceLock, Ordering};
 use lsmx::{Result, SeqNo, Slice};
 
 use crate::bucket::Bucket;
@@ -58,12 +58,63 @@ pub(crate) struct View {
     pub(crate) ranges: Arc<[RangeAnchor]>,
     /// All numbers up to here are in it.
     pub(crate) through: SeqNo,
+    /// Where the log has all of it; none of one that was made from a log and stands on synced pages alone.
+    pub(crate) token: Option<Token>,
+    /// The same, read again from the log, where pages were lost.
+    pub(crate) again: Arc<OnceLock<Arc<View>>>,
 }
 
 impl View {
     pub(crate) fn empty(shared: Arc<Shared>) -> View {
         let (buckets, ranges) = (Vec::new(), Arc::from([]));
-        View { shared, buckets, fences: None, ranges, through: SeqNo::ZERO }
+        let (fences, through, token, again) = (None, SeqNo::ZERO, None, Arc::default());
+        View { shared, buckets, fences, ranges, through, token, again }
+    }
+
+    /// The same as of a token of the log, which has all of it.
+    pub(crate) fn logged(self, token: Token) -> View {
+        View { token: Some(token), again: Arc::default(), ..self }
+    }
+
+    /// Reads from the bucket at a place. Where the sync of a file has failed, pages that were appended to it
+    /// may be gone; the log still has what is on them.
+    pub(crate) fn read_bucket<T>(
+        &self,
+        place: usize,
+        mut read: impl FnMut(&Bucket) -> Result<T>,
+    ) -> Result<T> {
+        let bucket = &self.buckets[place];
+        let has_lost = || self.shared.table.has_lost() && bucket.has_lost();
+        if !has_lost() {
+            match read(bucket) {
+                // A sync may have failed meanwhile.
+                Err(_) if has_lost() => {}
+                result => return result,
+            }
+        }
+        match self.read_again()? {
+            Some(again) => read(&again.buckets[place]),
+            None => read(bucket),
+        }
+    }
+
+    /// Whether it stands on pages that may be lost.
+    pub(crate) fn has_lost(&self) -> bool {
+        self.shared.table.has_lost() && self.buckets.iter().any(|bucket| bucket.has_lost())
+    }
+
+    /// The same view, from synced pages and the log: its buckets are at the same places. None where it is
+    /// such a one.
+    pub(crate) fn read_again(&self) -> Result<Option<Arc<View>>> {
+        let Some(token) = self.token else { return Ok(None) };
+        if let Some(again) = self.again.get() {
+            return Ok(Some(again.clone()));
+        }
+        let (again, _) = crate::recovery::recover(&self.shared, token)?;
+        let ids = |view: &View| view.buckets.iter().map(|bucket| bucket.id).collect::<Vec<_>>();
+        debug_assert_eq!(ids(self), ids(&again), "the log has another view");
+        // Who is second has read the same.
+        Ok(Some(self.again.get_or_init(|| Arc::new(again.fenced())).clone()))
     }
 
     /// The same, made quick to search. Whoever changes the ranges of buckets takes the fences away.

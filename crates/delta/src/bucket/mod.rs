@@ -136,6 +136,12 @@ impl Bucket {
         sorted.chain(self.extents.iter().map(|extent| &extent.file))
     }
 
+    /// Whether pages of it may be lost, for the sync of a file has failed.
+    pub(crate) fn has_lost(&self) -> bool {
+        let in_sorted = self.sorted.as_ref().is_some_and(|it| it.file.has_lost(it.end));
+        in_sorted || self.extents.iter().any(|extent| extent.file.has_lost(extent.to))
+    }
+
     /// Whether it may have something of the key, as far as memory knows.
     pub(crate) fn may_hold(&self, key: &[u8]) -> bool {
         if self.tail.of_key(key).next().is_some() {

@@ -186,9 +186,7 @@ fn law_07_errors_are_told_once_and_truthfully() {
     for seed in seeds(7, 1) {
         for k in (0..).step_by(3) {
             let mut failing = Failing::new(seed, Background::Inline);
-            // Buckets: see [`reads_go_on_after_a_failed_sync_of_a_bucket`].
-            let rule = Rule::new(EIO).on(WRITES).nth(k).from_then_on();
-            failing.faults.add(rule.path_where(|path| !is_bucket(path)));
+            failing.faults.add(Rule::new(EIO).on(WRITES).nth(k).from_then_on());
             refused += u64::from(failing.write_until_read_only(120));
             let when = format!("seed {seed}, call {k}");
             let Some(cause) = failing.db.read_only_cause() else {
@@ -294,28 +292,43 @@ fn background_errors(seed: u64) {
     failing.check(&failing.db, "a compaction that failed");
 }
 
-fn is_bucket(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension == "bucket")
-}
-
 /// Reads go on (law 7) where a bucket's file cannot be synced, too: pages of it that were appended since its last
-/// good sync may be gone, and the store's log still has what is on them.
+/// good sync may be gone, and the store's log still has what is on them. Once, keys on those pages answered
+/// `Corrupt` until somebody resumed. An iterator has them even after that, when the log is another one.
 #[test]
-#[ignore = "fails: until resume() keys on those pages answer Corrupt; run with --test laws -- --ignored, LSMX_TEST_SEED=1"]
 fn reads_go_on_after_a_failed_sync_of_a_bucket() {
+    let mut failed = 0;
     for seed in seeds(70, 10) {
-        for k in 0..12 {
+        for k in 0..4 {
             let mut failing = Failing::new(seed, Background::Inline);
-            let rule = Rule::new(EIO).on(&[VfsCall::Sync]).path_where(is_bucket);
-            failing.faults.add(rule.nth(k).once());
-            failing.write_until_read_only(200);
-            failing.check(&failing.db, &format!("seed {seed}, sync {k}"));
+            let rule = Rule::new(EIO).on(&[VfsCall::Sync]).path_contains(".bucket");
+            failing.faults.add(rule.nth(k).from_then_on());
+            let operands = failing.kinds[2].clone();
+            let mut held = Vec::new();
+            while held.len() < 120 && !failing.write_until_read_only(5) {
+                let mut iterator = operands.iter();
+                iterator.next();
+                held.push((iterator, failing.model.clone()));
+            }
+            let when = format!("seed {seed}, sync {k}");
+            failing.check(&failing.db, &when);
             if failing.db.read_only_cause().is_some() {
+                failed += 1;
+                failing.faults.clear();
                 failing.db.resume().unwrap();
             }
-            failing.check(&failing.db, &format!("seed {seed}, sync {k}, resumed"));
+            failing.check(&failing.db, &format!("{when}, resumed"));
+            failing.db.flush().unwrap();
+            for (iterator, model) in held {
+                let left =
+                    iterator.map(|entry| entry.map(|(key, value)| (key.to_vec(), value.to_vec())));
+                let left: Vec<_> = left.collect::<lsmx::Result<_>>().expect(&when);
+                let due = model.into_iter().filter(|(key, _)| key.starts_with(b"2")).skip(1);
+                assert!(left.into_iter().eq(due), "{when}: an iterator");
+            }
         }
     }
+    assert!(failed > 20, "only {failed} syncs failed");
 }
 
 /// 8. A failed sync is final for that file: nothing written to it since its last good sync counts as stored,
@@ -326,7 +339,7 @@ fn reads_go_on_after_a_failed_sync_of_a_bucket() {
 fn law_08_a_failed_sync_is_final() {
     let (mut resumed, mut kept) = (0, 0);
     for seed in seeds(8, 12) {
-        for kind in [".wal", ".sst", ".blob", "MANIFEST"] {
+        for kind in [".wal", ".sst", ".blob", ".bucket", "MANIFEST"] {
             let mut failing = Failing::new(seed, Background::Inline);
             let k = failing.chance.below(6);
             let calls = Calls::default();
