@@ -185,6 +185,11 @@ impl Replay {
     }
 }
 
+/// What a log says up to a token.
+pub(crate) fn read_again(shared: &Arc<Shared>, token: Token) -> Result<View> {
+    Ok(recover(shared, token)?.0)
+}
+
 /// What a log says up to a token, and an id that no bucket in it has.
 pub(crate) fn recover(shared: &Arc<Shared>, token: Token) -> Result<(View, u64)> {
     let place = &shared.table.place;

@@ -16,7 +16,7 @@ use crate::charge::Memory;
 use crate::files::FileTable;
 use crate::log::{Frames, LogWriter, Position};
 use crate::options::{CACHE_BYTES_DEFAULT, DeltaOptions};
-use crate::recovery::recover;
+use crate::recovery::{read_again, recover};
 use crate::view::{Counters, Shared, View, count};
 
 /// Range anchors from which on a collection is due that does away with some.
@@ -89,6 +89,7 @@ impl DeltaStore {
         let (by_default, buckets_memory) = (half.unwrap_or(CACHE_BYTES_DEFAULT), half.unwrap_or(0));
         let buckets_max = most_buckets(&options, half);
         let shared = Arc::new(Shared {
+            recover: read_again,
             options,
             cache: Cache::new(options.cache_bytes.unwrap_or(by_default)),
             table: FileTable::new(place),

@@ -23,7 +23,7 @@ use crate::format::log::{BucketEntry, ExtentSpan, RangeAnchor, SortedSpan};
 use crate::format::record::{self, Record};
 use crate::log::LogWriter;
 use crate::options::DeltaOptions;
-use crate::recovery::recover;
+use crate::recovery::{read_again, recover};
 use crate::state::DeltaStore;
 use crate::view::{Counters, Shared, View};
 
@@ -52,6 +52,7 @@ fn snapshot_comes_back(view: &View, id_next: u64) {
 pub fn log(bytes: &[u8]) {
     let vfs = disk(OperandFileKind::Log, bytes);
     let shared = Arc::new(Shared {
+        recover: read_again,
         options: DeltaOptions::default(),
         table: FileTable::new(place(&vfs, 0)),
         cache: None,
