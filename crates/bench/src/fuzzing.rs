@@ -12,6 +12,9 @@ use lsmx::recording::Traced;
 
 use crate::experiment::advise::Weights;
 use crate::experiment::iocost::CacheSweep;
+use crate::experiment::rmw::{self, Base, Mix, Mode};
+use crate::experiment::throughput::workload::Workload;
+use crate::experiment::tuning;
 use crate::numbers;
 use crate::peers::lsmx::LsmxOptions;
 use crate::workload::Distribution;
@@ -97,8 +100,21 @@ pub fn arguments(bytes: &[u8]) {
     prints_as_read::<CacheSweep>(text);
     prints_as_read::<Distribution>(text);
     prints_as_read::<FilterBits>(text);
+    is_its_name::<Mode>(text);
+    is_its_name::<Base>(text);
+    is_its_name::<Mix>(text);
+    is_its_name::<rmw::Study>(text);
+    is_its_name::<tuning::Study>(text);
+    is_its_name::<Workload>(text);
     if let Ok(Weights { writes, points, ranges, space }) = text.parse() {
         assert!([writes, points, ranges, space].iter().all(|it| it.is_finite() && *it >= 0.0));
+    }
+}
+
+/// Of what has names, only the name is read.
+fn is_its_name<T: FromStr + Display>(text: &str) {
+    if let Ok(named) = text.parse::<T>() {
+        assert_eq!(named.to_string(), text);
     }
 }
 
@@ -150,6 +166,12 @@ pub fn seeds() -> Seeds {
                 "monkey(12)",
                 "prefix-zipf",
                 "writes=1,points=0.5,ranges=2,space=0",
+                "kd",
+                "value-log",
+                "up2x",
+                "recovery",
+                "filter-size",
+                "ycsb-f",
             ]),
         ),
     ])

@@ -29,6 +29,8 @@ struct Case {
     filter: Option<FilterWidth>,
     /// Whether its data blocks have tags.
     tags: bool,
+    /// The keyspace that it says it is for.
+    keyspace: Option<(u32, &'static str)>,
     /// What it holds, besides range deletes.
     entries: fn() -> Vec<Entry>,
     /// Size and XXH3-64, as a manifest would keep them.
@@ -46,6 +48,7 @@ const CASES: &[Case] = &[
         compression: Compression::None,
         filter: Some(FilterWidth::Fuse8),
         tags: false,
+        keyspace: None,
         entries: every_kind,
         bytes: 3840,
         checksum: 0x7a36_7a31_a949_7ac2,
@@ -56,6 +59,7 @@ const CASES: &[Case] = &[
         compression: Compression::Lz4,
         filter: Some(FilterWidth::Fuse8),
         tags: false,
+        keyspace: None,
         entries: every_kind,
         bytes: 2121,
         checksum: 0xcaef_b01d_8273_ee60,
@@ -66,6 +70,7 @@ const CASES: &[Case] = &[
         compression: Compression::None,
         filter: None,
         tags: false,
+        keyspace: None,
         entries: every_kind,
         bytes: 3711,
         checksum: 0x61ae_f3f9_16f0_a873,
@@ -76,6 +81,7 @@ const CASES: &[Case] = &[
         compression: Compression::None,
         filter: Some(FilterWidth::Fuse8),
         tags: false,
+        keyspace: None,
         entries: every_kind,
         bytes: 3_786,
         checksum: 0x99f4_b063_e86b_a292,
@@ -86,6 +92,7 @@ const CASES: &[Case] = &[
         compression: Compression::Lz4,
         filter: Some(FilterWidth::Fuse8),
         tags: false,
+        keyspace: None,
         entries: every_kind,
         bytes: 2_100,
         checksum: 0xd2fe_27d1_3ae6_c056,
@@ -96,6 +103,7 @@ const CASES: &[Case] = &[
         compression: Compression::None,
         filter: None,
         tags: false,
+        keyspace: None,
         entries: every_kind,
         bytes: 3_657,
         checksum: 0x3ecd_4107_3fec_9bcb,
@@ -106,6 +114,7 @@ const CASES: &[Case] = &[
         compression: Compression::None,
         filter: Some(FilterWidth::Fuse8),
         tags: false,
+        keyspace: None,
         entries: hashes,
         bytes: 35_521,
         checksum: 0x099d_4c8a_6aed_1567,
@@ -116,6 +125,7 @@ const CASES: &[Case] = &[
         compression: Compression::None,
         filter: Some(FilterWidth::Fuse8),
         tags: false,
+        keyspace: None,
         entries: ids,
         bytes: 39_378,
         checksum: 0x7893_6f5c_ddac_4e2d,
@@ -126,6 +136,7 @@ const CASES: &[Case] = &[
         compression: Compression::None,
         filter: Some(FilterWidth::Fuse8),
         tags: true,
+        keyspace: None,
         entries: long_values,
         bytes: 17_411,
         checksum: 0x57e0_4745_04e5_2a5f,
@@ -136,6 +147,7 @@ const CASES: &[Case] = &[
         compression: Compression::None,
         filter: Some(FilterWidth::Fuse16),
         tags: false,
+        keyspace: None,
         entries: every_kind,
         bytes: 3_883,
         checksum: 0xcbe5_dab1_a5ce_9bbd,
@@ -146,9 +158,21 @@ const CASES: &[Case] = &[
         compression: Compression::None,
         filter: Some(FilterWidth::Fuse16),
         tags: false,
+        keyspace: None,
         entries: hashes,
         bytes: 37_313,
         checksum: 0x4505_b035_7bee_5518,
+        written: true,
+    },
+    Case {
+        name: "table-v1-keyspace.sst",
+        compression: Compression::Lz4,
+        filter: Some(FilterWidth::Fuse8),
+        tags: true,
+        keyspace: Some((7, "orders")),
+        entries: every_kind,
+        bytes: 2_111,
+        checksum: 0x7c85_1bb4_7eb9_145e,
         written: true,
     },
 ];
@@ -240,6 +264,9 @@ fn write(case: &Case) -> Vec<u8> {
     }
     writer.note_tombstone_time(1_000_001);
     writer.note_created(2_000_002);
+    if let Some((id, name)) = case.keyspace {
+        writer.note_keyspace(id, name);
+    }
     let summary = writer.finish().unwrap();
     let mut bytes = vec![0; usize::try_from(summary.bytes).unwrap()];
     assert_eq!(vfs.open(path).unwrap().read_at(&mut bytes, 0).unwrap(), bytes.len());
@@ -311,6 +338,8 @@ fn tables_of_every_version_are_read() {
         assert_eq!(properties.codings[0], u8::from(case.tags));
         assert_eq!(properties.oldest_tombstone_us, Some(1_000_001));
         assert_eq!(properties.created_us, 2_000_002);
+        let keyspace = properties.keyspace.as_ref().map(|(id, name)| (*id, &**name));
+        assert_eq!(keyspace, case.keyspace, "{}", case.name);
         assert_eq!((properties.tombstones, properties.range_tombstone_count), (1, 3));
     }
 }

@@ -25,9 +25,11 @@ use lsmx_stress::modelling::{Dice, scale, seed, watchdog};
 const KEYSPACES: [&str; 2] = ["default", "other"];
 type State = [BTreeMap<Vec<u8>, Vec<u8>>; 2];
 
-fn tuning(memtable_bytes: u64) -> KeyspaceOptions {
+fn tuning(memtable_bytes: u64, seed: u64) -> KeyspaceOptions {
+    // One run a level, or runs whose order says which is newer.
+    let policy = if seed % 2 == 0 { "leveled(T=2)" } else { "tiering(T=3)" };
     KeyspaceOptions::default()
-        .policy("leveled(T=2)".parse().unwrap())
+        .policy(policy.parse().unwrap())
         .memtable_bytes(memtable_bytes)
         .table_bytes(2 << 10)
         .block_bytes(256)
@@ -41,7 +43,7 @@ fn options(seed: u64) -> Options {
         .background(Background::Inline)
         .seed(seed)
         .wal(wal)
-        .keyspace_defaults(tuning(3 << 10))
+        .keyspace_defaults(tuning(3 << 10, seed))
 }
 
 /// A database on its disk, and its state after each number of commits.
@@ -56,7 +58,7 @@ struct Intact {
 fn build(seed: u64, commits: usize, killed: bool) -> Intact {
     let disk = MemVfs::new();
     let db = Db::open_with(Arc::new(disk.clone()), "db", options(seed)).unwrap();
-    let keyspaces = [db.default_keyspace(), db.keyspace("other", tuning(5 << 10)).unwrap()];
+    let keyspaces = [db.default_keyspace(), db.keyspace("other", tuning(5 << 10, seed)).unwrap()];
     let mut dice = Dice::new(seed);
     let mut states = vec![State::default()];
     let mut values = <[BTreeMap<_, BTreeSet<Vec<u8>>>; 2]>::default();

@@ -271,12 +271,11 @@ impl<'a> Repair<'a> {
         wrong: &Error,
         values: &mut Values<'_>,
     ) -> Result<()> {
-        let order = self.state.keyspaces[&id].levels[usize::from(level.0)].iter();
-        let order: Vec<RunId> = order.map(|run| run.id).collect();
         let path = FileName::Table(file.id.0).in_dir(self.dir);
         self.aside.insert(FileName::Table(file.id.0));
         let salvaged =
             self.salvage((id, name), (&path, file.uid), values, file.oldest_tombstone_us)?;
+        // In one edit with what comes instead: so its run, should it be empty meanwhile, keeps its place.
         let mut changes = vec![Change::RemoveFile { keyspace: id, id: file.id }];
         let Some(salvaged) = salvaged else {
             self.found(wrong, "nothing of it can be read")?;
@@ -304,7 +303,6 @@ impl<'a> Repair<'a> {
         if let Some(file) = record {
             let table = file.id;
             changes.push(Change::AddFile { keyspace: id, level, run, file });
-            changes.push(Change::RunOrder { keyspace: id, level, runs: order });
             let blobs = references.into();
             changes.push(Change::References { keyspace: id, table, blobs });
         }
