@@ -48,6 +48,11 @@ impl OperandStore for DeltaStore {
         self.memory()
     }
 
+    fn rewritten_bytes(&self) -> u64 {
+        // What came since the log began is read from it, and goes to a new one or to buckets.
+        self.shared.counters.log_bytes.load(lsmx::sync::Ordering::Relaxed)
+    }
+
     fn metrics(&self) -> OperandMetrics {
         let view = self.committed_view();
         let memory_bytes = self.memory_bytes();

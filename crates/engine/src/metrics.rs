@@ -286,6 +286,9 @@ pub struct WalMetrics {
     pub written_bytes: u64,
     /// Syncs since the database was opened.
     pub syncs: u64,
+    /// Room on the disk that the file `RESERVE` keeps for the time when there is no other; 0 where the
+    /// file system can keep none.
+    pub reserved_bytes: u64,
 }
 
 /// The part of [`Metrics`] that reads change, for a fraction of the cost; counts since the database was

@@ -204,6 +204,12 @@ pub trait OperandStore: fmt::Debug + Send + Sync {
     /// Bytes of memory in use.
     fn memory_bytes(&self) -> u64;
 
+    /// Bytes that it may have to write anew after [`OperandStore::abandon`], beside what it is delivered: the
+    /// engine keeps room for them against a full disk. Default: none.
+    fn rewritten_bytes(&self) -> u64 {
+        0
+    }
+
     /// What there is of it.
     fn metrics(&self) -> OperandMetrics;
 }

@@ -85,6 +85,8 @@ pub(crate) struct TableSpace {
     pub(crate) keep_flushed_cached: bool,
     /// Order in which tables were made.
     pub(crate) creation: AtomicU64,
+    /// What operand stores together may have to write anew.
+    pub(crate) beside_bytes: Arc<AtomicU64>,
 }
 
 impl TableSpace {
@@ -535,7 +537,7 @@ impl Store {
                 Some(name @ (FileName::Operands(_) | FileName::Bucket(_))) => {
                     operand_files.is_some_and(|live| !live.contains(&name))
                 }
-                Some(FileName::Current | FileName::Lock) | None => false,
+                Some(FileName::Current | FileName::Lock | FileName::Reserve) | None => false,
             };
             if orphan {
                 let path = self.dir.join(&name);

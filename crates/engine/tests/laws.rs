@@ -19,6 +19,8 @@ mod commits;
 mod damage;
 #[path = "laws/errors.rs"]
 mod errors;
+#[path = "laws/full.rs"]
+mod full;
 #[path = "laws/owners.rs"]
 mod owners;
 #[path = "laws/readers.rs"]

@@ -66,6 +66,8 @@ impl Site<'_> {
             collecting: AtomicBool::new(false),
             cache: Arc::clone(&space.cache),
             charged: AtomicU64::new(0),
+            rewritten_bytes: Arc::clone(&space.beside_bytes),
+            rewritten: AtomicU64::new(0),
         };
         attached.charge();
         Ok(Arc::new(attached))

@@ -50,6 +50,10 @@ impl Core {
         // Nobody is left who frees for readers.
         store.tables.disposal.end();
         let marked = self.mark_clean();
+        if marked.is_ok() {
+            // One that stays goes with the next opening.
+            let _ = store.wal.release_reserve();
+        }
         store.release_dropped(true);
         store.remove_discarded();
         store.keep_held_files_open();

@@ -115,6 +115,7 @@ impl Core {
                 live_bytes: store.wal.live_bytes(),
                 written_bytes: store.wal.written_bytes(),
                 syncs: store.wal.syncs(),
+                reserved_bytes: store.wal.reserved_bytes(),
             }),
             memory: self.memory_metrics(),
             held: self.held_metrics(),

@@ -133,7 +133,7 @@ pub fn observe_with(vfs: Arc<dyn Vfs>, path: impl AsRef<Path>) -> Result<Observa
             Some(FileName::Manifest(number)) if number == loaded.number => {
                 seen.manifest_bytes = bytes;
             }
-            Some(FileName::Current | FileName::Lock) | None => {}
+            Some(FileName::Current | FileName::Lock | FileName::Reserve) | None => {}
             Some(_) => {
                 seen.other_files += 1;
                 seen.other_bytes += bytes;

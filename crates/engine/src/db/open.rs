@@ -23,6 +23,7 @@ use crate::sabotage::{self, Bug};
 use crate::sync::{Arc, Ordering};
 use crate::trace::{JobBegin, JobSpan};
 use crate::vfs::{LockGuard, Vfs};
+use crate::wal::remove_reserve;
 
 /// Opens the database in `dir`, or makes one.
 pub(super) fn open(vfs: Arc<dyn Vfs>, dir: &Path, options: Options) -> Result<Core> {
@@ -40,6 +41,8 @@ pub(super) fn open(vfs: Arc<dyn Vfs>, dir: &Path, options: Options) -> Result<Co
     if !exists {
         check_free(vfs.as_ref(), dir)?;
     }
+    // A process that was killed has kept room for what has to be written now.
+    remove_reserve(vfs.as_ref(), dir)?;
     let env = Env::new(options.background, options.seed);
     let recovery = if exists {
         let reason = &"the database is opened";

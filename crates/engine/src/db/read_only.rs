@@ -10,7 +10,7 @@ use std::path::Path;
 
 use crate::db::open;
 use crate::db::options::Options;
-use crate::db::recovery::{Ledger, Parts, Recovery};
+use crate::db::recovery::{Parts, Recovery};
 use crate::db::{Core, Db};
 use crate::env::Env;
 use crate::error::{Error, Result};
@@ -106,7 +106,7 @@ pub(super) fn share_lock(vfs: &dyn Vfs, dir: &Path) -> Result<Option<Box<dyn Loc
 fn scratch(recovery: &Recovery, number: u64) -> Result<(Arc<Manifest>, Arc<Wal>)> {
     let vfs: Arc<dyn Vfs> = Arc::new(MemVfs::new());
     let (dir, state) = (Path::new(""), recovery.state());
-    let ledger = Arc::new(Ledger::new(recovery.files()));
+    let ledger = recovery.ledger();
     let manifest = Manifest::create(Arc::clone(&vfs), dir, number, state)?;
     let ledger = ledger as Arc<dyn SegmentLedger>;
     let wal = Wal::create(vfs, dir, state.db_uid, ledger, recovery.wal_options(), SeqNo(1))?;

@@ -35,7 +35,7 @@ use crate::metrics::WalMetrics;
 use crate::operands::Token;
 use crate::sabotage::{self, Bug};
 use crate::store::{FileNumbers, Store, StoreParts, TableSpace, Trees, record_of};
-use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Signal};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering, Signal};
 use crate::table::{DescriptorPool, JobReads};
 use crate::version::{
     BlobFile, BlobUse, Janitor, SuperVersion, TableFile, Version, blob_changes, changes_between,
@@ -58,11 +58,14 @@ pub(super) const FILE_NUMBER_GAP: u64 = 1_000;
 pub(super) struct Ledger {
     files: Arc<FileNumbers>,
     manifest: OnceLock<Arc<Manifest>>,
+    /// See [`TableSpace::beside_bytes`].
+    beside_bytes: Arc<AtomicU64>,
 }
 
 impl Ledger {
-    pub(super) fn new(files: Arc<FileNumbers>) -> Ledger {
-        Ledger { files, manifest: OnceLock::new() }
+    fn new(space: &TableSpace) -> Ledger {
+        let (files, beside_bytes) = (Arc::clone(&space.files), Arc::clone(&space.beside_bytes));
+        Ledger { files, manifest: OnceLock::new(), beside_bytes }
     }
 
     /// From here on this manifest names segments; the first one it names already.
@@ -83,6 +86,10 @@ impl SegmentLedger for Ledger {
             // The manifest that is about to be made names the first segment itself.
             None => Ok(()),
         }
+    }
+
+    fn beside_bytes(&self) -> u64 {
+        self.beside_bytes.load(Ordering::Relaxed)
     }
 }
 
@@ -173,6 +180,7 @@ impl Recovery {
             disposal: Disposal::new(progress.clone()),
             files: Arc::new(FileNumbers::new(files)),
             creation: AtomicU64::new(creation.unwrap_or(0)),
+            beside_bytes: Arc::default(),
             vfs,
             dir: dir.to_owned(),
             env,
@@ -215,9 +223,9 @@ impl Recovery {
         &self.tables.dir
     }
 
-    /// The number line of its files.
-    pub(super) fn files(&self) -> Arc<FileNumbers> {
-        Arc::clone(&self.tables.files)
+    /// What gives segments of its log their numbers.
+    pub(super) fn ledger(&self) -> Arc<Ledger> {
+        Arc::new(Ledger::new(&self.tables))
     }
 
     /// How its log is to be written.
@@ -544,7 +552,7 @@ impl Recovery {
             self.flush(tree, self.seq_next)?;
         }
         sync_names(self.tables.vfs.as_ref(), &self.tables.dir)?;
-        let ledger = Arc::new(Ledger::new(Arc::clone(&self.tables.files)));
+        let ledger = self.ledger();
         let wal = Wal::create(
             Arc::clone(&self.tables.vfs),
             &self.tables.dir,

@@ -71,7 +71,8 @@ impl Core {
         // began before.
         self.runner.pause(None);
         self.committer.drain(None);
-        let rewritten = self.rewrite();
+        // What is to be written now is what room was kept for.
+        let rewritten = store.wal.release_reserve().and_then(|()| self.rewrite());
         match &rewritten {
             Ok(()) => {
                 store.health.clear();
@@ -81,6 +82,7 @@ impl Core {
         }
         // What a try that failed wrote is of no use.
         store.remove_discarded();
+        store.wal.take_reserve();
         self.runner.unpause();
         self.runner.run_inline();
         rewritten
@@ -143,6 +145,7 @@ impl Core {
             tree.change(|_| SuperVersion::fresh(version, next_seq).beside(operands.clone()));
             if let (Some(turn), Some(token)) = (rewritten.turn.take(), token) {
                 turn.attached.store.committed(token);
+                turn.attached.charge();
             }
         }
         // Operand stores themselves let go of what was prepared in vain.

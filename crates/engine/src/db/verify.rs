@@ -231,7 +231,7 @@ fn orphans(
         Some(name @ (FileName::Operands(_) | FileName::Bucket(_))) => {
             operand_files.is_some_and(|live| !live.contains(&name))
         }
-        Some(FileName::Current | FileName::Lock) | None => false,
+        Some(FileName::Current | FileName::Lock | FileName::Reserve) | None => false,
     };
     Ok(names.into_iter().filter(orphan).map(|name| dir.join(name)).collect())
 }

@@ -95,6 +95,8 @@ fn dump_as(name: FileName, vfs: &dyn Vfs, path: &Path, lines: &mut Lines<'_>) ->
         FileName::Operands(_) | FileName::Bucket(_) => {
             lines.line(format_args!("file of an operand store, {} bytes", input.bytes))
         }
+        FileName::Reserve => lines
+            .line(format_args!("{} bytes of room for a full disk; they mean nothing", input.bytes)),
         FileName::Lock => {
             lines.line(format_args!("lock file, {} bytes; it never holds any", input.bytes))
         }
@@ -252,6 +254,7 @@ mod tests {
             FileName::Temporary(_) => "temporary",
             FileName::Current => "current",
             FileName::Lock => "lock",
+            FileName::Reserve => "reserve",
         }
     }
 

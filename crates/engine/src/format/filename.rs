@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 pub const CURRENT: &str = "CURRENT";
 /// The file whose lock says who owns the database.
 pub const LOCK: &str = "LOCK";
+/// The file that keeps room on the disk, and holds nothing.
+pub const RESERVE: &str = "RESERVE";
 
 const MANIFEST_PREFIX: &str = "MANIFEST-";
 const TABLE_SUFFIX: &str = ".sst";
@@ -47,6 +49,8 @@ pub enum FileName {
     Current,
     /// The lock file, `LOCK`.
     Lock,
+    /// Room on the disk that is kept for a full one, `RESERVE`.
+    Reserve,
 }
 
 impl FileName {
@@ -57,6 +61,8 @@ impl FileName {
             FileName::Current
         } else if name == LOCK {
             FileName::Lock
+        } else if name == RESERVE {
+            FileName::Reserve
         } else if let Some(digits) = name.strip_prefix(MANIFEST_PREFIX) {
             FileName::Manifest(parse_number(digits)?)
         } else if let Some(digits) = name.strip_suffix(TABLE_SUFFIX) {
@@ -86,7 +92,7 @@ impl FileName {
             | FileName::Operands(number)
             | FileName::Bucket(number)
             | FileName::Temporary(number) => Some(number),
-            FileName::Current | FileName::Lock => None,
+            FileName::Current | FileName::Lock | FileName::Reserve => None,
         }
     }
 
@@ -119,6 +125,7 @@ impl fmt::Display for FileName {
             FileName::Temporary(number) => write!(f, "{number:06}{TEMPORARY_SUFFIX}"),
             FileName::Current => f.write_str(CURRENT),
             FileName::Lock => f.write_str(LOCK),
+            FileName::Reserve => f.write_str(RESERVE),
         }
     }
 }
@@ -145,6 +152,7 @@ mod tests {
         }
         assert_eq!(FileName::parse("CURRENT"), Some(FileName::Current));
         assert_eq!(FileName::parse("LOCK"), Some(FileName::Lock));
+        assert_eq!(FileName::parse("RESERVE"), Some(FileName::Reserve));
         assert_eq!(FileName::Table(7).to_string(), "000007.sst");
         assert_eq!(FileName::Blob(9).to_string(), "000009.blob");
         assert_eq!(FileName::Segment(3).to_string(), "000003.wal");

@@ -36,22 +36,31 @@ pub(crate) struct Attached {
     pub(crate) cache: Arc<Cache>,
     /// Bytes that it was last found to take.
     pub(crate) charged: AtomicU64,
+    /// What all stores may have to write anew, and how much of that is this one's.
+    pub(crate) rewritten_bytes: Arc<AtomicU64>,
+    pub(crate) rewritten: AtomicU64,
 }
 
 impl Drop for Attached {
     fn drop(&mut self) {
         self.cache.beside_moved(self.charged.load(Ordering::Relaxed), 0);
+        let rewritten = self.rewritten.load(Ordering::Relaxed);
+        self.rewritten_bytes.fetch_sub(rewritten, Ordering::Relaxed);
     }
 }
 
 impl Attached {
-    /// Looks how much memory the store takes.
+    /// Looks how much memory the store takes, and how much room on the disk is to be kept for it.
     pub(crate) fn charge(&self) {
         let bytes = self.store.memory_bytes();
         let before = self.charged.swap(bytes, Ordering::Relaxed);
         if before != bytes {
             self.cache.beside_moved(before, bytes);
         }
+        let bytes = self.store.rewritten_bytes();
+        let before = self.rewritten.swap(bytes, Ordering::Relaxed);
+        self.rewritten_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.rewritten_bytes.fetch_sub(before, Ordering::Relaxed);
     }
 
     /// Begins a collection, unless one is under way.

@@ -255,11 +255,12 @@ impl fmt::Display for Metrics {
         )?;
         writeln!(
             f,
-            "wal     {} segments, {} live, {} written, {} syncs",
+            "wal     {} segments, {} live, {} written, {} syncs, {} kept for a full disk",
             self.wal.segments,
             Bytes(self.wal.live_bytes),
             Bytes(self.wal.written_bytes),
-            Count(self.wal.syncs)
+            Count(self.wal.syncs),
+            Bytes(self.wal.reserved_bytes)
         )?;
         writeln!(
             f,

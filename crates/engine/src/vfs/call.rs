@@ -36,6 +36,8 @@ calls! {
     List,
     /// [`Vfs::exists`](super::Vfs::exists).
     Exists,
+    /// [`Vfs::reserve`](super::Vfs::reserve).
+    Reserve,
     /// [`Vfs::sync_dir`](super::Vfs::sync_dir).
     SyncDir,
     /// [`Vfs::lock`](super::Vfs::lock).
@@ -62,6 +64,7 @@ impl VfsCall {
             | VfsCall::HardLink
             | VfsCall::Remove
             | VfsCall::CreateDir
+            | VfsCall::Reserve
             | VfsCall::SyncDir
             | VfsCall::Lock
             | VfsCall::Append

@@ -111,6 +111,11 @@ impl Vfs for CountingVfs {
         self.inner.exists(path)
     }
 
+    fn reserve(&self, path: &Path, bytes: u64) -> io::Result<()> {
+        self.counters.count(VfsCall::Reserve);
+        self.inner.reserve(path, bytes)
+    }
+
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         self.counters.count(VfsCall::SyncDir);
         self.inner.sync_dir(path)
@@ -187,7 +192,9 @@ mod tests {
 
     #[test]
     fn every_call_is_counted_with_its_bytes() -> io::Result<()> {
-        let vfs = CountingVfs::new(Arc::new(MemVfs::new()));
+        let disk = MemVfs::new();
+        disk.set_capacity(Some(1_000));
+        let vfs = CountingVfs::new(Arc::new(disk));
         let path = Path::new("d/f");
         vfs.create_dir(Path::new("d"))?;
         let file = vfs.create(path)?;
@@ -211,7 +218,8 @@ mod tests {
         vfs.rename(path, Path::new("d/g"))?;
         vfs.remove(Path::new("d/g"))?;
         assert!(vfs.open(path).is_err());
-        assert_eq!(vfs.list(Path::new("d"))?, ["h", "lock"]);
+        vfs.reserve(Path::new("d/room"), 100)?;
+        assert_eq!(vfs.list(Path::new("d"))?, ["h", "lock", "room"]);
         let counts = vfs.counts();
         for &call in VfsCall::ALL {
             let expected = match call {
@@ -220,7 +228,7 @@ mod tests {
             };
             assert_eq!(counts.calls.of(call), expected, "{call:?}");
         }
-        assert_eq!(counts.calls.total(), 17);
+        assert_eq!(counts.calls.total(), 18);
         assert_eq!(counts.bytes.of(VfsCall::Append), 6);
         assert_eq!(counts.bytes.of(VfsCall::Read), 3);
         assert_eq!(counts.bytes.total(), 9);

@@ -211,6 +211,11 @@ impl Vfs for FaultVfs {
         self.inner.exists(path)
     }
 
+    fn reserve(&self, path: &Path, bytes: u64) -> io::Result<()> {
+        self.faults.pass(VfsCall::Reserve, path)?;
+        self.inner.reserve(path, bytes)
+    }
+
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         self.faults.pass(VfsCall::SyncDir, path)?;
         self.inner.sync_dir(path)
@@ -382,7 +387,8 @@ mod tests {
     fn every_call_can_fail_with_every_error() {
         for &call in VfsCall::ALL {
             for errno in Errno::ALL {
-                let (_, vfs) = disk(0);
+                let (mem, vfs) = disk(0);
+                mem.set_capacity(Some(1_000));
                 let file = vfs.create(path("f")).unwrap();
                 vfs.add(Rule::new(Fault::Error(errno)).on(&[call]));
                 let mut failures = Vec::new();
@@ -399,6 +405,7 @@ mod tests {
                 note(VfsCall::Lock, vfs.lock(path("l")).map(drop));
                 note(VfsCall::LockShared, vfs.lock_shared(path("f")).map(drop));
                 note(VfsCall::HardLink, vfs.hard_link(path("f"), path("k")));
+                note(VfsCall::Reserve, vfs.reserve(path("room"), 100));
                 note(VfsCall::CreateDir, vfs.create_dir(path("d")));
                 note(VfsCall::Append, file.append(b"x"));
                 note(VfsCall::Read, file.read_at(&mut [0], 0).map(drop));

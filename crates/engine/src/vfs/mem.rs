@@ -80,6 +80,8 @@ struct Shared {
     names: Mutex<Names>,
     operations: AtomicU64,
     observer: RwLock<Option<Observer>>,
+    /// Room for all files that have a name.
+    capacity: AtomicU64,
 }
 
 impl fmt::Debug for MemVfs {
@@ -107,6 +109,7 @@ impl MemVfs {
             names: Mutex::new(names),
             operations: AtomicU64::new(0),
             observer: RwLock::new(None),
+            capacity: AtomicU64::new(u64::MAX),
         }))
     }
 
@@ -122,6 +125,33 @@ impl MemVfs {
     /// system keeps it alive until it is replaced.
     pub fn set_observer(&self, observer: Option<Observer>) {
         *self.0.observer.write() = observer;
+    }
+
+    /// Gives the file system room for so many bytes in files that have a name; names take none. It can keep
+    /// room then ([`Vfs::reserve`]). Images have no limit.
+    pub fn set_capacity(&self, bytes: Option<u64>) {
+        self.0.capacity.store(bytes.unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// Bytes that files with a name take.
+    #[must_use]
+    pub fn used_bytes(&self) -> u64 {
+        let names = self.0.names.lock();
+        let entries = names.dirs.values().flat_map(|dir| dir.current.values());
+        let mut seen = std::collections::BTreeSet::new();
+        let files = entries.filter_map(|entry| match entry {
+            Entry::File(node) => seen.insert(Arc::as_ptr(node)).then_some(node),
+            Entry::Dir(_) => None,
+        });
+        files.map(|node| node.data.read().bytes()).sum()
+    }
+
+    /// Bytes that there is room for.
+    fn room(&self) -> u64 {
+        match self.0.capacity.load(Ordering::Relaxed) {
+            u64::MAX => u64::MAX,
+            capacity => capacity.saturating_sub(self.used_bytes()),
+        }
     }
 
     fn begin(&self, kind: OperationKind, path: &Path) {
@@ -361,6 +391,31 @@ impl Vfs for MemVfs {
         }
     }
 
+    fn reserve(&self, path: &Path, bytes: u64) -> io::Result<()> {
+        if self.0.capacity.load(Ordering::Relaxed) == u64::MAX {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let _moment = self.0.moment.read();
+        let room = self.room();
+        let mut names = self.0.names.lock();
+        let (parent, name) = names.parent(path)?;
+        let parent = names.dir_mut(parent)?;
+        let node = match parent.current.get(name) {
+            Some(Entry::File(node)) => node.clone(),
+            Some(Entry::Dir(_)) => return Err(io::ErrorKind::IsADirectory.into()),
+            None => {
+                let node = Arc::new(FileNode::default());
+                parent.change(NameChange::Link(name.into(), Entry::File(node.clone())));
+                node
+            }
+        };
+        let mut data = node.data.write();
+        let there = data.bytes();
+        // As file systems do, it takes what there is before it says that it is not enough.
+        data.reserved = bytes.clamp(there, there.saturating_add(room));
+        if data.reserved < bytes { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+    }
+
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         self.begin(OperationKind::SyncDir, path);
         let _moment = self.0.moment.read();
@@ -449,7 +504,12 @@ impl File for MemFile {
         }
         self.fs.begin(OperationKind::Append, &self.path);
         let _moment = self.fs.0.moment.read();
-        self.node.data.write().append(bytes);
+        let room = usize::try_from(self.fs.room()).unwrap_or(usize::MAX);
+        let fits = bytes.len().min(room);
+        self.node.data.write().append(&bytes[..fits]);
+        if fits < bytes.len() {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         Ok(())
     }
 

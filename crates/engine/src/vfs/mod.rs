@@ -87,6 +87,17 @@ pub trait Vfs: fmt::Debug + Send + Sync + 'static {
     /// What the system says, `NotFound` apart.
     fn exists(&self, path: &Path) -> io::Result<bool>;
 
+    /// Makes a file that takes room for so many bytes, or has one take as much; what is in it means nothing.
+    /// Once it is removed, others find that room.
+    ///
+    /// # Errors
+    /// `StorageFull` or `QuotaExceeded` if there is not so much; `Unsupported` where this file system can keep
+    /// no room, which is what it answers by default; else what the system says.
+    fn reserve(&self, path: &Path, bytes: u64) -> io::Result<()> {
+        let _ = (path, bytes);
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// Makes the names in a directory last.
     ///
     /// # Errors

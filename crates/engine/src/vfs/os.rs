@@ -80,6 +80,21 @@ impl Vfs for OsVfs {
         }
     }
 
+    #[cfg(unix)]
+    fn reserve(&self, path: &Path, bytes: u64) -> io::Result<()> {
+        let file = fs::OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+        loop {
+            match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes) {
+                Err(rustix::io::Errno::INTR) => {}
+                // What file systems without this call answer; some have it answer for them.
+                Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {
+                    return Err(io::ErrorKind::Unsupported.into());
+                }
+                done => return Ok(done?),
+            }
+        }
+    }
+
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         // Windows has no call that syncs a directory: NTFS logs names in order by itself, and
         // flushing a directory handle is refused. The name is still looked for.
@@ -392,6 +407,25 @@ mod tests {
     use super::*;
     use crate::vfs::MemVfs;
     use proptest::prelude::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn room_is_taken_and_given_back() -> io::Result<()> {
+        use std::os::unix::fs::MetadataExt;
+        let dir = tempfile::tempdir()?;
+        let path = dir.path().join("room");
+        for bytes in [100_000, 300_000, 200_000] {
+            match OsVfs.reserve(&path, bytes) {
+                Err(error) if error.kind() == io::ErrorKind::Unsupported => return Ok(()),
+                taken => taken?,
+            }
+            assert!(fs::metadata(&path)?.blocks() * 512 >= bytes, "{bytes}");
+        }
+        OsVfs.remove(&path)?;
+        assert!(!OsVfs.exists(&path)?);
+        assert!(OsVfs.reserve(&path, u64::MAX / 4).is_err());
+        Ok(())
+    }
 
     #[test]
     fn a_file_holds_what_was_appended() -> io::Result<()> {

@@ -74,6 +74,10 @@ impl Vfs for PacedVfs {
         self.inner.exists(path)
     }
 
+    fn reserve(&self, path: &Path, bytes: u64) -> io::Result<()> {
+        self.inner.reserve(path, bytes)
+    }
+
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         self.inner.sync_dir(path)
     }

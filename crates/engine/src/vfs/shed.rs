@@ -81,6 +81,10 @@ impl Vfs for SheddingVfs {
         self.inner.exists(path)
     }
 
+    fn reserve(&self, path: &Path, bytes: u64) -> io::Result<()> {
+        self.with_descriptor(|| self.inner.reserve(path, bytes))
+    }
+
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         // The directory is opened for it. That fails before anything is synced, so trying again
         // hides no failed sync.

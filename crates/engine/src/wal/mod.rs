@@ -11,10 +11,12 @@
 //! then the manifest's word that the segment exists, then the mark.
 
 mod reader;
+mod reserve;
 mod segment;
 mod writer;
 
 pub use reader::{RecoveryMode, RecoveryReport, ReplayFrom, ReplayedRecord, replay};
+pub(crate) use reserve::remove_reserve;
 pub use segment::{DurableSegment, SegmentInfo};
 pub use writer::{SEGMENT_BYTES_DEFAULT, SYNC_EVERY_BYTES_DEFAULT, SYNC_EVERY_US_DEFAULT};
 pub use writer::{SegmentLedger, Wal, WalOptions, WalRecord};

@@ -7,6 +7,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use super::reserve::Reserve;
 use super::segment::{DurableSegment, Segment, SegmentInfo};
 use crate::coding::len_u64;
 use crate::format::filename::FileName;
@@ -52,6 +53,10 @@ pub struct WalOptions {
     /// A sync is due so many microseconds after a byte was appended. Default:
     /// [`SYNC_EVERY_US_DEFAULT`].
     pub sync_every_us: u64,
+    /// Whether a file `RESERVE` keeps as much room on the disk as the live segments take and a quarter more, by
+    /// which [`Db::resume`](crate::Db::resume) can make durable what was acknowledged though the disk is full. A commit
+    /// for which no room can be kept fails. File systems that cannot keep room do without. Default: yes.
+    pub reserve: bool,
 }
 
 impl Default for WalOptions {
@@ -60,6 +65,7 @@ impl Default for WalOptions {
             segment_bytes: SEGMENT_BYTES_DEFAULT,
             sync_every_bytes: SYNC_EVERY_BYTES_DEFAULT,
             sync_every_us: SYNC_EVERY_US_DEFAULT,
+            reserve: true,
         }
     }
 }
@@ -74,6 +80,12 @@ pub trait SegmentLedger: Send + Sync {
     /// # Errors
     /// The manifest could not be written.
     fn name_segment(&self, id: u64) -> Result<()>;
+
+    /// Bytes that operand stores would have to write anew after a failure, beside what the log has for them:
+    /// room is kept for that, too. Asked at every append.
+    fn beside_bytes(&self) -> u64 {
+        0
+    }
 }
 
 /// The write-ahead log of a database, open for writing.
@@ -111,6 +123,7 @@ struct Log {
     durable_seq: u64,
     /// Encoded records of one group.
     buffer: Vec<u8>,
+    reserve: Reserve,
     failure: Option<Arc<Error>>,
 }
 
@@ -204,6 +217,7 @@ impl Wal {
         let next_seq = next_seq.0.max(1);
         let place = Place { vfs: &*vfs, dir, db_uid };
         let first = place.begin_segment(ledger.allocate(), next_seq, None)?;
+        let reserve = Reserve::new(dir, options.reserve);
         Ok(Wal {
             vfs,
             dir: dir.to_owned(),
@@ -222,6 +236,7 @@ impl Wal {
                 next_seq,
                 durable_seq: next_seq - 1,
                 buffer: Vec::new(),
+                reserve,
                 failure: None,
             }),
         })
@@ -281,6 +296,8 @@ impl Wal {
             next_seq = record.first_seq.0 + u64::from(record.count);
         }
         let written = len_u64(log.buffer.len());
+        let live = self.live_bytes().saturating_add(written);
+        log.reserve.cover(&*self.vfs, live, self.ledger.beside_bytes())?;
         log.write_buffer()?;
         log.next_seq = next_seq;
         let current = log.current();
@@ -485,6 +502,26 @@ impl Wal {
     /// Bytes of commits and headers appended since the log was made.
     pub fn written_bytes(&self) -> u64 {
         self.written_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of room on the disk that are kept for the time when there is no other.
+    pub fn reserved_bytes(&self) -> u64 {
+        self.log.lock().reserve.bytes()
+    }
+
+    /// Gives up the room that is kept; the next append takes some again.
+    ///
+    /// # Errors
+    /// The file that takes it cannot be removed.
+    pub fn release_reserve(&self) -> Result<()> {
+        self.log.lock().reserve.release(&*self.vfs)
+    }
+
+    /// Keeps room again for what is in the live segments, if there is any.
+    pub fn take_reserve(&self) {
+        let (live, beside) = (self.live_bytes(), self.ledger.beside_bytes());
+        // The next append says what is wrong.
+        let _ = self.log.lock().reserve.cover(&*self.vfs, live, beside);
     }
 
     /// Syncs since the log was made.

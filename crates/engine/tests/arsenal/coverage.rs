@@ -100,6 +100,7 @@ pub(crate) fn file_kind(path: &Path) -> &'static str {
         Some(FileName::Temporary(_)) => "temporary",
         Some(FileName::Current) => "current",
         Some(FileName::Lock) => "lock",
+        Some(FileName::Reserve) => "reserve",
         None => "directory",
     }
 }

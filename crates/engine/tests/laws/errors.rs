@@ -393,14 +393,17 @@ fn law_08_a_failed_sync_is_final() {
 }
 
 /// 9. Nothing acknowledged is lost on a full disk, reads go on, background work waits instead of spinning,
-///    and freeing space + `resume()` goes on where it stopped.
-///
-/// That space is kept in reserve for the end of the log and for deleting is not so yet, and not checked.
+///    and freeing space + `resume()` goes on where it stopped. A reserve keeps the room that `resume()` needs,
+///    so that it does where nobody has freed anything, and deletes can free what is to be freed.
 #[test]
 fn law_09_full_disk() {
     for seed in seeds(9, 8) {
         full_for_writers(seed);
         full_for_compactions(seed);
+    }
+    for seed in seeds(90, 3) {
+        super::full::a_disk_that_stays_full(seed);
+        super::full::a_real_disk_that_stays_full(seed);
     }
 }
 

@@ -32,6 +32,8 @@ pub(super) struct FileData {
     pub(super) unsynced: Vec<Range<usize>>,
     /// Ranges that reads still see but the disk never got, and never will: it holds zeros there.
     pub(super) lost: Vec<Range<usize>>,
+    /// Room that it takes, whatever it holds.
+    pub(super) reserved: u64,
 }
 
 impl FileNode {
@@ -62,7 +64,12 @@ impl FileNode {
 
 impl FileData {
     pub(super) fn on_disk(content: Content) -> FileData {
-        FileData { synced: content.len(), content, unsynced: Vec::new(), lost: Vec::new() }
+        FileData { synced: content.len(), content, ..FileData::default() }
+    }
+
+    /// Room that it takes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.reserved.max(self.content.len() as u64)
     }
 
     pub(super) fn append(&mut self, bytes: &[u8]) {

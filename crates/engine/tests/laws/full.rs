@@ -1,0 +1,204 @@
+//! Law 9 on a disk of a certain size, where what is taken is taken and what is removed is free again.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use lsmx::env::Background;
+use lsmx::merge::Append;
+use lsmx::vfs::{Image, MemVfs, OsVfs, Vfs};
+use lsmx::wal::WalOptions;
+use lsmx::{Db, Durability, Error, Keyspace, KeyspaceOptions, Options, ValueSeparation};
+use lsmx_delta::{DeltaOptions, KeyDelta};
+
+use super::arsenal::Chance;
+use super::support::KINDS;
+
+/// What was acknowledged, by keyspace.
+type Model = [BTreeMap<Vec<u8>, Vec<u8>>; 3];
+
+fn tuning(name: &str) -> KeyspaceOptions {
+    let options = KeyspaceOptions::default()
+        .memtable_bytes(128 << 10)
+        .table_bytes(128 << 10)
+        .merge_operator(Append::new());
+    match name {
+        "values" => options.value_separation(ValueSeparation::default().threshold_bytes(512)),
+        "operands" => options.operand_store(KeyDelta::new(
+            DeltaOptions::default().bucket_bytes(32 << 10).log_bytes_max(256 << 10),
+        )),
+        _ => options,
+    }
+}
+
+fn open(disk: &MemVfs) -> Db {
+    open_in(Arc::new(disk.clone()), Path::new("db"))
+}
+
+fn open_in(vfs: Arc<dyn Vfs>, dir: &Path) -> Db {
+    let wal = WalOptions { segment_bytes: 64 << 10, ..WalOptions::default() };
+    let options = Options::default().background(Background::Inline).wal(wal).seed(1);
+    let options = options.keyspace_defaults(tuning("default")).wal_bytes_max(512 << 10);
+    let options = KINDS.iter().fold(options, |options, name| options.keyspace(name, tuning(name)));
+    Db::open_with(vfs, dir, options).unwrap()
+}
+
+struct Filling {
+    db: Db,
+    kinds: [Keyspace; 3],
+    model: Model,
+    chance: Chance,
+}
+
+impl Filling {
+    fn new(db: Db, chance: Chance) -> Filling {
+        let kinds = KINDS.map(|name| db.keyspace(name, tuning(name)).unwrap());
+        Filling { db, kinds, model: Model::default(), chance }
+    }
+
+    /// One more value, new or in the place of another.
+    fn write(&mut self) -> lsmx::Result<()> {
+        let at = usize::try_from(self.chance.below(3)).unwrap();
+        let key = self.chance.below(2_000).to_be_bytes().to_vec();
+        let len = 1 + self.chance.below(2_000);
+        let value = self.chance.bytes(len);
+        let sync = self.chance.one_in(20);
+        let durability = if sync { Durability::Sync } else { Durability::Buffered };
+        match at {
+            2 => self.kinds[at].merge_with(&key, &value, durability)?,
+            _ => self.kinds[at].put_with(&key, &value, durability)?,
+        }
+        let there = self.model[at].entry(key).or_default();
+        if at < 2 {
+            there.clear();
+        }
+        there.extend_from_slice(&value);
+        Ok(())
+    }
+
+    /// Writes until the disk is full.
+    fn fill(&mut self, when: &str) {
+        for _ in 0..100_000 {
+            match self.write() {
+                Ok(()) => {}
+                Err(Error::ReadOnly { cause }) => {
+                    let Error::Io { source, .. } = &*cause else { panic!("{when}: {cause:?}") };
+                    assert_eq!(source.kind(), ErrorKind::StorageFull, "{when}: {cause}");
+                    return;
+                }
+                Err(error) => panic!("{when}: {error:?}"),
+            }
+        }
+        panic!("{when}: the disk never got full");
+    }
+
+    /// All that was acknowledged is there, and nothing else.
+    fn check(&self, db: &Db, when: &str) {
+        for (model, name) in self.model.iter().zip(KINDS) {
+            let Ok(keyspace) = db.existing_keyspace(name) else {
+                assert!(model.is_empty(), "{when}: {name} is gone");
+                continue;
+            };
+            let found = keyspace.iter().map(|entry| entry.unwrap());
+            let found: Vec<_> = found.map(|(key, value)| (key.to_vec(), value.to_vec())).collect();
+            let same = found.iter().map(|(key, value)| (key, value)).eq(model.iter());
+            assert!(same, "{when}: {name} has {} keys, {} are due", found.len(), model.len());
+        }
+    }
+}
+
+/// A disk gets full, and stays so: what room was kept suffices to take writes again, and to delete. More than
+/// once; then there is room.
+pub(crate) fn a_disk_that_stays_full(seed: u64) {
+    let mut chance = Chance::new(seed);
+    let disk = MemVfs::new();
+    let capacity = (2 << 20) + chance.below(6 << 20);
+    let mut filling = Filling::new(open(&disk), chance);
+    disk.set_capacity(Some(capacity));
+    for round in 0..3 {
+        let when = format!("seed {seed}, {capacity} bytes, round {round}");
+        filling.fill(&when);
+        assert!(disk.used_bytes() <= capacity);
+        filling.check(&filling.db, &when);
+        // Nobody has freed anything.
+        filling.db.resume().unwrap_or_else(|error| panic!("{when}: {error}"));
+        filling.check(&filling.db, &when);
+        for image in Image::ALL {
+            let left = disk.crash(image, seed);
+            filling.check(&open(&left), &format!("{when}, {image:?}"));
+        }
+    }
+    // It is full, and deletes all the same.
+    let when = format!("seed {seed}, {capacity} bytes, dropped");
+    filling.db.drop_keyspace("values").unwrap();
+    filling.model[1].clear();
+    filling.check(&filling.db, &when);
+    assert!(disk.used_bytes() < capacity * 9 / 10, "{when}: what was dropped takes room");
+    // A killed process leaves the room that it kept; the next one does not keep it for ever.
+    disk.set_capacity(Some(capacity * 2));
+    filling.db.resume().unwrap();
+    for _ in 0..50 {
+        filling.kinds[0].put("more", "room").unwrap();
+    }
+    filling.model[0].insert(b"more".to_vec(), b"room".to_vec());
+    let reserve = Path::new("db/RESERVE");
+    let left = disk.crash(Image::Keep, seed);
+    filling.check(&open(&left), &when);
+    assert!(disk.exists(reserve).unwrap(), "room is kept");
+    assert!(!left.exists(reserve).unwrap(), "nothing is in the log");
+    filling.db.close(None).unwrap();
+    assert!(!disk.exists(reserve).unwrap(), "a closed database keeps no room");
+    filling.check(&open(&disk), &when);
+}
+
+/// The same on a real file system, where somebody may mount one.
+pub(crate) fn a_real_disk_that_stays_full(seed: u64) {
+    let mut chance = Chance::new(seed);
+    let dir = tempfile::tempdir().unwrap();
+    let size = format!("size={}k", 2_048 + chance.below(6_144));
+    let mounted = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", &size, "lsmx"])
+        .arg(dir.path())
+        .output()
+        .is_ok_and(|output| output.status.success());
+    if !mounted {
+        println!("no file system can be mounted here: the real full disk is skipped");
+        return;
+    }
+    let played = std::panic::catch_unwind(|| fill_and_resume(dir.path(), chance, &size));
+    let unmounted = Command::new("umount").arg(dir.path()).status().unwrap();
+    assert!(unmounted.success(), "{size} stays mounted");
+    if let Err(panic) = played {
+        println!("seed {seed}, {size}");
+        std::panic::resume_unwind(panic);
+    }
+}
+
+fn fill_and_resume(dir: &Path, chance: Chance, when: &str) {
+    let dir = dir.join("db");
+    let mut filling = Filling::new(open_in(Arc::new(OsVfs), &dir), chance);
+    for _ in 0..3 {
+        filling.fill(when);
+        filling.check(&filling.db, when);
+        // Nobody has freed anything.
+        filling.db.resume().unwrap_or_else(|error| panic!("{when}: {error}"));
+        filling.check(&filling.db, when);
+    }
+    filling.fill(when);
+    let Filling { db, kinds, model, chance } = filling;
+    // Dropped like this a database leaves the room that it kept; to whoever opens it, that is free.
+    drop((db, kinds));
+    assert!(dir.join("RESERVE").exists());
+    let db = open_in(Arc::new(OsVfs), &dir);
+    let mut filling = Filling { model, ..Filling::new(db, chance) };
+    filling.check(&filling.db, when);
+    filling.db.drop_keyspace("values").unwrap();
+    filling.model[1].clear();
+    filling.kinds[0].put("more", "room").unwrap();
+    filling.model[0].insert(b"more".to_vec(), b"room".to_vec());
+    filling.db.close(None).unwrap();
+    assert!(!dir.join("RESERVE").exists(), "a closed database keeps no room");
+    filling.check(&open_in(Arc::new(OsVfs), &dir), when);
+}
