@@ -13,7 +13,7 @@ pub(super) struct Growing<T, const BITS: u32> {
 }
 
 impl<T: Default, const BITS: u32> Growing<T, BITS> {
-    pub(super) const fn new() -> Growing<T, BITS> {
+    pub(super) fn new() -> Growing<T, BITS> {
         Growing { segments: boxcar::Vec::new() }
     }
 
