@@ -21,12 +21,18 @@ use std::sync as primitives;
 
 #[cfg(not(loom))]
 pub(crate) use arc_swap::{ArcSwap, Guard};
+#[cfg(not(loom))]
+pub(crate) use boxcar::Vec as AppendVec;
 #[cfg(loom)]
-pub(crate) use loomed::{ArcSwap, Guard, thread_local};
+pub use loomed::OnceLock;
+#[cfg(loom)]
+pub(crate) use loomed::{AppendVec, ArcSwap, Guard, thread_local};
 pub use primitives::atomic::{
     AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
-pub use std::sync::{Arc, OnceLock, Weak};
+#[cfg(not(loom))]
+pub use std::sync::OnceLock;
+pub use std::sync::{Arc, Weak};
 #[cfg(not(loom))]
 pub(crate) use std::thread_local;
 

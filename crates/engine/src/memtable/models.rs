@@ -1,10 +1,11 @@
 //! Models of one that writes into a memtable while others read it.
-
-use loom::thread;
+//!
+//! The reader is the thread that is started: loom remembers of an atomic who touched it last, so that a
+//! writer which loads before it stores would hide a reader that came before.
 
 use super::growing::Growing;
 use super::*;
-use crate::sync::models::explore;
+use crate::sync::models::{explore, spawn};
 use crate::sync::{AtomicU32, AtomicUsize};
 
 /// Entries of a full leaf.
@@ -45,10 +46,12 @@ fn an_entry_is_found_while_another_comes() {
     explore(Some(3), || {
         let memtable = filled(1);
         let other = Arc::clone(&memtable);
-        let writer = thread::spawn(move || put(&other, 1, 2));
-        assert_eq!(find(&memtable, 2), Some(1));
-        assert!(matches!(find(&memtable, 1), None | Some(2)));
-        writer.join().unwrap();
+        let reader = spawn(move || {
+            assert_eq!(find(&other, 2), Some(1));
+            assert!(matches!(find(&other, 1), None | Some(2)));
+        });
+        put(&memtable, 1, 2);
+        reader.join().unwrap();
         assert_eq!(find(&memtable, 1), Some(2));
     });
 }
@@ -60,9 +63,9 @@ fn an_entry_is_found_while_its_leaf_is_split() {
         explore(Some(2), move || {
             let memtable = filled(FULL);
             let other = Arc::clone(&memtable);
-            let writer = thread::spawn(move || put(&other, new, FULL + 1));
-            assert_eq!(find(&memtable, sought), Some(sought / 2));
-            writer.join().unwrap();
+            let reader = spawn(move || assert_eq!(find(&other, sought), Some(sought / 2)));
+            put(&memtable, new, FULL + 1);
+            reader.join().unwrap();
             assert_eq!(find(&memtable, new), Some(FULL + 1));
         });
     }
@@ -74,12 +77,14 @@ fn a_cursor_misses_nothing_while_its_leaf_is_split() {
     explore(Some(2), || {
         let memtable = filled(FULL);
         let other = Arc::clone(&memtable);
-        let writer = thread::spawn(move || put(&other, 13, FULL + 1));
-        let mut keys = walk(&memtable, 12);
-        keys.retain(|&key| key != 13);
-        let expected: Vec<u64> = (6..=FULL).map(|number| 2 * number).collect();
-        assert_eq!(keys, expected);
-        writer.join().unwrap();
+        let reader = spawn(move || {
+            let mut keys = walk(&other, 12);
+            keys.retain(|&key| key != 13);
+            let expected: Vec<u64> = (6..=FULL).map(|number| 2 * number).collect();
+            assert_eq!(keys, expected);
+        });
+        put(&memtable, 13, FULL + 1);
+        reader.join().unwrap();
     });
 }
 
@@ -90,18 +95,18 @@ fn a_number_that_is_known_has_its_place() {
         let array: Arc<Growing<AtomicU32, 2>> = Arc::new(Growing::new());
         let count = Arc::new(AtomicU32::new(0));
         let (other, counted) = (Arc::clone(&array), Arc::clone(&count));
-        let writer = thread::spawn(move || {
-            for number in 0..3 {
-                other.reach(number).unwrap().store(number + 1, Ordering::Relaxed);
-                counted.store(number + 1, Ordering::Release);
+        let reader = spawn(move || {
+            let known = counted.load(Ordering::Acquire);
+            for number in 0..known {
+                assert_eq!(other.get(number).unwrap().load(Ordering::Relaxed), number + 1);
             }
+            let _ = other.get(known);
         });
-        let known = count.load(Ordering::Acquire);
-        for number in 0..known {
-            assert_eq!(array.get(number).unwrap().load(Ordering::Relaxed), number + 1);
+        for number in 0..3 {
+            array.reach(number).unwrap().store(number + 1, Ordering::Relaxed);
+            count.store(number + 1, Ordering::Release);
         }
-        let _ = array.get(2);
-        writer.join().unwrap();
+        reader.join().unwrap();
     });
 }
 
@@ -111,17 +116,17 @@ fn a_range_delete_is_heeded_from_its_number_on() {
     explore(None, || {
         let memtable = filled(0);
         let published = Arc::new(AtomicU64::new(0));
-        let (other, publishes) = (Arc::clone(&memtable), Arc::clone(&published));
-        let writer = thread::spawn(move || {
-            for seq in 1..=2 {
-                other.insert_span(b"a", Some(b"c"), SeqNo(seq));
-                publishes.store(seq, Ordering::Release);
-            }
+        let (other, sees) = (Arc::clone(&memtable), Arc::clone(&published));
+        let reader = spawn(move || {
+            let read = sees.load(Ordering::Acquire);
+            let covering = other.covering(b"b", SeqNo(read)).map_or(0, |seq| seq.0);
+            assert_eq!(covering, read);
         });
-        let read = published.load(Ordering::Acquire);
-        let covering = memtable.covering(b"b", SeqNo(read)).map_or(0, |seq| seq.0);
-        assert_eq!(covering, read);
-        writer.join().unwrap();
+        for seq in 1..=2 {
+            memtable.insert_span(b"a", Some(b"c"), SeqNo(seq));
+            published.store(seq, Ordering::Release);
+        }
+        reader.join().unwrap();
     });
 }
 
@@ -133,7 +138,7 @@ fn bytes_that_come_late_are_counted_once_or_not_at_all() {
         let before = memtable.bytes();
         let counted = Arc::new(AtomicUsize::new(0));
         let (other, counts) = (Arc::clone(&memtable), Arc::clone(&counted));
-        let writer = thread::spawn(move || {
+        let writer = spawn(move || {
             if other.grow(5) {
                 counts.store(5, Ordering::Relaxed);
             }

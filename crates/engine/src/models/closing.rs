@@ -1,12 +1,10 @@
 //! Closing: who is inside is waited for, nobody enters after.
 
-use loom::thread;
-
 use super::{open, open_on};
 use crate::Error;
 use crate::disposal::Disposal;
 use crate::health::Health;
-use crate::sync::models::explore;
+use crate::sync::models::{explore, spawn};
 use crate::sync::{Arc, AtomicUsize, Ordering};
 
 /// A write comes while the database is closed: it is acknowledged and gone after the next opening, or
@@ -16,7 +14,7 @@ fn a_write_during_a_close_is_kept_or_refused() {
     explore(Some(1), || {
         let (disk, db) = open();
         let other = db.clone();
-        let writer = thread::spawn(move || match other.put("a", "1") {
+        let writer = spawn(move || match other.put("a", "1") {
             Ok(()) => true,
             Err(Error::Closed) => false,
             Err(error) => panic!("{error}"),
@@ -36,7 +34,7 @@ fn whoever_returns_from_a_close_finds_the_lock_free() {
     explore(Some(1), || {
         let (disk, db) = open();
         let other = db.clone();
-        let closing = thread::spawn(move || other.close(None).unwrap());
+        let closing = spawn(move || other.close(None).unwrap());
         db.close(None).unwrap();
         drop(open_on(&disk));
         closing.join().unwrap();
@@ -59,7 +57,7 @@ fn what_is_let_go_during_a_close_is_freed() {
         let (disposal, freed) = (Disposal::default(), Arc::new(AtomicUsize::new(0)));
         disposal.begin();
         let (reader, thing) = (disposal.clone(), Thing(Arc::clone(&freed)));
-        let reader = thread::spawn(move || reader.dispose(thing));
+        let reader = spawn(move || reader.dispose(thing));
         disposal.end();
         reader.join().unwrap();
         assert_eq!(freed.load(Ordering::Relaxed), 1);
@@ -78,7 +76,7 @@ fn one_error_is_the_first_and_everybody_is_told_it() {
             (told.to_string(), first)
         };
         let other = Arc::clone(&health);
-        let failing = thread::spawn(move || fail(&other, "a"));
+        let failing = spawn(move || fail(&other, "a"));
         let (told, first) = fail(&health, "b");
         let (told_other, first_other) = failing.join().unwrap();
         assert_eq!(told, told_other);

@@ -7,7 +7,7 @@ use loom::thread;
 
 use super::open;
 use crate::env::WaitCause;
-use crate::sync::models::explore;
+use crate::sync::models::{explore, spawn};
 use crate::sync::{Arc, AtomicUsize, Ordering, Signal};
 use crate::write::batch::WriteBatch;
 use crate::write::group::Attendant;
@@ -43,7 +43,7 @@ fn every_writer_is_told() {
     explore(Some(2), || {
         let (_, db) = open();
         let other = db.clone();
-        let writer = thread::spawn(move || put(&other, "a", b"1"));
+        let writer = spawn(move || put(&other, "a", b"1"));
         put(&db, "b", b"2");
         writer.join().unwrap();
         assert_eq!(db.core().committer.seq_next().0, 3);
@@ -59,7 +59,7 @@ fn every_one_of_three_writers_is_told() {
         let (_, db) = open();
         let writers = ["a", "b"].map(|key| {
             let db = db.clone();
-            thread::spawn(move || put(&db, key, b"1"))
+            spawn(move || put(&db, key, b"1"))
         });
         put(&db, "c", b"3");
         for writer in writers {
@@ -76,9 +76,9 @@ fn groups_are_published_in_order() {
     explore(Some(2), || {
         let (_, db) = open();
         let other = db.clone();
-        let writer = thread::spawn(move || put(&other, "a", &LARGE));
+        let writer = spawn(move || put(&other, "a", &LARGE));
         let other = db.clone();
-        let reader = thread::spawn(move || assert_whole(&other, &["a", "b"]));
+        let reader = spawn(move || assert_whole(&other, &["a", "b"]));
         put(&db, "b", &LARGE);
         writer.join().unwrap();
         reader.join().unwrap();
@@ -93,7 +93,7 @@ fn a_batch_is_seen_whole_or_not_at_all() {
     explore(Some(3), || {
         let (_, db) = open();
         let other = db.clone();
-        let reader = thread::spawn(move || {
+        let reader = spawn(move || {
             let (snapshot, all) = (other.snapshot(), other.default_keyspace());
             let seen = ["a", "b"].map(|key| snapshot.get(&all, key).unwrap().is_some());
             assert_eq!(seen[0], seen[1]);
@@ -113,7 +113,7 @@ fn a_writer_that_gives_up_leaves_nothing_behind() {
     explore(Some(2), || {
         let (_, db) = open();
         let other = db.clone();
-        let hasty = thread::spawn(move || {
+        let hasty = spawn(move || {
             let mut batch = WriteBatch::new();
             batch.put(&other.default_keyspace(), "a", "1");
             let now = WriteOptions { deadline: Some(Duration::ZERO), ..WriteOptions::default() };
@@ -162,7 +162,7 @@ fn a_task_is_told_whoever_leads() {
         let (_, db) = open();
         let sent = Arc::new(Sent::default());
         let (other, leads) = (db.clone(), Arc::clone(&sent));
-        let leader = thread::spawn(move || {
+        let leader = spawn(move || {
             // One is sent for a task at most, or none: the writer may lead for it.
             let is_sent = &mut || leads.count.load(Ordering::Relaxed) > 0;
             let env = &other.core().store.env;
@@ -170,7 +170,7 @@ fn a_task_is_told_whoever_leads() {
             while other.core().committer.attend() {}
         });
         let (other, sends) = (db.clone(), Arc::clone(&sent));
-        let task = thread::spawn(move || {
+        let task = spawn(move || {
             let mut batch = WriteBatch::new();
             batch.put(&other.default_keyspace(), "a", "1");
             let attendant: Arc<dyn Attendant> = sends;

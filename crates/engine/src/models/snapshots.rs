@@ -1,11 +1,9 @@
 //! The list of snapshots, against the jobs that ask it what may go.
 
-use loom::thread;
-
 use super::open;
 use crate::key::SeqNo;
 use crate::keyspace::snapshot::Sequence;
-use crate::sync::models::explore;
+use crate::sync::models::{explore, spawn};
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering};
 
 /// A snapshot takes its number and then registers it: a job that looks in between drops what the
@@ -16,7 +14,7 @@ fn a_job_finds_every_snapshot_that_reads_at_a_number() {
         let sequence = Arc::new(Sequence::default());
         sequence.publish(SeqNo(1));
         let job = Arc::clone(&sequence);
-        let job = thread::spawn(move || {
+        let job = spawn(move || {
             // Number 2 overwrites what number 1 wrote, and is in a table as soon as it is seen.
             job.publish(SeqNo(2));
             !job.snapshots().contains(&SeqNo(1))
@@ -36,7 +34,7 @@ fn a_handle_takes_a_snapshot_in_one_step() {
         let (_, db) = open();
         db.put("a", "1").unwrap();
         let other = db.clone();
-        let job = thread::spawn(move || {
+        let job = spawn(move || {
             other.put("a", "2").unwrap();
             !other.core().store.sequence.snapshots().contains(&SeqNo(1))
         });
@@ -55,7 +53,7 @@ fn what_leaves_is_seen_by_no_snapshot() {
         sequence.publish(SeqNo(1));
         let gone = Arc::new(AtomicBool::new(false));
         let (job, leaves) = (Arc::clone(&sequence), Arc::clone(&gone));
-        let job = thread::spawn(move || {
+        let job = spawn(move || {
             if job.begin_leaving(SeqNo(1)) {
                 leaves.store(true, Ordering::Relaxed);
                 job.end_leaving();
@@ -80,7 +78,7 @@ fn a_number_is_held_while_anybody_holds_it() {
         let sequence = Arc::new(Sequence::default());
         sequence.publish(SeqNo(1));
         let first = sequence.register(0).unwrap();
-        let going = thread::spawn(move || drop(first));
+        let going = spawn(move || drop(first));
         let second = sequence.register(1).unwrap();
         assert_eq!(sequence.snapshots(), [SeqNo(1)]);
         going.join().unwrap();
@@ -97,7 +95,7 @@ fn a_drop_knows_the_snapshots_from_before() {
         let sequence = Arc::new(Sequence::default());
         let freed = Arc::new(AtomicUsize::new(0));
         let (dropping, frees) = (Arc::clone(&sequence), Arc::clone(&freed));
-        let job = thread::spawn(move || {
+        let job = spawn(move || {
             let number = dropping.count_drop();
             if !dropping.sees_before_drop(number) {
                 frees.store(1, Ordering::Relaxed);

@@ -1,11 +1,9 @@
 //! Super versions: published by writers and jobs, pinned by readers.
 
-use loom::thread;
-
 use super::open;
 use crate::key::SeqNo;
 use crate::sync::Arc;
-use crate::sync::models::explore;
+use crate::sync::models::{explore, spawn};
 
 /// A flush takes the memtable away before the table is there, or the other way round shows neither.
 #[test]
@@ -14,10 +12,11 @@ fn a_key_is_found_while_its_memtable_becomes_a_table() {
         let (_, db) = open();
         db.put("a", "1").unwrap();
         let other = db.clone();
-        let flush = thread::spawn(move || other.flush().unwrap());
-        assert_eq!(db.get("a").unwrap().as_deref(), Some(&b"1"[..]));
-        assert_eq!(db.get("a").unwrap().as_deref(), Some(&b"1"[..]));
-        flush.join().unwrap();
+        let reader = spawn(move || {
+            assert_eq!(other.get("a").unwrap().as_deref(), Some(&b"1"[..]));
+        });
+        db.flush().unwrap();
+        reader.join().unwrap();
         assert_eq!(db.get("a").unwrap().as_deref(), Some(&b"1"[..]));
     });
 }
@@ -29,7 +28,7 @@ fn a_commit_is_found_while_its_memtable_is_sealed() {
         let (_, db) = open();
         db.put("a", "1").unwrap();
         let other = db.clone();
-        let writer = thread::spawn(move || {
+        let writer = spawn(move || {
             // Large, so that the next group is led while this one is inserted.
             other.put("b", [7; 5 << 10]).unwrap();
             assert!(other.get("b").unwrap().is_some());
@@ -54,7 +53,7 @@ fn no_change_of_a_view_is_lost() {
         let (_, db) = open();
         let tree = Arc::clone(&db.core().default);
         let other = Arc::clone(&tree);
-        let change = thread::spawn(move || other.change(|view| view.seal(SeqNo(2))));
+        let change = spawn(move || other.change(|view| view.seal(SeqNo(2))));
         tree.change(|view| view.seal(SeqNo(2)));
         change.join().unwrap();
         assert_eq!(tree.pin().sealed.len(), 2);
@@ -68,7 +67,7 @@ fn a_view_that_is_held_is_known() {
         let (_, db) = open();
         let tree = Arc::clone(&db.core().default);
         let other = Arc::clone(&tree);
-        let reader = thread::spawn(move || other.pin());
+        let reader = spawn(move || other.pin());
         tree.change(|view| view.seal(SeqNo(1)));
         tree.change(|view| view.seal(SeqNo(1)));
         let pinned = reader.join().unwrap();

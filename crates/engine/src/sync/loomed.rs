@@ -7,7 +7,7 @@ use std::time::Duration;
 pub(crate) use loom::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic};
 
 use super::Arc;
-use atomic::{AtomicUsize, Ordering};
+use atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// loom's, which does not know the word `const`.
 macro_rules! thread_local_of_model {
@@ -136,5 +136,104 @@ impl<T> ArcSwap<T> {
 impl<T: Default> Default for ArcSwap<T> {
     fn default() -> ArcSwap<T> {
         ArcSwap::from_pointee(T::default())
+    }
+}
+
+/// What the standard library promises: who finds the value sees what was written before it was set.
+#[derive(Debug)]
+pub struct OnceLock<T> {
+    is_set: AtomicBool,
+    setting: Mutex<()>,
+    value: std::sync::OnceLock<T>,
+}
+
+impl<T> OnceLock<T> {
+    /// One without a value.
+    #[must_use]
+    pub fn new() -> OnceLock<T> {
+        let value = std::sync::OnceLock::new();
+        OnceLock { is_set: AtomicBool::new(false), setting: Mutex::new(()), value }
+    }
+
+    /// The value, if it was set.
+    pub fn get(&self) -> Option<&T> {
+        self.is_set.load(Ordering::Acquire).then(|| self.value.get()).flatten()
+    }
+
+    /// Sets the value, unless it has one.
+    ///
+    /// # Errors
+    /// The value given, if there was one.
+    pub fn set(&self, value: T) -> Result<(), T> {
+        let _setting = self.setting.lock();
+        self.value.set(value)?;
+        self.is_set.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// The value, which is made if there is none.
+    pub fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
+        if let Some(value) = self.get() {
+            return value;
+        }
+        let _setting = self.setting.lock();
+        let value = self.value.get_or_init(make);
+        self.is_set.store(true, Ordering::Release);
+        value
+    }
+
+    /// Takes the value out.
+    pub fn take(&mut self) -> Option<T> {
+        self.is_set.store(false, Ordering::Relaxed);
+        self.value.take()
+    }
+}
+
+impl<T> From<T> for OnceLock<T> {
+    fn from(value: T) -> OnceLock<T> {
+        let value = std::sync::OnceLock::from(value);
+        OnceLock { is_set: AtomicBool::new(true), setting: Mutex::new(()), value }
+    }
+}
+
+impl<T> Default for OnceLock<T> {
+    fn default() -> OnceLock<T> {
+        OnceLock::new()
+    }
+}
+
+/// What `boxcar` promises: who finds an item sees what was written before it was pushed.
+#[derive(Debug)]
+pub(crate) struct AppendVec<T> {
+    count: AtomicUsize,
+    items: [std::sync::OnceLock<T>; ITEMS_MAX],
+}
+
+/// More than models come to.
+const ITEMS_MAX: usize = 32;
+
+impl<T> AppendVec<T> {
+    pub(crate) fn new() -> AppendVec<T> {
+        let items = [const { std::sync::OnceLock::new() }; ITEMS_MAX];
+        AppendVec { count: AtomicUsize::new(0), items }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.count.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn get(&self, index: usize) -> Option<&T> {
+        (index < self.count()).then(|| self.items[index].get()).flatten()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &T)> {
+        (0..self.count()).filter_map(|index| Some((index, self.items[index].get()?)))
+    }
+
+    /// One thread at a time.
+    pub(crate) fn push(&self, item: T) {
+        let index = self.count.load(Ordering::Relaxed);
+        assert!(self.items[index].set(item).is_ok(), "two push at once");
+        self.count.store(index + 1, Ordering::Release);
     }
 }

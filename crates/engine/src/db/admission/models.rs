@@ -1,10 +1,8 @@
 //! Models of writes that wait for room.
 
-use loom::thread;
-
 use super::*;
 use crate::models::open;
-use crate::sync::models::explore;
+use crate::sync::models::{explore, spawn};
 use crate::{Db, Error};
 
 /// A database whose memtables all wait for their flush.
@@ -36,7 +34,7 @@ fn a_stalled_write_goes_on_when_a_flush_has_made_room() {
     explore(Some(1), || {
         let db = full();
         let other = db.clone();
-        let writer = thread::spawn(move || admit(other.core()).unwrap());
+        let writer = spawn(move || admit(other.core()).unwrap());
         db.core().runner.run_inline();
         writer.join().unwrap();
     });
@@ -50,7 +48,7 @@ fn a_stopped_write_goes_on_when_runs_were_released() {
         let tree = Arc::clone(&db.core().default);
         tree.set_backpressure(0, true);
         let other = db.clone();
-        let writer = thread::spawn(move || admit(other.core()).unwrap());
+        let writer = spawn(move || admit(other.core()).unwrap());
         // As a look does that ends.
         tree.set_backpressure(0, false);
         db.core().store.make_ready(crate::store::Work::Compaction, tree.id);
@@ -64,7 +62,7 @@ fn a_stalled_write_is_told_of_a_close() {
     explore(Some(1), || {
         let db = full();
         let other = db.clone();
-        let writer = thread::spawn(move || admit(other.core()));
+        let writer = spawn(move || admit(other.core()));
         db.close(None).unwrap();
         let told = writer.join().unwrap();
         assert!(matches!(told, Ok(()) | Err(Error::Closed)), "{told:?}");
@@ -77,7 +75,7 @@ fn a_stalled_write_is_told_of_an_error() {
     explore(Some(2), || {
         let db = full();
         let other = db.clone();
-        let writer = thread::spawn(move || admit(other.core()));
+        let writer = spawn(move || admit(other.core()));
         db.core().store.fail(Error::Closed);
         let told = writer.join().unwrap();
         assert!(matches!(told, Err(Error::ReadOnly { .. })), "{told:?}");
