@@ -61,6 +61,8 @@ pub mod manifest;
 mod memtable;
 pub mod merge;
 pub mod metrics;
+#[cfg(all(test, loom))]
+mod models;
 pub mod operands;
 mod read;
 pub mod recording;

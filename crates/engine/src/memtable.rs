@@ -8,6 +8,8 @@
 mod arena;
 mod entry;
 mod growing;
+#[cfg(all(test, loom))]
+mod models;
 mod node;
 mod spans;
 #[cfg(test)]

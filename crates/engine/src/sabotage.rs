@@ -147,7 +147,7 @@ bugs! {
 }
 
 #[cfg(feature = "sabotage")]
-static ARMED: crate::sync::AtomicU8 = crate::sync::AtomicU8::new(u8::MAX);
+static ARMED: crate::sync::statics::AtomicU8 = crate::sync::statics::AtomicU8::new(u8::MAX);
 
 /// Whether this bug is switched on.
 #[inline]

@@ -4,17 +4,40 @@
 //! call into a panic. Debug builds count the locks a thread holds; [`assert_unlocked`] is called
 //! wherever a thread may give way to another, for a lock held there could stop a replayed schedule.
 
+#[cfg(loom)]
+mod loomed;
+#[cfg(all(test, loom))]
+pub(crate) mod models;
+
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::PoisonError;
 use std::task::Waker;
 
-pub use std::sync::Arc;
-pub use std::sync::OnceLock;
-pub use std::sync::Weak;
-pub use std::sync::atomic::{
+#[cfg(loom)]
+use loomed as primitives;
+#[cfg(not(loom))]
+use std::sync as primitives;
+
+#[cfg(not(loom))]
+pub(crate) use arc_swap::{ArcSwap, Guard};
+#[cfg(not(loom))]
+pub(crate) use boxcar::Vec as AppendVec;
+#[cfg(loom)]
+pub use loomed::OnceLock;
+#[cfg(loom)]
+pub(crate) use loomed::{AppendVec, ArcSwap, Guard, thread_local};
+pub use primitives::atomic::{
     AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
+#[cfg(not(loom))]
+pub use std::sync::OnceLock;
+pub use std::sync::{Arc, Weak};
+#[cfg(not(loom))]
+pub(crate) use std::thread_local;
+
+/// Atomics for statics: a model checker's live no longer than one run of a model.
+pub(crate) use std::sync::atomic as statics;
 
 #[cfg(debug_assertions)]
 thread_local! {
@@ -51,16 +74,16 @@ pub fn assert_unlocked() {
 
 /// A mutual exclusion lock that does not poison.
 #[derive(Debug, Default)]
-pub struct Mutex<T: ?Sized>(std::sync::Mutex<T>);
+pub struct Mutex<T: ?Sized>(primitives::Mutex<T>);
 
 /// Holds a [`Mutex`]; must not outlive a yield point or a wait.
 #[derive(Debug)]
-pub struct MutexGuard<'a, T: ?Sized>(std::sync::MutexGuard<'a, T>, Held);
+pub struct MutexGuard<'a, T: ?Sized>(primitives::MutexGuard<'a, T>, Held);
 
 impl<T> Mutex<T> {
     /// A free lock around `value`.
-    pub const fn new(value: T) -> Mutex<T> {
-        Mutex(std::sync::Mutex::new(value))
+    pub fn new(value: T) -> Mutex<T> {
+        Mutex(primitives::Mutex::new(value))
     }
 
     /// The value, when nobody else can reach the lock any more.
@@ -92,24 +115,24 @@ impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
 
 /// A lock for many readers or one writer that does not poison.
 #[derive(Debug, Default)]
-pub struct RwLock<T: ?Sized>(std::sync::RwLock<T>);
+pub struct RwLock<T>(primitives::RwLock<T>);
 
 /// Holds a [`RwLock`] for reading.
 #[derive(Debug)]
-pub struct RwLockReadGuard<'a, T: ?Sized>(std::sync::RwLockReadGuard<'a, T>, Held);
+pub struct RwLockReadGuard<'a, T>(primitives::RwLockReadGuard<'a, T>, Held);
 
 /// Holds a [`RwLock`] for writing.
 #[derive(Debug)]
-pub struct RwLockWriteGuard<'a, T: ?Sized>(std::sync::RwLockWriteGuard<'a, T>, Held);
+pub struct RwLockWriteGuard<'a, T>(primitives::RwLockWriteGuard<'a, T>, Held);
 
 impl<T> RwLock<T> {
     /// A free lock around `value`.
-    pub const fn new(value: T) -> RwLock<T> {
-        RwLock(std::sync::RwLock::new(value))
+    pub fn new(value: T) -> RwLock<T> {
+        RwLock(primitives::RwLock::new(value))
     }
 }
 
-impl<T: ?Sized> RwLock<T> {
+impl<T> RwLock<T> {
     /// Waits until no writer holds the lock, and takes it for reading.
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         let guard = self.0.read().unwrap_or_else(PoisonError::into_inner);
@@ -123,21 +146,21 @@ impl<T: ?Sized> RwLock<T> {
     }
 }
 
-impl<T: ?Sized> Deref for RwLockReadGuard<'_, T> {
+impl<T> Deref for RwLockReadGuard<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
         &self.0
     }
 }
 
-impl<T: ?Sized> Deref for RwLockWriteGuard<'_, T> {
+impl<T> Deref for RwLockWriteGuard<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
         &self.0
     }
 }
 
-impl<T: ?Sized> DerefMut for RwLockWriteGuard<'_, T> {
+impl<T> DerefMut for RwLockWriteGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         &mut self.0
     }
@@ -145,13 +168,13 @@ impl<T: ?Sized> DerefMut for RwLockWriteGuard<'_, T> {
 
 /// A place to sleep under a [`Mutex`] until another thread says that what it guards has changed.
 #[derive(Debug, Default)]
-pub struct Condvar(std::sync::Condvar);
+pub struct Condvar(primitives::Condvar);
 
 impl Condvar {
     /// A place where nobody sleeps.
     #[must_use]
-    pub const fn new() -> Condvar {
-        Condvar(std::sync::Condvar::new())
+    pub fn new() -> Condvar {
+        Condvar(primitives::Condvar::new())
     }
 
     /// Frees the lock, sleeps until notified (or for no reason at all: ask again), takes the lock.
@@ -203,8 +226,8 @@ struct SignalState {
     /// Generation << [`SLEEPER_BITS`] | sleepers.
     word: AtomicU64,
     /// Guards the step from "counted as sleeper" to "asleep".
-    lock: std::sync::Mutex<Tasks>,
-    changed: std::sync::Condvar,
+    lock: primitives::Mutex<Tasks>,
+    changed: primitives::Condvar,
 }
 
 /// Tasks that wait for a signal.
@@ -352,7 +375,7 @@ pub fn thread_signal() -> Signal {
 /// A small number of the calling thread's own, never given twice while the process lives.
 #[must_use]
 pub fn thread_number() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    static NEXT: statics::AtomicUsize = statics::AtomicUsize::new(0);
     thread_local! {
         static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed);
     }

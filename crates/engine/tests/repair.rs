@@ -27,7 +27,7 @@ type State = [BTreeMap<Vec<u8>, Vec<u8>>; 2];
 
 fn tuning(memtable_bytes: u64, seed: u64) -> KeyspaceOptions {
     // One run a level, or runs whose order says which is newer.
-    let policy = if seed % 2 == 0 { "leveled(T=2)" } else { "tiering(T=3)" };
+    let policy = if seed.is_multiple_of(2) { "leveled(T=2)" } else { "tiering(T=3)" };
     KeyspaceOptions::default()
         .policy(policy.parse().unwrap())
         .memtable_bytes(memtable_bytes)

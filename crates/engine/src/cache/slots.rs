@@ -13,7 +13,7 @@ use crate::coding::len_u64;
 use crate::format::filter::Filter;
 use crate::format::index::IndexBlock;
 use crate::format::range_tombstones::Spans;
-use crate::sync::{Arc, AtomicBool, AtomicU8, Ordering, Weak};
+use crate::sync::{Arc, AtomicBool, AtomicU8, OnceLock, Ordering, Weak};
 
 /// Bytes that a slot's content costs beside its block.
 pub(crate) const SLOT_OVERHEAD_BYTES: u64 = 112;
@@ -147,7 +147,7 @@ pub(crate) struct TableSlots {
     pub(crate) range_tombstones: Slot<Spans>,
     /// One for each index block; as many as the top index has entries, so not known before that
     /// was read.
-    index: std::sync::OnceLock<Box<[Slot<IndexBlock>]>>,
+    index: OnceLock<Box<[Slot<IndexBlock>]>>,
 }
 
 impl TableSlots {
@@ -165,7 +165,7 @@ impl TableSlots {
             filter: Slot::default(),
             top_index: Slot::default(),
             range_tombstones: Slot::default(),
-            index: std::sync::OnceLock::new(),
+            index: OnceLock::new(),
         })
     }
 

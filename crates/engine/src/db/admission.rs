@@ -3,6 +3,9 @@
 //!
 //! It is told step by step what to wait for, so that a thread can park where a task awaits.
 
+#[cfg(all(test, loom))]
+mod models;
+
 use crate::db::Core;
 use crate::env::{Background, WaitCause};
 use crate::error::{Error, Result};
@@ -93,8 +96,11 @@ impl Core {
         bytes: u64,
         by: WriteOptions,
     ) -> Result<Option<u64>> {
+        self.go_through(self.admission(trees, bytes, by))
+    }
+
+    fn go_through(&self, mut admission: Admission<'_>) -> Result<Option<u64>> {
         let env = &self.store.env;
-        let mut admission = self.admission(trees, bytes, by);
         loop {
             match admission.step()? {
                 Step::Queue => return Ok(admission.deadline_us),

@@ -426,7 +426,8 @@ impl Core {
     fn turn_to_close(&self, cause: WaitCause, deadline_us: Option<u64>) -> Result<Turn<'_>> {
         let store = &self.store;
         let met = store.env.wait(cause, &store.progress, deadline_us, &mut || {
-            !self.taken.swap(true, Ordering::AcqRel)
+            // Who finds it taken stores nothing: a swap would, and loom cannot tell it from a turn.
+            self.taken.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         });
         if met { Ok(Turn(self)) } else { Err(Error::Deadline { cause: cause.as_str() }) }
     }

@@ -15,7 +15,7 @@ use crate::format::blob::{
 };
 use crate::format::edit::BlobFileRecord;
 use crate::format::filename::FileName;
-use crate::sync::{Arc, OnceLock};
+use crate::sync::Arc;
 use crate::table::{Access, FillCache};
 use crate::value_log::{Blob, BlobScan};
 
@@ -51,7 +51,7 @@ pub fn blob_record_repaired(bytes: &[u8]) {
 
 /// A blob file that the manifest names, whose size, uid, counts and checksum fit.
 pub fn blob(bytes: &[u8]) {
-    static CACHE: OnceLock<Arc<Cache>> = OnceLock::new();
+    static CACHE: std::sync::OnceLock<Arc<Cache>> = std::sync::OnceLock::new();
     let cache = CACHE.get_or_init(|| Cache::new(1 << 20));
     let header = bytes.get(..BLOB_HEADER_BYTES).and_then(|head| BlobHeader::decode(head).ok());
     let trailer_at = bytes.len().saturating_sub(BLOB_TRAILER_BYTES);

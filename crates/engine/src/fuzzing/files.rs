@@ -15,7 +15,7 @@ use crate::format::filename::FileName;
 use crate::format::footer::{FOOTER_BYTES, Footer};
 use crate::format::manifest_header::Current;
 use crate::key::{Kind, SeqNo};
-use crate::sync::{Arc, OnceLock};
+use crate::sync::Arc;
 use crate::table::{FillCache, Table, TableCursor, TableIdentity};
 
 /// Keys that every table is asked for, besides its own.
@@ -87,7 +87,7 @@ fn walk(table: &Arc<Table>, fill: FillCache, forward: bool) -> Result<Option<Vec
 
 /// A table that the manifest names, whose size, uid and checksum fit.
 pub fn table(bytes: &[u8]) {
-    static CACHE: OnceLock<Arc<Cache>> = OnceLock::new();
+    static CACHE: std::sync::OnceLock<Arc<Cache>> = std::sync::OnceLock::new();
     let cache = CACHE.get_or_init(|| Cache::new(1 << 20));
     let footer = bytes.len().checked_sub(FOOTER_BYTES).map(|at| Footer::decode(&bytes[at..]));
     let identity = TableIdentity {

@@ -11,13 +11,12 @@ pub(crate) mod snapshot;
 
 use std::collections::HashSet;
 
-use arc_swap::ArcSwap;
 use lsmx_compaction::{BusyFiles, CompactionPolicy, FileId, PolicySpec, TreeShape};
 
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::key::SeqNo;
-use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
+use crate::sync::{Arc, ArcSwap, AtomicBool, AtomicU64, Guard, Mutex, Ordering, statics};
 use crate::table::{FilterWidth, Table};
 use crate::version::{OldViews, SuperVersion, Version};
 use beside::Beside;
@@ -36,7 +35,7 @@ pub(crate) struct Opening(u64);
 impl Opening {
     /// One that no other database has.
     pub(crate) fn new() -> Opening {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
+        static NEXT: statics::AtomicU64 = statics::AtomicU64::new(0);
         Opening(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 }
@@ -237,7 +236,7 @@ impl Tree {
     }
 
     /// How it is tuned now.
-    pub(crate) fn settings(&self) -> arc_swap::Guard<Arc<Settings>> {
+    pub(crate) fn settings(&self) -> Guard<Arc<Settings>> {
         self.settings.load()
     }
 
@@ -303,7 +302,7 @@ impl Tree {
     }
 
     /// What a short read looks at.
-    pub(crate) fn view(&self) -> arc_swap::Guard<Arc<SuperVersion>> {
+    pub(crate) fn view(&self) -> Guard<Arc<SuperVersion>> {
         self.super_version.load()
     }
 

@@ -3,18 +3,20 @@
 //! It lies in segments: the first is small, for most of thousands of keyspaces may hold next to
 //! nothing, each later one twice as large up to a bound, so that what is not used yet stays small.
 
+use crate::sync::AppendVec;
+
 /// Places of the first segment, as a power of two.
 const FIRST_BITS: u32 = 1;
 
 /// Places whose items are made with their segment; segments have at most 2^`BITS` of them.
 #[derive(Debug)]
 pub(super) struct Growing<T, const BITS: u32> {
-    segments: boxcar::Vec<Box<[T]>>,
+    segments: AppendVec<Box<[T]>>,
 }
 
 impl<T: Default, const BITS: u32> Growing<T, BITS> {
-    pub(super) const fn new() -> Growing<T, BITS> {
-        Growing { segments: boxcar::Vec::new() }
+    pub(super) fn new() -> Growing<T, BITS> {
+        Growing { segments: AppendVec::new() }
     }
 
     /// Segment of a place, and where in it the place is.

@@ -5,11 +5,9 @@
 //! are at most log₂ n chunks for a reader to ask, each range delete takes part in log₂ n mergers,
 //! and what a reader has in hand never changes.
 
-use arc_swap::ArcSwap;
-
 use crate::format::range_tombstones::{RangeTombstone, Spans};
 use crate::key::SeqNo;
-use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
+use crate::sync::{Arc, ArcSwap, AtomicBool, Mutex, Ordering};
 
 #[derive(Clone, Debug)]
 struct Chunk {

@@ -34,7 +34,7 @@ use crate::keyspace::counters::add;
 use crate::metrics::CommitMetrics;
 use crate::sabotage::{self, Bug};
 use crate::store::{Store, Work};
-use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Signal, thread_signal};
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Signal, thread_local, thread_signal};
 use crate::write::batch::WriteBatch;
 use crate::write::group::memtables_allow;
 use crate::write::group::{Attendant, Group, LongChain, Owner, Request, Station, Ticket};

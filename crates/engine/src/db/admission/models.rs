@@ -1,0 +1,83 @@
+//! Models of writes that wait for room.
+
+use super::*;
+use crate::models::open;
+use crate::sync::models::{explore, spawn};
+use crate::{Db, Error};
+
+/// A database whose memtables all wait for their flush.
+fn full() -> Db {
+    let (_, db) = open();
+    let core = db.core();
+    for _ in 0..SEALED_COUNT_MAX {
+        let mut batch = crate::WriteBatch::new();
+        batch.put(&db.default_keyspace(), "key", "value");
+        // Past what would do the work at once.
+        core.committer.commit(batch, false, None).unwrap();
+        core.committer.seal(vec![Arc::clone(&core.default)], None).unwrap();
+    }
+    assert_eq!(lacks_room(&core.default), Some(WaitCause::MemtablesFull));
+    db
+}
+
+/// Goes the way of a write of a database with background threads.
+fn admit(core: &Core) -> Result<()> {
+    let trees = [Arc::clone(&core.default)];
+    let stage = Stage::Room(0);
+    let admission = Admission { stage, ..core.admission(&trees, 1, WriteOptions::default()) };
+    core.go_through(admission).map(drop)
+}
+
+/// The flush ends between the look at the memtables and the sleep: the writer sleeps for ever.
+#[test]
+fn a_stalled_write_goes_on_when_a_flush_has_made_room() {
+    explore(Some(1), || {
+        let db = full();
+        let other = db.clone();
+        let writer = spawn(move || admit(other.core()).unwrap());
+        db.core().runner.run_inline();
+        writer.join().unwrap();
+    });
+}
+
+/// The policy takes its hard stop back.
+#[test]
+fn a_stopped_write_goes_on_when_runs_were_released() {
+    explore(None, || {
+        let (_, db) = open();
+        let tree = Arc::clone(&db.core().default);
+        tree.set_backpressure(0, true);
+        let other = db.clone();
+        let writer = spawn(move || admit(other.core()).unwrap());
+        // As a look does that ends.
+        tree.set_backpressure(0, false);
+        db.core().store.make_ready(crate::store::Work::Compaction, tree.id);
+        writer.join().unwrap();
+    });
+}
+
+/// A write stands still when the database is closed, or becomes read-only: nobody makes room any more.
+#[test]
+fn a_stalled_write_is_told_of_a_close() {
+    explore(Some(1), || {
+        let db = full();
+        let other = db.clone();
+        let writer = spawn(move || admit(other.core()));
+        db.close(None).unwrap();
+        let told = writer.join().unwrap();
+        assert!(matches!(told, Ok(()) | Err(Error::Closed)), "{told:?}");
+    });
+}
+
+/// The same, of an error that makes the database read-only.
+#[test]
+fn a_stalled_write_is_told_of_an_error() {
+    explore(Some(2), || {
+        let db = full();
+        let other = db.clone();
+        let writer = spawn(move || admit(other.core()));
+        db.core().store.fail(Error::Closed);
+        let told = writer.join().unwrap();
+        assert!(matches!(told, Err(Error::ReadOnly { .. })), "{told:?}");
+    });
+}
