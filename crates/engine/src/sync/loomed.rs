@@ -226,6 +226,7 @@ impl<T> AppendVec<T> {
         (index < self.count()).then(|| self.items[index].get()).flatten()
     }
 
+    #[cfg(test)]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &T)> {
         (0..self.count()).filter_map(|index| Some((index, self.items[index].get()?)))
     }
