@@ -512,7 +512,7 @@ mod tests {
     #[test]
     fn no_wake_up_is_lost() {
         const THREADS: usize = 4;
-        const ROUNDS: usize = 20_000;
+        const ROUNDS: usize = if cfg!(miri) { 100 } else { 20_000 };
         let signal = Signal::new();
         let turn = AtomicUsize::new(0);
         scoped(THREADS, |me| {
@@ -538,7 +538,7 @@ mod tests {
     #[test]
     fn no_wake_up_of_a_task_is_lost() {
         const THREADS: usize = 4;
-        const ROUNDS: usize = 20_000;
+        const ROUNDS: usize = if cfg!(miri) { 100 } else { 20_000 };
         struct Unpark(std::thread::Thread);
         impl std::task::Wake for Unpark {
             fn wake(self: Arc<Self>) {

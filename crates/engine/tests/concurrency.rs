@@ -21,7 +21,7 @@ use lsmx::{
     WriteOptions,
 };
 use lsmx_stress::modelling::linear::{Call, PLACES, Record, linearizable};
-use lsmx_stress::modelling::{Dice, case_seeds, seed, watchdog};
+use lsmx_stress::modelling::{Dice, case_seeds, scale, seed, watchdog};
 
 const PATIENCE: Duration = Duration::from_secs(100);
 
@@ -549,7 +549,8 @@ fn histories_of_three_threads_are_linearizable() {
         held += calls.clone().filter(|at| matches!(at.call, Call::GuardHeld { .. })).count();
         overlapping += calls.filter(|record| record.end > record.begin + 1).count();
     }
-    assert!(held > 50 && overlapping > 1_000, "{held} guards held, {overlapping} calls overlapped");
+    let enough = scale() < 1.0 || (held > 50 && overlapping > 1_000);
+    assert!(enough, "{held} guards held, {overlapping} calls overlapped");
 }
 
 /// Holds up calls until it is opened.

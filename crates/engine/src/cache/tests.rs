@@ -164,6 +164,7 @@ fn a_released_filter_leaves_the_count() {
 
 #[test]
 fn threads_that_fill_and_read_leave_a_right_count() {
+    const ROUNDS: usize = if cfg!(miri) { 100 } else { 3_000 };
     let one = an_index().resident_bytes();
     let cache = Cache::new(7 * one);
     let table = TableSlots::new(&cache, 0, 0);
@@ -171,7 +172,7 @@ fn threads_that_fill_and_read_leave_a_right_count() {
         for thread in 0..4usize {
             let (table, index) = (&table, an_index());
             scope.spawn(move || {
-                for round in 0..3_000 {
+                for round in 0..ROUNDS {
                     let ordinal = (thread * 7 + round * 13) % 40;
                     let slot = table.index(ordinal, 40).unwrap();
                     if slot.get().is_none() {

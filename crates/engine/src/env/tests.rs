@@ -330,6 +330,7 @@ fn a_thread_of_the_users_gets_a_place_and_leaves_it() {
 
 #[test]
 fn real_threads_lose_no_wake_up() {
+    const ROUNDS: usize = if cfg!(miri) { 50 } else { 3_000 };
     let env = threads();
     let signal = Signal::new();
     let turn = Arc::new(AtomicUsize::new(0));
@@ -337,7 +338,7 @@ fn real_threads_lose_no_wake_up() {
         .map(|me| {
             let (own, signal, turn) = (env.clone(), signal.clone(), turn.clone());
             let body = move || {
-                for _ in 0..3_000 {
+                for _ in 0..ROUNDS {
                     let mut condition = || turn.load(Ordering::Acquire) % 3 == me;
                     own.wait(WaitCause::CommitAhead, &signal, None, &mut condition);
                     turn.fetch_add(1, Ordering::AcqRel);
@@ -350,7 +351,7 @@ fn real_threads_lose_no_wake_up() {
     for player in players {
         env.join(player).unwrap();
     }
-    assert_eq!(turn.load(Ordering::Acquire), 9_000);
+    assert_eq!(turn.load(Ordering::Acquire), 3 * ROUNDS);
 }
 
 #[test]

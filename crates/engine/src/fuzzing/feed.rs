@@ -217,7 +217,10 @@ pub fn feed(targets: &[Target], fresh: &Seeds, inputs: u64, allocated: fn() -> u
     let seed = env("LSMX_TEST_SEED").unwrap_or_else(|| {
         rand::rngs::SysRng.try_next_u64().expect("the system has random numbers")
     });
-    let scale = env("LSMX_TEST_SCALE").unwrap_or(1);
+    let scale =
+        std::env::var("LSMX_TEST_SCALE").map_or(1.0, |scale| scale.parse().expect("a number"));
+    #[expect(clippy::cast_possible_truncation, reason = "a count of inputs")]
+    let inputs = (inputs as f64 * scale) as u64;
     let only = std::env::var("LSMX_TEST_ONLY").ok();
     println!("replay with LSMX_TEST_SEED={seed}");
     let running = Mutex::new((0, "", Vec::new()));
@@ -239,7 +242,7 @@ pub fn feed(targets: &[Target], fresh: &Seeds, inputs: u64, allocated: fn() -> u
             let committed = corpus(target.name);
             assert!(!committed.is_empty(), "no corpus for {}", target.name);
             seeds.extend(committed);
-            let count = inputs * target.share * scale / 1000;
+            let count = inputs * target.share / 1000;
             let started = Instant::now();
             bench.feed(target, &seeds, count, stream);
             let (elapsed, seeds) = (started.elapsed(), seeds.len());

@@ -30,12 +30,15 @@ fn awkward_key() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
+/// Entries that a history has; with fewer there is one node.
+const ENTRIES_MAX: usize = if cfg!(miri) { 40 } else { 400 };
+
 proptest! {
     /// Whatever is put in and whatever steps are taken, a cursor stands where one over the
     /// sorted entries would.
     #[test]
     fn a_cursor_stands_where_one_over_a_sorted_list_would(
-        entries in prop::collection::vec((awkward_key(), any::<bool>()), 0..400),
+        entries in prop::collection::vec((awkward_key(), any::<bool>()), 0..ENTRIES_MAX),
         steps in prop::collection::vec((0u8..8, awkward_key(), 0u64..400), 1..40),
     ) {
         let memtable = Arc::new(Memtable::new(SeqNo(1), &Disposal::default()));
@@ -84,7 +87,8 @@ proptest! {
 /// is found, by lookups and by walks both ways, and walks are in order.
 #[test]
 fn readers_miss_nothing_while_nodes_split() {
-    const ENTRIES: u64 = 20_000;
+    // Enough for a second level.
+    const ENTRIES: u64 = if cfg!(miri) { 120 } else { 20_000 };
     let memtable = Arc::new(Memtable::new(SeqNo(1), &Disposal::default()));
     let (given, done) = (AtomicU64::new(0), AtomicU64::new(0));
     let key = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
@@ -253,7 +257,7 @@ fn bytes_are_let_go_once_and_none_come_after() {
 /// What is held back for a batch before it is written goes by this constant.
 #[test]
 fn an_entry_takes_about_what_batches_are_told_to_take() {
-    const ENTRIES: u64 = 20_000;
+    const ENTRIES: u64 = if cfg!(miri) { 500 } else { 20_000 };
     for value_bytes in [0_usize, 100, 1_000] {
         let memtable = Memtable::new(SeqNo(1), &Disposal::default());
         let empty = memtable.bytes();

@@ -39,6 +39,7 @@ fn number_in(block: &BlockBytes) -> u64 {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "fills megabytes")]
 fn a_capacity_is_kept_wherever_it_moves() {
     for kind in BlockCacheKind::ALL {
         let largest = 3 << 20;
@@ -66,6 +67,7 @@ fn a_capacity_is_kept_wherever_it_moves() {
 
 #[test]
 fn what_is_there_is_what_was_put() {
+    const ROUNDS: u64 = if cfg!(miri) { 20 } else { 5_000 };
     for kind in BlockCacheKind::ALL {
         let store = store(kind, 2 << 20);
         std::thread::scope(|scope| {
@@ -73,7 +75,7 @@ fn what_is_there_is_what_was_put() {
                 let store = &store;
                 scope.spawn(move || {
                     let mut numbers = Numbers(seed);
-                    for round in 0..5_000_u64 {
+                    for round in 0..ROUNDS {
                         let number = numbers.below(1_000);
                         match store.get(id(number)) {
                             Some(block) => assert_eq!(number_in(&block), number),
@@ -113,6 +115,7 @@ fn hit_rate(kind: BlockCacheKind, capacity: u64, draw: fn(&mut Numbers) -> u64) 
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "counts what many lookups hit")]
 fn both_hit_about_as_often() {
     let uniform: fn(&mut Numbers) -> u64 = |numbers| numbers.below(4_000);
     let skewed: fn(&mut Numbers) -> u64 = |numbers| numbers.skewed(4_000);
@@ -130,11 +133,14 @@ fn both_hit_about_as_often() {
 
 #[test]
 fn blocks_that_were_put_out_leave_memory() {
+    const BLOCKS: u64 = if cfg!(miri) { 40 } else { 20_000 };
+    // Room for a part of them.
+    let capacity = if cfg!(miri) { 1 << 17 } else { 4 << 20 };
     for kind in BlockCacheKind::ALL {
         let live = Arc::new(LiveBlocks::default());
-        let store = store(kind, 4 << 20);
+        let store = store(kind, capacity);
         let mut most_beside = 0;
-        for number in 0..20_000 {
+        for number in 0..BLOCKS {
             // What was asked for more often puts others out.
             for _ in 0..3 {
                 let _ = store.get(id(number));
