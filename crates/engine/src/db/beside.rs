@@ -250,7 +250,8 @@ impl Core {
             |id| self.store.manifest.with(|state| Some(state.keyspaces.get(&id)?.operand_token));
         let token = id.and_then(state).flatten();
         let attached = self.site().open(name, &merging, factory, token);
-        let attached = attached.map_err(|error| recovery::named(error, &self.store.dir))?;
+        let attached =
+            attached.map_err(|error| recovery::named(error, &self.store.manifest.path()))?;
         Ok(Some(Opened { tree: id, attached }))
     }
 
@@ -302,7 +303,7 @@ pub(super) fn verify_store(
         return Ok(Beside::Unchecked);
     };
     let place = || place_to_read(vfs, dir, &keyspace.name);
-    factory.verify(place(), token).map_err(|error| recovery::named(error, dir))?;
+    factory.verify(place(), token).map_err(|error| recovery::named(error, &dir.join(CURRENT)))?;
     live_files_of(factory, place(), token).map(Beside::Checked)
 }
 

@@ -49,12 +49,13 @@ pub(super) fn open(vfs: Arc<dyn Vfs>, dir: &Path, options: Options) -> Result<Co
         let job = JobBegin { kind: "recovery", keyspace: "", inputs: 0, reason };
         let _span = JobSpan::begin(job);
         let loaded = Manifest::load(vfs.as_ref(), dir)?;
-        let mut recovery = Recovery::new(vfs, dir, options, env, loaded.state, false)?;
+        let mut recovery =
+            Recovery::new(vfs, dir, options, env, (loaded.state, &loaded.path), false)?;
         recovery.replay(&loaded.path).map_err(|error| recovery.take_back(error))?;
         recovery
     } else {
         let state = new_state(&options, &env);
-        Recovery::new(vfs, dir, options, env, state, false)?
+        Recovery::new(vfs, dir, options, env, (state, &dir.join(CURRENT)), false)?
     };
     finish(recovery, lock)
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use lsmx_compaction::{FileId, FileShape, LevelParts, TreeShape};
 
@@ -107,6 +107,8 @@ pub(super) struct Recovery {
     tables: TableSpace,
     options: Options,
     state: ManifestState,
+    /// Where that comes from.
+    manifest: PathBuf,
     trees: Trees,
     opening: Opening,
     /// Shapes as the manifest had them, by tree.
@@ -141,7 +143,7 @@ impl Recovery {
         dir: &Path,
         options: Options,
         env: Env,
-        state: ManifestState,
+        (state, manifest): (ManifestState, &Path),
         read_only: bool,
     ) -> Result<Recovery> {
         env.not_before(state.clock_us);
@@ -191,6 +193,7 @@ impl Recovery {
             tables,
             options,
             state,
+            manifest: manifest.to_owned(),
             trees,
             opening: Opening::new(),
             opened,
@@ -323,7 +326,7 @@ impl Recovery {
         if known.is_none() && token.is_some() {
             let what = "token of an operand store that the options do not name";
             let what = Malformed::Field { what, found: u64::from(tree.id), expected: "no such" };
-            return Err(what.at(&self.tables.dir.join(CURRENT), 0));
+            return Err(what.at(&self.manifest, 0));
         }
         let given = tree.settings().options.operand_store.clone();
         let given = given.or_else(|| {
@@ -352,7 +355,7 @@ impl Recovery {
             read_only: self.read_only,
         };
         let attached = site.open(&tree.name, &tree.merging, &factory, token);
-        let attached = attached.map_err(|error| named(error, &self.tables.dir))?;
+        let attached = attached.map_err(|error| named(error, &self.manifest))?;
         let view = attached.first_view();
         tree.beside.attach(attached);
         tree.change(|current| current.clone().beside(Some(view.clone())));
@@ -377,7 +380,7 @@ impl Recovery {
         Persisted::decode(&keyspace.options).ok_or_else(|| {
             let what = "options of a keyspace";
             let what = Malformed::Field { what, found: 0, expected: "options this build knows" };
-            what.at(&self.tables.dir.join(CURRENT), 0)
+            what.at(&self.manifest, 0)
         })
     }
 
@@ -385,7 +388,7 @@ impl Recovery {
     fn open_blobs(&self, id: u32, keyspace: &KeyspaceState) -> Result<Blobs> {
         let open = |blob: &BlobFileRecord| {
             let opened = self.tables.open_blob(id, blob);
-            opened.map(|file| (blob.id, file)).map_err(|error| named(error, &self.tables.dir))
+            opened.map(|file| (blob.id, file)).map_err(|error| named(error, &self.manifest))
         };
         keyspace.value_log.blobs().map(open).collect()
     }
@@ -405,7 +408,7 @@ impl Recovery {
                 for file in &run.files {
                     let uses = uses(&blobs, keyspace.value_log.references_of(file.id));
                     let table = self.tables.open(file, uses);
-                    let table = table.map_err(|error| named(error, &self.tables.dir))?;
+                    let table = table.map_err(|error| named(error, &self.manifest))?;
                     files.push(Arc::clone(table.shape()));
                     tables.push(table);
                 }
@@ -636,11 +639,11 @@ pub(super) fn largest_number(vfs: &dyn Vfs, dir: &Path) -> Result<u64> {
     Ok(numbers.max().unwrap_or(0))
 }
 
-/// Makes a table's missing file an error that says who names it.
-pub(super) fn named(error: Error, dir: &Path) -> Error {
+/// Makes a missing file an error that says who names it.
+pub(super) fn named(error: Error, by: &Path) -> Error {
     match error {
         Error::Io { path, source, .. } if source.kind() == io::ErrorKind::NotFound => {
-            Error::Missing { path, named_by: dir.join(CURRENT) }
+            Error::Missing { path, named_by: by.to_owned() }
         }
         error => error,
     }

@@ -13,7 +13,7 @@ use crate::db::{read_only, recovery};
 use crate::error::{Error, Malformed, Result};
 use crate::format::batch::{Action, Operations};
 use crate::format::edit::FileRecord;
-use crate::format::filename::FileName;
+use crate::format::filename::{CURRENT, FileName};
 use crate::key::Kind;
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
 use crate::operands::OperandStoreFactory;
@@ -152,7 +152,7 @@ pub(super) fn verify_table(
     let (id, bytes, uid, checksum) = (file.id, file.bytes, file.uid, file.checksum);
     let path = FileName::Table(id.0).in_dir(dir);
     let table = Table::open(vfs, &path, &TableIdentity { id, bytes, uid, checksum }, cache);
-    let table = table.map_err(|error| recovery::named(error, dir))?;
+    let table = table.map_err(|error| recovery::named(error, &dir.join(CURRENT)))?;
     table.verify()?;
     verify_record(&path, &table, file)?;
     if let Some((found, _)) = table.properties().keyspace

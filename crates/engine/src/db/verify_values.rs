@@ -12,7 +12,7 @@ use crate::db::recovery;
 use crate::error::{Malformed, Result};
 use crate::format::blob::ValuePointer;
 use crate::format::edit::{BlobFileRecord, BlobReference};
-use crate::format::filename::FileName;
+use crate::format::filename::{CURRENT, FileName};
 use crate::key::Kind;
 use crate::manifest::KeyspaceState;
 use crate::sync::Arc;
@@ -112,7 +112,7 @@ pub(super) fn verify_blob(
 ) -> Result<Blob> {
     let path = FileName::Blob(record.id.0).in_dir(dir);
     let blob = Blob::open(vfs, &path, keyspace, record, cache);
-    let blob = blob.map_err(|error| recovery::named(error, dir))?;
+    let blob = blob.map_err(|error| recovery::named(error, &dir.join(CURRENT)))?;
     blob.verify()?;
     Ok(blob)
 }

@@ -155,7 +155,8 @@ impl Repair<'_> {
             options.known_operand_stores.push(Arc::clone(store));
         }
         let (vfs, env) = (Arc::clone(self.vfs), self.maker.env.clone());
-        let mut recovery = Recovery::new(vfs, self.dir, options, env, state, false)?;
+        let mut recovery =
+            Recovery::new(vfs, self.dir, options, env, (state, &self.dir.join(CURRENT)), false)?;
         recovery.replay(&self.manifest).map_err(|error| recovery.take_back(error))?;
         recovery.make_durable()?;
         Ok(recovery.report().clone())
