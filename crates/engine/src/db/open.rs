@@ -23,7 +23,7 @@ use crate::sabotage::{self, Bug};
 use crate::sync::{Arc, Ordering};
 use crate::trace::{JobBegin, JobSpan};
 use crate::vfs::{LockGuard, Vfs};
-use crate::wal::remove_reserve;
+use crate::wal::{lacks_disk, remove_reserve};
 
 /// Opens the database in `dir`, or makes one.
 pub(super) fn open(vfs: Arc<dyn Vfs>, dir: &Path, options: Options) -> Result<Core> {
@@ -41,23 +41,32 @@ pub(super) fn open(vfs: Arc<dyn Vfs>, dir: &Path, options: Options) -> Result<Co
     if !exists {
         check_free(vfs.as_ref(), dir)?;
     }
-    // A process that was killed has kept room for what has to be written now.
-    remove_reserve(vfs.as_ref(), dir)?;
     let env = Env::new(options.background, options.seed);
     let recovery = if exists {
         let reason = &"the database is opened";
         let job = JobBegin { kind: "recovery", keyspace: "", inputs: 0, reason };
         let _span = JobSpan::begin(job);
-        let loaded = Manifest::load(vfs.as_ref(), dir)?;
-        let mut recovery =
-            Recovery::new(vfs, dir, options, env, (loaded.state, &loaded.path), false)?;
-        recovery.replay(&loaded.path).map_err(|error| recovery.take_back(error))?;
-        recovery
+        match recover(&vfs, dir, &options, &env) {
+            // A process that was killed has kept room for the tables that this has to write.
+            Err(error) if lacks_disk(&error) && remove_reserve(vfs.as_ref(), dir)? => {
+                recover(&vfs, dir, &options, &env)?
+            }
+            recovery => recovery?,
+        }
     } else {
         let state = new_state(&options, &env);
         Recovery::new(vfs, dir, options, env, (state, &dir.join(CURRENT)), false)?
     };
     finish(recovery, lock)
+}
+
+/// Steps 2 and 3. When it fails, nothing has changed.
+fn recover(vfs: &Arc<dyn Vfs>, dir: &Path, options: &Options, env: &Env) -> Result<Recovery> {
+    let loaded = Manifest::load(vfs.as_ref(), dir)?;
+    let (vfs, manifest) = (Arc::clone(vfs), (loaded.state, &*loaded.path));
+    let mut recovery = Recovery::new(vfs, dir, options.clone(), env.clone(), manifest, false)?;
+    recovery.replay(&loaded.path).map_err(|error| recovery.take_back(error))?;
+    Ok(recovery)
 }
 
 /// Whether the directory holds a database. Only "not found" means that it does not.
@@ -71,6 +80,8 @@ pub(super) fn is_there(vfs: &dyn Vfs, dir: &Path) -> Result<bool> {
 
 /// Steps 4 and 5, and the parts of a running database around the result.
 fn finish(recovery: Recovery, lock: Box<dyn LockGuard>) -> Result<Core> {
+    // From here on something is written in any case.
+    remove_reserve(recovery.vfs(), recovery.dir())?;
     let durable = recovery.make_durable()?;
     let Durable { manifest, wal, state } = durable;
     let operand_files = recovery.operand_files();

@@ -222,7 +222,8 @@ impl Options {
         self
     }
 
-    /// When segments of the log turn, and when it is synced though nobody asked.
+    /// When segments of the log turn, when it is synced though nobody asked, and whether room is kept on the disk for
+    /// the time when it is full.
     #[must_use]
     pub fn wal(mut self, wal: WalOptions) -> Self {
         self.wal = wal;

@@ -16,7 +16,7 @@ mod segment;
 mod writer;
 
 pub use reader::{RecoveryMode, RecoveryReport, ReplayFrom, ReplayedRecord, replay};
-pub(crate) use reserve::remove_reserve;
+pub(crate) use reserve::{lacks_disk, remove_reserve};
 pub use segment::{DurableSegment, SegmentInfo};
 pub use writer::{SEGMENT_BYTES_DEFAULT, SYNC_EVERY_BYTES_DEFAULT, SYNC_EVERY_US_DEFAULT};
 pub use writer::{SegmentLedger, Wal, WalOptions, WalRecord};

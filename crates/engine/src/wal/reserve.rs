@@ -6,7 +6,7 @@
 //!
 //! A commit for which no room can be kept is not written: the database is read-only *before* the disk is so
 //! full that nothing can be done about it. The file is never read and never synced. One that a killed
-//! process has left goes when the database is opened, which is when recovery needs its room.
+//! process has left goes when the database is opened, at the latest when recovery needs its room.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -72,7 +72,7 @@ impl Reserve {
             return Ok(());
         }
         self.bytes = 0;
-        remove(vfs, &self.path)
+        remove(vfs, &self.path).map(drop)
     }
 }
 
@@ -80,17 +80,21 @@ fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Gives back the room that a killed process had taken.
-pub(crate) fn remove_reserve(vfs: &dyn Vfs, dir: &Path) -> Result<()> {
+/// Gives back the room that a killed process had taken; says whether there was any.
+pub(crate) fn remove_reserve(vfs: &dyn Vfs, dir: &Path) -> Result<bool> {
     remove(vfs, &dir.join(RESERVE))
 }
 
-fn remove(vfs: &dyn Vfs, path: &Path) -> Result<()> {
+/// Whether room is what was lacking.
+pub(crate) fn lacks_disk(error: &Error) -> bool {
+    matches!(error, Error::Io { source, .. } if is_full(source))
+}
+
+fn remove(vfs: &dyn Vfs, path: &Path) -> Result<bool> {
     match vfs.remove(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(Error::io("remove", path, error))
-        }
-        _ => Ok(()),
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(Error::io("remove", path, error)),
     }
 }
 

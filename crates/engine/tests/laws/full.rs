@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
@@ -38,11 +38,14 @@ fn open(disk: &MemVfs) -> Db {
 }
 
 fn open_in(vfs: Arc<dyn Vfs>, dir: &Path) -> Db {
+    Db::open_with(vfs, dir, options()).unwrap()
+}
+
+fn options() -> Options {
     let wal = WalOptions { segment_bytes: 64 << 10, ..WalOptions::default() };
     let options = Options::default().background(Background::Inline).wal(wal).seed(1);
     let options = options.keyspace_defaults(tuning("default")).wal_bytes_max(512 << 10);
-    let options = KINDS.iter().fold(options, |options, name| options.keyspace(name, tuning(name)));
-    Db::open_with(vfs, dir, options).unwrap()
+    KINDS.iter().fold(options, |options, name| options.keyspace(name, tuning(name)))
 }
 
 struct Filling {
@@ -188,9 +191,19 @@ fn fill_and_resume(dir: &Path, chance: Chance, when: &str) {
     }
     filling.fill(when);
     let Filling { db, kinds, model, chance } = filling;
+    let kept = || std::fs::metadata(dir.join("RESERVE")).map(|found| found.len()).unwrap();
+    let before = kept();
     // Dropped like this a database leaves the room that it kept; to whoever opens it, that is free.
     drop((db, kinds));
-    assert!(dir.join("RESERVE").exists());
+    // Who fails to open it, or only reads, changes nothing.
+    let paths = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path());
+    let is_manifest = |path: &PathBuf| path.to_string_lossy().contains("MANIFEST");
+    let manifest = paths.filter(is_manifest).max().unwrap();
+    OsVfs.rename(&manifest, &dir.join("away")).unwrap();
+    assert!(Db::open(&dir, options()).is_err());
+    OsVfs.rename(&dir.join("away"), &manifest).unwrap();
+    drop(Db::open_read_only(&dir, options()).unwrap());
+    assert_eq!(kept(), before, "{when}");
     let db = open_in(Arc::new(OsVfs), &dir);
     let mut filling = Filling { model, ..Filling::new(db, chance) };
     filling.check(&filling.db, when);
