@@ -349,7 +349,8 @@ impl Db {
     }
 
     /// Takes writes again after an error made the database read-only. Everything acknowledged is
-    /// written to new files first; nothing of a commit that failed comes back.
+    /// written to new files first; nothing of a commit that failed comes back. On a full disk it uses the room
+    /// that [`WalOptions::reserve`](crate::wal::WalOptions::reserve) has kept.
     ///
     /// # Errors
     /// Why it does not work yet; the database stays read-only.
