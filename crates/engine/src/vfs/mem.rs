@@ -231,6 +231,21 @@ impl Names {
         }
     }
 
+    /// The file of this name, which is made if there is none.
+    fn file_or_new(&mut self, path: &Path) -> io::Result<Arc<FileNode>> {
+        let (parent, name) = self.parent(path)?;
+        let parent = self.dir_mut(parent)?;
+        match parent.current.get(name) {
+            Some(Entry::File(node)) => Ok(node.clone()),
+            Some(Entry::Dir(_)) => Err(io::ErrorKind::IsADirectory.into()),
+            None => {
+                let node = Arc::new(FileNode::default());
+                parent.change(NameChange::Link(name.into(), Entry::File(node.clone())));
+                Ok(node)
+            }
+        }
+    }
+
     /// Whether `inner` is `outer` or below it.
     fn contains(&self, outer: DirId, inner: DirId) -> bool {
         outer == inner
@@ -398,17 +413,7 @@ impl Vfs for MemVfs {
         let _moment = self.0.moment.read();
         let room = self.room();
         let mut names = self.0.names.lock();
-        let (parent, name) = names.parent(path)?;
-        let parent = names.dir_mut(parent)?;
-        let node = match parent.current.get(name) {
-            Some(Entry::File(node)) => node.clone(),
-            Some(Entry::Dir(_)) => return Err(io::ErrorKind::IsADirectory.into()),
-            None => {
-                let node = Arc::new(FileNode::default());
-                parent.change(NameChange::Link(name.into(), Entry::File(node.clone())));
-                node
-            }
-        };
+        let node = names.file_or_new(path)?;
         let mut data = node.data.write();
         let there = data.bytes();
         // As file systems do, it takes what there is before it says that it is not enough.
@@ -434,18 +439,8 @@ impl Vfs for MemVfs {
                 self.begin(OperationKind::Create, path);
                 let _moment = self.0.moment.read();
                 let mut names = self.0.names.lock();
-                let (parent, name) = names.parent(path)?;
-                let parent = names.dir_mut(parent)?;
                 // Somebody may have been quicker.
-                match parent.current.get(name) {
-                    Some(Entry::File(node)) => node.clone(),
-                    Some(Entry::Dir(_)) => return Err(io::ErrorKind::IsADirectory.into()),
-                    None => {
-                        let node = Arc::new(FileNode::default());
-                        parent.change(NameChange::Link(name.into(), Entry::File(node.clone())));
-                        node
-                    }
-                }
+                names.file_or_new(path)?
             }
             Err(error) => return Err(error),
         };
