@@ -113,7 +113,22 @@ impl Bucket {
 
 /// Bytes between two pages up to which one read takes both: a device gives so many in less than the time
 /// of a further read, and more would take its time from others.
-const GAP_MAX: u64 = 32 << 10;
+const GAP_MAX: u64 = 64 << 10;
+/// More pages than this are read at once with all that lies between, up to [`SPAN_MAX`]: of a key that has
+/// got so many operands, what lies between is not much more than what is wanted.
+const PAGES_APART_MAX: usize = 3;
+/// See [`PAGES_APART_MAX`].
+const SPAN_MAX: u64 = 512 << 10;
+
+/// Sorted pages, offset and bytes, by what one read takes.
+fn reads(pages: &[(u64, u64)]) -> impl Iterator<Item = &[(u64, u64)]> {
+    let span = match pages {
+        [first, .., last] => last.0 + last.1 - first.0,
+        _ => 0,
+    };
+    let at_once = pages.len() > PAGES_APART_MAX && span <= SPAN_MAX;
+    pages.chunk_by(move |a, b| at_once || b.0.saturating_sub(a.0 + a.1) <= GAP_MAX)
+}
 
 impl Pages<'_> {
     fn read(
@@ -123,10 +138,7 @@ impl Pages<'_> {
         found: &mut Vec<Found>,
     ) -> Result<()> {
         self.pages.sort_unstable();
-        let near = |a: &(u64, u64), b: &(u64, u64)| b.0.saturating_sub(a.0 + a.1) <= GAP_MAX;
-        self.pages
-            .chunk_by(near)
-            .try_for_each(|pages| self.read_near(pages, wanted, reading, found))
+        reads(&self.pages).try_for_each(|pages| self.read_near(pages, wanted, reading, found))
     }
 
     /// Reads pages that lie close together, in order.
@@ -158,5 +170,39 @@ impl Pages<'_> {
             .map_err(wrong)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: u64 = 4 << 10;
+
+    /// How many pages each read takes.
+    fn reads_of(offsets: &[u64]) -> Vec<usize> {
+        let pages: Vec<_> = offsets.iter().map(|offset| (*offset, PAGE)).collect();
+        reads(&pages).map(<[_]>::len).collect()
+    }
+
+    #[test]
+    fn pages_that_lie_close_together_are_read_at_once() {
+        assert!(reads_of(&[]).is_empty());
+        assert_eq!(reads_of(&[70]), [1]);
+        assert_eq!(reads_of(&[70, 70 + PAGE]), [2]);
+        assert_eq!(reads_of(&[70, 70 + PAGE + GAP_MAX, 70 + PAGE + GAP_MAX + PAGE]), [3]);
+        assert_eq!(reads_of(&[70, 71 + PAGE + GAP_MAX]), [1, 1]);
+        let far = 2 * GAP_MAX;
+        assert_eq!(reads_of(&[0, far, 2 * far]), [1, 1, 1]);
+    }
+
+    #[test]
+    fn many_pages_are_read_at_once_though_they_lie_apart() {
+        let far = 2 * GAP_MAX;
+        assert_eq!(reads_of(&[0, far, 2 * far, 3 * far]), [4]);
+        let last = SPAN_MAX - PAGE;
+        assert_eq!(reads_of(&[0, PAGE, far, last]), [4]);
+        assert_eq!(reads_of(&[0, PAGE, far, last + 1]), [2, 1, 1]);
+        assert_eq!(reads_of(&[0, PAGE, 2 * PAGE, u64::MAX - PAGE]), [3, 1]);
     }
 }
