@@ -12,7 +12,8 @@ pub enum Trigger {
     /// Into a level of one run a merge rewrites what it overlaps there, so it waits until it is worth
     /// it: until the runs hold as many bytes as that, or are `wait`, one of several memtables' worth
     /// counting for as many. If even `wait` of them are a small part of what it would rewrite, less than
-    /// one to the size ratio, or if nothing is written any more, they are merged among themselves.
+    /// one to the size ratio, or if nothing is written any more, they are merged among themselves. So are
+    /// runs that together are as small beside the next older one; those count by their bytes alone.
     /// Elsewhere nothing is rewritten, and nothing waits.
     RunCount {
         /// Runs that make a merge due if it is worth it; at least 1.

@@ -202,10 +202,27 @@ impl<'a> Leveling<'a> {
         (score_milli >= SCORE_DUE).then_some(Candidate { score_milli, level: L0, reason })
     }
 
-    /// How many memtables these runs hold; a small run counts as one.
+    /// How many memtables these runs hold. A small run counts as one, but for those that may become one
+    /// without the next older run.
     fn memtables_worth(&self, runs: &[&Arc<RunShape>]) -> u64 {
         let memtable_bytes = self.look.shape.memtable_bytes.max(1);
-        runs.iter().map(|run| (run.bytes() / memtable_bytes).max(1)).sum()
+        let (small, others) = runs.split_at(self.small_chain(runs).unwrap_or(0));
+        let small_bytes = small.iter().map(|run| run.bytes()).fold(0, u64::saturating_add);
+        let others = others.iter().map(|run| (run.bytes() / memtable_bytes).max(1));
+        others.fold(small_bytes / memtable_bytes, u64::saturating_add)
+    }
+
+    /// How many of the newest of these runs, at least two, are together smaller, by more than the size
+    /// ratio, than the next older one; `None` if no older run is so much larger.
+    fn small_chain(&self, runs: &[&Arc<RunShape>]) -> Option<usize> {
+        let mut newer = 0_u64;
+        let larger = runs.iter().position(|run| {
+            let most = newer.saturating_mul(self.capacities.size_ratio());
+            let is_first = newer == 0;
+            newer = newer.saturating_add(run.bytes());
+            !is_first && run.bytes() > most
+        });
+        larger.filter(|chain| *chain >= 2)
     }
 
     /// Whether a merge of these runs of L0, of so many bytes, moves as much as it rewrites.
@@ -230,29 +247,22 @@ impl<'a> Leveling<'a> {
         Some(self.look.shape.overlap_bytes(target, &KeyRange::hull_of(files)?))
     }
 
-    /// Small runs of L0, as many as may wait, become one of L0: the newest of them, as far as each is not
-    /// larger, by more than the size ratio, than all newer ones together.
+    /// Small runs of L0 become one of L0 when there are as many runs as may wait: those that are small beside
+    /// the next older run, or, if all are small beside what a merge of them would rewrite, all.
     fn small_runs_job(&self) -> Option<Job> {
         let look = &self.look;
         let (trigger, wait) = look.primitives.run_counts()?;
         let runs = look.shape.runs_of(L0);
-        let all: Vec<_> = runs.iter().collect();
-        let bytes: u64 = runs.iter().map(|run| run.bytes()).sum();
-        if wait <= trigger || runs.len() < wait.max(2) || !self.are_small(&all, bytes) {
+        if wait <= trigger || runs.len() < wait.max(2) || !self.tiered.is_empty() {
             return None;
         }
-        let mut newer = 0_u64;
-        let larger = runs.iter().position(|run| {
-            let most = newer.saturating_mul(self.capacities.size_ratio());
-            newer = newer.saturating_add(run.bytes());
-            newer > run.bytes() && run.bytes() > most
-        });
-        // Where already the second is larger, all of them: more runs than may wait do not help.
-        let chain = larger.filter(|chain| *chain >= 2).unwrap_or(runs.len());
-        let before = runs.get(chain).map(|run| run.id);
-        let target = Target { level: L0, placement: Placement::NewRun { before } };
-        let reason = Reason::SmallRuns { runs: chain };
-        look.merge_or_move(whole_runs(L0, &runs[..chain]), target, reason)
+        let all: Vec<_> = runs.iter().collect();
+        let chain = self.small_chain(&all).or_else(|| {
+            let bytes = runs.iter().map(|run| run.bytes()).fold(0, u64::saturating_add);
+            // Where already the second is larger, all of them: more runs than may wait do not help.
+            self.are_small(&all, bytes).then_some(runs.len())
+        })?;
+        self.among_themselves(chain, |runs| Reason::SmallRuns { runs })
     }
 
     /// All runs of L0 or of a tiered level into the next one. All: a newer run may overlap an older
@@ -385,16 +395,25 @@ impl<'a> Leveling<'a> {
     }
 
     /// While nothing is written, runs of L0 that wait for a merge into the next level become one run:
-    /// that costs their own bytes alone, and readers have one run instead of many.
+    /// that costs their own bytes alone, and readers have one run instead of many. Small ones become one
+    /// without the next older run, which would cost many times that.
     fn job_at_rest(&self) -> Option<Job> {
         let look = &self.look;
-        let runs = look.shape.runs_of(L0).len();
+        let runs: Vec<_> = look.shape.runs_of(L0).iter().collect();
         let (trigger, _) = look.primitives.run_counts()?;
-        if !look.shape.resting || runs < trigger.max(2) {
+        if !look.shape.resting || runs.len() < trigger.max(2) {
             return None;
         }
-        let target = Target { level: L0, placement: Placement::NewRun { before: None } };
-        look.merge_runs(L0, target, Reason::Resting { runs })
+        let among = if self.tiered.is_empty() { self.small_chain(&runs) } else { None };
+        self.among_themselves(among.unwrap_or(runs.len()), |runs| Reason::Resting { runs })
+    }
+
+    /// The newest runs of L0, so many, become one of L0.
+    fn among_themselves(&self, runs: usize, why: impl FnOnce(usize) -> Reason) -> Option<Job> {
+        let all = self.look.shape.runs_of(L0);
+        let before = all.get(runs).map(|run| run.id);
+        let target = Target { level: L0, placement: Placement::NewRun { before } };
+        self.look.merge_or_move(whole_runs(L0, all.get(..runs)?), target, why(runs))
     }
 
     /// Bytes above the last level are too many for those in it: the deepest level above it goes down,
