@@ -113,21 +113,22 @@ impl Bucket {
 
 /// Bytes between two pages up to which one read takes both: a device gives so many in less than the time
 /// of a further read, and more would take its time from others.
-const GAP_MAX: u64 = 64 << 10;
-/// More pages than this are read at once with all that lies between, up to [`SPAN_MAX`]: of a key that has
-/// got so many operands, what lies between is not much more than what is wanted.
-const PAGES_APART_MAX: usize = 3;
-/// See [`PAGES_APART_MAX`].
-const SPAN_MAX: u64 = 512 << 10;
+const GAP_MAX: u64 = 32 << 10;
 
-/// Sorted pages, offset and bytes, by what one read takes.
+/// Sorted pages, offset and bytes, by what one read takes: all, if there is no more between two of them on
+/// average, as there is of a key with many operands; else neighbours.
 fn reads(pages: &[(u64, u64)]) -> impl Iterator<Item = &[(u64, u64)]> {
-    let span = match pages {
-        [first, .., last] => last.0 + last.1 - first.0,
-        _ => 0,
-    };
-    let at_once = pages.len() > PAGES_APART_MAX && span <= SPAN_MAX;
-    pages.chunk_by(move |a, b| at_once || b.0.saturating_sub(a.0 + a.1) <= GAP_MAX)
+    let gaps = pages.windows(2).map(|pair| gap(pair[0], pair[1]));
+    let (between, most) = gaps.fold((0_u64, 0_u64), |(between, most), gap| {
+        (between.saturating_add(gap), most.saturating_add(GAP_MAX))
+    });
+    let at_once = between <= most;
+    pages.chunk_by(move |a, b| at_once || gap(*a, *b) <= GAP_MAX)
+}
+
+/// Bytes between two pages.
+fn gap(a: (u64, u64), b: (u64, u64)) -> u64 {
+    b.0.saturating_sub(a.0 + a.1)
 }
 
 impl Pages<'_> {
@@ -190,19 +191,20 @@ mod tests {
         assert!(reads_of(&[]).is_empty());
         assert_eq!(reads_of(&[70]), [1]);
         assert_eq!(reads_of(&[70, 70 + PAGE]), [2]);
-        assert_eq!(reads_of(&[70, 70 + PAGE + GAP_MAX, 70 + PAGE + GAP_MAX + PAGE]), [3]);
+        assert_eq!(reads_of(&[70, 70 + PAGE + GAP_MAX]), [2]);
         assert_eq!(reads_of(&[70, 71 + PAGE + GAP_MAX]), [1, 1]);
-        let far = 2 * GAP_MAX;
-        assert_eq!(reads_of(&[0, far, 2 * far]), [1, 1, 1]);
+        let far = 4 * GAP_MAX;
+        assert_eq!(reads_of(&[0, far, far + PAGE, 2 * far]), [1, 2, 1]);
     }
 
     #[test]
-    fn many_pages_are_read_at_once_though_they_lie_apart() {
-        let far = 2 * GAP_MAX;
-        assert_eq!(reads_of(&[0, far, 2 * far, 3 * far]), [4]);
-        let last = SPAN_MAX - PAGE;
-        assert_eq!(reads_of(&[0, PAGE, far, last]), [4]);
-        assert_eq!(reads_of(&[0, PAGE, far, last + 1]), [2, 1, 1]);
-        assert_eq!(reads_of(&[0, PAGE, 2 * PAGE, u64::MAX - PAGE]), [3, 1]);
+    fn pages_are_read_at_once_where_many_lie_close_together_and_few_apart() {
+        let (mut offsets, far) = (vec![0], 2 * GAP_MAX);
+        offsets.push(PAGE + far);
+        assert_eq!(reads_of(&offsets), [1, 1]);
+        offsets.push(PAGE + far + PAGE);
+        assert_eq!(reads_of(&offsets), [3]);
+        offsets[2] += 1;
+        assert_eq!(reads_of(&offsets), [1, 2]);
     }
 }
