@@ -128,6 +128,10 @@ bugs! {
     TornRecordReplayed = "torn-record-replayed" of 8,
     /// Work that has failed is tried again at once, and again.
     RetriedWithoutPause = "retried-without-pause" of 15,
+    /// No room is kept for the time when the disk is full.
+    ReserveNotKept = "reserve-not-kept" of 15,
+    /// A writer whose commit is done, or that is to lead, is not woken.
+    WakeUpLost = "wake-up-lost" of 34,
     /// An iterator that met an error goes on behind it.
     IteratorGoesOn = "iterator-goes-on" of 16,
     /// A snapshot takes its number first and is registered later.

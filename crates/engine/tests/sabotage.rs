@@ -75,7 +75,9 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
         | Bug::DropNotLogged
         | Bug::BatchTorn => ("contents", contents),
         Bug::UpdateWithoutGuard => ("updates", updates),
-        Bug::FollowerSyncForgotten | Bug::PublishedEarly => ("writers", several_writers),
+        Bug::FollowerSyncForgotten | Bug::PublishedEarly | Bug::WakeUpLost => {
+            ("writers", several_writers)
+        }
         Bug::SnapshotInTwoSteps => ("snapshots among writers", snapshots_among_writers),
         Bug::NewestFlushedFirst => ("contents among threads", contents_among_threads),
         Bug::AppendErrorSwallowed => {
@@ -88,6 +90,7 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
         Bug::OpenErrorIsNew => ("failing questions", failing_questions),
         Bug::IteratorGoesOn => ("iterators that fail", iterators_that_fail),
         Bug::RetriedWithoutPause => ("a full disk", full_disk),
+        Bug::ReserveNotKept => ("a disk that stays full", disk_that_stays_full),
         Bug::LengthTrusted => ("bytes that end early", bytes_that_end_early),
         Bug::WalDamageIsTail => ("damage in the log", damage_in_the_log),
         Bug::ChecksumWithoutPlace => ("foreign blocks", foreign_blocks),
@@ -386,6 +389,31 @@ fn full_disk(seed: u64) -> Outcome {
         (Ok(()), None) => Err("nobody is told that the disk is full".to_owned()),
         (Err(_), None) => Ok(()),
     }
+}
+
+/// Nothing goes in any more, and nobody frees anything: `resume()` finds room for what was acknowledged.
+fn disk_that_stays_full(seed: u64) -> Outcome {
+    const WRITES_MAX: u64 = 10_000;
+    let mut chance = Chance::new(seed);
+    let disk = MemVfs::new();
+    let tuning = KeyspaceOptions::default().memtable_bytes(128 << 10).table_bytes(128 << 10);
+    let options = Options::default().background(Background::Inline).seed(seed);
+    let db = oracle::open(&disk, options.keyspace_defaults(tuning))?;
+    disk.set_capacity(Some((2 << 20) + chance.below(2 << 20)));
+    let mut written = 0_u64;
+    while db.put(written.to_be_bytes(), chance.bytes(1_000)).is_ok() {
+        written += 1;
+        if written == WRITES_MAX {
+            return Err("the disk never got full".to_owned());
+        }
+    }
+    db.resume().map_err(failed)?;
+    for number in 0..written {
+        if db.get(number.to_be_bytes()).map_err(failed)?.is_none() {
+            return Err(format!("put {number} of {written} is gone"));
+        }
+    }
+    Ok(())
 }
 
 /// Files and parts of them that end before their time are refused, without a panic.

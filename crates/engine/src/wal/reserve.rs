@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 use crate::format::filename::RESERVE;
+use crate::sabotage::{self, Bug};
 use crate::vfs::Vfs;
 
 /// Room beside that for the log: the manifest, headers, the ends of files.
@@ -48,7 +49,7 @@ impl Reserve {
         needed = needed.saturating_add(log_bytes.saturating_mul(times));
         // Tables and buckets have an index and a filter beside what logs have.
         needed = needed.saturating_add(needed / 4);
-        if self.off || needed <= self.bytes {
+        if self.off || needed <= self.bytes || sabotage::on(Bug::ReserveNotKept) {
             return Ok(());
         }
         // Ahead, so that few commits have to do this.

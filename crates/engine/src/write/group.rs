@@ -123,6 +123,9 @@ impl Ticket {
 
     pub(super) fn go_to(&self, station: Station) {
         *self.station.lock() = station;
+        if sabotage::on(Bug::WakeUpLost) {
+            return;
+        }
         match &self.owner {
             Owner::Thread(changed) => changed.notify(),
             Owner::Task { waker, .. } => {
