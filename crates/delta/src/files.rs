@@ -20,6 +20,8 @@ use crate::format::header::{self, BUCKET_MAGIC, HEADER_BYTES};
 /// Descriptors for writing, and as many for reading, where the system names no limit.
 const HANDLES_DEFAULT: u64 = 1024;
 
+/// Pages of systems' caches; where they are larger, those at the ends of what was read stay.
+const PAGE_BYTES: u64 = 4 << 10;
 /// Reads of more bytes ask the file's length first.
 const READ_UNASKED_BYTES: usize = 1 << 20;
 
@@ -351,11 +353,7 @@ impl BucketFile {
         if let Some(file) = self.table.readers.lock().get(self.number) {
             return Ok(file);
         }
-        let vfs = self.table.place.files.vfs();
-        let opened = match self.table.place.direct_reads {
-            true => vfs.open_direct(&self.path),
-            false => vfs.open(&self.path),
-        };
+        let opened = self.table.place.files.vfs().open(&self.path);
         let file = opened.map_err(|e| io_error("open", &self.path, e))?;
         let excess = {
             let mut readers = self.table.readers.lock();
@@ -368,9 +366,26 @@ impl BucketFile {
 
     /// Reads a part of the file. Its header need not be asked: frames check only in the file of the uid
     /// that the log names.
+    ///
+    /// Where reads go past the system's cache, these go through it and leave nothing behind: so the system
+    /// can be told ahead what is read while tables are (see [`BucketFile::will_need`]).
     pub(crate) fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
         let file = self.reader()?;
-        read_exactly(&*file, &self.path, offset, len)
+        let bytes = read_exactly(&*file, &self.path, offset, len)?;
+        if self.table.place.direct_reads {
+            // Pages that are there in part stay, so all of the first and the last are told.
+            let from = offset - offset % PAGE_BYTES;
+            let to = offset.saturating_add(len_u64(len)).next_multiple_of(PAGE_BYTES);
+            file.forget(from, to - from);
+        }
+        Ok(bytes)
+    }
+
+    /// Has the system begin to read a part of the file. A hint.
+    pub(crate) fn will_need(&self, from: u64, to: u64) {
+        if let Ok(file) = self.reader() {
+            file.will_need(from, to.saturating_sub(from));
+        }
     }
 
     /// Checks the first bytes of the file.

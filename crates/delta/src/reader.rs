@@ -40,6 +40,16 @@ impl OperandView for View {
         Ok(())
     }
 
+    fn will_need(&self, key: &[u8], at: SeqNo) {
+        if let Some(place) = self.place_of(key)
+            && let bucket = &self.buckets[place]
+            && !bucket.is_empty()
+            && !self.shared.table.has_lost()
+        {
+            View::will_need(self, bucket, key, at);
+        }
+    }
+
     fn cursor(self: Arc<Self>, at: SeqNo, reads: OperandReads) -> Box<dyn Cursor> {
         Box::new(ViewCursor::new(self, at, reads))
     }

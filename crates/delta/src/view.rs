@@ -151,6 +151,26 @@ impl View {
         covering.map(|range| range.seq).max().unwrap_or_default()
     }
 
+    /// What the cache has of a key for a reader at `at`, and what the bucket is to be asked.
+    fn asked<'a>(&self, bucket: &Bucket, key: &'a [u8], at: SeqNo) -> Asked<'a> {
+        let range_anchor = self.range_anchor(key, at);
+        let known = self.shared.cache.as_ref().and_then(|cache| cache.get(key)).filter(|entry| {
+            // A view that ends before the entry has all that made it.
+            entry.bucket == bucket.id && entry.latest <= at && entry.latest <= self.through
+        });
+        let after = known.as_ref().map(|entry| entry.covers);
+        let has_all = after.is_some_and(|after| after >= self.through || after >= at);
+        let lacks = (!has_all).then_some(Wanted { key, after, at, void_below: range_anchor });
+        Asked { known, lacks, range_anchor }
+    }
+
+    /// Says what [`find`](Self::find) will read of a key.
+    pub(crate) fn will_need(&self, bucket: &Bucket, key: &[u8], at: SeqNo) {
+        if let Some(wanted) = self.asked(bucket, key, at).lacks {
+            bucket.will_need(wanted, &self.shared.memory);
+        }
+    }
+
     /// What the cache or the bucket has of a key for a reader at `at`, newest first.
     pub(crate) fn find(
         &self,
@@ -160,18 +180,10 @@ impl View {
         reading: &mut Reading<'_>,
     ) -> Result<Arc<[Operand]>> {
         let Shared { cache, memory, counters, table, .. } = &*self.shared;
-        let range_anchor = self.range_anchor(key, at);
-        let known = cache.as_ref().and_then(|cache| cache.get(key)).filter(|entry| {
-            // A view that ends before the entry has all that made it.
-            entry.bucket == bucket.id && entry.latest <= at && entry.latest <= self.through
-        });
-        let after = known.as_ref().map(|entry| entry.covers);
-        let newer = match after {
-            Some(after) if after >= self.through || after >= at => Vec::new(),
-            _ => {
-                let wanted = Wanted { key, after, at, void_below: range_anchor };
-                bucket.records_of(wanted, reading, memory)?
-            }
+        let Asked { known, lacks, range_anchor } = self.asked(bucket, key, at);
+        let newer = match lacks {
+            Some(wanted) => bucket.records_of(wanted, reading, memory)?,
+            None => Vec::new(),
         };
         if cache.is_some() {
             count(if known.is_some() { &counters.cache_hits } else { &counters.cache_misses }, 1);
@@ -203,6 +215,14 @@ impl View {
             _ => Ok(operands.into()),
         }
     }
+}
+
+/// How a key is looked up.
+struct Asked<'a> {
+    known: Option<Entry>,
+    /// What only the bucket can tell.
+    lacks: Option<Wanted<'a>>,
+    range_anchor: SeqNo,
 }
 
 /// What no anchor voids, newest first: of what was found and of older operands. All is within what the

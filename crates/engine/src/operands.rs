@@ -76,7 +76,7 @@ pub struct Place {
     pub counts: Arc<dyn OperandCounts>,
     /// Bytes of memory that the store should stay within, if there is a bound.
     pub memory_bytes: Option<u64>,
-    /// Whether reads go past the system's page cache.
+    /// Whether what is read, or written, shall not stay in the system's page cache.
     pub direct_reads: bool,
     /// Nothing may be written.
     pub read_only: bool,
@@ -291,6 +291,12 @@ pub trait OperandView: fmt::Debug + Send + Sync {
         reads: OperandReads,
         found: &mut Vec<Operand>,
     ) -> Result<()>;
+
+    /// Says that [`operands`](Self::operands) will be asked of this key by a lookup that reads tables first: what
+    /// it has to read may begin its way here. A hint; by default nothing is done.
+    fn will_need(&self, key: &[u8], at: SeqNo) {
+        let _ = (key, at);
+    }
 
     /// Walks, as entries of kind [`Merge`](crate::Kind::Merge), the operands of all keys with numbers up
     /// to `at` that no anchor up to `at` voids. A folded operand has its largest number.

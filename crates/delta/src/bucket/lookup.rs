@@ -48,7 +48,7 @@ pub(crate) struct Found {
     pub(crate) operand: Option<Bytes>,
 }
 
-/// Pages of one file.
+/// Pages of one file, sorted once all are there.
 struct Pages<'a> {
     file: &'a Arc<BucketFile>,
     /// Offset and bytes.
@@ -67,10 +67,35 @@ impl Bucket {
     /// What is wanted, in no order; some may be void.
     pub(crate) fn records_of(
         &self,
-        mut wanted: Wanted<'_>,
+        wanted: Wanted<'_>,
         reading: &mut Reading<'_>,
         memory: &Memory,
     ) -> Result<Vec<Found>> {
+        let (mut found, needed) = self.plan(wanted, reading, memory)?;
+        for pages in needed {
+            pages.read(wanted, reading, &mut found)?;
+        }
+        Ok(found)
+    }
+
+    /// Says which pages [`records_of`](Self::records_of) will read, if memory can tell.
+    pub(crate) fn will_need(&self, wanted: Wanted<'_>, memory: &Memory) {
+        let Ok((_, needed)) = self.plan(wanted, &mut Reading::in_memory(), memory) else { return };
+        for Pages { file, pages } in &needed {
+            for near in reads(pages) {
+                let (from, to) = ends(near);
+                file.will_need(from, to);
+            }
+        }
+    }
+
+    /// What the tail has, and pages to read, in order.
+    fn plan(
+        &self,
+        mut wanted: Wanted<'_>,
+        reading: &mut Reading<'_>,
+        memory: &Memory,
+    ) -> Result<(Vec<Found>, Vec<Pages<'_>>)> {
         let mut found = Vec::new();
         let asked = wanted;
         for record in self.tail.of_key(asked.key).filter(|record| asked.has(record.last)) {
@@ -104,10 +129,10 @@ impl Bucket {
                 need(&mut needed, &sorted.file, (page.offset, page.bytes));
             }
         }
-        for pages in needed {
-            pages.read(wanted, reading, &mut found)?;
+        for pages in &mut needed {
+            pages.pages.sort_unstable();
         }
-        Ok(found)
+        Ok((found, needed))
     }
 }
 
@@ -126,6 +151,12 @@ fn reads(pages: &[(u64, u64)]) -> impl Iterator<Item = &[(u64, u64)]> {
     pages.chunk_by(move |a, b| at_once || gap(*a, *b) <= GAP_MAX)
 }
 
+/// Where the first of sorted pages begins and the last one ends.
+fn ends(pages: &[(u64, u64)]) -> (u64, u64) {
+    let from = pages.first().map_or(0, |page| page.0);
+    (from, pages.last().map_or(from, |page| page.0 + page.1))
+}
+
 /// Bytes between two pages.
 fn gap(a: (u64, u64), b: (u64, u64)) -> u64 {
     b.0.saturating_sub(a.0 + a.1)
@@ -133,12 +164,11 @@ fn gap(a: (u64, u64), b: (u64, u64)) -> u64 {
 
 impl Pages<'_> {
     fn read(
-        mut self,
+        self,
         wanted: Wanted<'_>,
         reading: &mut Reading<'_>,
         found: &mut Vec<Found>,
     ) -> Result<()> {
-        self.pages.sort_unstable();
         reads(&self.pages).try_for_each(|pages| self.read_near(pages, wanted, reading, found))
     }
 
@@ -150,8 +180,7 @@ impl Pages<'_> {
         reading: &mut Reading<'_>,
         found: &mut Vec<Found>,
     ) -> Result<()> {
-        let from = pages.first().map_or(0, |page| page.0);
-        let to = pages.last().map_or(0, |page| page.0 + page.1);
+        let (from, to) = ends(pages);
         let bytes = reading.read(self.file, from, to)?;
         for (offset, _) in pages {
             let wrong = |what: Malformed| what.at(&self.file.path, *offset);

@@ -38,6 +38,11 @@ impl<'a> Reading<'a> {
         Reading { reads: OperandReads::Storage, counts: Count::Bytes(bytes), calls: 0 }
     }
 
+    /// Reads nothing.
+    pub(crate) fn in_memory() -> Reading<'static> {
+        Reading { reads: OperandReads::Memory, counts: Count::Nothing, calls: 0 }
+    }
+
     /// Counts nothing.
     pub(crate) fn uncounted() -> Reading<'static> {
         Reading { reads: OperandReads::Storage, counts: Count::Nothing, calls: 0 }

@@ -188,8 +188,8 @@ impl Options {
     /// there: memory is what the block cache takes and nothing else, and each block that the block cache
     /// misses is one read of the device. Pays where the block cache has the memory that the page cache
     /// would take; where it has not, reads are slower. A read takes whole blocks of the device, so half
-    /// a kilobyte more than the table's block on average. Log and manifest are not concerned. Default:
-    /// no.
+    /// a kilobyte more than the table's block on average. Log and manifest are not concerned; what is read of
+    /// buckets of an operand store goes through the page cache and does not stay there. Default: no.
     #[must_use]
     pub fn direct_reads(mut self, direct: bool) -> Self {
         self.direct_reads = direct;

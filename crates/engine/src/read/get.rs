@@ -213,6 +213,12 @@ fn gather_with_store<'a>(
     met: &mut Met<'a>,
 ) -> Result<()> {
     let mut tables = Fold::default();
+    if reads != Reads::Memory
+        && let Some(beside) = &view.operands
+    {
+        // A device serves both in hardly more time than one.
+        beside.view.will_need(user_key, snapshot);
+    }
     let newest = gather::<true>(tree, view, user_key, snapshot, &mut tables, met)?;
     match &view.operands {
         Some(beside) => {
