@@ -22,6 +22,8 @@ const HANDLES_DEFAULT: u64 = 1024;
 
 /// Pages of systems' caches; where they are larger, those at the ends of what was read stay.
 const PAGE_BYTES: u64 = 4 << 10;
+/// Bytes before the end of a file of which the system may still be writing some.
+const WRITING_BYTES: u64 = 128 << 10;
 /// Reads of more bytes ask the file's length first.
 const READ_UNASKED_BYTES: usize = 1 << 20;
 
@@ -290,8 +292,11 @@ impl BucketFile {
         let offset = self.end();
         self.append_to(&*file, bytes)?;
         if self.table.place.direct_reads {
-            // A read past the page cache waits until what is there of these bytes is written.
-            file.forget(offset, len_u64(bytes.len()));
+            // What is not written yet begins its way to the disk and stays; what came shortly before has
+            // arrived, and goes.
+            let from = offset.saturating_sub(WRITING_BYTES);
+            let from = from - from % PAGE_BYTES;
+            file.forget(from, offset - from + len_u64(bytes.len()));
         }
         Ok(())
     }
@@ -326,7 +331,11 @@ impl BucketFile {
             self.table.has_lost.store(true, Ordering::Release);
             io_error("sync", &self.path, e)
         })?;
-        self.end_synced.fetch_max(end, Ordering::AcqRel);
+        let synced = self.end_synced.fetch_max(end, Ordering::AcqRel);
+        if self.table.place.direct_reads {
+            let from = synced - synced % PAGE_BYTES;
+            file.forget(from, end.saturating_sub(from));
+        }
         // What was appended meanwhile is not known to be synced.
         self.appends_synced.fetch_max(appends, Ordering::AcqRel);
         Ok(())
