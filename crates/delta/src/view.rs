@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 
 use lsmx::fences::Fences;
+use lsmx::format::filter::key_hash;
 use lsmx::operands::{Operand, Token};
 use lsmx::sync::{Arc, AtomicU64, OnceLock, Ordering};
 use lsmx::{Result, SeqNo, Slice};
@@ -154,14 +155,17 @@ impl View {
     /// What the cache has of a key for a reader at `at`, and what the bucket is to be asked.
     fn asked<'a>(&self, bucket: &Bucket, key: &'a [u8], at: SeqNo) -> Asked<'a> {
         let range_anchor = self.range_anchor(key, at);
-        let known = self.shared.cache.as_ref().and_then(|cache| cache.get(key)).filter(|entry| {
+        // What the tail alone has is in memory, and not in the cache.
+        let cache = self.shared.cache.as_ref().filter(|_| bucket.files_may_hold(key_hash(key)));
+        let asks_cache = cache.is_some();
+        let known = cache.and_then(|cache| cache.get(key)).filter(|entry| {
             // A view that ends before the entry has all that made it.
             entry.bucket == bucket.id && entry.latest <= at && entry.latest <= self.through
         });
         let after = known.as_ref().map(|entry| entry.covers);
         let has_all = after.is_some_and(|after| after >= self.through || after >= at);
         let lacks = (!has_all).then_some(Wanted { key, after, at, void_below: range_anchor });
-        Asked { known, lacks, range_anchor }
+        Asked { asks_cache, known, lacks, range_anchor }
     }
 
     /// Says what [`find`](Self::find) will read of a key.
@@ -180,12 +184,12 @@ impl View {
         reading: &mut Reading<'_>,
     ) -> Result<Arc<[Operand]>> {
         let Shared { cache, memory, counters, table, .. } = &*self.shared;
-        let Asked { known, lacks, range_anchor } = self.asked(bucket, key, at);
+        let Asked { asks_cache, known, lacks, range_anchor } = self.asked(bucket, key, at);
         let newer = match lacks {
             Some(wanted) => bucket.records_of(wanted, reading, memory)?,
             None => Vec::new(),
         };
-        if cache.is_some() {
+        if asks_cache {
             count(if known.is_some() { &counters.cache_hits } else { &counters.cache_misses }, 1);
         }
         let older = known.as_ref().map(|entry| &entry.operands);
@@ -219,6 +223,7 @@ impl View {
 
 /// How a key is looked up.
 struct Asked<'a> {
+    asks_cache: bool,
     known: Option<Entry>,
     /// What only the bucket can tell.
     lacks: Option<Wanted<'a>>,

@@ -98,15 +98,15 @@ impl Bucket {
     ) -> Result<(Vec<Found>, Vec<Pages<'_>>)> {
         let mut found = Vec::new();
         let asked = wanted;
-        for record in self.tail.of_key(asked.key).filter(|record| asked.has(record.last)) {
+        let hash = key_hash(asked.key);
+        let print = fingerprint(hash);
+        for record in self.tail.of_key(asked.key, print).filter(|record| asked.has(record.last)) {
             if record.operand.is_none() {
                 wanted.void_below = wanted.void_below.max(record.last);
             }
             let Record { first, last, operand, .. } = self.tail.shared(record);
             found.push(Found { first, last, operand });
         }
-        let hash = key_hash(wanted.key);
-        let print = fingerprint(hash);
         let mut needed = Vec::new();
         for extent in &self.extents {
             for page in extent.pages(reading, memory)? {

@@ -144,10 +144,12 @@ impl Bucket {
 
     /// Whether it may have something of the key, as far as memory knows.
     pub(crate) fn may_hold(&self, key: &[u8]) -> bool {
-        if self.tail.of_key(key).next().is_some() {
-            return true;
-        }
         let hash = key_hash(key);
+        self.tail.of_key(key, fingerprint(hash)).next().is_some() || self.files_may_hold(hash)
+    }
+
+    /// Whether its files may have something of the key with this hash, as far as memory knows.
+    pub(crate) fn files_may_hold(&self, hash: u64) -> bool {
         let print = fingerprint(hash);
         let in_pages = |extent: &Arc<Extent>| {
             extent.pages_if_loaded().is_none_or(|pages| pages.iter().any(|it| it.may_hold(print)))
@@ -165,7 +167,7 @@ impl Bucket {
                 pages.iter().all(|page| page.last <= after || !page.may_hold(print))
             })
         };
-        let mut tail = self.tail.of_key(key);
+        let mut tail = self.tail.of_key(key, print);
         let in_tail = self.tail.last > after && tail.any(|record| record.last > after);
         !in_tail && self.extents.iter().all(same)
     }

@@ -1,8 +1,10 @@
 //! Records of a bucket that are not in a file of it yet: the log has them.
 
 use bytes::Bytes;
+use lsmx::format::filter::key_hash;
 use lsmx::{Error, Malformed, Result, SeqNo};
 
+use super::extent::fingerprint;
 use crate::charge::{Charge, Memory};
 use crate::coding::{Decoder, len_u64};
 use crate::format::record::{self, Record, RecordRef};
@@ -12,10 +14,17 @@ use crate::format::record::{self, Record, RecordRef};
 pub(crate) struct Tail {
     bytes: Bytes,
     starts: Box<[u32]>,
+    /// Of the key of each: few lookups find anything, and those that do not need not look at the records.
+    prints: Box<[u16]>,
     /// Number of the newest record.
     pub(crate) last: SeqNo,
     _charge: Charge,
 }
+
+/// Bytes of a record beside its own.
+const PLACE_BYTES: usize = size_of::<u32>() + size_of::<u16>();
+/// Fingerprints that are compared at once.
+const AT_ONCE: usize = 32;
 
 fn start(at: usize) -> Result<u32> {
     u32::try_from(at).map_err(|_| Error::TooLarge {
@@ -34,21 +43,24 @@ impl Tail {
             starts.push(start(bytes.len())?);
             record.put(&mut bytes);
         }
+        let prints = records.iter().map(|record| fingerprint(key_hash(&record.key))).collect();
         let last = records.iter().map(|record| record.last).max().unwrap_or_default();
-        let _charge = memory.charge(bytes.capacity() + 4 * starts.len());
-        Ok(Tail { bytes: bytes.into(), starts: starts.into(), last, _charge })
+        let _charge = memory.charge(bytes.capacity() + PLACE_BYTES * starts.len());
+        Ok(Tail { bytes: bytes.into(), starts: starts.into(), prints, last, _charge })
     }
 
     /// Of encoded records.
     pub(crate) fn decode(bytes: &Bytes, memory: &Memory) -> Result<Tail, Malformed> {
-        let (mut starts, mut last) = (Vec::new(), SeqNo::ZERO);
+        let (mut starts, mut prints, mut last) = (Vec::new(), Vec::new(), SeqNo::ZERO);
         record::for_each(bytes, |at, record| {
             // Of the contents of a frame, whose length has 32 bits.
             starts.push(u32::try_from(at).unwrap_or(u32::MAX));
+            prints.push(fingerprint(key_hash(record.key)));
             last = last.max(record.last);
         })?;
-        let _charge = memory.charge(bytes.len() + 4 * starts.len());
-        Ok(Tail { bytes: bytes.clone(), starts: starts.into(), last, _charge })
+        let _charge = memory.charge(bytes.len() + PLACE_BYTES * starts.len());
+        let (bytes, starts, prints) = (bytes.clone(), starts.into(), prints.into());
+        Ok(Tail { bytes, starts, prints, last, _charge })
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -72,17 +84,27 @@ impl Tail {
         (0..self.starts.len()).map(|index| self.get(index).shared(&self.bytes))
     }
 
-    /// The records of a key, newest first.
-    pub(crate) fn of_key<'a>(&'a self, key: &'a [u8]) -> impl Iterator<Item = RecordRef<'a>> + 'a {
-        let (mut low, mut high) = (0, self.starts.len());
-        while low < high {
-            let middle = low.midpoint(high);
-            match self.get(middle).key < key {
-                true => low = middle + 1,
-                false => high = middle,
-            }
-        }
-        (low..self.starts.len()).map(|index| self.get(index)).take_while(move |it| it.key == key)
+    /// The records of a key, newest first; `print` is its fingerprint.
+    pub(crate) fn of_key<'a>(
+        &'a self,
+        key: &'a [u8],
+        print: u16,
+    ) -> impl Iterator<Item = RecordRef<'a>> + 'a {
+        let first = self.first_of(key, print).unwrap_or(self.starts.len());
+        (first..self.starts.len()).map(|index| self.get(index)).take_while(move |it| it.key == key)
+    }
+
+    /// Where the records of a key begin, if there are any.
+    fn first_of(&self, key: &[u8], print: u16) -> Option<usize> {
+        // One chunk after the other without a way out, so that many are compared at once.
+        let chunks = self.prints.chunks(AT_ONCE).enumerate();
+        let alike = chunks.filter(|(_, prints)| {
+            prints.iter().fold(false, |alike, other| alike | (*other == print))
+        });
+        alike.into_iter().find_map(|(chunk, prints)| {
+            let indices = (chunk * AT_ONCE..).zip(prints).filter(|(_, other)| **other == print);
+            indices.map(|(index, _)| index).find(|index| self.get(*index).key == key)
+        })
     }
 
     pub(crate) fn shared(&self, record: RecordRef<'_>) -> Record {

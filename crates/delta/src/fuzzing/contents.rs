@@ -1,9 +1,11 @@
 //! Targets for headers, frames, and what frames hold.
 
 use bytes::Bytes;
+use lsmx::format::filter::key_hash;
 use lsmx::{Malformed, SeqNo};
 
 use super::repair::{self, OFFSET, UID};
+use crate::bucket::extent::fingerprint;
 use crate::bucket::sorted::{Meta, pages};
 use crate::bucket::tail::Tail;
 use crate::charge::Memory;
@@ -66,7 +68,7 @@ pub fn records(bytes: &[u8]) {
     assert!(tail.records().eq(records.iter().cloned()));
     assert_eq!(tail.last, records.iter().map(|record| record.last).max().unwrap_or_default());
     for key in PROBES.into_iter().chain(records.iter().map(|record| &*record.key)) {
-        let found = tail.of_key(key).map(|record| tail.shared(record));
+        let found = tail.of_key(key, fingerprint(key_hash(key))).map(|record| tail.shared(record));
         assert!(found.eq(records.iter().filter(|record| record.key == key).cloned()), "{key:?}");
     }
     for page_bytes in [1, 100] {
