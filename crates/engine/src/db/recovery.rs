@@ -43,8 +43,8 @@ use crate::version::{
 };
 use crate::vfs::{LockGuard, Shed, SheddingVfs, Vfs};
 use crate::wal::{
-    RecoveryMode, RecoveryReport, ReplayFrom, ReplayedRecord, SegmentLedger, Wal, WalOptions,
-    replay,
+    BesideLog, RecoveryMode, RecoveryReport, ReplayFrom, ReplayedRecord, SegmentLedger, Wal,
+    WalOptions, replay,
 };
 use crate::write::commit::Committer;
 use crate::write::throttle::Throttle;
@@ -88,8 +88,10 @@ impl SegmentLedger for Ledger {
         }
     }
 
-    fn beside_bytes(&self) -> u64 {
-        self.beside_bytes.load(Ordering::Relaxed)
+    fn beside_log(&self) -> BesideLog {
+        let store_bytes = self.beside_bytes.load(Ordering::Relaxed);
+        let size = self.manifest.get().map(|manifest| manifest.size()).unwrap_or_default();
+        BesideLog { store_bytes, manifest_bytes: size.bytes, keyspaces: size.keyspaces }
     }
 }
 

@@ -24,7 +24,7 @@ use crate::format::filename::FileName;
 use crate::format::frame::{LogSeed, RecordHeader, SEQ_END, SyncMark};
 use crate::format::manifest_header::{Current, ManifestHeader};
 use crate::sabotage::{self, Bug};
-use crate::sync::{Arc, Mutex, RwLock};
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering, RwLock};
 use crate::vfs::{File, Vfs};
 use crate::{Error, Result};
 
@@ -41,6 +41,18 @@ pub struct Manifest {
     writer: Mutex<Writer>,
     /// The state after all durable edits; never held over I/O.
     state: RwLock<ManifestState>,
+    /// [`ManifestSize`], to be asked without a lock.
+    bytes: AtomicU64,
+    keyspaces: AtomicU64,
+}
+
+/// How large a manifest is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ManifestSize {
+    /// Bytes of its file.
+    pub bytes: u64,
+    /// Keyspaces that it knows.
+    pub keyspaces: u64,
 }
 
 #[derive(Debug)]
@@ -126,6 +138,8 @@ impl Manifest {
         let place = Place { vfs: &*vfs, dir, db_uid: state.db_uid };
         let log = place.write_fresh(number, state).map_err(|unfinished| unfinished.error)?;
         Ok(Manifest {
+            bytes: AtomicU64::new(log.bytes),
+            keyspaces: AtomicU64::new(len_u64(state.keyspaces.len())),
             dir: dir.to_owned(),
             db_uid: state.db_uid,
             writer: Mutex::new(Writer { log, failure: None, maybe_current: None }),
@@ -171,7 +185,20 @@ impl Manifest {
             return Err(error);
         }
         self.state.write().adopt(draft);
+        self.note_size(&writer.log);
         Ok(())
+    }
+
+    fn note_size(&self, log: &LogWriter) {
+        self.bytes.store(log.bytes, Ordering::Relaxed);
+        let keyspaces = self.with(|state| len_u64(state.keyspaces.len()));
+        self.keyspaces.store(keyspaces, Ordering::Relaxed);
+    }
+
+    /// How large it is. Takes no lock, so that it may be asked while an edit is written.
+    pub fn size(&self) -> ManifestSize {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        ManifestSize { bytes: read(&self.bytes), keyspaces: read(&self.keyspaces) }
     }
 
     fn write_edit(&self, log: &mut LogWriter, edit: &Edit) -> Result<()> {
@@ -200,6 +227,7 @@ impl Manifest {
                 let fresh = Writer { log, failure: None, maybe_current: None };
                 let old = std::mem::replace(&mut *writer, fresh);
                 *self.state.write() = next;
+                self.note_size(&writer.log);
                 Ok(old.log.number)
             }
             Err(Unfinished { error, maybe_current }) => {

@@ -18,5 +18,5 @@ mod writer;
 pub use reader::{RecoveryMode, RecoveryReport, ReplayFrom, ReplayedRecord, replay};
 pub(crate) use reserve::{lacks_disk, remove_reserve};
 pub use segment::{DurableSegment, SegmentInfo};
+pub use writer::{BesideLog, SegmentLedger, Wal, WalOptions, WalRecord};
 pub use writer::{SEGMENT_BYTES_DEFAULT, SYNC_EVERY_BYTES_DEFAULT, SYNC_EVERY_US_DEFAULT};
-pub use writer::{SegmentLedger, Wal, WalOptions, WalRecord};

@@ -53,8 +53,8 @@ pub struct WalOptions {
     /// A sync is due so many microseconds after a byte was appended. Default:
     /// [`SYNC_EVERY_US_DEFAULT`].
     pub sync_every_us: u64,
-    /// Whether a file `RESERVE` keeps as much room on the disk as the live segments take and a quarter more, by
-    /// which [`Db::resume`](crate::Db::resume) can make durable what was acknowledged though the disk is full. A commit
+    /// Whether a file `RESERVE` keeps as much room on the disk as the live segments and the manifest take and a
+    /// quarter more, by which [`Db::resume`](crate::Db::resume) can make durable what was acknowledged though the disk is full. A commit
     /// for which no room can be kept fails. File systems that cannot keep room do without. Default: yes.
     pub reserve: bool,
 }
@@ -81,11 +81,22 @@ pub trait SegmentLedger: Send + Sync {
     /// The manifest could not be written.
     fn name_segment(&self, id: u64) -> Result<()>;
 
-    /// Bytes that operand stores would have to write anew after a failure, beside what the log has for them:
-    /// room is kept for that, too. Asked at every append.
-    fn beside_bytes(&self) -> u64 {
-        0
+    /// What would have to be written anew after a failure beside what the log has: room is kept for that, too.
+    /// Asked at every append.
+    fn beside_log(&self) -> BesideLog {
+        BesideLog::default()
     }
+}
+
+/// What a resumption writes anew beside what is in the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BesideLog {
+    /// Bytes that operand stores write.
+    pub store_bytes: u64,
+    /// Bytes of the manifest.
+    pub manifest_bytes: u64,
+    /// Keyspaces, each of which gets files of its own.
+    pub keyspaces: u64,
 }
 
 /// The write-ahead log of a database, open for writing.
@@ -297,7 +308,7 @@ impl Wal {
         }
         let written = len_u64(log.buffer.len());
         let live = self.live_bytes().saturating_add(written);
-        log.reserve.cover(&*self.vfs, live, self.ledger.beside_bytes())?;
+        log.reserve.cover(&*self.vfs, live, self.ledger.beside_log())?;
         log.write_buffer()?;
         log.next_seq = next_seq;
         let current = log.current();
@@ -519,7 +530,7 @@ impl Wal {
 
     /// Keeps room again for what is in the live segments, if there is any.
     pub fn take_reserve(&self) {
-        let (live, beside) = (self.live_bytes(), self.ledger.beside_bytes());
+        let (live, beside) = (self.live_bytes(), self.ledger.beside_log());
         // The next append says what is wrong.
         let _ = self.log.lock().reserve.cover(&*self.vfs, live, beside);
     }

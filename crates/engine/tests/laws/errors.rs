@@ -409,6 +409,7 @@ fn law_09_full_disk() {
     }
     for seed in seeds(90, 3) {
         super::full::a_disk_that_stays_full(seed);
+        super::full::many_keyspaces_on_a_disk_that_stays_full(seed);
         super::full::a_real_disk_that_stays_full(seed);
     }
 }

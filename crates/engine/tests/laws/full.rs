@@ -161,6 +161,41 @@ pub(crate) fn a_disk_that_stays_full(seed: u64) {
     filling.check(&open(&disk), &when);
 }
 
+/// Hundreds of keyspaces have a little in the log when somebody else fills the disk: each of them gets files of
+/// its own, and the manifest is larger than the log.
+pub(crate) fn many_keyspaces_on_a_disk_that_stays_full(seed: u64) {
+    let mut chance = Chance::new(seed);
+    let disk = MemVfs::new();
+    disk.set_capacity(Some(1 << 30));
+    let db = open(&disk);
+    let count = 200 + chance.below(600);
+    let names: Vec<String> = (0..count).map(|number| format!("keyspace-{number:0100}")).collect();
+    let (mut keyspaces, mut model) = (Vec::new(), BTreeMap::new());
+    for name in &names {
+        keyspaces.push(db.keyspace(name, tuning("default")).unwrap());
+    }
+    for _ in 0..2 * count {
+        let at = usize::try_from(chance.below(count)).unwrap();
+        let value = chance.below(u64::MAX).to_le_bytes();
+        keyspaces[at].put("key", value).unwrap();
+        model.insert(at, value);
+    }
+    let capacity = disk.used_bytes();
+    disk.set_capacity(Some(capacity));
+    let when = format!("seed {seed}, {capacity} bytes, {count} keyspaces");
+    db.put("large", vec![7; 1 << 20]).unwrap_err();
+    db.resume().unwrap_or_else(|error| panic!("{when}: {error}"));
+    let left = disk.crash(Image::Drop, seed);
+    for db in [&db, &open(&left)] {
+        assert!(db.get("large").unwrap().is_none(), "{when}");
+        for (at, name) in names.iter().enumerate() {
+            let found = db.existing_keyspace(name).unwrap().get("key").unwrap();
+            let due = model.get(&at).map(|value| &value[..]);
+            assert_eq!(found.as_deref(), due, "{when}: {name}");
+        }
+    }
+}
+
 /// The same on a real file system, where somebody may mount one.
 pub(crate) fn a_real_disk_that_stays_full(seed: u64) {
     let mut chance = Chance::new(seed);
