@@ -9,6 +9,7 @@ use lsmx::{Db, Durability, Error, Keyspace, Result, Snapshot, WriteBatch};
 use crate::Outcome;
 use crate::chance::Chance;
 use crate::changes::{Change, changes};
+use crate::copies::{self, Bounds};
 use crate::disk::Disk;
 use crate::reached::Reached;
 use crate::told::{self, Told};
@@ -172,6 +173,7 @@ impl Beside<'_> {
             5 => self.retune(which),
             6 => self.leave_store(keyspace),
             7 | 8 => return self.look_back(),
+            9 => return self.copy(),
             _ => self.pass(),
         };
         match done {
@@ -203,11 +205,34 @@ impl Beside<'_> {
             return checked.map_err(|what| format!("a snapshot of {counts:?}: {what}"));
         }
         let snapshot = self.db.snapshot();
-        let counts = (0..self.orders.writers).map(|writer| view(&snapshot).count_of(writer));
-        let mut counts: Vec<_> = counts.collect::<Outcome<_>>()?;
+        let mut counts = self.counts(&snapshot)?;
         counts.push(self.steps);
         self.held = Some((snapshot, counts));
         Ok(())
+    }
+
+    /// How many commits of each writer a snapshot shows.
+    fn counts(&self, snapshot: &Snapshot) -> Outcome<Vec<u64>> {
+        let view = View { keyspaces: self.keyspaces, snapshot: Some(snapshot) };
+        (0..self.orders.writers).map(|writer| view.count_of(writer)).collect()
+    }
+
+    /// Makes a checkpoint and compares it.
+    fn copy(&mut self) -> Outcome {
+        let place = copies::place_of(Path::new(&self.orders.dir));
+        // A child before this one may have been killed over its own.
+        copies::remove(&place)?;
+        let least = self.counts(&self.db.snapshot())?;
+        match self.db.checkpoint(&place) {
+            Err(error) if self.disk.excuses(&error) => return self.after_failure(),
+            made => made.map_err(|error| format!("a checkpoint: {error:?}"))?,
+        }
+        let most = self.counts(&self.db.snapshot())?;
+        let bounds = Bounds { least, most, steps: self.steps };
+        copies::compare(&place, self.orders.seed, self.chance.draw(), &bounds)
+            .map_err(|what| format!("a checkpoint: {what}"))?;
+        self.reached.copies += 1;
+        copies::remove(&place)
     }
 
     /// Changes all options of a keyspace: it may take on an operand store.

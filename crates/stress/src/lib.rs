@@ -2,7 +2,7 @@
 //!
 //! A child process opens a database under options that are drawn anew for each opening, and writes
 //! from several threads until it is killed. Meanwhile keyspaces change their policies, take on operand
-//! stores and leave them, come and go; snapshots are held and looked at again; if that is asked for, the
+//! stores and leave them, come and go; snapshots are held and looked at again, checkpoints made, opened and compared; if that is asked for, the
 //! disks of some fail or are full now and then, and when they are well again writing goes on. Whoever started it
 //! then reads everything in every way, and has the files verified: each commit that was acknowledged is
 //! there, whole, in its order, and nothing that was never begun.
@@ -19,6 +19,7 @@ pub mod beside;
 mod chance;
 mod changes;
 mod child;
+mod copies;
 mod disk;
 pub mod modelling;
 mod parent;
@@ -130,4 +131,22 @@ pub(crate) fn open(disk: Arc<dyn Vfs>, dir: &Path, seed: u64) -> Outcome<(Db, Ve
         keyspaces.push(keyspace);
     }
     Ok((db, keyspaces))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_come_through_the_environment_and_nothing_else_does() {
+        let dir = "/a path/with blanks ".to_owned();
+        let orders = Orders { dir, seed: 7, round: u64::MAX, writers: 3, faults: true };
+        let text = orders.to_text();
+        let read = Orders::from_text(&text).unwrap();
+        assert_eq!((read.to_text(), read.dir), (text, orders.dir));
+        for garbage in ["", "7", "7 8 3 true", "7 8 3 maybe /d", "-7 8 3 true /d", "7 x 3 true /d"]
+        {
+            assert!(Orders::from_text(garbage).is_none(), "{garbage:?}");
+        }
+    }
 }

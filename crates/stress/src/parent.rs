@@ -13,9 +13,9 @@ use serde::Serialize;
 
 use crate::Outcome;
 use crate::chance::Chance;
+use crate::copies::close_and_verify;
 use crate::passing::steps as steps_of;
 use crate::told::Told;
-use crate::tuning::stores;
 use crate::view::View;
 use crate::{ORDERS, Orders, Reached, open};
 
@@ -240,24 +240,7 @@ impl<'a> Parent<'a> {
             checked.map_err(|what| format!("with all operands in the tree: {what}"))?;
         }
         drop(keyspaces);
-        db.close(None).map_err(|error| format!("closing: {error}"))?;
-        drop(db);
-        self.verify()
-    }
-
-    /// Has the closed database checked from end to end.
-    fn verify(&self) -> Outcome {
-        let report = lsmx::verify_with_stores(Arc::new(OsVfs), &self.dir, &stores());
-        let mut report = report.map_err(|error| format!("verification: {error:?}"))?;
-        // Pages of buckets whose records the log of their store still has: the next opening removes them.
-        let is_bucket =
-            |path: &PathBuf| path.extension().is_some_and(|extension| extension == "bucket");
-        report.orphans.retain(|orphan| !is_bucket(orphan));
-        if !report.orphans.is_empty() || !report.operands_unchecked.is_empty() {
-            let (orphans, unchecked) = (report.orphans, report.operands_unchecked);
-            return Err(format!("orphans: {orphans:?}, stores not checked: {unchecked:?}"));
-        }
-        Ok(())
+        close_and_verify(db, &self.dir)
     }
 }
 

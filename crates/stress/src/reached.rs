@@ -28,12 +28,14 @@ pub struct Reached {
     pub back_to_tree: u64,
     /// Snapshots that were compared with what they saw.
     pub snapshots: u64,
+    /// Checkpoints that were opened and compared.
+    pub copies: u64,
     /// Times that a database took writes again after its disk had failed.
     pub resumed: u64,
 }
 
 impl Reached {
-    fn counts(&mut self) -> [&mut u64; 11] {
+    fn counts(&mut self) -> [&mut u64; 12] {
         [
             &mut self.operands,
             &mut self.anchors,
@@ -45,6 +47,7 @@ impl Reached {
             &mut self.to_store,
             &mut self.back_to_tree,
             &mut self.snapshots,
+            &mut self.copies,
             &mut self.resumed,
         ]
     }

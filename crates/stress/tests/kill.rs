@@ -99,10 +99,11 @@ fn a_killed_process_keeps_its_word() {
     }
     println!("{sum:?}");
     assert!(sum.acknowledged > sum.kills * 50, "too little was acknowledged: {sum:?}");
-    let Reached { operands, rewrites, splits, overflows, blob_rewrites, .. } = sum.reached;
+    let Reached { operands, rewrites, splits, overflows, blob_rewrites, copies, .. } = sum.reached;
     let collected = rewrites + splits + overflows;
     assert!(operands > 0 && collected > 0, "no operand store had anything to do: {sum:?}");
     assert!(blob_rewrites > 0, "no blob file was emptied: {sum:?}");
+    assert!(copies > 0, "no checkpoint was compared: {sum:?}");
 }
 
 /// The test is tested: children that have a bug are found out.

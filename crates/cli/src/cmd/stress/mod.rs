@@ -137,6 +137,7 @@ fn table(databases: u64, sum: Sum, seconds: f64) -> String {
         (reached.blob_rewrites, "blob files emptied"),
         (reached.to_store + reached.back_to_tree, "conversions of open keyspaces"),
         (reached.snapshots, "snapshots looked at again"),
+        (reached.copies, "checkpoints opened and compared"),
         (reached.resumed, "times resumed after a disk had failed"),
     ] {
         // Writing to a string does not fail.
