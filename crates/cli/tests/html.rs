@@ -237,6 +237,8 @@ fn an_unwritable_page_is_known_before_the_run() {
         .fails(1, &["cannot write no/such/page.html"]);
     lsmx(&["bench", "fillseq", "--html", "no/such/page.html"])
         .fails(1, &["cannot write no/such/page.html"]);
+    lsmx(&["simulate", "--policy", "full", "--html", "no/such/page.html"])
+        .fails(1, &["cannot write no/such/page.html"]);
 }
 
 #[test]
@@ -255,6 +257,34 @@ fn a_sweep_is_followed_over_its_points() {
     }
     assert!(page.contains("<h3>Over all workloads</h3>"));
     fine_to_look_at(&page, &[("plots", 5 + 4 * 20), ("tables", 4)], directory.path());
+}
+
+/// No time, no log, and the closed form beside the simulation.
+#[test]
+fn a_simulation_has_a_page_of_what_it_says() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("page.html");
+    let words = "simulate --policy full,tiering,1-leveling --entries 3000000000 --updates 0.3 --lookups 1000 \
+                 --empty-lookups 0,1 --ranges 10 --selectivity 0.0001 --sweep size-ratio=4,10";
+    let words: Vec<&str> = words.split_whitespace().collect();
+    lsmx(&[&words[..], &["--html", file.to_str().unwrap()]].concat()).ok();
+    let page = fs::read_to_string(file).unwrap();
+    for title in [
+        "Over all workloads",
+        "Summary",
+        "What it costs to write, to read and to keep",
+        "What compaction did",
+        "Point lookups",
+        "Range lookups",
+        "Model and simulation",
+    ] {
+        assert!(page.contains(&format!("<h3>{title}</h3>")), "no section {title}");
+    }
+    assert!(page.contains("<title>lsmx simulate</title>"));
+    for nothing in ["<h3>Latency</h3>", "put max", "The longest put", "with the log", "engine</"] {
+        assert!(!page.contains(nothing), "{nothing}");
+    }
+    fine_to_look_at(&page, &[("plots", 4 + 2 * 12), ("tables", 2)], directory.path());
 }
 
 #[test]

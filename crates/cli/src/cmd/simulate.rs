@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use lsmx_bench::experiment::simulate;
-use lsmx_bench::report::{csv, json, rows, text};
+use lsmx_bench::report::{csv, html, json, rows, text};
 
 use super::explore;
 use crate::args::ExploreArgs;
@@ -22,14 +22,13 @@ pub(crate) fn run(arguments: &ExploreArgs, words: &[OsString]) -> Result<(), Fai
         ("--workers", arguments.workers.is_some()),
         ("--filter-last-run", arguments.filter_last_run),
         ("--explain", arguments.explain),
-        ("--html", arguments.html.is_some()),
     ];
     if let Some((flag, _)) = meaningless.into_iter().find(|(_, typed)| *typed) {
         let what = format!("{flag} goes with explore alone");
         return Err(Failure::Usage(what));
     }
     let config = explore::config(arguments, words)?;
-    for path in [&arguments.json, &arguments.csv].into_iter().flatten() {
+    for path in [&arguments.json, &arguments.csv, &arguments.html].into_iter().flatten() {
         // A report that cannot be written is better known before the run than after it.
         json::probe(path)?;
     }
@@ -42,6 +41,9 @@ pub(crate) fn run(arguments: &ExploreArgs, words: &[OsString]) -> Result<(), Fai
         let (header, rows) =
             rows.map_err(|error| Failure::file("write", path.display().to_string(), error.into()))?;
         csv::write(path, &header, rows)?;
+    }
+    if let Some(path) = &arguments.html {
+        html::write(path, &html::simulation(&result))?;
     }
     output::stdout(text::simulation(&result.cells).as_bytes())
 }

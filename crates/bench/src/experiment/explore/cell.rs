@@ -314,6 +314,7 @@ pub(super) fn run(
         simulated: None,
         model: None,
         repeats: None,
+        is_simulated: false,
     })
 }
 

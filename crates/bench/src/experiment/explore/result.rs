@@ -100,6 +100,9 @@ pub struct Cell {
     /// there is one run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats: Option<Repeats>,
+    /// Whether all of it was simulated: there were no times then, no log, and no history.
+    #[serde(skip)]
+    pub(crate) is_simulated: bool,
 }
 
 impl Repeatable for Cell {
@@ -200,7 +203,7 @@ pub struct Compaction {
 }
 
 /// Writes that waited.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Stalls {
     /// How many.
     pub count: u64,

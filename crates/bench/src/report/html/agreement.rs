@@ -72,8 +72,17 @@ type Compared = BTreeMap<String, [Option<f64>; 3]>;
 
 /// A plot per figure and a table of deviations; none where nothing was predicted.
 pub(super) fn plots(subjects: &[Subject<'_>]) -> Option<Markup> {
-    let cells: Vec<Value> =
-        subjects.iter().map(|it| serde_json::to_value(it.cell).unwrap_or_default()).collect();
+    let said = |it: &Subject<'_>| {
+        let mut cell = serde_json::to_value(it.cell).unwrap_or_default();
+        if it.cell.is_simulated
+            && let Some(members) = cell.as_object_mut()
+        {
+            // What the cell says itself is nothing that an engine did.
+            members.retain(|name, _| name == "model" || name == "simulated");
+        }
+        cell
+    };
+    let cells: Vec<Value> = subjects.iter().map(said).collect();
     compare(subjects, &cells)
 }
 
@@ -83,22 +92,25 @@ fn compare(subjects: &[Subject<'_>], cells: &[Value]) -> Option<Markup> {
         all.iter().any(|it| it.get(name).is_some_and(|said| said[source].is_some()))
     };
     let mut shown = figures(subjects);
-    shown.retain(|it| predicted(&it.name, 2) && (predicted(&it.name, 0) || predicted(&it.name, 1)));
+    shown.retain(|it| (0..SOURCES.len()).filter(|&source| predicted(&it.name, source)).count() > 1);
     if shown.is_empty() {
         return None;
     }
+    let measured = shown.iter().any(|it| predicted(&it.name, 2));
+    let sources = if measured { &SOURCES[..] } else { &SOURCES[..2] };
     let content = html! {
-        (spans::legend(&SOURCES))
+        (spans::legend(sources))
         div class="plots" {
-            @for it in &shown { (figure(&it.title, &plot(subjects, &all, it))) }
+            @for it in &shown { (figure(&it.title, &plot(subjects, &all, it, sources))) }
         }
-        @if shown.iter().any(|it| predicted(&it.name, 1)) {
+        @if measured && shown.iter().any(|it| predicted(&it.name, 1)) {
             (deviations(subjects, &all, &shown))
         }
     };
     let how = "The simulator plays the same policy on a tree without data; the closed form is the \
                literature's, for a full tree. Marks that lie on each other agree.";
-    Some(section("Model, simulation and engine", how, &content))
+    let title = if measured { "Model, simulation and engine" } else { "Model and simulation" };
+    Some(section(title, how, &content))
 }
 
 /// What the sources say of a cell.
@@ -127,14 +139,20 @@ fn compared(cell: &Value) -> Compared {
     compared
 }
 
-fn plot(subjects: &[Subject<'_>], all: &[Compared], shown: &Figure) -> Markup {
+fn plot(
+    subjects: &[Subject<'_>],
+    all: &[Compared],
+    shown: &Figure,
+    sources: &[&'static str],
+) -> Markup {
     let rows: Vec<Span> = subjects
         .iter()
         .zip(all)
         .map(|(it, compared)| Span {
             marker: it.marker,
             name: it.name.clone(),
-            values: compared.get(&shown.name).copied().unwrap_or_default().to_vec(),
+            values: compared.get(&shown.name).copied().unwrap_or_default()[..sources.len()]
+                .to_vec(),
         })
         .collect();
     let values: Vec<f64> =
@@ -145,7 +163,7 @@ fn plot(subjects: &[Subject<'_>], all: &[Compared], shown: &Figure) -> Markup {
         format: shown.format,
         ticks: 6,
     };
-    spans::draw("the closed form, the simulation and the engine", x, &SOURCES, &rows)
+    spans::draw(&sources.join(" and "), x, sources, &rows)
 }
 
 /// How far the simulation is from the engine, in per cent.

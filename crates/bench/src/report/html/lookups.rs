@@ -48,13 +48,16 @@ pub(super) fn point_plots(subjects: &[Subject<'_>]) -> Option<Markup> {
     let kinds = kinds(
         subjects.iter().flat_map(|it| it.cell.point_lookups.iter().map(|row| &row.blocks_read)),
     );
+    let measured = subjects.iter().any(|it| !it.cell.is_simulated);
     let content = html! {
         @if alphas.len() > 1 {
             div class="plots" {
                 (figure("I/Os per get: blocks of all kinds that the cache did not have",
                     &by_alpha("I/Os per get", value::plain, |row| row.ios_per_get)))
-                (figure("How long a get took",
-                    &by_alpha("mean latency", value::micros, |row| row.latency_us.mean)))
+                @if measured {
+                    (figure("How long a get took",
+                        &by_alpha("mean latency", value::micros, |row| row.latency_us.mean)))
+                }
             }
         }
         (kinds_legend(&kinds))
@@ -66,7 +69,7 @@ pub(super) fn point_plots(subjects: &[Subject<'_>]) -> Option<Markup> {
                     })))
             }
         }
-        (latency::legend())
+        @if measured { (latency::legend()) }
         div class="plots" {
             @for alpha in &alphas {
                 @let latencies = latency::percentiles(subjects, |it| {
@@ -89,13 +92,12 @@ pub(super) fn range_plots(subjects: &[Subject<'_>]) -> Option<Markup> {
     let first = ranges().next()?;
     let kinds = kinds(ranges().map(|it| &it.cell.range_lookups.blocks_read));
     let each = ratio(first.cell.range_lookups.entries, first.cell.range_lookups.ops);
+    let latencies = latency::percentiles(subjects, |it| Some(it.range_lookups.latency_us));
     let content = html! {
-        (latency::legend())
+        @if latencies.is_some() { (latency::legend()) }
         (kinds_legend(&kinds))
         div class="plots" {
-            @if let Some(plot) = latency::percentiles(subjects, |it| Some(it.range_lookups.latency_us)) {
-                (figure("Latency of a range lookup", &plot))
-            }
+            @if let Some(plot) = latencies { (figure("Latency of a range lookup", &plot)) }
             @if !kinds.is_empty() {
                 (figure(&by_kind("Blocks read per range lookup", &kinds), &blocks(subjects, &kinds, |it| {
                     Some((&it.range_lookups.blocks_read, it.range_lookups.ops))

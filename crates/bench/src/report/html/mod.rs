@@ -15,6 +15,7 @@ mod pareto;
 mod place;
 mod plot;
 mod rmw;
+mod simulation;
 mod subject;
 mod summary;
 mod sweep;
@@ -30,13 +31,15 @@ use std::path::Path;
 use maud::{Markup, html};
 
 use crate::error::{Error, Result};
-use crate::experiment::explore::result::Exploration;
+use crate::experiment::explore::result::{Cell, Exploration};
+use crate::report::provenance::Provenance;
 use crate::report::text;
 use subject::Subject;
 
 pub use advice::page_of as advice;
 pub use iocost::iocost;
 pub use rmw::rmw;
+pub use simulation::simulation;
 pub use throughput::throughput;
 pub use tuning::tuning;
 
@@ -53,7 +56,11 @@ pub fn write(path: &Path, page: &str) -> Result<()> {
 /// The page of an exploration: cells of one workload stand together.
 #[must_use]
 pub fn exploration(result: &Exploration) -> String {
-    let groups = subject::groups(&result.cells);
+    cells("lsmx explore", &result.cells, &result.provenance)
+}
+
+fn cells(title: &str, cells: &[Cell], provenance: &Provenance) -> String {
+    let groups = subject::groups(cells);
     let alone = groups.len() == 1;
     let contents: Vec<(String, String)> = (1..)
         .zip(&groups)
@@ -73,15 +80,15 @@ pub fn exploration(result: &Exploration) -> String {
     };
     let headline = match (alone, groups.first().and_then(|group| group.subjects.first())) {
         (true, Some(first)) => {
-            let policies = match result.cells.len() {
+            let policies = match cells.len() {
                 1 => "One policy".to_owned(),
                 count => format!("{count} policies"),
             };
             format!("{policies}: {}.", text::workload(&first.cell.workload, first.cell.seed))
         }
-        _ => format!("{} cells of {} workloads.", result.cells.len(), groups.len()),
+        _ => format!("{} cells of {} workloads.", cells.len(), groups.len()),
     };
-    page::page("lsmx explore", &headline, &result.provenance, &contents, &sections)
+    page::page(title, &headline, provenance, &contents, &sections)
 }
 
 /// All that is shown of policies under one workload.
@@ -91,7 +98,7 @@ fn compared(subjects: &[Subject<'_>]) -> Markup {
         (summary::table(subjects))
         (pareto::plots(subjects))
         (movement::plots(subjects))
-        (latency::plots(subjects))
+        @if subjects.iter().any(|it| !it.cell.is_simulated) { (latency::plots(subjects)) }
         @if let Some(plots) = lookups::point_plots(subjects) { (plots) }
         @if let Some(plots) = lookups::range_plots(subjects) { (plots) }
         @if let Some(plots) = deletes::plots(subjects) { (plots) }

@@ -44,7 +44,10 @@ pub(super) fn plots(subjects: &[Subject<'_>]) -> Markup {
             }
             (figure("Write amplification: (flushed + compaction written) ÷ ingested",
                 &one(|it| it.write_amplification)))
-            (figure("The same with the log, ÷ bytes of puts", &one(|it| it.device_write_amplification)))
+            @if subjects.iter().any(|it| !it.cell.is_simulated) {
+                (figure("The same with the log, ÷ bytes of puts",
+                    &one(|it| it.device_write_amplification)))
+            }
             (figure("Compaction written ÷ unique live data", &one(|it| it.compaction_write_amplification)))
             (figure("Space amplification: live files ÷ newest versions", &one(|it| it.space_amplification)))
             @if subjects.iter().any(|it| it.cell.space_amplification_peak > 0.0) {

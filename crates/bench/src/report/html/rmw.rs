@@ -36,7 +36,7 @@ struct Shown {
 }
 
 /// What the study shows of each mode.
-const SHOWN: [Shown; 7] = [
+const SHOWN: [Shown; 8] = [
     Shown {
         title: "Operations per second",
         format: value::count,
@@ -44,6 +44,7 @@ const SHOWN: [Shown; 7] = [
     },
     Shown { title: "Read, mean", format: value::micros, of: |cell| mean(&cell.read_latency_us) },
     Shown { title: "Update, mean", format: value::micros, of: |cell| mean(&cell.rmw_latency_us) },
+    Shown { title: "Scan, mean", format: value::micros, of: |cell| mean(&cell.scan_latency_us) },
     Shown { title: "I/Os per read", format: value::plain, of: |cell| cell.ios_per_read },
     Shown {
         title: "Bytes read and written by calls on files",

@@ -87,29 +87,20 @@ fn columns(subjects: &[Subject<'_>]) -> Vec<Column> {
         "µs, mean",
         one,
         "range_lookups.latency_us.mean",
-        Box::new(|it| (it.range_lookups.ops > 0).then_some(it.range_lookups.latency_us.mean)),
+        Box::new(|it| Some(it.range_lookups.latency_us.mean).filter(|&us| us > 0.0)),
     ));
     let p999 = "put_latency_us.p999";
-    columns.push(column("put p99.9", "µs", one, p999, Box::new(|it| Some(it.put_latency_us.p999))));
+    let measured = |of: fn(&Cell) -> f64| -> FigureOf {
+        Box::new(move |it| (!it.is_simulated).then(|| of(it)))
+    };
+    columns.push(column("put p99.9", "µs", one, p999, measured(|it| it.put_latency_us.p999)));
     columns.push(Column {
         share: 1e-3,
-        ..column(
-            "put max",
-            "ms",
-            two,
-            "put_latency_us.max",
-            Box::new(|it| Some(it.put_latency_us.max)),
-        )
+        ..column("put max", "ms", two, "put_latency_us.max", measured(|it| it.put_latency_us.max))
     });
     columns.push(Column {
         share: 1e-6,
-        ..column(
-            "stalled",
-            "s",
-            two,
-            "stalls.total_us",
-            Box::new(|it| Some(float(it.stalls.total_us))),
-        )
+        ..column("stalled", "s", two, "stalls.total_us", measured(|it| float(it.stalls.total_us)))
     });
     let runs: FigureOf = Box::new(|it| Some(float(it.levels.iter().map(|level| level.runs).sum())));
     columns.push(column("runs", "at the end", whole, "", runs));
@@ -213,7 +204,7 @@ pub(super) fn tiles(subjects: &[Subject<'_>]) -> Markup {
         }));
     }
     tiles.push(tile("shortest longest put", subjects, value::micros, "put max", |it| {
-        Some(it.put_latency_us.max)
+        Some(it.put_latency_us.max).filter(|_| !it.is_simulated)
     }));
     html! { div class="tiles" { @for tile in tiles.into_iter().flatten() { (tile) } } }
 }
