@@ -5,11 +5,39 @@ use std::path::Path;
 /// Ticks of a second in the times of `/proc`; the interface fixes it, whatever the kernel's own.
 const TICKS_PER_S: f64 = 100.0;
 
-/// Seconds of processor time that all threads of this process took so far, in user and system mode.
+/// Seconds of a processor, by what it did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Cpu {
+    /// In the program.
+    pub user_s: f64,
+    /// In the system, for it.
+    pub system_s: f64,
+}
+
+impl Cpu {
+    /// What came after `before`.
+    #[must_use]
+    pub fn since(self, before: Cpu) -> Cpu {
+        Cpu { user_s: self.user_s - before.user_s, system_s: self.system_s - before.system_s }
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn and(self, other: Cpu) -> Cpu {
+        Cpu { user_s: self.user_s + other.user_s, system_s: self.system_s + other.system_s }
+    }
+}
+
+/// Processor time that all threads of this process took so far, in steps of a hundredth of a second.
 #[must_use]
-pub fn cpu_s() -> Option<f64> {
-    cpu_ticks(&std::fs::read_to_string("/proc/self/stat").ok()?)
-        .map(|ticks| crate::numbers::float(ticks) / TICKS_PER_S)
+pub fn cpu() -> Option<Cpu> {
+    cpu_times(&std::fs::read_to_string("/proc/self/stat").ok()?)
+}
+
+/// Processor time that the calling thread took so far, in steps of a hundredth of a second.
+#[must_use]
+pub fn cpu_of_this_thread() -> Option<Cpu> {
+    cpu_times(&std::fs::read_to_string("/proc/thread-self/stat").ok()?)
 }
 
 /// Bytes that this process handed to the system to write so far, by any call on any file.
@@ -117,13 +145,15 @@ fn device_of(_: &Path) -> Option<(u64, u64)> {
     None
 }
 
-fn cpu_ticks(stat: &str) -> Option<u64> {
+fn cpu_times(stat: &str) -> Option<Cpu> {
     // The name of the program stands in brackets and may hold blanks and brackets itself.
     let (_, after) = stat.rsplit_once(')')?;
     let mut fields = after.split_ascii_whitespace().skip(11);
-    let user: u64 = fields.next()?.parse().ok()?;
-    let system: u64 = fields.next()?.parse().ok()?;
-    Some(user + system)
+    let mut seconds = || {
+        let ticks: u64 = fields.next()?.parse().ok()?;
+        Some(crate::numbers::float(ticks) / TICKS_PER_S)
+    };
+    Some(Cpu { user_s: seconds()?, system_s: seconds()? })
 }
 
 fn field(io: &str, name: &str) -> Option<u64> {
@@ -164,8 +194,10 @@ mod tests {
     #[test]
     fn times_are_found_behind_any_program_name() {
         let stat = "7 (a ) b) S 1 7 7 0 -1 4194304 100 0 0 0 25 17 0 0 20 0 3 0 99";
-        assert_eq!(cpu_ticks(stat), Some(42));
-        assert_eq!(cpu_ticks("7 (a"), None);
+        let cpu = cpu_times(stat).unwrap();
+        assert_eq!(cpu, Cpu { user_s: 0.25, system_s: 0.17 });
+        assert_eq!(cpu.and(cpu).since(cpu), cpu);
+        assert_eq!(cpu_times("7 (a"), None);
     }
 
     #[test]

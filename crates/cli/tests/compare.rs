@@ -106,6 +106,27 @@ fn results_of_bench_are_compared() {
 }
 
 #[test]
+fn results_of_rmw_are_compared_mode_by_mode() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("rmw.json");
+    let dir = directory.path().display();
+    let small = "--records 2000 --ops 2000 --read-ratio 0.1,0.5 --mode merge,kd";
+    run(&format!("rmw {small} --dir {dir} --json {}", file.display())).ok();
+    let worse = changed(&file, "worse.json", |cell| {
+        cell["memory_bytes_before"] = 1e12.into();
+        if cell["mode"] == "kd" && cell["read_ratio"] == 0.5 {
+            cell["ios_per_read"] = 40.0.into();
+        }
+    });
+    let words = format!("compare {} {}", file.display(), worse.display());
+    let text = run(&words).ok();
+    assert_eq!(text.lines().filter(|line| line.contains("numbers equal")).count(), 4, "{text}");
+    assert!(text.contains("lsmx kd tree reads 0.5"), "{text}");
+    assert!(!text.contains("memory_bytes_before"), "{text}");
+    run(&format!("{words} --fail-above 20")).fails(1, &["ios_per_read of lsmx kd tree reads 0.5"]);
+}
+
+#[test]
 fn files_that_are_no_results_are_named_with_exit_code_2() {
     let directory = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| {

@@ -78,6 +78,11 @@ fn a_run_has_every_field_of_the_contract_for_each_mode_and_ratio() {
         assert!(number(cell, "/checked_records") > 500.0);
         if cfg!(target_os = "linux") {
             assert!(number(cell, "/memory_bytes") > 1e6);
+            let times = ["/cpu/user_s", "/cpu/system_s"].map(|path| number(cell, path));
+            let all =
+                ["/process_cpu/user_s", "/process_cpu/system_s"].map(|path| number(cell, path));
+            let (threads, process) = (times[0] + times[1], all[0] + all[1]);
+            assert!(threads <= process + 0.05, "in steps of 10 ms: {cell}");
         }
     }
     // Equal operations, of which only the first mode writes whole values.
@@ -110,6 +115,8 @@ fn every_mix_runs_in_every_mode_over_both_bases() {
             let puts = ["ycsb-a", "ycsb-b", "ycsb-d", "ycsb-e"].contains(&mix);
             assert!(measured("put") == puts || mix == "up2x", "{mix}: {cell}");
             assert_eq!(cell["ios_per_read"].is_null(), mix == "ycsb-e");
+            let (scans, entries) = (number(cell, "/scans"), number(cell, "/scanned_entries"));
+            assert_eq!((scans > 0.0, entries > 10.0 * scans), (expected[2], expected[2]), "{cell}");
         }
     }
     let up2x = &cells(&format!("{MANY} --mix up2x"), directory.path())[0];
@@ -142,6 +149,7 @@ fn each_experiment_has_a_cell_for_each_value() {
         ("delta-size", "delta_len", 6),
         ("recovery", "ops", 3),
         ("operands", "operands", 11),
+        ("scans", "scan_entries", 4),
     ] {
         let words = format!("--records 1100 --ops 600 --mode merge --experiment {experiment}");
         let result = result(&words, directory.path());
@@ -160,6 +168,14 @@ fn each_experiment_has_a_cell_for_each_value() {
             let last = cells.last().unwrap();
             assert_eq!(number(last, "/rmws"), 1000.0 * number(last, "/reads"), "{last}");
             assert_eq!(number(&cells[0], "/rmws"), 0.0);
+        }
+        if experiment == "scans" {
+            for (cell, entries) in cells.iter().zip([10.0, 100.0, 1000.0]) {
+                let (scans, seen) = (number(cell, "/scans"), number(cell, "/scanned_entries"));
+                assert!(scans >= 20.0 && seen > 0.3 * entries * scans, "{cell}");
+                assert!(seen <= entries * scans, "{cell}");
+                assert!(number(cell, "/scan_latency_us/mean") > 0.0, "{cell}");
+            }
         }
     }
 }

@@ -37,7 +37,8 @@ const IDENTITY: [&str; 10] = [
 /// Members of a workload that say how it was run rather than what it is.
 const NOT_OF_WORKLOAD: [&str; 3] = ["write_control", "workers", "deterministic"];
 /// Members of a cell that are no measurement.
-const NOT_MEASURED: [&str; 6] = ["seed", "levels", "history", "digest", "repeats", "simulated"];
+const NOT_MEASURED: [&str; 7] =
+    ["seed", "levels", "history", "digest", "repeats", "simulated", "memory_bytes_before"];
 
 /// Two results side by side.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -311,9 +312,10 @@ fn is_time(name: &str) -> bool {
     TIMES.iter().any(|word| name.contains(word))
 }
 
-/// Whether a number is a part of another that is asked already, or chance alone where it is small.
+/// Whether a number is a part of another that is asked already, or chance alone where it is small, or what all
+/// programs of the machine did together.
 fn is_part(name: &str) -> bool {
-    name.contains("blocks_read") || name.contains("false_positive")
+    name.contains("blocks_read") || name.contains("false_positive") || name.starts_with("device.")
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 use crate::experiment::rmw::Estimate;
 use crate::experiment::rmw::result::{Cell, Rmw};
 use crate::experiment::sweep::SweepPoint;
+use crate::numbers::float;
+use crate::process::Cpu;
 
 use super::text::{bytes, grid};
 
@@ -42,9 +44,9 @@ pub fn table(result: &Rmw) -> String {
         header.extend(["put µs", "p99"]);
     }
     if scans {
-        header.extend(["scan µs", "p99"]);
+        header.extend(["scan µs", "p99", "entries/s"]);
     }
-    header.extend(["I/Os per read", "read", "written", "device", "storage", "memory"]);
+    header.extend(["CPU µs", "I/Os per read", "read", "written", "device", "storage", "memory"]);
     if recoveries {
         header.push("open s");
     }
@@ -69,6 +71,12 @@ pub fn table(result: &Rmw) -> String {
                 |us: f64| if latency.max > 0.0 { format!("{us:.1}") } else { NOTHING.to_owned() };
             row.extend([shown(latency.mean), shown(latency.p99)]);
         }
+        if scans {
+            let rate = cell.scanned_per_s();
+            row.push(rate.map_or_else(|| NOTHING.to_owned(), |rate| format!("{rate:.0}")));
+        }
+        let per_op = |cpu: Cpu| (cpu.user_s + cpu.system_s) * 1e6 / float(cell.ops.max(1));
+        row.push(cell.cpu.map_or_else(|| NOTHING.to_owned(), |cpu| format!("{:.1}", per_op(cpu))));
         let told = |n: Option<u64>| n.map_or_else(|| NOTHING.to_owned(), bytes);
         row.extend([
             cell.ios_per_read.map_or_else(|| NOTHING.to_owned(), |ios| format!("{ios:.3}")),
@@ -119,7 +127,7 @@ pub fn estimates(estimates: &[Estimate]) -> String {
 }
 
 /// Header of the flat rows.
-pub const COLUMNS: [&str; 47] = [
+pub const COLUMNS: [&str; 53] = [
     "experiment",
     "varied",
     "value",
@@ -155,8 +163,14 @@ pub const COLUMNS: [&str; 47] = [
     "rmw_p999_us",
     "put_mean_us",
     "put_p99_us",
+    "scans",
     "scan_mean_us",
     "scan_p99_us",
+    "scanned_entries",
+    "cpu_user_s",
+    "cpu_system_s",
+    "process_cpu_user_s",
+    "process_cpu_system_s",
     "ios_per_read",
     "read_bytes",
     "written_bytes",
@@ -219,8 +233,14 @@ fn row(experiment: &str, cell: &Cell) -> Vec<String> {
         rmw.p999.to_string(),
         put.mean.to_string(),
         put.p99.to_string(),
+        cell.scans.to_string(),
         scan.mean.to_string(),
         scan.p99.to_string(),
+        cell.scanned_entries.to_string(),
+        real(cell.cpu.map(|cpu| cpu.user_s)),
+        real(cell.cpu.map(|cpu| cpu.system_s)),
+        real(cell.process_cpu.map(|cpu| cpu.user_s)),
+        real(cell.process_cpu.map(|cpu| cpu.system_s)),
         real(cell.ios_per_read),
         cell.read_bytes.to_string(),
         cell.written_bytes.to_string(),

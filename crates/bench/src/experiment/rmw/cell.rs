@@ -13,7 +13,7 @@ use crate::experiment::sweep::SweepPoint;
 use crate::latency::Latencies;
 use crate::numbers::{self, ratio};
 use crate::peers::{Fields, IoBytes};
-use crate::process::{self, DeviceIo};
+use crate::process::{self, Cpu, DeviceIo};
 
 use super::design::{Design, Resources};
 use super::model::Model;
@@ -38,14 +38,23 @@ pub(super) struct Plan {
 }
 
 /// Counters that are read before and after the operations.
-struct Reading {
+pub(super) struct Reading {
     io: IoBytes,
     device: Option<DeviceIo>,
+    cpu: Option<Cpu>,
 }
 
 impl Reading {
-    fn take(engine: &dyn Fields, path: &Path) -> Reading {
-        Reading { io: engine.io_bytes(), device: process::device_io(path) }
+    pub(super) fn take(engine: &dyn Fields, path: &Path) -> Reading {
+        Reading { io: engine.io_bytes(), device: process::device_io(path), cpu: process::cpu() }
+    }
+
+    /// Tells a cell what came between `before` and this.
+    pub(super) fn tell_since(&self, before: &Reading, cell: &mut Cell) {
+        cell.read_bytes = self.io.read.saturating_sub(before.io.read);
+        cell.written_bytes = self.io.written.saturating_sub(before.io.written);
+        cell.device = self.device.zip(before.device).map(|(after, before)| after.since(before));
+        cell.process_cpu = self.cpu.zip(before.cpu).map(|(after, before)| after.since(before));
     }
 }
 
@@ -98,9 +107,7 @@ impl Plan {
         remove(&path)?;
         let mut cell = self.cell(&records, &played);
         cell.settle_s = settle_s;
-        cell.read_bytes = after.io.read.saturating_sub(before.io.read);
-        cell.written_bytes = after.io.written.saturating_sub(before.io.written);
-        cell.device = after.device.zip(before.device).map(|(after, before)| after.since(before));
+        after.tell_since(&before, &mut cell);
         cell.operand_store = operand_store;
         cell.storage_bytes = storage_bytes;
         cell.memory_bytes_before = memory_bytes_before;
@@ -180,7 +187,11 @@ impl Plan {
             rmws: played.updates.count(),
             rmw_latency_us: Latencies::summary(&played.updates),
             put_latency_us: played.puts.summary(),
+            scans: played.scans.count(),
             scan_latency_us: played.scans.summary(),
+            scanned_entries: played.scanned_entries,
+            cpu: played.cpu,
+            process_cpu: None,
             ios_per_read: (reads > 0).then(|| ratio(played.read_ios, reads)),
             read_bytes: 0,
             written_bytes: 0,

@@ -15,6 +15,7 @@ mod play;
 pub mod published;
 mod records;
 pub mod result;
+mod scans;
 mod stream;
 mod study;
 #[cfg(test)]
@@ -210,12 +211,18 @@ impl Config {
             source,
         };
         let directory = made.map_err(failed)?;
-        if self.study == Some(Study::Operands) {
-            let counts: Vec<u64> =
-                Study::Operands.known().values.iter().copied().map(round).collect();
-            return operands::run(plan, &counts, directory.path(), progress);
+        let values = |study: Study| study.known().values.iter().copied().map(round).collect();
+        match self.study {
+            Some(study @ Study::Operands) => {
+                let counts: Vec<u64> = values(study);
+                operands::run(plan, &counts, directory.path(), progress)
+            }
+            Some(study @ Study::Scans) => {
+                let lengths: Vec<u64> = values(study);
+                scans::run(plan, &lengths, directory.path(), progress)
+            }
+            _ => plan.run(directory.path(), progress).map(|cell| vec![cell]),
         }
-        plan.run(directory.path(), progress).map(|cell| vec![cell])
     }
 
     /// The cells to run, each checked.
@@ -313,7 +320,7 @@ impl Config {
 
     /// How many of an experiment's values need a run of their own.
     fn runs_of(&self, study: Study) -> usize {
-        if study == Study::Operands { 1 } else { study.known().values.len() }
+        if study.has_one_run() { 1 } else { study.known().values.len() }
     }
 
     fn point(&self, study: Study, value: f64) -> Point {
@@ -344,7 +351,7 @@ impl Config {
                 point.recovers = true;
                 shown = SweepValue::Whole(ops);
             }
-            Study::Operands => {}
+            Study::Operands | Study::Scans => {}
             Study::KdCache => point.kd_cache_share = Some(value / study::PUBLISHED_MEMORY_MIB),
             Study::BucketSize => {
                 point.delta = point.delta.bucket_bytes(round(value * 1024.0));

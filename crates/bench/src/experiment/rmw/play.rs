@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::experiment::Progress;
 use crate::latency::Latencies;
 use crate::peers::Fields;
-use crate::process;
+use crate::process::{self, Cpu};
 use crate::workload::random::Random;
 use crate::workload::record::to_hex;
 
@@ -37,7 +37,11 @@ pub(super) struct Played {
     pub(super) updates: Latencies,
     pub(super) puts: Latencies,
     pub(super) scans: Latencies,
+    /// Entries that the scans saw.
+    pub(super) scanned_entries: u64,
     pub(super) elapsed_ns: u64,
+    /// Processor time of the threads.
+    pub(super) cpu: Option<Cpu>,
     /// The most memory that was seen.
     pub(super) memory_bytes: Option<u64>,
 }
@@ -50,7 +54,12 @@ impl Played {
         self.updates.merge(&other.updates);
         self.puts.merge(&other.puts);
         self.scans.merge(&other.scans);
+        self.scanned_entries += other.scanned_entries;
         self.elapsed_ns = self.elapsed_ns.max(other.elapsed_ns);
+        self.cpu = match (self.cpu, other.cpu) {
+            (Some(one), Some(other)) => Some(one.and(other)),
+            (one, other) => one.or(other),
+        };
     }
 }
 
@@ -100,6 +109,19 @@ impl Table<'_> {
             return Err(wrong(key, found, "there, as long as it was put"));
         }
         Ok(self.engine.reads_of_this_thread().saturating_sub(before))
+    }
+
+    /// Reads entries from this key on, which must be there; returns how many there were.
+    pub(super) fn scan(&self, key: &[u8], entries: u64) -> Result<u64> {
+        let mut first = None;
+        let count = self.engine.seek(key, entries, &mut |found, value| {
+            first.get_or_insert(found == key);
+            std::hint::black_box(value);
+        })?;
+        if first != Some(true) {
+            return Err(wrong(key, "absent from a range", "its first"));
+        }
+        Ok(count)
     }
 
     /// Updates a field as the mode says.
@@ -168,6 +190,7 @@ struct Player<'a> {
 impl Player<'_> {
     fn run(mut self, recipe: &Recipe, thread: u64, threads: u64) -> Result<Played> {
         let (mut key, mut bytes) = (Vec::new(), Vec::new());
+        let before = process::cpu_of_this_thread();
         for op in recipe.stream().filter(|op| op.record % threads == thread) {
             if self.stop.load(Ordering::Relaxed) {
                 break;
@@ -179,6 +202,8 @@ impl Player<'_> {
             }
         }
         self.played.elapsed_ns = self.start.elapsed_ns();
+        let after = process::cpu_of_this_thread();
+        self.played.cpu = after.zip(before).map(|(after, before)| after.since(before));
         Ok(self.played)
     }
 
@@ -209,16 +234,9 @@ impl Player<'_> {
                 self.played.puts.record_ns(self.start.elapsed_ns() - begun);
             }
             Act::Scan(entries) => {
-                let mut first = None;
                 let begun = self.start.elapsed_ns();
-                engine.seek(key, entries, &mut |found, value| {
-                    first.get_or_insert(found == key.as_slice());
-                    std::hint::black_box(value);
-                })?;
+                self.played.scanned_entries += self.table.scan(key, entries)?;
                 self.played.scans.record_ns(self.start.elapsed_ns() - begun);
-                if first != Some(true) {
-                    return Err(wrong(key, "absent from a range", "its first"));
-                }
             }
         }
         Ok(())

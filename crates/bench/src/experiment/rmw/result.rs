@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use crate::experiment::repeat::{Repeatable, Repeats};
 use crate::experiment::sweep::SweepPoint;
 use crate::latency::LatencyUs;
-use crate::process::DeviceIo;
+use crate::numbers::float;
+use crate::process::{Cpu, DeviceIo};
 use crate::report::provenance::Provenance;
 
 use super::design::{Base, Mode};
@@ -85,8 +86,21 @@ pub struct Cell {
     pub rmw_latency_us: LatencyUs,
     /// How long puts of whole values and inserts took; all 0 where the mix has none.
     pub put_latency_us: LatencyUs,
+    /// Scans.
+    #[serde(default)]
+    pub scans: u64,
     /// How long scans took; all 0 where the mix has none.
     pub scan_latency_us: LatencyUs,
+    /// Entries that scans saw; 0 where the mix has none.
+    #[serde(default)]
+    pub scanned_entries: u64,
+    /// Processor time of the threads that operated, until the last of them was done; null where the system does
+    /// not tell.
+    #[serde(default)]
+    pub cpu: Option<Cpu>,
+    /// Processor time of the whole process, settling included; of what ran before it nothing.
+    #[serde(default)]
+    pub process_cpu: Option<Cpu>,
     /// Blocks that a plain read took from files; null without plain reads.
     pub ios_per_read: Option<f64>,
     /// Bytes of calls that read files, settling included; of a peer those of the whole process.
@@ -142,6 +156,13 @@ impl Repeatable for Cell {
 }
 
 impl Cell {
+    /// Entries that scans saw in a second of scanning; nothing without scans.
+    #[must_use]
+    pub fn scanned_per_s(&self) -> Option<f64> {
+        let seconds = self.scan_latency_us.mean * float(self.scans) / 1e6;
+        (seconds > 0.0).then(|| float(self.scanned_entries) / seconds)
+    }
+
     /// What tells its engine, mode and base from others.
     #[must_use]
     pub fn name(&self) -> String {

@@ -18,6 +18,8 @@ pub enum Study {
     Recovery,
     /// Reads of keys that were updated so many times since their last put.
     Operands,
+    /// Scans of so many entries each, after the operations.
+    Scans,
     /// Over the size of the KD cache.
     KdCache,
     /// Over the size of buckets.
@@ -60,7 +62,7 @@ const fn of_kd(
 }
 
 /// All experiments, in the order in which they are listed to users.
-pub const KNOWN: [Known; 9] = [
+pub const KNOWN: [Known; 10] = [
     known(Study::ReadRatio, "read-ratio", "read_ratio", &[0.1, 0.3, 0.5, 0.7, 0.9]),
     known(Study::Zipf, "zipf", "zipf", &[0.8, 0.9, 0.99, 1.1, 1.2]),
     known(
@@ -78,6 +80,7 @@ pub const KNOWN: [Known; 9] = [
         "operands",
         &[0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0],
     ),
+    known(Study::Scans, "scans", "scan_entries", &[10.0, 100.0, 1000.0, 10_000.0]),
     // MiB of 4 GiB of memory, as published; the same share of what memory there is.
     of_kd(
         Study::KdCache,
@@ -102,6 +105,12 @@ impl Study {
     #[must_use]
     pub fn known(self) -> &'static Known {
         KNOWN.iter().find(|known| known.study == self).unwrap_or(&KNOWN[0])
+    }
+
+    /// Whether one database gives the cells of all values.
+    #[must_use]
+    pub fn has_one_run(self) -> bool {
+        matches!(self, Study::Operands | Study::Scans)
     }
 
     /// The name as typed and reported.

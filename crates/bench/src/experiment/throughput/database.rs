@@ -63,7 +63,7 @@ impl Reading {
         Reading {
             written: engine.written(),
             process_written_bytes: process::written_bytes(),
-            cpu_s: process::cpu_s(),
+            cpu_s: process::cpu().map(|cpu| cpu.user_s + cpu.system_s),
         }
     }
 }
