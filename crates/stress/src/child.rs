@@ -173,7 +173,7 @@ impl Beside<'_> {
             5 => self.retune(which),
             6 => self.leave_store(keyspace),
             7 | 8 => return self.look_back(),
-            9 => return self.copy(),
+            9..=11 => return self.copy(),
             _ => self.pass(),
         };
         match done {
