@@ -22,8 +22,8 @@ const SLACK_BYTES: u64 = 64 << 10;
 /// Room for the files of a keyspace beside what they hold: headers and properties, and three ends that the file
 /// system rounds up.
 const KEYSPACE_BYTES: u64 = 12 << 10;
-/// No commit takes less in the log.
-const COMMIT_BYTES_MIN: u64 = 16;
+/// No operation takes less in the log: its code, its keyspace, the length of its key.
+const OPERATION_BYTES_MIN: u64 = 3;
 /// Most by which the file grows ahead of what is needed.
 const AHEAD_BYTES_MAX: u64 = 4 << 20;
 
@@ -84,7 +84,7 @@ fn needed(log_bytes: u64, beside: BesideLog) -> u64 {
     // What stores are handed goes to their logs and to their buckets.
     let times = if store_bytes > 0 { 2 } else { 1 };
     // Keyspaces of which nothing is in the log write nothing.
-    let written = keyspaces.min(log_bytes / COMMIT_BYTES_MIN);
+    let written = keyspaces.min(log_bytes / OPERATION_BYTES_MIN);
     let parts = [
         SLACK_BYTES,
         store_bytes,
@@ -163,8 +163,8 @@ mod tests {
         assert_eq!(more(BesideLog { manifest_bytes: 4_000_000, ..NOTHING }), 5_000_000);
         let keyspaces = |keyspaces| more(BesideLog { keyspaces, ..NOTHING });
         assert_eq!(keyspaces(100), 100 * KEYSPACE_BYTES * 5 / 4);
-        // The log has no more commits than this.
-        assert_eq!(keyspaces(1_000_000), LOG_BYTES / COMMIT_BYTES_MIN * KEYSPACE_BYTES * 5 / 4);
+        // The log has no more operations than this.
+        assert_eq!(keyspaces(1_000_000), LOG_BYTES / OPERATION_BYTES_MIN * KEYSPACE_BYTES * 5 / 4);
         assert_eq!(needed(0, BesideLog { keyspaces: 1_000_000, ..NOTHING }), needed(0, NOTHING));
         assert_eq!(needed(u64::MAX, BesideLog { store_bytes: 1, ..NOTHING }), u64::MAX);
     }
