@@ -103,6 +103,8 @@ fn every_mix_runs_in_every_mode_over_both_bases() {
         assert_eq!(cells.len(), 6);
         for cell in &cells {
             assert_eq!(cell["workload"]["mix"], mix);
+            let apart = number(cell, "/blob_bytes") > 0.5 * number(cell, "/workload/loaded_bytes");
+            assert_eq!(apart, cell["base"] == "value-log", "{mix}: {cell}");
             let measured = |kind: &str| number(cell, &format!("/{kind}_latency_us/max")) > 0.0;
             let expected = match mix {
                 "up2x" | "ycsb-f" | "am" | "bm" | "fm" => [true, true, false],

@@ -239,6 +239,11 @@ impl Fields for Counted {
         let metrics = self.lsmx.db.metrics();
         metrics.keyspaces.values().find_map(|keyspace| keyspace.operand_store)
     }
+
+    fn blob_bytes(&self) -> Option<u64> {
+        let metrics = self.lsmx.db.metrics();
+        Some(metrics.keyspaces.values().map(|keyspace| keyspace.value_log.blob_bytes).sum())
+    }
 }
 
 impl Engine for Counted {

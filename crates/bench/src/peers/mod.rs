@@ -119,6 +119,11 @@ pub trait Fields: Engine {
     fn operand_store(&self) -> Option<OperandMetrics> {
         None
     }
+
+    /// Bytes of the files that hold values beside the tree; none of engines that do not tell.
+    fn blob_bytes(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// Settings of an engine whose fields are updated.

@@ -127,7 +127,7 @@ pub fn estimates(estimates: &[Estimate]) -> String {
 }
 
 /// Header of the flat rows.
-pub const COLUMNS: [&str; 53] = [
+pub const COLUMNS: [&str; 54] = [
     "experiment",
     "varied",
     "value",
@@ -177,6 +177,7 @@ pub const COLUMNS: [&str; 53] = [
     "device_read_bytes",
     "device_written_bytes",
     "storage_bytes",
+    "blob_bytes",
     "memory_bytes",
     "memory_bytes_before",
     "checked_records",
@@ -247,6 +248,7 @@ fn row(experiment: &str, cell: &Cell) -> Vec<String> {
         told(cell.device.map(|io| io.read_bytes)),
         told(cell.device.map(|io| io.written_bytes)),
         cell.storage_bytes.to_string(),
+        told(cell.blob_bytes),
         told(cell.memory_bytes),
         told(cell.memory_bytes_before),
         cell.checked_records.to_string(),

@@ -101,7 +101,7 @@ impl Plan {
         progress.end();
         let after = Reading::take(engine.as_ref(), &path);
         let storage_bytes = process::disk_bytes(&path);
-        let operand_store = engine.operand_store();
+        let (operand_store, blob_bytes) = (engine.operand_store(), engine.blob_bytes());
         model.check(engine.as_ref(), &records)?;
         engine.close()?;
         remove(&path)?;
@@ -110,6 +110,7 @@ impl Plan {
         after.tell_since(&before, &mut cell);
         cell.operand_store = operand_store;
         cell.storage_bytes = storage_bytes;
+        cell.blob_bytes = blob_bytes;
         cell.memory_bytes_before = memory_bytes_before;
         cell.checked_records = numbers::count(model.len());
         cell.recovery = recovery.transpose()?;
@@ -198,6 +199,7 @@ impl Plan {
             device: None,
             operand_store: None,
             storage_bytes: 0,
+            blob_bytes: None,
             memory_bytes: played.memory_bytes,
             memory_bytes_before: None,
             checked_records: 0,

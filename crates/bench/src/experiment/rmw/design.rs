@@ -160,7 +160,8 @@ fn keyspace_options(mode: Mode, base: Base, resources: Resources) -> KeyspaceOpt
     let options = KeyspaceOptions::default().block_bytes(BLOCK_BYTES);
     let options = match base {
         Base::Tree => options,
-        Base::ValueLog => options.value_separation(ValueSeparation::default()),
+        // Every value, as the peers do it: the default leaves those of less than 1 KiB in the tree.
+        Base::ValueLog => options.value_separation(ValueSeparation::default().threshold_bytes(1)),
     };
     let operator = FieldUpdate::up_to(resources.value_bytes_max);
     match mode {

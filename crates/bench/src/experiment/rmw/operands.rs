@@ -57,6 +57,7 @@ pub(super) fn run(
     engine.settle()?;
     progress.end();
     let (io, storage_bytes) = (engine.io_bytes(), process::disk_bytes(&path));
+    let blob_bytes = engine.blob_bytes();
     progress.begin(&plan.title("read"), 0);
     // Reads of the others bring back what the cache of a database in use has.
     table.warm_up(&plan.recipe)?;
@@ -74,6 +75,7 @@ pub(super) fn run(
         cell.read_bytes = io.read.saturating_sub(before.read);
         cell.written_bytes = io.written.saturating_sub(before.written);
         cell.storage_bytes = storage_bytes;
+        cell.blob_bytes = blob_bytes;
         cell.memory_bytes = process::resident_bytes();
         cell.memory_bytes_before = memory_bytes_before;
         cell.checked_records = keys;

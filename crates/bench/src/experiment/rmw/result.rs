@@ -116,6 +116,9 @@ pub struct Cell {
     pub operand_store: Option<OperandMetrics>,
     /// Bytes that all files of the settled database occupy.
     pub storage_bytes: u64,
+    /// Bytes of its files that hold values beside the tree; null of engines that do not tell.
+    #[serde(default)]
+    pub blob_bytes: Option<u64>,
     /// The most memory that the process was seen to occupy while operations ran; null where the system does not
     /// tell.
     pub memory_bytes: Option<u64>,

@@ -62,7 +62,7 @@ pub(super) fn run(
         let mut cell = plan.cell(&records, &played);
         after.tell_since(&before, &mut cell);
         cell.sweep = SweepPoint(vec![("scan_entries".to_owned(), SweepValue::Whole(entries))]);
-        cell.storage_bytes = storage_bytes;
+        (cell.storage_bytes, cell.blob_bytes) = (storage_bytes, engine.blob_bytes());
         cell.memory_bytes_before = memory_bytes_before;
         cells.push(cell);
     }
