@@ -19,7 +19,9 @@ pub fn table(result: &Rmw) -> String {
     let swept: Vec<&str> = first.sweep.0.iter().map(|(key, _)| key.as_str()).collect();
     let fixed = |key: &str, text: String| if swept.contains(&key) { String::new() } else { text };
     let ops = fixed("ops", format!(", {} operations", first.ops));
-    let ops = if result.experiment.as_deref() == Some("operands") { String::new() } else { ops };
+    // Of these a cell's operations are its lookups or scans, not what went before.
+    let counts_others = matches!(result.experiment.as_deref(), Some("operands" | "scans"));
+    let ops = if counts_others { String::new() } else { ops };
     let mut text = format!(
         "{} of {} + {} B{}, mix {}{}{ops}, {} thread{}, memory {}{}, seed {}\n",
         fixed("value_len", format!("{} records", workload.records)),
