@@ -73,6 +73,19 @@ pub enum Error {
         #[source]
         cause: Arc<Error>,
     },
+    /// Work in the background has failed, such as a compaction, and this is the first write since. It was
+    /// not done; nothing stands in the way of the next one. The work is tried again after a pause, and the next
+    /// error of its kind is told once some has ended well in between.
+    #[error("{work}{} failed in the background; this write was not done, the next may be", of_keyspace(keyspace.as_deref()))]
+    Background {
+        /// What failed: `compaction`, `collection`, `removal`.
+        work: &'static str,
+        /// Name of the keyspace, where there is one.
+        keyspace: Option<String>,
+        /// Why.
+        #[source]
+        cause: Arc<Error>,
+    },
     /// Background work panicked: a bug of the engine. What it was at is left as it was before.
     #[error("background work panicked: {message}")]
     Panicked {
@@ -243,6 +256,11 @@ pub enum Error {
     /// A compaction policy returned a job that does not fit the tree.
     #[error("compaction job refused")]
     Compaction(#[from] lsmx_compaction::Error),
+}
+
+/// As part of a message: whose work it was.
+fn of_keyspace(name: Option<&str>) -> String {
+    name.map_or_else(String::new, |name| format!(" of keyspace {name:?}"))
 }
 
 /// What is wrong with bytes read from a file.

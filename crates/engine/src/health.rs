@@ -1,4 +1,5 @@
-//! The first write-path error makes the database read-only; every later write is told the same.
+//! The first write-path error makes the database read-only; every later write is told the same. What
+//! failed in the background and harms no write is told to one write.
 
 use crate::error::{Error, Result};
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
@@ -8,6 +9,10 @@ use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
 pub(crate) struct Health {
     failed: AtomicBool,
     cause: Mutex<Option<Arc<Error>>>,
+    /// Whether `owed` holds an error, so that a write need not lock it.
+    owes: AtomicBool,
+    /// What failed in the background, until a write is told.
+    owed: Mutex<Option<Error>>,
 }
 
 impl Health {
@@ -35,6 +40,35 @@ impl Health {
         (Error::ReadOnly { cause: Arc::clone(cause) }, first)
     }
 
+    /// Has the next write told that background work has failed. Of several such errors the first counts.
+    pub(crate) fn owe(&self, error: Error) {
+        if crate::sabotage::on(crate::sabotage::Bug::BackgroundErrorUntold) {
+            return;
+        }
+        let mut owed = self.owed.lock();
+        owed.get_or_insert(error);
+        self.owes.store(true, Ordering::Release);
+    }
+
+    /// Tells a write what has failed in the background, once.
+    pub(crate) fn check_owed(&self) -> Result<()> {
+        if !self.owes.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.take_owed().map_or(Ok(()), Err)
+    }
+
+    /// Forgets what no write has been told yet.
+    pub(crate) fn forgive(&self) {
+        self.take_owed();
+    }
+
+    fn take_owed(&self) -> Option<Error> {
+        let mut owed = self.owed.lock();
+        self.owes.store(false, Ordering::Release);
+        owed.take()
+    }
+
     /// The cause, while there is one.
     pub(crate) fn cause(&self) -> Option<Arc<Error>> {
         self.cause.lock().clone()
@@ -47,6 +81,8 @@ impl Health {
         }
         let mut cause = self.cause.lock();
         *cause = None;
+        // Jobs may have failed for the same reason.
+        self.forgive();
         self.failed.store(false, Ordering::Release);
     }
 }

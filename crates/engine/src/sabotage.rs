@@ -88,6 +88,8 @@ bugs! {
     OpenErrorIsNew = "open-error-is-new" of 17,
     /// The read-only state does not go away on `resume()`.
     ReadOnlySticks = "read-only-sticks" of 15,
+    /// No write is told of a compaction that has failed.
+    BackgroundErrorUntold = "background-error-untold" of 14,
     /// New tables are deleted though a failed manifest edit may name them.
     DoubtForgotten = "doubt-forgotten" of 7,
     /// File numbers start again where they were before a crash.

@@ -193,6 +193,8 @@ pub(crate) struct Store {
     pub(crate) compaction_us: Latencies,
     /// Trees whose last compaction failed: few, and idle threads ask for them often.
     failing: Mutex<BTreeSet<u32>>,
+    /// Whether the last file that was to be removed could not be.
+    removals_fail: AtomicBool,
     /// Dropped keyspaces that snapshots from before still see, with the numbers of their drops.
     dropped: Mutex<Vec<(u64, Arc<Tree>)>>,
     /// What iterators still held of dropped keyspaces when all else of these went.
@@ -261,6 +263,7 @@ impl Store {
             flush_us: Latencies::default(),
             compaction_us: Latencies::default(),
             failing: Mutex::default(),
+            removals_fail: AtomicBool::new(false),
             dropped: Mutex::default(),
             left: Mutex::default(),
         }
@@ -373,6 +376,12 @@ impl Store {
             keyspace: keyspace.map(|tree| tree.name.clone()),
             error: error.clone(),
         }));
+    }
+
+    /// Has the next write told of background work that failed.
+    pub(crate) fn owe(&self, work: &'static str, keyspace: Option<&Tree>, error: &Error) {
+        let keyspace = keyspace.map(|tree| tree.name.clone());
+        self.health.owe(Error::Background { work, keyspace, cause: Arc::new(error.clone()) });
     }
 
     fn ready(&self, work: Work) -> &Mutex<Ready> {
@@ -516,7 +525,7 @@ impl Store {
     /// none goes.
     pub(crate) fn sweep(&self, state: &ManifestState, operand_files: Option<&BTreeSet<FileName>>) {
         if let Err(error) = self.discard_orphans(state, operand_files) {
-            self.report("removal", None, &error);
+            self.removal_failed(&error);
         }
     }
 
@@ -560,11 +569,20 @@ impl Store {
         self.release_dropped(false);
         self.tables.disposal.free();
         for path in self.janitor.take() {
-            if let Err(error) = self.vfs.remove(&path)
-                && error.kind() != std::io::ErrorKind::NotFound
-            {
-                self.report("removal", None, &Error::io("remove", &path, error));
+            match self.vfs.remove(&path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    self.removal_failed(&Error::io("remove", &path, error));
+                }
+                _ => self.removals_fail.store(false, Ordering::Relaxed),
             }
+        }
+    }
+
+    /// Tells the listener, and the next write if files could be removed before.
+    fn removal_failed(&self, error: &Error) {
+        self.report("removal", None, error);
+        if !self.removals_fail.swap(true, Ordering::Relaxed) {
+            self.owe("removal", None, error);
         }
     }
 }

@@ -170,7 +170,7 @@ fn named(error: &Error) -> PathBuf {
         | Error::Missing { path, .. }
         | Error::NotADatabase { path, .. }
         | Error::UnsupportedVersion { path, .. } => path,
-        Error::ReadOnly { cause } => return named(cause),
+        Error::ReadOnly { cause } | Error::Background { cause, .. } => return named(cause),
         other => panic!("damage is told as {other:?}"),
     };
     assert!(path.starts_with("db"), "{error}");

@@ -626,6 +626,8 @@ fn a_failed_collection_is_tried_again() {
     shows(&db, "a=12 b=2 c=1");
     let store = |db: &Db| db.metrics().keyspaces["default"].operand_store.unwrap();
     db.env().advance_us(200_000);
+    let told = db.merge("a", "not done");
+    assert!(matches!(told, Err(Error::Background { work: "collection", .. })), "{told:?}");
     db.merge("a", "3").unwrap();
     db.flush().unwrap();
     db.merge("a", "4").unwrap();

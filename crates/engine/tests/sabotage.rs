@@ -86,6 +86,7 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
         Bug::SyncRetried => ("crashes after a failed sync", crashes_after_a_failed_sync),
         Bug::DoubtForgotten => ("crashes after a failed edit", crashes_after_a_failed_edit),
         Bug::ReadOnlySticks => ("failing writes", failing_writes),
+        Bug::BackgroundErrorUntold => ("a failing compaction", failing_compaction),
         Bug::ReadErrorIsNotFound => ("failing reads", failing_reads),
         Bug::OpenErrorIsNew => ("failing questions", failing_questions),
         Bug::IteratorGoesOn => ("iterators that fail", iterators_that_fail),
@@ -168,6 +169,34 @@ fn failing(seed: u64, calls: &[VfsCall], within: u64) -> Outcome {
 
 fn failing_writes(seed: u64) -> Outcome {
     failing(seed, &[VfsCall::Append, VfsCall::Sync], 100)
+}
+
+/// A compaction that cannot write its tables, in the background: the next write is told.
+fn failing_compaction(seed: u64) -> Outcome {
+    let disk = MemVfs::new();
+    let faults = FaultVfs::new(Arc::new(disk), seed);
+    let options = lsmx::Options::default().background(Background::Inline).seed(seed);
+    let db = Db::open_with(Arc::new(faults.clone()), oracle::DIR, options).map_err(failed)?;
+    let keyspace = db.default_keyspace();
+    keyspace
+        .set_policy("tiering(T=20)".parse().map_err(|why| format!("{why}"))?)
+        .map_err(failed)?;
+    for _ in 0..12 {
+        keyspace.put("a", "1").map_err(failed)?;
+        keyspace.put("z", "1").map_err(failed)?;
+        db.flush().map_err(failed)?;
+    }
+    let create = Rule::new(Fault::Error(Errno::Io)).on(&[VfsCall::Create]).path_contains(".sst");
+    faults.add(create.from_then_on());
+    keyspace.set_policy("full".parse().map_err(|why| format!("{why}"))?).map_err(failed)?;
+    let _ = db.wait_idle();
+    if faults.fired().is_empty() {
+        return Err("no compaction was tried".to_owned());
+    }
+    match keyspace.put("k", "v") {
+        Err(lsmx::Error::Background { .. }) => Ok(()),
+        other => Err(format!("the write after it: {other:?}")),
+    }
 }
 
 fn failing_reads(seed: u64) -> Outcome {

@@ -63,7 +63,9 @@ impl Disk {
 
     /// Whether an error is one that the disk may be to blame for.
     pub(crate) fn excuses(&self, error: &Error) -> bool {
-        self.faults.is_some() && matches!(error, Error::Io { .. } | Error::ReadOnly { .. })
+        let of_disks =
+            matches!(error, Error::Io { .. } | Error::ReadOnly { .. } | Error::Background { .. });
+        self.faults.is_some() && of_disks
     }
 
     /// Times that [`Disk::heal`] had something to do.

@@ -59,7 +59,12 @@ impl Core {
     /// Takes writes again, or says why not.
     pub(super) fn resume(&self) -> Result<()> {
         let _turn = self.turn(None)?;
-        if self.store.health.check().is_err() { self.resume_alone() } else { Ok(()) }
+        if self.store.health.check().is_err() {
+            return self.resume_alone();
+        }
+        // Who resumes knows of what failed before.
+        self.store.health.forgive();
+        Ok(())
     }
 
     fn resume_alone(&self) -> Result<()> {

@@ -16,7 +16,7 @@ use crate::env::rate::Lane;
 use crate::error::{Error, Result};
 use crate::event::{Event, OperandsCollected};
 use crate::format::edit::Change;
-use crate::job::compact::{note_failure, note_success, was_given_up};
+use crate::job::compact::{note_failure, note_success, tell_next_write, was_given_up};
 use crate::job::fold::Keeper;
 use crate::job::install::{install_beside, sync_names};
 use crate::job::output::Outputs;
@@ -66,6 +66,7 @@ pub(crate) fn collect_if_due(store: &Store, tree: &Tree) -> bool {
         if !was_given_up(error) {
             store.report("collection", Some(tree), error);
         }
+        tell_next_write(store, "collection", tree, error);
     }
     store.progress.notify();
     matches!(collected, Ok(true))

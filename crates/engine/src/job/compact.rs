@@ -81,6 +81,7 @@ pub(crate) fn pick(store: &Store, tree: &Tree) -> Option<Picked> {
             Err(error) => {
                 drop(jobs);
                 store.report("compaction", Some(tree), &error);
+                tell_next_write(store, "compaction", tree, &error);
                 return None;
             }
         },
@@ -190,6 +191,7 @@ fn covered_files(store: &Store, tree: &Tree, version: &Version) -> Option<Job> {
         Err(error) => {
             // The files that they may cover stay until a later look.
             store.report("a look for deleted files", Some(tree), &error);
+            tell_next_write(store, "a look for deleted files", tree, &error);
             return None;
         }
     };
@@ -246,7 +248,7 @@ pub(crate) fn run(
 /// must not leave writes waiting for a compaction that never comes.
 pub(super) fn note_success(store: &Store, tree: &Tree) {
     let mut jobs = tree.jobs.lock();
-    (jobs.failures, jobs.retry_at_us) = (0, 0);
+    (jobs.failures, jobs.retry_at_us, jobs.told) = (0, 0, false);
     if jobs.last_error.take().is_some() {
         store.set_failing(tree.id, false);
     }
@@ -271,6 +273,18 @@ pub(super) fn note_failure(store: &Store, tree: &Tree, error: &Error) {
     jobs.last_error = Some(error.clone());
     store.set_failing(tree.id, true);
     add(&tree.counters.compaction_failures, 1);
+}
+
+/// Has the next write told of background work that failed, if that is the first since some ended well: who
+/// writes on meanwhile gets one error and not one for each try.
+pub(super) fn tell_next_write(store: &Store, work: &'static str, tree: &Tree, error: &Error) {
+    // Of a database that is read-only every write is told.
+    if was_given_up(error) || matches!(error, Error::ReadOnly { .. }) {
+        return;
+    }
+    if !std::mem::replace(&mut tree.jobs.lock().told, true) {
+        store.owe(work, Some(tree), error);
+    }
 }
 
 fn kind_name(kind: JobKind) -> &'static str {

@@ -236,8 +236,10 @@ impl Runner {
         // It may take long, and what waits for it comes on top.
         backpressure::refresh(store, &self.throttle, tree);
         let _occupied = self.workers.occupy();
-        // An error is reported where it happens; the tree is looked at again after a pause.
-        let _ = compact::run(store, &self.throttle, &self.workers, tree, picked);
+        // The listener is told where it happens; the tree is looked at again after a pause.
+        if let Err(error) = compact::run(store, &self.throttle, &self.workers, tree, picked) {
+            compact::tell_next_write(store, "compaction", tree, &error);
+        }
         store.make_ready(Work::Compaction, tree.id);
     }
 

@@ -62,6 +62,8 @@ pub(crate) struct TreeJobs {
     pub(crate) retry_at_us: u64,
     /// Why the last one failed, until one ends well.
     pub(crate) last_error: Option<Error>,
+    /// Whether a write has been told, or is about to be, since one ended well.
+    pub(crate) told: bool,
     /// A damaged input, which stays held in `busy`: picking it again would fail again.
     pub(crate) damage: Option<Error>,
 }

@@ -91,6 +91,9 @@ struct Run<'a> {
     open: Option<Open>,
     /// A rule is in force.
     armed: bool,
+    /// Failures of background work that somebody was told of before this run, and writes that were told
+    /// of one.
+    excused: u64,
     /// Calls until rules were taken away at the end.
     calls: CallCounts,
 }
@@ -112,6 +115,7 @@ pub(crate) fn play(plan: &Plan, coverage: &Arc<Coverage>) -> Outcome<Played> {
         histories: vec![History::default()],
         open: None,
         armed: false,
+        excused: coverage.count("jobs", "background failure"),
         calls: CallCounts::default(),
     };
     let played = run.play();
@@ -174,7 +178,7 @@ fn file_of(error: &Error) -> Option<&Path> {
         Error::Io { path, .. } | Error::Corrupt { path, .. } => Some(path),
         // What a read of a header with one bit altered may look like.
         Error::UnsupportedVersion { path, .. } => Some(path),
-        Error::ReadOnly { cause } => file_of(cause),
+        Error::ReadOnly { cause } | Error::Background { cause, .. } => file_of(cause),
         _ => None,
     }
 }
@@ -264,6 +268,22 @@ impl Run<'_> {
         excuse(self.armed, &self.vfs, &self.coverage, what, error)
     }
 
+    /// Whether work in the background has failed that a write may be told of: the listener was told before, and
+    /// no other write for the same failure.
+    fn excuse_background(&mut self, error: &Error) -> Outcome {
+        self.excused += 1;
+        if self.coverage.count("jobs", "background failure") < self.excused {
+            return Err(format!("nothing has failed, and a write is told: {error:?}"));
+        }
+        match file_of(error) {
+            Some(path) if path.starts_with(DIR) => {
+                self.coverage.add("failed calls", "a commit after a job");
+                Ok(())
+            }
+            _ => Err(format!("a job fails without naming a file: {error:?}")),
+        }
+    }
+
     /// Last of the numbers that a commit of so many operations may get, or the last one before it if
     /// the database refuses it.
     fn number_given(&self, operations: u64) -> Result<u64, String> {
@@ -279,11 +299,13 @@ impl Run<'_> {
         let commit = Arc::new(draw_commit(&mut chance, number, open.keyspaces.len()));
         let sync = chance.one_in(5);
         let seq = self.number_given(commit.changes.len() as u64)?;
-        {
+        let before = {
             let mut promises = self.recorder.promises();
             promises.pending = Some(Arc::clone(&commit));
-            promises.seq_largest = promises.seq_largest.max(seq);
-        }
+            let before = promises.seq_largest;
+            promises.seq_largest = before.max(seq);
+            before
+        };
         let written = oracle::write(&open.db, &open.keyspaces, &commit, sync);
         self.chance = chance;
         match written {
@@ -295,6 +317,12 @@ impl Run<'_> {
                 Ok(())
             }
             Err(error @ Error::ReadOnly { .. }) => self.excuse("a commit", &error),
+            // It was not done, and is not to be found later.
+            Err(error @ Error::Background { .. }) => {
+                self.settle_pending(false);
+                self.recorder.promises().seq_largest = before;
+                self.excuse_background(&error)
+            }
             Err(error) => Err(format!("a commit fails: {error:?}")),
         }
     }
@@ -389,15 +417,25 @@ impl Run<'_> {
         let Passing { life, written, .. } = self.recorder.promises().passing;
         for number in written..written + count {
             let seq = self.number_given(1)?;
-            {
+            let before = {
                 let mut promises = self.recorder.promises();
-                promises.seq_largest = promises.seq_largest.max(seq);
+                let before = promises.seq_largest;
+                promises.seq_largest = before.max(seq);
                 promises.passing.written = number + 1;
-            }
+                before
+            };
             match keyspace.put_with(passing::key(number), life.to_le_bytes(), durability) {
                 Ok(()) if sync => self.all_synced(),
                 Ok(()) => {}
                 Err(error @ Error::ReadOnly { .. }) => return self.excuse("a commit", &error),
+                Err(error @ Error::Background { .. }) => {
+                    {
+                        let mut promises = self.recorder.promises();
+                        promises.seq_largest = before;
+                        promises.passing.written = number;
+                    }
+                    return self.excuse_background(&error);
+                }
                 Err(error) => return Err(format!("a write fails: {error:?}")),
             }
         }

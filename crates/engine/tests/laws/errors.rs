@@ -68,9 +68,14 @@ impl Failing {
             2 => self.kinds[at].merge_with(&key, &value, durability),
             _ => self.kinds[at].put_with(&key, &value, durability),
         };
-        if written.is_ok() {
-            self.model.insert(key, value);
-            self.synced = if sync { self.begun } else { self.synced };
+        match &written {
+            Ok(()) => {
+                self.model.insert(key, value);
+                self.synced = if sync { self.begun } else { self.synced };
+            }
+            // It has got no number.
+            Err(Error::Background { .. }) => self.begun -= 1,
+            Err(_) => {}
         }
         written
     }
@@ -99,6 +104,8 @@ impl Failing {
                 Ok(()) if self.db.read_only_cause().is_none() => {}
                 Ok(()) => return false,
                 Err(Error::ReadOnly { .. }) => return true,
+                // A job has failed: the next write is free to go.
+                Err(Error::Background { .. }) => {}
                 Err(error) => panic!("{error:?}"),
             }
         }
@@ -290,6 +297,66 @@ fn background_errors(seed: u64) {
     assert!(matches!(compacted, Err(Error::Io { .. })), "{compacted:?}");
     assert!(failing.db.read_only_cause().is_none());
     failing.check(&failing.db, "a compaction that failed");
+    failed_jobs(seed);
+    told_by_resuming(seed);
+}
+
+/// Compactions and removals that fail in the background harm no write, and yet the next one is told: one of
+/// them, whatever keyspace it is for, and it is not done.
+fn failed_jobs(seed: u64) {
+    for (work, fails) in [("compaction", VfsCall::Create), ("removal", VfsCall::Remove)] {
+        let mut failing = Failing::new(seed, Background::Inline);
+        // Once some have ended well, the next failure is told again.
+        for round in 0..2 {
+            failing.kinds[0].set_policy("tiering(T=50)".parse().unwrap()).unwrap();
+            failing.write_overlapping(150);
+            failing.db.flush().unwrap();
+            failing.db.wait_idle().unwrap();
+            let rule = Rule::new(EIO).on(&[fails]).path_contains(".sst");
+            failing.faults.add(rule.from_then_on());
+            let failures = failing.failures();
+            failing.kinds[0].set_policy("full".parse().unwrap()).unwrap();
+            // It was tried, and whoever waits for it is told as well.
+            assert_eq!(failing.db.wait_idle().is_err(), work == "compaction");
+            assert!(failing.failures() > failures, "{work}");
+            assert!(failing.db.read_only_cause().is_none());
+            let put = |key: &str| failing.kinds[1].put(key, "value");
+            let told = put("told").unwrap_err();
+            let Error::Background { work: named, keyspace, cause } = &told else {
+                panic!("{told:?}")
+            };
+            assert_eq!((*named, keyspace.is_some()), (work, work == "compaction"));
+            assert!(file_of(cause).to_string_lossy().ends_with(".sst"), "{cause:?}");
+            // Once, though it is tried again and fails again.
+            let failures = failing.failures();
+            failing.db.env().advance_us(2_000_000);
+            for key in ["a", "b"] {
+                put(key).unwrap();
+                failing.kinds[0].set_policy("full".parse().unwrap()).unwrap();
+                let _ = failing.db.wait_idle();
+                failing.model.insert(key.into(), b"value".to_vec());
+            }
+            assert_eq!(failing.failures() > failures, work == "compaction");
+            failing.check(&failing.db, &format!("{work}, {round}"));
+            failing.faults.clear();
+            failing.db.env().advance_us(61_000_000);
+            failing.write_overlapping(50);
+            failing.db.wait_idle().unwrap();
+        }
+    }
+}
+
+/// Who resumes knows what has failed: no write is told of that any more.
+fn told_by_resuming(seed: u64) {
+    let mut failing = Failing::new(seed, Background::Inline);
+    failing.write_overlapping(150);
+    let remove = Rule::new(EIO).on(&[VfsCall::Remove]);
+    failing.faults.add(remove.from_then_on());
+    failing.kinds[0].compact_range::<&[u8]>(..).unwrap();
+    assert!(failing.failures() > 0);
+    failing.db.resume().unwrap();
+    failing.faults.clear();
+    failing.write().unwrap();
 }
 
 /// Reads go on (law 7) where a bucket's file cannot be synced, too: pages of it that were appended since its last
