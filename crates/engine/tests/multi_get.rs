@@ -1,4 +1,4 @@
-//! Many keys at once: what has to be read for them is read together.
+//! Many keys at once, asked for together or walked over: what has to be read for them is read together.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::disallowed_methods, reason = "a slow device is made of real time")]
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use lsmx::env::Background;
 use lsmx::format::BlockKind;
 use lsmx::vfs::{File, LockGuard, MemVfs, Vfs};
-use lsmx::{Db, KeyspaceOptions, Options};
+use lsmx::{Db, KeyspaceOptions, Options, ValueSeparation};
 
 const KEYS: u32 = 4_000;
 /// Longer than anything takes but a device.
@@ -208,4 +208,65 @@ fn where_time_is_driven_lookups_go_together_from_the_second_on() {
     device.reads_ahead.store(true, Ordering::SeqCst);
     ask(&db);
     assert!(device.told.load(Ordering::SeqCst) > 20);
+}
+
+/// Values of neighbouring keys in many blob files.
+fn values_in_many_files() -> (Db, Arc<Device>) {
+    let device = Arc::new(Device::default());
+    let disk = SlowVfs { inner: MemVfs::new(), device: Arc::clone(&device) };
+    let separation = ValueSeparation::default().threshold_bytes(1).garbage_ratio(0.9);
+    let keyspace = KeyspaceOptions::default()
+        .memtable_bytes(8 << 20)
+        .policy("tiering(T=20)".parse().unwrap())
+        .value_separation(separation.space_amplification_max(20.0));
+    let options = Options::default().block_cache_bytes(0).keyspace_defaults(keyspace);
+    let db = Db::open_with(Arc::new(disk), "db", options).unwrap();
+    for round in 0..8 {
+        for number in (round..1_000_u32).step_by(1 + round as usize) {
+            db.put(number.to_be_bytes(), [number.to_le_bytes().repeat(200), vec![0]].concat())
+                .unwrap();
+        }
+        db.flush().unwrap();
+    }
+    db.wait_idle().unwrap();
+    assert!(db.metrics().keyspaces["default"].value_log.blob_files >= 8);
+    (db, device)
+}
+
+fn walk(db: &Db, count: usize) -> usize {
+    let keyspace = db.default_keyspace();
+    let walked = keyspace.iter().take(count).map(Result::unwrap);
+    for (number, (key, value)) in (0_u32..).zip(walked) {
+        assert_eq!(key, number.to_be_bytes());
+        assert_eq!(value, [number.to_le_bytes().repeat(200), vec![0]].concat());
+    }
+    count
+}
+
+#[test]
+fn values_of_a_scan_are_read_by_several_threads() {
+    let (db, device) = values_in_many_files();
+    device.slow.store(true, Ordering::SeqCst);
+    let misses = || db.metrics().cache.get(&BlockKind::Blob).map_or(0, |blob| blob.misses);
+    // Who wants one value reads one.
+    let before = misses();
+    walk(&db, 1);
+    assert_eq!(misses() - before, 1);
+    let before = device.reads.load(Ordering::SeqCst);
+    walk(&db, 1_000);
+    device.slow.store(false, Ordering::SeqCst);
+    assert!(device.under_way.lock().unwrap().1 >= 2, "one after the other");
+    let reads = device.reads.load(Ordering::SeqCst) - before;
+    assert!(reads < 400, "{reads} reads for 1000 values");
+}
+
+#[test]
+fn the_file_system_is_told_where_values_of_a_scan_are() {
+    let (db, device) = values_in_many_files();
+    device.reads_ahead.store(true, Ordering::SeqCst);
+    device.slow.store(true, Ordering::SeqCst);
+    walk(&db, 1_000);
+    device.slow.store(false, Ordering::SeqCst);
+    assert!(device.told.load(Ordering::SeqCst) > 20);
+    assert_eq!(device.under_way.lock().unwrap().1, 1);
 }

@@ -15,6 +15,8 @@ use lsmx::vfs::{Image, MemVfs};
 use lsmx::{
     Compression, Db, Error, KeyspaceOptions, Options, ValueSeparation, observe_with, verify_with,
 };
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
 
 fn separation() -> ValueSeparation {
     ValueSeparation::default().threshold_bytes(100)
@@ -315,6 +317,89 @@ fn a_missing_or_a_swapped_blob_file_is_named() {
     let failed = db.default_keyspace().iter().find_map(Result::err).unwrap();
     assert!(named(&failed), "{failed:?}");
     assert!(db.multi_get((0..300).map(key)).is_err_and(|error| named(&error)));
+}
+
+/// Values that scans read ahead: whatever of them is asked for at which end, it is the right one.
+#[test]
+fn both_ends_of_a_range_meet_among_values_that_were_read_ahead() {
+    let disk = MemVfs::new();
+    let db = open(&disk, tuning(separation()));
+    let mut model = Model::new();
+    for round in 0..6 {
+        write(&db, &mut model, (round..900).step_by(1 + round as usize), round);
+        for number in (round..900).step_by(13) {
+            db.merge(key(number), "+").unwrap();
+            model.entry(key(number).into_bytes()).or_default().push(b'+');
+        }
+        for number in (round..900).step_by(29) {
+            db.delete(key(number)).unwrap();
+            model.remove(key(number).as_bytes());
+        }
+        db.flush().unwrap();
+    }
+    let keys: Vec<_> = model.keys().cloned().collect();
+    let mut runner = TestRunner::default();
+    let ends =
+        (0..keys.len(), 0..keys.len(), prop::collection::vec((any::<bool>(), 1..90_usize), 0..60));
+    let walked = runner.run(&ends, |(from, to, turns)| {
+        let (from, to) = (&keys[from.min(to)], &keys[from.max(to)]);
+        let mut wanted = model.range(from.clone()..to.clone());
+        let mut range = db.default_keyspace().range::<&Vec<u8>>(from..to);
+        for (backward, times) in turns {
+            for _ in 0..times {
+                let (found, wanted) = match backward {
+                    false => (range.next(), wanted.next()),
+                    true => (range.next_back(), wanted.next_back()),
+                };
+                let found = found.transpose().unwrap();
+                let found = found.as_ref().map(|(key, value)| (&**key, &**value));
+                prop_assert_eq!(found, wanted.map(|(key, value)| (&key[..], &value[..])));
+            }
+        }
+        Ok(())
+    });
+    walked.unwrap_or_else(|why| panic!("{why}\n{runner}"));
+}
+
+/// A value that cannot be read is an error in its turn: those before it come as ever, and it stays.
+#[test]
+fn a_value_that_cannot_be_read_ahead_is_an_error_in_its_turn() {
+    let disk = MemVfs::new();
+    let mut model = Model::new();
+    let db = open(&disk, tuning(separation()));
+    write(&db, &mut model, (0..300).filter(|number| number % 5 != 0), 0);
+    db.close(None).unwrap();
+    for path in blob_files(&disk) {
+        let copy = disk.crash(Image::Keep, 0);
+        let bytes = copy.read_all(&path).unwrap().len() as u64;
+        copy.flip(&path, bytes / 2, 1).unwrap();
+        let db = open(&copy, tuning(separation()));
+        let wrong: Vec<_> = model.keys().filter(|key| db.get(key).is_err()).collect();
+        assert_eq!(wrong.len(), 1);
+        let keyspace = db.default_keyspace();
+        let mut range = keyspace.iter();
+        for (key, value) in model.range(..wrong[0].clone()) {
+            let (found, there) = range.next().unwrap().unwrap();
+            assert_eq!((&*found, &*there), (&key[..], &value[..]));
+        }
+        for _ in 0..3 {
+            let failed = range.next();
+            assert!(
+                matches!(&failed, Some(Err(Error::Corrupt { path: at, .. })) if *at == path),
+                "{failed:?}"
+            );
+        }
+        let mut after = 0;
+        let failed = keyspace.iter().rev().find_map(|entry| {
+            after += 1;
+            entry.err()
+        });
+        assert!(
+            matches!(&failed, Some(Error::Corrupt { path: at, .. }) if *at == path),
+            "{failed:?}"
+        );
+        assert_eq!(after, 1 + model.range(wrong[0].clone()..).skip(1).count());
+    }
 }
 
 #[test]

@@ -267,6 +267,7 @@ impl Keyspace {
             pinned.as_ref().map_or_else(|| core.store.sequence.published(), |pinned| pinned.seq());
         let merging = Arc::clone(&self.tree.merging);
         let range = Range::new(view, merging, seq, pinned, lower, upper);
+        let range = range.reading_ahead(&core.store.env);
         match core.note_scan(&self.tree) {
             Some(trace) => range.recorded(trace),
             None => range,

@@ -3,10 +3,11 @@
 use std::ops::{Bound, RangeBounds};
 
 use crate::db::{Core, Db, Keyspace, Snapshot};
-use crate::env::{Background, Env};
+use crate::env::Env;
 use crate::error::Result;
 use crate::key::SeqNo;
 use crate::keyspace::Tree;
+use crate::read::together::is_device;
 use crate::read::{Reads, together};
 use crate::slice::Slice;
 use crate::sync::Arc;
@@ -134,9 +135,6 @@ impl Snapshot {
     }
 }
 
-/// A lookup that takes so long has read a device: no other part of one comes near it.
-const DEVICE_READ_NS: u64 = 30_000;
-
 /// Many keys on their way to their values, in key order.
 pub(crate) struct Lookups<K> {
     view: Arc<SuperVersion>,
@@ -179,8 +177,7 @@ impl<K: AsRef<[u8]>> Lookups<K> {
         let mut now_ns = env.monotonic_ns();
         while !self.look_up(tree, Reads::Storage, 1)? {
             let before_ns = std::mem::replace(&mut now_ns, env.monotonic_ns());
-            let driven = !matches!(env.background(), Background::Threads { .. });
-            if driven || now_ns.saturating_sub(before_ns) >= DEVICE_READ_NS {
+            if is_device(env, now_ns.saturating_sub(before_ns)) {
                 return self.look_up_together(env, tree);
             }
         }

@@ -10,5 +10,6 @@ pub(crate) mod range;
 pub(crate) mod run;
 pub(crate) mod together;
 pub(crate) mod visible;
+mod walk;
 
 pub(crate) use get::Reads;

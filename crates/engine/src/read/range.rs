@@ -6,6 +6,7 @@ use std::ops::Bound;
 use bytes::Bytes;
 
 use crate::cursor::Cursor;
+use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::key::SeqNo;
 use crate::keyspace::Tree;
@@ -17,6 +18,7 @@ use crate::read::merging::MergingCursor;
 use crate::read::pointed::PointedValues;
 use crate::read::run::RunCursor;
 use crate::read::visible::VisibleCursor;
+use crate::read::walk::{Entry, ReadAhead, Walk};
 use crate::recording::ScanTrace;
 use crate::sabotage::{self, Bug};
 use crate::slice::Slice;
@@ -38,12 +40,14 @@ pub struct Range {
     _pinned: Option<Arc<Pinned>>,
     lower: Bound<Bytes>,
     upper: Bound<Bytes>,
-    front: Option<VisibleCursor<MergingCursor>>,
-    back: Option<VisibleCursor<MergingCursor>>,
+    front: Option<Walk>,
+    back: Option<Walk>,
     failed: Option<Error>,
     /// One of the ends has met the other, or a bound.
     exhausted: bool,
     reads: Reads,
+    /// Has values read ahead, if they may be.
+    env: Option<Env>,
     /// Key of what each end gave last, where it may have to find its place again.
     given: [Option<Slice>; 2],
     /// Where it is noted how far this goes, while a trace is recorded.
@@ -75,9 +79,16 @@ impl Range {
             failed: None,
             exhausted,
             reads: Reads::Storage,
+            env: None,
             given: [None, None],
             trace: None,
         }
+    }
+
+    /// The same, which reads the values of several entries together where they lie in the value log.
+    pub(crate) fn reading_ahead(mut self, env: &Env) -> Range {
+        self.env = Some(env.clone());
+        self
     }
 
     /// The same, whose entries are counted for a trace.
@@ -194,16 +205,19 @@ impl Range {
         Ok(if self.reads == Reads::Memory { cursor.impatient() } else { cursor })
     }
 
-    /// Moves the front on by one entry; false at the end of the range.
-    fn advance_front(&mut self) -> Result<bool> {
+    /// How values are read ahead, if they may be.
+    fn reads_ahead(&self) -> Option<ReadAhead> {
+        let env = self.env.clone().filter(|_| self.reads == Reads::Storage)?;
+        let blobs = self.view.version.blobs();
+        (!blobs.is_empty()).then(|| ReadAhead { env, blobs: Arc::clone(blobs) })
+    }
+
+    /// The next entry at the front.
+    fn next_front(&mut self) -> Result<Option<Entry>> {
         if self.exhausted {
-            return Ok(false);
+            return Ok(None);
         }
-        if let Some(front) = &mut self.front {
-            if front.valid() {
-                front.next()?;
-            }
-        } else {
+        if self.front.is_none() {
             let mut front = self.cursor()?;
             match &self.lower {
                 Bound::Unbounded => front.first()?,
@@ -215,29 +229,27 @@ impl Range {
                     }
                 }
             }
-            self.front = Some(front);
+            self.front = Some(Walk::new(front, false, self.reads_ahead()));
         }
-        let Some(front) = &self.front else { return Ok(false) };
-        // The other end stands on the entry it gave last.
-        Ok(front.valid()
-            && match &self.upper {
+        let (upper, back) = (&self.upper, &self.back);
+        let Some(front) = &mut self.front else { return Ok(None) };
+        front.next(|key| {
+            let within = match upper {
                 Bound::Unbounded => true,
-                Bound::Included(upper) => front.key() <= upper.as_ref(),
-                Bound::Excluded(upper) => front.key() < upper.as_ref(),
-            }
-            && self.back.as_ref().is_none_or(|back| front.key() < back.key()))
+                Bound::Included(upper) => key <= upper.as_ref(),
+                Bound::Excluded(upper) => key < upper.as_ref(),
+            };
+            // The other end stands on the entry it gave last.
+            within && back.as_ref().is_none_or(|back| key < back.key())
+        })
     }
 
-    /// Moves the back on by one entry; false at the start of the range.
-    fn advance_back(&mut self) -> Result<bool> {
+    /// The next entry at the back.
+    fn next_at_back(&mut self) -> Result<Option<Entry>> {
         if self.exhausted {
-            return Ok(false);
+            return Ok(None);
         }
-        if let Some(back) = &mut self.back {
-            if back.valid() {
-                back.prev()?;
-            }
-        } else {
+        if self.back.is_none() {
             let mut back = self.cursor()?;
             match &self.upper {
                 Bound::Unbounded => back.last()?,
@@ -249,16 +261,41 @@ impl Range {
                     }
                 }
             }
-            self.back = Some(back);
+            self.back = Some(Walk::new(back, true, self.reads_ahead()));
         }
-        let Some(back) = &self.back else { return Ok(false) };
-        Ok(back.valid()
-            && match &self.lower {
+        let (lower, front) = (&self.lower, &self.front);
+        let Some(back) = &mut self.back else { return Ok(None) };
+        back.next(|key| {
+            let within = match lower {
                 Bound::Unbounded => true,
-                Bound::Included(lower) => back.key() >= lower.as_ref(),
-                Bound::Excluded(lower) => back.key() > lower.as_ref(),
+                Bound::Included(lower) => key >= lower.as_ref(),
+                Bound::Excluded(lower) => key > lower.as_ref(),
+            };
+            within && front.as_ref().is_none_or(|front| key > front.key())
+        })
+    }
+
+    /// What a call gives that came to this at one end.
+    #[inline]
+    fn give(
+        &mut self,
+        came: Result<Option<Entry>>,
+        backward: bool,
+    ) -> Option<Result<(Slice, Slice)>> {
+        match came {
+            Err(error) => Some(Err(self.keep_failing(error))),
+            Ok(None) => {
+                self.exhausted = true;
+                None
             }
-            && self.front.as_ref().is_none_or(|front| back.key() > front.key()))
+            Ok(Some((key, value))) => {
+                self.note_given();
+                if self.reads == Reads::Memory {
+                    self.given[usize::from(backward)] = Some(key.clone());
+                }
+                Some(value.map(|value| (key, value)))
+            }
+        }
     }
 
     /// Remembers an error, so that no later call goes on.
@@ -285,29 +322,8 @@ impl Iterator for Range {
             return Some(Err(error.clone()));
         }
         self.note_asked(false);
-        match self.advance_front() {
-            Err(error) => Some(Err(self.keep_failing(error))),
-            Ok(false) => {
-                self.exhausted = true;
-                None
-            }
-            Ok(true) => {
-                let front = self.front.as_mut()?;
-                let value = match front.value_slice() {
-                    // Nothing has failed but this key's own operands: the others are to come.
-                    Err(error) if !matches!(error, Error::MergeFailed { .. }) => {
-                        return Some(Err(self.keep_failing(error)));
-                    }
-                    value => value,
-                };
-                let key = Slice::from(front.key());
-                self.note_given();
-                if self.reads == Reads::Memory {
-                    self.given[0] = Some(key.clone());
-                }
-                Some(value.map(|value| (key, value)))
-            }
-        }
+        let came = self.next_front();
+        self.give(came, false)
     }
 }
 
@@ -317,29 +333,8 @@ impl DoubleEndedIterator for Range {
             return Some(Err(error.clone()));
         }
         self.note_asked(true);
-        match self.advance_back() {
-            Err(error) => Some(Err(self.keep_failing(error))),
-            Ok(false) => {
-                self.exhausted = true;
-                None
-            }
-            Ok(true) => {
-                let back = self.back.as_mut()?;
-                let value = match back.value_slice() {
-                    // Nothing has failed but this key's own operands: the others are to come.
-                    Err(error) if !matches!(error, Error::MergeFailed { .. }) => {
-                        return Some(Err(self.keep_failing(error)));
-                    }
-                    value => value,
-                };
-                let key = Slice::from(back.key());
-                self.note_given();
-                if self.reads == Reads::Memory {
-                    self.given[1] = Some(key.clone());
-                }
-                Some(value.map(|value| (key, value)))
-            }
-        }
+        let came = self.next_at_back();
+        self.give(came, true)
     }
 }
 

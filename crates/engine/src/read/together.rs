@@ -7,7 +7,7 @@
 //! metadata in memory there is nothing more. Then values in the value log go the same way: all that are
 //! lacking are told before the first is read. What lacks operands of a store is looked up after all others.
 
-use crate::env::Env;
+use crate::env::{Background, Env};
 use crate::error::Result;
 use crate::format::block::Handle;
 use crate::key::SeqNo;
@@ -21,6 +21,16 @@ use crate::version::SuperVersion;
 /// Most threads, the caller's among them: as many reads as a device serves well at a time, and few enough
 /// to start for one call.
 const THREADS_MAX: usize = 8;
+
+/// A lookup or a read that takes so long has read a device: nothing else comes near it.
+const DEVICE_READ_NS: u64 = 30_000;
+
+/// Whether a read that took so long has waited for a device. Where time is driven nothing takes any: there all
+/// do.
+pub(crate) fn is_device(env: &Env, elapsed_ns: u64) -> bool {
+    let driven = !matches!(env.background(), Background::Threads { .. });
+    driven || elapsed_ns >= DEVICE_READ_NS
+}
 
 /// Keys that lack the same block: their places, and the block.
 struct Lacking<'a> {
@@ -120,7 +130,7 @@ pub(crate) fn values(
 
 /// Does something that reads for each item: one after the other where the file system reads ahead, which
 /// `ahead` tells it, by several threads where it does not.
-fn at_once<T: Sync, R: Send>(
+pub(super) fn at_once<T: Sync, R: Send>(
     env: &Env,
     items: &[T],
     ahead: impl Fn(&T) -> bool,

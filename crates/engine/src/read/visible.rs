@@ -140,6 +140,19 @@ impl<C: Cursor> VisibleCursor<C> {
         }
     }
 
+    /// Number of the current entry, and where its value lies, if that is in the value log and was not read.
+    /// Only while valid.
+    #[inline]
+    pub(crate) fn pointer(&self) -> Option<(SeqNo, &[u8])> {
+        match self.state {
+            State::Backward | State::Folded => self.pointer.map(|seq| (seq, &*self.value)),
+            _ => {
+                let key = self.inner.key();
+                (key.kind == Kind::ValuePointer).then(|| (key.seq, self.inner.value()))
+            }
+        }
+    }
+
     /// Takes what a key was folded to; returns whether it is an entry.
     fn folded(&mut self, value: Result<Option<Slice>>) -> Result<bool> {
         match value {

@@ -159,6 +159,22 @@ impl Blob {
         self.cached(pointer, value).map(Some)
     }
 
+    /// The value if it is in memory; if it is not, its record lies within the file.
+    ///
+    /// # Errors
+    /// As [`Blob::value`], of what reads nothing.
+    pub(crate) fn look(
+        &self,
+        pointer: &ValuePointer,
+        access: &mut Access,
+    ) -> Result<Option<Slice>> {
+        let value = self.peek(pointer, access)?;
+        if value.is_none() {
+            self.checked_bytes(pointer)?;
+        }
+        Ok(value)
+    }
+
     /// Whether the value is in memory.
     pub(crate) fn is_resident(&self, pointer: &ValuePointer) -> bool {
         self.cache.peek_data_block(self.cache_id, pointer.offset).is_some()

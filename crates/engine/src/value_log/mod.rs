@@ -2,10 +2,12 @@
 
 mod file;
 mod scan;
+mod together;
 mod writer;
 
 pub(crate) use file::Blob;
 pub(crate) use scan::BlobScan;
+pub(crate) use together::{Stretch, Wanted, stretches};
 pub(crate) use writer::BlobWriter;
 
 #[cfg(test)]

@@ -30,6 +30,12 @@ pub(crate) struct BlobFile {
     janitor: Arc<Janitor>,
 }
 
+impl AsRef<Blob> for BlobFile {
+    fn as_ref(&self) -> &Blob {
+        &self.blob
+    }
+}
+
 impl BlobFile {
     /// An open blob file.
     pub(crate) fn new(blob: Blob, janitor: Arc<Janitor>) -> BlobFile {
