@@ -78,7 +78,7 @@ pub enum Error {
     /// error of its kind is told once some has ended well in between.
     #[error("{work}{} failed in the background; this write was not done, the next may be", of_keyspace(keyspace.as_deref()))]
     Background {
-        /// What failed: `compaction`, `collection`, `removal`.
+        /// What failed: `compaction`, `collection`, `removal`, `a look for deleted files`.
         work: &'static str,
         /// Name of the keyspace, where there is one.
         keyspace: Option<String>,

@@ -40,14 +40,16 @@ impl Health {
         (Error::ReadOnly { cause: Arc::clone(cause) }, first)
     }
 
-    /// Has the next write told that background work has failed. Of several such errors the first counts.
-    pub(crate) fn owe(&self, error: Error) {
+    /// Has the next write told that background work has failed; false if it is told of something else already.
+    pub(crate) fn owe(&self, error: Error) -> bool {
         if crate::sabotage::on(crate::sabotage::Bug::BackgroundErrorUntold) {
-            return;
+            return true;
         }
         let mut owed = self.owed.lock();
+        let free = owed.is_none();
         owed.get_or_insert(error);
         self.owes.store(true, Ordering::Release);
+        free
     }
 
     /// Tells a write what has failed in the background, once.
@@ -84,5 +86,28 @@ impl Health {
         // Jobs may have failed for the same reason.
         self.forgive();
         self.failed.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failed(work: &'static str) -> Error {
+        Error::Background { work, keyspace: None, cause: Arc::new(Error::Closed) }
+    }
+
+    #[test]
+    fn each_failure_is_told_to_one_write() {
+        let health = Health::default();
+        assert!(health.check_owed().is_ok());
+        assert!(health.owe(failed("compaction")));
+        assert!(!health.owe(failed("removal")), "the first is told first");
+        let told = health.check_owed();
+        assert!(matches!(told, Err(Error::Background { work: "compaction", .. })), "{told:?}");
+        assert!(health.check_owed().is_ok());
+        assert!(health.owe(failed("removal")));
+        health.forgive();
+        assert!(health.check_owed().is_ok());
     }
 }

@@ -378,10 +378,10 @@ impl Store {
         }));
     }
 
-    /// Has the next write told of background work that failed.
-    pub(crate) fn owe(&self, work: &'static str, keyspace: Option<&Tree>, error: &Error) {
+    /// Has the next write told of background work that failed; false if it is told of something else already.
+    pub(crate) fn owe(&self, work: &'static str, keyspace: Option<&Tree>, error: &Error) -> bool {
         let keyspace = keyspace.map(|tree| tree.name.clone());
-        self.health.owe(Error::Background { work, keyspace, cause: Arc::new(error.clone()) });
+        self.health.owe(Error::Background { work, keyspace, cause: Arc::new(error.clone()) })
     }
 
     fn ready(&self, work: Work) -> &Mutex<Ready> {
@@ -581,8 +581,8 @@ impl Store {
     /// Tells the listener, and the next write if files could be removed before.
     fn removal_failed(&self, error: &Error) {
         self.report("removal", None, error);
-        if !self.removals_fail.swap(true, Ordering::Relaxed) {
-            self.owe("removal", None, error);
+        if !self.removals_fail.load(Ordering::Relaxed) {
+            self.removals_fail.store(self.owe("removal", None, error), Ordering::Relaxed);
         }
     }
 }

@@ -282,9 +282,9 @@ pub(super) fn tell_next_write(store: &Store, work: &'static str, tree: &Tree, er
     if was_given_up(error) || matches!(error, Error::ReadOnly { .. }) {
         return;
     }
-    if !std::mem::replace(&mut tree.jobs.lock().told, true) {
-        store.owe(work, Some(tree), error);
-    }
+    let mut jobs = tree.jobs.lock();
+    // Where the next write is told of another failure, the next try of this may be told.
+    jobs.told = jobs.told || store.owe(work, Some(tree), error);
 }
 
 fn kind_name(kind: JobKind) -> &'static str {
