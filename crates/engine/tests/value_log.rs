@@ -361,6 +361,25 @@ fn both_ends_of_a_range_meet_among_values_that_were_read_ahead() {
     walked.unwrap_or_else(|why| panic!("{why}\n{runner}"));
 }
 
+/// What a scan reads values into counts as read ahead, until the scan goes.
+#[test]
+fn buffers_of_scans_are_counted() {
+    let disk = MemVfs::new();
+    let db = open(&disk, tuning(separation()));
+    write(&db, &mut Model::new(), 0..600, 0);
+    db.flush().unwrap();
+    let held = || db.metrics().memory.read_ahead;
+    // Both read tables; one goes on to values.
+    let keyspace = db.default_keyspace();
+    let mut ranges = [keyspace.iter(), keyspace.iter()];
+    assert!(ranges[0].next().unwrap().is_ok());
+    let before = held();
+    assert!(ranges[1].by_ref().take(100).all(|entry| entry.is_ok()));
+    assert!(held() > before);
+    drop(ranges);
+    assert_eq!(held(), 0);
+}
+
 /// A value that cannot be read is an error in its turn: those before it come as ever, and it stays.
 #[test]
 fn a_value_that_cannot_be_read_ahead_is_an_error_in_its_turn() {

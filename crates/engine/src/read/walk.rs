@@ -15,7 +15,7 @@ use crate::read::visible::VisibleCursor;
 use crate::slice::Slice;
 use crate::sync::Arc;
 use crate::table::{Access, FillCache};
-use crate::value_log::{Stretch, Wanted, stretches};
+use crate::value_log::{Stretch, StretchBuffer, Wanted, stretches};
 use crate::version::{BlobFile, BlobSet};
 
 /// Entries of the first batch, which comes with the second value in the value log.
@@ -62,7 +62,7 @@ pub(super) struct Walk {
     /// Whether a device had to be waited for, the last time.
     waits: bool,
     /// What stretches of blob files are read into.
-    buffer: Vec<u8>,
+    buffer: StretchBuffer,
     /// Key of the last entry that was given, if that was read ahead; else the cursor stands on it.
     given: Option<Slice>,
 }
@@ -84,7 +84,7 @@ impl Walk {
             ahead: VecDeque::new(),
             behind: Behind::More,
             waits: false,
-            buffer: Vec::new(),
+            buffer: StretchBuffer::default(),
             given: None,
         }
     }
@@ -217,7 +217,9 @@ impl Walk {
         let read = |stretch: &Stretch<'_, BlobFile>| {
             let mut opened = Vec::new();
             let key = |place: usize| &*ahead[place].0;
-            stretch.read(&mut Vec::new(), fill, key, |place, value| opened.push((place, value)));
+            stretch.read(&mut StretchBuffer::default(), fill, key, |place, value| {
+                opened.push((place, value))
+            });
             opened
         };
         for (place, value) in at_once(env, left, Stretch::will_need, read) {

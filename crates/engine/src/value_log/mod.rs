@@ -7,7 +7,7 @@ mod writer;
 
 pub(crate) use file::Blob;
 pub(crate) use scan::BlobScan;
-pub(crate) use together::{Stretch, Wanted, stretches};
+pub(crate) use together::{Stretch, StretchBuffer, Wanted, stretches};
 pub(crate) use writer::BlobWriter;
 
 #[cfg(test)]

@@ -4,6 +4,8 @@
 //! were written together: a stretch of the file is one read. What lies in different places can be read at
 //! the same time.
 
+use crate::cache::Cache;
+use crate::coding::len_u64;
 use crate::error::Result;
 use crate::format::blob::ValuePointer;
 use crate::key::SeqNo;
@@ -49,6 +51,33 @@ pub(crate) struct Stretch<'a, F> {
     to: u64,
 }
 
+/// What stretches are read into, counted with what else is read ahead while it lives.
+#[derive(Debug, Default)]
+pub(crate) struct StretchBuffer {
+    bytes: Vec<u8>,
+    /// Where it is counted, once it has bytes.
+    counted: Option<Arc<Cache>>,
+}
+
+impl StretchBuffer {
+    /// So many bytes of it, with anything in them.
+    fn lend(&mut self, bytes: usize, cache: &Arc<Cache>) -> &mut [u8] {
+        if let Some(more) = bytes.checked_sub(self.bytes.len()) {
+            self.counted.get_or_insert_with(|| Arc::clone(cache)).read_ahead_grown(len_u64(more));
+            self.bytes.resize(bytes, 0);
+        }
+        &mut self.bytes[..bytes]
+    }
+}
+
+impl Drop for StretchBuffer {
+    fn drop(&mut self) {
+        if let Some(cache) = &self.counted {
+            cache.read_ahead_freed(len_u64(self.bytes.len()));
+        }
+    }
+}
+
 /// Where all these values are to be read, from a device or from the system's cache.
 pub(crate) fn stretches<F: AsRef<Blob>>(
     wanted: &mut [Wanted<F>],
@@ -91,11 +120,11 @@ impl<F: AsRef<Blob>> Stretch<'_, F> {
         self.to - self.from
     }
 
-    /// Reads it into a buffer that may have had anything in it, and opens its values, each of which is given
-    /// with its place. Where it cannot be read each of them is told: nobody tries again behind their back.
+    /// Reads it and opens its values, each of which is given with its place. Where it cannot be read each
+    /// of them is told: nobody tries again behind their back.
     pub(crate) fn read<'k>(
         &self,
-        buffer: &mut Vec<u8>,
+        buffer: &mut StretchBuffer,
         fill: FillCache,
         key: impl Fn(usize) -> &'k [u8],
         mut give: impl FnMut(usize, Result<Slice>),
@@ -103,10 +132,8 @@ impl<F: AsRef<Blob>> Stretch<'_, F> {
         let Some(first) = self.wanted.first() else { return };
         // The file is so long.
         let bytes = usize::try_from(self.bytes()).unwrap_or(0);
-        if buffer.len() < bytes {
-            buffer.resize(bytes, 0);
-        }
-        let read = first.blob().fill(self.from, &mut buffer[..bytes], fill);
+        let buffer = buffer.lend(bytes, first.blob().cache());
+        let read = first.blob().fill(self.from, buffer, fill);
         for wanted in self.wanted {
             let Wanted { place, seq, pointer, .. } = wanted;
             let value = read.clone().and_then(|()| {

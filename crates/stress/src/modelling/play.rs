@@ -126,7 +126,8 @@ impl Play {
 /// # Errors
 /// It failed.
 pub fn try_play(name: &'static str, replay: &str, play: &Play) -> Result<Outcome, String> {
-    let _dog = watchdog(name, play.seed, Duration::from_secs(120));
+    // Some option sets drawn make one history take a minute by itself, and a busy machine several.
+    let _dog = watchdog(name, play.seed, Duration::from_secs(300));
     quietly(|| match play.try_play(&play.operations) {
         Ok(outcome) => Ok(outcome),
         Err((at, why)) => Err(play.report(replay, at, &why)),
