@@ -52,8 +52,8 @@ pub(super) struct Walk {
     reads: Option<ReadAhead>,
     /// Whether the entry that the cursor stands on was not given yet.
     fresh: bool,
-    /// Values in the value log that it came to.
-    in_log: usize,
+    /// Whether it has come to a value in the value log.
+    met_log: bool,
     /// Entries of the next batch.
     batch: usize,
     /// Entries that were read ahead.
@@ -79,7 +79,7 @@ impl Walk {
             backward,
             reads,
             fresh: true,
-            in_log: 0,
+            met_log: false,
             batch: BATCH_FIRST,
             ahead: VecDeque::new(),
             behind: Behind::More,
@@ -113,12 +113,10 @@ impl Walk {
         if !self.step(&within)? {
             return Ok(None);
         }
-        if self.reads.is_some() && self.cursor.pointer().is_some() {
-            self.in_log += 1;
-            if self.in_log > 1 {
-                self.read_ahead(&within);
-                return self.next_ahead(within);
-            }
+        let of_log = self.reads.is_some() && self.cursor.pointer().is_some();
+        if of_log && std::mem::replace(&mut self.met_log, true) {
+            self.read_ahead(&within);
+            return self.next_ahead(within);
         }
         self.given = None;
         let value = usable(self.cursor.value_slice())?;
