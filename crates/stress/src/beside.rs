@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! file    items, then nothing
-//! item    kind u8, length u32 of the key, key, first u64, last u64, length u32 of the rest, rest
+//! item    kind u8, first u64, last u64, length u32, bytes
+//! kinds   0 operand, 1 anchor, 2 range up to a key, 3 range without end, 4 key that those after it are of
 //! token   number of the file, its bytes, its checksum, the last number delivered
 //! ```
 //! Contents are either kept in memory, or read again by each view that is asked for the first time.
@@ -221,29 +222,29 @@ impl Contents {
 
     fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        let mut item = |kind: u8, key: &[u8], first: SeqNo, last: SeqNo, rest: &[u8]| {
+        let mut item = |kind: u8, first: SeqNo, last: SeqNo, bytes: &[u8]| {
             out.push(kind);
-            for part in [key, rest] {
-                out.extend_from_slice(&u32::try_from(part.len()).unwrap_or(0).to_le_bytes());
-                out.extend_from_slice(part);
-            }
             out.extend_from_slice(&first.0.to_le_bytes());
             out.extend_from_slice(&last.0.to_le_bytes());
+            out.extend_from_slice(&u32::try_from(bytes.len()).unwrap_or(0).to_le_bytes());
+            out.extend_from_slice(bytes);
         };
+        // A key once for all its items: one may be long, and have hundreds.
         for (key, items) in &self.keys {
+            item(4, SeqNo(0), SeqNo(0), key);
             for one in items {
                 match one {
-                    Item::Operand(it) => item(0, key, it.first, it.last, &it.bytes),
-                    Item::Anchor(seq) => item(1, key, *seq, *seq, &[]),
+                    Item::Operand(it) => item(0, it.first, it.last, &it.bytes),
+                    Item::Anchor(seq) => item(1, *seq, *seq, &[]),
                 }
             }
         }
         for (start, end, seq) in &self.ranges {
-            let (kind, end) = match end {
-                Some(end) => (2, end.as_slice()),
-                None => (3, &[][..]),
-            };
-            item(kind, start, *seq, *seq, end);
+            item(4, SeqNo(0), SeqNo(0), start);
+            match end {
+                Some(end) => item(2, *seq, *seq, end),
+                None => item(3, *seq, *seq, &[]),
+            }
         }
         out
     }
@@ -256,20 +257,19 @@ impl Contents {
             rest = tail;
             Some(head)
         };
+        let mut key: &[u8] = &[];
         while let Some(kind) = take(1) {
-            let mut part = || {
-                let length = u32::from_le_bytes(take(4)?.try_into().ok()?);
-                take(usize::try_from(length).ok()?).map(<[u8]>::to_vec)
-            };
-            let (key, rest) = (part()?, part()?);
             let mut number = || Some(SeqNo(u64::from_le_bytes(take(8)?.try_into().ok()?)));
             let (first, last) = (number()?, number()?);
+            let length = u32::from_le_bytes(take(4)?.try_into().ok()?);
+            let bytes = take(usize::try_from(length).ok()?)?;
             match kind[0] {
                 0 => contents
-                    .push(&key, Item::Operand(Operand { first, last, bytes: Slice::from(rest) })),
-                1 => contents.push(&key, Item::Anchor(last)),
-                2 => contents.ranges.push((key, Some(rest), last)),
-                3 => contents.ranges.push((key, None, last)),
+                    .push(key, Item::Operand(Operand { first, last, bytes: Slice::from(bytes) })),
+                1 => contents.push(key, Item::Anchor(last)),
+                2 => contents.ranges.push((key.to_vec(), Some(bytes.to_vec()), last)),
+                3 => contents.ranges.push((key.to_vec(), None, last)),
+                4 => key = bytes,
                 _ => return None,
             }
         }
@@ -278,11 +278,7 @@ impl Contents {
 }
 
 fn checksum(bytes: &[u8]) -> u64 {
-    let mut hash = 0xcbf2_9ce4_8422_2325u64;
-    for byte in bytes {
-        hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    }
-    hash
+    xxhash_rust::xxh3::xxh3_64(bytes)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -126,7 +126,7 @@ impl Play {
 /// # Errors
 /// It failed.
 pub fn try_play(name: &'static str, replay: &str, play: &Play) -> Result<Outcome, String> {
-    // Some option sets drawn make one history take a minute by itself, and a busy machine several.
+    // The slowest take two seconds; long modes, sanitizers and busy machines make that a hundred times as many.
     let _dog = watchdog(name, play.seed, Duration::from_secs(300));
     quietly(|| match play.try_play(&play.operations) {
         Ok(outcome) => Ok(outcome),
