@@ -181,8 +181,11 @@ pub struct ValueLogMetrics {
     pub written_bytes: u64,
     /// Compactions whose purpose was to empty blob files.
     pub rewrites: u64,
-    /// Bytes of values that compactions read from blob files to write them elsewhere.
+    /// Bytes of values that those read from blob files to write them elsewhere.
     pub rewritten_bytes: u64,
+    /// Bytes of values that other compactions copied to have them beside their neighbours: what scans
+    /// cost, see [`ValueSeparation::scan_read_bytes`](crate::ValueSeparation::scan_read_bytes).
+    pub gathered_bytes: u64,
 }
 
 impl ValueLogMetrics {

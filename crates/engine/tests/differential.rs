@@ -95,7 +95,8 @@ fn fixed() -> Vec<(Opening, Background)> {
     // Nearly every value apart, and collected as soon as anything dies; large ones alone, by many threads.
     let apart = |bytes, amplification| {
         let separation = ValueSeparation::default().threshold_bytes(bytes).blob_file_bytes(1 << 10);
-        Some(separation.garbage_ratio(0.1).space_amplification_max(amplification))
+        let separation = separation.garbage_ratio(0.1).space_amplification_max(amplification);
+        Some(separation.scan_read_bytes(150))
     };
     for (background, bytes, amplification) in
         [(inline, 1, 1.01), (stepped, 10, 1.3), (threads, 60, 2.0)]

@@ -11,7 +11,7 @@ use lsmx::env::Background;
 use lsmx::format::BlockKind;
 use lsmx::merge::Append;
 use lsmx::metrics::ValueLogMetrics;
-use lsmx::vfs::{Image, MemVfs};
+use lsmx::vfs::{CountingVfs, Image, MemVfs};
 use lsmx::{
     Compression, Db, Error, KeyspaceOptions, Options, ValueSeparation, observe_with, verify_with,
 };
@@ -179,6 +179,71 @@ fn garbage_is_collected_and_space_stays_bounded() {
     assert!(metrics.blob_bytes as f64 <= bound, "{metrics:?}");
     assert_eq!(blob_files(&disk).len() as u64, metrics.blob_files, "what is not named is gone");
     check(&db, &model);
+}
+
+/// Values of neighbours that came with different flushes lie side by side in the end, and each was copied
+/// a few times at most.
+#[test]
+fn values_of_neighbours_are_brought_together() {
+    let load = |scan_read_bytes| {
+        let disk = MemVfs::new();
+        let counting = Arc::new(CountingVfs::new(Arc::new(disk.clone())));
+        let keyspace = tuning(separation().scan_read_bytes(scan_read_bytes));
+        let keyspace = keyspace.table_bytes(64 << 10).block_bytes(4 << 10);
+        let db = Db::open_with(counting, "db", options(keyspace)).unwrap();
+        let mut model = Model::new();
+        write(&db, &mut model, 0..4_000, 0);
+        db.flush().unwrap();
+        db.wait_idle().unwrap();
+        let before = CountingVfs::reads_of_this_thread();
+        for from in model.keys().step_by(40) {
+            let scan = db.default_keyspace().range::<&Vec<u8>>(from..).take(32);
+            assert!(scan.filter(|entry| entry.is_ok()).count() > 0);
+        }
+        let reads = CountingVfs::reads_of_this_thread() - before;
+        check(&db, &model);
+        let metrics = log(&db);
+        db.close(None).unwrap();
+        assert_eq!(verify_with(Arc::new(disk), "db").unwrap().orphans, Vec::<PathBuf>::new());
+        (reads, metrics)
+    };
+    let (scattered, before) = load(0);
+    assert_eq!(before.gathered_bytes, 0);
+    let (gathered, metrics) = load(2 << 10);
+    assert!(gathered * 2 < scattered, "{gathered} reads, {scattered} of scattered values");
+    assert!(metrics.gathered_bytes > metrics.blob_referenced_bytes / 2, "{metrics:?}");
+    assert!(metrics.gathered_bytes < metrics.blob_referenced_bytes * 3, "{metrics:?}");
+}
+
+/// A value that cannot be read is in nobody's way: what merges would copy without need stays where it is.
+#[test]
+fn merges_go_on_beside_a_value_that_cannot_be_read() {
+    let disk = MemVfs::new();
+    let apart = separation().garbage_ratio(1.0).space_amplification_max(100.0);
+    let (mut model, gathering) = (Model::new(), tuning(apart.scan_read_bytes(2 << 10)));
+    let db = open(&disk, tuning(apart.scan_read_bytes(0)));
+    write(&db, &mut model, 0..1_500, 0);
+    db.close(None).unwrap();
+    let path = blob_files(&disk).into_iter().max().unwrap();
+    let bytes = disk.read_all(&path).unwrap().len() as u64;
+    disk.flip(&path, bytes / 2, 1).unwrap();
+    let db = open(&disk, gathering);
+    let wrong: Vec<_> = model.keys().filter(|key| db.get(key).is_err()).cloned().collect();
+    assert_eq!(wrong.len(), 1, "{path:?}");
+    write(&db, &mut model, 1_500..4_000, 1);
+    db.default_keyspace().compact_range::<&[u8]>(..).unwrap();
+    db.wait_idle().unwrap();
+    let metrics = &db.metrics().keyspaces["default"];
+    assert!(metrics.value_log.gathered_bytes > 1_000_000 / 2, "{:?}", metrics.value_log);
+    assert_eq!(metrics.compaction.failures, 0);
+    for (key, value) in &model {
+        match db.get(key) {
+            Ok(found) => assert_eq!(found.as_deref(), Some(&value[..])),
+            Err(Error::Corrupt { path: at, .. }) => assert_eq!((at, key), (path.clone(), &wrong[0])),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(db.get(&wrong[0]).is_err());
 }
 
 #[test]

@@ -59,7 +59,8 @@ fn draw_separation(chance: &mut Chance) -> Option<ValueSeparation> {
         .threshold_bytes(16 << chance.below(6))
         .blob_file_bytes(1024 << chance.below(5))
         .garbage_ratio(*chance.of(&[0.05, 0.3, 0.5, 1.0]))
-        .space_amplification_max(*chance.of(&[1.02, 1.3, 3.0, 100.0]));
+        .space_amplification_max(*chance.of(&[1.02, 1.3, 3.0, 100.0]))
+        .scan_read_bytes(*chance.of(&[0, 100, 400, 16 << 10]));
     (!chance.one_in(3)).then_some(separation)
 }
 

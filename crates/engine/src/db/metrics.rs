@@ -219,6 +219,7 @@ fn keyspace(tree: &Tree, now_us: u64) -> KeyspaceMetrics {
             written_bytes: read(&counters.blob_written_bytes),
             rewrites: read(&counters.blob_rewrites),
             rewritten_bytes: read(&counters.blob_moved_bytes),
+            gathered_bytes: read(&counters.blob_gathered_bytes),
         },
         stalls: StallMetrics {
             count: causes.iter().map(|cause| cause.count).sum(),

@@ -486,6 +486,12 @@ fn merge(
     let mut retention = Retention::for_job(store.sequence.snapshots(), &shape, &job);
     let range = job.range(&shape)?;
     let spans = retention.heed(&spans, Some((&range.smallest, &range.largest)));
+    let separation = tree.settings().options.value_separation;
+    let blobs = version.blobs();
+    // A job that frees space does nothing else, nor does any other where space is short.
+    let gathers = victims.is_empty()
+        && separation.is_some_and(|apart| !garbage::is_urgent(blobs, &apart))
+        && retention.is_last(&range);
     let merge = Merge {
         tree: Arc::clone(tree),
         throttle: Arc::clone(throttle),
@@ -498,7 +504,7 @@ fn merge(
         inputs,
         retention,
         spans,
-        values: ValueSource { blobs: Arc::clone(version.blobs()), victims },
+        values: ValueSource { blobs: Arc::clone(blobs), victims, gathers },
     };
     let parts = merge.divide(&range, workers.parts_max())?;
     let mut reading = Reading { parts: parts.len(), ..Reading::default() };

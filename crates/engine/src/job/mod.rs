@@ -9,6 +9,7 @@ mod division;
 pub(crate) mod flush;
 pub(crate) mod fold;
 pub(crate) mod garbage;
+mod gather;
 pub(crate) mod governor;
 pub(crate) mod install;
 pub(crate) mod manual;

@@ -8,7 +8,7 @@
 
 use std::collections::HashSet;
 
-use lsmx_compaction::{FileId, Job, RunShape, TreeShape};
+use lsmx_compaction::{FileId, Job, KeyRange, RunShape, TreeShape};
 
 use crate::key::{InternalKey, Kind, SeqNo};
 use crate::operands::OperandView;
@@ -99,6 +99,15 @@ impl Retention {
     /// Whether a tombstone in this stripe has something to hide.
     pub(crate) fn needs_tombstone(&self, stripe: usize, user_key: &[u8]) -> bool {
         stripe > 0 || self.older_may_hold(user_key)
+    }
+
+    /// Whether no run outside the job holds anything older in this range.
+    pub(crate) fn is_last(&self, range: &KeyRange) -> bool {
+        let outside = |run: &Arc<RunShape>| {
+            let files = run.files.get(run.overlapping_indices(range)).unwrap_or_default();
+            files.iter().any(|file| !self.inputs.contains(&file.id))
+        };
+        !self.older.iter().any(outside)
     }
 
     /// Whether runs outside the job, or the operand store, may hold older versions of the key.

@@ -2,8 +2,8 @@
 //!
 //! - A value from the threshold on goes to the blob file at hand, and the table gets a pointer.
 //! - A pointer goes through untouched, and the table counts it among its references.
-//! - Unless the job is to empty that blob file, or values are no longer kept apart: then the value is read,
-//!   and written as if it had come as one.
+//! - Unless the job is to empty that blob file, or brings its values together with their neighbours
+//!   (`gather.rs`), or values are no longer kept apart: then the value is read, and written as if it had come as one.
 //!
 //! A blob file ends at the latest with the table that it began with, so that both come to be together.
 
@@ -15,6 +15,7 @@ use lsmx_compaction::FileId;
 use crate::coding::len_u64;
 use crate::error::Result;
 use crate::format::blob::{BlobHeader, ValuePointer};
+use crate::job::gather::Gathering;
 use crate::key::{InternalKey, Kind};
 use crate::keyspace::Tree;
 use crate::keyspace::counters::add;
@@ -34,6 +35,8 @@ pub(crate) struct ValueSource {
     pub(crate) blobs: Arc<BlobSet>,
     /// Of these the ones that it is to empty.
     pub(crate) victims: Arc<BTreeSet<FileId>>,
+    /// Whether it brings scattered values together.
+    pub(crate) gathers: bool,
 }
 
 /// An entry as it goes into the table.
@@ -53,6 +56,8 @@ pub(super) struct Values {
     compression: Compression,
     keyspace: u32,
     source: ValueSource,
+    /// Which values of other files are copied.
+    gathering: Option<Gathering>,
     scan: BlobScan,
     writer: Option<BlobWriter>,
     /// Finished blob files of the table at hand.
@@ -62,6 +67,8 @@ pub(super) struct Values {
     pointer: Vec<u8>,
     /// Values that were read to be written elsewhere.
     moved_bytes: u64,
+    /// The same, of those that were brought together.
+    gathered_bytes: u64,
 }
 
 impl Values {
@@ -73,17 +80,22 @@ impl Values {
             compression: options.compression_of(level),
             keyspace: tree.id,
             source,
+            gathering: None,
             scan: BlobScan::default(),
             writer: None,
             finished: Vec::new(),
             uses: BTreeMap::new(),
             pointer: Vec::new(),
             moved_bytes: 0,
+            gathered_bytes: 0,
         }
     }
 
     /// Lets pointers through that point into these.
     pub(super) fn read_from(&mut self, source: ValueSource) {
+        let gathering =
+            self.separation.filter(|apart| source.gathers && apart.scan_read_bytes > 0);
+        self.gathering = gathering.map(|separation| Gathering::new(separation.scan_read_bytes));
         self.source = source;
     }
 
@@ -114,14 +126,25 @@ impl Values {
             Kind::ValuePointer => {
                 let (file, pointer) = self.source.blobs.locate(value)?;
                 let id = file.record().id;
-                if self.separation.is_some() && !self.source.victims.contains(&id) {
+                let stays = self.separation.is_some() && !self.source.victims.contains(&id);
+                let gathering = self.gathering.as_mut();
+                let gathered = gathering.is_some_and(|it| it.takes(id, pointer.bytes));
+                if stays && !gathered {
                     self.count(id, &pointer);
                     return Ok(Placed::AsIs);
                 }
                 let entry = (key.user_key, key.seq);
                 let mut access = Access::of(FillCache::Job);
-                let value = self.scan.value(file.blob(), entry, &pointer, &mut access)?;
-                self.moved_bytes += len_u64(value.len());
+                let value = match self.scan.value(file.blob(), entry, &pointer, &mut access) {
+                    // It is nobody's need that it is copied: who asks for it gets the error.
+                    Err(_) if stays => {
+                        self.count(id, &pointer);
+                        return Ok(Placed::AsIs);
+                    }
+                    read => read?,
+                };
+                let bytes = if stays { &mut self.gathered_bytes } else { &mut self.moved_bytes };
+                *bytes += len_u64(value.len());
                 if self.goes_apart(&value) {
                     self.write((space, vfs), paths, key, &value)?;
                     return Ok(Placed::Pointer);
@@ -187,6 +210,7 @@ impl Values {
         let written = fresh.iter().map(|file| file.record().bytes).sum();
         add(&tree.counters.blob_written_bytes, written);
         add(&tree.counters.blob_moved_bytes, std::mem::take(&mut self.moved_bytes));
+        add(&tree.counters.blob_gathered_bytes, std::mem::take(&mut self.gathered_bytes));
         let file_of = |id: FileId| {
             let new = fresh.iter().find(|file| file.record().id == id);
             new.or_else(|| self.source.blobs.file(id)).cloned()

@@ -60,8 +60,10 @@ pub(crate) struct TreeCounters {
     pub(crate) compaction_failures: AtomicU64,
     /// Bytes of the blob files that flushes and jobs wrote.
     pub(crate) blob_written_bytes: AtomicU64,
-    /// Bytes of values that jobs read from one blob file to write them elsewhere.
+    /// Bytes of values that jobs read from one blob file to write them elsewhere, for its garbage.
     pub(crate) blob_moved_bytes: AtomicU64,
+    /// Bytes of values that jobs copied to have them beside their neighbours.
+    pub(crate) blob_gathered_bytes: AtomicU64,
     /// Jobs whose purpose was to empty blob files.
     pub(crate) blob_rewrites: AtomicU64,
     /// Tables that went without a filter because none could be built.

@@ -11,6 +11,8 @@ pub const BLOB_FILE_BYTES_DEFAULT: u64 = 256 << 20;
 pub const GARBAGE_RATIO_DEFAULT: f64 = 0.5;
 /// Default of [`ValueSeparation::space_amplification_max`].
 pub const SPACE_AMPLIFICATION_MAX_DEFAULT: f64 = 1.3;
+/// Default of [`ValueSeparation::scan_read_bytes`]: 16 KiB.
+pub const SCAN_READ_BYTES_DEFAULT: u64 = 16 << 10;
 /// Smallest blob file that is accepted: 1 KiB.
 const BLOB_FILE_BYTES_MIN: u64 = 1 << 10;
 
@@ -34,6 +36,11 @@ pub struct ValueSeparation {
     /// goes on, what it copies comes on top. More than 1. Default:
     /// [`SPACE_AMPLIFICATION_MAX_DEFAULT`].
     pub space_amplification_max: f64,
+    /// Bytes of values that a scan is to get by one read of a blob file, on average. Where values of
+    /// neighbouring keys are scattered over more files than that, the compaction that writes the last
+    /// run copies them to one file, each value a few times in all; values as long as this stay where
+    /// they are. 0: all do, which writes least. Default: [`SCAN_READ_BYTES_DEFAULT`].
+    pub scan_read_bytes: u64,
 }
 
 impl Default for ValueSeparation {
@@ -43,6 +50,7 @@ impl Default for ValueSeparation {
             blob_file_bytes: BLOB_FILE_BYTES_DEFAULT,
             garbage_ratio: GARBAGE_RATIO_DEFAULT,
             space_amplification_max: SPACE_AMPLIFICATION_MAX_DEFAULT,
+            scan_read_bytes: SCAN_READ_BYTES_DEFAULT,
         }
     }
 }
@@ -73,6 +81,13 @@ impl ValueSeparation {
     #[must_use]
     pub fn space_amplification_max(mut self, factor: f64) -> Self {
         self.space_amplification_max = factor;
+        self
+    }
+
+    /// Sets [`ValueSeparation::scan_read_bytes`].
+    #[must_use]
+    pub fn scan_read_bytes(mut self, bytes: u64) -> Self {
+        self.scan_read_bytes = bytes;
         self
     }
 

@@ -183,7 +183,7 @@ fn keyspace(f: &mut fmt::Formatter<'_>, name: &str, keyspace: &KeyspaceMetrics) 
         writeln!(
             f,
             "  value log {} blob files, {} for {} referenced (space amp. {}), {} written, {} rewrites \
-             moved {}",
+             moved {}, {} gathered",
             Count(log.blob_files),
             Bytes(log.blob_bytes),
             Bytes(log.blob_referenced_bytes),
@@ -191,6 +191,7 @@ fn keyspace(f: &mut fmt::Formatter<'_>, name: &str, keyspace: &KeyspaceMetrics) 
             Bytes(log.written_bytes),
             Count(log.rewrites),
             Bytes(log.rewritten_bytes),
+            Bytes(log.gathered_bytes),
         )?;
     }
     if stalls.throttle_us_total > 0 {

@@ -116,7 +116,8 @@ pub(crate) fn draw_separation(chance: &mut Chance) -> Option<ValueSeparation> {
         .threshold_bytes(*chance.of(&[1, 10, 30, 60]))
         .blob_file_bytes(1024 << chance.below(3))
         .garbage_ratio(*chance.of(&[0.1, 0.5, 1.0]))
-        .space_amplification_max(*chance.of(&[1.05, 1.3, 3.0, 100.0]));
+        .space_amplification_max(*chance.of(&[1.05, 1.3, 3.0, 100.0]))
+        .scan_read_bytes(*chance.of(&[0, 100, 400, 16 << 10]));
     Some(separation)
 }
 

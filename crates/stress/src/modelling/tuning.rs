@@ -86,6 +86,7 @@ impl Tuning {
                 blob_file_bytes: *dice.pick(&[1 << 10, 4 << 10, 1 << 20]),
                 garbage_ratio: *dice.pick(&[0.05, 0.3, 0.5, 1.0]),
                 space_amplification_max: *dice.pick(&[1.02, 1.3, 2.0, 50.0]),
+                scan_read_bytes: *dice.pick(&[0, 100, 400, 16 << 10]),
             }),
         }
     }

@@ -1,0 +1,113 @@
+//! Which values a merge brings together again, so that scans find neighbours side by side.
+//!
+//! Each flush leaves a blob file of its own over all keys it had. After a while neighbours lie in many files,
+//! and a scan reads each value by itself. So the merge that writes the last run counts, over a stretch of
+//! keys, how many files their values lie in. If these are too many, it copies those of the files that
+//! have least of the stretch to the file it writes, over the next stretch: files as old as each other span the same
+//! keys, so one stretch is like the next, and no entry has to wait until those behind it are known.
+//!
+//! The fullest files stay, half as many as there may be, and the rest becomes one. So a value is copied
+//! about once each time that the files which came since are as many as half the bound, into a file that has as many
+//! times its neighbours: a few times in all, as with tiering, and not with each merge. That is the range merge of
+//! Titan (PingCAP, 2019), by stretch and not by file.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use lsmx_compaction::FileId;
+
+/// Files that the values of a stretch may lie in.
+const FILES_MAX: usize = 16;
+
+/// Decides value by value, in key order.
+#[derive(Debug)]
+pub(super) struct Gathering {
+    /// Bytes of a stretch.
+    stretch_bytes: u64,
+    /// Bytes of the stretch at hand.
+    bytes: u64,
+    /// The same by file.
+    by_file: BTreeMap<FileId, u64>,
+    /// Files whose values are copied.
+    scattered: BTreeSet<FileId>,
+}
+
+impl Gathering {
+    /// For scans that are to get so many bytes by one read, on average.
+    pub(super) fn new(scan_read_bytes: u64) -> Gathering {
+        Gathering {
+            stretch_bytes: scan_read_bytes.saturating_mul(FILES_MAX as u64),
+            bytes: 0,
+            by_file: BTreeMap::new(),
+            scattered: BTreeSet::new(),
+        }
+    }
+
+    /// Whether the next value, of so many bytes in this file, is copied.
+    pub(super) fn takes(&mut self, file: FileId, bytes: u64) -> bool {
+        let takes = self.scattered.contains(&file);
+        *self.by_file.entry(file).or_default() += bytes;
+        self.bytes = self.bytes.saturating_add(bytes);
+        if self.bytes >= self.stretch_bytes {
+            self.end_stretch();
+        }
+        takes
+    }
+
+    fn end_stretch(&mut self) {
+        self.bytes = 0;
+        let mut files: Vec<_> = std::mem::take(&mut self.by_file).into_iter().collect();
+        self.scattered.clear();
+        if files.len() > FILES_MAX {
+            files.sort_unstable_by_key(|&(id, bytes)| (Reverse(bytes), id));
+            self.scattered = files.drain(FILES_MAX / 2..).map(|(id, _)| id).collect();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The files of which values are taken over so many stretches, of which each has the same values: by
+    /// file so many, of 10 bytes.
+    fn taken(values: &[(u64, u64)], stretches: usize) -> BTreeMap<u64, u64> {
+        let all: u64 = values.iter().map(|(_, count)| count).sum();
+        let mut gathering = Gathering::new(all * 10 / FILES_MAX as u64);
+        let mut taken = BTreeMap::new();
+        for _ in 0..stretches {
+            for &(file, count) in values {
+                for _ in 0..count {
+                    if gathering.takes(FileId(file), 10) {
+                        *taken.entry(file).or_default() += 1;
+                    }
+                }
+            }
+        }
+        taken
+    }
+
+    #[test]
+    fn few_files_are_left_alone() {
+        let values: Vec<_> = (0..16).map(|file| (file, 16)).collect();
+        assert_eq!(taken(&values, 5), BTreeMap::new());
+    }
+
+    #[test]
+    fn of_many_files_the_emptiest_are_taken_from_the_second_stretch_on() {
+        // Files 0 to 7 have most.
+        let values: Vec<_> = (0..20).map(|file| (file, if file < 8 { 20 } else { 8 })).collect();
+        assert_eq!(taken(&values, 1), BTreeMap::new());
+        let expected: BTreeMap<_, _> = (8..20).map(|file| (file, 3 * 8)).collect();
+        assert_eq!(taken(&values, 4), expected);
+    }
+
+    #[test]
+    fn values_that_fill_a_read_are_left_where_they_are() {
+        let mut gathering = Gathering::new(100);
+        assert!((0..1_000).all(|file| !gathering.takes(FileId(file), 100)));
+        // Nor is a stretch ever so long that it does not end.
+        let mut gathering = Gathering::new(u64::MAX);
+        assert!((0..1_000).all(|file| !gathering.takes(FileId(file), u64::MAX / 2)));
+    }
+}
