@@ -50,9 +50,9 @@ impl EventLog {
 
     /// The last events of a stream, newest first: the iterator starts at the end, so it does not
     /// matter how many there are before.
-    fn last(&self, stream: &str, count: usize) -> lsmx::Result<Vec<Event>> {
-        let newest_first = self.events.prefix(prefix(stream)).rev();
-        newest_first.take(count).map(|entry| entry.map(event)).collect()
+    fn last(&self, stream: &str, count: u64) -> lsmx::Result<Vec<Event>> {
+        let newest_first = self.events.prefix(prefix(stream)).limit(count).rev();
+        newest_first.map(|entry| entry.map(event)).collect()
     }
 
     /// Forgets what happened in a stream before this time: one record in the log, however many

@@ -180,6 +180,10 @@ fn a_range_that_was_bound_to_memory_does_not_meet_a_failed_key_twice() {
         range.allow_reads();
         items.extend(std::iter::from_fn(|| step(&mut range)).take(10));
         assert_eq!(met(items.into_iter()).len(), 6);
+        // It is one of as many as a limit says.
+        let limited = keyspace.iter().limit(2);
+        assert_eq!(met(limited).len(), 2);
+        assert_eq!(met(keyspace.iter().in_memory().limit(5).rev()).len(), 5);
     }
 }
 

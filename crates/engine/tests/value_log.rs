@@ -11,7 +11,7 @@ use lsmx::env::Background;
 use lsmx::format::BlockKind;
 use lsmx::merge::Append;
 use lsmx::metrics::ValueLogMetrics;
-use lsmx::vfs::{CountingVfs, Image, MemVfs};
+use lsmx::vfs::{CountingVfs, Image, MemVfs, VfsCall};
 use lsmx::{
     Compression, Db, Error, KeyspaceOptions, Options, ValueSeparation, observe_with, verify_with,
 };
@@ -239,7 +239,9 @@ fn merges_go_on_beside_a_value_that_cannot_be_read() {
     for (key, value) in &model {
         match db.get(key) {
             Ok(found) => assert_eq!(found.as_deref(), Some(&value[..])),
-            Err(Error::Corrupt { path: at, .. }) => assert_eq!((at, key), (path.clone(), &wrong[0])),
+            Err(Error::Corrupt { path: at, .. }) => {
+                assert_eq!((at, key), (path.clone(), &wrong[0]))
+            }
             Err(error) => panic!("{error}"),
         }
     }
@@ -404,18 +406,27 @@ fn both_ends_of_a_range_meet_among_values_that_were_read_ahead() {
     }
     let keys: Vec<_> = model.keys().cloned().collect();
     let mut runner = TestRunner::default();
-    let ends =
-        (0..keys.len(), 0..keys.len(), prop::collection::vec((any::<bool>(), 1..90_usize), 0..60));
-    let walked = runner.run(&ends, |(from, to, turns)| {
+    let turns = prop::collection::vec((any::<bool>(), 1..90_usize), 0..60);
+    let ends = (0..keys.len(), 0..keys.len(), prop::option::of(0..600_usize), turns);
+    let walked = runner.run(&ends, |(from, to, limit, turns)| {
         let (from, to) = (&keys[from.min(to)], &keys[from.max(to)]);
         let mut wanted = model.range(from.clone()..to.clone());
         let mut range = db.default_keyspace().range::<&Vec<u8>>(from..to);
+        let mut left = limit.unwrap_or(usize::MAX);
+        if let Some(limit) = limit {
+            range = range.limit(limit as u64);
+            prop_assert_eq!(range.size_hint(), (0, Some(limit)));
+        }
         for (backward, times) in turns {
             for _ in 0..times {
                 let (found, wanted) = match backward {
+                    _ if left == 0 => {
+                        (if backward { range.next_back() } else { range.next() }, None)
+                    }
                     false => (range.next(), wanted.next()),
                     true => (range.next_back(), wanted.next_back()),
                 };
+                left = left.saturating_sub(1);
                 let found = found.transpose().unwrap();
                 let found = found.as_ref().map(|(key, value)| (&**key, &**value));
                 prop_assert_eq!(found, wanted.map(|(key, value)| (&key[..], &value[..])));
@@ -424,6 +435,41 @@ fn both_ends_of_a_range_meet_among_values_that_were_read_ahead() {
         Ok(())
     });
     walked.unwrap_or_else(|why| panic!("{why}\n{runner}"));
+}
+
+/// Who says how many entries are wanted has their values read together, and none for nothing.
+#[test]
+fn a_range_with_a_limit_reads_what_is_wanted() {
+    let disk = MemVfs::new();
+    let counting = Arc::new(CountingVfs::new(Arc::new(disk.clone())));
+    // One table of one block, and one blob file.
+    let tuning = tuning(separation()).memtable_bytes(1 << 20).table_bytes(1 << 20);
+    let db = Db::open_with(counting.clone(), "db", options(tuning.block_bytes(64 << 10))).unwrap();
+    let mut model = Model::new();
+    write(&db, &mut model, (0..600).filter(|number| number % 5 != 0), 0);
+    db.flush().unwrap();
+    let cost = |range: lsmx::Range, entries: usize| {
+        let before = counting.counts();
+        let found: Vec<_> = range.take(entries).map(|entry| entry.unwrap().1).collect();
+        assert!(found.iter().eq(model.values().take(entries)));
+        let after = counting.counts();
+        let [reads, bytes] = [(after.calls, before.calls), (after.bytes, before.bytes)]
+            .map(|(after, before)| after.of(VfsCall::Read) - before.of(VfsCall::Read));
+        (reads, bytes)
+    };
+    let all = || db.default_keyspace().iter();
+    assert_eq!(cost(all(), 0), (0, 0));
+    // What metadata there is was read, but for the block.
+    cost(all().limit(1), 1);
+    let (reads, bytes) = cost(all().limit(100), 100);
+    let (reads_unlimited, bytes_unlimited) = cost(all(), 100);
+    assert!(reads < reads_unlimited, "{reads}, {reads_unlimited} without a limit");
+    assert!(bytes < bytes_unlimited, "{bytes}, {bytes_unlimited} without a limit");
+    // A limit is the least of all that were said, and there is nothing after it, at either end.
+    let mut range = all().limit(7).limit(3).limit(5);
+    assert!(range.next().is_some() && range.next_back().is_some() && range.next().is_some());
+    assert!(range.next().is_none() && range.next_back().is_none());
+    assert!(all().limit(0).next().is_none());
 }
 
 /// What a scan reads values into counts as read ahead, until the scan goes.

@@ -341,12 +341,12 @@ impl Engine for Lsmx {
     }
 
     fn seek(&self, from: &[u8], entries: u64, visit: &mut Visit<'_>) -> Result<u64> {
-        let mut range: Range = self.keyspace.range(from..);
+        let mut range: Range = self.keyspace.range(from..).limit(entries);
         show(entries, || range.next(), visit)
     }
 
     fn scan(&self, backward: bool, entries: u64, visit: &mut Visit<'_>) -> Result<u64> {
-        let mut range = self.keyspace.iter();
+        let mut range = self.keyspace.iter().limit(entries);
         if backward {
             show(entries, || range.next_back(), visit)
         } else {

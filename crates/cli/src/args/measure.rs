@@ -191,7 +191,7 @@ pub(crate) struct RmwArgs {
     /// updates of a field in place of puts.
     #[arg(long, value_name = "NAME", default_value_t = Mix::Default)]
     pub(crate) mix: Mix,
-    /// Vary one thing: read-ratio, zipf, value-size, delta-size, recovery, operands, kd-cache,
+    /// Vary one thing: read-ratio, zipf, value-size, delta-size, recovery, operands, scans, kd-cache,
     /// bucket-size, split-threshold.
     #[arg(long, value_name = "NAME")]
     pub(crate) experiment: Option<Study>,
@@ -222,6 +222,10 @@ pub(crate) struct RmwArgs {
     /// Read tables past the system's page cache.
     #[arg(long)]
     pub(crate) direct_io: bool,
+    /// Bytes of values that a scan is to get by one read of a blob file, on average, with --base value-log:
+    /// where it gets less, compactions bring values of neighbours together; 0: never [default: 16K].
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub(crate) scan_read_bytes: Option<u64>,
     /// Threads; each has records of its own.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) threads: u64,

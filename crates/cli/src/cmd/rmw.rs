@@ -83,6 +83,7 @@ fn config(arguments: &RmwArgs, words: &[OsString]) -> Result<Config, Failure> {
         zipf: arguments.zipf,
         memory_budget: arguments.memory_budget,
         direct_io: arguments.direct_io,
+        scan_read_bytes: arguments.scan_read_bytes,
         threads: arguments.threads,
         repeat: arguments.repeat,
         seed: arguments.seed,

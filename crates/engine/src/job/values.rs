@@ -93,8 +93,7 @@ impl Values {
 
     /// Lets pointers through that point into these.
     pub(super) fn read_from(&mut self, source: ValueSource) {
-        let gathering =
-            self.separation.filter(|apart| source.gathers && apart.scan_read_bytes > 0);
+        let gathering = self.separation.filter(|apart| source.gathers && apart.scan_read_bytes > 0);
         self.gathering = gathering.map(|separation| Gathering::new(separation.scan_read_bytes));
         self.source = source;
     }

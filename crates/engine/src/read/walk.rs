@@ -2,7 +2,8 @@
 //!
 //! A value in the value log is a read of its own, wherever the last writer of its key has put it. So a walk
 //! that meets such values one after the other goes on over keys alone, and has the values of the next
-//! entries read together: each time of more, within a bound.
+//! entries read together: each time of more, within a bound. Who has said how many entries are wanted gets
+//! those at once.
 
 use std::collections::VecDeque;
 
@@ -95,12 +96,16 @@ impl Walk {
         self.given.as_deref().unwrap_or_else(|| self.cursor.key())
     }
 
-    /// The next entry, as long as they are `within` what is walked over.
+    /// The next entry, as long as they are `within` what is walked over. So many are `known` to be asked for.
     ///
     /// # Errors
     /// When something cannot be read; not for a key whose operands do not fold.
     #[inline]
-    pub(super) fn next(&mut self, within: impl Fn(&[u8]) -> bool) -> Result<Option<Entry>> {
+    pub(super) fn next(
+        &mut self,
+        known: Option<u64>,
+        within: impl Fn(&[u8]) -> bool,
+    ) -> Result<Option<Entry>> {
         if !self.ahead.is_empty() {
             return self.next_ahead(within);
         }
@@ -114,9 +119,12 @@ impl Walk {
             return Ok(None);
         }
         let of_log = self.reads.is_some() && self.cursor.pointer().is_some();
-        if of_log && std::mem::replace(&mut self.met_log, true) {
-            self.read_ahead(&within);
-            return self.next_ahead(within);
+        if of_log {
+            let again = std::mem::replace(&mut self.met_log, true);
+            if known.map_or(again, |entries| entries > 1) {
+                self.read_ahead(known, &within);
+                return self.next_ahead(within);
+            }
         }
         self.given = None;
         let value = usable(self.cursor.value_slice())?;
@@ -146,12 +154,17 @@ impl Walk {
 
     /// Takes the entries from the current one on. An error waits for its turn.
     #[cold]
-    fn read_ahead(&mut self, within: &impl Fn(&[u8]) -> bool) {
+    fn read_ahead(&mut self, known: Option<u64>, within: &impl Fn(&[u8]) -> bool) {
         let Some(ReadAhead { env, blobs }) = &self.reads else { return };
         let (env, blobs) = (env.clone(), Arc::clone(blobs));
         let of_device = usize::from(self.waits);
-        let most = self.batch.min(BATCH_MAX[of_device]);
-        self.batch = (most * 2).min(BATCH_MAX[of_device]);
+        // All that are known to be wanted, or twice as many as the last time.
+        let most_ever = BATCH_MAX[of_device];
+        let most = match known {
+            Some(entries) => usize::try_from(entries).map_or(most_ever, |all| all.min(most_ever)),
+            None => self.batch.min(most_ever),
+        };
+        self.batch = (most * 2).min(most_ever);
         let mut access = Access::of(FillCache::No);
         let (mut wanted, mut bytes) = (Vec::with_capacity(most), 0_u64);
         loop {

@@ -15,6 +15,7 @@ use ::tokio::task::coop::poll_proceed;
 use ::tokio::task::{JoinHandle, spawn_blocking};
 use futures_core::Stream;
 
+use crate::coding::len_u64;
 use crate::db::Entry;
 use crate::error::{Error, Result};
 use crate::read::range::Range as BlockingRange;
@@ -39,6 +40,8 @@ pub struct Range {
     read: [VecDeque<Result<Entry>>; 2],
     entries_next: usize,
     failed: Option<Error>,
+    /// Entries that are still to be given, where there is a limit.
+    left: Option<u64>,
     exhausted: bool,
 }
 
@@ -71,8 +74,17 @@ impl Range {
             read: Default::default(),
             entries_next: ENTRIES_FIRST,
             failed: None,
+            left: None,
             exhausted: false,
         }
+    }
+
+    /// The same, which gives at most so many more entries, at both ends together. It reads no more than
+    /// these, and those at once. See [`lsmx::Range::limit`](crate::Range::limit).
+    #[must_use]
+    pub fn limit(mut self, entries: u64) -> Range {
+        self.left = Some(self.left.map_or(entries, |left| left.min(entries)));
+        self
     }
 
     /// The next entry from the front; nothing is lost if the future is dropped.
@@ -104,8 +116,14 @@ impl Range {
     ) -> Poll<Option<Result<Entry>>> {
         // A task that finds all in memory lets others go on now and then.
         let turn = ready!(poll_proceed(task));
+        if self.left == Some(0) && self.failed.is_none() {
+            return Poll::Ready(None);
+        }
         let entry = ready!(self.poll_without_turn(task, backward));
         turn.made_progress();
+        if matches!(entry, Some(Ok(_) | Err(Error::MergeFailed { .. }))) {
+            self.left = self.left.map(|left| left.saturating_sub(1));
+        }
         Poll::Ready(entry)
     }
 
@@ -144,7 +162,8 @@ impl Range {
                     }
                 }
                 Place::Resting(range) => {
-                    let entries_max = self.entries_next;
+                    let left = self.left.map(|left| usize::try_from(left).unwrap_or(ENTRIES_MAX));
+                    let entries_max = left.unwrap_or(self.entries_next).min(ENTRIES_MAX);
                     self.entries_next = (entries_max * 2).min(ENTRIES_MAX);
                     let read = move || read(range, backward, entries_max);
                     self.place = Place::Reading(spawn_blocking(read));
@@ -175,6 +194,7 @@ impl Range {
 /// Reads a batch at one end.
 fn read(mut range: Box<BlockingRange>, backward: bool, entries_max: usize) -> Batch {
     range.allow_reads();
+    range.expect(len_u64(entries_max));
     let (mut entries, mut bytes, mut end) = (VecDeque::new(), 0, None);
     while end.is_none() && entries.len() < entries_max && bytes < BATCH_BYTES {
         match if backward { range.next_back() } else { range.next() } {

@@ -253,7 +253,8 @@ fn a_range_goes_on_where_memory_ended() {
         let (from, to) = (dice.below(all.len() as u64), dice.below(all.len() as u64));
         let (from, to) = (usize::try_from(from.min(to)).unwrap(), from.max(to));
         let to = usize::try_from(to).unwrap();
-        let mut range = keyspace.range(&*all[from].0..&*all[to].0).in_memory();
+        let limit = if dice.below(3) == 0 { dice.below(60) } else { u64::MAX };
+        let mut range = keyspace.range(&*all[from].0..&*all[to].0).in_memory().limit(limit);
         let (mut front, mut back) = (Vec::new(), Vec::new());
         loop {
             let backward = dice.below(3) == 0;
@@ -275,9 +276,11 @@ fn a_range_goes_on_where_memory_ended() {
                 None => break,
             }
         }
+        let met = front.len() + back.len();
+        assert_eq!(met, (to - from).min(usize::try_from(limit).unwrap_or(usize::MAX)));
+        let (ahead, behind) = (from + front.len(), to - back.len());
         back.reverse();
-        front.extend(back);
-        assert!(front == all[from..to], "seed {seed}");
+        assert!(front == all[from..ahead] && back == all[behind..to], "seed {seed}");
     }
     assert!(blocked > 100, "{blocked}");
 }
@@ -360,6 +363,13 @@ fn a_range_goes_on_after_keys_that_do_not_fold() {
                         (0..500).map(|number| (number, number % 5 != 2)).collect();
                     assert_eq!(met, all, "cache of {cache_bytes}");
                 }
+                // A key that does not fold is one of as many as a limit says.
+                let mut range = db.default_keyspace().iter().limit(20);
+                let (mut fine, mut failed) = (0, 0);
+                while let Some(item) = range.next().await {
+                    *if item.is_ok() { &mut fine } else { &mut failed } += 1;
+                }
+                assert_eq!((fine, failed), (16, 4));
                 db.close(None).await.unwrap();
             });
         }

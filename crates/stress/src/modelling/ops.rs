@@ -135,11 +135,13 @@ pub enum Op {
     Checkpoint,
     /// Opens what a killed process would leave for reading, and compares everything.
     ReadOnly,
-    /// Steps through a range: forward counts positive, backward negative, then to the end.
+    /// Steps through a range, or through so many entries of it: forward counts positive, backward negative,
+    /// then to the end.
     Range {
         keyspace: usize,
         from: Limit,
         to: Limit,
+        limit: Option<u64>,
         steps: Vec<i8>,
     },
     Prefix {
@@ -424,7 +426,8 @@ impl Draw<'_> {
             545..550 if weights.reopens => Op::ReadOnly,
             550..650 => {
                 let (from, to) = (self.limit(), self.limit());
-                Op::Range { keyspace, from, to, steps: self.steps() }
+                let limit = self.dice.percent(40).then(|| self.dice.below(40) as u64);
+                Op::Range { keyspace, from, to, limit, steps: self.steps() }
             }
             650..670 => Op::Prefix { keyspace, key, bytes: self.dice.below(6) },
             670..700 if weights.snapshots => Op::Snapshot,

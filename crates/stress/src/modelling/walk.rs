@@ -14,9 +14,28 @@ pub(super) type State = Vec<Option<Arc<BTreeMap<Bytes, Bytes>>>>;
 pub(super) struct Walk {
     pub(super) range: Range,
     pub(super) left: VecDeque<(Bytes, Bytes)>,
+    /// How many of these it gives at most.
+    most: usize,
 }
 
 impl Walk {
+    pub(super) fn new(range: Range, left: VecDeque<(Bytes, Bytes)>) -> Walk {
+        Walk { range, left, most: usize::MAX }
+    }
+
+    /// The same, of which at most so many entries are wanted.
+    pub(super) fn limit(self, entries: u64) -> Walk {
+        let most = usize::try_from(entries).unwrap();
+        Walk { range: self.range.limit(entries), left: self.left, most }
+    }
+
+    /// Whether the model has another entry.
+    fn goes_on(&mut self) -> bool {
+        let more = self.most > 0 && !self.left.is_empty();
+        self.most -= usize::from(more);
+        more
+    }
+
     pub(super) fn compare(
         found: Option<lsmx::Result<(lsmx::Slice, lsmx::Slice)>>,
         model: Option<(Bytes, Bytes)>,
@@ -34,15 +53,15 @@ impl Walk {
     }
 
     fn step(&mut self) -> bool {
-        let model = self.left.pop_front();
-        let more = model.is_some();
+        let more = self.goes_on();
+        let model = if more { self.left.pop_front() } else { None };
         Walk::compare(self.range.next(), model);
         more
     }
 
     pub(super) fn step_back(&mut self) -> bool {
-        let model = self.left.pop_back();
-        let more = model.is_some();
+        let more = self.goes_on();
+        let model = if more { self.left.pop_back() } else { None };
         Walk::compare(self.range.next_back(), model);
         more
     }

@@ -354,11 +354,14 @@ impl World {
                 self.compare_copy(&copy);
                 assert!(disk.snapshot_all() == before, "a reader has changed a file");
             }
-            Op::Range { keyspace, from, to, steps } => {
+            Op::Range { keyspace, from, to, limit, steps } => {
                 let (at, keyspace) = self.keyspace(*keyspace);
                 let bounds = self.bounds(*from, *to);
                 let range = keyspace.range::<Bytes>(bounds.clone());
-                let mut walk = Walk { range, left: between(&self.state, at, &bounds) };
+                let mut walk = Walk::new(range, between(&self.state, at, &bounds));
+                if let Some(limit) = limit {
+                    walk = walk.limit(*limit);
+                }
                 self.reached.turns += walk.steps(steps);
                 walk.finish();
             }
@@ -367,7 +370,7 @@ impl World {
                 let prefix = &key[..key.len().min(*bytes)];
                 let mut left = between(&self.state, at, &(Bound::Unbounded, Bound::Unbounded));
                 left.retain(|(key, _)| key.starts_with(prefix));
-                Walk { range: keyspace.prefix(prefix), left }.finish();
+                Walk::new(keyspace.prefix(prefix), left).finish();
             }
             Op::Snapshot => {
                 if self.snapshots.len() < 6 {
@@ -386,7 +389,7 @@ impl World {
                 let bounds = self.bounds(*from, *to);
                 if let Some((held, at, keyspace)) = self.held(*snapshot, &keyspace) {
                     let range = held.snapshot.range::<Bytes>(&keyspace, bounds.clone());
-                    let mut walk = Walk { range, left: between(&held.state, at, &bounds) };
+                    let mut walk = Walk::new(range, between(&held.state, at, &bounds));
                     walk.steps(steps);
                     walk.finish();
                     self.reached.snapshot_reads += 1;
@@ -402,14 +405,14 @@ impl World {
                 let bounds = self.bounds(*from, *to);
                 let held = snapshot.and_then(|snapshot| self.held(snapshot, &keyspace));
                 let walk = match held {
-                    Some((held, at, keyspace)) => Walk {
-                        range: held.snapshot.range::<Bytes>(&keyspace, bounds.clone()),
-                        left: between(&held.state, at, &bounds),
-                    },
-                    None => Walk {
-                        range: keyspace.range::<Bytes>(bounds.clone()),
-                        left: between(&self.state, at, &bounds),
-                    },
+                    Some((held, at, keyspace)) => Walk::new(
+                        held.snapshot.range::<Bytes>(&keyspace, bounds.clone()),
+                        between(&held.state, at, &bounds),
+                    ),
+                    None => Walk::new(
+                        keyspace.range::<Bytes>(bounds.clone()),
+                        between(&self.state, at, &bounds),
+                    ),
                 };
                 if self.walks.len() < 6 {
                     self.walks.push(walk);
@@ -591,7 +594,7 @@ impl World {
                 (Some(_), Ok(keyspace)) => {
                     let all = (Bound::Unbounded, Bound::Unbounded);
                     let left = between(&self.state, at, &all);
-                    Walk { range: keyspace.iter(), left }.finish();
+                    Walk::new(keyspace.iter(), left).finish();
                 }
                 (model, copy) => panic!("{name}: {:?}, copy {copy:?}", model.is_some()),
             }
@@ -658,9 +661,8 @@ impl World {
         for (at, keyspace) in self.keyspaces.iter().enumerate() {
             let Some(keyspace) = keyspace else { continue };
             let all = (Bound::Unbounded, Bound::Unbounded);
-            Walk { range: keyspace.iter(), left: between(&self.state, at, &all) }.finish();
-            let mut backward =
-                Walk { range: keyspace.iter(), left: between(&self.state, at, &all) };
+            Walk::new(keyspace.iter(), between(&self.state, at, &all)).finish();
+            let mut backward = Walk::new(keyspace.iter(), between(&self.state, at, &all));
             while backward.step_back() {}
             for key in &self.keys {
                 assert_value(keyspace.get(key), &self.state, at, key);
@@ -671,7 +673,7 @@ impl World {
             for (at, keyspace) in held.keyspaces.iter().enumerate() {
                 let Some(keyspace) = keyspace else { continue };
                 let range = held.snapshot.iter(keyspace);
-                Walk { range, left: between(&held.state, at, &all) }.finish();
+                Walk::new(range, between(&held.state, at, &all)).finish();
             }
         }
     }

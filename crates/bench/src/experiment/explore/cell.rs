@@ -547,7 +547,7 @@ impl Run<'_> {
         self.reads(Reader::Range(row));
         let stopwatch = Stopwatch::start();
         let mut found = 0;
-        for entry in self.keyspace.range(self.key.as_slice()..).take(numbers::length(entries)) {
+        for entry in self.keyspace.range(self.key.as_slice()..).limit(entries) {
             let (key, _) = entry.map_err(engine("read a range"))?;
             if found == 0 && self.exact && key != self.key {
                 let key = to_hex(&self.key);

@@ -15,7 +15,7 @@ use crate::numbers::{self, ratio};
 use crate::peers::{Fields, IoBytes};
 use crate::process::{self, Cpu, DeviceIo};
 
-use super::design::{Design, Resources};
+use super::design::{Base, Design, Resources};
 use super::model::Model;
 use super::play::{Played, Table, play};
 use super::records::{Records, Shape};
@@ -31,6 +31,7 @@ pub(super) struct Plan {
     pub(super) threads: u64,
     pub(super) memory_budget: u64,
     pub(super) direct_io: bool,
+    pub(super) scan_read_bytes: Option<u64>,
     pub(super) delta: DeltaOptions,
     pub(super) sweep: SweepPoint,
     /// Whether a copy as of a kill is opened at the end.
@@ -64,6 +65,7 @@ impl Plan {
             memory_budget: self.memory_budget,
             value_bytes_max: u32::try_from(self.shape.value.max()).unwrap_or(u32::MAX),
             direct_io: self.direct_io,
+            scan_read_bytes: self.scan_read_bytes,
             delta: self.delta,
         }
     }
@@ -164,6 +166,7 @@ impl Plan {
             threads: self.threads,
             memory_budget: self.memory_budget,
             direct_io: self.direct_io,
+            scan_read_bytes: self.scan_read_bytes.filter(|_| self.design.base == Base::ValueLog),
         }
     }
 

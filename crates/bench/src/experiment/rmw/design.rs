@@ -113,6 +113,8 @@ pub(super) struct Resources {
     pub(super) memory_budget: u64,
     pub(super) value_bytes_max: u32,
     pub(super) direct_io: bool,
+    /// Bytes of values that a scan is to get by one read of a blob file.
+    pub(super) scan_read_bytes: Option<u64>,
     /// How operands that are kept apart are kept.
     pub(super) delta: DeltaOptions,
 }
@@ -160,8 +162,14 @@ fn keyspace_options(mode: Mode, base: Base, resources: Resources) -> KeyspaceOpt
     let options = KeyspaceOptions::default().block_bytes(BLOCK_BYTES);
     let options = match base {
         Base::Tree => options,
-        // Every value, as the peers do it: the default leaves those of less than 1 KiB in the tree.
-        Base::ValueLog => options.value_separation(ValueSeparation::default().threshold_bytes(1)),
+        Base::ValueLog => {
+            // Every value, as the peers do it: the default leaves those of less than 1 KiB in the tree.
+            let mut separation = ValueSeparation::default().threshold_bytes(1);
+            if let Some(bytes) = resources.scan_read_bytes {
+                separation = separation.scan_read_bytes(bytes);
+            }
+            options.value_separation(separation)
+        }
     };
     let operator = FieldUpdate::up_to(resources.value_bytes_max);
     match mode {

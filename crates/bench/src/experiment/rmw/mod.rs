@@ -95,6 +95,8 @@ pub struct Config {
     pub memory_budget: Option<u64>,
     /// Whether tables are read past the page cache.
     pub direct_io: bool,
+    /// Bytes of values that a scan is to get by one read of a blob file; by default as in the engine.
+    pub scan_read_bytes: Option<u64>,
     /// Threads.
     pub threads: u64,
     /// How often each cell runs.
@@ -259,6 +261,10 @@ impl Config {
                 return Err(invalid("--read-ratio", ratio, "from 0 to 1"));
             }
         }
+        if self.scan_read_bytes.is_some() && !self.bases.contains(&Base::ValueLog) {
+            let why = "only values in the value log are brought together";
+            return Err(contradiction("--scan-read-bytes", "--base tree".to_owned(), why));
+        }
         if self.read_ratios.is_some() && self.mix != Mix::Default {
             let second = format!("--mix {}", self.mix);
             return Err(contradiction(
@@ -398,6 +404,7 @@ impl Config {
             threads: self.threads,
             memory_budget: 0,
             direct_io: self.direct_io,
+            scan_read_bytes: self.scan_read_bytes,
             delta: point.delta,
             sweep: point.sweep.clone(),
             recovers: point.recovers,

@@ -48,6 +48,9 @@ pub struct Workload {
     pub memory_budget: u64,
     /// Whether tables were read past the page cache.
     pub direct_io: bool,
+    /// Bytes of values that a scan was to get by one read of a blob file, where that was said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scan_read_bytes: Option<u64>,
 }
 
 /// One engine in one mode over one base.

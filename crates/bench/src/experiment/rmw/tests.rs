@@ -25,6 +25,7 @@ fn open_over(base: Base, mode: Mode, directory: &std::path::Path) -> Box<dyn Fie
         memory_budget: 4 << 20,
         value_bytes_max: 100,
         direct_io: false,
+        scan_read_bytes: None,
         delta: DeltaOptions::default(),
     };
     Design { engine: Kind::Lsmx, mode, base }.open(directory, resources).unwrap()

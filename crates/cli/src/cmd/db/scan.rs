@@ -2,8 +2,6 @@
 
 use std::ops::Bound;
 
-use lsmx_bench::numbers;
-
 use crate::args::{DbArgs, ScanArgs};
 use crate::failure::Failure;
 use crate::output;
@@ -26,12 +24,11 @@ pub(super) fn run(arguments: &DbArgs, scan: &ScanArgs) -> Result<(), Failure> {
             to.map_or(Bound::Unbounded, Bound::Excluded),
         )),
     };
-    let limit = scan.limit.map_or(usize::MAX, numbers::length);
-    if scan.reverse {
-        print(arguments, entries.rev().take(limit))
-    } else {
-        print(arguments, entries.take(limit))
-    }
+    let entries = match scan.limit {
+        Some(limit) => entries.limit(limit),
+        None => entries,
+    };
+    if scan.reverse { print(arguments, entries.rev()) } else { print(arguments, entries) }
 }
 
 fn print(
