@@ -460,6 +460,18 @@ struct Reading {
     helper_ns: Spent,
 }
 
+/// The blob files whose values a job may copy to have them beside their neighbours. None after
+/// a job that failed: what was lacking, room on the disk perhaps, may suffice for one that does what it must.
+fn gatherable(tree: &Tree, version: &Version) -> BTreeSet<FileId> {
+    let separation = tree.settings().options.value_separation;
+    match separation.filter(|separation| separation.scan_read_bytes > 0) {
+        Some(separation) if tree.jobs.lock().failures == 0 => {
+            garbage::gatherable(version, &separation)
+        }
+        _ => BTreeSet::new(),
+    }
+}
+
 /// Reads the inputs as one and writes what must be kept, in parts if there is much of it.
 fn merge(
     store: &Store,
@@ -486,12 +498,9 @@ fn merge(
     let mut retention = Retention::for_job(store.sequence.snapshots(), &shape, &job);
     let range = job.range(&shape)?;
     let spans = retention.heed(&spans, Some((&range.smallest, &range.largest)));
-    let separation = tree.settings().options.value_separation;
-    let blobs = version.blobs();
-    // A job that frees space does nothing else, nor does any other where space is short.
-    let gathers = victims.is_empty()
-        && separation.is_some_and(|apart| !garbage::is_urgent(blobs, &apart))
-        && retention.is_last(&range);
+    // A job that frees space does nothing else.
+    let gathers = victims.is_empty() && retention.is_last(&range);
+    let gatherable = if gathers { gatherable(tree, version) } else { BTreeSet::new() };
     let merge = Merge {
         tree: Arc::clone(tree),
         throttle: Arc::clone(throttle),
@@ -504,7 +513,11 @@ fn merge(
         inputs,
         retention,
         spans,
-        values: ValueSource { blobs: Arc::clone(blobs), victims, gathers },
+        values: ValueSource {
+            blobs: Arc::clone(version.blobs()),
+            victims,
+            gatherable: Arc::new(gatherable),
+        },
     };
     let parts = merge.divide(&range, workers.parts_max())?;
     let mut reading = Reading { parts: parts.len(), ..Reading::default() };
@@ -523,7 +536,7 @@ mod tests {
     use super::*;
     use crate::env::Background;
     use crate::vfs::MemVfs;
-    use crate::{Db, Options};
+    use crate::{Db, KeyspaceOptions, Options, ValueSeparation};
 
     /// Two jobs of one tree run; one fails, and then the other ends well. The pause of the first went on
     /// with nobody to look at the tree after it, so writes that waited for a compaction waited for ever.
@@ -540,5 +553,33 @@ mod tests {
         note_success(store, tree);
         let blocked = store.env.now_us() < tree.jobs.lock().retry_at_us;
         assert_eq!((blocked, store.failing_trees().len()), (false, 0));
+    }
+
+    #[test]
+    fn what_may_be_copied_without_need_is_bounded_and_nothing_after_a_failure() {
+        let separation = ValueSeparation::default().threshold_bytes(1);
+        let keyspace = KeyspaceOptions::default().value_separation(separation);
+        let options = Options::default().background(Background::Inline).keyspace_defaults(keyspace);
+        let db = Db::open_with(Arc::new(MemVfs::new()), "db", options).unwrap();
+        // Three files of about 1000, 100 and 400 bytes; 450 may be copied.
+        for bytes in [1000, 100, 400] {
+            db.put(format!("key-{bytes}"), vec![1; bytes]).unwrap();
+            db.flush().unwrap();
+        }
+        let core = db.core();
+        let (store, tree) = (&core.store, &core.default);
+        let copied = || {
+            let view = tree.pin();
+            let of = |id: &FileId| view.version.blobs().file(*id).unwrap().record().bytes;
+            let found = gatherable(tree, &view.version);
+            found.iter().map(of).collect::<Vec<_>>()
+        };
+        let bytes = copied();
+        assert!(bytes.len() == 1 && bytes[0] < 300, "{bytes:?}");
+        let failed = std::io::Error::other("no space");
+        note_failure(store, tree, &Error::io("append to", std::path::Path::new("1.blob"), failed));
+        assert!(copied().is_empty());
+        note_success(store, tree);
+        assert_eq!(copied(), bytes);
     }
 }

@@ -15,7 +15,7 @@
 //! Each job takes away references to files with garbage and adds files without any, so there is an end.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use lsmx_compaction::{
     BusyFiles, CutRule, FileId, Job, JobInput, JobKind, Level, Placement, Reason, RunId, Target,
@@ -59,14 +59,48 @@ impl Candidate {
     }
 }
 
-/// Whether the blob files have more bytes than is allowed for what is referenced of them.
-pub(super) fn is_urgent(blobs: &BlobSet, separation: &ValueSeparation) -> bool {
+/// Bytes that the blob files may still grow by for what is referenced of them; below 0 if they have too many.
+fn slack(blobs: &BlobSet, separation: &ValueSeparation) -> f64 {
     let (mut bytes, mut referenced) = (0u64, 0u64);
     for used in blobs.files() {
         bytes += used.file.record().record_bytes();
         referenced += used.bytes;
     }
-    bytes as f64 > referenced as f64 * separation.space_amplification_max
+    referenced as f64 * separation.space_amplification_max - bytes as f64
+}
+
+/// Whether the blob files have more bytes than is allowed for what is referenced of them.
+pub(super) fn is_urgent(blobs: &BlobSet, separation: &ValueSeparation) -> bool {
+    slack(blobs, separation) < 0.0
+}
+
+/// The blob files whose values merges may copy though nothing has to be freed: as many as may be garbage once
+/// they are copied whole.
+///
+/// All merges have to choose the same, whatever keys they are over, or each leaves its part of many files behind as
+/// garbage, and none is ever emptied. So it is not those of which a merge meets least, but those of which
+/// a table has least on average, and before others those that lost most.
+pub(super) fn gatherable(version: &Version, separation: &ValueSeparation) -> BTreeSet<FileId> {
+    let mut tables = BTreeMap::new();
+    let all = version.runs().iter().flat_map(|run| run.tables().iter());
+    for used in all.flat_map(|table| table.blobs()) {
+        *tables.entry(used.file.record().id).or_insert(0u32) += 1;
+    }
+    let files = version.blobs().files().map(|used| {
+        let (record, referenced) = (used.file.record(), used.bytes as f64);
+        let alive = referenced / record.record_bytes().max(1) as f64;
+        let density = referenced / f64::from(tables.get(&record.id).copied().unwrap_or(1));
+        (alive * density, record.id, referenced)
+    });
+    let mut files: Vec<_> = files.collect();
+    files.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+    let mut slack = slack(version.blobs(), separation);
+    let fitting = files.into_iter().filter(|&(.., referenced)| {
+        let fits = referenced <= slack;
+        slack -= if fits { referenced } else { 0.0 };
+        fits
+    });
+    fitting.map(|(_, id, _)| id).collect()
 }
 
 /// The files to be emptied, worst first.

@@ -35,8 +35,8 @@ pub(crate) struct ValueSource {
     pub(crate) blobs: Arc<BlobSet>,
     /// Of these the ones that it is to empty.
     pub(crate) victims: Arc<BTreeSet<FileId>>,
-    /// Whether it brings scattered values together.
-    pub(crate) gathers: bool,
+    /// Those whose values it may copy to have them beside their neighbours.
+    pub(crate) gatherable: Arc<BTreeSet<FileId>>,
 }
 
 /// An entry as it goes into the table.
@@ -93,8 +93,10 @@ impl Values {
 
     /// Lets pointers through that point into these.
     pub(super) fn read_from(&mut self, source: ValueSource) {
-        let gathering = self.separation.filter(|apart| source.gathers && apart.scan_read_bytes > 0);
-        self.gathering = gathering.map(|separation| Gathering::new(separation.scan_read_bytes));
+        let gathering = self.separation.filter(|_| !source.gatherable.is_empty());
+        self.gathering = gathering.map(|separation| {
+            Gathering::new(separation.scan_read_bytes, Arc::clone(&source.gatherable))
+        });
         self.source = source;
     }
 
