@@ -15,6 +15,7 @@ pub mod numbers;
 pub mod peers;
 pub mod process;
 pub mod report;
+pub mod temporary;
 pub mod workload;
 
 pub use error::{Error, Result};

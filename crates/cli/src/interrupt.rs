@@ -32,8 +32,7 @@ pub(crate) fn temporary_directory(
     parent: &Path,
     parting: Option<String>,
 ) -> Result<TempDir, Failure> {
-    let failed = |error| Failure::file("make a directory in", parent.display().to_string(), error);
-    let directory = tempfile::Builder::new().prefix(prefix).tempdir_in(parent).map_err(failed)?;
+    let directory = lsmx_bench::temporary::directory(prefix, parent)?;
     let path = directory.path().to_owned();
     ctrlc::set_handler(move || {
         INTERRUPTED_BY_USER.store(true, Ordering::SeqCst);

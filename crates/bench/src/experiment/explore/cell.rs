@@ -17,6 +17,7 @@ use crate::experiment::Progress;
 use crate::experiment::sweep::SweepPoint;
 use crate::latency::Latencies;
 use crate::numbers::{self, ratio};
+use crate::temporary;
 use crate::workload::phases::Phase;
 use crate::workload::record::to_hex;
 use crate::workload::records::Records;
@@ -194,14 +195,7 @@ pub(super) fn run(
         history: History::new(),
     });
 
-    let directory = tempfile::Builder::new()
-        .prefix("lsmx-explore-")
-        .tempdir_in(&plan.directory)
-        .map_err(|source| Error::Io {
-            action: "make a directory in",
-            path: plan.directory.clone(),
-            source,
-        })?;
+    let directory = temporary::directory("lsmx-explore-", &plan.directory)?;
     let listener: Arc<dyn EventListener> = Arc::<Jobs>::clone(&jobs);
     let keyspace = plan.keyspace(policy);
     let db = Db::open(directory.path().join("db"), plan.options(policy, listener))

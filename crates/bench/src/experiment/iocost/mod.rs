@@ -26,6 +26,7 @@ use lsmx::{
 use crate::error::{Error, Result};
 use crate::numbers::{self, ratio};
 use crate::report::provenance::Provenance;
+use crate::temporary;
 use crate::workload::random::Random;
 
 use super::Progress;
@@ -242,13 +243,7 @@ impl Config {
     }
 
     fn of_new(&self, design: Design, progress: &mut dyn Progress) -> Result<Vec<Cost>> {
-        let made = tempfile::Builder::new().prefix("lsmx-iocost-").tempdir_in(&self.directory);
-        let failed = |source| Error::Io {
-            action: "make a directory in",
-            path: self.directory.clone(),
-            source,
-        };
-        let directory = made.map_err(failed)?;
+        let directory = temporary::directory("lsmx-iocost-", &self.directory)?;
         let path = directory.path().join("db");
         let hashed = Hashed::new(self.entries, self.key_bytes, self.seed);
         let build = build::build(self, &path, design, &hashed, progress)?;

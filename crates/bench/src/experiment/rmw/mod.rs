@@ -31,6 +31,7 @@ use crate::experiment::sweep::{SweepPoint, SweepValue};
 use crate::numbers::{self, float, round};
 use crate::peers::Kind;
 use crate::report::provenance::Provenance;
+use crate::temporary;
 
 use super::explore::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use super::{Progress, repeat};
@@ -206,13 +207,7 @@ impl Config {
     }
 
     fn run_one(&self, plan: &Plan, progress: &mut dyn Progress) -> Result<Vec<Cell>> {
-        let made = tempfile::Builder::new().prefix("lsmx-rmw-").tempdir_in(&self.directory);
-        let failed = |source| Error::Io {
-            action: "make a directory in",
-            path: self.directory.clone(),
-            source,
-        };
-        let directory = made.map_err(failed)?;
+        let directory = temporary::directory("lsmx-rmw-", &self.directory)?;
         let values = |study: Study| study.known().values.iter().copied().map(round).collect();
         match self.study {
             Some(study @ Study::Operands) => {

@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::numbers;
 use crate::peers::{self, Kind};
 use crate::report::provenance::Provenance;
+use crate::temporary;
 
 use super::Progress;
 use super::explore::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
@@ -91,13 +92,7 @@ impl Config {
     ) -> Result<Vec<Cell>> {
         let temporary = match &self.database {
             Some(_) => None,
-            None => {
-                let made =
-                    tempfile::Builder::new().prefix("lsmx-bench-").tempdir_in(&self.directory);
-                let path = self.directory.clone();
-                let failed = |source| Error::Io { action: "make a directory in", path, source };
-                Some(made.map_err(failed)?)
-            }
+            None => Some(temporary::directory("lsmx-bench-", &self.directory)?),
         };
         let path = |kind: Kind| match (&self.database, &temporary) {
             (Some(path), _) if kind == Kind::Lsmx => path.clone(),

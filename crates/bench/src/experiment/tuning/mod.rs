@@ -16,9 +16,10 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::peers::{Kind, Settings};
 use crate::report::provenance::Provenance;
+use crate::temporary;
 
 use super::Progress;
 use super::throughput::database::holds_something;
@@ -79,13 +80,7 @@ pub fn run(study: Study, config: &Config, progress: &mut dyn Progress) -> Result
     let place = config.database.as_deref().unwrap_or(&config.directory);
     let provenance = Provenance::new(config.command.clone(), None, config.seed, place);
     let records = Records::new(config.entries, config.key_bytes, config.value_bytes, config.seed)?;
-    let made = tempfile::Builder::new().prefix("lsmx-bench-").tempdir_in(&config.directory);
-    let failed = |source| Error::Io {
-        action: "make a directory in",
-        path: config.directory.clone(),
-        source,
-    };
-    let temporary = made.map_err(failed)?;
+    let temporary = temporary::directory("lsmx-bench-", &config.directory)?;
     let bench = Bench { config, records: &records, temporary: temporary.path() };
     let cells = match study {
         Study::Caching => caching::run(&bench, progress)?,
