@@ -2,9 +2,8 @@
 
 #![allow(
     clippy::unwrap_used,
-    clippy::print_stderr,
     clippy::disallowed_methods,
-    reason = "a test may panic, say why it does nothing, and works on files of its own"
+    reason = "a test may panic and works on files of its own"
 )]
 
 mod common;
@@ -21,14 +20,18 @@ const CHECK: &str = include_str!("html/check.js");
 const BROWSERS: [&str; 4] =
     ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
 
+/// The first browser in `PATH` that starts; some systems install a stub under its name.
 fn browser() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut all = std::env::split_paths(&path)
+    let starts = |browser: &PathBuf| {
+        Command::new(browser).arg("--version").output().is_ok_and(|ended| ended.status.success())
+    };
+    let found = std::env::split_paths(&path)
         .flat_map(|directory| BROWSERS.map(|name| directory.join(name)))
-        .filter(|browser| browser.is_file());
-    let found = all.next();
+        .find(|browser| browser.is_file() && starts(browser));
     if found.is_none() {
-        eprintln!("skipped: no browser in PATH, looked for {}", BROWSERS.join(", "));
+        let reason = format!("no browser in PATH starts, looked for {}", BROWSERS.join(", "));
+        lsmx_stress::report_skipped("the check of a page of --html", reason);
     }
     found
 }
@@ -198,10 +201,10 @@ fn pages_of_updates_have_each_figure_beside_what_was_published() {
         assert!(bars.contains(&format!("<h3>{title}</h3>")), "no section {title}");
     }
     assert!(bars.contains("RocksDB + KD"));
-    fine_to_look_at(&bars, &[("plots", 8), ("marks", 30), ("tables", 2)], directory.path());
+    fine_to_look_at(&bars, &[("plots", 8), ("marks", 30), ("tables", 1)], directory.path());
     let lines = page(words, &["--experiment", "read-ratio"], directory.path());
     assert!(lines.contains("<h3>Over read ratio</h3>"));
-    fine_to_look_at(&lines, &[("plots", 8), ("marks", 60), ("tables", 2)], directory.path());
+    fine_to_look_at(&lines, &[("plots", 8), ("marks", 60), ("tables", 1)], directory.path());
 }
 
 #[test]

@@ -99,7 +99,8 @@ fn a_value_past_the_limit_is_refused() {
 #[test]
 fn a_batch_past_the_limit_is_refused_whole() {
     if scale() <= 1.0 {
-        // 2 GiB of memory; only in the long mode.
+        let reason = "it takes 2 GiB of memory and runs if LSMX_TEST_SCALE is above 1";
+        lsmx_stress::report_skipped("a batch past the limit", reason);
         return;
     }
     let db = open(&MemVfs::new());

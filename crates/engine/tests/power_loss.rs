@@ -191,7 +191,8 @@ fn a_power_loss_on_a_real_file_system_leaves_a_prefix_with_all_that_was_synced()
     for kind in ["ext4", "xfs"] {
         let dir = tempfile::tempdir().unwrap();
         let Some(disk) = Disk::make(dir.path(), kind) else {
-            println!("{kind} cannot be made, mounted or shut down here: skipped");
+            let part = format!("a power loss on {kind}");
+            lsmx_stress::report_skipped(&part, "it cannot be made, mounted or shut down here");
             continue;
         };
         let seed = mix(base, kind.len() as u64);

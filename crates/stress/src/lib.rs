@@ -25,6 +25,7 @@ pub mod modelling;
 mod parent;
 mod passing;
 mod reached;
+mod skipped;
 mod told;
 mod tuning;
 mod view;
@@ -39,6 +40,7 @@ pub use chance::{Chance, mix};
 pub use child::write_for_ever;
 pub use parent::{Children, Plan, Sum, kill_many};
 pub use reached::Reached;
+pub use skipped::report_skipped;
 pub use tuning::draw_filter_bits;
 
 /// What went wrong, for people.

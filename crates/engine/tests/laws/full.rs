@@ -203,13 +203,8 @@ pub(crate) fn a_real_disk_that_stays_full(seed: u64) {
     let mut chance = Chance::new(seed);
     let dir = tempfile::tempdir().unwrap();
     let size = format!("size={}k", 2_048 + chance.below(6_144));
-    let mounted = Command::new("mount")
-        .args(["-t", "tmpfs", "-o", &size, "lsmx"])
-        .arg(dir.path())
-        .output()
-        .is_ok_and(|output| output.status.success());
-    if !mounted {
-        println!("no file system can be mounted here: the real full disk is skipped");
+    if let Err(reason) = mount(&["-t", "tmpfs", "-o", &size, "lsmx"], dir.path()) {
+        lsmx_stress::report_skipped("a full disk on a real file system", reason);
         return;
     }
     let played = std::panic::catch_unwind(|| fill_and_resume(dir.path(), chance, &size));
@@ -218,6 +213,15 @@ pub(crate) fn a_real_disk_that_stays_full(seed: u64) {
     if let Err(panic) = played {
         println!("seed {seed}, {size}");
         std::panic::resume_unwind(panic);
+    }
+}
+
+/// Runs `mount` with these arguments for a directory.
+fn mount(arguments: &[&str], dir: &Path) -> Result<(), String> {
+    match Command::new("mount").args(arguments).arg(dir).output() {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+        Err(error) => Err(format!("cannot run mount: {error}")),
     }
 }
 
@@ -247,9 +251,7 @@ fn fill_and_resume(dir: &Path, chance: Chance, when: &str) {
     drop(Db::open_read_only(&dir, options()).unwrap());
     assert_eq!(kept(), before, "{when}");
     // To open takes more than the reserve: files of their own for everything, in whole blocks.
-    let mut grow = Command::new("mount");
-    grow.args(["-o", "remount,size=64m"]).arg(dir.parent().unwrap());
-    assert!(grow.status().unwrap().success());
+    mount(&["-o", "remount,size=64m"], dir.parent().unwrap()).unwrap();
     let db = open_in(Arc::new(OsVfs), &dir);
     let mut filling = Filling { model, ..Filling::new(db, chance) };
     filling.check(&filling.db, when);
