@@ -150,6 +150,8 @@ bugs! {
     LengthTrusted = "length-trusted" of 31,
     /// The drop of a keyspace is not in the manifest.
     DropNotLogged = "drop-not-logged" of 39,
+    /// A checkpoint has the uid of the database that it copies.
+    CheckpointKeepsUid = "checkpoint-keeps-uid" of 44,
 }
 
 #[cfg(feature = "sabotage")]

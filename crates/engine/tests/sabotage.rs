@@ -95,6 +95,9 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
         Bug::LengthTrusted => ("bytes that end early", bytes_that_end_early),
         Bug::WalDamageIsTail => ("damage in the log", damage_in_the_log),
         Bug::ChecksumWithoutPlace => ("foreign blocks", foreign_blocks),
+        Bug::CheckpointKeepsUid => {
+            ("segments of a checkpoint", arsenal::identity::segment_of_a_checkpoint_is_foreign)
+        }
     }
 }
 

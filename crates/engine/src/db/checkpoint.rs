@@ -10,14 +10,17 @@
 //!    database in the target.
 //!
 //! Memtables are not flushed first: a checkpoint does not change the tree that it copies, works
-//! while flushes wait, and what it copies instead is bounded by the limit of the log. It keeps the
-//! uid of the database, for the checksums of the log are seeded by it: a checkpoint is the same
-//! database at an earlier moment, as the image of a crash is.
+//! while flushes wait, and what it copies instead is bounded by the limit of the log.
+//!
+//! A checkpoint is a database with a uid of its own. The uid seeds the checksums of the manifest and of
+//! the log, so the segments are encoded again and not copied byte by byte. A manifest or a segment that
+//! is moved between a checkpoint and its original is therefore an error that names the file.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::cache::Cache;
+use crate::checksum::xxh3;
 use crate::coding::{len_u64, to_usize};
 use crate::db::{Core, beside, open, verify, verify_values};
 use crate::env::YieldKind;
@@ -31,7 +34,7 @@ use crate::store::Store;
 use crate::sync::Arc;
 use crate::version::BesideView;
 use crate::vfs::Vfs;
-use crate::wal::DurableSegment;
+use crate::wal::{DurableSegment, LogHome, copy_segment};
 
 /// Bytes of one read while a file is copied.
 const CHUNK_BYTES: u64 = 1 << 20;
@@ -94,6 +97,9 @@ impl<'a> Checkpoint<'a> {
             (state, store.wal.durable_segments()?, stores)
         };
         let number = store.files.allocate();
+        if !sabotage::on(Bug::CheckpointKeepsUid) {
+            state.db_uid = new_uid(state.db_uid, number, store.env.random_u64());
+        }
         state.wal_oldest = segments.first().map_or(state.wal_oldest, |first| first.id);
         state.wal_named = segments.iter().map(|segment| segment.id).collect();
         state.wal_mark = segments.last().map(|last| (last.id, last.bytes));
@@ -141,10 +147,15 @@ impl<'a> Checkpoint<'a> {
                 self.go_on()?;
             }
         }
-        for segment in &self.segments {
-            let name = FileName::Segment(segment.id);
-            made.push(name.in_dir(target));
-            self.copy(&name.in_dir(source), &name.in_dir(target), segment.bytes)?;
+        let from = LogHome { dir: source, db_uid: self.store.manifest.db_uid() };
+        let to = LogHome { dir: target, db_uid: self.state.db_uid };
+        for &segment in &self.segments {
+            let path = FileName::Segment(segment.id).in_dir(target);
+            made.push(path.clone());
+            let copied = copy_segment(vfs, from, to, segment, &|| self.go_on())?;
+            if !sabotage::on(Bug::CheckpointUnsynced) {
+                copied.sync().map_err(|error| Error::io("sync", &path, error))?;
+            }
         }
         let manifest = FileName::Manifest(self.number).in_dir(target);
         verify::verify_log(vfs, target, &self.state, &manifest)?;
@@ -208,9 +219,6 @@ impl<'a> Checkpoint<'a> {
             offset += wanted;
             self.go_on()?;
         }
-        if sabotage::on(Bug::CheckpointUnsynced) {
-            return Ok(());
-        }
         target.sync().map_err(|error| Error::io("sync", to, error))
     }
 
@@ -219,6 +227,17 @@ impl<'a> Checkpoint<'a> {
         self.store.env.yield_point(YieldKind::JobStep);
         self.core.check_open()
     }
+}
+
+/// The uid of a checkpoint. It differs from the uid of the original and of every other checkpoint of it,
+/// also where a fixed seed repeats the random numbers: the number of the manifest is never used twice.
+fn new_uid(original: u64, manifest: u64, random: u64) -> u64 {
+    let mut identity = [0; 24];
+    for (field, number) in identity.chunks_exact_mut(8).zip([original, manifest, random]) {
+        field.copy_from_slice(&number.to_le_bytes());
+    }
+    let uid = xxh3(&identity);
+    if uid == original { !uid } else { uid }
 }
 
 /// Whether an error of a link means that these two names cannot stand for one file here.

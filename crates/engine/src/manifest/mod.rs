@@ -267,6 +267,11 @@ impl Manifest {
         ask(&self.state.read())
     }
 
+    /// Uid of the database.
+    pub(crate) fn db_uid(&self) -> u64 {
+        self.db_uid
+    }
+
     /// Number of the manifest in use.
     pub fn number(&self) -> u64 {
         self.writer.lock().log.number

@@ -10,11 +10,13 @@
 //! reached the disk. Hence the order of [`Wal::sync`]: oldest segment first, then the directory,
 //! then the manifest's word that the segment exists, then the mark.
 
+mod copy;
 mod reader;
 mod reserve;
 mod segment;
 mod writer;
 
+pub(crate) use copy::{LogHome, copy_segment};
 pub use reader::{RecoveryMode, RecoveryReport, ReplayFrom, ReplayedRecord, replay};
 pub(crate) use reserve::{lacks_disk, remove_reserve};
 pub use segment::{DurableSegment, SegmentInfo};

@@ -84,9 +84,9 @@ pub struct RecoveryReport {
 /// what was appended, and at least what was synced. Changes no byte.
 ///
 /// # Errors
-/// A read fails; `visit` fails; a segment belongs to another database or to a newer version; a
-/// live segment is missing; in strict mode, anything is damaged. What was visited until then must
-/// not be used.
+/// A read fails; `visit` fails; a synced segment belongs to another database; a segment has a newer
+/// version; in strict mode, a live segment is missing or anything is damaged. What was visited until
+/// then must not be used.
 pub fn replay(
     vfs: &dyn Vfs,
     dir: &Path,
@@ -137,13 +137,9 @@ impl Candidate {
         let read = read.map_err(|source| Error::io("read", &path, source))?;
         let header = SegmentHeader::decode(&first[..read]);
         let header = match header {
-            Ok(header) if header.db_uid != db_uid => {
-                let (expected, found) = (db_uid, header.db_uid);
-                let what = "database uid";
-                return Err(Malformed::Identity { what, expected, found }.at(&path, 0));
-            }
             Err(newer @ Malformed::Version { .. }) => return Err(newer.at(&path, 0)),
-            // Another segment of this database may be what the disk held here before.
+            // A segment that was never synced may show an old block of the disk: the header of another
+            // segment, also of another database, such as a checkpoint that was deleted.
             Ok(header) => header.check_identity(db_uid, id).map(|()| header),
             bad => bad,
         };
@@ -347,7 +343,11 @@ impl Chain<'_> {
             Trouble::Missing(named_by) => Error::Missing { path: path.clone(), named_by },
         };
         let damaged = covered && !sabotage::on(Bug::WalDamageIsTail);
-        if damaged && mode == RecoveryMode::Strict {
+        let foreign = matches!(
+            error,
+            Error::Corrupt { source: Malformed::Identity { what: "database uid", .. }, .. }
+        );
+        if damaged && (mode == RecoveryMode::Strict || foreign) {
             return Err(error);
         }
         report.damage = damaged.then_some(error);

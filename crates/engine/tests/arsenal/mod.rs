@@ -9,6 +9,7 @@
 
 pub(crate) mod coverage;
 pub(crate) mod history;
+pub(crate) mod identity;
 pub(crate) mod options;
 pub(crate) mod oracle;
 pub(crate) mod parallel;
