@@ -152,6 +152,8 @@ bugs! {
     DropNotLogged = "drop-not-logged" of 39,
     /// A checkpoint has the uid of the database that it copies.
     CheckpointKeepsUid = "checkpoint-keeps-uid" of 44,
+    /// Metrics take the lock that a WAL append holds over its device call.
+    ObservationTakesLogLock = "observation-takes-log-lock" of 34,
 }
 
 #[cfg(feature = "sabotage")]

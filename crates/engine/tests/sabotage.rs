@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arsenal::coverage::Coverage;
+use arsenal::gate::{Gate, each, returns_while_blocked};
 use arsenal::recorder::Sampling;
 use arsenal::workload::{Faults, Plan, play};
 use arsenal::{Chance, Outcome, base_seed, mix, options, oracle};
@@ -93,6 +94,7 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
         Bug::RetriedWithoutPause => ("a full disk", full_disk),
         Bug::ReserveNotKept => ("a disk that stays full", disk_that_stays_full),
         Bug::LengthTrusted => ("bytes that end early", bytes_that_end_early),
+        Bug::ObservationTakesLogLock => ("observation while a device hangs", hanging_observation),
         Bug::WalDamageIsTail => ("damage in the log", damage_in_the_log),
         Bug::ChecksumWithoutPlace => ("foreign blocks", foreign_blocks),
         Bug::CheckpointKeepsUid => {
@@ -467,6 +469,15 @@ fn bytes_that_end_early(seed: u64) -> Outcome {
         }
     }
     Ok(())
+}
+
+/// The metrics are read while an append to the log hangs.
+fn hanging_observation(_: u64) -> Outcome {
+    let gate = Gate::default();
+    let disk = gate.disk(each(&[VfsCall::Append], ".wal"), "");
+    let db = Db::open_with(Arc::new(disk), oracle::DIR, Options::default()).map_err(failed)?;
+    let hanging = || drop(db.put("key", "value"));
+    returns_while_blocked(&gate, hanging, || drop((db.metrics(), db.memory())))
 }
 
 /// Tries a check; returns at which try it failed, and how.

@@ -111,7 +111,7 @@ impl Core {
             filter_by_level,
             commits: self.committer.metrics(),
             wal: self.read_only.clone().unwrap_or_else(|| WalMetrics {
-                segments: store.wal.segments().len() as u64,
+                segments: store.wal.segment_count(),
                 live_bytes: store.wal.live_bytes(),
                 written_bytes: store.wal.written_bytes(),
                 syncs: store.wal.syncs(),

@@ -123,6 +123,13 @@ pub struct Wal {
     written_bytes: AtomicU64,
     /// Syncs since the log was made.
     syncs: AtomicU64,
+    /// Live segments. This and the two sizes below are copies of what `log` guards, because that lock is held
+    /// over I/O and the metrics must not wait for a device.
+    segment_count: AtomicU64,
+    /// Capacity of the encode buffer, in bytes.
+    buffer_bytes: AtomicU64,
+    /// Bytes of the file `RESERVE`.
+    reserved_bytes: AtomicU64,
 }
 
 /// What the lock `log` guards.
@@ -240,6 +247,9 @@ impl Wal {
             live_bytes: AtomicU64::new(first.bytes),
             written_bytes: AtomicU64::new(first.bytes),
             syncs: AtomicU64::new(0),
+            segment_count: AtomicU64::new(1),
+            buffer_bytes: AtomicU64::new(0),
+            reserved_bytes: AtomicU64::new(0),
             asked: AtomicBool::new(false),
             unsynced_since_us: AtomicU64::new(NOT_ASKED),
             log: Mutex::new(Log {
@@ -285,6 +295,7 @@ impl Wal {
         let mut log = self.log.lock();
         log.check()?;
         let appended = self.append_group(&mut log, group);
+        self.publish_sizes(&log);
         match appended {
             Ok(()) => Ok(()),
             Err(_) if sabotage::on(Bug::AppendErrorSwallowed) => Ok(()),
@@ -330,7 +341,9 @@ impl Wal {
         if current.last_seq < current.first_seq {
             return Ok(());
         }
-        self.begin_next_segment(&mut log).map_err(|error| log.fail(error))
+        let begun = self.begin_next_segment(&mut log);
+        self.publish_sizes(&log);
+        begun.map_err(|error| log.fail(error))
     }
 
     fn begin_next_segment(&self, log: &mut Log) -> Result<()> {
@@ -351,10 +364,18 @@ impl Wal {
         Ok(())
     }
 
-    /// Sums the live segments anew after some have gone.
+    /// Recomputes the bytes of the live segments after segments were removed.
     fn set_live_bytes(&self, log: &Log) {
         let bytes = log.segments.iter().map(|segment| segment.bytes).sum();
         self.live_bytes.store(bytes, Ordering::Relaxed);
+        self.publish_sizes(log);
+    }
+
+    /// Copies the sizes that the metrics show out of the lock.
+    fn publish_sizes(&self, log: &Log) {
+        self.segment_count.store(len_u64(log.segments.len()), Ordering::Relaxed);
+        self.buffer_bytes.store(len_u64(log.buffer.capacity()), Ordering::Relaxed);
+        self.reserved_bytes.store(log.reserve.bytes(), Ordering::Relaxed);
     }
 
     fn count_appended(&self, bytes: u64) {
@@ -435,10 +456,19 @@ impl Wal {
         self.much_unsynced() && !self.asked.swap(true, Ordering::AcqRel)
     }
 
-    /// Bytes of memory that the encode buffer takes.
+    /// Capacity of the encode buffer in bytes, as of the last finished append. Takes no lock.
     #[must_use]
     pub fn buffer_bytes(&self) -> u64 {
-        len_u64(self.log.lock().buffer.capacity())
+        if sabotage::on(Bug::ObservationTakesLogLock) {
+            drop(self.log.lock());
+        }
+        self.buffer_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Number of live segments, as of the last finished append. Takes no lock.
+    #[must_use]
+    pub fn segment_count(&self) -> u64 {
+        self.segment_count.load(Ordering::Relaxed)
     }
 
     /// Whether so many bytes are unsynced that a sync is due, whatever the time.
@@ -515,9 +545,9 @@ impl Wal {
         self.written_bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes of room on the disk that are kept for the time when there is no other.
+    /// Bytes of the file `RESERVE`, as of the last finished append. Takes no lock.
     pub fn reserved_bytes(&self) -> u64 {
-        self.log.lock().reserve.bytes()
+        self.reserved_bytes.load(Ordering::Relaxed)
     }
 
     /// Gives up the room that is kept; the next append takes some again.
@@ -525,14 +555,19 @@ impl Wal {
     /// # Errors
     /// The file that takes it cannot be removed.
     pub fn release_reserve(&self) -> Result<()> {
-        self.log.lock().reserve.release(&*self.vfs)
+        let mut log = self.log.lock();
+        let released = log.reserve.release(&*self.vfs);
+        self.publish_sizes(&log);
+        released
     }
 
     /// Keeps room again for what is in the live segments, if there is any.
     pub fn take_reserve(&self) {
         let (live, beside) = (self.live_bytes(), self.ledger.beside_log());
         // The next append says what is wrong.
-        let _ = self.log.lock().reserve.cover(&*self.vfs, live, beside);
+        let mut log = self.log.lock();
+        let _ = log.reserve.cover(&*self.vfs, live, beside);
+        self.publish_sizes(&log);
     }
 
     /// Syncs since the log was made.

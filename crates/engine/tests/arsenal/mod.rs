@@ -8,6 +8,7 @@
 #![allow(dead_code, reason = "each test binary uses its own part of this")]
 
 pub(crate) mod coverage;
+pub(crate) mod gate;
 pub(crate) mod history;
 pub(crate) mod identity;
 pub(crate) mod options;

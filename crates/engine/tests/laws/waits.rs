@@ -1,18 +1,18 @@
 //! Laws 14 and 15: time that jumps, and waits that end.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use lsmx::env::{Background, WaitCause};
 use lsmx::manifest::Manifest;
-use lsmx::vfs::{Fault, FaultVfs, Image, MemVfs, Rule, VfsCall};
+use lsmx::vfs::{Image, MemVfs, VfsCall};
 use lsmx::{Db, Durability, Error, Event, KeyspaceOptions, Options, WriteControl, WriteOptions};
 
+use super::arsenal::gate::{Gate, each};
 use super::arsenal::parallel::watched;
 use super::arsenal::{Chance, options as drawn};
-use super::support::{Told, lock, open, options, seeds};
+use super::support::{Told, open, options, seeds};
 
 const YEAR_US: u64 = 365 * 24 * 3_600 * 1_000_000;
 
@@ -117,48 +117,8 @@ fn a_clock_behind_the_manifest() {
     db.close(Some(Duration::from_secs(60))).unwrap();
 }
 
-/// Holds up calls of the engine until it is opened.
-#[derive(Clone, Default)]
-struct Gate(Arc<(Mutex<bool>, Condvar, AtomicBool)>);
-
-impl Gate {
-    /// A disk on which creating or appending to `files` waits while the gate is shut, in threads whose names
-    /// have this in them.
-    fn disk(&self, files: &str, thread: &'static str) -> FaultVfs {
-        let disk = FaultVfs::new(Arc::new(MemVfs::new()), 0);
-        let rule = Rule::new(Fault::Delay).path_contains(files).chance(1.0);
-        disk.add(rule.on(&[VfsCall::Create, VfsCall::Append]));
-        let gate = self.clone();
-        disk.set_delay(Some(Arc::new(move |_, _| {
-            let (shut, changed, waiting) = &*gate.0;
-            let mut shut = lock(shut);
-            while *shut && std::thread::current().name().unwrap_or_default().contains(thread) {
-                waiting.store(true, Ordering::Release);
-                changed.notify_all();
-                shut = changed.wait(shut).unwrap();
-            }
-        })));
-        disk
-    }
-
-    fn shut(&self) {
-        *lock(&self.0.0) = true;
-    }
-
-    fn open(&self) {
-        *lock(&self.0.0) = false;
-        self.0.1.notify_all();
-    }
-
-    /// Until somebody stands before it.
-    fn wait_for_somebody(&self) {
-        let (shut, changed, waiting) = &*self.0;
-        let mut shut = lock(shut);
-        while !waiting.load(Ordering::Acquire) {
-            shut = changed.wait(shut).unwrap();
-        }
-    }
-}
+/// The calls that write files.
+const WRITES: [VfsCall; 2] = [VfsCall::Create, VfsCall::Append];
 
 fn within(patience: Duration) -> WriteOptions {
     WriteOptions { deadline: Some(patience), ..WriteOptions::default() }
@@ -211,7 +171,8 @@ fn stalls(thread: &'static str, cause: WaitCause) {
         .keyspace_defaults(tuning)
         .write_control(WriteControl::Stop)
         .wal_bytes_max(1 << 30);
-    let db = Db::open_with(Arc::new(gate.disk(".sst", thread)), "db", options).unwrap();
+    let db =
+        Db::open_with(Arc::new(gate.disk(each(&WRITES, ".sst"), thread)), "db", options).unwrap();
     gate.shut();
     stalls_and_goes_on(&db, &gate, &told, cause);
 }
@@ -224,7 +185,8 @@ fn stall_for_memory() {
         .keyspace_defaults(tuning)
         .memtable_bytes_max(16 << 10)
         .wal_bytes_max(1 << 30);
-    let db = Db::open_with(Arc::new(gate.disk(".sst", "lsmx-flush")), "db", options).unwrap();
+    let db = Db::open_with(Arc::new(gate.disk(each(&WRITES, ".sst"), "lsmx-flush")), "db", options)
+        .unwrap();
     gate.shut();
     stalls_and_goes_on(&db, &gate, &told, WaitCause::MemoryFull);
 }
@@ -271,14 +233,14 @@ fn stalls_and_goes_on(db: &Db, gate: &Gate, told: &Told, cause: WaitCause) {
 /// A commit whose leader hangs in the log.
 fn commit_behind_another() {
     let gate = Gate::default();
-    let disk = gate.disk(".wal", "");
+    let disk = gate.disk(each(&WRITES, ".wal"), "");
     let options = Options::default().keyspace_defaults(super::support::tuning("default"));
     let db = Db::open_with(Arc::new(disk), "db", options).unwrap();
     let main = db.default_keyspace();
     gate.shut();
     std::thread::scope(|scope| {
         let hanging = scope.spawn(|| main.put("hanging", "x"));
-        gate.wait_for_somebody();
+        gate.wait_until_blocked();
         for durability in [Durability::Buffered, Durability::Sync] {
             let options = WriteOptions { durability, ..within(SHORT) };
             let late = main.put_with("late", "x", options);
@@ -295,7 +257,7 @@ fn commit_behind_another() {
 /// Closing and compacting by hand keep their deadlines, say what they waited for, and can be done again.
 fn close_and_compaction() {
     let gate = Gate::default();
-    let disk = gate.disk(".sst", "lsmx-flush");
+    let disk = gate.disk(each(&WRITES, ".sst"), "lsmx-flush");
     let options = || {
         let tuning = super::support::tuning("default").memtable_bytes(1 << 20);
         Options::default().keyspace_defaults(tuning)
