@@ -50,7 +50,9 @@ impl Users {
             batch.put(&self.rows, key, serde_json::to_vec(user)?);
             batch.put(&self.by_city, index_key(&user.city, number), b"");
             match self.db.write(batch, Durability::Buffered) {
-                Err(lsmx::Error::GuardRefused { .. }) => continue,
+                Err(lsmx::Error::GuardRefused { .. } | lsmx::Error::GuardUnknown { .. }) => {
+                    continue;
+                }
                 done => return Ok(done?),
             }
         }

@@ -34,6 +34,12 @@ pub(crate) const fn low_u32(value: u64) -> u32 {
     value as u32
 }
 
+/// The upper 32 bits.
+#[inline]
+pub(crate) const fn high_u32(value: u64) -> u32 {
+    low_u32(value >> 32)
+}
+
 /// Appends a `u32`, little-endian.
 #[inline]
 pub(crate) fn put_u32(out: &mut Vec<u8>, value: u32) {

@@ -126,10 +126,33 @@ pub enum Error {
         /// What it waited for.
         cause: &'static str,
     },
-    /// A guard of the batch does not hold: its key was written after the number that was read.
-    #[error("a guarded key was written after sequence number {read}")]
+    /// A guarded key was written after the caller read it, or a range delete covers it since. Nothing of
+    /// the batch was done. The caller reads again and decides anew.
+    #[error(
+        "{} was written after sequence number {read}: read it again and retry",
+        key_in(key, keyspace)
+    )]
     GuardRefused {
-        /// The number that the guard named.
+        /// The keyspace.
+        keyspace: String,
+        /// The guarded key.
+        key: Vec<u8>,
+        /// The sequence number of the guard.
+        read: u64,
+    },
+    /// A guard names a sequence number that is older than the known history of its keyspace, so whether
+    /// it holds cannot be decided. Nothing of the batch was done. The caller reads again and retries. The
+    /// history covers at least the memtables, and begins anew when the database is opened.
+    #[error(
+        "whether {} was written after sequence number {read} is not known any more: read it again and retry",
+        key_in(key, keyspace)
+    )]
+    GuardUnknown {
+        /// The keyspace.
+        keyspace: String,
+        /// The guarded key.
+        key: Vec<u8>,
+        /// The sequence number of the guard.
         read: u64,
     },
     /// A keyspace was asked to merge, or to show merged operands, and was not given the operator
@@ -168,7 +191,7 @@ pub enum Error {
     },
     /// The operands of a key do not fold; other keys are read as ever. A put or a delete of the key
     /// makes it readable again.
-    #[error("cannot merge key \"{}\" of keyspace {keyspace:?}", key[..key.len().min(64)].escape_ascii())]
+    #[error("cannot merge {}", key_in(key, keyspace))]
     MergeFailed {
         /// The keyspace.
         keyspace: String,
@@ -256,6 +279,11 @@ pub enum Error {
     /// A compaction policy returned a job that does not fit the tree.
     #[error("compaction job refused")]
     Compaction(#[from] lsmx_compaction::Error),
+}
+
+/// Names a key in a message, by at most its first 64 bytes.
+fn key_in(key: &[u8], keyspace: &str) -> String {
+    format!("key \"{}\" of keyspace {keyspace:?}", key[..key.len().min(64)].escape_ascii())
 }
 
 /// As part of a message: whose work it was.

@@ -276,6 +276,9 @@ pub struct CommitMetrics {
     pub groups: u64,
     /// `Buffered` commits that came while a group was being synced and waited for that.
     pub behind_sync: u64,
+    /// Work done to check guards against commits that were not visible yet: one per guard and earlier
+    /// commit, and one per operation of a commit whose keys had to be collected for that.
+    pub guard_checks: u64,
 }
 
 /// The write-ahead log.

@@ -154,6 +154,10 @@ bugs! {
     CheckpointKeepsUid = "checkpoint-keeps-uid" of 44,
     /// Metrics take the lock that a WAL append holds over its device call.
     ObservationTakesLogLock = "observation-takes-log-lock" of 34,
+    /// Each guard looks at every operation of the commits before it.
+    GuardScansCommit = "guard-scans-commit" of 15,
+    /// Guards are checked against memtables alone.
+    GuardHistoryForgotten = "guard-history-forgotten" of 15,
 }
 
 #[cfg(feature = "sabotage")]

@@ -15,6 +15,7 @@ use crate::format::edit::{BlobFileRecord, FileRecord};
 use crate::format::filename::FileName;
 use crate::health::Health;
 use crate::key::SeqNo;
+use crate::keyspace::guard_history::GuardHistory;
 use crate::keyspace::snapshot::Sequence;
 use crate::keyspace::{NEVER, Tree};
 use crate::manifest::{Manifest, ManifestState};
@@ -167,6 +168,7 @@ pub(crate) struct Store {
     pub(crate) wal: Arc<Wal>,
     pub(crate) health: Health,
     pub(crate) sequence: Arc<Sequence>,
+    pub(crate) guard_history: GuardHistory,
     pub(crate) files: Arc<FileNumbers>,
     pub(crate) janitor: Arc<Janitor>,
     pub(crate) trees: RwLock<Trees>,
@@ -227,6 +229,7 @@ pub(crate) struct StoreParts {
     pub(crate) manifest: Arc<Manifest>,
     pub(crate) wal: Arc<Wal>,
     pub(crate) sequence: Arc<Sequence>,
+    pub(crate) guard_history: GuardHistory,
     pub(crate) trees: Trees,
     pub(crate) listener: Option<Arc<dyn EventListener>>,
     pub(crate) explains: bool,
@@ -249,6 +252,7 @@ impl Store {
             wal: parts.wal,
             health: Health::default(),
             sequence: parts.sequence,
+            guard_history: parts.guard_history,
             trees: RwLock::new(parts.trees),
             closing: AtomicBool::new(false),
             progress: parts.progress,

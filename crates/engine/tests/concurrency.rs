@@ -340,8 +340,8 @@ fn increment(db: &Db, refused: &AtomicU64) {
         batch.guard(&keyspace, "sum", snapshot.seq());
         match db.write(batch, WriteOptions::default()) {
             Ok(()) => return,
-            Err(Error::GuardRefused { read }) => {
-                assert_eq!(read, snapshot.seq().0);
+            Err(Error::GuardRefused { key, read, .. } | Error::GuardUnknown { key, read, .. }) => {
+                assert_eq!((&key[..], read), (&b"sum"[..], snapshot.seq().0));
                 refused.fetch_add(1, Ordering::Relaxed);
             }
             Err(error) => panic!("{error}"),
@@ -375,7 +375,7 @@ fn guarded_increments_add_up() {
     assert!(refused.load(Ordering::Relaxed) > 100, "no two threads ever met");
 }
 
-/// A guard that finds a newer write, or whose memtables are gone, is refused, and nothing is done.
+/// A guard that finds a newer write is refused, and nothing is done.
 #[test]
 fn a_refused_guard_leaves_nothing() {
     let options = options().background(Background::Inline);
@@ -390,7 +390,7 @@ fn a_refused_guard_leaves_nothing() {
     };
     let refused = |read: lsmx::SeqNo| {
         assert!(
-            matches!(guarded(read), Err(Error::GuardRefused { read: named }) if named == read.0)
+            matches!(guarded(read), Err(Error::GuardRefused { read: named, .. }) if named == read.0)
         );
         assert_eq!((db.get("a").unwrap(), other.get("b").unwrap()), (None, None));
     };
@@ -404,10 +404,10 @@ fn a_refused_guard_leaves_nothing() {
     let between = db.snapshot().seq();
     other.delete("guard").unwrap();
     refused(between);
-    // The memtables cannot tell any more.
+    // Written since and flushed.
     let old = db.snapshot().seq();
     db.put("one", "more").unwrap();
-    other.put("one", "more").unwrap();
+    other.put("guard", "more").unwrap();
     db.flush().unwrap();
     refused(old);
     // A guard alone is a question.
@@ -503,7 +503,9 @@ impl User {
                         batch.guard(&keyspace, key, snapshot.seq());
                         match self.db.write(batch, Durability::Buffered) {
                             Ok(()) => Call::GuardHeld { id, place, last },
-                            Err(Error::GuardRefused { .. }) => Call::GuardRefused,
+                            Err(Error::GuardRefused { .. } | Error::GuardUnknown { .. }) => {
+                                Call::GuardRefused
+                            }
                             Err(error) => panic!("{error}"),
                         }
                     }

@@ -21,6 +21,8 @@ mod damage;
 mod errors;
 #[path = "laws/full.rs"]
 mod full;
+#[path = "laws/guards.rs"]
+mod guards;
 #[path = "laws/hanging.rs"]
 mod hanging;
 #[path = "laws/identity.rs"]

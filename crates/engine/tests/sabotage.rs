@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use arsenal::coverage::Coverage;
 use arsenal::gate::{Gate, each, returns_while_blocked};
+use arsenal::guards::{guards_beside_large_batches, guards_older_than_the_memtables};
 use arsenal::recorder::Sampling;
 use arsenal::workload::{Faults, Plan, play};
 use arsenal::{Chance, Outcome, base_seed, mix, options, oracle};
@@ -76,6 +77,8 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
         | Bug::DropNotLogged
         | Bug::BatchTorn => ("contents", contents),
         Bug::UpdateWithoutGuard => ("updates", updates),
+        Bug::GuardScansCommit => ("guards beside large batches", guards_beside_large_batches),
+        Bug::GuardHistoryForgotten => ("guards of old reads", guards_older_than_the_memtables),
         Bug::FollowerSyncForgotten | Bug::PublishedEarly | Bug::WakeUpLost => {
             ("writers", several_writers)
         }

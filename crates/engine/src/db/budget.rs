@@ -6,6 +6,8 @@
 //! | buffers of jobs | ⅛ | by the size of tables: at most 1/16 of the budget each |
 //! | block cache and open tables | the rest, or `block_cache_bytes` | hard: open tables go before data |
 //!
+//! The history of flushed writes, for guards, takes up to 1/16 of the budget from the part of the jobs.
+//!
 //! What operand stores take is taken from the blocks; each is told to stay within a quarter of the last
 //! part.
 //!
@@ -24,6 +26,10 @@ use crate::sync::Arc;
 pub const MEMORY_BUDGET_MIN: u64 = 4 << 20;
 /// Default of [`Options::memtable_bytes_max`] without a budget, in memtables of the default keyspace.
 pub const MEMTABLES_DEFAULT: u64 = 8;
+/// Most bytes of the history of flushed writes that guards are checked against: 16 MiB.
+const GUARD_HISTORY_BYTES_MAX: u64 = 16 << 20;
+/// The history is at most this part of the budget.
+const GUARD_HISTORIES_PER_BUDGET: u64 = 16;
 /// A table is at most this part of the budget.
 const TABLES_PER_BUDGET: u64 = 16;
 
@@ -64,6 +70,12 @@ impl MemoryPlan {
     /// Bytes of memtables past which the largest is flushed.
     pub(crate) fn flush_from(&self) -> u64 {
         self.memtables / 2
+    }
+
+    /// Bytes of the history of flushed writes.
+    pub(crate) fn guard_history(&self) -> u64 {
+        let part = |budget: u64| budget / GUARD_HISTORIES_PER_BUDGET;
+        self.budget.map_or(GUARD_HISTORY_BYTES_MAX, part).min(GUARD_HISTORY_BYTES_MAX)
     }
 
     /// The options of a keyspace with its memtable within the budget: two of them fit, one that is

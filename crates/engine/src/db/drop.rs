@@ -54,6 +54,7 @@ impl Core {
             tree.set_dropped(number);
             store.trees.write().remove(tree);
             store.set_failing(tree.id, false);
+            store.guard_history.forget(tree.id);
             number
         };
         let view = tree.pin();

@@ -314,9 +314,11 @@ impl WriteBatch {
         self.add(keyspace.as_ref().tree(), Kind::Merge, key.as_ref(), operand.as_ref());
     }
 
-    /// Makes the batch conditional: it is refused with [`Error::GuardRefused`] if `key` was written
-    /// or deleted after the number `read` (see [`Snapshot::seq`](crate::Snapshot::seq)), or if that number is
-    /// so long ago that the memtables cannot tell.
+    /// Makes the batch conditional. The write fails with [`Error::GuardRefused`] if `key` was written or
+    /// deleted after the sequence number `read` (see [`Snapshot::seq`](crate::Snapshot::seq)). It fails
+    /// with [`Error::GuardUnknown`] if `read` is older than the recent history. The history consists of
+    /// the memtables and of hashes of flushed keys, up to 16 MiB and 1/16 of the memory budget. That is the
+    /// last second under ordinary load. In both cases the caller reads the key again and retries.
     pub fn guard(&mut self, keyspace: &impl AsRef<Keyspace>, key: impl AsRef<[u8]>, read: SeqNo) {
         self.add_guard(keyspace.as_ref().tree(), key.as_ref(), read);
     }

@@ -27,6 +27,7 @@ impl Core {
             block_cache_bytes_max: self.memory.cache,
             block_cache_kind: cache.kind(),
             wal_buffer: store.wal.buffer_bytes(),
+            guard_history: store.guard_history.bytes(),
             open_tables: cache.open_table_bytes(),
             operand_stores: cache.beside_bytes(),
             read_ahead: cache.read_ahead_bytes(),

@@ -287,7 +287,8 @@ impl Db {
     ///
     /// # Errors
     /// [`Error::TooLarge`], [`Error::ForeignKeyspace`], [`Error::NoMergeOperator`],
-    /// [`Error::GuardRefused`], [`Error::WouldWait`], [`Error::Deadline`], [`Error::Background`]: nothing was done.
+    /// [`Error::GuardRefused`], [`Error::GuardUnknown`], [`Error::WouldWait`], [`Error::Deadline`],
+    /// [`Error::Background`]: nothing was done.
     /// [`Error::ReadOnly`] with the cause: the batch is not visible; after a power loss or a reopening it may be there, wholly.
     pub fn write(&self, batch: WriteBatch, options: impl Into<WriteOptions>) -> Result<()> {
         self.core().write(batch, options.into())

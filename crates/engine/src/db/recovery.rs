@@ -27,6 +27,7 @@ use crate::job::queue::Runner;
 use crate::job::workers::Workers;
 use crate::key::SeqNo;
 use crate::keyspace::beside::Lacking;
+use crate::keyspace::guard_history::GuardHistory;
 use crate::keyspace::options::Persisted;
 use crate::keyspace::snapshot::Sequence;
 use crate::keyspace::{Opening, Origin, Tree};
@@ -250,13 +251,22 @@ impl Recovery {
         sequence.publish(SeqNo(seq_next.0 - 1));
         let listener = options.listener.clone();
         let explains = options.explain_decisions && listener.is_some();
-        let parts =
-            StoreParts { tables, manifest, wal, sequence, trees, listener, explains, progress };
+        let memory = options.memory_plan();
+        let parts = StoreParts {
+            tables,
+            manifest,
+            wal,
+            sequence,
+            guard_history: GuardHistory::new(memory.guard_history()),
+            trees,
+            listener,
+            explains,
+            progress,
+        };
         let store = Arc::new(Store::new(parts));
         store.tell(&Event::Recovery(Arc::new(report)));
         let committer = Arc::new(Committer::new(Arc::clone(&store), seq_next));
         let throttle = Arc::new(Throttle::new(options.write_control));
-        let memory = options.memory_plan();
         let governor = Arc::new(Governor::new(
             Arc::clone(&store),
             Arc::clone(&committer),

@@ -43,7 +43,8 @@ pub(super) fn write<'a>(
             .with_store(view.operands.as_ref().map(|beside| &beside.view));
         let keeper = Keeper::new(retention, &tree.merging);
         let mut delivering = Delivering::begin(&attached, through)?;
-        write_memtable(&tables.env, keeper, &view.active, &mut outputs, Some(&mut delivering))?;
+        let delivered = Some(&mut delivering);
+        write_memtable(&tables.env, keeper, &view.active, &mut outputs, delivered, None)?;
         let prepared = delivering.prepare()?.map(|prepared| attached.beside(prepared));
         return Ok((outputs, prepared));
     }
@@ -51,7 +52,7 @@ pub(super) fn write<'a>(
         let mut outputs = outputs();
         let retention = Retention::for_flush(Vec::new(), view.version.shape());
         let keeper = Keeper::new(retention, &tree.merging);
-        write_range(&tables.env, keeper, &view.active, (from, to), &mut outputs, None)?;
+        write_range(&tables.env, keeper, &view.active, (from, to), &mut outputs, None, None)?;
         Ok(outputs)
     };
     let Some(middle) = middle(tables, view) else {

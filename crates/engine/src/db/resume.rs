@@ -198,7 +198,8 @@ fn rewrite_tree<'a>(
         let attached = turn.as_ref().map(|turn| Arc::clone(&turn.attached));
         let mut delivering =
             attached.as_ref().map(|at| Delivering::begin(at, through)).transpose()?;
-        write_memtable(&store.env, keeper, memtable, &mut outputs, delivering.as_mut())?;
+        let delivered = delivering.as_mut();
+        write_memtable(&store.env, keeper, memtable, &mut outputs, delivered, None)?;
         let shapes = outputs.tables().iter().map(|table| (**table.shape()).clone());
         let (shape, _) = version.shape().with_flush(shapes.collect())?;
         rewritten.version = Arc::new(Version::new(shape, version, outputs.tables())?);

@@ -2,8 +2,7 @@
 //!
 //! 1. Read the key as of the published number.
 //! 2. Ask the caller what is to become of it.
-//! 3. Commit that with a guard: refused if anybody has written the key since that number. Then again
-//!    from 1.
+//! 3. Commit that with a guard. If the guard is refused, or cannot be decided, repeat from 1.
 //!
 //! What makes it right is the guard alone. Taking *turns* is a courtesy: updates of the same key (and
 //! of few others, there are as many turns as fit in an array) go one after the other, so that among
@@ -131,7 +130,8 @@ impl Keyspace {
     /// so each time. If it panics, nothing is written.
     ///
     /// # Errors
-    /// As [`Keyspace::get`] and [`Db::write`](crate::Db::write), but for [`Error::GuardRefused`].
+    /// As [`Keyspace::get`] and [`Db::write`](crate::Db::write), except [`Error::GuardRefused`] and
+    /// [`Error::GuardUnknown`], after which it retries.
     pub fn fetch_update<U: Into<Update>>(
         &self,
         key: impl AsRef<[u8]>,
@@ -199,9 +199,9 @@ impl Core {
             let (updated, batch) = updated(tree, key, read, before, update);
             let Some(batch) = batch else { return Ok(updated) };
             match self.write(batch, options) {
-                // Somebody wrote the key meanwhile, or so much was written and flushed that the
-                // memtables do not reach back to the number. Each refusal has a commit to show for it.
-                Err(Error::GuardRefused { .. }) => {}
+                // Another commit wrote the key, or so much was written meanwhile that the history does
+                // not reach back to the read. Each retry implies progress of other commits.
+                Err(Error::GuardRefused { .. } | Error::GuardUnknown { .. }) => {}
                 written => return written.map(|()| updated),
             }
         }

@@ -16,6 +16,7 @@ use crate::key::{InternalKey, SeqNo};
 use crate::keyspace::Tree;
 use crate::keyspace::beside::StoreTurn;
 use crate::keyspace::counters::add;
+use crate::keyspace::guard_history::FlushedWrites;
 use crate::memtable::Memtable;
 use crate::sabotage::{self, Bug};
 use crate::store::Store;
@@ -92,7 +93,9 @@ fn flush_in_turn(
     let keeper = Keeper::new(retention, &tree.merging);
     let attached = turn.map(|turn| &*turn.attached);
     let mut delivering = attached.map(|at| Delivering::begin(at, last_seq)).transpose()?;
-    write_memtable(&store.env, keeper, memtable, &mut outputs, delivering.as_mut())?;
+    let mut writes = store.guard_history.begin(tree.id, memtable, last_seq);
+    let guarded = writes.as_mut();
+    write_memtable(&store.env, keeper, memtable, &mut outputs, delivering.as_mut(), guarded)?;
     store.env.yield_point(YieldKind::JobStep);
     // Otherwise this keyspace would be durable ahead of others.
     if !sabotage::on(Bug::FlushWithoutWalSync) {
@@ -117,6 +120,10 @@ fn flush_in_turn(
     let output = outputs.tables().first().map(|table| table.shape().id);
     let next = |shape: &TreeShape| shape.with_flush(shapes).map(|(shape, _)| shape);
     let operands = beside.as_ref().map(Some);
+    // Before the memtable leaves the view: a guard finds its writes in one or the other.
+    if let Some(writes) = writes {
+        store.guard_history.append(writes);
+    }
     install_beside(store, tree, &mut outputs, Some(memtable), operands, extra, next)?;
     if let (Some(attached), Some(token)) = (attached, beside.and_then(|beside| beside.token)) {
         attached.store.committed(token);
@@ -143,8 +150,8 @@ fn flush_in_turn(
     Ok(())
 }
 
-/// Writes what must be kept of a memtable as one table, on stable storage but for its name, and
-/// delivers what goes to the operand store.
+/// Writes a memtable to one table, on stable storage but for its name, and delivers operands to the
+/// operand store. Adds every entry to `writes`.
 ///
 /// # Errors
 /// When the table cannot be written.
@@ -154,8 +161,9 @@ pub(crate) fn write_memtable(
     memtable: &Arc<Memtable>,
     outputs: &mut Outputs<'_>,
     delivering: Option<&mut Delivering<'_>>,
+    writes: Option<&mut FlushedWrites>,
 ) -> Result<()> {
-    write_range(env, keeper, memtable, (None, None), outputs, delivering)
+    write_range(env, keeper, memtable, (None, None), outputs, delivering, writes)
 }
 
 /// [`write_memtable`] of the keys in a range: from a first one on, before another. A part of a
@@ -170,6 +178,7 @@ pub(crate) fn write_range(
     (from, to): (Option<&[u8]>, Option<&[u8]>),
     outputs: &mut Outputs<'_>,
     mut delivering: Option<&mut Delivering<'_>>,
+    mut writes: Option<&mut FlushedWrites>,
 ) -> Result<()> {
     let keys = memtable.key_range();
     let keys = keys.as_ref().map(|(smallest, largest)| (&smallest[..], &largest[..]));
@@ -192,6 +201,9 @@ pub(crate) fn write_range(
         if delivered { Ok(()) } else { outputs.add(key, value) }
     };
     while cursor.valid() && to.is_none_or(|to| cursor.key().user_key < to) {
+        if let Some(writes) = &mut writes {
+            writes.add(cursor.key().user_key, cursor.key().seq);
+        }
         keeper.take(&cursor, &mut write)?;
         entries = entries.wrapping_add(1);
         if entries.is_multiple_of(64) {

@@ -3,6 +3,8 @@
 pub(crate) mod beside;
 pub(crate) mod counters;
 pub mod filter_bits;
+pub(crate) mod guard_history;
+pub(crate) mod key_hashes;
 pub(crate) mod last_run;
 pub(crate) mod merging;
 pub mod options;

@@ -37,6 +37,8 @@ pub struct MemoryMetrics {
     pub wal_buffer: u64,
     /// What iterators and compactions have read ahead.
     pub read_ahead: u64,
+    /// Key hashes of flushed writes, for guards. At most 16 MiB, and at most 1/16 of the budget.
+    pub guard_history: u64,
 }
 
 impl MemoryMetrics {
@@ -52,6 +54,7 @@ impl MemoryMetrics {
             + self.operand_stores
             + self.wal_buffer
             + self.read_ahead
+            + self.guard_history
     }
 }
 

@@ -241,7 +241,7 @@ impl fmt::Display for Metrics {
         writeln!(
             f,
             "memory  {} of {}: memtables {} + {} sealed + {} pinned, data {}, metadata {}, \
-             open tables {}, log {}, read-ahead {}; data in {}",
+             open tables {}, log {}, read-ahead {}, guards {}; data in {}",
             Bytes(memory.total()),
             memory.budget_bytes.map_or("no budget".to_owned(), |budget| Bytes(budget).to_string()),
             Bytes(memory.memtables_active),
@@ -252,6 +252,7 @@ impl fmt::Display for Metrics {
             Bytes(memory.open_tables),
             Bytes(memory.wal_buffer),
             Bytes(memory.read_ahead),
+            Bytes(memory.guard_history),
             memory.block_cache_kind,
         )?;
         writeln!(

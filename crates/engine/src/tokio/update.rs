@@ -35,7 +35,7 @@ impl Shared {
             let (updated, batch) = updated(tree, key, read, before, update);
             let Some(batch) = batch else { return Ok(updated) };
             match self.write(batch, options).await {
-                Err(Error::GuardRefused { .. }) => {}
+                Err(Error::GuardRefused { .. } | Error::GuardUnknown { .. }) => {}
                 written => return written.map(|()| updated),
             }
         }

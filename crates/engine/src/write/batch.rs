@@ -11,6 +11,7 @@ use crate::format::range_tombstones::successor;
 use crate::format::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::key::{Kind, SeqNo};
 use crate::keyspace::Tree;
+use crate::keyspace::key_hashes::key_hash;
 use crate::memtable;
 use crate::sync::Arc;
 
@@ -22,6 +23,7 @@ pub const BATCH_BYTES_MAX: u64 = (1 << 31) - 1;
 pub(crate) struct Guard {
     pub(crate) tree: Arc<Tree>,
     pub(crate) key: Bytes,
+    pub(crate) key_hash: u64,
     pub(crate) read: SeqNo,
 }
 
@@ -172,9 +174,10 @@ impl WriteBatch {
         }
     }
 
-    /// Adds a condition.
+    /// Adds a guard.
     pub(crate) fn add_guard(&mut self, tree: &Arc<Tree>, key: &[u8], read: SeqNo) {
+        let key_hash = key_hash(tree.id, key);
         let (tree, key) = (Arc::clone(tree), Bytes::copy_from_slice(key));
-        self.guards.push(Guard { tree, key, read });
+        self.guards.push(Guard { tree, key, key_hash, read });
     }
 }

@@ -31,19 +31,21 @@ use crate::error::{Error, Result};
 use crate::key::SeqNo;
 use crate::keyspace::Tree;
 use crate::keyspace::counters::add;
+use crate::keyspace::guard_history::GuardState;
+use crate::memtable::Memtable;
 use crate::metrics::CommitMetrics;
 use crate::sabotage::{self, Bug};
 use crate::store::{Store, Work};
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Signal, thread_local, thread_signal};
 use crate::write::batch::WriteBatch;
-use crate::write::group::memtables_allow;
+use crate::write::group::check_published;
 use crate::write::group::{Attendant, Group, LongChain, Owner, Request, Station, Ticket};
 
 /// Payload bytes at which a group takes no further member.
 const GROUP_BYTES_MAX: usize = 1 << 20;
 /// Members at which it takes none either: tasks that queue wait for the lock under which it is made up.
 const GROUP_MEMBERS_MAX: usize = 4 << 10;
-/// Comparisons of guards with members at which it takes no further one, for the same reason.
+/// Pairs of guards and earlier commits at which a group takes no further member.
 const GROUP_CHECKS_MAX: usize = 8 << 10;
 /// Payload bytes up to which a group is inserted before the lead goes on: that takes no longer than
 /// waking the next leader does.
@@ -53,10 +55,13 @@ const GATHER_PART: u64 = 2;
 /// Most chains of operands that are kept to be folded for tasks.
 const CHAINS_MAX: usize = 1 << 10;
 
+/// Commits of one group. Shared, so that checks of guards clone a group under the lock in constant time.
+type Members = Arc<Vec<Arc<Ticket>>>;
+
 /// A group between the log and its publication.
 #[derive(Debug)]
 struct InFlight {
-    members: Vec<Arc<Ticket>>,
+    members: Members,
     last_seq: SeqNo,
     inserted: bool,
 }
@@ -129,6 +134,7 @@ struct CommitCounters {
     requests: AtomicU64,
     groups: AtomicU64,
     behind_sync: AtomicU64,
+    guard_checks: AtomicU64,
 }
 
 impl Committer {
@@ -160,7 +166,8 @@ impl Committer {
     /// Commits a batch. Returns the chains of operands that it made too long.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`] after a write-path error, [`Error::GuardRefused`], [`Error::Deadline`].
+    /// [`Error::ReadOnly`] after a write-path error, [`Error::GuardRefused`], [`Error::GuardUnknown`],
+    /// [`Error::Deadline`].
     pub(crate) fn commit(
         &self,
         batch: WriteBatch,
@@ -187,6 +194,7 @@ impl Committer {
             requests: read(&self.counters.requests),
             groups: read(&self.counters.groups),
             behind_sync: read(&self.counters.behind_sync),
+            guard_checks: read(&self.counters.guard_checks),
         }
     }
 
@@ -401,7 +409,7 @@ impl Committer {
         if queue.in_flight.is_empty() {
             self.store.sequence.publish(self.store.sequence.published().max(last_seq));
         } else {
-            let members = std::mem::take(&mut group.members);
+            let members = Arc::new(std::mem::take(&mut group.members));
             queue.in_flight.push_back(InFlight { members, last_seq, inserted: true });
         }
         drop(queue);
@@ -413,7 +421,7 @@ impl Committer {
 
     /// Hands the lead over before a group is inserted.
     fn put_in_flight(&self, group: &Group) {
-        let (members, last_seq) = (group.members.clone(), group.last_seq());
+        let (members, last_seq) = (Arc::new(group.members.clone()), group.last_seq());
         let mut queue = self.queue.lock();
         queue.in_flight.push_back(InFlight { members, last_seq, inserted: false });
         let next = self.hand_over(&mut queue, group);
@@ -435,11 +443,11 @@ impl Committer {
             && let Some(InFlight { members, last_seq, .. }) = queue.in_flight.pop_front()
         {
             self.store.sequence.publish(self.store.sequence.published().max(last_seq));
-            done.extend(members);
+            done.push(members);
         }
         drop(queue);
-        for member in done {
-            self.decide(&member, Ok(()));
+        for member in done.iter().flat_map(|members| members.iter()) {
+            self.decide(member, Ok(()));
         }
     }
 
@@ -475,29 +483,26 @@ impl Committer {
         self.queue.lock().gathering = 0;
     }
 
-    /// Takes the next group off the queue.
+    /// Takes the next group off the queue, refuses members that may not be written, and numbers the rest.
+    ///
+    /// Only the leader changes numbers and active memtables, so the lock may be released for the checks
+    /// of guards: their cost depends on the batches. Groups leave `in_flight` meanwhile, none enters.
     fn take_group(&self) -> Group {
         // Where the thread's locals are gone it is ending.
         let mut group = SPARE.try_with(Cell::take).unwrap_or_default();
-        let mut refused = Vec::new();
         let mut queue = self.queue.lock();
-        let mut checks = 0;
-        while group.payload_bytes < GROUP_BYTES_MAX
-            && group.members.len() < GROUP_MEMBERS_MAX
-            && checks < GROUP_CHECKS_MAX
-            && let Some(ticket) = queue.waiting.pop_front()
-        {
-            let bytes = ticket.request.payload.len();
-            queue.threads -= usize::from(ticket.can_lead());
-            checks += ticket.request.guards.len() * (1 + group.members.len());
-            match self.admit(&mut queue, &mut group, &ticket) {
-                Ok(()) => {
-                    group.payload_bytes += bytes;
-                    group.sync |= ticket.request.sync;
-                    group.members.push(ticket);
-                }
-                Err(error) => refused.push((ticket, error)),
-            }
+        let refused = if Self::take_members(&mut queue, &mut group) {
+            let ahead: Vec<_> = queue.in_flight.iter().map(|at| Arc::clone(&at.members)).collect();
+            drop(queue);
+            let refused = self.refuse(&mut group, &ahead);
+            queue = self.queue.lock();
+            refused
+        } else {
+            self.refuse(&mut group, &[])
+        };
+        let Group { members, targets, .. } = &mut group;
+        for ticket in members {
+            self.number(&mut queue, targets, ticket);
         }
         queue.lead_syncs = group.sync;
         drop(queue);
@@ -507,8 +512,55 @@ impl Committer {
         group
     }
 
-    /// Checks one request and gives it numbers and memtables. `group` are the members before it.
-    fn admit(&self, queue: &mut Queue, group: &mut Group, ticket: &Ticket) -> Result<()> {
+    /// Moves waiting commits into a group. Returns whether any of them has guards.
+    fn take_members(queue: &mut Queue, group: &mut Group) -> bool {
+        let in_flight: usize = queue.in_flight.iter().map(|at| at.members.len()).sum();
+        let (mut bytes, mut checks, mut guarded) = (0, 0, false);
+        while bytes < GROUP_BYTES_MAX
+            && group.members.len() < GROUP_MEMBERS_MAX
+            && checks < GROUP_CHECKS_MAX
+            && let Some(ticket) = queue.waiting.pop_front()
+        {
+            queue.threads -= usize::from(ticket.can_lead());
+            bytes += ticket.request.payload.len();
+            checks += ticket.request.guards.len() * (1 + in_flight + group.members.len());
+            guarded |= !ticket.request.guards.is_empty();
+            group.members.push(ticket);
+        }
+        guarded
+    }
+
+    /// Takes members out of a group that may not be written, with the reasons. `ahead` are the groups in
+    /// flight.
+    fn refuse(&self, group: &mut Group, ahead: &[Members]) -> Vec<(Arc<Ticket>, Error)> {
+        let mut refused = Vec::new();
+        let (mut checks, mut kept) = (0, 0);
+        for index in 0..group.members.len() {
+            let (earlier, ticket) = (&group.members[..kept], &group.members[index]);
+            match self.check(ticket, ahead, earlier, &mut checks) {
+                Ok(()) => {
+                    group.payload_bytes += ticket.request.payload.len();
+                    group.sync |= ticket.request.sync;
+                    group.members.swap(kept, index);
+                    kept += 1;
+                }
+                Err(error) => refused.push((Arc::clone(ticket), error)),
+            }
+        }
+        group.members.truncate(kept);
+        add(&self.counters.guard_checks, checks);
+        refused
+    }
+
+    /// Checks whether a commit may be written. `ahead` are the groups in flight, `members` the commits
+    /// before it in its own group.
+    fn check(
+        &self,
+        ticket: &Ticket,
+        ahead: &[Members],
+        members: &[Arc<Ticket>],
+        checks: &mut u64,
+    ) -> Result<()> {
         self.store.health.check()?;
         if self.store.is_closing() {
             // `close` waits for those admitted before it said so, and for nobody else.
@@ -520,12 +572,26 @@ impl Committer {
         }
         for guard in &request.guards {
             guard.tree.check_takes_writes()?;
-            let in_flight = queue.in_flight.iter().flat_map(|ahead| &ahead.members);
-            let mut ahead = in_flight.chain(&group.members);
-            if !memtables_allow(guard) || ahead.any(|ahead| ahead.writes(guard)) {
-                return Err(Error::GuardRefused { read: guard.read.0 });
+            let mut earlier = ahead.iter().flat_map(|members| members.iter()).chain(members);
+            let (keyspace, key, read) = (&guard.tree.name, &guard.key, guard.read.0);
+            match check_published(&self.store, guard) {
+                GuardState::Holds if !earlier.any(|earlier| earlier.writes(guard, checks)) => {}
+                GuardState::Unknown => {
+                    let (keyspace, key) = (keyspace.clone(), key.to_vec());
+                    return Err(Error::GuardUnknown { keyspace, key, read });
+                }
+                GuardState::Holds | GuardState::Refused => {
+                    let (keyspace, key) = (keyspace.clone(), key.to_vec());
+                    return Err(Error::GuardRefused { keyspace, key, read });
+                }
             }
         }
+        Ok(())
+    }
+
+    /// Gives a commit its sequence numbers and its memtables, which are added to `targets`.
+    fn number(&self, queue: &mut Queue, targets: &mut Vec<Arc<Memtable>>, ticket: &Ticket) {
+        let request = &ticket.request;
         let first = SeqNo(queue.seq_next);
         ticket.first_seq.store(first.0, Ordering::Release);
         for tree in &request.seal {
@@ -537,10 +603,9 @@ impl Committer {
             }
             let active = Arc::clone(&tree.view().active);
             active.promise(first);
-            group.targets.push(active);
+            targets.push(active);
         }
         queue.seq_next += u64::from(request.count);
-        Ok(())
     }
 
     /// Seals a tree's active memtable, if anything was promised to it, and has it flushed.

@@ -6,16 +6,18 @@ use bytes::Bytes;
 
 use crate::coding::{len_u64, low_u32};
 use crate::error::Result;
-use crate::format::batch::{Action, Operation, Operations};
+use crate::format::batch::{Action, Operations};
 use crate::key::{Kind, SeqNo};
 use crate::keyspace::Tree;
+use crate::keyspace::guard_history::GuardState;
 use crate::memtable::Memtable;
 use crate::merge::CHAIN_OPERANDS_MAX;
 use crate::sabotage::{self, Bug};
 use crate::store::Store;
-use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Signal};
+use crate::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering, Signal};
 use crate::wal::WalRecord;
 use crate::write::batch::{Guard, WriteBatch};
+use crate::write::write_set::WriteSet;
 
 /// Operands that their writer should fold, as many as they are in the memtable by now.
 #[derive(Debug)]
@@ -93,6 +95,8 @@ pub(super) struct Ticket {
     pub(super) station: Mutex<Station>,
     /// Chains of operands that it made too long.
     pub(super) long: Mutex<Vec<LongChain>>,
+    /// Keys and ranges that it writes. Set by the first guard of a later commit that needs it.
+    write_set: OnceLock<Box<WriteSet>>,
     /// Told when the station has changed.
     pub(super) owner: Owner,
 }
@@ -104,6 +108,7 @@ impl Ticket {
             first_seq: AtomicU64::new(0),
             station: Mutex::new(Station::Waiting),
             long: Mutex::default(),
+            write_set: OnceLock::new(),
             owner,
         })
     }
@@ -171,21 +176,20 @@ impl Ticket {
         }
     }
 
-    /// Whether it writes or deletes a key of a tree with a number above `read`.
-    pub(super) fn writes(&self, guard: &Guard) -> bool {
-        let payload = &self.request.payload;
-        let hits = |operation: &Operation| {
-            let (key, guarded) = (&payload[operation.key.clone()], &*guard.key);
-            match &operation.action {
-                Action::Entry { .. } => key == guarded,
-                Action::DeleteRange { end } => {
-                    key <= guarded && end.clone().is_none_or(|end| *guarded < payload[end])
-                }
-            }
+    /// Returns whether the commit writes or deletes the key of a guard. Builds the write set on the first
+    /// call; then a call costs one hash probe. Adds the work to `checks`.
+    pub(super) fn writes(&self, guard: &Guard, checks: &mut u64) -> bool {
+        let Request { payload, count, .. } = &self.request;
+        let mut build = || {
+            *checks += u64::from(*count);
+            Box::new(WriteSet::new(payload, *count))
         };
-        let operations = (self.first_seq()..).zip(Operations::new(payload).flatten());
-        let mut newer = operations.filter(|(seq, _)| *seq > guard.read.0);
-        newer.any(|(_, operation)| operation.keyspace == guard.tree.id && hits(&operation))
+        if sabotage::on(Bug::GuardScansCommit) {
+            return build().writes(payload, guard);
+        }
+        let write_set = self.write_set.get_or_init(build);
+        *checks += 1;
+        write_set.writes(payload, guard)
     }
 }
 
@@ -233,15 +237,23 @@ impl Group {
     }
 }
 
-/// Whether the memtables reach back to the number a guard names, and hold nothing newer.
-pub(super) fn memtables_allow(guard: &Guard) -> bool {
+/// Checks a guard against published writes: memtables first, then the history of flushed writes.
+pub(super) fn check_published(store: &Store, guard: &Guard) -> GuardState {
+    // A flush appends to the history before its memtable leaves the view, so the view is loaded first.
     let view = guard.tree.view();
-    let oldest = view.sealed.last().unwrap_or(&view.active);
+    let oldest = view.sealed.last().unwrap_or(&view.active).first_seq();
     let newer = |memtable: &Arc<Memtable>| {
         let written = memtable.get(&guard.key, SeqNo::MAX).map(|(seq, ..)| seq);
         written.max(memtable.covering(&guard.key, SeqNo::MAX)).is_some_and(|seq| seq > guard.read)
     };
-    oldest.first_seq().0 <= guard.read.0.saturating_add(1) && !view.memtables().any(newer)
+    if view.memtables().any(newer) {
+        return GuardState::Refused;
+    }
+    if oldest.0 <= guard.read.0.saturating_add(1) {
+        return GuardState::Holds;
+    }
+    let key = (&guard.key[..], guard.key_hash);
+    store.guard_history.check(guard.tree.id, key, guard.read, oldest)
 }
 
 /// Puts the operations of a commit into the memtables of its trees; returns the bytes they grew by.

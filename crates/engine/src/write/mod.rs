@@ -6,3 +6,4 @@ pub(crate) mod commit;
 pub(crate) mod group;
 pub mod options;
 pub(crate) mod throttle;
+mod write_set;

@@ -9,6 +9,7 @@
 
 pub(crate) mod coverage;
 pub(crate) mod gate;
+pub(crate) mod guards;
 pub(crate) mod history;
 pub(crate) mod identity;
 pub(crate) mod options;
