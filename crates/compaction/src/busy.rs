@@ -7,14 +7,16 @@ use crate::{Error, FileId, Job, JobKind, TreeShape};
 /// Files that running jobs hold, with the jobs themselves.
 #[derive(Clone, Debug, Default)]
 pub struct BusyFiles {
-    /// Inputs of running jobs.
+    /// Inputs of running jobs, and withheld files.
     pub files: HashSet<FileId>,
     /// Running jobs, with the bytes that each has still to write.
     pub jobs: Vec<(Job, u64)>,
+    /// Files of [`BusyFiles::files`] that no job may take, whether or not one runs.
+    withheld: HashSet<FileId>,
 }
 
 impl BusyFiles {
-    /// Whether a running job holds the file.
+    /// Whether a running job holds the file, or it is withheld.
     #[must_use]
     pub fn is_busy(&self, file: FileId) -> bool {
         self.files.contains(&file)
@@ -51,10 +53,31 @@ impl BusyFiles {
             return false;
         };
         let (job, _) = self.jobs.remove(index);
-        for file in job.input_files() {
+        for file in job.input_files().filter(|file| !self.withheld.contains(file)) {
             self.files.remove(&file);
         }
         true
+    }
+
+    /// Makes a file busy until [`BusyFiles::restore`], whether or not a job takes it.
+    pub fn withhold(&mut self, file: FileId) {
+        self.withheld.insert(file);
+        self.files.insert(file);
+    }
+
+    /// Ends [`BusyFiles::withhold`]. A running job that has the file keeps it.
+    pub fn restore(&mut self, file: FileId) {
+        self.withheld.remove(&file);
+        if !self.jobs.iter().any(|(job, _)| job.input_files().any(|input| input == file)) {
+            self.files.remove(&file);
+        }
+    }
+
+    /// The same without the files that are busy only because they are withheld.
+    #[must_use]
+    pub fn without_withheld(&self) -> BusyFiles {
+        let files = self.jobs.iter().flat_map(|(job, _)| job.input_files()).collect();
+        BusyFiles { files, jobs: self.jobs.clone(), withheld: HashSet::new() }
     }
 
     /// Returns whether `job` may run beside the running jobs:
@@ -97,5 +120,41 @@ impl BusyFiles {
     pub(crate) fn bytes_left(&self, counts: impl Fn(&Job) -> bool) -> u64 {
         let counted = self.jobs.iter().filter(|(job, _)| counts(job));
         counted.map(|(_, left)| *left).fold(0, u64::saturating_add)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CutRule, JobInput, Level, Placement, Reason, RunId, Target};
+
+    fn job(files: &[u64]) -> Job {
+        let files = files.iter().copied().map(FileId).collect();
+        Job {
+            kind: JobKind::Drop,
+            inputs: vec![JobInput { level: Level(1), run: RunId(1), files }],
+            target: Target { level: Level(1), placement: Placement::NewRun { before: None } },
+            cut: CutRule { file_bytes: 1, grandparent: None, boundaries: Vec::new() },
+            reason: Reason::Manual,
+        }
+    }
+
+    #[test]
+    fn withheld_file_stays_busy_until_restored_and_while_a_job_has_it() {
+        let mut busy = BusyFiles::default();
+        busy.start(job(&[1, 2]), 0);
+        busy.withhold(FileId(2));
+        assert!(busy.finish(&job(&[1, 2])));
+        assert_eq!([1, 2].map(|id| busy.is_busy(FileId(id))), [false, true]);
+        assert!(!busy.without_withheld().is_busy(FileId(2)));
+        busy.restore(FileId(2));
+        assert!(!busy.is_busy(FileId(2)));
+
+        busy.withhold(FileId(3));
+        busy.start(job(&[3]), 0);
+        busy.restore(FileId(3));
+        assert!(busy.is_busy(FileId(3)));
+        assert!(busy.finish(&job(&[3])));
+        assert!(!busy.is_busy(FileId(3)));
     }
 }

@@ -141,6 +141,12 @@ pub enum Reason {
     },
     /// Range deletes cover the files, and no snapshot sees into them.
     RangeDeleted,
+    /// The job that the policy wants is blocked by a quarantined file. Other runs of L0 become one
+    /// instead, so that L0 stays below the hard stop.
+    Quarantine {
+        /// The quarantined file.
+        file: FileId,
+    },
     /// Somebody asked for it by hand.
     Manual,
 }
@@ -195,6 +201,7 @@ impl fmt::Display for Reason {
                 write!(f, "blob file {} is {percent}.{tenth} % garbage", blob.0)
             }
             Reason::RangeDeleted => write!(f, "range deletes cover it"),
+            Reason::Quarantine { file } => write!(f, "file {} is quarantined", file.0),
             Reason::Manual => write!(f, "asked for"),
         }
     }
