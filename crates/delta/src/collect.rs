@@ -34,7 +34,7 @@ use crate::format::frame::FrameKind;
 use crate::format::log::{Collected, RangeAnchor, put_bucket, put_collected};
 use crate::format::record::Record;
 use crate::keep::{self, Keeping, Kept, KeptKey};
-use crate::state::{DeltaStore, Then, bucket_is_due, range_matters, ranges_are_many};
+use crate::state::{DeltaStore, Then, is_due, is_left_out, range_matters, victims};
 use crate::view::{View, count};
 
 /// Most buckets that one collection reads.
@@ -123,11 +123,12 @@ pub(crate) struct Victims<'a> {
 /// Begins a collection of what is due: of nothing while what is there must be read again first.
 pub(crate) fn begin<'a>(store: &'a DeltaStore, snapshots: &[SeqNo]) -> Result<Option<Victims<'a>>> {
     let Some(base) = store.base_at_hand()? else { return Ok(None) };
-    let places = victims(&base);
-    if places.is_empty() && !ranges_are_many(&base) {
+    let left_out = store.left_out();
+    if !is_due(&base, &left_out) {
         return Ok(None);
     }
-    let pair = smallest_pair(store, &base, &places);
+    let places: Vec<usize> = victims(&base, &left_out).take(VICTIMS_MAX).collect();
+    let pair = smallest_pair(store, &base, &places, &left_out);
     let ids = places.iter().copied().chain(pair.into_iter().flat_map(|place| [place, place + 1]));
     let epoch = store.freeze(ids.map(|place| base.buckets[place].id).collect());
     let frozen = Frozen(store);
@@ -156,20 +157,13 @@ pub(crate) fn begin<'a>(store: &'a DeltaStore, snapshots: &[SeqNo]) -> Result<Op
     Ok(Some(Victims { store, base, epoch, groups, leaving, left_at, refresh, _frozen: frozen }))
 }
 
-/// Places of the buckets that a collection is to make anew.
-fn victims(view: &View) -> Vec<usize> {
-    let old = match ranges_are_many(view) {
-        true => view.ranges.len() / 2,
-        false => 0,
-    };
-    let wanted = |place: &usize| {
-        bucket_is_due(view, *place) || (0..old).any(|range| range_matters(view, *place, range))
-    };
-    (0..view.buckets.len()).filter(wanted).take(VICTIMS_MAX).collect()
-}
-
 /// Place of the first of two neighbours that could become one, where buckets are scarce.
-fn smallest_pair(store: &DeltaStore, view: &View, victims: &[usize]) -> Option<usize> {
+fn smallest_pair(
+    store: &DeltaStore,
+    view: &View,
+    victims: &[usize],
+    left_out: &BTreeSet<u64>,
+) -> Option<usize> {
     if view.buckets.len() + 2 <= store.buckets_max {
         return None;
     }
@@ -177,8 +171,9 @@ fn smallest_pair(store: &DeltaStore, view: &View, victims: &[usize]) -> Option<u
         let (a, b) = (&view.buckets[*place], &view.buckets[place + 1]);
         a.twin != Some(b.id)
             && a.made_bytes.saturating_add(b.made_bytes) <= store.shared.options.threshold_bytes()
-            && !victims.contains(place)
-            && !victims.contains(&(place + 1))
+            && [*place, place + 1]
+                .iter()
+                .all(|place| !victims.contains(place) && !is_left_out(view, *place, left_out))
     };
     let bytes = |at: usize| view.buckets[at].bytes();
     let bytes = |place: &usize| bytes(*place).saturating_add(bytes(place + 1));

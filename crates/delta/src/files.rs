@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use lsmx::operands::{OperandFileKind, Place};
 use lsmx::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering};
-use lsmx::vfs::File;
+use lsmx::vfs::{File, open_past_cache};
 use lsmx::{Error, Malformed, Result};
 
 use crate::coding::len_u64;
@@ -388,6 +388,14 @@ impl BucketFile {
             file.forget(from, to - from);
         }
         Ok(bytes)
+    }
+
+    /// Reads a part of the file from the device, see [`open_past_cache`]. Its pages leave the page cache.
+    pub(crate) fn read_from_device(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
+        self.reader()?.forget(offset, len_u64(len));
+        let opened = open_past_cache(&**self.table.place.files.vfs(), &self.path);
+        let file = opened.map_err(|e| io_error("open", &self.path, e))?;
+        read_exactly(&*file, &self.path, offset, len)
     }
 
     /// Has the system begin to read a part of the file. A hint.

@@ -11,6 +11,7 @@ use lsmx::operands::{OperandFileKind, OperandMetrics, Place, Token};
 use lsmx::sync::{Arc, AtomicBool, Mutex, Ordering, RwLock, Weak};
 use lsmx::{Error, Result};
 
+use crate::bucket::reading::Reading;
 use crate::cache::Cache;
 use crate::charge::Memory;
 use crate::files::FileTable;
@@ -34,6 +35,8 @@ pub(crate) struct DeltaStore {
     /// Out of its place while something is prepared: no lock is held while files are written.
     log: Mutex<Option<LogWriter>>,
     due: AtomicBool,
+    /// Numbers of the files that collections leave out.
+    left_out: RwLock<Arc<BTreeSet<u64>>>,
     /// Most buckets.
     pub(crate) buckets_max: usize,
     /// Memory for what is known of buckets, and their tails.
@@ -117,13 +120,15 @@ impl DeltaStore {
             logs: token.iter().map(|token| Position::of(*token).number).collect(),
             installed: Vec::new(),
         };
-        let due = AtomicBool::new(is_due(&view));
+        let left_out = RwLock::default();
+        let due = AtomicBool::new(is_due(&view, &BTreeSet::new()));
         Ok(DeltaStore {
             shared,
             committed: RwLock::new(view),
             tip: Mutex::new(tip),
             log: Mutex::new(None),
             due,
+            left_out,
             buckets_max,
             buckets_memory,
         })
@@ -271,7 +276,7 @@ impl DeltaStore {
         for file in view.buckets.iter().flat_map(|bucket| bucket.files()) {
             file.doom(false);
         }
-        self.due.store(is_due(&view), Ordering::Release);
+        self.due.store(is_due(&view, &self.left_out()), Ordering::Release);
         let mut tip = self.tip.lock();
         tip.view = view.clone();
         tip.token = Some(token);
@@ -359,6 +364,31 @@ impl DeltaStore {
         tip.epoch += 1;
     }
 
+    /// Numbers of the files that collections leave out.
+    pub(crate) fn left_out(&self) -> Arc<BTreeSet<u64>> {
+        self.left_out.read().clone()
+    }
+
+    /// Has collections leave out the bucket files of these numbers.
+    pub(crate) fn set_left_out(&self, files: BTreeSet<u64>) {
+        *self.left_out.write() = Arc::new(files);
+        let view = self.tip.lock().view.clone();
+        self.due.store(is_due(&view, &self.left_out()), Ordering::Release);
+    }
+
+    /// Reads what is committed of a bucket file from the device and checks it; returns the bytes read.
+    pub(crate) fn check_bucket_file(&self, number: u64) -> Result<u64> {
+        let view = self.committed_view();
+        let bytes = lsmx::sync::AtomicU64::new(0);
+        for place in 0..view.buckets.len() {
+            if view.buckets[place].files().any(|file| file.number == number) {
+                let mut reading = Reading::from_device(&bytes);
+                view.read_bucket(place, |bucket| bucket.all_records(&mut reading))?;
+            }
+        }
+        Ok(bytes.load(Ordering::Relaxed))
+    }
+
     /// Whether a bucket is to be collected.
     pub(crate) fn is_due(&self) -> bool {
         let due = self.due.load(Ordering::Acquire) && !self.shared.table.place.read_only;
@@ -420,8 +450,32 @@ pub(crate) fn ranges_are_many(view: &View) -> bool {
     view.ranges.len() > RANGES_MAX
 }
 
-fn is_due(view: &View) -> bool {
-    ranges_are_many(view) || (0..view.buckets.len()).any(|place| bucket_is_due(view, place))
+/// Whether a bucket at a place has one of these files.
+pub(crate) fn is_left_out(view: &View, place: usize, left_out: &BTreeSet<u64>) -> bool {
+    !left_out.is_empty() && view.buckets[place].files().any(|file| left_out.contains(&file.number))
+}
+
+/// Places of the buckets that a collection is to make anew.
+pub(crate) fn victims<'a>(
+    view: &'a View,
+    left_out: &'a BTreeSet<u64>,
+) -> impl Iterator<Item = usize> + 'a {
+    let old = match ranges_are_many(view) {
+        true => view.ranges.len() / 2,
+        false => 0,
+    };
+    let wanted = move |place: &usize| {
+        !is_left_out(view, *place, left_out)
+            && (bucket_is_due(view, *place)
+                || (0..old).any(|range| range_matters(view, *place, range)))
+    };
+    (0..view.buckets.len()).filter(wanted)
+}
+
+/// Whether a collection would do something: it has victims, or range anchors that no bucket needs.
+pub(crate) fn is_due(view: &View, left_out: &BTreeSet<u64>) -> bool {
+    let needs_none = left_out.is_empty() && ranges_are_many(view);
+    needs_none || victims(view, left_out).next().is_some()
 }
 
 /// What there is of a view, and what was done since opening.

@@ -40,6 +40,18 @@ impl OperandStore for DeltaStore {
         Ok(Box::new(collect::everything(self)?))
     }
 
+    fn check_file(&self, kind: OperandFileKind, number: u64) -> Option<Result<u64>> {
+        match kind {
+            OperandFileKind::Bucket => Some(self.check_bucket_file(number)),
+            OperandFileKind::Log => None,
+        }
+    }
+
+    fn leave_out(&self, files: &[(OperandFileKind, u64)]) {
+        let buckets = files.iter().filter(|(kind, _)| *kind == OperandFileKind::Bucket);
+        self.set_left_out(buckets.map(|(_, number)| *number).collect());
+    }
+
     fn live_files(&self) -> Vec<(OperandFileKind, u64)> {
         self.committed_files()
     }

@@ -223,6 +223,20 @@ pub enum Error {
         /// What is wrong with it.
         wrong: &'static str,
     },
+    /// The jobs that a keyspace's policy wants need a file that cannot be read. Writes continue while
+    /// other runs of L0 can be merged; this is what they fail with once none can, and what
+    /// [`Db::wait_idle`](crate::Db::wait_idle) returns. [`Db::health`](crate::Db::health) lists all such
+    /// files.
+    #[error("compaction of keyspace {keyspace:?} is blocked by {}, which cannot be read: restore the file or its device and call resume(), or close the database and repair it", file.display())]
+    CompactionBlocked {
+        /// The keyspace.
+        keyspace: String,
+        /// The quarantined file.
+        file: PathBuf,
+        /// Why it cannot be read.
+        #[source]
+        cause: Arc<Error>,
+    },
     /// The policy that was asked for cannot rule a database.
     #[error(transparent)]
     Policy(lsmx_compaction::Error),
@@ -403,6 +417,7 @@ impl Error {
             | Error::TargetNotEmpty { path }
             | Error::OutOfOrder { path }
             | Error::EmptyTable { path } => Some(path),
+            Error::CompactionBlocked { file, .. } => Some(file),
             _ => None,
         }
     }

@@ -116,6 +116,26 @@ pub struct OperandsCollected {
     pub elapsed_us: u64,
 }
 
+/// A file that background work cannot read was quarantined: no job takes it until a read of it succeeds.
+#[derive(Clone, Debug)]
+pub struct FileQuarantined {
+    /// Name of the keyspace.
+    pub keyspace: String,
+    /// The file.
+    pub path: PathBuf,
+    /// Why it cannot be read.
+    pub error: Arc<Error>,
+}
+
+/// The quarantine of a file ended: a read of the whole file succeeded, or the keyspace needs it no more.
+#[derive(Clone, Debug)]
+pub struct QuarantineEnd {
+    /// Name of the keyspace.
+    pub keyspace: String,
+    /// The file.
+    pub path: PathBuf,
+}
+
 /// Background work failed.
 #[derive(Clone, Debug)]
 pub struct BackgroundError {
@@ -170,6 +190,13 @@ pub enum Event {
     OperandsCollected(OperandsCollected),
     /// Background work failed; it is tried again or the database is read-only.
     Failure(BackgroundError),
+    /// A job read corrupt bytes, and a second read of them past all caches succeeded. What the first read
+    /// found.
+    ReadRepeated(Arc<Error>),
+    /// A file that background work cannot read was quarantined.
+    FileQuarantined(FileQuarantined),
+    /// The quarantine of a file ended.
+    QuarantineEnd(QuarantineEnd),
     /// The database became read-only.
     ReadOnly(Arc<Error>),
     /// The database takes writes again.
@@ -234,6 +261,19 @@ impl fmt::Display for Event {
             Event::Failure(failure) => {
                 let keyspace = failure.keyspace.as_deref().unwrap_or("-");
                 write!(f, "[{keyspace}] {} failed: {}", failure.work, failure.error.chain())
+            }
+            Event::ReadRepeated(first) => {
+                write!(f, "a second read past all caches succeeded after: {}", first.chain())
+            }
+            Event::FileQuarantined(file) => write!(
+                f,
+                "[{}] quarantined {}: {}",
+                file.keyspace,
+                file.path.display(),
+                file.error.chain()
+            ),
+            Event::QuarantineEnd(end) => {
+                write!(f, "[{}] ended the quarantine of {}", end.keyspace, end.path.display())
             }
             Event::ReadOnly(cause) => write!(f, "the database is read-only: {}", cause.chain()),
             Event::Resumed => write!(f, "the database takes writes again"),

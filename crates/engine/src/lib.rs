@@ -82,6 +82,7 @@ pub mod write;
 
 pub use cache::BlockCacheKind;
 pub use db::options::Options;
+pub use db::{BlockedCompaction, Health, QuarantinedFile};
 pub use db::{
     DEFAULT_KEYSPACE, Db, Keyspace, Snapshot, Update, VerifyReport, verify, verify_with,
     verify_with_stores,

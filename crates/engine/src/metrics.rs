@@ -94,6 +94,11 @@ pub struct CompactionMetrics {
     pub us_total: u64,
     /// Jobs that failed and are tried again.
     pub failures: u64,
+    /// Files quarantined now because background work cannot read them; see
+    /// [`Db::health`](crate::Db::health).
+    pub quarantined_files: u64,
+    /// Times that a file was quarantined since the database was opened.
+    pub quarantines: u64,
 }
 
 /// Writes that waited for one cause.

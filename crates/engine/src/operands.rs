@@ -198,6 +198,23 @@ pub trait OperandStore: fmt::Debug + Send + Sync {
     /// As [`OperandStore::collect`].
     fn collect_all(&self) -> Result<Box<dyn Collection + '_>>;
 
+    /// Reads a file again from the device, past all caches, and checks what is committed of it; returns the
+    /// bytes read. `None`, which is the default: the store has no such check, and a collection that failed
+    /// is only tried again after increasing pauses.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or is damaged.
+    fn check_file(&self, kind: OperandFileKind, number: u64) -> Option<Result<u64>> {
+        let _ = (kind, number);
+        None
+    }
+
+    /// From here on collections neither read nor replace these files, and what needs them is not due. Called
+    /// with all such files whenever they change. Does nothing by default.
+    fn leave_out(&self, files: &[(OperandFileKind, u64)]) {
+        let _ = files;
+    }
+
     /// Numbers of the files that what is committed consists of.
     fn live_files(&self) -> Vec<(OperandFileKind, u64)>;
 

@@ -158,6 +158,10 @@ bugs! {
     GuardScansCommit = "guard-scans-commit" of 15,
     /// Guards are checked against memtables alone.
     GuardHistoryForgotten = "guard-history-forgotten" of 15,
+    /// A job fails at the first corrupt read of a block.
+    CorruptReadNotRepeated = "corrupt-read-not-repeated" of 15,
+    /// All inputs of a job that met a corrupt block stay busy, and nothing reads the block again.
+    DamagedInputsKept = "damaged-inputs-kept" of 15,
 }
 
 #[cfg(feature = "sabotage")]

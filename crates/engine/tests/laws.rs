@@ -29,6 +29,8 @@ mod hanging;
 mod identity;
 #[path = "laws/owners.rs"]
 mod owners;
+#[path = "laws/quarantine.rs"]
+mod quarantine;
 #[path = "laws/readers.rs"]
 mod readers;
 #[path = "laws/recovery.rs"]

@@ -103,6 +103,8 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
         Bug::CheckpointKeepsUid => {
             ("segments of a checkpoint", arsenal::identity::segment_of_a_checkpoint_is_foreign)
         }
+        Bug::CorruptReadNotRepeated => ("a transient bad read", transient_bad_read),
+        Bug::DamagedInputsKept => ("an unreadable file", unreadable_file),
     }
 }
 
@@ -177,6 +179,50 @@ fn failing(seed: u64, calls: &[VfsCall], within: u64) -> Outcome {
 
 fn failing_writes(seed: u64) -> Outcome {
     failing(seed, &[VfsCall::Append, VfsCall::Sync], 100)
+}
+
+/// Writes to a small tree while reads of one table return altered bytes: each `times` times, or for ever.
+fn altered_reads(seed: u64, times: Option<u64>) -> Result<Db, String> {
+    let disk = MemVfs::new();
+    let faults = FaultVfs::new(Arc::new(disk.clone()), seed);
+    let tuning = KeyspaceOptions::default().memtable_bytes(2 << 10).block_bytes(256);
+    let options = Options::default().background(Background::Inline).seed(seed);
+    let options = options.keyspace_defaults(tuning.table_bytes(2 << 10));
+    let db = Db::open_with(Arc::new(faults.clone()), oracle::DIR, options).map_err(failed)?;
+    let mut chance = Chance::new(seed);
+    let mut write = |count: u64| -> Outcome {
+        for _ in 0..count {
+            match db.put(chance.bytes(6), [7; 60]) {
+                Err(lsmx::Error::Background { .. }) if times.is_none() => {}
+                done => done.map_err(failed)?,
+            }
+        }
+        Ok(())
+    };
+    write(300)?;
+    let table =
+        disk.paths().into_iter().rfind(|path| path.extension().is_some_and(|it| it == "sst"));
+    let table = table.ok_or("nothing was flushed")?.to_string_lossy().into_owned();
+    let rule = Rule::new(Fault::AlteredRead).on(&[VfsCall::Read]).path_contains(&table);
+    faults.add(if times.is_some() { rule.once() } else { rule.from_then_on() });
+    write(2_000)?;
+    if faults.fired().is_empty() {
+        return Err("no job read the table".to_owned());
+    }
+    Ok(db)
+}
+
+fn transient_bad_read(seed: u64) -> Outcome {
+    let db = altered_reads(seed, Some(1))?;
+    db.wait_idle().map_err(failed)
+}
+
+/// Writes go on around the table, and L0 does not grow without bound.
+fn unreadable_file(seed: u64) -> Outcome {
+    let db = altered_reads(seed, None)?;
+    let levels = &db.metrics().keyspaces["default"].levels;
+    let runs = levels.first().map_or(0, |level| level.runs);
+    if runs > 20 { Err(format!("L0 holds {runs} runs")) } else { Ok(()) }
 }
 
 /// A compaction that cannot write its tables, in the background: the next write is told.

@@ -13,6 +13,7 @@ use crate::format::frame::{FrameKind, decode_frame};
 #[derive(Debug)]
 pub(crate) struct Reading<'a> {
     reads: OperandReads,
+    from_device: bool,
     counts: Count<'a>,
     /// Reads so far.
     pub(crate) calls: u64,
@@ -30,22 +31,30 @@ enum Count<'a> {
 
 impl<'a> Reading<'a> {
     pub(crate) fn of_user(reads: OperandReads, counts: &'a dyn OperandCounts) -> Reading<'a> {
-        Reading { reads, counts: Count::Calls(counts), calls: 0 }
+        Reading { reads, from_device: false, counts: Count::Calls(counts), calls: 0 }
     }
 
     /// Counts bytes in a counter.
     pub(crate) fn of_job(bytes: &'a AtomicU64) -> Reading<'a> {
-        Reading { reads: OperandReads::Storage, counts: Count::Bytes(bytes), calls: 0 }
+        let reads = OperandReads::Storage;
+        Reading { reads, from_device: false, counts: Count::Bytes(bytes), calls: 0 }
+    }
+
+    /// As [`Reading::of_job`], from the device, past all caches.
+    pub(crate) fn from_device(bytes: &'a AtomicU64) -> Reading<'a> {
+        Reading { from_device: true, ..Reading::of_job(bytes) }
     }
 
     /// Reads nothing.
     pub(crate) fn in_memory() -> Reading<'static> {
-        Reading { reads: OperandReads::Memory, counts: Count::Nothing, calls: 0 }
+        let reads = OperandReads::Memory;
+        Reading { reads, from_device: false, counts: Count::Nothing, calls: 0 }
     }
 
     /// Counts nothing.
     pub(crate) fn uncounted() -> Reading<'static> {
-        Reading { reads: OperandReads::Storage, counts: Count::Nothing, calls: 0 }
+        let reads = OperandReads::Storage;
+        Reading { reads, from_device: false, counts: Count::Nothing, calls: 0 }
     }
 
     /// The bytes from `from` up to `to`.
@@ -55,7 +64,10 @@ impl<'a> Reading<'a> {
         }
         let at = |what: Malformed| what.at(&file.path, from);
         let len = to_usize("bytes of a bucket", to.saturating_sub(from)).map_err(at)?;
-        let bytes = file.read(from, len)?;
+        let bytes = match self.from_device {
+            true => file.read_from_device(from, len)?,
+            false => file.read(from, len)?,
+        };
         self.calls += 1;
         match self.counts {
             Count::Calls(counts) => counts.read(len_u64(len)),

@@ -37,6 +37,8 @@ enum Stage {
     /// At the tree of this index.
     Room(usize),
     Throttle,
+    /// The committing thread itself flushes and compacts: there is no other thread to wait for.
+    Inline,
     Admitted,
 }
 
@@ -130,10 +132,8 @@ impl Core {
             bytes,
             no_slowdown: by.no_slowdown,
             deadline_us: self.committer.deadline_us(by.deadline),
-            // Inline, the committing thread itself flushes and brings the tree to rest; there is nobody
-            // to wait for.
             stage: match self.store.env.background() {
-                Background::Inline => Stage::Admitted,
+                Background::Inline => Stage::Inline,
                 _ => Stage::Memory { governed: false },
             },
             stalled: None,
@@ -207,6 +207,10 @@ impl Admission<'_> {
                         return Ok(Step::Pause(pause));
                     }
                 }
+                Stage::Inline => {
+                    self.stage = Stage::Admitted;
+                    self.check_inline()?;
+                }
                 Stage::Admitted => return Ok(Step::Queue),
             }
         }
@@ -220,7 +224,7 @@ impl Admission<'_> {
             Stage::Room(index) => self.trees.get(index).is_none_or(|tree| {
                 lacks_room(tree).is_none() || hopeless(tree).is_some() || tree.is_dropped()
             }),
-            Stage::Throttle | Stage::Admitted => true,
+            Stage::Throttle | Stage::Inline | Stage::Admitted => true,
         };
         there || store.health.check().is_err() || store.is_closing()
     }
@@ -235,6 +239,17 @@ impl Admission<'_> {
     fn go_on_to(&mut self, stage: Stage) {
         self.stalled = None;
         self.stage = stage;
+    }
+
+    /// Fails if a tree is at its hard stop and compactions on this thread cannot change that.
+    fn check_inline(&self) -> Result<()> {
+        for tree in self.trees.iter().filter(|tree| tree.must_stop()) {
+            self.core.runner.run_inline();
+            if let Some(error) = hopeless(tree) {
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 
     fn check_open(&mut self) -> Result<()> {
@@ -275,10 +290,11 @@ fn lacks_room(tree: &Tree) -> Option<WaitCause> {
     }
 }
 
-/// Runs are released by compactions; while those fail there is nothing to wait for.
-fn hopeless(tree: &Tree) -> Option<Error> {
+/// Why a write must not wait for a compaction of this tree: compactions alone release runs, and they fail or
+/// are blocked.
+pub(super) fn hopeless(tree: &Tree) -> Option<Error> {
     match lacks_room(tree) {
-        Some(WaitCause::TooManyRuns) => tree.jobs.lock().trouble(),
+        Some(WaitCause::TooManyRuns) => tree.jobs.lock().write_trouble(),
         _ => None,
     }
 }

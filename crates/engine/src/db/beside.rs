@@ -62,7 +62,6 @@ impl Site<'_> {
             store,
             life: Life::new(files),
             opened: token,
-            damaged: AtomicBool::new(false),
             collecting: AtomicBool::new(false),
             cache: Arc::clone(&space.cache),
             charged: AtomicU64::new(0),

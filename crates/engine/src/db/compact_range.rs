@@ -9,9 +9,9 @@ use bytes::Bytes;
 use crate::db::{Core, Keyspace};
 use crate::env::WaitCause;
 use crate::error::{Error, Result};
-use crate::job::collect;
 use crate::job::compact::{self, Picked};
 use crate::job::manual::{Bounds, Plan, plan};
+use crate::job::{collect, quarantine};
 use crate::keyspace::Tree;
 use crate::store::Work;
 use crate::sync::Arc;
@@ -37,7 +37,8 @@ impl Keyspace {
     /// # Errors
     /// [`Error::Deadline`], [`Error::Closed`], [`Error::KeyspaceDropped`], [`Error::OpenedReadOnly`],
     /// [`Error::ReadOnly`] with the cause; [`Error::Corrupt`] and [`Error::Io`] if an input cannot be
-    /// read or an output not be written: the tree is as before.
+    /// read or an output not be written; [`Error::CompactionBlocked`] if an input is quarantined. The tree is
+    /// as before.
     pub fn compact_range_within<K: AsRef<[u8]>>(
         &self,
         range: impl RangeBounds<K>,
@@ -131,8 +132,10 @@ impl Core {
                 Ok(Some(Some(compact::hold(&mut jobs, *job, shape, deadline_us))))
             }
             Plan::Run(_) => Ok(None),
-            // A damaged file stays held for good.
-            Plan::Wait => jobs.damage.clone().map_or(Ok(None), Err),
+            Plan::Wait(job) => match quarantine::blocking(tree, &jobs, job.input_files()) {
+                Some((_, error)) => Err(error),
+                None => Ok(None),
+            },
         }
     }
 }

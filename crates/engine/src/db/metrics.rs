@@ -80,6 +80,7 @@ impl Core {
             rate: rate.rate(),
             flush: lane(Lane::Flush),
             compaction: lane(Lane::Compaction),
+            reads_repeated: self.store.tables.descriptors.reads_repeated(),
         }
     }
 
@@ -206,6 +207,8 @@ fn keyspace(tree: &Tree, now_us: u64) -> KeyspaceMetrics {
             written_bytes: read(&counters.compaction_written_bytes),
             us_total: read(&counters.compaction_us),
             failures: read(&counters.compaction_failures),
+            quarantined_files: crate::coding::len_u64(tree.jobs.lock().quarantine.files().count()),
+            quarantines: read(&counters.quarantines),
         },
         merges: MergeMetrics {
             reads: folds(&tree.merging.reads),

@@ -8,6 +8,7 @@ mod close;
 mod compact_range;
 mod drop;
 mod explain;
+mod health;
 mod keyspace;
 mod metadata;
 mod metrics;
@@ -56,6 +57,7 @@ use options::Options;
 
 pub use crate::table::explain::{BlockRead, BlockSource};
 pub use explain::{EntryFound, Explanation, MemtableStep, OperandStep, RunStep};
+pub use health::{BlockedCompaction, Health, QuarantinedFile};
 pub use keyspace::Keyspace;
 pub use metadata::MetadataSizes;
 pub use observe::{Observation, ObservedKeyspace, ObservedLevel, observe, observe_with};
@@ -288,7 +290,7 @@ impl Db {
     /// # Errors
     /// [`Error::TooLarge`], [`Error::ForeignKeyspace`], [`Error::NoMergeOperator`],
     /// [`Error::GuardRefused`], [`Error::GuardUnknown`], [`Error::WouldWait`], [`Error::Deadline`],
-    /// [`Error::Background`]: nothing was done.
+    /// [`Error::Background`], [`Error::CompactionBlocked`]: nothing was done.
     /// [`Error::ReadOnly`] with the cause: the batch is not visible; after a power loss or a reopening it may be there, wholly.
     pub fn write(&self, batch: WriteBatch, options: impl Into<WriteOptions>) -> Result<()> {
         self.core().write(batch, options.into())
@@ -343,7 +345,8 @@ impl Db {
     /// Waits until every sealed memtable is flushed and every compaction policy rests.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`] with the cause; why compactions fail, if they do.
+    /// [`Error::ReadOnly`] with the cause; why compactions fail, if they do; [`Error::CompactionBlocked`] if
+    /// a quarantined file keeps a policy from the job it wants, else why a file is quarantined, if one is.
     pub fn wait_idle(&self) -> Result<()> {
         self.core().check_open()?;
         self.core().runner.wait_idle(WaitCause::BackgroundWork, None)
@@ -353,8 +356,13 @@ impl Db {
     /// written to new files first; nothing of a commit that failed comes back. On a full disk it uses the room
     /// that [`WalOptions::reserve`](crate::wal::WalOptions::reserve) has kept.
     ///
+    /// Quarantined files are read again, whole, and those that are as they should be are used again. Files
+    /// that are still unreadable stay in [`Db::health`].
+    ///
     /// # Errors
-    /// Why it does not work yet; the database stays read-only.
+    /// Why it does not work yet; the database stays read-only. [`Error::CompactionBlocked`] if it takes
+    /// writes again, but for a keyspace at the hard stop of its policy that a quarantined file keeps from
+    /// being compacted.
     pub fn resume(&self) -> Result<()> {
         self.core().check_writable()?;
         self.core().resume()
@@ -364,6 +372,14 @@ impl Db {
     #[must_use]
     pub fn read_only_cause(&self) -> Option<Arc<Error>> {
         self.core().store.health.cause()
+    }
+
+    /// What keeps the database from taking writes, or its background work from being done: why it is
+    /// read-only, which files are quarantined because they cannot be read, which keyspaces cannot be
+    /// compacted. Reads no file.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.core().health()
     }
 
     /// Limits the bytes per second that flushes and compactions read and write from here on;

@@ -8,6 +8,7 @@
 use lsmx_compaction::FileShape;
 
 use crate::db::Core;
+use crate::db::admission::hopeless;
 use crate::error::Result;
 use crate::event::Event;
 use crate::format::edit::{Change, Edit};
@@ -17,12 +18,13 @@ use crate::job::flush::write_memtable;
 use crate::job::fold::Keeper;
 use crate::job::install::sync_names;
 use crate::job::output::Outputs;
+use crate::job::quarantine;
 use crate::job::retain::Retention;
 use crate::key::SeqNo;
 use crate::keyspace::Tree;
 use crate::keyspace::beside::StoreTurn;
 use crate::operands::Token;
-use crate::store::{Store, record_of};
+use crate::store::{Store, Work, record_of};
 use crate::sync::Arc;
 use crate::trace::{JobBegin, JobSpan};
 use crate::version::{BesideView, SuperVersion, Version, blob_changes, changes_between};
@@ -60,11 +62,34 @@ impl Core {
     pub(super) fn resume(&self) -> Result<()> {
         let _turn = self.turn(None)?;
         if self.store.health.check().is_err() {
-            return self.resume_alone();
+            self.resume_alone()?;
+        } else {
+            // The caller knows of what failed before.
+            self.store.health.forgive();
         }
-        // Who resumes knows of what failed before.
-        self.store.health.forgive();
-        Ok(())
+        self.retry_background_work()
+    }
+
+    /// Reads quarantined files again, and has failed background work tried without a pause.
+    ///
+    /// # Errors
+    /// If a file is still unreadable, and writes of its keyspace have to wait because of it.
+    fn retry_background_work(&self) -> Result<()> {
+        let trees = self.store.failing_trees();
+        for tree in &trees {
+            let readable = quarantine::reread_all(&self.store, tree);
+            let mut jobs = tree.jobs.lock();
+            (jobs.failures, jobs.retry_at_us) = (0, 0);
+            (jobs.collection.failures, jobs.collection.retry_at_us) = (0, 0);
+            if readable {
+                jobs.blocked = None;
+            }
+            drop(jobs);
+            self.store.make_ready(Work::Compaction, tree.id);
+        }
+        self.runner.run_inline();
+        let quarantined = |tree: &&Arc<Tree>| !tree.jobs.lock().quarantine.is_empty();
+        trees.iter().filter(quarantined).find_map(|tree| hopeless(tree)).map_or(Ok(()), Err)
     }
 
     fn resume_alone(&self) -> Result<()> {

@@ -16,16 +16,18 @@ use crate::env::rate::Lane;
 use crate::error::{Error, Result};
 use crate::event::{Event, OperandsCollected};
 use crate::format::edit::Change;
-use crate::job::compact::{note_failure, note_success, tell_next_write, was_given_up};
+use crate::job::compact::{pause_us, tell_next_write, was_given_up};
 use crate::job::fold::Keeper;
 use crate::job::install::{install_beside, sync_names};
 use crate::job::output::Outputs;
+use crate::job::quarantine;
 use crate::job::retain::Retention;
 use crate::key::{InternalKey, Kind, SeqNo};
-use crate::keyspace::Tree;
 use crate::keyspace::beside::{Attached, StoreTurn};
+use crate::keyspace::counters::add;
 use crate::keyspace::filter_bits::Coming;
 use crate::keyspace::merging::Merging;
+use crate::keyspace::{Retry, Tree};
 use crate::operands::{Collection, Prepared};
 use crate::read::deleted::{Deleted, Reach};
 use crate::read::fold::Fold;
@@ -33,7 +35,7 @@ use crate::read::merging::MergingCursor;
 use crate::read::run::RunCursor;
 use crate::slice::Slice;
 use crate::store::Store;
-use crate::sync::{Arc, Ordering};
+use crate::sync::Arc;
 use crate::table::{Access, FillCache};
 use crate::trace::{JobBegin, JobSpan};
 use crate::version::{SuperVersion, Version};
@@ -42,34 +44,72 @@ use crate::version::{SuperVersion, Version};
 pub(crate) fn collect_if_due(store: &Store, tree: &Tree) -> bool {
     let Some(attached) = tree.beside.attached() else { return false };
     let blocked = || {
-        let paused = store.env.now_us() < tree.jobs.lock().retry_at_us;
+        let paused = store.env.now_us() < tree.jobs.lock().collection.retry_at_us;
         paused || store.health.check().is_err() || store.is_closing() || tree.is_dropped()
     };
-    let damaged = attached.damaged.load(Ordering::Acquire);
-    if damaged || blocked() || !attached.store.collection_is_due() {
+    if blocked() || !attached.store.collection_is_due() {
         return false;
     }
     let Some(_collecting) = attached.begin_collecting() else { return false };
     let reason = &"its operand store asks for it";
     let job = JobBegin { kind: "collection", keyspace: &tree.name, inputs: 1, reason };
     let span = JobSpan::begin(job);
-    let collected = collect(store, tree, &attached, &span);
-    if let Ok(true) = &collected {
-        note_success(store, tree);
+    let mut collected = collect(store, tree, &attached, &span);
+    let mut quarantined = false;
+    if let Err(error @ Error::Corrupt { .. }) = &collected {
+        match quarantine::recheck_operands(&attached, error) {
+            // The bad read was transient.
+            Some(Ok(_)) => {
+                store.tell(&Event::ReadRepeated(Arc::new(error.clone())));
+                collected = collect(store, tree, &attached, &span);
+            }
+            Some(Err(again)) => quarantined = quarantine::admit_operands(store, tree, &again),
+            None => {}
+        }
     }
-    if let Err(error) = &collected {
-        span.failed(error);
-        if matches!(error, Error::Corrupt { .. } | Error::OperandStoreMistake { .. }) {
-            attached.damaged.store(true, Ordering::Release);
+    match &collected {
+        Ok(_) => end_failures(store, tree),
+        Err(error) => {
+            span.failed(error);
+            if !was_given_up(error) && !matches!(error, Error::ReadOnly { .. }) {
+                add(&tree.counters.compaction_failures, 1);
+                // A collection without the quarantined file need not wait.
+                if !quarantined {
+                    pause(store, tree, error);
+                }
+            }
+            if !was_given_up(error) {
+                store.report("collection", Some(tree), error);
+            }
+            tell_next_write(store, "collection", tree, error);
         }
-        note_failure(store, tree, error);
-        if !was_given_up(error) {
-            store.report("collection", Some(tree), error);
-        }
-        tell_next_write(store, "collection", tree, error);
     }
     store.progress.notify();
     matches!(collected, Ok(true))
+}
+
+/// A collection has ended well: the next failure is the first.
+fn end_failures(store: &Store, tree: &Tree) {
+    let mut jobs = tree.jobs.lock();
+    if jobs.collection.error.is_none() {
+        return;
+    }
+    jobs.collection = Retry::default();
+    if jobs.next_try_us().is_none() {
+        store.set_failing(tree.id, false);
+    }
+}
+
+/// Has collections pause after one that failed. Compactions of the tree do not. A table that could not be
+/// read is quarantined.
+fn pause(store: &Store, tree: &Tree, error: &Error) {
+    quarantine::admit(store, tree, error);
+    let mut jobs = tree.jobs.lock();
+    let retry = &mut jobs.collection;
+    retry.retry_at_us = store.env.now_us().saturating_add(pause_us(retry.failures));
+    retry.failures = retry.failures.saturating_add(1);
+    retry.error = Some(error.clone());
+    store.set_failing(tree.id, true);
 }
 
 /// Returns whether there was something to be done after all.

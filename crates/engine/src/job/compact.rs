@@ -9,7 +9,6 @@ use crate::env::YieldKind;
 use crate::env::rate::Lane;
 use crate::error::{Error, Result};
 use crate::event::{CompactionBegin, CompactionEnd, Decision, Event};
-use crate::job::covered;
 use crate::job::division::{Division, Merge, Spent};
 use crate::job::garbage::{self, Collection};
 use crate::job::install::{install, sync_names};
@@ -17,10 +16,11 @@ use crate::job::output::Outputs;
 use crate::job::retain::Retention;
 use crate::job::values::ValueSource;
 use crate::job::workers::Workers;
+use crate::job::{around, covered, quarantine};
 use crate::key::SeqNo;
 use crate::keyspace::counters::add;
 use crate::keyspace::filter_bits::Coming;
-use crate::keyspace::{Tree, TreeJobs};
+use crate::keyspace::{Blocked, Tree, TreeJobs};
 use crate::sabotage::{self, Bug};
 use crate::store::Store;
 use crate::sync::Arc;
@@ -63,8 +63,9 @@ pub(crate) fn pick(store: &Store, tree: &Tree) -> Option<Picked> {
         return None;
     }
     let shape = tree.shape(now_us, store.sequence.snapshot_bounds());
-    // What was found in a version that is no longer the current one is there still, or refused.
-    let dropped = dropped.and_then(|job| jobs.busy.admitted(job, &shape));
+    // What was found in a version that is no longer the current one is there still, or refused. A drop reads
+    // no file, so it may take quarantined ones.
+    let dropped = dropped.and_then(|job| jobs.busy.without_withheld().admitted(job, &shape));
     // Blob files go before the policy where space is short, else after it.
     let collection = |jobs: &TreeJobs, urgent| collection(tree, &version, &shape, jobs, urgent);
     let mut victims = Arc::default();
@@ -128,7 +129,12 @@ fn collection(
         Some(_) => u64::MAX,
         None => settings.options.table_bytes,
     };
-    garbage::look(version, shape, &jobs.busy, (&separation, table_bytes))
+    garbage::look(
+        version,
+        shape,
+        (&jobs.busy, &jobs.quarantine.blobs()),
+        (&separation, table_bytes),
+    )
 }
 
 /// What the policy says. One of the user's own may be wrong: then it is asked again after a pause.
@@ -139,11 +145,12 @@ fn policy_job(
     shape: &TreeShape,
 ) -> Result<Option<Job>> {
     let policy = Arc::clone(&tree.settings().policy);
+    jobs.blocked = None;
     let Some(job) = policy.pick(shape, &jobs.busy) else {
         if policy.waits_for_snapshots(shape) {
             tree.set_held(true, store.sequence.released());
         }
-        return Ok(None);
+        return Ok(job_around_quarantine(tree, jobs, shape));
     };
     let wrong = match jobs.busy.admits(&job, shape) {
         Ok(true) if job.kind == JobKind::Drop && !policy.drops_data() => {
@@ -160,6 +167,30 @@ fn policy_job(
     jobs.last_error = Some(error.clone());
     store.set_failing(tree.id, true);
     Err(error)
+}
+
+/// What is done while quarantined files may be all that keeps a policy from a job: the job itself if it reads
+/// none of them, else a merge of other files.
+fn job_around_quarantine(tree: &Tree, jobs: &mut TreeJobs, shape: &TreeShape) -> Option<Job> {
+    if jobs.quarantine.is_empty() {
+        return None;
+    }
+    let policy = Arc::clone(&tree.settings().policy);
+    let running = jobs.busy.without_withheld();
+    let wanted = policy.pick(shape, &running).filter(|job| !job.inputs.is_empty())?;
+    if matches!(wanted.kind, JobKind::Move | JobKind::Drop) {
+        let allowed = wanted.kind == JobKind::Move || policy.drops_data();
+        return running.admitted(wanted, shape).filter(|_| allowed);
+    }
+    let Some((file, error)) = quarantine::blocking(tree, jobs, wanted.input_files()) else {
+        return jobs.busy.admitted(wanted, shape);
+    };
+    let stopped = policy.must_stop(&jobs.quarantine.counted(shape));
+    let around = around::merge_in_l0(shape, &jobs.busy, file, stopped);
+    if around.is_none() && jobs.busy.jobs.is_empty() {
+        jobs.blocked = Some(Blocked { error, at_hard_stop: stopped });
+    }
+    around
 }
 
 /// Holds the files of a job that may run now.
@@ -188,25 +219,29 @@ fn covered_files(store: &Store, tree: &Tree, version: &Version) -> Option<Job> {
     let snapshots = store.sequence.snapshots();
     let spans = match version.spans() {
         Ok(spans) => spans?,
+        // It was reported when the file was quarantined.
+        Err(error) if quarantine::is_known(tree, &error) => return None,
         Err(error) => {
             // The files that they may cover stay until a later look.
+            quarantine::admit(store, tree, &error);
             store.report("a look for deleted files", Some(tree), &error);
             tell_next_write(store, "a look for deleted files", tree, &error);
             return None;
         }
     };
-    let busy = tree.jobs.lock().busy.clone();
+    let busy = tree.jobs.lock().busy.without_withheld();
     let is_busy = |file: &FileShape| busy.is_busy(file.id);
     let covered = covered::look(version.shape(), &spans, &snapshots, is_busy);
     tree.set_held(covered.held, released);
     covered.job
 }
 
-/// Runs a picked job to its end and lets its files go.
+/// Runs a picked job to its end and frees its files.
 ///
 /// # Errors
-/// When a block cannot be read or a table not be written: the tree is as before, and compactions of
-/// it pause for a while. When the manifest cannot be written: the database is read-only.
+/// The tree is as before. When a file of the tree cannot be read, that file is quarantined. When a table
+/// cannot be written, compactions of the tree pause. When the manifest cannot be written, the database is
+/// read-only.
 pub(crate) fn run(
     store: &Store,
     throttle: &Arc<Throttle>,
@@ -225,14 +260,20 @@ pub(crate) fn run(
     if let Err(error) = &ran {
         span.failed(error);
     }
-    // Before its files are free, so that nobody tries again at once.
+    // Before the job's files are free: no other job may take the file that could not be read, and none begins
+    // at once after another failure.
     match &ran {
         Ok(()) => note_success(store, tree),
+        Err(error) if quarantine::admit(store, tree, error) => {
+            add(&tree.counters.compaction_failures, 1);
+        }
         Err(error) => note_failure(store, tree, error),
     }
-    // A damaged input stays held.
-    if !matches!(ran, Err(Error::Corrupt { .. })) {
+    if !sabotage::on(Bug::DamagedInputsKept) || !matches!(ran, Err(Error::Corrupt { .. })) {
         tree.jobs.lock().busy.finish(&job);
+    }
+    for first in store.tables.descriptors.take_repeated() {
+        store.tell(&Event::ReadRepeated(Arc::new(first)));
     }
     if let Err(error) = &ran
         && !was_given_up(error)
@@ -249,7 +290,7 @@ pub(crate) fn run(
 pub(super) fn note_success(store: &Store, tree: &Tree) {
     let mut jobs = tree.jobs.lock();
     (jobs.failures, jobs.retry_at_us, jobs.told) = (0, 0, false);
-    if jobs.last_error.take().is_some() {
+    if jobs.last_error.take().is_some() && jobs.next_try_us().is_none() {
         store.set_failing(tree.id, false);
     }
 }
@@ -261,18 +302,19 @@ pub(super) fn note_failure(store: &Store, tree: &Tree, error: &Error) {
         return;
     }
     let mut jobs = tree.jobs.lock();
-    if matches!(error, Error::Corrupt { .. }) {
-        jobs.damage = Some(error.clone());
-    }
-    let pause = RETRY_US_FIRST.saturating_mul(1 << jobs.failures.min(20));
+    jobs.retry_at_us = store.env.now_us().saturating_add(pause_us(jobs.failures));
     jobs.failures = jobs.failures.saturating_add(1);
-    jobs.retry_at_us = store.env.now_us().saturating_add(pause.min(RETRY_US_MAX));
     if sabotage::on(Bug::RetriedWithoutPause) {
         jobs.retry_at_us = 0;
     }
     jobs.last_error = Some(error.clone());
     store.set_failing(tree.id, true);
     add(&tree.counters.compaction_failures, 1);
+}
+
+/// Pause after so many failures in a row and one more.
+pub(super) fn pause_us(failures: u32) -> u64 {
+    RETRY_US_FIRST.saturating_mul(1 << failures.min(20)).min(RETRY_US_MAX)
 }
 
 /// Has the next write told of background work that failed, if that is the first since some ended well: who
@@ -517,6 +559,7 @@ fn merge(
             blobs: Arc::clone(version.blobs()),
             victims,
             gatherable: Arc::new(gatherable),
+            quarantined: Arc::new(tree.jobs.lock().quarantine.blobs()),
         },
     };
     let parts = merge.divide(&range, workers.parts_max())?;

@@ -297,8 +297,7 @@ impl Division {
         });
         let mut merged = MergingCursor::new(sources.collect());
         outputs.read_from(merge.values.clone());
-        let blobs = Arc::clone(&merge.values.blobs);
-        let mut keeper = Keeper::new(retention, &merge.tree.merging).reading(blobs);
+        let mut keeper = Keeper::new(retention, &merge.tree.merging).reading(merge.values.clone());
         let mut reported = 0;
         let mut write = |key: InternalKey<'_>, value: &[u8], first_of_key: bool| {
             if first_of_key && outputs.begin_key(key.user_key)? {

@@ -14,6 +14,7 @@ use crate::cursor::Cursor;
 use crate::error::Result;
 use crate::format::range_tombstones::{RangeTombstone, Spans};
 use crate::job::retain::{Retention, Verdict};
+use crate::job::values::ValueSource;
 use crate::key::{InternalKey, Kind, SeqNo};
 use crate::keyspace::merging::Merging;
 use crate::merge::MergeOperator;
@@ -21,7 +22,6 @@ use crate::sabotage::{self, Bug};
 use crate::slice::Slice;
 use crate::sync::Arc;
 use crate::table::{Access, FillCache};
-use crate::version::BlobSet;
 
 /// Operands that wait at most; then they are folded among themselves, and the rest goes on.
 const WAITING_OPERANDS_MAX: usize = 4096;
@@ -44,7 +44,7 @@ pub(crate) struct Keeper<'a> {
     /// Whether something of the key at hand was written.
     begun: bool,
     /// Where the values of bases lie that are pointers.
-    blobs: Arc<BlobSet>,
+    values: ValueSource,
 }
 
 /// What lies below operands that wait.
@@ -69,13 +69,13 @@ impl<'a> Keeper<'a> {
             user_key: Vec::new(),
             stripe: 0,
             begun: false,
-            blobs: Arc::default(),
+            values: ValueSource::default(),
         }
     }
 
     /// The same, of entries that point into these blob files.
-    pub(crate) fn reading(self, blobs: Arc<BlobSet>) -> Keeper<'a> {
-        Keeper { blobs, ..self }
+    pub(crate) fn reading(self, values: ValueSource) -> Keeper<'a> {
+        Keeper { values, ..self }
     }
 
     /// Heeds range deletes, as [`Retention::heed`], which returns those that are kept.
@@ -110,6 +110,10 @@ impl<'a> Keeper<'a> {
         }
         if key.kind == Kind::Merge && !verdict.hidden && self.operator.is_some() {
             return self.wait(key, verdict.stripe, cursor.value_slice(), write);
+        }
+        if !self.waiting.is_empty() && self.is_in_quarantine(cursor)? {
+            // Operands stay unfolded on a value that cannot be read.
+            self.settle(&Below::More, write)?;
         }
         if !self.waiting.is_empty() && key.kind != Kind::Merge {
             let pointed = match key.kind {
@@ -157,10 +161,19 @@ impl<'a> Keeper<'a> {
         self.settle(&Below::End, write).map(drop)
     }
 
+    /// Whether the entry at hand points into a quarantined blob file.
+    fn is_in_quarantine(&self, cursor: &impl Cursor) -> Result<bool> {
+        if self.values.quarantined.is_empty() || cursor.key().kind != Kind::ValuePointer {
+            return Ok(false);
+        }
+        let (file, _) = self.values.blobs.locate(cursor.value())?;
+        Ok(self.values.quarantined.contains(&file.record().id))
+    }
+
     /// The value that the entry at hand points to.
     fn pointed(&self, cursor: &impl Cursor) -> Result<Slice> {
         let (key, mut access) = (cursor.key(), Access::of(FillCache::Job));
-        self.blobs.value((key.user_key, key.seq), cursor.value(), &mut access)
+        self.values.blobs.value((key.user_key, key.seq), cursor.value(), &mut access)
     }
 
     fn ends_waiting(&self, verdict: &Verdict) -> bool {

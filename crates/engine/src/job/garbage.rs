@@ -103,10 +103,15 @@ pub(super) fn gatherable(version: &Version, separation: &ValueSeparation) -> BTr
     fitting.map(|(_, id, _)| id).collect()
 }
 
-/// The files to be emptied, worst first.
-fn bad_files(blobs: &BlobSet, separation: &ValueSeparation) -> Vec<Candidate> {
+/// The files to be emptied, worst first; none of those that cannot be read.
+fn bad_files(
+    blobs: &BlobSet,
+    separation: &ValueSeparation,
+    quarantined: &BTreeSet<FileId>,
+) -> Vec<Candidate> {
     let urgent = is_urgent(blobs, separation);
-    let candidates = blobs.files().map(|used| Candidate {
+    let readable = blobs.files().filter(|used| !quarantined.contains(&used.file.record().id));
+    let candidates = readable.map(|used| Candidate {
         id: used.file.record().id,
         bytes: used.file.record().record_bytes(),
         referenced: used.bytes,
@@ -133,10 +138,10 @@ fn bad_files(blobs: &BlobSet, separation: &ValueSeparation) -> Vec<Candidate> {
 pub(super) fn look(
     version: &Version,
     shape: &TreeShape,
-    busy: &BusyFiles,
+    (busy, quarantined): (&BusyFiles, &BTreeSet<FileId>),
     (separation, table_bytes): (&ValueSeparation, u64),
 ) -> Option<Collection> {
-    let bad = bad_files(version.blobs(), separation);
+    let bad = bad_files(version.blobs(), separation, quarantined);
     let worst = *bad.first()?;
     let victims: BTreeSet<FileId> = bad.iter().map(|file| file.id).collect();
     let mut runs: Vec<_> = version

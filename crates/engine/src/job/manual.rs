@@ -28,8 +28,8 @@ pub(crate) enum Plan {
     Nothing,
     /// This job may run now.
     Run(Box<Job>),
-    /// Running jobs are in the way.
-    Wait,
+    /// This job has to wait: its files are busy, or running jobs are in the way.
+    Wait(Box<Job>),
 }
 
 /// The job that brings the data of a range together, if there is need for one.
@@ -69,7 +69,7 @@ pub(crate) fn plan(
     };
     match busy.admits(&job, shape)? {
         true => Ok(Plan::Run(Box::new(job))),
-        false => Ok(Plan::Wait),
+        false => Ok(Plan::Wait(Box::new(job))),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Background work: flushes, compactions, and taking away what nobody needs.
 
+mod around;
 pub(crate) mod collect;
 pub(crate) mod collect_operands;
 pub(crate) mod compact;
@@ -15,6 +16,7 @@ pub(crate) mod install;
 pub(crate) mod manual;
 pub(crate) mod output;
 mod parts;
+pub(crate) mod quarantine;
 pub(crate) mod queue;
 pub(crate) mod retain;
 mod spans;

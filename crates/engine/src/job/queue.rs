@@ -12,7 +12,7 @@ use crate::env::{Background, JoinHandle, WaitCause, YieldKind};
 use crate::error::{Error, Result};
 use crate::job::governor::Governor;
 use crate::job::workers::Workers;
-use crate::job::{collect, collect_operands, compact, flush};
+use crate::job::{collect, collect_operands, compact, flush, quarantine};
 use crate::key::SeqNo;
 use crate::keyspace::Tree;
 use crate::store::{Store, Work};
@@ -136,7 +136,7 @@ impl Runner {
         let held = self.store.trees.read().all().any(|tree| tree.is_held());
         let longest = if held { TICK_US } else { 60 * TICK_US };
         let trees = self.store.failing_trees();
-        let retries = trees.iter().map(|tree| tree.jobs.lock().retry_at_us);
+        let retries = trees.iter().filter_map(|tree| tree.jobs.lock().next_try_us());
         // What is due already was looked at just now; a little later is soon enough.
         let next = retries.min().map(|at_us| at_us.max(now_us + RETRY_LOOK_US));
         next.unwrap_or(u64::MAX).min(now_us + longest)
@@ -153,11 +153,11 @@ impl Runner {
         }
     }
 
-    /// Looks again at trees whose pause after a failure is over.
+    /// Looks again at trees whose pause after a failure, or since a quarantined file was read, is over.
     fn ready_again(&self) {
         let now_us = self.store.env.now_us();
         for tree in self.store.failing_trees() {
-            let due = tree.jobs.lock().retry_at_us <= now_us;
+            let due = tree.jobs.lock().next_try_us().is_some_and(|at_us| at_us <= now_us);
             if due {
                 self.store.make_ready(Work::Compaction, tree.id);
             }
@@ -226,6 +226,7 @@ impl Runner {
 
     fn compact(&self, tree: &Arc<Tree>) {
         let store = &self.store;
+        quarantine::reread_due(store, tree);
         if collect_operands::collect_if_due(store, tree) {
             store.make_ready(Work::Compaction, tree.id);
             return;
@@ -249,6 +250,7 @@ impl Runner {
         if self.store.env.background() == Background::Inline {
             self.sync_if_due();
             self.look_at_freed();
+            self.ready_again();
             self.governor.look_if_due();
             while self.step(Work::Flush) || self.step(Work::Compaction) {}
             self.store.remove_discarded();

@@ -37,6 +37,8 @@ pub(crate) struct ValueSource {
     pub(crate) victims: Arc<BTreeSet<FileId>>,
     /// Those whose values it may copy to have them beside their neighbours.
     pub(crate) gatherable: Arc<BTreeSet<FileId>>,
+    /// Those that cannot be read: pointers into them are copied as they are.
+    pub(crate) quarantined: Arc<BTreeSet<FileId>>,
 }
 
 /// An entry as it goes into the table.
@@ -127,6 +129,10 @@ impl Values {
             Kind::ValuePointer => {
                 let (file, pointer) = self.source.blobs.locate(value)?;
                 let id = file.record().id;
+                if self.source.quarantined.contains(&id) {
+                    self.count(id, &pointer);
+                    return Ok(Placed::AsIs);
+                }
                 let stays = self.separation.is_some() && !self.source.victims.contains(&id);
                 let gathering = self.gathering.as_mut();
                 let gathered = gathering.is_some_and(|it| it.takes(id, pointer.bytes));

@@ -28,8 +28,6 @@ pub(crate) struct Attached {
     pub(crate) life: Arc<Life>,
     /// The token it was opened with.
     pub(crate) opened: Option<Token>,
-    /// A collection met damage: another would meet it again.
-    pub(crate) damaged: AtomicBool,
     /// A collection is under way.
     pub(crate) collecting: AtomicBool,
     /// What it takes of memory it takes from here.

@@ -58,6 +58,8 @@ pub(crate) struct TreeCounters {
     pub(crate) compaction_us: AtomicU64,
     /// Jobs that failed.
     pub(crate) compaction_failures: AtomicU64,
+    /// Files that were quarantined.
+    pub(crate) quarantines: AtomicU64,
     /// Bytes of the blob files that flushes and jobs wrote.
     pub(crate) blob_written_bytes: AtomicU64,
     /// Bytes of values that jobs read from one blob file to write them elsewhere, for its garbage.

@@ -8,6 +8,7 @@ pub(crate) mod key_hashes;
 pub(crate) mod last_run;
 pub(crate) mod merging;
 pub mod options;
+pub(crate) mod quarantine;
 pub mod separation;
 pub(crate) mod snapshot;
 
@@ -27,6 +28,7 @@ use filter_bits::{Coming, FilterBits};
 use last_run::LastRunFilter;
 use merging::Merging;
 use options::{FilterLastRun, KeyspaceOptions, Persisted};
+use quarantine::Quarantine;
 use snapshot::Pinned;
 
 /// One opening of one database in this process. A tree of an earlier opening has other memtables, so
@@ -66,14 +68,57 @@ pub(crate) struct TreeJobs {
     pub(crate) last_error: Option<Error>,
     /// Whether a write has been told, or is about to be, since one ended well.
     pub(crate) told: bool,
-    /// A damaged input, which stays held in `busy`: picking it again would fail again.
-    pub(crate) damage: Option<Error>,
+    /// Why the last look at the tree found no job, though one is needed.
+    pub(crate) blocked: Option<Blocked>,
+    /// Collections of the operand store that failed.
+    pub(crate) collection: Retry,
+    /// Files that could not be read. Tables among them are withheld in `busy`.
+    pub(crate) quarantine: Quarantine,
+}
+
+/// Why a look at a tree found no job, though one is needed.
+#[derive(Clone, Debug)]
+pub(crate) struct Blocked {
+    pub(crate) error: Error,
+    /// Whether the tree was at the hard stop of its policy, so that no later look finds a job either.
+    pub(crate) at_hard_stop: bool,
+}
+
+/// When work that failed is tried again.
+#[derive(Debug, Default)]
+pub(crate) struct Retry {
+    /// Failures in a row.
+    pub(crate) failures: u32,
+    /// The next try is not before this time.
+    pub(crate) retry_at_us: u64,
+    /// Why the last try failed, until one succeeds.
+    pub(crate) error: Option<Error>,
 }
 
 impl TreeJobs {
-    /// Why compactions of this tree do not get on, if they do not.
+    /// Why no compaction will release runs of L0 for writes that wait for that, if none will.
+    pub(crate) fn write_trouble(&self) -> Option<Error> {
+        let blocked = self.blocked.as_ref().filter(|blocked| blocked.at_hard_stop);
+        blocked.map(|blocked| blocked.error.clone()).or_else(|| self.last_error.clone())
+    }
+
+    /// Why compactions of this tree are not done, if they are not.
+    pub(crate) fn compaction_trouble(&self) -> Option<Error> {
+        let blocked = self.blocked.as_ref().map(|blocked| blocked.error.clone());
+        blocked.or_else(|| self.last_error.clone())
+    }
+
+    /// Why background work of this tree is not done, if it is not.
     pub(crate) fn trouble(&self) -> Option<Error> {
-        self.damage.clone().or_else(|| self.last_error.clone())
+        let quarantined = || self.quarantine.files().next().map(|(_, file)| (*file.cause).clone());
+        self.compaction_trouble().or_else(|| self.collection.error.clone()).or_else(quarantined)
+    }
+
+    /// When work that failed is tried again, if some is.
+    pub(crate) fn next_try_us(&self) -> Option<u64> {
+        let compaction = self.last_error.as_ref().map(|_| self.retry_at_us);
+        let collection = self.collection.error.as_ref().map(|_| self.collection.retry_at_us);
+        [compaction, collection, self.quarantine.next_read_us()].into_iter().flatten().min()
     }
 }
 

@@ -110,4 +110,7 @@ pub struct BackgroundIoMetrics {
     pub flush: LaneMetrics,
     /// Compactions.
     pub compaction: LaneMetrics,
+    /// Corrupt reads of compactions after which a second read past all caches succeeded, since the database
+    /// was opened.
+    pub reads_repeated: u64,
 }

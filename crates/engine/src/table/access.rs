@@ -69,7 +69,7 @@ impl Access {
 
     /// What becomes of blocks that are read.
     #[inline]
-    pub(super) fn fill(&self) -> FillCache {
+    pub(crate) fn fill(&self) -> FillCache {
         self.fill
     }
 

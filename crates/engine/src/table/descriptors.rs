@@ -15,15 +15,19 @@ use std::path::{Path, PathBuf};
 
 use arc_swap::ArcSwapOption;
 
-use super::reader::TableIdentity;
+use super::reader::{FillCache, TableIdentity};
 use crate::coding::{len_u64, to_usize};
 use crate::env::rate::{Lane, RateLimit};
 use crate::error::{Error, Malformed, Result};
 use crate::format::blob::{BLOB_HEADER_BYTES, BlobHeader};
 use crate::format::edit::BlobFileRecord;
 use crate::format::footer::{FOOTER_BYTES, Footer};
+use crate::sabotage::{self, Bug};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, Weak};
-use crate::vfs::{File, Shed, Vfs};
+use crate::vfs::{File, Shed, Vfs, open_past_cache};
+
+/// Repeated reads that are kept to be reported; further ones are only counted.
+const REPEATED_KEPT_MAX: usize = 64;
 
 /// Descriptors of all open tables of a database.
 #[derive(Debug)]
@@ -33,6 +37,10 @@ pub(crate) struct DescriptorPool {
     round: Mutex<Round>,
     /// Files opened again after their descriptor had been closed.
     reopened: AtomicU64,
+    /// Corrupt reads of jobs whose repetition past all caches succeeded.
+    reads_repeated: AtomicU64,
+    /// What these first reads found, until it is reported; at most [`REPEATED_KEPT_MAX`].
+    repeated: Mutex<Vec<Error>>,
     /// Whether reads go past the system's cache.
     direct: bool,
     /// How jobs read; without one as everybody does.
@@ -67,7 +75,18 @@ impl DescriptorPool {
         job_reads: Option<JobReads>,
     ) -> Arc<DescriptorPool> {
         let (round, reopened) = (Mutex::default(), AtomicU64::new(0));
-        Arc::new(DescriptorPool { vfs, limit: limit.max(1), round, reopened, direct, job_reads })
+        let (reads_repeated, repeated) = (AtomicU64::new(0), Mutex::default());
+        let limit = limit.max(1);
+        Arc::new(DescriptorPool {
+            vfs,
+            limit,
+            round,
+            reopened,
+            reads_repeated,
+            repeated,
+            direct,
+            job_reads,
+        })
     }
 
     /// Most descriptors that stay open.
@@ -83,6 +102,24 @@ impl DescriptorPool {
     /// Files opened again after their descriptor had been closed.
     pub(crate) fn reopened(&self) -> u64 {
         self.reopened.load(Ordering::Relaxed)
+    }
+
+    /// Corrupt reads of jobs whose repetition past all caches succeeded.
+    pub(crate) fn reads_repeated(&self) -> u64 {
+        self.reads_repeated.load(Ordering::Relaxed)
+    }
+
+    /// Takes what such first reads found since the last call.
+    pub(crate) fn take_repeated(&self) -> Vec<Error> {
+        std::mem::take(&mut *self.repeated.lock())
+    }
+
+    fn note_repeated(&self, first: Error) {
+        self.reads_repeated.fetch_add(1, Ordering::Relaxed);
+        let mut repeated = self.repeated.lock();
+        if repeated.len() < REPEATED_KEPT_MAX {
+            repeated.push(first);
+        }
     }
 
     /// Makes room for one more descriptor and counts it.
@@ -151,6 +188,15 @@ impl Shed for DescriptorPool {
         drop(victims);
         closed
     }
+}
+
+/// Where bytes of a file come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// The descriptor of the pool, and the caches on its way.
+    Usual,
+    /// The device: see [`Descriptor::fill_from_device`].
+    Device,
 }
 
 #[derive(Debug)]
@@ -245,10 +291,34 @@ impl Descriptor {
 
     /// Reads `bytes` at `offset`; the caller has checked them against the size of the file.
     pub(crate) fn read_exact(self: &Arc<Self>, offset: u64, bytes: u64) -> Result<Vec<u8>> {
+        self.read_exact_from(Source::Usual, offset, bytes)
+    }
+
+    /// As [`Descriptor::read_exact`], from this source.
+    pub(crate) fn read_exact_from(
+        self: &Arc<Self>,
+        source: Source,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<Vec<u8>> {
         let needed = to_usize("block", bytes).map_err(|what| what.at(&self.path, offset))?;
         let mut buffer = vec![0; needed];
-        self.fill(offset, &mut buffer)?;
+        self.fill_from(source, offset, &mut buffer)?;
         Ok(buffer)
+    }
+
+    /// Reads as many bytes at `offset` as the buffer has, from this source.
+    #[inline]
+    pub(crate) fn fill_from(
+        self: &Arc<Self>,
+        source: Source,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<()> {
+        match source {
+            Source::Usual => self.fill(offset, buffer),
+            Source::Device => self.fill_from_device(offset, buffer),
+        }
     }
 
     /// Reads as many bytes at `offset` as the buffer has.
@@ -289,6 +359,50 @@ impl Descriptor {
             pace.rate.take(Lane::Compaction, bytes);
         }
         Ok(())
+    }
+
+    /// Runs `read`, which reads and checks bytes of this file. If a job finds them corrupt, `read` runs once
+    /// more with [`Source::Device`], so that a transient bad read does not fail the job.
+    ///
+    /// # Errors
+    /// Those of the last run.
+    #[inline]
+    pub(crate) fn reading<R>(
+        &self,
+        fill: FillCache,
+        mut read: impl FnMut(Source) -> Result<R>,
+    ) -> Result<R> {
+        match read(Source::Usual) {
+            Err(first @ Error::Corrupt { .. })
+                if fill == FillCache::Job && !sabotage::on(Bug::CorruptReadNotRepeated) =>
+            {
+                let again = read(Source::Device)?;
+                if let Some(pool) = &self.pool {
+                    pool.note_repeated(first);
+                }
+                Ok(again)
+            }
+            read => read,
+        }
+    }
+
+    /// Reads as many bytes at `offset` as the buffer has from the device: through a descriptor of its own,
+    /// past the page cache where the file system has such reads. The pages leave the page cache, so that
+    /// later reads get them from the device too.
+    #[cold]
+    pub(crate) fn fill_from_device(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        if let Some(open) = &*self.file.load() {
+            open.0.forget(offset, len_u64(buffer.len()));
+            if self.pool.is_none() {
+                return fill_exact(&*open.0, &self.path, offset, buffer);
+            }
+        }
+        let Some(pool) = &self.pool else {
+            return Err(Error::io("open", &self.path, io::ErrorKind::NotFound.into()));
+        };
+        let opened = open_past_cache(&*pool.vfs, &self.path);
+        let file = opened.map_err(|error| Error::io("open", &self.path, error))?;
+        fill_exact(&*file, &self.path, offset, buffer)
     }
 
     /// Opens the file; if it was open before, checks that it is the same.

@@ -27,7 +27,7 @@ pub use crate::format::properties::Properties;
 pub use crate::format::range_tombstones::{RangeTombstone, Spans};
 pub(crate) use access::Access;
 pub use cursor::TableCursor;
-pub(crate) use descriptors::{Descriptor, DescriptorPool, FileIdentity, JobReads};
+pub(crate) use descriptors::{Descriptor, DescriptorPool, FileIdentity, JobReads, Source};
 pub use options::TableOptions;
 pub use reader::{FillCache, Found, Table, TableIdentity};
 pub(crate) use scratch::with as with_scratch;

@@ -5,6 +5,7 @@
 //! there, in either direction, is a scan: each further read takes twice as much, and none stays.
 
 use super::access::Access;
+use super::descriptors::Source;
 use super::reader::{FillCache, Table};
 use crate::cache::Cache;
 use crate::coding::{len_u64, to_usize};
@@ -80,14 +81,20 @@ impl ReadAhead {
         let fill = access.may_read(handle)?;
         let at = |what: Malformed| what.at(&table.path, handle.offset);
         handle.check(table.identity.bytes).map_err(at)?;
-        if self.window(handle).is_none() {
-            self.read(table, handle, (onward, backward), fill)?;
-        }
-        let Some(stored) = self.window(handle) else {
-            let what = "block read ahead";
-            return Err(at(Malformed::Truncated { what, needed: handle.bytes, found: 0 }));
-        };
-        table.open_data_block(stored, handle, fill)
+        table.file.reading(fill, |source| {
+            if source == Source::Device {
+                let stored = table.file.read_exact_from(source, handle.offset, handle.bytes)?;
+                return table.open_data_block(&stored, handle, fill);
+            }
+            if self.window(handle).is_none() {
+                self.read(table, handle, (onward, backward), fill)?;
+            }
+            let Some(stored) = self.window(handle) else {
+                let what = "block read ahead";
+                return Err(at(Malformed::Truncated { what, needed: handle.bytes, found: 0 }));
+            };
+            table.open_data_block(stored, handle, fill)
+        })
     }
 
     /// The block's bytes, if they were read ahead.

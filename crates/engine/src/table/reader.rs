@@ -1,5 +1,6 @@
 //! An open table: filter → top index → index block → data block.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -24,7 +25,7 @@ use crate::key::{Kind, SeqNo};
 use crate::sabotage::{self, Bug};
 use crate::slice::{BlockBytes, Slice};
 use crate::sync::{Arc, AtomicU64, Ordering};
-use crate::vfs::{File, Vfs};
+use crate::vfs::{File, Vfs, open_past_cache};
 
 /// Bytes read from the end of a file when it is opened. Footer and properties fit unless the
 /// table's keys are long.
@@ -106,7 +107,28 @@ impl Table {
         identity: &TableIdentity,
         cache: &Arc<Cache>,
     ) -> Result<Table> {
-        let file = vfs.open(path).map_err(|error| Error::io("open", path, error))?;
+        Table::open_staying(vfs.open(path), path, identity, cache)
+    }
+
+    /// As [`Table::open`]; reads come from the device, see [`open_past_cache`].
+    ///
+    /// # Errors
+    /// As [`Table::open`].
+    pub(crate) fn open_from_device(
+        vfs: &dyn Vfs,
+        path: &Path,
+        identity: &TableIdentity,
+    ) -> Result<Table> {
+        Table::open_staying(open_past_cache(vfs, path), path, identity, &Cache::new(0))
+    }
+
+    fn open_staying(
+        opened: io::Result<Arc<dyn File>>,
+        path: &Path,
+        identity: &TableIdentity,
+        cache: &Arc<Cache>,
+    ) -> Result<Table> {
+        let file = opened.map_err(|error| Error::io("open", path, error))?;
         let descriptor =
             Descriptor::staying(Arc::clone(&file), path, FileIdentity::table(identity));
         Table::open_file(&*file, Arc::new(descriptor), path, identity, cache)
@@ -560,13 +582,15 @@ impl Table {
     /// Reads a metadata block from the file and checks it.
     fn read_block(&self, handle: Handle, kind: BlockKind, fill: FillCache) -> Result<Bytes> {
         // Before memory is taken for it.
-        handle.check(self.identity.bytes).map_err(|what| what.at(&self.path, handle.offset))?;
-        let stored = self.file.read_exact(handle.offset, handle.bytes)?;
-        if fill.counts() {
-            self.cache().count_miss(kind);
-        }
-        block::open(stored, kind, self.identity.uid, handle.offset)
-            .map_err(|what| what.at(&self.path, handle.offset))
+        let at = |what: Malformed| what.at(&self.path, handle.offset);
+        handle.check(self.identity.bytes).map_err(at)?;
+        self.file.reading(fill, |source| {
+            let stored = self.file.read_exact_from(source, handle.offset, handle.bytes)?;
+            if fill.counts() {
+                self.cache().count_miss(kind);
+            }
+            block::open(stored, kind, self.identity.uid, handle.offset).map_err(at)
+        })
     }
 
     /// Reads a data block from the file and checks it.
@@ -576,8 +600,10 @@ impl Table {
         handle.check(self.identity.bytes).map_err(at)?;
         let bytes = to_usize("block", handle.bytes).map_err(at)?;
         scratch::with(bytes, |stored| {
-            self.file.fill(handle.offset, stored)?;
-            self.open_data_block(stored, handle, fill)
+            self.file.reading(fill, |source| {
+                self.file.fill_from(source, handle.offset, stored)?;
+                self.open_data_block(stored, handle, fill)
+            })
         })
     }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::db::options::Options;
-use crate::db::{Observation, RepairOptions, RepairReport, VerifyReport};
+use crate::db::{Health, Observation, RepairOptions, RepairReport, VerifyReport};
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::keyspace::options::KeyspaceOptions;
@@ -298,6 +298,12 @@ impl Db {
     #[must_use]
     pub fn read_only_cause(&self) -> Option<Arc<Error>> {
         self.as_blocking().read_only_cause()
+    }
+
+    /// As [`crate::Db::health`].
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.as_blocking().health()
     }
 
     /// As [`crate::Db::set_background_io_rate`].

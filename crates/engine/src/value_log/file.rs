@@ -1,5 +1,6 @@
 //! An open blob file: pointer → value.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::cache::Cache;
@@ -15,8 +16,10 @@ use crate::format::edit::BlobFileRecord;
 use crate::key::SeqNo;
 use crate::slice::{BlockBytes, Slice};
 use crate::sync::Arc;
-use crate::table::{Access, Descriptor, DescriptorPool, FileIdentity, FillCache, with_scratch};
-use crate::vfs::Vfs;
+use crate::table::{
+    Access, Descriptor, DescriptorPool, FileIdentity, FillCache, Source, with_scratch,
+};
+use crate::vfs::{File, Vfs, open_past_cache};
 
 /// Bytes of one read while the whole file is summed.
 const CHUNK_BYTES: u64 = 256 << 10;
@@ -62,7 +65,30 @@ impl Blob {
         record: &BlobFileRecord,
         cache: &Arc<Cache>,
     ) -> Result<Blob> {
-        let file = vfs.open(path).map_err(|error| Error::io("open", path, error))?;
+        Blob::open_staying(vfs.open(path), path, keyspace, record, cache)
+    }
+
+    /// As [`Blob::open`]; reads come from the device, see [`open_past_cache`].
+    ///
+    /// # Errors
+    /// As [`Blob::open_in`].
+    pub(crate) fn open_from_device(
+        vfs: &dyn Vfs,
+        path: &Path,
+        keyspace: u32,
+        record: &BlobFileRecord,
+    ) -> Result<Blob> {
+        Blob::open_staying(open_past_cache(vfs, path), path, keyspace, record, &Cache::new(0))
+    }
+
+    fn open_staying(
+        opened: io::Result<Arc<dyn File>>,
+        path: &Path,
+        keyspace: u32,
+        record: &BlobFileRecord,
+        cache: &Arc<Cache>,
+    ) -> Result<Blob> {
+        let file = opened.map_err(|error| Error::io("open", path, error))?;
         let file = Arc::new(Descriptor::staying(file, path, FileIdentity::blob(record)));
         Blob::checked(file, path, keyspace, record, cache)
     }
@@ -131,11 +157,13 @@ impl Blob {
         let fill = access.may_read_blob()?;
         let bytes = self.checked_bytes(pointer)?;
         let value = with_scratch(bytes, |stored| {
-            match fill {
-                FillCache::Job => self.file.fill_for_job(pointer.offset, stored)?,
-                _ => self.file.fill(pointer.offset, stored)?,
-            }
-            self.open_record(stored, (key, seq), pointer, fill)
+            self.file.reading(fill, |source| {
+                match source {
+                    Source::Usual => self.fill(pointer.offset, stored, fill)?,
+                    Source::Device => self.file.fill_from_device(pointer.offset, stored)?,
+                }
+                self.open_record(stored, (key, seq), pointer, fill)
+            })
         })?;
         if fill == FillCache::Yes {
             self.cache.keep_data_block(self.cache_id, pointer.offset, &value);
@@ -206,6 +234,32 @@ impl Blob {
             FillCache::Job => self.file.fill_for_job(offset, buffer),
             _ => self.file.fill(offset, buffer),
         }
+    }
+
+    /// Runs `read` as [`Descriptor::reading`] does.
+    ///
+    /// # Errors
+    /// Those of the last run.
+    pub(super) fn reading<R>(
+        &self,
+        fill: FillCache,
+        read: impl FnMut(Source) -> Result<R>,
+    ) -> Result<R> {
+        self.file.reading(fill, read)
+    }
+
+    /// Reads a record from the device and checks it.
+    ///
+    /// # Errors
+    /// As [`Blob::value`].
+    pub(super) fn record_from_device(
+        &self,
+        entry: (&[u8], SeqNo),
+        pointer: &ValuePointer,
+        fill: FillCache,
+    ) -> Result<BlockBytes> {
+        let stored = self.file.read_exact_from(Source::Device, pointer.offset, pointer.bytes)?;
+        self.open_record(&stored, entry, pointer, fill)
     }
 
     /// Says that a record is about to be read; returns whether the file system reads it ahead.

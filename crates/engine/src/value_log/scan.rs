@@ -17,7 +17,7 @@ use crate::format::blob::{BLOB_HEADER_BYTES, BLOB_TRAILER_BYTES, ValuePointer};
 use crate::key::SeqNo;
 use crate::slice::Slice;
 use crate::sync::Arc;
-use crate::table::{Access, FillCache};
+use crate::table::{Access, FillCache, Source};
 
 /// Bytes of the first read ahead.
 const FIRST_BYTES: u64 = 16 << 10;
@@ -83,20 +83,27 @@ impl BlobScan {
     ) -> Result<Slice> {
         let id = blob.record().id;
         self.uses += 1;
-        // What was read ahead is nearer than the cache.
-        if let Some(value) = self.read_ahead(id, blob, entry, pointer, access) {
-            return value;
-        }
-        if let Some(value) = blob.peek(pointer, access)? {
-            return Ok(value);
-        }
-        let fill = access.may_read_blob()?;
-        blob.checked_bytes(pointer)?;
-        self.read(blob, pointer, fill)?;
-        self.read_ahead(id, blob, entry, pointer, access).unwrap_or_else(|| {
-            let (what, needed) = ("value read ahead", pointer.bytes);
-            let short = Malformed::Truncated { what, needed, found: 0 };
-            Err(short.at(blob.path(), pointer.offset))
+        let fill = access.fill();
+        blob.reading(fill, |source| {
+            if source == Source::Device {
+                blob.checked_bytes(pointer)?;
+                return blob.record_from_device(entry, pointer, fill).map(Slice::of_block);
+            }
+            // What was read ahead is nearer than the cache.
+            if let Some(value) = self.read_ahead(id, blob, entry, pointer, access) {
+                return value;
+            }
+            if let Some(value) = blob.peek(pointer, access)? {
+                return Ok(value);
+            }
+            let fill = access.may_read_blob()?;
+            blob.checked_bytes(pointer)?;
+            self.read(blob, pointer, fill)?;
+            self.read_ahead(id, blob, entry, pointer, access).unwrap_or_else(|| {
+                let (what, needed) = ("value read ahead", pointer.bytes);
+                let short = Malformed::Truncated { what, needed, found: 0 };
+                Err(short.at(blob.path(), pointer.offset))
+            })
         })
     }
 

@@ -193,8 +193,26 @@ pub trait File: fmt::Debug + Send + Sync {
 /// Holds a lock file's lock; dropping it frees the lock.
 pub trait LockGuard: fmt::Debug + Send + Sync {}
 
+/// Opens a file for reads that come from the device: past the page cache where the file system has such
+/// reads, else after the cached pages of the file were dropped.
+///
+/// # Errors
+/// As [`Vfs::open`].
+pub fn open_past_cache(vfs: &dyn Vfs, path: &Path) -> io::Result<Arc<dyn File>> {
+    match vfs.open_direct(path) {
+        Err(error)
+            if matches!(error.kind(), io::ErrorKind::Unsupported | io::ErrorKind::InvalidInput) =>
+        {
+            let file = vfs.open(path)?;
+            file.forget(0, file.len()?);
+            Ok(file)
+        }
+        opened => opened,
+    }
+}
+
 /// Whether a call failed because the process or the system has too many files open.
-fn out_of_descriptors(error: &io::Error) -> bool {
+pub(crate) fn out_of_descriptors(error: &io::Error) -> bool {
     // EMFILE and ENFILE have had these numbers on every Unix since the seventh edition; Windows
     // calls it ERROR_TOO_MANY_OPEN_FILES.
     match error.raw_os_error() {

@@ -24,6 +24,7 @@ pub(crate) fn refresh(store: &Store, throttle: &Throttle, tree: &Tree) {
     let shape = tree.shape(now_us, snapshots);
     let due = tree.set_due(policy.due_us(&shape), policy.memtable_tombstone_us(&shape));
     store.look_not_after(due);
+    let shape = jobs.quarantine.counted(&shape);
     let debt = with_room_left(tree, policy.debt(&shape, &jobs.busy));
     tree.set_backpressure(throttle.rate(debt), policy.must_stop(&shape));
 }
