@@ -207,6 +207,8 @@ pub enum Event {
     Stalled(Stall),
     /// A file that nothing names was found when the database was opened, and removed.
     OrphanRemoved(PathBuf),
+    /// The file `RESERVE` cannot be made or grown. The database works without it. At most once per opening.
+    NoReserve(Arc<Error>),
 }
 
 impl fmt::Display for Event {
@@ -286,6 +288,9 @@ impl fmt::Display for Event {
                 stall.keyspace, stall.waited_us, stall.cause
             ),
             Event::OrphanRemoved(path) => write!(f, "removed {}, nothing names it", path.display()),
+            Event::NoReserve(cause) => {
+                write!(f, "no room is kept for a full disk: {}", cause.chain())
+            }
         }
     }
 }

@@ -297,9 +297,22 @@ pub struct WalMetrics {
     pub written_bytes: u64,
     /// Syncs since the database was opened.
     pub syncs: u64,
-    /// Room on the disk that the file `RESERVE` keeps for the time when there is no other; 0 where the
-    /// file system can keep none.
+    /// Bytes of the file `RESERVE`, which a full disk gives back; 0 where it cannot be made.
     pub reserved_bytes: u64,
+}
+
+/// What a database takes on the disk, in bytes. Manifest, operand stores and obsolete files are not counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct DiskMetrics {
+    /// Tables of all keyspaces.
+    pub table_bytes: u64,
+    /// Blob files of all keyspaces.
+    pub blob_bytes: u64,
+    /// Live segments of the log.
+    pub log_bytes: u64,
+    /// The file `RESERVE`.
+    pub reserve_bytes: u64,
 }
 
 /// The part of [`Metrics`] that reads change, for a fraction of the cost; counts since the database was
@@ -332,6 +345,8 @@ pub struct Metrics {
     pub commits: CommitMetrics,
     /// The write-ahead log.
     pub wal: WalMetrics,
+    /// What takes room on the disk.
+    pub disk: DiskMetrics,
     /// Where memory goes.
     pub memory: MemoryMetrics,
     /// What snapshots and iterators keep.

@@ -132,6 +132,14 @@ bugs! {
     RetriedWithoutPause = "retried-without-pause" of 15,
     /// No room is kept for the time when the disk is full.
     ReserveNotKept = "reserve-not-kept" of 15,
+    /// The reserve grows without a bound.
+    ReserveUnbounded = "reserve-unbounded" of 15,
+    /// A reserve that cannot be made makes the database read-only.
+    ReserveRequired = "reserve-required" of 15,
+    /// A small memtable keeps any number of log segments.
+    IdleMemtablePinsLog = "idle-memtable-pins-log" of 15,
+    /// `wait_idle` returns while a thread still removes files.
+    RemovalNotAwaited = "removal-not-awaited" of 15,
     /// A writer whose commit is done, or that is to lead, is not woken.
     WakeUpLost = "wake-up-lost" of 34,
     /// An iterator that met an error goes on behind it.

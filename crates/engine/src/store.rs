@@ -20,15 +20,16 @@ use crate::keyspace::snapshot::Sequence;
 use crate::keyspace::{NEVER, Tree};
 use crate::manifest::{Manifest, ManifestState};
 use crate::metrics::Latencies;
+use crate::sabotage::{self, Bug};
 use crate::sync::{
-    Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock, Signal, Weak, assert_unlocked,
+    Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, RwLock, Signal, Weak, assert_unlocked,
 };
 use crate::table::{DescriptorPool, Table, TableIdentity, TableSummary};
 use crate::value_log::Blob;
 pub(crate) use crate::version::FileNumbers;
 use crate::version::{BlobFile, BlobUse, Janitor, SuperVersion, TableFile, Version};
 use crate::vfs::{PacedVfs, Vfs};
-use crate::wal::Wal;
+use crate::wal::{Reserve, Rewrite, Wal};
 
 /// Trees by id and by name.
 #[derive(Debug, Default)]
@@ -70,6 +71,9 @@ impl Trees {
 #[derive(Debug)]
 pub(crate) struct TableSpace {
     pub(crate) vfs: Arc<dyn Vfs>,
+    /// As `vfs`, but its calls do not take the reserve: a compaction would use it up and fail all the same.
+    pub(crate) compaction_vfs: Arc<dyn Vfs>,
+    pub(crate) reserve: Arc<Reserve>,
     pub(crate) dir: PathBuf,
     pub(crate) env: Env,
     pub(crate) cache: Arc<Cache>,
@@ -103,11 +107,11 @@ impl TableSpace {
 
     /// Where a job of this lane creates its files.
     pub(crate) fn paced(&self, lane: Lane) -> PacedVfs {
-        let forget = match lane {
-            Lane::Flush => !self.keep_flushed_cached,
-            Lane::Compaction => !self.keep_cached,
+        let (vfs, forget) = match lane {
+            Lane::Flush => (&self.vfs, !self.keep_flushed_cached),
+            Lane::Compaction => (&self.compaction_vfs, !self.keep_cached),
         };
-        PacedVfs::new(Arc::clone(&self.vfs), Arc::clone(&self.rate), lane, forget)
+        PacedVfs::new(Arc::clone(vfs), Arc::clone(&self.rate), lane, forget)
     }
 
     /// Opens a table that was just written and synced, and points into these blob files.
@@ -197,6 +201,10 @@ pub(crate) struct Store {
     failing: Mutex<BTreeSet<u32>>,
     /// Whether the last file that was to be removed could not be.
     removals_fail: AtomicBool,
+    /// Threads in [`Store::remove_discarded`].
+    removing: AtomicUsize,
+    /// Whether the flush thread was notified that the reserve is due.
+    reserve_notified: AtomicBool,
     /// Dropped keyspaces that snapshots from before still see, with the numbers of their drops.
     dropped: Mutex<Vec<(u64, Arc<Tree>)>>,
     /// What iterators still held of dropped keyspaces when all else of these went.
@@ -268,6 +276,8 @@ impl Store {
             compaction_us: Latencies::default(),
             failing: Mutex::default(),
             removals_fail: AtomicBool::new(false),
+            removing: AtomicUsize::new(0),
+            reserve_notified: AtomicBool::new(false),
             dropped: Mutex::default(),
             left: Mutex::default(),
         }
@@ -567,10 +577,14 @@ impl Store {
         Ok(())
     }
 
-    /// Frees what readers have let go, and removes files that nothing names any more. What cannot be removed now is reported and left:
-    /// the next opening finds and removes it.
+    /// Frees old views and removes obsolete files. A file that cannot be removed is reported and left to the next
+    /// opening.
     pub(crate) fn remove_discarded(&self) {
         self.release_dropped(false);
+        if !self.tables.disposal.has_some() && !self.janitor.has_some() {
+            return;
+        }
+        self.removing.fetch_add(1, Ordering::AcqRel);
         self.tables.disposal.free();
         for path in self.janitor.take() {
             match self.vfs.remove(&path) {
@@ -580,6 +594,53 @@ impl Store {
                 _ => self.removals_fail.store(false, Ordering::Relaxed),
             }
         }
+        self.removing.fetch_sub(1, Ordering::AcqRel);
+        self.progress.notify();
+    }
+
+    /// Whether no obsolete file remains that may be removed now, and no thread is removing one.
+    pub(crate) fn is_clean(&self) -> bool {
+        // Files are taken over before `removing` falls, so they are asked for first.
+        !self.tables.disposal.has_some()
+            && !self.janitor.has_some()
+            && self.removing.load(Ordering::Acquire) == 0
+    }
+
+    /// What a resumption would have to write now.
+    fn rewrite(&self) -> Rewrite {
+        let size = self.manifest.size();
+        Rewrite {
+            unflushed_bytes: self.memtable_bytes().min(self.wal.live_bytes()),
+            store_bytes: self.tables.beside_bytes.load(Ordering::Relaxed),
+            manifest_bytes: size.bytes,
+            keyspaces: size.keyspaces,
+        }
+    }
+
+    /// Whether [`Store::fit_reserve`] has something to do.
+    pub(crate) fn is_reserve_due(&self) -> bool {
+        self.tables.reserve.is_due(self.rewrite())
+    }
+
+    /// [`Store::is_reserve_due`], true once until the next [`Store::fit_reserve`].
+    pub(crate) fn asks_for_reserve(&self) -> bool {
+        self.is_reserve_due() && !self.reserve_notified.swap(true, Ordering::AcqRel)
+    }
+
+    /// Adapts the reserve to what a resumption would write.
+    pub(crate) fn fit_reserve(&self) {
+        if self.health.check().is_err() || self.is_closing() {
+            return;
+        }
+        let file_bytes =
+            || self.all_trees().iter().map(|tree| tree.pin().version.file_bytes()).sum();
+        if let Some(error) = self.tables.reserve.fit(self.rewrite(), file_bytes) {
+            if sabotage::on(Bug::ReserveRequired) {
+                self.fail(error.clone());
+            }
+            self.tell(&Event::NoReserve(Arc::new(error)));
+        }
+        self.reserve_notified.store(false, Ordering::Release);
     }
 
     /// Tells the listener, and the next write if files could be removed before.

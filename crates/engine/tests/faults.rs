@@ -39,6 +39,7 @@ const CHANGES: &[VfsCall] = &[
     VfsCall::HardLink,
     VfsCall::Remove,
     VfsCall::CreateDir,
+    VfsCall::Reserve,
     VfsCall::SyncDir,
     VfsCall::Lock,
     VfsCall::Append,
@@ -48,6 +49,7 @@ const QUESTIONS: &[VfsCall] =
     &[VfsCall::Open, VfsCall::List, VfsCall::Exists, VfsCall::Read, VfsCall::Len];
 const SYNCS: &[VfsCall] = &[VfsCall::Sync];
 const APPENDS: &[VfsCall] = &[VfsCall::Append];
+const RESERVES: &[VfsCall] = &[VfsCall::Reserve];
 const READS: &[VfsCall] = &[VfsCall::Read];
 
 const CLASSES: &[Class] = &[
@@ -56,6 +58,7 @@ const CLASSES: &[Class] = &[
     class("write-full", Fault::Error(Errno::NoSpace), CHANGES, false),
     class("write-full-sticky", Fault::Error(Errno::NoSpace), CHANGES, true),
     class("sync-eio", Fault::Error(Errno::Io), SYNCS, false),
+    class("reserve-efbig-sticky", Fault::Error(Errno::FileTooLarge), RESERVES, true),
     class("short-write", Fault::ShortWrite(Errno::NoSpace), APPENDS, false),
     class("short-write-sticky", Fault::ShortWrite(Errno::NoSpace), APPENDS, true),
     class("read-eio", Fault::Error(Errno::Io), QUESTIONS, false),

@@ -16,7 +16,7 @@ use arsenal::gate::{Gate, each, returns_while_blocked};
 use arsenal::guards::{guards_beside_large_batches, guards_older_than_the_memtables};
 use arsenal::recorder::Sampling;
 use arsenal::workload::{Faults, Plan, play};
-use arsenal::{Chance, Outcome, base_seed, mix, options, oracle};
+use arsenal::{Chance, Outcome, base_seed, disk_use, mix, options, oracle};
 use lsmx::cache::Cache;
 use lsmx::env::{Background, Env};
 use lsmx::format::filename::FileName;
@@ -95,7 +95,13 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
         Bug::OpenErrorIsNew => ("failing questions", failing_questions),
         Bug::IteratorGoesOn => ("iterators that fail", iterators_that_fail),
         Bug::RetriedWithoutPause => ("a full disk", full_disk),
-        Bug::ReserveNotKept => ("a disk that stays full", disk_that_stays_full),
+        Bug::ReserveNotKept => {
+            ("a full disk and its reserve", disk_use::full_disk_takes_the_reserve)
+        }
+        Bug::ReserveUnbounded => ("bounds of the reserve", disk_use::reserve_is_bounded),
+        Bug::ReserveRequired => ("a reserve that cannot be made", disk_use::reserve_is_dispensable),
+        Bug::IdleMemtablePinsLog => ("an idle memtable", disk_use::idle_memtable_is_flushed),
+        Bug::RemovalNotAwaited => ("an idle database", disk_use::idle_database_removes_nothing),
         Bug::LengthTrusted => ("bytes that end early", bytes_that_end_early),
         Bug::ObservationTakesLogLock => ("observation while a device hangs", hanging_observation),
         Bug::WalDamageIsTail => ("damage in the log", damage_in_the_log),
@@ -472,31 +478,6 @@ fn full_disk(seed: u64) -> Outcome {
         (Ok(()), None) => Err("nobody is told that the disk is full".to_owned()),
         (Err(_), None) => Ok(()),
     }
-}
-
-/// Nothing goes in any more, and nobody frees anything: `resume()` finds room for what was acknowledged.
-fn disk_that_stays_full(seed: u64) -> Outcome {
-    const WRITES_MAX: u64 = 10_000;
-    let mut chance = Chance::new(seed);
-    let disk = MemVfs::new();
-    let tuning = KeyspaceOptions::default().memtable_bytes(128 << 10).table_bytes(128 << 10);
-    let options = Options::default().background(Background::Inline).seed(seed);
-    let db = oracle::open(&disk, options.keyspace_defaults(tuning))?;
-    disk.set_capacity(Some((2 << 20) + chance.below(2 << 20)));
-    let mut written = 0_u64;
-    while db.put(written.to_be_bytes(), chance.bytes(1_000)).is_ok() {
-        written += 1;
-        if written == WRITES_MAX {
-            return Err("the disk never got full".to_owned());
-        }
-    }
-    db.resume().map_err(failed)?;
-    for number in 0..written {
-        if db.get(number.to_be_bytes()).map_err(failed)?.is_none() {
-            return Err(format!("put {number} of {written} is gone"));
-        }
-    }
-    Ok(())
 }
 
 /// Files and parts of them that end before their time are refused, without a panic.

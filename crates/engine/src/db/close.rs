@@ -50,10 +50,7 @@ impl Core {
         // Nobody is left who frees for readers.
         store.tables.disposal.end();
         let marked = self.mark_clean();
-        if marked.is_ok() {
-            // One that stays goes with the next opening.
-            let _ = store.wal.release_reserve();
-        }
+        store.tables.reserve.release();
         store.release_dropped(true);
         store.remove_discarded();
         store.keep_held_files_open();

@@ -7,8 +7,8 @@ use crate::keyspace::Tree;
 use crate::keyspace::counters::StallCounter;
 use crate::keyspace::merging::FoldCounter;
 use crate::metrics::{
-    BackgroundIoMetrics, CacheMetrics, CompactionMetrics, DescriptorMetrics, FoldMetrics,
-    HeldMetrics, KeyspaceMetrics, LaneMetrics, LevelFlow, LevelMetrics, MemoryMetrics,
+    BackgroundIoMetrics, CacheMetrics, CompactionMetrics, DescriptorMetrics, DiskMetrics,
+    FoldMetrics, HeldMetrics, KeyspaceMetrics, LaneMetrics, LevelFlow, LevelMetrics, MemoryMetrics,
     MergeMetrics, Metrics, ReadMetrics, StallCause, StallMetrics, ValueLogMetrics, WalMetrics,
 };
 use crate::sync::{AtomicU64, Ordering};
@@ -103,6 +103,25 @@ impl Core {
         let store = &self.store;
         let ReadMetrics { cache, filter, filter_by_level } = self.read_metrics();
         let (trees, now_us) = (store.all_trees(), store.env.now_us());
+        let wal = self.read_only.clone().unwrap_or_else(|| WalMetrics {
+            segments: store.wal.segment_count(),
+            live_bytes: store.wal.live_bytes(),
+            written_bytes: store.wal.written_bytes(),
+            syncs: store.wal.syncs(),
+            reserved_bytes: store.tables.reserve.bytes(),
+        });
+        let mut disk = DiskMetrics {
+            log_bytes: wal.live_bytes,
+            reserve_bytes: wal.reserved_bytes,
+            ..DiskMetrics::default()
+        };
+        for tree in &trees {
+            let view = tree.pin();
+            let blobs = view.version.blobs().files().map(|used| used.file.record().bytes);
+            let blob_bytes: u64 = blobs.sum();
+            disk.blob_bytes += blob_bytes;
+            disk.table_bytes += view.version.file_bytes() - blob_bytes;
+        }
         Metrics {
             keyspaces: trees
                 .iter()
@@ -112,13 +131,8 @@ impl Core {
             filter,
             filter_by_level,
             commits: self.committer.metrics(),
-            wal: self.read_only.clone().unwrap_or_else(|| WalMetrics {
-                segments: store.wal.segment_count(),
-                live_bytes: store.wal.live_bytes(),
-                written_bytes: store.wal.written_bytes(),
-                syncs: store.wal.syncs(),
-                reserved_bytes: store.wal.reserved_bytes(),
-            }),
+            wal,
+            disk,
             memory: self.memory_metrics(),
             held: self.held_metrics(),
             descriptors: DescriptorMetrics {

@@ -353,8 +353,8 @@ impl Db {
     }
 
     /// Takes writes again after an error made the database read-only. Everything acknowledged is
-    /// written to new files first; nothing of a commit that failed comes back. On a full disk it uses the room
-    /// that [`WalOptions::reserve`](crate::wal::WalOptions::reserve) has kept.
+    /// written to new files first; nothing of a commit that failed comes back. On a full disk this takes about as
+    /// much room as the memtables do.
     ///
     /// Quarantined files are read again, whole, and those that are as they should be are used again. Files
     /// that are still unreadable stay in [`Db::health`].
@@ -541,7 +541,7 @@ impl Core {
     /// What a commit sets off: the governors of log and memory, and inline the work itself.
     pub(crate) fn after_commit(&self) {
         let store = &self.store;
-        if store.wal.asks_for_sync() {
+        if store.wal.asks_for_sync() || store.asks_for_reserve() {
             store.progress.notify();
         }
         self.governor.govern_if_due();

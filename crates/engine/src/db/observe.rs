@@ -46,6 +46,8 @@ pub struct Observation {
     pub wal_segments: u64,
     /// Their bytes.
     pub wal_bytes: u64,
+    /// Bytes of the file `RESERVE`, which a full disk gives back.
+    pub reserve_bytes: u64,
     /// Files that the manifest does not name: results of jobs under way, or what is about to go.
     pub other_files: u64,
     /// Their bytes.
@@ -133,7 +135,8 @@ pub fn observe_with(vfs: Arc<dyn Vfs>, path: impl AsRef<Path>) -> Result<Observa
             Some(FileName::Manifest(number)) if number == loaded.number => {
                 seen.manifest_bytes = bytes;
             }
-            Some(FileName::Current | FileName::Lock | FileName::Reserve) | None => {}
+            Some(FileName::Reserve) => seen.reserve_bytes = bytes,
+            Some(FileName::Current | FileName::Lock) | None => {}
             Some(_) => {
                 seen.other_files += 1;
                 seen.other_bytes += bytes;
@@ -197,13 +200,14 @@ impl fmt::Display for Observation {
         writeln!(
             f,
             "manifest {} of {} bytes, {state}; {} tables, {} bytes; log {} segments, {} bytes; \
-             {} other files, {} bytes",
+             reserve {} bytes; {} other files, {} bytes",
             self.manifest,
             self.manifest_bytes,
             self.tables,
             self.table_bytes,
             self.wal_segments,
             self.wal_bytes,
+            self.reserve_bytes,
             self.other_files,
             self.other_bytes
         )?;

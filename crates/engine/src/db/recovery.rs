@@ -36,7 +36,7 @@ use crate::metrics::WalMetrics;
 use crate::operands::Token;
 use crate::sabotage::{self, Bug};
 use crate::store::{FileNumbers, Store, StoreParts, TableSpace, Trees, record_of};
-use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering, Signal};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Signal};
 use crate::table::{DescriptorPool, JobReads};
 use crate::version::{
     BlobFile, BlobUse, Janitor, SuperVersion, TableFile, Version, blob_changes, changes_between,
@@ -44,7 +44,7 @@ use crate::version::{
 };
 use crate::vfs::{LockGuard, Shed, SheddingVfs, Vfs};
 use crate::wal::{
-    BesideLog, RecoveryMode, RecoveryReport, ReplayFrom, ReplayedRecord, SegmentLedger, Wal,
+    RecoveryMode, RecoveryReport, ReplayFrom, ReplayedRecord, Reserve, SegmentLedger, Wal,
     WalOptions, replay,
 };
 use crate::write::commit::Committer;
@@ -59,14 +59,11 @@ pub(super) const FILE_NUMBER_GAP: u64 = 1_000;
 pub(super) struct Ledger {
     files: Arc<FileNumbers>,
     manifest: OnceLock<Arc<Manifest>>,
-    /// See [`TableSpace::beside_bytes`].
-    beside_bytes: Arc<AtomicU64>,
 }
 
 impl Ledger {
     fn new(space: &TableSpace) -> Ledger {
-        let (files, beside_bytes) = (Arc::clone(&space.files), Arc::clone(&space.beside_bytes));
-        Ledger { files, manifest: OnceLock::new(), beside_bytes }
+        Ledger { files: Arc::clone(&space.files), manifest: OnceLock::new() }
     }
 
     /// From here on this manifest names segments; the first one it names already.
@@ -87,12 +84,6 @@ impl SegmentLedger for Ledger {
             // The manifest that is about to be made names the first segment itself.
             None => Ok(()),
         }
-    }
-
-    fn beside_log(&self) -> BesideLog {
-        let store_bytes = self.beside_bytes.load(Ordering::Relaxed);
-        let size = self.manifest.get().map(|manifest| manifest.size()).unwrap_or_default();
-        BesideLog { store_bytes, manifest_bytes: size.bytes, keyspaces: size.keyspaces }
     }
 }
 
@@ -162,7 +153,11 @@ impl Recovery {
         let of_files = state.keyspaces.values().flat_map(KeyspaceState::files);
         let creation = of_files.map(|(.., file)| file.creation.saturating_add(1)).max();
         let progress = Signal::new();
+        let keeps_room = options.wal.reserve && !read_only;
+        let reserve = Arc::new(Reserve::new(Arc::clone(&vfs), dir, keeps_room));
         let shedding = SheddingVfs::new(vfs);
+        let space: Arc<dyn Shed> = reserve.clone();
+        shedding.set_space(Arc::downgrade(&space));
         let vfs: Arc<dyn Vfs> = shedding.clone();
         let rate = Arc::new(RateLimit::new(env.clone(), options.background_io_rate));
         let direct = options.direct_reads;
@@ -177,6 +172,8 @@ impl Recovery {
         shedding.set_shed(Arc::downgrade(&shed));
         let tables = TableSpace {
             descriptors,
+            reserve,
+            compaction_vfs: shedding.sparing_space(),
             cache: options.memory_plan().cache(options.block_cache_kind),
             rate,
             keep_cached,

@@ -101,8 +101,7 @@ impl Core {
         // began before.
         self.runner.pause(None);
         self.committer.drain(None);
-        // What is to be written now is what room was kept for.
-        let rewritten = store.wal.release_reserve().and_then(|()| self.rewrite());
+        let rewritten = self.rewrite();
         match &rewritten {
             Ok(()) => {
                 store.health.clear();
@@ -112,7 +111,8 @@ impl Core {
         }
         // What a try that failed wrote is of no use.
         store.remove_discarded();
-        store.wal.take_reserve();
+        store.tables.reserve.reset(self.options.wal.reserve);
+        store.fit_reserve();
         self.runner.unpause();
         self.runner.run_inline();
         rewritten

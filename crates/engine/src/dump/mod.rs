@@ -277,13 +277,14 @@ mod tests {
             ("temporary", &["rubbish", "MANIFEST-"]),
             ("current", &["MANIFEST-", "uid"]),
             ("lock", &["lock"]),
+            ("reserve", &["room for a full disk"]),
         ] {
             let text = &kinds[kind];
             for part in parts {
                 assert!(text.contains(part), "{kind} lacks {part:?}:\n{text}");
             }
         }
-        assert_eq!(kinds.len(), 7);
+        assert_eq!(kinds.len(), 8);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use crate::error::Result;
 use crate::key::SeqNo;
 use crate::keyspace::{NEVER, Tree};
+use crate::sabotage::{self, Bug};
 use crate::store::{Store, Work};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::write::commit::Committer;
@@ -14,6 +15,13 @@ use crate::write::commit::Committer;
 const LOOK_US: u64 = 60_000_000;
 /// Shortest time between two looks, however soon memtables count as idle.
 const LOOK_US_MIN: u64 = 10_000;
+
+/// A memtable is flushed early only if the closed segments that it pins are larger than this.
+const PINNED_BYTES_MIN: u64 = 16 << 20;
+/// And only if so many times its own bytes were written to the log since.
+const PINNED_TIMES: u64 = 16;
+/// Bytes of log between two looks for such memtables.
+const PINNED_LOOK_BYTES: u64 = PINNED_BYTES_MIN / 4;
 
 /// Bounds that the governor keeps.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +44,8 @@ pub(crate) struct Governor {
     governing: AtomicBool,
     /// When every tree is looked at next.
     next_look_us: AtomicU64,
+    /// How many bytes the log has been given when pinning memtables are looked for next.
+    next_pinned_look: AtomicU64,
     /// Active memtables as the last looks saw them. Guards nothing else.
     seen: Mutex<HashMap<u32, Seen>>,
 }
@@ -60,6 +70,7 @@ impl Governor {
             limits,
             governing: AtomicBool::new(false),
             next_look_us: AtomicU64::new(0),
+            next_pinned_look: AtomicU64::new(0),
             seen: Mutex::default(),
             store,
         };
@@ -79,16 +90,48 @@ impl Governor {
         half.clamp(LOOK_US_MIN, LOOK_US)
     }
 
-    /// Whether log or memtables have grown past their share, and nothing is flushed.
+    /// Whether log or memtables have grown past their share, and nothing is flushed; or whether it is time to look
+    /// for small memtables that pin much of the log.
     pub(crate) fn is_due(&self) -> bool {
         let store = &self.store;
         let log = store.wal.live_bytes() > self.limits.wal_bytes;
         let memory = store.memtable_bytes() > self.limits.memtable_bytes;
         // A flush that is on its way frees both.
-        (log || memory) && !store.is_flushing()
+        ((log || memory) && !store.is_flushing()) || self.is_pinned_look_due()
     }
 
-    /// Sees to it that something is flushed if log or memtables have grown past their share.
+    fn is_pinned_look_due(&self) -> bool {
+        let wal = &self.store.wal;
+        wal.live_bytes() > PINNED_BYTES_MIN
+            && wal.written_bytes() >= self.next_pinned_look.load(Ordering::Relaxed)
+            && !sabotage::on(Bug::IdleMemtablePinsLog)
+    }
+
+    /// Trees whose memtable is small for the log that it pins.
+    ///
+    /// A memtable pins the segments from that of its first write on. The current segment stays in any case, so
+    /// only closed ones count. How much was written since its first write is known to a segment: that of the
+    /// first write does not count.
+    fn pinning_trees(&self) -> Vec<Arc<Tree>> {
+        let store = &self.store;
+        let next = store.wal.written_bytes().saturating_add(PINNED_LOOK_BYTES);
+        self.next_pinned_look.store(next, Ordering::Relaxed);
+        let segments = store.wal.segments();
+        let pins = |tree: &Arc<Tree>| {
+            let view = tree.view();
+            let Some(first) = view.first_unflushed() else { return false };
+            let pinned = segments.iter().filter(|it| it.closed && it.last_seq >= first);
+            let since = segments.iter().filter(|it| it.first_seq > first);
+            // A sealed memtable is flushed anyway.
+            view.sealed.is_empty()
+                && pinned.map(|it| it.bytes).sum::<u64>() > PINNED_BYTES_MIN
+                && since.map(|it| it.bytes).sum::<u64>()
+                    > view.active.bytes().saturating_mul(PINNED_TIMES)
+        };
+        store.all_trees().into_iter().filter(pins).collect()
+    }
+
+    /// [`Governor::govern`] if [`Governor::is_due`].
     pub(crate) fn govern_if_due(&self) {
         if self.is_due() && !self.governing.swap(true, Ordering::AcqRel) {
             // A failure has made the database read-only; the next write is told.
@@ -97,11 +140,23 @@ impl Governor {
         }
     }
 
-    /// Flushes the keyspace that holds the oldest segment, or the one with the largest memtable.
+    /// Flushes small memtables that pin much of the log; else, if log or memtables have grown past their share, the
+    /// keyspace that holds the oldest segment, or the one with the largest memtable.
     fn govern(&self) -> Result<()> {
         let store = &self.store;
+        if self.is_pinned_look_due() {
+            let pinning = self.pinning_trees();
+            if !pinning.is_empty() {
+                return self.committer.seal(pinning, None);
+            }
+        }
+        let log = store.wal.live_bytes() > self.limits.wal_bytes;
+        let memory = store.memtable_bytes() > self.limits.memtable_bytes;
+        if !(log || memory) || store.is_flushing() {
+            return Ok(());
+        }
         let trees = store.all_trees();
-        let chosen = if store.wal.live_bytes() > self.limits.wal_bytes {
+        let chosen = if log {
             let oldest = |tree: &&Arc<Tree>| tree.view().first_unflushed();
             trees.iter().filter(|tree| oldest(tree).is_some()).min_by_key(oldest)
         } else {

@@ -15,6 +15,7 @@ use crate::job::workers::Workers;
 use crate::job::{collect, collect_operands, compact, flush, quarantine};
 use crate::key::SeqNo;
 use crate::keyspace::Tree;
+use crate::sabotage::{self, Bug};
 use crate::store::{Store, Work};
 use crate::sync::{Arc, AtomicUsize, Mutex, Ordering};
 use crate::write::backpressure;
@@ -93,7 +94,9 @@ impl Runner {
         let store = &self.store;
         while !store.is_closing() {
             self.look_at_freed();
-            store.tables.disposal.free();
+            if store.tables.disposal.has_some() {
+                store.remove_discarded();
+            }
             if self.step(kind) {
                 store.env.yield_point(YieldKind::JobStep);
                 continue;
@@ -102,16 +105,18 @@ impl Runner {
             let due_us = store.due_us();
             let deadline = Some(self.next_look_us(kind));
             let told = store.env.wait(WaitCause::Work, &store.progress, deadline, &mut || {
-                let sync = kind == Work::Flush && store.wal.much_unsynced();
+                let due = store.wal.much_unsynced() || store.is_reserve_due();
+                let due = kind == Work::Flush && due;
                 store.is_closing()
                     || store.tables.disposal.has_some()
                     || (kind == Work::Flush
                         && (store.janitor.has_some() || store.due_us() < due_us))
-                    || ((sync || self.has_work(kind)) && store.health.check().is_ok())
+                    || ((due || self.has_work(kind)) && store.health.check().is_ok())
             });
             match kind {
                 Work::Flush => {
                     self.sync_if_due();
+                    store.fit_reserve();
                     self.governor.look_if_due();
                 }
                 Work::Compaction if !told => self.ready_again(),
@@ -208,6 +213,9 @@ impl Runner {
             tree.jobs.lock().flushing = false;
             store.fail(Error::panicked(&*panic));
         }
+        // It may have freed room, and changed the sizes that bound the reserve.
+        store.tables.reserve.unblock();
+        store.fit_reserve();
         store.looked(kind);
         true
     }
@@ -249,6 +257,9 @@ impl Runner {
     pub(crate) fn run_inline(&self) {
         if self.store.env.background() == Background::Inline {
             self.sync_if_due();
+            if self.store.is_reserve_due() {
+                self.store.fit_reserve();
+            }
             self.look_at_freed();
             self.ready_again();
             self.governor.look_if_due();
@@ -257,7 +268,8 @@ impl Runner {
         }
     }
 
-    /// Waits until every memtable that is sealed is flushed and every policy rests.
+    /// Waits until every sealed memtable is flushed, every policy rests, and the files that nothing needs are
+    /// removed.
     ///
     /// # Errors
     /// [`Error::Deadline`]; [`Error::Closed`]; what made the database read-only; why compactions of
@@ -267,7 +279,9 @@ impl Runner {
         self.look_at_freed();
         let store = &self.store;
         let met = store.env.wait(cause, &store.progress, deadline_us, &mut || {
-            store.is_idle() || store.health.check().is_err() || store.is_closing()
+            let idle =
+                store.is_idle() && (store.is_clean() || sabotage::on(Bug::RemovalNotAwaited));
+            idle || store.health.check().is_err() || store.is_closing()
         });
         store.health.check()?;
         if store.is_closing() {
@@ -276,7 +290,6 @@ impl Runner {
         if !met {
             return Err(Error::Deadline { cause: cause.as_str() });
         }
-        store.remove_discarded();
         for tree in store.all_trees() {
             if let Some(error) = tree.jobs.lock().trouble() {
                 return Err(error);

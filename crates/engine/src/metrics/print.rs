@@ -266,6 +266,14 @@ impl fmt::Display for Metrics {
         )?;
         writeln!(
             f,
+            "disk    {} tables, {} blob files, {} log, {} reserve",
+            Bytes(self.disk.table_bytes),
+            Bytes(self.disk.blob_bytes),
+            Bytes(self.disk.log_bytes),
+            Bytes(self.disk.reserve_bytes)
+        )?;
+        writeln!(
+            f,
             "commits {} in {} groups, {} behind a sync",
             Count(self.commits.requests),
             Count(self.commits.groups),

@@ -105,6 +105,7 @@ pub(crate) struct Hold(Arc<Janitor>);
 impl Drop for Hold {
     fn drop(&mut self) {
         self.0.holds.fetch_sub(1, Ordering::AcqRel);
+        self.0.signal.notify();
     }
 }
 
@@ -130,9 +131,10 @@ impl Janitor {
         self.signal.notify();
     }
 
-    /// Whether there is something to remove.
+    /// Whether there is something to remove, and no hold on it.
     pub(crate) fn has_some(&self) -> bool {
-        !self.discarded.lock().is_empty()
+        let discarded = self.discarded.lock();
+        !discarded.is_empty() && self.holds.load(Ordering::Acquire) == 0
     }
 
     /// Has every file stay that a durable state names from now on, or named just now: one is

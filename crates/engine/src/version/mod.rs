@@ -153,6 +153,12 @@ impl Version {
         &self.blobs
     }
 
+    /// Bytes of its tables and blob files.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        let tables = self.tables.values().map(|table| table.shape().bytes);
+        tables.chain(self.blobs.files().map(|used| used.file.record().bytes)).sum()
+    }
+
     /// Sorted runs of the whole tree, newest first.
     pub(crate) fn runs(&self) -> &[Arc<Run>] {
         &self.runs

@@ -82,7 +82,12 @@ struct Shared {
     observer: RwLock<Option<Observer>>,
     /// Room for all files that have a name.
     capacity: AtomicU64,
+    /// At least as many bytes as these files take, so that few appends sum them up. Taken before `names`.
+    used_at_most: Mutex<u64>,
 }
+
+/// Capacity of a new [`MemVfs`]: 1 TiB.
+pub const MEM_CAPACITY_DEFAULT: u64 = 1 << 40;
 
 impl fmt::Debug for MemVfs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -109,7 +114,8 @@ impl MemVfs {
             names: Mutex::new(names),
             operations: AtomicU64::new(0),
             observer: RwLock::new(None),
-            capacity: AtomicU64::new(u64::MAX),
+            capacity: AtomicU64::new(MEM_CAPACITY_DEFAULT),
+            used_at_most: Mutex::new(u64::MAX),
         }))
     }
 
@@ -127,8 +133,8 @@ impl MemVfs {
         *self.0.observer.write() = observer;
     }
 
-    /// Gives the file system room for so many bytes in files that have a name; names take none. It can keep
-    /// room then ([`Vfs::reserve`]). Images have no limit.
+    /// Sets the room for files that have a name, in bytes; names take none. Without a limit the file system
+    /// cannot keep room ([`Vfs::reserve`]). Default, for images too: [`MEM_CAPACITY_DEFAULT`].
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.0.capacity.store(bytes.unwrap_or(u64::MAX), Ordering::Relaxed);
     }
@@ -146,12 +152,19 @@ impl MemVfs {
         files.map(|node| node.data.read().bytes()).sum()
     }
 
-    /// Bytes that there is room for.
-    fn room(&self) -> u64 {
-        match self.0.capacity.load(Ordering::Relaxed) {
-            u64::MAX => u64::MAX,
-            capacity => capacity.saturating_sub(self.used_bytes()),
+    /// Takes room for `bytes` more bytes. Returns for how many there is room.
+    fn take_room(&self, bytes: u64) -> u64 {
+        let capacity = self.0.capacity.load(Ordering::Relaxed);
+        if capacity == u64::MAX {
+            return bytes;
         }
+        let mut used = self.0.used_at_most.lock();
+        if used.checked_add(bytes).is_none_or(|sum| sum > capacity) {
+            *used = self.used_bytes();
+        }
+        let taken = bytes.min(capacity.saturating_sub(*used));
+        *used += taken;
+        taken
     }
 
     fn begin(&self, kind: OperationKind, path: &Path) {
@@ -411,13 +424,12 @@ impl Vfs for MemVfs {
             return Err(io::ErrorKind::Unsupported.into());
         }
         let _moment = self.0.moment.read();
-        let room = self.room();
-        let mut names = self.0.names.lock();
-        let node = names.file_or_new(path)?;
-        let mut data = node.data.write();
-        let there = data.bytes();
+        let node = self.0.names.lock().file_or_new(path)?;
+        let there = node.data.read().bytes();
         // As file systems do, it takes what there is before it says that it is not enough.
-        data.reserved = bytes.clamp(there, there.saturating_add(room));
+        let taken = self.take_room(bytes.saturating_sub(there));
+        let mut data = node.data.write();
+        data.reserved = bytes.min(there + taken);
         if data.reserved < bytes { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
     }
 
@@ -499,8 +511,7 @@ impl File for MemFile {
         }
         self.fs.begin(OperationKind::Append, &self.path);
         let _moment = self.fs.0.moment.read();
-        let room = usize::try_from(self.fs.room()).unwrap_or(usize::MAX);
-        let fits = bytes.len().min(room);
+        let fits = usize::try_from(self.fs.take_room(bytes.len() as u64)).unwrap_or(usize::MAX);
         self.node.data.write().append(&bytes[..fits]);
         if fits < bytes.len() {
             return Err(io::ErrorKind::StorageFull.into());

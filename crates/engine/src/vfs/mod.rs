@@ -21,7 +21,7 @@ use crate::sync::Arc;
 pub use call::{CallCounts, VfsCall};
 pub use count::{CountingVfs, IoCounts};
 pub use fault::{DelayHook, Errno, Fault, FaultVfs, Rule};
-pub use mem::{Image, MemVfs, Observer, Operation, OperationKind};
+pub use mem::{Image, MEM_CAPACITY_DEFAULT, MemVfs, Observer, Operation, OperationKind};
 pub use os::OsVfs;
 pub(crate) use paced::PacedVfs;
 pub(crate) use shed::{Shed, SheddingVfs};
@@ -87,12 +87,12 @@ pub trait Vfs: fmt::Debug + Send + Sync + 'static {
     /// What the system says, `NotFound` apart.
     fn exists(&self, path: &Path) -> io::Result<bool>;
 
-    /// Makes a file that takes room for so many bytes, or has one take as much; what is in it means nothing.
-    /// Once it is removed, others find that room.
+    /// Makes a file that takes room for `bytes` bytes, or grows or shrinks one to that size. Its content has no
+    /// meaning. Removing the file frees the room.
     ///
     /// # Errors
-    /// `StorageFull` or `QuotaExceeded` if there is not so much; `Unsupported` where this file system can keep
-    /// no room, which is what it answers by default; else what the system says.
+    /// `StorageFull` or `QuotaExceeded` if there is less room: the file may then take all of it. `Unsupported`
+    /// where the file system cannot keep room, which is the default; else the error of the system.
     fn reserve(&self, path: &Path, bytes: u64) -> io::Result<()> {
         let _ = (path, bytes);
         Err(io::ErrorKind::Unsupported.into())
@@ -220,6 +220,11 @@ pub(crate) fn out_of_descriptors(error: &io::Error) -> bool {
         Some(code) => code == 23 || code == 24,
         None => false,
     }
+}
+
+/// Whether a call failed because the disk, or the caller's quota on it, is full.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// The answer of a file system without reads past the page cache.

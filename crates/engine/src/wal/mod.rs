@@ -18,7 +18,7 @@ mod writer;
 
 pub(crate) use copy::{LogHome, copy_segment};
 pub use reader::{RecoveryMode, RecoveryReport, ReplayFrom, ReplayedRecord, replay};
-pub(crate) use reserve::{lacks_disk, remove_reserve};
+pub(crate) use reserve::{Reserve, Rewrite, lacks_disk, remove_reserve};
 pub use segment::{DurableSegment, SegmentInfo};
-pub use writer::{BesideLog, SegmentLedger, Wal, WalOptions, WalRecord};
 pub use writer::{SEGMENT_BYTES_DEFAULT, SYNC_EVERY_BYTES_DEFAULT, SYNC_EVERY_US_DEFAULT};
+pub use writer::{SegmentLedger, Wal, WalOptions, WalRecord};

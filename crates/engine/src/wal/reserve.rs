@@ -1,12 +1,13 @@
-//! Room on the disk that is kept for the time when there is no other.
+//! The file `RESERVE`: room on the disk that a full disk gives back.
 //!
-//! What is in the log and not in tables is what a resumption has to write (see `db/resume.rs`), and a manifest. So
-//! as they grow, a file grows with them that holds nothing and takes as much room as that, and a bit more. On a
-//! full disk the file is removed, and all memtables fit into tables, though nobody has freed anything.
+//! The file holds no data. It takes about as much room as a resumption would write (see `db/resume.rs`): all
+//! memtables as tables, and a manifest. It grows and shrinks with them, in the background. When a write to any
+//! other file finds the disk full, [`Reserve`] gives the room up and the write continues. A flush can
+//! so complete on a full disk and free the log that it makes obsolete.
 //!
-//! A commit for which no room can be kept is not written: the database is read-only *before* the disk is so
-//! full that nothing can be done about it. The file is never read and never synced. One that a killed
-//! process has left goes when the database is opened, at the latest when recovery needs its room.
+//! The reserve is a convenience: nothing depends on it. Where the file cannot be made, the database works
+//! without it. The file is never read and never synced. A killed process leaves it behind; the next opening
+//! removes it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,99 +15,191 @@ use std::path::{Path, PathBuf};
 use crate::error::{Error, Result};
 use crate::format::filename::RESERVE;
 use crate::sabotage::{self, Bug};
-use crate::vfs::Vfs;
-use crate::wal::writer::BesideLog;
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
+use crate::vfs::{Shed, Vfs, is_full};
 
-/// Room beside that: a segment, `CURRENT`, the ends of files.
+/// The reserve may take this much room whatever the size of the tables.
+pub(crate) const RESERVE_BYTES_MIN: u64 = 4 << 20;
+/// Beyond that it takes at most this part of the bytes of tables and blob files.
+const RESERVE_PART: u64 = 10;
+/// Room for a segment, `CURRENT` and the last blocks of files.
 const SLACK_BYTES: u64 = 64 << 10;
-/// Room for the files of a keyspace beside what they hold: headers and properties, and three ends that the file
-/// system rounds up.
+/// Room for the files of one keyspace in addition to their entries: headers, properties and three partly filled
+/// blocks of the file system.
 const KEYSPACE_BYTES: u64 = 12 << 10;
-/// No operation takes less in the log: its code, its keyspace, the length of its key.
+/// Smallest size of an operation in the log: code, keyspace, length of the key.
 const OPERATION_BYTES_MIN: u64 = 3;
-/// Most by which the file grows ahead of what is needed.
+/// Most by which the file grows ahead of the need.
 const AHEAD_BYTES_MAX: u64 = 4 << 20;
 
-/// The file that takes the room.
+/// What a resumption has to write.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Rewrite {
+    /// Bytes of commits that are in no table.
+    pub(crate) unflushed_bytes: u64,
+    /// Bytes that operand stores write in addition.
+    pub(crate) store_bytes: u64,
+    /// Bytes of the manifest.
+    pub(crate) manifest_bytes: u64,
+    /// Keyspaces, each of which gets files of its own.
+    pub(crate) keyspaces: u64,
+}
+
+impl Rewrite {
+    /// Room that this takes on the disk.
+    fn bytes(self) -> u64 {
+        let Rewrite { unflushed_bytes, store_bytes, manifest_bytes, keyspaces } = self;
+        // Operand stores write operands to their logs and to their buckets.
+        let times = if store_bytes > 0 { 2 } else { 1 };
+        // A keyspace without unflushed operations writes nothing.
+        let written = keyspaces.min(unflushed_bytes / OPERATION_BYTES_MIN);
+        let parts = [
+            SLACK_BYTES,
+            store_bytes,
+            manifest_bytes,
+            unflushed_bytes.saturating_mul(times),
+            written.saturating_mul(KEYSPACE_BYTES),
+        ];
+        let bytes = parts.into_iter().fold(0, u64::saturating_add);
+        // Tables and buckets have an index and a filter, logs have none.
+        bytes.saturating_add(bytes / 4)
+    }
+}
+
+/// Size of the file for a need: some room ahead, so that few commits change it.
+fn with_room_ahead(needed: u64) -> u64 {
+    needed.saturating_add((needed / 2).min(AHEAD_BYTES_MAX))
+}
+
+/// The file `RESERVE` of an open database.
 #[derive(Debug)]
-pub(super) struct Reserve {
+pub(crate) struct Reserve {
+    vfs: Arc<dyn Vfs>,
     path: PathBuf,
-    /// Room that is taken.
-    bytes: u64,
-    /// Off by option, or the file system has no such thing.
+    /// Room that the file takes. Written under `state`.
+    bytes: AtomicU64,
+    /// Bound of `bytes` at the last [`Reserve::fit`]. Written under `state`.
+    limit: AtomicU64,
+    /// The file does not grow. Written under `state`.
+    blocked: AtomicBool,
+    /// Held over all calls on the file, so that they have one order. Nothing else waits for it but a write that
+    /// found the disk full.
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Not wanted, or not possible until the next resumption.
     off: bool,
+    /// The owner was told that the file cannot be made.
+    told: bool,
 }
 
 impl Reserve {
-    pub(super) fn new(dir: &Path, on: bool) -> Reserve {
-        Reserve { path: dir.join(RESERVE), bytes: 0, off: !on }
-    }
-
-    /// Room that is taken.
-    pub(super) fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// Sees that there is room to write `log_bytes` once more, and what is not in the log.
-    pub(super) fn cover(&mut self, vfs: &dyn Vfs, log_bytes: u64, beside: BesideLog) -> Result<()> {
-        let needed = needed(log_bytes, beside);
-        if self.off || needed <= self.bytes || sabotage::on(Bug::ReserveNotKept) {
-            return Ok(());
+    /// A reserve without a file. `on` is whether one is wanted.
+    pub(crate) fn new(vfs: Arc<dyn Vfs>, dir: &Path, on: bool) -> Reserve {
+        let on = on && !sabotage::on(Bug::ReserveNotKept);
+        Reserve {
+            vfs,
+            path: dir.join(RESERVE),
+            bytes: AtomicU64::new(0),
+            limit: AtomicU64::new(RESERVE_BYTES_MIN),
+            blocked: AtomicBool::new(!on),
+            state: Mutex::new(State { off: !on, told: false }),
         }
-        // Ahead, so that few commits have to do this.
-        let ahead = (needed / 2).min(AHEAD_BYTES_MAX);
-        let bytes = needed.saturating_add(ahead);
-        let taken = match vfs.reserve(&self.path, bytes) {
-            Err(error) if is_full(&error) => vfs.reserve(&self.path, needed).map(|()| needed),
-            taken => taken.map(|()| bytes),
+    }
+
+    /// Room that the file takes. Waits for no call on it.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether [`Reserve::fit`] would change the file. Takes no lock.
+    pub(crate) fn is_due(&self, rewrite: Rewrite) -> bool {
+        let (bytes, needed) = (self.bytes(), rewrite.bytes());
+        let grows = bytes < needed.min(self.limit.load(Ordering::Relaxed));
+        (grows && !self.blocked.load(Ordering::Relaxed)) || bytes > with_room_ahead(needed)
+    }
+
+    /// Makes the file as large as the need, within the greater of [`RESERVE_BYTES_MIN`] and a tenth of
+    /// `file_bytes`, the bytes of tables and blob files. Returns why that is impossible, once.
+    pub(crate) fn fit(&self, rewrite: Rewrite, file_bytes: impl FnOnce() -> u64) -> Option<Error> {
+        let mut state = self.state.lock();
+        if state.off {
+            return None;
+        }
+        let (bytes, needed) = (self.bytes(), rewrite.bytes());
+        let wanted = with_room_ahead(needed);
+        let mut limit = RESERVE_BYTES_MIN;
+        if wanted.max(bytes) > limit {
+            limit = limit.max(file_bytes() / RESERVE_PART);
+        }
+        if sabotage::on(Bug::ReserveUnbounded) {
+            limit = u64::MAX;
+        }
+        self.limit.store(limit, Ordering::Relaxed);
+        let wanted = wanted.min(limit);
+        let grows = bytes < needed.min(limit) && !self.blocked.load(Ordering::Relaxed);
+        if !grows && bytes <= wanted {
+            return None;
+        }
+        let error = self.vfs.reserve(&self.path, wanted).err();
+        let Some(error) = error else {
+            self.bytes.store(wanted, Ordering::Relaxed);
+            return None;
         };
-        match taken {
-            Ok(bytes) => self.bytes = bytes,
-            Err(error) if error.kind() == io::ErrorKind::Unsupported => self.off = true,
-            Err(error) => return Err(Error::io("keep room in", &self.path, error)),
+        // A file system may have taken all that there was before it refused.
+        let back = bytes > 0 && bytes < wanted && self.vfs.reserve(&self.path, bytes).is_ok();
+        if !back {
+            self.remove();
         }
-        Ok(())
+        self.blocked.store(true, Ordering::Relaxed);
+        state.off = !is_full(&error);
+        if std::mem::replace(&mut state.told, true) {
+            return None;
+        }
+        Some(Error::io("keep room in", &self.path, error))
     }
 
-    /// Gives the room to whoever needs it now.
-    pub(super) fn release(&mut self, vfs: &dyn Vfs) -> Result<()> {
-        if self.off {
-            return Ok(());
-        }
-        self.bytes = 0;
-        remove(vfs, &self.path).map(drop)
+    /// Lets the file grow again after the disk was full.
+    pub(crate) fn unblock(&self) {
+        let state = self.state.lock();
+        self.blocked.store(state.off, Ordering::Relaxed);
+    }
+
+    /// Tries again whatever failed before, if `on`.
+    pub(crate) fn reset(&self, on: bool) {
+        self.state.lock().off = !on;
+        self.unblock();
+    }
+
+    /// Removes the file. It does not grow again before [`Reserve::unblock`]. Returns whether that freed room.
+    pub(crate) fn release(&self) -> bool {
+        let _state = self.state.lock();
+        self.blocked.store(true, Ordering::Relaxed);
+        self.bytes() > 0 && self.remove()
+    }
+
+    /// Called with `state` held. A file that cannot be removed stays until the next opening.
+    fn remove(&self) -> bool {
+        self.bytes.store(0, Ordering::Relaxed);
+        remove(&*self.vfs, &self.path).is_ok()
     }
 }
 
-/// Room that a resumption needs.
-fn needed(log_bytes: u64, beside: BesideLog) -> u64 {
-    let BesideLog { store_bytes, manifest_bytes, keyspaces } = beside;
-    // What stores are handed goes to their logs and to their buckets.
-    let times = if store_bytes > 0 { 2 } else { 1 };
-    // Keyspaces of which nothing is in the log write nothing.
-    let written = keyspaces.min(log_bytes / OPERATION_BYTES_MIN);
-    let parts = [
-        SLACK_BYTES,
-        store_bytes,
-        manifest_bytes,
-        log_bytes.saturating_mul(times),
-        written.saturating_mul(KEYSPACE_BYTES),
-    ];
-    let needed = parts.into_iter().fold(0, u64::saturating_add);
-    // Tables and buckets have an index and a filter beside what logs have.
-    needed.saturating_add(needed / 4)
+/// A full disk takes the reserve.
+impl Shed for Reserve {
+    fn shed(&self) -> bool {
+        self.release()
+    }
 }
 
-fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
-}
-
-/// Gives back the room that a killed process had taken; says whether there was any.
+/// Removes the file that a killed process has left. Returns whether there was one.
 pub(crate) fn remove_reserve(vfs: &dyn Vfs, dir: &Path) -> Result<bool> {
     remove(vfs, &dir.join(RESERVE))
 }
 
-/// Whether room is what was lacking.
+/// Whether the disk was full.
 pub(crate) fn lacks_disk(error: &Error) -> bool {
     matches!(error, Error::Io { source, .. } if is_full(source))
 }
@@ -124,84 +217,119 @@ mod tests {
     use super::*;
     use crate::vfs::{Errno, Fault, FaultVfs, MemVfs, Rule, VfsCall};
 
-    const LOG_BYTES: u64 = 100_000;
-    const NOTHING: BesideLog = BesideLog { store_bytes: 0, manifest_bytes: 0, keyspaces: 0 };
+    fn of(unflushed_bytes: u64) -> Rewrite {
+        Rewrite { unflushed_bytes, ..Rewrite::default() }
+    }
 
-    fn reserve() -> Reserve {
-        Reserve::new(Path::new(""), true)
+    fn reserve(vfs: &MemVfs) -> Reserve {
+        Reserve::new(Arc::new(vfs.clone()), Path::new(""), true)
     }
 
     #[test]
-    fn room_grows_ahead_of_the_log_and_is_given_back() {
+    fn reserve_follows_the_need_in_both_directions() {
         let disk = MemVfs::new();
-        disk.set_capacity(Some(10 << 20));
-        let (mut reserve, mut grown) = (reserve(), 0);
-        for log_bytes in (0..1_000_000).step_by(1_000) {
-            let before = reserve.bytes();
-            reserve.cover(&disk, log_bytes, NOTHING).unwrap();
-            assert!(reserve.bytes() >= log_bytes + log_bytes / 4);
+        let (reserve, mut grown) = (reserve(&disk), 0);
+        let up: Vec<u64> = (0..1_000_000).step_by(1_000).collect();
+        for &unflushed in up.iter().chain(up.iter().rev()) {
+            let need = of(unflushed);
+            let (before, due) = (reserve.bytes(), reserve.is_due(need));
+            assert!(reserve.fit(need, || 0).is_none());
+            assert_eq!(reserve.bytes() != before, due);
+            assert!(!reserve.is_due(need));
+            assert!((need.bytes()..=with_room_ahead(need.bytes())).contains(&reserve.bytes()));
             assert_eq!(disk.used_bytes(), reserve.bytes());
             grown += u64::from(reserve.bytes() > before);
         }
         assert!(grown < 20, "{grown} times");
-        // A log that gets shorter leaves it as it is.
-        let before = reserve.bytes();
-        reserve.cover(&disk, 10, NOTHING).unwrap();
-        assert_eq!(reserve.bytes(), before);
-        reserve.release(&disk).unwrap();
+        assert!(reserve.release() && !reserve.release());
         assert_eq!((reserve.bytes(), disk.used_bytes()), (0, 0));
-        reserve.release(&disk).unwrap();
-        remove_reserve(&disk, Path::new("")).unwrap();
-        // Stores write what they are handed twice, and have something of their own.
-        reserve.cover(&disk, LOG_BYTES, BesideLog { store_bytes: 50_000, ..NOTHING }).unwrap();
-        assert!(reserve.bytes() >= 2 * LOG_BYTES + 50_000);
     }
 
     #[test]
-    fn a_large_manifest_and_the_files_of_keyspaces_count() {
-        let more = |beside| needed(LOG_BYTES, beside) - needed(LOG_BYTES, NOTHING);
-        assert_eq!(more(BesideLog { manifest_bytes: 4_000_000, ..NOTHING }), 5_000_000);
-        let keyspaces = |keyspaces| more(BesideLog { keyspaces, ..NOTHING });
-        assert_eq!(keyspaces(100), 100 * KEYSPACE_BYTES * 5 / 4);
-        // The log has no more operations than this.
-        assert_eq!(keyspaces(1_000_000), LOG_BYTES / OPERATION_BYTES_MIN * KEYSPACE_BYTES * 5 / 4);
-        assert_eq!(needed(0, BesideLog { keyspaces: 1_000_000, ..NOTHING }), needed(0, NOTHING));
-        assert_eq!(needed(u64::MAX, BesideLog { store_bytes: 1, ..NOTHING }), u64::MAX);
-    }
-
-    #[test]
-    fn where_little_is_left_no_more_than_needed_is_taken_and_else_it_fails() {
-        let needed = (LOG_BYTES + SLACK_BYTES) * 5 / 4;
-        for (capacity, fits) in [(needed, true), (needed - 1, false)] {
-            let disk = MemVfs::new();
-            disk.set_capacity(Some(capacity));
-            let mut reserve = reserve();
-            let covered = reserve.cover(&disk, LOG_BYTES, NOTHING);
-            assert_eq!(covered.is_ok(), fits, "{covered:?}");
-            assert_eq!(reserve.bytes(), if fits { needed } else { 0 });
-            if let Err(error) = covered {
-                let Error::Io { path, source, .. } = error else { panic!("{error}") };
-                assert_eq!(path, Path::new(RESERVE));
-                assert_eq!(source.kind(), io::ErrorKind::StorageFull);
-            }
-        }
-    }
-
-    #[test]
-    fn file_systems_that_keep_no_room_are_asked_once_and_other_errors_are_told() {
-        // It has no limit, and so no room to keep.
+    fn reserve_is_bounded_by_a_tenth_of_the_tables() {
         let disk = MemVfs::new();
-        let faults = FaultVfs::new(crate::sync::Arc::new(disk), 1);
-        let mut none = reserve();
-        for log_bytes in 0..10 {
-            none.cover(&faults, log_bytes, NOTHING).unwrap();
+        let reserve = reserve(&disk);
+        let need = of(200 << 20);
+        for (file_bytes, bound) in [(0, 4 << 20), (39 << 20, 4 << 20), (500 << 20, 50 << 20)] {
+            assert!(reserve.fit(need, || file_bytes).is_none());
+            assert_eq!(reserve.bytes(), bound);
+            assert!(!reserve.is_due(need));
         }
-        assert_eq!(faults.calls().of(VfsCall::Reserve), 1);
-        let mut off = Reserve::new(Path::new(""), false);
-        off.cover(&faults, LOG_BYTES, NOTHING).unwrap();
-        off.release(&faults).unwrap();
-        assert_eq!(faults.calls().total(), 1);
-        faults.add(Rule::new(Fault::Error(Errno::Io)).on(&[VfsCall::Reserve]));
-        assert!(reserve().cover(&faults, LOG_BYTES, NOTHING).is_err());
+        // Tables that leave make it smaller.
+        assert!(reserve.fit(need, || 100 << 20).is_none());
+        assert_eq!((reserve.bytes(), disk.used_bytes()), (10 << 20, 10 << 20));
+    }
+
+    #[test]
+    fn rewrite_counts_stores_manifest_and_keyspaces() {
+        let base = of(100_000);
+        let more = |rewrite: Rewrite| rewrite.bytes() - base.bytes();
+        assert_eq!(more(Rewrite { manifest_bytes: 4_000_000, ..base }), 5_000_000);
+        assert_eq!(more(Rewrite { store_bytes: 50_000, ..base }), 150_000 * 5 / 4);
+        let keyspaces = |keyspaces| more(Rewrite { keyspaces, ..base });
+        assert_eq!(keyspaces(100), 100 * KEYSPACE_BYTES * 5 / 4);
+        // There are no more operations than this.
+        let most = 100_000 / OPERATION_BYTES_MIN;
+        assert_eq!(keyspaces(1_000_000), most * KEYSPACE_BYTES * 5 / 4);
+        assert_eq!(Rewrite { keyspaces: 1_000_000, ..of(0) }.bytes(), of(0).bytes());
+        assert_eq!(Rewrite { store_bytes: 1, ..of(u64::MAX) }.bytes(), u64::MAX);
+    }
+
+    #[test]
+    fn full_disk_keeps_what_the_reserve_has_and_is_reported_once() {
+        let disk = MemVfs::new();
+        let reserve = reserve(&disk);
+        assert!(reserve.fit(of(100_000), || 0).is_none());
+        let before = reserve.bytes();
+        disk.set_capacity(Some(before + 1_000));
+        let Some(Error::Io { path, source, .. }) = reserve.fit(of(1_000_000), || 0) else {
+            panic!("there is no such room");
+        };
+        assert_eq!(
+            (path.as_path(), source.kind()),
+            (Path::new(RESERVE), io::ErrorKind::StorageFull)
+        );
+        assert_eq!((reserve.bytes(), disk.used_bytes()), (before, before));
+        assert!(!reserve.is_due(of(1_000_000)), "it is not tried at every commit");
+        reserve.unblock();
+        assert!(reserve.is_due(of(1_000_000)));
+        assert!(reserve.fit(of(1_000_000), || 0).is_none(), "reported twice");
+        disk.set_capacity(Some(10 << 20));
+        reserve.unblock();
+        assert!(reserve.fit(of(1_000_000), || 0).is_none());
+        assert!(reserve.bytes() > 1_000_000);
+    }
+
+    #[test]
+    fn reserve_that_cannot_be_made_is_tried_once_until_reset() {
+        let limit = io::Error::from(io::ErrorKind::FileTooLarge);
+        for errno in [Errno::Io, Errno::FileTooLarge] {
+            let disk = MemVfs::new();
+            let faults = FaultVfs::new(Arc::new(disk.clone()), 1);
+            faults.add(Rule::new(Fault::Error(errno)).on(&[VfsCall::Reserve]).from_then_on());
+            let reserve = Reserve::new(Arc::new(faults.clone()), Path::new(""), true);
+            let told: Vec<_> = (0..10).filter_map(|_| reserve.fit(of(9), || 0)).collect();
+            assert_eq!(told.len(), 1, "{told:?}");
+            assert!(!reserve.is_due(of(9)));
+            reserve.unblock();
+            assert!(!reserve.is_due(of(9)));
+            assert_eq!(faults.calls().of(VfsCall::Reserve), 1);
+            faults.clear();
+            reserve.reset(true);
+            assert!(reserve.fit(of(9), || 0).is_none());
+            assert_eq!(reserve.bytes(), disk.used_bytes());
+            assert!(reserve.bytes() > 0);
+        }
+        assert_eq!(Errno::FileTooLarge.error().kind(), limit.kind());
+    }
+
+    #[test]
+    fn reserve_that_is_off_makes_no_call() {
+        let disk = MemVfs::new();
+        let faults = FaultVfs::new(Arc::new(disk), 1);
+        let off = Reserve::new(Arc::new(faults.clone()), Path::new(""), false);
+        assert!(!off.is_due(of(100_000)) && off.fit(of(100_000), || 0).is_none());
+        assert!(!off.release());
+        assert_eq!(faults.calls().total(), 0);
     }
 }

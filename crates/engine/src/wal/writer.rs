@@ -7,7 +7,6 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use super::reserve::Reserve;
 use super::segment::{DurableSegment, Segment, SegmentInfo};
 use crate::coding::len_u64;
 use crate::format::filename::FileName;
@@ -53,9 +52,11 @@ pub struct WalOptions {
     /// A sync is due so many microseconds after a byte was appended. Default:
     /// [`SYNC_EVERY_US_DEFAULT`].
     pub sync_every_us: u64,
-    /// Whether a file `RESERVE` keeps as much room on the disk as the live segments and the manifest take and a
-    /// quarter more, by which [`Db::resume`](crate::Db::resume) can make durable what was acknowledged though the disk is full. A commit
-    /// for which no room can be kept fails. File systems that cannot keep room do without. Default: yes.
+    /// Whether a file `RESERVE` keeps room on the disk. When the disk is full, the file is removed, and flushes
+    /// and commits use its room. It takes at most what [`Db::resume`](crate::Db::resume) would write, and at most
+    /// the greater of 4 MiB and 10 % of the bytes of tables and blob files. Where it cannot be made,
+    /// [`Event::NoReserve`](crate::Event::NoReserve) says so once, and the database works without it.
+    /// Default: yes.
     pub reserve: bool,
 }
 
@@ -80,23 +81,6 @@ pub trait SegmentLedger: Send + Sync {
     /// # Errors
     /// The manifest could not be written.
     fn name_segment(&self, id: u64) -> Result<()>;
-
-    /// What would have to be written anew after a failure beside what the log has: room is kept for that, too.
-    /// Asked at every append.
-    fn beside_log(&self) -> BesideLog {
-        BesideLog::default()
-    }
-}
-
-/// What a resumption writes anew beside what is in the log.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BesideLog {
-    /// Bytes that operand stores write.
-    pub store_bytes: u64,
-    /// Bytes of the manifest.
-    pub manifest_bytes: u64,
-    /// Keyspaces, each of which gets files of its own.
-    pub keyspaces: u64,
 }
 
 /// The write-ahead log of a database, open for writing.
@@ -128,8 +112,6 @@ pub struct Wal {
     segment_count: AtomicU64,
     /// Capacity of the encode buffer, in bytes.
     buffer_bytes: AtomicU64,
-    /// Bytes of the file `RESERVE`.
-    reserved_bytes: AtomicU64,
 }
 
 /// What the lock `log` guards.
@@ -141,7 +123,6 @@ struct Log {
     durable_seq: u64,
     /// Encoded records of one group.
     buffer: Vec<u8>,
-    reserve: Reserve,
     failure: Option<Arc<Error>>,
 }
 
@@ -235,7 +216,6 @@ impl Wal {
         let next_seq = next_seq.0.max(1);
         let place = Place { vfs: &*vfs, dir, db_uid };
         let first = place.begin_segment(ledger.allocate(), next_seq, None)?;
-        let reserve = Reserve::new(dir, options.reserve);
         Ok(Wal {
             vfs,
             dir: dir.to_owned(),
@@ -249,7 +229,6 @@ impl Wal {
             syncs: AtomicU64::new(0),
             segment_count: AtomicU64::new(1),
             buffer_bytes: AtomicU64::new(0),
-            reserved_bytes: AtomicU64::new(0),
             asked: AtomicBool::new(false),
             unsynced_since_us: AtomicU64::new(NOT_ASKED),
             log: Mutex::new(Log {
@@ -257,7 +236,6 @@ impl Wal {
                 next_seq,
                 durable_seq: next_seq - 1,
                 buffer: Vec::new(),
-                reserve,
                 failure: None,
             }),
         })
@@ -318,8 +296,6 @@ impl Wal {
             next_seq = record.first_seq.0 + u64::from(record.count);
         }
         let written = len_u64(log.buffer.len());
-        let live = self.live_bytes().saturating_add(written);
-        log.reserve.cover(&*self.vfs, live, self.ledger.beside_log())?;
         log.write_buffer()?;
         log.next_seq = next_seq;
         let current = log.current();
@@ -375,7 +351,6 @@ impl Wal {
     fn publish_sizes(&self, log: &Log) {
         self.segment_count.store(len_u64(log.segments.len()), Ordering::Relaxed);
         self.buffer_bytes.store(len_u64(log.buffer.capacity()), Ordering::Relaxed);
-        self.reserved_bytes.store(log.reserve.bytes(), Ordering::Relaxed);
     }
 
     fn count_appended(&self, bytes: u64) {
@@ -543,31 +518,6 @@ impl Wal {
     /// Bytes of commits and headers appended since the log was made.
     pub fn written_bytes(&self) -> u64 {
         self.written_bytes.load(Ordering::Relaxed)
-    }
-
-    /// Bytes of the file `RESERVE`, as of the last finished append. Takes no lock.
-    pub fn reserved_bytes(&self) -> u64 {
-        self.reserved_bytes.load(Ordering::Relaxed)
-    }
-
-    /// Gives up the room that is kept; the next append takes some again.
-    ///
-    /// # Errors
-    /// The file that takes it cannot be removed.
-    pub fn release_reserve(&self) -> Result<()> {
-        let mut log = self.log.lock();
-        let released = log.reserve.release(&*self.vfs);
-        self.publish_sizes(&log);
-        released
-    }
-
-    /// Keeps room again for what is in the live segments, if there is any.
-    pub fn take_reserve(&self) {
-        let (live, beside) = (self.live_bytes(), self.ledger.beside_log());
-        // The next append says what is wrong.
-        let mut log = self.log.lock();
-        let _ = log.reserve.cover(&*self.vfs, live, beside);
-        self.publish_sizes(&log);
     }
 
     /// Syncs since the log was made.

@@ -8,6 +8,7 @@
 #![allow(dead_code, reason = "each test binary uses its own part of this")]
 
 pub(crate) mod coverage;
+pub(crate) mod disk_use;
 pub(crate) mod gate;
 pub(crate) mod guards;
 pub(crate) mod history;

@@ -140,6 +140,7 @@ fn fault_name(fault: Fault) -> &'static str {
         Fault::Error(Errno::Io) => "EIO",
         Fault::Error(Errno::NoSpace) => "ENOSPC",
         Fault::Error(Errno::TooManyFiles) => "EMFILE",
+        Fault::Error(Errno::FileTooLarge) => "EFBIG",
         Fault::ShortRead => "short read",
         Fault::AlteredRead => "altered read",
         Fault::ShortWrite(_) => "short write",

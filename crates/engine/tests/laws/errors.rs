@@ -9,7 +9,7 @@ use lsmx::manifest::Manifest;
 use lsmx::vfs::{Errno, Fault, FaultVfs, Image, MemVfs, Rule, Vfs, VfsCall};
 use lsmx::{Db, Durability, Error, Event, Keyspace, WriteBatch};
 
-use super::arsenal::Chance;
+use super::arsenal::{Chance, disk_use};
 use super::support::{Calls, Told, all_kinds, file_of, open, options, seeds, tuning};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -466,8 +466,8 @@ fn law_08_a_failed_sync_is_final() {
 }
 
 /// 9. Nothing acknowledged is lost on a full disk, reads go on, background work waits instead of spinning,
-///    and freeing space + `resume()` goes on where it stopped. A reserve keeps the room that `resume()` needs,
-///    so that it does where nobody has freed anything, and deletes can free what is to be freed.
+///    and freeing space + `resume()` goes on where it stopped. The reserve is used up before the database becomes
+///    read-only, is bounded, and nothing depends on it.
 #[test]
 fn law_09_full_disk() {
     for seed in seeds(9, 8) {
@@ -475,9 +475,18 @@ fn law_09_full_disk() {
         full_for_compactions(seed);
     }
     for seed in seeds(90, 3) {
-        super::full::a_disk_that_stays_full(seed);
-        super::full::many_keyspaces_on_a_disk_that_stays_full(seed);
-        super::full::a_real_disk_that_stays_full(seed);
+        super::full::a_disk_that_gets_full(seed);
+        super::full::a_real_disk_that_gets_full(seed);
+        for check in [
+            disk_use::reserve_is_bounded,
+            disk_use::reserve_is_dispensable,
+            disk_use::full_disk_takes_the_reserve,
+            disk_use::full_disk_is_full,
+            disk_use::idle_memtable_is_flushed,
+            disk_use::idle_database_removes_nothing,
+        ] {
+            check(seed).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+        }
     }
 }
 

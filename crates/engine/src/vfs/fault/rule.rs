@@ -19,27 +19,32 @@ pub enum Errno {
     NoSpace,
     /// EMFILE: the process has too many files open.
     TooManyFiles,
+    /// EFBIG: the file is larger than the process or the file system allows.
+    FileTooLarge,
 }
 
 impl Errno {
     /// All of them.
-    pub const ALL: [Errno; 3] = [Errno::Io, Errno::NoSpace, Errno::TooManyFiles];
+    pub const ALL: [Errno; 4] =
+        [Errno::Io, Errno::NoSpace, Errno::TooManyFiles, Errno::FileTooLarge];
 
     /// The error as the system's own calls would give it.
     #[must_use]
     pub fn error(self) -> io::Error {
-        // These three have had one number on every Unix since the seventh edition.
+        // These have had one number on every Unix since the seventh edition.
         #[cfg(unix)]
         return io::Error::from_raw_os_error(match self {
             Errno::Io => 5,
             Errno::NoSpace => 28,
             Errno::TooManyFiles => 24,
+            Errno::FileTooLarge => 27,
         });
         #[cfg(not(unix))]
         return match self {
             Errno::Io => io::Error::other("input/output error"),
             Errno::NoSpace => io::ErrorKind::StorageFull.into(),
             Errno::TooManyFiles => io::Error::other("too many open files"),
+            Errno::FileTooLarge => io::ErrorKind::FileTooLarge.into(),
         };
     }
 }

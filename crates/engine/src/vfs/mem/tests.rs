@@ -467,12 +467,15 @@ fn readers_share_a_lock() {
 fn a_disk_of_some_size_gets_full_and_what_is_removed_is_free_again() {
     let vfs = MemVfs::new();
     let (file, room) = (Path::new("file"), Path::new("room"));
+    vfs.set_capacity(None);
     assert_eq!(vfs.reserve(room, 1).unwrap_err().kind(), io::ErrorKind::Unsupported);
     vfs.set_capacity(Some(100));
     let appended = vfs.create(file).unwrap();
     appended.append(&[1; 30]).unwrap();
-    vfs.reserve(room, 40).unwrap();
+    vfs.reserve(room, 50).unwrap();
     vfs.reserve(room, 20).unwrap();
+    assert_eq!(vfs.used_bytes(), 50, "it shrinks");
+    vfs.reserve(room, 40).unwrap();
     assert_eq!((vfs.used_bytes(), vfs.read_all(room).unwrap().len()), (70, 0));
     vfs.hard_link(file, Path::new("again")).unwrap();
     assert_eq!(vfs.used_bytes(), 70, "two names of one file");
