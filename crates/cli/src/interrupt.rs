@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tempfile::TempDir;
+use lsmx_bench::temporary::Temporary;
 
 use crate::failure::Failure;
 use crate::output;
@@ -31,7 +31,7 @@ pub(crate) fn temporary_directory(
     prefix: &str,
     parent: &Path,
     parting: Option<String>,
-) -> Result<TempDir, Failure> {
+) -> Result<Temporary, Failure> {
     let directory = lsmx_bench::temporary::directory(prefix, parent)?;
     let path = directory.path().to_owned();
     ctrlc::set_handler(move || {

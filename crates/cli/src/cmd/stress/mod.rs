@@ -84,7 +84,7 @@ pub(crate) fn run(arguments: &StressArgs, words: &[OsString]) -> Result<(), Fail
     }
     if let Some(what) = failure {
         // The files of the database that failed are in it.
-        let _ = home.keep();
+        home.keep().map_err(|error| Failure::file("keep", "the files of the database", error))?;
         return Err(Failure::Run(what.into()));
     }
     output::stdout(table(databases, sum, time.elapsed_s()).as_bytes())
