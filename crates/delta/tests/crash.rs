@@ -100,7 +100,8 @@ fn recover(vfs: MemVfs, state: &(Option<Token>, Model, BTreeSet<u64>), seed: u64
     let mut random = Chance(seed);
     driver.flush(&writes(&mut random));
     driver.collect(None).unwrap();
-    let again = vfs.crash(Image::ALL[usize::try_from(seed % 7).unwrap()], seed);
+    let images = Image::ALL.len() as u64;
+    let again = vfs.crash(Image::ALL[usize::try_from(seed % images).unwrap()], seed);
     driver.reopen_on(Arc::new(again)).unwrap();
     driver.check().unwrap();
 }

@@ -170,6 +170,10 @@ bugs! {
     CorruptReadNotRepeated = "corrupt-read-not-repeated" of 15,
     /// All inputs of a job that met a corrupt block stay busy, and nothing reads the block again.
     DamagedInputsKept = "damaged-inputs-kept" of 15,
+    /// Zeros by which a segment has grown ahead are taken for records that were synced.
+    GrownTailIsDamage = "grown-tail-is-damage" of 8,
+    /// The manifest names a segment that is not synced as the oldest.
+    OldestSegmentUnsynced = "oldest-segment-unsynced" of 4,
 }
 
 #[cfg(feature = "sabotage")]

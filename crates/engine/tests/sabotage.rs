@@ -111,6 +111,9 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
         }
         Bug::CorruptReadNotRepeated => ("a transient bad read", transient_bad_read),
         Bug::DamagedInputsKept => ("an unreadable file", unreadable_file),
+        Bug::GrownTailIsDamage | Bug::OldestSegmentUnsynced => {
+            ("crashes of the log", crashes_of_the_log)
+        }
     }
 }
 
@@ -508,6 +511,11 @@ fn hanging_observation(_: u64) -> Outcome {
     let db = Db::open_with(Arc::new(disk), oracle::DIR, Options::default()).map_err(failed)?;
     let hanging = || drop(db.put("key", "value"));
     returns_while_blocked(&gate, hanging, || drop((db.metrics(), db.memory())))
+}
+
+/// Power is lost while a log is appended to and synced at once.
+fn crashes_of_the_log(seed: u64) -> Outcome {
+    arsenal::log_crashes::enumerate_crashes(seed, 120).map(drop)
 }
 
 /// Tries a check; returns at which try it failed, and how.

@@ -173,7 +173,8 @@ impl RecordHeader {
     /// still be decoded.
     #[must_use]
     pub fn may_start(bytes: &[u8; RECORD_HEADER_BYTES], offset: u64, rest: u64) -> bool {
-        u64_at(bytes, 16) < SEQ_END
+        bytes.iter().any(|&byte| byte != 0)
+            && u64_at(bytes, 16) < SEQ_END
             && u64_at(bytes, 24) & !OLDER_SYNCED <= offset
             && u64::from(u32_at(bytes, 8)) + len_u64(RECORD_HEADER_BYTES) <= rest
     }

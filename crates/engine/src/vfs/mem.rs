@@ -2,7 +2,8 @@
 //!
 //! 1. A file has the bytes that processes see, a length up to which the disk has them, and the
 //!    appends since, in order. A directory has the names that processes see, the names the disk
-//!    has, and the changes between them.
+//!    has, and the changes between them. A file that grows ahead of its end ([`File::grow_ahead`])
+//!    ends in zeros until its writing handle is dropped; the longer length, too, is unsynced at first.
 //! 2. [`File::sync`] brings a file's bytes to the disk, not its name. Creating, renaming and
 //!    removing last only after [`Vfs::sync_dir`] of the directory; a rename across directories
 //!    needs both.
@@ -26,7 +27,7 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 
 pub use crash::Image;
-use node::{Dir, DirId, Entry, FileNode, NameChange};
+use node::{Dir, DirId, Entry, FileData, FileNode, NameChange};
 
 use super::{File, LockGuard, Vfs};
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, RwLock};
@@ -498,11 +499,30 @@ struct MemFile {
     writable: bool,
 }
 
+impl MemFile {
+    /// Length that this handle shows: the one that appends knows where they end, others see the zeros
+    /// behind.
+    fn visible(&self, data: &FileData) -> usize {
+        if self.writable { data.end } else { data.content.len() }
+    }
+}
+
+impl Drop for MemFile {
+    fn drop(&mut self) {
+        if self.writable {
+            let _moment = self.fs.0.moment.read();
+            self.node.data.write().trim();
+        }
+    }
+}
+
 impl File for MemFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         // Past what memory can hold no file has bytes.
         let Ok(offset) = usize::try_from(offset) else { return Ok(0) };
-        Ok(self.node.data.read().content.read(buffer, offset))
+        let data = self.node.data.read();
+        let there = self.visible(&data).saturating_sub(offset).min(buffer.len());
+        Ok(data.content.read(&mut buffer[..there], offset))
     }
 
     fn append(&self, bytes: &[u8]) -> io::Result<()> {
@@ -527,7 +547,11 @@ impl File for MemFile {
     }
 
     fn len(&self) -> io::Result<u64> {
-        Ok(self.node.data.read().content.len() as u64)
+        Ok(self.visible(&self.node.data.read()) as u64)
+    }
+
+    fn grow_ahead(&self) {
+        self.node.data.write().grow_ahead();
     }
 
     fn will_need(&self, _: u64, _: u64) -> bool {

@@ -10,6 +10,20 @@
 //!
 //! A segment without a predecessor starts a chain of its own. One that is not the oldest was left
 //! behind by an attempt to resume that the manifest never learned of, so no commit is in it.
+//!
+//! A segment file grows ahead of its data by zeros, so its length is not its end. The valid length stands in
+//! the header of the next segment. If that header cannot be read, a segment ends where only zeros follow:
+//!
+//! - Zeros up to the end of the file prove nothing. A later record or header may say that the segment was
+//!   synced as far as it counts, but the zeros need not count. The manifest's mark is an exception: it
+//!   has an offset.
+//! - Other bytes do count, because a closed segment gets no further bytes. If the segment was synced, a bad
+//!   record before them is damage.
+//!
+//! The question is then about the header that cannot be read. It had been on stable storage if the manifest
+//! names its segment or a later one, if a record of its segment says that this segment is synced,
+//! or if a later segment says that older ones are. Otherwise it is part of the torn tail, and no commit in or
+//! after its segment was acknowledged as synced.
 
 use std::path::{Path, PathBuf};
 
@@ -216,12 +230,15 @@ impl Chain<'_> {
                 Err(stop) => return Ok(Some(stop)),
             };
             let end = next.and_then(Candidate::predecessor).map(|before| before.bytes);
-            let stop = Walk { current, db_uid: self.db_uid, end }.run(report, visit)?;
-            if stop.is_some() {
-                return Ok(stop);
-            }
+            let end = match (Walk { current, db_uid: self.db_uid, end }).run(report, visit)? {
+                Walked::ToEnd(end) => end,
+                Walked::To(stop) => return Ok(Some(stop)),
+            };
             let Some(next) = next else {
-                return Ok(self.after_the_end(id));
+                if end.zeros.is_some() {
+                    report.cut_at = Some((current.path.clone(), end.offset));
+                }
+                return Ok(self.after_the_end(id, end));
             };
             let before = next.predecessor().map_or(0, |before| before.last_seq);
             if before != report.last_seq.0 {
@@ -255,7 +272,7 @@ impl Chain<'_> {
 
     /// The chain ends in segment `last`: is anything there that should have been reached, or named
     /// that is not there?
-    fn after_the_end(&self, last: u64) -> Option<Stop> {
+    fn after_the_end(&self, last: u64, end: End) -> Option<Stop> {
         let unreached = self.unreached(last).map(|candidate| {
             let what = match (&candidate.header, candidate.predecessor()) {
                 (Err(what), _) => Trouble::Malformed(what.clone()),
@@ -286,15 +303,11 @@ impl Chain<'_> {
             };
             Stop { id, offset: 0, certain: false, what }
         });
-        let short = self.expect.mark.filter(|&(id, _)| id == last).and_then(|(id, marked)| {
-            let found = self.candidates.iter().find(|candidate| candidate.id == id)?.bytes;
-            let what = Malformed::Truncated { what: "WAL segment", needed: marked, found };
-            (marked > found).then_some(Stop {
-                id,
-                offset: found,
-                certain: false,
-                what: Trouble::Malformed(what),
-            })
+        let short = self.expect.mark.filter(|&(id, marked)| id == last && marked > end.offset);
+        let short = short.map(|(id, needed)| {
+            let (what, found) = ("WAL segment", end.offset);
+            let what = end.zeros.unwrap_or(Malformed::Truncated { what, needed, found });
+            Stop { id, offset: end.offset, certain: false, what: Trouble::Malformed(what) }
         });
         short.or_else(|| unreached.chain(named).min_by_key(|stop| stop.id))
     }
@@ -326,7 +339,7 @@ impl Chain<'_> {
             records_beyond += beyond.records;
         }
         for later in self.unreached(stop.id) {
-            bytes_cut += later.bytes;
+            bytes_cut += later.reader(self.db_uid, later.bytes).written_beyond(0)?;
             let beyond = later.reader(self.db_uid, later.bytes).beyond(0)?;
             covered |= beyond.position > 0 || beyond.older_synced;
             records_beyond += beyond.records;
@@ -371,6 +384,19 @@ impl Chain<'_> {
     }
 }
 
+/// Where the records of a segment end.
+struct End {
+    offset: u64,
+    /// Why no record starts there, if the file goes on in zeros.
+    zeros: Option<Malformed>,
+}
+
+/// How far the records of a segment could be read.
+enum Walked {
+    ToEnd(End),
+    To(Stop),
+}
+
 /// Reads one segment of the chain, whose header is good.
 struct Walk<'a> {
     current: &'a Candidate,
@@ -384,13 +410,13 @@ impl Walk<'_> {
         self,
         report: &mut RecoveryReport,
         visit: &mut dyn FnMut(ReplayedRecord<'_>) -> Result<()>,
-    ) -> Result<Option<Stop>> {
+    ) -> Result<Walked> {
         let Candidate { id, bytes, .. } = *self.current;
         let counts = self.end.unwrap_or(bytes);
         let mut reader = self.current.reader(self.db_uid, counts.min(bytes));
         let mut offset = len_u64(SEGMENT_HEADER_BYTES);
         let stop = |offset, certain, what| {
-            Ok(Some(Stop { id, offset, certain, what: Trouble::Malformed(what) }))
+            Ok(Walked::To(Stop { id, offset, certain, what: Trouble::Malformed(what) }))
         };
         if let Ok(header) = &self.current.header
             && header.first_seq <= report.last_seq.0
@@ -400,13 +426,19 @@ impl Walk<'_> {
         loop {
             let (header, payload) = match reader.record(offset)? {
                 Found::Record(header, payload) => (header, payload),
-                Found::Bad(what) => return stop(offset, false, what),
+                Found::Bad(what) => {
+                    let ends = self.end.is_none() && !sabotage::on(Bug::GrownTailIsDamage);
+                    if ends && reader.written_beyond(offset)? == 0 {
+                        return Ok(Walked::ToEnd(End { offset, zeros: Some(what) }));
+                    }
+                    return stop(offset, false, what);
+                }
                 Found::End if counts > bytes => {
                     let (needed, found) = (counts, bytes);
                     let what = Malformed::Truncated { what: "WAL segment", needed, found };
                     return stop(offset, false, what);
                 }
-                Found::End => return Ok(None),
+                Found::End => return Ok(Walked::ToEnd(End { offset, zeros: None })),
             };
             if !header.is_mark_only() {
                 if header.first_seq <= report.last_seq.0 {

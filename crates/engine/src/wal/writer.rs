@@ -525,17 +525,22 @@ impl Wal {
         self.syncs.load(Ordering::Relaxed)
     }
 
-    /// Forgets the oldest segments whose records are all at or below `seq`, closed and synced.
+    /// Forgets the oldest segments whose records are all at or below `seq`, closed and synced. The oldest
+    /// one that remains is synced, too.
     /// Returns their ids. The caller has the manifest name [`Wal::oldest_segment`] as the oldest,
     /// on stable storage, and only then deletes the files.
     pub fn retire_through(&self, seq: SeqNo) -> Vec<u64> {
         let mut log = self.log.lock();
-        let closed = &log.segments[..log.segments.len() - 1];
         // An unsynced one is still the predecessor that a replay would have to read before the
-        // newer ones, until the manifest has moved on; a sync must not skip it.
-        let retired = closed
-            .iter()
-            .take_while(|segment| segment.last_seq <= seq.0 && !segment.needs_sync())
+        // newer ones, until the manifest has moved on; a sync must not skip it. The manifest may name only
+        // a synced segment as the oldest: power may be lost before the next sync.
+        let retired = log
+            .segments
+            .windows(2)
+            .take_while(|pair| {
+                let next_synced = pair[1].named || sabotage::on(Bug::OldestSegmentUnsynced);
+                pair[0].last_seq <= seq.0 && !pair[0].needs_sync() && next_synced
+            })
             .count();
         let gone: Vec<Segment> = log.segments.drain(..retired).collect();
         self.set_live_bytes(&log);

@@ -13,6 +13,7 @@ pub(crate) mod gate;
 pub(crate) mod guards;
 pub(crate) mod history;
 pub(crate) mod identity;
+pub(crate) mod log_crashes;
 pub(crate) mod options;
 pub(crate) mod oracle;
 pub(crate) mod parallel;

@@ -130,9 +130,10 @@ pub(crate) fn draw(chance: &mut Chance, background: Background) -> Options {
         .block_cache_kind(*chance.of(&BlockCacheKind::ALL))
         .warm_up(chance.one_in(3))
         .merge_parts_max(usize::try_from(1 + chance.below(4)).unwrap_or(1))
-        .wal_bytes_max(4096 << chance.below(2))
+        .wal_bytes_max(*chance.of(&[4096, 8192, 32 << 10]))
         .wal(WalOptions {
-            segment_bytes: 600 << chance.below(3),
+            // Less than a page, and several.
+            segment_bytes: *chance.of(&[600, 1200, 2400, 10_000, 24_000]),
             sync_every_bytes: 2000 << chance.below(4),
             ..WalOptions::default()
         })

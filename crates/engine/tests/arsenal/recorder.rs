@@ -224,6 +224,7 @@ pub(crate) fn image_name(image: Image) -> &'static str {
         Image::Garbage => "Garbage",
         Image::Sectors => "Sectors",
         Image::Lag => "Lag",
+        Image::Pages => "Pages",
     }
 }
 

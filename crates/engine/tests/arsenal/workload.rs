@@ -298,7 +298,12 @@ impl Run<'_> {
         let mut chance = self.chance.clone();
         let open = self.opened()?;
         let commit = Arc::new(draw_commit(&mut chance, number, open.keyspaces.len()));
-        let sync = chance.one_in(5);
+        // Nearly all buffered, mixed, or all synced.
+        let sync = match self.plan.seed / 4 % 4 {
+            0 => chance.one_in(40),
+            1 => true,
+            _ => chance.one_in(5),
+        };
         let seq = self.number_given(commit.changes.len() as u64)?;
         let before = {
             let mut promises = self.recorder.promises();

@@ -8,7 +8,7 @@ use crate::sync::Arc;
 /// that the list of chunks costs more.
 const CHUNK_BYTES: usize = 32 << 10;
 
-/// Bytes that grow at the end. A clone costs one reference count.
+/// The bytes of one file. A clone costs one reference count.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Content {
     /// All but the last hold exactly [`CHUNK_BYTES`]; the last holds at least one byte.
@@ -49,6 +49,23 @@ impl Content {
             }
             self.len += part;
             bytes = &bytes[part..];
+        }
+    }
+
+    /// Puts `bytes` at `offset`, which is not past the end: in place of what is there, and behind it.
+    pub(super) fn put(&mut self, offset: usize, bytes: &[u8]) {
+        let (inside, behind) = bytes.split_at(bytes.len().min(self.len - offset));
+        self.change(offset..offset + inside.len(), |at, old| {
+            old.copy_from_slice(&inside[at - offset..at - offset + old.len()]);
+        });
+        self.append(behind);
+    }
+
+    /// Appends zeros up to `len` bytes, if it has fewer.
+    pub(super) fn grow(&mut self, len: usize) {
+        while self.len < len {
+            let zeros = [0; 1024];
+            self.append(&zeros[..zeros.len().min(len - self.len)]);
         }
     }
 
@@ -112,6 +129,8 @@ mod tests {
         Append(usize),
         Truncate(usize),
         Change(usize, usize),
+        Put(usize, usize),
+        Grow(usize),
         Copy,
     }
 
@@ -127,7 +146,9 @@ mod tests {
         prop_oneof![
             near.clone().prop_map(Step::Append),
             near.clone().prop_map(Step::Truncate),
-            (near.clone(), near).prop_map(|(from, len)| Step::Change(from, len)),
+            (near.clone(), near.clone()).prop_map(|(from, len)| Step::Change(from, len)),
+            (near.clone(), near.clone()).prop_map(|(at, len)| Step::Put(at, len)),
+            near.prop_map(Step::Grow),
             Just(Step::Copy),
         ]
     }
@@ -156,6 +177,16 @@ mod tests {
                             bytes.iter_mut().for_each(|byte| *byte ^= round);
                         });
                         model.iter_mut().skip(from).take(len).for_each(|byte| *byte ^= round);
+                    }
+                    Step::Put(at, len) => {
+                        let at = at.min(model.len());
+                        content.put(at, &vec![round; len]);
+                        model.resize(model.len().max(at + len), 0);
+                        model[at..at + len].fill(round);
+                    }
+                    Step::Grow(len) => {
+                        content.grow(len);
+                        model.resize(model.len().max(len), 0);
                     }
                     Step::Copy => copies.push((content.clone(), model.clone())),
                 }

@@ -13,6 +13,8 @@ use crate::sync::Arc;
 
 /// Bytes that a disk writes whole or not at all.
 const SECTOR_BYTES: usize = 512;
+/// Bytes that an operating system writes back at a time.
+const PAGE_BYTES: usize = 4096;
 
 /// What becomes of data and names that were not synced when the power went.
 ///
@@ -25,6 +27,10 @@ const SECTOR_BYTES: usize = 512;
 /// | `Garbage` | length grown, bytes random or old | done |
 /// | `Sectors` | each sector by coin: later ones without earlier | each change by its own coin |
 /// | `Lag` | one file keeps all, all others nothing | all done or all undone, by one coin |
+/// | `Pages` | any subset of the dirty pages (4 KiB) of each file, some as they were between two appends; any length that the file had | each change by its own coin |
+///
+/// A file that grows ahead of its end ([`File::grow_ahead`](crate::vfs::File::grow_ahead)) holds zeros behind its
+/// data in every image that has the longer length.
 ///
 /// A rename within a directory is one change; across directories it is two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,11 +49,13 @@ pub enum Image {
     Sectors,
     /// One file is ahead of all others.
     Lag,
+    /// Pages and names survive at random.
+    Pages,
 }
 
 impl Image {
     /// All of them.
-    pub const ALL: [Image; 7] = [
+    pub const ALL: [Image; 8] = [
         Image::Drop,
         Image::Keep,
         Image::Torn,
@@ -55,6 +63,7 @@ impl Image {
         Image::Garbage,
         Image::Sectors,
         Image::Lag,
+        Image::Pages,
     ];
 }
 
@@ -150,7 +159,7 @@ impl Disk<'_> {
             Image::Keep | Image::Zeros | Image::Garbage => dir.current.clone(),
             Image::Lag if self.lagging_names => dir.current.clone(),
             Image::Lag => dir.synced.clone(),
-            Image::Sectors => {
+            Image::Sectors | Image::Pages => {
                 let mut entries = dir.synced.clone();
                 for change in &dir.unsynced {
                     if chance.coin() {
@@ -177,17 +186,14 @@ impl Disk<'_> {
             .enumerate()
             .map(|(at, file)| {
                 let mut content = match self.image {
-                    Image::Drop => kept(file, file.synced),
-                    Image::Lag if ahead != Some(at) => kept(file, file.synced),
-                    Image::Keep | Image::Lag => kept(file, grown(file)),
+                    Image::Drop => kept(file, file.synced, file.synced_len),
+                    Image::Lag if ahead != Some(at) => kept(file, file.synced, file.synced_len),
+                    Image::Keep | Image::Lag => kept(file, appended(file), len(file)),
                     Image::Torn => torn(file, chance),
-                    Image::Zeros => {
-                        let mut content = kept(file, grown(file));
-                        content.zero(file.synced..content.len());
-                        content
-                    }
+                    Image::Zeros => kept(file, file.synced, len(file)),
                     Image::Garbage => garbage(file, &files, chance),
                     Image::Sectors => sectors(file, chance),
+                    Image::Pages => pages(file, chance),
                 };
                 for lost in &file.lost {
                     content.zero(lost.clone());
@@ -211,32 +217,41 @@ impl Disk<'_> {
     }
 }
 
-/// The first `len` bytes.
-fn kept(file: &FileData, len: usize) -> Content {
+/// The first `end` bytes, and zeros behind them up to a length.
+fn kept(file: &FileData, end: usize, len: usize) -> Content {
     let mut content = file.content.clone();
-    content.truncate(len);
+    content.truncate(end);
+    content.grow(len);
     content
 }
 
-/// Length with all that could still reach the disk; a lost tail cannot.
-fn grown(file: &FileData) -> usize {
+/// End of the data that could still reach the disk; a lost tail cannot.
+fn appended(file: &FileData) -> usize {
     file.unsynced.last().map_or(file.synced, |last| last.end)
 }
 
+/// Length if all that could still reach the disk does.
+fn len(file: &FileData) -> usize {
+    let grown_ahead = file.content.len() > file.end;
+    if grown_ahead { file.content.len() } else { appended(file) }
+}
+
 fn torn(file: &FileData, chance: &mut Chance) -> Content {
-    let Some(first) = file.unsynced.first() else { return kept(file, file.synced) };
+    let Some(first) = file.unsynced.first() else {
+        return kept(file, file.synced, file.synced_len);
+    };
     let sectors = first.start / SECTOR_BYTES + 1..first.end.div_ceil(SECTOR_BYTES);
     let cut = if !sectors.is_empty() && chance.coin() {
         (sectors.start + chance.below(sectors.len())) * SECTOR_BYTES
     } else {
         first.start + chance.below(first.len())
     };
-    kept(file, if cut > first.start { cut } else { file.synced })
+    kept(file, if cut > first.start { cut } else { file.synced }, file.synced_len)
 }
 
 fn garbage(file: &FileData, files: &[FileData], chance: &mut Chance) -> Content {
-    let mut content = kept(file, grown(file));
-    let range = file.synced..content.len();
+    let mut content = kept(file, appended(file), len(file));
+    let range = file.synced..appended(file);
     if range.is_empty() {
         return content;
     }
@@ -244,7 +259,7 @@ fn garbage(file: &FileData, files: &[FileData], chance: &mut Chance) -> Content 
     if !donors.is_empty() && chance.coin() {
         // What freed sectors held before: bytes that were valid, elsewhere.
         let donor = donors[chance.below(donors.len())];
-        let old = kept(donor, donor.synced).to_vec();
+        let old = kept(donor, donor.synced, 0).to_vec();
         let sector = chance.below(old.len().div_ceil(SECTOR_BYTES)) * SECTOR_BYTES;
         content.change(range, |at, bytes| {
             for (at, byte) in (at..).zip(bytes) {
@@ -257,24 +272,63 @@ fn garbage(file: &FileData, files: &[FileData], chance: &mut Chance) -> Content 
     content
 }
 
-fn sectors(file: &FileData, chance: &mut Chance) -> Content {
-    let mut content = kept(file, grown(file));
-    let end = content.len();
-    let mut missing: Vec<Range<usize>> = Vec::new();
-    let mut len = file.synced;
-    let mut at = file.synced;
-    while at < end {
-        let next = ((at / SECTOR_BYTES + 1) * SECTOR_BYTES).min(end);
-        if chance.coin() {
-            len = next;
-        } else {
-            missing.push(at..next);
-        }
+/// The parts of a range that lie in blocks of a size.
+fn blocks(range: Range<usize>, block_bytes: usize) -> impl Iterator<Item = Range<usize>> {
+    let mut at = range.start;
+    std::iter::from_fn(move || {
+        let next = ((at / block_bytes + 1) * block_bytes).min(range.end);
+        let block = at..next;
         at = next;
+        (!block.is_empty()).then_some(block)
+    })
+}
+
+fn sectors(file: &FileData, chance: &mut Chance) -> Content {
+    let mut end = file.synced;
+    let mut missing: Vec<Range<usize>> = Vec::new();
+    for sector in blocks(file.synced..appended(file), SECTOR_BYTES) {
+        if chance.coin() {
+            end = sector.end;
+        } else {
+            missing.push(sector);
+        }
     }
-    content.truncate(len);
+    let grown_ahead = file.len_max > appended(file);
+    let len = if grown_ahead && chance.coin() { file.len_max } else { file.synced_len };
+    let mut content = kept(file, end, len);
     for range in missing {
         content.zero(range);
     }
+    content
+}
+
+/// The system writes a page back at any time after it was written to, and forgets later changes of it.
+fn pages(file: &FileData, chance: &mut Chance) -> Content {
+    // Of eight pages so many survive: few, half of them, or nearly all.
+    let share = [1, 4, 7][chance.below(3)];
+    let mut content = kept(file, appended(file), file.len_max);
+    let mut end = file.synced;
+    for page in blocks(file.synced..appended(file), PAGE_BYTES) {
+        let starts = file.unsynced.iter().map(|append| append.start);
+        let inside: Vec<usize> =
+            starts.filter(|at| page.contains(at) && *at > page.start).collect();
+        let written = match chance.below(8) {
+            drawn if drawn >= share => page.start,
+            _ if !inside.is_empty() && chance.below(4) == 0 => inside[chance.below(inside.len())],
+            _ => page.end,
+        };
+        content.zero(written..page.end);
+        if written > page.start {
+            end = written;
+        }
+    }
+    let appends = file.unsynced.len();
+    let drawn = match chance.below(4) {
+        0 => end,
+        1 if appends > 0 => file.unsynced[chance.below(appends)].end,
+        2 => file.len_max,
+        _ => len(file),
+    };
+    content.truncate(drawn.max(file.synced_len));
     content
 }

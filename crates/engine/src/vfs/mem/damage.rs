@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::content::Content;
-use super::node::{DirId, Entry, FileData, FileNode};
+use super::node::{DirId, Entry, FileNode};
 use super::{MemVfs, Names, ROOT};
 use crate::sync::Arc;
 
@@ -158,7 +158,7 @@ impl MemVfs {
         let mut data = node.data.write();
         let mut content = data.content.clone();
         change(&mut content)?;
-        *data = FileData::on_disk(content);
+        data.replace(content);
         Ok(())
     }
 }

@@ -18,16 +18,30 @@ pub(super) struct FileNode {
 /// Somebody holds the lock alone.
 const ALONE: u64 = u64::MAX;
 
+/// Least and most bytes by which a file grows ahead of its end; in between, it doubles. As
+/// [`OsVfs`](crate::vfs::OsVfs) does, in a scale that suits small test files.
+const GROWN_AHEAD_MIN: usize = 4 << 10;
+const GROWN_AHEAD_MAX: usize = 32 << 10;
+
 /// Bytes as a process sees them, and how far the disk has them.
 ///
-/// Files only grow, so an unsynced operation is a range of the bytes. Bytes from `synced` on that
-/// are in no operation were lost in a failed sync.
+/// Data is only appended, so an unsynced operation is a range of the bytes. Bytes from `synced` on that
+/// are in no operation were lost in a failed sync. Behind the appended bytes a file that grows ahead
+/// ([`File::grow_ahead`](crate::vfs::File::grow_ahead)) holds zeros.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FileData {
     /// What reads see.
     pub(super) content: Content,
-    /// Length as of the last good sync.
+    /// Where the next append goes; `content` holds zeros from here on.
+    pub(super) end: usize,
+    /// Whether an append past the length makes the file longer than it needs.
+    grows_ahead: bool,
+    /// Appended bytes as of the last good sync.
     pub(super) synced: usize,
+    /// Length as of the last good sync, at least `synced`.
+    pub(super) synced_len: usize,
+    /// Largest length since the last good sync.
+    pub(super) len_max: usize,
     /// The appends since, in order; each a range of the content.
     pub(super) unsynced: Vec<Range<usize>>,
     /// Ranges that reads still see but the disk never got, and never will: it holds zeros there.
@@ -64,25 +78,59 @@ impl FileNode {
 
 impl FileData {
     pub(super) fn on_disk(content: Content) -> FileData {
-        FileData { synced: content.len(), content, ..FileData::default() }
-    }
-
-    /// Room that it takes.
-    pub(super) fn bytes(&self) -> u64 {
-        self.reserved.max(self.content.len() as u64)
-    }
-
-    pub(super) fn append(&mut self, bytes: &[u8]) {
-        let start = self.content.len();
-        self.content.append(bytes);
-        if !bytes.is_empty() {
-            self.unsynced.push(start..self.content.len());
+        let len = content.len();
+        FileData {
+            end: len,
+            synced: len,
+            synced_len: len,
+            len_max: len,
+            content,
+            ..FileData::default()
         }
     }
 
+    /// Room that it takes; zeros that it has grown by take none.
+    pub(super) fn bytes(&self) -> u64 {
+        self.reserved.max(self.end as u64)
+    }
+
+    pub(super) fn append(&mut self, bytes: &[u8]) {
+        let (start, end) = (self.end, self.end + bytes.len());
+        if self.grows_ahead && end > self.content.len() {
+            self.content.grow(end + end.clamp(GROWN_AHEAD_MIN, GROWN_AHEAD_MAX));
+        }
+        self.content.put(start, bytes);
+        self.end = end;
+        self.len_max = self.len_max.max(self.content.len());
+        if !bytes.is_empty() {
+            self.unsynced.push(start..end);
+        }
+    }
+
+    pub(super) fn grow_ahead(&mut self) {
+        self.grows_ahead = true;
+    }
+
+    /// Cuts the zeros by which the file has grown ahead.
+    pub(super) fn trim(&mut self) {
+        self.grows_ahead = false;
+        self.content.truncate(self.end);
+    }
+
     pub(super) fn sync(&mut self) {
-        self.synced = self.content.len();
+        self.synced = self.end;
+        self.synced_len = self.content.len();
+        self.len_max = self.synced_len;
         self.unsynced.clear();
+    }
+
+    /// Puts other contents in place, all of it on the disk. Appends go on where they did, unless the
+    /// file has become shorter.
+    pub(super) fn replace(&mut self, content: Content) {
+        let grown = self.end < self.content.len();
+        let end = if grown { self.end.min(content.len()) } else { content.len() };
+        let grows_ahead = self.grows_ahead;
+        *self = FileData { end, grows_ahead, ..FileData::on_disk(content) };
     }
 
     /// What a failed sync does: the disk will never get the unsynced bytes. Either the page cache

@@ -184,6 +184,79 @@ fn syncing_a_name_does_not_sync_the_file() {
     assert_eq!(after(&vfs, Image::Drop, 0, "f").unwrap(), b"");
 }
 
+/// Crash tests found no damage that was none: here no file went on in zeros, as files of the machine do.
+#[test]
+fn a_file_that_grows_ahead_shows_zeros_to_others_until_its_writer_is_dropped() {
+    let vfs = MemVfs::new();
+    let file = vfs.create(path("f")).unwrap();
+    file.append(b"before").unwrap();
+    file.grow_ahead();
+    assert_eq!(vfs.read_all(path("f")).unwrap(), b"before");
+    file.append(&[1; 5_000]).unwrap();
+    assert_eq!(file.len().unwrap(), 5_006);
+    let other = vfs.open(path("f")).unwrap();
+    assert_eq!(other.len().unwrap(), 10_012);
+    let mut buffer = [9; 20];
+    assert_eq!(file.read_at(&mut buffer, 5_000).unwrap(), 6);
+    assert_eq!(other.read_at(&mut buffer, 5_000).unwrap(), 20);
+    assert_eq!(buffer, [[1; 6].as_slice(), &[0; 14]].concat()[..]);
+    file.append(b"behind").unwrap();
+    assert_eq!(vfs.used_bytes(), 5_012);
+    drop(file);
+    assert_eq!(vfs.read_all(path("f")).unwrap().len(), 5_012);
+}
+
+#[test]
+fn a_length_that_has_grown_ahead_is_on_the_disk_once_it_is_synced() {
+    let vfs = MemVfs::new();
+    let file = vfs.create(path("f")).unwrap();
+    file.grow_ahead();
+    file.append(&[1; 100]).unwrap();
+    vfs.sync_dir(path("")).unwrap();
+    assert_eq!(after(&vfs, Image::Drop, 0, "f").unwrap(), b"");
+    file.sync().unwrap();
+    file.append(&[2; 3_000]).unwrap();
+    let synced = [vec![1; 100], vec![0; 4_096]].concat();
+    for image in [Image::Drop, Image::Zeros] {
+        assert_eq!(after(&vfs, image, 0, "f").unwrap(), synced, "{image:?}");
+    }
+    for image in Image::ALL {
+        for seed in SEEDS {
+            let bytes = after(&vfs, image, seed, "f").unwrap();
+            assert_eq!((bytes.len(), &bytes[..100]), (4_196, &[1; 100][..]), "{image:?} {seed}");
+            assert_eq!(bytes[3_100..], [0; 1_096], "{image:?} {seed}");
+        }
+    }
+}
+
+#[test]
+fn pages_survive_each_by_itself_and_as_they_were_at_some_time() {
+    let appends: Vec<Vec<u8>> = (2..30).map(|byte| vec![byte; 1_000]).collect();
+    let appends: Vec<&[u8]> = appends.iter().map(|bytes| &bytes[..]).collect();
+    let vfs = grown(&[1; 100], &appends);
+    let whole = vfs.read_all(path("f")).unwrap();
+    let (mut first_lost, mut older, mut shorter, mut all) = (0, 0, 0, 0);
+    for seed in SEEDS {
+        let bytes = after(&vfs, Image::Pages, seed, "f").unwrap();
+        assert_eq!(bytes[..100], [1; 100]);
+        let pages: Vec<(&[u8], &[u8])> = bytes.chunks(4_096).zip(whole.chunks(4_096)).collect();
+        let mut lost = Vec::new();
+        for (found, whole) in &pages {
+            let kept = found.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+            assert_eq!(found[..kept], whole[..kept], "{seed}");
+            lost.push(kept <= 100);
+            older += u64::from(kept > 100 && kept < found.len());
+        }
+        first_lost += u64::from(lost[0] && lost.contains(&false));
+        shorter += u64::from(bytes.len() < whole.len());
+        all += u64::from(bytes == whole);
+    }
+    assert!(
+        first_lost > 20 && older > 20 && shorter > 20 && all > 0,
+        "{first_lost} {older} {shorter} {all}"
+    );
+}
+
 #[test]
 fn a_deleted_file_is_back_until_the_directory_is_synced() {
     let vfs = grown(b"old", &[b"new"]);
