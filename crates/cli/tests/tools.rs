@@ -45,6 +45,25 @@ fn a_checkpoint_is_a_database_and_the_target_must_be_free() {
     db(&path, "checkpoint").fails(2, &["<TARGET>"]);
 }
 
+/// The stored time of a host whose clock was in 2099 stays, and ends with `reset-clock`.
+#[test]
+fn reset_clock_sets_a_stored_time_of_2099_back() {
+    const YEAR_2099_US: u64 = 4_070_908_800_000_000;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("data");
+    let ahead = lsmx::env::ManualClock::new(YEAR_2099_US);
+    lsmx::Db::open(&path, lsmx::Options::default().clock(ahead)).unwrap().close(None).unwrap();
+    let stored_us = || {
+        let db = lsmx::Db::open_read_only(&path, lsmx::Options::default()).unwrap();
+        db.env().database_us()
+    };
+    assert!(stored_us() >= YEAR_2099_US);
+    assert!(db(&path, "reset-clock").ok().contains("the database clock is at "));
+    assert!(stored_us() < YEAR_2099_US);
+    db(&path, "reset-clock --keyspace users").fails(2, &["--keyspace", "reset-clock"]);
+    db(&directory.path().join("none"), "reset-clock").fails(1, &["not a database"]);
+}
+
 #[test]
 fn compact_leaves_one_run_and_drop_keyspace_one_keyspace() {
     let directory = tempfile::tempdir().unwrap();

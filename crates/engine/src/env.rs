@@ -7,7 +7,8 @@
 //! | [`Background::Stepped`] | real, but one runs at a time | driven | the baton goes on; see `env/stepped.rs` |
 //!
 //! A driven clock starts at one second and moves only when told ([`Env::advance_us`],
-//! [`Env::pause_us`]) or when all that could go on waits for it.
+//! [`Env::pause_us`]) or when all that could go on waits for it. System time has two clocks, one for
+//! scheduling and one for the ages of data; see `env/clock.rs`. A driven clock is both.
 //!
 //! To wait: whoever changes something that a condition looks at calls [`Signal::notify`] directly,
 //! after the change. That is enough in every mode; under `Stepped` a thread whose condition holds
@@ -15,6 +16,7 @@
 //!
 //! No lock of [`crate::sync`] may be held at a wait or a yield point; debug builds assert it.
 
+mod clock;
 pub mod rate;
 mod stepped;
 #[cfg(test)]
@@ -28,6 +30,8 @@ use rand::{Rng, SeedableRng, TryRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Signal, assert_unlocked};
+pub use clock::{CLOCK_JUMP_MAX_DEFAULT, CLOCK_READING_END_US, ClockReport, ManualClock};
+use clock::{SystemClock, saturating_advance};
 use stepped::Stepper;
 
 /// Where a driven clock starts, in microseconds.
@@ -155,10 +159,24 @@ impl Env {
     /// Under `Stepped` the calling thread holds the baton from here on.
     #[must_use]
     pub fn new(background: Background, seed: Option<u64>) -> Env {
-        let (clock, stepper) = match background {
-            Background::Threads { .. } => (Clock::system(), None),
-            Background::Inline => (Clock::driven(), None),
-            Background::Stepped { seed, .. } => {
+        Env::with_clock(background, seed, None)
+    }
+
+    /// [`Env::new`] with a clock that a test sets, in place of system time or of the driven clock of
+    /// [`Background::Inline`]. `Stepped` has a clock of its own and ignores it.
+    #[must_use]
+    pub fn with_clock(
+        background: Background,
+        seed: Option<u64>,
+        manual: Option<ManualClock>,
+    ) -> Env {
+        let (clock, stepper) = match (background, manual) {
+            (Background::Threads { .. } | Background::Inline, Some(manual)) => {
+                (Clock::System(SystemClock::manual(manual)), None)
+            }
+            (Background::Threads { .. }, None) => (Clock::System(SystemClock::real()), None),
+            (Background::Inline, None) => (Clock::driven(), None),
+            (Background::Stepped { seed, .. }, _) => {
                 let now_us = Arc::new(AtomicU64::new(DRIVEN_START_US));
                 (Clock::Driven(now_us.clone()), Some(Stepper::new(seed, now_us)))
             }
@@ -177,23 +195,55 @@ impl Env {
         self.0.background
     }
 
-    /// Microseconds since the Unix epoch, or since a driven clock's. Never goes back: where the
-    /// system's clock does, this one goes on from the largest time seen at its own pace.
+    /// The scheduling clock, in microseconds: it starts at the wall clock and advances by the monotonic
+    /// clock, so no step of the wall clock changes it. For deadlines and durations.
     #[must_use]
     pub fn now_us(&self) -> u64 {
-        self.0.clock.now_us()
+        match &self.0.clock {
+            Clock::System(clock) => clock.now_us(),
+            Clock::Driven(now_us) => now_us.load(Ordering::Acquire),
+        }
     }
 
-    /// Says that this time was seen before: the clock goes on from there if it is behind.
-    pub fn not_before(&self, us: u64) {
+    /// The database clock, in microseconds since the Unix epoch, or since a driven clock's: the largest
+    /// time that was believed. Never goes back. For the ages of files and tombstones.
+    #[must_use]
+    pub fn database_us(&self) -> u64 {
         match &self.0.clock {
-            Clock::System { start, offset_us } => {
-                let since_us = saturating_u64(start.elapsed().as_micros());
-                largest_seen(offset_us, us, since_us);
-            }
+            Clock::System(clock) => clock.database_us(),
+            Clock::Driven(now_us) => now_us.load(Ordering::Acquire),
+        }
+    }
+
+    /// The creation time of a file that is written now: the database clock, or a wall clock reading ahead
+    /// of it that is not believed yet. If it is believed later, the file must not be old at once.
+    #[must_use]
+    pub fn stamp_us(&self) -> u64 {
+        match &self.0.clock {
+            Clock::System(clock) => clock.stamp_us(),
+            Clock::Driven(now_us) => now_us.load(Ordering::Acquire),
+        }
+    }
+
+    /// Starts the database clock at the time that a manifest stores, 0 if it stores none. A reading of the
+    /// wall clock ahead by more than `jump_us_max` is not believed at once. Returns the stored time, or 0
+    /// if it is ignored.
+    pub fn begin_database_clock(&self, stored_us: u64, jump_us_max: u64) -> u64 {
+        match &self.0.clock {
+            Clock::System(clock) => clock.begin(stored_us, jump_us_max),
             Clock::Driven(now_us) => {
-                now_us.fetch_max(us, Ordering::AcqRel);
+                now_us.fetch_max(stored_us, Ordering::AcqRel);
+                stored_us
             }
+        }
+    }
+
+    /// Takes the reports about wall clock readings since the last call, oldest first.
+    #[must_use]
+    pub fn take_clock_reports(&self) -> Vec<ClockReport> {
+        match &self.0.clock {
+            Clock::System(clock) => clock.take_reports(),
+            Clock::Driven(_) => Vec::new(),
         }
     }
 
@@ -202,7 +252,7 @@ impl Env {
     #[must_use]
     pub fn monotonic_ns(&self) -> u64 {
         match &self.0.clock {
-            Clock::System { start, .. } => saturating_u64(start.elapsed().as_nanos()),
+            Clock::System(clock) => clock.monotonic_ns(),
             Clock::Driven(now_us) => now_us.load(Ordering::Acquire).saturating_mul(1_000),
         }
     }
@@ -212,15 +262,15 @@ impl Env {
     #[must_use]
     pub fn thread_cpu_ns(&self) -> u64 {
         match &self.0.clock {
-            Clock::System { .. } => thread_cpu_ns(),
-            Clock::Driven(_) => 0,
+            Clock::System(clock) if !clock.is_manual() => thread_cpu_ns(),
+            _ => 0,
         }
     }
 
     /// Moves a driven clock; the system's moves by itself.
     pub fn advance_us(&self, us: u64) {
         if let Clock::Driven(now_us) = &self.0.clock {
-            now_us.fetch_add(us, Ordering::AcqRel);
+            saturating_advance(now_us, us);
         }
     }
 
@@ -265,8 +315,13 @@ impl Env {
             });
             let left = patience.saturating_sub(since.elapsed());
             if left.is_zero() {
-                if let Clock::Driven(now_us) = &self.0.clock {
-                    now_us.fetch_max(deadline_us, Ordering::AcqRel);
+                match &self.0.clock {
+                    Clock::Driven(now_us) => {
+                        now_us.fetch_max(deadline_us, Ordering::AcqRel);
+                    }
+                    Clock::System(clock) => {
+                        clock.advance_manual_us(deadline_us.saturating_sub(clock.now_us()));
+                    }
                 }
                 return false;
             }
@@ -330,8 +385,8 @@ impl Env {
             }
         };
         let others = match self.0.clock {
-            Clock::System { .. } => threads.min(tasks).saturating_sub(1),
-            Clock::Driven(_) => 0,
+            Clock::System(ref clock) if !clock.is_manual() => threads.min(tasks).saturating_sub(1),
+            _ => 0,
         };
         std::thread::scope(|scope| {
             for _ in 0..others {
@@ -372,7 +427,8 @@ impl Env {
                 stepper.wait(WaitCause::Throttle, &Signal::new(), Some(deadline), &mut || false);
             }
             (None, Clock::Driven(_)) => self.advance_us(us),
-            (None, Clock::System { .. }) => {
+            (None, Clock::System(clock)) if clock.is_manual() => clock.advance_manual_us(us),
+            (None, Clock::System(_)) => {
                 #[expect(clippy::disallowed_methods, reason = "this is what the others call")]
                 std::thread::sleep(Duration::from_micros(us));
             }
@@ -404,43 +460,14 @@ pub struct JoinHandle {
 
 #[derive(Debug)]
 enum Clock {
-    System {
-        start: std::time::Instant,
-        /// Largest difference seen between the system's time and the time since `start`.
-        offset_us: AtomicU64,
-    },
+    System(SystemClock),
     Driven(Arc<AtomicU64>),
 }
 
 impl Clock {
-    fn system() -> Clock {
-        Clock::System { start: monotonic(), offset_us: AtomicU64::new(0) }
-    }
-
     fn driven() -> Clock {
         Clock::Driven(Arc::new(AtomicU64::new(DRIVEN_START_US)))
     }
-
-    fn now_us(&self) -> u64 {
-        match self {
-            Clock::System { start, offset_us } => {
-                // The order matters: with the time since the start read first, a thread that is
-                // stopped between the two reads moves the offset ahead by its stop. Read second,
-                // the offset comes out too small, and the maximum forgets it.
-                let wall_us = system_us();
-                let since_us = saturating_u64(start.elapsed().as_micros());
-                largest_seen(offset_us, wall_us, since_us)
-            }
-            Clock::Driven(now_us) => now_us.load(Ordering::Acquire),
-        }
-    }
-}
-
-/// The time by the largest offset seen: follows the system's clock forward, never back.
-fn largest_seen(offset_us: &AtomicU64, wall_us: u64, since_us: u64) -> u64 {
-    let offset = wall_us.saturating_sub(since_us);
-    let largest = offset_us.fetch_max(offset, Ordering::AcqRel).max(offset);
-    largest.saturating_add(since_us)
 }
 
 fn monotonic() -> std::time::Instant {

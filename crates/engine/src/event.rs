@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use lsmx_compaction::{Explanation, FileId, Job};
 
+use crate::env::ClockReport;
 use crate::error::Error;
 use crate::sync::Arc;
 use crate::wal::RecoveryReport;
@@ -209,6 +210,8 @@ pub enum Event {
     OrphanRemoved(PathBuf),
     /// The file `RESERVE` cannot be made or grown. The database works without it. At most once per opening.
     NoReserve(Arc<Error>),
+    /// The wall clock and the database clock disagree.
+    Clock(ClockReport),
 }
 
 impl fmt::Display for Event {
@@ -287,6 +290,7 @@ impl fmt::Display for Event {
                 "[{}] a write waited {} us for {}",
                 stall.keyspace, stall.waited_us, stall.cause
             ),
+            Event::Clock(report) => write!(f, "{report}"),
             Event::OrphanRemoved(path) => write!(f, "removed {}, nothing names it", path.display()),
             Event::NoReserve(cause) => {
                 write!(f, "no room is kept for a full disk: {}", cause.chain())

@@ -174,6 +174,10 @@ bugs! {
     GrownTailIsDamage = "grown-tail-is-damage" of 8,
     /// The manifest names a segment that is not synced as the oldest.
     OldestSegmentUnsynced = "oldest-segment-unsynced" of 4,
+    /// A wall clock that jumps ahead is believed at once.
+    ClockJumpBelieved = "clock-jump-believed" of 33,
+    /// The end of a pause is added up without a look at the largest time.
+    TimeOverflows = "time-overflows" of 33,
 }
 
 #[cfg(feature = "sabotage")]

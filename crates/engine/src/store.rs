@@ -125,7 +125,7 @@ impl TableSpace {
         blobs: Vec<BlobUse>,
     ) -> Result<Arc<TableFile>> {
         let creation = self.creation.fetch_add(1, Ordering::Relaxed);
-        let shape = shape_of(id, summary, self.env.now_us(), creation);
+        let shape = shape_of(id, summary, self.env.stamp_us(), creation);
         self.open_shape(shape, summary.uid, summary.checksum, blobs)
     }
 
@@ -355,6 +355,13 @@ impl Store {
     pub(crate) fn tell(&self, event: &Event) {
         assert_unlocked();
         tell(self.listener.as_deref(), event);
+    }
+
+    /// Reports wall clock readings that were not believed.
+    pub(crate) fn report_clock(&self) {
+        for report in self.env.take_clock_reports() {
+            self.tell(&Event::Clock(report));
+        }
     }
 
     /// Makes the database read-only because of a write-path error; returns what writers are told.

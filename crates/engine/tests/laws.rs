@@ -13,6 +13,8 @@
 
 mod arsenal;
 
+#[path = "laws/clock.rs"]
+mod clock;
 #[path = "laws/commits.rs"]
 mod commits;
 #[path = "laws/damage.rs"]

@@ -106,6 +106,10 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
         Bug::ObservationTakesLogLock => ("observation while a device hangs", hanging_observation),
         Bug::WalDamageIsTail => ("damage in the log", damage_in_the_log),
         Bug::ChecksumWithoutPlace => ("foreign blocks", foreign_blocks),
+        Bug::ClockJumpBelieved => {
+            ("a clock that jumps", arsenal::clock::jump_of_a_running_database_is_harmless)
+        }
+        Bug::TimeOverflows => ("the end of time", arsenal::clock::time_near_its_end_is_harmless),
         Bug::CheckpointKeepsUid => {
             ("segments of a checkpoint", arsenal::identity::segment_of_a_checkpoint_is_foreign)
         }

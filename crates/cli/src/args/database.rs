@@ -93,6 +93,12 @@ pub(crate) enum Verb {
         #[arg(long, value_name = "N")]
         limit: Option<u64>,
     },
+    /// Set the database clock, from which files age, to the clock of this host.
+    ///
+    /// The database clock never goes back. After the host once had a clock far ahead, files age only when
+    /// that time has come; this ends it. Data whose TTL had passed may come back to life: it is as old as
+    /// the host's clock says, and times of files in the future become the time of this call.
+    ResetClock,
     /// Drop a keyspace with everything in it.
     DropKeyspace {
         /// Its name.

@@ -77,7 +77,7 @@ impl Core {
             changes: vec![
                 Change::WalMark { segment, bytes },
                 Change::FileNumberNext(store.files.next()),
-                Change::ClockUs(store.env.now_us()),
+                Change::ClockUs(store.env.database_us()),
                 Change::CleanClose { last_seq },
             ],
         })

@@ -125,7 +125,7 @@ impl Core {
         }
         // Shape, plan and hold under one lock, as a policy picks.
         let mut jobs = tree.jobs.lock();
-        let shape = tree.shape(store.env.now_us(), store.sequence.snapshot_bounds());
+        let shape = tree.shape(store.env.database_us(), store.sequence.snapshot_bounds());
         match plan(&shape, &jobs.busy, bounds)? {
             Plan::Nothing => Ok(Some(None)),
             Plan::Run(job) if store.begin_look(Work::Compaction) => {

@@ -102,7 +102,7 @@ impl Core {
     pub(super) fn metrics(&self) -> Metrics {
         let store = &self.store;
         let ReadMetrics { cache, filter, filter_by_level } = self.read_metrics();
-        let (trees, now_us) = (store.all_trees(), store.env.now_us());
+        let (trees, now_us) = (store.all_trees(), store.env.database_us());
         let wal = self.read_only.clone().unwrap_or_else(|| WalMetrics {
             segments: store.wal.segment_count(),
             live_bytes: store.wal.live_bytes(),

@@ -41,7 +41,7 @@ pub(super) fn open(vfs: Arc<dyn Vfs>, dir: &Path, options: Options) -> Result<Co
     if !exists {
         check_free(vfs.as_ref(), dir)?;
     }
-    let env = Env::new(options.background, options.seed);
+    let env = Env::with_clock(options.background, options.seed, options.clock.clone());
     let recovery = if exists {
         let reason = &"the database is opened";
         let job = JobBegin { kind: "recovery", keyspace: "", inputs: 0, reason };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::cache::BlockCacheKind;
 use crate::db::budget::MemoryPlan;
-use crate::env::Background;
+use crate::env::{Background, CLOCK_JUMP_MAX_DEFAULT, ManualClock};
 use crate::error::{Error, Result};
 use crate::event::EventListener;
 use crate::keyspace::options::KeyspaceOptions;
@@ -30,6 +30,9 @@ pub struct Options {
     pub(crate) background: Background,
     pub(crate) merge_parts_max: Option<usize>,
     pub(crate) seed: Option<u64>,
+    pub(crate) clock: Option<ManualClock>,
+    pub(crate) clock_jump_us_max: u64,
+    pub(crate) reset_clock: bool,
     pub(crate) memory_budget: Option<u64>,
     pub(crate) block_cache_bytes: Option<u64>,
     pub(crate) block_cache_kind: BlockCacheKind,
@@ -58,6 +61,9 @@ impl Default for Options {
             background: Background::default(),
             merge_parts_max: None,
             seed: None,
+            clock: None,
+            clock_jump_us_max: micros(CLOCK_JUMP_MAX_DEFAULT),
+            reset_clock: false,
             memory_budget: None,
             block_cache_bytes: None,
             block_cache_kind: BlockCacheKind::default(),
@@ -120,6 +126,35 @@ impl Options {
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
+        self
+    }
+
+    /// Reads the time from a clock that a test sets. Not for [`Background::Stepped`], which has a clock of
+    /// its own. Default: system time, or a driven clock under [`Background::Inline`].
+    #[must_use]
+    pub fn clock(mut self, clock: ManualClock) -> Self {
+        self.clock = Some(clock);
+        self
+    }
+
+    /// Largest forward step of the wall clock that is believed at once, in comparison with the last
+    /// reading or with the time that the manifest stores. A larger one is believed after the wall clock
+    /// has agreed with it for one hour; until then the database clock advances by the monotonic clock.
+    /// The ages of files, which `fifo` and other time-based triggers look at, follow the database clock.
+    /// A reading after the year 2500 is never believed. Default: [`CLOCK_JUMP_MAX_DEFAULT`].
+    #[must_use]
+    pub fn clock_jump_max(mut self, jump: Duration) -> Self {
+        self.clock_jump_us_max = micros(jump);
+        self
+    }
+
+    /// Forgets the time that the manifest stores and starts the database clock at the wall clock. Times of
+    /// files in the future become the time of this open. For an operator whose host once had a clock far
+    /// ahead: without it, the database clock stays there, because it never goes back. Only this may bring
+    /// data back whose TTL had passed. Also `lsmx db PATH reset-clock`. Default: no.
+    #[must_use]
+    pub fn reset_clock(mut self, reset: bool) -> Self {
+        self.reset_clock = reset;
         self
     }
 
@@ -201,7 +236,7 @@ impl Options {
     /// log and memory are bounded in any case.
     #[must_use]
     pub fn flush_idle_after(mut self, idle: Duration) -> Self {
-        self.memtable_idle_us = Some(u64::try_from(idle.as_micros()).unwrap_or(u64::MAX));
+        self.memtable_idle_us = Some(micros(idle));
         self
     }
 
@@ -352,6 +387,13 @@ impl Options {
                 });
             }
         }
+        if let (Some(_), Background::Stepped { .. }) = (&self.clock, self.background) {
+            return Err(Error::Contradiction {
+                first: "clock".to_owned(),
+                second: "background = Background::Stepped".to_owned(),
+                why: "a stepped schedule has a clock of its own",
+            });
+        }
         if let Background::Threads { workers: 0 } | Background::Stepped { workers: 0, .. } =
             self.background
         {
@@ -363,6 +405,10 @@ impl Options {
         }
         Ok(())
     }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 impl fmt::Debug for Options {

@@ -64,7 +64,7 @@ fn open_read_only(vfs: Arc<dyn Vfs>, dir: &Path, options: Options) -> Result<Cor
     }
     let lock = share_lock(vfs.as_ref(), dir)?;
     let loaded = Manifest::load(vfs.as_ref(), dir)?;
-    let env = Env::new(options.background, options.seed);
+    let env = Env::with_clock(options.background, options.seed, options.clock.clone());
     let mut recovery = Recovery::new(vfs, dir, options, env, (loaded.state, &loaded.path), true)?;
     recovery.replay(&loaded.path)?;
     let found = found_log(&recovery)?;

@@ -137,10 +137,13 @@ impl Recovery {
         dir: &Path,
         options: Options,
         env: Env,
-        (state, manifest): (ManifestState, &Path),
+        (mut state, manifest): (ManifestState, &Path),
         read_only: bool,
     ) -> Result<Recovery> {
-        env.not_before(state.clock_us);
+        let stored_us = if options.reset_clock { 0 } else { state.clock_us };
+        state.clock_us = env.begin_database_clock(stored_us, options.clock_jump_us_max);
+        // Times that a wrong clock has left in the future would never come.
+        state.limit_times(env.stamp_us());
         let gap = if state.clean_close { 0 } else { FILE_NUMBER_GAP };
         let files = match sabotage::on(Bug::FileNumberReused) {
             true => state.file_number_next.max(1),
@@ -262,6 +265,7 @@ impl Recovery {
         };
         let store = Arc::new(Store::new(parts));
         store.tell(&Event::Recovery(Arc::new(report)));
+        store.report_clock();
         let committer = Arc::new(Committer::new(Arc::clone(&store), seq_next));
         let throttle = Arc::new(Throttle::new(options.write_control));
         let governor = Arc::new(Governor::new(
@@ -582,7 +586,7 @@ impl Recovery {
             Change::WalSegment { id: segment },
             Change::LastSeq(last_seq),
             Change::FileNumberNext(self.tables.files.next()),
-            Change::ClockUs(self.tables.env.now_us()),
+            Change::ClockUs(self.tables.env.database_us()),
         ];
         for tree in self.trees.all() {
             let view = tree.pin();

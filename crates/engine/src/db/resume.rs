@@ -136,7 +136,7 @@ impl Core {
             Change::WalSegment { id: segment },
             Change::LastSeq(last_seq),
             Change::FileNumberNext(store.files.next()),
-            Change::ClockUs(store.env.now_us()),
+            Change::ClockUs(store.env.database_us()),
         ];
         for rewritten in &rewritten {
             let Rewritten { tree, before, version, .. } = rewritten;

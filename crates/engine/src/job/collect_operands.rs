@@ -195,7 +195,7 @@ fn bring(
     let coming = Coming::Flush { entries: 0 };
     let place = (0, tree.filter_width(shape, &coming));
     // What operands amount to may be a delete, as old as this.
-    let now_us = Some(store.env.now_us());
+    let now_us = Some(store.env.database_us());
     let mut outputs = Outputs::in_lane(Lane::Compaction, &store.tables, tree, place, now_us);
     let file_bytes = tree.settings().options.table_bytes;
     let cut = CutRule { file_bytes, grandparent: None, boundaries: Vec::new() };

@@ -62,7 +62,7 @@ pub(crate) fn pick(store: &Store, tree: &Tree) -> Option<Picked> {
     if blocked(&jobs) {
         return None;
     }
-    let shape = tree.shape(now_us, store.sequence.snapshot_bounds());
+    let shape = tree.shape(store.env.database_us(), store.sequence.snapshot_bounds());
     // What was found in a version that is no longer the current one is there still, or refused. A drop reads
     // no file, so it may take quarantined ones.
     let dropped = dropped.and_then(|job| jobs.busy.without_withheld().admitted(job, &shape));
@@ -467,7 +467,7 @@ fn execute(
         elapsed_us,
         thread_us: spent.elapsed_ns / 1_000,
         cpu_us: spent.cpu_ns / 1_000,
-        ended_us: store.env.now_us(),
+        ended_us: store.env.database_us(),
     }));
     Ok(())
 }

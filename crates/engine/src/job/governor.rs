@@ -81,7 +81,11 @@ impl Governor {
 
     /// When every tree is looked at next, or one in which time alone makes something due.
     pub(crate) fn next_look_us(&self) -> u64 {
-        self.next_look_us.load(Ordering::Relaxed).min(self.store.due_us())
+        let env = &self.store.env;
+        // What is due by the database clock, as a time of the scheduling clock.
+        let left_us = self.store.due_us().saturating_sub(env.database_us());
+        let due_us = env.now_us().saturating_add(left_us);
+        self.next_look_us.load(Ordering::Relaxed).min(due_us)
     }
 
     /// Time between two looks: short enough to see that a memtable has become idle.
@@ -176,7 +180,7 @@ impl Governor {
     pub(crate) fn look_if_due(&self) {
         let store = &self.store;
         let now_us = store.env.now_us();
-        self.look_at_due(now_us);
+        self.look_at_due(store.env.database_us());
         let due_us = self.next_look_us.load(Ordering::Relaxed);
         if now_us < due_us {
             return;

@@ -87,7 +87,7 @@ fn install_in_order(
     changes.extend(extra);
     changes.push(Change::FileNumberNext(store.files.next()));
     changes.push(Change::LastSeq(store.sequence.published()));
-    changes.push(Change::ClockUs(store.env.now_us()));
+    changes.push(Change::ClockUs(store.env.database_us()));
     if sabotage::on(Bug::InputsDeletedEarly) {
         for table in gone(&before, &after) {
             let _ = store.vfs.remove(table.path());

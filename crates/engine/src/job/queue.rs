@@ -103,7 +103,7 @@ impl Runner {
             }
             // If something is to be looked at sooner than that, the deadline is another one.
             let due_us = store.due_us();
-            let deadline = Some(self.next_look_us(kind));
+            let deadline = self.next_look_us(kind);
             let told = store.env.wait(WaitCause::Work, &store.progress, deadline, &mut || {
                 let due = store.wal.much_unsynced() || store.is_reserve_due();
                 let due = kind == Work::Flush && due;
@@ -132,19 +132,22 @@ impl Runner {
             || (kind == Work::Compaction && self.workers.has_offer() && !store.is_paused(kind))
     }
 
-    /// When an idle thread has to look again without being told.
-    fn next_look_us(&self, kind: Work) -> u64 {
+    /// The time of the next look of an idle thread that gets no signal. `None` if that time is past the
+    /// end of the clock: a deadline there would have passed already, and the thread would spin.
+    fn next_look_us(&self, kind: Work) -> Option<u64> {
         let now_us = self.store.env.now_us();
         if kind == Work::Flush {
-            return (now_us + TICK_US).min(self.governor.next_look_us().max(now_us + 1));
+            let tick_us = end_of_pause(now_us, TICK_US)?;
+            return Some(tick_us.min(self.governor.next_look_us().max(end_of_pause(now_us, 1)?)));
         }
         let held = self.store.trees.read().all().any(|tree| tree.is_held());
         let longest = if held { TICK_US } else { 60 * TICK_US };
         let trees = self.store.failing_trees();
         let retries = trees.iter().filter_map(|tree| tree.jobs.lock().next_try_us());
-        // What is due already was looked at just now; a little later is soon enough.
-        let next = retries.min().map(|at_us| at_us.max(now_us + RETRY_LOOK_US));
-        next.unwrap_or(u64::MAX).min(now_us + longest)
+        // A retry that is due was looked at just now, so the next look at it comes a little later.
+        let retry_us = end_of_pause(now_us, RETRY_LOOK_US)?;
+        let next = retries.min().map(|at_us| at_us.max(retry_us));
+        Some(next.unwrap_or(u64::MAX).min(end_of_pause(now_us, longest)?))
     }
 
     /// Has trees looked at again in which a snapshot held files, once one has been let go: that is
@@ -172,6 +175,7 @@ impl Runner {
     /// Syncs the log if much of it, or some of it for long, is not on stable storage.
     pub(crate) fn sync_if_due(&self) {
         let store = &self.store;
+        store.report_clock();
         if store.health.check().is_ok()
             && store.wal.sync_due(store.env.now_us())
             && let Err(error) = store.wal.sync()
@@ -364,5 +368,13 @@ impl Runner {
             let _ = store.env.join(thread);
         }
         true
+    }
+}
+
+/// The end of a pause that begins now, or `None` past the end of the clock.
+fn end_of_pause(now_us: u64, pause_us: u64) -> Option<u64> {
+    match sabotage::on(Bug::TimeOverflows) {
+        true => Some(now_us + pause_us),
+        false => now_us.checked_add(pause_us),
     }
 }

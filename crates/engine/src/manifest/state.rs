@@ -132,7 +132,7 @@ pub struct ManifestState {
     pub file_number_next: u64,
     /// No write had a larger sequence number.
     pub last_seq: SeqNo,
-    /// Largest time ever seen, in microseconds.
+    /// The database clock at the last edit that says so, in microseconds since the Unix epoch.
     pub clock_us: u64,
     /// Whether the database was closed and not opened for writing since.
     pub clean_close: bool,
@@ -153,6 +153,19 @@ impl ManifestState {
             tables.chain(keyspace.value_log.blobs().map(|blob| blob.id.0))
         });
         numbers.collect()
+    }
+
+    /// Sets the times of files and tombstones that are later than `us` to `us`.
+    pub(crate) fn limit_times(&mut self, us: u64) {
+        let runs = self.keyspaces.values_mut().flat_map(|keyspace| &mut keyspace.levels).flatten();
+        for file in runs.flat_map(|run| &mut run.files) {
+            if file.created_us > us || file.oldest_tombstone_us.is_some_and(|written| written > us)
+            {
+                let file = Arc::make_mut(file);
+                file.created_us = file.created_us.min(us);
+                file.oldest_tombstone_us = file.oldest_tombstone_us.map(|written| written.min(us));
+            }
+        }
     }
 
     /// Applies an edit, whole or not at all.

@@ -101,7 +101,7 @@ impl Recorder {
         options: TraceOptions,
         recording: &Arc<Recording>,
     ) -> Result<Arc<Recorder>> {
-        let begun_us = env.now_us();
+        let begun_us = env.database_us();
         let header = TraceHeader {
             keys_hashed: options.hash_keys,
             values_kept: options.keep_values,
@@ -125,7 +125,7 @@ impl Recorder {
             items: 0,
             ready: None,
             number_next: 1,
-            last_us: begun_us,
+            last_us: env.now_us(),
             named: BTreeSet::new(),
             operations: 0,
             lost: 0,

@@ -15,7 +15,7 @@ use crate::write::throttle::Throttle;
 
 /// Says how fast writes to a tree may come from now on.
 pub(crate) fn refresh(store: &Store, throttle: &Throttle, tree: &Tree) {
-    let (now_us, snapshots) = (store.env.now_us(), store.sequence.snapshot_bounds());
+    let (now_us, snapshots) = (store.env.database_us(), store.sequence.snapshot_bounds());
     // Shape and policy are read under the lock, so that of two threads the later one has the
     // newer ones. Otherwise an old "stop" could be the last word, with no job left to take it
     // back.

@@ -316,8 +316,8 @@ fn insert(store: &Store, ticket: &Ticket, memtables: &[Arc<Memtable>]) -> u64 {
 
 /// Notes when a memtable got its first tombstone, and when that has to leave it.
 fn note_tombstone(store: &Store, tree: &Tree, memtable: &Memtable) {
-    if memtable.note_tombstone(|| store.env.now_us()) {
-        store.look_not_after(tree.tombstone_written(store.env.now_us()));
+    if memtable.note_tombstone(|| store.env.database_us()) {
+        store.look_not_after(tree.tombstone_written(store.env.database_us()));
     }
 }
 

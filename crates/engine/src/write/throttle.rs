@@ -90,7 +90,9 @@ impl Throttle {
         let cost = bytes.saturating_mul(1_000_000) / rate;
         // The debt of the bucket is bounded by one pause: what is past it is forgiven, or a burst
         // of large batches would slow small ones down long after. The hard stop is behind it.
-        let slot = |free_at: u64| free_at.max(now).saturating_add(cost).min(now + PAUSE_US_MAX);
+        let slot = |free_at: u64| {
+            free_at.max(now).saturating_add(cost).min(now.saturating_add(PAUSE_US_MAX))
+        };
         let wait = slot(self.free_at_us.load(Ordering::Relaxed)) - now;
         if wait >= PAUSE_US_MIN {
             if no_slowdown {

@@ -7,6 +7,7 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part of this")]
 
+pub(crate) mod clock;
 pub(crate) mod coverage;
 pub(crate) mod disk_use;
 pub(crate) mod gate;

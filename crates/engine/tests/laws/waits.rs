@@ -42,7 +42,7 @@ fn a_clock_that_jumps(seed: u64, tuned: impl Fn(KeyspaceOptions) -> KeyspaceOpti
         let tuning = tuned(super::support::tuning("default"));
         let options = options(Background::Inline).keyspace("default", tuning);
         let db = Db::open_with(Arc::new(disk.clone()), "db", options).unwrap();
-        let now_us = db.env().now_us();
+        let now_us = db.env().database_us();
         assert!(now_us >= seen_us, "seed {seed}: it is {now_us}, it was {seen_us}");
         let policy = db.default_keyspace().policy();
         for n in 0..written {
@@ -69,7 +69,7 @@ fn a_clock_that_jumps(seed: u64, tuned: impl Fn(KeyspaceOptions) -> KeyspaceOpti
         if chance.one_in(2) {
             disk = disk.crash(Image::Drop, seed);
         } else {
-            seen_us = db.env().now_us();
+            seen_us = db.env().database_us();
             db.close(None).unwrap();
             assert!(clock_in_manifest(&disk) >= seen_us);
         }
@@ -94,7 +94,7 @@ fn expired_data_stays_away() {
     db.close(None).unwrap();
     for _ in 0..3 {
         let db = Db::open_with(Arc::new(disk.clone()), "db", options()).unwrap();
-        assert!(db.env().now_us() > YEAR_US);
+        assert!(db.env().database_us() > YEAR_US);
         db.wait_idle().unwrap();
         assert_eq!(there(&db), [false, true]);
     }
@@ -109,7 +109,7 @@ fn a_clock_behind_the_manifest() {
     db.close(None).unwrap();
     let real = options(Background::Threads { workers: 1 });
     let db = Db::open_with(Arc::new(disk), "db", real).unwrap();
-    assert!(db.env().now_us() > 400 * YEAR_US);
+    assert!(db.env().database_us() > 400 * YEAR_US);
     let patient = WriteOptions { deadline: Some(Duration::from_secs(60)), ..Default::default() };
     for n in 0..500u64 {
         db.default_keyspace().put_with(n.to_be_bytes(), [7; 40], patient).unwrap();

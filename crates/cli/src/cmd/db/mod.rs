@@ -11,6 +11,7 @@ mod get;
 mod import;
 mod put;
 mod repair;
+mod reset_clock;
 mod scan;
 mod stats;
 mod verify;
@@ -41,6 +42,7 @@ pub(crate) fn run(arguments: &DbArgs) -> Result<(), Failure> {
         Verb::Checkpoint { target } => checkpoint::run(arguments, target),
         Verb::Compact { from, to } => compact::run(arguments, from.as_ref(), to.as_ref()),
         Verb::Dump { files, entries, limit } => dump::run(arguments, files, *entries, *limit),
+        Verb::ResetClock => reset_clock::run(arguments),
         Verb::DropKeyspace { name } => drop_keyspace::run(arguments, name),
     }
 }

@@ -70,7 +70,7 @@ impl Maker<'_> {
             let options = TableOptions::default();
             let mut begun = TableWriter::create(self.vfs, &path, self.env.random_u64(), &options)?;
             begun.note_keyspace(id, name);
-            begun.note_created(self.env.now_us());
+            begun.note_created(self.env.stamp_us());
             writer = Some(begun);
         }
         Ok(NewTable { id: FileId(number), writer, entries: 0, references: BTreeMap::new() })
@@ -99,7 +99,7 @@ impl Maker<'_> {
             writer.note_tombstone_time(us);
         }
         let summary = writer.finish()?;
-        let shape = shape_of(table.id, &summary, self.env.now_us(), self.creation);
+        let shape = shape_of(table.id, &summary, self.env.stamp_us(), self.creation);
         self.creation += 1;
         let record = FileRecord::from_shape(&shape, summary.uid, summary.checksum);
         Ok(Made { record: Some(Arc::new(record)), references })
