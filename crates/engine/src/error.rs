@@ -252,6 +252,12 @@ pub enum Error {
         /// The path that was named.
         path: PathBuf,
     },
+    /// An output would have, or lie below, the name of an engine file in a database directory.
+    #[error("{} has the name of an engine file in a database directory, choose another path", path.display())]
+    OutputInDatabase {
+        /// The path that was named.
+        path: PathBuf,
+    },
     /// A handle of another database was used.
     #[error("keyspace {name:?} belongs to another database")]
     ForeignKeyspace {
@@ -415,6 +421,7 @@ impl Error {
             | Error::UnsupportedVersion { path, .. }
             | Error::Locked { path }
             | Error::TargetNotEmpty { path }
+            | Error::OutputInDatabase { path }
             | Error::OutOfOrder { path }
             | Error::EmptyTable { path } => Some(path),
             Error::CompactionBlocked { file, .. } => Some(file),

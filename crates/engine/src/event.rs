@@ -210,6 +210,9 @@ pub enum Event {
     OrphanRemoved(PathBuf),
     /// The file `RESERVE` cannot be made or grown. The database works without it. At most once per opening.
     NoReserve(Arc<Error>),
+    /// A file with the name of an engine file has a number that no file of this database can have. It is
+    /// ignored and left alone.
+    StrayFile(PathBuf),
     /// The wall clock and the database clock disagree.
     Clock(ClockReport),
 }
@@ -290,6 +293,9 @@ impl fmt::Display for Event {
                 "[{}] a write waited {} us for {}",
                 stall.keyspace, stall.waited_us, stall.cause
             ),
+            Event::StrayFile(path) => {
+                write!(f, "ignored {}, no file of this database has such a number", path.display())
+            }
             Event::Clock(report) => write!(f, "{report}"),
             Event::OrphanRemoved(path) => write!(f, "removed {}, nothing names it", path.display()),
             Event::NoReserve(cause) => {

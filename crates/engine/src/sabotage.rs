@@ -178,6 +178,10 @@ bugs! {
     ClockJumpBelieved = "clock-jump-believed" of 33,
     /// The end of a pause is added up without a look at the largest time.
     TimeOverflows = "time-overflows" of 33,
+    /// An output may have the name of an engine file in a database directory.
+    OutputOverEngineFile = "output-over-engine-file" of 42,
+    /// A file that somebody has named with an impossible number counts for the next number.
+    StrayNumberCounts = "stray-number-counts" of 42,
 }
 
 #[cfg(feature = "sabotage")]

@@ -559,6 +559,12 @@ impl Store {
         let manifest = self.manifest.number();
         let names = self.vfs.list(&self.dir);
         for name in names.map_err(|error| Error::io("list", &self.dir, error))? {
+            if FileName::parse(&name)
+                .is_some_and(|file| file.is_stray(Some(state.file_number_next)))
+            {
+                self.tell(&Event::StrayFile(self.dir.join(&name)));
+                continue;
+            }
             let orphan = match FileName::parse(&name) {
                 Some(FileName::Table(id) | FileName::Blob(id)) => !named.contains(&id),
                 Some(FileName::Segment(id)) => !self.wal.segments().iter().any(|at| at.id == id),

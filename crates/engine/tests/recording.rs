@@ -174,7 +174,7 @@ fn one_trace_at_a_time_and_no_file_is_overwritten() {
     assert!(disk.open(Path::new("other.trace")).is_err());
     drop(trace);
     assert!(matches!(db.record_trace(TRACE), Err(Error::Io { action: "create", .. })));
-    assert!(matches!(db.record_trace("db/000099.sst"), Err(Error::InvalidOption { .. })));
+    assert!(matches!(db.record_trace("db/000099.sst"), Err(Error::OutputInDatabase { .. })));
     let options = TraceOptions { buffer_bytes: 1, ..TraceOptions::default() };
     let refused = db.record_trace_with("small.trace", options);
     assert!(matches!(refused, Err(Error::InvalidOption { .. })));

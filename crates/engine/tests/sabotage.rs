@@ -110,6 +110,12 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
             ("a clock that jumps", arsenal::clock::jump_of_a_running_database_is_harmless)
         }
         Bug::TimeOverflows => ("the end of time", arsenal::clock::time_near_its_end_is_harmless),
+        Bug::OutputOverEngineFile => {
+            ("names of outputs", arsenal::identity::output_over_an_engine_file_is_refused)
+        }
+        Bug::StrayNumberCounts => {
+            ("stray files", arsenal::identity::stray_file_with_an_impossible_number_is_ignored)
+        }
         Bug::CheckpointKeepsUid => {
             ("segments of a checkpoint", arsenal::identity::segment_of_a_checkpoint_is_foreign)
         }

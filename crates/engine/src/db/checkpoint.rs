@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use crate::cache::Cache;
 use crate::checksum::xxh3;
 use crate::coding::{len_u64, to_usize};
-use crate::db::{Core, beside, open, verify, verify_values};
+use crate::db::{Core, beside, open, outputs, verify, verify_values};
 use crate::env::YieldKind;
 use crate::error::{Error, Malformed, Result};
 use crate::format::filename::{FileName, LOCK};
@@ -43,6 +43,7 @@ impl Core {
     /// Makes a checkpoint in `target`.
     pub(super) fn checkpoint(&self, target: &Path) -> Result<()> {
         self.check_writable()?;
+        outputs::check_output(&*self.store.vfs, target)?;
         self.tick();
         let made = {
             let _turn = self.turn(None)?;

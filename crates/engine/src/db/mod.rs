@@ -15,6 +15,7 @@ mod metrics;
 mod observe;
 mod open;
 pub mod options;
+mod outputs;
 mod read_only;
 mod reads;
 mod record;
@@ -219,7 +220,8 @@ impl Db {
     /// compactions go on meanwhile.
     ///
     /// # Errors
-    /// [`Error::TargetNotEmpty`]; [`Error::Locked`] if somebody else is at work there;
+    /// [`Error::TargetNotEmpty`]; [`Error::OutputInDatabase`] for the name of an engine file in a database
+    /// directory; [`Error::Locked`] if somebody else is at work there;
     /// [`Error::Io`], [`Error::Closed`], [`Error::ReadOnly`]. Nothing in the target opens as a
     /// database then, and this one is as before.
     pub fn checkpoint(&self, target: impl AsRef<Path>) -> Result<()> {

@@ -2,9 +2,8 @@
 
 use std::path::Path;
 
-use crate::db::{Core, Db};
-use crate::error::{Error, Result};
-use crate::format::filename::FileName;
+use crate::db::{Core, Db, outputs};
+use crate::error::Result;
 use crate::keyspace::Tree;
 use crate::recording::{Recorder, ScanTrace, Trace, TraceOptions};
 use crate::slice::Slice;
@@ -17,8 +16,8 @@ impl Db {
     ///
     /// # Errors
     /// [`Error::Io`] if the file is there already or cannot be made;
-    /// [`Error::InvalidOption`] if another trace is being recorded, or the
-    /// name is one that a file of the database can have;
+    /// [`Error::InvalidOption`] if another trace is being recorded;
+    /// [`Error::OutputInDatabase`] for the name of an engine file in a database directory;
     /// [`Error::Closed`].
     pub fn record_trace(&self, path: impl AsRef<Path>) -> Result<Trace> {
         self.record_trace_with(path, TraceOptions::default())
@@ -36,14 +35,7 @@ impl Db {
         let core = self.core();
         core.check_open()?;
         let path = path.as_ref();
-        let name = path.file_name().and_then(|name| name.to_str()).and_then(FileName::parse);
-        if name.is_some() && path.parent() == Some(core.store.dir.as_path()) {
-            return Err(Error::InvalidOption {
-                name: "trace",
-                value: path.display().to_string(),
-                must: "a name that no file of the database can have",
-            });
-        }
+        outputs::check_output(&*core.store.vfs, path)?;
         let vfs = Arc::clone(&core.store.vfs);
         Trace::begin(&core.recording, vfs, &core.store.env, path, options)
     }

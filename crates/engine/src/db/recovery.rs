@@ -147,7 +147,10 @@ impl Recovery {
         let gap = if state.clean_close { 0 } else { FILE_NUMBER_GAP };
         let files = match sabotage::on(Bug::FileNumberReused) {
             true => state.file_number_next.max(1),
-            false => state.file_number_next.max(largest_number(vfs.as_ref(), dir)? + 1) + gap,
+            false => {
+                let next = state.file_number_next;
+                next.max(largest_number(vfs.as_ref(), dir, Some(next))? + 1) + gap
+            }
         };
         if files > FILE_NUMBER_MAX {
             let (what, expected) = ("number of the next file", "at most 2^56 - 1");
@@ -645,10 +648,11 @@ fn check_direct_reads(vfs: &dyn Vfs, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Largest number in the name of any file of a database.
-pub(super) fn largest_number(vfs: &dyn Vfs, dir: &Path) -> Result<u64> {
+/// Largest number in the name of any file of a database, stray files aside; see [`FileName::is_stray`].
+pub(super) fn largest_number(vfs: &dyn Vfs, dir: &Path, next: Option<u64>) -> Result<u64> {
     let names = vfs.list(dir).map_err(|error| Error::io("list", dir, error))?;
-    let numbers = names.iter().filter_map(|name| FileName::parse(name)?.number());
+    let files = names.iter().filter_map(|name| FileName::parse(name));
+    let numbers = files.filter(|file| !file.is_stray(next)).filter_map(FileName::number);
     Ok(numbers.max().unwrap_or(0))
 }
 

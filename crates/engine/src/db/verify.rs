@@ -223,7 +223,10 @@ fn orphans(
 ) -> Result<Vec<PathBuf>> {
     let names = vfs.list(dir).map_err(|error| Error::io("list", dir, error))?;
     let named = state.file_numbers();
-    let orphan = |name: &String| match FileName::parse(name) {
+    let ours = |name: &String| {
+        FileName::parse(name).filter(|file| !file.is_stray(Some(state.file_number_next)))
+    };
+    let orphan = |name: &String| match ours(name) {
         Some(FileName::Table(id) | FileName::Blob(id)) => !named.contains(&id),
         Some(FileName::Segment(id)) => id < state.wal_oldest,
         Some(FileName::Manifest(number)) => number != manifest,

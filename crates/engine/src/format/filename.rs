@@ -7,12 +7,20 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use crate::sabotage::{self, Bug};
+
 /// The pointer to the manifest in use.
 pub const CURRENT: &str = "CURRENT";
 /// The file whose lock says who owns the database.
 pub const LOCK: &str = "LOCK";
 /// The file that keeps room on the disk, and holds nothing.
 pub const RESERVE: &str = "RESERVE";
+
+/// How far a number on disk can be ahead of the next number that the manifest knows: more than jobs can give
+/// out between two edits.
+const NUMBERS_AHEAD_MAX: u64 = 1 << 32;
+/// A number from here on is impossible where no manifest says which number is next.
+const NUMBERS_END: u64 = 1 << 55;
 
 const MANIFEST_PREFIX: &str = "MANIFEST-";
 const TABLE_SUFFIX: &str = ".sst";
@@ -94,6 +102,14 @@ impl FileName {
             | FileName::Temporary(number) => Some(number),
             FileName::Current | FileName::Lock | FileName::Reserve => None,
         }
+    }
+
+    /// Whether the file has a number that the database cannot have given out: somebody else named it so.
+    /// `next` is the next number that the manifest knows, if there is a manifest.
+    pub(crate) fn is_stray(self, next: Option<u64>) -> bool {
+        let end = next.map_or(NUMBERS_END, |next| next.saturating_add(NUMBERS_AHEAD_MAX));
+        let stray = self.number().is_some_and(|number| number >= end);
+        stray && !sabotage::on(Bug::StrayNumberCounts)
     }
 
     /// The path of this file in the directory `dir`.

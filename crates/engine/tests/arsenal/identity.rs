@@ -1,11 +1,11 @@
 //! Checks that files of one database are not taken for files of another one.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use lsmx::env::Background;
 use lsmx::vfs::{Image, MemVfs};
-use lsmx::{Db, Durability, Error, KeyspaceOptions, Options};
+use lsmx::{Db, Durability, Error, Event, EventListener, KeyspaceOptions, Options};
 
 use super::{Chance, Outcome};
 
@@ -70,4 +70,91 @@ pub(crate) fn segment_of_a_checkpoint_is_foreign(seed: u64) -> Outcome {
     let copy = Db::open_with(Arc::new(disk.clone()), "copy", options()).map_err(failed)?;
     let count = u64::try_from(copy.default_keyspace().iter().count()).map_err(failed)?;
     if count == before { Ok(()) } else { Err(format!("{count} keys in the copy, not {before}")) }
+}
+
+fn open_in(directory: &Path) -> Outcome<Db> {
+    let options = Options::default().background(Background::Inline).seed(1);
+    Db::open(directory, options).map_err(failed)
+}
+
+/// A trace or a checkpoint with the name of an engine file in a database directory is refused, however the
+/// path is spelled, in the own directory and in another database's.
+///
+/// Only the exact spelling of the open call was refused, and only for a trace: the next table of that number
+/// made the database read-only, or the next open removed the trace as an orphan.
+pub(crate) fn output_over_an_engine_file_is_refused(_seed: u64) -> Outcome {
+    let directory = tempfile::tempdir().map_err(failed)?;
+    let root = directory.path();
+    let (data, other) = (root.join("data"), root.join("other"));
+    let db = open_in(&data)?;
+    let _other = open_in(&other)?;
+    let mut spellings = vec![
+        data.join("004000.sst"),
+        data.join("./004000.sst"),
+        data.join("../data/MANIFEST-004000"),
+        root.join("./data/004000.wal"),
+        data.join("004000.blob/inner"),
+        other.join("004000.sst"),
+        other.join("004000.bucket/inner/copy"),
+    ];
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink(&data, root.join("link")).map_err(failed)?;
+        spellings.push(root.join("link/004000.sst"));
+    }
+    for path in spellings {
+        let traced = db.record_trace(&path).map(drop);
+        let copied = db.checkpoint(&path);
+        for (call, result) in [("record_trace", traced), ("checkpoint", copied)] {
+            let Err(Error::OutputInDatabase { .. }) = result else {
+                return Err(format!("{call}({}): {result:?}", path.display()));
+            };
+        }
+    }
+    // Other names are free, and the names of engine files are elsewhere.
+    db.record_trace(data.join("monday.trace")).map_err(failed)?.stop().map_err(failed)?;
+    db.checkpoint(data.join("copy")).map_err(failed)?;
+    db.checkpoint(root.join("004000.sst")).map_err(failed)
+}
+
+/// Files that somebody has given the largest numbers are reported and left alone; the database opens again
+/// and again. One of them made every later open fail.
+pub(crate) fn stray_file_with_an_impossible_number_is_ignored(seed: u64) -> Outcome {
+    let disk = MemVfs::new();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let listener = Strays(Arc::clone(&told));
+    let open = || {
+        let options = Options::default().background(Background::Inline).seed(seed);
+        let options = options.listener(Arc::new(listener.clone()));
+        Db::open_with(Arc::new(disk.clone()), "db", options).map_err(failed)
+    };
+    open()?.put("k", "v").map_err(failed)?;
+    let names = ["72057594037927935.sst", "72057594037927935.blob", "MANIFEST-72057594037927934"];
+    for name in names {
+        disk.write_all(&Path::new("db").join(name), b"somebody else's").map_err(failed)?;
+    }
+    for _ in 0..3 {
+        let db = open()?;
+        if db.get("k").map_err(failed)?.as_deref() != Some(&b"v"[..]) {
+            return Err("the value is gone".to_owned());
+        }
+        db.put("k", "v").map_err(failed)?;
+        db.flush().map_err(failed)?;
+    }
+    let told = told.lock().map_err(failed)?.len();
+    let left =
+        names.iter().filter(|name| disk.paths().contains(&Path::new("db").join(name))).count();
+    if (told, left) == (9, 3) { Ok(()) } else { Err(format!("{told} reports, {left} files left")) }
+}
+
+/// Keeps the stray files that a database reports.
+#[derive(Clone)]
+struct Strays(Arc<Mutex<Vec<PathBuf>>>);
+
+impl EventListener for Strays {
+    fn on_event(&self, event: &Event) {
+        if let (Event::StrayFile(path), Ok(mut strays)) = (event, self.0.lock()) {
+            strays.push(path.clone());
+        }
+    }
 }
