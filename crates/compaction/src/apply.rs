@@ -129,6 +129,21 @@ impl TreeShape {
         self.changed(job, change)
     }
 
+    /// Checks the inputs and the target of a job before it runs: all that [`TreeShape::apply`] checks of a job
+    /// whatever its outputs are.
+    ///
+    /// # Errors
+    ///
+    /// The rule that the job breaks.
+    pub fn check_job(&self, job: &Job) -> Result<(), Error> {
+        let inputs = self.resolve_inputs(job)?;
+        self.checked_destination(job, &inputs)?;
+        match job.kind {
+            JobKind::Move => moved_files(&inputs).map(drop),
+            JobKind::Merge | JobKind::Rewrite | JobKind::Drop => Ok(()),
+        }
+    }
+
     /// What a job changes.
     fn change(&self, job: &Job, outputs: Vec<FileShape>) -> Result<Change, Error> {
         let inputs = self.resolve_inputs(job)?;
@@ -136,16 +151,7 @@ impl TreeShape {
         if !writes && !outputs.is_empty() {
             return Err(Error::UnexpectedOutputs { outputs: outputs.len() });
         }
-        let destination = match job.kind {
-            JobKind::Drop => None,
-            JobKind::Rewrite => Some(self.rewrite_place(job, &inputs)?),
-            JobKind::Merge | JobKind::Move => {
-                let destination = self.destination(job, &inputs);
-                self.check_l0_order(&inputs, destination.place)?;
-                self.check_passage(&inputs, destination.place)?;
-                Some(destination)
-            }
-        };
+        let destination = self.checked_destination(job, &inputs)?;
         let placed = match job.kind {
             JobKind::Drop => Vec::new(),
             JobKind::Move => moved_files(&inputs)?,
@@ -163,6 +169,24 @@ impl TreeShape {
             })
             .collect();
         Ok(Change { taken, destination, placed, cursor })
+    }
+
+    /// Where the outputs of a job go, once every input may go there. A drop has no outputs.
+    fn checked_destination(
+        &self,
+        job: &Job,
+        inputs: &[Input<'_>],
+    ) -> Result<Option<Destination>, Error> {
+        Ok(match job.kind {
+            JobKind::Drop => None,
+            JobKind::Rewrite => Some(self.rewrite_place(job, inputs)?),
+            JobKind::Merge | JobKind::Move => {
+                let destination = self.destination(job, inputs);
+                self.check_l0_order(inputs, destination.place)?;
+                self.check_passage(inputs, destination.place)?;
+                Some(destination)
+            }
+        })
     }
 
     /// Looks up all inputs, and verifies that each stands below the one before it.

@@ -213,15 +213,29 @@ pub enum Error {
         /// Its name.
         name: String,
     },
-    /// A compaction policy of the user's own has picked a job that cannot be run.
-    #[error("policy {policy} picked a job that {wrong}: {job}")]
+    /// A custom compaction policy picked a job that breaks a rule. The job was not begun; the policy is asked
+    /// again after a pause.
+    #[error("policy {policy} picked a job that breaks a rule: {job}")]
     PolicyMistake {
         /// Name of the policy.
         policy: String,
         /// The job, on one line.
         job: String,
-        /// What is wrong with it.
-        wrong: &'static str,
+        /// The rule.
+        #[source]
+        rule: Arc<JobRule>,
+    },
+    /// A custom compaction policy stops writes and picks no job, so that nothing would ever release them.
+    #[error(
+        "policy {policy} of keyspace {keyspace:?} stops writes and picks no job for this tree: {shape}; set another policy"
+    )]
+    PolicyStalled {
+        /// The keyspace.
+        keyspace: String,
+        /// Name of the policy.
+        policy: String,
+        /// Runs, files and bytes of each level that holds something, on one line.
+        shape: String,
     },
     /// The jobs that a keyspace's policy wants need a file that cannot be read. Writes continue while
     /// other runs of L0 can be merged; this is what they fail with once none can, and what
@@ -304,6 +318,21 @@ pub enum Error {
 /// Names a key in a message, by at most its first 64 bytes.
 fn key_in(key: &[u8], keyspace: &str) -> String {
     format!("key \"{}\" of keyspace {keyspace:?}", key[..key.len().min(64)].escape_ascii())
+}
+
+/// A rule that a job of a compaction policy must keep.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum JobRule {
+    /// Only a policy that says so may drop data that was not deleted.
+    #[error("it drops data, and drops_data() of the policy is false")]
+    DropsData,
+    /// A job takes no file that is busy, and does not write into the range of a running job.
+    #[error("it collides with a running job")]
+    Busy,
+    /// The inputs are in the tree, newest first, and nothing older comes to stand above something newer.
+    #[error(transparent)]
+    Shape(lsmx_compaction::Error),
 }
 
 /// As part of a message: whose work it was.

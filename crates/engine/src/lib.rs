@@ -89,7 +89,7 @@ pub use db::{
 };
 pub use db::{Explanation, MetadataSizes, Observation, observe, observe_with};
 pub use db::{Finding, Lost, LostKind, RepairOptions, RepairReport, repair, repair_with};
-pub use error::{Error, Malformed, Result};
+pub use error::{Error, JobRule, Malformed, Result};
 pub use event::{Event, EventListener};
 pub use key::{Kind, SeqNo};
 pub use keyspace::filter_bits::FilterBits;

@@ -168,6 +168,8 @@ bugs! {
     GuardHistoryForgotten = "guard-history-forgotten" of 15,
     /// A job fails at the first corrupt read of a block.
     CorruptReadNotRepeated = "corrupt-read-not-repeated" of 15,
+    /// A policy that stops writes and picks no job is not noticed.
+    StallUnnoticed = "stall-unnoticed" of 15,
     /// All inputs of a job that met a corrupt block stay busy, and nothing reads the block again.
     DamagedInputsKept = "damaged-inputs-kept" of 15,
     /// Zeros by which a segment has grown ahead are taken for records that were synced.

@@ -5,17 +5,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use lsmx::compaction::{
-    BusyFiles, CompactionPolicy, CutRule, Debt, FileId, Job, JobInput, JobKind, Level, Placement,
-    Reason, RunId, Target, TreeShape,
+    self, BusyFiles, CompactionPolicy, CutRule, Debt, FileId, Job, JobInput, JobKind, Level,
+    Placement, Reason, RunId, Target, TreeShape,
 };
 use lsmx::dump::{DumpOptions, dump};
 use lsmx::env::Background;
 use lsmx::event::{Event, EventListener};
 use lsmx::vfs::{Image, MemVfs};
-use lsmx::{Db, Error, KeyspaceOptions, Options, PolicySpec};
+use lsmx::{Db, Error, JobRule, KeyspaceOptions, Options, PolicySpec};
 
 fn tuning(policy: &str) -> KeyspaceOptions {
     KeyspaceOptions::default()
@@ -254,10 +255,13 @@ fn files_grow_stale_and_move_on() {
 
 /// Hears of jobs and failures.
 #[derive(Debug, Default)]
-struct Heard(Mutex<Vec<String>>);
+struct Heard(Mutex<Vec<String>>, AtomicU64);
 
 impl EventListener for Heard {
     fn on_event(&self, event: &Event) {
+        if let Event::CompactionBegin(_) = event {
+            self.1.fetch_add(1, Ordering::Relaxed);
+        }
         if let Event::Failure(_) | Event::Compaction(_) = event {
             self.0.lock().unwrap().push(event.to_string());
         }
@@ -419,6 +423,8 @@ enum Wrong {
     Drops,
     /// Carries older entries over newer ones.
     Reorders,
+    /// Names its inputs oldest first.
+    InputOrder,
 }
 
 impl CompactionPolicy for Wrong {
@@ -436,12 +442,17 @@ impl CompactionPolicy for Wrong {
                 (JobKind::Merge, JobInput { level, run, files })
             }
             Wrong::Drops => (JobKind::Drop, JobInput::whole(level, oldest)),
-            Wrong::Reorders if runs.len() < 2 => return None,
+            Wrong::Reorders | Wrong::InputOrder if runs.len() < 2 => return None,
+            Wrong::InputOrder => (JobKind::Merge, JobInput::whole(level, oldest)),
             Wrong::Reorders => (JobKind::Merge, JobInput::whole(level, newest)),
         };
+        let mut inputs = vec![input];
+        if matches!(self, Wrong::InputOrder) {
+            inputs.push(JobInput::whole(level, &runs[runs.len() - 2]));
+        }
         Some(Job {
             kind,
-            inputs: vec![input],
+            inputs,
             target: Target { level: Level(1), placement: Placement::NewRun { before: None } },
             cut: CutRule { file_bytes: 4096, grandparent: None, boundaries: Vec::new() },
             reason: Reason::Manual,
@@ -459,7 +470,7 @@ impl CompactionPolicy for Wrong {
 
 #[test]
 fn a_wrong_policy_is_reported_and_harms_nothing() {
-    for wrong in [Wrong::Nowhere, Wrong::Drops, Wrong::Reorders] {
+    for wrong in [Wrong::Nowhere, Wrong::Drops, Wrong::Reorders, Wrong::InputOrder] {
         let (disk, heard) = (MemVfs::new(), Arc::new(Heard::default()));
         let name = format!("{wrong:?}");
         let listener: Arc<dyn EventListener> = Arc::<Heard>::clone(&heard);
@@ -486,10 +497,20 @@ fn a_wrong_policy_is_reported_and_harms_nothing() {
         for number in 0..800 {
             assert_eq!(&*db.get(key(number)).unwrap().unwrap(), number.to_string().as_bytes());
         }
-        assert!(
-            matches!(db.wait_idle(), Err(Error::PolicyMistake { .. } | Error::Compaction(_))),
-            "{name}"
-        );
+        let Err(Error::PolicyMistake { policy, rule, .. }) = db.wait_idle() else {
+            panic!("{name}: no mistake")
+        };
+        assert_eq!(policy, "wrong");
+        let expected = match &*name {
+            "Nowhere" => matches!(&*rule, JobRule::Shape(compaction::Error::NoSuchRun { .. })),
+            "Drops" => *rule == JobRule::DropsData,
+            "InputOrder" => matches!(&*rule, JobRule::Shape(compaction::Error::InputOrder { .. })),
+            _ => matches!(&*rule, JobRule::Shape(compaction::Error::L0Order { .. })),
+        };
+        assert!(expected, "{name}: {rule}");
+        // It was found before anything was merged.
+        assert_eq!(db.metrics().keyspaces["default"].compaction.jobs, 0, "{name}");
+        assert_eq!(heard.1.load(Ordering::Relaxed), 0, "{name}: a job was begun");
         // A sound one takes over.
         db.default_keyspace().set_policy("leveled".parse().unwrap()).unwrap();
         db.env().advance_us(120_000_000);
@@ -499,6 +520,57 @@ fn a_wrong_policy_is_reported_and_harms_nothing() {
         assert_eq!(db.default_keyspace().iter().count(), 801);
         drop(db);
         lsmx::verify_with(Arc::new(disk), "db").unwrap();
+    }
+}
+
+/// Stops writes at six runs, and does nothing about it.
+#[derive(Debug)]
+struct Stalls;
+
+impl CompactionPolicy for Stalls {
+    fn name(&self) -> &str {
+        "stalls"
+    }
+
+    fn pick(&self, _shape: &TreeShape, _busy: &BusyFiles) -> Option<Job> {
+        None
+    }
+
+    fn debt(&self, _shape: &TreeShape, _busy: &BusyFiles) -> Debt {
+        Debt::default()
+    }
+
+    fn must_stop(&self, shape: &TreeShape) -> bool {
+        shape.runs_of(Level(0)).len() >= 6
+    }
+}
+
+/// Writes stopped for good, `wait_idle` returned `Ok`, and nothing said why.
+#[test]
+fn policy_that_stops_writes_and_picks_no_job_is_an_error_that_names_it() {
+    for background in [Background::Inline, Background::Stepped { seed: 3, workers: 2 }] {
+        let own = tuning("leveled").own_policy(Arc::new(Stalls));
+        let options = Options::default().background(background).seed(1).keyspace_defaults(own);
+        let db = Db::open_with(Arc::new(MemVfs::new()), "db", options).unwrap();
+        let put = |number: u64| db.put(key(number), [7; 100]);
+        let stopped = (0..10_000).find_map(|number| put(number).err());
+        let stopped = stopped.expect("L0 does not grow for ever");
+        let Error::PolicyStalled { keyspace, policy, shape } = &stopped else {
+            panic!("{background:?}: {stopped:?}")
+        };
+        assert_eq!((&**keyspace, &**policy), ("default", "stalls"));
+        assert!(shape.starts_with("L0 has 6 runs of 6 files, "), "{shape}");
+        assert!(stopped.to_string().contains("set another policy"));
+        assert!(matches!(db.wait_idle(), Err(Error::PolicyStalled { .. })));
+        let health = db.health();
+        assert!(health.compaction_blocked[0].writes_stopped, "{health:?}");
+        put(1).unwrap_err();
+        assert!(db.read_only_cause().is_none());
+        // The way out.
+        db.default_keyspace().set_policy("leveled".parse().unwrap()).unwrap();
+        (0..1_000).for_each(|number| put(number).unwrap());
+        db.wait_idle().unwrap();
+        assert!(db.health().is_good());
     }
 }
 

@@ -18,6 +18,7 @@ use arsenal::recorder::Sampling;
 use arsenal::workload::{Faults, Plan, play};
 use arsenal::{Chance, Outcome, base_seed, disk_use, mix, options, oracle};
 use lsmx::cache::Cache;
+use lsmx::compaction::{BusyFiles, CompactionPolicy, Debt, Job, Level, TreeShape};
 use lsmx::env::{Background, Env};
 use lsmx::format::filename::FileName;
 use lsmx::manifest::Manifest;
@@ -124,6 +125,7 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
         Bug::GrownTailIsDamage | Bug::OldestSegmentUnsynced => {
             ("crashes of the log", crashes_of_the_log)
         }
+        Bug::StallUnnoticed => ("a policy that stalls", stalling_policy),
     }
 }
 
@@ -242,6 +244,43 @@ fn unreadable_file(seed: u64) -> Outcome {
     let levels = &db.metrics().keyspaces["default"].levels;
     let runs = levels.first().map_or(0, |level| level.runs);
     if runs > 20 { Err(format!("L0 holds {runs} runs")) } else { Ok(()) }
+}
+
+/// Stops writes at three runs, and picks no job.
+#[derive(Debug)]
+struct Stalling;
+
+impl CompactionPolicy for Stalling {
+    fn name(&self) -> &str {
+        "stalling"
+    }
+
+    fn pick(&self, _: &TreeShape, _: &BusyFiles) -> Option<Job> {
+        None
+    }
+
+    fn debt(&self, _: &TreeShape, _: &BusyFiles) -> Debt {
+        Debt::default()
+    }
+
+    fn must_stop(&self, shape: &TreeShape) -> bool {
+        shape.runs_of(Level(0)).len() >= 3
+    }
+}
+
+fn stalling_policy(seed: u64) -> Outcome {
+    let tuning = KeyspaceOptions::default().own_policy(Arc::new(Stalling));
+    let options = Options::default().background(Background::Inline).seed(seed);
+    let options = options.keyspace_defaults(tuning);
+    let db = Db::open_with(Arc::new(MemVfs::new()), oracle::DIR, options).map_err(failed)?;
+    for number in 0..3u64 {
+        db.put(number.to_be_bytes(), "v").map_err(failed)?;
+        db.flush().map_err(failed)?;
+    }
+    match (db.put("k", "v"), db.wait_idle()) {
+        (Err(lsmx::Error::PolicyStalled { .. }), Err(lsmx::Error::PolicyStalled { .. })) => Ok(()),
+        other => Err(format!("{other:?}")),
+    }
 }
 
 /// A compaction that cannot write its tables, in the background: the next write is told.

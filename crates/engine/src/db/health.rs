@@ -62,8 +62,8 @@ pub struct QuarantinedFile {
 pub struct BlockedCompaction {
     /// Name of the keyspace.
     pub keyspace: String,
-    /// Why: [`Error::CompactionBlocked`] if quarantined files alone are the reason, else why compactions
-    /// fail.
+    /// Why: [`Error::CompactionBlocked`] if quarantined files are the reason, [`Error::PolicyStalled`] if a
+    /// custom policy is, else why compactions fail.
     #[serde(serialize_with = "chain")]
     pub cause: Arc<Error>,
     /// Whether L0 is at the policy's hard stop, so that writes to the keyspace fail with the cause.

@@ -493,6 +493,8 @@ impl Core {
             self.attach(tree, attached);
         }
         tree.set_settings(options, policy);
+        // What another policy was blocked by says nothing of this one.
+        tree.jobs.lock().blocked = None;
         backpressure::refresh(&self.store, &self.throttle, tree);
         self.store.make_ready(Work::Compaction, tree.id);
         Ok(())

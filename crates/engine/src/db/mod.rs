@@ -292,7 +292,7 @@ impl Db {
     /// # Errors
     /// [`Error::TooLarge`], [`Error::ForeignKeyspace`], [`Error::NoMergeOperator`],
     /// [`Error::GuardRefused`], [`Error::GuardUnknown`], [`Error::WouldWait`], [`Error::Deadline`],
-    /// [`Error::Background`], [`Error::CompactionBlocked`]: nothing was done.
+    /// [`Error::Background`], [`Error::CompactionBlocked`], [`Error::PolicyStalled`]: nothing was done.
     /// [`Error::ReadOnly`] with the cause: the batch is not visible; after a power loss or a reopening it may be there, wholly.
     pub fn write(&self, batch: WriteBatch, options: impl Into<WriteOptions>) -> Result<()> {
         self.core().write(batch, options.into())
@@ -348,7 +348,8 @@ impl Db {
     ///
     /// # Errors
     /// [`Error::ReadOnly`] with the cause; why compactions fail, if they do; [`Error::CompactionBlocked`] if
-    /// a quarantined file keeps a policy from the job it wants, else why a file is quarantined, if one is.
+    /// a quarantined file keeps a policy from the job it wants, else why a file is quarantined, if one is;
+    /// [`Error::PolicyStalled`].
     pub fn wait_idle(&self) -> Result<()> {
         self.core().check_open()?;
         self.core().runner.wait_idle(WaitCause::BackgroundWork, None)

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use lsmx_compaction::{FileId, FileShape, Job, JobKind, Reason, TreeShape};
+use lsmx_compaction::{CompactionPolicy, FileId, FileShape, Job, JobKind, Reason, TreeShape};
 
 use crate::coding::len_u64;
 use crate::env::YieldKind;
 use crate::env::rate::Lane;
-use crate::error::{Error, Result};
+use crate::error::{Error, JobRule, Result};
 use crate::event::{CompactionBegin, CompactionEnd, Decision, Event};
 use crate::job::division::{Division, Merge, Spent};
 use crate::job::garbage::{self, Collection};
@@ -150,23 +150,61 @@ fn policy_job(
         if policy.waits_for_snapshots(shape) {
             tree.set_held(true, store.sequence.released());
         }
-        return Ok(job_around_quarantine(tree, jobs, shape));
-    };
-    let wrong = match jobs.busy.admits(&job, shape) {
-        Ok(true) if job.kind == JobKind::Drop && !policy.drops_data() => {
-            "drops data, which it does not say of itself"
+        let job = job_around_quarantine(tree, jobs, shape);
+        if job.is_none() && jobs.blocked.is_none() {
+            jobs.blocked = stalled(tree, &*policy, jobs, shape);
         }
-        Ok(true) => return Ok(Some(job)),
-        Ok(false) => "collides with a running one",
-        Err(_) => "names what is not in the tree",
+        return Ok(job);
     };
-    debug_assert!(tree.settings().options.own_policy.is_some(), "{}: {job} {wrong}", policy.name());
+    let own = tree.settings().options.own_policy.is_some();
+    let rule = match jobs.busy.admits(&job, shape) {
+        Ok(true) if job.kind == JobKind::Drop && !policy.drops_data() => JobRule::DropsData,
+        // Jobs of the presets are checked when they are applied, and by tests.
+        Ok(true) if !own && !cfg!(debug_assertions) => return Ok(Some(job)),
+        Ok(true) => match shape.check_job(&job) {
+            Ok(()) => return Ok(Some(job)),
+            Err(broken) => JobRule::Shape(broken),
+        },
+        Ok(false) => JobRule::Busy,
+        Err(broken) => JobRule::Shape(broken),
+    };
+    debug_assert!(own, "{}: {job}: {rule}", policy.name());
     let (policy, job) = (policy.name().to_owned(), job.to_string());
-    let error = Error::PolicyMistake { policy, job, wrong };
+    let error = Error::PolicyMistake { policy, job, rule: Arc::new(rule) };
     jobs.retry_at_us = store.env.now_us().saturating_add(RETRY_US_MAX);
     jobs.last_error = Some(error.clone());
     store.set_failing(tree.id, true);
     Err(error)
+}
+
+/// Why writes would wait for ever, if they would: the policy stops them, picks no job while none runs, and
+/// says of no time that it will.
+fn stalled(
+    tree: &Tree,
+    policy: &dyn CompactionPolicy,
+    jobs: &TreeJobs,
+    shape: &TreeShape,
+) -> Option<Blocked> {
+    let stopped = policy.must_stop(&jobs.quarantine.counted(shape));
+    if !stopped || !jobs.busy.jobs.is_empty() || policy.due_us(shape).is_some() {
+        return None;
+    }
+    let error = Error::PolicyStalled {
+        keyspace: tree.name.clone(),
+        policy: policy.name().to_owned(),
+        shape: describe(shape),
+    };
+    (!sabotage::on(Bug::StallUnnoticed)).then_some(Blocked { error, at_hard_stop: true })
+}
+
+/// Runs, files and bytes of each level that holds something.
+fn describe(shape: &TreeShape) -> String {
+    let levels = (0..).zip(&shape.levels).filter(|(_, level)| !level.runs.is_empty());
+    let levels = levels.map(|(number, level): (u32, _)| {
+        let (runs, files) = (level.runs.len(), level.files().count());
+        format!("L{number} has {runs} runs of {files} files, {} bytes", level.bytes())
+    });
+    levels.collect::<Vec<_>>().join("; ")
 }
 
 /// What is done while quarantined files may be all that keeps a policy from a job: the job itself if it reads
