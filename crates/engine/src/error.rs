@@ -173,6 +173,16 @@ pub enum Error {
         /// Name of the store.
         store: String,
     },
+    /// A keyspace has a custom compaction policy and was opened without it.
+    #[error(
+        "keyspace {keyspace:?} was opened without its compaction policy {policy:?}: give it, or set another one"
+    )]
+    NoCompactionPolicy {
+        /// The keyspace.
+        keyspace: String,
+        /// Name of the policy.
+        policy: String,
+    },
     /// An operand store broke the terms between it and the tree. What it wanted was not done.
     #[error("operand store {store:?} of keyspace {keyspace:?} {wrong}")]
     OperandStoreMistake {

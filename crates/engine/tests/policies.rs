@@ -16,7 +16,7 @@ use lsmx::dump::{DumpOptions, dump};
 use lsmx::env::Background;
 use lsmx::event::{Event, EventListener};
 use lsmx::vfs::{Image, MemVfs};
-use lsmx::{Db, Error, JobRule, KeyspaceOptions, Options, PolicySpec};
+use lsmx::{DEFAULT_KEYSPACE, Db, Error, JobRule, KeyspaceOptions, Options, PolicySpec};
 
 fn tuning(policy: &str) -> KeyspaceOptions {
     KeyspaceOptions::default()
@@ -375,15 +375,16 @@ impl CompactionPolicy for OneRun {
 }
 
 #[test]
-fn a_policy_of_ones_own_rules_while_it_is_given() {
+fn custom_policy_is_remembered_by_name() {
     let disk = MemVfs::new();
     let own = || Arc::new(OneRun) as Arc<dyn CompactionPolicy>;
     let given = tuning("tiering").own_policy(own());
-    let open_with = |tuning: KeyspaceOptions| {
+    let try_open_with = |tuning: KeyspaceOptions| {
         let options = Options::default().background(Background::Inline).seed(1);
         let options = options.keyspace_defaults(tuning);
-        Db::open_with(Arc::new(disk.clone()), "db", options).unwrap()
+        Db::open_with(Arc::new(disk.clone()), "db", options)
     };
+    let open_with = |tuning: KeyspaceOptions| try_open_with(tuning).unwrap();
     let levels = |db: &Db| {
         let tree = &db.metrics().keyspaces["default"];
         tree.levels
@@ -392,15 +393,44 @@ fn a_policy_of_ones_own_rules_while_it_is_given() {
             .map(|level| level.level)
             .collect::<Vec<_>>()
     };
-    let db = open_with(given);
+    let db = open_with(given.clone());
     for number in 0..2_000 {
         db.put(key(number), number.to_string()).unwrap();
     }
     db.flush().unwrap();
     assert!(levels(&db).iter().all(|level| *level <= 1), "{:?}", levels(&db));
-    assert_eq!(db.default_keyspace().policy(), "tiering", "what is remembered");
+    assert_eq!(db.default_keyspace().policy(), "custom:one-run");
+    let side = db.keyspace("side", tuning("leveled").own_policy(own())).unwrap();
+    for number in 0..500 {
+        side.put(key(number), number.to_string()).unwrap();
+    }
+    // What was given before stays in force.
+    let side = db.keyspace("side", KeyspaceOptions::default()).unwrap();
+    assert_eq!(side.policy(), "custom:one-run");
+    db.close(None).unwrap();
+    // Without the policy the default keyspace does not open, and nothing has changed.
+    let before = disk.snapshot_all();
+    let refused = try_open_with(KeyspaceOptions::default());
+    let Err(Error::NoCompactionPolicy { keyspace, policy }) = refused else {
+        panic!("{refused:?}")
+    };
+    assert_eq!((&*keyspace, &*policy), ("default", "one-run"));
+    assert_eq!(disk.snapshot_all(), before);
+    let read = Options::default().background(Background::Inline);
+    let db = Db::open_read_only_with(Arc::new(disk.clone()), "db", read).unwrap();
+    assert_eq!(db.existing_keyspace("side").unwrap().iter().count(), 500);
     drop(db);
-    // Not given again: the one that is remembered.
+    // A keyspace that nobody opens keeps its shape; opening it without the policy is an error.
+    let options = Options::default().background(Background::Inline).seed(1);
+    let options = options.keyspace(DEFAULT_KEYSPACE, given);
+    let db = Db::open_with(Arc::new(disk.clone()), "db", options).unwrap();
+    for opened in [db.existing_keyspace("side"), db.keyspace("side", KeyspaceOptions::default())] {
+        assert!(matches!(opened, Err(Error::NoCompactionPolicy { .. })), "{opened:?}");
+    }
+    let side = db.keyspace("side", tuning("leveled")).unwrap();
+    assert_eq!((side.policy(), side.iter().count()), ("leveled".to_owned(), 500));
+    drop((side, db));
+    // Another policy is given: that one is in force.
     let db = open_with(tuning("tiering"));
     for number in 0..4_000 {
         db.put(key(number), number.to_string()).unwrap();

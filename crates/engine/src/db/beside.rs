@@ -190,7 +190,7 @@ impl Core {
     fn forget_store(&self, tree: &Tree) -> Result<()> {
         let _one_at_a_time = self.creating.lock();
         let settings = tree.settings();
-        let (mut options, policy) = (settings.options.clone(), settings.policy_spec.clone());
+        let (mut options, policy) = (settings.options.clone(), settings.stored_policy.clone());
         options.operand_store = None;
         tree.set_settings(options, policy);
         let options = tree.persisted().encode();

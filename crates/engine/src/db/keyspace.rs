@@ -13,6 +13,7 @@ use crate::key::{Kind, SeqNo};
 use crate::keyspace::beside::Attached;
 use crate::keyspace::options::{KeyspaceOptions, Persisted};
 use crate::keyspace::snapshot::Pinned;
+use crate::keyspace::stored_policy::StoredPolicy;
 use crate::keyspace::{Origin, Tree};
 use crate::read::Reads;
 use crate::read::range::{Range, after_prefix};
@@ -66,10 +67,10 @@ impl Keyspace {
         &self.tree.name
     }
 
-    /// Its compaction policy, as text.
+    /// Its compaction policy as text: a spec, or `custom:` and the name of a custom policy.
     #[must_use]
     pub fn policy(&self) -> String {
-        self.tree.settings().policy_spec.to_string()
+        self.tree.settings().stored_policy.to_string()
     }
 
     /// Gives `key` a value, `Buffered`.
@@ -179,11 +180,11 @@ impl Keyspace {
         self.handle.0.retune(&self.tree, |options| options.policy(policy))
     }
 
-    /// Gives the keyspace a compaction policy of a type of your own, as
-    /// [`KeyspaceOptions::own_policy`] does at opening; it is not remembered.
+    /// Gives the keyspace a compaction policy of your own type, as [`KeyspaceOptions::own_policy`] does at
+    /// open. Its name is remembered.
     ///
     /// # Errors
-    /// As [`Keyspace::set_policy`].
+    /// As [`Keyspace::set_policy`]; [`Error::InvalidOption`] for a name that is empty or longer than 255 bytes.
     pub fn set_own_policy(&self, policy: Arc<dyn CompactionPolicy>) -> Result<()> {
         self.handle.0.retune(&self.tree, |options| options.own_policy(policy))
     }
@@ -374,7 +375,7 @@ impl Core {
                     self.attach(&tree, attached);
                 }
                 // Tuning is the caller's business; what would be remembered is not.
-                let policy = tree.settings().policy_spec.clone();
+                let policy = tree.settings().stored_policy.clone();
                 tree.set_settings(options, policy);
                 Ok(Some(tree))
             }
@@ -438,7 +439,7 @@ impl Core {
         attached: Option<Arc<Attached>>,
     ) -> Result<Arc<Tree>> {
         let store = &self.store;
-        let policy = options.policy.clone().unwrap_or_default();
+        let policy = options.stored_policy().unwrap_or_default();
         let id = store.manifest.with(|state| state.keyspace_id_next);
         let persisted = Persisted::of_new(&options);
         self.append_edit(vec![Change::CreateKeyspace {
@@ -467,8 +468,16 @@ impl Core {
     ) -> Result<()> {
         let attached = attached.filter(|_| tree.beside.attached().is_none());
         let converted = attached.is_some() && !tree.beside.is_there();
-        let current = tree.settings().policy_spec.clone();
-        let policy = options.policy.clone().unwrap_or_else(|| current.clone());
+        let settings = tree.settings();
+        let current = settings.stored_policy.clone();
+        let policy = options.stored_policy().unwrap_or_else(|| current.clone());
+        let mut options = options;
+        if let (StoredPolicy::Custom(_), None) = (&policy, &options.own_policy) {
+            tree.check_policy()?;
+            // Given before, and not given up.
+            options.own_policy = settings.options.own_policy.clone();
+        }
+        drop(settings);
         let operator = options.merge_operator.clone();
         let separates = options.value_separation.is_some() && !tree.is_separated();
         let operator_is_news = tree.merging.admit(operator.as_ref())?;

@@ -200,7 +200,7 @@ fn keyspace(tree: &Tree, now_us: u64) -> KeyspaceMetrics {
     let too_many_runs = stall(&counters.run_stalls);
     let causes = [memtables_full, memory_full, too_many_runs];
     KeyspaceMetrics {
-        policy: tree.settings().policy_spec.to_string(),
+        policy: tree.settings().stored_policy.to_string(),
         gets: counters.gets.sum(),
         ingested_bytes: counters.ingested_bytes.sum(),
         put_bytes: counters.put_bytes.sum(),

@@ -145,7 +145,7 @@ impl Db {
     /// # Errors
     /// [`Error::NotADatabase`], [`Error::Locked`], [`Error::UnsupportedVersion`],
     /// [`Error::Corrupt`], [`Error::Missing`], [`Error::Contradiction`], [`Error::InvalidOption`],
-    /// [`Error::Io`]. Failing to open changes nothing that is there.
+    /// [`Error::NoCompactionPolicy`] for the default keyspace, [`Error::Io`]. Failing to open changes nothing that is there.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Db> {
         Db::open_with(Arc::new(OsVfs), path, options)
     }
@@ -183,7 +183,8 @@ impl Db {
     ///
     /// # Errors
     /// [`Error::Contradiction`] if the keyspace has another merge operator or operand store;
-    /// [`Error::NoOperandStore`] if it needs one that is not given; [`Error::InvalidOption`] for a name that is empty or longer than 255 bytes, or for options
+    /// [`Error::NoOperandStore`] if it needs one that is not given; [`Error::NoCompactionPolicy`] if it has a
+    /// custom policy and is given none; [`Error::InvalidOption`] for a name that is empty or longer than 255 bytes, or for options
     /// out of range; [`Error::ReadOnly`], [`Error::Closed`].
     pub fn keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
         let tree = self.core().open_keyspace(name, options)?;
@@ -193,11 +194,15 @@ impl Db {
     /// The keyspace of this name, as it is.
     ///
     /// # Errors
-    /// [`Error::UnknownKeyspace`].
+    /// [`Error::UnknownKeyspace`]; [`Error::NoCompactionPolicy`] if it has a custom policy that this open of
+    /// the database was not given, unless that is read-only.
     pub fn existing_keyspace(&self, name: &str) -> Result<Keyspace> {
         let trees = self.core().store.trees.read();
         let tree = trees.name(name).cloned();
         let tree = tree.ok_or_else(|| Error::UnknownKeyspace { name: name.to_owned() })?;
+        if self.core().read_only.is_none() {
+            tree.check_policy()?;
+        }
         Ok(Keyspace::new(Arc::clone(&self.handle), tree))
     }
 

@@ -65,6 +65,7 @@ fn recover(vfs: &Arc<dyn Vfs>, dir: &Path, options: &Options, env: &Env) -> Resu
     let loaded = Manifest::load(vfs.as_ref(), dir)?;
     let (vfs, manifest) = (Arc::clone(vfs), (loaded.state, &*loaded.path));
     let mut recovery = Recovery::new(vfs, dir, options.clone(), env.clone(), manifest, false)?;
+    recovery.check_policy()?;
     recovery.replay(&loaded.path).map_err(|error| recovery.take_back(error))?;
     Ok(recovery)
 }

@@ -217,6 +217,11 @@ impl Recovery {
         &self.report
     }
 
+    /// Fails if the default keyspace, which an open database has in use, lacks its custom policy.
+    pub(super) fn check_policy(&self) -> Result<()> {
+        self.trees.name(DEFAULT_KEYSPACE).map_or(Ok(()), |tree| tree.check_policy())
+    }
+
     /// What the manifest says.
     pub(super) fn state(&self) -> &ManifestState {
         &self.state
@@ -318,8 +323,8 @@ impl Recovery {
             let options = self.options.of_keyspace(&keyspace.name).clone();
             let persisted = self.persisted(keyspace)?;
             let options = self.options.memory_plan().fit(options);
-            let policy = match &options.policy {
-                Some(policy) => policy.clone(),
+            let policy = match options.stored_policy() {
+                Some(policy) => policy,
                 None => persisted.policy.parse()?,
             };
             let (opening, name) = (self.opening, keyspace.name.clone());

@@ -11,10 +11,11 @@ pub mod options;
 pub(crate) mod quarantine;
 pub mod separation;
 pub(crate) mod snapshot;
+pub(crate) mod stored_policy;
 
 use std::collections::HashSet;
 
-use lsmx_compaction::{BusyFiles, CompactionPolicy, FileId, PolicySpec, TreeShape};
+use lsmx_compaction::{BusyFiles, CompactionPolicy, FileId, TreeShape};
 
 use crate::env::Env;
 use crate::error::{Error, Result};
@@ -30,6 +31,7 @@ use merging::Merging;
 use options::{FilterLastRun, KeyspaceOptions, Persisted};
 use quarantine::Quarantine;
 use snapshot::Pinned;
+use stored_policy::{AbsentPolicy, StoredPolicy};
 
 /// One opening of one database in this process. A tree of an earlier opening has other memtables, so
 /// what is written to it would not be seen.
@@ -127,16 +129,27 @@ impl TreeJobs {
 pub(crate) struct Settings {
     /// As the caller gave them.
     pub(crate) options: KeyspaceOptions,
-    /// The policy as the manifest remembers it.
-    pub(crate) policy_spec: PolicySpec,
+    /// The policy as the manifest keeps it.
+    pub(crate) stored_policy: StoredPolicy,
     /// What decides on compactions: that policy, or one of the caller's own.
     pub(crate) policy: Arc<dyn CompactionPolicy>,
 }
 
 impl Settings {
-    fn new(options: KeyspaceOptions, policy_spec: PolicySpec) -> Settings {
-        let policy = options.own_policy.clone().unwrap_or_else(|| policy_spec.build());
-        Settings { options, policy_spec, policy }
+    fn new(options: KeyspaceOptions, stored_policy: StoredPolicy) -> Settings {
+        let policy = options.own_policy.clone().unwrap_or_else(|| match &stored_policy {
+            StoredPolicy::Spec(spec) => spec.build(),
+            StoredPolicy::Custom(name) => Arc::new(AbsentPolicy(name.clone())),
+        });
+        Settings { options, stored_policy, policy }
+    }
+
+    /// Name of the custom policy that the keyspace needs and was not given.
+    fn absent_policy(&self) -> Option<&str> {
+        match &self.stored_policy {
+            StoredPolicy::Custom(name) if self.options.own_policy.is_none() => Some(name),
+            _ => None,
+        }
     }
 }
 
@@ -206,13 +219,13 @@ impl Tree {
         id: u32,
         name: String,
         options: KeyspaceOptions,
-        policy_spec: PolicySpec,
+        stored_policy: StoredPolicy,
         version: Arc<Version>,
         first_seq: SeqNo,
     ) -> Tree {
         let merging = Merging::new(name.clone(), options.merge_operator.clone());
         let options_separate = options.value_separation.is_some();
-        let settings = Settings::new(options, policy_spec);
+        let settings = Settings::new(options, stored_policy);
         let Origin { opening, env } = origin;
         Tree {
             env,
@@ -290,18 +303,29 @@ impl Tree {
     }
 
     /// Tunes it anew; a policy meets whatever shape the tree has.
-    pub(crate) fn set_settings(&self, options: KeyspaceOptions, policy_spec: PolicySpec) {
+    pub(crate) fn set_settings(&self, options: KeyspaceOptions, stored_policy: StoredPolicy) {
         if options.value_separation.is_some() {
             self.note_separated();
         }
-        let settings = Settings::new(options, policy_spec);
+        let settings = Settings::new(options, stored_policy);
         self.notes_reads.store(settings.policy.asks_for_reads(), Ordering::Relaxed);
         self.settings.store(Arc::new(settings));
     }
 
+    /// Fails if it needs a custom compaction policy that was not given.
+    pub(crate) fn check_policy(&self) -> Result<()> {
+        match self.settings().absent_policy() {
+            None => Ok(()),
+            Some(policy) => Err(Error::NoCompactionPolicy {
+                keyspace: self.name.clone(),
+                policy: policy.to_owned(),
+            }),
+        }
+    }
+
     /// What the manifest is to keep of it.
     pub(crate) fn persisted(&self) -> Persisted {
-        let policy = self.settings().policy_spec.to_string();
+        let policy = self.settings().stored_policy.to_string();
         Persisted {
             policy,
             merge_operator: self.merging.name().map(str::to_owned),

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::keyspace::filter_bits::FilterBits;
 use crate::keyspace::separation::ValueSeparation;
+use crate::keyspace::stored_policy::StoredPolicy;
 use crate::merge::{MergeOperator, OPERATOR_NAME_BYTES_MAX};
 use crate::operands::{OperandStoreFactory, STORE_NAME_BYTES_MAX};
 use crate::sync::Arc;
@@ -15,6 +16,8 @@ use crate::table::{Compression, FilterWidth, TableOptions};
 pub const MEMTABLE_BYTES_DEFAULT: u64 = 64 << 20;
 /// Smallest memtable that is accepted: 1 KiB.
 pub const MEMTABLE_BYTES_MIN: u64 = 1 << 10;
+/// Most bytes of the name of a custom compaction policy.
+const POLICY_NAME_BYTES_MAX: usize = 255;
 /// Default of [`KeyspaceOptions::table_bytes`]: 64 MiB.
 pub const TABLE_BYTES_DEFAULT: u64 = 64 << 20;
 
@@ -85,10 +88,10 @@ impl KeyspaceOptions {
         self
     }
 
-    /// A compaction policy of a type of your own, in place of one by name. It cannot be remembered:
-    /// it is to be given at each opening, and without it the last one by name is in force, which
-    /// stays what it was. If [`CompactionPolicy::drops_data`] is false, jobs that drop files are not
-    /// run.
+    /// A compaction policy of your own type, in place of one by name. The keyspace remembers its name of 1 to
+    /// 255 bytes. The policy itself is given at each open: opening the keyspace without it, and without
+    /// another policy, is [`Error::NoCompactionPolicy`]. Until the keyspace is opened, no compaction of it
+    /// runs. If [`CompactionPolicy::drops_data`] is false, jobs that drop files are not run.
     #[must_use]
     pub fn own_policy(mut self, policy: Arc<dyn CompactionPolicy>) -> Self {
         self.own_policy = Some(policy);
@@ -200,6 +203,13 @@ impl KeyspaceOptions {
         self
     }
 
+    /// The policy in these options as the manifest keeps it, if there is one.
+    pub(crate) fn stored_policy(&self) -> Option<StoredPolicy> {
+        let own = self.own_policy.as_ref();
+        let own = own.map(|policy| StoredPolicy::Custom(policy.name().to_owned()));
+        own.or_else(|| self.policy.clone().map(StoredPolicy::Spec))
+    }
+
     /// Checks every value and every pair of values that could contradict each other.
     ///
     /// # Errors
@@ -207,6 +217,15 @@ impl KeyspaceOptions {
     pub(crate) fn check(&self) -> Result<()> {
         if let Some(policy) = &self.policy {
             policy.check_for_database().map_err(Error::Policy)?;
+        }
+        if let Some(policy) = &self.own_policy
+            && !(1..=POLICY_NAME_BYTES_MAX).contains(&policy.name().len())
+        {
+            return Err(Error::InvalidOption {
+                name: "own_policy",
+                value: format!("named with {} bytes", policy.name().len()),
+                must: "named with 1 to 255 bytes",
+            });
         }
         if self.memtable_bytes < MEMTABLE_BYTES_MIN {
             return Err(Error::InvalidOption {
@@ -276,7 +295,7 @@ impl KeyspaceOptions {
 /// What the manifest keeps of a keyspace's options.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Persisted {
-    /// The compaction policy as a spec.
+    /// The compaction policy, see [`StoredPolicy`].
     pub(crate) policy: String,
     /// Name of the merge operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -294,7 +313,7 @@ impl Persisted {
     pub(crate) fn of_new(options: &KeyspaceOptions) -> Persisted {
         let operator = options.merge_operator.as_ref();
         Persisted {
-            policy: options.policy.clone().unwrap_or_default().to_string(),
+            policy: options.stored_policy().unwrap_or_default().to_string(),
             merge_operator: operator.map(|operator| operator.name().to_owned()),
             operand_store: options.operand_store.as_ref().map(|store| store.name().to_owned()),
             value_separation: options.value_separation.is_some(),
