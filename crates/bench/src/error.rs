@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use lsmx::error::chain;
+
 use crate::workload::record::RecordError;
 
 /// Result of an operation of this crate.
@@ -33,7 +35,7 @@ pub enum Error {
         why: &'static str,
     },
     /// A simulation ended early.
-    #[error("the simulation failed")]
+    #[error("the simulation failed: {}", chain(&**source))]
     Simulation {
         /// Why.
         source: Box<lsmx_compaction::simulator::Failure>,
@@ -49,7 +51,7 @@ pub enum Error {
         what: String,
     },
     /// A line of a data file is malformed.
-    #[error("{}, line {line} is malformed", path.display())]
+    #[error("{}, line {line} is malformed: {}", path.display(), chain(source))]
     Record {
         /// The file.
         path: PathBuf,
@@ -65,7 +67,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// A call to the file system failed.
-    #[error("cannot {action} {}", path.display())]
+    #[error("cannot {action} {}: {}", path.display(), chain(source))]
     Io {
         /// What was tried.
         action: &'static str,
@@ -83,7 +85,7 @@ pub enum Error {
         why: String,
     },
     /// The database failed.
-    #[error("cannot {action}")]
+    #[error("cannot {action}: {source}")]
     Engine {
         /// What was tried.
         action: &'static str,
@@ -91,7 +93,7 @@ pub enum Error {
         source: lsmx::Error,
     },
     /// Another engine failed.
-    #[error("{engine}: cannot {action}")]
+    #[error("{engine}: cannot {action}: {}", chain(&**source))]
     Peer {
         /// Its name.
         engine: &'static str,

@@ -129,8 +129,6 @@ fn without_path(error: io::Error) -> io::Error {
 #[cfg(test)]
 #[allow(clippy::disallowed_methods, reason = "a test works on files of its own")]
 mod tests {
-    use std::error::Error as _;
-
     use super::*;
 
     #[test]
@@ -138,9 +136,9 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let missing = parent.path().join("missing");
         let error = directory("lsmx-", &missing).unwrap_err();
-        assert_eq!(error.to_string(), format!("cannot make a directory in {}", missing.display()));
-        let source = error.source().unwrap();
-        assert_eq!(source.to_string(), io::Error::from_raw_os_error(2).to_string());
+        let cause = io::Error::from_raw_os_error(2);
+        let text = format!("cannot make a directory in {}: {cause}", missing.display());
+        assert_eq!(error.to_string(), text);
     }
 
     #[cfg(unix)]

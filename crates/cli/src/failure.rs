@@ -85,20 +85,9 @@ struct FileError {
     source: io::Error,
 }
 
-/// The error and all its causes as one line.
+/// Returns an error and all its causes as one line.
 fn chain(error: &dyn StdError) -> String {
-    let mut line = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let text = error.to_string();
-        // A wrapper that shows its cause itself would say everything twice.
-        if !line.ends_with(&text) {
-            line.push_str(": ");
-            line.push_str(&text);
-        }
-        cause = error.source();
-    }
-    line.replace('\n', " ")
+    lsmx::error::chain(error).replace('\n', " ")
 }
 
 #[cfg(test)]

@@ -1,4 +1,7 @@
 //! What can go wrong, with the file, the offset and the cause.
+//!
+//! The message of an [`Error`] is one line that ends with its causes, joined by `: `.
+//! [`source`](std::error::Error::source) returns the same causes to programs.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,7 +18,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// A call to the file system failed.
-    #[error("cannot {action} {}", path.display())]
+    #[error("cannot {action} {}: {}", path.display(), chain(&**source))]
     Io {
         /// What was tried, such as `read` or `sync`.
         action: &'static str,
@@ -25,7 +28,7 @@ pub enum Error {
         source: Arc<io::Error>,
     },
     /// The bytes of a file are not what was written.
-    #[error("{} is corrupt at byte {offset}", path.display())]
+    #[error("{} is corrupt at byte {offset}: {source}", path.display())]
     Corrupt {
         /// The file.
         path: PathBuf,
@@ -67,7 +70,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// A write-path error made the database read-only; `resume()` tries again.
-    #[error("the database is read-only after a write error")]
+    #[error("the database is read-only after a write error: {cause}")]
     ReadOnly {
         /// The first error.
         #[source]
@@ -76,7 +79,7 @@ pub enum Error {
     /// Work in the background has failed, such as a compaction, and this is the first write since. It was
     /// not done; nothing stands in the way of the next one. The work is tried again after a pause, and the next
     /// error of its kind is told once some has ended well in between.
-    #[error("{work}{} failed in the background; this write was not done, the next may be", of_keyspace(keyspace.as_deref()))]
+    #[error("{work}{} failed in the background; this write was not done, the next may be: {cause}", of_keyspace(keyspace.as_deref()))]
     Background {
         /// What failed: `compaction`, `collection`, `removal`, `a look for deleted files`.
         work: &'static str,
@@ -201,7 +204,7 @@ pub enum Error {
     },
     /// The operands of a key do not fold; other keys are read as ever. A put or a delete of the key
     /// makes it readable again.
-    #[error("cannot merge {}", key_in(key, keyspace))]
+    #[error("cannot merge {}: {why}", key_in(key, keyspace))]
     MergeFailed {
         /// The keyspace.
         keyspace: String,
@@ -251,7 +254,7 @@ pub enum Error {
     /// other runs of L0 can be merged; this is what they fail with once none can, and what
     /// [`Db::wait_idle`](crate::Db::wait_idle) returns. [`Db::health`](crate::Db::health) lists all such
     /// files.
-    #[error("compaction of keyspace {keyspace:?} is blocked by {}, which cannot be read: restore the file or its device and call resume(), or close the database and repair it", file.display())]
+    #[error("compaction of keyspace {keyspace:?} is blocked by {}, which cannot be read: restore the file or its device and call resume(), or close the database and repair it: {cause}", file.display())]
     CompactionBlocked {
         /// The keyspace.
         keyspace: String,
@@ -321,8 +324,25 @@ pub enum Error {
         path: PathBuf,
     },
     /// A compaction policy returned a job that does not fit the tree.
-    #[error("compaction job refused")]
+    #[error("compaction job refused: {}", chain(.0))]
     Compaction(#[from] lsmx_compaction::Error),
+}
+
+/// Returns the message of an error and those of its causes as one line, joined by `: `. A cause is left out if
+/// the message before it ends with it already, as that of an [`Error`] does.
+#[must_use]
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut line = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let text = error.to_string();
+        if !line.ends_with(&text) {
+            line.push_str(": ");
+            line.push_str(&text);
+        }
+        cause = error.source();
+    }
+    line
 }
 
 /// Names a key in a message, by at most its first 64 bytes.
@@ -437,18 +457,6 @@ impl Error {
         Error::Panicked { message: text.unwrap_or_else(|| "no message".to_owned()) }
     }
 
-    /// The error and its causes as one line.
-    pub(crate) fn chain(&self) -> String {
-        let mut text = self.to_string();
-        let mut cause = std::error::Error::source(self);
-        while let Some(error) = cause {
-            text.push_str(": ");
-            text.push_str(&error.to_string());
-            cause = error.source();
-        }
-        text
-    }
-
     /// The file or directory that it is about, if it is about one.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
@@ -482,5 +490,62 @@ impl Error {
     /// A failed call to the file system.
     pub(crate) fn io(action: &'static str, path: &Path, source: io::Error) -> Error {
         Error::Io { action, path: path.to_owned(), source: Arc::new(source) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The message and those of all causes, each cause as its own message has it.
+    fn messages(error: &dyn std::error::Error) -> Vec<String> {
+        std::iter::successors(Some(error), |error| error.source())
+            .map(ToString::to_string)
+            .collect()
+    }
+
+    #[test]
+    fn error_message_ends_with_each_of_its_causes() {
+        let path = Path::new("a/000001.wal");
+        let io = || Error::io("sync", path, io::Error::other("no space"));
+        let (found, expected) = (1, 2);
+        let errors = [
+            io(),
+            Malformed::Checksum { expected, found }.at(path, 7),
+            Error::ReadOnly { cause: Arc::new(io()) },
+            Error::Background { work: "compaction", keyspace: None, cause: Arc::new(io()) },
+            Error::MergeFailed {
+                keyspace: "k".to_owned(),
+                key: b"key".to_vec(),
+                why: MergeError::new("not a number"),
+            },
+            Error::Compaction(lsmx_compaction::Error::UnknownFile {
+                file: lsmx_compaction::FileId(3),
+            }),
+        ];
+        for error in errors {
+            let messages = messages(&error);
+            assert!(messages.len() > 1, "{error:?} has no cause");
+            for cause in &messages[1..] {
+                assert!(messages[0].ends_with(&format!(": {cause}")), "{messages:?}");
+            }
+            assert_eq!(chain(&error), messages[0], "a cause is printed twice");
+        }
+        let read_only = Error::ReadOnly { cause: Arc::new(io()) };
+        let text =
+            "the database is read-only after a write error: cannot sync a/000001.wal: no space";
+        assert_eq!(read_only.to_string(), text);
+    }
+
+    /// A cause that does not print its own causes.
+    #[derive(Debug, thiserror::Error)]
+    #[error("outer")]
+    struct Outer(#[source] io::Error);
+
+    #[test]
+    fn error_message_foreign_cause_has_its_causes() {
+        let source = io::Error::other(Outer(io::Error::other("inner")));
+        let error = Error::io("read", Path::new("f"), source);
+        assert_eq!(error.to_string(), "cannot read f: outer: inner");
     }
 }

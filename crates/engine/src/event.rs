@@ -268,22 +268,18 @@ impl fmt::Display for Event {
             ),
             Event::Failure(failure) => {
                 let keyspace = failure.keyspace.as_deref().unwrap_or("-");
-                write!(f, "[{keyspace}] {} failed: {}", failure.work, failure.error.chain())
+                write!(f, "[{keyspace}] {} failed: {}", failure.work, failure.error)
             }
             Event::ReadRepeated(first) => {
-                write!(f, "a second read past all caches succeeded after: {}", first.chain())
+                write!(f, "a second read past all caches succeeded after: {first}")
             }
-            Event::FileQuarantined(file) => write!(
-                f,
-                "[{}] quarantined {}: {}",
-                file.keyspace,
-                file.path.display(),
-                file.error.chain()
-            ),
+            Event::FileQuarantined(file) => {
+                write!(f, "[{}] quarantined {}: {}", file.keyspace, file.path.display(), file.error)
+            }
             Event::QuarantineEnd(end) => {
                 write!(f, "[{}] ended the quarantine of {}", end.keyspace, end.path.display())
             }
-            Event::ReadOnly(cause) => write!(f, "the database is read-only: {}", cause.chain()),
+            Event::ReadOnly(cause) => write!(f, "the database is read-only: {cause}"),
             Event::Resumed => write!(f, "the database takes writes again"),
             Event::StallBegin(stall) => {
                 write!(f, "[{}] a write waits for {}", stall.keyspace, stall.cause)
@@ -299,7 +295,7 @@ impl fmt::Display for Event {
             Event::Clock(report) => write!(f, "{report}"),
             Event::OrphanRemoved(path) => write!(f, "removed {}, nothing names it", path.display()),
             Event::NoReserve(cause) => {
-                write!(f, "no room is kept for a full disk: {}", cause.chain())
+                write!(f, "no room is kept for a full disk: {cause}")
             }
         }
     }

@@ -91,7 +91,7 @@ pub struct Config {
 #[non_exhaustive]
 pub enum Failure {
     /// The policy picked a job that the tree refuses.
-    #[error("{policy} picked a job that cannot be: {job}")]
+    #[error("{policy} picked a job that cannot be: {job}: {source}")]
     Job {
         /// The policy.
         policy: String,

@@ -71,7 +71,7 @@ pub struct BlockedCompaction {
 }
 
 fn chain<S: Serializer>(error: &Error, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(&error.chain())
+    serializer.serialize_str(&error.to_string())
 }
 
 fn optional_chain<S: Serializer>(

@@ -145,7 +145,7 @@ impl Core {
             compaction_us: store.compaction_us.metrics(),
             snapshots: store.sequence.snapshot_count() as u64,
             published_seq: store.sequence.published().0,
-            read_only: store.health.cause().map(|cause| cause.chain()),
+            read_only: store.health.cause().map(|cause| cause.to_string()),
         }
     }
 }

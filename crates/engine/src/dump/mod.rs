@@ -39,7 +39,7 @@ pub enum DumpError {
     #[error(transparent)]
     File(#[from] Error),
     /// What was to be shown could not be written.
-    #[error("cannot write the dump")]
+    #[error("cannot write the dump: {0}")]
     Output(#[source] io::Error),
 }
 
@@ -154,7 +154,7 @@ impl Lines<'_> {
 
     /// Shows a damage and goes on.
     fn damaged(&mut self, error: Error) -> Shown {
-        let text = error.chain();
+        let text = error.to_string();
         self.damage.get_or_insert(error);
         self.line(format_args!("damaged: {text}"))
     }

@@ -65,7 +65,7 @@ impl Repair<'_> {
                 from: Some(file.range.smallest.to_vec()),
                 to: Some(file.range.largest.to_vec()),
                 bytes: file.bytes,
-                why: error.chain(),
+                why: error.to_string(),
             });
         }
         for file in files {
@@ -94,7 +94,7 @@ impl Repair<'_> {
                 Err(error) => {
                     self.found(&error, "no manifest names it, so nobody knows where it belongs")?;
                     self.aside.insert(file);
-                    let (what, bytes, why) = (LostKind::Entries, 0, error.chain());
+                    let (what, bytes, why) = (LostKind::Entries, 0, error.to_string());
                     let lost =
                         Lost { keyspace: None, path, what, from: None, to: None, bytes, why };
                     self.report.lost.push(lost);
@@ -163,7 +163,7 @@ impl Repair<'_> {
             self.found(&wrong, "nothing of it can be read")?;
             self.report.tables_lost += 1;
             let (keyspace, what) = (Some(name.to_owned()), LostKind::Entries);
-            let why = wrong.chain();
+            let why = wrong.to_string();
             let lost = Lost { keyspace, path, what, from: None, to: None, bytes: 0, why };
             self.report.lost.push(lost);
             return Ok(None);

@@ -188,7 +188,7 @@ impl<'a> Values<'a> {
                 let key = InternalKey { kind: Kind::Put, ..key };
                 return Some(Placed { key, value: Cow::Owned(value), pointer: None });
             }
-            Err(error) => error.chain(),
+            Err(error) => error.to_string(),
         };
         self.losing = true;
         let bytes = pointer.map_or(0, |pointer| pointer.bytes);

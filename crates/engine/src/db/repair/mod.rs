@@ -222,7 +222,7 @@ impl<'a> Repair<'a> {
             return Err(error.clone());
         }
         let path = error.path().unwrap_or(self.dir).to_owned();
-        let what = error.chain();
+        let what = error.to_string();
         self.report.findings.push(Finding { path, what, done: done.into() });
         Ok(())
     }
@@ -287,7 +287,7 @@ impl<'a> Repair<'a> {
                 from: Some(file.range.smallest.to_vec()),
                 to: Some(file.range.largest.to_vec()),
                 bytes: file.bytes,
-                why: wrong.chain(),
+                why: wrong.to_string(),
             });
             return self.apply(changes);
         };
@@ -350,7 +350,7 @@ impl<'a> Repair<'a> {
                 from: from.map(|key| key.to_vec()),
                 to: to.map(|key| key.to_vec()),
                 bytes,
-                why: why.chain(),
+                why: why.to_string(),
             };
         for gap in &found.gaps {
             let keys = (gap.after.as_ref(), gap.before.as_ref());

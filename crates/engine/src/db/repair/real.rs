@@ -60,7 +60,7 @@ impl Repair<'_> {
                 from: None,
                 to: None,
                 bytes: 0,
-                why: wrong.chain(),
+                why: wrong.to_string(),
             });
             let changes = vec![Change::OperandToken { keyspace: id, token: None }];
             self.apply(changes)?;
@@ -133,7 +133,7 @@ impl Repair<'_> {
         if let Some(damage) = &log.damage {
             let path = damage.path().unwrap_or(self.dir).to_owned();
             let (what, bytes) = (LostKind::Commits, log.bytes_cut);
-            let (keyspace, why) = (None, damage.chain());
+            let (keyspace, why) = (None, damage.to_string());
             self.report.lost.push(Lost { keyspace, path, what, from: None, to: None, bytes, why });
         }
         for file in &self.aside {
