@@ -184,6 +184,10 @@ bugs! {
     OutputOverEngineFile = "output-over-engine-file" of 42,
     /// A file that somebody has named with an impossible number counts for the next number.
     StrayNumberCounts = "stray-number-counts" of 42,
+    /// Batches are admitted without regard to those that are admitted already and not inserted yet.
+    AdmittedUnreserved = "admitted-unreserved" of 15,
+    /// The memtables of a dropped keyspace count values that are folded in them later.
+    DroppedMemtableCounted = "dropped-memtable-counted" of 15,
 }
 
 #[cfg(feature = "sabotage")]

@@ -191,6 +191,10 @@ pub(crate) struct Store {
     compaction_ready: Mutex<Ready>,
     /// Bytes of all memtables, about.
     memtable_bytes: AtomicU64,
+    /// Bytes that admitted commits are about to add to memtables.
+    reserved_bytes: AtomicU64,
+    /// Bytes of memtables at which writes wait.
+    memtable_bytes_max: u64,
     /// When time alone next makes something due in a tree, in microseconds; [`NEVER`] if it does not.
     due_us: AtomicU64,
     /// How long flushes took.
@@ -238,6 +242,8 @@ pub(crate) struct StoreParts {
     pub(crate) wal: Arc<Wal>,
     pub(crate) sequence: Arc<Sequence>,
     pub(crate) guard_history: GuardHistory,
+    /// Bytes of memtables at which writes wait.
+    pub(crate) memtable_bytes_max: u64,
     pub(crate) trees: Trees,
     pub(crate) listener: Option<Arc<dyn EventListener>>,
     pub(crate) explains: bool,
@@ -271,6 +277,8 @@ impl Store {
             flush_ready: Mutex::default(),
             compaction_ready: Mutex::default(),
             memtable_bytes: AtomicU64::new(0),
+            reserved_bytes: AtomicU64::new(0),
+            memtable_bytes_max: parts.memtable_bytes_max,
             due_us: AtomicU64::new(NEVER),
             flush_us: Latencies::default(),
             compaction_us: Latencies::default(),
@@ -533,6 +541,45 @@ impl Store {
         self.memtable_bytes.load(Ordering::Relaxed)
     }
 
+    /// Whether memtables, with what admitted commits add to them, have reached their bound. Memory of
+    /// flushed memtables that readers hold does not count: a writer may be that reader.
+    pub(crate) fn memtables_are_full(&self) -> bool {
+        self.are_full_with(self.reserved_bytes())
+    }
+
+    fn are_full_with(&self, reserved_bytes: u64) -> bool {
+        self.memtable_bytes().saturating_add(reserved_bytes) >= self.memtable_bytes_max
+    }
+
+    /// Bytes that admitted commits are about to add to memtables.
+    pub(crate) fn reserved_bytes(&self) -> u64 {
+        self.reserved_bytes.load(Ordering::Acquire)
+    }
+
+    /// Reserves memtable bytes for a commit. Without `force` it fails while memtables are full, so they
+    /// exceed their bound by one batch at most.
+    pub(crate) fn reserve(&self, bytes: u64, force: bool) -> Option<Reservation<'_>> {
+        let reserved = |reserved: u64| {
+            let full = self.are_full_with(reserved) && !sabotage::on(Bug::AdmittedUnreserved);
+            (force || !full).then(|| reserved.saturating_add(bytes))
+        };
+        let reserved =
+            self.reserved_bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, reserved);
+        reserved.ok().map(|_| Reservation { store: self, bytes })
+    }
+
+    /// Releases reserved bytes, after the memtables have grown by the commit or it has failed.
+    pub(crate) fn release_reserved(&self, bytes: u64) {
+        if bytes == 0 {
+            return;
+        }
+        let reserved = self.reserved_bytes.fetch_sub(bytes, Ordering::AcqRel);
+        // Writes wait only while memtables are full, so the release that ends this wakes them.
+        if self.are_full_with(reserved) {
+            self.progress.notify();
+        }
+    }
+
     /// Whether the database is closing.
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Acquire)
@@ -662,6 +709,26 @@ impl Store {
         if !self.removals_fail.load(Ordering::Relaxed) {
             self.removals_fail.store(self.owe("removal", None, error), Ordering::Relaxed);
         }
+    }
+}
+
+/// Memtable bytes reserved for a commit on its way to the queue. Dropping it releases them.
+#[derive(Debug)]
+pub(crate) struct Reservation<'a> {
+    store: &'a Store,
+    bytes: u64,
+}
+
+impl Reservation<'_> {
+    /// Returns the bytes, which the caller releases with [`Store::release_reserved`].
+    pub(crate) fn into_bytes(mut self) -> u64 {
+        std::mem::take(&mut self.bytes)
+    }
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        self.store.release_reserved(self.bytes);
     }
 }
 

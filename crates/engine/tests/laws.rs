@@ -29,6 +29,8 @@ mod guards;
 mod hanging;
 #[path = "laws/identity.rs"]
 mod identity;
+#[path = "laws/memory.rs"]
+mod memory;
 #[path = "laws/owners.rs"]
 mod owners;
 #[path = "laws/quarantine.rs"]

@@ -79,6 +79,8 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
         | Bug::BatchTorn => ("contents", contents),
         Bug::UpdateWithoutGuard => ("updates", updates),
         Bug::GuardScansCommit => ("guards beside large batches", guards_beside_large_batches),
+        Bug::AdmittedUnreserved => ("batches in flight", arsenal::memory::batches_in_flight),
+        Bug::DroppedMemtableCounted => ("drops among folds", arsenal::memory::drops_among_folds),
         Bug::GuardHistoryForgotten => ("guards of old reads", guards_older_than_the_memtables),
         Bug::FollowerSyncForgotten | Bug::PublishedEarly | Bug::WakeUpLost => {
             ("writers", several_writers)

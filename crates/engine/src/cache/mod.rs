@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::format::BlockKind;
 use crate::slice::{BlockBytes, LiveBlocks};
-use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, Weak};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 pub use blocks::BlockCacheKind;
 use blocks::{BlockId, BlockStore};
 use counts::Counts;
@@ -272,17 +272,18 @@ impl Cache {
         self.resident[kind as usize].fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// A slot was filled: remembers it for the rounds and makes room.
-    fn filled(&self, kind: Metadata, table: Weak<TableSlots>, ordinal: usize) {
-        {
+    /// Makes room after a slot was filled. `place` is given if the rounds do not list the slot yet.
+    fn filled(&self, kind: Metadata, place: Option<Place>) {
+        if let Some(place) = place {
             let mut rounds = self.rounds.lock();
             let round = &mut rounds[kind as usize];
             if round.len() == round.capacity() {
-                // Places of dropped tables and emptied slots leave before the queue grows, so it
-                // is never longer than twice what is filled.
+                // Slots of dropped tables leave before the queue grows. It grows by its own length at
+                // least, so this costs constant time per place.
                 round.retain(|place| place.table.strong_count() > 0);
+                round.reserve(round.len() + 1);
             }
-            round.push_back(Place { table, ordinal });
+            round.push_back(place);
         }
         self.govern();
     }
@@ -326,9 +327,15 @@ impl Cache {
             visits -= 1;
             let Some(place) = round.pop_front() else { break };
             let Some(table) = place.table.upgrade() else { continue };
+            table.set_listed(kind, place.ordinal, false);
             match table.visit(kind, place.ordinal) {
                 Visit::Empty => {}
-                Visit::Used if visits >= round.len() => round.push_back(place),
+                Visit::Used if visits >= round.len() => {
+                    // A fill that came meanwhile lists it itself.
+                    if !table.set_listed(kind, place.ordinal, true) {
+                        round.push_back(place);
+                    }
+                }
                 Visit::Used | Visit::Idle => table.evict(kind, place.ordinal),
             }
             // If this was the last handle of a dropped table, its slots are emptied after the lock

@@ -73,11 +73,18 @@ pub(crate) struct Slot<T> {
     /// The clock bit: set by use, cleared by the governor on its way. Pairs with nothing: a use that
     /// the governor misses costs at most a read.
     used: AtomicBool,
+    /// Whether the governor's rounds list the slot, filled or not. A slot is listed once, however often it
+    /// is filled and emptied.
+    listed: AtomicBool,
 }
 
 impl<T> Default for Slot<T> {
     fn default() -> Slot<T> {
-        Slot { content: ArcSwapOption::empty(), used: AtomicBool::new(false) }
+        Slot {
+            content: ArcSwapOption::empty(),
+            used: AtomicBool::new(false),
+            listed: AtomicBool::new(false),
+        }
     }
 }
 
@@ -209,7 +216,10 @@ impl TableSlots {
         let bytes = content.resident_bytes();
         self.cache.charge(kind, bytes);
         if slot.fill(content) {
-            self.cache.filled(kind, Arc::downgrade(self), ordinal);
+            // The governor clears the flag before it looks at the content, so it misses no content.
+            let listed = slot.listed.swap(true, Ordering::AcqRel);
+            let place = Place { table: Arc::downgrade(self), ordinal };
+            self.cache.filled(kind, (!listed).then_some(place));
         } else {
             self.cache.discharge(kind, bytes);
         }
@@ -223,6 +233,20 @@ impl TableSlots {
         {
             self.cache.discharge(Metadata::Filter, bytes);
         }
+    }
+
+    /// Sets whether the governor's rounds list a slot. Returns whether they did.
+    pub(super) fn set_listed(&self, kind: Metadata, ordinal: usize, listed: bool) -> bool {
+        let flag = match kind {
+            Metadata::Index => match self.index_if_known(ordinal) {
+                Some(slot) => &slot.listed,
+                None => return false,
+            },
+            Metadata::TopIndex => &self.top_index.listed,
+            Metadata::Filter => &self.filter.listed,
+            Metadata::RangeTombstones => &self.range_tombstones.listed,
+        };
+        flag.swap(listed, Ordering::AcqRel)
     }
 
     pub(super) fn visit(&self, kind: Metadata, ordinal: usize) -> Visit {

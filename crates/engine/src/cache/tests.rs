@@ -198,3 +198,26 @@ fn tables_have_numbers_of_their_own() {
         assert_eq!(cache.data_block(a, 0), Some(BlockBytes::copy_of(b"of a")));
     }
 }
+
+/// A filter that is loaded and released again and again is listed once, and nothing is counted in the end.
+#[test]
+fn rounds_slot_filled_and_emptied_many_times_is_listed_once() {
+    let cache = Cache::new(1 << 30);
+    let table = TableSlots::new(&cache, 0, 0);
+    let filter = a_filter();
+    for _ in 0..10_000 {
+        table.fill(&table.filter, Metadata::Filter, 0, &filter);
+        table.release_filter();
+    }
+    let listed = |kind| cache.rounds.lock()[kind as usize].len();
+    assert_eq!((listed(Metadata::Filter), total(&cache)), (1, 0));
+    table.fill(&table.filter, Metadata::Filter, 0, &filter);
+    assert_eq!((listed(Metadata::Filter), total(&cache) > 0), (1, true));
+    drop(table);
+    assert_eq!((total(&cache), cache.open_table_bytes()), (0, 0));
+    // Places of dropped tables leave as others come.
+    for _ in 0..10_000 {
+        drop(full_table(&cache, 1));
+    }
+    assert!(Metadata::ALL.iter().all(|kind| listed(*kind) < 10), "places of dropped tables stay");
+}

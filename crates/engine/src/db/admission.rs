@@ -1,5 +1,9 @@
-//! What a write waits for before it queues: memory for memtables, room in each of its trees, the
-//! throttle.
+//! What a write waits for before it queues: room in each of its trees, the throttle, memory for
+//! memtables.
+//!
+//! Memory comes last, because the write reserves it: reserved bytes count as bytes of memtables until the
+//! commit is decided. A write is admitted while memtables are below their bound, so they exceed it by
+//! one batch at most, however many writes are on their way.
 //!
 //! It is told step by step what to wait for, so that a thread can park where a task awaits.
 
@@ -11,8 +15,9 @@ use crate::env::{Background, WaitCause};
 use crate::error::{Error, Result};
 use crate::event::{Event, Stall, StallBegin};
 use crate::keyspace::Tree;
-use crate::store::Store;
+use crate::store::{Reservation, Store};
 use crate::sync::Arc;
+use crate::write::batch::WriteBatch;
 use crate::write::options::WriteOptions;
 
 /// What a write has to do next.
@@ -28,51 +33,60 @@ pub(crate) enum Step {
     Pause(u64),
 }
 
+/// Most times in a row that a write has the governor look for something to flush. After that nothing can
+/// be flushed, and the write is admitted.
+const GOVERN_TRIES_MAX: u8 = 4;
+
 /// Where a write stands.
 #[derive(Clone, Copy, Debug)]
 enum Stage {
-    Memory {
-        governed: bool,
-    },
     /// At the tree of this index.
     Room(usize),
     Throttle,
     /// The committing thread itself flushes and compacts: there is no other thread to wait for.
     Inline,
+    /// The governor has looked so many times since the write last waited.
+    Memory {
+        tries: u8,
+    },
     Admitted,
 }
 
 /// A write on its way to the queue.
 #[derive(Debug)]
-pub(crate) struct Admission<'a> {
+pub(crate) struct Admission<'a, 'b> {
     core: &'a Core,
-    trees: &'a [Arc<Tree>],
+    trees: &'b [Arc<Tree>],
     /// What it adds to the memtables.
     bytes: u64,
     no_slowdown: bool,
     pub(crate) deadline_us: Option<u64>,
+    /// Memtable bytes of the write, once it is admitted.
+    pub(crate) reservation: Option<Reservation<'a>>,
     stage: Stage,
-    stalled: Option<Stalled<'a>>,
+    /// Whether the throttle has let it pass.
+    throttled: bool,
+    stalled: Option<Stalled<'a, 'b>>,
 }
 
 /// A write that stands still: told when it begins and, be it given up, when it ends.
 #[derive(Debug)]
-struct Stalled<'a> {
+struct Stalled<'a, 'b> {
     store: &'a Store,
-    tree: &'a Tree,
+    tree: &'b Tree,
     cause: WaitCause,
     start_us: u64,
 }
 
-impl<'a> Stalled<'a> {
-    fn begin(store: &'a Store, tree: &'a Tree, cause: WaitCause) -> Stalled<'a> {
+impl<'a, 'b> Stalled<'a, 'b> {
+    fn begin(store: &'a Store, tree: &'b Tree, cause: WaitCause) -> Stalled<'a, 'b> {
         let (keyspace, start_us) = (tree.name.clone(), store.env.now_us());
         store.tell(&Event::StallBegin(StallBegin { keyspace, cause: cause.as_str() }));
         Stalled { store, tree, cause, start_us }
     }
 }
 
-impl Drop for Stalled<'_> {
+impl Drop for Stalled<'_, '_> {
     fn drop(&mut self) {
         let Stalled { store, tree, cause, start_us } = self;
         let waited_us = store.env.now_us().saturating_sub(*start_us);
@@ -88,66 +102,71 @@ impl Drop for Stalled<'_> {
 }
 
 impl Core {
-    /// Waits until a write may queue; returns its deadline.
+    /// Waits until a write may queue. Returns its deadline and what is reserved for it.
     ///
     /// # Errors
     /// As [`Admission::step`]; [`Error::Deadline`].
     pub(super) fn admit(
         &self,
-        trees: &[Arc<Tree>],
-        bytes: u64,
+        batch: &WriteBatch,
         by: WriteOptions,
-    ) -> Result<Option<u64>> {
-        self.go_through(self.admission(trees, bytes, by))
+    ) -> Result<(Option<u64>, Option<Reservation<'_>>)> {
+        let mut admission = self.admission(batch, by);
+        self.go_through(&mut admission)?;
+        Ok((admission.deadline_us, admission.reservation.take()))
     }
 
-    fn go_through(&self, mut admission: Admission<'_>) -> Result<Option<u64>> {
+    fn go_through(&self, admission: &mut Admission<'_, '_>) -> Result<()> {
         let env = &self.store.env;
         loop {
             match admission.step()? {
-                Step::Queue => return Ok(admission.deadline_us),
+                Step::Queue => return Ok(()),
                 Step::Govern => self.governor.govern_if_due(),
                 Step::Pause(us) => env.pause_us(us),
                 Step::Wait(cause) => {
                     let progress = &self.store.progress;
-                    let may_go_on = &mut || admission.may_go_on();
+                    let committer = &self.committer;
+                    // The memory may be reserved by tasks that no thread leads for.
+                    let promised = || cause == WaitCause::MemoryFull && committer.is_promised();
+                    let may_go_on = &mut || admission.may_go_on() || promised();
                     if !env.wait(cause, progress, admission.deadline_us, may_go_on) {
                         return Err(admission.give_up());
                     }
+                    committer.lead_if_promised();
                 }
             }
         }
     }
 
     /// The way of a write to the queue; its deadline begins here.
-    pub(crate) fn admission<'a>(
+    pub(crate) fn admission<'a, 'b>(
         &'a self,
-        trees: &'a [Arc<Tree>],
-        bytes: u64,
+        batch: &'b WriteBatch,
         by: WriteOptions,
-    ) -> Admission<'a> {
+    ) -> Admission<'a, 'b> {
         Admission {
             core: self,
-            trees,
-            bytes,
+            trees: &batch.trees,
+            bytes: batch.memory_bytes(),
             no_slowdown: by.no_slowdown,
             deadline_us: self.committer.deadline_us(by.deadline),
             stage: match self.store.env.background() {
                 Background::Inline => Stage::Inline,
-                _ => Stage::Memory { governed: false },
+                _ => Stage::Room(0),
             },
+            reservation: None,
+            throttled: false,
             stalled: None,
         }
     }
 
-    /// Whether all memtables together are at their bound. What readers still hold of memtables that
-    /// are flushed does not count: a writer may be that reader.
-    fn memory_is_full(&self) -> bool {
-        self.store.memtable_bytes() >= self.memory.memtables
+    /// Whether memtables will shrink, or fewer bytes be reserved, without any help of the write.
+    fn memory_is_on_its_way(&self) -> bool {
+        self.store.is_flushing() || self.governor.is_governing() || self.store.reserved_bytes() > 0
     }
 }
 
-impl Admission<'_> {
+impl Admission<'_, '_> {
     /// What the write has to do next.
     ///
     /// # Errors
@@ -157,25 +176,6 @@ impl Admission<'_> {
     pub(crate) fn step(&mut self) -> Result<Step> {
         loop {
             match self.stage {
-                Stage::Memory { governed } => {
-                    let Some(tree) = self.trees.first().filter(|_| self.core.memory_is_full())
-                    else {
-                        self.go_on_to(Stage::Room(0));
-                        continue;
-                    };
-                    self.stall(tree, WaitCause::MemoryFull)?;
-                    self.check_open()?;
-                    self.stage = Stage::Memory { governed: !governed };
-                    if !governed {
-                        return Ok(Step::Govern);
-                    }
-                    if self.core.store.is_flushing() {
-                        return Ok(Step::Wait(WaitCause::MemoryFull));
-                    }
-                    // Nothing is left to flush: what fills the memory is not in a memtable of ours
-                    // to wait for, such as commits that are just being inserted.
-                    self.go_on_to(Stage::Room(0));
-                }
                 Stage::Room(index) => {
                     let Some(tree) = self.trees.get(index) else {
                         self.go_on_to(Stage::Throttle);
@@ -194,7 +194,10 @@ impl Admission<'_> {
                     self.go_on_to(Stage::Room(index + 1));
                 }
                 Stage::Throttle => {
-                    self.stage = Stage::Admitted;
+                    self.stage = Stage::Memory { tries: 0 };
+                    if std::mem::replace(&mut self.throttled, true) {
+                        continue;
+                    }
                     let (core, trees) = (self.core, self.trees);
                     let pause = core.throttle.pause_us(
                         &core.store,
@@ -211,6 +214,32 @@ impl Admission<'_> {
                     self.stage = Stage::Admitted;
                     self.check_inline()?;
                 }
+                Stage::Memory { tries } => {
+                    let (core, trees) = (self.core, self.trees);
+                    let Some(tree) = trees.first() else {
+                        self.go_on_to(Stage::Admitted);
+                        continue;
+                    };
+                    let waited = self.stalled.is_some();
+                    if waited && trees.iter().any(|tree| lacks_room(tree).is_some()) {
+                        self.go_on_to(Stage::Room(0));
+                        continue;
+                    }
+                    let nothing_to_flush = tries == GOVERN_TRIES_MAX;
+                    self.reservation = core.store.reserve(self.bytes, nothing_to_flush);
+                    if self.reservation.is_some() {
+                        self.go_on_to(Stage::Admitted);
+                        continue;
+                    }
+                    self.stall(tree, WaitCause::MemoryFull)?;
+                    self.check_open()?;
+                    if tries > 0 && core.memory_is_on_its_way() {
+                        self.stage = Stage::Memory { tries: 0 };
+                        return Ok(Step::Wait(WaitCause::MemoryFull));
+                    }
+                    self.stage = Stage::Memory { tries: tries + 1 };
+                    return Ok(Step::Govern);
+                }
                 Stage::Admitted => return Ok(Step::Queue),
             }
         }
@@ -220,7 +249,9 @@ impl Admission<'_> {
     pub(crate) fn may_go_on(&self) -> bool {
         let store = &self.core.store;
         let there = match self.stage {
-            Stage::Memory { .. } => !self.core.memory_is_full() || !store.is_flushing(),
+            Stage::Memory { .. } => {
+                !store.memtables_are_full() || !self.core.memory_is_on_its_way()
+            }
             Stage::Room(index) => self.trees.get(index).is_none_or(|tree| {
                 lacks_room(tree).is_none() || hopeless(tree).is_some() || tree.is_dropped()
             }),
@@ -230,7 +261,7 @@ impl Admission<'_> {
     }
 
     /// What a write is told whose deadline has passed during [`Step::Wait`].
-    pub(crate) fn give_up(mut self) -> Error {
+    pub(crate) fn give_up(&mut self) -> Error {
         let cause = self.stalled.take().map_or(WaitCause::Throttle, |stalled| stalled.cause);
         let late = Error::Deadline { cause: cause.as_str() };
         self.check_open().err().unwrap_or(late)
@@ -264,8 +295,8 @@ impl Admission<'_> {
     }
 }
 
-impl<'a> Admission<'a> {
-    fn stall(&mut self, tree: &'a Tree, cause: WaitCause) -> Result<()> {
+impl<'b> Admission<'_, 'b> {
+    fn stall(&mut self, tree: &'b Tree, cause: WaitCause) -> Result<()> {
         if self.stalled.is_none() {
             if self.no_slowdown {
                 return Err(Error::WouldWait { cause: cause.as_str() });

@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::format::edit::Change;
 use crate::job::collect;
 use crate::keyspace::Tree;
+use crate::memtable::Memtable;
 use crate::sabotage::{self, Bug};
 use crate::sync::Arc;
 
@@ -65,7 +66,12 @@ impl Core {
             attached.life.set_over();
         }
         view.version.blobs().files().for_each(|used| used.file.set_obsolete());
-        store.memtable_bytes_freed(view.memtable_bytes());
+        // Once: a fold that is under way, or comes while a snapshot still sees the memtable, counts nothing.
+        let freed = |memtable: &Arc<Memtable>| match sabotage::on(Bug::DroppedMemtableCounted) {
+            true => memtable.bytes(),
+            false => memtable.free(),
+        };
+        store.memtable_bytes_freed(view.memtables().map(freed).sum());
         drop(view);
         store.keep_dropped(number, Arc::clone(tree));
         // Its memtables pin no segment any more. If the edit for that fails, the drop is durable all
@@ -73,5 +79,37 @@ impl Core {
         let _ = collect::retire_segments(store);
         store.progress.notify();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::env::Background;
+    use crate::merge::{Append, CHAIN_OPERANDS_MAX};
+    use crate::vfs::MemVfs;
+    use crate::{Db, KeyspaceOptions, Options, WriteBatch};
+
+    /// A snapshot keeps the memtable of a dropped keyspace, and a long chain in it is folded after the drop.
+    #[test]
+    fn drop_keyspace_fold_after_the_drop_counts_no_bytes() {
+        let options = Options::default().background(Background::Inline);
+        let db = Db::open_with(Arc::new(MemVfs::new()), "db", options).unwrap();
+        let core = db.core();
+        for round in 0..10_000 {
+            let options = KeyspaceOptions::default().merge_operator(Append::new());
+            let keyspace = db.keyspace("k", options).unwrap();
+            let mut batch = WriteBatch::new();
+            for _ in 0..=CHAIN_OPERANDS_MAX {
+                batch.merge(&keyspace, "key", "operand");
+            }
+            let long = core.committer.commit(batch, false, 0, None).unwrap();
+            assert!(!long.is_empty(), "no chain is long");
+            let snapshot = db.snapshot();
+            db.drop_keyspace("k").unwrap();
+            core.fold_chains(long);
+            assert_eq!(core.store.memtable_bytes(), 0, "after round {round}");
+            drop(snapshot);
+        }
     }
 }

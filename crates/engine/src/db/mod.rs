@@ -44,7 +44,7 @@ use crate::read::Reads;
 use crate::recording::Recording;
 use crate::sabotage::{self, Bug};
 use crate::slice::Slice;
-use crate::store::{Store, Work};
+use crate::store::{Reservation, Store, Work};
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
 use crate::vfs::{LockGuard, OsVfs, Vfs};
 use crate::write::backpressure;
@@ -487,10 +487,11 @@ impl Core {
         if !self.check_write(&batch, options)? {
             return Ok(());
         }
-        let deadline_us = self.admit(&batch.trees, batch.memory_bytes(), options)?;
+        let (deadline_us, reservation) = self.admit(&batch, options)?;
         let sync = options.durability == Durability::Sync;
         let traced = self.note_before_commit(&batch);
-        let long = self.committer.commit(batch, sync, deadline_us)?;
+        let reserved_bytes = reservation.map_or(0, Reservation::into_bytes);
+        let long = self.committer.commit(batch, sync, reserved_bytes, deadline_us)?;
         if let Some(traced) = traced {
             traced.committed(sync);
         }

@@ -266,6 +266,7 @@ impl Recovery {
             wal,
             sequence,
             guard_history: GuardHistory::new(memory.guard_history()),
+            memtable_bytes_max: memory.memtables,
             trees,
             listener,
             explains,

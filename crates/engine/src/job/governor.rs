@@ -141,7 +141,14 @@ impl Governor {
             // A failure has made the database read-only; the next write is told.
             let _ = self.govern();
             self.governing.store(false, Ordering::Release);
+            // A write that waits for memory may have nothing left to wait for.
+            self.store.progress.notify();
         }
+    }
+
+    /// Whether a thread is about to have something flushed.
+    pub(crate) fn is_governing(&self) -> bool {
+        self.governing.load(Ordering::Acquire)
     }
 
     /// Flushes small memtables that pin much of the log; else, if log or memtables have grown past their share, the

@@ -171,7 +171,7 @@ fn a_task_is_told_whoever_leads() {
             let mut batch = WriteBatch::new();
             batch.put(&other.default_keyspace(), "a", "1");
             let attendant: Arc<dyn Attendant> = sends;
-            let pending = other.core().committer.commit_for_task(batch, false, &attendant);
+            let pending = other.core().committer.commit_for_task(batch, false, 0, &attendant);
             let waker = Waker::from(Arc::new(Unpark(thread::current())));
             loop {
                 match pending.poll(&mut Context::from_waker(&waker)) {

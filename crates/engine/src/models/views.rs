@@ -34,7 +34,7 @@ fn a_commit_is_found_while_its_memtable_is_sealed() {
             let mut batch = WriteBatch::new();
             // Large, so that the next group is led while this one is inserted.
             batch.put(&other.default_keyspace(), "b", [7; 5 << 10]);
-            other.core().committer.commit(batch, false, None).unwrap();
+            other.core().committer.commit(batch, false, 0, None).unwrap();
             assert!(other.get("b").unwrap().is_some());
         });
         let core = db.core();

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::db::admission::Step;
 use crate::env::{Background, Env, WaitCause};
 use crate::error::{Error, Result};
+use crate::store::Reservation;
 use crate::sync::Arc;
 use crate::tokio::attendant::PoolAttendant;
 use crate::tokio::pool::on_pool;
@@ -32,12 +33,13 @@ impl Shared {
         if !core.check_write(&batch, options)? {
             return Ok(());
         }
-        let deadline_us = self.admit(&batch, options).await?;
+        let (deadline_us, reservation) = self.admit(&batch, options).await?;
         let sync = options.durability == Durability::Sync;
         let traced = core.note_before_commit(&batch);
         let pending = {
             let attendant = PoolAttendant::of(self.db().handle());
-            core.committer.commit_for_task(batch, sync, &attendant)
+            let reserved_bytes = reservation.map_or(0, Reservation::into_bytes);
+            core.committer.commit_for_task(batch, sync, reserved_bytes, &attendant)
         };
         decided(&core.store.env, pending, deadline_us).await?;
         if let Some(traced) = traced {
@@ -49,18 +51,18 @@ impl Shared {
         Ok(())
     }
 
-    /// Waits until a write may queue; returns its deadline.
-    async fn admit(
-        self: &Arc<Shared>,
+    /// Waits until a write may queue. Returns its deadline and what is reserved for it.
+    async fn admit<'a>(
+        self: &'a Arc<Shared>,
         batch: &WriteBatch,
         options: WriteOptions,
-    ) -> Result<Option<u64>> {
+    ) -> Result<(Option<u64>, Option<Reservation<'a>>)> {
         let core = self.core();
         let store = &core.store;
-        let mut admission = core.admission(&batch.trees, batch.memory_bytes(), options);
+        let mut admission = core.admission(batch, options);
         loop {
             match admission.step()? {
-                Step::Queue => return Ok(admission.deadline_us),
+                Step::Queue => return Ok((admission.deadline_us, admission.reservation.take())),
                 Step::Govern => {
                     if !self.govern(admission.deadline_us).await {
                         return Err(admission.give_up());

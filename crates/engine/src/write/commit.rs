@@ -163,7 +163,8 @@ impl Committer {
         }
     }
 
-    /// Commits a batch. Returns the chains of operands that it made too long.
+    /// Commits a batch for which so many memtable bytes are reserved. Returns the chains of operands that
+    /// it made too long.
     ///
     /// # Errors
     /// [`Error::ReadOnly`] after a write-path error, [`Error::GuardRefused`], [`Error::GuardUnknown`],
@@ -172,9 +173,10 @@ impl Committer {
         &self,
         batch: WriteBatch,
         sync: bool,
+        reserved_bytes: u64,
         deadline_us: Option<u64>,
     ) -> Result<Vec<LongChain>> {
-        self.submit(Request::of(batch, sync), deadline_us)
+        self.submit(Request::of(batch, sync, reserved_bytes), deadline_us)
     }
 
     /// Syncs the log through everything committed before the call.
@@ -237,18 +239,19 @@ impl Committer {
         self: &Arc<Self>,
         batch: WriteBatch,
         sync: bool,
+        reserved_bytes: u64,
         attendant: &Arc<dyn Attendant>,
     ) -> Pending {
         let attendant = Arc::clone(attendant);
         let owner = Owner::Task { waker: Mutex::default(), attendant };
-        let ticket = Ticket::new(Request::of(batch, sync), owner);
+        let ticket = Ticket::new(Request::of(batch, sync, reserved_bytes), owner);
         let send = {
             let mut queue = self.queue.lock();
             self.enqueue(&mut queue, &ticket);
             queue.lead == Lead::Free && queue.promise()
         };
         if send {
-            ticket.owner.send();
+            self.send_for(&ticket);
         }
         Pending { committer: Arc::clone(self), ticket }
     }
@@ -333,8 +336,42 @@ impl Committer {
         chains
     }
 
+    /// Whether the lead is promised and no thread has come for it yet.
+    pub(crate) fn is_promised(&self) -> bool {
+        self.queue.lock().lead == Lead::Promised
+    }
+
+    /// Leads one group if the lead is promised. A thread that waits for the commits of tasks calls this:
+    /// their runtime may have no other thread.
+    pub(crate) fn lead_if_promised(&self) {
+        let mut queue = self.queue.lock();
+        if queue.lead == Lead::Promised {
+            queue.lead = Lead::Taken;
+            drop(queue);
+            self.lead_group();
+        }
+    }
+
+    /// Has a thread sent that leads for a task, or wakes one that waits in admission. No lock is held.
+    fn send_for(&self, ticket: &Ticket) {
+        ticket.owner.send();
+        if self.store.memtables_are_full() {
+            self.store.progress.notify();
+        }
+    }
+
+    /// Wakes the thread that leads next, or has one sent.
+    fn wake(&self, next: Option<Arc<Ticket>>) {
+        match next.as_deref() {
+            Some(Ticket { owner: Owner::Thread(changed), .. }) => changed.notify(),
+            Some(ticket) => self.send_for(ticket),
+            None => {}
+        }
+    }
+
     /// Says what became of a commit. No lock is held.
     fn decide(&self, ticket: &Ticket, result: Result<()>) {
+        self.store.release_reserved(ticket.request.reserved_bytes);
         if let Owner::Task { attendant, .. } = &ticket.owner {
             let long = std::mem::take(&mut *ticket.long.lock());
             if !long.is_empty() {
@@ -361,6 +398,9 @@ impl Committer {
         let removed = place.and_then(|place| queue.waiting.remove(place)).is_some();
         queue.threads -= usize::from(removed && ticket.can_lead());
         drop(queue);
+        if removed {
+            self.store.release_reserved(ticket.request.reserved_bytes);
+        }
         // Whoever waits for the queue to drain asks again.
         self.changed.notify();
         removed
@@ -413,7 +453,7 @@ impl Committer {
             queue.in_flight.push_back(InFlight { members, last_seq, inserted: true });
         }
         drop(queue);
-        wake(next);
+        self.wake(next);
         for member in &group.members {
             self.decide(member, Ok(()));
         }
@@ -426,7 +466,7 @@ impl Committer {
         queue.in_flight.push_back(InFlight { members, last_seq, inserted: false });
         let next = self.hand_over(&mut queue, group);
         drop(queue);
-        wake(next);
+        self.wake(next);
     }
 
     /// Publishes a group that is in flight, and those behind it that are inserted, unless one before
@@ -453,7 +493,7 @@ impl Committer {
 
     fn fail(&self, group: &Group, error: &Error) {
         let next = self.hand_over(&mut self.queue.lock(), group);
-        wake(next);
+        self.wake(next);
         for member in &group.members {
             self.decide(member, Err(error.clone()));
         }
@@ -687,15 +727,6 @@ impl Committer {
     pub(crate) fn deadline_us(&self, patience: Option<Duration>) -> Option<u64> {
         let patience = u64::try_from(patience?.as_micros()).unwrap_or(u64::MAX);
         Some(self.store.env.now_us().saturating_add(patience))
-    }
-}
-
-/// Wakes the next leader, or has one sent.
-fn wake(next: Option<Arc<Ticket>>) {
-    match next.as_ref().map(|next| &next.owner) {
-        Some(Owner::Thread(changed)) => changed.notify(),
-        Some(task) => task.send(),
-        None => {}
     }
 }
 

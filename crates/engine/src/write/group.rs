@@ -37,6 +37,8 @@ pub(super) struct Request {
     pub(super) trees: Vec<Arc<Tree>>,
     pub(super) guards: Vec<Guard>,
     pub(super) sync: bool,
+    /// Memtable bytes reserved for it, released when it is decided.
+    pub(super) reserved_bytes: u64,
     /// Trees whose active memtable is to be sealed at this point of the order.
     pub(super) seal: Vec<Arc<Tree>>,
 }
@@ -71,9 +73,9 @@ impl Owner {
 
 impl Request {
     /// A batch to commit.
-    pub(super) fn of(batch: WriteBatch, sync: bool) -> Request {
+    pub(super) fn of(batch: WriteBatch, sync: bool, reserved_bytes: u64) -> Request {
         let WriteBatch { payload, count, trees, guards, .. } = batch;
-        Request { payload, count, trees, guards, sync, seal: Vec::new() }
+        Request { payload, count, trees, guards, sync, reserved_bytes, seal: Vec::new() }
     }
 }
 

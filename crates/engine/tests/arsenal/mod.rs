@@ -15,6 +15,7 @@ pub(crate) mod guards;
 pub(crate) mod history;
 pub(crate) mod identity;
 pub(crate) mod log_crashes;
+pub(crate) mod memory;
 pub(crate) mod options;
 pub(crate) mod oracle;
 pub(crate) mod parallel;

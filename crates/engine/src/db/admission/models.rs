@@ -13,7 +13,7 @@ fn full() -> Db {
         let mut batch = crate::WriteBatch::new();
         batch.put(&db.default_keyspace(), "key", "value");
         // Past what would do the work at once.
-        core.committer.commit(batch, false, None).unwrap();
+        core.committer.commit(batch, false, 0, None).unwrap();
         core.committer.seal(vec![Arc::clone(&core.default)], None).unwrap();
     }
     assert_eq!(lacks_room(&core.default), Some(WaitCause::MemtablesFull));
@@ -22,10 +22,11 @@ fn full() -> Db {
 
 /// Goes the way of a write of a database with background threads.
 fn admit(core: &Core) -> Result<()> {
-    let trees = [Arc::clone(&core.default)];
+    let mut batch = WriteBatch::new();
+    batch.add(&core.default, crate::Kind::Put, b"key", b"value");
     let stage = Stage::Room(0);
-    let admission = Admission { stage, ..core.admission(&trees, 1, WriteOptions::default()) };
-    core.go_through(admission).map(drop)
+    let mut admission = Admission { stage, ..core.admission(&batch, WriteOptions::default()) };
+    core.go_through(&mut admission)
 }
 
 /// The flush ends between the look at the memtables and the sleep: the writer sleeps for ever.
