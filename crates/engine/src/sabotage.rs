@@ -188,6 +188,8 @@ bugs! {
     AdmittedUnreserved = "admitted-unreserved" of 15,
     /// The memtables of a dropped keyspace count values that are folded in them later.
     DroppedMemtableCounted = "dropped-memtable-counted" of 15,
+    /// The flush thread waits until another thread is done with an operand store.
+    FlushWaitsForStore = "flush-waits-for-store" of 34,
 }
 
 #[cfg(feature = "sabotage")]

@@ -220,10 +220,20 @@ pub(crate) struct Store {
 struct Ready {
     queue: VecDeque<u32>,
     queued: BTreeSet<u32>,
+    /// Trees whose flush waits until another thread is done with their operand store. They leave this list
+    /// once the store is free.
+    parked: Vec<Arc<Tree>>,
     /// Looks that are under way.
     taken: usize,
     /// No tree is handed out.
     paused: bool,
+}
+
+impl Ready {
+    /// The position of a parked tree whose operand store is free.
+    fn unblocked(&self) -> Option<usize> {
+        self.parked.iter().position(|tree| !tree.beside.is_reserved())
+    }
 }
 
 /// What kind of work a tree may have.
@@ -459,6 +469,10 @@ impl Store {
                 if ready.paused {
                     return None;
                 }
+                if let Some(at) = ready.unblocked() {
+                    ready.taken += 1;
+                    return Some(ready.parked.remove(at));
+                }
                 let id = ready.queue.pop_front()?;
                 ready.queued.remove(&id);
                 ready.taken += 1;
@@ -490,7 +504,15 @@ impl Store {
     /// Whether a tree waits for such a look and may have it.
     pub(crate) fn has_ready(&self, work: Work) -> bool {
         let ready = self.ready(work).lock();
-        !ready.paused && !ready.queue.is_empty()
+        !ready.paused && (!ready.queue.is_empty() || ready.unblocked().is_some())
+    }
+
+    /// Puts the flush of a tree off until its operand store is free.
+    pub(crate) fn park_flush(&self, tree: &Arc<Tree>) {
+        let mut ready = self.ready(Work::Flush).lock();
+        if !ready.parked.iter().any(|parked| parked.id == tree.id) {
+            ready.parked.push(Arc::clone(tree));
+        }
     }
 
     /// Whether no look may begin.
@@ -503,14 +525,20 @@ impl Store {
     pub(crate) fn is_idle(&self) -> bool {
         [Work::Flush, Work::Compaction].into_iter().all(|work| {
             let ready = self.ready(work).lock();
-            ready.queue.is_empty() && ready.taken == 0
+            ready.queue.is_empty() && ready.parked.is_empty() && ready.taken == 0
         })
     }
 
-    /// Whether a flush is under way or waits for its turn.
+    /// Whether a flush runs or is due.
     pub(crate) fn is_flushing(&self) -> bool {
         let ready = self.ready(Work::Flush).lock();
-        !ready.queue.is_empty() || ready.taken > 0
+        !ready.queue.is_empty() || !ready.parked.is_empty() || ready.taken > 0
+    }
+
+    /// Whether a flush runs, or is due and waits for no operand store.
+    pub(crate) fn is_flush_under_way(&self) -> bool {
+        let ready = self.ready(Work::Flush).lock();
+        !ready.queue.is_empty() || ready.unblocked().is_some() || ready.taken > 0
     }
 
     /// Hands out no tree any more, or does so again.

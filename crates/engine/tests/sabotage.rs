@@ -107,6 +107,7 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
         Bug::RemovalNotAwaited => ("an idle database", disk_use::idle_database_removes_nothing),
         Bug::LengthTrusted => ("bytes that end early", bytes_that_end_early),
         Bug::ObservationTakesLogLock => ("observation while a device hangs", hanging_observation),
+        Bug::FlushWaitsForStore => ("flushes while an operand store hangs", hanging_store),
         Bug::WalDamageIsTail => ("damage in the log", damage_in_the_log),
         Bug::ChecksumWithoutPlace => ("foreign blocks", foreign_blocks),
         Bug::ClockJumpBelieved => {
@@ -553,6 +554,11 @@ fn bytes_that_end_early(seed: u64) -> Outcome {
         }
     }
     Ok(())
+}
+
+/// A keyspace is written to and flushed while the collection of another one's operand store hangs.
+fn hanging_store(_: u64) -> Outcome {
+    arsenal::gate::flushes_while_store_hangs()
 }
 
 /// The metrics are read while an append to the log hangs.

@@ -24,12 +24,13 @@ use crate::sync::Arc;
 use crate::trace::{JobBegin, JobSpan};
 use crate::write::commit::Committer;
 
-/// Flushes the oldest sealed memtable of a tree, if there is one and nobody is at it. Returns
-/// whether there was.
+/// Flushes the oldest sealed memtable of a tree. Returns `false` if there is none, if another thread flushes
+/// the tree, or if another thread has reserved its operand store. In the last case the flush is put off: a
+/// device that hangs under one operand store must not stop the flushes of other trees.
 ///
 /// # Errors
 /// Any error makes the database read-only: the memtable stays in memory and in the log.
-pub(crate) fn flush_oldest(store: &Store, committer: &Committer, tree: &Tree) -> Result<bool> {
+pub(crate) fn flush_oldest(store: &Store, committer: &Committer, tree: &Arc<Tree>) -> Result<bool> {
     {
         let mut jobs = tree.jobs.lock();
         let idle = tree.view().sealed.is_empty() || tree.is_dropped();
@@ -38,13 +39,26 @@ pub(crate) fn flush_oldest(store: &Store, committer: &Committer, tree: &Tree) ->
         }
         jobs.flushing = true;
     }
+    let reserved = match sabotage::on(Bug::FlushWaitsForStore) {
+        true => Ok(tree.beside.turn(&store.env, &store.progress)),
+        false => tree.beside.try_turn(&store.progress),
+    };
+    let Ok(turn) = reserved else {
+        tree.jobs.lock().flushing = false;
+        store.park_flush(tree);
+        return Ok(false);
+    };
     let reason = &"its memtable is sealed";
     let job = JobBegin { kind: "flush", keyspace: &tree.name, inputs: 1, reason };
     let span = JobSpan::begin(job);
-    let flushed = flush(store, committer, tree, &span);
+    let flushed = flush(store, committer, tree, &span, turn.as_ref());
     if let Err(error) = &flushed {
         span.failed(error);
+        if let Some(turn) = &turn {
+            turn.attached.store.abandon();
+        }
     }
+    drop(turn);
     tree.jobs.lock().flushing = false;
     store.progress.notify();
     match flushed {
@@ -58,24 +72,15 @@ pub(crate) fn flush_oldest(store: &Store, committer: &Committer, tree: &Tree) ->
     }
 }
 
-/// Flushes in turn with everything else that is done about the operand store, if there is one.
-fn flush(store: &Store, committer: &Committer, tree: &Tree, span: &JobSpan) -> Result<()> {
-    let turn = tree.beside.turn(&store.env, &store.progress);
-    let flushed = flush_in_turn(store, committer, tree, span, turn.as_ref());
-    if let (Err(_), Some(turn)) = (&flushed, &turn) {
-        turn.attached.store.abandon();
-    }
-    flushed
-}
-
-fn flush_in_turn(
+/// Flushes the oldest sealed memtable; `turn` reserves the operand store if there is one.
+fn flush(
     store: &Store,
     committer: &Committer,
     tree: &Tree,
     span: &JobSpan,
     turn: Option<&StoreTurn<'_>>,
 ) -> Result<()> {
-    // What is older than the memtable comes to the tree in turn alone.
+    // Only a thread that has reserved the store brings older entries into the tree.
     let view = tree.pin();
     let Some((memtable, last_seq)) = view.oldest_sealed() else { return Ok(()) };
     // The last insert has ended when the last number is published.

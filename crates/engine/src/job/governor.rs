@@ -94,14 +94,14 @@ impl Governor {
         half.clamp(LOOK_US_MIN, LOOK_US)
     }
 
-    /// Whether log or memtables have grown past their share, and nothing is flushed; or whether it is time to look
-    /// for small memtables that pin much of the log.
+    /// Whether the log or the memtables have grown past their share and no flush is under way, or it is time to
+    /// look for small memtables that pin much of the log.
     pub(crate) fn is_due(&self) -> bool {
         let store = &self.store;
         let log = store.wal.live_bytes() > self.limits.wal_bytes;
         let memory = store.memtable_bytes() > self.limits.memtable_bytes;
-        // A flush that is on its way frees both.
-        ((log || memory) && !store.is_flushing()) || self.is_pinned_look_due()
+        // A flush frees both, unless it waits for an operand store.
+        ((log || memory) && !store.is_flush_under_way()) || self.is_pinned_look_due()
     }
 
     fn is_pinned_look_due(&self) -> bool {
@@ -163,7 +163,7 @@ impl Governor {
         }
         let log = store.wal.live_bytes() > self.limits.wal_bytes;
         let memory = store.memtable_bytes() > self.limits.memtable_bytes;
-        if !(log || memory) || store.is_flushing() {
+        if !(log || memory) || store.is_flush_under_way() {
             return Ok(());
         }
         let trees = store.all_trees();
@@ -171,7 +171,9 @@ impl Governor {
             let oldest = |tree: &&Arc<Tree>| tree.view().first_unflushed();
             trees.iter().filter(|tree| oldest(tree).is_some()).min_by_key(oldest)
         } else {
-            trees.iter().max_by_key(|tree| tree.view().active.bytes())
+            // The flush of a sealed memtable is due already, or waits for the operand store of its tree.
+            let without_sealed = trees.iter().filter(|tree| tree.view().sealed.is_empty());
+            without_sealed.max_by_key(|tree| tree.view().active.bytes())
         };
         let Some(tree) = chosen else { return Ok(()) };
         // If it has a sealed memtable already, its flush is on the way.

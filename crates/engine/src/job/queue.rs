@@ -224,7 +224,7 @@ impl Runner {
         true
     }
 
-    fn flush(&self, tree: &Tree) {
+    fn flush(&self, tree: &Arc<Tree>) {
         let store = &self.store;
         // An error is reported where it happens, and has made the database read-only.
         if let Ok(true) = flush::flush_oldest(store, &self.committer, tree) {

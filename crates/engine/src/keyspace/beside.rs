@@ -126,6 +126,10 @@ impl Drop for StoreTurn<'_> {
     }
 }
 
+/// Another thread has reserved the operand store.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Busy;
+
 impl Beside {
     /// The store, if it is open.
     pub(crate) fn attached(&self) -> Option<Arc<Attached>> {
@@ -175,13 +179,40 @@ impl Beside {
         }
     }
 
-    /// Waits for the turn; none if there is no store.
+    /// Waits until the store is free and reserves it; `None` if there is no store.
     pub(crate) fn turn<'a>(&'a self, env: &Env, progress: &'a Signal) -> Option<StoreTurn<'a>> {
         self.attached.load().as_ref()?;
         env.wait(WaitCause::BackgroundWork, progress, None, &mut || {
             !self.taken.swap(true, Ordering::AcqRel)
         });
-        // Only who has the turn takes the store away.
+        self.reserved(progress)
+    }
+
+    /// Reserves the store if there is one.
+    ///
+    /// # Errors
+    /// [`Busy`] if another thread has it.
+    pub(crate) fn try_turn<'a>(
+        &'a self,
+        progress: &'a Signal,
+    ) -> Result<Option<StoreTurn<'a>>, Busy> {
+        if self.attached.load().is_none() {
+            return Ok(None);
+        }
+        if self.taken.swap(true, Ordering::AcqRel) {
+            return Err(Busy);
+        }
+        Ok(self.reserved(progress))
+    }
+
+    /// Whether a thread has reserved the store.
+    pub(crate) fn is_reserved(&self) -> bool {
+        self.taken.load(Ordering::Acquire)
+    }
+
+    /// The reservation of a thread that has set `taken`.
+    fn reserved<'a>(&'a self, progress: &'a Signal) -> Option<StoreTurn<'a>> {
+        // The store is detached under a reservation only.
         match self.attached() {
             Some(attached) => Some(StoreTurn { beside: self, progress, attached }),
             None => {

@@ -5,12 +5,15 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use lsmx::merge::Append;
 use lsmx::vfs::{Fault, FaultVfs, MemVfs, Rule, Vfs, VfsCall};
+use lsmx::{Db, KeyspaceOptions, Options, WriteOptions};
+use lsmx_delta::{DeltaOptions, KeyDelta};
 
 use super::Outcome;
 
 /// After this time a call that has not returned counts as hanging. Calls that return take milliseconds.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Blocks device calls while it is shut. Clones are the same gate.
 #[derive(Clone, Default)]
@@ -110,4 +113,45 @@ pub(crate) fn returns_while_blocked<T: Send>(
         gate.open();
         answer.map_err(|_| format!("a call waits for {blocked}"))
     })
+}
+
+/// Hangs a collection of an operand store while it has the store reserved, and has the memtables of that
+/// keyspace and of another one flushed: the other one's flush ends while the device call hangs.
+pub(crate) fn flushes_while_store_hangs() -> Outcome {
+    let gate = Gate::default();
+    // A collection appends to the log of the store once it has reserved the store.
+    let disk = gate.disk(each(&[VfsCall::Append], ".operands"), "lsmx-compact");
+    let options = Options::default().wal_bytes_max(1 << 30);
+    let db = Db::open_with(Arc::new(disk), "db", options).map_err(failed)?;
+    let tuning =
+        || KeyspaceOptions::default().memtable_bytes(1 << 10).merge_operator(Append::new());
+    let buckets = DeltaOptions::default().bucket_bytes(512).log_bytes_max(2 << 10);
+    let store = tuning().operand_store(KeyDelta::new(buckets));
+    let operands = db.keyspace("operands", store).map_err(failed)?;
+    let other = db.keyspace("other", tuning()).map_err(failed)?;
+    let at_once = WriteOptions { no_slowdown: true, ..WriteOptions::default() };
+    let hanging = || {
+        // Until writes would wait, so that a flush of the keyspace is due for sure.
+        let full = |n: u64| operands.merge_with((n % 50).to_be_bytes(), [7; 50], at_once).is_err();
+        (0..).find(|n| full(*n) && gate.blocked().is_some());
+    };
+    let sealed = || db.metrics().keyspaces["operands"].memtables_sealed;
+    let flushes = || db.metrics().keyspaces["other"].flushes;
+    returns_while_blocked(&gate, hanging, || {
+        while sealed() == 0 {
+            std::thread::yield_now();
+        }
+        for n in 0..200u64 {
+            other.put(n.to_be_bytes(), [1; 100]).map_err(failed)?;
+        }
+        // More than may be sealed without a flush.
+        match flushes() {
+            0 => Err("no flush".to_owned()),
+            _ => Ok(()),
+        }
+    })?
+}
+
+fn failed(error: lsmx::Error) -> String {
+    error.to_string()
 }

@@ -6,7 +6,7 @@ use lsmx::env::Background;
 use lsmx::{Db, Durability, WriteBatch};
 
 use super::arsenal::Chance;
-use super::arsenal::gate::{Gate, nth};
+use super::arsenal::gate::{Gate, flushes_while_store_hangs, nth};
 use super::arsenal::parallel::watched;
 use super::support::{all_kinds, options, seeds, tuning};
 
@@ -71,6 +71,12 @@ fn observation_hanging_device_call_returns() {
         }
     }
     assert!(hangs > 20, "{hangs} calls only");
+}
+
+/// 16. A device that hangs under the operand store of one keyspace does not stop the flushes of others.
+#[test]
+fn flush_other_keyspace_store_hangs_continues() {
+    watched("a flush", || flushes_while_store_hangs().unwrap());
 }
 
 fn observe(db: &Db) {
