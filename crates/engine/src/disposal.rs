@@ -11,6 +11,7 @@
 use std::cell::Cell;
 use std::fmt;
 
+use crate::callback::{self, Context};
 use crate::sync::{Arc, Mutex, Signal};
 
 thread_local! {
@@ -20,6 +21,7 @@ thread_local! {
 
 /// Runs what a background thread does.
 pub(crate) fn as_background<T>(work: impl FnOnce() -> T) -> T {
+    let _inside = callback::enter(Context::EngineThread);
     FREES.set(true);
     let done = work();
     FREES.set(false);

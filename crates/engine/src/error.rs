@@ -123,6 +123,17 @@ pub enum Error {
     /// there, wholly.
     #[error("the runtime was shut down before the call was done")]
     RuntimeEnded,
+    /// A call that may wait for background work was made on a thread which that work may need: a thread of the
+    /// engine, or one that runs a listener or a merge operator. Nothing was done.
+    #[error(
+        "{call} was called from {context} and might wait for itself; call it from a thread of your own"
+    )]
+    Reentrant {
+        /// The call, such as `flush`.
+        call: &'static str,
+        /// Where it was made, such as `an event listener`.
+        context: &'static str,
+    },
     /// The deadline of a call passed while it waited. Of a write nothing was done.
     #[error("the deadline passed while waiting for {cause}")]
     Deadline {

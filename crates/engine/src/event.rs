@@ -10,12 +10,14 @@ use crate::error::Error;
 use crate::sync::Arc;
 use crate::wal::RecoveryReport;
 
-/// Is told what happens, on the thread it happens on.
+/// Receives events, on the threads on which they happen.
 ///
-/// The work waits for the call: be short. No lock of the engine is held, so reading from here is
-/// allowed; a call that waits for background work (`flush`, `wait_idle`, a write that stalls) may wait
-/// for the very thread it is made on: hand the event to a thread of your own for that. A panic in a
-/// listener is caught and ends nothing but the call.
+/// The thread continues only when the call returns, so be short. No lock of the engine is held, and a thread that
+/// leads commits has handed its lead on. A listener may read. A write that would have to wait for a flush or a
+/// compaction fails with [`Error::WouldWait`]. `flush`, `wait_idle`, `compact_range`, `checkpoint`, `resume`,
+/// `drop_keyspace`, `operands_to_tree` and `close` fail with [`Error::Reentrant`], because they might wait for the
+/// very thread that calls them; call them from a thread of your own. If the last handle is dropped in a listener,
+/// another thread closes the database. A panic in a listener is caught and has no effect on the engine.
 pub trait EventListener: Send + Sync {
     /// Something happened.
     fn on_event(&self, event: &Event);

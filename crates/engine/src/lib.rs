@@ -37,6 +37,7 @@
 #[doc(hidden)]
 pub mod benching;
 pub mod cache;
+mod callback;
 mod checksum;
 mod coding;
 pub mod cursor;

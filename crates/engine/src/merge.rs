@@ -11,6 +11,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::callback::{self, Context};
 use crate::sync::Arc;
 
 pub use operators::{Append, Counter, FieldUpdate, Max, Min, SetUnion};
@@ -104,6 +105,7 @@ impl<T: MergeOperator + ?Sized> MergeOperator for Arc<T> {
 
 /// Calls a user's operator; a panic is an answer like any other.
 fn guarded<T>(call: impl FnOnce() -> T) -> Result<T, MergeError> {
+    let _inside = callback::enter(Context::MergeOperator);
     // The operator is borrowed and has no state by law, so nothing half done can be seen.
     catch_unwind(AssertUnwindSafe(call)).map_err(|panic| {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());

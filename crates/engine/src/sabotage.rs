@@ -188,6 +188,10 @@ bugs! {
     AdmittedUnreserved = "admitted-unreserved" of 15,
     /// The memtables of a dropped keyspace count values that are folded in them later.
     DroppedMemtableCounted = "dropped-memtable-counted" of 15,
+    /// A call that waits for background work is made in a listener, and is not refused.
+    ReentryUnchecked = "reentry-unchecked" of 34,
+    /// A listener runs while its thread leads a group of commits that is not decided yet.
+    EventsUnderLead = "events-under-lead" of 34,
     /// The flush thread waits until another thread is done with an operand store.
     FlushWaitsForStore = "flush-waits-for-store" of 34,
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use lsmx_compaction::{FileId, FileShape};
 
 use crate::cache::Cache;
+use crate::callback::{self, Context};
 use crate::disposal::Disposal;
 use crate::env::Env;
 use crate::env::rate::{Lane, RateLimit};
@@ -369,10 +370,22 @@ impl Store {
         failing.iter().filter_map(|&id| trees.id(id).cloned()).collect()
     }
 
-    /// Tells the listener; a panic there goes no further. No lock of the engine is held.
+    /// Delivers an event to the listener, or keeps it for later where the thread holds events back. A panic in
+    /// the listener is caught. No lock of the engine is held.
     pub(crate) fn tell(&self, event: &Event) {
         assert_unlocked();
-        tell(self.listener.as_deref(), event);
+        if callback::holds_events() {
+            self.pending.lock().push(event.clone());
+        } else {
+            tell(self.listener.as_deref(), event);
+        }
+    }
+
+    /// Holds back the events of the calling thread until the result is dropped: a listener must not run while
+    /// other threads wait for what the calling thread is about to do.
+    pub(crate) fn hold_events(&self) -> EventsHeld<'_> {
+        callback::hold_events();
+        EventsHeld(self)
     }
 
     /// Reports wall clock readings that were not believed.
@@ -400,8 +413,11 @@ impl Store {
         told
     }
 
-    /// Tells the listener what could not be told when it happened.
+    /// Delivers the events that were kept for later, unless the thread holds events back.
     pub(crate) fn tell_pending(&self) {
+        if callback::holds_events() {
+            return;
+        }
         let pending = std::mem::take(&mut *self.pending.lock());
         for event in pending {
             self.tell(&event);
@@ -760,6 +776,17 @@ impl Drop for Reservation<'_> {
     }
 }
 
+/// The calling thread delivers no events until this is dropped; see [`Store::hold_events`].
+pub(crate) struct EventsHeld<'a>(&'a Store);
+
+impl Drop for EventsHeld<'_> {
+    fn drop(&mut self) {
+        if callback::release_events() {
+            self.0.tell_pending();
+        }
+    }
+}
+
 impl std::fmt::Debug for Store {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Store").field("dir", &self.dir).finish_non_exhaustive()
@@ -770,6 +797,7 @@ impl std::fmt::Debug for Store {
 pub(crate) fn tell(listener: Option<&dyn EventListener>, event: &Event) {
     crate::trace::event(event);
     if let Some(listener) = listener {
+        let _inside = callback::enter(Context::Listener);
         // The listener sees shared data only through `&Event`, so no state of ours is left broken.
         let told = std::panic::AssertUnwindSafe(|| listener.on_event(event));
         let _ = std::panic::catch_unwind(told);

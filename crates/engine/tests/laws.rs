@@ -15,6 +15,8 @@ mod arsenal;
 
 #[path = "laws/clock.rs"]
 mod clock;
+#[path = "laws/callbacks.rs"]
+mod callbacks;
 #[path = "laws/commits.rs"]
 mod commits;
 #[path = "laws/damage.rs"]

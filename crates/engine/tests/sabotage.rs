@@ -8,8 +8,9 @@ mod arsenal;
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, PoisonError};
 
 use arsenal::coverage::Coverage;
 use arsenal::gate::{Gate, each, returns_while_blocked};
@@ -25,7 +26,7 @@ use lsmx::manifest::Manifest;
 use lsmx::sabotage::{self, Bug, Found, Report};
 use lsmx::table::{Table, TableIdentity};
 use lsmx::vfs::{Errno, Fault, FaultVfs, Image, MemVfs, Rule, VfsCall};
-use lsmx::{Db, Durability, KeyspaceOptions, Options, WriteBatch};
+use lsmx::{Db, Durability, Error, Event, EventListener, KeyspaceOptions, Options, WriteBatch};
 
 /// Something that passes where no bug is; the number varies it.
 type Check = fn(u64) -> Outcome;
@@ -107,6 +108,8 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
         Bug::RemovalNotAwaited => ("an idle database", disk_use::idle_database_removes_nothing),
         Bug::LengthTrusted => ("bytes that end early", bytes_that_end_early),
         Bug::ObservationTakesLogLock => ("observation while a device hangs", hanging_observation),
+        Bug::ReentryUnchecked => ("calls of a listener", calls_of_a_listener),
+        Bug::EventsUnderLead => ("a listener that waits for a writer", listener_waits_for_writer),
         Bug::FlushWaitsForStore => ("flushes while an operand store hangs", hanging_store),
         Bug::WalDamageIsTail => ("damage in the log", damage_in_the_log),
         Bug::ChecksumWithoutPlace => ("foreign blocks", foreign_blocks),
@@ -554,6 +557,81 @@ fn bytes_that_end_early(seed: u64) -> Outcome {
         }
     }
     Ok(())
+}
+
+/// Calls a function at each event.
+struct Listening<F>(F);
+
+impl<F: Fn(&Event) + Send + Sync> EventListener for Listening<F> {
+    fn on_event(&self, event: &Event) {
+        (self.0)(event);
+    }
+}
+
+/// A listener waits for background work on the thread that does it.
+fn calls_of_a_listener(_: u64) -> Outcome {
+    let (handles, received) = channel::<Db>();
+    let (answers, answer) = channel();
+    let shared = std::sync::Mutex::new((received, answers));
+    let listener = Listening(move |event: &Event| {
+        let shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(event, Event::FlushBegin(_))
+            && let Ok(db) = shared.0.recv()
+        {
+            let _ = shared.1.send(db.flush());
+        }
+    });
+    let options = Options::default().listener(Arc::new(listener));
+    let db = Db::open_with(Arc::new(MemVfs::new()), oracle::DIR, options).map_err(failed)?;
+    db.put("key", "value").map_err(failed)?;
+    handles.send(db.clone()).map_err(|error| error.to_string())?;
+    drop(handles);
+    // On a thread of its own, which is left behind if it hangs.
+    std::thread::spawn(move || db.flush());
+    match answer.recv_timeout(arsenal::gate::PATIENCE) {
+        Ok(Err(Error::Reentrant { .. })) => Ok(()),
+        Ok(result) => Err(format!("the call of a listener returns {result:?}")),
+        Err(_) => Err("the call of a listener hangs".to_owned()),
+    }
+}
+
+/// A listener that is called because a write failed waits until the next write returns.
+fn listener_waits_for_writer(_: u64) -> Outcome {
+    let gate = Gate::default();
+    let disk = gate.disk(each(&[VfsCall::Append], ".wal"), "");
+    let (returned, wait) = channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let late = Arc::new(AtomicU64::new(0));
+    let noted = Arc::clone(&late);
+    let listener = Listening(move |event: &Event| {
+        if matches!(event, Event::ReadOnly(_)) {
+            let wait = wait.lock().unwrap_or_else(PoisonError::into_inner);
+            if wait.recv_timeout(arsenal::gate::PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                noted.store(1, Ordering::Relaxed);
+            }
+        }
+    });
+    let options = Options::default().listener(Arc::new(listener));
+    let db = Db::open_with(Arc::new(disk.clone()), oracle::DIR, options).map_err(failed)?;
+    disk.add(Rule::new(Fault::Error(Errno::Io)).on(&[VfsCall::Append]).path_contains(".wal"));
+    gate.shut();
+    std::thread::scope(|scope| {
+        scope.spawn(|| db.default_keyspace().put_with("leader", "value", Durability::Sync));
+        gate.wait_until_blocked();
+        scope.spawn(|| {
+            let _returned = returned;
+            db.put("next", "value")
+        });
+        // Until the second write waits behind the first.
+        while db.metrics().commits.behind_sync == 0 {
+            std::thread::yield_now();
+        }
+        gate.open();
+    });
+    match late.load(Ordering::Relaxed) {
+        0 => Ok(()),
+        _ => Err("a write waits for a listener".to_owned()),
+    }
 }
 
 /// A keyspace is written to and flushed while the collection of another one's operand store hangs.

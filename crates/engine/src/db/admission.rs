@@ -10,6 +10,7 @@
 #[cfg(all(test, loom))]
 mod models;
 
+use crate::callback;
 use crate::db::Core;
 use crate::env::{Background, WaitCause};
 use crate::error::{Error, Result};
@@ -148,7 +149,8 @@ impl Core {
             core: self,
             trees: &batch.trees,
             bytes: batch.memory_bytes(),
-            no_slowdown: by.no_slowdown,
+            // The background work that a write would wait for may be what this thread does.
+            no_slowdown: by.no_slowdown || callback::is_inside(),
             deadline_us: self.committer.deadline_us(by.deadline),
             stage: match self.store.env.background() {
                 Background::Inline => Stage::Inline,

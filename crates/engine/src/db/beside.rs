@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::cache::Cache;
 use crate::db::budget::MemoryPlan;
-use crate::db::{Core, Keyspace, recovery};
+use crate::db::{Core, Keyspace, check_reentry, recovery};
 use crate::env::rate::Lane;
 use crate::env::{Background, Env};
 use crate::error::{Error, Malformed, Result};
@@ -153,6 +153,7 @@ impl Drop for NoSnapshots<'_> {
 
 impl Core {
     fn operands_to_tree(&self, tree: &Arc<Tree>) -> Result<()> {
+        check_reentry("operands_to_tree")?;
         self.check_writable()?;
         self.tick();
         tree.check_takes_writes()?;
@@ -172,6 +173,8 @@ impl Core {
         // What the log holds is no later than the edit.
         self.committer.sync(None)?;
         let Some(turn) = tree.beside.turn(&store.env, &store.progress) else { return Ok(()) };
+        // `Db::snapshot` waits until `_no_snapshots` is dropped, and a listener may call it.
+        let _events = store.hold_events();
         let _no_snapshots = NoSnapshots::begin(store)?;
         let persisted = Persisted { operand_store: None, ..tree.persisted() };
         let options = persisted.encode();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::db::{Core, Keyspace};
+use crate::db::{Core, Keyspace, check_reentry};
 use crate::env::WaitCause;
 use crate::error::{Error, Result};
 use crate::job::compact::{self, Picked};
@@ -57,6 +57,7 @@ impl Core {
         bounds: &Bounds,
         deadline: Option<Duration>,
     ) -> Result<()> {
+        check_reentry("compact_range")?;
         self.check_writable()?;
         tree.check_live()?;
         self.tick();

@@ -33,6 +33,7 @@ mod warm_up;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::callback;
 use crate::env::{Env, WaitCause, YieldKind};
 use crate::error::{Error, Result};
 use crate::job::governor::Governor;
@@ -116,9 +117,9 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// The last user handle that goes closes the database.
+/// A handle of a user. Dropping the last one closes the database.
 #[derive(Debug)]
-pub(crate) struct Handle(pub(crate) Core);
+pub(crate) struct Handle(pub(crate) Arc<Core>);
 
 impl std::fmt::Debug for Core {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -126,10 +127,31 @@ impl std::fmt::Debug for Core {
     }
 }
 
+/// Fails if the calling thread must not wait for background work.
+///
+/// # Errors
+/// [`Error::Reentrant`].
+fn check_reentry(call: &'static str) -> Result<()> {
+    match callback::context() {
+        Some(context) => Err(Error::Reentrant { call, context }),
+        None => Ok(()),
+    }
+}
+
 impl Drop for Handle {
     fn drop(&mut self) {
-        // What goes wrong was told to the listener; who wants to know calls `close`.
-        let _ = self.0.close(None);
+        // Errors have reached the listener. A caller that needs the result calls `close`.
+        if !callback::is_inside() {
+            let _ = self.0.close(None);
+            return;
+        }
+        // Closing waits for the threads of the engine, and this may be one of them.
+        let core = Arc::clone(&self.0);
+        let close = move || drop(core.close(None));
+        if self.0.store.env.spawn("lsmx-close", close).is_err() {
+            // The lock must not become free while threads of the engine still write.
+            std::mem::forget(Arc::clone(&self.0));
+        }
     }
 }
 
@@ -160,7 +182,7 @@ impl Db {
     }
 
     fn new(core: Core) -> Db {
-        Db { handle: Arc::new(Handle(core)) }
+        Db { handle: Arc::new(Handle(Arc::new(core))) }
     }
 
     #[cfg(feature = "tokio")]
@@ -215,6 +237,7 @@ impl Db {
     /// [`Error::ReadOnly`] with the cause: it is there; after a power loss or a reopening it may be
     /// gone, wholly.
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
+        check_reentry("drop_keyspace")?;
         self.core().drop_keyspace(name)
     }
 
@@ -230,6 +253,7 @@ impl Db {
     /// [`Error::Io`], [`Error::Closed`], [`Error::ReadOnly`]. Nothing in the target opens as a
     /// database then, and this one is as before.
     pub fn checkpoint(&self, target: impl AsRef<Path>) -> Result<()> {
+        check_reentry("checkpoint")?;
         self.core().checkpoint(target.as_ref())
     }
 
@@ -346,6 +370,7 @@ impl Db {
     /// # Errors
     /// [`Error::ReadOnly`] with the cause.
     pub fn flush(&self) -> Result<()> {
+        check_reentry("flush")?;
         self.core().flush(None)
     }
 
@@ -356,6 +381,7 @@ impl Db {
     /// a quarantined file keeps a policy from the job it wants, else why a file is quarantined, if one is;
     /// [`Error::PolicyStalled`].
     pub fn wait_idle(&self) -> Result<()> {
+        check_reentry("wait_idle")?;
         self.core().check_open()?;
         self.core().runner.wait_idle(WaitCause::BackgroundWork, None)
     }
@@ -372,6 +398,7 @@ impl Db {
     /// writes again, but for a keyspace at the hard stop of its policy that a quarantined file keeps from
     /// being compacted.
     pub fn resume(&self) -> Result<()> {
+        check_reentry("resume")?;
         self.core().check_writable()?;
         self.core().resume()
     }
@@ -423,6 +450,7 @@ impl Db {
     /// that background work is still about to end: then the lock is freed by a later call, or when the
     /// last handle goes.
     pub fn close(&self, deadline: Option<Duration>) -> Result<()> {
+        check_reentry("close")?;
         self.core().close(deadline)
     }
 

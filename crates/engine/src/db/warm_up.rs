@@ -1,6 +1,7 @@
 //! Metadata in memory before the first lookups need it.
 
 use crate::cache::Metadata;
+use crate::callback::{self, Context};
 use crate::db::{Core, Db};
 use crate::env::{Background, JoinHandle, WaitCause};
 use crate::error::Result;
@@ -54,6 +55,7 @@ impl Core {
         let store = Arc::clone(&self.store);
         let (stop, ended) = (Arc::clone(&self.warm_up.stop), Arc::clone(&self.warm_up.ended));
         let body = move || {
+            let _inside = callback::enter(Context::EngineThread);
             let _ = run(&store, &|| !stop.load(Ordering::Relaxed));
             ended.store(true, Ordering::Release);
             store.progress.notify();

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashSet};
 
 use lsmx_compaction::{CompactionPolicy, FileId, FileShape, Job, JobKind, Reason, TreeShape};
 
+use crate::callback::{self, Context};
 use crate::coding::len_u64;
 use crate::env::YieldKind;
 use crate::env::rate::Lane;
@@ -146,6 +147,7 @@ fn policy_job(
 ) -> Result<Option<Job>> {
     let policy = Arc::clone(&tree.settings().policy);
     jobs.blocked = None;
+    let _inside = callback::enter(Context::CompactionPolicy);
     let Some(job) = policy.pick(shape, &jobs.busy) else {
         if policy.waits_for_snapshots(shape) {
             tree.set_held(true, store.sequence.released());
@@ -415,8 +417,10 @@ fn execute(
     span: &JobSpan,
 ) -> Result<()> {
     let Picked { job, shape, .. } = picked.clone();
-    // What nobody has deleted leaves only while no snapshot sees it.
+    // Entries that were not deleted are dropped only while no snapshot sees them.
     let leaves = job.kind == JobKind::Drop && job.reason != Reason::RangeDeleted;
+    // `Db::snapshot` waits until `_leaving` is dropped, and a listener may call it.
+    let _events = leaves.then(|| store.hold_events());
     let _leaving = match leaves.then(|| Leaving::begin(store, &shape, &job)) {
         Some(None) => return Ok(()),
         Some(leaving) => leaving,

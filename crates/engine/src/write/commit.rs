@@ -408,6 +408,8 @@ impl Committer {
 
     /// Takes the next group through all stations.
     fn lead_group(&self) {
+        // Until the lead is handed on and the group is decided.
+        let _events = (!sabotage::on(Bug::EventsUnderLead)).then(|| self.store.hold_events());
         self.gather();
         let mut group = self.take_group();
         add(&self.counters.groups, 1);
