@@ -7,9 +7,13 @@
 use std::cell::Cell;
 
 use crate::sabotage::{self, Bug};
+use crate::sync::thread_local;
 
 thread_local! {
     static CONTEXT: Cell<Option<Context>> = const { Cell::new(None) };
+}
+
+thread_local! {
     /// How many scopes hold events back on this thread.
     static HOLDS: Cell<usize> = const { Cell::new(0) };
 }

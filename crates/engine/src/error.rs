@@ -134,9 +134,18 @@ pub enum Error {
         /// Where it was made, such as `an event listener`.
         context: &'static str,
     },
-    /// The deadline of a call passed while it waited. Of a write nothing was done.
+    /// The deadline of a call passed while it waited. Of a write nothing was done. Other calls may have done a
+    /// part of their work, and end the device call that they are in.
     #[error("the deadline passed while waiting for {cause}")]
     Deadline {
+        /// What it waited for.
+        cause: &'static str,
+    },
+    /// The deadline of a write passed when another thread had taken the write into a group of commits. The write
+    /// becomes visible, wholly, or fails, when the device calls of that group return. To learn which, read
+    /// what was written after a later write has returned.
+    #[error("the deadline passed while waiting for {cause}; the write may still be done")]
+    Undecided {
         /// What it waited for.
         cause: &'static str,
     },

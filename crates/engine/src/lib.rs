@@ -85,8 +85,8 @@ pub use cache::BlockCacheKind;
 pub use db::options::Options;
 pub use db::{BlockedCompaction, Health, QuarantinedFile};
 pub use db::{
-    DEFAULT_KEYSPACE, Db, Keyspace, Snapshot, Update, VerifyReport, verify, verify_with,
-    verify_with_stores,
+    DEFAULT_KEYSPACE, Db, Keyspace, Snapshot, Update, VerifyReport, WaitOptions, verify,
+    verify_with, verify_with_stores,
 };
 pub use db::{Explanation, MetadataSizes, Observation, observe, observe_with};
 pub use db::{Finding, Lost, LostKind, RepairOptions, RepairReport, repair, repair_with};

@@ -188,6 +188,10 @@ bugs! {
     AdmittedUnreserved = "admitted-unreserved" of 15,
     /// The memtables of a dropped keyspace count values that are folded in them later.
     DroppedMemtableCounted = "dropped-memtable-counted" of 15,
+    /// The device calls of a call with a deadline are made on the caller's thread.
+    DeadlineIgnoresDevice = "deadline-ignores-device" of 34,
+    /// A write that is in the group of another thread waits past its deadline.
+    FollowerOutstaysDeadline = "follower-outstays-deadline" of 34,
     /// A call that waits for background work is made in a listener, and is not refused.
     ReentryUnchecked = "reentry-unchecked" of 34,
     /// A listener runs while its thread leads a group of commits that is not decided yet.

@@ -13,14 +13,16 @@
 
 mod arsenal;
 
-#[path = "laws/clock.rs"]
-mod clock;
 #[path = "laws/callbacks.rs"]
 mod callbacks;
+#[path = "laws/clock.rs"]
+mod clock;
 #[path = "laws/commits.rs"]
 mod commits;
 #[path = "laws/damage.rs"]
 mod damage;
+#[path = "laws/deadlines.rs"]
+mod deadlines;
 #[path = "laws/errors.rs"]
 mod errors;
 #[path = "laws/full.rs"]

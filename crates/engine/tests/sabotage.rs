@@ -108,6 +108,8 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
         Bug::RemovalNotAwaited => ("an idle database", disk_use::idle_database_removes_nothing),
         Bug::LengthTrusted => ("bytes that end early", bytes_that_end_early),
         Bug::ObservationTakesLogLock => ("observation while a device hangs", hanging_observation),
+        Bug::DeadlineIgnoresDevice => ("closes while a device hangs", hanging_close),
+        Bug::FollowerOutstaysDeadline => ("writes behind a device that hangs", hanging_leader),
         Bug::ReentryUnchecked => ("calls of a listener", calls_of_a_listener),
         Bug::EventsUnderLead => ("a listener that waits for a writer", listener_waits_for_writer),
         Bug::FlushWaitsForStore => ("flushes while an operand store hangs", hanging_store),
@@ -587,7 +589,8 @@ fn calls_of_a_listener(_: u64) -> Outcome {
     handles.send(db.clone()).map_err(|error| error.to_string())?;
     drop(handles);
     // On a thread of its own, which is left behind if it hangs.
-    std::thread::spawn(move || db.flush());
+    let env = db.env().clone();
+    env.spawn("flush", move || drop(db.flush())).map_err(|error| error.to_string())?;
     match answer.recv_timeout(arsenal::gate::PATIENCE) {
         Ok(Err(Error::Reentrant { .. })) => Ok(()),
         Ok(result) => Err(format!("the call of a listener returns {result:?}")),
@@ -617,7 +620,7 @@ fn listener_waits_for_writer(_: u64) -> Outcome {
     gate.shut();
     std::thread::scope(|scope| {
         scope.spawn(|| db.default_keyspace().put_with("leader", "value", Durability::Sync));
-        gate.wait_until_blocked();
+        gate.wait_until_blocked(1);
         scope.spawn(|| {
             let _returned = returned;
             db.put("next", "value")
@@ -632,6 +635,16 @@ fn listener_waits_for_writer(_: u64) -> Outcome {
         0 => Ok(()),
         _ => Err("a write waits for a listener".to_owned()),
     }
+}
+
+/// A database is closed with a deadline while a device hangs.
+fn hanging_close(_: u64) -> Outcome {
+    arsenal::gate::close_keeps_deadline()
+}
+
+/// A write with a deadline is in the group of a thread whose device call hangs.
+fn hanging_leader(_: u64) -> Outcome {
+    arsenal::gate::follower_keeps_deadline()
 }
 
 /// A keyspace is written to and flushed while the collection of another one's operand store hangs.

@@ -122,7 +122,7 @@ impl Core {
         loop {
             match admission.step()? {
                 Step::Queue => return Ok(()),
-                Step::Govern => self.governor.govern_if_due(),
+                Step::Govern => self.governor.govern_if_due(admission.deadline_us),
                 Step::Pause(us) => env.pause_us(us),
                 Step::Wait(cause) => {
                     let progress = &self.store.progress;

@@ -22,8 +22,8 @@ use std::path::{Path, PathBuf};
 use crate::cache::Cache;
 use crate::checksum::xxh3;
 use crate::coding::{len_u64, to_usize};
-use crate::db::{Core, beside, open, outputs, verify, verify_values};
-use crate::env::YieldKind;
+use crate::db::{Core, WaitOptions, beside, open, outputs, verify, verify_values};
+use crate::env::{WaitCause, YieldKind};
 use crate::error::{Error, Malformed, Result};
 use crate::format::filename::{FileName, LOCK};
 use crate::keyspace::Tree;
@@ -41,15 +41,22 @@ const CHUNK_BYTES: u64 = 1 << 20;
 
 impl Core {
     /// Makes a checkpoint in `target`.
-    pub(super) fn checkpoint(&self, target: &Path) -> Result<()> {
+    pub(super) fn checkpoint(self: &Arc<Core>, target: &Path, options: &WaitOptions) -> Result<()> {
+        let deadline_us = self.committer.deadline_us(options.deadline);
+        let target = target.to_owned();
+        let work = move |core: &Core| core.checkpoint_by(&target, deadline_us);
+        self.within(WaitCause::BackgroundWork, deadline_us, work)
+    }
+
+    fn checkpoint_by(&self, target: &Path, deadline_us: Option<u64>) -> Result<()> {
         self.check_writable()?;
         outputs::check_output(&*self.store.vfs, target)?;
         self.tick();
         let made = {
-            let _turn = self.turn(None)?;
-            self.committer.sync(None)?;
+            let _turn = self.turn(deadline_us)?;
+            self.committer.sync(deadline_us)?;
             let _all_files_stay = self.store.janitor.hold();
-            Checkpoint::new(self).and_then(|mut checkpoint| checkpoint.make(target))
+            Checkpoint::new(self, deadline_us).and_then(|mut checkpoint| checkpoint.make(target))
         };
         self.runner.run_inline();
         made
@@ -60,6 +67,8 @@ impl Core {
 struct Checkpoint<'a> {
     core: &'a Core,
     store: &'a Store,
+    /// When the copy is given up.
+    deadline_us: Option<u64>,
     number: u64,
     state: ManifestState,
     segments: Vec<DurableSegment>,
@@ -76,7 +85,7 @@ struct StoreToCopy {
 
 impl<'a> Checkpoint<'a> {
     /// Takes the state of this moment.
-    fn new(core: &'a Core) -> Result<Checkpoint<'a>> {
+    fn new(core: &'a Core, deadline_us: Option<u64>) -> Result<Checkpoint<'a>> {
         let store = &core.store;
         let trees = store.all_trees();
         let with_store: Vec<_> = trees.iter().filter(|tree| tree.beside.is_there()).collect();
@@ -106,7 +115,7 @@ impl<'a> Checkpoint<'a> {
         state.wal_mark = segments.last().map(|last| (last.id, last.bytes));
         state.file_number_next = store.files.next();
         state.clean_close = false;
-        Ok(Checkpoint { core, store, number, state, segments, stores })
+        Ok(Checkpoint { core, store, deadline_us, number, state, segments, stores })
     }
 
     fn make(&mut self, target: &Path) -> Result<()> {
@@ -163,7 +172,9 @@ impl<'a> Checkpoint<'a> {
         made.push(manifest);
         made.push(FileName::Temporary(self.number).in_dir(target));
         let vfs = Arc::clone(&self.store.vfs);
-        Manifest::create(vfs, target, self.number, &self.state).map(drop)
+        Manifest::create(vfs, target, self.number, &self.state)?;
+        // Its caller does not wait any more, and may try again.
+        self.check_deadline()
     }
 
     /// Has an operand store copy itself; the copy's manifest names the copy.
@@ -223,10 +234,20 @@ impl<'a> Checkpoint<'a> {
         target.sync().map_err(|error| Error::io("sync", to, error))
     }
 
-    /// Gives way; fails if the database is being closed, which waits for this.
+    /// A yield point. Fails if the database is being closed, which waits for this, or if the deadline has passed.
     fn go_on(&self) -> Result<()> {
         self.store.env.yield_point(YieldKind::JobStep);
-        self.core.check_open()
+        self.core.check_open()?;
+        self.check_deadline()
+    }
+
+    fn check_deadline(&self) -> Result<()> {
+        match self.deadline_us {
+            Some(deadline_us) if self.store.env.now_us() >= deadline_us => {
+                Err(Error::Deadline { cause: WaitCause::BackgroundWork.as_str() })
+            }
+            _ => Ok(()),
+        }
     }
 }
 

@@ -1,25 +1,33 @@
 //! Closing: flush, end background work, mark the log, free the lock.
 //!
-//! Every wait has the caller's deadline. Past it the lock stays taken, for some thread may still be
-//! writing, and the error says so; the next close, at the latest that of the last handle, goes on from
-//! there.
+//! Every wait of the caller ends at its deadline. The close itself then continues on a thread of the engine: it
+//! flushes no more, waits until no thread of the database can write, and frees the lock. Under
+//! `Background::Inline` there is no such thread; there the lock stays taken until the next close.
 
 use std::time::Duration;
 
 use crate::db::Core;
-use crate::env::WaitCause;
+use crate::env::{Background, WaitCause};
 use crate::error::{Error, Result};
 use crate::format::edit::{Change, Edit};
 use crate::key::SeqNo;
-use crate::sync::Ordering;
+use crate::sync::{Arc, Ordering};
 
 impl Core {
-    /// Closes; whoever returns well from here finds the lock free. One at a time: a second call waits
-    /// for the first.
-    pub(super) fn close(&self, deadline: Option<Duration>) -> Result<()> {
+    /// Closes the database. The lock is free when this returns `Ok`. A second call waits for the first.
+    pub(super) fn close(self: &Arc<Core>, deadline: Option<Duration>) -> Result<()> {
         let deadline_us = self.committer.deadline_us(deadline);
         self.closed.store(true, Ordering::Release);
         self.stop_warm_up();
+        self.within(WaitCause::Close, deadline_us, move |core| core.close_by(deadline_us))
+    }
+
+    /// Flushes until the deadline, and closes.
+    fn close_by(&self, flush_deadline_us: Option<u64>) -> Result<()> {
+        let deadline_us = match self.store.env.background() {
+            Background::Inline => flush_deadline_us,
+            _ => None,
+        };
         let _turn = self.turn_to_close(WaitCause::Close, deadline_us)?;
         if self.lock_freed.load(Ordering::Acquire) {
             return Ok(());
@@ -33,7 +41,8 @@ impl Core {
             return Ok(());
         }
         let store = &self.store;
-        let flushed = if store.is_closing() { Ok(()) } else { self.flush_to_close(deadline_us) };
+        let flushed =
+            if store.is_closing() { Ok(()) } else { self.flush_to_close(flush_deadline_us) };
         // Calls that began before the close may still be on their way: from here on the leader of a
         // commit and a change of keyspaces refuse, and whoever waits for work gives up.
         store.closing.store(true, Ordering::Release);

@@ -2,11 +2,10 @@
 
 use std::ops::{Bound, RangeBounds};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::db::{Core, Keyspace, check_reentry};
+use crate::db::{Core, Keyspace, WaitOptions, check_reentry};
 use crate::env::WaitCause;
 use crate::error::{Error, Result};
 use crate::job::compact::{self, Picked};
@@ -26,27 +25,31 @@ impl Keyspace {
     /// is its business.
     ///
     /// # Errors
-    /// As [`Keyspace::compact_range_within`], without the deadline.
+    /// As [`Keyspace::compact_range_opt`], without [`Error::Deadline`].
     pub fn compact_range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<()> {
-        self.compact_range_within(range, None)
+        self.compact_range_opt(range, &WaitOptions::default())
     }
 
-    /// [`Keyspace::compact_range`] that gives up when a deadline has passed, at the latest between two
-    /// blocks; the tree is as before then, but for the flush.
+    /// [`Keyspace::compact_range`] with a deadline. The job gives up between two blocks when the deadline has
+    /// passed; apart from the flush the tree is as before then.
     ///
     /// # Errors
     /// [`Error::Deadline`], [`Error::Closed`], [`Error::KeyspaceDropped`], [`Error::OpenedReadOnly`],
     /// [`Error::ReadOnly`] with the cause; [`Error::Corrupt`] and [`Error::Io`] if an input cannot be
     /// read or an output not be written; [`Error::CompactionBlocked`] if an input is quarantined. The tree is
     /// as before.
-    pub fn compact_range_within<K: AsRef<[u8]>>(
+    pub fn compact_range_opt<K: AsRef<[u8]>>(
         &self,
         range: impl RangeBounds<K>,
-        deadline: Option<Duration>,
+        options: &WaitOptions,
     ) -> Result<()> {
+        check_reentry("compact_range")?;
         let owned = |bound: Bound<&K>| bound.map(|key| Bytes::copy_from_slice(key.as_ref()));
         let bounds = (owned(range.start_bound()), owned(range.end_bound()));
-        self.core().compact_range(self.tree(), &bounds, deadline)
+        let (core, tree) = (self.core(), Arc::clone(self.tree()));
+        let deadline_us = core.committer.deadline_us(options.deadline);
+        let work = move |core: &Core| core.compact_range(&tree, &bounds, deadline_us);
+        core.within(WaitCause::Compaction, deadline_us, work)
     }
 }
 
@@ -55,13 +58,12 @@ impl Core {
         &self,
         tree: &Arc<Tree>,
         bounds: &Bounds,
-        deadline: Option<Duration>,
+        deadline_us: Option<u64>,
     ) -> Result<()> {
-        check_reentry("compact_range")?;
         self.check_writable()?;
         tree.check_live()?;
         self.tick();
-        let (store, deadline_us) = (&self.store, self.committer.deadline_us(deadline));
+        let store = &self.store;
         let trees = [Arc::clone(tree)];
         self.committer.seal(trees.to_vec(), deadline_us)?;
         self.runner.wait_flushed(&trees, self.committer.seq_next(), deadline_us)?;

@@ -107,7 +107,7 @@ mod tests {
             assert!(!long.is_empty(), "no chain is long");
             let snapshot = db.snapshot();
             db.drop_keyspace("k").unwrap();
-            core.fold_chains(long);
+            core.fold_chains(long, crate::read::Reads::Storage);
             assert_eq!(core.store.memtable_bytes(), 0, "after round {round}");
             drop(snapshot);
         }

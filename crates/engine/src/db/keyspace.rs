@@ -49,7 +49,7 @@ impl Keyspace {
         &self.tree
     }
 
-    pub(super) fn core(&self) -> &Core {
+    pub(super) fn core(&self) -> &Arc<Core> {
         &self.handle.0
     }
 

@@ -6,6 +6,7 @@ pub mod budget;
 mod checkpoint;
 mod close;
 mod compact_range;
+mod deadline;
 mod drop;
 mod explain;
 mod health;
@@ -46,7 +47,7 @@ use crate::recording::Recording;
 use crate::sabotage::{self, Bug};
 use crate::slice::Slice;
 use crate::store::{Reservation, Store, Work};
-use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
+use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering};
 use crate::vfs::{LockGuard, OsVfs, Vfs};
 use crate::write::backpressure;
 use crate::write::batch::WriteBatch;
@@ -58,6 +59,7 @@ use budget::MemoryPlan;
 use options::Options;
 
 pub use crate::table::explain::{BlockRead, BlockSource};
+pub use deadline::WaitOptions;
 pub use explain::{EntryFound, Explanation, MemtableStep, OperandStep, RunStep};
 pub use health::{BlockedCompaction, Health, QuarantinedFile};
 pub use keyspace::Keyspace;
@@ -93,6 +95,8 @@ pub(crate) struct Core {
     creating: Mutex<()>,
     /// Whether somebody closes, or has closed, the database.
     closed: AtomicBool,
+    /// Threads that run calls with a deadline, see [`Core::within`].
+    call_threads: AtomicUsize,
     /// Whether closing has come to its end.
     lock_freed: AtomicBool,
     /// Who may read and write back which keys.
@@ -190,7 +194,7 @@ impl Db {
         &self.handle
     }
 
-    pub(crate) fn core(&self) -> &Core {
+    pub(crate) fn core(&self) -> &Arc<Core> {
         &self.handle.0
     }
 
@@ -253,8 +257,17 @@ impl Db {
     /// [`Error::Io`], [`Error::Closed`], [`Error::ReadOnly`]. Nothing in the target opens as a
     /// database then, and this one is as before.
     pub fn checkpoint(&self, target: impl AsRef<Path>) -> Result<()> {
+        self.checkpoint_opt(target, &WaitOptions::default())
+    }
+
+    /// [`Db::checkpoint`] with a deadline. If it passes, the copy is removed again, once the device call that
+    /// it is in has returned; until then the target is locked.
+    ///
+    /// # Errors
+    /// As [`Db::checkpoint`]; [`Error::Deadline`].
+    pub fn checkpoint_opt(&self, target: impl AsRef<Path>, options: &WaitOptions) -> Result<()> {
         check_reentry("checkpoint")?;
-        self.core().checkpoint(target.as_ref())
+        self.core().checkpoint(target.as_ref(), options)
     }
 
     /// Names of all keyspaces, sorted.
@@ -322,6 +335,7 @@ impl Db {
     /// [`Error::TooLarge`], [`Error::ForeignKeyspace`], [`Error::NoMergeOperator`],
     /// [`Error::GuardRefused`], [`Error::GuardUnknown`], [`Error::WouldWait`], [`Error::Deadline`],
     /// [`Error::Background`], [`Error::CompactionBlocked`], [`Error::PolicyStalled`]: nothing was done.
+    /// [`Error::Undecided`]: the deadline has passed, and the batch may still become visible.
     /// [`Error::ReadOnly`] with the cause: the batch is not visible; after a power loss or a reopening it may be there, wholly.
     pub fn write(&self, batch: WriteBatch, options: impl Into<WriteOptions>) -> Result<()> {
         self.core().write(batch, options.into())
@@ -361,8 +375,20 @@ impl Db {
     /// # Errors
     /// [`Error::ReadOnly`] with the cause.
     pub fn sync(&self) -> Result<()> {
-        self.core().check_writable()?;
-        self.core().committer.sync(None)
+        self.sync_opt(&WaitOptions::default())
+    }
+
+    /// [`Db::sync`] with a deadline.
+    ///
+    /// # Errors
+    /// As [`Db::sync`]; [`Error::Deadline`]: the sync may still be done.
+    pub fn sync_opt(&self, options: &WaitOptions) -> Result<()> {
+        let core = self.core();
+        let deadline_us = core.committer.deadline_us(options.deadline);
+        core.within(WaitCause::CommitAhead, deadline_us, move |core| {
+            core.check_writable()?;
+            core.committer.sync(deadline_us)
+        })
     }
 
     /// Writes all memtables to tables, on stable storage.
@@ -370,8 +396,18 @@ impl Db {
     /// # Errors
     /// [`Error::ReadOnly`] with the cause.
     pub fn flush(&self) -> Result<()> {
+        self.flush_opt(&WaitOptions::default())
+    }
+
+    /// [`Db::flush`] with a deadline.
+    ///
+    /// # Errors
+    /// As [`Db::flush`]; [`Error::Deadline`]: the flushes that are due go on in the background.
+    pub fn flush_opt(&self, options: &WaitOptions) -> Result<()> {
         check_reentry("flush")?;
-        self.core().flush(None)
+        let core = self.core();
+        let deadline_us = core.committer.deadline_us(options.deadline);
+        core.within(WaitCause::Flush, deadline_us, move |core| core.flush(deadline_us))
     }
 
     /// Waits until every sealed memtable is flushed and every compaction policy rests.
@@ -381,9 +417,21 @@ impl Db {
     /// a quarantined file keeps a policy from the job it wants, else why a file is quarantined, if one is;
     /// [`Error::PolicyStalled`].
     pub fn wait_idle(&self) -> Result<()> {
+        self.wait_idle_opt(&WaitOptions::default())
+    }
+
+    /// [`Db::wait_idle`] with a deadline.
+    ///
+    /// # Errors
+    /// As [`Db::wait_idle`]; [`Error::Deadline`].
+    pub fn wait_idle_opt(&self, options: &WaitOptions) -> Result<()> {
         check_reentry("wait_idle")?;
-        self.core().check_open()?;
-        self.core().runner.wait_idle(WaitCause::BackgroundWork, None)
+        let (core, cause) = (self.core(), WaitCause::BackgroundWork);
+        let deadline_us = core.committer.deadline_us(options.deadline);
+        core.within(cause, deadline_us, move |core| {
+            core.check_open()?;
+            core.runner.wait_idle(cause, deadline_us)
+        })
     }
 
     /// Takes writes again after an error made the database read-only. Everything acknowledged is
@@ -398,9 +446,17 @@ impl Db {
     /// writes again, but for a keyspace at the hard stop of its policy that a quarantined file keeps from
     /// being compacted.
     pub fn resume(&self) -> Result<()> {
+        self.resume_opt(&WaitOptions::default())
+    }
+
+    /// [`Db::resume`] with a deadline.
+    ///
+    /// # Errors
+    /// As [`Db::resume`]; [`Error::Deadline`]: if the resumption is in a device call, it goes on when that
+    /// returns, and [`Event::Resumed`](crate::Event::Resumed) tells when it has ended well.
+    pub fn resume_opt(&self, options: &WaitOptions) -> Result<()> {
         check_reentry("resume")?;
-        self.core().check_writable()?;
-        self.core().resume()
+        self.core().resume(options)
     }
 
     /// Why the database is read-only, if it is.
@@ -446,9 +502,9 @@ impl Db {
     /// for stay in the log, which the next opening replays.
     ///
     /// # Errors
-    /// What could not be done; the database is closed all the same. [`Error::Deadline`] may also mean
-    /// that background work is still about to end: then the lock is freed by a later call, or when the
-    /// last handle goes.
+    /// What could not be done; the database is closed all the same. After [`Error::Deadline`] a thread of the
+    /// engine may still be in a device call: the lock is freed when that returns. A later call waits for it. (Under
+    /// [`Background::Inline`](crate::env::Background::Inline) the lock is freed by a later call.)
     pub fn close(&self, deadline: Option<Duration>) -> Result<()> {
         check_reentry("close")?;
         self.core().close(deadline)
@@ -523,8 +579,10 @@ impl Core {
         if let Some(traced) = traced {
             traced.committed(sync);
         }
-        self.fold_chains(long);
-        self.after_commit();
+        // The commit is done: with a deadline its caller waits for no device any more.
+        let reads = if deadline_us.is_some() { Reads::Memory } else { Reads::Storage };
+        self.fold_chains(long, reads);
+        self.after_commit(deadline_us);
         Ok(())
     }
 
@@ -554,7 +612,7 @@ impl Core {
 
     /// Folds operands that have become many in their memtable, so that nobody has to gather them
     /// again. A chain that does not fold is left to whoever reads its key.
-    pub(crate) fn fold_chains(&self, chains: Vec<LongChain>) {
+    pub(crate) fn fold_chains(&self, chains: Vec<LongChain>, reads: Reads) {
         for LongChain { tree, memtable, key, seq } in chains {
             let view = tree.pin();
             // Without the memtable the view may lack versions that are hidden at newer numbers and
@@ -563,7 +621,7 @@ impl Core {
                 continue;
             }
             let as_of = if sabotage::on(Bug::FoldedValueStale) { SeqNo(seq.0 - 1) } else { seq };
-            if let Ok(value) = crate::read::get::value(&tree, &view, &key, as_of, Reads::Storage) {
+            if let Ok(value) = crate::read::get::value(&tree, &view, &key, as_of, reads) {
                 // The memtable may be sealed, flushed and gone meanwhile: nobody minds.
                 self.store.env.yield_point(YieldKind::Commit);
                 let bytes = memtable.set_folded(&key, seq, value);
@@ -576,12 +634,12 @@ impl Core {
     }
 
     /// What a commit sets off: the governors of log and memory, and inline the work itself.
-    pub(crate) fn after_commit(&self) {
+    pub(crate) fn after_commit(&self, deadline_us: Option<u64>) {
         let store = &self.store;
         if store.wal.asks_for_sync() || store.asks_for_reserve() {
             store.progress.notify();
         }
-        self.governor.govern_if_due();
+        self.governor.govern_if_due(deadline_us);
         self.runner.run_inline();
     }
 
@@ -616,10 +674,9 @@ impl Core {
         Ok(value)
     }
 
-    pub(crate) fn flush(&self, deadline: Option<Duration>) -> Result<()> {
+    fn flush(&self, deadline_us: Option<u64>) -> Result<()> {
         self.check_writable()?;
         self.tick();
-        let deadline_us = self.committer.deadline_us(deadline);
         let trees = self.store.all_trees();
         self.committer.sync(deadline_us)?;
         self.committer.seal(trees.clone(), deadline_us)?;

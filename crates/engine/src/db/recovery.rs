@@ -36,7 +36,7 @@ use crate::metrics::WalMetrics;
 use crate::operands::Token;
 use crate::sabotage::{self, Bug};
 use crate::store::{FileNumbers, Store, StoreParts, TableSpace, Trees, record_of};
-use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Signal};
+use crate::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, OnceLock, Signal};
 use crate::table::{DescriptorPool, JobReads};
 use crate::version::{
     BlobFile, BlobUse, Janitor, SuperVersion, TableFile, Version, blob_changes, changes_between,
@@ -312,6 +312,7 @@ impl Recovery {
             closed: AtomicBool::new(false),
             lock_freed: AtomicBool::new(false),
             taken: AtomicBool::new(false),
+            call_threads: AtomicUsize::new(0),
         })
     }
 

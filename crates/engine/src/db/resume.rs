@@ -7,9 +7,10 @@
 
 use lsmx_compaction::FileShape;
 
-use crate::db::Core;
 use crate::db::admission::hopeless;
-use crate::error::Result;
+use crate::db::{Core, WaitOptions};
+use crate::env::WaitCause;
+use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::format::edit::{Change, Edit};
 use crate::format::filename::FileName;
@@ -58,11 +59,17 @@ impl Drop for Rewritten<'_> {
 }
 
 impl Core {
-    /// Takes writes again, or says why not.
-    pub(super) fn resume(&self) -> Result<()> {
-        let _turn = self.turn(None)?;
+    /// Makes the database writable again.
+    pub(super) fn resume(self: &Arc<Core>, options: &WaitOptions) -> Result<()> {
+        let deadline_us = self.committer.deadline_us(options.deadline);
+        self.within(WaitCause::BackgroundWork, deadline_us, move |core| core.resume_by(deadline_us))
+    }
+
+    fn resume_by(&self, deadline_us: Option<u64>) -> Result<()> {
+        self.check_writable()?;
+        let _turn = self.turn(deadline_us)?;
         if self.store.health.check().is_err() {
-            self.resume_alone()?;
+            self.resume_alone(deadline_us)?;
         } else {
             // The caller knows of what failed before.
             self.store.health.forgive();
@@ -92,16 +99,17 @@ impl Core {
         trees.iter().filter(quarantined).find_map(|tree| hopeless(tree)).map_or(Ok(()), Err)
     }
 
-    fn resume_alone(&self) -> Result<()> {
+    fn resume_alone(&self, deadline_us: Option<u64>) -> Result<()> {
         let store = &self.store;
         let reason = &"the user asked for it";
         let job = JobBegin { kind: "resume", keyspace: "", inputs: 0, reason };
         let span = JobSpan::begin(job);
         // Writes and jobs fail fast while the database is read-only; these wait for those that
         // began before.
-        self.runner.pause(None);
-        self.committer.drain(None);
-        let rewritten = self.rewrite();
+        let rewritten = match self.runner.pause(deadline_us) && self.committer.drain(deadline_us) {
+            true => self.rewrite(),
+            false => Err(Error::Deadline { cause: WaitCause::BackgroundWork.as_str() }),
+        };
         match &rewritten {
             Ok(()) => {
                 store.health.clear();

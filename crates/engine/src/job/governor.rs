@@ -135,11 +135,12 @@ impl Governor {
         store.all_trees().into_iter().filter(pins).collect()
     }
 
-    /// [`Governor::govern`] if [`Governor::is_due`].
-    pub(crate) fn govern_if_due(&self) {
+    /// [`Governor::govern`] if [`Governor::is_due`]. Waits for other commits until the deadline.
+    pub(crate) fn govern_if_due(&self, deadline_us: Option<u64>) {
         if self.is_due() && !self.governing.swap(true, Ordering::AcqRel) {
-            // A failure has made the database read-only; the next write is told.
-            let _ = self.govern();
+            // A failure has made the database read-only, and the next write fails with it. After a deadline
+            // the next write looks again.
+            let _ = self.govern(deadline_us);
             self.governing.store(false, Ordering::Release);
             // A write that waits for memory may have nothing left to wait for.
             self.store.progress.notify();
@@ -153,12 +154,12 @@ impl Governor {
 
     /// Flushes small memtables that pin much of the log; else, if log or memtables have grown past their share, the
     /// keyspace that holds the oldest segment, or the one with the largest memtable.
-    fn govern(&self) -> Result<()> {
+    fn govern(&self, deadline_us: Option<u64>) -> Result<()> {
         let store = &self.store;
         if self.is_pinned_look_due() {
             let pinning = self.pinning_trees();
             if !pinning.is_empty() {
-                return self.committer.seal(pinning, None);
+                return self.committer.seal(pinning, deadline_us);
             }
         }
         let log = store.wal.live_bytes() > self.limits.wal_bytes;
@@ -178,7 +179,7 @@ impl Governor {
         let Some(tree) = chosen else { return Ok(()) };
         // If it has a sealed memtable already, its flush is on the way.
         if tree.view().sealed.is_empty() {
-            self.committer.seal(vec![Arc::clone(tree)], None)?;
+            self.committer.seal(vec![Arc::clone(tree)], deadline_us)?;
         }
         Ok(())
     }
@@ -214,7 +215,7 @@ impl Governor {
             // A failure has made the database read-only; the next write is told.
             let _ = self.committer.seal(idle, None);
         }
-        self.govern_if_due();
+        self.govern_if_due(None);
     }
 
     /// Looks at the trees in which time alone has made something due: compactions, and flushes of

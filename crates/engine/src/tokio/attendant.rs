@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use ::tokio::runtime::Handle as Runtime;
 
 use crate::db::Handle;
+use crate::read::Reads;
 use crate::sync::{Arc, Weak};
 use crate::write::commit::Committer;
 use crate::write::group::Attendant;
@@ -97,7 +98,7 @@ impl Errand {
                 let led = committer.attend();
                 // The lead has gone on: what the governor commits may take it.
                 if led && let Some(handle) = db.upgrade() {
-                    handle.0.after_commit();
+                    handle.0.after_commit(None);
                 }
                 led
             }
@@ -108,7 +109,7 @@ impl Errand {
                 }
                 // Without a database, they are left to whoever reads the keys.
                 if let Some(handle) = db.upgrade() {
-                    handle.0.fold_chains(chains);
+                    handle.0.fold_chains(chains, Reads::Storage);
                 }
                 true
             }

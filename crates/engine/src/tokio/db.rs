@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::db::options::Options;
-use crate::db::{Health, Observation, RepairOptions, RepairReport, VerifyReport};
+use crate::db::{Health, Observation, RepairOptions, RepairReport, VerifyReport, WaitOptions};
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::keyspace::options::KeyspaceOptions;
@@ -150,6 +150,19 @@ impl Db {
         self.on_pool(move |db| db.checkpoint(target)).await
     }
 
+    /// As [`crate::Db::checkpoint_opt`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn checkpoint_opt(
+        &self,
+        target: impl AsRef<Path> + Send,
+        options: WaitOptions,
+    ) -> Result<()> {
+        let target = target.as_ref().to_owned();
+        self.on_pool(move |db| db.checkpoint_opt(target, &options)).await
+    }
+
     /// As [`crate::Db::put`].
     ///
     /// # Errors
@@ -262,6 +275,14 @@ impl Db {
         self.on_pool(crate::Db::sync).await
     }
 
+    /// As [`crate::Db::sync_opt`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn sync_opt(&self, options: WaitOptions) -> Result<()> {
+        self.on_pool(move |db| db.sync_opt(&options)).await
+    }
+
     /// As [`crate::Db::flush`].
     ///
     /// # Errors
@@ -270,12 +291,28 @@ impl Db {
         self.on_pool(crate::Db::flush).await
     }
 
+    /// As [`crate::Db::flush_opt`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn flush_opt(&self, options: WaitOptions) -> Result<()> {
+        self.on_pool(move |db| db.flush_opt(&options)).await
+    }
+
     /// As [`crate::Db::wait_idle`].
     ///
     /// # Errors
     /// As there.
     pub async fn wait_idle(&self) -> Result<()> {
         self.on_pool(crate::Db::wait_idle).await
+    }
+
+    /// As [`crate::Db::wait_idle_opt`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn wait_idle_opt(&self, options: WaitOptions) -> Result<()> {
+        self.on_pool(move |db| db.wait_idle_opt(&options)).await
     }
 
     /// As [`crate::Db::warm_up`].
@@ -292,6 +329,14 @@ impl Db {
     /// As there.
     pub async fn resume(&self) -> Result<()> {
         self.on_pool(crate::Db::resume).await
+    }
+
+    /// As [`crate::Db::resume_opt`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn resume_opt(&self, options: WaitOptions) -> Result<()> {
+        self.on_pool(move |db| db.resume_opt(&options)).await
     }
 
     /// As [`crate::Db::read_only_cause`].

@@ -1,13 +1,12 @@
 //! A keyspace as tasks use it.
 
 use std::ops::{Bound, RangeBounds};
-use std::time::Duration;
 
 use ::tokio::task::consume_budget;
 use lsmx_compaction::{CompactionPolicy, PolicySpec};
 
 use crate::db::update::Update;
-use crate::db::{Entry, Explanation, MetadataSizes};
+use crate::db::{Entry, Explanation, MetadataSizes, WaitOptions};
 use crate::error::Result;
 use crate::slice::Slice;
 use crate::sync::Arc;
@@ -345,17 +344,17 @@ impl Keyspace {
         self.on_pool(|keyspace| keyspace.operands_to_tree()).await
     }
 
-    /// As [`crate::Keyspace::compact_range_within`].
+    /// As [`crate::Keyspace::compact_range_opt`].
     ///
     /// # Errors
     /// As there.
-    pub async fn compact_range_within<K: AsRef<[u8]>>(
+    pub async fn compact_range_opt<K: AsRef<[u8]>>(
         &self,
         range: impl RangeBounds<K> + Send,
-        deadline: Option<Duration>,
+        options: WaitOptions,
     ) -> Result<()> {
         let range = owned(&range);
-        self.on_pool(move |keyspace| keyspace.compact_range_within(range, deadline)).await
+        self.on_pool(move |keyspace| keyspace.compact_range_opt(range, &options)).await
     }
 
     /// As [`crate::Keyspace::approximate_size`].

@@ -49,7 +49,9 @@ impl Shared {
         }
         if !self.governing.swap(true, Ordering::AcqRel) {
             let governing = Governing(Arc::clone(self));
-            ::tokio::task::spawn_blocking(move || governing.0.core().governor.govern_if_due());
+            ::tokio::task::spawn_blocking(move || {
+                governing.0.core().governor.govern_if_due(deadline_us);
+            });
         }
         let store = &core.store;
         // Another thread may be on its way again by the time that this task is asked.

@@ -81,16 +81,23 @@ impl Shared {
     }
 }
 
-/// Waits until a commit is decided, or takes it back at its deadline if no leader has it by then.
+/// Waits until a commit is decided or its deadline has passed. At the deadline it is withdrawn, unless a leader
+/// has taken it.
 async fn decided(env: &Env, pending: Pending, deadline_us: Option<u64>) -> Result<()> {
     let mut patience = Patience::until(env, deadline_us);
     poll_fn(|task| {
         let decided = pending.poll(task);
-        if decided.is_pending() && patience.has_ended(task) && pending.withdraw() {
+        if decided.is_ready() || !patience.has_ended(task) {
+            return decided;
+        }
+        if pending.withdraw() {
             let cause = WaitCause::CommitAhead.as_str();
             return Poll::Ready(Err(Error::Deadline { cause }));
         }
-        decided
+        match pending.poll(task) {
+            Poll::Pending => Poll::Ready(Err(pending.undecided())),
+            decided => decided,
+        }
     })
     .await
 }

@@ -289,12 +289,11 @@ impl Committer {
                 // inserted yet.
                 self.lead_group();
             }
-            if !wait(deadline_us) {
-                if self.withdraw(&ticket) {
-                    return Err(Error::Deadline { cause: WaitCause::CommitAhead.as_str() });
-                }
-                // A leader has it already, or it is to lead: what happens to it is told, however
-                // long it takes.
+            let late = !wait(deadline_us);
+            if late && self.withdraw(&ticket) {
+                return Err(Error::Deadline { cause: WaitCause::CommitAhead.as_str() });
+            }
+            if late && sabotage::on(Bug::FollowerOutstaysDeadline) {
                 wait(None);
             }
             if let Some(result) = ticket.decided() {
@@ -302,6 +301,9 @@ impl Committer {
                 return Ok(std::mem::take(&mut *ticket.long.lock()));
             }
             lead = ticket.take_lead();
+            if late && !lead {
+                return Err(ticket.undecided());
+            }
         }
     }
 
@@ -744,6 +746,12 @@ impl Pending {
     #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "tasks alone need it"))]
     pub(crate) fn poll(&self, task: &mut Context<'_>) -> Poll<Result<()>> {
         self.ticket.poll(task.waker()).map_or(Poll::Pending, Poll::Ready)
+    }
+
+    /// The error of a task that gives up waiting though the commit could not be withdrawn.
+    #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "tasks alone need it"))]
+    pub(crate) fn undecided(&self) -> Error {
+        self.ticket.undecided()
     }
 
     /// Takes it back, unless a leader has it already.

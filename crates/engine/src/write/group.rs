@@ -5,7 +5,8 @@ use std::task::Waker;
 use bytes::Bytes;
 
 use crate::coding::{len_u64, low_u32};
-use crate::error::Result;
+use crate::env::WaitCause;
+use crate::error::{Error, Result};
 use crate::format::batch::{Action, Operations};
 use crate::key::{Kind, SeqNo};
 use crate::keyspace::Tree;
@@ -168,6 +169,16 @@ impl Ticket {
             drop(before);
         }
         self.decided()
+    }
+
+    /// The error of a caller that waits no longer for a request which a leader has taken.
+    pub(super) fn undecided(&self) -> Error {
+        let cause = WaitCause::CommitAhead.as_str();
+        match self.request.count {
+            // A sync, or a seal: the caller loses nothing if it happens later.
+            0 => Error::Deadline { cause },
+            _ => Error::Undecided { cause },
+        }
     }
 
     /// What became of it, once that is decided.

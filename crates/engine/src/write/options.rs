@@ -18,9 +18,10 @@ pub enum Durability {
 pub struct WriteOptions {
     /// When the write counts as done.
     pub durability: Durability,
-    /// How long the call may wait for others before it gives up with
-    /// [`Error::Deadline`](crate::Error::Deadline), nothing done. Once its turn has come it is not
-    /// given up any more.
+    /// How long the call may wait before it fails with [`Error::Deadline`](crate::Error::Deadline), nothing
+    /// done. If another thread has taken the write into its group of commits by then, the call fails with
+    /// [`Error::Undecided`](crate::Error::Undecided). A thread that leads a group itself cannot leave it: its
+    /// call may last longer by the device calls of the group. `None`: no limit.
     pub deadline: Option<Duration>,
     /// Answer [`Error::WouldWait`](crate::Error::WouldWait) at once where backpressure would make
     /// the call wait.

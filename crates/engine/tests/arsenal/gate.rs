@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use lsmx::merge::Append;
 use lsmx::vfs::{Fault, FaultVfs, MemVfs, Rule, Vfs, VfsCall};
-use lsmx::{Db, KeyspaceOptions, Options, WriteOptions};
+use lsmx::wal::WalOptions;
+use lsmx::{Db, Durability, Error, KeyspaceOptions, Options, WriteOptions};
 use lsmx_delta::{DeltaOptions, KeyDelta};
 
 use super::Outcome;
@@ -22,6 +23,8 @@ pub(crate) struct Gate(Arc<(Mutex<State>, Condvar)>);
 #[derive(Default)]
 struct State {
     shut: bool,
+    /// Blocked calls that may go on.
+    released: usize,
     /// The calls that are blocked, in the order in which they came.
     blocked: Vec<String>,
 }
@@ -49,9 +52,10 @@ impl Gate {
         }
         state.blocked.push(format!("{call:?} {}", path.display()));
         self.0.1.notify_all();
-        while state.shut {
+        while state.shut && state.released == 0 {
             state = self.0.1.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+        state.released = state.released.saturating_sub(1);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -60,7 +64,7 @@ impl Gate {
 
     /// Blocks matching calls from now on.
     pub(crate) fn shut(&self) {
-        *self.state() = State { shut: true, blocked: Vec::new() };
+        *self.state() = State { shut: true, ..State::default() };
     }
 
     /// Releases all blocked calls and blocks no more.
@@ -69,11 +73,17 @@ impl Gate {
         self.0.1.notify_all();
     }
 
-    /// Waits until a call is blocked, and returns it.
-    pub(crate) fn wait_until_blocked(&self) -> String {
+    /// Releases one blocked call, or the next one that comes.
+    pub(crate) fn release_one(&self) {
+        self.state().released += 1;
+        self.0.1.notify_all();
+    }
+
+    /// Waits until so many calls have been blocked since the gate was shut; returns the last of them.
+    pub(crate) fn wait_until_blocked(&self, count: usize) -> String {
         let mut state = self.state();
         loop {
-            if let Some(call) = state.blocked.first() {
+            if let Some(call) = state.blocked.get(count - 1) {
                 return call.clone();
             }
             state = self.0.1.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -106,7 +116,7 @@ pub(crate) fn returns_while_blocked<T: Send>(
     gate.shut();
     std::thread::scope(|scope| {
         scope.spawn(hanging);
-        let blocked = gate.wait_until_blocked();
+        let blocked = gate.wait_until_blocked(1);
         let (send, answer) = channel();
         scope.spawn(move || send.send(call()));
         let answer = answer.recv_timeout(PATIENCE);
@@ -154,4 +164,76 @@ pub(crate) fn flushes_while_store_hangs() -> Outcome {
 
 fn failed(error: lsmx::Error) -> String {
     error.to_string()
+}
+
+/// A deadline that passes while a device call is blocked.
+pub(crate) const SHORT: Duration = Duration::from_millis(20);
+
+/// Closes a database with a deadline while the creation of a keyspace hangs in the manifest.
+pub(crate) fn close_keeps_deadline() -> Outcome {
+    let gate = Gate::default();
+    let disk = gate.disk(each(&[VfsCall::Sync], "MANIFEST"), "");
+    let db = Db::open_with(Arc::new(disk), "db", Options::default()).map_err(failed)?;
+    let hanging = || drop(db.keyspace("new", KeyspaceOptions::default()));
+    match returns_while_blocked(&gate, hanging, || db.close(Some(SHORT)))? {
+        Err(Error::Deadline { .. }) => Ok(()),
+        other => Err(format!("a close whose deadline has passed returns {other:?}")),
+    }
+}
+
+/// Commits with a deadline, as a member of a group that another thread leads and whose append hangs.
+pub(crate) fn follower_keeps_deadline() -> Outcome {
+    for attempt in 0..8 {
+        let patience = SHORT * (1 << attempt);
+        match follower_result(patience)? {
+            Err(Error::Undecided { .. }) => return Ok(()),
+            // The deadline has passed before the other thread took the write.
+            Err(Error::Deadline { .. }) => {}
+            other => return Err(format!("a follower whose deadline has passed returns {other:?}")),
+        }
+    }
+    Err("no write joined a group before its deadline".to_owned())
+}
+
+fn follower_result(patience: Duration) -> Outcome<lsmx::Result<()>> {
+    let gate = Gate::default();
+    let disk = gate.disk(each(&[VfsCall::Sync], ".wal"), "");
+    // No syncs but those of commits.
+    let wal = WalOptions { sync_every_us: u64::MAX, ..WalOptions::default() };
+    let options = Options::default().wal(wal);
+    let db = Db::open_with(Arc::new(disk.clone()), "db", options).map_err(failed)?;
+    let main = db.default_keyspace();
+    let behind_sync = || db.metrics().commits.behind_sync;
+    gate.shut();
+    let result = std::thread::scope(|scope| {
+        scope.spawn(|| main.put_with("first", "1", Durability::Sync));
+        gate.wait_until_blocked(1);
+        scope.spawn(|| main.put("leader", "2"));
+        while behind_sync() < 1 {
+            std::thread::yield_now();
+        }
+        let (send, answer) = channel();
+        let follower = WriteOptions { deadline: Some(patience), ..WriteOptions::default() };
+        let main = &main;
+        scope.spawn(move || send.send(main.put_with("follower", "3", follower)));
+        while behind_sync() < 2 {
+            std::thread::yield_now();
+        }
+        disk.add(each(&[VfsCall::Append], ".wal"));
+        // The sync, and the mark that the first thread appends after it. The next append is the leader's.
+        gate.release_one();
+        gate.wait_until_blocked(2);
+        gate.release_one();
+        gate.wait_until_blocked(3);
+        let result = answer.recv_timeout(PATIENCE);
+        gate.open();
+        result.map_err(|_| "a follower waits past its deadline".to_owned())
+    })?;
+    // The threads have ended, so the group is decided.
+    let there = db.get("follower").map_err(failed)?.is_some();
+    let wanted = !matches!(result, Err(Error::Deadline { .. }));
+    match there == wanted {
+        true => Ok(result),
+        false => Err(format!("after {result:?} the write is there: {there}")),
+    }
 }

@@ -16,7 +16,7 @@ fn open_threads(disk: Arc<dyn lsmx::vfs::Vfs>) -> lsmx::Result<Db> {
 }
 
 /// Makes device calls of every kind that an open database makes.
-fn use_everything(db: &Db) -> lsmx::Result<()> {
+pub(crate) fn use_everything(db: &Db) -> lsmx::Result<()> {
     let keyspaces = all_kinds(db);
     for n in 0..40u64 {
         let mut batch = WriteBatch::new();
@@ -84,6 +84,7 @@ fn observe(db: &Db) {
     assert!(metrics.wal.segments > 0);
     let _ = db.memory();
     let _ = db.read_metrics();
+    let _ = db.health();
     assert!(db.read_only_cause().is_none());
     assert!(!db.keyspaces().is_empty());
     // Any answer, including that a file would have to be read.

@@ -240,7 +240,7 @@ fn commit_behind_another() {
     gate.shut();
     std::thread::scope(|scope| {
         let hanging = scope.spawn(|| main.put("hanging", "x"));
-        gate.wait_until_blocked();
+        gate.wait_until_blocked(1);
         for durability in [Durability::Buffered, Durability::Sync] {
             let options = WriteOptions { durability, ..within(SHORT) };
             let late = main.put_with("late", "x", options);
@@ -266,7 +266,7 @@ fn close_and_compaction() {
     let main = db.default_keyspace();
     (0..50u64).for_each(|n| main.put(n.to_be_bytes(), [1; 100]).unwrap());
     gate.shut();
-    let late = main.compact_range_within::<&[u8]>(.., Some(SHORT));
+    let late = main.compact_range_opt::<&[u8]>(.., &SHORT.into());
     assert!(matches!(late, Err(Error::Deadline { .. })), "{late:?}");
     let late = db.close(Some(SHORT));
     let Err(Error::Deadline { cause }) = late else { panic!("{late:?}") };
