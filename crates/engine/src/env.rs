@@ -435,6 +435,15 @@ impl Env {
         }
     }
 
+    /// Ends a schedule after so many more steps: every thread panics with a report of what each one
+    /// waits for. Tests use it to bound the work of a call. No effect unless `Stepped`.
+    #[doc(hidden)]
+    pub fn limit_steps(&self, steps: u64) {
+        if let Some(stepper) = &self.0.stepper {
+            stepper.limit_steps(steps);
+        }
+    }
+
     /// Hash over who went on at which point, in order; equal for equal schedules. 0 unless
     /// `Stepped`.
     #[must_use]

@@ -3,11 +3,14 @@
 //! The message of an [`Error`] is one line that ends with its causes, joined by `: `.
 //! [`source`](std::error::Error::source) returns the same causes to programs.
 
+use std::any::Any;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::merge::MergeError;
+use crate::panics;
 
 /// Result of an operation of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -93,6 +96,14 @@ pub enum Error {
     #[error("background work panicked: {message}")]
     Panicked {
         /// What the panic said.
+        message: String,
+    },
+    /// Code that the user supplied panicked. The panic ended only the call that the engine made of it.
+    #[error("{code} panicked: {message}")]
+    UserPanic {
+        /// Whose code it was.
+        code: UserCode,
+        /// The message of the panic.
         message: String,
     },
     /// The database has been closed.
@@ -385,6 +396,22 @@ pub enum JobRule {
     Shape(lsmx_compaction::Error),
 }
 
+/// Code that users supply and the engine calls.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum UserCode {
+    /// The [`Vfs`](crate::vfs::Vfs) of the database or one of its files. The error of the call that panicked is
+    /// [`Error::Io`], which names the file; its source is an [`std::io::Error`] that holds the [`Error::UserPanic`].
+    #[error("the file system")]
+    FileSystem,
+    /// A compaction policy, by name.
+    #[error("compaction policy {0:?}")]
+    CompactionPolicy(String),
+    /// An operand store, by name.
+    #[error("operand store {0:?}")]
+    OperandStore(String),
+}
+
 /// As part of a message: whose work it was.
 fn of_keyspace(name: Option<&str>) -> String {
     name.map_or_else(String::new, |name| format!(" of keyspace {name:?}"))
@@ -470,11 +497,34 @@ impl Malformed {
 }
 
 impl Error {
-    /// What a caught panic said.
-    pub(crate) fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {
-        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-        let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-        Error::Panicked { message: text.unwrap_or_else(|| "no message".to_owned()) }
+    /// The error for a caught panic of the engine, or of user code if [`Error::rethrow`] passed it on.
+    pub(crate) fn panicked(panic: &(dyn Any + Send)) -> Error {
+        match panic.downcast_ref::<Error>() {
+            Some(known) => known.clone(),
+            None => Error::Panicked { message: panics::message(panic) },
+        }
+    }
+
+    /// Calls user code. A panic in it is returned as [`Error::UserPanic`].
+    pub(crate) fn catch_user<T>(
+        code: impl FnOnce() -> UserCode,
+        call: impl FnOnce() -> T,
+    ) -> Result<T> {
+        // The engine passes shared references and plain values, and reads nothing that the call has left unfinished.
+        catch_unwind(AssertUnwindSafe(call)).map_err(|panic| match panic.downcast_ref::<Error>() {
+            Some(known) => known.clone(),
+            None => Error::UserPanic { code: code(), message: panics::message(&*panic) },
+        })
+    }
+
+    /// Goes on with a panic of user code where the caller takes no error; [`Error::panicked`] recognises it.
+    pub(crate) fn rethrow(self) -> ! {
+        resume_unwind(Box::new(self))
+    }
+
+    /// Whether user code panicked, rather than the engine.
+    pub(crate) fn is_user_panic(&self) -> bool {
+        matches!(self, Error::UserPanic { .. })
     }
 
     /// The file or directory that it is about, if it is about one.

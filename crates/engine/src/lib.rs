@@ -65,6 +65,7 @@ pub mod metrics;
 #[cfg(all(test, loom))]
 mod models;
 pub mod operands;
+mod panics;
 mod read;
 pub mod recording;
 pub mod sabotage;
@@ -90,7 +91,7 @@ pub use db::{
 };
 pub use db::{Explanation, MetadataSizes, Observation, observe, observe_with};
 pub use db::{Finding, Lost, LostKind, RepairOptions, RepairReport, repair, repair_with};
-pub use error::{Error, JobRule, Malformed, Result};
+pub use error::{Error, JobRule, Malformed, Result, UserCode};
 pub use event::{Event, EventListener};
 pub use key::{Kind, SeqNo};
 pub use keyspace::filter_bits::FilterBits;

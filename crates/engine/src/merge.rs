@@ -12,6 +12,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::callback::{self, Context};
+use crate::panics;
 use crate::sync::Arc;
 
 pub use operators::{Append, Counter, FieldUpdate, Max, Min, SetUnion};
@@ -108,9 +109,7 @@ fn guarded<T>(call: impl FnOnce() -> T) -> Result<T, MergeError> {
     let _inside = callback::enter(Context::MergeOperator);
     // The operator is borrowed and has no state by law, so nothing half done can be seen.
     catch_unwind(AssertUnwindSafe(call)).map_err(|panic| {
-        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-        let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-        MergeError::new(format!("panicked: {}", text.as_deref().unwrap_or("no message")))
+        MergeError::new(format!("the merge operator panicked: {}", panics::message(&*panic)))
     })
 }
 

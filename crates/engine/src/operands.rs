@@ -23,6 +23,8 @@
 //!    operands: operands go from the store to the tree, never back.
 //! 5. *Snapshots.* Operands fold only between neighbouring snapshots, and what a snapshot can see stays.
 
+mod contained;
+
 use std::fmt;
 use std::path::PathBuf;
 
@@ -33,6 +35,8 @@ use crate::key::SeqNo;
 use crate::slice::Slice;
 use crate::sync::Arc;
 use crate::vfs::{File, Vfs};
+
+pub(crate) use contained::ContainedStore;
 
 /// What a store has prepared, for the manifest: the store alone knows what the numbers mean, such
 /// as a file and a place in it.

@@ -198,6 +198,12 @@ bugs! {
     EventsUnderLead = "events-under-lead" of 34,
     /// The flush thread waits until another thread is done with an operand store.
     FlushWaitsForStore = "flush-waits-for-store" of 34,
+    /// A panic of a commit leader leaves its group and the lead behind.
+    PanicStrandsGroup = "panic-strands-group" of 43,
+    /// A panic ends a background thread.
+    PanicEndsThread = "panic-ends-thread" of 43,
+    /// A panic of the file system is not taken for an error of the call.
+    PanicUnnamed = "panic-unnamed" of 43,
 }
 
 #[cfg(feature = "sabotage")]

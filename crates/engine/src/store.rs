@@ -731,6 +731,11 @@ impl Store {
         self.is_reserve_due() && !self.reserve_notified.swap(true, Ordering::AcqRel)
     }
 
+    /// Whether [`Store::asks_for_reserve`] has returned true since the last [`Store::fit_reserve`].
+    pub(crate) fn is_reserve_requested(&self) -> bool {
+        self.reserve_notified.load(Ordering::Acquire)
+    }
+
     /// Adapts the reserve to what a resumption would write.
     pub(crate) fn fit_reserve(&self) {
         if self.health.check().is_err() || self.is_closing() {

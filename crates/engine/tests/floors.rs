@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 const ENGINE: &[&[&str]] = &[
     &[
         "sync", "error", "key", "slice", "coding", "checksum", "cursor", "sabotage", "health",
-        "callback", "merge", "disposal", "fences",
+        "callback", "merge", "disposal", "fences", "panics",
     ],
     &["vfs", "env"],
     &["operands"],

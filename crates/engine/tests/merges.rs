@@ -54,7 +54,9 @@ fn a_key_that_does_not_fold_fails_alone_until_it_is_written() {
     for round in 0..4 {
         assert_eq!(db.get("a").unwrap().unwrap()[..2], *b"01");
         assert_eq!(db.get("d").unwrap().unwrap()[..2], *b"04");
-        for (key, why) in [("b", "an exclamation"), ("c", "panicked: a question")] {
+        for (key, why) in
+            [("b", "an exclamation"), ("c", "the merge operator panicked: a question")]
+        {
             let Err(Error::MergeFailed { keyspace, key: named, why: said }) = db.get(key) else {
                 panic!("{key} was read");
             };

@@ -11,10 +11,12 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use arsenal::coverage::Coverage;
 use arsenal::gate::{Gate, each, returns_while_blocked};
 use arsenal::guards::{guards_beside_large_batches, guards_older_than_the_memtables};
+use arsenal::liveness::{self, Kind, Mode};
 use arsenal::recorder::Sampling;
 use arsenal::workload::{Faults, Plan, play};
 use arsenal::{Chance, Outcome, base_seed, disk_use, mix, options, oracle};
@@ -106,6 +108,9 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
         Bug::ReserveRequired => ("a reserve that cannot be made", disk_use::reserve_is_dispensable),
         Bug::IdleMemtablePinsLog => ("an idle memtable", disk_use::idle_memtable_is_flushed),
         Bug::RemovalNotAwaited => ("an idle database", disk_use::idle_database_removes_nothing),
+        Bug::PanicStrandsGroup | Bug::PanicEndsThread | Bug::PanicUnnamed => {
+            ("panics of the file system", panics_of_the_file_system)
+        }
         Bug::LengthTrusted => ("bytes that end early", bytes_that_end_early),
         Bug::ObservationTakesLogLock => ("observation while a device hangs", hanging_observation),
         Bug::DeadlineIgnoresDevice => ("closes while a device hangs", hanging_close),
@@ -524,20 +529,38 @@ fn full_disk(seed: u64) -> Outcome {
         db.put((number * 7_919 % 40).to_be_bytes(), [1; 60]).map_err(failed)?;
     }
     db.flush().map_err(failed)?;
-    let tries = AtomicU64::new(0);
-    // Nobody else could end a loop of the caller's thread.
+    let tries = Arc::new(AtomicU64::new(0));
+    // Nobody else could end a loop of the caller's thread: the disk gets room again.
+    let (counted, emptied) = (Arc::clone(&tries), disk.clone());
     disk.set_delay(Some(Arc::new(move |_, _| {
-        assert!(tries.fetch_add(1, Ordering::Relaxed) < TRIES_MAX, "it spins");
+        if counted.fetch_add(1, Ordering::Relaxed) >= TRIES_MAX {
+            emptied.clear();
+        }
     })));
     disk.add(Rule::new(Fault::Delay).on(&[VfsCall::Create]).chance(1.0));
     let full = Rule::new(Fault::Error(Errno::NoSpace)).on(&[VfsCall::Create]);
     disk.add(full.path_contains(".sst").from_then_on());
     db.keyspace("default", tuning("full")?).map_err(failed)?;
     match (db.wait_idle(), db.read_only_cause()) {
+        _ if tries.load(Ordering::Relaxed) > TRIES_MAX => Err("it spins".to_owned()),
         (_, Some(cause)) => Err(format!("{cause:?}")),
         (Ok(()), None) => Err("nobody is told that the disk is full".to_owned()),
         (Err(_), None) => Ok(()),
     }
+}
+
+/// A call to the file system panics: every call ends, the cause is named, and writes go on after `resume`.
+fn panics_of_the_file_system(seed: u64) -> Outcome {
+    let calls = [VfsCall::Append, VfsCall::Sync, VfsCall::Create, VfsCall::Remove];
+    let call = *Chance::new(seed).of(&calls);
+    liveness::play(Kind::VfsPanic { call }, Mode::Stepped, seed, Duration::from_secs(60)).map(drop)
+}
+
+/// The guards of the commit pipeline and of the background threads hold by themselves, without the ones around the file
+/// system: with these switched off, a panic is reported without its name, but no call hangs.
+fn panics_that_reach_the_engine(seed: u64) -> Outcome {
+    let hangs = |what: &String| ["more steps", "hangs"].iter().any(|text| what.contains(text));
+    panics_of_the_file_system(seed).or_else(|what| if hangs(&what) { Err(what) } else { Ok(()) })
 }
 
 /// Files and parts of them that end before their time are refused, without a panic.
@@ -707,6 +730,10 @@ fn every_deliberate_bug_is_found() {
             panic!("the check {check:?} fails without a bug: {what}");
         }
     }
+    sabotage::arm(Some(Bug::PanicUnnamed));
+    let hangs = found(panics_that_reach_the_engine, seed, TRIES);
+    sabotage::arm(None);
+    assert!(hangs.is_none(), "a panic that reaches the engine: {hangs:?}");
     caught.sort_by_key(|found| found.bug.class());
     println!("\n{}", Report(&caught));
     assert!(missed.is_empty(), "bugs that no check found: {missed:?}");

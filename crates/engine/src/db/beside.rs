@@ -8,7 +8,7 @@ use crate::db::budget::MemoryPlan;
 use crate::db::{Core, Keyspace, check_reentry, recovery};
 use crate::env::rate::Lane;
 use crate::env::{Background, Env};
-use crate::error::{Error, Malformed, Result};
+use crate::error::{Error, Malformed, Result, UserCode};
 use crate::format::edit::Change;
 use crate::format::filename::{CURRENT, FILE_NUMBER_MAX, FileName};
 use crate::job::collect_operands;
@@ -18,7 +18,7 @@ use crate::keyspace::beside::{Attached, Counts, Folds};
 use crate::keyspace::merging::Merging;
 use crate::keyspace::options::{KeyspaceOptions, Persisted};
 use crate::manifest::{KeyspaceState, ManifestState};
-use crate::operands::{OperandStoreFactory, Place, Token};
+use crate::operands::{ContainedStore, OperandStore, OperandStoreFactory, Place, Token};
 use crate::store::{FileNumbers, Store, TableSpace, Work};
 use crate::sync::{Arc, AtomicBool, AtomicU64};
 use crate::version::{Life, StoreFiles, operand_file_name};
@@ -55,7 +55,9 @@ impl Site<'_> {
             Arc::clone(&space.janitor),
         );
         let place = self.place(keyspace, merging, &files);
-        let store = factory.open(place, token)?;
+        let code = || UserCode::OperandStore(factory.name().to_owned());
+        let store = Error::catch_user(code, || factory.open(place, token))??;
+        let store: Arc<dyn OperandStore> = ContainedStore::new(store, factory.name());
         files.found(store.live_files());
         let attached = Attached {
             factory: Arc::clone(factory),

@@ -31,6 +31,7 @@ mod verify;
 mod verify_values;
 mod warm_up;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::time::Duration;
 
@@ -48,7 +49,7 @@ use crate::sabotage::{self, Bug};
 use crate::slice::Slice;
 use crate::store::{Reservation, Store, Work};
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering};
-use crate::vfs::{LockGuard, OsVfs, Vfs};
+use crate::vfs::{ContainedVfs, LockGuard, OsVfs, Vfs};
 use crate::write::backpressure;
 use crate::write::batch::WriteBatch;
 use crate::write::commit::Committer;
@@ -173,16 +174,21 @@ impl Db {
     /// [`Error::Corrupt`], [`Error::Missing`], [`Error::Contradiction`], [`Error::InvalidOption`],
     /// [`Error::NoCompactionPolicy`] for the default keyspace, [`Error::Io`]. Failing to open changes nothing that is there.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Db> {
-        Db::open_with(Arc::new(OsVfs), path, options)
+        Db::open_on(Arc::new(OsVfs), path.as_ref(), options)
     }
 
-    /// Opens a database on another file system.
+    /// Opens a database on another file system. A call of it that panics counts as one that failed.
     ///
     /// # Errors
     /// As [`Db::open`].
     pub fn open_with(vfs: Arc<dyn Vfs>, path: impl AsRef<Path>, options: Options) -> Result<Db> {
-        let core = open::open(vfs, path.as_ref(), options)?;
-        Ok(Db::new(core))
+        Db::open_on(ContainedVfs::new(vfs), path.as_ref(), options)
+    }
+
+    fn open_on(vfs: Arc<dyn Vfs>, path: &Path, options: Options) -> Result<Db> {
+        // A panic of user code, such as an operand store, ends the opening and releases the lock.
+        let opened = catch_unwind(AssertUnwindSafe(|| open::open(vfs, path, options)));
+        opened.unwrap_or_else(|panic| Err(Error::panicked(&*panic))).map(Db::new)
     }
 
     fn new(core: Core) -> Db {

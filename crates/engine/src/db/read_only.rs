@@ -6,6 +6,7 @@
 //! rest of the engine needs no second shape; every call that would change something is refused first.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use crate::db::open;
@@ -19,7 +20,7 @@ use crate::key::SeqNo;
 use crate::manifest::Manifest;
 use crate::metrics::WalMetrics;
 use crate::sync::Arc;
-use crate::vfs::{LockGuard, MemVfs, OsVfs, Vfs};
+use crate::vfs::{ContainedVfs, LockGuard, MemVfs, OsVfs, Vfs};
 use crate::wal::{SegmentLedger, Wal};
 
 impl Db {
@@ -33,7 +34,7 @@ impl Db {
     /// # Errors
     /// As [`Db::open`]; [`Error::NotADatabase`] where there is none.
     pub fn open_read_only(path: impl AsRef<Path>, options: Options) -> Result<Db> {
-        Db::open_read_only_with(Arc::new(OsVfs), path, options)
+        Db::open_read_only_on(Arc::new(OsVfs), path.as_ref(), options)
     }
 
     /// [`Db::open_read_only`] on another file system.
@@ -45,7 +46,13 @@ impl Db {
         path: impl AsRef<Path>,
         options: Options,
     ) -> Result<Db> {
-        Ok(Db::new(open_read_only(vfs, path.as_ref(), options)?))
+        Db::open_read_only_on(ContainedVfs::new(vfs), path.as_ref(), options)
+    }
+
+    fn open_read_only_on(vfs: Arc<dyn Vfs>, path: &Path, options: Options) -> Result<Db> {
+        // A panic of user code, such as an operand store, ends the opening and releases the lock.
+        let opened = catch_unwind(AssertUnwindSafe(|| open_read_only(vfs, path, options)));
+        opened.unwrap_or_else(|panic| Err(Error::panicked(&*panic))).map(Db::new)
     }
 }
 

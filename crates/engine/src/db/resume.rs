@@ -5,6 +5,8 @@
 //! segments begins, and one new manifest makes both real. It says that every number ever given is
 //! flushed, so nothing of a failed commit can come back.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use lsmx_compaction::FileShape;
 
 use crate::db::admission::hopeless;
@@ -106,10 +108,13 @@ impl Core {
         let span = JobSpan::begin(job);
         // Writes and jobs fail fast while the database is read-only; these wait for those that
         // began before.
-        let rewritten = match self.runner.pause(deadline_us) && self.committer.drain(deadline_us) {
+        let rewrite = || match self.runner.pause(deadline_us) && self.committer.drain(deadline_us) {
             true => self.rewrite(),
             false => Err(Error::Deadline { cause: WaitCause::BackgroundWork.as_str() }),
         };
+        // Background work goes on even if this panics, or every later call would wait for it.
+        let rewritten = catch_unwind(AssertUnwindSafe(rewrite))
+            .unwrap_or_else(|panic| Err(Error::panicked(&*panic)));
         match &rewritten {
             Ok(()) => {
                 store.health.clear();
@@ -129,7 +134,7 @@ impl Core {
     /// Makes the state in memory the durable one.
     fn rewrite(&self) -> Result<()> {
         let store = &self.store;
-        let last_seq = self.committer.publish_all();
+        let last_seq = self.committer.publish_all()?;
         let next_seq = SeqNo(last_seq.0 + 1);
         let trees = store.all_trees();
         let mut rewritten = Vec::with_capacity(trees.len());

@@ -12,7 +12,9 @@
 //!    though its signal was not given is a lost wake-up. Else the clock jumps to the
 //!    nearest deadline. If there is none, that is a deadlock. Lost wake-ups and deadlocks end the
 //!    schedule: every thread panics with the report where it waits, so that the test fails and does
-//!    not hang. From then on threads run freely and waits during unwinding return at once.
+//!    not hang. From then on threads run freely and waits during unwinding return at once. A limit on
+//!    the number of steps ends the schedule in the same way: threads that wait with deadlines can
+//!    otherwise move the clock for ever while another thread waits in vain.
 //! 5. A thread that ends leaves its place, and passes the baton on if it has it.
 //!
 //! The thread that makes the environment holds the baton first. A thread that nobody announced gets
@@ -45,6 +47,8 @@ struct State {
     holder: Option<usize>,
     draw: ChaCha8Rng,
     trace: u64,
+    /// How often the baton may still be passed.
+    steps_left: u64,
     /// Why the schedule has ended.
     end: Option<Arc<str>>,
 }
@@ -116,6 +120,7 @@ impl Stepper {
                 holder: None,
                 draw: ChaCha8Rng::seed_from_u64(seed),
                 trace: 0,
+                steps_left: u64::MAX,
                 end: None,
             }),
             now_us,
@@ -126,6 +131,11 @@ impl Stepper {
 
     pub(super) fn trace_hash(&self) -> u64 {
         self.state.lock().trace
+    }
+
+    /// Ends the schedule with a report after so many more steps.
+    pub(super) fn limit_steps(&self, steps: u64) {
+        self.state.lock().steps_left = steps;
     }
 
     pub(super) fn yield_point(self: &Arc<Stepper>, kind: YieldKind) {
@@ -260,6 +270,12 @@ impl Stepper {
         }
         state.places[me].needs = needs;
         state.record(me, point);
+        if state.steps_left == 0 {
+            let report = state.waiting("the schedule has taken more steps than it may:");
+            state.finish(report);
+            return state;
+        }
+        state.steps_left -= 1;
         self.choose(&mut state);
         self.sleep(state, me)
     }
@@ -308,7 +324,7 @@ impl Stepper {
             }
             state.holder = None;
             if state.places.iter().any(|place| !matches!(place.needs, Needs::Nothing)) {
-                let report = state.deadlock();
+                let report = state.waiting("deadlock, no thread can go on:");
                 state.finish(report);
             }
             return;
@@ -387,8 +403,9 @@ impl State {
         deadlines.min()
     }
 
-    fn deadlock(&self) -> String {
-        let mut report = "deadlock, no thread can go on:".to_owned();
+    /// A report that begins with `what` and lists what each thread waits for.
+    fn waiting(&self, what: &str) -> String {
+        let mut report = what.to_owned();
         for place in &self.places {
             // Writing to a string does not fail.
             let _ = match &place.needs {

@@ -16,7 +16,7 @@ use crate::env::rate::Lane;
 use crate::error::{Error, Result};
 use crate::event::{Event, OperandsCollected};
 use crate::format::edit::Change;
-use crate::job::compact::{pause_us, tell_next_write, was_given_up};
+use crate::job::compact::{caught, pause_us, tell_next_write, was_given_up};
 use crate::job::fold::Keeper;
 use crate::job::install::{install_beside, sync_names};
 use crate::job::output::Outputs;
@@ -47,21 +47,26 @@ pub(crate) fn collect_if_due(store: &Store, tree: &Tree) -> bool {
         let paused = store.env.now_us() < tree.jobs.lock().collection.retry_at_us;
         paused || store.health.check().is_err() || store.is_closing() || tree.is_dropped()
     };
-    if blocked() || !attached.store.collection_is_due() {
+    if blocked() {
+        return false;
+    }
+    if !attached.store.collection_is_due() {
+        // What failed is not needed any more.
+        end_failures(store, tree);
         return false;
     }
     let Some(_collecting) = attached.begin_collecting() else { return false };
     let reason = &"its operand store asks for it";
     let job = JobBegin { kind: "collection", keyspace: &tree.name, inputs: 1, reason };
     let span = JobSpan::begin(job);
-    let mut collected = collect(store, tree, &attached, &span);
+    let mut collected = caught(store, || collect(store, tree, &attached, &span));
     let mut quarantined = false;
     if let Err(error @ Error::Corrupt { .. }) = &collected {
         match quarantine::recheck_operands(&attached, error) {
             // The bad read was transient.
             Some(Ok(_)) => {
                 store.tell(&Event::ReadRepeated(Arc::new(error.clone())));
-                collected = collect(store, tree, &attached, &span);
+                collected = caught(store, || collect(store, tree, &attached, &span));
             }
             Some(Err(again)) => quarantined = quarantine::admit_operands(store, tree, &again),
             None => {}

@@ -1,6 +1,7 @@
 //! Runs a compaction job: merge, trivial move, drop.
 
 use std::collections::{BTreeSet, HashSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use lsmx_compaction::{CompactionPolicy, FileId, FileShape, Job, JobKind, Reason, TreeShape};
 
@@ -8,7 +9,7 @@ use crate::callback::{self, Context};
 use crate::coding::len_u64;
 use crate::env::YieldKind;
 use crate::env::rate::Lane;
-use crate::error::{Error, JobRule, Result};
+use crate::error::{Error, JobRule, Result, UserCode};
 use crate::event::{CompactionBegin, CompactionEnd, Decision, Event};
 use crate::job::division::{Division, Merge, Spent};
 use crate::job::garbage::{self, Collection};
@@ -79,9 +80,18 @@ pub(crate) fn pick(store: &Store, tree: &Tree) -> Option<Picked> {
         Some(job) => job,
         None => match policy_job(store, tree, &mut jobs, &shape) {
             Ok(Some(job)) => job,
-            Ok(None) => collection(&jobs, false).map(&mut emptying)?,
+            Ok(None) => match collection(&jobs, false).map(&mut emptying) {
+                Some(job) => job,
+                None => {
+                    forget_failure(store, tree, &mut jobs, &shape);
+                    return None;
+                }
+            },
             Err(error) => {
                 drop(jobs);
+                if error.is_user_panic() {
+                    note_failure(store, tree, &error);
+                }
                 store.report("compaction", Some(tree), &error);
                 tell_next_write(store, "compaction", tree, &error);
                 return None;
@@ -89,10 +99,14 @@ pub(crate) fn pick(store: &Store, tree: &Tree) -> Option<Picked> {
         },
     };
     let policy = store.explains.then(|| Arc::clone(&tree.settings().policy));
-    let explained = policy.map(|policy| Decision {
-        keyspace: tree.name.clone(),
-        policy: policy.name().to_owned(),
-        explanation: policy.explain(&shape, &jobs.busy),
+    let explained = policy.and_then(|policy| {
+        // Without an explanation the job runs all the same.
+        let explain = || policy.explain(&shape, &jobs.busy);
+        let explanation =
+            Error::catch_user(|| UserCode::CompactionPolicy(policy.name().to_owned()), explain)
+                .ok()?;
+        let (keyspace, policy) = (tree.name.clone(), policy.name().to_owned());
+        Some(Decision { keyspace, policy, explanation })
     });
     let picked = Picked { victims, ..hold(&mut jobs, job, shape, None) };
     drop(jobs);
@@ -148,15 +162,25 @@ fn policy_job(
     let policy = Arc::clone(&tree.settings().policy);
     jobs.blocked = None;
     let _inside = callback::enter(Context::CompactionPolicy);
-    let Some(job) = policy.pick(shape, &jobs.busy) else {
-        if policy.waits_for_snapshots(shape) {
-            tree.set_held(true, store.sequence.released());
-        }
-        let job = job_around_quarantine(tree, jobs, shape);
-        if job.is_none() && jobs.blocked.is_none() {
-            jobs.blocked = stalled(tree, &*policy, jobs, shape);
-        }
-        return Ok(job);
+    let pick = || {
+        let job = policy.pick(shape, &jobs.busy);
+        let waits = job.is_none() && policy.waits_for_snapshots(shape);
+        (job, waits)
+    };
+    let code = || UserCode::CompactionPolicy(policy.name().to_owned());
+    let (job, waits) = Error::catch_user(code, pick)?;
+    if waits {
+        tree.set_held(true, store.sequence.released());
+    }
+    let Some(job) = job else {
+        let around = || {
+            let job = job_around_quarantine(tree, jobs, shape);
+            if job.is_none() && jobs.blocked.is_none() {
+                jobs.blocked = stalled(tree, &*policy, jobs, shape);
+            }
+            job
+        };
+        return Error::catch_user(code, around);
     };
     let own = tree.settings().options.own_policy.is_some();
     let rule = match jobs.busy.admits(&job, shape) {
@@ -233,6 +257,18 @@ fn job_around_quarantine(tree: &Tree, jobs: &mut TreeJobs, shape: &TreeShape) ->
     around
 }
 
+/// Clears the last failure once there is no job left that could fail again: otherwise `wait_idle` would report it and
+/// threads would look at the tree until some later job ends well.
+fn forget_failure(store: &Store, tree: &Tree, jobs: &mut TreeJobs, shape: &TreeShape) {
+    let running = jobs.busy.any_busy(shape.files().map(|file| file.id));
+    if !running && jobs.last_error.take().is_some() {
+        (jobs.failures, jobs.told) = (0, false);
+        if jobs.next_try_us().is_none() {
+            store.set_failing(tree.id, false);
+        }
+    }
+}
+
 /// Holds the files of a job that may run now.
 pub(crate) fn hold(
     jobs: &mut TreeJobs,
@@ -296,7 +332,7 @@ pub(crate) fn run(
         inputs: job.input_files().count(),
         reason: &job.reason,
     });
-    let ran = execute(store, throttle, workers, tree, picked, &span);
+    let ran = caught(store, || execute(store, throttle, workers, tree, picked, &span));
     if let Err(error) = &ran {
         span.failed(error);
     }
@@ -322,6 +358,22 @@ pub(crate) fn run(
     }
     store.progress.notify();
     ran
+}
+
+/// Runs a job. A panic of user code fails it as an error does; one of the engine makes the database read-only, for
+/// nothing that it left half done may become durable.
+pub(super) fn caught<T>(store: &Store, run: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+        let error = Error::panicked(&*panic);
+        Err(if error.is_user_panic() { error } else { store.fail(error) })
+    })
+}
+
+/// Notes and reports that background work other than a running job has failed: it is tried again after a pause.
+pub(crate) fn failed(store: &Store, work: &'static str, tree: &Tree, error: &Error) {
+    note_failure(store, tree, error);
+    store.report(work, Some(tree), error);
+    tell_next_write(store, work, tree, error);
 }
 
 /// A job that rewrites data has ended well: the next failure is the first, and the pause after the last one is

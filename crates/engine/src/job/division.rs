@@ -6,7 +6,6 @@
 //! ends all of them; what the others wrote goes to the janitor.
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use lsmx_compaction::{Job, KeyRange, OutputCutter, TreeShape};
 
@@ -15,6 +14,7 @@ use crate::env::rate::Lane;
 use crate::env::{Env, WaitCause, YieldKind};
 use crate::error::{Error, Result};
 use crate::format::range_tombstones::RangeTombstone;
+use crate::job::compact::caught;
 use crate::job::fold::Keeper;
 use crate::job::output::{Outputs, Written};
 use crate::job::parts::{Part, divide};
@@ -196,7 +196,7 @@ impl Division {
     }
 
     /// Runs the first part that nobody has begun; false if there is none. A panic is caught: it is a
-    /// failure of the part, and makes the database read-only.
+    /// failure of the part, and makes the database read-only unless it is one of user code.
     pub(super) fn run_next(&self, store: &Store, by: By) -> bool {
         let index = {
             let mut progress = self.progress.lock();
@@ -211,8 +211,7 @@ impl Division {
         };
         let start = Spent::start(&store.env);
         // What a panic leaves behind is this part's alone, and goes to the janitor.
-        let ran = catch_unwind(AssertUnwindSafe(run))
-            .unwrap_or_else(|panic| Err(store.fail(Error::panicked(&*panic))));
+        let ran = caught(store, run);
         // Dropped without the lock: files go to the janitor then.
         let mut unwanted = None;
         let mut progress = self.progress.lock();

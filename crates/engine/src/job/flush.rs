@@ -1,5 +1,7 @@
 //! A sealed memtable becomes a sorted run in L0.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use lsmx_compaction::TreeShape;
 
 use crate::cursor::Cursor;
@@ -51,7 +53,9 @@ pub(crate) fn flush_oldest(store: &Store, committer: &Committer, tree: &Arc<Tree
     let reason = &"its memtable is sealed";
     let job = JobBegin { kind: "flush", keyspace: &tree.name, inputs: 1, reason };
     let span = JobSpan::begin(job);
-    let flushed = flush(store, committer, tree, &span, turn.as_ref());
+    let flush = || flush(store, committer, tree, &span, turn.as_ref());
+    let flushed =
+        catch_unwind(AssertUnwindSafe(flush)).unwrap_or_else(|panic| Err(Error::panicked(&*panic)));
     if let Err(error) = &flushed {
         span.failed(error);
         if let Some(turn) = &turn {

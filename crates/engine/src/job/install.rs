@@ -94,12 +94,11 @@ fn install_in_order(
         }
     }
     store.health.check()?;
-    if let Err(error) = store.manifest.append(&Edit { changes }) {
-        if !sabotage::on(Bug::DoubtForgotten) {
-            outputs.release();
-        }
-        return Err(store.fail_locked(error));
+    // From here on the manifest may name the outputs, even if the call fails or panics.
+    if !sabotage::on(Bug::DoubtForgotten) {
+        outputs.release();
     }
+    store.manifest.append(&Edit { changes }).map_err(|error| store.fail_locked(error))?;
     tree.change(|view| swap(view, &after));
     if !tree.filter_last_run() {
         last_run::release(&after);

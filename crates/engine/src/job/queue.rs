@@ -6,6 +6,7 @@
 //! tried again after a pause, never in a loop.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use crate::disposal::as_background;
 use crate::env::{Background, JoinHandle, WaitCause, YieldKind};
@@ -26,6 +27,18 @@ use crate::write::throttle::Throttle;
 const TICK_US: u64 = 1_000_000;
 /// Shortest time between two looks at trees whose compactions fail, in microseconds.
 const RETRY_LOOK_US: u64 = 10_000;
+
+/// A look at a tree, which [`Store::take_ready`] has begun.
+struct Look<'a> {
+    store: &'a Store,
+    kind: Work,
+}
+
+impl Drop for Look<'_> {
+    fn drop(&mut self) {
+        self.store.looked(self.kind);
+    }
+}
 
 /// Runs background work of one database.
 #[derive(Debug)]
@@ -89,39 +102,55 @@ impl Runner {
         Ok(())
     }
 
-    /// A thread's life: work of one kind until the database closes.
+    /// Does work of one kind until the database closes. A panic makes the database read-only and does not end the
+    /// thread: `resume` and `close` need it.
     fn work(&self, kind: Work) {
         let store = &self.store;
         while !store.is_closing() {
-            self.look_at_freed();
-            if store.tables.disposal.has_some() {
-                store.remove_discarded();
-            }
-            if self.step(kind) {
-                store.env.yield_point(YieldKind::JobStep);
+            let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.work_once(kind))) else {
                 continue;
+            };
+            if sabotage::on(Bug::PanicEndsThread) {
+                resume_unwind(panic);
             }
-            // If something is to be looked at sooner than that, the deadline is another one.
-            let due_us = store.due_us();
-            let deadline = self.next_look_us(kind);
-            let told = store.env.wait(WaitCause::Work, &store.progress, deadline, &mut || {
-                let due = store.wal.much_unsynced() || store.is_reserve_due();
-                let due = kind == Work::Flush && due;
-                store.is_closing()
-                    || store.tables.disposal.has_some()
-                    || (kind == Work::Flush
-                        && (store.janitor.has_some() || store.due_us() < due_us))
-                    || ((due || self.has_work(kind)) && store.health.check().is_ok())
-            });
-            match kind {
-                Work::Flush => {
-                    self.sync_if_due();
-                    store.fit_reserve();
-                    self.governor.look_if_due();
-                }
-                Work::Compaction if !told => self.ready_again(),
-                Work::Compaction => {}
+            store.fail(Error::panicked(&*panic));
+            // What panics at once again must not keep a processor busy.
+            let deadline = Some(store.env.now_us().saturating_add(TICK_US));
+            let closing = &mut || store.is_closing();
+            store.env.wait(WaitCause::Work, &store.progress, deadline, closing);
+        }
+    }
+
+    /// Looks at one tree, or waits until there is something to do.
+    fn work_once(&self, kind: Work) {
+        let store = &self.store;
+        self.look_at_freed();
+        if store.tables.disposal.has_some() {
+            store.remove_discarded();
+        }
+        if self.step(kind) {
+            store.env.yield_point(YieldKind::JobStep);
+            return;
+        }
+        // If something is to be looked at sooner than that, the deadline is another one.
+        let due_us = store.due_us();
+        let deadline = self.next_look_us(kind);
+        let told = store.env.wait(WaitCause::Work, &store.progress, deadline, &mut || {
+            let due = store.wal.much_unsynced() || store.is_reserve_requested();
+            let due = kind == Work::Flush && due;
+            store.is_closing()
+                || store.tables.disposal.has_some()
+                || (kind == Work::Flush && (store.janitor.has_some() || store.due_us() < due_us))
+                || ((due || self.has_work(kind)) && store.health.check().is_ok())
+        });
+        match kind {
+            Work::Flush => {
+                self.sync_if_due();
+                store.fit_reserve();
+                self.governor.look_if_due();
             }
+            Work::Compaction if !told => self.ready_again(),
+            Work::Compaction => {}
         }
     }
 
@@ -199,6 +228,8 @@ impl Runner {
         let Some(tree) = store.take_ready(kind) else {
             return kind == Work::Compaction && self.workers.help(store);
         };
+        // Ends also by a panic, for `pause` waits for it.
+        let _look = Look { store, kind };
         let work = || {
             match kind {
                 Work::Flush => self.flush(&tree),
@@ -211,16 +242,22 @@ impl Runner {
                 attached.charge();
             }
         };
-        // A panic is a bug of ours or the end of memory. Nothing may wait for the thread for ever,
-        // and nothing it left half done may become durable.
-        if let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)) {
-            tree.jobs.lock().flushing = false;
-            store.fail(Error::panicked(&*panic));
+        // Of the engine a panic is a bug or the end of memory, and nothing it left half done may become durable. Of user
+        // code it is a failure of the work at hand, which is tried again after a pause.
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
+            let error = Error::panicked(&*panic);
+            if kind == Work::Flush {
+                tree.jobs.lock().flushing = false;
+            }
+            if kind == Work::Compaction && error.is_user_panic() {
+                compact::failed(store, "compaction", &tree, &error);
+            } else {
+                store.fail(error);
+            }
         }
         // It may have freed room, and changed the sizes that bound the reserve.
         store.tables.reserve.unblock();
         store.fit_reserve();
-        store.looked(kind);
         true
     }
 

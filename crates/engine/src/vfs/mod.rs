@@ -5,6 +5,7 @@
 //! after [`File::sync`].
 
 mod call;
+mod contained;
 mod count;
 mod fault;
 mod mem;
@@ -19,6 +20,7 @@ use std::path::Path;
 use crate::sync::Arc;
 
 pub use call::{CallCounts, VfsCall};
+pub(crate) use contained::ContainedVfs;
 pub use count::{CountingVfs, IoCounts};
 pub use fault::{DelayHook, Errno, Fault, FaultVfs, Rule};
 pub use mem::{Image, MEM_CAPACITY_DEFAULT, MemVfs, Observer, Operation, OperationKind};

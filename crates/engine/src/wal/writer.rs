@@ -281,6 +281,11 @@ impl Wal {
         }
     }
 
+    /// Refuses all further appends and syncs because of `error`, until [`Wal::restart`].
+    pub(crate) fn fail(&self, error: &Error) {
+        self.log.lock().fail(error.clone());
+    }
+
     fn append_group(&self, log: &mut Log, group: &[WalRecord<'_>]) -> Result<()> {
         if log.current().bytes >= self.options.segment_bytes {
             self.begin_next_segment(log)?;

@@ -8,10 +8,14 @@
 use lsmx_compaction::Debt;
 
 use crate::env::Background;
+use crate::error::{Error, UserCode};
 use crate::keyspace::Tree;
 use crate::store::Store;
 use crate::sync::Arc;
 use crate::write::throttle::Throttle;
+
+/// Pause after a panic of the policy, in microseconds.
+const RETRY_US: u64 = 1_000_000;
 
 /// Says how fast writes to a tree may come from now on.
 pub(crate) fn refresh(store: &Store, throttle: &Throttle, tree: &Tree) {
@@ -19,14 +23,34 @@ pub(crate) fn refresh(store: &Store, throttle: &Throttle, tree: &Tree) {
     // Shape and policy are read under the lock, so that of two threads the later one has the
     // newer ones. Otherwise an old "stop" could be the last word, with no job left to take it
     // back.
-    let jobs = tree.jobs.lock();
+    let mut jobs = tree.jobs.lock();
     let policy = Arc::clone(&tree.settings().policy);
     let shape = tree.shape(now_us, snapshots);
-    let due = tree.set_due(policy.due_us(&shape), policy.memtable_tombstone_us(&shape));
-    store.look_not_after(due);
-    let shape = jobs.quarantine.counted(&shape);
-    let debt = with_room_left(tree, policy.debt(&shape, &jobs.busy));
-    tree.set_backpressure(throttle.rate(debt), policy.must_stop(&shape));
+    let ask = || {
+        let due = (policy.due_us(&shape), policy.memtable_tombstone_us(&shape));
+        let shape = jobs.quarantine.counted(&shape);
+        (due, policy.debt(&shape, &jobs.busy), policy.must_stop(&shape))
+    };
+    let code = || UserCode::CompactionPolicy(policy.name().to_owned());
+    match Error::catch_user(code, ask) {
+        Ok(((due_us, tombstone_us), debt, must_stop)) => {
+            store.look_not_after(tree.set_due(due_us, tombstone_us));
+            let debt = with_room_left(tree, debt);
+            tree.set_backpressure(throttle.rate(debt), must_stop);
+        }
+        // Its last answers stand until it is asked again, with the next job or after a pause.
+        Err(error) => {
+            let known = std::mem::replace(&mut jobs.told, true);
+            jobs.retry_at_us = jobs.retry_at_us.max(now_us.saturating_add(RETRY_US));
+            jobs.last_error = Some(error.clone());
+            drop(jobs);
+            store.set_failing(tree.id, true);
+            if !known {
+                store.report("compaction", Some(tree), &error);
+                store.owe("compaction", Some(tree), &error);
+            }
+        }
+    }
 }
 
 /// The same while a job goes on: its end has come nearer.

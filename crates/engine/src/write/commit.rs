@@ -23,6 +23,7 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -39,7 +40,7 @@ use crate::store::{Store, Work};
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Signal, thread_local, thread_signal};
 use crate::write::batch::WriteBatch;
 use crate::write::group::check_published;
-use crate::write::group::{Attendant, Group, LongChain, Owner, Request, Station, Ticket};
+use crate::write::group::{Attendant, Group, LongChain, Owner, Request, Stage, Station, Ticket};
 
 /// Payload bytes at which a group takes no further member.
 const GROUP_BYTES_MAX: usize = 1 << 20;
@@ -105,6 +106,9 @@ struct Queue {
     chains: Vec<LongChain>,
     /// Whether a thread that folds them is there, or on its way.
     folding: bool,
+    /// Why the memtables may hold a part of a group, if they may. Nothing is published any more until the database is
+    /// opened again.
+    torn: Option<Error>,
 }
 
 impl Queue {
@@ -152,6 +156,7 @@ impl Committer {
             sync_writers: 0,
             chains: Vec::new(),
             folding: false,
+            torn: None,
         };
         Committer {
             store,
@@ -408,34 +413,85 @@ impl Committer {
         removed
     }
 
-    /// Takes the next group through all stations.
+    /// Takes the next group through all stations. A panic on the way fails the group, for later commits and `close`
+    /// would wait for its leader without end.
     fn lead_group(&self) {
         // Until the lead is handed on and the group is decided.
         let _events = (!sabotage::on(Bug::EventsUnderLead)).then(|| self.store.hold_events());
-        self.gather();
-        let mut group = self.take_group();
-        add(&self.counters.groups, 1);
-        add(&self.counters.requests, group.members.len() as u64);
-        let written = self.write_log(&group);
-        self.store.env.yield_point(YieldKind::Commit);
-        match written {
-            Ok(()) if group.payload_bytes <= SMALL_GROUP_BYTES => {
-                self.insert(&group);
-                self.publish(&mut group);
+        // Where the thread's locals are gone it is ending.
+        let mut group = SPARE.try_with(Cell::take).unwrap_or_default();
+        let led = catch_unwind(AssertUnwindSafe(|| self.lead(&mut group)));
+        if let Err(panic) = led {
+            if sabotage::on(Bug::PanicStrandsGroup) {
+                resume_unwind(panic);
             }
-            Ok(()) => {
-                self.put_in_flight(&group);
-                self.insert(&group);
-                self.publish_in_order(&group);
-            }
-            Err(error) => self.fail(&group, &error),
+            self.abandon(&mut group, Error::panicked(&*panic));
         }
         self.changed.notify();
         group.clear();
         let _ = SPARE.try_with(|spare| spare.set(group));
     }
 
-    fn insert(&self, group: &Group) {
+    fn lead(&self, group: &mut Group) {
+        group.stage = Stage::Logging;
+        group.leads = true;
+        self.gather();
+        self.take_group(group);
+        add(&self.counters.groups, 1);
+        add(&self.counters.requests, group.members.len() as u64);
+        let written = self.write_log(group);
+        self.store.env.yield_point(YieldKind::Commit);
+        match written {
+            Ok(()) if group.payload_bytes <= SMALL_GROUP_BYTES => {
+                self.insert(group);
+                self.publish(group);
+            }
+            Ok(()) => {
+                self.put_in_flight(group);
+                self.insert(group);
+                self.publish_in_order(group);
+            }
+            Err(error) => self.fail(group, &error),
+        }
+    }
+
+    /// Ends a group whose leader has panicked: the database becomes read-only, the group and those behind it fail, and
+    /// the lead goes on.
+    fn abandon(&self, group: &mut Group, error: Error) {
+        if group.stage == Stage::Decided {
+            // Its fate is sealed; only some of its members have not been notified.
+            for member in group.members.iter().filter(|member| member.decided().is_none()) {
+                self.decide(member, group.decision.clone());
+            }
+            return;
+        }
+        // No panic is known to have left the log whole.
+        self.store.wal.fail(&error);
+        let error = self.store.fail_locked(error);
+        let mut failed = group.members.clone();
+        failed.extend(group.refused.drain(..).map(|(ticket, _)| ticket));
+        let mut queue = self.queue.lock();
+        if group.stage == Stage::Inserting {
+            // Some of its operations may be in the memtables, so nothing from here on may be published. The log has
+            // all of them: reopening makes the group whole.
+            queue.torn = Some(error.clone());
+            let own = group.last_seq();
+            let at = queue.in_flight.iter().position(|at| at.last_seq >= own);
+            let behind = at.map(|at| queue.in_flight.split_off(at));
+            failed
+                .extend(behind.iter().flatten().flat_map(|behind| behind.members.iter().cloned()));
+        }
+        let next = if group.leads { self.hand_over(&mut queue, group) } else { None };
+        drop(queue);
+        self.wake(next);
+        for member in failed.iter().filter(|member| member.decided().is_none()) {
+            self.decide(member, Err(error.clone()));
+        }
+        self.store.tell_pending();
+    }
+
+    fn insert(&self, group: &mut Group) {
+        group.stage = Stage::Inserting;
         if sabotage::on(Bug::PublishedEarly) {
             self.store.sequence.publish(self.store.sequence.published().max(group.last_seq()));
             self.store.env.yield_point(YieldKind::Commit);
@@ -450,7 +506,10 @@ impl Committer {
         let last_seq = group.last_seq();
         let mut queue = self.queue.lock();
         let next = self.hand_over(&mut queue, group);
-        if queue.in_flight.is_empty() {
+        group.stage = Stage::Decided;
+        if let Some(torn) = &queue.torn {
+            group.decision = Err(torn.clone());
+        } else if queue.in_flight.is_empty() {
             self.store.sequence.publish(self.store.sequence.published().max(last_seq));
         } else {
             let members = Arc::new(std::mem::take(&mut group.members));
@@ -459,12 +518,12 @@ impl Committer {
         drop(queue);
         self.wake(next);
         for member in &group.members {
-            self.decide(member, Ok(()));
+            self.decide(member, group.decision.clone());
         }
     }
 
     /// Hands the lead over before a group is inserted.
-    fn put_in_flight(&self, group: &Group) {
+    fn put_in_flight(&self, group: &mut Group) {
         let (members, last_seq) = (Arc::new(group.members.clone()), group.last_seq());
         let mut queue = self.queue.lock();
         queue.in_flight.push_back(InFlight { members, last_seq, inserted: false });
@@ -475,10 +534,11 @@ impl Committer {
 
     /// Publishes a group that is in flight, and those behind it that are inserted, unless one before
     /// it is not: then that one's leader does.
-    fn publish_in_order(&self, group: &Group) {
+    fn publish_in_order(&self, group: &mut Group) {
         let last_seq = group.last_seq();
         let mut done = Vec::new();
         let mut queue = self.queue.lock();
+        group.stage = Stage::Decided;
         // Only a group with operations is large, so its last number is its own.
         if let Some(own) = queue.in_flight.iter_mut().find(|at| at.last_seq == last_seq) {
             own.inserted = true;
@@ -495,8 +555,9 @@ impl Committer {
         }
     }
 
-    fn fail(&self, group: &Group, error: &Error) {
+    fn fail(&self, group: &mut Group, error: &Error) {
         let next = self.hand_over(&mut self.queue.lock(), group);
+        (group.stage, group.decision) = (Stage::Decided, Err(error.clone()));
         self.wake(next);
         for member in &group.members {
             self.decide(member, Err(error.clone()));
@@ -531,29 +592,25 @@ impl Committer {
     ///
     /// Only the leader changes numbers and active memtables, so the lock may be released for the checks
     /// of guards: their cost depends on the batches. Groups leave `in_flight` meanwhile, none enters.
-    fn take_group(&self) -> Group {
-        // Where the thread's locals are gone it is ending.
-        let mut group = SPARE.try_with(Cell::take).unwrap_or_default();
+    fn take_group(&self, group: &mut Group) {
         let mut queue = self.queue.lock();
-        let refused = if Self::take_members(&mut queue, &mut group) {
+        if Self::take_members(&mut queue, group) {
             let ahead: Vec<_> = queue.in_flight.iter().map(|at| Arc::clone(&at.members)).collect();
             drop(queue);
-            let refused = self.refuse(&mut group, &ahead);
+            self.refuse(group, &ahead);
             queue = self.queue.lock();
-            refused
         } else {
-            self.refuse(&mut group, &[])
-        };
-        let Group { members, targets, .. } = &mut group;
+            self.refuse(group, &[]);
+        }
+        let Group { members, targets, .. } = &mut *group;
         for ticket in members {
             self.number(&mut queue, targets, ticket);
         }
         queue.lead_syncs = group.sync;
         drop(queue);
-        for (ticket, error) in refused {
+        for (ticket, error) in group.refused.drain(..) {
             self.decide(&ticket, Err(error));
         }
-        group
     }
 
     /// Moves waiting commits into a group. Returns whether any of them has guards.
@@ -574,10 +631,8 @@ impl Committer {
         guarded
     }
 
-    /// Takes members out of a group that may not be written, with the reasons. `ahead` are the groups in
-    /// flight.
-    fn refuse(&self, group: &mut Group, ahead: &[Members]) -> Vec<(Arc<Ticket>, Error)> {
-        let mut refused = Vec::new();
+    /// Sets members aside that may not be written, with the reasons. `ahead` are the groups in flight.
+    fn refuse(&self, group: &mut Group, ahead: &[Members]) {
         let (mut checks, mut kept) = (0, 0);
         for index in 0..group.members.len() {
             let (earlier, ticket) = (&group.members[..kept], &group.members[index]);
@@ -588,12 +643,11 @@ impl Committer {
                     group.members.swap(kept, index);
                     kept += 1;
                 }
-                Err(error) => refused.push((Arc::clone(ticket), error)),
+                Err(error) => group.refused.push((Arc::clone(ticket), error)),
             }
         }
         group.members.truncate(kept);
         add(&self.counters.guard_checks, checks);
-        refused
     }
 
     /// Checks whether a commit may be written. `ahead` are the groups in flight, `members` the commits
@@ -684,7 +738,8 @@ impl Committer {
 
     /// Gives the lead, after this group, to the thread that waits first, or promises it to whoever comes
     /// for the tasks; the caller wakes that writer, or has somebody sent, once the queue is free.
-    fn hand_over(&self, queue: &mut Queue, group: &Group) -> Option<Arc<Ticket>> {
+    fn hand_over(&self, queue: &mut Queue, group: &mut Group) -> Option<Arc<Ticket>> {
+        group.leads = false;
         queue.lead_syncs = false;
         if group.sync {
             queue.sync_writers = group.members.len() + queue.waiting.len();
@@ -710,11 +765,17 @@ impl Committer {
     }
 
     /// Makes every number given so far visible; only while no commit is under way.
-    pub(crate) fn publish_all(&self) -> SeqNo {
+    ///
+    /// # Errors
+    /// The cause, if the memtables may hold a part of a group: only reopening continues then.
+    pub(crate) fn publish_all(&self) -> Result<SeqNo> {
         let queue = self.queue.lock();
+        if let Some(torn) = &queue.torn {
+            return Err(torn.clone());
+        }
         let last = SeqNo(queue.seq_next - 1);
         self.store.sequence.publish(last);
-        last
+        Ok(last)
     }
 
     /// Waits until everything up to `seq` is published: then all inserts up to there have ended.

@@ -1,5 +1,6 @@
 //! Commits on their way through the pipeline, and the groups that they go in.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
 use bytes::Bytes;
@@ -139,7 +140,8 @@ impl Ticket {
             Owner::Task { waker, .. } => {
                 let waker = waker.lock().take();
                 if let Some(waker) = waker {
-                    waker.wake();
+                    // A runtime's waker that panics must not keep the other members of the group from theirs.
+                    let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
                 }
             }
         }
@@ -206,14 +208,48 @@ impl Ticket {
     }
 }
 
+/// How far a group is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Not in the log, or not known to be there wholly.
+    #[default]
+    Logging,
+    /// In the log, and perhaps partly in the memtables.
+    Inserting,
+    /// Published or failed; its members are being notified.
+    Decided,
+}
+
 /// Commits that go through the stations together.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Group {
     pub(super) members: Vec<Arc<Ticket>>,
     /// The memtables they write to, one for each tree of each request, in that order.
     pub(super) targets: Vec<Arc<Memtable>>,
+    /// Members that were set aside, with the reasons; they have not been notified.
+    pub(super) refused: Vec<(Arc<Ticket>, Error)>,
     pub(super) payload_bytes: usize,
     pub(super) sync: bool,
+    pub(super) stage: Stage,
+    /// Whether its leader has the lead of the queue.
+    pub(super) leads: bool,
+    /// What its members are told at [`Stage::Decided`].
+    pub(super) decision: Result<()>,
+}
+
+impl Default for Group {
+    fn default() -> Group {
+        Group {
+            members: Vec::new(),
+            targets: Vec::new(),
+            refused: Vec::new(),
+            payload_bytes: 0,
+            sync: false,
+            stage: Stage::default(),
+            leads: false,
+            decision: Ok(()),
+        }
+    }
 }
 
 impl Group {
@@ -224,7 +260,7 @@ impl Group {
     pub(super) fn clear(&mut self) {
         self.members.clear();
         self.targets.clear();
-        (self.payload_bytes, self.sync) = (0, false);
+        (self.payload_bytes, self.sync, self.decision) = (0, false, Ok(()));
     }
 
     pub(super) fn records(&self) -> Vec<WalRecord<'_>> {

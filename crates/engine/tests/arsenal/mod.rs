@@ -14,6 +14,7 @@ pub(crate) mod gate;
 pub(crate) mod guards;
 pub(crate) mod history;
 pub(crate) mod identity;
+pub(crate) mod liveness;
 pub(crate) mod log_crashes;
 pub(crate) mod memory;
 pub(crate) mod options;

@@ -179,7 +179,9 @@ fn file_of(error: &Error) -> Option<&Path> {
         Error::Io { path, .. } | Error::Corrupt { path, .. } => Some(path),
         // What a read of a header with one bit altered may look like.
         Error::UnsupportedVersion { path, .. } => Some(path),
-        Error::ReadOnly { cause } | Error::Background { cause, .. } => file_of(cause),
+        Error::ReadOnly { cause }
+        | Error::Background { cause, .. }
+        | Error::CompactionBlocked { cause, .. } => file_of(cause),
         _ => None,
     }
 }
