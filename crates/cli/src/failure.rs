@@ -8,6 +8,8 @@ use crate::output;
 
 /// Exit code for arguments and spec files that are wrong.
 const USAGE: u8 = 2;
+/// Exit code of a repair that lost data, or would.
+const DATA_LOST: u8 = 3;
 
 /// Why a command ends early.
 #[derive(Debug)]
@@ -18,6 +20,8 @@ pub(crate) enum Failure {
     Usage(String),
     /// The run failed.
     Run(Box<dyn StdError + Send + Sync>),
+    /// Data is lost, or would be; the output says which.
+    DataLost,
     /// Nobody reads standard output any more, so there is nothing left to do.
     NobodyReads,
 }
@@ -38,6 +42,7 @@ impl Failure {
                 output::stderr(&chain(error.as_ref()));
                 ExitCode::FAILURE
             }
+            Failure::DataLost => ExitCode::from(DATA_LOST),
             Failure::NobodyReads => ExitCode::SUCCESS,
         }
     }

@@ -1,7 +1,7 @@
 //! The command line of lsmx: explore the design space, work on databases.
 //!
-//! Exit codes: 0 done, 1 the run failed, 2 the arguments or a spec file are wrong. Errors are one
-//! line on standard error, causes behind colons.
+//! Exit codes: 0 done, 1 the run failed, 2 the arguments or a spec file are wrong, 3 a repair lost
+//! data or would lose some. Errors are one line on standard error, causes behind colons.
 
 mod args;
 mod cmd;

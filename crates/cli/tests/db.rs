@@ -310,12 +310,13 @@ fn a_damaged_database_is_repaired_and_what_is_lost_is_told() {
     bytes[middle] ^= 1;
     fs::write(&table, &bytes).unwrap();
     db(&path, "verify").fails(1, &[table.to_str().unwrap(), "checksum"]);
-    let would = db(&path, "repair --dry-run").ok();
+    let would = db(&path, "repair --dry-run").loses_data();
     assert!(would.contains("what can be read went into a new table"), "{would}");
     assert!(would.contains("lost: entries of ") && would.contains("this was a dry run"), "{would}");
     db(&path, "verify").fails(1, &[table.to_str().unwrap()]);
 
-    let did: serde_json::Value = serde_json::from_str(&db(&path, "repair --json").ok()).unwrap();
+    let did: serde_json::Value =
+        serde_json::from_str(&db(&path, "repair --json").loses_data()).unwrap();
     assert_eq!(did["tables_rewritten"], 1);
     let key = |end: &str| {
         let bytes = did["lost"][0][end].as_array().unwrap().iter();
@@ -342,4 +343,18 @@ fn a_damaged_database_is_repaired_and_what_is_lost_is_told() {
     assert!(db(&path, "repair").ok().contains("is whole, and takes its place"));
     assert_eq!(db(&path, "scan").ok(), expected);
     db(&path, "repair --keyspace x").fails(2, &["--keyspace contradicts repair"]);
+}
+
+/// A repair leaves the directory of another program as it is.
+#[test]
+fn repair_of_a_foreign_directory_is_refused_unless_forced() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("foreign");
+    fs::create_dir(&path).unwrap();
+    fs::write(path.join("000001.sst"), "a text\n").unwrap();
+    for verb in ["repair", "repair --dry-run"] {
+        db(&path, verb).fails(1, &["is not a database", "magic number"]);
+        assert_eq!(fs::read_dir(&path).unwrap().count(), 1, "{verb}");
+    }
+    db(&path, "repair --force").loses_data();
 }

@@ -50,12 +50,17 @@ pub(crate) enum Verb {
     Stats(StatsArgs),
     /// Read every file and check every checksum and every invariant.
     Verify,
-    /// Make of a damaged database one that opens, with all that can be read, and say what is lost; the
-    /// damaged files stay, in a directory beside.
+    /// Make a damaged database openable, keep all that can be read, and report what is lost.
+    ///
+    /// The damaged files stay in a subdirectory. Exit code 3 if data is or would be lost, or if parts of the
+    /// manifest are lost, so that this cannot be known.
     Repair {
-        /// Only look, and say what would be done.
+        /// Change nothing; report what would be done.
         #[arg(long)]
         dry_run: bool,
+        /// Repair a directory in which no file carries a magic number of lsmx.
+        #[arg(long)]
+        force: bool,
         /// What was found and done as JSON.
         #[arg(long)]
         json: bool,

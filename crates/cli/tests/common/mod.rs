@@ -30,6 +30,14 @@ impl Said {
         String::from_utf8(self.stdout).unwrap()
     }
 
+    /// Standard output of a repair that lost data, or would.
+    #[allow(dead_code, reason = "not every test file repairs")]
+    #[track_caller]
+    pub(crate) fn loses_data(self) -> String {
+        assert_eq!((self.code, self.stderr.as_str()), (3, ""), "{self:?}");
+        String::from_utf8(self.stdout).unwrap()
+    }
+
     /// The one line on standard error of a run that must have failed with this exit code.
     #[allow(dead_code, reason = "not every test file has runs that fail")]
     #[track_caller]

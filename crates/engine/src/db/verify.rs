@@ -193,12 +193,23 @@ fn verify_record(path: &Path, table: &Table, file: &FileRecord) -> Result<()> {
     Ok(())
 }
 
-/// The log is sound and holds all that the manifest says it does.
+/// Checks that the log is sound and holds every commit that the manifest vouches for.
 pub(super) fn verify_log(
     vfs: &dyn Vfs,
     dir: &Path,
     state: &ManifestState,
     manifest: &Path,
+) -> Result<RecoveryReport> {
+    read_log(vfs, dir, state, manifest, RecoveryMode::Strict)
+}
+
+/// Reads the log as an opening in this mode does, and keeps no commit.
+pub(super) fn read_log(
+    vfs: &dyn Vfs,
+    dir: &Path,
+    state: &ManifestState,
+    manifest: &Path,
+    mode: RecoveryMode,
 ) -> Result<RecoveryReport> {
     let from = ReplayFrom {
         oldest_segment: state.wal_oldest,
@@ -207,11 +218,15 @@ pub(super) fn verify_log(
         named_by: manifest.to_owned(),
     };
     let known = state.keyspace_id_next;
-    let replayed = replay(vfs, dir, state.db_uid, &from, RecoveryMode::Strict, &mut |record| {
+    let mut report = replay(vfs, dir, state.db_uid, &from, mode, &mut |record| {
         check_record(dir, &record, known)
     })?;
-    check_reach(vfs, dir, state, &replayed)?;
-    Ok(replayed)
+    let short = check_reach(vfs, dir, state, &report);
+    if mode == RecoveryMode::Strict {
+        short.clone()?;
+    }
+    report.damage = report.damage.or(short.err());
+    Ok(report)
 }
 
 fn orphans(

@@ -11,19 +11,30 @@ use crate::failure::Failure;
 use crate::output;
 
 /// Repairs the database, or says what a repair would do.
-pub(super) fn run(arguments: &DbArgs, dry_run: bool, json: bool) -> Result<(), Failure> {
+pub(super) fn run(
+    arguments: &DbArgs,
+    dry_run: bool,
+    force: bool,
+    json: bool,
+) -> Result<(), Failure> {
     super::whole_database(arguments, "repair")?;
     let options = RepairOptions::default()
         .dry_run(dry_run)
+        .force(force)
         .known_operand_store(KeyDelta::new(DeltaOptions::default()));
     let report = lsmx::repair(&arguments.path, &options)?;
     if json {
-        return super::json(&report);
+        super::json(&report)?;
+    } else {
+        let mut lines = String::new();
+        // Writing to a string does not fail.
+        let _ = tell(&mut lines, &report, dry_run);
+        output::stdout(lines.as_bytes())?;
     }
-    let mut lines = String::new();
-    // Writing to a string does not fail.
-    let _ = tell(&mut lines, &report, dry_run);
-    output::stdout(lines.as_bytes())
+    match report.lost.is_empty() && !report.in_doubt {
+        true => Ok(()),
+        false => Err(Failure::DataLost),
+    }
 }
 
 fn tell(lines: &mut String, report: &RepairReport, dry_run: bool) -> std::fmt::Result {

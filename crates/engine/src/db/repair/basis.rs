@@ -15,6 +15,11 @@ use crate::manifest::{KeyspaceState, Manifest, ManifestState};
 use crate::vfs::Vfs;
 use crate::wal::{RecoveryMode, ReplayFrom, ReplayedRecord, replay};
 
+/// What the magic numbers of all files begin with, and the line in `CURRENT`, in upper or lower case.
+const PREFIX: &[u8] = b"lsmx";
+/// Bytes of a magic number; tables end with theirs.
+const MAGIC_BYTES: usize = 8;
+
 /// What there is to begin with.
 #[derive(Debug)]
 pub(super) struct Basis {
@@ -114,6 +119,28 @@ fn cut_short(
 pub(super) fn files(vfs: &dyn Vfs, dir: &Path) -> Result<Vec<FileName>> {
     let names = vfs.list(dir).map_err(|error| Error::io("list", dir, error))?;
     Ok(names.iter().filter_map(|name| FileName::parse(name)).collect())
+}
+
+/// Whether a file of the directory carries a magic number of lsmx, at its beginning or its end.
+///
+/// # Errors
+/// A file that is there cannot be opened or read.
+pub(super) fn has_magic(vfs: &dyn Vfs, dir: &Path, files: &[FileName]) -> Result<bool> {
+    for file in files {
+        let path = file.in_dir(dir);
+        let file = vfs.open(&path).map_err(|error| Error::io("open", &path, error))?;
+        let bytes = file.len().map_err(|error| Error::io("read the size of", &path, error))?;
+        for offset in [0, bytes.saturating_sub(MAGIC_BYTES as u64)] {
+            let mut found = [0; MAGIC_BYTES];
+            // What cannot be read carries no magic number.
+            if file.read_at(&mut found, offset).is_ok()
+                && found.get(..PREFIX.len()).is_some_and(|it| it.eq_ignore_ascii_case(PREFIX))
+            {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
 }
 
 /// The database that the log is of; keyspaces are added by [`add_unknown_keyspaces`].

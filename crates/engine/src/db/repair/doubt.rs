@@ -111,16 +111,12 @@ impl Repair<'_> {
         // No blob file stays: which of them there should be nobody knows either.
         let remains = BlobRemains::new(self.maker.vfs, self.maker.dir, uids);
         let mut values = Values::new(BTreeSet::new(), remains);
-        let mut tables = Vec::new();
+        let (mut tables, mut last) = (Vec::new(), SeqNo::ZERO);
         for candidate in candidates {
-            tables.extend(self.sound_table((id, &name), candidate, &mut values)?);
+            tables.extend(self.sound_table((id, &name), candidate, &mut values, &mut last)?);
         }
-        let last = tables.iter().map(|table| table.properties().seq_largest).max();
         let files = rebuild::merge(&mut self.maker, (id, &name), &tables, &mut values)?;
         self.report.lost.append(&mut values.take_lost());
-        if self.options.dry_run {
-            return Ok(());
-        }
         let run = RunId(keyspace.run_id_next);
         let levels = match files.is_empty() {
             true => Vec::new(),
@@ -131,7 +127,7 @@ impl Repair<'_> {
             cursors: BTreeMap::new(),
             run_id_next: run.0 + 1,
             // What a table holds was flushed, and all before it.
-            flushed_through: keyspace.flushed_through.max(last.unwrap_or(SeqNo::ZERO)),
+            flushed_through: keyspace.flushed_through.max(last),
             value_log: ValueLogState::default(),
             ..keyspace
         };
@@ -140,12 +136,14 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// The table if it is sound, or a new one of what can be read of it; none if nothing can.
+    /// The table if it is sound, or a new one of what can be read of it; none if nothing can, or if nothing is
+    /// written. `last` becomes at least its largest sequence number.
     fn sound_table(
         &mut self,
         (id, name): (u32, &str),
         candidate: Candidate,
         values: &mut Values<'_>,
+        last: &mut SeqNo,
     ) -> Result<Option<Arc<Table>>> {
         let file = FileName::Table(candidate.number);
         let path = file.in_dir(self.dir);
@@ -154,6 +152,7 @@ impl Repair<'_> {
         let wrong = match rebuild::open_sound(&**self.vfs, &path, identity, &self.cache) {
             Ok(table) => {
                 self.report.tables_sound += 1;
+                *last = (*last).max(table.properties().seq_largest);
                 return Ok(Some(table));
             }
             Err(wrong) => wrong,
@@ -171,6 +170,7 @@ impl Repair<'_> {
         self.found(&wrong, "what can be read was merged with all else")?;
         self.report.tables_rewritten += 1;
         self.report.lost.extend(salvaged.lost);
+        *last = (*last).max(salvaged.made.seq_largest);
         let Some(record) = salvaged.made.record else { return Ok(None) };
         let path = FileName::Table(record.id.0).in_dir(self.dir);
         rebuild::open_sound(&**self.vfs, &path, (record.id, record.uid), &self.cache).map(Some)

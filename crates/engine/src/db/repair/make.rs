@@ -14,7 +14,7 @@ use crate::format::blob::ValuePointer;
 use crate::format::edit::{BlobReference, FileRecord};
 use crate::format::filename::FileName;
 use crate::format::range_tombstones::RangeTombstone;
-use crate::key::{InternalKey, Kind};
+use crate::key::{InternalKey, Kind, SeqNo};
 use crate::store::shape_of;
 use crate::sync::Arc;
 use crate::table::{TableOptions, TableWriter};
@@ -39,6 +39,7 @@ pub(super) struct NewTable {
     id: FileId,
     writer: Option<TableWriter>,
     pub(super) entries: u64,
+    seq_largest: SeqNo,
     references: BTreeMap<u64, (u64, u64)>,
 }
 
@@ -47,6 +48,8 @@ pub(super) struct NewTable {
 pub(super) struct Made {
     /// For the manifest; none where nothing is written.
     pub(super) record: Option<Arc<FileRecord>>,
+    /// Largest sequence number of its entries and range deletes.
+    pub(super) seq_largest: SeqNo,
     pub(super) references: Vec<BlobReference>,
 }
 
@@ -73,7 +76,8 @@ impl Maker<'_> {
             begun.note_created(self.env.stamp_us());
             writer = Some(begun);
         }
-        Ok(NewTable { id: FileId(number), writer, entries: 0, references: BTreeMap::new() })
+        let (id, seq_largest, references) = (FileId(number), SeqNo::ZERO, BTreeMap::new());
+        Ok(NewTable { id, writer, entries: 0, seq_largest, references })
     }
 
     /// Ends a table that has entries or range deletes.
@@ -91,8 +95,10 @@ impl Maker<'_> {
             .into_iter()
             .map(|(blob, (bytes, records))| BlobReference { blob: FileId(blob), bytes, records });
         let references = references.collect();
+        let of_spans = spans.iter().flat_map(|span| &span.seqs).copied();
+        let seq_largest = of_spans.fold(table.seq_largest, SeqNo::max);
         let Some(mut writer) = table.writer.take() else {
-            return Ok(Made { record: None, references });
+            return Ok(Made { record: None, seq_largest, references });
         };
         spans.into_iter().for_each(|span| writer.add_span(span));
         if let Some(us) = oldest_tombstone_us {
@@ -102,7 +108,7 @@ impl Maker<'_> {
         let shape = shape_of(table.id, &summary, self.env.stamp_us(), self.creation);
         self.creation += 1;
         let record = FileRecord::from_shape(&shape, summary.uid, summary.checksum);
-        Ok(Made { record: Some(Arc::new(record)), references })
+        Ok(Made { record: Some(Arc::new(record)), seq_largest, references })
     }
 }
 
@@ -118,6 +124,7 @@ impl NewTable {
             *records += 1;
         }
         self.entries += 1;
+        self.seq_largest = self.seq_largest.max(entry.key.seq);
         match &mut self.writer {
             Some(writer) => writer.add(entry.key, &entry.value),
             None => Ok(()),

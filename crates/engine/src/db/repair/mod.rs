@@ -56,6 +56,7 @@ use crate::vfs::{OsVfs, Vfs};
 #[derive(Clone, Debug, Default)]
 pub struct RepairOptions {
     dry_run: bool,
+    force: bool,
     stores: Vec<Arc<dyn OperandStoreFactory>>,
 }
 
@@ -64,6 +65,14 @@ impl RepairOptions {
     #[must_use]
     pub fn dry_run(mut self, dry_run: bool) -> RepairOptions {
         self.dry_run = dry_run;
+        self
+    }
+
+    /// Repairs a directory in which no file carries a magic number of lsmx. Without it such a directory is taken
+    /// for that of another program, and refused. Default: no.
+    #[must_use]
+    pub fn force(mut self, force: bool) -> RepairOptions {
+        self.force = force;
         self
     }
 
@@ -85,7 +94,8 @@ impl RepairOptions {
 /// hand: of what is lost, older values and deleted keys may show, and the report says for which keys.
 ///
 /// # Errors
-/// [`Error::NotADatabase`]; [`Error::Locked`] while it is open; [`Error::UnsupportedVersion`];
+/// [`Error::NotADatabase`], also if no file carries a magic number of lsmx, unless forced;
+/// [`Error::Locked`] while it is open; [`Error::UnsupportedVersion`];
 /// [`Error::NoOperandStore`] if the options do not know the store of a keyspace; a file cannot be listed,
 /// opened or written: all is as it was.
 pub fn repair(path: impl AsRef<Path>, options: &RepairOptions) -> Result<RepairReport> {
@@ -103,9 +113,16 @@ pub fn repair_with(
 ) -> Result<RepairReport> {
     let dir = path.as_ref();
     // Before the lock file is made, so that nothing is changed where there is no database.
-    if basis::files(&*vfs, dir).map_err(|error| not_a_database(error, dir))?.is_empty() {
-        let why = "no file in it is one of a database";
-        return Err(Error::NotADatabase { path: dir.to_owned(), why });
+    let files = basis::files(&*vfs, dir).map_err(|error| not_a_database(&*vfs, error, dir))?;
+    let refuse = |why| Err(Error::NotADatabase { path: dir.to_owned(), why });
+    if files.is_empty() {
+        return refuse("no file in it is one of a database");
+    }
+    if !options.force && !basis::has_magic(&*vfs, dir, &files)? {
+        return refuse(
+            "no file in it carries a magic number of lsmx, so it may be another program's; \
+             it is repaired only by force",
+        );
     }
     let _lock = match options.dry_run {
         true => read_only::share_lock(&*vfs, dir)?,
@@ -116,10 +133,10 @@ pub fn repair_with(
     Repair::new(&vfs, dir, &env, options, &basis)?.run(basis)
 }
 
-fn not_a_database(error: Error, dir: &Path) -> Error {
+fn not_a_database(vfs: &dyn Vfs, error: Error, dir: &Path) -> Error {
     match &error {
         Error::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
-            Error::NotADatabase { path: dir.to_owned(), why: "there is no such directory" }
+            open::missing(vfs, dir)
         }
         Error::Io { source, .. } if source.kind() == io::ErrorKind::NotADirectory => {
             Error::NotADatabase { path: dir.to_owned(), why: "it is no directory" }
@@ -299,7 +316,7 @@ impl<'a> Repair<'a> {
             let to = lost.to.or_else(|| Some(file.range.largest.to_vec()));
             self.report.lost.push(Lost { from, to, ..lost });
         }
-        let Made { record, references } = salvaged.made;
+        let Made { record, references, .. } = salvaged.made;
         if let Some(file) = record {
             let table = file.id;
             changes.push(Change::AddFile { keyspace: id, level, run, file });

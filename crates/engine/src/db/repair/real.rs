@@ -7,13 +7,12 @@ use super::{Lost, LostKind, Repair, basis};
 use crate::db::beside::{self, Beside};
 use crate::db::options::Options;
 use crate::db::recovery::Recovery;
-use crate::db::verify::verify_log;
+use crate::db::verify::read_log;
 use crate::error::{Error, Result};
 use crate::format::edit::Change;
 use crate::format::filename::{CURRENT, FileName};
 use crate::key::SeqNo;
 use crate::keyspace::options::Persisted;
-use crate::manifest::ManifestState;
 use crate::sync::Arc;
 use crate::vfs::Vfs;
 use crate::wal::{RecoveryMode, RecoveryReport};
@@ -90,19 +89,51 @@ impl Repair<'_> {
                 self.state.wal_oldest = oldest.map_or(0, |(id, _)| id);
             }
         }
-        match verify_log(&**self.vfs, self.dir, &self.state, &self.manifest) {
+        let wrong = match self.read_log(RecoveryMode::Strict) {
             Ok(report) => {
                 (self.report.commits, self.report.log_tail_bytes) =
                     (report.records, report.bytes_cut);
+                return Ok(());
             }
-            // A log that lacks commits which tables have is what a lost edit may look like.
-            Err(wrong) => {
+            Err(wrong) => wrong,
+        };
+        // A log that lacks commits which tables have is what a lost edit may look like.
+        let kept = match self.read_log(RecoveryMode::Tolerant) {
+            Ok(kept) => {
                 self.found(&wrong, "commits before the damage were kept")?;
-                let segments = basis::files(&**self.vfs, self.dir)?.into_iter();
-                self.aside.extend(segments.filter(|file| matches!(file, FileName::Segment(_))));
+                kept
             }
+            // Not even its beginning can be told.
+            Err(error @ (Error::Corrupt { .. } | Error::Missing { .. })) => {
+                self.found(&error, "the log was left out")?;
+                self.leave_log_out();
+                RecoveryReport { damage: Some(error), ..RecoveryReport::default() }
+            }
+            Err(error) => return Err(error),
+        };
+        let segments = basis::files(&**self.vfs, self.dir)?.into_iter();
+        self.aside.extend(segments.filter(|file| matches!(file, FileName::Segment(_))));
+        self.report.commits = kept.records;
+        if let Some(damage) = kept.damage {
+            let path = damage.path().unwrap_or(self.dir).to_owned();
+            let (what, bytes) = (LostKind::Commits, kept.bytes_cut);
+            let (keyspace, why) = (None, damage.to_string());
+            self.report.lost.push(Lost { keyspace, path, what, from: None, to: None, bytes, why });
         }
         Ok(())
+    }
+
+    fn read_log(&self, mode: RecoveryMode) -> Result<RecoveryReport> {
+        read_log(&**self.vfs, self.dir, &self.state, &self.manifest, mode)
+    }
+
+    /// Has the database begin a new log behind everything that tables hold.
+    fn leave_log_out(&mut self) {
+        let flushed = self.state.keyspaces.values().map(|keyspace| keyspace.flushed_through);
+        self.state.last_seq = flushed.fold(self.state.last_seq, SeqNo::max);
+        self.state.wal_oldest = self.maker.allocate();
+        self.state.wal_named = Vec::new();
+        self.state.wal_mark = None;
     }
 
     /// Gives all that leaves a second name, then makes what was found the database.
@@ -110,32 +141,7 @@ impl Repair<'_> {
         let aside = self.set_aside()?;
         self.state.clean_close = false;
         self.state.file_number_next = self.state.file_number_next.max(self.maker.number);
-        let log = match self.recover(self.state.clone()) {
-            Ok(report) => report,
-            // Not even its beginning can be told: it goes, and what it had is lost.
-            Err(error @ (Error::Corrupt { .. } | Error::Missing { .. })) => {
-                self.found(&error, "the log was left out")?;
-                let flushed =
-                    self.state.keyspaces.values().map(|keyspace| keyspace.flushed_through);
-                let last_seq = flushed.fold(self.state.last_seq, SeqNo::max);
-                let state = ManifestState {
-                    wal_oldest: self.maker.allocate(),
-                    wal_named: Vec::new(),
-                    wal_mark: None,
-                    last_seq,
-                    ..self.state.clone()
-                };
-                self.recover(state)?
-            }
-            Err(error) => return Err(error),
-        };
-        self.report.commits = log.records;
-        if let Some(damage) = &log.damage {
-            let path = damage.path().unwrap_or(self.dir).to_owned();
-            let (what, bytes) = (LostKind::Commits, log.bytes_cut);
-            let (keyspace, why) = (None, damage.to_string());
-            self.report.lost.push(Lost { keyspace, path, what, from: None, to: None, bytes, why });
-        }
+        self.report.commits = self.recover()?;
         for file in &self.aside {
             let path = file.in_dir(self.dir);
             if !matches!(file, FileName::Current) {
@@ -148,18 +154,19 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// Opens the database of this state as after a crash, and makes what was found its new manifest.
-    fn recover(&self, state: ManifestState) -> Result<RecoveryReport> {
+    /// Opens the database of the state at hand as after a crash, and makes what was found its new manifest.
+    /// Returns how many commits the log held.
+    fn recover(&self) -> Result<u64> {
         let mut options = Options::default().recovery(RecoveryMode::Tolerant);
         for store in &self.options.stores {
             options.known_operand_stores.push(Arc::clone(store));
         }
         let (vfs, env) = (Arc::clone(self.vfs), self.maker.env.clone());
-        let mut recovery =
-            Recovery::new(vfs, self.dir, options, env, (state, &self.dir.join(CURRENT)), false)?;
+        let (state, current) = (self.state.clone(), self.dir.join(CURRENT));
+        let mut recovery = Recovery::new(vfs, self.dir, options, env, (state, &current), false)?;
         recovery.replay(&self.manifest).map_err(|error| recovery.take_back(error))?;
         recovery.make_durable()?;
-        Ok(recovery.report().clone())
+        Ok(recovery.report().records)
     }
 
     /// A directory that was not there before, not even of a repair that did not come to its end.
