@@ -40,12 +40,12 @@ pub enum Error {
         /// What is wrong there.
         source: Malformed,
     },
-    /// A file that another file names is not there.
-    #[error("{} is missing, {} names it", path.display(), named_by.display())]
+    /// A file that another file names is not there, or `CURRENT` of a directory that holds tables or commits.
+    #[error("{} is missing, required by {}", path.display(), named_by.display())]
     Missing {
         /// The missing file.
         path: PathBuf,
-        /// The file that names it.
+        /// The file that names it; of `CURRENT` the directory.
         named_by: PathBuf,
     },
     /// The directory holds no database.

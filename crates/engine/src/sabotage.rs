@@ -204,6 +204,8 @@ bugs! {
     PanicEndsThread = "panic-ends-thread" of 43,
     /// A panic of the file system is not taken for an error of the call.
     PanicUnnamed = "panic-unnamed" of 43,
+    /// An opening uses file numbers before anything on the disk says that they are in use.
+    FileNumbersNotReserved = "file-numbers-not-reserved" of 10,
 }
 
 #[cfg(feature = "sabotage")]

@@ -289,6 +289,8 @@ fn only_a_directory_without_data_is_not_a_database() {
         let error = Manifest::load(&lost, dir()).unwrap_err();
         let current = PathBuf::from("db/CURRENT");
         assert!(matches!(&error, Error::Missing { path, .. } if *path == current), "{error}");
+        // No table is to blame.
+        assert!(!error.to_string().contains(name), "{error}");
     }
 
     let vfs = FaultVfs::new(Arc::new(closed()), 0);

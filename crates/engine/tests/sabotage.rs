@@ -49,6 +49,7 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
         | Bug::InputsDeletedEarly
         | Bug::SeqReused
         | Bug::FileNumberReused
+        | Bug::FileNumbersNotReserved
         | Bug::EditWithoutWalSync
         | Bug::KeyspaceIdReused
         | Bug::CheckpointUnsynced

@@ -113,6 +113,8 @@ pub(super) struct Recovery {
     progress: Signal,
     /// Nothing is written: memtables stay in memory however large they get.
     read_only: bool,
+    /// Path and number of the file that reserves file numbers; see [`Recovery::reserve_numbers`].
+    reservation: Mutex<Option<(PathBuf, u64)>>,
 }
 
 /// What an opening has written, before a manifest names it.
@@ -207,6 +209,7 @@ impl Recovery {
             report,
             progress,
             read_only,
+            reservation: Mutex::new(None),
         };
         recovery.open_trees()?;
         Ok(recovery)
@@ -466,7 +469,41 @@ impl Recovery {
             // What cannot be removed now, the next opening does.
             let _ = self.tables.vfs.remove(&path);
         }
+        self.remove_reservation();
         error
+    }
+
+    /// Reserves the next file numbers before files get them, by the synced name of an empty file. If power is
+    /// lost before the manifest says which numbers were used, names of files may be lost, and the next
+    /// opening would use the numbers again; it skips every number up to the one in this name.
+    fn reserve_numbers(&self) -> Result<()> {
+        let next = self.tables.files.next();
+        let reserved = self.reservation.lock().as_ref().map(|&(_, number)| number);
+        // One flush uses far fewer numbers than half of them.
+        if reserved.is_some_and(|number| next + FILE_NUMBER_GAP / 2 < number)
+            || sabotage::on(Bug::FileNumbersNotReserved)
+        {
+            return Ok(());
+        }
+        let number = (next + FILE_NUMBER_GAP).min(FILE_NUMBER_MAX);
+        let path = FileName::Temporary(number).in_dir(&self.tables.dir);
+        let created = self.tables.vfs.create(&path);
+        created.map_err(|source| Error::io("create", &path, source))?;
+        let before = self.reservation.lock().replace((path, number));
+        sync_names(self.tables.vfs.as_ref(), &self.tables.dir)?;
+        if let Some((before, _)) = before {
+            // It is of no use any more; the sweep at the end of the opening removes it at the latest.
+            let _ = self.tables.vfs.remove(&before);
+        }
+        Ok(())
+    }
+
+    fn remove_reservation(&self) {
+        let reservation = self.reservation.lock().take();
+        if let Some((path, _)) = reservation {
+            // What cannot be removed now, the sweep or the next opening does.
+            let _ = self.tables.vfs.remove(&path);
+        }
     }
 
     /// Step 3. Damage may be found after a table was written; nothing names the table yet, and it is
@@ -540,6 +577,7 @@ impl Recovery {
         let mut version = Arc::clone(&view.version);
         let mut operands = view.operands.clone();
         if !view.active.is_empty() {
+            self.reserve_numbers()?;
             // What is to go to its store has nowhere else to go.
             tree.beside.check(&tree.name)?;
             let (through, edited_us) = (SeqNo(seq_next.0 - 1), self.state.clock_us);
@@ -563,6 +601,7 @@ impl Recovery {
         // From here on `CURRENT` may name the new files: if it fails, they stay.
         let manifest = Arc::new(Manifest::create(vfs, &self.tables.dir, number, &state)?);
         ledger.name_in(&manifest);
+        self.remove_reservation();
         for tree in self.trees.all() {
             let token = state.keyspaces.get(&tree.id).and_then(|keyspace| keyspace.operand_token);
             if let (Some(attached), Some(token)) = (tree.beside.attached(), token) {
@@ -577,7 +616,7 @@ impl Recovery {
         for tree in self.trees.all() {
             self.flush(tree, self.seq_next)?;
         }
-        sync_names(self.tables.vfs.as_ref(), &self.tables.dir)?;
+        self.reserve_numbers()?;
         let ledger = self.ledger();
         let wal = Wal::create(
             Arc::clone(&self.tables.vfs),
@@ -587,6 +626,7 @@ impl Recovery {
             self.options.wal_options(),
             self.seq_next,
         )?;
+        // This syncs the names of the tables as well.
         let segment = wal.establish()?;
         let number = self.tables.files.allocate();
         let last_seq = SeqNo(self.seq_next.0 - 1);

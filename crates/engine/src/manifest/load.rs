@@ -297,7 +297,8 @@ fn without_current(vfs: &dyn Vfs, dir: &Path) -> Error {
             _ => false,
         };
         if holds_data {
-            return Error::Missing { path: FileName::Current.in_dir(dir), named_by: path };
+            let named_by = dir.to_owned();
+            return Error::Missing { path: FileName::Current.in_dir(dir), named_by };
         }
     }
     let begun = files.iter().any(|file| matches!(file, FileName::Manifest(_)));

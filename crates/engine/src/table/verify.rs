@@ -60,7 +60,7 @@ impl Route<'_> {
 }
 
 impl Table {
-    /// Reads the whole file past the cache and checks: its checksum, every block's, the order of
+    /// Reads the whole file past the cache and checks: every block's checksum, the file's, the order of
     /// the keys, that searches
     /// inside blocks find them, that both index levels lead to them and their separators separate, that
     /// the filter lets every key
@@ -69,7 +69,12 @@ impl Table {
     /// # Errors
     /// The first thing that is wrong, with its place; or when the file cannot be read.
     pub fn verify(&self) -> Result<()> {
-        self.verify_checksum()?;
+        // Blocks first: an error names the block that is damaged, as a read of it does, and not the file.
+        self.verify_blocks()?;
+        self.verify_checksum()
+    }
+
+    fn verify_blocks(&self) -> Result<()> {
         let mut tally = Tally::default();
         if let Some(handle) = self.properties.filter {
             let contents = self.fetch(handle, BlockKind::Filter)?;

@@ -150,10 +150,10 @@ pub(crate) fn check(crash: &Crash, history: &History, coverage: &Arc<Coverage>) 
         }
     }
     let smallest = recovery.promises().file_smallest;
+    let largest = crash.promises.file_largest.max(crash.promises.file_opening);
     if let Some(number) = smallest
-        && number <= crash.promises.file_largest
+        && number <= largest
     {
-        let largest = crash.promises.file_largest;
         return Err(format!("file number {number} is used again, {largest} was the largest"));
     }
     let mut images = 1;

@@ -66,11 +66,9 @@ pub(crate) struct Promises {
     pub(crate) policies: [Vec<String>; 2],
     /// Largest sequence number that may have been given out.
     pub(crate) seq_largest: u64,
-    /// Largest number of any file that was created before the last opening ended, or after it. A
-    /// recovery that is cut short has shown nothing: the next may use its numbers again, where the
-    /// names did not reach the disk.
+    /// Largest number of any file that was created, but for openings that failed: they leave nothing.
     pub(crate) file_largest: u64,
-    /// Largest number of any file that the opening under way has created.
+    /// The same of the opening under way.
     pub(crate) file_opening: u64,
     /// What the run is at.
     pub(crate) phase: Phase,
@@ -211,8 +209,12 @@ impl Recorder {
     }
 }
 
+/// The number of a file that holds something of the database under it.
 fn file_number(path: &Path) -> Option<u64> {
-    FileName::parse(path.file_name()?.to_str()?)?.number()
+    match FileName::parse(path.file_name()?.to_str()?)? {
+        FileName::Temporary(_) => None,
+        file => file.number(),
+    }
 }
 
 pub(crate) fn image_name(image: Image) -> &'static str {

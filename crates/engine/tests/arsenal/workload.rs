@@ -794,6 +794,7 @@ impl Run<'_> {
                 self.excuse("opening", &error)?;
                 self.unchanged(before, &error)?;
                 self.coverage.add("calls", "open that failed");
+                self.recorder.promises().file_opening = 0;
                 self.disarm();
                 Db::open_with(vfs, DIR, self.options())
                     .map_err(|error| format!("opening again fails: {error:?}"))?
@@ -803,6 +804,7 @@ impl Run<'_> {
         {
             let mut promises = self.recorder.promises();
             promises.file_largest = promises.file_largest.max(promises.file_opening);
+            promises.file_opening = 0;
             promises.phase = Phase::Running;
         }
         let keyspaces = vec![db.default_keyspace()];
