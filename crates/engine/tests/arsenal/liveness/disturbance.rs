@@ -163,7 +163,10 @@ impl Kind {
             },
             Kind::AlteredRead { file: "table" } => 12,
             Kind::AlteredRead { .. } => 3,
-            Kind::UserPanic { site: Site::StoreOpen | Site::StoreAbandon, .. } => 1,
+            Kind::UserPanic {
+                site: Site::StoreOpen | Site::StoreAbandon | Site::ViewOperands | Site::PartialMerge,
+                ..
+            } => 1,
             Kind::UserPanic { site: Site::StoreMetrics | Site::ViewCursor, .. } => 3,
             Kind::UserPanic { .. } => 8,
             _ => 4,
