@@ -40,6 +40,8 @@ pub mod cache;
 mod callback;
 mod checksum;
 mod coding;
+#[doc(hidden)]
+pub mod cost;
 pub mod cursor;
 pub mod db;
 mod disposal;
@@ -75,6 +77,8 @@ pub mod sync;
 pub mod table;
 #[cfg(feature = "tokio")]
 pub mod tokio;
+#[doc(hidden)]
+pub mod tombstone_index;
 mod trace;
 mod value_log;
 mod version;

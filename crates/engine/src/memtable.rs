@@ -23,10 +23,11 @@ use bytes::Bytes;
 use crate::cursor::Cursor;
 use crate::disposal::Disposal;
 use crate::error::Result;
-use crate::format::range_tombstones::{RangeTombstone, Spans};
+use crate::format::range_tombstones::RangeTombstone;
 use crate::key::{InternalKey, Kind, SeqNo};
 use crate::slice::Slice;
 use crate::sync::{Arc, AtomicU64, Ordering};
+use crate::tombstone_index::TombstoneIndex;
 pub(crate) use arena::{Arena, Copied};
 use entry::{Chain, Entry, Label, OPERAND_BYTES};
 use spans::MemtableSpans;
@@ -133,7 +134,7 @@ impl Memtable {
     /// Adds a range delete. Returns the bytes that the memtable grew by.
     pub(crate) fn insert_span(&self, start: &[u8], end: Option<&[u8]>, seq: SeqNo) -> u64 {
         let (start, end) = (Bytes::copy_from_slice(start), end.map(Bytes::copy_from_slice));
-        let bytes = self.spans.insert(RangeTombstone { start, end, seqs: vec![seq] });
+        let bytes = self.spans.insert(start, end, seq);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         bytes
     }
@@ -144,9 +145,19 @@ impl Memtable {
         self.spans.covering(user_key, snapshot)
     }
 
-    /// Its range deletes, in pieces that do not change; none if there are none.
-    pub(crate) fn spans(&self) -> Vec<Arc<Spans>> {
-        self.spans.chunks()
+    /// Whether it has range deletes.
+    pub(crate) fn has_spans(&self) -> bool {
+        !self.spans.is_empty()
+    }
+
+    /// Indexes of its range deletes; none if there are none.
+    pub(crate) fn tombstone_indexes(&self) -> Vec<Arc<TombstoneIndex>> {
+        self.spans.indexes()
+    }
+
+    /// Its range deletes, each with its one number.
+    pub(crate) fn range_tombstones(&self) -> Vec<RangeTombstone> {
+        self.spans.range_tombstones()
     }
 
     /// Smallest and largest user key of an entry.

@@ -206,6 +206,10 @@ bugs! {
     PanicUnnamed = "panic-unnamed" of 43,
     /// An opening uses file numbers before anything on the disk says that they are in use.
     FileNumbersNotReserved = "file-numbers-not-reserved" of 10,
+    /// A flush or a compaction keeps numbers of range deletes that no snapshot can tell apart while it runs.
+    HiddenSpanNumbersKept = "hidden-span-numbers-kept" of 20,
+    /// Damaged range tombstones of one table fail scans of ranges that do not overlap the table.
+    DamagedSpansFailAllScans = "damaged-spans-fail-all-scans" of 16,
 }
 
 #[cfg(feature = "sabotage")]

@@ -11,8 +11,22 @@ use std::path::{Path, PathBuf};
 /// Modules of the engine from the ground up; a floor uses those before it, and its own.
 const ENGINE: &[&[&str]] = &[
     &[
-        "sync", "error", "key", "slice", "coding", "checksum", "cursor", "sabotage", "health",
-        "callback", "merge", "disposal", "fences", "panics",
+        "sync",
+        "error",
+        "key",
+        "slice",
+        "coding",
+        "checksum",
+        "cursor",
+        "sabotage",
+        "health",
+        "callback",
+        "merge",
+        "disposal",
+        "fences",
+        "panics",
+        "cost",
+        "tombstone_index",
     ],
     &["vfs", "env"],
     &["operands"],
@@ -56,7 +70,7 @@ const COMPACTION: &[&[&str]] = &[
 const DELTA: &[&[&str]] = &[
     &["coding", "options", "charge"],
     &["format"],
-    &["files"],
+    &["files", "ranges"],
     &["bucket", "keep", "cache"],
     &["view"],
     &["cursor", "log"],

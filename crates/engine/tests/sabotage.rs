@@ -17,6 +17,7 @@ use arsenal::coverage::Coverage;
 use arsenal::gate::{Gate, each, returns_while_blocked};
 use arsenal::guards::{guards_beside_large_batches, guards_older_than_the_memtables};
 use arsenal::liveness::{self, Kind, Mode};
+use arsenal::range_tombstones;
 use arsenal::recorder::Sampling;
 use arsenal::workload::{Faults, Plan, play};
 use arsenal::{Chance, Outcome, base_seed, disk_use, mix, options, oracle};
@@ -140,6 +141,14 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
             ("crashes of the log", crashes_of_the_log)
         }
         Bug::StallUnnoticed => ("a policy that stalls", stalling_policy),
+        Bug::HiddenSpanNumbersKept => (
+            "a flush of nested range deletes",
+            range_tombstones::flush_of_nested_range_deletes_is_linear,
+        ),
+        Bug::DamagedSpansFailAllScans => (
+            "damaged range tombstones",
+            range_tombstones::damaged_range_tombstones_fail_overlapping_reads_only,
+        ),
     }
 }
 

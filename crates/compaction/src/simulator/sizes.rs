@@ -53,7 +53,7 @@ const MEMTABLE_ENTRY_BYTES_ASCENDING: f64 = 110.0;
 /// What a merge operand takes in a memtable besides.
 const MEMTABLE_OPERAND_BYTES: f64 = 104.0;
 /// What a range delete takes in a memtable besides its two keys, about.
-const MEMTABLE_SPAN_BYTES: f64 = 120.0;
+const MEMTABLE_SPAN_BYTES: f64 = 416.0;
 /// Offset and length before the bytes of a field in an operand.
 const OPERAND_HEAD_BYTES: u64 = 5;
 /// Bytes of a value that a merge of a workload writes.

@@ -86,7 +86,7 @@ fn middle(tables: &TableSpace, view: &SuperVersion) -> Option<bytes::Bytes> {
     let threads = matches!(tables.env.background(), Background::Threads { .. });
     let memtable = &view.active;
     // A range delete may reach over the middle.
-    (threads && memtable.bytes() >= HALVED_FROM_BYTES && memtable.spans().is_empty())
+    (threads && memtable.bytes() >= HALVED_FROM_BYTES && !memtable.has_spans())
         .then(|| memtable.middle())
         .flatten()
 }

@@ -25,6 +25,7 @@ use bytes::Bytes;
 use super::{BlockKind, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::checksum::{place_seed, xxh3_seeded};
 use crate::coding::{Decoder, get_u32, get_u64, len_u64, put_u64, put_varint, to_usize};
+use crate::cost::{self, Work};
 use crate::error::Malformed;
 use crate::sabotage::{self, Bug};
 use crate::slice::{BlockBytes, LiveBlocks};
@@ -183,6 +184,7 @@ pub(crate) fn open(
     uid: u64,
     offset: u64,
 ) -> Result<Bytes, Malformed> {
+    cost::add(Work::BlockBytes, block.len());
     let (payload_bytes, compression) = check(&block, kind, uid, offset)?;
     block.truncate(payload_bytes);
     match compression {
@@ -203,6 +205,7 @@ pub(crate) fn open_copied(
     offset: u64,
     live: Option<&Arc<LiveBlocks>>,
 ) -> Result<BlockBytes, Malformed> {
+    cost::add(Work::BlockBytes, block.len());
     let (payload_bytes, compression) = check(block, kind, uid, offset)?;
     let payload = &block[..payload_bytes];
     match compression {

@@ -14,11 +14,17 @@
 //!
 //! Spans do not overlap; each carries the numbers of all range deletes that cover it, newest first.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
 use bytes::Bytes;
 
 use crate::coding::{Decoder, len_u64, put_bytes, put_varint};
+use crate::cost::{self, Work};
 use crate::error::Malformed;
 use crate::key::SeqNo;
+use crate::sabotage::{self, Bug};
+use crate::tombstone_index::TombstoneIndex;
 
 /// The one coding of range tombstone blocks so far.
 pub const CODING_SPANS: u8 = 0;
@@ -73,13 +79,12 @@ pub(crate) fn successor(key: &[u8]) -> Bytes {
     Bytes::from(next)
 }
 
-/// Where keys lie among spans: from `start` on, before `end`, all are covered by the same range
-/// deletes.
+/// Keys around a key that are covered by the same range deletes, or by none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Window<'a> {
-    /// `None` for the beginning of the keyspace.
+    /// First key; `None` for the beginning of the keyspace.
     pub(crate) start: Option<&'a Bytes>,
-    /// `None` for the end of the keyspace.
+    /// First key past it; `None` for the end of the keyspace.
     pub(crate) end: Option<&'a Bytes>,
     /// Numbers of the range deletes, newest first; none between two spans.
     pub(crate) seqs: &'a [SeqNo],
@@ -90,43 +95,119 @@ pub(crate) fn newest_until(seqs: &[SeqNo], limit: SeqNo) -> Option<SeqNo> {
     seqs.get(seqs.partition_point(|&seq| seq > limit)).copied()
 }
 
+/// Numbers of the range deletes that cover a place, each with how many of them have it.
+type Open = BTreeMap<SeqNo, usize>;
+
 /// Cuts spans that may overlap into spans that do not, in key order, each with the numbers of all
-/// that cover it. Neighbours with equal numbers are joined; empty spans vanish.
+/// that cover it. Neighbours with equal numbers are joined; empty spans are dropped.
+///
+/// The result has n² numbers for n nested spans. See [`fragment_visible`].
 #[must_use]
 pub fn fragment(spans: &[RangeTombstone]) -> Vec<RangeTombstone> {
-    // 1. Every start and end is a bound between fragments; the end of the keyspace is past all.
-    let mut bounds: Vec<&Bytes> = Vec::with_capacity(2 * spans.len());
-    let mut by_start: Vec<&RangeTombstone> = Vec::with_capacity(spans.len());
-    for span in spans.iter().filter(|span| !span.is_empty()) {
-        bounds.push(&span.start);
-        bounds.extend(span.end.as_ref());
-        by_start.push(span);
+    fragment_with(spans, |open| open.keys().rev().copied().collect())
+}
+
+/// As [`fragment`], with the numbers that readers at `snapshots`, in ascending order, and readers past the
+/// last of them can tell apart: of the numbers between two snapshots the newest. Takes O(n log n) time and
+/// O(n) memory for n spans and a fixed number of snapshots.
+///
+/// Neighbours are joined only where all numbers are equal.
+#[must_use]
+pub fn fragment_visible(spans: &[RangeTombstone], snapshots: &[SeqNo]) -> Vec<RangeTombstone> {
+    if sabotage::on(Bug::HiddenSpanNumbersKept) {
+        return fragment(spans);
     }
-    bounds.sort_unstable();
-    bounds.dedup();
-    by_start.sort_by(|a, b| a.start.cmp(&b.start));
-    // 2. Walk over the bounds with the set of spans that are open there.
-    let mut fragments: Vec<RangeTombstone> = Vec::new();
-    let mut open: Vec<&RangeTombstone> = Vec::new();
-    let mut coming = by_start.into_iter().peekable();
-    for (index, &start) in bounds.iter().enumerate() {
-        open.retain(|span| span.covers(start));
-        while let Some(span) = coming.next_if(|span| span.start == *start) {
-            open.push(span);
+    fragment_with(spans, |open| {
+        let mut seqs = Vec::new();
+        let mut limit = Some(SeqNo::MAX);
+        while let Some((&seq, _)) = limit.and_then(|limit| open.range(..=limit).next_back()) {
+            seqs.push(seq);
+            let snapshot = snapshots.partition_point(|snapshot| *snapshot < seq).checked_sub(1);
+            limit = snapshot.map(|at| snapshots[at]);
         }
-        if open.is_empty() {
+        seqs
+    })
+}
+
+/// Joins neighbouring fragments with equal numbers.
+pub(crate) fn join(fragments: Vec<RangeTombstone>) -> Vec<RangeTombstone> {
+    let mut joined: Vec<RangeTombstone> = Vec::new();
+    for fragment in fragments {
+        match joined.last_mut() {
+            Some(last)
+                if last.end.as_ref() == Some(&fragment.start) && last.seqs == fragment.seqs =>
+            {
+                last.end = fragment.end;
+            }
+            _ => joined.push(fragment),
+        }
+    }
+    joined
+}
+
+/// Sweeps over the bounds of the spans in key order. `numbers` returns the numbers of a fragment from those
+/// of all spans that cover it.
+fn fragment_with(
+    spans: &[RangeTombstone],
+    numbers: impl Fn(&Open) -> Vec<SeqNo>,
+) -> Vec<RangeTombstone> {
+    let mut starts: Vec<&RangeTombstone> = spans.iter().filter(|span| !span.is_empty()).collect();
+    let mut ends: Vec<(&Bytes, &RangeTombstone)> =
+        starts.iter().filter_map(|span| Some((span.end.as_ref()?, *span))).collect();
+    starts.sort_unstable_by(|a, b| a.start.cmp(&b.start));
+    ends.sort_unstable_by(|a, b| a.0.cmp(b.0));
+    let (mut starts, mut ends) = (starts.into_iter().peekable(), ends.into_iter().peekable());
+    let mut fragments = Vec::new();
+    let mut current: Option<RangeTombstone> = None;
+    let mut open = Open::new();
+    loop {
+        let bound = match (starts.peek(), ends.peek()) {
+            (Some(span), Some((end, _))) => (&span.start).min(*end),
+            (Some(span), None) => &span.start,
+            (None, Some((end, _))) => *end,
+            (None, None) => break,
+        };
+        // Numbers that begin or end here, and whether they were open before.
+        let mut touched: BTreeMap<SeqNo, bool> = BTreeMap::new();
+        while let Some((_, span)) = ends.next_if(|(end, _)| *end == bound) {
+            for &seq in &span.seqs {
+                touched.entry(seq).or_insert(true);
+                if let Entry::Occupied(mut count) = open.entry(seq) {
+                    *count.get_mut() -= 1;
+                    if *count.get() == 0 {
+                        count.remove();
+                    }
+                }
+            }
+        }
+        while let Some(span) = starts.next_if(|span| span.start == *bound) {
+            for &seq in &span.seqs {
+                let count = open.entry(seq).or_insert(0);
+                touched.entry(seq).or_insert(*count > 0);
+                *count += 1;
+            }
+        }
+        if touched.iter().all(|(seq, before)| open.contains_key(seq) == *before) {
             continue;
         }
-        let mut seqs: Vec<SeqNo> = open.iter().flat_map(|span| span.seqs.iter().copied()).collect();
-        seqs.sort_unstable_by(|a, b| b.cmp(a));
-        seqs.dedup();
-        let end = bounds.get(index + 1).map(|&end| end.clone());
-        match fragments.last_mut() {
-            Some(last) if last.end.as_ref() == Some(start) && last.seqs == seqs => last.end = end,
-            _ => fragments.push(RangeTombstone { start: start.clone(), end, seqs }),
+        if let Some(ended) = current.take() {
+            fragments.push(RangeTombstone { end: Some(bound.clone()), ..ended });
+        }
+        if !open.is_empty() {
+            let seqs = numbers(&open);
+            cost::add(Work::SpanNumbers, seqs.len());
+            current = Some(RangeTombstone { start: bound.clone(), end: None, seqs });
         }
     }
+    fragments.extend(current);
     fragments
+}
+
+/// Indexes spans for lookups by readers at any sequence number.
+pub(crate) fn index<'a>(spans: impl IntoIterator<Item = &'a RangeTombstone>) -> TombstoneIndex {
+    TombstoneIndex::new(spans.into_iter().flat_map(|RangeTombstone { start, end, seqs }| {
+        seqs.iter().map(move |seq| (start, end.as_ref(), *seq))
+    }))
 }
 
 /// Writes the contents of a range tombstone block. The spans are what [`fragment`] returned.
@@ -153,8 +234,8 @@ pub fn encode(spans: &[RangeTombstone]) -> Vec<u8> {
     out
 }
 
-/// Fragmented spans in key order: those of one table, resident while the table is in use, or of a
-/// memtable, or of both together.
+/// Fragmented spans in key order: those of one table, resident while the table is in use, or those of the
+/// inputs of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spans {
     spans: Vec<RangeTombstone>,
@@ -162,9 +243,8 @@ pub struct Spans {
 }
 
 impl Spans {
-    /// The fragments of spans that may overlap.
-    pub(crate) fn of(spans: &[RangeTombstone]) -> Spans {
-        let spans = fragment(spans);
+    /// Fragments as [`fragment`] returns them.
+    pub(crate) fn new(spans: Vec<RangeTombstone>) -> Spans {
         let bytes = spans.iter().map(RangeTombstone::bytes).sum();
         Spans { spans, bytes }
     }
@@ -358,6 +438,21 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn visible_numbers_are_the_newest_between_two_snapshots(
+            spans in proptest::collection::vec(any_span(), 0..8),
+            snapshots in proptest::collection::btree_set(0u64..22, 0..4),
+        ) {
+            let snapshots: Vec<SeqNo> = snapshots.into_iter().map(SeqNo).collect();
+            let mut expected = fragment(&spans);
+            for span in &mut expected {
+                span.seqs.dedup_by_key(|seq| snapshots.partition_point(|snapshot| *snapshot < *seq));
+            }
+            let visible = fragment_visible(&spans, &snapshots);
+            prop_assert_eq!(&visible, &expected);
+            prop_assert_eq!(fragment(&visible), join(visible));
+        }
+
         #[test]
         fn covering_is_the_newest_of_all_spans_that_cover(
             spans in proptest::collection::vec(any_span(), 0..8),

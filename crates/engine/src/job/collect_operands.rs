@@ -29,7 +29,7 @@ use crate::keyspace::filter_bits::Coming;
 use crate::keyspace::merging::Merging;
 use crate::keyspace::{Retry, Tree};
 use crate::operands::{Collection, Prepared};
-use crate::read::deleted::{Deleted, Reach};
+use crate::read::deleted::Deleted;
 use crate::read::fold::Fold;
 use crate::read::merging::MergingCursor;
 use crate::read::run::RunCursor;
@@ -327,7 +327,7 @@ struct Tables<'a> {
 impl<'a> Tables<'a> {
     fn new(version: &'a Version, merging: &'a Merging) -> Result<Tables<'a>> {
         let spans: Option<Arc<[_]>> = version.spans()?.map(|spans| Arc::from([spans]));
-        let deleted = spans.and_then(|spans| Deleted::new(spans, Reach::Reader(SeqNo::MAX)));
+        let deleted = spans.and_then(|spans| Deleted::for_reader(spans, SeqNo::MAX));
         let runs = version.runs().iter();
         let runs = runs
             .map(|run| RunCursor::new(Arc::clone(run.tables()), FillCache::Job, deleted.clone()));

@@ -627,7 +627,7 @@ fn merge(
         });
         let tables = tables.collect::<Result<Arc<[_]>, _>>()?;
         for table in tables.iter().filter(|table| table.has_spans()) {
-            spans.push(Arc::new(table.table().spans(FillCache::Job)?));
+            spans.extend_from_slice(table.table().spans(FillCache::Job)?.as_slice());
         }
         inputs.push(tables);
     }

@@ -15,9 +15,9 @@ use lsmx_compaction::{
     TreeShape,
 };
 
-use crate::format::range_tombstones::{Spans, newest_until};
 use crate::key::SeqNo;
 use crate::sabotage::{self, Bug};
+use crate::tombstone_index::TombstoneIndex;
 
 /// What a look at a tree found.
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ pub(super) struct Covered {
 /// was; `spans` are all range deletes of its tables; files in `busy` are left alone.
 pub(super) fn look(
     shape: &TreeShape,
-    spans: &Spans,
+    spans: &TombstoneIndex,
     snapshots: &[SeqNo],
     busy: impl Fn(&FileShape) -> bool,
 ) -> Covered {
@@ -86,7 +86,7 @@ enum Cover {
     ByNewer,
 }
 
-fn cover(spans: &Spans, snapshots: &[SeqNo], file: &FileShape) -> Cover {
+fn cover(spans: &TombstoneIndex, snapshots: &[SeqNo], file: &FileShape) -> Cover {
     let (smallest, largest) = (SeqNo(file.seq_smallest), SeqNo(file.seq_largest));
     let first_that_sees = snapshots.partition_point(|snapshot| *snapshot < smallest);
     let limit = match snapshots.get(first_that_sees) {
@@ -97,17 +97,21 @@ fn cover(spans: &Spans, snapshots: &[SeqNo], file: &FileShape) -> Cover {
     let mut cover = Cover::ByNewer;
     let mut from = &file.range.smallest;
     loop {
-        let window = spans.window(from);
+        let (visible, newest) = (spans.window(from, limit), spans.window(from, SeqNo::MAX));
         // The number of a range delete is that of no entry: one that is the file's largest is newer
         // than all its entries.
-        let here = match (newest_until(window.seqs, limit), window.seqs.first()) {
+        let here = match (visible.newest, newest.newest) {
             (Some(seq), _) if seq > largest => Cover::ByNewer,
             (Some(seq), _) if seq == largest => Cover::ByItself,
-            (_, Some(&newest)) if newest >= largest => Cover::ButForSnapshots,
+            (_, Some(newest)) if newest >= largest => Cover::ButForSnapshots,
             _ => return Cover::No,
         };
         cover = cover.min(here);
-        match window.end {
+        let end = match (visible.end, newest.end) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        };
+        match end {
             Some(end) if *end <= file.range.largest => from = end,
             _ => return cover,
         }
@@ -120,7 +124,7 @@ mod tests {
     use lsmx_compaction::{FileId, KeyRange};
 
     use super::*;
-    use crate::format::range_tombstones::RangeTombstone;
+    use crate::format::range_tombstones::{RangeTombstone, index};
 
     fn span(start: &'static str, end: Option<&'static str>, seqs: &[u64]) -> RangeTombstone {
         let (start, end) = (Bytes::from(start), end.map(Bytes::from));
@@ -152,7 +156,7 @@ mod tests {
 
     fn cover_of(spans: &[RangeTombstone], snapshots: &[u64]) -> Cover {
         let snapshots: Vec<_> = snapshots.iter().copied().map(SeqNo).collect();
-        cover(&Spans::of(spans), &snapshots, &file(1, ("d", "m"), (10, 20), 5))
+        cover(&index(spans), &snapshots, &file(1, ("d", "m"), (10, 20), 5))
     }
 
     #[test]
@@ -199,7 +203,7 @@ mod tests {
         let (shape, _) =
             TreeShape::default().with_flush(vec![file(1, ("d", "m"), (10, 20), 5)]).unwrap();
         let (shape, _) = shape.with_flush(vec![file(2, ("a", "z"), (30, 30), 0)]).unwrap();
-        let spans = Spans::of(&[span("a", Some("z\0"), &[30])]);
+        let spans = index(&[span("a", Some("z\0"), &[30])]);
         let found = look(&shape, &spans, &[], |_| false);
         let job = found.job.unwrap();
         assert_eq!(job.to_string(), "drop L0{1}   why: range deletes cover it");

@@ -5,12 +5,11 @@
 //! very delivery. So a tombstone may leave the tree later on, and nothing it deleted comes back.
 
 use crate::error::Result;
-use crate::format::range_tombstones::Spans;
+use crate::format::range_tombstones::RangeTombstone;
 use crate::key::{InternalKey, Kind, SeqNo};
 use crate::keyspace::beside::Attached;
 use crate::operands::{Delivery, Prepared};
 use crate::sabotage::{self, Bug};
-use crate::sync::Arc;
 
 /// A delivery under way.
 pub(crate) struct Delivering<'a> {
@@ -39,12 +38,13 @@ impl<'a> Delivering<'a> {
         Ok(Delivering { delivery, key: Vec::new(), untold: None, any: false })
     }
 
-    /// Delivers the range deletes of the memtable, all of them.
+    /// Delivers the range deletes of the memtable as fragments. Numbers that no snapshot can tell from a
+    /// newer one are left out.
     ///
     /// # Errors
     /// When a file cannot be written.
-    pub(crate) fn range_anchors(&mut self, spans: &[Arc<Spans>]) -> Result<()> {
-        for span in spans.iter().flat_map(|spans| spans.as_slice()) {
+    pub(crate) fn range_anchors(&mut self, fragments: &[RangeTombstone]) -> Result<()> {
+        for span in fragments {
             for &seq in &span.seqs {
                 self.any = true;
                 self.delivery.range_anchor(&span.start, span.end.as_deref(), seq)?;

@@ -191,10 +191,9 @@ pub(crate) fn write_range(
 ) -> Result<()> {
     let keys = memtable.key_range();
     let keys = keys.as_ref().map(|(smallest, largest)| (&smallest[..], &largest[..]));
-    let spans = memtable.spans();
-    outputs.take_spans(keeper.heed(&spans, keys));
+    outputs.take_spans(keeper.heed(&memtable.range_tombstones(), keys));
     if let Some(delivering) = &mut delivering {
-        delivering.range_anchors(&spans)?;
+        delivering.range_anchors(keeper.covering())?;
     }
     let mut cursor = memtable.cursor();
     match from {

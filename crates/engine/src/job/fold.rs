@@ -18,9 +18,9 @@ use crate::job::values::ValueSource;
 use crate::key::{InternalKey, Kind, SeqNo};
 use crate::keyspace::merging::Merging;
 use crate::merge::MergeOperator;
+use crate::read::deleted::Deleted;
 use crate::sabotage::{self, Bug};
 use crate::slice::Slice;
-use crate::sync::Arc;
 use crate::table::{Access, FillCache};
 
 /// Operands that wait at most; then they are folded among themselves, and the rest goes on.
@@ -78,13 +78,19 @@ impl<'a> Keeper<'a> {
         Keeper { values, ..self }
     }
 
-    /// Heeds range deletes, as [`Retention::heed`], which returns those that are kept.
+    /// Adds range deletes, as [`Retention::heed`], which returns those that are kept.
     pub(crate) fn heed(
         &mut self,
-        spans: &[Arc<Spans>],
+        spans: &[RangeTombstone],
         keys: Option<(&[u8], &[u8])>,
     ) -> Vec<RangeTombstone> {
         self.retention.heed(spans, keys)
+    }
+
+    /// Range deletes that were added, as fragments with the numbers that snapshots can tell apart.
+    pub(crate) fn covering(&self) -> &[RangeTombstone] {
+        let deleted = self.retention.deleted.as_ref();
+        deleted.and_then(Deleted::job_spans).map_or(&[], Spans::as_slice)
     }
 
     /// Takes the entry that `cursor` stands on. `write` gets what is to be written, in order: key,
@@ -298,6 +304,7 @@ mod tests {
     use crate::merge::{Append, MergeError};
     use crate::read::fold::Fold;
     use crate::read::merging::ListCursor;
+    use crate::sync::Arc;
 
     /// Appends without merging partially.
     #[derive(Debug)]

@@ -18,30 +18,27 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use lsmx_compaction::{FileShape, RunShape};
 
-use crate::format::range_tombstones::{RangeTombstone, Spans, successor};
+use crate::format::range_tombstones::{RangeTombstone, Spans, fragment_visible, join, successor};
 use crate::job::retain::Retention;
 use crate::key::SeqNo;
-use crate::read::deleted::{Deleted, Reach};
+use crate::read::deleted::Deleted;
 use crate::sabotage::{self, Bug};
 use crate::sync::Arc;
 
 impl Retention {
-    /// Takes in the range deletes of the memtable or of the inputs: from here on what they hide is
-    /// not kept. Returns those of them that are; `keys` are the smallest and the largest key that the
+    /// Adds the range deletes of the memtable or of the inputs: entries that they hide are not kept.
+    /// Returns the range deletes that are kept; `keys` are the smallest and the largest key that the
     /// job may keep an entry of.
     pub(super) fn heed(
         &mut self,
-        sources: &[Arc<Spans>],
+        spans: &[RangeTombstone],
         keys: Option<(&[u8], &[u8])>,
     ) -> Vec<RangeTombstone> {
-        let all: Vec<_> = sources.iter().flat_map(|spans| spans.as_slice()).cloned().collect();
-        if all.is_empty() {
-            return Vec::new();
-        }
-        let spans = Spans::of(&all);
-        let kept = spans.as_slice().iter().filter_map(|span| self.kept_of(span, keys)).collect();
-        let reach = Reach::Snapshots(Arc::clone(&self.snapshots));
-        self.deleted = Deleted::new(Arc::from([Arc::new(spans)]), reach);
+        let fragments = fragment_visible(spans, &self.snapshots);
+        // Each fragment by itself: its neighbour may hide nothing that is left.
+        let kept = fragments.iter().filter_map(|span| self.kept_of(span, keys)).collect();
+        let spans = Arc::new(Spans::new(join(fragments)));
+        self.deleted = Deleted::for_job(spans, Arc::clone(&self.snapshots));
         kept
     }
 
@@ -49,7 +46,7 @@ impl Retention {
         self.snapshots.partition_point(|snapshot| *snapshot < seq)
     }
 
-    /// What is kept of one fragment.
+    /// What is kept of one fragment, which has one number for each stripe at most.
     fn kept_of(
         &self,
         span: &RangeTombstone,
@@ -57,7 +54,6 @@ impl Retention {
     ) -> Option<RangeTombstone> {
         let older = self.older_hull(span);
         let mut seqs = span.seqs.clone();
-        seqs.dedup_by_key(|seq| self.stripe(*seq));
         if older.is_none() && seqs.last().is_some_and(|&oldest| self.stripe(oldest) == 0) {
             seqs.pop();
         }
@@ -223,7 +219,7 @@ mod tests {
         let snapshots = snapshots.iter().copied().map(SeqNo).collect();
         let mut retention = Retention::for_flush(snapshots, &tree(older));
         let keys = keys.map(|(smallest, largest)| (smallest.as_bytes(), largest.as_bytes()));
-        retention.heed(&[Arc::new(Spans::of(spans))], keys)
+        retention.heed(spans, keys)
     }
 
     #[test]

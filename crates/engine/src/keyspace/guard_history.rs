@@ -7,12 +7,12 @@
 use std::collections::{HashMap, VecDeque};
 
 use crate::coding::len_u64;
-use crate::format::range_tombstones::Spans;
 use crate::key::SeqNo;
 use crate::keyspace::key_hashes::{BYTES_PER_KEY, KeyHashes, key_hash};
 use crate::memtable::Memtable;
 use crate::sabotage::{self, Bug};
 use crate::sync::{Arc, Mutex};
+use crate::tombstone_index::TombstoneIndex;
 
 /// Most records of all trees: a guard may be checked against each one of its tree.
 const RECORDS_MAX: usize = 1 << 10;
@@ -26,7 +26,7 @@ pub(crate) struct FlushedWrites {
     first_seq: SeqNo,
     last_seq: SeqNo,
     keys: KeyHashes,
-    spans: Vec<Arc<Spans>>,
+    spans: Vec<Arc<TombstoneIndex>>,
     bytes: u64,
 }
 
@@ -38,7 +38,7 @@ impl FlushedWrites {
 
     /// Returns the newest number at which the key was written or deleted.
     fn newest(&self, key: &[u8], key_hash: u64) -> Option<SeqNo> {
-        let covering = |spans: &Arc<Spans>| spans.covering(key, SeqNo::MAX);
+        let covering = |spans: &Arc<TombstoneIndex>| spans.newest(key, SeqNo::MAX);
         self.keys.newest(key_hash).max(self.spans.iter().filter_map(covering).max())
     }
 }
@@ -102,7 +102,7 @@ impl GuardHistory {
         memtable: &Memtable,
         last_seq: SeqNo,
     ) -> Option<FlushedWrites> {
-        let (first_seq, spans) = (memtable.first_seq(), memtable.spans());
+        let (first_seq, spans) = (memtable.first_seq(), memtable.tombstone_indexes());
         let span_bytes: u64 = spans.iter().map(|spans| len_u64(spans.bytes())).sum();
         let key_bytes = memtable.entries().saturating_mul(BYTES_PER_KEY);
         let bytes = RECORD_BYTES.saturating_add(span_bytes).saturating_add(key_bytes);

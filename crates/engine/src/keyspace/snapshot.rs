@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use crate::cost::{self, Work};
 use crate::key::SeqNo;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
 
@@ -116,7 +117,9 @@ impl Sequence {
 
     /// Registered numbers, ascending.
     pub(crate) fn snapshots(&self) -> Vec<SeqNo> {
-        self.snapshots.lock().keys().copied().collect()
+        let snapshots = self.snapshots.lock();
+        cost::add(Work::LockedVisits, snapshots.len());
+        snapshots.keys().copied().collect()
     }
 
     /// The oldest and the newest registered number.
@@ -137,7 +140,9 @@ impl Sequence {
 
     /// How many snapshots are registered.
     pub(crate) fn snapshot_count(&self) -> usize {
-        self.snapshots.lock().values().map(|holders| holders.count).sum()
+        let snapshots = self.snapshots.lock();
+        cost::add(Work::LockedVisits, snapshots.len());
+        snapshots.values().map(|holders| holders.count).sum()
     }
 }
 

@@ -8,54 +8,63 @@
 
 use bytes::Bytes;
 
+use crate::cost::{self, Work};
 use crate::format::range_tombstones::{Spans, newest_until};
 use crate::key::SeqNo;
 use crate::sabotage::{self, Bug};
 use crate::sync::Arc;
+use crate::tombstone_index::TombstoneIndex;
 
-/// Up to which number range deletes count.
+/// Range deletes, and up to which number they count.
 #[derive(Clone, Debug)]
-pub(crate) enum Reach {
-    /// One for all entries: what a reader sees.
-    Reader(SeqNo),
-    /// The first of these snapshots, in ascending order, that sees the entry; all numbers count for an
-    /// entry that is past the last one.
-    Snapshots(Arc<[SeqNo]>),
+enum Source {
+    /// For a reader: one number for all entries.
+    Reader { indexes: Arc<[Arc<TombstoneIndex>]>, snapshot: SeqNo },
+    /// For a job: the first of these snapshots, in ascending order, that sees the entry; all numbers count
+    /// for an entry that is past the last one. The spans have the numbers that these snapshots tell apart.
+    Job { spans: Arc<Spans>, snapshots: Arc<[SeqNo]> },
 }
 
-impl Reach {
-    /// The last number that counts for an entry with the number `seq`.
-    fn of(&self, seq: SeqNo) -> SeqNo {
-        match self {
-            Reach::Reader(_) if sabotage::on(Bug::SpanIgnoresSnapshot) => SeqNo::MAX,
-            Reach::Reader(snapshot) => *snapshot,
-            Reach::Snapshots(snapshots) => {
-                let first = snapshots.partition_point(|snapshot| *snapshot < seq);
-                snapshots.get(first).copied().unwrap_or(SeqNo::MAX)
-            }
-        }
-    }
-}
-
-/// The range deletes of a view, and the window around the key that was asked for last: while a
-/// cursor stays in it, an answer is two comparisons.
+/// The range deletes of a view, and the window around the key that was looked up last: while a
+/// cursor stays in it, a lookup is two comparisons.
 #[derive(Clone, Debug)]
 pub(crate) struct Deleted {
-    sources: Arc<[Arc<Spans>]>,
-    reach: Reach,
-    /// From here on; `None` until a key was asked for.
+    source: Source,
+    /// From here on; `None` until a key was looked up.
     start: Option<Bytes>,
     /// Before this key; `None` for the end of the keyspace.
     end: Option<Bytes>,
-    /// Numbers that cover the window, newest first.
+    /// Numbers that cover the window, newest first; for a reader the newest one that counts.
     seqs: Vec<SeqNo>,
 }
 
 impl Deleted {
-    /// What these spans hide; `None` if there are none.
-    pub(crate) fn new(sources: Arc<[Arc<Spans>]>, reach: Reach) -> Option<Deleted> {
-        let some = sources.iter().any(|spans| !spans.as_slice().is_empty());
-        some.then(|| Deleted { sources, reach, start: None, end: None, seqs: Vec::new() })
+    /// What these range deletes hide from a reader; `None` if there are none.
+    pub(crate) fn for_reader(
+        indexes: Arc<[Arc<TombstoneIndex>]>,
+        snapshot: SeqNo,
+    ) -> Option<Deleted> {
+        let some = indexes.iter().any(|index| !index.is_empty());
+        some.then(|| Deleted::new(Source::Reader { indexes, snapshot }))
+    }
+
+    /// What these range deletes hide from a job that keeps what registered snapshots see; `None` if there
+    /// are none.
+    pub(crate) fn for_job(spans: Arc<Spans>, snapshots: Arc<[SeqNo]>) -> Option<Deleted> {
+        let some = !spans.as_slice().is_empty();
+        some.then(|| Deleted::new(Source::Job { spans, snapshots }))
+    }
+
+    fn new(source: Source) -> Deleted {
+        Deleted { source, start: None, end: None, seqs: Vec::new() }
+    }
+
+    /// The range deletes, if they are those of a job.
+    pub(crate) fn job_spans(&self) -> Option<&Spans> {
+        match &self.source {
+            Source::Job { spans, .. } => Some(spans),
+            Source::Reader { .. } => None,
+        }
     }
 
     /// Whether an entry of `user_key` with the number `seq` is hidden.
@@ -76,7 +85,7 @@ impl Deleted {
     #[inline]
     fn newest(&mut self, user_key: &[u8], seq: SeqNo) -> Option<SeqNo> {
         self.look_at(user_key);
-        newest_until(&self.seqs, self.reach.of(seq))
+        newest_until(&self.seqs, self.source.limit(seq))
     }
 
     /// The newest range delete that covers a key, for a reader.
@@ -105,18 +114,45 @@ impl Deleted {
 
     fn open_window(&mut self, user_key: &[u8]) {
         self.seqs.clear();
-        let (mut start, mut end): (Option<&Bytes>, Option<&Bytes>) = (None, None);
-        for spans in &*self.sources {
-            let window = spans.window(user_key);
-            start = start.max(window.start);
-            end = match (end, window.end) {
-                (Some(one), Some(other)) => Some(one.min(other)),
-                (one, other) => one.or(other),
-            };
-            self.seqs.extend_from_slice(window.seqs);
-        }
-        self.seqs.sort_unstable_by(|a, b| b.cmp(a));
+        let (start, end) = match &self.source {
+            Source::Reader { indexes, .. } => {
+                let limit = self.source.limit(SeqNo::ZERO);
+                let (mut start, mut end): (Option<&Bytes>, Option<&Bytes>) = (None, None);
+                let mut newest = None;
+                for index in &**indexes {
+                    let window = index.window(user_key, limit);
+                    start = start.max(window.start);
+                    end = match (end, window.end) {
+                        (Some(one), Some(other)) => Some(one.min(other)),
+                        (one, other) => one.or(other),
+                    };
+                    newest = newest.max(window.newest);
+                }
+                self.seqs.extend(newest);
+                (start, end)
+            }
+            Source::Job { spans, .. } => {
+                let window = spans.window(user_key);
+                cost::add(Work::SpanNumbers, window.seqs.len());
+                self.seqs.extend_from_slice(window.seqs);
+                (window.start, window.end)
+            }
+        };
         (self.start, self.end) = (Some(start.cloned().unwrap_or_default()), end.cloned());
+    }
+}
+
+impl Source {
+    /// The last number that counts for an entry with the number `seq`.
+    fn limit(&self, seq: SeqNo) -> SeqNo {
+        match self {
+            Source::Reader { .. } if sabotage::on(Bug::SpanIgnoresSnapshot) => SeqNo::MAX,
+            Source::Reader { snapshot, .. } => *snapshot,
+            Source::Job { snapshots, .. } => {
+                let first = snapshots.partition_point(|snapshot| *snapshot < seq);
+                snapshots.get(first).copied().unwrap_or(SeqNo::MAX)
+            }
+        }
     }
 }
 
@@ -125,12 +161,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::format::range_tombstones::RangeTombstone;
+    use crate::format::range_tombstones::{RangeTombstone, fragment_visible, index};
 
     #[test]
     fn no_spans_hide_nothing_and_cost_nothing() {
-        let none: Arc<[Arc<Spans>]> = Arc::from([Arc::new(Spans::default())]);
-        assert!(Deleted::new(none, Reach::Reader(SeqNo::MAX)).is_none());
+        let none = Arc::from([Arc::new(TombstoneIndex::default())]);
+        assert!(Deleted::for_reader(none, SeqNo::MAX).is_none());
+        assert!(Deleted::for_job(Arc::default(), Arc::from([])).is_none());
     }
 
     proptest! {
@@ -143,16 +180,23 @@ mod tests {
         ) {
             let key = |key: u8| Bytes::copy_from_slice(&[key]);
             let end = |end: u8| (end != 5).then(|| key(end));
-            let sources: Vec<Arc<Spans>> = (0..3).map(|source| {
+            let spans: Vec<Vec<RangeTombstone>> = (0..3).map(|source| {
                 let of_source = deletes.iter().filter(|delete| delete.3 == source);
-                let spans = of_source.map(|&(from, to, seq, _)| RangeTombstone {
+                of_source.map(|&(from, to, seq, _)| RangeTombstone {
                     start: key(from), end: end(to), seqs: vec![SeqNo(seq)],
-                });
-                Arc::new(Spans::of(&spans.collect::<Vec<_>>()))
+                }).collect()
             }).collect();
             let snapshots: Vec<SeqNo> = snapshots.into_iter().map(SeqNo).collect();
-            let reach = reader.map_or(Reach::Snapshots(snapshots.clone().into()), |s| Reach::Reader(SeqNo(s)));
-            let mut deleted = Deleted::new(sources.into(), reach);
+            let mut deleted = match reader {
+                Some(reader) => {
+                    let indexes = spans.iter().map(|spans| Arc::new(index(spans)));
+                    Deleted::for_reader(indexes.collect(), SeqNo(reader))
+                }
+                None => {
+                    let visible = fragment_visible(&spans.concat(), &snapshots);
+                    Deleted::for_job(Arc::new(Spans::new(visible)), snapshots.clone().into())
+                }
+            };
             for (user_key, seq, more) in asked {
                 let limit = match reader {
                     Some(reader) => reader,

@@ -3,6 +3,7 @@
 use std::cmp::{Ordering, Reverse};
 use std::fmt;
 
+use crate::cost::{self, Work};
 use crate::cursor::Cursor;
 use crate::error::Result;
 #[cfg(test)]
@@ -102,6 +103,7 @@ impl<C: Cursor> MergingCursor<C> {
     /// Brings the list in order after its first source has moved, or failed to.
     #[inline]
     fn after_move(&mut self, moved: Result<()>) -> Result<()> {
+        cost::add(Work::EntrySteps, 1);
         if let Err(error) = moved {
             self.heads.clear();
             return Err(error);

@@ -13,7 +13,7 @@ use crate::keyspace::Tree;
 use crate::keyspace::merging::Merging;
 use crate::keyspace::snapshot::Pinned;
 use crate::read::Reads;
-use crate::read::deleted::{Deleted, Reach};
+use crate::read::deleted::Deleted;
 use crate::read::merging::MergingCursor;
 use crate::read::pointed::PointedValues;
 use crate::read::run::RunCursor;
@@ -189,18 +189,22 @@ impl Range {
         range
     }
 
-    /// What range deletes hide of the view. Those of memtables that come later than the snapshot are
-    /// beyond its reach.
+    /// What range deletes hide of the view between the bounds. Those of memtables that come later than the
+    /// snapshot do not count.
     fn deleted(&self) -> Result<Option<Deleted>> {
-        let mut sources: Vec<_> = self.view.memtables().flat_map(|at| at.spans()).collect();
+        let mut sources: Vec<_> =
+            self.view.memtables().flat_map(|at| at.tombstone_indexes()).collect();
+        let bounds = [&self.lower, &self.upper].map(|bound| bound.as_ref().map(Bytes::as_ref));
         sources.extend(match self.reads {
-            Reads::Storage | Reads::Tables => self.view.version.spans()?,
+            Reads::Storage | Reads::Tables => {
+                self.view.version.spans_between(bounds[0], bounds[1])?
+            }
             Reads::Memory => self.view.version.gathered_spans()?,
         });
         if sources.is_empty() {
             return Ok(None);
         }
-        Ok(Deleted::new(sources.into(), Reach::Reader(self.snapshot)))
+        Ok(Deleted::for_reader(sources.into(), self.snapshot))
     }
 
     fn cursor(&self) -> Result<VisibleCursor<MergingCursor>> {

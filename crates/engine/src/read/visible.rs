@@ -364,9 +364,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::format::range_tombstones::{RangeTombstone, Spans};
+    use crate::format::range_tombstones::{RangeTombstone, index};
     use crate::merge::{MergeError, MergeOperator};
-    use crate::read::deleted::Reach;
     use crate::read::merging::ListCursor;
     use crate::sync::Arc;
 
@@ -463,8 +462,8 @@ mod tests {
                 }
             }
             let half = spans.split_off(spans.len() / 2);
-            let sources: Arc<[_]> = [spans, half].iter().map(|part| Arc::new(Spans::of(part))).collect();
-            let deleted = Deleted::new(sources, Reach::Reader(SeqNo(snapshot)));
+            let sources: Arc<[_]> = [spans, half].iter().map(|part| Arc::new(index(part))).collect();
+            let deleted = Deleted::for_reader(sources, SeqNo(snapshot));
             let merging = Arc::new(Merging::new("test".to_owned(), Some(Arc::new(Snake))));
             let inner = ListCursor::new(entries);
             let mut cursor = VisibleCursor::new(

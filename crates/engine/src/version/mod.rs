@@ -10,15 +10,18 @@ mod old;
 mod super_version;
 
 use std::collections::HashMap;
+use std::ops::Bound;
 
 use lsmx_compaction::{FileId, RunShape, TreeShape};
 
 use crate::disposal::Disposal;
 use crate::error::Error;
 use crate::fences::Fences;
-use crate::format::range_tombstones::Spans;
+use crate::format::range_tombstones::{Spans, index};
+use crate::sabotage::{self, Bug};
 use crate::sync::{Arc, OnceLock};
 use crate::table::FillCache;
+use crate::tombstone_index::TombstoneIndex;
 
 pub(crate) use beside::{BesideView, Life, StoreFiles, file_name as operand_file_name};
 pub(crate) use blobs::{BlobFile, BlobSet, BlobUse, blob_changes};
@@ -68,7 +71,7 @@ pub(crate) struct Version {
     /// Whether a table has range tombstones.
     has_spans: bool,
     /// Those of all tables together, once somebody has asked for them.
-    spans: OnceLock<Arc<Spans>>,
+    spans: OnceLock<Arc<TombstoneIndex>>,
     /// Takes over what it is made of when it goes.
     disposal: Disposal,
 }
@@ -182,7 +185,7 @@ impl Version {
     ///
     /// # Errors
     /// [`Error::WouldBlock`].
-    pub(crate) fn gathered_spans(&self) -> Result<Option<Arc<Spans>>, Error> {
+    pub(crate) fn gathered_spans(&self) -> Result<Option<Arc<TombstoneIndex>>, Error> {
         match self.spans.get() {
             _ if !self.has_spans => Ok(None),
             Some(spans) => Ok(Some(Arc::clone(spans))),
@@ -190,24 +193,60 @@ impl Version {
         }
     }
 
-    /// The range tombstones of all tables as one list of fragments; `None` if there are none. They
-    /// are read when they are asked for the first time.
+    /// The range tombstones of all tables in one index; `None` if there are none. The first call reads them.
     ///
     /// # Errors
     /// When those of a table cannot be read or are damaged.
-    pub(crate) fn spans(&self) -> Result<Option<Arc<Spans>>, Error> {
+    pub(crate) fn spans(&self) -> Result<Option<Arc<TombstoneIndex>>, Error> {
         match self.gathered_spans() {
             Err(Error::WouldBlock) => {}
             gathered => return gathered,
         }
-        let mut all = Vec::new();
-        // In the order of the tree, so that equal trees read equal blocks in equal order.
-        let tables = self.runs.iter().flat_map(|run| run.tables.iter());
-        for table in tables.filter(|table| table.has_spans()) {
-            all.extend_from_slice(table.table().spans(FillCache::Yes)?.as_slice());
+        let gathered = self.gather_spans(|_| true)?;
+        // Another thread may have gathered the same.
+        Ok(Some(Arc::clone(self.spans.get_or_init(|| Arc::new(gathered)))))
+    }
+
+    /// The range tombstones of at least those tables that overlap a range of keys; `None` if there are
+    /// none. As long as those of another table cannot be read, each call reads them anew.
+    ///
+    /// # Errors
+    /// When those of a table that overlaps the range cannot be read or are damaged.
+    pub(crate) fn spans_between(
+        &self,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+    ) -> Result<Option<Arc<TombstoneIndex>>, Error> {
+        let overlaps = |table: &TableFile| {
+            let range = &table.shape().range;
+            let ends_before = match lower {
+                Bound::Included(key) => *range.largest < *key,
+                Bound::Excluded(key) => *range.largest <= *key,
+                Bound::Unbounded => false,
+            };
+            let begins_after = match upper {
+                Bound::Included(key) => *range.smallest > *key,
+                Bound::Excluded(key) => *range.smallest >= *key,
+                Bound::Unbounded => false,
+            };
+            !ends_before && !begins_after
+        };
+        match self.spans() {
+            Err(error) if sabotage::on(Bug::DamagedSpansFailAllScans) => Err(error),
+            Err(_) => Ok(Some(Arc::new(self.gather_spans(overlaps)?))),
+            all => all,
         }
-        // Who is second has gathered the same.
-        Ok(Some(Arc::clone(self.spans.get_or_init(|| Arc::new(Spans::of(&all))))))
+    }
+
+    /// Reads the range tombstones of some tables, in the order of the tree: equal trees read equal blocks
+    /// in equal order.
+    fn gather_spans(&self, wanted: impl Fn(&TableFile) -> bool) -> Result<TombstoneIndex, Error> {
+        let mut all = Vec::new();
+        let tables = self.runs.iter().flat_map(|run| run.tables.iter());
+        for table in tables.filter(|table| table.has_spans() && wanted(table)) {
+            all.push(table.table().spans(FillCache::Yes)?);
+        }
+        Ok(index(all.iter().flat_map(Spans::as_slice)))
     }
 
     /// The open table of a file of this version.

@@ -6,6 +6,7 @@ use std::task::Waker;
 use bytes::Bytes;
 
 use crate::coding::{len_u64, low_u32};
+use crate::cost::{self, Work};
 use crate::env::WaitCause;
 use crate::error::{Error, Result};
 use crate::format::batch::{Action, Operations};
@@ -197,6 +198,7 @@ impl Ticket {
         let Request { payload, count, .. } = &self.request;
         let mut build = || {
             *checks += u64::from(*count);
+            cost::add(Work::LeaderVisits, *count as usize);
             Box::new(WriteSet::new(payload, *count))
         };
         if sabotage::on(Bug::GuardScansCommit) {
@@ -204,6 +206,7 @@ impl Ticket {
         }
         let write_set = self.write_set.get_or_init(build);
         *checks += 1;
+        cost::add(Work::LeaderVisits, 1);
         write_set.writes(payload, guard)
     }
 }
@@ -292,6 +295,7 @@ pub(super) fn check_published(store: &Store, guard: &Guard) -> GuardState {
     let view = guard.tree.view();
     let oldest = view.sealed.last().unwrap_or(&view.active).first_seq();
     let newer = |memtable: &Arc<Memtable>| {
+        cost::add(Work::LeaderVisits, 1);
         let written = memtable.get(&guard.key, SeqNo::MAX).map(|(seq, ..)| seq);
         written.max(memtable.covering(&guard.key, SeqNo::MAX)).is_some_and(|seq| seq > guard.read)
     };
@@ -314,6 +318,7 @@ fn insert(store: &Store, ticket: &Ticket, memtables: &[Arc<Memtable>]) -> u64 {
     // The payload was encoded by this process, so every operation decodes.
     let operations = Operations::new(payload).flatten();
     for (seq, operation) in (ticket.first_seq()..).zip(operations) {
+        cost::add(Work::LeaderVisits, 1);
         // Neighbouring operations mostly go to the same tree.
         if request.trees[last].id != operation.keyspace {
             last = request

@@ -10,7 +10,7 @@ use lsmx::{Db, Durability, Error, Event, KeyspaceOptions, RecoveryMode, verify_w
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::arsenal::parallel::watched;
-use super::arsenal::{Chance, beside};
+use super::arsenal::{Chance, beside, range_tombstones};
 use super::support::{KINDS, Told, all_kinds, file_of, files, open, options, seeds, try_open};
 
 type Contents = [BTreeMap<Vec<u8>, Vec<u8>>; 3];
@@ -101,6 +101,12 @@ fn named(error: &Error) -> Vec<PathBuf> {
 fn extension(path: &Path) -> &str {
     let name = path.file_name().unwrap().to_str().unwrap();
     name.rsplit_once('.').map_or(name.split('-').next().unwrap(), |(_, kind)| kind)
+}
+
+/// A scan read the range tombstones of all tables of its keyspace, so one damaged block failed every scan.
+#[test]
+fn range_tombstones_of_one_table_damaged_reads_elsewhere_succeed() {
+    range_tombstones::damaged_range_tombstones_fail_overlapping_reads_only(0).unwrap();
 }
 
 /// 10. Any byte of any file changed, any file cut, swapped, missing or foreign: an answer is right, or an
