@@ -31,10 +31,10 @@ use crate::coding::len_u64;
 use crate::cursor::{RecordCursor, ViewCursor};
 use crate::files::io_error;
 use crate::format::frame::FrameKind;
-use crate::format::log::{Collected, RangeAnchor, put_bucket, put_collected};
+use crate::format::log::{Collected, put_bucket, put_collected};
 use crate::format::record::Record;
 use crate::keep::{self, Keeping, Kept, KeptKey};
-use crate::state::{DeltaStore, Then, is_due, is_left_out, range_matters, victims};
+use crate::state::{DeltaStore, Then, is_due, is_left_out, victims};
 use crate::view::{View, count};
 
 /// Most buckets that one collection reads.
@@ -132,12 +132,11 @@ pub(crate) fn begin<'a>(store: &'a DeltaStore, snapshots: &[SeqNo]) -> Result<Op
     let ids = places.iter().copied().chain(pair.into_iter().flat_map(|place| [place, place + 1]));
     let epoch = store.freeze(ids.map(|place| base.buckets[place].id).collect());
     let frozen = Frozen(store);
-    let ranges: Vec<RangeAnchor> = base.ranges.to_vec();
     let folds = store.shared.table.place.folds.clone();
     let mut making = Making {
         store,
         base: &base,
-        keeping: Keeping { snapshots, ranges: &ranges, folds: &*folds },
+        keeping: Keeping::new(snapshots, &base.ranges, &*folds),
         count: base.buckets.len(),
         groups: Vec::new(),
         leaving: Vec::new(),
@@ -418,11 +417,7 @@ impl Victims<'_> {
             view.buckets.splice(places, new);
             view.fences = None;
         }
-        let matters = |range: &usize| {
-            (0..view.buckets.len()).any(|place| range_matters(&view, place, *range))
-        };
-        let ranges = (0..view.ranges.len()).filter(matters);
-        view.ranges = ranges.map(|range| view.ranges[range].clone()).collect();
+        view.ranges = view.ranges_that_matter(view.ranges.iter()).into();
         let gone = self.groups.iter().flat_map(|group| group.old.iter().copied()).collect();
         let collected = Collected { made: len_u64(made.len()), gone, ranges: view.ranges.to_vec() };
         let token = self.store.append(&tip, true, |frames| {

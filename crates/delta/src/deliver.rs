@@ -24,7 +24,7 @@ use crate::format::frame::FrameKind;
 use crate::format::log::{RangeAnchor, put_delivered, put_made, put_ranges};
 use crate::format::record::{self, Record, RecordRef};
 use crate::log::Frames;
-use crate::state::{DeltaStore, Then, count_delivery, range_matters};
+use crate::state::{DeltaStore, Then, count_delivery};
 use crate::view::{View, visible};
 
 /// Bytes of records in a frame of the log, about.
@@ -157,10 +157,7 @@ impl DeltaDelivery<'_> {
         let paged_out = fill(store, &mut view, &records)?;
         view.through = view.through.max(through);
         if !ranges.is_empty() {
-            view.ranges = base.ranges.iter().chain(&ranges).cloned().collect();
-            let matters = |range| (0..view.buckets.len()).any(|at| range_matters(&view, at, range));
-            let left = (0..view.ranges.len()).filter(|range| matters(*range));
-            view.ranges = left.map(|range| view.ranges[range].clone()).collect();
+            view.ranges = view.ranges_that_matter(base.ranges.iter().chain(&ranges)).into();
         }
         let token = store.append(&base, false, |frames| {
             put_frames(frames, tags, &records, &ranges, view.through)

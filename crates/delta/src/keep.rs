@@ -12,6 +12,7 @@ use lsmx::operands::OperandFolds;
 
 use crate::format::log::RangeAnchor;
 use crate::format::record::Record;
+use crate::ranges::Fragments;
 
 /// An operand that is kept.
 #[derive(Clone, Debug)]
@@ -31,16 +32,25 @@ pub(crate) struct KeptKey {
     pub(crate) latest: SeqNo,
 }
 
-/// Snapshots, ascending, behind them the last number that was visible when they were listed; and the range
-/// anchors that count.
-#[derive(Clone, Copy, Debug)]
+/// Decides what a collection keeps.
+#[derive(Debug)]
 pub(crate) struct Keeping<'a> {
-    pub(crate) snapshots: &'a [SeqNo],
-    pub(crate) ranges: &'a [RangeAnchor],
-    pub(crate) folds: &'a dyn OperandFolds,
+    snapshots: &'a [SeqNo],
+    ranges: Fragments,
+    folds: &'a dyn OperandFolds,
 }
 
-impl Keeping<'_> {
+impl<'a> Keeping<'a> {
+    /// `snapshots` are in ascending order, behind them the last number that was visible when they were
+    /// listed.
+    pub(crate) fn new(
+        snapshots: &'a [SeqNo],
+        ranges: &[RangeAnchor],
+        folds: &'a dyn OperandFolds,
+    ) -> Keeping<'a> {
+        Keeping { snapshots, ranges: Fragments::new(ranges, snapshots), folds }
+    }
+
     /// How many snapshots lie below a number: none between two of the same stripe.
     fn stripe(&self, seq: SeqNo) -> usize {
         self.snapshots.partition_point(|snapshot| *snapshot < seq)
@@ -60,7 +70,7 @@ impl Keeping<'_> {
 
     fn keep_key(&self, group: &[Record]) -> KeptKey {
         let key = group[0].key.clone();
-        let ranges = self.ranges.iter().filter(|range| range.covers(&key)).map(|range| range.seq);
+        let ranges = self.ranges.covering(&key).iter().copied();
         let own = group.iter().filter(|it| it.operand.is_none()).map(|it| it.last);
         let mut anchors: Vec<SeqNo> = ranges.chain(own).collect();
         anchors.sort_unstable();
@@ -139,15 +149,10 @@ mod tests {
             .collect();
         group.sort_by(Record::order);
         let range = |seq: &u64| RangeAnchor { start: Bytes::new(), end: None, seq: SeqNo(*seq) };
-        let keeping = Keeping {
-            snapshots: &snapshots
-                .iter()
-                .chain(&[VISIBLE])
-                .map(|seq| SeqNo(*seq))
-                .collect::<Vec<_>>(),
-            ranges: &ranges.iter().map(range).collect::<Vec<_>>(),
-            folds: &Append,
-        };
+        let snapshots: Vec<SeqNo> =
+            snapshots.iter().chain(&[VISIBLE]).map(|seq| SeqNo(*seq)).collect();
+        let ranges: Vec<RangeAnchor> = ranges.iter().map(range).collect();
+        let keeping = Keeping::new(&snapshots, &ranges, &Append);
         let shown = |record: &Record| match &record.operand {
             None => format!("|{}", record.last),
             Some(_) if record.first == record.last => format!("+{}", record.last),

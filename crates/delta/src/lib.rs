@@ -36,6 +36,7 @@ pub mod fuzzing;
 mod keep;
 mod log;
 mod options;
+mod ranges;
 mod reader;
 mod recovery;
 mod state;

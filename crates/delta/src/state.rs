@@ -437,14 +437,6 @@ pub(crate) fn bucket_is_due(view: &View, place: usize) -> bool {
     (bytes >= capacity && grown) || bucket.extents.len() > EXTENTS_MAX
 }
 
-/// Whether a range anchor still voids something in the bucket at a place.
-pub(crate) fn range_matters(view: &View, place: usize, range: usize) -> bool {
-    let (bucket, range) = (&view.buckets[place], &view.ranges[range]);
-    bucket.made_through < range.seq
-        && !bucket.is_empty()
-        && range.overlaps(&bucket.smallest, view.end_of(place))
-}
-
 /// Whether there are so many range anchors that some must be done with.
 pub(crate) fn ranges_are_many(view: &View) -> bool {
     view.ranges.len() > RANGES_MAX
@@ -461,13 +453,16 @@ pub(crate) fn victims<'a>(
     left_out: &'a BTreeSet<u64>,
 ) -> impl Iterator<Item = usize> + 'a {
     let old = match ranges_are_many(view) {
-        true => view.ranges.len() / 2,
-        false => 0,
+        true => &view.ranges[..view.ranges.len() / 2],
+        false => &[],
+    };
+    let newest = view.newest_overlapping(old);
+    let has_void = move |place: usize| {
+        let bucket = &view.buckets[place];
+        !bucket.is_empty() && newest[place].is_some_and(|newest| bucket.made_through < newest)
     };
     let wanted = move |place: &usize| {
-        !is_left_out(view, *place, left_out)
-            && (bucket_is_due(view, *place)
-                || (0..old).any(|range| range_matters(view, *place, range)))
+        !is_left_out(view, *place, left_out) && (bucket_is_due(view, *place) || has_void(*place))
     };
     (0..view.buckets.len()).filter(wanted)
 }

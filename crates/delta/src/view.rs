@@ -1,6 +1,8 @@
 //! What a store holds at one moment: buckets in key order, and range anchors. It never changes.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::ops::Range;
 
 use lsmx::fences::Fences;
 use lsmx::format::filter::key_hash;
@@ -16,6 +18,7 @@ use crate::charge::Memory;
 use crate::files::FileTable;
 use crate::format::log::RangeAnchor;
 use crate::options::DeltaOptions;
+use crate::ranges::{Minima, Ranges};
 
 /// What all views of a store share.
 #[derive(Debug)]
@@ -58,7 +61,7 @@ pub(crate) struct View {
     pub(crate) buckets: Vec<Arc<Bucket>>,
     /// Of their smallest keys; none until [`View::fenced`].
     pub(crate) fences: Option<Arc<Fences>>,
-    pub(crate) ranges: Arc<[RangeAnchor]>,
+    pub(crate) ranges: Ranges,
     /// All numbers up to here are in it.
     pub(crate) through: SeqNo,
     /// Where the log has all of it; none of one that was made from a log and stands on synced pages alone.
@@ -69,7 +72,7 @@ pub(crate) struct View {
 
 impl View {
     pub(crate) fn empty(shared: Arc<Shared>) -> View {
-        let (buckets, ranges) = (Vec::new(), Arc::from([]));
+        let (buckets, ranges) = (Vec::new(), Ranges::default());
         let (fences, through, token, again) = (None, SeqNo::ZERO, None, Arc::default());
         View { shared, buckets, fences, ranges, through, token, again }
     }
@@ -146,10 +149,50 @@ impl View {
         self.buckets.get(place + 1).map(|next| &*next.smallest)
     }
 
+    /// Places of the buckets that a range anchor overlaps.
+    pub(crate) fn overlapped(&self, range: &RangeAnchor) -> Range<usize> {
+        let until = range.end.as_ref().map_or(self.buckets.len(), |end| {
+            self.buckets.partition_point(|bucket| bucket.smallest < *end)
+        });
+        self.place_of(&range.start).unwrap_or(0).min(until)..until
+    }
+
+    /// The range anchors that still void something in a bucket.
+    pub(crate) fn ranges_that_matter<'a>(
+        &self,
+        ranges: impl IntoIterator<Item = &'a RangeAnchor>,
+    ) -> Vec<RangeAnchor> {
+        let made_through = |bucket: &Arc<Bucket>| match bucket.is_empty() {
+            true => SeqNo::MAX,
+            false => bucket.made_through,
+        };
+        let minima = Minima::new(self.buckets.iter().map(made_through));
+        let matters = |range: &&RangeAnchor| minima.smallest(self.overlapped(range)) < range.seq;
+        ranges.into_iter().filter(matters).cloned().collect()
+    }
+
+    /// For each bucket the number of the newest of these range anchors that overlaps it.
+    pub(crate) fn newest_overlapping(&self, ranges: &[RangeAnchor]) -> Vec<Option<SeqNo>> {
+        let mut newest_first: Vec<&RangeAnchor> = ranges.iter().collect();
+        newest_first.sort_unstable_by_key(|range| Reverse(range.seq));
+        let mut newest = vec![None; self.buckets.len()];
+        let mut left: BTreeSet<usize> = match ranges.is_empty() {
+            true => BTreeSet::new(),
+            false => (0..self.buckets.len()).collect(),
+        };
+        for range in newest_first {
+            let places: Vec<usize> = left.range(self.overlapped(range)).copied().collect();
+            for place in places {
+                newest[place] = Some(range.seq);
+                left.remove(&place);
+            }
+        }
+        newest
+    }
+
     /// Newest range anchor up to `at` that covers the key.
     pub(crate) fn range_anchor(&self, key: &[u8], at: SeqNo) -> SeqNo {
-        let covering = self.ranges.iter().filter(|range| range.seq <= at && range.covers(key));
-        covering.map(|range| range.seq).max().unwrap_or_default()
+        self.ranges.newest(key, at).unwrap_or_default()
     }
 
     /// What the cache has of a key for a reader at `at`, and what the bucket is to be asked.

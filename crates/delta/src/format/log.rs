@@ -38,18 +38,6 @@ pub(crate) struct RangeAnchor {
     pub(crate) seq: SeqNo,
 }
 
-impl RangeAnchor {
-    pub(crate) fn covers(&self, key: &[u8]) -> bool {
-        *self.start <= *key && self.end.as_ref().is_none_or(|end| *key < **end)
-    }
-
-    /// Whether it covers keys from `start` on, before `end` if there is one.
-    pub(crate) fn overlaps(&self, start: &[u8], end: Option<&[u8]>) -> bool {
-        self.end.as_ref().is_none_or(|own| start < &**own)
-            && end.is_none_or(|end| *self.start < *end)
-    }
-}
-
 /// Where the sorted part of a bucket lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SortedSpan {

@@ -15,6 +15,7 @@ use crate::format::header::{self as file_header, BUCKET_MAGIC, HEADER_BYTES, LOG
 use crate::format::index::{decode_index, put_index};
 use crate::format::log;
 use crate::format::record::{self, Record};
+use crate::ranges::Ranges;
 
 /// Keys that are asked for besides those that are there.
 pub(super) const PROBES: [&[u8]; 5] = [b"", b"\0", b"key07", b"m", &[0xff; 9]];
@@ -134,12 +135,13 @@ pub fn snapshot(bytes: &[u8]) {
 /// Range anchors.
 pub fn ranges(bytes: &[u8]) {
     let put = |out: &mut Vec<u8>, ranges: &Vec<log::RangeAnchor>| log::put_ranges(out, ranges);
-    for range in comes_back(bytes, log::decode_ranges, put).unwrap_or_default() {
-        for key in PROBES.into_iter().chain([&range.start[..]]) {
-            let longer = [key, &[0]].concat();
-            // No key lies between the two.
-            assert_eq!(range.covers(key), range.overlaps(key, Some(&longer)));
-        }
+    let ranges = Ranges::from(comes_back(bytes, log::decode_ranges, put).unwrap_or_default());
+    for key in PROBES.into_iter().chain(ranges.iter().map(|range| &range.start[..])) {
+        let covers = |range: &&log::RangeAnchor| {
+            *range.start <= *key && range.end.as_ref().is_none_or(|end| *key < **end)
+        };
+        let newest = ranges.iter().filter(covers).map(|range| range.seq).max();
+        assert_eq!(ranges.newest(key, SeqNo::MAX), newest);
     }
 }
 
