@@ -40,6 +40,14 @@ fn number(cell: &Value, path: &str) -> f64 {
     cell.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("no {path} in {cell}"))
 }
 
+/// It ran without end and said nothing.
+#[test]
+fn simulate_past_the_bound_fails_at_once_with_an_estimate() {
+    let entries = u64::MAX.to_string();
+    lsmx(&["simulate", "--policy", "leveled", "--entries", &entries])
+        .fails(1, &["flushes of", "bytes in all can be simulated"]);
+}
+
 #[test]
 fn one_policy_gives_one_table_and_leaves_nothing_behind() {
     let directory = tempfile::tempdir().unwrap();

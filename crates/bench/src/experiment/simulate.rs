@@ -2,7 +2,8 @@
 //!
 //! A cell is a simulation ([`lsmx_compaction::simulator`]); cells run side by side on a few threads,
 //! and come out in the order in which they were asked for. Cells that come to the same by what they are
-//! are simulated once. Sizes are bound by nothing but patience.
+//! are simulated once. [`simulator::BYTES_MAX`] and
+//! [`simulator::FLUSHES_MAX`] bound their size.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;

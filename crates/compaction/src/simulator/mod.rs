@@ -65,6 +65,21 @@ const JOBS_IN_A_ROW_MAX: u64 = 10_000_000;
 /// Parts of a merge by default: the engine's, with as many workers as it has by default.
 pub const MERGE_PARTS_DEFAULT: usize = 2;
 
+/// Most bytes that the writes of a simulation may take in memory, 64 PiB: sums of what jobs read and write
+/// stay within 64 bits.
+pub const BYTES_MAX: u64 = 1 << 56;
+/// Most flushes that a simulation may play.
+pub const FLUSHES_MAX: u64 = 100_000_000;
+
+/// About how large a simulation is, before it is played.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Extent {
+    /// Bytes that the writes take in memory.
+    pub bytes: f64,
+    /// Flushes; each is followed by the jobs that the policy picks.
+    pub flushes: f64,
+}
+
 /// What to simulate, apart from the policy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -106,28 +121,51 @@ pub enum Failure {
         /// The policy.
         policy: String,
     },
+    /// The simulation would not end in any reasonable time, or its sums would overflow.
+    #[error(
+        "about {:.0} flushes of {:.3e} bytes in all are too many: at most {FLUSHES_MAX} flushes of \
+         {BYTES_MAX} bytes in all can be simulated; write fewer entries, or set a larger memtable",
+        .0.flushes, .0.bytes
+    )]
+    TooLarge(Extent),
     /// Whoever asked for it wants it no more.
     #[error("given up")]
     GivenUp,
 }
 
 impl Config {
+    /// Estimates how large the simulation is.
+    #[must_use]
+    pub fn extent(&self) -> Extent {
+        let writes: f64 = self.phases.iter().map(|phase| Writes::of(phase).all()).sum();
+        let sizes = Sizes::new(self.key_bytes, self.value_bytes, whole(writes));
+        let bytes = writes * sizes.memtable_put(false);
+        Extent { bytes, flushes: bytes / real(self.memtable_bytes.max(1)) }
+    }
+
     /// Plays the phases under a policy. `go_on` is asked after each flush with the writes played so
     /// far; where it says no, the simulation is given up.
     ///
     /// # Errors
-    /// [`Failure`]: a policy with a mistake, or given up.
+    /// [`Failure`]: too large, a policy with a mistake, or given up.
     pub fn run(
         &self,
         spec: &PolicySpec,
         go_on: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Report, Failure> {
+        self.check_extent()?;
         // An operation takes a microsecond of the tree's clock, as in the engine's deterministic mode.
         // A share of the run is one of the time to the last write.
         let last = self.phases.iter().rposition(|phase| phase.writes() > 0);
         let written = &self.phases[..last.map_or(0, |last| last + 1)];
         let run_us = written.iter().map(Phase::ops).sum();
         self.run_policy(&*spec.clone().of_run(run_us).build(), go_on)
+    }
+
+    fn check_extent(&self) -> Result<(), Failure> {
+        let extent = self.extent();
+        let fits = extent.bytes <= real(BYTES_MAX) && extent.flushes <= real(FLUSHES_MAX);
+        if fits { Ok(()) } else { Err(Failure::TooLarge(extent)) }
     }
 
     /// [`Config::run`] of any policy.
@@ -139,6 +177,7 @@ impl Config {
         policy: &dyn CompactionPolicy,
         go_on: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Report, Failure> {
+        self.check_extent()?;
         let mut simulator = Simulator::new(self, policy);
         let mut unsettled = false;
         for phase in &self.phases {

@@ -317,8 +317,9 @@ fn varint_bytes_mean(n: u64) -> f64 {
     let (mut bytes, mut total, mut from) = (1.0, 0.0, 1_u64);
     loop {
         let next = from.saturating_mul(128);
-        let last = n.min(next - 1);
-        total += real(last + 1 - from) * bytes;
+        // The largest numbers have no power of 128 above them.
+        let last = if next == u64::MAX { n } else { n.min(next - 1) };
+        total += (real(last - from) + 1.0) * bytes;
         if last == n {
             return total / real(n);
         }

@@ -285,3 +285,28 @@ fn whoever_wants_it_no_more_is_heard() {
     });
     assert!(matches!(given_up, Err(super::Failure::GivenUp)) && flushes == 5);
 }
+
+/// The sums of a simulation of 2^64 writes overflowed, and it never ended.
+#[test]
+fn simulation_past_a_bound_is_refused_with_an_estimate() {
+    let spec: crate::PolicySpec = "leveled".parse().unwrap();
+    let config = |entries, memtable_bytes| super::Config {
+        phases: vec![Phase { inserts: entries, ..Phase::new("load", Distribution::Uniform) }],
+        memtable_bytes,
+        table_bytes: memtable_bytes,
+        ..small(0, 0, 1)
+    };
+    for (entries, memtable_bytes) in [(u64::MAX, 1 << 56), (1 << 45, 1 << 20)] {
+        let config = config(entries, memtable_bytes);
+        let mut flushes = 0;
+        let refused = config.run(&spec, &mut |_| {
+            flushes += 1;
+            false
+        });
+        let expected = config.extent();
+        assert!(matches!(refused, Err(super::Failure::TooLarge(extent)) if extent == expected));
+        assert_eq!(flushes, 0);
+    }
+    // A large tree in few flushes is played.
+    assert!(config(1 << 40, 1 << 40).run(&spec, &mut |_| true).is_ok());
+}
