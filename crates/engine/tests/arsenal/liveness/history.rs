@@ -21,7 +21,7 @@ const STEPS_MAX: u64 = 60_000;
 /// Writes to each keyspace that must succeed afterwards.
 const WRITES_AFTER: u64 = 30;
 /// Writes that may report failed background work afterwards: each failure is reported once.
-const REPORTS_MAX: u64 = 4;
+const REPORTS_MAX: u64 = 8;
 /// Rounds of a pause and a write after which the tree must have settled.
 const ROUNDS_MAX: u64 = 8;
 
