@@ -566,11 +566,15 @@ fn panics_of_the_file_system(seed: u64) -> Outcome {
     liveness::play(Kind::VfsPanic { call }, Mode::Stepped, seed, Duration::from_secs(60)).map(drop)
 }
 
-/// The guards of the commit pipeline and of the background threads hold by themselves, without the ones around the file
-/// system: with these switched off, a panic is reported without its name, but no call hangs.
+/// The guards of the commit pipeline and of jobs hold by themselves, without the ones around the file system: with these
+/// switched off, a panic is reported without its name, but no call hangs.
 fn panics_that_reach_the_engine(seed: u64) -> Outcome {
     let hangs = |what: &String| ["more steps", "hangs"].iter().any(|text| what.contains(text));
-    panics_of_the_file_system(seed).or_else(|what| if hangs(&what) { Err(what) } else { Ok(()) })
+    // The calls that a commit leader makes.
+    let call = *Chance::new(seed).of(&[VfsCall::Append, VfsCall::Sync]);
+    let played =
+        liveness::play(Kind::VfsPanic { call }, Mode::Stepped, seed, Duration::from_secs(60));
+    played.map(drop).or_else(|what| if hangs(&what) { Err(what) } else { Ok(()) })
 }
 
 /// Files and parts of them that end before their time are refused, without a panic.
@@ -741,7 +745,7 @@ fn every_deliberate_bug_is_found() {
         }
     }
     sabotage::arm(Some(Bug::PanicUnnamed));
-    let hangs = found(panics_that_reach_the_engine, seed, TRIES);
+    let hangs = found(panics_that_reach_the_engine, seed, 10 * PASSES);
     sabotage::arm(None);
     assert!(hangs.is_none(), "a panic that reaches the engine: {hangs:?}");
     caught.sort_by_key(|found| found.bug.class());

@@ -122,11 +122,16 @@ impl Core {
             }
             Err(error) => span.failed(error),
         }
-        // What a try that failed wrote is of no use.
-        store.remove_discarded();
-        store.tables.reserve.reset(self.options.wal.reserve);
-        store.fit_reserve();
+        // What a try that failed wrote is of no use. Background work goes on even if this panics.
+        let cleaned = catch_unwind(AssertUnwindSafe(|| {
+            store.remove_discarded();
+            store.tables.reserve.reset(self.options.wal.reserve);
+            store.fit_reserve();
+        }));
         self.runner.unpause();
+        if let Err(panic) = cleaned {
+            return Err(store.fail(Error::panicked(&*panic)));
+        }
         self.runner.run_inline();
         rewritten
     }
