@@ -327,7 +327,7 @@ fn lacks_room(tree: &Tree) -> Option<WaitCause> {
 /// are blocked.
 pub(super) fn hopeless(tree: &Tree) -> Option<Error> {
     match lacks_room(tree) {
-        Some(WaitCause::TooManyRuns) => tree.jobs.lock().write_trouble(),
+        Some(WaitCause::TooManyRuns) => tree.jobs.lock().write_trouble(&tree.name),
         _ => None,
     }
 }

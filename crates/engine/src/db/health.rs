@@ -111,7 +111,7 @@ fn add_tree(tree: &Tree, health: &mut Health) {
         health.compaction_blocked.push(BlockedCompaction {
             keyspace: tree.name.clone(),
             cause: Arc::new(cause),
-            writes_stopped: tree.must_stop() && jobs.write_trouble().is_some(),
+            writes_stopped: tree.must_stop() && jobs.write_trouble(&tree.name).is_some(),
         });
     }
 }

@@ -98,10 +98,14 @@ pub(crate) struct Retry {
 }
 
 impl TreeJobs {
-    /// Why no compaction will release runs of L0 for writes that wait for that, if none will.
-    pub(crate) fn write_trouble(&self) -> Option<Error> {
+    /// The error of a write at the hard stop, if no compaction will release runs of L0 for it.
+    pub(crate) fn write_trouble(&self, keyspace: &str) -> Option<Error> {
         let blocked = self.blocked.as_ref().filter(|blocked| blocked.at_hard_stop);
-        blocked.map(|blocked| blocked.error.clone()).or_else(|| self.last_error.clone())
+        blocked.map(|blocked| blocked.error.clone()).or_else(|| {
+            let cause = Arc::new(self.last_error.clone()?);
+            let keyspace = Some(keyspace.to_owned());
+            Some(Error::Background { work: "compaction", keyspace, cause })
+        })
     }
 
     /// Why compactions of this tree are not done, if they are not.

@@ -325,6 +325,20 @@ impl Run<'_> {
                 Ok(())
             }
             Err(error @ Error::ReadOnly { .. }) => self.excuse("a commit", &error),
+            // It was refused at the hard stop, and must not be found later.
+            Err(error)
+                if self
+                    .opened()?
+                    .db
+                    .health()
+                    .compaction_blocked
+                    .iter()
+                    .any(|it| it.writes_stopped) =>
+            {
+                self.settle_pending(false);
+                self.recorder.promises().seq_largest = before;
+                self.excuse("a commit at the hard stop", &error)
+            }
             // It was not done, and is not to be found later.
             Err(error @ Error::Background { .. }) => {
                 self.settle_pending(false);
