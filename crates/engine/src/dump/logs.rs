@@ -146,10 +146,14 @@ fn show_end(
     (offset, what): (u64, Malformed),
     lines: &mut Lines<'_>,
 ) -> Shown {
+    let left = input.bytes - offset;
+    if reader.written_beyond(offset)? == 0 {
+        return lines
+            .line(format_args!("end at {offset}, then {left} zeros by which the file has grown"));
+    }
     let beyond = reader.beyond(offset)?;
     let error: Error = what.at(input.path, offset);
     lines.damaged(error)?;
-    let left = input.bytes - offset;
     if beyond.position > offset {
         lines.line(format_args!(
             "{left} bytes from {offset} on had been synced, as far as {}; {} whole records behind",
