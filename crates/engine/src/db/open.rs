@@ -81,6 +81,7 @@ pub(super) fn is_there(vfs: &dyn Vfs, dir: &Path) -> Result<bool> {
 
 /// Steps 4 and 5, and the parts of a running database around the result.
 fn finish(recovery: Recovery, lock: Box<dyn LockGuard>) -> Result<Core> {
+    recovery.check_stores()?;
     // From here on something is written in any case.
     remove_reserve(recovery.vfs(), recovery.dir())?;
     let durable = recovery.make_durable()?;

@@ -571,6 +571,12 @@ impl Recovery {
         targets.collect()
     }
 
+    /// Fails if the log holds operations of a keyspace whose operand store was not given. Writes nothing.
+    pub(super) fn check_stores(&self) -> Result<()> {
+        let mut replayed = self.trees.all().filter(|tree| !tree.view().active.is_empty());
+        replayed.try_for_each(|tree| tree.beside.check(&tree.name))
+    }
+
     /// Writes a tree's memtable to a table and its operand store; the manifest learns of it with everything else.
     fn flush(&self, tree: &Tree, seq_next: SeqNo) -> Result<()> {
         let view = tree.pin();
