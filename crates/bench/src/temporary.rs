@@ -1,8 +1,7 @@
 //! Temporary directories for the databases of an experiment.
 //!
 //! A killed process leaves its directory behind. Each owner therefore holds a lock on its directory, which ends with
-//! the process. A directory of the same kind that nobody has locked is a left-over, and the next run removes
-//! it. Where the system has no locks on directories, left-overs stay.
+//! the process. The next run removes each directory of the same kind that no process has locked. Where the system has no locks on directories, left-overs stay.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -68,7 +67,7 @@ pub fn directory(prefix: &str, parent: &Path) -> Result<Temporary> {
     }
 }
 
-/// Removes what dead processes left. What cannot be removed stays for the next run.
+/// Removes directories that dead processes left. A directory that cannot be removed stays for the next run.
 fn remove_left_overs(prefix: &str, parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else { return };
     for entry in entries.flatten() {
@@ -81,7 +80,7 @@ fn remove_left_overs(prefix: &str, parent: &Path) {
         let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
         if random.is_some_and(ours) && is_directory {
             let path = entry.path();
-            // Held until the directory is gone.
+            // Held until the directory is removed.
             if let Lock::Taken(_lock) = lock(&path)
                 && !path.join(KEPT).exists()
             {
@@ -91,12 +90,12 @@ fn remove_left_overs(prefix: &str, parent: &Path) {
     }
 }
 
-/// What became of an attempt to lock a directory.
+/// Result of an attempt to lock a directory.
 enum Lock {
     Taken(File),
     /// A live process has it.
     Held,
-    /// The system cannot lock directories, or the directory is gone.
+    /// The system cannot lock directories, or the directory does not exist.
     Impossible,
 }
 

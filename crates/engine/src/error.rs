@@ -257,8 +257,8 @@ pub enum Error {
         /// Its name.
         name: String,
     },
-    /// A custom compaction policy picked a job that breaks a rule. The job was not begun; the policy is asked
-    /// again after a pause.
+    /// A custom compaction policy picked a job that breaks a rule. The job was not begun; the policy may
+    /// pick again after a pause.
     #[error("policy {policy} picked a job that breaks a rule: {job}")]
     PolicyMistake {
         /// Name of the policy.

@@ -193,8 +193,8 @@ pub enum Event {
     OperandsCollected(OperandsCollected),
     /// Background work failed; it is tried again or the database is read-only.
     Failure(BackgroundError),
-    /// A job read corrupt bytes, and a second read of them past all caches succeeded. What the first read
-    /// found.
+    /// A job read corrupt bytes, and a second read of them past all caches succeeded. Carries the
+    /// error of the first read.
     ReadRepeated(Arc<Error>),
     /// A file that background work cannot read was quarantined.
     FileQuarantined(FileQuarantined),

@@ -301,7 +301,7 @@ pub struct WalMetrics {
     pub reserved_bytes: u64,
 }
 
-/// What a database takes on the disk, in bytes. Manifest, operand stores and obsolete files are not counted.
+/// Disk use of a database, in bytes. Manifest, operand stores and obsolete files are not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct DiskMetrics {
@@ -345,7 +345,7 @@ pub struct Metrics {
     pub commits: CommitMetrics,
     /// The write-ahead log.
     pub wal: WalMetrics,
-    /// What takes room on the disk.
+    /// Disk use.
     pub disk: DiskMetrics,
     /// Where memory goes.
     pub memory: MemoryMetrics,

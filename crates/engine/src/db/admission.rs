@@ -1,4 +1,4 @@
-//! What a write waits for before it queues: room in each of its trees, the throttle, memory for
+//! Admission of a write before it queues: it waits for room in each of its trees, the throttle, memory for
 //! memtables.
 //!
 //! Memory comes last, because the write reserves it: reserved bytes count as bytes of memtables until the
@@ -16,7 +16,7 @@ use crate::env::{Background, WaitCause};
 use crate::error::{Error, Result};
 use crate::event::{Event, Stall, StallBegin};
 use crate::keyspace::Tree;
-use crate::store::{Reservation, Store};
+use crate::store::{Reservation, Store, Work};
 use crate::sync::Arc;
 use crate::write::batch::WriteBatch;
 use crate::write::options::WriteOptions;
@@ -187,6 +187,7 @@ impl Admission<'_, '_> {
                         self.check_open()?;
                         tree.check_live()?;
                         if let Some(error) = hopeless(tree) {
+                            self.core.store.make_ready(Work::Compaction, tree.id);
                             return Err(error);
                         }
                     } else if let Some(cause) = lacks_room(tree) {
@@ -277,6 +278,7 @@ impl Admission<'_, '_> {
     /// Fails if a tree is at its hard stop and compactions on this thread cannot change that.
     fn check_inline(&self) -> Result<()> {
         for tree in self.trees.iter().filter(|tree| tree.must_stop()) {
+            self.core.store.make_ready(Work::Compaction, tree.id);
             self.core.runner.run_inline();
             if let Some(error) = hopeless(tree) {
                 return Err(error);
@@ -325,6 +327,8 @@ fn lacks_room(tree: &Tree) -> Option<WaitCause> {
 
 /// Why a write must not wait for a compaction of this tree: compactions alone release runs, and they fail or
 /// are blocked.
+///
+/// The caller requests another look at the tree, so that writes continue soon after the obstacle has ended.
 pub(super) fn hopeless(tree: &Tree) -> Option<Error> {
     match lacks_room(tree) {
         Some(WaitCause::TooManyRuns) => tree.jobs.lock().write_trouble(&tree.name),

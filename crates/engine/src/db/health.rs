@@ -1,4 +1,4 @@
-//! What keeps a database from its work, in one call.
+//! The health call: obstacles to writes and background work.
 
 use std::path::PathBuf;
 
@@ -10,8 +10,7 @@ use crate::job::quarantine;
 use crate::keyspace::Tree;
 use crate::sync::Arc;
 
-/// What keeps a database from taking writes, or its background work from being done. All of it is empty for
-/// a database in order. Errors serialize as one line of text with all causes.
+/// Obstacles to writes and background work. All fields are empty for a healthy database. Errors serialize as one line of text with all causes.
 #[derive(Clone, Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct Health {

@@ -502,7 +502,7 @@ impl Core {
             self.attach(tree, attached);
         }
         tree.set_settings(options, policy);
-        // What another policy was blocked by says nothing of this one.
+        // The obstacle belonged to the previous policy.
         tree.jobs.lock().blocked = None;
         backpressure::refresh(&self.store, &self.throttle, tree);
         self.store.make_ready(Work::Compaction, tree.id);

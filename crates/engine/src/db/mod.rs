@@ -458,8 +458,8 @@ impl Db {
     /// [`Db::resume`] with a deadline.
     ///
     /// # Errors
-    /// As [`Db::resume`]; [`Error::Deadline`]: if the resumption is in a device call, it goes on when that
-    /// returns, and [`Event::Resumed`](crate::Event::Resumed) tells when it has ended well.
+    /// As [`Db::resume`]; [`Error::Deadline`]: if the resumption is in a device call, it continues when that
+    /// returns, and [`Event::Resumed`](crate::Event::Resumed) reports its success.
     pub fn resume_opt(&self, options: &WaitOptions) -> Result<()> {
         check_reentry("resume")?;
         self.core().resume(options)
@@ -471,7 +471,7 @@ impl Db {
         self.core().store.health.cause()
     }
 
-    /// What keeps the database from taking writes, or its background work from being done: why it is
+    /// Lists the obstacles to writes and background work: why the database is
     /// read-only, which files are quarantined because they cannot be read, which keyspaces cannot be
     /// compacted. Reads no file.
     #[must_use]
@@ -508,7 +508,7 @@ impl Db {
     /// for stay in the log, which the next opening replays.
     ///
     /// # Errors
-    /// What could not be done; the database is closed all the same. After [`Error::Deadline`] a thread of the
+    /// The first step that failed; the database is closed all the same. After [`Error::Deadline`] a thread of the
     /// engine may still be in a device call: the lock is freed when that returns. A later call waits for it. (Under
     /// [`Background::Inline`](crate::env::Background::Inline) the lock is freed by a later call.)
     pub fn close(&self, deadline: Option<Duration>) -> Result<()> {

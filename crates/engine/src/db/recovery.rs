@@ -501,7 +501,7 @@ impl Recovery {
     fn remove_reservation(&self) {
         let reservation = self.reservation.lock().take();
         if let Some((path, _)) = reservation {
-            // What cannot be removed now, the sweep or the next opening does.
+            // If this fails, the removal of orphan files or the next opening removes it.
             let _ = self.tables.vfs.remove(&path);
         }
     }

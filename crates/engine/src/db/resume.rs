@@ -122,7 +122,7 @@ impl Core {
             }
             Err(error) => span.failed(error),
         }
-        // What a try that failed wrote is of no use. Background work goes on even if this panics.
+        // Removes the files of a failed attempt. Background work continues even if this panics.
         let cleaned = catch_unwind(AssertUnwindSafe(|| {
             store.remove_discarded();
             store.tables.reserve.reset(self.options.wal.reserve);

@@ -104,7 +104,7 @@ impl FileName {
         }
     }
 
-    /// Whether the file has a number that the database cannot have given out: somebody else named it so.
+    /// Whether the file has a number that the database cannot have allocated, so another program named it.
     /// `next` is the next number that the manifest knows, if there is a manifest.
     pub(crate) fn is_stray(self, next: Option<u64>) -> bool {
         let end = next.map_or(NUMBERS_END, |next| next.saturating_add(NUMBERS_AHEAD_MAX));

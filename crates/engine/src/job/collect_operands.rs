@@ -51,7 +51,7 @@ pub(crate) fn collect_if_due(store: &Store, tree: &Tree) -> bool {
         return false;
     }
     if !attached.store.collection_is_due() {
-        // What failed is not needed any more.
+        // The collection that failed is no longer needed.
         end_failures(store, tree);
         return false;
     }

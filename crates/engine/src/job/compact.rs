@@ -233,8 +233,8 @@ fn describe(shape: &TreeShape) -> String {
     levels.collect::<Vec<_>>().join("; ")
 }
 
-/// What is done while quarantined files may be all that keeps a policy from a job: the job itself if it reads
-/// none of them, else a merge of other files.
+/// Picks a job while files are quarantined: the job that the policy wants if it reads none of them, else a merge
+/// of other files.
 fn job_around_quarantine(tree: &Tree, jobs: &mut TreeJobs, shape: &TreeShape) -> Option<Job> {
     if jobs.quarantine.is_empty() {
         return None;

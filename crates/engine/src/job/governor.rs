@@ -82,7 +82,7 @@ impl Governor {
     /// When every tree is looked at next, or one in which time alone makes something due.
     pub(crate) fn next_look_us(&self) -> u64 {
         let env = &self.store.env;
-        // What is due by the database clock, as a time of the scheduling clock.
+        // Converts a time of the database clock to the scheduling clock.
         let left_us = self.store.due_us().saturating_sub(env.database_us());
         let due_us = env.now_us().saturating_add(left_us);
         self.next_look_us.load(Ordering::Relaxed).min(due_us)

@@ -114,7 +114,7 @@ impl Runner {
                 resume_unwind(panic);
             }
             store.fail(Error::panicked(&*panic));
-            // What panics at once again must not keep a processor busy.
+            // Work that panics again at once must not keep a processor busy.
             let deadline = Some(store.env.now_us().saturating_add(TICK_US));
             let closing = &mut || store.is_closing();
             store.env.wait(WaitCause::Work, &store.progress, deadline, closing);

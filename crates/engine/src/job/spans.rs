@@ -46,7 +46,7 @@ impl Retention {
         self.snapshots.partition_point(|snapshot| *snapshot < seq)
     }
 
-    /// What is kept of one fragment, which has one number for each stripe at most.
+    /// Returns the part of one fragment that is kept. The fragment has at most one number per stripe.
     fn kept_of(
         &self,
         span: &RangeTombstone,

@@ -18,7 +18,7 @@ const READ_US_MAX: u64 = 60_000_000;
 /// A read of the whole file is followed by a pause of at least so many times its duration.
 const PAUSE_PER_READ: u64 = 20;
 
-/// Runs of L0 with quarantined tables that may stand beside those which the hard stop allows.
+/// Runs of L0 with quarantined tables that do not count for the hard stop.
 const UNCOUNTED_RUNS_MAX: usize = 4;
 
 /// A file that background work leaves alone because it could not be read.
@@ -59,7 +59,7 @@ impl Quarantine {
         self.files.contains_key(&name)
     }
 
-    /// What is known of a file that is quarantined.
+    /// The record of a quarantined file.
     pub(crate) fn get(&self, name: FileName) -> Option<&Quarantined> {
         self.files.get(&name)
     }

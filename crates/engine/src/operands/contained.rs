@@ -222,7 +222,7 @@ impl OperandView for ContainedView {
     }
 
     fn keep_open(&self) {
-        // What is not open is an error of the read that needs it.
+        // A file that is not open is an error of the read that needs it.
         let _ = contain(&self.name, || self.inner.keep_open());
     }
 
@@ -252,7 +252,7 @@ impl ContainedCursor {
     }
 
     fn valid_inner(&self) -> &dyn Cursor {
-        // Callers ask only while the cursor is valid, which it is not after an error.
+        // Callers call this only while the cursor is valid, which it is not after an error.
         self.inner.as_deref().expect("the cursor is valid")
     }
 }

@@ -15,7 +15,7 @@ use crate::manifest::{KeyspaceState, Manifest, ManifestState};
 use crate::vfs::Vfs;
 use crate::wal::{RecoveryMode, ReplayFrom, ReplayedRecord, replay};
 
-/// What the magic numbers of all files begin with, and the line in `CURRENT`, in upper or lower case.
+/// First bytes of the magic numbers of all files and of the line in `CURRENT`, in upper or lower case.
 const PREFIX: &[u8] = b"lsmx";
 /// Bytes of a magic number; tables end with theirs.
 const MAGIC_BYTES: usize = 8;
@@ -132,7 +132,7 @@ pub(super) fn has_magic(vfs: &dyn Vfs, dir: &Path, files: &[FileName]) -> Result
         let bytes = file.len().map_err(|error| Error::io("read the size of", &path, error))?;
         for offset in [0, bytes.saturating_sub(MAGIC_BYTES as u64)] {
             let mut found = [0; MAGIC_BYTES];
-            // What cannot be read carries no magic number.
+            // An unreadable file counts as one without a magic number.
             if file.read_at(&mut found, offset).is_ok()
                 && found.get(..PREFIX.len()).is_some_and(|it| it.eq_ignore_ascii_case(PREFIX))
             {

@@ -103,7 +103,7 @@ impl Repair<'_> {
                 self.found(&wrong, "commits before the damage were kept")?;
                 kept
             }
-            // Not even its beginning can be told.
+            // The beginning of the log is unknown.
             Err(error @ (Error::Corrupt { .. } | Error::Missing { .. })) => {
                 self.found(&error, "the log was left out")?;
                 self.leave_log_out();
