@@ -278,6 +278,8 @@ impl Admission<'_, '_> {
     /// Fails if a tree is at its hard stop and compactions on this thread cannot change that.
     fn check_inline(&self) -> Result<()> {
         for tree in self.trees.iter().filter(|tree| tree.must_stop()) {
+            // No other thread would try again at the end of the pause.
+            tree.jobs.lock().retry_at_us = 0;
             self.core.store.make_ready(Work::Compaction, tree.id);
             self.core.runner.run_inline();
             if let Some(error) = hopeless(tree) {
