@@ -54,10 +54,11 @@ pub fn directory(prefix: &str, parent: &Path) -> Result<Temporary> {
     loop {
         let mut builder = tempfile::Builder::new();
         builder.prefix(prefix).suffix(SUFFIX).rand_bytes(RANDOM_BYTES);
+        // The error of `tempfile` names a random path; that of a missing parent is clearer.
         let directory = builder.tempdir_in(parent).map_err(|error| Error::Io {
             action: "make a directory in",
             path: parent.to_owned(),
-            source: without_path(error),
+            source: fs::read_dir(parent).err().unwrap_or(error),
         })?;
         let lock = lock(directory.path());
         // Another process may have taken it for a left-over before it was locked.
@@ -116,13 +117,6 @@ fn lock(directory: &Path) -> Lock {
         Err(TryLockError::WouldBlock) => Lock::Held,
         Err(TryLockError::Error(_)) => Lock::Impossible,
     }
-}
-
-/// Removes the random path that `tempfile` adds to an error. That path never existed, so it would mislead.
-fn without_path(error: io::Error) -> io::Error {
-    let cause = error.get_ref().and_then(|inner| inner.source());
-    let code = cause.and_then(|cause| cause.downcast_ref()).and_then(io::Error::raw_os_error);
-    code.map_or(error, io::Error::from_raw_os_error)
 }
 
 #[cfg(test)]

@@ -268,16 +268,22 @@ fn swapped_copied_and_foreign_segments_are_refused_or_harmless() {
     let (numbers, report) = read_back(&disk, &promises, RecoveryMode::Strict).unwrap();
     assert!(numbers.iter().copied().eq(1..=promises.synced));
     assert_eq!(report.cut_at, Some((copy, 0)));
-    // One of another database is refused by name, wherever it lies.
+    // So does one of another database. In the place of a live segment it is an error that names it.
     let foreign = MemVfs::new();
     foreign.create_dir(dir()).unwrap();
     let ledger = Arc::new(Ledger::default());
     let vfs_of_foreign: Arc<dyn Vfs> = Arc::new(foreign.clone());
     Wal::create(vfs_of_foreign, dir(), DB_UID + 1, ledger, options(), SeqNo(1)).unwrap();
     let bytes = foreign.read_all(Path::new("db/000001.wal")).unwrap();
-    disk.write_all(Path::new("db/000099.wal"), &bytes).unwrap();
+    let torn = PathBuf::from("db/000099.wal");
+    disk.write_all(&torn, &bytes).unwrap();
+    let (numbers, report) = read_back(&disk, &promises, RecoveryMode::Strict).unwrap();
+    assert!(numbers.iter().copied().eq(1..=promises.synced));
+    assert_eq!(report.cut_at, Some((torn, 0)));
+    let live = &files[0].0;
+    disk.write_all(live, &bytes).unwrap();
     let error = read_back(&disk, &promises, RecoveryMode::Strict).unwrap_err();
-    assert!(error.to_string().contains("000099.wal"), "{error}");
+    assert!(error.to_string().contains(&*live.to_string_lossy()), "{error}");
 }
 
 #[test]
