@@ -1,7 +1,7 @@
 //! Counters of work for tests of guarantee 17: the work of a call grows at most as n log n.
 //!
 //! A counter does not depend on the machine or on timing, so a test can assert its growth. Without the
-//! feature `sabotage` the counters do not exist and [`add`] compiles to nothing.
+//! feature `sabotage` the counters do not exist and `add` compiles to nothing.
 
 /// A kind of work that is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

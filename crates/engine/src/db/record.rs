@@ -15,10 +15,10 @@ impl Db {
     /// keys, sizes of values, times. See [`crate::recording`] for what that costs and promises.
     ///
     /// # Errors
-    /// [`Error::Io`] if the file is there already or cannot be made;
-    /// [`Error::InvalidOption`] if another trace is being recorded;
-    /// [`Error::OutputInDatabase`] for the name of an engine file in a database directory;
-    /// [`Error::Closed`].
+    /// [`Error::Io`](crate::Error::Io) if the file is there already or cannot be made;
+    /// [`Error::InvalidOption`](crate::Error::InvalidOption) if another trace is being recorded;
+    /// [`Error::OutputInDatabase`](crate::Error::OutputInDatabase) for the name of an engine file in a database directory;
+    /// [`Error::Closed`](crate::Error::Closed).
     pub fn record_trace(&self, path: impl AsRef<Path>) -> Result<Trace> {
         self.record_trace_with(path, TraceOptions::default())
     }
