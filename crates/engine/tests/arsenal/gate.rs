@@ -1,6 +1,7 @@
 //! A disk whose calls can be made to hang, and be released.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -140,15 +141,17 @@ pub(crate) fn flushes_while_store_hangs() -> Outcome {
     let operands = db.keyspace("operands", store).map_err(failed)?;
     let other = db.keyspace("other", tuning()).map_err(failed)?;
     let at_once = WriteOptions { no_slowdown: true, ..WriteOptions::default() };
+    let filled = AtomicBool::new(false);
     let hanging = || {
         // Until writes would wait, so that a flush of the keyspace is due for sure.
         let full = |n: u64| operands.merge_with((n % 50).to_be_bytes(), [7; 50], at_once).is_err();
         (0..).find(|n| full(*n) && gate.blocked().is_some());
+        filled.store(true, Ordering::Relaxed);
     };
     let sealed = || db.metrics().keyspaces["operands"].memtables_sealed;
     let flushes = || db.metrics().keyspaces["other"].flushes;
     returns_while_blocked(&gate, hanging, || {
-        while sealed() == 0 {
+        while sealed() == 0 && !filled.load(Ordering::Relaxed) {
             std::thread::yield_now();
         }
         for n in 0..200u64 {
