@@ -221,7 +221,9 @@ impl Library {
                 ..WriteOptions::default()
             };
             match self.db.write(batch, options) {
-                Err(lsmx::Error::GuardRefused { .. } | lsmx::Error::GuardUnknown { .. }) => continue,
+                Err(lsmx::Error::GuardRefused { .. } | lsmx::Error::GuardUnknown { .. }) => {
+                    continue;
+                }
                 done => return Ok(done?),
             }
         }
