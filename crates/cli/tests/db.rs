@@ -358,3 +358,31 @@ fn repair_of_a_foreign_directory_is_refused_unless_forced() {
     }
     db(&path, "repair --force").loses_data();
 }
+
+/// A command that cannot open its directory used to leave a `LOCK` there.
+#[test]
+fn failed_open_of_a_foreign_directory_leaves_no_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("foreign");
+    fs::create_dir(&path).unwrap();
+    fs::write(path.join("CURRENT"), "MANIFEST-000004\n").unwrap();
+    for verb in ["put k v", "get k", "delete k", "repair", "repair --dry-run"] {
+        db(&path, verb).fails(1, &[path.to_str().unwrap()]);
+        let names = fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name());
+        assert_eq!(names.collect::<Vec<_>>(), ["CURRENT"], "{verb}");
+    }
+}
+
+/// The error used to be "cannot lock dangling/LOCK".
+#[cfg(unix)]
+#[test]
+fn open_of_a_dangling_symlink_names_the_cause() {
+    let directory = tempfile::tempdir().unwrap();
+    let link = directory.path().join("dangling");
+    std::os::unix::fs::symlink(directory.path().join("nowhere"), &link).unwrap();
+    for verb in ["put k v", "get k", "dump", "verify", "repair", "repair --dry-run"] {
+        db(&link, verb).fails(1, &["dangling", "a symbolic link to a directory that does not"]);
+    }
+    db(&link.join("below"), "put k v").fails(1, &["dangling is not", "a symbolic link to a"]);
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+}

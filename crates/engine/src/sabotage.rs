@@ -210,6 +210,8 @@ bugs! {
     HiddenSpanNumbersKept = "hidden-span-numbers-kept" of 20,
     /// Damaged range tombstones of one table fail scans of ranges that do not overlap the table.
     DamagedSpansFailAllScans = "damaged-spans-fail-all-scans" of 16,
+    /// An open that fails leaves the files and directories that it has created.
+    FailedOpenLeavesFiles = "failed-open-leaves-files" of 42,
 }
 
 #[cfg(feature = "sabotage")]

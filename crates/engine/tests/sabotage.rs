@@ -149,6 +149,9 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
             "damaged range tombstones",
             range_tombstones::damaged_range_tombstones_fail_overlapping_reads_only,
         ),
+        Bug::FailedOpenLeavesFiles => {
+            ("opens that fail", arsenal::failed_open::failed_open_leaves_no_files)
+        }
     }
 }
 

@@ -56,7 +56,8 @@ impl Site<'_> {
         );
         let place = self.place(keyspace, merging, &files);
         let code = || UserCode::OperandStore(factory.name().to_owned());
-        let store = Error::catch_user(code, || factory.open(place, token))??;
+        let opened = Error::catch_user(code, || factory.open(place, token)).flatten();
+        let store = opened.inspect_err(|_| files.discard_made())?;
         let store: Arc<dyn OperandStore> = ContainedStore::new(store, factory.name());
         files.found(store.live_files());
         let attached = Attached {

@@ -22,7 +22,8 @@ use std::path::{Path, PathBuf};
 use crate::cache::Cache;
 use crate::checksum::xxh3;
 use crate::coding::{len_u64, to_usize};
-use crate::db::{Core, WaitOptions, beside, open, outputs, verify, verify_values};
+use crate::db::claim::Claim;
+use crate::db::{Core, WaitOptions, beside, outputs, verify, verify_values};
 use crate::env::{WaitCause, YieldKind};
 use crate::error::{Error, Malformed, Result};
 use crate::format::filename::{FileName, LOCK};
@@ -121,12 +122,13 @@ impl<'a> Checkpoint<'a> {
     fn make(&mut self, target: &Path) -> Result<()> {
         let vfs = self.store.vfs.as_ref();
         check_empty(vfs, target)?;
-        open::make_dir(vfs, target)?;
-        let _lock = open::take_lock(vfs, target)?;
-        // Somebody else may have been quicker.
+        let claim = Claim::create(&self.store.vfs, target)?;
+        // Another process may have written to the target before it was locked.
         check_empty(vfs, target)?;
         let mut made = Vec::new();
-        self.fill(target, &mut made).inspect_err(|_| take_back(vfs, target, &made))
+        self.fill(target, &mut made).inspect_err(|_| take_back(vfs, target, &made))?;
+        drop(claim.keep());
+        Ok(())
     }
 
     /// Fills the target, and notes what it makes before it does.

@@ -4,6 +4,7 @@ pub(crate) mod admission;
 mod beside;
 pub mod budget;
 mod checkpoint;
+mod claim;
 mod close;
 mod compact_range;
 mod deadline;

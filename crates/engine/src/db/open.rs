@@ -11,31 +11,33 @@
 use std::io;
 use std::path::Path;
 
+use crate::db::claim::Claim;
 use crate::db::options::Options;
 use crate::db::recovery::{Durable, Parts, Recovery};
 use crate::db::{Core, DEFAULT_KEYSPACE};
 use crate::env::Env;
 use crate::error::{Error, Result};
-use crate::format::filename::{CURRENT, FileName, LOCK};
+use crate::format::filename::{CURRENT, FileName};
 use crate::keyspace::options::Persisted;
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
 use crate::sabotage::{self, Bug};
 use crate::sync::{Arc, Ordering};
 use crate::trace::{JobBegin, JobSpan};
-use crate::vfs::{LockGuard, Vfs};
+use crate::vfs::{Vfs, missing_dir_reason};
 use crate::wal::{lacks_disk, remove_reserve};
 
 /// Opens the database in `dir`, or makes one.
 pub(super) fn open(vfs: Arc<dyn Vfs>, dir: &Path, options: Options) -> Result<Core> {
     options.check()?;
-    if !is_there(vfs.as_ref(), dir)? {
+    let claim = if is_there(vfs.as_ref(), dir)? {
+        Claim::take(&vfs, dir)?
+    } else {
         if !options.create_if_missing {
             return Err(missing(vfs.as_ref(), dir));
         }
         check_free(vfs.as_ref(), dir)?;
-        make_dir(vfs.as_ref(), dir)?;
-    }
-    let lock = take_lock(vfs.as_ref(), dir)?;
+        Claim::create(&vfs, dir)?
+    };
     // Somebody else may have made a database, and let it go, before the lock was ours.
     let exists = is_there(vfs.as_ref(), dir)?;
     if !exists {
@@ -57,7 +59,7 @@ pub(super) fn open(vfs: Arc<dyn Vfs>, dir: &Path, options: Options) -> Result<Co
         let state = new_state(&options, &env);
         Recovery::new(vfs, dir, options, env, (state, &dir.join(CURRENT)), false)?
     };
-    finish(recovery, lock)
+    finish(recovery, claim)
 }
 
 /// Steps 2 and 3. When it fails, nothing has changed.
@@ -80,14 +82,17 @@ pub(super) fn is_there(vfs: &dyn Vfs, dir: &Path) -> Result<bool> {
 }
 
 /// Steps 4 and 5, and the parts of a running database around the result.
-fn finish(recovery: Recovery, lock: Box<dyn LockGuard>) -> Result<Core> {
-    recovery.check_stores()?;
-    // From here on something is written in any case.
-    remove_reserve(recovery.vfs(), recovery.dir())?;
+fn finish(recovery: Recovery, claim: Claim) -> Result<Core> {
+    let ready = recovery.check_stores().and_then(|()| {
+        // From here on something is written in any case.
+        remove_reserve(recovery.vfs(), recovery.dir())
+    });
+    ready.map_err(|error| recovery.take_back(error))?;
     let durable = recovery.make_durable()?;
     let Durable { manifest, wal, state } = durable;
     let operand_files = recovery.operand_files();
-    let core = recovery.assemble(Parts { manifest, wal, lock: Some(lock), read_only: None })?;
+    let lock = Some(claim.keep());
+    let core = recovery.assemble(Parts { manifest, wal, lock, read_only: None })?;
     core.store.sweep(&state, operand_files.as_ref());
     core.look_at_all();
     if let Err(error) = core.runner.start() {
@@ -104,7 +109,7 @@ fn finish(recovery: Recovery, lock: Box<dyn LockGuard>) -> Result<Core> {
 /// What to say of a directory without `CURRENT`.
 pub(super) fn missing(vfs: &dyn Vfs, dir: &Path) -> Error {
     let why = match vfs.list(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => "there is no such directory",
+        Err(error) if error.kind() == io::ErrorKind::NotFound => missing_dir_reason(vfs, dir),
         Err(error) => return Error::io("list", dir, error),
         Ok(names) if names.iter().any(|name| FileName::parse(name).is_some()) => {
             "CURRENT is missing; its creation was cut short, or files were removed"
@@ -148,36 +153,6 @@ fn check_free(vfs: &dyn Vfs, dir: &Path) -> Result<()> {
         }
     }
     Ok(())
-}
-
-pub(super) fn make_dir(vfs: &dyn Vfs, dir: &Path) -> Result<()> {
-    let there = vfs.exists(dir).map_err(|error| Error::io("look for", dir, error))?;
-    if there {
-        return Ok(());
-    }
-    let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
-    if let Some(parent) = parent {
-        make_dir(vfs, parent)?;
-    }
-    match vfs.create_dir(dir) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(Error::io("create", dir, error));
-        }
-        _ => {}
-    }
-    let parent = parent.unwrap_or(Path::new("."));
-    if sabotage::on(Bug::DirectoryNotSynced) {
-        return Ok(());
-    }
-    vfs.sync_dir(parent).map_err(|error| Error::io("sync", parent, error))
-}
-
-pub(super) fn take_lock(vfs: &dyn Vfs, dir: &Path) -> Result<Box<dyn LockGuard>> {
-    let path = dir.join(LOCK);
-    vfs.lock(&path).map_err(|error| match error.kind() {
-        io::ErrorKind::WouldBlock => Error::Locked { path: path.clone() },
-        _ => Error::io("lock", &path, error),
-    })
 }
 
 /// A state that holds nothing but the default keyspace.

@@ -31,7 +31,7 @@ use crate::keyspace::guard_history::GuardHistory;
 use crate::keyspace::options::Persisted;
 use crate::keyspace::snapshot::Sequence;
 use crate::keyspace::{Opening, Origin, Tree};
-use crate::manifest::{KeyspaceState, Manifest, ManifestState};
+use crate::manifest::{KeyspaceState, Manifest, ManifestState, Unfinished};
 use crate::metrics::WalMetrics;
 use crate::operands::Token;
 use crate::sabotage::{self, Bug};
@@ -211,8 +211,10 @@ impl Recovery {
             read_only,
             reservation: Mutex::new(None),
         };
-        recovery.open_trees()?;
-        Ok(recovery)
+        match recovery.open_trees() {
+            Ok(()) => Ok(recovery),
+            Err(error) => Err(recovery.take_back(error)),
+        }
     }
 
     /// What the replay of the log found.
@@ -604,8 +606,18 @@ impl Recovery {
         let prepared = self.prepare().map_err(|error| self.take_back(error))?;
         let Prepared { wal, ledger, state, number } = prepared;
         let vfs = Arc::clone(&self.tables.vfs);
-        // From here on `CURRENT` may name the new files: if it fails, they stay.
-        let manifest = Arc::new(Manifest::create(vfs, &self.tables.dir, number, &state)?);
+        let manifest = match Manifest::try_create(vfs, &self.tables.dir, number, &state) {
+            Ok(manifest) => Arc::new(manifest),
+            // `CURRENT` may name the new files: they stay.
+            Err(Unfinished { error, maybe_current: true }) => return Err(error),
+            Err(Unfinished { error, .. }) => {
+                for name in [FileName::Manifest(number), FileName::Temporary(number)] {
+                    self.tables.janitor.discard(name.in_dir(&self.tables.dir));
+                }
+                self.discard_segment(wal.oldest_segment());
+                return Err(self.take_back(error));
+            }
+        };
         ledger.name_in(&manifest);
         self.remove_reservation();
         for tree in self.trees.all() {
@@ -617,6 +629,10 @@ impl Recovery {
         Ok(Durable { manifest, wal: Arc::new(wal), state })
     }
 
+    fn discard_segment(&self, id: u64) {
+        self.tables.janitor.discard(FileName::Segment(id).in_dir(&self.tables.dir));
+    }
+
     /// Writes everything that the new manifest will name.
     fn prepare(&self) -> Result<Prepared> {
         for tree in self.trees.all() {
@@ -624,6 +640,8 @@ impl Recovery {
         }
         self.reserve_numbers()?;
         let ledger = self.ledger();
+        // The number that the first segment gets.
+        let segment = self.tables.files.next();
         let wal = Wal::create(
             Arc::clone(&self.tables.vfs),
             &self.tables.dir,
@@ -631,9 +649,9 @@ impl Recovery {
             Arc::clone(&ledger) as Arc<dyn SegmentLedger>,
             self.options.wal_options(),
             self.seq_next,
-        )?;
-        // This syncs the names of the tables as well.
-        let segment = wal.establish()?;
+        );
+        let established = wal.and_then(|wal| Ok((wal.establish()?, wal)));
+        let (segment, wal) = established.inspect_err(|_| self.discard_segment(segment))?;
         let number = self.tables.files.allocate();
         let last_seq = SeqNo(self.seq_next.0 - 1);
         let mut changes = vec![

@@ -14,7 +14,7 @@ use crate::format::manifest_header::{
 };
 use crate::format::wal_header::SEGMENT_HEADER_BYTES;
 use crate::log::{Found, LogReader};
-use crate::vfs::Vfs;
+use crate::vfs::{Vfs, missing_dir_reason};
 use crate::{Error, Malformed, Result};
 
 /// A manifest as it was found.
@@ -277,7 +277,7 @@ fn without_current(vfs: &dyn Vfs, dir: &Path) -> Error {
     let names = match vfs.list(dir) {
         Ok(names) => names,
         Err(source) if source.kind() == io::ErrorKind::NotFound => {
-            let why = "there is no such directory";
+            let why = missing_dir_reason(vfs, dir);
             return Error::NotADatabase { path: dir.to_owned(), why };
         }
         Err(source) => return Error::io("list", dir, source),

@@ -64,10 +64,10 @@ struct Writer {
 }
 
 /// A manifest that could not be made to the end.
-struct Unfinished {
-    error: Error,
+pub(crate) struct Unfinished {
+    pub(crate) error: Error,
     /// Whether `CURRENT` may point to it all the same.
-    maybe_current: bool,
+    pub(crate) maybe_current: bool,
 }
 
 impl From<Error> for Unfinished {
@@ -135,8 +135,18 @@ impl Manifest {
         number: u64,
         state: &ManifestState,
     ) -> Result<Manifest> {
+        Manifest::try_create(vfs, dir, number, state).map_err(|unfinished| unfinished.error)
+    }
+
+    /// [`Manifest::create`], with an error that says whether the new manifest may be in use.
+    pub(crate) fn try_create(
+        vfs: Arc<dyn Vfs>,
+        dir: &Path,
+        number: u64,
+        state: &ManifestState,
+    ) -> std::result::Result<Manifest, Unfinished> {
         let place = Place { vfs: &*vfs, dir, db_uid: state.db_uid };
-        let log = place.write_fresh(number, state).map_err(|unfinished| unfinished.error)?;
+        let log = place.write_fresh(number, state)?;
         Ok(Manifest {
             bytes: AtomicU64::new(log.bytes),
             keyspaces: AtomicU64::new(len_u64(state.keyspaces.len())),

@@ -28,7 +28,7 @@ calls! {
     Rename,
     /// [`Vfs::hard_link`](super::Vfs::hard_link).
     HardLink,
-    /// [`Vfs::remove`](super::Vfs::remove).
+    /// [`Vfs::remove`](super::Vfs::remove) and [`Vfs::remove_dir`](super::Vfs::remove_dir).
     Remove,
     /// [`Vfs::create_dir`](super::Vfs::create_dir).
     CreateDir,

@@ -81,6 +81,10 @@ impl Vfs for ContainedVfs {
         contain(|| self.inner.remove(path))
     }
 
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        contain(|| self.inner.remove_dir(path))
+    }
+
     fn create_dir(&self, path: &Path) -> io::Result<()> {
         contain(|| self.inner.create_dir(path))
     }

@@ -96,6 +96,11 @@ impl Vfs for CountingVfs {
         self.inner.remove(path)
     }
 
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        self.counters.count(VfsCall::Remove);
+        self.inner.remove_dir(path)
+    }
+
     fn create_dir(&self, path: &Path) -> io::Result<()> {
         self.counters.count(VfsCall::CreateDir);
         self.inner.create_dir(path)

@@ -196,6 +196,11 @@ impl Vfs for FaultVfs {
         self.inner.remove(path)
     }
 
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        self.faults.pass(VfsCall::Remove, path)?;
+        self.inner.remove_dir(path)
+    }
+
     fn create_dir(&self, path: &Path) -> io::Result<()> {
         self.faults.pass(VfsCall::CreateDir, path)?;
         self.inner.create_dir(path)

@@ -260,6 +260,11 @@ impl Names {
         }
     }
 
+    /// Whether the path stands for this file.
+    fn is_file(&self, path: &Path, file: &Arc<FileNode>) -> bool {
+        matches!(self.find(path), Ok(Entry::File(found)) if Arc::ptr_eq(&found, file))
+    }
+
     /// Whether `inner` is `outer` or below it.
     fn contains(&self, outer: DirId, inner: DirId) -> bool {
         outer == inner
@@ -391,6 +396,24 @@ impl Vfs for MemVfs {
         }
     }
 
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        self.begin(OperationKind::Remove, path);
+        let _moment = self.0.moment.read();
+        let mut names = self.0.names.lock();
+        let (parent, name) = names.parent(path)?;
+        match names.dir(parent).current.get(name) {
+            None => Err(io::ErrorKind::NotFound.into()),
+            Some(Entry::File(_)) => Err(io::ErrorKind::NotADirectory.into()),
+            Some(Entry::Dir(id)) if !names.dir(*id).current.is_empty() => {
+                Err(io::ErrorKind::DirectoryNotEmpty.into())
+            }
+            Some(Entry::Dir(_)) => {
+                names.dir_mut(parent)?.change(NameChange::Unlink(name.into()));
+                Ok(())
+            }
+        }
+    }
+
     fn create_dir(&self, path: &Path) -> io::Result<()> {
         self.begin(OperationKind::CreateDir, path);
         let _moment = self.0.moment.read();
@@ -444,26 +467,37 @@ impl Vfs for MemVfs {
     }
 
     fn lock(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
-        let found = self.0.names.lock().find(path);
-        let node = match found {
-            Ok(Entry::File(node)) => node,
-            Ok(Entry::Dir(_)) => return Err(io::ErrorKind::IsADirectory.into()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.begin(OperationKind::Create, path);
-                let _moment = self.0.moment.read();
-                let mut names = self.0.names.lock();
-                // Somebody may have been quicker.
-                names.file_or_new(path)?
+        loop {
+            let found = self.0.names.lock().find(path);
+            let node = match found {
+                Ok(Entry::File(node)) => node,
+                Ok(Entry::Dir(_)) => return Err(io::ErrorKind::IsADirectory.into()),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    self.begin(OperationKind::Create, path);
+                    let _moment = self.0.moment.read();
+                    let mut names = self.0.names.lock();
+                    // Another thread may have been quicker.
+                    names.file_or_new(path)?
+                }
+                Err(error) => return Err(error),
+            };
+            let guard = MemLock::take(Arc::clone(&node), false)?;
+            // Another thread may have removed the name before the lock was taken.
+            if self.0.names.lock().is_file(path, &node) {
+                return Ok(guard);
             }
-            Err(error) => return Err(error),
-        };
-        MemLock::take(node, false)
+        }
     }
 
     fn lock_shared(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
-        match self.0.names.lock().find(path)? {
-            Entry::File(node) => MemLock::take(node, true),
-            Entry::Dir(_) => Err(io::ErrorKind::IsADirectory.into()),
+        loop {
+            let Entry::File(node) = self.0.names.lock().find(path)? else {
+                return Err(io::ErrorKind::IsADirectory.into());
+            };
+            let guard = MemLock::take(Arc::clone(&node), true)?;
+            if self.0.names.lock().is_file(path, &node) {
+                return Ok(guard);
+            }
         }
     }
 }

@@ -77,6 +77,16 @@ pub trait Vfs: fmt::Debug + Send + Sync + 'static {
     /// What the system says.
     fn create_dir(&self, path: &Path) -> io::Result<()>;
 
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// `DirectoryNotEmpty`; `Unsupported` where the file system does not remove directories, which is the default;
+    /// else the error of the system.
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        let _ = path;
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// Names of the files and directories in a directory, sorted.
     ///
     /// # Errors
@@ -106,7 +116,8 @@ pub trait Vfs: fmt::Debug + Send + Sync + 'static {
     /// What the system says.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
 
-    /// Locks a file, which is created if need be, until the guard is dropped or the process ends.
+    /// Locks a file until the guard is dropped or the process ends. Creates the file if it is missing. The locked
+    /// file has this name when the call returns, also if another process removes the name at the same time.
     ///
     /// # Errors
     /// `WouldBlock` if somebody holds the lock, in this process or another; else what the system
@@ -210,6 +221,14 @@ pub fn open_past_cache(vfs: &dyn Vfs, path: &Path) -> io::Result<Arc<dyn File>> 
             Ok(file)
         }
         opened => opened,
+    }
+}
+
+/// Returns why a directory that a call did not find is missing, for [`Error::NotADatabase`](crate::Error).
+pub fn missing_dir_reason(vfs: &dyn Vfs, dir: &Path) -> &'static str {
+    match vfs.exists(dir) {
+        Ok(true) => "it is a symbolic link to a directory that does not exist",
+        _ => "there is no such directory",
     }
 }
 

@@ -57,6 +57,10 @@ impl Vfs for OsVfs {
         fs::remove_file(path)
     }
 
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        fs::remove_dir(path)
+    }
+
     fn create_dir(&self, path: &Path) -> io::Result<()> {
         fs::create_dir(path)
     }
@@ -117,18 +121,22 @@ impl Vfs for OsVfs {
     }
 
     fn lock(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
-        let file = fs::OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)?;
-        // The lock belongs to this opening of the file, not to the process: a second opening is
-        // refused in this process too, and a killed owner leaves none.
-        match file.try_lock() {
-            Ok(()) => Ok(Box::new(OsLock(file))),
-            Err(fs::TryLockError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
-            Err(fs::TryLockError::Error(error)) => Err(error),
+        loop {
+            let file = fs::OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(path)?;
+            // The lock belongs to this opening of the file, not to the process: a second opening is
+            // refused in this process too, and a killed owner leaves none.
+            match file.try_lock() {
+                // Another process may have removed the name between the two calls.
+                Ok(()) if !has_name(&file, path)? => {}
+                Ok(()) => return Ok(Box::new(OsLock(file))),
+                Err(fs::TryLockError::WouldBlock) => return Err(io::ErrorKind::WouldBlock.into()),
+                Err(fs::TryLockError::Error(error)) => return Err(error),
+            }
         }
     }
 
@@ -138,14 +146,36 @@ impl Vfs for OsVfs {
     }
 
     fn lock_shared(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
-        #[expect(clippy::disallowed_methods, reason = "this is where the engine opens files")]
-        let file = fs::File::open(path)?;
-        match file.try_lock_shared() {
-            Ok(()) => Ok(Box::new(OsLock(file))),
-            Err(fs::TryLockError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
-            Err(fs::TryLockError::Error(error)) => Err(error),
+        loop {
+            #[expect(clippy::disallowed_methods, reason = "this is where the engine opens files")]
+            let file = fs::File::open(path)?;
+            match file.try_lock_shared() {
+                Ok(()) if !has_name(&file, path)? => {}
+                Ok(()) => return Ok(Box::new(OsLock(file))),
+                Err(fs::TryLockError::WouldBlock) => return Err(io::ErrorKind::WouldBlock.into()),
+                Err(fs::TryLockError::Error(error)) => return Err(error),
+            }
         }
     }
+}
+
+/// Whether a path stands for this open file.
+#[cfg(unix)]
+fn has_name(file: &fs::File, path: &Path) -> io::Result<bool> {
+    use std::os::unix::fs::MetadataExt;
+    let open = file.metadata()?;
+    match fs::metadata(path) {
+        Ok(named) => Ok((named.dev(), named.ino()) == (open.dev(), open.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether a path stands for this open file. Other systems have no portable file identity; the engine never
+/// removes a lock file there.
+#[cfg(not(unix))]
+fn has_name(_: &fs::File, _: &Path) -> io::Result<bool> {
+    Ok(true)
 }
 
 /// A locked file.
@@ -410,6 +440,53 @@ mod tests {
     use super::*;
     use crate::vfs::MemVfs;
     use proptest::prelude::*;
+
+    /// Threads lock a file, and the owner of the lock removes the file. A thread that had opened the file before
+    /// got the lock of a file without a name, beside the owner of the next file.
+    #[cfg(unix)]
+    #[test]
+    fn lock_of_a_removed_file_is_not_returned() -> io::Result<()> {
+        let dir = tempfile::tempdir()?;
+        let file_systems: [Arc<dyn Vfs>; 2] = [Arc::new(OsVfs), Arc::new(MemVfs::new())];
+        for (vfs, path) in
+            file_systems.into_iter().zip([&*dir.path().join("lock"), Path::new("lock")])
+        {
+            let owners = AtomicU64::new(0);
+            std::thread::scope(|scope| {
+                let contend = |shared: bool| {
+                    let (vfs, owners) = (&vfs, &owners);
+                    scope.spawn(move || -> io::Result<()> {
+                        for _ in 0..3_000 {
+                            let locked =
+                                if shared { vfs.lock_shared(path) } else { vfs.lock(path) };
+                            let guard = match locked {
+                                Err(error)
+                                    if matches!(
+                                        error.kind(),
+                                        io::ErrorKind::WouldBlock | io::ErrorKind::NotFound
+                                    ) =>
+                                {
+                                    continue;
+                                }
+                                locked => locked?,
+                            };
+                            assert_eq!(owners.fetch_add(1, Ordering::SeqCst), 0, "two owners");
+                            owners.fetch_sub(1, Ordering::SeqCst);
+                            // Without its name the file keeps no thread from locking the next one.
+                            if !shared {
+                                vfs.remove(path)?;
+                            }
+                            drop(guard);
+                        }
+                        Ok(())
+                    })
+                };
+                let threads = [contend(false), contend(false), contend(true)];
+                threads.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
+            })?;
+        }
+        Ok(())
+    }
 
     #[cfg(unix)]
     #[test]

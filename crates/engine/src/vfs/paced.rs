@@ -62,6 +62,10 @@ impl Vfs for PacedVfs {
         self.inner.remove(path)
     }
 
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        self.inner.remove_dir(path)
+    }
+
     fn create_dir(&self, path: &Path) -> io::Result<()> {
         self.inner.create_dir(path)
     }

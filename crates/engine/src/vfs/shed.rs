@@ -159,6 +159,10 @@ impl Vfs for SheddingVfs {
         self.inner.remove(path)
     }
 
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        self.inner.remove_dir(path)
+    }
+
     fn create_dir(&self, path: &Path) -> io::Result<()> {
         self.with_relief(|| self.inner.create_dir(path))
     }

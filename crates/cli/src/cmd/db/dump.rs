@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use lsmx::dump::{DumpError, DumpOptions};
 use lsmx::format::filename::FileName;
-use lsmx::vfs::{OsVfs, Vfs};
+use lsmx::vfs::{OsVfs, Vfs, missing_dir_reason};
 
 use crate::args::DbArgs;
 use crate::failure::Failure;
@@ -62,7 +62,7 @@ fn located(database: &Path, file: &Path) -> PathBuf {
 fn all_files(database: &Path) -> Result<Vec<PathBuf>, Failure> {
     let listed = OsVfs.list(database).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => {
-            let (path, why) = (database.to_owned(), "there is no such directory");
+            let (path, why) = (database.to_owned(), missing_dir_reason(&OsVfs, database));
             Failure::from(lsmx::Error::NotADatabase { path, why })
         }
         io::ErrorKind::NotADirectory => {

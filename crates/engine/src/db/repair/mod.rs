@@ -38,6 +38,7 @@ use self::make::{Made, Maker, Values};
 pub use self::report::{Finding, Lost, LostKind, RepairReport};
 use self::values::BlobRemains;
 use crate::cache::Cache;
+use crate::db::claim::Claim;
 use crate::db::recovery::{FILE_NUMBER_GAP, largest_number};
 use crate::db::verify::verify_table;
 use crate::db::verify_values::{self, verify_blob};
@@ -124,13 +125,19 @@ pub fn repair_with(
              it is repaired only by force",
         );
     }
-    let _lock = match options.dry_run {
-        true => read_only::share_lock(&*vfs, dir)?,
-        false => Some(open::take_lock(&*vfs, dir)?),
-    };
     let env = Env::new(Background::Inline, None);
-    let basis = basis::find(&*vfs, dir, &env)?;
-    Repair::new(&vfs, dir, &env, options, &basis)?.run(basis)
+    let run = || {
+        let basis = basis::find(&*vfs, dir, &env)?;
+        Repair::new(&vfs, dir, &env, options, &basis)?.run(basis)
+    };
+    if options.dry_run {
+        let _lock = read_only::share_lock(&*vfs, dir)?;
+        return run();
+    }
+    let claim = Claim::take(&vfs, dir)?;
+    let report = run()?;
+    drop(claim.keep());
+    Ok(report)
 }
 
 fn not_a_database(vfs: &dyn Vfs, error: Error, dir: &Path) -> Error {
