@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
+use std::thread::{self, ThreadId};
 
 use lsmx_compaction::{FileId, FileShape};
 
@@ -184,8 +185,10 @@ pub(crate) struct Store {
     listener: Option<Arc<dyn EventListener>>,
     /// Whether the listener is told what led to each compaction.
     pub(crate) explains: bool,
-    /// What happened under a lock, and the listener does not know yet.
-    pending: Mutex<Vec<Event>>,
+    /// Events that are not delivered yet, because they happened under a lock or their thread holds events back.
+    ///
+    /// Each is delivered by its own thread: another one may be the thread that the listener waits for.
+    pending: Mutex<Vec<(ThreadId, Event)>>,
     /// Held over I/O by whoever lets WAL segments go; taken by nothing else.
     pub(crate) retiring: Mutex<()>,
     flush_ready: Mutex<Ready>,
@@ -375,7 +378,7 @@ impl Store {
     pub(crate) fn tell(&self, event: &Event) {
         assert_unlocked();
         if callback::holds_events() {
-            self.pending.lock().push(event.clone());
+            self.keep_event(event.clone());
         } else {
             tell(self.listener.as_deref(), event);
         }
@@ -407,19 +410,25 @@ impl Store {
     pub(crate) fn fail_locked(&self, error: Error) -> Error {
         let (told, first) = self.health.fail(error);
         if first && let Error::ReadOnly { cause } = &told {
-            self.pending.lock().push(Event::ReadOnly(Arc::clone(cause)));
+            self.keep_event(Event::ReadOnly(Arc::clone(cause)));
         }
         self.progress.notify();
         told
     }
 
-    /// Delivers the events that were kept for later, unless the thread holds events back.
+    fn keep_event(&self, event: Event) {
+        self.pending.lock().push((thread::current().id(), event));
+    }
+
+    /// Delivers the events that the calling thread kept for later, unless it holds events back.
     pub(crate) fn tell_pending(&self) {
         if callback::holds_events() {
             return;
         }
-        let pending = std::mem::take(&mut *self.pending.lock());
-        for event in pending {
+        let this = thread::current().id();
+        let is_own = |(thread, _): &mut (ThreadId, Event)| *thread == this;
+        let pending: Vec<_> = self.pending.lock().extract_if(.., is_own).collect();
+        for (_, event) in pending {
             self.tell(&event);
         }
     }

@@ -192,6 +192,10 @@ impl Admission<'_, '_> {
                         }
                     } else if let Some(cause) = lacks_room(tree) {
                         self.stall(tree, cause)?;
+                        // The answers of a custom policy may have changed since compactions last asked it.
+                        if cause == WaitCause::TooManyRuns {
+                            self.core.store.make_ready(Work::Compaction, tree.id);
+                        }
                         return Ok(Step::Wait(cause));
                     }
                     self.go_on_to(Stage::Room(index + 1));

@@ -203,8 +203,8 @@ fn policy_job(
     Err(error)
 }
 
-/// Why writes would wait for ever, if they would: the policy stops them, picks no job while none runs, and
-/// says of no time that it will.
+/// The error of writes to a tree whose policy stops them although it picks no job and none runs. They would wait
+/// without end.
 fn stalled(
     tree: &Tree,
     policy: &dyn CompactionPolicy,
@@ -212,7 +212,7 @@ fn stalled(
     shape: &TreeShape,
 ) -> Option<Blocked> {
     let stopped = policy.must_stop(&jobs.quarantine.counted(shape));
-    if !stopped || !jobs.busy.jobs.is_empty() || policy.due_us(shape).is_some() {
+    if !stopped || !jobs.busy.jobs.is_empty() {
         return None;
     }
     let error = Error::PolicyStalled {
