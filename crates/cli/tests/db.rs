@@ -345,6 +345,29 @@ fn a_damaged_database_is_repaired_and_what_is_lost_is_told() {
     db(&path, "repair --keyspace x").fails(2, &["--keyspace contradicts repair"]);
 }
 
+/// The report did not say how far a keyspace is complete.
+#[test]
+fn repair_of_a_damaged_log_reports_the_end_of_each_keyspace() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("data");
+    let records: String = (0..9).map(|key| format!("key{key}\tvalue{key}\n")).collect();
+    db_with_input(&path, "import -", records.as_bytes()).ok();
+    let log = fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path());
+    let log = log.filter(|path| path.extension().is_some_and(|end| end == "wal")).max().unwrap();
+    let mut bytes = fs::read(&log).unwrap();
+    let fourth = bytes.windows(4).position(|window| window == b"key3").unwrap();
+    bytes[fourth] ^= 1;
+    fs::write(&log, &bytes).unwrap();
+    let would: serde_json::Value =
+        serde_json::from_str(&db(&path, "repair --dry-run --json").loses_data()).unwrap();
+    let through = would["complete_through"]["default"].as_u64().unwrap();
+    let did = db(&path, "repair").loses_data();
+    let line = format!("keyspace default is complete through sequence number {through}\n");
+    assert!(did.contains(&line), "{did}");
+    let left = db(&path, "scan").ok();
+    assert_eq!(u64::try_from(left.lines().count()).unwrap(), through);
+}
+
 /// A repair leaves the directory of another program as it is.
 #[test]
 fn repair_of_a_foreign_directory_is_refused_unless_forced() {

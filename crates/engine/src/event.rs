@@ -222,11 +222,19 @@ pub enum Event {
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Event::Recovery(report) => write!(
-                f,
-                "recovered {} records of {} segments, {} bytes cut",
-                report.records, report.segments, report.bytes_cut
-            ),
+            Event::Recovery(report) => {
+                write!(
+                    f,
+                    "recovered {} records of {} segments, {} bytes cut",
+                    report.records, report.segments, report.bytes_cut
+                )?;
+                let Some(damage) = &report.damage else { return Ok(()) };
+                write!(f, "; {damage}")?;
+                let mut keyspaces = report.complete_through.iter();
+                keyspaces.try_for_each(|(name, seq)| {
+                    write!(f, "; keyspace {name} is complete through sequence number {}", seq.0)
+                })
+            }
             Event::FlushBegin(begin) => write!(
                 f,
                 "[{}] flushes a memtable of {} bytes",

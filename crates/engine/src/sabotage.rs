@@ -212,6 +212,12 @@ bugs! {
     DamagedSpansFailAllScans = "damaged-spans-fail-all-scans" of 16,
     /// An open that fails leaves the files and directories that it has created.
     FailedOpenLeavesFiles = "failed-open-leaves-files" of 42,
+    /// An error about a missing log segment names the intact segment before it.
+    IntactSegmentBlamed = "intact-segment-blamed" of 9,
+    /// A dry run of a repair does not report the commits that the log has lost.
+    DryRunMissesCommits = "dry-run-misses-commits" of 45,
+    /// The report of a recovery past damage takes the end of the log for the last commit of every keyspace.
+    FlushesPastDamageUncounted = "flushes-past-damage-uncounted" of 13,
 }
 
 #[cfg(feature = "sabotage")]

@@ -17,6 +17,7 @@ use arsenal::coverage::Coverage;
 use arsenal::gate::{Gate, each, returns_while_blocked};
 use arsenal::guards::{guards_beside_large_batches, guards_older_than_the_memtables};
 use arsenal::liveness::{self, Kind, Mode};
+use arsenal::lost_log;
 use arsenal::range_tombstones;
 use arsenal::recorder::Sampling;
 use arsenal::workload::{Faults, Plan, play};
@@ -151,6 +152,13 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
         ),
         Bug::FailedOpenLeavesFiles => {
             ("opens that fail", arsenal::failed_open::failed_open_leaves_no_files)
+        }
+        Bug::IntactSegmentBlamed => ("missing log segments", lost_log::missing_segment_is_named),
+        Bug::DryRunMissesCommits => {
+            ("dry runs of repairs", lost_log::dry_run_reports_the_losses_of_the_repair)
+        }
+        Bug::FlushesPastDamageUncounted => {
+            ("ends of keyspaces", lost_log::each_keyspace_is_complete_as_reported)
         }
     }
 }

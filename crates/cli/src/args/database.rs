@@ -52,7 +52,9 @@ pub(crate) enum Verb {
     Verify,
     /// Make a damaged database openable, keep all that can be read, and report what is lost.
     ///
-    /// The damaged files stay in a subdirectory. Exit code 3 if data is or would be lost, or if parts of the
+    /// The damaged files stay in a subdirectory. Where the log is damaged, each keyspace keeps its commits before the
+    /// damage, and what it had flushed after them; the report says through which sequence number each
+    /// keyspace is complete. Exit code 3 if data is or would be lost, or if parts of the
     /// manifest are lost, so that this cannot be known.
     Repair {
         /// Change nothing; report what would be done.

@@ -272,7 +272,7 @@ impl Options {
         self
     }
 
-    /// What opening does about a damaged log. Default: it is an error.
+    /// Behaviour of an open where the log is damaged. Default: the open fails.
     #[must_use]
     pub fn recovery(mut self, mode: RecoveryMode) -> Self {
         self.recovery = mode;

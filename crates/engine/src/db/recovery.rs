@@ -541,6 +541,7 @@ impl Recovery {
             short.clone()?;
         }
         report.damage = report.damage.or(short.err());
+        report.complete_through = self.state.complete_through(report.last_seq);
 
         let flushed = self.state.keyspaces.values().map(|keyspace| keyspace.flushed_through);
         let last = flushed.fold(self.state.last_seq.max(report.last_seq), SeqNo::max);

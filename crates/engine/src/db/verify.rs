@@ -226,6 +226,7 @@ pub(super) fn read_log(
         short.clone()?;
     }
     report.damage = report.damage.or(short.err());
+    report.complete_through = state.complete_through(report.last_seq);
     Ok(report)
 }
 

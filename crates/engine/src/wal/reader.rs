@@ -25,6 +25,7 @@
 //! or if a later segment says that older ones are. Otherwise it is part of the torn tail, and no commit in or
 //! after its segment was acknowledged as synced.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::coding::len_u64;
@@ -53,10 +54,17 @@ pub struct ReplayFrom {
 /// What to do about damage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RecoveryMode {
-    /// Damage is an error; a torn tail is not damage.
+    /// Damage is an error. A torn tail is not damage: recovery cuts it, and the database is in the state after a
+    /// prefix of its commits.
     #[default]
     Strict,
-    /// Damage ends the prefix that is kept, and is reported.
+    /// Damage of the log ends the replay and is reported. All tables are kept.
+    ///
+    /// Each keyspace by itself is in the state after a prefix of its operations. The prefix ends at the last commit
+    /// before the damage, or at the last flush of the keyspace if that is later. So the prefixes of two keyspaces may
+    /// differ, and of a batch that writes to several keyspaces a part may be missing.
+    /// [`RecoveryReport::complete_through`] has the end of each prefix. Damaged tables and manifests are errors in
+    /// this mode, too.
     Tolerant,
 }
 
@@ -92,6 +100,10 @@ pub struct RecoveryReport {
     pub cut_at: Option<(PathBuf, u64)>,
     /// What was damaged there; `None` if it was a torn tail. Only in tolerant mode.
     pub damage: Option<Error>,
+    /// For each keyspace by name, the sequence number up to which it is complete: it holds all of its
+    /// operations up to this number and none after it. Without damage all numbers are equal. Empty in the
+    /// report of [`replay`], which does not know tables.
+    pub complete_through: BTreeMap<String, SeqNo>,
 }
 
 /// Follows the chain of segments and hands every commit to `visit`, in order: exactly a prefix of
@@ -309,7 +321,14 @@ impl Chain<'_> {
             let what = end.zeros.unwrap_or(Malformed::Truncated { what, needed, found });
             Stop { id, offset: end.offset, certain: false, what: Trouble::Malformed(what) }
         });
-        short.or_else(|| unreached.chain(named).min_by_key(|stop| stop.id))
+        let stop = short.or_else(|| unreached.chain(named).min_by_key(|stop| stop.id));
+        if sabotage::on(Bug::IntactSegmentBlamed) {
+            let (what, found) = ("WAL segment", end.offset);
+            let what = Malformed::Truncated { what, needed: found + 1, found };
+            let what = Trouble::Malformed(what);
+            return stop.map(|_| Stop { id: last, offset: found, certain: true, what });
+        }
+        stop
     }
 
     /// Segments after `id` that belong to this chain or may: not those of an attempt to resume.

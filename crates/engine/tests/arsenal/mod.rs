@@ -17,6 +17,7 @@ pub(crate) mod history;
 pub(crate) mod identity;
 pub(crate) mod liveness;
 pub(crate) mod log_crashes;
+pub(crate) mod lost_log;
 pub(crate) mod memory;
 pub(crate) mod options;
 pub(crate) mod oracle;

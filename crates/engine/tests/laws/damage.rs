@@ -10,7 +10,7 @@ use lsmx::{Db, Durability, Error, Event, KeyspaceOptions, RecoveryMode, verify_w
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::arsenal::parallel::watched;
-use super::arsenal::{Chance, beside, range_tombstones};
+use super::arsenal::{Chance, beside, lost_log, range_tombstones};
 use super::support::{KINDS, Told, all_kinds, file_of, files, open, options, seeds, try_open};
 
 type Contents = [BTreeMap<Vec<u8>, Vec<u8>>; 3];
@@ -107,6 +107,30 @@ fn extension(path: &Path) -> &str {
 #[test]
 fn range_tombstones_of_one_table_damaged_reads_elsewhere_succeed() {
     range_tombstones::damaged_range_tombstones_fail_overlapping_reads_only(0).unwrap();
+}
+
+/// A tolerant open and a repair did not report that a keyspace may have later commits than another one.
+#[test]
+fn keyspaces_after_damage_of_the_log_are_complete_as_reported() {
+    for seed in seeds(13, 4) {
+        lost_log::each_keyspace_is_complete_as_reported(seed).unwrap();
+    }
+}
+
+/// A dry run said that nothing is lost where the repair reported lost commits.
+#[test]
+fn dry_run_of_a_repair_reports_the_losses_of_the_repair() {
+    for seed in seeds(14, 4) {
+        lost_log::dry_run_reports_the_losses_of_the_repair(seed).unwrap();
+    }
+}
+
+/// Errors about a missing segment accused the segment before it.
+#[test]
+fn missing_log_segment_is_named_by_errors() {
+    for seed in seeds(15, 2) {
+        lost_log::missing_segment_is_named(seed).unwrap();
+    }
 }
 
 /// 10. Any byte of any file changed, any file cut, swapped, missing or foreign: an answer is right, or an

@@ -56,6 +56,14 @@ fn tell(lines: &mut String, report: &RepairReport, dry_run: bool) -> std::fmt::R
         report.tables_lost,
         report.commits,
     )?;
+    for (keyspace, seq) in &report.complete_through {
+        match seq {
+            Some(seq) => {
+                writeln!(lines, "keyspace {keyspace} is complete through sequence number {seq}")?;
+            }
+            None => writeln!(lines, "keyspace {keyspace} may lack any of its commits")?,
+        }
+    }
     if report.log_tail_bytes > 0 {
         let bytes = report.log_tail_bytes;
         writeln!(lines, "the log ends in {bytes} bytes of an unfinished commit, which were cut")?;

@@ -88,11 +88,24 @@ impl RepairOptions {
     }
 }
 
-/// Makes of the database in a directory one that opens and is sound, with all that can be read; the
-/// files that were damaged stay, in a directory beside. Nothing is done to a database that is sound.
+/// Repairs a damaged database: afterwards it opens, `verify` finds no fault, and it holds everything that can be
+/// read. Damaged files are kept in a new directory inside the database directory. A sound database is not changed.
 ///
-/// A database that opens should be copied first, by [`Db::checkpoint`](crate::Db::checkpoint) or its files by
-/// hand: of what is lost, older values and deleted keys may show, and the report says for which keys.
+/// What the repaired database holds:
+///
+/// - Damaged log: as after an open in [`RecoveryMode::Tolerant`](crate::RecoveryMode::Tolerant). Each keyspace by
+///   itself has the state after a prefix of its operations, which ends at the last commit before the damage or at
+///   the last flush of the keyspace, whichever is later. Of a batch that writes to several keyspaces a part may be
+///   missing. [`RepairReport::complete_through`] has the end of each prefix.
+/// - Damaged table or blob file: all blocks and values that can be read. For the keys in [`RepairReport::lost`] an
+///   older value, a deleted key or no value may be read.
+/// - Lost manifest edits ([`RepairReport::in_doubt`]): all tables that are found, merged by sequence numbers. No end
+///   of a prefix is known then.
+///
+/// Damage above the last sync mark of the newest log segment looks like a torn tail and is not reported as damage;
+/// see [`RepairReport::log_tail_bytes`].
+///
+/// Copy the database first, by [`Db::checkpoint`](crate::Db::checkpoint) if it opens, else its files.
 ///
 /// # Errors
 /// [`Error::NotADatabase`], also if no file carries a magic number of lsmx, unless forced;

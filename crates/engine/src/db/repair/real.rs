@@ -13,6 +13,7 @@ use crate::format::edit::Change;
 use crate::format::filename::{CURRENT, FileName};
 use crate::key::SeqNo;
 use crate::keyspace::options::Persisted;
+use crate::sabotage::{self, Bug};
 use crate::sync::Arc;
 use crate::vfs::Vfs;
 use crate::wal::{RecoveryMode, RecoveryReport};
@@ -93,6 +94,7 @@ impl Repair<'_> {
             Ok(report) => {
                 (self.report.commits, self.report.log_tail_bytes) =
                     (report.records, report.bytes_cut);
+                self.note_completeness(&report, doubt);
                 return Ok(());
             }
             Err(wrong) => wrong,
@@ -107,20 +109,33 @@ impl Repair<'_> {
             Err(error @ (Error::Corrupt { .. } | Error::Missing { .. })) => {
                 self.found(&error, "the log was left out")?;
                 self.leave_log_out();
-                RecoveryReport { damage: Some(error), ..RecoveryReport::default() }
+                let complete_through = self.state.complete_through(SeqNo::ZERO);
+                RecoveryReport {
+                    damage: Some(error),
+                    complete_through,
+                    ..RecoveryReport::default()
+                }
             }
             Err(error) => return Err(error),
         };
         let segments = basis::files(&**self.vfs, self.dir)?.into_iter();
         self.aside.extend(segments.filter(|file| matches!(file, FileName::Segment(_))));
         self.report.commits = kept.records;
-        if let Some(damage) = kept.damage {
+        self.note_completeness(&kept, doubt);
+        let unreported = self.options.dry_run && sabotage::on(Bug::DryRunMissesCommits);
+        if let Some(damage) = kept.damage.filter(|_| !unreported) {
             let path = damage.path().unwrap_or(self.dir).to_owned();
             let (what, bytes) = (LostKind::Commits, kept.bytes_cut);
             let (keyspace, why) = (None, damage.to_string());
             self.report.lost.push(Lost { keyspace, path, what, from: None, to: None, bytes, why });
         }
         Ok(())
+    }
+
+    fn note_completeness(&mut self, log: &RecoveryReport, doubt: bool) {
+        let keyspaces = log.complete_through.iter();
+        let known = keyspaces.map(|(name, seq)| (name.clone(), (!doubt).then_some(seq.0)));
+        self.report.complete_through = known.collect();
     }
 
     fn read_log(&self, mode: RecoveryMode) -> Result<RecoveryReport> {

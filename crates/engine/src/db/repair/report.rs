@@ -1,5 +1,6 @@
 //! What a repair found and did.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::Serialize;
@@ -19,9 +20,13 @@ pub struct RepairReport {
     pub entries_salvaged: u64,
     /// Commits that the log held.
     pub commits: u64,
-    /// Bytes at the end of the log that hold no whole commit, as after a power loss: no damage, as far as
-    /// anybody can tell.
+    /// Bytes at the end of the log that hold no whole commit. Nothing distinguishes the torn tail of a power
+    /// loss from damage of these bytes, so they are no finding.
     pub log_tail_bytes: u64,
+    /// For each keyspace by name, the sequence number up to which it is complete: it holds all of its
+    /// operations up to this number and none after it, apart from entries, values, range deletes and operands that
+    /// [`lost`](RepairReport::lost) names. `None` if [`in_doubt`](RepairReport::in_doubt).
+    pub complete_through: BTreeMap<String, Option<u64>>,
     /// What was wrong, in the order in which it was found.
     pub findings: Vec<Finding>,
     /// What cannot be read any more.

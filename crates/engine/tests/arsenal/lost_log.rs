@@ -1,0 +1,185 @@
+//! Checks of what is reported where a part of the log is lost.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use lsmx::env::Background;
+use lsmx::vfs::{Image, MemVfs, Vfs};
+use lsmx::wal::{RecoveryReport, WalOptions};
+use lsmx::{
+    Db, Durability, Error, Event, EventListener, KeyspaceOptions, Options, RecoveryMode,
+    RepairOptions, RepairReport, WriteBatch,
+};
+
+use super::oracle::DIR;
+use super::{Chance, Outcome};
+
+/// The keyspaces of [`killed`]: of the first memtables are flushed, of the second none.
+const KEYSPACES: [&str; 2] = ["flushed", "unflushed"];
+
+fn failed(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+/// Keeps the report of the recovery.
+#[derive(Debug, Default)]
+struct Listener(Mutex<Option<Arc<RecoveryReport>>>);
+
+impl EventListener for Listener {
+    fn on_event(&self, event: &Event) {
+        if let Event::Recovery(report) = event {
+            *self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
+                Some(Arc::clone(report));
+        }
+    }
+}
+
+fn tuning(keyspace: &str) -> KeyspaceOptions {
+    let bytes = if keyspace == KEYSPACES[0] { 2 << 10 } else { 1 << 20 };
+    KeyspaceOptions::default().memtable_bytes(bytes)
+}
+
+fn open(disk: &MemVfs, mode: RecoveryMode) -> Result<(Db, Arc<RecoveryReport>), Error> {
+    let listener = Arc::new(Listener::default());
+    let options = Options::default()
+        .background(Background::Inline)
+        .seed(1)
+        .wal(WalOptions { segment_bytes: 3_000, ..WalOptions::default() })
+        .keyspace(KEYSPACES[0], tuning(KEYSPACES[0]))
+        .recovery(mode)
+        .listener(Arc::clone(&listener) as Arc<dyn EventListener>);
+    let db = Db::open_with(Arc::new(disk.clone()), DIR, options)?;
+    let report = listener.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+    Ok((db, report.unwrap_or_default()))
+}
+
+/// A database that was killed after commits to both keyspaces, and the last sequence number of each commit.
+fn killed(chance: &mut Chance) -> Result<(MemVfs, Vec<u64>), String> {
+    let disk = MemVfs::new();
+    let (db, _) = open(&disk, RecoveryMode::Strict).map_err(failed)?;
+    let mut keyspaces = Vec::new();
+    for name in KEYSPACES {
+        keyspaces.push(db.keyspace(name, tuning(name)).map_err(failed)?);
+    }
+    let mut seqs = vec![0];
+    for number in 1..=40 + chance.below(30) {
+        let mut batch = WriteBatch::new();
+        for keyspace in &keyspaces {
+            batch.put(keyspace, number.to_be_bytes(), [7; 80]);
+        }
+        db.write(batch, Durability::Sync).map_err(failed)?;
+        seqs.push(db.snapshot().seq().0);
+    }
+    Ok((disk.crash(Image::Keep, 0), seqs))
+}
+
+fn segments(disk: &MemVfs) -> Vec<PathBuf> {
+    let mut paths = disk.paths();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "wal"));
+    paths
+}
+
+/// Changes a byte of a record in one of the segments.
+fn damage(disk: &MemVfs, chance: &mut Chance) -> Outcome {
+    let path = chance.of(&segments(disk)).clone();
+    let bytes = disk.read_all(&path).map_err(failed)?;
+    let written = bytes.iter().rposition(|&byte| byte != 0).unwrap_or(0) as u64;
+    let header = 80;
+    let offset = header + chance.below(written.saturating_sub(header).max(1));
+    disk.flip(&path, offset, 1 << chance.below(8)).map_err(failed)
+}
+
+/// The keyspaces hold the commits up to the reported numbers and none after them.
+fn compare(db: &Db, seqs: &[u64], reported: &BTreeMap<String, u64>) -> Outcome {
+    for name in KEYSPACES {
+        let keyspace = db.existing_keyspace(name).map_err(failed)?;
+        let mut commits = 0;
+        for entry in keyspace.iter() {
+            let (key, _) = entry.map_err(failed)?;
+            commits += 1;
+            if key[..] != u64::to_be_bytes(commits)[..] {
+                return Err(format!("{name} holds {key:?} as its entry {commits}"));
+            }
+        }
+        let last = seqs[usize::try_from(commits).map_err(failed)?];
+        if reported.get(name) != Some(&last) {
+            let reported = reported.get(name);
+            return Err(format!("{name} ends at {last}, and {reported:?} is reported"));
+        }
+    }
+    Ok(())
+}
+
+fn numbers(reported: &BTreeMap<String, Option<u64>>) -> BTreeMap<String, u64> {
+    reported.iter().map(|(name, seq)| (name.clone(), seq.unwrap_or(0))).collect()
+}
+
+/// A damaged record of the log: a tolerant open and a repair report for each keyspace the last commit up to which
+/// it is complete. Flushes of one keyspace reach past the damage.
+pub(crate) fn each_keyspace_is_complete_as_reported(seed: u64) -> Outcome {
+    let mut chance = Chance::new(seed);
+    let (disk, seqs) = killed(&mut chance)?;
+    let mut apart = 0;
+    for _ in 0..6 {
+        let damaged = disk.crash(Image::Keep, 0);
+        damage(&damaged, &mut chance)?;
+        let opened = damaged.crash(Image::Keep, 0);
+        let (db, report) = open(&opened, RecoveryMode::Tolerant).map_err(failed)?;
+        let reported = report.complete_through.iter().map(|(name, seq)| (name.clone(), seq.0));
+        let reported = reported.collect();
+        compare(&db, &seqs, &reported).map_err(|what| format!("tolerant open: {what}"))?;
+        apart += u64::from(reported[KEYSPACES[0]] != reported[KEYSPACES[1]]);
+        let report = repair(&damaged, RepairOptions::default())?;
+        let (db, _) = open(&damaged, RecoveryMode::Strict).map_err(failed)?;
+        compare(&db, &seqs, &numbers(&report.complete_through))
+            .map_err(|what| format!("repair: {what}"))?;
+    }
+    if apart > 0 { Ok(()) } else { Err("no flush reached past the damage".to_owned()) }
+}
+
+fn repair(disk: &MemVfs, options: RepairOptions) -> Result<RepairReport, String> {
+    lsmx::repair_with(Arc::new(disk.clone()), DIR, &options).map_err(failed)
+}
+
+/// A dry run reports the findings, the losses and the ends of the keyspaces that the repair reports.
+///
+/// The dry run said "nothing is lost" where the log was damaged.
+pub(crate) fn dry_run_reports_the_losses_of_the_repair(seed: u64) -> Outcome {
+    let mut chance = Chance::new(seed);
+    let (disk, _) = killed(&mut chance)?;
+    for _ in 0..6 {
+        let damaged = disk.crash(Image::Keep, 0);
+        damage(&damaged, &mut chance)?;
+        let dry = repair(&damaged, RepairOptions::default().dry_run(true))?;
+        let real = repair(&damaged, RepairOptions::default())?;
+        let told = |report: RepairReport| (report.findings, report.lost, report.complete_through);
+        let (dry, real) = (told(dry), told(real));
+        if dry != real {
+            return Err(format!("the dry run reports {dry:?}, the repair {real:?}"));
+        }
+    }
+    Ok(())
+}
+
+/// A segment is missing that is not the oldest one: the errors of an open and of `verify` name it.
+///
+/// They accused the intact segment before it.
+pub(crate) fn missing_segment_is_named(seed: u64) -> Outcome {
+    let mut chance = Chance::new(seed);
+    let (disk, _) = killed(&mut chance)?;
+    let segments = segments(&disk);
+    for missing in &segments[1..] {
+        let damaged = disk.crash(Image::Keep, 0);
+        damaged.remove(missing).map_err(failed)?;
+        let verified = lsmx::verify_with(Arc::new(damaged.clone()), DIR).map(drop);
+        let opened = open(&damaged, RecoveryMode::Strict).map(drop);
+        for (call, result) in [("verify", verified), ("open", opened)] {
+            match result {
+                Err(Error::Missing { path, .. }) if path == *missing => {}
+                other => return Err(format!("{call} without {}: {other:?}", missing.display())),
+            }
+        }
+    }
+    if segments.len() > 2 { Ok(()) } else { Err(format!("{segments:?} are too few")) }
+}
