@@ -144,6 +144,8 @@ bugs! {
     WakeUpLost = "wake-up-lost" of 34,
     /// An iterator that met an error goes on behind it.
     IteratorGoesOn = "iterator-goes-on" of 16,
+    /// A read that runs over a close and finds a file removed returns an error that names the file.
+    ReadOverCloseNamesFile = "read-over-close-names-file" of 16,
     /// A snapshot takes its number first and is registered later.
     SnapshotInTwoSteps = "snapshot-in-two-steps" of 22,
     /// A job folds merge operands from new to old.

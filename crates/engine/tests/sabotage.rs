@@ -103,6 +103,9 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
         Bug::ReadErrorIsNotFound => ("failing reads", failing_reads),
         Bug::OpenErrorIsNew => ("failing questions", failing_questions),
         Bug::IteratorGoesOn => ("iterators that fail", iterators_that_fail),
+        Bug::ReadOverCloseNamesFile => {
+            ("reads over a close", arsenal::closing::reads_over_a_close_return_values_or_closed)
+        }
         Bug::RetriedWithoutPause => ("a full disk", full_disk),
         Bug::ReserveNotKept => {
             ("a full disk and its reserve", disk_use::full_disk_takes_the_reserve)

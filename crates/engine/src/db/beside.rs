@@ -58,7 +58,8 @@ impl Site<'_> {
         let code = || UserCode::OperandStore(factory.name().to_owned());
         let opened = Error::catch_user(code, || factory.open(place, token)).flatten();
         let store = opened.inspect_err(|_| files.discard_made())?;
-        let store: Arc<dyn OperandStore> = ContainedStore::new(store, factory.name());
+        let closed = Arc::clone(space.descriptors.closed());
+        let store: Arc<dyn OperandStore> = ContainedStore::new(store, factory.name(), closed);
         files.found(store.live_files());
         let attached = Attached {
             factory: Arc::clone(factory),

@@ -92,8 +92,9 @@ impl Core {
         })
     }
 
-    /// Lets the next owner in.
+    /// Releases the lock. Reads that still run and find a file removed return [`Error::Closed`] from here on.
     fn free_lock(&self) {
+        self.store.tables.descriptors.set_closed();
         drop(self.lock.lock().take());
         self.lock_freed.store(true, Ordering::Release);
     }

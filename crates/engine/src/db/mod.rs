@@ -506,7 +506,8 @@ impl Db {
 
     /// Closes the database: flushes, ends background work, marks the log, frees the lock. Every
     /// later call on any handle answers [`Error::Closed`]. Memtables that the deadline leaves no time
-    /// for stay in the log, which the next opening replays.
+    /// for stay in the log, which the next opening replays. Iterators continue, and a read that began before the
+    /// close returns its result, or [`Error::Closed`] if it needs a file that the next owner has removed.
     ///
     /// # Errors
     /// The first step that failed; the database is closed all the same. After [`Error::Deadline`] a thread of the

@@ -10,14 +10,17 @@ use super::{
 use crate::cursor::Cursor;
 use crate::error::{Error, Result, UserCode};
 use crate::key::{InternalKey, SeqNo};
+use crate::sabotage::{self, Bug};
 use crate::slice::Slice;
-use crate::sync::{Arc, Mutex};
+use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
 
 /// A store whose calls return an error where those of the inner one panic.
 #[derive(Debug)]
 pub(crate) struct ContainedStore {
     inner: Arc<dyn OperandStore>,
     name: Arc<str>,
+    /// Whether the database is closed. Pairs with the release of its lock.
+    closed: Arc<AtomicBool>,
     /// Calls that panicked and must be repeated, oldest first.
     owed: Mutex<Vec<Owed>>,
 }
@@ -37,13 +40,31 @@ fn contain_result<T>(name: &str, call: impl FnOnce() -> Result<T>) -> Result<T> 
     contain(name, call)?
 }
 
+/// Returns [`Error::Closed`] for a read of a file that failed after the close of the database: the next owner may
+/// have removed or replaced the file.
+fn unless_closed<T>(result: Result<T>, closed: &AtomicBool) -> Result<T> {
+    match result {
+        Err(Error::Io { .. } | Error::Corrupt { .. } | Error::Missing { .. })
+            if closed.load(Ordering::Acquire) && !sabotage::on(Bug::ReadOverCloseNamesFile) =>
+        {
+            Err(Error::Closed)
+        }
+        result => result,
+    }
+}
+
 impl ContainedStore {
-    pub(crate) fn new(inner: Arc<dyn OperandStore>, name: &str) -> Arc<ContainedStore> {
-        Arc::new(ContainedStore { inner, name: name.into(), owed: Mutex::default() })
+    pub(crate) fn new(
+        inner: Arc<dyn OperandStore>,
+        name: &str,
+        closed: Arc<AtomicBool>,
+    ) -> Arc<ContainedStore> {
+        Arc::new(ContainedStore { inner, name: name.into(), closed, owed: Mutex::default() })
     }
 
     fn view_of(&self, inner: Arc<dyn OperandView>) -> Arc<dyn OperandView> {
-        Arc::new(ContainedView { inner, name: Arc::clone(&self.name) })
+        let (name, closed) = (Arc::clone(&self.name), Arc::clone(&self.closed));
+        Arc::new(ContainedView { inner, name, closed })
     }
 
     fn prepared(&self, prepared: Prepared) -> Prepared {
@@ -177,7 +198,7 @@ struct ContainedCollection<'a> {
 impl Collection for ContainedCollection<'_> {
     fn leaving(&mut self) -> Result<Option<Box<dyn Cursor>>> {
         let leaving = contain_result(&self.store.name, || self.inner.leaving())?;
-        Ok(leaving.map(|inner| contained_cursor(Ok(inner), &self.store.name)))
+        Ok(leaving.map(|inner| contained_cursor(Ok(inner), &self.store.name, &self.store.closed)))
     }
 
     fn prepare(self: Box<Self>) -> Result<Prepared> {
@@ -190,6 +211,7 @@ impl Collection for ContainedCollection<'_> {
 struct ContainedView {
     inner: Arc<dyn OperandView>,
     name: Arc<str>,
+    closed: Arc<AtomicBool>,
 }
 
 impl OperandView for ContainedView {
@@ -208,7 +230,8 @@ impl OperandView for ContainedView {
         reads: OperandReads,
         found: &mut Vec<Operand>,
     ) -> Result<()> {
-        contain_result(&self.name, || self.inner.operands(key, at, reads, found))
+        let read = contain_result(&self.name, || self.inner.operands(key, at, reads, found));
+        unless_closed(read, &self.closed)
     }
 
     fn will_need(&self, key: &[u8], at: SeqNo) {
@@ -218,7 +241,7 @@ impl OperandView for ContainedView {
 
     fn cursor(self: Arc<Self>, at: SeqNo, reads: OperandReads) -> Box<dyn Cursor> {
         let inner = contain(&self.name, || Arc::clone(&self.inner).cursor(at, reads));
-        contained_cursor(inner, &self.name)
+        contained_cursor(inner, &self.name, &self.closed)
     }
 
     fn keep_open(&self) {
@@ -227,28 +250,34 @@ impl OperandView for ContainedView {
     }
 
     fn copy_to(&self, target: &dyn OperandFiles) -> Result<Token> {
-        contain_result(&self.name, || self.inner.copy_to(target))
+        unless_closed(contain_result(&self.name, || self.inner.copy_to(target)), &self.closed)
     }
 }
 
-fn contained_cursor(inner: Result<Box<dyn Cursor>>, name: &Arc<str>) -> Box<dyn Cursor> {
-    Box::new(ContainedCursor { inner, name: Arc::clone(name) })
+fn contained_cursor(
+    inner: Result<Box<dyn Cursor>>,
+    name: &Arc<str>,
+    closed: &Arc<AtomicBool>,
+) -> Box<dyn Cursor> {
+    Box::new(ContainedCursor { inner, name: Arc::clone(name), closed: Arc::clone(closed) })
 }
 
 /// A cursor that is not valid after a panic, as after an error.
 struct ContainedCursor {
     inner: Result<Box<dyn Cursor>>,
     name: Arc<str>,
+    closed: Arc<AtomicBool>,
 }
 
 impl ContainedCursor {
     fn go(&mut self, step: impl FnOnce(&mut dyn Cursor) -> Result<()>) -> Result<()> {
         let inner = self.inner.as_mut().map_err(|error| error.clone())?;
         let moved = contain(&self.name, || step(&mut **inner));
-        moved.unwrap_or_else(|panicked| {
+        let moved = moved.unwrap_or_else(|panicked| {
             self.inner = Err(panicked.clone());
             Err(panicked)
-        })
+        });
+        unless_closed(moved, &self.closed)
     }
 
     fn valid_inner(&self) -> &dyn Cursor {

@@ -45,6 +45,9 @@ pub(crate) struct DescriptorPool {
     direct: bool,
     /// How jobs read; without one as everybody does.
     job_reads: Option<JobReads>,
+    /// Set before the lock of the database is released, after which its next owner may remove files. Pairs with
+    /// the load that follows a failed read.
+    closed: Arc<AtomicBool>,
 }
 
 /// How jobs read.
@@ -86,7 +89,25 @@ impl DescriptorPool {
             repeated,
             direct,
             job_reads,
+            closed: Arc::default(),
         })
+    }
+
+    /// Marks the database as closed: files that cannot be opened again are no error of theirs any more.
+    pub(crate) fn set_closed(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
+    /// Whether the database is closed.
+    pub(crate) fn closed(&self) -> &Arc<AtomicBool> {
+        &self.closed
+    }
+
+    /// The error of a file that cannot be opened again: [`Error::Closed`] once the database is closed, because
+    /// the next owner may have removed or replaced the file.
+    fn open_error(&self, error: Error) -> Error {
+        let closed = self.closed.load(Ordering::Acquire);
+        if closed && !sabotage::on(Bug::ReadOverCloseNamesFile) { Error::Closed } else { error }
     }
 
     /// Most descriptors that stay open.
@@ -401,11 +422,14 @@ impl Descriptor {
             return Err(Error::io("open", &self.path, io::ErrorKind::NotFound.into()));
         };
         let opened = open_past_cache(&*pool.vfs, &self.path);
-        let file = opened.map_err(|error| Error::io("open", &self.path, error))?;
+        let file = opened.map_err(|error| pool.open_error(Error::io("open", &self.path, error)))?;
         fill_exact(&*file, &self.path, offset, buffer)
     }
 
     /// Opens the file; if it was open before, checks that it is the same.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] if that fails and the database is closed.
     #[cold]
     fn open_checked(self: &Arc<Self>, again: bool) -> Result<Arc<OpenFile>> {
         let Some(pool) = &self.pool else {
@@ -429,7 +453,8 @@ impl Descriptor {
         match opened {
             Err(error) => {
                 pool.released();
-                Err(error)
+                // A close may have opened the file meanwhile, see `Descriptor::keep_open`.
+                self.file.load_full().ok_or_else(|| pool.open_error(error))
             }
             Ok(open) => {
                 let none: Option<Arc<OpenFile>> = None;

@@ -8,6 +8,7 @@
 #![allow(dead_code, reason = "each test binary uses its own part of this")]
 
 pub(crate) mod clock;
+pub(crate) mod closing;
 pub(crate) mod coverage;
 pub(crate) mod disk_use;
 pub(crate) mod failed_open;

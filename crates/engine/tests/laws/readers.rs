@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use lsmx::vfs::MemVfs;
 use lsmx::{Db, Keyspace, Range, Slice, Snapshot};
 
-use super::arsenal::{Chance, options};
-use super::support::{all_kinds, open, seeds, tuning};
+use super::arsenal::{Chance, closing, options};
+use super::support::{all_kinds, open, seed, seeds, tuning};
 
 type Contents = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -151,4 +151,11 @@ fn law_06_snapshots_are_still() {
     }
     let done = (rewrites, collections, merges);
     assert!(rewrites > 0 && collections > 0 && merges > 50, "too little was done: {done:?}");
+}
+
+/// 5, 12. A read that runs while the database is closed, opened again and its files are removed returns the values
+///        or `Closed`.
+#[test]
+fn read_over_close_and_removal_returns_values_or_closed() {
+    closing::reads_over_a_close_return_values_or_closed(seed()).unwrap();
 }
