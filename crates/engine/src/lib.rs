@@ -99,7 +99,7 @@ pub use error::{Error, JobRule, Malformed, Result, UserCode};
 pub use event::{Event, EventListener};
 pub use key::{Kind, SeqNo};
 pub use keyspace::filter_bits::FilterBits;
-pub use keyspace::options::{FilterLastRun, KeyspaceOptions};
+pub use keyspace::options::{FilterLastRun, KeyspaceOptions, OptionsInForce};
 pub use keyspace::separation::ValueSeparation;
 pub use lsmx_compaction as compaction;
 pub use lsmx_compaction::PolicySpec;

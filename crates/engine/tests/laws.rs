@@ -33,6 +33,8 @@ mod guards;
 mod hanging;
 #[path = "laws/identity.rs"]
 mod identity;
+#[path = "laws/keyspace_options.rs"]
+mod keyspace_options;
 #[path = "laws/memory.rs"]
 mod memory;
 #[path = "laws/owners.rs"]

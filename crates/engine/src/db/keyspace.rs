@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::format::edit::{Change, Edit, KEYSPACE_NAME_BYTES_MAX};
 use crate::key::{Kind, SeqNo};
 use crate::keyspace::beside::Attached;
-use crate::keyspace::options::{KeyspaceOptions, Persisted};
+use crate::keyspace::options::{KeyspaceOptions, OptionsInForce, Persisted};
 use crate::keyspace::snapshot::Pinned;
 use crate::keyspace::stored_policy::StoredPolicy;
 use crate::keyspace::{Origin, Tree};
@@ -71,6 +71,29 @@ impl Keyspace {
     #[must_use]
     pub fn policy(&self) -> String {
         self.tree.settings().stored_policy.to_string()
+    }
+
+    /// The options that are in force: those of the last [`Db::keyspace`](crate::Db::keyspace) or
+    /// [`Keyspace::set_policy`], and what the manifest stores of the options that were left out.
+    #[must_use]
+    pub fn options(&self) -> OptionsInForce {
+        let settings = self.tree.settings();
+        let options = &settings.options;
+        OptionsInForce {
+            policy: settings.stored_policy.to_string(),
+            own_policy: options.own_policy.as_ref().map(|policy| policy.name().to_owned()),
+            memtable_bytes: options.memtable_bytes,
+            table_bytes: options.table_bytes,
+            block_bytes: options.block_bytes,
+            restart_interval: options.restart_interval,
+            block_tags: options.block_tags,
+            compression: options.compression.clone(),
+            filter_bits: options.filter_bits,
+            filter_last_run: options.filter_last_run,
+            merge_operator: self.tree.merging.name().map(str::to_owned),
+            operand_store: self.tree.beside.name(),
+            value_separation: options.value_separation.clone(),
+        }
     }
 
     /// Gives `key` a value, `Buffered`.

@@ -75,8 +75,7 @@ pub use snapshot::Snapshot;
 pub use update::Update;
 pub use verify::{VerifyReport, verify, verify_with, verify_with_stores};
 
-/// Name of the keyspace that [`Db::put`] and its siblings work on.
-pub const DEFAULT_KEYSPACE: &str = "default";
+pub use options::DEFAULT_KEYSPACE;
 
 /// All parts of one open database.
 pub(crate) struct Core {

@@ -159,7 +159,7 @@ fn check_free(vfs: &dyn Vfs, dir: &Path) -> Result<()> {
 fn new_state(options: &Options, env: &Env) -> ManifestState {
     let keyspace = KeyspaceState {
         name: DEFAULT_KEYSPACE.to_owned(),
-        options: Persisted::of_new(options.of_keyspace(DEFAULT_KEYSPACE)).encode(),
+        options: Persisted::of_new(options.of_default()).encode(),
         ..KeyspaceState::default()
     };
     ManifestState {

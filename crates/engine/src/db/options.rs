@@ -4,18 +4,23 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use lsmx_compaction::CompactionPolicy;
+
 use crate::cache::BlockCacheKind;
 use crate::db::budget::MemoryPlan;
 use crate::env::{Background, CLOCK_JUMP_MAX_DEFAULT, ManualClock};
 use crate::error::{Error, Result};
 use crate::event::EventListener;
-use crate::keyspace::options::KeyspaceOptions;
+use crate::keyspace::options::{KeyspaceOptions, Persisted};
+use crate::keyspace::stored_policy::StoredPolicy;
 use crate::operands::OperandStoreFactory;
 use crate::sync::Arc;
 use crate::vfs::Vfs;
 use crate::wal::{RecoveryMode, WalOptions};
 use crate::write::throttle::WriteControl;
 
+/// Name of the keyspace that [`Db::put`](crate::Db::put) and its siblings work on.
+pub const DEFAULT_KEYSPACE: &str = "default";
 /// Default of [`Options::block_cache_bytes`] without a memory budget: 64 MiB.
 pub const BLOCK_CACHE_BYTES_DEFAULT: u64 = 64 << 20;
 /// Default of [`Options::open_files_max`] where the system has no limit.
@@ -294,7 +299,9 @@ impl Options {
         self
     }
 
-    /// Options of the default keyspace, and of every other until it is opened with its own.
+    /// Options of the default keyspace. Every other keyspace has its sizes until
+    /// [`Db::keyspace`](crate::Db::keyspace) opens it, and its operator and store if the manifest names them
+    /// for that keyspace.
     #[must_use]
     pub fn keyspace_defaults(mut self, options: KeyspaceOptions) -> Self {
         self.keyspace_defaults = options;
@@ -310,16 +317,46 @@ impl Options {
         self
     }
 
-    /// Options of one keyspace from the first moment on.
+    /// The sizes, the merge operator and the operand store with which the log of one keyspace is replayed, and
+    /// which its flushes use until [`Db::keyspace`](crate::Db::keyspace) opens it. From then on only the
+    /// options of that call are in force. The policy given here is ignored, except for the default
+    /// keyspace, which is open from the start and takes all of its options from here.
     #[must_use]
     pub fn keyspace(mut self, name: &str, options: KeyspaceOptions) -> Self {
         self.keyspaces.insert(name.to_owned(), options);
         self
     }
 
-    /// The options a keyspace of this name is opened with.
-    pub(crate) fn of_keyspace(&self, name: &str) -> &KeyspaceOptions {
-        self.keyspaces.get(name).unwrap_or(&self.keyspace_defaults)
+    /// The options of the default keyspace.
+    pub(crate) fn of_default(&self) -> &KeyspaceOptions {
+        self.keyspaces.get(DEFAULT_KEYSPACE).unwrap_or(&self.keyspace_defaults)
+    }
+
+    /// The options of a keyspace that the manifest knows, until [`Db::keyspace`](crate::Db::keyspace) opens
+    /// it. The default keyspace is open from the start. Another keyspace has the policy that the manifest
+    /// stores; from the options of the default keyspace it takes the operator and the store only if they
+    /// are the ones that it has.
+    pub(crate) fn until_opened(&self, name: &str, persisted: &Persisted) -> KeyspaceOptions {
+        if name == DEFAULT_KEYSPACE {
+            return self.of_default().clone();
+        }
+        let given = self.keyspaces.get(name);
+        let mut options = given.unwrap_or(&self.keyspace_defaults).clone();
+        options.policy = None;
+        let stored = |policy: &Arc<dyn CompactionPolicy>| {
+            persisted.policy == StoredPolicy::Custom(policy.name().to_owned()).to_string()
+        };
+        options.own_policy = options.own_policy.filter(stored);
+        if given.is_none() {
+            let known = persisted.merge_operator.as_deref();
+            options.merge_operator = options.merge_operator.filter(|op| Some(op.name()) == known);
+            let known = persisted.operand_store.as_deref();
+            options.operand_store =
+                options.operand_store.filter(|store| Some(store.name()) == known);
+            options.value_separation =
+                options.value_separation.filter(|_| persisted.value_separation);
+        }
+        options
     }
 
     /// Bytes of log past which a keyspace is flushed.

@@ -327,8 +327,8 @@ impl Recovery {
             self.opened.insert(id, shape.clone());
             let nothing = Version::empty(&self.tables.disposal);
             let version = Arc::new(Version::new(shape, &nothing, &tables)?);
-            let options = self.options.of_keyspace(&keyspace.name).clone();
             let persisted = self.persisted(keyspace)?;
+            let options = self.options.until_opened(&keyspace.name, &persisted);
             let options = self.options.memory_plan().fit(options);
             let policy = match options.stored_policy() {
                 Some(policy) => policy,

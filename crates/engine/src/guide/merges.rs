@@ -42,8 +42,8 @@
 //! # Giving the operator, and not giving it
 //!
 //! The operator's *name* stays with the keyspace; a keyspace made without one takes one on later. The
-//! operator itself is code, so it is given at each opening: in [`Options::keyspace`], so that recovery
-//! and the first jobs have it, or later with [`Db::keyspace`]. Another one than the keyspace had is
+//! operator itself is code, so it is given at each opening: with [`Db::keyspace`], and also in
+//! [`Options::keyspace`] if recovery and the first jobs are to have it. Another one than the keyspace had is
 //! [`Error::Contradiction`]. Without it the database opens all the same: operands stay as they are,
 //! and reading a key that has some, like merging, is [`Error::NoMergeOperator`].
 //!

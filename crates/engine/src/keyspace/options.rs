@@ -292,6 +292,38 @@ impl KeyspaceOptions {
     }
 }
 
+/// The options of a keyspace that are in force; see [`Keyspace::options`](crate::Keyspace::options).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct OptionsInForce {
+    /// Policy that the manifest stores, as [`Keyspace::policy`](crate::Keyspace::policy) returns it.
+    pub policy: String,
+    /// Name of the [`KeyspaceOptions::own_policy`] that decides, if one is given.
+    pub own_policy: Option<String>,
+    /// [`KeyspaceOptions::memtable_bytes`], fitted into the memory budget.
+    pub memtable_bytes: u64,
+    /// [`KeyspaceOptions::table_bytes`], fitted into the memory budget.
+    pub table_bytes: u64,
+    /// [`KeyspaceOptions::block_bytes`].
+    pub block_bytes: u32,
+    /// [`KeyspaceOptions::restart_interval`].
+    pub restart_interval: u32,
+    /// [`KeyspaceOptions::block_tags`].
+    pub block_tags: bool,
+    /// [`KeyspaceOptions::compression_per_level`].
+    pub compression: Vec<Compression>,
+    /// [`KeyspaceOptions::filter_bits`].
+    pub filter_bits: FilterBits,
+    /// [`KeyspaceOptions::filter_last_run`].
+    pub filter_last_run: FilterLastRun,
+    /// Name of the merge operator that the manifest stores, given in this opening or not.
+    pub merge_operator: Option<String>,
+    /// Name of the operand store that the manifest stores, given in this opening or not.
+    pub operand_store: Option<String>,
+    /// [`KeyspaceOptions::value_separation`].
+    pub value_separation: Option<ValueSeparation>,
+}
+
 /// What the manifest keeps of a keyspace's options.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Persisted {

@@ -64,6 +64,12 @@ impl Keyspace {
         self.inner.policy()
     }
 
+    /// As [`crate::Keyspace::options`].
+    #[must_use]
+    pub fn options(&self) -> crate::OptionsInForce {
+        self.inner.options()
+    }
+
     /// As [`crate::Keyspace::put`].
     ///
     /// # Errors
