@@ -198,14 +198,17 @@ pub enum Error {
         /// Name of the operator it was given before, if there was one.
         operator: Option<String>,
     },
-    /// Merge operands of a keyspace live in a store that it was not given: nothing of it can be read or
-    /// written.
-    #[error("keyspace {keyspace:?} was opened without its operand store {store:?}")]
+    /// The operand store of a keyspace was not given, or could not be opened. The keyspace cannot be read or
+    /// written until [`Db::keyspace`](crate::Db::keyspace) is called with the store; other keyspaces work.
+    #[error("keyspace {keyspace:?} has no operand store {store:?}: {}", unopened(cause.as_deref()))]
     NoOperandStore {
         /// The keyspace.
         keyspace: String,
         /// Name of the store.
         store: String,
+        /// Why the store could not be opened; `None` if it was not given.
+        #[source]
+        cause: Option<Arc<Error>>,
     },
     /// A keyspace has a custom compaction policy and was opened without it.
     #[error(
@@ -381,6 +384,14 @@ fn key_in(key: &[u8], keyspace: &str) -> String {
     format!("key \"{}\" of keyspace {keyspace:?}", key[..key.len().min(64)].escape_ascii())
 }
 
+/// Why an operand store is not open, and what the caller can do.
+fn unopened(cause: Option<&Error>) -> String {
+    match cause {
+        None => "open the keyspace with the store".to_owned(),
+        Some(cause) => format!("open the keyspace with the store to try again: {cause}"),
+    }
+}
+
 /// A rule that a job of a compaction policy must keep.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -542,6 +553,7 @@ impl Error {
             | Error::OutOfOrder { path }
             | Error::EmptyTable { path } => Some(path),
             Error::CompactionBlocked { file, .. } => Some(file),
+            Error::NoOperandStore { cause: Some(cause), .. } => cause.path(),
             _ => None,
         }
     }
@@ -588,6 +600,11 @@ mod tests {
                 keyspace: "k".to_owned(),
                 key: b"key".to_vec(),
                 why: MergeError::new("not a number"),
+            },
+            Error::NoOperandStore {
+                keyspace: "k".to_owned(),
+                store: "s".to_owned(),
+                cause: Some(Arc::new(io())),
             },
             Error::Compaction(lsmx_compaction::Error::UnknownFile {
                 file: lsmx_compaction::FileId(3),

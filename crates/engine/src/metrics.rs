@@ -299,6 +299,12 @@ pub struct WalMetrics {
     pub syncs: u64,
     /// Bytes of the file `RESERVE`, which a full disk gives back; 0 where it cannot be made.
     pub reserved_bytes: u64,
+    /// Segments that are kept for keyspaces whose operand store was missing when the log was replayed. They are
+    /// not in `segments` and do not count against
+    /// [`Options::wal_bytes_max`](crate::Options::wal_bytes_max).
+    pub kept_segments: u64,
+    /// Bytes of these segments; they are not in `live_bytes`.
+    pub kept_bytes: u64,
 }
 
 /// Disk use of a database, in bytes. Manifest, operand stores and obsolete files are not counted.
@@ -309,7 +315,7 @@ pub struct DiskMetrics {
     pub table_bytes: u64,
     /// Blob files of all keyspaces.
     pub blob_bytes: u64,
-    /// Live segments of the log.
+    /// Live and kept segments of the log.
     pub log_bytes: u64,
     /// The file `RESERVE`.
     pub reserve_bytes: u64,

@@ -220,6 +220,10 @@ bugs! {
     DryRunMissesCommits = "dry-run-misses-commits" of 45,
     /// The report of a recovery past damage takes the end of the log for the last commit of every keyspace.
     FlushesPastDamageUncounted = "flushes-past-damage-uncounted" of 13,
+    /// The open removes log segments that are kept for a missing operand store.
+    KeptLogRemoved = "kept-log-removed" of 9,
+    /// The manifest still names a kept log after its delivery to the operand store.
+    KeptLogDeliveredTwice = "kept-log-delivered-twice" of 9,
 }
 
 #[cfg(feature = "sabotage")]

@@ -18,6 +18,7 @@ use crate::format::filename::FileName;
 use crate::health::Health;
 use crate::key::SeqNo;
 use crate::keyspace::guard_history::GuardHistory;
+use crate::keyspace::options::kept_logs;
 use crate::keyspace::snapshot::Sequence;
 use crate::keyspace::{NEVER, Tree};
 use crate::manifest::{Manifest, ManifestState};
@@ -213,6 +214,8 @@ pub(crate) struct Store {
     removing: AtomicUsize,
     /// Whether the flush thread was notified that the reserve is due.
     reserve_notified: AtomicBool,
+    /// Operand files found by the open that belong to a store that is not open, or to none.
+    unclaimed: Mutex<BTreeSet<FileName>>,
     /// Dropped keyspaces that snapshots from before still see, with the numbers of their drops.
     dropped: Mutex<Vec<(u64, Arc<Tree>)>>,
     /// What iterators still held of dropped keyspaces when all else of these went.
@@ -300,6 +303,7 @@ impl Store {
             removals_fail: AtomicBool::new(false),
             removing: AtomicUsize::new(0),
             reserve_notified: AtomicBool::new(false),
+            unclaimed: Mutex::default(),
             dropped: Mutex::default(),
             left: Mutex::default(),
         }
@@ -650,12 +654,46 @@ impl Store {
         }
     }
 
+    /// Notes the operand files of the directory that no open store has, when the database is opened. They
+    /// belong to stores that are not open, or are orphans.
+    pub(crate) fn note_unclaimed_files(&self, live: &BTreeSet<FileName>) {
+        // Without the list the next open finds them.
+        let names = self.vfs.list(&self.dir).unwrap_or_default();
+        let files = names.iter().filter_map(|name| FileName::parse(name)).filter(|file| {
+            matches!(file, FileName::Operands(_) | FileName::Bucket(_)) && !live.contains(file)
+        });
+        *self.unclaimed.lock() = files.collect();
+    }
+
+    /// Says that a store that was just opened has these files.
+    pub(crate) fn claim_files(&self, live: impl IntoIterator<Item = FileName>) {
+        let live: BTreeSet<_> = live.into_iter().collect();
+        self.unclaimed.lock().retain(|file| !live.contains(file));
+    }
+
+    /// Discards the operand files that no store has claimed, once no keyspace lacks its store.
+    pub(crate) fn discard_unclaimed_files(&self) {
+        if self.all_trees().iter().any(|tree| tree.beside.lacks()) {
+            return;
+        }
+        let unclaimed = std::mem::take(&mut *self.unclaimed.lock());
+        for file in unclaimed {
+            let path = file.in_dir(&self.dir);
+            self.tell(&Event::OrphanRemoved(path.clone()));
+            self.janitor.discard(path);
+        }
+    }
+
     fn discard_orphans(
         &self,
         state: &ManifestState,
         operand_files: Option<&BTreeSet<FileName>>,
     ) -> Result<()> {
         let named = state.file_numbers();
+        let kept = match sabotage::on(Bug::KeptLogRemoved) {
+            true => BTreeMap::new(),
+            false => kept_logs(state),
+        };
         let manifest = self.manifest.number();
         let names = self.vfs.list(&self.dir);
         for name in names.map_err(|error| Error::io("list", &self.dir, error))? {
@@ -667,7 +705,10 @@ impl Store {
             }
             let orphan = match FileName::parse(&name) {
                 Some(FileName::Table(id) | FileName::Blob(id)) => !named.contains(&id),
-                Some(FileName::Segment(id)) => !self.wal.segments().iter().any(|at| at.id == id),
+                Some(FileName::Segment(id)) => {
+                    let is_live = self.wal.segments().iter().any(|at| at.id == id);
+                    !is_live && !kept.values().any(|log| log.holds(id))
+                }
                 Some(FileName::Manifest(number)) => number != manifest,
                 Some(FileName::Temporary(_)) => true,
                 Some(name @ (FileName::Operands(_) | FileName::Bucket(_))) => {

@@ -37,6 +37,8 @@ mod identity;
 mod keyspace_options;
 #[path = "laws/memory.rs"]
 mod memory;
+#[path = "laws/missing_store.rs"]
+mod missing_store;
 #[path = "laws/owners.rs"]
 mod owners;
 #[path = "laws/quarantine.rs"]

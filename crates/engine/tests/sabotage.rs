@@ -163,6 +163,9 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
         Bug::FlushesPastDamageUncounted => {
             ("ends of keyspaces", lost_log::each_keyspace_is_complete_as_reported)
         }
+        Bug::KeptLogRemoved | Bug::KeptLogDeliveredTwice => {
+            ("a missing operand store", arsenal::missing_store::operands_wait_for_their_store)
+        }
     }
 }
 

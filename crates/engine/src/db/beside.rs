@@ -235,7 +235,7 @@ impl Core {
         let known = tree.as_ref().and_then(|tree| tree.beside.name());
         let Some(factory) = &options.operand_store else {
             return match &tree {
-                Some(tree) => tree.beside.check(name).map(|()| None),
+                Some(tree) => tree.beside.check().map(|()| None),
                 None => Ok(None),
             };
         };
@@ -258,6 +258,8 @@ impl Core {
         let attached = self.site().open(name, &merging, factory, token);
         let attached =
             attached.map_err(|error| recovery::named(error, &self.store.manifest.path()))?;
+        let live = attached.store.live_files().into_iter();
+        self.store.claim_files(live.map(|(kind, number)| operand_file_name(kind, number)));
         Ok(Some(Opened { tree: id, attached }))
     }
 
@@ -303,7 +305,7 @@ pub(super) fn verify_store(
         let what = Malformed::Field { what: "options of a keyspace", found: 0, expected };
         return Err(what.at(&dir.join(CURRENT), 0));
     };
-    let Some(name) = persisted.operand_store else { return Ok(Beside::Nothing) };
+    let Some(name) = persisted.store_name() else { return Ok(Beside::Nothing) };
     let Some(token) = keyspace.operand_token else { return Ok(Beside::Checked(BTreeSet::new())) };
     let Some(factory) = stores.iter().find(|store| store.name() == name) else {
         return Ok(Beside::Unchecked);
@@ -323,8 +325,9 @@ pub(super) fn live_files(
     keyspace: &KeyspaceState,
     stores: &[Arc<dyn OperandStoreFactory>],
 ) -> Result<BTreeSet<FileName>> {
-    let name = Persisted::decode(&keyspace.options).and_then(|persisted| persisted.operand_store);
-    let factory = stores.iter().find(|store| name.as_deref() == Some(store.name()));
+    let persisted = Persisted::decode(&keyspace.options);
+    let name = persisted.as_ref().and_then(Persisted::store_name);
+    let factory = stores.iter().find(|store| name == Some(store.name()));
     match (factory, keyspace.operand_token) {
         (Some(factory), Some(token)) => {
             live_files_of(factory, place_to_read(vfs, dir, &keyspace.name), token)

@@ -29,6 +29,8 @@ use crate::error::{Error, Malformed, Result};
 use crate::format::filename::{FileName, LOCK};
 use crate::keyspace::Tree;
 use crate::keyspace::beside::Attached;
+use crate::keyspace::kept_log::KeptLog;
+use crate::keyspace::options::kept_logs;
 use crate::manifest::{Manifest, ManifestState};
 use crate::sabotage::{self, Bug};
 use crate::store::Store;
@@ -161,7 +163,8 @@ impl<'a> Checkpoint<'a> {
         }
         let from = LogHome { dir: source, db_uid: self.store.manifest.db_uid() };
         let to = LogHome { dir: target, db_uid: self.state.db_uid };
-        for &segment in &self.segments {
+        let kept: Vec<_> = kept_logs(&self.state).values().flat_map(KeptLog::segments).collect();
+        for &segment in kept.iter().chain(&self.segments) {
             let path = FileName::Segment(segment.id).in_dir(target);
             made.push(path.clone());
             let copied = copy_segment(vfs, from, to, segment, &|| self.go_on())?;

@@ -12,6 +12,7 @@
 use crate::db::{Core, DEFAULT_KEYSPACE};
 use crate::error::{Error, Result};
 use crate::format::edit::Change;
+use crate::format::filename::FileName;
 use crate::job::collect;
 use crate::keyspace::Tree;
 use crate::memtable::Memtable;
@@ -74,6 +75,11 @@ impl Core {
         store.memtable_bytes_freed(view.memtables().map(freed).sum());
         drop(view);
         store.keep_dropped(number, Arc::clone(tree));
+        for segment in tree.beside.kept_log().iter().flat_map(|kept| kept.segments()) {
+            store.janitor.discard(FileName::Segment(segment.id).in_dir(&store.dir));
+        }
+        tree.beside.set_kept_log(None);
+        store.discard_unclaimed_files();
         // Its memtables pin no segment any more. If the edit for that fails, the drop is durable all
         // the same, and the next write is told.
         let _ = collect::retire_segments(store);

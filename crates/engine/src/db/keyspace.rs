@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::format::edit::{Change, Edit, KEYSPACE_NAME_BYTES_MAX};
 use crate::key::{Kind, SeqNo};
 use crate::keyspace::beside::Attached;
-use crate::keyspace::options::{KeyspaceOptions, OptionsInForce, Persisted};
+use crate::keyspace::options::{KeyspaceOptions, OptionsInForce, Persisted, StoredOperandStore};
 use crate::keyspace::snapshot::Pinned;
 use crate::keyspace::stored_policy::StoredPolicy;
 use crate::keyspace::{Origin, Tree};
@@ -92,7 +92,7 @@ impl Keyspace {
             filter_last_run: options.filter_last_run,
             merge_operator: self.tree.merging.name().map(str::to_owned),
             operand_store: self.tree.beside.name(),
-            value_separation: options.value_separation.clone(),
+            value_separation: options.value_separation,
         }
     }
 
@@ -364,8 +364,15 @@ impl Core {
         self.store.health.check()?;
         loop {
             let beside = self.open_beside(name, &options)?;
+            if let Some(opened) = &beside {
+                let tree = opened.tree.and_then(|id| self.store.trees.read().id(id).cloned());
+                tree.map_or(Ok(()), |tree| {
+                    self.deliver_kept_log(&tree, &opened.attached, &options)
+                })?;
+            }
             let tree = self.open_keyspace_alone(name, &options, beside);
             self.store.tell_pending();
+            self.store.discard_unclaimed_files();
             // None: another keyspace has this name by now.
             if let Some(tree) = tree.transpose() {
                 return tree;
@@ -394,6 +401,10 @@ impl Core {
         let options = options.clone();
         match existing {
             Some(tree) if self.read_only.is_some() => {
+                tree.merging.admit(options.merge_operator.as_ref())?;
+                if let Some(operator) = options.merge_operator.clone() {
+                    tree.merging.supply(operator);
+                }
                 if let Some(attached) = attached {
                     self.attach(&tree, attached);
                 }
@@ -511,8 +522,8 @@ impl Core {
                 merge_operator: tree.merging.name().or(name).map(str::to_owned),
                 operand_store: attached
                     .as_ref()
-                    .map(|attached| attached.factory.name().to_owned())
-                    .or_else(|| tree.beside.name()),
+                    .map(|attached| StoredOperandStore::Name(attached.factory.name().to_owned()))
+                    .or_else(|| tree.beside.stored()),
                 value_separation: tree.is_separated() || separates,
             };
             let options = persisted.encode();

@@ -103,15 +103,20 @@ impl Core {
         let store = &self.store;
         let ReadMetrics { cache, filter, filter_by_level } = self.read_metrics();
         let (trees, now_us) = (store.all_trees(), store.env.database_us());
-        let wal = self.read_only.clone().unwrap_or_else(|| WalMetrics {
+        let mut wal = self.read_only.clone().unwrap_or_else(|| WalMetrics {
             segments: store.wal.segment_count(),
             live_bytes: store.wal.live_bytes(),
             written_bytes: store.wal.written_bytes(),
             syncs: store.wal.syncs(),
             reserved_bytes: store.tables.reserve.bytes(),
+            ..WalMetrics::default()
         });
+        for kept in trees.iter().filter_map(|tree| tree.beside.kept_log()) {
+            wal.kept_segments += kept.count();
+            wal.kept_bytes += kept.bytes();
+        }
         let mut disk = DiskMetrics {
-            log_bytes: wal.live_bytes,
+            log_bytes: wal.live_bytes + wal.kept_bytes,
             reserve_bytes: wal.reserved_bytes,
             ..DiskMetrics::default()
         };

@@ -11,6 +11,7 @@ mod deadline;
 mod drop;
 mod explain;
 mod health;
+mod kept_log;
 mod keyspace;
 mod metadata;
 mod metrics;
@@ -167,7 +168,8 @@ pub struct Db {
 }
 
 impl Db {
-    /// Opens the database in a directory, or makes one.
+    /// Opens the database in a directory, or makes one. A keyspace whose operand store is not given, or cannot be
+    /// opened, does not fail the open: calls on it return [`Error::NoOperandStore`].
     ///
     /// # Errors
     /// [`Error::NotADatabase`], [`Error::Locked`], [`Error::UnsupportedVersion`],
@@ -215,7 +217,9 @@ impl Db {
     ///
     /// # Errors
     /// [`Error::Contradiction`] if the keyspace has another merge operator or operand store;
-    /// [`Error::NoOperandStore`] if it needs one that is not given; [`Error::NoCompactionPolicy`] if it has a
+    /// [`Error::NoOperandStore`] if it needs one that is not given; the error of an operand store that cannot be
+    /// opened; [`Error::Reentrant`] if the log is kept for the store and an event listener makes the call;
+    /// [`Error::NoCompactionPolicy`] if it has a
     /// custom policy and is given none; [`Error::InvalidOption`] for a name that is empty or longer than 255 bytes, or for options
     /// out of range; [`Error::ReadOnly`], [`Error::Closed`].
     pub fn keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {

@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::coding::len_u64;
 use crate::error::{Error, Result};
 use crate::format::filename::FileName;
-use crate::keyspace::options::Persisted;
+use crate::keyspace::options::{Persisted, kept_logs};
 use crate::manifest::{KeyspaceState, LoadedManifest, Manifest};
 use crate::sync::Arc;
 use crate::vfs::{OsVfs, Vfs};
@@ -113,7 +113,7 @@ pub fn observe_with(vfs: Arc<dyn Vfs>, path: impl AsRef<Path>) -> Result<Observa
         clean_close: state.clean_close,
         ..Observation::default()
     };
-    let named = state.file_numbers();
+    let (named, kept) = (state.file_numbers(), kept_logs(state));
     for keyspace in state.keyspaces.values() {
         seen.tables += len_u64(keyspace.files().count());
         seen.table_bytes += keyspace.files().map(|(.., file)| file.bytes).sum::<u64>();
@@ -128,7 +128,9 @@ pub fn observe_with(vfs: Arc<dyn Vfs>, path: impl AsRef<Path>) -> Result<Observa
         let Some(bytes) = size(vfs, &path)? else { continue };
         match FileName::parse(&name) {
             Some(FileName::Table(id) | FileName::Blob(id)) if named.contains(&id) => {}
-            Some(FileName::Segment(id)) if id >= state.wal_oldest => {
+            Some(FileName::Segment(id))
+                if id >= state.wal_oldest || kept.values().any(|log| log.holds(id)) =>
+            {
                 seen.wal_segments += 1;
                 seen.wal_bytes += bytes;
             }

@@ -83,17 +83,20 @@ pub(super) fn is_there(vfs: &dyn Vfs, dir: &Path) -> Result<bool> {
 
 /// Steps 4 and 5, and the parts of a running database around the result.
 fn finish(recovery: Recovery, claim: Claim) -> Result<Core> {
-    let ready = recovery.check_stores().and_then(|()| {
-        // From here on something is written in any case.
-        remove_reserve(recovery.vfs(), recovery.dir())
-    });
+    // From here on something is written in any case.
+    let ready = remove_reserve(recovery.vfs(), recovery.dir());
     ready.map_err(|error| recovery.take_back(error))?;
     let durable = recovery.make_durable()?;
     let Durable { manifest, wal, state } = durable;
-    let operand_files = recovery.operand_files();
+    let (operand_files, are_all_known) = recovery.operand_files();
     let lock = Some(claim.keep());
     let core = recovery.assemble(Parts { manifest, wal, lock, read_only: None })?;
-    core.store.sweep(&state, operand_files.as_ref());
+    if are_all_known {
+        core.store.sweep(&state, Some(&operand_files));
+    } else {
+        core.store.sweep(&state, None);
+        core.store.note_unclaimed_files(&operand_files);
+    }
     core.look_at_all();
     if let Err(error) = core.runner.start() {
         // Those that were started must not outlive the lock.

@@ -308,9 +308,8 @@ impl Options {
         self
     }
 
-    /// A store for the merge operands of every keyspace that is known to need one of its name: for those who
-    /// open what others have made. It makes no keyspace take one on; that is
-    /// [`KeyspaceOptions::operand_store`]'s business, which goes before.
+    /// An operand store for every keyspace that has one of its name, so that the open delivers the log to it.
+    /// No keyspace gets a store by this; [`KeyspaceOptions::operand_store`] gives it one.
     #[must_use]
     pub fn known_operand_store(mut self, factory: impl OperandStoreFactory + 'static) -> Self {
         self.known_operand_stores.push(Arc::new(factory));
@@ -350,7 +349,7 @@ impl Options {
         if given.is_none() {
             let known = persisted.merge_operator.as_deref();
             options.merge_operator = options.merge_operator.filter(|op| Some(op.name()) == known);
-            let known = persisted.operand_store.as_deref();
+            let known = persisted.store_name();
             options.operand_store =
                 options.operand_store.filter(|store| Some(store.name()) == known);
             options.value_separation =

@@ -19,6 +19,7 @@ use crate::env::Env;
 use crate::env::rate::RateLimit;
 use crate::error::{Error, Malformed, Result};
 use crate::event::Event;
+use crate::format::batch::Operations;
 use crate::format::edit::{BlobFileRecord, BlobReference, Change, Edit};
 use crate::format::filename::{CURRENT, FILE_NUMBER_MAX, FileName, LOCK};
 use crate::job::governor::{Governor, GovernorLimits};
@@ -28,7 +29,8 @@ use crate::job::workers::Workers;
 use crate::key::SeqNo;
 use crate::keyspace::beside::Lacking;
 use crate::keyspace::guard_history::GuardHistory;
-use crate::keyspace::options::Persisted;
+use crate::keyspace::kept_log::KeptLog;
+use crate::keyspace::options::{Persisted, kept_logs};
 use crate::keyspace::snapshot::Sequence;
 use crate::keyspace::{Opening, Origin, Tree};
 use crate::manifest::{KeyspaceState, Manifest, ManifestState, Unfinished};
@@ -44,14 +46,16 @@ use crate::version::{
 };
 use crate::vfs::{LockGuard, Shed, SheddingVfs, Vfs};
 use crate::wal::{
-    RecoveryMode, RecoveryReport, ReplayFrom, ReplayedRecord, Reserve, SegmentLedger, Wal,
-    WalOptions, replay,
+    DurableSegment, RecoveryMode, RecoveryReport, ReplayFrom, ReplayedRecord, Reserve,
+    SegmentLedger, Wal, WalOptions, WalRecord, replay, replay_segments,
 };
 use crate::write::commit::Committer;
 use crate::write::throttle::Throttle;
 
 /// Sequence numbers left out after an unclean end, so that none that was given and lost returns.
 const SEQ_GAP: u64 = 1 << 30;
+/// Bytes of commits that are copied with one append.
+const COPY_BYTES: usize = 1 << 18;
 /// File numbers left out after an unclean end, for files whose names did not reach the disk.
 pub(super) const FILE_NUMBER_GAP: u64 = 1_000;
 
@@ -109,6 +113,9 @@ pub(super) struct Recovery {
     opened: BTreeMap<u32, TreeShape>,
     seq_next: SeqNo,
     report: RecoveryReport,
+    /// Keyspaces that the log holds operations for, but whose operand stores are not open, with the sequence
+    /// numbers up to which their tables and stores hold everything.
+    behind: BTreeMap<u32, SeqNo>,
     /// The signal of the store to come.
     progress: Signal,
     /// Nothing is written: memtables stay in memory however large they get.
@@ -207,6 +214,7 @@ impl Recovery {
             opened,
             seq_next: SeqNo(1),
             report,
+            behind: BTreeMap::new(),
             progress,
             read_only,
             reservation: Mutex::new(None),
@@ -340,16 +348,19 @@ impl Recovery {
             if persisted.value_separation {
                 tree.note_separated();
             }
-            if let Some(operator) = persisted.merge_operator {
-                tree.merging.remember(operator)?;
+            if let Some(operator) = &persisted.merge_operator {
+                tree.merging.remember(operator.clone())?;
             }
-            self.open_beside(&tree, persisted.operand_store, keyspace.operand_token)?;
+            tree.beside.set_kept_log(persisted.kept_log().cloned());
+            let store = persisted.store_name().map(str::to_owned);
+            self.open_beside(&tree, store, keyspace.operand_token)?;
             self.trees.insert(Arc::new(tree));
         }
         Ok(())
     }
 
-    /// Opens the operand store of a tree. One that is not given closes the keyspace, and only that.
+    /// Opens the operand store of a tree. If the store is not given or cannot be opened, calls on the keyspace
+    /// fail, and the open succeeds.
     fn open_beside(&self, tree: &Tree, known: Option<String>, token: Option<Token>) -> Result<()> {
         if known.is_none() && token.is_some() {
             let what = "token of an operand store that the options do not name";
@@ -361,6 +372,13 @@ impl Recovery {
             let mut stores = self.options.known_operand_stores.iter();
             stores.find(|store| known.as_deref() == Some(store.name())).cloned()
         });
+        let lack = |store: String, cause: Option<Error>| {
+            let (keyspace, cause) = (tree.name.clone(), cause.map(Arc::new));
+            let lacking = Lacking { keyspace, store, cause };
+            let view = lacking.clone().view(token);
+            tree.beside.set_lacking(lacking);
+            tree.change(|current| current.clone().beside(Some(view.clone())));
+        };
         let factory = match (&known, given) {
             (None, Some(given)) if !self.read_only => given,
             // A database that nothing is written to does not take one on.
@@ -370,9 +388,7 @@ impl Recovery {
                 given
             }
             (Some(known), None) => {
-                let view = Lacking::view(&tree.name, known, token);
-                tree.beside.set_lacking(known.clone());
-                tree.change(|current| current.clone().beside(Some(view.clone())));
+                lack(known.clone(), None);
                 return Ok(());
             }
         };
@@ -383,25 +399,28 @@ impl Recovery {
             read_only: self.read_only,
         };
         let attached = site.open(&tree.name, &tree.merging, &factory, token);
-        let attached = attached.map_err(|error| named(error, &self.manifest))?;
-        let view = attached.first_view();
-        tree.beside.attach(attached);
-        tree.change(|current| current.clone().beside(Some(view.clone())));
-        Ok(())
+        match (attached.map_err(|error| named(error, &self.manifest)), known) {
+            (Ok(attached), _) => {
+                let view = attached.first_view();
+                tree.beside.attach(attached);
+                tree.change(|current| current.clone().beside(Some(view.clone())));
+                Ok(())
+            }
+            (Err(error), Some(known)) => {
+                lack(known, Some(error));
+                Ok(())
+            }
+            // The keyspace has no store yet, and does not get one.
+            (Err(error), None) => Err(error),
+        }
     }
 
-    /// Files of operand stores that the directory may hold; none if nobody knows, for want of a store.
-    pub(super) fn operand_files(&self) -> Option<BTreeSet<FileName>> {
-        let mut live = BTreeSet::new();
-        for tree in self.trees.all() {
-            if tree.beside.lacks() {
-                return None;
-            }
-            let files = tree.beside.attached().map(|attached| attached.store.live_files());
-            let names = files.into_iter().flatten();
-            live.extend(names.map(|(kind, number)| operand_file_name(kind, number)));
-        }
-        Some(live)
+    /// Files of the operand stores that are open, and whether no other store may have files.
+    pub(super) fn operand_files(&self) -> (BTreeSet<FileName>, bool) {
+        let attached = self.trees.all().filter_map(|tree| tree.beside.attached());
+        let live = attached.flat_map(|attached| attached.store.live_files());
+        let live = live.map(|(kind, number)| operand_file_name(kind, number)).collect();
+        (live, !self.trees.all().any(|tree| tree.beside.lacks()))
     }
 
     fn persisted(&self, keyspace: &KeyspaceState) -> Result<Persisted> {
@@ -467,6 +486,14 @@ impl Recovery {
                 }
             }
         }
+        let known = kept_logs(&self.state);
+        for tree in self.trees.all().filter(|tree| self.behind.contains_key(&tree.id)) {
+            let segments = tree.beside.kept_log().map_or_else(Vec::new, |kept| kept.segments());
+            let is_new = |id| known.get(&tree.id).is_none_or(|kept| !kept.holds(id));
+            for segment in segments.iter().filter(|segment| is_new(segment.id)) {
+                self.discard_segment(segment.id);
+            }
+        }
         for path in self.tables.janitor.take() {
             // What cannot be removed now, the next opening does.
             let _ = self.tables.vfs.remove(&path);
@@ -511,26 +538,22 @@ impl Recovery {
     /// Step 3. Damage may be found after a table was written; nothing names the table yet, and it is
     /// taken back.
     pub(super) fn replay(&mut self, manifest: &Path) -> Result<()> {
-        let from = ReplayFrom {
-            oldest_segment: self.state.wal_oldest,
-            named: self.state.wal_named.clone(),
-            mark: self.state.wal_mark,
-            named_by: manifest.to_owned(),
-        };
+        let from = self.replay_from(manifest);
         let (uid, mode) = (self.state.db_uid, self.options.recovery);
         let dir = self.tables.dir.clone();
         let vfs = Arc::clone(&self.tables.vfs);
         let known = self.state.keyspace_id_next;
         let env = self.tables.env.clone();
+        let damaged = self.replay_kept_logs(mode)?;
+        let lacking = self.lacking();
+        let mut behind = BTreeMap::new();
         let mut replaying = Replay::new(&env, self.targets());
         let mut take = |record: ReplayedRecord<'_>| {
             check_record(&dir, &record, known)?;
+            let touched = lacking.iter().filter(|&(&id, &after)| touches(&record, id, after));
+            behind.extend(touched.map(|(&id, &after)| (id, after)));
             let full = replaying.take(&env, record.first_seq, record.payload)?;
-            if !self.read_only {
-                let seq_next = SeqNo(record.first_seq.0 + u64::from(record.count));
-                full.iter().try_for_each(|tree| self.flush(tree, seq_next))?;
-            }
-            Ok(())
+            self.flush_full(&full, &record)
         };
         let mut report = replay(vfs.as_ref(), &dir, uid, &from, mode, &mut take)?;
         // Memtables that have become full with the last commits are written with all others.
@@ -542,6 +565,8 @@ impl Recovery {
         }
         report.damage = report.damage.or(short.err());
         report.complete_through = self.state.complete_through(report.last_seq);
+        damaged.into_iter().for_each(|(keyspace, kept)| report.add_kept_log(keyspace, kept));
+        self.behind = behind;
 
         let flushed = self.state.keyspaces.values().map(|keyspace| keyspace.flushed_through);
         let last = flushed.fold(self.state.last_seq.max(report.last_seq), SeqNo::max);
@@ -567,38 +592,161 @@ impl Recovery {
 
     /// The trees that the log may hold something for.
     fn targets(&self) -> BTreeMap<u32, Target> {
+        let lacking = self.lacking();
         let targets = self.state.keyspaces.iter().filter_map(|(&id, keyspace)| {
-            let tree = Arc::clone(self.trees.id(id)?);
+            let tree = Arc::clone(self.trees.id(id).filter(|_| !lacking.contains_key(&id))?);
             Some((id, Target { tree, flushed_through: self.flushed_through(keyspace) }))
         });
         targets.collect()
     }
 
-    /// Fails if the log holds operations of a keyspace whose operand store was not given. Writes nothing.
-    pub(super) fn check_stores(&self) -> Result<()> {
-        let mut replayed = self.trees.all().filter(|tree| !tree.view().active.is_empty());
-        replayed.try_for_each(|tree| tree.beside.check(&tree.name))
+    /// The keyspaces that nothing is replayed into, because their operand store is not open, with the sequence
+    /// numbers up to which tables and store hold everything. A database that is opened for reading keeps all
+    /// in memory, and has none.
+    fn lacking(&self) -> BTreeMap<u32, SeqNo> {
+        let lacking = self.state.keyspaces.iter().filter(|&(&id, _)| {
+            !self.read_only && self.trees.id(id).is_some_and(|tree| tree.beside.lacks())
+        });
+        lacking.map(|(&id, keyspace)| (id, self.flushed_through(keyspace))).collect()
+    }
+
+    /// Replays logs that earlier openings kept into the trees whose operand stores are open now. Returns what
+    /// was found, by keyspace.
+    fn replay_kept_logs(&self, mode: RecoveryMode) -> Result<Vec<(String, RecoveryReport)>> {
+        let (lacking, mut reports) = (self.lacking(), Vec::new());
+        for tree in self.trees.all().filter(|tree| !lacking.contains_key(&tree.id)) {
+            let Some(kept) = tree.beside.kept_log() else { continue };
+            let env = &self.tables.env;
+            let target = Target { tree: Arc::clone(tree), flushed_through: SeqNo(kept.after) };
+            let mut replaying = Replay::new(env, BTreeMap::from([(tree.id, target)]));
+            let report = self.read_kept_log(&kept, mode, &mut |record| {
+                let full = replaying.take(env, record.first_seq, record.payload)?;
+                self.flush_full(&full, &record)
+            })?;
+            replaying.finish()?;
+            reports.push((tree.name.clone(), report));
+            if !self.read_only && !sabotage::on(Bug::KeptLogDeliveredTwice) {
+                tree.beside.set_kept_log(None);
+            }
+        }
+        Ok(reports)
+    }
+
+    fn read_kept_log(
+        &self,
+        kept: &KeptLog,
+        mode: RecoveryMode,
+        visit: &mut dyn FnMut(ReplayedRecord<'_>) -> Result<()>,
+    ) -> Result<RecoveryReport> {
+        let (vfs, dir) = (self.tables.vfs.as_ref(), &self.tables.dir);
+        let home = (dir.as_path(), self.state.db_uid);
+        let known = self.state.keyspace_id_next;
+        let mut take = |record: ReplayedRecord<'_>| {
+            check_record(dir, &record, known)?;
+            visit(record)
+        };
+        replay_segments(vfs, home, &kept.segments(), &self.manifest, mode, &mut take)
+    }
+
+    /// Flushes memtables that this commit has made full.
+    fn flush_full(&self, full: &[Arc<Tree>], record: &ReplayedRecord<'_>) -> Result<()> {
+        if self.read_only {
+            return Ok(());
+        }
+        let seq_next = SeqNo(record.first_seq.0 + u64::from(record.count));
+        full.iter().try_for_each(|tree| self.flush(tree, seq_next))
+    }
+
+    /// Copies the commits of the log that a keyspace without its operand store needs to segments of their own,
+    /// on stable storage, and notes these. They follow those that are kept already.
+    fn keep_log(&self, tree: &Tree, after: SeqNo) -> Result<()> {
+        let before = tree.beside.kept_log();
+        let first = before.as_ref().map_or(after, |kept| SeqNo(kept.after));
+        let number = self.tables.files.next();
+        let segments = self.copy_log(tree.id, after, before.as_deref()).inspect_err(|_| {
+            // Nothing else takes file numbers during the copy.
+            (number..self.tables.files.next()).for_each(|id| self.discard_segment(id));
+        })?;
+        tree.beside.set_kept_log(Some(KeptLog::new(first, &segments)));
+        Ok(())
+    }
+
+    /// Writes the commits that a keyspace needs to a new chain of segments: those of the kept log, and those of the
+    /// log after a sequence number.
+    fn copy_log(
+        &self,
+        tree: u32,
+        after: SeqNo,
+        before: Option<&KeptLog>,
+    ) -> Result<Vec<DurableSegment>> {
+        let wal = Wal::create(
+            Arc::clone(&self.tables.vfs),
+            &self.tables.dir,
+            self.state.db_uid,
+            self.ledger(),
+            self.options.wal_options(),
+            // A repair without a manifest recognizes such a log by this number.
+            SeqNo(1),
+        )?;
+        let mode = self.options.recovery;
+        let (mut commits, mut bytes) = (Vec::new(), 0);
+        let mut append = |record: ReplayedRecord<'_>| {
+            bytes += record.payload.len();
+            commits.push((record.first_seq, record.count, record.payload.to_vec()));
+            if bytes >= COPY_BYTES {
+                self.append_commits(&wal, &mut commits)?;
+                bytes = 0;
+            }
+            Ok(())
+        };
+        if let Some(before) = before {
+            self.read_kept_log(before, mode, &mut append)?;
+        }
+        let (vfs, dir) = (self.tables.vfs.as_ref(), &self.tables.dir);
+        let from = self.replay_from(&self.manifest);
+        replay(vfs, dir, self.state.db_uid, &from, mode, &mut |record| {
+            if touches(&record, tree, after) { append(record) } else { Ok(()) }
+        })?;
+        self.append_commits(&wal, &mut commits)?;
+        wal.close_mark()?;
+        let segments = wal.segments().into_iter();
+        Ok(segments.map(|at| DurableSegment { id: at.id, bytes: at.bytes }).collect())
+    }
+
+    fn append_commits(&self, wal: &Wal, commits: &mut Vec<(SeqNo, u32, Vec<u8>)>) -> Result<()> {
+        self.reserve_numbers()?;
+        let records = commits.iter().map(|(first_seq, count, payload)| WalRecord {
+            first_seq: *first_seq,
+            count: *count,
+            payload,
+        });
+        wal.append(&records.collect::<Vec<_>>())?;
+        commits.clear();
+        Ok(())
+    }
+
+    /// Where the log starts, by the manifest in this file.
+    fn replay_from(&self, manifest: &Path) -> ReplayFrom {
+        ReplayFrom {
+            oldest_segment: self.state.wal_oldest,
+            named: self.state.wal_named.clone(),
+            mark: self.state.wal_mark,
+            named_by: manifest.to_owned(),
+        }
     }
 
     /// Writes a tree's memtable to a table and its operand store; the manifest learns of it with everything else.
     fn flush(&self, tree: &Tree, seq_next: SeqNo) -> Result<()> {
-        let view = tree.pin();
-        let mut version = Arc::clone(&view.version);
-        let mut operands = view.operands.clone();
-        if !view.active.is_empty() {
-            self.reserve_numbers()?;
-            // What is to go to its store has nowhere else to go.
-            tree.beside.check(&tree.name)?;
-            let (through, edited_us) = (SeqNo(seq_next.0 - 1), self.state.clock_us);
-            let (mut outputs, prepared) =
-                replayed::write(&self.tables, tree, &view, through, edited_us)?;
-            operands = prepared.or(operands);
-            let shapes = outputs.tables().iter().map(|table| (**table.shape()).clone());
-            let (shape, _) = version.shape().with_flush(shapes.collect())?;
-            version = Arc::new(Version::new(shape, &version, outputs.tables())?);
-            outputs.release();
+        if tree.view().active.is_empty() {
+            let view = tree.pin();
+            let operands = view.operands.clone();
+            tree.change(|_| SuperVersion::fresh(&view.version, seq_next).beside(operands.clone()));
+            return Ok(());
         }
-        tree.change(|_| SuperVersion::fresh(&version, seq_next).beside(operands.clone()));
+        self.reserve_numbers()?;
+        // Nothing is replayed into a tree without its store.
+        tree.beside.check()?;
+        replayed::flush(&self.tables, tree, seq_next, self.state.clock_us)?.release();
         Ok(())
     }
 
@@ -638,6 +786,9 @@ impl Recovery {
     fn prepare(&self) -> Result<Prepared> {
         for tree in self.trees.all() {
             self.flush(tree, self.seq_next)?;
+        }
+        for (&id, &after) in &self.behind {
+            self.trees.id(id).map_or(Ok(()), |tree| self.keep_log(tree, after))?;
         }
         self.reserve_numbers()?;
         let ledger = self.ledger();
@@ -726,6 +877,13 @@ pub(super) fn largest_number(vfs: &dyn Vfs, dir: &Path, next: Option<u64>) -> Re
     let files = names.iter().filter_map(|name| FileName::parse(name));
     let numbers = files.filter(|file| !file.is_stray(next)).filter_map(FileName::number);
     Ok(numbers.max().unwrap_or(0))
+}
+
+/// Whether a commit has an operation for this keyspace, and is newer than `after`.
+pub(super) fn touches(record: &ReplayedRecord<'_>, keyspace: u32, after: SeqNo) -> bool {
+    let newer = record.first_seq.0 + u64::from(record.count) > after.0 + 1;
+    newer
+        && Operations::new(record.payload).flatten().any(|operation| operation.keyspace == keyspace)
 }
 
 /// Makes a missing file an error that says who names it.

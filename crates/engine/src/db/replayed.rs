@@ -16,7 +16,8 @@ use crate::job::retain::Retention;
 use crate::key::SeqNo;
 use crate::keyspace::Tree;
 use crate::store::TableSpace;
-use crate::version::{BesideView, SuperVersion};
+use crate::sync::Arc;
+use crate::version::{BesideView, SuperVersion, Version};
 
 /// Bytes of a memtable for which a second thread pays.
 const HALVED_FROM_BYTES: u64 = 4 << 20;
@@ -27,7 +28,7 @@ const HALVED_FROM_BYTES: u64 = 4 << 20;
 ///
 /// # Errors
 /// When a table cannot be written.
-pub(super) fn write<'a>(
+fn write<'a>(
     tables: &'a TableSpace,
     tree: &'a Tree,
     view: &SuperVersion,
@@ -79,6 +80,27 @@ pub(super) fn write<'a>(
     let mut written = lower?;
     written.adopt(upper?);
     Ok((written, None))
+}
+
+/// Writes a tree's active memtable as [`write`] does, and puts a view with the new run and an empty memtable for
+/// all numbers from `seq_next` on in its place. The manifest does not know of it yet.
+///
+/// # Errors
+/// When a table cannot be written.
+pub(super) fn flush<'a>(
+    tables: &'a TableSpace,
+    tree: &'a Tree,
+    seq_next: SeqNo,
+    edited_us: u64,
+) -> Result<Outputs<'a>> {
+    let view = tree.pin();
+    let (outputs, prepared) = write(tables, tree, &view, SeqNo(seq_next.0 - 1), edited_us)?;
+    let operands = prepared.or_else(|| view.operands.clone());
+    let shapes = outputs.tables().iter().map(|table| (**table.shape()).clone());
+    let (shape, _) = view.version.shape().with_flush(shapes.collect())?;
+    let version = Arc::new(Version::new(shape, &view.version, outputs.tables())?);
+    tree.change(|_| SuperVersion::fresh(&version, seq_next).beside(operands.clone()));
+    Ok(outputs)
 }
 
 /// Where to halve the memtable, if that is to be done.

@@ -15,12 +15,15 @@ use crate::format::batch::{Action, Operations};
 use crate::format::edit::FileRecord;
 use crate::format::filename::{CURRENT, FileName};
 use crate::key::Kind;
+use crate::keyspace::options::kept_logs;
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
 use crate::operands::OperandStoreFactory;
 use crate::sync::Arc;
 use crate::table::{Table, TableIdentity};
 use crate::vfs::{OsVfs, Vfs};
-use crate::wal::{RecoveryMode, RecoveryReport, ReplayFrom, ReplayedRecord, replay};
+use crate::wal::{
+    RecoveryMode, RecoveryReport, ReplayFrom, ReplayedRecord, replay, replay_segments,
+};
 
 /// What a check of a whole database found to be in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -227,6 +230,14 @@ pub(super) fn read_log(
     }
     report.damage = report.damage.or(short.err());
     report.complete_through = state.complete_through(report.last_seq);
+    for (id, log) in kept_logs(state) {
+        let (home, segments) = ((dir, state.db_uid), log.segments());
+        let mut check = |record: ReplayedRecord<'_>| check_record(dir, &record, known);
+        let kept = replay_segments(vfs, home, &segments, manifest, mode, &mut check)?;
+        report.segments += kept.segments;
+        report.records += kept.records;
+        report.add_kept_log(state.keyspaces[&id].name.clone(), kept);
+    }
     Ok(report)
 }
 
@@ -238,13 +249,15 @@ fn orphans(
     operand_files: Option<&BTreeSet<FileName>>,
 ) -> Result<Vec<PathBuf>> {
     let names = vfs.list(dir).map_err(|error| Error::io("list", dir, error))?;
-    let named = state.file_numbers();
+    let (named, kept) = (state.file_numbers(), kept_logs(state));
     let ours = |name: &String| {
         FileName::parse(name).filter(|file| !file.is_stray(Some(state.file_number_next)))
     };
     let orphan = |name: &String| match ours(name) {
         Some(FileName::Table(id) | FileName::Blob(id)) => !named.contains(&id),
-        Some(FileName::Segment(id)) => id < state.wal_oldest,
+        Some(FileName::Segment(id)) => {
+            id < state.wal_oldest && !kept.values().any(|log| log.holds(id))
+        }
         Some(FileName::Manifest(number)) => number != manifest,
         Some(FileName::Temporary(_)) => true,
         Some(name @ (FileName::Operands(_) | FileName::Bucket(_))) => {

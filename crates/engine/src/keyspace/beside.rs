@@ -11,7 +11,9 @@ use crate::env::{Env, WaitCause};
 use crate::error::{Error, Result};
 use crate::format::BlockKind;
 use crate::key::{InternalKey, SeqNo};
+use crate::keyspace::kept_log::KeptLog;
 use crate::keyspace::merging::Merging;
+use crate::keyspace::options::StoredOperandStore;
 use crate::operands::{
     Operand, OperandCounts, OperandFiles, OperandFolds, OperandReads, OperandStore,
     OperandStoreFactory, OperandView, Prepared, Token,
@@ -100,9 +102,11 @@ impl Drop for Collecting<'_> {
 #[derive(Debug, Default)]
 pub(crate) struct Beside {
     attached: ArcSwapOption<Attached>,
-    /// Name of the store that it needs and was not given.
-    lacking: ArcSwapOption<String>,
+    /// The store that it needs and that is not open.
+    lacking: ArcSwapOption<Lacking>,
     lacks: AtomicBool,
+    /// What the store has not got yet, because it was missing when the log was replayed.
+    kept_log: ArcSwapOption<KeptLog>,
     /// Whether somebody has the turn.
     taken: AtomicBool,
 }
@@ -153,30 +157,46 @@ impl Beside {
         self.attached.store(None);
     }
 
-    /// Says that it needs a store of this name, which nobody gave it.
-    pub(crate) fn set_lacking(&self, name: String) {
-        self.lacking.store(Some(Arc::new(name)));
+    /// Says that it needs a store that is not open.
+    pub(crate) fn set_lacking(&self, lacking: Lacking) {
+        self.lacking.store(Some(Arc::new(lacking)));
         self.lacks.store(true, Ordering::Release);
     }
 
-    /// Whether it needs a store that nobody gave it.
+    /// Whether it needs a store that is not open.
     #[inline]
     pub(crate) fn lacks(&self) -> bool {
         self.lacks.load(Ordering::Acquire)
     }
 
-    /// Name of the store, given or not.
+    /// Name of the store, open or not.
     pub(crate) fn name(&self) -> Option<String> {
         let given = self.attached.load().as_ref().map(|there| there.factory.name().to_owned());
-        given.or_else(|| self.lacking.load().as_ref().map(|name| (**name).clone()))
+        given.or_else(|| self.lacking.load().as_ref().map(|lacking| lacking.store.clone()))
     }
 
-    /// Fails if it needs a store that nobody gave it.
-    pub(crate) fn check(&self, keyspace: &str) -> Result<()> {
-        match self.lacks() {
-            false => Ok(()),
-            true => Err(lacking(keyspace, &self.name().unwrap_or_default())),
+    /// What the manifest keeps of the store.
+    pub(crate) fn stored(&self) -> Option<StoredOperandStore> {
+        let kept = self.kept_log().map(|kept| (*kept).clone());
+        self.name().map(|name| StoredOperandStore::new(name, kept))
+    }
+
+    /// Log segments with operations that neither the tree nor the store has.
+    pub(crate) fn kept_log(&self) -> Option<Arc<KeptLog>> {
+        self.kept_log.load_full()
+    }
+
+    /// Says which log segments hold such operations.
+    pub(crate) fn set_kept_log(&self, kept: Option<KeptLog>) {
+        self.kept_log.store(kept.map(Arc::new));
+    }
+
+    /// Fails if it needs a store that is not open.
+    pub(crate) fn check(&self) -> Result<()> {
+        if !self.lacks() {
+            return Ok(());
         }
+        self.lacking.load().as_ref().map_or(Ok(()), |lacking| Err(lacking.error()))
     }
 
     /// Waits until the store is free and reserves it; `None` if there is no store.
@@ -224,10 +244,6 @@ impl Beside {
     }
 }
 
-fn lacking(keyspace: &str, store: &str) -> Error {
-    Error::NoOperandStore { keyspace: keyspace.to_owned(), store: store.to_owned() }
-}
-
 /// Folds with the operator of a keyspace, if it has been given.
 #[derive(Debug)]
 pub(crate) struct Folds(pub(crate) Arc<Merging>);
@@ -252,22 +268,29 @@ impl OperandCounts for Counts {
     }
 }
 
-/// Stands in super versions for a store that was not given: all that would need it is an error.
-#[derive(Debug)]
+/// Stands in super versions for a store that is not open: every use of it is an error.
+#[derive(Clone, Debug)]
 pub(crate) struct Lacking {
-    keyspace: String,
-    store: String,
+    /// The keyspace.
+    pub(crate) keyspace: String,
+    /// Name of the store.
+    pub(crate) store: String,
+    /// Why the store could not be opened; `None` if it was not given.
+    pub(crate) cause: Option<Arc<Error>>,
 }
 
 impl Lacking {
     /// What super versions have of it.
-    pub(crate) fn view(keyspace: &str, store: &str, token: Option<Token>) -> BesideView {
-        let (keyspace, store) = (keyspace.to_owned(), store.to_owned());
-        BesideView { view: Arc::new(Lacking { keyspace, store }), token, _life: None }
+    pub(crate) fn view(self, token: Option<Token>) -> BesideView {
+        BesideView { view: Arc::new(self), token, _life: None }
     }
 
     fn error(&self) -> Error {
-        lacking(&self.keyspace, &self.store)
+        Error::NoOperandStore {
+            keyspace: self.keyspace.clone(),
+            store: self.store.clone(),
+            cause: self.cause.clone(),
+        }
     }
 }
 

@@ -4,6 +4,7 @@ pub(crate) mod beside;
 pub(crate) mod counters;
 pub mod filter_bits;
 pub(crate) mod guard_history;
+pub(crate) mod kept_log;
 pub(crate) mod key_hashes;
 pub(crate) mod last_run;
 pub(crate) mod merging;
@@ -293,7 +294,7 @@ impl Tree {
         if self.dropped.load(Ordering::Acquire) != 0 {
             return Err(self.gone());
         }
-        self.beside.check(&self.name)
+        self.beside.check()
     }
 
     #[cold]
@@ -333,7 +334,7 @@ impl Tree {
         Persisted {
             policy,
             merge_operator: self.merging.name().map(str::to_owned),
-            operand_store: self.beside.name(),
+            operand_store: self.beside.stored(),
             value_separation: self.is_separated(),
         }
     }

@@ -1,12 +1,16 @@
 //! Options of a keyspace.
 
+use std::collections::BTreeMap;
+
 use lsmx_compaction::{CompactionPolicy, PolicySpec};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::keyspace::filter_bits::FilterBits;
+use crate::keyspace::kept_log::KeptLog;
 use crate::keyspace::separation::ValueSeparation;
 use crate::keyspace::stored_policy::StoredPolicy;
+use crate::manifest::ManifestState;
 use crate::merge::{MergeOperator, OPERATOR_NAME_BYTES_MAX};
 use crate::operands::{OperandStoreFactory, STORE_NAME_BYTES_MAX};
 use crate::sync::Arc;
@@ -183,8 +187,10 @@ impl KeyspaceOptions {
     /// Keeps the merge operands of this keyspace in a store beside the tree. Default: none, they are
     /// entries of the tree.
     ///
-    /// Its name stays with the keyspace, and what is in it is needed for every read: an opening
-    /// without the store is [`Error::NoOperandStore`], one with another [`Error::Contradiction`].
+    /// Its name stays with the keyspace, and what is in it is needed for every read. While the store is not
+    /// given, or cannot be opened, every call on the keyspace is [`Error::NoOperandStore`]; all other keyspaces
+    /// work, and the log keeps what the store lacks. [`Db::keyspace`](crate::Db::keyspace) with the store opens
+    /// the keyspace at any time. Another store is [`Error::Contradiction`].
     /// A keyspace that has none takes one on, and operands that flushes bring from then on go there;
     /// [`Keyspace::operands_to_tree`](crate::Keyspace::operands_to_tree) leads back.
     #[must_use]
@@ -332,9 +338,9 @@ pub(crate) struct Persisted {
     /// Name of the merge operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) merge_operator: Option<String>,
-    /// Name of the operand store.
+    /// The operand store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) operand_store: Option<String>,
+    pub(crate) operand_store: Option<StoredOperandStore>,
     /// Whether values were ever kept apart from the tree.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) value_separation: bool,
@@ -347,8 +353,24 @@ impl Persisted {
         Persisted {
             policy: options.stored_policy().unwrap_or_default().to_string(),
             merge_operator: operator.map(|operator| operator.name().to_owned()),
-            operand_store: options.operand_store.as_ref().map(|store| store.name().to_owned()),
+            operand_store: options
+                .operand_store
+                .as_ref()
+                .map(|store| StoredOperandStore::Name(store.name().to_owned())),
             value_separation: options.value_separation.is_some(),
+        }
+    }
+
+    /// Name of the operand store.
+    pub(crate) fn store_name(&self) -> Option<&str> {
+        self.operand_store.as_ref().map(StoredOperandStore::name)
+    }
+
+    /// Log segments that hold operations which neither tables nor the operand store have.
+    pub(crate) fn kept_log(&self) -> Option<&KeptLog> {
+        match &self.operand_store {
+            Some(StoredOperandStore::Behind { log, .. }) => Some(log),
+            _ => None,
         }
     }
 
@@ -362,4 +384,45 @@ impl Persisted {
     pub(crate) fn decode(text: &str) -> Option<Persisted> {
         serde_json::from_str(text).ok()
     }
+}
+
+/// The operand store of a keyspace as the manifest keeps it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum StoredOperandStore {
+    /// Name of a store that has everything delivered to it up to the last flush.
+    Name(String),
+    /// A store that was missing at an opening. A build that does not know this form cannot decode it and refuses
+    /// the database; it would otherwise remove the segments.
+    Behind {
+        /// Name of the store.
+        name: String,
+        /// What is still to be delivered to it.
+        log: KeptLog,
+    },
+}
+
+impl StoredOperandStore {
+    /// A store of this name, with the log that is kept for it.
+    pub(crate) fn new(name: String, log: Option<KeptLog>) -> StoredOperandStore {
+        match log {
+            None => StoredOperandStore::Name(name),
+            Some(log) => StoredOperandStore::Behind { name, log },
+        }
+    }
+
+    fn name(&self) -> &str {
+        match self {
+            StoredOperandStore::Name(name) | StoredOperandStore::Behind { name, .. } => name,
+        }
+    }
+}
+
+/// The logs that are kept for keyspaces of a manifest, with the ids of these.
+pub(crate) fn kept_logs(state: &ManifestState) -> BTreeMap<u32, KeptLog> {
+    let kept = state.keyspaces.iter().filter_map(|(&id, keyspace)| {
+        let persisted = Persisted::decode(&keyspace.options)?;
+        persisted.kept_log().map(|log| (id, log.clone()))
+    });
+    kept.collect()
 }

@@ -264,6 +264,14 @@ impl fmt::Display for Metrics {
             Count(self.wal.syncs),
             Bytes(self.wal.reserved_bytes)
         )?;
+        if self.wal.kept_segments > 0 {
+            writeln!(
+                f,
+                "        {} segments, {} kept for operand stores that are not open",
+                self.wal.kept_segments,
+                Bytes(self.wal.kept_bytes)
+            )?;
+        }
         writeln!(
             f,
             "disk    {} tables, {} blob files, {} log, {} reserve",

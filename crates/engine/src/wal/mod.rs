@@ -17,6 +17,7 @@ mod segment;
 mod writer;
 
 pub(crate) use copy::{LogHome, copy_segment};
+pub(crate) use reader::replay_segments;
 pub use reader::{RecoveryMode, RecoveryReport, ReplayFrom, ReplayedRecord, replay};
 pub(crate) use reserve::{Reserve, Rewrite, lacks_disk, remove_reserve};
 pub use segment::{DurableSegment, SegmentInfo};

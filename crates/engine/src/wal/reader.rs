@@ -36,6 +36,7 @@ use crate::log::{Found, LogReader};
 use crate::sabotage::{self, Bug};
 use crate::sync::Arc;
 use crate::vfs::{File, Vfs};
+use crate::wal::DurableSegment;
 use crate::{Error, Malformed, Result, SeqNo};
 
 /// What the manifest knows of the log.
@@ -106,6 +107,17 @@ pub struct RecoveryReport {
     pub complete_through: BTreeMap<String, SeqNo>,
 }
 
+impl RecoveryReport {
+    /// Adds what a replay of the kept log of a keyspace found: if it is damaged, the keyspace is complete up to
+    /// the damage.
+    pub(crate) fn add_kept_log(&mut self, keyspace: String, kept: RecoveryReport) {
+        if kept.damage.is_some() {
+            self.complete_through.insert(keyspace, kept.last_seq);
+        }
+        self.damage = self.damage.take().or(kept.damage);
+    }
+}
+
 /// Follows the chain of segments and hands every commit to `visit`, in order: exactly a prefix of
 /// what was appended, and at least what was synced. Changes no byte.
 ///
@@ -121,8 +133,42 @@ pub fn replay(
     mode: RecoveryMode,
     visit: &mut dyn FnMut(ReplayedRecord<'_>) -> Result<()>,
 ) -> Result<RecoveryReport> {
-    let candidates = Candidate::all(vfs, dir, db_uid, expect.oldest_segment)?;
-    let chain = Chain { dir, db_uid, expect, candidates };
+    let candidates = Candidate::all(vfs, dir, db_uid, &|id| id >= expect.oldest_segment)?;
+    replay_chain(&Chain { dir, db_uid, expect, candidates }, mode, visit)
+}
+
+/// As [`replay`], of a chain that consists of exactly these segments, oldest first, all of them on stable storage
+/// to their ends. `named_by` is the file that names them.
+///
+/// # Errors
+/// As [`replay`].
+pub(crate) fn replay_segments(
+    vfs: &dyn Vfs,
+    (dir, db_uid): (&Path, u64),
+    segments: &[DurableSegment],
+    named_by: &Path,
+    mode: RecoveryMode,
+    visit: &mut dyn FnMut(ReplayedRecord<'_>) -> Result<()>,
+) -> Result<RecoveryReport> {
+    let (Some(first), Some(last)) = (segments.first(), segments.last()) else {
+        return Ok(RecoveryReport::default());
+    };
+    let expect = ReplayFrom {
+        oldest_segment: first.id,
+        named: segments.iter().map(|segment| segment.id).collect(),
+        mark: Some((last.id, last.bytes)),
+        named_by: named_by.to_owned(),
+    };
+    let is_one = |id| segments.iter().any(|segment| segment.id == id);
+    let candidates = Candidate::all(vfs, dir, db_uid, &is_one)?;
+    replay_chain(&Chain { dir, db_uid, expect: &expect, candidates }, mode, visit)
+}
+
+fn replay_chain(
+    chain: &Chain<'_>,
+    mode: RecoveryMode,
+    visit: &mut dyn FnMut(ReplayedRecord<'_>) -> Result<()>,
+) -> Result<RecoveryReport> {
     let mut report = RecoveryReport::default();
     if let Some(stop) = chain.walk(&mut report, visit)? {
         chain.end_at(stop, mode, &mut report)?;
@@ -140,13 +186,18 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// All segment files from `oldest` on, in order of their numbers.
-    fn all(vfs: &dyn Vfs, dir: &Path, db_uid: u64, oldest: u64) -> Result<Vec<Candidate>> {
+    /// The segment files whose numbers `is_wanted` accepts, in order of their numbers.
+    fn all(
+        vfs: &dyn Vfs,
+        dir: &Path,
+        db_uid: u64,
+        is_wanted: &dyn Fn(u64) -> bool,
+    ) -> Result<Vec<Candidate>> {
         let names = vfs.list(dir).map_err(|source| Error::io("list", dir, source))?;
         let mut ids: Vec<u64> = names
             .iter()
             .filter_map(|name| match FileName::parse(name) {
-                Some(FileName::Segment(id)) if id >= oldest => Some(id),
+                Some(FileName::Segment(id)) if is_wanted(id) => Some(id),
                 _ => None,
             })
             .collect();

@@ -20,6 +20,7 @@ pub(crate) mod liveness;
 pub(crate) mod log_crashes;
 pub(crate) mod lost_log;
 pub(crate) mod memory;
+pub(crate) mod missing_store;
 pub(crate) mod options;
 pub(crate) mod oracle;
 pub(crate) mod parallel;

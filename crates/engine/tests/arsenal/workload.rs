@@ -173,6 +173,13 @@ fn excuse(
     }
 }
 
+/// The error of calls on a keyspace whose operand store could not be opened, if there is one.
+fn without_store(db: &Db) -> Option<Error> {
+    let keyspaces = db.keyspaces().into_iter().filter_map(|name| db.existing_keyspace(&name).ok());
+    let mut errors = keyspaces.filter_map(|keyspace| keyspace.get("key").err());
+    errors.find(|error| matches!(error, Error::NoOperandStore { .. }))
+}
+
 /// The file that an error is about.
 fn file_of(error: &Error) -> Option<&Path> {
     match error {
@@ -181,7 +188,8 @@ fn file_of(error: &Error) -> Option<&Path> {
         Error::UnsupportedVersion { path, .. } => Some(path),
         Error::ReadOnly { cause }
         | Error::Background { cause, .. }
-        | Error::CompactionBlocked { cause, .. } => file_of(cause),
+        | Error::CompactionBlocked { cause, .. }
+        | Error::NoOperandStore { cause: Some(cause), .. } => file_of(cause),
         _ => None,
     }
 }
@@ -807,7 +815,21 @@ impl Run<'_> {
         let before = sweeping.then(|| self.disk.snapshot_all());
         let vfs: Arc<dyn Vfs> = Arc::new(self.vfs.clone());
         let db = match Db::open_with(Arc::clone(&vfs), DIR, options) {
-            Ok(db) => db,
+            Ok(db) => match without_store(&db) {
+                None => db,
+                Some(error) => {
+                    self.excuse("opening an operand store", &error)?;
+                    self.disarm();
+                    {
+                        let mut promises = self.recorder.promises();
+                        promises.file_largest = promises.file_largest.max(promises.file_opening);
+                        promises.file_opening = 0;
+                    }
+                    drop(db);
+                    Db::open_with(vfs, DIR, self.options())
+                        .map_err(|error| format!("opening again fails: {error:?}"))?
+                }
+            },
             Err(error) => {
                 self.excuse("opening", &error)?;
                 self.unchanged(before, &error)?;

@@ -85,6 +85,9 @@ fn ask(disk: &MemVfs, contents: &Contents) -> Result<(), Vec<Vec<PathBuf>>> {
 /// The file that an error names, at an offset that a file can have; of a missing one also the file that
 /// names it.
 fn named(error: &Error) -> Vec<PathBuf> {
+    if let Error::NoOperandStore { cause: Some(cause), .. } = error {
+        return named(cause);
+    }
     if let Error::Corrupt { offset, .. } = error {
         assert!(*offset < 1 << 30, "{error}");
     }

@@ -185,7 +185,9 @@ pub(crate) fn file_of(error: &Error) -> PathBuf {
         | Error::Missing { path, .. }
         | Error::NotADatabase { path, .. }
         | Error::UnsupportedVersion { path, .. } => path.clone(),
-        Error::ReadOnly { cause } | Error::Background { cause, .. } => file_of(cause),
+        Error::ReadOnly { cause }
+        | Error::Background { cause, .. }
+        | Error::NoOperandStore { cause: Some(cause), .. } => file_of(cause),
         other => panic!("no file is named: {other:?}"),
     }
 }

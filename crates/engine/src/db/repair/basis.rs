@@ -1,5 +1,6 @@
 //! What a damaged database consists of: what its manifest says, or as much as can be known without it.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -197,26 +198,56 @@ fn add_unknown_keyspaces(
 }
 
 /// The first segment of the log with a sound header, and the uid of its database.
+///
+/// There may be several chains: a kept log, and what an open left that did not come to its end. The log is the
+/// chain with commits whose first sequence number is the largest; a kept log starts with number 1.
 pub(super) fn oldest_segment(
     vfs: &dyn Vfs,
     dir: &Path,
     files: &[FileName],
 ) -> Result<Option<(u64, u64)>> {
-    let mut segments: Vec<u64> = files
-        .iter()
-        .filter_map(|file| match file {
-            FileName::Segment(id) => Some(*id),
-            _ => None,
-        })
-        .collect();
-    segments.sort_unstable();
-    for id in segments {
-        let header = segment_header(vfs, &FileName::Segment(id).in_dir(dir))?;
-        if let Some(header) = header.filter(|header| header.id == id) {
-            return Ok(Some((id, header.db_uid)));
+    let mut chains = Vec::new();
+    for (header, commits) in chains_of(vfs, dir, files)? {
+        chains.push((commits > 0, header.first_seq, Reverse(header.id), header.db_uid));
+    }
+    Ok(chains.into_iter().max().map(|(.., Reverse(id), db_uid)| (id, db_uid)))
+}
+
+/// The first sound header of each chain of segments, and how many commits the chain has.
+pub(super) fn chains_of(
+    vfs: &dyn Vfs,
+    dir: &Path,
+    files: &[FileName],
+) -> Result<Vec<(SegmentHeader, u64)>> {
+    let mut headers = BTreeMap::new();
+    for file in files {
+        if let FileName::Segment(id) = file
+            && let Some(header) = segment_header(vfs, &file.in_dir(dir))?
+            && header.id == *id
+        {
+            headers.insert(*id, header);
         }
     }
-    Ok(None)
+    let follows = |header: &SegmentHeader| {
+        header.predecessor.is_some_and(|before| headers.contains_key(&before.id))
+    };
+    let starts = headers.values().filter(|header| !follows(header));
+    let counted = starts.map(|header| {
+        let from = ReplayFrom {
+            oldest_segment: header.id,
+            named: Vec::new(),
+            mark: None,
+            named_by: dir.join(CURRENT),
+        };
+        let (mut commits, mode) = (0, RecoveryMode::Tolerant);
+        // What ends it early ends the repair's own reading of the log as well, which says so.
+        let _ = replay(vfs, dir, header.db_uid, &from, mode, &mut |_| {
+            commits += 1;
+            Ok(())
+        });
+        (*header, commits)
+    });
+    Ok(counted.collect())
 }
 
 /// Keyspaces that the log has operations for, as far as it can be read.

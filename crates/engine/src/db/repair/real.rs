@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::format::edit::Change;
 use crate::format::filename::{CURRENT, FileName};
 use crate::key::SeqNo;
-use crate::keyspace::options::Persisted;
+use crate::keyspace::options::{Persisted, kept_logs};
 use crate::sabotage::{self, Bug};
 use crate::sync::Arc;
 use crate::vfs::Vfs;
@@ -38,9 +38,9 @@ impl Repair<'_> {
                 Ok(Beside::Unchecked) => {
                     // Which files are whose nobody knows then.
                     let persisted = Persisted::decode(&keyspace.options);
-                    let store = persisted.and_then(|persisted| persisted.operand_store);
-                    let (keyspace, store) = (keyspace.name, store.unwrap_or_default());
-                    return Err(Error::NoOperandStore { keyspace, store });
+                    let store = persisted.as_ref().and_then(Persisted::store_name);
+                    let (keyspace, store) = (keyspace.name, store.unwrap_or_default().to_owned());
+                    return Err(Error::NoOperandStore { keyspace, store, cause: None });
                 }
                 Err(wrong) => wrong,
             };
@@ -75,8 +75,43 @@ impl Repair<'_> {
         Ok(())
     }
 
+    /// Sets the commits aside that are in a log of their own, which no manifest names any more: nothing says
+    /// which keyspace lacks them.
+    fn unnamed_kept_logs(&mut self) -> Result<()> {
+        let files = basis::files(&**self.vfs, self.dir)?;
+        let named = kept_logs(&self.state);
+        let chains = basis::chains_of(&**self.vfs, self.dir, &files)?.into_iter();
+        let unnamed = chains.filter(|(header, commits)| {
+            let is_named = named.values().any(|log| log.holds(header.id));
+            *commits > 0 && header.id < self.state.wal_oldest && !is_named
+        });
+        for (header, commits) in unnamed {
+            let path = FileName::Segment(header.id).in_dir(self.dir);
+            let why = format!(
+                "{commits} commits of a keyspace without its operand store were kept here, and no manifest says of which"
+            );
+            self.report.lost.push(Lost {
+                keyspace: None,
+                path,
+                what: LostKind::Commits,
+                from: None,
+                to: None,
+                bytes: 0,
+                why,
+            });
+            let segments = files.iter().filter(
+                |file| matches!(file, FileName::Segment(id) if *id < self.state.wal_oldest),
+            );
+            self.aside.extend(segments.copied());
+        }
+        Ok(())
+    }
+
     /// Checks the log; `doubt` if the manifest does not know all about it.
     pub(super) fn log(&mut self, doubt: bool) -> Result<()> {
+        if self.manifest.ends_with(CURRENT) {
+            self.unnamed_kept_logs()?;
+        }
         if doubt {
             self.state.wal_named = Vec::new();
             self.state.wal_mark = None;
