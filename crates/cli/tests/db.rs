@@ -361,6 +361,8 @@ fn repair_of_a_damaged_log_reports_the_end_of_each_keyspace() {
     let would: serde_json::Value =
         serde_json::from_str(&db(&path, "repair --dry-run --json").loses_data()).unwrap();
     let through = would["complete_through"]["default"].as_u64().unwrap();
+    let prefix = db(&path, "repair --dry-run --common-prefix").loses_data();
+    assert!(prefix.contains("keyspace default is complete"), "{prefix}");
     let did = db(&path, "repair").loses_data();
     let line = format!("keyspace default is complete through sequence number {through}\n");
     assert!(did.contains(&line), "{did}");

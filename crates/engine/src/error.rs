@@ -56,6 +56,17 @@ pub enum Error {
         /// What is lacking.
         why: &'static str,
     },
+    /// A repair cannot bring all keyspaces to the last commit before the damage of the log. Nothing was changed.
+    #[error(
+        "keyspace {keyspace:?} cannot go back to the last commit before the damage of the log, because {why}; \
+         repair without a common prefix"
+    )]
+    NoCommonPrefix {
+        /// The keyspace.
+        keyspace: String,
+        /// What is lacking.
+        why: &'static str,
+    },
     /// The file was written by a version that this one does not know.
     #[error("{} has format version {found}, this build knows up to {supported}", path.display())]
     UnsupportedVersion {

@@ -224,6 +224,8 @@ bugs! {
     KeptLogRemoved = "kept-log-removed" of 9,
     /// The manifest still names a kept log after its delivery to the operand store.
     KeptLogDeliveredTwice = "kept-log-delivered-twice" of 9,
+    /// A repair that drops later tables takes their commits for flushed all the same.
+    LaterFlushStaysCounted = "later-flush-stays-counted" of 13,
 }
 
 #[cfg(feature = "sabotage")]

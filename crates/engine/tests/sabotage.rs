@@ -166,6 +166,9 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
         Bug::KeptLogRemoved | Bug::KeptLogDeliveredTwice => {
             ("a missing operand store", arsenal::missing_store::operands_wait_for_their_store)
         }
+        Bug::LaterFlushStaysCounted => {
+            ("common prefixes", lost_log::common_prefix_is_restored_or_refused)
+        }
     }
 }
 

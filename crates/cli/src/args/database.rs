@@ -56,17 +56,7 @@ pub(crate) enum Verb {
     /// damage, and what it had flushed after them; the report says through which sequence number each
     /// keyspace is complete. Exit code 3 if data is or would be lost, or if parts of the
     /// manifest are lost, so that this cannot be known.
-    Repair {
-        /// Change nothing; report what would be done.
-        #[arg(long)]
-        dry_run: bool,
-        /// Repair a directory in which no file carries a magic number of lsmx.
-        #[arg(long)]
-        force: bool,
-        /// What was found and done as JSON.
-        #[arg(long)]
-        json: bool,
-    },
+    Repair(RepairArgs),
     /// Look a key up and print what that takes: memtables, runs, filters, blocks.
     Explain {
         /// The key.
@@ -111,6 +101,26 @@ pub(crate) enum Verb {
         /// Its name.
         name: String,
     },
+}
+
+/// Arguments of `db PATH repair`.
+#[derive(Args, Debug)]
+pub(crate) struct RepairArgs {
+    /// Change nothing; report what would be done.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Repair a directory in which no file carries a magic number of lsmx.
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Bring all keyspaces to the last commit before the damage of the log, and drop tables with later commits.
+    ///
+    /// Fails, and changes nothing, where compactions have merged later commits with earlier ones, or where a
+    /// keyspace with later commits has an operand store.
+    #[arg(long)]
+    pub(crate) common_prefix: bool,
+    /// What was found and done as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]

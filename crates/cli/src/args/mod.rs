@@ -12,7 +12,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::failure::Failure;
 
-pub(crate) use database::{DbArgs, FileArgs, ScanArgs, StatsArgs, Verb};
+pub(crate) use database::{DbArgs, FileArgs, RepairArgs, ScanArgs, StatsArgs, Verb};
 pub(crate) use design::{
     AdviseArgs, CompareArgs, DataOrder, ExploreArgs, WorkloadArgs, WriteControl, is_switch,
     sweepable,

@@ -1,10 +1,10 @@
 //! Reading a manifest back.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::ManifestState;
+use super::{KeyspaceState, ManifestState};
 use crate::coding::len_u64;
 use crate::format::edit::{Change, Edit};
 use crate::format::filename::FileName;
@@ -15,7 +15,7 @@ use crate::format::manifest_header::{
 use crate::format::wal_header::SEGMENT_HEADER_BYTES;
 use crate::log::{Found, LogReader};
 use crate::vfs::{Vfs, missing_dir_reason};
-use crate::{Error, Malformed, Result};
+use crate::{Error, Malformed, Result, SeqNo};
 
 /// A manifest as it was found.
 #[derive(Clone, Debug)]
@@ -88,6 +88,38 @@ pub(super) fn salvage(vfs: &dyn Vfs, dir: &Path, number: u64) -> Result<Option<S
 }
 
 pub(super) fn load(vfs: &dyn Vfs, dir: &Path) -> Result<LoadedManifest> {
+    load_observed(vfs, dir, &mut |_, _| {})
+}
+
+/// Returns the state of each keyspace that was flushed past a sequence number, as it was before the first such
+/// flush. `None` for a keyspace whose flushes the manifest does not tell apart, because it begins after them.
+///
+/// # Errors
+/// As [`load`].
+pub(super) fn states_before_flushes_past(
+    vfs: &dyn Vfs,
+    dir: &Path,
+    seq: SeqNo,
+) -> Result<BTreeMap<u32, Option<KeyspaceState>>> {
+    let mut before = BTreeMap::new();
+    load_observed(vfs, dir, &mut |state, edit| {
+        for change in &edit.changes {
+            if let Change::FlushedThrough { keyspace, seq: through } = change
+                && *through > seq
+            {
+                before.entry(*keyspace).or_insert_with(|| state.keyspaces.get(keyspace).cloned());
+            }
+        }
+    })?;
+    Ok(before)
+}
+
+/// Reads the manifest that `CURRENT` names. Calls `observe` for each edit, with the state before it.
+fn load_observed(
+    vfs: &dyn Vfs,
+    dir: &Path,
+    observe: &mut dyn FnMut(&ManifestState, &Edit),
+) -> Result<LoadedManifest> {
     let current = read_current(vfs, dir)?;
     let path = FileName::Manifest(current.manifest).in_dir(dir);
     let file = vfs.open(&path).map_err(|source| match source.kind() {
@@ -117,7 +149,7 @@ pub(super) fn load(vfs: &dyn Vfs, dir: &Path) -> Result<LoadedManifest> {
         state: ManifestState { db_uid: current.db_uid, ..ManifestState::default() },
         edit_next: 1,
     };
-    let end = edits.replay(current.bytes)?;
+    let end = edits.replay(current.bytes, observe)?;
     let state = edits.state;
     Ok(LoadedManifest { state, number: current.manifest, path, bytes_cut: bytes - end })
 }
@@ -221,8 +253,12 @@ impl Edits<'_> {
     }
 
     /// Applies all edits. Returns where the last good record ends; `synced` bytes are known to have
-    /// been on stable storage.
-    fn replay(&mut self, synced: u64) -> Result<u64> {
+    /// been on stable storage. Calls `observe` for each edit, with the state before it.
+    fn replay(
+        &mut self,
+        synced: u64,
+        observe: &mut dyn FnMut(&ManifestState, &Edit),
+    ) -> Result<u64> {
         let mut offset = len_u64(MANIFEST_HEADER_BYTES);
         loop {
             let at = |what: Malformed| what.at(self.path, offset);
@@ -235,6 +271,7 @@ impl Edits<'_> {
                             return Err(at(Malformed::Identity { what, expected, found }));
                         }
                         let edit = Edit::decode(payload).map_err(at)?;
+                        observe(&self.state, &edit);
                         self.state.apply(&edit).map_err(at)?;
                         self.edit_next += 1;
                     }

@@ -12,6 +12,7 @@ mod load;
 mod state;
 mod value_log;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 pub use load::{LoadedManifest, SalvagedManifest};
@@ -26,7 +27,7 @@ use crate::format::manifest_header::{Current, ManifestHeader};
 use crate::sabotage::{self, Bug};
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, RwLock};
 use crate::vfs::{File, Vfs};
-use crate::{Error, Result};
+use crate::{Error, Result, SeqNo};
 
 /// A manifest smaller than this does not start afresh: four syncs would buy nothing.
 pub const FRESH_BYTES_MIN: u64 = 16 << 10;
@@ -165,6 +166,19 @@ impl Manifest {
     /// file and offset.
     pub fn load(vfs: &dyn Vfs, dir: &Path) -> Result<LoadedManifest> {
         load::load(vfs, dir)
+    }
+
+    /// Returns the state of each keyspace that was flushed past a sequence number, as it was before the first such
+    /// flush. `None` for a keyspace whose flushes the manifest does not tell apart. Changes no byte.
+    ///
+    /// # Errors
+    /// As [`Manifest::load`].
+    pub(crate) fn states_before_flushes_past(
+        vfs: &dyn Vfs,
+        dir: &Path,
+        seq: SeqNo,
+    ) -> Result<BTreeMap<u32, Option<KeyspaceState>>> {
+        load::states_before_flushes_past(vfs, dir, seq)
     }
 
     /// Reads the manifest of this number past what is damaged, whatever `CURRENT` says. `None` if nothing of

@@ -9,7 +9,7 @@ use lsmx::vfs::{Image, MemVfs, Vfs};
 use lsmx::wal::{RecoveryReport, WalOptions};
 use lsmx::{
     Db, Durability, Error, Event, EventListener, KeyspaceOptions, Options, RecoveryMode,
-    RepairOptions, RepairReport, WriteBatch,
+    RepairOptions, RepairReport, ValueSeparation, WriteBatch,
 };
 
 use super::oracle::DIR;
@@ -17,6 +17,12 @@ use super::{Chance, Outcome};
 
 /// The keyspaces of [`killed`]: of the first memtables are flushed, of the second none.
 const KEYSPACES: [&str; 2] = ["flushed", "unflushed"];
+
+/// A key that every commit overwrites with its number, behind all others.
+const NEWEST: [u8; 1] = [0xff];
+
+/// Half of the values go to blob files.
+const VALUE_BYTES_MAX: u64 = 160;
 
 fn failed(error: impl std::fmt::Display) -> String {
     error.to_string()
@@ -37,7 +43,8 @@ impl EventListener for Listener {
 
 fn tuning(keyspace: &str) -> KeyspaceOptions {
     let bytes = if keyspace == KEYSPACES[0] { 2 << 10 } else { 1 << 20 };
-    KeyspaceOptions::default().memtable_bytes(bytes)
+    let separation = ValueSeparation::default().threshold_bytes(VALUE_BYTES_MAX / 2);
+    KeyspaceOptions::default().memtable_bytes(bytes).value_separation(separation)
 }
 
 fn open(disk: &MemVfs, mode: RecoveryMode) -> Result<(Db, Arc<RecoveryReport>), Error> {
@@ -54,22 +61,30 @@ fn open(disk: &MemVfs, mode: RecoveryMode) -> Result<(Db, Arc<RecoveryReport>), 
     Ok((db, report.unwrap_or_default()))
 }
 
-/// A database that was killed after commits to both keyspaces, and the last sequence number of each commit.
-fn killed(chance: &mut Chance) -> Result<(MemVfs, Vec<u64>), String> {
+/// A database that was killed after commits to both keyspaces, and the last sequence number of each commit. If
+/// `flushed`, all keyspaces are flushed after some commits.
+fn killed(chance: &mut Chance, flushed: bool) -> Result<(MemVfs, Vec<u64>), String> {
     let disk = MemVfs::new();
     let (db, _) = open(&disk, RecoveryMode::Strict).map_err(failed)?;
     let mut keyspaces = Vec::new();
     for name in KEYSPACES {
         keyspaces.push(db.keyspace(name, tuning(name)).map_err(failed)?);
     }
+    let policy = chance.of(&["tiering(T=30)", "tiering(T=8)", "tiering(T=3)", "full", "leveled"]);
+    keyspaces[0].set_policy(policy.parse().map_err(failed)?).map_err(failed)?;
     let mut seqs = vec![0];
     for number in 1..=40 + chance.below(30) {
         let mut batch = WriteBatch::new();
         for keyspace in &keyspaces {
-            batch.put(keyspace, number.to_be_bytes(), [7; 80]);
+            let bytes = usize::try_from(1 + chance.below(VALUE_BYTES_MAX)).map_err(failed)?;
+            batch.put(keyspace, number.to_be_bytes(), vec![7; bytes]);
+            batch.put(keyspace, NEWEST, number.to_be_bytes());
         }
         db.write(batch, Durability::Sync).map_err(failed)?;
         seqs.push(db.snapshot().seq().0);
+        if flushed && chance.below(30) == 0 {
+            db.flush().map_err(failed)?;
+        }
     }
     Ok((disk.crash(Image::Keep, 0), seqs))
 }
@@ -94,11 +109,17 @@ fn damage(disk: &MemVfs, chance: &mut Chance) -> Outcome {
 fn compare(db: &Db, seqs: &[u64], reported: &BTreeMap<String, u64>) -> Outcome {
     for name in KEYSPACES {
         let keyspace = db.existing_keyspace(name).map_err(failed)?;
-        let mut commits = 0;
+        let mut commits = 0u64;
         for entry in keyspace.iter() {
-            let (key, _) = entry.map_err(failed)?;
+            let (key, value) = entry.map_err(failed)?;
+            if key[..] == NEWEST {
+                if value[..] != commits.to_be_bytes() {
+                    return Err(format!("{name} holds {value:?} as the newest of {commits}"));
+                }
+                continue;
+            }
             commits += 1;
-            if key[..] != u64::to_be_bytes(commits)[..] {
+            if key[..] != commits.to_be_bytes() {
                 return Err(format!("{name} holds {key:?} as its entry {commits}"));
             }
         }
@@ -119,7 +140,7 @@ fn numbers(reported: &BTreeMap<String, Option<u64>>) -> BTreeMap<String, u64> {
 /// it is complete. Flushes of one keyspace reach past the damage.
 pub(crate) fn each_keyspace_is_complete_as_reported(seed: u64) -> Outcome {
     let mut chance = Chance::new(seed);
-    let (disk, seqs) = killed(&mut chance)?;
+    let (disk, seqs) = killed(&mut chance, false)?;
     let mut apart = 0;
     for _ in 0..6 {
         let damaged = disk.crash(Image::Keep, 0);
@@ -147,7 +168,7 @@ fn repair(disk: &MemVfs, options: RepairOptions) -> Result<RepairReport, String>
 /// The dry run said "nothing is lost" where the log was damaged.
 pub(crate) fn dry_run_reports_the_losses_of_the_repair(seed: u64) -> Outcome {
     let mut chance = Chance::new(seed);
-    let (disk, _) = killed(&mut chance)?;
+    let (disk, _) = killed(&mut chance, false)?;
     for _ in 0..6 {
         let damaged = disk.crash(Image::Keep, 0);
         damage(&damaged, &mut chance)?;
@@ -162,12 +183,56 @@ pub(crate) fn dry_run_reports_the_losses_of_the_repair(seed: u64) -> Outcome {
     Ok(())
 }
 
+/// A repair that is to restore a common prefix brings both keyspaces to the last commit before the damage, or refuses
+/// and changes nothing. Returns which.
+fn restore_common_prefix(disk: &MemVfs, seqs: &[u64]) -> Outcome<bool> {
+    let before = disk.snapshot_all();
+    let options = RepairOptions::default().common_prefix(true);
+    let dry = lsmx::repair_with(Arc::new(disk.clone()), DIR, &options.clone().dry_run(true));
+    let report = match lsmx::repair_with(Arc::new(disk.clone()), DIR, &options) {
+        Err(Error::NoCommonPrefix { .. }) if dry.is_err() && disk.snapshot_all() == before => {
+            return Ok(false);
+        }
+        report => report.map_err(failed)?,
+    };
+    let dry = dry.map_err(failed)?;
+    if (&dry.lost, &dry.complete_through) != (&report.lost, &report.complete_through) {
+        return Err(format!("the dry run reports {dry:?}, the repair {report:?}"));
+    }
+    let reported = numbers(&report.complete_through);
+    if reported[KEYSPACES[0]] != reported[KEYSPACES[1]] {
+        return Err(format!("the prefixes end at {reported:?}"));
+    }
+    let (db, _) = open(disk, RecoveryMode::Strict).map_err(failed)?;
+    compare(&db, seqs, &reported)?;
+    drop(db);
+    lsmx::verify_with(Arc::new(disk.clone()), DIR).map_err(failed)?;
+    Ok(report.tables_dropped > 0)
+}
+
+/// Flushes of one keyspace reach past the damage of the log, and compactions merge some of them with older tables.
+pub(crate) fn common_prefix_is_restored_or_refused(seed: u64) -> Outcome {
+    let mut chance = Chance::new(seed);
+    let (mut restored, mut tries) = (0, 0);
+    while restored == 0 || tries < 8 {
+        let flushed = chance.below(2) == 0;
+        let (disk, seqs) = killed(&mut chance, flushed)?;
+        damage(&disk, &mut chance)?;
+        restored += u64::from(restore_common_prefix(&disk, &seqs)?);
+        tries += 1;
+        if tries == 100 {
+            return Err("no table was dropped".to_owned());
+        }
+    }
+    Ok(())
+}
+
 /// A segment is missing that is not the oldest one: the errors of an open and of `verify` name it.
 ///
 /// They accused the intact segment before it.
 pub(crate) fn missing_segment_is_named(seed: u64) -> Outcome {
     let mut chance = Chance::new(seed);
-    let (disk, _) = killed(&mut chance)?;
+    let (disk, _) = killed(&mut chance, false)?;
     let segments = segments(&disk);
     for missing in &segments[1..] {
         let damaged = disk.crash(Image::Keep, 0);

@@ -120,6 +120,14 @@ fn keyspaces_after_damage_of_the_log_are_complete_as_reported() {
     }
 }
 
+/// Batches over two keyspaces were torn by a repair where flushes of one reached past the damage.
+#[test]
+fn repair_with_a_common_prefix_restores_it_or_is_refused() {
+    for seed in seeds(16, 2) {
+        lost_log::common_prefix_is_restored_or_refused(seed).unwrap();
+    }
+}
+
 /// A dry run said that nothing is lost where the repair reported lost commits.
 #[test]
 fn dry_run_of_a_repair_reports_the_losses_of_the_repair() {

@@ -37,7 +37,7 @@ pub(crate) fn run(arguments: &DbArgs) -> Result<(), Failure> {
         Verb::Export(file) => export::run(arguments, file),
         Verb::Stats(stats) => stats::run(arguments, stats),
         Verb::Verify => verify::run(arguments),
-        Verb::Repair { dry_run, force, json } => repair::run(arguments, *dry_run, *force, *json),
+        Verb::Repair(flags) => repair::run(arguments, flags),
         Verb::Explain { key, json } => explain::run(arguments, key, *json),
         Verb::Checkpoint { target } => checkpoint::run(arguments, target),
         Verb::Compact { from, to } => compact::run(arguments, from.as_ref(), to.as_ref()),

@@ -6,29 +6,25 @@ use lsmx::{Lost, RepairOptions, RepairReport};
 use lsmx_bench::report::text;
 use lsmx_delta::{DeltaOptions, KeyDelta};
 
-use crate::args::DbArgs;
+use crate::args::{DbArgs, RepairArgs};
 use crate::failure::Failure;
 use crate::output;
 
 /// Repairs the database, or says what a repair would do.
-pub(super) fn run(
-    arguments: &DbArgs,
-    dry_run: bool,
-    force: bool,
-    json: bool,
-) -> Result<(), Failure> {
+pub(super) fn run(arguments: &DbArgs, flags: &RepairArgs) -> Result<(), Failure> {
     super::whole_database(arguments, "repair")?;
     let options = RepairOptions::default()
-        .dry_run(dry_run)
-        .force(force)
+        .dry_run(flags.dry_run)
+        .force(flags.force)
+        .common_prefix(flags.common_prefix)
         .known_operand_store(KeyDelta::new(DeltaOptions::default()));
     let report = lsmx::repair(&arguments.path, &options)?;
-    if json {
+    if flags.json {
         super::json(&report)?;
     } else {
         let mut lines = String::new();
         // Writing to a string does not fail.
-        let _ = tell(&mut lines, &report, dry_run);
+        let _ = tell(&mut lines, &report, flags.dry_run);
         output::stdout(lines.as_bytes())?;
     }
     match report.lost.is_empty() && !report.in_doubt {
@@ -56,6 +52,10 @@ fn tell(lines: &mut String, report: &RepairReport, dry_run: bool) -> std::fmt::R
         report.tables_lost,
         report.commits,
     )?;
+    if report.tables_dropped > 0 {
+        let tables = report.tables_dropped;
+        writeln!(lines, "{tables} tables with commits after the damage of the log were dropped")?;
+    }
     for (keyspace, seq) in &report.complete_through {
         match seq {
             Some(seq) => {

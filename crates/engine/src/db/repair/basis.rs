@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::format::batch::Operations;
 use crate::format::filename::{CURRENT, FileName};
 use crate::format::wal_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::key::SeqNo;
 use crate::keyspace::options::{KeyspaceOptions, Persisted};
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
 use crate::vfs::Vfs;
@@ -248,6 +249,12 @@ pub(super) fn chains_of(
         (*header, commits)
     });
     Ok(counted.collect())
+}
+
+/// Returns the smallest sequence number that a record of a segment can have. `None` if its header is damaged.
+pub(super) fn first_seq(vfs: &dyn Vfs, dir: &Path, segment: u64) -> Result<Option<SeqNo>> {
+    let header = segment_header(vfs, &FileName::Segment(segment).in_dir(dir))?;
+    Ok(header.map(|header| SeqNo(header.first_seq)))
 }
 
 /// Keyspaces that the log has operations for, as far as it can be read.

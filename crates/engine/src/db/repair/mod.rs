@@ -19,6 +19,7 @@ mod basis;
 mod blocks;
 mod doubt;
 mod make;
+mod prefix;
 mod real;
 mod rebuild;
 mod report;
@@ -58,6 +59,7 @@ use crate::vfs::{OsVfs, Vfs};
 pub struct RepairOptions {
     dry_run: bool,
     force: bool,
+    common_prefix: bool,
     stores: Vec<Arc<dyn OperandStoreFactory>>,
 }
 
@@ -74,6 +76,20 @@ impl RepairOptions {
     #[must_use]
     pub fn force(mut self, force: bool) -> RepairOptions {
         self.force = force;
+        self
+    }
+
+    /// Brings all keyspaces to the last commit before the damage of the log, so that batches are whole again: drops
+    /// the tables that keyspaces flushed later, and replays the log up to the damage. The dropped tables are kept
+    /// with the damaged files. Without damage of the log this option has no effect. Default: no.
+    ///
+    /// The repair fails with [`Error::NoCommonPrefix`], and changes nothing, where there is no such prefix: since the
+    /// flush a compaction has removed files that the keyspace consisted of before, the log no longer holds the
+    /// commits between, the keyspace has an operand store, or the manifest is damaged or was begun after the
+    /// flush.
+    #[must_use]
+    pub fn common_prefix(mut self, common_prefix: bool) -> RepairOptions {
+        self.common_prefix = common_prefix;
         self
     }
 
@@ -96,7 +112,8 @@ impl RepairOptions {
 /// - Damaged log: as after an open in [`RecoveryMode::Tolerant`](crate::RecoveryMode::Tolerant). Each keyspace by
 ///   itself has the state after a prefix of its operations, which ends at the last commit before the damage or at
 ///   the last flush of the keyspace, whichever is later. Of a batch that writes to several keyspaces a part may be
-///   missing. [`RepairReport::complete_through`] has the end of each prefix.
+///   missing. [`RepairReport::complete_through`] has the end of each prefix. [`RepairOptions::common_prefix`] makes
+///   these ends equal where the files allow it.
 /// - Damaged table or blob file: all blocks and values that can be read. For the keys in [`RepairReport::lost`] an
 ///   older value, a deleted key or no value may be read.
 /// - Lost manifest edits ([`RepairReport::in_doubt`]): all tables that are found, merged by sequence numbers. No end
@@ -110,6 +127,7 @@ impl RepairOptions {
 /// # Errors
 /// [`Error::NotADatabase`], also if no file carries a magic number of lsmx, unless forced;
 /// [`Error::Locked`] while it is open; [`Error::UnsupportedVersion`];
+/// [`Error::NoCommonPrefix`] with [`RepairOptions::common_prefix`];
 /// [`Error::NoOperandStore`] if the options do not know the store of a keyspace; a file cannot be listed,
 /// opened or written: all is as it was.
 pub fn repair(path: impl AsRef<Path>, options: &RepairOptions) -> Result<RepairReport> {
@@ -231,6 +249,9 @@ impl<'a> Repair<'a> {
             self.found(wrong, done)?;
             self.report.in_doubt = basis.doubt.is_some();
             self.find_tables_by_uid()?;
+        }
+        if self.options.common_prefix {
+            self.cut_to_common_prefix(basis.wrong.is_some())?;
         }
         let ids: Vec<u32> = self.state.keyspaces.keys().copied().collect();
         match &basis.doubt {

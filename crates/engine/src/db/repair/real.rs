@@ -173,7 +173,7 @@ impl Repair<'_> {
         self.report.complete_through = known.collect();
     }
 
-    fn read_log(&self, mode: RecoveryMode) -> Result<RecoveryReport> {
+    pub(super) fn read_log(&self, mode: RecoveryMode) -> Result<RecoveryReport> {
         read_log(&**self.vfs, self.dir, &self.state, &self.manifest, mode)
     }
 

@@ -16,6 +16,8 @@ pub struct RepairReport {
     pub tables_rewritten: u64,
     /// Tables of which nothing could be read, or that are missing.
     pub tables_lost: u64,
+    /// Tables with later commits that [`common_prefix`](super::RepairOptions::common_prefix) has dropped.
+    pub tables_dropped: u64,
     /// Entries of the rewritten tables.
     pub entries_salvaged: u64,
     /// Commits that the log held.
