@@ -92,14 +92,11 @@ struct Statistics {
 
 impl Statistics {
     fn open(path: &Path) -> lsmx::Result<Statistics> {
-        let visits = KeyspaceOptions::default().merge_operator(Counter);
-        let answers = KeyspaceOptions::default().merge_operator(Summarise);
-        // Operators are code, so every opening gives them. Given here, recovery has them already.
-        let options = Options::default()
-            .keyspace("visits", visits.clone())
-            .keyspace("answers", answers.clone());
-        let db = Db::open(path, options)?;
-        let (visits, answers) = (db.keyspace("visits", visits)?, db.keyspace("answers", answers)?);
+        let db = Db::open(path, Options::default())?;
+        // Operators are code, so each run of the program gives them.
+        let visits = db.keyspace("visits", KeyspaceOptions::default().merge_operator(Counter))?;
+        let answers =
+            db.keyspace("answers", KeyspaceOptions::default().merge_operator(Summarise))?;
         Ok(Statistics { db, visits, answers })
     }
 

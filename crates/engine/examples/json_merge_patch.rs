@@ -99,9 +99,9 @@ fn combined(older: Value, newer: Value) -> Option<Value> {
 }
 
 fn open(path: &Path) -> lsmx::Result<(Db, Keyspace)> {
-    let options = || KeyspaceOptions::default().merge_operator(MergePatch);
-    let db = Db::open(path, Options::default().keyspace("profiles", options()))?;
-    let profiles = db.keyspace("profiles", options())?;
+    let db = Db::open(path, Options::default())?;
+    let options = KeyspaceOptions::default().merge_operator(MergePatch);
+    let profiles = db.keyspace("profiles", options)?;
     Ok((db, profiles))
 }
 

@@ -762,9 +762,9 @@ fn count_together(options: Options, background: Background, rounds: u64) {
     const THREADS: u64 = 3;
     let disk = MemVfs::new();
     let counters = tuning().memtable_bytes(2 << 10).merge_operator(Counter);
-    let options = options.background(background).keyspace("counters", counters.clone());
+    let options = options.background(background);
     let db = Db::open_with(Arc::new(disk.clone()), "db", options.clone()).unwrap();
-    let keyspace = db.keyspace("counters", counters).unwrap();
+    let keyspace = db.keyspace("counters", counters.clone()).unwrap();
     let env = db.env().clone();
     let one = 1u64.to_le_bytes();
     let mut threads = Vec::new();
@@ -813,7 +813,7 @@ fn count_together(options: Options, background: Background, rounds: u64) {
     drop((keyspace, db));
     let options = options.background(Background::Inline);
     let db = Db::open_with(Arc::new(disk), "db", options).unwrap();
-    check(&db.existing_keyspace("counters").unwrap());
+    check(&db.keyspace("counters", counters).unwrap());
 }
 
 #[test]

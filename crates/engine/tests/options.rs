@@ -48,17 +48,10 @@ fn file(disk: &MemVfs, part: &str) -> std::path::PathBuf {
 #[test]
 fn contradictions_name_both_options() {
     type Case = (fn() -> Options, [&'static str; 2]);
-    let cases: [Case; 3] = [
+    let cases: [Case; 2] = [
         (
             || options().memtable_bytes_max(1_000),
-            ["memtable_bytes_max = 1000", "memtable_bytes = 2048 of keyspace_defaults"],
-        ),
-        (
-            || {
-                let tuning = KeyspaceOptions::default().memtable_bytes(1 << 20);
-                options().memtable_bytes_max(1 << 19).keyspace("big", tuning)
-            },
-            ["memtable_bytes_max = 524288", "memtable_bytes = 1048576 of big"],
+            ["memtable_bytes_max = 1000", "memtable_bytes = 2048 of keyspace \"default\""],
         ),
         (
             || {
@@ -77,6 +70,19 @@ fn contradictions_name_both_options() {
     }
 }
 
+/// A keyspace was opened with a memtable larger than all memtables together may be.
+#[test]
+fn keyspace_options_contradict_options_of_the_database_is_an_error() {
+    let opened =
+        Db::open_with(Arc::new(MemVfs::new()), "db", options().memtable_bytes_max(1 << 19));
+    let db = opened.unwrap();
+    let error = db.keyspace("big", KeyspaceOptions::default().memtable_bytes(1 << 20)).unwrap_err();
+    let Error::Contradiction { first, second, .. } = &error else { panic!("{error:?}") };
+    assert_eq!(first, "memtable_bytes_max = 524288");
+    assert_eq!(second, "memtable_bytes = 1048576 of keyspace \"big\"");
+    assert_eq!(db.keyspaces(), ["default"]);
+}
+
 #[test]
 fn values_out_of_range_are_named() {
     let tuned = |tuning: KeyspaceOptions| options().keyspace_defaults(tuning);
@@ -89,7 +95,7 @@ fn values_out_of_range_are_named() {
         (tuned(tuning().block_bytes(63)), "block_bytes"),
         (tuned(tuning().restart_interval(0)), "restart_interval"),
         (tuned(tuning().compression_per_level(Vec::new())), "compression_per_level"),
-        (options().keyspace("one", tuning().restart_interval(4_097)), "restart_interval"),
+        (tuned(tuning().restart_interval(4_097)), "restart_interval"),
     ];
     for (options, expected) in cases {
         match refused(&MemVfs::new(), options) {

@@ -16,7 +16,7 @@ use lsmx::dump::{DumpOptions, dump};
 use lsmx::env::Background;
 use lsmx::event::{Event, EventListener};
 use lsmx::vfs::{Image, MemVfs};
-use lsmx::{DEFAULT_KEYSPACE, Db, Error, JobRule, KeyspaceOptions, Options, PolicySpec};
+use lsmx::{Db, Error, JobRule, KeyspaceOptions, Options, PolicySpec};
 
 fn tuning(policy: &str) -> KeyspaceOptions {
     KeyspaceOptions::default()
@@ -422,7 +422,7 @@ fn custom_policy_is_remembered_by_name() {
     drop(db);
     // A keyspace that nobody opens keeps its shape; opening it without the policy is an error.
     let options = Options::default().background(Background::Inline).seed(1);
-    let options = options.keyspace(DEFAULT_KEYSPACE, given);
+    let options = options.keyspace_defaults(given);
     let db = Db::open_with(Arc::new(disk.clone()), "db", options).unwrap();
     for opened in [db.existing_keyspace("side"), db.keyspace("side", KeyspaceOptions::default())] {
         assert!(matches!(opened, Err(Error::NoCompactionPolicy { .. })), "{opened:?}");

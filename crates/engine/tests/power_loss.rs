@@ -53,7 +53,6 @@ fn tuning(name: &str) -> KeyspaceOptions {
 fn open(dir: &Path) -> (Db, [Keyspace; 3]) {
     let wal = WalOptions { segment_bytes: 32 << 10, ..WalOptions::default() };
     let options = Options::default().wal(wal).keyspace_defaults(tuning("default"));
-    let options = KINDS.iter().fold(options, |options, name| options.keyspace(name, tuning(name)));
     let db = Db::open(dir, options).unwrap();
     let kinds = KINDS.map(|name| db.keyspace(name, tuning(name)).unwrap());
     (db, kinds)

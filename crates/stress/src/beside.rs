@@ -94,7 +94,13 @@ pub fn may_be_left(orphan: &std::path::Path) -> bool {
 
 /// Stores of all names, for those who check what others have made.
 pub fn all() -> [Arc<dyn OperandStoreFactory>; 2] {
-    [Arc::new(Plain::default()), Arc::new(KeyDelta::new(DeltaOptions::default()))]
+    known().map(|store| Arc::new(store) as Arc<dyn OperandStoreFactory>)
+}
+
+/// As [`all`], for the options of a database.
+pub fn known() -> [Drawn; 2] {
+    let delta = KeyDelta::new(DeltaOptions::default());
+    [Drawn(Box::new(Plain::default())), Drawn(Box::new(delta))]
 }
 
 /// What one file holds.

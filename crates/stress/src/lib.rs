@@ -104,34 +104,28 @@ fn number(bytes: Option<&[u8]>) -> Outcome<u64> {
     Ok(u64::from_le_bytes(bytes.map_err(|_| "a counter has not 8 bytes")?))
 }
 
-/// Opens the database and its keyspaces on a disk, with options that follow from a seed. Their merge operators
-/// come before the log is replayed, or after; so do operand stores that are news to them.
+/// Opens the database and its keyspaces on a disk, with options that follow from a seed. The open knows their operand
+/// stores, or they are missing until each keyspace is opened.
 ///
 /// # Errors
 /// When that fails.
 pub(crate) fn open(disk: Arc<dyn Vfs>, dir: &Path, seed: u64) -> Outcome<(Db, Vec<Keyspace>)> {
     let chance = &mut Chance::new(seed);
-    let mut options = tuning::draw_options(chance, dir)
-        .keyspace_defaults(tuning::draw_keyspace(chance))
-        .keyspace(passing::NAME, passing::options(chance));
+    let mut options =
+        tuning::draw_options(chance, dir).keyspace_defaults(tuning::draw_keyspace(chance));
     let of_each = [tuning::draw_counted(chance, 0), tuning::draw_counted(chance, 1)];
-    let early = chance.one_in(2);
-    if early {
-        for (name, options_of) in KEYSPACES.iter().zip(&of_each) {
-            options = options.keyspace(name, options_of.clone());
-        }
+    if chance.one_in(2) {
+        let [plain, delta] = beside::known();
+        options = options.known_operand_store(plain).known_operand_store(delta);
     }
     let db = Db::open_with(disk, dir, options).map_err(|error| format!("opening: {error:?}"))?;
     let mut keyspaces = Vec::new();
     for (name, options_of) in KEYSPACES.iter().zip(of_each) {
-        let keyspace = match db.existing_keyspace(name) {
-            Ok(keyspace) if early => keyspace,
-            _ => db
-                .keyspace(name, options_of)
-                .map_err(|error| format!("making a keyspace: {error:?}"))?,
-        };
-        keyspaces.push(keyspace);
+        let keyspace = db.keyspace(name, options_of);
+        keyspaces.push(keyspace.map_err(|error| format!("opening a keyspace: {error:?}"))?);
     }
+    let passing = passing::reopen(&db, chance);
+    passing.map_err(|error| format!("opening {}: {error:?}", passing::NAME))?;
     Ok((db, keyspaces))
 }
 

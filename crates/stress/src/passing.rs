@@ -7,7 +7,7 @@ use lsmx::{Db, Durability, Error, Keyspace, KeyspaceOptions, Result, WriteBatch}
 use crate::Outcome;
 use crate::chance::Chance;
 use crate::number;
-use crate::tuning::draw_keyspace;
+use crate::tuning::{draw_keyspace, draw_store};
 
 /// The keyspace, and the key of another one that says which was the last step that put something.
 pub(crate) const NAME: &str = "passing";
@@ -46,6 +46,20 @@ fn contents(life: u64, puts: u64) -> Vec<(Vec<u8>, Vec<u8>)> {
 /// Its tuning, drawn.
 pub(crate) fn options(chance: &mut Chance) -> KeyspaceOptions {
     draw_keyspace(chance).memtable_bytes(2048).merge_operator(Append::new())
+}
+
+/// Opens it with its merge operator and its operand store after the database was opened, if it is there.
+///
+/// # Errors
+/// When it cannot be opened.
+pub(crate) fn reopen(db: &Db, chance: &mut Chance) -> Result<()> {
+    let drawn = options(chance);
+    let Ok(keyspace) = db.existing_keyspace(NAME) else { return Ok(()) };
+    let options = match keyspace.options().operand_store {
+        Some(_) => drawn.operand_store(draw_store(chance)),
+        None => drawn,
+    };
+    db.keyspace(NAME, options).map(drop)
 }
 
 /// Does a step.

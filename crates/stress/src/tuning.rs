@@ -65,7 +65,7 @@ fn draw_separation(chance: &mut Chance) -> Option<ValueSeparation> {
 }
 
 /// Buckets so few and small that they split, merge, and overflow into the tree.
-fn draw_store(chance: &mut Chance) -> KeyDelta {
+pub(crate) fn draw_store(chance: &mut Chance) -> KeyDelta {
     let drawn = DeltaOptions::default()
         .bucket_bytes(512 << chance.below(5))
         .split_threshold(*chance.of(&[0.05, 0.3, 0.8, 0.95]))

@@ -359,7 +359,7 @@ impl Core {
                 must: "1 to 255 bytes",
             });
         }
-        options.check()?;
+        self.options.check_keyspace(name, &options)?;
         let options = self.options.memory_plan().fit(options);
         self.store.health.check()?;
         loop {
@@ -374,8 +374,12 @@ impl Core {
             self.store.tell_pending();
             self.store.discard_unclaimed_files();
             // None: another keyspace has this name by now.
-            if let Some(tree) = tree.transpose() {
-                return tree;
+            if let Some(tree) = tree? {
+                if self.read_only.is_none() {
+                    // Not under the lock: this calls the policy, and may call the listener.
+                    backpressure::refresh(&self.store, &self.throttle, &tree);
+                }
+                return Ok(tree);
             }
         }
     }
@@ -437,6 +441,7 @@ impl Core {
         let changed = self.retune_alone(tree, change);
         self.store.tell_pending();
         changed?;
+        backpressure::refresh(&self.store, &self.throttle, tree);
         self.runner.run_inline();
         Ok(())
     }
@@ -538,7 +543,6 @@ impl Core {
         tree.set_settings(options, policy);
         // The obstacle belonged to the previous policy.
         tree.jobs.lock().blocked = None;
-        backpressure::refresh(&self.store, &self.throttle, tree);
         self.store.make_ready(Work::Compaction, tree.id);
         Ok(())
     }

@@ -212,8 +212,10 @@ impl Db {
         Keyspace::new(Arc::clone(&self.handle), Arc::clone(&self.core().default))
     }
 
-    /// The keyspace of this name, which is made if there is none. The options apply from here on; a
-    /// policy in them that is not the keyspace's own replaces it, a merge operator is supplied to it.
+    /// Opens the keyspace of this name, or makes it. This call is the one place for the options of a keyspace: they
+    /// are in force until the next such call or until the database is closed, and
+    /// [`Keyspace::options`] shows them. The names of the merge operator and of the operand store, and the policy,
+    /// stay with the keyspace if the options leave them out.
     ///
     /// # Errors
     /// [`Error::Contradiction`] if the keyspace has another merge operator or operand store;

@@ -1,10 +1,7 @@
 //! Options of a database: each part's own, composed.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
-
-use lsmx_compaction::CompactionPolicy;
 
 use crate::cache::BlockCacheKind;
 use crate::db::budget::MemoryPlan;
@@ -12,7 +9,6 @@ use crate::env::{Background, CLOCK_JUMP_MAX_DEFAULT, ManualClock};
 use crate::error::{Error, Result};
 use crate::event::EventListener;
 use crate::keyspace::options::{KeyspaceOptions, Persisted};
-use crate::keyspace::stored_policy::StoredPolicy;
 use crate::operands::OperandStoreFactory;
 use crate::sync::Arc;
 use crate::vfs::Vfs;
@@ -55,7 +51,6 @@ pub struct Options {
     pub(crate) listener: Option<Arc<dyn EventListener>>,
     pub(crate) explain_decisions: bool,
     pub(crate) keyspace_defaults: KeyspaceOptions,
-    pub(crate) keyspaces: BTreeMap<String, KeyspaceOptions>,
     pub(crate) known_operand_stores: Vec<Arc<dyn OperandStoreFactory>>,
 }
 
@@ -86,7 +81,6 @@ impl Default for Options {
             listener: None,
             explain_decisions: false,
             keyspace_defaults: KeyspaceOptions::default(),
-            keyspaces: BTreeMap::new(),
             known_operand_stores: Vec::new(),
         }
     }
@@ -299,9 +293,9 @@ impl Options {
         self
     }
 
-    /// Options of the default keyspace. Every other keyspace has its sizes until
-    /// [`Db::keyspace`](crate::Db::keyspace) opens it, and its operator and store if the manifest names them
-    /// for that keyspace.
+    /// Options of the default keyspace. [`Db::keyspace`](crate::Db::keyspace) takes those of every other keyspace;
+    /// until this call a keyspace has the policy that the manifest stores, the sizes given here, and of the
+    /// operator and the store given here those that the manifest names for it.
     #[must_use]
     pub fn keyspace_defaults(mut self, options: KeyspaceOptions) -> Self {
         self.keyspace_defaults = options;
@@ -316,45 +310,26 @@ impl Options {
         self
     }
 
-    /// The sizes, the merge operator and the operand store with which the log of one keyspace is replayed, and
-    /// which its flushes use until [`Db::keyspace`](crate::Db::keyspace) opens it. From then on only the
-    /// options of that call are in force. The policy given here is ignored, except for the default
-    /// keyspace, which is open from the start and takes all of its options from here.
-    #[must_use]
-    pub fn keyspace(mut self, name: &str, options: KeyspaceOptions) -> Self {
-        self.keyspaces.insert(name.to_owned(), options);
-        self
-    }
-
     /// The options of the default keyspace.
     pub(crate) fn of_default(&self) -> &KeyspaceOptions {
-        self.keyspaces.get(DEFAULT_KEYSPACE).unwrap_or(&self.keyspace_defaults)
+        &self.keyspace_defaults
     }
 
     /// The options of a keyspace that the manifest knows, until [`Db::keyspace`](crate::Db::keyspace) opens
     /// it. The default keyspace is open from the start. Another keyspace has the policy that the manifest
-    /// stores; from the options of the default keyspace it takes the operator and the store only if they
-    /// are the ones that it has.
+    /// stores, if it is not a custom one; from the options of the default keyspace it takes the operator and the
+    /// store only if they are the ones that it has.
     pub(crate) fn until_opened(&self, name: &str, persisted: &Persisted) -> KeyspaceOptions {
         if name == DEFAULT_KEYSPACE {
             return self.of_default().clone();
         }
-        let given = self.keyspaces.get(name);
-        let mut options = given.unwrap_or(&self.keyspace_defaults).clone();
-        options.policy = None;
-        let stored = |policy: &Arc<dyn CompactionPolicy>| {
-            persisted.policy == StoredPolicy::Custom(policy.name().to_owned()).to_string()
-        };
-        options.own_policy = options.own_policy.filter(stored);
-        if given.is_none() {
-            let known = persisted.merge_operator.as_deref();
-            options.merge_operator = options.merge_operator.filter(|op| Some(op.name()) == known);
-            let known = persisted.store_name();
-            options.operand_store =
-                options.operand_store.filter(|store| Some(store.name()) == known);
-            options.value_separation =
-                options.value_separation.filter(|_| persisted.value_separation);
-        }
+        let mut options = self.keyspace_defaults.clone();
+        (options.policy, options.own_policy) = (None, None);
+        let known = persisted.merge_operator.as_deref();
+        options.merge_operator = options.merge_operator.filter(|op| Some(op.name()) == known);
+        let known = persisted.store_name();
+        options.operand_store = options.operand_store.filter(|store| Some(store.name()) == known);
+        options.value_separation = options.value_separation.filter(|_| persisted.value_separation);
         options
     }
 
@@ -386,6 +361,25 @@ impl Options {
         wal
     }
 
+    /// Checks the options of a keyspace alone and against those of the database.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`], [`Error::Contradiction`].
+    pub(crate) fn check_keyspace(&self, name: &str, options: &KeyspaceOptions) -> Result<()> {
+        options.check()?;
+        // Under a budget keyspaces are fitted into it.
+        if let (Some(limit), None) = (self.memtable_bytes_max, self.memory_budget)
+            && limit < options.memtable_bytes
+        {
+            return Err(Error::Contradiction {
+                first: format!("memtable_bytes_max = {limit}"),
+                second: format!("memtable_bytes = {} of keyspace {name:?}", options.memtable_bytes),
+                why: "all memtables together cannot be smaller than one",
+            });
+        }
+        Ok(())
+    }
+
     /// Checks every value and every pair of values that could contradict each other.
     ///
     /// # Errors
@@ -408,21 +402,7 @@ impl Options {
         if let Some((name, _)) = zero.into_iter().find(|(_, zero)| *zero) {
             return Err(Error::InvalidOption { name, value: "0".to_owned(), must: "at least 1" });
         }
-        let all = std::iter::once(("keyspace_defaults", &self.keyspace_defaults))
-            .chain(self.keyspaces.iter().map(|(name, options)| (name.as_str(), options)));
-        for (name, options) in all {
-            options.check()?;
-            // Under a budget keyspaces are fitted into it.
-            if let (Some(limit), None) = (self.memtable_bytes_max, self.memory_budget)
-                && limit < options.memtable_bytes
-            {
-                return Err(Error::Contradiction {
-                    first: format!("memtable_bytes_max = {limit}"),
-                    second: format!("memtable_bytes = {} of {name}", options.memtable_bytes),
-                    why: "all memtables together cannot be smaller than one",
-                });
-            }
-        }
+        self.check_keyspace(DEFAULT_KEYSPACE, &self.keyspace_defaults)?;
         if let (Some(_), Background::Stepped { .. }) = (&self.clock, self.background) {
             return Err(Error::Contradiction {
                 first: "clock".to_owned(),

@@ -313,8 +313,7 @@ impl World {
             .seed(self.life)
             .wal(wal)
             .block_cache_bytes(cache_bytes)
-            .keyspace(NAMES[0], keyspace(0))
-            .keyspace(NAMES[1], keyspace(1));
+            .keyspace_defaults(keyspace(0));
         let db = Db::open_with(Arc::new(self.disk.clone()), DIR, options).expect("it opens");
         let other = db.keyspace(NAMES[1], keyspace(1)).expect("it is there, or is made");
         self.keyspaces = vec![db.default_keyspace(), other];

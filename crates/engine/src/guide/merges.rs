@@ -21,9 +21,8 @@
 //! use lsmx::merge::Counter;
 //! use lsmx::{Db, Durability, KeyspaceOptions, Options, WriteBatch};
 //!
-//! let counters = || KeyspaceOptions::default().merge_operator(Counter);
-//! let db = Db::open(&path, Options::default().keyspace("visits", counters()))?;
-//! let visits = db.keyspace("visits", counters())?;
+//! let db = Db::open(&path, Options::default())?;
+//! let visits = db.keyspace("visits", KeyspaceOptions::default().merge_operator(Counter))?;
 //! visits.merge("page", 1u64.to_le_bytes())?;
 //! visits.merge("page", 2u64.to_le_bytes())?;
 //! assert_eq!(visits.get("page")?.as_deref(), Some(&3u64.to_le_bytes()[..]));
@@ -42,9 +41,9 @@
 //! # Giving the operator, and not giving it
 //!
 //! The operator's *name* stays with the keyspace; a keyspace made without one takes one on later. The
-//! operator itself is code, so it is given at each opening: with [`Db::keyspace`], and also in
-//! [`Options::keyspace`] if recovery and the first jobs are to have it. Another one than the keyspace had is
-//! [`Error::Contradiction`]. Without it the database opens all the same: operands stay as they are,
+//! operator itself is code, so each open of the database is followed by a [`Db::keyspace`] that gives it; that of
+//! the default keyspace is in [`Options::keyspace_defaults`]. An operator with another name is
+//! [`Error::Contradiction`]. Until the operator is given, flushes and compactions keep operands as they are,
 //! and reading a key that has some, like merging, is [`Error::NoMergeOperator`].
 //!
 //! # Writing an operator
@@ -149,7 +148,7 @@
 //! [`Keyspace::merge`]: crate::Keyspace::merge
 //! [`Keyspace::fetch_update`]: crate::Keyspace::fetch_update
 //! [`WriteBatch::guard`]: crate::WriteBatch::guard
-//! [`Options::keyspace`]: crate::Options::keyspace
+//! [`Options::keyspace_defaults`]: crate::Options::keyspace_defaults
 //! [`Db::keyspace`]: crate::Db::keyspace
 //! [`MergeOperator`]: crate::MergeOperator
 //! [`Counter`]: crate::merge::Counter

@@ -65,8 +65,7 @@ fn tuning(name: &str) -> KeyspaceOptions {
 
 fn options() -> Options {
     let options = Options::default().background(Background::Inline).seed(1);
-    let options = options.open_files_max(1).block_cache_bytes(0);
-    KINDS.iter().fold(options, |options, (name, _)| options.keyspace(name, tuning(name)))
+    options.open_files_max(1).block_cache_bytes(0).keyspace_defaults(tuning("default"))
 }
 
 fn failed(error: impl std::fmt::Display) -> String {
@@ -123,7 +122,7 @@ fn read_over_a_close(
     let gate = Gate::default();
     let faults = gate.over(Arc::new(disk.clone()), each(&[VfsCall::Open], end), "over-close");
     let db = Db::open_with(Arc::new(faults.clone()), "db", options()).map_err(failed)?;
-    let keyspace = db.existing_keyspace(name).map_err(failed)?;
+    let keyspace = db.keyspace(name, tuning(name)).map_err(failed)?;
     let snapshot = db.snapshot();
     gate.shut();
     std::thread::scope(|scope| {

@@ -808,7 +808,7 @@ impl Run<'_> {
             self.recorder.promises().policies[0] =
                 vec![policy.to_string(), PolicySpec::default().to_string()];
             let keyspace = options::draw_keyspace(&mut self.chance);
-            options = options.keyspace(KEYSPACES[0], keyspace.policy(policy));
+            options = options.keyspace_defaults(keyspace.policy(policy));
         }
         self.recorder.promises().phase = Phase::Opening;
         let sweeping = matches!(self.plan.faults, Faults::By(_));

@@ -161,7 +161,7 @@ fn merge_operator_waiting_call_is_refused() {
     let shared = Shared::default();
     let operator = Arc::new(Operator(Arc::clone(&shared), AtomicUsize::new(0)));
     let tuning = KeyspaceOptions::default().merge_operator(Arc::clone(&operator));
-    let options = Options::default().keyspace("default", tuning);
+    let options = Options::default().keyspace_defaults(tuning);
     watched("calls of a merge operator", || {
         let db = Db::open_with(Arc::new(MemVfs::new()), "db", options).unwrap();
         *lock(&shared) = Some(db.clone());

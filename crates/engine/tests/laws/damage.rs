@@ -11,7 +11,9 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::arsenal::parallel::watched;
 use super::arsenal::{Chance, beside, lost_log, range_tombstones};
-use super::support::{KINDS, Told, all_kinds, file_of, files, open, options, seeds, try_open};
+use super::support::{
+    KINDS, Told, all_kinds, file_of, files, kind, open, options, seeds, try_open,
+};
 
 type Contents = [BTreeMap<Vec<u8>, Vec<u8>>; 3];
 
@@ -51,7 +53,13 @@ fn ask(disk: &MemVfs, contents: &Contents) -> Result<(), Vec<Vec<PathBuf>>> {
     };
     let mut wrong = Vec::new();
     for (name, contents) in KINDS.iter().zip(contents) {
-        let keyspace = db.existing_keyspace(name).unwrap();
+        let keyspace = match kind(&db, name) {
+            Ok(keyspace) => keyspace,
+            Err(error) => {
+                wrong.push(named(&error));
+                continue;
+            }
+        };
         for (key, value) in contents {
             match keyspace.get(key) {
                 Ok(found) => assert_eq!(found.as_deref(), Some(&value[..]), "[{name}] {key:?}"),
@@ -386,7 +394,7 @@ fn law_13_formats_stay() {
         verify_with_stores(Arc::new(disk.clone()), "db", &stores).unwrap();
         for opening in 0..2u64 {
             let tuning = super::support::tuning(kind);
-            let options = options(Background::Inline).keyspace("default", tuning);
+            let options = options(Background::Inline).keyspace_defaults(tuning);
             let db = Db::open_with(Arc::new(disk.clone()), "db", options).unwrap();
             let own = u64::try_from(db.default_keyspace().iter().map(Result::unwrap).count());
             assert_eq!(own.unwrap(), entries + opening, "{dir}");

@@ -10,7 +10,7 @@ use lsmx::vfs::{Errno, Fault, FaultVfs, Image, MemVfs, Rule, Vfs, VfsCall};
 use lsmx::{Db, Durability, Error, Event, Keyspace, WriteBatch};
 
 use super::arsenal::{Chance, disk_use};
-use super::support::{Calls, Told, all_kinds, file_of, open, options, seeds, tuning};
+use super::support::{Calls, Told, all_kinds, file_of, kind, open, options, seeds, tuning};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -116,7 +116,7 @@ impl Failing {
     fn contents(&self, db: &Db) -> Model {
         let view = db.snapshot();
         let mut found = Model::new();
-        for keyspace in self.kinds.iter().map(|kind| db.existing_keyspace(kind.name()).unwrap()) {
+        for keyspace in self.kinds.iter().map(|it| kind(db, it.name()).unwrap()) {
             for entry in view.iter(&keyspace) {
                 let (key, value) = entry.unwrap();
                 assert_eq!(keyspace.get(&key).unwrap().unwrap(), value);

@@ -16,28 +16,29 @@ fn tiering() -> KeyspaceOptions {
     KeyspaceOptions::default().policy("tiering".parse().unwrap()).memtable_bytes(1 << 20)
 }
 
-/// The policy was `leveled` in the first run and `tiering` from the second run on.
+/// The policy was `leveled` in the first run and `tiering` from the second run on, and the size of the memtable
+/// was never applied.
 #[test]
 fn keyspace_options_are_the_same_in_every_run() {
     let disk = MemVfs::new();
-    let mut policies = Vec::new();
     for _ in 0..3 {
-        let db = open(&disk, Options::default().keyspace("events", tiering()));
-        let events = db.keyspace("events", KeyspaceOptions::default()).unwrap();
-        events.put("k", "v").unwrap();
-        assert_eq!(events.options().memtable_bytes, 64 << 20);
-        assert_eq!(events.options().policy, events.policy());
-        policies.push(events.policy());
-        db.close(None).unwrap();
-    }
-    assert!(policies.iter().all(|policy| *policy == policies[0]), "{policies:?}");
-    // Given where the keyspace is opened, it is in force, and stays if it is left out.
-    for options in [tiering(), KeyspaceOptions::default()] {
         let db = open(&disk, Options::default());
-        let events = db.keyspace("events", options).unwrap();
-        assert!(events.options().policy.starts_with("tiering"), "{:?}", events.options());
+        let events = db.keyspace("events", tiering()).unwrap();
+        for number in 0..3_000u32 {
+            events.put(number.to_be_bytes(), [7; 1_000]).unwrap();
+        }
+        let options = events.options();
+        assert!(options.policy.starts_with("tiering"), "{options:?}");
+        assert_eq!(options.policy, events.policy());
+        assert_eq!(options.memtable_bytes, 1 << 20);
+        assert!(db.metrics().keyspaces["events"].total().runs > 1, "{options:?}");
         db.close(None).unwrap();
     }
+    // The policy stays if it is left out; sizes are those of the call.
+    let db = open(&disk, Options::default());
+    let events = db.keyspace("events", KeyspaceOptions::default()).unwrap();
+    assert!(events.options().policy.starts_with("tiering"), "{:?}", events.options());
+    assert_eq!(events.options().memtable_bytes, 64 << 20);
 }
 
 /// The merge operator of the default keyspace was taken for that of every keyspace, so the open failed where

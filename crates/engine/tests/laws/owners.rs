@@ -10,7 +10,7 @@ use lsmx::{Db, Durability, Error, Options, verify_with_stores};
 
 use super::arsenal::failed_open::failed_open_leaves_no_files;
 use super::arsenal::{Chance, beside};
-use super::support::{all_kinds, file_of, open, options, seeds, try_open};
+use super::support::{all_kinds, file_of, kind, open, options, seeds, try_open};
 
 /// Names the directory that [`another_process`] is to open.
 const DIR: &str = "LSMX_TEST_LAW_12_DIR";
@@ -106,7 +106,7 @@ fn second_openers_and_readers(seed: u64) {
     for reader in &readers {
         assert_eq!(reader.get("after").unwrap().unwrap(), "a refusal");
         for keyspace in reader.keyspaces() {
-            let keyspace = reader.existing_keyspace(&keyspace).unwrap();
+            let keyspace = kind(reader, &keyspace).unwrap();
             assert!(keyspace.iter().all(|entry| entry.is_ok()));
         }
         assert!(matches!(reader.put("k", "v"), Err(Error::OpenedReadOnly)));

@@ -24,7 +24,7 @@ struct Fixture {
 impl Fixture {
     fn new(background: Background, policy: &str) -> Fixture {
         let default = tuning("default").policy(policy.parse().unwrap());
-        Fixture::with(options(background).keyspace("default", default))
+        Fixture::with(options(background).keyspace_defaults(default))
     }
 
     fn with(options: Options) -> Fixture {
@@ -194,7 +194,7 @@ fn damaged_file_is_named_by_verify_and_an_open_starts_without_quarantine() {
     fixture.db.close(None).unwrap();
     let wrong = verify_with(Arc::new(fixture.disk.clone()), "db").unwrap_err();
     assert_eq!(file_of(&wrong), bad);
-    let options = options(Background::Inline).keyspace("default", tuning("default"));
+    let options = options(Background::Inline).keyspace_defaults(tuning("default"));
     let db = Db::open_with(Arc::new(fixture.disk.clone()), "db", options).unwrap();
     for number in 0..1_000u32 {
         match db.put(number.to_be_bytes(), [8; 60]) {

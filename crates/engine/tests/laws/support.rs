@@ -62,8 +62,7 @@ pub(crate) fn tuning(name: &str) -> KeyspaceOptions {
 pub(crate) fn options(background: Background) -> Options {
     let wal = WalOptions { segment_bytes: 600, ..WalOptions::default() };
     let options = Options::default().background(background).wal(wal).wal_bytes_max(8 << 10);
-    let options = options.seed(1).keyspace_defaults(tuning("default"));
-    KINDS.iter().fold(options, |options, name| options.keyspace(name, tuning(name)))
+    options.seed(1).keyspace_defaults(tuning("default"))
 }
 
 /// Opens or makes a database without threads.
@@ -78,6 +77,15 @@ pub(crate) fn try_open(disk: &MemVfs) -> lsmx::Result<Db> {
 /// Its keyspaces of all kinds, which are made if need be.
 pub(crate) fn all_kinds(db: &Db) -> [Keyspace; 3] {
     KINDS.map(|name| db.keyspace(name, tuning(name)).unwrap())
+}
+
+/// One of them, open with its options unless the database is read-only.
+pub(crate) fn kind(db: &Db, name: &str) -> lsmx::Result<Keyspace> {
+    let there = db.existing_keyspace(name)?;
+    match db.keyspace(name, tuning(name)) {
+        Err(Error::ReadOnly { .. }) => Ok(there),
+        opened => opened,
+    }
 }
 
 /// The number that a value begins with; 0 if there is none.

@@ -40,7 +40,7 @@ fn a_clock_that_jumps(seed: u64, tuned: impl Fn(KeyspaceOptions) -> KeyspaceOpti
     let (mut seen_us, mut written) = (0, 0u64);
     for _ in 0..4 {
         let tuning = tuned(super::support::tuning("default"));
-        let options = options(Background::Inline).keyspace("default", tuning);
+        let options = options(Background::Inline).keyspace_defaults(tuning);
         let db = Db::open_with(Arc::new(disk.clone()), "db", options).unwrap();
         let now_us = db.env().database_us();
         assert!(now_us >= seen_us, "seed {seed}: it is {now_us}, it was {seen_us}");
@@ -81,7 +81,7 @@ fn a_clock_that_jumps(seed: u64, tuned: impl Fn(KeyspaceOptions) -> KeyspaceOpti
 fn expired_data_stays_away() {
     let disk = MemVfs::new();
     let queue = super::support::tuning("default").policy("fifo(1M,ttl=1h)".parse().unwrap());
-    let options = || options(Background::Inline).keyspace("default", queue.clone());
+    let options = || options(Background::Inline).keyspace_defaults(queue.clone());
     let db = Db::open_with(Arc::new(disk.clone()), "db", options()).unwrap();
     db.put("old", "x").unwrap();
     db.flush().unwrap();

@@ -10,7 +10,6 @@ use lsmx::{
     ValueSeparation, WriteControl,
 };
 
-use super::ops::KEYSPACES;
 use super::{Dice, operator};
 use crate::beside::Plain;
 
@@ -155,7 +154,15 @@ impl Opening {
         }
     }
 
-    /// With the merge operators of all keyspaces, or without.
+    /// Options of the keyspace with this index, which has an operand store already, or has not; with its merge operator
+    /// or without.
+    pub fn keyspace_options(&self, at: usize, merges: bool, stored: bool) -> KeyspaceOptions {
+        let tuning = self.tuning.options_beside(stored);
+        if merges { tuning.merge_operator(operator(at)) } else { tuning }
+    }
+
+    /// Those of the database and of its default keyspace. With some seeds the open knows the operand stores of all
+    /// keyspaces; with others they are missing until each keyspace is opened.
     pub fn options(
         &self,
         background: Background,
@@ -176,11 +183,9 @@ impl Opening {
                 sync_every_bytes: self.sync_every_bytes,
                 ..WalOptions::default()
             })
-            .keyspace_defaults(self.tuning.options());
-        for (at, name) in KEYSPACES.iter().enumerate() {
-            let tuning = self.tuning.options_beside(stored[at]);
-            let tuning = if merges { tuning.merge_operator(operator(at)) } else { tuning };
-            options = options.keyspace(name, tuning);
+            .keyspace_defaults(self.keyspace_options(0, merges, stored[0]));
+        if seed.is_multiple_of(2) {
+            options = options.known_operand_store(Plain::default().drawn());
         }
         if let Some(files) = self.open_files {
             options = options.open_files_max(files);

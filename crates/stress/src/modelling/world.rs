@@ -117,7 +117,8 @@ impl World {
                     ));
                 }
                 Some(_) => {
-                    let keyspace = db.existing_keyspace(name).unwrap();
+                    let options = opening.keyspace_options(at, merges, self.stored[at]);
+                    let keyspace = db.keyspace(name, options).unwrap();
                     self.stored[at] |= opening.tuning.beside.is_some();
                     // The policy stays with the keyspace unless it is given anew.
                     if let Some(policy) = &opening.tuning.policy {
@@ -574,24 +575,30 @@ impl World {
         }
     }
 
-    /// Compares another database, opened from a copy, with the model of this one.
-    /// Options that change nothing of a copy, but know the merge operators.
+    /// Options that change nothing of a copy.
     fn copy_options(&self) -> Options {
-        let options = Options::default().background(Background::Inline).seed(self.seed);
-        let names = KEYSPACES.iter().enumerate();
-        names.fold(options, |options, (at, name)| {
-            let keyspace = KeyspaceOptions::default().merge_operator(operator(at));
-            let store = crate::beside::Plain::default().drawn();
-            let stored = self.stored[at].then(|| keyspace.clone().operand_store(store));
-            options.keyspace(name, stored.unwrap_or(keyspace))
-        })
+        Options::default()
+            .background(Background::Inline)
+            .seed(self.seed)
+            .keyspace_defaults(self.copy_keyspace_options(0))
     }
 
+    /// Options that change nothing of a keyspace, but have its merge operator and its operand store.
+    fn copy_keyspace_options(&self, at: usize) -> KeyspaceOptions {
+        let options = KeyspaceOptions::default().merge_operator(operator(at));
+        match self.stored[at] {
+            true => options.operand_store(crate::beside::Plain::default().drawn()),
+            false => options,
+        }
+    }
+
+    /// Compares another database, opened from a copy, with the model of this one.
     fn compare_copy(&mut self, db: &Db) {
         for (at, name) in KEYSPACES.iter().enumerate() {
             match (&self.state[at], db.existing_keyspace(name)) {
                 (None, Err(Error::UnknownKeyspace { .. })) => {}
-                (Some(_), Ok(keyspace)) => {
+                (Some(_), Ok(_)) => {
+                    let keyspace = db.keyspace(name, self.copy_keyspace_options(at)).unwrap();
                     let all = (Bound::Unbounded, Bound::Unbounded);
                     let left = between(&self.state, at, &all);
                     Walk::new(keyspace.iter(), left).finish();

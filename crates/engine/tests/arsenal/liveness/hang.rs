@@ -88,7 +88,6 @@ fn options(partially: bool) -> Options {
         .background(Background::Threads { workers: 1 })
         .wal(wal)
         .keyspace_defaults(tuning(false, partially))
-        .keyspace("operands", tuning(true, partially))
 }
 
 /// Whether writes to other keyspaces continue while a call on such a file hangs. All keyspaces share the log, the

@@ -255,7 +255,6 @@ impl Run {
         options::draw(&mut self.chance, background)
             .listener(Arc::new(self.listener.clone()))
             .keyspace_defaults(self.tuning[0].clone())
-            .keyspace(NAMES[1], self.tuning[1].clone())
     }
 
     fn open(&mut self) -> Outcome {
@@ -535,8 +534,7 @@ impl Run {
         drop(kept);
         for _ in 0..1_000 {
             let options = options::draw(&mut self.chance, Background::Inline)
-                .keyspace_defaults(self.tuning[0].clone())
-                .keyspace(NAMES[1], self.tuning[1].clone());
+                .keyspace_defaults(self.tuning[0].clone());
             match Db::open_with(Arc::new(self.vfs.clone()) as Arc<dyn Vfs>, DIR, options) {
                 Ok(db) => {
                     let there = db.get("k").map_err(|error| format!("a read fails: {error:?}"))?;
