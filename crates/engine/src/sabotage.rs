@@ -226,6 +226,11 @@ bugs! {
     KeptLogDeliveredTwice = "kept-log-delivered-twice" of 9,
     /// A repair that drops later tables takes their commits for flushed all the same.
     LaterFlushStaysCounted = "later-flush-stays-counted" of 13,
+    /// The log segment that was written last is cut to its length when the last handle is dropped, although the next
+    /// owner may be reading it.
+    SegmentCutAfterClose = "segment-cut-after-close" of 42,
+    /// One thread flushes all keyspaces, with or without an operand store.
+    OneFlushThread = "one-flush-thread" of 34,
 }
 
 #[cfg(feature = "sabotage")]

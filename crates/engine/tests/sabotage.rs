@@ -160,6 +160,10 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
         Bug::DryRunMissesCommits => {
             ("dry runs of repairs", lost_log::dry_run_reports_the_losses_of_the_repair)
         }
+        Bug::SegmentCutAfterClose => {
+            ("a handle dropped after close", arsenal::closing::closed_database_changes_no_file)
+        }
+        Bug::OneFlushThread => ("flushes while a flush to a store hangs", hanging_delivery),
         Bug::FlushesPastDamageUncounted => {
             ("ends of keyspaces", lost_log::each_keyspace_is_complete_as_reported)
         }
@@ -713,7 +717,12 @@ fn hanging_leader(_: u64) -> Outcome {
 
 /// A keyspace is written to and flushed while the collection of another one's operand store hangs.
 fn hanging_store(_: u64) -> Outcome {
-    arsenal::gate::flushes_while_store_hangs()
+    arsenal::gate::flushes_while_store_hangs("lsmx-compact")
+}
+
+/// A keyspace is written to and flushed while a flush to another one's operand store hangs.
+fn hanging_delivery(_: u64) -> Outcome {
+    arsenal::gate::flushes_while_store_hangs("lsmx-flush")
 }
 
 /// The metrics are read while an append to the log hangs.

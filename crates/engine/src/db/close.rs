@@ -11,6 +11,7 @@ use crate::env::{Background, WaitCause};
 use crate::error::{Error, Result};
 use crate::format::edit::{Change, Edit};
 use crate::key::SeqNo;
+use crate::sabotage::{self, Bug};
 use crate::sync::{Arc, Ordering};
 
 impl Core {
@@ -92,8 +93,12 @@ impl Core {
         })
     }
 
-    /// Releases the lock. Reads that still run and find a file removed return [`Error::Closed`] from here on.
+    /// Releases the lock. Reads that still run and find a file removed return [`Error::Closed`] from here on. This
+    /// database changes no file any more, because the next owner may be reading it.
     fn free_lock(&self) {
+        if !sabotage::on(Bug::SegmentCutAfterClose) {
+            self.store.wal.stop_growing();
+        }
         self.store.tables.descriptors.set_closed();
         drop(self.lock.lock().take());
         self.lock_freed.store(true, Ordering::Release);

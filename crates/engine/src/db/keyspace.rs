@@ -402,6 +402,10 @@ impl Core {
             return Ok(None);
         }
         let attached = beside.map(|opened| opened.attached);
+        if attached.is_some() && self.read_only.is_none() {
+            let started = self.runner.start_flush_threads(1);
+            started.map_err(|error| Error::io("start a thread for", &self.store.dir, error))?;
+        }
         let options = options.clone();
         match existing {
             Some(tree) if self.read_only.is_some() => {

@@ -49,6 +49,8 @@ pub(crate) struct Runner {
     governor: Arc<Governor>,
     workers: Workers,
     threads: Mutex<Vec<JoinHandle>>,
+    /// Threads that flush. One call at a time starts them.
+    flush_threads: AtomicUsize,
     /// Threads that have not come to their end.
     at_work: AtomicUsize,
 }
@@ -62,8 +64,9 @@ impl Runner {
         governor: Arc<Governor>,
         workers: Workers,
     ) -> Runner {
-        let (threads, at_work) = (Mutex::new(Vec::new()), AtomicUsize::new(0));
-        Runner { store, committer, throttle, governor, workers, threads, at_work }
+        let (threads, flush_threads) = (Mutex::new(Vec::new()), AtomicUsize::new(0));
+        let at_work = AtomicUsize::new(0);
+        Runner { store, committer, throttle, governor, workers, threads, flush_threads, at_work }
     }
 
     /// Who helps with large merges.
@@ -79,11 +82,33 @@ impl Runner {
         if self.store.env.background() == Background::Inline {
             return Ok(());
         }
-        self.spawn("lsmx-flush", Work::Flush)?;
+        self.start_flush_threads(0)?;
         for number in 0..self.workers.count() {
             self.spawn(&format!("lsmx-compact-{number}"), Work::Compaction)?;
         }
         self.store.tables.disposal.begin();
+        Ok(())
+    }
+
+    /// Starts flush threads until there is one for each operand store, for `coming` more, and one for all other
+    /// trees. So a device that hangs under operand stores leaves a thread that flushes the other trees.
+    ///
+    /// The threads run until the database closes.
+    ///
+    /// # Errors
+    /// If the system gives no thread.
+    pub(crate) fn start_flush_threads(self: &Arc<Self>, coming: usize) -> io::Result<()> {
+        if self.store.env.background() == Background::Inline {
+            return Ok(());
+        }
+        let trees = self.store.all_trees();
+        let stores = trees.iter().filter(|tree| tree.beside.attached().is_some()).count();
+        let wanted =
+            if sabotage::on(Bug::OneFlushThread) { 1 } else { 1 + stores.saturating_add(coming) };
+        while self.flush_threads.load(Ordering::Relaxed) < wanted {
+            self.spawn("lsmx-flush", Work::Flush)?;
+            self.flush_threads.fetch_add(1, Ordering::Relaxed);
+        }
         Ok(())
     }
 

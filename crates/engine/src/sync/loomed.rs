@@ -11,8 +11,8 @@ use atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// loom's, which does not know the word `const`.
 macro_rules! thread_local_of_model {
-    (static $name:ident: $of:ty = const $init:block;) => {
-        loom::thread_local! { static $name: $of = $init; }
+    ($(#[$doc:meta])* static $name:ident: $of:ty = const $init:block;) => {
+        loom::thread_local! { $(#[$doc])* static $name: $of = $init; }
     };
     ($($plain:tt)*) => { loom::thread_local! { $($plain)* } };
 }

@@ -144,6 +144,10 @@ impl File for ContainedFile {
         contain_hint(|| self.inner.grow_ahead());
     }
 
+    fn stop_growing(&self) {
+        contain_hint(|| self.inner.stop_growing());
+    }
+
     fn will_need(&self, offset: u64, bytes: u64) -> bool {
         contain_hint(|| self.inner.will_need(offset, bytes))
     }

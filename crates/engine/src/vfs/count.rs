@@ -177,6 +177,10 @@ impl File for CountingFile {
         self.inner.grow_ahead();
     }
 
+    fn stop_growing(&self) {
+        self.inner.stop_growing();
+    }
+
     fn will_need(&self, offset: u64, bytes: u64) -> bool {
         self.inner.will_need(offset, bytes)
     }

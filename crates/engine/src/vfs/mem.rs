@@ -545,7 +545,7 @@ impl Drop for MemFile {
     fn drop(&mut self) {
         if self.writable {
             let _moment = self.fs.0.moment.read();
-            self.node.data.write().trim();
+            self.stop_growing();
         }
     }
 }
@@ -586,6 +586,10 @@ impl File for MemFile {
 
     fn grow_ahead(&self) {
         self.node.data.write().grow_ahead();
+    }
+
+    fn stop_growing(&self) {
+        self.node.data.write().trim();
     }
 
     fn will_need(&self, _: u64, _: u64) -> bool {

@@ -178,6 +178,10 @@ pub trait File: fmt::Debug + Send + Sync {
     /// does not.
     fn grow_ahead(&self) {}
 
+    /// Ends [`File::grow_ahead`]: cuts the zeros off, and never changes the length of the file again unless it is
+    /// appended to. Otherwise the last drop of the file cuts them, which may be after another owner has opened it.
+    fn stop_growing(&self) {}
+
     /// Says that these bytes are about to be read. Returns whether the file system reads them ahead, or
     /// has them: then reads of many places, each told first, take hardly longer than one. By default it
     /// does not.

@@ -220,11 +220,7 @@ impl NewFile {
 
 impl Drop for NewFile {
     fn drop(&mut self) {
-        let end = self.end.load(Ordering::Relaxed);
-        if self.size.lock().is_some_and(|size| size > end) {
-            // Zeros that stay do no harm.
-            let _ = self.file.set_len(end);
-        }
+        self.stop_growing();
     }
 }
 
@@ -266,6 +262,15 @@ impl File for NewFile {
         let mut size = self.size.lock();
         // Read under the lock: nobody appends.
         size.get_or_insert(self.end.load(Ordering::Relaxed));
+    }
+
+    fn stop_growing(&self) {
+        let mut size = self.size.lock();
+        let end = self.end.load(Ordering::Relaxed);
+        if size.take().is_some_and(|size| size > end) {
+            // Zeros that stay do no harm.
+            let _ = self.file.set_len(end);
+        }
     }
 
     fn will_need(&self, offset: u64, bytes: u64) -> bool {

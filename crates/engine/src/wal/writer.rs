@@ -599,6 +599,15 @@ impl Wal {
         Ok(marked)
     }
 
+    /// Gives each live segment its final length. Called before another owner may open the files, when nothing
+    /// appends any more.
+    pub(crate) fn stop_growing(&self) {
+        let segments = self.log.lock().segments.clone();
+        for segment in &segments {
+            segment.file.stop_growing();
+        }
+    }
+
     fn sync_dir(&self) -> Result<()> {
         if sabotage::on(Bug::DirectoryNotSynced) {
             return Ok(());

@@ -156,3 +156,17 @@ fn read_over_a_close(
         next.map(|_| result)
     })
 }
+
+/// Drops the last handle of a database after its close. The length of no file changes: the next owner may be reading.
+pub(crate) fn closed_database_changes_no_file(_: u64) -> Outcome {
+    let disk = MemVfs::new();
+    let db = Db::open_with(Arc::new(disk.clone()), "db", options()).map_err(failed)?;
+    db.put("key", [1; 100]).map_err(failed)?;
+    db.close(None).map_err(failed)?;
+    let closed = disk.used_bytes();
+    drop(db);
+    match disk.used_bytes() {
+        after if after == closed => Ok(()),
+        after => Err(format!("the files have {after} bytes, {closed} when close returned")),
+    }
+}

@@ -126,12 +126,14 @@ pub(crate) fn returns_while_blocked<T: Send>(
     })
 }
 
-/// Hangs a collection of an operand store while it has the store reserved, and has the memtables of that
-/// keyspace and of another one flushed: the other one's flush ends while the device call hangs.
-pub(crate) fn flushes_while_store_hangs() -> Outcome {
+/// Hangs the appends of some threads to the log of an operand store, and has the memtables of that keyspace and of
+/// another one flushed: the other one's flush ends while the device call hangs.
+///
+/// Threads named `lsmx-compact` collect from the store, those named `lsmx-flush` deliver to it. Both append once
+/// they have reserved the store.
+pub(crate) fn flushes_while_store_hangs(thread: &'static str) -> Outcome {
     let gate = Gate::default();
-    // A collection appends to the log of the store once it has reserved the store.
-    let disk = gate.disk(each(&[VfsCall::Append], ".operands"), "lsmx-compact");
+    let disk = gate.disk(each(&[VfsCall::Append], ".operands"), thread);
     let options = Options::default().wal_bytes_max(1 << 30);
     let db = Db::open_with(Arc::new(disk), "db", options).map_err(failed)?;
     let tuning =

@@ -76,7 +76,8 @@ fn observation_hanging_device_call_returns() {
 /// 16. A device that hangs under the operand store of one keyspace does not stop the flushes of others.
 #[test]
 fn flush_other_keyspace_store_hangs_continues() {
-    watched("a flush", || flushes_while_store_hangs().unwrap());
+    watched("a flush", || flushes_while_store_hangs("lsmx-compact").unwrap());
+    watched("a flush", || flushes_while_store_hangs("lsmx-flush").unwrap());
 }
 
 fn observe(db: &Db) {

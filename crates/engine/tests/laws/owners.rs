@@ -8,6 +8,7 @@ use lsmx::env::Background;
 use lsmx::vfs::{Errno, Fault, FaultVfs, Image, MemVfs, Rule, Vfs, VfsCall};
 use lsmx::{Db, Durability, Error, Options, verify_with_stores};
 
+use super::arsenal::closing::closed_database_changes_no_file;
 use super::arsenal::failed_open::failed_open_leaves_no_files;
 use super::arsenal::{Chance, beside};
 use super::support::{all_kinds, file_of, kind, open, options, seeds, try_open};
@@ -42,6 +43,11 @@ fn in_another_process(dir: &Path) -> ExitStatus {
     command.args(one).env(DIR, dir);
     command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
     command.status().unwrap()
+}
+
+#[test]
+fn handle_dropped_after_close_changes_no_file() {
+    closed_database_changes_no_file(0).unwrap();
 }
 
 /// A closed database of all kinds of files.
