@@ -53,7 +53,6 @@ fn open(disk: &MemVfs, mode: RecoveryMode) -> Result<(Db, Arc<RecoveryReport>), 
         .background(Background::Inline)
         .seed(1)
         .wal(WalOptions { segment_bytes: 3_000, ..WalOptions::default() })
-        .keyspace_defaults(tuning(KEYSPACES[0]))
         .recovery(mode)
         .listener(Arc::clone(&listener) as Arc<dyn EventListener>);
     let db = Db::open_with(Arc::new(disk.clone()), DIR, options)?;
