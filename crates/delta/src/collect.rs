@@ -274,10 +274,11 @@ impl Making<'_> {
             let sorted = match records.is_empty() {
                 true => None,
                 false => {
-                    let file = shared.table.create()?;
+                    let file = shared.table.create_held()?;
                     let page_bytes = shared.options.page_bytes();
                     let sorted = Sorted::write(file, &records, page_bytes, &shared.memory)?;
                     sorted.file.sync()?;
+                    shared.table.release(&sorted.file);
                     Some(Arc::new(sorted))
                 }
             };

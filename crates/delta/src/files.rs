@@ -4,7 +4,7 @@
 //! last owner has it removed. Only what created a file in this opening appends to it, and only while its
 //! end is where the view says: whatever a failed or taken back delivery left behind closes the file.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -17,8 +17,8 @@ use lsmx::{Error, Malformed, Result};
 use crate::coding::len_u64;
 use crate::format::header::{self, BUCKET_MAGIC, HEADER_BYTES};
 
-/// Descriptors for writing, and as many for reading, where the system names no limit.
-const HANDLES_DEFAULT: u64 = 1024;
+/// Most files that are open for appending, where the engine names no limit, and most that are open for reading.
+const HANDLES_MAX: usize = 1024;
 
 /// Pages of systems' caches; where they are larger, those at the ends of what was read stay.
 const PAGE_BYTES: u64 = 4 << 10;
@@ -64,7 +64,6 @@ pub(crate) struct FileTable {
     known: Mutex<BTreeMap<u64, std::sync::Weak<BucketFile>>>,
     readers: Mutex<Handles>,
     writers: Mutex<Handles>,
-    handles_max: usize,
     pub(crate) written_bytes: AtomicU64,
     /// A sync has failed: some file may have lost what was appended last.
     has_lost: AtomicBool,
@@ -74,6 +73,8 @@ pub(crate) struct FileTable {
 #[derive(Default)]
 struct Handles {
     open: HashMap<u64, (u64, Arc<dyn File>), xxhash_rust::xxh3::Xxh3DefaultBuilder>,
+    /// Files that a collection appends to. They are not among those in excess.
+    held: BTreeSet<u64>,
     order: BTreeMap<u64, u64>,
     tick: u64,
 }
@@ -102,6 +103,7 @@ impl Handles {
     }
 
     fn remove(&mut self, number: u64) -> Option<Arc<dyn File>> {
+        self.held.remove(&number);
         let (tick, file) = self.open.remove(&number)?;
         self.order.remove(&tick);
         Some(file)
@@ -109,24 +111,21 @@ impl Handles {
 
     /// Takes the least used out while there are more than `most`.
     fn excess(&mut self, most: usize) -> Option<(u64, Arc<dyn File>)> {
-        if self.open.len() <= most {
+        if self.open.len() - self.held.len() <= most {
             return None;
         }
-        let number = *self.order.first_key_value()?.1;
+        let number = *self.order.values().find(|number| !self.held.contains(number))?;
         Some((number, self.remove(number)?))
     }
 }
 
 impl FileTable {
     pub(crate) fn new(place: Place) -> Arc<FileTable> {
-        let limit = place.files.vfs().open_files_limit();
-        let most = limit.map_or(HANDLES_DEFAULT, |limit| (limit / 8).clamp(16, 4096));
         Arc::new(FileTable {
             place,
             known: Mutex::default(),
             readers: Mutex::default(),
             writers: Mutex::default(),
-            handles_max: usize::try_from(most).unwrap_or(16),
             written_bytes: AtomicU64::new(0),
             has_lost: AtomicBool::new(false),
         })
@@ -147,11 +146,35 @@ impl FileTable {
         Ok(made)
     }
 
+    /// As [`FileTable::create`], for a collection: deliveries leave the file open until [`FileTable::release`].
+    pub(crate) fn create_held(self: &Arc<FileTable>) -> Result<Arc<BucketFile>> {
+        let made = self.create()?;
+        self.writers.lock().held.insert(made.number);
+        Ok(made)
+    }
+
+    /// Ends [`FileTable::create_held`] for a file that is synced, and closes it if too many files are open.
+    pub(crate) fn release(&self, file: &BucketFile) {
+        let most = self.writers_max();
+        let closed = {
+            let mut writers = self.writers.lock();
+            writers.held.remove(&file.number);
+            let is_excess = writers.open.len() - writers.held.len() > most;
+            if is_excess { writers.remove(file.number) } else { None }
+        };
+        drop(closed);
+    }
+
+    fn writers_max(&self) -> usize {
+        self.place.files.writers_max().clamp(1, HANDLES_MAX)
+    }
+
     /// Closes files for appending while there are too many: the least used. For deliveries, which alone
     /// append to files that are not theirs: nobody may be about to append to what is closed.
     pub(crate) fn close_excess(&self) -> Result<()> {
         loop {
-            let excess = self.writers.lock().excess(self.handles_max);
+            let most = self.writers_max();
+            let excess = self.writers.lock().excess(most);
             let Some((number, writer)) = excess else { return Ok(()) };
             let file = self.known.lock().get(&number).and_then(std::sync::Weak::upgrade);
             if let Some(file) = file {
@@ -344,10 +367,19 @@ impl BucketFile {
     /// Opens it for as long as somebody has it.
     pub(crate) fn keep_open(&self) -> Result<()> {
         if self.kept.get().is_none() {
-            // Who is second has opened the same.
-            let _ = self.kept.set(self.reader()?);
+            let file = match self.writer() {
+                Some(writer) => writer,
+                None => self.open()?,
+            };
+            // Another thread may have opened the same file.
+            let _ = self.kept.set(file);
         }
         Ok(())
+    }
+
+    fn open(&self) -> Result<Arc<dyn File>> {
+        let opened = self.table.place.files.vfs().open(&self.path);
+        opened.map_err(|e| io_error("open", &self.path, e))
     }
 
     fn reader(&self) -> Result<Arc<dyn File>> {
@@ -362,12 +394,11 @@ impl BucketFile {
         if let Some(file) = self.table.readers.lock().get(self.number) {
             return Ok(file);
         }
-        let opened = self.table.place.files.vfs().open(&self.path);
-        let file = opened.map_err(|e| io_error("open", &self.path, e))?;
+        let file = self.open()?;
         let excess = {
             let mut readers = self.table.readers.lock();
             readers.put(self.number, file.clone());
-            readers.excess(self.table.handles_max)
+            readers.excess(HANDLES_MAX)
         };
         drop(excess);
         Ok(file)

@@ -117,6 +117,16 @@ pub enum Error {
         /// The message of the panic.
         message: String,
     },
+    /// The process may open fewer files than the database needs. Nothing was changed.
+    #[error(
+        "the database needs {needed} file descriptors, {available} are available: raise the limit of open files (ulimit -n)"
+    )]
+    TooFewDescriptors {
+        /// Descriptors that the process can still open.
+        available: u64,
+        /// Descriptors that the database needs, see [`Options::open_files_max`](crate::Options::open_files_max).
+        needed: u64,
+    },
     /// The database has been closed.
     #[error("the database is closed")]
     Closed,

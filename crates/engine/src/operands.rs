@@ -111,6 +111,13 @@ pub trait OperandFiles: fmt::Debug + Send + Sync {
     /// What the file system says.
     fn create(&self, kind: OperandFileKind) -> Result<(u64, Arc<dyn File>)>;
 
+    /// Most files that the store may keep open for appending at this moment, at least 1. One more may be open while
+    /// a collection writes it. Files that are open for reading do not count: the engine closes them and opens them
+    /// again as needed. Default: no limit.
+    fn writers_max(&self) -> usize {
+        usize::MAX
+    }
+
     /// Puts the names of all files on stable storage.
     ///
     /// # Errors
@@ -323,8 +330,9 @@ pub trait OperandView: fmt::Debug + Send + Sync {
     /// to `at` that no anchor up to `at` voids. A folded operand has its largest number.
     fn cursor(self: Arc<Self>, at: SeqNo, reads: OperandReads) -> Box<dyn Cursor>;
 
-    /// Has all files that it needs stay open as long as it lives: the database closes, and its next owner
-    /// may remove some. A view that has them open anyway needs none of this. What cannot be opened is an error of the read that needs it.
+    /// Opens all files that the view needs and keeps them open as long as it lives: the database closes, and its next
+    /// owner may remove some. Files that were opened before do not stay open by themselves, unless they were
+    /// created by the store. A file that cannot be opened is an error of the read that needs it.
     fn keep_open(&self) {}
 
     /// Writes a copy of all it holds, for a checkpoint, on stable storage but for the names. The copy's

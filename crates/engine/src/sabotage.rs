@@ -146,6 +146,8 @@ bugs! {
     IteratorGoesOn = "iterator-goes-on" of 16,
     /// A read that runs over a close and finds a file removed returns an error that names the file.
     ReadOverCloseNamesFile = "read-over-close-names-file" of 16,
+    /// The files of operand stores do not count in the budget of descriptors.
+    StoreFilesOutsideBudget = "store-files-outside-budget" of 15,
     /// A snapshot takes its number first and is registered later.
     SnapshotInTwoSteps = "snapshot-in-two-steps" of 22,
     /// A job folds merge operands from new to old.

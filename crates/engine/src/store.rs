@@ -27,7 +27,7 @@ use crate::sabotage::{self, Bug};
 use crate::sync::{
     Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, RwLock, Signal, Weak, assert_unlocked,
 };
-use crate::table::{DescriptorPool, Table, TableIdentity, TableSummary};
+use crate::table::{DescriptorPool, PooledVfs, Table, TableIdentity, TableSummary};
 use crate::value_log::Blob;
 pub(crate) use crate::version::FileNumbers;
 use crate::version::{BlobFile, BlobUse, Janitor, SuperVersion, TableFile, Version};
@@ -115,6 +115,12 @@ impl TableSpace {
             Lane::Compaction => (&self.compaction_vfs, !self.keep_cached),
         };
         PacedVfs::new(Arc::clone(vfs), Arc::clone(&self.rate), lane, forget)
+    }
+
+    /// Where an operand store creates its files: at the pace of flushes, within the budget of descriptors.
+    pub(crate) fn paced_store(&self, pooled: &Arc<PooledVfs>) -> PacedVfs {
+        let (rate, forget) = (Arc::clone(&self.rate), !self.keep_flushed_cached);
+        PacedVfs::new(Arc::clone(pooled) as Arc<_>, rate, Lane::Flush, forget)
     }
 
     /// Opens a table that was just written and synced, and points into these blob files.
@@ -344,6 +350,7 @@ impl Store {
     /// Opens the files of all that iterators hold, and keeps them open: the next owner of the database
     /// may remove them. Where that fails, the iterator that needs the file gets the error.
     pub(crate) fn keep_held_files_open(&self) {
+        self.tables.descriptors.keep_opened();
         let mut views: Vec<_> = self.left.lock().iter().filter_map(Weak::upgrade).collect();
         views.extend(self.all_trees().iter().flat_map(|tree| tree.held_views()));
         for file in views.iter().flat_map(|view| view.version.blobs().files()) {

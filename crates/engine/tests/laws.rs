@@ -23,6 +23,8 @@ mod commits;
 mod damage;
 #[path = "laws/deadlines.rs"]
 mod deadlines;
+#[path = "laws/descriptors.rs"]
+mod descriptors;
 #[path = "laws/errors.rs"]
 mod errors;
 #[path = "laws/full.rs"]

@@ -106,6 +106,9 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
         Bug::ReadOverCloseNamesFile => {
             ("reads over a close", arsenal::closing::reads_over_a_close_return_values_or_closed)
         }
+        Bug::StoreFilesOutsideBudget => {
+            ("few descriptors", arsenal::descriptors::few_descriptors_are_refused_or_enough)
+        }
         Bug::RetriedWithoutPause => ("a full disk", full_disk),
         Bug::ReserveNotKept => {
             ("a full disk and its reserve", disk_use::full_disk_takes_the_reserve)

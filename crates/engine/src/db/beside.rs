@@ -5,8 +5,8 @@ use std::path::Path;
 
 use crate::cache::Cache;
 use crate::db::budget::MemoryPlan;
+use crate::db::descriptors::check_available_for_store;
 use crate::db::{Core, Keyspace, check_reentry, recovery};
-use crate::env::rate::Lane;
 use crate::env::{Background, Env};
 use crate::error::{Error, Malformed, Result, UserCode};
 use crate::format::edit::Change;
@@ -21,6 +21,7 @@ use crate::manifest::{KeyspaceState, ManifestState};
 use crate::operands::{ContainedStore, OperandStore, OperandStoreFactory, Place, Token};
 use crate::store::{FileNumbers, Store, TableSpace, Work};
 use crate::sync::{Arc, AtomicBool, AtomicU64};
+use crate::table::PooledVfs;
 use crate::version::{Life, StoreFiles, operand_file_name};
 use crate::vfs::Vfs;
 
@@ -47,9 +48,11 @@ impl Site<'_> {
         token: Option<Token>,
     ) -> Result<Arc<Attached>> {
         let space = self.space;
-        let files = StoreFiles::new(
-            Arc::clone(&space.vfs),
-            Arc::new(space.paced(Lane::Flush)),
+        let descriptors = Arc::clone(&space.descriptors);
+        let pooled = Arc::new(PooledVfs::new(Arc::clone(&space.vfs), descriptors));
+        let files = StoreFiles::pooled(
+            &pooled,
+            Arc::new(space.paced_store(&pooled)),
             space.dir.clone(),
             Arc::clone(&space.files),
             Arc::clone(&space.janitor),
@@ -251,6 +254,8 @@ impl Core {
             Some(tree) => Arc::clone(&tree.merging),
             None => Arc::new(Merging::new(name.to_owned(), options.merge_operator.clone())),
         };
+        let (vfs, stores) = (&*self.store.vfs, self.store.tables.descriptors.store_count());
+        check_available_for_store(vfs, &self.store.dir, self.options.background, stores)?;
         let id = tree.as_ref().map(|tree| tree.id);
         let state =
             |id| self.store.manifest.with(|state| Some(state.keyspaces.get(&id)?.operand_token));

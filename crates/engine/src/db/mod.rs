@@ -8,6 +8,7 @@ mod claim;
 mod close;
 mod compact_range;
 mod deadline;
+mod descriptors;
 mod drop;
 mod explain;
 mod health;

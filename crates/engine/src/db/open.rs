@@ -14,7 +14,7 @@ use std::path::Path;
 use crate::db::claim::Claim;
 use crate::db::options::Options;
 use crate::db::recovery::{Durable, Parts, Recovery};
-use crate::db::{Core, DEFAULT_KEYSPACE};
+use crate::db::{Core, DEFAULT_KEYSPACE, descriptors};
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::format::filename::{CURRENT, FileName};
@@ -38,6 +38,7 @@ pub(super) fn open(vfs: Arc<dyn Vfs>, dir: &Path, options: Options) -> Result<Co
         check_free(vfs.as_ref(), dir)?;
         Claim::create(&vfs, dir)?
     };
+    descriptors::check_available(vfs.as_ref(), dir, options.background, 0)?;
     // Somebody else may have made a database, and let it go, before the lock was ours.
     let exists = is_there(vfs.as_ref(), dir)?;
     if !exists {

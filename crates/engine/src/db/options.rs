@@ -21,6 +21,12 @@ pub const DEFAULT_KEYSPACE: &str = "default";
 pub const BLOCK_CACHE_BYTES_DEFAULT: u64 = 64 << 20;
 /// Default of [`Options::open_files_max`] where the system has no limit.
 pub const OPEN_FILES_DEFAULT: usize = 4096;
+/// File descriptors that a database needs, see [`Options::open_files_max`].
+pub const OPEN_FILES_MIN: usize = 12;
+/// File descriptors that a database needs besides for each of its background threads.
+pub const OPEN_FILES_PER_WORKER: usize = 2;
+/// File descriptors that a database needs besides for each operand store.
+pub const OPEN_FILES_PER_STORE: usize = 4;
 /// Default of [`Options::wal_bytes_max`], in memtables of the default keyspace.
 pub const WAL_MEMTABLES_DEFAULT: u64 = 4;
 
@@ -187,11 +193,17 @@ impl Options {
         self
     }
 
-    /// Most files of tables that are open at a time; others are opened again when they are read,
-    /// their metadata stays in memory. Log, manifest, lock and the files that jobs are writing come
-    /// on top: about a dozen. When the process has no descriptor left, half of these are closed.
+    /// Most files of tables, blob files and operand stores that are open at a time. Files beyond that are closed
+    /// and opened again when they are read; their metadata stays in memory. At most half of the budget, and at least
+    /// one file per store, goes to files that operand stores append to. Log, manifest, lock and the tables and blob
+    /// files that jobs write come on top. When the process has no descriptor left, half of the files are closed.
     /// At least 1. Default: a quarter of what the process may have, [`OPEN_FILES_DEFAULT`] where
     /// there is no limit.
+    ///
+    /// A database needs [`OPEN_FILES_MIN`] descriptors, [`OPEN_FILES_PER_WORKER`] more for each background thread
+    /// ([`Options::background`]) and [`OPEN_FILES_PER_STORE`] more for each operand store, plus one for each thread
+    /// that reads: without reads 16 by default, 20 with an operand store. If the process cannot have as many at open,
+    /// the open fails with [`Error::TooFewDescriptors`]. So does the creation of a keyspace with an operand store.
     #[must_use]
     pub fn open_files_max(mut self, files: usize) -> Self {
         self.open_files_max = Some(files);

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use lsmx_compaction::{FileId, FileShape, LevelParts, TreeShape};
 
 use crate::db::beside::{self, Site};
+use crate::db::descriptors::check_available;
 use crate::db::options::Options;
 use crate::db::replay::{Replay, Target};
 use crate::db::replayed;
@@ -185,6 +186,8 @@ impl Recovery {
         let descriptors = DescriptorPool::new(Arc::clone(&vfs), limit, direct, Some(job_reads));
         let shed: Arc<dyn Shed> = descriptors.clone();
         shedding.set_shed(Arc::downgrade(&shed));
+        let stores = state.keyspaces.values().filter(|it| it.operand_token.is_some()).count();
+        check_available(&*vfs, dir, options.background, stores)?;
         let tables = TableSpace {
             descriptors,
             reserve,

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 
 use arc_swap::ArcSwapOption;
 
+use super::pooled::PooledFile;
 use super::reader::{FillCache, TableIdentity};
 use crate::coding::{len_u64, to_usize};
 use crate::env::rate::{Lane, RateLimit};
@@ -23,7 +24,7 @@ use crate::format::blob::{BLOB_HEADER_BYTES, BlobHeader};
 use crate::format::edit::BlobFileRecord;
 use crate::format::footer::{FOOTER_BYTES, Footer};
 use crate::sabotage::{self, Bug};
-use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, Weak};
+use crate::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, Weak};
 use crate::vfs::{File, Shed, Vfs, open_past_cache};
 
 /// Repeated reads that are kept to be reported; further ones are only counted.
@@ -48,6 +49,10 @@ pub(crate) struct DescriptorPool {
     /// Set before the lock of the database is released, after which its next owner may remove files. Pairs with
     /// the load that follows a failed read.
     closed: Arc<AtomicBool>,
+    /// Whether files that operand stores open from now on stay open: the database closes.
+    keeps_opened: AtomicBool,
+    /// Operand stores that are open.
+    stores: AtomicUsize,
 }
 
 /// How jobs read.
@@ -90,7 +95,61 @@ impl DescriptorPool {
             direct,
             job_reads,
             closed: Arc::default(),
+            keeps_opened: AtomicBool::new(false),
+            stores: AtomicUsize::new(0),
         })
+    }
+
+    /// Has files that operand stores open from now on stay open.
+    pub(crate) fn keep_opened(&self) {
+        self.keeps_opened.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether files that operand stores open stay open.
+    pub(super) fn keeps_opened(&self) -> bool {
+        self.keeps_opened.load(Ordering::Relaxed)
+    }
+
+    /// Counts an operand store that has been opened.
+    pub(crate) fn add_store(&self) {
+        self.stores.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// An operand store that was counted is closed.
+    pub(crate) fn remove_store(&self) {
+        self.stores.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Most files that one operand store may have open for appending: all stores together get half of the budget.
+    pub(crate) fn writers_max(&self) -> usize {
+        if sabotage::on(Bug::StoreFilesOutsideBudget) {
+            return self.limit.max(16);
+        }
+        (self.limit / 2 / self.store_count().max(1)).max(1)
+    }
+
+    /// Operand stores that are open.
+    pub(crate) fn store_count(&self) -> usize {
+        self.stores.load(Ordering::Relaxed)
+    }
+
+    /// Creates a file that counts in the budget as long as it is open. The pool does not close it.
+    pub(crate) fn create(
+        self: &Arc<Self>,
+        vfs: &dyn Vfs,
+        path: &Path,
+    ) -> io::Result<Arc<dyn File>> {
+        self.reserve();
+        match vfs.create(path) {
+            Ok(file) => {
+                let pool = Some(Arc::clone(self));
+                Ok(Arc::new(PooledFile(Arc::new(Descriptor::open(pool, file, path, None)))))
+            }
+            Err(error) => {
+                self.released();
+                Err(error)
+            }
+        }
     }
 
     /// Marks the database as closed: files that cannot be opened again are no error of theirs any more.
@@ -249,7 +308,8 @@ pub(crate) struct Descriptor {
     /// Without one the descriptor stays open.
     pool: Option<Arc<DescriptorPool>>,
     path: PathBuf,
-    identity: FileIdentity,
+    /// Checked when the file is opened again. Files of operand stores have none: the uid is in each frame.
+    identity: Option<FileIdentity>,
     file: ArcSwapOption<OpenFile>,
     /// The clock bit; pairs with nothing: a use that the clock misses costs at most an opening.
     used: AtomicBool,
@@ -260,8 +320,17 @@ pub(crate) struct Descriptor {
 impl Descriptor {
     /// The file of a table that was just opened, whose descriptor stays.
     pub(crate) fn staying(file: Arc<dyn File>, path: &Path, identity: FileIdentity) -> Self {
+        Descriptor::open(None, file, path, Some(identity))
+    }
+
+    fn open(
+        pool: Option<Arc<DescriptorPool>>,
+        file: Arc<dyn File>,
+        path: &Path,
+        identity: Option<FileIdentity>,
+    ) -> Self {
         Descriptor {
-            pool: None,
+            pool,
             path: path.to_owned(),
             identity,
             file: ArcSwapOption::from_pointee(OpenFile(file)),
@@ -276,6 +345,14 @@ impl Descriptor {
         path: &Path,
         identity: FileIdentity,
     ) -> Arc<Self> {
+        Descriptor::pooled_with(pool, path, Some(identity))
+    }
+
+    fn pooled_with(
+        pool: &Arc<DescriptorPool>,
+        path: &Path,
+        identity: Option<FileIdentity>,
+    ) -> Arc<Self> {
         Arc::new(Descriptor {
             pool: Some(Arc::clone(pool)),
             path: path.to_owned(),
@@ -289,6 +366,36 @@ impl Descriptor {
     /// Opens the file for the first time.
     pub(crate) fn open_first(self: &Arc<Self>) -> Result<Arc<dyn File>> {
         Ok(Arc::clone(&self.open_checked(false)?.0))
+    }
+
+    /// The file of an operand store, open for reading.
+    pub(super) fn open_operands(
+        pool: &Arc<DescriptorPool>,
+        path: &Path,
+    ) -> io::Result<Arc<Descriptor>> {
+        let descriptor = Descriptor::pooled_with(pool, path, None);
+        descriptor.open_first().map_err(into_io)?;
+        Ok(descriptor)
+    }
+
+    /// Makes a call on the file, which is opened if need be.
+    pub(super) fn call<R>(
+        self: &Arc<Self>,
+        call: impl FnOnce(&dyn File) -> io::Result<R>,
+    ) -> io::Result<R> {
+        if let Some(open) = &*self.file.load() {
+            self.used.store(true, Ordering::Relaxed);
+            return call(&*open.0);
+        }
+        let open = self.open_checked(true).map_err(into_io)?;
+        call(&*open.0)
+    }
+
+    /// Makes a call on the file if it is open.
+    pub(super) fn call_if_open(&self, call: impl FnOnce(&dyn File)) {
+        if let Some(open) = &*self.file.load() {
+            call(&*open.0);
+        }
     }
 
     /// Bytes of the file, as the file system has it.
@@ -471,8 +578,8 @@ impl Descriptor {
     /// A file that was replaced while its descriptor was closed must not be taken for ours. Blocks
     /// are checked one by one against the table's uid as well.
     fn check_same(&self, file: &dyn File) -> Result<()> {
+        let Some(identity) = &self.identity else { return Ok(()) };
         let bytes = file.len().map_err(|error| Error::io("read the size of", &self.path, error))?;
-        let identity = &self.identity;
         if bytes != identity.bytes {
             let what = "file size";
             let wrong = Malformed::Identity { what, expected: identity.bytes, found: bytes };
@@ -502,6 +609,17 @@ impl Drop for Descriptor {
         if let (Some(pool), Some(_)) = (&self.pool, self.file.swap(None)) {
             pool.released();
         }
+    }
+}
+
+/// The error of a call to the file system that failed with it.
+fn into_io(error: Error) -> io::Error {
+    match error {
+        Error::Io { source, .. } => match source.raw_os_error() {
+            Some(code) => io::Error::from_raw_os_error(code),
+            None => io::Error::new(source.kind(), source),
+        },
+        other => io::Error::other(other),
     }
 }
 

@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::format::filename::FileName;
 use crate::operands::{OperandFileKind, OperandFiles, OperandView, Token};
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
+use crate::table::{DescriptorPool, PooledVfs};
 use crate::version::{FileNumbers, Janitor};
 use crate::vfs::{File, Vfs};
 
@@ -67,6 +68,8 @@ pub(crate) struct StoreFiles {
     dir: PathBuf,
     numbers: Arc<FileNumbers>,
     janitor: Arc<Janitor>,
+    /// Budget of the store that has the files; none of a copy, or of a store of a closed database.
+    descriptors: Option<Arc<DescriptorPool>>,
     known: Mutex<Known>,
 }
 
@@ -86,7 +89,21 @@ impl StoreFiles {
         numbers: Arc<FileNumbers>,
         janitor: Arc<Janitor>,
     ) -> Arc<StoreFiles> {
-        Arc::new(StoreFiles { vfs, paced, dir, numbers, janitor, known: Mutex::default() })
+        let (descriptors, known) = (None, Mutex::default());
+        Arc::new(StoreFiles { vfs, paced, dir, numbers, janitor, descriptors, known })
+    }
+
+    /// No files yet, of a store in an open database.
+    pub(crate) fn pooled(
+        pooled: &Arc<PooledVfs>,
+        paced: Arc<dyn Vfs>,
+        dir: PathBuf,
+        numbers: Arc<FileNumbers>,
+        janitor: Arc<Janitor>,
+    ) -> Arc<StoreFiles> {
+        let (vfs, known) = (Arc::clone(pooled) as Arc<_>, Mutex::default());
+        let descriptors = Some(Arc::clone(pooled.pool()));
+        Arc::new(StoreFiles { vfs, paced, dir, numbers, janitor, descriptors, known })
     }
 
     /// Takes note of what the store was opened with.
@@ -132,6 +149,10 @@ impl OperandFiles for StoreFiles {
         let file = self.paced.create(&path).map_err(|error| Error::io("create", &path, error))?;
         self.known.lock().made.insert((kind, number));
         Ok((number, file))
+    }
+
+    fn writers_max(&self) -> usize {
+        self.descriptors.as_ref().map_or(usize::MAX, |pool| pool.writers_max())
     }
 
     fn sync_names(&self) -> Result<()> {

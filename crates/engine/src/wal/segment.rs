@@ -1,5 +1,6 @@
 //! One segment as its writer sees it.
 
+use std::io;
 use std::path::PathBuf;
 
 use crate::format::frame::{LogSeed, SyncMark};
@@ -36,7 +37,8 @@ pub struct DurableSegment {
 pub(super) struct Segment {
     pub(super) id: u64,
     pub(super) path: PathBuf,
-    pub(super) file: Arc<dyn File>,
+    /// None once the segment is closed and synced: nothing is appended to it any more.
+    pub(super) file: Option<Arc<dyn File>>,
     pub(super) seed: LogSeed,
     pub(super) first_seq: u64,
     /// Last sequence number in it, or before it.
@@ -61,11 +63,16 @@ impl Segment {
     }
 
     pub(super) fn sync(&self) -> Result<()> {
-        self.file.sync().map_err(|source| crate::Error::io("sync", &self.path, source))
+        let Some(file) = &self.file else { return Ok(()) };
+        file.sync().map_err(|source| crate::Error::io("sync", &self.path, source))
     }
 
     pub(super) fn append(&self, bytes: &[u8]) -> Result<()> {
-        self.file.append(bytes).map_err(|source| crate::Error::io("append to", &self.path, source))
+        let appended = match &self.file {
+            Some(file) => file.append(bytes),
+            None => Err(io::Error::other("the segment is closed")),
+        };
+        appended.map_err(|source| crate::Error::io("append to", &self.path, source))
     }
 
     pub(super) fn info(&self, closed: bool) -> SegmentInfo {

@@ -388,6 +388,8 @@ impl Wal {
             return Ok(SeqNo(last_seq));
         }
         let synced = self.sync_segments(&pending);
+        // Dropped, and so closed, after the lock is released.
+        let mut closed = Vec::new();
         let mut log = self.log.lock();
         synced.map_err(|error| log.fail(error))?;
         // An append that failed meanwhile leaves a file whose end nobody knows: no mark goes there.
@@ -406,6 +408,12 @@ impl Wal {
         self.asked.store(false, Ordering::Release);
         self.syncs.fetch_add(1, Ordering::Relaxed);
         log.write_mark().map_err(|error| log.fail(error))?;
+        if let Some((_, older)) = log.segments.split_last_mut() {
+            let synced = older.iter_mut().filter(|segment| !segment.needs_sync());
+            closed.extend(synced.filter_map(|segment| segment.file.take()));
+        }
+        drop(log);
+        drop((pending, closed));
         Ok(SeqNo(last_seq))
     }
 
@@ -603,8 +611,8 @@ impl Wal {
     /// appends any more.
     pub(crate) fn stop_growing(&self) {
         let segments = self.log.lock().segments.clone();
-        for segment in &segments {
-            segment.file.stop_growing();
+        for file in segments.iter().filter_map(|segment| segment.file.as_ref()) {
+            file.stop_growing();
         }
     }
 
@@ -641,7 +649,7 @@ impl Place<'_> {
         let segment = Segment {
             id,
             path,
-            file,
+            file: Some(Arc::clone(&file)),
             seed: LogSeed::new(self.db_uid, id),
             first_seq,
             last_seq: first_seq - 1,
@@ -651,7 +659,7 @@ impl Place<'_> {
             named: false,
         };
         segment.append(&header)?;
-        segment.file.grow_ahead();
+        file.grow_ahead();
         Ok(segment)
     }
 }

@@ -10,6 +10,7 @@
 pub(crate) mod clock;
 pub(crate) mod closing;
 pub(crate) mod coverage;
+pub(crate) mod descriptors;
 pub(crate) mod disk_use;
 pub(crate) mod failed_open;
 pub(crate) mod gate;

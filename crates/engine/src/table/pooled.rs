@@ -1,0 +1,143 @@
+//! The files of operand stores, within the budget of descriptors that tables have.
+
+use std::io;
+use std::path::Path;
+
+use super::descriptors::{Descriptor, DescriptorPool};
+use crate::sabotage::{self, Bug};
+use crate::sync::Arc;
+use crate::vfs::{File, LockGuard, Vfs};
+
+/// A file system for operand stores. The descriptor pool may close the files that were opened through it, and opens
+/// them again for the next call.
+#[derive(Debug)]
+pub(crate) struct PooledVfs {
+    inner: Arc<dyn Vfs>,
+    pool: Arc<DescriptorPool>,
+}
+
+impl PooledVfs {
+    /// The files of `inner`, within the budget of `pool`.
+    pub(crate) fn new(inner: Arc<dyn Vfs>, pool: Arc<DescriptorPool>) -> PooledVfs {
+        pool.add_store();
+        PooledVfs { inner, pool }
+    }
+
+    /// The pool.
+    pub(crate) fn pool(&self) -> &Arc<DescriptorPool> {
+        &self.pool
+    }
+}
+
+impl Drop for PooledVfs {
+    fn drop(&mut self) {
+        self.pool.remove_store();
+    }
+}
+
+impl Vfs for PooledVfs {
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        if sabotage::on(Bug::StoreFilesOutsideBudget) {
+            return self.inner.create(path);
+        }
+        self.pool.create(&*self.inner, path)
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        if self.pool.keeps_opened() || sabotage::on(Bug::StoreFilesOutsideBudget) {
+            return self.inner.open(path);
+        }
+        Ok(Arc::new(PooledFile(Descriptor::open_operands(&self.pool, path)?)))
+    }
+
+    fn open_direct(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        self.inner.open_direct(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.inner.rename(from, to)
+    }
+
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.inner.hard_link(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.inner.remove(path)
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        self.inner.create_dir(path)
+    }
+
+    fn list(&self, path: &Path) -> io::Result<Vec<String>> {
+        self.inner.list(path)
+    }
+
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        self.inner.exists(path)
+    }
+
+    fn reserve(&self, path: &Path, bytes: u64) -> io::Result<()> {
+        self.inner.reserve(path, bytes)
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        self.inner.sync_dir(path)
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
+        self.inner.lock(path)
+    }
+
+    fn open_files_limit(&self) -> Option<u64> {
+        self.inner.open_files_limit()
+    }
+
+    fn lock_shared(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
+        self.inner.lock_shared(path)
+    }
+}
+
+/// A file whose descriptor counts in the budget of a pool.
+#[derive(Debug)]
+pub(super) struct PooledFile(pub(super) Arc<Descriptor>);
+
+impl File for PooledFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.0.call(|file| file.read_at(buffer, offset))
+    }
+
+    fn append(&self, bytes: &[u8]) -> io::Result<()> {
+        self.0.call(|file| file.append(bytes))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.call(|file| file.sync())
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.0.call(|file| file.len())
+    }
+
+    fn grow_ahead(&self) {
+        self.0.call_if_open(|file| file.grow_ahead());
+    }
+
+    fn stop_growing(&self) {
+        self.0.call_if_open(|file| file.stop_growing());
+    }
+
+    fn will_need(&self, offset: u64, bytes: u64) -> bool {
+        self.0.call(|file| Ok(file.will_need(offset, bytes))).unwrap_or(false)
+    }
+
+    fn forget(&self, offset: u64, bytes: u64) {
+        // A file that is closed has nothing to forget, and need not be opened for that.
+        self.0.call_if_open(|file| file.forget(offset, bytes));
+    }
+
+    fn drop_unsynced(&self, cached: bool) -> bool {
+        self.0.call(|file| Ok(file.drop_unsynced(cached))).unwrap_or(false)
+    }
+}
