@@ -371,7 +371,8 @@ impl Run {
             drop(db);
             if let Err(what) = self.open() {
                 self.open = None;
-                if !self.fired() {
+                // An error that makes a store abandon a delivery may come where there is none.
+                if !self.fired() && self.vfs.fired().is_empty() {
                     return Err(what);
                 }
             }
