@@ -13,11 +13,13 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use arsenal::liveness::{Kind, Mode, plan, play};
-use arsenal::parallel::in_parallel;
+use arsenal::parallel::on_threads;
 use arsenal::{Outcome, base_seed, scale};
 
 /// Histories that CI plays.
 const HISTORIES: u64 = 2_000;
+/// Threads that play histories. Most of a history on real threads is pauses.
+const THREADS: usize = 8;
 /// How long one history may take; it takes some milliseconds.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The same where all failures are reported.
@@ -53,7 +55,7 @@ fn histories_go_on_after_a_disturbance() {
     let failures = Mutex::new(BTreeMap::<String, Vec<String>>::new());
     let known = || failures.lock().unwrap_or_else(PoisonError::into_inner);
     let count = HISTORIES * scale();
-    let failure = in_parallel(|number| {
+    let failure = on_threads(THREADS, |number| {
         if number >= count {
             return Ok(false);
         }

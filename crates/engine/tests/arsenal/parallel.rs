@@ -1,4 +1,4 @@
-//! Work on two threads, under a watchdog.
+//! Work on several threads, under a watchdog.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -13,10 +13,15 @@ const PATIENCE: Duration = Duration::from_secs(100);
 /// Calls `work` with the numbers from 0 on, on two threads, while it says so; returns the first
 /// failure.
 pub(crate) fn in_parallel(work: impl Fn(u64) -> Outcome<bool> + Sync) -> Outcome {
+    on_threads(2, work)
+}
+
+/// As [`in_parallel`], on so many threads: for work that mostly waits.
+pub(crate) fn on_threads(count: usize, work: impl Fn(u64) -> Outcome<bool> + Sync) -> Outcome {
     let (next, over) = (AtomicU64::new(0), AtomicBool::new(false));
     let failure = Mutex::new(Ok(()));
     std::thread::scope(|scope| {
-        for _ in 0..2 {
+        for _ in 0..count {
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
                     match work(next.fetch_add(1, Ordering::Relaxed)) {
