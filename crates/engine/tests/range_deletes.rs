@@ -14,10 +14,12 @@ use std::time::Duration;
 use lsmx::env::Background;
 use lsmx::format::BlockKind;
 use lsmx::format::filename::FileName;
+use lsmx::merge::Append;
 use lsmx::vfs::{Image, MemVfs};
 use lsmx::{
     Db, Durability, Error, KeyspaceOptions, Metrics, Options, PolicySpec, WriteBatch, verify_with,
 };
+use lsmx_delta::{DeltaOptions, KeyDelta};
 
 fn options(policy: &str) -> Options {
     let keyspace = KeyspaceOptions::default()
@@ -350,4 +352,62 @@ fn range_deletes_in_the_log_are_written_and_read_as_ever() {
     let db = open(&disk, options("leveled"));
     assert_eq!(keys(&db), ["a", "c", "d"]);
     assert_eq!(db.get("c").unwrap().as_deref(), Some(&b"again"[..]));
+}
+
+/// Nested range deletes as retention writes them, beside as many that do not overlap: the latencies of the calls, the
+/// bytes of the memtable and the time of its flush. Five runs; prints their medians.
+#[test]
+#[ignore = "measures times: run it alone, with --release and --nocapture"]
+fn nested_range_deletes_are_measured() {
+    const DELETES: usize = 100_000;
+    const RUNS: usize = 5;
+    fn median(mut figures: Vec<u64>) -> u64 {
+        figures.sort_unstable();
+        figures[figures.len() / 2]
+    }
+    let clock = lsmx::env::Env::default();
+    for with_store in [false, true] {
+        for nested in [false, true] {
+            let mut figures: [Vec<u64>; 5] = Default::default();
+            for _ in 0..RUNS {
+                let dir = tempfile::tempdir().unwrap();
+                let mut tuning = KeyspaceOptions::default().merge_operator(Append::new());
+                if with_store {
+                    tuning = tuning.operand_store(KeyDelta::new(DeltaOptions::default()));
+                }
+                let db = Db::open(dir.path(), Options::default()).unwrap();
+                let keyspace = db.keyspace("queue", tuning).unwrap();
+                let mut times_ns = Vec::with_capacity(DELETES);
+                for number in 0..u32::try_from(DELETES).unwrap() {
+                    let (start, end) = (key(number), key(number + 1));
+                    let start_ns = clock.monotonic_ns();
+                    match nested {
+                        true => keyspace.delete_range(..end).unwrap(),
+                        false => keyspace.delete_range(start..end).unwrap(),
+                    }
+                    times_ns.push(clock.monotonic_ns() - start_ns);
+                }
+                let memtable_bytes = db.metrics().keyspaces["queue"].memtable_bytes;
+                let start_ns = clock.monotonic_ns();
+                db.flush().unwrap();
+                let flush_ns = clock.monotonic_ns() - start_ns;
+                times_ns.sort_unstable();
+                let of_10_000 = |part: usize| times_ns[DELETES * part / 10_000];
+                let run = [
+                    of_10_000(5_000) / 1_000,
+                    of_10_000(9_999) / 1_000,
+                    times_ns[DELETES - 1] / 1_000,
+                    memtable_bytes,
+                    flush_ns / 1_000,
+                ];
+                figures.iter_mut().zip(run).for_each(|(all, figure)| all.push(figure));
+            }
+            let [p50_us, p9999_us, max_us, memtable_bytes, flush_us] = figures.map(median);
+            println!(
+                "{} range deletes, operand store {with_store}: p50 {p50_us} us, p99.99 {p9999_us} us, \
+                 longest {max_us} us, memtable {memtable_bytes} bytes, flush {flush_us} us",
+                if nested { "nested" } else { "disjoint" },
+            );
+        }
+    }
 }
