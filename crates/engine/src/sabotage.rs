@@ -148,6 +148,8 @@ bugs! {
     ReadOverCloseNamesFile = "read-over-close-names-file" of 16,
     /// The files of operand stores do not count in the budget of descriptors.
     StoreFilesOutsideBudget = "store-files-outside-budget" of 15,
+    /// Quarantined files of operand stores are not read again.
+    OperandQuarantineSticks = "operand-quarantine-sticks" of 15,
     /// A snapshot takes its number first and is registered later.
     SnapshotInTwoSteps = "snapshot-in-two-steps" of 22,
     /// A job folds merge operands from new to old.

@@ -109,6 +109,9 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
         Bug::StoreFilesOutsideBudget => {
             ("few descriptors", arsenal::descriptors::few_descriptors_are_refused_or_enough)
         }
+        Bug::OperandQuarantineSticks => {
+            ("an unreadable bucket", arsenal::quarantine::readable_bucket_leaves_quarantine)
+        }
         Bug::RetriedWithoutPause => ("a full disk", full_disk),
         Bug::ReserveNotKept => {
             ("a full disk and its reserve", disk_use::full_disk_takes_the_reserve)

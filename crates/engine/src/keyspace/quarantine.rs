@@ -9,6 +9,7 @@ use lsmx_compaction::{FileId, Level, RunShape, TreeShape};
 use crate::error::Error;
 use crate::format::filename::FileName;
 use crate::keyspace::NEVER;
+use crate::sabotage::{self, Bug};
 use crate::sync::Arc;
 
 /// Pause before a quarantined file is read again; doubles up to [`READ_US_MAX`].
@@ -130,8 +131,15 @@ impl Quarantine {
     /// Takes a file that is to be read again by this time. [`Quarantine::remove`] or
     /// [`Quarantine::read_failed`] follows.
     pub(crate) fn take_due(&mut self, now_us: u64) -> Option<FileName> {
+        let sticks = |name: &FileName| {
+            matches!(name, FileName::Bucket(_) | FileName::Operands(_))
+                && sabotage::on(Bug::OperandQuarantineSticks)
+        };
         let mut files = self.files.iter_mut();
-        let (name, file) = files.find(|(_, file)| file.next_read_us <= now_us)?;
+        let due = |(name, file): &(&FileName, &mut Quarantined)| {
+            file.next_read_us <= now_us && !sticks(name)
+        };
+        let (name, file) = files.find(due)?;
         file.next_read_us = NEVER;
         Some(*name)
     }

@@ -8,7 +8,8 @@ use lsmx::env::Background;
 use lsmx::vfs::{Fault, FaultVfs, MemVfs, Rule, Vfs, VfsCall};
 use lsmx::{Db, Error, Event, Options, verify_with};
 
-use super::support::{Told, all_kinds, file_of, files, lock, options, tuning};
+use super::arsenal::quarantine as arsenal_quarantine;
+use super::support::{Told, all_kinds, file_of, files, lock, options, seed, tuning};
 
 const MINUTE_US: u64 = 60_000_000;
 
@@ -334,4 +335,9 @@ fn unreadable_bucket_is_left_out_of_collections_until_a_read_of_it_succeeds() {
         let operands_of_key = (0..1_800).filter(|number| number % 61 == key).count();
         assert_eq!(operands.get(key.to_be_bytes()).unwrap().unwrap().len(), 24 * operands_of_key);
     }
+}
+
+#[test]
+fn quarantined_bucket_that_can_be_read_again_is_released() {
+    arsenal_quarantine::readable_bucket_leaves_quarantine(seed()).unwrap();
 }
