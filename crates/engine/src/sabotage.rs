@@ -202,7 +202,7 @@ bugs! {
     ReentryUnchecked = "reentry-unchecked" of 34,
     /// A listener runs while its thread leads a group of commits that is not decided yet.
     EventsUnderLead = "events-under-lead" of 34,
-    /// The flush thread waits until another thread is done with an operand store.
+    /// One thread flushes all keyspaces, and it waits until another thread is done with an operand store.
     FlushWaitsForStore = "flush-waits-for-store" of 34,
     /// A panic of a commit leader leaves its group and the lead behind.
     PanicStrandsGroup = "panic-strands-group" of 43,
@@ -233,6 +233,8 @@ bugs! {
     /// The log segment that was written last is cut to its length when the last handle is dropped, although the next
     /// owner may be reading it.
     SegmentCutAfterClose = "segment-cut-after-close" of 42,
+    /// A drop of files that a snapshot prevents counts as one that has ended.
+    RefusedDropEnds = "refused-drop-ends" of 22,
     /// One thread flushes all keyspaces, with or without an operand store.
     OneFlushThread = "one-flush-thread" of 34,
 }

@@ -169,6 +169,7 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
         Bug::SegmentCutAfterClose => {
             ("a handle dropped after close", arsenal::closing::closed_database_changes_no_file)
         }
+        Bug::RefusedDropEnds => ("late snapshots", arsenal::queues::late_snapshot_keeps_files),
         Bug::OneFlushThread => ("flushes while a flush to a store hangs", hanging_delivery),
         Bug::FlushesPastDamageUncounted => {
             ("ends of keyspaces", lost_log::each_keyspace_is_complete_as_reported)

@@ -103,8 +103,8 @@ impl Runner {
         }
         let trees = self.store.all_trees();
         let stores = trees.iter().filter(|tree| tree.beside.attached().is_some()).count();
-        let wanted =
-            if sabotage::on(Bug::OneFlushThread) { 1 } else { 1 + stores.saturating_add(coming) };
+        let one = sabotage::on(Bug::OneFlushThread) || sabotage::on(Bug::FlushWaitsForStore);
+        let wanted = if one { 1 } else { 1 + stores.saturating_add(coming) };
         while self.flush_threads.load(Ordering::Relaxed) < wanted {
             self.spawn("lsmx-flush", Work::Flush)?;
             self.flush_threads.fetch_add(1, Ordering::Relaxed);

@@ -93,7 +93,8 @@ impl Sequence {
     /// The entries have left, or after all stay.
     pub(crate) fn end_leaving(&self) {
         let _snapshots = self.snapshots.lock();
-        self.leaving.fetch_sub(1, Ordering::Release);
+        let before = self.leaving.fetch_sub(1, Ordering::Release);
+        debug_assert!(before > 0, "a removal of entries ends that has not begun");
     }
 
     /// Whether entries are leaving.

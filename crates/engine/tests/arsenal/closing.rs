@@ -163,10 +163,14 @@ pub(crate) fn closed_database_changes_no_file(_: u64) -> Outcome {
     let db = Db::open_with(Arc::new(disk.clone()), "db", options()).map_err(failed)?;
     db.put("key", [1; 100]).map_err(failed)?;
     db.close(None).map_err(failed)?;
-    let closed = disk.used_bytes();
+    let lengths = || -> Result<Vec<_>, String> {
+        let read = |path: PathBuf| disk.read_all(&path).map(|bytes| (path, bytes.len()));
+        disk.paths().into_iter().map(|path| read(path).map_err(|error| error.to_string())).collect()
+    };
+    let closed = lengths()?;
     drop(db);
-    match disk.used_bytes() {
+    match lengths()? {
         after if after == closed => Ok(()),
-        after => Err(format!("the files have {after} bytes, {closed} when close returned")),
+        after => Err(format!("the files have lengths {after:?}, {closed:?} when close returned")),
     }
 }

@@ -27,6 +27,7 @@ pub(crate) mod oracle;
 pub(crate) mod parallel;
 pub(crate) mod passing;
 pub(crate) mod quarantine;
+pub(crate) mod queues;
 pub(crate) mod range_tombstones;
 pub(crate) mod recorder;
 pub(crate) mod workload;

@@ -702,6 +702,10 @@ impl Run<'_> {
                     let found = self.count()?;
                     self.settle(found)?;
                     self.all_synced();
+                    // All numbers that were given are visible now. A commit that failed before it got its numbers
+                    // has left a larger guess.
+                    let given = self.opened()?.db.snapshot().seq().0;
+                    self.recorder.promises().seq_largest = given;
                     self.check_live()?;
                     let Some(cause) = self.opened()?.db.read_only_cause() else {
                         self.disarm();

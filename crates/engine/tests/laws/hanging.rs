@@ -8,7 +8,7 @@ use lsmx::{Db, Durability, WriteBatch};
 use super::arsenal::Chance;
 use super::arsenal::gate::{Gate, flushes_while_store_hangs, nth};
 use super::arsenal::parallel::watched;
-use super::support::{all_kinds, options, seeds, tuning};
+use super::support::{options, seeds, try_all_kinds, tuning};
 
 /// Opens a database with every kind of file and threads of its own.
 fn open_threads(disk: Arc<dyn lsmx::vfs::Vfs>) -> lsmx::Result<Db> {
@@ -17,7 +17,7 @@ fn open_threads(disk: Arc<dyn lsmx::vfs::Vfs>) -> lsmx::Result<Db> {
 
 /// Makes device calls of every kind that an open database makes.
 pub(crate) fn use_everything(db: &Db) -> lsmx::Result<()> {
-    let keyspaces = all_kinds(db);
+    let keyspaces = try_all_kinds(db)?;
     for n in 0..40u64 {
         let mut batch = WriteBatch::new();
         for keyspace in &keyspaces {

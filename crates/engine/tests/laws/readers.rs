@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use lsmx::vfs::MemVfs;
 use lsmx::{Db, Keyspace, Range, Slice, Snapshot};
 
-use super::arsenal::{Chance, closing, options};
+use super::arsenal::{Chance, closing, options, queues};
 use super::support::{all_kinds, open, seed, seeds, tuning};
 
 type Contents = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -151,6 +151,12 @@ fn law_06_snapshots_are_still() {
     }
     let done = (rewrites, collections, merges);
     assert!(rewrites > 0 && collections > 0 && merges > 50, "too little was done: {done:?}");
+}
+
+/// 6. A snapshot that is taken after a drop of its files was picked keeps them.
+#[test]
+fn snapshot_after_the_pick_of_a_drop_keeps_its_files() {
+    queues::late_snapshot_keeps_files(0).unwrap();
 }
 
 /// 5, 12. A read that runs while the database is closed, opened again and its files are removed returns the values

@@ -76,7 +76,13 @@ pub(crate) fn try_open(disk: &MemVfs) -> lsmx::Result<Db> {
 
 /// Its keyspaces of all kinds, which are made if need be.
 pub(crate) fn all_kinds(db: &Db) -> [Keyspace; 3] {
-    KINDS.map(|name| db.keyspace(name, tuning(name)).unwrap())
+    try_all_kinds(db).unwrap()
+}
+
+/// As [`all_kinds`], where the calls may fail.
+pub(crate) fn try_all_kinds(db: &Db) -> lsmx::Result<[Keyspace; 3]> {
+    let [tables, values, operands] = KINDS.map(|name| db.keyspace(name, tuning(name)));
+    Ok([tables?, values?, operands?])
 }
 
 /// One of them, open with its options unless the database is read-only.
