@@ -469,8 +469,14 @@ impl Run {
             loop {
                 match keyspace.put(format!("z-{number:04}"), [7; 90]) {
                     Err(Error::ReadOnly { cause }) => return Err(Error::ReadOnly { cause }),
-                    // Background work failed during the disturbance, and is tried again after a pause.
-                    Err(_) if reports < REPORTS_MAX => reports += 1,
+                    // Background work failed during the disturbance, and is tried again after a pause. The pause may
+                    // have grown to a minute; `resume` ends it.
+                    Err(_) if reports < REPORTS_MAX => {
+                        reports += 1;
+                        if reports == REPORTS_MAX / 2 {
+                            db.resume()?;
+                        }
+                    }
                     done => return done,
                 }
                 db.env().pause_us(pause_us(reports));
