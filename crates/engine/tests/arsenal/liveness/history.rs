@@ -495,6 +495,9 @@ impl Run {
                 break;
             }
             db.env().pause_us(pause_us(round));
+            if round == ROUNDS_MAX / 2 {
+                db.resume().map_err(failed("resume"))?;
+            }
             for keyspace in &keyspaces {
                 put(keyspace, 1000 + round).map_err(failed("a put"))?;
             }
