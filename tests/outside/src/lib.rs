@@ -150,8 +150,7 @@ impl Iterator for Loans {
     }
 }
 
-/// How each keyspace is set up: given when the database is opened, so that recovery has it, and when
-/// the keyspace is made.
+/// The options of a keyspace, for `Db::keyspace`. Those of `loans` are the defaults of the database, too.
 fn of_keyspace(name: &str) -> Result<KeyspaceOptions, lsmx::Error> {
     let small = KeyspaceOptions::default()
         .memtable_bytes(64 << 10)
@@ -180,19 +179,14 @@ pub fn options(diary: Arc<Diary>) -> Result<Options, lsmx::Error> {
         .write_control(WriteControl::default())
         .flush_idle_after(Duration::from_secs(60))
         .listener(diary)
-        .keyspace_defaults(of_keyspace("loans")?)
-        .keyspace("notes", of_keyspace("notes")?)
-        .keyspace("counts", of_keyspace("counts")?))
+        .keyspace_defaults(of_keyspace("loans")?))
 }
 
 impl Library {
     /// Opens the library, or founds it.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Library, Error> {
         let db = Db::open(path, options)?;
-        let keyspace = |name: &str| match db.existing_keyspace(name) {
-            Err(lsmx::Error::UnknownKeyspace { .. }) => db.keyspace(name, of_keyspace(name)?),
-            known => known,
-        };
+        let keyspace = |name: &str| db.keyspace(name, of_keyspace(name)?);
         let (loans, notes, counts) = (keyspace("loans")?, keyspace("notes")?, keyspace("counts")?);
         Ok(Library { db, loans, notes, counts })
     }
