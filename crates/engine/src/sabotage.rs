@@ -150,6 +150,8 @@ bugs! {
     StoreFilesOutsideBudget = "store-files-outside-budget" of 15,
     /// Quarantined files of operand stores are not read again.
     OperandQuarantineSticks = "operand-quarantine-sticks" of 15,
+    /// Background jobs read quarantined blob files.
+    QuarantinedBlobRead = "quarantined-blob-read" of 15,
     /// A snapshot takes its number first and is registered later.
     SnapshotInTwoSteps = "snapshot-in-two-steps" of 22,
     /// A job folds merge operands from new to old.

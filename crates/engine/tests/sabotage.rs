@@ -112,6 +112,9 @@ fn check_for(bug: Bug) -> (&'static str, Check) {
         Bug::OperandQuarantineSticks => {
             ("an unreadable bucket", arsenal::quarantine::readable_bucket_leaves_quarantine)
         }
+        Bug::QuarantinedBlobRead => {
+            ("an unreadable blob file", arsenal::quarantine::quarantined_blob_file_is_not_read)
+        }
         Bug::RetriedWithoutPause => ("a full disk", full_disk),
         Bug::ReserveNotKept => {
             ("a full disk and its reserve", disk_use::full_disk_takes_the_reserve)

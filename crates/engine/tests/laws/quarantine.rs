@@ -341,3 +341,8 @@ fn unreadable_bucket_is_left_out_of_collections_until_a_read_of_it_succeeds() {
 fn quarantined_bucket_that_can_be_read_again_is_released() {
     arsenal_quarantine::readable_bucket_leaves_quarantine(seed()).unwrap();
 }
+
+#[test]
+fn quarantined_blob_file_is_read_by_rechecks_only() {
+    arsenal_quarantine::quarantined_blob_file_is_not_read(seed()).unwrap();
+}
