@@ -3,7 +3,8 @@
 use std::hint::black_box;
 
 use criterion::Criterion;
-use lsmx::format::filter::{Filter, FilterWidth, build, key_hash};
+use lsmx_base::filter::key_hash;
+use lsmx_base::filter::{Filter, FilterWidth, build};
 
 use crate::data::keys;
 

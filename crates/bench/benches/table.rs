@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use criterion::Criterion;
 use lsmx::cache::Cache;
-use lsmx::key::InternalKey;
 use lsmx::table::{Table, TableIdentity, TableOptions, TableWriter};
 use lsmx::vfs::MemVfs;
-use lsmx::{Kind, SeqNo};
+use lsmx::{EntryKind, SeqNo};
+use lsmx_base::key::InternalKey;
 use lsmx_compaction::FileId;
 
 use crate::data::{sorted_keys, value};
@@ -24,7 +24,7 @@ pub(crate) fn table<'a>(keys: impl Iterator<Item = &'a Vec<u8>>) -> Arc<Table> {
     let value = value();
     let mut writer = TableWriter::create(&vfs, path, 1, &TableOptions::default()).unwrap();
     for user_key in keys {
-        let key = InternalKey { user_key, seq: SeqNo(1), kind: Kind::Put };
+        let key = InternalKey { user_key, seq: SeqNo(1), kind: EntryKind::Put };
         writer.add(key, &value).unwrap();
     }
     let summary = writer.finish().unwrap();

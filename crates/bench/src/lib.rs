@@ -7,7 +7,7 @@
 pub mod clock;
 pub mod error;
 pub mod experiment;
-#[cfg(feature = "fuzzing")]
+#[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod latency;

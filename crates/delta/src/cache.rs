@@ -10,7 +10,7 @@
 use bytes::Bytes;
 use lsmx::SeqNo;
 use lsmx::operands::{Operand, OperandFolds};
-use lsmx::sync::Arc;
+use lsmx_base::sync::Arc;
 use xxhash_rust::xxh3::Xxh3DefaultBuilder;
 
 /// What a bucket has of a key.

@@ -1,8 +1,7 @@
 //! Counts bytes of memory for as long as they are there.
 
-use lsmx::sync::{Arc, AtomicU64, Ordering};
-
-use crate::coding::len_u64;
+use lsmx_base::coding::len_u64;
+use lsmx_base::sync::{Arc, AtomicU64, Ordering};
 
 /// Bytes of memory that views of one store take.
 #[derive(Clone, Debug, Default)]

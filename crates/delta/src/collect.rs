@@ -18,16 +18,16 @@ use bytes::Bytes;
 use lsmx::cursor::Cursor;
 use lsmx::env::YieldKind;
 use lsmx::operands::{Collection, Operand, OperandReads, Prepared};
-use lsmx::sabotage::{self, Bug};
-use lsmx::sync::{Arc, Ordering};
 use lsmx::{Error, Result, SeqNo, Slice};
+use lsmx_base::coding::len_u64;
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::sync::{Arc, Ordering};
 
 use crate::bucket::Bucket;
 use crate::bucket::reading::Reading;
 use crate::bucket::sorted::Sorted;
 use crate::bucket::tail::Tail;
 use crate::cache::{Cache, Entry, fold};
-use crate::coding::len_u64;
 use crate::cursor::{RecordCursor, ViewCursor};
 use crate::files::io_error;
 use crate::format::frame::FrameKind;
@@ -225,7 +225,7 @@ impl Making<'_> {
             // Two, but more where a single delivery has brought more than fits in two.
             let pieces = usize::try_from(bytes.div_ceil(threshold)).unwrap_or(usize::MAX);
             let mut parts = split(kept, bytes, pieces.clamp(2, room), smallest);
-            if sabotage::on(Bug::OperandLostAtSplit)
+            if failpoint::is_on(Failpoint::OperandLostAtSplit)
                 && let Some((_, last)) = parts.last_mut()
             {
                 last.pop();

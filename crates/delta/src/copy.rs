@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use lsmx::Result;
 use lsmx::operands::{OperandFileKind, OperandFiles, Token};
+use lsmx_base::coding::len_u64;
 
 use crate::bucket::reading::{Reading, for_each_frame};
-use crate::coding::len_u64;
 use crate::files::{BucketFile, io_error};
 use crate::format::header::{self, BUCKET_MAGIC, HEADER_BYTES};
 use crate::format::log::BucketEntry;

@@ -3,10 +3,10 @@
 use std::cmp::Reverse;
 
 use lsmx::cursor::Cursor;
-use lsmx::key::{InternalKey, Kind};
 use lsmx::operands::OperandReads;
-use lsmx::sync::Arc;
 use lsmx::{Result, SeqNo, Slice};
+use lsmx_base::key::{EntryKind, InternalKey};
+use lsmx_base::sync::Arc;
 
 use crate::bucket::Bucket;
 use crate::bucket::reading::Reading;
@@ -49,7 +49,7 @@ impl Cursor for RecordCursor {
 
     fn key(&self) -> InternalKey<'_> {
         let Record { key, last, .. } = self.record();
-        InternalKey { user_key: key, seq: *last, kind: Kind::Merge }
+        InternalKey { user_key: key, seq: *last, kind: EntryKind::Merge }
     }
 
     fn value(&self) -> &[u8] {

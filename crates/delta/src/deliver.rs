@@ -10,8 +10,9 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use lsmx::operands::{Delivery, OperandView, Prepared};
-use lsmx::sync::Arc;
 use lsmx::{Result, SeqNo};
+use lsmx_base::coding::{Decoder, len_u64};
+use lsmx_base::sync::Arc;
 
 use crate::bucket::Bucket;
 use crate::bucket::extent::Extent;
@@ -19,7 +20,6 @@ use crate::bucket::lookup::Found;
 use crate::bucket::sorted::pages;
 use crate::bucket::tail::Tail;
 use crate::cache::{Cache, Entry, fold};
-use crate::coding::{Decoder, len_u64};
 use crate::format::frame::FrameKind;
 use crate::format::log::{RangeAnchor, put_delivered, put_made, put_ranges};
 use crate::format::record::{self, Record, RecordRef};

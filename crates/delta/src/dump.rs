@@ -11,9 +11,9 @@ use std::path::Path;
 use bytes::Bytes;
 use lsmx::dump::DumpError;
 use lsmx::vfs::{File, Vfs};
-use lsmx::{Malformed, Result};
+use lsmx::{Error, Malformed, Result};
+use lsmx_base::coding::len_u64;
 
-use crate::coding::len_u64;
 use crate::files::{io_error, read_exactly};
 use crate::format::frame::{FRAME_HEADER_BYTES, FrameKind, decode_frame, frame_bytes};
 use crate::format::header::{self, BUCKET_MAGIC, HEADER_BYTES, LOG_MAGIC};
@@ -43,17 +43,18 @@ fn dump_frames(vfs: &dyn Vfs, path: &Path, line: &mut Line<'_>) -> Result<(), Du
     let (uid, name) = match header::decode(&first, BUCKET_MAGIC) {
         Ok(uid) => (uid, "bucket file"),
         Err(Malformed::Magic { .. }) => {
-            let uid = header::decode(&first, LOG_MAGIC).map_err(|what| what.at(path, 0))?;
+            let uid = header::decode(&first, LOG_MAGIC)
+                .map_err(|what| Error::malformed(what, path, 0))?;
             (uid, "log of operands")
         }
-        Err(what) => return Err(what.at(path, 0).into()),
+        Err(what) => return Err(Error::malformed(what, path, 0).into()),
     };
     line(&format!("{name}, version {}, uid {uid:#018x}, {end} bytes", header::VERSION))
         .map_err(DumpError::Output)?;
     let mut at = len_u64(HEADER_BYTES);
     while at < end {
         let (kind, contents) = frame(&*file, path, uid, (at, end))?;
-        let shown = show(kind, &contents, end).map_err(|what| what.at(path, at))?;
+        let shown = show(kind, &contents, end).map_err(|what| Error::malformed(what, path, at))?;
         line(&format!("{at:>10} {}: {} bytes{shown}", kind.name(), contents.len()))
             .map_err(DumpError::Output)?;
         at += len_u64(FRAME_HEADER_BYTES + contents.len());
@@ -67,7 +68,7 @@ fn frame(
     uid: u64,
     (at, end): (u64, u64),
 ) -> Result<(FrameKind, Bytes)> {
-    let wrong = |what: Malformed| what.at(path, at);
+    let wrong = |what: Malformed| Error::malformed(what, path, at);
     let header = read_exactly(file, path, at, FRAME_HEADER_BYTES)?;
     let len = frame_bytes(&header).map_err(wrong)?;
     if len_u64(len) > end - at {

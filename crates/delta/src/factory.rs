@@ -1,8 +1,8 @@
 //! Makes the stores of keyspaces.
 
 use lsmx::operands::{OperandMetrics, OperandStore, OperandStoreFactory, Place, Token};
-use lsmx::sync::Arc;
-use lsmx::{Malformed, Result};
+use lsmx::{Error, Malformed, Result};
+use lsmx_base::sync::Arc;
 
 use crate::charge::Memory;
 use crate::options::DeltaOptions;
@@ -47,7 +47,7 @@ impl OperandStoreFactory for KeyDelta {
             if !bucket.tail.records().all(|record| inside(&record.key)) {
                 let path = store.log_path();
                 let what = "a key and the range of its bucket";
-                return Err(Malformed::Order { what }.at(&path, 0));
+                return Err(Error::malformed(Malformed::Order { what }, &path, 0));
             }
         }
         Ok(metrics_of(&view))

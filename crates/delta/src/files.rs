@@ -10,11 +10,11 @@ use std::io;
 use std::path::PathBuf;
 
 use lsmx::operands::{OperandFileKind, Place};
-use lsmx::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering};
 use lsmx::vfs::{File, open_past_cache};
 use lsmx::{Error, Malformed, Result};
+use lsmx_base::coding::len_u64;
+use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering};
 
-use crate::coding::len_u64;
 use crate::format::header::{self, BUCKET_MAGIC, HEADER_BYTES};
 
 /// Most files that are open for appending, where the engine names no limit, and most that are open for reading.
@@ -45,14 +45,22 @@ pub(crate) fn read_exactly(
         let found = there.saturating_sub(offset);
         if found < len_u64(len) {
             let needed = len_u64(len);
-            return Err(Malformed::Truncated { what: "file", needed, found }.at(path, offset));
+            return Err(Error::malformed(
+                Malformed::Truncated { what: "file", needed, found },
+                path,
+                offset,
+            ));
         }
     }
     let mut buffer = vec![0; len];
     let read = file.read_at(&mut buffer, offset).map_err(|e| io_error("read", path, e))?;
     if read < len {
         let (needed, found) = (len_u64(len), len_u64(read));
-        return Err(Malformed::Truncated { what: "file", needed, found }.at(path, offset));
+        return Err(Error::malformed(
+            Malformed::Truncated { what: "file", needed, found },
+            path,
+            offset,
+        ));
     }
     Ok(buffer)
 }
@@ -439,7 +447,7 @@ impl BucketFile {
     /// Checks the first bytes of the file.
     pub(crate) fn verify_header(&self) -> Result<()> {
         let bytes = read_exactly(&*self.reader()?, &self.path, 0, HEADER_BYTES)?;
-        let at = |what: Malformed| what.at(&self.path, 0);
+        let at = |what: Malformed| Error::malformed(what, &self.path, 0);
         let found = header::decode(&bytes, BUCKET_MAGIC).map_err(at)?;
         if found != self.uid {
             let what = "uid of a bucket file";

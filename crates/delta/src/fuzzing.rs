@@ -18,7 +18,7 @@ pub use files::{bucket_file, bucket_file_repaired, log, log_repaired, recovery};
 pub use seeds::seeds;
 
 use lsmx::fuzzing::{Beside, Target, api_with};
-use lsmx::sync::Arc;
+use lsmx_base::sync::Arc;
 
 use crate::factory::KeyDelta;
 use crate::options::DeltaOptions;

@@ -21,7 +21,6 @@
 mod bucket;
 mod cache;
 mod charge;
-mod coding;
 mod collect;
 mod copy;
 mod cursor;
@@ -30,7 +29,7 @@ mod dump;
 mod factory;
 mod files;
 mod format;
-#[cfg(feature = "fuzzing")]
+#[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod fuzzing;
 mod keep;

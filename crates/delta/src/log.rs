@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 use lsmx::operands::{OperandFileKind, OperandFiles, Token};
-use lsmx::sync::Arc;
 use lsmx::vfs::File;
 use lsmx::{Error, Result};
+use lsmx_base::coding::{len_u64, put_varint};
+use lsmx_base::sync::Arc;
 
-use crate::coding::{len_u64, put_varint};
 use crate::files::io_error;
 use crate::format::frame::{FrameKind, put_frame};
 use crate::format::header::{self, LOG_MAGIC};
@@ -154,7 +154,7 @@ impl LogReader {
             return Ok(None);
         }
         let (at, path) = (self.at, self.path.clone());
-        let wrong = |what: lsmx::Malformed| what.at(&path, at);
+        let wrong = |what: lsmx::Malformed| Error::malformed(what, &path, at);
         let header = self.bytes(FRAME_HEADER_BYTES)?;
         let len = frame_bytes(&header).map_err(wrong)?;
         let bytes = self.bytes(len)?;
@@ -169,7 +169,7 @@ impl LogReader {
         let left = self.end - self.at;
         if needed > left {
             let what = lsmx::Malformed::Truncated { what: "frame", needed, found: left };
-            return Err(what.at(&self.path, self.at));
+            return Err(Error::malformed(what, &self.path, self.at));
         }
         let start = usize::try_from(self.at - self.chunk_at).unwrap_or(usize::MAX);
         if start.saturating_add(len) > self.chunk.len() {

@@ -3,9 +3,9 @@
 use std::ops::{Deref, Range};
 
 use lsmx::SeqNo;
-use lsmx::format::range_tombstones::{RangeTombstone, fragment_visible};
-use lsmx::sync::{Arc, OnceLock};
-use lsmx::tombstone_index::TombstoneIndex;
+use lsmx_base::range_tombstone::{RangeTombstone, fragment_visible};
+use lsmx_base::sync::{Arc, OnceLock};
+use lsmx_base::tombstone_index::TombstoneIndex;
 
 use crate::format::log::RangeAnchor;
 

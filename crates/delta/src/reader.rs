@@ -2,8 +2,8 @@
 
 use lsmx::cursor::Cursor;
 use lsmx::operands::{Operand, OperandFiles, OperandReads, OperandView, Token};
-use lsmx::sync::Arc;
 use lsmx::{Result, SeqNo};
+use lsmx_base::sync::Arc;
 
 use crate::bucket::reading::Reading;
 use crate::cursor::ViewCursor;

@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use lsmx::operands::{OperandFileKind, Token};
-use lsmx::sync::Arc;
-use lsmx::{Malformed, Result, SeqNo};
+use lsmx::{Error, Malformed, Result, SeqNo};
+use lsmx_base::coding::len_u64;
+use lsmx_base::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::bucket::Bucket;
 use crate::bucket::tail::Tail;
-use crate::coding::len_u64;
 use crate::files::io_error;
 use crate::format::frame::FrameKind;
 use crate::format::header::{self, HEADER_BYTES, LOG_MAGIC};
@@ -199,22 +199,29 @@ pub(crate) fn recover(shared: &Arc<Shared>, token: Token) -> Result<(View, u64)>
     let found = file.len().map_err(|e| io_error("read the length of", &path, e))?;
     if found < position.end {
         let (what, needed) = ("log of operands", position.end);
-        return Err(Malformed::Truncated { what, needed, found }.at(&path, found));
+        return Err(Error::malformed(Malformed::Truncated { what, needed, found }, &path, found));
     }
     let first = crate::files::read_exactly(&*file, &path, 0, HEADER_BYTES)?;
-    let found = header::decode(&first, LOG_MAGIC).map_err(|what| what.at(&path, 0))?;
+    let found =
+        header::decode(&first, LOG_MAGIC).map_err(|what| Error::malformed(what, &path, 0))?;
     if found != position.uid {
         let what = "uid of a log of operands";
-        return Err(Malformed::Identity { what, expected: position.uid, found }.at(&path, 0));
+        return Err(Error::malformed(
+            Malformed::Identity { what, expected: position.uid, found },
+            &path,
+            0,
+        ));
     }
     let mut reader = LogReader::new(path.clone(), file, position.uid, position.end);
     let mut replay = Replay::default();
     loop {
         let at = reader.at;
         let Some((kind, contents)) = reader.frame()? else { break };
-        replay.take(kind, &contents, &place.keyspace).map_err(|what| what.at(&path, at))?;
+        replay
+            .take(kind, &contents, &place.keyspace)
+            .map_err(|what| Error::malformed(what, &path, at))?;
     }
-    let wrong = |what: Malformed| what.at(&path, position.end);
+    let wrong = |what: Malformed| Error::malformed(what, &path, position.end);
     if replay.stage != Stage::Whole || !replay.is_between() || !replay.entries.is_empty() {
         return Err(wrong(Malformed::Order { what: "the end of a log that a token names" }));
     }
@@ -272,7 +279,7 @@ mod tests {
         put(FrameKind::Snapshot, &|out| log::put_snapshot(out, SeqNo(4), &ranges));
         put(FrameKind::Bucket, &|out| log::put_bucket(out, &entry(1, "")));
         put(FrameKind::Bucket, &|out| log::put_bucket(out, &entry(2, "m")));
-        put(FrameKind::SnapshotEnd, &|out| crate::coding::put_varint(out, 2));
+        put(FrameKind::SnapshotEnd, &|out| lsmx_base::coding::put_varint(out, 2));
         put(FrameKind::Records, &|out| {
             record::put(out, b"a", (SeqNo(5), SeqNo(5)), Some(b"x"));
             record::put(out, b"z", (SeqNo(6), SeqNo(6)), None);

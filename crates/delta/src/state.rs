@@ -8,8 +8,8 @@
 use std::collections::BTreeSet;
 
 use lsmx::operands::{OperandFileKind, OperandMetrics, Place, Token};
-use lsmx::sync::{Arc, AtomicBool, Mutex, Ordering, RwLock, Weak};
 use lsmx::{Error, Result};
+use lsmx_base::sync::{Arc, AtomicBool, Mutex, Ordering, RwLock, Weak};
 
 use crate::bucket::reading::Reading;
 use crate::cache::Cache;
@@ -141,7 +141,7 @@ impl DeltaStore {
         let options = &self.shared.options;
         let page_bytes = options.page_bytes();
         let most = usize::try_from(options.bucket_bytes / 8).unwrap_or(usize::MAX);
-        let buckets = crate::coding::len_u64(buckets).max(1);
+        let buckets = lsmx_base::coding::len_u64(buckets).max(1);
         let each = (self.buckets_memory / buckets).saturating_sub(known_bytes(options));
         // Tails are half full on average.
         let each = usize::try_from(each.saturating_mul(2)).unwrap_or(usize::MAX);
@@ -223,7 +223,7 @@ impl DeltaStore {
     pub(crate) fn take_ids(&self, count: usize) -> u64 {
         let mut tip = self.tip.lock();
         let first = tip.id_next;
-        tip.id_next += crate::coding::len_u64(count);
+        tip.id_next += lsmx_base::coding::len_u64(count);
         first
     }
 
@@ -379,7 +379,7 @@ impl DeltaStore {
     /// Reads what is committed of a bucket file from the device and checks it; returns the bytes read.
     pub(crate) fn check_bucket_file(&self, number: u64) -> Result<u64> {
         let view = self.committed_view();
-        let bytes = lsmx::sync::AtomicU64::new(0);
+        let bytes = lsmx_base::sync::AtomicU64::new(0);
         for place in 0..view.buckets.len() {
             if view.buckets[place].files().any(|file| file.number == number) {
                 let mut reading = Reading::from_device(&bytes);
@@ -411,7 +411,7 @@ impl DeltaStore {
         let buckets = self.committed.read().buckets.len();
         let each = size_of::<crate::bucket::Bucket>() + 256;
         let cache = self.shared.cache.as_ref().map_or(0, Cache::bytes);
-        self.shared.memory.bytes() + cache + crate::coding::len_u64(buckets * each)
+        self.shared.memory.bytes() + cache + lsmx_base::coding::len_u64(buckets * each)
     }
 }
 
@@ -422,7 +422,7 @@ fn known_bytes(options: &DeltaOptions) -> u64 {
 
 /// Buckets that memory suffices for, a page of tail of each included.
 fn most_buckets(options: &DeltaOptions, memory_bytes: Option<u64>) -> usize {
-    let each = crate::coding::len_u64(options.page_bytes()) + known_bytes(options);
+    let each = lsmx_base::coding::len_u64(options.page_bytes()) + known_bytes(options);
     let by_memory = memory_bytes.map_or(u64::MAX, |bytes| bytes / each);
     usize::try_from(options.buckets_max.min(by_memory).max(4)).unwrap_or(usize::MAX)
 }
@@ -476,14 +476,14 @@ pub(crate) fn is_due(view: &View, left_out: &BTreeSet<u64>) -> bool {
 /// What there is of a view, and what was done since opening.
 pub(crate) fn metrics_of(view: &View) -> OperandMetrics {
     let Shared { counters, table, memory, .. } = &*view.shared;
-    let read = |counter: &lsmx::sync::AtomicU64| counter.load(Ordering::Relaxed);
+    let read = |counter: &lsmx_base::sync::AtomicU64| counter.load(Ordering::Relaxed);
     let bucket_bytes = view.buckets.iter().map(|bucket| bucket.file_bytes());
     let buffered = view.buckets.iter().map(|bucket| bucket.tail.bytes().len()).sum();
     OperandMetrics {
-        buckets: crate::coding::len_u64(view.buckets.len()),
+        buckets: lsmx_base::coding::len_u64(view.buckets.len()),
         bucket_bytes: bucket_bytes.fold(0, u64::saturating_add),
         log_bytes: read(&counters.log_bytes),
-        buffered_bytes: crate::coding::len_u64(buffered),
+        buffered_bytes: lsmx_base::coding::len_u64(buffered),
         memory_bytes: memory.bytes(),
         bucket_written_bytes: read(&table.written_bytes),
         bucket_read_bytes: read(&counters.bucket_read_bytes),

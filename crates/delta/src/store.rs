@@ -3,8 +3,8 @@
 use lsmx::operands::{
     Collection, Delivery, OperandFileKind, OperandMetrics, OperandStore, OperandView, Token,
 };
-use lsmx::sync::Arc;
 use lsmx::{Result, SeqNo};
+use lsmx_base::sync::Arc;
 
 use crate::collect;
 use crate::deliver::DeltaDelivery;
@@ -62,7 +62,7 @@ impl OperandStore for DeltaStore {
 
     fn rewritten_bytes(&self) -> u64 {
         // What came since the log began is read from it, and goes to a new one or to buckets.
-        self.shared.counters.log_bytes.load(lsmx::sync::Ordering::Relaxed)
+        self.shared.counters.log_bytes.load(lsmx_base::sync::Ordering::Relaxed)
     }
 
     fn metrics(&self) -> OperandMetrics {

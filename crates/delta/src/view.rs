@@ -4,11 +4,11 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use lsmx::fences::Fences;
-use lsmx::format::filter::key_hash;
 use lsmx::operands::{Operand, Token};
-use lsmx::sync::{Arc, AtomicU64, OnceLock, Ordering};
 use lsmx::{Result, SeqNo, Slice};
+use lsmx_base::filter::key_hash;
+use lsmx_base::key_search::KeySearch;
+use lsmx_base::sync::{Arc, AtomicU64, OnceLock, Ordering};
 
 use crate::bucket::Bucket;
 use crate::bucket::lookup::{Found, Wanted};
@@ -50,7 +50,7 @@ pub(crate) struct Counters {
 
 /// Adds to a counter.
 pub(crate) fn count(counter: &AtomicU64, by: usize) {
-    counter.fetch_add(crate::coding::len_u64(by), Ordering::Relaxed);
+    counter.fetch_add(lsmx_base::coding::len_u64(by), Ordering::Relaxed);
 }
 
 /// Buckets and range anchors at one moment.
@@ -60,7 +60,7 @@ pub(crate) struct View {
     /// By smallest key; the first one's is empty.
     pub(crate) buckets: Vec<Arc<Bucket>>,
     /// Of their smallest keys; none until [`View::fenced`].
-    pub(crate) fences: Option<Arc<Fences>>,
+    pub(crate) fences: Option<Arc<KeySearch>>,
     pub(crate) ranges: Ranges,
     /// All numbers up to here are in it.
     pub(crate) through: SeqNo,
@@ -127,7 +127,7 @@ impl View {
     pub(crate) fn fenced(mut self) -> View {
         if self.fences.is_none() {
             let smallest = self.buckets.iter().map(|bucket| &*bucket.smallest);
-            self.fences = Some(Arc::new(Fences::new(smallest)));
+            self.fences = Some(Arc::new(KeySearch::new(smallest)));
         }
         self
     }

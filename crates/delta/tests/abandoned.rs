@@ -11,9 +11,9 @@ use common::{Counts, Files, amount, place};
 use lsmx::operands::{
     OperandFileKind, OperandFiles, OperandReads, OperandStore, OperandStoreFactory, Place,
 };
-use lsmx::sync::Arc;
 use lsmx::vfs::{File, MemVfs, Vfs};
 use lsmx::{Result, SeqNo};
+use lsmx_base::sync::Arc;
 use lsmx_delta::{DeltaOptions, KeyDelta};
 
 thread_local! {

@@ -10,8 +10,8 @@ use std::path::Path;
 use common::{Driver, Write, place};
 use lsmx::SeqNo;
 use lsmx::operands::{OperandReads, OperandStoreFactory, OperandView, Place};
-use lsmx::sync::{Arc, Mutex};
 use lsmx::vfs::{File, LockGuard, MemVfs, Vfs};
+use lsmx_base::sync::{Arc, Mutex};
 use lsmx_delta::{DeltaOptions, KeyDelta};
 
 /// What a file was asked, from where to where.

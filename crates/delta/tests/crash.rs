@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use common::{Chance, Driver, Model, Write};
 use lsmx::Result;
 use lsmx::operands::Token;
-use lsmx::sync::{Arc, Mutex};
 use lsmx::vfs::{Errno, Fault, FaultVfs, Image, MemVfs, Rule, VfsCall};
+use lsmx_base::sync::{Arc, Mutex};
 use lsmx_delta::DeltaOptions;
 
 fn options() -> DeltaOptions {
@@ -111,21 +111,21 @@ fn what_was_committed_is_there_after_power_is_lost_anywhere() {
     let mut driver = Driver::new(options());
     let durable = Durable::default();
     let (seen, mem) = (durable.clone(), driver.mem.clone());
-    let images = Arc::new(lsmx::sync::AtomicU64::new(0));
+    let images = Arc::new(lsmx_base::sync::AtomicU64::new(0));
     let taken = images.clone();
     mem.set_observer(Some(Arc::new(move |mem: &MemVfs, operation| {
         let state = seen.lock().clone();
         for image in Image::ALL {
             let seed = operation.index * 7 + 1;
             recover(mem.crash(image, seed), &state, operation.index);
-            taken.fetch_add(1, lsmx::sync::Ordering::Relaxed);
+            taken.fetch_add(1, lsmx_base::sync::Ordering::Relaxed);
         }
     })));
     work(&mut driver, 1, 26, &durable).unwrap();
     mem.set_observer(None);
     let metrics = driver.store.metrics();
     assert!(metrics.buckets > 3, "{metrics:?}");
-    println!("{} images", images.load(lsmx::sync::Ordering::Relaxed));
+    println!("{} images", images.load(lsmx_base::sync::Ordering::Relaxed));
 }
 
 /// Every call fails once, in every way it can. Nothing that was committed is lost; after `abandon` the

@@ -8,9 +8,9 @@ use std::path::Path;
 
 use common::{Chance, Driver, Write};
 use lsmx::operands::{OperandFileKind, OperandFiles};
-use lsmx::sync::Arc;
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Error, Result};
+use lsmx_base::sync::Arc;
 use lsmx_delta::DeltaOptions;
 
 /// A store with sorted parts, unsorted pages, files of an earlier opening, tails, and a log with all kinds

@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 use common::{Chance, Driver, Write};
 use lsmx::cursor::Cursor;
 use lsmx::operands::{OperandFiles, OperandReads};
-use lsmx::sync::Arc;
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Error, Result, SeqNo};
+use lsmx_base::sync::Arc;
 use lsmx_delta::DeltaOptions;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -169,7 +169,7 @@ fn forged_files_are_answered_or_refused() {
         }
         let mut driver = Driver::new(driver.options);
         (driver.token, driver.seq) = (token, seq);
-        driver.files.next.store(1000, lsmx::sync::Ordering::Relaxed);
+        driver.files.next.store(1000, lsmx_base::sync::Ordering::Relaxed);
         let played = catch_unwind(AssertUnwindSafe(|| play(&mut driver, vfs)));
         match played {
             Ok(Ok(())) => answered += 1,

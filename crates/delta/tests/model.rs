@@ -6,8 +6,8 @@ mod common;
 
 use common::{Counts, Driver, Files, Model, Write, check_view, place};
 use lsmx::operands::{OperandStoreFactory, OperandView};
-use lsmx::sync::Arc;
 use lsmx::vfs::Vfs;
+use lsmx_base::sync::Arc;
 use lsmx_delta::{DeltaOptions, KeyDelta};
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};

@@ -8,8 +8,8 @@ use std::cell::RefCell;
 
 use common::{Driver, Write, take_leaving};
 use lsmx::operands::{Collection, OperandStore};
-use lsmx::sync::{Arc, AtomicBool, Ordering};
 use lsmx::vfs::OperationKind;
+use lsmx_base::sync::{Arc, AtomicBool, Ordering};
 use lsmx_delta::DeltaOptions;
 
 const KEYS: u64 = 12;

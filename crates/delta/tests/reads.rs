@@ -6,8 +6,8 @@ mod common;
 
 use common::{Driver, Write};
 use lsmx::operands::OperandReads;
-use lsmx::sync::Ordering;
 use lsmx::{Error, SeqNo};
+use lsmx_base::sync::Ordering;
 use lsmx_delta::DeltaOptions;
 
 fn write(key: u64) -> Write {

@@ -5,8 +5,8 @@
 mod common;
 
 use common::{Driver, Write};
-use lsmx::sync::Arc;
 use lsmx::vfs::{Errno, Fault, FaultVfs, Image, MemVfs, Rule, Vfs, VfsCall};
+use lsmx_base::sync::Arc;
 use lsmx_delta::DeltaOptions;
 
 fn round(keys: u64, bytes: usize) -> Vec<Write> {

@@ -6,7 +6,7 @@ mod common;
 
 use common::{Driver, Write};
 use lsmx::operands::OperandReads;
-use lsmx::sync::{Arc, AtomicBool, AtomicU64, Ordering};
+use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Ordering};
 use lsmx_delta::DeltaOptions;
 
 /// Each delivery brings two operands for every key, or an anchor and one; what is read must be all rounds

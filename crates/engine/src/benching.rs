@@ -1,14 +1,16 @@
 //! What a criterion bench calls of the inside. Not for users: it may change with any release.
 
+use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
+use lsmx_base::malformed::Malformed;
+use lsmx_base::slice::BlockBytes;
+use lsmx_base::sync::Arc;
+
 use crate::cache::{BlockCacheKind, Cache};
 use crate::cursor::Cursor;
 use crate::disposal::Disposal;
-use crate::error::{Malformed, Result};
+use crate::error::Result;
 use crate::format::data_block::{DataBlock, DataBlockBuilder, common_prefix};
-use crate::key::{InternalKey, Kind, SeqNo};
 use crate::read::merging::MergingCursor;
-use crate::slice::BlockBytes;
-use crate::sync::Arc;
 pub use crate::table::Indexed;
 use crate::table::Table;
 
@@ -25,7 +27,7 @@ impl Default for Memtable {
 impl Memtable {
     /// Inserts a put with this number.
     pub fn insert(&self, key: &[u8], seq: u64, value: &[u8]) {
-        self.0.insert(key, SeqNo(seq), Kind::Put, value);
+        self.0.insert(key, SeqNo(seq), EntryKind::Put, value);
     }
 
     /// Bytes of the newest value of `key`.
@@ -58,7 +60,7 @@ impl Block {
         let mut builder = DataBlockBuilder::new(restart_interval, tagged);
         for (user_key, value) in entries {
             let common = common_prefix(builder.last_key(), user_key);
-            let key = InternalKey { user_key, seq: SeqNo(1), kind: Kind::Put };
+            let key = InternalKey { user_key, seq: SeqNo(1), kind: EntryKind::Put };
             builder.add_with(key, common, value);
         }
         let mut bytes = Vec::new();

@@ -6,8 +6,8 @@
 
 use std::cell::Cell;
 
-use crate::sabotage::{self, Bug};
-use crate::sync::thread_local;
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::sync::thread_local;
 
 thread_local! {
     static CONTEXT: Cell<Option<Context>> = const { Cell::new(None) };
@@ -62,7 +62,10 @@ impl Drop for Entered {
 }
 
 fn current() -> Option<Context> {
-    CONTEXT.try_with(Cell::get).unwrap_or_default().filter(|_| !sabotage::on(Bug::ReentryUnchecked))
+    CONTEXT
+        .try_with(Cell::get)
+        .unwrap_or_default()
+        .filter(|_| !failpoint::is_on(Failpoint::ReentryUnchecked))
 }
 
 /// Whether the calling thread must not wait for background work.

@@ -1,8 +1,9 @@
 //! The lending cursor that every sorted source of entries offers.
 
+use lsmx_base::key::{InternalKey, SeqNo};
+use lsmx_base::slice::Slice;
+
 use crate::error::Result;
-use crate::key::{InternalKey, SeqNo};
-use crate::slice::Slice;
 
 /// Walks entries in internal-key order (user key ascending, newest version first), both ways.
 ///

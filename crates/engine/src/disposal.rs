@@ -11,8 +11,9 @@
 use std::cell::Cell;
 use std::fmt;
 
+use lsmx_base::sync::{Arc, Mutex, Signal};
+
 use crate::callback::{self, Context};
-use crate::sync::{Arc, Mutex, Signal};
 
 thread_local! {
     /// Whether this thread frees for others.

@@ -14,7 +14,7 @@
 //! after the change. That is enough in every mode; under `Stepped` a thread whose condition holds
 //! but whose signal was not given fails the test, for real threads would have slept on.
 //!
-//! No lock of [`crate::sync`] may be held at a wait or a yield point; debug builds assert it.
+//! No lock of [`lsmx_base::sync`] may be held at a wait or a yield point; debug builds assert it.
 
 mod clock;
 pub mod rate;
@@ -29,9 +29,9 @@ use rand::rngs::SysRng;
 use rand::{Rng, SeedableRng, TryRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Signal, assert_unlocked};
 pub use clock::{CLOCK_JUMP_MAX_DEFAULT, CLOCK_READING_END_US, ClockReport, ManualClock};
 use clock::{SystemClock, saturating_advance};
+use lsmx_base::sync::{Arc, AtomicU64, Mutex, Ordering, Signal, assert_unlocked};
 use stepped::Stepper;
 
 /// Where a driven clock starts, in microseconds.

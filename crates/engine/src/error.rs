@@ -9,6 +9,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use lsmx_base::malformed::Malformed;
+
 use crate::merge::MergeError;
 use crate::panics;
 
@@ -449,86 +451,18 @@ fn of_keyspace(name: Option<&str>) -> String {
     name.map_or_else(String::new, |name| format!(" of keyspace {name:?}"))
 }
 
-/// What is wrong with bytes read from a file.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Malformed {
-    /// The checksum does not match.
-    #[error("checksum is {found:#018x}, expected {expected:#018x}")]
-    Checksum {
-        /// What the bytes give or the place demands.
-        expected: u64,
-        /// What is stored.
-        found: u64,
-    },
-    /// Bytes are missing.
-    #[error("{what} needs {needed} bytes, {found} are there")]
-    Truncated {
-        /// What was being read.
-        what: &'static str,
-        /// Bytes needed.
-        needed: u64,
-        /// Bytes there.
-        found: u64,
-    },
-    /// The magic number of the file kind is not there.
-    #[error("magic number is {found:#018x}, expected {expected:#018x}")]
-    Magic {
-        /// Magic number of the kind.
-        expected: u64,
-        /// What is stored.
-        found: u64,
-    },
-    /// A format version that this build does not know.
-    #[error("format version {found}, this build knows up to {supported}")]
-    Version {
-        /// Version in the file.
-        found: u32,
-        /// Newest version this build reads.
-        supported: u32,
-    },
-    /// A field has a value that no writer writes.
-    #[error("{what} is {found}, expected {expected}")]
-    Field {
-        /// The field.
-        what: &'static str,
-        /// What is stored.
-        found: u64,
-        /// What must hold.
-        expected: &'static str,
-    },
-    /// The file or block belongs somewhere else: identity does not match.
-    #[error("{what} is {found:#018x}, expected {expected:#018x}: foreign or in the wrong place")]
-    Identity {
-        /// Which identity.
-        what: &'static str,
-        /// What the place demands.
-        expected: u64,
-        /// What is stored.
-        found: u64,
-    },
-    /// Keys are not in order.
-    #[error("{what} out of order")]
-    Order {
-        /// What is out of order.
-        what: &'static str,
-    },
-}
-
-impl Malformed {
-    /// Says where: in which file, at which offset.
+impl Error {
+    /// Returns the error for malformed bytes at `offset` of the file `path`.
     #[must_use]
-    pub fn at(self, path: &Path, offset: u64) -> Error {
-        match self {
+    pub fn malformed(source: Malformed, path: &Path, offset: u64) -> Error {
+        match source {
             Malformed::Version { found, supported } => {
                 Error::UnsupportedVersion { path: path.to_owned(), found, supported }
             }
             source => Error::Corrupt { path: path.to_owned(), offset, source },
         }
     }
-}
 
-impl Error {
     /// The error for a caught panic of the engine, or of user code if [`Error::rethrow`] passed it on.
     pub(crate) fn panicked(panic: &(dyn Any + Send)) -> Error {
         match panic.downcast_ref::<Error>() {
@@ -614,7 +548,7 @@ mod tests {
         let (found, expected) = (1, 2);
         let errors = [
             io(),
-            Malformed::Checksum { expected, found }.at(path, 7),
+            Error::malformed(Malformed::Checksum { expected, found }, path, 7),
             Error::ReadOnly { cause: Arc::new(io()) },
             Error::Background { work: "compaction", keyspace: None, cause: Arc::new(io()) },
             Error::MergeFailed {

@@ -3,11 +3,11 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use lsmx_base::sync::Arc;
 use lsmx_compaction::{Explanation, FileId, Job};
 
 use crate::env::ClockReport;
 use crate::error::Error;
-use crate::sync::Arc;
 use crate::wal::RecoveryReport;
 
 /// Receives events, on the threads on which they happen.

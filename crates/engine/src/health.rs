@@ -1,8 +1,9 @@
 //! The first write-path error makes the database read-only; every later write is told the same. What
 //! failed in the background and harms no write is told to one write.
 
+use lsmx_base::sync::{Arc, AtomicBool, Mutex, Ordering};
+
 use crate::error::{Error, Result};
-use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
 
 /// Whether the database takes writes, and if not, why.
 #[derive(Debug, Default)]
@@ -42,7 +43,7 @@ impl Health {
 
     /// Has the next write told that background work has failed; false if it is told of something else already.
     pub(crate) fn owe(&self, error: Error) -> bool {
-        if crate::sabotage::on(crate::sabotage::Bug::BackgroundErrorUntold) {
+        if lsmx_base::failpoint::is_on(lsmx_base::failpoint::Failpoint::BackgroundErrorUntold) {
             return true;
         }
         let mut owed = self.owed.lock();
@@ -78,7 +79,7 @@ impl Health {
 
     /// Takes writes again.
     pub(crate) fn clear(&self) {
-        if crate::sabotage::on(crate::sabotage::Bug::ReadOnlySticks) {
+        if lsmx_base::failpoint::is_on(lsmx_base::failpoint::Failpoint::ReadOnlySticks) {
             return;
         }
         let mut cause = self.cause.lock();

@@ -38,10 +38,6 @@
 pub mod benching;
 pub mod cache;
 mod callback;
-mod checksum;
-mod coding;
-#[doc(hidden)]
-pub mod cost;
 pub mod cursor;
 pub mod db;
 mod disposal;
@@ -49,15 +45,13 @@ pub mod dump;
 pub mod env;
 pub mod error;
 pub mod event;
-pub mod fences;
 pub mod format;
-#[cfg(feature = "fuzzing")]
+#[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod guide;
 mod health;
 mod job;
-pub mod key;
 pub mod keyspace;
 mod log;
 pub mod manifest;
@@ -70,15 +64,10 @@ pub mod operands;
 mod panics;
 mod read;
 pub mod recording;
-pub mod sabotage;
-pub mod slice;
 mod store;
-pub mod sync;
 pub mod table;
 #[cfg(feature = "tokio")]
 pub mod tokio;
-#[doc(hidden)]
-pub mod tombstone_index;
 mod trace;
 mod value_log;
 mod version;
@@ -95,18 +84,19 @@ pub use db::{
 };
 pub use db::{Explanation, MetadataSizes, Observation, observe, observe_with};
 pub use db::{Finding, Lost, LostKind, RepairOptions, RepairReport, repair, repair_with};
-pub use error::{Error, JobRule, Malformed, Result, UserCode};
+pub use error::{Error, JobRule, Result, UserCode};
 pub use event::{Event, EventListener};
-pub use key::{Kind, SeqNo};
 pub use keyspace::filter_bits::FilterBits;
 pub use keyspace::options::{FilterLastRun, KeyspaceOptions, OptionsInForce};
 pub use keyspace::separation::ValueSeparation;
+pub use lsmx_base::key::{EntryKind, SeqNo};
+pub use lsmx_base::malformed::Malformed;
+pub use lsmx_base::slice::Slice;
 pub use lsmx_compaction as compaction;
 pub use lsmx_compaction::PolicySpec;
 pub use merge::{MergeError, MergeOperator};
 pub use metrics::{Metrics, ReadMetrics};
 pub use read::range::Range;
-pub use slice::Slice;
 pub use table::Compression;
 pub use wal::RecoveryMode;
 pub use write::batch::WriteBatch;

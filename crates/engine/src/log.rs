@@ -8,9 +8,10 @@
 
 use std::path::Path;
 
-use crate::coding::{len_u64, to_usize};
+use lsmx_base::coding::{len_u64, to_usize};
+use lsmx_base::failpoint::{self, Failpoint};
+
 use crate::format::frame::{LogSeed, RECORD_HEADER_BYTES, RecordHeader};
-use crate::sabotage::{self, Bug};
 use crate::vfs::File;
 use crate::{Error, Malformed, Result};
 
@@ -74,7 +75,7 @@ impl<'a> LogReader<'a> {
         let payload_at = offset + len_u64(RECORD_HEADER_BYTES);
         let payload = self.bytes(payload_at, u64::from(header.payload_bytes))?;
         Ok(match header.check_payload(payload, place) {
-            Err(what) if !sabotage::on(Bug::TornRecordReplayed) => Found::Bad(what),
+            Err(what) if !failpoint::is_on(Failpoint::TornRecordReplayed) => Found::Bad(what),
             _ => Found::Record(header, payload),
         })
     }
@@ -154,12 +155,17 @@ impl<'a> LogReader<'a> {
         self.chunk.get(start..start + len).ok_or_else(|| {
             let (needed, found) = (len_u64(start + len), len_u64(self.chunk.len()));
             // The file was longer when its length was asked for.
-            Malformed::Truncated { what: "log file", needed, found }.at(self.path, self.chunk_at)
+            Error::malformed(
+                Malformed::Truncated { what: "log file", needed, found },
+                self.path,
+                self.chunk_at,
+            )
         })
     }
 
     fn length(&self, bytes: u64, offset: u64) -> Result<usize> {
-        to_usize("bytes of a log record", bytes).map_err(|what| what.at(self.path, offset))
+        to_usize("bytes of a log record", bytes)
+            .map_err(|what| Error::malformed(what, self.path, offset))
     }
 }
 

@@ -23,13 +23,13 @@ use bytes::Bytes;
 use crate::cursor::Cursor;
 use crate::disposal::Disposal;
 use crate::error::Result;
-use crate::format::range_tombstones::RangeTombstone;
-use crate::key::{InternalKey, Kind, SeqNo};
-use crate::slice::Slice;
-use crate::sync::{Arc, AtomicU64, Ordering};
-use crate::tombstone_index::TombstoneIndex;
 pub(crate) use arena::{Arena, Copied};
 use entry::{Chain, Entry, Label, OPERAND_BYTES};
+use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
+use lsmx_base::range_tombstone::RangeTombstone;
+use lsmx_base::slice::Slice;
+use lsmx_base::sync::{Arc, AtomicU64, Ordering};
+use lsmx_base::tombstone_index::TombstoneIndex;
 use spans::MemtableSpans;
 use tree::{Place, Target, Tree};
 
@@ -112,8 +112,8 @@ impl Memtable {
 
     /// Adds one entry; its number is its own, so there is never one like it. Returns the bytes
     /// that the memtable grew by.
-    pub(crate) fn insert(&self, user_key: &[u8], seq: SeqNo, kind: Kind, value: &[u8]) -> u64 {
-        if kind == Kind::Merge {
+    pub(crate) fn insert(&self, user_key: &[u8], seq: SeqNo, kind: EntryKind, value: &[u8]) -> u64 {
+        if kind == EntryKind::Merge {
             return self.insert_operand(user_key, seq, value, 0).0;
         }
         let bytes = self.tree.insert(user_key, value, Label { seq, kind, chain: None });
@@ -122,8 +122,8 @@ impl Memtable {
     }
 
     /// [`Memtable::insert`] of what lies in memory of an arena already.
-    pub(crate) fn insert_copied(&self, copied: Copied, seq: SeqNo, kind: Kind) -> u64 {
-        if kind == Kind::Merge {
+    pub(crate) fn insert_copied(&self, copied: Copied, seq: SeqNo, kind: EntryKind) -> u64 {
+        if kind == EntryKind::Merge {
             return self.insert(copied.key(), seq, kind, copied.behind_key());
         }
         let bytes = self.tree.insert_copied(copied, Label { seq, kind, chain: None });
@@ -192,7 +192,7 @@ impl Memtable {
         let older = self.find(user_key, seq);
         let chain = older.map_or_else(|| Chain::above(below), |(_, older)| older.chain());
         let (chain, long) = chain.with(operand.len());
-        let label = Label { seq, kind: Kind::Merge, chain: Some(chain) };
+        let label = Label { seq, kind: EntryKind::Merge, chain: Some(chain) };
         let bytes = self.tree.insert(user_key, operand, label) + OPERAND_BYTES;
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         (bytes, long)
@@ -241,7 +241,11 @@ impl Memtable {
     }
 
     /// The newest entry of `user_key` that is not newer than `snapshot`.
-    pub(crate) fn get(&self, user_key: &[u8], snapshot: SeqNo) -> Option<(SeqNo, Kind, Slice)> {
+    pub(crate) fn get(
+        &self,
+        user_key: &[u8],
+        snapshot: SeqNo,
+    ) -> Option<(SeqNo, EntryKind, Slice)> {
         let mut found = None;
         self.walk(user_key, snapshot, |seq, kind, value| {
             found = Some((seq, kind, value));
@@ -256,7 +260,7 @@ impl Memtable {
         &self,
         user_key: &[u8],
         snapshot: SeqNo,
-        mut take: impl FnMut(SeqNo, Kind, Slice) -> bool,
+        mut take: impl FnMut(SeqNo, EntryKind, Slice) -> bool,
     ) -> bool {
         let mut found = self.find(user_key, snapshot);
         while let Some((place, entry)) = found {

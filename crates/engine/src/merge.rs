@@ -11,9 +11,10 @@ use std::borrow::Cow;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use lsmx_base::sync::Arc;
+
 use crate::callback::{self, Context};
 use crate::panics;
-use crate::sync::Arc;
 
 pub use operators::{Append, Counter, FieldUpdate, Max, Min, SetUnion};
 

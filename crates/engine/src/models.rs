@@ -10,8 +10,9 @@ mod views;
 
 use std::time::Duration;
 
+use lsmx_base::sync::Arc;
+
 use crate::env::Background;
-use crate::sync::Arc;
 use crate::vfs::MemVfs;
 use crate::{Db, Options};
 

@@ -28,12 +28,13 @@ mod contained;
 use std::fmt;
 use std::path::PathBuf;
 
+use lsmx_base::key::SeqNo;
+use lsmx_base::slice::Slice;
+use lsmx_base::sync::Arc;
+
 use crate::cursor::Cursor;
 use crate::env::Env;
 use crate::error::Result;
-use crate::key::SeqNo;
-use crate::slice::Slice;
-use crate::sync::Arc;
 use crate::vfs::{File, Vfs};
 
 pub(crate) use contained::ContainedStore;
@@ -283,7 +284,7 @@ pub struct Prepared {
 
 /// Buckets made anew, and operands that leave for the tree.
 pub trait Collection {
-    /// What leaves for the tree, if something does: entries of kind [`Merge`](crate::Kind::Merge) of all
+    /// What leaves for the tree, if something does: entries of kind [`Merge`](crate::EntryKind::Merge) of all
     /// operands in the buckets that go, deliveries since the collection began included. Of a key all that
     /// no anchor voids leaves, or nothing: for whoever sees what has left, what is older in the store is void.
     /// Called while no delivery is under way, and before [`Collection::prepare`].
@@ -326,7 +327,7 @@ pub trait OperandView: fmt::Debug + Send + Sync {
         let _ = (key, at);
     }
 
-    /// Walks, as entries of kind [`Merge`](crate::Kind::Merge), the operands of all keys with numbers up
+    /// Walks, as entries of kind [`Merge`](crate::EntryKind::Merge), the operands of all keys with numbers up
     /// to `at` that no anchor up to `at` voids. A folded operand has its largest number.
     fn cursor(self: Arc<Self>, at: SeqNo, reads: OperandReads) -> Box<dyn Cursor>;
 

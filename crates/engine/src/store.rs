@@ -4,6 +4,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::thread::{self, ThreadId};
 
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::key::SeqNo;
+use lsmx_base::sync::{
+    Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, RwLock, Signal, Weak, assert_unlocked,
+};
 use lsmx_compaction::{FileId, FileShape};
 
 use crate::cache::Cache;
@@ -16,17 +21,12 @@ use crate::event::{BackgroundError, Event, EventListener};
 use crate::format::edit::{BlobFileRecord, FileRecord};
 use crate::format::filename::FileName;
 use crate::health::Health;
-use crate::key::SeqNo;
 use crate::keyspace::guard_history::GuardHistory;
 use crate::keyspace::options::kept_logs;
 use crate::keyspace::snapshot::Sequence;
 use crate::keyspace::{NEVER, Tree};
 use crate::manifest::{Manifest, ManifestState};
 use crate::metrics::Latencies;
-use crate::sabotage::{self, Bug};
-use crate::sync::{
-    Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, RwLock, Signal, Weak, assert_unlocked,
-};
 use crate::table::{DescriptorPool, PooledVfs, Table, TableIdentity, TableSummary};
 use crate::value_log::Blob;
 pub(crate) use crate::version::FileNumbers;
@@ -624,7 +624,8 @@ impl Store {
     /// exceed their bound by one batch at most.
     pub(crate) fn reserve(&self, bytes: u64, force: bool) -> Option<Reservation<'_>> {
         let reserved = |reserved: u64| {
-            let full = self.are_full_with(reserved) && !sabotage::on(Bug::AdmittedUnreserved);
+            let full =
+                self.are_full_with(reserved) && !failpoint::is_on(Failpoint::AdmittedUnreserved);
             (force || !full).then(|| reserved.saturating_add(bytes))
         };
         let reserved =
@@ -697,7 +698,7 @@ impl Store {
         operand_files: Option<&BTreeSet<FileName>>,
     ) -> Result<()> {
         let named = state.file_numbers();
-        let kept = match sabotage::on(Bug::KeptLogRemoved) {
+        let kept = match failpoint::is_on(Failpoint::KeptLogRemoved) {
             true => BTreeMap::new(),
             false => kept_logs(state),
         };
@@ -801,7 +802,7 @@ impl Store {
         let file_bytes =
             || self.all_trees().iter().map(|tree| tree.pin().version.file_bytes()).sum();
         if let Some(error) = self.tables.reserve.fit(self.rewrite(), file_bytes) {
-            if sabotage::on(Bug::ReserveRequired) {
+            if failpoint::is_on(Failpoint::ReserveRequired) {
                 self.fail(error.clone());
             }
             self.tell(&Event::NoReserve(Arc::new(error)));

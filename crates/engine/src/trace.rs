@@ -90,7 +90,7 @@ pub(crate) fn event(event: &Event) {
 #[cfg(all(test, feature = "tracing"))]
 mod tests {
     use super::*;
-    use crate::sync::{Arc, Mutex};
+    use lsmx_base::sync::{Arc, Mutex};
     use tracing::field::{Field, Visit};
     use tracing::span::{Attributes, Id, Record};
     use tracing::{Metadata, Subscriber};

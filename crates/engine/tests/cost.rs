@@ -1,7 +1,7 @@
 //! Guarantee 17: the work of a call grows at most as n log n.
 //!
 //! Each check runs one kind of call at three sizes, a factor of 4 apart, and compares counters: work that
-//! the engine counts ([`lsmx::cost`]) and bytes that the process allocates. No check looks at a clock.
+//! the engine counts ([`lsmx_base::work_counter`]) and bytes that the process allocates. No check looks at a clock.
 //! `LSMX_TEST_SCALE` above 1 adds two larger sizes. `--nocapture` prints all figures.
 
 #![allow(
@@ -23,7 +23,6 @@ use std::time::Duration;
 use cap::Cap;
 use lsmx::compaction::simulator;
 use lsmx::compaction::workload::{Distribution, Phase};
-use lsmx::cost::{Work, counted};
 use lsmx::env::Background;
 use lsmx::merge::Append;
 use lsmx::vfs::{Fault, FaultVfs, Image, MemVfs, Rule, VfsCall};
@@ -31,6 +30,7 @@ use lsmx::{
     Db, Durability, Event, EventListener, KeyspaceOptions, Options, PolicySpec, ValueSeparation,
     WriteBatch,
 };
+use lsmx_base::work_counter::{Work, counted};
 use lsmx_delta::{DeltaOptions, KeyDelta};
 use lsmx_stress::modelling::scale;
 

@@ -13,13 +13,13 @@ use std::sync::Arc;
 
 use lsmx::cache::Cache;
 use lsmx::cursor::Cursor;
-use lsmx::key::InternalKey;
 use lsmx::table::{
     Compression, FillCache, FilterWidth, RangeTombstone, Table, TableIdentity, TableOptions,
     TableWriter,
 };
 use lsmx::vfs::{MemVfs, Vfs};
-use lsmx::{Kind, SeqNo};
+use lsmx::{EntryKind, SeqNo};
+use lsmx_base::key::InternalKey;
 use lsmx_compaction::FileId;
 
 struct Case {
@@ -177,32 +177,32 @@ const CASES: &[Case] = &[
     },
 ];
 
-type Entry = (Vec<u8>, u64, Kind, Vec<u8>);
+type Entry = (Vec<u8>, u64, EntryKind, Vec<u8>);
 
 /// All kinds, an empty key, a key whose versions go over several
 /// blocks, keys of 0x00 and 0xff, a value longer than a block.
 fn every_kind() -> Vec<Entry> {
-    let mut entries: Vec<Entry> = vec![(vec![], 3, Kind::Put, b"of the empty key".to_vec())];
+    let mut entries: Vec<Entry> = vec![(vec![], 3, EntryKind::Put, b"of the empty key".to_vec())];
     for number in 0..40u64 {
         let value = format!("value {number}, value {number}").into_bytes();
-        entries.push((format!("key {number:03}").into_bytes(), 1 << number, Kind::Put, value));
+        entries.push((format!("key {number:03}").into_bytes(), 1 << number, EntryKind::Put, value));
     }
     for seq in (100..140).rev() {
-        let kind = if seq % 3 == 0 { Kind::Merge } else { Kind::Put };
+        let kind = if seq % 3 == 0 { EntryKind::Merge } else { EntryKind::Put };
         entries.push((b"many versions".to_vec(), seq, kind, b"operand or value".to_vec()));
     }
-    entries.push((b"pointer".to_vec(), SeqNo::MAX.0, Kind::ValuePointer, vec![9; 24]));
-    entries.push((b"tombstone".to_vec(), 77, Kind::Delete, vec![]));
-    entries.push((b"z long value".to_vec(), 78, Kind::Put, vec![b'x'; 700]));
-    entries.push((vec![0xff, 0xff], 79, Kind::Put, vec![0, 0xff]));
-    entries.push((vec![0xff, 0xff, 0], 80, Kind::Put, vec![]));
+    entries.push((b"pointer".to_vec(), SeqNo::MAX.0, EntryKind::ValuePointer, vec![9; 24]));
+    entries.push((b"tombstone".to_vec(), 77, EntryKind::Delete, vec![]));
+    entries.push((b"z long value".to_vec(), 78, EntryKind::Put, vec![b'x'; 700]));
+    entries.push((vec![0xff, 0xff], 79, EntryKind::Put, vec![0, 0xff]));
+    entries.push((vec![0xff, 0xff, 0], 80, EntryKind::Put, vec![]));
     entries
 }
 
 /// Keys whose boundaries are numbers, some of them ties.
 fn hashes() -> Vec<Entry> {
     let key = |n: u64| xxhash_rust::xxh3::xxh3_64(&n.to_le_bytes()).to_be_bytes();
-    sorted((1..=1200).map(|n| (key(n).to_vec(), n, Kind::Put, vec![7; 4])).collect())
+    sorted((1..=1200).map(|n| (key(n).to_vec(), n, EntryKind::Put, vec![7; 4])).collect())
 }
 
 /// Entries for which blocks have tags, versions of a key over the end of one among them.
@@ -210,11 +210,11 @@ fn long_values() -> Vec<Entry> {
     let hash = |n: u64| xxhash_rust::xxh3::xxh3_64(&n.to_le_bytes());
     let versions = |n: u64| if n.is_multiple_of(50) { 1..=9 } else { 1..=1 };
     let key = |n: u64| hash(n).to_be_bytes().to_vec();
-    let of = |n| versions(n).rev().map(move |seq| (key(n), seq, Kind::Put, vec![7; 30]));
+    let of = |n| versions(n).rev().map(move |seq| (key(n), seq, EntryKind::Put, vec![7; 30]));
     let mut entries: Vec<Entry> = (1..=300).flat_map(of).collect();
     entries.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
     // The test of all tables wants one of each.
-    entries.push((vec![0xff; 9], 5, Kind::Delete, vec![]));
+    entries.push((vec![0xff; 9], 5, EntryKind::Delete, vec![]));
     entries
 }
 
@@ -222,13 +222,13 @@ fn long_values() -> Vec<Entry> {
 fn ids() -> Vec<Entry> {
     let fields = ["address", "age", "email", "name"];
     let key = |n: usize| format!("user:{:05}:{}", n / 4 * 3, fields[n % 4]).into_bytes();
-    sorted((1..=1200).map(|n| (key(n), n as u64, Kind::Put, vec![7; 4])).collect())
+    sorted((1..=1200).map(|n| (key(n), n as u64, EntryKind::Put, vec![7; 4])).collect())
 }
 
 fn sorted(mut entries: Vec<Entry>) -> Vec<Entry> {
     entries.sort();
     // The test of all tables wants one of each.
-    entries.push((vec![0xff; 9], 5, Kind::Delete, vec![]));
+    entries.push((vec![0xff; 9], 5, EntryKind::Delete, vec![]));
     entries
 }
 

@@ -13,12 +13,14 @@ use std::sync::Arc;
 use lsmx::env::Background;
 use lsmx::format::blob::{BlobHeader, BlobTrailer, ValuePointer, put_record};
 use lsmx::format::edit::{BlobFileRecord, BlobReference, Change, Edit, FileRecord};
-use lsmx::key::InternalKey;
 use lsmx::manifest::{Manifest, ManifestState};
 use lsmx::table::{TableOptions, TableWriter};
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::wal::{SegmentLedger, Wal, WalOptions};
-use lsmx::{Compression, Db, KeyspaceOptions, Kind, Options, SeqNo, ValueSeparation, verify_with};
+use lsmx::{
+    Compression, Db, EntryKind, KeyspaceOptions, Options, SeqNo, ValueSeparation, verify_with,
+};
+use lsmx_base::key::InternalKey;
 use lsmx_compaction::{FileId, KeyRange, Level, RunId};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -44,7 +46,7 @@ impl SegmentLedger for Three {
 type Written = (&'static [u8], u64, Vec<u8>, Option<Compression>);
 
 /// Key, number, kind and value in the table.
-type Stored = (&'static [u8], u64, Kind, Vec<u8>);
+type Stored = (&'static [u8], u64, EntryKind, Vec<u8>);
 
 fn entries() -> Vec<Written> {
     vec![
@@ -62,7 +64,7 @@ fn blob() -> (Vec<u8>, Vec<Stored>) {
     let (mut table, mut records, mut value_bytes) = (Vec::new(), 0, 0);
     for (key, seq, value, apart) in entries() {
         let Some(compression) = apart else {
-            table.push((key, seq, Kind::Put, value));
+            table.push((key, seq, EntryKind::Put, value));
             continue;
         };
         let offset = bytes.len() as u64;
@@ -72,7 +74,7 @@ fn blob() -> (Vec<u8>, Vec<Stored>) {
         let value_len = value.len() as u64;
         let mut pointer = Vec::new();
         ValuePointer { file: 9, offset, bytes: length, value_bytes: value_len }.put(&mut pointer);
-        table.push((key, seq, Kind::ValuePointer, pointer));
+        table.push((key, seq, EntryKind::ValuePointer, pointer));
         (records, value_bytes) = (records + 1, value_bytes + value_len);
     }
     let trailer = BlobTrailer { records, value_bytes, uid: UID };

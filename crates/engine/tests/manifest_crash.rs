@@ -11,8 +11,8 @@ use lsmx::Error;
 use lsmx::SeqNo;
 use lsmx::format::edit::{Change, Edit, FileRecord};
 use lsmx::manifest::{Manifest, ManifestState};
-use lsmx::sabotage::{self, Bug};
 use lsmx::vfs::{Errno, Fault, FaultVfs, Image, MemVfs, Rule, Vfs, VfsCall};
+use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_compaction::{FileId, KeyRange, Level, RunId};
 
 /// Bugs are armed for the whole process: tests of this file take turns.
@@ -174,9 +174,9 @@ fn after_a_crash_at_any_operation_the_state_is_that_of_a_prefix_with_all_acknowl
 #[test]
 fn a_directory_that_is_not_synced_is_found() {
     let _turn = turn();
-    sabotage::arm(Some(Bug::DirectoryNotSynced));
+    failpoint::arm(Some(Failpoint::DirectoryNotSynced));
     let found = enumerate_crashes();
-    sabotage::arm(None);
+    failpoint::arm(None);
     assert!(found.is_err());
 }
 

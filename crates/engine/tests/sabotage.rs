@@ -27,10 +27,10 @@ use lsmx::compaction::{BusyFiles, CompactionPolicy, Debt, Job, Level, TreeShape}
 use lsmx::env::{Background, Env};
 use lsmx::format::filename::FileName;
 use lsmx::manifest::Manifest;
-use lsmx::sabotage::{self, Bug, Found, Report};
 use lsmx::table::{Table, TableIdentity};
 use lsmx::vfs::{Errno, Fault, FaultVfs, Image, MemVfs, Rule, VfsCall};
 use lsmx::{Db, Durability, Error, Event, EventListener, KeyspaceOptions, Options, WriteBatch};
+use lsmx_base::failpoint::{self, Failpoint, Found, Report};
 
 /// Something that passes where no bug is; the number varies it.
 type Check = fn(u64) -> Outcome;
@@ -41,146 +41,166 @@ const TRIES: u64 = 200;
 const PASSES: u64 = 6;
 
 /// The check that is there for a bug, and its name.
-fn check_for(bug: Bug) -> (&'static str, Check) {
+fn check_for(bug: Failpoint) -> (&'static str, Check) {
     match bug {
-        Bug::WalSyncSkipped
-        | Bug::WalOlderSegmentUnsynced
-        | Bug::DirectoryNotSynced
-        | Bug::EditBeforeTableSync
-        | Bug::FlushWithoutWalSync
-        | Bug::InputsDeletedEarly
-        | Bug::SeqReused
-        | Bug::FileNumberReused
-        | Bug::FileNumbersNotReserved
-        | Bug::EditWithoutWalSync
-        | Bug::KeyspaceIdReused
-        | Bug::CheckpointUnsynced
-        | Bug::TornTailRefused
-        | Bug::BufferedNotLogged
-        | Bug::ReplaySkipsUnflushed
-        | Bug::ReplaySkipsRangeDeletes
-        | Bug::TokenNotCommitted
-        | Bug::PointerBeforeBytes
-        | Bug::TornRecordReplayed
-        | Bug::SegmentDeletedEarly => ("crashes", crashes),
-        Bug::TombstoneDroppedEarly
-        | Bug::SnapshotVersionDropped
-        | Bug::FilterMissesKey
-        | Bug::SpanBehindFilter
-        | Bug::SpanIgnoresSnapshot
-        | Bug::SpanLostAtCut
-        | Bug::SpanLostAtPart
-        | Bug::KeyLostAtPart
-        | Bug::SpanDroppedEarly
-        | Bug::CoveredFileDroppedEarly
-        | Bug::OperandsFoldedOverSnapshot
-        | Bug::BaseForgottenByJob
-        | Bug::FoldedValueStale
-        | Bug::AnchorForgotten
-        | Bug::LiveBlobDeleted
-        | Bug::OperandsReordered
-        | Bug::CacheKeyReused
-        | Bug::OperandLostAtSplit
-        | Bug::DropNotLogged
-        | Bug::BatchTorn => ("contents", contents),
-        Bug::UpdateWithoutGuard => ("updates", updates),
-        Bug::GuardScansCommit => ("guards beside large batches", guards_beside_large_batches),
-        Bug::AdmittedUnreserved => ("batches in flight", arsenal::memory::batches_in_flight),
-        Bug::DroppedMemtableCounted => ("drops among folds", arsenal::memory::drops_among_folds),
-        Bug::GuardHistoryForgotten => ("guards of old reads", guards_older_than_the_memtables),
-        Bug::FollowerSyncForgotten | Bug::PublishedEarly | Bug::WakeUpLost => {
+        Failpoint::WalSyncSkipped
+        | Failpoint::WalOlderSegmentUnsynced
+        | Failpoint::DirectoryNotSynced
+        | Failpoint::EditBeforeTableSync
+        | Failpoint::FlushWithoutWalSync
+        | Failpoint::InputsDeletedEarly
+        | Failpoint::SeqReused
+        | Failpoint::FileNumberReused
+        | Failpoint::FileNumbersNotReserved
+        | Failpoint::EditWithoutWalSync
+        | Failpoint::KeyspaceIdReused
+        | Failpoint::CheckpointUnsynced
+        | Failpoint::TornTailRefused
+        | Failpoint::BufferedNotLogged
+        | Failpoint::ReplaySkipsUnflushed
+        | Failpoint::ReplaySkipsRangeDeletes
+        | Failpoint::TokenNotCommitted
+        | Failpoint::PointerBeforeBytes
+        | Failpoint::TornRecordReplayed
+        | Failpoint::SegmentDeletedEarly => ("crashes", crashes),
+        Failpoint::TombstoneDroppedEarly
+        | Failpoint::SnapshotVersionDropped
+        | Failpoint::FilterMissesKey
+        | Failpoint::SpanBehindFilter
+        | Failpoint::SpanIgnoresSnapshot
+        | Failpoint::SpanLostAtCut
+        | Failpoint::SpanLostAtPart
+        | Failpoint::KeyLostAtPart
+        | Failpoint::SpanDroppedEarly
+        | Failpoint::CoveredFileDroppedEarly
+        | Failpoint::OperandsFoldedOverSnapshot
+        | Failpoint::BaseForgottenByJob
+        | Failpoint::FoldedValueStale
+        | Failpoint::AnchorForgotten
+        | Failpoint::LiveBlobDeleted
+        | Failpoint::OperandsReordered
+        | Failpoint::CacheKeyReused
+        | Failpoint::OperandLostAtSplit
+        | Failpoint::DropNotLogged
+        | Failpoint::BatchTorn => ("contents", contents),
+        Failpoint::UpdateWithoutGuard => ("updates", updates),
+        Failpoint::GuardScansCommit => ("guards beside large batches", guards_beside_large_batches),
+        Failpoint::AdmittedUnreserved => ("batches in flight", arsenal::memory::batches_in_flight),
+        Failpoint::DroppedMemtableCounted => {
+            ("drops among folds", arsenal::memory::drops_among_folds)
+        }
+        Failpoint::GuardHistoryForgotten => {
+            ("guards of old reads", guards_older_than_the_memtables)
+        }
+        Failpoint::FollowerSyncForgotten | Failpoint::PublishedEarly | Failpoint::WakeUpLost => {
             ("writers", several_writers)
         }
-        Bug::SnapshotInTwoSteps => ("snapshots among writers", snapshots_among_writers),
-        Bug::NewestFlushedFirst => ("contents among threads", contents_among_threads),
-        Bug::AppendErrorSwallowed => {
+        Failpoint::SnapshotInTwoSteps => ("snapshots among writers", snapshots_among_writers),
+        Failpoint::NewestFlushedFirst => ("contents among threads", contents_among_threads),
+        Failpoint::AppendErrorSwallowed => {
             ("crashes after a failed append", crashes_after_a_failed_append)
         }
-        Bug::SyncRetried => ("crashes after a failed sync", crashes_after_a_failed_sync),
-        Bug::DoubtForgotten => ("crashes after a failed edit", crashes_after_a_failed_edit),
-        Bug::ReadOnlySticks => ("failing writes", failing_writes),
-        Bug::BackgroundErrorUntold => ("a failing compaction", failing_compaction),
-        Bug::ReadErrorIsNotFound => ("failing reads", failing_reads),
-        Bug::OpenErrorIsNew => ("failing questions", failing_questions),
-        Bug::IteratorGoesOn => ("iterators that fail", iterators_that_fail),
-        Bug::ReadOverCloseNamesFile => {
+        Failpoint::SyncRetried => ("crashes after a failed sync", crashes_after_a_failed_sync),
+        Failpoint::DoubtForgotten => ("crashes after a failed edit", crashes_after_a_failed_edit),
+        Failpoint::ReadOnlySticks => ("failing writes", failing_writes),
+        Failpoint::BackgroundErrorUntold => ("a failing compaction", failing_compaction),
+        Failpoint::ReadErrorIsNotFound => ("failing reads", failing_reads),
+        Failpoint::OpenErrorIsNew => ("failing questions", failing_questions),
+        Failpoint::IteratorGoesOn => ("iterators that fail", iterators_that_fail),
+        Failpoint::ReadOverCloseNamesFile => {
             ("reads over a close", arsenal::closing::reads_over_a_close_return_values_or_closed)
         }
-        Bug::StoreFilesOutsideBudget => {
+        Failpoint::StoreFilesOutsideBudget => {
             ("few descriptors", arsenal::descriptors::few_descriptors_are_refused_or_enough)
         }
-        Bug::OperandQuarantineSticks => {
+        Failpoint::OperandQuarantineSticks => {
             ("an unreadable bucket", arsenal::quarantine::readable_bucket_leaves_quarantine)
         }
-        Bug::QuarantinedBlobRead => {
+        Failpoint::QuarantinedBlobRead => {
             ("an unreadable blob file", arsenal::quarantine::quarantined_blob_file_is_not_read)
         }
-        Bug::RetriedWithoutPause => ("a full disk", full_disk),
-        Bug::ReserveNotKept => {
+        Failpoint::RetriedWithoutPause => ("a full disk", full_disk),
+        Failpoint::ReserveNotKept => {
             ("a full disk and its reserve", disk_use::full_disk_takes_the_reserve)
         }
-        Bug::ReserveUnbounded => ("bounds of the reserve", disk_use::reserve_is_bounded),
-        Bug::ReserveRequired => ("a reserve that cannot be made", disk_use::reserve_is_dispensable),
-        Bug::IdleMemtablePinsLog => ("an idle memtable", disk_use::idle_memtable_is_flushed),
-        Bug::RemovalNotAwaited => ("an idle database", disk_use::idle_database_removes_nothing),
-        Bug::PanicStrandsGroup | Bug::PanicEndsThread | Bug::PanicUnnamed => {
+        Failpoint::ReserveUnbounded => ("bounds of the reserve", disk_use::reserve_is_bounded),
+        Failpoint::ReserveRequired => {
+            ("a reserve that cannot be made", disk_use::reserve_is_dispensable)
+        }
+        Failpoint::IdleMemtablePinsLog => ("an idle memtable", disk_use::idle_memtable_is_flushed),
+        Failpoint::RemovalNotAwaited => {
+            ("an idle database", disk_use::idle_database_removes_nothing)
+        }
+        Failpoint::PanicStrandsGroup | Failpoint::PanicEndsThread | Failpoint::PanicUnnamed => {
             ("panics of the file system", panics_of_the_file_system)
         }
-        Bug::LengthTrusted => ("bytes that end early", bytes_that_end_early),
-        Bug::ObservationTakesLogLock => ("observation while a device hangs", hanging_observation),
-        Bug::DeadlineIgnoresDevice => ("closes while a device hangs", hanging_close),
-        Bug::FollowerOutstaysDeadline => ("writes behind a device that hangs", hanging_leader),
-        Bug::ReentryUnchecked => ("calls of a listener", calls_of_a_listener),
-        Bug::EventsUnderLead => ("a listener that waits for a writer", listener_waits_for_writer),
-        Bug::FlushWaitsForStore => ("flushes while an operand store hangs", hanging_store),
-        Bug::WalDamageIsTail => ("damage in the log", damage_in_the_log),
-        Bug::ChecksumWithoutPlace => ("foreign blocks", foreign_blocks),
-        Bug::ClockJumpBelieved => {
+        Failpoint::LengthTrusted => ("bytes that end early", bytes_that_end_early),
+        Failpoint::ObservationTakesLogLock => {
+            ("observation while a device hangs", hanging_observation)
+        }
+        Failpoint::DeadlineIgnoresDevice => ("closes while a device hangs", hanging_close),
+        Failpoint::FollowerOutstaysDeadline => {
+            ("writes behind a device that hangs", hanging_leader)
+        }
+        Failpoint::ReentryUnchecked => ("calls of a listener", calls_of_a_listener),
+        Failpoint::EventsUnderLead => {
+            ("a listener that waits for a writer", listener_waits_for_writer)
+        }
+        Failpoint::FlushWaitsForStore => ("flushes while an operand store hangs", hanging_store),
+        Failpoint::WalDamageIsTail => ("damage in the log", damage_in_the_log),
+        Failpoint::ChecksumWithoutPlace => ("foreign blocks", foreign_blocks),
+        Failpoint::ClockJumpBelieved => {
             ("a clock that jumps", arsenal::clock::jump_of_a_running_database_is_harmless)
         }
-        Bug::TimeOverflows => ("the end of time", arsenal::clock::time_near_its_end_is_harmless),
-        Bug::OutputOverEngineFile => {
+        Failpoint::TimeOverflows => {
+            ("the end of time", arsenal::clock::time_near_its_end_is_harmless)
+        }
+        Failpoint::OutputOverEngineFile => {
             ("names of outputs", arsenal::identity::output_over_an_engine_file_is_refused)
         }
-        Bug::StrayNumberCounts => {
+        Failpoint::StrayNumberCounts => {
             ("stray files", arsenal::identity::stray_file_with_an_impossible_number_is_ignored)
         }
-        Bug::CheckpointKeepsUid => {
+        Failpoint::CheckpointKeepsUid => {
             ("segments of a checkpoint", arsenal::identity::segment_of_a_checkpoint_is_foreign)
         }
-        Bug::CorruptReadNotRepeated => ("a transient bad read", transient_bad_read),
-        Bug::DamagedInputsKept => ("an unreadable file", unreadable_file),
-        Bug::GrownTailIsDamage | Bug::OldestSegmentUnsynced => {
+        Failpoint::CorruptReadNotRepeated => ("a transient bad read", transient_bad_read),
+        Failpoint::DamagedInputsKept => ("an unreadable file", unreadable_file),
+        Failpoint::GrownTailIsDamage | Failpoint::OldestSegmentUnsynced => {
             ("crashes of the log", crashes_of_the_log)
         }
-        Bug::StallUnnoticed => ("a policy that stalls", stalling_policy),
-        Bug::HiddenSpanNumbersKept => (
+        Failpoint::StallUnnoticed => ("a policy that stalls", stalling_policy),
+        Failpoint::HiddenSpanNumbersKept => (
             "a flush of nested range deletes",
             range_tombstones::flush_of_nested_range_deletes_is_linear,
         ),
-        Bug::DamagedSpansFailAllScans => (
+        Failpoint::DamagedSpansFailAllScans => (
             "damaged range tombstones",
             range_tombstones::damaged_range_tombstones_fail_overlapping_reads_only,
         ),
-        Bug::FailedOpenLeavesFiles => {
+        Failpoint::FailedOpenLeavesFiles => {
             ("opens that fail", arsenal::failed_open::failed_open_leaves_no_files)
         }
-        Bug::IntactSegmentBlamed => ("missing log segments", lost_log::missing_segment_is_named),
-        Bug::DryRunMissesCommits => {
+        Failpoint::IntactSegmentBlamed => {
+            ("missing log segments", lost_log::missing_segment_is_named)
+        }
+        Failpoint::DryRunMissesCommits => {
             ("dry runs of repairs", lost_log::dry_run_reports_the_losses_of_the_repair)
         }
-        Bug::SegmentCutAfterClose => {
+        Failpoint::SegmentCutAfterClose => {
             ("a handle dropped after close", arsenal::closing::closed_database_changes_no_file)
         }
-        Bug::RefusedDropEnds => ("late snapshots", arsenal::queues::late_snapshot_keeps_files),
-        Bug::OneFlushThread => ("flushes while a flush to a store hangs", hanging_delivery),
-        Bug::FlushesPastDamageUncounted => {
+        Failpoint::RefusedDropEnds => {
+            ("late snapshots", arsenal::queues::late_snapshot_keeps_files)
+        }
+        Failpoint::OneFlushThread => ("flushes while a flush to a store hangs", hanging_delivery),
+        Failpoint::FlushesPastDamageUncounted => {
             ("ends of keyspaces", lost_log::each_keyspace_is_complete_as_reported)
         }
-        Bug::KeptLogRemoved | Bug::KeptLogDeliveredTwice => {
+        Failpoint::KeptLogRemoved | Failpoint::KeptLogDeliveredTwice => {
             ("a missing operand store", arsenal::missing_store::operands_wait_for_their_store)
         }
-        Bug::LaterFlushStaysCounted => {
+        Failpoint::LaterFlushStaysCounted => {
             ("common prefixes", lost_log::common_prefix_is_restored_or_refused)
         }
     }
@@ -769,13 +789,13 @@ fn every_deliberate_bug_is_found() {
     let clock = Env::default();
     let (mut caught, mut missed) = (Vec::new(), Vec::new());
     let mut passed = BTreeSet::new();
-    for &bug in Bug::ALL {
+    for &bug in Failpoint::ALL {
         let (check, by) = check_for(bug);
-        sabotage::arm(Some(bug));
+        failpoint::arm(Some(bug));
         let start_ns = clock.monotonic_ns();
         let failed = found(by, seed, TRIES);
         let ms = (clock.monotonic_ns() - start_ns) / 1_000_000;
-        sabotage::arm(None);
+        failpoint::arm(None);
         match failed {
             Some((number, what)) => {
                 caught.push(Found { bug, check, tries: number + 1, ms });
@@ -790,9 +810,9 @@ fn every_deliberate_bug_is_found() {
             panic!("the check {check:?} fails without a bug: {what}");
         }
     }
-    sabotage::arm(Some(Bug::PanicUnnamed));
+    failpoint::arm(Some(Failpoint::PanicUnnamed));
     let hangs = found(panics_that_reach_the_engine, seed, 10 * PASSES);
-    sabotage::arm(None);
+    failpoint::arm(None);
     assert!(hangs.is_none(), "a panic that reaches the engine: {hangs:?}");
     caught.sort_by_key(|found| found.bug.class());
     println!("\n{}", Report(&caught));

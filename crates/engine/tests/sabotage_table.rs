@@ -8,18 +8,18 @@ use std::sync::Arc;
 
 use lsmx::cache::Cache;
 use lsmx::env::Env;
-use lsmx::key::InternalKey;
-use lsmx::sabotage::{self, Bug, Found, Report};
 use lsmx::table::{Table, TableIdentity, TableOptions, TableSummary, TableWriter};
 use lsmx::vfs::{Image, MemVfs, Vfs};
-use lsmx::{Error, Kind, SeqNo};
+use lsmx::{EntryKind, Error, SeqNo};
+use lsmx_base::failpoint::{self, Failpoint, Found, Report};
+use lsmx_base::key::InternalKey;
 use lsmx_compaction::FileId;
 
 fn write(vfs: &MemVfs, path: &Path, uid: u64, value: &[u8]) -> TableSummary {
     let mut writer = TableWriter::create(vfs, path, uid, &TableOptions::default()).unwrap();
     for number in 0..100u32 {
         let user_key = &number.to_be_bytes();
-        writer.add(InternalKey { user_key, seq: SeqNo(1), kind: Kind::Put }, value).unwrap();
+        writer.add(InternalKey { user_key, seq: SeqNo(1), kind: EntryKind::Put }, value).unwrap();
     }
     writer.finish().unwrap()
 }
@@ -93,15 +93,19 @@ fn deliberate_bugs_show() {
     let clock = Env::default();
     let mut found = Vec::new();
     for (bug, check, shows) in [
-        (Bug::ChecksumWithoutPlace, "a foreign block", a_foreign_block_passes as fn() -> bool),
-        (Bug::FilterMissesKey, "every key of a table", a_key_is_filtered_out),
-        (Bug::EditBeforeTableSync, "a power loss behind a table", a_finished_table_is_lost),
+        (
+            Failpoint::ChecksumWithoutPlace,
+            "a foreign block",
+            a_foreign_block_passes as fn() -> bool,
+        ),
+        (Failpoint::FilterMissesKey, "every key of a table", a_key_is_filtered_out),
+        (Failpoint::EditBeforeTableSync, "a power loss behind a table", a_finished_table_is_lost),
     ] {
         assert!(!shows(), "{} without the bug", bug.name());
         let start_ns = clock.monotonic_ns();
-        sabotage::arm(Some(bug));
+        failpoint::arm(Some(bug));
         assert!(shows(), "{} with the bug", bug.name());
-        sabotage::arm(None);
+        failpoint::arm(None);
         let ms = (clock.monotonic_ns() - start_ns) / 1_000_000;
         found.push(Found { bug, check, tries: 1, ms });
     }

@@ -14,10 +14,10 @@ use log_crashes::{
     restart,
 };
 use lsmx::env::Env;
-use lsmx::sabotage::{self, Bug, Found, Report};
 use lsmx::vfs::{Errno, Fault, FaultVfs, Image, MemVfs, Rule, Vfs, VfsCall};
 use lsmx::wal::{RecoveryMode, Wal, WalOptions};
 use lsmx::{Error, SeqNo};
+use lsmx_base::failpoint::{self, Failpoint, Found, Report};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -47,19 +47,19 @@ fn deliberate_bugs_are_found() {
     let clock = Env::default();
     let mut caught = Vec::new();
     for (bug, (check, fails)) in [
-        (Bug::WalSyncSkipped, crashes),
-        (Bug::WalOlderSegmentUnsynced, crashes),
-        (Bug::DirectoryNotSynced, crashes),
-        (Bug::GrownTailIsDamage, crashes),
-        (Bug::OldestSegmentUnsynced, crashes),
-        (Bug::AppendErrorSwallowed, faults),
-        (Bug::SyncRetried, faults),
-        (Bug::WalDamageIsTail, damage),
+        (Failpoint::WalSyncSkipped, crashes),
+        (Failpoint::WalOlderSegmentUnsynced, crashes),
+        (Failpoint::DirectoryNotSynced, crashes),
+        (Failpoint::GrownTailIsDamage, crashes),
+        (Failpoint::OldestSegmentUnsynced, crashes),
+        (Failpoint::AppendErrorSwallowed, faults),
+        (Failpoint::SyncRetried, faults),
+        (Failpoint::WalDamageIsTail, damage),
     ] {
         let start_ns = clock.monotonic_ns();
-        sabotage::arm(Some(bug));
+        failpoint::arm(Some(bug));
         let found = (0..40).find(|seed| fails(*seed).is_err());
-        sabotage::arm(None);
+        failpoint::arm(None);
         let tries = found.unwrap_or_else(|| panic!("{} escaped", bug.name())) + 1;
         let ms = (clock.monotonic_ns() - start_ns) / 1_000_000;
         caught.push(Found { bug, check, tries, ms });

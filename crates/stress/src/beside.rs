@@ -15,13 +15,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lsmx::cursor::Cursor;
 use lsmx::env::YieldKind;
-use lsmx::key::InternalKey;
 use lsmx::operands::{
     Collection, Delivery, Operand, OperandFileKind, OperandFiles, OperandMetrics, OperandReads,
     OperandStore, OperandStoreFactory, OperandView, Place, Prepared, Token,
 };
 use lsmx::vfs::File;
-use lsmx::{Error, Kind, Malformed, Result, SeqNo, Slice};
+use lsmx::{EntryKind, Error, Malformed, Result, SeqNo, Slice};
+use lsmx_base::key::InternalKey;
 use lsmx_delta::{DeltaOptions, KeyDelta};
 
 /// How stores of this kind behave.
@@ -317,16 +317,16 @@ impl Held {
         let there = self.file.len().map_err(io)?;
         if there < bytes {
             let what = Malformed::Truncated { what: "operands", needed: bytes, found: there };
-            return Err(what.at(&path, there));
+            return Err(Error::malformed(what, &path, there));
         }
         let mut buffer = vec![0; usize::try_from(bytes).unwrap_or(0)];
         let read = self.file.read_at(&mut buffer, 0).map_err(io)?;
         let found = checksum(&buffer[..read]);
         if found != expected {
-            return Err(Malformed::Checksum { expected, found }.at(&path, 0));
+            return Err(Error::malformed(Malformed::Checksum { expected, found }, &path, 0));
         }
         let contents = Contents::decode(&buffer, SeqNo(through));
-        contents.ok_or_else(|| Malformed::Order { what: "items" }.at(&path, 0))
+        contents.ok_or_else(|| Error::malformed(Malformed::Order { what: "items" }, &path, 0))
     }
 }
 
@@ -477,7 +477,7 @@ impl Cursor for Walk {
     }
     fn key(&self) -> InternalKey<'_> {
         let (user_key, operand) = self.entry();
-        InternalKey { user_key, seq: operand.last, kind: Kind::Merge }
+        InternalKey { user_key, seq: operand.last, kind: EntryKind::Merge }
     }
     fn value(&self) -> &[u8] {
         &self.entry().1.bytes

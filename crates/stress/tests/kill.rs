@@ -11,7 +11,7 @@
 )]
 
 use lsmx::env::Env;
-use lsmx::sabotage::{self, Bug, Found, Report};
+use lsmx_base::failpoint::{self, Failpoint, Found, Report};
 use lsmx_stress::{Children, Orders, Outcome, Plan, Reached, Sum, kill_many, mix};
 
 /// Kills in CI.
@@ -27,16 +27,16 @@ const BUG: &str = "LSMX_TEST_KILL_BUG";
 
 /// Bugs that make a process that dies break its word, or one that was killed come back with less, or
 /// more, than it had.
-const VISIBLE: &[Bug] = &[
-    Bug::BufferedNotLogged,
-    Bug::ReplaySkipsUnflushed,
-    Bug::ReplaySkipsRangeDeletes,
-    Bug::BatchTorn,
-    Bug::FoldedValueStale,
-    Bug::SpanDroppedEarly,
-    Bug::AnchorForgotten,
-    Bug::TokenNotCommitted,
-    Bug::LiveBlobDeleted,
+const VISIBLE: &[Failpoint] = &[
+    Failpoint::BufferedNotLogged,
+    Failpoint::ReplaySkipsUnflushed,
+    Failpoint::ReplaySkipsRangeDeletes,
+    Failpoint::BatchTorn,
+    Failpoint::FoldedValueStale,
+    Failpoint::SpanDroppedEarly,
+    Failpoint::AnchorForgotten,
+    Failpoint::TokenNotCommitted,
+    Failpoint::LiveBlobDeleted,
 ];
 
 /// The number that an environment variable says, if it is set.
@@ -61,8 +61,8 @@ fn is_child() -> bool {
 fn child() {
     let Some(orders) = Orders::of_this_process().unwrap() else { return };
     if let Ok(name) = std::env::var(BUG) {
-        let bug = Bug::ALL.iter().find(|bug| bug.name() == name);
-        sabotage::arm(Some(*bug.expect("a bug that the parent knows")));
+        let bug = Failpoint::ALL.iter().find(|bug| bug.name() == name);
+        failpoint::arm(Some(*bug.expect("a bug that the parent knows")));
     }
     let outcome = lsmx_stress::write_for_ever(&orders);
     println!("{outcome:?}");
@@ -71,7 +71,7 @@ fn child() {
 }
 
 /// A database that is killed as often as CI does it.
-fn short(base: u64, database: u64, bug: Option<Bug>) -> (u64, Outcome<Sum>) {
+fn short(base: u64, database: u64, bug: Option<Failpoint>) -> (u64, Outcome<Sum>) {
     let seed = mix(base, database) >> 16;
     let (kills, longest) = (KILLS_OF_A_DATABASE, LONGEST);
     let plan = Plan { seed, kills, longest, faults: false, keep: false };

@@ -19,10 +19,10 @@ use std::time::Instant;
 use lsmx::benching::{Indexed, index_blocks};
 use lsmx::cache::Cache;
 use lsmx::format::index::{IndexBlock, Separator};
-use lsmx::key::InternalKey;
 use lsmx::table::{Table, TableIdentity, TableOptions, TableWriter};
 use lsmx::vfs::MemVfs;
-use lsmx::{Kind, SeqNo};
+use lsmx::{EntryKind, SeqNo};
+use lsmx_base::key::InternalKey;
 use lsmx_bench::workload::Distribution;
 use lsmx_bench::workload::keys::KeySpace;
 use lsmx_bench::workload::random::{fill, mix};
@@ -96,7 +96,7 @@ fn measure(what: &str, keys: &[Vec<u8>]) -> Result<(), Failure> {
     let mut writer = TableWriter::create(&vfs, path, uid, &TableOptions::default())?;
     let value = vec![7; VALUE_BYTES];
     for user_key in keys {
-        writer.add(InternalKey { user_key, seq: SeqNo(1), kind: Kind::Put }, &value)?;
+        writer.add(InternalKey { user_key, seq: SeqNo(1), kind: EntryKind::Put }, &value)?;
     }
     let summary = writer.finish()?;
     let identity =
@@ -135,7 +135,7 @@ fn beside(_: &[Vec<u8>], _: &[u8]) -> Result<String, Failure> {
 /// one before, but every sixteenth, with offset and size as varints.
 fn front_coded(indexed: &[Indexed], overhead: usize) -> Result<usize, Failure> {
     let varint = |value: u64| (64 - (value | 1).leading_zeros() as usize).div_ceil(7);
-    let internal = |user_key| InternalKey { user_key, seq: SeqNo(1), kind: Kind::Put };
+    let internal = |user_key| InternalKey { user_key, seq: SeqNo(1), kind: EntryKind::Put };
     let mut firsts = indexed.iter().flat_map(|(_, blocks)| blocks).skip(1).map(|keys| &keys[0]);
     let mut before: Vec<u8> = Vec::new();
     let (mut bytes, mut entries, mut held) = (0, 0usize, 0usize);

@@ -200,8 +200,8 @@ pub(crate) struct Counted {
 impl Counted {
     /// Opens the database in this directory, or makes one.
     pub(crate) fn open(path: &Path, options: Options) -> Result<Counted> {
-        let vfs = CountingVfs::new(lsmx::sync::Arc::new(OsVfs));
-        let counted = lsmx::sync::Arc::new(vfs.clone());
+        let vfs = CountingVfs::new(lsmx_base::sync::Arc::new(OsVfs));
+        let counted = lsmx_base::sync::Arc::new(vfs.clone());
         let db = Db::open_with(counted, path, options).map_err(failed("open a database"))?;
         Ok(Counted { lsmx: Lsmx { keyspace: db.default_keyspace(), db }, vfs })
     }

@@ -3,13 +3,13 @@
 //! Of each page the numbers and a fingerprint per key are in memory, so that a lookup knows which pages
 //! it needs. Of an extent of an earlier opening they are read when they are first needed.
 
-use lsmx::format::filter::key_hash;
-use lsmx::sync::{Arc, OnceLock};
 use lsmx::{Result, SeqNo};
+use lsmx_base::coding::len_u64;
+use lsmx_base::filter::key_hash;
+use lsmx_base::sync::{Arc, OnceLock};
 
 use super::reading::{Reading, for_each_frame, misplaced};
 use crate::charge::{Charge, Memory};
-use crate::coding::len_u64;
 use crate::files::BucketFile;
 use crate::format::frame::{FrameKind, put_frame};
 use crate::format::record::{self, Record};

@@ -8,15 +8,15 @@
 //! than for what lies between.
 
 use bytes::Bytes;
-use lsmx::format::filter::key_hash;
-use lsmx::sync::Arc;
-use lsmx::{Malformed, Result, SeqNo};
+use lsmx::{Error, Malformed, Result, SeqNo};
+use lsmx_base::coding::to_usize;
+use lsmx_base::filter::key_hash;
+use lsmx_base::sync::Arc;
 
 use super::Bucket;
 use super::extent::fingerprint;
 use super::reading::Reading;
 use crate::charge::Memory;
-use crate::coding::to_usize;
 use crate::files::BucketFile;
 use crate::format::frame::{FrameKind, decode_frame};
 use crate::format::record::{self, Record};
@@ -183,7 +183,7 @@ impl Pages<'_> {
         let (from, to) = ends(pages);
         let bytes = reading.read(self.file, from, to)?;
         for (offset, _) in pages {
-            let wrong = |what: Malformed| what.at(&self.file.path, *offset);
+            let wrong = |what: Malformed| Error::malformed(what, &self.file.path, *offset);
             let at = to_usize("offset of a page", offset - from).map_err(wrong)?;
             let (kind, contents, _) =
                 decode_frame(&bytes[at..], (self.file.uid, *offset)).map_err(wrong)?;

@@ -8,9 +8,7 @@ pub(crate) mod sorted;
 pub(crate) mod tail;
 
 use bytes::Bytes;
-use lsmx::format::filter::key_hash;
-use lsmx::sync::Arc;
-use lsmx::{Malformed, Result, SeqNo};
+use lsmx::{Error, Malformed, Result, SeqNo};
 
 use crate::charge::Memory;
 use crate::files::{BucketFile, FileTable};
@@ -19,6 +17,8 @@ use crate::format::header::HEADER_BYTES;
 use crate::format::log::{BucketEntry, ExtentSpan, SortedSpan};
 use crate::format::record::{self, Record};
 use extent::{Extent, fingerprint};
+use lsmx_base::filter::key_hash;
+use lsmx_base::sync::Arc;
 use reading::{Reading, for_each_frame, misplaced};
 use sorted::Sorted;
 use tail::Tail;
@@ -123,7 +123,7 @@ impl Bucket {
 
     /// Bytes it has.
     pub(crate) fn bytes(&self) -> u64 {
-        self.file_bytes().saturating_add(crate::coding::len_u64(self.tail.bytes().len()))
+        self.file_bytes().saturating_add(lsmx_base::coding::len_u64(self.tail.bytes().len()))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -174,7 +174,7 @@ impl Bucket {
 
     /// All its records in order. One read per file.
     pub(crate) fn all_records(&self, reading: &mut Reading<'_>) -> Result<Vec<Record>> {
-        let from = crate::coding::len_u64(HEADER_BYTES);
+        let from = lsmx_base::coding::len_u64(HEADER_BYTES);
         let mut spans: Vec<(&Arc<BucketFile>, u64, u64)> = Vec::new();
         if let Some(sorted) = &self.sorted {
             spans.push((&sorted.file, from, sorted.end));
@@ -215,7 +215,7 @@ impl Bucket {
         let missed = Malformed::Order { what: "a key and the filter of its page" };
         if let Some(sorted) = &self.sorted {
             let meta = sorted.meta(&mut reading, memory)?;
-            let from = crate::coding::len_u64(HEADER_BYTES);
+            let from = lsmx_base::coding::len_u64(HEADER_BYTES);
             let bytes = reading.read(&sorted.file, from, sorted.index_offset)?;
             let mut before: Option<Bytes> = None;
             let mut index = meta.index.iter();
@@ -253,7 +253,7 @@ impl Bucket {
             })?;
             if index.next().is_some() {
                 let wrong = Malformed::Order { what: "index and pages of a sorted part" };
-                return Err(wrong.at(&sorted.file.path, sorted.index_offset));
+                return Err(Error::malformed(wrong, &sorted.file.path, sorted.index_offset));
             }
         }
         for extent in &self.extents {

@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 use lsmx::operands::{OperandCounts, OperandReads};
-use lsmx::sync::{AtomicU64, Ordering};
 use lsmx::{Error, Malformed, Result};
+use lsmx_base::coding::{len_u64, to_usize};
+use lsmx_base::sync::{AtomicU64, Ordering};
 
-use crate::coding::{len_u64, to_usize};
 use crate::files::BucketFile;
 use crate::format::frame::{FrameKind, decode_frame};
 
@@ -62,7 +62,7 @@ impl<'a> Reading<'a> {
         if self.reads == OperandReads::Memory {
             return Err(Error::WouldBlock);
         }
-        let at = |what: Malformed| what.at(&file.path, from);
+        let at = |what: Malformed| Error::malformed(what, &file.path, from);
         let len = to_usize("bytes of a bucket", to.saturating_sub(from)).map_err(at)?;
         let bytes = match self.from_device {
             true => file.read_from_device(from, len)?,
@@ -91,7 +91,7 @@ pub(crate) fn for_each_frame(
     let mut at = 0;
     while at < bytes.len() {
         let offset = from + len_u64(at);
-        let wrong = |what: Malformed| what.at(&file.path, offset);
+        let wrong = |what: Malformed| Error::malformed(what, &file.path, offset);
         let (kind, contents, len) =
             decode_frame(&bytes[at..], (file.uid, offset)).map_err(wrong)?;
         each(kind, bytes.slice_ref(contents), offset, len_u64(len)).map_err(wrong)?;

@@ -1,13 +1,13 @@
 //! The sorted part of a bucket: pages in key order, behind them index and filter.
 
 use bytes::Bytes;
-use lsmx::Result;
-use lsmx::format::filter::{self, Filter, FilterWidth};
-use lsmx::sync::{Arc, OnceLock};
+use lsmx::{Error, Result};
+use lsmx_base::coding::len_u64;
+use lsmx_base::filter::{self, Filter, FilterWidth};
+use lsmx_base::sync::{Arc, OnceLock};
 
 use super::reading::{Reading, for_each_frame, misplaced};
 use crate::charge::{Charge, Memory};
-use crate::coding::len_u64;
 use crate::files::BucketFile;
 use crate::format::frame::{FrameKind, put_frame};
 use crate::format::header::HEADER_BYTES;
@@ -129,7 +129,7 @@ impl Sorted {
         let (Some(index), Some(filter)) = (index, filter) else {
             let what = "index and filter of a bucket";
             let wrong = lsmx::Malformed::Truncated { what, needed: 2, found: 0 };
-            return Err(wrong.at(&self.file.path, self.index_offset));
+            return Err(Error::malformed(wrong, &self.file.path, self.index_offset));
         };
         // Another reader may have been faster.
         Ok(self.meta.get_or_init(|| Meta::new(index, filter, memory)))

@@ -1,12 +1,12 @@
 //! Records of a bucket that are not in a file of it yet: the log has them.
 
 use bytes::Bytes;
-use lsmx::format::filter::key_hash;
 use lsmx::{Error, Malformed, Result, SeqNo};
+use lsmx_base::coding::{Decoder, len_u64};
+use lsmx_base::filter::key_hash;
 
 use super::extent::fingerprint;
 use crate::charge::{Charge, Memory};
-use crate::coding::{Decoder, len_u64};
 use crate::format::record::{self, Record, RecordRef};
 
 /// Records in order, encoded, and where each begins.

@@ -9,8 +9,8 @@
 //! ```
 
 use lsmx::Malformed;
-
-use crate::coding::{Decoder, checksum_at, len_u64, to_usize};
+use lsmx_base::checksum::xxh3_at;
+use lsmx_base::coding::{Decoder, len_u64, to_usize};
 
 /// Bytes before the contents.
 pub(crate) const FRAME_HEADER_BYTES: usize = 16;
@@ -84,7 +84,7 @@ pub(crate) fn put_frame(
     };
     out[start + 8..start + 12].copy_from_slice(&length.to_le_bytes());
     out[start + 12] = kind as u8;
-    let checksum = checksum_at(&out[start + 8..], uid, offset);
+    let checksum = xxh3_at(&out[start + 8..], uid, offset);
     out[start..start + 8].copy_from_slice(&checksum.to_le_bytes());
     Ok(())
 }
@@ -113,7 +113,7 @@ pub(crate) fn decode_frame(
     })?;
     let mut decoder = Decoder::new(frame);
     let found = decoder.u64("frame checksum")?;
-    let expected = checksum_at(&frame[8..], uid, offset);
+    let expected = xxh3_at(&frame[8..], uid, offset);
     if found != expected {
         return Err(Malformed::Checksum { expected, found });
     }

@@ -9,8 +9,8 @@
 //! ```
 
 use lsmx::Malformed;
-
-use crate::coding::{Decoder, checksum_at};
+use lsmx_base::checksum::xxh3_at;
+use lsmx_base::coding::Decoder;
 
 /// Bytes of a header.
 pub(crate) const HEADER_BYTES: usize = 32;
@@ -27,7 +27,7 @@ pub(crate) fn encode(magic: u64, uid: u64) -> [u8; HEADER_BYTES] {
     out[..8].copy_from_slice(&magic.to_le_bytes());
     out[8..12].copy_from_slice(&VERSION.to_le_bytes());
     out[16..24].copy_from_slice(&uid.to_le_bytes());
-    let checksum = checksum_at(&out[..24], 0, 0);
+    let checksum = xxh3_at(&out[..24], 0, 0);
     out[24..].copy_from_slice(&checksum.to_le_bytes());
     out
 }
@@ -43,7 +43,7 @@ pub(crate) fn decode(bytes: &[u8], magic: u64) -> Result<u64, Malformed> {
     let zero = decoder.u32("reserved bytes")?;
     let uid = decoder.u64("file uid")?;
     let found = decoder.u64("header checksum")?;
-    let expected = checksum_at(&bytes[..24], 0, 0);
+    let expected = xxh3_at(&bytes[..24], 0, 0);
     if found != expected {
         return Err(Malformed::Checksum { expected, found });
     }

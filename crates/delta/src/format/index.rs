@@ -12,8 +12,7 @@
 
 use bytes::Bytes;
 use lsmx::Malformed;
-
-use crate::coding::{Decoder, put_bytes, put_varint};
+use lsmx_base::coding::{Decoder, put_bytes, put_varint};
 
 /// A page of a sorted part.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +24,7 @@ pub(crate) struct IndexEntry {
 
 /// Appends an index.
 pub(crate) fn put_index(out: &mut Vec<u8>, entries: &[IndexEntry]) {
-    put_varint(out, crate::coding::len_u64(entries.len()));
+    put_varint(out, lsmx_base::coding::len_u64(entries.len()));
     for entry in entries {
         put_bytes(out, &entry.first_key);
         put_varint(out, entry.offset);
@@ -52,6 +51,6 @@ pub(crate) fn decode_index(bytes: &Bytes, end: u64) -> Result<Vec<IndexEntry>, M
         }
         entries.push(IndexEntry { first_key, offset, bytes });
     }
-    decoder.end("index")?;
+    decoder.finish("index")?;
     Ok(entries)
 }

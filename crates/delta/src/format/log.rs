@@ -27,8 +27,7 @@
 
 use bytes::Bytes;
 use lsmx::{Malformed, SeqNo};
-
-use crate::coding::{Decoder, len_u64, put_bytes, put_varint};
+use lsmx_base::coding::{Decoder, len_u64, put_bytes, put_varint};
 
 /// All keys from `start` on, before `end` if there is one, were deleted at a number.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,7 +118,7 @@ fn ranges(decoder: &mut Decoder<'_>, within: &Bytes) -> Result<Vec<RangeAnchor>,
 pub(crate) fn decode_ranges(contents: &Bytes) -> Result<Vec<RangeAnchor>, Malformed> {
     let mut decoder = Decoder::new(contents);
     let ranges = ranges(&mut decoder, contents)?;
-    decoder.end("range anchors")?;
+    decoder.finish("range anchors")?;
     Ok(ranges)
 }
 
@@ -132,7 +131,7 @@ pub(crate) fn decode_snapshot(contents: &Bytes) -> Result<(SeqNo, Vec<RangeAncho
     let mut decoder = Decoder::new(contents);
     let through = seq(&mut decoder, "number of a snapshot")?;
     let ranges = ranges(&mut decoder, contents)?;
-    decoder.end("snapshot")?;
+    decoder.finish("snapshot")?;
     Ok((through, ranges))
 }
 
@@ -213,7 +212,7 @@ pub(crate) fn decode_made(contents: &Bytes) -> Result<Vec<(u64, Bytes)>, Malform
         let id = decoder.varint("id of a bucket")?;
         buckets.push((id, contents.slice_ref(decoder.bytes("smallest key of a bucket")?)));
     }
-    decoder.end("first buckets")?;
+    decoder.finish("first buckets")?;
     Ok(buckets)
 }
 
@@ -226,7 +225,7 @@ pub(crate) fn decode_delivered(contents: &Bytes) -> Result<(SeqNo, u64), Malform
     let mut decoder = Decoder::new(contents);
     let through = seq(&mut decoder, "number of a delivery")?;
     let records = decoder.varint("records of a delivery")?;
-    decoder.end("end of a delivery")?;
+    decoder.finish("end of a delivery")?;
     Ok((through, records))
 }
 
@@ -259,7 +258,7 @@ pub(crate) fn decode_collected(contents: &Bytes) -> Result<Collected, Malformed>
         gone.push(decoder.varint("id of a bucket")?);
     }
     let ranges = ranges(&mut decoder, contents)?;
-    decoder.end("collection")?;
+    decoder.finish("collection")?;
     Ok(Collected { made, gone, ranges })
 }
 
@@ -267,7 +266,7 @@ pub(crate) fn decode_collected(contents: &Bytes) -> Result<Collected, Malformed>
 pub(crate) fn decode_count(contents: &[u8], what: &'static str) -> Result<u64, Malformed> {
     let mut decoder = Decoder::new(contents);
     let count = decoder.varint(what)?;
-    decoder.end(what)?;
+    decoder.finish(what)?;
     Ok(count)
 }
 

@@ -13,8 +13,7 @@ use std::cmp::Ordering;
 
 use bytes::Bytes;
 use lsmx::{Malformed, SeqNo};
-
-use crate::coding::{Decoder, put_bytes, put_varint};
+use lsmx_base::coding::{Decoder, put_bytes, put_varint};
 
 /// An operand, or an anchor that voids the operands of its key below its number.
 #[derive(Clone, Debug, PartialEq, Eq)]

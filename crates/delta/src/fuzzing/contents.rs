@@ -1,15 +1,15 @@
 //! Targets for headers, frames, and what frames hold.
 
 use bytes::Bytes;
-use lsmx::format::filter::key_hash;
 use lsmx::{Malformed, SeqNo};
+use lsmx_base::coding::put_varint;
+use lsmx_base::filter::key_hash;
 
 use super::repair::{self, OFFSET, UID};
 use crate::bucket::extent::fingerprint;
 use crate::bucket::sorted::{Meta, pages};
 use crate::bucket::tail::Tail;
 use crate::charge::Memory;
-use crate::coding::put_varint;
 use crate::format::frame::{decode_frame, put_frame};
 use crate::format::header::{self as file_header, BUCKET_MAGIC, HEADER_BYTES, LOG_MAGIC};
 use crate::format::index::{decode_index, put_index};

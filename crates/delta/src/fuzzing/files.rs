@@ -5,8 +5,9 @@ use std::io;
 use bytes::Bytes;
 use lsmx::cursor::Cursor;
 use lsmx::operands::{Operand, OperandFileKind, OperandReads, OperandStore, OperandView, Token};
-use lsmx::sync::Arc;
 use lsmx::{Result, SeqNo};
+use lsmx_base::coding::len_u64;
+use lsmx_base::sync::Arc;
 
 use super::contents::PROBES;
 use super::memory::{Uncounted, disk, is_missing, path_of, place, token};
@@ -16,7 +17,6 @@ use crate::bucket::lookup::Wanted;
 use crate::bucket::reading::Reading;
 use crate::bucket::tail::Tail;
 use crate::charge::Memory;
-use crate::coding::len_u64;
 use crate::files::FileTable;
 use crate::format::frame::{FrameKind, decode_frame};
 use crate::format::log::{BucketEntry, ExtentSpan, RangeAnchor, SortedSpan};

@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 
 use lsmx::env::{Background, Env};
 use lsmx::operands::{OperandCounts, OperandFileKind, OperandFiles, OperandFolds, Place, Token};
-use lsmx::sync::{Arc, AtomicU64, Ordering};
 use lsmx::vfs::{File, MemVfs, Vfs};
 use lsmx::{Error, Result};
+use lsmx_base::coding::len_u64;
+use lsmx_base::sync::{Arc, AtomicU64, Ordering};
 
 use super::repair::uid_of;
-use crate::coding::len_u64;
 use crate::files::io_error;
 
 /// Number of the file that a target is given.

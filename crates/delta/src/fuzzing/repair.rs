@@ -1,6 +1,8 @@
 //! Puts checksums right around contents that are wrong, so that decoders see the contents.
 
-use crate::coding::{checksum_at, len_u64};
+use lsmx_base::checksum::xxh3_at;
+use lsmx_base::coding::len_u64;
+
 use crate::format::frame::{FRAME_HEADER_BYTES, frame_bytes};
 use crate::format::header::HEADER_BYTES;
 
@@ -18,7 +20,7 @@ pub(super) fn uid_of(file: &[u8]) -> u64 {
 /// The first bytes of a file.
 pub(super) fn header(file: &mut [u8]) {
     if file.len() >= HEADER_BYTES {
-        let sum = checksum_at(&file[..24], 0, 0);
+        let sum = xxh3_at(&file[..24], 0, 0);
         file[24..HEADER_BYTES].copy_from_slice(&sum.to_le_bytes());
     }
 }
@@ -28,7 +30,7 @@ pub(super) fn frame(bytes: &mut [u8], uid: u64, offset: u64) {
     let Some(length) = bytes.len().checked_sub(FRAME_HEADER_BYTES) else { return };
     let length = u32::try_from(length).unwrap_or(u32::MAX);
     bytes[8..12].copy_from_slice(&length.to_le_bytes());
-    let sum = checksum_at(&bytes[8..], uid, offset);
+    let sum = xxh3_at(&bytes[8..], uid, offset);
     bytes[..8].copy_from_slice(&sum.to_le_bytes());
 }
 

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use lsmx::fuzzing::feed::Seeds;
+use lsmx_base::coding::len_u64;
 
 use super::repair::{OFFSET, UID, frames, uid_of};
-use crate::coding::len_u64;
 use crate::format::frame::{FrameKind, decode_frame, put_frame};
 use crate::format::header::HEADER_BYTES;
 

@@ -13,9 +13,9 @@ use lsmx::operands::{
     Operand, OperandCounts, OperandFileKind, OperandFiles, OperandFolds, OperandReads,
     OperandStore, OperandStoreFactory, OperandView, Place, Prepared, Token,
 };
-use lsmx::sync::{Arc, AtomicU64, Mutex, Ordering};
 use lsmx::vfs::{File, MemVfs, Vfs};
-use lsmx::{Error, Kind, Result, SeqNo};
+use lsmx::{EntryKind, Error, Result, SeqNo};
+use lsmx_base::sync::{Arc, AtomicU64, Mutex, Ordering};
 use lsmx_delta::{DeltaOptions, KeyDelta};
 
 /// Files in one directory.
@@ -67,7 +67,7 @@ impl OperandFiles for Files {
     }
 
     fn create(&self, kind: OperandFileKind) -> Result<(u64, Arc<dyn File>)> {
-        lsmx::sync::assert_unlocked();
+        lsmx_base::sync::assert_unlocked();
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let path = self.path(kind, number);
         let file = self.vfs.create(&path).map_err(|e| io("create", &path, e))?;
@@ -387,7 +387,7 @@ pub fn take_leaving(model: &mut Model, cursor: &mut dyn Cursor) -> Result<()> {
     cursor.first()?;
     while cursor.valid() {
         let key = cursor.key();
-        assert_eq!(key.kind, Kind::Merge);
+        assert_eq!(key.kind, EntryKind::Merge);
         // It becomes the newest of its key in the tree.
         let anchor = model.anchor(key.user_key, u64::MAX);
         assert!(key.seq.0 > anchor, "{} leaves below {anchor}", key.seq);

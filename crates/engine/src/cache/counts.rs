@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::ops::Index;
 
+use lsmx_base::sync::ShardedCounter;
+
 use crate::format::BlockKind;
-use crate::sync::ShardedCounter;
 
 const KINDS: usize = BlockKind::ALL.len();
 

@@ -19,12 +19,12 @@ mod slots;
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::format::BlockKind;
-use crate::slice::{BlockBytes, LiveBlocks};
-use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 pub use blocks::BlockCacheKind;
 use blocks::{BlockId, BlockStore};
 use counts::Counts;
 pub use counts::{FilterAnswers, HitsMisses, PerKind};
+use lsmx_base::slice::{BlockBytes, LiveBlocks};
+use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 pub(crate) use slots::{
     INDEX_OVERHEAD_BYTES, Metadata, Resident, SLOT_OVERHEAD_BYTES, Slot, TableSlots,
 };

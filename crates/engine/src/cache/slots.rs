@@ -7,13 +7,13 @@
 use std::fmt;
 
 use arc_swap::{ArcSwapOption, Guard};
+use lsmx_base::coding::len_u64;
+use lsmx_base::filter::Filter;
+use lsmx_base::sync::{Arc, AtomicBool, AtomicU8, OnceLock, Ordering, Weak};
 
 use super::Cache;
-use crate::coding::len_u64;
-use crate::format::filter::Filter;
 use crate::format::index::IndexBlock;
 use crate::format::range_tombstones::Spans;
-use crate::sync::{Arc, AtomicBool, AtomicU8, OnceLock, Ordering, Weak};
 
 /// Bytes that a slot's content costs beside its block.
 pub(crate) const SLOT_OVERHEAD_BYTES: u64 = 112;

@@ -1,15 +1,17 @@
 use bytes::Bytes;
+use lsmx_base::filter::key_hash;
+use lsmx_base::filter::{self, Filter, FilterWidth};
+use lsmx_base::key::SeqNo;
+use lsmx_base::range_tombstone::RangeTombstone;
+use lsmx_base::slice::BlockBytes;
 
 use super::*;
 use crate::format::block::Handle;
-use crate::format::filter::{self, Filter, FilterWidth};
 use crate::format::index::{IndexBlock, IndexBuilder, Separator, Versions};
-use crate::format::range_tombstones::{RangeTombstone, Spans, encode};
-use crate::key::SeqNo;
-use crate::slice::BlockBytes;
+use crate::format::range_tombstones::{Spans, encode};
 
 fn a_filter() -> Arc<Filter> {
-    let mut hashes = (0..800u64).map(|key| filter::key_hash(&key.to_le_bytes())).collect();
+    let mut hashes = (0..800u64).map(|key| key_hash(&key.to_le_bytes())).collect();
     Arc::new(Filter::new(filter::build(&mut hashes, FilterWidth::Fuse8).unwrap().into()).unwrap())
 }
 

@@ -10,6 +10,8 @@
 #[cfg(all(test, loom))]
 mod models;
 
+use lsmx_base::sync::Arc;
+
 use crate::callback;
 use crate::db::Core;
 use crate::env::{Background, WaitCause};
@@ -17,7 +19,6 @@ use crate::error::{Error, Result};
 use crate::event::{Event, Stall, StallBegin};
 use crate::keyspace::Tree;
 use crate::store::{Reservation, Store, Work};
-use crate::sync::Arc;
 use crate::write::batch::WriteBatch;
 use crate::write::options::WriteOptions;
 

@@ -3,16 +3,19 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use lsmx_base::key::SeqNo;
+use lsmx_base::malformed::Malformed;
+use lsmx_base::sync::{Arc, AtomicBool, AtomicU64};
+
 use crate::cache::Cache;
 use crate::db::budget::MemoryPlan;
 use crate::db::descriptors::check_available_for_store;
 use crate::db::{Core, Keyspace, check_reentry, recovery};
 use crate::env::{Background, Env};
-use crate::error::{Error, Malformed, Result, UserCode};
+use crate::error::{Error, Result, UserCode};
 use crate::format::edit::Change;
 use crate::format::filename::{CURRENT, FILE_NUMBER_MAX, FileName};
 use crate::job::collect_operands;
-use crate::key::SeqNo;
 use crate::keyspace::Tree;
 use crate::keyspace::beside::{Attached, Counts, Folds};
 use crate::keyspace::merging::Merging;
@@ -20,7 +23,6 @@ use crate::keyspace::options::{KeyspaceOptions, Persisted};
 use crate::manifest::{KeyspaceState, ManifestState};
 use crate::operands::{ContainedStore, OperandStore, OperandStoreFactory, Place, Token};
 use crate::store::{FileNumbers, Store, TableSpace, Work};
-use crate::sync::{Arc, AtomicBool, AtomicU64};
 use crate::table::PooledVfs;
 use crate::version::{Life, StoreFiles, operand_file_name};
 use crate::vfs::Vfs;
@@ -308,7 +310,7 @@ pub(super) fn verify_store(
     let Some(persisted) = Persisted::decode(&keyspace.options) else {
         let expected = "options this build knows";
         let what = Malformed::Field { what: "options of a keyspace", found: 0, expected };
-        return Err(what.at(&dir.join(CURRENT), 0));
+        return Err(Error::malformed(what, &dir.join(CURRENT), 0));
     };
     let Some(name) = persisted.store_name() else { return Ok(Beside::Nothing) };
     let Some(token) = keyspace.operand_token else { return Ok(Beside::Checked(BTreeSet::new())) };

@@ -16,11 +16,12 @@
 //! the filter; what it frees, the allocator of the system may keep for its thread. That is why
 //! tables are smaller under a small budget.
 
+use lsmx_base::sync::Arc;
+
 use crate::cache::{BlockCacheKind, Cache};
 use crate::db::options::{BLOCK_CACHE_BYTES_DEFAULT, Options};
 use crate::error::{Error, Result};
 use crate::keyspace::options::{KeyspaceOptions, MEMTABLE_BYTES_MIN};
-use crate::sync::Arc;
 
 /// Smallest [`Options::memory_budget`] that is accepted: 4 MiB.
 pub const MEMORY_BUDGET_MIN: u64 = 4 << 20;

@@ -19,22 +19,24 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use lsmx_base::checksum::xxh3;
+use lsmx_base::coding::{len_u64, to_usize};
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::malformed::Malformed;
+use lsmx_base::sync::Arc;
+
 use crate::cache::Cache;
-use crate::checksum::xxh3;
-use crate::coding::{len_u64, to_usize};
 use crate::db::claim::Claim;
 use crate::db::{Core, WaitOptions, beside, outputs, verify, verify_values};
 use crate::env::{WaitCause, YieldKind};
-use crate::error::{Error, Malformed, Result};
+use crate::error::{Error, Result};
 use crate::format::filename::{FileName, LOCK};
 use crate::keyspace::Tree;
 use crate::keyspace::beside::Attached;
 use crate::keyspace::kept_log::KeptLog;
 use crate::keyspace::options::kept_logs;
 use crate::manifest::{Manifest, ManifestState};
-use crate::sabotage::{self, Bug};
 use crate::store::Store;
-use crate::sync::Arc;
 use crate::version::BesideView;
 use crate::vfs::Vfs;
 use crate::wal::{DurableSegment, LogHome, copy_segment};
@@ -110,7 +112,7 @@ impl<'a> Checkpoint<'a> {
             (state, store.wal.durable_segments()?, stores)
         };
         let number = store.files.allocate();
-        if !sabotage::on(Bug::CheckpointKeepsUid) {
+        if !failpoint::is_on(Failpoint::CheckpointKeepsUid) {
             state.db_uid = new_uid(state.db_uid, number, store.env.random_u64());
         }
         state.wal_oldest = segments.first().map_or(state.wal_oldest, |first| first.id);
@@ -168,7 +170,7 @@ impl<'a> Checkpoint<'a> {
             let path = FileName::Segment(segment.id).in_dir(target);
             made.push(path.clone());
             let copied = copy_segment(vfs, from, to, segment, &|| self.go_on())?;
-            if !sabotage::on(Bug::CheckpointUnsynced) {
+            if !failpoint::is_on(Failpoint::CheckpointUnsynced) {
                 copied.sync().map_err(|error| Error::io("sync", &path, error))?;
             }
         }
@@ -224,13 +226,17 @@ impl<'a> Checkpoint<'a> {
         let mut offset = 0;
         while offset < bytes {
             let wanted = (bytes - offset).min(CHUNK_BYTES);
-            let chunk =
-                &mut buffer[..to_usize("chunk", wanted).map_err(|what| what.at(from, 0))?];
+            let chunk = &mut buffer
+                [..to_usize("chunk", wanted).map_err(|what| Error::malformed(what, from, 0))?];
             let read = source.read_at(chunk, offset);
             let read = len_u64(read.map_err(|error| Error::io("read", from, error))?);
             if read < wanted {
                 let (what, needed, found) = ("file", bytes, offset + read);
-                return Err(Malformed::Truncated { what, needed, found }.at(from, found));
+                return Err(Error::malformed(
+                    Malformed::Truncated { what, needed, found },
+                    from,
+                    found,
+                ));
             }
             target.append(chunk).map_err(|error| Error::io("append to", to, error))?;
             offset += wanted;

@@ -3,10 +3,11 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::sync::Arc;
+
 use crate::error::{Error, Result};
 use crate::format::filename::LOCK;
-use crate::sabotage::{self, Bug};
-use crate::sync::Arc;
 use crate::vfs::{LockGuard, Vfs, missing_dir_reason};
 
 /// Exclusive access to a database directory until an open, a checkpoint or a repair has succeeded.
@@ -91,7 +92,7 @@ impl Claim {
             Err(error) => return Err(Error::io("create", dir, error)),
         }
         let parent = parent.unwrap_or(Path::new("."));
-        if sabotage::on(Bug::DirectoryNotSynced) {
+        if failpoint::is_on(Failpoint::DirectoryNotSynced) {
             return Ok(());
         }
         self.vfs.sync_dir(parent).map_err(|error| Error::io("sync", parent, error))
@@ -106,7 +107,7 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        if sabotage::on(Bug::FailedOpenLeavesFiles) {
+        if failpoint::is_on(Failpoint::FailedOpenLeavesFiles) {
             return;
         }
         // The lock is still held, so the file is not in use. A process that has opened it already finds after

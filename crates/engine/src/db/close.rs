@@ -6,13 +6,14 @@
 
 use std::time::Duration;
 
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::key::SeqNo;
+use lsmx_base::sync::{Arc, Ordering};
+
 use crate::db::Core;
 use crate::env::{Background, WaitCause};
 use crate::error::{Error, Result};
 use crate::format::edit::{Change, Edit};
-use crate::key::SeqNo;
-use crate::sabotage::{self, Bug};
-use crate::sync::{Arc, Ordering};
 
 impl Core {
     /// Closes the database. The lock is free when this returns `Ok`. A second call waits for the first.
@@ -96,7 +97,7 @@ impl Core {
     /// Releases the lock. Reads that still run and find a file removed return [`Error::Closed`] from here on. This
     /// database changes no file any more, because the next owner may be reading it.
     fn free_lock(&self) {
-        if !sabotage::on(Bug::SegmentCutAfterClose) {
+        if !failpoint::is_on(Failpoint::SegmentCutAfterClose) {
             self.store.wal.stop_growing();
         }
         self.store.tables.descriptors.set_closed();

@@ -4,6 +4,7 @@ use std::ops::{Bound, RangeBounds};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::Bytes;
+use lsmx_base::sync::Arc;
 
 use crate::db::{Core, Keyspace, WaitOptions, check_reentry};
 use crate::env::WaitCause;
@@ -13,7 +14,6 @@ use crate::job::manual::{Bounds, Plan, plan};
 use crate::job::{collect, quarantine};
 use crate::keyspace::Tree;
 use crate::store::Work;
-use crate::sync::Arc;
 use crate::write::backpressure;
 
 impl Keyspace {

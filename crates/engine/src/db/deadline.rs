@@ -8,12 +8,13 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::sync::{Arc, Mutex, Ordering, Signal};
+
 use crate::callback::{self, Context};
 use crate::db::Core;
 use crate::env::{Background, WaitCause};
 use crate::error::{Error, Result};
-use crate::sabotage::{self, Bug};
-use crate::sync::{Arc, Mutex, Ordering, Signal};
 
 /// Calls with a deadline whose threads are at work at the same time, at most. Further ones wait for a place: a
 /// caller that tries again and again while a device hangs must not leave a thread behind each time.
@@ -53,7 +54,7 @@ impl Core {
     ) -> Result<T> {
         let env = &self.store.env;
         let here = deadline_us.is_none() || env.background() == Background::Inline;
-        if here || sabotage::on(Bug::DeadlineIgnoresDevice) {
+        if here || failpoint::is_on(Failpoint::DeadlineIgnoresDevice) {
             return work(self);
         }
         let late = || Error::Deadline { cause: cause.as_str() };

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use crate::coding::len_u64;
+use lsmx_base::coding::len_u64;
+
 use crate::db::options::{OPEN_FILES_MIN, OPEN_FILES_PER_STORE, OPEN_FILES_PER_WORKER};
 use crate::env::Background;
 use crate::error::{Error, Result};

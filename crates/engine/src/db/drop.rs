@@ -9,6 +9,9 @@
 //! Replay skips operations on a keyspace that the manifest does not know; its id is never given
 //! again.
 
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::sync::Arc;
+
 use crate::db::{Core, DEFAULT_KEYSPACE};
 use crate::error::{Error, Result};
 use crate::format::edit::Change;
@@ -16,8 +19,6 @@ use crate::format::filename::FileName;
 use crate::job::collect;
 use crate::keyspace::Tree;
 use crate::memtable::Memtable;
-use crate::sabotage::{self, Bug};
-use crate::sync::Arc;
 
 impl Core {
     /// Drops the keyspace of this name.
@@ -49,7 +50,7 @@ impl Core {
         let number = {
             let _one_at_a_time = self.creating.lock();
             let _order = tree.install.lock();
-            if !sabotage::on(Bug::DropNotLogged) {
+            if !failpoint::is_on(Failpoint::DropNotLogged) {
                 self.append_edit(vec![Change::DropKeyspace { id: tree.id }])?;
             }
             let number = store.sequence.count_drop();
@@ -68,10 +69,11 @@ impl Core {
         }
         view.version.blobs().files().for_each(|used| used.file.set_obsolete());
         // Once: a fold that is under way, or comes while a snapshot still sees the memtable, counts nothing.
-        let freed = |memtable: &Arc<Memtable>| match sabotage::on(Bug::DroppedMemtableCounted) {
-            true => memtable.bytes(),
-            false => memtable.free(),
-        };
+        let freed =
+            |memtable: &Arc<Memtable>| match failpoint::is_on(Failpoint::DroppedMemtableCounted) {
+                true => memtable.bytes(),
+                false => memtable.free(),
+            };
         store.memtable_bytes_freed(view.memtables().map(freed).sum());
         drop(view);
         store.keep_dropped(number, Arc::clone(tree));

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
+use lsmx_base::coding::len_u64;
+use lsmx_base::key::{EntryKind, SeqNo};
 use serde::Serialize;
 
-use crate::coding::len_u64;
 use crate::db::{Core, Keyspace};
 use crate::error::Result;
-use crate::key::{Kind, SeqNo};
 use crate::keyspace::Tree;
 use crate::operands::OperandReads;
 use crate::read::Reads;
@@ -131,7 +131,7 @@ impl Core {
                 if counts {
                     found.push(entry(seq, kind, len_u64(value.len())));
                 }
-                counts && kind == Kind::Merge
+                counts && kind == EntryKind::Merge
             });
             answered = ended || covering.is_some();
             let range_deleted_at = covering.map(|seq| seq.0);
@@ -185,7 +185,7 @@ impl Core {
             let mut operands = Vec::new();
             beside.view.operands(key, seq, OperandReads::Storage, &mut operands)?;
             let found = operands.iter().filter(|operand| newest < Some(operand.last.0));
-            let found = found.map(|it| entry(it.last, Kind::Merge, len_u64(it.bytes.len())));
+            let found = found.map(|it| entry(it.last, EntryKind::Merge, len_u64(it.bytes.len())));
             explanation.operands = Some(OperandStep { found: found.collect() });
         }
         // The answer itself is that of an ordinary lookup in the same view.
@@ -199,12 +199,12 @@ const MERGE: &str = "merge";
 /// Longest chain of operands below the newest that is printed one by one.
 const OPERANDS_SHOWN: usize = 3;
 
-fn entry(seq: SeqNo, kind: Kind, value_bytes: u64) -> EntryFound {
+fn entry(seq: SeqNo, kind: EntryKind, value_bytes: u64) -> EntryFound {
     let kind = match kind {
-        Kind::Put => "put",
-        Kind::Delete => "delete",
-        Kind::Merge => MERGE,
-        Kind::ValuePointer => "value_pointer",
+        EntryKind::Put => "put",
+        EntryKind::Delete => "delete",
+        EntryKind::Merge => MERGE,
+        EntryKind::ValuePointer => "value_pointer",
     };
     EntryFound { seq: seq.0, kind, value_bytes }
 }
@@ -323,7 +323,7 @@ mod tests {
     fn operands_and_range_deletes_in_memtables_are_told() {
         let merging = KeyspaceOptions::default().merge_operator(Counter);
         let options = Options::default().background(Background::Inline).keyspace_defaults(merging);
-        let db = Db::open_with(crate::sync::Arc::new(MemVfs::new()), "db", options).unwrap();
+        let db = Db::open_with(lsmx_base::sync::Arc::new(MemVfs::new()), "db", options).unwrap();
         let keyspace = db.default_keyspace();
         let one = 1u64.to_le_bytes();
         let first = db.snapshot().seq().0 + 1;

@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
+use lsmx_base::sync::Arc;
 use serde::{Serialize, Serializer};
 
 use crate::db::Core;
 use crate::error::Error;
 use crate::job::quarantine;
 use crate::keyspace::Tree;
-use crate::sync::Arc;
 
 /// Obstacles to writes and background work. All fields are empty for a healthy database. Errors serialize as one line of text with all causes.
 #[derive(Clone, Debug, Default, Serialize)]

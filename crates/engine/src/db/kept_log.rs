@@ -9,6 +9,9 @@
 
 use std::collections::BTreeMap;
 
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::key::SeqNo;
+use lsmx_base::sync::Arc;
 use lsmx_compaction::{FileShape, TreeShape};
 
 use crate::db::replay::{Replay, Target};
@@ -19,13 +22,10 @@ use crate::format::edit::Change;
 use crate::format::filename::FileName;
 use crate::job::install::{install_beside, sync_names};
 use crate::job::output::Outputs;
-use crate::key::SeqNo;
 use crate::keyspace::beside::Attached;
 use crate::keyspace::kept_log::KeptLog;
 use crate::keyspace::options::{KeyspaceOptions, Persisted, StoredOperandStore};
 use crate::keyspace::{Origin, Tree};
-use crate::sabotage::{self, Bug};
-use crate::sync::Arc;
 use crate::wal::{ReplayedRecord, replay_segments};
 
 /// A replay of a kept log under way.
@@ -123,7 +123,7 @@ impl Core {
         }
         let operands = stage.pin().operands.clone();
         let token = operands.as_ref().and_then(|beside| beside.token);
-        let left = sabotage::on(Bug::KeptLogDeliveredTwice).then(|| kept.clone());
+        let left = failpoint::is_on(Failpoint::KeptLogDeliveredTwice).then(|| kept.clone());
         let name = attached.factory.name().to_owned();
         let persisted = Persisted {
             operand_store: Some(StoredOperandStore::new(name, left)),

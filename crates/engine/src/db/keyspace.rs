@@ -3,13 +3,16 @@
 use std::ops::{Bound, RangeBounds};
 
 use bytes::Bytes;
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::key::{EntryKind, SeqNo};
+use lsmx_base::slice::Slice;
+use lsmx_base::sync::Arc;
 use lsmx_compaction::{CompactionPolicy, PolicySpec};
 
 use crate::db::beside::Opened;
 use crate::db::{Core, Handle};
 use crate::error::{Error, Result};
 use crate::format::edit::{Change, Edit, KEYSPACE_NAME_BYTES_MAX};
-use crate::key::{Kind, SeqNo};
 use crate::keyspace::beside::Attached;
 use crate::keyspace::options::{KeyspaceOptions, OptionsInForce, Persisted, StoredOperandStore};
 use crate::keyspace::snapshot::Pinned;
@@ -17,10 +20,7 @@ use crate::keyspace::stored_policy::StoredPolicy;
 use crate::keyspace::{Origin, Tree};
 use crate::read::Reads;
 use crate::read::range::{Range, after_prefix};
-use crate::sabotage::{self, Bug};
-use crate::slice::Slice;
 use crate::store::Work;
-use crate::sync::Arc;
 use crate::version::Version;
 use crate::write::backpressure;
 use crate::write::batch::WriteBatch;
@@ -307,12 +307,12 @@ impl WriteBatch {
         key: impl AsRef<[u8]>,
         value: impl AsRef<[u8]>,
     ) {
-        self.add(keyspace.as_ref().tree(), Kind::Put, key.as_ref(), value.as_ref());
+        self.add(keyspace.as_ref().tree(), EntryKind::Put, key.as_ref(), value.as_ref());
     }
 
     /// Deletes `key`.
     pub fn delete(&mut self, keyspace: &impl AsRef<Keyspace>, key: impl AsRef<[u8]>) {
-        self.add(keyspace.as_ref().tree(), Kind::Delete, key.as_ref(), &[]);
+        self.add(keyspace.as_ref().tree(), EntryKind::Delete, key.as_ref(), &[]);
     }
 
     /// Deletes all keys of a range, those that the batch has written before included. Of a range that
@@ -335,7 +335,7 @@ impl WriteBatch {
         key: impl AsRef<[u8]>,
         operand: impl AsRef<[u8]>,
     ) {
-        self.add(keyspace.as_ref().tree(), Kind::Merge, key.as_ref(), operand.as_ref());
+        self.add(keyspace.as_ref().tree(), EntryKind::Merge, key.as_ref(), operand.as_ref());
     }
 
     /// Makes the batch conditional. The write fails with [`Error::GuardRefused`] if `key` was written or
@@ -467,7 +467,7 @@ impl Core {
     /// keyspace is not ahead of commits made before.
     pub(super) fn append_edit(&self, changes: Vec<Change>) -> Result<()> {
         let store = &self.store;
-        let synced = match sabotage::on(Bug::EditWithoutWalSync) {
+        let synced = match failpoint::is_on(Failpoint::EditWithoutWalSync) {
             true => Ok(()),
             false => store.wal.sync().map(drop),
         };

@@ -1,8 +1,8 @@
 //! How much memory the metadata of a tree asks for.
 
+use lsmx_base::coding::len_u64;
 use serde::Serialize;
 
-use crate::coding::len_u64;
 use crate::db::{Core, Keyspace};
 use crate::error::Result;
 use crate::keyspace::Tree;
@@ -109,9 +109,9 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use crate::format::BlockKind;
-    use crate::sync::Arc;
     use crate::vfs::MemVfs;
     use crate::{Db, KeyspaceOptions, Options, PolicySpec};
+    use lsmx_base::sync::Arc;
 
     const KEYS: u32 = 60_000;
 

@@ -1,5 +1,7 @@
 //! Reads all counters together.
 
+use lsmx_base::sync::{AtomicU64, Ordering};
+
 use crate::db::Core;
 use crate::env::rate::Lane;
 use crate::format::BlockKind;
@@ -11,7 +13,6 @@ use crate::metrics::{
     FoldMetrics, HeldMetrics, KeyspaceMetrics, LaneMetrics, LevelFlow, LevelMetrics, MemoryMetrics,
     MergeMetrics, Metrics, ReadMetrics, StallCause, StallMetrics, ValueLogMetrics, WalMetrics,
 };
-use crate::sync::{AtomicU64, Ordering};
 
 fn read(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
@@ -226,7 +227,9 @@ fn keyspace(tree: &Tree, now_us: u64) -> KeyspaceMetrics {
             written_bytes: read(&counters.compaction_written_bytes),
             us_total: read(&counters.compaction_us),
             failures: read(&counters.compaction_failures),
-            quarantined_files: crate::coding::len_u64(tree.jobs.lock().quarantine.files().count()),
+            quarantined_files: lsmx_base::coding::len_u64(
+                tree.jobs.lock().quarantine.files().count(),
+            ),
             quarantines: read(&counters.quarantines),
         },
         merges: MergeMetrics {
@@ -236,7 +239,7 @@ fn keyspace(tree: &Tree, now_us: u64) -> KeyspaceMetrics {
         },
         operand_store: tree.beside.attached().map(|attached| attached.store.metrics()),
         value_log: ValueLogMetrics {
-            blob_files: crate::coding::len_u64(blobs.files().count()),
+            blob_files: lsmx_base::coding::len_u64(blobs.files().count()),
             blob_bytes: blobs.files().map(|used| used.file.record().bytes).sum(),
             blob_referenced_bytes: blobs.files().map(|used| used.bytes).sum(),
             written_bytes: read(&counters.blob_written_bytes),

@@ -42,16 +42,12 @@ use crate::callback;
 use crate::env::{Env, WaitCause, YieldKind};
 use crate::error::{Error, Result};
 use crate::job::governor::Governor;
-use crate::key::SeqNo;
 use crate::keyspace::options::KeyspaceOptions;
 use crate::keyspace::{Opening, Tree};
 use crate::metrics::{MemoryMetrics, Metrics, ReadMetrics, WalMetrics};
 use crate::read::Reads;
 use crate::recording::Recording;
-use crate::sabotage::{self, Bug};
-use crate::slice::Slice;
 use crate::store::{Reservation, Store, Work};
-use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering};
 use crate::vfs::{ContainedVfs, LockGuard, OsVfs, Vfs};
 use crate::write::backpressure;
 use crate::write::batch::WriteBatch;
@@ -60,6 +56,10 @@ use crate::write::group::LongChain;
 use crate::write::options::{Durability, WriteOptions};
 use crate::write::throttle::Throttle;
 use budget::MemoryPlan;
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::key::SeqNo;
+use lsmx_base::slice::Slice;
+use lsmx_base::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering};
 use options::Options;
 
 pub use crate::table::explain::{BlockRead, BlockSource};
@@ -373,7 +373,7 @@ impl Db {
     pub(crate) fn try_snapshot(&self) -> Option<Snapshot> {
         let store = &self.core().store;
         let now_us = store.env.now_us();
-        let pinned = if sabotage::on(Bug::SnapshotInTwoSteps) {
+        let pinned = if failpoint::is_on(Failpoint::SnapshotInTwoSteps) {
             let seq = store.sequence.published();
             store.env.yield_point(YieldKind::UserOperation);
             store.sequence.register_as(now_us, |_| seq)?
@@ -565,19 +565,19 @@ impl Core {
 
     pub(crate) fn put(&self, tree: &Arc<Tree>, key: &[u8], value: &[u8]) -> Result<()> {
         let mut batch = WriteBatch::for_one(tree.id, key, value);
-        batch.add(tree, crate::Kind::Put, key, value);
+        batch.add(tree, crate::EntryKind::Put, key, value);
         self.write(batch, WriteOptions::default())
     }
 
     pub(crate) fn delete(&self, tree: &Arc<Tree>, key: &[u8]) -> Result<()> {
         let mut batch = WriteBatch::for_one(tree.id, key, &[]);
-        batch.add(tree, crate::Kind::Delete, key, &[]);
+        batch.add(tree, crate::EntryKind::Delete, key, &[]);
         self.write(batch, WriteOptions::default())
     }
 
     pub(crate) fn merge(&self, tree: &Arc<Tree>, key: &[u8], operand: &[u8]) -> Result<()> {
         let mut batch = WriteBatch::for_one(tree.id, key, operand);
-        batch.add(tree, crate::Kind::Merge, key, operand);
+        batch.add(tree, crate::EntryKind::Merge, key, operand);
         self.write(batch, WriteOptions::default())
     }
 
@@ -634,7 +634,8 @@ impl Core {
             if !view.memtables().any(|there| Arc::ptr_eq(there, &memtable)) {
                 continue;
             }
-            let as_of = if sabotage::on(Bug::FoldedValueStale) { SeqNo(seq.0 - 1) } else { seq };
+            let as_of =
+                if failpoint::is_on(Failpoint::FoldedValueStale) { SeqNo(seq.0 - 1) } else { seq };
             if let Ok(value) = crate::read::get::value(&tree, &view, &key, as_of, reads) {
                 // The memtable may be sealed, flushed and gone meanwhile: nobody minds.
                 self.store.env.yield_point(YieldKind::Commit);

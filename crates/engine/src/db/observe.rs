@@ -9,14 +9,14 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
+use lsmx_base::coding::len_u64;
+use lsmx_base::sync::Arc;
 use serde::Serialize;
 
-use crate::coding::len_u64;
 use crate::error::{Error, Result};
 use crate::format::filename::FileName;
 use crate::keyspace::options::{Persisted, kept_logs};
 use crate::manifest::{KeyspaceState, LoadedManifest, Manifest};
-use crate::sync::Arc;
 use crate::vfs::{OsVfs, Vfs};
 
 /// How often a manifest that cannot be read is read again.

@@ -11,6 +11,9 @@
 use std::io;
 use std::path::Path;
 
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::sync::{Arc, Ordering};
+
 use crate::db::claim::Claim;
 use crate::db::options::Options;
 use crate::db::recovery::{Durable, Parts, Recovery};
@@ -20,8 +23,6 @@ use crate::error::{Error, Result};
 use crate::format::filename::{CURRENT, FileName};
 use crate::keyspace::options::Persisted;
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
-use crate::sabotage::{self, Bug};
-use crate::sync::{Arc, Ordering};
 use crate::trace::{JobBegin, JobSpan};
 use crate::vfs::{Vfs, missing_dir_reason};
 use crate::wal::{lacks_disk, remove_reserve};
@@ -77,7 +78,7 @@ fn recover(vfs: &Arc<dyn Vfs>, dir: &Path, options: &Options, env: &Env) -> Resu
 pub(super) fn is_there(vfs: &dyn Vfs, dir: &Path) -> Result<bool> {
     let current = dir.join(CURRENT);
     match vfs.exists(&current) {
-        Err(_) if sabotage::on(Bug::OpenErrorIsNew) => Ok(false),
+        Err(_) if failpoint::is_on(Failpoint::OpenErrorIsNew) => Ok(false),
         exists => exists.map_err(|error| Error::inside("look for", &current, error)),
     }
 }

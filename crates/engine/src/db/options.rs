@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use lsmx_base::sync::Arc;
+
 use crate::cache::BlockCacheKind;
 use crate::db::budget::MemoryPlan;
 use crate::env::{Background, CLOCK_JUMP_MAX_DEFAULT, ManualClock};
@@ -10,7 +12,6 @@ use crate::error::{Error, Result};
 use crate::event::EventListener;
 use crate::keyspace::options::{KeyspaceOptions, Persisted};
 use crate::operands::OperandStoreFactory;
-use crate::sync::Arc;
 use crate::vfs::Vfs;
 use crate::wal::{RecoveryMode, WalOptions};
 use crate::write::throttle::WriteControl;

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use lsmx_base::failpoint::{self, Failpoint};
+
 use crate::error::{Error, Result};
 use crate::format::filename::{CURRENT, FileName, LOCK};
-use crate::sabotage::{self, Bug};
 use crate::vfs::Vfs;
 
 /// Refuses an output that would have, or lie below, the name of an engine file in a database directory: the
@@ -16,7 +17,7 @@ use crate::vfs::Vfs;
 /// # Errors
 /// [`Error::OutputInDatabase`]; [`Error::Io`] if a directory cannot be looked at.
 pub(super) fn check_output(vfs: &dyn Vfs, path: &Path) -> Result<()> {
-    if sabotage::on(Bug::OutputOverEngineFile) {
+    if failpoint::is_on(Failpoint::OutputOverEngineFile) {
         return Ok(());
     }
     for inner in path.ancestors() {

@@ -9,6 +9,9 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
+use lsmx_base::key::SeqNo;
+use lsmx_base::sync::Arc;
+
 use crate::db::open;
 use crate::db::options::Options;
 use crate::db::recovery::{Parts, Recovery};
@@ -16,10 +19,8 @@ use crate::db::{Core, Db};
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::format::filename::{FileName, LOCK};
-use crate::key::SeqNo;
 use crate::manifest::Manifest;
 use crate::metrics::WalMetrics;
-use crate::sync::Arc;
 use crate::vfs::{ContainedVfs, LockGuard, MemVfs, OsVfs, Vfs};
 use crate::wal::{SegmentLedger, Wal};
 

@@ -2,15 +2,16 @@
 
 use std::ops::{Bound, RangeBounds};
 
+use lsmx_base::key::SeqNo;
+use lsmx_base::slice::Slice;
+use lsmx_base::sync::Arc;
+
 use crate::db::{Core, Db, Keyspace, Snapshot};
 use crate::env::Env;
 use crate::error::Result;
-use crate::key::SeqNo;
 use crate::keyspace::Tree;
 use crate::read::together::is_device;
 use crate::read::{Reads, together};
-use crate::slice::Slice;
-use crate::sync::Arc;
 use crate::version::{SuperVersion, TableFile};
 
 /// An entry of a keyspace: key and value.
@@ -239,7 +240,7 @@ impl Core {
     ) -> Result<Lookups<K>> {
         self.check_open()?;
         self.tick();
-        tree.counters.gets.add(crate::coding::len_u64(keys.len()));
+        tree.counters.gets.add(lsmx_base::coding::len_u64(keys.len()));
         // First the view, then the number: whatever the number promises is in the view.
         let view = tree.pin();
         if snapshot.is_none() {

@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
+use lsmx_base::slice::Slice;
+use lsmx_base::sync::Arc;
+
 use crate::db::{Core, Db, outputs};
 use crate::error::Result;
 use crate::keyspace::Tree;
 use crate::recording::{Recorder, ScanTrace, Trace, TraceOptions};
-use crate::slice::Slice;
-use crate::sync::Arc;
 use crate::write::batch::WriteBatch;
 
 impl Db {

@@ -4,6 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::key::SeqNo;
+use lsmx_base::malformed::Malformed;
+use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, OnceLock, Signal};
 use lsmx_compaction::{FileId, FileShape, LevelParts, TreeShape};
 
 use crate::db::beside::{self, Site};
@@ -18,7 +22,7 @@ use crate::db::{Core, DEFAULT_KEYSPACE};
 use crate::disposal::Disposal;
 use crate::env::Env;
 use crate::env::rate::RateLimit;
-use crate::error::{Error, Malformed, Result};
+use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::format::batch::Operations;
 use crate::format::edit::{BlobFileRecord, BlobReference, Change, Edit};
@@ -27,7 +31,6 @@ use crate::job::governor::{Governor, GovernorLimits};
 use crate::job::install::sync_names;
 use crate::job::queue::Runner;
 use crate::job::workers::Workers;
-use crate::key::SeqNo;
 use crate::keyspace::beside::Lacking;
 use crate::keyspace::guard_history::GuardHistory;
 use crate::keyspace::kept_log::KeptLog;
@@ -37,9 +40,7 @@ use crate::keyspace::{Opening, Origin, Tree};
 use crate::manifest::{KeyspaceState, Manifest, ManifestState, Unfinished};
 use crate::metrics::WalMetrics;
 use crate::operands::Token;
-use crate::sabotage::{self, Bug};
 use crate::store::{FileNumbers, Store, StoreParts, TableSpace, Trees, record_of};
-use crate::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, OnceLock, Signal};
 use crate::table::{DescriptorPool, JobReads};
 use crate::version::{
     BlobFile, BlobUse, Janitor, SuperVersion, TableFile, Version, blob_changes, changes_between,
@@ -155,7 +156,7 @@ impl Recovery {
         // Times that a wrong clock has left in the future would never come.
         state.limit_times(env.stamp_us());
         let gap = if state.clean_close { 0 } else { FILE_NUMBER_GAP };
-        let files = match sabotage::on(Bug::FileNumberReused) {
+        let files = match failpoint::is_on(Failpoint::FileNumberReused) {
             true => state.file_number_next.max(1),
             false => {
                 let next = state.file_number_next;
@@ -164,7 +165,11 @@ impl Recovery {
         };
         if files > FILE_NUMBER_MAX {
             let (what, expected) = ("number of the next file", "at most 2^56 - 1");
-            return Err(Malformed::Field { what, found: files, expected }.at(dir, 0));
+            return Err(Error::malformed(
+                Malformed::Field { what, found: files, expected },
+                dir,
+                0,
+            ));
         }
         let of_files = state.keyspaces.values().flat_map(KeyspaceState::files);
         let creation = of_files.map(|(.., file)| file.creation.saturating_add(1)).max();
@@ -368,7 +373,7 @@ impl Recovery {
         if known.is_none() && token.is_some() {
             let what = "token of an operand store that the options do not name";
             let what = Malformed::Field { what, found: u64::from(tree.id), expected: "no such" };
-            return Err(what.at(&self.manifest, 0));
+            return Err(Error::malformed(what, &self.manifest, 0));
         }
         let given = tree.settings().options.operand_store.clone();
         let given = given.or_else(|| {
@@ -430,7 +435,7 @@ impl Recovery {
         Persisted::decode(&keyspace.options).ok_or_else(|| {
             let what = "options of a keyspace";
             let what = Malformed::Field { what, found: 0, expected: "options this build knows" };
-            what.at(&self.manifest, 0)
+            Error::malformed(what, &self.manifest, 0)
         })
     }
 
@@ -513,7 +518,7 @@ impl Recovery {
         let reserved = self.reservation.lock().as_ref().map(|&(_, number)| number);
         // One flush uses far fewer numbers than half of them.
         if reserved.is_some_and(|number| next + FILE_NUMBER_GAP / 2 < number)
-            || sabotage::on(Bug::FileNumbersNotReserved)
+            || failpoint::is_on(Failpoint::FileNumbersNotReserved)
         {
             return Ok(());
         }
@@ -573,12 +578,16 @@ impl Recovery {
 
         let flushed = self.state.keyspaces.values().map(|keyspace| keyspace.flushed_through);
         let last = flushed.fold(self.state.last_seq.max(report.last_seq), SeqNo::max);
-        let reused = sabotage::on(Bug::SeqReused);
+        let reused = failpoint::is_on(Failpoint::SeqReused);
         let gap = if self.state.clean_close || reused { 1 } else { SEQ_GAP };
         self.seq_next = SeqNo(last.0 + gap);
         if self.seq_next > SeqNo::MAX {
             let (what, expected) = ("next sequence number", "at most 2^56 - 1");
-            return Err(Malformed::Field { what, found: self.seq_next.0, expected }.at(manifest, 0));
+            return Err(Error::malformed(
+                Malformed::Field { what, found: self.seq_next.0, expected },
+                manifest,
+                0,
+            ));
         }
         self.report = report;
         Ok(())
@@ -586,7 +595,7 @@ impl Recovery {
 
     /// How far tables hold what was written to a keyspace.
     fn flushed_through(&self, keyspace: &KeyspaceState) -> SeqNo {
-        let furthest = match sabotage::on(Bug::ReplaySkipsUnflushed) {
+        let furthest = match failpoint::is_on(Failpoint::ReplaySkipsUnflushed) {
             true => self.state.keyspaces.values().map(|keyspace| keyspace.flushed_through).max(),
             false => None,
         };
@@ -628,7 +637,7 @@ impl Recovery {
             })?;
             replaying.finish()?;
             reports.push((tree.name.clone(), report));
-            if !self.read_only && !sabotage::on(Bug::KeptLogDeliveredTwice) {
+            if !self.read_only && !failpoint::is_on(Failpoint::KeptLogDeliveredTwice) {
                 tree.beside.set_kept_log(None);
             }
         }
@@ -839,7 +848,7 @@ impl Recovery {
         }
         let path = FileName::Manifest(number).in_dir(&self.tables.dir);
         let mut state = self.state.clone();
-        state.apply(&Edit { changes }).map_err(|what| what.at(&path, 0))?;
+        state.apply(&Edit { changes }).map_err(|what| Error::malformed(what, &path, 0))?;
         Ok(Prepared { wal, ledger, state, number })
     }
 }

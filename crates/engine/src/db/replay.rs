@@ -8,15 +8,16 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::coding::len_u64;
+use lsmx_base::coding::len_u64;
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::key::{EntryKind, KeyPrefix, SeqNo};
+use lsmx_base::sync::{Arc, Mutex, Signal};
+
 use crate::env::{Background, Env, JoinHandle, WaitCause};
 use crate::error::{Error, Result};
 use crate::format::batch::{Action, Operation, Operations};
-use crate::key::{Kind, Prefix, SeqNo};
 use crate::keyspace::Tree;
 use crate::memtable::{Arena, Copied};
-use crate::sabotage::{self, Bug};
-use crate::sync::{Arc, Mutex, Signal};
 
 /// Most bytes of commits in a batch.
 const BATCH_BYTES_MAX: u64 = 1 << 20;
@@ -51,7 +52,7 @@ struct Place {
     keyspace: u32,
     /// Which of the operations.
     index: u32,
-    prefix: Prefix,
+    prefix: KeyPrefix,
 }
 
 /// An operation whose bytes lie in memory of its memtable.
@@ -65,7 +66,7 @@ struct Ready {
 
 #[derive(Debug)]
 enum What {
-    Entry(Kind),
+    Entry(EntryKind),
     /// What lies behind the key is the end of the range.
     DeleteRange {
         to_the_end: bool,
@@ -114,7 +115,7 @@ impl Gathering {
         self.order.extend(operations.map(|(index, (_, operation))| Place {
             keyspace: operation.keyspace,
             index,
-            prefix: Prefix::of(&self.bytes[operation.key.clone()]),
+            prefix: KeyPrefix::new(&self.bytes[operation.key.clone()]),
         }));
         let key = |place: &Place| &self.bytes[self.operations[place.index as usize].1.key.clone()];
         self.order.sort_unstable_by(|a, b| {
@@ -137,7 +138,11 @@ fn insert(batch: &mut Vec<Ready>, targets: &BTreeMap<u32, Target>, full: &mut Ve
             let Ready { seq, copied, what, .. } = ready;
             match what {
                 What::Entry(kind) => active.insert_copied(copied, seq, kind),
-                What::DeleteRange { .. } if sabotage::on(Bug::ReplaySkipsRangeDeletes) => 0,
+                What::DeleteRange { .. }
+                    if failpoint::is_on(Failpoint::ReplaySkipsRangeDeletes) =>
+                {
+                    0
+                }
                 What::DeleteRange { to_the_end } => {
                     let end = (!to_the_end).then(|| copied.behind_key());
                     active.insert_span(copied.key(), end, seq)

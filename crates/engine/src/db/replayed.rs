@@ -6,6 +6,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use lsmx_base::key::SeqNo;
+use lsmx_base::sync::Arc;
+
 use crate::env::Background;
 use crate::error::{Error, Result};
 use crate::job::deliver::Delivering;
@@ -13,10 +16,8 @@ use crate::job::flush::{write_memtable, write_range};
 use crate::job::fold::Keeper;
 use crate::job::output::Outputs;
 use crate::job::retain::Retention;
-use crate::key::SeqNo;
 use crate::keyspace::Tree;
 use crate::store::TableSpace;
-use crate::sync::Arc;
 use crate::version::{BesideView, SuperVersion, Version};
 
 /// Bytes of a memtable for which a second thread pays.

@@ -7,6 +7,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use lsmx_base::key::SeqNo;
+use lsmx_base::sync::Arc;
 use lsmx_compaction::FileShape;
 
 use crate::db::admission::hopeless;
@@ -23,12 +25,10 @@ use crate::job::install::sync_names;
 use crate::job::output::Outputs;
 use crate::job::quarantine;
 use crate::job::retain::Retention;
-use crate::key::SeqNo;
 use crate::keyspace::Tree;
 use crate::keyspace::beside::StoreTurn;
 use crate::operands::Token;
 use crate::store::{Store, Work, record_of};
-use crate::sync::Arc;
 use crate::trace::{JobBegin, JobSpan};
 use crate::version::{BesideView, SuperVersion, Version, blob_changes, changes_between};
 

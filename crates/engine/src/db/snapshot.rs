@@ -2,14 +2,15 @@
 
 use std::ops::RangeBounds;
 
+use lsmx_base::key::SeqNo;
+use lsmx_base::slice::Slice;
+use lsmx_base::sync::Arc;
+
 use crate::db::{Handle, Keyspace};
 use crate::error::Result;
-use crate::key::SeqNo;
 use crate::keyspace::snapshot::Pinned;
 use crate::read::Reads;
 use crate::read::range::Range;
-use crate::slice::Slice;
-use crate::sync::Arc;
 
 /// All keyspaces as they were at one moment. What it sees is kept until the last clone is dropped.
 #[derive(Clone, Debug)]

@@ -10,17 +10,18 @@
 //! so nobody waits for one longer than [`TURN_PATIENCE_US`]: a closure that is slow, or that waits for
 //! another update of the same key, costs others time or a refusal, never their progress.
 
+use lsmx_base::coding::low_u32;
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::key::{EntryKind, SeqNo};
+use lsmx_base::slice::Slice;
+use lsmx_base::sync::{Arc, AtomicBool, Ordering, Signal};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::coding::low_u32;
 use crate::db::{Core, Keyspace};
 use crate::env::{Env, WaitCause};
 use crate::error::{Error, Result};
-use crate::key::{Kind, SeqNo};
 use crate::keyspace::Tree;
 use crate::read::Reads;
-use crate::slice::Slice;
-use crate::sync::{Arc, AtomicBool, Ordering, Signal};
 use crate::write::batch::WriteBatch;
 use crate::write::options::WriteOptions;
 
@@ -247,10 +248,10 @@ pub(crate) fn updated(
         Update::Put(value) => Some(Slice::from(value)),
     };
     let value = after.as_deref().unwrap_or_default();
-    let kind = if after.is_some() { Kind::Put } else { Kind::Delete };
+    let kind = if after.is_some() { EntryKind::Put } else { EntryKind::Delete };
     let mut batch = WriteBatch::for_one(tree.id, key, value);
     batch.add(tree, kind, key, value);
-    if !crate::sabotage::on(crate::sabotage::Bug::UpdateWithoutGuard) {
+    if !failpoint::is_on(Failpoint::UpdateWithoutGuard) {
         batch.add_guard(tree, key, read);
     }
     (Updated { before, after }, Some(batch))

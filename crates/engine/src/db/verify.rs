@@ -3,6 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use lsmx_base::key::EntryKind;
+use lsmx_base::malformed::Malformed;
+use lsmx_base::sync::Arc;
 use lsmx_compaction::{LevelParts, TreeShape};
 use serde::Serialize;
 
@@ -10,15 +13,13 @@ use crate::cache::Cache;
 use crate::db::beside::{self, Beside};
 use crate::db::verify_values::Values;
 use crate::db::{read_only, recovery};
-use crate::error::{Error, Malformed, Result};
+use crate::error::{Error, Result};
 use crate::format::batch::{Action, Operations};
 use crate::format::edit::FileRecord;
 use crate::format::filename::{CURRENT, FileName};
-use crate::key::Kind;
 use crate::keyspace::options::kept_logs;
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
 use crate::operands::OperandStoreFactory;
-use crate::sync::Arc;
 use crate::table::{Table, TableIdentity};
 use crate::vfs::{OsVfs, Vfs};
 use crate::wal::{
@@ -163,7 +164,7 @@ pub(super) fn verify_table(
     {
         let (what, expected, found) =
             ("keyspace of a table", u64::from(keyspace), u64::from(found));
-        return Err(Malformed::Identity { what, expected, found }.at(&path, 0));
+        return Err(Error::malformed(Malformed::Identity { what, expected, found }, &path, 0));
     }
     Ok(Arc::new(table))
 }
@@ -179,7 +180,11 @@ fn verify_record(path: &Path, table: &Table, file: &FileRecord) -> Result<()> {
     let expected = "what the manifest says";
     for (what, found, said) in bounds {
         if found != said {
-            return Err(Malformed::Field { what, found: found.len() as u64, expected }.at(path, 0));
+            return Err(Error::malformed(
+                Malformed::Field { what, found: found.len() as u64, expected },
+                path,
+                0,
+            ));
         }
     }
     let tombstones = found.tombstones + found.range_tombstone_count;
@@ -190,7 +195,7 @@ fn verify_record(path: &Path, table: &Table, file: &FileRecord) -> Result<()> {
         ("largest number of the table", found.seq_largest.0, file.seq_largest),
     ] {
         if found != said {
-            return Err(Malformed::Field { what, found, expected }.at(path, 0));
+            return Err(Error::malformed(Malformed::Field { what, found, expected }, path, 0));
         }
     }
     Ok(())
@@ -277,26 +282,30 @@ pub(super) fn check_record(
     let path = || FileName::Segment(record.segment).in_dir(dir);
     let mut count = 0u32;
     for operation in Operations::new(record.payload) {
-        let operation = operation.map_err(|what| what.at(&path(), record.offset))?;
+        let operation = operation.map_err(|what| Error::malformed(what, &path(), record.offset))?;
         if operation.keyspace >= keyspace_next {
             let what = Malformed::Field {
                 what: "keyspace of an operation",
                 found: u64::from(operation.keyspace),
                 expected: "one that the manifest knows or knew",
             };
-            return Err(what.at(&path(), record.offset));
+            return Err(Error::malformed(what, &path(), record.offset));
         }
-        if let Action::Entry { kind: Kind::ValuePointer, .. } = operation.action {
-            let (what, found) = ("kind of an operation", u64::from(Kind::ValuePointer as u8));
+        if let Action::Entry { kind: EntryKind::ValuePointer, .. } = operation.action {
+            let (what, found) = ("kind of an operation", u64::from(EntryKind::ValuePointer as u8));
             let expected = "no value pointer: values go into the log whole";
-            return Err(Malformed::Field { what, found, expected }.at(&path(), record.offset));
+            return Err(Error::malformed(
+                Malformed::Field { what, found, expected },
+                &path(),
+                record.offset,
+            ));
         }
         count += 1;
     }
     if count != record.count {
         let (found, expected) = (u64::from(count), "as many as the record says");
         let what = Malformed::Field { what: "operations of a commit", found, expected };
-        return Err(what.at(&path(), record.offset));
+        return Err(Error::malformed(what, &path(), record.offset));
     }
     Ok(())
 }
@@ -325,6 +334,9 @@ pub(super) fn check_reach(
         }
     };
     let (found, expected) = (report.last_seq.0, "that of the newest flush or a later one");
-    Err(Malformed::Field { what: "last sequence number of the log", found, expected }
-        .at(&path, offset))
+    Err(Error::malformed(
+        Malformed::Field { what: "last sequence number of the log", found, expected },
+        &path,
+        offset,
+    ))
 }

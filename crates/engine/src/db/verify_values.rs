@@ -3,19 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use lsmx_base::coding::len_u64;
+use lsmx_base::key::EntryKind;
+use lsmx_base::malformed::Malformed;
+use lsmx_base::sync::Arc;
 use lsmx_compaction::FileId;
 
 use crate::cache::Cache;
-use crate::coding::len_u64;
 use crate::cursor::Cursor;
 use crate::db::recovery;
-use crate::error::{Malformed, Result};
+use crate::error::{Error, Result};
 use crate::format::blob::ValuePointer;
 use crate::format::edit::{BlobFileRecord, BlobReference};
 use crate::format::filename::{CURRENT, FileName};
-use crate::key::Kind;
 use crate::manifest::KeyspaceState;
-use crate::sync::Arc;
 use crate::table::{Access, FillCache, Table};
 use crate::value_log::Blob;
 use crate::vfs::Vfs;
@@ -72,15 +73,19 @@ impl Values {
         cursor.first()?;
         while cursor.valid() {
             let key = cursor.key();
-            if key.kind == Kind::ValuePointer {
-                let at = |what: Malformed| what.at(table.path(), 0);
+            if key.kind == EntryKind::ValuePointer {
+                let at = |what: Malformed| Error::malformed(what, table.path(), 0);
                 let pointer = ValuePointer::decode(cursor.value()).map_err(at)?;
                 let id = FileId(pointer.file);
                 let Some(blob) = self.blobs.get(&id) else {
                     let (what, found) = ("blob file of a value pointer", pointer.file);
                     let expected = "one that the manifest lists for the keyspace";
                     let path = FileName::Blob(id.0).in_dir(&self.dir);
-                    return Err(Malformed::Field { what, found, expected }.at(&path, 0));
+                    return Err(Error::malformed(
+                        Malformed::Field { what, found, expected },
+                        &path,
+                        0,
+                    ));
                 };
                 blob.value((key.user_key, key.seq), &pointer, &mut access)?;
                 let (bytes, records) = found.entry(id).or_default();
@@ -96,7 +101,7 @@ impl Values {
                 |all: &BTreeMap<FileId, (u64, u64)>| all.values().map(|(bytes, _)| bytes).sum();
             let what = "bytes that a table references";
             let wrong = Malformed::Identity { what, expected: sum(&said), found: sum(&found) };
-            return Err(wrong.at(table.path(), 0));
+            return Err(Error::malformed(wrong, table.path(), 0));
         }
         Ok(found.values().map(|(_, records)| records).sum())
     }

@@ -1,12 +1,13 @@
 //! Metadata in memory before the first lookups need it.
 
+use lsmx_base::sync::{Arc, AtomicBool, Mutex, Ordering};
+
 use crate::cache::Metadata;
 use crate::callback::{self, Context};
 use crate::db::{Core, Db};
 use crate::env::{Background, JoinHandle, WaitCause};
 use crate::error::Result;
 use crate::store::Store;
-use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
 use crate::table::Warmed;
 
 /// What is read first: the order in which the governor would let it go, the other way round.

@@ -1,8 +1,10 @@
 //! Blob files: header, records, trailer.
 
+use lsmx_base::coding::len_u64;
+use lsmx_base::malformed::Malformed;
+
 use super::{Input, Lines, Shown};
-use crate::coding::len_u64;
-use crate::error::Malformed;
+use crate::error::Error;
 use crate::format::blob::{
     BLOB_HEADER_BYTES, BLOB_RECORD_BYTES_MIN, BLOB_TRAILER_BYTES, BlobHeader, BlobRecord,
     BlobTrailer, record_bytes,
@@ -11,7 +13,8 @@ use crate::format::blob::{
 pub(super) fn show(input: &Input<'_>, lines: &mut Lines<'_>) -> Shown {
     let header = input.read(0, len_u64(BLOB_HEADER_BYTES).min(input.bytes))?;
     // Only it says what seeds the checksums of everything else.
-    let header = BlobHeader::decode(&header).map_err(|what| what.at(input.path, 0))?;
+    let header =
+        BlobHeader::decode(&header).map_err(|what| Error::malformed(what, input.path, 0))?;
     lines.line(format_args!(
         "header: blob file {}, keyspace {}, uid {:016x}",
         header.number, header.keyspace, header.uid
@@ -24,7 +27,7 @@ pub(super) fn show(input: &Input<'_>, lines: &mut Lines<'_>) -> Shown {
             "trailer at {trailer_at}: {} records, {} value bytes",
             trailer.records, trailer.value_bytes
         )),
-        Err(what) => lines.damaged(what.at(input.path, trailer_at)),
+        Err(what) => lines.damaged(Error::malformed(what, input.path, trailer_at)),
     }
 }
 
@@ -32,7 +35,7 @@ pub(super) fn show(input: &Input<'_>, lines: &mut Lines<'_>) -> Shown {
 fn show_records(input: &Input<'_>, uid: u64, end: u64, lines: &mut Lines<'_>) -> Shown {
     let mut offset = len_u64(BLOB_HEADER_BYTES);
     while offset < end {
-        let at = |what: Malformed| what.at(input.path, offset);
+        let at = |what: Malformed| Error::malformed(what, input.path, offset);
         let left = end - offset;
         let head = input.read(offset, left.min(len_u64(BLOB_RECORD_BYTES_MIN)))?;
         let bytes = match record_bytes(&head) {

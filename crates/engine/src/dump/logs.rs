@@ -1,20 +1,23 @@
 //! Segments of the write-ahead log and manifests: records, marks, and what is behind the last good
 //! one.
 
+use lsmx_base::coding::len_u64;
+use lsmx_base::key::EntryKind;
+use lsmx_base::malformed::Malformed;
+
 use super::{Input, Lines, Shown};
-use crate::coding::len_u64;
-use crate::error::{Error, Malformed};
+use crate::error::Error;
 use crate::format::batch::{Action, Operations};
 use crate::format::edit::Edit;
 use crate::format::frame::{LogSeed, RecordHeader};
 use crate::format::manifest_header::{MANIFEST_HEADER_BYTES, ManifestHeader};
 use crate::format::wal_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
-use crate::key::Kind;
 use crate::log::{Found, LogReader};
 
 pub(super) fn show_segment(input: &Input<'_>, lines: &mut Lines<'_>) -> Shown {
     let first = input.read(0, input.bytes.min(len_u64(SEGMENT_HEADER_BYTES)))?;
-    let header = SegmentHeader::decode(&first).map_err(|what| what.at(input.path, 0))?;
+    let header =
+        SegmentHeader::decode(&first).map_err(|what| Error::malformed(what, input.path, 0))?;
     let SegmentHeader { db_uid, id, first_seq, predecessor } = header;
     lines.line(format_args!(
         "header: database uid {db_uid:016x}, segment {id}, numbers from {first_seq}"
@@ -43,7 +46,9 @@ pub(super) fn show_segment(input: &Input<'_>, lines: &mut Lines<'_>) -> Shown {
             for (at, operation) in (0u64..).zip(Operations::new(payload)) {
                 let operation = match operation {
                     Ok(operation) => operation,
-                    Err(what) => return lines.damaged(what.at(input.path, header.offset)),
+                    Err(what) => {
+                        return lines.damaged(Error::malformed(what, input.path, header.offset));
+                    }
                 };
                 let key = lines.key(&payload[operation.key]);
                 let seq = header.record.first_seq.saturating_add(at);
@@ -51,10 +56,10 @@ pub(super) fn show_segment(input: &Input<'_>, lines: &mut Lines<'_>) -> Shown {
                 match operation.action {
                     Action::Entry { kind, value } => {
                         let kind = match kind {
-                            Kind::Put => "put",
-                            Kind::Delete => "delete",
-                            Kind::Merge => "merge",
-                            Kind::ValuePointer => "value pointer",
+                            EntryKind::Put => "put",
+                            EntryKind::Delete => "delete",
+                            EntryKind::Merge => "merge",
+                            EntryKind::ValuePointer => "value pointer",
                         };
                         let bytes = value.len();
                         lines.line(format_args!(
@@ -77,7 +82,8 @@ pub(super) fn show_segment(input: &Input<'_>, lines: &mut Lines<'_>) -> Shown {
 
 pub(super) fn show_manifest(input: &Input<'_>, lines: &mut Lines<'_>) -> Shown {
     let first = input.read(0, input.bytes.min(len_u64(MANIFEST_HEADER_BYTES)))?;
-    let header = ManifestHeader::decode(&first).map_err(|what| what.at(input.path, 0))?;
+    let header =
+        ManifestHeader::decode(&first).map_err(|what| Error::malformed(what, input.path, 0))?;
     let ManifestHeader { db_uid, number } = header;
     lines.line(format_args!("header: database uid {db_uid:016x}, manifest {number}"))?;
     let seed = LogSeed::new(db_uid, number);
@@ -98,7 +104,7 @@ pub(super) fn show_manifest(input: &Input<'_>, lines: &mut Lines<'_>) -> Shown {
                     .changes
                     .iter()
                     .try_for_each(|change| lines.line(format_args!("  {change:?}"))),
-                Err(what) => lines.damaged(what.at(input.path, header.offset)),
+                Err(what) => lines.damaged(Error::malformed(what, input.path, header.offset)),
             }
         },
     )
@@ -152,7 +158,7 @@ fn show_end(
             .line(format_args!("end at {offset}, then {left} zeros by which the file has grown"));
     }
     let beyond = reader.beyond(offset)?;
-    let error: Error = what.at(input.path, offset);
+    let error: Error = Error::malformed(what, input.path, offset);
     lines.damaged(error)?;
     if beyond.position > offset {
         lines.line(format_args!(

@@ -13,12 +13,14 @@ mod trace;
 use std::io::{self, Write};
 use std::path::Path;
 
-use crate::coding::len_u64;
-use crate::error::{Error, Malformed};
+use lsmx_base::coding::len_u64;
+use lsmx_base::malformed::Malformed;
+use lsmx_base::sync::Arc;
+
+use crate::error::Error;
 use crate::format::filename::FileName;
 use crate::format::manifest_header::{CURRENT_BYTES_MAX, Current};
 use crate::recording::TraceReader;
-use crate::sync::Arc;
 use crate::vfs::{File, Vfs};
 
 /// How much is shown, and how.
@@ -110,7 +112,7 @@ fn show_current(input: &Input<'_>, lines: &mut Lines<'_>) -> Shown {
             "current manifest {}, database uid {db_uid:016x}, {bytes} bytes of it synced",
             FileName::Manifest(manifest)
         )),
-        Err(what) => lines.damaged(what.at(input.path, 0)),
+        Err(what) => lines.damaged(Error::malformed(what, input.path, 0)),
     }
 }
 
@@ -191,14 +193,18 @@ impl<'a> Input<'a> {
         let short = |found| Malformed::Truncated { what: "file", needed: bytes, found };
         let inside = offset.checked_add(bytes).is_some_and(|end| end <= self.bytes);
         if !inside {
-            return Err(short(self.bytes.saturating_sub(offset)).at(self.path, offset));
+            return Err(Error::malformed(
+                short(self.bytes.saturating_sub(offset)),
+                self.path,
+                offset,
+            ));
         }
-        let needed = crate::coding::to_usize("block", bytes);
-        let mut buffer = vec![0; needed.map_err(|what| what.at(self.path, offset))?];
+        let needed = lsmx_base::coding::to_usize("block", bytes);
+        let mut buffer = vec![0; needed.map_err(|what| Error::malformed(what, self.path, offset))?];
         let read = self.file.read_at(&mut buffer, offset);
         let read = read.map_err(|error| Error::io("read", self.path, error))?;
         if read < buffer.len() {
-            return Err(short(len_u64(read)).at(self.path, offset));
+            return Err(Error::malformed(short(len_u64(read)), self.path, offset));
         }
         Ok(buffer)
     }

@@ -1,27 +1,29 @@
 //! Tables: footer, properties, filter, range tombstones, then every block in key order.
 
 use bytes::Bytes;
+use lsmx_base::coding::len_u64;
+use lsmx_base::filter::Filter;
+use lsmx_base::key::{EntryKind, InternalKey};
+use lsmx_base::malformed::Malformed;
+use lsmx_base::slice::BlockBytes;
 
 use super::{Input, Lines, Shown};
-use crate::coding::len_u64;
-use crate::error::{Error, Malformed};
+use crate::error::Error;
 use crate::format::BlockKind;
 use crate::format::blob::ValuePointer;
 use crate::format::block::{self, Handle};
 use crate::format::data_block::DataBlock;
 use crate::format::data_cursor::DataCursor;
-use crate::format::filter::Filter;
 use crate::format::footer::{FOOTER_BYTES, Footer};
 use crate::format::index::{IndexBlock, Separator, Versions};
 use crate::format::properties::Properties;
 use crate::format::range_tombstones::Spans;
-use crate::key::{InternalKey, Kind};
-use crate::slice::BlockBytes;
 
 pub(super) fn show(input: &Input<'_>, lines: &mut Lines<'_>) -> Shown {
     let footer_at = input.bytes.saturating_sub(len_u64(FOOTER_BYTES));
     let footer = input.read(footer_at, input.bytes - footer_at)?;
-    let footer = Footer::decode(&footer).map_err(|what| what.at(input.path, footer_at))?;
+    let footer =
+        Footer::decode(&footer).map_err(|what| Error::malformed(what, input.path, footer_at))?;
     let Handle { offset, bytes } = footer.properties;
     lines.line(format_args!(
         "footer at {footer_at}: format version {}, uid {:016x}, properties at {offset}, {bytes} bytes",
@@ -30,7 +32,7 @@ pub(super) fn show(input: &Input<'_>, lines: &mut Lines<'_>) -> Shown {
     let blocks = Blocks { input, uid: footer.uid };
     let decoded = blocks.read(footer.properties, BlockKind::Open).and_then(|contents| {
         let properties = Properties::decode(&contents);
-        properties.map_err(|what| what.at(input.path, offset))
+        properties.map_err(|what| Error::malformed(what, input.path, offset))
     });
     // Only they say where everything else is.
     let properties = decoded?;
@@ -72,7 +74,7 @@ struct Blocks<'a> {
 
 impl Blocks<'_> {
     fn read(&self, handle: Handle, kind: BlockKind) -> Result<Bytes, Error> {
-        let at = |what: Malformed| what.at(self.input.path, handle.offset);
+        let at = |what: Malformed| Error::malformed(what, self.input.path, handle.offset);
         handle.check(self.input.bytes).map_err(at)?;
         let stored = self.input.read(handle.offset, handle.bytes)?;
         block::open(stored, kind, self.uid, handle.offset).map_err(at)
@@ -86,7 +88,7 @@ impl Blocks<'_> {
         lines: &mut Lines<'_>,
         decode: impl FnOnce(Bytes) -> Result<T, Malformed>,
     ) -> Shown<Option<T>> {
-        let at = |what: Malformed| what.at(self.input.path, handle.offset);
+        let at = |what: Malformed| Error::malformed(what, self.input.path, handle.offset);
         match self.read(handle, kind).and_then(|contents| decode(contents).map_err(at)) {
             Ok(decoded) => Ok(Some(decoded)),
             Err(error @ Error::Io { .. }) => Err(error.into()),
@@ -167,7 +169,7 @@ impl Blocks<'_> {
         let Some(block) = self.decoded(handle, BlockKind::Data, lines, checked)? else {
             return Ok(());
         };
-        let at = |what: Malformed| what.at(self.input.path, handle.offset);
+        let at = |what: Malformed| Error::malformed(what, self.input.path, handle.offset);
         let mut shown = Vec::new();
         let mut entries = 0u64;
         let mut cursor = DataCursor::new(block.clone());
@@ -214,7 +216,7 @@ fn separator_text(separator: Option<&Separator>, lines: &Lines<'_>) -> String {
 
 fn entry_text(what: &str, key: InternalKey<'_>, value: &[u8], lines: &Lines<'_>) -> String {
     let (user_key, value_bytes) = (lines.key(key.user_key), value.len());
-    if key.kind == Kind::ValuePointer
+    if key.kind == EntryKind::ValuePointer
         && let Ok(at) = ValuePointer::decode(value)
     {
         let ValuePointer { file, offset, bytes, value_bytes } = at;

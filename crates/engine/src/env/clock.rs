@@ -19,8 +19,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::sabotage::{self, Bug};
-use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 
 /// Default of [`Options::clock_jump_max`](crate::Options::clock_jump_max): one day.
 pub const CLOCK_JUMP_MAX_DEFAULT: Duration = Duration::from_secs(24 * 3_600);
@@ -310,7 +310,7 @@ impl SystemClock {
         let jump_us_max = self.jump_us_max.load(Ordering::Relaxed);
         let ahead_us = wall_us.saturating_sub(database_us);
         let at_once_us = if belief.first { 0 } else { jump_us_max };
-        if ahead_us <= at_once_us || sabotage::on(Bug::ClockJumpBelieved) {
+        if ahead_us <= at_once_us || failpoint::is_on(Failpoint::ClockJumpBelieved) {
             belief.pending = None;
             belief.first = false;
             return (self.believe(wall_us, since_us), None);

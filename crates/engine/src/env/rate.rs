@@ -5,8 +5,9 @@
 //! therefore get what flushes leave. No wait is longer than `WAIT_US_MAX`, so however much
 //! flushes take, a compaction gets on, and a job notices within that time that it is to end.
 
+use lsmx_base::sync::{AtomicU64, Ordering, Signal};
+
 use super::{Background, Env, WaitCause};
-use crate::sync::{AtomicU64, Ordering, Signal};
 
 /// Longest wait for one read or write, in microseconds.
 const WAIT_US_MAX: u64 = 1_000_000;
@@ -119,7 +120,7 @@ impl RateLimit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sync::Arc;
+    use lsmx_base::sync::Arc;
 
     const MIB: u64 = 1 << 20;
 

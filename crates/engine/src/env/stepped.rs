@@ -25,13 +25,13 @@ use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
+use lsmx_base::sync::{
+    Arc, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, Signal, Weak, thread_number,
+};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::{WaitCause, YieldKind};
-use crate::sync::{
-    Arc, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, Signal, Weak, thread_number,
-};
 
 /// The schedule.
 #[derive(Debug)]

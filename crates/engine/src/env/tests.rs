@@ -2,9 +2,10 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use lsmx_base::sync::{AtomicBool, AtomicUsize};
+
 use super::clock::largest_seen;
 use super::*;
-use crate::sync::{AtomicBool, AtomicUsize};
 
 fn stepped(seed: u64) -> Env {
     Env::new(Background::Stepped { seed, workers: 2 }, None)

@@ -14,9 +14,9 @@
 
 use std::ops::Range;
 
-use crate::coding::{Decoder, len_u64, put_bytes, put_varint, varint_len};
-use crate::error::Malformed;
-use crate::key::Kind;
+use lsmx_base::coding::{Decoder, len_u64, put_bytes, put_varint, varint_len};
+use lsmx_base::key::EntryKind;
+use lsmx_base::malformed::Malformed;
 
 /// Code of a range delete. Codes 0 to 4 and 0x80 are kinds of entries, or reserved for them.
 const RANGE_DELETE: u8 = 5;
@@ -26,7 +26,7 @@ const END_OF_KEYSPACE: u8 = 1;
 /// Appends one operation to a payload.
 pub(crate) fn put_operation(
     payload: &mut Vec<u8>,
-    kind: Kind,
+    kind: EntryKind,
     keyspace: u32,
     key: &[u8],
     value: &[u8],
@@ -34,7 +34,7 @@ pub(crate) fn put_operation(
     payload.push(kind as u8);
     put_varint(payload, u64::from(keyspace));
     put_bytes(payload, key);
-    if kind != Kind::Delete {
+    if kind != EntryKind::Delete {
         put_bytes(payload, value);
     }
 }
@@ -71,7 +71,7 @@ pub(crate) enum Action {
     /// Writes an entry.
     Entry {
         /// What the entry does.
-        kind: Kind,
+        kind: EntryKind,
         /// Place of the value, empty for a tombstone.
         value: Range<usize>,
     },
@@ -127,7 +127,7 @@ impl<'a> Operations<'a> {
 
     fn operation(&mut self) -> Result<Operation, Malformed> {
         let code = self.rest.u8("kind of an operation")?;
-        let kind = Kind::from_u8(code);
+        let kind = EntryKind::from_u8(code);
         if kind.is_none() && code != RANGE_DELETE {
             return Err(Malformed::Field {
                 what: "kind of an operation",
@@ -143,7 +143,9 @@ impl<'a> Operations<'a> {
         })?;
         let key = self.bytes("key of an operation")?;
         let action = match kind {
-            Some(Kind::Delete) => Action::Entry { kind: Kind::Delete, value: key.end..key.end },
+            Some(EntryKind::Delete) => {
+                Action::Entry { kind: EntryKind::Delete, value: key.end..key.end }
+            }
             Some(kind) => Action::Entry { kind, value: self.bytes("value of an operation")? },
             None => Action::DeleteRange { end: self.range_end(&key)? },
         };
@@ -188,15 +190,15 @@ mod tests {
 
     fn sample() -> Vec<u8> {
         let mut payload = Vec::new();
-        put_operation(&mut payload, Kind::Put, 0, b"apple", b"red");
-        put_operation(&mut payload, Kind::Delete, 300, b"", b"");
-        put_operation(&mut payload, Kind::Put, 7, &[0xff; 200], b"");
+        put_operation(&mut payload, EntryKind::Put, 0, b"apple", b"red");
+        put_operation(&mut payload, EntryKind::Delete, 300, b"", b"");
+        put_operation(&mut payload, EntryKind::Put, 7, &[0xff; 200], b"");
         put_range_delete(&mut payload, 2, b"from", Some(b"to"));
         put_range_delete(&mut payload, 0, b"", None);
         payload
     }
 
-    fn value(operation: &Operation) -> (Kind, Range<usize>) {
+    fn value(operation: &Operation) -> (EntryKind, Range<usize>) {
         match &operation.action {
             Action::Entry { kind, value } => (*kind, value.clone()),
             Action::DeleteRange { .. } => panic!("a range delete"),
@@ -209,11 +211,11 @@ mod tests {
         let read: Vec<_> = Operations::new(&payload).collect::<Result<_, _>>().unwrap();
         assert_eq!(read.len(), 5);
         let (kind, place) = value(&read[0]);
-        assert_eq!((kind, read[0].keyspace), (Kind::Put, 0));
+        assert_eq!((kind, read[0].keyspace), (EntryKind::Put, 0));
         assert_eq!(&payload[read[0].key.clone()], b"apple");
         assert_eq!(&payload[place], b"red");
         let (kind, place) = value(&read[1]);
-        assert_eq!((kind, read[1].keyspace), (Kind::Delete, 300));
+        assert_eq!((kind, read[1].keyspace), (EntryKind::Delete, 300));
         assert!(read[1].key.is_empty() && place.is_empty());
         assert_eq!(&payload[read[2].key.clone()], &[0xff; 200]);
         let Action::DeleteRange { end: Some(end) } = read[3].action.clone() else {

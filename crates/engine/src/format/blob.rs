@@ -45,16 +45,16 @@
 //! another place, or from another file, its seed tells.
 
 use bytes::Bytes;
+use lsmx_base::checksum::{location_seed, xxh3, xxh3_seeded};
+use lsmx_base::coding::{
+    Decoder, VARINT_BYTES_MAX, get_u32, get_u64, len_u64, put_u32, put_u64, put_varint,
+};
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::key::SeqNo;
+use lsmx_base::malformed::Malformed;
 
 use super::block::{self, Compression};
 use super::{FORMAT_VERSION, KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use crate::checksum::{place_seed, xxh3, xxh3_seeded};
-use crate::coding::{
-    Decoder, VARINT_BYTES_MAX, get_u32, get_u64, len_u64, put_u32, put_u64, put_varint,
-};
-use crate::error::Malformed;
-use crate::key::SeqNo;
-use crate::sabotage::{self, Bug};
 
 /// First bytes of a blob file.
 pub const BLOB_MAGIC: [u8; 8] = *b"LSMXBLB1";
@@ -195,7 +195,7 @@ impl BlobTrailer {
 
 /// Checksum of what lies before the checksum of the trailer at `at` of the file `uid`.
 pub(crate) fn trailer_checksum(covered: &[u8], uid: u64, at: u64) -> u64 {
-    xxh3_seeded(covered, place_seed(uid, at))
+    xxh3_seeded(covered, location_seed(uid, at))
 }
 
 fn exactly<'a>(what: &'static str, bytes: &'a [u8], needed: usize) -> Result<&'a [u8], Malformed> {
@@ -226,7 +226,7 @@ impl ValuePointer {
         }
     }
 
-    /// Reads the value of an entry of kind [`ValuePointer`](crate::Kind::ValuePointer).
+    /// Reads the value of an entry of kind [`ValuePointer`](crate::EntryKind::ValuePointer).
     ///
     /// # Errors
     /// When it is none, or points to what no blob file can hold.
@@ -309,7 +309,11 @@ pub fn put_record(
 
 /// Checksum of what lies behind the checksum of the record at `offset` of the file `uid`.
 pub(crate) fn record_checksum(covered: &[u8], uid: u64, offset: u64) -> u64 {
-    let seed = if sabotage::on(Bug::ChecksumWithoutPlace) { 0 } else { place_seed(uid, offset) };
+    let seed = if failpoint::is_on(Failpoint::ChecksumWithoutPlace) {
+        0
+    } else {
+        location_seed(uid, offset)
+    };
     xxh3_seeded(covered, seed)
 }
 

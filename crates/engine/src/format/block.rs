@@ -21,15 +21,15 @@
 //! size counts both.
 
 use bytes::Bytes;
+use lsmx_base::checksum::{location_seed, xxh3_seeded};
+use lsmx_base::coding::{Decoder, get_u32, get_u64, len_u64, put_u64, put_varint, to_usize};
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::malformed::Malformed;
+use lsmx_base::slice::{BlockBytes, LiveBlocks};
+use lsmx_base::sync::Arc;
+use lsmx_base::work_counter::{self, Work};
 
 use super::{BlockKind, KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use crate::checksum::{place_seed, xxh3_seeded};
-use crate::coding::{Decoder, get_u32, get_u64, len_u64, put_u64, put_varint, to_usize};
-use crate::cost::{self, Work};
-use crate::error::Malformed;
-use crate::sabotage::{self, Bug};
-use crate::slice::{BlockBytes, LiveBlocks};
-use crate::sync::Arc;
 
 /// Bytes after the payload of a block.
 pub const TRAILER_BYTES: usize = 2 * size_of::<u8>() + size_of::<u64>();
@@ -131,7 +131,11 @@ impl Handle {
 
 /// Checksum of payload, kind and compression of the block at `offset` of the file `uid`.
 pub(crate) fn checksum(covered: &[u8], uid: u64, offset: u64) -> u64 {
-    let seed = if sabotage::on(Bug::ChecksumWithoutPlace) { 0 } else { place_seed(uid, offset) };
+    let seed = if failpoint::is_on(Failpoint::ChecksumWithoutPlace) {
+        0
+    } else {
+        location_seed(uid, offset)
+    };
     xxh3_seeded(covered, seed)
 }
 
@@ -184,7 +188,7 @@ pub(crate) fn open(
     uid: u64,
     offset: u64,
 ) -> Result<Bytes, Malformed> {
-    cost::add(Work::BlockBytes, block.len());
+    work_counter::add(Work::BlockBytes, block.len());
     let (payload_bytes, compression) = check(&block, kind, uid, offset)?;
     block.truncate(payload_bytes);
     match compression {
@@ -205,7 +209,7 @@ pub(crate) fn open_copied(
     offset: u64,
     live: Option<&Arc<LiveBlocks>>,
 ) -> Result<BlockBytes, Malformed> {
-    cost::add(Work::BlockBytes, block.len());
+    work_counter::add(Work::BlockBytes, block.len());
     let (payload_bytes, compression) = check(block, kind, uid, offset)?;
     let payload = &block[..payload_bytes];
     match compression {

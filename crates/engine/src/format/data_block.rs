@@ -5,7 +5,7 @@
 //!  1      entries, each
 //!     v   shared    varint, bytes of the user key that are those of the entry before
 //!     v   unshared  varint, bytes of the user key that follow
-//!     1   kind      u8, see `Kind`; 4 (single delete) and the flag 0x80 (a u64 expiry follows
+//!     1   kind      u8, see `EntryKind`; 4 (single delete) and the flag 0x80 (a u64 expiry follows
 //!                   the kind) are reserved
 //!     v   number    varint, sequence number
 //!     v   length    varint, bytes of the value
@@ -29,15 +29,15 @@
 use std::cmp::Ordering;
 
 use super::VALUE_BYTES_MAX;
-use crate::coding::{Decoder, get_u32, get_u64, len_u64, to_usize, varint_in_word};
-use crate::error::Malformed;
-use crate::key::{Kind, SeqNo};
-use crate::slice::BlockBytes;
 
 mod builder;
 mod tags;
 
 pub(crate) use builder::{DataBlockBuilder, Mark};
+use lsmx_base::coding::{Decoder, get_u32, get_u64, len_u64, to_usize, varint_in_word};
+use lsmx_base::key::{EntryKind, SeqNo};
+use lsmx_base::malformed::Malformed;
+use lsmx_base::slice::BlockBytes;
 use tags::Tail;
 
 /// Restarts behind the entries, to search by halves.
@@ -73,7 +73,7 @@ pub(crate) struct RawEntry<'a> {
     /// The other bytes of the user key.
     pub(crate) suffix: &'a [u8],
     /// What the entry does.
-    pub(crate) kind: Kind,
+    pub(crate) kind: EntryKind,
     /// Its sequence number.
     pub(crate) seq: SeqNo,
     /// Offset of its value.
@@ -88,7 +88,7 @@ impl<'a> RawEntry<'a> {
         let shared = decoder.length("shared key length")?;
         let unshared = decoder.length("unshared key length")?;
         let kind = decoder.u8("entry kind")?;
-        let Some(kind) = Kind::from_u8(kind) else {
+        let Some(kind) = EntryKind::from_u8(kind) else {
             return Err(Malformed::Field {
                 what: "entry kind",
                 found: u64::from(kind),
@@ -126,7 +126,7 @@ pub(crate) struct DataBlock {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hit {
     pub(crate) seq: SeqNo,
-    pub(crate) kind: Kind,
+    pub(crate) kind: EntryKind,
     pub(crate) value_at: usize,
     pub(crate) value_end: usize,
 }
@@ -263,7 +263,7 @@ impl DataBlock {
         Some(RawEntry {
             shared: usize::from(shared),
             suffix: self.bytes.get(suffix_at..value_at)?,
-            kind: Kind::from_u8(kind)?,
+            kind: EntryKind::from_u8(kind)?,
             seq: SeqNo(seq),
             value_at,
             next,

@@ -4,17 +4,18 @@
 //! interval is unfolded at once and then handed out from its end: a step back costs as much as a
 //! step forward, not half an interval.
 
+use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
+use lsmx_base::malformed::Malformed;
+use lsmx_base::slice::Slice;
+
 use super::data_block::{DataBlock, ENTRIES_AT, Sought, shares_too_much};
-use crate::error::Malformed;
-use crate::key::{InternalKey, Kind, SeqNo};
-use crate::slice::Slice;
 
 /// An entry of the unfolded interval; its key begins where that of the entry before ends.
 #[derive(Clone, Copy, Debug)]
 struct Unfolded {
     at: usize,
     key_end: usize,
-    kind: Kind,
+    kind: EntryKind,
     seq: SeqNo,
     value_at: usize,
     next: usize,
@@ -26,7 +27,7 @@ pub(crate) struct DataCursor {
     block: DataBlock,
     valid: bool,
     key: Vec<u8>,
-    kind: Kind,
+    kind: EntryKind,
     seq: SeqNo,
     at: usize,
     value_at: usize,
@@ -43,7 +44,7 @@ impl DataCursor {
             block,
             valid: false,
             key: Vec::new(),
-            kind: Kind::Delete,
+            kind: EntryKind::Delete,
             seq: SeqNo::ZERO,
             at: 0,
             value_at: 0,

@@ -16,9 +16,9 @@ mod blobs;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use lsmx_base::coding::{Decoder, put_bytes, put_u64, put_varint};
 use lsmx_compaction::{FileId, FileShape, KeyRange, Level, RunId};
 
-use crate::coding::{Decoder, put_bytes, put_u64, put_varint};
 use crate::operands::Token;
 use crate::{Malformed, SeqNo};
 pub use blobs::{BlobFileRecord, BlobReference};

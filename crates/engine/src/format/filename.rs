@@ -7,7 +7,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::sabotage::{self, Bug};
+use lsmx_base::failpoint::{self, Failpoint};
 
 /// The pointer to the manifest in use.
 pub const CURRENT: &str = "CURRENT";
@@ -109,7 +109,7 @@ impl FileName {
     pub(crate) fn is_stray(self, next: Option<u64>) -> bool {
         let end = next.map_or(NUMBERS_END, |next| next.saturating_add(NUMBERS_AHEAD_MAX));
         let stray = self.number().is_some_and(|number| number >= end);
-        stray && !sabotage::on(Bug::StrayNumberCounts)
+        stray && !failpoint::is_on(Failpoint::StrayNumberCounts)
     }
 
     /// The path of this file in the directory `dir`.

@@ -8,11 +8,12 @@
 //! 32   8  magic              "lsmxtabl"
 //! ```
 
+use lsmx_base::checksum::xxh3;
+use lsmx_base::coding::{Decoder, len_u64, low_u32, put_u32, put_u64};
+use lsmx_base::malformed::Malformed;
+
 use super::FORMAT_VERSION;
 use super::block::Handle;
-use crate::checksum::xxh3;
-use crate::coding::{Decoder, len_u64, low_u32, put_u32, put_u64};
-use crate::error::Malformed;
 
 /// The last bytes of every table file.
 pub const MAGIC: [u8; 8] = *b"lsmxtabl";

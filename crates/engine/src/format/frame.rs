@@ -12,9 +12,9 @@
 //! so that a record is valid in the one place where it was written. A record that carries nothing
 //! but a sync mark has no payload and count 0. Zeros are not a record.
 
-use crate::Malformed;
-use crate::checksum::{place_seed, xxh3, xxh3_seeded};
-use crate::coding::{len_u64, low_u32};
+use lsmx_base::checksum::{location_seed, xxh3, xxh3_seeded};
+use lsmx_base::coding::{len_u64, low_u32};
+use lsmx_base::malformed::Malformed;
 
 /// Bytes of a record before its payload.
 pub const RECORD_HEADER_BYTES: usize = 36;
@@ -65,7 +65,7 @@ impl LogSeed {
 
     /// The checksum of bytes that belong to the record at `offset`.
     fn checksum(self, bytes: &[u8], offset: u64) -> u64 {
-        xxh3_seeded(bytes, place_seed(self.0, offset))
+        xxh3_seeded(bytes, location_seed(self.0, offset))
     }
 
     /// The checksum of a payload: the low half, for the header before it has checked already.

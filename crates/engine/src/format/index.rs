@@ -14,16 +14,16 @@ mod tests;
 
 use bytes::Bytes;
 
-#[cfg(any(test, feature = "fuzzing"))]
+#[cfg(any(test, feature = "testing"))]
 pub(crate) use prefix::RESTART_INTERVAL;
 pub(crate) use prefix::{CODING_PREFIX, IndexBuilder};
 pub(crate) use separator::Boundary;
 pub use separator::{Separator, Versions};
 pub(crate) use succinct::{CODING_SUCCINCT, SuccinctBuilder};
 
-use crate::coding::{Decoder, len_u64};
-use crate::error::Malformed;
-use crate::key::SeqNo;
+use lsmx_base::coding::{Decoder, len_u64};
+use lsmx_base::key::SeqNo;
+use lsmx_base::malformed::Malformed;
 use prefix::PrefixIndex;
 use succinct::SuccinctIndex;
 

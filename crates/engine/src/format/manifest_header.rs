@@ -14,9 +14,10 @@
 //! format version, manifest, database uid, bytes of the manifest that were synced when the line was
 //! written, and the checksum of all before ` sum`, the last three as 16 hexadecimal digits.
 
-use crate::Malformed;
-use crate::checksum::xxh3;
-use crate::coding::len_u64;
+use lsmx_base::checksum::xxh3;
+use lsmx_base::coding::len_u64;
+use lsmx_base::malformed::Malformed;
+
 use crate::format::FORMAT_VERSION;
 use crate::format::filename::FileName;
 use crate::format::frame::{u32_at, u64_at};

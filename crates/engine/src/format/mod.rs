@@ -7,7 +7,6 @@ pub(crate) mod data_block;
 pub(crate) mod data_cursor;
 pub mod edit;
 pub mod filename;
-pub mod filter;
 pub mod footer;
 pub mod frame;
 pub mod index;

@@ -11,13 +11,13 @@
 //! tags without the top bit.
 
 use bytes::Bytes;
+use lsmx_base::coding::{Decoder, len_u64, put_u32, put_u64, put_varint};
+use lsmx_base::key::SeqNo;
+use lsmx_base::malformed::Malformed;
 
 use super::block::Handle;
-use super::filter::CODING_BINARY_FUSE_16;
-use crate::coding::{Decoder, len_u64, put_u32, put_u64, put_varint};
-use crate::error::Malformed;
 use crate::format::edit::KEYSPACE_NAME_BYTES_MAX;
-use crate::key::SeqNo;
+use lsmx_base::filter::CODING_BINARY_FUSE_16;
 
 /// Tags with this bit must be understood.
 const MUST: u16 = 0x8000;

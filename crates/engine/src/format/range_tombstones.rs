@@ -14,17 +14,11 @@
 //!
 //! Spans do not overlap; each carries the numbers of all range deletes that cover it, newest first.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
-
 use bytes::Bytes;
-
-use crate::coding::{Decoder, len_u64, put_bytes, put_varint};
-use crate::cost::{self, Work};
-use crate::error::Malformed;
-use crate::key::SeqNo;
-use crate::sabotage::{self, Bug};
-use crate::tombstone_index::TombstoneIndex;
+use lsmx_base::coding::{Decoder, len_u64, put_bytes, put_varint};
+use lsmx_base::key::SeqNo;
+use lsmx_base::malformed::Malformed;
+use lsmx_base::range_tombstone::{RangeTombstone, newest_until};
 
 /// The one coding of range tombstone blocks so far.
 pub const CODING_SPANS: u8 = 0;
@@ -33,51 +27,6 @@ const END_KEY: u8 = 0;
 const END_OF_KEYSPACE: u8 = 1;
 /// Fewest bytes of a span: empty start, end kind, one number.
 const SPAN_BYTES_MIN: usize = 4;
-
-/// Deletes of a range of keys: all entries from `start` on, before `end`, that are older than one
-/// of the numbers are deleted for readers at or past that number.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RangeTombstone {
-    /// First key that is deleted.
-    pub start: Bytes,
-    /// First key that is left; `None` for the end of the keyspace.
-    pub end: Option<Bytes>,
-    /// Numbers of the deletes, newest first.
-    pub seqs: Vec<SeqNo>,
-}
-
-impl RangeTombstone {
-    /// Whether it deletes nothing.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.seqs.is_empty() || self.end.as_ref().is_some_and(|end| *end <= self.start)
-    }
-
-    fn covers(&self, user_key: &[u8]) -> bool {
-        *self.start <= *user_key && self.end.as_ref().is_none_or(|end| *user_key < **end)
-    }
-
-    /// A key that no key it deletes is larger than, as small as can be said without knowing the
-    /// keys: for an end that is a [`successor`] the key before it, which is exact; else the end
-    /// itself, which it does not delete. `None` for the end of the keyspace.
-    pub(crate) fn largest(&self) -> Option<&[u8]> {
-        let end = self.end.as_deref()?;
-        Some(end.strip_suffix(&[0]).unwrap_or(end))
-    }
-
-    /// Bytes in memory and, about, on disk.
-    pub(crate) fn bytes(&self) -> usize {
-        let end = self.end.as_ref().map_or(0, Bytes::len);
-        size_of::<RangeTombstone>() + self.start.len() + end + self.seqs.len() * size_of::<SeqNo>()
-    }
-}
-
-/// The smallest key after `key`.
-pub(crate) fn successor(key: &[u8]) -> Bytes {
-    let mut next = Vec::with_capacity(key.len() + 1);
-    next.extend_from_slice(key);
-    next.push(0);
-    Bytes::from(next)
-}
 
 /// Keys around a key that are covered by the same range deletes, or by none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,126 +37,6 @@ pub(crate) struct Window<'a> {
     pub(crate) end: Option<&'a Bytes>,
     /// Numbers of the range deletes, newest first; none between two spans.
     pub(crate) seqs: &'a [SeqNo],
-}
-
-/// The newest of these numbers, newest first, that is not past `limit`.
-pub(crate) fn newest_until(seqs: &[SeqNo], limit: SeqNo) -> Option<SeqNo> {
-    seqs.get(seqs.partition_point(|&seq| seq > limit)).copied()
-}
-
-/// Numbers of the range deletes that cover a place, each with how many of them have it.
-type Open = BTreeMap<SeqNo, usize>;
-
-/// Cuts spans that may overlap into spans that do not, in key order, each with the numbers of all
-/// that cover it. Neighbours with equal numbers are joined; empty spans are dropped.
-///
-/// The result has n² numbers for n nested spans. See [`fragment_visible`].
-#[must_use]
-pub fn fragment(spans: &[RangeTombstone]) -> Vec<RangeTombstone> {
-    fragment_with(spans, |open| open.keys().rev().copied().collect())
-}
-
-/// As [`fragment`], with the numbers that readers at `snapshots`, in ascending order, and readers past the
-/// last of them can tell apart: of the numbers between two snapshots the newest. Takes O(n log n) time and
-/// O(n) memory for n spans and a fixed number of snapshots.
-///
-/// Neighbours are joined only where all numbers are equal.
-#[must_use]
-pub fn fragment_visible(spans: &[RangeTombstone], snapshots: &[SeqNo]) -> Vec<RangeTombstone> {
-    if sabotage::on(Bug::HiddenSpanNumbersKept) {
-        return fragment(spans);
-    }
-    fragment_with(spans, |open| {
-        let mut seqs = Vec::new();
-        let mut limit = Some(SeqNo::MAX);
-        while let Some((&seq, _)) = limit.and_then(|limit| open.range(..=limit).next_back()) {
-            seqs.push(seq);
-            let snapshot = snapshots.partition_point(|snapshot| *snapshot < seq).checked_sub(1);
-            limit = snapshot.map(|at| snapshots[at]);
-        }
-        seqs
-    })
-}
-
-/// Joins neighbouring fragments with equal numbers.
-pub(crate) fn join(fragments: Vec<RangeTombstone>) -> Vec<RangeTombstone> {
-    let mut joined: Vec<RangeTombstone> = Vec::new();
-    for fragment in fragments {
-        match joined.last_mut() {
-            Some(last)
-                if last.end.as_ref() == Some(&fragment.start) && last.seqs == fragment.seqs =>
-            {
-                last.end = fragment.end;
-            }
-            _ => joined.push(fragment),
-        }
-    }
-    joined
-}
-
-/// Sweeps over the bounds of the spans in key order. `numbers` returns the numbers of a fragment from those
-/// of all spans that cover it.
-fn fragment_with(
-    spans: &[RangeTombstone],
-    numbers: impl Fn(&Open) -> Vec<SeqNo>,
-) -> Vec<RangeTombstone> {
-    let mut starts: Vec<&RangeTombstone> = spans.iter().filter(|span| !span.is_empty()).collect();
-    let mut ends: Vec<(&Bytes, &RangeTombstone)> =
-        starts.iter().filter_map(|span| Some((span.end.as_ref()?, *span))).collect();
-    starts.sort_unstable_by(|a, b| a.start.cmp(&b.start));
-    ends.sort_unstable_by(|a, b| a.0.cmp(b.0));
-    let (mut starts, mut ends) = (starts.into_iter().peekable(), ends.into_iter().peekable());
-    let mut fragments = Vec::new();
-    let mut current: Option<RangeTombstone> = None;
-    let mut open = Open::new();
-    loop {
-        let bound = match (starts.peek(), ends.peek()) {
-            (Some(span), Some((end, _))) => (&span.start).min(*end),
-            (Some(span), None) => &span.start,
-            (None, Some((end, _))) => *end,
-            (None, None) => break,
-        };
-        // Numbers that begin or end here, and whether they were open before.
-        let mut touched: BTreeMap<SeqNo, bool> = BTreeMap::new();
-        while let Some((_, span)) = ends.next_if(|(end, _)| *end == bound) {
-            for &seq in &span.seqs {
-                touched.entry(seq).or_insert(true);
-                if let Entry::Occupied(mut count) = open.entry(seq) {
-                    *count.get_mut() -= 1;
-                    if *count.get() == 0 {
-                        count.remove();
-                    }
-                }
-            }
-        }
-        while let Some(span) = starts.next_if(|span| span.start == *bound) {
-            for &seq in &span.seqs {
-                let count = open.entry(seq).or_insert(0);
-                touched.entry(seq).or_insert(*count > 0);
-                *count += 1;
-            }
-        }
-        if touched.iter().all(|(seq, before)| open.contains_key(seq) == *before) {
-            continue;
-        }
-        if let Some(ended) = current.take() {
-            fragments.push(RangeTombstone { end: Some(bound.clone()), ..ended });
-        }
-        if !open.is_empty() {
-            let seqs = numbers(&open);
-            cost::add(Work::SpanNumbers, seqs.len());
-            current = Some(RangeTombstone { start: bound.clone(), end: None, seqs });
-        }
-    }
-    fragments.extend(current);
-    fragments
-}
-
-/// Indexes spans for lookups by readers at any sequence number.
-pub(crate) fn index<'a>(spans: impl IntoIterator<Item = &'a RangeTombstone>) -> TombstoneIndex {
-    TombstoneIndex::new(spans.into_iter().flat_map(|RangeTombstone { start, end, seqs }| {
-        seqs.iter().map(move |seq| (start, end.as_ref(), *seq))
-    }))
 }
 
 /// Writes the contents of a range tombstone block. The spans are what [`fragment`] returned.
@@ -376,6 +205,7 @@ fn decode_span(block: &Bytes, decoder: &mut Decoder<'_>) -> Result<RangeTombston
 
 #[cfg(test)]
 mod tests {
+    use lsmx_base::range_tombstone::fragment;
     use proptest::prelude::*;
 
     use super::*;
@@ -384,25 +214,6 @@ mod tests {
         let bytes = |key: &str| Bytes::copy_from_slice(key.as_bytes());
         let seqs = seqs.iter().copied().map(SeqNo).collect();
         RangeTombstone { start: bytes(start), end: end.map(bytes), seqs }
-    }
-
-    #[test]
-    fn overlapping_spans_are_cut_and_equal_neighbours_joined() {
-        let fragments = fragment(&[
-            span("b", Some("f"), &[5]),
-            span("a", Some("c"), &[9]),
-            span("d", None, &[7]),
-            span("x", Some("x"), &[8]),
-            span("c", Some("d"), &[5]),
-        ]);
-        let expected = [
-            span("a", Some("b"), &[9]),
-            span("b", Some("c"), &[9, 5]),
-            span("c", Some("d"), &[5]),
-            span("d", Some("f"), &[7, 5]),
-            span("f", None, &[7]),
-        ];
-        assert_eq!(fragments, expected);
     }
 
     #[test]
@@ -438,21 +249,6 @@ mod tests {
     }
 
     proptest! {
-        #[test]
-        fn visible_numbers_are_the_newest_between_two_snapshots(
-            spans in proptest::collection::vec(any_span(), 0..8),
-            snapshots in proptest::collection::btree_set(0u64..22, 0..4),
-        ) {
-            let snapshots: Vec<SeqNo> = snapshots.into_iter().map(SeqNo).collect();
-            let mut expected = fragment(&spans);
-            for span in &mut expected {
-                span.seqs.dedup_by_key(|seq| snapshots.partition_point(|snapshot| *snapshot < *seq));
-            }
-            let visible = fragment_visible(&spans, &snapshots);
-            prop_assert_eq!(&visible, &expected);
-            prop_assert_eq!(fragment(&visible), join(visible));
-        }
-
         #[test]
         fn covering_is_the_newest_of_all_spans_that_cover(
             spans in proptest::collection::vec(any_span(), 0..8),

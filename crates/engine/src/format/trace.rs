@@ -28,9 +28,10 @@
 //! A keyspace is named before its first operation. Values are there if the header says so; hashed
 //! keys have the length that the keys had, eight bytes at least.
 
-use crate::checksum::xxh3;
-use crate::coding::{Decoder, len_u64, put_bytes, put_varint};
-use crate::error::Malformed;
+use lsmx_base::checksum::xxh3;
+use lsmx_base::coding::{Decoder, len_u64, put_bytes, put_varint};
+use lsmx_base::malformed::Malformed;
+
 use crate::format::frame::{LogSeed, u32_at, u64_at};
 use crate::format::{FORMAT_VERSION, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 

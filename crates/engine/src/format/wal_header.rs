@@ -14,9 +14,10 @@
 //! ```
 //! The three fields after the predecessor are 0 where there is none.
 
-use crate::Malformed;
-use crate::checksum::xxh3;
-use crate::coding::len_u64;
+use lsmx_base::checksum::xxh3;
+use lsmx_base::coding::len_u64;
+use lsmx_base::malformed::Malformed;
+
 use crate::format::FORMAT_VERSION;
 use crate::format::frame::{SEQ_END, u32_at, u64_at};
 

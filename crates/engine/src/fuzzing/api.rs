@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::path::Path;
 
+use lsmx_base::sync::Arc;
 use lsmx_compaction::PolicySpec;
 
 use crate::db::options::Options;
@@ -15,7 +16,6 @@ use crate::keyspace::separation::ValueSeparation;
 use crate::merge::{Append, MergeError, MergeOperator};
 use crate::operands::OperandStoreFactory;
 use crate::read::range::Range;
-use crate::sync::Arc;
 use crate::table::Compression;
 use crate::vfs::{Image, MemVfs};
 use crate::wal::WalOptions;

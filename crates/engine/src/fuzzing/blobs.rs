@@ -2,20 +2,20 @@
 
 use std::path::Path;
 
+use lsmx_base::checksum::xxh3;
+use lsmx_base::coding::{get_u64, len_u64};
+use lsmx_base::sync::Arc;
 use lsmx_compaction::FileId;
 
 use super::logs::{DIR, disk};
 use super::repair;
 use crate::cache::Cache;
-use crate::checksum::xxh3;
-use crate::coding::{get_u64, len_u64};
 use crate::format::blob::{
     BLOB_HEADER_BYTES, BLOB_TRAILER_BYTES, BlobHeader, BlobRecord, BlobTrailer, ValuePointer,
     record_bytes,
 };
 use crate::format::edit::BlobFileRecord;
 use crate::format::filename::FileName;
-use crate::sync::Arc;
 use crate::table::{Access, FillCache};
 use crate::value_log::{Blob, BlobScan};
 

@@ -1,29 +1,30 @@
 //! Targets for the contents of blocks and records.
 
 use bytes::Bytes;
+use lsmx_base::filter::Filter;
+use lsmx_base::filter::key_hash;
+use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
+use lsmx_base::malformed::Malformed;
+use lsmx_base::slice::BlockBytes;
 
-use crate::error::Malformed;
 use crate::format::BlockKind;
 use crate::format::batch::{Action, Operations, put_operation, put_range_delete};
 use crate::format::block::{self, Handle, TRAILER_BYTES};
 use crate::format::data_block::{DataBlock, DataBlockBuilder, ENTRIES_AT};
 use crate::format::data_cursor::DataCursor;
 use crate::format::edit::Edit;
-use crate::format::filter::{Filter, key_hash};
 use crate::format::index::{
     CODING_PREFIX, IndexBlock, IndexBuilder, RESTART_INTERVAL, Separator, Versions,
 };
 use crate::format::properties::Properties;
 use crate::format::range_tombstones::{self, Spans};
 use crate::fuzzing::repair;
-use crate::key::{InternalKey, Kind, SeqNo};
 use crate::manifest::ManifestState;
-use crate::slice::BlockBytes;
 
 /// Keys that every block is asked for, besides its own.
 const PROBES: [&[u8]; 5] = [b"", b"\0", b"key-000017", b"m", &[0xff; 9]];
 
-type Entry = (Vec<u8>, SeqNo, Kind, Vec<u8>);
+type Entry = (Vec<u8>, SeqNo, EntryKind, Vec<u8>);
 
 /// The entries of a data block, read slowly from the first to the last, and their offsets.
 fn read_data_block(block: &DataBlock) -> Result<(Vec<Entry>, Vec<usize>), Malformed> {

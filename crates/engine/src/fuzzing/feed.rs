@@ -15,12 +15,12 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use lsmx_base::coding::{len_u64, put_varint};
+use lsmx_base::sync::Mutex;
 use rand::{Rng, RngExt, SeedableRng, TryRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::Target;
-use crate::coding::{len_u64, put_varint};
-use crate::sync::Mutex;
 
 /// Most bytes of a seed: what is longer is slower and tells nothing more.
 const SEED_BYTES_MAX: usize = 6 << 10;

@@ -2,20 +2,20 @@
 
 use std::path::Path;
 
+use lsmx_base::checksum::xxh3;
+use lsmx_base::coding::len_u64;
+use lsmx_base::key::{EntryKind, SeqNo};
+use lsmx_base::sync::Arc;
 use lsmx_compaction::FileId;
 
 use super::logs::{DIR, disk};
 use super::repair;
 use crate::cache::Cache;
-use crate::checksum::xxh3;
-use crate::coding::len_u64;
 use crate::cursor::Cursor;
 use crate::error::Result;
 use crate::format::filename::FileName;
 use crate::format::footer::{FOOTER_BYTES, Footer};
 use crate::format::manifest_header::Current;
-use crate::key::{Kind, SeqNo};
-use crate::sync::Arc;
 use crate::table::{FillCache, Table, TableCursor, TableIdentity};
 
 /// Keys that every table is asked for, besides its own.
@@ -60,7 +60,7 @@ pub fn file_name(bytes: &[u8]) {
     }
 }
 
-type Entry = (Vec<u8>, SeqNo, Kind, Vec<u8>);
+type Entry = (Vec<u8>, SeqNo, EntryKind, Vec<u8>);
 
 /// All entries in the order of the keys; `None` when there are more than [`ENTRIES_MAX`].
 fn walk(table: &Arc<Table>, fill: FillCache, forward: bool) -> Result<Option<Vec<Entry>>> {

@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use lsmx_base::coding::{get_u64, len_u64};
+
 use super::blocks::snapshot_comes_back;
 use super::repair;
-use crate::coding::{get_u64, len_u64};
 use crate::error::{Error, Result};
 use crate::format::filename::FileName;
 use crate::format::frame::RECORD_HEADER_BYTES;

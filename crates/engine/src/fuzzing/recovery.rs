@@ -1,8 +1,10 @@
 //! Targets that open a whole database, one log of which may say anything.
 
+use lsmx_base::coding::get_u64;
+use lsmx_base::sync::Arc;
+
 use super::logs::{DIR, add};
 use super::repair;
-use crate::coding::get_u64;
 use crate::db::Db;
 use crate::db::options::Options;
 use crate::env::Background;
@@ -13,7 +15,6 @@ use crate::format::wal_header::SEGMENT_HEADER_BYTES;
 use crate::keyspace::options::{KeyspaceOptions, Persisted};
 use crate::keyspace::separation::ValueSeparation;
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
-use crate::sync::Arc;
 use crate::vfs::MemVfs;
 use crate::wal::RecoveryMode;
 

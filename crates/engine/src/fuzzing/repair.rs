@@ -1,7 +1,8 @@
 //! Puts checksums right around contents that are wrong, so that decoders see the contents.
 
-use crate::checksum::xxh3;
-use crate::coding::{get_u32, get_u64, len_u64, low_u32};
+use lsmx_base::checksum::xxh3;
+use lsmx_base::coding::{get_u32, get_u64, len_u64, low_u32};
+
 use crate::format::BlockKind;
 use crate::format::blob::{
     BLOB_HEADER_BYTES, BLOB_TRAILER_BYTES, record_bytes, record_checksum, trailer_checksum,

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use lsmx_base::coding::{get_u32, len_u64, to_usize};
+
 use super::api::api_seeds;
 use super::repair::{self, handles};
-use crate::coding::{get_u32, len_u64, to_usize};
 use crate::format::BlockKind;
 use crate::format::blob::{
     BLOB_HEADER_BYTES, BLOB_TRAILER_BYTES, BlobHeader, BlobRecord, ValuePointer, put_record,

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use lsmx_base::coding::len_u64;
+
 use super::repair;
-use crate::coding::len_u64;
 use crate::error::Error;
 use crate::format::trace::{TRACE_HEADER_BYTES, TraceHeader, TraceItems};
 use crate::recording::{TraceEnd, TraceReader};

@@ -4,12 +4,11 @@
 //! block that. Runs of L0 that are neighbours may become one run of L0 in any case. Such merges keep L0 below
 //! the policy's hard stop until the quarantine ends.
 
+use lsmx_base::sync::Arc;
 use lsmx_compaction::{
     BusyFiles, CutRule, FileId, Job, JobInput, JobKind, Level, Placement, Reason, RunShape, Target,
     TreeShape,
 };
-
-use crate::sync::Arc;
 
 const L0: Level = Level(0);
 /// Runs that a merge takes at least, unless writes have stopped.

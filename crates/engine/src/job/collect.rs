@@ -1,11 +1,12 @@
 //! Takes away what nobody needs any more: WAL segments whose writes are all in tables, files that
 //! the janitor holds.
 
+use lsmx_base::failpoint::{self, Failpoint};
+
 use crate::error::Result;
 use crate::event::Event;
 use crate::format::edit::{Change, Edit};
 use crate::format::filename::FileName;
-use crate::sabotage::{self, Bug};
 use crate::store::Store;
 
 /// Lets WAL segments go that no memtable needs. Their files are removed only once the manifest
@@ -32,7 +33,7 @@ fn retire_in_order(store: &Store) -> Result<()> {
     }
     let oldest = store.wal.segments().first().map(|segment| segment.id);
     if let Some(segment) = oldest {
-        if sabotage::on(Bug::SegmentDeletedEarly) {
+        if failpoint::is_on(Failpoint::SegmentDeletedEarly) {
             for &id in &retired {
                 let _ = store.vfs.remove(&FileName::Segment(id).in_dir(&store.dir));
             }

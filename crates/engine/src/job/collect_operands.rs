@@ -8,6 +8,9 @@
 //! 3. One manifest edit says both what the store holds now and which run has come, and readers see
 //!    both change in one step.
 
+use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
+use lsmx_base::slice::Slice;
+use lsmx_base::sync::Arc;
 use lsmx_compaction::{CutRule, OutputCutter};
 
 use crate::cursor::Cursor;
@@ -22,7 +25,6 @@ use crate::job::install::{install_beside, sync_names};
 use crate::job::output::Outputs;
 use crate::job::quarantine;
 use crate::job::retain::Retention;
-use crate::key::{InternalKey, Kind, SeqNo};
 use crate::keyspace::beside::{Attached, StoreTurn};
 use crate::keyspace::counters::add;
 use crate::keyspace::filter_bits::Coming;
@@ -33,9 +35,7 @@ use crate::read::deleted::Deleted;
 use crate::read::fold::Fold;
 use crate::read::merging::MergingCursor;
 use crate::read::run::RunCursor;
-use crate::slice::Slice;
 use crate::store::Store;
-use crate::sync::Arc;
 use crate::table::{Access, FillCache};
 use crate::trace::{JobBegin, JobSpan};
 use crate::version::{SuperVersion, Version};
@@ -292,7 +292,7 @@ fn fold(
         let (newest, older) = tables.find(&user_key)?;
         while leaving.valid() && leaving.key().user_key == user_key {
             let key = leaving.key();
-            if key.kind != Kind::Merge {
+            if key.kind != EntryKind::Merge {
                 return Err(mistake("gave the tree something else than operands"));
             }
             match newest {

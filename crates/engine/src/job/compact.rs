@@ -3,10 +3,13 @@
 use std::collections::{BTreeSet, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use lsmx_base::coding::len_u64;
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::key::SeqNo;
+use lsmx_base::sync::Arc;
 use lsmx_compaction::{CompactionPolicy, FileId, FileShape, Job, JobKind, Reason, TreeShape};
 
 use crate::callback::{self, Context};
-use crate::coding::len_u64;
 use crate::env::YieldKind;
 use crate::env::rate::Lane;
 use crate::error::{Error, JobRule, Result, UserCode};
@@ -19,13 +22,10 @@ use crate::job::retain::Retention;
 use crate::job::values::ValueSource;
 use crate::job::workers::Workers;
 use crate::job::{around, covered, quarantine};
-use crate::key::SeqNo;
 use crate::keyspace::counters::add;
 use crate::keyspace::filter_bits::Coming;
 use crate::keyspace::{Blocked, Tree, TreeJobs};
-use crate::sabotage::{self, Bug};
 use crate::store::Store;
-use crate::sync::Arc;
 use crate::table::FillCache;
 use crate::trace::{JobBegin, JobSpan};
 use crate::version::Version;
@@ -220,7 +220,7 @@ fn stalled(
         policy: policy.name().to_owned(),
         shape: describe(shape),
     };
-    (!sabotage::on(Bug::StallUnnoticed)).then_some(Blocked { error, at_hard_stop: true })
+    (!failpoint::is_on(Failpoint::StallUnnoticed)).then_some(Blocked { error, at_hard_stop: true })
 }
 
 /// Runs, files and bytes of each level that holds something.
@@ -345,7 +345,8 @@ pub(crate) fn run(
         }
         Err(error) => note_failure(store, tree, error),
     }
-    if !sabotage::on(Bug::DamagedInputsKept) || !matches!(ran, Err(Error::Corrupt { .. })) {
+    if !failpoint::is_on(Failpoint::DamagedInputsKept) || !matches!(ran, Err(Error::Corrupt { .. }))
+    {
         tree.jobs.lock().busy.finish(&job);
     }
     for first in store.tables.descriptors.take_repeated() {
@@ -396,7 +397,7 @@ pub(super) fn note_failure(store: &Store, tree: &Tree, error: &Error) {
     let mut jobs = tree.jobs.lock();
     jobs.retry_at_us = store.env.now_us().saturating_add(pause_us(jobs.failures));
     jobs.failures = jobs.failures.saturating_add(1);
-    if sabotage::on(Bug::RetriedWithoutPause) {
+    if failpoint::is_on(Failpoint::RetriedWithoutPause) {
         jobs.retry_at_us = 0;
     }
     jobs.last_error = Some(error.clone());
@@ -574,7 +575,9 @@ impl<'a> Leaving<'a> {
     fn begin(store: &'a Store, shape: &TreeShape, job: &Job) -> Option<Leaving<'a>> {
         let smallest = input_files(shape, job).map(|file| file.seq_smallest).min()?;
         let begun = store.sequence.begin_leaving(SeqNo(smallest));
-        (begun || sabotage::on(Bug::RefusedDropEnds)).then(|| Leaving(store)).filter(|_| begun)
+        (begun || failpoint::is_on(Failpoint::RefusedDropEnds))
+            .then(|| Leaving(store))
+            .filter(|_| begun)
     }
 }
 

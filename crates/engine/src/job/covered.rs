@@ -10,14 +10,13 @@
 //! Whether that is so never changes back: a snapshot taken later sees the range deletes. What stays
 //! for a snapshot alone is looked at again when one has been let go.
 
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::key::SeqNo;
+use lsmx_base::tombstone_index::TombstoneIndex;
 use lsmx_compaction::{
     CutRule, FileShape, Job, JobInput, JobKind, Level, Placement, Reason, RunShape, Target,
     TreeShape,
 };
-
-use crate::key::SeqNo;
-use crate::sabotage::{self, Bug};
-use crate::tombstone_index::TombstoneIndex;
 
 /// What a look at a tree found.
 #[derive(Debug, Default)]
@@ -90,7 +89,7 @@ fn cover(spans: &TombstoneIndex, snapshots: &[SeqNo], file: &FileShape) -> Cover
     let (smallest, largest) = (SeqNo(file.seq_smallest), SeqNo(file.seq_largest));
     let first_that_sees = snapshots.partition_point(|snapshot| *snapshot < smallest);
     let limit = match snapshots.get(first_that_sees) {
-        Some(_) if sabotage::on(Bug::CoveredFileDroppedEarly) => SeqNo::MAX,
+        Some(_) if failpoint::is_on(Failpoint::CoveredFileDroppedEarly) => SeqNo::MAX,
         Some(snapshot) => *snapshot,
         None => SeqNo::MAX,
     };
@@ -124,7 +123,7 @@ mod tests {
     use lsmx_compaction::{FileId, KeyRange};
 
     use super::*;
-    use crate::format::range_tombstones::{RangeTombstone, index};
+    use lsmx_base::range_tombstone::{RangeTombstone, index};
 
     fn span(start: &'static str, end: Option<&'static str>, seqs: &[u64]) -> RangeTombstone {
         let (start, end) = (Bytes::from(start), end.map(Bytes::from));

@@ -4,12 +4,13 @@
 //! store as an anchor, if that may have something of the key, or gets something older of it with this
 //! very delivery. So a tombstone may leave the tree later on, and nothing it deleted comes back.
 
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
+use lsmx_base::range_tombstone::RangeTombstone;
+
 use crate::error::Result;
-use crate::format::range_tombstones::RangeTombstone;
-use crate::key::{InternalKey, Kind, SeqNo};
 use crate::keyspace::beside::Attached;
 use crate::operands::{Delivery, Prepared};
-use crate::sabotage::{self, Bug};
 
 /// A delivery under way.
 pub(crate) struct Delivering<'a> {
@@ -63,7 +64,7 @@ impl<'a> Delivering<'a> {
             self.key.extend_from_slice(key.user_key);
             self.untold = None;
         }
-        if key.kind == Kind::Merge {
+        if key.kind == EntryKind::Merge {
             if let Some(seq) = self.untold.take() {
                 self.anchor(seq)?;
             }
@@ -80,7 +81,7 @@ impl<'a> Delivering<'a> {
     }
 
     fn anchor(&mut self, seq: SeqNo) -> Result<()> {
-        if sabotage::on(Bug::AnchorForgotten) {
+        if failpoint::is_on(Failpoint::AnchorForgotten) {
             return Ok(());
         }
         self.any = true;

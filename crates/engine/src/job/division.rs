@@ -7,26 +7,26 @@
 
 use std::collections::VecDeque;
 
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::key::{InternalKey, SeqNo};
+use lsmx_base::range_tombstone::RangeTombstone;
+use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 use lsmx_compaction::{Job, KeyRange, OutputCutter, TreeShape};
 
 use crate::cursor::Cursor;
 use crate::env::rate::Lane;
 use crate::env::{Env, WaitCause, YieldKind};
 use crate::error::{Error, Result};
-use crate::format::range_tombstones::RangeTombstone;
 use crate::job::compact::caught;
 use crate::job::fold::Keeper;
 use crate::job::output::{Outputs, Written};
 use crate::job::parts::{Part, divide};
 use crate::job::retain::Retention;
 use crate::job::values::ValueSource;
-use crate::key::{InternalKey, SeqNo};
 use crate::keyspace::Tree;
 use crate::read::merging::MergingCursor;
 use crate::read::run::RunCursor;
-use crate::sabotage::{self, Bug};
 use crate::store::Store;
-use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::table::{FillCache, FilterWidth};
 use crate::trace::{JobBegin, JobSpan};
 use crate::version::TableFile;
@@ -311,7 +311,7 @@ impl Division {
             None => merged.first()?,
             Some(from) => {
                 merged.seek(from, SeqNo::MAX)?;
-                if merged.valid() && sabotage::on(Bug::KeyLostAtPart) {
+                if merged.valid() && failpoint::is_on(Failpoint::KeyLostAtPart) {
                     merged.next()?;
                 }
             }

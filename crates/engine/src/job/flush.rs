@@ -2,6 +2,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::key::{InternalKey, SeqNo};
+use lsmx_base::sync::Arc;
 use lsmx_compaction::TreeShape;
 
 use crate::cursor::Cursor;
@@ -14,15 +17,12 @@ use crate::job::fold::Keeper;
 use crate::job::install::{install_beside, sync_names};
 use crate::job::output::Outputs;
 use crate::job::retain::Retention;
-use crate::key::{InternalKey, SeqNo};
 use crate::keyspace::Tree;
 use crate::keyspace::beside::StoreTurn;
 use crate::keyspace::counters::add;
 use crate::keyspace::guard_history::FlushedWrites;
 use crate::memtable::Memtable;
-use crate::sabotage::{self, Bug};
 use crate::store::Store;
-use crate::sync::Arc;
 use crate::trace::{JobBegin, JobSpan};
 use crate::write::commit::Committer;
 
@@ -41,7 +41,7 @@ pub(crate) fn flush_oldest(store: &Store, committer: &Committer, tree: &Arc<Tree
         }
         jobs.flushing = true;
     }
-    let reserved = match sabotage::on(Bug::FlushWaitsForStore) {
+    let reserved = match failpoint::is_on(Failpoint::FlushWaitsForStore) {
         true => Ok(tree.beside.turn(&store.env, &store.progress)),
         false => tree.beside.try_turn(&store.progress),
     };
@@ -107,7 +107,7 @@ fn flush(
     write_memtable(&store.env, keeper, memtable, &mut outputs, delivering.as_mut(), guarded)?;
     store.env.yield_point(YieldKind::JobStep);
     // Otherwise this keyspace would be durable ahead of others.
-    if !sabotage::on(Bug::FlushWithoutWalSync) {
+    if !failpoint::is_on(Failpoint::FlushWithoutWalSync) {
         store.wal.sync()?;
     }
     store.env.yield_point(YieldKind::JobStep);
@@ -120,7 +120,7 @@ fn flush(
         beside = delivering.prepare()?.map(|prepared| attached.beside(prepared));
         store.env.yield_point(YieldKind::JobStep);
         let token = beside.as_ref().and_then(|beside| beside.token);
-        if token.is_some() && !sabotage::on(Bug::TokenNotCommitted) {
+        if token.is_some() && !failpoint::is_on(Failpoint::TokenNotCommitted) {
             extra.push(Change::OperandToken { keyspace: tree.id, token });
         }
     }

@@ -10,17 +10,19 @@
 //! Never across a snapshot, which would see the newer ones as well. What does not fold (the operator
 //! fails, the result is too large, there is no operator) stays as it is: that is always right.
 
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
+use lsmx_base::range_tombstone::RangeTombstone;
+use lsmx_base::slice::Slice;
+
 use crate::cursor::Cursor;
 use crate::error::Result;
-use crate::format::range_tombstones::{RangeTombstone, Spans};
+use crate::format::range_tombstones::Spans;
 use crate::job::retain::{Retention, Verdict};
 use crate::job::values::ValueSource;
-use crate::key::{InternalKey, Kind, SeqNo};
 use crate::keyspace::merging::Merging;
 use crate::merge::MergeOperator;
 use crate::read::deleted::Deleted;
-use crate::sabotage::{self, Bug};
-use crate::slice::Slice;
 use crate::table::{Access, FillCache};
 
 /// Operands that wait at most; then they are folded among themselves, and the rest goes on.
@@ -114,20 +116,20 @@ impl<'a> Keeper<'a> {
             // Those that wait are newer than the range delete, and stand on it.
             return self.settle(&Below::Base(None), write).map(drop);
         }
-        if key.kind == Kind::Merge && !verdict.hidden && self.operator.is_some() {
+        if key.kind == EntryKind::Merge && !verdict.hidden && self.operator.is_some() {
             return self.wait(key, verdict.stripe, cursor.value_slice(), write);
         }
         if !self.waiting.is_empty() && self.is_in_quarantine(cursor)? {
             // Operands stay unfolded on a value that cannot be read.
             self.settle(&Below::More, write)?;
         }
-        if !self.waiting.is_empty() && key.kind != Kind::Merge {
+        if !self.waiting.is_empty() && key.kind != EntryKind::Merge {
             let pointed = match key.kind {
-                Kind::ValuePointer => Some(self.pointed(cursor)?),
+                EntryKind::ValuePointer => Some(self.pointed(cursor)?),
                 _ => None,
             };
             let base = match key.kind {
-                Kind::Delete => None,
+                EntryKind::Delete => None,
                 _ => Some(pointed.as_deref().unwrap_or_else(|| cursor.value())),
             };
             if self.settle(&Below::Base(base), write)? {
@@ -169,7 +171,7 @@ impl<'a> Keeper<'a> {
 
     /// Whether the entry at hand points into a quarantined blob file.
     fn is_in_quarantine(&self, cursor: &impl Cursor) -> Result<bool> {
-        if self.values.quarantined.is_empty() || cursor.key().kind != Kind::ValuePointer {
+        if self.values.quarantined.is_empty() || cursor.key().kind != EntryKind::ValuePointer {
             return Ok(false);
         }
         let (file, _) = self.values.blobs.locate(cursor.value())?;
@@ -184,7 +186,8 @@ impl<'a> Keeper<'a> {
 
     fn ends_waiting(&self, verdict: &Verdict) -> bool {
         verdict.first_of_key
-            || (verdict.stripe != self.stripe && !sabotage::on(Bug::OperandsFoldedOverSnapshot))
+            || (verdict.stripe != self.stripe
+                && !failpoint::is_on(Failpoint::OperandsFoldedOverSnapshot))
     }
 
     fn wait(
@@ -219,7 +222,7 @@ impl<'a> Keeper<'a> {
         self.waiting_bytes = 0;
         let mut operands = std::mem::take(&mut self.waiting);
         let base = match below {
-            Below::Base(_) if sabotage::on(Bug::BaseForgottenByJob) => Some(None),
+            Below::Base(_) if failpoint::is_on(Failpoint::BaseForgottenByJob) => Some(None),
             Below::Base(base) => Some(*base),
             Below::End if !self.retention.older_may_hold(&self.user_key) => Some(None),
             Below::End | Below::More => None,
@@ -234,8 +237,8 @@ impl<'a> Keeper<'a> {
                 Below::End | Below::More => false,
             };
             match value {
-                Some(value) => self.write(newest, Kind::Put, &value, write)?,
-                None if needed() => self.write(newest, Kind::Delete, &[], write)?,
+                Some(value) => self.write(newest, EntryKind::Put, &value, write)?,
+                None if needed() => self.write(newest, EntryKind::Delete, &[], write)?,
                 None => {}
             }
             return Ok(true);
@@ -244,7 +247,7 @@ impl<'a> Keeper<'a> {
             operands = self.fold_partially(operator, operands);
         }
         for (seq, operand) in &operands {
-            self.write(*seq, Kind::Merge, operand, write)?;
+            self.write(*seq, EntryKind::Merge, operand, write)?;
         }
         // The list keeps its memory for the next key.
         operands.clear();
@@ -284,7 +287,7 @@ impl<'a> Keeper<'a> {
     fn write(
         &mut self,
         seq: SeqNo,
-        kind: Kind,
+        kind: EntryKind,
         value: &[u8],
         write: &mut impl FnMut(InternalKey<'_>, &[u8], bool) -> Result<()>,
     ) -> Result<()> {
@@ -304,7 +307,7 @@ mod tests {
     use crate::merge::{Append, MergeError};
     use crate::read::fold::Fold;
     use crate::read::merging::ListCursor;
-    use crate::sync::Arc;
+    use lsmx_base::sync::Arc;
 
     /// Appends without merging partially.
     #[derive(Debug)]
@@ -349,7 +352,7 @@ mod tests {
         }
     }
 
-    type Entry = (Vec<u8>, SeqNo, Kind, Vec<u8>);
+    type Entry = (Vec<u8>, SeqNo, EntryKind, Vec<u8>);
 
     fn kept(entries: &[Entry], snapshots: &[u64], merging: &Merging, bottom: bool) -> Vec<Entry> {
         let snapshots = snapshots.iter().map(|&seq| SeqNo(seq)).collect();
@@ -410,7 +413,7 @@ mod tests {
             more = more && fold.older(entry.1, entry.2, Slice::from(entry.3.as_slice()));
         }
         if let (true, Some(base)) = (more, base) {
-            fold.older(SeqNo::ZERO, Kind::Put, Slice::from(base));
+            fold.older(SeqNo::ZERO, EntryKind::Put, Slice::from(base));
         }
         fold.finish(merging, &[key]).map_err(|error| error.to_string())
     }
@@ -433,11 +436,11 @@ mod tests {
             let merging = Merging::new("test".to_owned(), operator.clone());
             let entries = versions.iter().enumerate().map(|(at, &(key, kind, value))| {
                 let kind = match kind {
-                    0 => Kind::Delete,
-                    1 => Kind::Put,
-                    _ => Kind::Merge,
+                    0 => EntryKind::Delete,
+                    1 => EntryKind::Put,
+                    _ => EntryKind::Merge,
                 };
-                let value = if kind == Kind::Delete { vec![] } else { vec![value] };
+                let value = if kind == EntryKind::Delete { vec![] } else { vec![value] };
                 (vec![key], SeqNo(at as u64 + 1), kind, value)
             });
             let entries = ListCursor::new(entries.collect()).entries;
@@ -462,13 +465,13 @@ mod tests {
 
     fn operands(seqs: impl IntoIterator<Item = u64>) -> Vec<Entry> {
         let entry =
-            |seq: u64| (b"k".to_vec(), SeqNo(seq), Kind::Merge, seq.to_string().into_bytes());
+            |seq: u64| (b"k".to_vec(), SeqNo(seq), EntryKind::Merge, seq.to_string().into_bytes());
         let mut entries: Vec<Entry> = seqs.into_iter().map(entry).collect();
         entries.reverse();
         entries
     }
 
-    fn summary(entries: &[Entry]) -> Vec<(u64, Kind, String)> {
+    fn summary(entries: &[Entry]) -> Vec<(u64, EntryKind, String)> {
         let text = |value: &[u8]| String::from_utf8(value.to_vec()).unwrap();
         entries.iter().map(|(_, seq, kind, value)| (seq.0, *kind, text(value))).collect()
     }
@@ -477,15 +480,15 @@ mod tests {
     fn operands_fold_onto_their_base_and_at_the_bottom() {
         let merging = Merging::new("test".to_owned(), Some(Arc::new(AppendWhole)));
         let mut entries = operands(2..=4);
-        let folded = [(4, Kind::Put, "234".to_owned())];
+        let folded = [(4, EntryKind::Put, "234".to_owned())];
         assert_eq!(summary(&kept(&entries, &[], &merging, true)), folded);
         assert_eq!(kept(&entries, &[], &merging, false), entries, "there may be a base below");
         assert!(merging.keeps_operands());
-        entries.push((b"k".to_vec(), SeqNo(1), Kind::Put, b"b".to_vec()));
-        let folded = [(4, Kind::Put, "b234".to_owned())];
+        entries.push((b"k".to_vec(), SeqNo(1), EntryKind::Put, b"b".to_vec()));
+        let folded = [(4, EntryKind::Put, "b234".to_owned())];
         assert_eq!(summary(&kept(&entries, &[], &merging, false)), folded);
         let at_two = kept(&entries, &[2], &merging, false);
-        assert_eq!(summary(&at_two)[2..], [(2, Kind::Put, "b2".to_owned())]);
+        assert_eq!(summary(&at_two)[2..], [(2, EntryKind::Put, "b2".to_owned())]);
         assert_eq!(summary(&at_two)[..2], summary(&entries)[..2], "the base is on the other side");
     }
 
@@ -493,9 +496,10 @@ mod tests {
     fn partial_merges_leave_one_operand_in_each_stripe() {
         let merging = Merging::new("test".to_owned(), Some(Arc::new(Append::new())));
         let entries = operands(1..=9);
-        let one = [(9, Kind::Merge, "123456789".to_owned())];
+        let one = [(9, EntryKind::Merge, "123456789".to_owned())];
         assert_eq!(summary(&kept(&entries, &[], &merging, false)), one);
-        let two = [(9, Kind::Merge, "56789".to_owned()), (4, Kind::Merge, "1234".to_owned())];
+        let two =
+            [(9, EntryKind::Merge, "56789".to_owned()), (4, EntryKind::Merge, "1234".to_owned())];
         assert_eq!(summary(&kept(&entries, &[4], &merging, false)), two);
         assert!(!merging.keeps_operands());
     }

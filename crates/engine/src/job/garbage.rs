@@ -17,13 +17,13 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+use lsmx_base::sync::Arc;
 use lsmx_compaction::{
     BusyFiles, CutRule, FileId, Job, JobInput, JobKind, Level, Placement, Reason, RunId, Target,
     TreeShape,
 };
 
 use crate::keyspace::separation::ValueSeparation;
-use crate::sync::Arc;
 use crate::version::{BlobSet, Run, TableFile, Version};
 
 /// What one job copies at most, as a part of all that is referenced; or one file if that is more.

@@ -15,9 +15,8 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+use lsmx_base::sync::Arc;
 use lsmx_compaction::FileId;
-
-use crate::sync::Arc;
 
 /// Files that the values of a stretch may lie in.
 const FILES_MAX: usize = 16;

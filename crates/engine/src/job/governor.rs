@@ -3,12 +3,13 @@
 
 use std::collections::HashMap;
 
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::key::SeqNo;
+use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
+
 use crate::error::Result;
-use crate::key::SeqNo;
 use crate::keyspace::{NEVER, Tree};
-use crate::sabotage::{self, Bug};
 use crate::store::{Store, Work};
-use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::write::commit::Committer;
 
 /// Time between two looks at every tree, in microseconds.
@@ -108,7 +109,7 @@ impl Governor {
         let wal = &self.store.wal;
         wal.live_bytes() > PINNED_BYTES_MIN
             && wal.written_bytes() >= self.next_pinned_look.load(Ordering::Relaxed)
-            && !sabotage::on(Bug::IdleMemtablePinsLog)
+            && !failpoint::is_on(Failpoint::IdleMemtablePinsLog)
     }
 
     /// Trees whose memtable is small for the log that it pins.

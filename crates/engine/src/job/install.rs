@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::sync::Arc;
 use lsmx_compaction::TreeShape;
 
 use crate::error::{Error, Result};
@@ -9,9 +11,7 @@ use crate::format::edit::{Change, Edit};
 use crate::job::output::Outputs;
 use crate::keyspace::{Tree, last_run};
 use crate::memtable::Memtable;
-use crate::sabotage::{self, Bug};
 use crate::store::{Store, record_of};
-use crate::sync::Arc;
 use crate::version::{BesideView, SuperVersion, Version, blob_changes, changes_between};
 use crate::vfs::Vfs;
 
@@ -88,14 +88,14 @@ fn install_in_order(
     changes.push(Change::FileNumberNext(store.files.next()));
     changes.push(Change::LastSeq(store.sequence.published()));
     changes.push(Change::ClockUs(store.env.database_us()));
-    if sabotage::on(Bug::InputsDeletedEarly) {
+    if failpoint::is_on(Failpoint::InputsDeletedEarly) {
         for table in gone(&before, &after) {
             let _ = store.vfs.remove(table.path());
         }
     }
     store.health.check()?;
     // From here on the manifest may name the outputs, even if the call fails or panics.
-    if !sabotage::on(Bug::DoubtForgotten) {
+    if !failpoint::is_on(Failpoint::DoubtForgotten) {
         outputs.release();
     }
     store.manifest.append(&Edit { changes }).map_err(|error| store.fail_locked(error))?;
@@ -110,7 +110,7 @@ fn install_in_order(
     let left =
         before.blobs().files().filter(|used| after.blobs().file(used.file.record().id).is_none());
     left.for_each(|used| used.file.set_obsolete());
-    if sabotage::on(Bug::LiveBlobDeleted) {
+    if failpoint::is_on(Failpoint::LiveBlobDeleted) {
         for used in gone(&before, &after).flat_map(|table| table.blobs()) {
             let _ = store.vfs.remove(used.file.blob().path());
         }
@@ -132,7 +132,7 @@ fn gone<'a>(
 /// # Errors
 /// When the directory cannot be synced.
 pub(crate) fn sync_names(vfs: &dyn Vfs, dir: &Path) -> Result<()> {
-    if sabotage::on(Bug::DirectoryNotSynced) {
+    if failpoint::is_on(Failpoint::DirectoryNotSynced) {
         return Ok(());
     }
     vfs.sync_dir(dir).map_err(|error| Error::io("sync", dir, error))

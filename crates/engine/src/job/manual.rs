@@ -147,7 +147,7 @@ fn overlaps(range: &KeyRange, (lower, upper): &Bounds) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sync::Arc;
+    use lsmx_base::sync::Arc;
     use lsmx_compaction::{FileShape, LevelShape, RunId};
 
     fn file(id: u64, key: &'static str, tombstones: u64) -> Arc<FileShape> {

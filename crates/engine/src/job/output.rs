@@ -2,21 +2,21 @@
 
 use std::path::PathBuf;
 
+use lsmx_base::coding::len_u64;
+use lsmx_base::key::{EntryKind, InternalKey};
+use lsmx_base::range_tombstone::RangeTombstone;
+use lsmx_base::sync::Arc;
 use lsmx_compaction::{FileId, OutputCutter, TreeShape};
 
-use crate::coding::len_u64;
 use crate::env::rate::Lane;
 use crate::error::Result;
-use crate::format::range_tombstones::RangeTombstone;
 use crate::job::spans::SpanQueue;
 use crate::job::values::{Placed, ValueSource, Values};
-use crate::key::{InternalKey, Kind};
 use crate::keyspace::Tree;
 use crate::keyspace::counters::add;
 use crate::keyspace::filter_bits::Coming;
 use crate::memtable::Memtable;
 use crate::store::TableSpace;
-use crate::sync::Arc;
 use crate::table::{FilterWidth, TableWriter};
 use crate::version::{Janitor, TableFile};
 use crate::vfs::{PacedVfs, Vfs};
@@ -185,10 +185,12 @@ impl<'a> Outputs<'a> {
         match placed {
             Placed::AsIs => writer.add(key, value)?,
             Placed::Pointer => {
-                let key = InternalKey { kind: Kind::ValuePointer, ..key };
+                let key = InternalKey { kind: EntryKind::ValuePointer, ..key };
                 writer.add(key, self.values.pointer())?;
             }
-            Placed::Value(value) => writer.add(InternalKey { kind: Kind::Put, ..key }, &value)?,
+            Placed::Value(value) => {
+                writer.add(InternalKey { kind: EntryKind::Put, ..key }, &value)?
+            }
         }
         self.entries += 1;
         Ok(())

@@ -16,11 +16,11 @@
 //!    byte. Range deletes are cut there, and such a cut leaves no key to two tables: see `spans.rs`.
 
 use bytes::Bytes;
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::range_tombstone::{RangeTombstone, successor};
+use lsmx_base::sync::Arc;
 use lsmx_compaction::KeyRange;
 
-use crate::format::range_tombstones::{RangeTombstone, successor};
-use crate::sabotage::{self, Bug};
-use crate::sync::Arc;
 use crate::table::Weight;
 use crate::version::TableFile;
 
@@ -110,7 +110,7 @@ impl Part {
             if let Some(from) = &self.from
                 && cut.start < *from
             {
-                if sabotage::on(Bug::SpanLostAtPart) {
+                if failpoint::is_on(Failpoint::SpanLostAtPart) {
                     return None;
                 }
                 cut.start = from.clone();
@@ -131,8 +131,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::format::range_tombstones::fragment;
-    use crate::key::SeqNo;
+    use lsmx_base::key::SeqNo;
+    use lsmx_base::range_tombstone::fragment;
 
     fn weights(all: &[(&str, u64)]) -> Vec<Weight> {
         let weight =

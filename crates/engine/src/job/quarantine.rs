@@ -11,6 +11,8 @@
 
 use std::path::PathBuf;
 
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::sync::Arc;
 use lsmx_compaction::FileId;
 
 use crate::env::rate::Lane;
@@ -21,9 +23,7 @@ use crate::keyspace::beside::Attached;
 use crate::keyspace::counters::add;
 use crate::keyspace::{Retry, Tree, TreeJobs};
 use crate::operands::OperandFileKind;
-use crate::sabotage::{self, Bug};
 use crate::store::{Store, Work};
-use crate::sync::Arc;
 use crate::table::Table;
 use crate::value_log::Blob;
 use crate::version::SuperVersion;
@@ -73,7 +73,8 @@ pub(super) fn admit_operands(store: &Store, tree: &Tree, error: &Error) -> bool 
 }
 
 fn insert(store: &Store, tree: &Tree, name: FileName, error: &Error) -> bool {
-    let Some(path) = error.path().filter(|_| !sabotage::on(Bug::DamagedInputsKept)) else {
+    let Some(path) = error.path().filter(|_| !failpoint::is_on(Failpoint::DamagedInputsKept))
+    else {
         return false;
     };
     let (path, cause) = (path.to_owned(), Arc::new(error.clone()));

@@ -8,17 +8,18 @@
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::key::SeqNo;
+use lsmx_base::sync::{Arc, AtomicUsize, Mutex, Ordering};
+
 use crate::disposal::as_background;
 use crate::env::{Background, JoinHandle, WaitCause, YieldKind};
 use crate::error::{Error, Result};
 use crate::job::governor::Governor;
 use crate::job::workers::Workers;
 use crate::job::{collect, collect_operands, compact, flush, quarantine};
-use crate::key::SeqNo;
 use crate::keyspace::Tree;
-use crate::sabotage::{self, Bug};
 use crate::store::{Store, Work};
-use crate::sync::{Arc, AtomicUsize, Mutex, Ordering};
 use crate::write::backpressure;
 use crate::write::commit::Committer;
 use crate::write::throttle::Throttle;
@@ -103,7 +104,8 @@ impl Runner {
         }
         let trees = self.store.all_trees();
         let stores = trees.iter().filter(|tree| tree.beside.attached().is_some()).count();
-        let one = sabotage::on(Bug::OneFlushThread) || sabotage::on(Bug::FlushWaitsForStore);
+        let one = failpoint::is_on(Failpoint::OneFlushThread)
+            || failpoint::is_on(Failpoint::FlushWaitsForStore);
         let wanted = if one { 1 } else { 1 + stores.saturating_add(coming) };
         while self.flush_threads.load(Ordering::Relaxed) < wanted {
             self.spawn("lsmx-flush", Work::Flush)?;
@@ -135,7 +137,7 @@ impl Runner {
             let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.work_once(kind))) else {
                 continue;
             };
-            if sabotage::on(Bug::PanicEndsThread) {
+            if failpoint::is_on(Failpoint::PanicEndsThread) {
                 resume_unwind(panic);
             }
             store.fail(Error::panicked(&*panic));
@@ -345,8 +347,8 @@ impl Runner {
         self.look_at_freed();
         let store = &self.store;
         let met = store.env.wait(cause, &store.progress, deadline_us, &mut || {
-            let idle =
-                store.is_idle() && (store.is_clean() || sabotage::on(Bug::RemovalNotAwaited));
+            let idle = store.is_idle()
+                && (store.is_clean() || failpoint::is_on(Failpoint::RemovalNotAwaited));
             idle || store.health.check().is_err() || store.is_closing()
         });
         store.health.check()?;
@@ -435,7 +437,7 @@ impl Runner {
 
 /// The end of a pause that begins now, or `None` past the end of the clock.
 fn end_of_pause(now_us: u64, pause_us: u64) -> Option<u64> {
-    match sabotage::on(Bug::TimeOverflows) {
+    match failpoint::is_on(Failpoint::TimeOverflows) {
         true => Some(now_us + pause_us),
         false => now_us.checked_add(pause_us),
     }

@@ -8,13 +8,13 @@
 
 use std::collections::HashSet;
 
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
+use lsmx_base::sync::Arc;
 use lsmx_compaction::{FileId, Job, KeyRange, RunShape, TreeShape};
 
-use crate::key::{InternalKey, Kind, SeqNo};
 use crate::operands::OperandView;
 use crate::read::deleted::Deleted;
-use crate::sabotage::{self, Bug};
-use crate::sync::Arc;
 
 /// Decides entry by entry, in internal-key order.
 #[derive(Clone, Debug)]
@@ -61,7 +61,7 @@ impl Retention {
         older: Vec<Arc<RunShape>>,
         inputs: HashSet<FileId>,
     ) -> Retention {
-        if sabotage::on(Bug::SnapshotVersionDropped) {
+        if failpoint::is_on(Failpoint::SnapshotVersionDropped) {
             snapshots.clear();
         }
         let (snapshots, user_key) = (snapshots.into(), Vec::new());
@@ -88,10 +88,10 @@ impl Retention {
         let hidden = self.hidden == Some(stripe);
         let covered =
             self.deleted.as_mut().is_some_and(|deleted| deleted.hides(key.user_key, key.seq));
-        if covered || key.kind != Kind::Merge {
+        if covered || key.kind != EntryKind::Merge {
             self.hidden = Some(stripe);
         }
-        let needed = key.kind != Kind::Delete || self.needs_tombstone(stripe, key.user_key);
+        let needed = key.kind != EntryKind::Delete || self.needs_tombstone(stripe, key.user_key);
         let kept = !hidden && !covered && needed;
         Verdict { kept, hidden, covered, stripe, first_of_key }
     }
@@ -112,7 +112,7 @@ impl Retention {
 
     /// Whether runs outside the job, or the operand store, may hold older versions of the key.
     pub(crate) fn older_may_hold(&self, user_key: &[u8]) -> bool {
-        if sabotage::on(Bug::TombstoneDroppedEarly) {
+        if failpoint::is_on(Failpoint::TombstoneDroppedEarly) {
             return false;
         }
         self.older
@@ -139,15 +139,15 @@ pub(crate) struct Verdict {
 mod tests {
     use super::*;
 
-    fn kept(snapshots: &[u64], entries: &[(&str, u64, Kind)]) -> Vec<(String, u64)> {
+    fn kept(snapshots: &[u64], entries: &[(&str, u64, EntryKind)]) -> Vec<(String, u64)> {
         let snapshots = snapshots.iter().map(|&seq| SeqNo(seq)).collect();
         let mut retention = Retention::new(snapshots, Vec::new(), HashSet::new());
-        let key = |&(key, seq, kind): &(&'static str, u64, Kind)| InternalKey {
+        let key = |&(key, seq, kind): &(&'static str, u64, EntryKind)| InternalKey {
             user_key: key.as_bytes(),
             seq: SeqNo(seq),
             kind,
         };
-        let entries: Vec<(&'static str, u64, Kind)> = entries
+        let entries: Vec<(&'static str, u64, EntryKind)> = entries
             .iter()
             .map(|(key, seq, kind)| (&*String::leak((*key).to_owned()), *seq, *kind))
             .collect();
@@ -157,8 +157,12 @@ mod tests {
 
     #[test]
     fn newest_of_each_stripe_stays() {
-        let entries =
-            [("a", 9, Kind::Put), ("a", 7, Kind::Put), ("a", 5, Kind::Put), ("a", 2, Kind::Put)];
+        let entries = [
+            ("a", 9, EntryKind::Put),
+            ("a", 7, EntryKind::Put),
+            ("a", 5, EntryKind::Put),
+            ("a", 2, EntryKind::Put),
+        ];
         assert_eq!(kept(&[], &entries), [("a".to_owned(), 9)]);
         assert_eq!(kept(&[5], &entries), [("a".to_owned(), 9), ("a".to_owned(), 5)]);
         assert_eq!(kept(&[8], &entries), [("a".to_owned(), 9), ("a".to_owned(), 7)]);
@@ -168,10 +172,10 @@ mod tests {
     #[test]
     fn operands_stay_down_to_what_they_change() {
         let entries = [
-            ("a", 9, Kind::Merge),
-            ("a", 7, Kind::Merge),
-            ("a", 5, Kind::Put),
-            ("a", 2, Kind::Put),
+            ("a", 9, EntryKind::Merge),
+            ("a", 7, EntryKind::Merge),
+            ("a", 5, EntryKind::Put),
+            ("a", 2, EntryKind::Put),
         ];
         let seqs = |snapshots: &[u64]| -> Vec<u64> {
             kept(snapshots, &entries).into_iter().map(|(_, seq)| seq).collect()
@@ -179,13 +183,15 @@ mod tests {
         assert_eq!(seqs(&[]), [9, 7, 5]);
         assert_eq!(seqs(&[8]), [9, 7, 5]);
         assert_eq!(seqs(&[2]), [9, 7, 5, 2]);
-        let deleted = [("a", 9, Kind::Merge), ("a", 7, Kind::Delete), ("a", 5, Kind::Merge)];
+        let deleted =
+            [("a", 9, EntryKind::Merge), ("a", 7, EntryKind::Delete), ("a", 5, EntryKind::Merge)];
         assert_eq!(kept(&[], &deleted), [("a".to_owned(), 9)]);
     }
 
     #[test]
     fn tombstone_that_a_snapshot_looks_past_stays() {
-        let entries = [("a", 9, Kind::Delete), ("a", 4, Kind::Put), ("b", 3, Kind::Delete)];
+        let entries =
+            [("a", 9, EntryKind::Delete), ("a", 4, EntryKind::Put), ("b", 3, EntryKind::Delete)];
         assert_eq!(kept(&[], &entries), []);
         assert_eq!(kept(&[9], &entries), []);
         assert_eq!(kept(&[5], &entries), [("a".to_owned(), 9), ("a".to_owned(), 4)]);

@@ -16,14 +16,15 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::key::SeqNo;
+use lsmx_base::range_tombstone::{RangeTombstone, fragment_visible, join, successor};
+use lsmx_base::sync::Arc;
 use lsmx_compaction::{FileShape, RunShape};
 
-use crate::format::range_tombstones::{RangeTombstone, Spans, fragment_visible, join, successor};
+use crate::format::range_tombstones::Spans;
 use crate::job::retain::Retention;
-use crate::key::SeqNo;
 use crate::read::deleted::Deleted;
-use crate::sabotage::{self, Bug};
-use crate::sync::Arc;
 
 impl Retention {
     /// Adds the range deletes of the memtable or of the inputs: entries that they hide are not kept.
@@ -75,7 +76,7 @@ impl Retention {
     /// Smallest and largest key of the files of older runs that the job leaves alone and that may
     /// hold what a range delete deletes.
     fn older_hull(&self, span: &RangeTombstone) -> Option<(&[u8], &[u8])> {
-        if sabotage::on(Bug::SpanDroppedEarly) {
+        if failpoint::is_on(Failpoint::SpanDroppedEarly) {
             return None;
         }
         let mut hull: Option<(&[u8], &[u8])> = None;
@@ -154,7 +155,7 @@ impl SpanQueue {
             if !before.is_empty() {
                 cut.push(before);
             }
-            if !rest.is_empty() && !sabotage::on(Bug::SpanLostAtCut) {
+            if !rest.is_empty() && !failpoint::is_on(Failpoint::SpanLostAtCut) {
                 self.current_bytes = rest.bytes();
                 self.current.push(rest);
             }
@@ -181,7 +182,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::format::range_tombstones::fragment;
+    use lsmx_base::range_tombstone::fragment;
 
     fn span(start: &str, end: Option<&str>, seqs: &[u64]) -> RangeTombstone {
         let bytes = |key: &str| Bytes::copy_from_slice(key.as_bytes());

@@ -10,19 +10,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
+use lsmx_base::coding::len_u64;
+use lsmx_base::key::{EntryKind, InternalKey};
+use lsmx_base::slice::Slice;
+use lsmx_base::sync::Arc;
 use lsmx_compaction::FileId;
 
-use crate::coding::len_u64;
 use crate::error::Result;
 use crate::format::blob::{BlobHeader, ValuePointer};
 use crate::job::gather::Gathering;
-use crate::key::{InternalKey, Kind};
 use crate::keyspace::Tree;
 use crate::keyspace::counters::add;
 use crate::keyspace::separation::ValueSeparation;
-use crate::slice::Slice;
 use crate::store::TableSpace;
-use crate::sync::Arc;
 use crate::table::{Access, Compression, FillCache};
 use crate::value_log::{BlobScan, BlobWriter};
 use crate::version::{BlobFile, BlobSet, BlobUse};
@@ -119,14 +119,14 @@ impl Values {
         value: &[u8],
     ) -> Result<Placed> {
         match key.kind {
-            Kind::Put => {
+            EntryKind::Put => {
                 if !self.goes_apart(value) {
                     return Ok(Placed::AsIs);
                 }
                 self.write((space, vfs), paths, key, value)?;
                 Ok(Placed::Pointer)
             }
-            Kind::ValuePointer => {
+            EntryKind::ValuePointer => {
                 let (file, pointer) = self.source.blobs.locate(value)?;
                 let id = file.record().id;
                 if self.source.quarantined.contains(&id) {
@@ -158,7 +158,7 @@ impl Values {
                 }
                 Ok(Placed::Value(value))
             }
-            Kind::Delete | Kind::Merge => Ok(Placed::AsIs),
+            EntryKind::Delete | EntryKind::Merge => Ok(Placed::AsIs),
         }
     }
 

@@ -4,11 +4,12 @@
 //! one runs. Parts that nobody takes are run by who has the merge, so an offer is a hint and nothing
 //! ever waits for a worker to come.
 
+use lsmx_base::sync::{Arc, AtomicUsize, Mutex, Ordering};
+
 use crate::env::{Background, WORKERS_DEFAULT};
 use crate::error::Result;
 use crate::job::division::{By, Division, Merged};
 use crate::store::{Store, Work};
-use crate::sync::{Arc, AtomicUsize, Mutex, Ordering};
 
 /// Workers of one database that compact.
 #[derive(Debug)]

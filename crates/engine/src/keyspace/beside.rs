@@ -4,13 +4,15 @@
 use std::fmt;
 
 use arc_swap::ArcSwapOption;
+use lsmx_base::key::{InternalKey, SeqNo};
+use lsmx_base::slice::Slice;
+use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Ordering, Signal};
 
 use crate::cache::Cache;
 use crate::cursor::Cursor;
 use crate::env::{Env, WaitCause};
 use crate::error::{Error, Result};
 use crate::format::BlockKind;
-use crate::key::{InternalKey, SeqNo};
 use crate::keyspace::kept_log::KeptLog;
 use crate::keyspace::merging::Merging;
 use crate::keyspace::options::StoredOperandStore;
@@ -18,8 +20,6 @@ use crate::operands::{
     Operand, OperandCounts, OperandFiles, OperandFolds, OperandReads, OperandStore,
     OperandStoreFactory, OperandView, Prepared, Token,
 };
-use crate::slice::Slice;
-use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering, Signal};
 use crate::version::{BesideView, Life};
 
 /// A store that is open beside a tree.

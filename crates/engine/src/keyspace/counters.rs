@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use lsmx_base::sync::{AtomicU64, Mutex, Ordering, ShardedCounter};
+
 use crate::metrics::LevelFlow;
-use crate::sync::{AtomicU64, Mutex, Ordering, ShardedCounter};
 
 /// Waits of writes for one cause.
 #[derive(Debug, Default)]

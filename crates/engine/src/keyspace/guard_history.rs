@@ -6,13 +6,14 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::coding::len_u64;
-use crate::key::SeqNo;
+use lsmx_base::coding::len_u64;
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::key::SeqNo;
+use lsmx_base::sync::{Arc, Mutex};
+use lsmx_base::tombstone_index::TombstoneIndex;
+
 use crate::keyspace::key_hashes::{BYTES_PER_KEY, KeyHashes, key_hash};
 use crate::memtable::Memtable;
-use crate::sabotage::{self, Bug};
-use crate::sync::{Arc, Mutex};
-use crate::tombstone_index::TombstoneIndex;
 
 /// Most records of all trees: a guard may be checked against each one of its tree.
 const RECORDS_MAX: usize = 1 << 10;
@@ -106,7 +107,7 @@ impl GuardHistory {
         let span_bytes: u64 = spans.iter().map(|spans| len_u64(spans.bytes())).sum();
         let key_bytes = memtable.entries().saturating_mul(BYTES_PER_KEY);
         let bytes = RECORD_BYTES.saturating_add(span_bytes).saturating_add(key_bytes);
-        if bytes > self.bytes_max || sabotage::on(Bug::GuardHistoryForgotten) {
+        if bytes > self.bytes_max || failpoint::is_on(Failpoint::GuardHistoryForgotten) {
             return None;
         }
         let entries = usize::try_from(memtable.entries()).ok()?;
@@ -184,14 +185,14 @@ impl Recorded {
 mod tests {
     use super::*;
     use crate::disposal::Disposal;
-    use crate::key::Kind;
+    use lsmx_base::key::EntryKind;
 
     /// Records a memtable for the numbers from `first` up to `last` that has the key `first`, written at
     /// `first`.
     fn record(history: &GuardHistory, keyspace: u32, first: u64, last: u64) {
         let memtable = Memtable::new(SeqNo(first), &Disposal::default());
         let key = first.to_be_bytes();
-        memtable.insert(&key, SeqNo(first), Kind::Put, b"");
+        memtable.insert(&key, SeqNo(first), EntryKind::Put, b"");
         let mut writes = history.begin(keyspace, &memtable, SeqNo(last)).expect("one key fits");
         writes.add(&key, SeqNo(first));
         history.append(writes);

@@ -5,9 +5,9 @@
 //! segments with the options of the keyspace. The log itself is retired as usual. The keyspace refuses
 //! writes until its store is open, so the kept segments hold everything that its tables and its store lack.
 
+use lsmx_base::key::SeqNo;
 use serde::{Deserialize, Serialize};
 
-use crate::key::SeqNo;
 use crate::wal::DurableSegment;
 
 /// Kept log segments of one keyspace.

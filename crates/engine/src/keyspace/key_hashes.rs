@@ -5,9 +5,9 @@
 //! bits agree within one run of slots count as one key. With tables at most two thirds full, a lookup
 //! of an absent key finds a wrong entry about once in 10^9 lookups.
 
-use crate::checksum::xxh3_seeded;
-use crate::coding::{high_u32, len_u64, low_u32};
-use crate::key::SeqNo;
+use lsmx_base::checksum::xxh3_seeded;
+use lsmx_base::coding::{high_u32, len_u64, low_u32};
+use lsmx_base::key::SeqNo;
 
 /// Bytes of a table per key.
 pub(crate) const BYTES_PER_KEY: u64 = len_u64(size_of::<u64>()) * 3 / 2;

@@ -6,10 +6,11 @@
 //! and costs as many as data blocks on these bytes would have saved, at most as many as data blocks save per
 //! byte in the mean.
 
+use lsmx_base::sync::{AtomicBool, Mutex, Ordering, ShardedCounter};
+
 use crate::cache::{Cache, HitsMisses};
 use crate::format::BlockKind;
 use crate::metrics::LastRunFilterMetrics;
-use crate::sync::{AtomicBool, Mutex, Ordering, ShardedCounter};
 use crate::table::Table;
 use crate::version::Version;
 

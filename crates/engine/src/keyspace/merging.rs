@@ -1,12 +1,13 @@
 //! How the operands of one keyspace fold: its operator, who may give it one, what was counted.
 
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::slice::Slice;
+use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, OnceLock, Ordering};
+
 use crate::error::{Error, Result};
 use crate::format::VALUE_BYTES_MAX;
 use crate::keyspace::counters::add;
 use crate::merge::{self, MergeError, MergeOperator};
-use crate::sabotage::{self, Bug};
-use crate::slice::Slice;
-use crate::sync::{Arc, AtomicBool, AtomicU64, OnceLock, Ordering};
 
 /// Foldings of one place, counted.
 #[derive(Debug, Default)]
@@ -143,7 +144,7 @@ impl Merging {
         operands: &[Slice],
     ) -> Option<Option<Vec<u8>>> {
         let turned: Vec<Slice>;
-        let operands = match sabotage::on(Bug::OperandsReordered) {
+        let operands = match failpoint::is_on(Failpoint::OperandsReordered) {
             true => {
                 turned = operands.iter().rev().cloned().collect();
                 &turned

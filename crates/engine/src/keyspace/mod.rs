@@ -20,14 +20,14 @@ use lsmx_compaction::{BusyFiles, CompactionPolicy, FileId, TreeShape};
 
 use crate::env::Env;
 use crate::error::{Error, Result};
-use crate::key::SeqNo;
-use crate::sync::{Arc, ArcSwap, AtomicBool, AtomicU64, Guard, Mutex, Ordering, statics};
 use crate::table::{FilterWidth, Table};
 use crate::version::{OldViews, SuperVersion, Version};
 use beside::Beside;
 use counters::TreeCounters;
 use filter_bits::{Coming, FilterBits};
 use last_run::LastRunFilter;
+use lsmx_base::key::SeqNo;
+use lsmx_base::sync::{Arc, ArcSwap, AtomicBool, AtomicU64, Guard, Mutex, Ordering, statics};
 use merging::Merging;
 use options::{FilterLastRun, KeyspaceOptions, Persisted};
 use quarantine::Quarantine;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use lsmx_base::sync::Arc;
 use lsmx_compaction::{CompactionPolicy, PolicySpec};
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +14,6 @@ use crate::keyspace::stored_policy::StoredPolicy;
 use crate::manifest::ManifestState;
 use crate::merge::{MergeOperator, OPERATOR_NAME_BYTES_MAX};
 use crate::operands::{OperandStoreFactory, STORE_NAME_BYTES_MAX};
-use crate::sync::Arc;
 use crate::table::{Compression, FilterWidth, TableOptions};
 
 /// Default of [`KeyspaceOptions::memtable_bytes`]: 64 MiB.

@@ -4,13 +4,13 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::sync::Arc;
 use lsmx_compaction::{FileId, Level, RunShape, TreeShape};
 
 use crate::error::Error;
 use crate::format::filename::FileName;
 use crate::keyspace::NEVER;
-use crate::sabotage::{self, Bug};
-use crate::sync::Arc;
 
 /// Pause before a quarantined file is read again; doubles up to [`READ_US_MAX`].
 const READ_US_FIRST: u64 = 100_000;
@@ -72,7 +72,7 @@ impl Quarantine {
 
     /// Numbers of the quarantined blob files.
     pub(crate) fn blobs(&self) -> BTreeSet<FileId> {
-        if sabotage::on(Bug::QuarantinedBlobRead) {
+        if failpoint::is_on(Failpoint::QuarantinedBlobRead) {
             return BTreeSet::new();
         }
         let blobs = self.files.keys().filter_map(|name| match name {
@@ -136,7 +136,7 @@ impl Quarantine {
     pub(crate) fn take_due(&mut self, now_us: u64) -> Option<FileName> {
         let sticks = |name: &FileName| {
             matches!(name, FileName::Bucket(_) | FileName::Operands(_))
-                && sabotage::on(Bug::OperandQuarantineSticks)
+                && failpoint::is_on(Failpoint::OperandQuarantineSticks)
         };
         let mut files = self.files.iter_mut();
         let due = |(name, file): &(&FileName, &mut Quarantined)| {

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use lsmx_base::coding::len_u64;
+
 use super::{KeyspaceState, ManifestState};
-use crate::coding::len_u64;
 use crate::format::edit::{Change, Edit};
 use crate::format::filename::FileName;
 use crate::format::frame::LogSeed;
@@ -61,12 +62,12 @@ pub(super) fn salvage(vfs: &dyn Vfs, dir: &Path, number: u64) -> Result<Option<S
         Ok(header) if header.number == number => (header.db_uid, None),
         Ok(header) => {
             let (what, expected, found) = ("manifest number", number, header.number);
-            let wrong = Malformed::Identity { what, expected, found }.at(&path, 0);
+            let wrong = Error::malformed(Malformed::Identity { what, expected, found }, &path, 0);
             (header.db_uid, Some(wrong))
         }
-        Err(newer @ Malformed::Version { .. }) => return Err(newer.at(&path, 0)),
+        Err(newer @ Malformed::Version { .. }) => return Err(Error::malformed(newer, &path, 0)),
         Err(what) => match &current {
-            Some(current) => (current.db_uid, Some(what.at(&path, 0))),
+            Some(current) => (current.db_uid, Some(Error::malformed(what, &path, 0))),
             None => return Ok(None),
         },
     };
@@ -133,13 +134,14 @@ fn load_observed(
     let mut first = [0; MANIFEST_HEADER_BYTES];
     let read = file.read_at(&mut first, 0);
     let read = read.map_err(|source| Error::io("read", &path, source))?;
-    let header = ManifestHeader::decode(&first[..read]).map_err(|what| what.at(&path, 0))?;
+    let header =
+        ManifestHeader::decode(&first[..read]).map_err(|what| Error::malformed(what, &path, 0))?;
     for (what, expected, found) in [
         ("database uid", current.db_uid, header.db_uid),
         ("manifest number", current.manifest, header.number),
     ] {
         if expected != found {
-            return Err(Malformed::Identity { what, expected, found }.at(&path, 0));
+            return Err(Error::malformed(Malformed::Identity { what, expected, found }, &path, 0));
         }
     }
     let seed = LogSeed::new(current.db_uid, current.manifest);
@@ -195,11 +197,11 @@ impl Edits<'_> {
                             });
                             self.edit_next = number.saturating_add(1);
                             if let Err(what) = fits {
-                                lost.get_or_insert(what.at(self.path, at));
+                                lost.get_or_insert(Error::malformed(what, self.path, at));
                             }
                         }
                         Some(Err(what)) => {
-                            lost.get_or_insert(what.at(self.path, at));
+                            lost.get_or_insert(Error::malformed(what, self.path, at));
                         }
                     }
                     continue;
@@ -212,7 +214,7 @@ impl Edits<'_> {
             };
             let next = self.reader.next_record(offset)?;
             if next.is_some() || offset < synced {
-                lost.get_or_insert(what.at(self.path, offset));
+                lost.get_or_insert(Error::malformed(what, self.path, offset));
             }
             // Else it is an edit that was never acknowledged.
             let Some(next) = next else { return Ok((gone, lost)) };
@@ -261,7 +263,7 @@ impl Edits<'_> {
     ) -> Result<u64> {
         let mut offset = len_u64(MANIFEST_HEADER_BYTES);
         loop {
-            let at = |what: Malformed| what.at(self.path, offset);
+            let at = |what: Malformed| Error::malformed(what, self.path, offset);
             let what = match self.reader.record(offset)? {
                 Found::Record(header, payload) => {
                     if !header.is_mark_only() {
@@ -286,7 +288,7 @@ impl Edits<'_> {
             };
             let marked = self.reader.beyond(offset)?.position.max(synced);
             if marked > offset {
-                return Err(what.at(self.path, offset));
+                return Err(Error::malformed(what, self.path, offset));
             }
             return Ok(offset);
         }
@@ -305,7 +307,7 @@ fn read_current(vfs: &dyn Vfs, dir: &Path) -> Result<Current> {
     let mut line = [0; CURRENT_BYTES_MAX];
     let read = file.read_at(&mut line, 0);
     let read = read.map_err(|source| Error::io("read", &path, source))?;
-    Current::decode(&line[..read]).map_err(|what| what.at(&path, 0))
+    Current::decode(&line[..read]).map_err(|what| Error::malformed(what, &path, 0))
 }
 
 /// Why there is no `CURRENT`: nothing is there at all, or a creation was cut short, which had not

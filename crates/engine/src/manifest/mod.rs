@@ -19,13 +19,14 @@ pub use load::{LoadedManifest, SalvagedManifest};
 pub use state::{KeyspaceState, ManifestState, RunRecord};
 pub use value_log::ValueLogState;
 
-use crate::coding::len_u64;
+use lsmx_base::coding::len_u64;
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::sync::{Arc, AtomicU64, Mutex, Ordering, RwLock};
+
 use crate::format::edit::{Change, Edit};
 use crate::format::filename::FileName;
 use crate::format::frame::{LogSeed, RecordHeader, SEQ_END, SyncMark};
 use crate::format::manifest_header::{Current, ManifestHeader};
-use crate::sabotage::{self, Bug};
-use crate::sync::{Arc, AtomicU64, Mutex, Ordering, RwLock};
 use crate::vfs::{File, Vfs};
 use crate::{Error, Result, SeqNo};
 
@@ -111,7 +112,7 @@ impl LogWriter {
         let mark = SyncMark { position: self.synced, older_synced: self.synced > 0 };
         let (place, number) = ((self.seed, self.bytes), self.edit_next.min(SEQ_END - 1));
         RecordHeader::encode_record(&mut record, place, (number, count), mark, payload)
-            .map_err(|what| what.at(&self.path, self.bytes))?;
+            .map_err(|what| Error::malformed(what, &self.path, self.bytes))?;
         self.append(&record)
     }
 
@@ -203,7 +204,8 @@ impl Manifest {
         }
         // Only who holds the writer changes the state, so the draft fits it until the end.
         let draft = self.state.read().draft(edit);
-        let draft = draft.map_err(|what| what.at(&writer.log.path, writer.log.bytes))?;
+        let draft =
+            draft.map_err(|what| Error::malformed(what, &writer.log.path, writer.log.bytes))?;
         if let Err(error) = self.write_edit(&mut writer.log, edit) {
             writer.failure = Some(Arc::new(error.clone()));
             return Err(error);
@@ -244,7 +246,8 @@ impl Manifest {
         let mut writer = self.writer.lock();
         let mut next = self.state();
         if let Some(edit) = fold_in {
-            next.apply(edit).map_err(|what| what.at(&writer.log.path, writer.log.bytes))?;
+            next.apply(edit)
+                .map_err(|what| Error::malformed(what, &writer.log.path, writer.log.bytes))?;
         }
         match self.place().write_fresh(number, &next) {
             Ok(log) => {
@@ -353,7 +356,7 @@ impl Place<'_> {
     }
 
     fn sync_dir(&self) -> Result<()> {
-        if sabotage::on(Bug::DirectoryNotSynced) {
+        if failpoint::is_on(Failpoint::DirectoryNotSynced) {
             return Ok(());
         }
         self.vfs.sync_dir(self.dir).map_err(|source| Error::io("sync", self.dir, source))

@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::sync::Arc;
 use lsmx_compaction::{FileId, Level, RunId};
 
 use crate::format::edit::{Change, Edit, FileRecord, KEYSPACE_NAME_BYTES_MAX};
 use crate::format::filename::FILE_NUMBER_MAX;
 use crate::manifest::value_log::ValueLogState;
 use crate::operands::Token;
-use crate::sabotage::{self, Bug};
-use crate::sync::Arc;
 use crate::{Malformed, SeqNo};
 
 /// A sorted run of a keyspace.
@@ -148,7 +148,9 @@ impl ManifestState {
     /// Returns for each keyspace by name up to which sequence number it is complete after a replay of the log up to
     /// `log_end`: all of its operations up to there are in tables or in the log, and none after it.
     pub(crate) fn complete_through(&self, log_end: SeqNo) -> BTreeMap<String, SeqNo> {
-        let end = |keyspace: &KeyspaceState| match sabotage::on(Bug::FlushesPastDamageUncounted) {
+        let end = |keyspace: &KeyspaceState| match failpoint::is_on(
+            Failpoint::FlushesPastDamageUncounted,
+        ) {
             true => log_end,
             false => keyspace.flushed_through.max(log_end),
         };
@@ -271,7 +273,7 @@ impl ManifestState {
             Change::DropKeyspace { id } => {
                 self.keyspace(*id)?;
                 self.keyspaces.remove(id);
-                if sabotage::on(Bug::KeyspaceIdReused) {
+                if failpoint::is_on(Failpoint::KeyspaceIdReused) {
                     self.keyspace_id_next = *id;
                 }
             }

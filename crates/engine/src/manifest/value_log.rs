@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use lsmx_base::malformed::Malformed;
+use lsmx_base::sync::Arc;
 use lsmx_compaction::FileId;
 
-use crate::Malformed;
 use crate::format::edit::{BlobFileRecord, BlobReference, Change};
-use crate::sync::Arc;
 
 /// The value log of one keyspace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -9,8 +9,7 @@
 //! which its memtables share.
 
 use bytes::{Bytes, BytesMut};
-
-use crate::coding::len_u64;
+use lsmx_base::coding::len_u64;
 
 /// Bytes of the first chunk: most of thousands of keyspaces may hold next to nothing.
 const CHUNK_BYTES_MIN: usize = 1 << 9;

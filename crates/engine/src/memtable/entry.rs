@@ -3,11 +3,11 @@
 //! A merge operand has room for a *folded value*: what its key is worth at its number.
 
 use bytes::Bytes;
+use lsmx_base::key::{EntryKind, InternalKey, KeyPrefix, SeqNo};
+use lsmx_base::sync::OnceLock;
 
 use super::tree::Target;
-use crate::key::{InternalKey, Kind, Prefix, SeqNo};
 use crate::merge::{CHAIN_BYTES_MAX, CHAIN_OPERANDS_MAX};
-use crate::sync::OnceLock;
 
 /// Operands that a reader has to gather from one of them on, as far as the memtable knows.
 #[derive(Clone, Copy, Debug, Default)]
@@ -54,7 +54,7 @@ struct Operand {
     data: Bytes,
     chain: Chain,
     /// Never in a file: a flush takes it for a put or a delete.
-    folded: OnceLock<(Kind, Bytes)>,
+    folded: OnceLock<(EntryKind, Bytes)>,
 }
 
 /// An internal key and its value.
@@ -70,13 +70,13 @@ pub(super) struct Entry {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Label {
     pub(super) seq: SeqNo,
-    pub(super) kind: Kind,
+    pub(super) kind: EntryKind,
     /// Of an operand.
     pub(super) chain: Option<Chain>,
 }
 
 /// Larger means earlier in the order of one user key, so the newest comes first.
-pub(super) fn tag(seq: SeqNo, kind: Kind) -> u64 {
+pub(super) fn tag(seq: SeqNo, kind: EntryKind) -> u64 {
     seq.0 << 8 | kind as u64
 }
 
@@ -121,13 +121,13 @@ impl Entry {
     }
 
     /// The kind that it was written with.
-    fn kind(&self) -> Kind {
-        // The byte came from a `Kind`.
-        Kind::from_u8((self.tag & 0xff) as u8).unwrap_or(Kind::Delete)
+    fn kind(&self) -> EntryKind {
+        // The byte came from a `EntryKind`.
+        EntryKind::from_u8((self.tag & 0xff) as u8).unwrap_or(EntryKind::Delete)
     }
 
     pub(super) fn target(&self) -> Target<'_> {
-        Target { prefix: Prefix::of(self.user_key()), user_key: self.user_key(), tag: self.tag }
+        Target { prefix: KeyPrefix::new(self.user_key()), user_key: self.user_key(), tag: self.tag }
     }
 
     /// What a newer operand of the key is added to.
@@ -144,9 +144,9 @@ impl Entry {
         matches!(&self.stored, Stored::Operand(operand) if operand.folded.get().is_some())
     }
 
-    /// Kind and value that it folds to, where a reader saw it so.
+    /// EntryKind and value that it folds to, where a reader saw it so.
     #[inline]
-    fn folded(&self, seen: bool) -> Option<&(Kind, Bytes)> {
+    fn folded(&self, seen: bool) -> Option<&(EntryKind, Bytes)> {
         match &self.stored {
             Stored::Operand(operand) if seen => operand.folded.get(),
             _ => None,
@@ -178,7 +178,8 @@ impl Entry {
     /// Sets the folded value, once; returns its bytes.
     pub(super) fn set_folded(&self, value: Option<Bytes>) -> u64 {
         let Stored::Operand(operand) = &self.stored else { return 0 };
-        let folded = value.map_or((Kind::Delete, Bytes::new()), |value| (Kind::Put, value));
+        let folded =
+            value.map_or((EntryKind::Delete, Bytes::new()), |value| (EntryKind::Put, value));
         let bytes = folded.1.len() as u64;
         // Its place is counted with the operand.
         if operand.folded.set(folded).is_ok() { bytes } else { 0 }

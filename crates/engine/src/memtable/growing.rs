@@ -3,7 +3,7 @@
 //! It lies in segments: the first is small, for most of thousands of keyspaces may hold next to
 //! nothing, each later one twice as large up to a bound, so that what is not used yet stays small.
 
-use crate::sync::AppendVec;
+use lsmx_base::sync::AppendVec;
 
 /// Places of the first segment, as a power of two.
 const FIRST_BITS: u32 = 1;
@@ -53,7 +53,7 @@ impl<T: Default, const BITS: u32> Growing<T, BITS> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sync::{AtomicU32, Ordering};
+    use lsmx_base::sync::{AtomicU32, Ordering};
 
     #[test]
     fn each_number_has_a_place_of_its_own_and_keeps_it() {

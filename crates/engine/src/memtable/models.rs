@@ -3,10 +3,11 @@
 //! The reader is the thread that is started: loom remembers of an atomic who touched it last, so that a
 //! writer which loads before it stores would hide a reader that came before.
 
+use lsmx_base::sync::models::{explore, spawn};
+use lsmx_base::sync::{AtomicU32, AtomicUsize};
+
 use super::growing::Growing;
 use super::*;
-use crate::sync::models::{explore, spawn};
-use crate::sync::{AtomicU32, AtomicUsize};
 
 /// Entries of a full leaf.
 const FULL: u64 = super::node::SLOTS as u64;
@@ -21,7 +22,7 @@ fn filled(count: u64) -> Arc<Memtable> {
 }
 
 fn put(memtable: &Memtable, key: u64, seq: u64) {
-    memtable.insert(&key.to_be_bytes(), SeqNo(seq), Kind::Put, &[]);
+    memtable.insert(&key.to_be_bytes(), SeqNo(seq), EntryKind::Put, &[]);
 }
 
 fn find(memtable: &Memtable, key: u64) -> Option<u64> {

@@ -8,8 +8,8 @@
 
 use std::cmp::Ordering as Order;
 
-use crate::key::Prefix;
-use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use lsmx_base::key::KeyPrefix;
+use lsmx_base::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Slots of a node.
 pub(super) const SLOTS: usize = 15;
@@ -20,7 +20,7 @@ pub(super) const NONE: u32 = u32::MAX;
 /// What a slot holds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot {
-    pub(super) prefix: Prefix,
+    pub(super) prefix: KeyPrefix,
     /// Number of the entry: in a leaf the slot's own, above the smallest one of the child.
     pub(super) entry: u32,
     /// The child; unused in a leaf.
@@ -123,7 +123,7 @@ impl Node {
 
     /// How the prefix of a slot compares; the second half is looked at only if it matters.
     #[inline]
-    pub(super) fn compare(&self, slot: usize, prefix: Prefix) -> Order {
+    pub(super) fn compare(&self, slot: usize, prefix: KeyPrefix) -> Order {
         let half = |half: usize| self.prefixes[half][slot].load(Ordering::Relaxed);
         half(0).cmp(&prefix.0[0]).then_with(|| half(1).cmp(&prefix.0[1]))
     }
@@ -140,7 +140,7 @@ impl Node {
 
     pub(super) fn slot(&self, slot: usize) -> Slot {
         let prefix = [0, 1].map(|half: usize| self.prefixes[half][slot].load(Ordering::Relaxed));
-        Slot { prefix: Prefix(prefix), entry: self.entry(slot), child: self.child(slot) }
+        Slot { prefix: KeyPrefix(prefix), entry: self.entry(slot), child: self.child(slot) }
     }
 
     /// A mark that [`Node::unchanged`] compares with; to be taken before the permutation.

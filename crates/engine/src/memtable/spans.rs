@@ -11,12 +11,11 @@
 //! tombstone.
 
 use bytes::Bytes;
-
-use crate::cost::{self, Work};
-use crate::format::range_tombstones::RangeTombstone;
-use crate::key::SeqNo;
-use crate::sync::{Arc, ArcSwap, AtomicBool, Mutex, OnceLock, Ordering};
-use crate::tombstone_index::TombstoneIndex;
+use lsmx_base::key::SeqNo;
+use lsmx_base::range_tombstone::RangeTombstone;
+use lsmx_base::sync::{Arc, ArcSwap, AtomicBool, Mutex, OnceLock, Ordering};
+use lsmx_base::tombstone_index::TombstoneIndex;
+use lsmx_base::work_counter::{self, Work};
 
 /// Range tombstones up to which a lookup goes through a chunk without an index.
 const SCANNED_MAX: u64 = 8;
@@ -123,7 +122,7 @@ impl MemtableSpans {
         let mut newest = Chunk::new(1, Node::One(Span { start, end, seq }));
         let _adding = self.adding.lock();
         let mut chunks = Vec::clone(&self.chunks.load());
-        cost::add(Work::LeaderVisits, chunks.len());
+        work_counter::add(Work::LeaderVisits, chunks.len());
         while let Some(older) = chunks.pop_if(|older| older.count == newest.count) {
             newest = Chunk::new(2 * newest.count, Node::Both(older.root, newest.root));
         }

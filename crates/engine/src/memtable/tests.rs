@@ -1,17 +1,17 @@
 //! What readers find in a memtable.
 
+use lsmx_base::sync::Mutex;
 use proptest::prelude::*;
 
 use super::*;
 use crate::disposal::Disposal;
-use crate::sync::Mutex;
 
 fn filled() -> Arc<Memtable> {
     let memtable = Arc::new(Memtable::new(SeqNo(1), &Disposal::default()));
     for (key, seq, value) in [("b", 1, "b1"), ("a", 2, "a2"), ("b", 5, "b5"), ("c", 3, "c3")] {
-        memtable.insert(key.as_bytes(), SeqNo(seq), Kind::Put, value.as_bytes());
+        memtable.insert(key.as_bytes(), SeqNo(seq), EntryKind::Put, value.as_bytes());
     }
-    memtable.insert(b"c", SeqNo(6), Kind::Delete, b"");
+    memtable.insert(b"c", SeqNo(6), EntryKind::Delete, b"");
     memtable
 }
 
@@ -44,7 +44,7 @@ proptest! {
         let memtable = Arc::new(Memtable::new(SeqNo(1), &Disposal::default()));
         let mut sorted: Vec<(Vec<u8>, u64)> = Vec::new();
         for ((key, put), seq) in entries.into_iter().zip(1..) {
-            let kind = if put { Kind::Put } else { Kind::Delete };
+            let kind = if put { EntryKind::Put } else { EntryKind::Delete };
             memtable.insert(&key, SeqNo(seq), kind, &seq.to_be_bytes());
             sorted.push((key, seq));
         }
@@ -102,7 +102,7 @@ fn readers_miss_nothing_while_nodes_split() {
                         break;
                     }
                     let value = number.to_be_bytes();
-                    memtable.insert(&key(number), SeqNo(number), Kind::Put, &value);
+                    memtable.insert(&key(number), SeqNo(number), EntryKind::Put, &value);
                     let mut ended = ended.lock();
                     ended.insert(number);
                     while ended.remove(&(done.load(Ordering::Relaxed) + 1)) {
@@ -149,10 +149,10 @@ fn get_answers_as_of_a_number() {
     let value = |key: &str, seq| {
         memtable.get(key.as_bytes(), SeqNo(seq)).map(|(seq, kind, _)| (seq.0, kind))
     };
-    assert_eq!(value("b", 9), Some((5, Kind::Put)));
-    assert_eq!(value("b", 4), Some((1, Kind::Put)));
+    assert_eq!(value("b", 9), Some((5, EntryKind::Put)));
+    assert_eq!(value("b", 4), Some((1, EntryKind::Put)));
     assert_eq!(value("b", 0), None);
-    assert_eq!(value("c", 9), Some((6, Kind::Delete)));
+    assert_eq!(value("c", 9), Some((6, EntryKind::Delete)));
     assert_eq!(value("bb", 9), None);
 }
 
@@ -191,11 +191,11 @@ fn cursor_walks_newest_first_both_ways() {
 }
 
 /// Everything that a walk sees of a key at a number, newest first.
-fn seen(memtable: &Memtable, seq: u64) -> Vec<(Kind, Slice)> {
+fn seen(memtable: &Memtable, seq: u64) -> Vec<(EntryKind, Slice)> {
     let mut seen = Vec::new();
     memtable.walk(b"k", SeqNo(seq), |_, kind, value| {
         seen.push((kind, value));
-        kind == Kind::Merge
+        kind == EntryKind::Merge
     });
     seen
 }
@@ -204,7 +204,7 @@ fn seen(memtable: &Memtable, seq: u64) -> Vec<(Kind, Slice)> {
 fn a_folded_value_hides_what_is_older_from_its_number_on() {
     let memtable = Arc::new(Memtable::new(SeqNo(1), &Disposal::default()));
     for seq in 1..=4 {
-        memtable.insert(b"k", SeqNo(seq), Kind::Merge, b"o");
+        memtable.insert(b"k", SeqNo(seq), EntryKind::Merge, b"o");
     }
     let mut cursor = memtable.cursor();
     cursor.seek(b"k", SeqNo(3)).unwrap();
@@ -212,18 +212,18 @@ fn a_folded_value_hides_what_is_older_from_its_number_on() {
     assert!(bytes >= 3 && memtable.set_folded(b"k", SeqNo(3), None) == 0, "once");
     assert_eq!(memtable.set_folded(b"k", SeqNo(9), None), 0, "no such operand");
     assert_eq!(seen(&memtable, 9).len(), 2);
-    assert_eq!(seen(&memtable, 3), [(Kind::Put, Slice::from(&b"ooo"[..]))]);
+    assert_eq!(seen(&memtable, 3), [(EntryKind::Put, Slice::from(&b"ooo"[..]))]);
     assert_eq!(seen(&memtable, 2).len(), 2, "older readers see the older operands");
     // Where a cursor stands nothing changes; where it comes to, it sees the value.
-    assert_eq!((cursor.key().kind, cursor.value()), (Kind::Merge, &b"o"[..]));
+    assert_eq!((cursor.key().kind, cursor.value()), (EntryKind::Merge, &b"o"[..]));
     cursor.prev().unwrap();
     cursor.next().unwrap();
-    assert_eq!((cursor.key().kind, cursor.value()), (Kind::Put, &b"ooo"[..]));
+    assert_eq!((cursor.key().kind, cursor.value()), (EntryKind::Put, &b"ooo"[..]));
     // A key that merges to nothing shows as deleted.
     memtable.set_folded(b"k", SeqNo(4), None);
     assert_eq!(
         memtable.get(b"k", SeqNo(9)).map(|(seq, kind, _)| (seq.0, kind)),
-        Some((4, Kind::Delete))
+        Some((4, EntryKind::Delete))
     );
 }
 
@@ -237,7 +237,7 @@ fn long_chains_ask_to_be_folded_and_start_again_from_there() {
     let long: Vec<u32> = (1..100).filter(|&seq| add("k", seq, 0)).collect();
     assert_eq!(long, [1, 2, 3].map(|times| times * CHAIN_OPERANDS_MAX));
     assert!(!add("below", 100, CHAIN_OPERANDS_MAX - 2) && add("below", 101, 0));
-    memtable.insert(b"put", SeqNo(110), Kind::Put, b"");
+    memtable.insert(b"put", SeqNo(110), EntryKind::Put, b"");
     assert!(!add("put", 111, CHAIN_OPERANDS_MAX), "a put is a base");
     let large = vec![0; usize::try_from(CHAIN_BYTES_MAX).unwrap() / 2];
     let large = |seq| memtable.insert_operand(b"large", SeqNo(seq), &large, 0).1;
@@ -247,7 +247,7 @@ fn long_chains_ask_to_be_folded_and_start_again_from_there() {
 #[test]
 fn bytes_are_let_go_once_and_none_come_after() {
     let memtable = Memtable::new(SeqNo(1), &Disposal::default());
-    let bytes = memtable.insert(b"k", SeqNo(1), Kind::Put, b"v");
+    let bytes = memtable.insert(b"k", SeqNo(1), EntryKind::Put, b"v");
     assert!(memtable.grow(5));
     assert_eq!((memtable.free(), memtable.free()), (bytes + 5, 0));
     assert!(!memtable.grow(5));
@@ -263,7 +263,7 @@ fn an_entry_takes_about_what_batches_are_told_to_take() {
         let empty = memtable.bytes();
         for seq in 1..=ENTRIES {
             let key = u128::from(seq.wrapping_mul(0x9e37_79b9_7f4a_7c15)).to_le_bytes();
-            memtable.insert(&key, SeqNo(seq), Kind::Put, &vec![7; value_bytes]);
+            memtable.insert(&key, SeqNo(seq), EntryKind::Put, &vec![7; value_bytes]);
         }
         let payload = 16 + u64::try_from(value_bytes).unwrap();
         let beside = (memtable.bytes() - empty) / ENTRIES - payload;

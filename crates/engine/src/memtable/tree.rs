@@ -13,13 +13,14 @@
 
 use std::cmp::Ordering as Order;
 
+use lsmx_base::coding::len_u64;
+use lsmx_base::key::{EntryKind, KeyPrefix, SeqNo};
+use lsmx_base::sync::{AtomicU32, Mutex, OnceLock, Ordering};
+
 use super::arena::{Arena, Copied};
 use super::entry::{Entry, Label, tag};
 use super::growing::Growing;
 use super::node::{NONE, Node, Permutation, SLOTS, Slot};
-use crate::coding::len_u64;
-use crate::key::{Kind, Prefix, SeqNo};
-use crate::sync::{AtomicU32, Mutex, OnceLock, Ordering};
 
 /// Entries of a segment, as a power of two: 14 KiB.
 const ENTRIES_BITS: u32 = 8;
@@ -32,7 +33,7 @@ const NODE_BYTES: usize = size_of::<Node>() + 1;
 /// A place in the order that a search is for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target<'a> {
-    pub(super) prefix: Prefix,
+    pub(super) prefix: KeyPrefix,
     pub(super) user_key: &'a [u8],
     pub(super) tag: u64,
 }
@@ -40,7 +41,11 @@ pub(super) struct Target<'a> {
 impl<'a> Target<'a> {
     /// Before the newest entry of `user_key` that is not newer than `seq`.
     pub(super) fn new(user_key: &'a [u8], seq: SeqNo) -> Target<'a> {
-        Target { prefix: Prefix::of(user_key), user_key, tag: tag(seq, Kind::ValuePointer) }
+        Target {
+            prefix: KeyPrefix::new(user_key),
+            user_key,
+            tag: tag(seq, EntryKind::ValuePointer),
+        }
     }
 }
 
@@ -256,7 +261,7 @@ impl Tree {
 
     /// The first entry.
     pub(super) fn first(&self) -> Option<Place> {
-        self.at_or_after(Target { prefix: Prefix([0, 0]), user_key: &[], tag: u64::MAX })
+        self.at_or_after(Target { prefix: KeyPrefix([0, 0]), user_key: &[], tag: u64::MAX })
     }
 
     /// The last entry.

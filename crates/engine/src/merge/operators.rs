@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::coding::{Decoder, put_bytes};
+use lsmx_base::coding::{Decoder, put_bytes};
+
 use crate::merge::{MergeError, MergeOperator};
 
 /// Adds: values and operands are 8 bytes, a number in little-endian order; an absent value is 0.

@@ -1,9 +1,8 @@
 //! How long something took, as a distribution of bounded size.
 
 use hdrhistogram::Histogram;
+use lsmx_base::sync::Mutex;
 use serde::Serialize;
-
-use crate::sync::Mutex;
 
 /// Durations in microseconds, to two significant figures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]

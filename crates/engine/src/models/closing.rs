@@ -1,11 +1,12 @@
 //! Closing: who is inside is waited for, nobody enters after.
 
+use lsmx_base::sync::models::{explore, spawn};
+use lsmx_base::sync::{Arc, AtomicUsize, Ordering};
+
 use super::{open, open_on};
 use crate::Error;
 use crate::disposal::Disposal;
 use crate::health::Health;
-use crate::sync::models::{explore, spawn};
-use crate::sync::{Arc, AtomicUsize, Ordering};
 
 /// A write comes while the database is closed: it is acknowledged and gone after the next opening, or
 /// refused and there; or one of the two waits for the other for ever.

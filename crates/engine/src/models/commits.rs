@@ -4,11 +4,11 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use loom::thread;
+use lsmx_base::sync::models::{explore, spawn};
+use lsmx_base::sync::{Arc, AtomicUsize, Ordering, Signal};
 
 use super::open;
 use crate::env::WaitCause;
-use crate::sync::models::{explore, spawn};
-use crate::sync::{Arc, AtomicUsize, Ordering, Signal};
 use crate::write::batch::WriteBatch;
 use crate::write::group::Attendant;
 use crate::write::options::WriteOptions;

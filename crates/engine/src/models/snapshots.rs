@@ -1,10 +1,11 @@
 //! The list of snapshots, against the jobs that ask it what may go.
 
+use lsmx_base::key::SeqNo;
+use lsmx_base::sync::models::{explore, spawn};
+use lsmx_base::sync::{Arc, AtomicBool, AtomicUsize, Ordering};
+
 use super::open;
-use crate::key::SeqNo;
 use crate::keyspace::snapshot::Sequence;
-use crate::sync::models::{explore, spawn};
-use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering};
 
 /// A snapshot takes its number and then registers it: a job that looks in between drops what the
 /// snapshot is to read.

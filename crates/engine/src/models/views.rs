@@ -1,9 +1,10 @@
 //! Super versions: published by writers and jobs, pinned by readers.
 
+use lsmx_base::key::SeqNo;
+use lsmx_base::sync::Arc;
+use lsmx_base::sync::models::{explore, spawn};
+
 use super::open;
-use crate::key::SeqNo;
-use crate::sync::Arc;
-use crate::sync::models::{explore, spawn};
 use crate::write::batch::WriteBatch;
 
 /// A flush takes the memtable away before the table is there, or the other way round shows neither.

@@ -3,16 +3,17 @@
 //! A store whose [`OperandStore::committed`] or [`OperandStore::abandon`] has panicked may not know what became of its last
 //! delivery. Such a call is repeated before the store is used again.
 
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::key::{InternalKey, SeqNo};
+use lsmx_base::slice::Slice;
+use lsmx_base::sync::{Arc, AtomicBool, Mutex, Ordering};
+
 use super::{
     Collection, Delivery, Operand, OperandFileKind, OperandFiles, OperandMetrics, OperandReads,
     OperandStore, OperandView, Prepared, Token,
 };
 use crate::cursor::Cursor;
 use crate::error::{Error, Result, UserCode};
-use crate::key::{InternalKey, SeqNo};
-use crate::sabotage::{self, Bug};
-use crate::slice::Slice;
-use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
 
 /// A store whose calls return an error where those of the inner one panic.
 #[derive(Debug)]
@@ -45,7 +46,8 @@ fn contain_result<T>(name: &str, call: impl FnOnce() -> Result<T>) -> Result<T> 
 fn unless_closed<T>(result: Result<T>, closed: &AtomicBool) -> Result<T> {
     match result {
         Err(Error::Io { .. } | Error::Corrupt { .. } | Error::Missing { .. })
-            if closed.load(Ordering::Acquire) && !sabotage::on(Bug::ReadOverCloseNamesFile) =>
+            if closed.load(Ordering::Acquire)
+                && !failpoint::is_on(Failpoint::ReadOverCloseNamesFile) =>
         {
             Err(Error::Closed)
         }

@@ -5,8 +5,9 @@
 //! are asked first, for a lookup that may not read counts nothing if it would have to, and the store
 //! counts for itself.
 
+use lsmx_base::key::{EntryKind, SeqNo};
+
 use crate::error::Result;
-use crate::key::{Kind, SeqNo};
 use crate::operands::{OperandReads, OperandView};
 use crate::read::Reads;
 use crate::read::fold::Fold;
@@ -37,7 +38,7 @@ pub(super) fn between(
     view.operands(user_key, snapshot, reads.into(), &mut found)?;
     for operand in found {
         if newest < Some(operand.last) {
-            fold.older(operand.last, Kind::Merge, operand.bytes);
+            fold.older(operand.last, EntryKind::Merge, operand.bytes);
         }
     }
     fold.append(tables);

@@ -7,13 +7,14 @@
 //! range delete past that one leaves the entry for it.
 
 use bytes::Bytes;
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::key::SeqNo;
+use lsmx_base::range_tombstone::newest_until;
+use lsmx_base::sync::Arc;
+use lsmx_base::tombstone_index::TombstoneIndex;
+use lsmx_base::work_counter::{self, Work};
 
-use crate::cost::{self, Work};
-use crate::format::range_tombstones::{Spans, newest_until};
-use crate::key::SeqNo;
-use crate::sabotage::{self, Bug};
-use crate::sync::Arc;
-use crate::tombstone_index::TombstoneIndex;
+use crate::format::range_tombstones::Spans;
 
 /// Range deletes, and up to which number they count.
 #[derive(Clone, Debug)]
@@ -133,7 +134,7 @@ impl Deleted {
             }
             Source::Job { spans, .. } => {
                 let window = spans.window(user_key);
-                cost::add(Work::SpanNumbers, window.seqs.len());
+                work_counter::add(Work::SpanNumbers, window.seqs.len());
                 self.seqs.extend_from_slice(window.seqs);
                 (window.start, window.end)
             }
@@ -146,7 +147,7 @@ impl Source {
     /// The last number that counts for an entry with the number `seq`.
     fn limit(&self, seq: SeqNo) -> SeqNo {
         match self {
-            Source::Reader { .. } if sabotage::on(Bug::SpanIgnoresSnapshot) => SeqNo::MAX,
+            Source::Reader { .. } if failpoint::is_on(Failpoint::SpanIgnoresSnapshot) => SeqNo::MAX,
             Source::Reader { snapshot, .. } => *snapshot,
             Source::Job { snapshots, .. } => {
                 let first = snapshots.partition_point(|snapshot| *snapshot < seq);
@@ -161,7 +162,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::format::range_tombstones::{RangeTombstone, fragment_visible, index};
+    use lsmx_base::range_tombstone::{RangeTombstone, fragment_visible, index};
 
     #[test]
     fn no_spans_hide_nothing_and_cost_nothing() {

@@ -5,10 +5,11 @@
 
 use std::collections::VecDeque;
 
+use lsmx_base::key::{EntryKind, SeqNo};
+use lsmx_base::slice::Slice;
+
 use crate::error::Result;
-use crate::key::{Kind, SeqNo};
 use crate::keyspace::merging::Merging;
-use crate::slice::Slice;
 
 /// What the versions of one key amount to, as far as they were met.
 #[derive(Debug, Default)]
@@ -23,24 +24,24 @@ pub(crate) struct Fold {
 impl Fold {
     /// Takes the next version of the key, from newer to older; returns whether older ones count.
     #[inline]
-    pub(crate) fn older(&mut self, seq: SeqNo, kind: Kind, value: Slice) -> bool {
+    pub(crate) fn older(&mut self, seq: SeqNo, kind: EntryKind, value: Slice) -> bool {
         match kind {
-            Kind::Merge => self.operands.push_back(value),
-            Kind::Delete => {}
-            Kind::Put => self.base = Some(value),
-            Kind::ValuePointer => (self.base, self.pointer) = (Some(value), Some(seq)),
+            EntryKind::Merge => self.operands.push_back(value),
+            EntryKind::Delete => {}
+            EntryKind::Put => self.base = Some(value),
+            EntryKind::ValuePointer => (self.base, self.pointer) = (Some(value), Some(seq)),
         }
-        kind == Kind::Merge
+        kind == EntryKind::Merge
     }
 
     /// Takes the next version of the key, from older to newer: a base makes void what was there.
-    pub(crate) fn newer(&mut self, seq: SeqNo, kind: Kind, value: impl FnOnce() -> Slice) {
-        if kind == Kind::Merge {
+    pub(crate) fn newer(&mut self, seq: SeqNo, kind: EntryKind, value: impl FnOnce() -> Slice) {
+        if kind == EntryKind::Merge {
             self.operands.push_front(value());
         } else {
             self.operands.clear();
-            self.pointer = (kind == Kind::ValuePointer).then_some(seq);
-            self.base = (kind != Kind::Delete).then(value);
+            self.pointer = (kind == EntryKind::ValuePointer).then_some(seq);
+            self.base = (kind != EntryKind::Delete).then(value);
         }
     }
 

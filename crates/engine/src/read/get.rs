@@ -1,16 +1,17 @@
 //! One key: memtables, then sorted runs from newest to oldest, until nothing older counts.
 
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::key::SeqNo;
+use lsmx_base::slice::Slice;
+use lsmx_base::sync::Arc;
+
 use crate::cursor::Cursor;
 use crate::error::{Error, Result};
 use crate::format::blob::ValuePointer;
 use crate::format::block::Handle;
-use crate::key::SeqNo;
 use crate::keyspace::Tree;
 use crate::read::beside;
 use crate::read::fold::Fold;
-use crate::sabotage::{self, Bug};
-use crate::slice::Slice;
-use crate::sync::Arc;
 use crate::table::{Access, Table};
 use crate::version::{BlobFile, SuperVersion};
 
@@ -249,12 +250,13 @@ fn gather<'a, const NEWEST: bool>(
         let table = file.table();
         met.table = Some(table);
         // The filter knows the keys of entries alone, so it is not asked here.
-        let covering = match sabotage::on(Bug::SpanBehindFilter) && !table.may_contain(user_key)? {
-            true => None,
-            false => table.covering_span_by(user_key, snapshot, &mut met.access)?,
-        };
+        let covering =
+            match failpoint::is_on(Failpoint::SpanBehindFilter) && !table.may_contain(user_key)? {
+                true => None,
+                false => table.covering_span_by(user_key, snapshot, &mut met.access)?,
+            };
         let found = match table.look_up(user_key, snapshot, use_filter, &mut met.access) {
-            Err(_) if sabotage::on(Bug::ReadErrorIsNotFound) => None,
+            Err(_) if failpoint::is_on(Failpoint::ReadErrorIsNotFound) => None,
             found => found?,
         };
         if found.is_some() || !use_filter {

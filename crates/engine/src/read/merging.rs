@@ -3,14 +3,14 @@
 use std::cmp::{Ordering, Reverse};
 use std::fmt;
 
-use crate::cost::{self, Work};
+#[cfg(test)]
+use lsmx_base::key::EntryKind;
+use lsmx_base::key::{InternalKey, KeyPrefix, SeqNo};
+use lsmx_base::slice::Slice;
+use lsmx_base::work_counter::{self, Work};
+
 use crate::cursor::Cursor;
 use crate::error::Result;
-#[cfg(test)]
-use crate::key::Kind;
-use crate::key::{InternalKey, Prefix, SeqNo};
-use crate::slice::Slice;
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Direction {
     Forward,
@@ -21,7 +21,7 @@ enum Direction {
 #[derive(Clone, Copy, Debug)]
 struct Head {
     source: usize,
-    prefix: Prefix,
+    prefix: KeyPrefix,
 }
 
 /// Merges cursors: those that are valid stand in a list in the order of their entries.
@@ -47,7 +47,7 @@ impl<C: Cursor> MergingCursor<C> {
     }
 
     fn head(&self, source: usize) -> Head {
-        Head { source, prefix: Prefix::of(self.sources[source].key().user_key) }
+        Head { source, prefix: KeyPrefix::new(self.sources[source].key().user_key) }
     }
 
     #[inline]
@@ -103,7 +103,7 @@ impl<C: Cursor> MergingCursor<C> {
     /// Brings the list in order after its first source has moved, or failed to.
     #[inline]
     fn after_move(&mut self, moved: Result<()>) -> Result<()> {
-        cost::add(Work::EntrySteps, 1);
+        work_counter::add(Work::EntrySteps, 1);
         if let Err(error) = moved {
             self.heads.clear();
             return Err(error);
@@ -207,13 +207,13 @@ impl<C: Cursor> Cursor for MergingCursor<C> {
 #[cfg(test)]
 #[derive(Debug)]
 pub(crate) struct ListCursor {
-    pub(crate) entries: Vec<(Vec<u8>, SeqNo, Kind, Vec<u8>)>,
+    pub(crate) entries: Vec<(Vec<u8>, SeqNo, EntryKind, Vec<u8>)>,
     pub(crate) place: Option<usize>,
 }
 
 #[cfg(test)]
 impl ListCursor {
-    pub(crate) fn new(mut entries: Vec<(Vec<u8>, SeqNo, Kind, Vec<u8>)>) -> ListCursor {
+    pub(crate) fn new(mut entries: Vec<(Vec<u8>, SeqNo, EntryKind, Vec<u8>)>) -> ListCursor {
         entries.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
         ListCursor { entries, place: None }
     }
@@ -281,7 +281,7 @@ mod tests {
         ) {
             let mut seen = std::collections::HashSet::new();
             let entries: Vec<_> = entries.into_iter().filter(|e| seen.insert(e.1)).collect();
-            let entry = |e: &(u8, u64, usize)| (vec![e.0], SeqNo(e.1), Kind::Put, vec![e.0, 1]);
+            let entry = |e: &(u8, u64, usize)| (vec![e.0], SeqNo(e.1), EntryKind::Put, vec![e.0, 1]);
             let mut all = ListCursor::new(entries.iter().map(entry).collect());
             let sources = (0..5).map(|source| {
                 let list = entries.iter().filter(|e| e.2 == source).map(entry).collect();
@@ -316,7 +316,7 @@ mod tests {
         ) {
             let mut seen = std::collections::HashSet::new();
             let entries: Vec<_> = entries.into_iter().filter(|e| seen.insert(e.1)).collect();
-            let entry = |e: &(u8, u64, usize)| (vec![e.0], SeqNo(e.1), Kind::Put, vec![e.0, 1]);
+            let entry = |e: &(u8, u64, usize)| (vec![e.0], SeqNo(e.1), EntryKind::Put, vec![e.0, 1]);
             let mut all = ListCursor::new(entries.iter().map(entry).collect());
             let sources = (0..5).map(|source| {
                 ListCursor::new(entries.iter().filter(|e| e.2 == source).map(entry).collect())

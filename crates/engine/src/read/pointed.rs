@@ -1,10 +1,11 @@
 //! Values in the value log, for who walks over keys.
 
+use lsmx_base::key::SeqNo;
+use lsmx_base::slice::Slice;
+use lsmx_base::sync::Arc;
+
 use crate::error::Result;
-use crate::key::SeqNo;
 use crate::read::Reads;
-use crate::slice::Slice;
-use crate::sync::Arc;
 use crate::table::{Access, FillCache};
 use crate::value_log::BlobScan;
 use crate::version::BlobSet;

@@ -4,11 +4,14 @@ use std::fmt;
 use std::ops::Bound;
 
 use bytes::Bytes;
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::key::SeqNo;
+use lsmx_base::slice::Slice;
+use lsmx_base::sync::Arc;
 
 use crate::cursor::Cursor;
 use crate::env::Env;
 use crate::error::{Error, Result};
-use crate::key::SeqNo;
 use crate::keyspace::Tree;
 use crate::keyspace::merging::Merging;
 use crate::keyspace::snapshot::Pinned;
@@ -20,9 +23,6 @@ use crate::read::run::RunCursor;
 use crate::read::visible::VisibleCursor;
 use crate::read::walk::{Entry, ReadAhead, Walk};
 use crate::recording::ScanTrace;
-use crate::sabotage::{self, Bug};
-use crate::slice::Slice;
-use crate::sync::Arc;
 use crate::table::FillCache;
 use crate::version::SuperVersion;
 
@@ -338,7 +338,7 @@ impl Range {
             self.leave_cursors();
             return error;
         }
-        if sabotage::on(Bug::IteratorGoesOn) {
+        if failpoint::is_on(Failpoint::IteratorGoesOn) {
             return error;
         }
         self.front = None;

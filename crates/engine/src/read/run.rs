@@ -4,12 +4,13 @@
 //! end: blocks and tables in between are never read. Whether an entry is left out depends on its key
 //! and its table alone, so the run looks the same from both sides.
 
+use lsmx_base::key::{InternalKey, SeqNo};
+use lsmx_base::slice::Slice;
+use lsmx_base::sync::Arc;
+
 use crate::cursor::Cursor;
 use crate::error::Result;
-use crate::key::{InternalKey, SeqNo};
 use crate::read::deleted::Deleted;
-use crate::slice::Slice;
-use crate::sync::Arc;
 use crate::table::{FillCache, TableCursor};
 use crate::version::TableFile;
 

@@ -7,14 +7,15 @@
 //! metadata in memory there is nothing more. Then values in the value log go the same way: all that are
 //! lacking are told before the first is read. What lacks operands of a store is looked up after all others.
 
+use lsmx_base::key::SeqNo;
+use lsmx_base::slice::Slice;
+use lsmx_base::sync::{Arc, Mutex};
+
 use crate::env::{Background, Env};
 use crate::error::Result;
 use crate::format::block::Handle;
-use crate::key::SeqNo;
 use crate::keyspace::Tree;
 use crate::read::get::{self, Attempt, Pending, Reads};
-use crate::slice::Slice;
-use crate::sync::{Arc, Mutex};
 use crate::table::Table;
 use crate::version::SuperVersion;
 

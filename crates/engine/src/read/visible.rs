@@ -3,15 +3,16 @@
 
 use std::fmt;
 
+use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
+use lsmx_base::slice::Slice;
+use lsmx_base::sync::Arc;
+
 use crate::cursor::Cursor;
 use crate::error::{Error, Result};
-use crate::key::{InternalKey, Kind, SeqNo};
 use crate::keyspace::merging::Merging;
 use crate::read::deleted::Deleted;
 use crate::read::fold::Fold;
 use crate::read::pointed::PointedValues;
-use crate::slice::Slice;
-use crate::sync::Arc;
 
 /// Steps over versions of one key before it is cheaper to search for the next key.
 const STEPS_BEFORE_SEEK: usize = 8;
@@ -132,7 +133,7 @@ impl<C: Cursor> VisibleCursor<C> {
             },
             _ => {
                 let key = self.inner.key();
-                if key.kind == Kind::ValuePointer {
+                if key.kind == EntryKind::ValuePointer {
                     return self.values.read((key.user_key, key.seq), self.inner.value());
                 }
                 Ok(self.inner.value_slice())
@@ -148,7 +149,7 @@ impl<C: Cursor> VisibleCursor<C> {
             State::Backward | State::Folded => self.pointer.map(|seq| (seq, &*self.value)),
             _ => {
                 let key = self.inner.key();
-                (key.kind == Kind::ValuePointer).then(|| (key.seq, self.inner.value()))
+                (key.kind == EntryKind::ValuePointer).then(|| (key.seq, self.inner.value()))
             }
         }
     }
@@ -252,15 +253,15 @@ impl<C: Cursor> VisibleCursor<C> {
                 }
             } else {
                 match kind_of(&mut self.deleted, key) {
-                    Kind::Delete => self.skip_versions()?,
-                    Kind::Merge => {
+                    EntryKind::Delete => self.skip_versions()?,
+                    EntryKind::Merge => {
                         if self.fold_forward()? {
                             self.state = State::Folded;
                             break;
                         }
                         self.skip_folded()?;
                     }
-                    Kind::Put | Kind::ValuePointer => {
+                    EntryKind::Put | EntryKind::ValuePointer => {
                         self.state = State::Forward;
                         break;
                     }
@@ -341,9 +342,9 @@ impl<C: Cursor> VisibleCursor<C> {
 
 /// What an entry does, which is to delete if a range delete hides it: nothing older counts then.
 #[inline]
-fn kind_of(deleted: &mut Option<Deleted>, key: InternalKey<'_>) -> Kind {
+fn kind_of(deleted: &mut Option<Deleted>, key: InternalKey<'_>) -> EntryKind {
     let hidden = deleted.as_mut().is_some_and(|deleted| deleted.hides(key.user_key, key.seq));
-    if hidden { Kind::Delete } else { key.kind }
+    if hidden { EntryKind::Delete } else { key.kind }
 }
 
 impl<C> fmt::Debug for VisibleCursor<C> {
@@ -364,10 +365,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::format::range_tombstones::{RangeTombstone, index};
     use crate::merge::{MergeError, MergeOperator};
     use crate::read::merging::ListCursor;
-    use crate::sync::Arc;
+    use lsmx_base::range_tombstone::{RangeTombstone, index};
+    use lsmx_base::sync::Arc;
 
     /// Stands in the model for a key that does not fold.
     const REFUSED: &[u8] = b"refused";
@@ -403,11 +404,11 @@ mod tests {
         }
     }
 
-    fn kind_of_dice(dice: u8) -> Kind {
+    fn kind_of_dice(dice: u8) -> EntryKind {
         match dice {
-            0..3 => Kind::Delete,
-            3..6 => Kind::Put,
-            _ => Kind::Merge,
+            0..3 => EntryKind::Delete,
+            3..6 => EntryKind::Put,
+            _ => EntryKind::Merge,
         }
     }
 
@@ -448,13 +449,13 @@ mod tests {
                 }
                 let (key, value) = (vec![key], (seq - 1).to_string().into_bytes());
                 match kind_of_dice(kind) {
-                    Kind::Delete => drop(model.remove(&key)),
+                    EntryKind::Delete => drop(model.remove(&key)),
                     // An order-sensitive operator, for which an emptied value is none.
                     // It stays so whatever is merged on top.
-                    Kind::Merge if is_refused(&value) || model.get(&key).is_some_and(|at| at == REFUSED) => {
+                    EntryKind::Merge if is_refused(&value) || model.get(&key).is_some_and(|at| at == REFUSED) => {
                         drop(model.insert(key, REFUSED.to_vec()));
                     }
-                    Kind::Merge => match model.remove(&key).unwrap_or_default() {
+                    EntryKind::Merge => match model.remove(&key).unwrap_or_default() {
                         old if old.len() > 6 => {}
                         old => drop(model.insert(key, [old, value].concat())),
                     },

@@ -7,14 +7,15 @@
 
 use std::collections::VecDeque;
 
+use lsmx_base::slice::Slice;
+use lsmx_base::sync::Arc;
+
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::format::blob::ValuePointer;
 use crate::read::merging::MergingCursor;
 use crate::read::together::{at_once, is_device};
 use crate::read::visible::VisibleCursor;
-use crate::slice::Slice;
-use crate::sync::Arc;
 use crate::table::{Access, FillCache};
 use crate::value_log::{Stretch, StretchBuffer, Wanted, stretches};
 use crate::version::{BlobFile, BlobSet};

@@ -37,8 +37,9 @@ mod scan;
 
 use std::path::{Path, PathBuf};
 
+use lsmx_base::sync::{Arc, AtomicBool, Mutex, Ordering};
+
 use crate::error::{Error, Result};
-use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
 use crate::vfs::Vfs;
 
 pub use crate::format::trace::{TraceHeader, TraceItem, Traced, TracedValue};

@@ -2,13 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::coding::len_u64;
-use crate::error::{Error, Malformed, Result};
+use lsmx_base::coding::len_u64;
+use lsmx_base::malformed::Malformed;
+use lsmx_base::sync::Arc;
+
+use crate::error::{Error, Result};
 use crate::format::trace::{
     TRACE_HEADER_BYTES, TRACE_MAGIC, TraceHeader, TraceItem, TraceItems, Traced,
 };
 use crate::log::{Found, LogReader};
-use crate::sync::Arc;
 use crate::vfs::{File, Vfs};
 
 /// A trace on disk.
@@ -54,7 +56,8 @@ impl TraceReader {
         let bytes = file.len().map_err(|error| Error::io("read the size of", path, error))?;
         let mut first = [0; TRACE_HEADER_BYTES];
         let read = file.read_at(&mut first, 0).map_err(|error| Error::io("read", path, error))?;
-        let header = TraceHeader::decode(&first[..read]).map_err(|what| what.at(path, 0))?;
+        let header =
+            TraceHeader::decode(&first[..read]).map_err(|what| Error::malformed(what, path, 0))?;
         Ok(TraceReader { file, path: path.to_owned(), bytes, header })
     }
 
@@ -94,14 +97,14 @@ impl TraceReader {
                 Found::Bad(what) => {
                     let beyond = reader.beyond(offset)?;
                     if beyond.records > 0 || end.complete {
-                        return Err(what.at(&self.path, offset).into());
+                        return Err(Error::malformed(what, &self.path, offset).into());
                     }
                     end.bytes_cut = self.bytes - offset;
                     return Ok(end);
                 }
             };
             let at = offset;
-            let wrong = |what: Malformed| what.at(&self.path, at);
+            let wrong = |what: Malformed| Error::malformed(what, &self.path, at);
             if end.complete {
                 let found = len_u64(payload.len());
                 return Err(wrong(field("bytes behind the end", found, "none")).into());

@@ -13,17 +13,17 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use lsmx_base::coding::len_u64;
+use lsmx_base::key::EntryKind;
+use lsmx_base::sync::{Arc, Mutex, Signal, Weak};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use super::{Recording, TraceOptions, TraceSummary};
-use crate::coding::len_u64;
 use crate::env::{Background, Env, WaitCause};
 use crate::error::{Error, Result};
 use crate::format::batch::{Action, Operations};
 use crate::format::frame::{LogSeed, RecordHeader, SyncMark};
 use crate::format::trace::{TraceHeader, TraceItem, Traced, TracedValue};
-use crate::key::Kind;
-use crate::sync::{Arc, Mutex, Signal, Weak};
 use crate::vfs::{File, Vfs};
 
 /// Payload bytes from which on a frame is handed over.
@@ -199,9 +199,11 @@ impl Recorder {
                         let value =
                             TracedValue { bytes: len_u64(content.len()), content: Some(content) };
                         match kind {
-                            Kind::Delete => Traced::Delete { keyspace, key },
-                            Kind::Merge => Traced::Merge { keyspace, key, operand: value },
-                            Kind::Put | Kind::ValuePointer => Traced::Put { keyspace, key, value },
+                            EntryKind::Delete => Traced::Delete { keyspace, key },
+                            EntryKind::Merge => Traced::Merge { keyspace, key, operand: value },
+                            EntryKind::Put | EntryKind::ValuePointer => {
+                                Traced::Put { keyspace, key, value }
+                            }
                         }
                     }
                     Action::DeleteRange { end } => {
@@ -445,7 +447,7 @@ impl Writer {
         let numbers = (frame.first, frame.items);
         let mark = SyncMark::default();
         RecordHeader::encode_record(&mut self.bytes, place, numbers, mark, &frame.payload)
-            .map_err(|what| what.at(&self.path, self.offset))?;
+            .map_err(|what| Error::malformed(what, &self.path, self.offset))?;
         let failed = |error| Error::io("write", &self.path, error);
         self.file.append(&self.bytes).map_err(failed)?;
         self.offset += len_u64(self.bytes.len());

@@ -1,7 +1,8 @@
 //! A scan that is being recorded: how far it went is known when its iterator goes.
 
+use lsmx_base::sync::Arc;
+
 use super::Recorder;
-use crate::sync::Arc;
 
 /// Counts the entries that an iterator gives out, and notes them when it is dropped.
 #[derive(Debug)]

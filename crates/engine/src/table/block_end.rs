@@ -3,8 +3,9 @@
 //! The index keeps the bytes up to that difference. Of the few ends within an eighth of the target
 //! size around it, the best has bits enough less to pay for sizes that differ more.
 
+use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
+
 use crate::format::data_block::{DataBlockBuilder, Mark};
-use crate::key::{InternalKey, Kind, SeqNo};
 
 /// The choice among the ends of one block.
 #[derive(Debug)]
@@ -45,7 +46,7 @@ impl BlockEnds {
         (bytes, with): (usize, usize),
         key: InternalKey<'_>,
         common: usize,
-        last: (SeqNo, Kind),
+        last: (SeqNo, EntryKind),
     ) -> BlockEnd<'_> {
         if with <= self.to && bytes < self.from {
             return BlockEnd::No;

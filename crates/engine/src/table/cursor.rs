@@ -1,17 +1,19 @@
 //! A cursor over one table, both ways.
 
+use lsmx_base::key::{InternalKey, SeqNo};
+use lsmx_base::malformed::Malformed;
+use lsmx_base::slice::Slice;
+use lsmx_base::sync::Arc;
+
 use super::access::Access;
 use super::read_ahead::ReadAhead;
 use super::reader::{FillCache, Table};
 use crate::cursor::Cursor;
-use crate::error::{Malformed, Result};
+use crate::error::{Error, Result};
 use crate::format::block::Handle;
 use crate::format::data_block::DataBlock;
 use crate::format::data_cursor::DataCursor;
 use crate::format::index::IndexBlock;
-use crate::key::{InternalKey, SeqNo};
-use crate::slice::Slice;
-use crate::sync::Arc;
 
 /// A cursor over the entries of one table. It holds on to the index block and the data block it is
 /// in, so that going on asks no cache for them again.
@@ -91,13 +93,14 @@ impl TableCursor {
             return Ok(None);
         };
         let top_at = self.table.properties.top_index.map_or(0, |handle| handle.offset);
-        let at = |what: Malformed| what.at(self.table.path(), top_at);
+        let at = |what: Malformed| Error::malformed(what, self.table.path(), top_at);
         let Some((ordinal, handle)) = top.seek(user_key, seq).map_err(at)? else {
             return Ok(None);
         };
         let index = self.index(&top, ordinal, handle)?;
-        let found =
-            index.seek(user_key, seq).map_err(|what| what.at(self.table.path(), handle.offset))?;
+        let found = index
+            .seek(user_key, seq)
+            .map_err(|what| Error::malformed(what, self.table.path(), handle.offset))?;
         match found {
             Some((block, data)) => Ok(Some((data, Place { top: ordinal, block }))),
             None => Err(self.table.levels_disagree(handle)),
@@ -115,14 +118,16 @@ impl TableCursor {
             return Ok(None);
         };
         let top_at = self.table.properties.top_index.map_or(0, |handle| handle.offset);
-        let at = |what: Malformed| what.at(self.table.path(), top_at);
+        let at = |what: Malformed| Error::malformed(what, self.table.path(), top_at);
         let Some(handle) = top.handle(ordinal).map_err(at)? else {
             return Ok(None);
         };
         let index = self.index(&top, ordinal, handle)?;
         // An index block has at least one entry.
         let block = block.unwrap_or(index.count() - 1);
-        let data = index.handle(block).map_err(|what| what.at(self.table.path(), handle.offset))?;
+        let data = index
+            .handle(block)
+            .map_err(|what| Error::malformed(what, self.table.path(), handle.offset))?;
         Ok(data.map(|data| (data, Place { top: ordinal, block })))
     }
 
@@ -132,7 +137,7 @@ impl TableCursor {
         (handle, place): (Handle, Place),
         go: impl FnOnce(&mut DataCursor) -> Result<(), Malformed>,
     ) -> Result<()> {
-        let at = |what: Malformed| what.at(self.table.path(), handle.offset);
+        let at = |what: Malformed| Error::malformed(what, self.table.path(), handle.offset);
         // It may be in this block already, as when it seeks a near key.
         if self.current.as_ref().is_none_or(|current| current.handle != handle) {
             // Should the block not be readable, the cursor is in none.
@@ -212,7 +217,7 @@ impl TableCursor {
             return Ok(());
         }
         go(&mut current.entries)
-            .map_err(|what| what.at(self.table.path(), current.handle.offset))?;
+            .map_err(|what| Error::malformed(what, self.table.path(), current.handle.offset))?;
         if current.entries.valid() {
             return Ok(());
         }

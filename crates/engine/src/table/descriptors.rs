@@ -14,17 +14,18 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use arc_swap::ArcSwapOption;
+use lsmx_base::coding::{len_u64, to_usize};
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::malformed::Malformed;
+use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, Weak};
 
 use super::pooled::PooledFile;
 use super::reader::{FillCache, TableIdentity};
-use crate::coding::{len_u64, to_usize};
 use crate::env::rate::{Lane, RateLimit};
-use crate::error::{Error, Malformed, Result};
+use crate::error::{Error, Result};
 use crate::format::blob::{BLOB_HEADER_BYTES, BlobHeader};
 use crate::format::edit::BlobFileRecord;
 use crate::format::footer::{FOOTER_BYTES, Footer};
-use crate::sabotage::{self, Bug};
-use crate::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, Weak};
 use crate::vfs::{File, Shed, Vfs, open_past_cache};
 
 /// Repeated reads that are kept to be reported; further ones are only counted.
@@ -122,7 +123,7 @@ impl DescriptorPool {
 
     /// Most files that one operand store may have open for appending: all stores together get half of the budget.
     pub(crate) fn writers_max(&self) -> usize {
-        if sabotage::on(Bug::StoreFilesOutsideBudget) {
+        if failpoint::is_on(Failpoint::StoreFilesOutsideBudget) {
             return self.limit.max(16);
         }
         (self.limit / 2 / self.store_count().max(1)).max(1)
@@ -166,7 +167,11 @@ impl DescriptorPool {
     /// the next owner may have removed or replaced the file.
     fn open_error(&self, error: Error) -> Error {
         let closed = self.closed.load(Ordering::Acquire);
-        if closed && !sabotage::on(Bug::ReadOverCloseNamesFile) { Error::Closed } else { error }
+        if closed && !failpoint::is_on(Failpoint::ReadOverCloseNamesFile) {
+            Error::Closed
+        } else {
+            error
+        }
     }
 
     /// Most descriptors that stay open.
@@ -429,7 +434,8 @@ impl Descriptor {
         offset: u64,
         bytes: u64,
     ) -> Result<Vec<u8>> {
-        let needed = to_usize("block", bytes).map_err(|what| what.at(&self.path, offset))?;
+        let needed =
+            to_usize("block", bytes).map_err(|what| Error::malformed(what, &self.path, offset))?;
         let mut buffer = vec![0; needed];
         self.fill_from(source, offset, &mut buffer)?;
         Ok(buffer)
@@ -502,7 +508,8 @@ impl Descriptor {
     ) -> Result<R> {
         match read(Source::Usual) {
             Err(first @ Error::Corrupt { .. })
-                if fill == FillCache::Job && !sabotage::on(Bug::CorruptReadNotRepeated) =>
+                if fill == FillCache::Job
+                    && !failpoint::is_on(Failpoint::CorruptReadNotRepeated) =>
             {
                 let again = read(Source::Device)?;
                 if let Some(pool) = &self.pool {
@@ -583,22 +590,24 @@ impl Descriptor {
         if bytes != identity.bytes {
             let what = "file size";
             let wrong = Malformed::Identity { what, expected: identity.bytes, found: bytes };
-            return Err(wrong.at(&self.path, 0));
+            return Err(Error::malformed(wrong, &self.path, 0));
         }
         let (uid_at, found) = if identity.is_blob {
             let header = read_exact(file, &self.path, 0, len_u64(BLOB_HEADER_BYTES).min(bytes))?;
-            let header = BlobHeader::decode(&header).map_err(|what| what.at(&self.path, 0))?;
+            let header = BlobHeader::decode(&header)
+                .map_err(|what| Error::malformed(what, &self.path, 0))?;
             (0, header.uid)
         } else {
             let footer_at = bytes.saturating_sub(len_u64(FOOTER_BYTES));
             let footer = read_exact(file, &self.path, footer_at, bytes - footer_at)?;
-            let footer = Footer::decode(&footer).map_err(|what| what.at(&self.path, footer_at))?;
+            let footer = Footer::decode(&footer)
+                .map_err(|what| Error::malformed(what, &self.path, footer_at))?;
             (footer_at, footer.uid)
         };
         if found != identity.uid {
             let what = "uid of the file";
             let wrong = Malformed::Identity { what, expected: identity.uid, found };
-            return Err(wrong.at(&self.path, uid_at));
+            return Err(Error::malformed(wrong, &self.path, uid_at));
         }
         Ok(())
     }
@@ -625,7 +634,7 @@ fn into_io(error: Error) -> io::Error {
 
 /// Reads `bytes` at `offset`; the caller has checked them against the size of the file.
 pub(super) fn read_exact(file: &dyn File, path: &Path, offset: u64, bytes: u64) -> Result<Vec<u8>> {
-    let needed = to_usize("block", bytes).map_err(|what| what.at(path, offset))?;
+    let needed = to_usize("block", bytes).map_err(|what| Error::malformed(what, path, offset))?;
     let mut buffer = vec![0; needed];
     fill_exact(file, path, offset, &mut buffer)?;
     Ok(buffer)
@@ -636,7 +645,11 @@ fn fill_exact(file: &dyn File, path: &Path, offset: u64, buffer: &mut [u8]) -> R
     let found = file.read_at(buffer, offset).map_err(|error| Error::io("read", path, error))?;
     if found != buffer.len() {
         let (needed, found) = (len_u64(buffer.len()), len_u64(found));
-        return Err(Malformed::Truncated { what: "file", needed, found }.at(path, offset));
+        return Err(Error::malformed(
+            Malformed::Truncated { what: "file", needed, found },
+            path,
+            offset,
+        ));
     }
     Ok(())
 }

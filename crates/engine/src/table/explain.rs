@@ -1,13 +1,13 @@
 //! A lookup in one table that tells what it does.
 
+use lsmx_base::key::{EntryKind, SeqNo};
 use serde::Serialize;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::format::BlockKind;
 use crate::format::blob::ValuePointer;
 use crate::format::block::Handle;
 use crate::format::data_block::DataBlock;
-use crate::key::{Kind, SeqNo};
 
 use super::access::Access;
 use super::reader::{FillCache, Table};
@@ -43,7 +43,7 @@ pub(crate) struct TableProbe {
     /// Blocks it needed, in order.
     pub(crate) blocks: Vec<BlockRead>,
     /// The newest entry that the reader may see: number, kind, bytes of its value.
-    pub(crate) found: Option<(SeqNo, Kind, u64)>,
+    pub(crate) found: Option<(SeqNo, EntryKind, u64)>,
     /// Its value pointer, if it has one.
     pub(crate) pointer: Option<Vec<u8>>,
 }
@@ -73,7 +73,11 @@ impl Table {
         let Some(top_handle) = self.properties.top_index else { return Ok(probe) };
         probe.note(BlockKind::TopIndex, top_handle, self.top_index_is_resident());
         let Some(top) = self.top_index(access)? else { return Ok(probe) };
-        let at = |handle: Handle| move |what: crate::Malformed| what.at(&self.path, handle.offset);
+        let at = |handle: Handle| {
+            move |what: lsmx_base::malformed::Malformed| {
+                Error::malformed(what, &self.path, handle.offset)
+            }
+        };
         let Some((ordinal, index_handle)) = top.seek(user_key, snapshot).map_err(at(top_handle))?
         else {
             return Ok(probe);
@@ -88,8 +92,8 @@ impl Table {
         let block =
             DataBlock::new(self.data_block(data_handle, access)?).map_err(at(data_handle))?;
         if let Some(hit) = block.get(user_key, snapshot).map_err(at(data_handle))? {
-            let mut bytes = crate::coding::len_u64(hit.value_end.saturating_sub(hit.value_at));
-            if hit.kind == Kind::ValuePointer {
+            let mut bytes = lsmx_base::coding::len_u64(hit.value_end.saturating_sub(hit.value_at));
+            if hit.kind == EntryKind::ValuePointer {
                 let pointer = block.bytes().get(hit.value_at..hit.value_end).unwrap_or_default();
                 let decoded = ValuePointer::decode(pointer).map_err(at(data_handle))?;
                 bytes = decoded.value_bytes;

@@ -1,7 +1,8 @@
 //! What a table's metadata takes in memory once all of it is there.
 
+use lsmx_base::coding::len_u64;
+
 use crate::cache::{INDEX_OVERHEAD_BYTES, Resident, SLOT_OVERHEAD_BYTES};
-use crate::coding::len_u64;
 use crate::error::Result;
 use crate::format::block::{Handle, TRAILER_BYTES};
 

@@ -1,5 +1,8 @@
 //! Tables: immutable sorted files, written once and read through the block cache.
 
+pub use lsmx_base::filter::FilterWidth;
+pub use lsmx_base::range_tombstone::RangeTombstone;
+
 mod access;
 mod block_end;
 pub mod cursor;
@@ -23,9 +26,8 @@ pub mod writer;
 mod tests;
 
 pub use crate::format::block::Compression;
-pub use crate::format::filter::FilterWidth;
 pub use crate::format::properties::Properties;
-pub use crate::format::range_tombstones::{RangeTombstone, Spans};
+pub use crate::format::range_tombstones::Spans;
 pub(crate) use access::Access;
 pub use cursor::TableCursor;
 pub(crate) use descriptors::{Descriptor, DescriptorPool, FileIdentity, JobReads, Source};

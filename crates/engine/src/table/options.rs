@@ -1,8 +1,9 @@
 //! How tables are written.
 
+use lsmx_base::filter::FilterWidth;
+
 use crate::error::{Error, Result};
 use crate::format::block::Compression;
-use crate::format::filter::FilterWidth;
 
 /// Default of [`TableOptions::block_bytes`].
 pub const BLOCK_BYTES_DEFAULT: u32 = 4096;

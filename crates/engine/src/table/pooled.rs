@@ -3,9 +3,10 @@
 use std::io;
 use std::path::Path;
 
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::sync::Arc;
+
 use super::descriptors::{Descriptor, DescriptorPool};
-use crate::sabotage::{self, Bug};
-use crate::sync::Arc;
 use crate::vfs::{File, LockGuard, Vfs};
 
 /// A file system for operand stores. The descriptor pool may close the files that were opened through it, and opens
@@ -37,14 +38,14 @@ impl Drop for PooledVfs {
 
 impl Vfs for PooledVfs {
     fn create(&self, path: &Path) -> io::Result<Arc<dyn File>> {
-        if sabotage::on(Bug::StoreFilesOutsideBudget) {
+        if failpoint::is_on(Failpoint::StoreFilesOutsideBudget) {
             return self.inner.create(path);
         }
         self.pool.create(&*self.inner, path)
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn File>> {
-        if self.pool.keeps_opened() || sabotage::on(Bug::StoreFilesOutsideBudget) {
+        if self.pool.keeps_opened() || failpoint::is_on(Failpoint::StoreFilesOutsideBudget) {
             return self.inner.open(path);
         }
         Ok(Arc::new(PooledFile(Descriptor::open_operands(&self.pool, path)?)))

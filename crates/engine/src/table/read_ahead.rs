@@ -4,15 +4,17 @@
 //! after it, for short ranges that happen to begin at the end of one. A cursor that goes on from
 //! there, in either direction, is a scan: each further read takes twice as much, and none stays.
 
+use lsmx_base::coding::{len_u64, to_usize};
+use lsmx_base::malformed::Malformed;
+use lsmx_base::slice::BlockBytes;
+use lsmx_base::sync::Arc;
+
 use super::access::Access;
 use super::descriptors::Source;
 use super::reader::{FillCache, Table};
 use crate::cache::Cache;
-use crate::coding::{len_u64, to_usize};
-use crate::error::{Malformed, Result};
+use crate::error::{Error, Result};
 use crate::format::block::Handle;
-use crate::slice::BlockBytes;
-use crate::sync::Arc;
 
 /// Bytes of the first read ahead.
 const FIRST_BYTES: u64 = 16 << 10;
@@ -79,7 +81,7 @@ impl ReadAhead {
             return Ok(block);
         }
         let fill = access.may_read(handle)?;
-        let at = |what: Malformed| what.at(&table.path, handle.offset);
+        let at = |what: Malformed| Error::malformed(what, &table.path, handle.offset);
         handle.check(table.identity.bytes).map_err(at)?;
         table.file.reading(fill, |source| {
             if source == Source::Device {
@@ -139,7 +141,7 @@ impl ReadAhead {
             }
         };
         let bytes = to_usize("read ahead", to - from)
-            .map_err(|what| what.at(&table.path, handle.offset))?;
+            .map_err(|what| Error::malformed(what, &table.path, handle.offset))?;
         self.make_room(table, bytes);
         let window = &mut self.buffer[..bytes];
         match fill {

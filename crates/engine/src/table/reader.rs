@@ -4,6 +4,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use lsmx_base::coding::{len_u64, to_usize};
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::filter::Filter;
+use lsmx_base::filter::key_hash;
+use lsmx_base::key::{EntryKind, SeqNo};
+use lsmx_base::malformed::Malformed;
+use lsmx_base::slice::{BlockBytes, Slice};
+use lsmx_base::sync::{Arc, AtomicU64, Ordering};
 use lsmx_compaction::FileId;
 
 use super::access::Access;
@@ -11,20 +19,14 @@ use super::cursor::TableCursor;
 use super::descriptors::{Descriptor, DescriptorPool, FileIdentity, read_exact};
 use super::scratch;
 use crate::cache::{Cache, Metadata, Slot, TableSlots};
-use crate::coding::{len_u64, to_usize};
-use crate::error::{Error, Malformed, Result};
+use crate::error::{Error, Result};
 use crate::format::BlockKind;
 use crate::format::block::{self, Handle};
 use crate::format::data_block::DataBlock;
-use crate::format::filter::{self, Filter};
 use crate::format::footer::{FOOTER_BYTES, Footer};
 use crate::format::index::IndexBlock;
 use crate::format::properties::Properties;
 use crate::format::range_tombstones::Spans;
-use crate::key::{Kind, SeqNo};
-use crate::sabotage::{self, Bug};
-use crate::slice::{BlockBytes, Slice};
-use crate::sync::{Arc, AtomicU64, Ordering};
 use crate::vfs::{File, Vfs, open_past_cache};
 
 /// Bytes read from the end of a file when it is opened. Footer and properties fit unless the
@@ -75,7 +77,7 @@ pub struct Found {
     /// Its sequence number.
     pub seq: SeqNo,
     /// What it does.
-    pub kind: Kind,
+    pub kind: EntryKind,
     /// Its value, which shares the memory of the cached block.
     pub value: Slice,
 }
@@ -160,29 +162,30 @@ impl Table {
         if bytes != identity.bytes {
             let what = "table size";
             let wrong = Malformed::Identity { what, expected: identity.bytes, found: bytes };
-            return Err(wrong.at(path, 0));
+            return Err(Error::malformed(wrong, path, 0));
         }
         let footer_bytes = len_u64(FOOTER_BYTES);
         let Some(footer_at) = bytes.checked_sub(footer_bytes) else {
             let what = "table footer";
             let short = Malformed::Truncated { what, needed: footer_bytes, found: bytes };
-            return Err(short.at(path, 0));
+            return Err(Error::malformed(short, path, 0));
         };
         let tail_at = bytes.saturating_sub(OPEN_BYTES);
         let tail = read_exact(file, path, tail_at, bytes - tail_at)?;
         cache.count_miss(BlockKind::Open);
         let footer = Footer::decode(&tail[tail.len() - FOOTER_BYTES..])
-            .map_err(|what| what.at(path, footer_at))?;
+            .map_err(|what| Error::malformed(what, path, footer_at))?;
         if footer.uid != identity.uid {
             let what = "table uid";
             let foreign = Malformed::Identity { what, expected: identity.uid, found: footer.uid };
-            return Err(foreign.at(path, footer_at));
+            return Err(Error::malformed(foreign, path, footer_at));
         }
         let handle = footer.properties;
-        handle.check(footer_at).map_err(|what| what.at(path, footer_at))?;
+        handle.check(footer_at).map_err(|what| Error::malformed(what, path, footer_at))?;
         let stored = match handle.offset.checked_sub(tail_at) {
             Some(at) => {
-                let at = to_usize("properties", at).map_err(|what| what.at(path, footer_at))?;
+                let at = to_usize("properties", at)
+                    .map_err(|what| Error::malformed(what, path, footer_at))?;
                 let end = tail.len() - FOOTER_BYTES;
                 let bytes = to_usize("properties", handle.bytes).unwrap_or(end);
                 tail[at..end.min(at + bytes)].to_vec()
@@ -194,12 +197,14 @@ impl Table {
         };
         let properties = block::open(stored, BlockKind::Open, identity.uid, handle.offset)
             .and_then(|contents| Properties::decode(&contents))
-            .map_err(|what| what.at(path, handle.offset))?;
+            .map_err(|what| Error::malformed(what, path, handle.offset))?;
         let named = [properties.top_index, properties.filter, properties.range_tombstones];
         for handle in named.into_iter().flatten() {
-            handle.check(footer_at).map_err(|what| what.at(path, footer.properties.offset))?;
+            handle
+                .check(footer_at)
+                .map_err(|what| Error::malformed(what, path, footer.properties.offset))?;
         }
-        let cache_id = match sabotage::on(Bug::CacheKeyReused) {
+        let cache_id = match failpoint::is_on(Failpoint::CacheKeyReused) {
             true => cache.next_table() % 8,
             false => cache.next_table(),
         };
@@ -260,7 +265,7 @@ impl Table {
         // What comes after the block is after (user_key, snapshot), and what comes before it is before:
         // an entry of this key that the reader may see is in this block, or there is none.
         let block = self.data_block(handle, access)?;
-        let at = |what: Malformed| what.at(&self.path, handle.offset);
+        let at = |what: Malformed| Error::malformed(what, &self.path, handle.offset);
         let block = DataBlock::new(block).map_err(at)?;
         let Some(hit) = block.get(user_key, snapshot).map_err(at)? else {
             return Ok(None);
@@ -290,7 +295,7 @@ impl Table {
         let Some(handle) = self.properties.filter else {
             return Ok(self.properties.entries > 0);
         };
-        let hash = filter::key_hash(user_key);
+        let hash = key_hash(user_key);
         let slot = &self.slots.filter;
         self.with_metadata(slot, Metadata::Filter, 0, handle, access, Filter::new, |filter| {
             Ok(filter.may_contain(hash))
@@ -421,7 +426,7 @@ impl Table {
     #[cold]
     pub(super) fn levels_disagree(&self, index: Handle) -> Error {
         let what = "index blocks and top index are";
-        Malformed::Order { what }.at(&self.path, index.offset)
+        Error::malformed(Malformed::Order { what }, &self.path, index.offset)
     }
 
     /// The top index, for a cursor to hold on to; `None` if there are no entries.
@@ -500,7 +505,7 @@ impl Table {
             Metadata::Filter => BlockKind::Filter,
             Metadata::RangeTombstones => BlockKind::RangeTombstones,
         };
-        let at = |what: Malformed| what.at(&self.path, handle.offset);
+        let at = |what: Malformed| Error::malformed(what, &self.path, handle.offset);
         if let Some(content) = &*slot.get() {
             access.hit(self.cache(), kind);
             return ask(content).map_err(at);
@@ -582,7 +587,7 @@ impl Table {
     /// Reads a metadata block from the file and checks it.
     fn read_block(&self, handle: Handle, kind: BlockKind, fill: FillCache) -> Result<Bytes> {
         // Before memory is taken for it.
-        let at = |what: Malformed| what.at(&self.path, handle.offset);
+        let at = |what: Malformed| Error::malformed(what, &self.path, handle.offset);
         handle.check(self.identity.bytes).map_err(at)?;
         self.file.reading(fill, |source| {
             let stored = self.file.read_exact_from(source, handle.offset, handle.bytes)?;
@@ -596,7 +601,7 @@ impl Table {
     /// Reads a data block from the file and checks it.
     fn read_data_block(&self, handle: Handle, fill: FillCache) -> Result<BlockBytes> {
         // Before memory is taken for it.
-        let at = |what: Malformed| what.at(&self.path, handle.offset);
+        let at = |what: Malformed| Error::malformed(what, &self.path, handle.offset);
         handle.check(self.identity.bytes).map_err(at)?;
         let bytes = to_usize("block", handle.bytes).map_err(at)?;
         scratch::with(bytes, |stored| {
@@ -620,6 +625,6 @@ impl Table {
         // Jobs let their blocks go again.
         let live = (fill != FillCache::Job).then(|| self.cache().live_blocks());
         block::open_copied(stored, BlockKind::Data, self.identity.uid, handle.offset, live)
-            .map_err(|what| what.at(&self.path, handle.offset))
+            .map_err(|what| Error::malformed(what, &self.path, handle.offset))
     }
 }

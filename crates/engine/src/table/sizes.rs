@@ -1,8 +1,9 @@
 //! How much of a table lies before a key, from its top index alone.
 
-use crate::coding::len_u64;
-use crate::error::Result;
-use crate::key::SeqNo;
+use lsmx_base::coding::len_u64;
+use lsmx_base::key::SeqNo;
+
+use crate::error::{Error, Result};
 
 use super::access::Access;
 use super::reader::{FillCache, Table};
@@ -18,7 +19,7 @@ impl Table {
         let Some(top) = self.top_index(&mut Access::of(FillCache::Yes))? else {
             return Ok(bytes / 2);
         };
-        let at = |what: crate::error::Malformed| what.at(&self.path, 0);
+        let at = |what: lsmx_base::malformed::Malformed| Error::malformed(what, &self.path, 0);
         let count = len_u64(top.count()).max(1);
         let Some((ordinal, _)) = top.seek(user_key, SeqNo::MAX).map_err(at)? else {
             return Ok(bytes);

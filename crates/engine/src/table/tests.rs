@@ -2,19 +2,20 @@
 
 use std::path::Path;
 
+use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
+use lsmx_base::malformed::Malformed;
+use lsmx_base::sync::Arc;
 use lsmx_compaction::FileId;
 use proptest::prelude::*;
 
 use super::*;
 use crate::cache::{Cache, PerKind};
 use crate::cursor::Cursor;
-use crate::error::{Error, Malformed};
+use crate::error::Error;
 use crate::format::BlockKind;
-use crate::key::{InternalKey, Kind, SeqNo};
-use crate::sync::Arc;
 use crate::vfs::{MemVfs, Vfs};
 
-type Entry = (Vec<u8>, u64, Kind, Vec<u8>);
+type Entry = (Vec<u8>, u64, EntryKind, Vec<u8>);
 
 const PATH: &str = "000001.sst";
 const UID: u64 = 0x1234_5678_9abc_def0;
@@ -54,7 +55,7 @@ fn open(vfs: &dyn Vfs, summary: &TableSummary, cache: &Arc<Cache>) -> Arc<Table>
 }
 
 fn put(user_key: impl Into<Vec<u8>>, seq: u64, value: &str) -> Entry {
-    (user_key.into(), seq, Kind::Put, value.into())
+    (user_key.into(), seq, EntryKind::Put, value.into())
 }
 
 fn model_get(entries: &[Entry], user_key: &[u8], snapshot: u64) -> Option<Entry> {
@@ -101,9 +102,9 @@ fn one_key_is_a_table() {
 fn the_longest_key_and_a_long_value_come_back() {
     let vfs = MemVfs::new();
     let entries = vec![
-        (vec![7; 65_536], 9, Kind::Put, vec![1; 3 << 20]),
-        (vec![7; 65_536], 8, Kind::Delete, vec![]),
-        (vec![8; 65_536], 7, Kind::Put, vec![2; 300 << 10]),
+        (vec![7; 65_536], 9, EntryKind::Put, vec![1; 3 << 20]),
+        (vec![7; 65_536], 8, EntryKind::Delete, vec![]),
+        (vec![8; 65_536], 7, EntryKind::Put, vec![2; 300 << 10]),
     ];
     let summary = write(&vfs, &TableOptions::default(), &entries, &[]);
     let table = open(&vfs, &summary, &Cache::new(16 << 20));
@@ -118,7 +119,7 @@ fn keys_and_values_past_the_limits_are_refused() {
     let vfs = MemVfs::new();
     let options = TableOptions::default();
     let mut writer = TableWriter::create(&vfs, Path::new(PATH), UID, &options).unwrap();
-    let long = (vec![0; 65_537], 1, Kind::Put, vec![]);
+    let long = (vec![0; 65_537], 1, EntryKind::Put, vec![]);
     let error = writer.add(key(&long), &[]).unwrap_err();
     assert!(matches!(error, Error::TooLarge { what: "key", limit: 65_536, .. }), "{error}");
     assert!(writer.finish().is_err(), "a writer that failed must not finish");
@@ -288,10 +289,10 @@ fn any_entries() -> impl Strategy<Value = Vec<Entry>> {
             let mut entries = Vec::new();
             for (user_key, (versions, first, value_bytes)) in keys {
                 for version in (0..versions as u64).rev() {
-                    let kind = Kind::from_u8(u8::try_from(version % 4).unwrap()).unwrap();
+                    let kind = EntryKind::from_u8(u8::try_from(version % 4).unwrap()).unwrap();
                     let value = vec![
                         u8::try_from(version).unwrap();
-                        if kind == Kind::Delete { 0 } else { value_bytes }
+                        if kind == EntryKind::Delete { 0 } else { value_bytes }
                     ];
                     entries.push((user_key.clone(), first + 2 * version, kind, value));
                 }
@@ -381,7 +382,7 @@ proptest! {
         let mut model: Option<usize> = None;
         for step in moves {
             let before = |user_key: &[u8], seq: u64| {
-                let target = InternalKey { user_key, seq: SeqNo(seq), kind: Kind::ValuePointer };
+                let target = InternalKey { user_key, seq: SeqNo(seq), kind: EntryKind::ValuePointer };
                 entries.partition_point(|entry| {
                     let entry = key(entry);
                     (entry.user_key, std::cmp::Reverse(entry.seq))

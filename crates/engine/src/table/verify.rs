@@ -1,17 +1,20 @@
 //! Checks a whole table against itself and against what the manifest says of it.
 
-use crate::checksum::Streaming;
-use crate::coding::len_u64;
-use crate::error::{Error, Malformed, Result};
+use lsmx_base::checksum::StreamingChecksum;
+use lsmx_base::coding::len_u64;
+use lsmx_base::filter::Filter;
+use lsmx_base::filter::key_hash;
+use lsmx_base::key::{EntryKind, SeqNo};
+use lsmx_base::malformed::Malformed;
+use lsmx_base::slice::BlockBytes;
+
+use crate::error::{Error, Result};
 use crate::format::BlockKind;
 use crate::format::block::{self, Handle};
 use crate::format::data_block::DataBlock;
 use crate::format::data_cursor::DataCursor;
-use crate::format::filter::{self, Filter};
 use crate::format::index::{IndexBlock, Separator};
 use crate::format::range_tombstones::Spans;
-use crate::key::{Kind, SeqNo};
-use crate::slice::BlockBytes;
 
 use super::reader::Table;
 
@@ -28,7 +31,7 @@ struct Tally {
     data_blocks: u64,
     index_blocks: u64,
     smallest: Option<Vec<u8>>,
-    last: Option<(Vec<u8>, SeqNo, Kind)>,
+    last: Option<(Vec<u8>, SeqNo, EntryKind)>,
     seqs: Option<(SeqNo, SeqNo)>,
     separator: Option<Separator>,
     filter: Option<Filter>,
@@ -87,7 +90,7 @@ impl Table {
     }
 
     fn verify_checksum(&self) -> Result<()> {
-        let mut sum = Streaming::new();
+        let mut sum = StreamingChecksum::new(0);
         let mut offset = 0;
         while offset < self.identity.bytes {
             let bytes = CHUNK_BYTES.min(self.identity.bytes - offset);
@@ -96,7 +99,7 @@ impl Table {
         }
         let (expected, found) = (self.identity.checksum, sum.digest());
         if found != expected {
-            return Err(Malformed::Checksum { expected, found }.at(&self.path, 0));
+            return Err(Error::malformed(Malformed::Checksum { expected, found }, &self.path, 0));
         }
         Ok(())
     }
@@ -164,7 +167,7 @@ impl Table {
         while cursor.valid() {
             let key = cursor.key();
             if let Some((user_key, seq, kind)) = &tally.last {
-                let last = crate::key::InternalKey { user_key, seq: *seq, kind: *kind };
+                let last = lsmx_base::key::InternalKey { user_key, seq: *seq, kind: *kind };
                 if last >= key {
                     return Err(at(Malformed::Order { what: "entries are" }));
                 }
@@ -174,13 +177,13 @@ impl Table {
             }
             route.leads_to(key.user_key, key.seq).map_err(at)?;
             if let Some(filter) = &tally.filter
-                && !filter.may_contain(filter::key_hash(key.user_key))
+                && !filter.may_contain(key_hash(key.user_key))
             {
                 let what = "keys of the block that the filter keeps out";
                 return Err(at(Malformed::Field { what, found: 1, expected: "0" }));
             }
             tally.entries += 1;
-            tally.tombstones += u64::from(key.kind == Kind::Delete);
+            tally.tombstones += u64::from(key.kind == EntryKind::Delete);
             tally.key_bytes += len_u64(key.user_key.len());
             tally.value_bytes += len_u64(cursor.value().len());
             if tally.smallest.is_none() {
@@ -244,11 +247,15 @@ impl Table {
     }
 
     fn wrong_properties(&self, what: &'static str, found: u64) -> Error {
-        Malformed::Field { what, found, expected: "what the properties say" }.at(&self.path, 0)
+        Error::malformed(
+            Malformed::Field { what, found, expected: "what the properties say" },
+            &self.path,
+            0,
+        )
     }
 
     fn at(&self, handle: Handle, what: Malformed) -> Error {
-        what.at(&self.path, handle.offset)
+        Error::malformed(what, &self.path, handle.offset)
     }
 
     /// Reads a block past the cache.

@@ -1,7 +1,9 @@
 //! Reading a table's metadata before anybody asks for it.
 
+use lsmx_base::malformed::Malformed;
+
 use crate::cache::{INDEX_OVERHEAD_BYTES, Metadata, SLOT_OVERHEAD_BYTES};
-use crate::error::{Malformed, Result};
+use crate::error::{Error, Result};
 use crate::format::block::Handle;
 
 use super::access::Access;
@@ -65,7 +67,8 @@ impl Table {
                 let at = properties.top_index.map_or(0, |handle| handle.offset);
                 for ordinal in 0..top.count() {
                     let handle = top.handle(ordinal);
-                    let handle = handle.map_err(|what: Malformed| what.at(&self.path, at))?;
+                    let handle =
+                        handle.map_err(|what: Malformed| Error::malformed(what, &self.path, at))?;
                     let Some(handle) = handle else { break };
                     if self.index_is_resident(ordinal, top.count()) {
                         continue;

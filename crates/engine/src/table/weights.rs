@@ -1,7 +1,9 @@
 //! Where the bytes of a table lie among its keys, from its index: for who divides work on it.
 
-use crate::coding::len_u64;
-use crate::error::{Malformed, Result};
+use lsmx_base::coding::len_u64;
+use lsmx_base::malformed::Malformed;
+
+use crate::error::{Error, Result};
 use crate::format::index::Separator;
 
 use super::access::Access;
@@ -31,7 +33,8 @@ impl Table {
         let Some(top) = self.top_index(access)? else { return Ok(Vec::new()) };
         let largest = || self.properties.largest.to_vec();
         let top_at = self.properties.top_index.map_or(0, |handle| handle.offset);
-        let stretches = top.entries().map_err(|what: Malformed| what.at(&self.path, top_at))?;
+        let stretches =
+            top.entries().map_err(|what: Malformed| Error::malformed(what, &self.path, top_at))?;
         if stretches.len() >= FINE_ENOUGH {
             let bytes = self.identity.bytes / len_u64(stretches.len());
             let weight = |(separator, _): (Option<Separator>, _)| {
@@ -43,7 +46,9 @@ impl Table {
         let mut weights = Vec::new();
         for (ordinal, (after, handle)) in stretches.into_iter().enumerate() {
             let index = self.index_block(ordinal, &top, handle, access)?;
-            let blocks = index.entries().map_err(|what| what.at(&self.path, handle.offset))?;
+            let blocks = index
+                .entries()
+                .map_err(|what| Error::malformed(what, &self.path, handle.offset))?;
             weights.extend(blocks.into_iter().map(|(separator, block)| {
                 // That after the last block of an index block is in the top index.
                 let separator = separator.or_else(|| after.clone());

@@ -1,12 +1,14 @@
 //! A whole index with the keys it leads to, for measurements.
 
+use lsmx_base::malformed::Malformed;
+use lsmx_base::sync::Arc;
+
 use super::access::Access;
 use super::reader::{FillCache, Table};
-use crate::error::{Malformed, Result};
+use crate::error::{Error, Result};
 use crate::format::data_block::DataBlock;
 use crate::format::data_cursor::DataCursor;
 use crate::format::index::IndexBlock;
-use crate::sync::Arc;
 
 /// An index block, and the user keys of the data blocks it leads to.
 pub type Indexed = (Arc<IndexBlock>, Vec<Vec<Vec<u8>>>);
@@ -18,7 +20,7 @@ impl Table {
     /// When a block cannot be read.
     pub(crate) fn index_blocks(&self) -> Result<Vec<Indexed>> {
         let access = &mut Access::of(FillCache::No);
-        let at = |what: Malformed| what.at(&self.path, 0);
+        let at = |what: Malformed| Error::malformed(what, &self.path, 0);
         let mut indexed = Vec::new();
         let Some(top) = self.top_index(access)? else { return Ok(indexed) };
         for (ordinal, (_, handle)) in top.entries().map_err(at)?.into_iter().enumerate() {

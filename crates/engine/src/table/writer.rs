@@ -11,23 +11,26 @@ use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use lsmx_base::checksum::StreamingChecksum;
+use lsmx_base::coding::len_u64;
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::filter;
+use lsmx_base::filter::key_hash;
+use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
+use lsmx_base::malformed::Malformed;
+use lsmx_base::range_tombstone::{self, RangeTombstone};
+use lsmx_base::sync::Arc;
 
 use super::block_end::{BlockEnd, BlockEnds};
 use super::options::TableOptions;
-use crate::checksum::Streaming;
-use crate::coding::len_u64;
-use crate::error::{Error, Malformed, Result};
+use crate::error::{Error, Result};
 use crate::format::block::{self, BLOCK_CONTENT_BYTES_MAX, Compression, Handle, TRAILER_BYTES};
 use crate::format::data_block::{self, DataBlockBuilder};
-use crate::format::filter;
 use crate::format::footer::{FOOTER_BYTES, Footer};
 use crate::format::index::{self, Boundary, IndexBuilder, Separator, SuccinctBuilder};
 use crate::format::properties::Properties;
-use crate::format::range_tombstones::{self, RangeTombstone};
+use crate::format::range_tombstones;
 use crate::format::{BlockKind, FORMAT_VERSION, KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use crate::key::{InternalKey, Kind, SeqNo};
-use crate::sabotage::{self, Bug};
-use crate::sync::Arc;
 use crate::vfs::{File, Vfs};
 
 /// Bytes gathered before they are handed to the file.
@@ -109,7 +112,7 @@ pub struct TableWriter {
     pending: Vec<u8>,
     /// Bytes handed to the file and pending.
     offset: u64,
-    checksum: Streaming,
+    checksum: StreamingChecksum,
 
     data: DataBlockBuilder,
     sealed: Vec<u8>,
@@ -122,7 +125,7 @@ pub struct TableWriter {
     spans: Vec<RangeTombstone>,
 
     /// Number and kind of the last entry; the data block has its user key.
-    last: Option<(SeqNo, Kind)>,
+    last: Option<(SeqNo, EntryKind)>,
     properties: Properties,
     /// Kept by the manifest, for the table has no property for it.
     tombstone_seq_smallest: Option<SeqNo>,
@@ -150,7 +153,7 @@ impl TableWriter {
             options: options.clone(),
             pending: Vec::with_capacity(APPEND_BYTES),
             offset: 0,
-            checksum: Streaming::new(),
+            checksum: StreamingChecksum::new(0),
             data: DataBlockBuilder::new(options.restart_interval, options.block_tags),
             sealed: Vec::new(),
             scratch: Vec::new(),
@@ -190,7 +193,7 @@ impl TableWriter {
         if key.seq > SeqNo::MAX {
             let (what, expected) = ("sequence number", "at most 56 bits");
             let wrong = Malformed::Field { what, found: key.seq.0, expected };
-            return Err(wrong.at(&self.path, self.offset));
+            return Err(Error::malformed(wrong, &self.path, self.offset));
         }
         let common = data_block::common_prefix(self.data.last_key(), key.user_key);
         let mut new_user_key = true;
@@ -206,7 +209,7 @@ impl TableWriter {
         self.end_block_before(key, common, value)?;
         self.data.add_with(key, common, value);
         if new_user_key && self.options.filter.is_some() {
-            self.hashes.push(filter::key_hash(key.user_key));
+            self.hashes.push(key_hash(key.user_key));
         }
         self.last = Some((key.seq, key.kind));
         let properties = &mut self.properties;
@@ -214,7 +217,7 @@ impl TableWriter {
             properties.smallest = Bytes::copy_from_slice(key.user_key);
         }
         properties.entries += 1;
-        if key.kind == Kind::Delete {
+        if key.kind == EntryKind::Delete {
             properties.tombstones += 1;
             let smallest = &mut self.tombstone_seq_smallest;
             *smallest = Some(smallest.map_or(key.seq, |seq| seq.min(key.seq)));
@@ -250,7 +253,8 @@ impl TableWriter {
                     let end = self.data.finish_at(mark, &mut self.sealed, |next| {
                         Ending::between(mark.last(), Some(next))
                     });
-                    let end = end.map_err(|what| what.at(&self.path, self.offset))?;
+                    let end =
+                        end.map_err(|what| Error::malformed(what, &self.path, self.offset))?;
                     self.write_data_block(end)?;
                 }
             }
@@ -315,7 +319,7 @@ impl TableWriter {
     /// [`Error::EmptyTable`] if nothing was added; else when the file cannot be written or synced.
     pub fn finish(mut self) -> Result<TableSummary> {
         self.check_usable()?;
-        let mut spans = range_tombstones::fragment(&self.spans);
+        let mut spans = range_tombstone::fragment(&self.spans);
         if self.properties.entries == 0 && spans.is_empty() {
             return Err(Error::EmptyTable { path: self.path });
         }
@@ -341,7 +345,7 @@ impl TableWriter {
         self.sealed = footer.encode();
         self.append_sealed()?;
         self.flush()?;
-        if !sabotage::on(Bug::EditBeforeTableSync) {
+        if !failpoint::is_on(Failpoint::EditBeforeTableSync) {
             self.file.sync().map_err(|error| Error::io("sync", &self.path, error))?;
         }
         let properties = self.properties;
@@ -419,7 +423,7 @@ impl TableWriter {
         let Some(width) = self.options.filter.filter(|_| !self.hashes.is_empty()) else {
             return Ok((0, false));
         };
-        if sabotage::on(Bug::FilterMissesKey) && self.hashes.len() > 1 {
+        if failpoint::is_on(Failpoint::FilterMissesKey) && self.hashes.len() > 1 {
             self.hashes.pop();
         }
         let Some(contents) = filter::build(&mut self.hashes, width) else {

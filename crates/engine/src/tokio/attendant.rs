@@ -4,9 +4,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use ::tokio::runtime::Handle as Runtime;
 
+use lsmx_base::sync::{Arc, Weak};
+
 use crate::db::Handle;
 use crate::read::Reads;
-use crate::sync::{Arc, Weak};
 use crate::write::commit::Committer;
 use crate::write::group::Attendant;
 

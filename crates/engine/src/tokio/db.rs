@@ -4,6 +4,9 @@ use std::ops::RangeBounds;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use lsmx_base::slice::Slice;
+use lsmx_base::sync::Arc;
+
 use crate::db::options::Options;
 use crate::db::{Health, Observation, RepairOptions, RepairReport, VerifyReport, WaitOptions};
 use crate::env::Env;
@@ -12,8 +15,6 @@ use crate::keyspace::options::KeyspaceOptions;
 use crate::metrics::{MemoryMetrics, Metrics, ReadMetrics};
 use crate::operands::OperandStoreFactory;
 use crate::recording::{Trace, TraceOptions};
-use crate::slice::Slice;
-use crate::sync::Arc;
 use crate::tokio::pool::on_pool;
 use crate::tokio::shared::Shared;
 use crate::tokio::{Keyspace, Snapshot};

@@ -3,13 +3,13 @@
 use std::ops::{Bound, RangeBounds};
 
 use ::tokio::task::consume_budget;
+use lsmx_base::slice::Slice;
+use lsmx_base::sync::Arc;
 use lsmx_compaction::{CompactionPolicy, PolicySpec};
 
 use crate::db::update::Update;
 use crate::db::{Entry, Explanation, MetadataSizes, WaitOptions};
 use crate::error::Result;
-use crate::slice::Slice;
-use crate::sync::Arc;
 use crate::tokio::Range;
 use crate::tokio::pool::on_pool;
 use crate::tokio::reads::{KEYS_ON_TASK_MAX, end_of, many};

@@ -14,8 +14,8 @@ use ::tokio::runtime::Handle;
 use ::tokio::task::coop::poll_proceed;
 use ::tokio::task::{JoinHandle, spawn_blocking};
 use futures_core::Stream;
+use lsmx_base::coding::len_u64;
 
-use crate::coding::len_u64;
 use crate::db::Entry;
 use crate::error::{Error, Result};
 use crate::read::range::Range as BlockingRange;

@@ -2,13 +2,14 @@
 
 use ::tokio::task::consume_budget;
 
+use lsmx_base::slice::Slice;
+use lsmx_base::sync::Arc;
+
 use crate::db::Lookups;
 use crate::error::{Error, Result};
 use crate::keyspace::Tree;
 use crate::read::Reads;
 use crate::read::range::Range;
-use crate::slice::Slice;
-use crate::sync::Arc;
 use crate::tokio::pool::on_pool;
 use crate::tokio::shared::Shared;
 

@@ -2,10 +2,11 @@
 
 use ::tokio::runtime::Handle;
 
+use lsmx_base::sync::{Arc, AtomicBool, Ordering};
+
 use crate::db::{Core, Db};
 use crate::env::Background;
 use crate::error::{Error, Result};
-use crate::sync::{Arc, AtomicBool, Ordering};
 use crate::tokio::wait::wait;
 
 /// Kept by each asynchronous handle, after the blocking one that it is made of: so the last of them goes

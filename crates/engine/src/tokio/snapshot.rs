@@ -4,11 +4,12 @@ use std::ops::RangeBounds;
 
 use ::tokio::task::consume_budget;
 
+use lsmx_base::key::SeqNo;
+use lsmx_base::slice::Slice;
+use lsmx_base::sync::Arc;
+
 use crate::db::Entry;
 use crate::error::Result;
-use crate::key::SeqNo;
-use crate::slice::Slice;
-use crate::sync::Arc;
 use crate::tokio::pool::on_pool;
 use crate::tokio::reads::{KEYS_ON_TASK_MAX, answer, end_of, many};
 use crate::tokio::shared::Shared;

@@ -1,10 +1,11 @@
 //! Reading a key and writing it back as one atomic step, see [`crate::db`]'s `update.rs`.
 
+use lsmx_base::sync::Arc;
+
 use crate::db::update::{Turn, Update, Updated, updated};
 use crate::error::{Error, Result};
 use crate::keyspace::Tree;
 use crate::read::Reads;
-use crate::sync::Arc;
 use crate::tokio::pool::on_pool;
 use crate::tokio::shared::Shared;
 use crate::tokio::wait::wait;

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use ::tokio::time::{Sleep, sleep};
 
+use lsmx_base::sync::Signal;
+
 use crate::env::Env;
-use crate::sync::Signal;
 
 /// The end of somebody's patience.
 #[derive(Debug)]

@@ -4,11 +4,12 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
 
+use lsmx_base::sync::Arc;
+
 use crate::db::admission::Step;
 use crate::env::{Background, Env, WaitCause};
 use crate::error::{Error, Result};
 use crate::store::Reservation;
-use crate::sync::Arc;
 use crate::tokio::attendant::PoolAttendant;
 use crate::tokio::pool::on_pool;
 use crate::tokio::shared::Shared;

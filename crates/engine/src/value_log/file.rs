@@ -3,19 +3,21 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use lsmx_base::checksum::StreamingChecksum;
+use lsmx_base::coding::{len_u64, to_usize};
+use lsmx_base::key::SeqNo;
+use lsmx_base::malformed::Malformed;
+use lsmx_base::slice::{BlockBytes, Slice};
+use lsmx_base::sync::Arc;
+
 use crate::cache::Cache;
-use crate::checksum::Streaming;
-use crate::coding::{len_u64, to_usize};
-use crate::error::{Error, Malformed, Result};
+use crate::error::{Error, Result};
 use crate::format::BlockKind;
 use crate::format::blob::{
     BLOB_HEADER_BYTES, BLOB_RECORD_BYTES_MIN, BLOB_TRAILER_BYTES, BlobHeader, BlobRecord,
     BlobTrailer, ValuePointer, record_bytes,
 };
 use crate::format::edit::BlobFileRecord;
-use crate::key::SeqNo;
-use crate::slice::{BlockBytes, Slice};
-use crate::sync::Arc;
 use crate::table::{
     Access, Descriptor, DescriptorPool, FileIdentity, FillCache, Source, with_scratch,
 };
@@ -104,18 +106,22 @@ impl Blob {
         if found != record.bytes || found < len_u64(BLOB_HEADER_BYTES + BLOB_TRAILER_BYTES) {
             let what = "blob file size";
             let wrong = Malformed::Identity { what, expected: record.bytes, found };
-            return Err(wrong.at(path, 0));
+            return Err(Error::malformed(wrong, path, 0));
         }
         let header = file.read_exact(0, len_u64(BLOB_HEADER_BYTES))?;
         cache.count_miss(BlockKind::Open);
-        let header = BlobHeader::decode(&header).map_err(|what| what.at(path, 0))?;
+        let header = BlobHeader::decode(&header).map_err(|what| Error::malformed(what, path, 0))?;
         for (what, expected, found) in [
             ("blob uid", record.uid, header.uid),
             ("number of a blob file", record.id.0, header.number),
             ("keyspace of a blob file", u64::from(keyspace), u64::from(header.keyspace)),
         ] {
             if expected != found {
-                return Err(Malformed::Identity { what, expected, found }.at(path, 0));
+                return Err(Error::malformed(
+                    Malformed::Identity { what, expected, found },
+                    path,
+                    0,
+                ));
             }
         }
         let (path, cache_id) = (path.to_owned(), cache.next_table());
@@ -213,14 +219,14 @@ impl Blob {
         if found != pointer.value_bytes {
             let (what, expected) = ("bytes of a value", "what its pointer says");
             let wrong = Malformed::Field { what, found, expected };
-            return Err(wrong.at(&self.path, pointer.offset));
+            return Err(Error::malformed(wrong, &self.path, pointer.offset));
         }
         Ok(Slice::of_block(value))
     }
 
     /// The bytes of a record, once it is sure that there may be so many, before memory is taken for it.
     pub(super) fn checked_bytes(&self, pointer: &ValuePointer) -> Result<usize> {
-        let at = |what: Malformed| what.at(&self.path, pointer.offset);
+        let at = |what: Malformed| Error::malformed(what, &self.path, pointer.offset);
         pointer.check(self.record.bytes).map_err(at)?;
         to_usize("blob record", pointer.bytes).map_err(at)
     }
@@ -281,7 +287,7 @@ impl Blob {
         if fill.counts() {
             self.cache.count_miss(BlockKind::Blob);
         }
-        let at = |what: Malformed| what.at(&self.path, pointer.offset);
+        let at = |what: Malformed| Error::malformed(what, &self.path, pointer.offset);
         let record = BlobRecord::decode(stored, self.record.uid, pointer.offset).map_err(at)?;
         record.check(key, seq).map_err(at)?;
         let value = record.value(pointer.value_bytes).map_err(at)?;
@@ -299,7 +305,7 @@ impl Blob {
     /// # Errors
     /// The first thing that is wrong, with its place; or when the file cannot be read.
     pub(crate) fn verify(&self) -> Result<()> {
-        let mut sum = Streaming::new();
+        let mut sum = StreamingChecksum::new(0);
         let mut offset = 0;
         while offset < self.record.bytes {
             let bytes = CHUNK_BYTES.min(self.record.bytes - offset);
@@ -310,7 +316,7 @@ impl Blob {
         let (mut records, mut value_bytes) = (0, 0);
         let mut offset = len_u64(BLOB_HEADER_BYTES);
         while offset < trailer_at {
-            let at = |what: Malformed| what.at(&self.path, offset);
+            let at = |what: Malformed| Error::malformed(what, &self.path, offset);
             let left = trailer_at - offset;
             let head = self.file.read_exact(offset, left.min(len_u64(BLOB_RECORD_BYTES_MIN)))?;
             let bytes = record_bytes(&head).map_err(at)?;
@@ -324,7 +330,7 @@ impl Blob {
             value_bytes += record.value_bytes().map_err(at)?;
             offset += bytes;
         }
-        let at = |what: Malformed| what.at(&self.path, trailer_at);
+        let at = |what: Malformed| Error::malformed(what, &self.path, trailer_at);
         let trailer = self.file.read_exact(trailer_at, len_u64(BLOB_TRAILER_BYTES))?;
         let trailer = BlobTrailer::decode(&trailer, self.record.uid, trailer_at).map_err(at)?;
         for (what, found, said, named) in [
@@ -339,7 +345,7 @@ impl Blob {
         }
         let (expected, found) = (self.record.checksum, sum.digest());
         if expected != found {
-            return Err(Malformed::Checksum { expected, found }.at(&self.path, 0));
+            return Err(Error::malformed(Malformed::Checksum { expected, found }, &self.path, 0));
         }
         Ok(())
     }

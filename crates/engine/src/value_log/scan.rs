@@ -7,16 +7,17 @@
 
 use std::collections::BTreeMap;
 
+use lsmx_base::coding::len_u64;
+use lsmx_base::key::SeqNo;
+use lsmx_base::malformed::Malformed;
+use lsmx_base::slice::Slice;
+use lsmx_base::sync::Arc;
 use lsmx_compaction::FileId;
 
 use super::Blob;
 use crate::cache::Cache;
-use crate::coding::len_u64;
-use crate::error::{Malformed, Result};
+use crate::error::{Error, Result};
 use crate::format::blob::{BLOB_HEADER_BYTES, BLOB_TRAILER_BYTES, ValuePointer};
-use crate::key::SeqNo;
-use crate::slice::Slice;
-use crate::sync::Arc;
 use crate::table::{Access, FillCache, Source};
 
 /// Bytes of the first read ahead.
@@ -102,7 +103,7 @@ impl BlobScan {
             self.read_ahead(id, blob, entry, pointer, access).unwrap_or_else(|| {
                 let (what, needed) = ("value read ahead", pointer.bytes);
                 let short = Malformed::Truncated { what, needed, found: 0 };
-                Err(short.at(blob.path(), pointer.offset))
+                Err(Error::malformed(short, blob.path(), pointer.offset))
             })
         })
     }

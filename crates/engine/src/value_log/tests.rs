@@ -2,13 +2,14 @@
 
 use std::path::Path;
 
+use lsmx_base::key::SeqNo;
+use lsmx_base::sync::Arc;
+
 use super::{Blob, BlobScan, BlobWriter};
 use crate::cache::Cache;
 use crate::format::BlockKind;
 use crate::format::blob::{BlobHeader, BlobTrailer, ValuePointer, put_record};
 use crate::format::edit::BlobFileRecord;
-use crate::key::SeqNo;
-use crate::sync::Arc;
 use crate::table::{Access, Compression, DescriptorPool, FillCache};
 use crate::vfs::{CountingVfs, MemVfs, Vfs, VfsCall};
 use crate::{Error, Malformed};

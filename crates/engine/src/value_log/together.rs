@@ -4,13 +4,14 @@
 //! were written together: a stretch of the file is one read. What lies in different places can be read at
 //! the same time.
 
+use lsmx_base::coding::len_u64;
+use lsmx_base::key::SeqNo;
+use lsmx_base::slice::Slice;
+use lsmx_base::sync::Arc;
+
 use crate::cache::Cache;
-use crate::coding::len_u64;
 use crate::error::Result;
 use crate::format::blob::ValuePointer;
-use crate::key::SeqNo;
-use crate::slice::Slice;
-use crate::sync::Arc;
 use crate::table::FillCache;
 
 use super::Blob;

@@ -2,17 +2,17 @@
 
 use std::path::{Path, PathBuf};
 
+use lsmx_base::checksum::StreamingChecksum;
+use lsmx_base::coding::len_u64;
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::key::SeqNo;
+use lsmx_base::sync::Arc;
 use lsmx_compaction::FileId;
 
-use crate::checksum::Streaming;
-use crate::coding::len_u64;
 use crate::error::{Error, Result};
 use crate::format::blob::{BlobHeader, BlobTrailer, ValuePointer, put_record};
 use crate::format::edit::BlobFileRecord;
 use crate::format::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use crate::key::SeqNo;
-use crate::sabotage::{self, Bug};
-use crate::sync::Arc;
 use crate::table::Compression;
 use crate::vfs::{File, Vfs};
 
@@ -32,7 +32,7 @@ pub(crate) struct BlobWriter {
     pending: Vec<u8>,
     /// Bytes handed to the file and pending.
     offset: u64,
-    checksum: Streaming,
+    checksum: StreamingChecksum,
     scratch: Vec<u8>,
     records: u64,
     value_bytes: u64,
@@ -58,7 +58,7 @@ impl BlobWriter {
             compression,
             pending: Vec::new(),
             offset: 0,
-            checksum: Streaming::new(),
+            checksum: StreamingChecksum::new(0),
             scratch: Vec::new(),
             records: 0,
             value_bytes: 0,
@@ -126,7 +126,7 @@ impl BlobWriter {
         if !self.pending.is_empty() {
             self.flush()?;
         }
-        if !sabotage::on(Bug::PointerBeforeBytes) {
+        if !failpoint::is_on(Failpoint::PointerBeforeBytes) {
             self.file.sync().map_err(|error| Error::io("sync", &self.path, error))?;
         }
         Ok(BlobFileRecord {

@@ -7,10 +7,11 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+use lsmx_base::sync::{Arc, AtomicBool, Mutex, Ordering};
+
 use crate::error::{Error, Result};
 use crate::format::filename::FileName;
 use crate::operands::{OperandFileKind, OperandFiles, OperandView, Token};
-use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
 use crate::table::{DescriptorPool, PooledVfs};
 use crate::version::{FileNumbers, Janitor};
 use crate::vfs::{File, Vfs};

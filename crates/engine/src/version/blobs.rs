@@ -7,17 +7,18 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 
+use lsmx_base::key::SeqNo;
+use lsmx_base::malformed::Malformed;
+use lsmx_base::slice::Slice;
+use lsmx_base::sync::{Arc, AtomicBool, Ordering};
 use lsmx_compaction::{FileId, TreeShape};
 
 use super::{Janitor, TableFile, Version};
-use crate::error::{Malformed, Result};
+use crate::error::{Error, Result};
 use crate::format::BlockKind;
 use crate::format::blob::ValuePointer;
 use crate::format::edit::{BlobFileRecord, BlobReference, Change};
 use crate::format::filename::FileName;
-use crate::key::SeqNo;
-use crate::slice::Slice;
-use crate::sync::{Arc, AtomicBool, Ordering};
 use crate::table::Access;
 use crate::table::explain::{BlockRead, BlockSource};
 use crate::value_log::{Blob, BlobScan};
@@ -139,12 +140,17 @@ impl BlobSet {
     /// # Errors
     /// When it names none of these.
     pub(crate) fn locate(&self, pointer: &[u8]) -> Result<(&Arc<BlobFile>, ValuePointer)> {
-        let pointer = ValuePointer::decode(pointer).map_err(|what| what.at(&self.dir, 0))?;
+        let pointer =
+            ValuePointer::decode(pointer).map_err(|what| Error::malformed(what, &self.dir, 0))?;
         let file = self.file(FileId(pointer.file)).ok_or_else(|| {
             let (what, found) = ("blob file of a value pointer", pointer.file);
             let expected = "one that the manifest lists for its table";
             let unknown = Malformed::Field { what, found, expected };
-            unknown.at(&FileName::Blob(pointer.file).in_dir(&self.dir), pointer.offset)
+            Error::malformed(
+                unknown,
+                &FileName::Blob(pointer.file).in_dir(&self.dir),
+                pointer.offset,
+            )
         })?;
         Ok((file, pointer))
     }

@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
+use lsmx_base::sync::Arc;
 use lsmx_compaction::{FileId, FileShape, Level, LevelShape, RunId, TreeShape};
 
 use crate::format::edit::{Change, FileRecord};
-use crate::sync::Arc;
 
 /// Where a file stands.
 type Place = (Level, RunId);

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, Signal};
 use lsmx_compaction::{FileId, FileShape};
 
-use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, Signal};
 use crate::table::Table;
 use crate::version::blobs::BlobUse;
 

@@ -12,16 +12,17 @@ mod super_version;
 use std::collections::HashMap;
 use std::ops::Bound;
 
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::key_search::KeySearch;
+use lsmx_base::range_tombstone::index;
+use lsmx_base::sync::{Arc, OnceLock};
+use lsmx_base::tombstone_index::TombstoneIndex;
 use lsmx_compaction::{FileId, RunShape, TreeShape};
 
 use crate::disposal::Disposal;
 use crate::error::Error;
-use crate::fences::Fences;
-use crate::format::range_tombstones::{Spans, index};
-use crate::sabotage::{self, Bug};
-use crate::sync::{Arc, OnceLock};
+use crate::format::range_tombstones::Spans;
 use crate::table::FillCache;
-use crate::tombstone_index::TombstoneIndex;
 
 pub(crate) use beside::{BesideView, Life, StoreFiles, file_name as operand_file_name};
 pub(crate) use blobs::{BlobFile, BlobSet, BlobUse, blob_changes};
@@ -37,12 +38,12 @@ pub(crate) struct Run {
     shape: Arc<RunShape>,
     tables: Arc<[Arc<TableFile>]>,
     /// Of their largest keys.
-    fences: Fences,
+    fences: KeySearch,
 }
 
 impl Run {
     fn new(shape: Arc<RunShape>, tables: Arc<[Arc<TableFile>]>) -> Run {
-        let fences = Fences::new(tables.iter().map(|table| &*table.shape().range.largest));
+        let fences = KeySearch::new(tables.iter().map(|table| &*table.shape().range.largest));
         Run { shape, tables, fences }
     }
 
@@ -232,7 +233,7 @@ impl Version {
             !ends_before && !begins_after
         };
         match self.spans() {
-            Err(error) if sabotage::on(Bug::DamagedSpansFailAllScans) => Err(error),
+            Err(error) if failpoint::is_on(Failpoint::DamagedSpansFailAllScans) => Err(error),
             Err(_) => Ok(Some(Arc::new(self.gather_spans(overlaps)?))),
             all => all,
         }

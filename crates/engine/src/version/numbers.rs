@@ -1,6 +1,6 @@
 //! Numbers of files.
 
-use crate::sync::{AtomicU64, Ordering};
+use lsmx_base::sync::{AtomicU64, Ordering};
 
 /// The number line of all numbered files.
 #[derive(Debug)]

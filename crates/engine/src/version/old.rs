@@ -1,7 +1,8 @@
 //! Super versions that are no longer current: who still holds them keeps memtables and files.
 
+use lsmx_base::sync::{Arc, Mutex, Weak};
+
 use crate::memtable::Memtable;
-use crate::sync::{Arc, Mutex, Weak};
 use crate::version::SuperVersion;
 
 /// The former super versions of one tree that may still be in use.
@@ -52,14 +53,14 @@ impl OldViews {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::{Kind, SeqNo};
     use crate::version::Version;
+    use lsmx_base::key::{EntryKind, SeqNo};
 
     #[test]
     fn a_memtable_counts_as_held_once_it_has_left_the_current_view() {
         let version = Arc::new(Version::default());
         let first = Arc::new(SuperVersion::fresh(&version, SeqNo(1)));
-        first.active.insert(b"key", SeqNo(1), Kind::Put, b"value");
+        first.active.insert(b"key", SeqNo(1), EntryKind::Put, b"value");
         let second = first.seal(SeqNo(2));
         let old = OldViews::default();
         old.replaced(Arc::clone(&first));

@@ -1,9 +1,10 @@
 //! Memtables and a version of the files, swapped in one step.
 
-use crate::key::SeqNo;
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::key::SeqNo;
+use lsmx_base::sync::Arc;
+
 use crate::memtable::Memtable;
-use crate::sabotage::{self, Bug};
-use crate::sync::Arc;
 use crate::version::{BesideView, Version};
 
 /// All that a read of one tree looks at.
@@ -61,7 +62,7 @@ impl SuperVersion {
 
     /// The memtable that must be flushed next, with the last number of its interval.
     pub(crate) fn oldest_sealed(&self) -> Option<(&Arc<Memtable>, SeqNo)> {
-        if sabotage::on(Bug::NewestFlushedFirst) {
+        if failpoint::is_on(Failpoint::NewestFlushedFirst) {
             return Some((self.sealed.first()?, SeqNo(self.active.first_seq().0 - 1)));
         }
         let oldest = self.sealed.last()?;
@@ -93,7 +94,7 @@ mod tests {
     use super::*;
     use crate::cursor::Cursor;
     use crate::disposal::Disposal;
-    use crate::key::Kind;
+    use lsmx_base::key::EntryKind;
 
     #[test]
     fn a_reader_that_lets_a_memtable_go_last_does_not_free_it() {
@@ -103,7 +104,7 @@ mod tests {
         let values = (1..=2).map(|seq| {
             let view = SuperVersion::fresh(&version, SeqNo(seq)).seal(SeqNo(seq + 1));
             let memtable = &view.sealed[0];
-            memtable.insert(b"key", SeqNo(seq), Kind::Put, &[7; 100]);
+            memtable.insert(b"key", SeqNo(seq), EntryKind::Put, &[7; 100]);
             let (_, _, value) = memtable.get(b"key", SeqNo::MAX).expect("it is there");
             let mut cursor = memtable.cursor();
             cursor.first().expect("memory does not fail");

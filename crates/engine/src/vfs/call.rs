@@ -1,6 +1,6 @@
 //! The calls of [`Vfs`](super::Vfs) and [`File`](super::File) as values, to count and to match.
 
-use crate::sync::ShardedCounter;
+use lsmx_base::sync::ShardedCounter;
 
 macro_rules! calls {
     ($($(#[$doc:meta])* $name:ident,)*) => {

@@ -6,10 +6,11 @@
 use std::io;
 use std::path::Path;
 
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::sync::Arc;
+
 use super::{File, LockGuard, Vfs};
 use crate::error::{Error, UserCode};
-use crate::sabotage::{self, Bug};
-use crate::sync::Arc;
 
 /// A file system whose calls return an error where those of the inner one panic. So do the files that it opens.
 #[derive(Debug)]
@@ -25,8 +26,9 @@ impl ContainedVfs {
 
 /// Makes a call; a panic in it is an error that holds [`Error::UserPanic`].
 fn contain<T>(call: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-    let uncontained = [Bug::PanicStrandsGroup, Bug::PanicEndsThread, Bug::PanicUnnamed];
-    if uncontained.into_iter().any(sabotage::on) {
+    let uncontained =
+        [Failpoint::PanicStrandsGroup, Failpoint::PanicEndsThread, Failpoint::PanicUnnamed];
+    if uncontained.into_iter().any(failpoint::is_on) {
         return call();
     }
     Error::catch_user(|| UserCode::FileSystem, call)

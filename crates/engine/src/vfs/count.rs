@@ -4,9 +4,10 @@ use std::cell::Cell;
 use std::io;
 use std::path::Path;
 
+use lsmx_base::sync::Arc;
+
 use super::call::{CallCounters, CallCounts, VfsCall};
 use super::{File, LockGuard, Vfs};
-use crate::sync::Arc;
 
 thread_local! {
     static READS: Cell<u64> = const { Cell::new(0) };

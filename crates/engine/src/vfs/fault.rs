@@ -22,12 +22,12 @@ use std::path::{Path, PathBuf};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use lsmx_base::sync::{Arc, Mutex};
 use rule::Active;
 pub use rule::{Errno, Fault, Rule};
 
 use super::call::{CallCounters, CallCounts, VfsCall};
 use super::{File, LockGuard, Vfs};
-use crate::sync::{Arc, Mutex};
 
 /// Called for [`Fault::Delay`]; may wait or move a clock.
 pub type DelayHook = Arc<dyn Fn(VfsCall, &Path) + Send + Sync>;
@@ -328,8 +328,8 @@ impl File for FaultFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sync::{AtomicU64, Ordering};
     use crate::vfs::{Image, MemVfs};
+    use lsmx_base::sync::{AtomicU64, Ordering};
 
     fn path(text: &str) -> &Path {
         Path::new(text)

@@ -27,10 +27,10 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 
 pub use crash::Image;
+use lsmx_base::sync::{Arc, AtomicU64, Mutex, Ordering, RwLock};
 use node::{Dir, DirId, Entry, FileData, FileNode, NameChange};
 
 use super::{File, LockGuard, Vfs};
-use crate::sync::{Arc, AtomicU64, Mutex, Ordering, RwLock};
 
 /// Kind of an operation that changes something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

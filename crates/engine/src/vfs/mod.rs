@@ -17,7 +17,7 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
-use crate::sync::Arc;
+use lsmx_base::sync::Arc;
 
 pub use call::{CallCounts, VfsCall};
 pub(crate) use contained::ContainedVfs;

@@ -6,8 +6,9 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use lsmx_base::sync::{Arc, AtomicU64, Mutex, Ordering};
+
 use super::{File, LockGuard, Vfs};
-use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
 
 #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
 mod direct;

@@ -7,8 +7,9 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
+use lsmx_base::sync::{Arc, AtomicU64, OnceLock, Ordering, Weak};
+
 use super::{File, LockGuard, Vfs, is_full, out_of_descriptors};
-use crate::sync::{Arc, AtomicU64, OnceLock, Ordering, Weak};
 
 /// An owner of something that calls to the file system run out of.
 pub(crate) trait Shed: fmt::Debug + Send + Sync {

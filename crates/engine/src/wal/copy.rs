@@ -6,12 +6,13 @@
 
 use std::path::Path;
 
-use crate::coding::len_u64;
+use lsmx_base::coding::len_u64;
+use lsmx_base::sync::Arc;
+
 use crate::format::filename::FileName;
 use crate::format::frame::{LogSeed, RecordHeader};
 use crate::format::wal_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::log::{Found, LogReader};
-use crate::sync::Arc;
 use crate::vfs::{File, Vfs};
 use crate::wal::DurableSegment;
 use crate::{Error, Result};
@@ -45,8 +46,11 @@ pub(crate) fn copy_segment(
     let source = vfs.open(&path).map_err(|error| Error::io("open", &path, error))?;
     let mut first = [0; SEGMENT_HEADER_BYTES];
     let read = source.read_at(&mut first, 0).map_err(|error| Error::io("read", &path, error))?;
-    let header = SegmentHeader::decode(&first[..read]).map_err(|what| what.at(&path, 0))?;
-    header.check_identity(from.db_uid, segment.id).map_err(|what| what.at(&path, 0))?;
+    let header =
+        SegmentHeader::decode(&first[..read]).map_err(|what| Error::malformed(what, &path, 0))?;
+    header
+        .check_identity(from.db_uid, segment.id)
+        .map_err(|what| Error::malformed(what, &path, 0))?;
     let target = vfs.create(&to_path).map_err(|error| Error::io("create", &to_path, error))?;
     let append = |bytes: &mut Vec<u8>| {
         target.append(bytes).map_err(|error| Error::io("append to", &to_path, error))?;
@@ -64,11 +68,11 @@ pub(crate) fn copy_segment(
                 let numbers = (header.first_seq, header.count);
                 let place = (to_seed, offset);
                 RecordHeader::encode_record(&mut encoded, place, numbers, header.mark, payload)
-                    .map_err(|what| what.at(&path, offset))?;
+                    .map_err(|what| Error::malformed(what, &path, offset))?;
                 offset += header.record_bytes();
             }
             Found::End => break,
-            Found::Bad(what) => return Err(what.at(&path, offset)),
+            Found::Bad(what) => return Err(Error::malformed(what, &path, offset)),
         }
         if encoded.len() >= APPEND_BYTES {
             append(&mut encoded)?;

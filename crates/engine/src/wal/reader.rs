@@ -28,13 +28,14 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use crate::coding::len_u64;
+use lsmx_base::coding::len_u64;
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::sync::Arc;
+
 use crate::format::filename::FileName;
 use crate::format::frame::LogSeed;
 use crate::format::wal_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::log::{Found, LogReader};
-use crate::sabotage::{self, Bug};
-use crate::sync::Arc;
 use crate::vfs::{File, Vfs};
 use crate::wal::DurableSegment;
 use crate::{Error, Malformed, Result, SeqNo};
@@ -214,7 +215,9 @@ impl Candidate {
         let read = read.map_err(|source| Error::io("read", &path, source))?;
         let header = SegmentHeader::decode(&first[..read]);
         let header = match header {
-            Err(newer @ Malformed::Version { .. }) => return Err(newer.at(&path, 0)),
+            Err(newer @ Malformed::Version { .. }) => {
+                return Err(Error::malformed(newer, &path, 0));
+            }
             // A segment that was never synced may show an old block of the disk: the header of another
             // segment, also of another database, such as a checkpoint that was deleted.
             Ok(header) => header.check_identity(db_uid, id).map(|()| header),
@@ -373,7 +376,7 @@ impl Chain<'_> {
             Stop { id, offset: end.offset, certain: false, what: Trouble::Malformed(what) }
         });
         let stop = short.or_else(|| unreached.chain(named).min_by_key(|stop| stop.id));
-        if sabotage::on(Bug::IntactSegmentBlamed) {
+        if failpoint::is_on(Failpoint::IntactSegmentBlamed) {
             let (what, found) = ("WAL segment", end.offset);
             let what = Malformed::Truncated { what, needed: found + 1, found };
             let what = Trouble::Malformed(what);
@@ -401,7 +404,7 @@ impl Chain<'_> {
     fn end_at(&self, stop: Stop, mode: RecoveryMode, report: &mut RecoveryReport) -> Result<()> {
         let (mut bytes_cut, mut records_beyond) = (0, 0);
         let mut covered = stop.certain || self.manifest_covers(&stop);
-        covered |= sabotage::on(Bug::TornTailRefused);
+        covered |= failpoint::is_on(Failpoint::TornTailRefused);
         if let Some(torn) = self.candidates.iter().find(|candidate| candidate.id == stop.id) {
             bytes_cut += torn.reader(self.db_uid, torn.bytes).written_beyond(stop.offset)?;
             let beyond = torn.reader(self.db_uid, torn.bytes).beyond(stop.offset)?;
@@ -422,10 +425,10 @@ impl Chain<'_> {
         }
         let path = self.path(stop.id);
         let error = match stop.what {
-            Trouble::Malformed(what) => what.at(&path, stop.offset),
+            Trouble::Malformed(what) => Error::malformed(what, &path, stop.offset),
             Trouble::Missing(named_by) => Error::Missing { path: path.clone(), named_by },
         };
-        let damaged = covered && !sabotage::on(Bug::WalDamageIsTail);
+        let damaged = covered && !failpoint::is_on(Failpoint::WalDamageIsTail);
         let foreign = matches!(
             error,
             Error::Corrupt { source: Malformed::Identity { what: "database uid", .. }, .. }
@@ -497,7 +500,8 @@ impl Walk<'_> {
             let (header, payload) = match reader.record(offset)? {
                 Found::Record(header, payload) => (header, payload),
                 Found::Bad(what) => {
-                    let ends = self.end.is_none() && !sabotage::on(Bug::GrownTailIsDamage);
+                    let ends =
+                        self.end.is_none() && !failpoint::is_on(Failpoint::GrownTailIsDamage);
                     if ends && reader.written_beyond(offset)? == 0 {
                         return Ok(Walked::ToEnd(End { offset, zeros: Some(what) }));
                     }

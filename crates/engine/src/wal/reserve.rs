@@ -12,10 +12,11 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
+
 use crate::error::{Error, Result};
 use crate::format::filename::RESERVE;
-use crate::sabotage::{self, Bug};
-use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::vfs::{Shed, Vfs, is_full};
 
 /// The reserve may take this much room whatever the size of the tables.
@@ -98,7 +99,7 @@ struct State {
 impl Reserve {
     /// A reserve without a file. `on` is whether one is wanted.
     pub(crate) fn new(vfs: Arc<dyn Vfs>, dir: &Path, on: bool) -> Reserve {
-        let on = on && !sabotage::on(Bug::ReserveNotKept);
+        let on = on && !failpoint::is_on(Failpoint::ReserveNotKept);
         Reserve {
             vfs,
             path: dir.join(RESERVE),
@@ -134,7 +135,7 @@ impl Reserve {
         if wanted.max(bytes) > limit {
             limit = limit.max(file_bytes() / RESERVE_PART);
         }
-        if sabotage::on(Bug::ReserveUnbounded) {
+        if failpoint::is_on(Failpoint::ReserveUnbounded) {
             limit = u64::MAX;
         }
         self.limit.store(limit, Ordering::Relaxed);

@@ -3,8 +3,9 @@
 use std::io;
 use std::path::PathBuf;
 
+use lsmx_base::sync::Arc;
+
 use crate::format::frame::{LogSeed, SyncMark};
-use crate::sync::Arc;
 use crate::vfs::File;
 use crate::{Result, SeqNo};
 

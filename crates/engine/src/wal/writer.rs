@@ -7,13 +7,14 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use lsmx_base::coding::len_u64;
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
+
 use super::segment::{DurableSegment, Segment, SegmentInfo};
-use crate::coding::len_u64;
 use crate::format::filename::FileName;
 use crate::format::frame::{LogSeed, RECORD_HEADER_BYTES, RecordHeader, SEQ_END, SyncMark};
 use crate::format::wal_header::{Predecessor, SegmentHeader};
-use crate::sabotage::{self, Bug};
-use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::vfs::Vfs;
 use crate::{Error, Result, SeqNo};
 
@@ -170,7 +171,7 @@ impl Log {
         let offset = segment.bytes + len_u64(self.buffer.len());
         let place = (segment.seed, offset);
         RecordHeader::encode_record(&mut self.buffer, place, (first_seq, count), mark, payload)
-            .map_err(|what| what.at(&segment.path, offset))
+            .map_err(|what| Error::malformed(what, &segment.path, offset))
     }
 
     /// Hands the buffer to the system in one call.
@@ -276,7 +277,7 @@ impl Wal {
         self.publish_sizes(&log);
         match appended {
             Ok(()) => Ok(()),
-            Err(_) if sabotage::on(Bug::AppendErrorSwallowed) => Ok(()),
+            Err(_) if failpoint::is_on(Failpoint::AppendErrorSwallowed) => Ok(()),
             Err(error) => Err(log.fail(error)),
         }
     }
@@ -384,7 +385,7 @@ impl Wal {
                 log.segments.iter().filter(|segment| segment.needs_sync()).cloned().collect();
             (pending, log.next_seq - 1, self.unsynced_bytes.load(Ordering::Relaxed))
         };
-        if pending.is_empty() || sabotage::on(Bug::WalSyncSkipped) {
+        if pending.is_empty() || failpoint::is_on(Failpoint::WalSyncSkipped) {
             return Ok(SeqNo(last_seq));
         }
         let synced = self.sync_segments(&pending);
@@ -419,13 +420,13 @@ impl Wal {
 
     /// Syncs files, then their names, then has the manifest name those it does not know.
     fn sync_segments(&self, pending: &[Segment]) -> Result<()> {
-        let skipped = match sabotage::on(Bug::WalOlderSegmentUnsynced) {
+        let skipped = match failpoint::is_on(Failpoint::WalOlderSegmentUnsynced) {
             true => pending.len() - 1,
             false => 0,
         };
         for segment in &pending[skipped..] {
             match segment.sync() {
-                Err(_) if sabotage::on(Bug::SyncRetried) => segment.sync()?,
+                Err(_) if failpoint::is_on(Failpoint::SyncRetried) => segment.sync()?,
                 synced => synced?,
             }
         }
@@ -447,7 +448,7 @@ impl Wal {
     /// Capacity of the encode buffer in bytes, as of the last finished append. Takes no lock.
     #[must_use]
     pub fn buffer_bytes(&self) -> u64 {
-        if sabotage::on(Bug::ObservationTakesLogLock) {
+        if failpoint::is_on(Failpoint::ObservationTakesLogLock) {
             drop(self.log.lock());
         }
         self.buffer_bytes.load(Ordering::Relaxed)
@@ -551,7 +552,8 @@ impl Wal {
             .segments
             .windows(2)
             .take_while(|pair| {
-                let next_synced = pair[1].named || sabotage::on(Bug::OldestSegmentUnsynced);
+                let next_synced =
+                    pair[1].named || failpoint::is_on(Failpoint::OldestSegmentUnsynced);
                 pair[0].last_seq <= seq.0 && !pair[0].needs_sync() && next_synced
             })
             .count();
@@ -617,7 +619,7 @@ impl Wal {
     }
 
     fn sync_dir(&self) -> Result<()> {
-        if sabotage::on(Bug::DirectoryNotSynced) {
+        if failpoint::is_on(Failpoint::DirectoryNotSynced) {
             return Ok(());
         }
         self.vfs.sync_dir(&self.dir).map_err(|source| Error::io("sync", &self.dir, source))

@@ -5,13 +5,13 @@
 //! memtables fit until then. What the memtables hold by now is taken off that, so that the last of
 //! them is full when the run is released, and not before.
 
+use lsmx_base::sync::Arc;
 use lsmx_compaction::Debt;
 
 use crate::env::Background;
 use crate::error::{Error, UserCode};
 use crate::keyspace::Tree;
 use crate::store::Store;
-use crate::sync::Arc;
 use crate::write::throttle::Throttle;
 
 /// Pause after a panic of the policy, in microseconds.

@@ -3,17 +3,17 @@
 use std::ops::Bound;
 
 use bytes::Bytes;
+use lsmx_base::coding::len_u64;
+use lsmx_base::key::{EntryKind, SeqNo};
+use lsmx_base::range_tombstone::successor;
+use lsmx_base::sync::Arc;
 
-use crate::coding::len_u64;
 use crate::error::{Error, Result};
 use crate::format::batch::{operation_bytes, put_operation, put_range_delete};
-use crate::format::range_tombstones::successor;
 use crate::format::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use crate::key::{Kind, SeqNo};
 use crate::keyspace::Tree;
 use crate::keyspace::key_hashes::key_hash;
 use crate::memtable;
-use crate::sync::Arc;
 
 /// Largest batch, keys, values and a few bytes per operation: 2 GiB less one byte.
 pub const BATCH_BYTES_MAX: u64 = (1 << 31) - 1;
@@ -97,7 +97,7 @@ impl WriteBatch {
     }
 
     /// Adds an operation.
-    pub(crate) fn add(&mut self, tree: &Arc<Tree>, kind: Kind, key: &[u8], value: &[u8]) {
+    pub(crate) fn add(&mut self, tree: &Arc<Tree>, kind: EntryKind, key: &[u8], value: &[u8]) {
         let bytes = operation_bytes(tree.id, key, value);
         let sizes = [
             ("key", len_u64(key.len()), KEY_BYTES_MAX),
@@ -106,7 +106,7 @@ impl WriteBatch {
         if !self.admits(&sizes, bytes) {
             return;
         }
-        if kind == Kind::Merge
+        if kind == EntryKind::Merge
             && let Err(error) = tree.merging.operator()
         {
             self.refused.get_or_insert(error);

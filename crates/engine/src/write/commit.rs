@@ -27,17 +27,18 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::key::SeqNo;
+use lsmx_base::sync::{Arc, AtomicU64, Mutex, Ordering, Signal, thread_local, thread_signal};
+
 use crate::env::{Background, WaitCause, YieldKind};
 use crate::error::{Error, Result};
-use crate::key::SeqNo;
 use crate::keyspace::Tree;
 use crate::keyspace::counters::add;
 use crate::keyspace::guard_history::GuardState;
 use crate::memtable::Memtable;
 use crate::metrics::CommitMetrics;
-use crate::sabotage::{self, Bug};
 use crate::store::{Store, Work};
-use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Signal, thread_local, thread_signal};
 use crate::write::batch::WriteBatch;
 use crate::write::group::check_published;
 use crate::write::group::{Attendant, Group, LongChain, Owner, Request, Stage, Station, Ticket};
@@ -298,7 +299,7 @@ impl Committer {
             if late && self.withdraw(&ticket) {
                 return Err(Error::Deadline { cause: WaitCause::CommitAhead.as_str() });
             }
-            if late && sabotage::on(Bug::FollowerOutstaysDeadline) {
+            if late && failpoint::is_on(Failpoint::FollowerOutstaysDeadline) {
                 wait(None);
             }
             if let Some(result) = ticket.decided() {
@@ -417,12 +418,13 @@ impl Committer {
     /// would wait for its leader without end.
     fn lead_group(&self) {
         // Until the lead is handed on and the group is decided.
-        let _events = (!sabotage::on(Bug::EventsUnderLead)).then(|| self.store.hold_events());
+        let _events =
+            (!failpoint::is_on(Failpoint::EventsUnderLead)).then(|| self.store.hold_events());
         // Where the thread's locals are gone it is ending.
         let mut group = SPARE.try_with(Cell::take).unwrap_or_default();
         let led = catch_unwind(AssertUnwindSafe(|| self.lead(&mut group)));
         if let Err(panic) = led {
-            if sabotage::on(Bug::PanicStrandsGroup) {
+            if failpoint::is_on(Failpoint::PanicStrandsGroup) {
                 resume_unwind(panic);
             }
             self.abandon(&mut group, Error::panicked(&*panic));
@@ -492,7 +494,7 @@ impl Committer {
 
     fn insert(&self, group: &mut Group) {
         group.stage = Stage::Inserting;
-        if sabotage::on(Bug::PublishedEarly) {
+        if failpoint::is_on(Failpoint::PublishedEarly) {
             self.store.sequence.publish(self.store.sequence.published().max(group.last_seq()));
             self.store.env.yield_point(YieldKind::Commit);
         }
@@ -716,9 +718,13 @@ impl Committer {
 
     /// The first two stations.
     fn write_log(&self, group: &Group) -> Result<()> {
-        let asking = if sabotage::on(Bug::FollowerSyncForgotten) { 1 } else { group.members.len() };
+        let asking = if failpoint::is_on(Failpoint::FollowerSyncForgotten) {
+            1
+        } else {
+            group.members.len()
+        };
         let sync = group.sync && group.members.iter().take(asking).any(|at| at.request.sync);
-        let logged = sync || !sabotage::on(Bug::BufferedNotLogged);
+        let logged = sync || !failpoint::is_on(Failpoint::BufferedNotLogged);
         let write = || {
             let records = group.records();
             if !records.is_empty() && logged {

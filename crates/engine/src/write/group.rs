@@ -4,20 +4,20 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
 use bytes::Bytes;
+use lsmx_base::coding::{len_u64, low_u32};
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::key::{EntryKind, SeqNo};
+use lsmx_base::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering, Signal};
+use lsmx_base::work_counter::{self, Work};
 
-use crate::coding::{len_u64, low_u32};
-use crate::cost::{self, Work};
 use crate::env::WaitCause;
 use crate::error::{Error, Result};
 use crate::format::batch::{Action, Operations};
-use crate::key::{Kind, SeqNo};
 use crate::keyspace::Tree;
 use crate::keyspace::guard_history::GuardState;
 use crate::memtable::Memtable;
 use crate::merge::CHAIN_OPERANDS_MAX;
-use crate::sabotage::{self, Bug};
 use crate::store::Store;
-use crate::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering, Signal};
 use crate::wal::WalRecord;
 use crate::write::batch::{Guard, WriteBatch};
 use crate::write::write_set::WriteSet;
@@ -133,7 +133,7 @@ impl Ticket {
 
     pub(super) fn go_to(&self, station: Station) {
         *self.station.lock() = station;
-        if sabotage::on(Bug::WakeUpLost) {
+        if failpoint::is_on(Failpoint::WakeUpLost) {
             return;
         }
         match &self.owner {
@@ -198,15 +198,15 @@ impl Ticket {
         let Request { payload, count, .. } = &self.request;
         let mut build = || {
             *checks += u64::from(*count);
-            cost::add(Work::LeaderVisits, *count as usize);
+            work_counter::add(Work::LeaderVisits, *count as usize);
             Box::new(WriteSet::new(payload, *count))
         };
-        if sabotage::on(Bug::GuardScansCommit) {
+        if failpoint::is_on(Failpoint::GuardScansCommit) {
             return build().writes(payload, guard);
         }
         let write_set = self.write_set.get_or_init(build);
         *checks += 1;
-        cost::add(Work::LeaderVisits, 1);
+        work_counter::add(Work::LeaderVisits, 1);
         write_set.writes(payload, guard)
     }
 }
@@ -295,7 +295,7 @@ pub(super) fn check_published(store: &Store, guard: &Guard) -> GuardState {
     let view = guard.tree.view();
     let oldest = view.sealed.last().unwrap_or(&view.active).first_seq();
     let newer = |memtable: &Arc<Memtable>| {
-        cost::add(Work::LeaderVisits, 1);
+        work_counter::add(Work::LeaderVisits, 1);
         let written = memtable.get(&guard.key, SeqNo::MAX).map(|(seq, ..)| seq);
         written.max(memtable.covering(&guard.key, SeqNo::MAX)).is_some_and(|seq| seq > guard.read)
     };
@@ -318,7 +318,7 @@ fn insert(store: &Store, ticket: &Ticket, memtables: &[Arc<Memtable>]) -> u64 {
     // The payload was encoded by this process, so every operation decodes.
     let operations = Operations::new(payload).flatten();
     for (seq, operation) in (ticket.first_seq()..).zip(operations) {
-        cost::add(Work::LeaderVisits, 1);
+        work_counter::add(Work::LeaderVisits, 1);
         // Neighbouring operations mostly go to the same tree.
         if request.trees[last].id != operation.keyspace {
             last = request
@@ -335,10 +335,10 @@ fn insert(store: &Store, ticket: &Ticket, memtables: &[Arc<Memtable>]) -> u64 {
                 let value = &payload[value];
                 let bytes = len_u64(key.len() + value.len());
                 counters.ingested_bytes.add(bytes);
-                if kind == Kind::Put {
+                if kind == EntryKind::Put {
                     counters.put_bytes.add(bytes);
                 }
-                if kind == Kind::Merge {
+                if kind == EntryKind::Merge {
                     let below = operands_below(tree, seq);
                     let (bytes, is_long) = memtable.insert_operand(key, seq, value, below);
                     if is_long {
@@ -348,7 +348,7 @@ fn insert(store: &Store, ticket: &Ticket, memtables: &[Arc<Memtable>]) -> u64 {
                     }
                     bytes
                 } else {
-                    if kind == Kind::Delete {
+                    if kind == EntryKind::Delete {
                         note_tombstone(store, tree, memtable);
                     }
                     memtable.insert(key, seq, kind, value)
@@ -361,7 +361,7 @@ fn insert(store: &Store, ticket: &Ticket, memtables: &[Arc<Memtable>]) -> u64 {
                 memtable.insert_span(key, end, seq)
             }
         };
-        if sabotage::on(Bug::BatchTorn) && request.count > 1 {
+        if failpoint::is_on(Failpoint::BatchTorn) && request.count > 1 {
             break;
         }
     }

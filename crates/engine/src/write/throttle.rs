@@ -6,6 +6,7 @@
 //! is reached, or memtables wait for their flush, the write waits with a named cause
 //! (`db/admission.rs`).
 
+use lsmx_base::sync::{Arc, AtomicU64, Ordering};
 use lsmx_compaction::Debt;
 
 use crate::env::WaitCause;
@@ -13,7 +14,6 @@ use crate::error::{Error, Result};
 use crate::keyspace::Tree;
 use crate::keyspace::counters::add;
 use crate::store::Store;
-use crate::sync::{Arc, AtomicU64, Ordering};
 
 /// What compactions are taken to drain before the first was measured, in bytes per second.
 const DRAIN_START: u64 = 64 << 20;

@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
+use lsmx_base::key::SeqNo;
+
 use crate::format::batch::{Action, Operations};
-use crate::key::SeqNo;
 use crate::keyspace::key_hashes::{KeyHashes, key_hash};
 use crate::write::batch::Guard;
 

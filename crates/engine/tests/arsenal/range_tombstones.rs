@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use lsmx::cache::Cache;
-use lsmx::cost::{Work, counted};
 use lsmx::env::Background;
 use lsmx::format::filename::FileName;
 use lsmx::manifest::Manifest;
 use lsmx::table::{Table, TableIdentity};
 use lsmx::vfs::MemVfs;
 use lsmx::{Db, Durability, Error, KeyspaceOptions, Options, WriteBatch};
+use lsmx_base::work_counter::{Work, counted};
 
 use super::{Outcome, oracle};
 

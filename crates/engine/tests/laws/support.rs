@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use lsmx::env::Background;
 use lsmx::merge::Append;
-use lsmx::sabotage::{self, Bug};
 use lsmx::vfs::{Fault, FaultVfs, Image, MemVfs, Operation, Rule, VfsCall};
 use lsmx::wal::WalOptions;
 use lsmx::{
     Db, Error, Event, EventListener, Keyspace, KeyspaceOptions, Options, Slice, ValueSeparation,
 };
+use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_delta::{DeltaOptions, KeyDelta};
 
 use super::arsenal::{Chance, base_seed, mix};
@@ -22,8 +22,8 @@ pub(crate) fn seed() -> u64 {
         let seed = base_seed();
         println!("LSMX_TEST_SEED={seed}");
         if let Ok(name) = std::env::var("LSMX_TEST_SABOTAGE") {
-            let bug = Bug::ALL.iter().find(|bug| bug.name() == name);
-            sabotage::arm(Some(*bug.expect("LSMX_TEST_SABOTAGE names a bug")));
+            let bug = Failpoint::ALL.iter().find(|bug| bug.name() == name);
+            failpoint::arm(Some(*bug.expect("LSMX_TEST_SABOTAGE names a bug")));
         }
         seed
     })

@@ -2,8 +2,8 @@
 
 use std::sync::OnceLock;
 
-#[cfg(feature = "sabotage")]
-use lsmx::sabotage;
+use lsmx_base::failpoint;
+#[cfg(feature = "testing")]
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -29,12 +29,12 @@ pub fn seed() -> u64 {
 /// test can fail.
 fn arm() {
     let Ok(name) = std::env::var("LSMX_TEST_SABOTAGE") else { return };
-    #[cfg(feature = "sabotage")]
+    #[cfg(feature = "testing")]
     {
-        let bug = sabotage::Bug::ALL.iter().find(|bug| bug.name() == name);
-        sabotage::arm(Some(*bug.expect("LSMX_TEST_SABOTAGE names a bug")));
+        let bug = failpoint::Failpoint::ALL.iter().find(|bug| bug.name() == name);
+        failpoint::arm(Some(*bug.expect("LSMX_TEST_SABOTAGE names a bug")));
     }
-    #[cfg(not(feature = "sabotage"))]
+    #[cfg(not(feature = "testing"))]
     panic!("LSMX_TEST_SABOTAGE is {name}, and this build has no deliberate bugs");
 }
 

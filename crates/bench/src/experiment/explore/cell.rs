@@ -7,8 +7,8 @@ use lsmx::env::Background;
 use lsmx::event::{Event, EventListener};
 use lsmx::merge::FieldUpdate;
 use lsmx::metrics::KeyspaceMetrics;
-use lsmx::sync::{Arc, Mutex};
 use lsmx::{Db, FilterLastRun, Keyspace, KeyspaceOptions, Metrics, Options, WriteControl};
+use lsmx_base::sync::{Arc, Mutex};
 use lsmx_compaction::{JobKind, PolicySpec};
 
 use crate::clock::Stopwatch;

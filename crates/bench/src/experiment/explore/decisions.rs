@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::Write;
 
 use lsmx::event::Decision;
-use lsmx::sync::{Arc, Mutex};
+use lsmx_base::sync::{Arc, Mutex};
 
 /// Where decisions are written to, a few lines each.
 #[derive(Clone)]

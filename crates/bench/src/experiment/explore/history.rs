@@ -1,8 +1,8 @@
 //! How the tree came to be: its levels after a flush or a job, over what was written.
 
 use lsmx::event::Event;
-use lsmx::sync::Mutex;
 use lsmx::{Db, Metrics};
+use lsmx_base::sync::Mutex;
 
 use super::cell::whole;
 use super::result::{HistoryPoint, LevelPoint};

@@ -125,8 +125,8 @@ mod tests {
     use std::collections::BTreeSet;
 
     use lsmx::Options;
-    use lsmx::sync::Arc;
     use lsmx::vfs::MemVfs;
+    use lsmx_base::sync::Arc;
 
     use super::*;
 

@@ -3,7 +3,7 @@
 //! Each thread goes through the whole stream and plays the operations on its own records. Keys and values are
 //! made first, then the clock is read, the engine called, the clock read again.
 
-use lsmx::sync::{AtomicBool, AtomicU64, Ordering};
+use lsmx_base::sync::{AtomicBool, AtomicU64, Ordering};
 
 use crate::clock::Stopwatch;
 use crate::error::{Error, Result};

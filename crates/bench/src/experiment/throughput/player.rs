@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use lsmx::sync::{AtomicBool, AtomicU64, Ordering};
+use lsmx_base::sync::{AtomicBool, AtomicU64, Ordering};
 
 use crate::clock::{Stopwatch, wait_until};
 use crate::error::Result;

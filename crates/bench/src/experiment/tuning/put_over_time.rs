@@ -1,6 +1,6 @@
 //! Puts per slice of time, while compactions run.
 
-use lsmx::sync::{AtomicBool, AtomicU64, Ordering};
+use lsmx_base::sync::{AtomicBool, AtomicU64, Ordering};
 
 use crate::clock::Stopwatch;
 use crate::error::Result;

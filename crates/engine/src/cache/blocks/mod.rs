@@ -8,7 +8,7 @@ mod tests;
 use std::fmt;
 use std::hash::Hasher;
 
-use crate::slice::BlockBytes;
+use lsmx_base::slice::BlockBytes;
 use moka::MokaStore;
 use quick::QuickStore;
 

@@ -13,12 +13,12 @@ use std::fmt;
 use std::hash::BuildHasherDefault;
 
 use arc_swap::ArcSwapOption;
+use lsmx_base::coding::len_u64;
+use lsmx_base::slice::BlockBytes;
+use lsmx_base::sync::{Arc, Mutex};
 use moka::sync::Cache;
 
 use super::{BlockId, BlockStore, IdHasher};
-use crate::coding::len_u64;
-use crate::slice::BlockBytes;
-use crate::sync::{Arc, Mutex};
 
 /// Bytes that an entry costs beside its block: key, links, what is known of its use, and the counts of
 /// the owners of all these.

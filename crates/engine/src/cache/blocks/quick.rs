@@ -3,12 +3,12 @@
 use std::fmt;
 use std::hash::BuildHasherDefault;
 
+use lsmx_base::coding::len_u64;
+use lsmx_base::slice::BlockBytes;
 use quick_cache::sync::DefaultLifecycle;
 use quick_cache::{OptionsBuilder, Weighter};
 
 use super::{BlockId, BlockStore, IdHasher};
-use crate::coding::len_u64;
-use crate::slice::BlockBytes;
 
 /// Bytes that an entry costs beside its block: key, links and the count of owners.
 const ENTRY_OVERHEAD_BYTES: u64 = 160;

@@ -1,9 +1,10 @@
 #![allow(clippy::cast_possible_truncation, reason = "numbers of a test are small")]
 
+use lsmx_base::coding::len_u64;
+use lsmx_base::slice::LiveBlocks;
+use lsmx_base::sync::Arc;
+
 use super::*;
-use crate::coding::len_u64;
-use crate::slice::LiveBlocks;
-use crate::sync::Arc;
 
 const BLOCK_BYTES: usize = 4096;
 

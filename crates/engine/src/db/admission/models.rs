@@ -1,8 +1,9 @@
 //! Models of writes that wait for room.
 
+use lsmx_base::sync::models::{explore, spawn};
+
 use super::*;
 use crate::models::open;
-use crate::sync::models::{explore, spawn};
 use crate::{Db, Error};
 
 /// A database whose memtables all wait for their flush.
@@ -23,7 +24,7 @@ fn full() -> Db {
 /// Goes the way of a write of a database with background threads.
 fn admit(core: &Core) -> Result<()> {
     let mut batch = WriteBatch::new();
-    batch.add(&core.default, crate::Kind::Put, b"key", b"value");
+    batch.add(&core.default, crate::EntryKind::Put, b"key", b"value");
     let stage = Stage::Room(0);
     let mut admission = Admission { stage, ..core.admission(&batch, WriteOptions::default()) };
     core.go_through(&mut admission)

@@ -4,6 +4,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use lsmx_base::key::SeqNo;
+
 use super::blocks::Remains;
 use crate::db::DEFAULT_KEYSPACE;
 use crate::env::Env;
@@ -11,7 +13,6 @@ use crate::error::{Error, Result};
 use crate::format::batch::Operations;
 use crate::format::filename::{CURRENT, FileName};
 use crate::format::wal_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
-use crate::key::SeqNo;
 use crate::keyspace::options::{KeyspaceOptions, Persisted};
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
 use crate::vfs::Vfs;

@@ -8,16 +8,17 @@
 use std::path::Path;
 
 use bytes::Bytes;
+use lsmx_base::checksum::{StreamingChecksum, location_seed};
+use lsmx_base::coding::{get_u64, len_u64, to_usize};
+use lsmx_base::malformed::Malformed;
+use lsmx_base::sync::Arc;
 
-use crate::checksum::{SeededStreaming, place_seed};
-use crate::coding::{get_u64, len_u64, to_usize};
-use crate::error::{Error, Malformed, Result};
+use crate::error::{Error, Result};
 use crate::format::BlockKind;
 use crate::format::block::{self, Compression, Handle, TRAILER_BYTES};
 use crate::format::footer::{FOOTER_BYTES, Footer};
 use crate::format::index::IndexBlock;
 use crate::format::properties::Properties;
-use crate::sync::Arc;
 use crate::vfs::{File, Vfs};
 
 /// Longest block that is looked for where nothing but its beginning is known.
@@ -58,7 +59,9 @@ impl<'a> Remains<'a> {
     pub(super) fn open(vfs: &dyn Vfs, path: &'a Path, uid: Option<u64>) -> Result<Remains<'a>> {
         let file = vfs.open(path).map_err(|error| Error::io("open", path, error))?;
         let bytes = file.len().map_err(|error| Error::io("read the size of", path, error))?;
-        let at = |what: Malformed| what.at(path, bytes.saturating_sub(len_u64(FOOTER_BYTES)));
+        let at = |what: Malformed| {
+            Error::malformed(what, path, bytes.saturating_sub(len_u64(FOOTER_BYTES)))
+        };
         let mut remains = Remains { path, file, bytes, uid: uid.unwrap_or(0), properties: None };
         let footer = remains.footer();
         match (&footer, uid) {
@@ -73,7 +76,8 @@ impl<'a> Remains<'a> {
         }
         let properties = footer.and_then(|footer| {
             let contents = remains.block(footer.properties, BlockKind::Open)?;
-            Properties::decode(&contents).map_err(|what| what.at(path, footer.properties.offset))
+            Properties::decode(&contents)
+                .map_err(|what| Error::malformed(what, path, footer.properties.offset))
         });
         remains.properties = properties.ok();
         Ok(remains)
@@ -98,10 +102,10 @@ impl<'a> Remains<'a> {
         let Some(at) = self.bytes.checked_sub(len_u64(FOOTER_BYTES)) else {
             let (what, needed) = ("table footer", len_u64(FOOTER_BYTES));
             let short = Malformed::Truncated { what, needed, found: self.bytes };
-            return Err(short.at(self.path, 0));
+            return Err(Error::malformed(short, self.path, 0));
         };
         let bytes = self.read(at, len_u64(FOOTER_BYTES))?;
-        Footer::decode(&bytes).map_err(|what| what.at(self.path, at))
+        Footer::decode(&bytes).map_err(|what| Error::malformed(what, self.path, at))
     }
 
     /// The contents of a block.
@@ -109,7 +113,7 @@ impl<'a> Remains<'a> {
     /// # Errors
     /// It cannot be read, or is not what it should be.
     pub(super) fn block(&self, handle: Handle, kind: BlockKind) -> Result<Bytes> {
-        let at = |what: Malformed| what.at(self.path, handle.offset);
+        let at = |what: Malformed| Error::malformed(what, self.path, handle.offset);
         handle.check(self.bytes).map_err(at)?;
         let stored = self.read(handle.offset, handle.bytes)?;
         block::open(stored, kind, self.uid, handle.offset).map_err(at)
@@ -117,7 +121,7 @@ impl<'a> Remains<'a> {
 
     /// Reads bytes that the file has, by its length.
     fn read(&self, offset: u64, bytes: u64) -> Result<Vec<u8>> {
-        let at = |what: Malformed| what.at(self.path, offset);
+        let at = |what: Malformed| Error::malformed(what, self.path, offset);
         let mut buffer = vec![0; to_usize("bytes of a block", bytes).map_err(at)?];
         let read = self.file.read_at(&mut buffer, offset);
         let found = read.map_err(|error| Error::io("read", self.path, error))?;
@@ -177,7 +181,7 @@ impl<'a> Remains<'a> {
         }
         let at = lost.unwrap_or(self.bytes);
         let (what, expected) = ("block behind the data blocks", "one whose checksum fits");
-        Err(Malformed::Field { what, found: at, expected }.at(self.path, at))
+        Err(Error::malformed(Malformed::Field { what, found: at, expected }, self.path, at))
     }
 
     /// What index blocks tell, and what lies between.
@@ -234,7 +238,7 @@ impl<'a> Remains<'a> {
                     let next = self.block_behind(at + 1, to);
                     let end = next.map_or(to, |(handle, _)| handle.offset);
                     let lost = Handle { offset: at, bytes: end - at };
-                    visit(lost, Err(why.at(self.path, at)))?;
+                    visit(lost, Err(Error::malformed(why, self.path, at)))?;
                     let Some(next) = next else { break };
                     next
                 }
@@ -250,7 +254,7 @@ impl<'a> Remains<'a> {
             // The file ends where a block does, and that was not the last.
             let (what, needed) = ("table", self.bytes + len_u64(FOOTER_BYTES));
             let short = Malformed::Truncated { what, needed, found: self.bytes };
-            visit(Handle { offset: at, bytes: 0 }, Err(short.at(self.path, at)))?;
+            visit(Handle { offset: at, bytes: 0 }, Err(Error::malformed(short, self.path, at)))?;
         }
         Ok(at)
     }
@@ -316,7 +320,7 @@ impl<'a> Search<'a> {
     fn block_from(&mut self, start: usize, longest: usize) -> Option<(Handle, BlockKind)> {
         let first = self.ends.partition_point(|&end| end <= start + TRAILER_BYTES);
         let offset = self.at + len_u64(start);
-        let mut sum = SeededStreaming::new(place_seed(self.uid, offset));
+        let mut sum = StreamingChecksum::new(location_seed(self.uid, offset));
         let mut summed = start;
         for &end in self.ends[first..].iter().take_while(|&&end| end - start <= longest) {
             let covered = end - size_of::<u64>();

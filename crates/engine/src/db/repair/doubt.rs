@@ -2,16 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use lsmx_base::key::SeqNo;
+use lsmx_base::malformed::Malformed;
+use lsmx_base::sync::Arc;
 use lsmx_compaction::{FileId, RunId};
 
 use super::make::Values;
 use super::values::BlobRemains;
 use super::{Lost, LostKind, Remains, Repair, basis, rebuild};
-use crate::error::{Error, Malformed, Result};
+use crate::error::{Error, Result};
 use crate::format::filename::FileName;
-use crate::key::SeqNo;
 use crate::manifest::{KeyspaceState, RunRecord, ValueLogState};
-use crate::sync::Arc;
 use crate::table::Table;
 
 /// A table that may belong to a keyspace.
@@ -85,7 +86,7 @@ impl Repair<'_> {
                 let unknown = || {
                     let (what, expected) = ("keyspace of a table", "one that there is");
                     let found = keyspace.map_or(0, u64::from);
-                    Malformed::Field { what, found, expected }.at(&path, 0)
+                    Error::malformed(Malformed::Field { what, found, expected }, &path, 0)
                 };
                 Ok((known.ok_or_else(unknown)?, remains.uid()))
             });

@@ -4,19 +4,19 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
+use lsmx_base::range_tombstone::RangeTombstone;
+use lsmx_base::sync::Arc;
 use lsmx_compaction::FileId;
 
 use super::report::{Lost, LostKind};
 use super::values::BlobRemains;
 use crate::env::Env;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::format::blob::ValuePointer;
 use crate::format::edit::{BlobReference, FileRecord};
 use crate::format::filename::FileName;
-use crate::format::range_tombstones::RangeTombstone;
-use crate::key::{InternalKey, Kind, SeqNo};
 use crate::store::shape_of;
-use crate::sync::Arc;
 use crate::table::{TableOptions, TableWriter};
 use crate::vfs::Vfs;
 
@@ -176,7 +176,7 @@ impl<'a> Values<'a> {
         value: &'e [u8],
     ) -> Option<Placed<'e>> {
         let losing = std::mem::replace(&mut self.losing, false);
-        if key.kind != Kind::ValuePointer {
+        if key.kind != EntryKind::ValuePointer {
             return Some(Placed { key, value: Cow::Borrowed(value), pointer: None });
         }
         let pointer = ValuePointer::decode(value);
@@ -187,12 +187,12 @@ impl<'a> Values<'a> {
         }
         let read = match &pointer {
             Ok(pointer) => self.remains.value((key.user_key, key.seq), pointer),
-            Err(what) => Err(what.clone().at(&self.remains.path(0), 0)),
+            Err(what) => Err(Error::malformed(what.clone(), &self.remains.path(0), 0)),
         };
         let pointer = pointer.ok();
         let why = match read {
             Ok(value) => {
-                let key = InternalKey { kind: Kind::Put, ..key };
+                let key = InternalKey { kind: EntryKind::Put, ..key };
                 return Some(Placed { key, value: Cow::Owned(value), pointer: None });
             }
             Err(error) => error.to_string(),

@@ -31,6 +31,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use lsmx_base::key::InternalKey;
+use lsmx_base::sync::Arc;
 use lsmx_compaction::{Level, RunId};
 
 use self::basis::Basis;
@@ -48,10 +50,8 @@ use crate::env::{Background, Env};
 use crate::error::{Error, Result};
 use crate::format::edit::{Change, Edit, FileRecord};
 use crate::format::filename::{CURRENT, FileName};
-use crate::key::InternalKey;
 use crate::manifest::{KeyspaceState, ManifestState};
 use crate::operands::OperandStoreFactory;
-use crate::sync::Arc;
 use crate::vfs::{OsVfs, Vfs};
 
 /// How a repair goes about it.
@@ -426,7 +426,9 @@ impl<'a> Repair<'a> {
         if self.options.dry_run || changes.is_empty() {
             return Ok(());
         }
-        self.state.apply(&Edit { changes }).map_err(|what| what.at(&self.manifest, 0))
+        self.state
+            .apply(&Edit { changes })
+            .map_err(|what| Error::malformed(what, &self.manifest, 0))
     }
 
     /// Notes which table each file of that kind is, whatever its name.

@@ -12,15 +12,16 @@
 
 use std::collections::BTreeSet;
 
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::key::SeqNo;
+
 use super::{Lost, LostKind, Repair, basis, is_no_damage};
 use crate::db::DEFAULT_KEYSPACE;
 use crate::error::{Error, Result};
 use crate::format::edit::FileRecord;
 use crate::format::filename::FileName;
-use crate::key::SeqNo;
 use crate::keyspace::options::Persisted;
 use crate::manifest::{KeyspaceState, Manifest};
-use crate::sabotage::{self, Bug};
 use crate::wal::RecoveryMode;
 
 impl Repair<'_> {
@@ -95,7 +96,7 @@ impl Repair<'_> {
             self.report.tables_dropped += 1;
             self.report.lost.push(self.later_commits(&now.name, table, wrong));
         }
-        let flushed_through = match sabotage::on(Bug::LaterFlushStaysCounted) {
+        let flushed_through = match failpoint::is_on(Failpoint::LaterFlushStaysCounted) {
             true => now.flushed_through,
             false => before.flushed_through,
         };

@@ -3,6 +3,10 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::key::SeqNo;
+use lsmx_base::sync::Arc;
+
 use super::{Lost, LostKind, Repair, basis};
 use crate::db::beside::{self, Beside};
 use crate::db::options::Options;
@@ -11,10 +15,7 @@ use crate::db::verify::read_log;
 use crate::error::{Error, Result};
 use crate::format::edit::Change;
 use crate::format::filename::{CURRENT, FileName};
-use crate::key::SeqNo;
 use crate::keyspace::options::{Persisted, kept_logs};
-use crate::sabotage::{self, Bug};
-use crate::sync::Arc;
 use crate::vfs::Vfs;
 use crate::wal::{RecoveryMode, RecoveryReport};
 
@@ -157,7 +158,7 @@ impl Repair<'_> {
         self.aside.extend(segments.filter(|file| matches!(file, FileName::Segment(_))));
         self.report.commits = kept.records;
         self.note_completeness(&kept, doubt);
-        let unreported = self.options.dry_run && sabotage::on(Bug::DryRunMissesCommits);
+        let unreported = self.options.dry_run && failpoint::is_on(Failpoint::DryRunMissesCommits);
         if let Some(damage) = kept.damage.filter(|_| !unreported) {
             let path = damage.path().unwrap_or(self.dir).to_owned();
             let (what, bytes) = (LostKind::Commits, kept.bytes_cut);
@@ -277,7 +278,7 @@ fn link_or_copy(vfs: &dyn Vfs, from: &Path, to: &Path) -> Result<()> {
         }
         let written = target.append(&buffer[..read]);
         written.map_err(|error| Error::io("append to", to, error))?;
-        offset += crate::coding::len_u64(read);
+        offset += lsmx_base::coding::len_u64(read);
     }
     target.sync().map_err(|error| Error::io("sync", to, error))
 }

@@ -5,20 +5,20 @@
 //! operand and the other is not, the other is what it was folded into.
 
 use bytes::Bytes;
+use lsmx_base::checksum::StreamingChecksum;
+use lsmx_base::coding::len_u64;
+use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
+use lsmx_base::range_tombstone::{RangeTombstone, fragment};
+use lsmx_base::sync::Arc;
 use lsmx_compaction::FileId;
 
 use super::make::{Made, Maker, NewTable, Values};
 use crate::cache::Cache;
-use crate::checksum::Streaming;
-use crate::coding::len_u64;
 use crate::cursor::Cursor;
 use crate::error::{Error, Result};
 use crate::format::edit::FileRecord;
-use crate::format::range_tombstones::{RangeTombstone, fragment};
 use crate::job::SpanQueue;
-use crate::key::{InternalKey, Kind, SeqNo};
 use crate::read::merging::MergingCursor;
-use crate::sync::Arc;
 use crate::table::{FillCache, Table, TableIdentity};
 use crate::vfs::Vfs;
 
@@ -38,7 +38,7 @@ pub(super) fn open_sound(
     cache: &Arc<Cache>,
 ) -> Result<Arc<Table>> {
     let file = vfs.open(path).map_err(|error| Error::io("open", path, error))?;
-    let (mut sum, mut bytes, mut chunk) = (Streaming::new(), 0, vec![0; CHUNK_BYTES]);
+    let (mut sum, mut bytes, mut chunk) = (StreamingChecksum::new(0), 0, vec![0; CHUNK_BYTES]);
     loop {
         let read = file.read_at(&mut chunk, bytes);
         let read = read.map_err(|error| Error::io("read", path, error))?;
@@ -100,11 +100,11 @@ fn one_of<C: Cursor>(
     merged: &mut MergingCursor<C>,
     user_key: &[u8],
     seq: SeqNo,
-) -> Result<(Kind, Vec<u8>)> {
+) -> Result<(EntryKind, Vec<u8>)> {
     let mut chosen = (merged.key().kind, merged.value().to_vec());
     merged.next()?;
     while merged.valid() && merged.key().user_key == user_key && merged.key().seq == seq {
-        if chosen.0 == Kind::Merge && merged.key().kind != Kind::Merge {
+        if chosen.0 == EntryKind::Merge && merged.key().kind != EntryKind::Merge {
             chosen = (merged.key().kind, merged.value().to_vec());
         }
         merged.next()?;

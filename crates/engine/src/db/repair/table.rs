@@ -1,16 +1,18 @@
 //! What is readable of one damaged table, entry by entry.
 
 use bytes::Bytes;
+use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
+use lsmx_base::malformed::Malformed;
+use lsmx_base::range_tombstone::RangeTombstone;
+use lsmx_base::slice::BlockBytes;
 
 use super::blocks::Remains;
-use crate::error::{Error, Malformed, Result};
+use crate::error::{Error, Result};
 use crate::format::BlockKind;
 use crate::format::block::Handle;
 use crate::format::data_block::DataBlock;
 use crate::format::data_cursor::DataCursor;
-use crate::format::range_tombstones::{RangeTombstone, Spans};
-use crate::key::{InternalKey, Kind, SeqNo};
-use crate::slice::BlockBytes;
+use crate::format::range_tombstones::Spans;
 
 /// Keys between which something is missing.
 #[derive(Clone, Debug)]
@@ -39,7 +41,7 @@ pub(super) struct Salvaged {
 }
 
 /// An entry with memory of its own.
-type Entry = (Bytes, SeqNo, Kind, Bytes);
+type Entry = (Bytes, SeqNo, EntryKind, Bytes);
 
 /// Hands out all entries that can be read, in order.
 ///
@@ -50,7 +52,7 @@ pub(super) fn salvage(
     visit: &mut dyn FnMut(InternalKey<'_>, &[u8]) -> Result<()>,
 ) -> Result<Salvaged> {
     let mut salvaged = Salvaged::default();
-    let mut last: Option<(Bytes, SeqNo, Kind)> = None;
+    let mut last: Option<(Bytes, SeqNo, EntryKind)> = None;
     let mut open: Option<Gap> = None;
     let data_end = remains.data_blocks(&mut |handle, contents| {
         let entries = contents.and_then(|contents| entries(remains, handle, &contents, &last));
@@ -87,9 +89,9 @@ fn entries(
     remains: &Remains<'_>,
     handle: Handle,
     contents: &[u8],
-    last: &Option<(Bytes, SeqNo, Kind)>,
+    last: &Option<(Bytes, SeqNo, EntryKind)>,
 ) -> Result<Vec<Entry>> {
-    let at = |what: Malformed| what.at(remains.path(), handle.offset);
+    let at = |what: Malformed| Error::malformed(what, remains.path(), handle.offset);
     let block = DataBlock::new(BlockBytes::copy_of(contents)).map_err(at)?;
     block.check().map_err(at)?;
     let mut cursor = DataCursor::new(block);
@@ -121,6 +123,7 @@ fn spans(remains: &Remains<'_>, data_end: u64) -> Result<Vec<RangeTombstone>> {
         None => remains.find_spans(data_end)?,
     };
     let Some(contents) = contents else { return Ok(Vec::new()) };
-    let spans = Spans::decode(&contents).map_err(|what| what.at(remains.path(), data_end))?;
+    let spans = Spans::decode(&contents)
+        .map_err(|what| Error::malformed(what, remains.path(), data_end))?;
     Ok(spans.as_slice().to_vec())
 }

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use crate::coding::to_usize;
-use crate::error::{Error, Malformed, Result};
+use lsmx_base::coding::to_usize;
+use lsmx_base::key::SeqNo;
+use lsmx_base::malformed::Malformed;
+use lsmx_base::sync::Arc;
+
+use crate::error::{Error, Result};
 use crate::format::blob::{BLOB_HEADER_BYTES, BlobHeader, BlobRecord, ValuePointer};
 use crate::format::filename::FileName;
-use crate::key::SeqNo;
-use crate::sync::Arc;
 use crate::vfs::{File, Vfs};
 
 /// Blob files of which nothing is believed; a record is vouched for by its own checksum.
@@ -48,7 +50,7 @@ impl<'a> BlobRemains<'a> {
         pointer: &ValuePointer,
     ) -> Result<Vec<u8>> {
         let blob = self.open(pointer.file)?;
-        let at = |what: Malformed| what.at(&blob.path, pointer.offset);
+        let at = |what: Malformed| Error::malformed(what, &blob.path, pointer.offset);
         let bytes = blob.file.len().map_err(|error| Error::io("read", &blob.path, error))?;
         let end = pointer.offset.checked_add(pointer.bytes);
         if end.is_none_or(|end| end > bytes) {
@@ -87,7 +89,7 @@ impl OneBlob {
                 let mut head = [0; BLOB_HEADER_BYTES];
                 let read = file.read_at(&mut head, 0);
                 let read = read.map_err(|error| Error::io("read", &path, error))?;
-                let at = |what: Malformed| what.at(&path, 0);
+                let at = |what: Malformed| Error::malformed(what, &path, 0);
                 let header = BlobHeader::decode(&head[..read]).map_err(at)?;
                 if header.number != number {
                     let (what, expected, found) = ("number of a blob file", number, header.number);

@@ -1,10 +1,11 @@
 //! Writing a data block, and where it may end.
 
+use lsmx_base::coding::{Decoder, len_u64, put_u32, put_varint, varint_len};
+use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
+use lsmx_base::malformed::Malformed;
+
 use super::tags::{self, Tail};
 use super::{CODING_PREFIX, CODING_TAGGED, RawEntry, common_prefix};
-use crate::coding::{Decoder, len_u64, put_u32, put_varint, varint_len};
-use crate::error::Malformed;
-use crate::key::{InternalKey, Kind, SeqNo};
 
 /// Writes a data block.
 #[derive(Debug)]
@@ -93,7 +94,7 @@ impl DataBlockBuilder {
     }
 
     /// Adds an entry, which is larger than the one before.
-    #[cfg(any(test, feature = "fuzzing"))]
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn add(&mut self, key: InternalKey<'_>, value: &[u8]) {
         let common = common_prefix(&self.last_key, key.user_key);
         self.add_with(key, common, value);
@@ -128,7 +129,7 @@ impl DataBlockBuilder {
     }
 
     /// Remembers that the block may end before the entry that is added next.
-    pub(crate) fn mark(&self, mark: &mut Mark, last: (SeqNo, Kind)) {
+    pub(crate) fn mark(&self, mark: &mut Mark, last: (SeqNo, EntryKind)) {
         mark.at = self.bytes.len();
         mark.restarts = self.restarts.len();
         mark.entries = self.entries;
@@ -211,7 +212,7 @@ pub(crate) struct Mark {
     /// User key of the entry before.
     last_key: Vec<u8>,
     /// Its number and kind.
-    last: (SeqNo, Kind),
+    last: (SeqNo, EntryKind),
 }
 
 impl Default for Mark {
@@ -221,7 +222,7 @@ impl Default for Mark {
             restarts: 0,
             entries: 0,
             last_key: Vec::new(),
-            last: (SeqNo::ZERO, Kind::Put),
+            last: (SeqNo::ZERO, EntryKind::Put),
         }
     }
 }

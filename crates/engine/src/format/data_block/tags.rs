@@ -6,11 +6,12 @@
 //! to none if there is none. What a tag says is never taken for an answer: the key is compared in
 //! full, along the entries from the restart before.
 
+use lsmx_base::coding::{len_u64, to_usize};
+use lsmx_base::filter::key_hash;
+use lsmx_base::key::SeqNo;
+use lsmx_base::malformed::Malformed;
+
 use super::{DataBlock, ENTRIES_AT, Hit, common_prefix, shares_too_much};
-use crate::coding::{len_u64, to_usize};
-use crate::error::Malformed;
-use crate::format::filter::key_hash;
-use crate::key::SeqNo;
 
 /// Bytes after the restarts: distance of restarts, count of entries.
 const COUNTS_BYTES: usize = size_of::<u8>() + size_of::<u16>();
@@ -183,7 +184,7 @@ impl DataBlock {
     }
 
     /// Entries from one restart to the next, where the block says so.
-    #[cfg(feature = "fuzzing")]
+    #[cfg(feature = "testing")]
     pub(crate) fn restart_interval(&self) -> Option<usize> {
         self.tail.map(|tail| tail.interval)
     }

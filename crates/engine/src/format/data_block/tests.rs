@@ -1,12 +1,12 @@
 //! Blocks of both codings, whole and damaged.
 
+use lsmx_base::key::InternalKey;
 use proptest::prelude::*;
 
 use super::*;
 use crate::format::data_cursor::DataCursor;
-use crate::key::InternalKey;
 
-type Owned = (Vec<u8>, u64, Kind, Vec<u8>);
+type Owned = (Vec<u8>, u64, EntryKind, Vec<u8>);
 
 fn build(entries: &[Owned], interval: u32, tagged: bool) -> Vec<u8> {
     let mut builder = DataBlockBuilder::new(interval, tagged);
@@ -30,7 +30,7 @@ fn sample() -> Vec<Owned> {
         ["", "\0", "a", "aa", "ab", "abcdef", "abcdeg", "b", "\u{7f}\u{7f}"].into_iter().enumerate()
     {
         for version in (0..=index as u64 % 4).rev() {
-            let kind = Kind::from_u8(u8::try_from(version % 4).unwrap()).unwrap();
+            let kind = EntryKind::from_u8(u8::try_from(version % 4).unwrap()).unwrap();
             entries.push((key.into(), 10 * version + 1, kind, vec![7; 30 + index * 3]));
         }
     }
@@ -156,7 +156,7 @@ fn a_block_whose_tags_lead_astray_does_not_check() {
 fn tags_are_left_out_where_they_do_not_pay_or_fit() {
     let entry = |n: u32, value: usize| {
         let key = n.to_be_bytes().to_vec();
-        (key, 1, Kind::Put, vec![1; value])
+        (key, 1, EntryKind::Put, vec![1; value])
     };
     let has_tags = |count: u32, value: usize, interval: u32| {
         let mut builder = DataBlockBuilder::new(interval, true);
@@ -180,7 +180,7 @@ fn tags_are_left_out_where_they_do_not_pay_or_fit() {
 
 #[test]
 fn a_walk_backward_leaves_no_entry_out_in_silence() {
-    let entries = [b"a", b"b"].map(|key| (key.to_vec(), 1, Kind::Put, b"v".to_vec()));
+    let entries = [b"a", b"b"].map(|key| (key.to_vec(), 1, EntryKind::Put, b"v".to_vec()));
     let mut bytes = build(&entries, 16, false);
     let second = DataBlock::new(bytes.clone().into()).unwrap().entry(ENTRIES_AT).unwrap().next;
     let place = bytes.len() - 8;
@@ -193,9 +193,9 @@ fn a_walk_backward_leaves_no_entry_out_in_silence() {
 
 #[test]
 fn unknown_and_reserved_kinds_are_errors() {
-    let whole = build(&[(b"k".to_vec(), 1, Kind::Put, b"v".to_vec())], 16, false);
+    let whole = build(&[(b"k".to_vec(), 1, EntryKind::Put, b"v".to_vec())], 16, false);
     let kind_at = ENTRIES_AT + 2;
-    assert_eq!(whole[kind_at], Kind::Put as u8);
+    assert_eq!(whole[kind_at], EntryKind::Put as u8);
     for kind in (4..=u8::MAX).chain([4, 0x80, 0x81]) {
         let mut bytes = whole.clone();
         bytes[kind_at] = kind;
@@ -215,7 +215,7 @@ proptest! {
         let mut entries: Vec<Owned> = Vec::new();
         for (key, versions) in keys {
             for seq in (1..=versions).rev() {
-                entries.push((key.clone().into(), seq, Kind::Put, vec![7; 40]));
+                entries.push((key.clone().into(), seq, EntryKind::Put, vec![7; 40]));
             }
         }
         for tagged in [false, true] {

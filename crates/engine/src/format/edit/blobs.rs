@@ -1,9 +1,9 @@
 //! What the manifest knows of blob files, and of the tables that point into them.
 
+use lsmx_base::coding::{Decoder, len_u64, put_u64, put_varint};
+use lsmx_base::malformed::Malformed;
 use lsmx_compaction::FileId;
 
-use crate::Malformed;
-use crate::coding::{Decoder, len_u64, put_u64, put_varint};
 use crate::format::blob::{BLOB_HEADER_BYTES, BLOB_TRAILER_BYTES};
 
 /// What the manifest knows of a blob file.

@@ -15,9 +15,10 @@
 
 use std::ops::Range;
 
+use lsmx_base::coding::{Decoder, get_u64, len_u64, put_varint, to_usize};
+use lsmx_base::malformed::Malformed;
+
 use super::offset_in_block;
-use crate::coding::{Decoder, get_u64, len_u64, put_varint, to_usize};
-use crate::error::Malformed;
 
 /// Most numbers of a sequence, so that bit positions fit in 16 bits: there are at most two zeros
 /// for each one.

@@ -20,13 +20,14 @@
 
 use std::cmp::Ordering;
 
+use lsmx_base::coding::{Decoder, get_u32, len_u64, put_u32, put_varint, to_usize, varint_in_word};
+use lsmx_base::key::SeqNo;
+use lsmx_base::malformed::Malformed;
+
 use super::key_head;
 use super::separator::{Separator, Versions};
-use crate::coding::{Decoder, get_u32, len_u64, put_u32, put_varint, to_usize, varint_in_word};
-use crate::error::Malformed;
 use crate::format::block::Handle;
 use crate::format::data_block::{common_prefix, shares_too_little, shares_too_much};
-use crate::key::SeqNo;
 
 /// The coding of top indexes.
 pub(crate) const CODING_PREFIX: u8 = 0;

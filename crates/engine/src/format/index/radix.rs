@@ -19,11 +19,12 @@
 //! all digits after it: the highest if it is above the digit it got, the lowest if below. So a larger
 //! key never has a smaller number, whatever its bytes.
 
+use lsmx_base::coding::{Decoder, len_u64, put_bytes, put_varint};
+use lsmx_base::malformed::Malformed;
+
 use super::elias_fano::{self, NUMBER_BITS_MAX};
 use super::separator::{Below, Boundary};
 use super::{offset_in_block, prefix};
-use crate::coding::{Decoder, len_u64, put_bytes, put_varint};
-use crate::error::Malformed;
 
 /// Most places that count.
 const PLACES_MAX: usize = 64;

@@ -2,8 +2,9 @@
 
 use std::cmp::Ordering;
 
+use lsmx_base::key::{InternalKey, SeqNo};
+
 use crate::format::data_block::common_prefix;
-use crate::key::{InternalKey, SeqNo};
 
 /// On which side of a separator the versions of its user key are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -130,10 +131,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::key::Kind;
+    use lsmx_base::key::EntryKind;
 
     fn key(user_key: &[u8], seq: u64) -> InternalKey<'_> {
-        InternalKey { user_key, seq: SeqNo(seq), kind: Kind::Put }
+        InternalKey { user_key, seq: SeqNo(seq), kind: EntryKind::Put }
     }
 
     #[test]

@@ -16,13 +16,14 @@
 
 use std::cmp::Ordering;
 
+use lsmx_base::coding::{Decoder, len_u64, put_varint, to_usize};
+use lsmx_base::key::SeqNo;
+use lsmx_base::malformed::Malformed;
+
 use super::separator::Boundary;
 use super::{key_head, offset_in_block};
-use crate::coding::{Decoder, len_u64, put_varint, to_usize};
-use crate::error::Malformed;
 use crate::format::KEY_BYTES_MAX;
 use crate::format::data_block::{common_prefix, shares_too_little, shares_too_much};
-use crate::key::SeqNo;
 
 /// Entries of a group.
 const GROUP: usize = 16;

@@ -28,16 +28,17 @@
 //! the boundary's number or a larger one come after it. Where it has the same one, the boundary is
 //! a tie: for keys with just that number the string decides.
 
+use lsmx_base::coding::{Decoder, len_u64, put_bytes, put_varint};
+use lsmx_base::key::SeqNo;
+use lsmx_base::malformed::Malformed;
+
 use super::elias_fano::{self, EliasFano, Sampled};
 use super::radix::{Mapped, Plan, Radix};
 use super::separator::{Boundary, Separator, Versions};
 use super::strings::{self, Strings};
 use super::{offset_in_block, prefix};
-use crate::coding::{Decoder, len_u64, put_bytes, put_varint};
-use crate::error::Malformed;
 use crate::format::block::Handle;
 use crate::format::data_block::common_prefix;
-use crate::key::SeqNo;
 
 /// The coding of index blocks.
 pub(crate) const CODING_SUCCINCT: u8 = 1;

@@ -1,18 +1,18 @@
 //! Index blocks of succinct coding against the separators they were made of.
 
+use lsmx_base::coding::len_u64;
+use lsmx_base::key::{EntryKind, InternalKey};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
 use super::separator::Below;
 use super::succinct::SuccinctBuilder;
 use super::*;
-use crate::coding::len_u64;
-use crate::key::{InternalKey, Kind};
 
 type Key = (Vec<u8>, u64);
 
 fn internal((user_key, seq): &Key) -> InternalKey<'_> {
-    InternalKey { user_key, seq: SeqNo(*seq), kind: Kind::Put }
+    InternalKey { user_key, seq: SeqNo(*seq), kind: EntryKind::Put }
 }
 
 /// First and last key of each block.

@@ -4,11 +4,11 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
+use lsmx_base::sync::Arc;
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
 use super::super::call::VfsCall;
-use crate::sync::Arc;
 
 /// What the system says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

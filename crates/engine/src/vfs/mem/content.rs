@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::sync::Arc;
+use lsmx_base::sync::Arc;
 
 /// Bytes of a chunk. An append after a copy was taken copies one chunk; so small, but not so small
 /// that the list of chunks costs more.

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use lsmx_base::sync::Arc;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::content::Content;
 use super::node::{Dir, DirId, Entries, Entry, FileData, FileNode};
 use super::{MemVfs, Names, ROOT};
-use crate::sync::Arc;
 
 /// Bytes that a disk writes whole or not at all.
 const SECTOR_BYTES: usize = 512;

@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use lsmx_base::sync::Arc;
+
 use super::content::Content;
 use super::node::{DirId, Entry, FileNode};
 use super::{MemVfs, Names, ROOT};
-use crate::sync::Arc;
 
 impl MemVfs {
     /// Flips the bits of `mask` in one byte.

@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use lsmx_base::sync::{Arc, AtomicU64, Ordering, RwLock};
+
 use super::content::Content;
-use crate::sync::{Arc, AtomicU64, Ordering, RwLock};
 
 /// A file, whatever its names are.
 #[derive(Debug, Default)]

@@ -1,7 +1,8 @@
 //! What survives, image by image.
 
+use lsmx_base::sync::Mutex;
+
 use super::*;
-use crate::sync::Mutex;
 
 const SEEDS: std::ops::Range<u64> = 0..200;
 

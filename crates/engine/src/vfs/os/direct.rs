@@ -9,8 +9,9 @@ use std::cell::RefCell;
 use std::fs;
 use std::io;
 
+use lsmx_base::sync::{AtomicU64, Ordering};
+
 use super::{positioned, sync_file};
-use crate::sync::{AtomicU64, Ordering};
 use crate::vfs::File;
 
 /// Logical blocks of devices, in the order in which they are tried.

@@ -30,21 +30,21 @@ impl Work {
     ];
 }
 
-#[cfg(feature = "sabotage")]
+#[cfg(feature = "testing")]
 static COUNTERS: [crate::sync::statics::AtomicU64; Work::ALL.len()] =
     [const { crate::sync::statics::AtomicU64::new(0) }; Work::ALL.len()];
 
 /// Counts work of the whole process.
 #[inline]
-pub(crate) fn add(work: Work, count: usize) {
-    #[cfg(feature = "sabotage")]
+pub fn add(work: Work, count: usize) {
+    #[cfg(feature = "testing")]
     COUNTERS[work as usize].fetch_add(count as u64, crate::sync::Ordering::Relaxed);
-    #[cfg(not(feature = "sabotage"))]
+    #[cfg(not(feature = "testing"))]
     let _ = (work, count);
 }
 
 /// Returns the work counted since the process started.
-#[cfg(feature = "sabotage")]
+#[cfg(feature = "testing")]
 #[must_use]
 pub fn counted(work: Work) -> u64 {
     COUNTERS[work as usize].load(crate::sync::Ordering::Relaxed)

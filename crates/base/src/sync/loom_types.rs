@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::{LockResult, PoisonError};
 use std::time::Duration;
 
-pub(crate) use loom::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic};
+pub use loom::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic};
 
 use super::Arc;
 use atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,23 +16,23 @@ macro_rules! thread_local_of_model {
     };
     ($($plain:tt)*) => { loom::thread_local! { $($plain)* } };
 }
-pub(crate) use thread_local_of_model as thread_local;
+pub use thread_local_of_model as thread_local;
 
 /// loom's condition variable, with what else is asked of one. No time passes in a model, so a wait
 /// with a timeout is one without: what needs the timeout to go on shows as a deadlock.
 #[derive(Debug, Default)]
-pub(crate) struct Condvar(loom::sync::Condvar);
+pub struct Condvar(loom::sync::Condvar);
 
 impl Condvar {
-    pub(crate) fn new() -> Condvar {
+    pub fn new() -> Condvar {
         Condvar::default()
     }
 
-    pub(crate) fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> LockResult<MutexGuard<'a, T>> {
+    pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> LockResult<MutexGuard<'a, T>> {
         self.0.wait(guard)
     }
 
-    pub(crate) fn wait_while<'a, T>(
+    pub fn wait_while<'a, T>(
         &self,
         mut guard: MutexGuard<'a, T>,
         mut condition: impl FnMut(&mut T) -> bool,
@@ -43,7 +43,7 @@ impl Condvar {
         Ok(guard)
     }
 
-    pub(crate) fn wait_timeout_while<'a, T>(
+    pub fn wait_timeout_while<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,
         _: Duration,
@@ -53,18 +53,18 @@ impl Condvar {
         waited.map(|guard| (guard, ())).map_err(|error| PoisonError::new((error.into_inner(), ())))
     }
 
-    pub(crate) fn notify_one(&self) {
+    pub fn notify_one(&self) {
         self.0.notify_one();
     }
 
-    pub(crate) fn notify_all(&self) {
+    pub fn notify_all(&self) {
         self.0.notify_all();
     }
 }
 
 /// What `arc_swap` promises: a load acquires, a store does both, and a load finds what was stored last.
 #[derive(Debug)]
-pub(crate) struct ArcSwap<T> {
+pub struct ArcSwap<T> {
     /// How often it was swapped: where a model may switch threads, and what it orders them by.
     swaps: AtomicUsize,
     /// Never locked while a model switches threads.
@@ -73,7 +73,7 @@ pub(crate) struct ArcSwap<T> {
 
 /// What a load found.
 #[derive(Debug)]
-pub(crate) struct Guard<T>(T);
+pub struct Guard<T>(T);
 
 impl<T> Deref for Guard<T> {
     type Target = T;
@@ -83,11 +83,11 @@ impl<T> Deref for Guard<T> {
 }
 
 impl<T> ArcSwap<T> {
-    pub(crate) fn new(value: Arc<T>) -> ArcSwap<T> {
+    pub fn new(value: Arc<T>) -> ArcSwap<T> {
         ArcSwap { swaps: AtomicUsize::new(0), current: std::sync::Mutex::new(value) }
     }
 
-    pub(crate) fn from_pointee(value: T) -> ArcSwap<T> {
+    pub fn from_pointee(value: T) -> ArcSwap<T> {
         ArcSwap::new(Arc::new(value))
     }
 
@@ -95,17 +95,17 @@ impl<T> ArcSwap<T> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn load_full(&self) -> Arc<T> {
+    pub fn load_full(&self) -> Arc<T> {
         // An addition finds the last of all stores.
         self.swaps.fetch_add(0, Ordering::Acquire);
         Arc::clone(&self.current())
     }
 
-    pub(crate) fn load(&self) -> Guard<Arc<T>> {
+    pub fn load(&self) -> Guard<Arc<T>> {
         Guard(self.load_full())
     }
 
-    pub(crate) fn store(&self, value: Arc<T>) {
+    pub fn store(&self, value: Arc<T>) {
         self.swaps.fetch_add(1, Ordering::AcqRel);
         let before = std::mem::replace(&mut *self.current(), value);
         drop(before);
@@ -113,7 +113,7 @@ impl<T> ArcSwap<T> {
 
     /// Swaps in what `make` makes of what is there, which it is asked again if that is another by then;
     /// returns what was there.
-    pub(crate) fn rcu(&self, mut make: impl FnMut(&Arc<T>) -> T) -> Arc<T> {
+    pub fn rcu(&self, mut make: impl FnMut(&Arc<T>) -> T) -> Arc<T> {
         loop {
             let seen = self.load_full();
             let made = Arc::new(make(&seen));
@@ -204,7 +204,7 @@ impl<T> Default for OnceLock<T> {
 
 /// What `boxcar` promises: who finds an item sees what was written before it was pushed.
 #[derive(Debug)]
-pub(crate) struct AppendVec<T> {
+pub struct AppendVec<T> {
     count: AtomicUsize,
     items: [std::sync::OnceLock<T>; ITEMS_MAX],
 }
@@ -213,26 +213,26 @@ pub(crate) struct AppendVec<T> {
 const ITEMS_MAX: usize = 32;
 
 impl<T> AppendVec<T> {
-    pub(crate) fn new() -> AppendVec<T> {
+    pub fn new() -> AppendVec<T> {
         let items = [const { std::sync::OnceLock::new() }; ITEMS_MAX];
         AppendVec { count: AtomicUsize::new(0), items }
     }
 
-    pub(crate) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.count.load(Ordering::Acquire)
     }
 
-    pub(crate) fn get(&self, index: usize) -> Option<&T> {
+    pub fn get(&self, index: usize) -> Option<&T> {
         (index < self.count()).then(|| self.items[index].get()).flatten()
     }
 
     #[cfg(test)]
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &T)> {
+    pub fn iter(&self) -> impl Iterator<Item = (usize, &T)> {
         (0..self.count()).filter_map(|index| Some((index, self.items[index].get()?)))
     }
 
     /// One thread at a time.
-    pub(crate) fn push(&self, item: T) {
+    pub fn push(&self, item: T) {
         let index = self.count.load(Ordering::Relaxed);
         assert!(self.items[index].set(item).is_ok(), "two push at once");
         self.count.store(index + 1, Ordering::Release);

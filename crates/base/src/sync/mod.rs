@@ -5,9 +5,9 @@
 //! wherever a thread may give way to another, for a lock held there could stop a replayed schedule.
 
 #[cfg(loom)]
-mod loomed;
+mod loom_types;
 #[cfg(all(test, loom))]
-pub(crate) mod models;
+pub mod models;
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
@@ -15,18 +15,18 @@ use std::sync::PoisonError;
 use std::task::Waker;
 
 #[cfg(loom)]
-use loomed as primitives;
+use loom_types as primitives;
 #[cfg(not(loom))]
 use std::sync as primitives;
 
 #[cfg(not(loom))]
-pub(crate) use arc_swap::{ArcSwap, Guard};
+pub use arc_swap::{ArcSwap, Guard};
 #[cfg(not(loom))]
-pub(crate) use boxcar::Vec as AppendVec;
+pub use boxcar::Vec as AppendVec;
 #[cfg(loom)]
-pub use loomed::OnceLock;
+pub use loom_types::OnceLock;
 #[cfg(loom)]
-pub(crate) use loomed::{AppendVec, ArcSwap, Guard, thread_local};
+pub use loom_types::{AppendVec, ArcSwap, Guard, thread_local};
 pub use primitives::atomic::{
     AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
@@ -34,10 +34,10 @@ pub use primitives::atomic::{
 pub use std::sync::OnceLock;
 pub use std::sync::{Arc, Weak};
 #[cfg(not(loom))]
-pub(crate) use std::thread_local;
+pub use std::thread_local;
 
 /// Atomics for statics: a model checker's live no longer than one run of a model.
-pub(crate) use std::sync::atomic as statics;
+pub use std::sync::atomic as statics;
 
 #[cfg(debug_assertions)]
 thread_local! {

@@ -2,15 +2,15 @@
 //!
 //! [`Decoder`] reads bytes that may be anything: it never panics and never reads past their end.
 
-use crate::error::Malformed;
-use crate::sabotage::{self, Bug};
+use crate::failpoint::{self, Failpoint};
+use crate::malformed::Malformed;
 
 /// Most bytes that a `u64` takes as a varint.
-pub(crate) const VARINT_BYTES_MAX: usize = 10;
+pub const VARINT_BYTES_MAX: usize = 10;
 
 /// A length in memory as a `u64`. Never loses anything: no supported target has wider addresses.
 #[inline]
-pub(crate) const fn len_u64(len: usize) -> u64 {
+pub const fn len_u64(len: usize) -> u64 {
     len as u64
 }
 
@@ -19,7 +19,7 @@ pub(crate) const fn len_u64(len: usize) -> u64 {
 /// # Errors
 /// When it is past what this machine can address.
 #[inline]
-pub(crate) fn to_usize(what: &'static str, value: u64) -> Result<usize, Malformed> {
+pub fn to_usize(what: &'static str, value: u64) -> Result<usize, Malformed> {
     usize::try_from(value).map_err(|_| Malformed::Field {
         what,
         found: value,
@@ -30,31 +30,31 @@ pub(crate) fn to_usize(what: &'static str, value: u64) -> Result<usize, Malforme
 /// The lower 32 bits.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "cutting off the upper half is the purpose")]
-pub(crate) const fn low_u32(value: u64) -> u32 {
+pub const fn low_u32(value: u64) -> u32 {
     value as u32
 }
 
 /// The upper 32 bits.
 #[inline]
-pub(crate) const fn high_u32(value: u64) -> u32 {
+pub const fn high_u32(value: u64) -> u32 {
     low_u32(value >> 32)
 }
 
 /// Appends a `u32`, little-endian.
 #[inline]
-pub(crate) fn put_u32(out: &mut Vec<u8>, value: u32) {
+pub fn put_u32(out: &mut Vec<u8>, value: u32) {
     out.extend_from_slice(&value.to_le_bytes());
 }
 
 /// Appends a `u64`, little-endian.
 #[inline]
-pub(crate) fn put_u64(out: &mut Vec<u8>, value: u64) {
+pub fn put_u64(out: &mut Vec<u8>, value: u64) {
     out.extend_from_slice(&value.to_le_bytes());
 }
 
 /// Appends a varint: seven bits a byte, lowest first, the top bit set on all bytes but the last.
 #[inline]
-pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         // Masked to seven bits, so the cast keeps all of them.
         out.push((value & 0x7f) as u8 | 0x80);
@@ -65,28 +65,28 @@ pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
 
 /// Appends a varint length and the bytes.
 #[inline]
-pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put_varint(out, len_u64(bytes.len()));
     out.extend_from_slice(bytes);
 }
 
 /// Bytes that [`put_varint`] appends.
 #[inline]
-pub(crate) const fn varint_len(value: u64) -> usize {
+pub const fn varint_len(value: u64) -> usize {
     let bits = u64::BITS - (value | 1).leading_zeros();
     bits.div_ceil(7) as usize
 }
 
 /// The `u32` at `at`, or `None` past the end.
 #[inline]
-pub(crate) fn get_u32(bytes: &[u8], at: usize) -> Option<u32> {
+pub fn get_u32(bytes: &[u8], at: usize) -> Option<u32> {
     let end = at.checked_add(size_of::<u32>())?;
     Some(u32::from_le_bytes(bytes.get(at..end)?.try_into().ok()?))
 }
 
 /// The `u64` at `at`, or `None` past the end.
 #[inline]
-pub(crate) fn get_u64(bytes: &[u8], at: usize) -> Option<u64> {
+pub fn get_u64(bytes: &[u8], at: usize) -> Option<u64> {
     let end = at.checked_add(size_of::<u64>())?;
     Some(u64::from_le_bytes(bytes.get(at..end)?.try_into().ok()?))
 }
@@ -94,7 +94,7 @@ pub(crate) fn get_u64(bytes: &[u8], at: usize) -> Option<u64> {
 /// The varint at the start of eight bytes, and its length; `None` if it is longer or not in its
 /// shortest form. Without a loop or a branch on its length: what a search through blocks needs.
 #[inline]
-pub(crate) const fn varint_in_word(word: u64) -> Option<(u64, usize)> {
+pub const fn varint_in_word(word: u64) -> Option<(u64, usize)> {
     const TOPS: u64 = 0x8080_8080_8080_8080;
     let ends = !word & TOPS;
     if ends == 0 {
@@ -116,7 +116,7 @@ pub(crate) const fn varint_in_word(word: u64) -> Option<(u64, usize)> {
 
 /// Reads values one after the other from bytes that nobody has vouched for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Decoder<'a> {
+pub struct Decoder<'a> {
     bytes: &'a [u8],
     at: usize,
 }
@@ -124,31 +124,31 @@ pub(crate) struct Decoder<'a> {
 impl<'a> Decoder<'a> {
     /// Reads from the start of `bytes`.
     #[inline]
-    pub(crate) const fn new(bytes: &'a [u8]) -> Decoder<'a> {
+    pub const fn new(bytes: &'a [u8]) -> Decoder<'a> {
         Decoder { bytes, at: 0 }
     }
 
     /// Reads `bytes` from offset `at`; an offset past the end reads nothing.
     #[inline]
-    pub(crate) const fn at(bytes: &'a [u8], at: usize) -> Decoder<'a> {
+    pub const fn at(bytes: &'a [u8], at: usize) -> Decoder<'a> {
         Decoder { bytes, at }
     }
 
     /// Offset of the next value.
     #[inline]
-    pub(crate) const fn offset(&self) -> usize {
+    pub const fn offset(&self) -> usize {
         self.at
     }
 
     /// Bytes not read yet.
     #[inline]
-    pub(crate) const fn remaining(&self) -> usize {
+    pub const fn remaining(&self) -> usize {
         self.bytes.len().saturating_sub(self.at)
     }
 
     /// Whether all bytes were read.
     #[inline]
-    pub(crate) const fn is_empty(&self) -> bool {
+    pub const fn is_empty(&self) -> bool {
         self.remaining() == 0
     }
 
@@ -157,7 +157,7 @@ impl<'a> Decoder<'a> {
     /// # Errors
     /// When fewer are left.
     #[inline]
-    pub(crate) fn take(&mut self, what: &'static str, len: usize) -> Result<&'a [u8], Malformed> {
+    pub fn take(&mut self, what: &'static str, len: usize) -> Result<&'a [u8], Malformed> {
         let taken = self.at.checked_add(len).and_then(|end| self.bytes.get(self.at..end));
         let Some(taken) = taken else {
             return Err(self.truncated(what, len));
@@ -168,7 +168,7 @@ impl<'a> Decoder<'a> {
 
     #[cold]
     fn truncated(&self, what: &'static str, needed: usize) -> Malformed {
-        if sabotage::on(Bug::LengthTrusted) {
+        if failpoint::is_on(Failpoint::LengthTrusted) {
             std::hint::black_box(&self.bytes[self.at..self.at + needed]);
         }
         Malformed::Truncated { what, needed: len_u64(needed), found: len_u64(self.remaining()) }
@@ -179,7 +179,7 @@ impl<'a> Decoder<'a> {
     /// # Errors
     /// When none is left.
     #[inline]
-    pub(crate) fn u8(&mut self, what: &'static str) -> Result<u8, Malformed> {
+    pub fn u8(&mut self, what: &'static str) -> Result<u8, Malformed> {
         let Some(&byte) = self.bytes.get(self.at) else {
             return Err(self.truncated(what, 1));
         };
@@ -192,7 +192,7 @@ impl<'a> Decoder<'a> {
     /// # Errors
     /// When fewer than four bytes are left.
     #[inline]
-    pub(crate) fn u32(&mut self, what: &'static str) -> Result<u32, Malformed> {
+    pub fn u32(&mut self, what: &'static str) -> Result<u32, Malformed> {
         let Some(value) = get_u32(self.bytes, self.at) else {
             return Err(self.truncated(what, size_of::<u32>()));
         };
@@ -205,7 +205,7 @@ impl<'a> Decoder<'a> {
     /// # Errors
     /// When fewer than eight bytes are left.
     #[inline]
-    pub(crate) fn u64(&mut self, what: &'static str) -> Result<u64, Malformed> {
+    pub fn u64(&mut self, what: &'static str) -> Result<u64, Malformed> {
         let Some(value) = get_u64(self.bytes, self.at) else {
             return Err(self.truncated(what, size_of::<u64>()));
         };
@@ -219,7 +219,7 @@ impl<'a> Decoder<'a> {
     /// # Errors
     /// When it is cut off, longer than need be or past 64 bits.
     #[inline]
-    pub(crate) fn varint(&mut self, what: &'static str) -> Result<u64, Malformed> {
+    pub fn varint(&mut self, what: &'static str) -> Result<u64, Malformed> {
         // One to three bytes are what blocks are full of; a last byte of 0 would not be shortest.
         let rest = self.bytes.get(self.at..).unwrap_or_default();
         match *rest {
@@ -262,7 +262,7 @@ impl<'a> Decoder<'a> {
     /// # Errors
     /// As [`Decoder::varint`], or when the length cannot be addressed.
     #[inline]
-    pub(crate) fn length(&mut self, what: &'static str) -> Result<usize, Malformed> {
+    pub fn length(&mut self, what: &'static str) -> Result<usize, Malformed> {
         to_usize(what, self.varint(what)?)
     }
 
@@ -271,9 +271,21 @@ impl<'a> Decoder<'a> {
     /// # Errors
     /// When they are not there.
     #[inline]
-    pub(crate) fn bytes(&mut self, what: &'static str) -> Result<&'a [u8], Malformed> {
+    pub fn bytes(&mut self, what: &'static str) -> Result<&'a [u8], Malformed> {
         let len = self.length(what)?;
         self.take(what, len)
+    }
+
+    /// Checks that all bytes were read.
+    ///
+    /// # Errors
+    /// When bytes are left.
+    pub fn finish(&self, what: &'static str) -> Result<(), Malformed> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let found = len_u64(self.remaining());
+        Err(Malformed::Field { what, found, expected: "nothing after the last field" })
     }
 }
 

@@ -8,7 +8,7 @@ use super::*;
 
 /// Plays a model in all interleavings with at most so many preemptions, or in all that there are;
 /// prints how many these were. `LOOM_MAX_PREEMPTIONS` sets another bound.
-pub(crate) fn explore(preemptions: Option<usize>, model: impl Fn() + Send + Sync + 'static) {
+pub fn explore(preemptions: Option<usize>, model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = builder.preemption_bound.or(preemptions);
     builder.max_branches = builder.max_branches.max(100_000);
@@ -27,7 +27,7 @@ pub(crate) fn explore(preemptions: Option<usize>, model: impl Fn() + Send + Sync
 }
 
 /// Starts a thread of a model, with room for what a database has on its stack.
-pub(crate) fn spawn<T: 'static + Send>(
+pub fn spawn<T: 'static + Send>(
     body: impl FnOnce() -> T + Send + 'static,
 ) -> thread::JoinHandle<T> {
     thread::Builder::new().stack_size(STACK_WORDS).spawn(body).unwrap()

@@ -10,24 +10,24 @@ macro_rules! bugs {
         /// A deliberate bug; each stands for a class of real ones.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
-        pub enum Bug {
+        pub enum Failpoint {
             $($(#[$doc])* $name,)*
         }
 
-        impl Bug {
+        impl Failpoint {
             /// All of them.
-            pub const ALL: &'static [Bug] = &[$(Bug::$name,)*];
+            pub const ALL: &'static [Failpoint] = &[$(Failpoint::$name,)*];
 
             /// Its name, such as `wal-sync-skipped`.
             #[must_use]
             pub fn name(self) -> &'static str {
-                match self { $(Bug::$name => $text,)* }
+                match self { $(Failpoint::$name => $text,)* }
             }
 
             /// Number of the class of bugs that it stands for.
             #[must_use]
             pub fn class(self) -> u8 {
-                match self { $(Bug::$name => $class,)* }
+                match self { $(Failpoint::$name => $class,)* }
             }
         }
     };
@@ -241,16 +241,16 @@ bugs! {
     OneFlushThread = "one-flush-thread" of 34,
 }
 
-#[cfg(feature = "sabotage")]
+#[cfg(feature = "testing")]
 static ARMED: crate::sync::statics::AtomicU8 = crate::sync::statics::AtomicU8::new(u8::MAX);
 
 /// Whether this bug is switched on.
 #[inline]
 #[must_use]
-pub fn on(bug: Bug) -> bool {
-    #[cfg(feature = "sabotage")]
+pub fn is_on(bug: Failpoint) -> bool {
+    #[cfg(feature = "testing")]
     return ARMED.load(crate::sync::Ordering::Relaxed) == bug as u8;
-    #[cfg(not(feature = "sabotage"))]
+    #[cfg(not(feature = "testing"))]
     {
         let _ = bug;
         false
@@ -258,17 +258,17 @@ pub fn on(bug: Bug) -> bool {
 }
 
 /// Switches one bug on for the whole process, or all off.
-#[cfg(feature = "sabotage")]
-pub fn arm(bug: Option<Bug>) {
+#[cfg(feature = "testing")]
+pub fn arm(bug: Option<Failpoint>) {
     ARMED.store(bug.map_or(u8::MAX, |bug| bug as u8), crate::sync::Ordering::Relaxed);
 }
 
 /// How a deliberate bug was found.
-#[cfg(feature = "sabotage")]
+#[cfg(feature = "testing")]
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
     /// The bug.
-    pub bug: Bug,
+    pub bug: Failpoint,
     /// Name of the check that failed.
     pub check: &'static str,
     /// At which try it did, counted from 1.
@@ -278,11 +278,11 @@ pub struct Found {
 }
 
 /// What was found as lines and columns, aligned for people and for Markdown.
-#[cfg(feature = "sabotage")]
+#[cfg(feature = "testing")]
 #[derive(Clone, Copy, Debug)]
 pub struct Report<'a>(pub &'a [Found]);
 
-#[cfg(feature = "sabotage")]
+#[cfg(feature = "testing")]
 impl std::fmt::Display for Report<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Report(found) = self;

@@ -29,8 +29,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use crate::cost::{self, Work};
 use crate::key::SeqNo;
+use crate::work_counter::{self, Work};
 
 /// A rectangle of slots and sequence numbers in which all readers see the same newest range tombstone.
 #[derive(Clone, Copy, Debug)]
@@ -87,7 +87,7 @@ impl TombstoneIndex {
         tombstones: impl IntoIterator<Item = (&'a Bytes, Option<&'a Bytes>, SeqNo)>,
     ) -> TombstoneIndex {
         let all: Vec<_> = tombstones.into_iter().collect();
-        cost::add(Work::SpanNumbers, all.len());
+        work_counter::add(Work::SpanNumbers, all.len());
         let ends = all.iter().filter_map(|(_, end, _)| *end);
         let mut bounds: Vec<&Bytes> = all.iter().map(|(start, ..)| *start).chain(ends).collect();
         bounds.sort_unstable();
@@ -110,7 +110,7 @@ impl TombstoneIndex {
         for (from, OpenCell { to, born, newest }) in open {
             cells.push(Cell { from, to, born, died: u64::MAX, newest });
         }
-        cost::add(Work::SpanNumbers, cells.len());
+        work_counter::add(Work::SpanNumbers, cells.len());
         cells.sort_unstable_by_key(|cell| (node_of(slots, cell), cell.born));
         let mut nodes = Vec::with_capacity(bounds.len() + 2);
         let mut begin = 0;
@@ -162,7 +162,7 @@ impl TombstoneIndex {
         let slot = number(self.bounds.partition_point(|bound| **bound <= *user_key));
         let (mut low, mut high) = (0, number(self.bounds.len()) + 1);
         while low < high && !self.is_empty() {
-            cost::add(Work::SpanNumbers, 1);
+            work_counter::add(Work::SpanNumbers, 1);
             let node = middle(low, high);
             let at = |node: u32| self.nodes[node as usize] as usize;
             let cells = &self.cells[at(node)..at(node + 1)];

@@ -8,7 +8,7 @@
 //! 17  n  fingerprints          segment count length + 2 × segment length, each a u8 or a u16
 //! ```
 //!
-//! A key's hash is XXH3-64 with [`HASH_SEED`]. With `mix` the finisher of MurmurHash3 and
+//! A key's hash is XXH3-64 with [`KEY_HASH_SEED`]. With `mix` the finisher of MurmurHash3 and
 //! `h = mix(hash + seed)`, the fingerprint is the low byte, or the two low bytes, of `h ^ (h >> 32)`, and a
 //! key may be there if that equals the exclusive or of the three fingerprints at
 //! `p0 = (h × segment count length) >> 64`, `p1 = (p0 + segment length) ^ (h >> 18 & mask)` and
@@ -17,12 +17,11 @@
 //! Source: Graf and Lemire, "Binary Fuse Filters: Fast and Smaller Than Xor Filters", ACM JEA 27
 //! (2022); about 9 bits a key and one false "maybe" in 256, or 18 bits and one in 65,536.
 
-use bytes::Bytes;
-use xorf::{BinaryFuse8, BinaryFuse8Ref, BinaryFuse16, DmaSerializable, Filter as _, FilterRef};
-
 use crate::checksum::xxh3_seeded;
 use crate::coding::{Decoder, len_u64, put_u32};
-use crate::error::Malformed;
+use crate::malformed::Malformed;
+use bytes::Bytes;
+use xorf::{BinaryFuse8, BinaryFuse8Ref, BinaryFuse16, DmaSerializable, Filter as _, FilterRef};
 
 /// Coding of filters with 8-bit fingerprints.
 pub const CODING_BINARY_FUSE_8: u8 = 0;
@@ -30,8 +29,15 @@ pub const CODING_BINARY_FUSE_8: u8 = 0;
 /// Coding of filters with 16-bit fingerprints.
 pub const CODING_BINARY_FUSE_16: u8 = 1;
 
-/// Seed of the key hashes, so that they are not those of another use of the hash.
-pub const HASH_SEED: u64 = 0x6c73_6d78_6669_6c74;
+/// Seed of [`key_hash`], a constant of the file format.
+pub const KEY_HASH_SEED: u64 = 0x6c73_6d78_6669_6c74;
+
+/// Returns the hash under which filters store a user key: XXH3-64 with [`KEY_HASH_SEED`].
+#[inline]
+#[must_use]
+pub fn key_hash(user_key: &[u8]) -> u64 {
+    xxh3_seeded(user_key, KEY_HASH_SEED)
+}
 
 const HEADER_BYTES: usize = 1 + 8 + 4 + 4;
 /// xorf's descriptor: seed, segment length, its mask, segment count length.
@@ -109,13 +115,6 @@ impl FilterWidth {
     const fn fingerprint_bytes(self) -> usize {
         self.fingerprint_bits() as usize / 8
     }
-}
-
-/// What a filter keeps of a user key.
-#[inline]
-#[must_use]
-pub fn key_hash(user_key: &[u8]) -> u64 {
-    xxh3_seeded(user_key, HASH_SEED)
 }
 
 /// Builds the contents of a filter block, or `None` if the construction fails (it is randomised:

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 /// What each of some keys in order begins with.
 #[derive(Clone, Debug, Default)]
-pub struct Fences {
+pub struct KeySearch {
     /// With which all begin.
     shared: Box<[u8]>,
     /// Of each the next eight bytes, as a number.
@@ -24,16 +24,16 @@ fn head(bytes: &[u8]) -> u64 {
     }
 }
 
-impl Fences {
+impl KeySearch {
     /// Of keys in order.
     pub fn new<'a>(
         keys: impl ExactSizeIterator<Item = &'a [u8]> + DoubleEndedIterator + Clone,
-    ) -> Fences {
+    ) -> KeySearch {
         let ends = keys.clone().next().zip(keys.clone().next_back());
         let shared = ends
             .map_or(0, |(first, last)| first.iter().zip(last).take_while(|(a, b)| a == b).count());
         let start = ends.map_or(&[][..], |(first, _)| &first[..shared]);
-        Fences { shared: start.into(), heads: keys.map(|key| head(&key[shared..])).collect() }
+        KeySearch { shared: start.into(), heads: keys.map(|key| head(&key[shared..])).collect() }
     }
 
     /// How many keys there are.
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     fn same(keys: &[Vec<u8>], key: &[u8]) {
-        let fences = Fences::new(keys.iter().map(Vec::as_slice));
+        let fences = KeySearch::new(keys.iter().map(Vec::as_slice));
         let before = keys.partition_point(|other| &**other < key);
         assert_eq!(fences.partition_point(key, |at| &*keys[at] < key), before, "{keys:?} {key:?}");
         let up_to = keys.partition_point(|other| &**other <= key);
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn few_keys_are_looked_at() {
         let keys: Vec<Vec<u8>> = (0..1000).map(|at| format!("user:{at:08}").into_bytes()).collect();
-        let fences = Fences::new(keys.iter().map(Vec::as_slice));
+        let fences = KeySearch::new(keys.iter().map(Vec::as_slice));
         let asked = std::cell::Cell::new(0);
         let place = fences.partition_point(b"user:00000700", |at| {
             asked.set(asked.get() + 1);

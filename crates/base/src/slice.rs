@@ -35,7 +35,7 @@ const _: () = assert!(size_of::<Slice>() == 40, "inline bytes take no room of th
 /// Contents of a block, or a part of them. The count of owners lies right before the bytes, so
 /// whoever takes a part touches memory that it is about to read anyway.
 #[derive(Clone)]
-pub(crate) struct BlockBytes {
+pub struct BlockBytes {
     block: triomphe::Arc<HeaderSlice<Counted, [u8]>>,
     /// Blocks are shorter than 4 GiB, see `BLOCK_CONTENT_BYTES_MAX`.
     at: u32,
@@ -44,12 +44,14 @@ pub(crate) struct BlockBytes {
 
 /// Bytes of blocks that somebody has: the cache, a cursor, a slice that a caller holds.
 #[derive(Debug, Default)]
-pub(crate) struct LiveBlocks {
+pub struct LiveBlocks {
     bytes: ShardedCounter,
 }
 
 impl LiveBlocks {
-    pub(crate) fn bytes(&self) -> u64 {
+    /// Returns the bytes of all live blocks.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
         // Below zero while of some block only the end is in the sum.
         i64::try_from(self.bytes.sum()).map_or(0, i64::unsigned_abs)
     }
@@ -71,12 +73,12 @@ impl Drop for Counted {
 
 impl BlockBytes {
     /// A copy of a block's contents. Bytes past 4 GiB, which no block has, are left out.
-    pub(crate) fn copy_of(contents: &[u8]) -> BlockBytes {
+    pub fn copy_of(contents: &[u8]) -> BlockBytes {
         BlockBytes::counted(contents, None)
     }
 
     /// [`BlockBytes::copy_of`], counted among the live blocks.
-    pub(crate) fn counted(contents: &[u8], live: Option<&Arc<LiveBlocks>>) -> BlockBytes {
+    pub fn counted(contents: &[u8], live: Option<&Arc<LiveBlocks>>) -> BlockBytes {
         let (bytes, live) = (len_u64(contents.len()), live.cloned());
         if let Some(live) = &live {
             live.bytes.add(bytes);
@@ -89,7 +91,7 @@ impl BlockBytes {
 
     /// The part between two offsets, which lie within and in order.
     #[inline]
-    pub(crate) fn into_part(self, at: usize, end: usize) -> BlockBytes {
+    pub fn into_part(self, at: usize, end: usize) -> BlockBytes {
         debug_assert!(at <= end && end <= self.len());
         // The sums fit as they lie within these bytes.
         let place = |offset: usize| self.at + u32::try_from(offset).unwrap_or(0);
@@ -112,7 +114,6 @@ impl AsRef<[u8]> for BlockBytes {
     }
 }
 
-#[cfg(test)]
 impl From<Vec<u8>> for BlockBytes {
     fn from(contents: Vec<u8>) -> BlockBytes {
         BlockBytes::copy_of(&contents)
@@ -141,7 +142,7 @@ impl Slice {
 
     /// A copy of so few bytes that the slice holds them itself, or `None` if they are more.
     #[inline]
-    pub(crate) fn inline(from: &[u8]) -> Option<Slice> {
+    pub fn inline(from: &[u8]) -> Option<Slice> {
         let mut bytes = [0; INLINE_BYTES];
         bytes.get_mut(..from.len())?.copy_from_slice(from);
         let len = u8::try_from(from.len()).ok()?;
@@ -151,7 +152,7 @@ impl Slice {
     /// Wraps a part of a block, or copies it if it is short: then the block need not stay in memory
     /// for it.
     #[inline]
-    pub(crate) fn of_block(part: BlockBytes) -> Slice {
+    pub fn of_block(part: BlockBytes) -> Slice {
         Slice::inline(&part).unwrap_or(Slice(Place::Block(part)))
     }
 

@@ -1,0 +1,125 @@
+//! Internal keys and the order of entries.
+
+use std::cmp::Ordering;
+use std::fmt;
+
+/// Sequence number: the position of a write in the single order of all writes of a database.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SeqNo(pub u64);
+
+impl SeqNo {
+    /// Smaller than the sequence number of every write.
+    pub const ZERO: SeqNo = SeqNo(0);
+    /// Larger than the sequence number of every write. Sequence numbers have 56 bits.
+    pub const MAX: SeqNo = SeqNo((1 << 56) - 1);
+}
+
+impl fmt::Display for SeqNo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Kind of an entry. A number that was once on disk is never reused.
+///
+/// 4 is reserved for single deletes, and the flag 0x80 for entries that expire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum EntryKind {
+    /// A tombstone. It deletes the key.
+    Delete = 0,
+    /// The entry's value is the value of the key.
+    Put = 1,
+    /// The entry's value is a merge operand.
+    Merge = 2,
+    /// The entry's value is a pointer into the value log.
+    ValuePointer = 3,
+}
+
+impl EntryKind {
+    /// Returns the kind with this number, or `None` if this version does not know it.
+    #[must_use]
+    pub fn from_u8(byte: u8) -> Option<EntryKind> {
+        match byte {
+            0 => Some(EntryKind::Delete),
+            1 => Some(EntryKind::Put),
+            2 => Some(EntryKind::Merge),
+            3 => Some(EntryKind::ValuePointer),
+            _ => None,
+        }
+    }
+}
+
+/// User key, sequence number and kind of an entry.
+///
+/// Internal keys are ordered by ascending user key, then by descending sequence number, then by descending
+/// kind. So the newest entry of a key comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InternalKey<'a> {
+    /// Key that the user wrote.
+    pub user_key: &'a [u8],
+    /// Sequence number of the write.
+    pub seq: SeqNo,
+    /// Kind of the entry.
+    pub kind: EntryKind,
+}
+
+impl Ord for InternalKey<'_> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.user_key
+            .cmp(other.user_key)
+            .then_with(|| other.seq.cmp(&self.seq))
+            .then_with(|| other.kind.cmp(&self.kind))
+    }
+}
+
+impl PartialOrd for InternalKey<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// First 16 bytes of a user key as two big-endian numbers, padded with zeros.
+///
+/// Two different prefixes compare like their keys. Equal prefixes decide nothing: the keys must be compared.
+/// Most comparisons of keys are decided by their prefixes, without a memory access to the keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct KeyPrefix(pub [u64; 2]);
+
+impl KeyPrefix {
+    /// Returns the prefix of a user key.
+    #[inline]
+    #[must_use]
+    pub fn new(user_key: &[u8]) -> KeyPrefix {
+        let word = |from: usize| {
+            let bytes = user_key.get(from..).unwrap_or_default();
+            match bytes.first_chunk() {
+                Some(chunk) => u64::from_be_bytes(*chunk),
+                None => {
+                    let mut padded = [0; size_of::<u64>()];
+                    padded[..bytes.len()].copy_from_slice(bytes);
+                    u64::from_be_bytes(padded)
+                }
+            }
+        };
+        KeyPrefix([word(0), word(size_of::<u64>())])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn key_prefix_different_prefixes_compare_like_keys() {
+        let keys: [&[u8]; 9] =
+            [b"", b"\0", b"a", b"a\0", b"ab", b"abcdefgh", b"abcdefghi", b"abcdefghijklmnop", b"b"];
+        for (a, b) in keys.iter().flat_map(|a| keys.iter().map(move |b| (a, b))) {
+            if KeyPrefix::new(a) != KeyPrefix::new(b) {
+                assert_eq!(KeyPrefix::new(a).cmp(&KeyPrefix::new(b)), a.cmp(b));
+            }
+        }
+        assert_eq!(KeyPrefix::new(b"abcdefghijklmnop"), KeyPrefix::new(b"abcdefghijklmnopq"));
+        assert_eq!(KeyPrefix::new(b"a"), KeyPrefix::new(b"a\0"));
+    }
+}
