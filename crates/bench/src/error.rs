@@ -38,7 +38,7 @@ pub enum Error {
     #[error("the simulation failed: {}", chain(&**source))]
     Simulation {
         /// Why.
-        source: Box<lsmx_compaction::simulator::Failure>,
+        source: Box<lsmx_simulator::Failure>,
     },
     /// A spec file is not what it should be.
     #[error("{}, line {line}: {what}", path.display())]

@@ -95,7 +95,6 @@
 pub mod apply;
 pub mod busy;
 pub mod composed;
-pub mod cost;
 pub mod cutter;
 pub mod error;
 pub mod explain;
@@ -109,11 +108,9 @@ pub mod parameter;
 pub mod policy;
 pub mod presets;
 pub mod shape;
-pub mod simulator;
 pub mod spec;
 pub mod trigger;
 mod ttl;
-pub mod workload;
 
 pub use apply::{Applied, PlacedFile};
 pub use busy::BusyFiles;

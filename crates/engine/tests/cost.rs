@@ -21,8 +21,6 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use cap::Cap;
-use lsmx::compaction::simulator;
-use lsmx::compaction::workload::{Distribution, Phase};
 use lsmx::env::Background;
 use lsmx::merge::Append;
 use lsmx::vfs::{Fault, FaultVfs, Image, MemVfs, Rule, VfsCall};
@@ -32,6 +30,8 @@ use lsmx::{
 };
 use lsmx_base::work_counter::{Work, counted};
 use lsmx_delta::{DeltaOptions, KeyDelta};
+use lsmx_simulator::workload::{Distribution, Phase};
+use lsmx_simulator::{Config, MERGE_PARTS_DEFAULT};
 use lsmx_stress::modelling::scale;
 
 #[global_allocator]
@@ -676,14 +676,14 @@ fn simulate_costs_n_log_n() {
     let _alone = alone();
     grows_at_most_as_n_log_n("simulate", 500_000, |n| {
         let phase = Phase { inserts: n, ..Phase::new("load", Distribution::Uniform) };
-        let config = simulator::Config {
+        let config = Config {
             phases: vec![phase],
             key_bytes: 16,
             value_bytes: 112,
             memtable_bytes: 1 << 20,
             table_bytes: 1 << 20,
             block_cache_bytes: 8 << 20,
-            merge_parts: simulator::MERGE_PARTS_DEFAULT,
+            merge_parts: MERGE_PARTS_DEFAULT,
             seed: 1,
         };
         let mut looks = 0;

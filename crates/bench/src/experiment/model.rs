@@ -1,7 +1,7 @@
 //! The closed form's figures for a preset under a workload.
 
-use lsmx_compaction::cost::{Costs, Design, Filters, Granularity, Runs, filter_bits, levels};
 use lsmx_compaction::{Parameter, PolicySpec, Preset};
+use lsmx_simulator::cost::{Costs, Design, Filters, Granularity, Runs, filter_bits, levels};
 
 use crate::numbers::float;
 use crate::workload::phases::Phase;

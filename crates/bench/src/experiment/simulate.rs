@@ -1,6 +1,6 @@
 //! `lsmx simulate`: the workloads and policies of `lsmx explore` on trees without data.
 //!
-//! A cell is a simulation ([`lsmx_compaction::simulator`]); cells run side by side on a few threads,
+//! A cell is a simulation ([`lsmx_simulator`]); cells run side by side on a few threads,
 //! and come out in the order in which they were asked for. Cells that come to the same by what they are
 //! are simulated once. [`simulator::BYTES_MAX`] and
 //! [`simulator::FLUSHES_MAX`] bound their size.
@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use lsmx_compaction::cost::Costs;
-use lsmx_compaction::simulator::{self, Report};
 use lsmx_compaction::{PolicySpec, Primitives};
+use lsmx_simulator::cost::Costs;
+use lsmx_simulator::{self as simulator, Report};
 use serde::Serialize;
 
 use crate::clock::Stopwatch;

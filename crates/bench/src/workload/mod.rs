@@ -19,7 +19,7 @@ pub mod records;
 pub mod stream;
 pub mod trace;
 
-pub use lsmx_compaction::workload::{
+pub use lsmx_simulator::workload::{
     Distribution, NORMAL_DEVIATION, PREFIXES, UnknownDistribution, WINDOW_SHARE, WINDOWS,
     ZIPF_EXPONENT,
 };

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use crate::error::{Error, Result};
 use crate::numbers;
 
-pub use lsmx_compaction::workload::{Lookups, Phase, RANGE_DELETE_PLACES};
+pub use lsmx_simulator::workload::{Lookups, Phase, RANGE_DELETE_PLACES};
 
 use super::Distribution;
 

@@ -1,6 +1,6 @@
 //! What a design costs: four numbers that a simulation and the engine both have, and their sum by weight.
 
-use lsmx_compaction::simulator::Report;
+use lsmx_simulator::Report;
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::explore::result::Cell;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use lsmx::format::BlockKind;
-use lsmx_compaction::cost::Costs;
-use lsmx_compaction::simulator::Report;
+use lsmx_simulator::Report;
+use lsmx_simulator::cost::Costs;
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::repeat::{Repeatable, Repeats};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use lsmx::format::BlockKind;
-use lsmx_compaction::simulator::Report;
+use lsmx_simulator::Report;
 use serde::Deserialize;
 use serde::de::IntoDeserializer;
 use serde::de::value::{Error, StrDeserializer};
@@ -24,7 +24,7 @@ pub fn simulation(result: &Simulation) -> String {
 /// The same as the cell of an exploration.
 fn cell(cell: &simulate::Cell) -> Cell {
     let report = &cell.report;
-    let level = |it: &lsmx_compaction::simulator::LevelReport| LevelSummary {
+    let level = |it: &lsmx_simulator::LevelReport| LevelSummary {
         level: it.level,
         runs: it.runs,
         files: it.files,

@@ -8,14 +8,14 @@
 //!    where a grandparent begins, and where the output reaches its target size, a place that is drawn
 //!    too.
 
-use super::body::{Stretch, width};
-use super::content::Content;
-use super::cut::Cut;
-use super::numbers::{DOMAIN, real};
-use super::older::Older;
-use super::random::Dice;
-use super::source::Source;
-use super::writer::Writer;
+use crate::body::{Stretch, width};
+use crate::content::Content;
+use crate::cut::Cut;
+use crate::numbers::{DOMAIN, real};
+use crate::older::Older;
+use crate::random::Dice;
+use crate::source::Source;
+use crate::writer::Writer;
 
 /// Merges `sources`, newest first, into outputs.
 pub(super) fn merge(

@@ -6,7 +6,7 @@
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use super::numbers::real;
+use crate::numbers::real;
 
 /// Above this variance a count is drawn from the bell curve.
 const VARIANCE_SMALL: f64 = 9.0;

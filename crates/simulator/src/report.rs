@@ -2,13 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Level, TreeShape};
+use lsmx_compaction::{Level, TreeShape};
 
-use super::coarse::Coarse;
-use super::lookups::{PointReport, RangeReport};
-use super::numbers::{count, ratio, real, whole};
-use super::sizes::Sizes;
-use super::traffic::{Traffic, Writes};
+use crate::coarse::Coarse;
+use crate::lookups::{PointReport, RangeReport};
+use crate::numbers::{count, ratio, real, whole};
+use crate::sizes::Sizes;
+use crate::traffic::{Traffic, Writes};
 
 /// Counters of a simulation.
 #[derive(Clone, Debug, Default)]

@@ -13,7 +13,7 @@
 //! All of the older births merged, the reach is used up, and every entry has met its key: counts come
 //! out as whole sets of distinct keys without one key ever being listed.
 
-use super::numbers::ratio;
+use crate::numbers::ratio;
 
 /// Entries of one popularity class in a stretch of keys. Counts are estimates, so not whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

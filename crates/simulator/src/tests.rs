@@ -4,17 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::workload::{Distribution, Phase};
 
-use super::body::Body;
-use super::content::Content;
-use super::cut::Cut;
-use super::merge::merge;
-use super::older::Older;
-use super::random::Dice;
-use super::seqs::Seqs;
-use super::sizes::Sizes;
-use super::source::Source;
-use super::traffic::{Traffic, Writes};
-use super::writer::{Room, Stamp, Writer};
+use crate::body::Body;
+use crate::content::Content;
+use crate::cut::Cut;
+use crate::merge::merge;
+use crate::older::Older;
+use crate::random::Dice;
+use crate::seqs::Seqs;
+use crate::sizes::Sizes;
+use crate::source::Source;
+use crate::traffic::{Traffic, Writes};
+use crate::writer::{Room, Stamp, Writer};
 
 /// What a real set of writes holds: keys with the newest write of each, a put or a delete.
 type Set = BTreeMap<u64, bool>;
@@ -30,7 +30,7 @@ struct Brute {
 impl Brute {
     fn below(&mut self, n: u64) -> u64 {
         let unit = self.dice.unit();
-        super::numbers::whole((unit * super::numbers::real(n)).floor()).min(n - 1)
+        crate::numbers::whole((unit * crate::numbers::real(n)).floor()).min(n - 1)
     }
 
     /// A key that is there. Of a zipf distribution that is popular by its number.
@@ -39,10 +39,10 @@ impl Brute {
             let key = if self.zipf {
                 // The inverse of the integral of k^-0.99.
                 let power = 1.0 - crate::workload::ZIPF_EXPONENT;
-                let most = libm::pow(super::numbers::real(self.inserted) + 0.5, power);
+                let most = libm::pow(crate::numbers::real(self.inserted) + 0.5, power);
                 let least = libm::pow(0.5, power);
                 let u = least + self.dice.unit() * (most - least);
-                let rank = super::numbers::whole(libm::pow(u, 1.0 / power)).max(1) - 1;
+                let rank = crate::numbers::whole(libm::pow(u, 1.0 / power)).max(1) - 1;
                 self.scattered(rank.min(self.inserted - 1))
             } else {
                 self.below(self.inserted)
@@ -123,9 +123,9 @@ fn counts(body: &Body) -> (f64, f64) {
 }
 
 fn counts_of(set: &Set) -> (f64, f64) {
-    let puts = super::numbers::count(set.values().filter(|put| **put).count());
-    let all = super::numbers::count(set.len());
-    (super::numbers::real(puts), super::numbers::real(all - puts))
+    let puts = crate::numbers::count(set.values().filter(|put| **put).count());
+    let all = crate::numbers::count(set.len());
+    (crate::numbers::real(puts), crate::numbers::real(all - puts))
 }
 
 fn assert_close(what: &str, found: (f64, f64), expected: (f64, f64), tolerance: f64) {
@@ -146,7 +146,7 @@ fn compare(distribution: Distribution, inserts: u64, updates: u64, deletes: u64,
     let zipf = distribution == Distribution::Zipf;
     let mut brute = Brute { dice: Dice::new(3), zipf, inserted: 0, dead: BTreeSet::new() };
     let mut traffic = Traffic::new(std::slice::from_ref(&phase));
-    let writes = Writes::of(&phase).scaled(1.0 / super::numbers::real(MEMTABLES));
+    let writes = Writes::of(&phase).scaled(1.0 / crate::numbers::real(MEMTABLES));
     // As in a tree: four memtables become one when they are there, and later ones change what keys
     // are popular.
     let (mut sets, mut bodies) = (Vec::new(), Vec::new());
@@ -232,34 +232,37 @@ fn popular_keys_meet_more_often() {
 }
 
 /// A small workload with so many flushes that every level has something.
-fn small(updates: u64, deletes: u64, seed: u64) -> super::Config {
+fn small(updates: u64, deletes: u64, seed: u64) -> crate::Config {
     let mut load = Phase::new("load", Distribution::Uniform);
     load.inserts = 30_000 - updates - deletes;
     load.updates = updates;
     load.deletes = deletes;
     load.settle = true;
-    super::Config {
+    crate::Config {
         phases: vec![load],
         key_bytes: 16,
         value_bytes: 112,
         memtable_bytes: 45_000,
         table_bytes: 45_000,
         block_cache_bytes: 1 << 20,
-        merge_parts: super::MERGE_PARTS_DEFAULT,
+        merge_parts: crate::MERGE_PARTS_DEFAULT,
         seed,
     }
 }
 
 #[test]
 fn every_preset_keeps_every_key_whatever_the_seed() {
-    for preset in crate::Preset::ALL.into_iter().filter(|preset| *preset != crate::Preset::Fifo) {
-        let spec: crate::PolicySpec = preset.name().parse().unwrap();
+    for preset in lsmx_compaction::Preset::ALL
+        .into_iter()
+        .filter(|preset| *preset != lsmx_compaction::Preset::Fifo)
+    {
+        let spec: lsmx_compaction::PolicySpec = preset.name().parse().unwrap();
         for (updates, deletes) in [(0, 0), (15_000, 0), (0, 3_000), (9_000, 9_000)] {
             for seed in 0..4 {
                 let config = small(updates, deletes, seed);
                 let report = config.run(&spec, &mut |_| true).unwrap();
                 let what = format!("{spec} {updates} {deletes} seed {seed}");
-                let sum = |part: fn(&super::LevelReport) -> u64| -> u64 {
+                let sum = |part: fn(&crate::LevelReport) -> u64| -> u64 {
                     report.levels.iter().map(part).sum()
                 };
                 let puts = sum(|level| level.entries) - sum(|level| level.tombstones);
@@ -277,20 +280,20 @@ fn every_preset_keeps_every_key_whatever_the_seed() {
 
 #[test]
 fn whoever_wants_it_no_more_is_heard() {
-    let spec: crate::PolicySpec = "tiering".parse().unwrap();
+    let spec: lsmx_compaction::PolicySpec = "tiering".parse().unwrap();
     let mut flushes = 0;
     let given_up = small(0, 0, 1).run(&spec, &mut |_| {
         flushes += 1;
         flushes < 5
     });
-    assert!(matches!(given_up, Err(super::Failure::GivenUp)) && flushes == 5);
+    assert!(matches!(given_up, Err(crate::Failure::GivenUp)) && flushes == 5);
 }
 
 /// The sums of a simulation of 2^64 writes overflowed, and it never ended.
 #[test]
 fn simulation_past_a_bound_is_refused_with_an_estimate() {
-    let spec: crate::PolicySpec = "leveled".parse().unwrap();
-    let config = |entries, memtable_bytes| super::Config {
+    let spec: lsmx_compaction::PolicySpec = "leveled".parse().unwrap();
+    let config = |entries, memtable_bytes| crate::Config {
         phases: vec![Phase { inserts: entries, ..Phase::new("load", Distribution::Uniform) }],
         memtable_bytes,
         table_bytes: memtable_bytes,
@@ -304,7 +307,7 @@ fn simulation_past_a_bound_is_refused_with_an_estimate() {
             false
         });
         let expected = config.extent();
-        assert!(matches!(refused, Err(super::Failure::TooLarge(extent)) if extent == expected));
+        assert!(matches!(refused, Err(crate::Failure::TooLarge(extent)) if extent == expected));
         assert_eq!(flushes, 0);
     }
     // A large tree in few flushes is played.

@@ -3,8 +3,8 @@
 //! A part has an equal share of the bytes and at least a target file's worth. The engine does so even
 //! where it has one thread, so that trees look alike (`job/parts.rs` there).
 
-use super::body::Body;
-use super::numbers::{count, real, whole};
+use crate::body::Body;
+use crate::numbers::{count, real, whole};
 
 /// Steps that the search for the place of a share of the bytes takes at most.
 const STEPS_MAX: usize = 24;
@@ -103,10 +103,10 @@ fn place_of_bytes(runs: &[Vec<Extent<'_>>], bytes: f64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::body::Stretch;
-    use super::super::content::Content;
-    use super::super::seqs::Seqs;
     use super::*;
+    use crate::body::Stretch;
+    use crate::content::Content;
+    use crate::seqs::Seqs;
 
     const MIB: u64 = 1 << 20;
 

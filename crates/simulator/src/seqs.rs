@@ -4,8 +4,8 @@
 //! keeps the newest, and the other has the next one that it holds itself. Files of one merge so differ
 //! by chance, as real ones do, and not by where they lie.
 
-use super::numbers::{real, whole};
-use super::random::Dice;
+use crate::numbers::{real, whole};
+use crate::random::Dice;
 
 /// Numbers of the oldest and the newest of some writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

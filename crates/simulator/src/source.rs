@@ -1,8 +1,8 @@
 //! One input run of a merge, read from front to back.
 
-use super::body::{Body, Stretch, width};
-use super::content::Content;
-use super::random::Dice;
+use crate::body::{Body, Stretch, width};
+use crate::content::Content;
+use crate::random::Dice;
 
 /// One input run: its files in key order, and how far they are read.
 #[derive(Debug)]

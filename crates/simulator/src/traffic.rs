@@ -11,10 +11,10 @@
 
 use crate::workload::{Distribution, Phase, RANGE_DELETE_PLACES, WINDOWS, ZIPF_EXPONENT};
 
-use super::body::{Body, Stretch};
-use super::content::Content;
-use super::numbers::{DOMAIN, ratio, real, whole};
-use super::seqs::Seqs;
+use crate::body::{Body, Stretch};
+use crate::content::Content;
+use crate::numbers::{DOMAIN, ratio, real, whole};
+use crate::seqs::Seqs;
 
 /// Popularity ranks of each class but the last are this many times those of the one before.
 const CLASS_GROWTH: f64 = 4.0;
@@ -190,12 +190,12 @@ impl Traffic {
         if zones == 1 {
             return vec![1.0];
         }
-        let width = 1.0 / real(super::numbers::count(zones));
+        let width = 1.0 / real(crate::numbers::count(zones));
         let part = |from: f64, to: f64| -> Vec<f64> {
             // Zones with nothing in them are passed over.
             (0..zones)
                 .map(|zone| {
-                    let start = real(super::numbers::count(zone)) * width;
+                    let start = real(crate::numbers::count(zone)) * width;
                     let common = (to.min(start + width) - from.max(start)).max(0.0);
                     if even[zone] > 0.0 { common } else { 0.0 }
                 })
@@ -241,7 +241,7 @@ impl Traffic {
             {
                 let density: Vec<f64> = (0..zones)
                     .map(|zone| {
-                        let at = (real(super::numbers::count(zone)) + 0.5) * width;
+                        let at = (real(crate::numbers::count(zone)) + 0.5) * width;
                         if even[zone] > 0.0 { access_density(phase.distribution, at) } else { 0.0 }
                     })
                     .collect();
@@ -290,7 +290,7 @@ impl Traffic {
         for (from, to) in self.stretches(&inserts) {
             let zone = self.zone_at((from + to) / 2.0);
             // Of the zone's accesses, the part that this stretch of it gets.
-            let zone_width = 1.0 / real(super::numbers::count(self.zones));
+            let zone_width = 1.0 / real(crate::numbers::count(self.zones));
             let of_zone = ((to - from) / zone_width).min(1.0);
             let reached = ratio(accesses[zone], access_sum) * of_zone;
             let born: f64 = inserts
@@ -332,7 +332,7 @@ impl Traffic {
     /// The parts of the domain inside each of which everything is even.
     fn stretches(&self, inserts: &[(f64, f64, f64)]) -> Vec<(f64, f64)> {
         let mut ends: Vec<f64> = (0..=self.zones)
-            .map(|zone| real(super::numbers::count(zone)) / real(super::numbers::count(self.zones)))
+            .map(|zone| real(crate::numbers::count(zone)) / real(crate::numbers::count(self.zones)))
             .collect();
         ends.extend(inserts.iter().flat_map(|&(from, to, _)| [from.min(1.0), to.min(1.0)]));
         ends.sort_by(f64::total_cmp);
@@ -341,7 +341,7 @@ impl Traffic {
     }
 
     fn zone_at(&self, x: f64) -> usize {
-        let zones = super::numbers::count(self.zones);
+        let zones = crate::numbers::count(self.zones);
         let zone = (x * real(zones)).clamp(0.0, real(zones - 1));
         usize::try_from(whole(libm::floor(zone))).unwrap_or(0)
     }

@@ -2,7 +2,7 @@
 //!
 //! The simulator does what the engine does when all jobs run on the writer's thread: the write that
 //! finds the memtable full has it flushed, then the policy picks jobs until it rests, before the next
-//! write. Policy, [`TreeShape::apply`] and [`OutputCutter`](crate::OutputCutter) are the engine's own.
+//! write. Policy, [`TreeShape::apply`] and [`OutputCutter`](lsmx_compaction::OutputCutter) are the engine's own.
 //! Only what a file holds is an estimate: stretches of its key range with so many entries each
 //! (`body.rs`), of so many distinct keys (`content.rs`), that take so many bytes (`sizes.rs`). What a
 //! real tree owes to chance is drawn by seed.
@@ -13,6 +13,7 @@ mod body;
 mod caching;
 mod coarse;
 mod content;
+pub mod cost;
 mod cut;
 mod lookups;
 mod merge;
@@ -27,16 +28,17 @@ mod source;
 #[cfg(test)]
 mod tests;
 mod traffic;
+pub mod workload;
 mod writer;
 
 use std::sync::Arc;
 
-use crate::files::FileMap;
 use crate::workload::Phase;
-use crate::{
+use lsmx_compaction::{
     BusyFiles, CompactionPolicy, Error, FileId, FileShape, Job, JobKind, KeyRange, Level,
     PolicySpec, TreeShape,
 };
+use std::collections::HashMap;
 
 use body::{Body, place_of};
 use coarse::Coarse;
@@ -205,7 +207,7 @@ struct Simulator<'a> {
     sizes: Sizes,
     shape: TreeShape,
     /// What files hold.
-    bodies: FileMap<Body>,
+    bodies: HashMap<FileId, Body>,
     room: Room,
     /// Number of the next file.
     file_next: u64,
@@ -249,7 +251,7 @@ impl<'a> Simulator<'a> {
                 table_bytes: table_bytes.saturating_mul(coarse.tables_per_file),
                 ..TreeShape::default()
             },
-            bodies: FileMap::default(),
+            bodies: HashMap::new(),
             room: Room::default(),
             file_next: 0,
             traffic: Traffic::new(&config.phases),
@@ -500,7 +502,7 @@ impl<'a> Simulator<'a> {
         let tombstones: u64 = files().map(|file| file.tombstones).sum();
         if tombstones > 0 || self.totals.changes() > 0.0 {
             let range = job.range(&self.shape)?;
-            let newest = |(level, run): &(Level, &Arc<crate::RunShape>)| {
+            let newest = |(level, run): &(Level, &Arc<lsmx_compaction::RunShape>)| {
                 job.inputs.iter().any(|input| input.level == *level && input.run == run.id)
             };
             for (level, run) in self.shape.runs().skip_while(|at| !newest(at)) {

@@ -4,9 +4,9 @@
 //! thousands of tables that it merges over and over is then played with files of many tables each,
 //! and in the end the tables are counted.
 
-use crate::{CompactionPolicy, FileShape};
+use lsmx_compaction::{CompactionPolicy, FileShape};
 
-use super::numbers::{real, whole};
+use crate::numbers::{real, whole};
 
 /// Files that the largest run still has, about.
 const FILES_KEPT: u64 = 500;
@@ -59,9 +59,9 @@ impl Coarse {
 mod tests {
     use std::sync::Arc;
 
-    use super::super::Config;
+    use crate::Config;
     use crate::workload::{Distribution, Lookups, Phase};
-    use crate::{BusyFiles, CompactionPolicy, Debt, Job, PolicySpec, Preset, TreeShape};
+    use lsmx_compaction::{BusyFiles, CompactionPolicy, Debt, Job, PolicySpec, Preset, TreeShape};
 
     /// A policy that says that it looks at files, whether it does or not.
     #[derive(Debug)]
@@ -115,7 +115,7 @@ mod tests {
             assert_eq!(few.compaction.jobs, all.compaction.jobs, "{preset:?}");
             assert!(close(few.data_moved_ratio, all.data_moved_ratio, 0.002), "{preset:?}");
             assert!(close(few.space_amplification, all.space_amplification, 0.002), "{preset:?}");
-            let files = |report: &super::super::Report| super::real(report.files());
+            let files = |report: &crate::Report| super::real(report.files());
             assert!(
                 close(files(&few), files(&all), 0.01),
                 "{preset:?}: {} {}",

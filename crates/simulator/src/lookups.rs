@@ -14,13 +14,13 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::workload::{Distribution, Lookups, Phase};
-use crate::{RunShape, TreeShape};
+use lsmx_compaction::{RunShape, TreeShape};
 
-use super::body::{place_of, width};
-use super::caching::{self, Asked};
-use super::coarse::Coarse;
-use super::numbers::{DOMAIN, ratio, real, whole};
-use super::sizes::{Load, Sizes};
+use crate::body::{place_of, width};
+use crate::caching::{self, Asked};
+use crate::coarse::Coarse;
+use crate::numbers::{DOMAIN, ratio, real, whole};
+use crate::sizes::{Load, Sizes};
 
 /// Share of absent keys that a filter lets pass: one in 256, with eight bits for a key.
 const FALSE_POSITIVES: f64 = 1.0 / 256.0;
@@ -354,7 +354,7 @@ fn measured(run: &RunShape, coarse: &Coarse, sizes: &Sizes) -> Run {
 mod tests {
     use super::*;
     use crate::workload::Distribution;
-    use crate::{FileId, FileShape, KeyRange, Level, LevelParts, RunId};
+    use lsmx_compaction::{FileId, FileShape, KeyRange, Level, LevelParts, RunId};
     use std::sync::Arc;
 
     /// Runs of so many entries, newest first, each one file over the whole domain.

@@ -4,11 +4,11 @@
 //! that came out of a merge is dense where its inputs were and thin where one of them had been taken
 //! away before, so one density for all of it would not do; a few are enough.
 
-use crate::{Key, KeyRange};
+use lsmx_compaction::{Key, KeyRange};
 
-use super::content::Content;
-use super::numbers::{ratio, real};
-use super::seqs::Seqs;
+use crate::content::Content;
+use crate::numbers::{ratio, real};
+use crate::seqs::Seqs;
 
 /// One stretch of a file. Its contents, class by class, stand in [`Body::contents`].
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,10 +1,10 @@
 //! Where outputs of a simulated merge end: what the engine's cutter says, asked only where its answer
 //! may have changed.
 
-use crate::{CutRule, OutputCutter, TreeShape};
+use lsmx_compaction::{CutRule, OutputCutter, TreeShape};
 
-use super::body::place_of;
-use super::numbers::{real, whole};
+use crate::body::place_of;
+use crate::numbers::{real, whole};
 
 /// Where outputs are cut.
 #[derive(Debug)]
@@ -91,7 +91,7 @@ impl<'a> Cut<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Key;
+    use lsmx_compaction::Key;
 
     fn rule(boundaries: &[u64]) -> CutRule {
         let keys = boundaries.iter().map(|place| Key::copy_from_slice(&place.to_be_bytes()));

@@ -6,10 +6,10 @@
 //! leave out (the lengths of separators, how full the nodes of a memtable are) was measured on the
 //! engine; the constants say so. `crates/bench/tests/simulation.rs` holds both against the engine.
 
-use crate::FileShape;
+use lsmx_compaction::FileShape;
 
-use super::content::Content;
-use super::numbers::{count, ratio, real, whole};
+use crate::content::Content;
+use crate::numbers::{count, ratio, real, whole};
 
 /// Target bytes of a data block and of an index block, as by default.
 pub(super) const BLOCK_BYTES: u64 = 4096;

@@ -6,7 +6,7 @@
 //!
 //! Source: Che, Tung, Wang, "Hierarchical Web Caching Systems", IEEE JSAC 20 (2002).
 
-use super::traffic::zipf_weight;
+use crate::traffic::zipf_weight;
 
 /// Halvings of the search for `t`.
 const STEPS: usize = 60;

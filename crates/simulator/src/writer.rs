@@ -1,15 +1,15 @@
 //! What a simulated merge writes: stretches, one after the other, as files of the sizes that the engine's
 //! would have.
 
-use crate::{FileId, FileShape};
+use lsmx_compaction::{FileId, FileShape};
 
-use super::body::{Body, Stretch, Thinning, range_of, width};
-use super::content::Content;
-use super::cut::Cut;
-use super::numbers::{DOMAIN, whole};
-use super::random::Dice;
-use super::seqs::Seqs;
-use super::sizes::{Load, Rates, Sizes, at_least_one};
+use crate::body::{Body, Stretch, Thinning, range_of, width};
+use crate::content::Content;
+use crate::cut::Cut;
+use crate::numbers::{DOMAIN, whole};
+use crate::random::Dice;
+use crate::seqs::Seqs;
+use crate::sizes::{Load, Rates, Sizes, at_least_one};
 
 /// Fewer entries than this are none.
 const NOTHING: f64 = 0.5;
