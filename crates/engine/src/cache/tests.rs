@@ -7,7 +7,7 @@ use lsmx_base::slice::BlockBytes;
 
 use super::*;
 use crate::format::block::Handle;
-use crate::format::index::{IndexBlock, IndexBuilder, Separator, Versions};
+use crate::format::index::{IndexBlock, PrefixIndexBuilder, Separator, VersionSide};
 use crate::format::range_tombstones::{Spans, encode};
 
 fn a_filter() -> Arc<Filter> {
@@ -16,10 +16,10 @@ fn a_filter() -> Arc<Filter> {
 }
 
 fn an_index() -> Arc<IndexBlock> {
-    let mut builder = IndexBuilder::new();
+    let mut builder = PrefixIndexBuilder::new();
     for number in 0..100u64 {
         let separator =
-            Separator { user_key: number.to_be_bytes().to_vec(), versions: Versions::Before };
+            Separator { user_key: number.to_be_bytes().to_vec(), versions: VersionSide::Before };
         builder.add(separator, Handle { offset: number * 4096, bytes: 4096 });
     }
     Arc::new(IndexBlock::new(builder.finish().into()).unwrap())

@@ -13,9 +13,9 @@ use crate::format::BlockKind;
 use crate::format::blob::ValuePointer;
 use crate::format::block::{self, Handle};
 use crate::format::data_block::DataBlock;
-use crate::format::data_cursor::DataCursor;
+use crate::format::data_block::cursor::DataBlockCursor;
 use crate::format::footer::{FOOTER_BYTES, Footer};
-use crate::format::index::{IndexBlock, Separator, Versions};
+use crate::format::index::{IndexBlock, Separator, VersionSide};
 use crate::format::properties::Properties;
 use crate::format::range_tombstones::Spans;
 
@@ -172,7 +172,7 @@ impl Blocks<'_> {
         let at = |what: Malformed| Error::malformed(what, self.input.path, handle.offset);
         let mut shown = Vec::new();
         let mut entries = 0u64;
-        let mut cursor = DataCursor::new(block.clone());
+        let mut cursor = DataBlockCursor::new(block.clone());
         cursor.first().map_err(at)?;
         while cursor.valid() {
             if lines.options.entries {
@@ -208,9 +208,9 @@ fn separator_text(separator: Option<&Separator>, lines: &Lines<'_>) -> String {
     let Some(separator) = separator else { return "up to its last entry".to_owned() };
     let key = lines.key(&separator.user_key);
     match separator.versions {
-        Versions::Before => format!("up to {key}"),
-        Versions::Split(seq) => format!("up to {key} at {seq}"),
-        Versions::After => format!("before {key}"),
+        VersionSide::Before => format!("up to {key}"),
+        VersionSide::Split(seq) => format!("up to {key} at {seq}"),
+        VersionSide::After => format!("before {key}"),
     }
 }
 

@@ -86,7 +86,7 @@ impl Handle {
         self.offset.checked_add(self.bytes).ok_or(Malformed::Field {
             what: "block handle offset",
             found: self.offset,
-            expected: "a place inside the file",
+            expected: "an offset inside the file",
         })
     }
 
@@ -106,7 +106,7 @@ impl Handle {
             return Err(Malformed::Field {
                 what: "block handle end",
                 found: self.end()?,
-                expected: "a place inside the file",
+                expected: "an offset inside the file",
             });
         }
         Ok(())

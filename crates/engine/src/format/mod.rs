@@ -4,7 +4,6 @@ pub(crate) mod batch;
 pub mod blob;
 pub mod block;
 pub(crate) mod data_block;
-pub(crate) mod data_cursor;
 pub mod edit;
 pub mod filename;
 pub mod footer;

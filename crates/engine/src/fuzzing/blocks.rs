@@ -10,11 +10,11 @@ use lsmx_base::slice::BlockBytes;
 use crate::format::BlockKind;
 use crate::format::batch::{Action, Operations, put_operation, put_range_delete};
 use crate::format::block::{self, Handle, TRAILER_BYTES};
+use crate::format::data_block::cursor::DataBlockCursor;
 use crate::format::data_block::{DataBlock, DataBlockBuilder, ENTRIES_AT};
-use crate::format::data_cursor::DataCursor;
 use crate::format::edit::Edit;
 use crate::format::index::{
-    CODING_PREFIX, IndexBlock, IndexBuilder, RESTART_INTERVAL, Separator, Versions,
+    ENCODING_PREFIX, IndexBlock, PrefixIndexBuilder, RESTART_INTERVAL, Separator, VersionSide,
 };
 use crate::format::properties::Properties;
 use crate::format::range_tombstones::{self, Spans};
@@ -48,7 +48,7 @@ fn read_data_block(block: &DataBlock) -> Result<(Vec<Entry>, Vec<usize>), Malfor
 
 /// All that a cursor shows, in the order of `entries` whichever way it goes.
 fn walk_data_block(block: &DataBlock, forward: bool) -> Result<Vec<Entry>, Malformed> {
-    let mut cursor = DataCursor::new(block.clone());
+    let mut cursor = DataBlockCursor::new(block.clone());
     let mut seen = Vec::new();
     if forward {
         cursor.first()?
@@ -78,7 +78,7 @@ pub fn data_block(bytes: &[u8]) {
     let backward = walk_data_block(&block, false);
     for key in PROBES {
         let _ = block.get(key, SeqNo(20));
-        let mut cursor = DataCursor::new(block.clone());
+        let mut cursor = DataBlockCursor::new(block.clone());
         let _ = cursor.seek(key, SeqNo::MAX);
         let _ = cursor.seek_before(key, SeqNo(3));
     }
@@ -101,7 +101,7 @@ pub fn data_block(bytes: &[u8]) {
         let hit = hit.expect("every entry is found");
         // Of entries alike but for their kind, the first is found.
         assert!(hit.seq == entry.1, "{hit:?} for {entry:?}");
-        let mut cursor = DataCursor::new(block.clone());
+        let mut cursor = DataBlockCursor::new(block.clone());
         cursor.seek(&entry.0, SeqNo::MAX).expect("the block was checked");
         assert!(cursor.valid() && (!first || cursor.key() == internal(entry)));
         cursor.seek_before(&entry.0, SeqNo::MAX).expect("the block was checked");
@@ -154,9 +154,9 @@ pub fn index_block(bytes: &[u8]) {
         let [a, b] = *pair else { return true };
         // Some version of `b`'s key is before it, and not before `a`.
         let seq = match b.versions {
-            Versions::Before => SeqNo::ZERO,
-            Versions::Split(seq) => seq,
-            Versions::After => SeqNo(u64::MAX),
+            VersionSide::Before => SeqNo::ZERO,
+            VersionSide::Split(seq) => seq,
+            VersionSide::After => SeqNo(u64::MAX),
         };
         a.user_key <= b.user_key && a.is_before(&b.user_key, seq)
     });
@@ -165,8 +165,8 @@ pub fn index_block(bytes: &[u8]) {
     }
     for separator in &separators {
         let split = match separator.versions {
-            Versions::Split(seq) => seq,
-            Versions::Before | Versions::After => SeqNo::MAX,
+            VersionSide::Split(seq) => seq,
+            VersionSide::Before | VersionSide::After => SeqNo::MAX,
         };
         let longer = [&separator.user_key[..], &[0]].concat();
         let shorter = separator.user_key.split_last().map_or(&[][..], |(_, rest)| rest);
@@ -187,10 +187,10 @@ pub fn index_block(bytes: &[u8]) {
 fn rebuild_index_block(bytes: &[u8], entries: &[(Option<Separator>, Handle)]) {
     let gaps =
         entries.windows(2).all(|pair| pair[0].1.end().is_ok_and(|end| end <= pair[1].1.offset));
-    if bytes[0] != CODING_PREFIX || bytes[1] != RESTART_INTERVAL || !gaps {
+    if bytes[0] != ENCODING_PREFIX || bytes[1] != RESTART_INTERVAL || !gaps {
         return;
     }
-    let mut builder = IndexBuilder::new();
+    let mut builder = PrefixIndexBuilder::new();
     for (separator, handle) in entries {
         builder.add(separator.clone().unwrap_or_default(), *handle);
     }

@@ -5,7 +5,7 @@
 
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
 
-use crate::format::data_block::{DataBlockBuilder, Mark};
+use crate::format::data_block::{DataBlockBuilder, SplitPoint};
 
 /// The choice among the ends of one block.
 #[derive(Debug)]
@@ -15,7 +15,7 @@ pub(super) struct BlockEnds {
     to: usize,
     /// Bits up to the first difference at the best end so far; `None` as long as there is none.
     bits: Option<usize>,
-    mark: Mark,
+    mark: SplitPoint,
 }
 
 /// What to do before an entry is added.
@@ -26,14 +26,19 @@ pub(super) enum BlockEnd<'a> {
     /// End it before that entry.
     Here,
     /// End it at an earlier place, and ask again.
-    At(&'a Mark),
+    At(&'a SplitPoint),
 }
 
 impl BlockEnds {
     /// For blocks of about so many bytes.
     pub(super) fn new(target: usize) -> BlockEnds {
         let slack = target / 16;
-        BlockEnds { from: target - slack, to: target + slack, bits: None, mark: Mark::default() }
+        BlockEnds {
+            from: target - slack,
+            to: target + slack,
+            bits: None,
+            mark: SplitPoint::default(),
+        }
     }
 
     /// Whether the block ends before an entry that makes it `with` bytes long, and has its first
@@ -55,7 +60,7 @@ impl BlockEnds {
         let better = self.bits.is_none_or(|best| bits <= best);
         if with <= self.to {
             if better {
-                block.mark(&mut self.mark, last);
+                block.record_split(&mut self.mark, last);
                 self.bits = Some(bits);
             }
             return BlockEnd::No;

@@ -12,7 +12,7 @@ use crate::cursor::Cursor;
 use crate::error::{Error, Result};
 use crate::format::block::Handle;
 use crate::format::data_block::DataBlock;
-use crate::format::data_cursor::DataCursor;
+use crate::format::data_block::cursor::DataBlockCursor;
 use crate::format::index::IndexBlock;
 
 /// A cursor over the entries of one table. It holds on to the index block and the data block it is
@@ -42,7 +42,7 @@ struct Place {
 struct Current {
     place: Place,
     handle: Handle,
-    entries: DataCursor,
+    entries: DataBlockCursor,
 }
 
 impl TableCursor {
@@ -135,7 +135,7 @@ impl TableCursor {
     fn enter(
         &mut self,
         (handle, place): (Handle, Place),
-        go: impl FnOnce(&mut DataCursor) -> Result<(), Malformed>,
+        go: impl FnOnce(&mut DataBlockCursor) -> Result<(), Malformed>,
     ) -> Result<()> {
         let at = |what: Malformed| Error::malformed(what, self.table.path(), handle.offset);
         // It may be in this block already, as when it seeks a near key.
@@ -154,7 +154,7 @@ impl TableCursor {
                     entries.reset(block);
                     entries
                 }
-                None => DataCursor::new(block),
+                None => DataBlockCursor::new(block),
             };
             self.current = Some(Current { place, handle, entries });
         }
@@ -180,7 +180,7 @@ impl TableCursor {
             next = self.block_at(place.top + 1, Some(0))?;
         }
         match next {
-            Some(next) => self.enter(next, DataCursor::first),
+            Some(next) => self.enter(next, DataBlockCursor::first),
             None => {
                 self.invalidate();
                 Ok(())
@@ -196,7 +196,7 @@ impl TableCursor {
             Place { top, block } => self.block_at(top, Some(block - 1))?,
         };
         match previous {
-            Some(previous) => self.enter(previous, DataCursor::last),
+            Some(previous) => self.enter(previous, DataBlockCursor::last),
             None => {
                 self.invalidate();
                 Ok(())
@@ -207,7 +207,7 @@ impl TableCursor {
     /// Moves by `go` in the current block, and on to a neighbour by `leave` where that ends.
     fn step(
         &mut self,
-        go: impl FnOnce(&mut DataCursor) -> Result<(), Malformed>,
+        go: impl FnOnce(&mut DataBlockCursor) -> Result<(), Malformed>,
         leave: impl FnOnce(&mut Self, Place) -> Result<()>,
     ) -> Result<()> {
         let Some(current) = &mut self.current else {
@@ -225,7 +225,7 @@ impl TableCursor {
         leave(self, place)
     }
 
-    fn entries(&self) -> &DataCursor {
+    fn entries(&self) -> &DataBlockCursor {
         match &self.current {
             Some(current) => &current.entries,
             None => panic!("a cursor that stands nowhere was asked for its entry"),
@@ -256,7 +256,7 @@ impl Cursor for TableCursor {
     fn first(&mut self) -> Result<()> {
         self.invalidate();
         match self.block_at(0, Some(0))? {
-            Some(first) => self.enter(first, DataCursor::first),
+            Some(first) => self.enter(first, DataBlockCursor::first),
             None => Ok(()),
         }
     }
@@ -294,11 +294,11 @@ impl Cursor for TableCursor {
 
     #[inline]
     fn next(&mut self) -> Result<()> {
-        self.step(DataCursor::next, Self::enter_next)
+        self.step(DataBlockCursor::next, Self::enter_next)
     }
 
     #[inline]
     fn prev(&mut self) -> Result<()> {
-        self.step(DataCursor::prev, Self::enter_previous)
+        self.step(DataBlockCursor::prev, Self::enter_previous)
     }
 }

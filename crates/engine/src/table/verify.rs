@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::format::BlockKind;
 use crate::format::block::{self, Handle};
 use crate::format::data_block::DataBlock;
-use crate::format::data_cursor::DataCursor;
+use crate::format::data_block::cursor::DataBlockCursor;
 use crate::format::index::{IndexBlock, Separator};
 use crate::format::range_tombstones::Spans;
 
@@ -154,7 +154,7 @@ impl Table {
         let contents = BlockBytes::copy_of(&self.fetch(handle, BlockKind::Data)?);
         let block = DataBlock::new(contents).map_err(at)?;
         block.check().map_err(at)?;
-        let mut cursor = DataCursor::new(block);
+        let mut cursor = DataBlockCursor::new(block);
         tally.data_blocks += 1;
         cursor.first().map_err(at)?;
         if let Some(before) = tally.separator.take()

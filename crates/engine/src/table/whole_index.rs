@@ -7,7 +7,7 @@ use super::access::Access;
 use super::reader::{FillCache, Table};
 use crate::error::{Error, Result};
 use crate::format::data_block::DataBlock;
-use crate::format::data_cursor::DataCursor;
+use crate::format::data_block::cursor::DataBlockCursor;
 use crate::format::index::IndexBlock;
 
 /// An index block, and the user keys of the data blocks it leads to.
@@ -28,7 +28,7 @@ impl Table {
             let mut blocks = Vec::new();
             for (_, handle) in index.entries().map_err(at)? {
                 let block = DataBlock::new(self.data_block(handle, access)?).map_err(at)?;
-                let mut cursor = DataCursor::new(block);
+                let mut cursor = DataBlockCursor::new(block);
                 let mut keys = Vec::new();
                 cursor.first().map_err(at)?;
                 while cursor.valid() {

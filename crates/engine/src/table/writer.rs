@@ -27,7 +27,7 @@ use crate::error::{Error, Result};
 use crate::format::block::{self, BLOCK_CONTENT_BYTES_MAX, Compression, Handle, TRAILER_BYTES};
 use crate::format::data_block::{self, DataBlockBuilder};
 use crate::format::footer::{FOOTER_BYTES, Footer};
-use crate::format::index::{self, Boundary, IndexBuilder, Separator, SuccinctBuilder};
+use crate::format::index::{self, Boundary, PrefixIndexBuilder, Separator, SuccinctIndexBuilder};
 use crate::format::properties::Properties;
 use crate::format::range_tombstones;
 use crate::format::{BlockKind, FORMAT_VERSION, KEY_BYTES_MAX, VALUE_BYTES_MAX};
@@ -118,7 +118,7 @@ pub struct TableWriter {
     sealed: Vec<u8>,
     scratch: Vec<u8>,
     ends: BlockEnds,
-    index: SuccinctBuilder,
+    index: SuccinctIndexBuilder,
     index_blocks: Vec<(Separator, Vec<u8>)>,
     index_blocks_bytes: u64,
     hashes: Vec<u64>,
@@ -158,7 +158,7 @@ impl TableWriter {
             sealed: Vec::new(),
             scratch: Vec::new(),
             ends: BlockEnds::new(options.block_bytes as usize),
-            index: SuccinctBuilder::default(),
+            index: SuccinctIndexBuilder::default(),
             index_blocks: Vec::new(),
             index_blocks_bytes: 0,
             hashes: Vec::new(),
@@ -250,7 +250,7 @@ impl TableWriter {
                     self.write_data_block(end)?;
                 }
                 BlockEnd::At(mark) => {
-                    let end = self.data.finish_at(mark, &mut self.sealed, |next| {
+                    let end = self.data.finish_at_split(mark, &mut self.sealed, |next| {
                         Ending::between(mark.last(), Some(next))
                     });
                     let end =
@@ -335,7 +335,7 @@ impl TableWriter {
 
         self.properties.codings = [
             self.data.coding(),
-            index::CODING_SUCCINCT,
+            index::ENCODING_SUCCINCT,
             self.options.filter.unwrap_or_default().coding(),
             range_tombstones::CODING_SPANS,
         ];
@@ -396,7 +396,7 @@ impl TableWriter {
     /// Writes index blocks and top index; returns the bytes of the latter in the file.
     fn write_indexes(&mut self) -> Result<u64> {
         let start = self.offset;
-        let mut top = IndexBuilder::new();
+        let mut top = PrefixIndexBuilder::new();
         for (separator, contents) in std::mem::take(&mut self.index_blocks) {
             self.sealed = contents;
             let handle = self.write_block(BlockKind::Index, Compression::None)?;

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::format::BlockKind;
 use crate::format::block::Handle;
 use crate::format::data_block::DataBlock;
-use crate::format::data_cursor::DataCursor;
+use crate::format::data_block::cursor::DataBlockCursor;
 use crate::format::range_tombstones::Spans;
 
 /// Keys between which something is missing.
@@ -94,7 +94,7 @@ fn entries(
     let at = |what: Malformed| Error::malformed(what, remains.path(), handle.offset);
     let block = DataBlock::new(BlockBytes::copy_of(contents)).map_err(at)?;
     block.check().map_err(at)?;
-    let mut cursor = DataCursor::new(block);
+    let mut cursor = DataBlockCursor::new(block);
     let mut entries: Vec<Entry> = Vec::new();
     cursor.first().map_err(at)?;
     while cursor.valid() {

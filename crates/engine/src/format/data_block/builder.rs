@@ -1,32 +1,32 @@
-//! Writing a data block, and where it may end.
+//! Builder of data blocks.
 
 use lsmx_base::coding::{Decoder, len_u64, put_u32, put_varint, varint_len};
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
 use lsmx_base::malformed::Malformed;
 
-use super::tags::{self, Tail};
-use super::{CODING_PREFIX, CODING_TAGGED, RawEntry, common_prefix};
+use super::tags::{self, TagCounts};
+use super::{ENCODING_PREFIX, ENCODING_TAGGED, RawEntry, common_prefix};
 
-/// Writes a data block.
+/// Builds a data block.
 #[derive(Debug)]
 pub(crate) struct DataBlockBuilder {
     bytes: Vec<u8>,
     restarts: Vec<u32>,
-    /// One for each entry, if the block is to have them where they pay.
+    /// Tags of all entries, if tags are enabled.
     tags: Option<Vec<u8>>,
     entries: usize,
     restart_interval: u32,
     since_restart: u32,
-    /// Of the entry before, be it in the block before.
+    /// User key of the previous entry, which may be in the previous block.
     last_key: Vec<u8>,
 }
 
 impl DataBlockBuilder {
-    /// An empty block that starts afresh every `restart_interval` entries, and has tags where they pay
-    /// if `tagged`.
+    /// Returns a builder with a restart every `restart_interval` entries. If `tagged`, blocks have
+    /// tags where their cost is small.
     pub(crate) fn new(restart_interval: u32, tagged: bool) -> DataBlockBuilder {
         DataBlockBuilder {
-            bytes: vec![CODING_PREFIX],
+            bytes: vec![ENCODING_PREFIX],
             restarts: Vec::new(),
             tags: tagged.then(Vec::new),
             entries: 0,
@@ -36,42 +36,44 @@ impl DataBlockBuilder {
         }
     }
 
-    /// The highest coding that its blocks may have.
+    /// Returns the highest encoding that the blocks may have.
     pub(crate) fn coding(&self) -> u8 {
-        if self.tags.is_some() { CODING_TAGGED } else { CODING_PREFIX }
+        if self.tags.is_some() { ENCODING_TAGGED } else { ENCODING_PREFIX }
     }
 
-    /// Whether no entry was added since the last [`DataBlockBuilder::finish`].
+    /// Returns whether no entry was added since the last [`DataBlockBuilder::finish`].
     pub(crate) fn is_empty(&self) -> bool {
         self.restarts.is_empty()
     }
 
-    /// Bytes of the contents, were they finished now.
+    /// Returns the size of the contents if the block were finished now, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.len() + self.tail_bytes(self.entries, self.bytes.len(), self.restarts.len())
     }
 
-    /// Bytes behind so many entries that end at this offset.
+    /// Returns the size of all parts after `entries` entries that end at `entries_end`, in bytes.
     fn tail_bytes(&self, entries: usize, entries_end: usize, restarts: usize) -> usize {
-        match self.tail(entries, entries_end) {
-            Some(tail) => tail.bytes(),
+        match self.tag_counts(entries, entries_end) {
+            Some(tag_counts) => tag_counts.bytes(),
             None => size_of::<u32>() * (restarts + 1),
         }
     }
 
-    fn tail(&self, entries: usize, entries_end: usize) -> Option<Tail> {
-        self.tags.as_ref().and_then(|_| Tail::of(entries, entries_end, self.restart_interval))
+    fn tag_counts(&self, entries: usize, entries_end: usize) -> Option<TagCounts> {
+        self.tags
+            .as_ref()
+            .and_then(|_| TagCounts::for_entries(entries, entries_end, self.restart_interval))
     }
 
-    /// The user key of the last entry that was added, in this block or the one before.
+    /// Returns the user key of the last entry added, which may be in the previous block.
     pub(crate) fn last_key(&self) -> &[u8] {
         &self.last_key
     }
 
-    /// Bytes of the contents, were they finished after this entry, whose user key has its first
-    /// `common` bytes in common with the last one.
+    /// Returns the size of the contents if the block were finished after this entry, in bytes.
+    /// `common` is the length of the common prefix with the last user key.
     pub(crate) fn bytes_with(&self, key: InternalKey<'_>, common: usize, value: &[u8]) -> usize {
-        let (shared, restart) = self.shared(common);
+        let (shared, restart) = self.next_shared(common);
         let unshared = key.user_key.len() - shared;
         let entries_end = self.bytes.len()
             + varint_len(len_u64(shared))
@@ -85,7 +87,7 @@ impl DataBlockBuilder {
         entries_end + self.tail_bytes(self.entries + 1, entries_end, restarts)
     }
 
-    fn shared(&self, common: usize) -> (usize, bool) {
+    fn next_shared(&self, common: usize) -> (usize, bool) {
         if self.is_empty() || self.since_restart == self.restart_interval {
             (0, true)
         } else {
@@ -93,20 +95,20 @@ impl DataBlockBuilder {
         }
     }
 
-    /// Adds an entry, which is larger than the one before.
+    /// Adds an entry, which must follow the last one in internal-key order.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn add(&mut self, key: InternalKey<'_>, value: &[u8]) {
         let common = common_prefix(&self.last_key, key.user_key);
         self.add_with(key, common, value);
     }
 
-    /// Adds an entry, which is larger than the one before and has the first `common` bytes of its
-    /// user key in common with that.
+    /// Adds an entry, which must follow the last one in internal-key order. `common` is the length of
+    /// the common prefix of both user keys.
     pub(crate) fn add_with(&mut self, key: InternalKey<'_>, common: usize, value: &[u8]) {
-        let (shared, restart) = self.shared(common);
+        let (shared, restart) = self.next_shared(common);
         if restart {
-            // A block closes before its entries pass its target size by much, which fits in 32 bits; only
-            // the last entry may be long, and it starts before that.
+            // A block closes soon after its target size, which fits in 32 bits. Only the last entry
+            // may be long, and it starts before that.
             let at = u32::try_from(self.bytes.len()).unwrap_or(u32::MAX);
             self.restarts.push(at);
             self.since_restart = 0;
@@ -128,59 +130,64 @@ impl DataBlockBuilder {
         self.last_key.extend_from_slice(&key.user_key[common..]);
     }
 
-    /// Remembers that the block may end before the entry that is added next.
-    pub(crate) fn mark(&self, mark: &mut Mark, last: (SeqNo, EntryKind)) {
-        mark.at = self.bytes.len();
-        mark.restarts = self.restarts.len();
-        mark.entries = self.entries;
-        mark.last_key.clone_from(&self.last_key);
-        mark.last = last;
+    /// Records that the block may end before the next entry.
+    pub(crate) fn record_split(&self, split: &mut SplitPoint, last: (SeqNo, EntryKind)) {
+        split.at = self.bytes.len();
+        split.restarts = self.restarts.len();
+        split.entries = self.entries;
+        split.last_key.clone_from(&self.last_key);
+        split.last = last;
     }
 
-    /// Puts the contents up to a mark into `out`, and starts a block with the entries from there on, of
-    /// which there must be one. Returns what `ask` makes of the first.
+    /// Moves the contents before a split point into `out`, and starts a block with the remaining
+    /// entries, of which there must be at least one. Returns the result of `on_first` for the first
+    /// of them.
     ///
     /// # Errors
-    /// When these entries cannot be read back. Nothing of the block is to be used then.
-    pub(crate) fn finish_at<R>(
+    /// Fails when these entries cannot be decoded. The builder must not be used afterwards.
+    pub(crate) fn finish_at_split<R>(
         &mut self,
-        mark: &Mark,
+        split: &SplitPoint,
         out: &mut Vec<u8>,
-        ask: impl FnOnce(InternalKey<'_>) -> R,
+        on_first: impl FnOnce(InternalKey<'_>) -> R,
     ) -> Result<R, Malformed> {
-        let tail = self.bytes.split_off(mark.at);
-        self.restarts.truncate(mark.restarts);
-        self.entries = mark.entries;
+        let moved = self.bytes.split_off(split.at);
+        self.restarts.truncate(split.restarts);
+        self.entries = split.entries;
         if let Some(tags) = &mut self.tags {
-            tags.truncate(mark.entries);
+            tags.truncate(split.entries);
         }
         self.finish(out);
-        let mut key = mark.last_key.clone();
-        let mut decoder = Decoder::new(&tail);
-        let mut ask = Some(ask);
-        let mut answer = None;
+        let mut key = split.last_key.clone();
+        let mut decoder = Decoder::new(&moved);
+        let mut on_first = Some(on_first);
+        let mut result = None;
         while !decoder.is_empty() {
             let entry = RawEntry::decode(&mut decoder)?;
             let common = common_prefix(&key[entry.shared..], entry.suffix) + entry.shared;
             key.truncate(entry.shared);
             key.extend_from_slice(entry.suffix);
             let entry_key = InternalKey { user_key: &key, seq: entry.seq, kind: entry.kind };
-            if let Some(ask) = ask.take() {
-                // What the block before ended with, to share bytes with.
-                self.last_key.clone_from(&mark.last_key);
-                answer = Some(ask(entry_key));
+            if let Some(on_first) = on_first.take() {
+                // The next block's first key may share bytes with the last key of this block.
+                self.last_key.clone_from(&split.last_key);
+                result = Some(on_first(entry_key));
             }
-            self.add_with(entry_key, common, &tail[entry.value_at..entry.next]);
+            self.add_with(entry_key, common, &moved[entry.value_at..entry.next]);
         }
-        answer.ok_or(Malformed::Truncated { what: "entry after a mark", needed: 1, found: 0 })
+        result.ok_or(Malformed::Truncated {
+            what: "entry after a split point",
+            needed: 1,
+            found: 0,
+        })
     }
 
-    /// Puts the contents into `out` and starts an empty block.
+    /// Moves the contents into `out` and starts an empty block.
     pub(crate) fn finish(&mut self, out: &mut Vec<u8>) {
-        match (self.tail(self.entries, self.bytes.len()), &self.tags) {
-            (Some(tail), Some(tags)) => {
-                self.bytes[0] = CODING_TAGGED;
-                tail.put(tags, &self.restarts, &mut self.bytes);
+        match (self.tag_counts(self.entries, self.bytes.len()), &self.tags) {
+            (Some(tag_counts), Some(tags)) => {
+                self.bytes[0] = ENCODING_TAGGED;
+                tag_counts.append_tail(tags, &self.restarts, &mut self.bytes);
             }
             _ => {
                 let mut count = 0u32;
@@ -193,7 +200,7 @@ impl DataBlockBuilder {
         }
         out.clear();
         out.append(&mut self.bytes);
-        self.bytes.push(CODING_PREFIX);
+        self.bytes.push(ENCODING_PREFIX);
         self.restarts.clear();
         self.entries = 0;
         if let Some(tags) = &mut self.tags {
@@ -203,21 +210,21 @@ impl DataBlockBuilder {
     }
 }
 
-/// A place where a block that is being written may end.
+/// A position at which the block under construction may end.
 #[derive(Clone, Debug)]
-pub(crate) struct Mark {
+pub(crate) struct SplitPoint {
     at: usize,
     restarts: usize,
     entries: usize,
-    /// User key of the entry before.
+    /// User key of the previous entry.
     last_key: Vec<u8>,
-    /// Its number and kind.
+    /// Sequence number and kind of the previous entry.
     last: (SeqNo, EntryKind),
 }
 
-impl Default for Mark {
-    fn default() -> Mark {
-        Mark {
+impl Default for SplitPoint {
+    fn default() -> SplitPoint {
+        SplitPoint {
             at: 0,
             restarts: 0,
             entries: 0,
@@ -227,8 +234,8 @@ impl Default for Mark {
     }
 }
 
-impl Mark {
-    /// The last entry before it.
+impl SplitPoint {
+    /// Returns the key of the last entry before the split point.
     pub(crate) fn last(&self) -> InternalKey<'_> {
         let (seq, kind) = self.last;
         InternalKey { user_key: &self.last_key, seq, kind }

@@ -1,52 +1,55 @@
-//! Tags of a data block: a byte of each key's hash, side by side, so that a lookup looks at few entries.
+//! Tags of a data block: one byte of each key's hash, stored contiguously, for point lookups.
 //!
-//! A search by halves and then entry by entry touches a new line of memory with nearly each step, and
-//! must have one to know where the next one is; and where two keys differ, the processor guesses wrong.
-//! Tags of a whole block lie in a line or two, and lead to the one entry that may be of the key, or, mostly,
-//! to none if there is none. What a tag says is never taken for an answer: the key is compared in
-//! full, along the entries from the restart before.
+//! A binary search followed by a scan touches a new cache line in nearly every step, and each step depends
+//! on the previous one; key comparisons mispredict branches. The tags of a whole block occupy one or two
+//! cache lines. They identify the entry that may have the key, and usually exclude an absent key. A matching
+//! tag is never sufficient: the key is then compared in full, along the entries from the preceding restart.
 
 use lsmx_base::coding::{len_u64, to_usize};
 use lsmx_base::filter::key_hash;
 use lsmx_base::key::SeqNo;
 use lsmx_base::malformed::Malformed;
 
-use super::{DataBlock, ENTRIES_AT, Hit, common_prefix, shares_too_much};
+use super::{DataBlock, ENTRIES_AT, LookupResult, common_prefix, shares_too_much};
 
-/// Bytes after the restarts: distance of restarts, count of entries.
+/// Bytes after the restarts: restart interval and number of entries.
 const COUNTS_BYTES: usize = size_of::<u8>() + size_of::<u16>();
 
-/// A block has tags where entries have on average at least this many bytes, one of them the tag.
+/// Minimum average size of an entry, with its tag, for a block to have tags, in bytes.
 const ENTRY_BYTES_MIN: usize = 32;
 
-/// The tag of a key. Of the hash that filters take, but of other bits than what these keep of it.
+/// Returns the tag of a key: byte 1 of its filter hash. The 8-bit fingerprint of a filter uses byte 0.
 #[inline]
 pub(crate) fn tag(user_key: &[u8]) -> u8 {
     key_hash(user_key).to_le_bytes()[1]
 }
 
-/// What a block with tags has behind its entries.
+/// Counts stored at the end of a block with tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Tail {
-    /// Entries, and so tags.
+pub(super) struct TagCounts {
+    /// Number of entries, and of tags.
     pub(super) entries: usize,
-    /// Entries from one restart to the next.
+    /// Entries per restart.
     pub(super) interval: usize,
 }
 
-impl Tail {
-    /// For so many entries that end at this offset; `None` where a block has no tags: they would cost
-    /// too much, or something does not fit into its field.
+impl TagCounts {
+    /// Returns the counts for `entries` entries that end at `entries_end`. Returns `None` if tags
+    /// would cost too much, or if a count or an offset does not fit into its field.
     #[inline]
-    pub(super) fn of(entries: usize, entries_end: usize, interval: u32) -> Option<Tail> {
+    pub(super) fn for_entries(
+        entries: usize,
+        entries_end: usize,
+        interval: u32,
+    ) -> Option<TagCounts> {
         let fits = entries_end <= usize::from(u16::MAX)
             && entries.saturating_mul(ENTRY_BYTES_MIN) <= entries_end
             && u8::try_from(interval).is_ok();
-        // An entry has five bytes at least, so there are no more of them than offsets.
-        fits.then_some(Tail { entries, interval: interval.max(1) as usize })
+        // An entry has at least five bytes, so the number of entries fits if the offsets do.
+        fits.then_some(TagCounts { entries, interval: interval.max(1) as usize })
     }
 
-    /// Bytes of tags, restarts and counts.
+    /// Returns the size of tags, restarts and counts, in bytes.
     #[inline]
     pub(super) fn bytes(self) -> usize {
         self.entries + self.restarts() * size_of::<u16>() + COUNTS_BYTES
@@ -57,22 +60,22 @@ impl Tail {
         self.entries.div_ceil(self.interval)
     }
 
-    /// Appends it to the entries.
-    pub(super) fn put(self, tags: &[u8], restarts: &[u32], out: &mut Vec<u8>) {
+    /// Appends tags, restarts and counts to the entries.
+    pub(super) fn append_tail(self, tags: &[u8], restarts: &[u32], out: &mut Vec<u8>) {
         out.extend_from_slice(tags);
         for &restart in restarts {
-            put_low_u16(out, restart as usize);
+            put_low_bytes(out, restart as usize);
         }
         out.push(self.interval.to_le_bytes()[0]);
-        put_low_u16(out, self.entries);
+        put_low_bytes(out, self.entries);
     }
 
-    /// Reads it from the end of a block.
+    /// Reads the counts at the end of a block.
     ///
     /// # Errors
-    /// When there is none, or the block has no room for it.
+    /// Fails when the counts are zero or do not fit into the block.
     #[inline]
-    pub(super) fn get(bytes: &[u8]) -> Result<Tail, Malformed> {
+    pub(super) fn read(bytes: &[u8]) -> Result<TagCounts, Malformed> {
         let [.., interval, low, high] = *bytes else {
             let (what, found) = ("data block counts", len_u64(bytes.len()));
             return Err(Malformed::Truncated { what, needed: len_u64(COUNTS_BYTES), found });
@@ -82,62 +85,66 @@ impl Tail {
         let wrong = |what, found| Malformed::Field {
             what,
             found: len_u64(found),
-            expected: "at least one, and no more than there are bytes for",
+            expected: "at least one, and as many as fit into the block",
         };
         if interval == 0 {
             return Err(wrong("data block restart interval", interval));
         }
-        let tail = Tail { entries, interval };
-        if entries == 0 || tail.bytes() + ENTRIES_AT > bytes.len() {
+        let tag_counts = TagCounts { entries, interval };
+        if entries == 0 || tag_counts.bytes() + ENTRIES_AT > bytes.len() {
             return Err(wrong("data block entries", entries));
         }
-        Ok(tail)
+        Ok(tag_counts)
     }
 }
 
-/// The low two bytes of a number that has no others: `Tail::of` has seen to that.
-fn put_low_u16(out: &mut Vec<u8>, number: usize) {
+/// Appends the low two bytes of a number; `TagCounts::for_entries` checked that the others are zero.
+fn put_low_bytes(out: &mut Vec<u8>, number: usize) {
     let [low, high, ..] = number.to_le_bytes();
     out.extend_from_slice(&[low, high]);
 }
 
-/// An entry on the way to one that a tag has named.
+/// Position of a scan from a restart to a tagged entry.
 #[derive(Clone, Copy)]
-struct Step {
+struct ScanPosition {
     ordinal: usize,
-    /// Its offset.
+    /// Offset of the entry.
     at: usize,
-    /// Bytes of the key before it, and how many of them, from the first on, are those of the key sought.
+    /// Length of the previous key, and length of its common prefix with the target, in bytes.
     key_bytes: usize,
-    agreed: usize,
+    matched: usize,
 }
 
 impl DataBlock {
-    /// The newest entry of `user_key` that is not newer than `snapshot`, by the tags.
+    /// Returns the newest entry of `user_key` that is visible at `snapshot`, found by its tag.
     ///
     /// # Errors
-    /// When an entry on the way is malformed.
+    /// Fails when an entry read by the search is malformed.
     pub(super) fn get_by_tags(
         &self,
-        tail: Tail,
+        tag_counts: TagCounts,
         user_key: &[u8],
         snapshot: SeqNo,
-    ) -> Result<Option<Hit>, Malformed> {
+    ) -> Result<Option<LookupResult>, Malformed> {
         let tag = tag(user_key);
-        let tags = self.tags(tail);
+        let tags = self.tags(tag_counts);
         let (mut from, mut next) = (0, None);
-        // Versions of a key lie side by side, the newest first.
+        // Versions of a key are adjacent, the newest first.
         while let Some(found) = tags[from..].iter().position(|&other| other == tag) {
             let ordinal = from + found;
             from = ordinal + 1;
-            let restart = ordinal / tail.interval;
+            let restart = ordinal / tag_counts.interval;
             let mut step = match next {
-                Some(next @ Step { ordinal, .. }) if ordinal > restart * tail.interval => next,
-                _ => Step {
-                    ordinal: restart * tail.interval,
+                Some(next @ ScanPosition { ordinal, .. })
+                    if ordinal > restart * tag_counts.interval =>
+                {
+                    next
+                }
+                _ => ScanPosition {
+                    ordinal: restart * tag_counts.interval,
                     at: self.restart(restart)?,
                     key_bytes: 0,
-                    agreed: 0,
+                    matched: 0,
                 },
             };
             let entry = loop {
@@ -145,10 +152,10 @@ impl DataBlock {
                 if entry.shared > step.key_bytes {
                     return Err(shares_too_much(entry.shared));
                 }
-                // One that shares more than what agrees has the byte that does not, too.
-                if entry.shared <= step.agreed {
+                // An entry that shares more than the matched bytes also shares the first mismatch.
+                if entry.shared <= step.matched {
                     let rest = &user_key[entry.shared..];
-                    step.agreed = entry.shared + common_prefix(entry.suffix, rest);
+                    step.matched = entry.shared + common_prefix(entry.suffix, rest);
                 }
                 step.key_bytes = entry.shared + entry.suffix.len();
                 step.at = entry.next;
@@ -157,9 +164,9 @@ impl DataBlock {
                     break entry;
                 }
             };
-            let is_key = step.agreed == user_key.len() && step.key_bytes == user_key.len();
+            let is_key = step.matched == user_key.len() && step.key_bytes == user_key.len();
             if is_key && entry.seq <= snapshot {
-                return Ok(Some(Hit {
+                return Ok(Some(LookupResult {
                     seq: entry.seq,
                     kind: entry.kind,
                     value_at: entry.value_at,
@@ -171,27 +178,27 @@ impl DataBlock {
         Ok(None)
     }
 
-    /// The tags, one for each entry.
+    /// Returns the tags, one per entry.
     #[inline]
-    pub(super) fn tags(&self, tail: Tail) -> &[u8] {
-        // `DataBlock::new` has seen that they are there.
-        &self.bytes[self.entries_end..self.entries_end + tail.entries]
+    pub(super) fn tags(&self, tag_counts: TagCounts) -> &[u8] {
+        // `DataBlock::new` checked the range.
+        &self.bytes[self.entries_end..self.entries_end + tag_counts.entries]
     }
 
-    /// Whether the block has tags.
+    /// Returns whether the block has tags.
     pub(crate) fn has_tags(&self) -> bool {
-        self.tail.is_some()
+        self.tag_counts.is_some()
     }
 
-    /// Entries from one restart to the next, where the block says so.
+    /// Returns the number of entries per restart, which only tagged blocks store.
     #[cfg(feature = "testing")]
     pub(crate) fn restart_interval(&self) -> Option<usize> {
-        self.tail.map(|tail| tail.interval)
+        self.tag_counts.map(|tag_counts| tag_counts.interval)
     }
 
-    /// Offset of a restart, two bytes each.
+    /// Returns the offset of a restart of a tagged block, which takes two bytes.
     #[inline]
-    pub(super) fn short_restart(&self, index: usize) -> Result<usize, Malformed> {
+    pub(super) fn tagged_restart(&self, index: usize) -> Result<usize, Malformed> {
         let at = self.restarts_at + index * size_of::<u16>();
         let offset = self.bytes.get(at..).and_then(|rest| rest.first_chunk());
         to_usize("data block restart", offset.map_or(0, |&two| u64::from(u16::from_le_bytes(two))))

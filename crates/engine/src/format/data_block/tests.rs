@@ -1,14 +1,14 @@
-//! Blocks of both codings, whole and damaged.
+//! Tests of data blocks in both encodings, intact and damaged.
 
 use lsmx_base::key::InternalKey;
 use proptest::prelude::*;
 
+use super::cursor::DataBlockCursor;
 use super::*;
-use crate::format::data_cursor::DataCursor;
 
-type Owned = (Vec<u8>, u64, EntryKind, Vec<u8>);
+type OwnedEntry = (Vec<u8>, u64, EntryKind, Vec<u8>);
 
-fn build(entries: &[Owned], interval: u32, tagged: bool) -> Vec<u8> {
+fn build(entries: &[OwnedEntry], interval: u32, tagged: bool) -> Vec<u8> {
     let mut builder = DataBlockBuilder::new(interval, tagged);
     for (user_key, seq, kind, value) in entries {
         let key = InternalKey { user_key, seq: SeqNo(*seq), kind: *kind };
@@ -24,7 +24,7 @@ fn build(entries: &[Owned], interval: u32, tagged: bool) -> Vec<u8> {
     out
 }
 
-fn sample() -> Vec<Owned> {
+fn sample() -> Vec<OwnedEntry> {
     let mut entries = Vec::new();
     for (index, key) in
         ["", "\0", "a", "aa", "ab", "abcdef", "abcdeg", "b", "\u{7f}\u{7f}"].into_iter().enumerate()
@@ -37,18 +37,18 @@ fn sample() -> Vec<Owned> {
     entries
 }
 
-fn model_get(entries: &[Owned], key: &[u8], snapshot: u64) -> Option<Owned> {
+fn model_get(entries: &[OwnedEntry], key: &[u8], snapshot: u64) -> Option<OwnedEntry> {
     entries.iter().find(|entry| entry.0 == key && entry.1 <= snapshot).cloned()
 }
 
-fn get(block: &DataBlock, key: &[u8], snapshot: u64) -> Option<Owned> {
+fn get(block: &DataBlock, key: &[u8], snapshot: u64) -> Option<OwnedEntry> {
     let hit = block.get(key, SeqNo(snapshot)).unwrap()?;
     let value = block.bytes()[hit.value_at..hit.value_end].to_vec();
     Some((key.to_vec(), hit.seq.0, hit.kind, value))
 }
 
 #[test]
-fn common_prefixes_are_as_long_as_they_are() {
+fn common_prefix_stops_at_first_difference() {
     for len in 0..40 {
         let a: Vec<u8> = (0..len).collect();
         for at in 0..a.len() {
@@ -65,7 +65,7 @@ fn common_prefixes_are_as_long_as_they_are() {
 }
 
 #[test]
-fn every_version_of_every_key_is_found_at_any_interval() {
+fn data_block_get_any_restart_interval_finds_all_versions() {
     let entries = sample();
     for (interval, tagged) in [1, 2, 3, 16].into_iter().flat_map(|n| [(n, false), (n, true)]) {
         let block = DataBlock::new(build(&entries, interval, tagged).into()).unwrap();
@@ -80,18 +80,18 @@ fn every_version_of_every_key_is_found_at_any_interval() {
 }
 
 #[test]
-fn no_truncation_and_no_flipped_bit_panics() {
-    damage(&build(&sample(), 3, false));
-    damage(&build(&sample(), 3, true));
+fn data_block_damaged_does_not_panic() {
+    check_damaged(&build(&sample(), 3, false));
+    check_damaged(&build(&sample(), 3, true));
 }
 
-fn damage(whole: &[u8]) {
+fn check_damaged(whole: &[u8]) {
     let probe = |bytes: Vec<u8>| {
         let Ok(block) = DataBlock::new(bytes.into()) else { return };
         for key in ["", "a", "abcdef", "zz"] {
             let _ = block.get(key.as_bytes(), SeqNo(20));
         }
-        let mut cursor = DataCursor::new(block);
+        let mut cursor = DataBlockCursor::new(block);
         if cursor.first().is_ok() {
             while cursor.valid() && cursor.next().is_ok() {}
         }
@@ -110,11 +110,10 @@ fn damage(whole: &[u8]) {
     }
 }
 
-// Found by mutating tables behind right checksums: `verify` walks forward and never looked at
-// restarts, so a block whose entries no search finds was called good, and a walk backward ended
-// early without a word.
+// Regression: `verify` only iterated forward and did not check restarts. A block whose entries no search
+// finds passed, and a backward iteration ended early without an error.
 #[test]
-fn a_block_that_searches_go_wrong_in_does_not_check() {
+fn data_block_check_wrong_restarts_is_error() {
     let good = build(&sample(), 3, false);
     let block = DataBlock::new(good.clone().into()).unwrap();
     block.check().unwrap();
@@ -127,7 +126,7 @@ fn a_block_that_searches_go_wrong_in_does_not_check() {
             assert!(DataBlock::new(bad.into()).unwrap().check().is_err(), "{index} at {at}");
         }
     }
-    // `b` shares nothing where it could share one byte.
+    // `b` shares nothing although it could share one byte.
     let shares_too_little =
         [0, 0, 2, 1, 1, 0, b'a', b'a', 0, 2, 1, 1, 0, b'a', b'b', 1, 0, 0, 0, 1, 0, 0, 0];
     let block = DataBlock::new(shares_too_little.to_vec().into()).unwrap();
@@ -135,7 +134,7 @@ fn a_block_that_searches_go_wrong_in_does_not_check() {
 }
 
 #[test]
-fn a_block_whose_tags_lead_astray_does_not_check() {
+fn data_block_check_wrong_tags_is_error() {
     let entries = sample();
     let good = build(&entries, 3, true);
     let block = DataBlock::new(good.clone().into()).unwrap();
@@ -151,9 +150,9 @@ fn a_block_whose_tags_lead_astray_does_not_check() {
     }
 }
 
-// Where entries are short a tag would be much of them; where offsets do not fit, there is none.
+// Tags are omitted if entries are so short that tags cost too much, or if an offset does not fit.
 #[test]
-fn tags_are_left_out_where_they_do_not_pay_or_fit() {
+fn data_block_tags_small_entries_or_large_offsets_are_omitted() {
     let entry = |n: u32, value: usize| {
         let key = n.to_be_bytes().to_vec();
         (key, 1, EntryKind::Put, vec![1; value])
@@ -179,20 +178,20 @@ fn tags_are_left_out_where_they_do_not_pay_or_fit() {
 }
 
 #[test]
-fn a_walk_backward_leaves_no_entry_out_in_silence() {
+fn data_block_cursor_prev_missing_restart_is_error() {
     let entries = [b"a", b"b"].map(|key| (key.to_vec(), 1, EntryKind::Put, b"v".to_vec()));
     let mut bytes = build(&entries, 16, false);
     let second = DataBlock::new(bytes.clone().into()).unwrap().entry(ENTRIES_AT).unwrap().next;
     let place = bytes.len() - 8;
     bytes[place..place + 4].copy_from_slice(&u32::try_from(second).unwrap().to_le_bytes());
-    let mut cursor = DataCursor::new(DataBlock::new(bytes.into()).unwrap());
+    let mut cursor = DataBlockCursor::new(DataBlock::new(bytes.into()).unwrap());
     cursor.last().unwrap();
     assert_eq!(cursor.key().user_key, b"b");
     assert!(cursor.prev().is_err());
 }
 
 #[test]
-fn unknown_and_reserved_kinds_are_errors() {
+fn data_block_unknown_kind_is_error() {
     let whole = build(&[(b"k".to_vec(), 1, EntryKind::Put, b"v".to_vec())], 16, false);
     let kind_at = ENTRIES_AT + 2;
     assert_eq!(whole[kind_at], EntryKind::Put as u8);
@@ -205,14 +204,14 @@ fn unknown_and_reserved_kinds_are_errors() {
 }
 
 proptest! {
-    /// With tags or without, a lookup finds what a look at all entries finds.
+    /// Lookups with and without tags return the same entries as a linear search.
     #[test]
-    fn lookups_find_what_is_there(
+    fn data_block_lookup_random_entries_matches_model(
         keys in proptest::collection::btree_map("[ab]{0,5}", 1u64..4, 1..60),
-        asked in proptest::collection::vec(("[abc]{0,6}", 0u64..5), 1..40),
+        lookups in proptest::collection::vec(("[abc]{0,6}", 0u64..5), 1..40),
         interval in 1u32..20,
     ) {
-        let mut entries: Vec<Owned> = Vec::new();
+        let mut entries: Vec<OwnedEntry> = Vec::new();
         for (key, versions) in keys {
             for seq in (1..=versions).rev() {
                 entries.push((key.clone().into(), seq, EntryKind::Put, vec![7; 40]));
@@ -221,7 +220,7 @@ proptest! {
         for tagged in [false, true] {
             let block = DataBlock::new(build(&entries, interval, tagged).into()).unwrap();
             block.check().unwrap();
-            for (key, snapshot) in &asked {
+            for (key, snapshot) in &lookups {
                 let expected = model_get(&entries, key.as_bytes(), *snapshot);
                 prop_assert_eq!(get(&block, key.as_bytes(), *snapshot), expected);
             }
@@ -232,14 +231,14 @@ proptest! {
     }
 
     #[test]
-    fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn data_block_random_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let mut bytes = bytes;
         if let Some(coding) = bytes.first_mut() {
             *coding %= 2;
         }
         if let Ok(block) = DataBlock::new(bytes.into()) {
             let _ = block.get(b"key", SeqNo::MAX);
-            let mut cursor = DataCursor::new(block);
+            let mut cursor = DataBlockCursor::new(block);
             if cursor.last().is_ok() {
                 while cursor.valid() && cursor.prev().is_ok() {}
             }

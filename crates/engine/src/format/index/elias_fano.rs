@@ -1,17 +1,17 @@
-//! A sequence of numbers that never go down, packed by Elias and Fano (1971–74), read in place.
+//! A non-decreasing sequence of integers in Elias-Fano encoding (1971–74), read in place.
 //!
 //! ```text
 //!    v   last     varint, the last and largest number
-//!    n   lows     the lower parts, one after the other, the first in the lowest bits: of each
-//!                 as many bits as the logarithm of last ÷ count, both rounded down
-//!    8w  highs    u64 words: for each value of the upper part, from 0 to that of the last number, a
-//!                 one for each number that has it and then a zero; w = as many words as that takes
-//!    2s  samples  u16 each, bit positions in the highs: of every 128th one (places), or of
-//!                 every 128th zero (values), the first left out
+//!    n   lows     low parts, packed from the lowest bit on; the width of each is
+//!                 log2(last ÷ count), both rounded down
+//!    8w  highs    u64 words, as many as needed: for each value of the high part, from 0 to that
+//!                 of the last number, a one for each number with that high part, then a zero
+//!    2s  samples  u16 each, bit positions in the highs: of every 128th one (samples by index)
+//!                 or every 128th zero (samples by value), the first left out
 //! ```
 //!
-//! A number takes 2 bits and the logarithm of the mean step; at random it is read by its place (samples
-//! of ones), or looked for by its value (samples of zeros), in the time of a few words.
+//! A number takes 2 bits plus the logarithm of the mean step. Access by index (samples of ones) and
+//! search by value (samples of zeros) each read a few words.
 
 use std::ops::Range;
 
@@ -20,105 +20,104 @@ use lsmx_base::malformed::Malformed;
 
 use super::offset_in_block;
 
-/// Most numbers of a sequence, so that bit positions fit in 16 bits: there are at most two zeros
-/// for each one.
+/// Maximum count of numbers. There are at most two zeros per one, so bit positions fit in 16 bits.
 pub(super) const COUNT_MAX: usize = 16 << 10;
 
-/// Most bits of a number, so that one read of eight bytes has all of a lower part.
+/// Maximum bits of a number, so that one read of eight bytes covers any low part.
 pub(super) const NUMBER_BITS_MAX: u8 = 57;
 
-/// Ones, or zeros, from one sample to the next.
-const SAMPLE: usize = 128;
+/// Number of ones, or zeros, per sample.
+const SAMPLE_INTERVAL: usize = 128;
 
-/// Numbers with one upper part that are searched one by one.
-const SCAN: usize = 8;
+/// Range length at which a binary search of low parts becomes a linear one.
+const LINEAR_SEARCH_MAX: usize = 8;
 
 const WORD_BITS: usize = u64::BITS as usize;
 
-/// What numbers will be asked by.
+/// EntryKind of access that the samples support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sampled {
-    /// Their place in the sequence.
-    Places,
-    /// Their value.
-    Values,
+pub(super) enum AccessKind {
+    /// Access by index in the sequence.
+    ByIndex,
+    /// Search by value.
+    ByValue,
 }
 
-impl Sampled {
-    fn samples(self, count: usize, high_last: usize) -> usize {
+impl AccessKind {
+    fn sample_count(self, count: usize, high_last: usize) -> usize {
         match self {
-            Sampled::Places => count.saturating_sub(1) / SAMPLE,
-            Sampled::Values => high_last / SAMPLE,
+            AccessKind::ByIndex => count.saturating_sub(1) / SAMPLE_INTERVAL,
+            AccessKind::ByValue => high_last / SAMPLE_INTERVAL,
         }
     }
 }
 
-fn low_bits(count: usize, last: u64) -> u8 {
+fn low_width(count: usize, last: u64) -> u8 {
     let step = last / len_u64(count).max(1);
-    // A u64 has at most 63 bits after its highest.
+    // A u64 has at most 63 bits below its highest one.
     let bits = step.checked_ilog2().unwrap_or(0);
     u8::try_from(bits).unwrap_or(NUMBER_BITS_MAX).min(NUMBER_BITS_MAX)
 }
 
-/// Bits of so many numbers but for what their block has once.
-pub(super) fn bits(count: usize, last: u64) -> u64 {
-    let low = low_bits(count, last);
+/// Returns the encoded size of a sequence without its constant part, in bits.
+pub(super) fn encoded_bits(count: usize, last: u64) -> u64 {
+    let low = low_width(count, last);
     len_u64(count) * (u64::from(low) + 1) + (last >> low)
 }
 
-/// Appends numbers that never go down, at most [`COUNT_MAX`] of at most [`NUMBER_BITS_MAX`] bits.
-/// Nothing at all for no numbers.
-pub(super) fn encode(numbers: &[u64], sampled: Sampled, out: &mut Vec<u8>) {
+/// Appends a non-decreasing sequence of at most [`COUNT_MAX`] numbers of at most
+/// [`NUMBER_BITS_MAX`] bits. Appends nothing if there are none.
+pub(super) fn encode(numbers: &[u64], access: AccessKind, out: &mut Vec<u8>) {
     debug_assert!(numbers.len() <= COUNT_MAX && numbers.is_sorted());
     let Some(&last) = numbers.last() else { return };
-    let low = low_bits(numbers.len(), last);
+    let low = low_width(numbers.len(), last);
     put_varint(out, last);
     let mask = (1 << low) - 1;
-    let (mut bits, mut held) = (0u128, 0);
+    let (mut bits, mut pending_bits) = (0u128, 0);
     for number in numbers {
-        bits |= u128::from(number & mask) << held;
-        held += u32::from(low);
-        while held >= 8 {
+        bits |= u128::from(number & mask) << pending_bits;
+        pending_bits += u32::from(low);
+        while pending_bits >= 8 {
             out.push((bits & 0xff) as u8);
             bits >>= 8;
-            held -= 8;
+            pending_bits -= 8;
         }
     }
-    if held > 0 {
+    if pending_bits > 0 {
         out.push((bits & 0xff) as u8);
     }
-    // At most two for each number, by the choice of `low`.
-    let high_of = |number: u64| usize::try_from(number >> low).unwrap_or(usize::MAX);
-    let high_last = high_of(last);
+    // The choice of `low` limits this to two per number.
+    let high_part = |number: u64| usize::try_from(number >> low).unwrap_or(usize::MAX);
+    let high_last = high_part(last);
     let mut words = vec![0u64; (numbers.len() + high_last + 1).div_ceil(WORD_BITS)];
     let mut samples = Vec::new();
     let (mut at, mut zeros) = (0usize, 0usize);
-    for (place, &number) in numbers.iter().enumerate() {
-        while zeros < high_of(number) {
-            if sampled == Sampled::Values && zeros > 0 && zeros.is_multiple_of(SAMPLE) {
+    for (index, &number) in numbers.iter().enumerate() {
+        while zeros < high_part(number) {
+            if access == AccessKind::ByValue && zeros > 0 && zeros.is_multiple_of(SAMPLE_INTERVAL) {
                 samples.push(at);
             }
             (at, zeros) = (at + 1, zeros + 1);
         }
-        if sampled == Sampled::Places && place > 0 && place.is_multiple_of(SAMPLE) {
+        if access == AccessKind::ByIndex && index > 0 && index.is_multiple_of(SAMPLE_INTERVAL) {
             samples.push(at);
         }
         words[at / WORD_BITS] |= 1 << (at % WORD_BITS);
         at += 1;
     }
-    if sampled == Sampled::Values && zeros > 0 && zeros.is_multiple_of(SAMPLE) {
+    if access == AccessKind::ByValue && zeros > 0 && zeros.is_multiple_of(SAMPLE_INTERVAL) {
         samples.push(at);
     }
     for word in words {
         out.extend_from_slice(&word.to_le_bytes());
     }
     for sample in samples {
-        // Positions are below 3 × COUNT_MAX.
+        // Positions are less than 3 × COUNT_MAX.
         out.extend_from_slice(&u16::try_from(sample).unwrap_or(u16::MAX).to_le_bytes());
     }
 }
 
-/// Where the parts of a sequence lie in a block.
+/// Offsets of the parts of a sequence in its block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EliasFano {
     count: u32,
@@ -128,23 +127,24 @@ pub(super) struct EliasFano {
     samples_at: u32,
     last: u64,
     low: u8,
-    sampled: Sampled,
+    access: AccessKind,
 }
 
 impl EliasFano {
-    /// Finds the parts of a sequence of `count` numbers, at least one, and goes past them.
+    /// Locates the parts of a sequence of `count` numbers, at least one, and advances the decoder past
+    /// them.
     ///
     /// # Errors
-    /// When they are longer than the block, or cannot be what was written.
+    /// Fails when they extend past the end of the block, or `encode` cannot have written them.
     pub(super) fn decode(
         decoder: &mut Decoder<'_>,
         count: usize,
-        sampled: Sampled,
+        access: AccessKind,
     ) -> Result<EliasFano, Malformed> {
         let last = decoder.varint("last of packed numbers")?;
-        let low = low_bits(count, last);
+        let low = low_width(count, last);
         let high_last = to_usize("packed numbers", last >> low)?;
-        // By the choice of the lower bits; only a last one with too many bits makes it not so.
+        // The choice of `low` guarantees this, unless the last number has too many bits.
         if high_last > 2 * count || count == 0 || count > COUNT_MAX {
             return Err(Malformed::Field {
                 what: "last of packed numbers",
@@ -163,97 +163,96 @@ impl EliasFano {
             lows_at: skip((count * usize::from(low)).div_ceil(8))?,
             highs_at: skip(words * size_of::<u64>())?,
             words: offset_in_block(words)?,
-            samples_at: skip(sampled.samples(count, high_last) * size_of::<u16>())?,
+            samples_at: skip(access.sample_count(count, high_last) * size_of::<u16>())?,
             last,
             low,
-            sampled,
+            access,
         })
     }
 
-    /// How many numbers there are.
+    /// Returns the count of numbers.
     #[inline]
     pub(super) fn count(&self) -> usize {
         self.count as usize
     }
 
-    /// The largest number.
+    /// Returns the largest number.
     #[inline]
     pub(super) fn last(&self) -> u64 {
         self.last
     }
 
-    /// The number at a place, and before it the one before, 0 before the first; `None` if the block
-    /// does not hold as many numbers as it says.
+    /// Returns the number at an index, preceded by the previous number (0 for the first). Returns
+    /// `None` if the block holds fewer numbers than it declares.
     #[inline]
-    pub(super) fn pair(&self, block: &[u8], place: usize) -> Option<(u64, u64)> {
-        let before = place.saturating_sub(1);
-        let (from, skip) = match self.sampled {
-            Sampled::Places => self.sample(block, before),
-            Sampled::Values => (0, before),
+    pub(super) fn get_with_previous(&self, block: &[u8], index: usize) -> Option<(u64, u64)> {
+        let previous = index.saturating_sub(1);
+        let (from, skip) = match self.access {
+            AccessKind::ByIndex => self.sample_before(block, previous),
+            AccessKind::ByValue => (0, previous),
         };
-        let at = self.nth(block, from, skip, false)?;
-        let number = self.number(block, at, before)?;
-        if place == 0 {
+        let at = self.select(block, from, skip, false)?;
+        let number = self.decode_number(block, at, previous)?;
+        if index == 0 {
             return Some((0, number));
         }
-        let at = self.next(block, at + 1, false)?;
-        Some((number, self.number(block, at, place)?))
+        let at = self.find_next(block, at + 1, false)?;
+        Some((number, self.decode_number(block, at, index)?))
     }
 
-    /// The number at a place whose one is at a bit position.
+    /// Returns the number at an index, given the bit position of its one.
     #[inline]
-    fn number(&self, block: &[u8], at: usize, place: usize) -> Option<u64> {
-        let high = at.checked_sub(place)?;
-        Some(len_u64(high) << self.low | self.low_part(block, place))
+    fn decode_number(&self, block: &[u8], at: usize, index: usize) -> Option<u64> {
+        let high = at.checked_sub(index)?;
+        Some(len_u64(high) << self.low | self.low_part(block, index))
     }
 
-    /// All numbers, in order; `None` if they are not what was written: too few, too many, or going
-    /// down.
-    pub(super) fn all(&self, block: &[u8]) -> Option<Vec<u64>> {
+    /// Decodes all numbers in order. Returns `None` if encoding them again gives other bytes.
+    pub(super) fn decode_all(&self, block: &[u8]) -> Option<Vec<u64>> {
         let mut numbers = Vec::with_capacity(self.count());
-        let (mut at, mut before) = (0, 0);
-        for place in 0..self.count() {
-            at = self.next(block, at, false)?;
-            let number = self.number(block, at, place)?;
-            if number < before {
+        let (mut at, mut previous) = (0, 0);
+        for index in 0..self.count() {
+            at = self.find_next(block, at, false)?;
+            let number = self.decode_number(block, at, index)?;
+            if number < previous {
                 return None;
             }
             numbers.push(number);
-            before = number;
+            previous = number;
             at += 1;
         }
         let mut encoded = Vec::new();
-        encode(&numbers, self.sampled, &mut encoded);
+        encode(&numbers, self.access, &mut encoded);
         let end = self.samples_at as usize
-            + self.sampled.samples(self.count(), self.high_of(self.last)) * size_of::<u16>();
-        // `last`, which is before the lows, was looked at by `decode`.
+            + self.access.sample_count(self.count(), self.high_part(self.last)) * size_of::<u16>();
+        // `decode` checked `last`, which precedes the lows.
         let length = end - self.lows_at as usize;
         let written = encoded.len().checked_sub(length).and_then(|at| encoded.get(at..));
         let as_written = written == block.get(self.lows_at as usize..end);
-        (before == self.last && as_written).then_some(numbers)
+        (previous == self.last && as_written).then_some(numbers)
     }
 
-    /// The places of the numbers that are `value`; where none is, the empty range at the place of the
-    /// first larger one. `None` if the block does not hold as many numbers as it says.
+    /// Returns the indexes of all numbers equal to `value`, or an empty range at the index of the first
+    /// larger number. Returns `None` if the block holds fewer numbers than it declares.
     #[inline]
-    pub(super) fn equal(&self, block: &[u8], value: u64) -> Option<Range<usize>> {
+    pub(super) fn equal_range(&self, block: &[u8], value: u64) -> Option<Range<usize>> {
         if value > self.last {
             return Some(self.count()..self.count());
         }
-        let high = self.high_of(value);
-        // The zero that ends the upper parts below.
+        let high = self.high_part(value);
+        // The zero that ends the ones of the next lower high part.
         let start = match high.checked_sub(1) {
             None => 0,
             Some(zero) => {
-                let (from, skip) = match self.sampled {
-                    Sampled::Values => self.sample(block, zero),
-                    Sampled::Places => (0, zero),
+                let (from, skip) = match self.access {
+                    AccessKind::ByValue => self.sample_before(block, zero),
+                    AccessKind::ByIndex => (0, zero),
                 };
-                self.nth(block, from, skip, true)? + 1
+                self.select(block, from, skip, true)? + 1
             }
         };
         let first = start.checked_sub(high).filter(|&at| at <= self.count())?;
-        let end = self.next(block, start, true)?.checked_sub(high);
+        let end = self.find_next(block, start, true)?.checked_sub(high);
         let end = end.filter(|&end| end <= self.count())?;
         let low = value & ((1 << self.low) - 1);
         let from = self.lower_bound(block, first..end, |own| own < low);
@@ -261,59 +260,59 @@ impl EliasFano {
         Some(from..to)
     }
 
-    /// The first place in a range whose lower part is not `passed`.
+    /// Returns the first index in a range whose low part does not satisfy `precedes`.
     #[inline]
     fn lower_bound(
         &self,
         block: &[u8],
         range: Range<usize>,
-        passed: impl Fn(u64) -> bool,
+        precedes: impl Fn(u64) -> bool,
     ) -> usize {
         let Range { mut start, mut end } = range;
-        while end - start > SCAN {
+        while end - start > LINEAR_SEARCH_MAX {
             let middle = start + (end - start) / 2;
-            if passed(self.low_part(block, middle)) {
+            if precedes(self.low_part(block, middle)) {
                 start = middle + 1;
             } else {
                 end = middle;
             }
         }
-        while start < end && passed(self.low_part(block, start)) {
+        while start < end && precedes(self.low_part(block, start)) {
             start += 1;
         }
         start
     }
 
-    /// `last` has the most, and its upper part was found to fit.
+    /// Returns the high part of a value of at most `last`, whose high part was checked to fit.
     #[inline]
-    fn high_of(&self, value: u64) -> usize {
+    fn high_part(&self, value: u64) -> usize {
         usize::try_from(value >> self.low).unwrap_or(usize::MAX)
     }
 
     #[inline]
-    fn low_part(&self, block: &[u8], place: usize) -> u64 {
-        let bit = place * usize::from(self.low);
-        // The highs follow, so that eight bytes are there for every lower part.
+    fn low_part(&self, block: &[u8], index: usize) -> u64 {
+        let bit = index * usize::from(self.low);
+        // The highs follow the lows, so eight bytes exist after the start of every low part.
         let word = get_u64(block, self.lows_at as usize + bit / 8).unwrap_or(0);
         word >> (bit % 8) & ((1 << self.low) - 1)
     }
 
-    /// Where to begin looking for the n-th one or zero, and how many to pass from there.
+    /// Returns the bit position from which to search for the n-th one or zero, and how many to skip.
     #[inline]
-    fn sample(&self, block: &[u8], nth: usize) -> (usize, usize) {
-        let Some(sample) = (nth / SAMPLE).checked_sub(1) else {
+    fn sample_before(&self, block: &[u8], nth: usize) -> (usize, usize) {
+        let Some(sample) = (nth / SAMPLE_INTERVAL).checked_sub(1) else {
             return (0, nth);
         };
         let at = self.samples_at as usize + sample * size_of::<u16>();
         let position = block.get(at..).and_then(<[u8]>::first_chunk).copied().unwrap_or([0; 2]);
-        (usize::from(u16::from_le_bytes(position)), nth % SAMPLE)
+        (usize::from(u16::from_le_bytes(position)), nth % SAMPLE_INTERVAL)
     }
 
-    /// The position of the one (or zero) that comes after `skip` others, from a position on.
+    /// Returns the position of the one (or zero) after `skip` others, from a position on.
     #[inline]
-    fn nth(&self, block: &[u8], from: usize, mut skip: usize, zeros: bool) -> Option<usize> {
+    fn select(&self, block: &[u8], from: usize, mut skip: usize, zeros: bool) -> Option<usize> {
         let mut index = from / WORD_BITS;
-        let mut word = self.word(block, index, zeros)? & u64::MAX << (from % WORD_BITS);
+        let mut word = self.high_word(block, index, zeros)? & u64::MAX << (from % WORD_BITS);
         loop {
             let ones = word.count_ones() as usize;
             if skip < ones {
@@ -321,25 +320,25 @@ impl EliasFano {
             }
             skip -= ones;
             index += 1;
-            word = self.word(block, index, zeros)?;
+            word = self.high_word(block, index, zeros)?;
         }
     }
 
-    /// The position of the first one (or zero) from a position on.
+    /// Returns the position of the first one (or zero) at or after a position.
     #[inline]
-    fn next(&self, block: &[u8], from: usize, zeros: bool) -> Option<usize> {
+    fn find_next(&self, block: &[u8], from: usize, zeros: bool) -> Option<usize> {
         let mut index = from / WORD_BITS;
-        let mut word = self.word(block, index, zeros)? & u64::MAX << (from % WORD_BITS);
+        let mut word = self.high_word(block, index, zeros)? & u64::MAX << (from % WORD_BITS);
         while word == 0 {
             index += 1;
-            word = self.word(block, index, zeros)?;
+            word = self.high_word(block, index, zeros)?;
         }
         Some(index * WORD_BITS + word.trailing_zeros() as usize)
     }
 
-    /// A word of the highs, with ones for zeros if those are what is looked for.
+    /// Returns a word of the highs, inverted for a search of zeros.
     #[inline]
-    fn word(&self, block: &[u8], index: usize, zeros: bool) -> Option<u64> {
+    fn high_word(&self, block: &[u8], index: usize, zeros: bool) -> Option<u64> {
         if index >= self.words as usize {
             return None;
         }
@@ -348,21 +347,21 @@ impl EliasFano {
     }
 }
 
-/// The position of the one that comes after `skip` others; there must be so many.
+/// Returns the position of the one after `skip` others. The word has more than `skip` ones.
 #[inline]
 fn select_in_word(word: u64, skip: usize) -> usize {
     const BYTES: u64 = 0x0101_0101_0101_0101;
     const TOPS: u64 = 0x8080_8080_8080_8080;
-    // Ones of each byte, then of it and all below it: at most 64, so no byte runs over.
+    // Count of ones per byte, then the sum over all lower bytes: at most 64, so no byte overflows.
     let pairs = word - (word >> 1 & 0x5555_5555_5555_5555);
     let fours = (pairs & 0x3333_3333_3333_3333) + (pairs >> 2 & 0x3333_3333_3333_3333);
     let sums = ((fours + (fours >> 4)) & 0x0f0f_0f0f_0f0f_0f0f).wrapping_mul(BYTES);
-    // The first byte with more than `skip` up to its end.
+    // The first byte whose sum exceeds `skip`.
     let more = ((sums | TOPS) - (len_u64(skip) + 1) * BYTES) & TOPS;
     let byte = more.trailing_zeros() as usize / 8;
-    let before = (sums << 8 >> (8 * byte) & 0xff) as usize;
+    let previous = (sums << 8 >> (8 * byte) & 0xff) as usize;
     let mut rest = word >> (8 * byte);
-    for _ in before..skip {
+    for _ in previous..skip {
         rest &= rest - 1;
     }
     8 * byte + rest.trailing_zeros() as usize
@@ -374,34 +373,34 @@ mod tests {
 
     use super::*;
 
-    fn decoded(numbers: &[u64], sampled: Sampled) -> (Vec<u8>, EliasFano) {
+    fn decoded(numbers: &[u64], access: AccessKind) -> (Vec<u8>, EliasFano) {
         let mut block = Vec::new();
-        encode(numbers, sampled, &mut block);
+        encode(numbers, access, &mut block);
         let mut decoder = Decoder::new(&block);
-        let packed = EliasFano::decode(&mut decoder, numbers.len(), sampled).unwrap();
+        let packed = EliasFano::decode(&mut decoder, numbers.len(), access).unwrap();
         assert_eq!(decoder.offset(), block.len());
         (block, packed)
     }
 
     fn check(numbers: &[u64]) {
-        let (block, packed) = decoded(numbers, Sampled::Places);
-        assert_eq!(packed.all(&block).unwrap(), numbers);
-        for (place, &number) in numbers.iter().enumerate() {
-            let before = place.checked_sub(1).map_or(0, |before| numbers[before]);
-            assert_eq!(packed.pair(&block, place).unwrap(), (before, number));
+        let (block, packed) = decoded(numbers, AccessKind::ByIndex);
+        assert_eq!(packed.decode_all(&block).unwrap(), numbers);
+        for (index, &number) in numbers.iter().enumerate() {
+            let previous = index.checked_sub(1).map_or(0, |previous| numbers[previous]);
+            assert_eq!(packed.get_with_previous(&block, index).unwrap(), (previous, number));
         }
-        let (block, packed) = decoded(numbers, Sampled::Values);
-        assert_eq!(packed.all(&block).unwrap(), numbers);
+        let (block, packed) = decoded(numbers, AccessKind::ByValue);
+        assert_eq!(packed.decode_all(&block).unwrap(), numbers);
         let near = |number: &u64| [number.saturating_sub(1), *number, number + 1];
         for value in numbers.iter().flat_map(near).chain([0, u64::MAX]) {
             let first = numbers.partition_point(|&number| number < value);
             let past = numbers.partition_point(|&number| number <= value);
-            assert_eq!(packed.equal(&block, value).unwrap(), first..past, "{value}");
+            assert_eq!(packed.equal_range(&block, value).unwrap(), first..past, "{value}");
         }
     }
 
     #[test]
-    fn select_finds_every_one_of_a_word() {
+    fn select_in_word_any_position_is_found() {
         for word in [1, 1 << 63, u64::MAX, 0x8000_0000_0000_0001, 0xaaaa_0000_ff00_1234] {
             let ones: Vec<usize> = (0..64).filter(|bit| word >> bit & 1 == 1).collect();
             for (skip, &bit) in ones.iter().enumerate() {
@@ -411,29 +410,29 @@ mod tests {
     }
 
     #[test]
-    fn sequences_of_every_form_come_back() {
+    fn elias_fano_any_shape_round_trips() {
         check(&[0]);
         check(&[(1 << 57) - 1]);
         check(&[0; 300]);
         check(&[7; 1000]);
         check(&(0..COUNT_MAX as u64).collect::<Vec<_>>());
         check(&(0..1000).map(|n| n * n * n).collect::<Vec<_>>());
-        // One far away, so that all others have the same upper part.
+        // One outlier, so that all other numbers have the same high part.
         check(&(0..2000).map(|n| if n == 1999 { 1 << 56 } else { n }).collect::<Vec<_>>());
         check(&(0..700).map(|n| n / 100 * 1000).collect::<Vec<_>>());
     }
 
     #[test]
-    fn a_number_takes_two_bits_and_the_logarithm_of_the_step() {
+    fn elias_fano_size_matches_theory() {
         let numbers: Vec<u64> = (1..=1500).map(|n| n * 300 + n * n % 100).collect();
-        let (block, _) = decoded(&numbers, Sampled::Places);
+        let (block, _) = decoded(&numbers, AccessKind::ByIndex);
         let bits = block.len() as f64 * 8.0 / 1500.0;
         assert!((10.0..10.5).contains(&bits), "{bits}");
     }
 
     proptest! {
         #[test]
-        fn any_sequence_comes_back(
+        fn elias_fano_random_sequence_round_trips(
             mut numbers in proptest::collection::vec(
                 prop_oneof![0..50u64, 0..5000u64, 0..1u64 << 57], 1..400
             )
@@ -443,26 +442,26 @@ mod tests {
         }
 
         #[test]
-        fn damage_is_an_error_or_an_answer(
+        fn elias_fano_damaged_block_does_not_panic(
             mut numbers in proptest::collection::vec(0..5000u64, 1..300),
             flips in proptest::collection::vec((any::<proptest::sample::Index>(), 0..8u32), 1..4),
             values in any::<bool>(),
         ) {
             numbers.sort_unstable();
-            let sampled = if values { Sampled::Values } else { Sampled::Places };
+            let access = if values { AccessKind::ByValue } else { AccessKind::ByIndex };
             let mut block = Vec::new();
-            encode(&numbers, sampled, &mut block);
+            encode(&numbers, access, &mut block);
             for (at, bit) in flips {
                 let at = at.index(block.len());
                 block[at] ^= 1 << bit;
             }
-            let packed = EliasFano::decode(&mut Decoder::new(&block), numbers.len(), sampled);
+            let packed = EliasFano::decode(&mut Decoder::new(&block), numbers.len(), access);
             if let Ok(packed) = packed {
                 for value in 0..300 {
-                    let _ = packed.pair(&block, value);
-                    let _ = packed.equal(&block, len_u64(value));
+                    let _ = packed.get_with_previous(&block, value);
+                    let _ = packed.equal_range(&block, len_u64(value));
                 }
-                if let Some(all) = packed.all(&block) {
+                if let Some(all) = packed.decode_all(&block) {
                     prop_assert_eq!(all.len(), numbers.len());
                 }
             }

@@ -1,4 +1,4 @@
-//! Where one block ends and the next begins.
+//! Separators between consecutive blocks.
 
 use std::cmp::Ordering;
 
@@ -6,67 +6,67 @@ use lsmx_base::key::{InternalKey, SeqNo};
 
 use crate::format::data_block::common_prefix;
 
-/// On which side of a separator the versions of its user key are.
+/// Position of the versions of a separator's user key relative to the separator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Versions {
-    /// All in the block before it.
+pub enum VersionSide {
+    /// All versions are in the block before the separator.
     #[default]
     Before,
-    /// Those down to this sequence number before it, the older ones after it.
+    /// Versions with this sequence number or a larger one are before the separator, older ones after it.
     Split(SeqNo),
-    /// All after it.
+    /// All versions are in the block after the separator.
     After,
 }
 
-/// A place between two blocks: at or after the last entry of the one, before the first of the next.
+/// A position between two blocks: at or after the last entry of one, before the first of the next.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Separator {
-    /// Not before the last user key of the one, not after the first of the next.
+    /// At or after the last user key of the first block, and at or before the first of the next.
     pub user_key: Vec<u8>,
-    /// On which side this key is.
-    pub versions: Versions,
+    /// Side of the separator on which the versions of `user_key` are.
+    pub versions: VersionSide,
 }
 
 impl Separator {
-    /// The shortest separator between the last key of a block and the first of the next, if there
-    /// is a next.
+    /// Returns the shortest separator between the last key of a block and the first key of the next
+    /// block, if there is one.
     #[must_use]
     pub fn between(last: InternalKey<'_>, next: Option<InternalKey<'_>>) -> Separator {
         match next {
             Some(next) if next.user_key == last.user_key => {
-                let versions = Versions::Split(last.seq);
+                let versions = VersionSide::Split(last.seq);
                 Separator { user_key: last.user_key.to_vec(), versions }
             }
             next => {
-                let user_key = shortest(last.user_key, next.map(|next| next.user_key));
-                Separator { user_key, versions: Versions::Before }
+                let user_key = shortest_separator(last.user_key, next.map(|next| next.user_key));
+                Separator { user_key, versions: VersionSide::Before }
             }
         }
     }
 
-    /// Whether the separator is before (`user_key`, `seq`), so that the block before it is too.
+    /// Returns whether the separator, and thus the block before it, precedes (`user_key`, `seq`).
     #[must_use]
     pub fn is_before(&self, user_key: &[u8], seq: SeqNo) -> bool {
         match self.user_key.as_slice().cmp(user_key) {
             Ordering::Less => true,
             Ordering::Equal => match self.versions {
-                Versions::Before => false,
-                Versions::Split(own) => own > seq,
-                Versions::After => true,
+                VersionSide::Before => false,
+                VersionSide::Split(own) => own > seq,
+                VersionSide::After => true,
             },
             Ordering::Greater => false,
         }
     }
 }
 
-/// The shortest key `s` with `last ≤ s`, and `s < next` where there is a next.
-pub(super) fn shortest(last: &[u8], next: Option<&[u8]>) -> Vec<u8> {
+/// Returns a short key `s` with `last ≤ s`, and `s < next` if `next` is given.
+pub(super) fn shortest_separator(last: &[u8], next: Option<&[u8]>) -> Vec<u8> {
     let common = next.map_or(0, |next| common_prefix(last, next));
     if common == last.len() {
         return last.to_vec();
     }
     if let Some(next) = next {
-        // `last` and `next` differ at `common`, and `next` is the larger.
+        // `last` and `next` first differ at `common`, and `next` is the larger.
         if next.len() > common + 1 {
             return next[..=common].to_vec();
         }
@@ -84,44 +84,50 @@ pub(super) fn shortest(last: &[u8], next: Option<&[u8]>) -> Vec<u8> {
     last.to_vec()
 }
 
-/// What is just before a boundary.
+/// Upper bound of the keys before a boundary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Below {
-    /// A key with this byte where the boundary has its last one.
+pub(crate) enum PrecedingKey {
+    /// A key with this byte at the position of the boundary's last byte.
     Byte(u8),
-    /// A key that ends where the boundary has its last byte.
+    /// A key that ends before the boundary's last byte.
     End,
-    /// The version of the boundary's own key with this number.
+    /// The version of the boundary's own key with this sequence number.
     Version(SeqNo),
 }
 
-/// A separator, and what the one before it cannot be larger than.
+/// A separator together with an upper bound of the key that precedes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Boundary {
-    /// The first bytes of the first key after it, up to the first that differs from the key before;
-    /// if that is the same user key, all of it.
+    /// Shortest prefix of the first key after the boundary that differs from the last key before it.
+    /// The whole user key if both keys are versions of the same one.
     pub(crate) user_key: Vec<u8>,
-    pub(crate) below: Below,
+    pub(crate) preceding: PrecedingKey,
 }
 
 impl Boundary {
-    /// The boundary between the last key of a block and the first of the next.
+    /// Returns the boundary between the last key of a block and the first key of the next block.
     pub(crate) fn between(last: InternalKey<'_>, next: InternalKey<'_>) -> Boundary {
         let common = common_prefix(last.user_key, next.user_key);
         match next.user_key.get(..=common) {
-            None => Boundary { user_key: next.user_key.to_vec(), below: Below::Version(last.seq) },
+            None => Boundary {
+                user_key: next.user_key.to_vec(),
+                preceding: PrecedingKey::Version(last.seq),
+            },
             Some(user_key) => Boundary {
                 user_key: user_key.to_vec(),
-                below: last.user_key.get(common).map_or(Below::End, |&byte| Below::Byte(byte)),
+                preceding: last
+                    .user_key
+                    .get(common)
+                    .map_or(PrecedingKey::End, |&byte| PrecedingKey::Byte(byte)),
             },
         }
     }
 
-    /// The number of the last version before it, if it is inside a user key.
-    pub(super) fn seq(&self) -> Option<SeqNo> {
-        match self.below {
-            Below::Version(seq) => Some(seq),
-            Below::Byte(_) | Below::End => None,
+    /// Returns the sequence number of the last version before a boundary within a user key.
+    pub(super) fn split_seq(&self) -> Option<SeqNo> {
+        match self.preceding {
+            PrecedingKey::Version(seq) => Some(seq),
+            PrecedingKey::Byte(_) | PrecedingKey::End => None,
         }
     }
 }
@@ -138,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn separators_are_short() {
+    fn separator_between_keys_is_short() {
         let separator = |a: &str, b: &str| {
             Separator::between(key(a.as_bytes(), 1), Some(key(b.as_bytes(), 1))).user_key
         };
@@ -147,28 +153,28 @@ mod tests {
         assert_eq!(separator("apple", "b"), b"aq");
         assert_eq!(separator("a", "b"), b"a");
         assert_eq!(separator("a", "ab"), b"a");
-        assert_eq!(shortest(b"abc", None), b"b");
-        assert_eq!(shortest(&[255, 255, 7], None), [255, 255, 7]);
-        assert_eq!(shortest(&[255, 255, 7, 1], None), [255, 255, 8]);
-        assert!(shortest(&[], None).is_empty());
+        assert_eq!(shortest_separator(b"abc", None), b"b");
+        assert_eq!(shortest_separator(&[255, 255, 7], None), [255, 255, 7]);
+        assert_eq!(shortest_separator(&[255, 255, 7, 1], None), [255, 255, 8]);
+        assert!(shortest_separator(&[], None).is_empty());
         let same = Separator::between(key(b"k", 9), Some(key(b"k", 8)));
         assert_eq!(
             same,
-            Separator { user_key: b"k".to_vec(), versions: Versions::Split(SeqNo(9)) }
+            Separator { user_key: b"k".to_vec(), versions: VersionSide::Split(SeqNo(9)) }
         );
     }
 
     proptest! {
         #[test]
-        fn separators_separate(
+        fn separator_random_keys_lies_between(
             a in proptest::collection::vec(prop_oneof![Just(0u8), Just(255), 0..4u8], 0..6),
             b in proptest::collection::vec(prop_oneof![Just(0u8), Just(255), 0..4u8], 0..6),
         ) {
             prop_assume!(a != b);
             let (last, next) = if a < b { (a, b) } else { (b, a) };
-            let short = shortest(&last, Some(&next));
+            let short = shortest_separator(&last, Some(&next));
             prop_assert!(last <= short && short < next && short.len() <= last.len().max(1));
-            let end = shortest(&last, None);
+            let end = shortest_separator(&last, None);
             prop_assert!(last <= end && end.len() <= last.len());
         }
     }

@@ -1,94 +1,94 @@
-//! Index block, coding 1: boundaries and places of data blocks, packed, little-endian.
+//! Index block, encoding 1: boundaries and handles of data blocks in packed form, little-endian.
 //!
 //! ```text
-//!  0  1  coding    u8, 1
-//!  1  1  form      u8, how boundaries are written: 0 digits, 1 strings
-//!     v  count     varint, how many data blocks, 1 to 16,384
-//!     v  offset    varint, of the first of them in the file; each begins where the one before ends
-//!     v  smallest  varint, bytes of the smallest with its trailer
-//!     n  sizes     packed numbers: for each block, how much it and all before it are larger than if
-//!                  all were as small as the smallest
-//!        boundaries, one less than blocks, nothing at all for one block
+//!  0  1  encoding  u8, 1
+//!  1  1  form      u8, form of the boundaries: 0 numbers, 1 strings
+//!     v  count     varint, number of data blocks, 1 to 16,384
+//!     v  offset    varint, file offset of the first data block; the blocks are contiguous
+//!     v  smallest  varint, bytes of the smallest data block with its trailer
+//!     n  sizes     Elias-Fano sequence: for each block, the sum of (size − smallest) over it and
+//!                  all blocks before it
+//!        boundaries, one fewer than blocks, absent for one block
 //!        form 0:
-//!     n  map       from keys to numbers, `radix.rs`
-//!     n  numbers   packed numbers: those of the boundaries
-//!     v  ties      varint, how many boundaries their numbers do not tell from the key before
-//!     2t places    u16 each, ordinals of those boundaries, the first boundary's being 0
-//!     n  tied      those boundaries as strings, without the map's prefix
+//!     n  map       from keys to numbers, `mixed_radix.rs`
+//!     n  numbers   Elias-Fano sequence: the numbers of the boundaries
+//!     v  ties      varint, boundaries whose number equals that of the key before them
+//!     2t ordinals  u16 each, ordinals of the tied boundaries; the first boundary has ordinal 0
+//!     n  tied      tied boundaries as strings, without the prefix of the map
 //!        form 1:
-//!    v+n prefix    varint length and bytes, what all boundaries begin with
+//!    v+n prefix    varint length and bytes, common prefix of all boundaries
 //!     n  strings   all boundaries, without the prefix
 //! ```
 //!
-//! A boundary is the first bytes of the first key after it, as many as tell it from the last key
-//! before it; where that is the same user key, it is that key and the number of its last version
-//! before. Entries at or after a boundary are in the blocks after it.
+//! A boundary is the shortest prefix of the first key after it that differs from the last key before it.
+//! If both keys are versions of one user key, the boundary is that user key and the sequence number of the
+//! last version before it. Entries at or after a boundary are in the blocks after it.
 //!
-//! A number tells as much as its boundary if the largest key before has a smaller one: then keys with
-//! the boundary's number or a larger one come after it. Where it has the same one, the boundary is
-//! a tie: for keys with just that number the string decides.
+//! If the largest key before a boundary has a smaller number than the boundary, the number alone decides:
+//! keys with the boundary's number or a larger one are after it. Otherwise both numbers are equal and the
+//! boundary is a tie: for keys with that number, the search compares the boundary as a string.
 
 use lsmx_base::coding::{Decoder, len_u64, put_bytes, put_varint};
 use lsmx_base::key::SeqNo;
 use lsmx_base::malformed::Malformed;
 
-use super::elias_fano::{self, EliasFano, Sampled};
-use super::radix::{Mapped, Plan, Radix};
-use super::separator::{Boundary, Separator, Versions};
-use super::strings::{self, Strings};
-use super::{offset_in_block, prefix};
+use super::boundary_strings::{self, BoundaryStrings};
+use super::elias_fano::{self, AccessKind, EliasFano};
+use super::mixed_radix::{MappedKey, MixedRadixMap, MixedRadixPlan};
+use super::separator::{Boundary, Separator, VersionSide};
+use super::{decode_prefix, offset_in_block};
 use crate::format::block::Handle;
 use crate::format::data_block::common_prefix;
 
-/// The coding of index blocks.
-pub(crate) const CODING_SUCCINCT: u8 = 1;
+/// Encoding number of succinct index blocks.
+pub(crate) const ENCODING_SUCCINCT: u8 = 1;
 
-const FORM_DIGITS: u8 = 0;
+const FORM_NUMBERS: u8 = 0;
 const FORM_STRINGS: u8 = 1;
 
-/// Bytes of boundaries from which on a block is full, however small it would get.
-const HELD_BYTES_MAX: usize = 1 << 20;
+/// Total bytes of boundaries at which a block counts as full, whatever its encoded size.
+const BOUNDARY_BYTES_MAX: usize = 1 << 20;
 
-const SIZES_IN_DISORDER: Malformed = Malformed::Order { what: "sizes of data blocks are" };
-const NUMBERS_IN_DISORDER: Malformed = Malformed::Order { what: "numbers of boundaries are" };
+const UNORDERED_SIZES: Malformed = Malformed::Order { what: "sizes of data blocks are" };
+const UNORDERED_NUMBERS: Malformed = Malformed::Order { what: "numbers of boundaries are" };
 
-/// Writes index blocks.
+/// Builds succinct index blocks.
 #[derive(Debug, Default)]
-pub(crate) struct SuccinctBuilder {
+pub(crate) struct SuccinctIndexBuilder {
     offset: u64,
     sizes: Vec<u64>,
-    /// Between the blocks, and after the last unless that is the table's.
+    /// Boundaries between the blocks, and after the last block unless it is the last of the table.
     boundaries: Vec<Boundary>,
-    held_bytes: usize,
-    /// Bytes if boundaries were written as strings, about, without the one after the last block; and how
-    /// many are to come until it is tried how long the block is.
-    rough: usize,
-    /// What the boundary after the last block adds once there is a block after it.
-    rough_last: usize,
-    try_at: usize,
-    /// What was tried, for so many blocks.
-    tried: Option<(usize, Vec<u8>)>,
+    boundary_bytes: usize,
+    /// Estimated size with boundaries as strings, without the boundary after the last block, in bytes.
+    estimated_bytes: usize,
+    /// Estimated size of the boundary after the last block, in bytes.
+    estimated_last_bytes: usize,
+    /// Estimated size at which the block is encoded again to measure it.
+    next_trial_at: usize,
+    /// Latest trial encoding, and the number of data blocks in it.
+    trial: Option<(usize, Vec<u8>)>,
 }
 
-/// Bytes that a boundary written as a string takes beside its own, about, with its block's place.
-const ROUGH_BYTES: usize = 3;
+/// Estimated overhead per block with boundaries as strings: lengths and handle, in bytes.
+const ESTIMATED_OVERHEAD_BYTES: usize = 3;
 
-impl SuccinctBuilder {
-    /// Data blocks so far.
+impl SuccinctIndexBuilder {
+    /// Returns the number of data blocks added so far.
     pub(crate) fn count(&self) -> usize {
         self.sizes.len()
     }
 
-    /// Bytes of the contents, were they finished now, about.
+    /// Estimates the size of the contents if the block were finished now, in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        match &self.tried {
-            Some((count, tried)) => tried.len() * self.count() / count,
-            None => self.rough,
+        match &self.trial {
+            Some((count, trial)) => trial.len() * self.count() / count,
+            None => self.estimated_bytes,
         }
     }
 
-    /// Adds a data block, which begins where the one before ends, and the boundary after it unless
-    /// it is the last of the table.
+    /// Adds a data block, which starts where the previous one ends, and the boundary after it.
+    /// `boundary` is `None` for the last block of the table.
     pub(crate) fn add(&mut self, handle: Handle, boundary: Option<Boundary>) {
         if self.sizes.is_empty() {
             self.offset = handle.offset;
@@ -97,44 +97,47 @@ impl SuccinctBuilder {
         if let Some(boundary) = boundary {
             let last = self.boundaries.last().map_or(&[][..], |last| &last.user_key);
             let suffix = boundary.user_key.len() - common_prefix(last, &boundary.user_key);
-            self.rough += std::mem::replace(&mut self.rough_last, suffix + ROUGH_BYTES);
-            self.held_bytes += boundary.user_key.len();
+            self.estimated_bytes += std::mem::replace(
+                &mut self.estimated_last_bytes,
+                suffix + ESTIMATED_OVERHEAD_BYTES,
+            );
+            self.boundary_bytes += boundary.user_key.len();
             self.boundaries.push(boundary);
         }
     }
 
-    /// Whether the block has about the target size, or is as large as one can be.
+    /// Returns whether the block has about the target size, or has reached a limit.
     pub(crate) fn is_full(&mut self, target: usize) -> bool {
-        if self.count() >= elias_fano::COUNT_MAX || self.held_bytes >= HELD_BYTES_MAX {
+        if self.count() >= elias_fano::COUNT_MAX || self.boundary_bytes >= BOUNDARY_BYTES_MAX {
             return true;
         }
-        if self.rough < self.try_at.max(target) {
+        if self.estimated_bytes < self.next_trial_at.max(target) {
             return false;
         }
-        let tried = self.encode();
-        let bytes = tried.len();
-        self.tried = Some((self.count(), tried));
-        // As good as full: the next try would come very soon.
+        let trial = self.encode();
+        let bytes = trial.len();
+        self.trial = Some((self.count(), trial));
+        // Within 1/16 of the target: the next trial would follow very soon.
         if bytes + bytes / 16 >= target {
             return true;
         }
-        // What is to come may be longer than what was, so no further ahead than that.
-        let ahead = self.rough.saturating_mul(target) / bytes.max(1);
-        self.try_at = ahead.clamp(self.rough + 1, 2 * self.rough + 1);
+        // Later boundaries may be longer, so the distance to the next trial at most doubles the size.
+        let ahead = self.estimated_bytes.saturating_mul(target) / bytes.max(1);
+        self.next_trial_at = ahead.clamp(self.estimated_bytes + 1, 2 * self.estimated_bytes + 1);
         false
     }
 
-    /// Returns the contents, without the boundary after the last block, and starts an empty block.
+    /// Returns the contents, without the boundary after the last block, and resets the builder.
     pub(crate) fn finish(&mut self) -> Vec<u8> {
         let built = std::mem::take(self);
-        match built.tried {
-            Some((count, tried)) if count == built.sizes.len() => tried,
+        match built.trial {
+            Some((count, trial)) if count == built.sizes.len() => trial,
             _ => built.encode(),
         }
     }
 
     fn encode(&self) -> Vec<u8> {
-        let mut out = vec![CODING_SUCCINCT, FORM_DIGITS];
+        let mut out = vec![ENCODING_SUCCINCT, FORM_NUMBERS];
         put_varint(&mut out, len_u64(self.sizes.len()));
         put_varint(&mut out, self.offset);
         let smallest = self.sizes.iter().copied().min().unwrap_or(0);
@@ -144,24 +147,24 @@ impl SuccinctBuilder {
             sum += size - smallest;
             sum
         });
-        elias_fano::encode(&larger.collect::<Vec<_>>(), Sampled::Places, &mut out);
+        elias_fano::encode(&larger.collect::<Vec<_>>(), AccessKind::ByIndex, &mut out);
         let inside = self.sizes.len().saturating_sub(1).min(self.boundaries.len());
         let boundaries = &self.boundaries[..inside];
         let (Some(first), Some(last)) = (boundaries.first(), boundaries.last()) else { return out };
-        // The byte that tells a boundary from the key before it has a place in the map.
+        // The map needs the byte that distinguishes a boundary from the preceding key.
         let cut = boundaries
             .iter()
-            .filter(|boundary| boundary.seq().is_none())
+            .filter(|boundary| boundary.split_seq().is_none())
             .map(|boundary| boundary.user_key.len() - 1)
             .fold(common_prefix(&first.user_key, &last.user_key), usize::min);
         let prefix = &first.user_key[..cut];
         let mut as_strings = Vec::new();
         put_bytes(&mut as_strings, prefix);
-        strings::encode(boundaries.iter(), cut, &mut as_strings);
-        if let Some(as_digits) = digits(boundaries, prefix)
-            && as_digits.len() <= as_strings.len()
+        boundary_strings::encode(boundaries.iter(), cut, &mut as_strings);
+        if let Some(as_numbers) = encode_numbers(boundaries, prefix)
+            && as_numbers.len() <= as_strings.len()
         {
-            out.extend(as_digits);
+            out.extend(as_numbers);
         } else {
             out[1] = FORM_STRINGS;
             out.append(&mut as_strings);
@@ -170,59 +173,59 @@ impl SuccinctBuilder {
     }
 }
 
-/// Boundaries as numbers, if there are any that differ in their keys.
-fn digits(boundaries: &[Boundary], prefix: &[u8]) -> Option<Vec<u8>> {
-    let plan = Plan::of(boundaries, prefix.len())?;
+/// Encodes boundaries as numbers. Returns `None` if all boundaries are within one user key.
+fn encode_numbers(boundaries: &[Boundary], prefix: &[u8]) -> Option<Vec<u8>> {
+    let plan = MixedRadixPlan::smallest(boundaries, prefix.len())?;
     let mut out = Vec::new();
     plan.encode(prefix, &mut out);
-    elias_fano::encode(&plan.numbers, Sampled::Values, &mut out);
+    elias_fano::encode(&plan.numbers, AccessKind::ByValue, &mut out);
     put_varint(&mut out, len_u64(plan.ties.len()));
     for &tie in &plan.ties {
-        // Below `COUNT_MAX`.
-        let place = u16::try_from(tie).unwrap_or(u16::MAX);
-        out.extend_from_slice(&place.to_le_bytes());
+        // Less than `COUNT_MAX`.
+        let ordinal = u16::try_from(tie).unwrap_or(u16::MAX);
+        out.extend_from_slice(&ordinal.to_le_bytes());
     }
     let tied = plan.ties.iter().map(|&tie| &boundaries[tie]);
-    strings::encode(tied, prefix.len(), &mut out);
+    boundary_strings::encode(tied, prefix.len(), &mut out);
     Some(out)
 }
 
-/// How the boundaries of a block are written.
+/// Form of the boundaries of a block.
 #[derive(Clone, Debug)]
-enum Form {
-    /// There is one data block.
+enum BoundaryForm {
+    /// There is one data block, and thus no boundary.
     None,
-    Digits {
-        map: Radix,
+    Numbers {
+        map: MixedRadixMap,
         numbers: EliasFano,
-        places_at: u32,
-        ties: Strings,
+        ordinals_at: u32,
+        ties: BoundaryStrings,
     },
     Strings {
         prefix_at: u32,
         prefix_bytes: u32,
-        all: Strings,
+        all: BoundaryStrings,
     },
 }
 
-/// The contents of an index block, to be searched in place.
+/// Contents of a succinct index block, searched in place.
 #[derive(Clone, Debug)]
 pub(super) struct SuccinctIndex {
     pub(super) block: Box<[u8]>,
     offset: u64,
     smallest: u64,
     sizes: EliasFano,
-    form: Form,
+    form: BoundaryForm,
 }
 
 impl SuccinctIndex {
-    /// Copies block contents; what is packed is checked as it is read.
+    /// Copies the contents of a block. Packed parts are checked when they are read.
     ///
     /// # Errors
-    /// When the parts are not those of an index block.
+    /// Fails when the parts are not those of an index block.
     pub(super) fn new(block: &[u8]) -> Result<SuccinctIndex, Malformed> {
         let mut decoder = Decoder::new(block);
-        decoder.u8("index coding")?;
+        decoder.u8("index encoding")?;
         let form = decoder.u8("form of boundaries")?;
         let count = decoder.length("index entries")?;
         if count == 0 || count > elias_fano::COUNT_MAX {
@@ -234,8 +237,8 @@ impl SuccinctIndex {
         }
         let offset = decoder.varint("block offset")?;
         let smallest = decoder.varint("smallest block size")?;
-        let sizes = EliasFano::decode(&mut decoder, count, Sampled::Places)?;
-        // So that no sum of what follows runs over.
+        let sizes = EliasFano::decode(&mut decoder, count, AccessKind::ByIndex)?;
+        // Ensures that no later sum overflows.
         Handle { offset, bytes: 0 }
             .end()
             .ok()
@@ -244,15 +247,15 @@ impl SuccinctIndex {
             .ok_or(Malformed::Field {
                 what: "block offset",
                 found: offset,
-                expected: "a place inside the file",
+                expected: "an offset inside the file",
             })?;
         let form = match (count, form) {
-            (1, FORM_DIGITS) => Form::None,
-            (_, FORM_DIGITS) => {
-                let map = Radix::decode(block, &mut decoder)?;
-                let numbers = EliasFano::decode(&mut decoder, count - 1, Sampled::Values)?;
+            (1, FORM_NUMBERS) => BoundaryForm::None,
+            (_, FORM_NUMBERS) => {
+                let map = MixedRadixMap::decode(block, &mut decoder)?;
+                let numbers = EliasFano::decode(&mut decoder, count - 1, AccessKind::ByValue)?;
                 let ties = decoder.length("tied boundaries")?;
-                let places_at = decoder.offset();
+                let ordinals_at = decoder.offset();
                 if ties >= count {
                     return Err(Malformed::Field {
                         what: "tied boundaries",
@@ -261,20 +264,25 @@ impl SuccinctIndex {
                     });
                 }
                 decoder.take("tied boundaries", ties * size_of::<u16>())?;
-                let places_at = offset_in_block(places_at)?;
-                Form::Digits { map, numbers, places_at, ties: Strings::decode(&mut decoder, ties)? }
+                let ordinals_at = offset_in_block(ordinals_at)?;
+                BoundaryForm::Numbers {
+                    map,
+                    numbers,
+                    ordinals_at,
+                    ties: BoundaryStrings::decode(&mut decoder, ties)?,
+                }
             }
             (2.., FORM_STRINGS) => {
-                let prefix = prefix(&mut decoder)?.len();
+                let prefix = decode_prefix(&mut decoder)?.len();
                 let prefix_at = offset_in_block(decoder.offset() - prefix)?;
-                let all = Strings::decode(&mut decoder, count - 1)?;
-                Form::Strings { prefix_at, prefix_bytes: offset_in_block(prefix)?, all }
+                let all = BoundaryStrings::decode(&mut decoder, count - 1)?;
+                BoundaryForm::Strings { prefix_at, prefix_bytes: offset_in_block(prefix)?, all }
             }
             _ => {
                 return Err(Malformed::Field {
                     what: "form of boundaries",
                     found: u64::from(form),
-                    expected: "0 (digits) or, of two blocks and more, 1 (strings)",
+                    expected: "0 (numbers), or 1 (strings) for at least two blocks",
                 });
             }
         };
@@ -292,62 +300,66 @@ impl SuccinctIndex {
         self.sizes.count()
     }
 
-    /// The block that can hold (`user_key`, `seq`).
+    /// Returns ordinal and handle of the block that can hold (`user_key`, `seq`).
     #[inline]
     pub(super) fn seek(&self, user_key: &[u8], seq: SeqNo) -> Result<(usize, Handle), Malformed> {
-        let ordinal = self.passed(user_key, seq)?;
-        Ok((ordinal, self.place(ordinal)?))
+        let ordinal = self.count_boundaries_at_or_before(user_key, seq)?;
+        Ok((ordinal, self.handle_at(ordinal)?))
     }
 
-    /// Where the block with this ordinal lies, or `None` past the last.
+    /// Returns the handle of a block by ordinal, or `None` after the last block.
     pub(super) fn handle(&self, ordinal: usize) -> Result<Option<Handle>, Malformed> {
         if ordinal >= self.count() {
             return Ok(None);
         }
-        self.place(ordinal).map(Some)
+        self.handle_at(ordinal).map(Some)
     }
 
     #[inline]
-    fn place(&self, ordinal: usize) -> Result<Handle, Malformed> {
-        let pair = self.sizes.pair(&self.block, ordinal);
-        // `new` saw that these sums fit, but for numbers that go down or up past the last.
+    fn handle_at(&self, ordinal: usize) -> Result<Handle, Malformed> {
+        let pair = self.sizes.get_with_previous(&self.block, ordinal);
+        // `new` checked that these sums fit, provided that the sizes ascend and do not exceed the last.
         let pair = pair.filter(|&(before, with)| before <= with && with <= self.sizes.last());
-        let (before, with) = pair.ok_or(SIZES_IN_DISORDER)?;
+        let (before, with) = pair.ok_or(UNORDERED_SIZES)?;
         let offset = self.offset + len_u64(ordinal) * self.smallest + before;
         Ok(Handle { offset, bytes: self.smallest + (with - before) })
     }
 
-    /// How many boundaries are at or before (`user_key`, `seq`).
+    /// Returns how many boundaries are at or before (`user_key`, `seq`).
     #[inline]
-    fn passed(&self, user_key: &[u8], seq: SeqNo) -> Result<usize, Malformed> {
+    fn count_boundaries_at_or_before(
+        &self,
+        user_key: &[u8],
+        seq: SeqNo,
+    ) -> Result<usize, Malformed> {
         let boundaries = self.count() - 1;
         match &self.form {
-            Form::None => Ok(0),
-            Form::Digits { map, numbers, places_at, ties } => {
-                let (number, rest) = match map.map(&self.block, user_key) {
-                    Mapped::Before => return Ok(0),
-                    Mapped::Number(number, rest) => (number, rest),
-                    Mapped::After => return Ok(boundaries),
+            BoundaryForm::None => Ok(0),
+            BoundaryForm::Numbers { map, numbers, ordinals_at, ties } => {
+                let (number, rest) = match map.map_key(&self.block, user_key) {
+                    MappedKey::Before => return Ok(0),
+                    MappedKey::Number(number, rest) => (number, rest),
+                    MappedKey::After => return Ok(boundaries),
                 };
-                let equal = numbers.equal(&self.block, number).ok_or(NUMBERS_IN_DISORDER)?;
+                let equal = numbers.equal_range(&self.block, number).ok_or(UNORDERED_NUMBERS)?;
                 if equal.is_empty() {
                     return Ok(equal.start);
                 }
-                // Of boundaries with one number, all but perhaps the first are ties.
-                let passed = ties.passed(&self.block, rest, seq)?;
-                let tie = |index| self.tie(*places_at, index);
+                // All boundaries with the same number are ties, except possibly the first.
+                let passed = ties.count_at_or_before(&self.block, rest, seq)?;
+                let ordinal_of = |index| self.tied_ordinal(*ordinals_at, index);
                 if let Some(last) = passed.checked_sub(1)
-                    && tie(last)? >= equal.start
+                    && ordinal_of(last)? >= equal.start
                 {
-                    return Ok((tie(last)? + 1).min(boundaries));
+                    return Ok((ordinal_of(last)? + 1).min(boundaries));
                 }
-                let first_is_tie = passed < ties.count() && tie(passed)? == equal.start;
+                let first_is_tie = passed < ties.count() && ordinal_of(passed)? == equal.start;
                 Ok(equal.start + usize::from(!first_is_tie))
             }
-            Form::Strings { prefix_at, prefix_bytes, all } => {
-                let prefix = self.stretch(*prefix_at, *prefix_bytes);
+            BoundaryForm::Strings { prefix_at, prefix_bytes, all } => {
+                let prefix = self.slice(*prefix_at, *prefix_bytes);
                 match user_key.strip_prefix(prefix) {
-                    Some(rest) => all.passed(&self.block, rest, seq),
+                    Some(rest) => all.count_at_or_before(&self.block, rest, seq),
                     None if user_key < prefix => Ok(0),
                     None => Ok(boundaries),
                 }
@@ -355,88 +367,91 @@ impl SuccinctIndex {
         }
     }
 
-    /// The ordinal of a tied boundary.
+    /// Returns the ordinal of a tied boundary.
     #[inline]
-    fn tie(&self, places_at: u32, index: usize) -> Result<usize, Malformed> {
-        let at = places_at as usize + index * size_of::<u16>();
-        let place = self.block.get(at..).and_then(<[u8]>::first_chunk);
-        let place = place.ok_or(Malformed::Order { what: "tied boundaries are" })?;
-        Ok(usize::from(u16::from_le_bytes(*place)))
+    fn tied_ordinal(&self, ordinals_at: u32, index: usize) -> Result<usize, Malformed> {
+        let at = ordinals_at as usize + index * size_of::<u16>();
+        let ordinal = self.block.get(at..).and_then(<[u8]>::first_chunk);
+        let ordinal = ordinal.ok_or(Malformed::Order { what: "tied boundaries are" })?;
+        Ok(usize::from(u16::from_le_bytes(*ordinal)))
     }
 
-    fn stretch(&self, at: u32, bytes: u32) -> &[u8] {
+    fn slice(&self, at: u32, bytes: u32) -> &[u8] {
         &self.block[at as usize..(at + bytes) as usize]
     }
 
-    /// All blocks, and the separators after them but the last.
+    /// Returns all blocks, each with the separator that follows it, except the last.
     ///
     /// # Errors
-    /// When anything in the block is not what was written.
+    /// Fails when the encoding differs from what the builder writes.
     pub(super) fn entries(&self) -> Result<Vec<(Option<Separator>, Handle)>, Malformed> {
-        self.sizes.all(&self.block).ok_or(SIZES_IN_DISORDER)?;
+        self.sizes.decode_all(&self.block).ok_or(UNORDERED_SIZES)?;
         let mut separators = match &self.form {
-            Form::None => Vec::new(),
-            Form::Digits { map, numbers, places_at, ties } => {
-                self.separators_of_digits(map, numbers, *places_at, ties)?
+            BoundaryForm::None => Vec::new(),
+            BoundaryForm::Numbers { map, numbers, ordinals_at, ties } => {
+                self.decode_number_separators(map, numbers, *ordinals_at, ties)?
             }
-            Form::Strings { prefix_at, prefix_bytes, all } => {
-                let prefix = self.stretch(*prefix_at, *prefix_bytes);
-                all.all(&self.block)?.into_iter().map(|rest| separator(prefix, rest)).collect()
+            BoundaryForm::Strings { prefix_at, prefix_bytes, all } => {
+                let prefix = self.slice(*prefix_at, *prefix_bytes);
+                all.decode_all(&self.block)?
+                    .into_iter()
+                    .map(|rest| separator(prefix, rest))
+                    .collect()
             }
         }
         .into_iter();
-        (0..self.count()).map(|ordinal| Ok((separators.next(), self.place(ordinal)?))).collect()
+        (0..self.count()).map(|ordinal| Ok((separators.next(), self.handle_at(ordinal)?))).collect()
     }
 
-    fn separators_of_digits(
+    fn decode_number_separators(
         &self,
-        map: &Radix,
+        map: &MixedRadixMap,
         numbers: &EliasFano,
-        places_at: u32,
-        ties: &Strings,
+        ordinals_at: u32,
+        ties: &BoundaryStrings,
     ) -> Result<Vec<Separator>, Malformed> {
         let prefix = map.prefix(&self.block);
         let mut separators = Vec::with_capacity(numbers.count());
-        let numbers = numbers.all(&self.block).ok_or(NUMBERS_IN_DISORDER)?;
-        // What is before the first boundary would have its number.
-        if numbers.first() == Some(&0) && map.cuts_off_smaller() {
-            return Err(NUMBERS_IN_DISORDER);
+        let numbers = numbers.decode_all(&self.block).ok_or(UNORDERED_NUMBERS)?;
+        // Keys before the first boundary would map to the same number.
+        if numbers.first() == Some(&0) && map.has_base() {
+            return Err(UNORDERED_NUMBERS);
         }
         for (ordinal, &number) in numbers.iter().enumerate() {
-            let Some(key) = map.key_of(&self.block, number) else {
+            let Some(key) = map.smallest_key(&self.block, number) else {
                 return Err(Malformed::Field {
                     what: "number of a boundary",
                     found: number,
-                    expected: "one that a key can have",
+                    expected: "the number of some key",
                 });
             };
-            // Any but the first of equal ones must be a tie.
-            let again = ordinal > 0 && numbers[ordinal - 1] == number;
-            separators.push((again, separator(prefix, (key, None))));
+            // Every boundary but the first of those with equal numbers must be a tie.
+            let is_repeated = ordinal > 0 && numbers[ordinal - 1] == number;
+            separators.push((is_repeated, separator(prefix, (key, None))));
         }
         let mut next = 0;
-        for (index, rest) in ties.all(&self.block)?.into_iter().enumerate() {
-            let place = self.tie(places_at, index)?;
-            let known = separators.get_mut(place).filter(|_| place >= next);
-            let Some(known) = known else {
+        for (index, rest) in ties.decode_all(&self.block)?.into_iter().enumerate() {
+            let ordinal = self.tied_ordinal(ordinals_at, index)?;
+            let entry = separators.get_mut(ordinal).filter(|_| ordinal >= next);
+            let Some(entry) = entry else {
                 return Err(Malformed::Order { what: "tied boundaries are" });
             };
             let key = [prefix, &rest.0].concat();
-            let mapped = map.map(&self.block, &key);
-            if !matches!(mapped, Mapped::Number(number, _) if number == numbers[place]) {
+            let mapped = map.map_key(&self.block, &key);
+            if !matches!(mapped, MappedKey::Number(number, _) if number == numbers[ordinal]) {
                 return Err(Malformed::Order { what: "tied boundaries and their numbers are" });
             }
-            *known = (false, separator(prefix, rest));
-            next = place + 1;
+            *entry = (false, separator(prefix, rest));
+            next = ordinal + 1;
         }
-        if separators.iter().any(|(again, _)| *again) {
+        if separators.iter().any(|(is_repeated, _)| *is_repeated) {
             return Err(Malformed::Order { what: "boundaries with one number are" });
         }
         Ok(separators.into_iter().map(|(_, separator)| separator).collect())
     }
 }
 
-fn separator(prefix: &[u8], (rest, seq): strings::Owned) -> Separator {
-    let versions = seq.map_or(Versions::After, Versions::Split);
+fn separator(prefix: &[u8], (rest, seq): boundary_strings::DecodedBoundary) -> Separator {
+    let versions = seq.map_or(VersionSide::After, VersionSide::Split);
     Separator { user_key: [prefix, &rest].concat(), versions }
 }

@@ -1,34 +1,34 @@
-//! Index blocks of succinct coding against the separators they were made of.
+//! Tests of the succinct index against a model of separators.
 
 use lsmx_base::coding::len_u64;
 use lsmx_base::key::{EntryKind, InternalKey};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-use super::separator::Below;
-use super::succinct::SuccinctBuilder;
+use super::separator::PrecedingKey;
+use super::succinct::SuccinctIndexBuilder;
 use super::*;
 
-type Key = (Vec<u8>, u64);
+type OwnedKey = (Vec<u8>, u64);
 
-fn internal((user_key, seq): &Key) -> InternalKey<'_> {
+fn internal((user_key, seq): &OwnedKey) -> InternalKey<'_> {
     InternalKey { user_key, seq: SeqNo(*seq), kind: EntryKind::Put }
 }
 
 /// First and last key of each block.
-struct Blocks(Vec<(Key, Key)>);
+struct TestBlocks(Vec<(OwnedKey, OwnedKey)>);
 
-impl Blocks {
-    /// Blocks of so many of the keys, which are sorted here.
-    fn of(mut keys: Vec<Key>, each: usize) -> Blocks {
+impl TestBlocks {
+    /// Sorts the keys and splits them into blocks of `each` keys.
+    fn from_keys(mut keys: Vec<OwnedKey>, each: usize) -> TestBlocks {
         keys.sort_by(|a, b| internal(a).cmp(&internal(b)));
         keys.dedup();
-        let block = |keys: &[Key]| Some((keys.first()?.clone(), keys.last()?.clone()));
-        Blocks(keys.chunks(each).filter_map(block).collect())
+        let block = |keys: &[OwnedKey]| Some((keys.first()?.clone(), keys.last()?.clone()));
+        TestBlocks(keys.chunks(each).filter_map(block).collect())
     }
 
     fn build(&self) -> (Vec<u8>, Vec<Handle>) {
-        let mut builder = SuccinctBuilder::default();
+        let mut builder = SuccinctIndexBuilder::default();
         let mut offset = 12_345;
         let mut handles = Vec::new();
         for (index, (_, last)) in self.0.iter().enumerate() {
@@ -42,14 +42,14 @@ impl Blocks {
         (builder.finish(), handles)
     }
 
-    fn is_in(&self, ordinal: usize, key: &Key) -> bool {
+    fn contains(&self, ordinal: usize, key: &OwnedKey) -> bool {
         let after =
             |at: usize| self.0.get(at).is_some_and(|(first, _)| internal(first) <= internal(key));
         (ordinal == 0 || after(ordinal)) && !after(ordinal + 1)
     }
 
-    /// Builds the block and asks it for all keys at the ends of blocks, and some others.
-    fn check(&self, others: &[Key]) -> Vec<u8> {
+    /// Checks lookups of the first and last key of each block, and of `others`. Returns the index block.
+    fn check(&self, others: &[OwnedKey]) -> Vec<u8> {
         let (block, handles) = self.build();
         let index = IndexBlock::new(block.clone().into()).unwrap();
         assert_eq!((index.count(), index.bytes()), (handles.len(), block.len()));
@@ -85,8 +85,8 @@ impl Blocks {
     }
 }
 
-/// Keys near those given.
-fn near(key: &Key) -> Vec<Key> {
+/// Returns keys that sort close to the given one.
+fn neighbours(key: &OwnedKey) -> Vec<OwnedKey> {
     let (user_key, seq) = key;
     let mut keys = vec![(user_key.clone(), seq + 1), (user_key.clone(), seq.saturating_sub(1))];
     for end in user_key.len().saturating_sub(40)..=user_key.len() {
@@ -103,18 +103,18 @@ fn near(key: &Key) -> Vec<Key> {
     keys
 }
 
-fn hashes(count: u64) -> Vec<Key> {
+fn hashes(count: u64) -> Vec<OwnedKey> {
     let word = |n: u64| xxhash_rust::xxh3::xxh3_64(&n.to_le_bytes()).to_be_bytes();
     (0..count).map(|n| ([word(n), word(n ^ 1 << 40)].concat(), 1)).collect()
 }
 
-fn ids(count: u64) -> Vec<Key> {
+fn ids(count: u64) -> Vec<OwnedKey> {
     let fields = ["address", "age", "email", "name", "phone"];
     let key = |n: u64| format!("user:{:06}:{}", n / 5, fields[(n % 5) as usize]);
     (0..count).map(|n| (key(n).into_bytes(), n)).collect()
 }
 
-fn names(count: u64) -> Vec<Key> {
+fn names(count: u64) -> Vec<OwnedKey> {
     let parts = ["lib", "core", "rust", "-dev", "_", "perl", "mod", "python3-", "x", "qt", "doc"];
     (0..count)
         .map(|n| {
@@ -130,13 +130,13 @@ fn names(count: u64) -> Vec<Key> {
 }
 
 #[test]
-fn keys_of_every_form_find_their_blocks() {
+fn succinct_index_all_key_shapes_find_their_blocks() {
     let versions = (0..300).map(|n| (b"one key of many versions".to_vec(), n)).collect::<Vec<_>>();
     let long = (0..60usize)
         .map(|n| ([vec![b'k'; 20_000 + n % 7 * 10], n.to_be_bytes().to_vec()].concat(), 3));
     let nested = (0..400).map(|n| (vec![0; n % 40 + n / 40], len_u64(n))).collect::<Vec<_>>();
     let mixed = hashes(100).into_iter().chain(ids(300)).chain(names(200)).chain(versions.clone());
-    let sets: [(&str, Vec<Key>, usize); 9] = [
+    let sets: [(&str, Vec<OwnedKey>, usize); 9] = [
         ("hashes", hashes(6_000), 5),
         ("ids", ids(6_000), 7),
         ("names", names(6_000), 4),
@@ -148,16 +148,17 @@ fn keys_of_every_form_find_their_blocks() {
         ("two blocks", ids(10), 5),
     ];
     for (what, keys, each) in sets {
-        let others: Vec<Key> = keys.iter().step_by(keys.len() / 20 + 1).flat_map(near).collect();
-        let blocks = Blocks::of(keys, each);
+        let others: Vec<OwnedKey> =
+            keys.iter().step_by(keys.len() / 20 + 1).flat_map(neighbours).collect();
+        let blocks = TestBlocks::from_keys(keys, each);
         let block = blocks.check(&others);
-        let again: Vec<Key> = blocks.0.iter().map(|(first, _)| first.clone()).collect();
-        for key in again.iter().step_by(again.len() / 30 + 1) {
+        let first_keys: Vec<OwnedKey> = blocks.0.iter().map(|(first, _)| first.clone()).collect();
+        for key in first_keys.iter().step_by(first_keys.len() / 30 + 1) {
             let index = IndexBlock::new(block.clone().into()).unwrap();
-            for other in near(key) {
+            for other in neighbours(key) {
                 let (found, _) = index.seek(&other.0, SeqNo(other.1)).unwrap().unwrap();
-                let between = !blocks.is_in(found, &other);
-                // Between two blocks either will do, for neither has it.
+                let between = !blocks.contains(found, &other);
+                // A key between two blocks may map to either, since neither contains it.
                 assert!(
                     !between || !blocks.0.iter().any(|(a, b)| *a == other || *b == other),
                     "{what}"
@@ -168,84 +169,87 @@ fn keys_of_every_form_find_their_blocks() {
 }
 
 #[test]
-fn hashes_and_ids_are_numbers_and_take_less_than_two_bytes_a_block() {
+fn succinct_index_hashes_and_ids_take_under_two_bytes_per_block() {
     for (keys, each, most) in [(hashes(28_000), 28, 2.0), (ids(28_000), 28, 1.6)] {
-        let blocks = Blocks::of(keys, each);
+        let blocks = TestBlocks::from_keys(keys, each);
         let (block, handles) = blocks.build();
-        assert_eq!(block[1], 0, "digits");
-        // Places alone are 8.6 bits for these sizes.
+        assert_eq!(block[1], 0, "numbers");
+        // Handles alone take 8.6 bits for these sizes.
         let each = block.len() as f64 / handles.len() as f64 - 8.6 / 8.0;
         assert!(each < most, "{each}");
     }
-    let (block, _) = Blocks::of(names(20_000), 28).build();
+    let (block, _) = TestBlocks::from_keys(names(20_000), 28).build();
     assert_eq!(block[1], 1, "strings");
 }
 
 #[test]
-fn a_boundary_is_as_long_as_it_takes() {
+fn boundary_between_keys_is_minimal() {
     let between = |last: &str, next: &str| {
         let (last, next) = ((last.as_bytes().to_vec(), 9), (next.as_bytes().to_vec(), 8));
         let boundary = Boundary::between(internal(&last), internal(&next));
-        (String::from_utf8(boundary.user_key).unwrap(), boundary.below)
+        (String::from_utf8(boundary.user_key).unwrap(), boundary.preceding)
     };
-    assert_eq!(between("user:0001234", "user:00013"), ("user:00013".into(), Below::Byte(b'2')));
-    assert_eq!(between("ab", "abcd"), ("abc".into(), Below::End));
-    assert_eq!(between("", "z"), ("z".into(), Below::End));
-    assert_eq!(between("same", "same"), ("same".into(), Below::Version(SeqNo(9))));
+    assert_eq!(
+        between("user:0001234", "user:00013"),
+        ("user:00013".into(), PrecedingKey::Byte(b'2'))
+    );
+    assert_eq!(between("ab", "abcd"), ("abc".into(), PrecedingKey::End));
+    assert_eq!(between("", "z"), ("z".into(), PrecedingKey::End));
+    assert_eq!(between("same", "same"), ("same".into(), PrecedingKey::Version(SeqNo(9))));
 }
 
-/// Bytes of the index blocks that a writer makes of so many keys to a data block, but the last.
-fn full_blocks(keys: Vec<Key>, each: usize, target: usize) -> Vec<usize> {
-    let blocks = Blocks::of(keys, each);
-    let mut builder = SuccinctBuilder::default();
+/// Returns the sizes of all index blocks but the last, with `each` keys per data block.
+fn full_block_sizes(keys: Vec<OwnedKey>, each: usize, target: usize) -> Vec<usize> {
+    let blocks = TestBlocks::from_keys(keys, each);
+    let mut builder = SuccinctIndexBuilder::default();
     let mut sizes = Vec::new();
     for (at, (_, last)) in blocks.0.iter().enumerate() {
         let next = blocks.0.get(at + 1).map(|(first, _)| internal(first));
         let boundary = next.map(|next| Boundary::between(internal(last), next));
         builder.add(Handle { offset: len_u64(at) * 4096, bytes: 4096 }, boundary);
         if builder.is_full(target) {
-            let tried = builder.bytes();
+            let expected_bytes = builder.bytes();
             sizes.push(builder.finish().len());
-            assert_eq!((sizes.last(), builder.count()), (Some(&tried), 0));
+            assert_eq!((sizes.last(), builder.count()), (Some(&expected_bytes), 0));
         }
     }
     sizes
 }
 
 #[test]
-fn blocks_close_near_their_target() {
+fn succinct_index_blocks_close_near_target_size() {
     for keys in [hashes(40_000), ids(40_000), names(40_000)] {
-        let sizes = full_blocks(keys, 2, 2048);
+        let sizes = full_block_sizes(keys, 2, 2048);
         assert!(sizes.len() > 2, "{sizes:?}");
         assert!(sizes.iter().all(|size| (1900..2500).contains(size)), "{sizes:?}");
     }
 }
 
-// The size of a block was foretold from all boundaries so far, and with them the one that is not in it
-// yet: a long one had thousands follow it.
+// Regression: the size estimate included the boundary after the last block, which is not yet part of the
+// block. A long boundary there let thousands of blocks follow.
 #[test]
-fn long_keys_do_not_make_blocks_long() {
-    // Documents of several blocks each.
+fn succinct_index_long_keys_do_not_exceed_target_size() {
+    // Documents that span several blocks each.
     let path = |n: u64| hashes(n + 1).pop().unwrap().0.repeat(400);
     let key = |n: u64| ([path(n / 4), n.to_be_bytes().to_vec()].concat(), 1);
-    let sizes = full_blocks((0..400).map(key).collect(), 1, 4096);
-    // A path is longer than the target, and the boundaries inside a document have all of it.
+    let sizes = full_block_sizes((0..400).map(key).collect(), 1, 4096);
+    // A path exceeds the target, and every boundary within a document contains the whole path.
     assert!(sizes.len() > 20 && sizes.iter().all(|&size| size < 20_000), "{sizes:?}");
 
     // One long boundary among short ones.
     let mut keys = ids(20_000);
     let long = [&keys[300].0[..], &[b'x'; 60_000]].concat();
     keys.extend([(long.clone(), 1), ([&long[..], b"y"].concat(), 1)]);
-    let sizes = full_blocks(keys, 1, 4096);
+    let sizes = full_block_sizes(keys, 1, 4096);
     let over = sizes.iter().filter(|&&size| size > 5_000).count();
     assert!(sizes.len() > 2 && over <= 1, "{sizes:?}");
 }
 
 #[test]
-fn no_truncation_and_no_flipped_bit_panics() {
+fn succinct_index_damaged_block_does_not_panic() {
     let sets = [hashes(400), ids(400), names(400), (0..60).map(|n| (b"key".to_vec(), n)).collect()];
     for keys in sets {
-        let (whole, _) = Blocks::of(keys, 4).build();
+        let (whole, _) = TestBlocks::from_keys(keys, 4).build();
         let probe = |bytes: Vec<u8>| {
             let Ok(index) = IndexBlock::new(bytes.into()) else { return };
             for key in [&b""[..], b"key", b"user:000001:b", b"python3-", &[7; 16]] {
@@ -268,7 +272,7 @@ fn no_truncation_and_no_flipped_bit_panics() {
     }
 }
 
-fn any_key() -> impl Strategy<Value = Key> {
+fn any_key() -> impl Strategy<Value = OwnedKey> {
     let byte = prop_oneof![Just(0u8), Just(255), Just(b'a'), b'0'..=b'9', any::<u8>()];
     let free = proptest::collection::vec(byte, 0..8);
     let id = (0..50u32, 0..3u8).prop_map(|(a, b)| format!("id/{a:03}/{b}").into_bytes());
@@ -277,21 +281,21 @@ fn any_key() -> impl Strategy<Value = Key> {
 
 proptest! {
     #[test]
-    fn any_keys_find_their_blocks(
+    fn succinct_index_random_keys_find_their_blocks(
         keys in proptest::collection::vec(any_key(), 1..120),
         each in 1..6usize,
         others in proptest::collection::vec(any_key(), 0..30),
-        asked in any::<Index>(),
+        key_index in any::<Index>(),
     ) {
-        let near = near(asked.get(&keys));
-        let blocks = Blocks::of(keys, each);
+        let neighbours = neighbours(key_index.get(&keys));
+        let blocks = TestBlocks::from_keys(keys, each);
         blocks.check(&others);
-        blocks.check(&near);
+        blocks.check(&neighbours);
     }
 
     #[test]
-    fn random_bytes_never_panic(form in 0..2u8, bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
-        let block = [&[CODING_SUCCINCT, form], &bytes[..]].concat();
+    fn succinct_index_random_bytes_do_not_panic(form in 0..2u8, bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+        let block = [&[ENCODING_SUCCINCT, form], &bytes[..]].concat();
         if let Ok(index) = IndexBlock::new(block.into()) {
             let _ = index.seek(b"key", SeqNo::MAX);
             let _ = index.entries();

@@ -1,22 +1,23 @@
-//! Top index, and index blocks before there was a succinct coding, coding 0: separators and handles, little-endian.
+//! Index block, encoding 0: separators and handles with prefix compression, little-endian. Used for the
+//! top index, and for index blocks of tables that predate the succinct encoding.
 //!
 //! ```text
-//!  0  1   coding    u8, 0
-//!  1  1   interval  u8, entries from one restart to the next, at least one
+//!  0  1   encoding  u8, 0
+//!  1  1   interval  u8, entries per restart, at least one
 //!  2      entries, each
-//!     v   shared    varint, bytes of the separator that are those of the one before
-//!     v   unshared  varint, twice the bytes that follow, plus 1 if a number follows them
+//!     v   shared    varint, bytes of the separator shared with the previous one
+//!     v   unshared  varint, twice the bytes of the suffix, plus 1 if a sequence number follows
 //!     n   suffix    the unshared bytes of the separator
-//!     v   number    varint, sequence number; only with that 1
-//!     v   offset    varint; at a restart the block's offset, else the gap to the block before
+//!     v   number    varint, sequence number; only if that bit is 1
+//!     v   offset    varint; at a restart the block's offset, else the gap after the previous block
 //!     v   size      varint, the block's bytes with its trailer
-//!  r  4k  restarts  u32 each, offset of every interval-th entry; its shared is 0
-//!     4   count     u32, how many entries, at least one; k = count ÷ interval, rounded up
+//!  r  4k  restarts  u32 each, offset of every interval-th entry, whose shared is 0
+//!     4   count     u32, number of entries, at least one; k = ⌈count ÷ interval⌉
 //! ```
 //!
-//! A block's separator is at or after its last entry and before the first of the next block. Where
-//! their user keys differ it is a short user key that stands for all its versions; where one user
-//! key goes on in the next block it is that key and the number of its last version in this one.
+//! The separator of a block is at or after its last entry and before the first entry of the next block. If
+//! their user keys differ, it is a short user key and stands for all its versions. If the next block
+//! continues the same user key, it is that key and the sequence number of the block's last version.
 
 use std::cmp::Ordering;
 
@@ -25,24 +26,24 @@ use lsmx_base::key::SeqNo;
 use lsmx_base::malformed::Malformed;
 
 use super::key_head;
-use super::separator::{Separator, Versions};
+use super::separator::{Separator, VersionSide};
 use crate::format::block::Handle;
 use crate::format::data_block::{common_prefix, shares_too_little, shares_too_much};
 
-/// The coding of top indexes.
-pub(crate) const CODING_PREFIX: u8 = 0;
+/// Encoding number of prefix-compressed index blocks.
+pub(crate) const ENCODING_PREFIX: u8 = 0;
 
-/// Entries from one restart to the next. Half of what data blocks take by default: entries are
-/// short, and every lookup searches two index blocks.
+/// Entries per restart. Half of the default for data blocks, because entries are short and every
+/// lookup searches two index blocks.
 pub(crate) const RESTART_INTERVAL: u8 = 8;
 
 const ENTRIES_AT: usize = 2;
-/// Fewest bytes of an entry: four varints.
+/// Minimum bytes of an entry: four varints.
 const ENTRY_BYTES_MIN: usize = 4;
 
-/// Writes an index block or a top index.
+/// Builds an index block or a top index.
 #[derive(Debug)]
-pub(crate) struct IndexBuilder {
+pub(crate) struct PrefixIndexBuilder {
     bytes: Vec<u8>,
     restarts: Vec<u32>,
     count: u32,
@@ -50,11 +51,11 @@ pub(crate) struct IndexBuilder {
     previous_end: u64,
 }
 
-impl IndexBuilder {
-    /// An empty block.
-    pub(crate) fn new() -> IndexBuilder {
-        IndexBuilder {
-            bytes: vec![CODING_PREFIX, RESTART_INTERVAL],
+impl PrefixIndexBuilder {
+    /// Returns a builder of an empty block.
+    pub(crate) fn new() -> PrefixIndexBuilder {
+        PrefixIndexBuilder {
+            bytes: vec![ENCODING_PREFIX, RESTART_INTERVAL],
             restarts: Vec::new(),
             count: 0,
             last: Separator::default(),
@@ -62,22 +63,22 @@ impl IndexBuilder {
         }
     }
 
-    /// Entries so far.
+    /// Returns the number of entries added so far.
     pub(crate) fn count(&self) -> u32 {
         self.count
     }
 
-    /// Bytes of the contents, were they finished now.
+    /// Returns the size of the contents if the block were finished now, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.len() + size_of::<u32>() * (self.restarts.len() + 1)
     }
 
-    /// Adds a block after those added before, in key order and in the file.
+    /// Adds a block. Blocks are added in key order, which is also their order in the file.
     pub(crate) fn add(&mut self, separator: Separator, handle: Handle) {
         let restart = self.count.is_multiple_of(u32::from(RESTART_INTERVAL));
         let shared = if restart {
-            // Index blocks close at some KiB, and a top index anywhere near 4 GiB is refused by
-            // the writer of the table, so no offset that counts is cut.
+            // Index blocks close at a few KiB, and the table writer refuses a top index near 4 GiB, so
+            // no offset in use is truncated.
             self.restarts.push(u32::try_from(self.bytes.len()).unwrap_or(u32::MAX));
             0
         } else {
@@ -86,9 +87,9 @@ impl IndexBuilder {
         let suffix = &separator.user_key[shared..];
         put_varint(&mut self.bytes, len_u64(shared));
         let seq = match separator.versions {
-            Versions::Split(seq) => Some(seq),
-            // What `Separator::between` makes; the coding has no third.
-            Versions::Before | Versions::After => None,
+            VersionSide::Split(seq) => Some(seq),
+            // `Separator::between` never returns `After`, which this encoding cannot express.
+            VersionSide::Before | VersionSide::After => None,
         };
         put_varint(&mut self.bytes, len_u64(suffix.len()) * 2 + u64::from(seq.is_some()));
         self.bytes.extend_from_slice(suffix);
@@ -103,9 +104,9 @@ impl IndexBuilder {
         self.count += 1;
     }
 
-    /// Returns the contents and starts an empty block.
+    /// Returns the contents and resets the builder.
     pub(crate) fn finish(&mut self) -> Vec<u8> {
-        let mut built = std::mem::replace(self, IndexBuilder::new());
+        let mut built = std::mem::replace(self, PrefixIndexBuilder::new());
         for &restart in &built.restarts {
             put_u32(&mut built.bytes, restart);
         }
@@ -114,7 +115,7 @@ impl IndexBuilder {
     }
 }
 
-struct RawEntry<'a> {
+struct PrefixIndexEntry<'a> {
     shared: usize,
     suffix: &'a [u8],
     seq: Option<SeqNo>,
@@ -123,7 +124,7 @@ struct RawEntry<'a> {
     next: usize,
 }
 
-/// The contents of an index block or a top index, to be searched in place.
+/// Contents of a prefix-compressed index block or a top index, searched in place.
 #[derive(Clone, Debug)]
 pub(super) struct PrefixIndex {
     pub(super) block: Box<[u8]>,
@@ -134,16 +135,16 @@ pub(super) struct PrefixIndex {
 }
 
 impl PrefixIndex {
-    /// Copies block contents; the entries are checked as they are read.
+    /// Copies the contents of a block. Entries are checked when they are read.
     ///
     /// # Errors
-    /// When the frame is not that of an index block.
+    /// Fails when the header or the trailer is not that of an index block.
     pub(super) fn new(block: &[u8]) -> Result<PrefixIndex, Malformed> {
         let mut decoder = Decoder::new(block);
-        let coding = decoder.u8("index coding")?;
-        if coding != CODING_PREFIX {
+        let coding = decoder.u8("index encoding")?;
+        if coding != ENCODING_PREFIX {
             return Err(Malformed::Field {
-                what: "index coding",
+                what: "index encoding",
                 found: u64::from(coding),
                 expected: "0 (prefix)",
             });
@@ -175,7 +176,7 @@ impl PrefixIndex {
     }
 
     #[inline]
-    fn restart(&self, index: usize) -> Result<usize, Malformed> {
+    fn restart_offset(&self, index: usize) -> Result<usize, Malformed> {
         let at = get_u32(&self.block, self.restarts_at + index * size_of::<u32>());
         let at = to_usize("index restart", u64::from(at.unwrap_or(0)))?;
         if at < ENTRIES_AT || at >= self.restarts_at {
@@ -189,16 +190,16 @@ impl PrefixIndex {
     }
 
     #[inline]
-    fn entry(&self, at: usize) -> Result<RawEntry<'_>, Malformed> {
-        match self.entry_of_short_fields(at) {
+    fn decode_entry(&self, at: usize) -> Result<PrefixIndexEntry<'_>, Malformed> {
+        match self.decode_short_entry(at) {
             Some(entry) => Ok(entry),
-            None => self.entry_of_any_fields(at),
+            None => self.decode_long_entry(at),
         }
     }
 
-    /// The entry at an offset if its fields are as short as those of nearly all entries, and right.
+    /// Decodes a valid entry whose fields are as short as those of nearly all entries.
     #[inline]
-    fn entry_of_short_fields(&self, at: usize) -> Option<RawEntry<'_>> {
+    fn decode_short_entry(&self, at: usize) -> Option<PrefixIndexEntry<'_>> {
         let &[shared, unshared] = self.block.get(at..)?.first_chunk()?;
         if (shared | unshared) >= 0x80 || unshared % 2 != 0 {
             return None;
@@ -214,11 +215,18 @@ impl PrefixIndex {
             return None;
         }
         let suffix = self.block.get(suffix_at..handle_at)?;
-        Some(RawEntry { shared: usize::from(shared), suffix, seq: None, offset, bytes, next })
+        Some(PrefixIndexEntry {
+            shared: usize::from(shared),
+            suffix,
+            seq: None,
+            offset,
+            bytes,
+            next,
+        })
     }
 
     #[cold]
-    fn entry_of_any_fields(&self, at: usize) -> Result<RawEntry<'_>, Malformed> {
+    fn decode_long_entry(&self, at: usize) -> Result<PrefixIndexEntry<'_>, Malformed> {
         let mut decoder = Decoder::at(&self.block[..self.restarts_at], at);
         let shared = decoder.length("shared separator length")?;
         let unshared = decoder.length("unshared separator length")?;
@@ -229,11 +237,11 @@ impl PrefixIndex {
         };
         let offset = decoder.varint("block offset")?;
         let bytes = decoder.varint("block size")?;
-        Ok(RawEntry { shared, suffix, seq, offset, bytes, next: decoder.offset() })
+        Ok(PrefixIndexEntry { shared, suffix, seq, offset, bytes, next: decoder.offset() })
     }
 
-    /// Whether the entry at a restart is before (`user_key`, `seq`). `head` is the first eight bytes of
-    /// the key, the first the highest, padded with zeros: nearly always they tell.
+    /// Returns whether the entry at a restart precedes (`user_key`, `seq`). `head` is
+    /// [`key_head`] of the key, which nearly always decides.
     #[inline]
     fn restart_is_before(
         &self,
@@ -242,13 +250,13 @@ impl PrefixIndex {
         user_key: &[u8],
         seq: SeqNo,
     ) -> Result<bool, Malformed> {
-        let at = self.restart(index)?;
+        let at = self.restart_offset(index)?;
         if let Some([0, unshared]) = self.block.get(at..).and_then(<[u8]>::first_chunk)
             && let Some(word) = self.block.get(at + 2..).and_then(<[u8]>::first_chunk)
             && *unshared < 0x80
             && *unshared > 1
         {
-            // What follows the separator is masked off; so is as much of the key.
+            // The mask removes bytes after the separator, and the same bytes of the key.
             let bits = 8 * u32::from(unshared / 2).min(8);
             let mask = u64::MAX << (u64::BITS - bits);
             let own = u64::from_be_bytes(*word) & mask;
@@ -256,7 +264,7 @@ impl PrefixIndex {
                 return Ok(own < head & mask);
             }
         }
-        let entry = self.entry(at)?;
+        let entry = self.decode_entry(at)?;
         Ok(match entry.suffix.cmp(user_key) {
             Ordering::Less => true,
             Ordering::Equal => entry.seq.is_some_and(|own| own > seq),
@@ -264,17 +272,17 @@ impl PrefixIndex {
         })
     }
 
-    /// The first block that can hold an entry at or after (`user_key`, `seq`): its ordinal and
-    /// where it lies, or `None` if all entries are before.
+    /// Returns ordinal and handle of the first block that can hold an entry at or after
+    /// (`user_key`, `seq`), or `None` if all entries precede that position.
     ///
     /// # Errors
-    /// When an entry on the way is malformed.
+    /// Fails when an entry read by the search is malformed.
     pub(super) fn seek(
         &self,
         user_key: &[u8],
         seq: SeqNo,
     ) -> Result<Option<(usize, Handle)>, Malformed> {
-        // Restarts below `low` are before the target, those from `high` on are not.
+        // Restarts before `low` precede the target; restarts from `high` on do not.
         let (mut low, mut high) = (0, self.restarts);
         let head = key_head(user_key);
         while low < high {
@@ -286,11 +294,11 @@ impl PrefixIndex {
             }
         }
         let restart = low.saturating_sub(1);
-        let mut walk = self.walk_from(restart)?;
-        // As in a data block: what an entry shares with the one before tells its order, unless it
-        // is just the bytes that this one has in common with the target.
+        let mut iter = self.iter_from(restart)?;
+        // As in a data block: comparing the shared length with the matched length orders an entry.
+        // Keys are compared only if both lengths are equal.
         let mut matched = 0;
-        while let Some((ordinal, entry, handle)) = walk.next()? {
+        while let Some((ordinal, entry, handle)) = iter.next()? {
             let order = if entry.shared != 0 && entry.shared != matched {
                 matched.cmp(&entry.shared)
             } else {
@@ -311,16 +319,16 @@ impl PrefixIndex {
         Ok(None)
     }
 
-    /// Where the block with this ordinal lies, or `None` past the last.
+    /// Returns the handle of a block by ordinal, or `None` after the last block.
     ///
     /// # Errors
-    /// When an entry on the way is malformed.
+    /// Fails when an entry read by the search is malformed.
     pub(super) fn handle(&self, ordinal: usize) -> Result<Option<Handle>, Malformed> {
         if ordinal >= self.count {
             return Ok(None);
         }
-        let mut walk = self.walk_from(ordinal / self.interval)?;
-        while let Some((at, _, handle)) = walk.next()? {
+        let mut iter = self.iter_from(ordinal / self.interval)?;
+        while let Some((at, _, handle)) = iter.next()? {
             if at == ordinal {
                 return Ok(Some(handle));
             }
@@ -328,22 +336,23 @@ impl PrefixIndex {
         Ok(None)
     }
 
-    /// All separators and handles, in order.
+    /// Returns all separators and handles, in order.
     ///
     /// # Errors
-    /// When the block is malformed anywhere.
+    /// Fails when any part of the block is malformed.
     pub(super) fn entries(&self) -> Result<Vec<(Option<Separator>, Handle)>, Malformed> {
         let mut entries = Vec::new();
         let mut key: Vec<u8> = Vec::new();
-        let mut walk = self.walk_from(0)?;
-        while let Some((ordinal, entry, handle)) = walk.next()? {
+        let mut iter = self.iter_from(0)?;
+        while let Some((ordinal, entry, handle)) = iter.next()? {
             let at_restart = ordinal.is_multiple_of(self.interval);
-            let misplaced = ordinal == 0 && walk.entry_at != ENTRIES_AT;
-            if misplaced || (at_restart && self.restart(ordinal / self.interval)? != walk.entry_at)
+            let is_misplaced = ordinal == 0 && iter.entry_at != ENTRIES_AT;
+            if is_misplaced
+                || (at_restart && self.restart_offset(ordinal / self.interval)? != iter.entry_at)
             {
                 return Err(Malformed::Order { what: "index restarts are" });
             }
-            // A search takes a byte that is not shared for one that differs.
+            // The search assumes that the first suffix byte differs from the previous separator.
             if !at_restart
                 && !entry.suffix.is_empty()
                 && key.get(entry.shared) == entry.suffix.first()
@@ -352,23 +361,23 @@ impl PrefixIndex {
             }
             key.truncate(entry.shared);
             key.extend_from_slice(entry.suffix);
-            let versions = entry.seq.map_or(Versions::Before, Versions::Split);
+            let versions = entry.seq.map_or(VersionSide::Before, VersionSide::Split);
             entries.push((Some(Separator { user_key: key.clone(), versions }), handle));
         }
-        if walk.at != self.restarts_at {
+        if iter.at != self.restarts_at {
             return Err(Malformed::Field {
                 what: "bytes after the last index entry",
-                found: len_u64(self.restarts_at - walk.at.min(self.restarts_at)),
+                found: len_u64(self.restarts_at - iter.at.min(self.restarts_at)),
                 expected: "0",
             });
         }
         Ok(entries)
     }
 
-    fn walk_from(&self, restart: usize) -> Result<Walk<'_>, Malformed> {
-        Ok(Walk {
+    fn iter_from(&self, restart: usize) -> Result<PrefixIndexIter<'_>, Malformed> {
+        Ok(PrefixIndexIter {
             index: self,
-            at: self.restart(restart)?,
+            at: self.restart_offset(restart)?,
             entry_at: 0,
             ordinal: restart * self.interval,
             until_restart: 0,
@@ -378,8 +387,8 @@ impl PrefixIndex {
     }
 }
 
-/// Goes over entries from a restart on, adding the offsets up.
-struct Walk<'a> {
+/// Iterates over entries from a restart on, and computes block offsets.
+struct PrefixIndexIter<'a> {
     index: &'a PrefixIndex,
     at: usize,
     entry_at: usize,
@@ -389,13 +398,13 @@ struct Walk<'a> {
     previous_end: u64,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> PrefixIndexIter<'a> {
     #[inline]
-    fn next(&mut self) -> Result<Option<(usize, RawEntry<'a>, Handle)>, Malformed> {
+    fn next(&mut self) -> Result<Option<(usize, PrefixIndexEntry<'a>, Handle)>, Malformed> {
         if self.ordinal >= self.index.count {
             return Ok(None);
         }
-        let entry = self.index.entry(self.at)?;
+        let entry = self.index.decode_entry(self.at)?;
         let restart = self.until_restart == 0;
         self.until_restart = if restart { self.index.interval } else { self.until_restart } - 1;
         if entry.shared > self.key_bytes || (restart && entry.shared != 0) {
@@ -407,7 +416,7 @@ impl<'a> Walk<'a> {
             return Err(Malformed::Field {
                 what: "block offset",
                 found: entry.offset,
-                expected: "a place inside the file",
+                expected: "an offset inside the file",
             });
         };
         let handle = Handle { offset, bytes: entry.bytes };
@@ -428,12 +437,12 @@ mod tests {
     use super::*;
 
     fn separator(user_key: &[u8], seq: Option<u64>) -> Separator {
-        let versions = seq.map_or(Versions::Before, |seq| Versions::Split(SeqNo(seq)));
+        let versions = seq.map_or(VersionSide::Before, |seq| VersionSide::Split(SeqNo(seq)));
         Separator { user_key: user_key.to_vec(), versions }
     }
 
     fn build(separators: &[Separator]) -> (Vec<u8>, Vec<Handle>) {
-        let mut builder = IndexBuilder::new();
+        let mut builder = PrefixIndexBuilder::new();
         let mut handles = Vec::new();
         let mut offset = 0;
         for (index, separator) in separators.iter().enumerate() {
@@ -458,15 +467,14 @@ mod tests {
         separators
     }
 
-    // Found by comparing what decodes with what the builder makes of it: a restart could point at
-    // the header, which then read as an entry.
+    // Regression: a restart could point into the header, which was then decoded as an entry.
     #[test]
-    fn a_restart_outside_the_entries_is_refused() {
+    fn prefix_index_restart_outside_entries_is_error() {
         let (good, _) = build(&sample()[..3]);
-        let place = good.len() - 8;
-        for at in [0, 1, u32::try_from(place).unwrap(), u32::MAX] {
+        let ordinal = good.len() - 8;
+        for at in [0, 1, u32::try_from(ordinal).unwrap(), u32::MAX] {
             let mut bad = good.clone();
-            bad[place..place + 4].copy_from_slice(&at.to_le_bytes());
+            bad[ordinal..ordinal + 4].copy_from_slice(&at.to_le_bytes());
             let index = IndexBlock::new(bad.into()).unwrap();
             assert!(index.entries().is_err() && index.handle(0).is_err(), "restart at {at}");
             assert!(index.seek(b"", SeqNo::MAX).is_err());
@@ -474,13 +482,13 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_that_shares_too_little_does_not_check() {
+    fn prefix_index_entry_shares_too_little_is_error() {
         let shared = [0, 4, 1, 2, 0, 20];
         let repeated = [0, 6, 1, 1, 2, 0, 20];
         for (second, good) in
             [(&shared[..], false), (&repeated[..], false), (&[1, 2, 2, 0, 20], true)]
         {
-            let mut block = vec![CODING_PREFIX, RESTART_INTERVAL, 0, 4, 1, 1, 0, 20];
+            let mut block = vec![ENCODING_PREFIX, RESTART_INTERVAL, 0, 4, 1, 1, 0, 20];
             block.extend_from_slice(second);
             block.extend_from_slice(&[2, 0, 0, 0, 2, 0, 0, 0]);
             assert_eq!(IndexBlock::new(block.into()).unwrap().entries().is_ok(), good);
@@ -488,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn seek_finds_the_first_separator_that_is_not_before() {
+    fn prefix_index_seek_finds_first_separator_at_or_after() {
         let separators = sample();
         let (block, handles) = build(&separators);
         let index = IndexBlock::new(block.into()).unwrap();
@@ -516,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn no_truncation_and_no_flipped_bit_panics() {
+    fn prefix_index_damaged_block_does_not_panic() {
         let (whole, _) = build(&sample());
         let probe = |bytes: Vec<u8>| {
             let Ok(index) = IndexBlock::new(bytes.into()) else { return };
@@ -536,10 +544,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+        fn prefix_index_random_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
             let mut bytes = bytes;
             if let Some(coding) = bytes.first_mut() {
-                *coding = CODING_PREFIX;
+                *coding = ENCODING_PREFIX;
             }
             if let Ok(index) = IndexBlock::new(bytes.into()) {
                 let _ = index.seek(b"key", SeqNo::MAX);

@@ -1,18 +1,18 @@
-//! Walks over the entries of one data block, both ways.
+//! Bidirectional cursor over the entries of a data block.
 //!
-//! Forward, each key is made from the one before. Backward that cannot be done, so a whole restart
-//! interval is unfolded at once and then handed out from its end: a step back costs as much as a
-//! step forward, not half an interval.
+//! Moving forward, each key is derived from the previous one. Moving backward, a whole restart interval is
+//! decoded into a buffer and then returned from its end. A step back therefore costs as much as a step forward,
+//! instead of half an interval.
 
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
 use lsmx_base::malformed::Malformed;
 use lsmx_base::slice::Slice;
 
-use super::data_block::{DataBlock, ENTRIES_AT, Sought, shares_too_much};
+use super::{DataBlock, ENTRIES_AT, SeekResult, shares_too_much};
 
-/// An entry of the unfolded interval; its key begins where that of the entry before ends.
+/// A decoded entry of the buffered interval. Its key starts where that of the previous entry ends.
 #[derive(Clone, Copy, Debug)]
-struct Unfolded {
+struct DecodedEntry {
     at: usize,
     key_end: usize,
     kind: EntryKind,
@@ -21,9 +21,9 @@ struct Unfolded {
     next: usize,
 }
 
-/// A cursor over one data block. Keeps its buffers when it goes on to another block.
+/// A cursor over one data block. It keeps its buffers when it moves to another block.
 #[derive(Debug)]
-pub(crate) struct DataCursor {
+pub(crate) struct DataBlockCursor {
     block: DataBlock,
     valid: bool,
     key: Vec<u8>,
@@ -32,15 +32,15 @@ pub(crate) struct DataCursor {
     at: usize,
     value_at: usize,
     next: usize,
-    /// Entries before `at`, of the same interval.
-    unfolded: Vec<Unfolded>,
-    unfolded_keys: Vec<u8>,
+    /// Decoded entries before `at` in the same restart interval.
+    decoded: Vec<DecodedEntry>,
+    decoded_keys: Vec<u8>,
 }
 
-impl DataCursor {
-    /// A cursor that stands nowhere.
-    pub(crate) fn new(block: DataBlock) -> DataCursor {
-        DataCursor {
+impl DataBlockCursor {
+    /// Returns a cursor without a position.
+    pub(crate) fn new(block: DataBlock) -> DataBlockCursor {
+        DataBlockCursor {
             block,
             valid: false,
             key: Vec::new(),
@@ -49,46 +49,46 @@ impl DataCursor {
             at: 0,
             value_at: 0,
             next: 0,
-            unfolded: Vec::new(),
-            unfolded_keys: Vec::new(),
+            decoded: Vec::new(),
+            decoded_keys: Vec::new(),
         }
     }
 
-    /// Goes on to another block, standing nowhere.
+    /// Moves to another block, without a position.
     pub(crate) fn reset(&mut self, block: DataBlock) {
         self.block = block;
         self.valid = false;
     }
 
-    /// Whether the cursor stands on an entry.
+    /// Returns whether the cursor is at an entry.
     #[inline]
     pub(crate) fn valid(&self) -> bool {
         self.valid
     }
 
-    /// The entry's key. Only while valid.
+    /// Returns the key of the entry. The cursor must be valid.
     #[inline]
     pub(crate) fn key(&self) -> InternalKey<'_> {
         InternalKey { user_key: &self.key, seq: self.seq, kind: self.kind }
     }
 
-    /// The entry's value. Only while valid.
+    /// Returns the value of the entry. The cursor must be valid.
     #[inline]
     pub(crate) fn value(&self) -> &[u8] {
         &self.block.bytes()[self.value_at..self.next]
     }
 
-    /// The entry's value, sharing the block's memory. Only while valid.
+    /// Returns the value as a slice that may share the block's memory. The cursor must be valid.
     #[inline]
     pub(crate) fn value_slice(&self) -> Slice {
-        // What is short is not worth an owner of the block.
+        // A short value is copied, so that it does not keep the block in memory.
         Slice::inline(self.value()).unwrap_or_else(|| {
             let block = self.block.bytes().clone();
             Slice::of_block(block.into_part(self.value_at, self.next))
         })
     }
 
-    /// Stands on no entry any more.
+    /// Clears the position.
     pub(crate) fn invalidate(&mut self) {
         self.valid = false;
     }
@@ -96,7 +96,7 @@ impl DataCursor {
     /// Moves to the first entry.
     ///
     /// # Errors
-    /// When it is malformed.
+    /// Fails when the entry is malformed.
     pub(crate) fn first(&mut self) -> Result<(), Malformed> {
         self.restart_at(ENTRIES_AT);
         self.next()
@@ -105,23 +105,23 @@ impl DataCursor {
     /// Moves to the last entry.
     ///
     /// # Errors
-    /// When it, or one it shares key bytes with, is malformed.
+    /// Fails when an entry of the last restart interval is malformed.
     pub(crate) fn last(&mut self) -> Result<(), Malformed> {
         self.at = self.block.entries_end();
-        self.unfolded.clear();
+        self.decoded.clear();
         self.prev()
     }
 
     /// Moves to the first entry at or after (`user_key`, `seq`), or past the end.
     ///
     /// # Errors
-    /// When an entry on the way is malformed.
+    /// Fails when an entry read by the search is malformed.
     pub(crate) fn seek(&mut self, user_key: &[u8], seq: SeqNo) -> Result<(), Malformed> {
         self.valid = false;
-        self.unfolded.clear();
+        self.decoded.clear();
         match self.block.seek(user_key, seq)? {
             None => self.next = self.block.entries_end(),
-            Some(Sought { at, entry, .. }) => {
+            Some(SeekResult { at, entry, .. }) => {
                 self.key.clear();
                 self.key.extend_from_slice(&user_key[..entry.shared]);
                 self.key.extend_from_slice(entry.suffix);
@@ -137,7 +137,7 @@ impl DataCursor {
     /// Moves to the last entry before (`user_key`, `seq`), or before the first.
     ///
     /// # Errors
-    /// When an entry on the way is malformed.
+    /// Fails when an entry read by the search is malformed.
     pub(crate) fn seek_before(&mut self, user_key: &[u8], seq: SeqNo) -> Result<(), Malformed> {
         self.seek(user_key, seq)?;
         if self.valid { self.prev() } else { self.last() }
@@ -152,11 +152,11 @@ impl DataCursor {
     /// Moves to the next entry, or past the end.
     ///
     /// # Errors
-    /// When it is malformed.
+    /// Fails when the next entry is malformed.
     #[inline]
     pub(crate) fn next(&mut self) -> Result<(), Malformed> {
         self.valid = false;
-        self.unfolded.clear();
+        self.decoded.clear();
         if self.next >= self.block.entries_end() {
             return Ok(());
         }
@@ -173,25 +173,25 @@ impl DataCursor {
         Ok(())
     }
 
-    /// Moves to the entry before, or before the first.
+    /// Moves to the previous entry, or before the first.
     ///
     /// # Errors
-    /// When it, or one it shares key bytes with, is malformed.
+    /// Fails when an entry of its restart interval is malformed.
     pub(crate) fn prev(&mut self) -> Result<(), Malformed> {
         self.valid = false;
-        if self.unfolded.is_empty() {
+        if self.decoded.is_empty() {
             if self.at <= ENTRIES_AT {
                 return Ok(());
             }
-            self.unfold()?;
+            self.decode_interval()?;
         }
-        let Some(entry) = self.unfolded.pop() else {
+        let Some(entry) = self.decoded.pop() else {
             return Ok(());
         };
-        let key_at = self.unfolded.last().map_or(0, |before| before.key_end);
+        let key_at = self.decoded.last().map_or(0, |before| before.key_end);
         self.key.clear();
-        self.key.extend_from_slice(&self.unfolded_keys[key_at..entry.key_end]);
-        self.unfolded_keys.truncate(key_at);
+        self.key.extend_from_slice(&self.decoded_keys[key_at..entry.key_end]);
+        self.decoded_keys.truncate(key_at);
         self.at = entry.at;
         (self.kind, self.seq) = (entry.kind, entry.seq);
         (self.value_at, self.next) = (entry.value_at, entry.next);
@@ -199,9 +199,9 @@ impl DataCursor {
         Ok(())
     }
 
-    /// Unfolds the entries before `at`, back to the nearest restart.
-    fn unfold(&mut self) -> Result<(), Malformed> {
-        self.unfolded_keys.clear();
+    /// Decodes the entries between the nearest restart before `at` and `at`.
+    fn decode_interval(&mut self) -> Result<(), Malformed> {
+        self.decoded_keys.clear();
         let (mut low, mut high) = (0, self.block.restarts());
         while low < high {
             let middle = low + (high - low) / 2;
@@ -215,16 +215,16 @@ impl DataCursor {
         let mut key_at = 0;
         while at < self.at {
             let entry = self.block.entry(at)?;
-            let key_end = self.unfolded_keys.len();
+            let key_end = self.decoded_keys.len();
             if entry.shared > key_end - key_at {
                 return Err(shares_too_much(entry.shared));
             }
-            self.unfolded_keys.extend_from_within(key_at..key_at + entry.shared);
-            self.unfolded_keys.extend_from_slice(entry.suffix);
+            self.decoded_keys.extend_from_within(key_at..key_at + entry.shared);
+            self.decoded_keys.extend_from_slice(entry.suffix);
             key_at = key_end;
-            self.unfolded.push(Unfolded {
+            self.decoded.push(DecodedEntry {
                 at,
-                key_end: self.unfolded_keys.len(),
+                key_end: self.decoded_keys.len(),
                 kind: entry.kind,
                 seq: entry.seq,
                 value_at: entry.value_at,
@@ -232,9 +232,9 @@ impl DataCursor {
             });
             at = entry.next;
         }
-        // The first restart is the first entry: without one before `at`, entries would be left out.
-        if at != self.at || self.unfolded.is_empty() {
-            self.unfolded.clear();
+        // The first restart must be the first entry; otherwise entries before it would be skipped.
+        if at != self.at || self.decoded.is_empty() {
+            self.decoded.clear();
             return Err(Malformed::Order { what: "data block restarts are" });
         }
         Ok(())

@@ -1,54 +1,59 @@
-//! Data block, codings 0 and 1: entries in internal-key order, keys cut to what differs, little-endian.
+//! Data block, encodings 0 and 1: prefix-compressed entries in internal-key order, little-endian.
 //!
 //! ```text
-//!  0  1   coding    u8, 0 or 1
+//!  0  1   encoding  u8, 0 or 1
 //!  1      entries, each
-//!     v   shared    varint, bytes of the user key that are those of the entry before
-//!     v   unshared  varint, bytes of the user key that follow
+//!     v   shared    varint, bytes of the user key shared with the previous entry
+//!     v   unshared  varint, bytes of the suffix
 //!     1   kind      u8, see `EntryKind`; 4 (single delete) and the flag 0x80 (a u64 expiry follows
 //!                   the kind) are reserved
 //!     v   number    varint, sequence number
 //!     v   length    varint, bytes of the value
 //!     n   suffix    the unshared bytes of the user key
 //!     n   value
-//!  then, of coding 0 (prefix)
+//!  then, for encoding 0 (prefix)
 //!  r  4k  restarts  u32 each, offset of an entry whose shared is 0; the first is 1
-//!     4   k         u32, how many restarts, at least one
-//!  or, of coding 1 (tagged)
-//!  t  n   tags      u8 each, byte 1 of the hash that filters take of the key, see `tags`
-//!     2k  restarts  u16 each, as above; k is n / interval, rounded up
-//!     1   interval  u8, every so many entries there is a restart, from the first on; at least one
-//!     2   n         u16, how many entries, at least one
+//!     4   k         u32, number of restarts, at least one
+//!  or, for encoding 1 (tagged)
+//!  t  n   tags      u8 each, byte 1 of the filter hash of the key, see `tags`
+//!     2k  restarts  u16 each, as above; k = ⌈n ÷ interval⌉
+//!     1   interval  u8, entries per restart, counted from the first entry; at least one
+//!     2   n         u16, number of entries, at least one
 //! ```
 //!
-//! `shared` is always as large as it can be, but at a restart. So a search from a restart on needs
-//! no copy of any key: with `matched` the bytes that the target has in common with the entry before
-//! (which is smaller), an entry that shares more is smaller too, one that shares less is larger,
-//! and only one that shares just `matched` bytes has to be compared, from there on.
+//! `shared` is maximal, except at a restart where it is 0. Therefore a search from a restart on does not
+//! rebuild keys. Let `matched` be the length of the common prefix of the target and the previous entry,
+//! which precedes the target. An entry that shares more than `matched` bytes also precedes the target. An
+//! entry that shares fewer follows the target. Only an entry that shares exactly `matched` bytes is compared,
+//! from that byte on.
+
+mod builder;
+pub(crate) mod cursor;
+mod tags;
+#[cfg(test)]
+mod tests;
 
 use std::cmp::Ordering;
 
-use super::VALUE_BYTES_MAX;
-
-mod builder;
-mod tags;
-
-pub(crate) use builder::{DataBlockBuilder, Mark};
 use lsmx_base::coding::{Decoder, get_u32, get_u64, len_u64, to_usize, varint_in_word};
 use lsmx_base::key::{EntryKind, SeqNo};
 use lsmx_base::malformed::Malformed;
 use lsmx_base::slice::BlockBytes;
-use tags::Tail;
 
-/// Restarts behind the entries, to search by halves.
-pub(crate) const CODING_PREFIX: u8 = 0;
-/// The same with tags for lookups.
-pub(crate) const CODING_TAGGED: u8 = 1;
+use super::VALUE_BYTES_MAX;
+
+pub(crate) use builder::{DataBlockBuilder, SplitPoint};
+use tags::TagCounts;
+
+/// Encoding with restarts for binary search.
+pub(crate) const ENCODING_PREFIX: u8 = 0;
+/// Encoding with restarts and tags for point lookups.
+pub(crate) const ENCODING_TAGGED: u8 = 1;
 
 /// Offset of the first entry.
 pub(crate) const ENTRIES_AT: usize = 1;
 
-/// Bytes that two keys have in common at their start.
+/// Returns the length of the common prefix of two keys, in bytes.
 #[inline]
 pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     const STEP: usize = size_of::<u64>();
@@ -57,7 +62,7 @@ pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     while at + STEP <= len {
         let (Some(x), Some(y)) = (get_u64(a, at), get_u64(b, at)) else { break };
         if x != y {
-            // Little-endian: the first byte that differs has the lowest bits.
+            // Little-endian: the first differing byte is in the lowest bits.
             return at + (x ^ y).trailing_zeros() as usize / 8;
         }
         at += STEP;
@@ -65,25 +70,25 @@ pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     at + a[at..len].iter().zip(&b[at..len]).take_while(|(a, b)| a == b).count()
 }
 
-/// An entry as it lies in a block.
+/// An entry as stored in a block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RawEntry<'a> {
-    /// Bytes of the user key that are those of the entry before.
+    /// Bytes of the user key shared with the previous entry.
     pub(crate) shared: usize,
-    /// The other bytes of the user key.
+    /// Remaining bytes of the user key.
     pub(crate) suffix: &'a [u8],
-    /// What the entry does.
+    /// EntryKind of the entry.
     pub(crate) kind: EntryKind,
-    /// Its sequence number.
+    /// Sequence number.
     pub(crate) seq: SeqNo,
-    /// Offset of its value.
+    /// Offset of the value.
     pub(crate) value_at: usize,
-    /// Offset of the next entry, and the end of the value.
+    /// Offset of the next entry, which is the end of the value.
     pub(crate) next: usize,
 }
 
 impl<'a> RawEntry<'a> {
-    /// The next entry; its offsets are those of the decoder.
+    /// Decodes the next entry. Offsets are those of the decoder.
     fn decode(decoder: &mut Decoder<'a>) -> Result<RawEntry<'a>, Malformed> {
         let shared = decoder.length("shared key length")?;
         let unshared = decoder.length("unshared key length")?;
@@ -92,7 +97,7 @@ impl<'a> RawEntry<'a> {
             return Err(Malformed::Field {
                 what: "entry kind",
                 found: u64::from(kind),
-                expected: "a kind that this version knows",
+                expected: "a known kind",
             });
         };
         let seq = SeqNo(decoder.varint("sequence number")?);
@@ -111,63 +116,69 @@ impl<'a> RawEntry<'a> {
     }
 }
 
-/// The contents of a data block, to be searched in place.
+/// Contents of a data block, searched in place.
 #[derive(Clone, Debug)]
 pub(crate) struct DataBlock {
     bytes: BlockBytes,
     entries_end: usize,
     restarts_at: usize,
     restarts: usize,
-    /// Of a block with tags.
-    tail: Option<Tail>,
+    /// Present only with encoding 1.
+    tag_counts: Option<TagCounts>,
 }
 
-/// What a search in one block found: an entry's number and kind, and its value's place.
+/// Result of a point lookup in a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Hit {
+pub(crate) struct LookupResult {
     pub(crate) seq: SeqNo,
     pub(crate) kind: EntryKind,
     pub(crate) value_at: usize,
     pub(crate) value_end: usize,
 }
 
-/// Where a search in one block ended.
+/// Result of a seek in a block.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sought<'a> {
+pub(crate) struct SeekResult<'a> {
     /// Offset of the entry.
     pub(crate) at: usize,
     pub(crate) entry: RawEntry<'a>,
-    /// Whether it is of the key that was sought.
+    /// Whether the entry has the user key of the target.
     pub(crate) is_key: bool,
 }
 
 impl DataBlock {
-    /// Takes block contents over; the entries are checked as they are read.
+    /// Takes ownership of block contents. Entries are checked when they are read.
     ///
     /// # Errors
-    /// When the frame is not that of a data block.
+    /// Fails when header or trailer are not those of a data block.
     #[inline]
     pub(crate) fn new(bytes: BlockBytes) -> Result<DataBlock, Malformed> {
-        let coding = Decoder::new(&bytes).u8("data block coding")?;
-        match coding {
-            CODING_PREFIX => DataBlock::without_tags(bytes),
-            CODING_TAGGED => {
-                let tail = Tail::get(&bytes)?;
-                let entries_end = bytes.len() - tail.bytes();
-                let restarts_at = entries_end + tail.entries;
-                let restarts = tail.restarts();
-                Ok(DataBlock { bytes, entries_end, restarts_at, restarts, tail: Some(tail) })
+        let encoding = Decoder::new(&bytes).u8("data block encoding")?;
+        match encoding {
+            ENCODING_PREFIX => DataBlock::new_untagged(bytes),
+            ENCODING_TAGGED => {
+                let tag_counts = TagCounts::read(&bytes)?;
+                let entries_end = bytes.len() - tag_counts.bytes();
+                let restarts_at = entries_end + tag_counts.entries;
+                let restarts = tag_counts.restarts();
+                Ok(DataBlock {
+                    bytes,
+                    entries_end,
+                    restarts_at,
+                    restarts,
+                    tag_counts: Some(tag_counts),
+                })
             }
             _ => Err(Malformed::Field {
-                what: "data block coding",
-                found: u64::from(coding),
+                what: "data block encoding",
+                found: u64::from(encoding),
                 expected: "0 (prefix) or 1 (tagged)",
             }),
         }
     }
 
     #[inline]
-    fn without_tags(bytes: BlockBytes) -> Result<DataBlock, Malformed> {
+    fn new_untagged(bytes: BlockBytes) -> Result<DataBlock, Malformed> {
         let count = bytes.len().checked_sub(size_of::<u32>()).and_then(|at| get_u32(&bytes, at));
         let count = u64::from(count.unwrap_or(0));
         let tail = (count + 1) * len_u64(size_of::<u32>());
@@ -175,42 +186,42 @@ impl DataBlock {
             return Err(Malformed::Field {
                 what: "data block restarts",
                 found: count,
-                expected: "at least one, and no more than there are bytes for",
+                expected: "at least one, and as many as fit into the block",
             });
         }
         let restarts_at = bytes.len() - to_usize("data block restarts", tail)?;
         let restarts = to_usize("data block restarts", count)?;
-        Ok(DataBlock { bytes, entries_end: restarts_at, restarts_at, restarts, tail: None })
+        Ok(DataBlock { bytes, entries_end: restarts_at, restarts_at, restarts, tag_counts: None })
     }
 
-    /// The contents.
+    /// Returns the contents.
     pub(crate) fn bytes(&self) -> &BlockBytes {
         &self.bytes
     }
 
-    /// The contents, as they were given to [`DataBlock::new`].
+    /// Returns the contents passed to [`DataBlock::new`].
     pub(crate) fn into_bytes(self) -> BlockBytes {
         self.bytes
     }
 
-    /// Offset of the first byte after the last entry.
+    /// Returns the offset after the last entry.
     pub(crate) fn entries_end(&self) -> usize {
         self.entries_end
     }
 
-    /// Number of restarts.
+    /// Returns the number of restarts.
     pub(crate) fn restarts(&self) -> usize {
         self.restarts
     }
 
-    /// Offset of an entry that has its full key.
+    /// Returns the offset of the entry at a restart.
     ///
     /// # Errors
-    /// When it points anywhere but among the entries.
+    /// Fails when the offset is outside of the entries.
     #[inline]
     pub(crate) fn restart(&self, index: usize) -> Result<usize, Malformed> {
-        let at = match self.tail {
-            Some(_) => self.short_restart(index)?,
+        let at = match self.tag_counts {
+            Some(_) => self.tagged_restart(index)?,
             None => {
                 let at = get_u32(&self.bytes, self.restarts_at + index * size_of::<u32>());
                 to_usize("data block restart", u64::from(at.unwrap_or(0)))?
@@ -226,22 +237,22 @@ impl DataBlock {
         Ok(at)
     }
 
-    /// The entry at an offset.
+    /// Decodes the entry at an offset.
     ///
     /// # Errors
-    /// When there is none.
+    /// Fails when the bytes there are not an entry.
     #[inline]
     pub(crate) fn entry(&self, at: usize) -> Result<RawEntry<'_>, Malformed> {
-        match self.entry_of_short_fields(at) {
+        match self.decode_short_entry(at) {
             Some(entry) => Ok(entry),
-            None => self.entry_of_any_fields(at),
+            None => self.decode_long_entry(at),
         }
     }
 
-    /// The entry at an offset if its fields are as short as those of nearly all entries, and right.
+    /// Decodes a valid entry whose fields are as short as those of nearly all entries.
     #[inline]
-    fn entry_of_short_fields(&self, at: usize) -> Option<RawEntry<'_>> {
-        /// Three bytes, a number of up to eight, a length of up to two.
+    fn decode_short_entry(&self, at: usize) -> Option<RawEntry<'_>> {
+        /// Three single bytes, a sequence number of up to eight bytes, a length of up to two.
         const HEAD_BYTES: usize = 3 + 8 + 2;
         let head: &[u8; HEAD_BYTES] = self.bytes.get(at..)?.first_chunk()?;
         let [shared, unshared, kind, ..] = *head;
@@ -271,12 +282,12 @@ impl DataBlock {
     }
 
     #[cold]
-    fn entry_of_any_fields(&self, at: usize) -> Result<RawEntry<'_>, Malformed> {
+    fn decode_long_entry(&self, at: usize) -> Result<RawEntry<'_>, Malformed> {
         RawEntry::decode(&mut Decoder::at(&self.bytes[..self.entries_end], at))
     }
 
-    /// The entry at a restart, whose suffix is its whole key.
-    fn full_entry(&self, index: usize) -> Result<RawEntry<'_>, Malformed> {
+    /// Decodes the entry at a restart, whose suffix is its whole key.
+    fn restart_entry(&self, index: usize) -> Result<RawEntry<'_>, Malformed> {
         let entry = self.entry(self.restart(index)?)?;
         if entry.shared != 0 {
             return Err(Malformed::Field {
@@ -288,12 +299,13 @@ impl DataBlock {
         Ok(entry)
     }
 
-    /// Reads all entries and checks what the searches rely on: restarts are entries that share
-    /// nothing, in order, and at equal distances where there are tags; all others share as much as they
-    /// can; each tag is that of its key.
+    /// Reads all entries and checks the invariants of the searches:
+    /// - restarts are in order, and their entries share no bytes;
+    /// - with tags, restarts are at equal distances, and each tag matches the hash of its key;
+    /// - all other entries share as many bytes as possible.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// Returns the first violation.
     pub(crate) fn check(&self) -> Result<(), Malformed> {
         let mut key: Vec<u8> = Vec::new();
         let mut restarts = 0;
@@ -305,8 +317,8 @@ impl DataBlock {
                 return Err(shares_too_much(entry.shared));
             }
             let is_restart = restarts < self.restarts && self.restart(restarts)? == at;
-            if let Some(tail) = self.tail
-                && is_restart != (ordinal % tail.interval == 0)
+            if let Some(tag_counts) = self.tag_counts
+                && is_restart != (ordinal % tag_counts.interval == 0)
             {
                 return Err(Malformed::Order { what: "data block restarts are" });
             }
@@ -320,37 +332,37 @@ impl DataBlock {
             }
             key.truncate(entry.shared);
             key.extend_from_slice(entry.suffix);
-            if let Some(tail) = self.tail
-                && self.tags(tail).get(ordinal) != Some(&tags::tag(&key))
+            if let Some(tag_counts) = self.tag_counts
+                && self.tags(tag_counts).get(ordinal) != Some(&tags::tag(&key))
             {
-                return Err(wrong_tag(ordinal));
+                return Err(tag_error(ordinal));
             }
             ordinal += 1;
             at = entry.next;
         }
-        if let Some(tail) = self.tail
-            && tail.entries != ordinal
+        if let Some(tag_counts) = self.tag_counts
+            && tag_counts.entries != ordinal
         {
-            return Err(wrong_tag(ordinal));
+            return Err(tag_error(ordinal));
         }
-        // The first entry is a restart in any case.
+        // The first entry is always a restart.
         if restarts != self.restarts || self.restart(0)? != ENTRIES_AT {
             return Err(Malformed::Order { what: "data block restarts are" });
         }
         Ok(())
     }
 
-    /// The first entry at or after (`user_key`, `seq`), or `None` if all are before. Copies nothing:
-    /// bytes that the entry shares with the one before are those of `user_key`.
+    /// Returns the first entry at or after (`user_key`, `seq`), or `None` if all precede it. Copies no
+    /// key: the bytes that the entry shares with the previous one equal those of `user_key`.
     ///
     /// # Errors
-    /// When an entry on the way is malformed.
+    /// Fails when an entry read by the search is malformed.
     #[inline]
     pub(crate) fn seek(
         &self,
         user_key: &[u8],
         seq: SeqNo,
-    ) -> Result<Option<Sought<'_>>, Malformed> {
+    ) -> Result<Option<SeekResult<'_>>, Malformed> {
         let mut at = self.restart(self.seek_restart(user_key, seq)?)?;
         let mut matched = 0;
         let mut key_bytes = 0;
@@ -371,24 +383,24 @@ impl DataBlock {
             match order {
                 Ordering::Less => {}
                 Ordering::Equal if entry.seq > seq => {}
-                _ => return Ok(Some(Sought { at, entry, is_key: order == Ordering::Equal })),
+                _ => return Ok(Some(SeekResult { at, entry, is_key: order == Ordering::Equal })),
             }
             at = entry.next;
         }
         Ok(None)
     }
 
-    /// Index of the last restart whose entry is before (`user_key`, `seq`), or the first of all.
+    /// Returns the index of the last restart whose entry precedes (`user_key`, `seq`), or 0.
     ///
     /// # Errors
-    /// When an entry on the way is malformed.
+    /// Fails when an entry read by the search is malformed.
     #[inline]
     pub(crate) fn seek_restart(&self, user_key: &[u8], seq: SeqNo) -> Result<usize, Malformed> {
-        // Restarts below `low` are before the target, those from `high` on are not.
+        // Restarts before `low` precede the target; restarts from `high` on do not.
         let (mut low, mut high) = (0, self.restarts);
         while low < high {
             let middle = low + (high - low) / 2;
-            let entry = self.full_entry(middle)?;
+            let entry = self.restart_entry(middle)?;
             let before = match entry.suffix.cmp(user_key) {
                 Ordering::Less => true,
                 Ordering::Equal => entry.seq > seq,
@@ -403,16 +415,20 @@ impl DataBlock {
         Ok(low.saturating_sub(1))
     }
 
-    /// The newest entry of `user_key` that is not newer than `snapshot`. Copies nothing.
+    /// Returns the newest entry of `user_key` that is visible at `snapshot`. Copies nothing.
     ///
     /// # Errors
-    /// When an entry on the way is malformed.
-    pub(crate) fn get(&self, user_key: &[u8], snapshot: SeqNo) -> Result<Option<Hit>, Malformed> {
-        if let Some(tail) = self.tail {
-            return self.get_by_tags(tail, user_key, snapshot);
+    /// Fails when an entry read by the search is malformed.
+    pub(crate) fn get(
+        &self,
+        user_key: &[u8],
+        snapshot: SeqNo,
+    ) -> Result<Option<LookupResult>, Malformed> {
+        if let Some(tag_counts) = self.tag_counts {
+            return self.get_by_tags(tag_counts, user_key, snapshot);
         }
         let found = self.seek(user_key, snapshot)?.filter(|sought| sought.is_key);
-        Ok(found.map(|Sought { entry, .. }| Hit {
+        Ok(found.map(|SeekResult { entry, .. }| LookupResult {
             seq: entry.seq,
             kind: entry.kind,
             value_at: entry.value_at,
@@ -421,19 +437,19 @@ impl DataBlock {
     }
 }
 
-/// An entry claims more bytes of the key before it than that has.
+/// The error for an entry that shares more bytes than the previous key has.
 #[cold]
 pub(crate) fn shares_too_much(shared: usize) -> Malformed {
     Malformed::Field {
         what: "shared key length",
         found: len_u64(shared),
-        expected: "no more than the key before has",
+        expected: "at most the length of the previous key",
     }
 }
 
-/// A tag that would hide its entry from lookups, or one without an entry.
+/// The error for a wrong tag, which hides its entry from lookups, or a wrong number of tags.
 #[cold]
-fn wrong_tag(ordinal: usize) -> Malformed {
+fn tag_error(ordinal: usize) -> Malformed {
     Malformed::Field {
         what: "data block tag of entry",
         found: len_u64(ordinal),
@@ -441,15 +457,13 @@ fn wrong_tag(ordinal: usize) -> Malformed {
     }
 }
 
-/// An entry repeats bytes of the key before it, which a search takes for a difference.
+/// The error for an entry that repeats bytes of the previous key in its suffix. A search takes the first
+/// suffix byte for a difference.
 #[cold]
 pub(crate) fn shares_too_little(shared: usize) -> Malformed {
     Malformed::Field {
         what: "shared key length",
         found: len_u64(shared),
-        expected: "all bytes that the key has in common with the one before",
+        expected: "the length of the common prefix with the previous key",
     }
 }
-
-#[cfg(test)]
-mod tests;
