@@ -8,7 +8,7 @@ use std::str::FromStr;
 use lsmx::FilterBits;
 use lsmx::fuzzing::Target;
 use lsmx::fuzzing::feed::Seeds;
-use lsmx::recording::Traced;
+use lsmx::workload_trace::Traced;
 
 use crate::experiment::advise::Weights;
 use crate::experiment::iocost::CacheSweep;

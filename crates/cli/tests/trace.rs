@@ -12,8 +12,8 @@ use std::fs;
 use std::path::Path;
 
 use common::{Said, db, lsmx};
-use lsmx::merge::FieldUpdate;
-use lsmx::recording::TraceOptions;
+use lsmx::merge_operator::FieldUpdate;
+use lsmx::workload_trace::TraceOptions;
 use lsmx::{Db, Durability, KeyspaceOptions, Options, WriteBatch};
 use serde_json::Value;
 

@@ -9,7 +9,7 @@
 
 use bytes::Bytes;
 use lsmx::SeqNo;
-use lsmx::operands::{Operand, OperandFolds};
+use lsmx::operand_store::{Operand, OperandFolds};
 use lsmx_base::sync::Arc;
 use xxhash_rust::xxh3::Xxh3DefaultBuilder;
 

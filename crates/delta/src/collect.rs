@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use lsmx::cursor::Cursor;
 use lsmx::env::YieldKind;
-use lsmx::operands::{Collection, Operand, OperandReads, Prepared};
+use lsmx::operand_store::{Collection, Operand, OperandReads, Prepared};
 use lsmx::{Error, Result, SeqNo, Slice};
 use lsmx_base::coding::len_u64;
 use lsmx_base::failpoint::{self, Failpoint};
@@ -444,7 +444,7 @@ impl Victims<'_> {
 
     fn overtaken(&self, why: &'static str) -> Error {
         let table = &self.store.shared.table;
-        let path = table.place.files.path(lsmx::operands::OperandFileKind::Bucket, 0);
+        let path = table.place.files.path(lsmx::operand_store::OperandFileKind::Bucket, 0);
         let dir = path.parent().unwrap_or(&path);
         io_error("end a collection in", dir, std::io::Error::other(why))
     }
@@ -538,7 +538,7 @@ impl Everything<'_> {
         let tip = store.base()?;
         if store.epoch() != epoch || left_at != Some(tip.through) {
             let path = &store.shared.table.place.files;
-            let path = path.path(lsmx::operands::OperandFileKind::Bucket, 0);
+            let path = path.path(lsmx::operand_store::OperandFileKind::Bucket, 0);
             let why = std::io::Error::other("what leaves was not taken, or more came since");
             return Err(io_error("end a collection in", path.parent().unwrap_or(&path), why));
         }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use lsmx::Result;
-use lsmx::operands::{OperandFileKind, OperandFiles, Token};
+use lsmx::operand_store::{OperandFileKind, OperandFiles, Token};
 use lsmx_base::coding::len_u64;
 
 use crate::bucket::reading::{Reading, for_each_frame};

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use lsmx::cursor::Cursor;
-use lsmx::operands::OperandReads;
+use lsmx::operand_store::OperandReads;
 use lsmx::{Result, SeqNo, Slice};
 use lsmx_base::key::{EntryKind, InternalKey};
 use lsmx_base::sync::Arc;

@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::ops::Range;
 
 use bytes::Bytes;
-use lsmx::operands::{Delivery, OperandView, Prepared};
+use lsmx::operand_store::{Delivery, OperandView, Prepared};
 use lsmx::{Result, SeqNo};
 use lsmx_base::coding::{Decoder, len_u64};
 use lsmx_base::sync::Arc;

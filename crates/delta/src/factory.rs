@@ -1,6 +1,6 @@
 //! Makes the stores of keyspaces.
 
-use lsmx::operands::{OperandMetrics, OperandStore, OperandStoreFactory, Place, Token};
+use lsmx::operand_store::{OperandMetrics, OperandStore, OperandStoreFactory, Place, Token};
 use lsmx::{Error, Malformed, Result};
 use lsmx_base::sync::Arc;
 

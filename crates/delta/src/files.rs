@@ -9,7 +9,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use lsmx::operands::{OperandFileKind, Place};
+use lsmx::operand_store::{OperandFileKind, Place};
 use lsmx::vfs::{File, open_past_cache};
 use lsmx::{Error, Malformed, Result};
 use lsmx_base::coding::len_u64;

@@ -8,7 +8,7 @@
 
 use bytes::Bytes;
 use lsmx::SeqNo;
-use lsmx::operands::OperandFolds;
+use lsmx::operand_store::OperandFolds;
 
 use crate::format::log::RangeAnchor;
 use crate::format::record::Record;

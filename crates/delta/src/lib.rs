@@ -5,13 +5,13 @@
 //! operands of a key are one read away, or none where memory has them folded.
 //!
 //! A keyspace gets the store by a factory, [`KeyDelta`], which is all that users need; what a store owes
-//! to the engine, and the engine to a store, stands in [`lsmx::operands`].
+//! to the engine, and the engine to a store, stands in [`lsmx::operand_store`].
 //!
 //! ```
 //! use lsmx_delta::{DeltaOptions, KeyDelta};
 //!
 //! let separated = KeyDelta::new(DeltaOptions::default().cache_bytes(64 << 20));
-//! assert_eq!(lsmx::operands::OperandStoreFactory::name(&separated), "key-delta");
+//! assert_eq!(lsmx::operand_store::OperandStoreFactory::name(&separated), "key-delta");
 //! ```
 //!
 //! The design and every byte of the files stand in `docs/delta.md` of the repository.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use bytes::Bytes;
-use lsmx::operands::{OperandFileKind, OperandFiles, Token};
+use lsmx::operand_store::{OperandFileKind, OperandFiles, Token};
 use lsmx::vfs::File;
 use lsmx::{Error, Result};
 use lsmx_base::coding::{len_u64, put_varint};

@@ -1,7 +1,7 @@
 //! Views as readers have them.
 
 use lsmx::cursor::Cursor;
-use lsmx::operands::{Operand, OperandFiles, OperandReads, OperandView, Token};
+use lsmx::operand_store::{Operand, OperandFiles, OperandReads, OperandView, Token};
 use lsmx::{Result, SeqNo};
 use lsmx_base::sync::Arc;
 

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use lsmx::operands::{OperandFileKind, Token};
+use lsmx::operand_store::{OperandFileKind, Token};
 use lsmx::{Error, Malformed, Result, SeqNo};
 use lsmx_base::coding::len_u64;
 use lsmx_base::sync::Arc;

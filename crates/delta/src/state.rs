@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use lsmx::operands::{OperandFileKind, OperandMetrics, Place, Token};
+use lsmx::operand_store::{OperandFileKind, OperandMetrics, Place, Token};
 use lsmx::{Error, Result};
 use lsmx_base::sync::{Arc, AtomicBool, Mutex, Ordering, RwLock, Weak};
 

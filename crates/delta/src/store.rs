@@ -1,6 +1,6 @@
 //! The store as the engine has it.
 
-use lsmx::operands::{
+use lsmx::operand_store::{
     Collection, Delivery, OperandFileKind, OperandMetrics, OperandStore, OperandView, Token,
 };
 use lsmx::{Result, SeqNo};

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use lsmx::operands::{Operand, Token};
+use lsmx::operand_store::{Operand, Token};
 use lsmx::{Result, SeqNo, Slice};
 use lsmx_base::filter::key_hash;
 use lsmx_base::key_search::KeySearch;

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::path::PathBuf;
 
 use common::{Counts, Files, amount, place};
-use lsmx::operands::{
+use lsmx::operand_store::{
     OperandFileKind, OperandFiles, OperandReads, OperandStore, OperandStoreFactory, Place,
 };
 use lsmx::vfs::{File, MemVfs, Vfs};

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use common::{Driver, Write, place};
 use lsmx::SeqNo;
-use lsmx::operands::{OperandReads, OperandStoreFactory, OperandView, Place};
+use lsmx::operand_store::{OperandReads, OperandStoreFactory, OperandView, Place};
 use lsmx::vfs::{File, LockGuard, MemVfs, Vfs};
 use lsmx_base::sync::{Arc, Mutex};
 use lsmx_delta::{DeltaOptions, KeyDelta};

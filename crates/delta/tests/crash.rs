@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use common::{Chance, Driver, Model, Write};
 use lsmx::Result;
-use lsmx::operands::Token;
+use lsmx::operand_store::Token;
 use lsmx::vfs::{Errno, Fault, FaultVfs, Image, MemVfs, Rule, VfsCall};
 use lsmx_base::sync::{Arc, Mutex};
 use lsmx_delta::DeltaOptions;
@@ -79,7 +79,7 @@ fn work(driver: &mut Driver, seed: u64, rounds: usize, durable: &Durable) -> Res
 fn recover(vfs: MemVfs, state: &(Option<Token>, Model, BTreeSet<u64>), seed: u64) {
     let files = common::Files::new(Arc::new(vfs.clone()), "db", 100_000);
     let mut driver = Driver {
-        store: lsmx::operands::OperandStoreFactory::open(
+        store: lsmx::operand_store::OperandStoreFactory::open(
             &lsmx_delta::KeyDelta::new(options()),
             common::place(&files, &Arc::default()),
             state.0,

@@ -7,7 +7,7 @@ mod common;
 use std::path::Path;
 
 use common::{Chance, Driver, Write};
-use lsmx::operands::{OperandFileKind, OperandFiles};
+use lsmx::operand_store::{OperandFileKind, OperandFiles};
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Error, Result};
 use lsmx_base::sync::Arc;

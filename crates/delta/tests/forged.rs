@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use common::{Chance, Driver, Write};
 use lsmx::cursor::Cursor;
-use lsmx::operands::{OperandFiles, OperandReads};
+use lsmx::operand_store::{OperandFiles, OperandReads};
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Error, Result, SeqNo};
 use lsmx_base::sync::Arc;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lsmx::env::Background;
-use lsmx::merge::Append;
+use lsmx::merge_operator::Append;
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, KeyspaceOptions, Options, verify_with_stores};
 use lsmx_delta::{DeltaOptions, KeyDelta};

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Counts, Driver, Files, Model, Write, check_view, place};
-use lsmx::operands::{OperandStoreFactory, OperandView};
+use lsmx::operand_store::{OperandStoreFactory, OperandView};
 use lsmx::vfs::Vfs;
 use lsmx_base::sync::Arc;
 use lsmx_delta::{DeltaOptions, KeyDelta};
@@ -184,7 +184,7 @@ fn play(options: DeltaOptions, steps: Vec<Step>, seen: &mut Seen) {
                 for (kind, number) in target.there() {
                     driver
                         .mem
-                        .remove(&lsmx::operands::OperandFiles::path(&*target, kind, number))
+                        .remove(&lsmx::operand_store::OperandFiles::path(&*target, kind, number))
                         .unwrap();
                 }
                 // Directories cannot be removed: the next copy goes into one of another name.

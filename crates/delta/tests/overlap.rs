@@ -7,7 +7,7 @@ mod common;
 use std::cell::RefCell;
 
 use common::{Driver, Write, take_leaving};
-use lsmx::operands::{Collection, OperandStore};
+use lsmx::operand_store::{Collection, OperandStore};
 use lsmx::vfs::OperationKind;
 use lsmx_base::sync::{Arc, AtomicBool, Ordering};
 use lsmx_delta::DeltaOptions;

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Driver, Write};
-use lsmx::operands::OperandReads;
+use lsmx::operand_store::OperandReads;
 use lsmx::{Error, SeqNo};
 use lsmx_base::sync::Ordering;
 use lsmx_delta::DeltaOptions;

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Driver, Write};
-use lsmx::operands::OperandReads;
+use lsmx::operand_store::OperandReads;
 use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Ordering};
 use lsmx_delta::DeltaOptions;
 

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use lsmx::env::Background;
-use lsmx::merge::Append;
+use lsmx::merge_operator::Append;
 use lsmx::vfs::{CountingVfs, MemVfs, VfsCall};
 use lsmx::{Db, KeyspaceOptions, Options};
 use lsmx_delta::{DeltaOptions, KeyDelta};

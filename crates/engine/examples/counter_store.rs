@@ -10,7 +10,7 @@
 use std::error::Error;
 use std::path::Path;
 
-use lsmx::merge::Counter;
+use lsmx::merge_operator::Counter;
 use lsmx::{Db, Durability, Keyspace, KeyspaceOptions, Update, WriteBatch};
 use lsmx::{MergeError, MergeOperator, Options};
 

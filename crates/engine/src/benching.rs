@@ -10,7 +10,7 @@ use crate::cursor::Cursor;
 use crate::disposal::Disposal;
 use crate::error::Result;
 use crate::format::data_block::{DataBlock, DataBlockBuilder, common_prefix};
-use crate::read::merging::MergingCursor;
+use crate::iter::merging_iter::MergingCursor;
 pub use crate::table::Indexed;
 use crate::table::Table;
 

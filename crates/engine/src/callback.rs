@@ -27,7 +27,7 @@ pub(crate) enum Context {
     Listener,
     /// A method of a [`CompactionPolicy`](lsmx_compaction::CompactionPolicy).
     CompactionPolicy,
-    /// A method of a [`MergeOperator`](crate::merge::MergeOperator).
+    /// A method of a [`MergeOperator`](crate::merge_operator::MergeOperator).
     MergeOperator,
 }
 

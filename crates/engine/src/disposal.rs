@@ -121,8 +121,8 @@ mod tests {
 
     use super::*;
     use crate::db::Db;
-    use crate::db::options::Options;
     use crate::env::Background;
+    use crate::options::db::Options;
     use crate::vfs::MemVfs;
 
     /// Notes the thread that frees it.

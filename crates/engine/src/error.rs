@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use lsmx_base::malformed::Malformed;
 
-use crate::merge::MergeError;
+use crate::merge_operator::MergeError;
 use crate::panics;
 
 /// Result of an operation of this crate.

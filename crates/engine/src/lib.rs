@@ -51,54 +51,55 @@ pub mod format;
 pub mod fuzzing;
 pub mod guide;
 mod health;
-mod job;
-pub mod keyspace;
+mod iter;
+mod jobs;
 mod log;
+mod lookup;
+#[cfg(all(test, loom))]
+mod loom_models;
 pub mod manifest;
 mod memtable;
-pub mod merge;
+pub mod merge_operator;
 pub mod metrics;
-#[cfg(all(test, loom))]
-mod models;
-pub mod operands;
+pub mod operand_store;
+pub mod options;
 mod panics;
-mod read;
-pub mod recording;
-mod store;
+mod state;
 pub mod table;
 #[cfg(feature = "tokio")]
 pub mod tokio;
 mod trace;
+pub mod tree;
 mod value_log;
-mod version;
 pub mod vfs;
 pub mod wal;
+pub mod workload_trace;
 pub mod write;
 
-pub use cache::BlockCacheKind;
-pub use db::options::Options;
-pub use db::{BlockedCompaction, Health, QuarantinedFile};
-pub use db::{
+pub use crate::db::{BlockedCompaction, Health, QuarantinedFile};
+pub use crate::db::{
     DEFAULT_KEYSPACE, Db, Keyspace, Snapshot, Update, VerifyReport, WaitOptions, verify,
     verify_with, verify_with_stores,
 };
-pub use db::{Explanation, MetadataSizes, Observation, observe, observe_with};
-pub use db::{Finding, Lost, LostKind, RepairOptions, RepairReport, repair, repair_with};
+pub use crate::db::{Explanation, MetadataSizes, Observation, observe, observe_with};
+pub use crate::db::{Finding, Lost, LostKind, RepairOptions, RepairReport, repair, repair_with};
+pub use crate::iter::range::Range;
+pub use crate::merge_operator::{MergeError, MergeOperator};
+pub use crate::options::db::Options;
+pub use crate::options::filter_bits::FilterBits;
+pub use crate::options::keyspace::{FilterLastRun, KeyspaceOptions, OptionsInForce};
+pub use crate::options::value_separation::ValueSeparation;
+pub use crate::options::write::WriteControl;
+pub use crate::options::write::{Durability, WriteOptions};
+pub use crate::write::batch::WriteBatch;
+pub use cache::BlockCacheKind;
 pub use error::{Error, JobRule, Result, UserCode};
 pub use event::{Event, EventListener};
-pub use keyspace::filter_bits::FilterBits;
-pub use keyspace::options::{FilterLastRun, KeyspaceOptions, OptionsInForce};
-pub use keyspace::separation::ValueSeparation;
 pub use lsmx_base::key::{EntryKind, SeqNo};
 pub use lsmx_base::malformed::Malformed;
 pub use lsmx_base::slice::Slice;
 pub use lsmx_compaction as compaction;
 pub use lsmx_compaction::PolicySpec;
-pub use merge::{MergeError, MergeOperator};
 pub use metrics::{Metrics, ReadMetrics};
-pub use read::range::Range;
 pub use table::Compression;
 pub use wal::RecoveryMode;
-pub use write::batch::WriteBatch;
-pub use write::options::{Durability, WriteOptions};
-pub use write::throttle::WriteControl;

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lsmx::env::{Background, Env, JoinHandle};
-use lsmx::merge::Counter;
+use lsmx::merge_operator::Counter;
 use lsmx::vfs::{Fault, FaultVfs, MemVfs, OsVfs, Rule, Vfs, VfsCall};
 use lsmx::{
     Db, Durability, Error, Keyspace, KeyspaceOptions, Options, Slice, Snapshot, WriteBatch,

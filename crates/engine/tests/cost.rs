@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use cap::Cap;
 use lsmx::env::Background;
-use lsmx::merge::Append;
+use lsmx::merge_operator::Append;
 use lsmx::vfs::{Fault, FaultVfs, Image, MemVfs, Rule, VfsCall};
 use lsmx::{
     Db, Durability, Event, EventListener, KeyspaceOptions, Options, PolicySpec, ValueSeparation,

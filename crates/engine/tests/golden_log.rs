@@ -11,7 +11,7 @@ use bytes::Bytes;
 use lsmx::SeqNo;
 use lsmx::format::edit::{Change, Edit, FileRecord};
 use lsmx::manifest::{Manifest, ManifestState};
-use lsmx::operands::Token;
+use lsmx::operand_store::Token;
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::wal::{RecoveryMode, ReplayFrom, SegmentLedger, Wal, WalOptions, WalRecord, replay};
 use lsmx_compaction::{FileId, KeyRange, Level, RunId};

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use lsmx::env::Background;
-use lsmx::merge::{Append, CHAIN_OPERANDS_MAX, Counter};
+use lsmx::merge_operator::{Append, CHAIN_OPERANDS_MAX, Counter};
 use lsmx::vfs::MemVfs;
 use lsmx::{Db, Error, KeyspaceOptions, MergeError, MergeOperator, Options, WriteBatch};
 

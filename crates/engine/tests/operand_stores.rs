@@ -10,8 +10,8 @@ use std::sync::Arc;
 use arsenal::beside::Plain;
 use lsmx::env::Background;
 use lsmx::format::BlockKind;
-use lsmx::merge::Append;
-use lsmx::operands::OperandStoreFactory;
+use lsmx::merge_operator::Append;
+use lsmx::operand_store::OperandStoreFactory;
 use lsmx::vfs::{Image, MemVfs, Vfs};
 use lsmx::{
     Db, Error, KeyspaceOptions, LostKind, Options, Range, RepairOptions, repair_with, verify_with,
@@ -273,16 +273,16 @@ impl OperandStoreFactory for Other {
     }
     fn open(
         &self,
-        place: lsmx::operands::Place,
-        token: Option<lsmx::operands::Token>,
-    ) -> lsmx::Result<Arc<dyn lsmx::operands::OperandStore>> {
+        place: lsmx::operand_store::Place,
+        token: Option<lsmx::operand_store::Token>,
+    ) -> lsmx::Result<Arc<dyn lsmx::operand_store::OperandStore>> {
         QUIET.open(place, token)
     }
     fn verify(
         &self,
-        place: lsmx::operands::Place,
-        token: lsmx::operands::Token,
-    ) -> lsmx::Result<lsmx::operands::OperandMetrics> {
+        place: lsmx::operand_store::Place,
+        token: lsmx::operand_store::Token,
+    ) -> lsmx::Result<lsmx::operand_store::OperandMetrics> {
         QUIET.verify(place, token)
     }
 }
@@ -571,7 +571,7 @@ fn no_operand_is_lost_or_doubled_by_threads() {
     let disk = MemVfs::new();
     let plain = Plain { collect_after: 1, to_tree_one_in: 2, lazy: true };
     let keyspace = KeyspaceOptions::default()
-        .merge_operator(lsmx::merge::Counter)
+        .merge_operator(lsmx::merge_operator::Counter)
         .operand_store(plain)
         .memtable_bytes(4096);
     let options = || {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lsmx::env::Background;
-use lsmx::merge::Append;
+use lsmx::merge_operator::Append;
 use lsmx::metrics::CompactionMetrics;
 use lsmx::vfs::{Errno, Fault, FaultVfs, MemVfs, Rule, Vfs, VfsCall};
 use lsmx::{Db, Error, KeyspaceOptions, Options};

@@ -18,8 +18,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use lsmx::merge::Append;
-use lsmx::operands::OperandStoreFactory;
+use lsmx::merge_operator::Append;
+use lsmx::operand_store::OperandStoreFactory;
 use lsmx::vfs::OsVfs;
 use lsmx::wal::WalOptions;
 use lsmx::{Db, Durability, Keyspace, KeyspaceOptions, Options, ValueSeparation, WriteBatch};

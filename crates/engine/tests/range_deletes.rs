@@ -14,7 +14,7 @@ use std::time::Duration;
 use lsmx::env::Background;
 use lsmx::format::BlockKind;
 use lsmx::format::filename::FileName;
-use lsmx::merge::Append;
+use lsmx::merge_operator::Append;
 use lsmx::vfs::{Image, MemVfs};
 use lsmx::{
     Db, Durability, Error, KeyspaceOptions, Metrics, Options, PolicySpec, WriteBatch, verify_with,

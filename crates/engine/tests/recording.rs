@@ -8,9 +8,11 @@ use std::sync::{Arc, Condvar, Mutex};
 use lsmx::env::Background;
 use lsmx::format::frame::{RECORD_HEADER_BYTES, RecordHeader, SyncMark};
 use lsmx::format::trace::TraceItems;
-use lsmx::merge::FieldUpdate;
-use lsmx::recording::{BUFFER_BYTES_MIN, TraceEnd, TraceHeader, TraceOptions, TraceReader, Traced};
+use lsmx::merge_operator::FieldUpdate;
 use lsmx::vfs::{Errno, Fault, FaultVfs, Image, MemVfs, OsVfs, Rule, Vfs, VfsCall};
+use lsmx::workload_trace::{
+    BUFFER_BYTES_MIN, TraceEnd, TraceHeader, TraceOptions, TraceReader, Traced,
+};
 use lsmx::{Db, Durability, Error, KeyspaceOptions, Options, Update, WriteBatch};
 
 const TRACE: &str = "day.trace";
@@ -136,7 +138,7 @@ fn hashed_keys_tell_nothing_but_equality_and_length() {
     let reader = TraceReader::open(&disk, Path::new(TRACE)).unwrap();
     assert!(reader.header().keys_hashed && !reader.header().values_kept);
     let mut keys = Vec::new();
-    let visit = &mut |item: lsmx::recording::TraceItem<'_>| {
+    let visit = &mut |item: lsmx::workload_trace::TraceItem<'_>| {
         match item.what {
             Traced::Put { key, .. } | Traced::Get { key, .. } => keys.push(key.to_vec()),
             Traced::DeleteRange { start, end, .. } => {

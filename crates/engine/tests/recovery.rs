@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use lsmx::env::Background;
-use lsmx::merge::Counter;
+use lsmx::merge_operator::Counter;
 use lsmx::vfs::{Image, MemVfs};
 use lsmx::{Db, KeyspaceOptions, Options};
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use lsmx::env::Background;
 use lsmx::format::BlockKind;
-use lsmx::merge::Append;
+use lsmx::merge_operator::Append;
 use lsmx::metrics::ValueLogMetrics;
 use lsmx::vfs::{CountingVfs, Image, MemVfs, VfsCall};
 use lsmx::{

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lsmx::cursor::Cursor;
 use lsmx::env::YieldKind;
-use lsmx::operands::{
+use lsmx::operand_store::{
     Collection, Delivery, Operand, OperandFileKind, OperandFiles, OperandMetrics, OperandReads,
     OperandStore, OperandStoreFactory, OperandView, Place, Prepared, Token,
 };

@@ -1,7 +1,7 @@
 //! A keyspace that is made, written to and dropped, over and over, by one thread. Its steps are
 //! counted from 1, and how many there were can be told from what is there.
 
-use lsmx::merge::Append;
+use lsmx::merge_operator::Append;
 use lsmx::{Db, Durability, Error, Keyspace, KeyspaceOptions, Result, WriteBatch};
 
 use crate::Outcome;

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lsmx::env::Background;
-use lsmx::merge::{Append, Counter};
-use lsmx::operands::OperandStoreFactory;
+use lsmx::merge_operator::{Append, Counter};
+use lsmx::operand_store::OperandStoreFactory;
 use lsmx::vfs::{OsVfs, Vfs};
 use lsmx::wal::WalOptions;
 use lsmx::{

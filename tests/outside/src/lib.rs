@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use lsmx::compaction::{Parameter, Preset};
 use lsmx::env::Background;
-use lsmx::merge::Counter;
+use lsmx::merge_operator::Counter;
 use lsmx::wal::WalOptions;
 use lsmx::{
     Compression, Db, Durability, Event, EventListener, FilterLastRun, Keyspace, KeyspaceOptions,

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use lsmx::env::{Background, WORKERS_DEFAULT};
-use lsmx::merge::FieldUpdate;
-use lsmx::operands::OperandMetrics;
+use lsmx::merge_operator::FieldUpdate;
+use lsmx::operand_store::OperandMetrics;
 use lsmx::vfs::{CountingVfs, OsVfs, VfsCall};
 use lsmx::{
     BlockCacheKind, Compression, Db, Durability, FilterBits, FilterLastRun, Keyspace,

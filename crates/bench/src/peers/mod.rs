@@ -13,7 +13,7 @@ mod rocksdb;
 use std::fmt;
 use std::path::Path;
 
-use ::lsmx::operands::OperandMetrics;
+use ::lsmx::operand_store::OperandMetrics;
 
 use crate::error::{Error, Result};
 

@@ -5,7 +5,7 @@
 use std::error::Error as StdError;
 use std::path::Path;
 
-use lsmx::merge::{FieldUpdate, MergeOperator};
+use lsmx::merge_operator::{FieldUpdate, MergeOperator};
 use rocksdb::perf::{PerfContext, PerfMetric, PerfStatsLevel, set_perf_stats};
 use rocksdb::{
     BlockBasedOptions, Cache, DB, DBCompressionType, DBRawIterator, MergeOperands, Options,

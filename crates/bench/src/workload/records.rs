@@ -1,6 +1,6 @@
 //! Where keys and values come from: generated, or the records of a file.
 
-use lsmx::merge::FieldUpdate;
+use lsmx::merge_operator::FieldUpdate;
 
 use crate::error::Result;
 use crate::numbers;
@@ -74,7 +74,7 @@ impl Records {
     }
 
     /// Puts an operand for the value of a record in place of what `operand` holds: for
-    /// [`lsmx::merge::FieldUpdate`], a few bytes somewhere inside the value.
+    /// [`lsmx::merge_operator::FieldUpdate`], a few bytes somewhere inside the value.
     ///
     /// Records of a file are inserted, never changed: for them the operand changes nothing.
     pub fn operand(&self, record: u64, version: u64, operand: &mut Vec<u8>) {

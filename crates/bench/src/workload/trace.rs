@@ -1,4 +1,4 @@
-//! Traces as workloads: recorded by a database ([`lsmx::recording`]), or written by hand.
+//! Traces as workloads: recorded by a database ([`lsmx::workload_trace`]), or written by hand.
 //!
 //! **By hand**: an operation a line, its parts separated by tabs, with `\t \n \r \\` for those bytes.
 //! ```text
@@ -14,8 +14,8 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use lsmx::recording::{TraceItem, TraceReader, Traced, TracedValue};
 use lsmx::vfs::OsVfs;
+use lsmx::workload_trace::{TraceItem, TraceReader, Traced, TracedValue};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};

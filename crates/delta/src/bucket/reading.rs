@@ -1,7 +1,7 @@
 //! Reads of bucket files, counted, or refused where only memory may answer.
 
 use bytes::Bytes;
-use lsmx::operands::{OperandCounts, OperandReads};
+use lsmx::operand_store::{OperandCounts, OperandReads};
 use lsmx::{Error, Malformed, Result};
 use lsmx_base::coding::{len_u64, to_usize};
 use lsmx_base::sync::{AtomicU64, Ordering};

@@ -4,7 +4,9 @@ use std::io;
 
 use bytes::Bytes;
 use lsmx::cursor::Cursor;
-use lsmx::operands::{Operand, OperandFileKind, OperandReads, OperandStore, OperandView, Token};
+use lsmx::operand_store::{
+    Operand, OperandFileKind, OperandReads, OperandStore, OperandView, Token,
+};
 use lsmx::{Result, SeqNo};
 use lsmx_base::coding::len_u64;
 use lsmx_base::sync::Arc;

@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use lsmx::env::{Background, Env};
-use lsmx::operands::{OperandCounts, OperandFileKind, OperandFiles, OperandFolds, Place, Token};
+use lsmx::operand_store::{
+    OperandCounts, OperandFileKind, OperandFiles, OperandFolds, Place, Token,
+};
 use lsmx::vfs::{File, MemVfs, Vfs};
 use lsmx::{Error, Result};
 use lsmx_base::coding::len_u64;

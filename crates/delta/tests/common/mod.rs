@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use lsmx::cursor::Cursor;
 use lsmx::env::{Background, Env};
-use lsmx::operands::{
+use lsmx::operand_store::{
     Operand, OperandCounts, OperandFileKind, OperandFiles, OperandFolds, OperandReads,
     OperandStore, OperandStoreFactory, OperandView, Place, Prepared, Token,
 };

@@ -10,7 +10,7 @@ use http_body_util::{BodyExt, Full, Limited, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper::{Method, Request, Response, StatusCode};
 use lsmx::env::Env;
-use lsmx::merge::Counter;
+use lsmx::merge_operator::Counter;
 use lsmx::tokio::{Db, Keyspace};
 use lsmx::{Durability, KeyspaceOptions, WriteOptions};
 

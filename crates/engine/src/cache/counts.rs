@@ -93,7 +93,7 @@ const LEVELS: usize = 1 << u8::BITS;
 
 /// The counters behind [`HitsMisses`] and [`FilterAnswers`].
 #[derive(Debug)]
-pub(super) struct Counts {
+pub(crate) struct Counts {
     hits: PerKind<ShardedCounter>,
     misses: PerKind<ShardedCounter>,
     /// By level of the table.
@@ -101,7 +101,7 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    pub(super) fn new() -> Counts {
+    pub(crate) fn new() -> Counts {
         Counts {
             hits: PerKind::from_fn(|_| ShardedCounter::new()),
             misses: PerKind::from_fn(|_| ShardedCounter::new()),
@@ -110,17 +110,17 @@ impl Counts {
     }
 
     #[inline]
-    pub(super) fn hit(&self, kind: BlockKind, count: u64) {
+    pub(crate) fn hit(&self, kind: BlockKind, count: u64) {
         self.hits[kind].add(count);
     }
 
     #[inline]
-    pub(super) fn miss(&self, kind: BlockKind) {
+    pub(crate) fn miss(&self, kind: BlockKind) {
         self.misses[kind].add(1);
     }
 
     #[inline]
-    pub(super) fn filter_answers_of(&self, level: u8, answers: FilterAnswers) {
+    pub(crate) fn filter_answers_of(&self, level: u8, answers: FilterAnswers) {
         let counts = &self.filters[usize::from(level)];
         // Mostly there are answers of one kind alone, and to add nothing costs as much.
         if answers.negatives > 0 {
@@ -132,7 +132,7 @@ impl Counts {
     }
 
     /// By level, of those whose filters were asked for keys that they do not have.
-    pub(super) fn filter_answers(&self) -> BTreeMap<u8, FilterAnswers> {
+    pub(crate) fn filter_answers(&self) -> BTreeMap<u8, FilterAnswers> {
         let all = (0..=u8::MAX).zip(&self.filters[..]).map(|(level, counts)| {
             let (negatives, false_positives) =
                 (counts.negatives.sum(), counts.false_positives.sum());
@@ -141,7 +141,7 @@ impl Counts {
         all.filter(|(_, answers)| *answers != FilterAnswers::default()).collect()
     }
 
-    pub(super) fn read(&self) -> PerKind<HitsMisses> {
+    pub(crate) fn read(&self) -> PerKind<HitsMisses> {
         PerKind::from_fn(|kind| HitsMisses {
             hits: self.hits[kind].sum(),
             misses: self.misses[kind].sum(),

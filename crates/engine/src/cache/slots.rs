@@ -11,7 +11,7 @@ use lsmx_base::coding::len_u64;
 use lsmx_base::filter::Filter;
 use lsmx_base::sync::{Arc, AtomicBool, AtomicU8, OnceLock, Ordering, Weak};
 
-use super::Cache;
+use crate::cache::Cache;
 use crate::format::index::IndexBlock;
 use crate::format::range_tombstones::Spans;
 
@@ -40,7 +40,7 @@ pub(crate) enum Metadata {
 }
 
 impl Metadata {
-    pub(super) const ALL: [Metadata; 4] =
+    pub(crate) const ALL: [Metadata; 4] =
         [Metadata::Index, Metadata::Filter, Metadata::TopIndex, Metadata::RangeTombstones];
 }
 
@@ -134,7 +134,7 @@ impl<T> fmt::Debug for Slot<T> {
 
 /// What the governor finds at a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Visit {
+pub(crate) enum Visit {
     Empty,
     Used,
     Idle,
@@ -236,7 +236,7 @@ impl TableSlots {
     }
 
     /// Sets whether the governor's rounds list a slot. Returns whether they did.
-    pub(super) fn set_listed(&self, kind: Metadata, ordinal: usize, listed: bool) -> bool {
+    pub(crate) fn set_listed(&self, kind: Metadata, ordinal: usize, listed: bool) -> bool {
         let flag = match kind {
             Metadata::Index => match self.index_if_known(ordinal) {
                 Some(slot) => &slot.listed,
@@ -249,7 +249,7 @@ impl TableSlots {
         flag.swap(listed, Ordering::AcqRel)
     }
 
-    pub(super) fn visit(&self, kind: Metadata, ordinal: usize) -> Visit {
+    pub(crate) fn visit(&self, kind: Metadata, ordinal: usize) -> Visit {
         match kind {
             Metadata::Index => self.index_if_known(ordinal).map_or(Visit::Empty, Slot::idle),
             Metadata::TopIndex => self.top_index.idle(),
@@ -259,7 +259,7 @@ impl TableSlots {
     }
 
     /// Empties a slot and takes its bytes off the count.
-    pub(super) fn evict(&self, kind: Metadata, ordinal: usize) {
+    pub(crate) fn evict(&self, kind: Metadata, ordinal: usize) {
         let bytes = match kind {
             Metadata::Index => self.index_if_known(ordinal).and_then(Slot::empty),
             Metadata::TopIndex => self.top_index.empty(),
@@ -286,7 +286,7 @@ impl Drop for TableSlots {
 
 /// Where a filled slot is.
 #[derive(Debug)]
-pub(super) struct Place {
-    pub(super) table: Weak<TableSlots>,
-    pub(super) ordinal: usize,
+pub(crate) struct Place {
+    pub(crate) table: Weak<TableSlots>,
+    pub(crate) ordinal: usize,
 }

@@ -5,7 +5,7 @@ use lsmx_base::key::SeqNo;
 use lsmx_base::range_tombstone::RangeTombstone;
 use lsmx_base::slice::BlockBytes;
 
-use super::*;
+use crate::cache::*;
 use crate::format::block::Handle;
 use crate::format::index::{IndexBlock, PrefixIndexBuilder, Separator, VersionSide};
 use crate::format::range_tombstones::{Spans, encode};

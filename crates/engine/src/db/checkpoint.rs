@@ -26,30 +26,35 @@ use lsmx_base::malformed::Malformed;
 use lsmx_base::sync::Arc;
 
 use crate::cache::Cache;
-use crate::db::claim::Claim;
-use crate::db::{Core, WaitOptions, beside, outputs, verify, verify_values};
+use crate::db::check::{verify, verify_values};
+use crate::db::open::lock::Claim;
+use crate::db::{DbInner, WaitOptions, operand_store, outputs};
 use crate::env::{WaitCause, YieldKind};
 use crate::error::{Error, Result};
 use crate::format::filename::{FileName, LOCK};
-use crate::keyspace::Tree;
-use crate::keyspace::beside::Attached;
-use crate::keyspace::kept_log::KeptLog;
-use crate::keyspace::options::kept_logs;
 use crate::manifest::{Manifest, ManifestState};
-use crate::store::Store;
-use crate::version::BesideView;
+use crate::options::kept_log::KeptLog;
+use crate::options::keyspace::kept_logs;
+use crate::state::DbState;
+use crate::tree::Tree;
+use crate::tree::operands::Attached;
+use crate::tree::version::BesideView;
 use crate::vfs::Vfs;
 use crate::wal::{DurableSegment, LogHome, copy_segment};
 
 /// Bytes of one read while a file is copied.
 const CHUNK_BYTES: u64 = 1 << 20;
 
-impl Core {
+impl DbInner {
     /// Makes a checkpoint in `target`.
-    pub(super) fn checkpoint(self: &Arc<Core>, target: &Path, options: &WaitOptions) -> Result<()> {
+    pub(crate) fn checkpoint(
+        self: &Arc<DbInner>,
+        target: &Path,
+        options: &WaitOptions,
+    ) -> Result<()> {
         let deadline_us = self.committer.deadline_us(options.deadline);
         let target = target.to_owned();
-        let work = move |core: &Core| core.checkpoint_by(&target, deadline_us);
+        let work = move |core: &DbInner| core.checkpoint_by(&target, deadline_us);
         self.within(WaitCause::BackgroundWork, deadline_us, work)
     }
 
@@ -70,8 +75,8 @@ impl Core {
 
 /// What is to be copied.
 struct Checkpoint<'a> {
-    core: &'a Core,
-    store: &'a Store,
+    core: &'a DbInner,
+    store: &'a DbState,
     /// When the copy is given up.
     deadline_us: Option<u64>,
     number: u64,
@@ -90,7 +95,7 @@ struct StoreToCopy {
 
 impl<'a> Checkpoint<'a> {
     /// Takes the state of this moment.
-    fn new(core: &'a Core, deadline_us: Option<u64>) -> Result<Checkpoint<'a>> {
+    fn new(core: &'a DbInner, deadline_us: Option<u64>) -> Result<Checkpoint<'a>> {
         let store = &core.store;
         let trees = store.all_trees();
         let with_store: Vec<_> = trees.iter().filter(|tree| tree.beside.is_there()).collect();
@@ -193,7 +198,7 @@ impl<'a> Checkpoint<'a> {
     ) -> Result<()> {
         let StoreToCopy { tree, attached, operands } = beside;
         let space = &self.store.tables;
-        let files = beside::files_in(space, target);
+        let files = operand_store::files_in(space, target);
         let copied = operands.view.copy_to(&*files);
         made.extend(files.made());
         let token = copied?;

@@ -10,14 +10,14 @@ use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::{Arc, Ordering};
 
-use crate::db::Core;
+use crate::db::DbInner;
 use crate::env::{Background, WaitCause};
 use crate::error::{Error, Result};
 use crate::format::edit::{Change, Edit};
 
-impl Core {
+impl DbInner {
     /// Closes the database. The lock is free when this returns `Ok`. A second call waits for the first.
-    pub(super) fn close(self: &Arc<Core>, deadline: Option<Duration>) -> Result<()> {
+    pub(crate) fn close(self: &Arc<DbInner>, deadline: Option<Duration>) -> Result<()> {
         let deadline_us = self.committer.deadline_us(deadline);
         self.closed.store(true, Ordering::Release);
         self.stop_warm_up();

@@ -6,14 +6,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use bytes::Bytes;
 use lsmx_base::sync::Arc;
 
-use crate::db::{Core, Keyspace, WaitOptions, check_reentry};
+use crate::db::{DbInner, Keyspace, WaitOptions, check_reentry};
 use crate::env::WaitCause;
 use crate::error::{Error, Result};
-use crate::job::compact::{self, Picked};
-use crate::job::manual::{Bounds, Plan, plan};
-use crate::job::{collect, quarantine};
-use crate::keyspace::Tree;
-use crate::store::Work;
+use crate::jobs::compaction::manual::{Bounds, Plan, plan};
+use crate::jobs::compaction::run::{self, Picked};
+use crate::jobs::{obsolete_files, quarantine};
+use crate::state::Work;
+use crate::tree::Tree;
 use crate::write::backpressure;
 
 impl Keyspace {
@@ -48,12 +48,12 @@ impl Keyspace {
         let bounds = (owned(range.start_bound()), owned(range.end_bound()));
         let (core, tree) = (self.core(), Arc::clone(self.tree()));
         let deadline_us = core.committer.deadline_us(options.deadline);
-        let work = move |core: &Core| core.compact_range(&tree, &bounds, deadline_us);
+        let work = move |core: &DbInner| core.compact_range(&tree, &bounds, deadline_us);
         core.within(WaitCause::Compaction, deadline_us, work)
     }
 }
 
-impl Core {
+impl DbInner {
     fn compact_range(
         &self,
         tree: &Arc<Tree>,
@@ -80,12 +80,12 @@ impl Core {
         let compacted = match picked {
             Ok(Some(picked)) => {
                 let workers = self.runner.workers();
-                let ran = || compact::run(store, &self.throttle, workers, tree, picked);
+                let ran = || run::run(store, &self.throttle, workers, tree, picked);
                 // As in a worker: nothing may wait for ever for what a panic leaves behind.
                 let ran = catch_unwind(AssertUnwindSafe(ran))
                     .unwrap_or_else(|panic| Err(store.fail(Error::panicked(&*panic))));
                 // A failure there is told by having made the database read-only.
-                let _ = collect::shorten_manifest(store);
+                let _ = obsolete_files::shorten_manifest(store);
                 backpressure::refresh(store, &self.throttle, tree);
                 store.looked(Work::Compaction);
                 ran
@@ -134,7 +134,7 @@ impl Core {
         match plan(&shape, &jobs.busy, bounds)? {
             Plan::Nothing => Ok(Some(None)),
             Plan::Run(job) if store.begin_look(Work::Compaction) => {
-                Ok(Some(Some(compact::hold(&mut jobs, *job, shape, deadline_us))))
+                Ok(Some(Some(run::hold(&mut jobs, *job, shape, deadline_us))))
             }
             Plan::Run(_) => Ok(None),
             Plan::Wait(job) => match quarantine::blocking(tree, &jobs, job.input_files()) {

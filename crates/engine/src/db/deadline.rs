@@ -12,7 +12,7 @@ use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::sync::{Arc, Mutex, Ordering, Signal};
 
 use crate::callback::{self, Context};
-use crate::db::Core;
+use crate::db::DbInner;
 use crate::env::{Background, WaitCause};
 use crate::error::{Error, Result};
 
@@ -41,16 +41,16 @@ struct Answer<T> {
     given: Signal,
 }
 
-impl Core {
+impl DbInner {
     /// Runs `work`, and returns at the deadline at the latest. `cause` is what the caller waits for meanwhile.
     ///
     /// # Errors
     /// Those of `work`; [`Error::Deadline`]; [`Error::Io`] if the system gives no thread.
-    pub(super) fn within<T: std::fmt::Debug + Send + 'static>(
-        self: &Arc<Core>,
+    pub(crate) fn within<T: std::fmt::Debug + Send + 'static>(
+        self: &Arc<DbInner>,
         cause: WaitCause,
         deadline_us: Option<u64>,
-        work: impl FnOnce(&Core) -> Result<T> + Send + 'static,
+        work: impl FnOnce(&DbInner) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let env = &self.store.env;
         let here = deadline_us.is_none() || env.background() == Background::Inline;

@@ -12,17 +12,17 @@
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::sync::Arc;
 
-use crate::db::{Core, DEFAULT_KEYSPACE};
+use crate::db::{DEFAULT_KEYSPACE, DbInner};
 use crate::error::{Error, Result};
 use crate::format::edit::Change;
 use crate::format::filename::FileName;
-use crate::job::collect;
-use crate::keyspace::Tree;
+use crate::jobs::obsolete_files;
 use crate::memtable::Memtable;
+use crate::tree::Tree;
 
-impl Core {
+impl DbInner {
     /// Drops the keyspace of this name.
-    pub(super) fn drop_keyspace(&self, name: &str) -> Result<()> {
+    pub(crate) fn drop_keyspace(&self, name: &str) -> Result<()> {
         self.check_writable()?;
         self.tick();
         if name == DEFAULT_KEYSPACE {
@@ -84,7 +84,7 @@ impl Core {
         store.discard_unclaimed_files();
         // Its memtables pin no segment any more. If the edit for that fails, the drop is durable all
         // the same, and the next write is told.
-        let _ = collect::retire_segments(store);
+        let _ = obsolete_files::retire_segments(store);
         store.progress.notify();
         Ok(())
     }
@@ -94,7 +94,7 @@ impl Core {
 mod tests {
     use super::*;
     use crate::env::Background;
-    use crate::merge::{Append, CHAIN_OPERANDS_MAX};
+    use crate::merge_operator::{Append, CHAIN_OPERANDS_MAX};
     use crate::vfs::MemVfs;
     use crate::{Db, KeyspaceOptions, Options, WriteBatch};
 
@@ -115,7 +115,7 @@ mod tests {
             assert!(!long.is_empty(), "no chain is long");
             let snapshot = db.snapshot();
             db.drop_keyspace("k").unwrap();
-            core.fold_chains(long, crate::read::Reads::Storage);
+            core.fold_chains(long, crate::lookup::point::Reads::Storage);
             assert_eq!(core.store.memtable_bytes(), 0, "after round {round}");
             drop(snapshot);
         }

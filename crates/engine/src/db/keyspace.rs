@@ -9,22 +9,22 @@ use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 use lsmx_compaction::{CompactionPolicy, PolicySpec};
 
-use crate::db::beside::Opened;
-use crate::db::{Core, Handle};
+use crate::db::operand_store::Opened;
+use crate::db::{DbInner, Handle};
 use crate::error::{Error, Result};
 use crate::format::edit::{Change, Edit, KEYSPACE_NAME_BYTES_MAX};
-use crate::keyspace::beside::Attached;
-use crate::keyspace::options::{KeyspaceOptions, OptionsInForce, Persisted, StoredOperandStore};
-use crate::keyspace::snapshot::Pinned;
-use crate::keyspace::stored_policy::StoredPolicy;
-use crate::keyspace::{Origin, Tree};
-use crate::read::Reads;
-use crate::read::range::{Range, after_prefix};
-use crate::store::Work;
-use crate::version::Version;
+use crate::iter::range::{Range, after_prefix};
+use crate::lookup::point::Reads;
+use crate::options::keyspace::{KeyspaceOptions, OptionsInForce, Persisted, StoredOperandStore};
+use crate::options::stored_policy::StoredPolicy;
+use crate::options::write::WriteOptions;
+use crate::state::Work;
+use crate::tree::operands::Attached;
+use crate::tree::snapshots::Pinned;
+use crate::tree::version::Version;
+use crate::tree::{Origin, Tree};
 use crate::write::backpressure;
 use crate::write::batch::WriteBatch;
-use crate::write::options::WriteOptions;
 
 /// A named tree of one database. Clones are handles of the same one.
 #[derive(Clone, Debug)]
@@ -49,7 +49,7 @@ impl Keyspace {
         &self.tree
     }
 
-    pub(super) fn core(&self) -> &Arc<Core> {
+    pub(crate) fn core(&self) -> &Arc<DbInner> {
         &self.handle.0
     }
 
@@ -348,7 +348,7 @@ impl WriteBatch {
     }
 }
 
-impl Core {
+impl DbInner {
     pub(crate) fn open_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Arc<Tree>> {
         self.check_open()?;
         self.tick();
@@ -465,7 +465,7 @@ impl Core {
 
     /// Appends a manifest edit that an operation makes, under a lock; the log is synced first, so that the
     /// keyspace is not ahead of commits made before.
-    pub(super) fn append_edit(&self, changes: Vec<Change>) -> Result<()> {
+    pub(crate) fn append_edit(&self, changes: Vec<Change>) -> Result<()> {
         let store = &self.store;
         let synced = match failpoint::is_on(Failpoint::EditWithoutWalSync) {
             true => Ok(()),

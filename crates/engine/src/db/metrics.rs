@@ -2,24 +2,24 @@
 
 use lsmx_base::sync::{AtomicU64, Ordering};
 
-use crate::db::Core;
+use crate::db::DbInner;
 use crate::env::rate::Lane;
 use crate::format::BlockKind;
-use crate::keyspace::Tree;
-use crate::keyspace::counters::StallCounter;
-use crate::keyspace::merging::FoldCounter;
 use crate::metrics::{
     BackgroundIoMetrics, CacheMetrics, CompactionMetrics, DescriptorMetrics, DiskMetrics,
     FoldMetrics, HeldMetrics, KeyspaceMetrics, LaneMetrics, LevelFlow, LevelMetrics, MemoryMetrics,
     MergeMetrics, Metrics, ReadMetrics, StallCause, StallMetrics, ValueLogMetrics, WalMetrics,
 };
+use crate::tree::Tree;
+use crate::tree::counters::StallCounter;
+use crate::tree::merge_resolver::FoldCounter;
 
 fn read(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-impl Core {
-    pub(super) fn memory_metrics(&self) -> MemoryMetrics {
+impl DbInner {
+    pub(crate) fn memory_metrics(&self) -> MemoryMetrics {
         let store = &self.store;
         let cache = &store.tables.cache;
         let mut memory = MemoryMetrics {
@@ -85,7 +85,7 @@ impl Core {
         }
     }
 
-    pub(super) fn read_metrics(&self) -> ReadMetrics {
+    pub(crate) fn read_metrics(&self) -> ReadMetrics {
         let blocks = &self.store.tables.cache;
         let (counts, resident) = (blocks.counts(), blocks.resident_bytes());
         let cache = counts.iter().zip(resident.iter()).map(|((kind, counts), (_, resident))| {
@@ -100,7 +100,7 @@ impl Core {
         }
     }
 
-    pub(super) fn metrics(&self) -> Metrics {
+    pub(crate) fn metrics(&self) -> Metrics {
         let store = &self.store;
         let ReadMetrics { cache, filter, filter_by_level } = self.read_metrics();
         let (trees, now_us) = (store.all_trees(), store.env.database_us());

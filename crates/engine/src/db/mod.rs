@@ -1,90 +1,81 @@
 //! The database handle: everything below, put together.
 
 pub(crate) mod admission;
-mod beside;
-pub mod budget;
-mod checkpoint;
-mod claim;
-mod close;
-mod compact_range;
-mod deadline;
-mod descriptors;
-mod drop;
-mod explain;
-mod health;
-mod kept_log;
-mod keyspace;
-mod metadata;
-mod metrics;
-mod observe;
-mod open;
-pub mod options;
-mod outputs;
-mod read_only;
-mod reads;
-mod record;
-mod recovery;
-mod repair;
-mod replay;
-mod replayed;
-mod resume;
-mod snapshot;
+pub(crate) mod check;
+pub(crate) mod checkpoint;
+pub(crate) mod close;
+pub(crate) mod compact_range;
+pub(crate) mod deadline;
+pub(crate) mod drop;
+pub(crate) mod inspect;
+pub(crate) mod keyspace;
+pub(crate) mod metrics;
+pub(crate) mod open;
+pub(crate) mod operand_store;
+pub(crate) mod outputs;
+pub(crate) mod reads;
+pub(crate) mod snapshot;
+pub(crate) mod trace_recording;
 pub(crate) mod update;
-mod verify;
-mod verify_values;
-mod warm_up;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::time::Duration;
 
-use crate::callback;
-use crate::env::{Env, WaitCause, YieldKind};
-use crate::error::{Error, Result};
-use crate::job::governor::Governor;
-use crate::keyspace::options::KeyspaceOptions;
-use crate::keyspace::{Opening, Tree};
-use crate::metrics::{MemoryMetrics, Metrics, ReadMetrics, WalMetrics};
-use crate::read::Reads;
-use crate::recording::Recording;
-use crate::store::{Reservation, Store, Work};
-use crate::vfs::{ContainedVfs, LockGuard, OsVfs, Vfs};
-use crate::write::backpressure;
-use crate::write::batch::WriteBatch;
-use crate::write::commit::Committer;
-use crate::write::group::LongChain;
-use crate::write::options::{Durability, WriteOptions};
-use crate::write::throttle::Throttle;
-use budget::MemoryPlan;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::SeqNo;
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering};
-use options::Options;
 
-pub use crate::table::explain::{BlockRead, BlockSource};
-pub use deadline::WaitOptions;
-pub use explain::{EntryFound, Explanation, MemtableStep, OperandStep, RunStep};
-pub use health::{BlockedCompaction, Health, QuarantinedFile};
-pub use keyspace::Keyspace;
-pub use metadata::MetadataSizes;
-pub use observe::{Observation, ObservedKeyspace, ObservedLevel, observe, observe_with};
-pub use reads::Entry;
+use crate::callback;
+use crate::env::{Env, WaitCause, YieldKind};
+use crate::error::{Error, Result};
+use crate::jobs::governor::Governor;
+use crate::lookup::point::Reads;
+use crate::metrics::{MemoryMetrics, Metrics, ReadMetrics, WalMetrics};
+use crate::options::db::Options;
+use crate::options::keyspace::KeyspaceOptions;
+use crate::options::memory_plan::MemoryPlan;
+use crate::options::write::{Durability, WriteOptions};
+use crate::state::{DbState, Reservation, Work};
+use crate::tree::{Opening, Tree};
+use crate::vfs::{ContainedVfs, LockGuard, OsVfs, Vfs};
+use crate::workload_trace::Recording;
+use crate::write::backpressure;
+use crate::write::batch::WriteBatch;
+use crate::write::commit::Committer;
+use crate::write::group::LongChain;
+use crate::write::throttle::Throttle;
+
+pub use crate::db::check::repair::{
+    Finding, Lost, LostKind, RepairOptions, RepairReport, repair, repair_with,
+};
+pub use crate::db::check::verify::{VerifyReport, verify, verify_with, verify_with_stores};
+pub use crate::db::deadline::WaitOptions;
+pub use crate::db::inspect::explain::{
+    EntryFound, Explanation, MemtableStep, OperandStep, RunStep,
+};
+pub use crate::db::inspect::health::{BlockedCompaction, Health, QuarantinedFile};
+pub use crate::db::inspect::metadata_sizes::MetadataSizes;
+pub use crate::db::inspect::observe::{
+    Observation, ObservedKeyspace, ObservedLevel, observe, observe_with,
+};
+pub use crate::db::keyspace::Keyspace;
+pub use crate::db::reads::Entry;
 #[cfg(feature = "tokio")]
-pub(crate) use reads::Lookups;
-pub use repair::{Finding, Lost, LostKind, RepairOptions, RepairReport, repair, repair_with};
-pub use snapshot::Snapshot;
-pub use update::Update;
-pub use verify::{VerifyReport, verify, verify_with, verify_with_stores};
+pub(crate) use crate::db::reads::Lookups;
+pub use crate::db::snapshot::Snapshot;
+pub use crate::db::update::Update;
+pub use crate::table::explain::{BlockRead, BlockSource};
 
-pub use options::DEFAULT_KEYSPACE;
+pub use crate::options::db::DEFAULT_KEYSPACE;
 
 /// All parts of one open database.
-pub(crate) struct Core {
-    pub(crate) store: Arc<Store>,
+pub(crate) struct DbInner {
+    pub(crate) store: Arc<DbState>,
     pub(crate) committer: Arc<Committer>,
     pub(crate) throttle: Arc<Throttle>,
-    pub(crate) runner: Arc<crate::job::queue::Runner>,
+    pub(crate) runner: Arc<crate::jobs::scheduler::JobScheduler>,
     pub(crate) governor: Arc<Governor>,
     pub(crate) options: Options,
     pub(crate) memory: MemoryPlan,
@@ -98,24 +89,24 @@ pub(crate) struct Core {
     creating: Mutex<()>,
     /// Whether somebody closes, or has closed, the database.
     closed: AtomicBool,
-    /// Threads that run calls with a deadline, see [`Core::within`].
+    /// Threads that run calls with a deadline, see [`DbInner::within`].
     call_threads: AtomicUsize,
     /// Whether closing has come to its end.
     lock_freed: AtomicBool,
     /// Who may read and write back which keys.
     pub(crate) turns: update::Turns,
     /// Who reads metadata ahead.
-    warm_up: warm_up::WarmUp,
+    warm_up: crate::db::open::warm_up::WarmUp,
     /// Who notes what users do.
     recording: Arc<Recording>,
     /// One resumption, drop of a keyspace or checkpoint at a time, and none while closing ends: see
-    /// [`Core::turn`].
+    /// [`DbInner::turn`].
     taken: AtomicBool,
 }
 
 /// The turn to do what goes one after the other.
 #[derive(Debug)]
-struct Turn<'a>(&'a Core);
+struct Turn<'a>(&'a DbInner);
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
@@ -126,11 +117,11 @@ impl Drop for Turn<'_> {
 
 /// A handle of a user. Dropping the last one closes the database.
 #[derive(Debug)]
-pub(crate) struct Handle(pub(crate) Arc<Core>);
+pub(crate) struct Handle(pub(crate) Arc<DbInner>);
 
-impl std::fmt::Debug for Core {
+impl std::fmt::Debug for DbInner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Core").field("store", &self.store).finish_non_exhaustive()
+        f.debug_struct("DbInner").field("store", &self.store).finish_non_exhaustive()
     }
 }
 
@@ -194,7 +185,7 @@ impl Db {
         opened.unwrap_or_else(|panic| Err(Error::panicked(&*panic))).map(Db::new)
     }
 
-    fn new(core: Core) -> Db {
+    fn new(core: DbInner) -> Db {
         Db { handle: Arc::new(Handle(Arc::new(core))) }
     }
 
@@ -203,7 +194,7 @@ impl Db {
         &self.handle
     }
 
-    pub(crate) fn core(&self) -> &Arc<Core> {
+    pub(crate) fn core(&self) -> &Arc<DbInner> {
         &self.handle.0
     }
 
@@ -531,7 +522,7 @@ impl Db {
     }
 }
 
-impl Core {
+impl DbInner {
     pub(crate) fn check_open(&self) -> Result<()> {
         if self.closed.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) }
     }
@@ -546,7 +537,7 @@ impl Core {
         Ok(turn)
     }
 
-    /// As [`Core::turn`], also of a database that is closed already.
+    /// As [`DbInner::turn`], also of a database that is closed already.
     fn turn_to_close(&self, cause: WaitCause, deadline_us: Option<u64>) -> Result<Turn<'_>> {
         let store = &self.store;
         let met = store.env.wait(cause, &store.progress, deadline_us, &mut || {
@@ -636,7 +627,7 @@ impl Core {
             }
             let as_of =
                 if failpoint::is_on(Failpoint::FoldedValueStale) { SeqNo(seq.0 - 1) } else { seq };
-            if let Ok(value) = crate::read::get::value(&tree, &view, &key, as_of, reads) {
+            if let Ok(value) = crate::lookup::point::value(&tree, &view, &key, as_of, reads) {
                 // The memtable may be sealed, flushed and gone meanwhile: nobody minds.
                 self.store.env.yield_point(YieldKind::Commit);
                 let bytes = memtable.set_folded(&key, seq, value);
@@ -675,7 +666,7 @@ impl Core {
             tree.check_live()?;
         }
         let seq = snapshot.unwrap_or_else(|| self.store.sequence.published());
-        let value = crate::read::get::value(tree, &view, key, seq, reads);
+        let value = crate::lookup::point::value(tree, &view, key, seq, reads);
         if reads == Reads::Memory {
             if matches!(value, Err(Error::WouldBlock)) {
                 // Whoever tries again counts.

@@ -16,7 +16,7 @@ use crate::vfs::Vfs;
 ///
 /// # Errors
 /// [`Error::OutputInDatabase`]; [`Error::Io`] if a directory cannot be looked at.
-pub(super) fn check_output(vfs: &dyn Vfs, path: &Path) -> Result<()> {
+pub(crate) fn check_output(vfs: &dyn Vfs, path: &Path) -> Result<()> {
     if failpoint::is_on(Failpoint::OutputOverEngineFile) {
         return Ok(());
     }

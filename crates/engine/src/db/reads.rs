@@ -6,13 +6,14 @@ use lsmx_base::key::SeqNo;
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
-use crate::db::{Core, Db, Keyspace, Snapshot};
+use crate::db::{Db, DbInner, Keyspace, Snapshot};
 use crate::env::Env;
 use crate::error::Result;
-use crate::keyspace::Tree;
-use crate::read::together::is_device;
-use crate::read::{Reads, together};
-use crate::version::{SuperVersion, TableFile};
+use crate::lookup::batch;
+use crate::lookup::batch::is_device;
+use crate::lookup::point::Reads;
+use crate::tree::Tree;
+use crate::tree::version::{SuperVersion, TableFile};
 
 /// An entry of a keyspace: key and value.
 pub type Entry = (Slice, Slice);
@@ -161,7 +162,7 @@ impl<K: AsRef<[u8]>> Lookups<K> {
             let before = self.done.checked_sub(1).map(|before| self.order[before]);
             self.values[at] = match before {
                 Some(before) if self.keys[before].as_ref() == key => self.values[before].clone(),
-                _ => crate::read::get::value(tree, &self.view, key, self.seq, reads)?,
+                _ => crate::lookup::point::value(tree, &self.view, key, self.seq, reads)?,
             };
             self.done += 1;
         }
@@ -199,7 +200,7 @@ impl<K: AsRef<[u8]>> Lookups<K> {
         let Some(left) = self.order.get(self.done..) else { return Ok(()) };
         let mut keys: Vec<&[u8]> = left.iter().map(|&at| self.keys[at].as_ref()).collect();
         keys.dedup();
-        let values = together::values(env, tree, &self.view, &keys, self.seq)?;
+        let values = batch::values(env, tree, &self.view, &keys, self.seq)?;
         // Both in key order.
         let mut found = keys.iter().zip(values).peekable();
         for &at in left {
@@ -211,7 +212,7 @@ impl<K: AsRef<[u8]>> Lookups<K> {
     }
 
     /// The values, in the order of the keys.
-    pub(crate) fn end(self, core: &Core, tree: &Tree) -> Vec<Option<Slice>> {
+    pub(crate) fn end(self, core: &DbInner, tree: &Tree) -> Vec<Option<Slice>> {
         for &at in &self.order {
             core.note_get(tree, self.keys[at].as_ref(), self.values[at].as_ref());
         }
@@ -219,7 +220,7 @@ impl<K: AsRef<[u8]>> Lookups<K> {
     }
 }
 
-impl Core {
+impl DbInner {
     fn multi_get<K: AsRef<[u8]>>(
         &self,
         tree: &Tree,

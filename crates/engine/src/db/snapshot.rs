@@ -8,9 +8,9 @@ use lsmx_base::sync::Arc;
 
 use crate::db::{Handle, Keyspace};
 use crate::error::Result;
-use crate::keyspace::snapshot::Pinned;
-use crate::read::Reads;
-use crate::read::range::Range;
+use crate::iter::range::Range;
+use crate::lookup::point::Reads;
+use crate::tree::snapshots::Pinned;
 
 /// All keyspaces as they were at one moment. What it sees is kept until the last clone is dropped.
 #[derive(Clone, Debug)]

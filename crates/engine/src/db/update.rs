@@ -17,13 +17,13 @@ use lsmx_base::slice::Slice;
 use lsmx_base::sync::{Arc, AtomicBool, Ordering, Signal};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::db::{Core, Keyspace};
+use crate::db::{DbInner, Keyspace};
 use crate::env::{Env, WaitCause};
 use crate::error::{Error, Result};
-use crate::keyspace::Tree;
-use crate::read::Reads;
+use crate::lookup::point::Reads;
+use crate::options::write::WriteOptions;
+use crate::tree::Tree;
 use crate::write::batch::WriteBatch;
-use crate::write::options::WriteOptions;
 
 /// Turns of one database.
 const TURNS: usize = 64;
@@ -184,7 +184,7 @@ impl Keyspace {
     }
 }
 
-impl Core {
+impl DbInner {
     fn update(
         &self,
         tree: &Arc<Tree>,
@@ -223,7 +223,7 @@ impl Core {
         let (read, before) = {
             let view = tree.pin();
             let read = self.store.sequence.published();
-            (read, crate::read::get::value(tree, &view, key, read, reads))
+            (read, crate::lookup::point::value(tree, &view, key, read, reads))
         };
         if !matches!(before, Err(Error::WouldBlock)) {
             tree.counters.gets.add(1);

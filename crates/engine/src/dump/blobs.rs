@@ -3,14 +3,14 @@
 use lsmx_base::coding::len_u64;
 use lsmx_base::malformed::Malformed;
 
-use super::{Input, Lines, Shown};
+use crate::dump::{Input, Lines, Shown};
 use crate::error::Error;
 use crate::format::blob::{
     BLOB_HEADER_BYTES, BLOB_RECORD_BYTES_MIN, BLOB_TRAILER_BYTES, BlobHeader, BlobRecord,
     BlobTrailer, record_bytes,
 };
 
-pub(super) fn show(input: &Input<'_>, lines: &mut Lines<'_>) -> Shown {
+pub(crate) fn show(input: &Input<'_>, lines: &mut Lines<'_>) -> Shown {
     let header = input.read(0, len_u64(BLOB_HEADER_BYTES).min(input.bytes))?;
     // Only it says what seeds the checksums of everything else.
     let header =

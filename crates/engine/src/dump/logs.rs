@@ -5,7 +5,7 @@ use lsmx_base::coding::len_u64;
 use lsmx_base::key::EntryKind;
 use lsmx_base::malformed::Malformed;
 
-use super::{Input, Lines, Shown};
+use crate::dump::{Input, Lines, Shown};
 use crate::error::Error;
 use crate::format::batch::{Action, Operations};
 use crate::format::edit::Edit;
@@ -14,7 +14,7 @@ use crate::format::manifest_header::{MANIFEST_HEADER_BYTES, ManifestHeader};
 use crate::format::wal_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::log::{Found, LogReader};
 
-pub(super) fn show_segment(input: &Input<'_>, lines: &mut Lines<'_>) -> Shown {
+pub(crate) fn show_segment(input: &Input<'_>, lines: &mut Lines<'_>) -> Shown {
     let first = input.read(0, input.bytes.min(len_u64(SEGMENT_HEADER_BYTES)))?;
     let header =
         SegmentHeader::decode(&first).map_err(|what| Error::malformed(what, input.path, 0))?;
@@ -80,7 +80,7 @@ pub(super) fn show_segment(input: &Input<'_>, lines: &mut Lines<'_>) -> Shown {
     )
 }
 
-pub(super) fn show_manifest(input: &Input<'_>, lines: &mut Lines<'_>) -> Shown {
+pub(crate) fn show_manifest(input: &Input<'_>, lines: &mut Lines<'_>) -> Shown {
     let first = input.read(0, input.bytes.min(len_u64(MANIFEST_HEADER_BYTES)))?;
     let header =
         ManifestHeader::decode(&first).map_err(|what| Error::malformed(what, input.path, 0))?;

@@ -20,8 +20,8 @@ use lsmx_base::sync::Arc;
 use crate::error::Error;
 use crate::format::filename::FileName;
 use crate::format::manifest_header::{CURRENT_BYTES_MAX, Current};
-use crate::recording::TraceReader;
 use crate::vfs::{File, Vfs};
+use crate::workload_trace::TraceReader;
 
 /// How much is shown, and how.
 #[derive(Clone, Copy, Debug, Default)]

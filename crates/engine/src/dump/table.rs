@@ -7,7 +7,7 @@ use lsmx_base::key::{EntryKind, InternalKey};
 use lsmx_base::malformed::Malformed;
 use lsmx_base::slice::BlockBytes;
 
-use super::{Input, Lines, Shown};
+use crate::dump::{Input, Lines, Shown};
 use crate::error::Error;
 use crate::format::BlockKind;
 use crate::format::blob::ValuePointer;
@@ -19,7 +19,7 @@ use crate::format::index::{IndexBlock, Separator, VersionSide};
 use crate::format::properties::Properties;
 use crate::format::range_tombstones::Spans;
 
-pub(super) fn show(input: &Input<'_>, lines: &mut Lines<'_>) -> Shown {
+pub(crate) fn show(input: &Input<'_>, lines: &mut Lines<'_>) -> Shown {
     let footer_at = input.bytes.saturating_sub(len_u64(FOOTER_BYTES));
     let footer = input.read(footer_at, input.bytes - footer_at)?;
     let footer =

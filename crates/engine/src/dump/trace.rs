@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use super::{Lines, Shown, Stop};
-use crate::recording::{TraceHeader, TraceItem, TraceReader, Traced, TracedValue};
+use crate::dump::{Lines, Shown, Stop};
 use crate::vfs::Vfs;
+use crate::workload_trace::{TraceHeader, TraceItem, TraceReader, Traced, TracedValue};
 
-pub(super) fn show(vfs: &dyn Vfs, path: &Path, lines: &mut Lines<'_>) -> Shown {
+pub(crate) fn show(vfs: &dyn Vfs, path: &Path, lines: &mut Lines<'_>) -> Shown {
     let reader = TraceReader::open(vfs, path)?;
     let TraceHeader { keys_hashed, values_kept, uid, begun_us } = reader.header();
     let keys = if keys_hashed { "keys hashed" } else { "keys as they were" };

@@ -72,7 +72,7 @@ impl ManualClock {
 }
 
 /// Adds to a time without wrapping.
-pub(super) fn saturating_advance(time: &AtomicU64, us: u64) {
+pub(crate) fn saturating_advance(time: &AtomicU64, us: u64) {
     // The closure always returns a value.
     let _ = time
         .fetch_update(Ordering::AcqRel, Ordering::Acquire, |time| Some(time.saturating_add(us)));
@@ -140,7 +140,7 @@ enum Source {
 
 /// System time, or a [`ManualClock`] in its place.
 #[derive(Debug)]
-pub(super) struct SystemClock {
+pub(crate) struct SystemClock {
     source: Source,
     /// The scheduling clock when the monotonic clock stood at 0.
     started_us: u64,
@@ -176,11 +176,11 @@ struct Pending {
 }
 
 impl SystemClock {
-    pub(super) fn real() -> SystemClock {
-        SystemClock::new(Source::Real(super::monotonic()))
+    pub(crate) fn real() -> SystemClock {
+        SystemClock::new(Source::Real(crate::env::monotonic()))
     }
 
-    pub(super) fn manual(clock: ManualClock) -> SystemClock {
+    pub(crate) fn manual(clock: ManualClock) -> SystemClock {
         SystemClock::new(Source::Manual(clock))
     }
 
@@ -202,12 +202,12 @@ impl SystemClock {
     }
 
     /// Whether a test drives the clock.
-    pub(super) fn is_manual(&self) -> bool {
+    pub(crate) fn is_manual(&self) -> bool {
         matches!(self.source, Source::Manual(_))
     }
 
     /// Advances a clock that a test drives, and no other.
-    pub(super) fn advance_manual_us(&self, us: u64) {
+    pub(crate) fn advance_manual_us(&self, us: u64) {
         if let Source::Manual(clock) = &self.source {
             clock.advance_us(us);
         }
@@ -215,7 +215,7 @@ impl SystemClock {
 
     fn wall_us(&self) -> u64 {
         match &self.source {
-            Source::Real(_) => super::system_us(),
+            Source::Real(_) => crate::env::system_us(),
             Source::Manual(clock) => clock.wall_us(),
         }
     }
@@ -225,9 +225,9 @@ impl SystemClock {
     }
 
     /// Nanoseconds since the clock was made.
-    pub(super) fn monotonic_ns(&self) -> u64 {
+    pub(crate) fn monotonic_ns(&self) -> u64 {
         match &self.source {
-            Source::Real(start) => super::saturating_u64(start.elapsed().as_nanos()),
+            Source::Real(start) => crate::env::saturating_u64(start.elapsed().as_nanos()),
             Source::Manual(clock) => {
                 clock.0.monotonic_us.load(Ordering::Acquire).saturating_mul(1_000)
             }
@@ -235,12 +235,12 @@ impl SystemClock {
     }
 
     /// The scheduling clock.
-    pub(super) fn now_us(&self) -> u64 {
+    pub(crate) fn now_us(&self) -> u64 {
         self.started_us.saturating_add(self.since_us())
     }
 
     /// Loads the time that a manifest stores, 0 if there is none, and returns the time that is kept of it.
-    pub(super) fn begin(&self, stored_us: u64, jump_us_max: u64) -> u64 {
+    pub(crate) fn begin(&self, stored_us: u64, jump_us_max: u64) -> u64 {
         // The monotonic clock is read second; see `database_us`.
         let (wall_us, since_us) = (self.wall_us(), self.since_us());
         let mut belief = self.belief.lock();
@@ -267,12 +267,12 @@ impl SystemClock {
     }
 
     /// The database clock.
-    pub(super) fn database_us(&self) -> u64 {
+    pub(crate) fn database_us(&self) -> u64 {
         self.read().0
     }
 
     /// The database clock, or a pending reading that is ahead of it.
-    pub(super) fn stamp_us(&self) -> u64 {
+    pub(crate) fn stamp_us(&self) -> u64 {
         let (database_us, pending_us) = self.read();
         database_us.max(pending_us)
     }
@@ -349,7 +349,7 @@ impl SystemClock {
     }
 
     /// Takes what was reported since the last call.
-    pub(super) fn take_reports(&self) -> Vec<ClockReport> {
+    pub(crate) fn take_reports(&self) -> Vec<ClockReport> {
         if !self.has_reports.swap(false, Ordering::AcqRel) {
             return Vec::new();
         }
@@ -358,7 +358,7 @@ impl SystemClock {
 }
 
 /// The time by the largest offset seen: follows the wall clock forward, never back.
-pub(super) fn largest_seen(offset_us: &AtomicU64, wall_us: u64, since_us: u64) -> u64 {
+pub(crate) fn largest_seen(offset_us: &AtomicU64, wall_us: u64, since_us: u64) -> u64 {
     let offset = wall_us.saturating_sub(since_us);
     let largest = offset_us.fetch_max(offset, Ordering::AcqRel).max(offset);
     largest.saturating_add(since_us)

@@ -7,7 +7,7 @@
 
 use lsmx_base::sync::{AtomicU64, Ordering, Signal};
 
-use super::{Background, Env, WaitCause};
+use crate::env::{Background, Env, WaitCause};
 
 /// Longest wait for one read or write, in microseconds.
 const WAIT_US_MAX: u64 = 1_000_000;

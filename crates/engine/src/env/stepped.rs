@@ -31,11 +31,11 @@ use lsmx_base::sync::{
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::{WaitCause, YieldKind};
+use crate::env::{WaitCause, YieldKind};
 
 /// The schedule.
 #[derive(Debug)]
-pub(super) struct Stepper {
+pub(crate) struct Stepper {
     state: Mutex<State>,
     now_us: Arc<AtomicU64>,
 }
@@ -113,7 +113,7 @@ impl Drop for Guest {
 }
 
 impl Stepper {
-    pub(super) fn new(seed: u64, now_us: Arc<AtomicU64>) -> Arc<Stepper> {
+    pub(crate) fn new(seed: u64, now_us: Arc<AtomicU64>) -> Arc<Stepper> {
         let stepper = Arc::new(Stepper {
             state: Mutex::new(State {
                 places: Vec::new(),
@@ -129,22 +129,22 @@ impl Stepper {
         stepper
     }
 
-    pub(super) fn trace_hash(&self) -> u64 {
+    pub(crate) fn trace_hash(&self) -> u64 {
         self.state.lock().trace
     }
 
     /// Ends the schedule with a report after so many more steps.
-    pub(super) fn limit_steps(&self, steps: u64) {
+    pub(crate) fn limit_steps(&self, steps: u64) {
         self.state.lock().steps_left = steps;
     }
 
-    pub(super) fn yield_point(self: &Arc<Stepper>, kind: YieldKind) {
+    pub(crate) fn yield_point(self: &Arc<Stepper>, kind: YieldKind) {
         let (state, me) = self.enter();
         let state = self.pass(state, me, Needs::Baton, kind as u64);
         self.go_on(state);
     }
 
-    pub(super) fn wait(
+    pub(crate) fn wait(
         self: &Arc<Stepper>,
         cause: WaitCause,
         signal: &Signal,
@@ -194,7 +194,7 @@ impl Stepper {
     }
 
     /// Returns when the thread at `place` has ended, or the schedule has.
-    pub(super) fn join(self: &Arc<Stepper>, place: usize) {
+    pub(crate) fn join(self: &Arc<Stepper>, place: usize) {
         let (state, me) = self.enter();
         let mut state = self.pass(state, me, Needs::EndOf(place), POINT_JOIN);
         state.places[me].needs = Needs::Baton;
@@ -202,13 +202,13 @@ impl Stepper {
     }
 
     /// A place for a thread that is about to start.
-    pub(super) fn announce(self: &Arc<Stepper>, name: &str) -> usize {
+    pub(crate) fn announce(self: &Arc<Stepper>, name: &str) -> usize {
         let (mut state, _) = self.enter();
         state.add(name, None)
     }
 
     /// Runs the body of an announced thread once the baton comes to its place.
-    pub(super) fn run(self: &Arc<Stepper>, place: usize, body: impl FnOnce()) {
+    pub(crate) fn run(self: &Arc<Stepper>, place: usize, body: impl FnOnce()) {
         let ended = catch_unwind(AssertUnwindSafe(|| {
             let mut state = self.state.lock();
             state.places[place].thread = Some(thread_number());
@@ -223,7 +223,7 @@ impl Stepper {
     }
 
     /// Gives up a place whose thread has ended.
-    pub(super) fn leave(&self, place: usize) {
+    pub(crate) fn leave(&self, place: usize) {
         let mut state = self.state.lock();
         state.places[place].needs = Needs::Nothing;
         state.places[place].thread = None;

@@ -4,8 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use lsmx_base::sync::{AtomicBool, AtomicUsize};
 
-use super::clock::largest_seen;
-use super::*;
+use crate::env::clock::largest_seen;
+use crate::env::*;
 
 fn stepped(seed: u64) -> Env {
     Env::new(Background::Stepped { seed, workers: 2 }, None)

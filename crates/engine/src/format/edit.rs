@@ -19,7 +19,7 @@ use bytes::Bytes;
 use lsmx_base::coding::{Decoder, put_bytes, put_u64, put_varint};
 use lsmx_compaction::{FileId, FileShape, KeyRange, Level, RunId};
 
-use crate::operands::Token;
+use crate::operand_store::Token;
 use crate::{Malformed, SeqNo};
 pub use blobs::{BlobFileRecord, BlobReference};
 

@@ -8,19 +8,19 @@ use std::path::Path;
 use lsmx_base::sync::Arc;
 use lsmx_compaction::PolicySpec;
 
-use crate::db::options::Options;
 use crate::db::{Db, Keyspace, Snapshot, verify_with_stores};
 use crate::env::Background;
-use crate::keyspace::options::KeyspaceOptions;
-use crate::keyspace::separation::ValueSeparation;
-use crate::merge::{Append, MergeError, MergeOperator};
-use crate::operands::OperandStoreFactory;
-use crate::read::range::Range;
+use crate::iter::range::Range;
+use crate::merge_operator::{Append, MergeError, MergeOperator};
+use crate::operand_store::OperandStoreFactory;
+use crate::options::db::Options;
+use crate::options::keyspace::KeyspaceOptions;
+use crate::options::value_separation::ValueSeparation;
+use crate::options::write::Durability;
 use crate::table::Compression;
 use crate::vfs::{Image, MemVfs};
 use crate::wal::WalOptions;
 use crate::write::batch::WriteBatch;
-use crate::write::options::Durability;
 
 const DIR: &str = "db";
 /// The keyspaces, in the order of the model.

@@ -7,8 +7,6 @@ use lsmx_base::coding::{get_u64, len_u64};
 use lsmx_base::sync::Arc;
 use lsmx_compaction::FileId;
 
-use super::logs::{DIR, disk};
-use super::repair;
 use crate::cache::Cache;
 use crate::format::blob::{
     BLOB_HEADER_BYTES, BLOB_TRAILER_BYTES, BlobHeader, BlobRecord, BlobTrailer, ValuePointer,
@@ -16,6 +14,8 @@ use crate::format::blob::{
 };
 use crate::format::edit::BlobFileRecord;
 use crate::format::filename::FileName;
+use crate::fuzzing::logs::{DIR, disk};
+use crate::fuzzing::repair;
 use crate::table::{Access, FillCache};
 use crate::value_log::{Blob, BlobScan};
 

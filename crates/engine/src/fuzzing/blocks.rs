@@ -302,7 +302,7 @@ fn apply(state: &mut ManifestState, edit: &Edit) {
 }
 
 /// The snapshot of a state makes the same state.
-pub(super) fn snapshot_comes_back(state: &ManifestState) {
+pub(crate) fn snapshot_comes_back(state: &ManifestState) {
     let snapshot = Edit::decode(&state.snapshot().encode());
     let mut again = ManifestState { db_uid: state.db_uid, ..ManifestState::default() };
     again.apply(&snapshot.expect("an edit comes back")).expect("a snapshot fits an empty state");

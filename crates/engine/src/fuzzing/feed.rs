@@ -20,7 +20,7 @@ use lsmx_base::sync::Mutex;
 use rand::{Rng, RngExt, SeedableRng, TryRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::Target;
+use crate::fuzzing::Target;
 
 /// Most bytes of a seed: what is longer is slower and tells nothing more.
 const SEED_BYTES_MAX: usize = 6 << 10;

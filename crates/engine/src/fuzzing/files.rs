@@ -8,14 +8,14 @@ use lsmx_base::key::{EntryKind, SeqNo};
 use lsmx_base::sync::Arc;
 use lsmx_compaction::FileId;
 
-use super::logs::{DIR, disk};
-use super::repair;
 use crate::cache::Cache;
 use crate::cursor::Cursor;
 use crate::error::Result;
 use crate::format::filename::FileName;
 use crate::format::footer::{FOOTER_BYTES, Footer};
 use crate::format::manifest_header::Current;
+use crate::fuzzing::logs::{DIR, disk};
+use crate::fuzzing::repair;
 use crate::table::{FillCache, Table, TableCursor, TableIdentity};
 
 /// Keys that every table is asked for, besides its own.

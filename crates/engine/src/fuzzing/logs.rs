@@ -4,28 +4,28 @@ use std::path::{Path, PathBuf};
 
 use lsmx_base::coding::{get_u64, len_u64};
 
-use super::blocks::snapshot_comes_back;
-use super::repair;
 use crate::error::{Error, Result};
 use crate::format::filename::FileName;
 use crate::format::frame::RECORD_HEADER_BYTES;
 use crate::format::manifest_header::{Current, MANIFEST_HEADER_BYTES, ManifestHeader};
 use crate::format::wal_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::fuzzing::blocks::snapshot_comes_back;
+use crate::fuzzing::repair;
 use crate::manifest::{LoadedManifest, Manifest};
 use crate::vfs::MemVfs;
 use crate::wal::{RecoveryMode, RecoveryReport, ReplayFrom, replay};
 
 /// Where the files of the targets lie.
-pub(super) const DIR: &str = "/";
+pub(crate) const DIR: &str = "/";
 
 /// A file system with this one file.
-pub(super) fn disk(name: FileName, bytes: &[u8]) -> MemVfs {
+pub(crate) fn disk(name: FileName, bytes: &[u8]) -> MemVfs {
     let vfs = MemVfs::new();
     add(&vfs, name, bytes);
     vfs
 }
 
-pub(super) fn add(vfs: &MemVfs, name: FileName, bytes: &[u8]) {
+pub(crate) fn add(vfs: &MemVfs, name: FileName, bytes: &[u8]) {
     vfs.write_all(&name.in_dir(Path::new(DIR)), bytes).expect("the root is there");
 }
 

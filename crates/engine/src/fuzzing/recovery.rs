@@ -3,18 +3,18 @@
 use lsmx_base::coding::get_u64;
 use lsmx_base::sync::Arc;
 
-use super::logs::{DIR, add};
-use super::repair;
 use crate::db::Db;
-use crate::db::options::Options;
 use crate::env::Background;
 use crate::error::Result;
 use crate::format::filename::FileName;
 use crate::format::manifest_header::{Current, MANIFEST_HEADER_BYTES};
 use crate::format::wal_header::SEGMENT_HEADER_BYTES;
-use crate::keyspace::options::{KeyspaceOptions, Persisted};
-use crate::keyspace::separation::ValueSeparation;
+use crate::fuzzing::logs::{DIR, add};
+use crate::fuzzing::repair;
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
+use crate::options::db::Options;
+use crate::options::keyspace::{KeyspaceOptions, Persisted};
+use crate::options::value_separation::ValueSeparation;
 use crate::vfs::MemVfs;
 use crate::wal::RecoveryMode;
 

@@ -14,12 +14,12 @@ use crate::format::index::IndexBlock;
 use crate::format::properties::Properties;
 
 /// Uid of the file that single blocks are taken to come from.
-pub(super) const UID: u64 = 0x0123_4567_89ab_cdef;
+pub(crate) const UID: u64 = 0x0123_4567_89ab_cdef;
 /// Where in that file they lie.
-pub(super) const OFFSET: u64 = 4096;
+pub(crate) const OFFSET: u64 = 4096;
 
 /// A block, from its first byte to the end of its trailer.
-pub(super) fn block(bytes: &mut [u8], uid: u64, offset: u64) {
+pub(crate) fn block(bytes: &mut [u8], uid: u64, offset: u64) {
     if let Some(covered) = bytes.len().checked_sub(size_of::<u64>())
         && bytes.len() >= TRAILER_BYTES
     {
@@ -29,7 +29,7 @@ pub(super) fn block(bytes: &mut [u8], uid: u64, offset: u64) {
 }
 
 /// The last bytes of a table.
-pub(super) fn footer(table: &mut [u8]) {
+pub(crate) fn footer(table: &mut [u8]) {
     let Some(at) = table.len().checked_sub(FOOTER_BYTES) else { return };
     let footer = &mut table[at..];
     let sum = low_u32(xxh3(&footer[..28]));
@@ -45,7 +45,7 @@ fn block_at(table: &mut [u8], uid: u64, handle: Handle, kind: BlockKind) -> Opti
 }
 
 /// All blocks of a table that a reader gets to, by the reader's ways.
-pub(super) fn table(table: &mut [u8]) {
+pub(crate) fn table(table: &mut [u8]) {
     footer(table);
     let Some(at) = table.len().checked_sub(FOOTER_BYTES) else { return };
     let Ok(Footer { properties, uid, .. }) = Footer::decode(&table[at..]) else { return };
@@ -66,7 +66,7 @@ pub(super) fn table(table: &mut [u8]) {
 }
 
 /// Where an index block points to.
-pub(super) fn handles(
+pub(crate) fn handles(
     table: &mut [u8],
     uid: u64,
     handle: Handle,
@@ -80,7 +80,7 @@ pub(super) fn handles(
 
 /// Header and records of a log: a WAL segment or a manifest, whose headers end in a checksum and
 /// have the uid of the database and the number of the file at the same places.
-pub(super) fn log(bytes: &mut [u8], header_bytes: usize) {
+pub(crate) fn log(bytes: &mut [u8], header_bytes: usize) {
     if bytes.len() < header_bytes {
         return;
     }
@@ -109,7 +109,7 @@ fn record(bytes: &mut [u8], at: usize, seed: LogSeed) -> Option<usize> {
 }
 
 /// A record of a blob file, from its first byte to its last.
-pub(super) fn blob_record(bytes: &mut [u8], uid: u64, offset: u64) {
+pub(crate) fn blob_record(bytes: &mut [u8], uid: u64, offset: u64) {
     let length = low_u32(len_u64(bytes.len()));
     if let Some(said) = bytes.get_mut(8..12) {
         said.copy_from_slice(&length.to_le_bytes());
@@ -119,7 +119,7 @@ pub(super) fn blob_record(bytes: &mut [u8], uid: u64, offset: u64) {
 }
 
 /// A blob file: header, records as far as their lengths lead, trailer.
-pub(super) fn blob(bytes: &mut [u8]) {
+pub(crate) fn blob(bytes: &mut [u8]) {
     let Some(end) = bytes.len().checked_sub(BLOB_TRAILER_BYTES) else { return };
     if end < BLOB_HEADER_BYTES {
         return;

@@ -5,8 +5,6 @@ use std::path::{Path, PathBuf};
 
 use lsmx_base::coding::{get_u32, len_u64, to_usize};
 
-use super::api::api_seeds;
-use super::repair::{self, handles};
 use crate::format::BlockKind;
 use crate::format::blob::{
     BLOB_HEADER_BYTES, BLOB_TRAILER_BYTES, BlobHeader, BlobRecord, ValuePointer, put_record,
@@ -20,6 +18,8 @@ use crate::format::manifest_header::MANIFEST_HEADER_BYTES;
 use crate::format::properties::Properties;
 use crate::format::trace::{TRACE_HEADER_BYTES, TRACE_MAGIC};
 use crate::format::wal_header::SEGMENT_HEADER_BYTES;
+use crate::fuzzing::api::api_seeds;
+use crate::fuzzing::repair::{self, handles};
 
 /// Seeds by the names of the targets.
 #[derive(Debug, Default)]
@@ -168,7 +168,7 @@ pub fn seeds(files: &BTreeMap<PathBuf, Vec<u8>>) -> BTreeMap<&'static str, Vec<V
     for spec in lsmx_compaction::PolicySpec::all_presets() {
         if let Ok(spec) = composed("seed", spec.primitives()) {
             corpus.add(&["policy_spec"], spec.to_string().as_bytes());
-            corpus.add(&["policy_file"], super::file_of(&spec).as_bytes());
+            corpus.add(&["policy_file"], crate::fuzzing::file_of(&spec).as_bytes());
         }
     }
     corpus.0

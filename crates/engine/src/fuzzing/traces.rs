@@ -4,11 +4,11 @@ use std::path::Path;
 
 use lsmx_base::coding::len_u64;
 
-use super::repair;
 use crate::error::Error;
 use crate::format::trace::{TRACE_HEADER_BYTES, TraceHeader, TraceItems};
-use crate::recording::{TraceEnd, TraceReader};
+use crate::fuzzing::repair;
 use crate::vfs::MemVfs;
+use crate::workload_trace::{TraceEnd, TraceReader};
 
 const PATH: &str = "/trace";
 

@@ -18,7 +18,7 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let dir = tempfile::tempdir()?;
 //! # let path = dir.path().join("data");
-//! use lsmx::merge::Counter;
+//! use lsmx::merge_operator::Counter;
 //! use lsmx::{Db, Durability, KeyspaceOptions, Options, WriteBatch};
 //!
 //! let db = Db::open(&path, Options::default())?;
@@ -151,14 +151,14 @@
 //! [`Options::keyspace_defaults`]: crate::Options::keyspace_defaults
 //! [`Db::keyspace`]: crate::Db::keyspace
 //! [`MergeOperator`]: crate::MergeOperator
-//! [`Counter`]: crate::merge::Counter
-//! [`Append`]: crate::merge::Append
-//! [`Max`]: crate::merge::Max
-//! [`Min`]: crate::merge::Min
-//! [`FieldUpdate`]: crate::merge::FieldUpdate
-//! [`SetUnion`]: crate::merge::SetUnion
-//! [`CHAIN_OPERANDS_MAX`]: crate::merge::CHAIN_OPERANDS_MAX
-//! [`CHAIN_BYTES_MAX`]: crate::merge::CHAIN_BYTES_MAX
+//! [`Counter`]: crate::merge_operator::Counter
+//! [`Append`]: crate::merge_operator::Append
+//! [`Max`]: crate::merge_operator::Max
+//! [`Min`]: crate::merge_operator::Min
+//! [`FieldUpdate`]: crate::merge_operator::FieldUpdate
+//! [`SetUnion`]: crate::merge_operator::SetUnion
+//! [`CHAIN_OPERANDS_MAX`]: crate::merge_operator::CHAIN_OPERANDS_MAX
+//! [`CHAIN_BYTES_MAX`]: crate::merge_operator::CHAIN_BYTES_MAX
 //! [`Error::Contradiction`]: crate::Error::Contradiction
 //! [`Error::NoMergeOperator`]: crate::Error::NoMergeOperator
 //! [`Error::MergeFailed`]: crate::Error::MergeFailed

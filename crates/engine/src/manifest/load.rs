@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use lsmx_base::coding::len_u64;
 
-use super::{KeyspaceState, ManifestState};
 use crate::format::edit::{Change, Edit};
 use crate::format::filename::FileName;
 use crate::format::frame::LogSeed;
@@ -15,6 +14,7 @@ use crate::format::manifest_header::{
 };
 use crate::format::wal_header::SEGMENT_HEADER_BYTES;
 use crate::log::{Found, LogReader};
+use crate::manifest::{KeyspaceState, ManifestState};
 use crate::vfs::{Vfs, missing_dir_reason};
 use crate::{Error, Malformed, Result, SeqNo};
 
@@ -50,7 +50,7 @@ pub struct SalvagedManifest {
 ///
 /// # Errors
 /// It cannot be read, or a newer version wrote it.
-pub(super) fn salvage(vfs: &dyn Vfs, dir: &Path, number: u64) -> Result<Option<SalvagedManifest>> {
+pub(crate) fn salvage(vfs: &dyn Vfs, dir: &Path, number: u64) -> Result<Option<SalvagedManifest>> {
     let path = FileName::Manifest(number).in_dir(dir);
     let file = vfs.open(&path).map_err(|source| Error::io("open", &path, source))?;
     let bytes = file.len().map_err(|source| Error::io("read", &path, source))?;
@@ -88,7 +88,7 @@ pub(super) fn salvage(vfs: &dyn Vfs, dir: &Path, number: u64) -> Result<Option<S
     Ok(Some(SalvagedManifest { state, path, lost, removed, dropped }))
 }
 
-pub(super) fn load(vfs: &dyn Vfs, dir: &Path) -> Result<LoadedManifest> {
+pub(crate) fn load(vfs: &dyn Vfs, dir: &Path) -> Result<LoadedManifest> {
     load_observed(vfs, dir, &mut |_, _| {})
 }
 
@@ -97,7 +97,7 @@ pub(super) fn load(vfs: &dyn Vfs, dir: &Path) -> Result<LoadedManifest> {
 ///
 /// # Errors
 /// As [`load`].
-pub(super) fn states_before_flushes_past(
+pub(crate) fn states_before_flushes_past(
     vfs: &dyn Vfs,
     dir: &Path,
     seq: SeqNo,

@@ -10,7 +10,7 @@ use lsmx_compaction::{FileId, Level, RunId};
 use crate::format::edit::{Change, Edit, FileRecord, KEYSPACE_NAME_BYTES_MAX};
 use crate::format::filename::FILE_NUMBER_MAX;
 use crate::manifest::value_log::ValueLogState;
-use crate::operands::Token;
+use crate::operand_store::Token;
 use crate::{Malformed, SeqNo};
 
 /// A sorted run of a keyspace.
@@ -196,7 +196,7 @@ impl ManifestState {
     ///
     /// # Errors
     /// What does not fit the state.
-    pub(super) fn draft(&self, edit: &Edit) -> Result<Draft, Malformed> {
+    pub(crate) fn draft(&self, edit: &Edit) -> Result<Draft, Malformed> {
         let touched: BTreeSet<u32> = edit.changes.iter().filter_map(Change::keyspace).collect();
         // Files are shared, so a copy costs one count for each.
         let keyspaces =
@@ -215,7 +215,7 @@ impl ManifestState {
     }
 
     /// Takes over what [`ManifestState::draft`] made of this very state.
-    pub(super) fn adopt(&mut self, draft: Draft) {
+    pub(crate) fn adopt(&mut self, draft: Draft) {
         let Draft { touched, next } = draft;
         let mut keyspaces = std::mem::take(&mut self.keyspaces);
         for id in touched {
@@ -494,7 +494,7 @@ impl ManifestState {
 
 /// What an edit makes of a state.
 #[derive(Debug)]
-pub(super) struct Draft {
+pub(crate) struct Draft {
     /// Keyspaces that it creates, changes or drops.
     touched: BTreeSet<u32>,
     /// The state after it, of whose keyspaces only those touched are there.

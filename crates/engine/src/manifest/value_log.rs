@@ -45,25 +45,25 @@ impl ValueLogState {
         sums
     }
 
-    pub(super) fn add(&mut self, blob: BlobFileRecord) -> Result<(), Malformed> {
+    pub(crate) fn add(&mut self, blob: BlobFileRecord) -> Result<(), Malformed> {
         match self.blobs.insert(blob.id, blob) {
             None => Ok(()),
             Some(known) => Err(refused("blob file that joins", known.id, "not there already")),
         }
     }
 
-    pub(super) fn remove(&mut self, id: FileId) -> Result<(), Malformed> {
+    pub(crate) fn remove(&mut self, id: FileId) -> Result<(), Malformed> {
         let unknown = || refused("blob file that leaves", id, "a blob file of the keyspace");
         self.blobs.remove(&id).map(drop).ok_or_else(unknown)
     }
 
-    pub(super) fn refer(&mut self, table: FileId, references: &Arc<[BlobReference]>) {
+    pub(crate) fn refer(&mut self, table: FileId, references: &Arc<[BlobReference]>) {
         self.references.insert(table, Arc::clone(references));
     }
 
     /// What holds at the end of an edit: the references of a table leave with it, and no blob file is
     /// referenced that is not there, or by more than it holds.
-    pub(super) fn settle(
+    pub(crate) fn settle(
         &mut self,
         tables: &BTreeSet<FileId>,
         referred: impl Iterator<Item = FileId>,
@@ -87,12 +87,12 @@ impl ValueLogState {
         Ok(())
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.blobs.is_empty() && self.references.is_empty()
     }
 
     /// What makes this state out of nothing, once the tables are there.
-    pub(super) fn contents(&self, keyspace: u32) -> impl Iterator<Item = Change> {
+    pub(crate) fn contents(&self, keyspace: u32) -> impl Iterator<Item = Change> {
         let blobs = self.blobs.values().map(move |&blob| Change::AddBlob { keyspace, blob });
         let references = self.references.iter();
         blobs.chain(references.map(move |(&table, blobs)| {

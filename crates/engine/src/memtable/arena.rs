@@ -66,10 +66,10 @@ impl Arena {
 #[derive(Debug)]
 pub(crate) struct Copied {
     /// One behind the other.
-    pub(super) data: Bytes,
-    pub(super) key_bytes: usize,
+    pub(crate) data: Bytes,
+    pub(crate) key_bytes: usize,
     /// Bytes of memory that this took.
-    pub(super) taken_bytes: u64,
+    pub(crate) taken_bytes: u64,
 }
 
 impl Copied {

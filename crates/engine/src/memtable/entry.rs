@@ -6,26 +6,26 @@ use bytes::Bytes;
 use lsmx_base::key::{EntryKind, InternalKey, KeyPrefix, SeqNo};
 use lsmx_base::sync::OnceLock;
 
-use super::tree::Target;
-use crate::merge::{CHAIN_BYTES_MAX, CHAIN_OPERANDS_MAX};
+use crate::memtable::tree::Target;
+use crate::merge_operator::{CHAIN_BYTES_MAX, CHAIN_OPERANDS_MAX};
 
 /// Operands that a reader has to gather from one of them on, as far as the memtable knows.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Chain {
+pub(crate) struct Chain {
     operands: u32,
     bytes: u64,
 }
 
 impl Chain {
     /// As if there were so many operands below.
-    pub(super) fn above(operands: u32) -> Chain {
+    pub(crate) fn above(operands: u32) -> Chain {
         let share = CHAIN_BYTES_MAX / u64::from(CHAIN_OPERANDS_MAX);
         Chain { operands, bytes: u64::from(operands) * share }
     }
 
     /// With one more operand of so many bytes; and whether it is long by now. Then it counts as
     /// folded: should that fail, it is tried again after as many more, not with every operand.
-    pub(super) fn with(self, bytes: usize) -> (Chain, bool) {
+    pub(crate) fn with(self, bytes: usize) -> (Chain, bool) {
         let bytes = self.bytes + bytes as u64;
         let chain = Chain { operands: self.operands + 1, bytes };
         if chain.operands >= CHAIN_OPERANDS_MAX || chain.bytes >= CHAIN_BYTES_MAX {
@@ -47,7 +47,7 @@ enum Stored {
 const _: () = assert!(size_of::<Stored>() == size_of::<Bytes>(), "puts pay nothing");
 
 /// Bytes that an operand takes besides what a put takes; the allocator adds a header.
-pub(super) const OPERAND_BYTES: u64 = (size_of::<Operand>() + 2 * size_of::<usize>()) as u64;
+pub(crate) const OPERAND_BYTES: u64 = (size_of::<Operand>() + 2 * size_of::<usize>()) as u64;
 
 #[derive(Debug)]
 struct Operand {
@@ -59,7 +59,7 @@ struct Operand {
 
 /// An internal key and its value.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(crate) struct Entry {
     stored: Stored,
     key_bytes: u32,
     /// Sequence number and kind, so that larger means earlier in the order of one user key.
@@ -68,21 +68,21 @@ pub(super) struct Entry {
 
 /// What an entry is besides key and value.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Label {
-    pub(super) seq: SeqNo,
-    pub(super) kind: EntryKind,
+pub(crate) struct Label {
+    pub(crate) seq: SeqNo,
+    pub(crate) kind: EntryKind,
     /// Of an operand.
-    pub(super) chain: Option<Chain>,
+    pub(crate) chain: Option<Chain>,
 }
 
 /// Larger means earlier in the order of one user key, so the newest comes first.
-pub(super) fn tag(seq: SeqNo, kind: EntryKind) -> u64 {
+pub(crate) fn tag(seq: SeqNo, kind: EntryKind) -> u64 {
     seq.0 << 8 | kind as u64
 }
 
 impl Entry {
     /// An entry whose key are the first `key_bytes` of `data`, and whose value is the rest.
-    pub(super) fn new(data: Bytes, key_bytes: usize, label: Label) -> Entry {
+    pub(crate) fn new(data: Bytes, key_bytes: usize, label: Label) -> Entry {
         let stored = match label.chain {
             None => Stored::Plain(data),
             Some(chain) => {
@@ -103,20 +103,20 @@ impl Entry {
     }
 
     #[inline]
-    pub(super) fn user_key(&self) -> &[u8] {
+    pub(crate) fn user_key(&self) -> &[u8] {
         &self.data()[..self.key_bytes as usize]
     }
 
-    pub(super) fn user_key_bytes(&self) -> Bytes {
+    pub(crate) fn user_key_bytes(&self) -> Bytes {
         self.data().slice(..self.key_bytes as usize)
     }
 
     #[inline]
-    pub(super) fn tag(&self) -> u64 {
+    pub(crate) fn tag(&self) -> u64 {
         self.tag
     }
 
-    pub(super) fn seq(&self) -> SeqNo {
+    pub(crate) fn seq(&self) -> SeqNo {
         SeqNo(self.tag >> 8)
     }
 
@@ -126,12 +126,12 @@ impl Entry {
         EntryKind::from_u8((self.tag & 0xff) as u8).unwrap_or(EntryKind::Delete)
     }
 
-    pub(super) fn target(&self) -> Target<'_> {
+    pub(crate) fn target(&self) -> Target<'_> {
         Target { prefix: KeyPrefix::new(self.user_key()), user_key: self.user_key(), tag: self.tag }
     }
 
     /// What a newer operand of the key is added to.
-    pub(super) fn chain(&self) -> Chain {
+    pub(crate) fn chain(&self) -> Chain {
         match &self.stored {
             Stored::Operand(operand) if operand.folded.get().is_none() => operand.chain,
             _ => Chain::default(),
@@ -140,7 +140,7 @@ impl Entry {
 
     /// Whether it has its folded value.
     #[inline]
-    pub(super) fn is_folded(&self) -> bool {
+    pub(crate) fn is_folded(&self) -> bool {
         matches!(&self.stored, Stored::Operand(operand) if operand.folded.get().is_some())
     }
 
@@ -154,13 +154,13 @@ impl Entry {
     }
 
     /// Its key as a reader is to see it, who saw it `folded` or not.
-    pub(super) fn internal_key(&self, folded: bool) -> InternalKey<'_> {
+    pub(crate) fn internal_key(&self, folded: bool) -> InternalKey<'_> {
         let kind = self.folded(folded).map_or_else(|| self.kind(), |(kind, _)| *kind);
         InternalKey { user_key: self.user_key(), seq: self.seq(), kind }
     }
 
     /// Its value as that reader is to see it.
-    pub(super) fn value(&self, folded: bool) -> &[u8] {
+    pub(crate) fn value(&self, folded: bool) -> &[u8] {
         match self.folded(folded) {
             Some((_, value)) => value,
             None => &self.data()[self.key_bytes as usize..],
@@ -168,7 +168,7 @@ impl Entry {
     }
 
     /// [`Entry::value`] to keep.
-    pub(super) fn value_bytes(&self, folded: bool) -> Bytes {
+    pub(crate) fn value_bytes(&self, folded: bool) -> Bytes {
         match self.folded(folded) {
             Some((_, value)) => value.clone(),
             None => self.data().slice(self.key_bytes as usize..),
@@ -176,7 +176,7 @@ impl Entry {
     }
 
     /// Sets the folded value, once; returns its bytes.
-    pub(super) fn set_folded(&self, value: Option<Bytes>) -> u64 {
+    pub(crate) fn set_folded(&self, value: Option<Bytes>) -> u64 {
         let Stored::Operand(operand) = &self.stored else { return 0 };
         let folded =
             value.map_or((EntryKind::Delete, Bytes::new()), |value| (EntryKind::Put, value));

@@ -10,12 +10,12 @@ const FIRST_BITS: u32 = 1;
 
 /// Places whose items are made with their segment; segments have at most 2^`BITS` of them.
 #[derive(Debug)]
-pub(super) struct Growing<T, const BITS: u32> {
+pub(crate) struct Growing<T, const BITS: u32> {
     segments: AppendVec<Box<[T]>>,
 }
 
 impl<T: Default, const BITS: u32> Growing<T, BITS> {
-    pub(super) fn new() -> Growing<T, BITS> {
+    pub(crate) fn new() -> Growing<T, BITS> {
         Growing { segments: AppendVec::new() }
     }
 
@@ -34,13 +34,13 @@ impl<T: Default, const BITS: u32> Growing<T, BITS> {
 
     /// The item with this number, if it was reached.
     #[inline]
-    pub(super) fn get(&self, number: u32) -> Option<&T> {
+    pub(crate) fn get(&self, number: u32) -> Option<&T> {
         let (segment, at) = Self::find(number);
         self.segments.get(segment)?.get(at)
     }
 
     /// Makes the item with the number after the last one that was reached. One thread at a time.
-    pub(super) fn reach(&self, number: u32) -> Option<&T> {
+    pub(crate) fn reach(&self, number: u32) -> Option<&T> {
         let (segment, _) = Self::find(number);
         if segment == self.segments.count() {
             let len = 1 << (FIRST_BITS as usize + segment).min(BITS as usize);

@@ -6,11 +6,11 @@
 use lsmx_base::sync::models::{explore, spawn};
 use lsmx_base::sync::{AtomicU32, AtomicUsize};
 
-use super::growing::Growing;
-use super::*;
+use crate::memtable::growing::Growing;
+use crate::memtable::*;
 
 /// Entries of a full leaf.
-const FULL: u64 = super::node::SLOTS as u64;
+const FULL: u64 = crate::memtable::node::SLOTS as u64;
 
 /// With entries at the numbers 1 to `count`; their keys are the even numbers from 2 on.
 fn filled(count: u64) -> Arc<Memtable> {

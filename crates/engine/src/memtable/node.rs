@@ -12,34 +12,34 @@ use lsmx_base::key::KeyPrefix;
 use lsmx_base::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Slots of a node.
-pub(super) const SLOTS: usize = 15;
+pub(crate) const SLOTS: usize = 15;
 
 /// What stands for "no node".
-pub(super) const NONE: u32 = u32::MAX;
+pub(crate) const NONE: u32 = u32::MAX;
 
 /// What a slot holds.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Slot {
-    pub(super) prefix: KeyPrefix,
+pub(crate) struct Slot {
+    pub(crate) prefix: KeyPrefix,
     /// Number of the entry: in a leaf the slot's own, above the smallest one of the child.
-    pub(super) entry: u32,
+    pub(crate) entry: u32,
     /// The child; unused in a leaf.
-    pub(super) child: u32,
+    pub(crate) child: u32,
 }
 
 /// Slots in use, in key order: the count in the lowest four bits, then four bits for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Permutation(u64);
+pub(crate) struct Permutation(u64);
 
 impl Permutation {
     #[inline]
-    pub(super) fn len(self) -> usize {
+    pub(crate) fn len(self) -> usize {
         (self.0 & 15) as usize
     }
 
     /// The slot at a place of the order.
     #[inline]
-    pub(super) fn slot(self, place: usize) -> usize {
+    pub(crate) fn slot(self, place: usize) -> usize {
         ((self.0 >> (4 + 4 * place)) & 15) as usize
     }
 
@@ -67,7 +67,7 @@ impl Permutation {
 
 /// A node. Changed by one writer at a time, read by anybody meanwhile.
 #[derive(Debug)]
-pub(super) struct Node {
+pub(crate) struct Node {
     permutation: AtomicU64,
     /// How often the node was split: only a split frees slots, for others to use them again.
     splits: AtomicU32,
@@ -97,7 +97,7 @@ impl Default for Node {
 impl Node {
     /// Makes this unused node one with these slots, in order. Only for the writer, before it tells
     /// anybody of the node.
-    pub(super) fn begin(&self, level: u32, next: u32, slots: impl Iterator<Item = Slot>) {
+    pub(crate) fn begin(&self, level: u32, next: u32, slots: impl Iterator<Item = Slot>) {
         self.level.store(level, Ordering::Relaxed);
         self.next.store(next, Ordering::Relaxed);
         for (place, slot) in slots.enumerate() {
@@ -107,45 +107,45 @@ impl Node {
 
     /// Levels below this one.
     #[inline]
-    pub(super) fn level(&self) -> u32 {
+    pub(crate) fn level(&self) -> u32 {
         self.level.load(Ordering::Relaxed)
     }
 
     #[inline]
-    pub(super) fn permutation(&self) -> Permutation {
+    pub(crate) fn permutation(&self) -> Permutation {
         Permutation(self.permutation.load(Ordering::Acquire))
     }
 
     #[inline]
-    pub(super) fn next(&self) -> Option<u32> {
+    pub(crate) fn next(&self) -> Option<u32> {
         Some(self.next.load(Ordering::Acquire)).filter(|&next| next != NONE)
     }
 
     /// How the prefix of a slot compares; the second half is looked at only if it matters.
     #[inline]
-    pub(super) fn compare(&self, slot: usize, prefix: KeyPrefix) -> Order {
+    pub(crate) fn compare(&self, slot: usize, prefix: KeyPrefix) -> Order {
         let half = |half: usize| self.prefixes[half][slot].load(Ordering::Relaxed);
         half(0).cmp(&prefix.0[0]).then_with(|| half(1).cmp(&prefix.0[1]))
     }
 
     #[inline]
-    pub(super) fn entry(&self, slot: usize) -> u32 {
+    pub(crate) fn entry(&self, slot: usize) -> u32 {
         self.entries[slot].load(Ordering::Relaxed)
     }
 
     #[inline]
-    pub(super) fn child(&self, slot: usize) -> u32 {
+    pub(crate) fn child(&self, slot: usize) -> u32 {
         self.children[slot].load(Ordering::Relaxed)
     }
 
-    pub(super) fn slot(&self, slot: usize) -> Slot {
+    pub(crate) fn slot(&self, slot: usize) -> Slot {
         let prefix = [0, 1].map(|half: usize| self.prefixes[half][slot].load(Ordering::Relaxed));
         Slot { prefix: KeyPrefix(prefix), entry: self.entry(slot), child: self.child(slot) }
     }
 
     /// A mark that [`Node::unchanged`] compares with; to be taken before the permutation.
     #[inline]
-    pub(super) fn splits(&self) -> u32 {
+    pub(crate) fn splits(&self) -> u32 {
         self.splits.load(Ordering::Acquire)
     }
 
@@ -153,13 +153,13 @@ impl Node {
     /// after it. Who has read a slot that was used again has read something newer than the fence in
     /// [`Node::insert`], so behind the fence here sees the split that freed it.
     #[inline]
-    pub(super) fn unchanged(&self, splits: u32) -> bool {
+    pub(crate) fn unchanged(&self, splits: u32) -> bool {
         fence(Ordering::Acquire);
         self.splits.load(Ordering::Relaxed) == splits
     }
 
     /// Puts a slot at a place of the order; the node has room. Only for the writer.
-    pub(super) fn insert(&self, place: usize, new: Slot) {
+    pub(crate) fn insert(&self, place: usize, new: Slot) {
         let permutation = self.permutation();
         let slot = permutation.free();
         fence(Ordering::Release);
@@ -174,7 +174,7 @@ impl Node {
 
     /// Leaves the slots from `place` on to the node `right`, which has them already. Only for the
     /// writer.
-    pub(super) fn split_off(&self, place: usize, right: u32) {
+    pub(crate) fn split_off(&self, place: usize, right: u32) {
         // In this order: who misses the slots here finds the way to where they are.
         self.next.store(right, Ordering::Release);
         self.permutation.store(self.permutation().cut(place).0, Ordering::Release);

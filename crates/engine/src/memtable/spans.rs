@@ -98,7 +98,7 @@ impl Chunk {
 
 /// The range tombstones of one memtable.
 #[derive(Debug)]
-pub(super) struct MemtableSpans {
+pub(crate) struct MemtableSpans {
     /// Whether there are any: most memtables have none, and a lookup reads nothing else there. Set
     /// after the chunk is in place; pairs with the load in [`MemtableSpans::is_empty`].
     any: AtomicBool,
@@ -108,7 +108,7 @@ pub(super) struct MemtableSpans {
 }
 
 impl MemtableSpans {
-    pub(super) fn new() -> MemtableSpans {
+    pub(crate) fn new() -> MemtableSpans {
         MemtableSpans {
             any: AtomicBool::new(false),
             chunks: ArcSwap::default(),
@@ -117,7 +117,7 @@ impl MemtableSpans {
     }
 
     /// Adds a range tombstone. Returns the memory that it takes, its share of an index included.
-    pub(super) fn insert(&self, start: Bytes, end: Option<Bytes>, seq: SeqNo) -> u64 {
+    pub(crate) fn insert(&self, start: Bytes, end: Option<Bytes>, seq: SeqNo) -> u64 {
         let key_bytes = start.len() + end.as_ref().map_or(0, Bytes::len);
         let mut newest = Chunk::new(1, Node::One(Span { start, end, seq }));
         let _adding = self.adding.lock();
@@ -132,13 +132,13 @@ impl MemtableSpans {
         SPAN_BYTES + key_bytes as u64
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         !self.any.load(Ordering::Acquire)
     }
 
     /// The newest one that covers `user_key` for a reader at `snapshot`.
     #[inline]
-    pub(super) fn covering(&self, user_key: &[u8], snapshot: SeqNo) -> Option<SeqNo> {
+    pub(crate) fn covering(&self, user_key: &[u8], snapshot: SeqNo) -> Option<SeqNo> {
         if self.is_empty() {
             return None;
         }
@@ -147,7 +147,7 @@ impl MemtableSpans {
     }
 
     /// Indexes of all of them; none if there are none.
-    pub(super) fn indexes(&self) -> Vec<Arc<TombstoneIndex>> {
+    pub(crate) fn indexes(&self) -> Vec<Arc<TombstoneIndex>> {
         if self.is_empty() {
             return Vec::new();
         }
@@ -155,7 +155,7 @@ impl MemtableSpans {
     }
 
     /// All of them, each with its one number.
-    pub(super) fn range_tombstones(&self) -> Vec<RangeTombstone> {
+    pub(crate) fn range_tombstones(&self) -> Vec<RangeTombstone> {
         let mut all = Vec::new();
         if !self.is_empty() {
             for chunk in self.chunks.load().iter() {

@@ -3,8 +3,8 @@
 use lsmx_base::sync::Mutex;
 use proptest::prelude::*;
 
-use super::*;
 use crate::disposal::Disposal;
+use crate::memtable::*;
 
 fn filled() -> Arc<Memtable> {
     let memtable = Arc::new(Memtable::new(SeqNo(1), &Disposal::default()));
@@ -229,7 +229,7 @@ fn a_folded_value_hides_what_is_older_from_its_number_on() {
 
 #[test]
 fn long_chains_ask_to_be_folded_and_start_again_from_there() {
-    use crate::merge::{CHAIN_BYTES_MAX, CHAIN_OPERANDS_MAX};
+    use crate::merge_operator::{CHAIN_BYTES_MAX, CHAIN_OPERANDS_MAX};
     let memtable = Memtable::new(SeqNo(1), &Disposal::default());
     let add = |key: &'static str, seq: u32, below| {
         memtable.insert_operand(key.as_bytes(), SeqNo(seq.into()), b"o", below).1

@@ -17,10 +17,10 @@ use lsmx_base::coding::len_u64;
 use lsmx_base::key::{EntryKind, KeyPrefix, SeqNo};
 use lsmx_base::sync::{AtomicU32, Mutex, OnceLock, Ordering};
 
-use super::arena::{Arena, Copied};
-use super::entry::{Entry, Label, tag};
-use super::growing::Growing;
-use super::node::{NONE, Node, Permutation, SLOTS, Slot};
+use crate::memtable::arena::{Arena, Copied};
+use crate::memtable::entry::{Entry, Label, tag};
+use crate::memtable::growing::Growing;
+use crate::memtable::node::{NONE, Node, Permutation, SLOTS, Slot};
 
 /// Entries of a segment, as a power of two: 14 KiB.
 const ENTRIES_BITS: u32 = 8;
@@ -32,15 +32,15 @@ const ENTRY_BYTES: u64 = size_of::<OnceLock<Entry>>() as u64 + 1;
 const NODE_BYTES: usize = size_of::<Node>() + 1;
 /// A place in the order that a search is for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Target<'a> {
-    pub(super) prefix: KeyPrefix,
-    pub(super) user_key: &'a [u8],
-    pub(super) tag: u64,
+pub(crate) struct Target<'a> {
+    pub(crate) prefix: KeyPrefix,
+    pub(crate) user_key: &'a [u8],
+    pub(crate) tag: u64,
 }
 
 impl<'a> Target<'a> {
     /// Before the newest entry of `user_key` that is not newer than `seq`.
-    pub(super) fn new(user_key: &'a [u8], seq: SeqNo) -> Target<'a> {
+    pub(crate) fn new(user_key: &'a [u8], seq: SeqNo) -> Target<'a> {
         Target {
             prefix: KeyPrefix::new(user_key),
             user_key,
@@ -51,8 +51,8 @@ impl<'a> Target<'a> {
 
 /// An entry, where it was found, and what the node looked like then.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
-    pub(super) entry: u32,
+pub(crate) struct Place {
+    pub(crate) entry: u32,
     leaf: u32,
     place: usize,
     permutation: Permutation,
@@ -87,7 +87,7 @@ struct Writing {
 
 /// The ordered entries.
 #[derive(Debug)]
-pub(super) struct Tree {
+pub(crate) struct Tree {
     entries: Growing<OnceLock<Entry>, ENTRIES_BITS>,
     nodes: Growing<Node, NODES_BITS>,
     /// `NONE` while there is nothing.
@@ -98,7 +98,7 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    pub(super) fn new() -> Tree {
+    pub(crate) fn new() -> Tree {
         let writing = Writing { arena: Arena::new(), path: Vec::new(), node_count: 0 };
         Tree {
             entries: Growing::new(),
@@ -110,13 +110,13 @@ impl Tree {
     }
 
     /// How many entries there are.
-    pub(super) fn len(&self) -> u32 {
+    pub(crate) fn len(&self) -> u32 {
         self.entry_count.load(Ordering::Acquire)
     }
 
     /// The entry with this number, which a search found.
     #[inline]
-    pub(super) fn entry(&self, number: u32) -> &Entry {
+    pub(crate) fn entry(&self, number: u32) -> &Entry {
         // An entry is in the array before its number is in a node.
         self.entry_at(number).expect("a number in a node is that of an entry")
     }
@@ -238,7 +238,7 @@ impl Tree {
     }
 
     /// The first entry at or after a target.
-    pub(super) fn at_or_after(&self, target: Target<'_>) -> Option<Place> {
+    pub(crate) fn at_or_after(&self, target: Target<'_>) -> Option<Place> {
         loop {
             let (leaf, found) = self.descend(target)?;
             if let Ok(place) = self.stand(leaf, &found, found.place) {
@@ -248,7 +248,7 @@ impl Tree {
     }
 
     /// The last entry before a target.
-    pub(super) fn before_target(&self, target: Target<'_>) -> Option<Place> {
+    pub(crate) fn before_target(&self, target: Target<'_>) -> Option<Place> {
         loop {
             let (leaf, found) = self.descend(target)?;
             // A leaf that is not the leftmost begins with something before the target.
@@ -260,12 +260,12 @@ impl Tree {
     }
 
     /// The first entry.
-    pub(super) fn first(&self) -> Option<Place> {
+    pub(crate) fn first(&self) -> Option<Place> {
         self.at_or_after(Target { prefix: KeyPrefix([0, 0]), user_key: &[], tag: u64::MAX })
     }
 
     /// The last entry.
-    pub(super) fn last(&self) -> Option<Place> {
+    pub(crate) fn last(&self) -> Option<Place> {
         let mut number = self.root()?;
         loop {
             let node = self.node(number);
@@ -291,7 +291,7 @@ impl Tree {
     }
 
     /// An entry about in the middle, of those that fill more than a leaf. Nothing is put in meanwhile.
-    pub(super) fn middle(&self) -> Option<&Entry> {
+    pub(crate) fn middle(&self) -> Option<&Entry> {
         let root = self.node(self.root()?);
         let permutation = root.permutation();
         let slot = (root.level() > 0).then(|| permutation.slot(permutation.len() / 2))?;
@@ -300,7 +300,7 @@ impl Tree {
 
     /// The entry after one.
     #[inline]
-    pub(super) fn after(&self, at: Place) -> Option<Place> {
+    pub(crate) fn after(&self, at: Place) -> Option<Place> {
         let node = self.node(at.leaf);
         // While nothing was put in, the next one is the next slot.
         if at.place + 1 < at.permutation.len()
@@ -323,7 +323,7 @@ impl Tree {
 
     /// The entry before one.
     #[inline]
-    pub(super) fn before_place(&self, at: Place) -> Option<Place> {
+    pub(crate) fn before_place(&self, at: Place) -> Option<Place> {
         let node = self.node(at.leaf);
         if at.place > 0
             && node.permutation() == at.permutation
@@ -336,14 +336,14 @@ impl Tree {
 
     /// Adds an entry; its number is its own, so there is none like it. Returns the bytes of memory
     /// that all of it grew by.
-    pub(super) fn insert(&self, user_key: &[u8], value: &[u8], label: Label) -> u64 {
+    pub(crate) fn insert(&self, user_key: &[u8], value: &[u8], label: Label) -> u64 {
         let mut writing = self.writing.lock();
         let copied = writing.arena.copy(user_key, value);
         self.link(&mut writing, copied, label)
     }
 
     /// [`Tree::insert`] of what lies in memory already.
-    pub(super) fn insert_copied(&self, copied: Copied, label: Label) -> u64 {
+    pub(crate) fn insert_copied(&self, copied: Copied, label: Label) -> u64 {
         self.link(&mut self.writing.lock(), copied, label)
     }
 

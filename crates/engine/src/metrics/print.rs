@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use super::{KeyspaceMetrics, LevelMetrics, MergeMetrics, Metrics, StallCause, ValueLogMetrics};
+use crate::metrics::{
+    KeyspaceMetrics, LevelMetrics, MergeMetrics, Metrics, StallCause, ValueLogMetrics,
+};
 
 /// Bytes with a unit, in at most eight characters.
 struct Bytes(u64);
@@ -335,8 +337,8 @@ impl fmt::Display for Metrics {
 
 #[cfg(test)]
 mod tests {
-    use super::super::LevelFlow;
     use super::*;
+    use crate::metrics::LevelFlow;
 
     #[test]
     fn numbers_stay_within_their_columns() {
@@ -370,7 +372,7 @@ mod tests {
         let metrics = KeyspaceMetrics {
             policy: "leveled".to_owned(),
             levels: vec![level(0, 100), level(2, 300)],
-            stalls: super::super::StallMetrics {
+            stalls: crate::metrics::StallMetrics {
                 memory_full: StallCause { count: 2, us_total: 3_000, us_max: 2_000 },
                 ..Default::default()
             },

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::format::BlockKind;
 use crate::format::block::Handle;
 
-use super::reader::FillCache;
+use crate::table::reader::FillCache;
 
 /// Levels whose filters nearly every lookup gets along with, so that it takes no memory for them.
 const LEVELS_HERE: usize = 6;
@@ -89,7 +89,7 @@ impl Access {
     /// # Errors
     /// [`Error::WouldBlock`] if it must not be.
     #[inline]
-    pub(super) fn may_read(&mut self, block: Handle) -> Result<FillCache> {
+    pub(crate) fn may_read(&mut self, block: Handle) -> Result<FillCache> {
         match self.fill {
             FillCache::Memory => {
                 self.missing = Some(block);
@@ -128,13 +128,13 @@ impl Access {
     }
 
     #[inline]
-    pub(super) fn filter_negative(&mut self, level: u8) {
+    pub(crate) fn filter_negative(&mut self, level: u8) {
         let answers = self.answers_of(level);
         answers.negatives = answers.negatives.saturating_add(1);
     }
 
     #[inline]
-    pub(super) fn filter_false_positive(&mut self, level: u8) {
+    pub(crate) fn filter_false_positive(&mut self, level: u8) {
         let answers = self.answers_of(level);
         answers.false_positives = answers.false_positives.saturating_add(1);
     }

@@ -9,7 +9,7 @@ use crate::format::data_block::{DataBlockBuilder, SplitPoint};
 
 /// The choice among the ends of one block.
 #[derive(Debug)]
-pub(super) struct BlockEnds {
+pub(crate) struct BlockEnds {
     /// Bytes from which on the block may end, and above which it must, unless it is one long entry.
     from: usize,
     to: usize,
@@ -20,7 +20,7 @@ pub(super) struct BlockEnds {
 
 /// What to do before an entry is added.
 #[derive(Debug)]
-pub(super) enum BlockEnd<'a> {
+pub(crate) enum BlockEnd<'a> {
     /// Go on with the block.
     No,
     /// End it before that entry.
@@ -31,7 +31,7 @@ pub(super) enum BlockEnd<'a> {
 
 impl BlockEnds {
     /// For blocks of about so many bytes.
-    pub(super) fn new(target: usize) -> BlockEnds {
+    pub(crate) fn new(target: usize) -> BlockEnds {
         let slack = target / 16;
         BlockEnds {
             from: target - slack,
@@ -45,7 +45,7 @@ impl BlockEnds {
     /// `common` bytes in common with the one before, whose number and kind are `last`. Now it has
     /// `bytes`.
     #[inline]
-    pub(super) fn before(
+    pub(crate) fn before(
         &mut self,
         block: &DataBlockBuilder,
         (bytes, with): (usize, usize),

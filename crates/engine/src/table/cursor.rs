@@ -5,15 +5,15 @@ use lsmx_base::malformed::Malformed;
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
-use super::access::Access;
-use super::read_ahead::ReadAhead;
-use super::reader::{FillCache, Table};
 use crate::cursor::Cursor;
 use crate::error::{Error, Result};
 use crate::format::block::Handle;
 use crate::format::data_block::DataBlock;
 use crate::format::data_block::cursor::DataBlockCursor;
 use crate::format::index::IndexBlock;
+use crate::table::access::Access;
+use crate::table::read_ahead::ReadAhead;
+use crate::table::reader::{FillCache, Table};
 
 /// A cursor over the entries of one table. It holds on to the index block and the data block it is
 /// in, so that going on asks no cache for them again.
@@ -46,7 +46,7 @@ struct Current {
 }
 
 impl TableCursor {
-    pub(super) fn new(table: Arc<Table>, access: Access) -> TableCursor {
+    pub(crate) fn new(table: Arc<Table>, access: Access) -> TableCursor {
         let ahead = ReadAhead::default();
         TableCursor { table, access, ahead, top: None, index: None, current: None }
     }

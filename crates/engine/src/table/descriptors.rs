@@ -19,13 +19,13 @@ use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::malformed::Malformed;
 use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, Weak};
 
-use super::pooled::PooledFile;
-use super::reader::{FillCache, TableIdentity};
 use crate::env::rate::{Lane, RateLimit};
 use crate::error::{Error, Result};
 use crate::format::blob::{BLOB_HEADER_BYTES, BlobHeader};
 use crate::format::edit::BlobFileRecord;
 use crate::format::footer::{FOOTER_BYTES, Footer};
+use crate::table::pooled::PooledFile;
+use crate::table::reader::{FillCache, TableIdentity};
 use crate::vfs::{File, Shed, Vfs, open_past_cache};
 
 /// Repeated reads that are kept to be reported; further ones are only counted.
@@ -107,7 +107,7 @@ impl DescriptorPool {
     }
 
     /// Whether files that operand stores open stay open.
-    pub(super) fn keeps_opened(&self) -> bool {
+    pub(crate) fn keeps_opened(&self) -> bool {
         self.keeps_opened.load(Ordering::Relaxed)
     }
 
@@ -374,7 +374,7 @@ impl Descriptor {
     }
 
     /// The file of an operand store, open for reading.
-    pub(super) fn open_operands(
+    pub(crate) fn open_operands(
         pool: &Arc<DescriptorPool>,
         path: &Path,
     ) -> io::Result<Arc<Descriptor>> {
@@ -384,7 +384,7 @@ impl Descriptor {
     }
 
     /// Makes a call on the file, which is opened if need be.
-    pub(super) fn call<R>(
+    pub(crate) fn call<R>(
         self: &Arc<Self>,
         call: impl FnOnce(&dyn File) -> io::Result<R>,
     ) -> io::Result<R> {
@@ -397,7 +397,7 @@ impl Descriptor {
     }
 
     /// Makes a call on the file if it is open.
-    pub(super) fn call_if_open(&self, call: impl FnOnce(&dyn File)) {
+    pub(crate) fn call_if_open(&self, call: impl FnOnce(&dyn File)) {
         if let Some(open) = &*self.file.load() {
             call(&*open.0);
         }
@@ -633,7 +633,7 @@ fn into_io(error: Error) -> io::Error {
 }
 
 /// Reads `bytes` at `offset`; the caller has checked them against the size of the file.
-pub(super) fn read_exact(file: &dyn File, path: &Path, offset: u64, bytes: u64) -> Result<Vec<u8>> {
+pub(crate) fn read_exact(file: &dyn File, path: &Path, offset: u64, bytes: u64) -> Result<Vec<u8>> {
     let needed = to_usize("block", bytes).map_err(|what| Error::malformed(what, path, offset))?;
     let mut buffer = vec![0; needed];
     fill_exact(file, path, offset, &mut buffer)?;

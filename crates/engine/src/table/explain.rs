@@ -9,8 +9,8 @@ use crate::format::blob::ValuePointer;
 use crate::format::block::Handle;
 use crate::format::data_block::DataBlock;
 
-use super::access::Access;
-use super::reader::{FillCache, Table};
+use crate::table::access::Access;
+use crate::table::reader::{FillCache, Table};
 
 /// Where a block came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

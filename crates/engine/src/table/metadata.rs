@@ -6,7 +6,7 @@ use crate::cache::{INDEX_OVERHEAD_BYTES, Resident, SLOT_OVERHEAD_BYTES};
 use crate::error::Result;
 use crate::format::block::{Handle, TRAILER_BYTES};
 
-use super::reader::{FillCache, Table};
+use crate::table::reader::{FillCache, Table};
 
 /// Bytes of memory by kind, as the block cache counts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::path::Path;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::sync::Arc;
 
-use super::descriptors::{Descriptor, DescriptorPool};
+use crate::table::descriptors::{Descriptor, DescriptorPool};
 use crate::vfs::{File, LockGuard, Vfs};
 
 /// A file system for operand stores. The descriptor pool may close the files that were opened through it, and opens
@@ -102,7 +102,7 @@ impl Vfs for PooledVfs {
 
 /// A file whose descriptor counts in the budget of a pool.
 #[derive(Debug)]
-pub(super) struct PooledFile(pub(super) Arc<Descriptor>);
+pub(crate) struct PooledFile(pub(crate) Arc<Descriptor>);
 
 impl File for PooledFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {

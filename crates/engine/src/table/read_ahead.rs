@@ -9,12 +9,12 @@ use lsmx_base::malformed::Malformed;
 use lsmx_base::slice::BlockBytes;
 use lsmx_base::sync::Arc;
 
-use super::access::Access;
-use super::descriptors::Source;
-use super::reader::{FillCache, Table};
 use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::format::block::Handle;
+use crate::table::access::Access;
+use crate::table::descriptors::Source;
+use crate::table::reader::{FillCache, Table};
 
 /// Bytes of the first read ahead.
 const FIRST_BYTES: u64 = 16 << 10;
@@ -27,7 +27,7 @@ const SEARCH_BLOCKS: u32 = 2;
 
 /// Bytes of the data part of one table that were read and not yet used up.
 #[derive(Debug, Default)]
-pub(super) struct ReadAhead {
+pub(crate) struct ReadAhead {
     /// Where the window begins in the file.
     offset: u64,
     /// Keeps its memory; the first `held` bytes are the window.
@@ -53,7 +53,7 @@ impl Drop for ReadAhead {
 
 impl ReadAhead {
     /// The contents of a data block: from the cache, from what was read ahead, or from the file.
-    pub(super) fn block(
+    pub(crate) fn block(
         &mut self,
         table: &Table,
         handle: Handle,

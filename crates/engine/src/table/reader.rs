@@ -14,10 +14,6 @@ use lsmx_base::slice::{BlockBytes, Slice};
 use lsmx_base::sync::{Arc, AtomicU64, Ordering};
 use lsmx_compaction::FileId;
 
-use super::access::Access;
-use super::cursor::TableCursor;
-use super::descriptors::{Descriptor, DescriptorPool, FileIdentity, read_exact};
-use super::scratch;
 use crate::cache::{Cache, Metadata, Slot, TableSlots};
 use crate::error::{Error, Result};
 use crate::format::BlockKind;
@@ -27,6 +23,10 @@ use crate::format::footer::{FOOTER_BYTES, Footer};
 use crate::format::index::IndexBlock;
 use crate::format::properties::Properties;
 use crate::format::range_tombstones::Spans;
+use crate::table::access::Access;
+use crate::table::cursor::TableCursor;
+use crate::table::descriptors::{Descriptor, DescriptorPool, FileIdentity, read_exact};
+use crate::table::scratch;
 use crate::vfs::{File, Vfs, open_past_cache};
 
 /// Bytes read from the end of a file when it is opened. Footer and properties fit unless the
@@ -85,10 +85,10 @@ pub struct Found {
 /// A table, open for reading. Shared by all readers; holds no lock.
 #[derive(Debug)]
 pub struct Table {
-    pub(super) file: Arc<Descriptor>,
-    pub(super) path: PathBuf,
-    pub(super) identity: TableIdentity,
-    pub(super) properties: Properties,
+    pub(crate) file: Arc<Descriptor>,
+    pub(crate) path: PathBuf,
+    pub(crate) identity: TableIdentity,
+    pub(crate) properties: Properties,
     slots: Arc<TableSlots>,
     /// This opening's number in the cache.
     cache_id: u64,
@@ -276,7 +276,7 @@ impl Table {
     }
 
     /// Brings the filter into memory, if there is one.
-    pub(super) fn read_filter(&self, fill: FillCache) -> Result<()> {
+    pub(crate) fn read_filter(&self, fill: FillCache) -> Result<()> {
         let Some(handle) = self.properties.filter else { return Ok(()) };
         let slot = &self.slots.filter;
         let access = &mut Access::of(fill);
@@ -424,18 +424,18 @@ impl Table {
     /// An index block whose last separator is before a key that the top index has it hold; only one of
     /// coding 0 has a last separator.
     #[cold]
-    pub(super) fn levels_disagree(&self, index: Handle) -> Error {
+    pub(crate) fn levels_disagree(&self, index: Handle) -> Error {
         let what = "index blocks and top index are";
         Error::malformed(Malformed::Order { what }, &self.path, index.offset)
     }
 
     /// The top index, for a cursor to hold on to; `None` if there are no entries.
-    pub(super) fn top_index(&self, access: &mut Access) -> Result<Option<Arc<IndexBlock>>> {
+    pub(crate) fn top_index(&self, access: &mut Access) -> Result<Option<Arc<IndexBlock>>> {
         self.with_top_index(access, |top| Ok(Some(top.clone())))
     }
 
     /// An index block, for a cursor to hold on to.
-    pub(super) fn index_block(
+    pub(crate) fn index_block(
         &self,
         ordinal: usize,
         top: &IndexBlock,
@@ -523,7 +523,7 @@ impl Table {
 
     /// The contents of a data block.
     #[inline]
-    pub(super) fn data_block(&self, handle: Handle, access: &mut Access) -> Result<BlockBytes> {
+    pub(crate) fn data_block(&self, handle: Handle, access: &mut Access) -> Result<BlockBytes> {
         if let Some(block) = self.cache().data_block(self.cache_id, handle.offset) {
             access.hit(self.cache(), BlockKind::Data);
             return Ok(block);
@@ -537,7 +537,7 @@ impl Table {
     }
 
     /// The contents of a data block if they are in memory; does not count as a use.
-    pub(super) fn peek_data_block(
+    pub(crate) fn peek_data_block(
         &self,
         handle: Handle,
         access: &mut Access,
@@ -548,27 +548,27 @@ impl Table {
     }
 
     /// Whether the range tombstones are in memory.
-    pub(super) fn spans_are_resident(&self) -> bool {
+    pub(crate) fn spans_are_resident(&self) -> bool {
         self.slots.range_tombstones.get().is_some()
     }
 
     /// Whether the filter is in memory.
-    pub(super) fn filter_is_resident(&self) -> bool {
+    pub(crate) fn filter_is_resident(&self) -> bool {
         self.slots.filter.get().is_some()
     }
 
     /// Whether the top index is in memory.
-    pub(super) fn top_index_is_resident(&self) -> bool {
+    pub(crate) fn top_index_is_resident(&self) -> bool {
         self.slots.top_index.get().is_some()
     }
 
     /// Whether an index block is in memory; `count` is that of all.
-    pub(super) fn index_is_resident(&self, ordinal: usize, count: usize) -> bool {
+    pub(crate) fn index_is_resident(&self, ordinal: usize, count: usize) -> bool {
         self.slots.index(ordinal, count).is_some_and(|slot| slot.get().is_some())
     }
 
     /// Whether a data block is in memory.
-    pub(super) fn data_is_resident(&self, handle: Handle) -> bool {
+    pub(crate) fn data_is_resident(&self, handle: Handle) -> bool {
         self.cache().peek_data_block(self.cache_id, handle.offset).is_some()
     }
 
@@ -613,7 +613,7 @@ impl Table {
     }
 
     /// Checks the bytes of a data block that was read from the file, and copies its contents.
-    pub(super) fn open_data_block(
+    pub(crate) fn open_data_block(
         &self,
         stored: &[u8],
         handle: Handle,

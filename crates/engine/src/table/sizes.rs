@@ -5,8 +5,8 @@ use lsmx_base::key::SeqNo;
 
 use crate::error::{Error, Result};
 
-use super::access::Access;
-use super::reader::{FillCache, Table};
+use crate::table::access::Access;
+use crate::table::reader::{FillCache, Table};
 
 impl Table {
     /// Bytes of the file before `user_key`, in steps of what one index block covers: keys of one

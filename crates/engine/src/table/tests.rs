@@ -8,11 +8,11 @@ use lsmx_base::sync::Arc;
 use lsmx_compaction::FileId;
 use proptest::prelude::*;
 
-use super::*;
 use crate::cache::{Cache, PerKind};
 use crate::cursor::Cursor;
 use crate::error::Error;
 use crate::format::BlockKind;
+use crate::table::*;
 use crate::vfs::{MemVfs, Vfs};
 
 type Entry = (Vec<u8>, u64, EntryKind, Vec<u8>);

@@ -16,7 +16,7 @@ use crate::format::data_block::cursor::DataBlockCursor;
 use crate::format::index::{IndexBlock, Separator};
 use crate::format::range_tombstones::Spans;
 
-use super::reader::Table;
+use crate::table::reader::Table;
 
 /// Bytes of one read while the whole file is summed.
 const CHUNK_BYTES: u64 = 256 << 10;

@@ -6,8 +6,8 @@ use crate::cache::{INDEX_OVERHEAD_BYTES, Metadata, SLOT_OVERHEAD_BYTES};
 use crate::error::{Error, Result};
 use crate::format::block::Handle;
 
-use super::access::Access;
-use super::reader::{FillCache, Table};
+use crate::table::access::Access;
+use crate::table::reader::{FillCache, Table};
 
 /// Whether a warm-up may go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

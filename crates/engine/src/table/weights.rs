@@ -6,8 +6,8 @@ use lsmx_base::malformed::Malformed;
 use crate::error::{Error, Result};
 use crate::format::index::Separator;
 
-use super::access::Access;
-use super::reader::{FillCache, Table};
+use crate::table::access::Access;
+use crate::table::reader::{FillCache, Table};
 
 /// Index blocks from which on the top index alone is fine enough.
 const FINE_ENOUGH: usize = 16;

@@ -3,12 +3,12 @@
 use lsmx_base::malformed::Malformed;
 use lsmx_base::sync::Arc;
 
-use super::access::Access;
-use super::reader::{FillCache, Table};
 use crate::error::{Error, Result};
 use crate::format::data_block::DataBlock;
 use crate::format::data_block::cursor::DataBlockCursor;
 use crate::format::index::IndexBlock;
+use crate::table::access::Access;
+use crate::table::reader::{FillCache, Table};
 
 /// An index block, and the user keys of the data blocks it leads to.
 pub type Indexed = (Arc<IndexBlock>, Vec<Vec<Vec<u8>>>);

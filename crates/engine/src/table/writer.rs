@@ -21,8 +21,6 @@ use lsmx_base::malformed::Malformed;
 use lsmx_base::range_tombstone::{self, RangeTombstone};
 use lsmx_base::sync::Arc;
 
-use super::block_end::{BlockEnd, BlockEnds};
-use super::options::TableOptions;
 use crate::error::{Error, Result};
 use crate::format::block::{self, BLOCK_CONTENT_BYTES_MAX, Compression, Handle, TRAILER_BYTES};
 use crate::format::data_block::{self, DataBlockBuilder};
@@ -31,6 +29,8 @@ use crate::format::index::{self, Boundary, PrefixIndexBuilder, Separator, Succin
 use crate::format::properties::Properties;
 use crate::format::range_tombstones;
 use crate::format::{BlockKind, FORMAT_VERSION, KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::table::block_end::{BlockEnd, BlockEnds};
+use crate::table::options::TableOptions;
 use crate::vfs::{File, Vfs};
 
 /// Bytes gathered before they are handed to the file.

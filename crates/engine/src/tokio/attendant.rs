@@ -7,7 +7,7 @@ use ::tokio::runtime::Handle as Runtime;
 use lsmx_base::sync::{Arc, Weak};
 
 use crate::db::Handle;
-use crate::read::Reads;
+use crate::lookup::point::Reads;
 use crate::write::commit::Committer;
 use crate::write::group::Attendant;
 
@@ -17,7 +17,7 @@ const TURNS_MAX: usize = 8;
 
 /// Sends threads of the pool of one runtime.
 #[derive(Clone, Debug)]
-pub(super) struct PoolAttendant {
+pub(crate) struct PoolAttendant {
     runtime: Runtime,
     committer: Arc<Committer>,
     /// A commit that nobody awaits does not keep the database open: who closes it leads first for all
@@ -28,7 +28,7 @@ pub(super) struct PoolAttendant {
 impl PoolAttendant {
     /// # Panics
     /// Outside of a runtime.
-    pub(super) fn of(handle: &Arc<Handle>) -> Arc<dyn Attendant> {
+    pub(crate) fn of(handle: &Arc<Handle>) -> Arc<dyn Attendant> {
         Arc::new(PoolAttendant {
             runtime: Runtime::current(),
             committer: Arc::clone(&handle.0.committer),

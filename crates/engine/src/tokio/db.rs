@@ -7,20 +7,20 @@ use std::time::Duration;
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
-use crate::db::options::Options;
 use crate::db::{Health, Observation, RepairOptions, RepairReport, VerifyReport, WaitOptions};
 use crate::env::Env;
 use crate::error::{Error, Result};
-use crate::keyspace::options::KeyspaceOptions;
 use crate::metrics::{MemoryMetrics, Metrics, ReadMetrics};
-use crate::operands::OperandStoreFactory;
-use crate::recording::{Trace, TraceOptions};
+use crate::operand_store::OperandStoreFactory;
+use crate::options::db::Options;
+use crate::options::keyspace::KeyspaceOptions;
+use crate::options::write::WriteOptions;
 use crate::tokio::pool::on_pool;
 use crate::tokio::shared::Shared;
 use crate::tokio::{Keyspace, Snapshot};
 use crate::vfs::Vfs;
+use crate::workload_trace::{Trace, TraceOptions};
 use crate::write::batch::WriteBatch;
-use crate::write::options::WriteOptions;
 
 /// As [`crate::Db`]: an open database. Clones are handles of the same one. The last one that goes has it
 /// closed in the background; who needs to know when that is done calls [`Db::close`].

@@ -10,12 +10,12 @@ use lsmx_compaction::{CompactionPolicy, PolicySpec};
 use crate::db::update::Update;
 use crate::db::{Entry, Explanation, MetadataSizes, WaitOptions};
 use crate::error::Result;
+use crate::options::write::WriteOptions;
 use crate::tokio::Range;
 use crate::tokio::pool::on_pool;
 use crate::tokio::reads::{KEYS_ON_TASK_MAX, end_of, many};
 use crate::tokio::shared::Shared;
 use crate::write::batch::WriteBatch;
-use crate::write::options::WriteOptions;
 
 /// As [`crate::Keyspace`]: a named tree of one database. Clones are handles of the same one.
 #[derive(Clone, Debug)]
@@ -33,7 +33,7 @@ impl AsRef<crate::Keyspace> for Keyspace {
 }
 
 impl Keyspace {
-    pub(super) fn new(inner: crate::Keyspace, shared: Arc<Shared>) -> Keyspace {
+    pub(crate) fn new(inner: crate::Keyspace, shared: Arc<Shared>) -> Keyspace {
         Keyspace { inner, shared }
     }
 

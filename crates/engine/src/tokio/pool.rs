@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 ///
 /// # Panics
 /// As it does; outside of a runtime.
-pub(super) async fn on_pool<T: Send + 'static>(
+pub(crate) async fn on_pool<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
     let ended = ::tokio::task::spawn_blocking(work).await;
@@ -19,7 +19,7 @@ pub(super) async fn on_pool<T: Send + 'static>(
 }
 
 /// What a task that did not end well leaves: its panic goes on here.
-pub(super) fn ended_badly(error: ::tokio::task::JoinError) -> Error {
+pub(crate) fn ended_badly(error: ::tokio::task::JoinError) -> Error {
     match error.try_into_panic() {
         Ok(panic) => resume_unwind(panic),
         Err(_) => Error::RuntimeEnded,

@@ -18,7 +18,7 @@ use lsmx_base::coding::len_u64;
 
 use crate::db::Entry;
 use crate::error::{Error, Result};
-use crate::read::range::Range as BlockingRange;
+use crate::iter::range::Range as BlockingRange;
 use crate::tokio::pool::ended_badly;
 
 /// Entries of the first batch; each further one has twice as many.
@@ -68,7 +68,7 @@ struct Batch {
 }
 
 impl Range {
-    pub(super) fn new(range: BlockingRange) -> Range {
+    pub(crate) fn new(range: BlockingRange) -> Range {
         Range {
             place: Place::Memory(Box::new(range.in_memory())),
             read: Default::default(),

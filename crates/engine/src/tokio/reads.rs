@@ -7,20 +7,20 @@ use lsmx_base::sync::Arc;
 
 use crate::db::Lookups;
 use crate::error::{Error, Result};
-use crate::keyspace::Tree;
-use crate::read::Reads;
-use crate::read::range::Range;
+use crate::iter::range::Range;
+use crate::lookup::point::Reads;
 use crate::tokio::pool::on_pool;
 use crate::tokio::shared::Shared;
+use crate::tree::Tree;
 
 /// Keys that are looked up in memory before other tasks get their turn.
 const KEYS_AT_ONCE: usize = 32;
 
 /// Keys past which a lookup of many goes to the pool as it is: to sort them is work.
-pub(super) const KEYS_ON_TASK_MAX: usize = 1024;
+pub(crate) const KEYS_ON_TASK_MAX: usize = 1024;
 
 /// The answer that memory gives, else that of the pool.
-pub(super) async fn answer<T: Send + 'static>(
+pub(crate) async fn answer<T: Send + 'static>(
     in_memory: impl FnOnce() -> Result<T>,
     with_files: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
@@ -31,7 +31,7 @@ pub(super) async fn answer<T: Send + 'static>(
 }
 
 /// The values of keys as of one moment. `kept` is what the moment takes, such as a snapshot.
-pub(super) async fn many<K: AsRef<[u8]> + Send + 'static>(
+pub(crate) async fn many<K: AsRef<[u8]> + Send + 'static>(
     shared: &Arc<Shared>,
     tree: &Arc<Tree>,
     mut lookups: Lookups<K>,
@@ -55,7 +55,7 @@ pub(super) async fn many<K: AsRef<[u8]> + Send + 'static>(
 }
 
 /// The first entry of a range, or its last.
-pub(super) async fn end_of(range: Range, last: bool) -> Result<Option<(Slice, Slice)>> {
+pub(crate) async fn end_of(range: Range, last: bool) -> Result<Option<(Slice, Slice)>> {
     consume_budget().await;
     let ask = move |range: &mut Range| match last {
         true => range.next_back().transpose(),

@@ -4,7 +4,7 @@ use ::tokio::runtime::Handle;
 
 use lsmx_base::sync::{Arc, AtomicBool, Ordering};
 
-use crate::db::{Core, Db};
+use crate::db::{Db, DbInner};
 use crate::env::Background;
 use crate::error::{Error, Result};
 use crate::tokio::wait::wait;
@@ -12,7 +12,7 @@ use crate::tokio::wait::wait;
 /// Kept by each asynchronous handle, after the blocking one that it is made of: so the last of them goes
 /// from here.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(crate) struct Shared {
     /// There until this is dropped.
     db: Option<Db>,
     /// Whether a thread has memtables flushed, or is on its way to: one at a time.
@@ -22,7 +22,7 @@ pub(super) struct Shared {
 impl Shared {
     /// # Errors
     /// [`Error::Contradiction`] for a database whose threads are replayed.
-    pub(super) fn new(db: Db) -> Result<Arc<Shared>> {
+    pub(crate) fn new(db: Db) -> Result<Arc<Shared>> {
         if let Background::Stepped { .. } = db.core().store.env.background() {
             return Err(Error::Contradiction {
                 first: "background = stepped".to_owned(),
@@ -33,17 +33,17 @@ impl Shared {
         Ok(Arc::new(Shared { db: Some(db), governing: AtomicBool::new(false) }))
     }
 
-    pub(super) fn db(&self) -> &Db {
+    pub(crate) fn db(&self) -> &Db {
         self.db.as_ref().expect("taken out by drop alone")
     }
 
-    pub(super) fn core(&self) -> &Core {
+    pub(crate) fn core(&self) -> &DbInner {
         self.db().core()
     }
 
     /// Has a thread see to it that something is flushed, if memtables ask for it and nobody does, and
     /// waits until it has; false once the deadline has passed before.
-    pub(super) async fn govern(self: &Arc<Shared>, deadline_us: Option<u64>) -> bool {
+    pub(crate) async fn govern(self: &Arc<Shared>, deadline_us: Option<u64>) -> bool {
         let core = self.core();
         if !core.governor.is_due() && !self.governing.load(Ordering::Acquire) {
             return true;

@@ -24,7 +24,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    pub(super) fn new(inner: crate::Snapshot, shared: Arc<Shared>) -> Snapshot {
+    pub(crate) fn new(inner: crate::Snapshot, shared: Arc<Shared>) -> Snapshot {
         Snapshot { inner, shared }
     }
 

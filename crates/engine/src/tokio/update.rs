@@ -4,15 +4,15 @@ use lsmx_base::sync::Arc;
 
 use crate::db::update::{Turn, Update, Updated, updated};
 use crate::error::{Error, Result};
-use crate::keyspace::Tree;
-use crate::read::Reads;
+use crate::lookup::point::Reads;
+use crate::options::write::WriteOptions;
 use crate::tokio::pool::on_pool;
 use crate::tokio::shared::Shared;
 use crate::tokio::wait::wait;
-use crate::write::options::WriteOptions;
+use crate::tree::Tree;
 
 impl Shared {
-    pub(super) async fn update(
+    pub(crate) async fn update(
         self: &Arc<Shared>,
         tree: &Arc<Tree>,
         key: &[u8],

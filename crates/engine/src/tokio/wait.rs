@@ -13,11 +13,11 @@ use crate::env::Env;
 
 /// The end of somebody's patience.
 #[derive(Debug)]
-pub(super) struct Patience(Option<Pin<Box<Sleep>>>);
+pub(crate) struct Patience(Option<Pin<Box<Sleep>>>);
 
 impl Patience {
     /// Ends when the clock of `env` stands at `deadline_us`; without one never.
-    pub(super) fn until(env: &Env, deadline_us: Option<u64>) -> Patience {
+    pub(crate) fn until(env: &Env, deadline_us: Option<u64>) -> Patience {
         Patience(deadline_us.map(|deadline_us| {
             let left = deadline_us.saturating_sub(env.now_us());
             Box::pin(sleep(Duration::from_micros(left)))
@@ -25,7 +25,7 @@ impl Patience {
     }
 
     /// Whether it has ended; if not, the task is woken when it does. Tells of the end once.
-    pub(super) fn has_ended(&mut self, task: &mut Context<'_>) -> bool {
+    pub(crate) fn has_ended(&mut self, task: &mut Context<'_>) -> bool {
         let ended = self.0.as_mut().is_some_and(|sleep| sleep.as_mut().poll(task).is_ready());
         if ended {
             self.0 = None;
@@ -36,7 +36,7 @@ impl Patience {
 
 /// As [`Env::wait`]: waits until `condition` holds, and returns true; or until the deadline has passed,
 /// and returns false.
-pub(super) async fn wait(
+pub(crate) async fn wait(
     env: &Env,
     signal: &Signal,
     deadline_us: Option<u64>,

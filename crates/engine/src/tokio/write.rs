@@ -9,18 +9,18 @@ use lsmx_base::sync::Arc;
 use crate::db::admission::Step;
 use crate::env::{Background, Env, WaitCause};
 use crate::error::{Error, Result};
-use crate::store::Reservation;
+use crate::options::write::{Durability, WriteOptions};
+use crate::state::Reservation;
 use crate::tokio::attendant::PoolAttendant;
 use crate::tokio::pool::on_pool;
 use crate::tokio::shared::Shared;
 use crate::tokio::wait::{Patience, wait};
 use crate::write::batch::WriteBatch;
 use crate::write::commit::Pending;
-use crate::write::options::{Durability, WriteOptions};
 
 impl Shared {
-    /// As [`Core::write`](crate::db::Core::write).
-    pub(super) async fn write(
+    /// As [`DbInner::write`](crate::db::DbInner::write).
+    pub(crate) async fn write(
         self: &Arc<Shared>,
         batch: WriteBatch,
         options: WriteOptions,

@@ -181,7 +181,7 @@ impl Blob {
     ///
     /// # Errors
     /// As [`Blob::value`].
-    pub(super) fn peek(
+    pub(crate) fn peek(
         &self,
         pointer: &ValuePointer,
         access: &mut Access,
@@ -225,7 +225,7 @@ impl Blob {
     }
 
     /// The bytes of a record, once it is sure that there may be so many, before memory is taken for it.
-    pub(super) fn checked_bytes(&self, pointer: &ValuePointer) -> Result<usize> {
+    pub(crate) fn checked_bytes(&self, pointer: &ValuePointer) -> Result<usize> {
         let at = |what: Malformed| Error::malformed(what, &self.path, pointer.offset);
         pointer.check(self.record.bytes).map_err(at)?;
         to_usize("blob record", pointer.bytes).map_err(at)
@@ -235,7 +235,7 @@ impl Blob {
     ///
     /// # Errors
     /// When they cannot be read.
-    pub(super) fn fill(&self, offset: u64, buffer: &mut [u8], fill: FillCache) -> Result<()> {
+    pub(crate) fn fill(&self, offset: u64, buffer: &mut [u8], fill: FillCache) -> Result<()> {
         match fill {
             FillCache::Job => self.file.fill_for_job(offset, buffer),
             _ => self.file.fill(offset, buffer),
@@ -246,7 +246,7 @@ impl Blob {
     ///
     /// # Errors
     /// Those of the last run.
-    pub(super) fn reading<R>(
+    pub(crate) fn reading<R>(
         &self,
         fill: FillCache,
         read: impl FnMut(Source) -> Result<R>,
@@ -258,7 +258,7 @@ impl Blob {
     ///
     /// # Errors
     /// As [`Blob::value`].
-    pub(super) fn record_from_device(
+    pub(crate) fn record_from_device(
         &self,
         entry: (&[u8], SeqNo),
         pointer: &ValuePointer,
@@ -277,7 +277,7 @@ impl Blob {
     }
 
     /// Checks the bytes of a record that was read, and copies its value.
-    pub(super) fn open_record(
+    pub(crate) fn open_record(
         &self,
         stored: &[u8],
         (key, seq): (&[u8], SeqNo),
@@ -296,7 +296,7 @@ impl Blob {
         Ok(BlockBytes::counted(&value, live))
     }
 
-    pub(super) fn cache(&self) -> &Arc<Cache> {
+    pub(crate) fn cache(&self) -> &Arc<Cache> {
         &self.cache
     }
 

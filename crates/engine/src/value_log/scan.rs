@@ -14,11 +14,11 @@ use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 use lsmx_compaction::FileId;
 
-use super::Blob;
 use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::format::blob::{BLOB_HEADER_BYTES, BLOB_TRAILER_BYTES, ValuePointer};
 use crate::table::{Access, FillCache, Source};
+use crate::value_log::Blob;
 
 /// Bytes of the first read ahead.
 const FIRST_BYTES: u64 = 16 << 10;

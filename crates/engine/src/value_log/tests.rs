@@ -5,12 +5,12 @@ use std::path::Path;
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::Arc;
 
-use super::{Blob, BlobScan, BlobWriter};
 use crate::cache::Cache;
 use crate::format::BlockKind;
 use crate::format::blob::{BlobHeader, BlobTrailer, ValuePointer, put_record};
 use crate::format::edit::BlobFileRecord;
 use crate::table::{Access, Compression, DescriptorPool, FillCache};
+use crate::value_log::{Blob, BlobScan, BlobWriter};
 use crate::vfs::{CountingVfs, MemVfs, Vfs, VfsCall};
 use crate::{Error, Malformed};
 

@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::format::blob::ValuePointer;
 use crate::table::FillCache;
 
-use super::Blob;
+use crate::value_log::Blob;
 
 /// Bytes between two values that are read along, since another read costs more: of the system's cache, and of
 /// a device.

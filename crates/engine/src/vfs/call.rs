@@ -1,4 +1,4 @@
-//! The calls of [`Vfs`](super::Vfs) and [`File`](super::File) as values, to count and to match.
+//! The calls of [`Vfs`](crate::vfs::Vfs) and [`File`](crate::vfs::File) as values, to count and to match.
 
 use lsmx_base::sync::ShardedCounter;
 
@@ -20,37 +20,37 @@ macro_rules! calls {
 }
 
 calls! {
-    /// [`Vfs::create`](super::Vfs::create).
+    /// [`Vfs::create`](crate::vfs::Vfs::create).
     Create,
-    /// [`Vfs::open`](super::Vfs::open).
+    /// [`Vfs::open`](crate::vfs::Vfs::open).
     Open,
-    /// [`Vfs::rename`](super::Vfs::rename).
+    /// [`Vfs::rename`](crate::vfs::Vfs::rename).
     Rename,
-    /// [`Vfs::hard_link`](super::Vfs::hard_link).
+    /// [`Vfs::hard_link`](crate::vfs::Vfs::hard_link).
     HardLink,
-    /// [`Vfs::remove`](super::Vfs::remove) and [`Vfs::remove_dir`](super::Vfs::remove_dir).
+    /// [`Vfs::remove`](crate::vfs::Vfs::remove) and [`Vfs::remove_dir`](crate::vfs::Vfs::remove_dir).
     Remove,
-    /// [`Vfs::create_dir`](super::Vfs::create_dir).
+    /// [`Vfs::create_dir`](crate::vfs::Vfs::create_dir).
     CreateDir,
-    /// [`Vfs::list`](super::Vfs::list).
+    /// [`Vfs::list`](crate::vfs::Vfs::list).
     List,
-    /// [`Vfs::exists`](super::Vfs::exists).
+    /// [`Vfs::exists`](crate::vfs::Vfs::exists).
     Exists,
-    /// [`Vfs::reserve`](super::Vfs::reserve).
+    /// [`Vfs::reserve`](crate::vfs::Vfs::reserve).
     Reserve,
-    /// [`Vfs::sync_dir`](super::Vfs::sync_dir).
+    /// [`Vfs::sync_dir`](crate::vfs::Vfs::sync_dir).
     SyncDir,
-    /// [`Vfs::lock`](super::Vfs::lock).
+    /// [`Vfs::lock`](crate::vfs::Vfs::lock).
     Lock,
-    /// [`Vfs::lock_shared`](super::Vfs::lock_shared).
+    /// [`Vfs::lock_shared`](crate::vfs::Vfs::lock_shared).
     LockShared,
-    /// [`File::read_at`](super::File::read_at).
+    /// [`File::read_at`](crate::vfs::File::read_at).
     Read,
-    /// [`File::append`](super::File::append).
+    /// [`File::append`](crate::vfs::File::append).
     Append,
-    /// [`File::sync`](super::File::sync).
+    /// [`File::sync`](crate::vfs::File::sync).
     Sync,
-    /// [`File::len`](super::File::len).
+    /// [`File::len`](crate::vfs::File::len).
     Len,
 }
 
@@ -105,14 +105,14 @@ impl CallCounts {
 
 /// One counter for each call.
 #[derive(Debug, Default)]
-pub(super) struct CallCounters([ShardedCounter; CALLS]);
+pub(crate) struct CallCounters([ShardedCounter; CALLS]);
 
 impl CallCounters {
-    pub(super) fn add(&self, call: VfsCall, count: u64) {
+    pub(crate) fn add(&self, call: VfsCall, count: u64) {
         self.0[call as usize].add(count);
     }
 
-    pub(super) fn get(&self) -> CallCounts {
+    pub(crate) fn get(&self) -> CallCounts {
         CallCounts(std::array::from_fn(|at| self.0[at].sum()))
     }
 }

@@ -9,8 +9,8 @@ use std::path::Path;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::sync::Arc;
 
-use super::{File, LockGuard, Vfs};
 use crate::error::{Error, UserCode};
+use crate::vfs::{File, LockGuard, Vfs};
 
 /// A file system whose calls return an error where those of the inner one panic. So do the files that it opens.
 #[derive(Debug)]

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use lsmx_base::sync::Arc;
 
-use super::call::{CallCounters, CallCounts, VfsCall};
-use super::{File, LockGuard, Vfs};
+use crate::vfs::call::{CallCounters, CallCounts, VfsCall};
+use crate::vfs::{File, LockGuard, Vfs};
 
 thread_local! {
     static READS: Cell<u64> = const { Cell::new(0) };

@@ -26,8 +26,8 @@ use lsmx_base::sync::{Arc, Mutex};
 use rule::Active;
 pub use rule::{Errno, Fault, Rule};
 
-use super::call::{CallCounters, CallCounts, VfsCall};
-use super::{File, LockGuard, Vfs};
+use crate::vfs::call::{CallCounters, CallCounts, VfsCall};
+use crate::vfs::{File, LockGuard, Vfs};
 
 /// Called for [`Fault::Delay`]; may wait or move a clock.
 pub type DelayHook = Arc<dyn Fn(VfsCall, &Path) + Send + Sync>;

@@ -30,7 +30,7 @@ pub use crash::Image;
 use lsmx_base::sync::{Arc, AtomicU64, Mutex, Ordering, RwLock};
 use node::{Dir, DirId, Entry, FileData, FileNode, NameChange};
 
-use super::{File, LockGuard, Vfs};
+use crate::vfs::{File, LockGuard, Vfs};
 
 /// Kind of an operation that changes something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -561,7 +561,7 @@ impl File for MemFile {
 
     fn append(&self, bytes: &[u8]) -> io::Result<()> {
         if !self.writable {
-            return Err(super::opened_for_reading());
+            return Err(crate::vfs::opened_for_reading());
         }
         self.fs.begin(OperationKind::Append, &self.path);
         let _moment = self.fs.0.moment.read();

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use lsmx_base::sync::{Arc, AtomicU64, Mutex, Ordering};
 
-use super::{File, LockGuard, Vfs};
+use crate::vfs::{File, LockGuard, Vfs};
 
 #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
 mod direct;
@@ -298,7 +298,7 @@ impl File for OldFile {
     }
 
     fn append(&self, _: &[u8]) -> io::Result<()> {
-        Err(super::opened_for_reading())
+        Err(crate::vfs::opened_for_reading())
     }
 
     #[cfg(not(windows))]
@@ -374,7 +374,7 @@ fn open_direct(path: &Path) -> io::Result<OldFile> {
     target_vendor = "apple"
 )))]
 fn open_direct(_: &Path) -> io::Result<OldFile> {
-    Err(super::no_direct_reads())
+    Err(crate::vfs::no_direct_reads())
 }
 
 /// Has the system begin to read bytes into its cache.
@@ -413,11 +413,11 @@ mod positioned {
     use std::os::unix::fs::FileExt;
     use std::{fs, io};
 
-    pub(super) fn read_at(file: &fs::File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    pub(crate) fn read_at(file: &fs::File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         file.read_at(buffer, offset)
     }
 
-    pub(super) fn write_at(file: &fs::File, bytes: &[u8], offset: u64) -> io::Result<usize> {
+    pub(crate) fn write_at(file: &fs::File, bytes: &[u8], offset: u64) -> io::Result<usize> {
         file.write_at(bytes, offset)
     }
 }
@@ -429,11 +429,11 @@ mod positioned {
     use std::os::windows::fs::FileExt;
     use std::{fs, io};
 
-    pub(super) fn read_at(file: &fs::File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    pub(crate) fn read_at(file: &fs::File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         file.seek_read(buffer, offset)
     }
 
-    pub(super) fn write_at(file: &fs::File, bytes: &[u8], offset: u64) -> io::Result<usize> {
+    pub(crate) fn write_at(file: &fs::File, bytes: &[u8], offset: u64) -> io::Result<usize> {
         file.seek_write(bytes, offset)
     }
 }

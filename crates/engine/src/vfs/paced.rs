@@ -6,8 +6,8 @@ use std::path::Path;
 
 use lsmx_base::sync::{Arc, AtomicU64, Ordering};
 
-use super::{File, LockGuard, Vfs};
 use crate::env::rate::{Lane, RateLimit};
+use crate::vfs::{File, LockGuard, Vfs};
 
 /// A file is synced whenever so many more bytes were appended, so that the last sync finds little
 /// left and other syncs do not queue up behind it.

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use lsmx_base::sync::{Arc, AtomicU64, OnceLock, Ordering, Weak};
 
-use super::{File, LockGuard, Vfs, is_full, out_of_descriptors};
+use crate::vfs::{File, LockGuard, Vfs, is_full, out_of_descriptors};
 
 /// An owner of something that calls to the file system run out of.
 pub(crate) trait Shed: fmt::Debug + Send + Sync {

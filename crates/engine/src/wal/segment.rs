@@ -35,40 +35,40 @@ pub struct DurableSegment {
 
 /// A segment that is being written, or waits to be retired.
 #[derive(Clone, Debug)]
-pub(super) struct Segment {
-    pub(super) id: u64,
-    pub(super) path: PathBuf,
+pub(crate) struct Segment {
+    pub(crate) id: u64,
+    pub(crate) path: PathBuf,
     /// None once the segment is closed and synced: nothing is appended to it any more.
-    pub(super) file: Option<Arc<dyn File>>,
-    pub(super) seed: LogSeed,
-    pub(super) first_seq: u64,
+    pub(crate) file: Option<Arc<dyn File>>,
+    pub(crate) seed: LogSeed,
+    pub(crate) first_seq: u64,
     /// Last sequence number in it, or before it.
-    pub(super) last_seq: u64,
-    pub(super) bytes: u64,
+    pub(crate) last_seq: u64,
+    pub(crate) bytes: u64,
     /// Bytes without the mark-only records at its end, which nobody waits for.
-    pub(super) record_bytes: u64,
+    pub(crate) record_bytes: u64,
     /// Bytes on stable storage, once the name is too and the manifest knows it; what marks say.
-    pub(super) synced: u64,
+    pub(crate) synced: u64,
     /// Whether the directory is synced and the manifest names the segment.
-    pub(super) named: bool,
+    pub(crate) named: bool,
 }
 
 impl Segment {
     /// Whether a sync has something to do for it.
-    pub(super) fn needs_sync(&self) -> bool {
+    pub(crate) fn needs_sync(&self) -> bool {
         self.record_bytes > self.synced || !self.named
     }
 
-    pub(super) fn mark(&self, older_synced: bool) -> SyncMark {
+    pub(crate) fn mark(&self, older_synced: bool) -> SyncMark {
         SyncMark { position: self.synced, older_synced: older_synced || self.synced > 0 }
     }
 
-    pub(super) fn sync(&self) -> Result<()> {
+    pub(crate) fn sync(&self) -> Result<()> {
         let Some(file) = &self.file else { return Ok(()) };
         file.sync().map_err(|source| crate::Error::io("sync", &self.path, source))
     }
 
-    pub(super) fn append(&self, bytes: &[u8]) -> Result<()> {
+    pub(crate) fn append(&self, bytes: &[u8]) -> Result<()> {
         let appended = match &self.file {
             Some(file) => file.append(bytes),
             None => Err(io::Error::other("the segment is closed")),
@@ -76,7 +76,7 @@ impl Segment {
         appended.map_err(|source| crate::Error::io("append to", &self.path, source))
     }
 
-    pub(super) fn info(&self, closed: bool) -> SegmentInfo {
+    pub(crate) fn info(&self, closed: bool) -> SegmentInfo {
         SegmentInfo {
             id: self.id,
             first_seq: SeqNo(self.first_seq),

@@ -11,11 +11,11 @@ use lsmx_base::coding::len_u64;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 
-use super::segment::{DurableSegment, Segment, SegmentInfo};
 use crate::format::filename::FileName;
 use crate::format::frame::{LogSeed, RECORD_HEADER_BYTES, RecordHeader, SEQ_END, SyncMark};
 use crate::format::wal_header::{Predecessor, SegmentHeader};
 use crate::vfs::Vfs;
+use crate::wal::segment::{DurableSegment, Segment, SegmentInfo};
 use crate::{Error, Result, SeqNo};
 
 /// Default of [`WalOptions::segment_bytes`]: 16 MiB.

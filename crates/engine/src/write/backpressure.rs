@@ -10,15 +10,15 @@ use lsmx_compaction::Debt;
 
 use crate::env::Background;
 use crate::error::{Error, UserCode};
-use crate::keyspace::Tree;
-use crate::store::Store;
+use crate::state::DbState;
+use crate::tree::Tree;
 use crate::write::throttle::Throttle;
 
 /// Pause after a panic of the policy, in microseconds.
 const RETRY_US: u64 = 1_000_000;
 
 /// Says how fast writes to a tree may come from now on.
-pub(crate) fn refresh(store: &Store, throttle: &Throttle, tree: &Tree) {
+pub(crate) fn refresh(store: &DbState, throttle: &Throttle, tree: &Tree) {
     let (now_us, snapshots) = (store.env.database_us(), store.sequence.snapshot_bounds());
     // Shape and policy are read under the lock, so that of two threads the later one has the
     // newer ones. Otherwise an old "stop" could be the last word, with no job left to take it
@@ -54,7 +54,7 @@ pub(crate) fn refresh(store: &Store, throttle: &Throttle, tree: &Tree) {
 }
 
 /// The same while a job goes on: its end has come nearer.
-pub(crate) fn refresh_on_progress(store: &Store, throttle: &Throttle, tree: &Tree) {
+pub(crate) fn refresh_on_progress(store: &DbState, throttle: &Throttle, tree: &Tree) {
     // Inline, nobody writes meanwhile.
     if store.env.background() != Background::Inline && tree.admitted_rate().is_some() {
         refresh(store, throttle, tree);

@@ -11,9 +11,9 @@ use lsmx_base::sync::Arc;
 use crate::error::{Error, Result};
 use crate::format::batch::{operation_bytes, put_operation, put_range_delete};
 use crate::format::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use crate::keyspace::Tree;
-use crate::keyspace::key_hashes::key_hash;
 use crate::memtable;
+use crate::tree::Tree;
+use crate::tree::key_hashes::key_hash;
 
 /// Largest batch, keys, values and a few bytes per operation: 2 GiB less one byte.
 pub const BATCH_BYTES_MAX: u64 = (1 << 31) - 1;

@@ -33,12 +33,12 @@ use lsmx_base::sync::{Arc, AtomicU64, Mutex, Ordering, Signal, thread_local, thr
 
 use crate::env::{Background, WaitCause, YieldKind};
 use crate::error::{Error, Result};
-use crate::keyspace::Tree;
-use crate::keyspace::counters::add;
-use crate::keyspace::guard_history::GuardState;
 use crate::memtable::Memtable;
 use crate::metrics::CommitMetrics;
-use crate::store::{Store, Work};
+use crate::state::{DbState, Work};
+use crate::tree::Tree;
+use crate::tree::counters::add;
+use crate::tree::guard_history::GuardState;
 use crate::write::batch::WriteBatch;
 use crate::write::group::check_published;
 use crate::write::group::{Attendant, Group, LongChain, Owner, Request, Stage, Station, Ticket};
@@ -123,7 +123,7 @@ impl Queue {
 /// Takes commits through the four stations.
 #[derive(Debug)]
 pub(crate) struct Committer {
-    store: Arc<Store>,
+    store: Arc<DbState>,
     queue: Mutex<Queue>,
     /// Given when nobody leads any more, or something was published.
     changed: Signal,
@@ -144,7 +144,7 @@ struct CommitCounters {
 
 impl Committer {
     /// A pipeline whose first operation gets the number `seq_next`.
-    pub(crate) fn new(store: Arc<Store>, seq_next: SeqNo) -> Committer {
+    pub(crate) fn new(store: Arc<DbState>, seq_next: SeqNo) -> Committer {
         let queue = Queue {
             seq_next: seq_next.0,
             lead: Lead::Free,

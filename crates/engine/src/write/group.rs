@@ -13,11 +13,11 @@ use lsmx_base::work_counter::{self, Work};
 use crate::env::WaitCause;
 use crate::error::{Error, Result};
 use crate::format::batch::{Action, Operations};
-use crate::keyspace::Tree;
-use crate::keyspace::guard_history::GuardState;
 use crate::memtable::Memtable;
-use crate::merge::CHAIN_OPERANDS_MAX;
-use crate::store::Store;
+use crate::merge_operator::CHAIN_OPERANDS_MAX;
+use crate::state::DbState;
+use crate::tree::Tree;
+use crate::tree::guard_history::GuardState;
 use crate::wal::WalRecord;
 use crate::write::batch::{Guard, WriteBatch};
 use crate::write::write_set::WriteSet;
@@ -34,31 +34,31 @@ pub(crate) struct LongChain {
 
 /// What a writer hands in.
 #[derive(Debug, Default)]
-pub(super) struct Request {
-    pub(super) payload: Vec<u8>,
-    pub(super) count: u32,
-    pub(super) trees: Vec<Arc<Tree>>,
-    pub(super) guards: Vec<Guard>,
-    pub(super) sync: bool,
+pub(crate) struct Request {
+    pub(crate) payload: Vec<u8>,
+    pub(crate) count: u32,
+    pub(crate) trees: Vec<Arc<Tree>>,
+    pub(crate) guards: Vec<Guard>,
+    pub(crate) sync: bool,
     /// Memtable bytes reserved for it, released when it is decided.
-    pub(super) reserved_bytes: u64,
+    pub(crate) reserved_bytes: u64,
     /// Trees whose active memtable is to be sealed at this point of the order.
-    pub(super) seal: Vec<Arc<Tree>>,
+    pub(crate) seal: Vec<Arc<Tree>>,
 }
 
 /// What a database has done by somebody else for tasks that commit: tasks cannot lead.
 pub(crate) trait Attendant: std::fmt::Debug + Send + Sync {
-    /// Has some thread call [`Committer::attend`](super::commit::Committer::attend) until it answers
+    /// Has some thread call [`Committer::attend`](crate::write::commit::Committer::attend) until it answers
     /// false. Where no thread can be had, this does.
     fn lead(&self);
-    /// Has some thread fold what [`Committer::chains`](super::commit::Committer::chains) gives until
+    /// Has some thread fold what [`Committer::chains`](crate::write::commit::Committer::chains) gives until
     /// there is no more.
     fn fold(&self);
 }
 
 /// Who waits for a commit, if anybody does.
 #[derive(Debug)]
-pub(super) enum Owner {
+pub(crate) enum Owner {
     /// A thread, by this signal. It can lead.
     Thread(Signal),
     /// A task. Whoever leads in its place is sent by the attendant.
@@ -67,7 +67,7 @@ pub(super) enum Owner {
 
 impl Owner {
     /// Has a leader sent for a task. No lock is held.
-    pub(super) fn send(&self) {
+    pub(crate) fn send(&self) {
         if let Owner::Task { attendant, .. } = self {
             attendant.lead();
         }
@@ -76,7 +76,7 @@ impl Owner {
 
 impl Request {
     /// A batch to commit.
-    pub(super) fn of(batch: WriteBatch, sync: bool, reserved_bytes: u64) -> Request {
+    pub(crate) fn of(batch: WriteBatch, sync: bool, reserved_bytes: u64) -> Request {
         let WriteBatch { payload, count, trees, guards, .. } = batch;
         Request { payload, count, trees, guards, sync, reserved_bytes, seal: Vec::new() }
     }
@@ -84,7 +84,7 @@ impl Request {
 
 /// Where a commit stands.
 #[derive(Debug)]
-pub(super) enum Station {
+pub(crate) enum Station {
     Waiting,
     /// First in the queue, and to lead the next group.
     Leading,
@@ -93,21 +93,21 @@ pub(super) enum Station {
 }
 
 #[derive(Debug)]
-pub(super) struct Ticket {
-    pub(super) request: Request,
+pub(crate) struct Ticket {
+    pub(crate) request: Request,
     /// First number; 0 until it is given.
-    pub(super) first_seq: AtomicU64,
-    pub(super) station: Mutex<Station>,
+    pub(crate) first_seq: AtomicU64,
+    pub(crate) station: Mutex<Station>,
     /// Chains of operands that it made too long.
-    pub(super) long: Mutex<Vec<LongChain>>,
+    pub(crate) long: Mutex<Vec<LongChain>>,
     /// Keys and ranges that it writes. Set by the first guard of a later commit that needs it.
     write_set: OnceLock<Box<WriteSet>>,
     /// Told when the station has changed.
-    pub(super) owner: Owner,
+    pub(crate) owner: Owner,
 }
 
 impl Ticket {
-    pub(super) fn new(request: Request, owner: Owner) -> Arc<Ticket> {
+    pub(crate) fn new(request: Request, owner: Owner) -> Arc<Ticket> {
         Arc::new(Ticket {
             request,
             first_seq: AtomicU64::new(0),
@@ -118,20 +118,20 @@ impl Ticket {
         })
     }
 
-    pub(super) fn first_seq(&self) -> u64 {
+    pub(crate) fn first_seq(&self) -> u64 {
         self.first_seq.load(Ordering::Acquire)
     }
 
     /// Last number; one less than the first for a request without operations.
-    pub(super) fn last_seq(&self) -> SeqNo {
+    pub(crate) fn last_seq(&self) -> SeqNo {
         SeqNo(self.first_seq() + u64::from(self.request.count) - 1)
     }
 
-    pub(super) fn is_waiting(&self) -> bool {
+    pub(crate) fn is_waiting(&self) -> bool {
         matches!(*self.station.lock(), Station::Waiting)
     }
 
-    pub(super) fn go_to(&self, station: Station) {
+    pub(crate) fn go_to(&self, station: Station) {
         *self.station.lock() = station;
         if failpoint::is_on(Failpoint::WakeUpLost) {
             return;
@@ -149,12 +149,12 @@ impl Ticket {
     }
 
     /// Whether its owner is a thread, which can lead.
-    pub(super) fn can_lead(&self) -> bool {
+    pub(crate) fn can_lead(&self) -> bool {
         matches!(self.owner, Owner::Thread(_))
     }
 
     /// Whether its owner is to lead now. Who has asked leads.
-    pub(super) fn take_lead(&self) -> bool {
+    pub(crate) fn take_lead(&self) -> bool {
         let mut station = self.station.lock();
         let leads = matches!(*station, Station::Leading);
         if leads {
@@ -164,7 +164,7 @@ impl Ticket {
     }
 
     /// What became of it; if that is not decided, the task is woken when it is.
-    pub(super) fn poll(&self, task: &Waker) -> Option<Result<()>> {
+    pub(crate) fn poll(&self, task: &Waker) -> Option<Result<()>> {
         if let Owner::Task { waker, .. } = &self.owner {
             // Put in place first: who decides after this finds it, and of who decided before the
             // station tells.
@@ -175,7 +175,7 @@ impl Ticket {
     }
 
     /// The error of a caller that waits no longer for a request which a leader has taken.
-    pub(super) fn undecided(&self) -> Error {
+    pub(crate) fn undecided(&self) -> Error {
         let cause = WaitCause::CommitAhead.as_str();
         match self.request.count {
             // A sync, or a seal: the caller loses nothing if it happens later.
@@ -185,7 +185,7 @@ impl Ticket {
     }
 
     /// What became of it, once that is decided.
-    pub(super) fn decided(&self) -> Option<Result<()>> {
+    pub(crate) fn decided(&self) -> Option<Result<()>> {
         match &*self.station.lock() {
             Station::Decided(result) => Some(result.clone()),
             Station::Waiting | Station::Leading => None,
@@ -194,7 +194,7 @@ impl Ticket {
 
     /// Returns whether the commit writes or deletes the key of a guard. Builds the write set on the first
     /// call; then a call costs one hash probe. Adds the work to `checks`.
-    pub(super) fn writes(&self, guard: &Guard, checks: &mut u64) -> bool {
+    pub(crate) fn writes(&self, guard: &Guard, checks: &mut u64) -> bool {
         let Request { payload, count, .. } = &self.request;
         let mut build = || {
             *checks += u64::from(*count);
@@ -213,7 +213,7 @@ impl Ticket {
 
 /// How far a group is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(crate) enum Stage {
     /// Not in the log, or not known to be there wholly.
     #[default]
     Logging,
@@ -225,19 +225,19 @@ pub(super) enum Stage {
 
 /// Commits that go through the stations together.
 #[derive(Debug)]
-pub(super) struct Group {
-    pub(super) members: Vec<Arc<Ticket>>,
+pub(crate) struct Group {
+    pub(crate) members: Vec<Arc<Ticket>>,
     /// The memtables they write to, one for each tree of each request, in that order.
-    pub(super) targets: Vec<Arc<Memtable>>,
+    pub(crate) targets: Vec<Arc<Memtable>>,
     /// Members that were set aside, with the reasons; they have not been notified.
-    pub(super) refused: Vec<(Arc<Ticket>, Error)>,
-    pub(super) payload_bytes: usize,
-    pub(super) sync: bool,
-    pub(super) stage: Stage,
+    pub(crate) refused: Vec<(Arc<Ticket>, Error)>,
+    pub(crate) payload_bytes: usize,
+    pub(crate) sync: bool,
+    pub(crate) stage: Stage,
     /// Whether its leader has the lead of the queue.
-    pub(super) leads: bool,
+    pub(crate) leads: bool,
     /// What its members are told at [`Stage::Decided`].
-    pub(super) decision: Result<()>,
+    pub(crate) decision: Result<()>,
 }
 
 impl Default for Group {
@@ -256,17 +256,17 @@ impl Default for Group {
 }
 
 impl Group {
-    pub(super) fn last_seq(&self) -> SeqNo {
+    pub(crate) fn last_seq(&self) -> SeqNo {
         self.members.last().map_or(SeqNo::ZERO, |member| member.last_seq())
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.members.clear();
         self.targets.clear();
         (self.payload_bytes, self.sync, self.decision) = (0, false, Ok(()));
     }
 
-    pub(super) fn records(&self) -> Vec<WalRecord<'_>> {
+    pub(crate) fn records(&self) -> Vec<WalRecord<'_>> {
         let with_operations = self.members.iter().filter(|member| member.request.count > 0);
         let records = with_operations.map(|member| WalRecord {
             first_seq: SeqNo(member.first_seq()),
@@ -277,7 +277,7 @@ impl Group {
     }
 
     /// Puts the operations of all members into the memtables; returns the bytes these grew by.
-    pub(super) fn insert(&self, store: &Store) -> u64 {
+    pub(crate) fn insert(&self, store: &DbState) -> u64 {
         let (mut target, mut grown) = (0, 0);
         for member in &self.members {
             let request = &member.request;
@@ -290,7 +290,7 @@ impl Group {
 }
 
 /// Checks a guard against published writes: memtables first, then the history of flushed writes.
-pub(super) fn check_published(store: &Store, guard: &Guard) -> GuardState {
+pub(crate) fn check_published(store: &DbState, guard: &Guard) -> GuardState {
     // A flush appends to the history before its memtable leaves the view, so the view is loaded first.
     let view = guard.tree.view();
     let oldest = view.sealed.last().unwrap_or(&view.active).first_seq();
@@ -311,7 +311,7 @@ pub(super) fn check_published(store: &Store, guard: &Guard) -> GuardState {
 
 /// Puts the operations of a commit into the memtables of its trees; returns the bytes they grew by.
 /// The ticket learns of the chains of operands that have become long.
-fn insert(store: &Store, ticket: &Ticket, memtables: &[Arc<Memtable>]) -> u64 {
+fn insert(store: &DbState, ticket: &Ticket, memtables: &[Arc<Memtable>]) -> u64 {
     let request = &ticket.request;
     let payload = &request.payload;
     let (mut last, mut grown) = (0, 0);
@@ -369,7 +369,7 @@ fn insert(store: &Store, ticket: &Ticket, memtables: &[Arc<Memtable>]) -> u64 {
 }
 
 /// Notes when a memtable got its first tombstone, and when that has to leave it.
-fn note_tombstone(store: &Store, tree: &Tree, memtable: &Memtable) {
+fn note_tombstone(store: &DbState, tree: &Tree, memtable: &Memtable) {
     if memtable.note_tombstone(|| store.env.database_us()) {
         store.look_not_after(tree.tombstone_written(store.env.database_us()));
     }

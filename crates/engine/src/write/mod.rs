@@ -4,6 +4,5 @@ pub(crate) mod backpressure;
 pub mod batch;
 pub(crate) mod commit;
 pub(crate) mod group;
-pub mod options;
 pub(crate) mod throttle;
 mod write_set;

@@ -11,9 +11,10 @@ use lsmx_compaction::Debt;
 
 use crate::env::WaitCause;
 use crate::error::{Error, Result};
-use crate::keyspace::Tree;
-use crate::keyspace::counters::add;
-use crate::store::Store;
+use crate::options::write::WriteControl;
+use crate::state::DbState;
+use crate::tree::Tree;
+use crate::tree::counters::add;
 
 /// What compactions are taken to drain before the first was measured, in bytes per second.
 const DRAIN_START: u64 = 64 << 20;
@@ -23,16 +24,6 @@ const RATE_MIN: u64 = 256 << 10;
 const PAUSE_US_MIN: u64 = 1_000;
 /// Longest single pause.
 const PAUSE_US_MAX: u64 = 10_000;
-
-/// How writes are slowed down.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WriteControl {
-    /// Smoothly, by debt, long before they would stop.
-    #[default]
-    Smooth,
-    /// Not at all until the hard stop: the crude control of older studies, for comparison.
-    Stop,
-}
 
 /// The token bucket of one database and the measured drain of its compactions.
 #[derive(Debug)]
@@ -77,7 +68,7 @@ impl Throttle {
     /// [`Error::WouldWait`] if it would have to wait and must not, [`Error::Deadline`].
     pub(crate) fn pause_us(
         &self,
-        store: &Store,
+        store: &DbState,
         trees: &[Arc<Tree>],
         bytes: u64,
         no_slowdown: bool,

@@ -5,13 +5,13 @@ use std::ops::Range;
 use lsmx_base::key::SeqNo;
 
 use crate::format::batch::{Action, Operations};
-use crate::keyspace::key_hashes::{KeyHashes, key_hash};
+use crate::tree::key_hashes::{KeyHashes, key_hash};
 use crate::write::batch::Guard;
 
 /// Write set of one commit. Building it takes n log n time for n range deletes, and linear time for
 /// other operations.
 #[derive(Debug)]
-pub(super) struct WriteSet {
+pub(crate) struct WriteSet {
     keys: KeyHashes,
     /// Disjoint deleted ranges, by keyspace and start.
     ranges: Vec<DeletedRange>,
@@ -28,7 +28,7 @@ struct DeletedRange {
 
 impl WriteSet {
     /// Builds the set from a payload of `count` operations that this process encoded.
-    pub(super) fn new(payload: &[u8], count: u32) -> WriteSet {
+    pub(crate) fn new(payload: &[u8], count: u32) -> WriteSet {
         // The order within the commit does not matter: a guard never names a number inside of it.
         let mut keys = KeyHashes::with_capacity(count as usize, SeqNo::ZERO);
         let mut ranges = Vec::new();
@@ -50,7 +50,7 @@ impl WriteSet {
     }
 
     /// Returns whether an operation writes or deletes the key of the guard.
-    pub(super) fn writes(&self, payload: &[u8], guard: &Guard) -> bool {
+    pub(crate) fn writes(&self, payload: &[u8], guard: &Guard) -> bool {
         if self.keys.newest(guard.key_hash).is_some() {
             return true;
         }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use lsmx::env::Background;
-use lsmx::merge::Append;
+use lsmx::merge_operator::Append;
 use lsmx::vfs::{Errno, Fault, MemVfs, Rule, VfsCall};
 use lsmx::{Db, Error, Keyspace, KeyspaceOptions, Options, Snapshot, ValueSeparation};
 use lsmx_delta::{DeltaOptions, KeyDelta};

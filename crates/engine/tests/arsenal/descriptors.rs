@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use lsmx::env::Background;
-use lsmx::merge::Append;
+use lsmx::merge_operator::Append;
 use lsmx::vfs::{File, LockGuard, MemVfs, Vfs};
 use lsmx::{Db, Error, Keyspace, KeyspaceOptions, Options, ValueSeparation};
 use lsmx_delta::{DeltaOptions, KeyDelta};

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lsmx::env::Background;
-use lsmx::merge::Append;
+use lsmx::merge_operator::Append;
 use lsmx::vfs::{Errno, Fault, FaultVfs, Image, MemVfs, Rule, Vfs, VfsCall};
 use lsmx::{Db, KeyspaceOptions, Options};
 

@@ -6,7 +6,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lsmx::merge::Append;
+use lsmx::merge_operator::Append;
 use lsmx::vfs::{Fault, FaultVfs, MemVfs, Rule, Vfs, VfsCall};
 use lsmx::wal::WalOptions;
 use lsmx::{Db, Durability, Error, KeyspaceOptions, Options, WriteOptions};

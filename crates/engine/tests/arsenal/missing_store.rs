@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lsmx::env::Background;
-use lsmx::merge::Append;
-use lsmx::operands::{OperandMetrics, OperandStore, OperandStoreFactory, Place, Token};
+use lsmx::merge_operator::Append;
+use lsmx::operand_store::{OperandMetrics, OperandStore, OperandStoreFactory, Place, Token};
 use lsmx::vfs::{Image, MemVfs, Operation};
 use lsmx::wal::WalOptions;
 use lsmx::{Db, Durability, Error, Keyspace, KeyspaceOptions, Options, verify_with_stores};

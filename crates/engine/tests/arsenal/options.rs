@@ -1,7 +1,7 @@
 //! Options so small that a few hundred commits run through every kind of job.
 
 use lsmx::env::Background;
-use lsmx::merge::Append;
+use lsmx::merge_operator::Append;
 use lsmx::wal::WalOptions;
 use lsmx::{
     BlockCacheKind, Compression, FilterLastRun, KeyspaceOptions, MergeError, MergeOperator,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use lsmx::env::Background;
-use lsmx::merge::Append;
+use lsmx::merge_operator::Append;
 use lsmx::vfs::{Errno, Fault, FaultVfs, MemVfs, Rule, VfsCall};
 use lsmx::{Db, Error, Event, EventListener, Keyspace, KeyspaceOptions, Options, ValueSeparation};
 use lsmx_delta::{DeltaOptions, KeyDelta};

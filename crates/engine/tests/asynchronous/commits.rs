@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use lsmx::merge::Append;
+use lsmx::merge_operator::Append;
 use lsmx::tokio::Db;
 use lsmx::vfs::MemVfs;
 use lsmx::{Durability, Error, KeyspaceOptions, MergeError, MergeOperator, Options, WriteBatch};

@@ -10,7 +10,7 @@ use std::thread::ThreadId;
 use futures_core::Stream;
 use lsmx::env::Background;
 use lsmx::format::BlockKind;
-use lsmx::merge::Append;
+use lsmx::merge_operator::Append;
 use lsmx::tokio::Db;
 use lsmx::vfs::{Fault, FaultVfs, MemVfs, Rule, VfsCall};
 use lsmx::{Error, FilterLastRun, KeyspaceOptions, Metrics, Options};

@@ -5,7 +5,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use lsmx::env::Background;
-use lsmx::merge::Append;
+use lsmx::merge_operator::Append;
 use lsmx::tokio::{Db, Keyspace, Range, Snapshot};
 use lsmx::vfs::MemVfs;
 use lsmx::{Durability, KeyspaceOptions, Options, Update, WriteBatch};

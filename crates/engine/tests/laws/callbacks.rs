@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
 use lsmx::env::Background;
-use lsmx::merge::{MergeError, MergeOperator};
+use lsmx::merge_operator::{MergeError, MergeOperator};
 use lsmx::vfs::{Errno, Fault, FaultVfs, MemVfs, Rule, VfsCall};
 use lsmx::{Db, Error, Event, EventListener, KeyspaceOptions, Options};
 

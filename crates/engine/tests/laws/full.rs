@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use lsmx::env::Background;
-use lsmx::merge::Append;
+use lsmx::merge_operator::Append;
 use lsmx::vfs::{Image, MemVfs, OsVfs, Vfs};
 use lsmx::wal::WalOptions;
 use lsmx::{Db, Durability, Error, Keyspace, KeyspaceOptions, Options, ValueSeparation};

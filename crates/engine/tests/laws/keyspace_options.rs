@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lsmx::env::Background;
-use lsmx::merge::{Append, Counter};
+use lsmx::merge_operator::{Append, Counter};
 use lsmx::vfs::MemVfs;
 use lsmx::{Db, Error, KeyspaceOptions, Options};
 

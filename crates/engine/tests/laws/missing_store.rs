@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lsmx::operands::OperandStoreFactory;
+use lsmx::operand_store::OperandStoreFactory;
 use lsmx::vfs::{Image, MemVfs};
 use lsmx::wal::RecoveryMode;
 use lsmx::{Db, Durability, Error, LostKind, Options, RepairOptions, repair_with, verify_with};

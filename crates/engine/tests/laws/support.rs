@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use lsmx::env::Background;
-use lsmx::merge::Append;
+use lsmx::merge_operator::Append;
 use lsmx::vfs::{Fault, FaultVfs, Image, MemVfs, Operation, Rule, VfsCall};
 use lsmx::wal::WalOptions;
 use lsmx::{

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use lsmx::merge::Append;
+use lsmx::merge_operator::Append;
 use lsmx::{MergeError, MergeOperator};
 
 /// Longest value of a [`Snake`].

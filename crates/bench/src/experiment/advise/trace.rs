@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 
-use lsmx::recording::Traced;
+use lsmx::workload_trace::Traced;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::Result;
@@ -228,7 +228,7 @@ fn hash(keyspace: u32, key: &[u8]) -> u64 {
 mod tests {
     use super::*;
     use crate::numbers::floor;
-    use lsmx::recording::TracedValue;
+    use lsmx::workload_trace::TracedValue;
 
     fn put(seen: &mut Seen, key: u64) {
         let value = TracedValue { bytes: 100, content: None };

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use lsmx::env::Background;
 use lsmx::event::{Event, EventListener};
-use lsmx::merge::FieldUpdate;
+use lsmx::merge_operator::FieldUpdate;
 use lsmx::metrics::KeyspaceMetrics;
 use lsmx::{Db, FilterLastRun, Keyspace, KeyspaceOptions, Metrics, Options, WriteControl};
 use lsmx_base::sync::{Arc, Mutex};

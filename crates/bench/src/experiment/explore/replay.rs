@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use lsmx::merge::FieldUpdate;
-use lsmx::recording::{TraceItem, Traced, TracedValue};
+use lsmx::merge_operator::FieldUpdate;
+use lsmx::workload_trace::{TraceItem, Traced, TracedValue};
 use lsmx::{Durability, Keyspace, KeyspaceOptions, WriteBatch};
 
 use crate::clock::Stopwatch;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
-use lsmx::merge::FieldUpdate;
+use lsmx::merge_operator::FieldUpdate;
 use lsmx::{KeyspaceOptions, Options, ValueSeparation};
 use lsmx_delta::{DeltaOptions, KeyDelta};
 use serde::{Deserialize, Serialize};

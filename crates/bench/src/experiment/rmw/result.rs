@@ -1,6 +1,6 @@
 //! What `lsmx rmw` measures, with the field names of its JSON.
 
-use lsmx::operands::OperandMetrics;
+use lsmx::operand_store::OperandMetrics;
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::repeat::{Repeatable, Repeats};

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use lsmx::operands::OperandStoreFactory;
+use lsmx::operand_store::OperandStoreFactory;
 use lsmx::vfs::OsVfs;
 use lsmx_bench::report::text;
 use lsmx_delta::{DeltaOptions, KeyDelta};

@@ -58,15 +58,15 @@ impl std::str::FromStr for BlockCacheKind {
 
 /// Names a data block: which open table, at which offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct BlockId {
+pub(crate) struct BlockId {
     /// Number of the opened table in this cache, never given twice.
-    pub(super) table: u64,
+    pub(crate) table: u64,
     /// Offset of the block in its file.
-    pub(super) offset: u64,
+    pub(crate) offset: u64,
 }
 
 /// A cache of data blocks with a capacity in bytes.
-pub(super) trait BlockStore: fmt::Debug + Send + Sync {
+pub(crate) trait BlockStore: fmt::Debug + Send + Sync {
     /// The block, if it is there; counts as a use.
     fn get(&self, id: BlockId) -> Option<BlockBytes>;
     /// The block, if it is there; does not count as a use where the cache can tell.
@@ -82,7 +82,7 @@ pub(super) trait BlockStore: fmt::Debug + Send + Sync {
 }
 
 /// An empty cache of data blocks, whose capacity will never be more than this.
-pub(super) fn store(kind: BlockCacheKind, capacity_bytes: u64) -> Box<dyn BlockStore> {
+pub(crate) fn store(kind: BlockCacheKind, capacity_bytes: u64) -> Box<dyn BlockStore> {
     match kind {
         BlockCacheKind::Quick => Box::new(QuickStore::new(capacity_bytes)),
         BlockCacheKind::Moka => Box::new(MokaStore::new(capacity_bytes)),

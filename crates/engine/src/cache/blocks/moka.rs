@@ -18,7 +18,7 @@ use lsmx_base::slice::BlockBytes;
 use lsmx_base::sync::{Arc, Mutex};
 use moka::sync::Cache;
 
-use super::{BlockId, BlockStore, IdHasher};
+use crate::cache::blocks::{BlockId, BlockStore, IdHasher};
 
 /// Bytes that an entry costs beside its block: key, links, what is known of its use, and the counts of
 /// the owners of all these.
@@ -82,13 +82,13 @@ impl Made {
 }
 
 /// [`BlockStore`] by `moka`.
-pub(in crate::cache) struct MokaStore {
+pub(crate) struct MokaStore {
     /// None while the capacity is too small for any.
     made: ArcSwapOption<Made>,
 }
 
 impl MokaStore {
-    pub(in crate::cache) fn new(capacity_bytes: u64) -> MokaStore {
+    pub(crate) fn new(capacity_bytes: u64) -> MokaStore {
         let store = MokaStore { made: ArcSwapOption::empty() };
         store.make(capacity_bytes);
         store

@@ -8,7 +8,7 @@ use lsmx_base::slice::BlockBytes;
 use quick_cache::sync::DefaultLifecycle;
 use quick_cache::{OptionsBuilder, Weighter};
 
-use super::{BlockId, BlockStore, IdHasher};
+use crate::cache::blocks::{BlockId, BlockStore, IdHasher};
 
 /// Bytes that an entry costs beside its block: key, links and the count of owners.
 const ENTRY_OVERHEAD_BYTES: u64 = 160;
@@ -23,12 +23,12 @@ const SHARD_BYTES_MIN: u64 = 256 << 10;
 const SHARDS_MAX: u64 = 64;
 
 /// [`BlockStore`] by `quick_cache`.
-pub(in crate::cache) struct QuickStore {
+pub(crate) struct QuickStore {
     cache: quick_cache::sync::Cache<BlockId, BlockBytes, BlockWeight, BuildHasherDefault<IdHasher>>,
 }
 
 impl QuickStore {
-    pub(in crate::cache) fn new(capacity_bytes: u64) -> QuickStore {
+    pub(crate) fn new(capacity_bytes: u64) -> QuickStore {
         // The number of shards is not taken from the machine: equal budgets behave alike.
         let shards = (capacity_bytes / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX);
         let items = usize::try_from(capacity_bytes / BLOCK_BYTES_EXPECTED).unwrap_or(usize::MAX);

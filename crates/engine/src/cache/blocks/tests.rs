@@ -4,7 +4,7 @@ use lsmx_base::coding::len_u64;
 use lsmx_base::slice::LiveBlocks;
 use lsmx_base::sync::Arc;
 
-use super::*;
+use crate::cache::blocks::*;
 
 const BLOCK_BYTES: usize = 4096;
 

@@ -2,8 +2,8 @@
 
 use lsmx_base::sync::models::{explore, spawn};
 
-use super::*;
-use crate::models::open;
+use crate::db::admission::*;
+use crate::loom_models::open;
 use crate::{Db, Error};
 
 /// A database whose memtables all wait for their flush.
@@ -22,7 +22,7 @@ fn full() -> Db {
 }
 
 /// Goes the way of a write of a database with background threads.
-fn admit(core: &Core) -> Result<()> {
+fn admit(core: &DbInner) -> Result<()> {
     let mut batch = WriteBatch::new();
     batch.add(&core.default, crate::EntryKind::Put, b"key", b"value");
     let stage = Stage::Room(0);
@@ -53,7 +53,7 @@ fn a_stopped_write_goes_on_when_runs_were_released() {
         let writer = spawn(move || admit(other.core()).unwrap());
         // As a look does that ends.
         tree.set_backpressure(0, false);
-        db.core().store.make_ready(crate::store::Work::Compaction, tree.id);
+        db.core().store.make_ready(crate::state::Work::Compaction, tree.id);
         writer.join().unwrap();
     });
 }

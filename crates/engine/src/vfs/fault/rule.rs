@@ -8,7 +8,7 @@ use lsmx_base::sync::Arc;
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
-use super::super::call::VfsCall;
+use crate::vfs::call::VfsCall;
 
 /// What the system says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -172,7 +172,7 @@ impl fmt::Debug for Rule {
 
 /// A rule at work.
 #[derive(Debug)]
-pub(super) struct Active {
+pub(crate) struct Active {
     rule: Rule,
     /// Matching calls met so far.
     met: u64,
@@ -180,12 +180,12 @@ pub(super) struct Active {
 }
 
 impl Active {
-    pub(super) fn new(rule: Rule) -> Active {
+    pub(crate) fn new(rule: Rule) -> Active {
         Active { rule, met: 0, hit: false }
     }
 
     /// The fault, if this call is hit.
-    pub(super) fn meet(
+    pub(crate) fn meet(
         &mut self,
         call: VfsCall,
         path: &Path,

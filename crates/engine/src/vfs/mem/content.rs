@@ -10,19 +10,19 @@ const CHUNK_BYTES: usize = 32 << 10;
 
 /// The bytes of one file. A clone costs one reference count.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Content {
+pub(crate) struct Content {
     /// All but the last hold exactly [`CHUNK_BYTES`]; the last holds at least one byte.
     chunks: Arc<Vec<Arc<Vec<u8>>>>,
     len: usize,
 }
 
 impl Content {
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
     /// Reads at `offset` until `buffer` is full or the content ends; returns the bytes read.
-    pub(super) fn read(&self, buffer: &mut [u8], offset: usize) -> usize {
+    pub(crate) fn read(&self, buffer: &mut [u8], offset: usize) -> usize {
         let wanted = buffer.len().min(self.len.saturating_sub(offset));
         let mut filled = 0;
         while filled < wanted {
@@ -35,7 +35,7 @@ impl Content {
         filled
     }
 
-    pub(super) fn append(&mut self, mut bytes: &[u8]) {
+    pub(crate) fn append(&mut self, mut bytes: &[u8]) {
         if bytes.is_empty() {
             return;
         }
@@ -53,7 +53,7 @@ impl Content {
     }
 
     /// Puts `bytes` at `offset`, which is not past the end: in place of what is there, and behind it.
-    pub(super) fn put(&mut self, offset: usize, bytes: &[u8]) {
+    pub(crate) fn put(&mut self, offset: usize, bytes: &[u8]) {
         let (inside, behind) = bytes.split_at(bytes.len().min(self.len - offset));
         self.change(offset..offset + inside.len(), |at, old| {
             old.copy_from_slice(&inside[at - offset..at - offset + old.len()]);
@@ -62,7 +62,7 @@ impl Content {
     }
 
     /// Appends zeros up to `len` bytes, if it has fewer.
-    pub(super) fn grow(&mut self, len: usize) {
+    pub(crate) fn grow(&mut self, len: usize) {
         while self.len < len {
             let zeros = [0; 1024];
             self.append(&zeros[..zeros.len().min(len - self.len)]);
@@ -70,7 +70,7 @@ impl Content {
     }
 
     /// Cuts to `len` bytes, if it has more.
-    pub(super) fn truncate(&mut self, len: usize) {
+    pub(crate) fn truncate(&mut self, len: usize) {
         if len >= self.len {
             return;
         }
@@ -86,7 +86,7 @@ impl Content {
 
     /// Hands the bytes of `range` that are there to `change`, piece by piece, each with the offset
     /// of its first byte.
-    pub(super) fn change(&mut self, range: Range<usize>, mut change: impl FnMut(usize, &mut [u8])) {
+    pub(crate) fn change(&mut self, range: Range<usize>, mut change: impl FnMut(usize, &mut [u8])) {
         let end = range.end.min(self.len);
         if range.start >= end {
             return;
@@ -102,11 +102,11 @@ impl Content {
         }
     }
 
-    pub(super) fn zero(&mut self, range: Range<usize>) {
+    pub(crate) fn zero(&mut self, range: Range<usize>) {
         self.change(range, |_, bytes| bytes.fill(0));
     }
 
-    pub(super) fn to_vec(&self) -> Vec<u8> {
+    pub(crate) fn to_vec(&self) -> Vec<u8> {
         self.chunks.iter().flat_map(|chunk| chunk.iter().copied()).collect()
     }
 }

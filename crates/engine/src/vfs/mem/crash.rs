@@ -7,9 +7,9 @@ use lsmx_base::sync::Arc;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::content::Content;
-use super::node::{Dir, DirId, Entries, Entry, FileData, FileNode};
-use super::{MemVfs, Names, ROOT};
+use crate::vfs::mem::content::Content;
+use crate::vfs::mem::node::{Dir, DirId, Entries, Entry, FileData, FileNode};
+use crate::vfs::mem::{MemVfs, Names, ROOT};
 
 /// Bytes that a disk writes whole or not at all.
 const SECTOR_BYTES: usize = 512;

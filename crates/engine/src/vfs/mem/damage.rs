@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use lsmx_base::sync::Arc;
 
-use super::content::Content;
-use super::node::{DirId, Entry, FileNode};
-use super::{MemVfs, Names, ROOT};
+use crate::vfs::mem::content::Content;
+use crate::vfs::mem::node::{DirId, Entry, FileNode};
+use crate::vfs::mem::{MemVfs, Names, ROOT};
 
 impl MemVfs {
     /// Flips the bits of `mask` in one byte.

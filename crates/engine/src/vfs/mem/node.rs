@@ -6,12 +6,12 @@ use std::ops::Range;
 
 use lsmx_base::sync::{Arc, AtomicU64, Ordering, RwLock};
 
-use super::content::Content;
+use crate::vfs::mem::content::Content;
 
 /// A file, whatever its names are.
 #[derive(Debug, Default)]
-pub(super) struct FileNode {
-    pub(super) data: RwLock<FileData>,
+pub(crate) struct FileNode {
+    pub(crate) data: RwLock<FileData>,
     /// Who holds its lock: 0 for nobody, [`ALONE`], else how many share it.
     locked: AtomicU64,
 }
@@ -30,35 +30,35 @@ const GROWN_AHEAD_MAX: usize = 32 << 10;
 /// are in no operation were lost in a failed sync. Behind the appended bytes a file that grows ahead
 /// ([`File::grow_ahead`](crate::vfs::File::grow_ahead)) holds zeros.
 #[derive(Clone, Debug, Default)]
-pub(super) struct FileData {
+pub(crate) struct FileData {
     /// What reads see.
-    pub(super) content: Content,
+    pub(crate) content: Content,
     /// Where the next append goes; `content` holds zeros from here on.
-    pub(super) end: usize,
+    pub(crate) end: usize,
     /// Whether an append past the length makes the file longer than it needs.
     grows_ahead: bool,
     /// Appended bytes as of the last good sync.
-    pub(super) synced: usize,
+    pub(crate) synced: usize,
     /// Length as of the last good sync, at least `synced`.
-    pub(super) synced_len: usize,
+    pub(crate) synced_len: usize,
     /// Largest length since the last good sync.
-    pub(super) len_max: usize,
+    pub(crate) len_max: usize,
     /// The appends since, in order; each a range of the content.
-    pub(super) unsynced: Vec<Range<usize>>,
+    pub(crate) unsynced: Vec<Range<usize>>,
     /// Ranges that reads still see but the disk never got, and never will: it holds zeros there.
-    pub(super) lost: Vec<Range<usize>>,
+    pub(crate) lost: Vec<Range<usize>>,
     /// Room that it takes, whatever it holds.
-    pub(super) reserved: u64,
+    pub(crate) reserved: u64,
 }
 
 impl FileNode {
     /// A file whose bytes are all on the disk.
-    pub(super) fn on_disk(content: Content) -> FileNode {
+    pub(crate) fn on_disk(content: Content) -> FileNode {
         FileNode { data: RwLock::new(FileData::on_disk(content)), locked: AtomicU64::new(0) }
     }
 
     /// Takes the lock, alone or with others; false if it is held in a way that forbids it.
-    pub(super) fn lock(&self, shared: bool) -> bool {
+    pub(crate) fn lock(&self, shared: bool) -> bool {
         // Acquire pairs with the release in `unlock`: the next owner sees what the last one did.
         let next = |held: u64| match (shared, held) {
             (_, ALONE) => None,
@@ -70,7 +70,7 @@ impl FileNode {
     }
 
     /// Lets go of what [`FileNode::lock`] gave.
-    pub(super) fn unlock(&self) {
+    pub(crate) fn unlock(&self) {
         let next = |held: u64| if held == ALONE { 0 } else { held.saturating_sub(1) };
         let _ =
             self.locked.fetch_update(Ordering::Release, Ordering::Relaxed, |held| Some(next(held)));
@@ -78,7 +78,7 @@ impl FileNode {
 }
 
 impl FileData {
-    pub(super) fn on_disk(content: Content) -> FileData {
+    pub(crate) fn on_disk(content: Content) -> FileData {
         let len = content.len();
         FileData {
             end: len,
@@ -91,11 +91,11 @@ impl FileData {
     }
 
     /// Room that it takes; zeros that it has grown by take none.
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.reserved.max(self.end as u64)
     }
 
-    pub(super) fn append(&mut self, bytes: &[u8]) {
+    pub(crate) fn append(&mut self, bytes: &[u8]) {
         let (start, end) = (self.end, self.end + bytes.len());
         if self.grows_ahead && end > self.content.len() {
             self.content.grow(end + end.clamp(GROWN_AHEAD_MIN, GROWN_AHEAD_MAX));
@@ -108,17 +108,17 @@ impl FileData {
         }
     }
 
-    pub(super) fn grow_ahead(&mut self) {
+    pub(crate) fn grow_ahead(&mut self) {
         self.grows_ahead = true;
     }
 
     /// Cuts the zeros by which the file has grown ahead.
-    pub(super) fn trim(&mut self) {
+    pub(crate) fn trim(&mut self) {
         self.grows_ahead = false;
         self.content.truncate(self.end);
     }
 
-    pub(super) fn sync(&mut self) {
+    pub(crate) fn sync(&mut self) {
         self.synced = self.end;
         self.synced_len = self.content.len();
         self.len_max = self.synced_len;
@@ -127,7 +127,7 @@ impl FileData {
 
     /// Puts other contents in place, all of it on the disk. Appends go on where they did, unless the
     /// file has become shorter.
-    pub(super) fn replace(&mut self, content: Content) {
+    pub(crate) fn replace(&mut self, content: Content) {
         let grown = self.end < self.content.len();
         let end = if grown { self.end.min(content.len()) } else { content.len() };
         let grows_ahead = self.grows_ahead;
@@ -136,7 +136,7 @@ impl FileData {
 
     /// What a failed sync does: the disk will never get the unsynced bytes. Either the page cache
     /// keeps them until the crash, or they are gone for readers as well, who see zeros.
-    pub(super) fn drop_unsynced(&mut self, cached: bool) {
+    pub(crate) fn drop_unsynced(&mut self, cached: bool) {
         for range in self.unsynced.drain(..) {
             if cached {
                 self.lost.push(range);
@@ -148,17 +148,17 @@ impl FileData {
 }
 
 /// Identity of a directory.
-pub(super) type DirId = u64;
+pub(crate) type DirId = u64;
 
 /// What a name stands for.
 #[derive(Clone, Debug)]
-pub(super) enum Entry {
+pub(crate) enum Entry {
     File(Arc<FileNode>),
     Dir(DirId),
 }
 
 impl Entry {
-    pub(super) fn is_same(&self, other: &Entry) -> bool {
+    pub(crate) fn is_same(&self, other: &Entry) -> bool {
         match (self, other) {
             (Entry::File(a), Entry::File(b)) => Arc::ptr_eq(a, b),
             (Entry::Dir(a), Entry::Dir(b)) => a == b,
@@ -168,11 +168,11 @@ impl Entry {
 }
 
 /// The names of a directory.
-pub(super) type Entries = BTreeMap<Arc<str>, Entry>;
+pub(crate) type Entries = BTreeMap<Arc<str>, Entry>;
 
 /// A change of a directory that the disk does not have yet.
 #[derive(Clone, Debug)]
-pub(super) enum NameChange {
+pub(crate) enum NameChange {
     Link(Arc<str>, Entry),
     Unlink(Arc<str>),
     /// Within the directory; file systems keep such a rename whole.
@@ -180,7 +180,7 @@ pub(super) enum NameChange {
 }
 
 impl NameChange {
-    pub(super) fn apply(&self, entries: &mut Entries) {
+    pub(crate) fn apply(&self, entries: &mut Entries) {
         match self {
             NameChange::Link(name, entry) => {
                 entries.insert(name.clone(), entry.clone());
@@ -201,25 +201,25 @@ impl NameChange {
 
 /// Names as a process sees them, and as the disk has them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Dir {
-    pub(super) current: Arc<Entries>,
-    pub(super) synced: Arc<Entries>,
+pub(crate) struct Dir {
+    pub(crate) current: Arc<Entries>,
+    pub(crate) synced: Arc<Entries>,
     /// What leads from `synced` to `current`, in order.
-    pub(super) unsynced: Vec<NameChange>,
+    pub(crate) unsynced: Vec<NameChange>,
 }
 
 impl Dir {
-    pub(super) fn on_disk(entries: Entries) -> Dir {
+    pub(crate) fn on_disk(entries: Entries) -> Dir {
         let entries = Arc::new(entries);
         Dir { current: entries.clone(), synced: entries, unsynced: Vec::new() }
     }
 
-    pub(super) fn change(&mut self, change: NameChange) {
+    pub(crate) fn change(&mut self, change: NameChange) {
         change.apply(Arc::make_mut(&mut self.current));
         self.unsynced.push(change);
     }
 
-    pub(super) fn sync(&mut self) {
+    pub(crate) fn sync(&mut self) {
         self.synced = self.current.clone();
         self.unsynced.clear();
     }

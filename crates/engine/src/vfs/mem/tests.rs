@@ -2,7 +2,7 @@
 
 use lsmx_base::sync::Mutex;
 
-use super::*;
+use crate::vfs::mem::*;
 
 const SEEDS: std::ops::Range<u64> = 0..200;
 

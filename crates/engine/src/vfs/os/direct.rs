@@ -11,8 +11,8 @@ use std::io;
 
 use lsmx_base::sync::{AtomicU64, Ordering};
 
-use super::{positioned, sync_file};
 use crate::vfs::File;
+use crate::vfs::os::{positioned, sync_file};
 
 /// Logical blocks of devices, in the order in which they are tried.
 const BLOCK_BYTES: u64 = 512;
@@ -28,7 +28,7 @@ thread_local! {
 
 /// A file that was opened for reads past the page cache.
 #[derive(Debug)]
-pub(super) struct DirectFile {
+pub(crate) struct DirectFile {
     file: fs::File,
     /// What the system was found to take. Only grows; pairs with nothing.
     block_bytes: AtomicU64,
@@ -36,7 +36,7 @@ pub(super) struct DirectFile {
 
 impl DirectFile {
     /// Takes over a file that the system opened for direct reads.
-    pub(super) fn new(file: fs::File) -> DirectFile {
+    pub(crate) fn new(file: fs::File) -> DirectFile {
         DirectFile { file, block_bytes: AtomicU64::new(BLOCK_BYTES) }
     }
 
@@ -158,7 +158,7 @@ mod tests {
     /// The file systems of test machines may lack direct reads; what is tested without is the same but
     /// for the flag.
     fn open(path: &Path) -> DirectFile {
-        match super::super::open_direct(path) {
+        match crate::vfs::os::open_direct(path) {
             Ok(file) => file,
             Err(_) => DirectFile::new(fs::OpenOptions::new().read(true).open(path).unwrap()),
         }

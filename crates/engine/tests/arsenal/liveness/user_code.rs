@@ -4,8 +4,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lsmx::cursor::Cursor;
-use lsmx::merge::Append;
-use lsmx::operands::{
+use lsmx::merge_operator::Append;
+use lsmx::operand_store::{
     Collection, Delivery, Operand, OperandFileKind, OperandFiles, OperandMetrics, OperandReads,
     OperandStore, OperandStoreFactory, OperandView, Place, Prepared, Token,
 };

@@ -1,0 +1,123 @@
+//! Opening without changing a byte.
+//!
+//! The log is replayed into memtables that stay in memory: no table is written, no log begun, no
+//! manifest, so a commit that a later opening for writing loses with a torn tail may be shown. Log and
+//! manifest of such a database are scratch files in memory that nothing is ever added to, so that the
+//! rest of the engine needs no second shape; every call that would change something is refused first.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use lsmx_base::key::SeqNo;
+use lsmx_base::sync::Arc;
+
+use crate::db::open;
+use crate::db::open::recovery::{Parts, Recovery};
+use crate::db::{Db, DbInner};
+use crate::env::Env;
+use crate::error::{Error, Result};
+use crate::format::filename::{FileName, LOCK};
+use crate::manifest::Manifest;
+use crate::metrics::WalMetrics;
+use crate::options::db::Options;
+use crate::vfs::{ContainedVfs, LockGuard, MemVfs, OsVfs, Vfs};
+use crate::wal::{SegmentLedger, Wal};
+
+impl Db {
+    /// Opens an existing database for reading, as it was left, and changes nothing, not even after a
+    /// crash: what is in the log is replayed into memory. Needs no permission to write. Readers share
+    /// the database with each other and with nobody who writes; both sides are refused otherwise.
+    ///
+    /// After a crash it may show commits that are not on stable storage yet. Calls that would change
+    /// something answer [`Error::OpenedReadOnly`].
+    ///
+    /// # Errors
+    /// As [`Db::open`]; [`Error::NotADatabase`] where there is none.
+    pub fn open_read_only(path: impl AsRef<Path>, options: Options) -> Result<Db> {
+        Db::open_read_only_on(Arc::new(OsVfs), path.as_ref(), options)
+    }
+
+    /// [`Db::open_read_only`] on another file system.
+    ///
+    /// # Errors
+    /// As [`Db::open_read_only`].
+    pub fn open_read_only_with(
+        vfs: Arc<dyn Vfs>,
+        path: impl AsRef<Path>,
+        options: Options,
+    ) -> Result<Db> {
+        Db::open_read_only_on(ContainedVfs::new(vfs), path.as_ref(), options)
+    }
+
+    fn open_read_only_on(vfs: Arc<dyn Vfs>, path: &Path, options: Options) -> Result<Db> {
+        // A panic of user code, such as an operand store, ends the opening and releases the lock.
+        let opened = catch_unwind(AssertUnwindSafe(|| open_read_only(vfs, path, options)));
+        opened.unwrap_or_else(|panic| Err(Error::panicked(&*panic))).map(Db::new)
+    }
+}
+
+impl DbInner {
+    /// Fails if the database was opened for reading only, or is closed.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        self.check_open()?;
+        if self.read_only.is_some() { Err(Error::OpenedReadOnly) } else { Ok(()) }
+    }
+}
+
+fn open_read_only(vfs: Arc<dyn Vfs>, dir: &Path, options: Options) -> Result<DbInner> {
+    options.check()?;
+    if !open::is_there(vfs.as_ref(), dir)? {
+        return Err(open::missing(vfs.as_ref(), dir));
+    }
+    let lock = share_lock(vfs.as_ref(), dir)?;
+    let loaded = Manifest::load(vfs.as_ref(), dir)?;
+    let env = Env::with_clock(options.background, options.seed, options.clock.clone());
+    let mut recovery = Recovery::new(vfs, dir, options, env, (loaded.state, &loaded.path), true)?;
+    recovery.replay(&loaded.path)?;
+    let found = found_log(&recovery)?;
+    let (manifest, wal) = scratch(&recovery, loaded.number)?;
+    let core = recovery.assemble(Parts { manifest, wal, lock, read_only: Some(found) })?;
+    core.begin_warm_up();
+    Ok(core)
+}
+
+/// What the log takes on the disk.
+fn found_log(recovery: &Recovery) -> Result<WalMetrics> {
+    let (vfs, dir, oldest) = (recovery.vfs(), recovery.dir(), recovery.state().wal_oldest);
+    let mut found = WalMetrics::default();
+    for name in vfs.list(dir).map_err(|error| Error::io("list", dir, error))? {
+        if matches!(FileName::parse(&name), Some(FileName::Segment(id)) if id >= oldest) {
+            let path = dir.join(name);
+            let len = vfs.open(&path).and_then(|file| file.len());
+            found.segments += 1;
+            found.live_bytes += len.map_err(|error| Error::io("read the size of", &path, error))?;
+        }
+    }
+    Ok(found)
+}
+
+/// Keeps writers out. Where there is no lock file, as in a copy, none is made.
+pub(crate) fn share_lock(vfs: &dyn Vfs, dir: &Path) -> Result<Option<Box<dyn LockGuard>>> {
+    let path = dir.join(LOCK);
+    match vfs.lock_shared(&path) {
+        Ok(guard) => Ok(Some(guard)),
+        Err(error) => match error.kind() {
+            io::ErrorKind::NotFound => Ok(None),
+            io::ErrorKind::WouldBlock => Err(Error::Locked { path }),
+            _ => Err(Error::inside("lock", &path, error)),
+        },
+    }
+}
+
+/// A manifest and a log in memory.
+fn scratch(recovery: &Recovery, number: u64) -> Result<(Arc<Manifest>, Arc<Wal>)> {
+    let vfs: Arc<dyn Vfs> = Arc::new(MemVfs::new());
+    let (dir, state) = (Path::new(""), recovery.state());
+    let ledger = recovery.ledger();
+    let manifest = Manifest::create(Arc::clone(&vfs), dir, number, state)?;
+    let ledger = ledger as Arc<dyn SegmentLedger>;
+    let wal = Wal::create(vfs, dir, state.db_uid, ledger, recovery.wal_options(), SeqNo(1))?;
+    wal.establish()?;
+    Ok((Arc::new(manifest), Arc::new(wal)))
+}

@@ -1,0 +1,5 @@
+//! Point lookups.
+
+pub(crate) mod batch;
+pub(crate) mod operands;
+pub(crate) mod point;
