@@ -10,7 +10,7 @@ use std::io;
 use std::path::PathBuf;
 
 use lsmx::operand_store::{OperandFileKind, Place};
-use lsmx::vfs::{File, open_past_cache};
+use lsmx::vfs::{File, open_uncached};
 use lsmx::{Error, Malformed, Result};
 use lsmx_base::coding::len_u64;
 use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering};
@@ -429,10 +429,10 @@ impl BucketFile {
         Ok(bytes)
     }
 
-    /// Reads a part of the file from the device, see [`open_past_cache`]. Its pages leave the page cache.
+    /// Reads a part of the file from the device, see [`open_uncached`]. Its pages leave the page cache.
     pub(crate) fn read_from_device(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
         self.reader()?.forget(offset, len_u64(len));
-        let opened = open_past_cache(&**self.table.place.files.vfs(), &self.path);
+        let opened = open_uncached(&**self.table.place.files.vfs(), &self.path);
         let file = opened.map_err(|e| io_error("open", &self.path, e))?;
         read_exactly(&*file, &self.path, offset, len)
     }

@@ -10,7 +10,7 @@ use std::path::Path;
 use common::{Driver, Write, place};
 use lsmx::SeqNo;
 use lsmx::operand_store::{OperandReads, OperandStoreFactory, OperandView, Place};
-use lsmx::vfs::{File, LockGuard, MemVfs, Vfs};
+use lsmx::vfs::{File, FileHint, FileLayer, MemVfs, OpenMode, Vfs, VfsLayer};
 use lsmx_base::sync::{Arc, Mutex};
 use lsmx_delta::{DeltaOptions, KeyDelta};
 
@@ -36,68 +36,35 @@ struct WatchedFile {
     calls: Calls,
 }
 
-impl Watched {
-    fn watch(&self, inner: Arc<dyn File>) -> Arc<dyn File> {
-        Arc::new(WatchedFile { inner, calls: Arc::clone(&self.calls) })
+impl FileLayer for WatchedFile {
+    fn inner(&self) -> &dyn File {
+        &*self.inner
     }
-}
 
-impl File for WatchedFile {
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    fn intercept_read(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         self.calls.lock().push(Call::Read(offset, offset + buffer.len() as u64));
         self.inner.read_at(buffer, offset)
     }
-    fn append(&self, bytes: &[u8]) -> io::Result<()> {
-        self.inner.append(bytes)
-    }
-    fn sync(&self) -> io::Result<()> {
-        self.inner.sync()
-    }
-    fn len(&self) -> io::Result<u64> {
-        self.inner.len()
-    }
-    fn will_need(&self, offset: u64, bytes: u64) -> bool {
-        self.calls.lock().push(Call::Told(offset, offset + bytes));
-        true
-    }
-    fn forget(&self, offset: u64, bytes: u64) {
-        self.calls.lock().push(Call::Forgot(offset, offset + bytes));
+
+    fn intercept_hint(&self, hint: FileHint) -> bool {
+        let call = match hint {
+            FileHint::WillNeed { offset, bytes } => Call::Told(offset, offset + bytes),
+            FileHint::Forget { offset, bytes } => Call::Forgot(offset, offset + bytes),
+            FileHint::GrowAhead | FileHint::StopGrowing => return false,
+        };
+        self.calls.lock().push(call);
+        matches!(call, Call::Told(..))
     }
 }
 
-impl Vfs for Watched {
-    fn create(&self, path: &Path) -> io::Result<Arc<dyn File>> {
-        Ok(self.watch(self.inner.create(path)?))
+impl VfsLayer for Watched {
+    fn inner(&self) -> &dyn Vfs {
+        &self.inner
     }
-    fn open(&self, path: &Path) -> io::Result<Arc<dyn File>> {
-        Ok(self.watch(self.inner.open(path)?))
-    }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.inner.rename(from, to)
-    }
-    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.inner.hard_link(from, to)
-    }
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.inner.remove(path)
-    }
-    fn create_dir(&self, path: &Path) -> io::Result<()> {
-        self.inner.create_dir(path)
-    }
-    fn list(&self, path: &Path) -> io::Result<Vec<String>> {
-        self.inner.list(path)
-    }
-    fn exists(&self, path: &Path) -> io::Result<bool> {
-        self.inner.exists(path)
-    }
-    fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        self.inner.sync_dir(path)
-    }
-    fn lock(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
-        self.inner.lock(path)
-    }
-    fn lock_shared(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
-        self.inner.lock_shared(path)
+
+    fn intercept_open(&self, mode: OpenMode, path: &Path) -> io::Result<Arc<dyn File>> {
+        let inner = mode.open(&self.inner, path)?;
+        Ok(Arc::new(WatchedFile { inner, calls: Arc::clone(&self.calls) }))
     }
 }
 

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use common::{Chance, Driver, Model, Write};
 use lsmx::Result;
 use lsmx::operand_store::Token;
-use lsmx::vfs::{Errno, Fault, FaultVfs, Image, MemVfs, Rule, VfsCall};
+use lsmx::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, MemVfs, VfsCall};
 use lsmx_base::sync::{Arc, Mutex};
 use lsmx_delta::DeltaOptions;
 
@@ -100,8 +100,8 @@ fn recover(vfs: MemVfs, state: &(Option<Token>, Model, BTreeSet<u64>), seed: u64
     let mut random = Chance(seed);
     driver.flush(&writes(&mut random));
     driver.collect(None).unwrap();
-    let images = Image::ALL.len() as u64;
-    let again = vfs.crash(Image::ALL[usize::try_from(seed % images).unwrap()], seed);
+    let images = CrashImage::ALL.len() as u64;
+    let again = vfs.crash(CrashImage::ALL[usize::try_from(seed % images).unwrap()], seed);
     driver.reopen_on(Arc::new(again)).unwrap();
     driver.check().unwrap();
 }
@@ -115,7 +115,7 @@ fn what_was_committed_is_there_after_power_is_lost_anywhere() {
     let taken = images.clone();
     mem.set_observer(Some(Arc::new(move |mem: &MemVfs, operation| {
         let state = seen.lock().clone();
-        for image in Image::ALL {
+        for image in CrashImage::ALL {
             let seed = operation.index * 7 + 1;
             recover(mem.crash(image, seed), &state, operation.index);
             taken.fetch_add(1, lsmx_base::sync::Ordering::Relaxed);
@@ -150,7 +150,7 @@ fn a_call_that_fails_loses_nothing_that_was_committed() {
             let vfs = FaultVfs::new(Arc::new(mem.clone()), nth);
             let mut driver = Driver::on(mem.clone(), Arc::new(vfs.clone()), options());
             let durable = Durable::default();
-            vfs.add(Rule::new(fault).on(&[call]).nth(nth).once());
+            vfs.add(FaultRule::new(fault).on(&[call]).nth(nth).once());
             let result = work(&mut driver, 2, 15, &durable);
             if vfs.fired().is_empty() {
                 result.unwrap();
@@ -171,8 +171,11 @@ fn a_call_that_fails_loses_nothing_that_was_committed() {
             driver.collect(None).unwrap();
             driver.check().unwrap();
             let next = usize::try_from(nth % 7).unwrap();
-            let images =
-                if call == VfsCall::Sync { &Image::ALL[..] } else { &Image::ALL[next..=next] };
+            let images = if call == VfsCall::Sync {
+                &CrashImage::ALL[..]
+            } else {
+                &CrashImage::ALL[next..=next]
+            };
             for image in images {
                 driver.reopen_on(Arc::new(mem.crash(*image, nth))).unwrap();
                 driver.check().unwrap();

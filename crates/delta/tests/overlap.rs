@@ -8,7 +8,7 @@ use std::cell::RefCell;
 
 use common::{Driver, Write, take_leaving};
 use lsmx::operand_store::{Collection, OperandStore};
-use lsmx::vfs::OperationKind;
+use lsmx::vfs::MemOperationKind;
 use lsmx_base::sync::{Arc, AtomicBool, Ordering};
 use lsmx_delta::DeltaOptions;
 
@@ -49,7 +49,7 @@ fn what_a_delivery_wrote_to_files_meanwhile_is_not_lost() {
         driver.mem.set_observer(Some(Arc::new(move |_, operation| {
             let bucket = operation.path.extension().is_some_and(|it| it == "bucket");
             if bucket
-                && operation.kind == OperationKind::Append
+                && operation.kind == MemOperationKind::Append
                 && armed.swap(false, Ordering::AcqRel)
             {
                 let collection = store.collect(&snapshots).unwrap().unwrap();

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Driver, Write};
-use lsmx::vfs::{Errno, Fault, FaultVfs, Image, MemVfs, Rule, Vfs, VfsCall};
+use lsmx::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, MemVfs, Vfs, VfsCall};
 use lsmx_base::sync::Arc;
 use lsmx_delta::DeltaOptions;
 
@@ -15,7 +15,7 @@ fn round(keys: u64, bytes: usize) -> Vec<Write> {
 }
 
 fn survives(driver: &mut Driver, mem: &MemVfs, seed: u64) {
-    for image in Image::ALL {
+    for image in CrashImage::ALL {
         driver.reopen_on(Arc::new(mem.crash(image, seed))).unwrap();
         driver.check().unwrap();
         driver.verify().unwrap();
@@ -37,7 +37,7 @@ fn pages_whose_sync_failed_are_not_built_upon() {
         let mut driver = Driver::on(mem.clone(), Arc::new(vfs.clone()), options);
         driver.flush(&round(30, 30));
         let fault = Fault::Error(Errno::Io);
-        vfs.add(Rule::new(fault).on(&[VfsCall::Sync]).path_contains(".bucket").once());
+        vfs.add(FaultRule::new(fault).on(&[VfsCall::Sync]).path_contains(".bucket").once());
         let failed = loop {
             match driver.deliver(&round(30, 30)) {
                 Ok((prepared, model)) => driver.commit(&prepared, model),
@@ -67,7 +67,7 @@ fn more_buckets_than_descriptors_are_all_synced() {
     }
     let files = driver.store.live_files().len();
     assert!(files > usize::try_from(FILES).unwrap(), "{files}");
-    for image in [Image::Drop, Image::Torn, Image::Sectors] {
+    for image in [CrashImage::Drop, CrashImage::Torn, CrashImage::Sectors] {
         driver.reopen_on(Arc::new(mem.crash(image, 1))).unwrap();
         driver.verify().unwrap();
         let view = driver.store.view();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use lsmx::env::Background;
-use lsmx::vfs::{Errno, Fault, FaultVfs, MemVfs, Rule, VfsCall};
+use lsmx::vfs::{Errno, Fault, FaultRule, FaultVfs, MemVfs, VfsCall};
 use lsmx::{Db, Durability, Error, KeyspaceOptions, Options, PolicySpec, WriteBatch};
 
 fn small(policy: &PolicySpec) -> KeyspaceOptions {
@@ -33,7 +33,7 @@ fn numbers_of_commits_that_failed_are_never_given_again() {
     let db = Db::open_with(Arc::new(faulty.clone()), "db", options()).unwrap();
     db.put("a", "1").unwrap();
     let before = db.snapshot().seq();
-    let rule = Rule::new(Fault::Error(Errno::Io)).on(&[VfsCall::Append]);
+    let rule = FaultRule::new(Fault::Error(Errno::Io)).on(&[VfsCall::Append]);
     faulty.add(rule.path_contains(".wal"));
     assert!(db.put("b", "2").is_err());
     faulty.clear();

@@ -7,7 +7,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lsmx::env::Background;
-use lsmx::vfs::{CountingVfs, Errno, Fault, FaultVfs, Image, MemVfs, OsVfs, Rule, Vfs, VfsCall};
+use lsmx::vfs::{
+    CountingVfs, CrashImage, Errno, Fault, FaultRule, FaultVfs, MemVfs, OsVfs, Vfs, VfsCall,
+    VfsLayer,
+};
 use lsmx::{Db, Durability, Error, KeyspaceOptions, Options, WriteBatch};
 
 fn options(background: Background) -> Options {
@@ -45,7 +48,7 @@ fn a_checkpoint_holds_what_was_committed_before_it_and_is_a_database_of_its_own(
     db.drop_keyspace("users").unwrap();
     db.wait_idle().unwrap();
     // It is on stable storage, also if the source is lost.
-    let crashed = disk.crash(Image::Drop, 0);
+    let crashed = disk.crash(CrashImage::Drop, 0);
     for disk in [&disk, &crashed] {
         let copy = open(Arc::new(disk.clone()), "copies/one").unwrap();
         assert_eq!(copy.default_keyspace().iter().count(), 1_000);
@@ -70,8 +73,9 @@ fn a_checkpoint_holds_what_was_committed_before_it_and_is_a_database_of_its_own(
 #[test]
 fn tables_are_linked_and_copied_only_where_they_cannot_be() {
     for cannot in [false, true] {
-        let faults = FaultVfs::new(Arc::new(MemVfs::new()), 0);
-        let vfs = CountingVfs::new(Arc::new(CannotLink { inner: faults.clone(), cannot }));
+        let disk = CannotLink { inner: MemVfs::new(), cannot };
+        let faults = FaultVfs::new(Arc::new(disk), 0);
+        let vfs = CountingVfs::new(Arc::new(faults.clone()));
         let db = create(Arc::new(vfs.clone()), Background::Inline);
         fill(&db, 0..2_000);
         db.flush().unwrap();
@@ -85,7 +89,7 @@ fn tables_are_linked_and_copied_only_where_they_cannot_be() {
         let written = after.bytes.of(VfsCall::Append) - before.bytes.of(VfsCall::Append);
         assert_eq!(written > bytes, cannot, "{written} bytes written, {bytes} in tables");
         // Another error is no reason to copy.
-        faults.add(Rule::new(Fault::Error(Errno::Io)).on(&[VfsCall::HardLink]));
+        faults.add(FaultRule::new(Fault::Error(Errno::Io)).on(&[VfsCall::HardLink]));
         assert!(matches!(db.checkpoint("second"), Err(Error::Io { action: "link", .. })));
         db.checkpoint("second").unwrap();
         for copy in ["copy", "second"] {
@@ -98,48 +102,25 @@ fn tables_are_linked_and_copied_only_where_they_cannot_be() {
 /// A file system without second names.
 #[derive(Clone, Debug)]
 struct CannotLink {
-    inner: FaultVfs,
+    inner: MemVfs,
     cannot: bool,
 }
 
-impl Vfs for CannotLink {
-    fn create(&self, path: &Path) -> io::Result<Arc<dyn lsmx::vfs::File>> {
-        self.inner.create(path)
+impl VfsLayer for CannotLink {
+    fn inner(&self) -> &dyn Vfs {
+        &self.inner
     }
-    fn open(&self, path: &Path) -> io::Result<Arc<dyn lsmx::vfs::File>> {
-        self.inner.open(path)
-    }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.inner.rename(from, to)
-    }
-    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.inner.hard_link(from, to)?;
-        if self.cannot {
-            self.inner.remove(to)?;
+
+    fn intercept<T>(
+        &self,
+        call: VfsCall,
+        _: &Path,
+        forward: impl Fn() -> io::Result<T>,
+    ) -> io::Result<T> {
+        if self.cannot && call == VfsCall::HardLink {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        Ok(())
-    }
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.inner.remove(path)
-    }
-    fn create_dir(&self, path: &Path) -> io::Result<()> {
-        self.inner.create_dir(path)
-    }
-    fn list(&self, path: &Path) -> io::Result<Vec<String>> {
-        self.inner.list(path)
-    }
-    fn exists(&self, path: &Path) -> io::Result<bool> {
-        self.inner.exists(path)
-    }
-    fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        self.inner.sync_dir(path)
-    }
-    fn lock(&self, path: &Path) -> io::Result<Box<dyn lsmx::vfs::LockGuard>> {
-        self.inner.lock(path)
-    }
-    fn lock_shared(&self, path: &Path) -> io::Result<Box<dyn lsmx::vfs::LockGuard>> {
-        self.inner.lock_shared(path)
+        forward()
     }
 }
 
@@ -154,7 +135,7 @@ fn a_checkpoint_that_fails_leaves_nothing_that_opens() {
         let db = create(Arc::new(vfs.clone()), Background::Inline);
         fill(&db, 0..400);
         db.sync().unwrap();
-        vfs.add(Rule::new(Fault::Error(Errno::NoSpace)).on(&changes).nth(k));
+        vfs.add(FaultRule::new(Fault::Error(Errno::NoSpace)).on(&changes).nth(k));
         let made = db.checkpoint("copy");
         vfs.clear();
         if vfs.fired().is_empty() {
@@ -163,7 +144,9 @@ fn a_checkpoint_that_fails_leaves_nothing_that_opens() {
             break;
         }
         if made.is_err() {
-            for disk in [disk.clone(), disk.crash(Image::Drop, k), disk.crash(Image::Keep, k)] {
+            for disk in
+                [disk.clone(), disk.crash(CrashImage::Drop, k), disk.crash(CrashImage::Keep, k)]
+            {
                 let opened = open(Arc::new(disk), "copy");
                 assert!(matches!(opened, Err(Error::NotADatabase { .. })), "call {k}: {opened:?}");
             }
@@ -187,12 +170,12 @@ fn a_read_that_went_wrong_does_not_become_the_copy() {
         let mut refused = 0;
         for k in 0.. {
             let disk = MemVfs::new();
-            let faulty = FaultVfs::new(Arc::new(disk.clone()), k);
-            let db =
-                create(Arc::new(CannotLink { inner: faulty.clone(), cannot }), Background::Inline);
+            let linking = CannotLink { inner: disk.clone(), cannot };
+            let faulty = FaultVfs::new(Arc::new(linking), k);
+            let db = create(Arc::new(faulty.clone()), Background::Inline);
             fill(&db, 0..400);
             db.sync().unwrap();
-            faulty.add(Rule::new(Fault::AlteredRead).nth(k));
+            faulty.add(FaultRule::new(Fault::AlteredRead).nth(k));
             let made = db.checkpoint("copy");
             faulty.clear();
             if faulty.fired().is_empty() {
@@ -269,7 +252,7 @@ fn opening_read_only_shows_everything_and_changes_no_byte() {
     users.put("ada", "1815").unwrap();
     assert!(matches!(read_only(&disk), Err(Error::Locked { .. })));
     // After a crash the log is replayed into memory; after a clean close there is nothing in it.
-    let killed = disk.crash(Image::Keep, 0);
+    let killed = disk.crash(CrashImage::Keep, 0);
     drop(users);
     db.close(None).unwrap();
     for disk in [disk, killed] {

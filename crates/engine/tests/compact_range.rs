@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lsmx::env::Background;
-use lsmx::vfs::{Errno, Fault, FaultVfs, MemVfs, Rule, VfsCall};
+use lsmx::vfs::{Errno, Fault, FaultRule, FaultVfs, MemVfs, VfsCall};
 use lsmx::{Db, Error, KeyspaceOptions, Options, PolicySpec};
 
 fn open(disk: &MemVfs, background: Background, policy: &PolicySpec) -> Db {
@@ -191,7 +191,9 @@ fn a_deadline_or_a_failure_leaves_the_tree_as_it_was() {
     let late = default.compact_range_opt::<&[u8]>(.., &Duration::ZERO.into());
     assert!(matches!(late, Err(Error::Deadline { .. })), "{late:?}");
     assert_eq!(shape(&db), before);
-    faults.add(Rule::new(Fault::Error(Errno::NoSpace)).on(&[VfsCall::Append]).path_contains("sst"));
+    faults.add(
+        FaultRule::new(Fault::Error(Errno::NoSpace)).on(&[VfsCall::Append]).path_contains("sst"),
+    );
     let failed = default.compact_range::<&[u8]>(..);
     assert!(matches!(failed, Err(Error::Io { .. })), "{failed:?}");
     assert_eq!(shape(&db), before);

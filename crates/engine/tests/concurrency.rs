@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use lsmx::env::{Background, Env, JoinHandle};
 use lsmx::merge_operator::Counter;
-use lsmx::vfs::{Fault, FaultVfs, MemVfs, OsVfs, Rule, Vfs, VfsCall};
+use lsmx::vfs::{Fault, FaultRule, FaultVfs, MemVfs, OsVfs, Vfs, VfsCall};
 use lsmx::{
     Db, Durability, Error, Keyspace, KeyspaceOptions, Options, Slice, Snapshot, WriteBatch,
     WriteOptions,
@@ -585,10 +585,10 @@ impl Gate {
     /// whose name has `thread` in it.
     fn disk(&self, files: &'static str, thread: &'static str) -> FaultVfs {
         let disk = FaultVfs::new(Arc::new(MemVfs::new()), seed());
-        let rule = Rule::new(Fault::Delay).path_contains(files).chance(1.0);
+        let rule = FaultRule::new(Fault::Delay).path_contains(files).chance(1.0);
         disk.add(rule.on(&[VfsCall::Create, VfsCall::Append]));
         let gate = self.clone();
-        disk.set_delay(Some(Arc::new(move |_, _| {
+        disk.set_delay_hook(Some(Arc::new(move |_, _| {
             if std::thread::current().name().unwrap_or_default().contains(thread) {
                 while gate.shut.load(Ordering::Acquire) {
                     gate.waiting.store(true, Ordering::Release);

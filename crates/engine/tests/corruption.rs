@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lsmx::env::Background;
-use lsmx::vfs::{Image, MemVfs};
+use lsmx::vfs::{CrashImage, MemVfs};
 use lsmx::wal::WalOptions;
 use lsmx::{
     Compression, Db, Durability, Error, KeyspaceOptions, Options, ValueSeparation, WriteBatch,
@@ -143,7 +143,7 @@ fn build(
         }
     }
     if killed {
-        let image = disk.crash(Image::Keep, 0);
+        let image = disk.crash(CrashImage::Keep, 0);
         drop((keyspaces, db));
         return Intact { name, disk: image, states, synced };
     }
@@ -185,7 +185,7 @@ enum Answer {
 
 impl Intact {
     fn copy(&self) -> MemVfs {
-        self.disk.crash(Image::Keep, 0)
+        self.disk.crash(CrashImage::Keep, 0)
     }
 
     /// Opens a damaged copy and asks for everything.

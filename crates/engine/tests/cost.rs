@@ -23,7 +23,7 @@ use std::time::Duration;
 use cap::Cap;
 use lsmx::env::Background;
 use lsmx::merge_operator::Append;
-use lsmx::vfs::{Fault, FaultVfs, Image, MemVfs, Rule, VfsCall};
+use lsmx::vfs::{CrashImage, Fault, FaultRule, FaultVfs, MemVfs, VfsCall};
 use lsmx::{
     Db, Durability, Event, EventListener, KeyspaceOptions, Options, PolicySpec, ValueSeparation,
     WriteBatch,
@@ -232,10 +232,10 @@ impl Gate {
     fn on_log_and_tables(disk: &FaultVfs) -> [Gate; 2] {
         let gates = [Gate::default(), Gate::default()];
         for (call, file) in [(VfsCall::Append, ".wal"), (VfsCall::Create, ".sst")] {
-            disk.add(Rule::new(Fault::Delay).on(&[call]).path_contains(file).from_then_on());
+            disk.add(FaultRule::new(Fault::Delay).on(&[call]).path_contains(file).from_then_on());
         }
         let held = gates.clone();
-        disk.set_delay(Some(Arc::new(move |call, _| {
+        disk.set_delay_hook(Some(Arc::new(move |call, _| {
             let gate = &held[usize::from(call == VfsCall::Create)];
             gate.change(|state| state.came += 1);
             gate.wait(|state| state.open);
@@ -635,7 +635,7 @@ fn open_costs_n_log_n() {
                 put_ordered(&db, n);
                 delete_ranges(&db, n, layout);
                 // A clean close would flush them.
-                let killed = disk.crash(Image::Keep, 0);
+                let killed = disk.crash(CrashImage::Keep, 0);
                 Bill::of(|| drop(open(&killed, tuning())))
             },
         );

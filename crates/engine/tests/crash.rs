@@ -16,7 +16,7 @@ use arsenal::workload::{Faults, Plan, play};
 use arsenal::{Chance, Outcome, base_seed, options, oracle, scale, writers};
 use lsmx::PolicySpec;
 use lsmx::env::Background;
-use lsmx::vfs::Image;
+use lsmx::vfs::CrashImage;
 
 /// Images that CI checks.
 const IMAGES: u64 = 25_000;
@@ -66,7 +66,7 @@ fn enumerate(seed: u64, coverage: &Arc<Coverage>) -> Outcome<u64> {
     let told = |what| format!("run {seed}: {what}\nreplay: LSMX_TEST_REPLAY={seed}");
     let aside = Arc::new(Coverage::default());
     let operations = play(&plan, &aside).map_err(told)?.operations;
-    let images = operations * Image::ALL.len() as u64;
+    let images = operations * CrashImage::ALL.len() as u64;
     plan.sampling = Sampling::Chance((IMAGES_OF_A_RUN * 1_000_000).div_ceil(images));
     crashes_of(&plan, coverage)
 }
@@ -99,7 +99,7 @@ fn short(plan: Plan) -> Plan {
 
 /// Every kind of work, of crash and of image has happened.
 fn require_everything(coverage: &Coverage) -> Outcome {
-    let images = Image::ALL.map(image_name);
+    let images = CrashImage::ALL.map(image_name);
     for group in ["images", "crashes in recovery", "second crashes"] {
         coverage.require(group, &images)?;
     }
@@ -163,7 +163,7 @@ fn replay() -> Option<Outcome<u64>> {
         None => plan(number(0)),
     };
     if parts.len() == 4 {
-        let image = Image::ALL.into_iter().find(|image| format!("{image:?}") == parts[2]);
+        let image = CrashImage::ALL.into_iter().find(|image| format!("{image:?}") == parts[2]);
         plan.sampling = Sampling::Only(number(1), image.expect("an image"), number(3));
     }
     Some(crashes_of(&plan, &coverage))

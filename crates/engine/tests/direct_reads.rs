@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lsmx::env::Background;
-use lsmx::vfs::{File, LockGuard, MemVfs, OsVfs, Vfs};
+use lsmx::vfs::{File, MemVfs, OpenMode, OsVfs, Vfs, VfsLayer};
 use lsmx::{Compression, Db, Error, KeyspaceOptions, Options};
 
 const KEYS: u32 = 3_000;
@@ -115,47 +115,23 @@ impl Watched {
     }
 }
 
-impl Vfs for Watched {
-    fn create(&self, path: &Path) -> io::Result<Arc<dyn File>> {
-        self.0.create(path)
+impl VfsLayer for Watched {
+    fn inner(&self) -> &dyn Vfs {
+        &self.0
     }
-    fn open(&self, path: &Path) -> io::Result<Arc<dyn File>> {
-        self.note(path, |opened| &opened.cached);
-        self.0.open(path)
-    }
-    fn open_direct(&self, path: &Path) -> io::Result<Arc<dyn File>> {
-        self.note(path, |opened| &opened.direct);
-        match self.1 {
-            Some(_) => self.0.open_direct(path),
-            None => Err(io::ErrorKind::Unsupported.into()),
+
+    fn intercept_open(&self, mode: OpenMode, path: &Path) -> io::Result<Arc<dyn File>> {
+        match mode {
+            OpenMode::Create => {}
+            OpenMode::Read => self.note(path, |opened| &opened.cached),
+            OpenMode::ReadDirect => {
+                self.note(path, |opened| &opened.direct);
+                if self.1.is_none() {
+                    return Err(io::ErrorKind::Unsupported.into());
+                }
+            }
         }
-    }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.0.rename(from, to)
-    }
-    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.0.hard_link(from, to)
-    }
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.0.remove(path)
-    }
-    fn create_dir(&self, path: &Path) -> io::Result<()> {
-        self.0.create_dir(path)
-    }
-    fn list(&self, path: &Path) -> io::Result<Vec<String>> {
-        self.0.list(path)
-    }
-    fn exists(&self, path: &Path) -> io::Result<bool> {
-        self.0.exists(path)
-    }
-    fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        self.0.sync_dir(path)
-    }
-    fn lock(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
-        self.0.lock(path)
-    }
-    fn lock_shared(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
-        self.0.lock_shared(path)
+        mode.open(&self.0, path)
     }
 }
 

@@ -19,7 +19,7 @@ use arsenal::{Chance, Outcome, base_seed, mix, options, scale};
 use lsmx::Db;
 use lsmx::env::Background;
 use lsmx::format::filename::LOCK;
-use lsmx::vfs::{CallCounts, Errno, Fault, Image, MemVfs, Rule, Vfs, VfsCall};
+use lsmx::vfs::{CallCounts, CrashImage, Errno, Fault, FaultRule, MemVfs, Vfs, VfsCall};
 
 /// Points that CI tries, about.
 const POINTS: u64 = 4_000;
@@ -91,7 +91,7 @@ fn plan(seed: u64, faults: Faults) -> Plan {
 
 /// Plays a run of which the k-th call of a class fails.
 fn point(seed: u64, class: &Class, k: u64, coverage: &Arc<Coverage>) -> Outcome<Played> {
-    let rule = Rule::new(class.fault).on(class.calls).nth(k);
+    let rule = FaultRule::new(class.fault).on(class.calls).nth(k);
     let rule = if class.sticky { rule.from_then_on() } else { rule };
     let label = format!("LSMX_TEST_REPLAY={seed}:{}:{k}", class.name);
     let played = watched(&label, || play(&plan(seed, Faults::By(rule)), coverage));
@@ -111,7 +111,7 @@ fn sweep(seed: u64, calls: &CallCounts, stride: u64, coverage: &Arc<Coverage>) -
         let mut k = mix(seed, at as u64) % stride;
         // As far as the run goes without a fault, and a little further for those that make it
         // longer.
-        while k < calls.of_any(class.calls) + stride {
+        while k < calls.sum_of(class.calls) + stride {
             point(seed, class, k, coverage)?;
             points += 1;
             k += stride;
@@ -141,7 +141,7 @@ fn every_failing_call_is_told_and_nothing_acknowledged_is_lost() {
     let failure = in_parallel(|number| {
         let seed = mix(seed, number) >> 16;
         let calls = play(&plan(seed, Faults::None), &Arc::default())?.calls;
-        let all: u64 = CLASSES.iter().map(|class| calls.of_any(class.calls)).sum();
+        let all: u64 = CLASSES.iter().map(|class| calls.sum_of(class.calls)).sum();
         // Eight runs, each at other calls.
         let points = sweep(seed, &calls, (8 * all).div_ceil(POINTS), &coverage)?;
         Ok(tried.fetch_add(points, Ordering::Relaxed) + points < goal)
@@ -197,7 +197,7 @@ fn damage_and_open(seed: u64, coverage: &Coverage) -> Outcome {
         written.map_err(|error| format!("{error:?}"))?;
         history.push(commit);
     }
-    let killed = disk.crash(Image::Keep, 0);
+    let killed = disk.crash(CrashImage::Keep, 0);
     drop((keyspaces, db));
     let closed = chance.one_in(2);
     let disk = if closed { disk } else { killed };
@@ -255,8 +255,8 @@ fn all_calls_of_one_run_fail() {
     let class = &CLASSES[1];
     let failure = in_parallel(|k| {
         let fired = point(seed, class, k, &coverage)?.fired;
-        if !fired && k < calls.of_any(class.calls) {
-            return Err(format!("call {k} of {} did not fail", calls.of_any(class.calls)));
+        if !fired && k < calls.sum_of(class.calls) {
+            return Err(format!("call {k} of {} did not fail", calls.sum_of(class.calls)));
         }
         Ok(fired)
     });

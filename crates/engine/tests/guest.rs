@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use lsmx::env::Background;
-use lsmx::vfs::{CountingVfs, Errno, Fault, FaultVfs, MemVfs, Rule, Vfs, VfsCall};
+use lsmx::vfs::{CountingVfs, Errno, Fault, FaultRule, FaultVfs, MemVfs, Vfs, VfsCall};
 use lsmx::{Db, Error, Event, EventListener, KeyspaceOptions, Malformed, Options, WriteOptions};
 
 fn tuning() -> KeyspaceOptions {
@@ -70,9 +70,9 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 fn gated() -> (FaultVfs, Arc<AtomicBool>) {
     let disk = FaultVfs::new(Arc::new(MemVfs::new()), 1);
     let shut = Arc::new(AtomicBool::new(false));
-    disk.add(Rule::new(Fault::Delay).on(&[VfsCall::Create]).path_contains(".sst"));
+    disk.add(FaultRule::new(Fault::Delay).on(&[VfsCall::Create]).path_contains(".sst"));
     let gate = Arc::clone(&shut);
-    disk.set_delay(Some(Arc::new(move |_, _| {
+    disk.set_delay_hook(Some(Arc::new(move |_, _| {
         until("the gate opens", || !gate.load(Ordering::Acquire));
     })));
     (disk, shut)
@@ -284,7 +284,7 @@ fn without_descriptors_left_in_the_process_others_are_closed() {
         load(&db, 0..500);
         check(&db, 0..500);
         assert!(db.metrics().descriptors.open > 1);
-        disk.add(Rule::new(none_left).on(&[call]).nth(0));
+        disk.add(FaultRule::new(none_left).on(&[call]).nth(0));
         load(&db, 500..1_000);
         check(&db, 0..1_000);
         assert_eq!(disk.fired().get(&none_left), Some(&1), "{call:?}");
@@ -377,7 +377,7 @@ fn resuming_leaves_the_files_of_old_views_alone() {
     load(&db, 1_000..3_000);
     assert!(db.metrics().held.files > 0);
     disk.add(
-        Rule::new(Fault::Error(Errno::Io)).on(&[VfsCall::Append]).path_contains(".wal").nth(0),
+        FaultRule::new(Fault::Error(Errno::Io)).on(&[VfsCall::Append]).path_contains(".wal").nth(0),
     );
     assert!(db.put("fails", "x").is_err());
     disk.clear();

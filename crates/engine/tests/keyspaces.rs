@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lsmx::env::Background;
-use lsmx::vfs::{Image, MemVfs, Vfs};
+use lsmx::vfs::{CrashImage, MemVfs, Vfs};
 use lsmx::{Db, Durability, Error, Keyspace, KeyspaceOptions, Options, WriteBatch};
 
 fn options(background: Background) -> Options {
@@ -84,7 +84,7 @@ fn a_keyspace_of_the_same_name_is_a_new_one() {
     is_gone(old.get("k"));
     db.sync().unwrap();
     // What is in the log for the old one does not come back under the new one's name.
-    let killed = disk.crash(Image::Keep, 0);
+    let killed = disk.crash(CrashImage::Keep, 0);
     let again = open(&killed, Background::Inline);
     assert_eq!(again.existing_keyspace("users").unwrap().iter().count(), 1);
     assert_eq!(again.existing_keyspace("users").unwrap().get("k").unwrap().unwrap(), *b"new");

@@ -62,7 +62,7 @@ fn keys_from_empty_to_the_longest() {
     assert_eq!(keys, [b"".to_vec(), b"cleared".to_vec(), neighbour, longest.clone()]);
     assert_eq!(db.get("").unwrap().unwrap(), "");
     assert_eq!(db.get(&longest).unwrap().unwrap(), longest);
-    lsmx::verify_with(Arc::new(disk.crash(lsmx::vfs::Image::Keep, 0)), "db").unwrap();
+    lsmx::verify_with(Arc::new(disk.crash(lsmx::vfs::CrashImage::Keep, 0)), "db").unwrap();
 }
 
 /// 64 MiB always; the largest value itself in the long mode, for the time and the memory it takes.
@@ -130,7 +130,7 @@ fn a_batch_of_100_000_operations_is_one() {
     assert_eq!((before.iter(&main).count(), before.iter(&other).count()), (0, 0));
     assert_eq!((main.iter().count(), other.iter().rev().count()), (50_000, 50_000));
     assert_eq!(db.snapshot().seq().0 - before.seq().0, 100_000);
-    let killed = disk.crash(lsmx::vfs::Image::Keep, 0);
+    let killed = disk.crash(lsmx::vfs::CrashImage::Keep, 0);
     let db = open(&killed);
     assert_eq!(db.default_keyspace().iter().count(), 50_000);
     // An empty one is nothing at all.

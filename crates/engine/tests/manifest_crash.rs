@@ -11,7 +11,7 @@ use lsmx::Error;
 use lsmx::SeqNo;
 use lsmx::format::edit::{Change, Edit, FileRecord};
 use lsmx::manifest::{Manifest, ManifestState};
-use lsmx::vfs::{Errno, Fault, FaultVfs, Image, MemVfs, Rule, Vfs, VfsCall};
+use lsmx::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, MemVfs, Vfs, VfsCall};
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_compaction::{FileId, KeyRange, Level, RunId};
 
@@ -144,7 +144,7 @@ fn enumerate_crashes() -> Result<u64, String> {
     let (seen, watched) = (found.clone(), promised.clone());
     vfs.set_observer(Some(Arc::new(move |vfs, operation| {
         let promises = *watched.lock().unwrap();
-        for image in Image::ALL {
+        for image in CrashImage::ALL {
             for seed in 0..4 {
                 let mut seen = seen.lock().unwrap();
                 seen.0 += 1;
@@ -194,14 +194,14 @@ fn a_manifest_in_doubt_starts_afresh_and_nothing_acknowledged_is_lost() {
                 Fault::ShortWrite(_) => &changes[..1],
                 _ => &changes,
             };
-            vfs.add(Rule::new(fault).on(calls).nth(k).once());
+            vfs.add(FaultRule::new(fault).on(calls).nth(k).once());
             let shared: Arc<dyn Vfs> = Arc::new(vfs.clone());
             let promised = Mutex::new(Promises::default());
             let done = workload(&shared, &|promises| *promised.lock().unwrap() = promises);
             let promises = *promised.lock().unwrap();
             // Only what fails before there is a manifest ends the workload: a fault fires once.
             assert!(done.is_ok() || promises.attempted == 0, "k {k}: {done:?}");
-            for image in Image::ALL {
+            for image in CrashImage::ALL {
                 check(&disk.crash(image, k), promises)
                     .unwrap_or_else(|broken| panic!("{fault:?}, k {k}, {image:?}: {broken}"));
             }
@@ -223,7 +223,7 @@ fn closed() -> MemVfs {
         manifest.append(&edit(n)).unwrap();
     }
     manifest.append(&vec![Change::CleanClose { last_seq: SeqNo(4) }].into()).unwrap();
-    vfs.crash(Image::Drop, 0)
+    vfs.crash(CrashImage::Drop, 0)
 }
 
 #[test]
@@ -242,11 +242,11 @@ fn every_damaged_byte_and_every_cut_of_a_closed_manifest_is_noticed() {
     for (path, bytes) in vfs.snapshot_all() {
         for (at, byte) in bytes.iter().enumerate() {
             for mask in [1 << (at % 8), *byte, !*byte] {
-                let disk = vfs.crash(Image::Keep, 0);
+                let disk = vfs.crash(CrashImage::Keep, 0);
                 disk.flip(&path, at as u64, mask).unwrap();
                 judge(&disk, &path, format!("byte {at} xor {mask:#04x}"));
             }
-            let disk = vfs.crash(Image::Keep, 0);
+            let disk = vfs.crash(CrashImage::Keep, 0);
             disk.truncate(&path, at as u64).unwrap();
             assert!(Manifest::load(&disk, dir()).is_err(), "{} cut to {at}", path.display());
         }
@@ -295,7 +295,7 @@ fn only_a_directory_without_data_is_not_a_database() {
 
     let vfs = FaultVfs::new(Arc::new(closed()), 0);
     for call in [VfsCall::Open, VfsCall::Read] {
-        vfs.add(Rule::new(Fault::Error(Errno::TooManyFiles)).on(&[call]).nth(0).once());
+        vfs.add(FaultRule::new(Fault::Error(Errno::TooManyFiles)).on(&[call]).nth(0).once());
         let error = Manifest::load(&vfs, dir()).unwrap_err();
         assert!(matches!(error, Error::Io { .. }), "{error}");
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use lsmx::env::Background;
 use lsmx::format::BlockKind;
-use lsmx::vfs::{File, LockGuard, MemVfs, Vfs};
+use lsmx::vfs::{File, FileHint, FileLayer, MemVfs, OpenMode, Vfs, VfsLayer};
 use lsmx::{Db, KeyspaceOptions, Options, ValueSeparation};
 
 const KEYS: u32 = 4_000;
@@ -74,64 +74,35 @@ struct SlowFile {
     device: Arc<Device>,
 }
 
-impl File for SlowFile {
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+impl FileLayer for SlowFile {
+    fn inner(&self) -> &dyn File {
+        &*self.inner
+    }
+
+    fn intercept_read(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         self.device.read(|| self.inner.read_at(buffer, offset))
     }
-    fn append(&self, bytes: &[u8]) -> io::Result<()> {
-        self.inner.append(bytes)
-    }
-    fn sync(&self) -> io::Result<()> {
-        self.inner.sync()
-    }
-    fn len(&self) -> io::Result<u64> {
-        self.inner.len()
-    }
-    fn will_need(&self, _: u64, _: u64) -> bool {
+
+    fn intercept_hint(&self, hint: FileHint) -> bool {
+        if !matches!(hint, FileHint::WillNeed { .. }) {
+            return hint.give(&*self.inner);
+        }
         self.device.told.fetch_add(1, Ordering::SeqCst);
         self.device.reads_ahead.load(Ordering::SeqCst)
     }
 }
 
-impl SlowVfs {
-    fn wrap(&self, inner: Arc<dyn File>) -> Arc<dyn File> {
-        Arc::new(SlowFile { inner, device: Arc::clone(&self.device) })
+impl VfsLayer for SlowVfs {
+    fn inner(&self) -> &dyn Vfs {
+        &self.inner
     }
-}
 
-impl Vfs for SlowVfs {
-    fn create(&self, path: &Path) -> io::Result<Arc<dyn File>> {
-        self.inner.create(path)
-    }
-    fn open(&self, path: &Path) -> io::Result<Arc<dyn File>> {
-        Ok(self.wrap(self.inner.open(path)?))
-    }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.inner.rename(from, to)
-    }
-    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.inner.hard_link(from, to)
-    }
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.inner.remove(path)
-    }
-    fn create_dir(&self, path: &Path) -> io::Result<()> {
-        self.inner.create_dir(path)
-    }
-    fn list(&self, path: &Path) -> io::Result<Vec<String>> {
-        self.inner.list(path)
-    }
-    fn exists(&self, path: &Path) -> io::Result<bool> {
-        self.inner.exists(path)
-    }
-    fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        self.inner.sync_dir(path)
-    }
-    fn lock(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
-        self.inner.lock(path)
-    }
-    fn lock_shared(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
-        self.inner.lock_shared(path)
+    fn intercept_open(&self, mode: OpenMode, path: &Path) -> io::Result<Arc<dyn File>> {
+        let inner = mode.open(&self.inner, path)?;
+        if mode == OpenMode::Create {
+            return Ok(inner);
+        }
+        Ok(Arc::new(SlowFile { inner, device: Arc::clone(&self.device) }))
     }
 }
 

@@ -12,7 +12,7 @@ use lsmx::env::Background;
 use lsmx::format::BlockKind;
 use lsmx::merge_operator::Append;
 use lsmx::operand_store::OperandStoreFactory;
-use lsmx::vfs::{Image, MemVfs, Vfs};
+use lsmx::vfs::{CrashImage, MemVfs, Vfs};
 use lsmx::{
     Db, Error, KeyspaceOptions, LostKind, Options, Range, RepairOptions, repair_with, verify_with,
     verify_with_stores,
@@ -249,7 +249,7 @@ fn without_its_store_a_keyspace_is_closed_and_the_others_are_not() {
     assert_eq!(&*beside.get("a").unwrap().unwrap(), b"123");
     // What the log holds for the store is kept until the store is there.
     beside.merge("a", "4").unwrap();
-    let crashed = disk.crash(Image::Keep, 1);
+    let crashed = disk.crash(CrashImage::Keep, 1);
     drop((db, beside));
     let before = crashed.snapshot_all();
     let read_only = Db::open_read_only_with(Arc::new(crashed.clone()), DIR, options(merging()));
@@ -367,7 +367,7 @@ fn what_the_log_holds_is_delivered_by_the_next_opening() {
         }
         let expected = text(db.default_keyspace().iter());
         std::mem::forget(db);
-        let crashed = disk.crash(Image::Keep, seed);
+        let crashed = disk.crash(CrashImage::Keep, seed);
         let read_only =
             Db::open_read_only_with(Arc::new(crashed.clone()), DIR, with(QUIET)).unwrap();
         shows(&read_only, &expected);
@@ -620,7 +620,7 @@ fn a_failed_collection_is_tried_again() {
     db.merge("b", "2").unwrap();
     // The flush makes the first of these, the collection's table is the second.
     let fault = lsmx::vfs::Fault::Error(lsmx::vfs::Errno::Io);
-    let rule = lsmx::vfs::Rule::new(fault).on(&[lsmx::vfs::VfsCall::Create]);
+    let rule = lsmx::vfs::FaultRule::new(fault).on(&[lsmx::vfs::VfsCall::Create]);
     vfs.add(rule.path_contains(".sst").nth(0));
     let flushed = db.flush();
     assert!(flushed.is_ok(), "{flushed:?}");
@@ -667,7 +667,7 @@ fn a_repair_keeps_a_store_that_can_be_opened_and_begins_another_anew() {
     assert!(matches!(unknown, Err(Error::NoOperandStore { .. })), "{unknown:?}");
 
     // The filter of a table: no entry is lost.
-    let damaged = disk.crash(Image::Keep, 0);
+    let damaged = disk.crash(CrashImage::Keep, 0);
     let [table] = &files(&damaged, ".sst")[..] else { panic!("one table") };
     let last = damaged.read_all(table).unwrap().len() as u64 - 1;
     damaged.flip(table, last, 1).unwrap();
@@ -677,7 +677,7 @@ fn a_repair_keeps_a_store_that_can_be_opened_and_begins_another_anew() {
     shows(&open(&damaged, with(QUIET)), "a=12 b=1 c=12");
 
     // The store itself.
-    let damaged = disk.crash(Image::Keep, 0);
+    let damaged = disk.crash(CrashImage::Keep, 0);
     for file in files(&damaged, ".operands") {
         damaged.truncate(&file, 3).unwrap();
     }
@@ -725,7 +725,7 @@ fn a_repair_without_a_manifest_folds_operands_once() {
     // All of them, and each by itself.
     let each = replaced.iter().map(std::slice::from_ref);
     for back in std::iter::once(&replaced[..]).chain(each) {
-        let disk = disk.crash(Image::Keep, 0);
+        let disk = disk.crash(CrashImage::Keep, 0);
         for (path, bytes) in back {
             disk.create(path).unwrap().append(bytes).unwrap();
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use lsmx::env::Background;
 use lsmx::merge_operator::Append;
 use lsmx::metrics::CompactionMetrics;
-use lsmx::vfs::{Errno, Fault, FaultVfs, MemVfs, Rule, Vfs, VfsCall};
+use lsmx::vfs::{Errno, Fault, FaultRule, FaultVfs, MemVfs, Vfs, VfsCall};
 use lsmx::{Db, Error, KeyspaceOptions, Options};
 
 const KEYS: u32 = 600;
@@ -178,14 +178,16 @@ fn parts_run_beside_each_other() {
     let inside = Arc::new(Mutex::new(BTreeSet::new()));
     let threads = Arc::clone(&inside);
     let env = db.env().clone();
-    faults.set_delay(Some(Arc::new(move |_, _| {
+    faults.set_delay_hook(Some(Arc::new(move |_, _| {
         threads.lock().unwrap().insert(format!("{:?}", std::thread::current().id()));
         let until_us = env.now_us() + 20_000_000;
         while threads.lock().unwrap().len() < 2 && env.now_us() < until_us {
             std::thread::yield_now();
         }
     })));
-    faults.add(Rule::new(Fault::Delay).on(&[VfsCall::Append]).path_contains("sst").from_then_on());
+    faults.add(
+        FaultRule::new(Fault::Delay).on(&[VfsCall::Append]).path_contains("sst").from_then_on(),
+    );
     compact(&db).unwrap();
     assert_eq!(inside.lock().unwrap().len(), 2);
     assert!(is_whole(&db));
@@ -203,7 +205,7 @@ fn a_part_that_fails_takes_all_others_along() {
             let db = open(Arc::new(faults.clone()), background, Some(4));
             fill(&db);
             let (before, jobs) = (tables(&disk), compactions(&db).jobs);
-            let rule = Rule::new(Fault::Error(Errno::NoSpace)).on(&[VfsCall::Append]);
+            let rule = FaultRule::new(Fault::Error(Errno::NoSpace)).on(&[VfsCall::Append]);
             faults.add(rule.path_contains("sst").nth(nth));
             let failed = compact(&db);
             assert!(matches!(failed, Err(Error::Io { .. })), "{failed:?}");
@@ -233,11 +235,11 @@ fn a_panic_in_a_part_ends_the_job_and_nobody_waits() {
         let db = open(Arc::new(faults.clone()), Background::Threads { workers: 3 }, None);
         fill(&db);
         let count = AtomicU64::new(0);
-        faults.set_delay(Some(Arc::new(move |_, _| {
+        faults.set_delay_hook(Some(Arc::new(move |_, _| {
             assert_ne!(count.fetch_add(1, Ordering::Relaxed), nth, "a panic that was asked for");
         })));
         faults.add(
-            Rule::new(Fault::Delay).on(&[VfsCall::Append]).path_contains("sst").from_then_on(),
+            FaultRule::new(Fault::Delay).on(&[VfsCall::Append]).path_contains("sst").from_then_on(),
         );
         let failed = compact(&db);
         // The panic of a file system is an error of its call.

@@ -15,7 +15,7 @@ use lsmx::compaction::{
 use lsmx::dump::{DumpOptions, dump};
 use lsmx::env::Background;
 use lsmx::event::{Event, EventListener};
-use lsmx::vfs::{Image, MemVfs};
+use lsmx::vfs::{CrashImage, MemVfs};
 use lsmx::{Db, Error, JobRule, KeyspaceOptions, Options, PolicySpec};
 
 fn tuning(policy: &str) -> KeyspaceOptions {
@@ -319,7 +319,7 @@ fn a_policy_stays_over_reopenings_and_a_composed_one_too() {
     // A crash right after the change returned: the change was made.
     let db = Db::open_with(Arc::new(disk.clone()), "db", plain()).unwrap();
     db.default_keyspace().set_policy("rr".parse().unwrap()).unwrap();
-    let crashed = disk.crash(Image::Drop, 3);
+    let crashed = disk.crash(CrashImage::Drop, 3);
     let again = Db::open_with(Arc::new(crashed), "db", plain()).unwrap();
     assert_eq!(again.default_keyspace().policy(), "rr");
 }

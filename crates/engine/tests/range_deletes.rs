@@ -15,7 +15,7 @@ use lsmx::env::Background;
 use lsmx::format::BlockKind;
 use lsmx::format::filename::FileName;
 use lsmx::merge_operator::Append;
-use lsmx::vfs::{Image, MemVfs};
+use lsmx::vfs::{CrashImage, MemVfs};
 use lsmx::{
     Db, Durability, Error, KeyspaceOptions, Metrics, Options, PolicySpec, WriteBatch, verify_with,
 };
@@ -155,7 +155,7 @@ fn a_batch_deletes_what_it_wrote_before_and_leaves_what_comes_after() {
         );
         settle(&db);
     }
-    let again = open(&disk.crash(Image::Drop, 1), options("leveled"));
+    let again = open(&disk.crash(CrashImage::Drop, 1), options("leveled"));
     assert_eq!(keys(&again), ["b"]);
 }
 
@@ -329,7 +329,7 @@ fn killed_with_range_deletes() -> MemVfs {
     db.write(batch, Durability::Buffered).unwrap();
     db.delete_range("e"..).unwrap();
     db.sync().unwrap();
-    disk.crash(Image::Drop, 1)
+    disk.crash(CrashImage::Drop, 1)
 }
 
 /// The files are never regenerated; a new format version adds new ones.

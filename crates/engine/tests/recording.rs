@@ -9,7 +9,7 @@ use lsmx::env::Background;
 use lsmx::format::frame::{RECORD_HEADER_BYTES, RecordHeader, SyncMark};
 use lsmx::format::trace::TraceItems;
 use lsmx::merge_operator::FieldUpdate;
-use lsmx::vfs::{Errno, Fault, FaultVfs, Image, MemVfs, OsVfs, Rule, Vfs, VfsCall};
+use lsmx::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, MemVfs, OsVfs, Vfs, VfsCall};
 use lsmx::workload_trace::{
     BUFFER_BYTES_MIN, TraceEnd, TraceHeader, TraceOptions, TraceReader, Traced,
 };
@@ -68,7 +68,7 @@ fn every_operation_is_there_in_order() {
         let summary = trace.stop().unwrap();
         db.put("after", "unseen").unwrap();
         // On stable storage, name and all.
-        let disk = disk.crash(Image::Drop, 0);
+        let disk = disk.crash(CrashImage::Drop, 0);
         assert_eq!((summary.operations, summary.lost), (operations, 0));
         let bytes = disk.open(Path::new(TRACE)).unwrap().len().unwrap();
         assert_eq!(summary.bytes, bytes);
@@ -198,7 +198,7 @@ fn a_disk_that_fails_ends_the_trace_and_nothing_else() {
             let faulty = FaultVfs::new(Arc::new(disk.clone()), 1);
             let db = open(Arc::new(faulty.clone()), background);
             let trace = db.record_trace(TRACE).unwrap();
-            let rule = Rule::new(Fault::Error(Errno::NoSpace)).on(&[call]);
+            let rule = FaultRule::new(Fault::Error(Errno::NoSpace)).on(&[call]);
             faulty.add(rule.path_contains(TRACE).from_then_on());
             for number in 0..3000u32 {
                 db.put(format!("key {number:08}"), "value").unwrap();
@@ -243,11 +243,11 @@ fn nobody_waits_for_a_slow_disk() {
     let trace = db.record_trace_with(TRACE, options).unwrap();
     let gate = Gate(Arc::new((Mutex::new(false), Condvar::new())));
     let closed = Arc::clone(&gate.0);
-    faulty.set_delay(Some(Arc::new(move |_: VfsCall, _: &Path| {
+    faulty.set_delay_hook(Some(Arc::new(move |_: VfsCall, _: &Path| {
         let (open, changed) = &*closed;
         drop(changed.wait_while(open.lock().unwrap(), |open| !*open).unwrap());
     })));
-    let rule = Rule::new(Fault::Delay).on(&[VfsCall::Append]);
+    let rule = FaultRule::new(Fault::Delay).on(&[VfsCall::Append]);
     faulty.add(rule.path_contains(TRACE).chance(1.0));
     let puts = 20_000u64;
     for number in 0..puts {

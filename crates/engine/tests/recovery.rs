@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use lsmx::env::Background;
 use lsmx::merge_operator::Counter;
-use lsmx::vfs::{Image, MemVfs};
+use lsmx::vfs::{CrashImage, MemVfs};
 use lsmx::{Db, KeyspaceOptions, Options};
 
 const KEYS: u64 = 20_000;
@@ -76,7 +76,7 @@ fn a_large_memtable_is_written_in_halves() {
     let disk = MemVfs::new();
     let db = open(&disk, 64 << 20);
     let model = fill(&db);
-    let killed = disk.crash(Image::Keep, 0);
+    let killed = disk.crash(CrashImage::Keep, 0);
     drop(db);
     let db = open(&killed, 64 << 20);
     assert_eq!(first_level(&db), (1, 2));
@@ -95,7 +95,7 @@ fn a_range_delete_among_the_commits_keeps_it_whole() {
     let mut model = fill(&db);
     db.delete_range(&b"4"[..]..&b"a"[..]).unwrap();
     model.retain(|key, _| &key[..] < b"4".as_slice() || &key[..] >= b"a".as_slice());
-    let killed = disk.crash(Image::Keep, 0);
+    let killed = disk.crash(CrashImage::Keep, 0);
     drop(db);
     let db = open(&killed, 64 << 20);
     assert_eq!(first_level(&db), (1, 1));
@@ -108,13 +108,13 @@ fn memtables_that_fill_up_on_the_way_are_written_then() {
     let disk = MemVfs::new();
     let db = open(&disk, 64 << 20);
     let model = fill(&db);
-    let killed = disk.crash(Image::Keep, 0);
+    let killed = disk.crash(CrashImage::Keep, 0);
     drop(db);
     let db = open(&killed, 2 << 20);
     check(&db, &model);
     db.wait_idle().unwrap();
     check(&db, &model);
-    let reader = Db::open_read_only_with(Arc::new(disk.crash(Image::Keep, 0)), "db", {
+    let reader = Db::open_read_only_with(Arc::new(disk.crash(CrashImage::Keep, 0)), "db", {
         Options::default().keyspace_defaults(KeyspaceOptions::default().merge_operator(Counter))
     });
     check(&reader.unwrap(), &model);

@@ -17,7 +17,7 @@ use lsmx::env::Background;
 use lsmx::format::block::TRAILER_BYTES;
 use lsmx::format::footer::{FOOTER_BYTES, Footer};
 use lsmx::format::properties::Properties;
-use lsmx::vfs::{Errno, Fault, FaultVfs, Image, MemVfs, Rule, Vfs};
+use lsmx::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, MemVfs, Vfs};
 use lsmx::wal::WalOptions;
 use lsmx::{
     Compression, Db, Durability, Error, KeyspaceOptions, LostKind, Options, RepairOptions,
@@ -93,7 +93,7 @@ fn build(seed: u64, commits: usize, killed: bool) -> Intact {
         states.push(state);
     }
     let disk = match killed {
-        true => disk.crash(Image::Keep, 0),
+        true => disk.crash(CrashImage::Keep, 0),
         false => {
             drop(keyspaces);
             db.close(None).unwrap();
@@ -113,7 +113,7 @@ fn repair(disk: &MemVfs) -> Result<RepairReport, Error> {
 
 impl Intact {
     fn copy(&self) -> MemVfs {
-        self.disk.crash(Image::Keep, 0)
+        self.disk.crash(CrashImage::Keep, 0)
     }
 
     /// Files with contents.
@@ -388,7 +388,7 @@ fn tables_that_only_lost_edits_name_are_found() {
     };
     let before = manifests();
     db.default_keyspace().compact_range::<&[u8]>(..).unwrap();
-    let crashed = disk.crash(Image::Keep, 0);
+    let crashed = disk.crash(CrashImage::Keep, 0);
     let [(path, bytes)] = &before[..] else { panic!("{} manifests", before.len()) };
     assert!(manifests()[0].1.len() > bytes.len() && manifests()[0].0 == *path);
     crashed.truncate(path, bytes.len() as u64).unwrap();
@@ -419,7 +419,7 @@ fn range_deletes_of_a_damaged_table_stay_or_are_told() {
     db.delete_range(key(5)..key(9)).unwrap();
     db.put(key(30), "value").unwrap();
     db.flush().unwrap();
-    let disk = disk.crash(Image::Keep, 0);
+    let disk = disk.crash(CrashImage::Keep, 0);
     let files = disk.snapshot_all();
     let newer = |path: &Path| extension(path) == "sst" && !older.contains_key(path);
     let (path, bytes) = files.iter().find(|(path, _)| newer(path)).unwrap();
@@ -437,7 +437,7 @@ fn range_deletes_of_a_damaged_table_stay_or_are_told() {
         (&[properties, spans], false),
         (&[footer, spans], false),
     ] {
-        let disk = disk.crash(Image::Keep, 0);
+        let disk = disk.crash(CrashImage::Keep, 0);
         for offset in damaged {
             disk.flip(path, offset + 3, 1).unwrap();
         }
@@ -472,7 +472,7 @@ fn a_dropped_keyspace_stays_dropped() {
         db.put("key", value).unwrap();
         db.flush().unwrap();
     }
-    let crashed = disk.crash(Image::Keep, 0);
+    let crashed = disk.crash(CrashImage::Keep, 0);
     let mut back = 0;
     for (path, bytes) in before.iter().filter(|(path, _)| extension(path) == "sst") {
         if !crashed.exists(path).unwrap() {
@@ -501,18 +501,19 @@ fn an_interrupted_repair_can_be_done_again() {
         let damaged = intact.copy();
         let done = damage(&mut dice, intact, &damaged);
         // What one that comes to its end says.
-        let Ok(whole) = repair(&damaged.crash(Image::Keep, 0)) else { continue };
+        let Ok(whole) = repair(&damaged.crash(CrashImage::Keep, 0)) else { continue };
         let mut k = 0;
         loop {
-            let disk = damaged.crash(Image::Keep, 0);
+            let disk = damaged.crash(CrashImage::Keep, 0);
             let faults = FaultVfs::new(Arc::new(disk.clone()), k);
-            faults.add(Rule::new(Fault::Error(Errno::NoSpace)).nth(k).from_then_on());
+            faults.add(FaultRule::new(Fault::Error(Errno::NoSpace)).nth(k).from_then_on());
             let failed =
                 lsmx::repair_with(Arc::new(faults.clone()), "db", &RepairOptions::default());
             if faults.fired().is_empty() {
                 break;
             }
-            let image = [Image::Drop, Image::Keep, Image::Torn, Image::Sectors][dice.below(4)];
+            let image = [CrashImage::Drop, CrashImage::Keep, CrashImage::Torn, CrashImage::Sectors]
+                [dice.below(4)];
             let crashed = disk.crash(image, k);
             let done = format!("{done}, call {k}, then {image:?}: {failed:?}");
             let mut report = repair(&crashed).unwrap_or_else(|error| panic!("{done}: {error:?}"));

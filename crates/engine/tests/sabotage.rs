@@ -28,7 +28,7 @@ use lsmx::env::{Background, Env};
 use lsmx::format::filename::FileName;
 use lsmx::manifest::Manifest;
 use lsmx::table::{Table, TableIdentity};
-use lsmx::vfs::{Errno, Fault, FaultVfs, Image, MemVfs, Rule, VfsCall};
+use lsmx::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, MemVfs, VfsCall};
 use lsmx::{Db, Durability, Error, Event, EventListener, KeyspaceOptions, Options, WriteBatch};
 use lsmx_base::failpoint::{self, Failpoint, Found, Report};
 
@@ -253,7 +253,7 @@ fn contents_among_threads(seed: u64) -> Outcome {
 /// One of the first calls fails, and power is cut all around it.
 fn crashes_after(seed: u64, fault: Fault, call: VfsCall, file: &'static str) -> Outcome {
     let k = Chance::new(seed).below(40);
-    images(plan(seed, Faults::By(Rule::new(fault).on(&[call]).path_contains(file).nth(k))))
+    images(plan(seed, Faults::By(FaultRule::new(fault).on(&[call]).path_contains(file).nth(k))))
 }
 
 fn crashes_after_a_failed_append(seed: u64) -> Outcome {
@@ -271,7 +271,7 @@ fn crashes_after_a_failed_edit(seed: u64) -> Outcome {
 /// One call of these fails.
 fn failing(seed: u64, calls: &[VfsCall], within: u64) -> Outcome {
     let k = Chance::new(seed).below(within);
-    let rule = Rule::new(Fault::Error(Errno::Io)).on(calls).nth(k);
+    let rule = FaultRule::new(Fault::Error(Errno::Io)).on(calls).nth(k);
     play(&plan(seed, Faults::By(rule)), &Arc::default()).map(drop)
 }
 
@@ -301,7 +301,7 @@ fn altered_reads(seed: u64, times: Option<u64>) -> Result<Db, String> {
     let table =
         disk.paths().into_iter().rfind(|path| path.extension().is_some_and(|it| it == "sst"));
     let table = table.ok_or("nothing was flushed")?.to_string_lossy().into_owned();
-    let rule = Rule::new(Fault::AlteredRead).on(&[VfsCall::Read]).path_contains(&table);
+    let rule = FaultRule::new(Fault::AlteredRead).on(&[VfsCall::Read]).path_contains(&table);
     faults.add(if times.is_some() { rule.once() } else { rule.from_then_on() });
     write(2_000)?;
     if faults.fired().is_empty() {
@@ -379,7 +379,8 @@ fn failing_compaction(seed: u64) -> Outcome {
         keyspace.put("z", "1").map_err(failed)?;
         db.flush().map_err(failed)?;
     }
-    let create = Rule::new(Fault::Error(Errno::Io)).on(&[VfsCall::Create]).path_contains(".sst");
+    let create =
+        FaultRule::new(Fault::Error(Errno::Io)).on(&[VfsCall::Create]).path_contains(".sst");
     faults.add(create.from_then_on());
     // Its hard stop is not reached: there writes fail in any case.
     keyspace
@@ -420,7 +421,7 @@ fn damage_in_the_log(seed: u64) -> Outcome {
     }
     // The process is killed. After a power loss the mark behind the last sync may be missing, and
     // then nobody can tell damage there from a commit that was cut short.
-    let crashed = disk.crash(Image::Keep, seed);
+    let crashed = disk.crash(CrashImage::Keep, seed);
     let logs: Vec<_> =
         crashed.paths().into_iter().filter(|p| p.to_string_lossy().ends_with(".wal")).collect();
     let path = chance.of(&logs).clone();
@@ -570,7 +571,7 @@ fn iterators_that_fail(seed: u64) -> Outcome {
     }
     db.flush().map_err(failed)?;
     let k = chance.below(8);
-    disk.add(Rule::new(Fault::Error(Errno::Io)).on(&[VfsCall::Read]).nth(k));
+    disk.add(FaultRule::new(Fault::Error(Errno::Io)).on(&[VfsCall::Read]).nth(k));
     let mut range = db.default_keyspace().iter();
     let backward = chance.one_in(2);
     let mut step = || if backward { range.next_back() } else { range.next() };
@@ -603,13 +604,13 @@ fn full_disk(seed: u64) -> Outcome {
     let tries = Arc::new(AtomicU64::new(0));
     // Nobody else could end a loop of the caller's thread: the disk gets room again.
     let (counted, emptied) = (Arc::clone(&tries), disk.clone());
-    disk.set_delay(Some(Arc::new(move |_, _| {
+    disk.set_delay_hook(Some(Arc::new(move |_, _| {
         if counted.fetch_add(1, Ordering::Relaxed) >= TRIES_MAX {
             emptied.clear();
         }
     })));
-    disk.add(Rule::new(Fault::Delay).on(&[VfsCall::Create]).chance(1.0));
-    let full = Rule::new(Fault::Error(Errno::NoSpace)).on(&[VfsCall::Create]);
+    disk.add(FaultRule::new(Fault::Delay).on(&[VfsCall::Create]).chance(1.0));
+    let full = FaultRule::new(Fault::Error(Errno::NoSpace)).on(&[VfsCall::Create]);
     disk.add(full.path_contains(".sst").from_then_on());
     db.keyspace("default", tuning("full")?).map_err(failed)?;
     match (db.wait_idle(), db.read_only_cause()) {
@@ -714,7 +715,7 @@ fn listener_waits_for_writer(_: u64) -> Outcome {
     });
     let options = Options::default().listener(Arc::new(listener));
     let db = Db::open_with(Arc::new(disk.clone()), oracle::DIR, options).map_err(failed)?;
-    disk.add(Rule::new(Fault::Error(Errno::Io)).on(&[VfsCall::Append]).path_contains(".wal"));
+    disk.add(FaultRule::new(Fault::Error(Errno::Io)).on(&[VfsCall::Append]).path_contains(".wal"));
     gate.shut();
     std::thread::scope(|scope| {
         scope.spawn(|| db.default_keyspace().put_with("leader", "value", Durability::Sync));

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use lsmx::cache::Cache;
 use lsmx::env::Env;
 use lsmx::table::{Table, TableIdentity, TableOptions, TableSummary, TableWriter};
-use lsmx::vfs::{Image, MemVfs, Vfs};
+use lsmx::vfs::{CrashImage, MemVfs, Vfs};
 use lsmx::{EntryKind, Error, SeqNo};
 use lsmx_base::failpoint::{self, Failpoint, Found, Report};
 use lsmx_base::key::InternalKey;
@@ -84,7 +84,7 @@ fn a_finished_table_is_lost() -> bool {
     let path = dir.join("table");
     let summary = write(&vfs, &path, 1, b"value");
     vfs.sync_dir(dir).unwrap();
-    let after = vfs.crash(Image::Drop, 1);
+    let after = vfs.crash(CrashImage::Drop, 1);
     open(&after, &path, &summary).is_err()
 }
 

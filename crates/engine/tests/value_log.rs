@@ -11,7 +11,7 @@ use lsmx::env::Background;
 use lsmx::format::BlockKind;
 use lsmx::merge_operator::Append;
 use lsmx::metrics::ValueLogMetrics;
-use lsmx::vfs::{CountingVfs, Image, MemVfs, VfsCall};
+use lsmx::vfs::{CountingVfs, CrashImage, MemVfs, VfsCall};
 use lsmx::{
     Compression, Db, Error, KeyspaceOptions, Options, ValueSeparation, observe_with, verify_with,
 };
@@ -335,7 +335,7 @@ fn a_checkpoint_a_dropped_keyspace_and_a_crash_have_their_blob_files() {
     assert!(blob_files(&disk).iter().filter(|path| path.starts_with("db")).count() < files);
     model.insert(b"a".to_vec(), b"b".to_vec());
     db.sync().unwrap();
-    let crashed = disk.crash(Image::Drop, 3);
+    let crashed = disk.crash(CrashImage::Drop, 3);
     check(&open(&crashed, tuning(separation())), &model);
     model.remove(b"a".as_slice());
     verify_with(Arc::new(disk.clone()), "copy").unwrap();
@@ -359,7 +359,7 @@ fn a_missing_or_a_swapped_blob_file_is_named() {
         Db::open_with(Arc::new(disk.clone()), "db", options(tuning(separation()))).map(drop)
     };
     let damaged = |bytes: Option<&[u8]>| {
-        let copy = disk.crash(Image::Keep, 0);
+        let copy = disk.crash(CrashImage::Keep, 0);
         lsmx::vfs::Vfs::remove(&copy, &files[0]).unwrap();
         if let Some(bytes) = bytes {
             copy.write_all(&files[0], bytes).unwrap();
@@ -508,7 +508,7 @@ fn a_value_that_cannot_be_read_ahead_is_an_error_in_its_turn() {
     write(&db, &mut model, (0..300).filter(|number| number % 5 != 0), 0);
     db.close(None).unwrap();
     for path in blob_files(&disk) {
-        let copy = disk.crash(Image::Keep, 0);
+        let copy = disk.crash(CrashImage::Keep, 0);
         let bytes = copy.read_all(&path).unwrap().len() as u64;
         copy.flip(&path, bytes / 2, 1).unwrap();
         let db = open(&copy, tuning(separation()));

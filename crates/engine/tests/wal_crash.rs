@@ -14,7 +14,7 @@ use log_crashes::{
     restart,
 };
 use lsmx::env::Env;
-use lsmx::vfs::{Errno, Fault, FaultVfs, Image, MemVfs, Rule, Vfs, VfsCall};
+use lsmx::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, MemVfs, Vfs, VfsCall};
 use lsmx::wal::{RecoveryMode, Wal, WalOptions};
 use lsmx::{Error, SeqNo};
 use lsmx_base::failpoint::{self, Failpoint, Found, Report};
@@ -79,10 +79,10 @@ fn sweep_faults(seed: u64) -> Result<u64, String> {
             Fault::ShortWrite(_) => &[VfsCall::Append],
             _ => &[VfsCall::Append, VfsCall::Sync, VfsCall::SyncDir, VfsCall::Create],
         };
-        vfs.add(Rule::new(fault).on(calls).nth(k).once());
+        vfs.add(FaultRule::new(fault).on(calls).nth(k).once());
         let shared: Arc<dyn Vfs> = Arc::new(vfs.clone());
         let at_failure = |promises: &Promises| {
-            Image::ALL.iter().try_for_each(|&image| {
+            CrashImage::ALL.iter().try_for_each(|&image| {
                 check(&disk.crash(image, seed ^ k), promises)
                     .map_err(|broken| format!("reopened after the failure, {image:?}: {broken}"))
             })
@@ -90,7 +90,7 @@ fn sweep_faults(seed: u64) -> Result<u64, String> {
         let done = faulty_workload(&shared, &ledger, seed, &at_failure);
         let fired: u64 = vfs.fired().values().sum();
         done.map_err(|broken| format!("seed {seed}, k {k}: {broken}"))?;
-        for image in Image::ALL {
+        for image in CrashImage::ALL {
             let crashed = disk.crash(image, seed ^ k);
             if ledger.now().oldest != 0 {
                 check(&crashed, &ledger.now())
@@ -171,7 +171,7 @@ fn closed_log(clean: bool) -> (MemVfs, Promises) {
         // Without the zeros by which its files have grown.
         drop(wal);
     }
-    (vfs.crash(Image::Keep, 0), ledger.now())
+    (vfs.crash(CrashImage::Keep, 0), ledger.now())
 }
 
 /// Changes every byte in three ways and cuts every file at every length. The answer is the same
@@ -197,11 +197,11 @@ fn damage_everything(vfs: &MemVfs, promises: &Promises) -> Result<u64, String> {
     for (path, bytes) in vfs.snapshot_all() {
         for (at, byte) in bytes.iter().enumerate() {
             for mask in [1 << (at % 8), *byte, !*byte] {
-                let disk = vfs.crash(Image::Keep, 0);
+                let disk = vfs.crash(CrashImage::Keep, 0);
                 disk.flip(&path, at as u64, mask).unwrap();
                 judge(&disk, &path, format!("byte {at} xor {mask:#04x}"))?;
             }
-            let disk = vfs.crash(Image::Keep, 0);
+            let disk = vfs.crash(CrashImage::Keep, 0);
             disk.truncate(&path, at as u64).unwrap();
             let last = promises
                 .named
@@ -236,7 +236,7 @@ fn a_missing_segment_is_named() {
     let _turn = turn();
     let (vfs, promises) = closed_log(true);
     for path in vfs.snapshot_all().into_keys() {
-        let disk = vfs.crash(Image::Keep, 0);
+        let disk = vfs.crash(CrashImage::Keep, 0);
         disk.remove(&path).unwrap();
         let error = read_back(&disk, &promises, RecoveryMode::Strict).unwrap_err();
         assert!(
@@ -254,7 +254,7 @@ fn swapped_copied_and_foreign_segments_are_refused_or_harmless() {
     for (a, _) in &files {
         for (b, bytes) in &files {
             if a != b {
-                let disk = vfs.crash(Image::Keep, 0);
+                let disk = vfs.crash(CrashImage::Keep, 0);
                 disk.write_all(a, bytes).unwrap();
                 let error = read_back(&disk, &promises, RecoveryMode::Strict).unwrap_err();
                 assert!(error.to_string().contains(&*a.to_string_lossy()), "{error}");
@@ -262,7 +262,7 @@ fn swapped_copied_and_foreign_segments_are_refused_or_harmless() {
         }
     }
     // A copy under a number that nobody names is what a disk may hold in a torn new segment.
-    let disk = vfs.crash(Image::Keep, 0);
+    let disk = vfs.crash(CrashImage::Keep, 0);
     let copy = PathBuf::from("db/000099.wal");
     disk.write_all(&copy, &files[0].1).unwrap();
     let (numbers, report) = read_back(&disk, &promises, RecoveryMode::Strict).unwrap();
@@ -292,7 +292,7 @@ fn tolerant_mode_keeps_the_prefix_before_the_damage_and_reports_it() {
     let (vfs, promises) = closed_log(true);
     for (path, bytes) in vfs.snapshot_all() {
         for at in 0..bytes.len() as u64 {
-            let disk = vfs.crash(Image::Keep, 0);
+            let disk = vfs.crash(CrashImage::Keep, 0);
             disk.flip(&path, at, 0x10).unwrap();
             let Ok((numbers, report)) = read_back(&disk, &promises, RecoveryMode::Tolerant) else {
                 // A changed uid or version is refused in every mode.

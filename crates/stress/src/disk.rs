@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use lsmx::vfs::{Errno, Fault, FaultVfs, OsVfs, Rule, Vfs, VfsCall};
+use lsmx::vfs::{Errno, Fault, FaultRule, FaultVfs, OsVfs, Vfs, VfsCall};
 use lsmx::{Db, Error};
 
 use crate::Outcome;
@@ -97,11 +97,11 @@ impl Disk {
 }
 
 /// What fails next, drawn.
-fn rule(chance: &mut Chance) -> Rule {
+fn rule(chance: &mut Chance) -> FaultRule {
     let errno = if chance.one_in(2) { Errno::NoSpace } else { Errno::Io };
     let rule = match chance.one_in(3) {
-        true => Rule::new(Fault::ShortWrite(errno)).on(&[VfsCall::Append]),
-        false => Rule::new(Fault::Error(errno)).on(WRITES),
+        true => FaultRule::new(Fault::ShortWrite(errno)).on(&[VfsCall::Append]),
+        false => FaultRule::new(Fault::Error(errno)).on(WRITES),
     };
     let within = *chance.of(&CALLS);
     let rule = rule.nth(chance.below(within));

@@ -14,7 +14,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
-use lsmx::vfs::{Fault, FaultVfs, OsVfs, Rule, Vfs, VfsCall};
+use lsmx::vfs::{Fault, FaultRule, FaultVfs, OsVfs, Vfs, VfsCall};
 use lsmx::{KeyspaceOptions, Options};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
@@ -239,9 +239,9 @@ impl Load {
         } else {
             let delay = self.read_delay;
             let slow = FaultVfs::new(Arc::new(OsVfs), 1);
-            let reads = Rule::new(Fault::Delay).on(&[VfsCall::Read]).path_contains(".sst");
+            let reads = FaultRule::new(Fault::Delay).on(&[VfsCall::Read]).path_contains(".sst");
             slow.add(reads.from_then_on());
-            slow.set_delay(Some(Arc::new(move |_, _| std::thread::sleep(delay))));
+            slow.set_delay_hook(Some(Arc::new(move |_, _| std::thread::sleep(delay))));
             Arc::new(slow)
         };
         let tuning = KeyspaceOptions::default().memtable_bytes(4 << 20);

@@ -3,7 +3,7 @@
 use lsmx_base::sync::{AtomicU64, Ordering};
 
 use crate::db::DbInner;
-use crate::env::rate::Lane;
+use crate::env::rate_limit::IoPriority;
 use crate::format::BlockKind;
 use crate::metrics::{
     BackgroundIoMetrics, CacheMetrics, CompactionMetrics, DescriptorMetrics, DiskMetrics,
@@ -74,13 +74,13 @@ impl DbInner {
     fn background_io(&self) -> BackgroundIoMetrics {
         let rate = &self.store.tables.rate;
         let lane = |lane| {
-            let (bytes, waited_us) = rate.taken(lane);
+            let (bytes, waited_us) = rate.usage(lane);
             LaneMetrics { bytes, waited_us }
         };
         BackgroundIoMetrics {
             rate: rate.rate(),
-            flush: lane(Lane::Flush),
-            compaction: lane(Lane::Compaction),
+            flush: lane(IoPriority::Flush),
+            compaction: lane(IoPriority::Compaction),
             reads_repeated: self.store.tables.descriptors.reads_repeated(),
         }
     }

@@ -39,7 +39,7 @@ use crate::options::memory_plan::MemoryPlan;
 use crate::options::write::{Durability, WriteOptions};
 use crate::state::{DbState, Reservation, Work};
 use crate::tree::{Opening, Tree};
-use crate::vfs::{ContainedVfs, LockGuard, OsVfs, Vfs};
+use crate::vfs::{CatchPanicVfs, LockGuard, OsVfs, Vfs};
 use crate::workload_trace::Recording;
 use crate::write::backpressure;
 use crate::write::batch::WriteBatch;
@@ -176,7 +176,7 @@ impl Db {
     /// # Errors
     /// As [`Db::open`].
     pub fn open_with(vfs: Arc<dyn Vfs>, path: impl AsRef<Path>, options: Options) -> Result<Db> {
-        Db::open_on(ContainedVfs::new(vfs), path.as_ref(), options)
+        Db::open_on(CatchPanicVfs::new(vfs), path.as_ref(), options)
     }
 
     fn open_on(vfs: Arc<dyn Vfs>, path: &Path, options: Options) -> Result<Db> {

@@ -214,7 +214,7 @@ impl<'a> Input<'a> {
 mod tests {
     use super::*;
     use crate::env::Background;
-    use crate::vfs::{Image, MemVfs};
+    use crate::vfs::{CrashImage, MemVfs};
     use crate::{Db, KeyspaceOptions, Options, ValueSeparation};
 
     /// A database with every kind of file that there is.
@@ -236,7 +236,7 @@ mod tests {
             apart.put(format!("key-{number:04}"), [7; 30]).unwrap();
         }
         db.sync().unwrap();
-        let killed = disk.crash(Image::Keep, 0);
+        let killed = disk.crash(CrashImage::Keep, 0);
         let current = killed.read_all(Path::new("db/CURRENT")).unwrap();
         killed.write_all(Path::new("db/999999.tmp"), &current).unwrap();
         killed

@@ -1,20 +1,18 @@
-//! The two clocks of a database that runs on system time.
+//! The two clocks of a database with system time.
 //!
-//! - The **scheduling clock** ([`SystemClock::now_us`]) starts at the wall clock and advances by the
-//!   monotonic clock alone. Deadlines, pauses and rates use it, so no step of the wall clock ends or
-//!   prolongs a wait.
-//! - The **database clock** ([`SystemClock::database_us`]) is the largest wall clock reading that was
-//!   believed. Ages of files and tombstones use it, and the manifest stores it.
+//! - The **scheduling clock** ([`SystemClock::now_us`]) starts at the wall clock and advances by the monotonic clock.
+//!   Deadlines, pauses and rates use it, so steps of the wall clock do not affect waits.
+//! - The **database clock** ([`SystemClock::database_us`]) is the largest accepted wall clock reading. Ages of files and
+//!   tombstones use it, and the manifest stores it.
 //!
-//! A wall clock reading is believed by these rules:
-//! 1. A reading at or behind the database clock changes nothing; the database clock advances by the
-//!    monotonic clock.
+//! Rules for wall clock readings:
+//! 1. A reading that is not ahead of the database clock has no effect. The database clock advances by the monotonic
+//!    clock.
 //! 2. A reading after the year 2500 is ignored.
-//! 3. A reading that is ahead by at most the bound is believed at once, but not the first one after the
-//!    stored time was loaded: that one is believed once the wall clock has agreed with it for a minute of
-//!    monotonic time.
-//! 4. A reading that is ahead by more than the bound is believed once the wall clock has agreed with it for
-//!    an hour of monotonic time. Until then it is *pending*.
+//! 3. A reading that is ahead by at most the limit is accepted at once. Exception: the first reading after loading the
+//!    stored time is accepted after the wall clock has agreed with it for one minute of monotonic time.
+//! 4. A reading that is ahead by more than the limit is *pending*. It is accepted after the wall clock has agreed with it
+//!    for one hour of monotonic time.
 
 use std::fmt;
 use std::time::Duration;
@@ -24,17 +22,16 @@ use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 
 /// Default of [`Options::clock_jump_max`](crate::Options::clock_jump_max): one day.
 pub const CLOCK_JUMP_MAX_DEFAULT: Duration = Duration::from_secs(24 * 3_600);
-/// The first moment of the year 2500, in microseconds since the Unix epoch. Readings from here on are
-/// ignored.
+/// Start of the year 2500, in microseconds since the Unix epoch. Later readings are ignored.
 pub const CLOCK_READING_END_US: u64 = 16_725_225_600_000_000;
-/// How long the wall clock must agree with a reading beyond the bound, in monotonic microseconds.
+/// Monotonic microseconds that the wall clock must agree with a reading beyond the limit.
 const AGREEMENT_US: u64 = 3_600_000_000;
-/// How long the wall clock must agree with the first reading after an open, in monotonic microseconds.
+/// Monotonic microseconds that the wall clock must agree with the first reading after an open.
 const FIRST_AGREEMENT_US: u64 = 60_000_000;
-/// How far a wall clock may drift from the monotonic clock and still agree with an earlier reading.
+/// Maximum drift between wall clock and monotonic clock for readings that agree.
 const DRIFT_US: u64 = 60_000_000;
 
-/// A wall clock and a monotonic clock that a test sets. Clones are the same clock.
+/// A wall clock and a monotonic clock that tests set. Clones share the clock.
 #[derive(Clone, Debug)]
 pub struct ManualClock(Arc<ManualTimes>);
 
@@ -45,20 +42,20 @@ struct ManualTimes {
 }
 
 impl ManualClock {
-    /// A clock whose wall clock stands at `wall_us`, in microseconds since the Unix epoch.
+    /// Creates a clock with this wall clock reading, in microseconds since the Unix epoch.
     #[must_use]
     pub fn new(wall_us: u64) -> ManualClock {
         let (wall_us, monotonic_us) = (AtomicU64::new(wall_us), AtomicU64::new(0));
         ManualClock(Arc::new(ManualTimes { wall_us, monotonic_us }))
     }
 
-    /// The wall clock.
+    /// Returns the wall clock reading.
     #[must_use]
     pub fn wall_us(&self) -> u64 {
         self.0.wall_us.load(Ordering::Acquire)
     }
 
-    /// Steps the wall clock; the monotonic clock stays.
+    /// Sets the wall clock. The monotonic clock does not change.
     pub fn set_wall_us(&self, us: u64) {
         self.0.wall_us.store(us, Ordering::Release);
     }
@@ -71,36 +68,36 @@ impl ManualClock {
     }
 }
 
-/// Adds to a time without wrapping.
+/// Adds to a time and saturates.
 pub(crate) fn saturating_advance(time: &AtomicU64, us: u64) {
-    // The closure always returns a value.
+    // The closure always returns `Some`.
     let _ = time
         .fetch_update(Ordering::AcqRel, Ordering::Acquire, |time| Some(time.saturating_add(us)));
 }
 
-/// A wall clock reading that does not agree with the database clock.
+/// Report of a wall clock reading that disagrees with the database clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ClockReport {
-    /// A reading, or the time that the manifest stores, is after the year 2500 and is ignored.
+    /// A reading or the stored time is after the year 2500 and is ignored.
     Ignored {
         /// The reading, in microseconds since the Unix epoch.
         reading_us: u64,
     },
-    /// The wall clock is ahead by more than the bound. It is believed if it stays so for an hour.
+    /// The wall clock is ahead by more than the limit. It is accepted after one hour of agreement.
     Ahead {
         /// The reading, in microseconds since the Unix epoch.
         reading_us: u64,
         /// The database clock.
         database_us: u64,
     },
-    /// A reading beyond the bound has lasted and is believed.
-    Believed {
+    /// A reading beyond the limit is accepted after one hour of agreement.
+    Accepted {
         /// The reading, in microseconds since the Unix epoch.
         reading_us: u64,
     },
-    /// At open, the stored time is ahead of the wall clock by more than the bound. If the stored time is
-    /// wrong, [`Options::reset_clock`](crate::Options::reset_clock) forgets it.
+    /// At open, the stored time is ahead of the wall clock by more than the limit. If the stored time is wrong,
+    /// [`Options::reset_clock`](crate::Options::reset_clock) discards it.
     Behind {
         /// The reading, in microseconds since the Unix epoch.
         reading_us: u64,
@@ -117,15 +114,15 @@ impl fmt::Display for ClockReport {
             }
             ClockReport::Ahead { reading_us, database_us } => write!(
                 f,
-                "the wall clock says {reading_us} us, the database {database_us} us; the wall clock is \
-                 believed if it stays so for an hour"
+                "the wall clock is at {reading_us} us, the database clock at {database_us} us; the wall clock \
+                 is accepted if it stays ahead for an hour"
             ),
-            ClockReport::Believed { reading_us } => {
-                write!(f, "the wall clock is believed at {reading_us} us")
+            ClockReport::Accepted { reading_us } => {
+                write!(f, "the wall clock is accepted at {reading_us} us")
             }
             ClockReport::Behind { reading_us, database_us } => write!(
                 f,
-                "the wall clock says {reading_us} us, the database stores {database_us} us; if the \
+                "the wall clock is at {reading_us} us, the stored time is {database_us} us; if the \
                  stored time is wrong, reset the clock"
             ),
         }
@@ -133,65 +130,65 @@ impl fmt::Display for ClockReport {
 }
 
 #[derive(Debug)]
-enum Source {
+enum TimeSource {
     Real(std::time::Instant),
     Manual(ManualClock),
 }
 
-/// System time, or a [`ManualClock`] in its place.
+/// Both clocks, based on system time or on a [`ManualClock`].
 #[derive(Debug)]
 pub(crate) struct SystemClock {
-    source: Source,
-    /// The scheduling clock when the monotonic clock stood at 0.
+    source: TimeSource,
+    /// Scheduling clock at monotonic time 0.
     started_us: u64,
     /// Database clock minus monotonic clock.
     offset_us: AtomicU64,
-    /// Whether the last reading was believed and the next one within the bound may be. Pairs with the
-    /// store that follows a change of `belief`.
-    settled: AtomicBool,
+    /// Whether the last reading was accepted, so that the next one within the limit is accepted without a lock. The
+    /// acquire load pairs with the release store after a change of `judgement`.
+    is_settled: AtomicBool,
     jump_us_max: AtomicU64,
-    belief: Mutex<Belief>,
+    judgement: Mutex<Judgement>,
     has_reports: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-struct Belief {
-    /// A reading was seen that the next ones must agree with.
-    pending: Option<Pending>,
-    /// The stored time was loaded, and no reading since was compared with it.
-    first: bool,
-    /// The last reading was after the year 2500.
-    ignoring: bool,
+struct Judgement {
+    /// Reading that the next ones must agree with.
+    pending: Option<PendingReading>,
+    /// Whether no reading has been compared with the stored time yet.
+    is_first: bool,
+    /// Whether the last reading was after the year 2500.
+    is_ignoring: bool,
     reports: Vec<ClockReport>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Pending {
+struct PendingReading {
     /// Wall clock minus monotonic clock.
     offset_us: u64,
-    /// Monotonic time of the first such reading.
+    /// Monotonic time of the first reading.
     since_us: u64,
-    /// How long readings must agree.
+    /// Monotonic microseconds that readings must agree.
     needed_us: u64,
 }
 
 impl SystemClock {
     pub(crate) fn real() -> SystemClock {
-        SystemClock::new(Source::Real(crate::env::monotonic()))
+        SystemClock::new(TimeSource::Real(super::read_monotonic()))
     }
 
     pub(crate) fn manual(clock: ManualClock) -> SystemClock {
-        SystemClock::new(Source::Manual(clock))
+        SystemClock::new(TimeSource::Manual(clock))
     }
 
-    fn new(source: Source) -> SystemClock {
+    fn new(source: TimeSource) -> SystemClock {
         let mut clock = SystemClock {
             source,
             started_us: 0,
             offset_us: AtomicU64::new(0),
-            settled: AtomicBool::new(true),
+            is_settled: AtomicBool::new(true),
             jump_us_max: AtomicU64::new(u64::MAX),
-            belief: Mutex::default(),
+            judgement: Mutex::default(),
             has_reports: AtomicBool::new(false),
         };
         let wall_us = clock.wall_us();
@@ -201,22 +198,22 @@ impl SystemClock {
         clock
     }
 
-    /// Whether a test drives the clock.
+    /// Returns whether the time source is a manual clock.
     pub(crate) fn is_manual(&self) -> bool {
-        matches!(self.source, Source::Manual(_))
+        matches!(self.source, TimeSource::Manual(_))
     }
 
-    /// Advances a clock that a test drives, and no other.
+    /// Advances a manual clock. Has no effect on the system clock.
     pub(crate) fn advance_manual_us(&self, us: u64) {
-        if let Source::Manual(clock) = &self.source {
+        if let TimeSource::Manual(clock) = &self.source {
             clock.advance_us(us);
         }
     }
 
     fn wall_us(&self) -> u64 {
         match &self.source {
-            Source::Real(_) => crate::env::system_us(),
-            Source::Manual(clock) => clock.wall_us(),
+            TimeSource::Real(_) => super::wall_clock_us(),
+            TimeSource::Manual(clock) => clock.wall_us(),
         }
     }
 
@@ -224,141 +221,145 @@ impl SystemClock {
         self.monotonic_ns() / 1_000
     }
 
-    /// Nanoseconds since the clock was made.
+    /// Returns nanoseconds since the creation of the clock.
     pub(crate) fn monotonic_ns(&self) -> u64 {
         match &self.source {
-            Source::Real(start) => crate::env::saturating_u64(start.elapsed().as_nanos()),
-            Source::Manual(clock) => {
+            TimeSource::Real(start) => super::saturating_u64(start.elapsed().as_nanos()),
+            TimeSource::Manual(clock) => {
                 clock.0.monotonic_us.load(Ordering::Acquire).saturating_mul(1_000)
             }
         }
     }
 
-    /// The scheduling clock.
+    /// Returns the scheduling clock.
     pub(crate) fn now_us(&self) -> u64 {
         self.started_us.saturating_add(self.since_us())
     }
 
-    /// Loads the time that a manifest stores, 0 if there is none, and returns the time that is kept of it.
-    pub(crate) fn begin(&self, stored_us: u64, jump_us_max: u64) -> u64 {
-        // The monotonic clock is read second; see `database_us`.
+    /// Starts the database clock at the stored time, 0 if there is none. Returns the stored time, or 0 if it is ignored.
+    pub(crate) fn start(&self, stored_us: u64, jump_us_max: u64) -> u64 {
+        // Reads the monotonic clock second; see `read`.
         let (wall_us, since_us) = (self.wall_us(), self.since_us());
-        let mut belief = self.belief.lock();
+        let mut judgement = self.judgement.lock();
         let mut stored_us = stored_us;
         if stored_us >= CLOCK_READING_END_US {
-            self.report(&mut belief, ClockReport::Ignored { reading_us: stored_us });
+            self.add_report(&mut judgement, ClockReport::Ignored { reading_us: stored_us });
             stored_us = 0;
         }
-        let sane = wall_us < CLOCK_READING_END_US;
-        if sane && stored_us.saturating_sub(wall_us) > jump_us_max {
+        let is_valid = wall_us < CLOCK_READING_END_US;
+        if is_valid && stored_us.saturating_sub(wall_us) > jump_us_max {
             let (reading_us, database_us) = (wall_us, stored_us);
-            self.report(&mut belief, ClockReport::Behind { reading_us, database_us });
+            self.add_report(&mut judgement, ClockReport::Behind { reading_us, database_us });
         }
         let start_us = match stored_us {
-            // There is nothing to compare the first reading with.
-            0 if sane => wall_us,
+            // Without a stored time there is no reference for the first reading.
+            0 if is_valid => wall_us,
             stored_us => stored_us,
         };
-        belief.first = stored_us > 0;
+        judgement.is_first = stored_us > 0;
         self.jump_us_max.store(jump_us_max, Ordering::Relaxed);
         self.offset_us.store(start_us.saturating_sub(since_us), Ordering::Release);
-        self.settled.store(stored_us == 0 && sane, Ordering::Release);
+        self.is_settled.store(stored_us == 0 && is_valid, Ordering::Release);
         stored_us
     }
 
-    /// The database clock.
+    /// Returns the database clock.
     pub(crate) fn database_us(&self) -> u64 {
         self.read().0
     }
 
-    /// The database clock, or a pending reading that is ahead of it.
-    pub(crate) fn stamp_us(&self) -> u64 {
+    /// Returns the larger of the database clock and the pending reading.
+    pub(crate) fn creation_time_us(&self) -> u64 {
         let (database_us, pending_us) = self.read();
         database_us.max(pending_us)
     }
 
-    /// The database clock, and the time of the pending reading or 0.
+    /// Returns the database clock, and the time of the pending reading or 0.
     fn read(&self) -> (u64, u64) {
-        // A thread that is stopped between the two reads must not move the clock ahead by its stop.
-        // With the monotonic clock read second, the offset comes out too small, and the maximum
-        // ignores it.
+        // A preemption between the two reads must not advance the clock. Reading the monotonic clock second makes the
+        // offset too small, and the maximum ignores it.
         let (wall_us, since_us) = (self.wall_us(), self.since_us());
         let database_us = self.offset_us.load(Ordering::Acquire).saturating_add(since_us);
-        let within = database_us.saturating_add(self.jump_us_max.load(Ordering::Relaxed));
-        let settled = self.settled.load(Ordering::Acquire);
-        if settled && wall_us <= within && wall_us < CLOCK_READING_END_US {
-            return (self.believe(wall_us, since_us), 0);
+        let limit_us = database_us.saturating_add(self.jump_us_max.load(Ordering::Relaxed));
+        let settled = self.is_settled.load(Ordering::Acquire);
+        if settled && wall_us <= limit_us && wall_us < CLOCK_READING_END_US {
+            return (self.accept(wall_us, since_us), 0);
         }
-        let mut belief = self.belief.lock();
-        let (database_us, pending) = self.judge(&mut belief, wall_us, since_us);
-        let settled = pending.is_none() && !belief.first && !belief.ignoring;
-        self.settled.store(settled, Ordering::Release);
+        let mut judgement = self.judgement.lock();
+        let (database_us, pending) = self.judge_reading(&mut judgement, wall_us, since_us);
+        let settled = pending.is_none() && !judgement.is_first && !judgement.is_ignoring;
+        self.is_settled.store(settled, Ordering::Release);
         (database_us, pending.map_or(0, |pending| pending.offset_us.saturating_add(since_us)))
     }
 
-    /// Applies the rules at the top to one reading.
-    fn judge(&self, belief: &mut Belief, wall_us: u64, since_us: u64) -> (u64, Option<Pending>) {
+    /// Applies the rules of this module to one reading. Returns the database clock and the pending reading.
+    fn judge_reading(
+        &self,
+        judgement: &mut Judgement,
+        wall_us: u64,
+        since_us: u64,
+    ) -> (u64, Option<PendingReading>) {
         let database_us = self.offset_us.load(Ordering::Acquire).saturating_add(since_us);
         if wall_us >= CLOCK_READING_END_US {
-            if !std::mem::replace(&mut belief.ignoring, true) {
-                self.report(belief, ClockReport::Ignored { reading_us: wall_us });
+            if !std::mem::replace(&mut judgement.is_ignoring, true) {
+                self.add_report(judgement, ClockReport::Ignored { reading_us: wall_us });
             }
-            belief.pending = None;
+            judgement.pending = None;
             return (database_us, None);
         }
-        belief.ignoring = false;
+        judgement.is_ignoring = false;
         let jump_us_max = self.jump_us_max.load(Ordering::Relaxed);
         let ahead_us = wall_us.saturating_sub(database_us);
-        let at_once_us = if belief.first { 0 } else { jump_us_max };
-        if ahead_us <= at_once_us || failpoint::is_on(Failpoint::ClockJumpBelieved) {
-            belief.pending = None;
-            belief.first = false;
-            return (self.believe(wall_us, since_us), None);
+        let accepted_ahead_us = if judgement.is_first { 0 } else { jump_us_max };
+        if ahead_us <= accepted_ahead_us || failpoint::is_on(Failpoint::ClockJumpBelieved) {
+            judgement.pending = None;
+            judgement.is_first = false;
+            return (self.accept(wall_us, since_us), None);
         }
         let offset_us = wall_us.saturating_sub(since_us);
-        let agrees = |pending: &Pending| offset_us.abs_diff(pending.offset_us) <= DRIFT_US;
-        let far = ahead_us > jump_us_max;
-        let Some(pending) = belief.pending.filter(agrees) else {
-            if far && belief.pending.is_none() {
+        let agrees = |pending: &PendingReading| offset_us.abs_diff(pending.offset_us) <= DRIFT_US;
+        let exceeds_limit = ahead_us > jump_us_max;
+        let Some(pending) = judgement.pending.filter(agrees) else {
+            if exceeds_limit && judgement.pending.is_none() {
                 let (reading_us, database_us) = (wall_us, database_us);
-                self.report(belief, ClockReport::Ahead { reading_us, database_us });
+                self.add_report(judgement, ClockReport::Ahead { reading_us, database_us });
             }
-            let needed_us = if far { AGREEMENT_US } else { FIRST_AGREEMENT_US };
-            belief.pending = Some(Pending { offset_us, since_us, needed_us });
-            return (database_us, belief.pending);
+            let needed_us = if exceeds_limit { AGREEMENT_US } else { FIRST_AGREEMENT_US };
+            judgement.pending = Some(PendingReading { offset_us, since_us, needed_us });
+            return (database_us, judgement.pending);
         };
         if since_us.saturating_sub(pending.since_us) < pending.needed_us {
             return (database_us, Some(pending));
         }
         if pending.needed_us == AGREEMENT_US {
-            self.report(belief, ClockReport::Believed { reading_us: wall_us });
+            self.add_report(judgement, ClockReport::Accepted { reading_us: wall_us });
         }
-        belief.pending = None;
-        belief.first = false;
-        (self.believe(wall_us, since_us), None)
+        judgement.pending = None;
+        judgement.is_first = false;
+        (self.accept(wall_us, since_us), None)
     }
 
-    /// Moves the database clock to a reading, unless it is there already.
-    fn believe(&self, wall_us: u64, since_us: u64) -> u64 {
-        largest_seen(&self.offset_us, wall_us, since_us)
+    /// Advances the database clock to a reading, if it is ahead, and returns the clock.
+    fn accept(&self, wall_us: u64, since_us: u64) -> u64 {
+        advance_offset(&self.offset_us, wall_us, since_us)
     }
 
-    fn report(&self, belief: &mut Belief, report: ClockReport) {
-        belief.reports.push(report);
+    fn add_report(&self, judgement: &mut Judgement, report: ClockReport) {
+        judgement.reports.push(report);
         self.has_reports.store(true, Ordering::Release);
     }
 
-    /// Takes what was reported since the last call.
+    /// Removes and returns the reports since the last call.
     pub(crate) fn take_reports(&self) -> Vec<ClockReport> {
         if !self.has_reports.swap(false, Ordering::AcqRel) {
             return Vec::new();
         }
-        std::mem::take(&mut self.belief.lock().reports)
+        std::mem::take(&mut self.judgement.lock().reports)
     }
 }
 
-/// The time by the largest offset seen: follows the wall clock forward, never back.
-pub(crate) fn largest_seen(offset_us: &AtomicU64, wall_us: u64, since_us: u64) -> u64 {
+/// Raises the offset to that of a reading, and returns the resulting time. The offset never decreases.
+pub(crate) fn advance_offset(offset_us: &AtomicU64, wall_us: u64, since_us: u64) -> u64 {
     let offset = wall_us.saturating_sub(since_us);
     let largest = offset_us.fetch_max(offset, Ordering::AcqRel).max(offset);
     largest.saturating_add(since_us)

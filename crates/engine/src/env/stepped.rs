@@ -1,25 +1,20 @@
-//! One baton among real threads, so that a schedule follows from a seed.
+//! Scheduler that runs one real thread at a time, in an order determined by a seed.
 //!
-//! 1. Every thread has a place. One place holds the baton; all other threads are asleep, each on a
-//!    condition variable of its own.
-//! 2. At a yield point, a wait or a join the holder says what it needs to go on, and draws who is
-//!    next among all places that can go on, itself included: those that only yielded, those whose
-//!    signal was given since they last asked, those whose deadline has come, those whose joined
-//!    thread has ended. Equal chances, so nobody starves.
-//! 3. A waiting thread that gets the baton asks its condition on its own stack, and passes on if it
-//!    does not hold.
-//! 4. If no place can go on, every waiting thread is asked once more. A condition that holds now
-//!    though its signal was not given is a lost wake-up. Else the clock jumps to the
-//!    nearest deadline. If there is none, that is a deadlock. Lost wake-ups and deadlocks end the
-//!    schedule: every thread panics with the report where it waits, so that the test fails and does
-//!    not hang. From then on threads run freely and waits during unwinding return at once. A limit on
-//!    the number of steps ends the schedule in the same way: threads that wait with deadlines can
-//!    otherwise move the clock for ever while another thread waits in vain.
-//! 5. A thread that ends leaves its place, and passes the baton on if it has it.
+//! 1. Every thread has a slot. The thread of one slot runs; every other thread sleeps on its own condition variable.
+//! 2. At a yield point, a wait or a join the running thread records its wait state. It then draws the next thread among
+//!    all runnable slots, including its own, with equal probability. Runnable are slots that only yielded, whose signal
+//!    was notified since the last check, whose deadline has passed, or whose joined thread has ended.
+//! 3. A waiting thread that is selected evaluates its condition on its own stack. If it is false, it waits again.
+//! 4. If no slot is runnable, every waiting thread evaluates its condition once more. A condition that is true without a
+//!    notification is a lost wake-up. Otherwise the clock advances to the nearest deadline. Without a deadline there is a
+//!    deadlock. Lost wake-ups and deadlocks end the schedule: every thread panics with a report at its wait, so the test
+//!    fails instead of hanging. Afterwards threads run freely, and waits during unwinding return at once. A limit on the
+//!    number of steps ends the schedule in the same way, because threads with deadlines could advance the clock forever
+//!    while another thread never becomes runnable.
+//! 5. A thread that ends leaves its slot. If it was running, another thread is selected.
 //!
-//! The thread that makes the environment holds the baton first. A thread that nobody announced gets
-//! a place at its first point and waits for the baton there; what it did before was not under
-//! control, and when it comes is not either.
+//! The thread that creates the environment runs first. A thread that was not registered gets a slot at its first yield
+//! point, and waits there until it is selected. Its earlier actions, and the time of its arrival, are not controlled.
 
 use std::cell::RefCell;
 use std::fmt::Write as _;
@@ -33,144 +28,144 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::env::{WaitCause, YieldKind};
 
-/// The schedule.
+/// Runs one thread at a time.
 #[derive(Debug)]
-pub(crate) struct Stepper {
-    state: Mutex<State>,
+pub(crate) struct StepScheduler {
+    state: Mutex<Schedule>,
     now_us: Arc<AtomicU64>,
 }
 
 #[derive(Debug)]
-struct State {
-    places: Vec<Place>,
-    /// The place with the baton; nobody once all have left.
-    holder: Option<usize>,
-    draw: ChaCha8Rng,
-    trace: u64,
-    /// How often the baton may still be passed.
+struct Schedule {
+    slots: Vec<ThreadSlot>,
+    /// Slot of the running thread; `None` after all threads have ended.
+    running: Option<usize>,
+    rng: ChaCha8Rng,
+    trace_hash: u64,
+    /// Remaining number of steps.
     steps_left: u64,
-    /// Why the schedule has ended.
-    end: Option<Arc<str>>,
+    /// Report, after the schedule has ended.
+    end_report: Option<Arc<str>>,
 }
 
 #[derive(Debug)]
-struct Place {
+struct ThreadSlot {
     name: String,
-    /// The thread, once it runs.
+    /// Number of the thread, after it has started.
     thread: Option<usize>,
-    needs: Needs,
-    /// Where its thread sleeps.
-    turn: Arc<Condvar>,
+    wait: SlotWait,
+    /// Wakes the thread when it is selected.
+    selected: Arc<Condvar>,
 }
 
-/// What a place needs to go on.
+/// Condition under which a slot is runnable.
 #[derive(Debug)]
-enum Needs {
-    Baton,
+enum SlotWait {
+    Runnable,
     Signal {
         cause: WaitCause,
         signal: Signal,
-        /// Its generation before the condition was asked.
+        /// Generation of the signal before the last check of the condition.
         seen: u64,
         deadline_us: Option<u64>,
-        /// Whether to ask though nothing has happened: see point 4 above.
-        doubt: Doubt,
+        /// State of the check without a notification; see rule 4.
+        recheck: Recheck,
     },
-    EndOf(usize),
+    ThreadEnd(usize),
     /// The thread has ended.
-    Nothing,
+    Ended,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Doubt {
+enum Recheck {
     None,
-    ToAsk,
-    Asked,
+    Pending,
+    Done,
 }
 
-/// Numbers of the points in the trace; yield points have their discriminants.
+/// Numbers of steps in the trace hash. Yield points use the discriminants of [`YieldKind`].
 const POINT_WAIT: u64 = 0x100;
 const POINT_JOIN: u64 = 0x200;
 const POINT_END: u64 = 0x300;
 
 thread_local! {
-    /// Places of this thread that nobody else will leave for it.
-    static GUESTS: RefCell<Vec<Guest>> = const { RefCell::new(Vec::new()) };
+    /// Slots of this thread that it must leave itself, because it was not started by the scheduler.
+    static UNREGISTERED_SLOTS: RefCell<Vec<SlotGuard>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Leaves a place when the thread ends.
-struct Guest {
-    stepper: Weak<Stepper>,
-    place: usize,
+/// Leaves a slot when the thread ends.
+struct SlotGuard {
+    scheduler: Weak<StepScheduler>,
+    slot: usize,
 }
 
-impl Drop for Guest {
+impl Drop for SlotGuard {
     fn drop(&mut self) {
-        if let Some(stepper) = self.stepper.upgrade() {
-            stepper.leave(self.place);
+        if let Some(scheduler) = self.scheduler.upgrade() {
+            scheduler.end_thread(self.slot);
         }
     }
 }
 
-impl Stepper {
-    pub(crate) fn new(seed: u64, now_us: Arc<AtomicU64>) -> Arc<Stepper> {
-        let stepper = Arc::new(Stepper {
-            state: Mutex::new(State {
-                places: Vec::new(),
-                holder: None,
-                draw: ChaCha8Rng::seed_from_u64(seed),
-                trace: 0,
+impl StepScheduler {
+    pub(crate) fn new(seed: u64, now_us: Arc<AtomicU64>) -> Arc<StepScheduler> {
+        let scheduler = Arc::new(StepScheduler {
+            state: Mutex::new(Schedule {
+                slots: Vec::new(),
+                running: None,
+                rng: ChaCha8Rng::seed_from_u64(seed),
+                trace_hash: 0,
                 steps_left: u64::MAX,
-                end: None,
+                end_report: None,
             }),
             now_us,
         });
-        drop(stepper.enter());
-        stepper
+        drop(scheduler.enter());
+        scheduler
     }
 
     pub(crate) fn trace_hash(&self) -> u64 {
-        self.state.lock().trace
+        self.state.lock().trace_hash
     }
 
-    /// Ends the schedule with a report after so many more steps.
+    /// Ends the schedule after this number of further steps.
     pub(crate) fn limit_steps(&self, steps: u64) {
         self.state.lock().steps_left = steps;
     }
 
-    pub(crate) fn yield_point(self: &Arc<Stepper>, kind: YieldKind) {
-        let (state, me) = self.enter();
-        let state = self.pass(state, me, Needs::Baton, kind as u64);
-        self.go_on(state);
+    pub(crate) fn yield_point(self: &Arc<StepScheduler>, kind: YieldKind) {
+        let (state, slot) = self.enter();
+        let state = self.step(state, slot, SlotWait::Runnable, kind as u64);
+        self.check_end(state);
     }
 
     pub(crate) fn wait(
-        self: &Arc<Stepper>,
+        self: &Arc<StepScheduler>,
         cause: WaitCause,
         signal: &Signal,
         deadline_us: Option<u64>,
         condition: &mut dyn FnMut() -> bool,
     ) -> bool {
         let point = POINT_WAIT + cause as u64;
-        let (state, me) = self.enter();
-        // A point like any other: the first question comes after others may have gone on.
-        let state = self.pass(state, me, Needs::Baton, point);
-        if !self.go_on(state) {
+        let (state, slot) = self.enter();
+        // Other threads may run before the first check, as at a yield point.
+        let state = self.step(state, slot, SlotWait::Runnable, point);
+        if !self.check_end(state) {
             return condition();
         }
-        let mut doubt = Doubt::None;
+        let mut recheck = Recheck::None;
         loop {
             let seen = signal.generation();
             let holds = condition();
             let mut state = self.state.lock();
-            if holds && doubt == Doubt::ToAsk {
-                let name = &state.places[me].name;
+            if holds && recheck == Recheck::Pending {
+                let name = &state.slots[slot].name;
                 let report = format!(
                     "lost wake-up: `{name}` waits for {cause}, its condition holds, \
-                     and its signal was not given"
+                     and its signal was not notified"
                 );
-                state.finish(report);
-                self.go_on(state);
+                state.end(report);
+                self.check_end(state);
                 return true;
             }
             if holds {
@@ -179,256 +174,263 @@ impl Stepper {
             if deadline_us.is_some_and(|deadline| deadline <= self.now_us.load(Ordering::Acquire)) {
                 return false;
             }
-            let next = if doubt == Doubt::ToAsk { Doubt::Asked } else { Doubt::None };
+            let next = if recheck == Recheck::Pending { Recheck::Done } else { Recheck::None };
             let signal = signal.clone();
-            let needs = Needs::Signal { cause, signal, seen, deadline_us, doubt: next };
-            let mut state = self.pass(state, me, needs, point);
-            doubt = match std::mem::replace(&mut state.places[me].needs, Needs::Baton) {
-                Needs::Signal { signal, seen, doubt, .. } if signal.generation() == seen => doubt,
-                _ => Doubt::None,
+            let wait = SlotWait::Signal { cause, signal, seen, deadline_us, recheck: next };
+            let mut state = self.step(state, slot, wait, point);
+            recheck = match std::mem::replace(&mut state.slots[slot].wait, SlotWait::Runnable) {
+                SlotWait::Signal { signal, seen, recheck, .. } if signal.generation() == seen => {
+                    recheck
+                }
+                _ => Recheck::None,
             };
-            if !self.go_on(state) {
+            if !self.check_end(state) {
                 return condition();
             }
         }
     }
 
-    /// Returns when the thread at `place` has ended, or the schedule has.
-    pub(crate) fn join(self: &Arc<Stepper>, place: usize) {
-        let (state, me) = self.enter();
-        let mut state = self.pass(state, me, Needs::EndOf(place), POINT_JOIN);
-        state.places[me].needs = Needs::Baton;
-        self.go_on(state);
+    /// Waits until the thread of a slot or the schedule has ended.
+    pub(crate) fn join(self: &Arc<StepScheduler>, joined: usize) {
+        let (state, slot) = self.enter();
+        let mut state = self.step(state, slot, SlotWait::ThreadEnd(joined), POINT_JOIN);
+        state.slots[slot].wait = SlotWait::Runnable;
+        self.check_end(state);
     }
 
-    /// A place for a thread that is about to start.
-    pub(crate) fn announce(self: &Arc<Stepper>, name: &str) -> usize {
+    /// Creates a slot for a thread that is about to start.
+    pub(crate) fn register_thread(self: &Arc<StepScheduler>, name: &str) -> usize {
         let (mut state, _) = self.enter();
-        state.add(name, None)
+        state.add_slot(name, None)
     }
 
-    /// Runs the body of an announced thread once the baton comes to its place.
-    pub(crate) fn run(self: &Arc<Stepper>, place: usize, body: impl FnOnce()) {
+    /// Runs the body of a registered thread after it is selected.
+    pub(crate) fn run_thread(self: &Arc<StepScheduler>, slot: usize, body: impl FnOnce()) {
         let ended = catch_unwind(AssertUnwindSafe(|| {
             let mut state = self.state.lock();
-            state.places[place].thread = Some(thread_number());
-            let state = self.sleep(state, place);
-            self.go_on(state);
+            state.slots[slot].thread = Some(thread_number());
+            let state = self.wait_until_selected(state, slot);
+            self.check_end(state);
             body();
         }));
-        self.leave(place);
+        self.end_thread(slot);
         if let Err(panic) = ended {
             resume_unwind(panic);
         }
     }
 
-    /// Gives up a place whose thread has ended.
-    pub(crate) fn leave(&self, place: usize) {
+    /// Marks the thread of a slot as ended.
+    pub(crate) fn end_thread(&self, slot: usize) {
         let mut state = self.state.lock();
-        state.places[place].needs = Needs::Nothing;
-        state.places[place].thread = None;
-        if state.holder == Some(place) {
-            state.record(place, POINT_END);
-            self.choose(&mut state);
-        } else if state.end.is_none() {
-            // It never ran; who joins it may be the only one left, and finds it ended when asked.
-            state.record(place, POINT_END);
+        state.slots[slot].wait = SlotWait::Ended;
+        state.slots[slot].thread = None;
+        if state.running == Some(slot) {
+            state.record(slot, POINT_END);
+            self.select_next(&mut state);
+        } else if state.end_report.is_none() {
+            // The thread never ran. A thread that joins it becomes runnable.
+            state.record(slot, POINT_END);
         }
     }
 
-    /// The calling thread's place, with the baton: a new place if it has none.
-    fn enter(self: &Arc<Stepper>) -> (MutexGuard<'_, State>, usize) {
+    /// Returns the slot of the calling thread, which is running. Creates a slot and waits if it has none.
+    fn enter(self: &Arc<StepScheduler>) -> (MutexGuard<'_, Schedule>, usize) {
         let mut state = self.state.lock();
         let thread = thread_number();
-        if let Some(me) = state.places.iter().position(|place| place.thread == Some(thread)) {
-            return (state, me);
+        if let Some(slot) = state.slots.iter().position(|slot| slot.thread == Some(thread)) {
+            return (state, slot);
         }
         let name = std::thread::current().name().unwrap_or("unnamed").to_owned();
-        let me = state.add(&name, Some(thread));
-        // Where the thread's locals are gone it is ending, and its place stays.
-        let _ = GUESTS.try_with(|guests| {
-            let mut guests = guests.borrow_mut();
-            guests.retain(|guest| guest.stepper.strong_count() > 0);
-            guests.push(Guest { stepper: Arc::downgrade(self), place: me });
+        let slot = state.add_slot(&name, Some(thread));
+        // If the thread-local is destroyed already, the thread is ending, and its slot remains.
+        let _ = UNREGISTERED_SLOTS.try_with(|guards| {
+            let mut guards = guards.borrow_mut();
+            guards.retain(|guard| guard.scheduler.strong_count() > 0);
+            guards.push(SlotGuard { scheduler: Arc::downgrade(self), slot });
         });
-        if state.holder.is_none() {
-            state.holder = Some(me);
+        if state.running.is_none() {
+            state.running = Some(slot);
         }
-        (self.sleep(state, me), me)
+        (self.wait_until_selected(state, slot), slot)
     }
 
-    /// Passes the baton, and returns when it has come back or the schedule has ended.
-    fn pass<'a>(
+    /// Selects the next thread. Returns when this thread is selected again or the schedule has ended.
+    fn step<'a>(
         &'a self,
-        mut state: MutexGuard<'a, State>,
-        me: usize,
-        needs: Needs,
+        mut state: MutexGuard<'a, Schedule>,
+        slot: usize,
+        wait: SlotWait,
         point: u64,
-    ) -> MutexGuard<'a, State> {
-        if state.end.is_some() {
+    ) -> MutexGuard<'a, Schedule> {
+        if state.end_report.is_some() {
             return state;
         }
-        state.places[me].needs = needs;
-        state.record(me, point);
+        state.slots[slot].wait = wait;
+        state.record(slot, point);
         if state.steps_left == 0 {
-            let report = state.waiting("the schedule has taken more steps than it may:");
-            state.finish(report);
+            let report = state.describe_waits("the schedule exceeds its limit of steps:");
+            state.end(report);
             return state;
         }
         state.steps_left -= 1;
-        self.choose(&mut state);
-        self.sleep(state, me)
+        self.select_next(&mut state);
+        self.wait_until_selected(state, slot)
     }
 
-    /// Sleeps until the place has the baton or the schedule has ended.
-    fn sleep<'a>(&'a self, mut state: MutexGuard<'a, State>, me: usize) -> MutexGuard<'a, State> {
-        let turn = state.places[me].turn.clone();
-        while state.holder != Some(me) && state.end.is_none() {
-            state = turn.wait(state);
+    /// Sleeps until the slot is selected or the schedule has ended.
+    fn wait_until_selected<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, Schedule>,
+        slot: usize,
+    ) -> MutexGuard<'a, Schedule> {
+        let selected = state.slots[slot].selected.clone();
+        while state.running != Some(slot) && state.end_report.is_none() {
+            state = selected.wait(state);
         }
         state
     }
 
-    /// Returns true under the schedule. Once that has ended, panics with the report; returns false
-    /// if the thread is unwinding already, for then a panic would end the process.
-    fn go_on(&self, state: MutexGuard<'_, State>) -> bool {
-        let Some(report) = state.end.clone() else { return true };
+    /// Returns true if the schedule has not ended, otherwise panics with its report. During unwinding returns false,
+    /// because a second panic would abort the process.
+    fn check_end(&self, state: MutexGuard<'_, Schedule>) -> bool {
+        let Some(report) = state.end_report.clone() else { return true };
         drop(state);
         assert!(std::thread::panicking(), "{report}");
         false
     }
 
-    /// Draws the next holder; moves the clock or ends the schedule if nobody can go on.
-    fn choose(&self, state: &mut State) {
+    /// Draws the next running slot. If none is runnable, advances the clock or ends the schedule.
+    fn select_next(&self, state: &mut Schedule) {
         loop {
             let now_us = self.now_us.load(Ordering::Acquire);
-            let able = state.able(now_us);
-            if !able.is_empty() {
-                // Smaller than the number of places, so it fits.
-                let drawn = usize::try_from(state.draw.next_u64() % able.len() as u64).unwrap_or(0);
-                let next = able[drawn];
-                if !state.places[next].in_doubt() {
-                    state.believe();
+            let runnable = state.runnable_slots(now_us);
+            if !runnable.is_empty() {
+                // The number is smaller than the number of slots, so it fits.
+                let drawn = state.rng.next_u64() % runnable.len() as u64;
+                let next = runnable[usize::try_from(drawn).unwrap_or(0)];
+                if !state.slots[next].is_rechecking() {
+                    state.clear_rechecks();
                 }
-                state.holder = Some(next);
+                state.running = Some(next);
                 state.record(next, 0);
-                state.places[next].turn.notify_one();
+                state.slots[next].selected.notify_one();
                 return;
             }
-            if state.doubt() {
+            if state.start_rechecks() {
                 continue;
             }
             if let Some(deadline_us) = state.nearest_deadline() {
                 self.now_us.fetch_max(deadline_us, Ordering::AcqRel);
                 continue;
             }
-            state.holder = None;
-            if state.places.iter().any(|place| !matches!(place.needs, Needs::Nothing)) {
-                let report = state.waiting("deadlock, no thread can go on:");
-                state.finish(report);
+            state.running = None;
+            if state.slots.iter().any(|slot| !matches!(slot.wait, SlotWait::Ended)) {
+                let report = state.describe_waits("deadlock, no thread is runnable:");
+                state.end(report);
             }
             return;
         }
     }
 }
 
-impl Place {
-    fn in_doubt(&self) -> bool {
-        matches!(self.needs, Needs::Signal { doubt: Doubt::ToAsk, .. })
+impl ThreadSlot {
+    fn is_rechecking(&self) -> bool {
+        matches!(self.wait, SlotWait::Signal { recheck: Recheck::Pending, .. })
     }
 }
 
-impl State {
-    fn add(&mut self, name: &str, thread: Option<usize>) -> usize {
-        self.places.push(Place {
+impl Schedule {
+    fn add_slot(&mut self, name: &str, thread: Option<usize>) -> usize {
+        self.slots.push(ThreadSlot {
             name: name.to_owned(),
             thread,
-            needs: Needs::Baton,
-            turn: Arc::new(Condvar::new()),
+            wait: SlotWait::Runnable,
+            selected: Arc::new(Condvar::new()),
         });
-        self.places.len() - 1
+        self.slots.len() - 1
     }
 
-    fn record(&mut self, place: usize, point: u64) {
+    /// Adds a step to the trace hash.
+    fn record(&mut self, slot: usize, point: u64) {
         let mut bytes = [0; 24];
-        bytes[..8].copy_from_slice(&self.trace.to_le_bytes());
-        bytes[8..16].copy_from_slice(&(place as u64).to_le_bytes());
+        bytes[..8].copy_from_slice(&self.trace_hash.to_le_bytes());
+        bytes[8..16].copy_from_slice(&(slot as u64).to_le_bytes());
         bytes[16..].copy_from_slice(&point.to_le_bytes());
-        self.trace = xxhash_rust::xxh3::xxh3_64(&bytes);
+        self.trace_hash = xxhash_rust::xxh3::xxh3_64(&bytes);
     }
 
-    /// The places that can go on.
-    fn able(&self, now_us: u64) -> Vec<usize> {
-        let able = |place: &Place| match &place.needs {
-            Needs::Baton => true,
-            Needs::Signal { signal, seen, deadline_us, doubt, .. } => {
-                *doubt == Doubt::ToAsk
+    /// Returns the runnable slots.
+    fn runnable_slots(&self, now_us: u64) -> Vec<usize> {
+        let is_runnable = |slot: &ThreadSlot| match &slot.wait {
+            SlotWait::Runnable => true,
+            SlotWait::Signal { signal, seen, deadline_us, recheck, .. } => {
+                *recheck == Recheck::Pending
                     || signal.generation() != *seen
                     || deadline_us.is_some_and(|deadline| deadline <= now_us)
             }
-            Needs::EndOf(other) => matches!(self.places[*other].needs, Needs::Nothing),
-            Needs::Nothing => false,
+            SlotWait::ThreadEnd(other) => matches!(self.slots[*other].wait, SlotWait::Ended),
+            SlotWait::Ended => false,
         };
-        (0..self.places.len()).filter(|&place| able(&self.places[place])).collect()
+        (0..self.slots.len()).filter(|&slot| is_runnable(&self.slots[slot])).collect()
     }
 
-    /// Has every waiting thread asked once more; false if all have been since something happened.
-    fn doubt(&mut self) -> bool {
+    /// Makes every waiting thread check its condition once more. Returns false if all have done so since the last progress.
+    fn start_rechecks(&mut self) -> bool {
         let mut any = false;
-        for place in &mut self.places {
-            if let Needs::Signal { doubt, .. } = &mut place.needs
-                && *doubt == Doubt::None
+        for slot in &mut self.slots {
+            if let SlotWait::Signal { recheck, .. } = &mut slot.wait
+                && *recheck == Recheck::None
             {
-                *doubt = Doubt::ToAsk;
+                *recheck = Recheck::Pending;
                 any = true;
             }
         }
         any
     }
 
-    /// Somebody goes on: the answers given in doubt are worth nothing any more.
-    fn believe(&mut self) {
-        for place in &mut self.places {
-            if let Needs::Signal { doubt, .. } = &mut place.needs {
-                *doubt = Doubt::None;
+    /// Discards the results of rechecks, because a thread makes progress.
+    fn clear_rechecks(&mut self) {
+        for slot in &mut self.slots {
+            if let SlotWait::Signal { recheck, .. } = &mut slot.wait {
+                *recheck = Recheck::None;
             }
         }
     }
 
     fn nearest_deadline(&self) -> Option<u64> {
-        let deadlines = self.places.iter().filter_map(|place| match place.needs {
-            Needs::Signal { deadline_us, .. } => deadline_us,
+        let deadlines = self.slots.iter().filter_map(|slot| match slot.wait {
+            SlotWait::Signal { deadline_us, .. } => deadline_us,
             _ => None,
         });
         deadlines.min()
     }
 
-    /// A report that begins with `what` and lists what each thread waits for.
-    fn waiting(&self, what: &str) -> String {
-        let mut report = what.to_owned();
-        for place in &self.places {
+    /// Returns a report that starts with `problem` and lists the wait of each thread.
+    fn describe_waits(&self, problem: &str) -> String {
+        let mut report = problem.to_owned();
+        for slot in &self.slots {
             // Writing to a string does not fail.
-            let _ = match &place.needs {
-                Needs::Signal { cause, .. } => {
-                    write!(report, " `{}` waits for {cause};", place.name)
+            let _ = match &slot.wait {
+                SlotWait::Signal { cause, .. } => {
+                    write!(report, " `{}` waits for {cause};", slot.name)
                 }
-                Needs::EndOf(other) => {
-                    let other = &self.places[*other].name;
-                    write!(report, " `{}` waits for the end of `{other}`;", place.name)
+                SlotWait::ThreadEnd(other) => {
+                    let other = &self.slots[*other].name;
+                    write!(report, " `{}` waits for the end of `{other}`;", slot.name)
                 }
-                Needs::Baton | Needs::Nothing => Ok(()),
+                SlotWait::Runnable | SlotWait::Ended => Ok(()),
             };
         }
         report.pop();
         report
     }
 
-    /// Ends the schedule and wakes everybody.
-    fn finish(&mut self, report: String) {
-        self.end = Some(report.into());
-        self.holder = None;
-        for place in &self.places {
-            place.turn.notify_all();
+    /// Ends the schedule and wakes all threads.
+    fn end(&mut self, report: String) {
+        self.end_report = Some(report.into());
+        self.running = None;
+        for slot in &self.slots {
+            slot.selected.notify_all();
         }
     }
 }

@@ -1,11 +1,11 @@
-//! Clocks, waits and schedules.
+//! Tests of clocks, waits and schedules.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use lsmx_base::sync::{AtomicBool, AtomicUsize};
 
-use crate::env::clock::largest_seen;
-use crate::env::*;
+use super::*;
+use crate::env::clock::advance_offset;
 
 fn stepped(seed: u64) -> Env {
     Env::new(Background::Stepped { seed, workers: 2 }, None)
@@ -15,8 +15,8 @@ fn threads() -> Env {
     Env::new(Background::Threads { workers: 2 }, Some(1))
 }
 
-/// The text of a panic.
-fn text(panic: &(dyn std::any::Any + Send)) -> &str {
+/// Returns the text of a panic.
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
     panic
         .downcast_ref::<String>()
         .map(String::as_str)
@@ -25,23 +25,23 @@ fn text(panic: &(dyn std::any::Any + Send)) -> &str {
 }
 
 #[test]
-fn a_clock_set_back_goes_on_at_its_own_pace() {
+fn database_clock_after_a_backward_step_follows_the_monotonic_clock() {
     let offset = AtomicU64::new(0);
-    assert_eq!(largest_seen(&offset, 1_000_000, 10), 1_000_000);
-    assert_eq!(largest_seen(&offset, 1_000_005, 15), 1_000_005);
-    // Set back by almost a second.
-    assert_eq!(largest_seen(&offset, 10, 20), 1_000_010);
-    assert_eq!(largest_seen(&offset, 40, 50), 1_000_040);
-    // Set ahead.
-    assert_eq!(largest_seen(&offset, 9_000_000, 60), 9_000_000);
-    assert_eq!(largest_seen(&offset, 70, 70), 9_000_010);
-    // Extremes do not overflow.
-    assert_eq!(largest_seen(&offset, u64::MAX, 80), u64::MAX);
-    assert_eq!(largest_seen(&offset, 0, 90), u64::MAX);
+    assert_eq!(advance_offset(&offset, 1_000_000, 10), 1_000_000);
+    assert_eq!(advance_offset(&offset, 1_000_005, 15), 1_000_005);
+    // The wall clock steps back by almost a second.
+    assert_eq!(advance_offset(&offset, 10, 20), 1_000_010);
+    assert_eq!(advance_offset(&offset, 40, 50), 1_000_040);
+    // The wall clock steps ahead.
+    assert_eq!(advance_offset(&offset, 9_000_000, 60), 9_000_000);
+    assert_eq!(advance_offset(&offset, 70, 70), 9_000_010);
+    // Extreme values saturate.
+    assert_eq!(advance_offset(&offset, u64::MAX, 80), u64::MAX);
+    assert_eq!(advance_offset(&offset, 0, 90), u64::MAX);
 }
 
 #[test]
-fn the_system_clock_moves_by_itself_only() {
+fn system_clock_ignores_advance() {
     let env = threads();
     let (wall, since) = (env.now_us(), env.monotonic_ns());
     assert!(wall > 1_600_000_000_000_000, "microseconds since 1970");
@@ -52,7 +52,7 @@ fn the_system_clock_moves_by_itself_only() {
 }
 
 #[test]
-fn a_driven_clock_moves_when_told() {
+fn virtual_clock_moves_by_advance_and_pause() {
     for env in [Env::new(Background::Inline, Some(1)), stepped(1)] {
         assert_eq!(env.now_us(), 1_000_000);
         assert_eq!(env.monotonic_ns(), 1_000_000_000);
@@ -64,7 +64,7 @@ fn a_driven_clock_moves_when_told() {
 }
 
 #[test]
-fn random_numbers_follow_from_the_seed() {
+fn random_numbers_are_determined_by_the_seed() {
     let draw = |env: Env| [env.random_u64(), env.random_u64()];
     assert_eq!(draw(threads()), draw(Env::new(Background::Inline, Some(1))));
     assert_eq!(draw(stepped(4)), draw(stepped(4)));
@@ -73,15 +73,15 @@ fn random_numbers_follow_from_the_seed() {
 }
 
 #[test]
-fn a_wait_ends_when_the_condition_holds_or_the_deadline_passes() {
+fn wait_ends_when_condition_holds_or_deadline_passes() {
     for env in [threads(), Env::new(Background::Inline, None), stepped(1)] {
         let signal = Signal::new();
-        let mut asked = 0;
+        let mut checks = 0;
         assert!(env.wait(WaitCause::Flush, &signal, Some(0), &mut || {
-            asked += 1;
+            checks += 1;
             true
         }));
-        assert_eq!(asked, 1, "asked though the deadline has passed");
+        assert_eq!(checks, 1, "the condition is checked after the deadline");
         let deadline = env.now_us() + 2_000;
         assert!(!env.wait(WaitCause::Flush, &signal, Some(deadline), &mut || false));
         assert!(env.now_us() >= deadline, "{:?}", env.background());
@@ -100,25 +100,25 @@ fn a_wait_ends_when_the_condition_holds_or_the_deadline_passes() {
 }
 
 #[test]
-fn joining_a_thread_that_panicked_says_so() {
+fn join_of_a_panicked_thread_returns_the_payload() {
     for env in [threads(), stepped(1)] {
         let thread = env.spawn("unlucky", || panic!("on purpose")).unwrap();
-        assert_eq!(text(&*env.join(thread).unwrap_err()), "on purpose");
+        assert_eq!(panic_text(&*env.join(thread).unwrap_err()), "on purpose");
         env.yield_point(YieldKind::JobStep);
     }
 }
 
 #[test]
 #[cfg(debug_assertions)]
-fn a_lock_held_at_a_yield_point_or_wait_is_found() {
+fn lock_held_at_a_yield_point_or_wait_panics() {
     for env in [threads(), stepped(1)] {
         let lock = Mutex::new(());
         let held = |body: &dyn Fn()| {
-            let answer = catch_unwind(AssertUnwindSafe(|| {
+            let result = catch_unwind(AssertUnwindSafe(|| {
                 let _guard = lock.lock();
                 body();
             }));
-            assert!(text(&*answer.unwrap_err()).contains("a lock is held"));
+            assert!(panic_text(&*result.unwrap_err()).contains("a lock is held"));
         };
         held(&|| env.yield_point(YieldKind::Commit));
         held(&|| {
@@ -128,8 +128,8 @@ fn a_lock_held_at_a_yield_point_or_wait_is_found() {
     }
 }
 
-/// Threads that count in turns, sleep and contend; returns who did what in which order.
-fn contend(seed: u64) -> (Vec<usize>, u64) {
+/// Runs threads that alternate, sleep and contend. Returns the order of their steps and the trace hash.
+fn run_contending_threads(seed: u64) -> (Vec<usize>, u64) {
     const THREADS: usize = 4;
     let env = stepped(seed);
     let log = Arc::new(Mutex::new(Vec::new()));
@@ -142,7 +142,7 @@ fn contend(seed: u64) -> (Vec<usize>, u64) {
             let (turn, signal) = (turn.clone(), signal.clone());
             let body = move || {
                 for round in 0..10 {
-                    // Between two points nobody else runs.
+                    // Between two yield points no other thread runs.
                     assert_eq!(running.fetch_add(1, Ordering::Relaxed), 0);
                     std::thread::yield_now();
                     log.lock().push(me);
@@ -172,21 +172,21 @@ fn contend(seed: u64) -> (Vec<usize>, u64) {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_schedule() {
+fn equal_seeds_give_equal_schedules() {
     let mut hashes = std::collections::BTreeSet::new();
     let mut logs = std::collections::BTreeSet::new();
     for seed in 0..20 {
-        let (log, hash) = contend(seed);
-        assert_eq!(contend(seed), (log.clone(), hash), "seed {seed}");
+        let (log, hash) = run_contending_threads(seed);
+        assert_eq!(run_contending_threads(seed), (log.clone(), hash), "seed {seed}");
         hashes.insert(hash);
         logs.insert(log);
     }
-    assert_eq!(hashes.len(), 20, "different seeds, different schedules");
-    assert!(logs.len() > 15, "and different orders");
+    assert_eq!(hashes.len(), 20, "different seeds give different schedules");
+    assert!(logs.len() > 15, "different seeds give different orders");
 }
 
 #[test]
-fn a_waiting_thread_does_not_starve() {
+fn yielding_thread_does_not_starve() {
     for seed in 0..20 {
         let env = stepped(seed);
         let stop = Arc::new(AtomicBool::new(false));
@@ -197,7 +197,7 @@ fn a_waiting_thread_does_not_starve() {
                 while !stop.load(Ordering::Relaxed) {
                     own.yield_point(YieldKind::CompactionBlock);
                     rounds += 1;
-                    assert!(rounds < 10_000, "the baton never came to the one that stops this");
+                    assert!(rounds < 10_000, "the stopping thread was never selected");
                 }
             };
             env.spawn("busy", body).unwrap()
@@ -212,7 +212,7 @@ fn a_waiting_thread_does_not_starve() {
 }
 
 #[test]
-fn the_clock_jumps_to_the_nearest_deadline_when_all_wait() {
+fn virtual_clock_advances_to_the_nearest_deadline_when_all_threads_wait() {
     for seed in 0..20 {
         let env = stepped(seed);
         let order = Arc::new(Mutex::new(Vec::new()));
@@ -234,96 +234,103 @@ fn the_clock_jumps_to_the_nearest_deadline_when_all_wait() {
 }
 
 #[test]
-fn a_deadlock_ends_every_thread_with_a_report() {
+fn deadlock_panics_every_thread_with_a_report() {
     for seed in 0..20 {
         let env = stepped(seed);
         let unwound = Arc::new(AtomicBool::new(false));
         let (own, mark) = (env.clone(), unwound.clone());
         let body = move || {
-            /// Waits while unwinding, as a database does that is dropped.
-            struct Closes(Env, Arc<AtomicBool>);
-            impl Drop for Closes {
+            /// Waits while unwinding, like a dropped database.
+            struct WaitsInDrop(Env, Arc<AtomicBool>);
+            impl Drop for WaitsInDrop {
                 fn drop(&mut self) {
                     let closed = self.0.wait(WaitCause::Close, &Signal::new(), None, &mut || false);
                     self.0.yield_point(YieldKind::JobStep);
                     self.1.store(!closed, Ordering::Release);
                 }
             }
-            let _closes = Closes(own.clone(), mark);
+            let _waits_in_drop = WaitsInDrop(own.clone(), mark);
             own.wait(WaitCause::Compaction, &Signal::new(), None, &mut || false);
         };
         let thread = env.spawn("worker", body).unwrap();
         let mut never = || false;
-        let answer = catch_unwind(AssertUnwindSafe(|| {
+        let result = catch_unwind(AssertUnwindSafe(|| {
             env.wait(WaitCause::MemtablesFull, &Signal::new(), None, &mut never)
         }));
-        let report = answer.unwrap_err();
-        let report = text(&*report);
+        let report = result.unwrap_err();
+        let report = panic_text(&*report);
         assert!(report.contains("deadlock"), "{report}");
         assert!(report.contains("waits for a free memtable"), "{report}");
         assert!(report.contains("`worker` waits for a compaction"), "{report}");
         let other = thread.thread.join().unwrap_err();
-        assert!(text(&*other).contains("deadlock"));
+        assert!(panic_text(&*other).contains("deadlock"));
         assert!(unwound.load(Ordering::Acquire));
     }
 }
 
 #[test]
-fn two_threads_that_wait_for_each_others_end_are_a_deadlock() {
+fn join_of_a_thread_that_never_ends_is_a_deadlock() {
     let env = stepped(1);
     let own = env.clone();
     let body = move || {
         own.wait(WaitCause::Work, &Signal::new(), None, &mut || false);
     };
     let thread = env.spawn("worker", body).unwrap();
-    let answer = catch_unwind(AssertUnwindSafe(|| env.join(thread)));
-    let report = answer.unwrap_err();
-    assert!(text(&*report).contains("waits for the end of `worker`"), "{}", text(&*report));
+    let result = catch_unwind(AssertUnwindSafe(|| env.join(thread)));
+    let report = result.unwrap_err();
+    assert!(
+        panic_text(&*report).contains("waits for the end of `worker`"),
+        "{}",
+        panic_text(&*report)
+    );
 }
 
 #[test]
-fn a_change_without_its_signal_is_a_lost_wake_up() {
+fn change_without_notification_is_a_lost_wake_up() {
     for seed in 0..20 {
         let env = stepped(seed);
         let done = Arc::new(AtomicBool::new(false));
         let (own, set) = (env.clone(), done.clone());
         let body = move || {
-            // Long enough that the other has asked and waits.
+            // The other thread checks its condition and waits meanwhile.
             own.pause_us(100);
             set.store(true, Ordering::Release);
             own.pause_us(100);
         };
         let thread = env.spawn("forgetful", body).unwrap();
         let mut condition = || done.load(Ordering::Acquire);
-        let answer = catch_unwind(AssertUnwindSafe(|| {
+        let result = catch_unwind(AssertUnwindSafe(|| {
             env.wait(WaitCause::Flush, &Signal::new(), None, &mut condition)
         }));
-        let report = answer.unwrap_err();
-        assert!(text(&*report).contains("lost wake-up"), "{}", text(&*report));
+        let report = result.unwrap_err();
+        assert!(panic_text(&*report).contains("lost wake-up"), "{}", panic_text(&*report));
         assert!(thread.thread.join().is_err());
     }
 }
 
 #[test]
-fn a_thread_of_the_users_gets_a_place_and_leaves_it() {
+fn unregistered_thread_gets_a_slot_and_leaves_it() {
     let env = stepped(3);
     let done = Arc::new(AtomicBool::new(false));
     let signal = Signal::new();
     let (own, set, set_signal) = (env.clone(), done.clone(), signal.clone());
-    #[expect(clippy::disallowed_methods, reason = "a thread that the environment does not know")]
-    let guest = std::thread::spawn(move || {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the test needs a thread unknown to the environment"
+    )]
+    let unregistered = std::thread::spawn(move || {
         own.yield_point(YieldKind::UserOperation);
         set.store(true, Ordering::Release);
         set_signal.notify();
     });
-    // The guest may come late, so this thread gives way until it has.
+    // The thread may arrive late, so this thread yields until then.
     let arrived = || done.load(Ordering::Acquire);
     while !arrived() {
         env.yield_point(YieldKind::UserOperation);
         std::thread::yield_now();
     }
-    guest.join().unwrap();
-    // Its place is empty: else this would draw it and nobody would ever go on.
+    unregistered.join().unwrap();
+    // Its slot is empty. Otherwise the scheduler would select it, and no thread would run.
     for _ in 0..100 {
         env.yield_point(YieldKind::UserOperation);
     }
@@ -331,7 +338,7 @@ fn a_thread_of_the_users_gets_a_place_and_leaves_it() {
 }
 
 #[test]
-fn real_threads_lose_no_wake_up() {
+fn wait_with_real_threads_loses_no_wake_up() {
     const ROUNDS: usize = if cfg!(miri) { 50 } else { 3_000 };
     let env = threads();
     let signal = Signal::new();
@@ -357,11 +364,11 @@ fn real_threads_lose_no_wake_up() {
 }
 
 #[test]
-fn a_clock_goes_on_from_the_largest_time_that_was_seen_before() {
+fn database_clock_starts_at_the_stored_time() {
     for background in [Background::default(), Background::Inline] {
         let env = Env::new(background, None);
         let far = env.now_us() + 1_000_000_000;
-        assert_eq!(env.begin_database_clock(far, 0), far);
+        assert_eq!(env.start_database_clock(far, 0), far);
         assert!(env.database_us() >= far);
     }
 }

@@ -18,7 +18,7 @@ use crate::options::keyspace::KeyspaceOptions;
 use crate::options::value_separation::ValueSeparation;
 use crate::options::write::Durability;
 use crate::table::Compression;
-use crate::vfs::{Image, MemVfs};
+use crate::vfs::{CrashImage, MemVfs};
 use crate::wal::WalOptions;
 use crate::write::batch::WriteBatch;
 
@@ -132,7 +132,7 @@ enum Operation {
         closed: bool,
     },
     Crash {
-        image: Image,
+        image: CrashImage,
         seed: u64,
     },
 }
@@ -195,7 +195,7 @@ impl Source<'_> {
             6 => Operation::Sync,
             7 => Operation::Reopen { closed: self.below(2) == 0 },
             8 => {
-                let image = Image::ALL[self.below(Image::ALL.len())];
+                let image = CrashImage::ALL[self.below(CrashImage::ALL.len())];
                 Operation::Crash { image, seed: u64::from(self.byte().unwrap_or(0)) }
             }
             9..13 => {
@@ -396,7 +396,7 @@ impl World {
     }
 
     /// Loses power; what is there afterwards is one of the states that may be.
-    fn crash(&mut self, image: Image, seed: u64) {
+    fn crash(&mut self, image: CrashImage, seed: u64) {
         self.disk = self.disk.crash(image, seed);
         self.reopen();
         let found = [0, 1].map(|at| {

@@ -15,7 +15,7 @@ use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::sync::Arc;
 use lsmx_compaction::FileId;
 
-use crate::env::rate::Lane;
+use crate::env::rate_limit::IoPriority;
 use crate::error::{Error, Result};
 use crate::event::{Event, FileQuarantined, QuarantineEnd};
 use crate::format::filename::FileName;
@@ -213,7 +213,7 @@ fn check(store: &DbState, tree: &Tree, name: FileName) -> Result<()> {
         _ => 0,
     };
     // Paid for afterwards: the read is not to take longer than the device needs, for closing waits for it.
-    store.tables.rate.take(Lane::Compaction, bytes);
+    store.tables.rate.acquire(IoPriority::Compaction, bytes);
     Ok(())
 }
 

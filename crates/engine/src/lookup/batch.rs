@@ -142,7 +142,7 @@ pub(crate) fn at_once<T: Sync, R: Send>(
         return items.iter().flat_map(read).collect();
     }
     let found = Mutex::new(Vec::new());
-    env.fan_out(items.len(), THREADS_MAX, &|index| {
+    env.run_parallel(items.len(), THREADS_MAX, &|index| {
         let read = read(&items[index]);
         found.lock().extend(read);
     });

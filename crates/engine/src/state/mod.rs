@@ -15,7 +15,7 @@ use crate::cache::Cache;
 use crate::callback::{self, Context};
 use crate::disposal::Disposal;
 use crate::env::Env;
-use crate::env::rate::{Lane, RateLimit};
+use crate::env::rate_limit::{IoPriority, RateLimiter};
 use crate::error::{Error, Result};
 use crate::event::{BackgroundError, Event, EventListener};
 use crate::format::edit::{BlobFileRecord, FileRecord};
@@ -86,7 +86,7 @@ pub(crate) struct TableSpace {
     /// Frees what readers let go.
     pub(crate) disposal: Disposal,
     /// Limits what jobs read and write.
-    pub(crate) rate: Arc<RateLimit>,
+    pub(crate) rate: Arc<RateLimiter>,
     /// Whether what compactions read and write stays in the system's cache.
     pub(crate) keep_cached: bool,
     /// Whether what flushes write does.
@@ -109,10 +109,10 @@ impl TableSpace {
     }
 
     /// Where a job of this lane creates its files.
-    pub(crate) fn paced(&self, lane: Lane) -> PacedVfs {
+    pub(crate) fn paced(&self, lane: IoPriority) -> PacedVfs {
         let (vfs, forget) = match lane {
-            Lane::Flush => (&self.vfs, !self.keep_flushed_cached),
-            Lane::Compaction => (&self.compaction_vfs, !self.keep_cached),
+            IoPriority::Flush => (&self.vfs, !self.keep_flushed_cached),
+            IoPriority::Compaction => (&self.compaction_vfs, !self.keep_cached),
         };
         PacedVfs::new(Arc::clone(vfs), Arc::clone(&self.rate), lane, forget)
     }
@@ -120,7 +120,7 @@ impl TableSpace {
     /// Where an operand store creates its files: at the pace of flushes, within the budget of descriptors.
     pub(crate) fn paced_store(&self, pooled: &Arc<PooledVfs>) -> PacedVfs {
         let (rate, forget) = (Arc::clone(&self.rate), !self.keep_flushed_cached);
-        PacedVfs::new(Arc::clone(pooled) as Arc<_>, rate, Lane::Flush, forget)
+        PacedVfs::new(Arc::clone(pooled) as Arc<_>, rate, IoPriority::Flush, forget)
     }
 
     /// Opens a table that was just written and synced, and points into these blob files.
@@ -134,7 +134,7 @@ impl TableSpace {
         blobs: Vec<BlobUse>,
     ) -> Result<Arc<TableFile>> {
         let creation = self.creation.fetch_add(1, Ordering::Relaxed);
-        let shape = shape_of(id, summary, self.env.stamp_us(), creation);
+        let shape = shape_of(id, summary, self.env.creation_time_us(), creation);
         self.open_shape(shape, summary.uid, summary.checksum, blobs)
     }
 

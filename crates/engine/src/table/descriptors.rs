@@ -19,14 +19,14 @@ use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::malformed::Malformed;
 use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, Weak};
 
-use crate::env::rate::{Lane, RateLimit};
+use crate::env::rate_limit::{IoPriority, RateLimiter};
 use crate::error::{Error, Result};
 use crate::format::blob::{BLOB_HEADER_BYTES, BlobHeader};
 use crate::format::edit::BlobFileRecord;
 use crate::format::footer::{FOOTER_BYTES, Footer};
 use crate::table::pooled::PooledFile;
 use crate::table::reader::{FillCache, TableIdentity};
-use crate::vfs::{File, Shed, Vfs, open_past_cache};
+use crate::vfs::{File, ReleaseResource, Vfs, open_uncached};
 
 /// Repeated reads that are kept to be reported; further ones are only counted.
 const REPEATED_KEPT_MAX: usize = 64;
@@ -60,7 +60,7 @@ pub(crate) struct DescriptorPool {
 #[derive(Debug)]
 pub(crate) struct JobReads {
     /// Limits them.
-    pub(crate) rate: Arc<RateLimit>,
+    pub(crate) rate: Arc<RateLimiter>,
     /// Whether what they read stays in the system's cache.
     pub(crate) keep_cached: bool,
 }
@@ -258,9 +258,9 @@ impl Round {
     }
 }
 
-impl Shed for DescriptorPool {
+impl ReleaseResource for DescriptorPool {
     /// Closes half of what is open.
-    fn shed(&self) -> bool {
+    fn release(&self) -> bool {
         let mut victims = Vec::new();
         let mut round = self.round.lock();
         let (before, mut visits) = (round.open, round.places.len());
@@ -490,7 +490,7 @@ impl Descriptor {
             {
                 open.0.forget(offset, bytes);
             }
-            pace.rate.take(Lane::Compaction, bytes);
+            pace.rate.acquire(IoPriority::Compaction, bytes);
         }
         Ok(())
     }
@@ -535,7 +535,7 @@ impl Descriptor {
         let Some(pool) = &self.pool else {
             return Err(Error::io("open", &self.path, io::ErrorKind::NotFound.into()));
         };
-        let opened = open_past_cache(&*pool.vfs, &self.path);
+        let opened = open_uncached(&*pool.vfs, &self.path);
         let file = opened.map_err(|error| pool.open_error(Error::io("open", &self.path, error)))?;
         fill_exact(&*file, &self.path, offset, buffer)
     }

@@ -7,7 +7,7 @@ use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::sync::Arc;
 
 use crate::table::descriptors::{Descriptor, DescriptorPool};
-use crate::vfs::{File, LockGuard, Vfs};
+use crate::vfs::{File, OpenMode, Vfs, VfsLayer};
 
 /// A file system for operand stores. The descriptor pool may close the files that were opened through it, and opens
 /// them again for the next call.
@@ -36,67 +36,24 @@ impl Drop for PooledVfs {
     }
 }
 
-impl Vfs for PooledVfs {
-    fn create(&self, path: &Path) -> io::Result<Arc<dyn File>> {
-        if failpoint::is_on(Failpoint::StoreFilesOutsideBudget) {
-            return self.inner.create(path);
+impl VfsLayer for PooledVfs {
+    fn inner(&self) -> &dyn Vfs {
+        &*self.inner
+    }
+
+    fn intercept_open(&self, mode: OpenMode, path: &Path) -> io::Result<Arc<dyn File>> {
+        match mode {
+            OpenMode::Create if !failpoint::is_on(Failpoint::StoreFilesOutsideBudget) => {
+                self.pool.create(&*self.inner, path)
+            }
+            OpenMode::Read
+                if !self.pool.keeps_opened()
+                    && !failpoint::is_on(Failpoint::StoreFilesOutsideBudget) =>
+            {
+                Ok(Arc::new(PooledFile(Descriptor::open_operands(&self.pool, path)?)))
+            }
+            _ => mode.open(&*self.inner, path),
         }
-        self.pool.create(&*self.inner, path)
-    }
-
-    fn open(&self, path: &Path) -> io::Result<Arc<dyn File>> {
-        if self.pool.keeps_opened() || failpoint::is_on(Failpoint::StoreFilesOutsideBudget) {
-            return self.inner.open(path);
-        }
-        Ok(Arc::new(PooledFile(Descriptor::open_operands(&self.pool, path)?)))
-    }
-
-    fn open_direct(&self, path: &Path) -> io::Result<Arc<dyn File>> {
-        self.inner.open_direct(path)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.inner.rename(from, to)
-    }
-
-    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.inner.hard_link(from, to)
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.inner.remove(path)
-    }
-
-    fn create_dir(&self, path: &Path) -> io::Result<()> {
-        self.inner.create_dir(path)
-    }
-
-    fn list(&self, path: &Path) -> io::Result<Vec<String>> {
-        self.inner.list(path)
-    }
-
-    fn exists(&self, path: &Path) -> io::Result<bool> {
-        self.inner.exists(path)
-    }
-
-    fn reserve(&self, path: &Path, bytes: u64) -> io::Result<()> {
-        self.inner.reserve(path, bytes)
-    }
-
-    fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        self.inner.sync_dir(path)
-    }
-
-    fn lock(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
-        self.inner.lock(path)
-    }
-
-    fn open_files_limit(&self) -> Option<u64> {
-        self.inner.open_files_limit()
-    }
-
-    fn lock_shared(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
-        self.inner.lock_shared(path)
     }
 }
 

@@ -27,7 +27,7 @@ use crate::table::access::Access;
 use crate::table::cursor::TableCursor;
 use crate::table::descriptors::{Descriptor, DescriptorPool, FileIdentity, read_exact};
 use crate::table::scratch;
-use crate::vfs::{File, Vfs, open_past_cache};
+use crate::vfs::{File, Vfs, open_uncached};
 
 /// Bytes read from the end of a file when it is opened. Footer and properties fit unless the
 /// table's keys are long.
@@ -112,7 +112,7 @@ impl Table {
         Table::open_staying(vfs.open(path), path, identity, cache)
     }
 
-    /// As [`Table::open`]; reads come from the device, see [`open_past_cache`].
+    /// As [`Table::open`]; reads come from the device, see [`open_uncached`].
     ///
     /// # Errors
     /// As [`Table::open`].
@@ -121,7 +121,7 @@ impl Table {
         path: &Path,
         identity: &TableIdentity,
     ) -> Result<Table> {
-        Table::open_staying(open_past_cache(vfs, path), path, identity, &Cache::new(0))
+        Table::open_staying(open_uncached(vfs, path), path, identity, &Cache::new(0))
     }
 
     fn open_staying(

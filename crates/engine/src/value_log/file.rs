@@ -21,7 +21,7 @@ use crate::format::edit::BlobFileRecord;
 use crate::table::{
     Access, Descriptor, DescriptorPool, FileIdentity, FillCache, Source, with_scratch,
 };
-use crate::vfs::{File, Vfs, open_past_cache};
+use crate::vfs::{File, Vfs, open_uncached};
 
 /// Bytes of one read while the whole file is summed.
 const CHUNK_BYTES: u64 = 256 << 10;
@@ -70,7 +70,7 @@ impl Blob {
         Blob::open_staying(vfs.open(path), path, keyspace, record, cache)
     }
 
-    /// As [`Blob::open`]; reads come from the device, see [`open_past_cache`].
+    /// As [`Blob::open`]; reads come from the device, see [`open_uncached`].
     ///
     /// # Errors
     /// As [`Blob::open_in`].
@@ -80,7 +80,7 @@ impl Blob {
         keyspace: u32,
         record: &BlobFileRecord,
     ) -> Result<Blob> {
-        Blob::open_staying(open_past_cache(vfs, path), path, keyspace, record, &Cache::new(0))
+        Blob::open_staying(open_uncached(vfs, path), path, keyspace, record, &Cache::new(0))
     }
 
     fn open_staying(

@@ -1,21 +1,21 @@
-//! The calls of [`Vfs`](crate::vfs::Vfs) and [`File`](crate::vfs::File) as values, to count and to match.
+//! Kinds of calls of [`Vfs`](crate::vfs::Vfs) and [`File`](crate::vfs::File), for counting and for fault rules.
 
 use lsmx_base::sync::ShardedCounter;
 
 macro_rules! calls {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// A call to the file system.
+        /// Kind of a call to the file system.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum VfsCall {
             $($(#[$doc])* $name,)*
         }
 
         impl VfsCall {
-            /// All of them.
+            /// All kinds.
             pub const ALL: &'static [VfsCall] = &[$(VfsCall::$name,)*];
         }
 
-        const CALLS: usize = VfsCall::ALL.len();
+        const CALL_KINDS: usize = VfsCall::ALL.len();
     };
 }
 
@@ -55,7 +55,7 @@ calls! {
 }
 
 impl VfsCall {
-    /// Whether it may change what is on the disk.
+    /// Returns whether the call may change files, names or locks.
     #[must_use]
     pub fn is_change(self) -> bool {
         match self {
@@ -79,33 +79,33 @@ impl VfsCall {
     }
 }
 
-/// How often each call was made, at some moment.
+/// Number of calls, or of bytes, by kind of call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CallCounts([u64; CALLS]);
+pub struct CallCounts([u64; CALL_KINDS]);
 
 impl CallCounts {
-    /// How often this one was.
+    /// Returns the count of one kind.
     #[must_use]
     pub fn of(&self, call: VfsCall) -> u64 {
         self.0[call as usize]
     }
 
-    /// How often any of these was.
+    /// Returns the sum of the counts of some kinds.
     #[must_use]
-    pub fn of_any(&self, calls: &[VfsCall]) -> u64 {
+    pub fn sum_of(&self, calls: &[VfsCall]) -> u64 {
         calls.iter().map(|call| self.of(*call)).sum()
     }
 
-    /// All calls together.
+    /// Returns the sum of all counts.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.of_any(VfsCall::ALL)
+        self.sum_of(VfsCall::ALL)
     }
 }
 
-/// One counter for each call.
+/// A counter for each kind of call.
 #[derive(Debug, Default)]
-pub(crate) struct CallCounters([ShardedCounter; CALLS]);
+pub(crate) struct CallCounters([ShardedCounter; CALL_KINDS]);
 
 impl CallCounters {
     pub(crate) fn add(&self, call: VfsCall, count: u64) {
@@ -113,6 +113,6 @@ impl CallCounters {
     }
 
     pub(crate) fn get(&self) -> CallCounts {
-        CallCounts(std::array::from_fn(|at| self.0[at].sum()))
+        CallCounts(std::array::from_fn(|index| self.0[index].sum()))
     }
 }

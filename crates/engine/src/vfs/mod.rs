@@ -1,17 +1,19 @@
-//! Files: few verbs, so that a wrapper can be read in one sitting.
+//! The file system interface of the engine.
 //!
-//! Everything the engine reads or writes goes through [`Vfs`]. Paths are handed on as they come.
-//! A name lasts through a power loss only after [`Vfs::sync_dir`] of its directory, bytes only
-//! after [`File::sync`].
+//! All file access goes through [`Vfs`]. Implementations receive paths unchanged. A name survives a power loss only
+//! after [`Vfs::sync_dir`] of its directory, bytes only after [`File::sync`].
+//!
+//! Wrappers implement [`VfsLayer`] and [`FileLayer`], which forward every call by default.
 
 mod call;
-mod contained;
-mod count;
+mod catch_panic;
+mod counting;
 mod fault;
+mod layer;
 mod mem;
 mod os;
 mod paced;
-mod shed;
+mod resource_retry;
 
 use std::fmt;
 use std::io;
@@ -20,186 +22,189 @@ use std::path::Path;
 use lsmx_base::sync::Arc;
 
 pub use call::{CallCounts, VfsCall};
-pub(crate) use contained::ContainedVfs;
-pub use count::{CountingVfs, IoCounts};
-pub use fault::{DelayHook, Errno, Fault, FaultVfs, Rule};
-pub use mem::{Image, MEM_CAPACITY_DEFAULT, MemVfs, Observer, Operation, OperationKind};
+pub(crate) use catch_panic::CatchPanicVfs;
+pub use counting::{CountingVfs, IoCounts};
+pub use fault::{DelayHook, Errno, Fault, FaultRule, FaultVfs};
+pub use layer::{FileHint, FileLayer, OpenMode, VfsLayer};
+pub use mem::{CrashImage, MEM_CAPACITY_DEFAULT, MemOperation, MemOperationKind, MemVfs, Observer};
 pub use os::OsVfs;
 pub(crate) use paced::PacedVfs;
-pub(crate) use shed::{Shed, SheddingVfs};
+pub(crate) use resource_retry::{ReleaseResource, ResourceRetryVfs};
 
 /// A file system.
+///
+/// Methods return the error of the operating system. The documentation lists errors that the engine depends on.
 pub trait Vfs: fmt::Debug + Send + Sync + 'static {
-    /// Creates a file for appending and reading. Fails with `AlreadyExists` if the name is taken.
+    /// Creates a file for appending and reading.
     ///
     /// # Errors
-    /// What the system says.
+    /// `AlreadyExists` if the name exists.
     fn create(&self, path: &Path) -> io::Result<Arc<dyn File>>;
 
     /// Opens an existing file for reading.
     ///
     /// # Errors
-    /// What the system says; `NotFound` only if the name is not there.
+    /// `NotFound` only if the name does not exist.
     fn open(&self, path: &Path) -> io::Result<Arc<dyn File>>;
 
-    /// Opens an existing file for reads that go past the system's page cache, of any place and length.
+    /// Opens an existing file for reads that bypass the page cache. Reads may have any offset and length.
     ///
     /// # Errors
-    /// As [`Vfs::open`]; `Unsupported` or `InvalidInput` where this file system has no such reads, which
-    /// is what it answers by default.
+    /// Those of [`Vfs::open`]. `Unsupported` or `InvalidInput` if the file system has no direct reads, which is the
+    /// default.
     fn open_direct(&self, path: &Path) -> io::Result<Arc<dyn File>> {
         let _ = path;
-        Err(no_direct_reads())
+        Err(direct_reads_unsupported())
     }
 
-    /// Gives a file another name, in place of what had it.
+    /// Renames a file. Replaces an existing file of the new name.
     ///
     /// # Errors
-    /// What the system says.
+    /// Those of the system.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Gives a file a second name; both stand for the same bytes. Fails with `AlreadyExists` if the
-    /// new name is taken, with `CrossesDevices` or `Unsupported` where files cannot have two names.
+    /// Creates a second name for a file.
     ///
     /// # Errors
-    /// What the system says.
+    /// `AlreadyExists` if the new name exists; `CrossesDevices` or `Unsupported` if the file system cannot link.
     fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Takes a file's name away. Who has the file open can go on reading it.
+    /// Removes a name. Open handles can still read the file.
     ///
     /// # Errors
-    /// What the system says.
+    /// Those of the system.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
-    /// Creates one directory; its parent must exist. Fails with `AlreadyExists`.
+    /// Creates one directory. Its parent must exist.
     ///
     /// # Errors
-    /// What the system says.
+    /// `AlreadyExists` if the name exists.
     fn create_dir(&self, path: &Path) -> io::Result<()>;
 
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// `DirectoryNotEmpty`; `Unsupported` where the file system does not remove directories, which is the default;
-    /// else the error of the system.
+    /// `DirectoryNotEmpty`; `Unsupported` if the file system does not remove directories, which is the default.
     fn remove_dir(&self, path: &Path) -> io::Result<()> {
         let _ = path;
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Names of the files and directories in a directory, sorted.
+    /// Returns the sorted names of the files and directories in a directory.
     ///
     /// # Errors
-    /// What the system says.
+    /// Those of the system.
     fn list(&self, path: &Path) -> io::Result<Vec<String>>;
 
-    /// Whether the name is there. Any doubt is an error, not `false`.
+    /// Returns whether the name exists. If that cannot be determined, returns an error.
     ///
     /// # Errors
-    /// What the system says, `NotFound` apart.
+    /// Those of the system, except `NotFound`.
     fn exists(&self, path: &Path) -> io::Result<bool>;
 
-    /// Makes a file that takes room for `bytes` bytes, or grows or shrinks one to that size. Its content has no
-    /// meaning. Removing the file frees the room.
+    /// Creates a file that occupies `bytes` bytes on the disk, or resizes it. Its content is undefined. Removing the
+    /// file frees the space.
     ///
     /// # Errors
-    /// `StorageFull` or `QuotaExceeded` if there is less room: the file may then take all of it. `Unsupported`
-    /// where the file system cannot keep room, which is the default; else the error of the system.
+    /// `StorageFull` or `QuotaExceeded` if there is less space; the file may then occupy all of it. `Unsupported` if
+    /// the file system cannot reserve space, which is the default.
     fn reserve(&self, path: &Path, bytes: u64) -> io::Result<()> {
         let _ = (path, bytes);
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Makes the names in a directory last.
+    /// Syncs the names in a directory to stable storage.
     ///
     /// # Errors
-    /// What the system says.
+    /// Those of the system.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
 
-    /// Locks a file until the guard is dropped or the process ends. Creates the file if it is missing. The locked
-    /// file has this name when the call returns, also if another process removes the name at the same time.
+    /// Locks a file exclusively until the guard is dropped or the process ends. Creates the file if it is missing.
+    ///
+    /// On return the path names the locked file, even if another process removed the name meanwhile.
     ///
     /// # Errors
-    /// `WouldBlock` if somebody holds the lock, in this process or another; else what the system
-    /// says.
+    /// `WouldBlock` if this or another process holds the lock.
     fn lock(&self, path: &Path) -> io::Result<Box<dyn LockGuard>>;
 
-    /// How many files this process may have open at a time, where the system has a limit.
+    /// Returns the maximum number of files that this process can have open, if there is a limit.
     fn open_files_limit(&self) -> Option<u64> {
         None
     }
 
-    /// Locks an existing file together with others who do the same, and against [`Vfs::lock`],
-    /// until the guard is dropped or the process ends. Changes nothing on the disk.
+    /// Locks an existing file in shared mode, until the guard is dropped or the process ends. Excludes
+    /// [`Vfs::lock`]. Does not change the disk.
     ///
     /// # Errors
-    /// `WouldBlock` if somebody holds the lock alone; `NotFound`; else what the system says.
+    /// `WouldBlock` if the file is locked exclusively; `NotFound`.
     fn lock_shared(&self, path: &Path) -> io::Result<Box<dyn LockGuard>>;
 }
 
 /// An open file.
 pub trait File: fmt::Debug + Send + Sync {
-    /// Reads at `offset` until `buffer` is full or the file ends; returns the bytes read.
+    /// Reads at `offset` until `buffer` is full or the file ends. Returns the number of bytes read.
     ///
     /// # Errors
-    /// What the system says.
+    /// Those of the system.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
 
     /// Appends all of `bytes`. After an error a part may have been appended.
     ///
     /// # Errors
-    /// What the system says.
+    /// Those of the system.
     fn append(&self, bytes: &[u8]) -> io::Result<()>;
 
-    /// Puts all bytes appended so far on stable storage (the name is the directory's business).
+    /// Syncs all appended bytes to stable storage, but not the name of the file.
     ///
     /// # Errors
-    /// What the system says. After an error nothing appended since the last good sync counts as
-    /// stored, and the file must not be synced again.
+    /// Those of the system. After an error, bytes appended since the last successful sync may be lost, and the file
+    /// must not be synced again.
     fn sync(&self) -> io::Result<()>;
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     ///
     /// # Errors
-    /// What the system says.
+    /// Those of the system.
     fn len(&self) -> io::Result<u64>;
 
-    /// Whether the file has no bytes.
+    /// Returns whether the file has no bytes.
     ///
     /// # Errors
-    /// What the system says.
+    /// Those of the system.
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
 
-    /// Says that the file will be appended to and synced many times. The file system may let it grow
-    /// ahead of its end, by zeros, so that most syncs need not make a new length last; that shows
-    /// to whoever opens the file again before this handle is gone, or after a crash. By default it
-    /// does not.
+    /// Allows the file system to preallocate zeros after the end of the file.
+    ///
+    /// Most syncs after an append then need no sync of a new length. Other handles see the zeros until this handle is
+    /// dropped, and so does an open after a crash. By default nothing is preallocated.
     fn grow_ahead(&self) {}
 
-    /// Ends [`File::grow_ahead`]: cuts the zeros off, and never changes the length of the file again unless it is
-    /// appended to. Otherwise the last drop of the file cuts them, which may be after another owner has opened it.
+    /// Ends [`File::grow_ahead`] and removes the zeros. The length then changes only by appends.
+    ///
+    /// Without this call the last drop of the file removes the zeros, possibly after another process has opened it.
     fn stop_growing(&self) {}
 
-    /// Says that these bytes are about to be read. Returns whether the file system reads them ahead, or
-    /// has them: then reads of many places, each told first, take hardly longer than one. By default it
-    /// does not.
+    /// Hints that a range will be read soon.
+    ///
+    /// Returns whether the file system prefetches the range or has it in memory. Reads of many prefetched ranges take
+    /// little longer than one read. Returns `false` by default.
     fn will_need(&self, offset: u64, bytes: u64) -> bool {
         let _ = (offset, bytes);
         false
     }
 
-    /// Says that these bytes will not be read soon, so the system's cache need not keep them; bytes
-    /// that are not yet on the disk begin their way there. A hint: nothing waits for it, nothing is
-    /// promised, and by default nothing is done.
+    /// Hints that a range will not be read soon, so that the page cache can drop it. Starts the writeback of unsynced
+    /// bytes without waiting for it. Does nothing by default.
     fn forget(&self, offset: u64, bytes: u64) {
         let _ = (offset, bytes);
     }
 
-    /// For tests: does to the bytes that are not synced what a failed sync does, and says whether
-    /// this file system can. The disk never gets them; readers go on seeing them if `cached`, else
-    /// see zeros. Called by [`FaultVfs`].
+    /// Discards unsynced bytes as a failed sync does. Returns whether this file system supports it.
+    ///
+    /// The disk never receives the bytes. Readers still see them if `cached` is set, otherwise zeros. For tests;
+    /// [`FaultVfs`] calls it.
     #[doc(hidden)]
     fn drop_unsynced(&self, cached: bool) -> bool {
         let _ = cached;
@@ -207,15 +212,15 @@ pub trait File: fmt::Debug + Send + Sync {
     }
 }
 
-/// Holds a lock file's lock; dropping it frees the lock.
+/// Holds the lock of a file. Dropping the guard releases the lock.
 pub trait LockGuard: fmt::Debug + Send + Sync {}
 
-/// Opens a file for reads that come from the device: past the page cache where the file system has such
-/// reads, else after the cached pages of the file were dropped.
+/// Opens a file for reads from the device: with direct reads if the file system has them, otherwise after dropping
+/// the cached pages of the file.
 ///
 /// # Errors
-/// As [`Vfs::open`].
-pub fn open_past_cache(vfs: &dyn Vfs, path: &Path) -> io::Result<Arc<dyn File>> {
+/// Those of [`Vfs::open`].
+pub fn open_uncached(vfs: &dyn Vfs, path: &Path) -> io::Result<Arc<dyn File>> {
     match vfs.open_direct(path) {
         Err(error)
             if matches!(error.kind(), io::ErrorKind::Unsupported | io::ErrorKind::InvalidInput) =>
@@ -228,7 +233,7 @@ pub fn open_past_cache(vfs: &dyn Vfs, path: &Path) -> io::Result<Arc<dyn File>> 
     }
 }
 
-/// Returns why a directory that a call did not find is missing, for [`Error::NotADatabase`](crate::Error).
+/// Returns why a call did not find a directory, for [`Error::NotADatabase`](crate::error::Error).
 pub fn missing_dir_reason(vfs: &dyn Vfs, dir: &Path) -> &'static str {
     match vfs.exists(dir) {
         Ok(true) => "it is a symbolic link to a directory that does not exist",
@@ -236,10 +241,9 @@ pub fn missing_dir_reason(vfs: &dyn Vfs, dir: &Path) -> &'static str {
     }
 }
 
-/// Whether a call failed because the process or the system has too many files open.
+/// Returns whether a call failed because the process or the system has too many open files.
 pub(crate) fn out_of_descriptors(error: &io::Error) -> bool {
-    // EMFILE and ENFILE have had these numbers on every Unix since the seventh edition; Windows
-    // calls it ERROR_TOO_MANY_OPEN_FILES.
+    // EMFILE and ENFILE have these numbers on every Unix. On Windows it is ERROR_TOO_MANY_OPEN_FILES.
     match error.raw_os_error() {
         Some(code) if cfg!(windows) => code == 4,
         Some(code) => code == 23 || code == 24,
@@ -247,17 +251,16 @@ pub(crate) fn out_of_descriptors(error: &io::Error) -> bool {
     }
 }
 
-/// Whether a call failed because the disk, or the caller's quota on it, is full.
+/// Returns whether a call failed because the disk is full or a quota is used up.
 pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// The answer of a file system without reads past the page cache.
-fn no_direct_reads() -> io::Error {
-    io::Error::new(io::ErrorKind::Unsupported, "there are no direct reads on this file system")
+fn direct_reads_unsupported() -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, "the file system has no direct reads")
 }
 
-/// The answer to an append through a handle that came from [`Vfs::open`].
+/// Returns the error of an append through a handle from [`Vfs::open`].
 fn opened_for_reading() -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, "the file was opened for reading")
 }

@@ -17,7 +17,7 @@ use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 
 use crate::error::{Error, Result};
 use crate::format::filename::RESERVE;
-use crate::vfs::{Shed, Vfs, is_full};
+use crate::vfs::{ReleaseResource, Vfs, is_full};
 
 /// The reserve may take this much room whatever the size of the tables.
 pub(crate) const RESERVE_BYTES_MIN: u64 = 4 << 20;
@@ -189,8 +189,8 @@ impl Reserve {
 }
 
 /// A full disk takes the reserve.
-impl Shed for Reserve {
-    fn shed(&self) -> bool {
+impl ReleaseResource for Reserve {
+    fn release(&self) -> bool {
         self.release()
     }
 }
@@ -216,7 +216,7 @@ fn remove(vfs: &dyn Vfs, path: &Path) -> Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vfs::{Errno, Fault, FaultVfs, MemVfs, Rule, VfsCall};
+    use crate::vfs::{Errno, Fault, FaultRule, FaultVfs, MemVfs, VfsCall};
 
     fn of(unflushed_bytes: u64) -> Rewrite {
         Rewrite { unflushed_bytes, ..Rewrite::default() }
@@ -307,7 +307,7 @@ mod tests {
         for errno in [Errno::Io, Errno::FileTooLarge] {
             let disk = MemVfs::new();
             let faults = FaultVfs::new(Arc::new(disk.clone()), 1);
-            faults.add(Rule::new(Fault::Error(errno)).on(&[VfsCall::Reserve]).from_then_on());
+            faults.add(FaultRule::new(Fault::Error(errno)).on(&[VfsCall::Reserve]).from_then_on());
             let reserve = Reserve::new(Arc::new(faults.clone()), Path::new(""), true);
             let told: Vec<_> = (0..10).filter_map(|_| reserve.fit(of(9), || 0)).collect();
             assert_eq!(told.len(), 1, "{told:?}");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use lsmx::env::Background;
 use lsmx::merge_operator::Append;
-use lsmx::vfs::{Errno, Fault, MemVfs, Rule, VfsCall};
+use lsmx::vfs::{Errno, Fault, FaultRule, MemVfs, VfsCall};
 use lsmx::{Db, Error, Keyspace, KeyspaceOptions, Options, Snapshot, ValueSeparation};
 use lsmx_delta::{DeltaOptions, KeyDelta};
 
@@ -95,7 +95,7 @@ pub(crate) fn reads_over_a_close_return_values_or_closed(_: u64) -> Outcome {
     for (name, end) in KINDS {
         for (call, read) in READS {
             for keeps in [true, false] {
-                let disk = disk.crash(lsmx::vfs::Image::Keep, 0);
+                let disk = disk.crash(lsmx::vfs::CrashImage::Keep, 0);
                 let when = || format!("{call} of keyspace {name}, files kept open: {keeps}");
                 let result = read_over_a_close(&disk, (name, end), read, keeps);
                 match result.map_err(|what| format!("{}: {what}", when()))? {
@@ -135,7 +135,7 @@ fn read_over_a_close(
             std::thread::yield_now();
         }
         if !keeps {
-            let none_left = Rule::new(Fault::Error(Errno::TooManyFiles)).on(&[VfsCall::Open]);
+            let none_left = FaultRule::new(Fault::Error(Errno::TooManyFiles)).on(&[VfsCall::Open]);
             faults.add(none_left.from_then_on());
         }
         let next = db.close(None).map_err(failed).and_then(|()| {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use lsmx::env::Background;
 use lsmx::merge_operator::Append;
-use lsmx::vfs::{File, LockGuard, MemVfs, Vfs};
+use lsmx::vfs::{File, FileLayer, LockGuard, MemVfs, OpenMode, Vfs, VfsCall, VfsLayer};
 use lsmx::{Db, Error, Keyspace, KeyspaceOptions, Options, ValueSeparation};
 use lsmx_delta::{DeltaOptions, KeyDelta};
 
@@ -45,15 +45,6 @@ impl FewDescriptors {
         }
         Ok(Descriptor(Arc::clone(&self.open)))
     }
-
-    fn file(
-        &self,
-        path: &Path,
-        open: impl FnOnce() -> io::Result<Arc<dyn File>>,
-    ) -> io::Result<Arc<dyn File>> {
-        let descriptor = self.take(path)?;
-        Ok(Arc::new(OneFile { inner: open()?, _descriptor: descriptor }))
-    }
 }
 
 #[derive(Debug)]
@@ -71,18 +62,9 @@ struct OneFile {
     _descriptor: Descriptor,
 }
 
-impl File for OneFile {
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.inner.read_at(buffer, offset)
-    }
-    fn append(&self, bytes: &[u8]) -> io::Result<()> {
-        self.inner.append(bytes)
-    }
-    fn sync(&self) -> io::Result<()> {
-        self.inner.sync()
-    }
-    fn len(&self) -> io::Result<u64> {
-        self.inner.len()
+impl FileLayer for OneFile {
+    fn inner(&self) -> &dyn File {
+        &*self.inner
     }
 }
 
@@ -94,49 +76,37 @@ struct OneLock {
 
 impl LockGuard for OneLock {}
 
-impl Vfs for FewDescriptors {
-    fn create(&self, path: &Path) -> io::Result<Arc<dyn File>> {
-        self.file(path, || self.inner.create(path))
+impl VfsLayer for FewDescriptors {
+    fn inner(&self) -> &dyn Vfs {
+        &self.inner
     }
-    fn open(&self, path: &Path) -> io::Result<Arc<dyn File>> {
-        self.file(path, || self.inner.open(path))
+
+    fn intercept<T>(
+        &self,
+        call: VfsCall,
+        path: &Path,
+        forward: impl Fn() -> io::Result<T>,
+    ) -> io::Result<T> {
+        let takes_one = matches!(call, VfsCall::List | VfsCall::Reserve | VfsCall::SyncDir);
+        let _descriptor = takes_one.then(|| self.take(path)).transpose()?;
+        forward()
     }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.inner.rename(from, to)
+
+    fn intercept_open(&self, mode: OpenMode, path: &Path) -> io::Result<Arc<dyn File>> {
+        let descriptor = self.take(path)?;
+        Ok(Arc::new(OneFile { inner: mode.open(&self.inner, path)?, _descriptor: descriptor }))
     }
-    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.inner.hard_link(from, to)
+
+    fn intercept_lock(
+        &self,
+        path: &Path,
+        lock: impl FnOnce() -> io::Result<Box<dyn LockGuard>>,
+    ) -> io::Result<Box<dyn LockGuard>> {
+        let descriptor = self.take(path)?;
+        Ok(Box::new(OneLock { _inner: lock()?, _descriptor: descriptor }))
     }
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.inner.remove(path)
-    }
-    fn create_dir(&self, path: &Path) -> io::Result<()> {
-        self.inner.create_dir(path)
-    }
-    fn list(&self, path: &Path) -> io::Result<Vec<String>> {
-        let _descriptor = self.take(path)?;
-        self.inner.list(path)
-    }
-    fn exists(&self, path: &Path) -> io::Result<bool> {
-        self.inner.exists(path)
-    }
-    fn reserve(&self, path: &Path, bytes: u64) -> io::Result<()> {
-        let _descriptor = self.take(path)?;
-        self.inner.reserve(path, bytes)
-    }
-    fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        let _descriptor = self.take(path)?;
-        self.inner.sync_dir(path)
-    }
-    fn lock(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
-        let _descriptor = self.take(path)?;
-        Ok(Box::new(OneLock { _inner: self.inner.lock(path)?, _descriptor }))
-    }
-    fn lock_shared(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
-        let _descriptor = self.take(path)?;
-        Ok(Box::new(OneLock { _inner: self.inner.lock_shared(path)?, _descriptor }))
-    }
-    fn open_files_limit(&self) -> Option<u64> {
+
+    fn intercept_open_files_limit(&self) -> Option<u64> {
         Some(self.limit as u64)
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use lsmx::env::{Background, Env};
-use lsmx::vfs::{Errno, Fault, FaultVfs, MemVfs, Rule, Vfs, VfsCall};
+use lsmx::vfs::{Errno, Fault, FaultRule, FaultVfs, MemVfs, Vfs, VfsCall};
 use lsmx::{Db, Error, Event, EventListener, KeyspaceOptions, Options};
 
 use super::{Chance, Outcome, oracle};
@@ -59,7 +59,7 @@ impl EventListener for NoReserve {
 pub(crate) fn reserve_is_dispensable(seed: u64) -> Outcome {
     for errno in Errno::ALL {
         let disk = FaultVfs::new(Arc::new(MemVfs::new()), seed);
-        let refused = Rule::new(Fault::Error(errno)).on(&[VfsCall::Reserve]);
+        let refused = FaultRule::new(Fault::Error(errno)).on(&[VfsCall::Reserve]);
         disk.add(refused.from_then_on());
         let told = Arc::new(NoReserve::default());
         let options = options(seed, 64 << 10).listener(Arc::clone(&told) as Arc<dyn EventListener>);
@@ -162,7 +162,7 @@ pub(crate) fn idle_database_removes_nothing(seed: u64) -> Outcome {
     let (env, removing) = (Arc::new(OnceLock::<Env>::new()), Arc::new(AtomicUsize::new(0)));
     let _ = env.set(db.env().clone());
     let hook = (Arc::clone(&env), Arc::clone(&removing));
-    disk.set_delay(Some(Arc::new(move |_, _| {
+    disk.set_delay_hook(Some(Arc::new(move |_, _| {
         hook.1.fetch_add(1, Ordering::SeqCst);
         if let Some(env) = hook.0.get() {
             env.pause_us(1_000);
@@ -170,7 +170,7 @@ pub(crate) fn idle_database_removes_nothing(seed: u64) -> Outcome {
         hook.1.fetch_sub(1, Ordering::SeqCst);
     })));
     // Not the reserve, which is removed under a lock.
-    let removals = Rule::new(Fault::Delay).on(&[VfsCall::Remove]).path_contains(".");
+    let removals = FaultRule::new(Fault::Delay).on(&[VfsCall::Remove]).path_contains(".");
     disk.add(removals.chance(1.0));
     let mut chance = Chance::new(seed);
     for round in 0..40 {

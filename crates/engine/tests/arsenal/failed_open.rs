@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use lsmx::env::Background;
 use lsmx::merge_operator::Append;
-use lsmx::vfs::{Errno, Fault, FaultVfs, Image, MemVfs, Rule, Vfs, VfsCall};
+use lsmx::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, MemVfs, Vfs, VfsCall};
 use lsmx::{Db, KeyspaceOptions, Options};
 
 use super::{Outcome, beside, oracle};
@@ -51,7 +51,7 @@ pub(crate) fn failed_open_leaves_no_files(seed: u64) -> Outcome {
         db.put(number.to_be_bytes(), [7; 40]).map_err(failed)?;
         db.default_keyspace().merge(number.to_be_bytes(), "operand").map_err(failed)?;
     }
-    let killed = killed.crash(Image::Keep, seed);
+    let killed = killed.crash(CrashImage::Keep, seed);
     // A copy of a database has no lock file.
     killed.remove(&Path::new(oracle::DIR).join("LOCK")).map_err(failed)?;
     let empty = MemVfs::new();
@@ -67,9 +67,9 @@ pub(crate) fn failed_open_leaves_no_files(seed: u64) -> Outcome {
                 continue;
             }
             for k in 0.. {
-                let copy = disk.crash(Image::Keep, 0);
+                let copy = disk.crash(CrashImage::Keep, 0);
                 let faults = FaultVfs::new(Arc::new(copy.clone()), seed);
-                faults.add(Rule::new(Fault::Error(Errno::Io)).on(&[call]).nth(k));
+                faults.add(FaultRule::new(Fault::Error(Errno::Io)).on(&[call]).nth(k));
                 let opened = open(faults.clone(), dir);
                 if faults.fired().is_empty() {
                     break;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lsmx::merge_operator::Append;
-use lsmx::vfs::{Fault, FaultVfs, MemVfs, Rule, Vfs, VfsCall};
+use lsmx::vfs::{Fault, FaultRule, FaultVfs, MemVfs, Vfs, VfsCall};
 use lsmx::wal::WalOptions;
 use lsmx::{Db, Durability, Error, KeyspaceOptions, Options, WriteOptions};
 use lsmx_delta::{DeltaOptions, KeyDelta};
@@ -33,16 +33,21 @@ struct State {
 impl Gate {
     /// A memory file system. While the gate is shut, the calls that match the rule block in threads whose
     /// names contain `thread`. The rule's fault must be [`Fault::Delay`].
-    pub(crate) fn disk(&self, rule: Rule, thread: &'static str) -> FaultVfs {
+    pub(crate) fn disk(&self, rule: FaultRule, thread: &'static str) -> FaultVfs {
         self.over(Arc::new(MemVfs::new()), rule, thread)
     }
 
     /// As [`Gate::disk`], over another file system.
-    pub(crate) fn over(&self, inner: Arc<dyn Vfs>, rule: Rule, thread: &'static str) -> FaultVfs {
+    pub(crate) fn over(
+        &self,
+        inner: Arc<dyn Vfs>,
+        rule: FaultRule,
+        thread: &'static str,
+    ) -> FaultVfs {
         let disk = FaultVfs::new(inner, 0);
         disk.add(rule);
         let gate = self.clone();
-        disk.set_delay(Some(Arc::new(move |call, path| gate.pass(call, path, thread))));
+        disk.set_delay_hook(Some(Arc::new(move |call, path| gate.pass(call, path, thread))));
         disk
     }
 
@@ -98,13 +103,13 @@ impl Gate {
 }
 
 /// Delays every one of these calls to files whose paths contain `files`.
-pub(crate) fn each(calls: &[VfsCall], files: &str) -> Rule {
-    Rule::new(Fault::Delay).on(calls).path_contains(files).chance(1.0)
+pub(crate) fn each(calls: &[VfsCall], files: &str) -> FaultRule {
+    FaultRule::new(Fault::Delay).on(calls).path_contains(files).chance(1.0)
 }
 
 /// Delays one call of the database: the `k`-th, counted from 0.
-pub(crate) fn nth(k: u64) -> Rule {
-    Rule::new(Fault::Delay).nth(k).once()
+pub(crate) fn nth(k: u64) -> FaultRule {
+    FaultRule::new(Fault::Delay).nth(k).once()
 }
 
 /// Runs `hanging` on a thread until it blocks at the gate, then `call` on another one. Opens the gate afterwards

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use lsmx::env::Background;
-use lsmx::vfs::{Image, MemVfs};
+use lsmx::vfs::{CrashImage, MemVfs};
 use lsmx::{Db, Durability, Error, Event, EventListener, KeyspaceOptions, Options};
 
 use super::{Chance, Outcome};
@@ -44,7 +44,7 @@ pub(crate) fn segment_of_a_checkpoint_is_foreign(seed: u64) -> Outcome {
         disk.paths().into_iter().filter(is_segment).collect()
     };
     for (from, to) in [("copy", "db"), ("db", "copy")] {
-        let disk = disk.crash(Image::Keep, seed);
+        let disk = disk.crash(CrashImage::Keep, seed);
         for path in segments(&disk, from) {
             let name = path.file_name().ok_or("no name")?;
             let over = Path::new(to).join(name);
@@ -52,7 +52,7 @@ pub(crate) fn segment_of_a_checkpoint_is_foreign(seed: u64) -> Outcome {
                 continue;
             }
             let bytes = disk.read_all(&path).map_err(failed)?;
-            let disk = disk.crash(Image::Keep, seed);
+            let disk = disk.crash(CrashImage::Keep, seed);
             disk.write_all(&over, &bytes).map_err(failed)?;
             let opened = Db::open_with(Arc::new(disk.clone()), to, options()).map(drop);
             let verified = lsmx::verify_with(Arc::new(disk.clone()), to).map(drop);

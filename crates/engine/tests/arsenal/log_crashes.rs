@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use lsmx::SeqNo;
-use lsmx::vfs::{Image, MemVfs, OperationKind, Vfs};
+use lsmx::vfs::{CrashImage, MemOperationKind, MemVfs, Vfs};
 use lsmx::wal::{
     RecoveryMode, RecoveryReport, ReplayFrom, SegmentLedger, Wal, WalOptions, WalRecord, replay,
 };
@@ -255,7 +255,7 @@ pub(crate) fn enumerate_crashes(seed: u64, steps: u32) -> Result<u64, String> {
         if promises.oldest == 0 {
             return;
         }
-        for image in Image::ALL {
+        for image in CrashImage::ALL {
             let crashed = vfs.crash(image, operation.index ^ seed);
             let mut seen = seen.lock().unwrap();
             seen.0 += 1;
@@ -265,7 +265,7 @@ pub(crate) fn enumerate_crashes(seed: u64, steps: u32) -> Result<u64, String> {
                 seen.1 = Some(format!("seed {seed}, {operation:?}, {image:?}: {broken}"));
             }
         }
-        if matches!(operation.kind, OperationKind::Sync | OperationKind::SyncDir)
+        if matches!(operation.kind, MemOperationKind::Sync | MemOperationKind::SyncDir)
             && let Some(log) = racing.get()
         {
             log.interfere();

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use lsmx::env::Background;
-use lsmx::vfs::{Image, MemVfs, Vfs};
+use lsmx::vfs::{CrashImage, MemVfs, Vfs};
 use lsmx::wal::{RecoveryReport, WalOptions};
 use lsmx::{
     Db, Durability, Error, Event, EventListener, KeyspaceOptions, Options, RecoveryMode,
@@ -85,7 +85,7 @@ fn killed(chance: &mut Chance, flushed: bool) -> Result<(MemVfs, Vec<u64>), Stri
             db.flush().map_err(failed)?;
         }
     }
-    Ok((disk.crash(Image::Keep, 0), seqs))
+    Ok((disk.crash(CrashImage::Keep, 0), seqs))
 }
 
 fn segments(disk: &MemVfs) -> Vec<PathBuf> {
@@ -142,9 +142,9 @@ pub(crate) fn each_keyspace_is_complete_as_reported(seed: u64) -> Outcome {
     let (disk, seqs) = killed(&mut chance, false)?;
     let mut apart = 0;
     for _ in 0..6 {
-        let damaged = disk.crash(Image::Keep, 0);
+        let damaged = disk.crash(CrashImage::Keep, 0);
         damage(&damaged, &mut chance)?;
-        let opened = damaged.crash(Image::Keep, 0);
+        let opened = damaged.crash(CrashImage::Keep, 0);
         let (db, report) = open(&opened, RecoveryMode::Tolerant).map_err(failed)?;
         let reported = report.complete_through.iter().map(|(name, seq)| (name.clone(), seq.0));
         let reported = reported.collect();
@@ -169,7 +169,7 @@ pub(crate) fn dry_run_reports_the_losses_of_the_repair(seed: u64) -> Outcome {
     let mut chance = Chance::new(seed);
     let (disk, _) = killed(&mut chance, false)?;
     for _ in 0..6 {
-        let damaged = disk.crash(Image::Keep, 0);
+        let damaged = disk.crash(CrashImage::Keep, 0);
         damage(&damaged, &mut chance)?;
         let dry = repair(&damaged, RepairOptions::default().dry_run(true))?;
         let real = repair(&damaged, RepairOptions::default())?;
@@ -234,7 +234,7 @@ pub(crate) fn missing_segment_is_named(seed: u64) -> Outcome {
     let (disk, _) = killed(&mut chance, false)?;
     let segments = segments(&disk);
     for missing in &segments[1..] {
-        let damaged = disk.crash(Image::Keep, 0);
+        let damaged = disk.crash(CrashImage::Keep, 0);
         damaged.remove(missing).map_err(failed)?;
         let verified = lsmx::verify_with(Arc::new(damaged.clone()), DIR).map(drop);
         let opened = open(&damaged, RecoveryMode::Strict).map(drop);

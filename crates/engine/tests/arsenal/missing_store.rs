@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use lsmx::env::Background;
 use lsmx::merge_operator::Append;
 use lsmx::operand_store::{OperandMetrics, OperandStore, OperandStoreFactory, Place, Token};
-use lsmx::vfs::{Image, MemVfs, Operation};
+use lsmx::vfs::{CrashImage, MemOperation, MemVfs};
 use lsmx::wal::WalOptions;
 use lsmx::{Db, Durability, Error, Keyspace, KeyspaceOptions, Options, verify_with_stores};
 
@@ -119,8 +119,8 @@ impl PowerCut {
     fn arm(disk: &MemVfs, chance: &mut Chance, within: u64) -> PowerCut {
         let left = Arc::new(Mutex::new(None));
         let (kept, at) = (Arc::clone(&left), disk.operations() + chance.below(within));
-        let (image, seed) = (*chance.of(&Image::ALL), chance.draw());
-        disk.set_observer(Some(Arc::new(move |disk: &MemVfs, operation: Operation<'_>| {
+        let (image, seed) = (*chance.of(&CrashImage::ALL), chance.draw());
+        disk.set_observer(Some(Arc::new(move |disk: &MemVfs, operation: MemOperation<'_>| {
             if operation.index == at {
                 let left = disk.crash(image, seed);
                 *kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(left);
@@ -147,7 +147,7 @@ pub(crate) fn operands_wait_for_their_store(seed: u64) -> Outcome {
         let db = open(&disk, options()).map_err(failed)?;
         let keyspace = db.keyspace("counts", merging().operand_store(STORE)).map_err(failed)?;
         write(&mut chance, &keyspace, &mut counts)?;
-        disk = disk.crash(*chance.of(&Image::ALL), chance.draw());
+        disk = disk.crash(*chance.of(&CrashImage::ALL), chance.draw());
     }
     for _ in 0..1 + chance.below(5) {
         let how = chance.below(4);
@@ -212,7 +212,7 @@ pub(crate) fn operands_wait_for_their_store(seed: u64) -> Outcome {
                 return Err(format!("orphans: {orphans:?}"));
             }
         } else {
-            disk = disk.crash(*chance.of(&Image::ALL), chance.draw());
+            disk = disk.crash(*chance.of(&CrashImage::ALL), chance.draw());
         }
     }
     let vfs = Arc::new(disk.clone());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use lsmx::env::Background;
 use lsmx::verify_with_stores;
-use lsmx::vfs::{Image, MemVfs, Vfs};
+use lsmx::vfs::{CrashImage, MemVfs, Vfs};
 use lsmx::{Db, Durability, Error, Keyspace, Options, Slice, VerifyReport, WriteBatch};
 
 use super::beside;
@@ -273,7 +273,7 @@ fn go_on(
             synced = n;
         }
     }
-    let image = *chance.of(&Image::ALL);
+    let image = *chance.of(&CrashImage::ALL);
     let second = disk.crash(image, chance.draw());
     coverage.add("second crashes", super::recorder::image_name(image));
     let seq = db.snapshot().seq().0;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use lsmx::env::Background;
 use lsmx::merge_operator::Append;
-use lsmx::vfs::{Errno, Fault, FaultVfs, MemVfs, Rule, VfsCall};
+use lsmx::vfs::{Errno, Fault, FaultRule, FaultVfs, MemVfs, VfsCall};
 use lsmx::{Db, Error, Event, EventListener, Keyspace, KeyspaceOptions, Options, ValueSeparation};
 use lsmx_delta::{DeltaOptions, KeyDelta};
 
@@ -70,7 +70,7 @@ impl Fixture {
         for path in self.disk.paths() {
             let path = path.to_string_lossy().into_owned();
             if path.ends_with(self.end) {
-                let rule = Rule::new(Fault::AlteredRead).on(&[VfsCall::Read]);
+                let rule = FaultRule::new(Fault::AlteredRead).on(&[VfsCall::Read]);
                 self.faults.add(rule.path_contains(&path).from_then_on());
             }
         }
@@ -82,7 +82,7 @@ impl Fixture {
         let (chosen, end) = (Arc::clone(&bad), self.end);
         let present = self.disk.paths();
         let rule =
-            Rule::new(Fault::Error(Errno::Io)).on(&[VfsCall::Read]).path_where(move |path| {
+            FaultRule::new(Fault::Error(Errno::Io)).on(&[VfsCall::Read]).path_where(move |path| {
                 path.to_string_lossy().ends_with(end)
                     && present.iter().any(|it| it == path)
                     && chosen.get_or_init(|| path.to_owned()) == path

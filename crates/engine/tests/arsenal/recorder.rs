@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lsmx::format::filename::FileName;
-use lsmx::vfs::{Image, MemVfs, Operation, OperationKind};
+use lsmx::vfs::{CrashImage, MemOperation, MemOperationKind, MemVfs};
 
 use super::coverage::{Coverage, file_kind};
 use super::history::Commit;
@@ -89,8 +89,8 @@ pub(crate) struct Crash {
     /// Operations before it.
     pub(crate) index: u64,
     /// The operation that was about to be done, and its file.
-    pub(crate) at: (OperationKind, PathBuf),
-    pub(crate) image: Image,
+    pub(crate) at: (MemOperationKind, PathBuf),
+    pub(crate) image: CrashImage,
     pub(crate) image_seed: u64,
     pub(crate) disk: MemVfs,
     pub(crate) promises: Promises,
@@ -102,7 +102,7 @@ pub(crate) enum Sampling {
     /// Each image of each operation, with this chance in a million.
     Chance(u64),
     /// No image but this one: operation, image, seed.
-    Only(u64, Image, u64),
+    Only(u64, CrashImage, u64),
 }
 
 impl Sampling {
@@ -149,11 +149,11 @@ impl Recorder {
         std::mem::take(&mut self.crashes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn see(&self, disk: &MemVfs, operation: Operation<'_>) {
+    fn see(&self, disk: &MemVfs, operation: MemOperation<'_>) {
         let promises = {
             let mut promises = self.promises();
             let before = promises.clone();
-            if operation.kind == OperationKind::Create
+            if operation.kind == MemOperationKind::Create
                 && let Some(number) = file_number(operation.path)
             {
                 let largest = match promises.phase {
@@ -169,14 +169,18 @@ impl Recorder {
         let file = file_kind(operation.path);
         if promises.phase == Phase::Running {
             match (operation.kind, file) {
-                (OperationKind::Create, "manifest") => self.coverage.add("jobs", "fresh manifest"),
-                (OperationKind::Create, "segment") => self.coverage.add("jobs", "segment turn"),
-                (OperationKind::Remove, "segment") => self.coverage.add("jobs", "segment retired"),
+                (MemOperationKind::Create, "manifest") => {
+                    self.coverage.add("jobs", "fresh manifest")
+                }
+                (MemOperationKind::Create, "segment") => self.coverage.add("jobs", "segment turn"),
+                (MemOperationKind::Remove, "segment") => {
+                    self.coverage.add("jobs", "segment retired")
+                }
                 _ => {}
             }
         }
         let mut chance = Chance::new(mix(self.seed, operation.index));
-        for image in Image::ALL {
+        for image in CrashImage::ALL {
             let image_seed = match self.sampling {
                 Sampling::Chance(share) => {
                     // Drawn in any case, so that an image does not depend on the share.
@@ -217,28 +221,28 @@ fn file_number(path: &Path) -> Option<u64> {
     }
 }
 
-pub(crate) fn image_name(image: Image) -> &'static str {
+pub(crate) fn image_name(image: CrashImage) -> &'static str {
     match image {
-        Image::Drop => "Drop",
-        Image::Keep => "Keep",
-        Image::Torn => "Torn",
-        Image::Zeros => "Zeros",
-        Image::Garbage => "Garbage",
-        Image::Sectors => "Sectors",
-        Image::Lag => "Lag",
-        Image::Pages => "Pages",
+        CrashImage::Drop => "Drop",
+        CrashImage::Keep => "Keep",
+        CrashImage::Torn => "Torn",
+        CrashImage::Zeros => "Zeros",
+        CrashImage::Garbage => "Garbage",
+        CrashImage::Sectors => "Sectors",
+        CrashImage::Lag => "Lag",
+        CrashImage::Pages => "Pages",
     }
 }
 
-fn operation_name(kind: OperationKind) -> &'static str {
+fn operation_name(kind: MemOperationKind) -> &'static str {
     match kind {
-        OperationKind::Create => "crashes before create",
-        OperationKind::Append => "crashes before append",
-        OperationKind::Sync => "crashes before sync",
-        OperationKind::Rename => "crashes before rename",
-        OperationKind::HardLink => "crashes before link",
-        OperationKind::Remove => "crashes before remove",
-        OperationKind::CreateDir => "crashes before create_dir",
-        OperationKind::SyncDir => "crashes before sync_dir",
+        MemOperationKind::Create => "crashes before create",
+        MemOperationKind::Append => "crashes before append",
+        MemOperationKind::Sync => "crashes before sync",
+        MemOperationKind::Rename => "crashes before rename",
+        MemOperationKind::HardLink => "crashes before link",
+        MemOperationKind::Remove => "crashes before remove",
+        MemOperationKind::CreateDir => "crashes before create_dir",
+        MemOperationKind::SyncDir => "crashes before sync_dir",
     }
 }

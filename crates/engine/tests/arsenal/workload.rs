@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use lsmx::env::Background;
 use lsmx::format::filename::CURRENT;
-use lsmx::vfs::{CallCounts, Errno, Fault, FaultVfs, Image, MemVfs, Rule, Vfs, VfsCall};
+use lsmx::vfs::{CallCounts, CrashImage, Errno, Fault, FaultRule, FaultVfs, MemVfs, Vfs, VfsCall};
 use lsmx::{Db, Durability, Error, Keyspace, Options, PolicySpec, Snapshot};
 
 use super::coverage::Coverage;
@@ -26,7 +26,7 @@ pub(crate) enum Faults {
     /// Some that change something, now and then.
     Random,
     /// Those that this rule hits, from the first call on until the run has dealt with it.
-    By(Rule),
+    By(FaultRule),
 }
 
 /// A run, to be played.
@@ -264,7 +264,7 @@ impl Run<'_> {
             0 => Fault::ShortWrite(errno),
             _ => Fault::Error(errno),
         };
-        let rule = Rule::new(fault).on(&changes).nth(self.chance.below(within));
+        let rule = FaultRule::new(fault).on(&changes).nth(self.chance.below(within));
         self.vfs.add(if self.chance.one_in(3) { rule.from_then_on() } else { rule });
         self.armed = true;
     }
@@ -523,7 +523,7 @@ impl Run<'_> {
             Err(error) => self.excuse("a checkpoint", &error)?,
         }
         // As it lies there, for opening it would change it.
-        let disk = self.disk.crash(Image::Keep, 0);
+        let disk = self.disk.crash(CrashImage::Keep, 0);
         let checkpoint = self.recorder.promises().checkpoints[at].clone();
         passing::check_checkpoint(&disk, &checkpoint, &history, &mut self.chance)
     }

@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lsmx::env::Background;
-use lsmx::vfs::{Image, MemVfs};
+use lsmx::vfs::{CrashImage, MemVfs};
 use lsmx::{Db, Durability, Keyspace, Slice, WriteBatch};
 
 use super::history::KEYSPACES;
@@ -41,7 +41,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 struct Shared {
     board: Mutex<Board>,
-    crashes: Mutex<Vec<(u64, Image, MemVfs, Board)>>,
+    crashes: Mutex<Vec<(u64, CrashImage, MemVfs, Board)>>,
     failure: Mutex<Outcome>,
 }
 
@@ -60,15 +60,17 @@ pub(crate) fn play(seed: u64) -> Outcome<u64> {
         failure: Mutex::new(Ok(())),
     });
     let watching = Arc::clone(&shared);
-    disk.set_observer(Some(Arc::new(move |disk: &MemVfs, operation: lsmx::vfs::Operation<'_>| {
-        let mut chance = Chance::new(mix(seed, operation.index));
-        if chance.one_in(6) {
-            let image = *chance.of(&Image::ALL);
-            let board = lock(&watching.board).clone();
-            let crashed = disk.crash(image, chance.draw());
-            lock(&watching.crashes).push((operation.index, image, crashed, board));
-        }
-    })));
+    disk.set_observer(Some(Arc::new(
+        move |disk: &MemVfs, operation: lsmx::vfs::MemOperation<'_>| {
+            let mut chance = Chance::new(mix(seed, operation.index));
+            if chance.one_in(6) {
+                let image = *chance.of(&CrashImage::ALL);
+                let board = lock(&watching.board).clone();
+                let crashed = disk.crash(image, chance.draw());
+                lock(&watching.crashes).push((operation.index, image, crashed, board));
+            }
+        },
+    )));
     let mut threads = Vec::new();
     for writer in 0..WRITERS {
         let env = db.env().clone();

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use lsmx::env::Background;
 use lsmx::tokio::Db;
-use lsmx::vfs::{Errno, Fault, FaultVfs, MemVfs, Rule, VfsCall};
+use lsmx::vfs::{Errno, Fault, FaultRule, FaultVfs, MemVfs, VfsCall};
 use lsmx::{Durability, Error, EventListener, KeyspaceOptions, Options, WriteBatch};
 use tokio::task::JoinSet;
 
@@ -168,7 +168,9 @@ fn errors_are_those_of_the_blocking_handle() {
             assert!(matches!(unknown, Err(Error::UnknownKeyspace { .. })), "{unknown:?}");
             // The log fails: all that are in the group are told, and all that come after.
             disk.add(
-                Rule::new(Fault::Error(Errno::Io)).on(&[VfsCall::Append]).path_contains(".wal"),
+                FaultRule::new(Fault::Error(Errno::Io))
+                    .on(&[VfsCall::Append])
+                    .path_contains(".wal"),
             );
             let mut writers = JoinSet::new();
             for writer in 0..10_u64 {

@@ -12,7 +12,7 @@ use lsmx::env::Background;
 use lsmx::format::BlockKind;
 use lsmx::merge_operator::Append;
 use lsmx::tokio::Db;
-use lsmx::vfs::{Fault, FaultVfs, MemVfs, Rule, VfsCall};
+use lsmx::vfs::{Fault, FaultRule, FaultVfs, MemVfs, VfsCall};
 use lsmx::{Error, FilterLastRun, KeyspaceOptions, Metrics, Options};
 
 use crate::support::{Dice, current_thread, poll_once, run, runtimes, seed};
@@ -60,10 +60,10 @@ fn loaded() -> MemVfs {
 /// A disk that counts the calls which one thread makes, and which others make.
 fn watched(disk: MemVfs, thread: ThreadId) -> (FaultVfs, Arc<AtomicU64>, Arc<AtomicU64>) {
     let watched = FaultVfs::new(Arc::new(disk), 1);
-    watched.add(Rule::new(Fault::Delay).on(VfsCall::ALL).from_then_on());
+    watched.add(FaultRule::new(Fault::Delay).on(VfsCall::ALL).from_then_on());
     let (calls, others) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let counted = [Arc::clone(&calls), Arc::clone(&others)];
-    watched.set_delay(Some(Arc::new(move |_, _| {
+    watched.set_delay_hook(Some(Arc::new(move |_, _| {
         let other = std::thread::current().id() != thread;
         counted[usize::from(other)].fetch_add(1, Ordering::Relaxed);
     })));

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lsmx::env::{Background, WaitCause};
 use lsmx::tokio::Db;
-use lsmx::vfs::{Fault, FaultVfs, MemVfs, Rule, VfsCall};
+use lsmx::vfs::{Fault, FaultRule, FaultVfs, MemVfs, VfsCall};
 use lsmx::{Durability, Error, EventListener, KeyspaceOptions, Options, WriteOptions};
 use tokio::task::JoinSet;
 
@@ -135,7 +135,7 @@ impl Drop for EndsFlood {
 fn a_flood_of_commits_leaves_the_pool_to_others() {
     for runtime in runtimes() {
         let disk = FaultVfs::new(Arc::new(MemVfs::new()), 1);
-        let slow = Rule::new(Fault::Delay).on(&[VfsCall::Sync]).path_contains(".wal");
+        let slow = FaultRule::new(Fault::Delay).on(&[VfsCall::Sync]).path_contains(".wal");
         disk.add(slow.from_then_on());
         run(&runtime, async {
             let db = Db::open_with(Arc::new(disk.clone()), "db", Options::default()).await.unwrap();
@@ -143,7 +143,7 @@ fn a_flood_of_commits_leaves_the_pool_to_others() {
             let (asked, flooding) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(true)));
             let _ends = EndsFlood(Arc::clone(&flooding));
             let (seen, floods) = (Arc::clone(&asked), Arc::clone(&flooding));
-            disk.set_delay(Some(Arc::new(move |_, _| {
+            disk.set_delay_hook(Some(Arc::new(move |_, _| {
                 let before = seen.load(Ordering::Acquire);
                 while floods.load(Ordering::Acquire) && seen.load(Ordering::Acquire) < before + 3 {
                     std::thread::yield_now();

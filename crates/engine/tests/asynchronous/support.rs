@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use lsmx::vfs::{Fault, FaultVfs, MemVfs, Rule, VfsCall};
+use lsmx::vfs::{Fault, FaultRule, FaultVfs, MemVfs, VfsCall};
 use lsmx::{Event, EventListener};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -109,9 +109,9 @@ pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
 pub(crate) fn gated(call: VfsCall, file: &str) -> (FaultVfs, Arc<AtomicBool>) {
     let disk = FaultVfs::new(Arc::new(MemVfs::new()), 1);
     let shut = Arc::new(AtomicBool::new(false));
-    disk.add(Rule::new(Fault::Delay).on(&[call]).path_contains(file).from_then_on());
+    disk.add(FaultRule::new(Fault::Delay).on(&[call]).path_contains(file).from_then_on());
     let gate = Arc::clone(&shut);
-    disk.set_delay(Some(Arc::new(move |_, _| {
+    disk.set_delay_hook(Some(Arc::new(move |_, _| {
         until("the gate opens", || !gate.load(Ordering::Acquire));
     })));
     (disk, shut)

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use lsmx::env::Background;
 use lsmx::merge_operator::{MergeError, MergeOperator};
-use lsmx::vfs::{Errno, Fault, FaultVfs, MemVfs, Rule, VfsCall};
+use lsmx::vfs::{Errno, Fault, FaultRule, FaultVfs, MemVfs, VfsCall};
 use lsmx::{Db, Error, Event, EventListener, KeyspaceOptions, Options};
 
 use super::arsenal::Outcome;
@@ -77,7 +77,9 @@ fn listener_waiting_call_is_refused() {
         }
         opened.flush().unwrap();
         opened.wait_idle().unwrap();
-        disk.add(Rule::new(Fault::Error(Errno::Io)).on(&[VfsCall::Append]).path_contains(".wal"));
+        disk.add(
+            FaultRule::new(Fault::Error(Errno::Io)).on(&[VfsCall::Append]).path_contains(".wal"),
+        );
         assert!(matches!(opened.put("key", "value"), Err(Error::ReadOnly { .. })));
         opened.resume().unwrap();
         opened.put("key", "value").unwrap();

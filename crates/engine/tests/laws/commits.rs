@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use lsmx::env::{Background, Env};
-use lsmx::vfs::{Image, MemVfs, Vfs};
+use lsmx::vfs::{CrashImage, MemVfs, Vfs};
 use lsmx::{Db, Durability, Keyspace, Snapshot, WriteBatch};
 
 use super::arsenal::Chance;
@@ -155,7 +155,7 @@ fn law_02_prefix() {
                 .collect();
             let n = found.len() as u64;
             let Progress { attempted, acknowledged, synced } = cut.promised;
-            let least = if cut.image == Image::Keep { acknowledged } else { synced };
+            let least = if cut.image == CrashImage::Keep { acknowledged } else { synced };
             let told = format!("seed {seed}, {:?} {}: {:?}", cut.image, cut.at, cut.promised);
             assert!(found.iter().copied().eq(1..=n), "{told}: a later one without an earlier one");
             assert!((least..=attempted).contains(&n), "{told}: {n} are there");
@@ -201,7 +201,7 @@ fn law_04_durable_then_visible() {
                 let count = |writer, sync| number(view.get(&main, key(writer, sync)).unwrap());
                 let synced: [u64; WRITERS] = std::array::from_fn(|writer| count(writer, true));
                 // Power is lost at the moment at which they are seen.
-                lock(&looking).push((synced, of_looker.crash(Image::Drop, seed)));
+                lock(&looking).push((synced, of_looker.crash(CrashImage::Drop, seed)));
                 // Each commit has one number: whoever sees a number sees all before it.
                 let others: u64 = (0..WRITERS).map(|writer| count(writer, false)).sum();
                 let all = synced.iter().sum::<u64>() + others;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lsmx::env::Background;
-use lsmx::vfs::{Image, MemVfs, Vfs};
+use lsmx::vfs::{CrashImage, MemVfs, Vfs};
 use lsmx::{Db, Durability, Error, Event, KeyspaceOptions, RecoveryMode, verify_with_stores};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -162,7 +162,7 @@ fn law_10_damage_is_detected_or_harmless() {
         let mut chance = Chance::new(seed);
         let (disk, contents) = database(seed);
         let (foreign, _) = database(seed ^ 1);
-        assert_eq!(ask(&disk.crash(Image::Keep, 0), &contents), Ok(()));
+        assert_eq!(ask(&disk.crash(CrashImage::Keep, 0), &contents), Ok(()));
         let mut sample = |disk: MemVfs, culprits: &[&PathBuf], how: &str| {
             let kind = extension(culprits[0]);
             let label = format!("seed {seed}: {} {how}", culprits[0].display());
@@ -180,7 +180,7 @@ fn law_10_damage_is_detected_or_harmless() {
                 continue;
             }
             let len = bytes.len() as u64;
-            let copy = || disk.crash(Image::Keep, 0);
+            let copy = || disk.crash(CrashImage::Keep, 0);
             for _ in 0..8 {
                 let damaged = copy();
                 damaged.flip(&path, chance.below(len), *chance.of(&[1, 16, 128, 255])).unwrap();
@@ -268,12 +268,12 @@ fn law_11_torn_is_not_damaged() {
     let log = files(&disk, ".wal").remove(0);
     let marked = written_bytes(&disk, &log) - MARK_BYTES;
     (SYNCED + 1..=SYNCED + BUFFERED).for_each(|n| put(n, Durability::Buffered));
-    let killed = disk.crash(Image::Keep, 0);
+    let killed = disk.crash(CrashImage::Keep, 0);
     for offset in (0..written_bytes(&killed, &log)).step_by(5) {
-        let damaged = killed.crash(Image::Keep, 0);
+        let damaged = killed.crash(CrashImage::Keep, 0);
         damaged.flip(&log, offset, 4).unwrap();
         let before = damaged.snapshot_all();
-        let (strict, report) = open_as(&damaged.crash(Image::Keep, 0), RecoveryMode::Strict);
+        let (strict, report) = open_as(&damaged.crash(CrashImage::Keep, 0), RecoveryMode::Strict);
         if offset < marked {
             let error = strict.expect_err("damage below a mark");
             assert_eq!(file_of(&error), log, "byte {offset}: {error:?}");
@@ -304,7 +304,7 @@ fn law_11_torn_is_not_damaged() {
     let log = files(&disk, ".wal").pop().unwrap();
     let bytes = disk.read_all(&log).unwrap().len() as u64;
     for offset in (0..bytes).step_by(5) {
-        let damaged = disk.crash(Image::Keep, 0);
+        let damaged = disk.crash(CrashImage::Keep, 0);
         match offset % 2 {
             0 => damaged.flip(&log, offset, 4).unwrap(),
             _ => damaged.truncate(&log, offset).unwrap(),
@@ -321,7 +321,7 @@ fn law_11_torn_is_not_damaged() {
 fn marked_by_time_and_by_bytes() {
     let disk = MemVfs::new();
     let db = Db::open_with(Arc::new(disk.clone()), "db", tall_options()).unwrap();
-    let after_power_loss = || count(&open(&disk.crash(Image::Drop, 0)));
+    let after_power_loss = || count(&open(&disk.crash(CrashImage::Drop, 0)));
     db.put(1u64.to_be_bytes(), "").unwrap();
     assert_eq!(after_power_loss(), 0);
     db.env().advance_us(1_000_000);
@@ -416,7 +416,7 @@ fn law_13_formats_stay() {
     (0..100u64).for_each(|n| db.put(n.to_be_bytes(), [1; 40]).unwrap());
     db.close(None).unwrap();
     for path in disk.paths().iter().filter(|path| extension(path) != "LOCK") {
-        let newer = disk.crash(Image::Keep, 0);
+        let newer = disk.crash(CrashImage::Keep, 0);
         of_a_later_version(&newer, path);
         let before = newer.snapshot_all();
         let refused = Db::open_with(Arc::new(newer.clone()), "db", options()).unwrap_err();

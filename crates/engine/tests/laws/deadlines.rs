@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lsmx::env::Background;
-use lsmx::vfs::{Errno, Fault, FaultVfs, Rule, VfsCall};
+use lsmx::vfs::{Errno, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::{Db, Durability, Error, WaitOptions};
 
 use super::arsenal::Chance;
@@ -143,7 +143,7 @@ fn deadline_own_device_call_hangs_is_kept() {
     gate.open();
     db.sync().unwrap();
     // A resumption writes tables.
-    disk.add(Rule::new(Fault::Error(Errno::Io)).on(&[VfsCall::Append]).path_contains(".wal"));
+    disk.add(FaultRule::new(Fault::Error(Errno::Io)).on(&[VfsCall::Append]).path_contains(".wal"));
     assert!(matches!(db.put("lost", "value"), Err(Error::ReadOnly { .. })));
     disk.add(each(&[VfsCall::Create], ".sst"));
     gate.shut();

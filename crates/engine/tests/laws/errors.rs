@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use lsmx::env::Background;
 use lsmx::manifest::Manifest;
-use lsmx::vfs::{Errno, Fault, FaultVfs, Image, MemVfs, Rule, Vfs, VfsCall};
+use lsmx::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, MemVfs, Vfs, VfsCall};
 use lsmx::{Db, Durability, Error, Event, Keyspace, WriteBatch};
 
 use super::arsenal::{Chance, disk_use};
@@ -136,7 +136,7 @@ impl Failing {
     /// What a power loss now leaves, before anybody has resumed: what was synced, and of the rest a prefix, with
     /// what has failed perhaps.
     fn check_prefix_after_power_loss(&self, seed: u64, when: &str) {
-        for image in Image::ALL {
+        for image in CrashImage::ALL {
             let found = self.contents(&open(&self.disk.crash(image, seed)));
             let mut numbers: Vec<u64> = found.keys().map(|key| number_of(key)).collect();
             numbers.sort_unstable();
@@ -148,7 +148,7 @@ impl Failing {
 
     /// What a power loss now leaves, in every way, holds what was acknowledged and nothing that failed.
     fn check_after_power_loss(&self, seed: u64, when: &str) {
-        for image in Image::ALL {
+        for image in CrashImage::ALL {
             self.check(&open(&self.disk.crash(image, seed)), &format!("{when}, {image:?}"));
         }
     }
@@ -193,7 +193,7 @@ fn law_07_errors_are_told_once_and_truthfully() {
     for seed in seeds(7, 1) {
         for k in (0..).step_by(3) {
             let mut failing = Failing::new(seed, Background::Inline);
-            failing.faults.add(Rule::new(EIO).on(WRITES).nth(k).from_then_on());
+            failing.faults.add(FaultRule::new(EIO).on(WRITES).nth(k).from_then_on());
             refused += u64::from(failing.write_until_read_only(120));
             let when = format!("seed {seed}, call {k}");
             let Some(cause) = failing.db.read_only_cause() else {
@@ -226,12 +226,12 @@ fn first_error_rules(failing: &Failing, cause: &Error, when: &str) {
     assert_eq!(causes, [cause.to_string()], "{when}: told once");
     let in_metrics = db.metrics().read_only.expect("metrics tell");
     assert!(in_metrics.contains(&cause.to_string()), "{when}: {in_metrics}");
-    let calls = faults.calls().of_any(WRITES);
+    let calls = faults.calls().sum_of(WRITES);
     for (what, error) in every_write(db) {
         let Error::ReadOnly { cause: named } = &error else { panic!("{when}: {what}: {error:?}") };
         assert_eq!(named.to_string(), cause.to_string(), "{when}: {what}");
     }
-    let after = faults.calls().of_any(WRITES);
+    let after = faults.calls().sum_of(WRITES);
     assert_eq!(after, calls, "{when}: a write that fails fast touches no file");
     failing.check(db, when);
 }
@@ -264,7 +264,9 @@ fn background_errors(seed: u64) {
     // A flush and the sync that is due by the clock: the next write is told.
     for (work, file) in [("flush", ".sst"), ("sync", ".wal")] {
         let mut failing = Failing::new(seed, Background::Inline);
-        failing.faults.add(Rule::new(EIO).on(&[VfsCall::Sync]).path_contains(file).from_then_on());
+        failing
+            .faults
+            .add(FaultRule::new(EIO).on(&[VfsCall::Sync]).path_contains(file).from_then_on());
         match work {
             "flush" => assert!(!failing.write_until_read_only(200)),
             _ => {
@@ -292,7 +294,9 @@ fn background_errors(seed: u64) {
     failing.kinds[0].set_policy("tiering(T=20)".parse().unwrap()).unwrap();
     failing.write_overlapping(150);
     failing.db.flush().unwrap();
-    failing.faults.add(Rule::new(EIO).on(&[VfsCall::Create]).path_contains(".sst").from_then_on());
+    failing
+        .faults
+        .add(FaultRule::new(EIO).on(&[VfsCall::Create]).path_contains(".sst").from_then_on());
     let compacted = failing.kinds[0].compact_range::<&[u8]>(..);
     assert!(matches!(compacted, Err(Error::Io { .. })), "{compacted:?}");
     assert!(failing.db.read_only_cause().is_none());
@@ -312,7 +316,7 @@ fn failed_jobs(seed: u64) {
             failing.write_overlapping(150);
             failing.db.flush().unwrap();
             failing.db.wait_idle().unwrap();
-            let rule = Rule::new(EIO).on(&[fails]).path_contains(".sst");
+            let rule = FaultRule::new(EIO).on(&[fails]).path_contains(".sst");
             failing.faults.add(rule.from_then_on());
             let failures = failing.failures();
             failing.kinds[0].set_policy("full".parse().unwrap()).unwrap();
@@ -350,7 +354,7 @@ fn failed_jobs(seed: u64) {
 fn told_by_resuming(seed: u64) {
     let mut failing = Failing::new(seed, Background::Inline);
     failing.write_overlapping(150);
-    let remove = Rule::new(EIO).on(&[VfsCall::Remove]);
+    let remove = FaultRule::new(EIO).on(&[VfsCall::Remove]);
     failing.faults.add(remove.from_then_on());
     failing.kinds[0].compact_range::<&[u8]>(..).unwrap();
     assert!(failing.failures() > 0);
@@ -368,7 +372,7 @@ fn reads_go_on_after_a_failed_sync_of_a_bucket() {
     for seed in seeds(70, 10) {
         for k in 0..4 {
             let mut failing = Failing::new(seed, Background::Inline);
-            let rule = Rule::new(EIO).on(&[VfsCall::Sync]).path_contains(".bucket");
+            let rule = FaultRule::new(EIO).on(&[VfsCall::Sync]).path_contains(".bucket");
             failing.faults.add(rule.nth(k).from_then_on());
             let operands = failing.kinds[2].clone();
             let mut held = Vec::new();
@@ -414,7 +418,7 @@ fn law_08_a_failed_sync_is_final() {
             let of_kind = |path: &Path| path.to_string_lossy().contains(kind);
             failing
                 .faults
-                .add(Rule::new(EIO).on(&[VfsCall::Sync]).path_contains(kind).nth(k).once());
+                .add(FaultRule::new(EIO).on(&[VfsCall::Sync]).path_contains(kind).nth(k).once());
             let when = format!("seed {seed}, sync {k} of {kind}");
             // As many writes as it takes: how often a kind of file is synced depends on what is drawn.
             for _ in 0..20 {
@@ -430,7 +434,7 @@ fn law_08_a_failed_sync_is_final() {
             if is_read_only {
                 failing.db.resume().unwrap();
                 resumed += 1;
-                let stable = failing.disk.crash(Image::Drop, seed);
+                let stable = failing.disk.crash(CrashImage::Drop, seed);
                 let state = Manifest::load(&stable, Path::new("db")).unwrap().state;
                 let last = failing.db.snapshot().seq();
                 assert!(last.0 >= failing.begun, "{when}: {last:?} of {}", failing.begun);
@@ -497,21 +501,21 @@ fn full_for_writers(seed: u64) {
     }
     // From here on nothing goes in, or only a part of it.
     let no_space = Errno::NoSpace;
-    failing.faults.add(Rule::new(Fault::ShortWrite(no_space)).from_then_on());
+    failing.faults.add(FaultRule::new(Fault::ShortWrite(no_space)).from_then_on());
     failing
         .faults
-        .add(Rule::new(Fault::Error(no_space)).on(&[VfsCall::Create]).nth(1).from_then_on());
+        .add(FaultRule::new(Fault::Error(no_space)).on(&[VfsCall::Create]).nth(1).from_then_on());
     failing.write_until_read_only(200);
     let cause = failing.db.read_only_cause().expect("a full disk is told");
     let Error::Io { source, .. } = &*cause else { panic!("{cause:?}") };
     assert_eq!(source.kind(), std::io::ErrorKind::StorageFull);
     // Reads go on, and nothing else is tried, however long it takes.
-    let calls = failing.faults.calls().of_any(WRITES);
+    let calls = failing.faults.calls().sum_of(WRITES);
     for _ in 0..100 {
         failing.db.env().advance_us(1_000_000);
         failing.check(&failing.db, "a full disk");
     }
-    assert_eq!(failing.faults.calls().of_any(WRITES), calls, "it spins");
+    assert_eq!(failing.faults.calls().sum_of(WRITES), calls, "it spins");
     // Nor do attempts take what is left.
     assert!(failing.db.resume().is_err());
     let left = failing.disk.paths().len();
@@ -547,7 +551,7 @@ fn full_for_compactions(seed: u64) {
     assert!(before > 1);
     let calls = Calls::default();
     calls.watch(&failing.faults, &[VfsCall::Create], 200);
-    let no_space = Rule::new(Fault::Error(Errno::NoSpace));
+    let no_space = FaultRule::new(Fault::Error(Errno::NoSpace));
     failing.faults.add(no_space.on(&[VfsCall::Create]).path_contains(".sst").from_then_on());
     failing.kinds[0].set_policy("full".parse().unwrap()).unwrap();
     failing.db.env().pause_us(10 * MINUTE_US);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use lsmx::env::Background;
 use lsmx::merge_operator::Append;
-use lsmx::vfs::{Image, MemVfs, OsVfs, Vfs};
+use lsmx::vfs::{CrashImage, MemVfs, OsVfs, Vfs};
 use lsmx::wal::WalOptions;
 use lsmx::{Db, Durability, Error, Keyspace, KeyspaceOptions, Options, ValueSeparation};
 use lsmx_delta::{DeltaOptions, KeyDelta};
@@ -131,7 +131,7 @@ pub(crate) fn a_disk_that_gets_full(seed: u64) {
         assert!(disk.used_bytes() <= capacity);
         assert!(!disk.exists(reserve).unwrap(), "{when}: the reserve is used first");
         filling.check(&filling.db, &when);
-        for image in Image::ALL {
+        for image in CrashImage::ALL {
             let left = disk.crash(image, seed);
             drop(open(&left));
         }
@@ -139,7 +139,7 @@ pub(crate) fn a_disk_that_gets_full(seed: u64) {
         disk.set_capacity(Some(capacity));
         filling.db.resume().unwrap_or_else(|error| panic!("{when}: {error}"));
         filling.check(&filling.db, &when);
-        for image in Image::ALL {
+        for image in CrashImage::ALL {
             let left = disk.crash(image, seed);
             filling.check(&open(&left), &format!("{when}, resumed, {image:?}"));
         }
@@ -154,7 +154,7 @@ pub(crate) fn a_disk_that_gets_full(seed: u64) {
         filling.kinds[0].put("more", "room").unwrap();
     }
     filling.model[0].insert(b"more".to_vec(), b"room".to_vec());
-    let left = disk.crash(Image::Keep, seed);
+    let left = disk.crash(CrashImage::Keep, seed);
     filling.check(&open(&left), &when);
     assert!(disk.exists(reserve).unwrap(), "room is kept");
     filling.db.close(None).unwrap();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lsmx::operand_store::OperandStoreFactory;
-use lsmx::vfs::{Image, MemVfs};
+use lsmx::vfs::{CrashImage, MemVfs};
 use lsmx::wal::RecoveryMode;
 use lsmx::{Db, Durability, Error, LostKind, Options, RepairOptions, repair_with, verify_with};
 
@@ -24,7 +24,7 @@ fn killed() -> MemVfs {
         counts.merge_with("a", format!("{number}"), Durability::Sync).unwrap();
         db.default_keyspace().put_with("k", "v", Durability::Sync).unwrap();
     }
-    disk.crash(Image::Drop, 1)
+    disk.crash(CrashImage::Drop, 1)
 }
 
 fn expected() -> Vec<u8> {
@@ -116,7 +116,7 @@ fn operand_store_missing_kept_log_is_read_copied_and_repaired() {
     shows_all(&read_only);
     drop(read_only);
 
-    let image = disk.crash(Image::Keep, 1);
+    let image = disk.crash(CrashImage::Keep, 1);
     let repair_options = RepairOptions::default().known_operand_store(STORE);
     let report = repair_with(Arc::new(image.clone()), DIR, &repair_options).unwrap();
     assert!(report.lost.is_empty(), "{report:?}");
@@ -126,7 +126,7 @@ fn operand_store_missing_kept_log_is_read_copied_and_repaired() {
     let log = disk.paths().into_iter().filter(|path| path.to_string_lossy().ends_with(".wal"));
     let kept = log.min().unwrap();
     for missing in [false, true] {
-        let image = disk.crash(Image::Keep, 1);
+        let image = disk.crash(CrashImage::Keep, 1);
         match missing {
             true => lsmx::vfs::Vfs::remove(&image, &kept).unwrap(),
             false => image.flip(&kept, 200, 1).unwrap(),
@@ -152,7 +152,7 @@ fn operand_store_missing_repair_without_manifest_keeps_the_log_of_others() {
     let disk = killed();
     let db = open(&disk, options()).unwrap();
     db.default_keyspace().put_with("late", "v", Durability::Sync).unwrap();
-    let image = disk.crash(Image::Drop, 1);
+    let image = disk.crash(CrashImage::Drop, 1);
     drop(db);
     for path in image.paths() {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
@@ -174,12 +174,12 @@ fn operand_store_missing_from_the_first_checkpoint_on() {
     let db = open(&disk, options()).unwrap();
     let counts = db.keyspace("counts", merging().operand_store(STORE)).unwrap();
     counts.merge_with("a", "1", Durability::Sync).unwrap();
-    let disk = disk.crash(Image::Drop, 1);
+    let disk = disk.crash(CrashImage::Drop, 1);
     let db = open(&disk, options()).unwrap();
     db.checkpoint("copy").unwrap();
     for dir in [DIR, "copy"] {
         let stores: [Arc<dyn OperandStoreFactory>; 1] = [Arc::new(STORE)];
-        let image = disk.crash(Image::Keep, 1);
+        let image = disk.crash(CrashImage::Keep, 1);
         lsmx::verify_with_stores(Arc::new(image.clone()), dir, &stores).unwrap();
         let db = Db::open_with(Arc::new(image), dir, options()).unwrap();
         let counts = db.keyspace("counts", merging().operand_store(STORE)).unwrap();

@@ -5,7 +5,7 @@ use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 
 use lsmx::env::Background;
-use lsmx::vfs::{Errno, Fault, FaultVfs, Image, MemVfs, Rule, Vfs, VfsCall};
+use lsmx::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, MemVfs, Vfs, VfsCall};
 use lsmx::{Db, Durability, Error, Options, verify_with_stores};
 
 use super::arsenal::closing::closed_database_changes_no_file;
@@ -102,7 +102,7 @@ fn second_openers_and_readers(seed: u64) {
     db.put("after", "a refusal").unwrap();
     db.sync().unwrap();
     // Killed: what is left has a log to replay, and no lock.
-    let killed = disk.crash(Image::Keep, seed);
+    let killed = disk.crash(CrashImage::Keep, seed);
     let before = killed.snapshot_all();
     let vfs: Arc<dyn Vfs> = Arc::new(killed.clone());
     let readers = [0; 2].map(|_| {
@@ -134,9 +134,9 @@ fn failing_openings(seed: u64) {
     for errno in Errno::ALL {
         for call in asks {
             for k in 0.. {
-                let copy = disk.crash(Image::Keep, 0);
+                let copy = disk.crash(CrashImage::Keep, 0);
                 let faulty = FaultVfs::new(Arc::new(copy.clone()), seed);
-                faulty.add(Rule::new(Fault::Error(errno)).on(&[call]).nth(k).from_then_on());
+                faulty.add(FaultRule::new(Fault::Error(errno)).on(&[call]).nth(k).from_then_on());
                 let refused = match Db::open_with(
                     Arc::new(faulty.clone()),
                     "db",
@@ -160,7 +160,7 @@ fn failing_openings(seed: u64) {
     }
     // Nor is a database whose files are damaged.
     for path in disk.paths() {
-        let damaged = disk.crash(Image::Keep, 0);
+        let damaged = disk.crash(CrashImage::Keep, 0);
         let bytes = damaged.read_all(&path).unwrap().len() as u64;
         match chance.below(3) {
             0 => damaged.remove(&path).unwrap(),

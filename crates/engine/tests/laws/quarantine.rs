@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use lsmx::env::Background;
-use lsmx::vfs::{Fault, FaultVfs, MemVfs, Rule, Vfs, VfsCall};
+use lsmx::vfs::{Fault, FaultRule, FaultVfs, MemVfs, Vfs, VfsCall};
 use lsmx::{Db, Error, Event, Options, verify_with};
 
 use super::arsenal::quarantine as arsenal_quarantine;
@@ -60,7 +60,7 @@ impl Fixture {
     }
 
     fn alter_reads(&self, of: &str) {
-        let rule = Rule::new(Fault::AlteredRead).on(&[VfsCall::Read]).path_contains(of);
+        let rule = FaultRule::new(Fault::AlteredRead).on(&[VfsCall::Read]).path_contains(of);
         self.faults.add(rule.from_then_on());
     }
 
@@ -110,7 +110,8 @@ fn compaction_reads_a_corrupt_block_once_more_and_nothing_fails() {
         for nth in [0, 1, 2, 5, 9, 14] {
             let mut fixture = Fixture::new(background, "leveled");
             fixture.write_many(40);
-            let rule = Rule::new(Fault::AlteredRead).on(&[VfsCall::Read]).path_contains(".sst");
+            let rule =
+                FaultRule::new(Fault::AlteredRead).on(&[VfsCall::Read]).path_contains(".sst");
             // An open reads footer and properties, and fails the job that made the file. It has no such offset.
             fixture.faults.add(rule.nth(100 + nth).once());
             fixture.write_many(600);
@@ -218,10 +219,11 @@ fn writes_stop_with_the_file_and_the_way_out_once_no_runs_of_l0_can_be_merged() 
         fixture.write_many(100);
         // A flush reads the end of the table that it made. No job can read any table after that.
         let opened = Mutex::new(BTreeSet::new());
-        let rule = Rule::new(Fault::AlteredRead).on(&[VfsCall::Read]).path_where(move |path| {
-            path.extension().is_some_and(|end| end == "sst")
-                && !lock(&opened).insert(path.to_owned())
-        });
+        let rule =
+            FaultRule::new(Fault::AlteredRead).on(&[VfsCall::Read]).path_where(move |path| {
+                path.extension().is_some_and(|end| end == "sst")
+                    && !lock(&opened).insert(path.to_owned())
+            });
         fixture.faults.add(rule.from_then_on());
         let stopped = (0..20_000).find_map(|_| fixture.write().err());
         let stopped = stopped.expect("L0 does not grow for ever");
@@ -311,7 +313,7 @@ fn unreadable_bucket_is_left_out_of_collections_until_a_read_of_it_succeeds() {
     (0..600).for_each(|number| merge(number).unwrap());
     assert!(rewritten(&fixture.db) > 0, "collections have begun");
     // One transient bad read fails nothing.
-    let rule = Rule::new(Fault::AlteredRead).on(&[VfsCall::Read]).path_contains(".bucket");
+    let rule = FaultRule::new(Fault::AlteredRead).on(&[VfsCall::Read]).path_contains(".bucket");
     fixture.faults.add(rule.once());
     (600..900).for_each(|number| merge(number).unwrap());
     assert_eq!(fixture.told.count(|event| matches!(event, Event::ReadRepeated(_))), 1);

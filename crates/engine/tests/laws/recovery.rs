@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use lsmx::env::Background;
 use lsmx::format::filename::FileName;
-use lsmx::vfs::{Image, MemVfs, OperationKind};
+use lsmx::vfs::{CrashImage, MemOperationKind, MemVfs};
 use lsmx::{Db, Durability, Error};
 
 use super::arsenal::Chance;
@@ -38,7 +38,7 @@ fn commits(db: &Db) -> u64 {
 fn interrupted(
     disk: &MemVfs,
     at: u64,
-    cut: (Image, u64),
+    cut: (CrashImage, u64),
     created: &Numbers,
 ) -> (Db, Option<MemVfs>) {
     let left = Arc::new(Mutex::new(None));
@@ -48,7 +48,7 @@ fn interrupted(
         if operation.index == first + at {
             *lock(&kept) = Some(disk.crash(cut.0, cut.1));
         }
-        if operation.kind == OperationKind::Create
+        if operation.kind == MemOperationKind::Create
             && let Some(number) = number_of(operation.path)
             && lock(&kept).is_none()
         {
@@ -71,7 +71,7 @@ fn law_03_monotone_recovery() {
         let mut chance = Chance::new(seed);
         let disk = MemVfs::new();
         let given = Numbers::default();
-        let (db, _) = interrupted(&disk, u64::MAX / 2, (Image::Drop, 0), &given);
+        let (db, _) = interrupted(&disk, u64::MAX / 2, (CrashImage::Drop, 0), &given);
         let written = 5 + chance.below(60);
         for n in 1..=written {
             let sync = chance.one_in(4);
@@ -80,7 +80,7 @@ fn law_03_monotone_recovery() {
             let value = chance.bytes(len);
             db.default_keyspace().put_with(n.to_be_bytes(), value, durability).unwrap();
         }
-        let image = disk.crash(*chance.of(&Image::ALL), seed);
+        let image = disk.crash(*chance.of(&CrashImage::ALL), seed);
         disk.set_observer(None);
 
         // Who only reads changes nothing and is not let in beside a writer.
@@ -93,11 +93,11 @@ fn law_03_monotone_recovery() {
         assert!(image.snapshot_all() == before);
 
         // Killed in recovery, again and again; nothing has been shown yet.
-        let mut disk = image.crash(Image::Keep, 0);
+        let mut disk = image.crash(CrashImage::Keep, 0);
         let mut names: Vec<u64> = given_so_far(&given);
         for _ in 0..chance.below(6) {
             let at = chance.below(40);
-            let cut = (*chance.of(&Image::ALL), chance.draw());
+            let cut = (*chance.of(&CrashImage::ALL), chance.draw());
             names.extend(disk.paths().iter().filter_map(|path| number_of(path)));
             let created = Numbers::default();
             let (db, left) = interrupted(&disk, at, cut, &created);
@@ -105,14 +105,14 @@ fn law_03_monotone_recovery() {
             names.extend(given_so_far(&created));
             drop(db);
             // If it was done before: as if it had been killed then.
-            disk = left.unwrap_or_else(|| disk.crash(Image::Drop, 0));
+            disk = left.unwrap_or_else(|| disk.crash(CrashImage::Drop, 0));
             interruptions += 1;
         }
         let mut seq = 0;
         for opening in 0..3 {
             names.extend(disk.paths().iter().filter_map(|path| number_of(path)));
             let created = Numbers::default();
-            let (db, _) = interrupted(&disk, u64::MAX / 2, (Image::Drop, 0), &created);
+            let (db, _) = interrupted(&disk, u64::MAX / 2, (CrashImage::Drop, 0), &created);
             assert_eq!(commits(&db), n, "seed {seed}, opening {opening}");
             check_numbers(&names, &created, seed);
             names.extend(given_so_far(&created));
@@ -123,7 +123,7 @@ fn law_03_monotone_recovery() {
                 Db::open_read_only_with(Arc::new(disk.clone()), "db", options(Background::Inline));
             assert!(matches!(beside, Err(Error::Locked { .. })), "{beside:?}");
             // At once power is lost, and nothing that was not synced is left.
-            disk = disk.crash(Image::Drop, 0);
+            disk = disk.crash(CrashImage::Drop, 0);
         }
         // Where recovery was not interrupted the gap is exactly that.
         let db = open(&image);
@@ -151,8 +151,8 @@ fn file_numbers_opening_after_clean_close_cut_short_are_not_used_again() {
     let closed = MemVfs::new();
     open(&closed).close(None).unwrap();
     for at in 0..25 {
-        for image in Image::ALL {
-            let (mut disk, mut names) = (closed.crash(Image::Keep, 0), Vec::new());
+        for image in CrashImage::ALL {
+            let (mut disk, mut names) = (closed.crash(CrashImage::Keep, 0), Vec::new());
             for _ in 0..3 {
                 let created = Numbers::default();
                 let (db, left) = interrupted(&disk, at, (image, at), &created);

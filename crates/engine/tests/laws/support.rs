@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use lsmx::env::Background;
 use lsmx::merge_operator::Append;
-use lsmx::vfs::{Fault, FaultVfs, Image, MemVfs, Operation, Rule, VfsCall};
+use lsmx::vfs::{CrashImage, Fault, FaultRule, FaultVfs, MemOperation, MemVfs, VfsCall};
 use lsmx::wal::WalOptions;
 use lsmx::{
     Db, Error, Event, EventListener, Keyspace, KeyspaceOptions, Options, Slice, ValueSeparation,
@@ -105,7 +105,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// What a power loss leaves, and what was promised at that moment.
 pub(crate) struct Cut<T> {
-    pub(crate) image: Image,
+    pub(crate) image: CrashImage,
     pub(crate) disk: MemVfs,
     pub(crate) promised: T,
     /// What was about to be done.
@@ -124,9 +124,9 @@ pub(crate) fn cut_power<T: Clone + Send + 'static>(
 ) -> Cuts<T> {
     let cuts = Cuts::default();
     let (kept, promised) = (Arc::clone(&cuts), Arc::clone(promised));
-    disk.set_observer(Some(Arc::new(move |disk: &MemVfs, operation: Operation<'_>| {
+    disk.set_observer(Some(Arc::new(move |disk: &MemVfs, operation: MemOperation<'_>| {
         let mut chance = Chance::new(mix(seed, operation.index));
-        for image in Image::ALL {
+        for image in CrashImage::ALL {
             if chance.one_in(one_in) {
                 let at = format!("{:?} {}", operation.kind, operation.path.display());
                 let (disk, promised) = (disk.crash(image, chance.draw()), lock(&promised).clone());
@@ -152,13 +152,13 @@ impl Calls {
     /// after [`FaultVfs::clear`].
     pub(crate) fn watch(&self, disk: &FaultVfs, calls: &[VfsCall], most: usize) {
         let (noted, cleared) = (self.clone(), disk.clone());
-        disk.set_delay(Some(Arc::new(move |call, path: &Path| {
+        disk.set_delay_hook(Some(Arc::new(move |call, path: &Path| {
             lock(&noted.0).push((call, path.to_owned()));
             if noted.count() > most {
                 cleared.clear();
             }
         })));
-        disk.add(Rule::new(Fault::Delay).on(calls).chance(1.0));
+        disk.add(FaultRule::new(Fault::Delay).on(calls).chance(1.0));
     }
 
     pub(crate) fn all(&self) -> Vec<(VfsCall, PathBuf)> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lsmx::env::{Background, WaitCause};
 use lsmx::manifest::Manifest;
-use lsmx::vfs::{Image, MemVfs, VfsCall};
+use lsmx::vfs::{CrashImage, MemVfs, VfsCall};
 use lsmx::{Db, Durability, Error, Event, KeyspaceOptions, Options, WriteControl, WriteOptions};
 
 use super::arsenal::gate::{Gate, each};
@@ -64,10 +64,10 @@ fn a_clock_that_jumps(seed: u64, tuned: impl Fn(KeyspaceOptions) -> KeyspaceOpti
         let metrics = db.metrics();
         assert_eq!(metrics.keyspaces["default"].stalls.count, 0, "{policy}: writers stalled");
         // As late as the last edit.
-        seen_us = clock_in_manifest(&disk.crash(Image::Drop, 0));
+        seen_us = clock_in_manifest(&disk.crash(CrashImage::Drop, 0));
         assert!(seen_us > now_us, "{policy}: the manifest says {seen_us} at {now_us}");
         if chance.one_in(2) {
-            disk = disk.crash(Image::Drop, seed);
+            disk = disk.crash(CrashImage::Drop, seed);
         } else {
             seen_us = db.env().database_us();
             db.close(None).unwrap();

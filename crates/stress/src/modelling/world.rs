@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use lsmx::compaction::Preset;
 use lsmx::env::Background;
-use lsmx::vfs::{Image, MemVfs, Vfs};
+use lsmx::vfs::{CrashImage, MemVfs, Vfs};
 use lsmx::{
     Db, Durability, Error, EventListener, Keyspace, KeyspaceOptions, Options, PolicySpec, SeqNo,
     Snapshot, WriteBatch, verify_with_stores,
@@ -344,11 +344,11 @@ impl World {
                 let path = format!("copy-{}", self.clock);
                 self.db().checkpoint(&path).unwrap();
                 // As it lies there: opening it would change it.
-                let disk: Arc<dyn Vfs> = Arc::new(self.disk.crash(Image::Keep, self.clock));
+                let disk: Arc<dyn Vfs> = Arc::new(self.disk.crash(CrashImage::Keep, self.clock));
                 self.compare_copy(&Db::open_with(disk, &path, self.copy_options()).unwrap());
             }
             Op::ReadOnly => {
-                let disk = self.disk.crash(Image::Keep, self.clock);
+                let disk = self.disk.crash(CrashImage::Keep, self.clock);
                 let before = disk.snapshot_all();
                 let vfs = Arc::new(disk.clone());
                 let copy = Db::open_read_only_with(vfs, "db", self.copy_options()).unwrap();
@@ -475,7 +475,7 @@ impl World {
                 self.open(opening);
             }
             Op::Kill { opening } => {
-                let image = self.disk.crash(Image::Keep, self.seed);
+                let image = self.disk.crash(CrashImage::Keep, self.seed);
                 self.walks.clear();
                 self.let_go();
                 self.reached.kills += 1;

@@ -21,7 +21,7 @@ use crate::format::filename::{FileName, LOCK};
 use crate::manifest::Manifest;
 use crate::metrics::WalMetrics;
 use crate::options::db::Options;
-use crate::vfs::{ContainedVfs, LockGuard, MemVfs, OsVfs, Vfs};
+use crate::vfs::{CatchPanicVfs, LockGuard, MemVfs, OsVfs, Vfs};
 use crate::wal::{SegmentLedger, Wal};
 
 impl Db {
@@ -47,7 +47,7 @@ impl Db {
         path: impl AsRef<Path>,
         options: Options,
     ) -> Result<Db> {
-        Db::open_read_only_on(ContainedVfs::new(vfs), path.as_ref(), options)
+        Db::open_read_only_on(CatchPanicVfs::new(vfs), path.as_ref(), options)
     }
 
     fn open_read_only_on(vfs: Arc<dyn Vfs>, path: &Path, options: Options) -> Result<Db> {

@@ -20,7 +20,7 @@ use crate::db::update::Turns;
 use crate::db::{DEFAULT_KEYSPACE, DbInner};
 use crate::disposal::Disposal;
 use crate::env::Env;
-use crate::env::rate::RateLimit;
+use crate::env::rate_limit::RateLimiter;
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::format::batch::Operations;
@@ -46,7 +46,7 @@ use crate::tree::version::{
     operand_file_name,
 };
 use crate::tree::{Opening, Origin, Tree};
-use crate::vfs::{LockGuard, Shed, SheddingVfs, Vfs};
+use crate::vfs::{LockGuard, ReleaseResource, ResourceRetryVfs, Vfs};
 use crate::wal::{
     DurableSegment, RecoveryMode, RecoveryReport, ReplayFrom, ReplayedRecord, Reserve,
     SegmentLedger, Wal, WalOptions, WalRecord, replay, replay_segments,
@@ -152,9 +152,9 @@ impl Recovery {
         read_only: bool,
     ) -> Result<Recovery> {
         let stored_us = if options.reset_clock { 0 } else { state.clock_us };
-        state.clock_us = env.begin_database_clock(stored_us, options.clock_jump_us_max);
+        state.clock_us = env.start_database_clock(stored_us, options.clock_jump_us_max);
         // Times that a wrong clock has left in the future would never come.
-        state.limit_times(env.stamp_us());
+        state.limit_times(env.creation_time_us());
         let gap = if state.clean_close { 0 } else { FILE_NUMBER_GAP };
         let files = match failpoint::is_on(Failpoint::FileNumberReused) {
             true => state.file_number_next.max(1),
@@ -176,11 +176,11 @@ impl Recovery {
         let progress = Signal::new();
         let keeps_room = options.wal.reserve && !read_only;
         let reserve = Arc::new(Reserve::new(Arc::clone(&vfs), dir, keeps_room));
-        let shedding = SheddingVfs::new(vfs);
-        let space: Arc<dyn Shed> = reserve.clone();
-        shedding.set_space(Arc::downgrade(&space));
+        let shedding = ResourceRetryVfs::new(vfs);
+        let space: Arc<dyn ReleaseResource> = reserve.clone();
+        shedding.set_space_owner(Arc::downgrade(&space));
         let vfs: Arc<dyn Vfs> = shedding.clone();
-        let rate = Arc::new(RateLimit::new(env.clone(), options.background_io_rate));
+        let rate = Arc::new(RateLimiter::new(env.clone(), options.background_io_rate));
         let direct = options.direct_reads;
         if direct {
             check_direct_reads(&*vfs, dir)?;
@@ -189,14 +189,14 @@ impl Recovery {
         let job_reads = JobReads { rate: Arc::clone(&rate), keep_cached };
         let limit = options.open_tables_max(&*vfs);
         let descriptors = DescriptorPool::new(Arc::clone(&vfs), limit, direct, Some(job_reads));
-        let shed: Arc<dyn Shed> = descriptors.clone();
-        shedding.set_shed(Arc::downgrade(&shed));
+        let shed: Arc<dyn ReleaseResource> = descriptors.clone();
+        shedding.set_descriptor_owner(Arc::downgrade(&shed));
         let stores = state.keyspaces.values().filter(|it| it.operand_token.is_some()).count();
         check_available(&*vfs, dir, options.background, stores)?;
         let tables = TableSpace {
             descriptors,
             reserve,
-            compaction_vfs: shedding.sparing_space(),
+            compaction_vfs: shedding.without_space_owner(),
             cache: options.memory_plan().cache(options.block_cache_kind),
             rate,
             keep_cached,

@@ -8,7 +8,7 @@ use lsmx_base::range_tombstone::RangeTombstone;
 use lsmx_base::sync::Arc;
 use lsmx_compaction::{FileId, OutputCutter, TreeShape};
 
-use crate::env::rate::Lane;
+use crate::env::rate_limit::IoPriority;
 use crate::error::Result;
 use crate::jobs::compaction::range_tombstones::SpanQueue;
 use crate::jobs::value_log::output_values::{Placed, ValueSource, Values};
@@ -58,12 +58,12 @@ impl<'a> Outputs<'a> {
     ) -> Outputs<'a> {
         let coming = Coming::Flush { entries: memtable.entries() };
         let filter = tree.filter_width(shape, &coming);
-        Outputs::in_lane(Lane::Flush, space, tree, (0, filter), oldest_tombstone_us)
+        Outputs::in_lane(IoPriority::Flush, space, tree, (0, filter), oldest_tombstone_us)
     }
 
     /// No table yet; those to come are for a level, with filters of this width, paced as their lane is.
     pub(crate) fn in_lane(
-        lane: Lane,
+        lane: IoPriority,
         space: &'a TableSpace,
         tree: &'a Tree,
         (level, filter): (u8, FilterWidth),

@@ -11,7 +11,7 @@ use lsmx_compaction::{CompactionPolicy, FileId, FileShape, Job, JobKind, Reason,
 
 use crate::callback::{self, Context};
 use crate::env::YieldKind;
-use crate::env::rate::Lane;
+use crate::env::rate_limit::IoPriority;
 use crate::error::{Error, JobRule, Result, UserCode};
 use crate::event::{CompactionBegin, CompactionEnd, Decision, Event};
 use crate::jobs::compaction::output::Outputs;
@@ -489,7 +489,7 @@ fn execute(
     let level = job.target.level.0;
     let filter = tree.filter_width(&shape, &Coming::Job(&job));
     let place = (level, filter);
-    let mut outputs = Outputs::in_lane(Lane::Compaction, &store.tables, tree, place, None);
+    let mut outputs = Outputs::in_lane(IoPriority::Compaction, &store.tables, tree, place, None);
     let mut reading = Reading::default();
     let merges = matches!(job.kind, JobKind::Merge | JobKind::Rewrite);
     if merges {

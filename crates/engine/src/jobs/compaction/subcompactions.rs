@@ -14,7 +14,7 @@ use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 use lsmx_compaction::{Job, KeyRange, OutputCutter, TreeShape};
 
 use crate::cursor::Cursor;
-use crate::env::rate::Lane;
+use crate::env::rate_limit::IoPriority;
 use crate::env::{Env, WaitCause, YieldKind};
 use crate::error::{Error, Result};
 use crate::iter::merging_iter::MergingCursor;
@@ -241,7 +241,7 @@ impl Division {
     pub(crate) fn finish(&self, store: &DbState) -> Result<Merged> {
         // Each of those looks every few entries whether it is still wanted, so there is no deadline.
         let ended = || self.progress.lock().running == 0;
-        store.env.wait(WaitCause::Parts, &store.progress, None, &mut || ended());
+        store.env.wait(WaitCause::Subcompactions, &store.progress, None, &mut || ended());
         let mut progress = self.progress.lock();
         let done = std::mem::take(&mut progress.done);
         let (helped, helper_ns) = (progress.helped, progress.helper_ns);
@@ -286,7 +286,8 @@ impl Division {
         let (place, tombstone_us) =
             ((merge.job.target.level.0, merge.filter), merge.oldest_tombstone_us);
         let (space, tree) = (&store.tables, &*merge.tree);
-        let mut outputs = Outputs::in_lane(Lane::Compaction, space, tree, place, tombstone_us);
+        let mut outputs =
+            Outputs::in_lane(IoPriority::Compaction, space, tree, place, tombstone_us);
         outputs.take_spans(part.spans(&merge.spans));
         outputs.cut_by(OutputCutter::new(&merge.job.cut, &merge.shape));
         let retention = merge.retention.clone();

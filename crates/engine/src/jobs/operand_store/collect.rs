@@ -15,7 +15,7 @@ use lsmx_compaction::{CutRule, OutputCutter};
 
 use crate::cursor::Cursor;
 use crate::env::YieldKind;
-use crate::env::rate::Lane;
+use crate::env::rate_limit::IoPriority;
 use crate::error::{Error, Result};
 use crate::event::{Event, OperandsCollected};
 use crate::format::edit::Change;
@@ -201,7 +201,7 @@ fn bring(
     let place = (0, tree.filter_width(shape, &coming));
     // What operands amount to may be a delete, as old as this.
     let now_us = Some(store.env.database_us());
-    let mut outputs = Outputs::in_lane(Lane::Compaction, &store.tables, tree, place, now_us);
+    let mut outputs = Outputs::in_lane(IoPriority::Compaction, &store.tables, tree, place, now_us);
     let file_bytes = tree.settings().options.table_bytes;
     let cut = CutRule { file_bytes, grandparent: None, boundaries: Vec::new() };
     outputs.cut_by(OutputCutter::new(&cut, shape));

@@ -1,4 +1,4 @@
-//! Which calls fail, and how.
+//! Fault rules: which calls fail, and how.
 
 use std::fmt;
 use std::io;
@@ -10,7 +10,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::vfs::call::VfsCall;
 
-/// What the system says.
+/// Error of the operating system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Errno {
     /// EIO: the device failed.
@@ -24,14 +24,14 @@ pub enum Errno {
 }
 
 impl Errno {
-    /// All of them.
+    /// All errors.
     pub const ALL: [Errno; 4] =
         [Errno::Io, Errno::NoSpace, Errno::TooManyFiles, Errno::FileTooLarge];
 
-    /// The error as the system's own calls would give it.
+    /// Returns the error that a system call would return.
     #[must_use]
     pub fn error(self) -> io::Error {
-        // These have had one number on every Unix since the seventh edition.
+        // These errors have the same numbers on every Unix.
         #[cfg(unix)]
         return io::Error::from_raw_os_error(match self {
             Errno::Io => 5,
@@ -49,23 +49,23 @@ impl Errno {
     }
 }
 
-/// What happens to a call.
+/// Effect of a rule on a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Fault {
-    /// It fails, and nothing is done.
+    /// The call fails and has no effect.
     Error(Errno),
-    /// Reads only: fewer bytes come back, as if the file ended there.
+    /// Reads only: returns fewer bytes, as at the end of a file.
     ShortRead,
-    /// Reads only: one bit of what comes back is wrong.
+    /// Reads only: flips one bit of the returned bytes.
     AlteredRead,
-    /// Appends only: a part is appended, then the error comes.
+    /// Appends only: appends a part, then fails.
     ShortWrite(Errno),
-    /// It is done, late: the delay hook runs first.
+    /// The call succeeds after the delay hook has run.
     Delay,
 }
 
 impl Fault {
-    fn suits(self, call: VfsCall) -> bool {
+    fn applies_to(self, call: VfsCall) -> bool {
         match self {
             Fault::Error(_) | Fault::Delay => true,
             Fault::ShortRead | Fault::AlteredRead => call == VfsCall::Read,
@@ -74,94 +74,102 @@ impl Fault {
     }
 }
 
-/// Decides by path.
 type PathPredicate = Arc<dyn Fn(&Path) -> bool + Send + Sync>;
 
-/// Which calls a fault hits. A new rule hits the first call that the fault suits, once.
+/// Selects the calls that a fault affects. By default that is the first call that the fault applies to.
 #[derive(Clone)]
-pub struct Rule {
+pub struct FaultRule {
     fault: Fault,
     calls: Option<Vec<VfsCall>>,
     path: Option<PathPredicate>,
-    trigger: Trigger,
-    repeat: Repeat,
+    trigger: FaultTrigger,
+    repeat: FaultRepeat,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Trigger {
+enum FaultTrigger {
     Nth(u64),
     Chance(f64),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Repeat {
+enum FaultRepeat {
     Once,
     FromThenOn,
     EachTime,
 }
 
-impl Rule {
-    /// A rule for this fault.
+impl FaultRule {
+    /// Creates a rule for a fault.
     #[must_use]
-    pub fn new(fault: Fault) -> Rule {
-        Rule { fault, calls: None, path: None, trigger: Trigger::Nth(0), repeat: Repeat::Once }
+    pub fn new(fault: Fault) -> FaultRule {
+        FaultRule {
+            fault,
+            calls: None,
+            path: None,
+            trigger: FaultTrigger::Nth(0),
+            repeat: FaultRepeat::Once,
+        }
     }
 
-    /// Only these calls match.
+    /// Restricts the rule to these calls.
     #[must_use]
-    pub fn on(mut self, calls: &[VfsCall]) -> Rule {
+    pub fn on(mut self, calls: &[VfsCall]) -> FaultRule {
         self.calls = Some(calls.to_vec());
         self
     }
 
-    /// Only paths with this text in them match. A file goes by the name under which it was opened,
-    /// a rename by the old name.
+    /// Restricts the rule to paths that contain a text. The path of a file is the one it was opened by, the path of a
+    /// rename is the old name.
     #[must_use]
-    pub fn path_contains(self, text: &str) -> Rule {
+    pub fn path_contains(self, text: &str) -> FaultRule {
         let text = text.to_owned();
         self.path_where(move |path| path.to_string_lossy().contains(&text))
     }
 
-    /// Only paths match of which `matches` says so. It must not call the file system.
+    /// Restricts the rule to paths that satisfy a predicate. The predicate must not call the file system.
     #[must_use]
-    pub fn path_where(mut self, matches: impl Fn(&Path) -> bool + Send + Sync + 'static) -> Rule {
+    pub fn path_where(
+        mut self,
+        matches: impl Fn(&Path) -> bool + Send + Sync + 'static,
+    ) -> FaultRule {
         self.path = Some(Arc::new(matches));
         self
     }
 
-    /// The first matching call to be hit, counted from 0.
+    /// Sets the first matching call to fail, counted from 0.
     #[must_use]
-    pub fn nth(mut self, index: u64) -> Rule {
-        self.trigger = Trigger::Nth(index);
+    pub fn nth(mut self, index: u64) -> FaultRule {
+        self.trigger = FaultTrigger::Nth(index);
         self
     }
 
-    /// Each matching call is hit with this probability (0..=1), each time anew.
+    /// Fails each matching call with this probability, from 0 to 1.
     #[must_use]
-    pub fn chance(mut self, probability: f64) -> Rule {
-        self.trigger = Trigger::Chance(probability);
-        self.repeat = Repeat::EachTime;
+    pub fn chance(mut self, probability: f64) -> FaultRule {
+        self.trigger = FaultTrigger::Chance(probability);
+        self.repeat = FaultRepeat::EachTime;
         self
     }
 
-    /// Hits one call and no other.
+    /// Fails a single call.
     #[must_use]
-    pub fn once(mut self) -> Rule {
-        self.repeat = Repeat::Once;
+    pub fn once(mut self) -> FaultRule {
+        self.repeat = FaultRepeat::Once;
         self
     }
 
-    /// From the first hit on, every matching call is hit.
+    /// Fails every matching call after the first failed one.
     #[must_use]
-    pub fn from_then_on(mut self) -> Rule {
-        self.repeat = Repeat::FromThenOn;
+    pub fn from_then_on(mut self) -> FaultRule {
+        self.repeat = FaultRepeat::FromThenOn;
         self
     }
 }
 
-impl fmt::Debug for Rule {
+impl fmt::Debug for FaultRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Rule")
+        f.debug_struct("FaultRule")
             .field("fault", &self.fault)
             .field("calls", &self.calls)
             .field("trigger", &self.trigger)
@@ -170,50 +178,50 @@ impl fmt::Debug for Rule {
     }
 }
 
-/// A rule at work.
+/// A rule with its counters.
 #[derive(Debug)]
-pub(crate) struct Active {
-    rule: Rule,
-    /// Matching calls met so far.
-    met: u64,
-    hit: bool,
+pub(crate) struct ActiveRule {
+    rule: FaultRule,
+    /// Number of matching calls so far.
+    matched: u64,
+    has_fired: bool,
 }
 
-impl Active {
-    pub(crate) fn new(rule: Rule) -> Active {
-        Active { rule, met: 0, hit: false }
+impl ActiveRule {
+    pub(crate) fn new(rule: FaultRule) -> ActiveRule {
+        ActiveRule { rule, matched: 0, has_fired: false }
     }
 
-    /// The fault, if this call is hit.
-    pub(crate) fn meet(
+    /// Counts a call if it matches, and returns the fault if the rule fires.
+    pub(crate) fn match_call(
         &mut self,
         call: VfsCall,
         path: &Path,
-        chance: &mut ChaCha8Rng,
+        rng: &mut ChaCha8Rng,
     ) -> Option<Fault> {
         let rule = &self.rule;
-        let matches = rule.fault.suits(call)
+        let matches = rule.fault.applies_to(call)
             && rule.calls.as_ref().is_none_or(|calls| calls.contains(&call))
             && rule.path.as_ref().is_none_or(|matches| matches(path));
         if !matches {
             return None;
         }
-        let index = self.met;
-        self.met += 1;
-        let hit = match (self.hit, rule.repeat) {
-            (true, Repeat::FromThenOn) => true,
-            (true, Repeat::Once) => false,
+        let index = self.matched;
+        self.matched += 1;
+        let fires = match (self.has_fired, rule.repeat) {
+            (true, FaultRepeat::FromThenOn) => true,
+            (true, FaultRepeat::Once) => false,
             _ => match rule.trigger {
-                Trigger::Nth(nth) => index == nth,
-                Trigger::Chance(probability) => unit(chance) < probability,
+                FaultTrigger::Nth(nth) => index == nth,
+                FaultTrigger::Chance(probability) => draw_unit(rng) < probability,
             },
         };
-        self.hit |= hit;
-        hit.then_some(rule.fault)
+        self.has_fired |= fires;
+        fires.then_some(rule.fault)
     }
 }
 
-/// A number in 0..1, with 53 random bits: as many as an `f64` holds.
-fn unit(chance: &mut ChaCha8Rng) -> f64 {
-    (chance.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+/// Returns a number in 0..1 with 53 random bits, the precision of an `f64`.
+fn draw_unit(rng: &mut ChaCha8Rng) -> f64 {
+    (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64
 }

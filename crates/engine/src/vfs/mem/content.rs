@@ -1,27 +1,27 @@
-//! The bytes of one file, in chunks that copies share until one of them writes.
+//! Contents of a file in copy-on-write chunks.
 
 use std::ops::Range;
 
 use lsmx_base::sync::Arc;
 
-/// Bytes of a chunk. An append after a copy was taken copies one chunk; so small, but not so small
-/// that the list of chunks costs more.
+/// Bytes of a chunk. The first append to a copy duplicates one chunk, so a chunk is small, but not so small that the
+/// list of chunks costs more.
 const CHUNK_BYTES: usize = 32 << 10;
 
-/// The bytes of one file. A clone costs one reference count.
+/// Contents of a file. A clone increments one reference count.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Content {
-    /// All but the last hold exactly [`CHUNK_BYTES`]; the last holds at least one byte.
+pub(crate) struct FileContent {
+    /// All chunks except the last have [`CHUNK_BYTES`] bytes. The last has at least one byte.
     chunks: Arc<Vec<Arc<Vec<u8>>>>,
     len: usize,
 }
 
-impl Content {
+impl FileContent {
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Reads at `offset` until `buffer` is full or the content ends; returns the bytes read.
+    /// Reads at `offset` until `buffer` is full or the contents end. Returns the number of bytes read.
     pub(crate) fn read(&self, buffer: &mut [u8], offset: usize) -> usize {
         let wanted = buffer.len().min(self.len.saturating_sub(offset));
         let mut filled = 0;
@@ -52,16 +52,16 @@ impl Content {
         }
     }
 
-    /// Puts `bytes` at `offset`, which is not past the end: in place of what is there, and behind it.
-    pub(crate) fn put(&mut self, offset: usize, bytes: &[u8]) {
-        let (inside, behind) = bytes.split_at(bytes.len().min(self.len - offset));
+    /// Overwrites at `offset`, and appends the bytes that exceed the end. `offset` is at most the length.
+    pub(crate) fn write_at(&mut self, offset: usize, bytes: &[u8]) {
+        let (inside, appended) = bytes.split_at(bytes.len().min(self.len - offset));
         self.change(offset..offset + inside.len(), |at, old| {
             old.copy_from_slice(&inside[at - offset..at - offset + old.len()]);
         });
-        self.append(behind);
+        self.append(appended);
     }
 
-    /// Appends zeros up to `len` bytes, if it has fewer.
+    /// Appends zeros up to a length of `len` bytes.
     pub(crate) fn grow(&mut self, len: usize) {
         while self.len < len {
             let zeros = [0; 1024];
@@ -69,7 +69,7 @@ impl Content {
         }
     }
 
-    /// Cuts to `len` bytes, if it has more.
+    /// Truncates to `len` bytes.
     pub(crate) fn truncate(&mut self, len: usize) {
         if len >= self.len {
             return;
@@ -84,8 +84,7 @@ impl Content {
         self.len = len;
     }
 
-    /// Hands the bytes of `range` that are there to `change`, piece by piece, each with the offset
-    /// of its first byte.
+    /// Calls `change` with each piece of `range` up to the end of the contents, and with the offset of the piece.
     pub(crate) fn change(&mut self, range: Range<usize>, mut change: impl FnMut(usize, &mut [u8])) {
         let end = range.end.min(self.len);
         if range.start >= end {
@@ -111,9 +110,9 @@ impl Content {
     }
 }
 
-impl From<&[u8]> for Content {
-    fn from(bytes: &[u8]) -> Content {
-        let mut content = Content::default();
+impl From<&[u8]> for FileContent {
+    fn from(bytes: &[u8]) -> FileContent {
+        let mut content = FileContent::default();
         content.append(bytes);
         content
     }
@@ -125,17 +124,17 @@ mod tests {
     use proptest::prelude::*;
 
     #[derive(Clone, Debug)]
-    enum Step {
+    enum ContentStep {
         Append(usize),
         Truncate(usize),
         Change(usize, usize),
-        Put(usize, usize),
+        WriteAt(usize, usize),
         Grow(usize),
         Copy,
     }
 
-    fn step() -> impl Strategy<Value = Step> {
-        // Lengths around the chunk size, where the arithmetic has its corners.
+    fn step() -> impl Strategy<Value = ContentStep> {
+        // Lengths near multiples of the chunk size.
         let near = prop_oneof![
             0..100usize,
             CHUNK_BYTES - 2..CHUNK_BYTES + 3,
@@ -144,51 +143,51 @@ mod tests {
             Just(2 * CHUNK_BYTES)
         ];
         prop_oneof![
-            near.clone().prop_map(Step::Append),
-            near.clone().prop_map(Step::Truncate),
-            (near.clone(), near.clone()).prop_map(|(from, len)| Step::Change(from, len)),
-            (near.clone(), near.clone()).prop_map(|(at, len)| Step::Put(at, len)),
-            near.prop_map(Step::Grow),
-            Just(Step::Copy),
+            near.clone().prop_map(ContentStep::Append),
+            near.clone().prop_map(ContentStep::Truncate),
+            (near.clone(), near.clone()).prop_map(|(from, len)| ContentStep::Change(from, len)),
+            (near.clone(), near.clone()).prop_map(|(at, len)| ContentStep::WriteAt(at, len)),
+            near.prop_map(ContentStep::Grow),
+            Just(ContentStep::Copy),
         ]
     }
 
     proptest! {
         #[test]
-        fn behaves_like_a_vector_and_copies_stay_as_they_were(
+        fn content_equals_vector_model_and_copies_are_independent(
             steps in prop::collection::vec(step(), 1..12),
         ) {
-            let mut content = Content::default();
+            let mut content = FileContent::default();
             let mut model: Vec<u8> = Vec::new();
             let mut copies = Vec::new();
             for (round, step) in (1u8..).zip(steps) {
                 match step {
-                    Step::Append(len) => {
+                    ContentStep::Append(len) => {
                         content.append(&vec![round; len]);
                         model.resize(model.len() + len, round);
                     }
-                    Step::Truncate(len) => {
+                    ContentStep::Truncate(len) => {
                         content.truncate(len);
                         model.truncate(len);
                     }
-                    Step::Change(from, len) => {
+                    ContentStep::Change(from, len) => {
                         content.change(from..from + len, |at, bytes| {
                             assert!(at >= from);
                             bytes.iter_mut().for_each(|byte| *byte ^= round);
                         });
                         model.iter_mut().skip(from).take(len).for_each(|byte| *byte ^= round);
                     }
-                    Step::Put(at, len) => {
+                    ContentStep::WriteAt(at, len) => {
                         let at = at.min(model.len());
-                        content.put(at, &vec![round; len]);
+                        content.write_at(at, &vec![round; len]);
                         model.resize(model.len().max(at + len), 0);
                         model[at..at + len].fill(round);
                     }
-                    Step::Grow(len) => {
+                    ContentStep::Grow(len) => {
                         content.grow(len);
                         model.resize(model.len().max(len), 0);
                     }
-                    Step::Copy => copies.push((content.clone(), model.clone())),
+                    ContentStep::Copy => copies.push((content.clone(), model.clone())),
                 }
                 prop_assert_eq!(content.len(), model.len());
                 let offset = model.len() / 2;

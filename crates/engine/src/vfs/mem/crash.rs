@@ -1,168 +1,167 @@
-//! What a disk may hold after a power loss.
+//! Crash images: states of the disk after a power loss.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use lsmx_base::sync::Arc;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::vfs::mem::content::Content;
-use crate::vfs::mem::node::{Dir, DirId, Entries, Entry, FileData, FileNode};
-use crate::vfs::mem::{MemVfs, Names, ROOT};
+use lsmx_base::sync::Arc;
 
-/// Bytes that a disk writes whole or not at all.
+use crate::vfs::mem::content::FileContent;
+use crate::vfs::mem::node::{DirEntries, DirEntry, DirId, DirNode, FileData, FileNode};
+use crate::vfs::mem::{DirTree, MemVfs, ROOT};
+
+/// Unit that a disk writes atomically.
 const SECTOR_BYTES: usize = 512;
-/// Bytes that an operating system writes back at a time.
+/// Unit of writeback of the operating system.
 const PAGE_BYTES: usize = 4096;
 
-/// What becomes of data and names that were not synced when the power went.
+/// Outcome for unsynced data and names at a power loss.
 ///
 /// | image | unsynced data | unsynced names |
 /// | --- | --- | --- |
-/// | `Drop` | gone | undone (a deleted file is back) |
-/// | `Keep` | all there | done |
-/// | `Torn` | each file's first unsynced write cut, at a sector or any byte | undone |
-/// | `Zeros` | length grown, bytes zero | done |
-/// | `Garbage` | length grown, bytes random or old | done |
-/// | `Sectors` | each sector by coin: later ones without earlier | each change by its own coin |
-/// | `Lag` | one file keeps all, all others nothing | all done or all undone, by one coin |
-/// | `Pages` | any subset of the dirty pages (4 KiB) of each file, some as they were between two appends; any length that the file had | each change by its own coin |
+/// | `Drop` | lost | undone (a removed file reappears) |
+/// | `Keep` | present | done |
+/// | `Torn` | the first unsynced append of each file is cut at a sector or any byte | undone |
+/// | `Zeros` | the length is present, the bytes are zeros | done |
+/// | `Garbage` | the length is present, the bytes are random or old | done |
+/// | `Sectors` | each sector at random: later ones without earlier | each change at random |
+/// | `Lag` | present in one file, lost in all others | all done or all undone |
+/// | `Pages` | a random subset of the dirty 4 KiB pages of each file, some in a state between two appends; any length that the file had | each change at random |
 ///
-/// A file that grows ahead of its end ([`File::grow_ahead`](crate::vfs::File::grow_ahead)) holds zeros behind its
-/// data in every image that has the longer length.
-///
-/// A rename within a directory is one change; across directories it is two.
+/// With preallocation ([`File::grow_ahead`](crate::vfs::File::grow_ahead)) zeros follow the data in every image that
+/// has the longer length. A rename within a directory is one change; a rename across directories is two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Image {
-    /// Only what was synced is there.
+pub enum CrashImage {
+    /// Only synced data and names survive.
     Drop,
-    /// Everything is there.
+    /// Everything survives.
     Keep,
-    /// The first unsynced write of each file is cut.
+    /// The first unsynced append of each file is cut.
     Torn,
-    /// Files have grown, with zeros.
+    /// Lengths survive, with zeros as bytes.
     Zeros,
-    /// Files have grown, with random bytes or with what the disk held there before.
+    /// Lengths survive, with random bytes or with older contents of the disk.
     Garbage,
     /// Sectors and names survive at random.
     Sectors,
-    /// One file is ahead of all others.
+    /// The unsynced data of one file survives.
     Lag,
     /// Pages and names survive at random.
     Pages,
 }
 
-impl Image {
-    /// All of them.
-    pub const ALL: [Image; 8] = [
-        Image::Drop,
-        Image::Keep,
-        Image::Torn,
-        Image::Zeros,
-        Image::Garbage,
-        Image::Sectors,
-        Image::Lag,
-        Image::Pages,
+impl CrashImage {
+    /// All images.
+    pub const ALL: [CrashImage; 8] = [
+        CrashImage::Drop,
+        CrashImage::Keep,
+        CrashImage::Torn,
+        CrashImage::Zeros,
+        CrashImage::Garbage,
+        CrashImage::Sectors,
+        CrashImage::Lag,
+        CrashImage::Pages,
     ];
 }
 
 impl MemVfs {
-    /// What a machine could find after losing power now: an independent file system in which all
-    /// that survived is on the disk, names included, and no file is locked. Equal seeds give equal
-    /// images. This file system lives on.
+    /// Returns a state that a machine could find after a power loss now, as an independent file system.
+    ///
+    /// All its data and names are synced, and no file is locked. Equal seeds give equal images. This file system does
+    /// not change.
     #[must_use]
-    pub fn crash(&self, image: Image, seed: u64) -> MemVfs {
-        let mut chance = Chance(ChaCha8Rng::seed_from_u64(seed));
-        let _moment = self.0.moment.write();
-        let names = self.0.names.lock();
-        let mut disk = Disk {
-            names: &names,
+    pub fn crash(&self, image: CrashImage, seed: u64) -> MemVfs {
+        let mut rng = CrashRng(ChaCha8Rng::seed_from_u64(seed));
+        let _changes = self.0.changes.write();
+        let tree = self.0.tree.lock();
+        let mut builder = ImageBuilder {
+            tree: &tree,
             image,
-            lagging_names: image == Image::Lag && chance.coin(),
+            keeps_names: image == CrashImage::Lag && rng.draw_bool(),
             dirs: BTreeMap::new(),
             files: Vec::new(),
             file_index: BTreeMap::new(),
         };
-        disk.visit(ROOT, &mut chance);
-        let contents = disk.contents(&mut chance);
-        disk.build(contents)
+        builder.visit_dir(ROOT, &mut rng);
+        let contents = builder.build_contents(&mut rng);
+        builder.build(contents)
     }
 }
 
-/// Random decisions of one crash.
-struct Chance(ChaCha8Rng);
+/// Random decisions of one image.
+struct CrashRng(ChaCha8Rng);
 
-impl Chance {
-    fn coin(&mut self) -> bool {
+impl CrashRng {
+    fn draw_bool(&mut self) -> bool {
         self.0.next_u32() & 1 == 1
     }
 
-    /// A number below `bound`, which is not 0.
-    fn below(&mut self, bound: usize) -> usize {
+    /// Returns a number below `bound`, which must not be 0.
+    fn draw_below(&mut self, bound: usize) -> usize {
         let drawn = self.0.next_u64() % bound as u64;
-        // Smaller than `bound`, so it fits.
+        // The number is smaller than `bound`, so it fits.
         usize::try_from(drawn).unwrap_or(0)
     }
 }
 
-/// A name that survived: of a file, by its place in [`Disk::files`], or of a directory.
-enum Survivor {
+/// Target of a name in the image: a file by its index in [`ImageBuilder::files`], or a directory.
+enum SurvivingEntry {
     File(usize),
     Dir(DirId),
 }
 
-/// The image while it is made.
-struct Disk<'a> {
-    names: &'a Names,
-    image: Image,
-    /// Under `Lag`: whether the names are done.
-    lagging_names: bool,
-    dirs: BTreeMap<DirId, Vec<(Arc<str>, Survivor)>>,
-    /// Files that have a name in the image, in order of the walk, which the seed alone decides.
+struct ImageBuilder<'a> {
+    tree: &'a DirTree,
+    image: CrashImage,
+    /// Whether `Lag` keeps unsynced names.
+    keeps_names: bool,
+    dirs: BTreeMap<DirId, Vec<(Arc<str>, SurvivingEntry)>>,
+    /// Files that have a name in the image, in the order of the traversal. The order depends only on the seed.
     files: Vec<Arc<FileNode>>,
-    /// Address of a node → its place in `files`: several names may share one.
+    /// Index in `files` by the address of the node, because several names may share a file.
     file_index: BTreeMap<usize, usize>,
 }
 
-impl Disk<'_> {
-    /// Decides which names of a directory survive, and goes on below them.
-    fn visit(&mut self, id: DirId, chance: &mut Chance) {
-        let entries = self.surviving(self.names.dir(id), chance);
+impl ImageBuilder<'_> {
+    /// Decides which names of a directory survive, recursively.
+    fn visit_dir(&mut self, id: DirId, rng: &mut CrashRng) {
+        let entries = self.surviving_entries(self.tree.dir(id), rng);
         let mut survivors = Vec::with_capacity(entries.len());
-        // Known before going on, so that a directory which survives under two names (its rename
-        // done in one parent, not undone in the other) is found once and the walk ends.
+        // Inserted before the recursion: a directory may survive under two names, if its rename is done in one parent
+        // and undone in the other. It is visited once, and the traversal ends.
         self.dirs.insert(id, Vec::new());
         for (name, entry) in entries.iter() {
             match entry {
-                Entry::File(node) => {
+                DirEntry::File(node) => {
                     let next = self.files.len();
                     let index = *self.file_index.entry(Arc::as_ptr(node).addr()).or_insert(next);
                     if index == next {
                         self.files.push(node.clone());
                     }
-                    survivors.push((name.clone(), Survivor::File(index)));
+                    survivors.push((name.clone(), SurvivingEntry::File(index)));
                 }
-                Entry::Dir(below) if !self.dirs.contains_key(below) => {
-                    self.visit(*below, chance);
-                    survivors.push((name.clone(), Survivor::Dir(*below)));
+                DirEntry::Dir(below) if !self.dirs.contains_key(below) => {
+                    self.visit_dir(*below, rng);
+                    survivors.push((name.clone(), SurvivingEntry::Dir(*below)));
                 }
-                Entry::Dir(_) => {}
+                DirEntry::Dir(_) => {}
             }
         }
         self.dirs.insert(id, survivors);
     }
 
-    fn surviving(&self, dir: &Dir, chance: &mut Chance) -> Arc<Entries> {
+    fn surviving_entries(&self, dir: &DirNode, rng: &mut CrashRng) -> Arc<DirEntries> {
         match self.image {
-            Image::Drop | Image::Torn => dir.synced.clone(),
-            Image::Keep | Image::Zeros | Image::Garbage => dir.current.clone(),
-            Image::Lag if self.lagging_names => dir.current.clone(),
-            Image::Lag => dir.synced.clone(),
-            Image::Sectors | Image::Pages => {
+            CrashImage::Drop | CrashImage::Torn => dir.synced.clone(),
+            CrashImage::Keep | CrashImage::Zeros | CrashImage::Garbage => dir.current.clone(),
+            CrashImage::Lag if self.keeps_names => dir.current.clone(),
+            CrashImage::Lag => dir.synced.clone(),
+            CrashImage::Sectors | CrashImage::Pages => {
                 let mut entries = dir.synced.clone();
                 for change in &dir.unsynced {
-                    if chance.coin() {
+                    if rng.draw_bool() {
                         change.apply(Arc::make_mut(&mut entries));
                     }
                 }
@@ -171,13 +170,13 @@ impl Disk<'_> {
         }
     }
 
-    fn contents(&self, chance: &mut Chance) -> Vec<Content> {
+    fn build_contents(&self, rng: &mut CrashRng) -> Vec<FileContent> {
         let files: Vec<FileData> = self.files.iter().map(|node| node.data.read().clone()).collect();
-        let ahead = match self.image {
-            Image::Lag => {
-                let behind: Vec<usize> =
+        let kept_file = match self.image {
+            CrashImage::Lag => {
+                let unsynced: Vec<usize> =
                     (0..files.len()).filter(|&at| !files[at].unsynced.is_empty()).collect();
-                (!behind.is_empty()).then(|| behind[chance.below(behind.len())])
+                (!unsynced.is_empty()).then(|| unsynced[rng.draw_below(unsynced.len())])
             }
             _ => None,
         };
@@ -186,94 +185,98 @@ impl Disk<'_> {
             .enumerate()
             .map(|(at, file)| {
                 let mut content = match self.image {
-                    Image::Drop => kept(file, file.synced, file.synced_len),
-                    Image::Lag if ahead != Some(at) => kept(file, file.synced, file.synced_len),
-                    Image::Keep | Image::Lag => kept(file, appended(file), len(file)),
-                    Image::Torn => torn(file, chance),
-                    Image::Zeros => kept(file, file.synced, len(file)),
-                    Image::Garbage => garbage(file, &files, chance),
-                    Image::Sectors => sectors(file, chance),
-                    Image::Pages => pages(file, chance),
+                    CrashImage::Drop => keep_prefix(file, file.synced, file.synced_len),
+                    CrashImage::Lag if kept_file != Some(at) => {
+                        keep_prefix(file, file.synced, file.synced_len)
+                    }
+                    CrashImage::Keep | CrashImage::Lag => {
+                        keep_prefix(file, data_end(file), full_len(file))
+                    }
+                    CrashImage::Torn => tear_first_append(file, rng),
+                    CrashImage::Zeros => keep_prefix(file, file.synced, full_len(file)),
+                    CrashImage::Garbage => fill_with_garbage(file, &files, rng),
+                    CrashImage::Sectors => keep_random_sectors(file, rng),
+                    CrashImage::Pages => keep_random_pages(file, rng),
                 };
-                for lost in &file.lost {
-                    content.zero(lost.clone());
+                for range in &file.dropped {
+                    content.zero(range.clone());
                 }
                 content
             })
             .collect()
     }
 
-    fn build(self, contents: Vec<Content>) -> MemVfs {
+    fn build(self, contents: Vec<FileContent>) -> MemVfs {
         let nodes: Vec<Arc<FileNode>> =
-            contents.into_iter().map(|content| Arc::new(FileNode::on_disk(content))).collect();
+            contents.into_iter().map(|content| Arc::new(FileNode::from_synced(content))).collect();
         let dirs = self.dirs.into_iter().map(|(id, survivors)| {
             let entries = survivors.into_iter().map(|(name, survivor)| match survivor {
-                Survivor::File(at) => (name, Entry::File(nodes[at].clone())),
-                Survivor::Dir(id) => (name, Entry::Dir(id)),
+                SurvivingEntry::File(at) => (name, DirEntry::File(nodes[at].clone())),
+                SurvivingEntry::Dir(id) => (name, DirEntry::Dir(id)),
             });
-            (id, Dir::on_disk(entries.collect()))
+            (id, DirNode::from_synced(entries.collect()))
         });
-        MemVfs::from_names(Names::new(dirs.collect()))
+        MemVfs::from_tree(DirTree::new(dirs.collect()))
     }
 }
 
-/// The first `end` bytes, and zeros behind them up to a length.
-fn kept(file: &FileData, end: usize, len: usize) -> Content {
+/// Returns the first `end` bytes, followed by zeros up to `len` bytes.
+fn keep_prefix(file: &FileData, end: usize, len: usize) -> FileContent {
     let mut content = file.content.clone();
     content.truncate(end);
     content.grow(len);
     content
 }
 
-/// End of the data that could still reach the disk; a lost tail cannot.
-fn appended(file: &FileData) -> usize {
+/// Returns the end of the data that can reach the disk. A dropped tail cannot.
+fn data_end(file: &FileData) -> usize {
     file.unsynced.last().map_or(file.synced, |last| last.end)
 }
 
-/// Length if all that could still reach the disk does.
-fn len(file: &FileData) -> usize {
+/// Returns the length if all data that can reach the disk does.
+fn full_len(file: &FileData) -> usize {
     let grown_ahead = file.content.len() > file.end;
-    if grown_ahead { file.content.len() } else { appended(file) }
+    if grown_ahead { file.content.len() } else { data_end(file) }
 }
 
-fn torn(file: &FileData, chance: &mut Chance) -> Content {
+fn tear_first_append(file: &FileData, rng: &mut CrashRng) -> FileContent {
     let Some(first) = file.unsynced.first() else {
-        return kept(file, file.synced, file.synced_len);
+        return keep_prefix(file, file.synced, file.synced_len);
     };
     let sectors = first.start / SECTOR_BYTES + 1..first.end.div_ceil(SECTOR_BYTES);
-    let cut = if !sectors.is_empty() && chance.coin() {
-        (sectors.start + chance.below(sectors.len())) * SECTOR_BYTES
+    let cut = if !sectors.is_empty() && rng.draw_bool() {
+        (sectors.start + rng.draw_below(sectors.len())) * SECTOR_BYTES
     } else {
-        first.start + chance.below(first.len())
+        first.start + rng.draw_below(first.len())
     };
-    kept(file, if cut > first.start { cut } else { file.synced }, file.synced_len)
+    keep_prefix(file, if cut > first.start { cut } else { file.synced }, file.synced_len)
 }
 
-fn garbage(file: &FileData, files: &[FileData], chance: &mut Chance) -> Content {
-    let mut content = kept(file, appended(file), len(file));
-    let range = file.synced..appended(file);
+fn fill_with_garbage(file: &FileData, files: &[FileData], rng: &mut CrashRng) -> FileContent {
+    let mut content = keep_prefix(file, data_end(file), full_len(file));
+    let range = file.synced..data_end(file);
     if range.is_empty() {
         return content;
     }
     let donors: Vec<&FileData> = files.iter().filter(|donor| donor.synced > 0).collect();
-    if !donors.is_empty() && chance.coin() {
-        // What freed sectors held before: bytes that were valid, elsewhere.
-        let donor = donors[chance.below(donors.len())];
-        let old = kept(donor, donor.synced, 0).to_vec();
-        let sector = chance.below(old.len().div_ceil(SECTOR_BYTES)) * SECTOR_BYTES;
+    if !donors.is_empty() && rng.draw_bool() {
+        // Old contents of reused sectors: valid bytes of another file.
+        let donor = donors[rng.draw_below(donors.len())];
+        let old = keep_prefix(donor, donor.synced, 0).to_vec();
+        let sector = rng.draw_below(old.len().div_ceil(SECTOR_BYTES)) * SECTOR_BYTES;
         content.change(range, |at, bytes| {
             for (at, byte) in (at..).zip(bytes) {
                 *byte = old[(sector + at - file.synced) % old.len()];
             }
         });
     } else {
-        content.change(range, |_, bytes| chance.0.fill_bytes(bytes));
+        content.change(range, |_, bytes| rng.0.fill_bytes(bytes));
     }
     content
 }
 
-/// The parts of a range that lie in blocks of a size.
-fn blocks(range: Range<usize>, block_bytes: usize) -> impl Iterator<Item = Range<usize>> {
+/// Splits a range at multiples of a block size.
+fn split_at_blocks(range: Range<usize>, block_bytes: usize) -> impl Iterator<Item = Range<usize>> {
     let mut at = range.start;
     std::iter::from_fn(move || {
         let next = ((at / block_bytes + 1) * block_bytes).min(range.end);
@@ -283,38 +286,40 @@ fn blocks(range: Range<usize>, block_bytes: usize) -> impl Iterator<Item = Range
     })
 }
 
-fn sectors(file: &FileData, chance: &mut Chance) -> Content {
+fn keep_random_sectors(file: &FileData, rng: &mut CrashRng) -> FileContent {
     let mut end = file.synced;
     let mut missing: Vec<Range<usize>> = Vec::new();
-    for sector in blocks(file.synced..appended(file), SECTOR_BYTES) {
-        if chance.coin() {
+    for sector in split_at_blocks(file.synced..data_end(file), SECTOR_BYTES) {
+        if rng.draw_bool() {
             end = sector.end;
         } else {
             missing.push(sector);
         }
     }
-    let grown_ahead = file.len_max > appended(file);
-    let len = if grown_ahead && chance.coin() { file.len_max } else { file.synced_len };
-    let mut content = kept(file, end, len);
+    let grown_ahead = file.len_max > data_end(file);
+    let len = if grown_ahead && rng.draw_bool() { file.len_max } else { file.synced_len };
+    let mut content = keep_prefix(file, end, len);
     for range in missing {
         content.zero(range);
     }
     content
 }
 
-/// The system writes a page back at any time after it was written to, and forgets later changes of it.
-fn pages(file: &FileData, chance: &mut Chance) -> Content {
-    // Of eight pages so many survive: few, half of them, or nearly all.
-    let share = [1, 4, 7][chance.below(3)];
-    let mut content = kept(file, appended(file), file.len_max);
+/// The system may write a page back at any time after a write to it, and lose later writes.
+fn keep_random_pages(file: &FileData, rng: &mut CrashRng) -> FileContent {
+    // Surviving pages of eight: few, half, or most.
+    let survivors = [1, 4, 7][rng.draw_below(3)];
+    let mut content = keep_prefix(file, data_end(file), file.len_max);
     let mut end = file.synced;
-    for page in blocks(file.synced..appended(file), PAGE_BYTES) {
+    for page in split_at_blocks(file.synced..data_end(file), PAGE_BYTES) {
         let starts = file.unsynced.iter().map(|append| append.start);
         let inside: Vec<usize> =
             starts.filter(|at| page.contains(at) && *at > page.start).collect();
-        let written = match chance.below(8) {
-            drawn if drawn >= share => page.start,
-            _ if !inside.is_empty() && chance.below(4) == 0 => inside[chance.below(inside.len())],
+        let written = match rng.draw_below(8) {
+            drawn if drawn >= survivors => page.start,
+            _ if !inside.is_empty() && rng.draw_below(4) == 0 => {
+                inside[rng.draw_below(inside.len())]
+            }
             _ => page.end,
         };
         content.zero(written..page.end);
@@ -323,11 +328,11 @@ fn pages(file: &FileData, chance: &mut Chance) -> Content {
         }
     }
     let appends = file.unsynced.len();
-    let drawn = match chance.below(4) {
+    let drawn = match rng.draw_below(4) {
         0 => end,
-        1 if appends > 0 => file.unsynced[chance.below(appends)].end,
+        1 if appends > 0 => file.unsynced[rng.draw_below(appends)].end,
         2 => file.len_max,
-        _ => len(file),
+        _ => full_len(file),
     };
     content.truncate(drawn.max(file.synced_len));
     content

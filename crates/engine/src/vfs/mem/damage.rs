@@ -1,6 +1,6 @@
-//! Conveniences of tests: looking at all bytes, and changing them as a failing disk would.
+//! Test functions that read whole files, and that damage files like a failing disk.
 //!
-//! None of these counts as an operation. A file that is changed here counts as wholly on the disk.
+//! They do not count as operations. A changed file is fully synced.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,56 +8,55 @@ use std::path::{Path, PathBuf};
 
 use lsmx_base::sync::Arc;
 
-use crate::vfs::mem::content::Content;
-use crate::vfs::mem::node::{DirId, Entry, FileNode};
-use crate::vfs::mem::{MemVfs, Names, ROOT};
+use crate::vfs::mem::content::FileContent;
+use crate::vfs::mem::node::{DirEntry, DirId, FileNode};
+use crate::vfs::mem::{DirTree, MemVfs, ROOT};
 
 impl MemVfs {
     /// Flips the bits of `mask` in one byte.
     ///
     /// # Errors
-    /// If the file or the byte is not there.
+    /// If the file or the byte does not exist.
     pub fn flip(&self, path: &Path, offset: u64, mask: u8) -> io::Result<()> {
         self.damage(path, offset, 1, |_, bytes| {
             bytes.iter_mut().for_each(|byte| *byte ^= mask);
         })
     }
 
-    /// Puts `bytes` in place of as many bytes at `offset`.
+    /// Overwrites bytes at `offset`.
     ///
     /// # Errors
-    /// If the file or one of the bytes is not there.
+    /// If the file or one of the bytes does not exist.
     pub fn overwrite(&self, path: &Path, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.damage(path, offset, bytes.len(), |done, old| {
             old.copy_from_slice(&bytes[done..done + old.len()]);
         })
     }
 
-    /// Cuts the file to `len` bytes; a shorter one stays as it is.
+    /// Truncates a file to `len` bytes. A shorter file does not change.
     ///
     /// # Errors
-    /// If the file is not there.
+    /// If the file does not exist.
     pub fn truncate(&self, path: &Path, len: u64) -> io::Result<()> {
         self.replace(path, |content| {
-            // A length that memory cannot hold cuts nothing.
+            // A length that exceeds `usize` truncates nothing.
             content.truncate(usize::try_from(len).unwrap_or(usize::MAX));
             Ok(())
         })
     }
 
-    /// All bytes of a file.
+    /// Returns the bytes of a file.
     ///
     /// # Errors
-    /// If the file is not there.
+    /// If the file does not exist.
     pub fn read_all(&self, path: &Path) -> io::Result<Vec<u8>> {
         Ok(self.node(path)?.data.read().content.to_vec())
     }
 
-    /// Makes a file with these bytes, or puts them in place of what the file holds. Bytes and name
-    /// are on the disk, if the names of the directories above are.
+    /// Creates a file with these bytes, or replaces the bytes of an existing file. Bytes and name are synced.
     ///
     /// # Errors
-    /// If the directory is not there, or the path names one.
+    /// If the directory does not exist, or the path names a directory.
     pub fn write_all(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         let exists = match self.node(path) {
             Ok(_) => true,
@@ -66,30 +65,30 @@ impl MemVfs {
         };
         if exists {
             return self.replace(path, |content| {
-                *content = Content::from(bytes);
+                *content = FileContent::from(bytes);
                 Ok(())
             });
         }
-        let _moment = self.0.moment.read();
-        let mut names = self.0.names.lock();
-        let (parent, name) = names.parent(path)?;
-        let parent = names.dir_mut(parent)?;
-        let entry = Entry::File(Arc::new(FileNode::on_disk(Content::from(bytes))));
+        let _changes = self.0.changes.read();
+        let mut tree = self.0.tree.lock();
+        let (parent, name) = tree.parent(path)?;
+        let parent = tree.dir_mut(parent)?;
+        let entry = DirEntry::File(Arc::new(FileNode::from_synced(FileContent::from(bytes))));
         Arc::make_mut(&mut parent.current).insert(name.into(), entry.clone());
         Arc::make_mut(&mut parent.synced).insert(name.into(), entry);
         Ok(())
     }
 
-    /// All files, in order of their paths, which start at the root without a `/`.
+    /// Returns the sorted paths of all files, relative to the root.
     #[must_use]
     pub fn paths(&self) -> Vec<PathBuf> {
         self.files().into_keys().collect()
     }
 
-    /// All bytes of all files, to compare.
+    /// Returns the bytes of all files by path.
     #[must_use]
     pub fn snapshot_all(&self) -> BTreeMap<PathBuf, Vec<u8>> {
-        let _moment = self.0.moment.write();
+        let _changes = self.0.changes.write();
         self.files()
             .into_iter()
             .map(|(path, node)| {
@@ -100,36 +99,35 @@ impl MemVfs {
     }
 
     fn files(&self) -> BTreeMap<PathBuf, Arc<FileNode>> {
-        fn walk(
-            names: &Names,
+        fn visit_dir(
+            tree: &DirTree,
             dir: DirId,
             path: &Path,
             files: &mut BTreeMap<PathBuf, Arc<FileNode>>,
         ) {
-            for (name, entry) in names.dir(dir).current.iter() {
+            for (name, entry) in tree.dir(dir).current.iter() {
                 let path = path.join(&**name);
                 match entry {
-                    Entry::File(node) => {
+                    DirEntry::File(node) => {
                         files.insert(path, node.clone());
                     }
-                    Entry::Dir(below) => walk(names, *below, &path, files),
+                    DirEntry::Dir(below) => visit_dir(tree, *below, &path, files),
                 }
             }
         }
         let mut files = BTreeMap::new();
-        walk(&self.0.names.lock(), ROOT, Path::new(""), &mut files);
+        visit_dir(&self.0.tree.lock(), ROOT, Path::new(""), &mut files);
         files
     }
 
     fn node(&self, path: &Path) -> io::Result<Arc<FileNode>> {
-        match self.0.names.lock().find(path)? {
-            Entry::File(node) => Ok(node),
-            Entry::Dir(_) => Err(io::ErrorKind::IsADirectory.into()),
+        match self.0.tree.lock().find(path)? {
+            DirEntry::File(node) => Ok(node),
+            DirEntry::Dir(_) => Err(io::ErrorKind::IsADirectory.into()),
         }
     }
 
-    /// Hands `len` bytes at `offset` to `change`, piece by piece, each with the count of those
-    /// before it.
+    /// Calls `change` with each piece of a range, and with the position of the piece in the range.
     fn damage(
         &self,
         path: &Path,
@@ -142,7 +140,7 @@ impl MemVfs {
                 .ok()
                 .filter(|start| start.checked_add(len).is_some_and(|end| end <= content.len()));
             let start = start.ok_or_else(|| {
-                io::Error::new(io::ErrorKind::InvalidInput, "the file has no such bytes")
+                io::Error::new(io::ErrorKind::InvalidInput, "the range exceeds the file")
             })?;
             content.change(start..start + len, |at, bytes| change(at - start, bytes));
             Ok(())
@@ -152,10 +150,10 @@ impl MemVfs {
     fn replace(
         &self,
         path: &Path,
-        change: impl FnOnce(&mut Content) -> io::Result<()>,
+        change: impl FnOnce(&mut FileContent) -> io::Result<()>,
     ) -> io::Result<()> {
         let node = self.node(path)?;
-        let _moment = self.0.moment.read();
+        let _changes = self.0.changes.read();
         let mut data = node.data.write();
         let mut content = data.content.clone();
         change(&mut content)?;

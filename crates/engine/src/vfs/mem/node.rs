@@ -1,84 +1,86 @@
-//! What a file and a directory of the in-memory file system are: what a process sees, and what of
-//! it the disk holds.
+//! Files and directories of the in-memory file system, each with its visible and its synced state.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use lsmx_base::sync::{Arc, AtomicU64, Ordering, RwLock};
 
-use crate::vfs::mem::content::Content;
+use crate::vfs::mem::content::FileContent;
 
-/// A file, whatever its names are.
+/// A file, independent of its names.
 #[derive(Debug, Default)]
 pub(crate) struct FileNode {
     pub(crate) data: RwLock<FileData>,
-    /// Who holds its lock: 0 for nobody, [`ALONE`], else how many share it.
-    locked: AtomicU64,
+    /// State of the file lock: 0, [`EXCLUSIVE`], or the number of shared holders.
+    lock_state: AtomicU64,
 }
 
-/// Somebody holds the lock alone.
-const ALONE: u64 = u64::MAX;
+const EXCLUSIVE: u64 = u64::MAX;
 
-/// Least and most bytes by which a file grows ahead of its end; in between, it doubles. As
-/// [`OsVfs`](crate::vfs::OsVfs) does, in a scale that suits small test files.
-const GROWN_AHEAD_MIN: usize = 4 << 10;
-const GROWN_AHEAD_MAX: usize = 32 << 10;
+/// Minimum and maximum size of preallocated zeros. Between them a file doubles. [`OsVfs`](crate::vfs::OsVfs) does the
+/// same with larger sizes; these suit small test files.
+const PREALLOCATE_BYTES_MIN: usize = 4 << 10;
+const PREALLOCATE_BYTES_MAX: usize = 32 << 10;
 
-/// Bytes as a process sees them, and how far the disk has them.
+/// Bytes of a file as processes see them, and their sync state.
 ///
-/// Data is only appended, so an unsynced operation is a range of the bytes. Bytes from `synced` on that
-/// are in no operation were lost in a failed sync. Behind the appended bytes a file that grows ahead
-/// ([`File::grow_ahead`](crate::vfs::File::grow_ahead)) holds zeros.
+/// Files are append-only, so an unsynced operation is a byte range. Bytes after `synced` that belong to no operation
+/// were dropped by a failed sync. With preallocation ([`File::grow_ahead`](crate::vfs::File::grow_ahead)) zeros follow the
+/// appended bytes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FileData {
-    /// What reads see.
-    pub(crate) content: Content,
-    /// Where the next append goes; `content` holds zeros from here on.
+    /// Bytes that reads return.
+    pub(crate) content: FileContent,
+    /// Offset of the next append. `content` has zeros from here on.
     pub(crate) end: usize,
-    /// Whether an append past the length makes the file longer than it needs.
+    /// Whether an append past the length preallocates zeros.
     grows_ahead: bool,
-    /// Appended bytes as of the last good sync.
+    /// Number of appended bytes at the last successful sync.
     pub(crate) synced: usize,
-    /// Length as of the last good sync, at least `synced`.
+    /// Length at the last successful sync, with preallocated zeros.
     pub(crate) synced_len: usize,
-    /// Largest length since the last good sync.
+    /// Largest length since the last successful sync.
     pub(crate) len_max: usize,
-    /// The appends since, in order; each a range of the content.
+    /// Ranges of the unsynced appends, in order.
     pub(crate) unsynced: Vec<Range<usize>>,
-    /// Ranges that reads still see but the disk never got, and never will: it holds zeros there.
-    pub(crate) lost: Vec<Range<usize>>,
-    /// Room that it takes, whatever it holds.
-    pub(crate) reserved: u64,
+    /// Ranges that failed syncs dropped. Reads see the bytes, the disk has zeros.
+    pub(crate) dropped: Vec<Range<usize>>,
+    /// Reserved space in bytes.
+    pub(crate) reserved_bytes: u64,
 }
 
 impl FileNode {
-    /// A file whose bytes are all on the disk.
-    pub(crate) fn on_disk(content: Content) -> FileNode {
-        FileNode { data: RwLock::new(FileData::on_disk(content)), locked: AtomicU64::new(0) }
+    /// Creates a file whose bytes are synced.
+    pub(crate) fn from_synced(content: FileContent) -> FileNode {
+        FileNode {
+            data: RwLock::new(FileData::from_synced(content)),
+            lock_state: AtomicU64::new(0),
+        }
     }
 
-    /// Takes the lock, alone or with others; false if it is held in a way that forbids it.
-    pub(crate) fn lock(&self, shared: bool) -> bool {
-        // Acquire pairs with the release in `unlock`: the next owner sees what the last one did.
+    /// Acquires the lock, shared or exclusive. Returns whether that succeeded.
+    pub(crate) fn try_lock(&self, shared: bool) -> bool {
+        // Acquire pairs with the release in `unlock`: the new holder sees the writes of the previous one.
         let next = |held: u64| match (shared, held) {
-            (_, ALONE) => None,
+            (_, EXCLUSIVE) => None,
             (true, readers) => Some(readers + 1),
-            (false, 0) => Some(ALONE),
+            (false, 0) => Some(EXCLUSIVE),
             (false, _) => None,
         };
-        self.locked.fetch_update(Ordering::Acquire, Ordering::Relaxed, next).is_ok()
+        self.lock_state.fetch_update(Ordering::Acquire, Ordering::Relaxed, next).is_ok()
     }
 
-    /// Lets go of what [`FileNode::lock`] gave.
+    /// Releases one holder's lock.
     pub(crate) fn unlock(&self) {
-        let next = |held: u64| if held == ALONE { 0 } else { held.saturating_sub(1) };
-        let _ =
-            self.locked.fetch_update(Ordering::Release, Ordering::Relaxed, |held| Some(next(held)));
+        let next = |held: u64| if held == EXCLUSIVE { 0 } else { held.saturating_sub(1) };
+        let _ = self
+            .lock_state
+            .fetch_update(Ordering::Release, Ordering::Relaxed, |held| Some(next(held)));
     }
 }
 
 impl FileData {
-    pub(crate) fn on_disk(content: Content) -> FileData {
+    pub(crate) fn from_synced(content: FileContent) -> FileData {
         let len = content.len();
         FileData {
             end: len,
@@ -90,17 +92,17 @@ impl FileData {
         }
     }
 
-    /// Room that it takes; zeros that it has grown by take none.
+    /// Returns the occupied space in bytes. Preallocated zeros occupy none.
     pub(crate) fn bytes(&self) -> u64 {
-        self.reserved.max(self.end as u64)
+        self.reserved_bytes.max(self.end as u64)
     }
 
     pub(crate) fn append(&mut self, bytes: &[u8]) {
         let (start, end) = (self.end, self.end + bytes.len());
         if self.grows_ahead && end > self.content.len() {
-            self.content.grow(end + end.clamp(GROWN_AHEAD_MIN, GROWN_AHEAD_MAX));
+            self.content.grow(end + end.clamp(PREALLOCATE_BYTES_MIN, PREALLOCATE_BYTES_MAX));
         }
-        self.content.put(start, bytes);
+        self.content.write_at(start, bytes);
         self.end = end;
         self.len_max = self.len_max.max(self.content.len());
         if !bytes.is_empty() {
@@ -112,8 +114,8 @@ impl FileData {
         self.grows_ahead = true;
     }
 
-    /// Cuts the zeros by which the file has grown ahead.
-    pub(crate) fn trim(&mut self) {
+    /// Removes the preallocated zeros and ends preallocation.
+    pub(crate) fn stop_growing(&mut self) {
         self.grows_ahead = false;
         self.content.truncate(self.end);
     }
@@ -125,21 +127,20 @@ impl FileData {
         self.unsynced.clear();
     }
 
-    /// Puts other contents in place, all of it on the disk. Appends go on where they did, unless the
-    /// file has become shorter.
-    pub(crate) fn replace(&mut self, content: Content) {
-        let grown = self.end < self.content.len();
-        let end = if grown { self.end.min(content.len()) } else { content.len() };
+    /// Replaces the contents by synced ones. The offset of the next append remains, if the new contents include it.
+    pub(crate) fn replace(&mut self, content: FileContent) {
+        let preallocated = self.end < self.content.len();
+        let end = if preallocated { self.end.min(content.len()) } else { content.len() };
         let grows_ahead = self.grows_ahead;
-        *self = FileData { end, grows_ahead, ..FileData::on_disk(content) };
+        *self = FileData { end, grows_ahead, ..FileData::from_synced(content) };
     }
 
-    /// What a failed sync does: the disk will never get the unsynced bytes. Either the page cache
-    /// keeps them until the crash, or they are gone for readers as well, who see zeros.
+    /// Drops unsynced bytes as a failed sync does. If `cached`, readers still see them until a crash, otherwise they
+    /// see zeros.
     pub(crate) fn drop_unsynced(&mut self, cached: bool) {
         for range in self.unsynced.drain(..) {
             if cached {
-                self.lost.push(range);
+                self.dropped.push(range);
             } else {
                 self.content.zero(range);
             }
@@ -147,40 +148,40 @@ impl FileData {
     }
 }
 
-/// Identity of a directory.
+/// Identifier of a directory.
 pub(crate) type DirId = u64;
 
-/// What a name stands for.
+/// The target of a name.
 #[derive(Clone, Debug)]
-pub(crate) enum Entry {
+pub(crate) enum DirEntry {
     File(Arc<FileNode>),
     Dir(DirId),
 }
 
-impl Entry {
-    pub(crate) fn is_same(&self, other: &Entry) -> bool {
+impl DirEntry {
+    pub(crate) fn is_same(&self, other: &DirEntry) -> bool {
         match (self, other) {
-            (Entry::File(a), Entry::File(b)) => Arc::ptr_eq(a, b),
-            (Entry::Dir(a), Entry::Dir(b)) => a == b,
+            (DirEntry::File(a), DirEntry::File(b)) => Arc::ptr_eq(a, b),
+            (DirEntry::Dir(a), DirEntry::Dir(b)) => a == b,
             _ => false,
         }
     }
 }
 
-/// The names of a directory.
-pub(crate) type Entries = BTreeMap<Arc<str>, Entry>;
+/// Names of a directory.
+pub(crate) type DirEntries = BTreeMap<Arc<str>, DirEntry>;
 
-/// A change of a directory that the disk does not have yet.
+/// An unsynced change of a directory.
 #[derive(Clone, Debug)]
 pub(crate) enum NameChange {
-    Link(Arc<str>, Entry),
+    Link(Arc<str>, DirEntry),
     Unlink(Arc<str>),
-    /// Within the directory; file systems keep such a rename whole.
-    Rename(Arc<str>, Arc<str>, Entry),
+    /// Rename within the directory; file systems make it atomic.
+    Rename(Arc<str>, Arc<str>, DirEntry),
 }
 
 impl NameChange {
-    pub(crate) fn apply(&self, entries: &mut Entries) {
+    pub(crate) fn apply(&self, entries: &mut DirEntries) {
         match self {
             NameChange::Link(name, entry) => {
                 entries.insert(name.clone(), entry.clone());
@@ -189,7 +190,7 @@ impl NameChange {
                 entries.remove(name);
             }
             NameChange::Rename(from, to, entry) => {
-                // Where only some changes last, the old name may stand for something else.
+                // If a crash image omits earlier changes, the old name may have another target.
                 if entries.get(from).is_some_and(|found| found.is_same(entry)) {
                     entries.remove(from);
                 }
@@ -199,19 +200,19 @@ impl NameChange {
     }
 }
 
-/// Names as a process sees them, and as the disk has them.
+/// A directory: the names that processes see, and the synced names.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Dir {
-    pub(crate) current: Arc<Entries>,
-    pub(crate) synced: Arc<Entries>,
-    /// What leads from `synced` to `current`, in order.
+pub(crate) struct DirNode {
+    pub(crate) current: Arc<DirEntries>,
+    pub(crate) synced: Arc<DirEntries>,
+    /// Changes from `synced` to `current`, in order.
     pub(crate) unsynced: Vec<NameChange>,
 }
 
-impl Dir {
-    pub(crate) fn on_disk(entries: Entries) -> Dir {
+impl DirNode {
+    pub(crate) fn from_synced(entries: DirEntries) -> DirNode {
         let entries = Arc::new(entries);
-        Dir { current: entries.clone(), synced: entries, unsynced: Vec::new() }
+        DirNode { current: entries.clone(), synced: entries, unsynced: Vec::new() }
     }
 
     pub(crate) fn change(&mut self, change: NameChange) {

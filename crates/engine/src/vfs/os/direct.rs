@@ -1,9 +1,8 @@
-//! Reads past the system's page cache, of any place and length.
+//! Direct reads of any offset and length, which bypass the page cache.
 //!
-//! The system takes such reads only at places, of lengths and into memory that are multiples of the
-//! device's logical block, so the bytes around what is wanted are read too, into memory of the
-//! thread's, and what is wanted is copied out of there. That block has 512 bytes nearly everywhere;
-//! where the system refuses these, 4096 are tried, and remembered.
+//! The system requires offsets, lengths and memory addresses that are multiples of the device's logical block. A read
+//! therefore fetches whole blocks into an aligned thread-local buffer and copies the requested bytes. Nearly all devices
+//! have blocks of 512 bytes. If the system rejects these, the file uses 4096 from then on.
 
 use std::cell::RefCell;
 use std::fs;
@@ -12,36 +11,36 @@ use std::io;
 use lsmx_base::sync::{AtomicU64, Ordering};
 
 use crate::vfs::File;
-use crate::vfs::os::{positioned, sync_file};
+use crate::vfs::os::syscalls::{read_once, sync_file};
 
-/// Logical blocks of devices, in the order in which they are tried.
+/// Block sizes in bytes, in the order of use.
 const BLOCK_BYTES: u64 = 512;
 const BLOCK_BYTES_MAX: u64 = 4096;
-/// Longer reads are done in parts.
-const PART_BYTES: usize = 1 << 20;
-/// Most memory that a thread keeps; longer reads get their own.
-const KEPT_BYTES_MAX: usize = 64 << 10;
+/// Maximum bytes of one system call. Longer reads are split.
+const CHUNK_READ_BYTES: usize = 1 << 20;
+/// Maximum bytes of the buffer that a thread keeps. Longer reads allocate their own.
+const BUFFER_BYTES_MAX: usize = 64 << 10;
 
 thread_local! {
-    static ALIGNED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A file that was opened for reads past the page cache.
+/// A file opened for direct reads.
 #[derive(Debug)]
 pub(crate) struct DirectFile {
     file: fs::File,
-    /// What the system was found to take. Only grows; pairs with nothing.
+    /// Block size that the system accepts. Only grows. Relaxed, because no other data depends on it.
     block_bytes: AtomicU64,
 }
 
 impl DirectFile {
-    /// Takes over a file that the system opened for direct reads.
+    /// Wraps a file that was opened with direct reads.
     pub(crate) fn new(file: fs::File) -> DirectFile {
         DirectFile { file, block_bytes: AtomicU64::new(BLOCK_BYTES) }
     }
 
-    /// Reads one part into `buffer`; less than its length only at the end of the file.
-    fn read_part(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    /// Fills `buffer`. Returns fewer bytes only at the end of the file.
+    fn read_chunk(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let block = self.block_bytes.load(Ordering::Relaxed);
         match read_aligned(&self.file, buffer, offset, block) {
             Err(error)
@@ -58,15 +57,15 @@ impl DirectFile {
 
 impl File for DirectFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        // As for other files, see `read_full`.
+        // The same limit as in `read_full`.
         if i64::try_from(offset.saturating_add(buffer.len() as u64 + BLOCK_BYTES_MAX)).is_err() {
             return Ok(0);
         }
         let mut filled = 0;
-        for part in buffer.chunks_mut(PART_BYTES) {
-            let read = self.read_part(part, offset + filled as u64)?;
+        for chunk in buffer.chunks_mut(CHUNK_READ_BYTES) {
+            let read = self.read_chunk(chunk, offset + filled as u64)?;
             filled += read;
-            if read < part.len() {
+            if read < chunk.len() {
                 break;
             }
         }
@@ -86,30 +85,29 @@ impl File for DirectFile {
     }
 }
 
-/// Reads the blocks that hold the bytes wanted, and copies these; less only at the end of the file.
+/// Reads the blocks that contain the requested bytes and copies these. Returns fewer bytes only at the end of the file.
 fn read_aligned(file: &fs::File, buffer: &mut [u8], offset: u64, block: u64) -> io::Result<usize> {
     let from = offset - offset % block;
     let to = (offset + buffer.len() as u64).next_multiple_of(block);
-    let in_memory = |bytes: u64| usize::try_from(bytes).map_err(io::Error::other);
-    let (bytes, skipped) = (in_memory(to - from)?, in_memory(offset - from)?);
-    with_aligned(bytes, in_memory(block)?, |aligned| {
-        let read = read_blocks(file, aligned, from, in_memory(block)?)?;
+    let to_usize = |bytes: u64| usize::try_from(bytes).map_err(io::Error::other);
+    let (bytes, skipped) = (to_usize(to - from)?, to_usize(offset - from)?);
+    with_aligned_buffer(bytes, to_usize(block)?, |aligned| {
+        let read = read_blocks(file, aligned, from, to_usize(block)?)?;
         let wanted = read.saturating_sub(skipped).min(buffer.len());
         buffer[..wanted].copy_from_slice(&aligned[skipped..skipped + wanted]);
         Ok(wanted)
     })
 }
 
-/// Fills aligned memory from an aligned place, as far as the file goes.
+/// Fills an aligned buffer from an aligned offset, up to the end of the file.
 fn read_blocks(file: &fs::File, aligned: &mut [u8], from: u64, block: usize) -> io::Result<usize> {
     let mut filled = 0;
     while filled < aligned.len() {
-        match positioned::read_at(file, &mut aligned[filled..], from + filled as u64) {
+        match read_once(file, &mut aligned[filled..], from + filled as u64) {
             Ok(0) => break,
             Ok(read) => {
                 filled += read;
-                // Only the last block of a file is short, and going on from the middle of one would
-                // be refused.
+                // A partial block is the end of the file. A read from the middle of a block would fail.
                 if read % block != 0 {
                     break;
                 }
@@ -121,29 +119,29 @@ fn read_blocks(file: &fs::File, aligned: &mut [u8], from: u64, block: usize) -> 
     Ok(filled)
 }
 
-/// Lends `use_it` memory of this length that begins at a multiple of `alignment`, with anything in it.
-fn with_aligned<R>(
+/// Calls `read` with a buffer of this length and alignment. The buffer may contain old bytes.
+fn with_aligned_buffer<R>(
     bytes: usize,
     alignment: usize,
-    use_it: impl FnOnce(&mut [u8]) -> io::Result<R>,
+    read: impl FnOnce(&mut [u8]) -> io::Result<R>,
 ) -> io::Result<R> {
     let needed = bytes + alignment;
     let mut memory = match needed {
-        // What is taken out is nobody else's; a thread that is ending has none.
-        ..=KEPT_BYTES_MAX => ALIGNED.try_with(RefCell::take).unwrap_or_default(),
+        // Taking the buffer out makes it exclusive. A thread that is ending has none.
+        ..=BUFFER_BYTES_MAX => BUFFER.try_with(RefCell::take).unwrap_or_default(),
         _ => Vec::new(),
     };
     if memory.len() < needed {
         memory.resize(needed, 0);
     }
-    let at = memory.as_ptr().align_offset(alignment);
-    let result = match memory.get_mut(at..at.saturating_add(bytes)) {
-        Some(aligned) => use_it(aligned),
-        // The standard library may refuse to align; it does so in constants alone.
+    let start = memory.as_ptr().align_offset(alignment);
+    let result = match memory.get_mut(start..start.saturating_add(bytes)) {
+        Some(aligned) => read(aligned),
+        // `align_offset` may fail, but does so only in constant evaluation.
         None => Err(io::Error::other("memory cannot be aligned")),
     };
-    if memory.len() <= KEPT_BYTES_MAX {
-        let _ = ALIGNED.try_with(|kept| kept.replace(memory));
+    if memory.len() <= BUFFER_BYTES_MAX {
+        let _ = BUFFER.try_with(|kept| kept.replace(memory));
     }
     result
 }
@@ -155,17 +153,16 @@ mod tests {
     use super::*;
     use crate::vfs::{OsVfs, Vfs};
 
-    /// The file systems of test machines may lack direct reads; what is tested without is the same but
-    /// for the flag.
+    /// Opens without the direct flag where the file system lacks direct reads; the code under test is the same.
     fn open(path: &Path) -> DirectFile {
-        match crate::vfs::os::open_direct(path) {
+        match super::super::open_direct(path) {
             Ok(file) => file,
             Err(_) => DirectFile::new(fs::OpenOptions::new().read(true).open(path).unwrap()),
         }
     }
 
     #[test]
-    fn any_place_and_length_is_read_as_through_the_page_cache() {
+    fn direct_read_of_any_offset_and_length_equals_cached_read() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("f");
         for bytes in [0_usize, 1, 511, 512, 513, 4096, 4097, 70_001, (2 << 20) + 777] {
@@ -175,8 +172,9 @@ mod tests {
             file.sync().unwrap();
             let (direct, cached) = (open(&path), OsVfs.open(&path).unwrap());
             assert_eq!(direct.len().unwrap(), bytes as u64);
-            let places = [0, 1, 510, 512, 4000, 4096, bytes.saturating_sub(1), bytes, bytes + 5000];
-            for at in places {
+            let offsets =
+                [0, 1, 510, 512, 4000, 4096, bytes.saturating_sub(1), bytes, bytes + 5000];
+            for at in offsets {
                 for length in [0, 1, 2, 511, 512, 600, 4096, 9000, (1 << 20) + 1, 3 << 20] {
                     let (mut a, mut b) = (vec![0; length], vec![0; length]);
                     let read = direct.read_at(&mut a, at as u64).unwrap();
@@ -191,16 +189,16 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_aligned_and_kept_unless_it_is_long() {
+    fn aligned_buffer_is_aligned_and_kept_unless_large() {
         for alignment in [512, 4096] {
             for bytes in [512, 4096, 40_960, 1 << 20] {
-                with_aligned(bytes, alignment, |memory| {
+                with_aligned_buffer(bytes, alignment, |memory| {
                     assert_eq!((memory.len(), memory.as_ptr().addr() % alignment), (bytes, 0));
                     Ok(())
                 })
                 .unwrap();
             }
         }
-        assert_eq!(ALIGNED.with_borrow(Vec::len), 40_960 + 4096);
+        assert_eq!(BUFFER.with_borrow(Vec::len), 40_960 + 4096);
     }
 }

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use lsmx::env::Background;
-use lsmx::vfs::{Fault, FaultVfs, MemVfs, Rule, Vfs, VfsCall};
+use lsmx::vfs::{Fault, FaultRule, FaultVfs, MemVfs, Vfs, VfsCall};
 use lsmx::wal::WalOptions;
 use lsmx::{Db, Durability, Error, KeyspaceOptions, Options};
 use lsmx_stress::beside::Plain;
@@ -113,8 +113,9 @@ pub(crate) fn play(call: VfsCall, file: &'static str, seed: u64) -> Outcome<bool
     let other = db.keyspace("other", tuning(false, partially)).map_err(failed("a keyspace"))?;
     other.put("before", "x").map_err(failed("a put"))?;
     let held = Arc::clone(&gate);
-    vfs.set_delay(Some(Arc::new(move |_, _: &Path| held.hold())));
-    let rule = Rule::new(Fault::Delay).on(&[call]).path_where(move |path| file_kind(path) == file);
+    vfs.set_delay_hook(Some(Arc::new(move |_, _: &Path| held.hold())));
+    let rule =
+        FaultRule::new(Fault::Delay).on(&[call]).path_where(move |path| file_kind(path) == file);
     let stage = chance.below(4);
     match stage {
         AT_CLOSE => {}

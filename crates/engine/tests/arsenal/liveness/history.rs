@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use lsmx::env::Background;
-use lsmx::vfs::{Fault, FaultVfs, MemVfs, Rule, Vfs};
+use lsmx::vfs::{Fault, FaultRule, FaultVfs, MemVfs, Vfs};
 use lsmx::{Db, Durability, Error, Keyspace, KeyspaceOptions, Options, WriteBatch};
 use lsmx_stress::beside::Plain;
 
@@ -316,18 +316,18 @@ impl Run {
         let hook =
             |call, path: &std::path::Path| panic!("{MARK} in {call:?} of {}", path.display());
         let rule = match self.kind {
-            Kind::Error { call, errno, .. } => Rule::new(Fault::Error(errno)).on(&[call]),
+            Kind::Error { call, errno, .. } => FaultRule::new(Fault::Error(errno)).on(&[call]),
             Kind::AlteredRead { file } => {
-                Rule::new(Fault::AlteredRead).path_where(move |path| file_kind(path) == file)
+                FaultRule::new(Fault::AlteredRead).path_where(move |path| file_kind(path) == file)
             }
             Kind::VfsPanic { call } => {
-                self.vfs.set_delay(Some(Arc::new(hook)));
-                Rule::new(Fault::Delay).on(&[call])
+                self.vfs.set_delay_hook(Some(Arc::new(hook)));
+                FaultRule::new(Fault::Delay).on(&[call])
             }
             Kind::ListenerResumes => {
                 *lock(&self.listener.resumes) = self.open.as_ref().map(|(db, _)| db.clone());
                 let changes = [lsmx::vfs::VfsCall::Append, lsmx::vfs::VfsCall::Sync];
-                Rule::new(Fault::Error(lsmx::vfs::Errno::Io)).on(&changes)
+                FaultRule::new(Fault::Error(lsmx::vfs::Errno::Io)).on(&changes)
             }
             Kind::UserPanic { site, .. } => {
                 self.trigger.arm(site, nth, sticky);
@@ -335,7 +335,7 @@ impl Run {
                     return;
                 }
                 // A store is told to abandon a delivery when the flush has failed.
-                Rule::new(Fault::Error(lsmx::vfs::Errno::Io)).on(&[lsmx::vfs::VfsCall::Sync])
+                FaultRule::new(Fault::Error(lsmx::vfs::Errno::Io)).on(&[lsmx::vfs::VfsCall::Sync])
             }
             Kind::StuckPolicy => return self.trigger.get_stuck(),
             Kind::ListenerDropsHandle | Kind::Hang { .. } => return,
@@ -414,7 +414,7 @@ impl Run {
 
     fn end_disturbance(&mut self) -> Outcome {
         self.vfs.clear();
-        self.vfs.set_delay(None);
+        self.vfs.set_delay_hook(None);
         self.trigger.end();
         *lock(&self.listener.resumes) = None;
         if self.open.is_none() {

@@ -73,7 +73,7 @@ impl Maker<'_> {
             let options = TableOptions::default();
             let mut begun = TableWriter::create(self.vfs, &path, self.env.random_u64(), &options)?;
             begun.note_keyspace(id, name);
-            begun.note_created(self.env.stamp_us());
+            begun.note_created(self.env.creation_time_us());
             writer = Some(begun);
         }
         let (id, seq_largest, references) = (FileId(number), SeqNo::ZERO, BTreeMap::new());
@@ -105,7 +105,7 @@ impl Maker<'_> {
             writer.note_tombstone_time(us);
         }
         let summary = writer.finish()?;
-        let shape = shape_of(table.id, &summary, self.env.stamp_us(), self.creation);
+        let shape = shape_of(table.id, &summary, self.env.creation_time_us(), self.creation);
         self.creation += 1;
         let record = FileRecord::from_shape(&shape, summary.uid, summary.checksum);
         Ok(Made { record: Some(Arc::new(record)), seq_largest, references })

@@ -212,7 +212,7 @@ impl<'a> Repair<'a> {
         let largest = largest_number(&**vfs, dir, None)?.max(basis.state.file_number_next);
         let of_files = basis.state.keyspaces.values().flat_map(KeyspaceState::files);
         let creation = of_files.map(|(.., file)| file.creation.saturating_add(1)).max();
-        env.begin_database_clock(basis.state.clock_us, u64::MAX);
+        env.start_database_clock(basis.state.clock_us, u64::MAX);
         let maker = Maker {
             vfs: &**vfs,
             dir,

@@ -1,40 +1,37 @@
-//! Real files by plain system calls, so that outside tools can watch and disturb them.
+//! Files of the operating system, accessed by plain system calls.
 //!
-//! Short reads, short writes and interrupted calls are handled here and nowhere else.
+//! This module alone handles short reads, short writes and interrupted calls.
 
 use std::fs;
 use std::io;
 use std::path::Path;
 
-use lsmx_base::sync::{Arc, AtomicU64, Mutex, Ordering};
-
 use crate::vfs::{File, LockGuard, Vfs};
+use syscalls::{forget, read_full, sync_file, will_need, write_once};
+
+use lsmx_base::sync::{Arc, AtomicU64, Mutex, Ordering};
 
 #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
 mod direct;
+mod syscalls;
 
-/// Least and most bytes that a file grows ahead of its end; in between as much as it has.
-const GROWN_AHEAD_MIN: u64 = 16 << 10;
-const GROWN_AHEAD_MAX: u64 = 1 << 20;
+/// Minimum and maximum size of the zeros preallocated after the end of a file. Between them a file doubles.
+const PREALLOCATE_BYTES_MIN: u64 = 16 << 10;
+const PREALLOCATE_BYTES_MAX: u64 = 1 << 20;
 
-/// The file system of the machine.
+/// The file system of the operating system.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OsVfs;
 
 impl Vfs for OsVfs {
     fn create(&self, path: &Path) -> io::Result<Arc<dyn File>> {
         let file = fs::OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
-        Ok(Arc::new(NewFile { file, end: AtomicU64::new(0), size: Mutex::new(None) }))
+        Ok(Arc::new(CreatedFile { file, end: AtomicU64::new(0), preallocated: Mutex::new(None) }))
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn File>> {
-        #[expect(clippy::disallowed_methods, reason = "this is where the engine opens files")]
-        let file = fs::File::open(path)?;
-        if file.metadata()?.is_dir() {
-            return Err(io::ErrorKind::IsADirectory.into());
-        }
-        Ok(Arc::new(OldFile {
-            file,
+        Ok(Arc::new(ReadOnlyFile {
+            file: open_for_reading(path)?,
             #[cfg(windows)]
             path: path.to_owned(),
         }))
@@ -69,8 +66,8 @@ impl Vfs for OsVfs {
     fn list(&self, path: &Path) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in fs::read_dir(path)? {
-            // The engine writes plain ASCII names. A foreign one that is no Unicode is shown as
-            // well as it can be: it must look like something that is there and is not ours.
+            // The engine writes ASCII names. The name of a foreign file may be invalid Unicode; a lossy conversion
+            // lists it as an unknown file.
             names.push(entry?.file_name().to_string_lossy().into_owned());
         }
         names.sort_unstable();
@@ -94,7 +91,7 @@ impl Vfs for OsVfs {
         loop {
             match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes) {
                 Err(rustix::io::Errno::INTR) => {}
-                // What file systems without this call answer; some have it answer for them.
+                // File systems without `fallocate` return one of these errors.
                 Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {
                     return Err(io::ErrorKind::Unsupported.into());
                 }
@@ -104,8 +101,8 @@ impl Vfs for OsVfs {
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        // Windows has no call that syncs a directory: NTFS logs names in order by itself, and
-        // flushing a directory handle is refused. The name is still looked for.
+        // Windows cannot sync a directory. NTFS logs name changes in order. The check that the directory exists
+        // remains.
         if cfg!(windows) {
             return if fs::metadata(path)?.is_dir() {
                 Ok(())
@@ -129,11 +126,11 @@ impl Vfs for OsVfs {
                 .create(true)
                 .truncate(false)
                 .open(path)?;
-            // The lock belongs to this opening of the file, not to the process: a second opening is
-            // refused in this process too, and a killed owner leaves none.
+            // The lock belongs to the open file description, not to the process. It excludes a second open in this
+            // process, and it ends with a killed process.
             match file.try_lock() {
-                // Another process may have removed the name between the two calls.
-                Ok(()) if !has_name(&file, path)? => {}
+                // Another process removed the name between the two calls.
+                Ok(()) if !is_named_by(&file, path)? => {}
                 Ok(()) => return Ok(Box::new(OsLock(file))),
                 Err(fs::TryLockError::WouldBlock) => return Err(io::ErrorKind::WouldBlock.into()),
                 Err(fs::TryLockError::Error(error)) => return Err(error),
@@ -151,7 +148,7 @@ impl Vfs for OsVfs {
             #[expect(clippy::disallowed_methods, reason = "this is where the engine opens files")]
             let file = fs::File::open(path)?;
             match file.try_lock_shared() {
-                Ok(()) if !has_name(&file, path)? => {}
+                Ok(()) if !is_named_by(&file, path)? => {}
                 Ok(()) => return Ok(Box::new(OsLock(file))),
                 Err(fs::TryLockError::WouldBlock) => return Err(io::ErrorKind::WouldBlock.into()),
                 Err(fs::TryLockError::Error(error)) => return Err(error),
@@ -160,9 +157,9 @@ impl Vfs for OsVfs {
     }
 }
 
-/// Whether a path stands for this open file.
+/// Returns whether a path names this open file.
 #[cfg(unix)]
-fn has_name(file: &fs::File, path: &Path) -> io::Result<bool> {
+fn is_named_by(file: &fs::File, path: &Path) -> io::Result<bool> {
     use std::os::unix::fs::MetadataExt;
     let open = file.metadata()?;
     match fs::metadata(path) {
@@ -172,14 +169,12 @@ fn has_name(file: &fs::File, path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Whether a path stands for this open file. Other systems have no portable file identity; the engine never
-/// removes a lock file there.
+/// Always true, because other systems have no portable file identity. The engine never removes a lock file there.
 #[cfg(not(unix))]
-fn has_name(_: &fs::File, _: &Path) -> io::Result<bool> {
+fn is_named_by(_: &fs::File, _: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// A locked file.
 #[derive(Debug)]
 struct OsLock(fs::File);
 
@@ -187,57 +182,57 @@ impl LockGuard for OsLock {}
 
 impl Drop for OsLock {
     fn drop(&mut self) {
-        // Closing would free the lock too, but not while a child process that was forked and has
-        // not yet replaced its image shares the descriptor. If unlocking fails, closing is left.
+        // Closing the file also releases the lock, except while a forked child process that has not called `exec` yet
+        // shares the descriptor. If unlocking fails, closing remains.
         let _ = self.0.unlock();
     }
 }
 
-/// A file that this handle created: grows at its end, which only this handle moves.
+/// A file that this handle created. No other handle appends to it.
 #[derive(Debug)]
-struct NewFile {
+struct CreatedFile {
     file: fs::File,
-    /// Bytes in the file; stored after they are written, so a reader of `len` finds them.
+    /// Number of bytes in the file. The release store after a write pairs with the acquire load in `len`.
     end: AtomicU64,
-    /// Length that the file was given ahead of its end, if it grows so. Held from reading `end` to
-    /// storing it.
-    size: Mutex<Option<u64>>,
+    /// Length of the file with preallocated zeros; `None` without preallocation. The lock also serializes appends:
+    /// it is held from the load of `end` to the store.
+    preallocated: Mutex<Option<u64>>,
 }
 
-impl NewFile {
-    /// Sees that so many bytes fit before the file's length.
-    fn make_place(&self, size: &mut Option<u64>, end: u64) {
-        if let Some(size) = size
-            && end > *size
+impl CreatedFile {
+    /// Extends the preallocated zeros if `end` exceeds them.
+    fn preallocate(&self, preallocated: &mut Option<u64>, end: u64) {
+        if let Some(len) = preallocated
+            && end > *len
         {
-            let ahead = end.clamp(GROWN_AHEAD_MIN, GROWN_AHEAD_MAX);
-            // If it fails, the write makes the file longer, as ever.
+            let ahead = end.clamp(PREALLOCATE_BYTES_MIN, PREALLOCATE_BYTES_MAX);
+            // On failure the write extends the file.
             if self.file.set_len(end + ahead).is_ok() {
-                *size = end + ahead;
+                *len = end + ahead;
             }
         }
     }
 }
 
-impl Drop for NewFile {
+impl Drop for CreatedFile {
     fn drop(&mut self) {
         self.stop_growing();
     }
 }
 
-impl File for NewFile {
+impl File for CreatedFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        let there = usize::try_from(self.len()?.saturating_sub(offset)).unwrap_or(usize::MAX);
-        let wanted = buffer.len().min(there);
+        let available = usize::try_from(self.len()?.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let wanted = buffer.len().min(available);
         read_full(&self.file, &mut buffer[..wanted], offset)
     }
 
     fn append(&self, mut bytes: &[u8]) -> io::Result<()> {
-        let mut size = self.size.lock();
+        let mut preallocated = self.preallocated.lock();
         let mut end = self.end.load(Ordering::Relaxed);
-        self.make_place(&mut size, end + bytes.len() as u64);
+        self.preallocate(&mut preallocated, end + bytes.len() as u64);
         while !bytes.is_empty() {
-            match positioned::write_at(&self.file, bytes, end) {
+            match write_once(&self.file, bytes, end) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => {
                     bytes = &bytes[written..];
@@ -260,16 +255,16 @@ impl File for NewFile {
     }
 
     fn grow_ahead(&self) {
-        let mut size = self.size.lock();
-        // Read under the lock: nobody appends.
-        size.get_or_insert(self.end.load(Ordering::Relaxed));
+        let mut preallocated = self.preallocated.lock();
+        // The lock excludes appends, so a relaxed load is enough.
+        preallocated.get_or_insert(self.end.load(Ordering::Relaxed));
     }
 
     fn stop_growing(&self) {
-        let mut size = self.size.lock();
+        let mut preallocated = self.preallocated.lock();
         let end = self.end.load(Ordering::Relaxed);
-        if size.take().is_some_and(|size| size > end) {
-            // Zeros that stay do no harm.
+        if preallocated.take().is_some_and(|len| len > end) {
+            // On failure the zeros remain, which is harmless.
             let _ = self.file.set_len(end);
         }
     }
@@ -283,22 +278,22 @@ impl File for NewFile {
     }
 }
 
-/// A file that was there before: for reading.
+/// An existing file, opened for reading.
 #[derive(Debug)]
-struct OldFile {
+struct ReadOnlyFile {
     file: fs::File,
-    /// Windows syncs only what is open for writing, so it is opened once more for that.
+    /// Windows syncs only files that are open for writing, so `sync` opens the file again.
     #[cfg(windows)]
     path: std::path::PathBuf,
 }
 
-impl File for OldFile {
+impl File for ReadOnlyFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         read_full(&self.file, buffer, offset)
     }
 
     fn append(&self, _: &[u8]) -> io::Result<()> {
-        Err(crate::vfs::opened_for_reading())
+        Err(super::opened_for_reading())
     }
 
     #[cfg(not(windows))]
@@ -324,47 +319,34 @@ impl File for OldFile {
     }
 }
 
-fn read_full(file: &fs::File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-    // Past what the system can count no file has bytes; it would call the offset invalid, which
-    // sounds like a fault of the caller's and not of the file that named the offset.
-    if i64::try_from(offset).is_err() {
-        return Ok(0);
-    }
-    let mut filled = 0;
-    while filled < buffer.len() {
-        match positioned::read_at(file, &mut buffer[filled..], offset + filled as u64) {
-            Ok(0) => break,
-            Ok(read) => filled += read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(filled)
+fn open_for_reading(path: &Path) -> io::Result<fs::File> {
+    #[expect(clippy::disallowed_methods, reason = "this is where the engine opens files")]
+    check_is_file(fs::File::open(path)?)
 }
 
-/// Opens a file for reads that go past the page cache.
+fn check_is_file(file: fs::File) -> io::Result<fs::File> {
+    match file.metadata()?.is_dir() {
+        true => Err(io::ErrorKind::IsADirectory.into()),
+        false => Ok(file),
+    }
+}
+
+/// Opens a file for reads that bypass the page cache.
 #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
 fn open_direct(path: &Path) -> io::Result<direct::DirectFile> {
     use rustix::fs::{Mode, OFlags};
 
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::DIRECT;
     let file = fs::File::from(rustix::fs::open(path, flags, Mode::empty())?);
-    if file.metadata()?.is_dir() {
-        return Err(io::ErrorKind::IsADirectory.into());
-    }
-    Ok(direct::DirectFile::new(file))
+    Ok(direct::DirectFile::new(check_is_file(file)?))
 }
 
-/// Opens a file whose pages the system does not keep.
+/// Opens a file whose pages the system does not cache.
 #[cfg(target_vendor = "apple")]
-fn open_direct(path: &Path) -> io::Result<OldFile> {
-    #[expect(clippy::disallowed_methods, reason = "this is where the engine opens files")]
-    let file = fs::File::open(path)?;
-    if file.metadata()?.is_dir() {
-        return Err(io::ErrorKind::IsADirectory.into());
-    }
+fn open_direct(path: &Path) -> io::Result<ReadOnlyFile> {
+    let file = open_for_reading(path)?;
     rustix::fs::fcntl_nocache(&file, true)?;
-    Ok(OldFile { file })
+    Ok(ReadOnlyFile { file })
 }
 
 #[cfg(not(any(
@@ -373,73 +355,9 @@ fn open_direct(path: &Path) -> io::Result<OldFile> {
     target_os = "freebsd",
     target_vendor = "apple"
 )))]
-fn open_direct(_: &Path) -> io::Result<OldFile> {
-    Err(crate::vfs::no_direct_reads())
+fn open_direct(_: &Path) -> io::Result<ReadOnlyFile> {
+    Err(super::direct_reads_unsupported())
 }
-
-/// Has the system begin to read bytes into its cache.
-#[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
-fn will_need(file: &fs::File, offset: u64, bytes: u64) -> bool {
-    let advised = std::num::NonZeroU64::new(bytes)
-        .map(|bytes| rustix::fs::fadvise(file, offset, Some(bytes), rustix::fs::Advice::WillNeed));
-    advised.is_none_or(|advised| advised.is_ok())
-}
-
-#[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd")))]
-fn will_need(_: &fs::File, _: u64, _: u64) -> bool {
-    false
-}
-
-/// Linux lets clean pages go, and begins to write dirty ones without waiting for them.
-#[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
-fn forget(file: &fs::File, offset: u64, bytes: u64) {
-    if let Some(bytes) = std::num::NonZeroU64::new(bytes) {
-        // A hint: where the file system knows no advice, there is nothing to do about it.
-        let _ = rustix::fs::fadvise(file, offset, Some(bytes), rustix::fs::Advice::DontNeed);
-    }
-}
-
-#[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd")))]
-fn forget(_: &fs::File, _: u64, _: u64) {}
-
-fn sync_file(file: &fs::File) -> io::Result<()> {
-    // Apple's `fdatasync` leaves the bytes in the drive's cache; `sync_all` empties that too.
-    if cfg!(target_vendor = "apple") { file.sync_all() } else { file.sync_data() }
-}
-
-/// Reading and writing at an offset, once for each family of systems.
-#[cfg(unix)]
-mod positioned {
-    use std::os::unix::fs::FileExt;
-    use std::{fs, io};
-
-    pub(crate) fn read_at(file: &fs::File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        file.read_at(buffer, offset)
-    }
-
-    pub(crate) fn write_at(file: &fs::File, bytes: &[u8], offset: u64) -> io::Result<usize> {
-        file.write_at(bytes, offset)
-    }
-}
-
-/// Reading and writing at an offset, once for each family of systems. These calls move the file's
-/// cursor, which nothing else here looks at.
-#[cfg(windows)]
-mod positioned {
-    use std::os::windows::fs::FileExt;
-    use std::{fs, io};
-
-    pub(crate) fn read_at(file: &fs::File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        file.seek_read(buffer, offset)
-    }
-
-    pub(crate) fn write_at(file: &fs::File, bytes: &[u8], offset: u64) -> io::Result<usize> {
-        file.seek_write(bytes, offset)
-    }
-}
-
-#[cfg(not(any(unix, windows)))]
-compile_error!("vfs/os.rs needs positioned reads and writes of this system");
 
 #[cfg(test)]
 mod tests {
@@ -447,11 +365,11 @@ mod tests {
     use crate::vfs::MemVfs;
     use proptest::prelude::*;
 
-    /// Threads lock a file, and the owner of the lock removes the file. A thread that had opened the file before
-    /// got the lock of a file without a name, beside the owner of the next file.
+    /// Bug: a thread opened a lock file before its owner removed it, and then locked a file without a name. Another
+    /// thread locked the next file of that name at the same time.
     #[cfg(unix)]
     #[test]
-    fn lock_of_a_removed_file_is_not_returned() -> io::Result<()> {
+    fn lock_of_removed_file_is_not_returned() -> io::Result<()> {
         let dir = tempfile::tempdir()?;
         let file_systems: [Arc<dyn Vfs>; 2] = [Arc::new(OsVfs), Arc::new(MemVfs::new())];
         for (vfs, path) in
@@ -478,7 +396,7 @@ mod tests {
                             };
                             assert_eq!(owners.fetch_add(1, Ordering::SeqCst), 0, "two owners");
                             owners.fetch_sub(1, Ordering::SeqCst);
-                            // Without its name the file keeps no thread from locking the next one.
+                            // After the removal other threads can lock a new file of this name.
                             if !shared {
                                 vfs.remove(path)?;
                             }
@@ -496,10 +414,10 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn room_is_taken_and_given_back() -> io::Result<()> {
+    fn reserve_occupies_and_frees_disk_space() -> io::Result<()> {
         use std::os::unix::fs::MetadataExt;
         let dir = tempfile::tempdir()?;
-        let path = dir.path().join("room");
+        let path = dir.path().join("reserved");
         for bytes in [100_000, 300_000, 200_000] {
             match OsVfs.reserve(&path, bytes) {
                 Err(error) if error.kind() == io::ErrorKind::Unsupported => return Ok(()),
@@ -515,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_holds_what_was_appended() -> io::Result<()> {
+    fn appended_bytes_are_read_back() -> io::Result<()> {
         let dir = tempfile::tempdir()?;
         let path = dir.path().join("f");
         let file = OsVfs.create(&path)?;
@@ -537,12 +455,12 @@ mod tests {
         }
         assert_eq!(old.len()?, 6);
         assert_eq!(old.append(b"x").unwrap_err().kind(), io::ErrorKind::PermissionDenied);
-        // Recovery syncs files that it opened only for reading.
+        // Recovery syncs files that it opened for reading.
         old.sync()
     }
 
     #[test]
-    fn a_file_that_grows_ahead_ends_where_it_was_written_to() -> io::Result<()> {
+    fn preallocated_file_ends_at_its_last_append() -> io::Result<()> {
         let dir = tempfile::tempdir()?;
         let path = dir.path().join("f");
         let file = OsVfs.create(&path)?;
@@ -552,7 +470,10 @@ mod tests {
             file.append(&[7; 100])?;
         }
         let length = OsVfs.open(&path)?.len()?;
-        assert!(length > 300_006 + GROWN_AHEAD_MIN && length <= 2 * 300_006 + GROWN_AHEAD_MIN);
+        assert!(
+            length > 300_006 + PREALLOCATE_BYTES_MIN
+                && length <= 2 * 300_006 + PREALLOCATE_BYTES_MIN
+        );
         assert_eq!(file.len()?, 300_006);
         let mut bytes = vec![1; 300];
         assert_eq!(file.read_at(&mut bytes, 299_906)?, 100);
@@ -563,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn appends_of_several_threads_are_each_whole() -> io::Result<()> {
+    fn concurrent_appends_do_not_interleave() -> io::Result<()> {
         let dir = tempfile::tempdir()?;
         let file = OsVfs.create(&dir.path().join("f"))?;
         std::thread::scope(|scope| {
@@ -579,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_were_to_be_forgotten_are_still_there() -> io::Result<()> {
+    fn forgotten_bytes_are_read_back() -> io::Result<()> {
         let dir = tempfile::tempdir()?;
         let path = dir.path().join("f");
         let file = OsVfs.create(&path)?;
@@ -600,12 +521,12 @@ mod tests {
 
     #[test]
     #[cfg(unix)]
-    fn the_process_has_a_limit_of_open_files_or_none() {
+    fn open_files_limit_is_plausible_if_present() {
         assert!(OsVfs.open_files_limit().is_none_or(|limit| limit >= 3));
     }
 
     #[test]
-    fn a_lock_is_refused_to_a_second_opener_in_this_process() -> io::Result<()> {
+    fn exclusive_lock_refuses_second_lock_in_the_same_process() -> io::Result<()> {
         let dir = tempfile::tempdir()?;
         let path = dir.path().join("lock");
         let guard = OsVfs.lock(&path)?;
@@ -616,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_share_a_lock_that_a_writer_cannot_have() -> io::Result<()> {
+    fn shared_locks_coexist_and_exclude_an_exclusive_lock() -> io::Result<()> {
         let dir = tempfile::tempdir()?;
         let path = dir.path().join("lock");
         assert_eq!(OsVfs.lock_shared(&path).unwrap_err().kind(), io::ErrorKind::NotFound);
@@ -631,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_no_unicode_is_listed() -> io::Result<()> {
+    fn list_includes_names_that_are_not_unicode() -> io::Result<()> {
         let dir = tempfile::tempdir()?;
         OsVfs.create(&dir.path().join("ours"))?;
         #[cfg(target_os = "linux")]
@@ -644,7 +565,7 @@ mod tests {
     }
 
     #[derive(Clone, Debug)]
-    enum Step {
+    enum VfsStep {
         Create(usize),
         Open(usize),
         Rename(usize, usize),
@@ -661,65 +582,65 @@ mod tests {
         Len(usize),
     }
 
-    /// Files, directories, names below either, and what is never there.
+    /// Files, directories, paths below both, and paths that never exist.
     const PATHS: [&str; 10] =
         ["a", "b", "d", "d/a", "d/e", "d/e/a", "a/z", "none/a", "d/../b", "d/./a"];
 
-    fn step() -> impl Strategy<Value = Step> {
+    fn step() -> impl Strategy<Value = VfsStep> {
         let path = || 0..PATHS.len();
         prop_oneof![
-            4 => path().prop_map(Step::Create),
-            2 => path().prop_map(Step::Open),
-            2 => (path(), path()).prop_map(|(from, to)| Step::Rename(from, to)),
-            1 => path().prop_map(Step::Remove),
-            2 => path().prop_map(Step::CreateDir),
-            1 => path().prop_map(Step::List),
-            1 => path().prop_map(Step::Exists),
-            1 => path().prop_map(Step::SyncDir),
-            1 => path().prop_map(Step::Lock),
-            1 => (0..9usize).prop_map(Step::Unlock),
-            4 => (0..9usize, 0..40_000usize).prop_map(|(file, len)| Step::Append(file, len)),
+            4 => path().prop_map(VfsStep::Create),
+            2 => path().prop_map(VfsStep::Open),
+            2 => (path(), path()).prop_map(|(from, to)| VfsStep::Rename(from, to)),
+            1 => path().prop_map(VfsStep::Remove),
+            2 => path().prop_map(VfsStep::CreateDir),
+            1 => path().prop_map(VfsStep::List),
+            1 => path().prop_map(VfsStep::Exists),
+            1 => path().prop_map(VfsStep::SyncDir),
+            1 => path().prop_map(VfsStep::Lock),
+            1 => (0..9usize).prop_map(VfsStep::Unlock),
+            4 => (0..9usize, 0..40_000usize).prop_map(|(file, len)| VfsStep::Append(file, len)),
             4 => (0..9usize, 0..50_000u64, 0..40_000usize)
-                .prop_map(|(file, offset, len)| Step::Read(file, offset, len)),
-            1 => (0..9usize).prop_map(Step::Sync),
-            1 => (0..9usize).prop_map(Step::Len),
+                .prop_map(|(file, offset, len)| VfsStep::Read(file, offset, len)),
+            1 => (0..9usize).prop_map(VfsStep::Sync),
+            1 => (0..9usize).prop_map(VfsStep::Len),
         ]
     }
 
-    /// One file system with what a process has open in it.
-    struct Process<'a> {
+    /// A file system with the open files and locks of a process.
+    struct VfsProcess<'a> {
         vfs: &'a dyn Vfs,
         root: &'a Path,
         files: Vec<Arc<dyn File>>,
         locks: Vec<Box<dyn LockGuard>>,
     }
 
-    impl Process<'_> {
-        /// Does the step and says what came of it.
-        fn go(&mut self, step: &Step, round: u8) -> io::Result<String> {
+    impl VfsProcess<'_> {
+        /// Performs a step and describes its result.
+        fn perform(&mut self, step: &VfsStep, round: u8) -> io::Result<String> {
             let path = |at: usize| self.root.join(PATHS[at]);
             match *step {
-                Step::Create(at) => self.files.push(self.vfs.create(&path(at))?),
-                Step::Open(at) => self.files.push(self.vfs.open(&path(at))?),
-                Step::Rename(from, to) => self.vfs.rename(&path(from), &path(to))?,
-                Step::Remove(at) => self.vfs.remove(&path(at))?,
-                Step::CreateDir(at) => self.vfs.create_dir(&path(at))?,
-                Step::List(at) => return Ok(format!("{:?}", self.vfs.list(&path(at))?)),
-                Step::Exists(at) => return Ok(self.vfs.exists(&path(at))?.to_string()),
-                Step::SyncDir(at) => self.vfs.sync_dir(&path(at))?,
-                Step::Lock(at) => self.locks.push(self.vfs.lock(&path(at))?),
-                Step::Unlock(at) if at < self.locks.len() => drop(self.locks.remove(at)),
-                Step::Append(at, len) if at < self.files.len() => {
+                VfsStep::Create(at) => self.files.push(self.vfs.create(&path(at))?),
+                VfsStep::Open(at) => self.files.push(self.vfs.open(&path(at))?),
+                VfsStep::Rename(from, to) => self.vfs.rename(&path(from), &path(to))?,
+                VfsStep::Remove(at) => self.vfs.remove(&path(at))?,
+                VfsStep::CreateDir(at) => self.vfs.create_dir(&path(at))?,
+                VfsStep::List(at) => return Ok(format!("{:?}", self.vfs.list(&path(at))?)),
+                VfsStep::Exists(at) => return Ok(self.vfs.exists(&path(at))?.to_string()),
+                VfsStep::SyncDir(at) => self.vfs.sync_dir(&path(at))?,
+                VfsStep::Lock(at) => self.locks.push(self.vfs.lock(&path(at))?),
+                VfsStep::Unlock(at) if at < self.locks.len() => drop(self.locks.remove(at)),
+                VfsStep::Append(at, len) if at < self.files.len() => {
                     self.files[at].append(&vec![round; len])?;
                 }
-                Step::Read(at, offset, len) if at < self.files.len() => {
+                VfsStep::Read(at, offset, len) if at < self.files.len() => {
                     let mut buffer = vec![0; len];
                     let read = self.files[at].read_at(&mut buffer, offset)?;
                     let hash = xxhash_rust::xxh3::xxh3_64(&buffer);
                     return Ok(format!("{read} bytes, {hash}"));
                 }
-                Step::Sync(at) if at < self.files.len() => self.files[at].sync()?,
-                Step::Len(at) if at < self.files.len() => {
+                VfsStep::Sync(at) if at < self.files.len() => self.files[at].sync()?,
+                VfsStep::Len(at) if at < self.files.len() => {
                     return Ok(self.files[at].len()?.to_string());
                 }
                 _ => {}
@@ -729,23 +650,23 @@ mod tests {
     }
 
     proptest! {
-        // The kinds of errors are Linux's; other systems name some of them otherwise.
+        // Error kinds differ on other systems.
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
         #[test]
         #[cfg(target_os = "linux")]
-        fn real_files_and_files_in_memory_answer_alike(
+        fn os_vfs_and_mem_vfs_return_equal_results(
             steps in prop::collection::vec(step(), 1..60),
         ) {
             let dir = tempfile::tempdir()?;
             let mem = MemVfs::new();
-            let process = |vfs, root| Process { vfs, root, files: Vec::new(), locks: Vec::new() };
+            let process = |vfs, root| VfsProcess { vfs, root, files: Vec::new(), locks: Vec::new() };
             let mut real = process(&OsVfs as &dyn Vfs, dir.path());
             let mut memory = process(&mem as &dyn Vfs, Path::new("/"));
             for (at, step) in steps.iter().enumerate() {
                 let round = u8::try_from(at + 1)?;
-                let answers = [&mut real, &mut memory]
-                    .map(|process| process.go(step, round).map_err(|error| error.kind()));
-                prop_assert_eq!(&answers[0], &answers[1], "step {}: {:?}", at, step);
+                let results = [&mut real, &mut memory]
+                    .map(|process| process.perform(step, round).map_err(|error| error.kind()));
+                prop_assert_eq!(&results[0], &results[1], "step {}: {:?}", at, step);
             }
         }
     }

@@ -1,0 +1,165 @@
+//! Counts the calls that reach a file system, and their bytes.
+
+use std::cell::Cell;
+use std::io;
+use std::path::Path;
+
+use lsmx_base::sync::Arc;
+
+use crate::vfs::call::{CallCounters, CallCounts, VfsCall};
+use crate::vfs::layer::{FileLayer, OpenMode, VfsLayer};
+use crate::vfs::{File, Vfs};
+
+thread_local! {
+    static THREAD_READS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// A file system that counts its calls. Clones share the counts.
+#[derive(Clone, Debug)]
+pub struct CountingVfs {
+    inner: Arc<dyn Vfs>,
+    counters: Arc<IoCounters>,
+}
+
+#[derive(Debug, Default)]
+struct IoCounters {
+    calls: CallCounters,
+    bytes: CallCounters,
+}
+
+/// Counts of a [`CountingVfs`]. Failed calls are counted, without bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IoCounts {
+    /// Number of calls by kind. A read that the system served in several parts counts once.
+    pub calls: CallCounts,
+    /// Bytes read and appended, by kind of call; 0 for all other kinds.
+    pub bytes: CallCounts,
+}
+
+impl CountingVfs {
+    /// Counts the calls made to `inner` through this file system.
+    #[must_use]
+    pub fn new(inner: Arc<dyn Vfs>) -> CountingVfs {
+        CountingVfs { inner, counters: Arc::default() }
+    }
+
+    /// Returns the counts over all files.
+    #[must_use]
+    pub fn counts(&self) -> IoCounts {
+        IoCounts { calls: self.counters.calls.get(), bytes: self.counters.bytes.get() }
+    }
+
+    /// Returns the number of reads that the calling thread has made through any counting file system.
+    /// The difference of two calls counts the reads of one operation, unaffected by other threads.
+    #[must_use]
+    pub fn reads_of_this_thread() -> u64 {
+        THREAD_READS.get()
+    }
+}
+
+impl VfsLayer for CountingVfs {
+    fn inner(&self) -> &dyn Vfs {
+        &*self.inner
+    }
+
+    fn intercept<T>(
+        &self,
+        call: VfsCall,
+        _: &Path,
+        forward: impl Fn() -> io::Result<T>,
+    ) -> io::Result<T> {
+        self.counters.calls.add(call, 1);
+        forward()
+    }
+
+    fn intercept_open(&self, mode: OpenMode, path: &Path) -> io::Result<Arc<dyn File>> {
+        let inner = mode.open(&*self.inner, path)?;
+        Ok(Arc::new(CountingFile { inner, counters: self.counters.clone() }))
+    }
+}
+
+#[derive(Debug)]
+struct CountingFile {
+    inner: Arc<dyn File>,
+    counters: Arc<IoCounters>,
+}
+
+impl FileLayer for CountingFile {
+    fn inner(&self) -> &dyn File {
+        &*self.inner
+    }
+
+    fn intercept<T>(
+        &self,
+        call: VfsCall,
+        forward: impl FnOnce() -> io::Result<T>,
+    ) -> io::Result<T> {
+        self.counters.calls.add(call, 1);
+        forward()
+    }
+
+    fn intercept_read(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.counters.calls.add(VfsCall::Read, 1);
+        THREAD_READS.set(THREAD_READS.get() + 1);
+        let read = self.inner.read_at(buffer, offset)?;
+        self.counters.bytes.add(VfsCall::Read, read as u64);
+        Ok(read)
+    }
+
+    fn intercept_append(&self, bytes: &[u8]) -> io::Result<()> {
+        self.counters.calls.add(VfsCall::Append, 1);
+        self.inner.append(bytes)?;
+        self.counters.bytes.add(VfsCall::Append, bytes.len() as u64);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vfs::MemVfs;
+
+    #[test]
+    fn counting_vfs_counts_every_call_and_its_bytes() -> io::Result<()> {
+        let disk = MemVfs::new();
+        disk.set_capacity(Some(1_000));
+        let vfs = CountingVfs::new(Arc::new(disk));
+        let path = Path::new("d/f");
+        vfs.create_dir(Path::new("d"))?;
+        let file = vfs.create(path)?;
+        file.append(b"12345")?;
+        file.append(b"6")?;
+        file.sync()?;
+        vfs.sync_dir(Path::new("d"))?;
+        let mut buffer = [0; 4];
+        let reads = CountingVfs::reads_of_this_thread();
+        assert_eq!(vfs.open(path)?.read_at(&mut buffer, 3)?, 3);
+        assert_eq!(CountingVfs::reads_of_this_thread(), reads + 1);
+        std::thread::scope(|scope| {
+            scope.spawn(|| assert_eq!(CountingVfs::reads_of_this_thread(), 0));
+        });
+        assert_eq!(file.len()?, 6);
+        assert!(vfs.exists(path)?);
+        drop(vfs.lock(Path::new("d/lock"))?);
+        drop(vfs.lock_shared(Path::new("d/lock"))?);
+        vfs.hard_link(path, Path::new("d/h"))?;
+        vfs.rename(path, Path::new("d/g"))?;
+        vfs.remove(Path::new("d/g"))?;
+        assert!(vfs.open(path).is_err());
+        vfs.reserve(Path::new("d/room"), 100)?;
+        assert_eq!(vfs.list(Path::new("d"))?, ["h", "lock", "room"]);
+        let counts = vfs.counts();
+        for &call in VfsCall::ALL {
+            let expected = match call {
+                VfsCall::Append | VfsCall::Open => 2,
+                _ => 1,
+            };
+            assert_eq!(counts.calls.of(call), expected, "{call:?}");
+        }
+        assert_eq!(counts.calls.total(), 18);
+        assert_eq!(counts.bytes.of(VfsCall::Append), 6);
+        assert_eq!(counts.bytes.of(VfsCall::Read), 3);
+        assert_eq!(counts.bytes.total(), 9);
+        Ok(())
+    }
+}

@@ -1,0 +1,274 @@
+//! Base traits for file systems and files that forward calls to another one.
+//!
+//! A layer implements [`VfsLayer`] and, for its files, [`FileLayer`]; blanket implementations turn both into a
+//! [`Vfs`] and a [`File`]. Every method forwards by default.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+
+use lsmx_base::sync::Arc;
+
+use crate::vfs::call::VfsCall;
+use crate::vfs::{File, LockGuard, Vfs};
+
+/// How [`VfsLayer::intercept_open`] opens a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenMode {
+    /// [`Vfs::create`].
+    Create,
+    /// [`Vfs::open`].
+    Read,
+    /// [`Vfs::open_direct`].
+    ReadDirect,
+}
+
+impl OpenMode {
+    /// Opens a file of `vfs` in this mode.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn open(self, vfs: &dyn Vfs, path: &Path) -> io::Result<Arc<dyn File>> {
+        match self {
+            OpenMode::Create => vfs.create(path),
+            OpenMode::Read => vfs.open(path),
+            OpenMode::ReadDirect => vfs.open_direct(path),
+        }
+    }
+}
+
+/// A call of [`File`] that affects performance only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileHint {
+    /// [`File::grow_ahead`].
+    GrowAhead,
+    /// [`File::stop_growing`].
+    StopGrowing,
+    /// [`File::will_need`].
+    WillNeed {
+        /// First byte.
+        offset: u64,
+        /// Number of bytes.
+        bytes: u64,
+    },
+    /// [`File::forget`].
+    Forget {
+        /// First byte.
+        offset: u64,
+        /// Number of bytes.
+        bytes: u64,
+    },
+}
+
+impl FileHint {
+    /// Gives the hint to `file`. Returns the result of [`File::will_need`], and `false` for other hints.
+    pub fn give(self, file: &dyn File) -> bool {
+        match self {
+            FileHint::GrowAhead => file.grow_ahead(),
+            FileHint::StopGrowing => file.stop_growing(),
+            FileHint::WillNeed { offset, bytes } => return file.will_need(offset, bytes),
+            FileHint::Forget { offset, bytes } => file.forget(offset, bytes),
+        }
+        false
+    }
+}
+
+/// A [`Vfs`] that forwards its calls to an inner one.
+pub trait VfsLayer: fmt::Debug + Send + Sync + 'static {
+    /// Returns the inner file system.
+    fn inner(&self) -> &dyn Vfs;
+
+    /// Makes one call; `forward` makes it on the inner file system. Runs for every call except
+    /// [`Vfs::open_files_limit`]. `path` is the old name of a rename, and the existing name of a hard link.
+    ///
+    /// # Errors
+    /// Those of `forward`.
+    fn intercept<T>(
+        &self,
+        call: VfsCall,
+        path: &Path,
+        forward: impl Fn() -> io::Result<T>,
+    ) -> io::Result<T> {
+        let _ = (call, path);
+        forward()
+    }
+
+    /// Opens a file, inside [`VfsLayer::intercept`].
+    ///
+    /// # Errors
+    /// Those of the inner file system.
+    fn intercept_open(&self, mode: OpenMode, path: &Path) -> io::Result<Arc<dyn File>> {
+        mode.open(self.inner(), path)
+    }
+
+    /// Locks a file by `lock`, inside [`VfsLayer::intercept`].
+    ///
+    /// # Errors
+    /// Those of `lock`.
+    fn intercept_lock(
+        &self,
+        path: &Path,
+        lock: impl FnOnce() -> io::Result<Box<dyn LockGuard>>,
+    ) -> io::Result<Box<dyn LockGuard>> {
+        let _ = path;
+        lock()
+    }
+
+    /// Returns the answer to [`Vfs::open_files_limit`].
+    fn intercept_open_files_limit(&self) -> Option<u64> {
+        self.inner().open_files_limit()
+    }
+}
+
+impl<L: VfsLayer> Vfs for L {
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        self.intercept(VfsCall::Create, path, || self.intercept_open(OpenMode::Create, path))
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        self.intercept(VfsCall::Open, path, || self.intercept_open(OpenMode::Read, path))
+    }
+
+    fn open_direct(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        self.intercept(VfsCall::Open, path, || self.intercept_open(OpenMode::ReadDirect, path))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.intercept(VfsCall::Rename, from, || self.inner().rename(from, to))
+    }
+
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.intercept(VfsCall::HardLink, from, || self.inner().hard_link(from, to))
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.intercept(VfsCall::Remove, path, || self.inner().remove(path))
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        self.intercept(VfsCall::CreateDir, path, || self.inner().create_dir(path))
+    }
+
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        self.intercept(VfsCall::Remove, path, || self.inner().remove_dir(path))
+    }
+
+    fn list(&self, path: &Path) -> io::Result<Vec<String>> {
+        self.intercept(VfsCall::List, path, || self.inner().list(path))
+    }
+
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        self.intercept(VfsCall::Exists, path, || self.inner().exists(path))
+    }
+
+    fn reserve(&self, path: &Path, bytes: u64) -> io::Result<()> {
+        self.intercept(VfsCall::Reserve, path, || self.inner().reserve(path, bytes))
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        self.intercept(VfsCall::SyncDir, path, || self.inner().sync_dir(path))
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
+        self.intercept(VfsCall::Lock, path, || {
+            self.intercept_lock(path, || self.inner().lock(path))
+        })
+    }
+
+    fn lock_shared(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
+        self.intercept(VfsCall::LockShared, path, || {
+            self.intercept_lock(path, || self.inner().lock_shared(path))
+        })
+    }
+
+    fn open_files_limit(&self) -> Option<u64> {
+        self.intercept_open_files_limit()
+    }
+}
+
+/// A [`File`] that forwards its calls to an inner one.
+pub trait FileLayer: fmt::Debug + Send + Sync {
+    /// Returns the inner file.
+    fn inner(&self) -> &dyn File;
+
+    /// Makes one call; `forward` makes it on the inner file. Runs for all calls except hints, and except those
+    /// whose own method below is replaced.
+    ///
+    /// # Errors
+    /// Those of `forward`.
+    fn intercept<T>(
+        &self,
+        call: VfsCall,
+        forward: impl FnOnce() -> io::Result<T>,
+    ) -> io::Result<T> {
+        let _ = call;
+        forward()
+    }
+
+    /// Makes a call of [`File::read_at`].
+    ///
+    /// # Errors
+    /// Those of the inner file.
+    fn intercept_read(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.intercept(VfsCall::Read, || self.inner().read_at(buffer, offset))
+    }
+
+    /// Makes a call of [`File::append`].
+    ///
+    /// # Errors
+    /// Those of the inner file.
+    fn intercept_append(&self, bytes: &[u8]) -> io::Result<()> {
+        self.intercept(VfsCall::Append, || self.inner().append(bytes))
+    }
+
+    /// Makes a call of [`File::sync`].
+    ///
+    /// # Errors
+    /// Those of the inner file.
+    fn intercept_sync(&self) -> io::Result<()> {
+        self.intercept(VfsCall::Sync, || self.inner().sync())
+    }
+
+    /// Gives a hint. The result answers [`File::will_need`] and is ignored for other hints.
+    fn intercept_hint(&self, hint: FileHint) -> bool {
+        hint.give(self.inner())
+    }
+}
+
+impl<L: FileLayer> File for L {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.intercept_read(buffer, offset)
+    }
+
+    fn append(&self, bytes: &[u8]) -> io::Result<()> {
+        self.intercept_append(bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.intercept_sync()
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.intercept(VfsCall::Len, || self.inner().len())
+    }
+
+    fn grow_ahead(&self) {
+        self.intercept_hint(FileHint::GrowAhead);
+    }
+
+    fn stop_growing(&self) {
+        self.intercept_hint(FileHint::StopGrowing);
+    }
+
+    fn will_need(&self, offset: u64, bytes: u64) -> bool {
+        self.intercept_hint(FileHint::WillNeed { offset, bytes })
+    }
+
+    fn forget(&self, offset: u64, bytes: u64) {
+        self.intercept_hint(FileHint::Forget { offset, bytes });
+    }
+
+    fn drop_unsynced(&self, cached: bool) -> bool {
+        self.inner().drop_unsynced(cached)
+    }
+}

@@ -1,0 +1,210 @@
+//! Releases descriptors or disk space when a call runs out of them, and repeats the call.
+//!
+//! A call can find no free descriptor although the engine keeps its own budget, because other parts of the process
+//! open files too. A call that finds the disk full uses the disk reserve of the database.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+
+use lsmx_base::sync::{Arc, AtomicU64, OnceLock, Ordering, Weak};
+
+use crate::vfs::call::VfsCall;
+use crate::vfs::layer::{FileLayer, OpenMode, VfsLayer};
+use crate::vfs::{File, Vfs, is_full, out_of_descriptors};
+
+/// Owner of descriptors or disk space that can be released for other calls.
+pub(crate) trait ReleaseResource: fmt::Debug + Send + Sync {
+    /// Releases a part. Returns whether anything was released.
+    fn release(&self) -> bool;
+}
+
+/// Set once, after the file system is created. The owner may be dropped first.
+type ResourceOwner = Arc<OnceLock<Weak<dyn ReleaseResource>>>;
+
+fn release(owner: &ResourceOwner) -> bool {
+    owner.get().and_then(Weak::upgrade).is_some_and(|owner| owner.release())
+}
+
+/// A file system that repeats calls after it has released descriptors or disk space.
+#[derive(Debug)]
+pub(crate) struct ResourceRetryVfs {
+    inner: Arc<dyn Vfs>,
+    /// Until it is set, calls without a descriptor fail.
+    descriptors: ResourceOwner,
+    /// Until it is set, calls on a full disk fail.
+    space: ResourceOwner,
+}
+
+impl ResourceRetryVfs {
+    pub(crate) fn new(inner: Arc<dyn Vfs>) -> Arc<ResourceRetryVfs> {
+        let (descriptors, space) = Default::default();
+        Arc::new(ResourceRetryVfs { inner, descriptors, space })
+    }
+
+    /// Returns the same file system without an owner of disk space, so that its calls leave the reserve alone.
+    pub(crate) fn without_space_owner(&self) -> Arc<ResourceRetryVfs> {
+        let (inner, descriptors) = (Arc::clone(&self.inner), Arc::clone(&self.descriptors));
+        Arc::new(ResourceRetryVfs { inner, descriptors, space: ResourceOwner::default() })
+    }
+
+    /// Sets the owner of descriptors. Later calls have no effect.
+    pub(crate) fn set_descriptor_owner(&self, owner: Weak<dyn ReleaseResource>) {
+        let _ = self.descriptors.set(owner);
+    }
+
+    /// Sets the owner of disk space. Later calls have no effect.
+    pub(crate) fn set_space_owner(&self, owner: Weak<dyn ReleaseResource>) {
+        let _ = self.space.set(owner);
+    }
+}
+
+impl VfsLayer for ResourceRetryVfs {
+    fn inner(&self) -> &dyn Vfs {
+        &*self.inner
+    }
+
+    fn intercept<T>(
+        &self,
+        call: VfsCall,
+        _: &Path,
+        forward: impl Fn() -> io::Result<T>,
+    ) -> io::Result<T> {
+        let releases_space = match call {
+            VfsCall::Remove | VfsCall::Exists => return forward(),
+            // A directory sync without a descriptor has synced nothing, so a retry hides no failed sync. A sync that
+            // finds the disk full has failed.
+            VfsCall::SyncDir => false,
+            _ => true,
+        };
+        // Ends, because the owner releases something before every repetition.
+        loop {
+            match forward() {
+                Err(error) if out_of_descriptors(&error) && release(&self.descriptors) => {}
+                Err(error) if releases_space && is_full(&error) && release(&self.space) => {}
+                done => return done,
+            }
+        }
+    }
+
+    fn intercept_open(&self, mode: OpenMode, path: &Path) -> io::Result<Arc<dyn File>> {
+        let inner = mode.open(&*self.inner, path)?;
+        if mode != OpenMode::Create {
+            return Ok(inner);
+        }
+        let (space, end) = (Arc::clone(&self.space), AtomicU64::new(0));
+        Ok(Arc::new(SpaceRetryFile { inner, space, end }))
+    }
+}
+
+/// A created file. An append that finds the disk full continues after space was released.
+#[derive(Debug)]
+struct SpaceRetryFile {
+    inner: Arc<dyn File>,
+    space: ResourceOwner,
+    /// Bytes in the file, or [`UNKNOWN_END`] after a failed append.
+    end: AtomicU64,
+}
+
+const UNKNOWN_END: u64 = u64::MAX;
+
+impl SpaceRetryFile {
+    /// Returns how many bytes of a failed append are in the file, or `None` if that is unknown.
+    fn appended_bytes(&self, bytes: &[u8]) -> Option<usize> {
+        let appended = self.inner.len().ok()?.checked_sub(self.end.load(Ordering::Relaxed))?;
+        usize::try_from(appended).ok().filter(|appended| *appended <= bytes.len())
+    }
+}
+
+impl FileLayer for SpaceRetryFile {
+    fn inner(&self) -> &dyn File {
+        &*self.inner
+    }
+
+    fn intercept_append(&self, mut bytes: &[u8]) -> io::Result<()> {
+        loop {
+            let error = match self.inner.append(bytes) {
+                Ok(()) => {
+                    if self.end.load(Ordering::Relaxed) != UNKNOWN_END {
+                        self.end.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                    }
+                    return Ok(());
+                }
+                Err(error) => error,
+            };
+            let appended = if is_full(&error) { self.appended_bytes(bytes) } else { None };
+            let Some(appended) = appended.filter(|_| release(&self.space)) else {
+                self.end.store(UNKNOWN_END, Ordering::Relaxed);
+                return Err(error);
+            };
+            self.end.fetch_add(appended as u64, Ordering::Relaxed);
+            bytes = &bytes[appended..];
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vfs::{Errno, Fault, FaultRule, FaultVfs, MemVfs, VfsCall};
+
+    #[derive(Debug)]
+    struct SpareDescriptors(AtomicU64);
+
+    impl ReleaseResource for SpareDescriptors {
+        fn release(&self) -> bool {
+            let left = self.0.load(Ordering::Relaxed);
+            self.0.store(left.saturating_sub(1), Ordering::Relaxed);
+            left > 0
+        }
+    }
+
+    #[test]
+    fn open_without_descriptors_is_retried_while_owner_releases() {
+        let faults = FaultVfs::new(Arc::new(MemVfs::new()), 0);
+        let vfs = ResourceRetryVfs::new(Arc::new(faults.clone()));
+        vfs.create(Path::new("f")).unwrap();
+        let no_descriptor = Fault::Error(Errno::TooManyFiles);
+        faults.add(FaultRule::new(no_descriptor).on(&[VfsCall::Open]).nth(0));
+        assert!(vfs.open(Path::new("f")).is_err(), "no owner is set");
+        let spare = Arc::new(SpareDescriptors(AtomicU64::new(2)));
+        let owner: Arc<dyn ReleaseResource> = spare.clone();
+        vfs.set_descriptor_owner(Arc::downgrade(&owner));
+        faults.add(FaultRule::new(no_descriptor).on(&[VfsCall::Open]).nth(0));
+        assert!(vfs.open(Path::new("f")).is_ok());
+        assert_eq!(spare.0.load(Ordering::Relaxed), 1);
+        faults.add(FaultRule::new(Fault::Error(Errno::Io)).on(&[VfsCall::Open]).nth(0));
+        assert!(vfs.open(Path::new("f")).is_err(), "other errors are returned");
+        assert_eq!(spare.0.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn append_on_full_disk_continues_where_it_stopped() {
+        let disk = MemVfs::new();
+        let vfs = ResourceRetryVfs::new(Arc::new(disk.clone()));
+        let file = vfs.create(Path::new("f")).unwrap();
+        file.append(&[1; 70]).unwrap();
+        disk.set_capacity(Some(100));
+        disk.reserve(Path::new("r"), 20).unwrap();
+        let owner: Arc<dyn ReleaseResource> = Arc::new(ReservedFile(disk.clone()));
+        vfs.set_space_owner(Arc::downgrade(&owner));
+        let other = vfs.without_space_owner().create(Path::new("g")).unwrap();
+        assert_eq!(other.append(&[2; 11]).unwrap_err().kind(), io::ErrorKind::StorageFull);
+        vfs.remove(Path::new("g")).unwrap();
+        let bytes: Vec<u8> = (0..30).collect();
+        file.append(&bytes).unwrap();
+        let mut found = [0; 100];
+        assert_eq!(file.read_at(&mut found, 0).unwrap(), 100);
+        assert_eq!(found[70..], bytes);
+        assert_eq!(file.append(&[3]).unwrap_err().kind(), io::ErrorKind::StorageFull);
+    }
+
+    #[derive(Debug)]
+    struct ReservedFile(MemVfs);
+
+    impl ReleaseResource for ReservedFile {
+        fn release(&self) -> bool {
+            self.0.remove(Path::new("r")).is_ok()
+        }
+    }
+}
