@@ -1,23 +1,23 @@
-//! Integers in bytes: little-endian, variable length, and the casts that go with them.
+//! Encoding of integers: little-endian, varint, and lossless casts.
 //!
-//! [`Decoder`] reads bytes that may be anything: it never panics and never reads past their end.
+//! [`Decoder`] reads untrusted bytes. It never panics and never reads past the end.
 
 use crate::failpoint::{self, Failpoint};
 use crate::malformed::Malformed;
 
-/// Most bytes that a `u64` takes as a varint.
+/// Maximum length of a varint, in bytes.
 pub const VARINT_BYTES_MAX: usize = 10;
 
-/// A length in memory as a `u64`. Never loses anything: no supported target has wider addresses.
+/// Converts a length to `u64`. The cast is lossless, because no supported target has wider addresses.
 #[inline]
 pub const fn len_u64(len: usize) -> u64 {
     len as u64
 }
 
-/// A length from disk as a `usize`.
+/// Converts a length that was read from disk to `usize`.
 ///
 /// # Errors
-/// When it is past what this machine can address.
+/// Fails if the length exceeds the address range of this machine.
 #[inline]
 pub fn to_usize(what: &'static str, value: u64) -> Result<usize, Malformed> {
     usize::try_from(value).map_err(|_| Malformed::Field {
@@ -27,14 +27,14 @@ pub fn to_usize(what: &'static str, value: u64) -> Result<usize, Malformed> {
     })
 }
 
-/// The lower 32 bits.
+/// Returns the lower 32 bits.
 #[inline]
-#[expect(clippy::cast_possible_truncation, reason = "cutting off the upper half is the purpose")]
+#[expect(clippy::cast_possible_truncation, reason = "the truncation is intended")]
 pub const fn low_u32(value: u64) -> u32 {
     value as u32
 }
 
-/// The upper 32 bits.
+/// Returns the upper 32 bits.
 #[inline]
 pub const fn high_u32(value: u64) -> u32 {
     low_u32(value >> 32)
@@ -52,69 +52,73 @@ pub fn put_u64(out: &mut Vec<u8>, value: u64) {
     out.extend_from_slice(&value.to_le_bytes());
 }
 
-/// Appends a varint: seven bits a byte, lowest first, the top bit set on all bytes but the last.
+/// Appends a varint: seven bits per byte, lowest bits first. All bytes but the last have the top bit set.
 #[inline]
 pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
-        // Masked to seven bits, so the cast keeps all of them.
+        // The mask leaves seven bits, so the cast is lossless.
         out.push((value & 0x7f) as u8 | 0x80);
         value >>= 7;
     }
     out.push((value & 0x7f) as u8);
 }
 
-/// Appends a varint length and the bytes.
+/// Appends the length as a varint, then the bytes.
 #[inline]
 pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put_varint(out, len_u64(bytes.len()));
     out.extend_from_slice(bytes);
 }
 
-/// Bytes that [`put_varint`] appends.
+/// Returns the number of bytes that [`put_varint`] appends.
 #[inline]
 pub const fn varint_len(value: u64) -> usize {
     let bits = u64::BITS - (value | 1).leading_zeros();
     bits.div_ceil(7) as usize
 }
 
-/// The `u32` at `at`, or `None` past the end.
+/// Reads the `u32` at offset `at`. Returns `None` if it exceeds the bytes.
 #[inline]
 pub fn get_u32(bytes: &[u8], at: usize) -> Option<u32> {
     let end = at.checked_add(size_of::<u32>())?;
     Some(u32::from_le_bytes(bytes.get(at..end)?.try_into().ok()?))
 }
 
-/// The `u64` at `at`, or `None` past the end.
+/// Reads the `u64` at offset `at`. Returns `None` if it exceeds the bytes.
 #[inline]
 pub fn get_u64(bytes: &[u8], at: usize) -> Option<u64> {
     let end = at.checked_add(size_of::<u64>())?;
     Some(u64::from_le_bytes(bytes.get(at..end)?.try_into().ok()?))
 }
 
-/// The varint at the start of eight bytes, and its length; `None` if it is longer or not in its
-/// shortest form. Without a loop or a branch on its length: what a search through blocks needs.
+/// Decodes the varint at the start of eight little-endian bytes. Returns the value and the encoded length.
+///
+/// Returns `None` if the varint is longer than eight bytes or not in its shortest form. The code has no
+/// loop and no branch on the length, because searches in blocks call it for every entry.
 #[inline]
 pub const fn varint_in_word(word: u64) -> Option<(u64, usize)> {
-    const TOPS: u64 = 0x8080_8080_8080_8080;
-    let ends = !word & TOPS;
+    const TOP_BITS: u64 = 0x8080_8080_8080_8080;
+    let ends = !word & TOP_BITS;
     if ends == 0 {
         return None;
     }
     let len = ends.trailing_zeros() as usize / 8 + 1;
-    // All bits up to the top bit of the last byte.
-    let bits = word & (ends ^ (ends - 1)) & !TOPS;
-    // Sevens to fourteens to twenty-eights to one.
+    // Keep the bits up to the top bit of the last byte, without the top bits.
+    let bits = word & (ends ^ (ends - 1)) & !TOP_BITS;
+    // Merge groups of 7 bits into 14, then 28, then 56.
     let bits = (bits & 0x007f_007f_007f_007f) | (bits & 0x7f00_7f00_7f00_7f00) >> 1;
     let bits = (bits & 0x0000_3fff_0000_3fff) | (bits & 0x3fff_0000_3fff_0000) >> 2;
     let bits = (bits & 0x0000_0000_0fff_ffff) | (bits & 0x0fff_ffff_0000_0000) >> 4;
-    // A last byte of 0 adds nothing to the bytes before it.
+    // If the last byte is 0, a shorter form exists.
     if len > 1 && bits >> (7 * (len - 1)) == 0 {
         return None;
     }
     Some((bits, len))
 }
 
-/// Reads values one after the other from bytes that nobody has vouched for.
+/// Reads consecutive values from untrusted bytes.
+///
+/// The parameter `what` of the methods names the value in errors.
 #[derive(Clone, Copy, Debug)]
 pub struct Decoder<'a> {
     bytes: &'a [u8],
@@ -122,40 +126,40 @@ pub struct Decoder<'a> {
 }
 
 impl<'a> Decoder<'a> {
-    /// Reads from the start of `bytes`.
+    /// Creates a decoder at the start of `bytes`.
     #[inline]
     pub const fn new(bytes: &'a [u8]) -> Decoder<'a> {
         Decoder { bytes, at: 0 }
     }
 
-    /// Reads `bytes` from offset `at`; an offset past the end reads nothing.
+    /// Creates a decoder at offset `at`. If the offset exceeds the length, all reads fail.
     #[inline]
-    pub const fn at(bytes: &'a [u8], at: usize) -> Decoder<'a> {
+    pub const fn with_offset(bytes: &'a [u8], at: usize) -> Decoder<'a> {
         Decoder { bytes, at }
     }
 
-    /// Offset of the next value.
+    /// Returns the offset of the next value.
     #[inline]
     pub const fn offset(&self) -> usize {
         self.at
     }
 
-    /// Bytes not read yet.
+    /// Returns the number of unread bytes.
     #[inline]
     pub const fn remaining(&self) -> usize {
         self.bytes.len().saturating_sub(self.at)
     }
 
-    /// Whether all bytes were read.
+    /// Returns whether all bytes were read.
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.remaining() == 0
     }
 
-    /// The next `len` bytes.
+    /// Reads `len` bytes.
     ///
     /// # Errors
-    /// When fewer are left.
+    /// Fails if fewer bytes are left.
     #[inline]
     pub fn take(&mut self, what: &'static str, len: usize) -> Result<&'a [u8], Malformed> {
         let taken = self.at.checked_add(len).and_then(|end| self.bytes.get(self.at..end));
@@ -174,10 +178,10 @@ impl<'a> Decoder<'a> {
         Malformed::Truncated { what, needed: len_u64(needed), found: len_u64(self.remaining()) }
     }
 
-    /// The next byte.
+    /// Reads one byte.
     ///
     /// # Errors
-    /// When none is left.
+    /// Fails if no byte is left.
     #[inline]
     pub fn u8(&mut self, what: &'static str) -> Result<u8, Malformed> {
         let Some(&byte) = self.bytes.get(self.at) else {
@@ -187,10 +191,10 @@ impl<'a> Decoder<'a> {
         Ok(byte)
     }
 
-    /// The next `u32`, little-endian.
+    /// Reads a little-endian `u32`.
     ///
     /// # Errors
-    /// When fewer than four bytes are left.
+    /// Fails if fewer than four bytes are left.
     #[inline]
     pub fn u32(&mut self, what: &'static str) -> Result<u32, Malformed> {
         let Some(value) = get_u32(self.bytes, self.at) else {
@@ -200,10 +204,10 @@ impl<'a> Decoder<'a> {
         Ok(value)
     }
 
-    /// The next `u64`, little-endian.
+    /// Reads a little-endian `u64`.
     ///
     /// # Errors
-    /// When fewer than eight bytes are left.
+    /// Fails if fewer than eight bytes are left.
     #[inline]
     pub fn u64(&mut self, what: &'static str) -> Result<u64, Malformed> {
         let Some(value) = get_u64(self.bytes, self.at) else {
@@ -213,14 +217,14 @@ impl<'a> Decoder<'a> {
         Ok(value)
     }
 
-    /// The next varint. Only the shortest form of a value is accepted, so that equal values have
-    /// equal bytes.
+    /// Reads a varint. Only the shortest form is valid, so that equal values have equal bytes.
     ///
     /// # Errors
-    /// When it is cut off, longer than need be or past 64 bits.
+    /// Fails if the varint is truncated, not in its shortest form, or exceeds 64 bits.
     #[inline]
     pub fn varint(&mut self, what: &'static str) -> Result<u64, Malformed> {
-        // One to three bytes are what blocks are full of; a last byte of 0 would not be shortest.
+        // Fast path for one to three bytes, the usual lengths in blocks. A last byte of 0 is not the
+        // shortest form.
         let rest = self.bytes.get(self.at..).unwrap_or_default();
         match *rest {
             [a, ..] if a < 0x80 => {
@@ -244,32 +248,32 @@ impl<'a> Decoder<'a> {
         for index in 0..VARINT_BYTES_MAX {
             let byte = self.u8(what)?;
             let bits = u64::from(byte & 0x7f);
-            // The tenth byte has room for one bit; a last byte of 0 is a longer form than need be.
-            let last = byte < 0x80;
-            if (index == VARINT_BYTES_MAX - 1 && byte > 1) || (last && byte == 0 && index > 0) {
+            // The tenth byte holds one bit. A last byte of 0 is not the shortest form.
+            let is_last = byte < 0x80;
+            if (index == VARINT_BYTES_MAX - 1 && byte > 1) || (is_last && byte == 0 && index > 0) {
                 break;
             }
             value |= bits << (7 * index);
-            if last {
+            if is_last {
                 return Ok(value);
             }
         }
         Err(Malformed::Field { what, found: value, expected: "a varint in its shortest form" })
     }
 
-    /// The next varint as a length in memory.
+    /// Reads a varint as a length.
     ///
     /// # Errors
-    /// As [`Decoder::varint`], or when the length cannot be addressed.
+    /// Fails as [`Decoder::varint`] and [`to_usize`] do.
     #[inline]
     pub fn length(&mut self, what: &'static str) -> Result<usize, Malformed> {
         to_usize(what, self.varint(what)?)
     }
 
-    /// The next varint length and that many bytes.
+    /// Reads bytes that [`put_bytes`] has written.
     ///
     /// # Errors
-    /// When they are not there.
+    /// Fails if the length is invalid or fewer bytes are left.
     #[inline]
     pub fn bytes(&mut self, what: &'static str) -> Result<&'a [u8], Malformed> {
         let len = self.length(what)?;
@@ -279,7 +283,7 @@ impl<'a> Decoder<'a> {
     /// Checks that all bytes were read.
     ///
     /// # Errors
-    /// When bytes are left.
+    /// Fails if unread bytes are left.
     pub fn finish(&self, what: &'static str) -> Result<(), Malformed> {
         if self.is_empty() {
             return Ok(());
@@ -310,7 +314,7 @@ mod tests {
     ];
 
     #[test]
-    fn a_varint_in_a_word_is_the_one_that_a_decoder_reads() {
+    fn varint_in_word_equals_decoded_varint() {
         let values = (0..=u64::BITS).flat_map(|bits| {
             let power = 1u64.checked_shl(bits).unwrap_or(0);
             [power.wrapping_sub(1), power, power.wrapping_add(1)]
@@ -325,7 +329,7 @@ mod tests {
                 assert_eq!(varint_in_word(word), (len <= 8).then_some((value, len)), "{value}");
                 bytes.truncate(len);
             }
-            // A longer form: one more group of seven bits, all zero.
+            // Not the shortest form: append a group of seven zero bits.
             if len < 8 {
                 bytes[len - 1] |= 0x80;
                 bytes.resize(16, 0);
@@ -335,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn varints_come_back_and_have_the_length_foretold() {
+    fn varint_round_trip_has_expected_length() {
         for value in VALUES {
             let mut bytes = Vec::new();
             put_varint(&mut bytes, value);
@@ -347,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn every_truncation_of_a_varint_is_an_error() {
+    fn varint_every_truncation_is_an_error() {
         for value in VALUES {
             let mut bytes = Vec::new();
             put_varint(&mut bytes, value);
@@ -359,16 +363,16 @@ mod tests {
     }
 
     #[test]
-    fn overlong_varints_are_errors() {
+    fn varint_overlong_form_is_an_error() {
         for bytes in [&[0x80, 0x00][..], &[0xff, 0x80, 0x00], &[0xff; 11], &[0x80; 10]] {
             assert!(Decoder::new(bytes).varint("v").is_err(), "{bytes:x?}");
         }
-        let past_64_bits = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02];
-        assert!(Decoder::new(&past_64_bits).varint("v").is_err());
+        let over_64_bits = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02];
+        assert!(Decoder::new(&over_64_bits).varint("v").is_err());
     }
 
     #[test]
-    fn fixed_integers_come_back_and_do_not_read_past_the_end() {
+    fn fixed_integers_round_trip_and_stop_at_end() {
         let mut bytes = Vec::new();
         put_u32(&mut bytes, 0x0102_0304);
         put_u64(&mut bytes, 0x0506_0708_090a_0b0c);
@@ -381,6 +385,6 @@ mod tests {
         assert!(decoder.u8("d").is_err() && decoder.u32("d").is_err() && decoder.u64("d").is_err());
         assert_eq!(get_u32(&bytes, usize::MAX), None);
         assert_eq!(get_u64(&bytes, bytes.len() - 7), None);
-        assert!(Decoder::at(&bytes, usize::MAX).take("e", 1).is_err());
+        assert!(Decoder::with_offset(&bytes, usize::MAX).take("e", 1).is_err());
     }
 }

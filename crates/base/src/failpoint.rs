@@ -242,7 +242,7 @@ bugs! {
 }
 
 #[cfg(feature = "testing")]
-static ARMED: crate::sync::statics::AtomicU8 = crate::sync::statics::AtomicU8::new(u8::MAX);
+static ARMED: crate::sync::std_atomic::AtomicU8 = crate::sync::std_atomic::AtomicU8::new(u8::MAX);
 
 /// Whether this bug is switched on.
 #[inline]

@@ -1,4 +1,4 @@
-//! Filter block: "surely absent" or "maybe", about the user keys of one table, little-endian.
+//! Filter block: a binary fuse filter over the user keys of one table, little-endian.
 //!
 //! ```text
 //!  0  1  coding                u8, 0 = binary fuse, 8-bit fingerprints; 1 = the same, 16-bit
@@ -8,14 +8,18 @@
 //! 17  n  fingerprints          segment count length + 2 × segment length, each a u8 or a u16
 //! ```
 //!
-//! A key's hash is XXH3-64 with [`KEY_HASH_SEED`]. With `mix` the finisher of MurmurHash3 and
-//! `h = mix(hash + seed)`, the fingerprint is the low byte, or the two low bytes, of `h ^ (h >> 32)`, and a
-//! key may be there if that equals the exclusive or of the three fingerprints at
-//! `p0 = (h × segment count length) >> 64`, `p1 = (p0 + segment length) ^ (h >> 18 & mask)` and
-//! `p2 = (p0 + 2 × segment length) ^ (h & mask)`, `mask = segment length − 1`.
+//! A lookup computes:
+//! 1. `hash`, the XXH3-64 of the key with [`KEY_HASH_SEED`];
+//! 2. `h = finalize(hash + seed)` with the finalizer of MurmurHash3;
+//! 3. the fingerprint of the key: the low byte, or the two low bytes, of `h ^ (h >> 32)`;
+//! 4. three positions, with `mask = segment length − 1`: `p0 = (h × segment count length) >> 64`,
+//!    `p1 = (p0 + segment length) ^ (h >> 18 & mask)` and `p2 = (p0 + 2 × segment length) ^ (h & mask)`.
 //!
-//! Source: Graf and Lemire, "Binary Fuse Filters: Fast and Smaller Than Xor Filters", ACM JEA 27
-//! (2022); about 9 bits a key and one false "maybe" in 256, or 18 bits and one in 65,536.
+//! The table may contain the key if the fingerprint equals the XOR of the fingerprints at these positions.
+//!
+//! A filter takes about 9 bits per key with a false-positive rate of 1/256, or 18 bits with 1/65,536.
+//!
+//! Source: Graf and Lemire, "Binary Fuse Filters: Fast and Smaller Than Xor Filters", ACM JEA 27 (2022).
 
 use crate::checksum::xxh3_seeded;
 use crate::coding::{Decoder, len_u64, put_u32};
@@ -23,16 +27,16 @@ use crate::malformed::Malformed;
 use bytes::Bytes;
 use xorf::{BinaryFuse8, BinaryFuse8Ref, BinaryFuse16, DmaSerializable, Filter as _, FilterRef};
 
-/// Coding of filters with 8-bit fingerprints.
+/// Stored number of [`FilterWidth::Fuse8`].
 pub const CODING_BINARY_FUSE_8: u8 = 0;
 
-/// Coding of filters with 16-bit fingerprints.
+/// Stored number of [`FilterWidth::Fuse16`].
 pub const CODING_BINARY_FUSE_16: u8 = 1;
 
 /// Seed of [`key_hash`], a constant of the file format.
 pub const KEY_HASH_SEED: u64 = 0x6c73_6d78_6669_6c74;
 
-/// Returns the hash under which filters store a user key: XXH3-64 with [`KEY_HASH_SEED`].
+/// Returns the hash of a user key for filters: XXH3-64 with [`KEY_HASH_SEED`].
 #[inline]
 #[must_use]
 pub fn key_hash(user_key: &[u8]) -> u64 {
@@ -40,11 +44,12 @@ pub fn key_hash(user_key: &[u8]) -> u64 {
 }
 
 const HEADER_BYTES: usize = 1 + 8 + 4 + 4;
-/// xorf's descriptor: seed, segment length, its mask, segment count length.
+/// Size of the descriptor of `xorf`: seed, segment length, segment mask, segment count length.
 const DESCRIPTOR_BYTES: usize = 8 + 3 * 4;
-const _: () = assert!(BinaryFuse8::DESCRIPTOR_LEN == DESCRIPTOR_BYTES, "xorf's layout is known");
+const _: () =
+    assert!(BinaryFuse8::DESCRIPTOR_LEN == DESCRIPTOR_BYTES, "xorf has the expected layout");
 
-/// What a filter keeps of a key: the wider, the fewer false answers.
+/// Fingerprint size of a filter. Wider fingerprints give fewer false positives.
 #[derive(
     Clone,
     Copy,
@@ -59,15 +64,15 @@ const _: () = assert!(BinaryFuse8::DESCRIPTOR_LEN == DESCRIPTOR_BYTES, "xorf's l
 )]
 #[serde(rename_all = "lowercase")]
 pub enum FilterWidth {
-    /// Fingerprints of 8 bits: about 9 bits a key, one false answer in 256.
+    /// 8-bit fingerprints: about 9 bits per key, false-positive rate 1/256.
     #[default]
     Fuse8,
-    /// Fingerprints of 16 bits: about 18 bits a key, one false answer in 65,536.
+    /// 16-bit fingerprints: about 18 bits per key, false-positive rate 1/65,536.
     Fuse16,
 }
 
 impl FilterWidth {
-    /// Bits of a fingerprint.
+    /// Returns the size of a fingerprint, in bits.
     #[must_use]
     pub const fn fingerprint_bits(self) -> u32 {
         match self {
@@ -76,7 +81,7 @@ impl FilterWidth {
         }
     }
 
-    /// Bits that a key takes in a large filter, about.
+    /// Returns the approximate size of a large filter, in bits per key.
     #[must_use]
     pub const fn bits_per_key(self) -> u32 {
         match self {
@@ -85,13 +90,13 @@ impl FilterWidth {
         }
     }
 
-    /// Share of absent keys that pass.
+    /// Returns the share of absent keys for which the filter returns true.
     #[must_use]
     pub fn false_positive_rate(self) -> f64 {
         0.5_f64.powi(self.fingerprint_bits().cast_signed())
     }
 
-    /// Its number on disk.
+    /// Returns the stored number.
     #[must_use]
     pub const fn coding(self) -> u8 {
         match self {
@@ -100,7 +105,7 @@ impl FilterWidth {
         }
     }
 
-    fn of_coding(coding: u8) -> Result<FilterWidth, Malformed> {
+    fn from_coding(coding: u8) -> Result<FilterWidth, Malformed> {
         match coding {
             CODING_BINARY_FUSE_8 => Ok(FilterWidth::Fuse8),
             CODING_BINARY_FUSE_16 => Ok(FilterWidth::Fuse16),
@@ -117,11 +122,12 @@ impl FilterWidth {
     }
 }
 
-/// Builds the contents of a filter block, or `None` if the construction fails (it is randomised:
-/// a thousand tries failing is a matter of luck that nobody has had yet). Sorts the hashes and
-/// removes duplicates. No hashes, no filter.
+/// Builds the contents of a filter block. Sorts `hashes` and removes duplicates.
+///
+/// Returns `None` for no hashes or more than 2^32. It also returns `None` if the randomized construction
+/// fails 1,000 times in a row, which is practically impossible.
 #[must_use]
-pub fn build(hashes: &mut Vec<u64>, width: FilterWidth) -> Option<Vec<u8>> {
+pub fn build_filter(hashes: &mut Vec<u64>, width: FilterWidth) -> Option<Vec<u8>> {
     hashes.sort_unstable();
     hashes.dedup();
     if hashes.is_empty() || u32::try_from(hashes.len()).is_err() {
@@ -131,16 +137,16 @@ pub fn build(hashes: &mut Vec<u64>, width: FilterWidth) -> Option<Vec<u8>> {
         FilterWidth::Fuse8 => {
             let filter = BinaryFuse8::try_from(hashes.as_slice()).ok()?;
             let descriptor = &filter.descriptor;
-            let place = (descriptor.segment_length, descriptor.segment_count_length);
-            let mut out = header(width, descriptor.seed, place, filter.fingerprints.len());
+            let lengths = (descriptor.segment_length, descriptor.segment_count_length);
+            let mut out = encode_header(width, descriptor.seed, lengths, filter.fingerprints.len());
             out.extend_from_slice(&filter.fingerprints);
             Some(out)
         }
         FilterWidth::Fuse16 => {
             let filter = BinaryFuse16::try_from(hashes.as_slice()).ok()?;
             let descriptor = &filter.descriptor;
-            let place = (descriptor.segment_length, descriptor.segment_count_length);
-            let mut out = header(width, descriptor.seed, place, filter.fingerprints.len());
+            let lengths = (descriptor.segment_length, descriptor.segment_count_length);
+            let mut out = encode_header(width, descriptor.seed, lengths, filter.fingerprints.len());
             for fingerprint in &filter.fingerprints {
                 out.extend_from_slice(&fingerprint.to_le_bytes());
             }
@@ -149,9 +155,14 @@ pub fn build(hashes: &mut Vec<u64>, width: FilterWidth) -> Option<Vec<u8>> {
     }
 }
 
-/// A block as far as its fingerprints, with room for those.
-fn header(width: FilterWidth, seed: u64, (segment, count): (u32, u32), length: usize) -> Vec<u8> {
-    let mut out = Vec::with_capacity(HEADER_BYTES + length * width.fingerprint_bytes());
+/// Encodes the fields before the fingerprints, and reserves memory for the fingerprints.
+fn encode_header(
+    width: FilterWidth,
+    seed: u64,
+    (segment, count): (u32, u32),
+    fingerprints: usize,
+) -> Vec<u8> {
+    let mut out = Vec::with_capacity(HEADER_BYTES + fingerprints * width.fingerprint_bytes());
     out.push(width.coding());
     out.extend_from_slice(&seed.to_le_bytes());
     put_u32(&mut out, segment);
@@ -159,7 +170,7 @@ fn header(width: FilterWidth, seed: u64, (segment, count): (u32, u32), length: u
     out
 }
 
-/// A filter that reads the contents of its block in place.
+/// A filter that reads the fingerprints directly from its block.
 #[derive(Clone, Debug)]
 pub struct Filter {
     block: Bytes,
@@ -168,13 +179,13 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Takes block contents over after checking that no question can lead past their end.
+    /// Opens a filter block. Checks that no lookup can read past the end of the block.
     ///
     /// # Errors
-    /// When they are not those of a filter block.
+    /// Fails if `block` is not a valid filter block.
     pub fn new(block: Bytes) -> Result<Filter, Malformed> {
         let mut decoder = Decoder::new(&block);
-        let width = FilterWidth::of_coding(decoder.u8("filter coding")?)?;
+        let width = FilterWidth::from_coding(decoder.u8("filter coding")?)?;
         let seed = decoder.u64("filter seed")?;
         let segment = decoder.u32("filter segment length")?;
         let count = decoder.u32("filter segment count length")?;
@@ -192,14 +203,14 @@ impl Filter {
                 expected: "a multiple of the segment length",
             });
         }
-        // Positions reach from 0 to count + 2 × segment − 1, and must do so in 32 bits.
+        // Positions are below count + 2 × segment, and must fit in 32 bits.
         let positions = u64::from(count) + 2 * u64::from(segment);
         let needed = positions * len_u64(width.fingerprint_bytes());
         if positions > u64::from(u32::MAX) || needed != len_u64(decoder.remaining()) {
             return Err(Malformed::Field {
                 what: "filter fingerprints",
                 found: len_u64(decoder.remaining()),
-                expected: "one for each position of the segments",
+                expected: "one per position of the segments",
             });
         }
         let mut descriptor = [0; DESCRIPTOR_BYTES];
@@ -210,7 +221,7 @@ impl Filter {
         Ok(Filter { block, width, descriptor })
     }
 
-    /// Whether a key with this [`key_hash`] may be in the table.
+    /// Returns whether a key with this [`key_hash`] may be in the table.
     #[inline]
     #[must_use]
     pub fn may_contain(&self, hash: u64) -> bool {
@@ -219,49 +230,48 @@ impl Filter {
             FilterWidth::Fuse8 => {
                 BinaryFuse8Ref::from_dma(&self.descriptor, fingerprints).contains(&hash)
             }
-            FilterWidth::Fuse16 => self.may_contain_wide(fingerprints, hash),
+            FilterWidth::Fuse16 => self.may_contain_fuse16(fingerprints, hash),
         }
     }
 
-    /// The question of `xorf`'s filter of that width, which wants its fingerprints at even addresses;
-    /// ours lie where the block does.
+    /// Implements `xorf::BinaryFuse16::contains` for fingerprints at any address. The function of `xorf`
+    /// requires an even address, which a block does not guarantee.
     #[inline]
-    fn may_contain_wide(&self, fingerprints: &[u8], hash: u64) -> bool {
+    fn may_contain_fuse16(&self, fingerprints: &[u8], hash: u64) -> bool {
         let (seed, fields) = self.descriptor.split_at(8);
         let seed = seed.try_into().map_or(0, u64::from_le_bytes);
         let field = |at: usize| fields[at..at + 4].try_into().map_or(0, u32::from_le_bytes);
         let (segment, mask, count) = (field(0), field(4), field(8));
-        let hash = mix(hash.wrapping_add(seed));
+        let hash = finalize(hash.wrapping_add(seed));
         let low = |number: u64| u32::try_from(number & u64::from(mask)).unwrap_or(0);
-        // Less than the count, which has 32 bits.
-        let place = (u128::from(hash) * u128::from(count)) >> 64;
-        let p0 = u32::try_from(place).unwrap_or(0);
+        // The product is less than count, so it fits in 32 bits.
+        let p0 = u32::try_from((u128::from(hash) * u128::from(count)) >> 64).unwrap_or(0);
         let p1 = (p0 + segment) ^ low(hash >> 18);
         let p2 = (p0 + 2 * segment) ^ low(hash);
-        let at = |place: u32| {
-            let from = 2 * place as usize;
-            u16::from_le_bytes([fingerprints[from], fingerprints[from + 1]])
+        let at = |position: u32| {
+            let offset = 2 * position as usize;
+            u16::from_le_bytes([fingerprints[offset], fingerprints[offset + 1]])
         };
         let [.., high, lowest] = (hash ^ (hash >> 32)).to_be_bytes();
         u16::from_be_bytes([high, lowest]) == at(p0) ^ at(p1) ^ at(p2)
     }
 
-    /// What it keeps of a key.
+    /// Returns the fingerprint size.
     #[must_use]
     pub fn width(&self) -> FilterWidth {
         self.width
     }
 
-    /// Bytes of the block's contents.
+    /// Returns the size of the block, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.block.len()
     }
 }
 
-/// The finisher of MurmurHash3.
+/// The 64-bit finalizer of MurmurHash3.
 #[inline]
-fn mix(mut hash: u64) -> u64 {
+fn finalize(mut hash: u64) -> u64 {
     for factor in [0xff51_afd7_ed55_8ccd, 0xc4ce_b9fe_1a85_ec53] {
         hash = (hash ^ (hash >> 33)).wrapping_mul(factor);
     }
@@ -279,11 +289,11 @@ mod tests {
     }
 
     fn filter(count: u64, width: FilterWidth) -> Filter {
-        Filter::new(build(&mut hashes(count), width).unwrap().into()).unwrap()
+        Filter::new(build_filter(&mut hashes(count), width).unwrap().into()).unwrap()
     }
 
     #[test]
-    fn every_key_passes_and_few_others_do_at_any_size() {
+    fn filter_of_any_size_contains_its_keys_and_few_others() {
         for width in WIDTHS {
             for count in (1..200).chain([255, 256, 257, 1_000, 4_096, 10_007, 100_000]) {
                 let filter = filter(count, width);
@@ -291,9 +301,9 @@ mod tests {
                 assert!(hashes(count).iter().all(|&hash| filter.may_contain(hash)), "{count} keys");
                 if count > 1_000 {
                     let others = (count..count + 20_000).map(|key| key_hash(&key.to_be_bytes()));
-                    let maybes = others.filter(|&hash| filter.may_contain(hash)).count();
-                    let most = if width == FilterWidth::Fuse8 { 20_000 / 200 } else { 4 };
-                    assert!(maybes <= most, "{maybes} of 20000 at {count} keys");
+                    let false_positives = others.filter(|&hash| filter.may_contain(hash)).count();
+                    let limit = if width == FilterWidth::Fuse8 { 20_000 / 200 } else { 4 };
+                    assert!(false_positives <= limit, "{false_positives} of 20000 at {count} keys");
                     let bits = filter.bytes() * 8 / width.fingerprint_bytes();
                     assert!(bits < usize::try_from(count).unwrap() * 12 + 2_000);
                 }
@@ -301,9 +311,8 @@ mod tests {
         }
     }
 
-    // Ours reads its fingerprints at any address, and must come to the same answers.
     #[test]
-    fn the_wide_question_is_the_one_of_the_library() {
+    fn may_contain_fuse16_equals_the_library() {
         for count in [1, 2, 50, 3_000, 60_000] {
             let keys = hashes(count);
             let library = BinaryFuse16::try_from(keys.as_slice()).unwrap();
@@ -315,24 +324,24 @@ mod tests {
     }
 
     #[test]
-    fn duplicates_do_no_harm_and_no_keys_make_no_filter() {
+    fn build_filter_removes_duplicates_and_returns_none_for_no_keys() {
         for width in WIDTHS {
             let mut keys = hashes(100);
             keys.extend(hashes(100));
-            assert!(build(&mut keys, width).is_some());
+            assert!(build_filter(&mut keys, width).is_some());
             assert_eq!(keys.len(), 100);
-            assert!(build(&mut Vec::new(), width).is_none());
+            assert!(build_filter(&mut Vec::new(), width).is_none());
         }
     }
 
     #[test]
-    fn damage_is_refused_or_answers_without_a_panic() {
+    fn damaged_filter_fails_to_open_or_answers_without_panic() {
         for width in WIDTHS {
-            let block = build(&mut hashes(50), width).unwrap();
+            let block = build_filter(&mut hashes(50), width).unwrap();
             for bit in 0..block.len() * 8 {
                 let mut damaged = block.clone();
                 damaged[bit / 8] ^= 1 << (bit % 8);
-                // The block checksum finds such damage; here only that no question runs off the end.
+                // The block checksum detects the damage. This test checks the absence of panics only.
                 if let Ok(filter) = Filter::new(damaged.into()) {
                     for hash in hashes(200) {
                         let _ = filter.may_contain(hash);
@@ -343,7 +352,7 @@ mod tests {
                 assert!(Filter::new(block[..len].to_vec().into()).is_err(), "{len} bytes");
             }
         }
-        let mut unknown = build(&mut hashes(50), FilterWidth::Fuse16).unwrap();
+        let mut unknown = build_filter(&mut hashes(50), FilterWidth::Fuse16).unwrap();
         unknown[0] = 2;
         assert!(Filter::new(unknown.into()).is_err());
     }

@@ -1,19 +1,21 @@
-//! Searches among keys in order that lie scattered in memory: what they begin with lies side by side, so
-//! that a search meets few of them.
+//! Binary search over sorted keys that are scattered in memory.
 
 use std::ops::Range;
 
-/// What each of some keys in order begins with.
+/// An index of sorted keys for binary searches.
+///
+/// It holds the first bytes of all keys in one array, so that most steps of a search do not access the
+/// keys.
 #[derive(Clone, Debug, Default)]
 pub struct KeySearch {
-    /// With which all begin.
-    shared: Box<[u8]>,
-    /// Of each the next eight bytes, as a number.
-    heads: Box<[u64]>,
+    /// Common prefix of all keys.
+    common_prefix: Box<[u8]>,
+    /// For each key the eight bytes after the common prefix, see [`first_word`].
+    words: Box<[u64]>,
 }
 
-/// The first eight bytes as a number; who has fewer is followed by zeros.
-fn head(bytes: &[u8]) -> u64 {
+/// Returns the first eight bytes as a big-endian number, padded with zeros.
+fn first_word(bytes: &[u8]) -> u64 {
     match bytes.first_chunk::<8>() {
         Some(first) => u64::from_be_bytes(*first),
         None => {
@@ -25,33 +27,38 @@ fn head(bytes: &[u8]) -> u64 {
 }
 
 impl KeySearch {
-    /// Of keys in order.
+    /// Indexes keys, which must be sorted.
     pub fn new<'a>(
         keys: impl ExactSizeIterator<Item = &'a [u8]> + DoubleEndedIterator + Clone,
     ) -> KeySearch {
         let ends = keys.clone().next().zip(keys.clone().next_back());
-        let shared = ends
-            .map_or(0, |(first, last)| first.iter().zip(last).take_while(|(a, b)| a == b).count());
-        let start = ends.map_or(&[][..], |(first, _)| &first[..shared]);
-        KeySearch { shared: start.into(), heads: keys.map(|key| head(&key[shared..])).collect() }
+        let common_prefix = ends.map_or(&[][..], |(first, last)| {
+            &first[..first.iter().zip(last).take_while(|(a, b)| a == b).count()]
+        });
+        KeySearch {
+            common_prefix: common_prefix.into(),
+            words: keys.map(|key| first_word(&key[common_prefix.len()..])).collect(),
+        }
     }
 
-    /// How many keys there are.
+    /// Returns the number of keys.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.heads.len()
+        self.words.len()
     }
 
-    /// Whether there is no key.
+    /// Returns whether there are no keys.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.heads.is_empty()
+        self.words.is_empty()
     }
 
-    /// How many keys lie before `key`: all those, and no others, of which `is_before` says so. It is asked
-    /// of keys that begin like `key` alone, by their places.
+    /// Returns the number of keys for which `is_before` is true, as [`slice::partition_point`] does.
+    ///
+    /// `is_before(index)` compares the key at `index` with `key`. It is called only for keys whose first
+    /// bytes equal those of `key`.
     pub fn partition_point(&self, key: &[u8], is_before: impl Fn(usize) -> bool) -> usize {
-        let Range { mut start, mut end } = self.alike(key);
+        let Range { mut start, mut end } = self.equal_word_range(key);
         while start < end {
             let middle = start.midpoint(end);
             match is_before(middle) {
@@ -62,16 +69,17 @@ impl KeySearch {
         start
     }
 
-    /// Places of the keys that begin like `key`: those before come before it, those behind after it.
-    fn alike(&self, key: &[u8]) -> Range<usize> {
-        let Some(rest) = key.strip_prefix(&*self.shared) else {
-            let place = if key < &*self.shared { 0 } else { self.heads.len() };
-            return place..place;
+    /// Returns the indices of the keys whose first bytes equal those of `key`. All keys before the range are
+    /// less than `key`, and all keys after it are greater.
+    fn equal_word_range(&self, key: &[u8]) -> Range<usize> {
+        let Some(rest) = key.strip_prefix(&*self.common_prefix) else {
+            let index = if key < &*self.common_prefix { 0 } else { self.words.len() };
+            return index..index;
         };
-        let head = head(rest);
-        let start = self.heads.partition_point(|other| *other < head);
-        let alike = self.heads[start..].partition_point(|other| *other == head);
-        start..start + alike
+        let word = first_word(rest);
+        let start = self.words.partition_point(|other| *other < word);
+        let count = self.words[start..].partition_point(|other| *other == word);
+        start..start + count
     }
 }
 
@@ -81,47 +89,47 @@ mod tests {
 
     use super::*;
 
-    fn same(keys: &[Vec<u8>], key: &[u8]) {
-        let fences = KeySearch::new(keys.iter().map(Vec::as_slice));
+    fn assert_equals_slice_search(keys: &[Vec<u8>], key: &[u8]) {
+        let search = KeySearch::new(keys.iter().map(Vec::as_slice));
         let before = keys.partition_point(|other| &**other < key);
-        assert_eq!(fences.partition_point(key, |at| &*keys[at] < key), before, "{keys:?} {key:?}");
+        assert_eq!(search.partition_point(key, |at| &*keys[at] < key), before, "{keys:?} {key:?}");
         let up_to = keys.partition_point(|other| &**other <= key);
-        assert_eq!(fences.partition_point(key, |at| &*keys[at] <= key), up_to, "{keys:?} {key:?}");
+        assert_eq!(search.partition_point(key, |at| &*keys[at] <= key), up_to, "{keys:?} {key:?}");
     }
 
     #[test]
-    fn zeros_at_the_end_count() {
+    fn partition_point_distinguishes_trailing_zeros() {
         let keys = ["", "a", "a\0", "a\0\0\0\0\0\0\0\0", "a\0\0\0\0\0\0\0\0b", "a\0b", "b"];
         let keys = keys.map(|key| key.as_bytes().to_vec());
         for from in 0..keys.len() {
             for to in from..=keys.len() {
-                keys.iter().for_each(|key| same(&keys[from..to], key));
+                keys.iter().for_each(|key| assert_equals_slice_search(&keys[from..to], key));
             }
         }
     }
 
     #[test]
-    fn few_keys_are_looked_at() {
+    fn partition_point_compares_few_keys() {
         let keys: Vec<Vec<u8>> = (0..1000).map(|at| format!("user:{at:08}").into_bytes()).collect();
-        let fences = KeySearch::new(keys.iter().map(Vec::as_slice));
-        let asked = std::cell::Cell::new(0);
-        let place = fences.partition_point(b"user:00000700", |at| {
-            asked.set(asked.get() + 1);
+        let search = KeySearch::new(keys.iter().map(Vec::as_slice));
+        let compared = std::cell::Cell::new(0);
+        let index = search.partition_point(b"user:00000700", |at| {
+            compared.set(compared.get() + 1);
             *keys[at] < b"user:00000700"[..]
         });
-        assert_eq!((place, asked.get()), (700, 1));
+        assert_eq!((index, compared.get()), (700, 1));
     }
 
     proptest! {
         #[test]
-        fn finds_what_a_search_of_all_keys_finds(
-            start in proptest::collection::vec(0..3_u8, 0..4),
+        fn partition_point_equals_search_of_all_keys(
+            prefix in proptest::collection::vec(0..3_u8, 0..4),
             rest in proptest::collection::btree_set(proptest::collection::vec(0..3_u8, 0..12), 0..12),
             key in proptest::collection::vec(0..3_u8, 0..16),
         ) {
-            let keys: Vec<Vec<u8>> = rest.iter().map(|rest| [&*start, rest].concat()).collect();
-            same(&keys, &key);
-            keys.iter().for_each(|key| same(&keys, key));
+            let keys: Vec<Vec<u8>> = rest.iter().map(|rest| [&*prefix, rest].concat()).collect();
+            assert_equals_slice_search(&keys, &key);
+            keys.iter().for_each(|key| assert_equals_slice_search(&keys, key));
         }
     }
 }

@@ -1,67 +1,69 @@
-//! Malformed bytes.
+//! Decoding errors.
 
-/// What is wrong with bytes read from a file.
+/// Reason why bytes from a file cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Malformed {
     /// The checksum does not match.
     #[error("checksum is {found:#018x}, expected {expected:#018x}")]
     Checksum {
-        /// What the bytes give or the place demands.
+        /// Checksum of the bytes, or the value that their location requires.
         expected: u64,
-        /// What is stored.
+        /// Stored checksum.
         found: u64,
     },
     /// Bytes are missing.
-    #[error("{what} needs {needed} bytes, {found} are there")]
+    #[error("{what} needs {needed} bytes, only {found} are left")]
     Truncated {
-        /// What was being read.
+        /// Name of the value.
         what: &'static str,
-        /// Bytes needed.
+        /// Number of bytes that the value needs.
         needed: u64,
-        /// Bytes there.
+        /// Number of bytes that are left.
         found: u64,
     },
-    /// The magic number of the file kind is not there.
+    /// The magic number differs from that of the file kind.
     #[error("magic number is {found:#018x}, expected {expected:#018x}")]
     Magic {
-        /// Magic number of the kind.
+        /// Magic number of the file kind.
         expected: u64,
-        /// What is stored.
+        /// Stored number.
         found: u64,
     },
-    /// A format version that this build does not know.
-    #[error("format version {found}, this build knows up to {supported}")]
+    /// The format version is newer than this build supports.
+    #[error("format version is {found}, this build supports up to {supported}")]
     Version {
-        /// Version in the file.
+        /// Stored version.
         found: u32,
-        /// Newest version this build reads.
+        /// Newest version that this build reads.
         supported: u32,
     },
-    /// A field has a value that no writer writes.
+    /// A field has an invalid value.
     #[error("{what} is {found}, expected {expected}")]
     Field {
-        /// The field.
+        /// Name of the field.
         what: &'static str,
-        /// What is stored.
+        /// Stored value.
         found: u64,
-        /// What must hold.
+        /// Description of the valid values.
         expected: &'static str,
     },
-    /// The file or block belongs somewhere else: identity does not match.
-    #[error("{what} is {found:#018x}, expected {expected:#018x}: foreign or in the wrong place")]
+    /// The identity does not match: the file or block belongs to another location.
+    #[error(
+        "{what} is {found:#018x}, expected {expected:#018x}: it belongs to another file or location"
+    )]
     Identity {
-        /// Which identity.
+        /// Name of the identity.
         what: &'static str,
-        /// What the place demands.
+        /// Identity that the location requires.
         expected: u64,
-        /// What is stored.
+        /// Stored identity.
         found: u64,
     },
     /// Keys are not in order.
     #[error("{what} out of order")]
     Order {
-        /// What is out of order.
+        /// Name of the keys or other sorted values.
         what: &'static str,
     },
 }

@@ -8,22 +8,24 @@ use bytes::Bytes;
 use crate::failpoint::{self, Failpoint};
 use crate::key::SeqNo;
 use crate::tombstone_index::TombstoneIndex;
-use crate::work_counter::{self, Work};
+use crate::work_counter::{self, WorkKind};
 
-/// Deletes of a range of keys: all entries from `start` on, before `end`, that are older than one
-/// of the numbers are deleted for readers at or past that number.
+/// Range deletes of the keys from `start` (inclusive) to `end` (exclusive), at one or more sequence
+/// numbers.
+///
+/// A range delete with number `seq` deletes older entries of these keys for readers at `seq` or later.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RangeTombstone {
-    /// First key that is deleted.
+    /// First deleted key.
     pub start: Bytes,
-    /// First key that is left; `None` for the end of the keyspace.
+    /// First key after the range, or `None` for the end of the keyspace.
     pub end: Option<Bytes>,
-    /// Numbers of the deletes, newest first.
+    /// Sequence numbers of the range deletes, newest first.
     pub seqs: Vec<SeqNo>,
 }
 
 impl RangeTombstone {
-    /// Whether it deletes nothing.
+    /// Returns whether it deletes no key.
     pub fn is_empty(&self) -> bool {
         self.seqs.is_empty() || self.end.as_ref().is_some_and(|end| *end <= self.start)
     }
@@ -34,22 +36,23 @@ impl RangeTombstone {
         *self.start <= *user_key && self.end.as_ref().is_none_or(|end| *user_key < **end)
     }
 
-    /// A key that no key it deletes is larger than, as small as can be said without knowing the
-    /// keys: for an end that is a [`successor`] the key before it, which is exact; else the end
-    /// itself, which it does not delete. `None` for the end of the keyspace.
-    pub fn largest(&self) -> Option<&[u8]> {
+    /// Returns an upper bound of the deleted keys, or `None` if the range has no end.
+    ///
+    /// If the end is the [`successor`] of a key, the bound is that key and exact. Otherwise it is the end,
+    /// which is not deleted.
+    pub fn largest_key(&self) -> Option<&[u8]> {
         let end = self.end.as_deref()?;
         Some(end.strip_suffix(&[0]).unwrap_or(end))
     }
 
-    /// Bytes in memory and, about, on disk.
+    /// Returns the size in memory, in bytes. The size on disk is similar.
     pub fn bytes(&self) -> usize {
         let end = self.end.as_ref().map_or(0, Bytes::len);
         size_of::<RangeTombstone>() + self.start.len() + end + self.seqs.len() * size_of::<SeqNo>()
     }
 }
 
-/// The smallest key after `key`.
+/// Returns the smallest key that is greater than `key`.
 pub fn successor(key: &[u8]) -> Bytes {
     let mut next = Vec::with_capacity(key.len() + 1);
     next.extend_from_slice(key);
@@ -57,28 +60,33 @@ pub fn successor(key: &[u8]) -> Bytes {
     Bytes::from(next)
 }
 
-/// The newest of these numbers, newest first, that is not past `limit`.
-pub fn newest_until(seqs: &[SeqNo], limit: SeqNo) -> Option<SeqNo> {
-    seqs.get(seqs.partition_point(|&seq| seq > limit)).copied()
+/// Returns the newest number that is visible at `snapshot`. `seqs` is sorted from newest to oldest.
+pub fn newest_visible(seqs: &[SeqNo], snapshot: SeqNo) -> Option<SeqNo> {
+    seqs.get(seqs.partition_point(|&seq| seq > snapshot)).copied()
 }
 
-/// Numbers of the range deletes that cover a place, each with how many of them have it.
-type Open = BTreeMap<SeqNo, usize>;
+/// Sequence numbers of the range tombstones that contain the current bound, each with the number of range
+/// tombstones that have it.
+type OpenSeqs = BTreeMap<SeqNo, usize>;
 
-/// Cuts spans that may overlap into spans that do not, in key order, each with the numbers of all
-/// that cover it. Neighbours with equal numbers are joined; empty spans are dropped.
+/// Splits overlapping range tombstones into disjoint fragments, sorted by key.
 ///
-/// The result has n² numbers for n nested spans. See [`fragment_visible`].
+/// A fragment has the numbers of all range tombstones that contain it. Adjacent fragments with equal numbers
+/// are joined, and empty range tombstones are dropped. For n nested range tombstones the result has n²
+/// numbers; see [`fragment_visible`].
 #[must_use]
 pub fn fragment(spans: &[RangeTombstone]) -> Vec<RangeTombstone> {
     fragment_with(spans, |open| open.keys().rev().copied().collect())
 }
 
-/// As [`fragment`], with the numbers that readers at `snapshots`, in ascending order, and readers past the
-/// last of them can tell apart: of the numbers between two snapshots the newest. Takes O(n log n) time and
-/// O(n) memory for n spans and a fixed number of snapshots.
+/// Splits range tombstones like [`fragment`], but keeps only the numbers that some reader can see.
 ///
-/// Neighbours are joined only where all numbers are equal.
+/// Readers are at `snapshots`, in ascending order, or after the last snapshot. Of all numbers between two
+/// snapshots only the newest is kept. Takes O(n log n) time and O(n) memory for n range tombstones and a
+/// fixed number of snapshots.
+///
+/// Adjacent fragments are joined only if they have the same numbers before this reduction. See
+/// [`join_adjacent`].
 #[must_use]
 pub fn fragment_visible(spans: &[RangeTombstone], snapshots: &[SeqNo]) -> Vec<RangeTombstone> {
     if failpoint::is_on(Failpoint::HiddenSpanNumbersKept) {
@@ -96,8 +104,8 @@ pub fn fragment_visible(spans: &[RangeTombstone], snapshots: &[SeqNo]) -> Vec<Ra
     })
 }
 
-/// Joins neighbouring fragments with equal numbers.
-pub fn join(fragments: Vec<RangeTombstone>) -> Vec<RangeTombstone> {
+/// Joins adjacent fragments that have equal numbers.
+pub fn join_adjacent(fragments: Vec<RangeTombstone>) -> Vec<RangeTombstone> {
     let mut joined: Vec<RangeTombstone> = Vec::new();
     for fragment in fragments {
         match joined.last_mut() {
@@ -112,11 +120,12 @@ pub fn join(fragments: Vec<RangeTombstone>) -> Vec<RangeTombstone> {
     joined
 }
 
-/// Sweeps over the bounds of the spans in key order. `numbers` returns the numbers of a fragment from those
-/// of all spans that cover it.
+/// Splits range tombstones in one pass over their bounds in key order.
+///
+/// `select_seqs` returns the numbers of a fragment, given those of all range tombstones that contain it.
 fn fragment_with(
     spans: &[RangeTombstone],
-    numbers: impl Fn(&Open) -> Vec<SeqNo>,
+    select_seqs: impl Fn(&OpenSeqs) -> Vec<SeqNo>,
 ) -> Vec<RangeTombstone> {
     let mut starts: Vec<&RangeTombstone> = spans.iter().filter(|span| !span.is_empty()).collect();
     let mut ends: Vec<(&Bytes, &RangeTombstone)> =
@@ -126,7 +135,7 @@ fn fragment_with(
     let (mut starts, mut ends) = (starts.into_iter().peekable(), ends.into_iter().peekable());
     let mut fragments = Vec::new();
     let mut current: Option<RangeTombstone> = None;
-    let mut open = Open::new();
+    let mut open = OpenSeqs::new();
     loop {
         let bound = match (starts.peek(), ends.peek()) {
             (Some(span), Some((end, _))) => (&span.start).min(*end),
@@ -134,7 +143,7 @@ fn fragment_with(
             (None, Some((end, _))) => *end,
             (None, None) => break,
         };
-        // Numbers that begin or end here, and whether they were open before.
+        // Numbers that start or end at this bound, and whether they were open before it.
         let mut touched: BTreeMap<SeqNo, bool> = BTreeMap::new();
         while let Some((_, span)) = ends.next_if(|(end, _)| *end == bound) {
             for &seq in &span.seqs {
@@ -154,15 +163,15 @@ fn fragment_with(
                 *count += 1;
             }
         }
-        if touched.iter().all(|(seq, before)| open.contains_key(seq) == *before) {
+        if touched.iter().all(|(seq, was_open)| open.contains_key(seq) == *was_open) {
             continue;
         }
         if let Some(ended) = current.take() {
             fragments.push(RangeTombstone { end: Some(bound.clone()), ..ended });
         }
         if !open.is_empty() {
-            let seqs = numbers(&open);
-            work_counter::add(Work::SpanNumbers, seqs.len());
+            let seqs = select_seqs(&open);
+            work_counter::add(WorkKind::SpanNumbers, seqs.len());
             current = Some(RangeTombstone { start: bound.clone(), end: None, seqs });
         }
     }
@@ -170,8 +179,8 @@ fn fragment_with(
     fragments
 }
 
-/// Indexes spans for lookups by readers at any sequence number.
-pub fn index<'a>(spans: impl IntoIterator<Item = &'a RangeTombstone>) -> TombstoneIndex {
+/// Builds an index for lookups at any sequence number.
+pub fn build_index<'a>(spans: impl IntoIterator<Item = &'a RangeTombstone>) -> TombstoneIndex {
     TombstoneIndex::new(spans.into_iter().flat_map(|RangeTombstone { start, end, seqs }| {
         seqs.iter().map(move |seq| (start, end.as_ref(), *seq))
     }))
@@ -190,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn overlapping_spans_are_cut_and_equal_neighbours_joined() {
+    fn fragment_splits_overlaps_and_joins_equal_neighbors() {
         let fragments = fragment(&[
             span("b", Some("f"), &[5]),
             span("a", Some("c"), &[9]),
@@ -220,7 +229,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn visible_numbers_are_the_newest_between_two_snapshots(
+        fn fragment_visible_keeps_newest_number_between_snapshots(
             spans in proptest::collection::vec(any_span(), 0..8),
             snapshots in proptest::collection::btree_set(0u64..22, 0..4),
         ) {
@@ -231,7 +240,7 @@ mod tests {
             }
             let visible = fragment_visible(&spans, &snapshots);
             prop_assert_eq!(&visible, &expected);
-            prop_assert_eq!(fragment(&visible), join(visible));
+            prop_assert_eq!(fragment(&visible), join_adjacent(visible));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Bytes that share their memory: a value read from a cached block is not copied.
+//! Immutable byte slices with shared ownership. A value in a cached block is returned without a copy.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -11,59 +11,60 @@ use triomphe::HeaderSlice;
 use crate::coding::len_u64;
 use crate::sync::{Arc, ShardedCounter};
 
-/// Most bytes that a slice holds by itself. As many as fit without making a slice larger than its
-/// shared forms; nearly all keys do.
+/// Maximum length of an inline slice, in bytes. This length does not increase the size of [`Slice`]. Most
+/// keys are shorter.
 const INLINE_BYTES: usize = 38;
 
-/// Immutable bytes that share their memory with the block or the write they came from.
+/// Immutable bytes that share memory with a block or a write.
 ///
-/// Cloning is cheap. A slice keeps the whole block it lies in alive; `to_vec` (as on any `[u8]`)
-/// detaches a copy. A few bytes are not worth sharing: up to 38 of them lie in the slice itself.
+/// Clones are cheap. A slice keeps its whole block in memory; `to_vec` makes an independent copy. Up to 38
+/// bytes from a block or a borrowed `[u8]` are copied into the slice itself.
 #[derive(Clone)]
-pub struct Slice(Place);
+pub struct Slice(Repr);
 
-/// Where the bytes are.
 #[derive(Clone)]
-enum Place {
+enum Repr {
     Inline { len: u8, bytes: [u8; INLINE_BYTES] },
     Block(BlockBytes),
     Shared(Bytes),
 }
 
-const _: () = assert!(size_of::<Slice>() == 40, "inline bytes take no room of their own");
+const _: () = assert!(size_of::<Slice>() == 40, "inline bytes do not increase the size");
 
-/// Contents of a block, or a part of them. The count of owners lies right before the bytes, so
-/// whoever takes a part touches memory that it is about to read anyway.
+/// A range of the contents of a block, with shared ownership of the block.
+///
+/// The reference count is stored directly before the contents. So a clone accesses memory that the reader
+/// needs next.
 #[derive(Clone)]
 pub struct BlockBytes {
-    block: triomphe::Arc<HeaderSlice<Counted, [u8]>>,
-    /// Blocks are shorter than 4 GiB, see `BLOCK_CONTENT_BYTES_MAX`.
-    at: u32,
+    block: triomphe::Arc<HeaderSlice<LiveBytes, [u8]>>,
+    /// 32 bits suffice: blocks are shorter than 4 GiB, see `BLOCK_CONTENT_BYTES_MAX`.
+    start: u32,
     end: u32,
 }
 
-/// Bytes of blocks that somebody has: the cache, a cursor, a slice that a caller holds.
+/// Counter of the bytes of all blocks in memory: in caches, iterators and slices that callers hold.
 #[derive(Debug, Default)]
 pub struct LiveBlocks {
     bytes: ShardedCounter,
 }
 
 impl LiveBlocks {
-    /// Returns the bytes of all live blocks.
+    /// Returns the total size of all live blocks.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        // Below zero while of some block only the end is in the sum.
+        // The sum may miss the allocation of a block and include its release. Then it is negative.
         i64::try_from(self.bytes.sum()).map_or(0, i64::unsigned_abs)
     }
 }
 
-/// Counts the bytes of a block until the last who has it lets it go.
-struct Counted {
+/// Counts the bytes of one block until the last owner drops the block.
+struct LiveBytes {
     live: Option<Arc<LiveBlocks>>,
     bytes: u64,
 }
 
-impl Drop for Counted {
+impl Drop for LiveBytes {
     fn drop(&mut self) {
         if let Some(live) = &self.live {
             live.bytes.add(self.bytes.wrapping_neg());
@@ -72,31 +73,31 @@ impl Drop for Counted {
 }
 
 impl BlockBytes {
-    /// A copy of a block's contents. Bytes past 4 GiB, which no block has, are left out.
-    pub fn copy_of(contents: &[u8]) -> BlockBytes {
-        BlockBytes::counted(contents, None)
+    /// Copies the contents of a block. Bytes after 4 GiB are omitted; no block is that large.
+    pub fn copy_from(contents: &[u8]) -> BlockBytes {
+        BlockBytes::copy_counted(contents, None)
     }
 
-    /// [`BlockBytes::copy_of`], counted among the live blocks.
-    pub fn counted(contents: &[u8], live: Option<&Arc<LiveBlocks>>) -> BlockBytes {
+    /// Copies the contents of a block and counts them in `live`.
+    pub fn copy_counted(contents: &[u8], live: Option<&Arc<LiveBlocks>>) -> BlockBytes {
         let (bytes, live) = (len_u64(contents.len()), live.cloned());
         if let Some(live) = &live {
             live.bytes.add(bytes);
         }
-        let header = Counted { live, bytes };
+        let header = LiveBytes { live, bytes };
         let block = triomphe::Arc::from_header_and_slice(header, contents);
         let end = u32::try_from(contents.len()).unwrap_or(u32::MAX);
-        BlockBytes { block, at: 0, end }
+        BlockBytes { block, start: 0, end }
     }
 
-    /// The part between two offsets, which lie within and in order.
+    /// Returns the range from `start` to `end`, which must be within these bytes.
     #[inline]
-    pub fn into_part(self, at: usize, end: usize) -> BlockBytes {
-        debug_assert!(at <= end && end <= self.len());
-        // The sums fit as they lie within these bytes.
-        let place = |offset: usize| self.at + u32::try_from(offset).unwrap_or(0);
-        let (at, end) = (place(at), place(end));
-        BlockBytes { block: self.block, at, end }
+    pub fn into_range(self, start: usize, end: usize) -> BlockBytes {
+        debug_assert!(start <= end && end <= self.len());
+        // The additions cannot overflow, because the sums are offsets within the block.
+        let absolute = |offset: usize| self.start + u32::try_from(offset).unwrap_or(0);
+        let (start, end) = (absolute(start), absolute(end));
+        BlockBytes { block: self.block, start, end }
     }
 }
 
@@ -104,7 +105,7 @@ impl Deref for BlockBytes {
     type Target = [u8];
     #[inline]
     fn deref(&self) -> &[u8] {
-        &self.block.slice[self.at as usize..self.end as usize]
+        &self.block.slice[self.start as usize..self.end as usize]
     }
 }
 
@@ -116,7 +117,7 @@ impl AsRef<[u8]> for BlockBytes {
 
 impl From<Vec<u8>> for BlockBytes {
     fn from(contents: Vec<u8>) -> BlockBytes {
-        BlockBytes::copy_of(&contents)
+        BlockBytes::copy_from(&contents)
     }
 }
 
@@ -137,32 +138,31 @@ impl Slice {
     #[must_use]
     #[inline]
     pub fn new(bytes: Bytes) -> Slice {
-        Slice(Place::Shared(bytes))
+        Slice(Repr::Shared(bytes))
     }
 
-    /// A copy of so few bytes that the slice holds them itself, or `None` if they are more.
+    /// Copies the bytes into an inline slice. Returns `None` if they are too long.
     #[inline]
-    pub fn inline(from: &[u8]) -> Option<Slice> {
+    pub fn new_inline(from: &[u8]) -> Option<Slice> {
         let mut bytes = [0; INLINE_BYTES];
         bytes.get_mut(..from.len())?.copy_from_slice(from);
         let len = u8::try_from(from.len()).ok()?;
-        Some(Slice(Place::Inline { len, bytes }))
+        Some(Slice(Repr::Inline { len, bytes }))
     }
 
-    /// Wraps a part of a block, or copies it if it is short: then the block need not stay in memory
-    /// for it.
+    /// Creates a slice of a block. Copies short bytes inline, so that they do not keep the block in memory.
     #[inline]
-    pub fn of_block(part: BlockBytes) -> Slice {
-        Slice::inline(&part).unwrap_or(Slice(Place::Block(part)))
+    pub fn from_block(part: BlockBytes) -> Slice {
+        Slice::new_inline(&part).unwrap_or(Slice(Repr::Block(part)))
     }
 
-    /// The bytes as [`Bytes`]: shared, or copied if they are few.
+    /// Converts the slice to [`Bytes`]. Copies the bytes only if they are inline.
     #[must_use]
     pub fn into_bytes(self) -> Bytes {
         match self.0 {
-            Place::Shared(bytes) => bytes,
-            Place::Block(part) => Bytes::from_owner(part),
-            Place::Inline { .. } => Bytes::copy_from_slice(&self),
+            Repr::Shared(bytes) => bytes,
+            Repr::Block(part) => Bytes::from_owner(part),
+            Repr::Inline { .. } => Bytes::copy_from_slice(&self),
         }
     }
 }
@@ -172,16 +172,16 @@ impl Deref for Slice {
     #[inline]
     fn deref(&self) -> &[u8] {
         match &self.0 {
-            Place::Inline { len, bytes } => &bytes[..usize::from(*len)],
-            Place::Block(part) => part,
-            Place::Shared(bytes) => bytes,
+            Repr::Inline { len, bytes } => &bytes[..usize::from(*len)],
+            Repr::Block(part) => part,
+            Repr::Shared(bytes) => bytes,
         }
     }
 }
 
 impl Default for Slice {
     fn default() -> Slice {
-        Slice(Place::Inline { len: 0, bytes: [0; INLINE_BYTES] })
+        Slice(Repr::Inline { len: 0, bytes: [0; INLINE_BYTES] })
     }
 }
 
@@ -207,7 +207,7 @@ impl From<Vec<u8>> for Slice {
 impl From<&[u8]> for Slice {
     #[inline]
     fn from(bytes: &[u8]) -> Slice {
-        Slice::inline(bytes).unwrap_or_else(|| Slice::new(Bytes::copy_from_slice(bytes)))
+        Slice::new_inline(bytes).unwrap_or_else(|| Slice::new(Bytes::copy_from_slice(bytes)))
     }
 }
 
@@ -251,16 +251,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_the_bytes_are_makes_no_difference() {
+    fn slice_all_representations_compare_and_hash_equally() {
         let hasher = xxhash_rust::xxh3::Xxh3DefaultBuilder::new();
         for len in 0..60 {
             let bytes: Vec<u8> = (0..len).collect();
             let (copied, shared) = (Slice::from(bytes.as_slice()), Slice::from(bytes.clone()));
             let around = [&[9; 5], bytes.as_slice(), &[9; 7]].concat();
-            let block = BlockBytes::from(around).into_part(2, bytes.len() + 8);
-            let of_block = Slice::of_block(block.into_part(3, bytes.len() + 3));
-            assert_eq!(Slice::inline(&bytes).is_some(), bytes.len() <= INLINE_BYTES);
-            for slice in [&copied, &shared, &of_block] {
+            let block = BlockBytes::from(around).into_range(2, bytes.len() + 8);
+            let from_block = Slice::from_block(block.into_range(3, bytes.len() + 3));
+            assert_eq!(Slice::new_inline(&bytes).is_some(), bytes.len() <= INLINE_BYTES);
+            for slice in [&copied, &shared, &from_block] {
                 assert_eq!(**slice, *bytes);
                 assert_eq!(slice.clone().into_bytes(), bytes);
             }
@@ -273,9 +273,9 @@ mod tests {
     }
 
     #[test]
-    fn slices_of_many_bytes_are_not_copied() {
+    fn slice_of_long_bytes_is_not_copied() {
         let block = BlockBytes::from(vec![7; 100]);
-        let slice = Slice::of_block(block.clone().into_part(20, 90));
+        let slice = Slice::from_block(block.clone().into_range(20, 90));
         assert_eq!(slice.as_ptr(), block[20..].as_ptr());
         assert_eq!(slice.into_bytes().as_ptr(), block[20..].as_ptr());
         let bytes = Bytes::from(vec![7; 100]);

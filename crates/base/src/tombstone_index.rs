@@ -1,7 +1,7 @@
-//! Index of range tombstones: the newest one that covers a key, for a reader at any sequence number.
+//! Index that finds the newest range tombstone that covers a key, at any sequence number.
 //!
-//! Range tombstones cut the plane of keys and sequence numbers into cells. All readers in one cell see the
-//! same newest range tombstone, or none:
+//! Range tombstones divide the plane of keys and sequence numbers into cells. All readers in one cell see
+//! the same newest range tombstone, or none:
 //!
 //! ```text
 //!  seq
@@ -13,164 +13,169 @@
 //!  0+   +-------------------------------+--> keys
 //! ```
 //!
-//! 1. The distinct bounds of the range tombstones, in key order, divide the keys into numbered slots.
-//! 2. The range tombstones are added in ascending order of their numbers. Each ends the cells that it
-//!    covers and cuts at most two. So n range tombstones make at most 3 n + 1 cells.
-//! 3. A balanced binary search tree over the slots is implied by their numbers. Each cell is stored once, at
-//!    the highest node whose slot it contains. All cells of one node contain its slot, so they are ordered
-//!    by sequence number and do not overlap.
+//! 1. The distinct bounds of the range tombstones, in key order, divide the key space into slots, numbered
+//!    from 0.
+//! 2. The range tombstones are added in ascending order of their sequence numbers. Each one closes the cells
+//!    that it covers and splits at most two. So n range tombstones create at most 3 n + 1 cells.
+//! 3. The slot numbers form an implicit balanced binary search tree. Each cell is stored once, at the
+//!    highest node whose slot it contains. All cells of a node contain its slot. So their sequence ranges are
+//!    disjoint and sorted.
 //! 4. A lookup descends to the slot of its key and does one binary search per node.
 //!
-//! The index takes O(n) memory and O(n log n) time to build; a lookup takes O(log² n). A list of numbers for
-//! each fragment of the key space would take O(n²) memory for nested range tombstones, and the newest number
-//! alone would be wrong for readers at older sequence numbers.
+//! The index takes O(n) memory and O(n log n) time to build. A lookup takes O(log² n) time. Two simpler
+//! designs do not work: a list of sequence numbers per fragment takes O(n²) memory for nested range
+//! tombstones, and the newest number alone is wrong for readers at older sequence numbers.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
 use crate::key::SeqNo;
-use crate::work_counter::{self, Work};
+use crate::work_counter::{self, WorkKind};
 
 /// A rectangle of slots and sequence numbers in which all readers see the same newest range tombstone.
 #[derive(Clone, Copy, Debug)]
 struct Cell {
-    /// First slot.
-    from: u32,
-    /// First slot past it.
-    to: u32,
+    first_slot: u32,
+    /// First slot after the cell.
+    end_slot: u32,
     /// First sequence number of a reader.
-    born: u64,
-    /// First sequence number past it.
-    died: u64,
+    first_seq: u64,
+    /// First sequence number after the cell.
+    end_seq: u64,
     newest: Option<SeqNo>,
 }
 
-/// A cell that no later range tombstone has ended; the key of its map is the first slot.
+/// A cell without an upper sequence number yet. Its first slot is the key in the map of open cells.
 #[derive(Clone, Copy, Debug)]
 struct OpenCell {
-    to: u32,
-    born: u64,
+    end_slot: u32,
+    first_seq: u64,
     newest: Option<SeqNo>,
 }
 
-/// Keys around a looked-up key for which the lookup has the same result.
+/// Result of a lookup, and the range of keys around the looked-up key for which it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window<'a> {
-    /// First key; `None` for the beginning of the keyspace.
+pub struct CoverageRange<'a> {
+    /// First key of the range, or `None` for the start of the keyspace.
     pub start: Option<&'a Bytes>,
-    /// First key past it; `None` for the end of the keyspace.
+    /// First key after the range, or `None` for the end of the keyspace.
     pub end: Option<&'a Bytes>,
-    /// Number of the newest range tombstone that covers these keys.
+    /// Sequence number of the newest range tombstone that covers these keys.
     pub newest: Option<SeqNo>,
 }
 
 /// An immutable index of range tombstones.
 #[derive(Clone, Debug, Default)]
 pub struct TombstoneIndex {
-    /// Distinct bounds in key order. Slot `n` begins at bound `n - 1` and ends before bound `n`.
+    /// Distinct bounds in key order. Slot `n` starts at bound `n - 1` and ends before bound `n`.
     bounds: Vec<Bytes>,
-    /// Grouped by node, then in ascending order of `born`.
+    /// Sorted by node, then by `first_seq`.
     cells: Vec<Cell>,
-    /// Where the cells of each node begin, and the end of the last.
-    nodes: Vec<u32>,
+    /// Index of the first cell of each node, then the number of cells.
+    node_starts: Vec<u32>,
 }
 
 impl TombstoneIndex {
-    /// Upper bound of the memory of an index per range tombstone, without the keys.
+    /// Upper bound of the memory per range tombstone, in bytes, without the keys.
     pub const BYTES_PER_TOMBSTONE_MAX: usize =
         2 * (size_of::<Bytes>() + size_of::<u32>()) + 3 * size_of::<Cell>();
 
-    /// Indexes range tombstones: start, first key past the end or `None` for the end of the keyspace, and
-    /// sequence number. They may overlap, and several may have the same number. Empty ones are ignored.
+    /// Builds an index of range tombstones, given as inclusive start, exclusive end, and sequence number.
+    ///
+    /// The end is `None` for the end of the keyspace. Range tombstones may overlap and may have equal sequence
+    /// numbers. Empty ones are ignored.
     pub fn new<'a>(
         tombstones: impl IntoIterator<Item = (&'a Bytes, Option<&'a Bytes>, SeqNo)>,
     ) -> TombstoneIndex {
         let all: Vec<_> = tombstones.into_iter().collect();
-        work_counter::add(Work::SpanNumbers, all.len());
+        work_counter::add(WorkKind::SpanNumbers, all.len());
         let ends = all.iter().filter_map(|(_, end, _)| *end);
         let mut bounds: Vec<&Bytes> = all.iter().map(|(start, ..)| *start).chain(ends).collect();
         bounds.sort_unstable();
         bounds.dedup();
-        let slots = number(bounds.len()) + 1;
-        // The slot that begins at a bound.
-        let slot_of = |key: &Bytes| number(bounds.partition_point(|bound| *bound <= key));
+        let slots = to_u32(bounds.len()) + 1;
+        // Returns the slot that starts at a bound.
+        let slot_of = |key: &Bytes| to_u32(bounds.partition_point(|bound| *bound <= key));
         let mut spans: Vec<(SeqNo, u32, u32)> = all
             .iter()
             .map(|&(start, end, seq)| (seq, slot_of(start), end.map_or(slots, slot_of)))
             .collect();
         spans.sort_unstable();
         let mut cells = Vec::with_capacity(all.len());
-        let mut open = BTreeMap::from([(0, OpenCell { to: slots, born: 0, newest: None })]);
-        for (seq, from, to) in spans {
-            if from < to {
-                cover(&mut open, &mut cells, seq, from..to);
+        let mut open =
+            BTreeMap::from([(0, OpenCell { end_slot: slots, first_seq: 0, newest: None })]);
+        for (seq, first_slot, end_slot) in spans {
+            if first_slot < end_slot {
+                add_tombstone(&mut open, &mut cells, seq, first_slot..end_slot);
             }
         }
-        for (from, OpenCell { to, born, newest }) in open {
-            cells.push(Cell { from, to, born, died: u64::MAX, newest });
+        for (first_slot, OpenCell { end_slot, first_seq, newest }) in open {
+            cells.push(Cell { first_slot, end_slot, first_seq, end_seq: u64::MAX, newest });
         }
-        work_counter::add(Work::SpanNumbers, cells.len());
-        cells.sort_unstable_by_key(|cell| (node_of(slots, cell), cell.born));
-        let mut nodes = Vec::with_capacity(bounds.len() + 2);
-        let mut begin = 0;
+        work_counter::add(WorkKind::SpanNumbers, cells.len());
+        cells.sort_unstable_by_key(|cell| (node_of(slots, cell), cell.first_seq));
+        let mut node_starts = Vec::with_capacity(bounds.len() + 2);
+        let mut start = 0;
         for node in 0..slots {
-            nodes.push(number(begin));
-            while cells.get(begin).is_some_and(|cell| node_of(slots, cell) == node) {
-                begin += 1;
+            node_starts.push(to_u32(start));
+            while cells.get(start).is_some_and(|cell| node_of(slots, cell) == node) {
+                start += 1;
             }
         }
-        nodes.push(number(begin));
+        node_starts.push(to_u32(start));
         let bounds = bounds.into_iter().cloned().collect();
-        TombstoneIndex { bounds, cells, nodes }
+        TombstoneIndex { bounds, cells, node_starts }
     }
 
-    /// Whether it has no range tombstones.
+    /// Returns whether the index has no range tombstones.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.bounds.is_empty()
     }
 
-    /// Bytes in memory, those of the bounds included.
+    /// Returns the memory usage with the bounds, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let keys: usize = self.bounds.iter().map(Bytes::len).sum();
         keys + self.bounds.len() * size_of::<Bytes>()
             + self.cells.len() * size_of::<Cell>()
-            + self.nodes.len() * size_of::<u32>()
+            + self.node_starts.len() * size_of::<u32>()
     }
 
-    /// Number of the newest range tombstone that covers `user_key` for a reader at `snapshot`.
+    /// Returns the sequence number of the newest range tombstone that covers `user_key` at `snapshot`.
     #[must_use]
-    pub fn newest(&self, user_key: &[u8], snapshot: SeqNo) -> Option<SeqNo> {
-        self.cell(user_key, snapshot)?.newest
+    pub fn newest_covering(&self, user_key: &[u8], snapshot: SeqNo) -> Option<SeqNo> {
+        self.find_cell(user_key, snapshot)?.newest
     }
 
-    /// [`TombstoneIndex::newest`] with the neighbouring keys that have the same result.
+    /// Returns the result of [`TombstoneIndex::newest_covering`], and the range of keys with this result.
     #[must_use]
-    pub fn window(&self, user_key: &[u8], snapshot: SeqNo) -> Window<'_> {
-        let Some(cell) = self.cell(user_key, snapshot) else {
-            return Window { start: None, end: None, newest: None };
+    pub fn coverage_range(&self, user_key: &[u8], snapshot: SeqNo) -> CoverageRange<'_> {
+        let Some(cell) = self.find_cell(user_key, snapshot) else {
+            return CoverageRange { start: None, end: None, newest: None };
         };
-        // The bound with which a slot begins has the number before the slot's.
+        // Slot n starts at bound n - 1.
         let bound = |slot: u32| self.bounds.get((slot as usize).checked_sub(1)?);
-        Window { start: bound(cell.from), end: bound(cell.to), newest: cell.newest }
+        let (start, end) = (bound(cell.first_slot), bound(cell.end_slot));
+        CoverageRange { start, end, newest: cell.newest }
     }
 
-    /// The cell of a key and a sequence number; `None` if there are no range tombstones.
-    fn cell(&self, user_key: &[u8], snapshot: SeqNo) -> Option<&Cell> {
-        let slot = number(self.bounds.partition_point(|bound| **bound <= *user_key));
-        let (mut low, mut high) = (0, number(self.bounds.len()) + 1);
+    /// Returns the cell of a key and a sequence number, or `None` if the index is empty.
+    fn find_cell(&self, user_key: &[u8], snapshot: SeqNo) -> Option<&Cell> {
+        let slot = to_u32(self.bounds.partition_point(|bound| **bound <= *user_key));
+        let (mut low, mut high) = (0, to_u32(self.bounds.len()) + 1);
         while low < high && !self.is_empty() {
-            work_counter::add(Work::SpanNumbers, 1);
-            let node = middle(low, high);
-            let at = |node: u32| self.nodes[node as usize] as usize;
-            let cells = &self.cells[at(node)..at(node + 1)];
-            let born = cells.partition_point(|cell| cell.born <= snapshot.0);
-            let last = born.checked_sub(1).map(|last| &cells[last]);
-            let holds =
-                |cell: &&Cell| cell.died > snapshot.0 && cell.from <= slot && slot < cell.to;
-            if let Some(cell) = last.filter(holds) {
+            work_counter::add(WorkKind::SpanNumbers, 1);
+            let node = low.midpoint(high);
+            let start = |node: u32| self.node_starts[node as usize] as usize;
+            let cells = &self.cells[start(node)..start(node + 1)];
+            let count = cells.partition_point(|cell| cell.first_seq <= snapshot.0);
+            let last = count.checked_sub(1).map(|last| &cells[last]);
+            let contains = |cell: &&Cell| {
+                snapshot.0 < cell.end_seq && (cell.first_slot..cell.end_slot).contains(&slot)
+            };
+            if let Some(cell) = last.filter(contains) {
                 return Some(cell);
             }
             if slot < node {
@@ -183,42 +188,46 @@ impl TombstoneIndex {
     }
 }
 
-/// Adds a range tombstone that is at least as new as all before: ends the cells in its slots, and puts back
-/// what of the first and the last lies outside.
-fn cover(
+/// Adds a range tombstone that is at least as new as all earlier ones.
+///
+/// Closes the open cells in its slots. Parts of the first and the last cell that are outside its slots become
+/// open cells again.
+fn add_tombstone(
     open: &mut BTreeMap<u32, OpenCell>,
-    ended: &mut Vec<Cell>,
+    closed: &mut Vec<Cell>,
     seq: SeqNo,
     slots: std::ops::Range<u32>,
 ) {
-    // Open cells follow each other without gaps, and the first begins at slot 0.
-    let reaching = open.range(..=slots.start).next_back();
-    let mut from = reaching.map_or(slots.start, |(from, _)| *from);
-    while from < slots.end
-        && let Some(OpenCell { to, born, newest }) = open.remove(&from)
+    // Open cells are contiguous, and the first one starts at slot 0.
+    let containing = open.range(..=slots.start).next_back();
+    let mut first_slot = containing.map_or(slots.start, |(first_slot, _)| *first_slot);
+    while first_slot < slots.end
+        && let Some(OpenCell { end_slot, first_seq, newest }) = open.remove(&first_slot)
     {
-        if born < seq.0 {
-            ended.push(Cell { from, to, born, died: seq.0, newest });
+        if first_seq < seq.0 {
+            closed.push(Cell { first_slot, end_slot, first_seq, end_seq: seq.0, newest });
         }
-        if from < slots.start {
-            open.insert(from, OpenCell { to: slots.start, born: seq.0, newest });
+        if first_slot < slots.start {
+            let rest = OpenCell { end_slot: slots.start, first_seq: seq.0, newest };
+            open.insert(first_slot, rest);
         }
-        if slots.end < to {
-            open.insert(slots.end, OpenCell { to, born: seq.0, newest });
+        if slots.end < end_slot {
+            open.insert(slots.end, OpenCell { end_slot, first_seq: seq.0, newest });
         }
-        from = to;
+        first_slot = end_slot;
     }
-    open.insert(slots.start, OpenCell { to: slots.end, born: seq.0, newest: Some(seq) });
+    let added = OpenCell { end_slot: slots.end, first_seq: seq.0, newest: Some(seq) };
+    open.insert(slots.start, added);
 }
 
-/// The node of the implied search tree that stores a cell.
+/// Returns the node of the implicit search tree that stores a cell.
 fn node_of(slots: u32, cell: &Cell) -> u32 {
-    let (mut low, mut high) = (0, slots);
+    let (mut low, mut high) = (0_u32, slots);
     loop {
-        let node = middle(low, high);
-        if cell.to <= node {
+        let node = low.midpoint(high);
+        if cell.end_slot <= node {
             high = node;
-        } else if node < cell.from {
+        } else if node < cell.first_slot {
             low = node + 1;
         } else {
             return node;
@@ -226,13 +235,9 @@ fn node_of(slots: u32, cell: &Cell) -> u32 {
     }
 }
 
-fn middle(low: u32, high: u32) -> u32 {
-    low + (high - low) / 2
-}
-
-/// A count of bounds or cells. 2^32 of them would take more memory than a machine has.
-#[expect(clippy::expect_used, reason = "the invariant stands above")]
-fn number(count: usize) -> u32 {
+/// Converts a count of bounds or cells. A count of 2^32 would exceed the memory of any machine.
+#[expect(clippy::expect_used, reason = "the doc comment states the invariant")]
+fn to_u32(count: usize) -> u32 {
     u32::try_from(count).expect("fewer than 2^32 bounds and cells")
 }
 
@@ -248,7 +253,7 @@ mod tests {
         TombstoneIndex::new(spans.iter().map(|(start, end, seq)| (start, end.as_ref(), *seq)))
     }
 
-    fn newest(spans: &[Span], key: &[u8], snapshot: SeqNo) -> Option<SeqNo> {
+    fn newest_by_scan(spans: &[Span], key: &[u8], snapshot: SeqNo) -> Option<SeqNo> {
         let covers = |(start, end, seq): &&Span| {
             **start <= *key && end.as_ref().is_none_or(|end| *key < **end) && *seq <= snapshot
         };
@@ -256,16 +261,16 @@ mod tests {
     }
 
     #[test]
-    fn empty_index_covers_nothing() {
+    fn empty_index_covers_no_key() {
         for index in [TombstoneIndex::default(), index(&[])] {
             assert!(index.is_empty());
-            let nowhere = Window { start: None, end: None, newest: None };
-            assert_eq!(index.window(b"key", SeqNo::MAX), nowhere);
+            let everywhere = CoverageRange { start: None, end: None, newest: None };
+            assert_eq!(index.coverage_range(b"key", SeqNo::MAX), everywhere);
         }
     }
 
     #[test]
-    fn nested_range_tombstones_take_memory_for_three_cells_each() {
+    fn nested_range_tombstones_create_at_most_three_cells_each() {
         let key = |number: u32| Bytes::copy_from_slice(&number.to_be_bytes());
         for growing in [true, false] {
             let end = |n: u32| if growing { n } else { 10_001 - n };
@@ -274,15 +279,19 @@ mod tests {
             let index = index(&spans);
             assert!(index.cells.len() <= 3 * spans.len() + 1, "{}", index.cells.len());
             for (at, snapshot) in [(1, 10_000), (5_000, 7_000), (9_999, 1), (77, 76), (77, 78)] {
-                let expected = newest(&spans, &key(at), SeqNo(snapshot));
-                assert_eq!(index.newest(&key(at), SeqNo(snapshot)), expected, "{at} {snapshot}");
+                let expected = newest_by_scan(&spans, &key(at), SeqNo(snapshot));
+                assert_eq!(
+                    index.newest_covering(&key(at), SeqNo(snapshot)),
+                    expected,
+                    "{at} {snapshot}"
+                );
             }
         }
     }
 
     proptest! {
         #[test]
-        fn lookup_equals_a_search_of_all_range_tombstones(
+        fn lookup_equals_scan_of_all_range_tombstones(
             spans in prop::collection::vec((0u8..20, 0u8..20, 0u64..40), 0..40),
             lookups in prop::collection::vec((0u8..22, 0u64..42), 40),
         ) {
@@ -294,15 +303,15 @@ mod tests {
             let index = index(&spans);
             for (at, snapshot) in lookups {
                 let (at, snapshot) = (key(at), SeqNo(snapshot));
-                let window = index.window(&at, snapshot);
-                prop_assert_eq!(window.newest, newest(&spans, &at, snapshot));
-                prop_assert!(window.start.is_none_or(|start| *start <= at));
-                prop_assert!(window.end.is_none_or(|end| *end > at));
+                let range = index.coverage_range(&at, snapshot);
+                prop_assert_eq!(range.newest, newest_by_scan(&spans, &at, snapshot));
+                prop_assert!(range.start.is_none_or(|start| *start <= at));
+                prop_assert!(range.end.is_none_or(|end| *end > at));
                 for other in (0..22).map(key) {
-                    let inside = window.start.is_none_or(|start| *start <= other)
-                        && window.end.is_none_or(|end| other < *end);
+                    let inside = range.start.is_none_or(|start| *start <= other)
+                        && range.end.is_none_or(|end| other < *end);
                     if inside {
-                        prop_assert_eq!(newest(&spans, &other, snapshot), window.newest);
+                        prop_assert_eq!(newest_by_scan(&spans, &other, snapshot), range.newest);
                     }
                 }
             }

@@ -1,17 +1,17 @@
 //! Counters of work for tests of guarantee 17: the work of a call grows at most as n log n.
 //!
-//! A counter does not depend on the machine or on timing, so a test can assert its growth. Without the
-//! feature `sabotage` the counters do not exist and `add` compiles to nothing.
+//! The counters do not depend on the machine or on timing, so tests can assert their growth. Without the
+//! feature `testing` the counters do not exist and [`add`] compiles to nothing.
 
-/// A kind of work that is counted.
+/// Kind of work that is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Work {
+pub enum WorkKind {
     /// Operations, guards, range tombstones and memtables that a commit leader examines.
     LeaderVisits,
     /// Sequence numbers of range tombstones that are copied or compared.
     SpanNumbers,
-    /// Entries that a merging cursor steps over.
+    /// Entries that merging iterators advance over.
     EntrySteps,
     /// Bytes of blocks that are read from table files and decoded.
     BlockBytes,
@@ -19,33 +19,33 @@ pub enum Work {
     LockedVisits,
 }
 
-impl Work {
+impl WorkKind {
     /// All kinds.
-    pub const ALL: [Work; 5] = [
-        Work::LeaderVisits,
-        Work::SpanNumbers,
-        Work::EntrySteps,
-        Work::BlockBytes,
-        Work::LockedVisits,
+    pub const ALL: [WorkKind; 5] = [
+        WorkKind::LeaderVisits,
+        WorkKind::SpanNumbers,
+        WorkKind::EntrySteps,
+        WorkKind::BlockBytes,
+        WorkKind::LockedVisits,
     ];
 }
 
 #[cfg(feature = "testing")]
-static COUNTERS: [crate::sync::statics::AtomicU64; Work::ALL.len()] =
-    [const { crate::sync::statics::AtomicU64::new(0) }; Work::ALL.len()];
+static COUNTERS: [crate::sync::std_atomic::AtomicU64; WorkKind::ALL.len()] =
+    [const { crate::sync::std_atomic::AtomicU64::new(0) }; WorkKind::ALL.len()];
 
-/// Counts work of the whole process.
+/// Adds work to the counter of the process.
 #[inline]
-pub fn add(work: Work, count: usize) {
+pub fn add(work: WorkKind, count: usize) {
     #[cfg(feature = "testing")]
     COUNTERS[work as usize].fetch_add(count as u64, crate::sync::Ordering::Relaxed);
     #[cfg(not(feature = "testing"))]
     let _ = (work, count);
 }
 
-/// Returns the work counted since the process started.
+/// Returns the work since the start of the process.
 #[cfg(feature = "testing")]
 #[must_use]
-pub fn counted(work: Work) -> u64 {
+pub fn total(work: WorkKind) -> u64 {
     COUNTERS[work as usize].load(crate::sync::Ordering::Relaxed)
 }

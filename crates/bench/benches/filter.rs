@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use criterion::Criterion;
 use lsmx_base::filter::key_hash;
-use lsmx_base::filter::{Filter, FilterWidth, build};
+use lsmx_base::filter::{Filter, FilterWidth, build_filter};
 
 use crate::data::keys;
 
@@ -17,7 +17,7 @@ pub(crate) fn ask(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group(format!("filter, {KEYS} keys"));
     for (name, width) in [("8 bits", FilterWidth::Fuse8), ("16 bits", FilterWidth::Fuse16)] {
         let mut hashes: Vec<u64> = there.iter().map(|key| key_hash(key)).collect();
-        let filter = Filter::new(build(&mut hashes, width).unwrap().into()).unwrap();
+        let filter = Filter::new(build_filter(&mut hashes, width).unwrap().into()).unwrap();
         assert!(there.iter().all(|key| filter.may_contain(key_hash(key))));
         for (asked, keys) in [("present", there), ("absent", absent)] {
             let mut keys = keys.iter().cycle();

@@ -40,7 +40,7 @@ impl Ranges {
             let spans = self.all.iter().map(|range| (&range.start, range.end.as_ref(), range.seq));
             TombstoneIndex::new(spans)
         });
-        index.newest(key, at)
+        index.newest_covering(key, at)
     }
 }
 

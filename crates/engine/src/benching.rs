@@ -65,7 +65,7 @@ impl Block {
         }
         let mut bytes = Vec::new();
         builder.finish(&mut bytes);
-        DataBlock::new(BlockBytes::copy_of(&bytes)).map(Block)
+        DataBlock::new(BlockBytes::copy_from(&bytes)).map(Block)
     }
 
     /// Whether a key is in it.
@@ -88,7 +88,7 @@ impl BlockCache {
     /// With nothing in it.
     #[must_use]
     pub fn new(kind: BlockCacheKind, budget_bytes: u64, block_bytes: usize) -> BlockCache {
-        let block = BlockBytes::copy_of(&vec![0; block_bytes]);
+        let block = BlockBytes::copy_from(&vec![0; block_bytes]);
         BlockCache { cache: Cache::of_kind(kind, budget_bytes), block }
     }
 

@@ -28,7 +28,7 @@ use lsmx::{
     Db, Durability, Event, EventListener, KeyspaceOptions, Options, PolicySpec, ValueSeparation,
     WriteBatch,
 };
-use lsmx_base::work_counter::{Work, counted};
+use lsmx_base::work_counter::{WorkKind, total};
 use lsmx_delta::{DeltaOptions, KeyDelta};
 use lsmx_simulator::workload::{Distribution, Phase};
 use lsmx_simulator::{Config, MERGE_PARTS_DEFAULT};
@@ -56,7 +56,7 @@ struct Bill(Vec<(String, u64)>);
 impl Bill {
     fn of(work: impl FnOnce()) -> Bill {
         let read = || {
-            let counters = Work::ALL.iter().map(|kind| (format!("{kind:?}"), counted(*kind)));
+            let counters = WorkKind::ALL.iter().map(|kind| (format!("{kind:?}"), total(*kind)));
             let allocated = ("AllocatedBytes".to_owned(), ALLOCATOR.total_allocated() as u64);
             counters.chain([allocated]).collect::<Vec<_>>()
         };

@@ -1,4 +1,4 @@
-//! What stands in for locks and atomics in models: loom's, and what loom lacks.
+//! Types of loom, and substitutes for types that loom does not have.
 
 use std::ops::Deref;
 use std::sync::{LockResult, PoisonError};
@@ -9,17 +9,23 @@ pub use loom::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuar
 use super::Arc;
 use atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// loom's, which does not know the word `const`.
-macro_rules! thread_local_of_model {
-    ($(#[$doc:meta])* static $name:ident: $of:ty = const $init:block;) => {
-        loom::thread_local! { $(#[$doc])* static $name: $of = $init; }
-    };
-    ($($plain:tt)*) => { loom::thread_local! { $($plain)* } };
-}
-pub use thread_local_of_model as thread_local;
+pub use loom;
 
-/// loom's condition variable, with what else is asked of one. No time passes in a model, so a wait
-/// with a timeout is one without: what needs the timeout to go on shows as a deadlock.
+/// `loom::thread_local!`, which does not accept `const` initializers.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! loom_thread_local {
+    ($(#[$doc:meta])* static $name:ident: $type:ty = const $init:block;) => {
+        $crate::sync::loom_types::loom::thread_local! { $(#[$doc])* static $name: $type = $init; }
+    };
+    ($($item:tt)*) => { $crate::sync::loom_types::loom::thread_local! { $($item)* } };
+}
+pub use crate::loom_thread_local as thread_local;
+
+/// The condition variable of loom with the missing methods of the standard one.
+///
+/// No time passes in a model, so timeouts never expire. Code that depends on a timeout for its
+/// progress deadlocks in the model.
 #[derive(Debug, Default)]
 pub struct Condvar(loom::sync::Condvar);
 
@@ -62,16 +68,18 @@ impl Condvar {
     }
 }
 
-/// What `arc_swap` promises: a load acquires, a store does both, and a load finds what was stored last.
+/// Has the guarantees of `arc_swap::ArcSwap`: a load acquires, a store acquires and releases, and a load
+/// returns the last stored value.
 #[derive(Debug)]
 pub struct ArcSwap<T> {
-    /// How often it was swapped: where a model may switch threads, and what it orders them by.
+    /// Number of stores. Accesses to it are the points at which the model switches threads, and they order
+    /// the threads.
     swaps: AtomicUsize,
-    /// Never locked while a model switches threads.
+    /// Never held while the model switches threads.
     current: std::sync::Mutex<Arc<T>>,
 }
 
-/// What a load found.
+/// Value that a load returned.
 #[derive(Debug)]
 pub struct Guard<T>(T);
 
@@ -96,7 +104,7 @@ impl<T> ArcSwap<T> {
     }
 
     pub fn load_full(&self) -> Arc<T> {
-        // An addition finds the last of all stores.
+        // A read-modify-write operation reads the last store in the modification order.
         self.swaps.fetch_add(0, Ordering::Acquire);
         Arc::clone(&self.current())
     }
@@ -111,18 +119,18 @@ impl<T> ArcSwap<T> {
         drop(before);
     }
 
-    /// Swaps in what `make` makes of what is there, which it is asked again if that is another by then;
-    /// returns what was there.
-    pub fn rcu(&self, mut make: impl FnMut(&Arc<T>) -> T) -> Arc<T> {
+    /// Replaces the value by `update(value)` and returns the old value. Calls `update` again if the value
+    /// has changed meanwhile.
+    pub fn rcu(&self, mut update: impl FnMut(&Arc<T>) -> T) -> Arc<T> {
         loop {
             let seen = self.load_full();
-            let made = Arc::new(make(&seen));
+            let updated = Arc::new(update(&seen));
             let unchanged = {
                 self.swaps.fetch_add(1, Ordering::AcqRel);
                 let mut current = self.current();
                 let unchanged = Arc::ptr_eq(&seen, &current);
                 if unchanged {
-                    *current = Arc::clone(&made);
+                    *current = updated;
                 }
                 unchanged
             };
@@ -139,7 +147,8 @@ impl<T: Default> Default for ArcSwap<T> {
     }
 }
 
-/// What the standard library promises: who finds the value sees what was written before it was set.
+/// Has the guarantee of `std::sync::OnceLock`: a thread that reads the value sees all writes that happened
+/// before the value was set.
 #[derive(Debug)]
 pub struct OnceLock<T> {
     is_set: AtomicBool,
@@ -148,22 +157,22 @@ pub struct OnceLock<T> {
 }
 
 impl<T> OnceLock<T> {
-    /// One without a value.
+    /// Creates an empty cell.
     #[must_use]
     pub fn new() -> OnceLock<T> {
         let value = std::sync::OnceLock::new();
         OnceLock { is_set: AtomicBool::new(false), setting: Mutex::new(()), value }
     }
 
-    /// The value, if it was set.
+    /// Returns the value, or `None` if it is not set.
     pub fn get(&self) -> Option<&T> {
         self.is_set.load(Ordering::Acquire).then(|| self.value.get()).flatten()
     }
 
-    /// Sets the value, unless it has one.
+    /// Sets the value.
     ///
     /// # Errors
-    /// The value given, if there was one.
+    /// Returns `value` if the cell already has a value.
     pub fn set(&self, value: T) -> Result<(), T> {
         let _setting = self.setting.lock();
         self.value.set(value)?;
@@ -171,18 +180,18 @@ impl<T> OnceLock<T> {
         Ok(())
     }
 
-    /// The value, which is made if there is none.
-    pub fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
+    /// Returns the value. Initializes the cell with `init` if it is empty.
+    pub fn get_or_init(&self, init: impl FnOnce() -> T) -> &T {
         if let Some(value) = self.get() {
             return value;
         }
         let _setting = self.setting.lock();
-        let value = self.value.get_or_init(make);
+        let value = self.value.get_or_init(init);
         self.is_set.store(true, Ordering::Release);
         value
     }
 
-    /// Takes the value out.
+    /// Removes and returns the value.
     pub fn take(&mut self) -> Option<T> {
         self.is_set.store(false, Ordering::Relaxed);
         self.value.take()
@@ -202,14 +211,15 @@ impl<T> Default for OnceLock<T> {
     }
 }
 
-/// What `boxcar` promises: who finds an item sees what was written before it was pushed.
+/// Has the guarantee of `boxcar::Vec`: a thread that reads an item sees all writes that happened before its
+/// push.
 #[derive(Debug)]
 pub struct AppendVec<T> {
     count: AtomicUsize,
     items: [std::sync::OnceLock<T>; ITEMS_MAX],
 }
 
-/// More than models come to.
+/// Capacity. No model pushes as many items.
 const ITEMS_MAX: usize = 32;
 
 impl<T> AppendVec<T> {
@@ -231,10 +241,10 @@ impl<T> AppendVec<T> {
         (0..self.count()).filter_map(|index| Some((index, self.items[index].get()?)))
     }
 
-    /// One thread at a time.
+    /// Appends an item. Only one thread may push at a time.
     pub fn push(&self, item: T) {
         let index = self.count.load(Ordering::Relaxed);
-        assert!(self.items[index].set(item).is_ok(), "two push at once");
+        assert!(self.items[index].set(item).is_ok(), "concurrent pushes");
         self.count.store(index + 1, Ordering::Release);
     }
 }

@@ -86,7 +86,7 @@ impl Sorted {
             hashes.push(filter::key_hash(&group[0].key));
         }
         // Where no filter can be made, every key may be there.
-        let contents = filter::build(&mut hashes, FilterWidth::Fuse8).unwrap_or_default();
+        let contents = filter::build_filter(&mut hashes, FilterWidth::Fuse8).unwrap_or_default();
         let offset = from + len_u64(out.len());
         put_frame(&mut out, (file.uid, offset), FrameKind::Filter, |out| {
             out.extend_from_slice(&contents);

@@ -12,7 +12,9 @@ use crate::format::range_tombstones::{Spans, encode};
 
 fn a_filter() -> Arc<Filter> {
     let mut hashes = (0..800u64).map(|key| key_hash(&key.to_le_bytes())).collect();
-    Arc::new(Filter::new(filter::build(&mut hashes, FilterWidth::Fuse8).unwrap().into()).unwrap())
+    Arc::new(
+        Filter::new(filter::build_filter(&mut hashes, FilterWidth::Fuse8).unwrap().into()).unwrap(),
+    )
 }
 
 fn an_index() -> Arc<IndexBlock> {
@@ -58,7 +60,7 @@ fn data_goes_before_any_metadata() {
     let budget = 1 << 20;
     for cache in BlockCacheKind::ALL.map(|kind| Cache::of_kind(kind, budget)) {
         for offset in 0..1_000 {
-            cache.keep_data_block(0, offset, &BlockBytes::copy_of(&[1; 4096]));
+            cache.keep_data_block(0, offset, &BlockBytes::copy_from(&[1; 4096]));
         }
         let data_alone = cache.resident_bytes()[BlockKind::Data];
         assert!(data_alone > budget * 3 / 4, "{data_alone}");
@@ -131,7 +133,7 @@ fn the_clock_passes_over_what_is_used() {
 fn a_budget_of_nothing_keeps_nothing() {
     for cache in BlockCacheKind::ALL.map(|kind| Cache::of_kind(kind, 0)) {
         let table = full_table(&cache, 3);
-        cache.keep_data_block(0, 0, &BlockBytes::copy_of(b"block"));
+        cache.keep_data_block(0, 0, &BlockBytes::copy_from(b"block"));
         assert_eq!(cache.data_block(0, 0), None);
         assert_eq!(total(&cache), 0);
         assert!(filled_index_slots(&table, 3).is_empty());
@@ -195,9 +197,9 @@ fn tables_have_numbers_of_their_own() {
     for cache in BlockCacheKind::ALL.map(|kind| Cache::of_kind(kind, 1 << 20)) {
         let (a, b) = (cache.next_table(), cache.next_table());
         assert_ne!(a, b);
-        cache.keep_data_block(a, 0, &BlockBytes::copy_of(b"of a"));
+        cache.keep_data_block(a, 0, &BlockBytes::copy_from(b"of a"));
         assert_eq!(cache.data_block(b, 0), None);
-        assert_eq!(cache.data_block(a, 0), Some(BlockBytes::copy_of(b"of a")));
+        assert_eq!(cache.data_block(a, 0), Some(BlockBytes::copy_from(b"of a")));
     }
 }
 

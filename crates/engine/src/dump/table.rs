@@ -163,7 +163,7 @@ impl Blocks<'_> {
         lines: &mut Lines<'_>,
     ) -> Shown {
         let checked = |contents: Bytes| {
-            let block = DataBlock::new(BlockBytes::copy_of(&contents))?;
+            let block = DataBlock::new(BlockBytes::copy_from(&contents))?;
             block.check().map(|()| block)
         };
         let Some(block) = self.decoded(handle, BlockKind::Data, lines, checked)? else {

@@ -306,7 +306,7 @@ impl Env {
                 return true;
             }
             let Some(deadline_us) = deadline_us else {
-                signal.sleep_while(seen, None);
+                signal.wait(seen, None);
                 continue;
             };
             let (since, timeout) = started.get_or_insert_with(|| {
@@ -324,7 +324,7 @@ impl Env {
                 }
                 return false;
             }
-            signal.sleep_while(seen, Some(left));
+            signal.wait(seen, Some(left));
         }
     }
 

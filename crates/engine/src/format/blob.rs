@@ -370,7 +370,7 @@ impl<'a> BlobRecord<'a> {
             let (what, expected) = ("bytes of a blob record", "what its pointer says");
             return Err(Malformed::Field { what, found: said, expected });
         }
-        let mut decoder = Decoder::at(bytes, CHECKSUM_BYTES + size_of::<u32>());
+        let mut decoder = Decoder::with_offset(bytes, CHECKSUM_BYTES + size_of::<u32>());
         let compression = decoder.u8("compression of a value")?;
         let Some(compression) = Compression::from_u8(compression) else {
             return Err(Malformed::Field {

@@ -27,7 +27,7 @@ use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::malformed::Malformed;
 use lsmx_base::slice::{BlockBytes, LiveBlocks};
 use lsmx_base::sync::Arc;
-use lsmx_base::work_counter::{self, Work};
+use lsmx_base::work_counter::{self, WorkKind};
 
 use super::{BlockKind, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
@@ -188,7 +188,7 @@ pub(crate) fn open(
     uid: u64,
     offset: u64,
 ) -> Result<Bytes, Malformed> {
-    work_counter::add(Work::BlockBytes, block.len());
+    work_counter::add(WorkKind::BlockBytes, block.len());
     let (payload_bytes, compression) = check(&block, kind, uid, offset)?;
     block.truncate(payload_bytes);
     match compression {
@@ -209,12 +209,12 @@ pub(crate) fn open_copied(
     offset: u64,
     live: Option<&Arc<LiveBlocks>>,
 ) -> Result<BlockBytes, Malformed> {
-    work_counter::add(Work::BlockBytes, block.len());
+    work_counter::add(WorkKind::BlockBytes, block.len());
     let (payload_bytes, compression) = check(block, kind, uid, offset)?;
     let payload = &block[..payload_bytes];
     match compression {
-        Compression::None => Ok(BlockBytes::counted(payload, live)),
-        Compression::Lz4 => Ok(BlockBytes::counted(&unpack_lz4(payload)?, live)),
+        Compression::None => Ok(BlockBytes::copy_counted(payload, live)),
+        Compression::Lz4 => Ok(BlockBytes::copy_counted(&unpack_lz4(payload)?, live)),
     }
 }
 

@@ -18,7 +18,7 @@ use bytes::Bytes;
 use lsmx_base::coding::{Decoder, len_u64, put_bytes, put_varint};
 use lsmx_base::key::SeqNo;
 use lsmx_base::malformed::Malformed;
-use lsmx_base::range_tombstone::{RangeTombstone, newest_until};
+use lsmx_base::range_tombstone::{RangeTombstone, newest_visible};
 
 /// The one coding of range tombstone blocks so far.
 pub const CODING_SPANS: u8 = 0;
@@ -134,7 +134,7 @@ impl Spans {
     /// The newest range delete that covers `user_key` for a reader at `snapshot`.
     #[must_use]
     pub fn covering(&self, user_key: &[u8], snapshot: SeqNo) -> Option<SeqNo> {
-        newest_until(self.window(user_key).seqs, snapshot)
+        newest_visible(self.window(user_key).seqs, snapshot)
     }
 
     /// The span that `user_key` lies in, or the gap between two.

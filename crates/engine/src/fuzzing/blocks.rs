@@ -73,7 +73,7 @@ fn internal(entry: &Entry) -> InternalKey<'_> {
 
 /// Contents of a data block.
 pub fn data_block(bytes: &[u8]) {
-    let Ok(block) = DataBlock::new(BlockBytes::copy_of(bytes)) else { return };
+    let Ok(block) = DataBlock::new(BlockBytes::copy_from(bytes)) else { return };
     let forward = walk_data_block(&block, true);
     let backward = walk_data_block(&block, false);
     for key in PROBES {

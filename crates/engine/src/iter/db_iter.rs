@@ -367,7 +367,7 @@ mod tests {
     use super::*;
     use crate::iter::merging_iter::ListCursor;
     use crate::merge_operator::{MergeError, MergeOperator};
-    use lsmx_base::range_tombstone::{RangeTombstone, index};
+    use lsmx_base::range_tombstone::{RangeTombstone, build_index};
     use lsmx_base::sync::Arc;
 
     /// Stands in the model for a key that does not fold.
@@ -463,7 +463,7 @@ mod tests {
                 }
             }
             let half = spans.split_off(spans.len() / 2);
-            let sources: Arc<[_]> = [spans, half].iter().map(|part| Arc::new(index(part))).collect();
+            let sources: Arc<[_]> = [spans, half].iter().map(|part| Arc::new(build_index(part))).collect();
             let deleted = Deleted::for_reader(sources, SeqNo(snapshot));
             let merging = Arc::new(Merging::new("test".to_owned(), Some(Arc::new(Snake))));
             let inner = ListCursor::new(entries);

@@ -7,7 +7,7 @@ use std::fmt;
 use lsmx_base::key::EntryKind;
 use lsmx_base::key::{InternalKey, KeyPrefix, SeqNo};
 use lsmx_base::slice::Slice;
-use lsmx_base::work_counter::{self, Work};
+use lsmx_base::work_counter::{self, WorkKind};
 
 use crate::cursor::Cursor;
 use crate::error::Result;
@@ -103,7 +103,7 @@ impl<C: Cursor> MergingCursor<C> {
     /// Brings the list in order after its first source has moved, or failed to.
     #[inline]
     fn after_move(&mut self, moved: Result<()>) -> Result<()> {
-        work_counter::add(Work::EntrySteps, 1);
+        work_counter::add(WorkKind::EntrySteps, 1);
         if let Err(error) = moved {
             self.heads.clear();
             return Err(error);

@@ -9,10 +9,10 @@
 use bytes::Bytes;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::SeqNo;
-use lsmx_base::range_tombstone::newest_until;
+use lsmx_base::range_tombstone::newest_visible;
 use lsmx_base::sync::Arc;
 use lsmx_base::tombstone_index::TombstoneIndex;
-use lsmx_base::work_counter::{self, Work};
+use lsmx_base::work_counter::{self, WorkKind};
 
 use crate::format::range_tombstones::Spans;
 
@@ -86,7 +86,7 @@ impl Deleted {
     #[inline]
     fn newest(&mut self, user_key: &[u8], seq: SeqNo) -> Option<SeqNo> {
         self.look_at(user_key);
-        newest_until(&self.seqs, self.source.limit(seq))
+        newest_visible(&self.seqs, self.source.limit(seq))
     }
 
     /// The newest range delete that covers a key, for a reader.
@@ -121,7 +121,7 @@ impl Deleted {
                 let (mut start, mut end): (Option<&Bytes>, Option<&Bytes>) = (None, None);
                 let mut newest = None;
                 for index in &**indexes {
-                    let window = index.window(user_key, limit);
+                    let window = index.coverage_range(user_key, limit);
                     start = start.max(window.start);
                     end = match (end, window.end) {
                         (Some(one), Some(other)) => Some(one.min(other)),
@@ -134,7 +134,7 @@ impl Deleted {
             }
             Source::Job { spans, .. } => {
                 let window = spans.window(user_key);
-                work_counter::add(Work::SpanNumbers, window.seqs.len());
+                work_counter::add(WorkKind::SpanNumbers, window.seqs.len());
                 self.seqs.extend_from_slice(window.seqs);
                 (window.start, window.end)
             }
@@ -162,7 +162,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use lsmx_base::range_tombstone::{RangeTombstone, fragment_visible, index};
+    use lsmx_base::range_tombstone::{RangeTombstone, build_index, fragment_visible};
 
     #[test]
     fn no_spans_hide_nothing_and_cost_nothing() {
@@ -190,7 +190,7 @@ mod tests {
             let snapshots: Vec<SeqNo> = snapshots.into_iter().map(SeqNo).collect();
             let mut deleted = match reader {
                 Some(reader) => {
-                    let indexes = spans.iter().map(|spans| Arc::new(index(spans)));
+                    let indexes = spans.iter().map(|spans| Arc::new(build_index(spans)));
                     Deleted::for_reader(indexes.collect(), SeqNo(reader))
                 }
                 None => {

@@ -1,6 +1,6 @@
 //! Closing: who is inside is waited for, nobody enters after.
 
-use lsmx_base::sync::models::{explore, spawn};
+use lsmx_base::sync::loom_model::{explore, spawn};
 use lsmx_base::sync::{Arc, AtomicUsize, Ordering};
 
 use crate::Error;

@@ -4,7 +4,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use loom::thread;
-use lsmx_base::sync::models::{explore, spawn};
+use lsmx_base::sync::loom_model::{explore, spawn};
 use lsmx_base::sync::{Arc, AtomicUsize, Ordering, Signal};
 
 use crate::env::WaitCause;

@@ -1,7 +1,7 @@
 //! The list of snapshots, against the jobs that ask it what may go.
 
 use lsmx_base::key::SeqNo;
-use lsmx_base::sync::models::{explore, spawn};
+use lsmx_base::sync::loom_model::{explore, spawn};
 use lsmx_base::sync::{Arc, AtomicBool, AtomicUsize, Ordering};
 
 use crate::loom_models::open;

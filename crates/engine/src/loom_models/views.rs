@@ -2,7 +2,7 @@
 
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::Arc;
-use lsmx_base::sync::models::{explore, spawn};
+use lsmx_base::sync::loom_model::{explore, spawn};
 
 use crate::loom_models::open;
 use crate::write::batch::WriteBatch;

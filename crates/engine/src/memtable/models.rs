@@ -3,7 +3,7 @@
 //! The reader is the thread that is started: loom remembers of an atomic who touched it last, so that a
 //! writer which loads before it stores would hide a reader that came before.
 
-use lsmx_base::sync::models::{explore, spawn};
+use lsmx_base::sync::loom_model::{explore, spawn};
 use lsmx_base::sync::{AtomicU32, AtomicUsize};
 
 use crate::memtable::growing::Growing;

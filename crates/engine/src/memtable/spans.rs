@@ -15,7 +15,7 @@ use lsmx_base::key::SeqNo;
 use lsmx_base::range_tombstone::RangeTombstone;
 use lsmx_base::sync::{Arc, ArcSwap, AtomicBool, Mutex, OnceLock, Ordering};
 use lsmx_base::tombstone_index::TombstoneIndex;
-use lsmx_base::work_counter::{self, Work};
+use lsmx_base::work_counter::{self, WorkKind};
 
 /// Range tombstones up to which a lookup goes through a chunk without an index.
 const SCANNED_MAX: u64 = 8;
@@ -84,7 +84,7 @@ impl Chunk {
 
     fn covering(&self, user_key: &[u8], snapshot: SeqNo) -> Option<SeqNo> {
         if self.count > SCANNED_MAX {
-            return self.index().newest(user_key, snapshot);
+            return self.index().newest_covering(user_key, snapshot);
         }
         let mut newest = None;
         self.root.visit(&mut |span| {
@@ -122,7 +122,7 @@ impl MemtableSpans {
         let mut newest = Chunk::new(1, Node::One(Span { start, end, seq }));
         let _adding = self.adding.lock();
         let mut chunks = Vec::clone(&self.chunks.load());
-        work_counter::add(Work::LeaderVisits, chunks.len());
+        work_counter::add(WorkKind::LeaderVisits, chunks.len());
         while let Some(older) = chunks.pop_if(|older| older.count == newest.count) {
             newest = Chunk::new(2 * newest.count, Node::Both(older.root, newest.root));
         }
@@ -194,7 +194,7 @@ mod tests {
                 let expected = numbered.map(|(seq, _)| seq).filter(|&seq| seq <= snapshot).max();
                 prop_assert_eq!(spans.covering(&[key], SeqNo(snapshot)), expected.map(SeqNo));
                 let indexes = spans.indexes();
-                let newest = indexes.iter().filter_map(|index| index.newest(&[key], SeqNo(snapshot)));
+                let newest = indexes.iter().filter_map(|index| index.newest_covering(&[key], SeqNo(snapshot)));
                 prop_assert_eq!(newest.max(), expected.map(SeqNo));
             }
         }

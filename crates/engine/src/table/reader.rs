@@ -271,7 +271,7 @@ impl Table {
             return Ok(None);
         };
         // Narrowing what we hold costs nothing, a slice of it would count one more owner.
-        let value = Slice::of_block(block.into_bytes().into_part(hit.value_at, hit.value_end));
+        let value = Slice::from_block(block.into_bytes().into_range(hit.value_at, hit.value_end));
         Ok(Some(Found { seq: hit.seq, kind: hit.kind, value }))
     }
 

@@ -151,7 +151,7 @@ impl Table {
         tally: &mut Tally,
     ) -> Result<()> {
         let at = |what: Malformed| self.at(handle, what);
-        let contents = BlockBytes::copy_of(&self.fetch(handle, BlockKind::Data)?);
+        let contents = BlockBytes::copy_from(&self.fetch(handle, BlockKind::Data)?);
         let block = DataBlock::new(contents).map_err(at)?;
         block.check().map_err(at)?;
         let mut cursor = DataBlockCursor::new(block);
@@ -206,7 +206,7 @@ impl Table {
             spans = Spans::decode(&contents).map_err(|what| self.at(handle, what))?;
         }
         for span in spans.as_slice() {
-            let end = span.largest().unwrap_or(&span.start);
+            let end = span.largest_key().unwrap_or(&span.start);
             if smallest.as_ref().is_none_or(|smallest| **smallest > *span.start) {
                 smallest = Some(span.start.to_vec());
             }

@@ -426,7 +426,7 @@ impl TableWriter {
         if failpoint::is_on(Failpoint::FilterMissesKey) && self.hashes.len() > 1 {
             self.hashes.pop();
         }
-        let Some(contents) = filter::build(&mut self.hashes, width) else {
+        let Some(contents) = filter::build_filter(&mut self.hashes, width) else {
             return Ok((0, true));
         };
         self.sealed = contents;
@@ -446,7 +446,7 @@ impl TableWriter {
         if properties.entries == 0 || first.start < properties.smallest {
             properties.smallest = first.start.clone();
         }
-        let end = last.largest().unwrap_or(&last.start);
+        let end = last.largest_key().unwrap_or(&last.start);
         if *end > *properties.largest {
             properties.largest = Bytes::copy_from_slice(end);
         }

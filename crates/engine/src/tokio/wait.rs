@@ -42,7 +42,7 @@ pub(crate) async fn wait(
     deadline_us: Option<u64>,
     mut condition: impl FnMut() -> bool,
 ) -> bool {
-    let slot = signal.slot();
+    let waiter = signal.task_waiter();
     let mut patience = Patience::until(env, deadline_us);
     poll_fn(|task| {
         loop {
@@ -53,7 +53,7 @@ pub(crate) async fn wait(
             if patience.has_ended(task) {
                 return Poll::Ready(false);
             }
-            if slot.arm(seen, task.waker()) {
+            if waiter.register(seen, task.waker()) {
                 return Poll::Pending;
             }
         }

@@ -39,7 +39,7 @@ impl FlushedWrites {
 
     /// Returns the newest number at which the key was written or deleted.
     fn newest(&self, key: &[u8], key_hash: u64) -> Option<SeqNo> {
-        let covering = |spans: &Arc<TombstoneIndex>| spans.newest(key, SeqNo::MAX);
+        let covering = |spans: &Arc<TombstoneIndex>| spans.newest_covering(key, SeqNo::MAX);
         self.keys.newest(key_hash).max(self.spans.iter().filter_map(covering).max())
     }
 }

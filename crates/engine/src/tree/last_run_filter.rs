@@ -60,7 +60,7 @@ impl LastRunFilter {
         if !found {
             self.absent.add(1);
         }
-        if self.lookups.add_here(1).is_multiple_of(LOOK_EVERY) {
+        if self.lookups.add_and_get_shard(1).is_multiple_of(LOOK_EVERY) {
             self.decide(version, table.cache());
         }
     }

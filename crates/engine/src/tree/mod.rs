@@ -20,7 +20,7 @@ pub(crate) mod version_edit;
 use std::collections::HashSet;
 
 use lsmx_base::key::SeqNo;
-use lsmx_base::sync::{Arc, ArcSwap, AtomicBool, AtomicU64, Guard, Mutex, Ordering, statics};
+use lsmx_base::sync::{Arc, ArcSwap, AtomicBool, AtomicU64, Guard, Mutex, Ordering, std_atomic};
 use lsmx_compaction::{BusyFiles, CompactionPolicy, FileId, TreeShape};
 
 use crate::env::Env;
@@ -45,7 +45,7 @@ pub(crate) struct Opening(u64);
 impl Opening {
     /// One that no other database has.
     pub(crate) fn new() -> Opening {
-        static NEXT: statics::AtomicU64 = statics::AtomicU64::new(0);
+        static NEXT: std_atomic::AtomicU64 = std_atomic::AtomicU64::new(0);
         Opening(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::{Arc, AtomicU64, Mutex, Ordering};
-use lsmx_base::work_counter::{self, Work};
+use lsmx_base::work_counter::{self, WorkKind};
 
 /// Those who hold one number.
 #[derive(Clone, Copy, Debug)]
@@ -119,7 +119,7 @@ impl Sequence {
     /// Registered numbers, ascending.
     pub(crate) fn snapshots(&self) -> Vec<SeqNo> {
         let snapshots = self.snapshots.lock();
-        work_counter::add(Work::LockedVisits, snapshots.len());
+        work_counter::add(WorkKind::LockedVisits, snapshots.len());
         snapshots.keys().copied().collect()
     }
 
@@ -142,7 +142,7 @@ impl Sequence {
     /// How many snapshots are registered.
     pub(crate) fn snapshot_count(&self) -> usize {
         let snapshots = self.snapshots.lock();
-        work_counter::add(Work::LockedVisits, snapshots.len());
+        work_counter::add(WorkKind::LockedVisits, snapshots.len());
         snapshots.values().map(|holders| holders.count).sum()
     }
 }

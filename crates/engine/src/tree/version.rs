@@ -6,7 +6,7 @@ use std::ops::Bound;
 
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key_search::KeySearch;
-use lsmx_base::range_tombstone::index;
+use lsmx_base::range_tombstone::build_index;
 use lsmx_base::sync::{Arc, OnceLock};
 use lsmx_base::tombstone_index::TombstoneIndex;
 use lsmx_compaction::{FileId, RunShape, TreeShape};
@@ -241,7 +241,7 @@ impl Version {
         for table in tables.filter(|table| table.has_spans() && wanted(table)) {
             all.push(table.table().spans(FillCache::Yes)?);
         }
-        Ok(index(all.iter().flat_map(Spans::as_slice)))
+        Ok(build_index(all.iter().flat_map(Spans::as_slice)))
     }
 
     /// The open table of a file of this version.

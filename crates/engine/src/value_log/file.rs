@@ -174,7 +174,7 @@ impl Blob {
         if fill == FillCache::Yes {
             self.cache.keep_data_block(self.cache_id, pointer.offset, &value);
         }
-        Ok(Slice::of_block(value))
+        Ok(Slice::from_block(value))
     }
 
     /// The value if it is in memory; does not count as a use.
@@ -221,7 +221,7 @@ impl Blob {
             let wrong = Malformed::Field { what, found, expected };
             return Err(Error::malformed(wrong, &self.path, pointer.offset));
         }
-        Ok(Slice::of_block(value))
+        Ok(Slice::from_block(value))
     }
 
     /// The bytes of a record, once it is sure that there may be so many, before memory is taken for it.
@@ -293,7 +293,7 @@ impl Blob {
         let value = record.value(pointer.value_bytes).map_err(at)?;
         // Jobs let their values go again.
         let live = (fill != FillCache::Job).then(|| self.cache.live_blocks());
-        Ok(BlockBytes::counted(&value, live))
+        Ok(BlockBytes::copy_counted(&value, live))
     }
 
     pub(crate) fn cache(&self) -> &Arc<Cache> {

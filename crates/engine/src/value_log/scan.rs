@@ -88,7 +88,7 @@ impl BlobScan {
         blob.reading(fill, |source| {
             if source == Source::Device {
                 blob.checked_bytes(pointer)?;
-                return blob.record_from_device(entry, pointer, fill).map(Slice::of_block);
+                return blob.record_from_device(entry, pointer, fill).map(Slice::from_block);
             }
             // What was read ahead is nearer than the cache.
             if let Some(value) = self.read_ahead(id, blob, entry, pointer, access) {
@@ -124,7 +124,7 @@ impl BlobScan {
         Some(
             opened
                 .and_then(|fill| blob.open_record(stored, entry, pointer, fill))
-                .map(Slice::of_block),
+                .map(Slice::from_block),
         )
     }
 

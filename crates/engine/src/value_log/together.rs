@@ -144,7 +144,7 @@ impl<F: AsRef<Blob>> Stretch<'_, F> {
                 let whose = (key(*place), *seq);
                 wanted.blob().open_record(&buffer[at..end], whose, pointer, fill)
             });
-            give(*place, value.map(Slice::of_block));
+            give(*place, value.map(Slice::from_block));
         }
     }
 }

@@ -8,7 +8,7 @@ use lsmx_base::coding::{len_u64, low_u32};
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::{EntryKind, SeqNo};
 use lsmx_base::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering, Signal};
-use lsmx_base::work_counter::{self, Work};
+use lsmx_base::work_counter::{self, WorkKind};
 
 use crate::env::WaitCause;
 use crate::error::{Error, Result};
@@ -198,7 +198,7 @@ impl Ticket {
         let Request { payload, count, .. } = &self.request;
         let mut build = || {
             *checks += u64::from(*count);
-            work_counter::add(Work::LeaderVisits, *count as usize);
+            work_counter::add(WorkKind::LeaderVisits, *count as usize);
             Box::new(WriteSet::new(payload, *count))
         };
         if failpoint::is_on(Failpoint::GuardScansCommit) {
@@ -206,7 +206,7 @@ impl Ticket {
         }
         let write_set = self.write_set.get_or_init(build);
         *checks += 1;
-        work_counter::add(Work::LeaderVisits, 1);
+        work_counter::add(WorkKind::LeaderVisits, 1);
         write_set.writes(payload, guard)
     }
 }
@@ -295,7 +295,7 @@ pub(crate) fn check_published(store: &DbState, guard: &Guard) -> GuardState {
     let view = guard.tree.view();
     let oldest = view.sealed.last().unwrap_or(&view.active).first_seq();
     let newer = |memtable: &Arc<Memtable>| {
-        work_counter::add(Work::LeaderVisits, 1);
+        work_counter::add(WorkKind::LeaderVisits, 1);
         let written = memtable.get(&guard.key, SeqNo::MAX).map(|(seq, ..)| seq);
         written.max(memtable.covering(&guard.key, SeqNo::MAX)).is_some_and(|seq| seq > guard.read)
     };
@@ -318,7 +318,7 @@ fn insert(store: &DbState, ticket: &Ticket, memtables: &[Arc<Memtable>]) -> u64 
     // The payload was encoded by this process, so every operation decodes.
     let operations = Operations::new(payload).flatten();
     for (seq, operation) in (ticket.first_seq()..).zip(operations) {
-        work_counter::add(Work::LeaderVisits, 1);
+        work_counter::add(WorkKind::LeaderVisits, 1);
         // Neighbouring operations mostly go to the same tree.
         if request.trees[last].id != operation.keyspace {
             last = request

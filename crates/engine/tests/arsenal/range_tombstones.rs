@@ -11,7 +11,7 @@ use lsmx::manifest::Manifest;
 use lsmx::table::{Table, TableIdentity};
 use lsmx::vfs::MemVfs;
 use lsmx::{Db, Durability, Error, KeyspaceOptions, Options, WriteBatch};
-use lsmx_base::work_counter::{Work, counted};
+use lsmx_base::work_counter::{WorkKind, total};
 
 use super::{Outcome, oracle};
 
@@ -113,9 +113,9 @@ pub(crate) fn flush_of_nested_range_deletes_is_linear(_seed: u64) -> Outcome {
         for end in 0..count {
             db.delete_range::<[u8; 8]>(..key(end)).map_err(failed)?;
         }
-        let before = counted(Work::SpanNumbers);
+        let before = total(WorkKind::SpanNumbers);
         db.flush().map_err(failed)?;
-        numbers.push(counted(Work::SpanNumbers) - before);
+        numbers.push(total(WorkKind::SpanNumbers) - before);
     }
     match numbers[..] {
         [few, many] if many > 6 * few => Err(format!("a flush handles {few}, then {many} numbers")),

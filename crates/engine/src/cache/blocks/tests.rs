@@ -32,7 +32,7 @@ fn id(number: u64) -> BlockId {
 fn block(number: u64, live: Option<&Arc<LiveBlocks>>) -> BlockBytes {
     let mut contents = vec![0; BLOCK_BYTES];
     contents[..8].copy_from_slice(&number.to_le_bytes());
-    BlockBytes::counted(&contents, live)
+    BlockBytes::copy_counted(&contents, live)
 }
 
 fn number_in(block: &BlockBytes) -> u64 {

@@ -1,6 +1,6 @@
 //! Models of writes that wait for room.
 
-use lsmx_base::sync::models::{explore, spawn};
+use lsmx_base::sync::loom_model::{explore, spawn};
 
 use crate::db::admission::*;
 use crate::loom_models::open;

@@ -82,9 +82,9 @@ impl DataBlockCursor {
     #[inline]
     pub(crate) fn value_slice(&self) -> Slice {
         // A short value is copied, so that it does not keep the block in memory.
-        Slice::inline(self.value()).unwrap_or_else(|| {
+        Slice::new_inline(self.value()).unwrap_or_else(|| {
             let block = self.block.bytes().clone();
-            Slice::of_block(block.into_part(self.value_at, self.next))
+            Slice::from_block(block.into_range(self.value_at, self.next))
         })
     }
 

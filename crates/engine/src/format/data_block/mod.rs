@@ -283,7 +283,7 @@ impl DataBlock {
 
     #[cold]
     fn decode_long_entry(&self, at: usize) -> Result<RawEntry<'_>, Malformed> {
-        RawEntry::decode(&mut Decoder::at(&self.bytes[..self.entries_end], at))
+        RawEntry::decode(&mut Decoder::with_offset(&self.bytes[..self.entries_end], at))
     }
 
     /// Decodes the entry at a restart, whose suffix is its whole key.

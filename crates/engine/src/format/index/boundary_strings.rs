@@ -328,7 +328,7 @@ impl BoundaryStrings {
         area: &'a [u8],
         at: usize,
     ) -> Result<StringEntry<'a>, Malformed> {
-        let mut decoder = Decoder::at(area, at);
+        let mut decoder = Decoder::with_offset(area, at);
         let lengths = decoder.u8("lengths of a boundary")?;
         let mut length = |half: u8| {
             let half = usize::from(half);

@@ -227,7 +227,7 @@ impl PrefixIndex {
 
     #[cold]
     fn decode_long_entry(&self, at: usize) -> Result<PrefixIndexEntry<'_>, Malformed> {
-        let mut decoder = Decoder::at(&self.block[..self.restarts_at], at);
+        let mut decoder = Decoder::with_offset(&self.block[..self.restarts_at], at);
         let shared = decoder.length("shared separator length")?;
         let unshared = decoder.length("unshared separator length")?;
         let suffix = decoder.take("separator suffix", unshared / 2)?;

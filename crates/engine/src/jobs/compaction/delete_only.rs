@@ -96,7 +96,8 @@ fn cover(spans: &TombstoneIndex, snapshots: &[SeqNo], file: &FileShape) -> Cover
     let mut cover = Cover::ByNewer;
     let mut from = &file.range.smallest;
     loop {
-        let (visible, newest) = (spans.window(from, limit), spans.window(from, SeqNo::MAX));
+        let (visible, newest) =
+            (spans.coverage_range(from, limit), spans.coverage_range(from, SeqNo::MAX));
         // The number of a range delete is that of no entry: one that is the file's largest is newer
         // than all its entries.
         let here = match (visible.newest, newest.newest) {
@@ -123,7 +124,7 @@ mod tests {
     use lsmx_compaction::{FileId, KeyRange};
 
     use super::*;
-    use lsmx_base::range_tombstone::{RangeTombstone, index};
+    use lsmx_base::range_tombstone::{RangeTombstone, build_index};
 
     fn span(start: &'static str, end: Option<&'static str>, seqs: &[u64]) -> RangeTombstone {
         let (start, end) = (Bytes::from(start), end.map(Bytes::from));
@@ -155,7 +156,7 @@ mod tests {
 
     fn cover_of(spans: &[RangeTombstone], snapshots: &[u64]) -> Cover {
         let snapshots: Vec<_> = snapshots.iter().copied().map(SeqNo).collect();
-        cover(&index(spans), &snapshots, &file(1, ("d", "m"), (10, 20), 5))
+        cover(&build_index(spans), &snapshots, &file(1, ("d", "m"), (10, 20), 5))
     }
 
     #[test]
@@ -202,7 +203,7 @@ mod tests {
         let (shape, _) =
             TreeShape::default().with_flush(vec![file(1, ("d", "m"), (10, 20), 5)]).unwrap();
         let (shape, _) = shape.with_flush(vec![file(2, ("a", "z"), (30, 30), 0)]).unwrap();
-        let spans = index(&[span("a", Some("z\0"), &[30])]);
+        let spans = build_index(&[span("a", Some("z\0"), &[30])]);
         let found = look(&shape, &spans, &[], |_| false);
         let job = found.job.unwrap();
         assert_eq!(job.to_string(), "drop L0{1}   why: range deletes cover it");

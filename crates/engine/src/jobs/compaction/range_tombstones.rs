@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::SeqNo;
-use lsmx_base::range_tombstone::{RangeTombstone, fragment_visible, join, successor};
+use lsmx_base::range_tombstone::{RangeTombstone, fragment_visible, join_adjacent, successor};
 use lsmx_base::sync::Arc;
 use lsmx_compaction::{FileShape, RunShape};
 
@@ -38,7 +38,7 @@ impl Retention {
         let fragments = fragment_visible(spans, &self.snapshots);
         // Each fragment by itself: its neighbour may hide nothing that is left.
         let kept = fragments.iter().filter_map(|span| self.kept_of(span, keys)).collect();
-        let spans = Arc::new(Spans::new(join(fragments)));
+        let spans = Arc::new(Spans::new(join_adjacent(fragments)));
         self.deleted = Deleted::for_job(spans, Arc::clone(&self.snapshots));
         kept
     }
@@ -297,7 +297,7 @@ mod tests {
             let mut all = Vec::new();
             for (entries, spans) in tables {
                 let starts = entries.iter().map(Vec::as_slice).chain(spans.iter().map(|span| &span.start[..]));
-                let ends = entries.iter().map(Vec::as_slice).chain(spans.iter().filter_map(RangeTombstone::largest));
+                let ends = entries.iter().map(Vec::as_slice).chain(spans.iter().filter_map(RangeTombstone::largest_key));
                 let (Some(smallest), Some(largest)) = (starts.min(), ends.max()) else { continue };
                 prop_assert!(before.is_none_or(|before| *before < *smallest) && smallest <= largest);
                 prop_assert!(spans.iter().all(|span| span.start.len() <= 4 && span.end.as_ref().is_some_and(|end| end.len() <= 4)));

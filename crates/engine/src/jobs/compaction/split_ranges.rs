@@ -237,7 +237,7 @@ mod tests {
                 let part = Part { from: from.clone(), to: to.clone() };
                 for span in part.spans(&all) {
                     prop_assert!(from.as_ref().is_none_or(|from| span.start >= *from));
-                    let largest = span.largest().unwrap();
+                    let largest = span.largest_key().unwrap();
                     prop_assert!(to.as_ref().is_none_or(|to| *largest < **to));
                     if let (Some(last), true) = (&last, from.as_ref() == Some(&span.start)) {
                         prop_assert!(*last < span.start);

@@ -92,7 +92,7 @@ fn entries(
     last: &Option<(Bytes, SeqNo, EntryKind)>,
 ) -> Result<Vec<Entry>> {
     let at = |what: Malformed| Error::malformed(what, remains.path(), handle.offset);
-    let block = DataBlock::new(BlockBytes::copy_of(contents)).map_err(at)?;
+    let block = DataBlock::new(BlockBytes::copy_from(contents)).map_err(at)?;
     block.check().map_err(at)?;
     let mut cursor = DataBlockCursor::new(block);
     let mut entries: Vec<Entry> = Vec::new();

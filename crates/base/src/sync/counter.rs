@@ -1,0 +1,97 @@
+//! Counters for hot paths.
+
+use super::{AtomicU64, OnceLock, Ordering, std_atomic, thread_local};
+
+/// Returns a small number that identifies the current thread. A process never uses a number twice.
+#[must_use]
+pub fn thread_number() -> usize {
+    static NEXT: std_atomic::AtomicUsize = std_atomic::AtomicUsize::new(0);
+    thread_local! {
+        static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed);
+    }
+    // The thread local may be destroyed already if the thread is ending. Then any number will do.
+    NUMBER.try_with(|number| *number).unwrap_or(usize::MAX)
+}
+
+/// Number of shards of a [`ShardedCounter`].
+const SHARDS: usize = 16;
+
+/// One shard. It fills two cache lines, because processors prefetch cache lines in pairs.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Shard(AtomicU64);
+
+/// A counter that many threads can increment without contention: each thread adds to one shard, and
+/// a reader sums all shards.
+///
+/// The sum includes all additions that happened before the read. It may miss concurrent ones.
+/// The first addition allocates the shards (2 KiB), because a database may have thousands of
+/// keyspaces that are never used.
+#[derive(Debug, Default)]
+pub struct ShardedCounter {
+    shards: OnceLock<Box<[Shard; SHARDS]>>,
+}
+
+impl ShardedCounter {
+    /// Creates a counter at zero.
+    #[must_use]
+    pub fn new() -> ShardedCounter {
+        ShardedCounter::default()
+    }
+
+    /// Adds `count`.
+    #[inline]
+    pub fn add(&self, count: u64) {
+        self.add_and_get_shard(count);
+    }
+
+    /// Adds `count` and returns the new value of the current thread's shard.
+    #[inline]
+    pub fn add_and_get_shard(&self, count: u64) -> u64 {
+        let shards = self.shards.get_or_init(Box::default);
+        let shard = &shards[thread_number() % SHARDS].0;
+        shard.fetch_add(count, Ordering::Relaxed).wrapping_add(count)
+    }
+
+    /// Returns the sum of all additions, modulo 2^64.
+    #[must_use]
+    pub fn sum(&self) -> u64 {
+        let shards = self.shards.get().into_iter().flat_map(|shards| shards.iter());
+        shards.fold(0u64, |sum, shard| sum.wrapping_add(shard.0.load(Ordering::Relaxed)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sharded_counter_counts_additions_of_all_threads() {
+        let counter = ShardedCounter::new();
+        std::thread::scope(|scope| {
+            for thread in 0..8 {
+                let counter = &counter;
+                scope.spawn(move || (0..1_000).for_each(|_| counter.add(thread)));
+            }
+        });
+        assert_eq!(counter.sum(), 28_000);
+    }
+
+    #[test]
+    fn thread_number_is_unique() {
+        let mut numbers: Vec<usize> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8)
+                .map(|_| {
+                    scope.spawn(|| {
+                        assert_eq!(thread_number(), thread_number());
+                        thread_number()
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), 8);
+    }
+}
