@@ -31,12 +31,12 @@ fn main() -> Result<(), Failure> {
     let path = directory.path().join("db");
     build(&path, records)?;
     let cache_bytes = {
-        let db = Db::open_read_only(&path, Options::default())?;
+        let db = Db::open(&path, Options::default().read_only(true))?;
         let sizes = db.default_keyspace().metadata()?;
         sizes.inflection_2() + sizes.inflection_2() / 20
     };
     let options = Options::default().block_cache_bytes(cache_bytes).direct_reads(true);
-    let db = Db::open_read_only(&path, options)?;
+    let db = Db::open(&path, options.read_only(true))?;
     let keyspace = db.default_keyspace();
     let mut asked = (1..).map(|number| mix(number) % records);
     for number in asked.by_ref().take(LOOKUPS) {

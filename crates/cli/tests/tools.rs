@@ -54,7 +54,7 @@ fn reset_clock_sets_a_stored_time_of_2099_back() {
     let ahead = lsmx::env::ManualClock::new(YEAR_2099_US);
     lsmx::Db::open(&path, lsmx::Options::default().clock(ahead)).unwrap().close(None).unwrap();
     let stored_us = || {
-        let db = lsmx::Db::open_read_only(&path, lsmx::Options::default()).unwrap();
+        let db = lsmx::Db::open(&path, lsmx::Options::default().read_only(true)).unwrap();
         db.env().database_us()
     };
     assert!(stored_us() >= YEAR_2099_US);

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use lsmx::env::Background;
 use lsmx::merge_operator::Append;
 use lsmx::vfs::{MemVfs, Vfs};
-use lsmx::{Db, KeyspaceOptions, Options, verify_with_stores};
+use lsmx::{Db, KeyspaceOptions, Options, verify};
 use lsmx_delta::{DeltaOptions, KeyDelta};
 
 fn factory() -> KeyDelta {
@@ -25,10 +25,10 @@ fn open(disk: &MemVfs, kept_apart: bool) -> Db {
     let keyspace = if kept_apart { keyspace.operand_store(factory()) } else { keyspace };
     let options = Options::default()
         .background(Background::Inline)
-        .known_operand_store(factory())
+        .operand_store(factory())
         .seed(11)
         .keyspace_defaults(keyspace);
-    Db::open_with(Arc::new(disk.clone()), "db", options).unwrap()
+    Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap()
 }
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -125,7 +125,11 @@ fn the_golden_database_is_read_and_continued() {
         for (name, bytes) in &files {
             disk.write_all(&Path::new("db").join(name), bytes).unwrap();
         }
-        verify_with_stores(Arc::new(disk.clone()), "db", &[Arc::new(factory())]).unwrap();
+        verify(
+            "db",
+            &Options::default().vfs(Arc::new(disk.clone())).operand_store(Arc::new(factory())),
+        )
+        .unwrap();
         let mut model = Model::new();
         // What the writer did, done to the model alone.
         let scratch = open(&MemVfs::new(), false);
@@ -139,7 +143,8 @@ fn the_golden_database_is_read_and_continued() {
         check(&db, &model);
         db.close(None).unwrap();
         check(&open(&disk, kept_apart), &model);
-        verify_with_stores(Arc::new(disk), "db", &[Arc::new(factory())]).unwrap();
+        verify("db", &Options::default().vfs(Arc::new(disk)).operand_store(Arc::new(factory())))
+            .unwrap();
     }
 }
 

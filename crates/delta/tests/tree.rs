@@ -31,7 +31,7 @@ fn a_bucket_that_leaves_reads_its_range_of_the_tree_once() {
         .block_cache_bytes(0)
         .seed(1)
         .keyspace_defaults(keyspace);
-    let db = Db::open_with(vfs.clone(), "db", options).unwrap();
+    let db = Db::open("db", options.vfs(vfs.clone())).unwrap();
     for number in 0..KEYS {
         db.put(key(number), [b'v'; 200]).unwrap();
     }

@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn a_reader_that_lets_tables_go_last_does_not_close_them() {
         let inline = Options::default().background(Background::Inline);
-        let db = Db::open_with(Arc::new(MemVfs::new()), "db", inline).unwrap();
+        let db = Db::open("db", inline.vfs(Arc::new(MemVfs::new()))).unwrap();
         let (all, tables) = (db.default_keyspace(), &db.core().store.tables);
         let outdated = || {
             db.put("a", "table").unwrap();
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn threads_of_the_database_free_what_its_readers_let_go() {
-        let db = Db::open_with(Arc::new(MemVfs::new()), "db", Options::default()).unwrap();
+        let db = Db::open("db", Options::default().vfs(Arc::new(MemVfs::new()))).unwrap();
         let disposal = db.core().store.tables.disposal.clone();
         let (tell, told) = mpsc::channel();
         disposal.dispose(Telling(tell.clone()));

@@ -79,10 +79,9 @@ pub mod write;
 pub use crate::db::{BlockedCompaction, Health, QuarantinedFile};
 pub use crate::db::{
     DEFAULT_KEYSPACE, Db, Keyspace, Snapshot, Update, VerifyReport, WaitOptions, verify,
-    verify_with, verify_with_stores,
 };
-pub use crate::db::{Explanation, MetadataSizes, Observation, observe, observe_with};
-pub use crate::db::{Finding, Lost, LostKind, RepairOptions, RepairReport, repair, repair_with};
+pub use crate::db::{Explanation, MetadataSizes, Observation, observe};
+pub use crate::db::{Finding, Lost, LostKind, RepairOptions, RepairReport, repair};
 pub use crate::iter::range::Range;
 pub use crate::merge_operator::{MergeError, MergeOperator};
 pub use crate::options::db::Options;

@@ -30,7 +30,7 @@ fn numbers_of_commits_that_failed_are_never_given_again() {
     let disk = MemVfs::new();
     let faulty = FaultVfs::new(Arc::new(disk.clone()), 1);
     let options = || Options::default().background(Background::Inline).seed(1);
-    let db = Db::open_with(Arc::new(faulty.clone()), "db", options()).unwrap();
+    let db = Db::open("db", options().vfs(Arc::new(faulty.clone()))).unwrap();
     db.put("a", "1").unwrap();
     let before = db.snapshot().seq();
     let rule = FaultRule::new(Fault::Error(Errno::Io)).on(&[VfsCall::Append]);
@@ -40,7 +40,7 @@ fn numbers_of_commits_that_failed_are_never_given_again() {
     db.resume().unwrap();
     db.close(None).unwrap();
     drop(db);
-    let db = Db::open_with(Arc::new(disk), "db", options()).unwrap();
+    let db = Db::open("db", options().vfs(Arc::new(disk))).unwrap();
     assert!(db.get("b").unwrap().is_none());
     db.put("c", "3").unwrap();
     assert!(db.snapshot().seq().0 > before.0 + 1, "{:?} after {before:?}", db.snapshot().seq());
@@ -52,7 +52,7 @@ fn every_preset_keeps_everything_over_reopenings() {
         let disk = MemVfs::new();
         let mut model = BTreeMap::new();
         for round in 0..4u64 {
-            let db = Db::open_with(Arc::new(disk.clone()), "db", options(&policy)).unwrap();
+            let db = Db::open("db", options(&policy).vfs(Arc::new(disk.clone()))).unwrap();
             for number in 0..2_000u64 {
                 let (key, value) = (key(number + round * 700), format!("{round}-{number}"));
                 if number % 7 == 3 {
@@ -79,7 +79,7 @@ fn every_preset_keeps_everything_over_reopenings() {
                 assert!(matches!(db.get("a"), Err(Error::Closed)));
             }
             drop(db);
-            lsmx::verify_with(Arc::new(disk.clone()), "db").unwrap();
+            lsmx::verify("db", &Options::default().vfs(Arc::new(disk.clone()))).unwrap();
         }
     }
 }
@@ -113,7 +113,7 @@ fn threads_write_and_read_a_real_directory() {
     db.wait_idle().unwrap();
     assert!(matches!(Db::open(&path, options()), Err(Error::Locked { .. })));
     drop((db, other));
-    let report = lsmx::verify(&path).unwrap();
+    let report = lsmx::verify(&path, &Options::default()).unwrap();
     assert_eq!((report.keyspaces, report.orphans.len()), (2, 0));
     let db = Db::open(&path, options().create_if_missing(false)).unwrap();
     assert_eq!(db.keyspaces(), ["default", "other"]);

@@ -19,15 +19,15 @@ fn options(background: Background) -> Options {
 }
 
 fn open(vfs: Arc<dyn Vfs>, path: &str) -> lsmx::Result<Db> {
-    Db::open_with(vfs, path, options(Background::Inline).create_if_missing(false))
+    Db::open(path, options(Background::Inline).create_if_missing(false).vfs(vfs))
 }
 
 fn read_only(disk: &MemVfs) -> lsmx::Result<Db> {
-    Db::open_read_only_with(Arc::new(disk.clone()), "db", options(Background::Inline))
+    Db::open("db", options(Background::Inline).read_only(true).vfs(Arc::new(disk.clone())))
 }
 
 fn create(vfs: Arc<dyn Vfs>, background: Background) -> Db {
-    Db::open_with(vfs, "db", options(background)).unwrap()
+    Db::open("db", options(background).vfs(vfs)).unwrap()
 }
 
 fn fill(db: &Db, keys: std::ops::Range<u32>) {
@@ -58,7 +58,10 @@ fn a_checkpoint_holds_what_was_committed_before_it_and_is_a_database_of_its_own(
         drop(users);
         copy.close(None).unwrap();
         assert_eq!(
-            lsmx::verify_with(Arc::new(disk.clone()), "copies/one").unwrap().orphans.len(),
+            lsmx::verify("copies/one", &Options::default().vfs(Arc::new(disk.clone())))
+                .unwrap()
+                .orphans
+                .len(),
             0
         );
     }
@@ -67,7 +70,10 @@ fn a_checkpoint_holds_what_was_committed_before_it_and_is_a_database_of_its_own(
     assert!(matches!(db.checkpoint("db"), Err(Error::TargetNotEmpty { .. })));
     db.close(None).unwrap();
     assert!(matches!(db.checkpoint("copies/two"), Err(Error::Closed)));
-    assert_eq!(lsmx::verify_with(Arc::new(disk.clone()), "db").unwrap().orphans.len(), 0);
+    assert_eq!(
+        lsmx::verify("db", &Options::default().vfs(Arc::new(disk.clone()))).unwrap().orphans.len(),
+        0
+    );
 }
 
 #[test]
@@ -260,7 +266,7 @@ fn opening_read_only_shows_everything_and_changes_no_byte() {
         let db = read_only(&disk).unwrap();
         let second = read_only(&disk).unwrap();
         assert!(matches!(open(Arc::new(disk.clone()), "db"), Err(Error::Locked { .. })));
-        assert!(lsmx::verify_with(Arc::new(disk.clone()), "db").is_ok());
+        assert!(lsmx::verify("db", &Options::default().vfs(Arc::new(disk.clone()))).is_ok());
         for db in [&db, &second] {
             assert_eq!(db.default_keyspace().iter().rev().count(), 1_000);
             let users = db.existing_keyspace("users").unwrap();
@@ -320,9 +326,9 @@ fn opening_read_only_works_in_a_directory_without_write_permission() {
         set_permissions(file.unwrap().path(), Permissions::from_mode(0o444)).unwrap();
     }
     set_permissions(&copy, Permissions::from_mode(0o555)).unwrap();
-    let db = Db::open_read_only(&copy, Options::default()).unwrap();
+    let db = Db::open(&copy, Options::default().read_only(true)).unwrap();
     assert_eq!(db.get("k").unwrap().unwrap(), *b"v");
-    assert!(lsmx::verify(&copy).is_ok());
+    assert!(lsmx::verify(&copy, &Options::default()).is_ok());
     drop(db);
     set_permissions(&copy, Permissions::from_mode(0o755)).unwrap();
     assert!(OsVfs.exists(&path).unwrap());

@@ -16,7 +16,7 @@ fn open(disk: &MemVfs, background: Background, policy: &PolicySpec) -> Db {
         .table_bytes(4 << 10)
         .policy(policy.clone());
     let options = Options::default().background(background).keyspace_defaults(keyspace).seed(1);
-    Db::open_with(Arc::new(disk.clone()), "db", options).unwrap()
+    Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap()
 }
 
 fn leveled() -> PolicySpec {
@@ -65,7 +65,7 @@ fn every_policy_ends_with_one_run_without_a_dead_entry() {
         db.default_keyspace().compact_range::<&[u8]>(..).unwrap();
         assert_eq!(jobs(&db), before, "{policy}");
         db.close(None).unwrap();
-        assert!(lsmx::verify_with(Arc::new(disk), "db").is_ok());
+        assert!(lsmx::verify("db", &Options::default().vfs(Arc::new(disk))).is_ok());
     }
 }
 
@@ -146,7 +146,7 @@ fn it_comes_to_its_turn_while_others_work() {
         db.wait_idle().unwrap();
         assert_eq!(db.default_keyspace().iter().count(), 500);
         db.close(None).unwrap();
-        assert!(lsmx::verify_with(Arc::new(disk), "db").is_ok(), "seed {seed}");
+        assert!(lsmx::verify("db", &Options::default().vfs(Arc::new(disk))).is_ok(), "seed {seed}");
     }
 }
 
@@ -181,7 +181,7 @@ fn a_deadline_or_a_failure_leaves_the_tree_as_it_was() {
     let options = Options::default()
         .background(Background::Inline)
         .keyspace_defaults(keyspace.policy("tiering".parse().unwrap()));
-    let db = Db::open_with(Arc::new(faults.clone()), "db", options).unwrap();
+    let db = Db::open("db", options.vfs(Arc::new(faults.clone()))).unwrap();
     let default = db.default_keyspace();
     for number in 0..500 {
         db.put(key(number % 50), [7; 40]).unwrap();

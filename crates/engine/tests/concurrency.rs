@@ -74,7 +74,7 @@ fn schedules(test: &'static str, count: usize) -> impl Iterator<Item = (u64, imp
 fn readers_and_writers(vfs: &Arc<dyn Vfs>, path: &str) {
     const WRITERS: usize = 2;
     const COMMITS: u64 = 1_500;
-    let db = Db::open_with(Arc::clone(vfs), path, options()).unwrap();
+    let db = Db::open(path, options().vfs(Arc::clone(vfs))).unwrap();
     let other = db.keyspace("other", tuning()).unwrap();
     let main = db.default_keyspace();
     let writing = AtomicU64::new(WRITERS as u64);
@@ -131,7 +131,7 @@ fn readers_and_writers(vfs: &Arc<dyn Vfs>, path: &str) {
         }
     });
     drop((main, other, db));
-    let db = Db::open_with(Arc::clone(vfs), path, options()).unwrap();
+    let db = Db::open(path, options().vfs(Arc::clone(vfs))).unwrap();
     let snapshot = db.snapshot();
     for writer in 0..WRITERS {
         let other = db.existing_keyspace("other").unwrap();
@@ -226,7 +226,7 @@ fn close_among_writing_threads_loses_nothing() {
     let _dog = watchdog("close_among_writing_threads_loses_nothing", 0, PATIENCE);
     let disk = MemVfs::new();
     for round in 0..60 {
-        let db = Db::open_with(Arc::new(disk.clone()), "db", options()).unwrap();
+        let db = Db::open("db", options().vfs(Arc::new(disk.clone()))).unwrap();
         for writer in 0..2 {
             db.delete(format!("writer-{writer}")).unwrap();
         }
@@ -241,10 +241,10 @@ fn close_among_writing_threads_loses_nothing() {
             }
             db.close(None).unwrap();
             // The lock is free, though writers may not have been told yet.
-            let db = Db::open_with(Arc::new(disk.clone()), "db", options()).unwrap();
+            let db = Db::open("db", options().vfs(Arc::new(disk.clone()))).unwrap();
             db.put("mine", "now").unwrap();
         });
-        let db = Db::open_with(Arc::new(disk.clone()), "db", options()).unwrap();
+        let db = Db::open("db", options().vfs(Arc::new(disk.clone()))).unwrap();
         assert_nothing_lost(&db, &told);
     }
 }
@@ -256,7 +256,7 @@ fn a_commit_overtaken_by_close_is_refused() {
     let mut refused = 0;
     for (seed, _told) in schedules("a_commit_overtaken_by_close_is_refused", 300) {
         let disk = MemVfs::new();
-        let db = Db::open_with(Arc::new(disk.clone()), "db", stepped(seed)).unwrap();
+        let db = Db::open("db", stepped(seed).vfs(Arc::new(disk.clone()))).unwrap();
         let env = db.env().clone();
         let told: Vec<Arc<Told>> = (0..6).map(|_| Arc::default()).collect();
         let writers = told.iter().enumerate().map(|(writer, told)| {
@@ -285,7 +285,7 @@ fn a_commit_overtaken_by_close_is_refused() {
         let changed: Vec<_> = files.keys().chain(left.keys()).filter(changed).collect();
         assert!(changed.is_empty(), "written after the close: {changed:?}");
         let options = options().background(Background::Inline);
-        let db = Db::open_with(Arc::new(disk), "db", options).unwrap();
+        let db = Db::open("db", options.vfs(Arc::new(disk))).unwrap();
         for (writer, told) in told.iter().enumerate() {
             let acknowledged = told.acknowledged.load(Ordering::Acquire);
             assert_eq!(number(db.get(format!("writer-{writer}")).unwrap()), acknowledged);
@@ -301,7 +301,7 @@ fn a_commit_overtaken_by_close_is_refused() {
 fn no_byte_is_written_after_close_has_returned() {
     for (seed, _told) in schedules("no_byte_is_written_after_close_has_returned", 400) {
         let disk = MemVfs::new();
-        let db = Db::open_with(Arc::new(disk.clone()), "db", stepped(seed)).unwrap();
+        let db = Db::open("db", stepped(seed).vfs(Arc::new(disk.clone()))).unwrap();
         let env = db.env().clone();
         let told: Vec<Arc<Told>> = (0..2).map(|_| Arc::default()).collect();
         let mut handles = Vec::new();
@@ -341,7 +341,7 @@ fn no_byte_is_written_after_close_has_returned() {
         };
         let changed: Vec<_> = files.keys().chain(left.keys()).filter(changed).collect();
         assert!(changed.is_empty(), "written after the close: {changed:?}");
-        let db = Db::open_with(Arc::new(disk), "db", options().background(Background::Inline));
+        let db = Db::open("db", options().background(Background::Inline).vfs(Arc::new(disk)));
         assert_nothing_lost(&db.unwrap(), &told);
     }
 }
@@ -371,7 +371,7 @@ fn increment(db: &Db, refused: &AtomicU64) {
 fn guarded_increments_add_up() {
     let _dog = watchdog("guarded_increments_add_up", 0, PATIENCE);
     let refused = Arc::new(AtomicU64::new(0));
-    let db = Db::open_with(Arc::new(MemVfs::new()), "db", options()).unwrap();
+    let db = Db::open("db", options().vfs(Arc::new(MemVfs::new()))).unwrap();
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| (0..500).for_each(|_| increment(&db, &refused)));
@@ -381,7 +381,7 @@ fn guarded_increments_add_up() {
     assert_eq!(db.default_keyspace().prefix("fill-").count(), 2_000);
     drop(db);
     for (seed, _told) in schedules("guarded_increments_add_up", 30) {
-        let db = Db::open_with(Arc::new(MemVfs::new()), "db", stepped(seed)).unwrap();
+        let db = Db::open("db", stepped(seed).vfs(Arc::new(MemVfs::new()))).unwrap();
         let env = db.env().clone();
         let handles = (0..3).map(|_| {
             let (db, refused) = (db.clone(), Arc::clone(&refused));
@@ -397,7 +397,7 @@ fn guarded_increments_add_up() {
 #[test]
 fn a_refused_guard_leaves_nothing() {
     let options = options().background(Background::Inline);
-    let db = Db::open_with(Arc::new(MemVfs::new()), "db", options).unwrap();
+    let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
     let (main, other) = (db.default_keyspace(), db.keyspace("other", tuning()).unwrap());
     let guarded = |read| {
         let mut batch = WriteBatch::new();
@@ -541,7 +541,7 @@ fn histories_of_three_threads_are_linearizable() {
     const CALLS: usize = 30;
     let (mut held, mut overlapping) = (0, 0);
     for (seed, _told) in schedules("histories_of_three_threads_are_linearizable", 300) {
-        let db = Db::open_with(Arc::new(MemVfs::new()), "db", stepped(seed)).unwrap();
+        let db = Db::open("db", stepped(seed).vfs(Arc::new(MemVfs::new()))).unwrap();
         let env = db.env().clone();
         let (main, other) = (db.default_keyspace(), db.keyspace("other", tuning()).unwrap());
         let (clock, ids) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU32::new(1)));
@@ -646,7 +646,7 @@ fn fill(db: &Db, flushes: bool) -> &'static str {
 fn stall(gate: &Gate, disk: FaultVfs, tuning: KeyspaceOptions, expected: &str) {
     let options = || Options::default().keyspace_defaults(tuning.clone());
     let options = || options().write_control(lsmx::WriteControl::Stop).wal_bytes_max(1 << 30);
-    let db = Db::open_with(Arc::new(disk.clone()), "db", options()).unwrap();
+    let db = Db::open("db", options().vfs(Arc::new(disk.clone()))).unwrap();
     gate.shut();
     assert_eq!(fill(&db, expected != "a free memtable"), expected);
     let main = db.default_keyspace();
@@ -678,7 +678,7 @@ fn stall(gate: &Gate, disk: FaultVfs, tuning: KeyspaceOptions, expected: &str) {
     assert!(stalls.count >= 2 && stalls.us_max >= 15_000, "{stalls:?}");
     main.put_with("after", "x", no_slowdown()).unwrap();
     drop((main, other, db));
-    let db = Db::open_with(Arc::new(disk), "db", options()).unwrap();
+    let db = Db::open("db", options().vfs(Arc::new(disk))).unwrap();
     assert_eq!(db.get("late").unwrap(), None);
     assert_eq!(db.existing_keyspace("other").unwrap().get("late").unwrap(), None);
     assert!(db.get("patient").unwrap().is_some() && db.get("after").unwrap().is_some());
@@ -705,7 +705,7 @@ fn a_commit_behind_a_hanging_one_keeps_its_deadline() {
     let _dog = watchdog("a_commit_behind_a_hanging_one_keeps_its_deadline", 0, PATIENCE);
     let gate = Gate::default();
     let disk = gate.disk(".wal", "hanging");
-    let db = Db::open_with(Arc::new(disk.clone()), "db", options()).unwrap();
+    let db = Db::open("db", options().vfs(Arc::new(disk.clone()))).unwrap();
     gate.shut();
     std::thread::scope(|scope| {
         let hanging = std::thread::Builder::new().name("hanging".to_owned());
@@ -723,7 +723,7 @@ fn a_commit_behind_a_hanging_one_keeps_its_deadline() {
     assert!(db.get("hanging").unwrap().is_some());
     db.put("after", "x").unwrap();
     drop(db);
-    let db = Db::open_with(Arc::new(disk), "db", options()).unwrap();
+    let db = Db::open("db", options().vfs(Arc::new(disk))).unwrap();
     let keys: Vec<_> = db.default_keyspace().iter().map(|item| item.unwrap().0).collect();
     assert_eq!(keys, ["after", "hanging"]);
 }
@@ -734,7 +734,7 @@ fn a_close_past_its_deadline_loses_nothing() {
     let _dog = watchdog("a_close_past_its_deadline_loses_nothing", 0, PATIENCE);
     let gate = Gate::default();
     let disk = gate.disk(".sst", "lsmx");
-    let db = Db::open_with(Arc::new(disk.clone()), "db", options()).unwrap();
+    let db = Db::open("db", options().vfs(Arc::new(disk.clone()))).unwrap();
     gate.shut();
     for count in 0..60u64 {
         db.put(count.to_be_bytes(), [1; 100]).unwrap();
@@ -752,7 +752,7 @@ fn a_close_past_its_deadline_loses_nothing() {
     assert!(matches!(db.put("k", "v"), Err(Error::Closed)));
     // The lock stays until the close is done, be it by the last handle.
     drop(db);
-    let db = Db::open_with(Arc::new(disk), "db", options()).unwrap();
+    let db = Db::open("db", options().vfs(Arc::new(disk))).unwrap();
     assert_eq!(db.default_keyspace().iter().count(), 60);
 }
 
@@ -763,7 +763,7 @@ fn count_together(options: Options, background: Background, rounds: u64) {
     let disk = MemVfs::new();
     let counters = tuning().memtable_bytes(2 << 10).merge_operator(Counter);
     let options = options.background(background);
-    let db = Db::open_with(Arc::new(disk.clone()), "db", options.clone()).unwrap();
+    let db = Db::open("db", options.clone().vfs(Arc::new(disk.clone()))).unwrap();
     let keyspace = db.keyspace("counters", counters.clone()).unwrap();
     let env = db.env().clone();
     let one = 1u64.to_le_bytes();
@@ -812,7 +812,7 @@ fn count_together(options: Options, background: Background, rounds: u64) {
     check(&keyspace);
     drop((keyspace, db));
     let options = options.background(Background::Inline);
-    let db = Db::open_with(Arc::new(disk), "db", options).unwrap();
+    let db = Db::open("db", options.vfs(Arc::new(disk))).unwrap();
     check(&db.keyspace("counters", counters).unwrap());
 }
 

@@ -112,7 +112,7 @@ fn build(
     killed: bool,
 ) -> Intact {
     let disk = MemVfs::new();
-    let db = Db::open_with(Arc::new(disk.clone()), "db", options(seed, segment_bytes)).unwrap();
+    let db = Db::open("db", options(seed, segment_bytes).vfs(Arc::new(disk.clone()))).unwrap();
     let keyspaces = [db.default_keyspace(), db.keyspace("other", tuning(8 << 10)).unwrap()];
     let mut dice = Dice::new(seed);
     let mut states = vec![State::default()];
@@ -191,7 +191,7 @@ impl Intact {
     /// Opens a damaged copy and asks for everything.
     fn ask(&self, disk: &MemVfs) -> Answer {
         let before = disk.snapshot_all();
-        let db = match Db::open_with(Arc::new(disk.clone()), "db", options(5, 600)) {
+        let db = match Db::open("db", options(5, 600).vfs(Arc::new(disk.clone()))) {
             Ok(db) => db,
             Err(error) => {
                 named(&error);
@@ -293,7 +293,7 @@ fn intact_databases_have_every_kind_of_file_and_answer() {
         }
         assert!(kinds.iter().filter(|kind| *kind == "sst").count() >= 2, "{kinds:?}");
         segments = segments.max(kinds.iter().filter(|kind| *kind == "wal").count());
-        lsmx::verify_with(Arc::new(intact.copy()), "db").unwrap();
+        lsmx::verify("db", &Options::default().vfs(Arc::new(intact.copy()))).unwrap();
         assert_eq!(intact.sample(&intact.copy(), "nothing"), Answer::Right);
     }
     assert!(segments >= 2, "no log has a chain");
@@ -325,7 +325,8 @@ fn a_changed_byte_is_found_or_harmless() {
                 disk.overwrite(&path, offset as u64, &[new]).unwrap();
                 let done = format!("{} byte {offset} from {old:#x} to {new:#x}", path.display());
                 if extension(&path) == "sst" {
-                    let verified = lsmx::verify_with(Arc::new(disk.clone()), "db");
+                    let verified =
+                        lsmx::verify("db", &Options::default().vfs(Arc::new(disk.clone())));
                     let error = verified.expect_err(&done);
                     assert_eq!(named(&error), path, "{done}");
                 }
@@ -353,7 +354,8 @@ fn a_cut_file_is_found_or_harmless() {
                 disk.truncate(&path, cut as u64).unwrap();
                 let done = format!("{} cut from {len} to {cut}", path.display());
                 if extension(&path) == "sst" {
-                    lsmx::verify_with(Arc::new(disk.clone()), "db").expect_err(&done);
+                    lsmx::verify("db", &Options::default().vfs(Arc::new(disk.clone())))
+                        .expect_err(&done);
                 }
                 samples += 1;
                 refused += usize::from(intact.sample(&disk, &done) == Answer::Refused);

@@ -124,7 +124,7 @@ fn options(tuning: KeyspaceOptions) -> Options {
 }
 
 fn open(disk: &MemVfs, tuning: KeyspaceOptions) -> Db {
-    Db::open_with(Arc::new(disk.clone()), "db", options(tuning)).unwrap()
+    Db::open("db", options(tuning).vfs(Arc::new(disk.clone()))).unwrap()
 }
 
 fn new(tuning: KeyspaceOptions) -> Db {
@@ -280,7 +280,7 @@ impl Served {
     fn open(disk: &FaultVfs, options: Options) -> Served {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         let runtime = builder.worker_threads(1).enable_time().build().unwrap();
-        let db = Db::open_with(Arc::new(disk.clone()), "db", options).unwrap();
+        let db = Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap();
         let _entered = runtime.enter();
         let handle = lsmx::tokio::Db::try_from(db.clone()).unwrap();
         drop(_entered);

@@ -45,7 +45,7 @@ fn databases() -> Vec<BTreeMap<PathBuf, Vec<u8>>> {
             .value_separation(ValueSeparation::default().threshold_bytes(30));
         let options = Options::default().background(Background::Inline).seed(5);
         let options = options.keyspace_defaults(keyspace);
-        let db = Db::open_with(Arc::new(disk.clone()), "db", options).unwrap();
+        let db = Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap();
         let trace = db.record_trace("trace").unwrap();
         for number in 0..120u64 {
             let key = format!("key-{:06}", number * 7919 % 90);

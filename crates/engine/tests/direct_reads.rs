@@ -86,12 +86,12 @@ fn a_database_reads_the_same_past_the_page_cache() {
     db.close(None).unwrap();
     drop(packed);
     for direct in [true, false] {
-        let db = Db::open_read_only(&path, options().direct_reads(direct)).unwrap();
+        let db = Db::open(&path, options().direct_reads(direct).read_only(true)).unwrap();
         check(&db);
         let seen = db.metrics();
         assert!(seen.cache[&lsmx::format::BlockKind::Data].misses > 0);
     }
-    lsmx::verify(&path).unwrap();
+    lsmx::verify(&path, &Options::default()).unwrap();
 }
 
 /// Which tables were opened, and how.
@@ -140,7 +140,7 @@ fn every_table_is_opened_in_the_way_that_was_asked_for() {
     for direct in [false, true] {
         let opened = Arc::new(Opened::default());
         let disk = Watched(MemVfs::new(), Some(Arc::clone(&opened)));
-        let db = Db::open_with(Arc::new(disk), "db", options().direct_reads(direct)).unwrap();
+        let db = Db::open("db", options().direct_reads(direct).vfs(Arc::new(disk))).unwrap();
         for number in 0..KEYS {
             db.put(key(number), value(number, 0)).unwrap();
         }
@@ -160,7 +160,7 @@ fn every_table_is_opened_in_the_way_that_was_asked_for() {
 fn where_there_are_none_the_opening_says_so_and_changes_nothing() {
     let disk = Watched(MemVfs::new(), None);
     let cached = options().direct_reads(false);
-    let db = Db::open_with(Arc::new(disk.clone()), "db", cached.clone()).unwrap();
+    let db = Db::open("db", cached.clone().vfs(Arc::new(disk.clone()))).unwrap();
     db.put("k", "v").unwrap();
     db.close(None).unwrap();
     let before = disk.0.snapshot_all();
@@ -170,9 +170,9 @@ fn where_there_are_none_the_opening_says_so_and_changes_nothing() {
         }
         other => panic!("{other:?}"),
     };
-    refused(Db::open_with(Arc::new(disk.clone()), "db", options()));
-    refused(Db::open_read_only_with(Arc::new(disk.clone()), "db", options()));
+    refused(Db::open("db", options().vfs(Arc::new(disk.clone()))));
+    refused(Db::open("db", options().read_only(true).vfs(Arc::new(disk.clone()))));
     assert!(disk.0.snapshot_all() == before);
-    let db = Db::open_with(Arc::new(disk), "db", cached).unwrap();
+    let db = Db::open("db", cached.vfs(Arc::new(disk))).unwrap();
     assert_eq!(db.get("k").unwrap().as_deref(), Some(&b"v"[..]));
 }

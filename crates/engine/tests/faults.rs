@@ -212,7 +212,7 @@ fn damage_and_open(seed: u64, coverage: &Coverage) -> Outcome {
     done.map_err(|error| error.to_string())?;
     let before = disk.snapshot_all();
     let options = options::draw(&mut chance, Background::Inline).create_if_missing(false);
-    match Db::open_with(Arc::new(disk.clone()), oracle::DIR, options) {
+    match Db::open(oracle::DIR, options.vfs(Arc::new(disk.clone()))) {
         Ok(db) => {
             coverage.add(how, "opened");
             // The marks behind the last commits go with them when the log of a killed process is

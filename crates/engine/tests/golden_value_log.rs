@@ -17,9 +17,7 @@ use lsmx::manifest::{Manifest, ManifestState};
 use lsmx::table::{TableOptions, TableWriter};
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::wal::{SegmentLedger, Wal, WalOptions};
-use lsmx::{
-    Compression, Db, EntryKind, KeyspaceOptions, Options, SeqNo, ValueSeparation, verify_with,
-};
+use lsmx::{Compression, Db, EntryKind, KeyspaceOptions, Options, SeqNo, ValueSeparation, verify};
 use lsmx_base::key::InternalKey;
 use lsmx_compaction::{FileId, KeyRange, Level, RunId};
 use xxhash_rust::xxh3::xxh3_64;
@@ -181,13 +179,13 @@ fn a_database_of_these_files_is_read() {
     for (name, bytes) in FILES.iter().zip(golden()) {
         disk.write_all(&Path::new("db").join(name), &bytes).unwrap();
     }
-    let report = verify_with(Arc::new(disk.clone()), "db").unwrap();
+    let report = verify("db", &Options::default().vfs(Arc::new(disk.clone()))).unwrap();
     assert_eq!((report.blob_files, report.blob_values, report.entries), (1, 4, 5));
     let keyspace = KeyspaceOptions::default().value_separation(ValueSeparation::default());
     for apart in [false, true] {
         let keyspace = if apart { keyspace.clone() } else { KeyspaceOptions::default() };
         let options = Options::default().background(Background::Inline).keyspace_defaults(keyspace);
-        let db = Db::open_with(Arc::new(disk.clone()), "db", options).unwrap();
+        let db = Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap();
         for (key, _, value, _) in entries() {
             assert_eq!(db.get(key).unwrap().as_deref(), Some(value.as_slice()));
         }

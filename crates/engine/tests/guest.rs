@@ -21,7 +21,7 @@ fn inline() -> Options {
 }
 
 fn open(disk: &impl AsVfs, options: Options) -> Db {
-    Db::open_with(disk.vfs(), "db", options).unwrap()
+    Db::open("db", options.vfs(disk.vfs())).unwrap()
 }
 
 trait AsVfs {

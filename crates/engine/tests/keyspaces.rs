@@ -15,7 +15,7 @@ fn options(background: Background) -> Options {
 }
 
 fn open(disk: &MemVfs, background: Background) -> Db {
-    Db::open_with(Arc::new(disk.clone()), "db", options(background)).unwrap()
+    Db::open("db", options(background).vfs(Arc::new(disk.clone()))).unwrap()
 }
 
 fn users(db: &Db) -> Keyspace {
@@ -65,7 +65,7 @@ fn a_dropped_keyspace_is_gone_for_handles_and_leaves_no_file() {
     db.put("k", "v").unwrap();
     assert_eq!(tables(&disk), 0);
     db.close(None).unwrap();
-    let report = lsmx::verify_with(Arc::new(disk.clone()), "db").unwrap();
+    let report = lsmx::verify("db", &Options::default().vfs(Arc::new(disk.clone()))).unwrap();
     // One table holds the one key of the default keyspace.
     assert_eq!((report.keyspaces, report.tables, report.orphans.len()), (1, 1, 0));
     assert_eq!(open(&disk, Background::Inline).keyspaces(), ["default"]);
@@ -110,7 +110,7 @@ fn snapshots_and_iterators_from_before_go_on_seeing_it() {
         drop(snapshot);
         assert_eq!(walk.filter(Result::is_ok).count(), 499);
         db.close(None).unwrap();
-        let report = lsmx::verify_with(Arc::new(disk.clone()), "db").unwrap();
+        let report = lsmx::verify("db", &Options::default().vfs(Arc::new(disk.clone()))).unwrap();
         assert_eq!(report.orphans, Vec::<std::path::PathBuf>::new());
     }
 }
@@ -148,7 +148,7 @@ fn a_keyspace_goes_while_it_is_written_flushed_and_compacted() {
         assert_eq!(db.metrics().keyspaces.len(), 1);
         drop(users);
         db.close(None).unwrap();
-        let report = lsmx::verify_with(Arc::new(disk.clone()), "db").unwrap();
+        let report = lsmx::verify("db", &Options::default().vfs(Arc::new(disk.clone()))).unwrap();
         assert_eq!(report.orphans, Vec::<std::path::PathBuf>::new(), "seed {seed}");
     }
 }
@@ -209,7 +209,7 @@ fn a_lookup_tells_where_it_went() {
     let options = options(Background::Inline).keyspace_defaults(
         KeyspaceOptions::default().memtable_bytes(1 << 20).policy("tiering".parse().unwrap()),
     );
-    let db = Db::open_with(Arc::new(disk.clone()), "db", options).unwrap();
+    let db = Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap();
     let default = db.default_keyspace();
     fill(&default, 100);
     db.flush().unwrap();
@@ -295,7 +295,7 @@ fn thousands_of_keyspaces_open_and_close() {
 fn an_owner_does_not_notice_that_it_is_observed() {
     let disk = MemVfs::new();
     let vfs: Arc<dyn Vfs> = Arc::new(disk.clone());
-    let none = lsmx::observe_with(Arc::clone(&vfs), "db");
+    let none = lsmx::observe("db", &Options::default().vfs(Arc::clone(&vfs)));
     assert!(matches!(none, Err(Error::NotADatabase { .. })));
     let db = open(&disk, Background::Threads { workers: 2 });
     let users = users(&db);
@@ -303,14 +303,14 @@ fn an_owner_does_not_notice_that_it_is_observed() {
         let writer = scope.spawn(|| fill(&users, 20_000));
         let mut looks = 0;
         while !writer.is_finished() || looks < 20 {
-            let seen = lsmx::observe_with(Arc::clone(&vfs), "db").unwrap();
+            let seen = lsmx::observe("db", &Options::default().vfs(Arc::clone(&vfs))).unwrap();
             assert_eq!(seen.keyspaces.len(), 2);
             assert!(!seen.clean_close);
             looks += 1;
         }
     });
     db.wait_idle().unwrap();
-    let seen = lsmx::observe_with(Arc::clone(&vfs), "db").unwrap();
+    let seen = lsmx::observe("db", &Options::default().vfs(Arc::clone(&vfs))).unwrap();
     let seen_levels = seen.keyspaces["users"].levels.iter();
     let seen_levels = seen_levels.map(|at| (at.level, at.runs, at.files, at.bytes, at.entries));
     let levels = &db.metrics().keyspaces["users"].levels;
@@ -322,7 +322,7 @@ fn an_owner_does_not_notice_that_it_is_observed() {
     assert!(format!("{seen}").contains("[users] leveled"));
     drop(users);
     db.close(None).unwrap();
-    assert!(lsmx::observe_with(vfs, "db").unwrap().clean_close);
+    assert!(lsmx::observe("db", &Options::default().vfs(vfs)).unwrap().clean_close);
 }
 
 fn disk_bytes(disk: &MemVfs, suffix: &str) -> u64 {

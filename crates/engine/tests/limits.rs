@@ -21,7 +21,7 @@ fn options() -> Options {
 }
 
 fn open(disk: &MemVfs) -> Db {
-    Db::open_with(Arc::new(disk.clone()), "db", options()).unwrap()
+    Db::open("db", options().vfs(Arc::new(disk.clone()))).unwrap()
 }
 
 fn too_large(result: lsmx::Result<()>) -> (&'static str, u64, u64) {
@@ -62,7 +62,11 @@ fn keys_from_empty_to_the_longest() {
     assert_eq!(keys, [b"".to_vec(), b"cleared".to_vec(), neighbour, longest.clone()]);
     assert_eq!(db.get("").unwrap().unwrap(), "");
     assert_eq!(db.get(&longest).unwrap().unwrap(), longest);
-    lsmx::verify_with(Arc::new(disk.crash(lsmx::vfs::CrashImage::Keep, 0)), "db").unwrap();
+    lsmx::verify(
+        "db",
+        &Options::default().vfs(Arc::new(disk.crash(lsmx::vfs::CrashImage::Keep, 0))),
+    )
+    .unwrap();
 }
 
 /// 64 MiB always; the largest value itself in the long mode, for the time and the memory it takes.
@@ -84,7 +88,7 @@ fn values_up_to_the_longest() {
     assert!(db.get("large").unwrap().unwrap() == value);
     assert_eq!(db.get("small").unwrap().unwrap(), "v");
     drop(db);
-    lsmx::verify(&path).unwrap();
+    lsmx::verify(&path, &Options::default()).unwrap();
 }
 
 #[test]
@@ -146,7 +150,7 @@ fn many_versions_of_one_key() {
     let disk = MemVfs::new();
     let tuning = tuning().memtable_bytes(64 << 20);
     let options = || options().keyspace_defaults(tuning.clone());
-    let db = Db::open_with(Arc::new(disk.clone()), "db", options()).unwrap();
+    let db = Db::open("db", options().vfs(Arc::new(disk.clone()))).unwrap();
     let main = db.default_keyspace();
     let mut snapshots = Vec::new();
     for version in 0..VERSIONS {
@@ -178,7 +182,7 @@ fn many_kept_versions_of_one_key() {
     const VERSIONS: u32 = (1 << 16) + 1;
     let tuning = tuning().memtable_bytes(64 << 20).table_bytes(4 << 20).block_bytes(1 << 20);
     let options = options().keyspace_defaults(tuning);
-    let db = Db::open_with(Arc::new(MemVfs::new()), "db", options).unwrap();
+    let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
     let main = db.default_keyspace();
     let snapshots: Vec<_> = (0..VERSIONS)
         .map(|version| {
@@ -227,7 +231,7 @@ fn keyspaces_of_another_database_are_refused() {
     let (disk, other_disk) = (MemVfs::new(), MemVfs::new());
     let db = open(&disk);
     // Another seed, so another database; its keyspace has the same id.
-    let other = Db::open_with(Arc::new(other_disk), "db", options().seed(2)).unwrap();
+    let other = Db::open("db", options().seed(2).vfs(Arc::new(other_disk))).unwrap();
     let foreign = other.default_keyspace();
     let is_foreign =
         |error: &Error| matches!(error, Error::ForeignKeyspace { name } if name == "default");

@@ -38,7 +38,7 @@ fn tuning() -> KeyspaceOptions {
 
 fn open(disk: &MemVfs, keyspace: KeyspaceOptions) -> lsmx::Result<Db> {
     let options = Options::default().background(Background::Inline).keyspace_defaults(keyspace);
-    Db::open_with(Arc::new(disk.clone()), "db", options)
+    Db::open("db", options.vfs(Arc::new(disk.clone())))
 }
 
 #[test]
@@ -219,12 +219,12 @@ fn what_does_not_fold_survives_recovery_checkpoints_and_snapshots_unharmed() {
             .background(Background::Inline)
             .keyspace_defaults(tuning().merge_operator(Whole));
         let vfs = Arc::new(disk.clone());
-        let db = Db::open_with(vfs.clone(), path, options).unwrap();
+        let db = Db::open(path, options.vfs(vfs.clone())).unwrap();
         assert_eq!(met(db.default_keyspace().iter()), expected, "{path}");
         db.put("c", "new").unwrap();
         assert_eq!(db.get("c").unwrap().unwrap(), b"new");
         db.close(None).unwrap();
-        lsmx::verify_with(vfs, path).unwrap();
+        lsmx::verify(path, &Options::default().vfs(vfs)).unwrap();
     }
 }
 

@@ -119,7 +119,7 @@ fn database(background: Background) -> (Db, Arc<Device>) {
         .background(background)
         .block_cache_bytes(64 << 10)
         .keyspace_defaults(keyspace);
-    let db = Db::open_with(Arc::new(disk), "db", options).unwrap();
+    let db = Db::open("db", options.vfs(Arc::new(disk))).unwrap();
     for number in 0..KEYS {
         db.put(key(number), number.to_le_bytes().repeat(10)).unwrap();
     }
@@ -191,7 +191,7 @@ fn values_in_many_files() -> (Db, Arc<Device>) {
         .policy("tiering(T=20)".parse().unwrap())
         .value_separation(separation.space_amplification_max(20.0));
     let options = Options::default().block_cache_bytes(0).keyspace_defaults(keyspace);
-    let db = Db::open_with(Arc::new(disk), "db", options).unwrap();
+    let db = Db::open("db", options.vfs(Arc::new(disk))).unwrap();
     for round in 0..8 {
         for number in (round..1_000_u32).step_by(1 + round as usize) {
             db.put(number.to_be_bytes(), [number.to_le_bytes().repeat(200), vec![0]].concat())

@@ -13,10 +13,7 @@ use lsmx::format::BlockKind;
 use lsmx::merge_operator::Append;
 use lsmx::operand_store::OperandStoreFactory;
 use lsmx::vfs::{CrashImage, MemVfs, Vfs};
-use lsmx::{
-    Db, Error, KeyspaceOptions, LostKind, Options, Range, RepairOptions, repair_with, verify_with,
-    verify_with_stores,
-};
+use lsmx::{Db, Error, KeyspaceOptions, LostKind, Options, Range, RepairOptions, repair, verify};
 
 const DIR: &str = "db";
 
@@ -40,7 +37,7 @@ fn open(disk: &MemVfs, options: Options) -> Db {
 }
 
 fn try_open(disk: &MemVfs, options: Options) -> lsmx::Result<Db> {
-    Db::open_with(Arc::new(disk.clone()), DIR, options)
+    Db::open(DIR, options.vfs(Arc::new(disk.clone())))
 }
 
 fn get(db: &Db, key: &str) -> Option<String> {
@@ -252,7 +249,8 @@ fn without_its_store_a_keyspace_is_closed_and_the_others_are_not() {
     let crashed = disk.crash(CrashImage::Keep, 1);
     drop((db, beside));
     let before = crashed.snapshot_all();
-    let read_only = Db::open_read_only_with(Arc::new(crashed.clone()), DIR, options(merging()));
+    let read_only =
+        Db::open(DIR, options(merging()).read_only(true).vfs(Arc::new(crashed.clone())));
     let beside = read_only.unwrap().existing_keyspace("beside").unwrap();
     assert!(is_lacking(beside.get("a").unwrap_err()));
     drop(beside);
@@ -369,16 +367,23 @@ fn what_the_log_holds_is_delivered_by_the_next_opening() {
         std::mem::forget(db);
         let crashed = disk.crash(CrashImage::Keep, seed);
         let read_only =
-            Db::open_read_only_with(Arc::new(crashed.clone()), DIR, with(QUIET)).unwrap();
+            Db::open(DIR, with(QUIET).read_only(true).vfs(Arc::new(crashed.clone()))).unwrap();
         shows(&read_only, &expected);
         drop(read_only);
         // Several memtables on the way chain several deliveries.
         shows(&open(&crashed, small()), &expected);
         shows(&open(&crashed, with(QUIET)), &expected);
         let stores: [Arc<dyn OperandStoreFactory>; 1] = [Arc::new(QUIET)];
-        let report = verify_with_stores(Arc::new(crashed.clone()), DIR, &stores).unwrap();
+        let report = verify(
+            DIR,
+            &stores
+                .iter()
+                .cloned()
+                .fold(Options::default().vfs(Arc::new(crashed.clone())), Options::operand_store),
+        )
+        .unwrap();
         assert_eq!((report.operand_stores, report.orphans.len()), (1, 0), "{report:?}");
-        let report = verify_with(Arc::new(crashed), DIR).unwrap();
+        let report = verify(DIR, &Options::default().vfs(Arc::new(crashed))).unwrap();
         assert_eq!((report.operand_stores, report.operands_unchecked), (0, vec!["default".into()]));
     }
 }
@@ -418,7 +423,7 @@ fn checkpoints_hold_what_the_store_held() {
     db.merge("a", "4").unwrap();
     db.flush().unwrap();
     shows(&db, "a=1234");
-    let copy = Db::open_with(Arc::new(disk.clone()), "copy", with(QUIET)).unwrap();
+    let copy = Db::open("copy", with(QUIET).vfs(Arc::new(disk.clone()))).unwrap();
     shows(&copy, "a=123");
     copy.merge("a", "x").unwrap();
     copy.flush().unwrap();
@@ -445,7 +450,14 @@ fn damage_in_a_store_is_told_with_its_file() {
     };
     assert!(matches!(&*cause(), Error::Corrupt { path, .. } if path == file), "{:?}", cause());
     let stores: [Arc<dyn OperandStoreFactory>; 1] = [Arc::new(QUIET)];
-    let refused = verify_with_stores(Arc::new(disk.clone()), DIR, &stores).unwrap_err();
+    let refused = verify(
+        DIR,
+        &stores
+            .iter()
+            .cloned()
+            .fold(Options::default().vfs(Arc::new(disk.clone())), Options::operand_store),
+    )
+    .unwrap_err();
     assert!(matches!(&refused, Error::Corrupt { path, .. } if path == file), "{refused:?}");
     disk.remove(file).unwrap();
     assert!(matches!(&*cause(), Error::Missing { path, .. } if path == file), "{:?}", cause());
@@ -611,7 +623,7 @@ fn a_failed_collection_is_tried_again() {
     let disk = MemVfs::new();
     let vfs = lsmx::vfs::FaultVfs::new(Arc::new(disk.clone()), 1);
     let plain = Plain { collect_after: 2, to_tree_one_in: 1, lazy: false };
-    let db = Db::open_with(Arc::new(vfs.clone()), DIR, with(plain)).unwrap();
+    let db = Db::open(DIR, with(plain).vfs(Arc::new(vfs.clone()))).unwrap();
     db.put("a", "1").unwrap();
     db.put("c", "1").unwrap();
     db.flush().unwrap();
@@ -661,10 +673,12 @@ fn a_repair_keeps_a_store_that_can_be_opened_and_begins_another_anew() {
     db.flush().unwrap();
     db.close(None).unwrap();
     drop(db);
-    let options = RepairOptions::default().known_operand_store(QUIET);
-    let repair = |disk: &MemVfs| repair_with(Arc::new(disk.clone()), DIR, &options).unwrap();
-    let unknown = repair_with(Arc::new(disk.clone()), DIR, &RepairOptions::default());
+    let database = |disk: &MemVfs| Options::default().vfs(Arc::new(disk.clone()));
+    let unknown = repair(DIR, &database(&disk), &RepairOptions::default());
     assert!(matches!(unknown, Err(Error::NoOperandStore { .. })), "{unknown:?}");
+    let repair = |disk: &MemVfs| {
+        repair(DIR, &database(disk).operand_store(QUIET), &RepairOptions::default()).unwrap()
+    };
 
     // The filter of a table: no entry is lost.
     let damaged = disk.crash(CrashImage::Keep, 0);
@@ -729,7 +743,9 @@ fn a_repair_without_a_manifest_folds_operands_once() {
         for (path, bytes) in back {
             disk.create(path).unwrap().append(bytes).unwrap();
         }
-        let report = repair_with(Arc::new(disk.clone()), DIR, &RepairOptions::default()).unwrap();
+        let report =
+            repair(DIR, &Options::default().vfs(Arc::new(disk.clone())), &RepairOptions::default())
+                .unwrap();
         assert!(report.in_doubt && report.tables_sound >= 2, "{report:?}");
         shows(&open(&disk, options(merging())), "a=123 b=xy");
     }

@@ -17,13 +17,13 @@ fn options() -> Options {
 }
 
 fn open(disk: &MemVfs) -> lsmx::Result<Db> {
-    Db::open_with(Arc::new(disk.clone()), "db", options())
+    Db::open("db", options().vfs(Arc::new(disk.clone())))
 }
 
 /// Opens, and expects to be refused without a byte changed.
 fn refused(disk: &MemVfs, options: Options) -> Error {
     let before = disk.snapshot_all();
-    let error = Db::open_with(Arc::new(disk.clone()), "db", options).expect_err("refused");
+    let error = Db::open("db", options.vfs(Arc::new(disk.clone()))).expect_err("refused");
     assert!(disk.snapshot_all() == before, "{error}: bytes have changed");
     error
 }
@@ -31,7 +31,7 @@ fn refused(disk: &MemVfs, options: Options) -> Error {
 /// A database with tables, log and manifest.
 fn database(seed: u64) -> MemVfs {
     let disk = MemVfs::new();
-    let db = Db::open_with(Arc::new(disk.clone()), "db", options().seed(seed)).unwrap();
+    let db = Db::open("db", options().seed(seed).vfs(Arc::new(disk.clone()))).unwrap();
     for number in 0..200u64 {
         db.put((number * 7_919 % 200).to_be_bytes(), [1; 40]).unwrap();
     }
@@ -73,8 +73,7 @@ fn contradictions_name_both_options() {
 /// A keyspace was opened with a memtable larger than all memtables together may be.
 #[test]
 fn keyspace_options_contradict_options_of_the_database_is_an_error() {
-    let opened =
-        Db::open_with(Arc::new(MemVfs::new()), "db", options().memtable_bytes_max(1 << 19));
+    let opened = Db::open("db", options().memtable_bytes_max(1 << 19).vfs(Arc::new(MemVfs::new())));
     let db = opened.unwrap();
     let error = db.keyspace("big", KeyspaceOptions::default().memtable_bytes(1 << 20)).unwrap_err();
     let Error::Contradiction { first, second, .. } = &error else { panic!("{error:?}") };
@@ -202,7 +201,7 @@ fn a_newer_format_is_refused_by_its_number() {
             }
             error => panic!("{part}: {error:?}"),
         }
-        let verified = lsmx::verify_with(Arc::new(disk), "db");
+        let verified = lsmx::verify("db", &Options::default().vfs(Arc::new(disk)));
         assert!(matches!(verified, Err(Error::UnsupportedVersion { .. })), "{verified:?}");
     }
 }
@@ -215,7 +214,7 @@ fn a_second_opener_is_locked_out() {
     for error in [
         refused(&disk, options()),
         refused(&disk, options().create_if_missing(false)),
-        lsmx::verify_with(Arc::new(disk.clone()), "db").expect_err("refused"),
+        lsmx::verify("db", &Options::default().vfs(Arc::new(disk.clone()))).expect_err("refused"),
     ] {
         let Error::Locked { path } = &error else { panic!("{error:?}") };
         assert_eq!(path, Path::new("db/LOCK"));

@@ -32,7 +32,7 @@ fn options(background: Background, parts: Option<usize>) -> Options {
 }
 
 fn open(vfs: Arc<dyn Vfs>, background: Background, parts: Option<usize>) -> Db {
-    Db::open_with(vfs, "db", options(background, parts)).unwrap()
+    Db::open("db", options(background, parts).vfs(vfs)).unwrap()
 }
 
 fn key(number: u32) -> [u8; 4] {
@@ -117,7 +117,7 @@ fn mixed(parts: usize) -> (Vec<View>, [u64; 4], CompactionMetrics) {
     let metrics = compactions(&db);
     drop(snapshots);
     db.close(None).unwrap();
-    assert!(lsmx::verify_with(Arc::new(disk), "db").is_ok());
+    assert!(lsmx::verify("db", &Options::default().vfs(Arc::new(disk))).is_ok());
     (views, shape, metrics)
 }
 
@@ -163,7 +163,7 @@ fn idle_workers_take_parts() {
         helped += after.parts_helped - before.parts_helped;
         assert!(is_whole(&db));
         db.close(None).unwrap();
-        assert!(lsmx::verify_with(Arc::new(disk), "db").is_ok());
+        assert!(lsmx::verify("db", &Options::default().vfs(Arc::new(disk))).is_ok());
     }
     assert!(helped > 20, "{helped}");
 }
@@ -222,7 +222,7 @@ fn a_part_that_fails_takes_all_others_along() {
             db.close(None).unwrap();
             let after = tables(&disk);
             assert!(after.is_disjoint(&before) && after.is_disjoint(&left), "{nth} {background:?}");
-            assert!(lsmx::verify_with(Arc::new(disk), "db").is_ok());
+            assert!(lsmx::verify("db", &Options::default().vfs(Arc::new(disk))).is_ok());
         }
     }
 }
@@ -250,7 +250,7 @@ fn a_panic_in_a_part_ends_the_job_and_nobody_waits() {
         compact(&db).unwrap();
         assert!(is_whole(&db));
         db.close(None).unwrap();
-        assert!(lsmx::verify_with(Arc::new(disk), "db").is_ok());
+        assert!(lsmx::verify("db", &Options::default().vfs(Arc::new(disk))).is_ok());
     }
 }
 
@@ -276,7 +276,7 @@ fn a_close_or_a_deadline_ends_all_parts() {
         db.close(None).unwrap();
         env.join(thread).unwrap();
         drop(db);
-        assert!(lsmx::verify_with(Arc::new(disk.clone()), "db").is_ok());
+        assert!(lsmx::verify("db", &Options::default().vfs(Arc::new(disk.clone()))).is_ok());
         let db = open(Arc::new(disk), Background::Inline, None);
         assert!(is_whole(&db), "seed {seed}");
     }

@@ -32,7 +32,7 @@ fn options(background: Background, policy: &str) -> Options {
 
 fn open(disk: &MemVfs, policy: &str) -> Db {
     let options = options(Background::Inline, policy);
-    Db::open_with(Arc::new(disk.clone()), "db", options).unwrap()
+    Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap()
 }
 
 fn key(number: u64) -> String {
@@ -206,7 +206,7 @@ fn an_idle_database_loses_its_tombstones() {
         let disk = MemVfs::new();
         let background = Background::Stepped { seed, workers: 2 };
         let options = options(background, "tsa(D=50ms,T=3,l1=1)");
-        let db = Db::open_with(Arc::new(disk.clone()), "db", options).unwrap();
+        let db = Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap();
         for number in 0..600 {
             db.put(key(number), "v").unwrap();
         }
@@ -313,24 +313,25 @@ fn a_policy_stays_over_reopenings_and_a_composed_one_too() {
     db.put("a", "1").unwrap();
     drop(db);
     let plain = || Options::default().background(Background::Inline).seed(1);
-    let db = Db::open_with(Arc::new(disk.clone()), "db", plain()).unwrap();
+    let db = Db::open("db", plain().vfs(Arc::new(disk.clone()))).unwrap();
     assert_eq!(db.default_keyspace().policy(), composed.to_string());
     drop(db);
     // A crash right after the change returned: the change was made.
-    let db = Db::open_with(Arc::new(disk.clone()), "db", plain()).unwrap();
+    let db = Db::open("db", plain().vfs(Arc::new(disk.clone()))).unwrap();
     db.default_keyspace().set_policy("rr".parse().unwrap()).unwrap();
     let crashed = disk.crash(CrashImage::Drop, 3);
-    let again = Db::open_with(Arc::new(crashed), "db", plain()).unwrap();
+    let again = Db::open("db", plain().vfs(Arc::new(crashed))).unwrap();
     assert_eq!(again.default_keyspace().policy(), "rr");
 }
 
 #[test]
 fn a_share_of_a_run_rules_no_database() {
     let disk = MemVfs::new();
-    let refused = Db::open_with(
-        Arc::new(disk.clone()),
+    let refused = Db::open(
         "db",
-        options(Background::Inline, "tsa(0.5)").keyspace_defaults(tuning("tsa(0.33)")),
+        options(Background::Inline, "tsa(0.5)")
+            .keyspace_defaults(tuning("tsa(0.33)"))
+            .vfs(Arc::new(disk.clone())),
     );
     let message = refused.unwrap_err().to_string();
     assert!(message.contains("D = 0.33"), "{message}");
@@ -382,7 +383,7 @@ fn custom_policy_is_remembered_by_name() {
     let try_open_with = |tuning: KeyspaceOptions| {
         let options = Options::default().background(Background::Inline).seed(1);
         let options = options.keyspace_defaults(tuning);
-        Db::open_with(Arc::new(disk.clone()), "db", options)
+        Db::open("db", options.vfs(Arc::new(disk.clone())))
     };
     let open_with = |tuning: KeyspaceOptions| try_open_with(tuning).unwrap();
     let levels = |db: &Db| {
@@ -417,13 +418,13 @@ fn custom_policy_is_remembered_by_name() {
     assert_eq!((&*keyspace, &*policy), ("default", "one-run"));
     assert_eq!(disk.snapshot_all(), before);
     let read = Options::default().background(Background::Inline);
-    let db = Db::open_read_only_with(Arc::new(disk.clone()), "db", read).unwrap();
+    let db = Db::open("db", read.read_only(true).vfs(Arc::new(disk.clone()))).unwrap();
     assert_eq!(db.existing_keyspace("side").unwrap().iter().count(), 500);
     drop(db);
     // A keyspace that nobody opens keeps its shape; opening it without the policy is an error.
     let options = Options::default().background(Background::Inline).seed(1);
     let options = options.keyspace_defaults(given);
-    let db = Db::open_with(Arc::new(disk.clone()), "db", options).unwrap();
+    let db = Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap();
     for opened in [db.existing_keyspace("side"), db.keyspace("side", KeyspaceOptions::default())] {
         assert!(matches!(opened, Err(Error::NoCompactionPolicy { .. })), "{opened:?}");
     }
@@ -509,7 +510,7 @@ fn a_wrong_policy_is_reported_and_harms_nothing() {
             .seed(1)
             .listener(listener)
             .keyspace_defaults(tuning("leveled").own_policy(Arc::new(wrong)));
-        let db = Db::open_with(Arc::new(disk.clone()), "db", options).unwrap();
+        let db = Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap();
         let mut told = 0;
         for number in 0..800 {
             let put = || db.put(key(number), number.to_string());
@@ -549,7 +550,7 @@ fn a_wrong_policy_is_reported_and_harms_nothing() {
         db.wait_idle().unwrap();
         assert_eq!(db.default_keyspace().iter().count(), 801);
         drop(db);
-        lsmx::verify_with(Arc::new(disk), "db").unwrap();
+        lsmx::verify("db", &Options::default().vfs(Arc::new(disk))).unwrap();
     }
 }
 
@@ -581,7 +582,7 @@ fn policy_that_stops_writes_and_picks_no_job_is_an_error_that_names_it() {
     for background in [Background::Inline, Background::Stepped { seed: 3, workers: 2 }] {
         let own = tuning("leveled").own_policy(Arc::new(Stalls));
         let options = Options::default().background(background).seed(1).keyspace_defaults(own);
-        let db = Db::open_with(Arc::new(MemVfs::new()), "db", options).unwrap();
+        let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
         let put = |number: u64| db.put(key(number), [7; 100]);
         let stopped = (0..10_000).find_map(|number| put(number).err());
         let stopped = stopped.expect("L0 does not grow for ever");
@@ -644,7 +645,7 @@ fn a_policy_that_asks_knows_which_files_lookups_read() {
             .background(Background::Inline)
             .seed(1)
             .keyspace_defaults(tuning("leveled").own_policy(own));
-        let db = Db::open_with(Arc::new(disk), "db", options).unwrap();
+        let db = Db::open("db", options.vfs(Arc::new(disk))).unwrap();
         // Three files, of which only the second has the key that is read.
         for name in ["a", "b", "c"] {
             db.put(name, "v").unwrap();

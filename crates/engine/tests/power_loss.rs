@@ -234,7 +234,8 @@ fn a_power_loss_on_a_real_file_system_leaves_a_prefix_with_all_that_was_synced()
             db.close(None).unwrap();
             let store: Arc<dyn OperandStoreFactory> =
                 Arc::new(KeyDelta::new(DeltaOptions::default()));
-            lsmx::verify_with_stores(Arc::new(OsVfs), &db_dir, &[store]).expect(&when);
+            lsmx::verify(&db_dir, &Options::default().vfs(Arc::new(OsVfs)).operand_store(store))
+                .expect(&when);
         }
         println!("{kind}: {there} commits, {lost} losses left nothing but what was synced");
         assert!(there > 100, "{kind}");

@@ -17,7 +17,7 @@ use lsmx::format::filename::FileName;
 use lsmx::merge_operator::Append;
 use lsmx::vfs::{CrashImage, MemVfs};
 use lsmx::{
-    Db, Durability, Error, KeyspaceOptions, Metrics, Options, PolicySpec, WriteBatch, verify_with,
+    Db, Durability, Error, KeyspaceOptions, Metrics, Options, PolicySpec, WriteBatch, verify,
 };
 use lsmx_delta::{DeltaOptions, KeyDelta};
 
@@ -31,7 +31,7 @@ fn options(policy: &str) -> Options {
 }
 
 fn open(disk: &MemVfs, options: Options) -> Db {
-    Db::open_with(Arc::new(disk.clone()), "db", options).unwrap()
+    Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap()
 }
 
 fn key(number: u32) -> Vec<u8> {
@@ -113,7 +113,7 @@ fn a_bound_past_the_limit_of_keys_is_refused() {
     assert_eq!(db.get(&longest).unwrap(), None);
     settle(&db);
     db.close(None).unwrap();
-    verify_with(Arc::new(disk), "db").unwrap();
+    verify("db", &Options::default().vfs(Arc::new(disk))).unwrap();
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn clearing_frees_all_files_without_rewriting_them() {
             disk.paths().into_iter().filter(|path| path.extension().is_some_and(|e| e == "sst"));
         assert_eq!(tables.count(), 0, "{policy}");
         db.close(None).unwrap();
-        verify_with(Arc::new(disk), "db").unwrap();
+        verify("db", &Options::default().vfs(Arc::new(disk))).unwrap();
     }
 }
 
@@ -306,7 +306,7 @@ fn tables_are_cut_where_they_are_full_of_range_deletes() {
     assert_eq!(keys(&db).len(), 61);
     drop(snapshot);
     db.close(None).unwrap();
-    verify_with(Arc::new(disk), "db").unwrap();
+    verify("db", &Options::default().vfs(Arc::new(disk))).unwrap();
 }
 
 const GOLDEN_SEGMENT: u64 = 1;

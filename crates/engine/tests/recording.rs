@@ -20,7 +20,7 @@ const TRACE: &str = "day.trace";
 fn open(vfs: Arc<dyn Vfs>, background: Background) -> Db {
     let keyspace = KeyspaceOptions::default().merge_operator(FieldUpdate::new());
     let options = Options::default().background(background).keyspace_defaults(keyspace);
-    Db::open_with(vfs, "db", options.seed(3)).unwrap()
+    Db::open("db", options.seed(3).vfs(vfs)).unwrap()
 }
 
 /// Every item as a line.

@@ -19,7 +19,7 @@ fn open(disk: &MemVfs, memtable_bytes: u64) -> Db {
         .policy("leveled".parse().unwrap());
     let background = Background::Threads { workers: 2 };
     let options = Options::default().background(background).keyspace_defaults(keyspace);
-    Db::open_with(Arc::new(disk.clone()), "db", options).unwrap()
+    Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap()
 }
 
 fn key(number: u64) -> Vec<u8> {
@@ -83,7 +83,7 @@ fn a_large_memtable_is_written_in_halves() {
     check(&db, &model);
     db.close(None).unwrap();
     drop(db);
-    lsmx::verify_with(Arc::new(killed.clone()), "db").unwrap();
+    lsmx::verify("db", &Options::default().vfs(Arc::new(killed.clone()))).unwrap();
     check(&open(&killed, 64 << 20), &model);
 }
 
@@ -114,8 +114,13 @@ fn memtables_that_fill_up_on_the_way_are_written_then() {
     check(&db, &model);
     db.wait_idle().unwrap();
     check(&db, &model);
-    let reader = Db::open_read_only_with(Arc::new(disk.crash(CrashImage::Keep, 0)), "db", {
-        Options::default().keyspace_defaults(KeyspaceOptions::default().merge_operator(Counter))
-    });
+    let reader = Db::open(
+        "db",
+        {
+            Options::default().keyspace_defaults(KeyspaceOptions::default().merge_operator(Counter))
+        }
+        .read_only(true)
+        .vfs(Arc::new(disk.crash(CrashImage::Keep, 0))),
+    );
     check(&reader.unwrap(), &model);
 }

@@ -60,7 +60,7 @@ struct Intact {
 /// Puts, deletes and range deletes over two keyspaces; each commit writes its number into both.
 fn build(seed: u64, commits: usize, killed: bool) -> Intact {
     let disk = MemVfs::new();
-    let db = Db::open_with(Arc::new(disk.clone()), "db", options(seed)).unwrap();
+    let db = Db::open("db", options(seed).vfs(Arc::new(disk.clone()))).unwrap();
     let keyspaces = [db.default_keyspace(), db.keyspace("other", tuning(5 << 10, seed)).unwrap()];
     let mut dice = Dice::new(seed);
     let mut states = vec![State::default()];
@@ -108,7 +108,7 @@ fn key(number: usize) -> Vec<u8> {
 }
 
 fn repair(disk: &MemVfs) -> Result<RepairReport, Error> {
-    lsmx::repair_with(Arc::new(disk.clone()), "db", &RepairOptions::default())
+    lsmx::repair("db", &Options::default().vfs(Arc::new(disk.clone())), &RepairOptions::default())
 }
 
 impl Intact {
@@ -124,10 +124,10 @@ impl Intact {
 
     /// What a repaired database answers is right but for what the report names.
     fn check(&self, disk: &MemVfs, report: &RepairReport, done: &str) {
-        lsmx::verify_with(Arc::new(disk.clone()), "db").unwrap_or_else(|error| {
-            panic!("{done}: not sound after a repair: {error:?} {}", told(report))
-        });
-        let db = Db::open_with(Arc::new(disk.clone()), "db", options(5))
+        lsmx::verify("db", &Options::default().vfs(Arc::new(disk.clone()))).unwrap_or_else(
+            |error| panic!("{done}: not sound after a repair: {error:?} {}", told(report)),
+        );
+        let db = Db::open("db", options(5).vfs(Arc::new(disk.clone())))
             .unwrap_or_else(|error| panic!("{done}: {error:?} {}", told(report)));
         let commits_lost = report.lost.iter().any(|lost| lost.what == LostKind::Commits);
         // A log cut behind its last mark looks like one that a power loss has cut.
@@ -166,7 +166,7 @@ impl Intact {
         keyspace.compact_range::<&[u8]>(..).unwrap();
         drop(keyspace);
         db.close(None).unwrap();
-        let db = Db::open_with(Arc::new(disk.clone()), "db", options(6)).unwrap();
+        let db = Db::open("db", options(6).vfs(Arc::new(disk.clone()))).unwrap();
         assert_eq!(db.get("afterwards").unwrap().as_deref(), Some(&b"yes"[..]));
     }
 }
@@ -221,8 +221,9 @@ fn what_is_no_database_is_refused() {
     let before = disk.snapshot_all();
     assert!(matches!(repair(&disk), Err(Error::NotADatabase { .. })));
     assert!(disk.snapshot_all() == before);
-    let db = Db::open_with(Arc::new(disk.clone()), "other", options(1)).unwrap();
-    let locked = lsmx::repair_with(Arc::new(disk), "other", &RepairOptions::default());
+    let db = Db::open("other", options(1).vfs(Arc::new(disk.clone()))).unwrap();
+    let locked =
+        lsmx::repair("other", &Options::default().vfs(Arc::new(disk)), &RepairOptions::default());
     assert!(matches!(locked, Err(Error::Locked { .. })), "{locked:?}");
     drop(db);
 }
@@ -246,12 +247,14 @@ fn repair_of_files_without_a_magic_number_is_refused_unless_forced() {
         let before = disk.snapshot_all();
         for dry_run in [true, false] {
             let options = RepairOptions::default().dry_run(dry_run);
-            let refused = lsmx::repair_with(Arc::new(disk.clone()), "db", &options);
+            let refused =
+                lsmx::repair("db", &Options::default().vfs(Arc::new(disk.clone())), &options);
             assert!(matches!(refused, Err(Error::NotADatabase { .. })), "{refused:?}");
             assert!(disk.snapshot_all() == before);
         }
         let options = RepairOptions::default().force(true);
-        let report = lsmx::repair_with(Arc::new(disk.clone()), "db", &options).unwrap();
+        let report =
+            lsmx::repair("db", &Options::default().vfs(Arc::new(disk.clone())), &options).unwrap();
         assert!(report.damaged && report.set_aside.is_some(), "{}", told(&report));
     }
 }
@@ -314,7 +317,7 @@ fn a_repaired_database_is_sound_and_right_but_for_what_it_says() {
         let done = format!("sample {number}: {done}");
         let before = disk.snapshot_all();
         let dry = RepairOptions::default().dry_run(true);
-        let dry = lsmx::repair_with(Arc::new(disk.clone()), "db", &dry);
+        let dry = lsmx::repair("db", &Options::default().vfs(Arc::new(disk.clone())), &dry);
         assert!(disk.snapshot_all() == before, "{done}: a dry run changed something");
         let dry = match dry {
             // The damage is in a version number: what a newer build wrote is not this one's to repair.
@@ -358,7 +361,7 @@ fn without_current_or_manifest_nothing_is_lost() {
                     disk.remove(&path).unwrap();
                 }
             }
-            assert!(Db::open_with(Arc::new(disk.clone()), "db", options(1)).is_err());
+            assert!(Db::open("db", options(1).vfs(Arc::new(disk.clone()))).is_err());
             let report = repair(&disk).unwrap();
             assert!(report.damaged && report.lost.is_empty(), "{kinds:?}: {}", told(&report));
             // The report is in doubt, for it cannot know that all tables are there, and none too many.
@@ -373,7 +376,7 @@ fn without_current_or_manifest_nothing_is_lost() {
 #[test]
 fn tables_that_only_lost_edits_name_are_found() {
     let disk = MemVfs::new();
-    let db = Db::open_with(Arc::new(disk.clone()), "db", options(2)).unwrap();
+    let db = Db::open("db", options(2).vfs(Arc::new(disk.clone()))).unwrap();
     let flushed = |value: &str| {
         for number in 0..20 {
             db.put(key(number), value).unwrap();
@@ -394,7 +397,7 @@ fn tables_that_only_lost_edits_name_are_found() {
     crashed.truncate(path, bytes.len() as u64).unwrap();
     let report = repair(&crashed).unwrap();
     assert!(report.in_doubt, "{}", told(&report));
-    let db = Db::open_with(Arc::new(crashed), "db", options(2)).unwrap();
+    let db = Db::open("db", options(2).vfs(Arc::new(crashed))).unwrap();
     assert_eq!(db.default_keyspace().iter().count(), 20);
     for number in 0..20 {
         assert_eq!(db.get(key(number)).unwrap().as_deref(), Some(&b"new"[..]));
@@ -408,7 +411,7 @@ fn range_deletes_of_a_damaged_table_stay_or_are_told() {
     let runs = tuning(3 << 10, 1).policy("tiering(T=10)".parse().unwrap());
     let open = |disk: &MemVfs| {
         let options = options(1).keyspace_defaults(runs.clone());
-        Db::open_with(Arc::new(disk.clone()), "db", options).unwrap()
+        Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap()
     };
     let db = open(&disk);
     for number in 0..20 {
@@ -455,7 +458,7 @@ fn range_deletes_of_a_damaged_table_stay_or_are_told() {
 #[test]
 fn a_dropped_keyspace_stays_dropped() {
     let disk = MemVfs::new();
-    let db = Db::open_with(Arc::new(disk.clone()), "db", options(2)).unwrap();
+    let db = Db::open("db", options(2).vfs(Arc::new(disk.clone()))).unwrap();
     let other = db.keyspace("other", tuning(3 << 10, 2)).unwrap();
     other.put("key", "value").unwrap();
     db.put("key", "value").unwrap();
@@ -485,7 +488,7 @@ fn a_dropped_keyspace_stays_dropped() {
     crashed.flip(&manifest(&crashed).0, dropped_at as u64 + 5, 1).unwrap();
     let report = repair(&crashed).unwrap();
     assert!(report.in_doubt, "{}", told(&report));
-    let db = Db::open_with(Arc::new(crashed), "db", options(2)).unwrap();
+    let db = Db::open("db", options(2).vfs(Arc::new(crashed))).unwrap();
     assert_eq!(db.keyspaces(), ["default"]);
     assert_eq!(db.get("key").unwrap().as_deref(), Some(&b"and another"[..]));
 }
@@ -507,8 +510,11 @@ fn an_interrupted_repair_can_be_done_again() {
             let disk = damaged.crash(CrashImage::Keep, 0);
             let faults = FaultVfs::new(Arc::new(disk.clone()), k);
             faults.add(FaultRule::new(Fault::Error(Errno::NoSpace)).nth(k).from_then_on());
-            let failed =
-                lsmx::repair_with(Arc::new(faults.clone()), "db", &RepairOptions::default());
+            let failed = lsmx::repair(
+                "db",
+                &Options::default().vfs(Arc::new(faults.clone())),
+                &RepairOptions::default(),
+            );
             if faults.fired().is_empty() {
                 break;
             }

@@ -286,7 +286,7 @@ fn altered_reads(seed: u64, times: Option<u64>) -> Result<Db, String> {
     let tuning = KeyspaceOptions::default().memtable_bytes(2 << 10).block_bytes(256);
     let options = Options::default().background(Background::Inline).seed(seed);
     let options = options.keyspace_defaults(tuning.table_bytes(2 << 10));
-    let db = Db::open_with(Arc::new(faults.clone()), oracle::DIR, options).map_err(failed)?;
+    let db = Db::open(oracle::DIR, options.vfs(Arc::new(faults.clone()))).map_err(failed)?;
     let mut chance = Chance::new(seed);
     let mut write = |count: u64| -> Outcome {
         for _ in 0..count {
@@ -353,7 +353,7 @@ fn stalling_policy(seed: u64) -> Outcome {
     let tuning = KeyspaceOptions::default().own_policy(Arc::new(Stalling));
     let options = Options::default().background(Background::Inline).seed(seed);
     let options = options.keyspace_defaults(tuning);
-    let db = Db::open_with(Arc::new(MemVfs::new()), oracle::DIR, options).map_err(failed)?;
+    let db = Db::open(oracle::DIR, options.vfs(Arc::new(MemVfs::new()))).map_err(failed)?;
     for number in 0..3u64 {
         db.put(number.to_be_bytes(), "v").map_err(failed)?;
         db.flush().map_err(failed)?;
@@ -369,7 +369,7 @@ fn failing_compaction(seed: u64) -> Outcome {
     let disk = MemVfs::new();
     let faults = FaultVfs::new(Arc::new(disk), seed);
     let options = lsmx::Options::default().background(Background::Inline).seed(seed);
-    let db = Db::open_with(Arc::new(faults.clone()), oracle::DIR, options).map_err(failed)?;
+    let db = Db::open(oracle::DIR, options.vfs(Arc::new(faults.clone()))).map_err(failed)?;
     let keyspace = db.default_keyspace();
     keyspace
         .set_policy("tiering(T=20)".parse().map_err(|why| format!("{why}"))?)
@@ -565,7 +565,7 @@ fn iterators_that_fail(seed: u64) -> Outcome {
     let tuning = options::draw_keyspace(&mut chance).memtable_bytes(1 << 20);
     let options = Options::default().background(Background::Inline).block_cache_bytes(0);
     let options = options.keyspace_defaults(tuning);
-    let db = Db::open_with(Arc::new(disk.clone()), oracle::DIR, options).map_err(failed)?;
+    let db = Db::open(oracle::DIR, options.vfs(Arc::new(disk.clone()))).map_err(failed)?;
     for number in 0..100u8 {
         db.put([number], [number; 90]).map_err(failed)?;
     }
@@ -596,7 +596,7 @@ fn full_disk(seed: u64) -> Outcome {
     };
     let options = Options::default().background(Background::Inline).seed(seed);
     let options = options.keyspace_defaults(tuning("tiering(T=20)")?);
-    let db = Db::open_with(Arc::new(disk.clone()), oracle::DIR, options).map_err(failed)?;
+    let db = Db::open(oracle::DIR, options.vfs(Arc::new(disk.clone()))).map_err(failed)?;
     for number in 0..60u64 {
         db.put((number * 7_919 % 40).to_be_bytes(), [1; 60]).map_err(failed)?;
     }
@@ -683,7 +683,7 @@ fn calls_of_a_listener(_: u64) -> Outcome {
         }
     });
     let options = Options::default().listener(Arc::new(listener));
-    let db = Db::open_with(Arc::new(MemVfs::new()), oracle::DIR, options).map_err(failed)?;
+    let db = Db::open(oracle::DIR, options.vfs(Arc::new(MemVfs::new()))).map_err(failed)?;
     db.put("key", "value").map_err(failed)?;
     handles.send(db.clone()).map_err(|error| error.to_string())?;
     drop(handles);
@@ -714,7 +714,7 @@ fn listener_waits_for_writer(_: u64) -> Outcome {
         }
     });
     let options = Options::default().listener(Arc::new(listener));
-    let db = Db::open_with(Arc::new(disk.clone()), oracle::DIR, options).map_err(failed)?;
+    let db = Db::open(oracle::DIR, options.vfs(Arc::new(disk.clone()))).map_err(failed)?;
     disk.add(FaultRule::new(Fault::Error(Errno::Io)).on(&[VfsCall::Append]).path_contains(".wal"));
     gate.shut();
     std::thread::scope(|scope| {
@@ -760,7 +760,7 @@ fn hanging_delivery(_: u64) -> Outcome {
 fn hanging_observation(_: u64) -> Outcome {
     let gate = Gate::default();
     let disk = gate.disk(each(&[VfsCall::Append], ".wal"), "");
-    let db = Db::open_with(Arc::new(disk), oracle::DIR, Options::default()).map_err(failed)?;
+    let db = Db::open(oracle::DIR, Options::default().vfs(Arc::new(disk))).map_err(failed)?;
     let hanging = || drop(db.put("key", "value"));
     returns_while_blocked(&gate, hanging, || drop((db.metrics(), db.memory())))
 }

@@ -12,9 +12,7 @@ use lsmx::format::BlockKind;
 use lsmx::merge_operator::Append;
 use lsmx::metrics::ValueLogMetrics;
 use lsmx::vfs::{CountingVfs, CrashImage, MemVfs, VfsCall};
-use lsmx::{
-    Compression, Db, Error, KeyspaceOptions, Options, ValueSeparation, observe_with, verify_with,
-};
+use lsmx::{Compression, Db, Error, KeyspaceOptions, Options, ValueSeparation, observe, verify};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
@@ -41,7 +39,7 @@ fn options(keyspace: KeyspaceOptions) -> Options {
 }
 
 fn open(disk: &MemVfs, keyspace: KeyspaceOptions) -> Db {
-    Db::open_with(Arc::new(disk.clone()), "db", options(keyspace)).unwrap()
+    Db::open("db", options(keyspace).vfs(Arc::new(disk.clone()))).unwrap()
 }
 
 fn key(number: u32) -> String {
@@ -123,7 +121,7 @@ fn values_come_back_whatever_way_they_are_read() {
         let metrics = log(&db);
         assert!(metrics.blob_files > 0 && metrics.blob_referenced_bytes > 0, "{metrics:?}");
         db.close(None).unwrap();
-        let report = verify_with(Arc::new(disk.clone()), "db").unwrap();
+        let report = verify("db", &Options::default().vfs(Arc::new(disk.clone()))).unwrap();
         assert!(report.blob_values > 300, "{report:?}");
         assert_eq!(report.orphans, Vec::<PathBuf>::new());
         check(&open(&disk, tuning(separation()).compression(compression)), &model);
@@ -141,7 +139,7 @@ fn it_can_be_turned_on_off_and_on_again() {
         write(&db, &mut model, (0..400).filter(|number| number % 4 == round), round);
         db.flush().unwrap();
         check(&db, &model);
-        let seen = observe_with(Arc::new(disk.clone()), "db").unwrap();
+        let seen = observe("db", &Options::default().vfs(Arc::new(disk.clone()))).unwrap();
         assert_eq!(seen.keyspaces["default"].value_separation, round > 0);
         db.default_keyspace().compact_range::<&[u8]>(..).unwrap();
         // One more run has everything merged whatever was on top.
@@ -153,7 +151,7 @@ fn it_can_be_turned_on_off_and_on_again() {
         assert_eq!(metrics.blob_files > 0, apart.is_some(), "round {round}: {metrics:?}");
         db.close(None).unwrap();
         assert_eq!(blob_files(&disk).is_empty(), apart.is_none());
-        verify_with(Arc::new(disk.clone()), "db").unwrap();
+        verify("db", &Options::default().vfs(Arc::new(disk.clone()))).unwrap();
     }
 }
 
@@ -190,7 +188,7 @@ fn values_of_neighbours_are_brought_together() {
         let counting = Arc::new(CountingVfs::new(Arc::new(disk.clone())));
         let keyspace = tuning(separation().scan_read_bytes(scan_read_bytes));
         let keyspace = keyspace.table_bytes(64 << 10).block_bytes(4 << 10);
-        let db = Db::open_with(counting, "db", options(keyspace)).unwrap();
+        let db = Db::open("db", options(keyspace).vfs(counting)).unwrap();
         let mut model = Model::new();
         for number in 0..4_000 {
             write(&db, &mut model, number..=number, 0);
@@ -210,7 +208,10 @@ fn values_of_neighbours_are_brought_together() {
         check(&db, &model);
         let metrics = log(&db);
         db.close(None).unwrap();
-        assert_eq!(verify_with(Arc::new(disk), "db").unwrap().orphans, Vec::<PathBuf>::new());
+        assert_eq!(
+            verify("db", &Options::default().vfs(Arc::new(disk))).unwrap().orphans,
+            Vec::<PathBuf>::new()
+        );
         (reads, metrics)
     };
     let (scattered, before) = load(0);
@@ -338,9 +339,8 @@ fn a_checkpoint_a_dropped_keyspace_and_a_crash_have_their_blob_files() {
     let crashed = disk.crash(CrashImage::Drop, 3);
     check(&open(&crashed, tuning(separation())), &model);
     model.remove(b"a".as_slice());
-    verify_with(Arc::new(disk.clone()), "copy").unwrap();
-    let copy =
-        Db::open_with(Arc::new(disk.clone()), "copy", options(tuning(separation()))).unwrap();
+    verify("copy", &Options::default().vfs(Arc::new(disk.clone()))).unwrap();
+    let copy = Db::open("copy", options(tuning(separation())).vfs(Arc::new(disk.clone()))).unwrap();
     check(&copy, &model);
     let other = copy.keyspace("other", tuning(separation())).unwrap();
     assert_eq!(other.get(key(1)).unwrap().unwrap(), value(1, 9));
@@ -356,7 +356,7 @@ fn a_missing_or_a_swapped_blob_file_is_named() {
     assert!(files.len() > 1, "{files:?}");
     let first = disk.read_all(&files[0]).unwrap();
     let opened = |disk: &MemVfs| {
-        Db::open_with(Arc::new(disk.clone()), "db", options(tuning(separation()))).map(drop)
+        Db::open("db", options(tuning(separation())).vfs(Arc::new(disk.clone()))).map(drop)
     };
     let damaged = |bytes: Option<&[u8]>| {
         let copy = disk.crash(CrashImage::Keep, 0);
@@ -381,9 +381,9 @@ fn a_missing_or_a_swapped_blob_file_is_named() {
     bytes[100] ^= 1;
     let copy = damaged(Some(&bytes));
     opened(&copy).unwrap();
-    let found = verify_with(Arc::new(copy.clone()), "db");
+    let found = verify("db", &Options::default().vfs(Arc::new(copy.clone())));
     assert!(matches!(&found, Err(Error::Corrupt { path, .. }) if *path == files[0]), "{found:?}");
-    let db = Db::open_with(Arc::new(copy), "db", options(tuning(separation()))).unwrap();
+    let db = Db::open("db", options(tuning(separation())).vfs(Arc::new(copy))).unwrap();
     let wrong = (0..300).filter_map(|number| db.get(key(number)).err());
     let named = |error: &Error| matches!(error, Error::Corrupt { path, .. } if *path == files[0]);
     let wrong: Vec<_> = wrong.collect();
@@ -451,7 +451,7 @@ fn a_range_with_a_limit_reads_what_is_wanted() {
     let counting = Arc::new(CountingVfs::new(Arc::new(disk.clone())));
     // One table of one block, and one blob file.
     let tuning = tuning(separation()).memtable_bytes(1 << 20).table_bytes(1 << 20);
-    let db = Db::open_with(counting.clone(), "db", options(tuning.block_bytes(64 << 10))).unwrap();
+    let db = Db::open("db", options(tuning.block_bytes(64 << 10)).vfs(counting.clone())).unwrap();
     let mut model = Model::new();
     write(&db, &mut model, (0..600).filter(|number| number % 5 != 0), 0);
     db.flush().unwrap();
@@ -551,7 +551,7 @@ fn options_are_checked() {
         separation().space_amplification_max(1.0),
         separation().space_amplification_max(f64::NAN),
     ] {
-        let opened = Db::open_with(Arc::new(disk.clone()), "db", options(tuning(wrong)));
+        let opened = Db::open("db", options(tuning(wrong)).vfs(Arc::new(disk.clone())));
         assert!(matches!(opened, Err(Error::InvalidOption { .. })), "{wrong:?}");
     }
     assert!(!lsmx::vfs::Vfs::exists(&disk, Path::new("db/CURRENT")).unwrap_or(false));

@@ -63,7 +63,13 @@ pub(crate) fn compare(place: &Path, seed: u64, drawn: u64, bounds: &Bounds) -> O
 pub(crate) fn close_and_verify(db: Db, dir: &Path) -> Outcome {
     db.close(None).map_err(|error| format!("closing: {error}"))?;
     drop(db);
-    let report = lsmx::verify_with_stores(Arc::new(OsVfs), dir, &stores());
+    let report = lsmx::verify(
+        dir,
+        &stores()
+            .iter()
+            .cloned()
+            .fold(lsmx::Options::default().vfs(Arc::new(OsVfs)), lsmx::Options::operand_store),
+    );
     let mut report = report.map_err(|error| format!("verification: {error:?}"))?;
     // Pages of buckets whose records the log of their store still has: the next opening removes them.
     let is_bucket =

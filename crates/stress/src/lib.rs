@@ -116,9 +116,9 @@ pub(crate) fn open(disk: Arc<dyn Vfs>, dir: &Path, seed: u64) -> Outcome<(Db, Ve
     let of_each = [tuning::draw_counted(chance, 0), tuning::draw_counted(chance, 1)];
     if chance.one_in(2) {
         let [plain, delta] = beside::known();
-        options = options.known_operand_store(plain).known_operand_store(delta);
+        options = options.operand_store(plain).operand_store(delta);
     }
-    let db = Db::open_with(disk, dir, options).map_err(|error| format!("opening: {error:?}"))?;
+    let db = Db::open(dir, options.vfs(disk)).map_err(|error| format!("opening: {error:?}"))?;
     let mut keyspaces = Vec::new();
     for (name, options_of) in KEYSPACES.iter().zip(of_each) {
         let keyspace = db.keyspace(name, options_of);

@@ -92,7 +92,7 @@ pub(crate) fn draw_options(chance: &mut Chance, dir: &Path) -> Options {
             sync_every_bytes: 16_384 << chance.below(6),
             ..WalOptions::default()
         })
-        .known_operand_store(draw_store(chance))
+        .operand_store(draw_store(chance))
 }
 
 /// Every store that keyspaces may have, for verification.

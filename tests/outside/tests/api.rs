@@ -92,20 +92,20 @@ fn a_service_lives_through_a_day_and_a_night() {
     let copy = path.with_file_name("copy");
     library.db().checkpoint(&copy).unwrap();
     assert!(matches!(library.db().checkpoint(&copy), Err(Error::TargetNotEmpty { .. })));
-    assert!(lsmx::observe(&path).unwrap().keyspaces.contains_key("loans"));
-    assert!(matches!(lsmx::verify(&path), Err(Error::Locked { .. })));
+    assert!(lsmx::observe(&path, &Options::default()).unwrap().keyspaces.contains_key("loans"));
+    assert!(matches!(lsmx::verify(&path, &Options::default()), Err(Error::Locked { .. })));
     assert!(matches!(Db::open(&path, Options::default()), Err(Error::Locked { .. })));
     library.db().close(Some(Duration::from_secs(60))).unwrap();
     assert!(matches!(library.db().put("k", "v"), Err(Error::Closed)));
     drop(library);
 
     // The next day, for readers alone, who may be several; in the copy as well.
-    assert_eq!(lsmx::verify(&path).unwrap().keyspaces, 4);
+    assert_eq!(lsmx::verify(&path, &Options::default()).unwrap().keyspaces, 4);
     for path in [&path, &copy] {
         let options = outside::options(Arc::new(Diary::default())).unwrap();
         let (one, other) = (
-            Db::open_read_only(path, options.clone()).unwrap(),
-            Db::open_read_only(path, options).unwrap(),
+            Db::open(path, options.clone().read_only(true)).unwrap(),
+            Db::open(path, options.read_only(true)).unwrap(),
         );
         let notes = one.existing_keyspace("notes").unwrap();
         assert_eq!(notes.get("book1").unwrap().unwrap(), "mended\nwet\ndry");

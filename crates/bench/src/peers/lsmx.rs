@@ -202,7 +202,7 @@ impl Counted {
     pub(crate) fn open(path: &Path, options: Options) -> Result<Counted> {
         let vfs = CountingVfs::new(lsmx_base::sync::Arc::new(OsVfs));
         let counted = lsmx_base::sync::Arc::new(vfs.clone());
-        let db = Db::open_with(counted, path, options).map_err(failed("open a database"))?;
+        let db = Db::open(path, options.vfs(counted)).map_err(failed("open a database"))?;
         Ok(Counted { lsmx: Lsmx { keyspace: db.default_keyspace(), db }, vfs })
     }
 }

@@ -247,7 +247,7 @@ impl Load {
         let tuning = KeyspaceOptions::default().memtable_bytes(4 << 20);
         let options =
             Options::default().block_cache_bytes(self.cache_bytes).keyspace_defaults(tuning);
-        let db = lsmx::tokio::Db::open_with(vfs, dir.join("data"), options).await?;
+        let db = lsmx::tokio::Db::open(dir.join("data"), options.vfs(vfs)).await?;
         let service = Service::open(db, calls).await?;
         let (values, bytes) = (service.values.as_blocking().clone(), self.value_bytes);
         tokio::task::spawn_blocking(move || {

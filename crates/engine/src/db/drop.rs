@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn drop_keyspace_fold_after_the_drop_counts_no_bytes() {
         let options = Options::default().background(Background::Inline);
-        let db = Db::open_with(Arc::new(MemVfs::new()), "db", options).unwrap();
+        let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
         let core = db.core();
         for round in 0..10_000 {
             let options = KeyspaceOptions::default().merge_operator(Append::new());

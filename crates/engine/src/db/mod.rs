@@ -39,7 +39,7 @@ use crate::options::memory_plan::MemoryPlan;
 use crate::options::write::{Durability, WriteOptions};
 use crate::state::{DbState, Reservation, Work};
 use crate::tree::{Opening, Tree};
-use crate::vfs::{CatchPanicVfs, LockGuard, OsVfs, Vfs};
+use crate::vfs::LockGuard;
 use crate::workload_trace::Recording;
 use crate::write::backpressure;
 use crate::write::batch::WriteBatch;
@@ -47,19 +47,15 @@ use crate::write::commit::Committer;
 use crate::write::group::LongChain;
 use crate::write::throttle::Throttle;
 
-pub use crate::db::check::repair::{
-    Finding, Lost, LostKind, RepairOptions, RepairReport, repair, repair_with,
-};
-pub use crate::db::check::verify::{VerifyReport, verify, verify_with, verify_with_stores};
+pub use crate::db::check::repair::{Finding, Lost, LostKind, RepairOptions, RepairReport, repair};
+pub use crate::db::check::verify::{VerifyReport, verify};
 pub use crate::db::deadline::WaitOptions;
 pub use crate::db::inspect::explain::{
     EntryFound, Explanation, MemtableStep, OperandStep, RunStep,
 };
 pub use crate::db::inspect::health::{BlockedCompaction, Health, QuarantinedFile};
 pub use crate::db::inspect::metadata_sizes::MetadataSizes;
-pub use crate::db::inspect::observe::{
-    Observation, ObservedKeyspace, ObservedLevel, observe, observe_with,
-};
+pub use crate::db::inspect::observe::{Observation, ObservedKeyspace, ObservedLevel, observe};
 pub use crate::db::keyspace::Keyspace;
 pub use crate::db::reads::Entry;
 #[cfg(feature = "tokio")]
@@ -168,20 +164,12 @@ impl Db {
     /// [`Error::Corrupt`], [`Error::Missing`], [`Error::Contradiction`], [`Error::InvalidOption`],
     /// [`Error::NoCompactionPolicy`] for the default keyspace, [`Error::Io`]. Failing to open changes nothing that is there.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Db> {
-        Db::open_on(Arc::new(OsVfs), path.as_ref(), options)
-    }
-
-    /// Opens a database on another file system. A call of it that panics counts as one that failed.
-    ///
-    /// # Errors
-    /// As [`Db::open`].
-    pub fn open_with(vfs: Arc<dyn Vfs>, path: impl AsRef<Path>, options: Options) -> Result<Db> {
-        Db::open_on(CatchPanicVfs::new(vfs), path.as_ref(), options)
-    }
-
-    fn open_on(vfs: Arc<dyn Vfs>, path: &Path, options: Options) -> Result<Db> {
-        // A panic of user code, such as an operand store, ends the opening and releases the lock.
-        let opened = catch_unwind(AssertUnwindSafe(|| open::open(vfs, path, options)));
+        let path = path.as_ref();
+        // A panic in user code, such as an operand store, fails the open and releases the lock.
+        let opened = catch_unwind(AssertUnwindSafe(|| match options.read_only {
+            true => open::read_only::open(path, options),
+            false => open::open(path, options),
+        }));
         opened.unwrap_or_else(|panic| Err(Error::panicked(&*panic))).map(Db::new)
     }
 

@@ -266,7 +266,7 @@ mod tests {
 
     fn open() -> Db {
         let options = Options::default().background(Background::Inline);
-        Db::open_with(Arc::new(MemVfs::new()), "db", options).unwrap()
+        Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap()
     }
 
     #[test]

@@ -225,7 +225,7 @@ mod tests {
             .background(Background::Inline)
             .keyspace_defaults(keyspace.clone().block_bytes(1 << 10))
             .seed(7);
-        let db = Db::open_with(Arc::new(disk.clone()), "db", options).unwrap();
+        let db = Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap();
         for number in 0..300u32 {
             db.put(format!("key-{number:04}"), [7; 30]).unwrap();
         }
@@ -297,7 +297,7 @@ mod tests {
     fn a_trace_is_shown_item_by_item_whatever_its_name() {
         let disk = MemVfs::new();
         let options = Options::default().background(Background::Inline);
-        let db = Db::open_with(Arc::new(disk.clone()), "db", options).unwrap();
+        let db = Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap();
         let trace = db.record_trace("monday").unwrap();
         db.put("apple", "red").unwrap();
         db.get("apple").unwrap();

@@ -8,7 +8,7 @@ use std::path::Path;
 use lsmx_base::sync::Arc;
 use lsmx_compaction::PolicySpec;
 
-use crate::db::{Db, Keyspace, Snapshot, verify_with_stores};
+use crate::db::{Db, Keyspace, Snapshot, verify};
 use crate::env::Background;
 use crate::iter::range::Range;
 use crate::merge_operator::{Append, MergeError, MergeOperator};
@@ -314,7 +314,7 @@ impl World {
             .wal(wal)
             .block_cache_bytes(cache_bytes)
             .keyspace_defaults(keyspace(0));
-        let db = Db::open_with(Arc::new(self.disk.clone()), DIR, options).expect("it opens");
+        let db = Db::open(DIR, options.vfs(Arc::new(self.disk.clone()))).expect("it opens");
         let other = db.keyspace(NAMES[1], keyspace(1)).expect("it is there, or is made");
         self.keyspaces = vec![db.default_keyspace(), other];
         self.db = Some(db);
@@ -508,7 +508,11 @@ pub fn api_with(bytes: &[u8], beside: Beside) {
     world.close();
     let disk = Arc::new(world.disk.clone());
     let stores = (beside.stores)();
-    let mut report = verify_with_stores(disk, Path::new(DIR), &stores).expect("all is sound");
+    let mut report = verify(
+        Path::new(DIR),
+        &stores.iter().cloned().fold(Options::default().vfs(disk), Options::operand_store),
+    )
+    .expect("all is sound");
     // Stores may leave files that nothing names: the next opening removes them.
     report
         .orphans

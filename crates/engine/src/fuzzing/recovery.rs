@@ -23,7 +23,7 @@ type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 fn open(vfs: &MemVfs, mode: RecoveryMode) -> Result<Db> {
     let options = Options::default().background(Background::Inline).seed(1);
     let options = options.create_if_missing(false).recovery(mode);
-    Db::open_with(Arc::new(vfs.clone()), DIR, options)
+    Db::open(DIR, options.vfs(Arc::new(vfs.clone())))
 }
 
 fn pairs(db: &Db) -> Result<Pairs> {
@@ -126,7 +126,7 @@ fn write_some(vfs: &MemVfs) -> Result<()> {
     // The same bytes in every process, so that an input keeps its meaning.
     let options = Options::default().background(Background::Inline).seed(1);
     let options = options.keyspace_defaults(keyspace.clone());
-    let db = Db::open_with(Arc::new(vfs.clone()), DIR, options)?;
+    let db = Db::open(DIR, options.vfs(Arc::new(vfs.clone())))?;
     let other = db.keyspace("other", keyspace)?;
     for number in 0..90_u64 {
         db.put(format!("key-{:02}", number * 37 % 60), format!("{number}").repeat(20))?;

@@ -30,5 +30,5 @@ pub(crate) fn open_on(disk: &MemVfs) -> Db {
         .seed(1)
         .flush_idle_after(Duration::from_secs(3600))
         .block_cache_bytes(64 << 10);
-    Db::open_with(Arc::new(disk.clone()), "db", options).unwrap()
+    Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap()
 }

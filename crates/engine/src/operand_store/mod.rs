@@ -66,6 +66,20 @@ pub trait OperandStoreFactory: fmt::Debug + Send + Sync {
     fn verify(&self, place: Place, token: Token) -> Result<OperandMetrics>;
 }
 
+impl<T: OperandStoreFactory + ?Sized> OperandStoreFactory for Arc<T> {
+    fn name(&self) -> &str {
+        (**self).name()
+    }
+
+    fn open(&self, place: Place, token: Option<Token>) -> Result<Arc<dyn OperandStore>> {
+        (**self).open(place, token)
+    }
+
+    fn verify(&self, place: Place, token: Token) -> Result<OperandMetrics> {
+        (**self).verify(place, token)
+    }
+}
+
 /// What a store has to do with the world.
 #[derive(Clone, Debug)]
 pub struct Place {

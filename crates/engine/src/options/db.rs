@@ -13,7 +13,7 @@ use crate::operand_store::OperandStoreFactory;
 use crate::options::keyspace::{KeyspaceOptions, Persisted};
 use crate::options::memory_plan::MemoryPlan;
 use crate::options::write::WriteControl;
-use crate::vfs::Vfs;
+use crate::vfs::{CatchPanicVfs, OsVfs, Vfs};
 use crate::wal::{RecoveryMode, WalOptions};
 
 /// Name of the keyspace that [`Db::put`](crate::Db::put) and its siblings work on.
@@ -58,7 +58,9 @@ pub struct Options {
     pub(crate) listener: Option<Arc<dyn EventListener>>,
     pub(crate) explain_decisions: bool,
     pub(crate) keyspace_defaults: KeyspaceOptions,
-    pub(crate) known_operand_stores: Vec<Arc<dyn OperandStoreFactory>>,
+    pub(crate) operand_stores: Vec<Arc<dyn OperandStoreFactory>>,
+    vfs: Option<Arc<dyn Vfs>>,
+    pub(crate) read_only: bool,
 }
 
 impl Default for Options {
@@ -88,7 +90,9 @@ impl Default for Options {
             listener: None,
             explain_decisions: false,
             keyspace_defaults: KeyspaceOptions::default(),
-            known_operand_stores: Vec::new(),
+            operand_stores: Vec::new(),
+            vfs: None,
+            read_only: false,
         }
     }
 }
@@ -315,12 +319,42 @@ impl Options {
         self
     }
 
-    /// An operand store for every keyspace that has one of its name, so that the open delivers the log to it.
-    /// No keyspace gets a store by this; [`KeyspaceOptions::operand_store`] gives it one.
+    /// Adds the factory of an operand store, which opens the stores of all keyspaces that were created with a
+    /// store of this name. Several factories may be added. Default: none.
+    ///
+    /// This option creates no store. [`KeyspaceOptions::operand_store`] does that for a new keyspace.
     #[must_use]
-    pub fn known_operand_store(mut self, factory: impl OperandStoreFactory + 'static) -> Self {
-        self.known_operand_stores.push(Arc::new(factory));
+    pub fn operand_store(mut self, factory: impl OperandStoreFactory + 'static) -> Self {
+        self.operand_stores.push(Arc::new(factory));
         self
+    }
+
+    /// Sets the file system. A panic in one of its calls is returned as an error of that call.
+    /// Default: the operating system's, [`OsVfs`].
+    #[must_use]
+    pub fn vfs(mut self, vfs: Arc<dyn Vfs>) -> Self {
+        self.vfs = Some(vfs);
+        self
+    }
+
+    /// Opens the database for reading only. Default: no.
+    ///
+    /// No file is created or changed, also after a crash: the log is replayed into memory. So the database may
+    /// show commits that are not on stable storage. Write permission is not needed. Several processes may have
+    /// the database open for reading only, but not while another process has it open for writing.
+    /// Calls that would change the database return [`Error::OpenedReadOnly`].
+    #[must_use]
+    pub fn read_only(mut self, read_only: bool) -> Self {
+        self.read_only = read_only;
+        self
+    }
+
+    /// Returns the file system to use.
+    pub(crate) fn file_system(&self) -> Arc<dyn Vfs> {
+        match &self.vfs {
+            Some(vfs) => CatchPanicVfs::new(Arc::clone(vfs)),
+            None => Arc::new(OsVfs),
+        }
     }
 
     /// The options of the default keyspace.

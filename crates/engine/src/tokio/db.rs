@@ -1,24 +1,22 @@
 //! The database as tasks use it.
 
 use std::ops::RangeBounds;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
-use crate::db::{Health, Observation, RepairOptions, RepairReport, VerifyReport, WaitOptions};
+use crate::db::{Health, WaitOptions};
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::metrics::{MemoryMetrics, Metrics, ReadMetrics};
-use crate::operand_store::OperandStoreFactory;
 use crate::options::db::Options;
 use crate::options::keyspace::KeyspaceOptions;
 use crate::options::write::WriteOptions;
 use crate::tokio::pool::on_pool;
 use crate::tokio::shared::Shared;
 use crate::tokio::{Keyspace, Snapshot};
-use crate::vfs::Vfs;
 use crate::workload_trace::{Trace, TraceOptions};
 use crate::write::batch::WriteBatch;
 
@@ -47,41 +45,6 @@ impl Db {
     pub async fn open(path: impl AsRef<Path> + Send, options: Options) -> Result<Db> {
         let path = path.as_ref().to_owned();
         on_pool(move || Db::try_from(crate::Db::open(path, options)?)).await
-    }
-
-    /// As [`crate::Db::open_with`].
-    ///
-    /// # Errors
-    /// As [`Db::open`].
-    pub async fn open_with(
-        vfs: Arc<dyn Vfs>,
-        path: impl AsRef<Path> + Send,
-        options: Options,
-    ) -> Result<Db> {
-        let path = path.as_ref().to_owned();
-        on_pool(move || Db::try_from(crate::Db::open_with(vfs, path, options)?)).await
-    }
-
-    /// As [`crate::Db::open_read_only`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn open_read_only(path: impl AsRef<Path> + Send, options: Options) -> Result<Db> {
-        let path = path.as_ref().to_owned();
-        on_pool(move || Db::try_from(crate::Db::open_read_only(path, options)?)).await
-    }
-
-    /// As [`crate::Db::open_read_only_with`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn open_read_only_with(
-        vfs: Arc<dyn Vfs>,
-        path: impl AsRef<Path> + Send,
-        options: Options,
-    ) -> Result<Db> {
-        let path = path.as_ref().to_owned();
-        on_pool(move || Db::try_from(crate::Db::open_read_only_with(vfs, path, options)?)).await
     }
 
     /// The database itself, whose verbs block.
@@ -413,78 +376,4 @@ impl Db {
     pub fn env(&self) -> &Env {
         self.as_blocking().env()
     }
-}
-
-/// As [`crate::verify`].
-///
-/// # Errors
-/// As there.
-pub async fn verify(path: impl AsRef<Path> + Send) -> Result<VerifyReport> {
-    let path: PathBuf = path.as_ref().to_owned();
-    on_pool(move || crate::verify(path)).await
-}
-
-/// As [`crate::verify_with`].
-///
-/// # Errors
-/// As there.
-pub async fn verify_with(vfs: Arc<dyn Vfs>, path: impl AsRef<Path> + Send) -> Result<VerifyReport> {
-    let path: PathBuf = path.as_ref().to_owned();
-    on_pool(move || crate::verify_with(vfs, path)).await
-}
-
-/// As [`crate::verify_with_stores`].
-///
-/// # Errors
-/// As there.
-pub async fn verify_with_stores(
-    vfs: Arc<dyn Vfs>,
-    path: impl AsRef<Path> + Send,
-    stores: &[Arc<dyn OperandStoreFactory>],
-) -> Result<VerifyReport> {
-    let (path, stores): (PathBuf, _) = (path.as_ref().to_owned(), stores.to_vec());
-    on_pool(move || crate::verify_with_stores(vfs, path, &stores)).await
-}
-
-/// As [`crate::repair`].
-///
-/// # Errors
-/// As there.
-pub async fn repair(
-    path: impl AsRef<Path> + Send,
-    options: &RepairOptions,
-) -> Result<RepairReport> {
-    let (path, options): (PathBuf, _) = (path.as_ref().to_owned(), options.clone());
-    on_pool(move || crate::repair(path, &options)).await
-}
-
-/// As [`crate::repair_with`].
-///
-/// # Errors
-/// As there.
-pub async fn repair_with(
-    vfs: Arc<dyn Vfs>,
-    path: impl AsRef<Path> + Send,
-    options: &RepairOptions,
-) -> Result<RepairReport> {
-    let (path, options): (PathBuf, _) = (path.as_ref().to_owned(), options.clone());
-    on_pool(move || crate::repair_with(vfs, path, &options)).await
-}
-
-/// As [`crate::observe`].
-///
-/// # Errors
-/// As there.
-pub async fn observe(path: impl AsRef<Path> + Send) -> Result<Observation> {
-    let path: PathBuf = path.as_ref().to_owned();
-    on_pool(move || crate::observe(path)).await
-}
-
-/// As [`crate::observe_with`].
-///
-/// # Errors
-/// As there.
-pub async fn observe_with(vfs: Arc<dyn Vfs>, path: impl AsRef<Path> + Send) -> Result<Observation> {
-    let path: PathBuf = path.as_ref().to_owned();
-    on_pool(move || crate::observe_with(vfs, path)).await
 }

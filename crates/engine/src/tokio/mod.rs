@@ -84,9 +84,7 @@ mod update;
 mod wait;
 mod write;
 
-pub use db::{
-    Db, observe, observe_with, repair, repair_with, verify, verify_with, verify_with_stores,
-};
+pub use db::Db;
 pub use keyspace::Keyspace;
 pub use range::{Range, Rev};
 pub use snapshot::Snapshot;

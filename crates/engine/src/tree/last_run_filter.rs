@@ -161,7 +161,7 @@ mod tests {
             .background(Background::Inline)
             .keyspace_defaults(keyspace)
             .block_cache_bytes(cache_bytes);
-        let db = Db::open_with(std::sync::Arc::new(MemVfs::new()), "db", options).unwrap();
+        let db = Db::open("db", options.vfs(std::sync::Arc::new(MemVfs::new()))).unwrap();
         for number in 0..KEYS {
             db.put(key(number), [7; 100]).unwrap();
         }

@@ -110,7 +110,7 @@ mod tests {
         let keyspace =
             KeyspaceOptions::default().memtable_bytes(1 << 20).own_policy(Arc::new(Behind));
         let options = Options::default().background(Background::Inline).keyspace_defaults(keyspace);
-        let db = Db::open_with(Arc::new(MemVfs::new()), "db", options).unwrap();
+        let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
         let core = db.core();
         let tree = Arc::clone(&core.default);
         let rate = || {

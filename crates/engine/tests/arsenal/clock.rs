@@ -41,7 +41,7 @@ impl Queue {
     }
 
     pub(crate) fn open(&self, options: Options) -> Outcome<Db> {
-        Db::open_with(Arc::new(self.disk.clone()), "db", options).map_err(failed)
+        Db::open("db", options.vfs(Arc::new(self.disk.clone()))).map_err(failed)
     }
 
     /// Advances wall clock and monotonic clock minute by minute; the database reads both each time.
@@ -94,7 +94,7 @@ pub(crate) fn time_near_its_end_is_harmless(seed: u64) -> Outcome {
     let background = Background::Stepped { seed, workers: 1 };
     let tuning = KeyspaceOptions::default().memtable_bytes(1 << 10);
     let options = Options::default().background(background).keyspace_defaults(tuning);
-    let db = Db::open_with(Arc::new(MemVfs::new()), "db", options).map_err(failed)?;
+    let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).map_err(failed)?;
     let left_us = u64::MAX - db.env().now_us();
     db.env().advance_us(left_us - 5);
     for key in 0..100u32 {

@@ -78,7 +78,7 @@ fn failed(error: impl std::fmt::Display) -> String {
 /// Such a read returned "cannot open …: entity not found".
 pub(crate) fn reads_over_a_close_return_values_or_closed(_: u64) -> Outcome {
     let disk = MemVfs::new();
-    let db = Db::open_with(Arc::new(disk.clone()), "db", options()).map_err(failed)?;
+    let db = Db::open("db", options().vfs(Arc::new(disk.clone()))).map_err(failed)?;
     for (name, _) in KINDS {
         let keyspace = db.keyspace(name, tuning(name)).map_err(failed)?;
         for key in (0..WRITES_PER_KEY).flat_map(|_| 0..KEYS) {
@@ -121,7 +121,7 @@ fn read_over_a_close(
 ) -> Outcome<lsmx::Result<u64>> {
     let gate = Gate::default();
     let faults = gate.over(Arc::new(disk.clone()), each(&[VfsCall::Open], end), "over-close");
-    let db = Db::open_with(Arc::new(faults.clone()), "db", options()).map_err(failed)?;
+    let db = Db::open("db", options().vfs(Arc::new(faults.clone()))).map_err(failed)?;
     let keyspace = db.keyspace(name, tuning(name)).map_err(failed)?;
     let snapshot = db.snapshot();
     gate.shut();
@@ -140,7 +140,7 @@ fn read_over_a_close(
         }
         let next = db.close(None).map_err(failed).and_then(|()| {
             faults.clear();
-            let next = Db::open_with(Arc::new(disk.clone()), "db", options()).map_err(failed)?;
+            let next = Db::open("db", options().vfs(Arc::new(disk.clone()))).map_err(failed)?;
             for (name, _) in KINDS {
                 next.drop_keyspace(name).map_err(failed)?;
             }
@@ -160,7 +160,7 @@ fn read_over_a_close(
 /// Drops the last handle of a database after its close. The length of no file changes: the next owner may be reading.
 pub(crate) fn closed_database_changes_no_file(_: u64) -> Outcome {
     let disk = MemVfs::new();
-    let db = Db::open_with(Arc::new(disk.clone()), "db", options()).map_err(failed)?;
+    let db = Db::open("db", options().vfs(Arc::new(disk.clone()))).map_err(failed)?;
     db.put("key", [1; 100]).map_err(failed)?;
     db.close(None).map_err(failed)?;
     let lengths = || -> Result<Vec<_>, String> {

@@ -222,7 +222,7 @@ enum Used {
 
 fn use_with(background: Background, limit: usize) -> Outcome<Used> {
     let disk = FewDescriptors::new(MemVfs::new(), limit);
-    let open = || Db::open_with(Arc::new(disk.clone()), "db", options(background));
+    let open = || Db::open("db", options(background).vfs(Arc::new(disk.clone())));
     for opened in 0..2 {
         let refused =
             |available: u64, needed: u64| match available < needed && available <= limit as u64 {

@@ -63,7 +63,7 @@ pub(crate) fn reserve_is_dispensable(seed: u64) -> Outcome {
         disk.add(refused.from_then_on());
         let told = Arc::new(NoReserve::default());
         let options = options(seed, 64 << 10).listener(Arc::clone(&told) as Arc<dyn EventListener>);
-        let db = Db::open_with(Arc::new(disk), oracle::DIR, options).map_err(failed)?;
+        let db = Db::open(oracle::DIR, options.vfs(Arc::new(disk))).map_err(failed)?;
         for number in 0..300u64 {
             db.put(number.to_be_bytes(), [7; 1_000]).map_err(failed)?;
         }
@@ -158,7 +158,7 @@ pub(crate) fn idle_database_removes_nothing(seed: u64) -> Outcome {
         .background(Background::Stepped { seed, workers: 1 })
         .seed(seed)
         .keyspace_defaults(tuning);
-    let db = Db::open_with(Arc::new(disk.clone()), oracle::DIR, options).map_err(failed)?;
+    let db = Db::open(oracle::DIR, options.vfs(Arc::new(disk.clone()))).map_err(failed)?;
     let (env, removing) = (Arc::new(OnceLock::<Env>::new()), Arc::new(AtomicUsize::new(0)));
     let _ = env.set(db.env().clone());
     let hook = (Arc::clone(&env), Arc::clone(&removing));

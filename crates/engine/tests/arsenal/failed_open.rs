@@ -36,7 +36,7 @@ fn open(vfs: impl Vfs, dir: &str) -> Result<Db, lsmx::Error> {
     let tuning = KeyspaceOptions::default().memtable_bytes(2 << 10).merge_operator(Append::new());
     let tuning = tuning.operand_store(store.drawn());
     let options = Options::default().background(Background::Inline).seed(1);
-    Db::open_with(Arc::new(vfs), dir, options.keyspace_defaults(tuning))
+    Db::open(dir, options.keyspace_defaults(tuning).vfs(Arc::new(vfs)))
 }
 
 /// Fails each call of an open in turn. A failed open leaves the names that were there before, unless it has

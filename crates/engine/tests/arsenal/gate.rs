@@ -140,7 +140,7 @@ pub(crate) fn flushes_while_store_hangs(thread: &'static str) -> Outcome {
     let gate = Gate::default();
     let disk = gate.disk(each(&[VfsCall::Append], ".operands"), thread);
     let options = Options::default().wal_bytes_max(1 << 30);
-    let db = Db::open_with(Arc::new(disk), "db", options).map_err(failed)?;
+    let db = Db::open("db", options.vfs(Arc::new(disk))).map_err(failed)?;
     let tuning =
         || KeyspaceOptions::default().memtable_bytes(1 << 10).merge_operator(Append::new());
     let buckets = DeltaOptions::default().bucket_bytes(512).log_bytes_max(2 << 10);
@@ -183,7 +183,7 @@ pub(crate) const SHORT: Duration = Duration::from_millis(20);
 pub(crate) fn close_keeps_deadline() -> Outcome {
     let gate = Gate::default();
     let disk = gate.disk(each(&[VfsCall::Sync], "MANIFEST"), "");
-    let db = Db::open_with(Arc::new(disk), "db", Options::default()).map_err(failed)?;
+    let db = Db::open("db", Options::default().vfs(Arc::new(disk))).map_err(failed)?;
     let hanging = || drop(db.keyspace("new", KeyspaceOptions::default()));
     match returns_while_blocked(&gate, hanging, || db.close(Some(SHORT)))? {
         Err(Error::Deadline { .. }) => Ok(()),
@@ -211,7 +211,7 @@ fn follower_result(patience: Duration) -> Outcome<lsmx::Result<()>> {
     // No syncs but those of commits.
     let wal = WalOptions { sync_every_us: u64::MAX, ..WalOptions::default() };
     let options = Options::default().wal(wal);
-    let db = Db::open_with(Arc::new(disk.clone()), "db", options).map_err(failed)?;
+    let db = Db::open("db", options.vfs(Arc::new(disk.clone()))).map_err(failed)?;
     let main = db.default_keyspace();
     let behind_sync = || db.metrics().commits.behind_sync;
     gate.shut();

@@ -15,7 +15,7 @@ fn failed(error: Error) -> String {
 fn open(background: Background) -> Outcome<Db> {
     let tuning = KeyspaceOptions::default().memtable_bytes(32 << 10).table_bytes(32 << 10);
     let options = Options::default().background(background).keyspace_defaults(tuning);
-    Db::open_with(Arc::new(MemVfs::new()), "db", options).map_err(failed)
+    Db::open("db", options.vfs(Arc::new(MemVfs::new()))).map_err(failed)
 }
 
 /// Commits with many guards queue beside commits with many operations. Each guard costs one check per

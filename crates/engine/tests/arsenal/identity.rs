@@ -27,7 +27,7 @@ pub(crate) fn segment_of_a_checkpoint_is_foreign(seed: u64) -> Outcome {
             .seed(seed)
             .keyspace_defaults(tuning.clone())
     };
-    let db = Db::open_with(Arc::new(disk.clone()), "db", options()).map_err(failed)?;
+    let db = Db::open("db", options().vfs(Arc::new(disk.clone()))).map_err(failed)?;
     let put = |number: u64| {
         let keyspace = db.default_keyspace();
         keyspace.put_with(number.to_be_bytes(), [7; 40], Durability::Sync).map_err(failed)
@@ -54,8 +54,9 @@ pub(crate) fn segment_of_a_checkpoint_is_foreign(seed: u64) -> Outcome {
             let bytes = disk.read_all(&path).map_err(failed)?;
             let disk = disk.crash(CrashImage::Keep, seed);
             disk.write_all(&over, &bytes).map_err(failed)?;
-            let opened = Db::open_with(Arc::new(disk.clone()), to, options()).map(drop);
-            let verified = lsmx::verify_with(Arc::new(disk.clone()), to).map(drop);
+            let opened = Db::open(to, options().vfs(Arc::new(disk.clone()))).map(drop);
+            let verified =
+                lsmx::verify(to, &Options::default().vfs(Arc::new(disk.clone()))).map(drop);
             for (call, result) in [("open", opened), ("verify", verified)] {
                 match result {
                     Err(Error::Corrupt { path, .. }) if path == over => {}
@@ -67,7 +68,7 @@ pub(crate) fn segment_of_a_checkpoint_is_foreign(seed: u64) -> Outcome {
             }
         }
     }
-    let copy = Db::open_with(Arc::new(disk.clone()), "copy", options()).map_err(failed)?;
+    let copy = Db::open("copy", options().vfs(Arc::new(disk.clone()))).map_err(failed)?;
     let count = u64::try_from(copy.default_keyspace().iter().count()).map_err(failed)?;
     if count == before { Ok(()) } else { Err(format!("{count} keys in the copy, not {before}")) }
 }
@@ -126,7 +127,7 @@ pub(crate) fn stray_file_with_an_impossible_number_is_ignored(seed: u64) -> Outc
     let open = || {
         let options = Options::default().background(Background::Inline).seed(seed);
         let options = options.listener(Arc::new(listener.clone()));
-        Db::open_with(Arc::new(disk.clone()), "db", options).map_err(failed)
+        Db::open("db", options.vfs(Arc::new(disk.clone()))).map_err(failed)
     };
     open()?.put("k", "v").map_err(failed)?;
     let names = ["72057594037927935.sst", "72057594037927935.blob", "MANIFEST-72057594037927934"];

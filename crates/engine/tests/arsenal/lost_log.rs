@@ -55,7 +55,7 @@ fn open(disk: &MemVfs, mode: RecoveryMode) -> Result<(Db, Arc<RecoveryReport>), 
         .wal(WalOptions { segment_bytes: 3_000, ..WalOptions::default() })
         .recovery(mode)
         .listener(Arc::clone(&listener) as Arc<dyn EventListener>);
-    let db = Db::open_with(Arc::new(disk.clone()), DIR, options)?;
+    let db = Db::open(DIR, options.vfs(Arc::new(disk.clone())))?;
     let report = listener.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
     Ok((db, report.unwrap_or_default()))
 }
@@ -159,7 +159,7 @@ pub(crate) fn each_keyspace_is_complete_as_reported(seed: u64) -> Outcome {
 }
 
 fn repair(disk: &MemVfs, options: RepairOptions) -> Result<RepairReport, String> {
-    lsmx::repair_with(Arc::new(disk.clone()), DIR, &options).map_err(failed)
+    lsmx::repair(DIR, &Options::default().vfs(Arc::new(disk.clone())), &options).map_err(failed)
 }
 
 /// A dry run reports the findings, the losses and the ends of the keyspaces that the repair reports.
@@ -187,8 +187,13 @@ pub(crate) fn dry_run_reports_the_losses_of_the_repair(seed: u64) -> Outcome {
 fn restore_common_prefix(disk: &MemVfs, seqs: &[u64]) -> Outcome<bool> {
     let before = disk.snapshot_all();
     let options = RepairOptions::default().common_prefix(true);
-    let dry = lsmx::repair_with(Arc::new(disk.clone()), DIR, &options.clone().dry_run(true));
-    let report = match lsmx::repair_with(Arc::new(disk.clone()), DIR, &options) {
+    let dry = lsmx::repair(
+        DIR,
+        &Options::default().vfs(Arc::new(disk.clone())),
+        &options.clone().dry_run(true),
+    );
+    let report = match lsmx::repair(DIR, &Options::default().vfs(Arc::new(disk.clone())), &options)
+    {
         Err(Error::NoCommonPrefix { .. }) if dry.is_err() && disk.snapshot_all() == before => {
             return Ok(false);
         }
@@ -205,7 +210,7 @@ fn restore_common_prefix(disk: &MemVfs, seqs: &[u64]) -> Outcome<bool> {
     let (db, _) = open(disk, RecoveryMode::Strict).map_err(failed)?;
     compare(&db, seqs, &reported)?;
     drop(db);
-    lsmx::verify_with(Arc::new(disk.clone()), DIR).map_err(failed)?;
+    lsmx::verify(DIR, &Options::default().vfs(Arc::new(disk.clone()))).map_err(failed)?;
     Ok(report.tables_dropped > 0)
 }
 
@@ -236,7 +241,8 @@ pub(crate) fn missing_segment_is_named(seed: u64) -> Outcome {
     for missing in &segments[1..] {
         let damaged = disk.crash(CrashImage::Keep, 0);
         damaged.remove(missing).map_err(failed)?;
-        let verified = lsmx::verify_with(Arc::new(damaged.clone()), DIR).map(drop);
+        let verified =
+            lsmx::verify(DIR, &Options::default().vfs(Arc::new(damaged.clone()))).map(drop);
         let opened = open(&damaged, RecoveryMode::Strict).map(drop);
         for (call, result) in [("verify", verified), ("open", opened)] {
             match result {

@@ -24,7 +24,7 @@ pub(crate) fn batches_in_flight(seed: u64) -> Outcome {
     const BATCH_BYTES: u64 = 512 << 10;
     let background = Background::Stepped { seed, workers: 1 };
     let options = Options::default().background(background).memory_budget(4 << 20);
-    let db = Db::open_with(Arc::new(MemVfs::new()), "db", options);
+    let db = Db::open("db", options.vfs(Arc::new(MemVfs::new())));
     let db = db.map_err(|error| error.to_string())?;
     let env = db.env().clone();
     let (written, most) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
@@ -101,7 +101,7 @@ pub(crate) fn drops_among_folds(_: u64) -> Outcome {
     const OPERAND_BYTES: usize = 300 << 10;
     const ROUNDS: usize = 10;
     let options = Options::default().memory_budget(4 << 20);
-    let db = Db::open_with(Arc::new(MemVfs::new()), "db", options);
+    let db = Db::open("db", options.vfs(Arc::new(MemVfs::new())));
     let db = db.map_err(|error| error.to_string())?;
     for _ in 0..ROUNDS {
         let (folds, is_folding) = channel();

@@ -9,7 +9,7 @@ use lsmx::merge_operator::Append;
 use lsmx::operand_store::{OperandMetrics, OperandStore, OperandStoreFactory, Place, Token};
 use lsmx::vfs::{CrashImage, MemOperation, MemVfs};
 use lsmx::wal::WalOptions;
-use lsmx::{Db, Durability, Error, Keyspace, KeyspaceOptions, Options, verify_with_stores};
+use lsmx::{Db, Durability, Error, Keyspace, KeyspaceOptions, Options, verify};
 
 use super::beside::Plain;
 use super::{Chance, Outcome};
@@ -55,7 +55,7 @@ pub(crate) fn merging() -> KeyspaceOptions {
 }
 
 pub(crate) fn open(disk: &MemVfs, options: Options) -> lsmx::Result<Db> {
-    Db::open_with(Arc::new(disk.clone()), DIR, options)
+    Db::open(DIR, options.vfs(Arc::new(disk.clone())))
 }
 
 fn failed(error: impl std::fmt::Display) -> String {
@@ -152,8 +152,8 @@ pub(crate) fn operands_wait_for_their_store(seed: u64) -> Outcome {
     for _ in 0..1 + chance.below(5) {
         let how = chance.below(4);
         let given = match how {
-            0 => options().known_operand_store(STORE),
-            1 => options().known_operand_store(Broken),
+            0 => options().operand_store(STORE),
+            1 => options().operand_store(Broken),
             _ => options(),
         };
         let cut = PowerCut::arm(&disk, &mut chance, 120);
@@ -206,7 +206,13 @@ pub(crate) fn operands_wait_for_their_store(seed: u64) -> Outcome {
         if chance.one_in(3) {
             db.close(None).map_err(failed)?;
             let stores: [Arc<dyn OperandStoreFactory>; 1] = [Arc::new(STORE)];
-            let report = verify_with_stores(Arc::new(disk.clone()), DIR, &stores);
+            let report = verify(
+                DIR,
+                &stores
+                    .iter()
+                    .cloned()
+                    .fold(Options::default().vfs(Arc::new(disk.clone())), Options::operand_store),
+            );
             let orphans = report.map_err(failed)?.orphans;
             if how != 1 && how != 3 && !orphans.is_empty() {
                 return Err(format!("orphans: {orphans:?}"));
@@ -216,11 +222,11 @@ pub(crate) fn operands_wait_for_their_store(seed: u64) -> Outcome {
         }
     }
     let vfs = Arc::new(disk.clone());
-    let read_only = Db::open_read_only_with(vfs, Path::new(DIR), options()).map_err(failed)?;
+    let read_only = Db::open(Path::new(DIR), options().read_only(true).vfs(vfs)).map_err(failed)?;
     check(&read_only.keyspace("counts", merging().operand_store(STORE)).map_err(failed)?, &counts)?;
     check(&read_only.default_keyspace(), &others)?;
     read_only.close(None).map_err(failed)?;
-    let db = open(&disk, options().known_operand_store(STORE)).map_err(failed)?;
+    let db = open(&disk, options().operand_store(STORE)).map_err(failed)?;
     check(&db.keyspace("counts", merging()).map_err(failed)?, &counts)?;
     check(&db.default_keyspace(), &others)?;
     db.close(None).map_err(failed)

@@ -4,7 +4,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lsmx::env::Background;
-use lsmx::verify_with_stores;
 use lsmx::vfs::{CrashImage, MemVfs, Vfs};
 use lsmx::{Db, Durability, Error, Keyspace, Options, Slice, VerifyReport, WriteBatch};
 
@@ -21,7 +20,7 @@ pub(crate) const DIR: &str = "db";
 
 pub(crate) fn open(disk: &MemVfs, options: Options) -> Outcome<Db> {
     let vfs: Arc<dyn Vfs> = Arc::new(disk.clone());
-    Db::open_with(vfs, DIR, options).map_err(|error| format!("opening fails: {error:?}"))
+    Db::open(DIR, options.vfs(vfs)).map_err(|error| format!("opening fails: {error:?}"))
 }
 
 /// Why a check of contents did not pass.
@@ -226,7 +225,8 @@ fn check_recovered(
 
 /// Everything that is closed is sound, operand stores included.
 pub(crate) fn verify(disk: &MemVfs) -> Result<VerifyReport, Error> {
-    verify_with_stores(Arc::new(disk.clone()), DIR, &beside::all())
+    let options = Options::default().vfs(Arc::new(disk.clone()));
+    lsmx::verify(DIR, &beside::all().into_iter().fold(options, Options::operand_store))
 }
 
 /// Nothing is lost and nothing lies about after a clean close.

@@ -85,7 +85,7 @@ pub(crate) fn check_checkpoint(
     let Checkpoint { path, commits, done } = checkpoint;
     let vfs: Arc<dyn Vfs> = Arc::new(disk.clone());
     let options = options::draw(chance, Background::Inline).create_if_missing(false);
-    let db = match Db::open_with(vfs, path, options) {
+    let db = match Db::open(path, options.vfs(vfs)) {
         Ok(db) => db,
         Err(Error::NotADatabase { .. }) if !done => return Ok(()),
         Err(error) => return Err(format!("{checkpoint:?} does not open: {error:?}")),

@@ -58,7 +58,7 @@ impl Fixture {
         let failures = Failures::default();
         let options = Options::default().background(Background::Inline).seed(seed);
         let options = options.listener(Arc::new(failures.clone()));
-        let db = Db::open_with(Arc::new(faults.clone()), "db", options).map_err(failed)?;
+        let db = Db::open("db", options.vfs(Arc::new(faults.clone()))).map_err(failed)?;
         let tuning = tuning.memtable_bytes(1 << 10).table_bytes(2 << 10).block_bytes(256);
         let tuning = tuning.merge_operator(Append::new());
         let keyspace = db.keyspace("files", tuning).map_err(failed)?;

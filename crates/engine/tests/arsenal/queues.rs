@@ -45,7 +45,7 @@ pub(crate) fn late_snapshot_keeps_files(_: u64) -> Outcome {
     let listener: Arc<dyn EventListener> = Arc::clone(&late) as _;
     let options = Options::default().background(Background::Inline).seed(1);
     let options = options.explain_decisions(true).listener(listener).keyspace_defaults(tuning);
-    let db = Db::open_with(Arc::new(MemVfs::new()), oracle::DIR, options).map_err(failed)?;
+    let db = Db::open(oracle::DIR, options.vfs(Arc::new(MemVfs::new()))).map_err(failed)?;
     *locked(&late.db) = Some(db.clone());
     let mut number = 0u64;
     let mut put_some = || {

@@ -23,7 +23,7 @@ fn open(disk: &MemVfs) -> Outcome<Db> {
     let policy = "tiering(size_ratio=100)".parse().map_err(failed)?;
     let keyspace = KeyspaceOptions::default().policy(policy);
     let options = Options::default().background(Background::Inline).keyspace_defaults(keyspace);
-    Db::open_with(Arc::new(disk.clone()), oracle::DIR, options).map_err(failed)
+    Db::open(oracle::DIR, options.vfs(Arc::new(disk.clone()))).map_err(failed)
 }
 
 fn key(number: u64) -> [u8; 8] {

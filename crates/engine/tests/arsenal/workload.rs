@@ -818,7 +818,7 @@ impl Run<'_> {
         let sweeping = matches!(self.plan.faults, Faults::By(_));
         let before = sweeping.then(|| self.disk.snapshot_all());
         let vfs: Arc<dyn Vfs> = Arc::new(self.vfs.clone());
-        let db = match Db::open_with(Arc::clone(&vfs), DIR, options) {
+        let db = match Db::open(DIR, options.vfs(Arc::clone(&vfs))) {
             Ok(db) => match without_store(&db) {
                 None => db,
                 Some(error) => {
@@ -830,7 +830,7 @@ impl Run<'_> {
                         promises.file_opening = 0;
                     }
                     drop(db);
-                    Db::open_with(vfs, DIR, self.options())
+                    Db::open(DIR, self.options().vfs(vfs))
                         .map_err(|error| format!("opening again fails: {error:?}"))?
                 }
             },
@@ -840,7 +840,7 @@ impl Run<'_> {
                 self.coverage.add("calls", "open that failed");
                 self.recorder.promises().file_opening = 0;
                 self.disarm();
-                Db::open_with(vfs, DIR, self.options())
+                Db::open(DIR, self.options().vfs(vfs))
                     .map_err(|error| format!("opening again fails: {error:?}"))?
             }
         };

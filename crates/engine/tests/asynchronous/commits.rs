@@ -32,7 +32,7 @@ fn a_dropped_write_is_done_or_not_and_an_awaited_one_is_done() {
         let disk = MemVfs::new();
         let (mut sure, mut dropped) = (BTreeMap::new(), 0);
         run(runtime, async {
-            let db = Db::open_with(Arc::new(disk.clone()), "db", options()).await.unwrap();
+            let db = Db::open("db", options().vfs(Arc::new(disk.clone()))).await.unwrap();
             let mut writers = JoinSet::new();
             for writer in 0..WRITERS {
                 let db = db.clone();
@@ -91,7 +91,7 @@ fn many_writers_share_few_threads() {
     const WRITES: u64 = 40;
     for runtime in runtimes() {
         let disk = MemVfs::new();
-        let blocking = lsmx::Db::open_with(Arc::new(disk), "db", options()).unwrap();
+        let blocking = lsmx::Db::open("db", options().vfs(Arc::new(disk))).unwrap();
         let threads: Vec<_> = (0..2_u64)
             .map(|thread| {
                 let db = blocking.clone();
@@ -169,7 +169,7 @@ fn many_writers_share_few_threads() {
 #[test]
 fn a_thread_that_commits_leads_for_tasks() {
     let runtime = current_thread(1);
-    let blocking = lsmx::Db::open_with(Arc::new(MemVfs::new()), "db", options()).unwrap();
+    let blocking = lsmx::Db::open("db", options().vfs(Arc::new(MemVfs::new()))).unwrap();
     let db = Db::try_from(blocking.clone()).unwrap();
     let taken = Taken::take(&runtime);
     run(&runtime, async {
@@ -192,7 +192,7 @@ fn a_thread_that_commits_leads_for_tasks() {
 #[test]
 fn the_lead_can_be_promised_again() {
     let runtime = current_thread(1);
-    let blocking = lsmx::Db::open_with(Arc::new(MemVfs::new()), "db", options()).unwrap();
+    let blocking = lsmx::Db::open("db", options().vfs(Arc::new(MemVfs::new()))).unwrap();
     let db = Db::try_from(blocking.clone()).unwrap();
     for round in 0..20_u64 {
         let taken = Taken::take(&runtime);
@@ -241,7 +241,7 @@ fn chains_of_operands_are_folded_though_nobody_awaits_them() {
             let widest = Arc::new(AtomicUsize::new(0));
             let keyspace = KeyspaceOptions::default().merge_operator(Widest(Arc::clone(&widest)));
             let options = Options::default().keyspace_defaults(keyspace);
-            let db = Db::open_with(Arc::new(MemVfs::new()), "db", options).await.unwrap();
+            let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).await.unwrap();
             for merge in 0..MERGES {
                 let mut queued = Box::pin(db.merge("key", "x"));
                 let queued = poll_once(queued.as_mut());
@@ -274,7 +274,7 @@ fn chains_of_operands_are_folded_though_nobody_awaits_them() {
 #[test]
 fn guards_see_what_tasks_have_queued() {
     let runtime = current_thread(1);
-    let db = lsmx::Db::open_with(Arc::new(MemVfs::new()), "db", options()).unwrap();
+    let db = lsmx::Db::open("db", options().vfs(Arc::new(MemVfs::new()))).unwrap();
     let db = Db::try_from(db).unwrap();
     let taken = Taken::take(&runtime);
     run(&runtime, async {
@@ -302,7 +302,7 @@ fn updates_of_one_key_add_up() {
     let seed = seed();
     for runtime in runtimes() {
         run(&runtime, async {
-            let db = Db::open_with(Arc::new(MemVfs::new()), "db", options()).await.unwrap();
+            let db = Db::open("db", options().vfs(Arc::new(MemVfs::new()))).await.unwrap();
             let tried = Arc::new(AtomicU64::new(0));
             let mut tasks = JoinSet::new();
             for task in 0..16 {

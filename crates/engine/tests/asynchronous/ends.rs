@@ -26,7 +26,7 @@ fn close_tells_those_that_wait() {
         run(&runtime, async {
             let stalls = Arc::new(Stalls::default());
             let options = options().listener(Arc::clone(&stalls) as Arc<dyn EventListener>);
-            let db = Db::open_with(Arc::new(disk), "db", options).await.unwrap();
+            let db = Db::open("db", options.vfs(Arc::new(disk))).await.unwrap();
             shut.store(true, Ordering::Release);
             let mut writers = JoinSet::new();
             for writer in 0..100_u64 {
@@ -71,7 +71,7 @@ fn a_runtime_may_go_while_commits_are_on_their_way() {
             _ => multi_thread(threads),
         };
         let disk = MemVfs::new();
-        let blocking = lsmx::Db::open_with(Arc::new(disk.clone()), "db", options()).unwrap();
+        let blocking = lsmx::Db::open("db", options().vfs(Arc::new(disk.clone()))).unwrap();
         let db = Db::try_from(blocking.clone()).unwrap();
         let sure = Arc::new(Mutex::new(BTreeSet::new()));
         let writes = Arc::new(AtomicU64::new(0));
@@ -113,7 +113,7 @@ fn a_runtime_may_go_while_commits_are_on_their_way() {
 #[test]
 fn a_promised_lead_is_not_lost_with_the_runtime() {
     let disk = MemVfs::new();
-    let blocking = lsmx::Db::open_with(Arc::new(disk), "db", options()).unwrap();
+    let blocking = lsmx::Db::open("db", options().vfs(Arc::new(disk))).unwrap();
     let db = Db::try_from(blocking.clone()).unwrap();
     let runtime = current_thread(1);
     let taken = Taken::take(&runtime);
@@ -147,7 +147,7 @@ fn errors_are_those_of_the_blocking_handle() {
     for runtime in runtimes() {
         run(&runtime, async {
             let disk = FaultVfs::new(Arc::new(MemVfs::new()), 1);
-            let db = Db::open_with(Arc::new(disk.clone()), "db", options()).await.unwrap();
+            let db = Db::open("db", options().vfs(Arc::new(disk.clone()))).await.unwrap();
             let keyspace = db.keyspace("dropped", KeyspaceOptions::default()).await.unwrap();
             let merged = keyspace.merge("key", "1").await;
             assert!(matches!(merged, Err(Error::NoMergeOperator { .. })), "{merged:?}");
@@ -158,7 +158,7 @@ fn errors_are_those_of_the_blocking_handle() {
             assert!(matches!(gone, Err(Error::KeyspaceDropped { .. })), "{gone:?}");
             let large = db.put(vec![0; 1 << 17], "1").await;
             assert!(matches!(large, Err(Error::TooLarge { .. })), "{large:?}");
-            let other = Db::open_with(Arc::new(MemVfs::new()), "db", options()).await.unwrap();
+            let other = Db::open("db", options().vfs(Arc::new(MemVfs::new()))).await.unwrap();
             let mut batch = WriteBatch::new();
             batch.put(&other.default_keyspace(), "key", "1");
             let foreign = db.write(batch, Durability::Buffered).await;
@@ -186,14 +186,15 @@ fn errors_are_those_of_the_blocking_handle() {
             db.resume().await.unwrap();
             db.put("key", "1").await.unwrap();
             db.close(None).await.unwrap();
-            let reader =
-                Db::open_read_only_with(Arc::new(disk.clone()), "db", options()).await.unwrap();
+            let reader = Db::open("db", options().read_only(true).vfs(Arc::new(disk.clone())))
+                .await
+                .unwrap();
             assert_eq!(reader.get("key").await.unwrap().as_deref(), Some(&b"1"[..]));
             let refused = reader.put("key", "2").await;
             assert!(matches!(refused, Err(Error::OpenedReadOnly)), "{refused:?}");
             reader.close(None).await.unwrap();
-            assert!(lsmx::tokio::verify_with(Arc::new(disk.clone()), "db").await.is_ok());
-            assert!(lsmx::tokio::observe_with(Arc::new(disk), "db").await.is_ok());
+            let sound = lsmx::verify("db", &Options::default().vfs(Arc::new(disk)));
+            assert!(sound.is_ok(), "{sound:?}");
         });
     }
 }
@@ -202,7 +203,7 @@ fn errors_are_those_of_the_blocking_handle() {
 fn a_panic_on_the_pool_goes_on_in_who_awaits_it() {
     let runtime = multi_thread(1);
     run(&runtime, async {
-        let db = Db::open_with(Arc::new(MemVfs::new()), "db", options()).await.unwrap();
+        let db = Db::open("db", options().vfs(Arc::new(MemVfs::new()))).await.unwrap();
         let keyspace = db.default_keyspace();
         let panics = tokio::spawn(async move {
             keyspace.fetch_update("key", |_| -> Vec<u8> { panic!("not today") }).await
@@ -219,13 +220,13 @@ fn the_last_handle_closes_the_database() {
     for runtime in runtimes() {
         let disk = MemVfs::new();
         run(&runtime, async {
-            let db = Db::open_with(Arc::new(disk.clone()), "db", options()).await.unwrap();
+            let db = Db::open("db", options().vfs(Arc::new(disk.clone()))).await.unwrap();
             let snapshot = db.snapshot().await.unwrap();
             let keyspace = db.default_keyspace();
             drop(db);
             keyspace.put("key", "1").await.unwrap();
             drop(keyspace);
-            let locked = Db::open_with(Arc::new(disk.clone()), "db", options()).await;
+            let locked = Db::open("db", options().vfs(Arc::new(disk.clone()))).await;
             assert!(matches!(locked, Err(Error::Locked { .. })), "{locked:?}");
             drop(snapshot);
         });
@@ -238,6 +239,6 @@ fn the_last_handle_closes_the_database() {
 #[test]
 fn a_replayed_schedule_has_no_asynchronous_handle() {
     let options = Options::default().background(Background::Stepped { seed: 1, workers: 1 });
-    let db = lsmx::Db::open_with(Arc::new(MemVfs::new()), "db", options).unwrap();
+    let db = lsmx::Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
     assert!(matches!(Db::try_from(db), Err(Error::Contradiction { .. })));
 }

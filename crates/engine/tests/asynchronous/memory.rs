@@ -43,7 +43,7 @@ fn options(cache_bytes: u64) -> Options {
 /// are asked.
 fn loaded() -> MemVfs {
     let disk = MemVfs::new();
-    let db = lsmx::Db::open_with(Arc::new(disk.clone()), "db", options(1 << 20)).unwrap();
+    let db = lsmx::Db::open("db", options(1 << 20).vfs(Arc::new(disk.clone()))).unwrap();
     for number in 0..KEYS {
         db.put(key(number), [7; 40]).unwrap();
         if number % 500 == 0 {
@@ -74,7 +74,7 @@ fn watched(disk: MemVfs, thread: ThreadId) -> (FaultVfs, Arc<AtomicU64>, Arc<Ato
 fn what_is_in_memory_is_there_at_the_first_poll() {
     for runtime in runtimes() {
         run(&runtime, async {
-            let db = Db::open_with(Arc::new(loaded()), "db", options(4 << 20)).await.unwrap();
+            let db = Db::open("db", options(4 << 20).vfs(Arc::new(loaded()))).await.unwrap();
             let keyspace = db.default_keyspace();
             let present = key(8);
             for cold in [true, false] {
@@ -121,7 +121,7 @@ fn the_thread_of_a_task_never_calls_the_file_system() {
     let (disk, calls, others) = watched(loaded(), std::thread::current().id());
     run(&runtime, async {
         // Less memory than data, and fewer descriptors than tables.
-        let db = Db::open_with(Arc::new(disk.clone()), "db", options(20 << 10)).await.unwrap();
+        let db = Db::open("db", options(20 << 10).vfs(Arc::new(disk.clone()))).await.unwrap();
         let keyspace = db.default_keyspace();
         let mut dice = Dice::new(seed());
         for _ in 0..2_000 {
@@ -184,7 +184,7 @@ fn lookups_are_counted_once_wherever_they_end() {
     for cache_bytes in [0, 4 << 10, 40 << 10, 4 << 20] {
         let mut all = Vec::new();
         for tasks in [false, true] {
-            let db = lsmx::Db::open_with(Arc::new(loaded()), "db", options(cache_bytes)).unwrap();
+            let db = lsmx::Db::open("db", options(cache_bytes).vfs(Arc::new(loaded()))).unwrap();
             let mut dice = Dice::new(seed);
             let mut numbers = (0..LOOKUPS).map(|_| (dice.below(KEYS * 2), dice.below(10)));
             if tasks {
@@ -221,7 +221,7 @@ fn lookups_are_counted_once_wherever_they_end() {
 
 #[test]
 fn a_read_that_would_block_leaves_no_trace() {
-    let db = lsmx::Db::open_with(Arc::new(loaded()), "db", options(1 << 20)).unwrap();
+    let db = lsmx::Db::open("db", options(1 << 20).vfs(Arc::new(loaded()))).unwrap();
     let snapshot = db.snapshot();
     let keyspace = db.default_keyspace();
     let before = db.metrics();
@@ -241,7 +241,7 @@ fn a_read_that_would_block_leaves_no_trace() {
 fn a_range_goes_on_where_memory_ended() {
     let seed = seed();
     let mut dice = Dice::new(seed);
-    let db = lsmx::Db::open_with(Arc::new(loaded()), "db", options(60 << 10)).unwrap();
+    let db = lsmx::Db::open("db", options(60 << 10).vfs(Arc::new(loaded()))).unwrap();
     let keyspace = db.default_keyspace();
     let all: Vec<_> = keyspace.iter().map(Result::unwrap).collect();
     let mut blocked = 0;
@@ -289,7 +289,7 @@ fn a_range_goes_on_where_memory_ended() {
 #[test]
 fn a_range_gives_up_where_much_is_deleted() {
     let options = Options::default().background(Background::Inline).seed(1);
-    let db = lsmx::Db::open_with(Arc::new(MemVfs::new()), "db", options).unwrap();
+    let db = lsmx::Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
     for number in 0..5_000_u64 {
         db.put(number.to_be_bytes(), "x").unwrap();
         db.delete(number.to_be_bytes()).unwrap();
@@ -332,7 +332,7 @@ fn a_range_goes_on_after_keys_that_do_not_fold() {
             let disk = MemVfs::new();
             let keyspace = KeyspaceOptions::default().block_bytes(256).merge_operator(Polite);
             let options = || options(cache_bytes).keyspace_defaults(keyspace.clone());
-            let db = lsmx::Db::open_with(Arc::new(disk.clone()), "db", options()).unwrap();
+            let db = lsmx::Db::open("db", options().vfs(Arc::new(disk.clone()))).unwrap();
             for number in 0..500u32 {
                 db.put(number.to_be_bytes(), [7; 40]).unwrap();
                 let operand = if number % 5 == 2 { b"!" } else { b"+" };
@@ -341,7 +341,7 @@ fn a_range_goes_on_after_keys_that_do_not_fold() {
             db.flush().unwrap();
             db.close(None).unwrap();
             run(&runtime, async {
-                let db = Db::open_with(Arc::new(disk.clone()), "db", options()).await.unwrap();
+                let db = Db::open("db", options().vfs(Arc::new(disk.clone()))).await.unwrap();
                 for backward in [false, true] {
                     let mut range = db.default_keyspace().iter();
                     let mut met = Vec::new();

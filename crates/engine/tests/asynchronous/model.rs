@@ -50,7 +50,7 @@ fn append(old: Option<&[u8]>, with: &[u8]) -> Vec<u8> {
 impl World {
     async fn open(disk: &MemVfs, background: Background) -> (Db, Keyspace) {
         let vfs = Arc::new(disk.clone());
-        let db = Db::open_with(vfs, "db", options(background)).await.unwrap();
+        let db = Db::open("db", options(background).vfs(vfs)).await.unwrap();
         let keyspace = db.keyspace("other", tuning()).await.unwrap();
         (db, keyspace)
     }

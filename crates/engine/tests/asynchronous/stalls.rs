@@ -35,7 +35,7 @@ fn hundreds_of_stalled_writers_occupy_no_thread() {
             let stalls = Arc::new(Stalls::default());
             run(&runtime, async {
                 let options = options(&stalls, memtable_bytes_max);
-                let db = Db::open_with(Arc::new(disk), "db", options).await.unwrap();
+                let db = Db::open("db", options.vfs(Arc::new(disk))).await.unwrap();
                 shut.store(true, Ordering::Release);
                 let mut writers = JoinSet::new();
                 for writer in 0..WRITERS {
@@ -101,7 +101,7 @@ fn a_deadline_takes_a_commit_back() {
     let runtime = current_thread(1);
     let stalls = Arc::new(Stalls::default());
     let (disk, _) = gated(VfsCall::Create, ".sst");
-    let db = lsmx::Db::open_with(Arc::new(disk), "db", options(&stalls, 1 << 20)).unwrap();
+    let db = lsmx::Db::open("db", options(&stalls, 1 << 20).vfs(Arc::new(disk))).unwrap();
     let db = Db::try_from(db).unwrap();
     let taken = Taken::take(&runtime);
     run(&runtime, async {
@@ -138,7 +138,7 @@ fn a_flood_of_commits_leaves_the_pool_to_others() {
         let slow = FaultRule::new(Fault::Delay).on(&[VfsCall::Sync]).path_contains(".wal");
         disk.add(slow.from_then_on());
         run(&runtime, async {
-            let db = Db::open_with(Arc::new(disk.clone()), "db", Options::default()).await.unwrap();
+            let db = Db::open("db", Options::default().vfs(Arc::new(disk.clone()))).await.unwrap();
             // What each sync waits for: that more have come meanwhile, so a queue is never empty.
             let (asked, flooding) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(true)));
             let _ends = EndsFlood(Arc::clone(&flooding));
@@ -190,7 +190,7 @@ fn a_deadline_is_kept_where_a_write_waits_for_the_governor() {
     let keyspace = KeyspaceOptions::default().memtable_bytes(64 << 10);
     let options =
         Options::default().memtable_bytes_max(128 << 10).keyspace_defaults(keyspace.clone());
-    let blocking = lsmx::Db::open_with(Arc::new(MemVfs::new()), "db", options).unwrap();
+    let blocking = lsmx::Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
     let db = Db::try_from(blocking.clone()).unwrap();
     run(&runtime, async {
         let mut keyspaces = Vec::new();

@@ -167,7 +167,7 @@ impl Taken {
 pub(crate) fn reopen(disk: &MemVfs, options: impl Fn() -> lsmx::Options) -> lsmx::Db {
     let mut db = None;
     until("the database is closed", || {
-        match lsmx::Db::open_with(Arc::new(disk.clone()), "db", options()) {
+        match lsmx::Db::open("db", options().vfs(Arc::new(disk.clone()))) {
             Ok(opened) => db = Some(opened),
             Err(lsmx::Error::Locked { .. }) => {}
             Err(error) => panic!("{error}"),

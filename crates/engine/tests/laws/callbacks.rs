@@ -66,7 +66,7 @@ fn listener_waiting_call_is_refused() {
     let queue = tuning("queue").policy("fifo(4K)".parse().unwrap());
     let options = options(Background::Threads { workers: 2 }).listener(Arc::new(listener));
     watched("calls of a listener", || {
-        let opened = Db::open_with(Arc::new(disk.clone()), "db", options).unwrap();
+        let opened = Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap();
         let queue = opened.keyspace("queue", queue).unwrap();
         *lock(&db) = Some(opened.clone());
         let keyspaces = all_kinds(&opened);
@@ -116,7 +116,7 @@ fn listener_drops_last_handle_closes_elsewhere() {
     let options = || options(Background::Threads { workers: 1 });
     watched("the close of a handle that a listener drops", || {
         let listener = Arc::new(Dropping(Mutex::new(received)));
-        let db = Db::open_with(disk.clone(), "db", options().listener(listener)).unwrap();
+        let db = Db::open("db", options().listener(listener).vfs(disk.clone())).unwrap();
         // More than a memtable holds.
         for n in 0..30u64 {
             db.put(n.to_be_bytes(), [7; 100]).unwrap();
@@ -124,7 +124,7 @@ fn listener_drops_last_handle_closes_elsewhere() {
         handles.send(db).unwrap();
         drop(handles);
         let db = loop {
-            match Db::open_with(disk.clone(), "db", options()) {
+            match Db::open("db", options().vfs(disk.clone())) {
                 Ok(db) => break db,
                 Err(Error::Locked { .. }) => std::thread::yield_now(),
                 Err(error) => panic!("{error}"),
@@ -165,7 +165,7 @@ fn merge_operator_waiting_call_is_refused() {
     let tuning = KeyspaceOptions::default().merge_operator(Arc::clone(&operator));
     let options = Options::default().keyspace_defaults(tuning);
     watched("calls of a merge operator", || {
-        let db = Db::open_with(Arc::new(MemVfs::new()), "db", options).unwrap();
+        let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
         *lock(&shared) = Some(db.clone());
         db.put("key", "a").unwrap();
         db.merge("key", "b").unwrap();

@@ -18,7 +18,7 @@ fn stepped(seed: u64) -> Background {
 
 fn open_stepped(disk: &MemVfs, seed: u64) -> Db {
     let vfs: Arc<dyn Vfs> = Arc::new(disk.clone());
-    Db::open_with(vfs, "db", options(stepped(seed))).unwrap()
+    Db::open("db", options(stepped(seed)).vfs(vfs)).unwrap()
 }
 
 /// Runs these side by side until all have ended.

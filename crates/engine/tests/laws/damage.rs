@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use lsmx::env::Background;
 use lsmx::vfs::{CrashImage, MemVfs, Vfs};
-use lsmx::{Db, Durability, Error, Event, KeyspaceOptions, RecoveryMode, verify_with_stores};
+use lsmx::{Db, Durability, Error, Event, KeyspaceOptions, RecoveryMode, verify};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::arsenal::parallel::watched;
@@ -22,7 +22,7 @@ fn database(seed: u64) -> (MemVfs, Contents) {
     let disk = MemVfs::new();
     // Another seed: another database.
     let options = options(Background::Inline).seed(seed);
-    let db = Db::open_with(Arc::new(disk.clone()), "db", options).unwrap();
+    let db = Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap();
     let mut chance = Chance::new(seed);
     let mut contents = Contents::default();
     for (keyspace, contents) in all_kinds(&db).iter().zip(&mut contents) {
@@ -252,7 +252,7 @@ fn law_11_torn_is_not_damaged() {
     let open_as = |disk: &MemVfs, mode: RecoveryMode| {
         let told = Told::default();
         let options = tall_options().recovery(mode).listener(Arc::new(told.clone()));
-        let opened = Db::open_with(Arc::new(disk.clone()), "db", options);
+        let opened = Db::open("db", options.vfs(Arc::new(disk.clone())));
         let reports = told.all(|event| match event {
             Event::Recovery(report) => Some(Arc::clone(report)),
             _ => None,
@@ -320,7 +320,7 @@ fn law_11_torn_is_not_damaged() {
 /// So little is ever undecidable.
 fn marked_by_time_and_by_bytes() {
     let disk = MemVfs::new();
-    let db = Db::open_with(Arc::new(disk.clone()), "db", tall_options()).unwrap();
+    let db = Db::open("db", tall_options().vfs(Arc::new(disk.clone()))).unwrap();
     let after_power_loss = || count(&open(&disk.crash(CrashImage::Drop, 0)));
     db.put(1u64.to_be_bytes(), "").unwrap();
     assert_eq!(after_power_loss(), 0);
@@ -391,11 +391,18 @@ fn law_13_formats_stay() {
     for (dir, kind, entries, key, value) in databases {
         let disk = golden(dir);
         let stores = beside::all();
-        verify_with_stores(Arc::new(disk.clone()), "db", &stores).unwrap();
+        verify(
+            "db",
+            &stores.iter().cloned().fold(
+                lsmx::Options::default().vfs(Arc::new(disk.clone())),
+                lsmx::Options::operand_store,
+            ),
+        )
+        .unwrap();
         for opening in 0..2u64 {
             let tuning = super::support::tuning(kind);
             let options = options(Background::Inline).keyspace_defaults(tuning);
-            let db = Db::open_with(Arc::new(disk.clone()), "db", options).unwrap();
+            let db = Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap();
             let own = u64::try_from(db.default_keyspace().iter().map(Result::unwrap).count());
             assert_eq!(own.unwrap(), entries + opening, "{dir}");
             let found = db.get(key).unwrap().unwrap();
@@ -406,20 +413,27 @@ fn law_13_formats_stay() {
             db.default_keyspace().compact_range::<&[u8]>(..).unwrap();
             db.close(None).unwrap();
         }
-        verify_with_stores(Arc::new(disk), "db", &stores).unwrap();
+        verify(
+            "db",
+            &stores
+                .iter()
+                .cloned()
+                .fold(lsmx::Options::default().vfs(Arc::new(disk)), lsmx::Options::operand_store),
+        )
+        .unwrap();
     }
 
     let disk = MemVfs::new();
     let small = KeyspaceOptions::default().memtable_bytes(2 << 10);
     let options = || tall_options().keyspace_defaults(small.clone());
-    let db = Db::open_with(Arc::new(disk.clone()), "db", options()).unwrap();
+    let db = Db::open("db", options().vfs(Arc::new(disk.clone()))).unwrap();
     (0..100u64).for_each(|n| db.put(n.to_be_bytes(), [1; 40]).unwrap());
     db.close(None).unwrap();
     for path in disk.paths().iter().filter(|path| extension(path) != "LOCK") {
         let newer = disk.crash(CrashImage::Keep, 0);
         of_a_later_version(&newer, path);
         let before = newer.snapshot_all();
-        let refused = Db::open_with(Arc::new(newer.clone()), "db", options()).unwrap_err();
+        let refused = Db::open("db", options().vfs(Arc::new(newer.clone()))).unwrap_err();
         let Error::UnsupportedVersion { path: named, found, .. } = &refused else {
             panic!("{}: {refused:?}", path.display());
         };

@@ -18,7 +18,7 @@ use super::support::{options, seeds};
 const THREADS: Background = Background::Threads { workers: 1 };
 
 fn open(disk: &FaultVfs) -> lsmx::Result<Db> {
-    Db::open_with(Arc::new(disk.clone()), "db", options(THREADS))
+    Db::open("db", options(THREADS).vfs(Arc::new(disk.clone())))
 }
 
 fn open_when_unlocked(disk: &FaultVfs) -> Db {

@@ -38,7 +38,7 @@ impl Failing {
         let faults = FaultVfs::new(Arc::new(disk.clone()), seed);
         let (vfs, told): (Arc<dyn Vfs>, _) = (Arc::new(faults.clone()), Told::default());
         let options = options(background).listener(Arc::new(told.clone()));
-        let db = Db::open_with(vfs, "db", options).unwrap();
+        let db = Db::open("db", options.vfs(vfs)).unwrap();
         let kinds = all_kinds(&db);
         let (model, chance) = (Model::new(), Chance::new(seed));
         Failing { disk, faults, told, db, kinds, model, chance, begun: 0, synced: 0 }

@@ -38,7 +38,7 @@ fn open(disk: &MemVfs) -> Db {
 }
 
 fn open_in(vfs: Arc<dyn Vfs>, dir: &Path) -> Db {
-    Db::open_with(vfs, dir, options()).unwrap()
+    Db::open(dir, options().vfs(vfs)).unwrap()
 }
 
 fn options() -> Options {
@@ -220,7 +220,7 @@ fn fill_and_resume(dir: &Path, chance: Chance, when: &str) {
     OsVfs.rename(&manifest, &dir.parent().unwrap().join("away")).unwrap();
     assert!(Db::open(&dir, options()).is_err());
     OsVfs.rename(&dir.parent().unwrap().join("away"), &manifest).unwrap();
-    drop(Db::open_read_only(&dir, options()).unwrap());
+    drop(Db::open(&dir, options().read_only(true)).unwrap());
     assert_eq!(listed(), before, "{when}");
     // Opening writes every memtable to a file of its own, in whole blocks.
     grow(64);

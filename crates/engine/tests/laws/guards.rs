@@ -36,7 +36,7 @@ fn guard_older_than_the_history_is_unknown() {
     let disk = MemVfs::new();
     let open = || {
         let options = Options::default().background(Background::Inline);
-        Db::open_with(Arc::new(disk.clone()), "db", options).unwrap()
+        Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap()
     };
     let db = open();
     db.put("k", "v").unwrap();
@@ -63,7 +63,7 @@ fn fetch_update_guard_unknown_is_retried() {
     let tuning = KeyspaceOptions::default().memtable_bytes(64 << 10);
     let options = Options::default().background(Background::Inline).memory_budget(4 << 20);
     let options = options.keyspace_defaults(tuning);
-    let db = Db::open_with(Arc::new(MemVfs::new()), "db", options).unwrap();
+    let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
     let keyspace = db.default_keyspace();
     let mut calls = 0;
     let after = keyspace

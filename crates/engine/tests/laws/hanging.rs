@@ -12,7 +12,7 @@ use super::support::{options, seeds, try_all_kinds, tuning};
 
 /// Opens a database with every kind of file and threads of its own.
 fn open_threads(disk: Arc<dyn lsmx::vfs::Vfs>) -> lsmx::Result<Db> {
-    Db::open_with(disk, "db", options(Background::Threads { workers: 1 }))
+    Db::open("db", options(Background::Threads { workers: 1 }).vfs(disk))
 }
 
 /// Makes device calls of every kind that an open database makes.

@@ -9,7 +9,7 @@ use lsmx::{Db, Error, KeyspaceOptions, Options};
 
 fn open(disk: &MemVfs, options: Options) -> Db {
     let options = options.background(Background::Inline).seed(1);
-    Db::open_with(Arc::new(disk.clone()), "db", options).unwrap()
+    Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap()
 }
 
 fn tiering() -> KeyspaceOptions {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use lsmx::operand_store::OperandStoreFactory;
 use lsmx::vfs::{CrashImage, MemVfs};
 use lsmx::wal::RecoveryMode;
-use lsmx::{Db, Durability, Error, LostKind, Options, RepairOptions, repair_with, verify_with};
+use lsmx::{Db, Durability, Error, LostKind, Options, RepairOptions, repair, verify};
 
 use super::arsenal::missing_store::{
     Broken, DIR, STORE, merging, open, operands_wait_for_their_store, options,
@@ -49,8 +49,7 @@ fn operand_store_missing_or_broken_operands_wait_for_it() {
 #[test]
 fn operand_store_missing_other_keyspaces_work() {
     type Given = fn() -> Options;
-    let ways: [(Given, bool); 2] =
-        [(options, false), (|| options().known_operand_store(Broken), true)];
+    let ways: [(Given, bool); 2] = [(options, false), (|| options().operand_store(Broken), true)];
     for (given, has_cause) in ways {
         let disk = killed();
         let refused = |error: &Error| match error {
@@ -79,7 +78,7 @@ fn operand_store_missing_other_keyspaces_work() {
             assert_eq!(metrics.disk.log_bytes, metrics.wal.live_bytes + metrics.wal.kept_bytes);
             db.close(None).unwrap();
         }
-        verify_with(Arc::new(disk.clone()), DIR).unwrap();
+        verify(DIR, &Options::default().vfs(Arc::new(disk.clone()))).unwrap();
         let db = open(&disk, options()).unwrap();
         shows_all(&db);
         assert_eq!(db.metrics().wal.kept_segments, 0);
@@ -102,7 +101,9 @@ fn operand_store_missing_dropped_keyspace_releases_its_log() {
     assert!(segments(&disk) < before, "{before}");
     assert_eq!(db.metrics().wal.kept_segments, 0);
     db.close(None).unwrap();
-    assert!(verify_with(Arc::new(disk.clone()), DIR).unwrap().orphans.is_empty());
+    assert!(
+        verify(DIR, &Options::default().vfs(Arc::new(disk.clone()))).unwrap().orphans.is_empty()
+    );
 }
 
 /// Kept segments are part of what is read only, copied, checked and repaired.
@@ -111,14 +112,14 @@ fn operand_store_missing_kept_log_is_read_copied_and_repaired() {
     let disk = killed();
     open(&disk, options()).unwrap().close(None).unwrap();
     let vfs = || Arc::new(disk.clone());
-    let read_only = Db::open_read_only_with(vfs(), DIR, options()).unwrap();
+    let read_only = Db::open(DIR, options().read_only(true).vfs(vfs())).unwrap();
     assert!(read_only.metrics().wal.kept_segments > 0);
     shows_all(&read_only);
     drop(read_only);
 
     let image = disk.crash(CrashImage::Keep, 1);
-    let repair_options = RepairOptions::default().known_operand_store(STORE);
-    let report = repair_with(Arc::new(image.clone()), DIR, &repair_options).unwrap();
+    let with_store = Options::default().vfs(Arc::new(image.clone())).operand_store(STORE);
+    let report = repair(DIR, &with_store, &RepairOptions::default()).unwrap();
     assert!(report.lost.is_empty(), "{report:?}");
     shows_all(&open(&image, options()).unwrap());
 
@@ -131,7 +132,7 @@ fn operand_store_missing_kept_log_is_read_copied_and_repaired() {
             true => lsmx::vfs::Vfs::remove(&image, &kept).unwrap(),
             false => image.flip(&kept, 200, 1).unwrap(),
         }
-        let error = verify_with(Arc::new(image.clone()), DIR).unwrap_err();
+        let error = verify(DIR, &Options::default().vfs(Arc::new(image.clone()))).unwrap_err();
         assert_eq!(error.path(), Some(&*kept), "{error}");
         let db = open(&image, options()).unwrap();
         let error = db.keyspace("counts", merging().operand_store(STORE)).unwrap_err();
@@ -160,7 +161,9 @@ fn operand_store_missing_repair_without_manifest_keeps_the_log_of_others() {
             lsmx::vfs::Vfs::remove(&image, &path).unwrap();
         }
     }
-    let report = repair_with(Arc::new(image.clone()), DIR, &RepairOptions::default()).unwrap();
+    let report =
+        repair(DIR, &Options::default().vfs(Arc::new(image.clone())), &RepairOptions::default())
+            .unwrap();
     assert!(report.lost.iter().any(|lost| lost.what == LostKind::Commits), "{report:?}");
     let db = open(&image, options()).unwrap();
     assert_eq!(&*db.get("k").unwrap().unwrap(), b"v");
@@ -180,8 +183,15 @@ fn operand_store_missing_from_the_first_checkpoint_on() {
     for dir in [DIR, "copy"] {
         let stores: [Arc<dyn OperandStoreFactory>; 1] = [Arc::new(STORE)];
         let image = disk.crash(CrashImage::Keep, 1);
-        lsmx::verify_with_stores(Arc::new(image.clone()), dir, &stores).unwrap();
-        let db = Db::open_with(Arc::new(image), dir, options()).unwrap();
+        lsmx::verify(
+            dir,
+            &stores
+                .iter()
+                .cloned()
+                .fold(Options::default().vfs(Arc::new(image.clone())), Options::operand_store),
+        )
+        .unwrap();
+        let db = Db::open(dir, options().vfs(Arc::new(image))).unwrap();
         let counts = db.keyspace("counts", merging().operand_store(STORE)).unwrap();
         assert_eq!(&*counts.get("a").unwrap().unwrap(), b"1");
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use lsmx::env::Background;
 use lsmx::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, MemVfs, Vfs, VfsCall};
-use lsmx::{Db, Durability, Error, Options, verify_with_stores};
+use lsmx::{Db, Durability, Error, Options, verify};
 
 use super::arsenal::closing::closed_database_changes_no_file;
 use super::arsenal::failed_open::failed_open_leaves_no_files;
@@ -29,7 +29,7 @@ fn another_process() {
         }
         Err(Error::Locked { path }) => {
             assert_eq!(path, Path::new(&dir).join("LOCK"));
-            let beside = Db::open_read_only(&dir, Options::default());
+            let beside = Db::open(&dir, Options::default().read_only(true));
             assert!(matches!(beside, Err(Error::Locked { .. })), "{beside:?}");
             std::process::exit(REFUSED);
         }
@@ -96,7 +96,13 @@ fn second_openers_and_readers(seed: u64) {
     let before = disk.snapshot_all();
     assert!(matches!(try_open(&disk), Err(Error::Locked { .. })));
     let vfs: Arc<dyn Vfs> = Arc::new(disk.clone());
-    let verified = verify_with_stores(Arc::clone(&vfs), "db", &beside::all());
+    let verified = verify(
+        "db",
+        &beside::all()
+            .iter()
+            .cloned()
+            .fold(Options::default().vfs(Arc::clone(&vfs)), Options::operand_store),
+    );
     assert!(matches!(verified, Err(Error::Locked { .. })), "{verified:?}");
     assert!(disk.snapshot_all() == before, "a second opener has changed something");
     db.put("after", "a refusal").unwrap();
@@ -107,7 +113,7 @@ fn second_openers_and_readers(seed: u64) {
     let vfs: Arc<dyn Vfs> = Arc::new(killed.clone());
     let readers = [0; 2].map(|_| {
         let options = options(Background::Inline);
-        Db::open_read_only_with(Arc::clone(&vfs), "db", options).unwrap()
+        Db::open("db", options.read_only(true).vfs(Arc::clone(&vfs))).unwrap()
     });
     for reader in &readers {
         assert_eq!(reader.get("after").unwrap().unwrap(), "a refusal");
@@ -137,15 +143,13 @@ fn failing_openings(seed: u64) {
                 let copy = disk.crash(CrashImage::Keep, 0);
                 let faulty = FaultVfs::new(Arc::new(copy.clone()), seed);
                 faulty.add(FaultRule::new(Fault::Error(errno)).on(&[call]).nth(k).from_then_on());
-                let refused = match Db::open_with(
-                    Arc::new(faulty.clone()),
-                    "db",
-                    options(Background::Inline),
-                ) {
-                    // It was not asked so often.
-                    Ok(_) if k > 0 => break,
-                    refused => refused.expect_err("the first question fails"),
-                };
+                let refused =
+                    match Db::open("db", options(Background::Inline).vfs(Arc::new(faulty.clone())))
+                    {
+                        // It was not asked so often.
+                        Ok(_) if k > 0 => break,
+                        refused => refused.expect_err("the first question fails"),
+                    };
                 assert!(
                     matches!(refused, Error::Io { .. }),
                     "{call:?} {k}, {errno:?}: {refused:?}"

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use lsmx::env::Background;
 use lsmx::vfs::{Fault, FaultRule, FaultVfs, MemVfs, Vfs, VfsCall};
-use lsmx::{Db, Error, Event, Options, verify_with};
+use lsmx::{Db, Error, Event, Options, verify};
 
 use super::arsenal::quarantine as arsenal_quarantine;
 use super::support::{Told, all_kinds, file_of, files, lock, options, seed, tuning};
@@ -32,7 +32,7 @@ impl Fixture {
         let (disk, told) = (MemVfs::new(), Told::default());
         let faults = FaultVfs::new(Arc::new(disk.clone()), 1);
         let vfs: Arc<dyn Vfs> = Arc::new(faults.clone());
-        let db = Db::open_with(vfs, "db", options.listener(Arc::new(told.clone()))).unwrap();
+        let db = Db::open("db", options.listener(Arc::new(told.clone())).vfs(vfs)).unwrap();
         Fixture { disk, faults, told, db, written: 0 }
     }
 
@@ -194,10 +194,10 @@ fn damaged_file_is_named_by_verify_and_an_open_starts_without_quarantine() {
     let compacted = fixture.db.default_keyspace().compact_range::<&[u8]>(..);
     assert!(matches!(&compacted, Err(Error::CompactionBlocked { file, .. }) if *file == bad));
     fixture.db.close(None).unwrap();
-    let wrong = verify_with(Arc::new(fixture.disk.clone()), "db").unwrap_err();
+    let wrong = verify("db", &Options::default().vfs(Arc::new(fixture.disk.clone()))).unwrap_err();
     assert_eq!(file_of(&wrong), bad);
     let options = options(Background::Inline).keyspace_defaults(tuning("default"));
-    let db = Db::open_with(Arc::new(fixture.disk.clone()), "db", options).unwrap();
+    let db = Db::open("db", options.vfs(Arc::new(fixture.disk.clone()))).unwrap();
     for number in 0..1_000u32 {
         match db.put(number.to_be_bytes(), [8; 60]) {
             Err(Error::Background { .. }) => {}

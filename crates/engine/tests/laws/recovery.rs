@@ -87,7 +87,7 @@ fn law_03_monotone_recovery() {
         let before = image.snapshot_all();
         let vfs = Arc::new(image.clone());
         let read_only =
-            Db::open_read_only_with(vfs.clone(), "db", options(Background::Inline)).unwrap();
+            Db::open("db", options(Background::Inline).read_only(true).vfs(vfs.clone())).unwrap();
         let n = commits(&read_only);
         read_only.close(None).unwrap();
         assert!(image.snapshot_all() == before);
@@ -119,8 +119,10 @@ fn law_03_monotone_recovery() {
             let next = db.snapshot().seq().0 + 1;
             assert!(next >= n + GAP && next > seq, "seed {seed}: {next} after {n} and {seq}");
             seq = next;
-            let beside =
-                Db::open_read_only_with(Arc::new(disk.clone()), "db", options(Background::Inline));
+            let beside = Db::open(
+                "db",
+                options(Background::Inline).read_only(true).vfs(Arc::new(disk.clone())),
+            );
             assert!(matches!(beside, Err(Error::Locked { .. })), "{beside:?}");
             // At once power is lost, and nothing that was not synced is left.
             disk = disk.crash(CrashImage::Drop, 0);

@@ -71,7 +71,7 @@ pub(crate) fn open(disk: &MemVfs) -> Db {
 }
 
 pub(crate) fn try_open(disk: &MemVfs) -> lsmx::Result<Db> {
-    Db::open_with(Arc::new(disk.clone()), "db", options(Background::Inline))
+    Db::open("db", options(Background::Inline).vfs(Arc::new(disk.clone())))
 }
 
 /// Its keyspaces of all kinds, which are made if need be.

@@ -41,7 +41,7 @@ fn a_clock_that_jumps(seed: u64, tuned: impl Fn(KeyspaceOptions) -> KeyspaceOpti
     for _ in 0..4 {
         let tuning = tuned(super::support::tuning("default"));
         let options = options(Background::Inline).keyspace_defaults(tuning);
-        let db = Db::open_with(Arc::new(disk.clone()), "db", options).unwrap();
+        let db = Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap();
         let now_us = db.env().database_us();
         assert!(now_us >= seen_us, "seed {seed}: it is {now_us}, it was {seen_us}");
         let policy = db.default_keyspace().policy();
@@ -82,7 +82,7 @@ fn expired_data_stays_away() {
     let disk = MemVfs::new();
     let queue = super::support::tuning("default").policy("fifo(1M,ttl=1h)".parse().unwrap());
     let options = || options(Background::Inline).keyspace_defaults(queue.clone());
-    let db = Db::open_with(Arc::new(disk.clone()), "db", options()).unwrap();
+    let db = Db::open("db", options().vfs(Arc::new(disk.clone()))).unwrap();
     db.put("old", "x").unwrap();
     db.flush().unwrap();
     db.env().advance_us(YEAR_US);
@@ -93,7 +93,7 @@ fn expired_data_stays_away() {
     assert_eq!(there(&db), [false, true]);
     db.close(None).unwrap();
     for _ in 0..3 {
-        let db = Db::open_with(Arc::new(disk.clone()), "db", options()).unwrap();
+        let db = Db::open("db", options().vfs(Arc::new(disk.clone()))).unwrap();
         assert!(db.env().database_us() > YEAR_US);
         db.wait_idle().unwrap();
         assert_eq!(there(&db), [false, true]);
@@ -108,7 +108,7 @@ fn a_clock_behind_the_manifest() {
     db.put("k", "v").unwrap();
     db.close(None).unwrap();
     let real = options(Background::Threads { workers: 1 });
-    let db = Db::open_with(Arc::new(disk), "db", real).unwrap();
+    let db = Db::open("db", real.vfs(Arc::new(disk))).unwrap();
     assert!(db.env().database_us() > 400 * YEAR_US);
     let patient = WriteOptions { deadline: Some(Duration::from_secs(60)), ..Default::default() };
     for n in 0..500u64 {
@@ -172,7 +172,7 @@ fn stalls(thread: &'static str, cause: WaitCause) {
         .write_control(WriteControl::Stop)
         .wal_bytes_max(1 << 30);
     let db =
-        Db::open_with(Arc::new(gate.disk(each(&WRITES, ".sst"), thread)), "db", options).unwrap();
+        Db::open("db", options.vfs(Arc::new(gate.disk(each(&WRITES, ".sst"), thread)))).unwrap();
     gate.shut();
     stalls_and_goes_on(&db, &gate, &told, cause);
 }
@@ -185,7 +185,7 @@ fn stall_for_memory() {
         .keyspace_defaults(tuning)
         .memtable_bytes_max(16 << 10)
         .wal_bytes_max(1 << 30);
-    let db = Db::open_with(Arc::new(gate.disk(each(&WRITES, ".sst"), "lsmx-flush")), "db", options)
+    let db = Db::open("db", options.vfs(Arc::new(gate.disk(each(&WRITES, ".sst"), "lsmx-flush"))))
         .unwrap();
     gate.shut();
     stalls_and_goes_on(&db, &gate, &told, WaitCause::MemoryFull);
@@ -235,7 +235,7 @@ fn commit_behind_another() {
     let gate = Gate::default();
     let disk = gate.disk(each(&WRITES, ".wal"), "");
     let options = Options::default().keyspace_defaults(super::support::tuning("default"));
-    let db = Db::open_with(Arc::new(disk), "db", options).unwrap();
+    let db = Db::open("db", options.vfs(Arc::new(disk))).unwrap();
     let main = db.default_keyspace();
     gate.shut();
     std::thread::scope(|scope| {
@@ -262,7 +262,7 @@ fn close_and_compaction() {
         let tuning = super::support::tuning("default").memtable_bytes(1 << 20);
         Options::default().keyspace_defaults(tuning)
     };
-    let db = Db::open_with(Arc::new(disk.clone()), "db", options()).unwrap();
+    let db = Db::open("db", options().vfs(Arc::new(disk.clone()))).unwrap();
     let main = db.default_keyspace();
     (0..50u64).for_each(|n| main.put(n.to_be_bytes(), [1; 100]).unwrap());
     gate.shut();
@@ -273,10 +273,10 @@ fn close_and_compaction() {
     assert!(WaitCause::ALL.iter().any(|known| known.as_str() == cause), "{cause}");
     // Whoever waits is told that it is closed, and nobody is let in while a thread may still write.
     assert!(matches!(main.put("k", "v"), Err(Error::Closed)));
-    let second = Db::open_with(Arc::new(disk.clone()), "db", options());
+    let second = Db::open("db", options().vfs(Arc::new(disk.clone())));
     assert!(matches!(second, Err(Error::Locked { .. })));
     gate.open();
     db.close(Some(Duration::from_secs(60))).unwrap();
-    let db = Db::open_with(Arc::new(disk), "db", options()).unwrap();
+    let db = Db::open("db", options().vfs(Arc::new(disk))).unwrap();
     assert_eq!(db.default_keyspace().iter().count(), 50);
 }

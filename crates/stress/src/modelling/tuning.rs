@@ -185,7 +185,7 @@ impl Opening {
             })
             .keyspace_defaults(self.keyspace_options(0, merges, stored[0]));
         if seed.is_multiple_of(2) {
-            options = options.known_operand_store(Plain::default().drawn());
+            options = options.operand_store(Plain::default().drawn());
         }
         if let Some(files) = self.open_files {
             options = options.open_files_max(files);

@@ -9,7 +9,7 @@ use lsmx::env::Background;
 use lsmx::vfs::{CrashImage, MemVfs, Vfs};
 use lsmx::{
     Db, Durability, Error, EventListener, Keyspace, KeyspaceOptions, Options, PolicySpec, SeqNo,
-    Snapshot, WriteBatch, verify_with_stores,
+    Snapshot, WriteBatch, verify,
 };
 
 use super::ops::{Change, KEYSPACES, Limit, Op, Write};
@@ -107,7 +107,7 @@ impl World {
         let listener = Arc::clone(&self.events) as Arc<dyn EventListener>;
         let options = opening.options(background, self.seed, merges, &self.stored);
         let options = options.listener(listener);
-        let db = Db::open_with(Arc::new(self.disk.clone()), "db", options).unwrap();
+        let db = Db::open("db", options.vfs(Arc::new(self.disk.clone()))).unwrap();
         for (at, name) in KEYSPACES.iter().enumerate() {
             match &self.state[at] {
                 None => {
@@ -345,13 +345,13 @@ impl World {
                 self.db().checkpoint(&path).unwrap();
                 // As it lies there: opening it would change it.
                 let disk: Arc<dyn Vfs> = Arc::new(self.disk.crash(CrashImage::Keep, self.clock));
-                self.compare_copy(&Db::open_with(disk, &path, self.copy_options()).unwrap());
+                self.compare_copy(&Db::open(&path, self.copy_options().vfs(disk)).unwrap());
             }
             Op::ReadOnly => {
                 let disk = self.disk.crash(CrashImage::Keep, self.clock);
                 let before = disk.snapshot_all();
                 let vfs = Arc::new(disk.clone());
-                let copy = Db::open_read_only_with(vfs, "db", self.copy_options()).unwrap();
+                let copy = Db::open("db", self.copy_options().read_only(true).vfs(vfs)).unwrap();
                 self.compare_copy(&copy);
                 assert!(disk.snapshot_all() == before, "a reader has changed a file");
             }
@@ -758,8 +758,14 @@ impl World {
         }
         self.snapshots.clear();
         self.close();
-        let report =
-            verify_with_stores(Arc::new(self.disk.clone()), "db", &crate::beside::all()).unwrap();
+        let report = verify(
+            "db",
+            &crate::beside::all()
+                .iter()
+                .cloned()
+                .fold(Options::default().vfs(Arc::new(self.disk.clone())), Options::operand_store),
+        )
+        .unwrap();
         let mut orphans = report.orphans;
         orphans.retain(|orphan| !crate::beside::may_be_left(orphan));
         assert_eq!(orphans, Vec::<std::path::PathBuf>::new());

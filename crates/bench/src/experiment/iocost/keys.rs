@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn what_is_sampled_is_there_and_its_neighbours_are_not() {
-        let db = lsmx::Db::open_with(Arc::new(MemVfs::new()), "db", Options::default()).unwrap();
+        let db = lsmx::Db::open("db", Options::default().vfs(Arc::new(MemVfs::new()))).unwrap();
         let keyspace = db.default_keyspace();
         let mut random = Random::new(3, 4);
         assert!(Keys::sample(&keyspace, &mut random).unwrap_err().to_string().contains("entries"));

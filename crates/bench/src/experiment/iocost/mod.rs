@@ -225,7 +225,7 @@ impl Config {
             options = options.block_cache_kind(kind).block_cache_bytes(bytes);
         }
         let counted = std::sync::Arc::new(vfs.clone());
-        let db = Db::open_read_only_with(counted, path, options).map_err(failed)?;
+        let db = Db::open(path, options.read_only(true).vfs(counted)).map_err(failed)?;
         let keyspace = db.existing_keyspace(&self.keyspace).map_err(failed)?;
         Ok(Opened { db, keyspace, vfs, path: path.to_owned() })
     }

@@ -41,7 +41,7 @@ pub(super) fn open(
         .create_if_missing(false)
         .block_cache_bytes(cache_bytes)
         .keyspace_defaults(keyspace.filter_last_run(filter));
-    let db = Db::open_read_only_with(Arc::new(vfs.clone()), path, options).map_err(failed)?;
+    let db = Db::open(path, options.read_only(true).vfs(Arc::new(vfs.clone()))).map_err(failed)?;
     Ok(Opened { keyspace: db.default_keyspace(), db, vfs })
 }
 

@@ -49,7 +49,7 @@ pub(crate) fn run(arguments: &DbArgs) -> Result<(), Failure> {
 
 /// Options for a database that others may have made: with all stores of operands that there are.
 fn options() -> Options {
-    Options::default().known_operand_store(KeyDelta::new(DeltaOptions::default()))
+    Options::default().operand_store(KeyDelta::new(DeltaOptions::default()))
 }
 
 /// Opens the database for a verb that only works on one that is there, keyspace included.
@@ -60,7 +60,7 @@ fn open(arguments: &DbArgs) -> Result<(Db, Keyspace), Failure> {
 
 /// Opens the database for a verb that changes nothing.
 fn open_to_read(arguments: &DbArgs) -> Result<(Db, Keyspace), Failure> {
-    let db = Db::open_read_only(&arguments.path, options())?;
+    let db = Db::open(&arguments.path, options().read_only(true))?;
     existing_keyspace(arguments, db)
 }
 

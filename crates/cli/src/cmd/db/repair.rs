@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use lsmx::{Lost, RepairOptions, RepairReport};
+use lsmx::{Lost, Options, RepairOptions, RepairReport};
 use lsmx_bench::report::text;
 use lsmx_delta::{DeltaOptions, KeyDelta};
 
@@ -16,9 +16,9 @@ pub(super) fn run(arguments: &DbArgs, flags: &RepairArgs) -> Result<(), Failure>
     let options = RepairOptions::default()
         .dry_run(flags.dry_run)
         .force(flags.force)
-        .common_prefix(flags.common_prefix)
-        .known_operand_store(KeyDelta::new(DeltaOptions::default()));
-    let report = lsmx::repair(&arguments.path, &options)?;
+        .common_prefix(flags.common_prefix);
+    let database = Options::default().operand_store(KeyDelta::new(DeltaOptions::default()));
+    let report = lsmx::repair(&arguments.path, &database, &options)?;
     if flags.json {
         super::json(&report)?;
     } else {

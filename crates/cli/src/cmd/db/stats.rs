@@ -31,7 +31,7 @@ fn watch(arguments: &DbArgs, stats: &StatsArgs, seconds: f64) -> Result<(), Fail
     })?;
     let mut left = stats.count;
     while left != Some(0) {
-        let mut seen = lsmx::observe(&arguments.path)?;
+        let mut seen = lsmx::observe(&arguments.path, &lsmx::Options::default())?;
         if let Some(name) = &arguments.keyspace {
             keep(&mut seen, name)?;
         }

@@ -16,7 +16,10 @@ use crate::output;
 pub(super) fn run(arguments: &DbArgs) -> Result<(), Failure> {
     super::whole_database(arguments, "verify")?;
     let delta: Arc<dyn OperandStoreFactory> = Arc::new(KeyDelta::new(DeltaOptions::default()));
-    let report = lsmx::verify_with_stores(Arc::new(OsVfs), &arguments.path, &[delta])?;
+    let report = lsmx::verify(
+        &arguments.path,
+        &lsmx::Options::default().vfs(Arc::new(OsVfs)).operand_store(delta),
+    )?;
     let mut lines = format!(
         "{} keyspaces, {} tables of {} with {} entries, {} commits in {} log segments: all sound{}\n",
         report.keyspaces,

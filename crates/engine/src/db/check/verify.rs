@@ -18,10 +18,10 @@ use crate::format::batch::{Action, Operations};
 use crate::format::edit::FileRecord;
 use crate::format::filename::{CURRENT, FileName};
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
-use crate::operand_store::OperandStoreFactory;
+use crate::options::db::Options;
 use crate::options::keyspace::kept_logs;
 use crate::table::{Table, TableIdentity};
-use crate::vfs::{OsVfs, Vfs};
+use crate::vfs::Vfs;
 use crate::wal::{
     RecoveryMode, RecoveryReport, ReplayFrom, ReplayedRecord, replay, replay_segments,
 };
@@ -57,28 +57,17 @@ pub struct VerifyReport {
     pub orphans: Vec<PathBuf>,
 }
 
-/// Checks the database in a directory without opening or changing it: the manifest, every table
-/// (checksums, order, index, filter, properties), the invariants of every tree, every blob file and every
-/// pointer into one, the log. Operand stores are not checked, and the report says which;
-/// [`verify_with_stores`] does.
+/// Checks every file of the database in a directory, which must not be open for writing. Changes no file.
+///
+/// The manifest, all tables (checksums, order, index, filter, properties), the invariants of every tree, all
+/// blob files and all pointers to them, and the log are checked. Of the options only the file system
+/// ([`Options::vfs`]) and the operand stores ([`Options::operand_store`]) are used. Operand stores without a
+/// factory are not checked; [`VerifyReport::operands_unchecked`] lists their keyspaces.
 ///
 /// # Errors
-/// The first thing that is wrong, with file and offset; [`Error::Locked`] while it is open.
-pub fn verify(path: impl AsRef<Path>) -> Result<VerifyReport> {
-    verify_with(Arc::new(OsVfs), path)
-}
-
-/// [`verify_with`] that checks operand stores as well: those of these names. The others are in
-/// [`VerifyReport::operands_unchecked`].
-///
-/// # Errors
-/// As [`verify`].
-pub fn verify_with_stores(
-    vfs: Arc<dyn Vfs>,
-    path: impl AsRef<Path>,
-    stores: &[Arc<dyn OperandStoreFactory>],
-) -> Result<VerifyReport> {
-    let dir = path.as_ref();
+/// The first fault that is found, with file and offset; [`Error::Locked`] while the database is open for writing.
+pub fn verify(path: impl AsRef<Path>, options: &Options) -> Result<VerifyReport> {
+    let (dir, vfs, stores) = (path.as_ref(), options.file_system(), &options.operand_stores);
     let _lock = read_only::share_lock(&*vfs, dir)?;
     let loaded = Manifest::load(&*vfs, dir)?;
     let state = &loaded.state;
@@ -105,14 +94,6 @@ pub fn verify_with_stores(
     report.wal_tail_bytes = replayed.bytes_cut;
     report.orphans = orphans(&*vfs, dir, state, loaded.number, operand_files.as_ref())?;
     Ok(report)
-}
-
-/// [`verify`] on another file system.
-///
-/// # Errors
-/// As [`verify`].
-pub fn verify_with(vfs: Arc<dyn Vfs>, path: impl AsRef<Path>) -> Result<VerifyReport> {
-    verify_with_stores(vfs, path, &[])
 }
 
 fn verify_keyspace(

@@ -323,7 +323,7 @@ mod tests {
     fn operands_and_range_deletes_in_memtables_are_told() {
         let merging = KeyspaceOptions::default().merge_operator(Counter);
         let options = Options::default().background(Background::Inline).keyspace_defaults(merging);
-        let db = Db::open_with(lsmx_base::sync::Arc::new(MemVfs::new()), "db", options).unwrap();
+        let db = Db::open("db", options.vfs(lsmx_base::sync::Arc::new(MemVfs::new()))).unwrap();
         let keyspace = db.default_keyspace();
         let one = 1u64.to_le_bytes();
         let first = db.snapshot().seq().0 + 1;

@@ -132,7 +132,7 @@ mod tests {
             .keyspace_defaults(keyspace)
             .block_cache_bytes(64 << 20);
         let vfs = Arc::new(MemVfs::new());
-        let db = Db::open_with(vfs.clone(), "db", options.clone()).unwrap();
+        let db = Db::open("db", options.clone().vfs(vfs.clone())).unwrap();
         for number in 0..KEYS {
             db.put(key(number), [7; 40]).unwrap();
         }
@@ -146,7 +146,7 @@ mod tests {
         assert!(0 < said.filter_bytes && said.filter_bytes < said.all_filters_bytes);
         db.close(None).unwrap();
 
-        let db = Db::open_read_only_with(vfs, "db", options).unwrap();
+        let db = Db::open("db", options.read_only(true).vfs(vfs)).unwrap();
         assert_eq!(db.default_keyspace().metadata().unwrap(), said);
         // Absent keys go through every run, and a scan through every index block.
         for number in KEYS..4 * KEYS {

@@ -10,14 +10,14 @@ use std::io;
 use std::path::Path;
 
 use lsmx_base::coding::len_u64;
-use lsmx_base::sync::Arc;
 use serde::Serialize;
 
 use crate::error::{Error, Result};
 use crate::format::filename::FileName;
 use crate::manifest::{KeyspaceState, LoadedManifest, Manifest};
+use crate::options::db::Options;
 use crate::options::keyspace::{Persisted, kept_logs};
-use crate::vfs::{OsVfs, Vfs};
+use crate::vfs::Vfs;
 
 /// How often a manifest that cannot be read is read again.
 const TRIES: usize = 8;
@@ -92,20 +92,15 @@ pub struct ObservedLevel {
     pub tombstones: u64,
 }
 
-/// Looks at the database in a directory, whoever has it open.
+/// Returns the sizes of the database in a directory, which may be open in another process.
+///
+/// Of the options only the file system ([`Options::vfs`]) is used.
 ///
 /// # Errors
 /// [`Error::NotADatabase`]; [`Error::Corrupt`] and others if the manifest stays unreadable.
-pub fn observe(path: impl AsRef<Path>) -> Result<Observation> {
-    observe_with(Arc::new(OsVfs), path)
-}
-
-/// [`observe`] on another file system.
-///
-/// # Errors
-/// As [`observe`].
-pub fn observe_with(vfs: Arc<dyn Vfs>, path: impl AsRef<Path>) -> Result<Observation> {
-    let (vfs, dir) = (vfs.as_ref(), path.as_ref());
+pub fn observe(path: impl AsRef<Path>, options: &Options) -> Result<Observation> {
+    let (dir, vfs) = (path.as_ref(), options.file_system());
+    let vfs = vfs.as_ref();
     let loaded = load(vfs, dir)?;
     let state = &loaded.state;
     let mut seen = Observation {

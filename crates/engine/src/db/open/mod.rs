@@ -38,8 +38,9 @@ use crate::vfs::{Vfs, missing_dir_reason};
 use crate::wal::{lacks_disk, remove_reserve};
 
 /// Opens the database in `dir`, or makes one.
-pub(crate) fn open(vfs: Arc<dyn Vfs>, dir: &Path, options: Options) -> Result<DbInner> {
+pub(crate) fn open(dir: &Path, options: Options) -> Result<DbInner> {
     options.check()?;
+    let vfs = options.file_system();
     let claim = if is_there(vfs.as_ref(), dir)? {
         Claim::take(&vfs, dir)?
     } else {

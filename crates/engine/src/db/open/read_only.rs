@@ -6,56 +6,22 @@
 //! rest of the engine needs no second shape; every call that would change something is refused first.
 
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::Arc;
 
+use crate::db::DbInner;
 use crate::db::open;
 use crate::db::open::recovery::{Parts, Recovery};
-use crate::db::{Db, DbInner};
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::format::filename::{FileName, LOCK};
 use crate::manifest::Manifest;
 use crate::metrics::WalMetrics;
 use crate::options::db::Options;
-use crate::vfs::{CatchPanicVfs, LockGuard, MemVfs, OsVfs, Vfs};
+use crate::vfs::{LockGuard, MemVfs, Vfs};
 use crate::wal::{SegmentLedger, Wal};
-
-impl Db {
-    /// Opens an existing database for reading, as it was left, and changes nothing, not even after a
-    /// crash: what is in the log is replayed into memory. Needs no permission to write. Readers share
-    /// the database with each other and with nobody who writes; both sides are refused otherwise.
-    ///
-    /// After a crash it may show commits that are not on stable storage yet. Calls that would change
-    /// something answer [`Error::OpenedReadOnly`].
-    ///
-    /// # Errors
-    /// As [`Db::open`]; [`Error::NotADatabase`] where there is none.
-    pub fn open_read_only(path: impl AsRef<Path>, options: Options) -> Result<Db> {
-        Db::open_read_only_on(Arc::new(OsVfs), path.as_ref(), options)
-    }
-
-    /// [`Db::open_read_only`] on another file system.
-    ///
-    /// # Errors
-    /// As [`Db::open_read_only`].
-    pub fn open_read_only_with(
-        vfs: Arc<dyn Vfs>,
-        path: impl AsRef<Path>,
-        options: Options,
-    ) -> Result<Db> {
-        Db::open_read_only_on(CatchPanicVfs::new(vfs), path.as_ref(), options)
-    }
-
-    fn open_read_only_on(vfs: Arc<dyn Vfs>, path: &Path, options: Options) -> Result<Db> {
-        // A panic of user code, such as an operand store, ends the opening and releases the lock.
-        let opened = catch_unwind(AssertUnwindSafe(|| open_read_only(vfs, path, options)));
-        opened.unwrap_or_else(|panic| Err(Error::panicked(&*panic))).map(Db::new)
-    }
-}
 
 impl DbInner {
     /// Fails if the database was opened for reading only, or is closed.
@@ -65,8 +31,10 @@ impl DbInner {
     }
 }
 
-fn open_read_only(vfs: Arc<dyn Vfs>, dir: &Path, options: Options) -> Result<DbInner> {
+/// Opens the database in `dir` for reading only.
+pub(crate) fn open(dir: &Path, options: Options) -> Result<DbInner> {
     options.check()?;
+    let vfs = options.file_system();
     if !open::is_there(vfs.as_ref(), dir)? {
         return Err(open::missing(vfs.as_ref(), dir));
     }

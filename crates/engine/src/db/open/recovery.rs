@@ -377,7 +377,7 @@ impl Recovery {
         }
         let given = tree.settings().options.operand_store.clone();
         let given = given.or_else(|| {
-            let mut stores = self.options.known_operand_stores.iter();
+            let mut stores = self.options.operand_stores.iter();
             stores.find(|store| known.as_deref() == Some(store.name())).cloned()
         });
         let lack = |store: String, cause: Option<Error>| {

@@ -131,7 +131,7 @@ mod tests {
 
     fn filled() -> Arc<MemVfs> {
         let vfs = Arc::new(MemVfs::new());
-        let db = Db::open_with(vfs.clone(), "db", options()).unwrap();
+        let db = Db::open("db", options().vfs(vfs.clone())).unwrap();
         for number in 0..KEYS {
             db.put(key(number), [7; 40]).unwrap();
         }
@@ -150,8 +150,8 @@ mod tests {
         let warm = options().warm_up(true);
         for read_only in [true, false] {
             let db = match read_only {
-                true => Db::open_read_only_with(vfs.clone(), "db", warm.clone()).unwrap(),
-                false => Db::open_with(vfs.clone(), "db", warm.clone()).unwrap(),
+                true => Db::open("db", warm.clone().read_only(true).vfs(vfs.clone())).unwrap(),
+                false => Db::open("db", warm.clone().vfs(vfs.clone())).unwrap(),
             };
             let sizes = db.default_keyspace().metadata().unwrap();
             assert!(sizes.runs > 1 && sizes.filter_bytes > 0 && sizes.range_tombstone_bytes > 0);
@@ -179,12 +179,12 @@ mod tests {
     #[test]
     fn it_stops_where_the_cache_is_full() {
         let vfs = filled();
-        let db = Db::open_read_only_with(vfs.clone(), "db", options()).unwrap();
+        let db = Db::open("db", options().read_only(true).vfs(vfs.clone())).unwrap();
         let sizes = db.default_keyspace().metadata().unwrap();
         db.close(None).unwrap();
         // All but some index blocks.
         let bytes = sizes.inflection_2() - sizes.index_bytes / 2;
-        let db = Db::open_with(vfs, "db", options().block_cache_bytes(bytes)).unwrap();
+        let db = Db::open("db", options().block_cache_bytes(bytes).vfs(vfs)).unwrap();
         assert_eq!(resident(&db, BlockKind::TopIndex), 0);
         db.warm_up().unwrap();
         assert_eq!(resident(&db, BlockKind::Filter), sizes.filter_bytes);
@@ -199,9 +199,9 @@ mod tests {
         let vfs = filled();
         let threads = options().background(Background::Threads { workers: 1 }).warm_up(true);
         for _ in 0..20 {
-            Db::open_with(vfs.clone(), "db", threads.clone()).unwrap().close(None).unwrap();
+            Db::open("db", threads.clone().vfs(vfs.clone())).unwrap().close(None).unwrap();
         }
-        let db = Db::open_with(vfs, "db", threads).unwrap();
+        let db = Db::open("db", threads.vfs(vfs)).unwrap();
         assert!(db.get(key(5)).unwrap().is_some());
     }
 }

@@ -685,7 +685,7 @@ mod tests {
     #[test]
     fn a_job_that_ends_well_ends_the_pause_after_one_that_did_not() {
         let options = Options::default().background(Background::Inline);
-        let db = Db::open_with(Arc::new(MemVfs::new()), "db", options).unwrap();
+        let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
         let core = db.core();
         let (store, tree) = (&core.store, &core.default);
         let failed = std::io::Error::other("no space");
@@ -702,7 +702,7 @@ mod tests {
         let separation = ValueSeparation::default().threshold_bytes(1);
         let keyspace = KeyspaceOptions::default().value_separation(separation);
         let options = Options::default().background(Background::Inline).keyspace_defaults(keyspace);
-        let db = Db::open_with(Arc::new(MemVfs::new()), "db", options).unwrap();
+        let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
         // Three files of about 1000, 100 and 400 bytes; 450 may be copied.
         for bytes in [1000, 100, 400] {
             db.put(format!("key-{bytes}"), vec![1; bytes]).unwrap();

@@ -106,7 +106,7 @@ pub(crate) fn play(call: VfsCall, file: &'static str, seed: u64) -> Outcome<bool
     let vfs = FaultVfs::new(Arc::new(disk.clone()), seed);
     let partially = chance.one_in(2);
     let open = |vfs: &FaultVfs| {
-        Db::open_with(Arc::new(vfs.clone()) as Arc<dyn Vfs>, "db", options(partially))
+        Db::open("db", options(partially).vfs(Arc::new(vfs.clone()) as Arc<dyn Vfs>))
     };
     let db = open(&vfs).map_err(failed("opening"))?;
     let busy = db.keyspace("operands", tuning(true, partially)).map_err(failed("a keyspace"))?;

@@ -259,7 +259,7 @@ impl Run {
 
     fn open(&mut self) -> Outcome {
         let options = self.options();
-        let opened = Db::open_with(Arc::new(self.vfs.clone()) as Arc<dyn Vfs>, DIR, options);
+        let opened = Db::open(DIR, options.vfs(Arc::new(self.vfs.clone()) as Arc<dyn Vfs>));
         let db = opened.map_err(|error| format!("opening fails: {error:?}"))?;
         db.env().limit_steps(STEPS_MAX);
         let other = db.keyspace(NAMES[1], self.tuning[1].clone());
@@ -545,7 +545,7 @@ impl Run {
         for _ in 0..1_000 {
             let options = options::draw(&mut self.chance, Background::Inline)
                 .keyspace_defaults(self.tuning[0].clone());
-            match Db::open_with(Arc::new(self.vfs.clone()) as Arc<dyn Vfs>, DIR, options) {
+            match Db::open(DIR, options.vfs(Arc::new(self.vfs.clone()) as Arc<dyn Vfs>)) {
                 Ok(db) => {
                     let there = db.get("k").map_err(|error| format!("a read fails: {error:?}"))?;
                     let right = there.as_deref() == Some(&[7; 100]);

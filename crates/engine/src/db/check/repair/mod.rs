@@ -53,7 +53,8 @@ use crate::format::edit::{Change, Edit, FileRecord};
 use crate::format::filename::{CURRENT, FileName};
 use crate::manifest::{KeyspaceState, ManifestState};
 use crate::operand_store::OperandStoreFactory;
-use crate::vfs::{OsVfs, Vfs};
+use crate::options::db::Options;
+use crate::vfs::Vfs;
 
 /// How a repair goes about it.
 #[derive(Clone, Debug, Default)]
@@ -61,7 +62,6 @@ pub struct RepairOptions {
     dry_run: bool,
     force: bool,
     common_prefix: bool,
-    stores: Vec<Arc<dyn OperandStoreFactory>>,
 }
 
 impl RepairOptions {
@@ -93,16 +93,6 @@ impl RepairOptions {
         self.common_prefix = common_prefix;
         self
     }
-
-    /// Knows an operand store, so that keyspaces that have one of its name can be opened. Default: none.
-    #[must_use]
-    pub fn known_operand_store(
-        mut self,
-        store: impl OperandStoreFactory + 'static,
-    ) -> RepairOptions {
-        self.stores.push(Arc::new(store));
-        self
-    }
 }
 
 /// Repairs a damaged database: afterwards it opens, `verify` finds no fault, and it holds everything that can be
@@ -129,22 +119,15 @@ impl RepairOptions {
 /// [`Error::NotADatabase`], also if no file carries a magic number of lsmx, unless forced;
 /// [`Error::Locked`] while it is open; [`Error::UnsupportedVersion`];
 /// [`Error::NoCommonPrefix`] with [`RepairOptions::common_prefix`];
-/// [`Error::NoOperandStore`] if the options do not know the store of a keyspace; a file cannot be listed,
+/// [`Error::NoOperandStore`] if `database` has no [`Options::operand_store`] of a keyspace's store; a file cannot be listed,
 /// opened or written: all is as it was.
-pub fn repair(path: impl AsRef<Path>, options: &RepairOptions) -> Result<RepairReport> {
-    repair_with(Arc::new(OsVfs), path, options)
-}
-
-/// [`repair`] on another file system.
-///
-/// # Errors
-/// As [`repair`].
-pub fn repair_with(
-    vfs: Arc<dyn Vfs>,
+pub fn repair(
     path: impl AsRef<Path>,
+    database: &Options,
     options: &RepairOptions,
 ) -> Result<RepairReport> {
-    let dir = path.as_ref();
+    let (dir, vfs) = (path.as_ref(), database.file_system());
+    let stores = &database.operand_stores;
     // Before the lock file is made, so that nothing is changed where there is no database.
     let files = basis::files(&*vfs, dir).map_err(|error| not_a_database(&*vfs, error, dir))?;
     let refuse = |why| Err(Error::NotADatabase { path: dir.to_owned(), why });
@@ -160,7 +143,7 @@ pub fn repair_with(
     let env = Env::new(Background::Inline, None);
     let run = || {
         let basis = basis::find(&*vfs, dir, &env)?;
-        Repair::new(&vfs, dir, &env, options, &basis)?.run(basis)
+        Repair::new(&vfs, dir, &env, (options, stores), &basis)?.run(basis)
     };
     if options.dry_run {
         let _lock = read_only::share_lock(&*vfs, dir)?;
@@ -189,6 +172,7 @@ struct Repair<'a> {
     vfs: &'a Arc<dyn Vfs>,
     dir: &'a Path,
     options: &'a RepairOptions,
+    stores: &'a [Arc<dyn OperandStoreFactory>],
     cache: Arc<Cache>,
     maker: Maker<'a>,
     state: ManifestState,
@@ -206,7 +190,7 @@ impl<'a> Repair<'a> {
         vfs: &'a Arc<dyn Vfs>,
         dir: &'a Path,
         env: &'a Env,
-        options: &'a RepairOptions,
+        (options, stores): (&'a RepairOptions, &'a [Arc<dyn OperandStoreFactory>]),
         basis: &Basis,
     ) -> Result<Repair<'a>> {
         let largest = largest_number(&**vfs, dir, None)?.max(basis.state.file_number_next);
@@ -225,6 +209,7 @@ impl<'a> Repair<'a> {
             vfs,
             dir,
             options,
+            stores,
             cache: Cache::new(0),
             maker,
             state: basis.state.clone(),

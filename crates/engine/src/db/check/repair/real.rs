@@ -29,8 +29,7 @@ impl Repair<'_> {
         let keyspaces: Vec<_> = self.state.keyspaces.clone().into_iter().collect();
         let (mut live, mut lost) = (Vec::new(), false);
         for (id, keyspace) in keyspaces {
-            let checked =
-                operand_store::verify_store(self.vfs, self.dir, &keyspace, &self.options.stores);
+            let checked = operand_store::verify_store(self.vfs, self.dir, &keyspace, self.stores);
             let wrong = match checked {
                 Ok(Beside::Nothing) => continue,
                 Ok(Beside::Checked(files)) => {
@@ -46,8 +45,7 @@ impl Repair<'_> {
                 }
                 Err(wrong) => wrong,
             };
-            let opened =
-                operand_store::live_files(self.vfs, self.dir, &keyspace, &self.options.stores);
+            let opened = operand_store::live_files(self.vfs, self.dir, &keyspace, self.stores);
             if let Ok(files) = opened {
                 let done = "it stays: reads of keys whose operands are damaged answer an error";
                 self.found(&wrong, done)?;
@@ -211,8 +209,8 @@ impl Repair<'_> {
     /// Returns how many commits the log held.
     fn recover(&self) -> Result<u64> {
         let mut options = Options::default().recovery(RecoveryMode::Tolerant);
-        for store in &self.options.stores {
-            options.known_operand_stores.push(Arc::clone(store));
+        for store in self.stores {
+            options.operand_stores.push(Arc::clone(store));
         }
         let (vfs, env) = (Arc::clone(self.vfs), self.maker.env.clone());
         let (state, current) = (self.state.clone(), self.dir.join(CURRENT));
