@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use criterion::Criterion;
 use lsmx_compaction::{
-    BusyFiles, FileId, FileShape, Key, KeyRange, LevelParts, PolicySpec, RunId, TreeShape,
+    FileId, Key, KeyRange, ManifestLevel, PolicySpec, RunId, RunningJobs, TableMeta, TreeShape,
 };
 
 const TABLE_BYTES: u64 = 64 << 20;
@@ -16,17 +16,17 @@ fn key(place: u64) -> Key {
 }
 
 /// A run of `files` tables that share the key domain evenly.
-fn run(id: u64, files: u64, file_next: &mut u64) -> (RunId, Vec<Arc<FileShape>>) {
+fn run(id: u64, files: u64, file_next: &mut u64) -> (RunId, Vec<Arc<TableMeta>>) {
     let width = u64::MAX / files;
     let file = |place: u64| {
         *file_next += 1;
-        Arc::new(FileShape {
+        Arc::new(TableMeta {
             bytes: TABLE_BYTES,
             entries: ENTRIES,
             value_bytes: ENTRIES * 100,
             seq_smallest: *file_next * ENTRIES,
             seq_largest: *file_next * ENTRIES + ENTRIES - 1,
-            ..FileShape::new(
+            ..TableMeta::new(
                 FileId(*file_next),
                 KeyRange::new(key(place * width), key(place * width + width - 1)),
             )
@@ -41,7 +41,7 @@ fn shape() -> TreeShape {
     let mut file_next = 0;
     let mut id = 0;
     let mut level = |runs: u64, files: u64| {
-        let mut level = LevelParts::default();
+        let mut level = ManifestLevel::default();
         for _ in 0..runs {
             id += 1;
             level.runs.insert(0, run(id, files, &mut file_next));
@@ -57,7 +57,7 @@ fn shape() -> TreeShape {
 
 pub(crate) fn pick(criterion: &mut Criterion) {
     let shape = shape();
-    let busy = BusyFiles::default();
+    let busy = RunningJobs::default();
     let mut group = criterion.benchmark_group("policy pick, 2012 tables");
     for spec in PolicySpec::all_presets() {
         let policy = spec.build();

@@ -1,197 +1,195 @@
-//! Shape + job + outputs → next shape: the only copy of that logic, for engine, simulator, tests.
+//! Applies a job to a tree. The engine, the simulator and tests share this code.
 //!
-//! 1. The inputs are looked up: they exist, and stand newest first.
-//! 2. The place of the outputs is found, among the runs as they stand now.
-//! 3. Every input file must be able to get there: a file that stays, in a run passed on the way,
-//!    must not overlap it. Else an older version of a key could come to stand above a newer one.
-//! 4. The levels concerned are built anew; all others, and all other runs, are shared.
+//! 1. Resolve the inputs. They must exist and be ordered from the newest run to the oldest.
+//! 2. Find the position of the outputs among the current runs.
+//! 3. Check that no input passes a file that stays in the tree and may contain the same keys. Otherwise
+//!    an older version of a key could hide a newer one.
+//! 4. Rebuild the changed runs and levels. All others are shared with the old tree.
 //!
-//! L0 is held to a stricter order, in return for which [`TreeShape::check`] can tell more from a
-//! shape: whole, neighbouring runs only, and the oldest leave first.
+//! L0 has stricter rules: a job takes whole adjacent runs, and the oldest runs leave first.
 
 use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::{
-    Error, FileId, FileShape, Files, Job, JobKind, Key, KeyRange, Level, LevelShape, Placement,
-    RunId, RunShape, TreeShape,
-};
+use crate::error::Error;
+use crate::ids::{FileId, Level, RunId};
+use crate::job::{Job, JobKind, Placement};
+use crate::key_range::{Key, KeyRange};
+use crate::run::SortedRun;
+use crate::shape::{LevelShape, TreeShape};
+use crate::table_meta::TableMeta;
 
-/// A tree after a job, and the difference that a manifest edit has to record.
+/// A tree after a job, and the changes for the manifest.
 #[derive(Clone, Debug)]
-pub struct Applied {
+pub struct AppliedJob {
     /// The tree after the job.
     pub shape: TreeShape,
-    /// The run that holds the outputs, if there are any.
+    /// Run of the outputs; `None` without outputs.
     pub output_run: Option<RunId>,
-    /// Files that left the tree, in input order. Moved files are not among them.
+    /// RunFiles that left the tree, in input order. Moved files are not included.
     pub removed: Vec<FileId>,
-    /// Files with a new place: outputs, or the files of a move. In key order.
+    /// Outputs of a merge or rewrite, or files of a move, in key order.
     pub placed: Vec<PlacedFile>,
-    /// The order of runs, newest first, in each level that changed, from L0 downward.
+    /// For each changed level, from L0 downward, its runs, newest first.
     pub run_orders: Vec<(Level, Vec<RunId>)>,
-    /// The cursor that was set, and its level.
+    /// Level whose cursor changed, and the new cursor.
     pub cursor: Option<(Level, Key)>,
 }
 
-/// A file and the place where it now stands.
+/// A file and its new position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacedFile {
-    /// Its level.
+    /// Level of the run.
     pub level: Level,
-    /// Its run.
+    /// Run of the file.
     pub run: RunId,
     /// The file.
-    pub file: Arc<FileShape>,
+    pub file: Arc<TableMeta>,
 }
 
-/// From so many pieces that leave or join a run on it is made anew.
-const PIECES_MAX: usize = 8;
+/// Number of changed ranges and files from which a run is rebuilt as a whole.
+const REBUILD_MIN: usize = 8;
 
-/// A place among the runs of a tree, newest first: level, then 2 × index + 1 for a run, and
-/// 2 × index for the gap before it.
-type Place = (Level, usize);
+/// Position among the runs of a tree, newest first: the level, then `2 * index + 1` for a run or
+/// `2 * index` for the gap before it.
+type Position = (Level, usize);
 
-fn place_of_run(level: Level, index: usize) -> Place {
+fn run_position(level: Level, index: usize) -> Position {
     (level, 2 * index + 1)
 }
 
-/// Where the outputs go.
+/// Position of the outputs.
 struct Destination {
-    place: Place,
-    /// The run that they join, at that place; a new run otherwise.
+    position: Position,
+    /// Run at `position` that the outputs join; `None` for a new run.
     joined: Option<RunId>,
 }
 
-/// An input with what the tree knows of it.
-struct Input<'a> {
+/// An input whose run and files were found in the tree.
+struct ResolvedInput<'a> {
     level: Level,
-    /// Place of the run in its level.
+    /// Index of the run in its level.
     index: usize,
-    run: &'a Arc<RunShape>,
+    run: &'a Arc<SortedRun>,
     /// Indices of the files in their run, ascending.
     indices: Vec<usize>,
 }
 
-impl<'a> Input<'a> {
-    fn files(&self) -> impl DoubleEndedIterator<Item = &'a Arc<FileShape>> {
+impl<'a> ResolvedInput<'a> {
+    fn files(&self) -> impl DoubleEndedIterator<Item = &'a Arc<TableMeta>> {
         self.indices.iter().map(|&index| &self.run.files[index])
     }
 }
 
-/// What leaves a run.
-struct Taken {
+/// RunFiles that leave a run.
+struct RemovedFiles {
     level: Level,
+    /// Index of the run in its level.
     index: usize,
-    /// Stretches of neighbours, as indices, ascending.
-    stretches: Vec<Range<usize>>,
+    /// Ranges of file indices, ascending.
+    ranges: Vec<Range<usize>>,
 }
 
-/// A tree's change, with every check done but whether outputs fit where they go.
-struct Change {
-    taken: Vec<Taken>,
+/// A checked change of a tree. Only overlaps between outputs and their neighbours are not checked yet.
+struct TreeChange {
+    removed: Vec<RemovedFiles>,
     destination: Option<Destination>,
-    placed: Vec<Arc<FileShape>>,
+    placed: Vec<Arc<TableMeta>>,
     cursor: Option<(Level, Key)>,
 }
 
 impl TreeShape {
-    /// Returns the tree after `job`, which wrote `outputs` (none for a move or a drop), in key
-    /// order.
+    /// Returns the tree after `job`, which wrote `outputs` in key order. A move or drop has no outputs.
     ///
-    /// Inputs leave their runs, runs left empty leave the tree, and so do empty levels at its end.
-    /// A merge or a move sets the cursor of its newest input level to the end key of the files that
-    /// it took from there.
+    /// Input files leave their runs. Empty runs and empty levels at the end are removed. A merge or move
+    /// sets the cursor of its newest input level to the largest key that it took from there.
     ///
-    /// The tree may have changed since the job was picked, as long as its inputs still stand: jobs
-    /// that [`BusyFiles::admits`](crate::BusyFiles::admits) let run together may end in any order.
-    /// If a run that the target names has gone meanwhile, outputs form a new run where the oldest
-    /// input of the target level stands, or in front of the level if no input is from there.
+    /// The tree may have changed since the job was picked, if the inputs still exist: jobs that
+    /// [can run](crate::RunningJobs::can_run) at the same time may end in any order. If the target run is
+    /// missing, the outputs form a new run at the position of the oldest input of the target level. Without
+    /// such an input, the new run becomes the newest of the level.
     ///
     /// # Errors
     ///
-    /// Inputs that are not there, outputs that reach beyond the inputs or overlap, and a target that
-    /// would break the age order. The tree stays as it was.
-    pub fn apply(&self, job: &Job, outputs: Vec<FileShape>) -> Result<Applied, Error> {
-        let change = self.change(job, outputs)?;
-        self.clone().changed(job, change)
+    /// An error if inputs are missing, if outputs exceed the inputs or overlap, or if an older entry could
+    /// hide a newer one.
+    pub fn apply(&self, job: &Job, outputs: Vec<TableMeta>) -> Result<AppliedJob, Error> {
+        let change = self.plan_change(job, outputs)?;
+        self.clone().make_change(job, change)
     }
 
-    /// [`TreeShape::apply`] for who needs the old tree no more: a run that nobody shares is changed
-    /// where it stands, so that a job on a few files costs no more in a tree of many.
+    /// As [`TreeShape::apply`], but reuses the tree: runs and levels that are not shared are changed in
+    /// place. The cost of a small job then hardly depends on the size of the tree.
     ///
     /// # Errors
     ///
-    /// As [`TreeShape::apply`]; then the tree is gone.
-    pub fn into_applied(self, job: &Job, outputs: Vec<FileShape>) -> Result<Applied, Error> {
-        let change = self.change(job, outputs)?;
-        self.changed(job, change)
+    /// As [`TreeShape::apply`]. The tree is lost.
+    pub fn apply_in_place(self, job: &Job, outputs: Vec<TableMeta>) -> Result<AppliedJob, Error> {
+        let change = self.plan_change(job, outputs)?;
+        self.make_change(job, change)
     }
 
-    /// Checks the inputs and the target of a job before it runs: all that [`TreeShape::apply`] checks of a job
-    /// whatever its outputs are.
+    /// Checks a job before it runs: everything that [`TreeShape::apply`] checks except the outputs.
     ///
     /// # Errors
     ///
-    /// The rule that the job breaks.
+    /// The first rule that the job breaks.
     pub fn check_job(&self, job: &Job) -> Result<(), Error> {
+        job.split.check()?;
         let inputs = self.resolve_inputs(job)?;
-        self.checked_destination(job, &inputs)?;
+        self.find_destination(job, &inputs)?;
         match job.kind {
             JobKind::Move => moved_files(&inputs).map(drop),
             JobKind::Merge | JobKind::Rewrite | JobKind::Drop => Ok(()),
         }
     }
 
-    /// What a job changes.
-    fn change(&self, job: &Job, outputs: Vec<FileShape>) -> Result<Change, Error> {
+    /// Checks a job and its outputs, and returns the change that they make.
+    fn plan_change(&self, job: &Job, outputs: Vec<TableMeta>) -> Result<TreeChange, Error> {
         let inputs = self.resolve_inputs(job)?;
         let writes = matches!(job.kind, JobKind::Merge | JobKind::Rewrite);
         if !writes && !outputs.is_empty() {
             return Err(Error::UnexpectedOutputs { outputs: outputs.len() });
         }
-        let destination = self.checked_destination(job, &inputs)?;
+        let destination = self.find_destination(job, &inputs)?;
         let placed = match job.kind {
             JobKind::Drop => Vec::new(),
             JobKind::Move => moved_files(&inputs)?,
-            JobKind::Merge | JobKind::Rewrite => checked_outputs(&inputs, outputs)?,
+            JobKind::Merge | JobKind::Rewrite => check_outputs(&inputs, outputs)?,
         };
         let cursor = match job.kind {
-            JobKind::Merge | JobKind::Move => end_of_source(&inputs),
+            JobKind::Merge | JobKind::Move => source_cursor(&inputs),
             JobKind::Drop | JobKind::Rewrite => None,
         };
-        let taken = inputs
-            .iter()
-            .map(|input| {
-                let stretches = stretches(&input.indices);
-                Taken { level: input.level, index: input.index, stretches }
-            })
-            .collect();
-        Ok(Change { taken, destination, placed, cursor })
+        let removed = inputs.iter().map(|input| {
+            let ranges = index_ranges(&input.indices);
+            RemovedFiles { level: input.level, index: input.index, ranges }
+        });
+        Ok(TreeChange { removed: removed.collect(), destination, placed, cursor })
     }
 
-    /// Where the outputs of a job go, once every input may go there. A drop has no outputs.
-    fn checked_destination(
+    /// Returns the checked position of the outputs; `None` for a drop.
+    fn find_destination(
         &self,
         job: &Job,
-        inputs: &[Input<'_>],
+        inputs: &[ResolvedInput<'_>],
     ) -> Result<Option<Destination>, Error> {
         Ok(match job.kind {
             JobKind::Drop => None,
-            JobKind::Rewrite => Some(self.rewrite_place(job, inputs)?),
+            JobKind::Rewrite => Some(rewrite_destination(job, inputs)?),
             JobKind::Merge | JobKind::Move => {
-                let destination = self.destination(job, inputs);
-                self.check_l0_order(inputs, destination.place)?;
-                self.check_passage(inputs, destination.place)?;
+                let destination = self.target_destination(job, inputs);
+                self.check_l0_order(inputs, destination.position)?;
+                self.check_passed_files(inputs, destination.position)?;
                 Some(destination)
             }
         })
     }
 
-    /// Looks up all inputs, and verifies that each stands below the one before it.
-    fn resolve_inputs(&self, job: &Job) -> Result<Vec<Input<'_>>, Error> {
-        let mut inputs: Vec<Input<'_>> = Vec::with_capacity(job.inputs.len());
+    /// Finds all inputs in the tree and checks that each one is older than the one before it.
+    fn resolve_inputs(&self, job: &Job) -> Result<Vec<ResolvedInput<'_>>, Error> {
+        let mut inputs: Vec<ResolvedInput<'_>> = Vec::with_capacity(job.inputs.len());
         for input in &job.inputs {
             let (level, run) = (input.level, input.run);
             let runs = self.runs_of(level);
@@ -204,35 +202,22 @@ impl TreeShape {
             if inputs.last().is_some_and(|last| (last.level, last.index) >= (level, index)) {
                 return Err(Error::InputOrder { level, run });
             }
-            inputs.push(Input { level, index, run: &runs[index], indices });
+            inputs.push(ResolvedInput { level, index, run: &runs[index], indices });
         }
         if inputs.is_empty() { Err(Error::NoInputs) } else { Ok(inputs) }
     }
 
-    /// A rewrite stays where it is.
-    fn rewrite_place(&self, job: &Job, inputs: &[Input<'_>]) -> Result<Destination, Error> {
-        match inputs {
-            [only]
-                if job.target.level == only.level
-                    && job.target.placement == Placement::JoinRun(only.run.id) =>
-            {
-                let place = place_of_run(only.level, only.index);
-                Ok(Destination { place, joined: Some(only.run.id) })
-            }
-            _ => Err(Error::RewriteElsewhere),
-        }
-    }
-
-    fn destination(&self, job: &Job, inputs: &[Input<'_>]) -> Destination {
+    /// Returns the position of the job's target, or a substitute if the target run is missing.
+    fn target_destination(&self, job: &Job, inputs: &[ResolvedInput<'_>]) -> Destination {
         let level = job.target.level;
         let runs = self.runs_of(level);
         let index_of = |run: RunId| runs.iter().position(|r| r.id == run);
-        let new_run = |gap: usize| Destination { place: (level, 2 * gap), joined: None };
+        let new_run = |gap: usize| Destination { position: (level, 2 * gap), joined: None };
         match job.target.placement {
             Placement::JoinRun(run) => {
                 if let Some(index) = index_of(run) {
-                    let place = place_of_run(level, index);
-                    return Destination { place, joined: Some(run) };
+                    let position = run_position(level, index);
+                    return Destination { position, joined: Some(run) };
                 }
             }
             Placement::NewRun { before: None } => return new_run(runs.len()),
@@ -242,59 +227,69 @@ impl TreeShape {
                 }
             }
         }
-        // The run has gone: another job took all of it while this one ran.
+        // Another job has taken all files of the target run since this job was picked.
         let oldest = inputs.iter().rev().find(|input| input.level == level);
         new_run(oldest.map_or(0, |input| input.index + 1))
     }
 
-    /// L0: whole neighbouring runs, which stay in their place or leave as the oldest.
-    fn check_l0_order(&self, inputs: &[Input<'_>], place: Place) -> Result<(), Error> {
+    /// Checks the rules of L0: whole adjacent runs keep their position or leave as the oldest ones.
+    fn check_l0_order(
+        &self,
+        inputs: &[ResolvedInput<'_>],
+        position: Position,
+    ) -> Result<(), Error> {
         let l0 = Level(0);
-        let of_l0: Vec<_> = inputs.iter().take_while(|input| input.level == l0).collect();
+        let l0_inputs: Vec<_> = inputs.iter().take_while(|input| input.level == l0).collect();
         let count = self.runs_of(l0).len();
-        let (Some(first), Some(last)) = (of_l0.first(), of_l0.last()) else {
-            let inside = place.0 == l0 && place.1 < 2 * count;
+        let (Some(first), Some(last)) = (l0_inputs.first(), l0_inputs.last()) else {
+            let is_inside = position.0 == l0 && position.1 < 2 * count;
             return match self.runs_of(l0).last() {
-                Some(run) if inside => {
-                    Err(Error::L0Order { run: run.id, why: "older entries go behind it" })
+                Some(run) if is_inside => {
+                    let why = "entries of deeper levels cannot be placed before it";
+                    Err(Error::L0Order { run: run.id, why })
                 }
                 _ => Ok(()),
             };
         };
-        let broken = |input: &Input<'_>, why| Err(Error::L0Order { run: input.run.id, why });
-        for input in &of_l0 {
+        let broken =
+            |input: &ResolvedInput<'_>, why| Err(Error::L0Order { run: input.run.id, why });
+        for input in &l0_inputs {
             if input.indices.len() != input.run.files.len() {
-                return broken(input, "a job takes all its files or none");
+                return broken(input, "a job must take all of its files or none");
             }
         }
-        if last.index - first.index + 1 != of_l0.len() {
-            return broken(last, "the runs of a job are neighbours");
+        if last.index - first.index + 1 != l0_inputs.len() {
+            return broken(last, "the runs of a job must be adjacent");
         }
-        if place.0 > l0 && last.index + 1 != count {
-            return broken(last, "older runs leave before it");
+        if position.0 > l0 && last.index + 1 != count {
+            return broken(last, "older runs must leave L0 first");
         }
-        if place.0 == l0 && !(2 * first.index..=2 * (last.index + 1)).contains(&place.1) {
-            return broken(first, "its entries stay where they are in L0");
+        if position.0 == l0 && !(2 * first.index..=2 * (last.index + 1)).contains(&position.1) {
+            return broken(first, "a job within L0 must keep its position");
         }
         Ok(())
     }
 
-    /// No input may pass a file that stays and may hold the same keys.
-    fn check_passage(&self, inputs: &[Input<'_>], place: Place) -> Result<(), Error> {
+    /// Checks that no input passes an overlapping file that stays in the tree.
+    fn check_passed_files(
+        &self,
+        inputs: &[ResolvedInput<'_>],
+        position: Position,
+    ) -> Result<(), Error> {
         for input in inputs {
-            let from = place_of_run(input.level, input.index);
-            let (upper, lower) = (from.min(place), from.max(place));
+            let from = run_position(input.level, input.index);
+            let (upper, lower) = (from.min(position), from.max(position));
             for level in upper.0.0..=lower.0.0 {
                 let level = Level(level);
                 for (index, run) in self.runs_of(level).iter().enumerate() {
-                    let between = place_of_run(level, index);
+                    let between = run_position(level, index);
                     if between <= upper || between >= lower {
                         continue;
                     }
-                    let taken = inputs.iter().find(|i| i.level == level && i.index == index);
-                    let taken = taken.map_or(&[][..], |i| &i.indices);
-                    if taken.len() < run.files.len() {
-                        check_pair_passage(input, run, taken)?;
+                    let removed = inputs.iter().find(|i| i.level == level && i.index == index);
+                    let removed = removed.map_or(&[][..], |i| &i.indices);
+                    if removed.len() < run.files.len() {
+                        check_passed_run(input, run, removed)?;
                     }
                 }
             }
@@ -302,35 +297,35 @@ impl TreeShape {
         Ok(())
     }
 
-    /// The tree with a change made. Levels and runs that nobody shares are changed in place.
-    fn changed(mut self, job: &Job, change: Change) -> Result<Applied, Error> {
-        let Change { taken, destination, placed, cursor } = change;
+    /// Returns the changed tree.
+    fn make_change(mut self, job: &Job, change: TreeChange) -> Result<AppliedJob, Error> {
+        let TreeChange { removed, destination, placed, cursor } = change;
         let destination = destination.filter(|_| !placed.is_empty());
         let output_run =
             destination.as_ref().map(|d| d.joined.unwrap_or_else(|| self.new_run_id()));
-        let target = destination.as_ref().map(|d| d.place.0);
-        let mut changed: Vec<Level> = taken.iter().map(|taken| taken.level).collect();
+        let target = destination.as_ref().map(|d| d.position.0);
+        let mut changed: Vec<Level> = removed.iter().map(|removed| removed.level).collect();
         changed.extend(target);
         changed.sort_unstable();
         changed.dedup();
         let mut run_orders = Vec::with_capacity(changed.len());
         for &level in &changed {
-            let landing = match (&destination, output_run) {
-                (Some(d), Some(run)) if d.place.0 == level => Some((d.place.1, run)),
+            let output = match (&destination, output_run) {
+                (Some(d), Some(run)) if d.position.0 == level => Some((d.position.1, run)),
                 _ => None,
             };
             while self.levels.len() <= level.index() {
                 self.levels.push(Arc::default());
             }
             let LevelShape { runs, cursor: last } = Arc::make_mut(&mut self.levels[level.index()]);
-            let leaving = taken.iter().filter(|taken| taken.level == level);
-            *runs = rebuilt(std::mem::take(runs), level, leaving, landing, &placed)?;
+            let of_level = removed.iter().filter(|removed| removed.level == level);
+            *runs = rebuild_runs(std::mem::take(runs), level, of_level, output, &placed)?;
             run_orders.push((level, runs.iter().map(|run| run.id).collect()));
             if let Some((_, key)) = cursor.as_ref().filter(|(of, _)| *of == level) {
                 *last = Some(key.clone());
             }
         }
-        self.trim();
+        self.remove_empty_tail();
         let removed =
             if job.kind == JobKind::Move { Vec::new() } else { job.input_files().collect() };
         let placed = match (target, output_run) {
@@ -339,36 +334,54 @@ impl TreeShape {
             }
             _ => Vec::new(),
         };
-        Ok(Applied { shape: self, output_run, removed, placed, run_orders, cursor })
+        Ok(AppliedJob { shape: self, output_run, removed, placed, run_orders, cursor })
     }
 }
 
-/// Neighbours among ascending indices.
-fn stretches(indices: &[usize]) -> Vec<Range<usize>> {
-    let mut stretches: Vec<Range<usize>> = Vec::new();
+/// Returns the position of the only input run, which must be the target.
+fn rewrite_destination(job: &Job, inputs: &[ResolvedInput<'_>]) -> Result<Destination, Error> {
+    match inputs {
+        [only]
+            if job.target.level == only.level
+                && job.target.placement == Placement::JoinRun(only.run.id) =>
+        {
+            let position = run_position(only.level, only.index);
+            Ok(Destination { position, joined: Some(only.run.id) })
+        }
+        _ => Err(Error::RewriteTarget),
+    }
+}
+
+/// Groups ascending indices into ranges of adjacent ones.
+fn index_ranges(indices: &[usize]) -> Vec<Range<usize>> {
+    let mut ranges: Vec<Range<usize>> = Vec::new();
     for &index in indices {
-        match stretches.last_mut() {
+        match ranges.last_mut() {
             Some(last) if last.end == index => last.end += 1,
-            _ => stretches.push(index..index + 1),
+            _ => ranges.push(index..index + 1),
         }
     }
-    stretches
+    ranges
 }
 
-/// One input against one run that it passes, of which `taken` files leave too.
-fn check_pair_passage(input: &Input<'_>, run: &RunShape, taken: &[usize]) -> Result<(), Error> {
+/// Checks one input against a run that it passes. The files `removed` leave that run too.
+fn check_passed_run(
+    input: &ResolvedInput<'_>,
+    run: &SortedRun,
+    removed: &[usize],
+) -> Result<(), Error> {
     for file in input.files() {
         let mut passed = run.overlapping_indices(&file.range);
-        if let Some(other) = passed.find(|index| taken.binary_search(index).is_err()) {
-            return Err(Error::PassesOver { input: file.id, other: run.files[other].id });
+        if let Some(other) = passed.find(|index| removed.binary_search(index).is_err()) {
+            return Err(Error::PassesOverlap { input: file.id, other: run.files[other].id });
         }
     }
     Ok(())
 }
 
-/// The files of a move as one run.
-fn moved_files(inputs: &[Input<'_>]) -> Result<Vec<Arc<FileShape>>, Error> {
-    let mut files: Vec<_> = inputs.iter().flat_map(Input::files).cloned().collect();
+/// Returns the files of a move in key order. They must be disjoint.
+fn moved_files(inputs: &[ResolvedInput<'_>]) -> Result<Vec<Arc<TableMeta>>, Error> {
+    let mut files: Vec<_> = inputs.iter().flat_map(ResolvedInput::files).cloned().collect();
     files.sort_by(|a, b| a.range.smallest.cmp(&b.range.smallest));
     match files.windows(2).find(|pair| pair[0].range.overlaps(&pair[1].range)) {
         Some(pair) => Err(Error::MoveOverlap { left: pair[0].id, right: pair[1].id }),
@@ -376,125 +389,121 @@ fn moved_files(inputs: &[Input<'_>]) -> Result<Vec<Arc<FileShape>>, Error> {
     }
 }
 
-/// Outputs lie inside the inputs and have names of their own. Whether they overlap is seen when
-/// they take their place.
-fn checked_outputs(
-    inputs: &[Input<'_>],
-    outputs: Vec<FileShape>,
-) -> Result<Vec<Arc<FileShape>>, Error> {
-    let files = || inputs.iter().flat_map(Input::files);
-    check_names(inputs, &outputs)?;
-    let hull = KeyRange::hull_of(files().map(|file| &file.range)).ok_or(Error::NoInputs)?;
-    for output in &outputs {
-        if !hull.covers(&output.range) {
-            return Err(Error::OutputOutside { file: output.id });
-        }
+/// Checks that the outputs have unique numbers and do not exceed the range of the inputs.
+/// [`SortedRun::check_files`] checks later whether they overlap.
+fn check_outputs(
+    inputs: &[ResolvedInput<'_>],
+    outputs: Vec<TableMeta>,
+) -> Result<Vec<Arc<TableMeta>>, Error> {
+    check_file_ids(inputs, &outputs)?;
+    let files = inputs.iter().flat_map(ResolvedInput::files);
+    let hull = KeyRange::hull_of(files.map(|file| &file.range)).ok_or(Error::NoInputs)?;
+    if let Some(output) = outputs.iter().find(|output| !hull.covers(&output.range)) {
+        return Err(Error::OutputOutsideInputs { file: output.id });
     }
     let mut outputs: Vec<_> = outputs.into_iter().map(Arc::new).collect();
     outputs.sort_by(|a, b| a.range.smallest.cmp(&b.range.smallest));
     Ok(outputs)
 }
 
-/// No output has the name of an input or of another output.
-fn check_names(inputs: &[Input<'_>], outputs: &[FileShape]) -> Result<(), Error> {
-    let mut inputs_of = inputs.iter().flat_map(Input::files).map(|file| file.id);
-    // Names are mostly given out in order, so that a look at neighbours tells.
-    let ascends = outputs.windows(2).all(|pair| pair[0].id < pair[1].id);
-    if ascends && outputs.first().is_none_or(|first| inputs_of.all(|id| id < first.id)) {
+/// Checks that no output has the number of an input or of another output.
+fn check_file_ids(inputs: &[ResolvedInput<'_>], outputs: &[TableMeta]) -> Result<(), Error> {
+    let mut input_ids = inputs.iter().flat_map(ResolvedInput::files).map(|file| file.id);
+    // Numbers are usually allocated in ascending order, so this comparison suffices.
+    let ascend = outputs.windows(2).all(|pair| pair[0].id < pair[1].id);
+    if ascend && outputs.first().is_none_or(|first| input_ids.all(|id| id < first.id)) {
         return Ok(());
     }
-    let inputs = inputs.iter().flat_map(Input::files);
-    let mut names: HashSet<FileId> = inputs.map(|file| file.id).collect();
-    match outputs.iter().find(|output| !names.insert(output.id)) {
-        Some(output) => Err(Error::FileTwice { file: output.id }),
+    let inputs = inputs.iter().flat_map(ResolvedInput::files);
+    let mut ids: HashSet<FileId> = inputs.map(|file| file.id).collect();
+    match outputs.iter().find(|output| !ids.insert(output.id)) {
+        Some(output) => Err(Error::DuplicateFile { file: output.id }),
         None => Ok(()),
     }
 }
 
-/// Newest input level, and the largest key taken from it.
-fn end_of_source(inputs: &[Input<'_>]) -> Option<(Level, Key)> {
+/// Returns the newest input level and the largest key taken from it.
+fn source_cursor(inputs: &[ResolvedInput<'_>]) -> Option<(Level, Key)> {
     let level = inputs.first()?.level;
     let of_source = inputs.iter().take_while(|input| input.level == level);
-    let largest =
-        of_source.filter_map(|input| input.files().next_back()).map(|f| &f.range.largest).max()?;
+    let last_files = of_source.filter_map(|input| input.files().next_back());
+    let largest = last_files.map(|file| &file.range.largest).max()?;
     Some((level, largest.clone()))
 }
 
-/// Runs of a level without what leaves them, with `files` at the landing place.
-fn rebuilt<'a>(
-    runs: Vec<Arc<RunShape>>,
+/// Returns the runs of a level without the files in `removed` and with `files` at `output`.
+fn rebuild_runs<'a>(
+    runs: Vec<Arc<SortedRun>>,
     level: Level,
-    leaving: impl Iterator<Item = &'a Taken>,
-    landing: Option<(usize, RunId)>,
-    files: &[Arc<FileShape>],
-) -> Result<Vec<Arc<RunShape>>, Error> {
-    let mut leaving = leaving.peekable();
+    removed: impl Iterator<Item = &'a RemovedFiles>,
+    output: Option<(usize, RunId)>,
+    files: &[Arc<TableMeta>],
+) -> Result<Vec<Arc<SortedRun>>, Error> {
+    let mut removed = removed.peekable();
     let count = runs.len();
     let mut rebuilt = Vec::with_capacity(count + 1);
-    let place_new = |at: usize| landing.filter(|(place, _)| *place == at);
-    let new_run = |id: RunId| -> Result<Arc<RunShape>, Error> {
-        let run = RunShape { id, files: files.iter().cloned().collect() };
+    let output_at = |at: usize| output.filter(|(position, _)| *position == at);
+    let new_run = |id: RunId| -> Result<Arc<SortedRun>, Error> {
+        let run = SortedRun { id, files: files.iter().cloned().collect() };
         run.check(level)?;
         Ok(Arc::new(run))
     };
     for (index, mut run) in runs.into_iter().enumerate() {
-        if let Some((_, id)) = place_new(2 * index) {
+        if let Some((_, id)) = output_at(2 * index) {
             rebuilt.push(new_run(id)?);
         }
-        let taken = leaving.next_if(|taken| taken.index == index);
-        let lands_here = place_new(2 * index + 1).is_some();
-        if taken.is_none() && !lands_here {
+        let removed = removed.next_if(|removed| removed.index == index);
+        let is_joined = output_at(2 * index + 1).is_some();
+        if removed.is_none() && !is_joined {
             rebuilt.push(run);
             continue;
         }
-        let stretches = taken.map_or(&[][..], |taken| &taken.stretches);
-        let joining = if lands_here { files } else { &[] };
-        exchange(Arc::make_mut(&mut run), level, stretches, joining)?;
+        let ranges = removed.map_or(&[][..], |removed| &removed.ranges);
+        let added = if is_joined { files } else { &[] };
+        replace_files(Arc::make_mut(&mut run), level, ranges, added)?;
         if !run.files.is_empty() {
             rebuilt.push(run);
         }
     }
-    if let Some((_, id)) = place_new(2 * count) {
+    if let Some((_, id)) = output_at(2 * count) {
         rebuilt.push(new_run(id)?);
     }
     Ok(rebuilt)
 }
 
-/// Takes stretches of files out of a run, and puts others in, given in key order.
-fn exchange(
-    run: &mut RunShape,
+/// Removes ranges of files from a run and adds files, which are in key order.
+fn replace_files(
+    run: &mut SortedRun,
     level: Level,
-    out: &[Range<usize>],
-    files: &[Arc<FileShape>],
+    removed: &[Range<usize>],
+    added: &[Arc<TableMeta>],
 ) -> Result<(), Error> {
-    if let ([only], [first, .., last] | [first @ last]) = (out, files) {
-        // Mostly what goes in takes the place of what goes out.
-        let starts = only
-            .start
-            .checked_sub(1)
-            .is_none_or(|before| run.files[before].range.smallest < first.range.smallest);
-        let ends =
-            run.files.get(only.end).is_none_or(|after| last.range.smallest < after.range.smallest);
-        if starts && ends {
-            run.files.splice(only.clone(), files.to_vec());
-            return run.check_files(level, only.start..only.start + files.len());
+    if let ([only], [first, .., last] | [first @ last]) = (removed, added) {
+        // Usually the outputs fit exactly where the inputs were.
+        let before = only.start.checked_sub(1).map(|index| &run.files[index].range.smallest);
+        let after = run.files.get(only.end).map(|file| &file.range.smallest);
+        if before.is_none_or(|before| *before < first.range.smallest)
+            && after.is_none_or(|after| last.range.smallest < *after)
+        {
+            run.files.splice(only.clone(), added.to_vec());
+            return run.check_files(level, only.start..only.start + added.len());
         }
     }
-    if out.len() + files.len() > PIECES_MAX {
-        let mut left: Vec<Arc<FileShape>> = Files::into(std::mem::take(&mut run.files));
-        for stretch in out.iter().rev() {
-            left.drain(stretch.clone());
+    if removed.len() + added.len() > REBUILD_MIN {
+        let mut files: Vec<Arc<TableMeta>> = std::mem::take(&mut run.files).into();
+        for range in removed.iter().rev() {
+            files.drain(range.clone());
         }
-        left.extend(files.iter().cloned());
-        // Two sorted pieces: the sort sees them as such and merges them.
-        left.sort_by(|a, b| a.range.smallest.cmp(&b.range.smallest));
-        run.files = left.into();
+        files.extend(added.iter().cloned());
+        // A stable sort merges the two sorted parts in linear time.
+        files.sort_by(|a, b| a.range.smallest.cmp(&b.range.smallest));
+        run.files = files.into();
         return if run.files.is_empty() { Ok(()) } else { run.check(level) };
     }
-    for stretch in out.iter().rev() {
-        run.files.splice(stretch.clone(), Vec::new());
+    for range in removed.iter().rev() {
+        run.files.splice(range.clone(), Vec::new());
     }
-    for file in files {
+    for file in added {
         let at = run.files.partition_point(|other| other.range.smallest < file.range.smallest);
         run.files.splice(at..at, vec![Arc::clone(file)]);
         run.check_files(level, at..at + 1)?;

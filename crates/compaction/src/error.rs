@@ -1,92 +1,93 @@
-//! What can be wrong with a shape, a job or a spec.
+//! Errors of policy specs, tree shapes and jobs.
 
-use crate::{FileId, Level, RunId};
+use crate::ids::{FileId, Level, RunId};
 
 /// An error of this crate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A policy name that is not known.
+    /// The spec names an unknown policy.
     #[error("unknown policy {name:?}; known: {known}")]
     UnknownPolicy {
-        /// What was asked for.
+        /// Name in the spec.
         name: String,
-        /// All names, separated by commas.
+        /// Known names, separated by commas.
         known: String,
     },
-    /// A parameter that the policy does not have.
+    /// The policy does not have this parameter.
     #[error("policy {policy} has no parameter {parameter:?}; it has: {known}")]
     UnknownParameter {
         /// Canonical name of the policy.
         policy: String,
-        /// What was asked for.
+        /// Parameter in the spec.
         parameter: String,
-        /// All parameters of the policy, separated by commas.
+        /// Parameters of the policy, separated by commas.
         known: String,
     },
-    /// A parameter with a value outside its domain.
+    /// The value of a parameter is out of its domain.
     #[error("policy {policy}: parameter {parameter} = {value:?} is not {expected}")]
     BadParameter {
         /// Canonical name of the policy.
         policy: &'static str,
-        /// The parameter.
+        /// Name of the parameter.
         parameter: &'static str,
-        /// What was given.
+        /// Value in the spec.
         value: String,
-        /// What is accepted.
+        /// Accepted values.
         expected: String,
     },
-    /// A policy spec that does not have the form `name` or `name(key=value,…)`.
+    /// The spec does not have the form `name` or `name(key=value,…)`.
     #[error("policy spec {spec:?} is not of the form name or name(key=value,...)")]
     MalformedSpec {
-        /// What was given.
+        /// The spec.
         spec: String,
     },
-    /// Primitives that mean nothing together.
-    #[error("the primitives do not go together: {reason}")]
-    Combination {
-        /// Why.
+    /// The primitives cannot be combined.
+    #[error("invalid combination of primitives: {reason}")]
+    InvalidCombination {
+        /// Reason.
         reason: String,
     },
-    /// A policy in TOML that is not one.
+    /// A TOML text is not a valid policy.
     #[error("line {line}: {what}")]
-    SpecText {
-        /// Line in the text, from 1.
+    InvalidSpec {
+        /// Line of the text, from 1.
         line: u64,
-        /// What is wrong there.
+        /// Description of the mistake.
         what: String,
     },
-    /// A policy of which a parameter is a share of a run, where there is no run.
+    /// The bound on the age of tombstones is relative to an experiment's duration. A database needs
+    /// an absolute time.
     #[error(
-        "policy {policy}: D = {share} is a share of a run; outside an experiment it is a time, such as {policy}(D=3600s)"
+        "policy {policy}: D = {share} is relative to the duration of an experiment; a database needs a time, such as {policy}(D=3600s)"
     )]
-    ShareOfRun {
+    RelativeBound {
         /// Canonical name of the policy.
         policy: String,
-        /// The share.
+        /// Value of the bound, such as `0.5`.
         share: String,
     },
-    /// A file whose smallest key is above its largest.
-    #[error("file {} of {level} ends before it begins", file.0)]
+    /// The smallest key of a file is greater than its largest key.
+    #[error("file {} of {level} has its smallest key after its largest key", file.0)]
     InvertedRange {
         /// Level of the file.
         level: Level,
         /// The file.
         file: FileId,
     },
-    /// Neighbouring files of a run that overlap or stand in the wrong order.
+    /// Two neighbouring files of a run overlap or are not in key order.
     #[error("files {} and {} of run {} in {level} overlap or are out of order", left.0, right.0, run.0)]
     Overlap {
         /// Level of the run.
         level: Level,
         /// The run.
         run: RunId,
-        /// The file that stands first.
+        /// First file.
         left: FileId,
-        /// The file that stands second.
+        /// Second file.
         right: FileId,
     },
-    /// A run without files.
+    /// A run has no files.
     #[error("run {} in {level} is empty", run.0)]
     EmptyRun {
         /// Level of the run.
@@ -94,112 +95,120 @@ pub enum Error {
         /// The run.
         run: RunId,
     },
-    /// Two runs with one name.
+    /// Two runs have the same number.
     #[error("run {} is in the tree twice", run.0)]
-    RunTwice {
+    DuplicateRun {
         /// The run.
         run: RunId,
     },
-    /// A run whose name has not been given out yet.
-    #[error("run {} is in the tree, but the next new run would be {next}", run.0)]
-    RunFromTheFuture {
+    /// The number of a run is not below the next unused number.
+    #[error("run {} is in the tree, but the next unused run number is {next}", run.0)]
+    RunIdTooLarge {
         /// The run.
         run: RunId,
         /// `run_id_next` of the tree.
         next: u64,
     },
-    /// A file that is in the tree, or in a job, twice.
-    #[error("file {} appears twice", file.0)]
-    FileTwice {
+    /// A file occurs twice in the tree or in a job.
+    #[error("file {} occurs twice", file.0)]
+    DuplicateFile {
         /// The file.
         file: FileId,
     },
-    /// A file above another one whose entries are all younger.
-    #[error("file {} stands above file {}, which is younger", above.0, below.0)]
+    /// A file of a newer run has only older entries than a file of an older run, although both contain
+    /// the same key.
+    #[error("file {} is in a newer run than file {}, but all its entries are older", above.0, below.0)]
     AgeOrder {
-        /// The file in the newer run.
+        /// File in the newer run.
         above: FileId,
-        /// The file in the older run.
+        /// File in the older run.
         below: FileId,
     },
-    /// A tree with more levels than [`Level`] can name.
+    /// The tree has more than 256 levels.
     #[error("a tree has at most 256 levels, not {levels}")]
     TooManyLevels {
-        /// Levels given.
+        /// Number of levels.
         levels: usize,
     },
-    /// A file that nobody has open.
+    /// A file is not part of the tree.
     #[error("file {} is not part of the tree", file.0)]
     UnknownFile {
         /// The file.
         file: FileId,
     },
-    /// A job without inputs.
+    /// A job has no inputs, or an input has no files.
     #[error("the job has no inputs")]
     NoInputs,
-    /// A job whose input run is not in the tree.
+    /// An input run is not in the tree.
     #[error("input run {} is not in {level}", run.0)]
     NoSuchRun {
-        /// Level that the job names.
+        /// Level in the job.
         level: Level,
-        /// Run that the job names.
+        /// Run in the job.
         run: RunId,
     },
-    /// A job whose input file is not in its run, or not in key order among the inputs.
+    /// An input file is not in its run, or the files of an input are not in key order.
     #[error("input file {} is not in run {} of {level}, or not in key order", file.0, run.0)]
     NoSuchFile {
-        /// Level that the job names.
+        /// Level in the job.
         level: Level,
-        /// Run that the job names.
+        /// Run in the job.
         run: RunId,
         /// The file.
         file: FileId,
     },
-    /// A job whose inputs are not ordered from the newest run to the oldest.
-    #[error("input run {} of {level} does not stand below the input before it", run.0)]
+    /// The inputs of a job are not ordered from the newest run to the oldest.
+    #[error("input run {} of {level} is not older than the input before it", run.0)]
     InputOrder {
-        /// Level of the run out of order.
+        /// Level of the run.
         level: Level,
-        /// The run out of order.
+        /// The run that is out of order.
         run: RunId,
     },
-    /// Outputs for a job that writes none: a move or a drop.
-    #[error("a job that writes nothing was given {outputs} outputs")]
+    /// The split boundaries of a job are not in ascending key order.
+    #[error("boundary {index} of the split rule is not greater than the boundary before it")]
+    BoundaryOrder {
+        /// Index of the boundary that is out of order, from 1.
+        index: usize,
+    },
+    /// A move or a drop has outputs.
+    #[error("a move or drop job has {outputs} outputs; it must have none")]
     UnexpectedOutputs {
-        /// Outputs given.
+        /// Number of outputs.
         outputs: usize,
     },
-    /// An output that reaches beyond the keys of all inputs.
-    #[error("output {} reaches beyond the inputs", file.0)]
-    OutputOutside {
+    /// An output contains keys outside the range of all inputs.
+    #[error("output {} exceeds the key range of the inputs", file.0)]
+    OutputOutsideInputs {
         /// The output.
         file: FileId,
     },
-    /// A move of files that overlap each other.
-    #[error("a move cannot make one run of files {} and {}, which overlap", left.0, right.0)]
+    /// Two files of a move overlap, so they cannot become one run.
+    #[error("files {} and {} of a move overlap and cannot form one run", left.0, right.0)]
     MoveOverlap {
-        /// The file that begins first.
+        /// File with the smaller key.
         left: FileId,
         /// The other file.
         right: FileId,
     },
-    /// A rewrite whose target is not its only input run.
-    #[error("a rewrite puts its outputs in the place of its inputs, nowhere else")]
-    RewriteElsewhere,
-    /// A job that would carry entries past others of the same keys.
-    #[error("file {} would pass file {}, which may hold the same keys", input.0, other.0)]
-    PassesOver {
-        /// The input.
+    /// The target of a rewrite is not its single input run.
+    #[error("the target of a rewrite must be its single input run")]
+    RewriteTarget,
+    /// A job would move entries past a file that may contain the same keys. An older version of a key
+    /// could hide a newer one.
+    #[error("file {} would pass file {}, which may contain the same keys", input.0, other.0)]
+    PassesOverlap {
+        /// Input file.
         input: FileId,
-        /// The file that stays.
+        /// File that is not an input.
         other: FileId,
     },
-    /// A job that breaks the order of L0: whole neighbouring runs only, the oldest leave first.
+    /// A job breaks the rules of L0: it must take whole adjacent runs, and the oldest runs leave first.
     #[error("run {} of L0: {why}", run.0)]
     L0Order {
         /// The run.
         run: RunId,
-        /// The rule that the job breaks.
+        /// Rule that the job breaks.
         why: &'static str,
     },
 }

@@ -1,41 +1,42 @@
-//! A decision of a policy, laid open: scores, candidates, what was picked and why.
+//! Explanation of a policy decision: scores, candidates and the picked job.
 
 use std::cell::RefCell;
 use std::fmt;
 
-use crate::{Job, Level};
+use crate::ids::Level;
+use crate::job::Job;
 
-/// Candidates that an explanation shows.
-pub(crate) const CANDIDATES_SHOWN: usize = 5;
+/// Maximum number of file candidates in an explanation.
+pub(crate) const CANDIDATES_MAX: usize = 5;
 
-/// What a policy looked at before it picked a job, or none. Prints as a few lines.
+/// Facts that led to a decision. Prints as a few lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Explanation {
-    /// How near each level is to a job, in the order of the levels.
-    pub scores: Vec<Score>,
-    /// The files or runs among which there was a choice, first choice first; the first few, a line
-    /// each.
+    /// Scores of the levels, from L0 downward.
+    pub scores: Vec<LevelScore>,
+    /// RunFiles or runs from which the policy chose, best first, one line each.
     pub candidates: Vec<String>,
-    /// What was picked; its reason is a part of it.
+    /// The picked job and its reason.
     pub picked: Option<Job>,
 }
 
-/// How near a level is to a job.
+/// Urgency of a job that takes data from a level.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Score {
+pub struct LevelScore {
     /// The level.
     pub level: Level,
-    /// The trigger that was asked, by its name in a spec.
+    /// Name of the trigger, as written in a spec.
     pub trigger: &'static str,
-    /// What the level holds over what makes a job due, in thousandths: due from 1000 on.
+    /// Current value divided by the threshold of the trigger, in thousandths. A job is due from 1000 on.
+    /// `u64::MAX` marks a level that does not fit the layout.
     pub score_milli: u64,
 }
 
-impl fmt::Display for Score {
+impl fmt::Display for LevelScore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Score { level, trigger, score_milli } = self;
+        let LevelScore { level, trigger, score_milli } = self;
         if *score_milli == u64::MAX {
-            return write!(f, "{level} {trigger} foreign");
+            return write!(f, "{level} {trigger} does not fit the layout");
         }
         write!(f, "{level} {trigger} {}.{:03}", score_milli / 1000, score_milli % 1000)
     }
@@ -60,36 +61,37 @@ impl fmt::Display for Explanation {
     }
 }
 
-/// Takes notes while a policy decides, if somebody wants them.
+/// Collects an [`Explanation`] while a policy decides. The default value records nothing.
 #[derive(Debug, Default)]
-pub(crate) struct Notes(Option<RefCell<Explanation>>);
+pub(crate) struct ExplanationBuilder(Option<RefCell<Explanation>>);
 
-impl Notes {
-    /// Notes that are kept.
-    pub(crate) fn kept() -> Notes {
-        Notes(Some(RefCell::default()))
+impl ExplanationBuilder {
+    /// Returns a builder that records.
+    pub(crate) fn recording() -> ExplanationBuilder {
+        ExplanationBuilder(Some(RefCell::default()))
     }
 
-    /// Whether they are kept: else nothing need be worked out for them.
-    pub(crate) fn are_kept(&self) -> bool {
+    /// Returns whether the builder records.
+    pub(crate) fn is_recording(&self) -> bool {
         self.0.is_some()
     }
 
-    pub(crate) fn score(&self, level: Level, trigger: &'static str, score_milli: u64) {
-        if let Some(notes) = &self.0 {
-            notes.borrow_mut().scores.push(Score { level, trigger, score_milli });
+    pub(crate) fn add_score(&self, level: Level, trigger: &'static str, score_milli: u64) {
+        if let Some(explanation) = &self.0 {
+            explanation.borrow_mut().scores.push(LevelScore { level, trigger, score_milli });
         }
     }
 
-    pub(crate) fn candidates(&self, lines: impl FnOnce() -> Vec<String>) {
-        if let Some(notes) = &self.0 {
+    /// Adds the lines returned by `lines`, which is called only if the builder records.
+    pub(crate) fn add_candidates(&self, lines: impl FnOnce() -> Vec<String>) {
+        if let Some(explanation) = &self.0 {
             let lines = lines();
-            notes.borrow_mut().candidates.extend(lines);
+            explanation.borrow_mut().candidates.extend(lines);
         }
     }
 
-    /// The explanation of what was picked in the end.
-    pub(crate) fn explain(self, picked: Option<Job>) -> Explanation {
+    /// Returns the explanation of the picked job.
+    pub(crate) fn finish(self, picked: Option<Job>) -> Explanation {
         let mut explanation = self.0.map(RefCell::into_inner).unwrap_or_default();
         explanation.scores.sort_by_key(|score| score.level);
         explanation.picked = picked;

@@ -1,38 +1,37 @@
-//! Primitive 3: how much one job takes.
+//! The third primitive: how much data one job takes.
 
-/// How much one job takes out of a level.
+/// Amount of data that one job takes from a level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Granularity {
-    /// All files of two consecutive levels.
+    /// All files of two adjacent levels.
     Level,
-    /// All levels from the first down to the first that can hold them together, in one pass. No
-    /// entry is rewritten level by level when several are full at once.
+    /// All levels from the first one down to the first that can hold their data, in a single merge. When
+    /// several levels are full, no entry is rewritten once per level.
     ///
     /// Source: Dayan et al., "Spooky", PVLDB 15 (2022), section 2, "full preemptive merge".
     Preemptive,
-    /// Upper levels as [`Preemptive`](Self::Preemptive); from the level `above` levels over the last
-    /// one on, groups of files that overlap perfectly, one group at a time, in key order.
+    /// Upper levels as [`Preemptive`](Self::Preemptive). The `above` levels before the last one are merged
+    /// by groups of files with equal key ranges, one group at a time, in key order.
     ///
     /// Source: Dayan et al., "Spooky", PVLDB 15 (2022), section 4.
     Partition {
-        /// Levels between the first partitioned one and the last, that one included: 2 is Spooky,
-        /// 1 is "2L-Spooky".
+        /// Distance of the first partitioned level from the last level: 2 is Spooky, 1 is "2L-Spooky".
         above: u8,
     },
     /// Whole runs.
     Runs,
-    /// One file and what it overlaps in the next level. Neighbours that fall into the same range
-    /// come along where that costs no further file of the next level.
+    /// One file and the files that it overlaps in the next level. Adjacent files within the same range are
+    /// included if they overlap no further file of the next level.
     File,
-    /// A file, its neighbours to the right up to this number of files, and what they overlap.
-    Files {
-        /// Files that one job takes; at least 1.
+    /// Up to `count` adjacent files, and the files that they overlap in the next level.
+    RunFiles {
+        /// Maximum number of files; at least 1.
         count: usize,
     },
 }
 
 impl Granularity {
-    /// The name as written in a spec.
+    /// Returns the name as written in a spec.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -41,18 +40,18 @@ impl Granularity {
             Granularity::Partition { .. } => "partition",
             Granularity::Runs => "runs",
             Granularity::File => "file",
-            Granularity::Files { .. } => "files",
+            Granularity::RunFiles { .. } => "files",
         }
     }
 
-    /// Whether files are merged in groups that overlap.
-    pub(crate) fn partitions(self) -> bool {
+    /// Returns whether groups of overlapping files are merged.
+    pub(crate) fn is_partitioned(self) -> bool {
         matches!(self, Granularity::Partition { .. })
     }
 
-    /// Whether there is a choice among the files of a level.
+    /// Returns whether a file picker chooses among the files of a level.
     #[must_use]
-    pub fn chooses(self) -> bool {
-        matches!(self, Granularity::File | Granularity::Files { .. })
+    pub fn is_by_file(self) -> bool {
+        matches!(self, Granularity::File | Granularity::RunFiles { .. })
     }
 }

@@ -1,236 +1,261 @@
-//! A unit of compaction work: what goes in, where it comes out, how outputs are cut, and why.
+//! Compaction jobs: inputs, target, split rule and reason.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
-use crate::{Error, FileId, FileShape, Key, KeyRange, Level, RunId, RunShape, TreeShape};
+use crate::error::Error;
+use crate::ids::{FileId, Level, RunId};
+use crate::key_range::{Key, KeyRange};
+use crate::run::SortedRun;
+use crate::shape::TreeShape;
+use crate::table_meta::TableMeta;
 
-/// Files of one run that a job takes.
+/// RunFiles of one run that a job takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobInput {
     /// Level of the run.
     pub level: Level,
-    /// The run.
+    /// Number of the run.
     pub run: RunId,
-    /// Files of that run, in key order.
+    /// RunFiles of the run, in key order.
     pub files: Vec<FileId>,
 }
 
 /// What a job does with its inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum JobKind {
-    /// Reads the inputs, writes outputs, drops what is shadowed.
+    /// Reads the inputs, drops obsolete entries and writes outputs.
     Merge,
-    /// A trivial move: only the manifest changes.
+    /// Trivial move: assigns the files to another run without reading them.
     Move,
-    /// The files leave the tree without being read.
+    /// Removes the files from the tree without reading them.
     Drop,
-    /// Writes the same entries again, in place: same level, same run.
+    /// Rewrites the files of one run; the outputs replace them in that run.
     Rewrite,
 }
 
-/// Where outputs go inside the target level.
+/// Position of the outputs in the target level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// They form a new run. It stands directly before `before` (newer than it), or last (oldest)
-    /// in the level if `None`. `before` is never an input run that disappears. If another job has
-    /// taken `before` away meanwhile, see [`TreeShape::apply`].
+    /// The outputs form a new run.
     NewRun {
-        /// The run that the new one stands before.
+        /// Run that follows the new one, which is newer than it; `None` for the oldest position of the
+        /// level. It must not be an input that the job empties. [`TreeShape::apply`] states what happens
+        /// if another job removes it meanwhile.
         before: Option<RunId>,
     },
-    /// They join this run, in place of the inputs taken from it.
+    /// The outputs join this run and replace the inputs taken from it.
     JoinRun(RunId),
 }
 
-/// The level and the place in it that outputs go to.
+/// Level and position of the outputs of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
     /// Level of the outputs.
     pub level: Level,
-    /// Place in that level.
+    /// Position in that level.
     pub placement: Placement,
 }
 
-/// Where one output file ends and the next begins. Ends lie between user keys only.
+/// Rule that ends one output file and begins the next. Outputs end between user keys only.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CutRule {
-    /// Target size of an output file in bytes; `u64::MAX` for one file however large.
+pub struct SplitRule {
+    /// Target size of an output file in bytes; `u64::MAX` for a single output.
     pub file_bytes: u64,
-    /// Cut earlier once an output overlaps more than this many bytes of this level.
+    /// Level below the target, and the maximum number of its bytes that one output may overlap.
     pub grandparent: Option<(Level, u64)>,
-    /// Cut before each of these keys too; in key order.
+    /// Keys at which a new output begins, in ascending order.
     pub boundaries: Vec<Key>,
 }
 
-/// Why a job was picked; prints as a short sentence.
+/// Why a job was picked. Prints as a short sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
-    /// A level holds more than its capacity; score in thousandths.
+    /// A level has reached its capacity.
     LevelFull {
-        /// The full level.
+        /// The level.
         level: Level,
-        /// Its bytes over its capacity, in thousandths.
+        /// Size of the level divided by its capacity, in thousandths.
         score_milli: u64,
     },
-    /// A level holds as many runs as trigger a merge.
+    /// A level has as many runs as trigger a merge.
     RunCount {
         /// The level.
         level: Level,
-        /// Its runs.
+        /// Number of its runs.
         runs: usize,
     },
-    /// Nothing is written any more, and runs of L0 had waited to be worth a merge into the next level.
-    Resting {
-        /// Runs of L0.
+    /// Writes have stopped, so the runs of L0 that wait for a merge are merged with each other.
+    NoWrites {
+        /// Number of runs in L0.
         runs: usize,
     },
-    /// As many runs of L0 as may wait are small beside what a merge into the next level would rewrite.
+    /// The maximum number of waiting runs in L0 is reached. The runs are merged with each other, because
+    /// they are small compared to the data that a merge into the next level would rewrite.
     SmallRuns {
-        /// Runs merged.
+        /// Number of merged runs.
         runs: usize,
     },
-    /// Estimated space amplification is above the threshold.
+    /// The estimated space amplification exceeds its threshold.
     SpaceAmplification {
-        /// Bytes above the oldest run over bytes of the oldest run, in per cent.
+        /// Bytes above the oldest run divided by the bytes of the oldest run, in per cent.
         percent: u64,
     },
-    /// Neighbouring runs of like size.
+    /// Adjacent runs have similar sizes.
     SizeRatio {
-        /// Runs merged.
+        /// Number of merged runs.
         runs: usize,
     },
-    /// The tree has a shape foreign to the policy, which brings it to its own.
+    /// A level has a shape that the layout does not allow, left by another policy.
     Shape {
-        /// The level that does not fit.
+        /// The level.
         level: Level,
     },
-    /// Tombstones of a file that can be dropped are many.
+    /// A file has many tombstones that can be dropped.
     TombstoneDensity {
         /// The file.
         file: FileId,
-        /// Its tombstones, in millionths of its entries.
+        /// Tombstones in millionths of the entries.
         ppm: u64,
     },
-    /// The oldest tombstone of a file is too old for its level.
+    /// The oldest tombstone of a file exceeds the maximum age of its level.
     TombstoneAge {
         /// The file.
         file: FileId,
-        /// Age of its oldest tombstone in microseconds.
+        /// Age of the tombstone in microseconds.
         age_us: u64,
     },
-    /// A file was written long ago.
+    /// A file exceeds its maximum age.
     Stale {
         /// The file.
         file: FileId,
-        /// Its age in microseconds.
+        /// Age of the file in microseconds.
         age_us: u64,
     },
-    /// All files together are too large for a queue.
+    /// The tree exceeds the maximum size of a FIFO layout.
     TotalBytes {
-        /// Their bytes.
+        /// Size of all files in bytes.
         bytes: u64,
     },
-    /// A blob file holds much that no table references; its values go elsewhere.
+    /// A large part of a blob file is unreferenced. Its live values are relocated.
     BlobGarbage {
         /// The blob file.
         blob: FileId,
-        /// What is not referenced, in millionths of its bytes.
+        /// Unreferenced bytes in millionths of the file size.
         ppm: u64,
     },
-    /// Range deletes cover the files, and no snapshot sees into them.
+    /// Range tombstones cover all entries of the files, and no snapshot needs them.
     RangeDeleted,
-    /// The job that the policy wants is blocked by a quarantined file. Other runs of L0 become one
-    /// instead, so that L0 stays below the hard stop.
+    /// A quarantined file blocks the job that the policy picked. Other runs of L0 are merged instead, so
+    /// that L0 stays below its stop limit.
     Quarantine {
         /// The quarantined file.
         file: FileId,
     },
-    /// Somebody asked for it by hand.
+    /// The user requested the job.
     Manual,
+    /// Reason of a custom policy, in its own words. See [`Reason::custom`].
+    Custom(Arc<str>),
 }
 
-/// A unit of compaction work.
+/// A compaction job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// What is done.
+    /// Operation on the inputs.
     pub kind: JobKind,
-    /// What goes in, newest first: no run here is newer than the one before it.
+    /// Inputs from the newest run to the oldest.
     pub inputs: Vec<JobInput>,
-    /// Where it comes out; without meaning for [`JobKind::Drop`].
+    /// Position of the outputs; ignored by [`JobKind::Drop`].
     pub target: Target,
-    /// How outputs are cut.
-    pub cut: CutRule,
-    /// Why it was picked.
+    /// How the outputs are divided into files.
+    pub split: SplitRule,
+    /// Why the job was picked.
     pub reason: Reason,
+}
+
+impl Reason {
+    /// Returns the reason of a custom policy: one short sentence without a full stop.
+    pub fn custom(text: impl Into<Arc<str>>) -> Reason {
+        Reason::Custom(text.into())
+    }
 }
 
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let percent = |ppm: &u64| format!("{}.{} %", ppm / 10_000, ppm / 1000 % 10);
         match self {
             Reason::LevelFull { level, score_milli } => {
-                write!(
-                    f,
-                    "L{} is full, score {}.{:03}",
-                    level.0,
-                    score_milli / 1000,
-                    score_milli % 1000
-                )
+                let (whole, milli) = (score_milli / 1000, score_milli % 1000);
+                write!(f, "{level} is full, score {whole}.{milli:03}")
             }
-            Reason::RunCount { level, runs: 1 } => write!(f, "L{} holds 1 run", level.0),
-            Reason::RunCount { level, runs } => write!(f, "L{} holds {runs} runs", level.0),
-            Reason::Resting { runs } => write!(f, "at rest with {runs} runs in L0"),
+            Reason::RunCount { level, runs: 1 } => write!(f, "{level} holds 1 run"),
+            Reason::RunCount { level, runs } => write!(f, "{level} holds {runs} runs"),
+            Reason::NoWrites { runs } => write!(f, "no writes, {runs} runs in L0"),
             Reason::SmallRuns { runs } => write!(f, "{runs} runs of L0 are small"),
             Reason::SpaceAmplification { percent } => write!(f, "space amplification {percent} %"),
-            Reason::SizeRatio { runs } => write!(f, "{runs} runs of like size"),
-            Reason::Shape { level } => write!(f, "L{} has a foreign shape", level.0),
+            Reason::SizeRatio { runs } => write!(f, "{runs} runs of similar size"),
+            Reason::Shape { level } => write!(f, "{level} does not fit the layout"),
             Reason::TombstoneDensity { file, ppm } => {
-                let permille = ppm / 1000;
-                let (percent, tenth) = (permille / 10, permille % 10);
-                write!(f, "file {} has {percent}.{tenth} % tombstones", file.0)
+                write!(f, "file {} has {} tombstones", file.0, percent(ppm))
             }
             Reason::TombstoneAge { file, age_us } => {
                 write!(f, "file {} has a tombstone {age_us} us old", file.0)
             }
             Reason::Stale { file, age_us } => write!(f, "file {} is {age_us} us old", file.0),
-            Reason::TotalBytes { bytes } => write!(f, "the queue holds {bytes} bytes"),
+            Reason::TotalBytes { bytes } => write!(f, "the tree holds {bytes} bytes"),
             Reason::BlobGarbage { blob, ppm } => {
-                let permille = ppm / 1000;
-                let (percent, tenth) = (permille / 10, permille % 10);
-                write!(f, "blob file {} is {percent}.{tenth} % garbage", blob.0)
+                write!(f, "blob file {} is {} garbage", blob.0, percent(ppm))
             }
-            Reason::RangeDeleted => write!(f, "range deletes cover it"),
+            Reason::RangeDeleted => write!(f, "covered by range tombstones"),
             Reason::Quarantine { file } => write!(f, "file {} is quarantined", file.0),
-            Reason::Manual => write!(f, "asked for"),
+            Reason::Manual => write!(f, "manual"),
+            // A job prints on one line.
+            Reason::Custom(text) => write!(f, "{}", text.replace(char::is_control, " ")),
         }
     }
 }
 
 impl JobInput {
-    /// Returns an input of every file of a run.
+    /// Returns an input of all files of a run.
     #[must_use]
-    pub fn whole(level: Level, run: &RunShape) -> JobInput {
-        JobInput { level, run: run.id, files: run.files.iter().map(|file| file.id).collect() }
+    pub fn from_run(level: Level, run: &SortedRun) -> JobInput {
+        JobInput::from_files(level, run, 0..run.files.len())
     }
 
-    /// Looks up the files in the tree, in key order. Costs little more for a run of many files.
+    /// Returns an input of the files with these indices.
+    ///
+    /// # Panics
+    ///
+    /// If the run has no file with one of the indices.
+    #[must_use]
+    pub fn from_files(level: Level, run: &SortedRun, indices: Range<usize>) -> JobInput {
+        let files = run.files[indices].iter().map(|file| file.id).collect();
+        JobInput { level, run: run.id, files }
+    }
+
+    /// Returns an input of the files that overlap `range`, or `None` if there are none.
+    #[must_use]
+    pub fn from_overlap(level: Level, run: &SortedRun, range: &KeyRange) -> Option<JobInput> {
+        let indices = run.overlapping_indices(range);
+        (!indices.is_empty()).then(|| JobInput::from_files(level, run, indices))
+    }
+
+    /// Returns the descriptions of the files, in key order.
     ///
     /// # Errors
     ///
-    /// If the run or a file is not there, or files are not in key order.
-    pub fn resolve<'a>(&self, shape: &'a TreeShape) -> Result<Vec<&'a Arc<FileShape>>, Error> {
+    /// [`Error::NoSuchRun`] or [`Error::NoSuchFile`] if the run or a file is not in the tree, or the files
+    /// are not in key order.
+    pub fn resolve<'a>(&self, shape: &'a TreeShape) -> Result<Vec<&'a Arc<TableMeta>>, Error> {
         let (level, run) = (self.level, self.run);
         let found = shape.run(level, run).ok_or(Error::NoSuchRun { level, run })?;
         Ok(self.indices(found)?.into_iter().map(|index| &found.files[index]).collect())
     }
 
-    /// Indices of the files in their run.
-    ///
-    /// # Errors
-    ///
-    /// If a file is not there, or files are not in key order.
-    pub(crate) fn indices(&self, run: &RunShape) -> Result<Vec<usize>, Error> {
+    /// Returns the indices of the files in their run, ascending.
+    pub(crate) fn indices(&self, run: &SortedRun) -> Result<Vec<usize>, Error> {
         let mut next = 0;
         let mut indices = Vec::with_capacity(self.files.len());
         for &file in &self.files {
@@ -243,23 +268,84 @@ impl JobInput {
     }
 }
 
+impl Target {
+    /// Returns the position of a new run that is older than all runs of the level.
+    #[must_use]
+    pub fn oldest_run(level: Level) -> Target {
+        Target { level, placement: Placement::NewRun { before: None } }
+    }
+
+    /// Returns the position of a new run that is newer than all runs of the level.
+    #[must_use]
+    pub fn newest_run(level: Level, shape: &TreeShape) -> Target {
+        let before = shape.runs_of(level).first().map(|run| run.id);
+        Target { level, placement: Placement::NewRun { before } }
+    }
+
+    /// Returns the position of outputs that join a run.
+    #[must_use]
+    pub fn join(level: Level, run: RunId) -> Target {
+        Target { level, placement: Placement::JoinRun(run) }
+    }
+}
+
+impl SplitRule {
+    /// Returns a rule that ends outputs at a target size in bytes.
+    #[must_use]
+    pub fn by_size(file_bytes: u64) -> SplitRule {
+        SplitRule { file_bytes, grandparent: None, boundaries: Vec::new() }
+    }
+
+    /// Returns the rule with these boundaries, sorted.
+    #[must_use]
+    pub fn with_boundaries(mut self, mut boundaries: Vec<Key>) -> SplitRule {
+        boundaries.sort();
+        boundaries.dedup();
+        self.boundaries = boundaries;
+        self
+    }
+
+    /// Checks that the boundaries are in ascending order.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let broken = self.boundaries.windows(2).position(|pair| pair[0] >= pair[1]);
+        broken.map_or(Ok(()), |index| Err(Error::BoundaryOrder { index: index + 1 }))
+    }
+}
+
 impl Job {
-    /// Names of all input files.
+    /// Returns a job whose outputs have the target size of a table. Sorts the inputs from the newest run
+    /// to the oldest. [`TreeShape::check_job`] checks everything else.
+    #[must_use]
+    pub fn new(
+        shape: &TreeShape,
+        kind: JobKind,
+        mut inputs: Vec<JobInput>,
+        target: Target,
+        reason: Reason,
+    ) -> Job {
+        inputs.sort_by_key(|input| {
+            let run = shape.runs_of(input.level).iter().position(|run| run.id == input.run);
+            (input.level, run)
+        });
+        Job { kind, inputs, target, split: SplitRule::by_size(shape.table_bytes), reason }
+    }
+
+    /// Returns the numbers of all input files.
     pub fn input_files(&self) -> impl Iterator<Item = FileId> + '_ {
         self.inputs.iter().flat_map(|input| input.files.iter().copied())
     }
 
-    /// The newest level that the job takes from; `None` for a job without inputs.
+    /// Returns the level of the newest input; `None` for a job without inputs.
     #[must_use]
     pub fn source(&self) -> Option<Level> {
         self.inputs.first().map(|input| input.level)
     }
 
-    /// Range that covers all inputs.
+    /// Returns the smallest range that covers all inputs.
     ///
     /// # Errors
     ///
-    /// If an input is not in the tree, or there is none.
+    /// [`Error::NoSuchRun`], [`Error::NoSuchFile`] or [`Error::NoInputs`] if an input is not in the tree.
     pub fn range(&self, shape: &TreeShape) -> Result<KeyRange, Error> {
         let mut ranges = Vec::new();
         for input in &self.inputs {
@@ -268,11 +354,11 @@ impl Job {
         KeyRange::hull_of(ranges).ok_or(Error::NoInputs)
     }
 
-    /// Bytes of all inputs: what a merge reads, and about the most that it writes.
+    /// Returns the size of all inputs in bytes. A merge writes at most about as much.
     ///
     /// # Errors
     ///
-    /// If an input is not in the tree.
+    /// [`Error::NoSuchRun`] or [`Error::NoSuchFile`] if an input is not in the tree.
     pub fn input_bytes(&self, shape: &TreeShape) -> Result<u64, Error> {
         let mut bytes = 0;
         for input in &self.inputs {
@@ -281,9 +367,9 @@ impl Job {
         Ok(bytes)
     }
 
-    /// Whether the job takes files out of L0 to a deeper level.
+    /// Returns whether the job moves files from L0 to a deeper level.
     #[must_use]
-    pub fn leaves_l0(&self) -> bool {
+    pub fn is_from_l0(&self) -> bool {
         self.source() == Some(Level(0))
             && self.target.level != Level(0)
             && matches!(self.kind, JobKind::Merge | JobKind::Move)
@@ -301,8 +387,8 @@ impl fmt::Display for JobKind {
     }
 }
 
-/// One line such as `merge L0{7 6} -> new run in L1   why: L0 holds 2 runs`; runs of one level are
-/// set apart by `/`.
+/// Prints one line such as `merge L0{7 6} -> new run in L1   why: L0 holds 2 runs`. Runs of the same
+/// level are separated by `/`.
 impl fmt::Display for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.kind)?;
@@ -332,5 +418,35 @@ impl fmt::Display for Job {
             }
         }
         write!(f, "   why: {}", self.reason)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn job_new_inputs_in_any_order_are_sorted_newest_first() {
+        let mut shape = TreeShape::default();
+        for id in 0..3 {
+            let file = TableMeta::new(FileId(id), KeyRange::new("a", "z"));
+            shape = shape.with_flush(vec![file]).unwrap().0;
+        }
+        let oldest_first = shape.runs_of(Level(0)).iter().rev();
+        let inputs = oldest_first.map(|run| JobInput::from_run(Level(0), run)).collect();
+        let target = Target::newest_run(Level(1), &shape);
+        let job = Job::new(&shape, JobKind::Merge, inputs, target, Reason::custom("three\nruns"));
+        assert_eq!(job.to_string(), "merge L0{2 / 1 / 0} -> new run in L1   why: three runs");
+        assert_eq!(shape.check_job(&job), Ok(()));
+    }
+
+    #[test]
+    fn split_rule_check_unsorted_boundaries_is_error() {
+        let boundaries = ["b", "a", "b"].map(Key::from).to_vec();
+        let mut rule = SplitRule::by_size(1).with_boundaries(boundaries.clone());
+        assert_eq!(rule.boundaries, ["a", "b"].map(Key::from));
+        assert_eq!(rule.check(), Ok(()));
+        rule.boundaries = boundaries;
+        assert_eq!(rule.check(), Err(Error::BoundaryOrder { index: 1 }));
     }
 }

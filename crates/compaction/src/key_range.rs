@@ -1,16 +1,16 @@
-//! Key ranges: overlap, cover, hull.
+//! Ranges of user keys.
 
 use bytes::Bytes;
 
-/// A user key. Cheap to clone: files of a tree share the bytes.
+/// A user key. Clones share the bytes.
 pub type Key = Bytes;
 
-/// A range of user keys, both ends inclusive, in byte-wise order.
+/// A range of user keys in bytewise order. Both bounds are inclusive.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct KeyRange {
-    /// Smallest key of the range.
+    /// Smallest key, inclusive.
     pub smallest: Key,
-    /// Largest key of the range, inclusive.
+    /// Largest key, inclusive.
     pub largest: Key,
 }
 
@@ -20,25 +20,25 @@ impl KeyRange {
         KeyRange { smallest: smallest.into(), largest: largest.into() }
     }
 
-    /// Returns whether at least one key could be in both ranges.
+    /// Returns whether the ranges overlap.
     #[must_use]
     pub fn overlaps(&self, other: &KeyRange) -> bool {
         self.smallest <= other.largest && other.smallest <= self.largest
     }
 
-    /// Returns whether `key` is in the range.
+    /// Returns whether the range contains `key`.
     #[must_use]
     pub fn contains(&self, key: &[u8]) -> bool {
         self.smallest.as_ref() <= key && key <= self.largest.as_ref()
     }
 
-    /// Returns whether every key of `other` is in this range.
+    /// Returns whether the range contains all keys of `other`.
     #[must_use]
     pub fn covers(&self, other: &KeyRange) -> bool {
         self.smallest <= other.smallest && other.largest <= self.largest
     }
 
-    /// Returns the smallest range that covers both.
+    /// Returns the smallest range that covers both ranges.
     #[must_use]
     pub fn hull(&self, other: &KeyRange) -> KeyRange {
         KeyRange {
@@ -47,7 +47,7 @@ impl KeyRange {
         }
     }
 
-    /// Returns the smallest range that covers all, or `None` if there are none.
+    /// Returns the smallest range that covers all `ranges`, or `None` without ranges.
     pub fn hull_of<'a>(ranges: impl IntoIterator<Item = &'a KeyRange>) -> Option<KeyRange> {
         let mut ranges = ranges.into_iter();
         let first = ranges.next()?;
@@ -59,7 +59,7 @@ impl KeyRange {
         Some(KeyRange { smallest: smallest.clone(), largest: largest.clone() })
     }
 
-    /// Returns whether no key could be in two of the ranges, which may come in any order.
+    /// Returns whether no two ranges overlap. The ranges may be in any order.
     pub fn are_disjoint<'a>(ranges: impl IntoIterator<Item = &'a KeyRange>) -> bool {
         let mut ranges: Vec<&KeyRange> = ranges.into_iter().collect();
         ranges.sort_by(|a, b| a.smallest.cmp(&b.smallest));
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_share_an_end_overlap() {
+    fn overlaps_shared_bound_is_true() {
         assert!(range("a", "c").overlaps(&range("c", "d")));
         assert!(range("c", "d").overlaps(&range("a", "c")));
         assert!(!range("a", "b").overlaps(&range("c", "d")));
@@ -84,14 +84,14 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_are_inside() {
+    fn contains_both_bounds_is_true() {
         let range = range("b", "d");
         assert!(range.contains(b"b") && range.contains(b"c") && range.contains(b"d"));
         assert!(!range.contains(b"a") && !range.contains(b"da"));
     }
 
     #[test]
-    fn hull_covers_both_and_nothing_shorter_does() {
+    fn hull_is_smallest_range_that_covers_both() {
         let hull = range("a", "c").hull(&range("b", "f"));
         assert_eq!(hull, range("a", "f"));
         assert!(hull.covers(&range("b", "f")) && !range("b", "f").covers(&hull));
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn disjoint_ranges_share_no_key_in_any_order() {
+    fn are_disjoint_accepts_any_order() {
         assert!(KeyRange::are_disjoint(&[range("x", "z"), range("a", "b"), range("c", "c")]));
         assert!(!KeyRange::are_disjoint(&[range("x", "z"), range("a", "b"), range("b", "c")]));
         assert!(KeyRange::are_disjoint(&[]));

@@ -1,46 +1,87 @@
-//! Compaction policies for log-structured merge trees, as values.
+//! Compaction policies for log-structured merge trees.
 //!
-//! A policy looks at the shape of a tree (levels, sorted runs, files: numbers and key ranges, never
-//! data) and returns the next [`Job`], or nothing. There is no I/O, no thread and no clock in this
-//! crate, so the same code drives a storage engine and a simulator.
+//! A policy examines the shape of a tree (levels, sorted runs and files, with their sizes and key ranges) and
+//! returns the next [`Job`]. This crate has no I/O, threads or clock, so a storage engine and a simulator can
+//! use the same policies. A job is processed in three steps:
 //!
-//! The way of a job:
+//! 1. [`CompactionPolicy::pick`] returns it, given the [`TreeShape`] and the [`RunningJobs`].
+//! 2. The engine merges the inputs. An [`OutputSplitter`] decides where each output file ends.
+//! 3. [`TreeShape::apply`] returns the tree after the job. It checks every step, so a mistake in a policy causes
+//!    an [`Error`] and no loss of data.
 //!
-//! 1. [`CompactionPolicy::pick`] names it, given the [`TreeShape`] and what runs already
-//!    ([`BusyFiles`]).
-//! 2. Whoever drives the tree merges the inputs; an [`OutputCutter`] says where each output ends.
-//! 3. [`TreeShape::apply`] makes the next shape of the old one, the job and its outputs. It verifies
-//!    every step, so a policy with a mistake gets an [`Error`] and harms no data.
+//! # Primitives
 //!
-//! Most policies are a value of four primitives ([`Primitives`]): *trigger* says when a job is due,
-//! *layout* how many runs a level may hold, *granularity* how much a job takes, *movement* which
-//! files. The named ones are [`Preset`]s, written as a [`PolicySpec`] such as `tiering(T=4)`:
+//! Most policies are a combination of four [`Primitives`]: the *trigger* decides when a job is due, the *layout*
+//! how many runs a level may hold, the *granularity* how much data a job takes, and the *data movement* which
+//! files it takes.
 //!
 //! ```
-//! use lsmx_compaction::{BusyFiles, PolicySpec, TreeShape};
+//! use lsmx_compaction::file_picker::FilePicker;
+//! use lsmx_compaction::granularity::Granularity;
+//! use lsmx_compaction::layout::Layout;
+//! use lsmx_compaction::trigger::{Capacity, Trigger};
+//! use lsmx_compaction::{ComposedPolicy, Primitives, Rule};
 //!
-//! let policy = "tiering(T=4)".parse::<PolicySpec>()?.build();
-//! assert_eq!(policy.pick(&TreeShape::default(), &BusyFiles::default()), None);
+//! let by_runs = Rule {
+//!     trigger: Trigger::RunCount { runs: 4, wait: 4 },
+//!     granularity: Granularity::Runs,
+//!     movement: FilePicker::All,
+//! };
+//! let by_size = Rule {
+//!     trigger: Trigger::LevelFull(Capacity::FromTop { l1_memtables: 4, size_ratio: 10 }),
+//!     granularity: Granularity::File,
+//!     movement: FilePicker::LeastOverlap,
+//! };
+//! let policy = ComposedPolicy::new(
+//!     "four-primitives",
+//!     Primitives {
+//!         rules: vec![by_runs, by_size],
+//!         layout: Layout::Leveling { tiered: Vec::new() },
+//!         stop_runs: 20,
+//!         file_tables: 1,
+//!         grandparent_files: 25,
+//!     },
+//! )?;
 //! # Ok::<(), lsmx_compaction::Error>(())
 //! ```
 //!
-//! # A policy of your own
+//! # Presets and spec files
 //!
-//! Fill in [`Primitives`] and hand them to [`Composed::new`], or implement [`CompactionPolicy`].
-//! What to keep to:
+//! Named policies are [`Preset`]s. A [`PolicySpec`] names a preset and its parameters, or describes a composition
+//! in TOML. The module [`spec`] describes the syntax.
 //!
-//! - Accept any legal shape, such as one that another policy has left, and come to rest: each job
-//!   brings the tree closer to the shape wanted.
-//! - Pick only what [`BusyFiles::admits`] lets run.
-//! - Merge only runs that are neighbours in age, as far as their files overlap. Out of L0 go whole
-//!   runs, the oldest first.
+//! ```
+//! use lsmx_compaction::{PolicySpec, RunningJobs, TreeShape};
 //!
-//! This one merges the whole tree into a single run whenever L0 holds four:
+//! let policy = "tiering(T=4)".parse::<PolicySpec>()?.build();
+//! assert_eq!(policy.pick(&TreeShape::default(), &RunningJobs::default()), None);
+//!
+//! let file = "
+//!     layout = 'fluid'
+//!     runs = [3]
+//!     [[rule]]
+//!     trigger = 'too-many-runs'
+//! ";
+//! let policy = PolicySpec::from_toml(file)?.build();
+//! # Ok::<(), lsmx_compaction::Error>(())
+//! ```
+//!
+//! # Custom policies
+//!
+//! A type that implements [`CompactionPolicy`] can make any decision. Its jobs must obey these rules:
+//!
+//! - Any valid tree is accepted, such as one that another policy has left, and the sequence of jobs ends.
+//! - A job can run at the same time as the running jobs ([`RunningJobs::can_run`]).
+//! - Runs that are merged are adjacent in age, as far as their files overlap. Jobs take whole runs from L0, the
+//!   oldest first.
+//!
+//! [`check_policy`](check_policy()) tests these rules with random trees. This policy merges the whole tree into
+//! one run whenever L0 has four runs:
 //!
 //! ```
 //! use lsmx_compaction::{
-//!     BusyFiles, CompactionPolicy, CutRule, Debt, Job, JobInput, JobKind, Level, Placement,
-//!     Reason, Target, TreeShape,
+//!     CompactionPolicy, Debt, Job, JobInput, JobKind, Level, Reason, RunningJobs, Target, TreeShape,
+//!     check_policy,
 //! };
 //!
 //! #[derive(Debug)]
@@ -54,32 +95,22 @@
 //!         "one-run"
 //!     }
 //!
-//!     fn pick(&self, shape: &TreeShape, busy: &BusyFiles) -> Option<Job> {
-//!         let runs = shape.runs_of(Level(0)).len();
-//!         if runs < TRIGGER_RUNS {
+//!     fn pick(&self, shape: &TreeShape, running: &RunningJobs) -> Option<Job> {
+//!         if shape.runs_of(Level(0)).len() < TRIGGER_RUNS {
 //!             return None;
 //!         }
-//!         let deepest = shape.deepest()?.max(Level(1));
-//!         let job = Job {
-//!             kind: JobKind::Merge,
-//!             inputs: shape.runs().map(|(level, run)| JobInput::whole(level, run)).collect(),
-//!             target: Target { level: deepest, placement: Placement::NewRun { before: None } },
-//!             cut: CutRule {
-//!                 file_bytes: shape.table_bytes,
-//!                 grandparent: None,
-//!                 boundaries: Vec::new(),
-//!             },
-//!             reason: Reason::RunCount { level: Level(0), runs },
-//!         };
-//!         busy.admitted(job, shape)
+//!         let inputs = shape.runs().map(|(level, run)| JobInput::from_run(level, run)).collect();
+//!         let target = Target::oldest_run(shape.deepest_level()?.max(Level(1)));
+//!         let reason = Reason::custom("L0 has four runs");
+//!         running.admit(Job::new(shape, JobKind::Merge, inputs, target, reason), shape)
 //!     }
 //!
-//!     fn debt(&self, shape: &TreeShape, busy: &BusyFiles) -> Debt {
-//!         let due = self.pick(shape, busy).and_then(|job| job.input_bytes(shape).ok());
-//!         let running: u64 = busy.jobs.iter().map(|(_, left)| left).sum();
+//!     fn debt(&self, shape: &TreeShape, running: &RunningJobs) -> Debt {
+//!         let due = self.pick(shape, running).and_then(|job| job.input_bytes(shape).ok());
+//!         let bytes_left: u64 = running.jobs.iter().map(|(_, left)| left).sum();
 //!         let free = STOP_RUNS.saturating_sub(shape.runs_of(Level(0)).len());
 //!         Debt {
-//!             pending_bytes: due.unwrap_or(0) + running,
+//!             pending_bytes: due.unwrap_or(0) + bytes_left,
 //!             headroom_bytes: free as u64 * shape.memtable_bytes,
 //!         }
 //!     }
@@ -89,40 +120,82 @@
 //!     }
 //! }
 //!
-//! assert_eq!(OneRun.pick(&TreeShape::default(), &BusyFiles::default()), None);
+//! check_policy(&OneRun, 1, 2000)?;
+//! # Ok::<(), lsmx_compaction::PolicyViolation>(())
+//! ```
+//!
+//! # Explanations
+//!
+//! [`CompactionPolicy::explain`] returns the scores of all levels, the candidates and the picked job:
+//!
+//! ```
+//! use lsmx_compaction::{FileId, KeyRange, PolicySpec, RunningJobs, TableMeta, TreeShape};
+//!
+//! let mut shape = TreeShape::default();
+//! for id in 0..2 {
+//!     let file = TableMeta { bytes: 100, ..TableMeta::new(FileId(id), KeyRange::new("a", "z")) };
+//!     (shape, _) = shape.with_flush(vec![file])?;
+//! }
+//! let policy = "tiering(T=2)".parse::<PolicySpec>()?.build();
+//! let explanation = policy.explain(&shape, &RunningJobs::default());
+//! assert_eq!(
+//!     explanation.to_string(),
+//!     "scores L0 too-many-runs 1.000\n  picked merge L0{1 / 0} -> new run in L1   why: L0 holds 2 runs",
+//! );
+//! # Ok::<(), lsmx_compaction::Error>(())
 //! ```
 
 pub mod apply;
-pub mod busy;
+#[cfg(feature = "testing")]
+pub mod check_policy;
+#[cfg(not(feature = "testing"))]
+#[expect(unreachable_pub, reason = "tests use it with the feature `testing`")]
+mod check_policy;
 pub mod composed;
-pub mod cutter;
 pub mod error;
 pub mod explain;
-pub mod files;
+pub mod file_picker;
 pub mod granularity;
+pub mod ids;
 pub mod job;
 pub mod key_range;
 pub mod layout;
-pub mod movement;
+#[cfg(feature = "testing")]
+pub mod model_tree;
+#[cfg(not(feature = "testing"))]
+#[expect(unreachable_pub, dead_code, reason = "tests use it with the feature `testing`")]
+mod model_tree;
+pub mod output_splitter;
 pub mod parameter;
 pub mod policy;
 pub mod presets;
+#[cfg(feature = "testing")]
+pub mod rng;
+#[cfg(not(feature = "testing"))]
+#[expect(unreachable_pub, reason = "tests use it with the feature `testing`")]
+mod rng;
+pub mod run;
+pub mod running_jobs;
 pub mod shape;
 pub mod spec;
+pub mod table_meta;
 pub mod trigger;
 mod ttl;
 
-pub use apply::{Applied, PlacedFile};
-pub use busy::BusyFiles;
-pub use composed::{Composed, Primitives, Rule};
-pub use cutter::OutputCutter;
+pub use apply::{AppliedJob, PlacedFile};
+pub use check_policy::{PolicyProperty, PolicyViolation, check_policy};
+pub use composed::{ComposedPolicy, Primitives, Rule};
 pub use error::Error;
-pub use explain::{Explanation, Score};
-pub use files::Files;
-pub use job::{CutRule, Job, JobInput, JobKind, Placement, Reason, Target};
+pub use explain::{Explanation, LevelScore};
+pub use ids::{FileId, Level, RunId};
+pub use job::{Job, JobInput, JobKind, Placement, Reason, SplitRule, Target};
 pub use key_range::{Key, KeyRange};
+pub use output_splitter::OutputSplitter;
 pub use parameter::Parameter;
 pub use policy::{CompactionPolicy, Debt};
 pub use presets::Preset;
-pub use shape::{FileId, FileShape, Level, LevelParts, LevelShape, RunId, RunShape, TreeShape};
+pub use run::{RunFiles, SortedRun};
+pub use running_jobs::RunningJobs;
+pub use shape::{LevelShape, ManifestLevel, TreeShape};
 pub use spec::PolicySpec;
+pub use table_meta::TableMeta;

@@ -1,72 +1,72 @@
-//! The parameters of presets: names, domains, and how their values are written.
+//! Parameters of presets: names, domains, and the syntax of their values.
 
 use std::fmt::Write as _;
 
-/// A parameter of a preset. Values are whole numbers; [`Unit`] says of what.
+/// A parameter of a preset. Values are integers in the unit given by [`Parameter::unit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Parameter {
-    /// Size ratio of neighbouring levels, `T`. For tiering: runs that merge.
+    /// `T`: size ratio of adjacent levels. For tiering: number of runs that are merged.
     SizeRatio,
-    /// Runs that upper levels may hold, `K`.
+    /// `K`: maximum number of runs in upper levels.
     UpperRuns,
-    /// Runs that the last level may hold, `Z`.
+    /// `Z`: maximum number of runs in the last level.
     LastRuns,
-    /// Age that no tombstone outlives, `D`; as a decimal below 1 a share of an experiment's run.
+    /// `D`: maximum age of a tombstone. A decimal below 1 is relative to the duration of an experiment.
     Bound,
-    /// Tombstones of a file, as a share of its entries, that make it due, `F`.
+    /// `F`: tombstones of a file, as a share of its entries, that make it due.
     Density,
-    /// Runs that make a merge due, `trigger`: in L0, for universal in the tree.
+    /// `trigger`: number of runs that makes a merge due. It counts L0; for universal, the whole tree.
     Trigger,
-    /// Runs of L0 up to which a merge waits to be worth what it rewrites, `wait`.
+    /// `wait`: number of runs in L0 up to which a merge waits until it is efficient.
     Wait,
-    /// Runs of L0 that stop writes, `stop`.
+    /// `stop`: number of runs in L0 at which writes stop.
     Stop,
-    /// Target size of an output, in target sizes of a table, `tables`.
+    /// `tables`: target size of an output, in target sizes of a table.
     Tables,
-    /// Capacity of L1 in memtables, `l1`.
+    /// `l1`: capacity of L1 in memtables.
     L1,
-    /// Least capacity of the base level in memtables, `base`.
+    /// `base`: minimum capacity of the base level in memtables.
     Base,
-    /// Number of the last level, `last`.
+    /// `last`: number of the last level.
     Last,
-    /// Levels from the first partitioned one down to the last, `above`.
+    /// `above`: distance of the first partitioned level from the last level.
     Above,
-    /// Grandparent bytes that an output may overlap, in target sizes of an output, `grandparents`.
+    /// `grandparents`: maximum grandparent bytes that an output may overlap, in target sizes of an output.
     Grandparents,
-    /// Space amplification in per cent above which all runs merge, `space`.
+    /// `space`: space amplification in per cent from which all runs are merged.
     Space,
-    /// Per cent that the next run of a chain may be larger, `ratio`.
+    /// `ratio`: per cent by which the next run of a sequence may be larger.
     Ratio,
-    /// Fewest runs of a chain, `width`.
+    /// `width`: minimum number of runs in a sequence.
     Width,
-    /// Most runs of a chain, `width_max`.
+    /// `width_max`: maximum number of runs in a sequence.
     WidthMax,
-    /// Bytes of all files above which the oldest leaves, `bytes`.
+    /// `bytes`: size of the tree above which the oldest file is dropped.
     Bytes,
-    /// Age at which a file leaves, `ttl`; 0 for never.
+    /// `ttl`: age at which a file is dropped; 0 for never.
     Ttl,
 }
 
-/// What the values of a parameter count.
+/// ParameterUnit of the values of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
-    /// Things.
+pub enum ParameterUnit {
+    /// A number without a unit.
     Count,
-    /// Millionths; written as a decimal.
+    /// Millionths, written as a decimal.
     Share,
-    /// Microseconds; written with `us`, `ms`, `s`, `m`, `h` or `d`.
+    /// Microseconds, written with `us`, `ms`, `s`, `m`, `h` or `d`.
     Time,
-    /// Microseconds, or with [`SHARE_OF_RUN`] millionths of the time that an experiment runs.
-    TimeOrShareOfRun,
-    /// Bytes; written with `K`, `M`, `G` or `T` for powers of 1024.
+    /// Microseconds; with the bit [`SHARE_OF_DURATION`], millionths of the duration of an experiment.
+    TimeOrShare,
+    /// Bytes, written with `K`, `M`, `G` or `T` for powers of 1024.
     Bytes,
 }
 
-/// Set in a value of [`Unit::TimeOrShareOfRun`] that is a share.
-pub const SHARE_OF_RUN: u64 = 1 << 63;
+/// Bit of a [`ParameterUnit::TimeOrShare`] value that marks a share.
+pub const SHARE_OF_DURATION: u64 = 1 << 63;
 
-/// One as a share.
+/// The share 1.0 in millionths.
 pub const MILLION: u64 = 1_000_000;
 
 const TIMES: [(&str, u64); 6] = [
@@ -104,7 +104,7 @@ impl Parameter {
         Parameter::Ttl,
     ];
 
-    /// The name as written in a spec.
+    /// Returns the name as written in a spec.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -131,19 +131,19 @@ impl Parameter {
         }
     }
 
-    /// What its values count.
+    /// Returns the unit of the values.
     #[must_use]
-    pub fn unit(self) -> Unit {
+    pub fn unit(self) -> ParameterUnit {
         match self {
-            Parameter::Bound => Unit::TimeOrShareOfRun,
-            Parameter::Density => Unit::Share,
-            Parameter::Bytes => Unit::Bytes,
-            Parameter::Ttl => Unit::Time,
-            _ => Unit::Count,
+            Parameter::Bound => ParameterUnit::TimeOrShare,
+            Parameter::Density => ParameterUnit::Share,
+            Parameter::Bytes => ParameterUnit::Bytes,
+            Parameter::Ttl => ParameterUnit::Time,
+            _ => ParameterUnit::Count,
         }
     }
 
-    /// Smallest and largest value; of a time that may be a share, of the time.
+    /// Returns the smallest and the largest value. For [`ParameterUnit::TimeOrShare`] they apply to times.
     pub(crate) fn domain(self) -> (u64, u64) {
         match self {
             Parameter::SizeRatio => (2, 1_000_000),
@@ -160,56 +160,57 @@ impl Parameter {
             Parameter::Ratio => (0, 1_000_000),
             Parameter::Width | Parameter::WidthMax => (2, 1_000_000_000),
             Parameter::Density => (1, MILLION),
-            Parameter::Bytes | Parameter::Bound => (1, SHARE_OF_RUN - 1),
-            Parameter::Ttl => (0, SHARE_OF_RUN - 1),
+            Parameter::Bytes | Parameter::Bound => (1, SHARE_OF_DURATION - 1),
+            Parameter::Ttl => (0, SHARE_OF_DURATION - 1),
         }
     }
 
-    /// Reads a value; `None` if it is not written as one.
+    /// Parses a value. Returns `None` if the syntax is wrong.
     pub(crate) fn parse(self, text: &str) -> Option<u64> {
         match self.unit() {
-            Unit::Count => text.parse().ok(),
-            Unit::Share => parse_share(text),
-            Unit::Time => parse_scaled(text, &TIMES),
-            Unit::TimeOrShareOfRun => match text.contains('.') {
-                true => parse_share(text).map(|share| share | SHARE_OF_RUN),
+            ParameterUnit::Count => text.parse().ok(),
+            ParameterUnit::Share => parse_share(text),
+            ParameterUnit::Time => parse_scaled(text, &TIMES),
+            ParameterUnit::TimeOrShare => match text.contains('.') {
+                true => parse_share(text).map(|share| share | SHARE_OF_DURATION),
                 false => parse_scaled(text, &TIMES),
             },
-            Unit::Bytes => parse_scaled(text, &SIZES),
+            ParameterUnit::Bytes => parse_scaled(text, &SIZES),
         }
     }
 
-    /// The value as it is written.
+    /// Formats a value as written in a spec.
     #[must_use]
-    pub fn show(self, value: u64) -> String {
+    pub fn format(self, value: u64) -> String {
         match self.unit() {
-            Unit::Count => value.to_string(),
-            Unit::Share => show_share(value),
-            Unit::Time => show_scaled(value, &TIMES),
-            Unit::TimeOrShareOfRun if value & SHARE_OF_RUN != 0 => {
-                show_share(value & !SHARE_OF_RUN)
+            ParameterUnit::Count => value.to_string(),
+            ParameterUnit::Share => format_share(value),
+            ParameterUnit::Time => format_scaled(value, &TIMES),
+            ParameterUnit::TimeOrShare if value & SHARE_OF_DURATION != 0 => {
+                format_share(value & !SHARE_OF_DURATION)
             }
-            Unit::TimeOrShareOfRun => show_scaled(value, &TIMES),
-            Unit::Bytes => show_scaled(value, &SIZES),
+            ParameterUnit::TimeOrShare => format_scaled(value, &TIMES),
+            ParameterUnit::Bytes => format_scaled(value, &SIZES),
         }
     }
 
-    /// What is accepted, for an error message.
+    /// Describes the accepted values for an error message.
     pub(crate) fn expected(self) -> String {
         let (min, max) = self.domain();
         match self.unit() {
-            Unit::Count => format!("a whole number from {min} to {max}"),
-            Unit::Share => "a decimal above 0 and at most 1".to_owned(),
-            Unit::Time => "a time such as 500ms, 3600s or 7d".to_owned(),
-            Unit::TimeOrShareOfRun => {
-                "a time such as 500ms, 3600s or 7d, or in an experiment a share of it such as 0.5"
+            ParameterUnit::Count => format!("a whole number from {min} to {max}"),
+            ParameterUnit::Share => "a decimal above 0 and at most 1".to_owned(),
+            ParameterUnit::Time => "a time such as 500ms, 3600s or 7d".to_owned(),
+            ParameterUnit::TimeOrShare => {
+                "a time such as 500ms, 3600s or 7d, or for experiments a share of the duration such as 0.5"
                     .to_owned()
             }
-            Unit::Bytes => "a number of bytes such as 500M or 1G".to_owned(),
+            ParameterUnit::Bytes => "a number of bytes such as 500M or 1G".to_owned(),
         }
     }
 }
 
+/// Parses a decimal above 0 and at most 1 into millionths.
 pub(crate) fn parse_share(text: &str) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let digits = fraction.trim_end_matches('0');
@@ -222,7 +223,8 @@ pub(crate) fn parse_share(text: &str) -> Option<u64> {
     (1..=MILLION).contains(&share).then_some(share)
 }
 
-pub(crate) fn show_share(ppm: u64) -> String {
+/// Formats millionths as a decimal.
+pub(crate) fn format_share(ppm: u64) -> String {
     let mut text = format!("{}.{:06}", ppm / MILLION, ppm % MILLION);
     while text.ends_with('0') && !text.ends_with(".0") {
         text.pop();
@@ -230,7 +232,7 @@ pub(crate) fn show_share(ppm: u64) -> String {
     text
 }
 
-/// A whole number and a unit; a time without a unit is in microseconds.
+/// Parses an integer with a unit. Without a unit the first one counts: microseconds or bytes.
 fn parse_scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -239,8 +241,8 @@ fn parse_scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(*factor)
 }
 
-/// In the largest unit that leaves a whole number.
-fn show_scaled(value: u64, units: &[(&str, u64)]) -> String {
+/// Formats a value in the largest unit that gives an integer.
+fn format_scaled(value: u64, units: &[(&str, u64)]) -> String {
     let fits = |(_, factor): &&(&str, u64)| value > 0 && value.is_multiple_of(*factor);
     let (unit, factor) = units.iter().rev().find(fits).unwrap_or(&units[0]);
     let mut text = String::new();
@@ -254,13 +256,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_read_as_they_are_written() {
+    fn parse_formatted_value_is_same() {
         for (parameter, text, value) in [
             (Parameter::SizeRatio, "4", 4),
             (Parameter::Density, "0.25", 250_000),
             (Parameter::Density, "1.0", MILLION),
-            (Parameter::Bound, "0.5", SHARE_OF_RUN | 500_000),
-            (Parameter::Bound, "0.000001", SHARE_OF_RUN | 1),
+            (Parameter::Bound, "0.5", SHARE_OF_DURATION | 500_000),
+            (Parameter::Bound, "0.000001", SHARE_OF_DURATION | 1),
             (Parameter::Bound, "1h", 3_600_000_000),
             (Parameter::Bound, "1500ms", 1_500_000),
             (Parameter::Bound, "7us", 7),
@@ -269,7 +271,7 @@ mod tests {
             (Parameter::Bytes, "1000", 1000),
         ] {
             assert_eq!(parameter.parse(text), Some(value), "{text}");
-            assert_eq!(parameter.show(value), text);
+            assert_eq!(parameter.format(value), text);
         }
         assert_eq!(Parameter::Bound.parse("3600s"), Parameter::Bound.parse("1H"));
         assert_eq!(Parameter::Bound.parse("12"), Some(12));
@@ -278,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_value_is_refused() {
+    fn parse_invalid_value_is_none() {
         for (parameter, texts) in [
             (Parameter::SizeRatio, &["", "x", "1.5", "-1", "4K"][..]),
             (Parameter::Density, &["", "0", "0.0", "1.1", "0.0000001", "1e-1", "x", "-0.5", "."]),

@@ -1,73 +1,78 @@
-//! What a policy is: it looks at a shape and says what to do next.
+//! The trait of compaction policies.
 
 use std::fmt;
 
-use crate::{BusyFiles, Explanation, Job, TreeShape};
+use crate::explain::Explanation;
+use crate::job::Job;
+use crate::running_jobs::RunningJobs;
+use crate::shape::TreeShape;
 
-/// How far the tree is behind, as one pair of numbers; drives the write throttle.
+/// Compaction work that limits writes. It controls the write throttle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Debt {
-    /// Bytes that must still be written before the next run is released, less what running jobs
-    /// have written. 0: no limit on writes.
+    /// Bytes that compactions must write before L0 shrinks again, without those that running jobs have
+    /// already written. 0 does not limit writes.
     pub pending_bytes: u64,
-    /// Bytes of memtables that may still become runs under the hard stop, what they hold by now included.
+    /// Bytes of memtables that can still be flushed before writes stop, including current memtables.
     pub headroom_bytes: u64,
 }
 
-/// A compaction policy.
+/// A compaction policy: picks the next job for a tree.
+///
+/// All methods are pure functions of their arguments. [`check_policy`](crate::check_policy()) tests an
+/// implementation.
 pub trait CompactionPolicy: fmt::Debug + Send + Sync {
-    /// Name as written in a spec or after `--policy`, such as `tiering`.
+    /// Returns the name as written in a spec or after `--policy`, such as `tiering`.
     fn name(&self) -> &str;
 
-    /// Returns the next job, or `None` while the tree has the shape this policy wants.
+    /// Returns the next job, or `None` if the tree has the shape that the policy wants.
     ///
-    /// Equal arguments give equal answers. No file in `busy` is ever picked.
-    fn pick(&self, shape: &TreeShape, busy: &BusyFiles) -> Option<Job>;
+    /// The job must satisfy [`RunningJobs::can_run`] and [`TreeShape::check_job`].
+    fn pick(&self, shape: &TreeShape, running: &RunningJobs) -> Option<Job>;
 
-    /// Returns what must still be written before the next run is released, less what running jobs
-    /// have done, and the bytes of memtables that fit under the hard stop.
-    fn debt(&self, shape: &TreeShape, busy: &BusyFiles) -> Debt;
+    /// Returns the work that limits writes.
+    fn debt(&self, shape: &TreeShape, running: &RunningJobs) -> Debt;
 
-    /// Returns whether writes must wait: the tree is at the hard stop, a parameter of the policy.
-    /// As long as this is true, [`pick`](Self::pick) has work to do, or a job is running.
+    /// Returns whether writes must wait because the tree has reached its stop limit. If it returns true
+    /// and no job is running, [`pick`](Self::pick) must return a job.
     fn must_stop(&self, shape: &TreeShape) -> bool;
 
-    /// Decides as [`pick`](Self::pick) does, and tells what led to it.
-    fn explain(&self, shape: &TreeShape, busy: &BusyFiles) -> Explanation {
-        Explanation { picked: self.pick(shape, busy), ..Explanation::default() }
+    /// Returns the result of [`pick`](Self::pick) and the facts that led to it.
+    fn explain(&self, shape: &TreeShape, running: &RunningJobs) -> Explanation {
+        Explanation { picked: self.pick(shape, running), ..Explanation::default() }
     }
 
-    /// When, later than [`TreeShape::now_us`], time alone will make a job due; `None` if it never
-    /// does. Whoever drives the tree asks again then, whether or not anything was written.
-    fn due_us(&self, _shape: &TreeShape) -> Option<u64> {
+    /// Returns the next time, after [`TreeShape::now_us`], at which a job becomes due without further
+    /// writes. The engine then calls [`pick`](Self::pick). Default: `None`.
+    fn next_due_us(&self, _shape: &TreeShape) -> Option<u64> {
         None
     }
 
-    /// How long, in microseconds, a tombstone may stay in a memtable before that is to be flushed;
-    /// `None` for as long as it takes to fill.
-    fn memtable_tombstone_us(&self, _shape: &TreeShape) -> Option<u64> {
+    /// Returns the maximum age of a tombstone in a memtable, in microseconds. An older memtable is
+    /// flushed before it is full. Default: `None`, no limit.
+    fn memtable_tombstone_age_max_us(&self, _shape: &TreeShape) -> Option<u64> {
         None
     }
 
-    /// Whether it looks at [`FileShape::last_read_us`](crate::FileShape::last_read_us), which is
-    /// otherwise not kept up.
-    fn asks_for_reads(&self) -> bool {
+    /// Returns whether the policy uses [`TableMeta::last_read_us`](crate::TableMeta::last_read_us). If
+    /// not, the engine does not update it. Default: false.
+    fn needs_read_times(&self) -> bool {
         false
     }
 
-    /// Whether it may have more to do once a snapshot has been let go of.
-    fn waits_for_snapshots(&self, _shape: &TreeShape) -> bool {
+    /// Returns whether a job may become due when a snapshot is released. Default: false.
+    fn is_waiting_for_snapshots(&self, _shape: &TreeShape) -> bool {
         false
     }
 
-    /// Whether it tells the files of a run apart. Of one that does not, jobs take whole runs, whatever
-    /// files these are cut into; a simulation of a large tree may then make do with fewer, larger ones.
-    fn looks_at_files(&self) -> bool {
+    /// Returns whether decisions depend on single files of a run. If not, all jobs take whole runs, and a
+    /// simulation may represent a run by fewer, larger files. Default: true.
+    fn is_file_based(&self) -> bool {
         true
     }
 
-    /// Whether its jobs let data go that nobody has deleted.
-    fn drops_data(&self) -> bool {
+    /// Returns whether jobs may drop data that was not deleted. Default: false.
+    fn can_drop_data(&self) -> bool {
         false
     }
 }

@@ -1,68 +1,68 @@
-//! The named policies: values of the four primitives, and the parameters that each one takes.
+//! Named policies: their primitives, parameters and defaults.
 
-use crate::Level;
 use crate::composed::{Primitives, Rule};
+use crate::file_picker::FilePicker;
 use crate::granularity::Granularity;
+use crate::ids::Level;
 use crate::layout::Layout;
-use crate::movement::Movement;
-use crate::parameter::{MILLION, Parameter, SHARE_OF_RUN};
+use crate::parameter::{MILLION, Parameter, SHARE_OF_DURATION};
 use crate::trigger::{Capacity, Trigger};
 
 /// A named policy.
 ///
-/// Sources: "the study" is Sarkar et al., "Constructing and Analyzing the LSM Compaction Design Space",
-/// PVLDB 14 (2021).
+/// "The study" is Sarkar et al., "Constructing and Analyzing the LSM Compaction Design Space", PVLDB 14
+/// (2021).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Preset {
-    /// Leveled; a full level merges as a whole with the whole next one. The study's "Full".
+    /// Leveled; a full level is merged with the whole next level. "Full" in the study.
     Full,
-    /// Leveled; of a full level the file with the least overlap with the next one moves. The study's
-    /// "LO+1".
+    /// Leveled; the file that overlaps the next level the least is merged. "LO+1" in the study.
     LeastOverlap,
-    /// As LO+1, but overlap is with the level after the next. The study's "LO+2".
+    /// As `LeastOverlap`, with the overlap of the level below the next one. "LO+2" in the study.
     LeastOverlapGrandparent,
-    /// Leveled; files move in turn, through the key space round and round. The study's "RR".
+    /// Leveled; files are merged in key order, round robin. "RR" in the study.
     RoundRobin,
-    /// Leveled; the file that was not read for longest moves. The study's "Cold" as its text has it.
+    /// Leveled; the file that was not read for longest is merged. "Cold" in the text of the study.
     ColdAccess,
-    /// Leveled; the file that was not written to for longest moves. "Cold" as the study's code most
-    /// likely has it.
+    /// Leveled; the file whose newest entry is oldest is merged. "Cold", most likely, in the study's code.
     ColdWrite,
-    /// Leveled; the file whose key range was left alone for longest moves. The study's "Old".
+    /// Leveled; the file whose key range was not compacted for longest is merged. "Old" in the study.
     Old,
-    /// As LO+1, but files of many tombstones go first, wherever they are. The study's "TSD".
+    /// As `LeastOverlap`; files of any level with many tombstones come first. "TSD" in the study.
     TombstoneDensity,
-    /// As LO+1, but files whose tombstones are too old go first: no tombstone outlives a bound. The
-    /// study's "TSA"; Sarkar et al., "Lethe", SIGMOD 2020.
+    /// As `LeastOverlap`; files with old tombstones come first, so that the age of tombstones is bounded.
+    /// "TSA" in the study.
+    ///
+    /// Source: Sarkar et al., "Lethe", SIGMOD 2020.
     TombstoneAge,
-    /// The textbook's tiering: the T-th run of a level merges all T into one run of the next.
+    /// Tiering: when a level has T runs, they are merged into one run of the next level.
     ///
     /// Source: Dayan and Idreos, "Dostoevsky", SIGMOD 2018.
     Tiering,
-    /// RocksDB's universal compaction over one list of runs; the study's "Tier".
+    /// RocksDB's universal compaction on a list of runs. "Tier" in the study.
     Universal,
-    /// The first level tiered, all deeper ones as in LO+1; the study's "1-Lvl".
+    /// The first level is tiered, deeper levels are as in `LeastOverlap`. "1-Lvl" in the study.
     OneLeveling,
-    /// The last level is one run, all others are tiered.
+    /// The last level has one run, all others are tiered.
     ///
     /// Source: Dayan and Idreos, "Dostoevsky", SIGMOD 2018.
     LazyLeveling,
-    /// K runs in upper levels, Z in the last: everything from leveling to tiering.
+    /// K runs in upper levels and Z runs in the last one: all layouts from leveling to tiering.
     ///
     /// Source: Dayan and Idreos, "Dostoevsky", SIGMOD 2018.
     Fluid,
-    /// Leveled; a flush merges with as many levels at once as are needed to hold it.
+    /// Leveled; a flush is merged with as many levels at once as are needed to hold it.
     ///
     /// Source: Dayan et al., "Spooky", PVLDB 15 (2022), "full preemptive merge".
     FullPreemptive,
-    /// As that above, while the large levels merge group by group, in step with the files of the last.
+    /// As `FullPreemptive`; large levels are merged by groups of files that match files of the last level.
     ///
     /// Source: Dayan et al., "Spooky", PVLDB 15 (2022).
     Spooky,
-    /// The default: 1-leveling with capacities sized from the last level's bytes.
+    /// The default: 1-leveling with capacities computed from the bytes of the last level.
     Leveled,
-    /// A queue: the oldest files leave unread. Loses data, by design.
+    /// FIFO: the oldest files are dropped. Drops data by design.
     ///
     /// Source: RocksDB, "FIFO compaction style".
     Fifo,
@@ -70,19 +70,19 @@ pub enum Preset {
 
 /// Default size ratio.
 pub const SIZE_RATIO_DEFAULT: u64 = 10;
-/// Runs of L0 that make a merge due, where L0 is tiered.
+/// Default number of runs that makes a merge due, if L0 is tiered.
 pub const TRIGGER_RUNS_DEFAULT: u64 = 4;
-/// Runs of L0 that stop writes, where L0 is tiered.
+/// Default number of runs in L0 at which writes stop, if L0 is tiered.
 pub const STOP_RUNS_DEFAULT: u64 = 20;
-/// Number of the last level of `leveled` and `spooky`, and of the bottom of `universal`.
+/// Default last level of `leveled` and `spooky`, and bottom level of `universal`.
 pub const LAST_LEVEL_DEFAULT: u64 = 6;
-/// Grandparent limit in target sizes of an output.
+/// Default overlap limit of an output with its grandparents, in target sizes of an output.
 pub const GRANDPARENTS_DEFAULT: u64 = 25;
-/// Least capacity of the base level of `leveled` in memtables.
+/// Default minimum capacity of the base level of `leveled`, in memtables.
 pub const BASE_MEMTABLES_DEFAULT: u64 = 4;
 
 impl Preset {
-    /// All presets that drop nothing; what `all` stands for.
+    /// All presets that drop no data; `all` on the command line.
     pub const ALL: [Preset; 17] = [
         Preset::Full,
         Preset::LeastOverlap,
@@ -103,10 +103,10 @@ impl Preset {
         Preset::Leveled,
     ];
 
-    /// Those that drop data, which `all` leaves out.
+    /// Presets that drop data.
     pub const DROPPING: [Preset; 1] = [Preset::Fifo];
 
-    /// Canonical name.
+    /// Returns the canonical name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -131,7 +131,7 @@ impl Preset {
         }
     }
 
-    /// Other names that are accepted: the study's.
+    /// Returns further accepted names, used by the study.
     #[must_use]
     pub fn aliases(self) -> &'static [&'static str] {
         match self {
@@ -143,7 +143,13 @@ impl Preset {
         }
     }
 
-    /// The parameters that the preset takes.
+    /// Returns whether `name` is the canonical name or an alias of the preset, in any case.
+    pub(crate) fn is_named(self, name: &str) -> bool {
+        let mut names = self.aliases().iter().copied().chain([self.name()]);
+        names.any(|known| known.eq_ignore_ascii_case(name))
+    }
+
+    /// Returns the parameters of the preset.
     #[must_use]
     pub fn parameters(self) -> &'static [Parameter] {
         use Parameter::{
@@ -172,7 +178,7 @@ impl Preset {
         }
     }
 
-    /// Those that may be written without their name, in this order, as in `fluid(3,1)`.
+    /// Returns the parameters that may be written without a name, in this order, as in `fluid(3,1)`.
     #[must_use]
     pub fn positional(self) -> &'static [Parameter] {
         match self {
@@ -184,8 +190,8 @@ impl Preset {
         }
     }
 
-    /// Whether L0 hands on every run at once: leveled throughout, as the study has it.
-    fn l0_lands_only(self) -> bool {
+    /// Returns whether every flush is merged into L1 at once: L0 is not tiered.
+    fn has_leveled_l0(self) -> bool {
         !matches!(
             self,
             Preset::Tiering
@@ -197,30 +203,30 @@ impl Preset {
         )
     }
 
-    /// The default of a parameter, given the others.
+    /// Returns the default of a parameter. `value` returns the values of other parameters.
     pub(crate) fn default_of(self, parameter: Parameter, value: &dyn Fn(Parameter) -> u64) -> u64 {
         match parameter {
             Parameter::SizeRatio => SIZE_RATIO_DEFAULT,
             Parameter::UpperRuns => 3.min(value(Parameter::SizeRatio).saturating_sub(1)),
             Parameter::LastRuns => 1,
-            Parameter::Bound => SHARE_OF_RUN | (MILLION / 2),
+            Parameter::Bound => SHARE_OF_DURATION | (MILLION / 2),
             Parameter::Density => MILLION / 4,
-            Parameter::Trigger if self.l0_lands_only() => 1,
+            Parameter::Trigger if self.has_leveled_l0() => 1,
             Parameter::Trigger => TRIGGER_RUNS_DEFAULT,
-            // While T runs of L0 merge, T more can arrive.
+            // While T runs of L0 are merged, T more can arrive.
             Parameter::Stop if matches!(self, Preset::Tiering | Preset::LazyLeveling) => {
                 STOP_RUNS_DEFAULT.max(2 * value(Parameter::SizeRatio))
             }
             Parameter::Stop if self == Preset::Fluid => {
                 STOP_RUNS_DEFAULT.max(2 * value(Parameter::UpperRuns))
             }
-            // Merges of many levels at once take long; what arrives meanwhile goes with the next one.
+            // Merges of many levels take long; runs that arrive meanwhile join the next merge.
             Parameter::Stop if matches!(self, Preset::FullPreemptive | Preset::Spooky) => {
                 STOP_RUNS_DEFAULT
             }
-            Parameter::Stop if self.l0_lands_only() => 2,
+            Parameter::Stop if self.has_leveled_l0() => 2,
             Parameter::Stop => STOP_RUNS_DEFAULT,
-            // As many runs again can arrive while those that waited are merged.
+            // While the waiting runs are merged, as many can arrive.
             Parameter::Wait if self == Preset::Leveled => {
                 (value(Parameter::Stop) / 2).max(value(Parameter::Trigger))
             }
@@ -241,14 +247,14 @@ impl Preset {
         }
     }
 
-    /// Capacity of L1 in memtables.
+    /// Returns the default capacity of L1 in memtables.
     ///
-    /// File by file, L1 is as large as L0 gets (2 runs where that stops writes, 4 where that makes
-    /// a merge due), which is RocksDB's advice: what L0 hands over is then rewritten about once.
+    /// With file granularity, L1 is as large as L0 at its limit: 2 runs if they stop writes, 4 if they
+    /// trigger a merge. This follows RocksDB's tuning advice: data from L0 is rewritten about once.
     ///
-    /// `full` is calibrated. By the rules alone it moves *less* than `lo+1`, because its levels are
-    /// half empty on average; the study measured twice as much, with a third of the merges. At
-    /// T = 10 half the square of the size ratio gives that proportion (`tests/study.rs`).
+    /// The value of `full` is calibrated. By its rules alone, `full` moves less data than `lo+1`, because
+    /// its levels are half empty on average. The study measured twice as much data and a third of the
+    /// merges. With T = 10, half the square of the size ratio gives these proportions (`tests/study.rs`).
     fn l1_memtables_default(self, size_ratio: u64) -> u64 {
         match self {
             Preset::Full => {
@@ -260,13 +266,13 @@ impl Preset {
         }
     }
 
-    /// The primitives of the preset; `value` gives each parameter.
+    /// Returns the primitives of the preset. `value` returns the values of the parameters.
     pub(crate) fn primitives(self, value: impl Fn(Parameter) -> u64) -> Primitives {
         let count = |p| usize::try_from(value(p)).unwrap_or(usize::MAX);
         let level = |p| Level(u8::try_from(value(p)).unwrap_or(63));
         let size_ratio = value(Parameter::SizeRatio);
         let whole =
-            |trigger| Rule { trigger, granularity: Granularity::Runs, movement: Movement::All };
+            |trigger| Rule { trigger, granularity: Granularity::Runs, movement: FilePicker::All };
         let from_top = |granularity, movement| {
             let l1_memtables = value(Parameter::L1);
             let trigger = Trigger::LevelFull(Capacity::FromTop { l1_memtables, size_ratio });
@@ -283,7 +289,7 @@ impl Preset {
         };
         let by_file = |movement| vec![from_top(Granularity::File, movement), run_count()];
         let tombstones_first = |trigger, movement| {
-            let mut rules = by_file(Movement::LeastOverlap);
+            let mut rules = by_file(FilePicker::LeastOverlap);
             rules.insert(0, Rule { trigger, granularity: Granularity::File, movement });
             rules
         };
@@ -295,40 +301,40 @@ impl Preset {
         let runs_per_level = count(Parameter::SizeRatio).saturating_sub(1);
         let (rules, layout) = match self {
             Preset::Full => {
-                (vec![from_top(Granularity::Level, Movement::All), run_count()], Layout::LEVELED)
+                (vec![from_top(Granularity::Level, FilePicker::All), run_count()], Layout::LEVELED)
             }
             Preset::FullPreemptive => (
-                vec![from_top(Granularity::Preemptive, Movement::All), run_count()],
+                vec![from_top(Granularity::Preemptive, FilePicker::All), run_count()],
                 Layout::LEVELED,
             ),
-            Preset::LeastOverlap => (by_file(Movement::LeastOverlap), Layout::LEVELED),
+            Preset::LeastOverlap => (by_file(FilePicker::LeastOverlap), Layout::LEVELED),
             Preset::LeastOverlapGrandparent => {
-                (by_file(Movement::LeastOverlapGrandparent), Layout::LEVELED)
+                (by_file(FilePicker::LeastOverlapGrandparent), Layout::LEVELED)
             }
-            Preset::RoundRobin => (by_file(Movement::RoundRobin), Layout::LEVELED),
-            Preset::ColdAccess => (by_file(Movement::ColdestAccess), Layout::LEVELED),
-            Preset::ColdWrite => (by_file(Movement::ColdestWrite), Layout::LEVELED),
-            Preset::Old => (by_file(Movement::Oldest), Layout::LEVELED),
+            Preset::RoundRobin => (by_file(FilePicker::RoundRobin), Layout::LEVELED),
+            Preset::ColdAccess => (by_file(FilePicker::ColdestAccess), Layout::LEVELED),
+            Preset::ColdWrite => (by_file(FilePicker::ColdestWrite), Layout::LEVELED),
+            Preset::Old => (by_file(FilePicker::Oldest), Layout::LEVELED),
             Preset::TombstoneDensity => {
                 let trigger = Trigger::TombstoneDensity { ppm: value(Parameter::Density) };
-                (tombstones_first(trigger, Movement::MostTombstones), Layout::LEVELED)
+                (tombstones_first(trigger, FilePicker::MostTombstones), Layout::LEVELED)
             }
             Preset::TombstoneAge => {
                 let bound_us = value(Parameter::Bound);
                 let trigger = Trigger::TombstoneTtl { bound_us, size_ratio };
-                (tombstones_first(trigger, Movement::OldestTombstone), Layout::LEVELED)
+                (tombstones_first(trigger, FilePicker::OldestTombstone), Layout::LEVELED)
             }
             Preset::OneLeveling => (
-                vec![run_count(), from_top(Granularity::File, Movement::LeastOverlap)],
+                vec![run_count(), from_top(Granularity::File, FilePicker::LeastOverlap)],
                 Layout::LEVELED,
             ),
             Preset::Leveled => (
-                vec![run_count(), from_bottom(Granularity::File, Movement::LeastOverlap)],
+                vec![run_count(), from_bottom(Granularity::File, FilePicker::LeastOverlap)],
                 Layout::LEVELED,
             ),
             Preset::Spooky => {
                 let above = level(Parameter::Above).0;
-                let partition = from_bottom(Granularity::Partition { above }, Movement::All);
+                let partition = from_bottom(Granularity::Partition { above }, FilePicker::All);
                 (vec![run_count(), partition], Layout::LEVELED)
             }
             Preset::Tiering => fluid(runs_per_level, runs_per_level),
@@ -351,7 +357,7 @@ impl Preset {
                 if value(Parameter::Ttl) > 0 {
                     rules.push(whole(Trigger::FileStaleness { ttl_us: value(Parameter::Ttl) }));
                 }
-                (rules, Layout::Queue)
+                (rules, Layout::Fifo)
             }
         };
         Primitives {

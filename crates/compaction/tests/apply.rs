@@ -4,22 +4,22 @@
 
 use std::sync::Arc;
 
-use lsmx_compaction::shape::LevelParts;
+use lsmx_compaction::ManifestLevel;
 use lsmx_compaction::{
-    Applied, BusyFiles, CutRule, Error, FileId, FileShape, Job, JobInput, JobKind, Key, KeyRange,
-    Level, Placement, Reason, RunId, Target, TreeShape,
+    AppliedJob, Error, FileId, Job, JobInput, JobKind, Key, KeyRange, Level, Placement, Reason,
+    RunId, RunningJobs, SplitRule, TableMeta, Target, TreeShape,
 };
 
 /// A file `id` over `range`, two letters, with sequence numbers `seq` to `seq + 9`.
-fn file(id: u64, range: &str, seq: u64) -> FileShape {
+fn file(id: u64, range: &str, seq: u64) -> TableMeta {
     let (smallest, largest) = range.split_at(1);
     let range = KeyRange::new(smallest.to_owned(), largest.to_owned());
-    FileShape {
+    TableMeta {
         bytes: 10,
         entries: 10,
         seq_smallest: seq,
         seq_largest: seq + 9,
-        ..FileShape::new(FileId(id), range)
+        ..TableMeta::new(FileId(id), range)
     }
 }
 
@@ -27,7 +27,7 @@ type Runs<'a> = &'a [(u64, &'a [(u64, &'a str, u64)])];
 
 /// Levels of runs of files: (run, [(file, range, sequence number)]).
 fn try_tree(levels: &[Runs<'_>]) -> Result<TreeShape, Error> {
-    let parts = levels.iter().map(|runs| LevelParts {
+    let parts = levels.iter().map(|runs| ManifestLevel {
         runs: runs
             .iter()
             .map(|(run, files)| {
@@ -65,7 +65,7 @@ fn job(kind: JobKind, inputs: &[(u8, u64, &[u64])], level: u8, placement: Placem
             })
             .collect(),
         target: Target { level: Level(level), placement },
-        cut: CutRule { file_bytes: 10, grandparent: None, boundaries: Vec::new() },
+        split: SplitRule { file_bytes: 10, grandparent: None, boundaries: Vec::new() },
         reason: Reason::Manual,
     }
 }
@@ -82,7 +82,7 @@ fn before(run: u64) -> Placement {
 
 /// Runs and files of each level, as text.
 fn show(shape: &TreeShape) -> String {
-    let run = |run: &Arc<lsmx_compaction::RunShape>| {
+    let run = |run: &Arc<lsmx_compaction::SortedRun>| {
         let files: Vec<_> = run.files.iter().map(|file| file.id.0.to_string()).collect();
         format!("r{}({})", run.id.0, files.join(" "))
     };
@@ -92,7 +92,7 @@ fn show(shape: &TreeShape) -> String {
     shape.levels.iter().map(level).collect::<Vec<_>>().join(" | ")
 }
 
-fn apply(shape: &TreeShape, job: &Job, outputs: Vec<FileShape>) -> Applied {
+fn apply(shape: &TreeShape, job: &Job, outputs: Vec<TableMeta>) -> AppliedJob {
     let applied = shape.apply(job, outputs).unwrap();
     applied.shape.check().unwrap();
     applied
@@ -160,7 +160,7 @@ fn drop_and_rewrite_leave_order_and_cursor_alone() {
     assert_eq!(show(&rewritten.shape), "r9(90) r8(80) | r7(70 100 72) | r6(60) r5(50 51)");
     assert_eq!(rewritten.cursor, None);
     let elsewhere = job(JobKind::Rewrite, &[(1, 7, &[71])], 2, join(6));
-    assert_eq!(shape.apply(&elsewhere, vec![]).unwrap_err(), Error::RewriteElsewhere);
+    assert_eq!(shape.apply(&elsewhere, vec![]).unwrap_err(), Error::RewriteTarget);
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn entries_never_pass_others_of_the_same_keys() {
     let shape = sample();
     let refused = |job: &Job| shape.apply(job, vec![]).unwrap_err();
     // Behind r6, which file 70 overlaps.
-    let passes = |input, other| Error::PassesOver { input: FileId(input), other: FileId(other) };
+    let passes = |input, other| Error::PassesOverlap { input: FileId(input), other: FileId(other) };
     assert_eq!(refused(&job(JobKind::Move, &[(1, 7, &[70])], 2, LAST)), passes(70, 60));
     assert_eq!(refused(&job(JobKind::Move, &[(1, 7, &[70])], 3, LAST)), passes(70, 60));
     assert_eq!(
@@ -258,10 +258,13 @@ fn jobs_that_do_not_fit_the_tree_are_refused() {
     let order = merge(&[(2, 5, &[50]), (2, 6, &[60])], vec![]);
     assert_eq!(order, Error::InputOrder { level: Level(2), run: RunId(6) });
     let oldest: &[(u8, u64, &[u64])] = &[(2, 5, &[50])];
-    assert_eq!(merge(oldest, vec![file(100, "af", 1)]), Error::OutputOutside { file: FileId(100) });
-    assert_eq!(merge(oldest, vec![file(50, "ae", 1)]), Error::FileTwice { file: FileId(50) });
+    assert_eq!(
+        merge(oldest, vec![file(100, "af", 1)]),
+        Error::OutputOutsideInputs { file: FileId(100) }
+    );
+    assert_eq!(merge(oldest, vec![file(50, "ae", 1)]), Error::DuplicateFile { file: FileId(50) });
     let twice = merge(oldest, vec![file(100, "ab", 1), file(100, "cd", 1)]);
-    assert_eq!(twice, Error::FileTwice { file: FileId(100) });
+    assert_eq!(twice, Error::DuplicateFile { file: FileId(100) });
     let overlap = merge(oldest, vec![file(100, "ac", 1), file(101, "ce", 1)]);
     assert!(matches!(overlap, Error::Overlap { left: FileId(100), right: FileId(101), .. }));
     let given = job(JobKind::Move, &[(2, 5, &[50])], 3, LAST);
@@ -298,15 +301,15 @@ fn check_names_what_is_wrong() {
     );
     assert_eq!(
         wrong(&[&[(50, &[(1, "ad", 1)])]]),
-        Error::RunFromTheFuture { run: RunId(50), next: 50 }
+        Error::RunIdTooLarge { run: RunId(50), next: 50 }
     );
     assert_eq!(
         wrong(&[&[(7, &[(1, "ad", 1)])], &[(7, &[(2, "ad", 1)])]]),
-        Error::RunTwice { run: RunId(7) }
+        Error::DuplicateRun { run: RunId(7) }
     );
     assert_eq!(
         wrong(&[&[(7, &[(1, "ad", 1)])], &[(6, &[(1, "ad", 1)])]]),
-        Error::FileTwice { file: FileId(1) }
+        Error::DuplicateFile { file: FileId(1) }
     );
     let age = Error::AgeOrder { above: FileId(1), below: FileId(2) };
     // The files must share an end.
@@ -318,7 +321,7 @@ fn check_names_what_is_wrong() {
     // Overlapping sequence numbers prove nothing.
     assert!(try_tree(&[&[(7, &[(1, "ad", 95)])], &[(6, &[(2, "az", 100)])]]).is_ok());
     let mut shape = sample();
-    let run = lsmx_compaction::RunShape { id: RunId(40), files: Vec::new().into() };
+    let run = lsmx_compaction::SortedRun { id: RunId(40), files: Vec::new().into() };
     Arc::make_mut(&mut shape.levels[1]).runs.push(Arc::new(run));
     assert_eq!(shape.check(), Err(Error::EmptyRun { level: Level(1), run: RunId(40) }));
 }
@@ -326,7 +329,7 @@ fn check_names_what_is_wrong() {
 #[test]
 fn a_manifest_replay_builds_the_same_tree() {
     let shape = sample();
-    let parts = |level: &Arc<lsmx_compaction::LevelShape>| LevelParts {
+    let parts = |level: &Arc<lsmx_compaction::LevelShape>| ManifestLevel {
         runs: level
             .runs
             .iter()
@@ -334,11 +337,11 @@ fn a_manifest_replay_builds_the_same_tree() {
             .collect(),
         cursor: level.cursor.clone(),
     };
-    let mut levels: Vec<LevelParts> = shape.levels.iter().map(parts).collect();
+    let mut levels: Vec<ManifestLevel> = shape.levels.iter().map(parts).collect();
     levels[1].runs.push((RunId(3), Vec::new()));
-    levels.push(LevelParts { runs: Vec::new(), cursor: Some(Key::from("x")) });
+    levels.push(ManifestLevel { runs: Vec::new(), cursor: Some(Key::from("x")) });
     assert_eq!(TreeShape::from_levels(levels, 50), Ok(shape));
-    let too_many = vec![LevelParts::default(); 257];
+    let too_many = vec![ManifestLevel::default(); 257];
     assert_eq!(TreeShape::from_levels(too_many, 0), Err(Error::TooManyLevels { levels: 257 }));
 }
 
@@ -372,31 +375,37 @@ fn lookups_in_a_shape() {
     let found = shape.find_file(FileId(51)).map(|(level, run, file)| (level, run, file.id));
     assert_eq!(found, Some((Level(2), RunId(5), FileId(51))));
     assert_eq!(shape.find_file(FileId(99)), None);
-    assert_eq!((shape.deepest(), TreeShape::default().deepest()), (Some(Level(2)), None));
+    assert_eq!(
+        (shape.deepest_level(), TreeShape::default().deepest_level()),
+        (Some(Level(2)), None)
+    );
 }
 
 #[test]
 fn busy_files_admit_what_is_out_of_the_way() {
     let shape = sample();
-    let mut busy = BusyFiles::default();
+    let mut busy = RunningJobs::default();
     let running = job(JobKind::Merge, &[(1, 7, &[70]), (2, 6, &[60])], 2, join(6));
-    assert_eq!(busy.admits(&running, &shape), Ok(true));
+    assert_eq!(busy.can_run(&running, &shape), Ok(true));
     busy.start(running.clone(), 20);
     assert!(busy.is_busy(FileId(60)) && !busy.is_busy(FileId(71)));
-    let admits = |job: &Job| busy.admits(job, &shape).unwrap();
-    assert!(!admits(&running), "shared files");
-    assert!(!admits(&job(JobKind::Drop, &[(2, 6, &[60])], 0, LAST)), "shared files");
-    assert!(!admits(&job(JobKind::Merge, &[(1, 7, &[71])], 2, LAST)), "keys f to h of L2");
-    assert!(admits(&job(JobKind::Merge, &[(1, 7, &[72])], 2, LAST)), "other keys");
-    assert!(admits(&job(JobKind::Merge, &[(1, 7, &[71])], 3, LAST)), "another level");
-    assert!(admits(&job(JobKind::Drop, &[(2, 5, &[50])], 2, LAST)), "a drop writes nothing");
-    assert!(busy.admits(&job(JobKind::Merge, &[(1, 6, &[60])], 2, LAST), &shape).is_err());
+    let can_run = |job: &Job| busy.can_run(job, &shape).unwrap();
+    assert!(!can_run(&running), "shared files");
+    assert!(!can_run(&job(JobKind::Drop, &[(2, 6, &[60])], 0, LAST)), "shared files");
+    assert!(!can_run(&job(JobKind::Merge, &[(1, 7, &[71])], 2, LAST)), "keys f to h of L2");
+    assert!(can_run(&job(JobKind::Merge, &[(1, 7, &[72])], 2, LAST)), "other keys");
+    assert!(can_run(&job(JobKind::Merge, &[(1, 7, &[71])], 3, LAST)), "another level");
+    assert!(can_run(&job(JobKind::Drop, &[(2, 5, &[50])], 2, LAST)), "a drop writes nothing");
+    assert!(busy.can_run(&job(JobKind::Merge, &[(1, 6, &[60])], 2, LAST), &shape).is_err());
     busy.progress(&running, 5);
     assert_eq!(busy.jobs[0].1, 5);
     assert!(busy.finish(&running) && !busy.finish(&running));
     assert!(busy.files.is_empty());
     // One job out of L0 at a time; inside L0 others may run.
     busy.start(job(JobKind::Merge, &[(0, 8, &[80])], 1, LAST), 10);
-    assert_eq!(busy.admits(&job(JobKind::Merge, &[(0, 9, &[90])], 3, LAST), &shape), Ok(false));
-    assert_eq!(busy.admits(&job(JobKind::Merge, &[(0, 9, &[90])], 0, before(8)), &shape), Ok(true));
+    assert_eq!(busy.can_run(&job(JobKind::Merge, &[(0, 9, &[90])], 3, LAST), &shape), Ok(false));
+    assert_eq!(
+        busy.can_run(&job(JobKind::Merge, &[(0, 9, &[90])], 0, before(8)), &shape),
+        Ok(true)
+    );
 }

@@ -28,10 +28,10 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use lsmx_compaction::shape::LevelParts;
+use lsmx_compaction::ManifestLevel;
 use lsmx_compaction::{
-    BusyFiles, CompactionPolicy, CutRule, FileId, FileShape, Job, JobInput, JobKind, KeyRange,
-    Level, Placement, PolicySpec, Reason, RunId, Target, TreeShape,
+    CompactionPolicy, FileId, Job, JobInput, JobKind, KeyRange, Level, Placement, PolicySpec,
+    Reason, RunId, RunningJobs, SplitRule, TableMeta, Target, TreeShape,
 };
 
 #[test]
@@ -75,7 +75,7 @@ fn every_case_is_answered_as_written() {
 /// Answers the question of one case.
 fn play(question: &str) -> String {
     let mut shape = TreeShape::default();
-    let mut busy = BusyFiles::default();
+    let mut busy = RunningJobs::default();
     let mut answer = String::new();
     for line in question.lines().filter(|line| !line.starts_with('#')) {
         let (verb, rest) = line.split_once(' ').unwrap_or_else(|| panic!("what is {line:?}?"));
@@ -96,7 +96,8 @@ fn play(question: &str) -> String {
             "due" => {
                 let policy = policy();
                 let show = |at: Option<u64>| at.map_or("never".to_owned(), |us| us.to_string());
-                let (due, memtable) = (policy.due_us(&shape), policy.memtable_tombstone_us(&shape));
+                let (due, memtable) =
+                    (policy.next_due_us(&shape), policy.memtable_tombstone_age_max_us(&shape));
                 writeln!(answer, "due {}, memtable {}", show(due), show(memtable)).unwrap();
             }
             "settle" => settle(&*policy(), &shape, &mut answer),
@@ -117,7 +118,7 @@ fn settle(policy: &dyn CompactionPolicy, shape: &TreeShape, answer: &mut String)
     let mut shape = shape.clone();
     let mut file_next = 100;
     for _ in 0..50 {
-        let Some(job) = policy.pick(&shape, &BusyFiles::default()) else {
+        let Some(job) = policy.pick(&shape, &RunningJobs::default()) else {
             *answer += &tree(&shape);
             return;
         };
@@ -132,12 +133,12 @@ fn settle(policy: &dyn CompactionPolicy, shape: &TreeShape, answer: &mut String)
     panic!("does not come to rest:\n{answer}");
 }
 
-/// Files of target size, the key range shared out by first letters.
-fn outputs(job: &Job, shape: &TreeShape, file_next: &mut u64) -> Vec<FileShape> {
+/// RunFiles of target size, the key range shared out by first letters.
+fn outputs(job: &Job, shape: &TreeShape, file_next: &mut u64) -> Vec<TableMeta> {
     let (range, bytes) = (job.range(shape).unwrap(), job.input_bytes(shape).unwrap());
     let files: Vec<_> = job.input_files().map(|id| shape.find_file(id).unwrap().2).collect();
     let (first, last) = (range.smallest[0], range.largest[0]);
-    let count = bytes.div_ceil(job.cut.file_bytes.max(1)).clamp(1, u64::from(last - first) + 1);
+    let count = bytes.div_ceil(job.split.file_bytes.max(1)).clamp(1, u64::from(last - first) + 1);
     let step = u64::from(last - first + 1);
     let letter = |part: u64| first + u8::try_from(step * part / count).unwrap();
     (0..count)
@@ -151,7 +152,7 @@ fn outputs(job: &Job, shape: &TreeShape, file_next: &mut u64) -> Vec<FileShape> 
                 vec![letter(part + 1) - 1].into()
             };
             // A rewrite is asked for where tombstones can go.
-            FileShape {
+            TableMeta {
                 bytes: bytes / count,
                 created_us: shape.now_us,
                 seq_smallest: files.iter().map(|file| file.seq_smallest).min().unwrap(),
@@ -162,13 +163,13 @@ fn outputs(job: &Job, shape: &TreeShape, file_next: &mut u64) -> Vec<FileShape> 
         .collect()
 }
 
-fn file(id: u64, range: KeyRange) -> FileShape {
-    FileShape { entries: 100, ..FileShape::new(FileId(id), range) }
+fn file(id: u64, range: KeyRange) -> TableMeta {
+    TableMeta { entries: 100, ..TableMeta::new(FileId(id), range) }
 }
 
 fn parse_tree(text: &str) -> TreeShape {
     let (mut memtable, mut table, mut resting) = (1 << 20, 1 << 20, false);
-    let mut levels: Vec<LevelParts> = Vec::new();
+    let mut levels: Vec<ManifestLevel> = Vec::new();
     let mut run_next = 1;
     let (mut now_us, mut snapshots) = (0, None);
     // Sequence numbers fall from run to run, in steps that leave room for those given by hand.
@@ -190,7 +191,7 @@ fn parse_tree(text: &str) -> TreeShape {
         } else if let Some(bytes) = word.strip_prefix("table=") {
             table = parse_bytes(bytes);
         } else if let Some(level) = word.strip_prefix('L').and_then(|w| w.strip_suffix(':')) {
-            levels.resize_with(level.parse::<usize>().unwrap() + 1, LevelParts::default);
+            levels.resize_with(level.parse::<usize>().unwrap() + 1, ManifestLevel::default);
             levels.last_mut().unwrap().runs.push((RunId(run_next), Vec::new()));
             run_next += 1;
             seq -= 1000;
@@ -207,7 +208,7 @@ fn parse_tree(text: &str) -> TreeShape {
     TreeShape {
         memtable_bytes: memtable,
         table_bytes: table,
-        resting,
+        memtables_empty: resting,
         now_us,
         oldest_snapshot: snapshots.map(|(oldest, _)| oldest),
         newest_snapshot: snapshots.map(|(_, newest)| newest),
@@ -216,7 +217,7 @@ fn parse_tree(text: &str) -> TreeShape {
 }
 
 /// `7[a..f]4M`, then perhaps `t30` and `s5`, then fields after colons.
-fn parse_file(word: &str, seq: u64) -> FileShape {
+fn parse_file(word: &str, seq: u64) -> TableMeta {
     let parse = || {
         let mut fields = word.split(':');
         let word = fields.next()?;
@@ -233,7 +234,7 @@ fn parse_file(word: &str, seq: u64) -> FileShape {
             None => (rest, 0),
         };
         let bytes = parse_bytes(bytes);
-        let mut file = FileShape {
+        let mut file = TableMeta {
             bytes,
             tombstones,
             tombstone_seq_smallest: (tombstones > 0).then_some(own_seq),
@@ -273,10 +274,10 @@ fn parse_busy(text: &str, shape: &TreeShape) -> (Job, u64) {
             None => by_run.push(JobInput { level, run, files: vec![id] }),
         }
     }
-    let cut = CutRule { file_bytes: 1 << 20, grandparent: None, boundaries: Vec::new() };
+    let split = SplitRule { file_bytes: 1 << 20, grandparent: None, boundaries: Vec::new() };
     let target = Target { level, placement: Placement::NewRun { before: None } };
     let reason = Reason::Manual;
-    (Job { kind: JobKind::Merge, inputs: by_run, target, cut, reason }, parse_bytes(left))
+    (Job { kind: JobKind::Merge, inputs: by_run, target, split, reason }, parse_bytes(left))
 }
 
 fn parse_bytes(text: &str) -> u64 {

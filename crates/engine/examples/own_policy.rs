@@ -10,8 +10,8 @@
 use std::sync::Arc;
 
 use lsmx::compaction::{
-    BusyFiles, CompactionPolicy, CutRule, Debt, Job, JobInput, JobKind, Level, Placement, Reason,
-    Target, TreeShape,
+    CompactionPolicy, Debt, Job, JobInput, JobKind, Level, Placement, Reason, RunningJobs,
+    SplitRule, Target, TreeShape,
 };
 use lsmx::{Db, KeyspaceOptions, Options};
 
@@ -28,7 +28,7 @@ impl CompactionPolicy for WriteOnce {
         "write-once"
     }
 
-    fn pick(&self, shape: &TreeShape, busy: &BusyFiles) -> Option<Job> {
+    fn pick(&self, shape: &TreeShape, busy: &RunningJobs) -> Option<Job> {
         let flushed = shape.runs_of(Level(0));
         if flushed.len() < self.merge_runs {
             return None;
@@ -37,9 +37,9 @@ impl CompactionPolicy for WriteOnce {
         let before = shape.runs_of(Level(1)).first().map(|run| run.id);
         let job = Job {
             kind: JobKind::Merge,
-            inputs: flushed.iter().map(|run| JobInput::whole(Level(0), run)).collect(),
+            inputs: flushed.iter().map(|run| JobInput::from_run(Level(0), run)).collect(),
             target: Target { level: Level(1), placement: Placement::NewRun { before } },
-            cut: CutRule {
+            split: SplitRule {
                 file_bytes: shape.table_bytes,
                 grandparent: None,
                 boundaries: Vec::new(),
@@ -47,10 +47,10 @@ impl CompactionPolicy for WriteOnce {
             reason: Reason::RunCount { level: Level(0), runs: flushed.len() },
         };
         // Nothing that a running job holds may be picked.
-        busy.admitted(job, shape)
+        busy.admit(job, shape)
     }
 
-    fn debt(&self, shape: &TreeShape, busy: &BusyFiles) -> Debt {
+    fn debt(&self, shape: &TreeShape, busy: &RunningJobs) -> Debt {
         let flushed = shape.runs_of(Level(0));
         let bytes: u64 = flushed.iter().map(|run| run.bytes()).sum();
         let running: u64 = busy.jobs.iter().map(|(_, left)| left).sum();

@@ -420,7 +420,7 @@ fn unopened(cause: Option<&Error>) -> String {
 #[non_exhaustive]
 pub enum JobRule {
     /// Only a policy that says so may drop data that was not deleted.
-    #[error("it drops data, and drops_data() of the policy is false")]
+    #[error("it drops data, and can_drop_data() of the policy is false")]
     DropsData,
     /// A job takes no file that is busy, and does not write into the range of a running job.
     #[error("it collides with a running job")]

@@ -34,7 +34,7 @@ pub use traces::{trace, trace_items, trace_repaired};
 
 use lsmx_compaction::PolicySpec;
 use lsmx_compaction::spec::Composition;
-use lsmx_compaction::spec::toml::write_file;
+use lsmx_compaction::spec::to_toml;
 
 /// A decoder to be fed with bytes that may be anything.
 #[derive(Clone, Copy, Debug)]
@@ -93,7 +93,7 @@ targets! {
 
 /// A composition as a file for people.
 fn file_of(spec: &PolicySpec) -> String {
-    write_file(&Composition { name: spec.name().to_owned(), primitives: spec.primitives() })
+    to_toml(&Composition { name: spec.name().to_owned(), primitives: spec.primitives() })
 }
 
 /// What was read prints as something that parses to the same, and builds.

@@ -49,13 +49,17 @@ const ENGINE: &[&[&str]] = &[
 
 /// Modules of the compaction crate.
 const COMPACTION: &[&[&str]] = &[
-    &["key_range"],
-    &["error", "files", "shape", "job", "busy"],
-    &["cutter", "apply", "explain"],
+    &["ids", "key_range", "rng"],
+    &["error", "table_meta"],
+    &["run"],
+    &["shape"],
+    &["job"],
+    &["running_jobs", "output_splitter", "apply", "explain"],
     &["policy", "trigger", "parameter"],
-    &["layout", "granularity", "movement", "ttl"],
-    &["composed"],
-    &["presets", "spec"],
+    &["layout", "granularity", "file_picker", "ttl"],
+    &["model_tree", "composed"],
+    &["check_policy", "presets"],
+    &["spec"],
 ];
 
 /// Modules of the simulator's crate; its root plays jobs.

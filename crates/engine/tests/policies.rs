@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use lsmx::compaction::{
-    self, BusyFiles, CompactionPolicy, CutRule, Debt, FileId, Job, JobInput, JobKind, Level,
-    Placement, Reason, RunId, Target, TreeShape,
+    self, CompactionPolicy, Debt, FileId, Job, JobInput, JobKind, Level, Placement, Reason, RunId,
+    RunningJobs, SplitRule, Target, TreeShape,
 };
 use lsmx::dump::{DumpOptions, dump};
 use lsmx::env::Background;
@@ -350,23 +350,23 @@ impl CompactionPolicy for OneRun {
         "one-run"
     }
 
-    fn pick(&self, shape: &TreeShape, busy: &BusyFiles) -> Option<Job> {
+    fn pick(&self, shape: &TreeShape, busy: &RunningJobs) -> Option<Job> {
         let runs = shape.runs_of(Level(0)).len();
         let job = Job {
             kind: JobKind::Merge,
-            inputs: shape.runs().map(|(level, run)| JobInput::whole(level, run)).collect(),
+            inputs: shape.runs().map(|(level, run)| JobInput::from_run(level, run)).collect(),
             target: Target { level: Level(1), placement: Placement::NewRun { before: None } },
-            cut: CutRule {
+            split: SplitRule {
                 file_bytes: shape.table_bytes,
                 grandparent: None,
                 boundaries: Vec::new(),
             },
             reason: Reason::RunCount { level: Level(0), runs },
         };
-        if runs < 3 { None } else { busy.admitted(job, shape) }
+        if runs < 3 { None } else { busy.admit(job, shape) }
     }
 
-    fn debt(&self, _shape: &TreeShape, _busy: &BusyFiles) -> Debt {
+    fn debt(&self, _shape: &TreeShape, _busy: &RunningJobs) -> Debt {
         Debt { pending_bytes: 0, headroom_bytes: u64::MAX }
     }
 
@@ -463,7 +463,7 @@ impl CompactionPolicy for Wrong {
         "wrong"
     }
 
-    fn pick(&self, shape: &TreeShape, _busy: &BusyFiles) -> Option<Job> {
+    fn pick(&self, shape: &TreeShape, _busy: &RunningJobs) -> Option<Job> {
         let runs = shape.runs_of(Level(0));
         let (newest, oldest) = (runs.first()?, runs.last()?);
         let level = Level(0);
@@ -472,25 +472,25 @@ impl CompactionPolicy for Wrong {
                 let (run, files) = (RunId(9999), vec![FileId(9999)]);
                 (JobKind::Merge, JobInput { level, run, files })
             }
-            Wrong::Drops => (JobKind::Drop, JobInput::whole(level, oldest)),
+            Wrong::Drops => (JobKind::Drop, JobInput::from_run(level, oldest)),
             Wrong::Reorders | Wrong::InputOrder if runs.len() < 2 => return None,
-            Wrong::InputOrder => (JobKind::Merge, JobInput::whole(level, oldest)),
-            Wrong::Reorders => (JobKind::Merge, JobInput::whole(level, newest)),
+            Wrong::InputOrder => (JobKind::Merge, JobInput::from_run(level, oldest)),
+            Wrong::Reorders => (JobKind::Merge, JobInput::from_run(level, newest)),
         };
         let mut inputs = vec![input];
         if matches!(self, Wrong::InputOrder) {
-            inputs.push(JobInput::whole(level, &runs[runs.len() - 2]));
+            inputs.push(JobInput::from_run(level, &runs[runs.len() - 2]));
         }
         Some(Job {
             kind,
             inputs,
             target: Target { level: Level(1), placement: Placement::NewRun { before: None } },
-            cut: CutRule { file_bytes: 4096, grandparent: None, boundaries: Vec::new() },
+            split: SplitRule { file_bytes: 4096, grandparent: None, boundaries: Vec::new() },
             reason: Reason::Manual,
         })
     }
 
-    fn debt(&self, _shape: &TreeShape, _busy: &BusyFiles) -> Debt {
+    fn debt(&self, _shape: &TreeShape, _busy: &RunningJobs) -> Debt {
         Debt::default()
     }
 
@@ -563,11 +563,11 @@ impl CompactionPolicy for Stalls {
         "stalls"
     }
 
-    fn pick(&self, _shape: &TreeShape, _busy: &BusyFiles) -> Option<Job> {
+    fn pick(&self, _shape: &TreeShape, _busy: &RunningJobs) -> Option<Job> {
         None
     }
 
-    fn debt(&self, _shape: &TreeShape, _busy: &BusyFiles) -> Debt {
+    fn debt(&self, _shape: &TreeShape, _busy: &RunningJobs) -> Debt {
         Debt::default()
     }
 
@@ -617,13 +617,13 @@ impl CompactionPolicy for Spy {
         "spy"
     }
 
-    fn pick(&self, shape: &TreeShape, _busy: &BusyFiles) -> Option<Job> {
+    fn pick(&self, shape: &TreeShape, _busy: &RunningJobs) -> Option<Job> {
         let files = shape.files().map(|file| (file.id.0, file.last_read_us));
         *self.last_read.lock().unwrap() = files.collect();
         None
     }
 
-    fn debt(&self, _shape: &TreeShape, _busy: &BusyFiles) -> Debt {
+    fn debt(&self, _shape: &TreeShape, _busy: &RunningJobs) -> Debt {
         Debt::default()
     }
 
@@ -631,7 +631,7 @@ impl CompactionPolicy for Spy {
         false
     }
 
-    fn asks_for_reads(&self) -> bool {
+    fn needs_read_times(&self) -> bool {
         self.asks
     }
 }

@@ -23,7 +23,7 @@ use arsenal::recorder::Sampling;
 use arsenal::workload::{Faults, Plan, play};
 use arsenal::{Chance, Outcome, base_seed, disk_use, mix, options, oracle};
 use lsmx::cache::Cache;
-use lsmx::compaction::{BusyFiles, CompactionPolicy, Debt, Job, Level, TreeShape};
+use lsmx::compaction::{CompactionPolicy, Debt, Job, Level, RunningJobs, TreeShape};
 use lsmx::env::{Background, Env};
 use lsmx::format::filename::FileName;
 use lsmx::manifest::Manifest;
@@ -336,11 +336,11 @@ impl CompactionPolicy for Stalling {
         "stalling"
     }
 
-    fn pick(&self, _: &TreeShape, _: &BusyFiles) -> Option<Job> {
+    fn pick(&self, _: &TreeShape, _: &RunningJobs) -> Option<Job> {
         None
     }
 
-    fn debt(&self, _: &TreeShape, _: &BusyFiles) -> Debt {
+    fn debt(&self, _: &TreeShape, _: &RunningJobs) -> Debt {
         Debt::default()
     }
 

@@ -4,11 +4,11 @@
 //! thousands of tables that it merges over and over is then played with files of many tables each,
 //! and in the end the tables are counted.
 
-use lsmx_compaction::{CompactionPolicy, FileShape};
+use lsmx_compaction::{CompactionPolicy, TableMeta};
 
 use crate::numbers::{real, whole};
 
-/// Files that the largest run still has, about.
+/// RunFiles that the largest run still has, about.
 const FILES_KEPT: u64 = 500;
 /// A finished table has so much more than its target at most: its filter, its end, its last entry.
 const ABOVE_TARGET: f64 = 1.01;
@@ -30,7 +30,7 @@ impl Coarse {
         table_bytes: u64,
         flush_bytes: u64,
     ) -> Coarse {
-        let suits = !policy.looks_at_files() && flush_bytes <= table_bytes;
+        let suits = !policy.is_file_based() && flush_bytes <= table_bytes;
         let tables = data_bytes / table_bytes.max(1) / FILES_KEPT;
         Coarse { tables_per_file: if suits { tables.max(1) } else { 1 }, table_bytes }
     }
@@ -47,7 +47,7 @@ impl Coarse {
     }
 
     /// The tables that a file stands for.
-    pub(super) fn tables(&self, file: &FileShape) -> u64 {
+    pub(super) fn tables(&self, file: &TableMeta) -> u64 {
         if self.tables_per_file == 1 {
             return 1;
         }
@@ -61,7 +61,9 @@ mod tests {
 
     use crate::Config;
     use crate::workload::{Distribution, Lookups, Phase};
-    use lsmx_compaction::{BusyFiles, CompactionPolicy, Debt, Job, PolicySpec, Preset, TreeShape};
+    use lsmx_compaction::{
+        CompactionPolicy, Debt, Job, PolicySpec, Preset, RunningJobs, TreeShape,
+    };
 
     /// A policy that says that it looks at files, whether it does or not.
     #[derive(Debug)]
@@ -72,11 +74,11 @@ mod tests {
             self.0.name()
         }
 
-        fn pick(&self, shape: &TreeShape, busy: &BusyFiles) -> Option<Job> {
+        fn pick(&self, shape: &TreeShape, busy: &RunningJobs) -> Option<Job> {
             self.0.pick(shape, busy)
         }
 
-        fn debt(&self, shape: &TreeShape, busy: &BusyFiles) -> Debt {
+        fn debt(&self, shape: &TreeShape, busy: &RunningJobs) -> Debt {
             self.0.debt(shape, busy)
         }
 
@@ -108,7 +110,7 @@ mod tests {
         let whole = [Preset::Tiering, Preset::LazyLeveling];
         for preset in whole {
             let policy = build(preset);
-            assert!(!policy.looks_at_files(), "{preset:?}");
+            assert!(!policy.is_file_based(), "{preset:?}");
             let few = config.run_policy(&*policy, &mut |_| true).unwrap();
             let all = config.run_policy(&Looking(policy), &mut |_| true).unwrap();
             let close = |a: f64, b: f64, within: f64| (a - b).abs() <= within * b;
@@ -132,7 +134,7 @@ mod tests {
     fn who_chooses_files_sees_each_of_them() {
         let by_run = [Preset::Full, Preset::FullPreemptive, Preset::Universal, Preset::Fluid];
         for preset in by_run {
-            assert!(!build(preset).looks_at_files(), "{preset:?}");
+            assert!(!build(preset).is_file_based(), "{preset:?}");
         }
         let choosing = [
             Preset::LeastOverlap,
@@ -142,7 +144,7 @@ mod tests {
             Preset::Fifo,
         ];
         for preset in choosing {
-            assert!(build(preset).looks_at_files(), "{preset:?}");
+            assert!(build(preset).is_file_based(), "{preset:?}");
         }
     }
 }

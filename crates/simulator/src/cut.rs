@@ -1,7 +1,7 @@
-//! Where outputs of a simulated merge end: what the engine's cutter says, asked only where its answer
+//! Where outputs of a simulated merge end: what the engine's splitter says, asked only where its answer
 //! may have changed.
 
-use lsmx_compaction::{CutRule, OutputCutter, TreeShape};
+use lsmx_compaction::{OutputSplitter, SplitRule, TreeShape};
 
 use crate::body::place_of;
 use crate::numbers::{real, whole};
@@ -10,27 +10,31 @@ use crate::numbers::{real, whole};
 #[derive(Debug)]
 pub(super) struct Cut<'a> {
     /// None where nothing is cut.
-    cutter: Option<OutputCutter>,
+    splitter: Option<OutputSplitter>,
     pub(super) file_bytes: f64,
-    rule: Option<(&'a CutRule, &'a TreeShape)>,
+    rule: Option<(&'a SplitRule, &'a TreeShape)>,
     /// The last places of the parts that are still to come, the next one last.
     part_ends: Vec<u64>,
     /// The next place where the answer may change by itself.
-    next_change: u64,
-    /// Whether one was passed since the cutter was asked.
+    next_split_key: u64,
+    /// Whether one was passed since the splitter was asked.
     passed: bool,
 }
 
 impl<'a> Cut<'a> {
     /// As a job says, in parts that end at these places.
-    pub(super) fn by(rule: &'a CutRule, shape: &'a TreeShape, mut part_ends: Vec<u64>) -> Cut<'a> {
+    pub(super) fn by(
+        rule: &'a SplitRule,
+        shape: &'a TreeShape,
+        mut part_ends: Vec<u64>,
+    ) -> Cut<'a> {
         part_ends.reverse();
         Cut {
-            cutter: Some(OutputCutter::new(rule, shape)),
+            splitter: Some(OutputSplitter::new(rule, shape)),
             file_bytes: real(rule.file_bytes),
             rule: Some((rule, shape)),
             part_ends,
-            next_change: 0,
+            next_split_key: 0,
             passed: true,
         }
     }
@@ -38,40 +42,41 @@ impl<'a> Cut<'a> {
     /// Not at all.
     pub(super) fn never() -> Cut<'a> {
         Cut {
-            cutter: None,
+            splitter: None,
             file_bytes: f64::INFINITY,
             rule: None,
             part_ends: Vec::new(),
-            next_change: u64::MAX,
+            next_split_key: u64::MAX,
             passed: false,
         }
     }
 
     /// The last place up to which the answer stays as it is at `at`, which never goes back.
     pub(super) fn until(&mut self, at: u64) -> u64 {
-        if at >= self.next_change {
-            let cutter = self.cutter.as_ref();
-            let next = cutter.and_then(|cutter| cutter.next_change(&at.to_be_bytes()));
-            self.next_change = next.map_or(u64::MAX, |key| place_of(key));
+        if at >= self.next_split_key {
+            let splitter = self.splitter.as_ref();
+            let next = splitter.and_then(|splitter| splitter.next_split_key(&at.to_be_bytes()));
+            self.next_split_key = next.map_or(u64::MAX, |key| place_of(key));
             self.passed = true;
         }
         let part = self.part_ends.last().copied().unwrap_or(u64::MAX);
-        let before = if self.next_change == u64::MAX { u64::MAX } else { self.next_change - 1 };
+        let before =
+            if self.next_split_key == u64::MAX { u64::MAX } else { self.next_split_key - 1 };
         before.max(at).min(part)
     }
 
     /// Whether the output at hand, of so many bytes, ends before a place. No change lies between that
     /// and where [`Cut::until`] was asked last.
     pub(super) fn before(&mut self, place: u64, written: f64) -> bool {
-        let Some(cutter) = self.cutter.as_mut() else { return false };
+        let Some(splitter) = self.splitter.as_mut() else { return false };
         if !self.passed && written < self.file_bytes {
             return false;
         }
         self.passed = false;
-        cutter.cut_before(&place.to_be_bytes(), whole(written))
+        splitter.should_split_before(&place.to_be_bytes(), whole(written))
     }
 
-    /// Returns whether a part ends with this place; the next one begins with a cutter of its own.
+    /// Returns whether a part ends with this place; the next one begins with a splitter of its own.
     pub(super) fn part_ends(&mut self, place: u64) -> bool {
         let mut ends = false;
         // Of few places several parts may end with one.
@@ -82,8 +87,8 @@ impl<'a> Cut<'a> {
         if !ends {
             return false;
         }
-        self.cutter = self.rule.map(|(rule, shape)| OutputCutter::new(rule, shape));
-        (self.next_change, self.passed) = (0, true);
+        self.splitter = self.rule.map(|(rule, shape)| OutputSplitter::new(rule, shape));
+        (self.next_split_key, self.passed) = (0, true);
         true
     }
 }
@@ -93,9 +98,9 @@ mod tests {
     use super::*;
     use lsmx_compaction::Key;
 
-    fn rule(boundaries: &[u64]) -> CutRule {
+    fn rule(boundaries: &[u64]) -> SplitRule {
         let keys = boundaries.iter().map(|place| Key::copy_from_slice(&place.to_be_bytes()));
-        CutRule { file_bytes: u64::MAX, grandparent: None, boundaries: keys.collect() }
+        SplitRule { file_bytes: u64::MAX, grandparent: None, boundaries: keys.collect() }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! The simulator does what the engine does when all jobs run on the writer's thread: the write that
 //! finds the memtable full has it flushed, then the policy picks jobs until it rests, before the next
-//! write. Policy, [`TreeShape::apply`] and [`OutputCutter`](lsmx_compaction::OutputCutter) are the engine's own.
+//! write. Policy, [`TreeShape::apply`] and [`OutputSplitter`](lsmx_compaction::OutputSplitter) are the engine's own.
 //! Only what a file holds is an estimate: stretches of its key range with so many entries each
 //! (`body.rs`), of so many distinct keys (`content.rs`), that take so many bytes (`sizes.rs`). What a
 //! real tree owes to chance is drawn by seed.
@@ -35,8 +35,8 @@ use std::sync::Arc;
 
 use crate::workload::Phase;
 use lsmx_compaction::{
-    BusyFiles, CompactionPolicy, Error, FileId, FileShape, Job, JobKind, KeyRange, Level,
-    PolicySpec, TreeShape,
+    CompactionPolicy, Error, FileId, Job, JobKind, KeyRange, Level, PolicySpec, RunningJobs,
+    TableMeta, TreeShape,
 };
 use std::collections::HashMap;
 
@@ -161,7 +161,7 @@ impl Config {
         let last = self.phases.iter().rposition(|phase| phase.writes() > 0);
         let written = &self.phases[..last.map_or(0, |last| last + 1)];
         let run_us = written.iter().map(Phase::ops).sum();
-        self.run_policy(&*spec.clone().of_run(run_us).build(), go_on)
+        self.run_policy(&*spec.clone().with_duration(run_us).build(), go_on)
     }
 
     fn check_extent(&self) -> Result<(), Failure> {
@@ -260,7 +260,7 @@ impl<'a> Simulator<'a> {
             memtable: Vec::new(),
             memtable_bytes: MEMTABLE_BYTES_AT_FIRST,
             tombstone_us: None,
-            tombstone_wait_us: policy.memtable_tombstone_us(&TreeShape::default()),
+            tombstone_wait_us: policy.memtable_tombstone_age_max_us(&TreeShape::default()),
             compaction_due_us: None,
             seq: 0,
             now_us: 0,
@@ -429,12 +429,12 @@ impl<'a> Simulator<'a> {
                 self.shape = shape;
             }
         }
-        self.shape.resting = resting;
+        self.shape.memtables_empty = resting;
         self.compact()
     }
 
     /// Gives outputs their names and keeps what they hold.
-    fn keep(&mut self, outputs: Vec<Output>) -> Vec<FileShape> {
+    fn keep(&mut self, outputs: Vec<Output>) -> Vec<TableMeta> {
         outputs
             .into_iter()
             .map(|output| {
@@ -450,12 +450,12 @@ impl<'a> Simulator<'a> {
 
     /// Plays jobs until the policy rests.
     fn compact(&mut self) -> Result<(), Failure> {
-        let busy = BusyFiles::default();
+        let busy = RunningJobs::default();
         for _ in 0..JOBS_IN_A_ROW_MAX {
             self.shape.now_us = self.now_us;
             let Some(job) = self.policy.pick(&self.shape, &busy) else {
-                self.compaction_due_us = self.policy.due_us(&self.shape);
-                self.tombstone_wait_us = self.policy.memtable_tombstone_us(&self.shape);
+                self.compaction_due_us = self.policy.next_due_us(&self.shape);
+                self.tombstone_wait_us = self.policy.memtable_tombstone_age_max_us(&self.shape);
                 return Ok(());
             };
             self.play_job(&job).map_err(|source| Failure::Job {
@@ -480,7 +480,7 @@ impl<'a> Simulator<'a> {
             JobKind::Drop => self.totals.drops += 1,
         }
         let files = self.keep(outputs);
-        let applied = std::mem::take(&mut self.shape).into_applied(job, files)?;
+        let applied = std::mem::take(&mut self.shape).apply_in_place(job, files)?;
         self.shape = applied.shape;
         let gone = applied.removed.iter().filter_map(|file| self.bodies.remove(file));
         self.room.reuse(gone);
@@ -489,7 +489,7 @@ impl<'a> Simulator<'a> {
 
     /// The outputs of a job that merges or rewrites.
     fn merge(&mut self, job: &Job) -> Result<Vec<Output>, Error> {
-        let mut inputs: Vec<Vec<&Arc<FileShape>>> = Vec::with_capacity(job.inputs.len());
+        let mut inputs: Vec<Vec<&Arc<TableMeta>>> = Vec::with_capacity(job.inputs.len());
         for input in &job.inputs {
             inputs.push(input.resolve(&self.shape)?);
         }
@@ -502,7 +502,7 @@ impl<'a> Simulator<'a> {
         let tombstones: u64 = files().map(|file| file.tombstones).sum();
         if tombstones > 0 || self.totals.changes() > 0.0 {
             let range = job.range(&self.shape)?;
-            let newest = |(level, run): &(Level, &Arc<lsmx_compaction::RunShape>)| {
+            let newest = |(level, run): &(Level, &Arc<lsmx_compaction::SortedRun>)| {
                 job.inputs.iter().any(|input| input.level == *level && input.run == run.id)
             };
             for (level, run) in self.shape.runs().skip_while(|at| !newest(at)) {
@@ -516,7 +516,7 @@ impl<'a> Simulator<'a> {
                 older.add(staying.collect());
             }
         }
-        let body = |file: &Arc<FileShape>| self.bodies.get(&file.id);
+        let body = |file: &Arc<TableMeta>| self.bodies.get(&file.id);
         let mut sources: Vec<Source<'_>> = inputs
             .iter()
             .map(|files| Source::new(files.iter().filter_map(|file| body(file)).collect()))
@@ -526,9 +526,9 @@ impl<'a> Simulator<'a> {
             bodies.map(|(file, body)| (body, self.sizes.weight(file)))
         });
         let read_bytes: f64 = files().map(|file| self.sizes.weight(file)).sum();
-        let table_bytes = self.coarse.table_bytes_of(job.cut.file_bytes);
+        let table_bytes = self.coarse.table_bytes_of(job.split.file_bytes);
         let ends = parts::ends(extents, read_bytes, self.config.merge_parts, table_bytes);
-        let mut cut = Cut::by(&job.cut, &self.shape, ends);
+        let mut cut = Cut::by(&job.split, &self.shape, ends);
         let mut writer = Writer::new(&self.sizes, stamp, STRETCHES_MAX, &mut self.room);
         writer.outputs.reserve(files().count() + 2);
         merge::merge(

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::workload::{Distribution, Lookups, Phase};
-use lsmx_compaction::{RunShape, TreeShape};
+use lsmx_compaction::{SortedRun, TreeShape};
 
 use crate::body::{place_of, width};
 use crate::caching::{self, Asked};
@@ -328,7 +328,7 @@ impl Touched {
     }
 }
 
-fn measured(run: &RunShape, coarse: &Coarse, sizes: &Sizes) -> Run {
+fn measured(run: &SortedRun, coarse: &Coarse, sizes: &Sizes) -> Run {
     let mut all = Run::default();
     let files: u64 = run.files.iter().map(|file| coarse.tables(file)).sum();
     for file in &run.files {
@@ -337,7 +337,7 @@ fn measured(run: &RunShape, coarse: &Coarse, sizes: &Sizes) -> Run {
         all.entries += real(file.entries);
         all.puts += real(file.entries.saturating_sub(file.tombstones));
     }
-    // Files of a run are alike, so one of mean size stands for all of them.
+    // RunFiles of a run are alike, so one of mean size stands for all of them.
     let load = Load { puts: all.puts / real(files.max(1)), ..Load::default() };
     let table = sizes.table(&load, ratio(all.entries, all.covered));
     let files = real(files);
@@ -354,24 +354,24 @@ fn measured(run: &RunShape, coarse: &Coarse, sizes: &Sizes) -> Run {
 mod tests {
     use super::*;
     use crate::workload::Distribution;
-    use lsmx_compaction::{FileId, FileShape, KeyRange, Level, LevelParts, RunId};
+    use lsmx_compaction::{FileId, KeyRange, Level, ManifestLevel, RunId, TableMeta};
     use std::sync::Arc;
 
     /// Runs of so many entries, newest first, each one file over the whole domain.
     fn tree(entries: &[u64]) -> TreeShape {
         let run = |(id, &entries): (u64, &u64)| {
             let range = KeyRange::new([0; 8].to_vec(), [255; 8].to_vec());
-            let file = FileShape {
+            let file = TableMeta {
                 entries,
                 bytes: entries * 128,
                 seq_smallest: 100 - id,
                 seq_largest: 100 - id,
-                ..FileShape::new(FileId(id), range)
+                ..TableMeta::new(FileId(id), range)
             };
             (RunId(id), vec![Arc::new(file)])
         };
         let runs = (0..).zip(entries).map(run).collect();
-        TreeShape::from_levels(vec![LevelParts { runs, cursor: None }], 100).unwrap()
+        TreeShape::from_levels(vec![ManifestLevel { runs, cursor: None }], 100).unwrap()
     }
 
     fn reading(entries: &[u64], cache_bytes: u64) -> Reading {

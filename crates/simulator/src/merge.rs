@@ -4,7 +4,7 @@
 //!    such an interval each input holds its entries spread evenly; how many, is drawn.
 //! 2. The newest input absorbs the older ones. Where no older run that stays could hold the keys,
 //!    tombstones go.
-//! 3. The engine's [`OutputCutter`] is asked at each place where its answer may change: at a boundary,
+//! 3. The engine's [`OutputSplitter`] is asked at each place where its answer may change: at a boundary,
 //!    where a grandparent begins, and where the output reaches its target size, a place that is drawn
 //!    too.
 

@@ -1,6 +1,6 @@
 //! Where something older lies below a merge: there, tombstones are needed.
 
-/// Files of older runs that stay in the tree: where they lie, tombstones are needed.
+/// RunFiles of older runs that stay in the tree: where they lie, tombstones are needed.
 #[derive(Debug, Default)]
 pub(super) struct Older {
     /// Ranges of one run each, in key order, and the next one that counts.

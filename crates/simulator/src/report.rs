@@ -47,7 +47,7 @@ pub struct LevelReport {
     pub level: u64,
     /// Sorted runs.
     pub runs: u64,
-    /// Files.
+    /// RunFiles.
     pub files: u64,
     /// Bytes of the files.
     pub bytes: u64,
@@ -141,7 +141,7 @@ impl Report {
         }
     }
 
-    /// Files of all levels.
+    /// RunFiles of all levels.
     #[must_use]
     pub fn files(&self) -> u64 {
         self.levels.iter().map(|level| level.files).sum()

@@ -1,7 +1,7 @@
 //! Between which numbers the writes lie that entries came from.
 //!
 //! Policies ask for the oldest and the newest entry of a file. Of entries that are divided, one part
-//! keeps the newest, and the other has the next one that it holds itself. Files of one merge so differ
+//! keeps the newest, and the other has the next one that it holds itself. RunFiles of one merge so differ
 //! by chance, as real ones do, and not by where they lie.
 
 use crate::numbers::{real, whole};

@@ -6,7 +6,7 @@
 //! leave out (the lengths of separators, how full the nodes of a memtable are) was measured on the
 //! engine; the constants say so. `crates/bench/tests/simulation.rs` holds both against the engine.
 
-use lsmx_compaction::FileShape;
+use lsmx_compaction::TableMeta;
 
 use crate::content::Content;
 use crate::numbers::{count, ratio, real, whole};
@@ -214,7 +214,7 @@ impl Sizes {
 
     /// Bytes of a table as the engine counts them where it divides a merge: those of its data blocks, but
     /// of a table with many index blocks all of them.
-    pub(super) fn weight(&self, file: &FileShape) -> f64 {
+    pub(super) fn weight(&self, file: &TableMeta) -> f64 {
         let (bytes, entries) = (real(file.bytes), real(file.entries));
         let frame = FRAME_BYTES + 2.0 * real(self.key_bytes);
         let blocks = (bytes - filter_bytes(entries) - frame).max(0.0);

@@ -267,7 +267,7 @@ fn every_preset_keeps_every_key_whatever_the_seed() {
                 };
                 let puts = sum(|level| level.entries) - sum(|level| level.tombstones);
                 let live = 30_000 - updates - 2 * deletes;
-                // Files are counted in whole entries.
+                // RunFiles are counted in whole entries.
                 assert!(puts + 300 + live / 50 >= live, "{what}: {puts} puts, {live} keys");
                 assert!(updates + deletes > 0 || puts.abs_diff(live) < 300, "{what}: {puts} puts");
                 assert!(report.flushes >= 100, "{what}: {} flushes", report.flushes);

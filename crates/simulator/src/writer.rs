@@ -1,7 +1,7 @@
 //! What a simulated merge writes: stretches, one after the other, as files of the sizes that the engine's
 //! would have.
 
-use lsmx_compaction::{FileId, FileShape};
+use lsmx_compaction::{FileId, TableMeta};
 
 use crate::body::{Body, Stretch, Thinning, range_of, width};
 use crate::content::Content;
@@ -28,7 +28,7 @@ pub(super) struct Stamp {
 /// A finished output; its name is still to be given.
 #[derive(Debug)]
 pub(super) struct Output {
-    pub(super) shape: FileShape,
+    pub(super) shape: TableMeta,
     pub(super) body: Body,
 }
 
@@ -228,12 +228,12 @@ impl<'a> Writer<'a> {
     }
 
     /// What policies see of an output.
-    fn shape(&self, body: &Body, load: &Load, spans: f64, seqs: Seqs) -> FileShape {
+    fn shape(&self, body: &Body, load: &Load, spans: f64, seqs: Seqs) -> TableMeta {
         let entries = load.entries();
         let density = entries * DOMAIN / width(body.from, body.to());
         let bytes = self.sizes.table(load, density).all;
         let tombstones = whole(load.tombstones + spans);
-        FileShape {
+        TableMeta {
             id: FileId(0),
             range: range_of(body.from, body.to()),
             bytes: at_least_one(bytes),

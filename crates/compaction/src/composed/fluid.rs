@@ -1,173 +1,191 @@
-//! Fluid: every level holds up to a number of runs, and moves on as a whole.
+//! Fluid layout: each level holds up to a number of runs and is merged into the next one as a whole.
 //!
-//! What arrives in a level joins its newest run until that has had its share of arrivals, then it is
-//! a run of its own. Arrivals are told by bytes: a run that is n times as large as what arrives has
-//! had n of them. So no capacity has to be known: a level of K runs moves on with the arrival that
-//! would make it K + 1, and whatever updates and deletes leave of a level counts as what it is.
+//! Arriving data is merged into the newest run of a level until that run has its share of arrivals. The
+//! next arrival becomes a new run. The number of arrivals is estimated from bytes: a run that is n times as
+//! large as the arriving data has had n arrivals. Therefore no capacities are needed, and the estimate
+//! accounts for updates and deletes. A level of K runs moves on when run K + 1 would arrive.
 
-use super::look::{Look, len_u64, score, whole_runs};
-use super::{L0, SCORE_DUE};
+use crate::composed::context::{PickContext, SCORE_DUE, len_u64, score};
+use crate::composed::file_rules::{due_files, rewrite_job};
+use crate::composed::primitives::L0;
+use crate::ids::Level;
+use crate::job::{Job, JobInput, JobKind, Reason, Target};
+use crate::key_range::KeyRange;
+use crate::run::SortedRun;
 use crate::trigger::Trigger;
-use crate::{Job, JobInput, JobKind, KeyRange, Level, Placement, Reason, RunShape, Target};
 
-/// How many runs each level may hold.
+/// Maximum number of runs of each level.
 #[derive(Clone, Copy)]
-pub(super) struct Limits<'a> {
+pub(super) struct RunLimits<'a> {
     pub(super) upper: &'a [usize],
     pub(super) last: usize,
     pub(super) size_ratio: usize,
 }
 
-impl Limits<'_> {
-    /// Runs that a level holds at rest.
+impl RunLimits<'_> {
+    /// Returns the maximum number of runs of a level.
     pub(super) fn runs_max(&self, level: Level, is_last: bool) -> usize {
         if is_last && level > L0 {
             return self.last.max(1);
         }
         let runs = self.upper.get(level.index()).or(self.upper.last()).map_or(1, |runs| *runs);
-        // A run of L0 is a flush. Where a run takes in several of them, that happens in L1.
+        // Each run of L0 is a flush. If a run should have several arrivals, they are merged in L1.
         if level == L0 && self.arrivals_per_run(runs) > 1 { 0 } else { runs.max(1) }
     }
 
-    /// Arrivals that one of `runs` runs takes in until the level moves on.
+    /// Returns the number of arrivals per run in a level of `runs` runs.
     fn arrivals_per_run(&self, runs: usize) -> usize {
         self.size_ratio.saturating_sub(1).max(1).div_ceil(runs.max(1))
     }
 
-    /// Whether the newest run of a level, with so many runs at most, takes in what arrives.
-    fn absorbs(&self, runs_max: usize, active: &RunShape, arriving_bytes: u64) -> bool {
+    /// Returns whether arriving data is merged into the newest run of a level, which may have `runs_max`
+    /// runs.
+    fn is_active(&self, runs_max: usize, newest: &SortedRun, arriving_bytes: u64) -> bool {
         let arrivals = len_u64(self.arrivals_per_run(runs_max));
-        // Arrivals so far, rounded, are fewer: active ÷ arriving + ½ < arrivals.
-        let had = u128::from(active.bytes()) * 2 + u128::from(arriving_bytes);
-        had < u128::from(arriving_bytes) * 2 * u128::from(arrivals)
+        // newest ÷ arriving + ½ < arrivals, without fractions.
+        let doubled = u128::from(newest.bytes()) * 2 + u128::from(arriving_bytes);
+        doubled < u128::from(arriving_bytes) * 2 * u128::from(arrivals)
     }
 }
 
-impl Look<'_> {
-    pub(super) fn pick_fluid(&self, limits: &Limits<'_>) -> Option<Job> {
-        self.primitives.rules.iter().find_map(|rule| match rule.trigger {
-            Trigger::TooManyRuns => self.fluid_by_runs(limits),
-            Trigger::SpaceAmplification { percent } => self.fluid_by_space(percent),
-            _ => self.due_files(rule).into_iter().find_map(|due| {
-                if due.rewrite {
-                    return self.rewrite(&due);
+/// Picks jobs of a fluid layout.
+pub(super) struct FluidPicker<'a> {
+    context: PickContext<'a>,
+    limits: RunLimits<'a>,
+}
+
+impl<'a> FluidPicker<'a> {
+    pub(super) fn new(
+        context: PickContext<'a>,
+        upper: &'a [usize],
+        last: usize,
+        size_ratio: usize,
+    ) -> FluidPicker<'a> {
+        FluidPicker { context, limits: RunLimits { upper, last, size_ratio } }
+    }
+
+    /// Returns the next job.
+    pub(super) fn pick(&self) -> Option<Job> {
+        let context = &self.context;
+        context.primitives.rules.iter().find_map(|rule| match rule.trigger {
+            Trigger::TooManyRuns => self.too_many_runs_job(),
+            Trigger::SpaceAmplification { percent } => self.space_job(percent),
+            _ => due_files(context, rule).into_iter().find_map(|due| {
+                if due.can_rewrite {
+                    return rewrite_job(context, &due);
                 }
-                if self.shape.deepest() == Some(due.level) {
-                    return self.merge_in_place_for(due.level, due.reason);
+                if context.shape.deepest_level() == Some(due.level) {
+                    return context.merge_in_place(due.level, due.reason);
                 }
-                self.fluid_step(limits, due.level, due.reason)
+                self.level_job(due.level, due.reason)
             }),
         })
     }
 
-    /// The level that is furthest above its limit moves on. Ties: the smaller level.
-    fn fluid_by_runs(&self, limits: &Limits<'_>) -> Option<Job> {
-        let deepest = self.shape.deepest()?;
+    /// Returns the bytes of the next job out of L0 and its target level; `None` if none is due.
+    pub(super) fn l0_work(&self) -> Option<(u64, Level)> {
+        let is_due = self.context.idle_runs(L0).count() > self.limits.runs_max(L0, false);
+        is_due.then(|| (self.context.idle_l0_bytes(), Level(1)))
+    }
+
+    /// Returns a job of the level that exceeds its limit the most. Ties: the smaller level.
+    fn too_many_runs_job(&self) -> Option<Job> {
+        let shape = self.context.shape;
+        let deepest = shape.deepest_level()?;
         let mut due = Vec::new();
         for level in (0..=deepest.0).map(Level) {
-            let runs = self.shape.runs_of(level).len();
-            let runs_max = limits.runs_max(level, level == deepest);
+            let runs = shape.runs_of(level).len();
+            let runs_max = self.limits.runs_max(level, level == deepest);
             let score_milli = score(len_u64(runs), len_u64(runs_max) + 1);
-            self.notes.score(level, "too-many-runs", score_milli);
+            self.context.explanation.add_score(level, "too-many-runs", score_milli);
             if score_milli >= SCORE_DUE {
                 due.push((score_milli, level, runs));
             }
         }
         due.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
-        due.into_iter().find_map(|(_, level, runs)| {
-            self.fluid_step(limits, level, Reason::RunCount { level, runs })
-        })
+        due.into_iter()
+            .find_map(|(_, level, runs)| self.level_job(level, Reason::RunCount { level, runs }))
     }
 
-    /// All of a level to the next one: into its newest run, or beside it as a new one.
-    fn fluid_step(&self, limits: &Limits<'_>, level: Level, reason: Reason) -> Option<Job> {
-        let shape = self.shape;
+    /// Returns a job that merges a whole level into the next one: into the newest run if that is active,
+    /// otherwise into a new run.
+    fn level_job(&self, level: Level, reason: Reason) -> Option<Job> {
+        let (context, shape) = (&self.context, self.context.shape);
         let Some(next) = Level::from_index(level.index() + 1) else {
-            return self.merge_in_place(level); // The deepest level that can be named.
+            return context.merge_in_place(level, Reason::Shape { level });
         };
-        let mut inputs = whole_runs(level, shape.runs_of(level));
-        let deepest = shape.deepest()?;
-        let runs_max = limits.runs_max(next, next >= deepest);
-        let active = shape.runs_of(next).first();
-        let Some(active) =
-            active.filter(|run| limits.absorbs(runs_max, run, shape.level_bytes(level)))
-        else {
-            let before = shape.runs_of(next).first().map(|run| run.id);
-            let target = Target { level: next, placement: Placement::NewRun { before } };
-            return self.merge_or_move(inputs, target, reason);
+        let mut inputs = context.level_inputs(level);
+        let deepest = shape.deepest_level()?;
+        let runs_max = self.limits.runs_max(next, next >= deepest);
+        let newest = shape.runs_of(next).first();
+        let bytes = shape.level_bytes(level);
+        let Some(active) = newest.filter(|run| self.limits.is_active(runs_max, run, bytes)) else {
+            return context.merge_or_move(inputs, Target::newest_run(next, shape), reason);
         };
-        let sources = self.resolve_all(&inputs)?;
+        let sources = context.resolve_all(&inputs)?;
         let range = KeyRange::hull_of(sources.iter().map(|file| &file.range))?;
-        let overlapped = active.overlapping(&range);
-        let placement = Placement::JoinRun(active.id);
-        let target = Target { level: next, placement };
-        let apart = overlapped
+        let target = Target::join(next, active.id);
+        let is_apart = active
+            .overlapping(&range)
             .iter()
             .all(|file| sources.iter().all(|source| !source.range.overlaps(&file.range)));
-        if apart && KeyRange::are_disjoint(sources.iter().map(|file| &file.range)) {
-            let (kind, cut) = (JobKind::Move, self.cut(next));
-            return self.admitted(Job { kind, inputs, target, cut, reason });
+        if is_apart && KeyRange::are_disjoint(sources.iter().map(|file| &file.range)) {
+            return context.admit_with(JobKind::Move, inputs, target, reason);
         }
-        if !overlapped.is_empty() {
-            let files = overlapped.iter().map(|file| file.id).collect();
-            inputs.push(JobInput { level: next, run: active.id, files });
-        }
-        let (kind, cut) = (JobKind::Merge, self.cut(next));
-        self.admitted(Job { kind, inputs, target, cut, reason })
+        inputs.extend(JobInput::from_overlap(next, active, &range));
+        context.admit_with(JobKind::Merge, inputs, target, reason)
     }
 
-    /// The bytes above the oldest run are too many for those in it: all runs become one.
-    fn fluid_by_space(&self, percent_max: u64) -> Option<Job> {
-        let (deepest, oldest) = self.shape.last_run()?;
-        let above = self.shape.bytes().saturating_sub(oldest.bytes());
+    /// Returns a job that merges all runs if the bytes above the oldest run are too many.
+    fn space_job(&self, percent_max: u64) -> Option<Job> {
+        let (context, shape) = (&self.context, self.context.shape);
+        let (deepest, oldest) = shape.last_run()?;
+        let above = shape.bytes().saturating_sub(oldest.bytes());
         let percent = score(above, oldest.bytes()) / 10;
-        self.notes.score(deepest, "space-amplification", score(percent, percent_max));
+        context.explanation.add_score(deepest, "space-amplification", score(percent, percent_max));
         if above == 0 || percent < percent_max {
             return None;
         }
-        let inputs: Vec<_> =
-            self.shape.runs().map(|(level, run)| JobInput::whole(level, run)).collect();
-        let target = Target { level: deepest, placement: Placement::NewRun { before: None } };
-        let (kind, cut) = (JobKind::Merge, self.cut(deepest));
+        let inputs = shape.runs().map(|(level, run)| JobInput::from_run(level, run)).collect();
         let reason = Reason::SpaceAmplification { percent };
-        self.admitted(Job { kind, inputs, target, cut, reason })
+        context.admit_with(JobKind::Merge, inputs, Target::oldest_run(deepest), reason)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::{FileId, RunId};
+    use crate::table_meta::TableMeta;
 
     #[test]
-    fn limits_of_the_named_layouts() {
-        let tiering = Limits { upper: &[9], last: 9, size_ratio: 10 };
+    fn runs_max_follows_layout() {
+        let tiering = RunLimits { upper: &[9], last: 9, size_ratio: 10 };
         assert_eq!(tiering.runs_max(L0, true), 9);
         assert_eq!((tiering.runs_max(Level(1), false), tiering.runs_max(Level(1), true)), (9, 9));
-        let lazy = Limits { upper: &[9], last: 1, size_ratio: 10 };
+        let lazy = RunLimits { upper: &[9], last: 1, size_ratio: 10 };
         assert_eq!((lazy.runs_max(Level(2), false), lazy.runs_max(Level(2), true)), (9, 1));
-        // Three runs, three arrivals each: L0 hands on every flush.
-        let fluid = Limits { upper: &[3], last: 1, size_ratio: 10 };
+        // Three runs with three arrivals each: every flush moves on to L1.
+        let fluid = RunLimits { upper: &[3], last: 1, size_ratio: 10 };
         assert_eq!((fluid.runs_max(L0, true), fluid.runs_max(Level(1), false)), (0, 3));
-        let hybrid = Limits { upper: &[9, 4, 2], last: 1, size_ratio: 10 };
+        let hybrid = RunLimits { upper: &[9, 4, 2], last: 1, size_ratio: 10 };
         let runs: Vec<_> = (0..5).map(|level| hybrid.runs_max(Level(level), false)).collect();
         assert_eq!(runs, [9, 4, 2, 2, 2]);
     }
 
     #[test]
-    fn a_run_takes_in_its_share_of_arrivals() {
-        let lazy = Limits { upper: &[9], last: 1, size_ratio: 10 };
+    fn is_active_until_run_has_its_share_of_arrivals() {
+        let lazy = RunLimits { upper: &[9], last: 1, size_ratio: 10 };
         let run = |bytes| {
-            let file = crate::FileShape {
-                bytes,
-                ..crate::FileShape::new(crate::FileId(1), KeyRange::new("a", "z"))
-            };
-            RunShape { id: crate::RunId(1), files: vec![std::sync::Arc::new(file)].into() }
+            let meta = TableMeta::new(FileId(1), KeyRange::new("a", "z"));
+            let file = TableMeta { bytes, ..meta };
+            SortedRun { id: RunId(1), files: vec![std::sync::Arc::new(file)].into() }
         };
-        // One run for nine arrivals: the ninth joins eight, the tenth does not join nine.
-        assert!(lazy.absorbs(1, &run(8000), 1000));
-        assert!(!lazy.absorbs(1, &run(9000), 1000));
-        // A run for each arrival, but for a rest.
-        assert!(!lazy.absorbs(9, &run(900), 1000));
-        assert!(lazy.absorbs(9, &run(400), 1000));
+        // One run for nine arrivals: the ninth arrival is merged into eight, the tenth is not.
+        assert!(lazy.is_active(1, &run(8000), 1000));
+        assert!(!lazy.is_active(1, &run(9000), 1000));
+        // One run per arrival, except for a small remainder.
+        assert!(!lazy.is_active(9, &run(900), 1000));
+        assert!(lazy.is_active(9, &run(400), 1000));
     }
 }

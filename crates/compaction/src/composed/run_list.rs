@@ -1,93 +1,114 @@
-//! The tree as one list of runs: RocksDB's universal compaction.
+//! Run-list layout: RocksDB's universal compaction.
 //!
-//! Runs are numbered from the newest, r1, to the oldest, rn. Nothing happens below the run count;
-//! then the first rule that applies decides:
+//! Let r1 be the newest run and rn the oldest. Nothing is merged below the run count. Otherwise the first
+//! applicable rule decides, in the order of the triggers:
 //!
-//! 1. *Space amplification*: the bytes above rn are too many for those of rn: all runs are merged.
-//! 2. *Size ratio*: from each start a chain grows while the next older run is not larger than the
-//!    chain; the first chain that is long enough is merged.
-//! 3. *Run count*: of more idle runs than the count, the newest are merged until as many are left.
+//! 1. *Space amplification*: if the bytes above rn are too many compared to rn, all runs are merged.
+//! 2. *Size ratio*: from each start, a sequence of runs grows while the next older run is at most as large
+//!    as the sequence. The first sequence of sufficient length is merged.
+//! 3. *Run count*: if there are more idle runs than the count, the newest ones are merged so that `count`
+//!    runs remain.
 //!
-//! A run that a running job holds ends a chain, and puts off rule 1.
+//! A busy run ends a sequence and defers rule 1.
 //!
 //! Source: RocksDB 6.11, `compaction_picker_universal.cc`.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use super::look::{Look, len_u64, score};
+use crate::composed::context::{PickContext, len_u64, score};
+use crate::composed::file_rules::{due_files, rewrite_job};
+use crate::composed::primitives::L0;
+use crate::ids::Level;
+use crate::job::{Job, JobInput, JobKind, Placement, Reason, Target};
+use crate::key_range::KeyRange;
+use crate::run::SortedRun;
 use crate::trigger::Trigger;
-use crate::{Job, JobInput, JobKind, KeyRange, Level, Placement, Reason, RunShape, Target};
 
-/// A run with its level, its bytes and whether a running job holds it.
-struct Run<'a> {
+/// A run of the list.
+struct ListedRun<'a> {
     level: Level,
-    run: &'a Arc<RunShape>,
+    run: &'a Arc<SortedRun>,
     bytes: u64,
-    busy: bool,
+    is_busy: bool,
 }
 
-impl Look<'_> {
-    /// The job that the triggers ask for, in their order.
-    pub(super) fn pick_run_list(&self, bottom: Level) -> Option<Job> {
-        let runs: Vec<Run<'_>> = self
-            .shape
-            .runs()
-            .map(|(level, run)| Run { level, run, bytes: run.bytes(), busy: !self.is_idle(run) })
-            .collect();
-        let count_min = self.primitives.run_counts().map_or(2, |(runs, _)| runs.max(2));
-        if let (Some(first), true) = (runs.first(), self.notes.are_kept()) {
+/// Indices of adjacent runs to merge, and the reason.
+type RunSequence = (Range<usize>, Reason);
+
+/// Picks jobs of a run list.
+pub(super) struct RunListPicker<'a> {
+    pub(super) context: PickContext<'a>,
+    /// Level of the oldest run after a merge of all runs.
+    pub(super) bottom: Level,
+}
+
+impl RunListPicker<'_> {
+    /// Returns the next job.
+    pub(super) fn pick(&self) -> Option<Job> {
+        let context = &self.context;
+        let listed = |(level, run)| {
+            let run: &Arc<SortedRun> = run;
+            ListedRun { level, run, bytes: run.bytes(), is_busy: !context.is_idle(run) }
+        };
+        let runs: Vec<ListedRun<'_>> = context.shape.runs().map(listed).collect();
+        let count_min = context.primitives.run_counts().map_or(2, |(runs, _)| runs.max(2));
+        if let (Some(first), true) = (runs.first(), context.explanation.is_recording()) {
             let score_milli = score(len_u64(runs.len()), len_u64(count_min));
-            self.notes.score(first.level, "run-count", score_milli);
-            self.notes.candidates(|| {
-                let line = |run: &Run<'_>| {
-                    let busy = if run.busy { ", busy" } else { "" };
+            context.explanation.add_score(first.level, "run-count", score_milli);
+            context.explanation.add_candidates(|| {
+                let line = |run: &ListedRun<'_>| {
+                    let busy = if run.is_busy { ", busy" } else { "" };
                     format!("r{} in {}: {} bytes{busy}", run.run.id.0, run.level, run.bytes)
                 };
                 runs.iter().map(line).collect()
             });
         }
-        self.primitives.rules.iter().find_map(|rule| {
+        context.primitives.rules.iter().find_map(|rule| {
             if rule.trigger.is_about_files() {
-                return self.due_files(rule).into_iter().find_map(|due| {
-                    if due.rewrite {
-                        return self.rewrite(&due);
+                return due_files(context, rule).into_iter().find_map(|due| {
+                    if due.can_rewrite {
+                        return rewrite_job(context, &due);
                     }
                     let start = runs.iter().position(|run| run.run.id == due.run.id)?;
-                    self.chain_job(&runs, start..runs.len(), bottom, due.reason)
+                    self.sequence_job(&runs, start..runs.len(), due.reason)
                 });
             }
             if runs.len() < count_min {
                 return None;
             }
-            let chains = chains(&rule.trigger, &runs);
-            chains
-                .into_iter()
-                .find_map(|(chain, reason)| self.chain_job(&runs, chain, bottom, reason))
+            let mut sequences = due_sequences(&rule.trigger, &runs).into_iter();
+            sequences.find_map(|(range, reason)| self.sequence_job(&runs, range, reason))
         })
     }
 
-    /// Neighbouring runs into one.
-    fn chain_job(
+    /// Returns the bytes of the next job if it takes runs of L0, and its target level.
+    pub(super) fn l0_work(&self) -> Option<(u64, Level)> {
+        let job = self.pick().filter(|job| job.source() == Some(L0))?;
+        Some((job.input_bytes(self.context.shape).ok()?, job.target.level))
+    }
+
+    /// Returns a job that makes one run of a sequence.
+    fn sequence_job(
         &self,
-        runs: &[Run<'_>],
-        chain: std::ops::Range<usize>,
-        bottom: Level,
+        runs: &[ListedRun<'_>],
+        range: Range<usize>,
         reason: Reason,
     ) -> Option<Job> {
-        let target = target_of(runs, chain.clone(), bottom);
-        let taken = &runs[chain];
+        let target = sequence_target(runs, range.clone(), self.bottom);
+        let taken = &runs[range];
         let files = taken.iter().flat_map(|run| &run.run.files);
-        let disjoint = KeyRange::are_disjoint(files.map(|file| &file.range));
-        // Within a level a move would only rename; merging is what makes one run of many.
-        let leaves = taken.iter().all(|run| run.level != target.level);
-        let kind = if leaves && disjoint { JobKind::Move } else { JobKind::Merge };
-        let inputs = taken.iter().map(|run| JobInput::whole(run.level, run.run)).collect();
-        self.admitted(Job { kind, inputs, target, cut: self.cut(target.level), reason })
+        let is_disjoint = KeyRange::are_disjoint(files.map(|file| &file.range));
+        // A move within a level would only renumber a single run, so runs of the target level are merged.
+        let leaves_levels = taken.iter().all(|run| run.level != target.level);
+        let kind = if leaves_levels && is_disjoint { JobKind::Move } else { JobKind::Merge };
+        let inputs = taken.iter().map(|run| JobInput::from_run(run.level, run.run)).collect();
+        self.context.admit_with(kind, inputs, target, reason)
     }
 }
 
-/// The chains that a trigger asks to be merged, first choice first.
-fn chains(trigger: &Trigger, runs: &[Run<'_>]) -> Vec<(std::ops::Range<usize>, Reason)> {
+/// Returns the sequences that a trigger makes due, best first.
+fn due_sequences(trigger: &Trigger, runs: &[ListedRun<'_>]) -> Vec<RunSequence> {
     match *trigger {
         Trigger::SpaceAmplification { percent } => {
             space_amplification(runs, percent).into_iter().collect()
@@ -96,37 +117,34 @@ fn chains(trigger: &Trigger, runs: &[Run<'_>]) -> Vec<(std::ops::Range<usize>, R
             size_ratio(runs, percent, runs_min.max(2), runs_max)
         }
         Trigger::RunCount { runs: count, .. } => run_count(runs, count).into_iter().collect(),
-        // A list of runs has no level that could be full, and files are looked at elsewhere.
+        // No level of a run list has a capacity. The caller handles triggers about files.
         _ => Vec::new(),
     }
 }
 
-fn space_amplification(
-    runs: &[Run<'_>],
-    percent_max: u64,
-) -> Option<(std::ops::Range<usize>, Reason)> {
+fn space_amplification(runs: &[ListedRun<'_>], percent_max: u64) -> Option<RunSequence> {
     let (oldest, newer) = runs.split_last()?;
     let bytes: u128 = newer.iter().map(|run| u128::from(run.bytes)).sum();
     let percent = bytes * 100 / u128::from(oldest.bytes.max(1));
-    let due = !newer.is_empty() && percent >= u128::from(percent_max);
+    let is_due = !newer.is_empty() && percent >= u128::from(percent_max);
     let percent = u64::try_from(percent).unwrap_or(u64::MAX);
-    (due && runs.iter().all(|run| !run.busy))
+    (is_due && runs.iter().all(|run| !run.is_busy))
         .then_some((0..runs.len(), Reason::SpaceAmplification { percent }))
 }
 
 fn size_ratio(
-    runs: &[Run<'_>],
+    runs: &[ListedRun<'_>],
     percent: u64,
     runs_min: usize,
     runs_max: usize,
-) -> Vec<(std::ops::Range<usize>, Reason)> {
+) -> Vec<RunSequence> {
     let mut found = Vec::new();
     for start in 0..runs.len() {
         let (mut end, mut bytes) = (start, 0u128);
-        while let Some(next) = runs.get(end).filter(|run| !run.busy && end - start < runs_max) {
-            let fits =
+        while let Some(next) = runs.get(end).filter(|run| !run.is_busy && end - start < runs_max) {
+            let is_similar =
                 end == start || bytes * (100 + u128::from(percent)) / 100 >= u128::from(next.bytes);
-            if !fits {
+            if !is_similar {
                 break;
             }
             bytes += u128::from(next.bytes);
@@ -139,25 +157,24 @@ fn size_ratio(
     found
 }
 
-fn run_count(runs: &[Run<'_>], count: usize) -> Option<(std::ops::Range<usize>, Reason)> {
-    let idle = runs.iter().filter(|run| !run.busy).count();
-    let start = runs.iter().position(|run| !run.busy)?;
+fn run_count(runs: &[ListedRun<'_>], count: usize) -> Option<RunSequence> {
+    let idle = runs.iter().filter(|run| !run.is_busy).count();
+    let start = runs.iter().position(|run| !run.is_busy)?;
     let wanted = (idle + 1).checked_sub(count).filter(|_| idle > count)?;
-    let taken = runs[start..].iter().take(wanted).take_while(|run| !run.busy).count();
+    let taken = runs[start..].iter().take(wanted).take_while(|run| !run.is_busy).count();
     let reason = Reason::RunCount { level: runs[start].level, runs: idle };
     (taken >= 2).then_some((start..start + taken, reason))
 }
 
-/// A chain down to the oldest run goes to the bottom. Any other stands above the run that is next
-/// in age: in the level before that one's, or beside it where the chain itself reaches that level.
-fn target_of(runs: &[Run<'_>], chain: std::ops::Range<usize>, bottom: Level) -> Target {
-    let oldest_level = runs[..chain.end].last().map_or(Level(0), |run| run.level);
-    let Some(next) = runs.get(chain.end) else {
-        let level = bottom.max(oldest_level);
-        return Target { level, placement: Placement::NewRun { before: None } };
+/// Returns the target of a sequence. With the oldest run it goes to the bottom. Otherwise it is placed
+/// before the next older run: in the level above that run, or in the same level if the sequence extends
+/// to that level.
+fn sequence_target(runs: &[ListedRun<'_>], range: Range<usize>, bottom: Level) -> Target {
+    let oldest_level = runs[..range.end].last().map_or(L0, |run| run.level);
+    let Some(next) = runs.get(range.end) else {
+        return Target::oldest_run(bottom.max(oldest_level));
     };
-    let above = Level(next.level.0.saturating_sub(1));
-    let level = above.max(oldest_level);
+    let level = Level(next.level.0.saturating_sub(1)).max(oldest_level);
     let before = (level == next.level).then_some(next.run.id);
     Target { level, placement: Placement::NewRun { before } }
 }

@@ -1,16 +1,69 @@
-//! A policy as text: names with parameters, and compositions in TOML ↔ policy.
+//! Policies as text: presets with parameters, and compositions of primitives in TOML.
 //!
 //! ```text
 //! spec       name | name(parameter, …) | {composition}
-//! name       of a preset, in any case; the study's spellings too
+//! name       name of a preset, in any case; names of the study are accepted too
 //! parameter  key=value, with a key of Preset::parameters in any case (size_ratio is T);
-//!            the first ones of some presets may stand without a key: fluid(3,1), tsa(0.5)
+//!            the first parameters of some presets need no key: fluid(3,1), tsa(0.5)
 //! ```
 //!
-//! A composition is a policy put together from primitives; [`toml`] has its form. On one line, as a
-//! database remembers it, it is an inline table of TOML.
+//! # Compositions
+//!
+//! A composition describes a policy by its primitives. In a file it is a TOML document; in a spec, which
+//! a database stores, it is an inline table of TOML with the same fields.
+//!
+//! ```
+//! use lsmx_compaction::PolicySpec;
+//!
+//! let text = r#"
+//! name = "tiered-top"         # in results and errors
+//! layout = "leveling"         # leveling, fluid, run-list or queue
+//! tiered = [4]                # maximum number of runs in L1, L2, ... before leveled levels begin
+//! stop = 20                   # number of runs in L0 at which writes stop
+//! tables = 1                  # target size of an output, in target table sizes
+//! grandparents = 25           # maximum overlap of an output, in target output sizes
+//!
+//! [[rule]]                    # in order of priority
+//! trigger = "run-count"
+//! runs = 4
+//!
+//! [[rule]]
+//! trigger = "level-full"
+//! capacity = "from-bottom"
+//! last = 6
+//! base = 4
+//! size-ratio = 10
+//! granularity = "file"
+//! movement = "least-overlap"
+//! "#;
+//! let spec = PolicySpec::from_toml(text)?;
+//! assert_eq!(spec.name(), "tiered-top");
+//! assert_eq!(spec.to_string().parse::<PolicySpec>()?, spec);
+//! # Ok::<(), lsmx_compaction::Error>(())
+//! ```
+//!
+//! | part | fields |
+//! | --- | --- |
+//! | layout `leveling` | `tiered` |
+//! | layout `fluid` | `runs`, `last-runs`, `size-ratio` |
+//! | layout `run-list` | `bottom` |
+//! | trigger `level-full` | `capacity = "from-top"` with `l1`, or `"from-bottom"` with `last`, `base`; `size-ratio` |
+//! | trigger `run-count` | `runs`, `wait` |
+//! | trigger `space-amplification` | `percent` |
+//! | trigger `size-ratio` | `percent`, `runs-min`, `runs-max` |
+//! | trigger `tombstone-density` | `share` |
+//! | trigger `tombstone-ttl` | `bound`, `size-ratio` |
+//! | trigger `file-staleness` | `ttl` |
+//! | trigger `total-bytes` | `bytes` |
+//! | granularity `files` | `files` |
+//! | granularity `partition` | `above` |
+//!
+//! Times and sizes are strings such as `"3600s"` and `"1G"`. Missing fields have the defaults of the presets.
+//! A file with the single field `policy` contains a spec, such as `policy = "tiering(T=4)"`.
 
-pub mod toml;
+mod composition;
+mod toml_reader;
+mod toml_writer;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,97 +72,95 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::parameter::{MILLION, Parameter, SHARE_OF_RUN};
+use crate::composed::{ComposedPolicy, Primitives};
+use crate::error::Error;
+use crate::parameter::{MILLION, Parameter, SHARE_OF_DURATION};
+use crate::policy::CompactionPolicy;
 use crate::presets::Preset;
-use crate::{CompactionPolicy, Composed, Error, Primitives};
+use toml_reader::{TomlPolicy, read_inline_toml, read_toml};
+use toml_writer::to_inline_toml;
 
-/// A policy as it is asked for: a preset with its parameters, such as `tiering(T=4)`, or a composition
-/// of primitives; prints as it is read, in serde too.
+pub use composition::Composition;
+pub use toml_writer::to_toml;
+
+/// Description of a policy: a preset with parameters, such as `tiering(T=4)`, or a composition of primitives.
+///
+/// It is parsed from, formatted as, and serialized as text. The module [`spec`](crate::spec) describes the
+/// syntax.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct PolicySpec(Form);
+pub struct PolicySpec(SpecKind);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Form {
+enum SpecKind {
     Preset {
         preset: Preset,
-        /// What differs from the defaults.
+        /// Parameters with a value other than the default.
         given: BTreeMap<Parameter, u64>,
     },
     Composition(Arc<Composition>),
 }
 
-/// Primitives under a name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Composition {
-    /// What the policy is called, in results and errors.
-    pub name: String,
-    /// What it is made of.
-    pub primitives: Primitives,
-}
-
-/// Bound on the age of tombstones of `tsa` in a database, where none is given: a day.
+/// Default maximum age of tombstones of `tsa` in a database, in microseconds: one day.
 pub const BOUND_US_DEFAULT: u64 = 86_400_000_000;
 
 impl PolicySpec {
-    /// Returns a preset with its defaults.
+    /// Returns a preset with default parameters.
     #[must_use]
     pub fn new(preset: Preset) -> Self {
-        PolicySpec(Form::Preset { preset, given: BTreeMap::new() })
+        PolicySpec(SpecKind::Preset { preset, given: BTreeMap::new() })
     }
 
-    /// Returns a policy of these primitives.
+    /// Returns a policy composed of these primitives. The name has 1 to 64 letters, digits and `+ - . _`.
     ///
     /// # Errors
     ///
-    /// If they do not go together, or the name is that of a preset or no name: up to 64 letters,
-    /// digits and `+ - . _`.
-    pub fn composed(name: impl Into<String>, primitives: Primitives) -> Result<Self, Error> {
-        let name = name.into();
-        toml::check_name(&name).map_err(|what| Error::SpecText { line: 1, what })?;
-        primitives.check()?;
-        Ok(PolicySpec(Form::Composition(Arc::new(Composition { name, primitives }))))
+    /// [`Error::InvalidCombination`] if the primitives cannot be combined, [`Error::InvalidSpec`] if the name
+    /// is invalid or is that of a preset.
+    pub fn from_primitives(name: impl Into<String>, primitives: Primitives) -> Result<Self, Error> {
+        let composition = Composition::new(name, primitives)?;
+        Ok(PolicySpec(SpecKind::Composition(Arc::new(composition))))
     }
 
-    /// Reads a policy from the text of a TOML file; [`toml`] has its form.
+    /// Parses the text of a TOML file.
     ///
     /// # Errors
     ///
-    /// What is wrong, with the line.
+    /// [`Error::InvalidSpec`] with the line of the mistake.
     pub fn from_toml(text: &str) -> Result<Self, Error> {
-        toml::read(text)
+        PolicySpec::from_toml_policy(read_toml(text)?)
     }
 
-    /// Every preset that drops nothing, with its defaults: what `all` stands for.
+    /// Returns all presets that drop no data, with default parameters.
     #[must_use]
     pub fn all_presets() -> Vec<PolicySpec> {
         Preset::ALL.into_iter().map(PolicySpec::new).collect()
     }
 
-    /// The preset, if it is one.
+    /// Returns the preset, or `None` for a composition.
     #[must_use]
     pub fn preset(&self) -> Option<Preset> {
         match &self.0 {
-            Form::Preset { preset, .. } => Some(*preset),
-            Form::Composition(_) => None,
+            SpecKind::Preset { preset, .. } => Some(*preset),
+            SpecKind::Composition(_) => None,
         }
     }
 
-    /// Canonical name of the preset, or the name of the composition, without parameters.
+    /// Returns the canonical name of the preset, or the name of the composition.
     #[must_use]
     pub fn name(&self) -> &str {
         match &self.0 {
-            Form::Preset { preset, .. } => preset.name(),
-            Form::Composition(composition) => &composition.name,
+            SpecKind::Preset { preset, .. } => preset.name(),
+            SpecKind::Composition(composition) => &composition.name,
         }
     }
 
-    /// The value of a parameter of a preset, given or by default; `None` for a composition.
+    /// Returns the value of a preset parameter, or `None` for a composition.
     #[must_use]
     pub fn value(&self, parameter: Parameter) -> Option<u64> {
         match &self.0 {
-            Form::Preset { preset, given } => Some(value_of(*preset, given, parameter)),
-            Form::Composition(_) => None,
+            SpecKind::Preset { preset, given } => Some(value_of(*preset, given, parameter)),
+            SpecKind::Composition(_) => None,
         }
     }
 
@@ -117,23 +168,23 @@ impl PolicySpec {
     ///
     /// # Errors
     ///
-    /// If the policy does not have the parameter, or not with this value.
+    /// [`Error::UnknownParameter`] or [`Error::BadParameter`].
     pub fn with(mut self, parameter: Parameter, value: u64) -> Result<Self, Error> {
         let name = self.name().to_owned();
-        let Form::Preset { preset, given } = &mut self.0 else {
+        let SpecKind::Preset { preset, given } = &mut self.0 else {
             return Err(unknown_parameter(&name, &[], parameter.name()));
         };
-        set(*preset, given, parameter, value)?;
-        check(*preset, given)?;
+        set_parameter(*preset, given, parameter, value)?;
+        check_parameters(*preset, given)?;
         Ok(self)
     }
 
-    /// Returns the spec with another size ratio. A policy without that parameter, such as
-    /// `universal`, stays as it is.
+    /// Returns the spec with another size ratio. A policy without this parameter, such as `universal`, is
+    /// unchanged.
     ///
     /// # Errors
     ///
-    /// If `size_ratio` is below 2, or leaves too small a value for another parameter.
+    /// [`Error::BadParameter`] if `size_ratio` is below 2 or conflicts with another parameter.
     pub fn with_size_ratio(self, size_ratio: u64) -> Result<Self, Error> {
         let has_it = |preset: Preset| preset.parameters().contains(&Parameter::SizeRatio);
         if self.preset().is_some_and(has_it) {
@@ -142,84 +193,99 @@ impl PolicySpec {
         Ok(self)
     }
 
-    /// Whether it lets data go that nobody has deleted.
+    /// Returns whether the policy drops data that was not deleted.
     #[must_use]
-    pub fn drops_data(&self) -> bool {
-        self.primitives().drops_data()
+    pub fn can_drop_data(&self) -> bool {
+        self.primitives().can_drop_data()
     }
 
-    /// The share of an experiment's run that it asks for, in millionths, if it does.
+    /// Returns the bound on the age of tombstones in millionths of an experiment's duration; `None` if the
+    /// policy has no such bound.
     #[must_use]
-    pub fn share_of_run(&self) -> Option<u64> {
+    pub fn share_of_duration(&self) -> Option<u64> {
         let preset = self.preset()?;
         if !preset.parameters().contains(&Parameter::Bound) {
             return None;
         }
         let bound = self.value(Parameter::Bound)?;
-        (bound & SHARE_OF_RUN != 0).then_some(bound & !SHARE_OF_RUN)
+        (bound & SHARE_OF_DURATION != 0).then_some(bound & !SHARE_OF_DURATION)
     }
 
-    /// Returns the spec for a run that takes so long: a share of it becomes a time.
+    /// Returns the spec for an experiment of this duration: a relative bound becomes a time.
     #[must_use]
-    pub fn of_run(mut self, run_us: u64) -> Self {
-        let share = self.share_of_run();
-        if let (Form::Preset { given, .. }, Some(ppm)) = (&mut self.0, share) {
-            let bound = u128::from(run_us) * u128::from(ppm) / u128::from(MILLION);
-            let bound = u64::try_from(bound).unwrap_or(u64::MAX).clamp(1, SHARE_OF_RUN - 1);
+    pub fn with_duration(mut self, duration_us: u64) -> Self {
+        let share = self.share_of_duration();
+        if let (SpecKind::Preset { given, .. }, Some(ppm)) = (&mut self.0, share) {
+            let bound = u128::from(duration_us) * u128::from(ppm) / u128::from(MILLION);
+            let bound = u64::try_from(bound).unwrap_or(u64::MAX).clamp(1, SHARE_OF_DURATION - 1);
             given.insert(Parameter::Bound, bound);
         }
         self
     }
 
-    /// Verifies that it can rule a database: no parameter is a share of a run.
+    /// Checks that the policy can be used by a database: it has no relative bound.
     ///
     /// # Errors
     ///
-    /// [`Error::ShareOfRun`].
+    /// [`Error::RelativeBound`] otherwise.
     pub fn check_for_database(&self) -> Result<(), Error> {
         match &self.0 {
-            Form::Preset { preset, given } => match given.get(&Parameter::Bound) {
-                Some(bound) if bound & SHARE_OF_RUN != 0 => Err(Error::ShareOfRun {
+            SpecKind::Preset { preset, given } => match given.get(&Parameter::Bound) {
+                Some(bound) if bound & SHARE_OF_DURATION != 0 => Err(Error::RelativeBound {
                     policy: preset.name().to_owned(),
-                    share: Parameter::Bound.show(*bound),
+                    share: Parameter::Bound.format(*bound),
                 }),
                 _ => Ok(()),
             },
-            Form::Composition(_) => Ok(()),
+            SpecKind::Composition(_) => Ok(()),
         }
     }
 
-    /// The primitives that it is made of. A bound that is a share of a run is none here; without
-    /// any, it is [`BOUND_US_DEFAULT`].
+    /// Returns the primitives of the policy. A relative bound on the age of tombstones is ignored: no
+    /// tombstone becomes too old. Without a bound, it is [`BOUND_US_DEFAULT`].
     #[must_use]
     pub fn primitives(&self) -> Primitives {
         match &self.0 {
-            Form::Preset { preset, given } => {
+            SpecKind::Preset { preset, given } => {
                 preset.primitives(|parameter| match value_of(*preset, given, parameter) {
-                    bound if parameter == Parameter::Bound && bound & SHARE_OF_RUN != 0 => {
+                    bound if parameter == Parameter::Bound && bound & SHARE_OF_DURATION != 0 => {
                         let is_given = given.contains_key(&Parameter::Bound);
-                        if is_given { SHARE_OF_RUN - 1 } else { BOUND_US_DEFAULT }
+                        if is_given { SHARE_OF_DURATION - 1 } else { BOUND_US_DEFAULT }
                     }
                     value => value,
                 })
             }
-            Form::Composition(composition) => composition.primitives.clone(),
+            SpecKind::Composition(composition) => composition.primitives.clone(),
+        }
+    }
+
+    /// Converts a parsed TOML text.
+    fn from_toml_policy(policy: TomlPolicy) -> Result<Self, Error> {
+        match policy {
+            TomlPolicy::Composition(composition) => {
+                Ok(PolicySpec(SpecKind::Composition(Arc::new(composition))))
+            }
+            TomlPolicy::Spec { text, line } => text
+                .parse()
+                .map_err(|error: Error| Error::InvalidSpec { line, what: error.to_string() }),
         }
     }
 
     /// Builds the policy.
     #[must_use]
     pub fn build(&self) -> Arc<dyn CompactionPolicy> {
-        Arc::new(Composed::of_checked(self.name(), self.primitives()))
+        Arc::new(ComposedPolicy::from_checked(self.name(), self.primitives()))
     }
 }
 
+/// Returns the given value of a parameter, or its default.
 fn value_of(preset: Preset, given: &BTreeMap<Parameter, u64>, parameter: Parameter) -> u64 {
     let value = |other| value_of(preset, given, other);
     given.get(&parameter).copied().unwrap_or_else(|| preset.default_of(parameter, &value))
 }
 
-fn set(
+/// Sets a parameter if the preset has it and the value is in its domain.
+fn set_parameter(
     preset: Preset,
     given: &mut BTreeMap<Parameter, u64>,
     parameter: Parameter,
@@ -229,49 +295,54 @@ fn set(
         return Err(unknown_parameter(preset.name(), preset.parameters(), parameter.name()));
     }
     let (min, max) = parameter.domain();
-    let number = if parameter == Parameter::Bound { value & !SHARE_OF_RUN } else { value };
+    let number = if parameter == Parameter::Bound { value & !SHARE_OF_DURATION } else { value };
     if !(min..=max).contains(&number) {
-        return Err(bad(preset, parameter, parameter.show(value), parameter.expected()));
+        return Err(bad_parameter(
+            preset,
+            parameter,
+            parameter.format(value),
+            parameter.expected(),
+        ));
     }
     given.insert(parameter, value);
     Ok(())
 }
 
-/// Parameters must agree with each other, and what is a default is not kept as given.
-fn check(preset: Preset, given: &mut BTreeMap<Parameter, u64>) -> Result<(), Error> {
+/// Checks that the parameters agree with each other, and removes those that equal their defaults.
+fn check_parameters(preset: Preset, given: &mut BTreeMap<Parameter, u64>) -> Result<(), Error> {
     let value = |parameter| value_of(preset, given, parameter);
     let trigger = match preset {
         Preset::Tiering | Preset::LazyLeveling => Parameter::SizeRatio,
         Preset::Fluid => Parameter::UpperRuns,
         _ => Parameter::Trigger,
     };
-    // L0 may rest with as many runs as the trigger of `universal`, one less elsewhere. Were the
-    // stop not above that, writes would wait for work that is not due.
+    // L0 can keep as many runs as the trigger of `universal`, or one less in other presets. With a lower
+    // stop, writes would wait although no merge is due.
     let (stop, runs) = (value(Parameter::Stop), value(trigger));
     if preset.parameters().contains(&Parameter::Stop) && stop <= runs {
         let expected = format!("above {} = {runs}", trigger.name());
-        return Err(bad(preset, Parameter::Stop, stop.to_string(), expected));
+        return Err(bad_parameter(preset, Parameter::Stop, stop.to_string(), expected));
     }
     let wait = value(Parameter::Wait);
     if given.contains_key(&Parameter::Wait) && !(runs..stop).contains(&wait) {
         let expected = format!("from {} = {runs} to below stop = {stop}", trigger.name());
-        return Err(bad(preset, Parameter::Wait, wait.to_string(), expected));
+        return Err(bad_parameter(preset, Parameter::Wait, wait.to_string(), expected));
     }
     let (width, width_max) = (value(Parameter::Width), value(Parameter::WidthMax));
     if preset == Preset::Universal && width_max < width {
         let expected = format!("at least width = {width}");
-        return Err(bad(preset, Parameter::WidthMax, width_max.to_string(), expected));
+        return Err(bad_parameter(preset, Parameter::WidthMax, width_max.to_string(), expected));
     }
     let (above, last) = (value(Parameter::Above), value(Parameter::Last));
     if preset == Preset::Spooky && above >= last {
         let expected = format!("below last = {last}");
-        return Err(bad(preset, Parameter::Above, above.to_string(), expected));
+        return Err(bad_parameter(preset, Parameter::Above, above.to_string(), expected));
     }
     let upper_max = value(Parameter::SizeRatio).saturating_sub(1);
     for runs in [Parameter::UpperRuns, Parameter::LastRuns] {
         if preset == Preset::Fluid && value(runs) > upper_max {
             let expected = format!("at most T - 1 = {upper_max}");
-            return Err(bad(preset, runs, value(runs).to_string(), expected));
+            return Err(bad_parameter(preset, runs, value(runs).to_string(), expected));
         }
     }
     let all = given.clone();
@@ -281,7 +352,7 @@ fn check(preset: Preset, given: &mut BTreeMap<Parameter, u64>) -> Result<(), Err
     Ok(())
 }
 
-fn bad(preset: Preset, parameter: Parameter, value: String, expected: String) -> Error {
+fn bad_parameter(preset: Preset, parameter: Parameter, value: String, expected: String) -> Error {
     Error::BadParameter { policy: preset.name(), parameter: parameter.name(), value, expected }
 }
 
@@ -292,7 +363,7 @@ fn unknown_parameter(policy: &str, known: &[Parameter], parameter: &str) -> Erro
 }
 
 impl Default for PolicySpec {
-    /// `leveled`.
+    /// Returns `leveled`.
     fn default() -> Self {
         PolicySpec::new(Preset::Leveled)
     }
@@ -305,17 +376,15 @@ impl FromStr for PolicySpec {
         let malformed = || Error::MalformedSpec { spec: text.to_owned() };
         let trimmed = text.trim();
         if trimmed.starts_with('{') {
-            return toml::read_inline(trimmed);
+            return PolicySpec::from_toml_policy(read_inline_toml(trimmed)?);
         }
         let (name, parameters) = match trimmed.split_once('(') {
             None => (trimmed, ""),
             Some((name, rest)) => (name.trim(), rest.strip_suffix(')').ok_or_else(malformed)?),
         };
-        let is = |known: &&str| known.eq_ignore_ascii_case(name);
         let presets = || Preset::ALL.into_iter().chain(Preset::DROPPING);
-        let preset = presets()
-            .find(|preset| is(&preset.name()) || preset.aliases().iter().any(is))
-            .ok_or_else(|| Error::UnknownPolicy {
+        let preset =
+            presets().find(|preset| preset.is_named(name)).ok_or_else(|| Error::UnknownPolicy {
                 name: name.to_owned(),
                 known: presets().map(Preset::name).collect::<Vec<_>>().join(", "),
             })?;
@@ -342,28 +411,28 @@ impl FromStr for PolicySpec {
             if given.contains_key(&parameter) {
                 return Err(malformed());
             }
-            let number = parameter
-                .parse(value)
-                .ok_or_else(|| bad(preset, parameter, value.to_owned(), parameter.expected()))?;
-            set(preset, &mut given, parameter, number)?;
+            let number = parameter.parse(value).ok_or_else(|| {
+                bad_parameter(preset, parameter, value.to_owned(), parameter.expected())
+            })?;
+            set_parameter(preset, &mut given, parameter, number)?;
         }
-        check(preset, &mut given)?;
-        Ok(PolicySpec(Form::Preset { preset, given }))
+        check_parameters(preset, &mut given)?;
+        Ok(PolicySpec(SpecKind::Preset { preset, given }))
     }
 }
 
 impl fmt::Display for PolicySpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (preset, given) = match &self.0 {
-            Form::Preset { preset, given } => (preset, given),
-            Form::Composition(composition) => {
-                return f.write_str(&toml::write_inline(composition));
+            SpecKind::Preset { preset, given } => (preset, given),
+            SpecKind::Composition(composition) => {
+                return f.write_str(&to_inline_toml(composition));
             }
         };
         f.write_str(preset.name())?;
         for (index, (parameter, value)) in given.iter().enumerate() {
             let open = if index == 0 { "(" } else { "," };
-            write!(f, "{open}{}={}", parameter.name(), parameter.show(*value))?;
+            write!(f, "{open}{}={}", parameter.name(), parameter.format(*value))?;
         }
         f.write_str(if given.is_empty() { "" } else { ")" })
     }
@@ -392,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn every_preset_prints_as_it_is_read() {
+    fn parse_formatted_preset_is_same() {
         for spec in PolicySpec::all_presets() {
             assert_eq!(parse(&spec.to_string()), Ok(spec.clone()));
             assert_eq!(parse(&spec.name().to_uppercase()), Ok(spec.clone()));
@@ -407,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn spellings_of_the_study_are_accepted() {
+    fn parse_names_of_study_are_accepted() {
         assert_eq!(parse("Tier").unwrap().name(), "universal");
         assert_eq!(parse("1-Lvl").unwrap().name(), "1-leveling");
         assert_eq!(parse(" LO+1 ").unwrap().name(), "lo+1");
@@ -416,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_are_read_and_defaults_are_not_printed() {
+    fn format_omits_default_parameters() {
         let spec = parse("tiering( size_ratio = 4 )").unwrap();
         assert_eq!(spec.to_string(), "tiering(T=4)");
         assert_eq!(spec.value(Parameter::SizeRatio), Some(4));
@@ -432,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn some_parameters_go_without_their_name() {
+    fn parse_positional_parameters() {
         assert_eq!(parse("fluid(5,2)").unwrap(), parse("fluid(K=5,Z=2)").unwrap());
         assert_eq!(parse("fluid(3,1)").unwrap().to_string(), "fluid");
         assert_eq!(parse("fluid(5,T=8)").unwrap().to_string(), "fluid(T=8,K=5)");
@@ -443,30 +512,30 @@ mod tests {
     }
 
     #[test]
-    fn a_share_of_a_run_becomes_a_time() {
+    fn with_duration_relative_bound_becomes_time() {
         let spec = parse("tsa(0.33)").unwrap();
-        assert_eq!(spec.share_of_run(), Some(330_000));
+        assert_eq!(spec.share_of_duration(), Some(330_000));
         assert!(spec.check_for_database().unwrap_err().to_string().contains("D = 0.33"));
-        let of_run = spec.of_run(1_000_000);
+        let of_run = spec.with_duration(1_000_000);
         assert_eq!(of_run.to_string(), "tsa(D=330ms)");
-        assert_eq!(of_run.share_of_run(), None);
+        assert_eq!(of_run.share_of_duration(), None);
         assert_eq!(of_run.check_for_database(), Ok(()));
-        // Without a bound: half of a run, and in a database a day.
+        // Without a bound: half of the duration of an experiment, one day in a database.
         let spec = parse("tsa").unwrap();
-        assert_eq!(spec.share_of_run(), Some(500_000));
+        assert_eq!(spec.share_of_duration(), Some(500_000));
         assert_eq!(spec.check_for_database(), Ok(()));
         assert_eq!(spec.primitives(), parse("tsa(1d)").unwrap().primitives());
-        assert_eq!(parse("leveled").unwrap().of_run(5), parse("leveled").unwrap());
+        assert_eq!(parse("leveled").unwrap().with_duration(5), parse("leveled").unwrap());
     }
 
     #[test]
-    fn only_a_queue_drops_data() {
-        assert!(parse("fifo").unwrap().drops_data());
-        assert!(PolicySpec::all_presets().iter().all(|spec| !spec.drops_data()));
+    fn can_drop_data_only_fifo_is_true() {
+        assert!(parse("fifo").unwrap().can_drop_data());
+        assert!(PolicySpec::all_presets().iter().all(|spec| !spec.can_drop_data()));
     }
 
     #[test]
-    fn unknown_names_are_answered_with_the_known_ones() {
+    fn parse_unknown_name_error_lists_known_names() {
         let error = parse("lasy").unwrap_err();
         let Error::UnknownPolicy { name, known } = &error else { panic!("{error}") };
         assert_eq!(name, "lasy");
@@ -476,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_parameters_are_named() {
+    fn parse_bad_parameter_error_names_it() {
         let cases = [
             ("tiering(T=1)", "parameter T = \"1\" is not a whole number from 2"),
             ("tiering(T=x)", "parameter T = \"x\" is not a whole number"),
@@ -512,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn size_ratio_is_set_where_there_is_one() {
+    fn with_size_ratio_changes_policies_with_that_parameter() {
         for spec in PolicySpec::all_presets() {
             let changed = spec.clone().with_size_ratio(5).unwrap();
             let has_one = spec.preset() != Some(Preset::Universal);

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use lsmx_base::coding::{Decoder, put_bytes, put_u64, put_varint};
-use lsmx_compaction::{FileId, FileShape, KeyRange, Level, RunId};
+use lsmx_compaction::{FileId, KeyRange, Level, RunId, TableMeta};
 
 use crate::operand_store::Token;
 use crate::{Malformed, SeqNo};
@@ -66,8 +66,8 @@ impl FileRecord {
     /// The file as a policy sees it: last read when it was written. Where nobody noted which its
     /// oldest tombstone is, that is taken to be its newest entry: so no snapshot is overlooked.
     #[must_use]
-    pub fn shape(&self) -> FileShape {
-        FileShape {
+    pub fn shape(&self) -> TableMeta {
+        TableMeta {
             id: self.id,
             range: self.range.clone(),
             bytes: self.bytes,
@@ -88,7 +88,7 @@ impl FileRecord {
 
     /// What the manifest will know of a file with this shape.
     #[must_use]
-    pub fn from_shape(shape: &FileShape, uid: u64, checksum: u64) -> FileRecord {
+    pub fn from_shape(shape: &TableMeta, uid: u64, checksum: u64) -> FileRecord {
         FileRecord {
             id: shape.id,
             range: shape.range.clone(),

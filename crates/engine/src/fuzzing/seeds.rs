@@ -159,12 +159,12 @@ pub fn seeds(files: &BTreeMap<PathBuf, Vec<u8>>) -> BTreeMap<&'static str, Vec<V
         corpus.add(&["policy_file"], format!("policy = \"{spec}\"\n").as_bytes());
         for parameter in spec.preset().into_iter().flat_map(|preset| preset.parameters()) {
             let name = parameter.name();
-            let value = spec.value(*parameter).map(|value| parameter.show(value));
+            let value = spec.value(*parameter).map(|value| parameter.format(value));
             let value = value.unwrap_or_default();
             corpus.add(&["policy_spec"], format!("{}({name}={value})", spec.name()).as_bytes());
         }
     }
-    let composed = lsmx_compaction::PolicySpec::composed;
+    let composed = lsmx_compaction::PolicySpec::from_primitives;
     for spec in lsmx_compaction::PolicySpec::all_presets() {
         if let Ok(spec) = composed("seed", spec.primitives()) {
             corpus.add(&["policy_spec"], spec.to_string().as_bytes());

@@ -85,7 +85,7 @@ fn insert(store: &DbState, tree: &Tree, name: FileName, error: &Error) -> bool {
             return false;
         }
         if let FileName::Table(number) = name {
-            jobs.busy.withhold(FileId(number));
+            jobs.busy.block_file(FileId(number));
         }
         store.set_failing(tree.id, true);
     }
@@ -152,7 +152,7 @@ fn end(jobs: &mut TreeJobs, name: FileName) -> Option<PathBuf> {
     // The next look at the tree decides anew.
     jobs.blocked = None;
     match name {
-        FileName::Table(number) => jobs.busy.restore(FileId(number)),
+        FileName::Table(number) => jobs.busy.unblock_file(FileId(number)),
         FileName::Bucket(_) | FileName::Operands(_) => jobs.collection = Retry::default(),
         _ => {}
     }

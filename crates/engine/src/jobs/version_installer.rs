@@ -74,7 +74,7 @@ fn install_in_order(
     let before = Arc::clone(&tree.pin().version);
     let shape = next(before.shape())?;
     let opened = outputs.tables();
-    let record = |file: &Arc<lsmx_compaction::FileShape>| {
+    let record = |file: &Arc<lsmx_compaction::TableMeta>| {
         let new = opened.iter().find(|table| table.shape().id == file.id);
         let table = new.or_else(|| before.table(file.id));
         let unknown = lsmx_compaction::Error::UnknownFile { file: file.id };

@@ -95,7 +95,7 @@ impl KeyspaceOptions {
     /// A compaction policy of your own type, in place of one by name. The keyspace remembers its name of 1 to
     /// 255 bytes. The policy itself is given at each open: opening the keyspace without it, and without
     /// another policy, is [`Error::NoCompactionPolicy`]. Until the keyspace is opened, no compaction of it
-    /// runs. If [`CompactionPolicy::drops_data`] is false, jobs that drop files are not run.
+    /// runs. If [`CompactionPolicy::can_drop_data`] is false, jobs that drop files are not run.
     #[must_use]
     pub fn own_policy(mut self, policy: Arc<dyn CompactionPolicy>) -> Self {
         self.own_policy = Some(policy);

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use lsmx_compaction::{BusyFiles, CompactionPolicy, Debt, Job, PolicySpec, TreeShape};
+use lsmx_compaction::{CompactionPolicy, Debt, Job, PolicySpec, RunningJobs, TreeShape};
 
 /// Text before the name of a custom policy. No name of a preset contains a colon, so builds that do not know
 /// this form refuse it.
@@ -53,11 +53,11 @@ impl CompactionPolicy for AbsentPolicy {
         &self.0
     }
 
-    fn pick(&self, _: &TreeShape, _: &BusyFiles) -> Option<Job> {
+    fn pick(&self, _: &TreeShape, _: &RunningJobs) -> Option<Job> {
         None
     }
 
-    fn debt(&self, _: &TreeShape, _: &BusyFiles) -> Debt {
+    fn debt(&self, _: &TreeShape, _: &RunningJobs) -> Debt {
         Debt::default()
     }
 

@@ -9,7 +9,7 @@ use lsmx_base::key::SeqNo;
 use lsmx_base::sync::{
     Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, RwLock, Signal, Weak, assert_unlocked,
 };
-use lsmx_compaction::{FileId, FileShape};
+use lsmx_compaction::{FileId, TableMeta};
 
 use crate::cache::Cache;
 use crate::callback::{self, Context};
@@ -158,7 +158,7 @@ impl TableSpace {
 
     fn open_shape(
         &self,
-        shape: FileShape,
+        shape: TableMeta,
         uid: u64,
         checksum: u64,
         blobs: Vec<BlobUse>,
@@ -873,8 +873,8 @@ pub(crate) fn shape_of(
     summary: &TableSummary,
     now_us: u64,
     creation: u64,
-) -> FileShape {
-    FileShape {
+) -> TableMeta {
+    TableMeta {
         id,
         range: lsmx_compaction::KeyRange {
             smallest: summary.smallest.clone(),

@@ -21,7 +21,7 @@ use std::collections::HashSet;
 
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::{Arc, ArcSwap, AtomicBool, AtomicU64, Guard, Mutex, Ordering, std_atomic};
-use lsmx_compaction::{BusyFiles, CompactionPolicy, FileId, TreeShape};
+use lsmx_compaction::{CompactionPolicy, FileId, RunningJobs, TreeShape};
 
 use crate::env::Env;
 use crate::error::{Error, Result};
@@ -61,7 +61,7 @@ pub(crate) struct Origin {
 #[derive(Debug, Default)]
 pub(crate) struct TreeJobs {
     /// Inputs of running compactions.
-    pub(crate) busy: BusyFiles,
+    pub(crate) busy: RunningJobs,
     /// Compactions by hand that wait for files: the policy picks nothing until they have them.
     pub(crate) manual_waiting: usize,
     /// Whether a flush is under way: flushes of a tree go one after the other, oldest first.
@@ -243,7 +243,7 @@ impl Tree {
             beside: Beside::default(),
             opening,
             separated: AtomicBool::new(options_separate),
-            notes_reads: AtomicBool::new(settings.policy.asks_for_reads()),
+            notes_reads: AtomicBool::new(settings.policy.needs_read_times()),
             settings: ArcSwap::from_pointee(settings),
             super_version: ArcSwap::from_pointee(SuperVersion::fresh(&version, first_seq)),
             old_views: OldViews::default(),
@@ -316,7 +316,7 @@ impl Tree {
             self.note_separated();
         }
         let settings = Settings::new(options, stored_policy);
-        self.notes_reads.store(settings.policy.asks_for_reads(), Ordering::Relaxed);
+        self.notes_reads.store(settings.policy.needs_read_times(), Ordering::Relaxed);
         self.settings.store(Arc::new(settings));
     }
 
@@ -419,12 +419,12 @@ impl Tree {
     pub(crate) fn shape(&self, now_us: u64, snapshots: Option<(SeqNo, SeqNo)>) -> TreeShape {
         let view = self.view();
         let mut shape = view.version.shape().clone();
-        shape.resting = view.active.is_empty() && view.sealed.is_empty();
+        shape.memtables_empty = view.active.is_empty() && view.sealed.is_empty();
         shape.now_us = now_us;
         shape.oldest_snapshot = snapshots.map(|(oldest, _)| oldest.0);
         shape.newest_snapshot = snapshots.map(|(_, newest)| newest.0);
         let settings = self.settings();
-        if settings.policy.asks_for_reads() {
+        if settings.policy.needs_read_times() {
             view.version.note_reads(&mut shape);
         }
         shape.memtable_bytes = settings.options.memtable_bytes;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::sync::Arc;
-use lsmx_compaction::{FileId, Level, RunShape, TreeShape};
+use lsmx_compaction::{FileId, Level, SortedRun, TreeShape};
 
 use crate::error::Error;
 use crate::format::filename::FileName;
@@ -85,7 +85,7 @@ impl Quarantine {
     /// The shape that the hard stop of a policy is about. A run of L0 with a quarantined table cannot leave L0,
     /// so at most [`UNCOUNTED_RUNS_MAX`] such runs do not count.
     pub(crate) fn counted<'a>(&self, shape: &'a TreeShape) -> Cow<'a, TreeShape> {
-        let unreadable = |run: &Arc<RunShape>| {
+        let unreadable = |run: &Arc<SortedRun>| {
             run.files.iter().any(|file| self.contains(FileName::Table(file.id.0)))
         };
         let runs = shape.runs_of(Level(0));

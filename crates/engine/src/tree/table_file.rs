@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, Signal};
-use lsmx_compaction::{FileId, FileShape};
+use lsmx_compaction::{FileId, TableMeta};
 
 use crate::table::Table;
 use crate::tree::blob_set::BlobUse;
@@ -14,7 +14,7 @@ use crate::tree::blob_set::BlobUse;
 #[derive(Debug)]
 pub(crate) struct TableFile {
     table: Arc<Table>,
-    shape: Arc<FileShape>,
+    shape: Arc<TableMeta>,
     /// The blob files that its entries point into, by number.
     blobs: Vec<BlobUse>,
     path: PathBuf,
@@ -26,7 +26,7 @@ impl TableFile {
     /// An open table with what policies know of it.
     pub(crate) fn new(
         table: Arc<Table>,
-        shape: Arc<FileShape>,
+        shape: Arc<TableMeta>,
         blobs: Vec<BlobUse>,
         path: PathBuf,
         janitor: Arc<Janitor>,
@@ -41,7 +41,7 @@ impl TableFile {
     }
 
     /// What policies know of it.
-    pub(crate) fn shape(&self) -> &Arc<FileShape> {
+    pub(crate) fn shape(&self) -> &Arc<TableMeta> {
         &self.shape
     }
 

@@ -9,7 +9,7 @@ use lsmx_base::key_search::KeySearch;
 use lsmx_base::range_tombstone::build_index;
 use lsmx_base::sync::{Arc, OnceLock};
 use lsmx_base::tombstone_index::TombstoneIndex;
-use lsmx_compaction::{FileId, RunShape, TreeShape};
+use lsmx_compaction::{FileId, SortedRun, TreeShape};
 
 use crate::disposal::Disposal;
 use crate::error::Error;
@@ -29,14 +29,14 @@ pub(crate) use crate::tree::version_edit::changes_between;
 /// A sorted run, open for reading.
 #[derive(Debug)]
 pub(crate) struct Run {
-    shape: Arc<RunShape>,
+    shape: Arc<SortedRun>,
     tables: Arc<[Arc<TableFile>]>,
     /// Of their largest keys.
     fences: KeySearch,
 }
 
 impl Run {
-    fn new(shape: Arc<RunShape>, tables: Arc<[Arc<TableFile>]>) -> Run {
+    fn new(shape: Arc<SortedRun>, tables: Arc<[Arc<TableFile>]>) -> Run {
         let fences = KeySearch::new(tables.iter().map(|table| &*table.shape().range.largest));
         Run { shape, tables, fences }
     }
@@ -105,7 +105,7 @@ impl Version {
         let mut known: HashMap<FileId, &Arc<TableFile>> =
             opened.iter().map(|table| (table.shape().id, table)).collect();
         known.extend(before.tables.iter().map(|(&id, table)| (id, table)));
-        let kept: HashMap<*const RunShape, &Arc<Run>> =
+        let kept: HashMap<*const SortedRun, &Arc<Run>> =
             before.runs.iter().map(|run| (Arc::as_ptr(&run.shape), run)).collect();
 
         let mut runs = Vec::new();
@@ -165,7 +165,7 @@ impl Version {
     /// Writes into a shape of this version when its tables were last read.
     pub(crate) fn note_reads(&self, shape: &mut TreeShape) {
         for run in shape.levels.iter_mut().flat_map(|level| &mut Arc::make_mut(level).runs) {
-            Arc::make_mut(run).files.note_reads(|file| {
+            Arc::make_mut(run).files.set_read_times(|file| {
                 self.tables.get(&file).map(|table| table.table().last_read_us())
             });
         }

@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 
 use lsmx_base::sync::Arc;
-use lsmx_compaction::{FileId, FileShape, Level, LevelShape, RunId, TreeShape};
+use lsmx_compaction::{FileId, Level, LevelShape, RunId, TableMeta, TreeShape};
 
 use crate::format::edit::{Change, FileRecord};
 
 /// Where a file stands.
 type Place = (Level, RunId);
 
-fn places(levels: &[Arc<LevelShape>], changed: &[u8]) -> HashMap<FileId, (Place, Arc<FileShape>)> {
+fn places(levels: &[Arc<LevelShape>], changed: &[u8]) -> HashMap<FileId, (Place, Arc<TableMeta>)> {
     let mut places = HashMap::new();
     for &level in changed {
         for run in levels.get(usize::from(level)).iter().flat_map(|level| &level.runs) {
@@ -33,7 +33,7 @@ pub(crate) fn changes_between<E>(
     keyspace: u32,
     before: &TreeShape,
     after: &TreeShape,
-    record: impl Fn(&Arc<FileShape>) -> Result<Arc<FileRecord>, E>,
+    record: impl Fn(&Arc<TableMeta>) -> Result<Arc<FileRecord>, E>,
 ) -> Result<Vec<Change>, E> {
     let nothing = Arc::new(LevelShape::default());
     let level_of = |shape: &TreeShape, level: u8| -> Arc<LevelShape> {

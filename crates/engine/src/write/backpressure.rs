@@ -27,7 +27,7 @@ pub(crate) fn refresh(store: &DbState, throttle: &Throttle, tree: &Tree) {
     let policy = Arc::clone(&tree.settings().policy);
     let shape = tree.shape(now_us, snapshots);
     let ask = || {
-        let due = (policy.due_us(&shape), policy.memtable_tombstone_us(&shape));
+        let due = (policy.next_due_us(&shape), policy.memtable_tombstone_age_max_us(&shape));
         let shape = jobs.quarantine.counted(&shape);
         (due, policy.debt(&shape, &jobs.busy), policy.must_stop(&shape))
     };
@@ -72,7 +72,7 @@ fn with_room_left(tree: &Tree, debt: Debt) -> Debt {
 
 #[cfg(test)]
 mod tests {
-    use lsmx_compaction::{BusyFiles, CompactionPolicy, Job, TreeShape};
+    use lsmx_compaction::{CompactionPolicy, Job, RunningJobs, TreeShape};
 
     use super::*;
     use crate::vfs::MemVfs;
@@ -90,11 +90,11 @@ mod tests {
             "behind"
         }
 
-        fn pick(&self, _: &TreeShape, _: &BusyFiles) -> Option<Job> {
+        fn pick(&self, _: &TreeShape, _: &RunningJobs) -> Option<Job> {
             None
         }
 
-        fn debt(&self, _: &TreeShape, _: &BusyFiles) -> Debt {
+        fn debt(&self, _: &TreeShape, _: &RunningJobs) -> Debt {
             Debt { pending_bytes: PENDING_BYTES, headroom_bytes: HEADROOM_BYTES }
         }
 

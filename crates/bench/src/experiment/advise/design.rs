@@ -1,9 +1,9 @@
 //! The designs that are looked through: policies, with their numbers on a grid, and ways to divide the
 //! memory.
 
+use lsmx_compaction::file_picker::FilePicker;
 use lsmx_compaction::granularity::Granularity;
 use lsmx_compaction::layout::Layout;
-use lsmx_compaction::movement::Movement;
 use lsmx_compaction::trigger::{Capacity, Trigger};
 use lsmx_compaction::{Level, Parameter, PolicySpec, Preset, Primitives, Rule};
 
@@ -204,12 +204,12 @@ pub fn tiered_top(runs: u64, size_ratio: u64) -> Option<PolicySpec> {
             Rule {
                 trigger: Trigger::RunCount { runs: count, wait: count },
                 granularity: Granularity::Runs,
-                movement: Movement::All,
+                movement: FilePicker::All,
             },
             Rule {
                 trigger: Trigger::LevelFull(capacity),
                 granularity: Granularity::File,
-                movement: Movement::LeastOverlap,
+                movement: FilePicker::LeastOverlap,
             },
         ],
         layout: Layout::Leveling { tiered: vec![count] },
@@ -217,7 +217,7 @@ pub fn tiered_top(runs: u64, size_ratio: u64) -> Option<PolicySpec> {
         file_tables: 1,
         grandparent_files: 25,
     };
-    PolicySpec::composed(format!("tiered-top-{runs}-{size_ratio}"), primitives).ok()
+    PolicySpec::from_primitives(format!("tiered-top-{runs}-{size_ratio}"), primitives).ok()
 }
 
 #[cfg(test)]

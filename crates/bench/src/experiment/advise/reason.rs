@@ -50,7 +50,7 @@ fn layout(spec: &PolicySpec) -> String {
         Layout::RunList { .. } => {
             format!("one list of runs, merged by size from {} runs on", runs_of_l0.unwrap_or(2))
         }
-        Layout::Queue => "a queue".to_owned(),
+        Layout::Fifo => "a queue".to_owned(),
     }
 }
 

@@ -90,7 +90,7 @@ impl Plan {
     /// the last write.
     fn keyspace(&self, policy: &PolicySpec) -> KeyspaceOptions {
         let keyspace = KeyspaceOptions::default()
-            .policy(policy.clone().of_run(self.run_us))
+            .policy(policy.clone().with_duration(self.run_us))
             .memtable_bytes(self.memtable_bytes)
             .table_bytes(self.table_bytes)
             .filter_last_run(if self.filter_last_run {
@@ -211,8 +211,8 @@ pub(super) fn run(
         meter: Meter::new(),
         // A file may hold a key twice, so only generated records are known one by one.
         // A queue lets go what nobody deleted.
-        exact: !matches!(plan.summary, RecordsSummary::File { .. }) && !policy.drops_data(),
-        loses: policy.drops_data(),
+        exact: !matches!(plan.summary, RecordsSummary::File { .. }) && !policy.can_drop_data(),
+        loses: policy.can_drop_data(),
         unsettled: false,
         key: Vec::new(),
         value: Vec::new(),
@@ -237,7 +237,7 @@ pub(super) fn run(
     let metrics = run.db.metrics();
     let run_us = run.db.env().now_us().saturating_sub(begun_us);
     let scan = run.scan(title, progress)?;
-    if traced.is_some_and(|entries| entries != scan.entries()) && !policy.drops_data() {
+    if traced.is_some_and(|entries| entries != scan.entries()) && !policy.can_drop_data() {
         let (found, must) = ("not where the trace ends", "what the trace leaves");
         return Err(Error::WrongAnswer { key: "of all keyspaces".to_owned(), found, must });
     }

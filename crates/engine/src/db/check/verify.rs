@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use lsmx_base::key::EntryKind;
 use lsmx_base::malformed::Malformed;
 use lsmx_base::sync::Arc;
-use lsmx_compaction::{LevelParts, TreeShape};
+use lsmx_compaction::{ManifestLevel, TreeShape};
 use serde::Serialize;
 
 use crate::cache::Cache;
@@ -105,7 +105,7 @@ fn verify_keyspace(
     let cache = Cache::new(0);
     let mut levels = Vec::new();
     for runs in &keyspace.levels {
-        let mut parts = LevelParts::default();
+        let mut parts = ManifestLevel::default();
         for run in runs {
             let shapes = run.files.iter().map(|file| Arc::new(file.shape())).collect();
             parts.runs.push((run.id, shapes));

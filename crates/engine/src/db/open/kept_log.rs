@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::Arc;
-use lsmx_compaction::{FileShape, TreeShape};
+use lsmx_compaction::{TableMeta, TreeShape};
 
 use crate::db::check::verify::check_record;
 use crate::db::open::replay::{Replay, Target};
@@ -37,7 +37,7 @@ struct LateReplay<'a> {
     /// Tables written so far.
     outputs: Outputs<'a>,
     /// Shapes of the tables of each run, oldest run first.
-    runs: Vec<Vec<FileShape>>,
+    runs: Vec<Vec<TableMeta>>,
 }
 
 impl LateReplay<'_> {

@@ -8,7 +8,7 @@ use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::SeqNo;
 use lsmx_base::malformed::Malformed;
 use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, OnceLock, Signal};
-use lsmx_compaction::{FileId, FileShape, LevelParts, TreeShape};
+use lsmx_compaction::{FileId, ManifestLevel, TableMeta, TreeShape};
 
 use crate::db::check::verify::{check_reach, check_record};
 use crate::db::open::fd_limit::check_available;
@@ -457,7 +457,7 @@ impl Recovery {
         let (mut tables, mut levels) = (Vec::new(), Vec::new());
         for (level, runs) in (0u8..=u8::MAX).zip(&keyspace.levels) {
             let cursor = keyspace.cursors.get(&level).cloned();
-            let mut parts = LevelParts { cursor, runs: Vec::new() };
+            let mut parts = ManifestLevel { cursor, runs: Vec::new() };
             for run in runs {
                 let mut files = Vec::new();
                 for file in &run.files {
@@ -829,7 +829,7 @@ impl Recovery {
         for tree in self.trees.all() {
             let view = tree.pin();
             let before = &self.opened[&tree.id];
-            let record = |file: &Arc<FileShape>| {
+            let record = |file: &Arc<TableMeta>| {
                 let unknown = lsmx_compaction::Error::UnknownFile { file: file.id };
                 view.version.table(file.id).map(|table| record_of(table)).ok_or(unknown)
             };

@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::Arc;
-use lsmx_compaction::FileShape;
+use lsmx_compaction::TableMeta;
 
 use crate::db::admission::hopeless;
 use crate::db::{DbInner, WaitOptions};
@@ -158,7 +158,7 @@ impl DbInner {
         ];
         for rewritten in &rewritten {
             let Rewritten { tree, before, version, .. } = rewritten;
-            let record = |file: &Arc<FileShape>| {
+            let record = |file: &Arc<TableMeta>| {
                 let unknown = lsmx_compaction::Error::UnknownFile { file: file.id };
                 version.table(file.id).map(|table| record_of(table)).ok_or(unknown)
             };

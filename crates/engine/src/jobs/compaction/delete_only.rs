@@ -14,7 +14,7 @@ use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::SeqNo;
 use lsmx_base::tombstone_index::TombstoneIndex;
 use lsmx_compaction::{
-    CutRule, FileShape, Job, JobInput, JobKind, Level, Placement, Reason, RunShape, Target,
+    Job, JobInput, JobKind, Level, Placement, Reason, SortedRun, SplitRule, TableMeta, Target,
     TreeShape,
 };
 
@@ -33,7 +33,7 @@ pub(crate) fn look(
     shape: &TreeShape,
     spans: &TombstoneIndex,
     snapshots: &[SeqNo],
-    busy: impl Fn(&FileShape) -> bool,
+    busy: impl Fn(&TableMeta) -> bool,
 ) -> Covered {
     let mut found = Covered::default();
     let mut inputs = Vec::new();
@@ -64,13 +64,13 @@ pub(crate) fn look(
         kind: JobKind::Drop,
         inputs,
         target: Target { level: Level(0), placement: Placement::NewRun { before: None } },
-        cut: CutRule { file_bytes: u64::MAX, grandparent: None, boundaries: Vec::new() },
+        split: SplitRule { file_bytes: u64::MAX, grandparent: None, boundaries: Vec::new() },
         reason: Reason::RangeDeleted,
     });
     found
 }
 
-fn overlaps(run: &RunShape, file: &FileShape) -> bool {
+fn overlaps(run: &SortedRun, file: &TableMeta) -> bool {
     !run.overlapping_indices(&file.range).is_empty()
 }
 
@@ -85,7 +85,7 @@ enum Cover {
     ByNewer,
 }
 
-fn cover(spans: &TombstoneIndex, snapshots: &[SeqNo], file: &FileShape) -> Cover {
+fn cover(spans: &TombstoneIndex, snapshots: &[SeqNo], file: &TableMeta) -> Cover {
     let (smallest, largest) = (SeqNo(file.seq_smallest), SeqNo(file.seq_largest));
     let first_that_sees = snapshots.partition_point(|snapshot| *snapshot < smallest);
     let limit = match snapshots.get(first_that_sees) {
@@ -136,8 +136,8 @@ mod tests {
         range: (&'static str, &'static str),
         seqs: (u64, u64),
         entries: u64,
-    ) -> FileShape {
-        FileShape {
+    ) -> TableMeta {
+        TableMeta {
             id: FileId(id),
             range: KeyRange::new(range.0, range.1),
             bytes: 10,

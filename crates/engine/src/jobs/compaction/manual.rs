@@ -12,8 +12,8 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 
 use lsmx_compaction::{
-    BusyFiles, CutRule, FileId, Job, JobInput, JobKind, Key, KeyRange, Level, Placement, Reason,
-    RunShape, Target, TreeShape,
+    FileId, Job, JobInput, JobKind, Key, KeyRange, Level, Placement, Reason, RunningJobs,
+    SortedRun, SplitRule, Target, TreeShape,
 };
 
 use bytes::Bytes;
@@ -38,10 +38,10 @@ pub(crate) enum Plan {
 /// If the shape contradicts itself.
 pub(crate) fn plan(
     shape: &TreeShape,
-    busy: &BusyFiles,
+    busy: &RunningJobs,
     bounds: &Bounds,
 ) -> Result<Plan, lsmx_compaction::Error> {
-    let Some(deepest) = shape.deepest() else { return Ok(Plan::Nothing) };
+    let Some(deepest) = shape.deepest_level() else { return Ok(Plan::Nothing) };
     let level = deepest.max(Level(1));
     let inputs = inputs(shape, bounds);
     let last = shape.runs_of(level).last();
@@ -50,7 +50,7 @@ pub(crate) fn plan(
         kind,
         inputs,
         target: Target { level, placement },
-        cut: CutRule { file_bytes: shape.table_bytes, grandparent: None, boundaries },
+        split: SplitRule { file_bytes: shape.table_bytes, grandparent: None, boundaries },
         reason: Reason::Manual,
     };
     let job = |kind, inputs, placement| job_cut(kind, inputs, placement, Vec::new());
@@ -67,7 +67,7 @@ pub(crate) fn plan(
         (_, Some(last)) => job(JobKind::Merge, inputs, Placement::JoinRun(last.id)),
         (_, None) => job(JobKind::Merge, inputs, Placement::NewRun { before: None }),
     };
-    match busy.admits(&job, shape)? {
+    match busy.can_run(&job, shape)? {
         true => Ok(Plan::Run(Box::new(job))),
         false => Ok(Plan::Wait(Box::new(job))),
     }
@@ -75,7 +75,7 @@ pub(crate) fn plan(
 
 /// The files that hold tombstones, and where outputs have to end so that none reaches over a file
 /// between them that stays as it is.
-fn stale(run: &RunShape, among: &JobInput) -> (Vec<FileId>, Vec<Key>) {
+fn stale(run: &SortedRun, among: &JobInput) -> (Vec<FileId>, Vec<Key>) {
     let among: BTreeSet<_> = among.files.iter().collect();
     let (mut files, mut boundaries, mut gap) = (Vec::new(), Vec::new(), false);
     for file in &run.files {
@@ -123,7 +123,7 @@ fn inputs(shape: &TreeShape, bounds: &Bounds) -> Vec<JobInput> {
 }
 
 /// The files of a run that overlap the range, if any of them takes part.
-fn between(run: &RunShape, range: Option<&KeyRange>, takes_part: bool) -> Vec<FileId> {
+fn between(run: &SortedRun, range: Option<&KeyRange>, takes_part: bool) -> Vec<FileId> {
     match range {
         Some(range) if takes_part => run.overlapping(range).iter().map(|file| file.id).collect(),
         _ => Vec::new(),
@@ -148,10 +148,10 @@ fn overlaps(range: &KeyRange, (lower, upper): &Bounds) -> bool {
 mod tests {
     use super::*;
     use lsmx_base::sync::Arc;
-    use lsmx_compaction::{FileShape, LevelShape, RunId};
+    use lsmx_compaction::{LevelShape, RunId, TableMeta};
 
-    fn file(id: u64, key: &'static str, tombstones: u64) -> Arc<FileShape> {
-        Arc::new(FileShape {
+    fn file(id: u64, key: &'static str, tombstones: u64) -> Arc<TableMeta> {
+        Arc::new(TableMeta {
             id: FileId(id),
             range: KeyRange::new(key, key),
             bytes: 10,
@@ -171,15 +171,15 @@ mod tests {
     #[test]
     fn a_rewrite_of_the_last_run_leaves_what_lies_between_alone() {
         let files = vec![file(0, "a", 1), file(1, "b", 0), file(2, "c", 1), file(3, "d", 2)];
-        let run = Arc::new(RunShape { id: RunId(7), files: files.into() });
+        let run = Arc::new(SortedRun { id: RunId(7), files: files.into() });
         let level = Arc::new(LevelShape { runs: vec![run], cursor: None });
         let shape = TreeShape { levels: vec![Arc::default(), level], ..TreeShape::default() };
         let all = (Bound::Unbounded, Bound::Unbounded);
-        let Plan::Run(job) = plan(&shape, &BusyFiles::default(), &all).unwrap() else {
+        let Plan::Run(job) = plan(&shape, &RunningJobs::default(), &all).unwrap() else {
             panic!("there are tombstones");
         };
         assert_eq!(job.kind, JobKind::Rewrite);
         assert_eq!(job.inputs[0].files, [FileId(0), FileId(2), FileId(3)]);
-        assert_eq!(job.cut.boundaries, [Key::from("c")]);
+        assert_eq!(job.split.boundaries, [Key::from("c")]);
     }
 }

@@ -6,7 +6,7 @@ use lsmx_base::coding::len_u64;
 use lsmx_base::key::{EntryKind, InternalKey};
 use lsmx_base::range_tombstone::RangeTombstone;
 use lsmx_base::sync::Arc;
-use lsmx_compaction::{FileId, OutputCutter, TreeShape};
+use lsmx_compaction::{FileId, OutputSplitter, TreeShape};
 
 use crate::env::rate_limit::IoPriority;
 use crate::error::Result;
@@ -39,7 +39,7 @@ pub(crate) struct Outputs<'a> {
     /// Range deletes that are kept.
     spans: SpanQueue,
     /// Says where tables end; without one there is but one.
-    cutter: Option<OutputCutter>,
+    cutter: Option<OutputSplitter>,
     finished: Vec<Arc<TableFile>>,
     paths: Vec<PathBuf>,
     /// Entries written.
@@ -98,7 +98,7 @@ impl<'a> Outputs<'a> {
     }
 
     /// Ends tables where `cutter` says.
-    pub(crate) fn cut_by(&mut self, cutter: OutputCutter) {
+    pub(crate) fn cut_by(&mut self, cutter: OutputSplitter) {
         self.cutter = Some(cutter);
     }
 
@@ -142,7 +142,8 @@ impl<'a> Outputs<'a> {
     fn cut_before(&mut self, next: &[u8]) -> Result<bool> {
         let writing = self.current.as_ref().map_or(0, |(_, writer)| writer.written_bytes());
         let bytes = writing + len_u64(self.spans.current_bytes());
-        let cut = self.cutter.as_mut().is_some_and(|cutter| cutter.cut_before(next, bytes));
+        let cut =
+            self.cutter.as_mut().is_some_and(|splitter| splitter.should_split_before(next, bytes));
         if cut {
             self.end_table(Some(next))?;
         }

@@ -6,8 +6,8 @@
 
 use lsmx_base::sync::Arc;
 use lsmx_compaction::{
-    BusyFiles, CutRule, FileId, Job, JobInput, JobKind, Level, Placement, Reason, RunShape, Target,
-    TreeShape,
+    FileId, Job, JobInput, JobKind, Level, Placement, Reason, RunningJobs, SortedRun, SplitRule,
+    Target, TreeShape,
 };
 
 const L0: Level = Level(0);
@@ -21,20 +21,20 @@ const SIZE_RATIO: u64 = 2;
 /// stopped, any two neighbours are enough.
 pub(crate) fn merge_in_l0(
     shape: &TreeShape,
-    busy: &BusyFiles,
+    busy: &RunningJobs,
     quarantined: FileId,
     stopped: bool,
 ) -> Option<Job> {
     let runs = shape.runs_of(L0);
-    let idle = |run: &RunShape| !busy.any_busy(run.files.iter().map(|file| file.id));
+    let idle = |run: &SortedRun| !busy.any_busy(run.files.iter().map(|file| file.id));
     let mut start = 0;
-    let mut longest: Option<&[Arc<RunShape>]> = None;
+    let mut longest: Option<&[Arc<SortedRun>]> = None;
     while start < runs.len() {
         let count = runs[start..].iter().take_while(|run| idle(run)).count();
         let stretch = &runs[start..start + count];
         let chain = &stretch[..chain(stretch)];
         if chain.len() >= RUNS_MIN {
-            return busy.admitted(job(runs, chain, shape.table_bytes, quarantined), shape);
+            return busy.admit(job(runs, chain, shape.table_bytes, quarantined), shape);
         }
         if longest.is_none_or(|longest| stretch.len() > longest.len()) {
             longest = Some(stretch);
@@ -43,13 +43,13 @@ pub(crate) fn merge_in_l0(
     }
     let stretch = longest.filter(|stretch| stopped && stretch.len() >= 2)?;
     let chain = &stretch[..chain(stretch).max(2)];
-    busy.admitted(job(runs, chain, shape.table_bytes, quarantined), shape)
+    busy.admit(job(runs, chain, shape.table_bytes, quarantined), shape)
 }
 
 /// How many of the newest of these runs are merged.
-fn chain(runs: &[Arc<RunShape>]) -> usize {
+fn chain(runs: &[Arc<SortedRun>]) -> usize {
     let mut newer = 0u64;
-    let grows = |run: &&Arc<RunShape>| {
+    let grows = |run: &&Arc<SortedRun>| {
         let fits = newer == 0 || run.bytes() <= newer.saturating_mul(SIZE_RATIO);
         newer = newer.saturating_add(run.bytes());
         fits
@@ -59,8 +59,8 @@ fn chain(runs: &[Arc<RunShape>]) -> usize {
 
 /// These neighbours among `runs` become one run in their place.
 fn job(
-    runs: &[Arc<RunShape>],
-    chain: &[Arc<RunShape>],
+    runs: &[Arc<SortedRun>],
+    chain: &[Arc<SortedRun>],
     file_bytes: u64,
     quarantined: FileId,
 ) -> Job {
@@ -69,16 +69,16 @@ fn job(
     let placement = Placement::NewRun { before: older.map(|run| run.id) };
     Job {
         kind: JobKind::Merge,
-        inputs: chain.iter().map(|run| JobInput::whole(L0, run)).collect(),
+        inputs: chain.iter().map(|run| JobInput::from_run(L0, run)).collect(),
         target: Target { level: L0, placement },
-        cut: CutRule { file_bytes, grandparent: None, boundaries: Vec::new() },
+        split: SplitRule { file_bytes, grandparent: None, boundaries: Vec::new() },
         reason: Reason::Quarantine { file: quarantined },
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use lsmx_compaction::{FileShape, KeyRange, LevelShape, RunId};
+    use lsmx_compaction::{KeyRange, LevelShape, RunId, TableMeta};
 
     use super::*;
 
@@ -86,8 +86,8 @@ mod tests {
     fn tree(bytes: &[u64]) -> TreeShape {
         let run = |(id, bytes): (u64, &u64)| {
             let range = KeyRange::new("a", "z");
-            let file = FileShape { bytes: *bytes, ..FileShape::new(FileId(id), range) };
-            Arc::new(RunShape { id: RunId(id), files: [Arc::new(file)].into_iter().collect() })
+            let file = TableMeta { bytes: *bytes, ..TableMeta::new(FileId(id), range) };
+            Arc::new(SortedRun { id: RunId(id), files: [Arc::new(file)].into_iter().collect() })
         };
         let runs = (0..).zip(bytes).map(run).collect();
         let level = Arc::new(LevelShape { runs, cursor: None });
@@ -95,8 +95,8 @@ mod tests {
     }
 
     fn merged(bytes: &[u64], withheld: &[u64], stopped: bool) -> Vec<u64> {
-        let (shape, mut busy) = (tree(bytes), BusyFiles::default());
-        withheld.iter().for_each(|id| busy.withhold(FileId(*id)));
+        let (shape, mut busy) = (tree(bytes), RunningJobs::default());
+        withheld.iter().for_each(|id| busy.block_file(FileId(*id)));
         let Some(job) = merge_in_l0(&shape, &busy, FileId(9), stopped) else { return Vec::new() };
         shape.apply(&job, Vec::new()).unwrap();
         job.input_files().map(|file| file.0).collect()

@@ -20,7 +20,7 @@ use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::SeqNo;
 use lsmx_base::range_tombstone::{RangeTombstone, fragment_visible, join_adjacent, successor};
 use lsmx_base::sync::Arc;
-use lsmx_compaction::{FileShape, RunShape};
+use lsmx_compaction::{SortedRun, TableMeta};
 
 use crate::format::range_tombstones::Spans;
 use crate::iter::range_tombstone_filter::Deleted;
@@ -81,7 +81,7 @@ impl Retention {
         }
         let mut hull: Option<(&[u8], &[u8])> = None;
         for run in &self.older {
-            let outside = |file: &&Arc<FileShape>| !self.inputs.contains(&file.id);
+            let outside = |file: &&Arc<TableMeta>| !self.inputs.contains(&file.id);
             let mut files = overlapped(run, span).iter().filter(outside);
             if let Some(first) = files.next() {
                 let last = files.next_back().unwrap_or(first);
@@ -96,10 +96,10 @@ impl Retention {
 }
 
 /// Files of a run that may hold keys that a range delete covers.
-fn overlapped<'a>(run: &'a RunShape, span: &RangeTombstone) -> &'a [Arc<FileShape>] {
+fn overlapped<'a>(run: &'a SortedRun, span: &RangeTombstone) -> &'a [Arc<TableMeta>] {
     let from = run.files.partition_point(|file| file.range.largest < span.start);
     let before_end =
-        |file: &Arc<FileShape>| span.end.as_ref().is_none_or(|end| file.range.smallest < *end);
+        |file: &Arc<TableMeta>| span.end.as_ref().is_none_or(|end| file.range.smallest < *end);
     let count = run.files[from..].partition_point(before_end);
     &run.files[from..from + count]
 }
@@ -192,7 +192,7 @@ mod tests {
 
     /// A tree with one run of files over these ranges.
     fn tree(ranges: &[(&'static str, &'static str)]) -> TreeShape {
-        let file = |(id, &(smallest, largest)): (u64, &(&'static str, &'static str))| FileShape {
+        let file = |(id, &(smallest, largest)): (u64, &(&'static str, &'static str))| TableMeta {
             id: FileId(id),
             range: KeyRange::new(smallest, largest),
             bytes: 10,

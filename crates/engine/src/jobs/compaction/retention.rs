@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
 use lsmx_base::sync::Arc;
-use lsmx_compaction::{FileId, Job, KeyRange, RunShape, TreeShape};
+use lsmx_compaction::{FileId, Job, KeyRange, SortedRun, TreeShape};
 
 use crate::iter::range_tombstone_filter::Deleted;
 use crate::operand_store::OperandView;
@@ -22,7 +22,7 @@ pub(crate) struct Retention {
     /// Registered snapshots, ascending.
     pub(crate) snapshots: Arc<[SeqNo]>,
     /// Runs that may hold older versions of the keys at hand.
-    pub(crate) older: Vec<Arc<RunShape>>,
+    pub(crate) older: Vec<Arc<SortedRun>>,
     /// Files of those runs that do not count: the job reads them itself.
     pub(crate) inputs: HashSet<FileId>,
     /// The operand store beside the tree, for a flush: all it has is older than the memtable.
@@ -49,7 +49,7 @@ impl Retention {
     /// For a job: every run from its newest input on may hold something older, its inputs apart.
     pub(crate) fn for_job(snapshots: Vec<SeqNo>, shape: &TreeShape, job: &Job) -> Retention {
         let inputs: HashSet<FileId> = job.input_files().collect();
-        let newest = |(level, run): &(_, &Arc<RunShape>)| {
+        let newest = |(level, run): &(_, &Arc<SortedRun>)| {
             job.inputs.iter().any(|input| input.level == *level && input.run == run.id)
         };
         let from_newest = shape.runs().skip_while(|at| !newest(at));
@@ -58,7 +58,7 @@ impl Retention {
 
     pub(crate) fn new(
         mut snapshots: Vec<SeqNo>,
-        older: Vec<Arc<RunShape>>,
+        older: Vec<Arc<SortedRun>>,
         inputs: HashSet<FileId>,
     ) -> Retention {
         if failpoint::is_on(Failpoint::SnapshotVersionDropped) {
@@ -103,7 +103,7 @@ impl Retention {
 
     /// Whether no run outside the job holds anything older in this range.
     pub(crate) fn is_last(&self, range: &KeyRange) -> bool {
-        let outside = |run: &Arc<RunShape>| {
+        let outside = |run: &Arc<SortedRun>| {
             let files = run.files.get(run.overlapping_indices(range)).unwrap_or_default();
             files.iter().any(|file| !self.inputs.contains(&file.id))
         };

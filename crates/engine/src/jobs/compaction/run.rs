@@ -7,7 +7,7 @@ use lsmx_base::coding::len_u64;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::Arc;
-use lsmx_compaction::{CompactionPolicy, FileId, FileShape, Job, JobKind, Reason, TreeShape};
+use lsmx_compaction::{CompactionPolicy, FileId, Job, JobKind, Reason, TableMeta, TreeShape};
 
 use crate::callback::{self, Context};
 use crate::env::YieldKind;
@@ -68,7 +68,7 @@ pub(crate) fn pick(store: &DbState, tree: &Tree) -> Option<Picked> {
     let shape = tree.shape(store.env.database_us(), store.sequence.snapshot_bounds());
     // What was found in a version that is no longer the current one is there still, or refused. A drop reads
     // no file, so it may take quarantined ones.
-    let dropped = dropped.and_then(|job| jobs.busy.without_withheld().admitted(job, &shape));
+    let dropped = dropped.and_then(|job| jobs.busy.without_blocked_files().admit(job, &shape));
     // Blob files go before the policy where space is short, else after it.
     let collection = |jobs: &TreeJobs, urgent| collection(tree, &version, &shape, jobs, urgent);
     let mut victims = Arc::default();
@@ -133,7 +133,7 @@ fn collection(
     let settings = tree.settings();
     // In a queue that drops files whole, values leave with them, and a table that was written again would
     // count as young.
-    if settings.policy.drops_data() {
+    if settings.policy.can_drop_data() {
         return None;
     }
     let separation = settings.options.value_separation.unwrap_or_default();
@@ -165,7 +165,7 @@ fn policy_job(
     let _inside = callback::enter(Context::CompactionPolicy);
     let pick = || {
         let job = policy.pick(shape, &jobs.busy);
-        let waits = job.is_none() && policy.waits_for_snapshots(shape);
+        let waits = job.is_none() && policy.is_waiting_for_snapshots(shape);
         (job, waits)
     };
     let code = || UserCode::CompactionPolicy(policy.name().to_owned());
@@ -184,8 +184,8 @@ fn policy_job(
         return Error::catch_user(code, around);
     };
     let own = tree.settings().options.own_policy.is_some();
-    let rule = match jobs.busy.admits(&job, shape) {
-        Ok(true) if job.kind == JobKind::Drop && !policy.drops_data() => JobRule::DropsData,
+    let rule = match jobs.busy.can_run(&job, shape) {
+        Ok(true) if job.kind == JobKind::Drop && !policy.can_drop_data() => JobRule::DropsData,
         // Jobs of the presets are checked when they are applied, and by tests.
         Ok(true) if !own && !cfg!(debug_assertions) => return Ok(Some(job)),
         Ok(true) => match shape.check_job(&job) {
@@ -241,14 +241,14 @@ fn job_around_quarantine(tree: &Tree, jobs: &mut TreeJobs, shape: &TreeShape) ->
         return None;
     }
     let policy = Arc::clone(&tree.settings().policy);
-    let running = jobs.busy.without_withheld();
+    let running = jobs.busy.without_blocked_files();
     let wanted = policy.pick(shape, &running).filter(|job| !job.inputs.is_empty())?;
     if matches!(wanted.kind, JobKind::Move | JobKind::Drop) {
-        let allowed = wanted.kind == JobKind::Move || policy.drops_data();
-        return running.admitted(wanted, shape).filter(|_| allowed);
+        let allowed = wanted.kind == JobKind::Move || policy.can_drop_data();
+        return running.admit(wanted, shape).filter(|_| allowed);
     }
     let Some((file, error)) = quarantine::blocking(tree, jobs, wanted.input_files()) else {
-        return jobs.busy.admitted(wanted, shape);
+        return jobs.busy.admit(wanted, shape);
     };
     let stopped = policy.must_stop(&jobs.quarantine.counted(shape));
     let around = quarantine_bypass::merge_in_l0(shape, &jobs.busy, file, stopped);
@@ -306,8 +306,8 @@ fn covered_files(store: &DbState, tree: &Tree, version: &Version) -> Option<Job>
             return None;
         }
     };
-    let busy = tree.jobs.lock().busy.without_withheld();
-    let is_busy = |file: &FileShape| busy.is_busy(file.id);
+    let busy = tree.jobs.lock().busy.without_blocked_files();
+    let is_busy = |file: &TableMeta| busy.is_busy(file.id);
     let covered = delete_only::look(version.shape(), &spans, &snapshots, is_busy);
     tree.set_held(covered.held, released);
     covered.job
@@ -432,7 +432,7 @@ fn kind_name(kind: JobKind) -> &'static str {
     }
 }
 
-fn input_files<'a>(shape: &'a TreeShape, job: &'a Job) -> impl Iterator<Item = &'a Arc<FileShape>> {
+fn input_files<'a>(shape: &'a TreeShape, job: &'a Job) -> impl Iterator<Item = &'a Arc<TableMeta>> {
     job.inputs.iter().flat_map(|input| {
         let wanted: HashSet<_> = input.files.iter().copied().collect();
         let run = shape.run(input.level, input.run);
@@ -501,7 +501,7 @@ fn execute(
         }
     }
     store.env.yield_point(YieldKind::JobStep);
-    let shapes: Vec<FileShape> =
+    let shapes: Vec<TableMeta> =
         outputs.tables().iter().map(|table| (**table.shape()).clone()).collect();
     let ids = shapes.iter().map(|shape| shape.id).collect();
     let tombstones_written = shapes.iter().map(|shape| shape.tombstones).sum();

@@ -11,7 +11,7 @@ use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::{InternalKey, SeqNo};
 use lsmx_base::range_tombstone::RangeTombstone;
 use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
-use lsmx_compaction::{Job, KeyRange, OutputCutter, TreeShape};
+use lsmx_compaction::{Job, KeyRange, OutputSplitter, TreeShape};
 
 use crate::cursor::Cursor;
 use crate::env::rate_limit::IoPriority;
@@ -65,7 +65,7 @@ impl Merge {
     /// When the index of an input cannot be read or is damaged.
     pub(crate) fn divide(&self, range: &KeyRange, parts_max: usize) -> Result<Vec<Part>> {
         // A policy that wants a run in one file says so by a file that never ends.
-        let part_bytes_min = self.job.cut.file_bytes;
+        let part_bytes_min = self.job.split.file_bytes;
         if parts_max < 2 || self.input_bytes / 2 < part_bytes_min {
             return Ok(vec![Part::default()]);
         }
@@ -289,7 +289,7 @@ impl Division {
         let mut outputs =
             Outputs::in_lane(IoPriority::Compaction, space, tree, place, tombstone_us);
         outputs.take_spans(part.spans(&merge.spans));
-        outputs.cut_by(OutputCutter::new(&merge.job.cut, &merge.shape));
+        outputs.cut_by(OutputSplitter::new(&merge.job.split, &merge.shape));
         let retention = merge.retention.clone();
         let sources = merge.inputs.iter().map(|tables| {
             // What no snapshot needs is not even read.

@@ -378,9 +378,9 @@ mod tests {
         written
     }
 
-    fn run_over_everything() -> Arc<lsmx_compaction::RunShape> {
-        use lsmx_compaction::{FileId, FileShape, KeyRange, TreeShape};
-        let file = FileShape {
+    fn run_over_everything() -> Arc<lsmx_compaction::SortedRun> {
+        use lsmx_compaction::{FileId, KeyRange, TableMeta, TreeShape};
+        let file = TableMeta {
             id: FileId(1),
             range: KeyRange { smallest: Bytes::new(), largest: Bytes::from_static(&[255]) },
             bytes: 1,

@@ -11,7 +11,7 @@
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
-use lsmx_compaction::{CutRule, OutputCutter};
+use lsmx_compaction::{OutputSplitter, SplitRule};
 
 use crate::cursor::Cursor;
 use crate::env::YieldKind;
@@ -203,8 +203,8 @@ fn bring(
     let now_us = Some(store.env.database_us());
     let mut outputs = Outputs::in_lane(IoPriority::Compaction, &store.tables, tree, place, now_us);
     let file_bytes = tree.settings().options.table_bytes;
-    let cut = CutRule { file_bytes, grandparent: None, boundaries: Vec::new() };
-    outputs.cut_by(OutputCutter::new(&cut, shape));
+    let cut = SplitRule { file_bytes, grandparent: None, boundaries: Vec::new() };
+    outputs.cut_by(OutputSplitter::new(&cut, shape));
     if let Some(leaving) = collection.leaving()? {
         match leave {
             Leave::Folded => fold(store, tree, attached, &view, leaving, &mut outputs)?,

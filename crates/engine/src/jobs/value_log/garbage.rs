@@ -19,8 +19,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use lsmx_base::sync::Arc;
 use lsmx_compaction::{
-    BusyFiles, CutRule, FileId, Job, JobInput, JobKind, Level, Placement, Reason, RunId, Target,
-    TreeShape,
+    FileId, Job, JobInput, JobKind, Level, Placement, Reason, RunId, RunningJobs, SplitRule,
+    Target, TreeShape,
 };
 
 use crate::options::value_separation::ValueSeparation;
@@ -138,7 +138,7 @@ fn bad_files(
 pub(crate) fn look(
     version: &Version,
     shape: &TreeShape,
-    (busy, quarantined): (&BusyFiles, &BTreeSet<FileId>),
+    (busy, quarantined): (&RunningJobs, &BTreeSet<FileId>),
     (separation, table_bytes): (&ValueSeparation, u64),
 ) -> Option<Collection> {
     let bad = bad_files(version.blobs(), separation, quarantined);
@@ -161,11 +161,10 @@ pub(crate) fn look(
             continue;
         }
         let job = |tables: &[&Arc<TableFile>]| job((level, run), tables, table_bytes, worst);
-        let whole = busy.admitted(job(&tables), shape);
+        let whole = busy.admit(job(&tables), shape);
         // Jobs into the level may be in the way of some.
-        let mut single = tables
-            .iter()
-            .filter_map(|table| busy.admitted(job(std::slice::from_ref(table)), shape));
+        let mut single =
+            tables.iter().filter_map(|table| busy.admit(job(std::slice::from_ref(table)), shape));
         if let Some(job) = whole.or_else(|| single.next()) {
             return Some(Collection { job, victims });
         }
@@ -200,7 +199,7 @@ fn job(
             files: tables.iter().map(|table| table.shape().id).collect(),
         }],
         target: Target { level, placement: Placement::JoinRun(run) },
-        cut: CutRule { file_bytes, grandparent: None, boundaries: starts.collect() },
+        split: SplitRule { file_bytes, grandparent: None, boundaries: starts.collect() },
         reason: Reason::BlobGarbage { blob: worst.id, ppm: worst.garbage_ppm() },
     }
 }

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::str::FromStr;
 
-use lsmx_compaction::{FileId, FileShape, Job, Level, Placement, TreeShape};
+use lsmx_compaction::{FileId, Job, Level, Placement, TableMeta, TreeShape};
 
 use crate::error::{Error, Result};
 use crate::table::FilterWidth;
@@ -165,7 +165,7 @@ impl Coming<'_> {
 }
 
 impl RunKeys {
-    fn add(&mut self, file: &FileShape, is_wide: impl Fn(FileId) -> bool) {
+    fn add(&mut self, file: &TableMeta, is_wide: impl Fn(FileId) -> bool) {
         self.keys += file.entries;
         self.wide += if is_wide(file.id) { file.entries } else { 0 };
     }

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use lsmx_compaction::{
-    CutRule, FileShape, JobInput, JobKind, KeyRange, LevelShape, Reason, RunId, RunShape, Target,
+    JobInput, JobKind, KeyRange, LevelShape, Reason, RunId, SortedRun, SplitRule, TableMeta, Target,
 };
 use proptest::prelude::*;
 
@@ -63,12 +63,12 @@ fn tree(levels: &[&[&[u64]]]) -> TreeShape {
         file_id += 1;
         let key = |at: u64| vec![u8::try_from(at).unwrap()].into();
         let range = KeyRange { smallest: key(2 * file_id), largest: key(2 * file_id + 1) };
-        Arc::new(FileShape { entries: *entries, ..FileShape::new(FileId(file_id), range) })
+        Arc::new(TableMeta { entries: *entries, ..TableMeta::new(FileId(file_id), range) })
     };
     let mut run = |files: &&[u64]| {
         run_id += 1;
         let files = files.iter().map(&mut file).collect();
-        Arc::new(RunShape { id: RunId(run_id), files })
+        Arc::new(SortedRun { id: RunId(run_id), files })
     };
     let level = |runs: &&[&[u64]]| {
         Arc::new(LevelShape { runs: runs.iter().map(&mut run).collect(), cursor: None })
@@ -86,7 +86,7 @@ fn job(inputs: &[(u8, u64, &[u64])], level: u8, placement: Placement) -> Job {
         kind: JobKind::Merge,
         inputs: inputs.iter().map(input).collect(),
         target: Target { level: Level(level), placement },
-        cut: CutRule { file_bytes: u64::MAX, grandparent: None, boundaries: Vec::new() },
+        split: SplitRule { file_bytes: u64::MAX, grandparent: None, boundaries: Vec::new() },
         reason: Reason::Manual,
     }
 }

@@ -10,7 +10,7 @@ use lsmx::operand_store::{
     OperandStore, OperandStoreFactory, OperandView, Place, Prepared, Token,
 };
 use lsmx::{Db, Event, EventListener, MergeError, MergeOperator, Result, SeqNo};
-use lsmx_compaction::{BusyFiles, CompactionPolicy, Debt, Job, TreeShape};
+use lsmx_compaction::{CompactionPolicy, Debt, Job, RunningJobs, TreeShape};
 use lsmx_stress::beside::Plain;
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -179,12 +179,12 @@ impl CompactionPolicy for Policy {
         "moody"
     }
 
-    fn pick(&self, shape: &TreeShape, busy: &BusyFiles) -> Option<Job> {
+    fn pick(&self, shape: &TreeShape, busy: &RunningJobs) -> Option<Job> {
         self.trigger.hit(Site::Pick);
         if self.trigger.is_stuck() { None } else { self.inner.pick(shape, busy) }
     }
 
-    fn debt(&self, shape: &TreeShape, busy: &BusyFiles) -> Debt {
+    fn debt(&self, shape: &TreeShape, busy: &RunningJobs) -> Debt {
         self.trigger.hit(Site::Debt);
         self.inner.debt(shape, busy)
     }
@@ -194,21 +194,21 @@ impl CompactionPolicy for Policy {
         self.trigger.is_stuck() || self.inner.must_stop(shape)
     }
 
-    fn due_us(&self, shape: &TreeShape) -> Option<u64> {
+    fn next_due_us(&self, shape: &TreeShape) -> Option<u64> {
         self.trigger.hit(Site::DueTime);
-        self.inner.due_us(shape)
+        self.inner.next_due_us(shape)
     }
 
-    fn memtable_tombstone_us(&self, shape: &TreeShape) -> Option<u64> {
-        self.inner.memtable_tombstone_us(shape)
+    fn memtable_tombstone_age_max_us(&self, shape: &TreeShape) -> Option<u64> {
+        self.inner.memtable_tombstone_age_max_us(shape)
     }
 
-    fn waits_for_snapshots(&self, shape: &TreeShape) -> bool {
-        self.inner.waits_for_snapshots(shape)
+    fn is_waiting_for_snapshots(&self, shape: &TreeShape) -> bool {
+        self.inner.is_waiting_for_snapshots(shape)
     }
 
-    fn drops_data(&self) -> bool {
-        self.inner.drops_data()
+    fn can_drop_data(&self) -> bool {
+        self.inner.can_drop_data()
     }
 }
 

@@ -1,128 +1,91 @@
-//! A composition of primitives in TOML.
-//!
-//! ```toml
-//! name = "tiered-top"         # in results and errors
-//! layout = "leveling"         # leveling, fluid, run-list or queue
-//! tiered = [4]                # of leveling: runs that L1, L2, … may hold before leveled levels begin
-//! stop = 20                   # runs of L0 that stop writes
-//! tables = 1                  # target size of an output, in tables of the keyspace
-//! grandparents = 25           # most overlap of an output, in outputs
-//!
-//! [[rule]]                    # in order of priority
-//! trigger = "run-count"
-//! runs = 4
-//!
-//! [[rule]]
-//! trigger = "level-full"
-//! capacity = "from-bottom"
-//! last = 6
-//! base = 4
-//! size-ratio = 10
-//! granularity = "file"
-//! movement = "least-overlap"
-//! ```
-//!
-//! Fields of layouts: `tiered` of leveling; `runs`, `last-runs`, `size-ratio` of fluid; `bottom` of
-//! run-list. Of triggers: `capacity` (`from-top` with `l1`, `from-bottom` with `last`, `base`) and
-//! `size-ratio` of level-full; `runs`, `wait` of run-count; `percent` of space-amplification; `percent`,
-//! `runs-min`, `runs-max` of size-ratio; `share` of tombstone-density; `bound`, `size-ratio` of
-//! tombstone-ttl; `ttl` of file-staleness; `bytes` of total-bytes. Of granularities: `files` of files,
-//! `above` of partition. Times and sizes are written as in `"3600s"` and `"1G"`. What is left out has
-//! the default of the presets. A file with the one field `policy` names a preset instead.
+//! Reads policies from TOML. The module [`spec`](crate::spec) describes the format.
 
 use std::cell::RefCell;
-use std::fmt::Write as _;
-use std::sync::Arc;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::{Composition, Form, PolicySpec};
-use crate::composed::{Primitives, Rule};
+use crate::composed::{Primitives, Rule, check_primitives};
+use crate::error::Error;
+use crate::file_picker::FilePicker;
 use crate::granularity::Granularity;
+use crate::ids::Level;
 use crate::layout::Layout;
-use crate::movement::Movement;
-use crate::parameter::{MILLION, Parameter, parse_share, show_share};
+use crate::parameter::{MILLION, Parameter, parse_share};
 use crate::presets::{
-    BASE_MEMTABLES_DEFAULT, GRANDPARENTS_DEFAULT, LAST_LEVEL_DEFAULT, Preset, SIZE_RATIO_DEFAULT,
+    BASE_MEMTABLES_DEFAULT, GRANDPARENTS_DEFAULT, LAST_LEVEL_DEFAULT, SIZE_RATIO_DEFAULT,
     STOP_RUNS_DEFAULT, TRIGGER_RUNS_DEFAULT,
 };
+use crate::spec::composition::{Composition, check_name};
 use crate::trigger::{Capacity, Trigger};
-use crate::{Error, Level};
 
-const NAME_BYTES_MAX: usize = 64;
+/// A policy read from TOML.
+pub(super) enum TomlPolicy {
+    /// Spec in the field `policy`, and its line.
+    Spec { text: String, line: u64 },
+    /// Composition of primitives.
+    Composition(Composition),
+}
 
-/// Reads a policy from a file's text.
-pub(super) fn read(text: &str) -> Result<PolicySpec, Error> {
-    let table = DeTable::parse(text).map_err(|error| malformed(text, &error))?;
-    Fields::new(text, table.get_ref(), 0, "the file").policy()
+/// Reads a policy from the text of a TOML file.
+pub(super) fn read_toml(text: &str) -> Result<TomlPolicy, Error> {
+    let table = DeTable::parse(text).map_err(|error| syntax_error(text, &error))?;
+    TableReader::new(text, table.get_ref(), 0, "the file").policy()
 }
 
 /// Reads a policy from an inline table.
-pub(super) fn read_inline(text: &str) -> Result<PolicySpec, Error> {
+pub(super) fn read_inline_toml(text: &str) -> Result<TomlPolicy, Error> {
     const KEY: &str = "policy = ";
     let whole = format!("{KEY}{text}");
-    let table = DeTable::parse(&whole).map_err(|error| malformed(&whole, &error))?;
+    let table = DeTable::parse(&whole).map_err(|error| syntax_error(&whole, &error))?;
     match table.get_ref().get("policy").map(Spanned::get_ref) {
         Some(DeValue::Table(fields)) if table.get_ref().len() == 1 => {
-            Fields::new(&whole, fields, 0, "the spec").policy()
+            TableReader::new(&whole, fields, 0, "the spec").policy()
         }
         _ => Err(Error::MalformedSpec { spec: text.to_owned() }),
     }
 }
 
-fn malformed(text: &str, error: &toml::de::Error) -> Error {
+fn syntax_error(text: &str, error: &toml::de::Error) -> Error {
     let line = error.span().map_or(1, |span| line_at(text, span.start));
-    Error::SpecText { line, what: error.message().replace('\n', " ") }
+    Error::InvalidSpec { line, what: error.message().replace('\n', " ") }
 }
 
+/// Returns the line of a byte offset, from 1.
 fn line_at(text: &str, offset: usize) -> u64 {
     let before = text.as_bytes().get(..offset).unwrap_or_default();
     let lines = before.iter().filter(|byte| **byte == b'\n').count();
     u64::try_from(lines).unwrap_or(u64::MAX).saturating_add(1)
 }
 
-/// Says what is wrong with a name, if it is not one for a composition.
-pub(super) fn check_name(name: &str) -> Result<(), String> {
-    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"+-._".contains(&byte);
-    if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(fits) {
-        return Err(format!(
-            "name {name:?} is not 1 to {NAME_BYTES_MAX} letters, digits and + - . _"
-        ));
-    }
-    let mut presets = Preset::ALL.into_iter().chain(Preset::DROPPING);
-    let is = |known: &str| known.eq_ignore_ascii_case(name);
-    if presets.any(|preset| is(preset.name()) || preset.aliases().iter().any(|alias| is(alias))) {
-        return Err(format!("name {name:?} is that of a preset"));
-    }
-    Ok(())
-}
-
-/// A table whose fields are taken one by one; what is left is unknown.
-struct Fields<'a> {
+/// Reads the fields of a TOML table and reports those that were not read.
+struct TableReader<'a> {
     text: &'a str,
     table: &'a DeTable<'a>,
-    /// Where the table begins, for what is missing in it.
+    /// Start of the table, for errors about missing fields.
     offset: usize,
-    /// What the table is, for errors.
-    what: &'a str,
-    taken: RefCell<Vec<&'static str>>,
+    /// Description of the table for errors.
+    description: &'a str,
+    /// Fields that were read.
+    read: RefCell<Vec<&'static str>>,
 }
 
-impl<'a> Fields<'a> {
-    fn new(text: &'a str, table: &'a DeTable<'a>, offset: usize, what: &'a str) -> Self {
-        Fields { text, table, offset, what, taken: RefCell::default() }
+impl<'a> TableReader<'a> {
+    fn new(text: &'a str, table: &'a DeTable<'a>, offset: usize, description: &'a str) -> Self {
+        TableReader { text, table, offset, description, read: RefCell::default() }
     }
 
     fn error(&self, offset: usize, what: String) -> Error {
-        Error::SpecText { line: line_at(self.text, offset), what }
+        Error::InvalidSpec { line: line_at(self.text, offset), what }
     }
 
-    fn take(&self, name: &'static str) -> Option<&'a Spanned<DeValue<'a>>> {
-        self.taken.borrow_mut().push(name);
+    /// Returns the value of a field and marks the field as read.
+    fn get(&self, name: &'static str) -> Option<&'a Spanned<DeValue<'a>>> {
+        self.read.borrow_mut().push(name);
         self.table.get(name)
     }
 
+    /// Returns the error of a value that is not `expected`.
     fn expected(&self, name: &str, value: &Spanned<DeValue<'_>>, expected: &str) -> Error {
         let found = match value.get_ref() {
             DeValue::String(text) => format!("{text:?}"),
@@ -133,8 +96,9 @@ impl<'a> Fields<'a> {
         self.error(value.span().start, format!("{name} = {found} is not {expected}"))
     }
 
+    /// Returns a string and its offset.
     fn text(&self, name: &'static str) -> Result<Option<(&'a str, usize)>, Error> {
-        match self.take(name) {
+        match self.get(name) {
             None => Ok(None),
             Some(value) => match value.get_ref() {
                 DeValue::String(text) => Ok(Some((text, value.span().start))),
@@ -143,7 +107,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// One of several words.
+    /// Returns the value of a field that must be one of `words`.
     fn word<T: Copy>(
         &self,
         name: &'static str,
@@ -153,7 +117,10 @@ impl<'a> Fields<'a> {
         let known = || words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");
         let Some((text, offset)) = self.text(name)? else {
             return default.ok_or_else(|| {
-                self.error(self.offset, format!("{} has no {name}; known: {}", self.what, known()))
+                self.error(
+                    self.offset,
+                    format!("{} has no {name}; known: {}", self.description, known()),
+                )
             });
         };
         let found = words.iter().find(|(word, _)| *word == text);
@@ -162,6 +129,7 @@ impl<'a> Fields<'a> {
         })
     }
 
+    /// Converts an integer within bounds.
     fn number_of(
         &self,
         name: &str,
@@ -179,9 +147,9 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// A number with the domain of a parameter of presets.
+    /// Returns an integer with the domain of a preset parameter.
     fn number(&self, name: &'static str, like: Parameter, default: u64) -> Result<u64, Error> {
-        let value = self.take(name);
+        let value = self.get(name);
         value.map_or(Ok(default), |value| self.number_of(name, value, like.domain()))
     }
 
@@ -191,12 +159,13 @@ impl<'a> Fields<'a> {
     }
 
     fn level(&self, name: &'static str, like: Parameter, default: u64) -> Result<Level, Error> {
-        // The domains of levels end far below 255.
+        // The domains of levels are far below 255.
         Ok(Level(u8::try_from(self.number(name, like, default)?).unwrap_or(u8::MAX)))
     }
 
+    /// Returns a list of integers.
     fn counts(&self, name: &'static str, like: Parameter) -> Result<Option<Vec<usize>>, Error> {
-        let Some(value) = self.take(name) else { return Ok(None) };
+        let Some(value) = self.get(name) else { return Ok(None) };
         let DeValue::Array(values) = value.get_ref() else {
             return Err(self.expected(name, value, "a list of numbers, such as [4, 2]"));
         };
@@ -207,9 +176,9 @@ impl<'a> Fields<'a> {
         values.iter().map(number).collect::<Result<_, _>>().map(Some)
     }
 
-    /// A time, a size or a share, written as that of a parameter.
+    /// Returns a time, a size or a share with the syntax of a preset parameter.
     fn scaled(&self, name: &'static str, like: Parameter) -> Result<Option<u64>, Error> {
-        let Some(value) = self.take(name) else { return Ok(None) };
+        let Some(value) = self.get(name) else { return Ok(None) };
         let parsed = match value.get_ref() {
             DeValue::String(text) => like.parse(text),
             DeValue::Integer(number) => like.parse(number.as_str()),
@@ -221,22 +190,23 @@ impl<'a> Fields<'a> {
         fits.map(Some).ok_or_else(|| self.expected(name, value, &like.expected()))
     }
 
-    fn needed(&self, name: &str, value: Option<u64>) -> Result<u64, Error> {
-        value.ok_or_else(|| self.error(self.offset, format!("{} has no {name}", self.what)))
+    /// Returns an error if the value is missing.
+    fn required(&self, name: &str, value: Option<u64>) -> Result<u64, Error> {
+        value.ok_or_else(|| self.error(self.offset, format!("{} has no {name}", self.description)))
     }
 
-    /// Fails if a field was not asked for.
-    fn end(&self) -> Result<(), Error> {
-        let taken = self.taken.borrow();
+    /// Returns an error if a field was not read.
+    fn check_all_read(&self) -> Result<(), Error> {
+        let read = self.read.borrow();
         for (key, _) in self.table {
-            if !taken.contains(&&**key.get_ref()) {
+            if !read.contains(&&**key.get_ref()) {
                 return Err(self.error(
                     key.span().start,
                     format!(
                         "unknown field {:?} of {}; known: {}",
                         key.get_ref(),
-                        self.what,
-                        taken.join(", ")
+                        self.description,
+                        read.join(", ")
                     ),
                 ));
             }
@@ -244,12 +214,11 @@ impl<'a> Fields<'a> {
         Ok(())
     }
 
-    fn policy(&self) -> Result<PolicySpec, Error> {
+    fn policy(&self) -> Result<TomlPolicy, Error> {
         if let Some((text, offset)) = self.text("policy")? {
-            let spec = text.parse::<PolicySpec>();
-            let spec = spec.map_err(|error| self.error(offset, error.to_string()))?;
-            self.end()?;
-            return Ok(spec);
+            self.check_all_read()?;
+            let line = line_at(self.text, offset);
+            return Ok(TomlPolicy::Spec { text: text.to_owned(), line });
         }
         let name = match self.text("name")? {
             Some((name, offset)) => {
@@ -264,11 +233,11 @@ impl<'a> Fields<'a> {
         let grandparent_files =
             self.number("grandparents", Parameter::Grandparents, GRANDPARENTS_DEFAULT)?;
         let rules = self.rules(&layout)?;
-        self.end()?;
+        self.check_all_read()?;
         let primitives = Primitives { rules, layout, stop_runs, file_tables, grandparent_files };
-        primitives.check().map_err(|error| self.error(self.offset, error.to_string()))?;
-        let composition = Composition { name: name.to_owned(), primitives };
-        Ok(PolicySpec(Form::Composition(Arc::new(composition))))
+        check_primitives(&primitives)
+            .map_err(|error| self.error(self.offset, error.to_string()))?;
+        Ok(TomlPolicy::Composition(Composition { name: name.to_owned(), primitives }))
     }
 
     fn layout(&self) -> Result<Layout, Error> {
@@ -289,13 +258,13 @@ impl<'a> Fields<'a> {
             "run-list" => Layout::RunList {
                 bottom: self.level("bottom", Parameter::Last, LAST_LEVEL_DEFAULT)?,
             },
-            _ => Layout::Queue,
+            _ => Layout::Fifo,
         })
     }
 
     fn rules(&self, layout: &Layout) -> Result<Vec<Rule>, Error> {
-        let Some(value) = self.take("rule") else {
-            return Err(self.error(self.offset, format!("{} has no [[rule]]", self.what)));
+        let Some(value) = self.get("rule") else {
+            return Err(self.error(self.offset, format!("{} has no [[rule]]", self.description)));
         };
         let DeValue::Array(rules) = value.get_ref() else {
             return Err(self.expected("rule", value, "a list of tables, each under [[rule]]"));
@@ -304,7 +273,7 @@ impl<'a> Fields<'a> {
             let DeValue::Table(table) = value.get_ref() else {
                 return Err(self.expected("rule", value, "a table"));
             };
-            Fields::new(self.text, table, value.span().start, "the rule").rule(layout)
+            TableReader::new(self.text, table, value.span().start, "the rule").rule(layout)
         };
         rules.iter().map(rule).collect()
     }
@@ -324,18 +293,18 @@ impl<'a> Fields<'a> {
             }
             "runs" => Granularity::Runs,
             "file" => Granularity::File,
-            _ => Granularity::Files { count: self.count("files", Parameter::Tables, 2)? },
+            _ => Granularity::RunFiles { count: self.count("files", Parameter::Tables, 2)? },
         };
-        let movements = Movement::ALL.map(|movement| (movement.name(), movement));
+        let movements = FilePicker::ALL.map(|movement| (movement.name(), movement));
         let default = match trigger {
-            Trigger::TombstoneDensity { .. } => Movement::MostTombstones,
-            Trigger::TombstoneTtl { .. } => Movement::OldestTombstone,
-            Trigger::FileStaleness { .. } if leveled => Movement::Oldest,
-            _ if granularity.chooses() => Movement::LeastOverlap,
-            _ => Movement::All,
+            Trigger::TombstoneDensity { .. } => FilePicker::MostTombstones,
+            Trigger::TombstoneTtl { .. } => FilePicker::OldestTombstone,
+            Trigger::FileStaleness { .. } if leveled => FilePicker::Oldest,
+            _ if granularity.is_by_file() => FilePicker::LeastOverlap,
+            _ => FilePicker::All,
         };
         let movement = self.word("movement", &movements, Some(default))?;
-        self.end()?;
+        self.check_all_read()?;
         Ok(Rule { trigger, granularity, movement })
     }
 
@@ -374,18 +343,18 @@ impl<'a> Fields<'a> {
                 Trigger::TombstoneDensity { ppm }
             }
             "tombstone-ttl" => {
-                // A composition is for databases, where no run has an end.
+                // Compositions are for databases, so a share of a duration is not accepted.
                 let bound = self.scaled("bound", Parameter::Ttl)?;
-                let bound_us = self.needed("bound", bound)?.max(1);
+                let bound_us = self.required("bound", bound)?.max(1);
                 Trigger::TombstoneTtl { bound_us, size_ratio: ratio()? }
             }
             "file-staleness" => {
                 let ttl = self.scaled("ttl", Parameter::Ttl)?;
-                Trigger::FileStaleness { ttl_us: self.needed("ttl", ttl)?.max(1) }
+                Trigger::FileStaleness { ttl_us: self.required("ttl", ttl)?.max(1) }
             }
             _ => {
                 let bytes = self.scaled("bytes", Parameter::Bytes)?;
-                Trigger::TotalBytes { bytes: self.needed("bytes", bytes)? }
+                Trigger::TotalBytes { bytes: self.required("bytes", bytes)? }
             }
         })
     }
@@ -408,146 +377,52 @@ fn default_usize(value: u64) -> usize {
     usize::try_from(value).unwrap_or(usize::MAX)
 }
 
-/// A composition as an inline table: every field, so that later defaults change nothing.
-pub(super) fn write_inline(composition: &Composition) -> String {
-    let Composition { name, primitives } = composition;
-    let mut out = format!("{{name = \"{name}\", layout = \"{}\"", primitives.layout.name());
-    write_layout(&mut out, &primitives.layout, ", ");
-    let Primitives { stop_runs, file_tables, grandparent_files, .. } = primitives;
-    // Writing to a string does not fail.
-    let _ = write!(
-        out,
-        ", stop = {stop_runs}, tables = {file_tables}, grandparents = {grandparent_files}"
-    );
-    let rules: Vec<_> =
-        primitives.rules.iter().map(|rule| format!("{{{}}}", fields_of(rule).join(", "))).collect();
-    let _ = write!(out, ", rule = [{}]}}", rules.join(", "));
-    out
-}
-
-/// A composition as a file for people.
-#[must_use]
-pub fn write_file(composition: &Composition) -> String {
-    let Composition { name, primitives } = composition;
-    let mut out = format!("name = \"{name}\"\nlayout = \"{}\"", primitives.layout.name());
-    write_layout(&mut out, &primitives.layout, "\n");
-    let Primitives { stop_runs, file_tables, grandparent_files, .. } = primitives;
-    // Writing to a string does not fail.
-    let _ = write!(
-        out,
-        "\nstop = {stop_runs}\ntables = {file_tables}\ngrandparents = {grandparent_files}\n"
-    );
-    for rule in &primitives.rules {
-        let _ = write!(out, "\n[[rule]]\n{}\n", fields_of(rule).join("\n"));
-    }
-    out
-}
-
-fn write_layout(out: &mut String, layout: &Layout, between: &str) {
-    let fields = match layout {
-        Layout::Leveling { tiered } if tiered.is_empty() => Vec::new(),
-        Layout::Leveling { tiered } => vec![format!("tiered = {tiered:?}")],
-        Layout::Fluid { upper, last, size_ratio } => vec![
-            format!("runs = {upper:?}"),
-            format!("last-runs = {last}"),
-            format!("size-ratio = {size_ratio}"),
-        ],
-        Layout::RunList { bottom } => vec![format!("bottom = {}", bottom.0)],
-        Layout::Queue => Vec::new(),
-    };
-    for field in fields {
-        *out += between;
-        *out += &field;
-    }
-}
-
-fn fields_of(rule: &Rule) -> Vec<String> {
-    let mut fields = vec![format!("trigger = \"{}\"", rule.trigger.name())];
-    let text =
-        |name: &str, like: Parameter, value: u64| format!("{name} = \"{}\"", like.show(value));
-    match &rule.trigger {
-        Trigger::LevelFull(Capacity::FromTop { l1_memtables, size_ratio }) => fields.extend([
-            "capacity = \"from-top\"".to_owned(),
-            format!("l1 = {l1_memtables}"),
-            format!("size-ratio = {size_ratio}"),
-        ]),
-        Trigger::LevelFull(Capacity::FromBottom { last, base_memtables, size_ratio }) => fields
-            .extend([
-                "capacity = \"from-bottom\"".to_owned(),
-                format!("last = {}", last.0),
-                format!("base = {base_memtables}"),
-                format!("size-ratio = {size_ratio}"),
-            ]),
-        Trigger::RunCount { runs, wait } => {
-            fields.extend([format!("runs = {runs}"), format!("wait = {wait}")]);
-        }
-        Trigger::TooManyRuns => {}
-        Trigger::SpaceAmplification { percent } => fields.push(format!("percent = {percent}")),
-        Trigger::SizeRatio { percent, runs_min, runs_max } => fields.extend([
-            format!("percent = {percent}"),
-            format!("runs-min = {runs_min}"),
-            format!("runs-max = {runs_max}"),
-        ]),
-        Trigger::TombstoneDensity { ppm } => fields.push(format!("share = {}", show_share(*ppm))),
-        Trigger::TombstoneTtl { bound_us, size_ratio } => fields.extend([
-            text("bound", Parameter::Ttl, *bound_us),
-            format!("size-ratio = {size_ratio}"),
-        ]),
-        Trigger::FileStaleness { ttl_us } => fields.push(text("ttl", Parameter::Ttl, *ttl_us)),
-        Trigger::TotalBytes { bytes } => fields.push(text("bytes", Parameter::Bytes, *bytes)),
-    }
-    fields.push(format!("granularity = \"{}\"", rule.granularity.name()));
-    match rule.granularity {
-        Granularity::Partition { above } => fields.push(format!("above = {above}")),
-        Granularity::Files { count } => fields.push(format!("files = {count}")),
-        _ => {}
-    }
-    fields.push(format!("movement = \"{}\"", rule.movement.name()));
-    fields
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::presets::Preset;
+    use crate::spec::PolicySpec;
+    use crate::spec::toml_writer::to_toml;
 
     const TIERED_TOP: &str = "name = \"tiered-top\"\nlayout = \"leveling\"\ntiered = [4]\n\n\
         [[rule]]\ntrigger = \"run-count\"\nruns = 3\n\n\
         [[rule]]\ntrigger = \"level-full\"\nbase = 8\n";
 
     #[test]
-    fn a_file_gives_a_policy_and_what_it_leaves_out_has_defaults() {
+    fn from_toml_missing_fields_have_defaults() {
         let spec = PolicySpec::from_toml(TIERED_TOP).unwrap();
         assert_eq!(spec.name(), "tiered-top");
         let primitives = spec.primitives();
         assert_eq!(primitives.layout, Layout::Leveling { tiered: vec![4] });
         assert_eq!((primitives.stop_runs, primitives.grandparent_files), (20, 25));
         assert_eq!(primitives.rules[0].trigger, Trigger::RunCount { runs: 3, wait: 3 });
-        assert_eq!(primitives.rules[1].movement, Movement::LeastOverlap);
+        assert_eq!(primitives.rules[1].movement, FilePicker::LeastOverlap);
         let capacity = Capacity::FromBottom { last: Level(6), base_memtables: 8, size_ratio: 10 };
         assert_eq!(primitives.rules[1].trigger, Trigger::LevelFull(capacity));
         assert_eq!(PolicySpec::from_toml("policy = \"tiering(T=4)\"").unwrap().name(), "tiering");
     }
 
     #[test]
-    fn compositions_print_as_they_are_read() {
+    fn from_toml_of_written_composition_is_same() {
         let mut specs = vec![PolicySpec::from_toml(TIERED_TOP).unwrap()];
         for preset in Preset::ALL.into_iter().chain(Preset::DROPPING) {
             let primitives = PolicySpec::new(preset).primitives();
-            specs.push(PolicySpec::composed(format!("my-{}", preset.name()), primitives).unwrap());
+            specs.push(
+                PolicySpec::from_primitives(format!("my-{}", preset.name()), primitives).unwrap(),
+            );
         }
         for spec in specs {
             let text = spec.to_string();
             assert!(!text.contains('\n'), "{text}");
             assert_eq!(text.parse::<PolicySpec>(), Ok(spec.clone()), "{text}");
-            let Form::Composition(composition) = &spec.0 else { panic!("{spec}") };
-            let file = write_file(composition);
+            let file = to_toml(&Composition::new(spec.name(), spec.primitives()).unwrap());
             assert_eq!(PolicySpec::from_toml(&file), Ok(spec.clone()), "{file}");
             assert_eq!(spec.build().name(), spec.name());
         }
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_line() {
+    fn from_toml_mistake_is_error_with_line() {
         let with = |line: &str| TIERED_TOP.replace("runs = 3", line);
         let rule = |text: &str| format!("layout = \"fluid\"\n[[rule]]\n{text}\n");
         for (text, line, what) in [
@@ -569,12 +444,12 @@ mod tests {
                 7,
                 "unknown field \"rums\" of the rule; known: trigger, runs, wait",
             ),
-            (&with("runs = 30"), 1, "writes stop at 20 runs, where no merge is due before 30"),
-            (&with("wait = 25"), 1, "L0 may wait until it has 25 runs"),
+            (&with("runs = 30"), 1, "writes stop at 20 runs, but no merge is due before 30"),
+            (&with("wait = 25"), 1, "merges of L0 wait for 25 runs"),
             (
                 &with("granularity = \"file\""),
                 1,
-                "movement least-overlap has nothing to choose from",
+                "movement least-overlap has no files to choose from",
             ),
             (&rule("trigger = \"full\""), 3, "unknown trigger \"full\""),
             (&rule("runs = 3"), 2, "the rule has no trigger"),
@@ -585,21 +460,21 @@ mod tests {
                 "bound = \"1w\" is not a time",
             ),
             (&rule("trigger = \"level-full\""), 1, "its levels have no capacity"),
-            (&rule("trigger = \"run-count\""), 1, "says itself how many runs"),
+            (&rule("trigger = \"run-count\""), 1, "limits the runs of a level itself"),
             (
                 &rule("trigger = \"too-many-runs\"\ngranularity = \"file\""),
                 1,
-                "granularity file does not go with layout fluid, which takes whole runs",
+                "granularity file cannot be used with layout fluid, which takes whole runs",
             ),
             (
                 &rule("trigger = \"too-many-runs\"\n[[rule]]\ntrigger = \"too-many-runs\""),
                 1,
-                "two rules with trigger too-many-runs",
+                "second rule with trigger too-many-runs",
             ),
             (
                 &TIERED_TOP.replace("base = 8", "granularity = \"preemptive\"\nmovement = \"all\""),
                 1,
-                "tiered levels do not go with granularity preemptive",
+                "tiered levels cannot be used with granularity preemptive",
             ),
             (
                 &TIERED_TOP.replace("base = 8", "movement = \"all\""),
@@ -616,9 +491,9 @@ mod tests {
             (
                 &format!("{TIERED_TOP}[[rule]]\ntrigger = \"total-bytes\"\nbytes = \"1G\""),
                 1,
-                "only a queue",
+                "only layout queue",
             ),
-            (&format!("{TIERED_TOP}[[rule]]\ntrigger = \"size-ratio\""), 1, "only a run list"),
+            (&format!("{TIERED_TOP}[[rule]]\ntrigger = \"size-ratio\""), 1, "only layout run-list"),
         ] {
             let error = PolicySpec::from_toml(text).unwrap_err().to_string();
             assert!(error.starts_with(&format!("line {line}: ")), "{text:?}: {error}");

@@ -1,0 +1,259 @@
+//! The inputs of one decision of a composed policy, and helpers that build jobs.
+
+use std::sync::Arc;
+
+use crate::composed::primitives::{L0, Primitives};
+use crate::explain::ExplanationBuilder;
+use crate::granularity::Granularity;
+use crate::ids::Level;
+use crate::job::{Job, JobInput, JobKind, Reason, SplitRule, Target};
+use crate::key_range::KeyRange;
+use crate::run::SortedRun;
+use crate::running_jobs::RunningJobs;
+use crate::shape::TreeShape;
+use crate::table_meta::TableMeta;
+use crate::trigger::LevelCapacities;
+
+/// Score of a level that does not fit the layout.
+pub(super) const SCORE_MISFIT: u64 = u64::MAX;
+/// Score from which a job is due.
+pub(super) const SCORE_DUE: u64 = 1000;
+
+/// Inputs of one decision.
+#[derive(Clone, Copy)]
+pub(super) struct PickContext<'a> {
+    pub(super) primitives: &'a Primitives,
+    pub(super) shape: &'a TreeShape,
+    pub(super) running: &'a RunningJobs,
+    pub(super) explanation: &'a ExplanationBuilder,
+}
+
+/// RunFiles of the target level that a job takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TargetFiles {
+    /// All files of the level.
+    All,
+    /// The files that overlap the inputs.
+    Overlapping,
+}
+
+impl TargetFiles {
+    pub(super) fn of(granularity: Granularity) -> TargetFiles {
+        match granularity {
+            Granularity::Level => TargetFiles::All,
+            _ => TargetFiles::Overlapping,
+        }
+    }
+}
+
+impl<'a> PickContext<'a> {
+    /// Returns the target size of an output in bytes.
+    pub(super) fn file_bytes(&self) -> u64 {
+        self.shape.table_bytes.saturating_mul(self.primitives.file_tables).max(1)
+    }
+
+    /// Returns the maximum size of a job that a file picker chooses, which also limits the grandparent
+    /// bytes that one output may overlap.
+    pub(super) fn job_bytes_max(&self) -> u64 {
+        // Without a file picker, outputs with little overlap have no benefit.
+        match self.primitives.rules.iter().any(|rule| rule.granularity.is_by_file()) {
+            true => self.file_bytes().saturating_mul(self.primitives.grandparent_files),
+            false => u64::MAX,
+        }
+    }
+
+    /// Returns the level below `target` whose overlap is limited.
+    fn grandparent(&self, target: Level) -> Option<Level> {
+        Level::from_index(target.index() + 1).filter(|_| self.job_bytes_max() < u64::MAX)
+    }
+
+    /// Returns the split rule of outputs in `target`.
+    pub(super) fn split_rule(&self, target: Level) -> SplitRule {
+        let grandparent = self.grandparent(target).map(|level| (level, self.job_bytes_max()));
+        SplitRule { grandparent, ..SplitRule::by_size(self.file_bytes()) }
+    }
+
+    /// Returns whether no file of the run is busy.
+    pub(super) fn is_idle(&self, run: &SortedRun) -> bool {
+        !self.running.any_busy(run.files.iter().map(|file| file.id))
+    }
+
+    /// Returns the compensated bytes of the files of a run that are not busy.
+    pub(super) fn idle_bytes(&self, run: &SortedRun) -> u64 {
+        if self.running.files.is_empty() {
+            return run.files.compensated_bytes();
+        }
+        let idle = run.files.iter().filter(|file| !self.running.is_busy(file.id));
+        idle.map(|file| file.compensated_bytes()).fold(0, u64::saturating_add)
+    }
+
+    /// Returns the runs of a level without busy files.
+    pub(super) fn idle_runs(&self, level: Level) -> impl Iterator<Item = &'a Arc<SortedRun>> {
+        let context = *self;
+        self.shape.runs_of(level).iter().filter(move |run| context.is_idle(run))
+    }
+
+    /// Returns inputs of all runs of a level.
+    pub(super) fn level_inputs(&self, level: Level) -> Vec<JobInput> {
+        run_inputs(level, self.shape.runs_of(level))
+    }
+
+    /// Returns a job of `inputs` and files of `target`, a level with at most one run. Returns `None` if
+    /// running jobs conflict.
+    pub(super) fn job_into(
+        &self,
+        mut inputs: Vec<JobInput>,
+        target: Level,
+        target_files: TargetFiles,
+        reason: Reason,
+    ) -> Option<Job> {
+        let sources = self.resolve_all(&inputs)?;
+        let range = KeyRange::hull_of(sources.iter().map(|file| &file.range))?;
+        let target_run = match self.shape.runs_of(target) {
+            [] => None,
+            [run] => Some(run),
+            _ => return None, // The runs must be merged into one first.
+        };
+        let is_move = self.is_trivial_move(&sources, target);
+        if let (Some(run), false) = (target_run, is_move) {
+            inputs.extend(match target_files {
+                TargetFiles::All => Some(JobInput::from_run(target, run)),
+                TargetFiles::Overlapping => JobInput::from_overlap(target, run, &range),
+            });
+        }
+        let target = match target_run {
+            Some(run) => Target::join(target, run.id),
+            None => Target::oldest_run(target),
+        };
+        self.admit_with(
+            if is_move { JobKind::Move } else { JobKind::Merge },
+            inputs,
+            target,
+            reason,
+        )
+    }
+
+    /// Returns whether the files can be moved: they overlap neither each other nor the target level, and
+    /// none overlaps so much of the next level that its next merge would be too large.
+    pub(super) fn is_trivial_move(&self, sources: &[&Arc<TableMeta>], target: Level) -> bool {
+        let bytes_max = self.job_bytes_max();
+        let grandparent = self.grandparent(target);
+        KeyRange::are_disjoint(sources.iter().map(|file| &file.range))
+            && sources.iter().all(|file| {
+                let overlap =
+                    || grandparent.map_or(0, |level| self.shape.overlap_bytes(level, &file.range));
+                self.shape.overlap_bytes(target, &file.range) == 0
+                    && file.bytes.saturating_add(overlap()) <= bytes_max
+            })
+    }
+
+    /// Returns a job that merges all runs of a level into one run of the same level.
+    pub(super) fn merge_in_place(&self, level: Level, reason: Reason) -> Option<Job> {
+        self.merge_or_move(self.level_inputs(level), Target::oldest_run(level), reason)
+    }
+
+    /// Returns a job that makes one run of the inputs: a move if they are disjoint, otherwise a merge.
+    pub(super) fn merge_or_move(
+        &self,
+        inputs: Vec<JobInput>,
+        target: Target,
+        reason: Reason,
+    ) -> Option<Job> {
+        let files = self.resolve_all(&inputs)?;
+        let is_disjoint = KeyRange::are_disjoint(files.iter().map(|file| &file.range));
+        let kind = if is_disjoint { JobKind::Move } else { JobKind::Merge };
+        self.admit_with(kind, inputs, target, reason)
+    }
+
+    /// Returns a job with the usual split rule if it can run now.
+    pub(super) fn admit_with(
+        &self,
+        kind: JobKind,
+        inputs: Vec<JobInput>,
+        target: Target,
+        reason: Reason,
+    ) -> Option<Job> {
+        let split = self.split_rule(target.level);
+        self.admit(Job { kind, inputs, target, split, reason })
+    }
+
+    /// Returns the job if it can run now.
+    pub(super) fn admit(&self, job: Job) -> Option<Job> {
+        self.running.admit(job, self.shape)
+    }
+
+    /// Returns the files of all inputs, or `None` if a file is not in the tree.
+    pub(super) fn resolve_all(&self, inputs: &[JobInput]) -> Option<Vec<&'a Arc<TableMeta>>> {
+        let mut files = Vec::new();
+        for input in inputs {
+            files.extend(input.resolve(self.shape).ok()?);
+        }
+        Some(files)
+    }
+
+    /// Returns whether no run older than `run` overlaps `range`.
+    pub(super) fn is_oldest(&self, level: Level, run: &SortedRun, range: &KeyRange) -> bool {
+        let mut is_older = false;
+        for (other_level, other) in self.shape.runs() {
+            if is_older && !other.overlapping(range).is_empty() {
+                return false;
+            }
+            is_older |= other_level == level && other.id == run.id;
+        }
+        true
+    }
+
+    /// Returns the bytes of all idle runs of L0.
+    pub(super) fn idle_l0_bytes(&self) -> u64 {
+        self.idle_runs(L0).map(|run| run.bytes()).sum()
+    }
+}
+
+/// Returns the target level of data in `level`: the next level, or above the base level the next level
+/// with files. Returns `None` for the last level.
+pub(super) fn next_level(
+    shape: &TreeShape,
+    capacities: &LevelCapacities,
+    level: Level,
+) -> Option<Level> {
+    if level >= capacities.last {
+        return None;
+    }
+    let mut next = Level(level.0 + 1); // Does not overflow: `level` is above the last level.
+    while next < capacities.base && shape.runs_of(next).is_empty() {
+        next = Level(next.0 + 1);
+    }
+    Some(next)
+}
+
+/// Returns `value / limit` in thousandths, rounded down. With a limit of 0, any value exceeds it.
+pub(super) fn score(value: u64, limit: u64) -> u64 {
+    match limit {
+        0 if value == 0 => 0,
+        0 => SCORE_MISFIT,
+        _ => u64::try_from(u128::from(value) * 1000 / u128::from(limit)).unwrap_or(SCORE_MISFIT),
+    }
+}
+
+pub(super) fn len_u64(len: usize) -> u64 {
+    u64::try_from(len).unwrap_or(u64::MAX)
+}
+
+/// Returns inputs of whole runs of a level.
+pub(super) fn run_inputs(level: Level, runs: &[Arc<SortedRun>]) -> Vec<JobInput> {
+    runs.iter().map(|run| JobInput::from_run(level, run)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn score_is_thousandths_rounded_down() {
+        assert_eq!(score(999, 1000), 999);
+        assert_eq!(score(1, 3), 333);
+        assert_eq!(score(0, 0), 0);
+        assert_eq!(score(1, 0), SCORE_MISFIT);
+        assert_eq!(score(u64::MAX, 1), SCORE_MISFIT);
+    }
+}

@@ -1,0 +1,42 @@
+//! FIFO layout: flushed runs stay in order of age, and the oldest files are dropped without being read.
+//!
+//! Only files of the oldest run are dropped, because they hide no older entries. A file is kept while a
+//! snapshot can read it.
+//!
+//! Source: RocksDB, "FIFO compaction style".
+
+use crate::composed::context::{PickContext, score};
+use crate::job::{Job, JobInput, JobKind, Reason, Target};
+use crate::shape::TreeShape;
+use crate::table_meta::TableMeta;
+use crate::trigger::Trigger;
+
+/// Returns a job that drops the oldest file if the tree is too large or the file is too old.
+pub(super) fn pick_fifo(context: &PickContext<'_>) -> Option<Job> {
+    let shape = context.shape;
+    let (level, run) = shape.last_run()?;
+    let file = run.files.iter().min_by_key(|file| (file.seq_largest, file.creation))?;
+    let bytes = shape.bytes();
+    let reason = context.primitives.rules.iter().find_map(|rule| match rule.trigger {
+        Trigger::TotalBytes { bytes: bytes_max } => {
+            context.explanation.add_score(level, rule.trigger.name(), score(bytes, bytes_max));
+            (bytes > bytes_max).then_some(Reason::TotalBytes { bytes })
+        }
+        Trigger::FileStaleness { ttl_us } => {
+            let age_us = shape.now_us.saturating_sub(file.created_us);
+            context.explanation.add_score(level, rule.trigger.name(), score(age_us, ttl_us));
+            (age_us >= ttl_us).then_some(Reason::Stale { file: file.id, age_us })
+        }
+        _ => None,
+    })?;
+    if is_visible_to_snapshots(shape, file) {
+        return None;
+    }
+    let inputs = vec![JobInput { level, run: run.id, files: vec![file.id] }];
+    context.admit_with(JobKind::Drop, inputs, Target::oldest_run(level), reason)
+}
+
+/// Returns whether a registered snapshot sees an entry of the file.
+fn is_visible_to_snapshots(shape: &TreeShape, file: &TableMeta) -> bool {
+    shape.newest_snapshot.is_some_and(|snapshot| snapshot >= file.seq_smallest)
+}

@@ -1,0 +1,191 @@
+//! Triggers about single files of all levels: tombstone density, tombstone age and file age.
+//!
+//! A file with tombstones moves down level by level until no older file overlaps it. There it is rewritten
+//! without its tombstones. Therefore a sequence of such jobs ends. Tombstones that a snapshot needs make no
+//! job due.
+
+use std::sync::Arc;
+
+use crate::composed::context::PickContext;
+use crate::composed::primitives::{L0, Primitives, Rule};
+use crate::explain::CANDIDATES_MAX;
+use crate::ids::Level;
+use crate::job::{Job, JobInput, JobKind, Reason, Target};
+use crate::run::SortedRun;
+use crate::shape::TreeShape;
+use crate::table_meta::TableMeta;
+use crate::trigger::Trigger;
+use crate::ttl::TombstoneAges;
+
+/// Condition that makes a file due.
+enum FileCondition<'a> {
+    Density {
+        ppm: u64,
+    },
+    TombstoneAge(TombstoneAges),
+    /// The file is older than `ttl_us` and not in the oldest run.
+    Stale {
+        ttl_us: u64,
+        oldest: Option<&'a SortedRun>,
+    },
+}
+
+impl<'a> FileCondition<'a> {
+    /// Returns the condition of a trigger; `None` if the trigger is not about files.
+    fn of(trigger: &Trigger, shape: &'a TreeShape) -> Option<FileCondition<'a>> {
+        Some(match *trigger {
+            Trigger::TombstoneDensity { ppm } => FileCondition::Density { ppm },
+            Trigger::TombstoneTtl { bound_us, size_ratio } => {
+                FileCondition::TombstoneAge(TombstoneAges::new(shape, bound_us, size_ratio))
+            }
+            Trigger::FileStaleness { ttl_us } => {
+                FileCondition::Stale { ttl_us, oldest: shape.last_run().map(|(_, run)| &**run) }
+            }
+            _ => return None,
+        })
+    }
+
+    /// Returns the reason of a job if the file is due.
+    fn due_reason(
+        &self,
+        shape: &TreeShape,
+        level: Level,
+        run: &SortedRun,
+        file: &TableMeta,
+    ) -> Option<Reason> {
+        if let FileCondition::Density { ppm } = self {
+            let density = tombstone_ppm(file);
+            let is_due = density >= *ppm && shape.has_droppable_tombstone(file);
+            return is_due.then_some(Reason::TombstoneDensity { file: file.id, ppm: density });
+        }
+        let due_us = self.due_us(shape, level, run, file)?;
+        if due_us > shape.now_us {
+            return None;
+        }
+        Some(match self {
+            FileCondition::Stale { .. } => {
+                let age_us = shape.now_us.saturating_sub(file.created_us);
+                Reason::Stale { file: file.id, age_us }
+            }
+            _ => {
+                let age_us = shape.now_us.saturating_sub(file.oldest_tombstone_us?);
+                Reason::TombstoneAge { file: file.id, age_us }
+            }
+        })
+    }
+
+    /// Returns the time at which the file becomes due without further writes.
+    fn due_us(
+        &self,
+        shape: &TreeShape,
+        level: Level,
+        run: &SortedRun,
+        file: &TableMeta,
+    ) -> Option<u64> {
+        match self {
+            FileCondition::Density { .. } => None,
+            FileCondition::TombstoneAge(ages) => ages.due_us(shape, level, file),
+            FileCondition::Stale { ttl_us, oldest } => (oldest
+                .is_none_or(|oldest| oldest.id != run.id))
+            .then(|| file.created_us.saturating_add(*ttl_us)),
+        }
+    }
+
+    /// Returns whether a due file is rewritten if no older file overlaps it.
+    fn is_about_tombstones(&self) -> bool {
+        !matches!(self, FileCondition::Stale { .. })
+    }
+
+    /// Returns the files of a run that may be due, and their indices.
+    fn files<'r>(
+        &self,
+        run: &'r SortedRun,
+    ) -> Box<dyn Iterator<Item = (usize, &'r Arc<TableMeta>)> + 'r> {
+        match self {
+            FileCondition::Stale { .. } => Box::new(run.files.iter().enumerate()),
+            _ => Box::new(run.files.with_tombstones()),
+        }
+    }
+}
+
+/// Returns the tombstones in millionths of the entries. The result may exceed one million, because range
+/// tombstones are not entries.
+fn tombstone_ppm(file: &TableMeta) -> u64 {
+    let ppm = u128::from(file.tombstones) * 1_000_000 / u128::from(file.entries.max(1));
+    u64::try_from(ppm).unwrap_or(u64::MAX)
+}
+
+/// A file that a rule makes due.
+pub(super) struct DueFile<'a> {
+    pub(super) level: Level,
+    pub(super) run: &'a Arc<SortedRun>,
+    /// Index of the file in its run.
+    pub(super) index: usize,
+    pub(super) reason: Reason,
+    /// Whether a rewrite removes the tombstones: no older file overlaps the file.
+    pub(super) can_rewrite: bool,
+}
+
+/// Returns the files that a rule makes due and that are not busy, in the order of the rule's movement.
+pub(super) fn due_files<'a>(context: &PickContext<'a>, rule: &Rule) -> Vec<DueFile<'a>> {
+    let shape = context.shape;
+    let Some(condition) = FileCondition::of(&rule.trigger, shape) else {
+        return Vec::new();
+    };
+    let mut due = Vec::new();
+    for (level, run) in shape.runs() {
+        for (index, file) in condition.files(run) {
+            if context.running.is_busy(file.id) {
+                continue;
+            }
+            let Some(reason) = condition.due_reason(shape, level, run, file) else {
+                continue;
+            };
+            // In L0, whole runs are rewritten.
+            let run_range = run.range().filter(|_| level == L0);
+            let range = run_range.unwrap_or_else(|| file.range.clone());
+            let can_rewrite =
+                condition.is_about_tombstones() && context.is_oldest(level, run, &range);
+            due.push(DueFile { level, run, index, reason, can_rewrite });
+        }
+    }
+    due.sort_by_key(|due| (rule.movement.rank(&due.run.files[due.index]), due.level, due.index));
+    context.explanation.add_candidates(|| {
+        let line = |due: &DueFile<'_>| format!("in {}: {}", due.level, due.reason);
+        due.iter().take(CANDIDATES_MAX).map(line).collect()
+    });
+    due
+}
+
+/// Returns a job that rewrites the file, or its whole run in L0.
+pub(super) fn rewrite_job(context: &PickContext<'_>, due: &DueFile<'_>) -> Option<Job> {
+    let DueFile { level, run, index, .. } = *due;
+    let input = match level {
+        L0 => JobInput::from_run(L0, run),
+        _ => JobInput::from_files(level, run, index..index + 1),
+    };
+    let target = Target::join(level, run.id);
+    context.admit_with(JobKind::Rewrite, vec![input], target, due.reason.clone())
+}
+
+/// Returns the next time after now at which a file becomes due without further writes.
+pub(super) fn next_due_us(primitives: &Primitives, shape: &TreeShape) -> Option<u64> {
+    let is_fifo = primitives.can_drop_data();
+    let is_later = |at_us: &u64| *at_us > shape.now_us;
+    let rule_due_us = |rule: &Rule| {
+        if let (Trigger::FileStaleness { ttl_us }, true) = (&rule.trigger, is_fifo) {
+            // A FIFO layout drops files of the oldest run only.
+            let (_, run) = shape.last_run()?;
+            let due_us = run.files.iter().map(|file| file.created_us.saturating_add(*ttl_us));
+            return due_us.filter(is_later).min();
+        }
+        let condition = FileCondition::of(&rule.trigger, shape)?;
+        let due_us = shape.runs().flat_map(|(level, run)| {
+            let condition = &condition;
+            let files = condition.files(run);
+            files.filter_map(move |(_, file)| condition.due_us(shape, level, run, file))
+        });
+        due_us.filter(is_later).min()
+    };
+    primitives.rules.iter().filter_map(rule_due_us).min()
+}

@@ -1,0 +1,81 @@
+//! The four primitives of a composed policy.
+
+use crate::file_picker::FilePicker;
+use crate::granularity::Granularity;
+use crate::ids::Level;
+use crate::layout::Layout;
+use crate::shape::TreeShape;
+use crate::trigger::{Capacity, Trigger};
+use crate::ttl::TombstoneAges;
+
+pub(super) const L0: Level = Level(0);
+
+/// A trigger, with the granularity and data movement of its jobs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// When a job is due.
+    pub trigger: Trigger,
+    /// How much data the job takes.
+    pub granularity: Granularity,
+    /// Which files the job takes.
+    pub movement: FilePicker,
+}
+
+/// The primitives of a policy, and the limits of its jobs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Primitives {
+    /// Rules in order of priority. Exception: level-full and run-count triggers of leveling compete by
+    /// score, at the priority of the first of them.
+    pub rules: Vec<Rule>,
+    /// How many runs each level may hold.
+    pub layout: Layout,
+    /// Number of runs in L0 at which writes stop. Must exceed the run counts of all triggers.
+    pub stop_runs: usize,
+    /// Target size of an output, in target table sizes of the keyspace.
+    pub file_tables: u64,
+    /// Maximum overlap of an output with the level below it, in target sizes of an output. It also limits
+    /// the size of jobs and moves that a file picker chooses.
+    pub grandparent_files: u64,
+}
+
+impl Primitives {
+    /// Returns the rule with a level-full trigger and the capacity of its trigger.
+    pub(super) fn full_rule(&self) -> Option<(&Rule, &Capacity)> {
+        self.rules.iter().find_map(|rule| match &rule.trigger {
+            Trigger::LevelFull(capacity) => Some((rule, capacity)),
+            _ => None,
+        })
+    }
+
+    /// Returns `runs` and `wait` of the run-count trigger.
+    pub(super) fn run_counts(&self) -> Option<(usize, usize)> {
+        self.rules.iter().find_map(|rule| match rule.trigger {
+            Trigger::RunCount { runs, wait } => Some((runs.max(1), wait)),
+            _ => None,
+        })
+    }
+
+    /// Returns the maximum ages of tombstones if a trigger limits them.
+    pub(super) fn tombstone_ages(&self, shape: &TreeShape) -> Option<TombstoneAges> {
+        self.rules.iter().find_map(|rule| match rule.trigger {
+            Trigger::TombstoneTtl { bound_us, size_ratio } => {
+                Some(TombstoneAges::new(shape, bound_us, size_ratio))
+            }
+            _ => None,
+        })
+    }
+
+    /// Returns the primitives without tombstone triggers. In a tree without tombstones, both policies
+    /// pick the same jobs.
+    #[must_use]
+    pub fn without_tombstones(mut self) -> Primitives {
+        self.rules.retain(|rule| !rule.trigger.needs_tombstones());
+        self
+    }
+
+    /// Returns whether jobs drop data that was not deleted.
+    #[must_use]
+    pub fn can_drop_data(&self) -> bool {
+        self.layout == Layout::Fifo
+    }
+}

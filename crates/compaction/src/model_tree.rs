@@ -1,0 +1,291 @@
+//! A tree whose files hold sets of keys in memory. Jobs are executed on the sets, so outputs, splits and
+//! lookups are exact, without I/O.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use crate::apply::AppliedJob;
+use crate::error::Error;
+use crate::ids::FileId;
+use crate::job::{Job, JobKind};
+use crate::key_range::{Key, KeyRange};
+use crate::output_splitter::OutputSplitter;
+use crate::shape::TreeShape;
+use crate::table_meta::TableMeta;
+
+/// Bytes of one entry in a file.
+pub const ENTRY_BYTES: u64 = 100;
+/// Bytes of an entry that are not part of its value.
+const KEY_BYTES: u64 = 16;
+
+/// One version of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// User key.
+    pub key: u32,
+    /// Sequence number.
+    pub seq: u64,
+    /// Whether the entry deletes the key.
+    pub is_tombstone: bool,
+    /// Write time in microseconds.
+    pub written_us: u64,
+}
+
+/// Work that was done on a tree.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Totals {
+    /// Number of merges and rewrites.
+    pub merges: u64,
+    /// Number of trivial moves.
+    pub moves: u64,
+    /// Bytes written by flushes.
+    pub flushed_bytes: u64,
+    /// Bytes read by merges and rewrites.
+    pub read_bytes: u64,
+    /// Bytes written by merges and rewrites.
+    pub written_bytes: u64,
+}
+
+impl Totals {
+    /// Returns the bytes read and written by merges and rewrites.
+    #[must_use]
+    pub fn moved_bytes(&self) -> u64 {
+        self.read_bytes + self.written_bytes
+    }
+}
+
+/// A tree, the contents of its files, and the expected results of lookups.
+#[derive(Clone, Debug)]
+pub struct ModelTree {
+    /// The tree.
+    pub shape: TreeShape,
+    /// Entries of each file, in key order.
+    pub files: HashMap<FileId, Vec<Entry>>,
+    /// Newest entry of each key: the expected result of a lookup.
+    pub newest: BTreeMap<u32, Entry>,
+    /// Work done so far.
+    pub totals: Totals,
+    file_next: u64,
+    seq_next: u64,
+}
+
+fn key_bytes(key: u32) -> Key {
+    Key::copy_from_slice(&key.to_be_bytes())
+}
+
+fn len_u64(len: usize) -> u64 {
+    u64::try_from(len).unwrap_or(u64::MAX)
+}
+
+impl ModelTree {
+    /// Returns an empty tree with these target sizes.
+    #[must_use]
+    pub fn new(memtable_entries: u64, table_entries: u64) -> ModelTree {
+        ModelTree {
+            shape: TreeShape {
+                memtable_bytes: memtable_entries * ENTRY_BYTES,
+                table_bytes: table_entries * ENTRY_BYTES,
+                ..TreeShape::default()
+            },
+            files: HashMap::new(),
+            newest: BTreeMap::new(),
+            totals: Totals::default(),
+            file_next: 1,
+            seq_next: 1,
+        }
+    }
+
+    /// Registers a single snapshot, or none. It keeps tombstones in the tree, but not the versions it sees.
+    pub fn set_snapshot(&mut self, seq: Option<u64>) {
+        (self.shape.oldest_snapshot, self.shape.newest_snapshot) = (seq, seq);
+    }
+
+    /// Stores entries, which are in key order, as a new file. Returns `None` without entries.
+    fn add_file(&mut self, entries: Vec<Entry>) -> Option<TableMeta> {
+        let range = KeyRange::new(key_bytes(entries.first()?.key), key_bytes(entries.last()?.key));
+        let id = FileId(self.file_next);
+        self.file_next += 1;
+        let tombstones = || entries.iter().filter(|entry| entry.is_tombstone);
+        let (count, tombstone_count) = (len_u64(entries.len()), len_u64(tombstones().count()));
+        let file = TableMeta {
+            bytes: count * ENTRY_BYTES,
+            entries: count,
+            tombstones: tombstone_count,
+            tombstone_seq_smallest: tombstones().map(|entry| entry.seq).min(),
+            value_bytes: (count - tombstone_count) * (ENTRY_BYTES - KEY_BYTES),
+            oldest_tombstone_us: tombstones().map(|entry| entry.written_us).min(),
+            seq_smallest: entries.iter().map(|entry| entry.seq).min()?,
+            seq_largest: entries.iter().map(|entry| entry.seq).max()?,
+            last_read_us: self.shape.now_us,
+            created_us: self.shape.now_us,
+            ..TableMeta::new(id, range)
+        };
+        self.files.insert(id, entries);
+        Some(file)
+    }
+
+    /// Writes keys, each with a flag for a tombstone, and flushes them. A file of the run has at most
+    /// `file_entries` entries.
+    ///
+    /// # Errors
+    ///
+    /// An error if the flushed run is invalid.
+    pub fn flush(&mut self, writes: &[(u32, bool)], file_entries: usize) -> Result<(), Error> {
+        let mut memtable = BTreeMap::new();
+        for &(key, is_tombstone) in writes {
+            self.shape.now_us += 1;
+            let written_us = self.shape.now_us;
+            let entry = Entry { key, seq: self.seq_next, is_tombstone, written_us };
+            self.seq_next += 1;
+            memtable.insert(key, entry);
+            self.newest.insert(key, entry);
+        }
+        let entries: Vec<Entry> = memtable.into_values().collect();
+        self.totals.flushed_bytes += len_u64(entries.len()) * ENTRY_BYTES;
+        let chunks = entries.chunks(file_entries.max(1));
+        let files = chunks.filter_map(|chunk| self.add_file(chunk.to_vec())).collect();
+        (self.shape, _) = self.shape.with_flush(files)?;
+        Ok(())
+    }
+
+    /// Executes a job and applies it to the tree.
+    ///
+    /// # Errors
+    ///
+    /// An error if the job is invalid.
+    pub fn execute(&mut self, job: &Job) -> Result<AppliedJob, Error> {
+        let input_bytes = job.input_bytes(&self.shape)?;
+        let outputs = match job.kind {
+            JobKind::Merge | JobKind::Rewrite => self.merge(job)?,
+            JobKind::Move | JobKind::Drop => Vec::new(),
+        };
+        let outputs: Vec<TableMeta> =
+            outputs.into_iter().filter_map(|output| self.add_file(output)).collect();
+        let written_bytes: u64 = outputs.iter().map(|output| output.bytes).sum();
+        let applied = self.shape.apply(job, outputs.clone())?;
+        if cfg!(debug_assertions) {
+            let in_place = std::mem::take(&mut self.shape).apply_in_place(job, outputs)?;
+            debug_assert_eq!(in_place.shape, applied.shape);
+            debug_assert_eq!(in_place.placed, applied.placed);
+            debug_assert_eq!(in_place.run_orders, applied.run_orders);
+        }
+        match job.kind {
+            JobKind::Merge | JobKind::Rewrite => {
+                self.totals.merges += 1;
+                self.totals.read_bytes += input_bytes;
+                self.totals.written_bytes += written_bytes;
+            }
+            JobKind::Move => self.totals.moves += 1,
+            JobKind::Drop => {}
+        }
+        self.shape = applied.shape.clone();
+        for file in &applied.removed {
+            let entries = self.files.remove(file).unwrap_or_default();
+            if job.kind == JobKind::Drop {
+                entries.iter().for_each(|entry| self.forget_dropped(entry.key));
+            }
+        }
+        Ok(applied)
+    }
+
+    /// Sets the expected result for a key whose entries may have been dropped.
+    fn forget_dropped(&mut self, key: u32) {
+        match self.get(key) {
+            Some(entry) => self.newest.insert(key, entry),
+            None => self.newest.remove(&key),
+        };
+    }
+
+    /// Returns the entries of each output: the newest version of each key.
+    fn merge(&self, job: &Job) -> Result<Vec<Vec<Entry>>, Error> {
+        let mut newest: BTreeMap<u32, Entry> = BTreeMap::new();
+        let inputs = job.input_files().filter_map(|file| self.files.get(&file));
+        for entry in inputs.flatten() {
+            let held = newest.entry(entry.key).or_insert(*entry);
+            if entry.seq > held.seq {
+                *held = *entry;
+            }
+        }
+        let is_oldest = self.is_oldest(job)?;
+        let snapshot = self.shape.oldest_snapshot;
+        let is_obsolete = |entry: &Entry| {
+            let is_held = snapshot.is_some_and(|snapshot| snapshot < entry.seq);
+            is_oldest && entry.is_tombstone && !is_held
+        };
+        let mut splitter = OutputSplitter::new(&job.split, &self.shape);
+        let mut outputs: Vec<Vec<Entry>> = Vec::new();
+        for entry in newest.into_values().filter(|entry| !is_obsolete(entry)) {
+            let bytes = outputs.last().map_or(0, |output| len_u64(output.len()) * ENTRY_BYTES);
+            let split = splitter.should_split_before(&key_bytes(entry.key), bytes);
+            match outputs.last_mut() {
+                Some(output) if !split => output.push(entry),
+                _ => outputs.push(vec![entry]),
+            }
+        }
+        Ok(outputs)
+    }
+
+    /// Returns whether no file that stays overlaps the job in its newest run or below. Then the job can drop
+    /// tombstones.
+    fn is_oldest(&self, job: &Job) -> Result<bool, Error> {
+        let range = job.range(&self.shape)?;
+        let mut is_below = false;
+        for (level, run) in self.shape.runs() {
+            let input = job.inputs.iter().find(|i| i.level == level && i.run == run.id);
+            is_below |= input.is_some();
+            let stays = |file: &Arc<TableMeta>| !input.is_some_and(|i| i.files.contains(&file.id));
+            if is_below && run.overlapping(&range).iter().any(stays) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Returns the newest entry of a key, as a lookup finds it.
+    #[must_use]
+    pub fn get(&self, key: u32) -> Option<Entry> {
+        self.shape.runs().find_map(|(_, run)| {
+            let file = run.file_for(&key_bytes(key))?;
+            let entries = self.files.get(&file.id)?;
+            entries.binary_search_by_key(&key, |entry| entry.key).ok().map(|index| entries[index])
+        })
+    }
+
+    /// Returns the first key for which a lookup returns a wrong result.
+    #[must_use]
+    pub fn wrong_lookup(&self) -> Option<u32> {
+        let value = |entry: Option<Entry>| entry.filter(|entry| !entry.is_tombstone);
+        let is_wrong =
+            |(key, newest): &(&u32, &Entry)| value(self.get(**key)) != value(Some(**newest));
+        self.newest.iter().find(is_wrong).map(|(key, _)| *key)
+    }
+
+    /// Returns whether the tree refers to exactly the stored files.
+    #[must_use]
+    pub fn has_all_files(&self) -> bool {
+        self.shape.files().count() == self.files.len()
+            && self.shape.files().all(|file| self.files.contains_key(&file.id))
+    }
+
+    /// Formats the tree, one line per level.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let mut text = String::new();
+        for (index, level) in self.shape.levels.iter().enumerate() {
+            // Writing to a string does not fail.
+            let _ = write!(text, "L{index}:");
+            for run in &level.runs {
+                let _ = write!(text, "  r{}", run.id.0);
+                for file in &run.files {
+                    let entries = self.files.get(&file.id).map_or(&[][..], Vec::as_slice);
+                    let first = entries.first().map_or(0, |entry| entry.key);
+                    let last = entries.last().map_or(0, |entry| entry.key);
+                    let _ = write!(text, " {}[{first}..{last}]{}", file.id.0, file.bytes);
+                }
+            }
+            text.push('\n');
+        }
+        text
+    }
+}

@@ -1,0 +1,165 @@
+//! Running jobs and the files that other jobs must not use.
+
+use std::collections::HashSet;
+
+use crate::error::Error;
+use crate::ids::FileId;
+use crate::job::{Job, JobKind};
+use crate::shape::TreeShape;
+
+/// Running jobs of one tree, their input files, and blocked files.
+#[derive(Clone, Debug, Default)]
+pub struct RunningJobs {
+    /// Busy files: inputs of running jobs and blocked files.
+    pub files: HashSet<FileId>,
+    /// Running jobs, each with the number of bytes that it has yet to write.
+    pub jobs: Vec<(Job, u64)>,
+    /// Subset of `files` that stays busy without a running job.
+    blocked: HashSet<FileId>,
+}
+
+impl RunningJobs {
+    /// Returns whether the file is an input of a running job or is blocked.
+    #[must_use]
+    pub fn is_busy(&self, file: FileId) -> bool {
+        self.files.contains(&file)
+    }
+
+    /// Returns whether at least one of the files is busy.
+    pub fn any_busy(&self, files: impl IntoIterator<Item = FileId>) -> bool {
+        !self.files.is_empty() && files.into_iter().any(|file| self.is_busy(file))
+    }
+
+    /// Returns whether a running job moves files from L0 to a deeper level.
+    #[must_use]
+    pub fn has_l0_job(&self) -> bool {
+        self.jobs.iter().any(|(job, _)| job.is_from_l0())
+    }
+
+    /// Adds a job that will write `write_bytes`.
+    pub fn start(&mut self, job: Job, write_bytes: u64) {
+        self.files.extend(job.input_files());
+        self.jobs.push((job, write_bytes));
+    }
+
+    /// Sets the bytes that a running job has yet to write. Ignores unknown jobs.
+    pub fn progress(&mut self, job: &Job, write_bytes_left: u64) {
+        if let Some((_, left)) = self.jobs.iter_mut().find(|(running, _)| running == job) {
+            *left = write_bytes_left;
+        }
+    }
+
+    /// Removes a job that succeeded or failed. Returns false if the job is not running.
+    pub fn finish(&mut self, job: &Job) -> bool {
+        // Running jobs share no files, so no two of them are equal.
+        let Some(index) = self.jobs.iter().position(|(running, _)| running == job) else {
+            return false;
+        };
+        let (job, _) = self.jobs.remove(index);
+        for file in job.input_files().filter(|file| !self.blocked.contains(file)) {
+            self.files.remove(&file);
+        }
+        true
+    }
+
+    /// Makes a file busy until [`RunningJobs::unblock_file`].
+    pub fn block_file(&mut self, file: FileId) {
+        self.blocked.insert(file);
+        self.files.insert(file);
+    }
+
+    /// Ends [`RunningJobs::block_file`]. The file stays busy if a running job uses it.
+    pub fn unblock_file(&mut self, file: FileId) {
+        self.blocked.remove(&file);
+        if !self.jobs.iter().any(|(job, _)| job.input_files().any(|input| input == file)) {
+            self.files.remove(&file);
+        }
+    }
+
+    /// Returns the running jobs and their inputs, without blocked files.
+    #[must_use]
+    pub fn without_blocked_files(&self) -> RunningJobs {
+        let files = self.jobs.iter().flat_map(|(job, _)| job.input_files()).collect();
+        RunningJobs { files, jobs: self.jobs.clone(), blocked: HashSet::new() }
+    }
+
+    /// Returns whether `job` can run at the same time as the running jobs:
+    ///
+    /// 1. none of its files is busy,
+    /// 2. no running job writes to an overlapping range of the same level,
+    /// 3. at most one job at a time moves files from L0 to a deeper level.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchRun`], [`Error::NoSuchFile`] or [`Error::NoInputs`] if an input of `job` is not in
+    /// the tree.
+    pub fn can_run(&self, job: &Job, shape: &TreeShape) -> Result<bool, Error> {
+        let range = job.range(shape)?;
+        if self.any_busy(job.input_files()) || (job.is_from_l0() && self.has_l0_job()) {
+            return Ok(false);
+        }
+        if job.kind == JobKind::Drop {
+            return Ok(true);
+        }
+        for (running, _) in &self.jobs {
+            let writes = running.kind != JobKind::Drop;
+            if writes && running.target.level == job.target.level {
+                // Inputs stay in the tree until their job ends. If an input is missing, the job has
+                // ended but is not removed yet: it counts as a conflict.
+                if running.range(shape).map_or(true, |other| other.overlaps(&range)) {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Returns `job` if its inputs are in the tree and it [can run](Self::can_run) now.
+    #[must_use]
+    pub fn admit(&self, job: Job, shape: &TreeShape) -> Option<Job> {
+        self.can_run(&job, shape).is_ok_and(|can_run| can_run).then_some(job)
+    }
+
+    /// Returns the bytes yet to be written by the running jobs for which `counts` returns true.
+    pub(crate) fn bytes_left(&self, counts: impl Fn(&Job) -> bool) -> u64 {
+        let counted = self.jobs.iter().filter(|(job, _)| counts(job));
+        counted.map(|(_, left)| *left).fold(0, u64::saturating_add)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{Level, RunId};
+    use crate::job::{JobInput, Reason, SplitRule, Target};
+
+    fn job(files: &[u64]) -> Job {
+        let files = files.iter().copied().map(FileId).collect();
+        Job {
+            kind: JobKind::Drop,
+            inputs: vec![JobInput { level: Level(1), run: RunId(1), files }],
+            target: Target::oldest_run(Level(1)),
+            split: SplitRule::by_size(1),
+            reason: Reason::Manual,
+        }
+    }
+
+    #[test]
+    fn blocked_file_is_busy_until_unblocked_and_job_ends() {
+        let mut running = RunningJobs::default();
+        running.start(job(&[1, 2]), 0);
+        running.block_file(FileId(2));
+        assert!(running.finish(&job(&[1, 2])));
+        assert_eq!([1, 2].map(|id| running.is_busy(FileId(id))), [false, true]);
+        assert!(!running.without_blocked_files().is_busy(FileId(2)));
+        running.unblock_file(FileId(2));
+        assert!(!running.is_busy(FileId(2)));
+
+        running.block_file(FileId(3));
+        running.start(job(&[3]), 0);
+        running.unblock_file(FileId(3));
+        assert!(running.is_busy(FileId(3)));
+        assert!(running.finish(&job(&[3])));
+        assert!(!running.is_busy(FileId(3)));
+    }
+}

@@ -1,0 +1,46 @@
+//! Primitives with a name, as a spec describes them.
+
+use crate::composed::{Primitives, check_primitives};
+use crate::error::Error;
+use crate::presets::Preset;
+
+/// Maximum length of a name in bytes.
+const NAME_BYTES_MAX: usize = 64;
+
+/// A policy composed of primitives, and its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Composition {
+    /// Name of the policy in results and errors.
+    pub name: String,
+    /// Primitives of the policy.
+    pub primitives: Primitives,
+}
+
+impl Composition {
+    /// Returns a composition with a valid name and valid primitives.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidSpec`] for the name, [`Error::InvalidCombination`] for the primitives.
+    pub fn new(name: impl Into<String>, primitives: Primitives) -> Result<Composition, Error> {
+        let name = name.into();
+        check_name(&name).map_err(|what| Error::InvalidSpec { line: 1, what })?;
+        check_primitives(&primitives)?;
+        Ok(Composition { name, primitives })
+    }
+}
+
+/// Returns a description of the mistake if a composition cannot have this name.
+pub(super) fn check_name(name: &str) -> Result<(), String> {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"+-._".contains(&byte);
+    if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(is_allowed) {
+        return Err(format!(
+            "name {name:?} is not 1 to {NAME_BYTES_MAX} letters, digits and + - . _"
+        ));
+    }
+    let mut presets = Preset::ALL.into_iter().chain(Preset::DROPPING);
+    if presets.any(|preset| preset.is_named(name)) {
+        return Err(format!("name {name:?} is that of a preset"));
+    }
+    Ok(())
+}
