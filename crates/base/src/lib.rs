@@ -5,6 +5,7 @@
 pub mod checksum;
 pub mod coding;
 pub mod failpoint;
+pub mod file_header;
 pub mod filter;
 pub mod key;
 pub mod key_search;

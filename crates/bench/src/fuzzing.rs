@@ -8,7 +8,7 @@ use std::str::FromStr;
 use lsmx::FilterBits;
 use lsmx::fuzzing::Target;
 use lsmx::fuzzing::feed::Seeds;
-use lsmx::workload_trace::Traced;
+use lsmx::workload_trace::TraceEvent;
 
 use crate::experiment::advise::Weights;
 use crate::experiment::iocost::CacheSweep;
@@ -66,8 +66,8 @@ fn comes_back(from: Format, key: &[u8], value: &[u8]) {
 pub fn trace_line(bytes: &[u8]) {
     let mut parts = Parts::default();
     match parts.operation(bytes) {
-        Ok(Traced::DeleteRange { start, end: Some(end), .. }) => assert!(start < end),
-        Ok(Traced::Put { value, .. } | Traced::Merge { operand: value, .. }) => {
+        Ok(TraceEvent::DeleteRange { start, end: Some(end), .. }) => assert!(start < end),
+        Ok(TraceEvent::Put { value, .. } | TraceEvent::Merge { operand: value, .. }) => {
             assert_eq!(value.content.map(<[u8]>::len).map(numbers::count), Some(value.bytes));
         }
         _ => {}

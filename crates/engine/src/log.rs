@@ -11,7 +11,7 @@ use std::path::Path;
 use lsmx_base::coding::{len_u64, to_usize};
 use lsmx_base::failpoint::{self, Failpoint};
 
-use crate::format::frame::{LogSeed, RECORD_HEADER_BYTES, RecordHeader};
+use crate::format::log_record::{LogSeed, RECORD_HEADER_BYTES, RecordHeader};
 use crate::vfs::File;
 use crate::{Error, Malformed, Result};
 
@@ -86,7 +86,7 @@ impl<'a> LogReader<'a> {
         while self.end.saturating_sub(offset) >= len_u64(RECORD_HEADER_BYTES) {
             let rest = self.end - offset;
             let bytes = self.header_at(offset)?;
-            let header = RecordHeader::may_start(&bytes, offset, rest)
+            let header = RecordHeader::can_start(&bytes, offset, rest)
                 .then(|| RecordHeader::decode(&bytes, (self.seed, offset), rest).ok());
             let Some(header) = header.flatten() else {
                 offset += 1;
@@ -109,7 +109,7 @@ impl<'a> LogReader<'a> {
     pub(crate) fn next_record(&mut self, mut offset: u64) -> Result<Option<u64>> {
         while self.end.saturating_sub(offset) >= len_u64(RECORD_HEADER_BYTES) {
             let rest = self.end - offset;
-            if RecordHeader::may_start(&self.header_at(offset)?, offset, rest)
+            if RecordHeader::can_start(&self.header_at(offset)?, offset, rest)
                 && let Found::Record(..) = self.record(offset)?
             {
                 return Ok(Some(offset));
@@ -172,7 +172,7 @@ impl<'a> LogReader<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::frame::SyncMark;
+    use crate::format::log_record::SyncMark;
     use crate::vfs::{MemVfs, Vfs};
 
     fn log(payloads: &[&[u8]]) -> (std::sync::Arc<dyn File>, Vec<u64>) {

@@ -18,7 +18,7 @@ use arsenal::workload::{Faults, Plan, Played, play};
 use arsenal::{Chance, Outcome, base_seed, mix, options, scale};
 use lsmx::Db;
 use lsmx::env::Background;
-use lsmx::format::filename::LOCK;
+use lsmx::format::file_name::LOCK;
 use lsmx::vfs::{CallCounts, CrashImage, Errno, Fault, FaultRule, MemVfs, Vfs, VfsCall};
 
 /// Points that CI tries, about.

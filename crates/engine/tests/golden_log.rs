@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use lsmx::SeqNo;
-use lsmx::format::edit::{Change, Edit, FileRecord};
+use lsmx::format::version_edit::{Change, FileRecord, VersionEdit};
 use lsmx::manifest::{Manifest, ManifestState};
 use lsmx::operand_store::Token;
 use lsmx::vfs::{MemVfs, Vfs};
@@ -129,12 +129,12 @@ const GOLDEN_TOKENS: &[u8] = include_bytes!("golden/operand-token-v1.edit");
 
 #[test]
 fn tokens_of_operand_stores_are_written_byte_by_byte() {
-    let tokens = Edit::from(vec![
+    let tokens = VersionEdit::from(vec![
         Change::OperandToken { keyspace: 3, token: Some(Token([7, 4_096, u64::MAX, 300])) },
         Change::OperandToken { keyspace: 300, token: None },
     ]);
     assert_eq!(tokens.encode(), GOLDEN_TOKENS);
-    assert_eq!(Edit::decode(GOLDEN_TOKENS).unwrap(), tokens);
+    assert_eq!(VersionEdit::decode(GOLDEN_TOKENS).unwrap(), tokens);
 }
 
 #[test]

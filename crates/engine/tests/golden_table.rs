@@ -335,7 +335,7 @@ fn tables_of_every_version_are_read() {
         }
         let properties = table.properties();
         assert_eq!(properties.filter.is_some(), case.filter.is_some());
-        assert_eq!(properties.codings[0], u8::from(case.tags));
+        assert_eq!(properties.encodings[0], u8::from(case.tags));
         assert_eq!(properties.oldest_tombstone_us, Some(1_000_001));
         assert_eq!(properties.created_us, 2_000_002);
         let keyspace = properties.keyspace.as_ref().map(|(id, name)| (*id, &**name));

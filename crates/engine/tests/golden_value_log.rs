@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use lsmx::env::Background;
 use lsmx::format::blob::{BlobHeader, BlobTrailer, ValuePointer, put_record};
-use lsmx::format::edit::{BlobFileRecord, BlobReference, Change, Edit, FileRecord};
+use lsmx::format::version_edit::{BlobFileRecord, BlobReference, Change, FileRecord, VersionEdit};
 use lsmx::manifest::{Manifest, ManifestState};
 use lsmx::table::{TableOptions, TableWriter};
 use lsmx::vfs::{MemVfs, Vfs};
@@ -118,7 +118,7 @@ fn written() -> Vec<Vec<u8>> {
         checksum: xxh3_64(&bytes),
     };
     let reference = BlobReference { blob: FileId(9), bytes: record.bytes - 80, records: 4 };
-    let edit = Edit::from(vec![
+    let edit = VersionEdit::from(vec![
         Change::CreateKeyspace {
             id: 0,
             name: "default".into(),

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use lsmx::Error;
 use lsmx::SeqNo;
-use lsmx::format::edit::{Change, Edit, FileRecord};
+use lsmx::format::version_edit::{Change, FileRecord, VersionEdit};
 use lsmx::manifest::{Manifest, ManifestState};
 use lsmx::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, MemVfs, Vfs, VfsCall};
 use lsmx_base::failpoint::{self, Failpoint};
@@ -33,7 +33,7 @@ fn disk() -> MemVfs {
 }
 
 /// The n-th edit: its number can be read from the state, and it adds a file.
-fn edit(n: u64) -> Edit {
+fn edit(n: u64) -> VersionEdit {
     let keyspace = 0;
     let mut changes = vec![Change::LastSeq(SeqNo(n))];
     if n == 1 {

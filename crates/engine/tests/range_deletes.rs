@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use lsmx::env::Background;
 use lsmx::format::BlockKind;
-use lsmx::format::filename::FileName;
+use lsmx::format::file_name::FileName;
 use lsmx::merge_operator::Append;
 use lsmx::vfs::{CrashImage, MemVfs};
 use lsmx::{

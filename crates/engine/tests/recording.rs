@@ -6,12 +6,12 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
 
 use lsmx::env::Background;
-use lsmx::format::frame::{RECORD_HEADER_BYTES, RecordHeader, SyncMark};
-use lsmx::format::trace::TraceItems;
+use lsmx::format::log_record::{RECORD_HEADER_BYTES, RecordHeader, SyncMark};
+use lsmx::format::workload_trace::TraceItems;
 use lsmx::merge_operator::FieldUpdate;
 use lsmx::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, MemVfs, OsVfs, Vfs, VfsCall};
 use lsmx::workload_trace::{
-    BUFFER_BYTES_MIN, TraceEnd, TraceHeader, TraceOptions, TraceReader, Traced,
+    BUFFER_BYTES_MIN, TraceEnd, TraceEvent, TraceHeader, TraceOptions, TraceReader,
 };
 use lsmx::{Db, Durability, Error, KeyspaceOptions, Options, Update, WriteBatch};
 
@@ -29,7 +29,7 @@ fn items(vfs: &dyn Vfs, path: &str) -> Result<(Vec<String>, TraceEnd), Error> {
     let mut items = Vec::new();
     let end = reader.visit(&mut |item| {
         let synced = if item.synced { " synced" } else { "" };
-        items.push(format!("{:?}{synced}", item.what));
+        items.push(format!("{:?}{synced}", item.event));
         Ok::<(), Error>(())
     })?;
     Ok((items, end))
@@ -74,7 +74,7 @@ fn every_operation_is_there_in_order() {
         assert_eq!(summary.bytes, bytes);
         let (items, end) = items(&disk, TRACE).unwrap();
         assert_eq!(end, TraceEnd { operations, lost: 0, complete: true, bytes_cut: 0 });
-        let sized = |bytes: u64| format!("TracedValue {{ bytes: {bytes}, content: None }}");
+        let sized = |bytes: u64| format!("TraceValue {{ bytes: {bytes}, content: None }}");
         let key = |text: &str| format!("{:?}", text.as_bytes());
         let expected = [
             "Keyspace { keyspace: 0, name: \"default\" }".to_owned(),
@@ -139,9 +139,9 @@ fn hashed_keys_tell_nothing_but_equality_and_length() {
     assert!(reader.header().keys_hashed && !reader.header().values_kept);
     let mut keys = Vec::new();
     let visit = &mut |item: lsmx::workload_trace::TraceItem<'_>| {
-        match item.what {
-            Traced::Put { key, .. } | Traced::Get { key, .. } => keys.push(key.to_vec()),
-            Traced::DeleteRange { start, end, .. } => {
+        match item.event {
+            TraceEvent::Put { key, .. } | TraceEvent::Get { key, .. } => keys.push(key.to_vec()),
+            TraceEvent::DeleteRange { start, end, .. } => {
                 keys.push(start.to_vec());
                 assert_eq!(end, Some([start, &[0]].concat().as_slice()), "the first key alone");
             }

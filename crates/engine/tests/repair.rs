@@ -16,7 +16,7 @@ use std::time::Duration;
 use lsmx::env::Background;
 use lsmx::format::block::TRAILER_BYTES;
 use lsmx::format::footer::{FOOTER_BYTES, Footer};
-use lsmx::format::properties::Properties;
+use lsmx::format::properties::TableProperties;
 use lsmx::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, MemVfs, Vfs};
 use lsmx::wal::WalOptions;
 use lsmx::{
@@ -430,7 +430,7 @@ fn range_deletes_of_a_damaged_table_stay_or_are_told() {
     let properties = footer.properties;
     // It is not compressed.
     let block = &bytes[properties.offset as usize..][..properties.bytes as usize - TRAILER_BYTES];
-    let spans = Properties::decode(&block.to_vec().into()).unwrap().range_tombstones.unwrap();
+    let spans = TableProperties::decode(&block.to_vec().into()).unwrap().range_tombstones.unwrap();
     let (properties, spans) = (properties.offset, spans.offset);
     let footer = (bytes.len() - FOOTER_BYTES) as u64;
     for (damaged, stay) in [

@@ -25,7 +25,7 @@ use arsenal::{Chance, Outcome, base_seed, disk_use, mix, options, oracle};
 use lsmx::cache::Cache;
 use lsmx::compaction::{CompactionPolicy, Debt, Job, Level, RunningJobs, TreeShape};
 use lsmx::env::{Background, Env};
-use lsmx::format::filename::FileName;
+use lsmx::format::file_name::FileName;
 use lsmx::manifest::Manifest;
 use lsmx::table::{Table, TableIdentity};
 use lsmx::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, MemVfs, VfsCall};

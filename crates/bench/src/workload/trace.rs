@@ -15,7 +15,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use lsmx::vfs::OsVfs;
-use lsmx::workload_trace::{TraceItem, TraceReader, Traced, TracedValue};
+use lsmx::workload_trace::{TraceEvent, TraceItem, TraceReader, TraceValue};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -70,21 +70,21 @@ impl TraceCounts {
         self.writes() + self.gets + self.scans
     }
 
-    fn add(&mut self, what: &Traced<'_>) {
+    fn add(&mut self, what: &TraceEvent<'_>) {
         match what {
-            Traced::Put { key, value, .. } => {
+            TraceEvent::Put { key, value, .. } => {
                 self.puts += 1;
                 self.put_bytes += numbers::count(key.len()) + value.bytes;
             }
-            Traced::Delete { .. } => self.deletes += 1,
-            Traced::Merge { .. } => self.merges += 1,
-            Traced::DeleteRange { .. } => self.range_deletes += 1,
-            Traced::Get { .. } => self.gets += 1,
-            Traced::Scan { entries, .. } => {
+            TraceEvent::Delete { .. } => self.deletes += 1,
+            TraceEvent::Merge { .. } => self.merges += 1,
+            TraceEvent::DeleteRange { .. } => self.range_deletes += 1,
+            TraceEvent::Get { .. } => self.gets += 1,
+            TraceEvent::Scan { entries, .. } => {
                 self.scans += 1;
                 self.scanned_entries = self.scanned_entries.saturating_add(*entries);
             }
-            Traced::Lost { operations } => self.lost = self.lost.saturating_add(*operations),
+            TraceEvent::Lost { operations } => self.lost = self.lost.saturating_add(*operations),
             _ => {}
         }
     }
@@ -101,7 +101,7 @@ impl TraceFile {
         let mut trace = TraceFile { path: path.to_owned(), recorded, summary };
         let mut counts = TraceCounts::default();
         trace.visit(&mut |item| {
-            counts.add(&item.what);
+            counts.add(&item.event);
             Ok(())
         })?;
         if counts.ops() == 0 {
@@ -162,7 +162,7 @@ impl TraceFile {
                 line,
                 source,
             })?;
-            visit(TraceItem { after_us: 0, synced: false, what })?;
+            visit(TraceItem { after_us: 0, synced: false, event: what })?;
         }
         Ok(())
     }
@@ -196,7 +196,7 @@ impl Parts {
     pub(crate) fn operation(
         &mut self,
         line: &[u8],
-    ) -> std::result::Result<Traced<'_>, RecordError> {
+    ) -> std::result::Result<TraceEvent<'_>, RecordError> {
         let line = line.strip_suffix(b"\n").unwrap_or(line);
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let mut parts = line.split(|byte| *byte == b'\t');
@@ -232,26 +232,26 @@ impl Parts {
         }
         let (keyspace, key) = (0, self.first.as_slice());
         let content = self.second.as_slice();
-        let value = TracedValue { bytes: numbers::count(content.len()), content: Some(content) };
+        let value = TraceValue { bytes: numbers::count(content.len()), content: Some(content) };
         Ok(match &*name {
-            "put" => Traced::Put { keyspace, key, value },
-            "merge" => Traced::Merge { keyspace, key, operand: value },
-            "delete" => Traced::Delete { keyspace, key },
-            "get" => Traced::Get { keyspace, key, found: None },
+            "put" => TraceEvent::Put { keyspace, key, value },
+            "merge" => TraceEvent::Merge { keyspace, key, operand: value },
+            "delete" => TraceEvent::Delete { keyspace, key },
+            "get" => TraceEvent::Get { keyspace, key, found: None },
             "scan" => {
                 let entries = std::str::from_utf8(content).ok().and_then(|text| text.parse().ok());
                 let Some(entries) = entries else {
                     return wrong("takes a count of entries behind its key");
                 };
                 let start = (!key.is_empty()).then_some(key);
-                Traced::Scan { keyspace, backward: false, start, entries }
+                TraceEvent::Scan { keyspace, backward: false, start, entries }
             }
             _ => {
                 let end = second.is_some().then_some(content);
                 if end.is_some_and(|end| end <= key) {
                     return wrong("ends where it begins, or before");
                 }
-                Traced::DeleteRange { keyspace, start: key, end }
+                TraceEvent::DeleteRange { keyspace, start: key, end }
             }
         })
     }
@@ -282,7 +282,7 @@ mod tests {
         let mut seen = Vec::new();
         trace
             .visit(&mut |item| {
-                seen.push(format!("{:?}", item.what));
+                seen.push(format!("{:?}", item.event));
                 Ok(())
             })
             .unwrap();

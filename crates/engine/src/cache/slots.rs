@@ -13,7 +13,7 @@ use lsmx_base::sync::{Arc, AtomicBool, AtomicU8, OnceLock, Ordering, Weak};
 
 use crate::cache::Cache;
 use crate::format::index::IndexBlock;
-use crate::format::range_tombstones::Spans;
+use crate::format::range_tombstones::FragmentedTombstones;
 
 /// Bytes that a slot's content costs beside its block.
 pub(crate) const SLOT_OVERHEAD_BYTES: u64 = 112;
@@ -61,7 +61,7 @@ impl Resident for IndexBlock {
     }
 }
 
-impl Resident for Spans {
+impl Resident for FragmentedTombstones {
     fn resident_bytes(&self) -> u64 {
         len_u64(self.bytes()) + SLOT_OVERHEAD_BYTES
     }
@@ -151,7 +151,7 @@ pub(crate) struct TableSlots {
     level: AtomicU8,
     pub(crate) filter: Slot<Filter>,
     pub(crate) top_index: Slot<IndexBlock>,
-    pub(crate) range_tombstones: Slot<Spans>,
+    pub(crate) range_tombstones: Slot<FragmentedTombstones>,
     /// One for each index block; as many as the top index has entries, so not known before that
     /// was read.
     index: OnceLock<Box<[Slot<IndexBlock>]>>,

@@ -8,7 +8,7 @@ use lsmx_base::slice::BlockBytes;
 use crate::cache::*;
 use crate::format::block::Handle;
 use crate::format::index::{IndexBlock, PrefixIndexBuilder, Separator, VersionSide};
-use crate::format::range_tombstones::{Spans, encode};
+use crate::format::range_tombstones::{FragmentedTombstones, encode};
 
 fn a_filter() -> Arc<Filter> {
     let mut hashes = (0..800u64).map(|key| key_hash(&key.to_le_bytes())).collect();
@@ -27,9 +27,9 @@ fn an_index() -> Arc<IndexBlock> {
     Arc::new(IndexBlock::new(builder.finish().into()).unwrap())
 }
 
-fn some_spans() -> Arc<Spans> {
+fn some_spans() -> Arc<FragmentedTombstones> {
     let span = RangeTombstone { start: Bytes::new(), end: None, seqs: vec![SeqNo(1)] };
-    Arc::new(Spans::decode(&encode(&[span]).into()).unwrap())
+    Arc::new(FragmentedTombstones::decode(&encode(&[span]).into()).unwrap())
 }
 
 /// Fills every slot of a new table that has `index_blocks` index blocks.

@@ -31,7 +31,7 @@ use crate::db::open::lock::Claim;
 use crate::db::{DbInner, WaitOptions, operand_store, outputs};
 use crate::env::{WaitCause, YieldKind};
 use crate::error::{Error, Result};
-use crate::format::filename::{FileName, LOCK};
+use crate::format::file_name::{FileName, LOCK};
 use crate::manifest::{Manifest, ManifestState};
 use crate::options::kept_log::KeptLog;
 use crate::options::keyspace::kept_logs;

@@ -13,7 +13,7 @@ use lsmx_base::sync::{Arc, Ordering};
 use crate::db::DbInner;
 use crate::env::{Background, WaitCause};
 use crate::error::{Error, Result};
-use crate::format::edit::{Change, Edit};
+use crate::format::version_edit::{Change, VersionEdit};
 
 impl DbInner {
     /// Closes the database. The lock is free when this returns `Ok`. A second call waits for the first.
@@ -84,7 +84,7 @@ impl DbInner {
         let (segment, bytes) = store.wal.close_mark()?;
         // Numbers of commits that failed before a `resume` are among them: none is given twice.
         let last_seq = SeqNo(self.committer.seq_next().0.saturating_sub(1));
-        store.manifest.append(&Edit {
+        store.manifest.append(&VersionEdit {
             changes: vec![
                 Change::WalMark { segment, bytes },
                 Change::FileNumberNext(store.files.next()),

@@ -14,8 +14,8 @@ use lsmx_base::sync::Arc;
 
 use crate::db::{DEFAULT_KEYSPACE, DbInner};
 use crate::error::{Error, Result};
-use crate::format::edit::Change;
-use crate::format::filename::FileName;
+use crate::format::file_name::FileName;
+use crate::format::version_edit::Change;
 use crate::jobs::obsolete_files;
 use crate::memtable::Memtable;
 use crate::tree::Tree;

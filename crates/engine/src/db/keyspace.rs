@@ -12,7 +12,7 @@ use lsmx_compaction::{CompactionPolicy, PolicySpec};
 use crate::db::operand_store::Opened;
 use crate::db::{DbInner, Handle};
 use crate::error::{Error, Result};
-use crate::format::edit::{Change, Edit, KEYSPACE_NAME_BYTES_MAX};
+use crate::format::version_edit::{Change, KEYSPACE_NAME_BYTES_MAX, VersionEdit};
 use crate::iter::range::{Range, after_prefix};
 use crate::lookup::point::Reads;
 use crate::options::keyspace::{KeyspaceOptions, OptionsInForce, Persisted, StoredOperandStore};
@@ -471,7 +471,7 @@ impl DbInner {
             true => Ok(()),
             false => store.wal.sync().map(drop),
         };
-        let appended = synced.and_then(|()| store.manifest.append(&Edit { changes }));
+        let appended = synced.and_then(|()| store.manifest.append(&VersionEdit { changes }));
         appended.map_err(|error| store.fail_locked(error))
     }
 

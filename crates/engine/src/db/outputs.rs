@@ -5,7 +5,7 @@ use std::path::Path;
 use lsmx_base::failpoint::{self, Failpoint};
 
 use crate::error::{Error, Result};
-use crate::format::filename::{CURRENT, FileName, LOCK};
+use crate::format::file_name::{CURRENT, FileName, LOCK};
 use crate::vfs::Vfs;
 
 /// Refuses an output that would have, or lie below, the name of an engine file in a database directory: the

@@ -7,11 +7,11 @@ use lsmx_base::malformed::Malformed;
 
 use crate::dump::{Input, Lines, Shown};
 use crate::error::Error;
-use crate::format::batch::{Action, Operations};
-use crate::format::edit::Edit;
-use crate::format::frame::{LogSeed, RecordHeader};
+use crate::format::batch::{BatchAction, BatchOperations};
+use crate::format::log_record::{LogSeed, RecordHeader};
 use crate::format::manifest_header::{MANIFEST_HEADER_BYTES, ManifestHeader};
-use crate::format::wal_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::format::version_edit::VersionEdit;
 use crate::log::{Found, LogReader};
 
 pub(crate) fn show_segment(input: &Input<'_>, lines: &mut Lines<'_>) -> Shown {
@@ -43,7 +43,7 @@ pub(crate) fn show_segment(input: &Input<'_>, lines: &mut Lines<'_>) -> Shown {
                 header.record.first_seq,
                 payload.len()
             ))?;
-            for (at, operation) in (0u64..).zip(Operations::new(payload)) {
+            for (at, operation) in (0u64..).zip(BatchOperations::new(payload)) {
                 let operation = match operation {
                     Ok(operation) => operation,
                     Err(what) => {
@@ -54,7 +54,7 @@ pub(crate) fn show_segment(input: &Input<'_>, lines: &mut Lines<'_>) -> Shown {
                 let seq = header.record.first_seq.saturating_add(at);
                 let keyspace = operation.keyspace;
                 match operation.action {
-                    Action::Entry { kind, value } => {
+                    BatchAction::Entry { kind, value } => {
                         let kind = match kind {
                             EntryKind::Put => "put",
                             EntryKind::Delete => "delete",
@@ -66,7 +66,7 @@ pub(crate) fn show_segment(input: &Input<'_>, lines: &mut Lines<'_>) -> Shown {
                             "  {seq} {kind} {key} in keyspace {keyspace}, value of {bytes} bytes"
                         ))?;
                     }
-                    Action::DeleteRange { end } => {
+                    BatchAction::DeleteRange { end } => {
                         let end = end.map(|end| lines.key(&payload[end]));
                         let end = end.unwrap_or_else(|| "the end".to_owned());
                         lines.line(format_args!(
@@ -99,7 +99,7 @@ pub(crate) fn show_manifest(input: &Input<'_>, lines: &mut Lines<'_>) -> Shown {
                 header.offset,
                 payload.len()
             ))?;
-            match Edit::decode(payload) {
+            match VersionEdit::decode(payload) {
                 Ok(edit) => edit
                     .changes
                     .iter()

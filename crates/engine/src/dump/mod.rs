@@ -18,8 +18,8 @@ use lsmx_base::malformed::Malformed;
 use lsmx_base::sync::Arc;
 
 use crate::error::Error;
-use crate::format::filename::FileName;
-use crate::format::manifest_header::{CURRENT_BYTES_MAX, Current};
+use crate::format::file_name::FileName;
+use crate::format::manifest_header::{CURRENT_BYTES_MAX, CurrentFile};
 use crate::vfs::{File, Vfs};
 use crate::workload_trace::TraceReader;
 
@@ -107,8 +107,8 @@ fn dump_as(name: FileName, vfs: &dyn Vfs, path: &Path, lines: &mut Lines<'_>) ->
 
 fn show_current(input: &Input<'_>, lines: &mut Lines<'_>) -> Shown {
     let bytes = input.read(0, input.bytes.min(len_u64(CURRENT_BYTES_MAX)))?;
-    match Current::decode(&bytes) {
-        Ok(Current { manifest, db_uid, bytes }) => lines.line(format_args!(
+    match CurrentFile::decode(&bytes) {
+        Ok(CurrentFile { manifest, db_uid, bytes }) => lines.line(format_args!(
             "current manifest {}, database uid {db_uid:016x}, {bytes} bytes of it synced",
             FileName::Manifest(manifest)
         )),

@@ -16,8 +16,8 @@ use crate::format::data_block::DataBlock;
 use crate::format::data_block::cursor::DataBlockCursor;
 use crate::format::footer::{FOOTER_BYTES, Footer};
 use crate::format::index::{IndexBlock, Separator, VersionSide};
-use crate::format::properties::Properties;
-use crate::format::range_tombstones::Spans;
+use crate::format::properties::TableProperties;
+use crate::format::range_tombstones::FragmentedTombstones;
 
 pub(crate) fn show(input: &Input<'_>, lines: &mut Lines<'_>) -> Shown {
     let footer_at = input.bytes.saturating_sub(len_u64(FOOTER_BYTES));
@@ -31,7 +31,7 @@ pub(crate) fn show(input: &Input<'_>, lines: &mut Lines<'_>) -> Shown {
     ))?;
     let blocks = Blocks { input, uid: footer.uid };
     let decoded = blocks.read(footer.properties, BlockKind::Open).and_then(|contents| {
-        let properties = Properties::decode(&contents);
+        let properties = TableProperties::decode(&contents);
         properties.map_err(|what| Error::malformed(what, input.path, offset))
     });
     // Only they say where everything else is.
@@ -49,7 +49,7 @@ pub(crate) fn show(input: &Input<'_>, lines: &mut Lines<'_>) -> Shown {
     }
 }
 
-fn show_properties(properties: &Properties, lines: &mut Lines<'_>) -> Shown {
+fn show_properties(properties: &TableProperties, lines: &mut Lines<'_>) -> Shown {
     let p = properties;
     lines.line(format_args!(
         "properties: {} entries, {} tombstones, {} range tombstones, {} key bytes, {} value bytes",
@@ -108,7 +108,7 @@ impl Blocks<'_> {
     }
 
     fn show_spans(&self, handle: Handle, lines: &mut Lines<'_>) -> Shown {
-        let decode = |contents: Bytes| Spans::decode(&contents);
+        let decode = |contents: Bytes| FragmentedTombstones::decode(&contents);
         let spans = self.decoded(handle, BlockKind::RangeTombstones, lines, decode)?;
         let Some(spans) = spans else { return Ok(()) };
         let Handle { offset, bytes } = handle;

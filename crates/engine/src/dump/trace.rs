@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::dump::{Lines, Shown, Stop};
 use crate::vfs::Vfs;
-use crate::workload_trace::{TraceHeader, TraceItem, TraceReader, Traced, TracedValue};
+use crate::workload_trace::{TraceEvent, TraceHeader, TraceItem, TraceReader, TraceValue};
 
 pub(crate) fn show(vfs: &dyn Vfs, path: &Path, lines: &mut Lines<'_>) -> Shown {
     let reader = TraceReader::open(vfs, path)?;
@@ -33,37 +33,37 @@ pub(crate) fn show(vfs: &dyn Vfs, path: &Path, lines: &mut Lines<'_>) -> Shown {
 
 fn show_item(at_us: u64, item: &TraceItem<'_>, lines: &mut Lines<'_>) -> Shown {
     let synced = if item.synced { ", synced" } else { "" };
-    let size = |value: TracedValue<'_>| format!("value of {} bytes", value.bytes);
-    let what = match item.what {
-        Traced::Put { keyspace, key, value } => {
+    let size = |value: TraceValue<'_>| format!("value of {} bytes", value.bytes);
+    let what = match item.event {
+        TraceEvent::Put { keyspace, key, value } => {
             format!("put {} in keyspace {keyspace}, {}", lines.key(key), size(value))
         }
-        Traced::Delete { keyspace, key } => {
+        TraceEvent::Delete { keyspace, key } => {
             format!("delete {} in keyspace {keyspace}", lines.key(key))
         }
-        Traced::Merge { keyspace, key, operand } => {
+        TraceEvent::Merge { keyspace, key, operand } => {
             format!("merge {} in keyspace {keyspace}, {}", lines.key(key), size(operand))
         }
-        Traced::DeleteRange { keyspace, start, end } => {
+        TraceEvent::DeleteRange { keyspace, start, end } => {
             let end = end.map_or_else(|| "the end".to_owned(), |end| lines.key(end));
             format!("delete range {} to {end} in keyspace {keyspace}", lines.key(start))
         }
-        Traced::Get { keyspace, key, found } => {
+        TraceEvent::Get { keyspace, key, found } => {
             let found = found.map_or_else(
                 || "absent".to_owned(),
-                |bytes| size(TracedValue { bytes, content: None }),
+                |bytes| size(TraceValue { bytes, content: None }),
             );
             format!("get {} in keyspace {keyspace}: {found}", lines.key(key))
         }
-        Traced::Scan { keyspace, backward, start, entries } => {
+        TraceEvent::Scan { keyspace, backward, start, entries } => {
             let way = if backward { "backward" } else { "forward" };
             let start = start.map_or_else(|| "the end".to_owned(), |start| lines.key(start));
             format!("scan {way} from {start} in keyspace {keyspace}: {entries} entries")
         }
-        Traced::Batch { operations } => format!("batch of {operations} operations"),
-        Traced::Keyspace { keyspace, name } => format!("keyspace {keyspace} is {name:?}"),
-        Traced::Lost { operations } => format!("{operations} operations were not recorded"),
-        Traced::End { operations } => format!("end: {operations} operations"),
+        TraceEvent::Batch { operations } => format!("batch of {operations} operations"),
+        TraceEvent::Keyspace { keyspace, name } => format!("keyspace {keyspace} is {name:?}"),
+        TraceEvent::Lost { operations } => format!("{operations} operations were not recorded"),
+        TraceEvent::End { operations } => format!("end: {operations} operations"),
     };
     lines.line(format_args!("{at_us} us: {what}{synced}"))
 }

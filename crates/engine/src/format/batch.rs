@@ -1,16 +1,17 @@
-//! A commit as the WAL holds it: the operations of one batch, in the order they take effect.
+//! Payload of a WAL record: the operations of one commit, in order.
 //!
 //! ```text
 //! operation  code u8 · keyspace varint · key length varint · key
-//!            then, unless the code is that of a tombstone: value length varint · value
+//!            then, except for tombstones: value length varint · value
 //!
-//!            code 5, a range delete, whose key is the first that it deletes, has instead of a value:
+//!            code 5, a range delete, whose key is the start of the range, has instead of a value:
 //!            end kind u8, 0 = a key follows, 1 = the end of the keyspace
-//!            only for end kind 0: end length varint · end, the first key it leaves
+//!            only for end kind 0: end length varint · end, exclusive
 //! ```
-//! The codes of entries are those of their kinds in tables. A range delete is no kind of entry.
-//! The first operation has the record's first sequence number, each later one the next number.
-//! The record around the payload holds the count of operations and the checksums.
+//!
+//! Codes of entries are the numbers of their kinds in tables. A range delete is not an entry kind.
+//! The first operation has the record's first sequence number, and each further operation the next number.
+//! The record header stores the number of operations and the checksums.
 
 use std::ops::Range;
 
@@ -18,12 +19,12 @@ use lsmx_base::coding::{Decoder, len_u64, put_bytes, put_varint, varint_len};
 use lsmx_base::key::EntryKind;
 use lsmx_base::malformed::Malformed;
 
-/// Code of a range delete. Codes 0 to 4 and 0x80 are kinds of entries, or reserved for them.
+/// Code of a range delete. Codes 0 to 4 and 0x80 are entry kinds, or reserved for them.
 const RANGE_DELETE: u8 = 5;
 const END_KEY: u8 = 0;
 const END_OF_KEYSPACE: u8 = 1;
 
-/// Appends one operation to a payload.
+/// Appends an operation on one key to a payload.
 pub(crate) fn put_operation(
     payload: &mut Vec<u8>,
     kind: EntryKind,
@@ -39,14 +40,14 @@ pub(crate) fn put_operation(
     }
 }
 
-/// Bytes that [`put_operation`] appends; for a tombstone one less.
+/// Returns the size of the operation that [`put_operation`] appends, in bytes. Tombstones take one less.
 pub(crate) fn operation_bytes(keyspace: u32, key: &[u8], value: &[u8]) -> usize {
     let lengths = varint_len(len_u64(key.len())) + varint_len(len_u64(value.len()));
     1 + varint_len(u64::from(keyspace)) + lengths + key.len() + value.len()
 }
 
-/// Appends a range delete to a payload: of all keys from `start` on, before `end`, or up to the end
-/// of the keyspace. The range is not empty.
+/// Appends a range delete to a payload. It deletes the keys from `start` up to and excluding `end`, or up
+/// to the end of the keyspace. The range must not be empty.
 pub(crate) fn put_range_delete(
     payload: &mut Vec<u8>,
     keyspace: u32,
@@ -65,67 +66,67 @@ pub(crate) fn put_range_delete(
     }
 }
 
-/// What an operation does to its keyspace; places are places in the payload.
+/// Effect of an operation. Ranges are positions in the payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Action {
+pub(crate) enum BatchAction {
     /// Writes an entry.
     Entry {
-        /// What the entry does.
+        /// Kind of the entry.
         kind: EntryKind,
-        /// Place of the value, empty for a tombstone.
+        /// Position of the value, empty for a tombstone.
         value: Range<usize>,
     },
-    /// Deletes the keys from the operation's key on.
+    /// Deletes a range of keys that starts at the operation's key.
     DeleteRange {
-        /// Place of the first key that is left; `None` for the end of the keyspace.
+        /// Position of the exclusive end, or `None` for the end of the keyspace.
         end: Option<Range<usize>>,
     },
 }
 
 /// One operation of a payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Operation {
-    /// Id of the keyspace it works on.
+pub(crate) struct BatchOperation {
+    /// Id of the keyspace.
     pub keyspace: u32,
-    /// Place of the key.
+    /// Position of the key.
     pub key: Range<usize>,
-    /// What it does.
-    pub action: Action,
+    /// Effect of the operation.
+    pub action: BatchAction,
 }
 
-impl Operation {
-    /// Moves its places by so many bytes, to where the payload begins in a buffer.
-    pub(crate) fn move_by(&mut self, bytes: usize) {
-        let moved = |place: &Range<usize>| place.start + bytes..place.end + bytes;
-        self.key = moved(&self.key);
+impl BatchOperation {
+    /// Adds `bytes` to all positions, for a payload that starts at that offset of a buffer.
+    pub(crate) fn shift(&mut self, bytes: usize) {
+        let shifted = |range: &Range<usize>| range.start + bytes..range.end + bytes;
+        self.key = shifted(&self.key);
         match &mut self.action {
-            Action::Entry { value, .. } => *value = moved(value),
-            Action::DeleteRange { end } => *end = end.as_ref().map(moved),
+            BatchAction::Entry { value, .. } => *value = shifted(value),
+            BatchAction::DeleteRange { end } => *end = end.as_ref().map(shifted),
         }
     }
 }
 
-/// Reads the operations of a payload one after the other.
+/// Iterator over the operations of a payload.
 #[derive(Debug)]
-pub(crate) struct Operations<'a> {
+pub(crate) struct BatchOperations<'a> {
     payload: &'a [u8],
     rest: Decoder<'a>,
     failed: bool,
 }
 
-impl<'a> Operations<'a> {
-    /// Starts at the first operation.
-    pub(crate) fn new(payload: &'a [u8]) -> Operations<'a> {
-        Operations { payload, rest: Decoder::new(payload), failed: false }
+impl<'a> BatchOperations<'a> {
+    /// Returns an iterator that starts at the first operation.
+    pub(crate) fn new(payload: &'a [u8]) -> BatchOperations<'a> {
+        BatchOperations { payload, rest: Decoder::new(payload), failed: false }
     }
 
-    fn bytes(&mut self, what: &'static str) -> Result<Range<usize>, Malformed> {
+    fn decode_bytes(&mut self, what: &'static str) -> Result<Range<usize>, Malformed> {
         let bytes = self.rest.bytes(what)?;
         let end = self.rest.offset();
         Ok(end - bytes.len()..end)
     }
 
-    fn operation(&mut self) -> Result<Operation, Malformed> {
+    fn decode_operation(&mut self) -> Result<BatchOperation, Malformed> {
         let code = self.rest.u8("kind of an operation")?;
         let kind = EntryKind::from_u8(code);
         if kind.is_none() && code != RANGE_DELETE {
@@ -141,22 +142,27 @@ impl<'a> Operations<'a> {
             found: keyspace,
             expected: "at most 32 bits",
         })?;
-        let key = self.bytes("key of an operation")?;
+        let key = self.decode_bytes("key of an operation")?;
         let action = match kind {
             Some(EntryKind::Delete) => {
-                Action::Entry { kind: EntryKind::Delete, value: key.end..key.end }
+                BatchAction::Entry { kind: EntryKind::Delete, value: key.end..key.end }
             }
-            Some(kind) => Action::Entry { kind, value: self.bytes("value of an operation")? },
-            None => Action::DeleteRange { end: self.range_end(&key)? },
+            Some(kind) => {
+                BatchAction::Entry { kind, value: self.decode_bytes("value of an operation")? }
+            }
+            None => BatchAction::DeleteRange { end: self.decode_range_end(&key)? },
         };
-        Ok(Operation { keyspace, key, action })
+        Ok(BatchOperation { keyspace, key, action })
     }
 
-    fn range_end(&mut self, start: &Range<usize>) -> Result<Option<Range<usize>>, Malformed> {
+    fn decode_range_end(
+        &mut self,
+        start: &Range<usize>,
+    ) -> Result<Option<Range<usize>>, Malformed> {
         match self.rest.u8("end kind of a range delete")? {
             END_OF_KEYSPACE => Ok(None),
             END_KEY => {
-                let end = self.bytes("end of a range delete")?;
+                let end = self.decode_bytes("end of a range delete")?;
                 if self.payload[end.clone()] <= self.payload[start.clone()] {
                     return Err(Malformed::Order { what: "start and end of a range delete are" });
                 }
@@ -171,14 +177,14 @@ impl<'a> Operations<'a> {
     }
 }
 
-impl Iterator for Operations<'_> {
-    type Item = Result<Operation, Malformed>;
+impl Iterator for BatchOperations<'_> {
+    type Item = Result<BatchOperation, Malformed>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.failed || self.rest.is_empty() {
             return None;
         }
-        let operation = self.operation();
+        let operation = self.decode_operation();
         self.failed = operation.is_err();
         Some(operation)
     }
@@ -198,62 +204,62 @@ mod tests {
         payload
     }
 
-    fn value(operation: &Operation) -> (EntryKind, Range<usize>) {
+    fn value(operation: &BatchOperation) -> (EntryKind, Range<usize>) {
         match &operation.action {
-            Action::Entry { kind, value } => (*kind, value.clone()),
-            Action::DeleteRange { .. } => panic!("a range delete"),
+            BatchAction::Entry { kind, value } => (*kind, value.clone()),
+            BatchAction::DeleteRange { .. } => panic!("a range delete"),
         }
     }
 
     #[test]
-    fn operations_come_back_as_written() {
+    fn batch_operations_round_trip() {
         let payload = sample();
-        let read: Vec<_> = Operations::new(&payload).collect::<Result<_, _>>().unwrap();
+        let read: Vec<_> = BatchOperations::new(&payload).collect::<Result<_, _>>().unwrap();
         assert_eq!(read.len(), 5);
-        let (kind, place) = value(&read[0]);
+        let (kind, range) = value(&read[0]);
         assert_eq!((kind, read[0].keyspace), (EntryKind::Put, 0));
         assert_eq!(&payload[read[0].key.clone()], b"apple");
-        assert_eq!(&payload[place], b"red");
-        let (kind, place) = value(&read[1]);
+        assert_eq!(&payload[range], b"red");
+        let (kind, range) = value(&read[1]);
         assert_eq!((kind, read[1].keyspace), (EntryKind::Delete, 300));
-        assert!(read[1].key.is_empty() && place.is_empty());
+        assert!(read[1].key.is_empty() && range.is_empty());
         assert_eq!(&payload[read[2].key.clone()], &[0xff; 200]);
-        let Action::DeleteRange { end: Some(end) } = read[3].action.clone() else {
+        let BatchAction::DeleteRange { end: Some(end) } = read[3].action.clone() else {
             panic!("{:?}", read[3])
         };
         assert_eq!((&payload[read[3].key.clone()], &payload[end]), (&b"from"[..], &b"to"[..]));
         assert_eq!(read[3].keyspace, 2);
-        assert_eq!(read[4].action, Action::DeleteRange { end: None });
+        assert_eq!(read[4].action, BatchAction::DeleteRange { end: None });
     }
 
     #[test]
-    fn a_range_delete_of_nothing_is_refused() {
+    fn batch_empty_range_delete_is_error() {
         for end in [&b""[..], b"a", b"b"] {
             let mut payload = Vec::new();
             put_range_delete(&mut payload, 0, b"b", Some(end));
-            assert!(Operations::new(&payload).any(|read| read.is_err()), "{end:?}");
+            assert!(BatchOperations::new(&payload).any(|read| read.is_err()), "{end:?}");
         }
     }
 
     #[test]
-    fn every_truncation_is_an_error_or_fewer_operations() {
+    fn batch_truncated_is_error_or_shorter() {
         let payload = sample();
         for length in 0..payload.len() {
-            let read: Vec<_> = Operations::new(&payload[..length]).collect();
+            let read: Vec<_> = BatchOperations::new(&payload[..length]).collect();
             assert!(read.len() < 5 || read.iter().any(Result::is_err), "cut at {length}");
         }
     }
 
     #[test]
-    fn no_flipped_bit_panics() {
+    fn batch_flipped_bit_does_not_panic() {
         let payload = sample();
         for bit in 0..payload.len() * 8 {
             let mut flipped = payload.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
-            for operation in Operations::new(&flipped).flatten() {
+            for operation in BatchOperations::new(&flipped).flatten() {
                 let end = match &operation.action {
-                    Action::Entry { value, .. } => value.end,
-                    Action::DeleteRange { end } => end.as_ref().map_or(0, |end| end.end),
+                    BatchAction::Entry { value, .. } => value.end,
+                    BatchAction::DeleteRange { end } => end.as_ref().map_or(0, |end| end.end),
                 };
                 assert!(operation.key.end <= flipped.len() && end <= flipped.len());
             }

@@ -1,12 +1,12 @@
-//! Blob file: large values beside the tree, and what points to them, little-endian.
+//! Blob file: values stored outside the tree, and the value pointers to them, little-endian.
 //!
 //! ```text
 //! header    40 bytes
-//! records   one after the other, to the trailer
+//! records   contiguous, up to the trailer
 //! trailer   40 bytes
 //! ```
 //!
-//! The header:
+//! The header, see `file_header`:
 //!
 //! ```text
 //!  0  8  magic           "LSMXBLB1"
@@ -26,51 +26,51 @@
 //! 13  v  number       varint, the entry's sequence number
 //!  +  v  key bytes    varint
 //!  +  k  key
-//!  +  n  value        to the end of the record; packed if the compression says so
+//!  +  n  value        up to the end of the record, compressed as stated
 //! ```
 //!
-//! The trailer, with the place of its first byte as `at`:
+//! The trailer, at offset `at`:
 //!
 //! ```text
 //!  0  8  records      u64
-//!  8  8  value bytes  u64, of all values, unpacked
+//!  8  8  value bytes  u64, of all values, decompressed
 //! 16  8  uid          u64
 //! 24  8  checksum     u64, XXH3-64 over bytes 0..24, seeded by uid and `at`
 //! 32  8  magic        "lsmxblob"
 //! ```
 //!
-//! A value pointer is the value of an entry of kind 3: four varints, the number of the blob file, the
-//! offset of the record, the bytes of the record, the bytes of the value unpacked. So one read fetches
-//! the record, and checksum, key and number tell whether it is the right one. That a record is read at
-//! another place, or from another file, its seed tells.
+//! A value pointer is the value of an entry of kind 3. It consists of four varints: number of the blob file,
+//! offset of the record, bytes of the record, bytes of the decompressed value. A lookup reads the record with
+//! one read. The seed of the checksum detects a record of another file or offset. Key and sequence number
+//! in the record detect a wrong pointer.
 
 use bytes::Bytes;
 use lsmx_base::checksum::{location_seed, xxh3, xxh3_seeded};
 use lsmx_base::coding::{
-    Decoder, VARINT_BYTES_MAX, get_u32, get_u64, len_u64, put_u32, put_u64, put_varint,
+    Decoder, VARINT_BYTES_MAX, get_u32, get_u64, len_u64, put_u64, put_varint,
 };
 use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::file_header::FileHeaderFormat;
 use lsmx_base::key::SeqNo;
 use lsmx_base::malformed::Malformed;
 
 use super::block::{self, Compression};
 use super::{FORMAT_VERSION, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
-/// First bytes of a blob file.
-pub const BLOB_MAGIC: [u8; 8] = *b"LSMXBLB1";
+const HEADER: FileHeaderFormat = FileHeaderFormat::new("blob header", *b"LSMXBLB1", FORMAT_VERSION);
 /// Last bytes of a blob file.
 pub const BLOB_TRAILER_MAGIC: [u8; 8] = *b"lsmxblob";
 /// Bytes before the first record.
 pub const BLOB_HEADER_BYTES: usize = 40;
-/// Bytes behind the last record.
+/// Bytes after the last record.
 pub const BLOB_TRAILER_BYTES: usize = 40;
 /// Bytes of a record before the varints.
 const FIXED_BYTES: usize = size_of::<u64>() + size_of::<u32>() + size_of::<u8>();
-const _: () = assert!(FIXED_BYTES == 13, "the picture above says 13");
+const _: () = assert!(FIXED_BYTES == 13, "the diagram above says 13");
 const CHECKSUM_BYTES: usize = size_of::<u64>();
-/// Fewest bytes of a record: of an empty key with a number of one byte and an empty value.
+/// Minimum size of a record, in bytes: empty key, one-byte sequence number, empty value.
 pub const BLOB_RECORD_BYTES_MIN: usize = FIXED_BYTES + 2;
-/// Most bytes of a record.
+/// Maximum size of a record, in bytes.
 pub const BLOB_RECORD_BYTES_MAX: u64 =
     len_u64(FIXED_BYTES + 2 * VARINT_BYTES_MAX) + KEY_BYTES_MAX + VALUE_BYTES_MAX;
 const _: () = assert!(BLOB_RECORD_BYTES_MAX < 1 << 31, "a length of 32 bits holds any record");
@@ -78,75 +78,46 @@ const _: () = assert!(BLOB_RECORD_BYTES_MAX < 1 << 31, "a length of 32 bits hold
 /// Header of a blob file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlobHeader {
-    /// Id of the keyspace whose values it holds.
+    /// Id of the keyspace whose values the file stores.
     pub keyspace: u32,
-    /// The file's random uid.
+    /// Random uid of the file.
     pub uid: u64,
     /// Number in the file's name.
     pub number: u64,
 }
 
 impl BlobHeader {
-    /// Its bytes.
+    /// Encodes the header.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(BLOB_HEADER_BYTES);
-        out.extend_from_slice(&BLOB_MAGIC);
-        put_u32(&mut out, FORMAT_VERSION);
-        put_u32(&mut out, self.keyspace);
-        put_u64(&mut out, self.uid);
-        put_u64(&mut out, self.number);
-        let sum = xxh3(&out);
-        put_u64(&mut out, sum);
-        debug_assert_eq!(out.len(), BLOB_HEADER_BYTES);
-        out
+        let header: [u8; BLOB_HEADER_BYTES] = HEADER.encode(self.keyspace, [self.uid, self.number]);
+        header.to_vec()
     }
 
-    /// Reads the first [`BLOB_HEADER_BYTES`] bytes of a blob file.
+    /// Decodes the first [`BLOB_HEADER_BYTES`] bytes of a blob file.
     ///
     /// # Errors
-    /// When they are not those of a header of a version that this build reads.
+    /// Fails when the bytes are not a header of a version that this build reads.
     pub fn decode(bytes: &[u8]) -> Result<BlobHeader, Malformed> {
-        let mut decoder = Decoder::new(exactly("blob header", bytes, BLOB_HEADER_BYTES)?);
-        let magic = decoder.u64("magic number")?;
-        let version = decoder.u32("format version")?;
-        let header = BlobHeader {
-            keyspace: decoder.u32("keyspace id")?,
-            uid: decoder.u64("blob uid")?,
-            number: decoder.u64("file number")?,
-        };
-        let found = decoder.u64("header checksum")?;
-        // The magic number first: it tells a foreign file from a damaged one.
-        if magic.to_le_bytes() != BLOB_MAGIC {
-            return Err(Malformed::Magic {
-                expected: u64::from_le_bytes(BLOB_MAGIC),
-                found: magic,
-            });
-        }
-        let expected = xxh3(&bytes[..BLOB_HEADER_BYTES - CHECKSUM_BYTES]);
-        if found != expected {
-            return Err(Malformed::Checksum { expected, found });
-        }
-        if version == 0 || version > FORMAT_VERSION {
-            return Err(Malformed::Version { found: version, supported: FORMAT_VERSION });
-        }
-        Ok(header)
+        let bytes = check_length("blob header", bytes, BLOB_HEADER_BYTES)?;
+        let (keyspace, [uid, number]) = HEADER.decode(bytes)?;
+        Ok(BlobHeader { keyspace, uid, number })
     }
 }
 
 /// Trailer of a blob file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlobTrailer {
-    /// Records in the file.
+    /// Number of records in the file.
     pub records: u64,
-    /// Bytes of all values, unpacked.
+    /// Total size of all values, decompressed, in bytes.
     pub value_bytes: u64,
-    /// The file's uid.
+    /// Random uid of the file.
     pub uid: u64,
 }
 
 impl BlobTrailer {
-    /// Its bytes, which are to lie at `at`.
+    /// Encodes the trailer for offset `at`.
     #[must_use]
     pub fn encode(&self, at: u64) -> Vec<u8> {
         let mut out = Vec::with_capacity(BLOB_TRAILER_BYTES);
@@ -160,12 +131,12 @@ impl BlobTrailer {
         out
     }
 
-    /// Reads the last [`BLOB_TRAILER_BYTES`] bytes of the blob file `uid`, which lie at `at`.
+    /// Decodes the last [`BLOB_TRAILER_BYTES`] bytes of the blob file `uid`, which are at offset `at`.
     ///
     /// # Errors
-    /// When they are not those of a trailer of this file.
+    /// Fails when the bytes are not a trailer of this file.
     pub fn decode(bytes: &[u8], uid: u64, at: u64) -> Result<BlobTrailer, Malformed> {
-        let mut decoder = Decoder::new(exactly("blob trailer", bytes, BLOB_TRAILER_BYTES)?);
+        let mut decoder = Decoder::new(check_length("blob trailer", bytes, BLOB_TRAILER_BYTES)?);
         let trailer = BlobTrailer {
             records: decoder.u64("records")?,
             value_bytes: decoder.u64("value bytes")?,
@@ -193,43 +164,47 @@ impl BlobTrailer {
     }
 }
 
-/// Checksum of what lies before the checksum of the trailer at `at` of the file `uid`.
+/// Returns the checksum of the trailer fields at offset `at` of the file `uid`.
 pub(crate) fn trailer_checksum(covered: &[u8], uid: u64, at: u64) -> u64 {
     xxh3_seeded(covered, location_seed(uid, at))
 }
 
-fn exactly<'a>(what: &'static str, bytes: &'a [u8], needed: usize) -> Result<&'a [u8], Malformed> {
+fn check_length<'a>(
+    what: &'static str,
+    bytes: &'a [u8],
+    needed: usize,
+) -> Result<&'a [u8], Malformed> {
     if bytes.len() == needed {
         return Ok(bytes);
     }
     Err(Malformed::Truncated { what, needed: len_u64(needed), found: len_u64(bytes.len()) })
 }
 
-/// Where a value lies in the value log.
+/// Location of a value in the value log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ValuePointer {
     /// Number of the blob file.
     pub file: u64,
     /// Offset of the record.
     pub offset: u64,
-    /// Bytes of the record.
+    /// Size of the record, in bytes.
     pub bytes: u64,
-    /// Bytes of the value, unpacked.
+    /// Size of the decompressed value, in bytes.
     pub value_bytes: u64,
 }
 
 impl ValuePointer {
-    /// Appends its bytes.
+    /// Appends the encoded pointer.
     pub fn put(&self, out: &mut Vec<u8>) {
         for field in [self.file, self.offset, self.bytes, self.value_bytes] {
             put_varint(out, field);
         }
     }
 
-    /// Reads the value of an entry of kind [`ValuePointer`](crate::EntryKind::ValuePointer).
+    /// Decodes the value of an entry of kind [`ValuePointer`](lsmx_base::key::EntryKind::ValuePointer).
     ///
     /// # Errors
-    /// When it is none, or points to what no blob file can hold.
+    /// Fails when the bytes are not a pointer, or exceed the limits of records and values.
     pub fn decode(value: &[u8]) -> Result<ValuePointer, Malformed> {
         let mut decoder = Decoder::new(value);
         let pointer = ValuePointer {
@@ -240,7 +215,7 @@ impl ValuePointer {
         };
         if !decoder.is_empty() {
             return Err(Malformed::Field {
-                what: "bytes behind a value pointer",
+                what: "bytes after a value pointer",
                 found: len_u64(decoder.remaining()),
                 expected: "0",
             });
@@ -250,7 +225,7 @@ impl ValuePointer {
             return Err(Malformed::Field {
                 what: "record bytes of a value pointer",
                 found: pointer.bytes,
-                expected: "those of a record",
+                expected: "the size of a record",
             });
         }
         if pointer.value_bytes > VALUE_BYTES_MAX {
@@ -263,10 +238,10 @@ impl ValuePointer {
         Ok(pointer)
     }
 
-    /// Checks that the record can lie in a blob file of so many bytes.
+    /// Checks that the record fits into a blob file of `file_bytes` bytes.
     ///
     /// # Errors
-    /// When it cannot.
+    /// Fails if it does not.
     pub fn check(&self, file_bytes: u64) -> Result<(), Malformed> {
         let limit = file_bytes.saturating_sub(len_u64(BLOB_TRAILER_BYTES));
         let end = self.offset.checked_add(self.bytes);
@@ -274,15 +249,15 @@ impl ValuePointer {
             return Err(Malformed::Field {
                 what: "offset of a value pointer",
                 found: self.offset,
-                expected: "a place among the records of its file",
+                expected: "an offset among the records of its file",
             });
         }
         Ok(())
     }
 }
 
-/// Appends the record of a value that will lie at `offset` of the file `uid`. What `scratch` holds
-/// is lost. The limits of keys and values are the caller's business.
+/// Appends the record of a value for `offset` of the file `uid`. `scratch` is overwritten. The caller ensures
+/// the limits of keys and values.
 pub fn put_record(
     out: &mut Vec<u8>,
     (uid, offset): (u64, u64),
@@ -291,7 +266,7 @@ pub fn put_record(
     scratch: &mut Vec<u8>,
 ) {
     let start = out.len();
-    let packed = compression == Compression::Lz4 && block::pack_lz4(value, scratch);
+    let packed = compression == Compression::Lz4 && block::compress_lz4(value, scratch);
     let (stored, compression) =
         if packed { (&scratch[..], Compression::Lz4) } else { (value, Compression::None) };
     out.resize(start + CHECKSUM_BYTES + size_of::<u32>(), 0);
@@ -307,7 +282,7 @@ pub fn put_record(
     out[start..covered].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Checksum of what lies behind the checksum of the record at `offset` of the file `uid`.
+/// Returns the checksum of a record at `offset` of the file `uid`. `covered` is all after the checksum.
 pub(crate) fn record_checksum(covered: &[u8], uid: u64, offset: u64) -> u64 {
     let seed = if failpoint::is_on(Failpoint::ChecksumWithoutPlace) {
         0
@@ -317,10 +292,10 @@ pub(crate) fn record_checksum(covered: &[u8], uid: u64, offset: u64) -> u64 {
     xxh3_seeded(covered, seed)
 }
 
-/// Bytes of the record that begins here, as its first bytes say; nothing has vouched for them.
+/// Returns the size stored in the first bytes of a record, in bytes. The checksum is not verified.
 ///
 /// # Errors
-/// When they are too few, or no record has so many.
+/// Fails when there are too few bytes, or the size exceeds the limits of records.
 pub(crate) fn record_bytes(head: &[u8]) -> Result<u64, Malformed> {
     let Some(bytes) = get_u32(head, CHECKSUM_BYTES) else {
         let (what, found) = ("blob record", len_u64(head.len()));
@@ -331,30 +306,30 @@ pub(crate) fn record_bytes(head: &[u8]) -> Result<u64, Malformed> {
         return Err(Malformed::Field {
             what: "bytes of a blob record",
             found,
-            expected: "a length",
+            expected: "the size of a record",
         });
     }
     Ok(found)
 }
 
-/// A record whose checksum is right.
+/// A record with a verified checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlobRecord<'a> {
-    /// Number of the entry.
+    /// Sequence number of the entry.
     pub seq: SeqNo,
-    /// Its key.
+    /// User key of the entry.
     pub key: &'a [u8],
-    /// How the value is packed.
+    /// Compression of the value.
     pub compression: Compression,
-    /// The value as it is stored.
+    /// The value as stored.
     pub stored: &'a [u8],
 }
 
 impl<'a> BlobRecord<'a> {
-    /// Reads the record that these bytes are, all of them, at `offset` of the file `uid`.
+    /// Decodes a record at `offset` of the file `uid` that occupies all of `bytes`.
     ///
     /// # Errors
-    /// When they are not those of a record at this place.
+    /// Fails when the bytes are not a record at this location.
     pub fn decode(bytes: &'a [u8], uid: u64, offset: u64) -> Result<BlobRecord<'a>, Malformed> {
         let Some(covered) = bytes.get(CHECKSUM_BYTES..) else {
             let (what, found) = ("blob record", len_u64(bytes.len()));
@@ -365,10 +340,10 @@ impl<'a> BlobRecord<'a> {
         if found != expected {
             return Err(Malformed::Checksum { expected, found });
         }
-        let said = record_bytes(bytes)?;
-        if said != len_u64(bytes.len()) {
-            let (what, expected) = ("bytes of a blob record", "what its pointer says");
-            return Err(Malformed::Field { what, found: said, expected });
+        let stored_bytes = record_bytes(bytes)?;
+        if stored_bytes != len_u64(bytes.len()) {
+            let (what, expected) = ("bytes of a blob record", "the size in its value pointer");
+            return Err(Malformed::Field { what, found: stored_bytes, expected });
         }
         let mut decoder = Decoder::with_offset(bytes, CHECKSUM_BYTES + size_of::<u32>());
         let compression = decoder.u8("compression of a value")?;
@@ -389,10 +364,10 @@ impl<'a> BlobRecord<'a> {
         Ok(BlobRecord { seq: SeqNo(seq), key, compression, stored })
     }
 
-    /// Checks that it is the value of this entry.
+    /// Checks that the record stores the value of this entry.
     ///
     /// # Errors
-    /// When it is another's.
+    /// Fails when key or sequence number differ.
     pub fn check(&self, key: &[u8], seq: SeqNo) -> Result<(), Malformed> {
         if self.seq != seq {
             let (what, expected, found) = ("sequence number of a value", seq.0, self.seq.0);
@@ -409,50 +384,58 @@ impl<'a> BlobRecord<'a> {
         Ok(())
     }
 
-    /// The value, unpacked if need be.
+    /// Returns the value, decompressed if necessary.
     ///
     /// # Errors
-    /// When it does not unpack to so many bytes.
-    pub fn value(&self, value_bytes: u64) -> Result<Value<'a>, Malformed> {
+    /// Fails when its size is not `value_bytes`.
+    pub fn value(&self, value_bytes: u64) -> Result<BlobValue<'a>, Malformed> {
         let value = match self.compression {
-            Compression::None => Value::Stored(self.stored),
-            Compression::Lz4 => Value::Unpacked(Bytes::from(block::unpack_lz4(self.stored)?)),
+            Compression::None => BlobValue::Stored(self.stored),
+            Compression::Lz4 => {
+                BlobValue::Decompressed(Bytes::from(block::decompress_lz4(self.stored)?))
+            }
         };
         if len_u64(value.len()) != value_bytes {
             let (what, found) = ("bytes of a value", len_u64(value.len()));
-            return Err(Malformed::Field { what, found, expected: "what its pointer says" });
+            return Err(Malformed::Field {
+                what,
+                found,
+                expected: "the size in its value pointer",
+            });
         }
         Ok(value)
     }
 
-    /// Bytes of the value, unpacked, as its own bytes say.
+    /// Returns the size of the decompressed value, in bytes.
     ///
     /// # Errors
-    /// When the packed value is damaged.
+    /// Fails when the compressed value is damaged.
     pub fn value_bytes(&self) -> Result<u64, Malformed> {
         match self.compression {
             Compression::None => Ok(len_u64(self.stored.len())),
-            Compression::Lz4 => block::unpack_lz4(self.stored).map(|value| len_u64(value.len())),
+            Compression::Lz4 => {
+                block::decompress_lz4(self.stored).map(|value| len_u64(value.len()))
+            }
         }
     }
 }
 
-/// A value as a record gives it.
+/// The value of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Value<'a> {
-    /// Bytes of the record.
+pub enum BlobValue<'a> {
+    /// Bytes of the record itself.
     Stored(&'a [u8]),
-    /// Memory of its own.
-    Unpacked(Bytes),
+    /// Decompressed bytes.
+    Decompressed(Bytes),
 }
 
-impl std::ops::Deref for Value<'_> {
+impl std::ops::Deref for BlobValue<'_> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
         match self {
-            Value::Stored(bytes) => bytes,
-            Value::Unpacked(bytes) => bytes,
+            BlobValue::Stored(bytes) => bytes,
+            BlobValue::Decompressed(bytes) => bytes,
         }
     }
 }
@@ -461,7 +444,7 @@ impl std::ops::Deref for Value<'_> {
 mod tests {
     use super::*;
 
-    const HEADER: BlobHeader = BlobHeader { keyspace: 3, uid: 0xfeed, number: 9 };
+    const SAMPLE_HEADER: BlobHeader = BlobHeader { keyspace: 3, uid: 0xfeed, number: 9 };
     const TRAILER: BlobTrailer = BlobTrailer { records: 5, value_bytes: 4_000, uid: 0xfeed };
     const POINTER: ValuePointer =
         ValuePointer { file: 9, offset: 4_000, bytes: 1_040, value_bytes: 1_000 };
@@ -473,8 +456,8 @@ mod tests {
     }
 
     #[test]
-    fn header_trailer_and_pointer_come_back() {
-        assert_eq!(BlobHeader::decode(&HEADER.encode()), Ok(HEADER));
+    fn blob_header_trailer_and_pointer_round_trip() {
+        assert_eq!(BlobHeader::decode(&SAMPLE_HEADER.encode()), Ok(SAMPLE_HEADER));
         assert_eq!(BlobTrailer::decode(&TRAILER.encode(99), 0xfeed, 99), Ok(TRAILER));
         assert!(BlobTrailer::decode(&TRAILER.encode(99), 0xfeed, 98).is_err());
         assert!(BlobTrailer::decode(&TRAILER.encode(99), 0xfeee, 99).is_err());
@@ -484,9 +467,10 @@ mod tests {
     }
 
     #[test]
-    fn any_flipped_bit_or_truncation_of_header_or_trailer_is_an_error() {
+    fn blob_header_and_trailer_damaged_is_error() {
         type Decodes = fn(&[u8]) -> bool;
-        let header: (Vec<u8>, Decodes) = (HEADER.encode(), |b| BlobHeader::decode(b).is_ok());
+        let header: (Vec<u8>, Decodes) =
+            (SAMPLE_HEADER.encode(), |b| BlobHeader::decode(b).is_ok());
         let trailer: (Vec<u8>, Decodes) =
             (TRAILER.encode(99), |bytes| BlobTrailer::decode(bytes, 0xfeed, 99).is_ok());
         for (bytes, decodes) in [header, trailer] {
@@ -503,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn values_come_back_packed_or_not() {
+    fn blob_record_any_compression_round_trips() {
         for value in [&b""[..], b"short", &[7; 3_000]] {
             for compression in [Compression::None, Compression::Lz4] {
                 let bytes = record(value, compression);
@@ -520,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn any_flipped_bit_or_truncation_of_a_record_is_an_error() {
+    fn blob_record_damaged_is_error() {
         for (value, compression) in
             [(&b"a value"[..], Compression::None), (&[3; 300], Compression::Lz4)]
         {
@@ -537,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_elsewhere_is_an_error() {
+    fn blob_record_other_location_is_error() {
         let bytes = record(b"a value", Compression::None);
         assert!(BlobRecord::decode(&bytes, 7, 40).is_ok());
         assert!(BlobRecord::decode(&bytes, 7, 41).is_err());
@@ -545,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pointer_to_what_no_file_holds_is_refused() {
+    fn value_pointer_outside_limits_is_error() {
         let decoded = |pointer: ValuePointer| {
             let mut bytes = Vec::new();
             pointer.put(&mut bytes);

@@ -1,4 +1,4 @@
-//! Block: the unit of reading and of checksums, little-endian.
+//! Block: the unit of reads and checksums, little-endian.
 //!
 //! ```text
 //!  0  n  payload
@@ -15,10 +15,8 @@
 //!  4  m  lz4     one raw lz4 block
 //! ```
 //!
-//! The checksum has 64 bits: four more than would do against chance per 4 KiB block are a
-//! thousandth of the file, and nobody has to count how many damaged blocks a fleet of disks may
-//! serve before a 32-bit sum passes one of them. What is read is `payload + trailer`, and a handle's
-//! size counts both.
+//! With 64 bits, the chance that a checksum accepts a damaged block is negligible for any number of disks.
+//! The extra four bytes cost a thousandth of a block of 4 KiB. The size in a handle includes the trailer.
 
 use bytes::Bytes;
 use lsmx_base::checksum::{location_seed, xxh3_seeded};
@@ -33,31 +31,31 @@ use super::{BlockKind, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
 /// Bytes after the payload of a block.
 pub const TRAILER_BYTES: usize = 2 * size_of::<u8>() + size_of::<u64>();
-const _: () = assert!(TRAILER_BYTES == 10, "the picture above says 10");
+const _: () = assert!(TRAILER_BYTES == 10, "the diagram above says 10");
 
-/// Most bytes that the contents of a block have: the longest entry, and a block of small ones.
+/// Maximum size of the contents of a block, in bytes: the longest entry after a block of small ones.
 pub const BLOCK_CONTENT_BYTES_MAX: u64 = VALUE_BYTES_MAX + KEY_BYTES_MAX + (64 << 20);
 
-/// lz4 turns no byte into more than this many.
+/// Maximum number of bytes that one byte of lz4 output decompresses to.
 const LZ4_RATIO_MAX: u64 = 255;
 
-/// How the contents of a block are packed. A number once on disk is never reused.
+/// Compression of block contents. A number once stored on disk is never reused.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize,
 )]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum Compression {
-    /// As they are.
+    /// Not compressed.
     #[default]
     None = 0,
-    /// As one raw lz4 block, where that saves an eighth or more.
+    /// One raw lz4 block, used if it saves at least an eighth.
     Lz4 = 1,
     // 2 is reserved for zstd.
 }
 
 impl Compression {
-    /// The compression that a byte on disk stands for, or `None` for an unknown byte.
+    /// Returns the compression stored as `byte`, or `None` if the number is unknown.
     #[must_use]
     pub fn from_u8(byte: u8) -> Option<Compression> {
         match byte {
@@ -68,7 +66,7 @@ impl Compression {
     }
 }
 
-/// Where a block lies in its file, trailer included.
+/// Location of a block in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Handle {
     /// Offset of the first byte of the payload.
@@ -78,10 +76,10 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Offset of the first byte after the block.
+    /// Returns the offset after the block.
     ///
     /// # Errors
-    /// When that is past 64 bits.
+    /// Fails on overflow.
     pub(crate) fn end(self) -> Result<u64, Malformed> {
         self.offset.checked_add(self.bytes).ok_or(Malformed::Field {
             what: "block handle offset",
@@ -90,10 +88,10 @@ impl Handle {
         })
     }
 
-    /// Checks that a block can lie here in the first `limit` bytes of a file.
+    /// Checks that the block fits into the first `limit` bytes of a file.
     ///
     /// # Errors
-    /// When it cannot.
+    /// Fails if it does not fit, or is not larger than a trailer.
     pub(crate) fn check(self, limit: u64) -> Result<(), Malformed> {
         if self.bytes <= len_u64(TRAILER_BYTES) {
             return Err(Malformed::Field {
@@ -118,10 +116,10 @@ impl Handle {
         put_varint(out, self.bytes);
     }
 
-    /// Reads what [`Handle::put`] wrote.
+    /// Decodes what [`Handle::put`] encoded.
     ///
     /// # Errors
-    /// When the bytes are not those of a handle.
+    /// Fails when the bytes are not two varints.
     pub(crate) fn get(decoder: &mut Decoder<'_>) -> Result<Handle, Malformed> {
         let offset = decoder.varint("block handle offset")?;
         let bytes = decoder.varint("block handle size")?;
@@ -129,7 +127,7 @@ impl Handle {
     }
 }
 
-/// Checksum of payload, kind and compression of the block at `offset` of the file `uid`.
+/// Returns the checksum of payload, kind and compression of the block at `offset` of the file `uid`.
 pub(crate) fn checksum(covered: &[u8], uid: u64, offset: u64) -> u64 {
     let seed = if failpoint::is_on(Failpoint::ChecksumWithoutPlace) {
         0
@@ -139,8 +137,8 @@ pub(crate) fn checksum(covered: &[u8], uid: u64, offset: u64) -> u64 {
     xxh3_seeded(covered, seed)
 }
 
-/// Turns block contents into the bytes of a block at `offset` of the file `uid`: packs them if that
-/// pays, and appends the trailer. `contents` is left with those bytes.
+/// Turns block contents into a block for `offset` of the file `uid`, in place: compresses them if that
+/// saves enough, and appends the trailer.
 pub(crate) fn seal(
     contents: &mut Vec<u8>,
     kind: BlockKind,
@@ -151,7 +149,7 @@ pub(crate) fn seal(
 ) {
     let packed = match compression {
         Compression::None => false,
-        Compression::Lz4 => pack_lz4(contents, scratch),
+        Compression::Lz4 => compress_lz4(contents, scratch),
     };
     if packed {
         std::mem::swap(contents, scratch);
@@ -162,8 +160,8 @@ pub(crate) fn seal(
     put_u64(contents, sum);
 }
 
-/// Packs `contents` into `packed`; answers whether that saves enough to be worth the unpacking.
-pub(super) fn pack_lz4(contents: &[u8], packed: &mut Vec<u8>) -> bool {
+/// Compresses `contents` into `packed`. Returns whether that saves enough to justify decompression.
+pub(super) fn compress_lz4(contents: &[u8], packed: &mut Vec<u8>) -> bool {
     let Ok(length) = u32::try_from(contents.len()) else {
         return false;
     };
@@ -178,10 +176,10 @@ pub(super) fn pack_lz4(contents: &[u8], packed: &mut Vec<u8>) -> bool {
     packed.len() <= contents.len() - contents.len() / 8
 }
 
-/// Checks the bytes of a block read at `offset` of the file `uid`, and returns its contents.
+/// Verifies a block read from `offset` of the file `uid`, and returns its contents.
 ///
 /// # Errors
-/// When the bytes are not those of a block of this kind at this place.
+/// Fails when the bytes are not a block of this kind at this location.
 pub(crate) fn open(
     mut block: Vec<u8>,
     kind: BlockKind,
@@ -193,15 +191,15 @@ pub(crate) fn open(
     block.truncate(payload_bytes);
     match compression {
         Compression::None => Ok(Bytes::from(block)),
-        Compression::Lz4 => unpack_lz4(&block).map(Bytes::from),
+        Compression::Lz4 => decompress_lz4(&block).map(Bytes::from),
     }
 }
 
-/// As [`open`], from a buffer that goes on to be used; the contents have memory of their own, no
-/// more than they need, counted among the live blocks.
+/// Verifies a block in a reusable buffer, and returns its contents in memory of their exact size, which is
+/// counted in `live`.
 ///
 /// # Errors
-/// As [`open`].
+/// Fails as [`open`] does.
 pub(crate) fn open_copied(
     block: &[u8],
     kind: BlockKind,
@@ -214,11 +212,11 @@ pub(crate) fn open_copied(
     let payload = &block[..payload_bytes];
     match compression {
         Compression::None => Ok(BlockBytes::copy_counted(payload, live)),
-        Compression::Lz4 => Ok(BlockBytes::copy_counted(&unpack_lz4(payload)?, live)),
+        Compression::Lz4 => Ok(BlockBytes::copy_counted(&decompress_lz4(payload)?, live)),
     }
 }
 
-/// Checks the bytes of a block; answers the length of its payload and how that is packed.
+/// Verifies the bytes of a block, and returns the size of its payload, in bytes, and its compression.
 fn check(
     block: &[u8],
     kind: BlockKind,
@@ -256,10 +254,10 @@ fn check(
     }
 }
 
-pub(super) fn unpack_lz4(payload: &[u8]) -> Result<Vec<u8>, Malformed> {
+pub(super) fn decompress_lz4(payload: &[u8]) -> Result<Vec<u8>, Malformed> {
     let Some(length) = get_u32(payload, 0) else {
         return Err(Malformed::Truncated {
-            what: "length of packed contents",
+            what: "length of compressed contents",
             needed: 4,
             found: len_u64(payload.len()),
         });
@@ -267,15 +265,18 @@ pub(super) fn unpack_lz4(payload: &[u8]) -> Result<Vec<u8>, Malformed> {
     let packed = &payload[size_of::<u32>()..];
     let length = u64::from(length);
     let bound = BLOCK_CONTENT_BYTES_MAX.min(len_u64(packed.len()).saturating_mul(LZ4_RATIO_MAX));
-    let wrong =
-        |expected| Malformed::Field { what: "length of packed contents", found: length, expected };
+    let wrong = |expected| Malformed::Field {
+        what: "length of compressed contents",
+        found: length,
+        expected,
+    };
     if length > bound {
-        return Err(wrong("no more than lz4 can pack into that many bytes"));
+        return Err(wrong("at most what lz4 can compress to that size"));
     }
-    let mut contents = vec![0; to_usize("length of packed contents", length)?];
+    let mut contents = vec![0; to_usize("length of compressed contents", length)?];
     match lz4_flex::block::decompress_into(packed, &mut contents) {
         Ok(bytes) if bytes == contents.len() => Ok(contents),
-        _ => Err(wrong("what the lz4 block unpacks to")),
+        _ => Err(wrong("the decompressed size")),
     }
 }
 
@@ -300,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn contents_come_back() {
+    fn block_any_compression_round_trips() {
         for contents in samples() {
             for compression in [Compression::None, Compression::Lz4] {
                 let block = sealed(&contents, compression);
@@ -313,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn any_flipped_bit_or_truncation_is_an_error() {
+    fn block_damaged_is_error() {
         for contents in [&b"some contents"[..], &[3; 300]] {
             for compression in [Compression::None, Compression::Lz4] {
                 let block = sealed(contents, compression);
@@ -330,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_elsewhere_is_an_error() {
+    fn block_other_location_is_error() {
         let block = sealed(b"contents", Compression::None);
         assert!(open(block.clone(), BlockKind::Data, 7, 4096).is_ok());
         assert!(open(block.clone(), BlockKind::Data, 7, 4097).is_err());
@@ -340,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packed_length_is_bounded_before_memory_is_taken() {
+    fn block_oversized_lz4_length_is_error() {
         for length in [u32::MAX, 1 << 30, 14 * 255 + 1, 13] {
             let mut block = length.to_le_bytes().to_vec();
             block.extend_from_slice(&[0xff; 14]);

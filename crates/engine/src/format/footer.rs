@@ -15,31 +15,31 @@ use lsmx_base::malformed::Malformed;
 use super::FORMAT_VERSION;
 use super::block::Handle;
 
-/// The last bytes of every table file.
+/// Last bytes of every table file.
 pub const MAGIC: [u8; 8] = *b"lsmxtabl";
 
 const HANDLE_BYTES: usize = 2 * size_of::<u64>();
 
-/// Bytes of a footer.
+/// Size of a footer, in bytes.
 pub const FOOTER_BYTES: usize =
     HANDLE_BYTES + size_of::<u64>() + 2 * size_of::<u32>() + MAGIC.len();
-const _: () = assert!(FOOTER_BYTES == 40, "the picture above says 40");
+const _: () = assert!(FOOTER_BYTES == 40, "the diagram above says 40");
 
 const CHECKSUM_AT: usize = 28;
 
-/// Where a table's properties are, and whose checksums these are.
+/// Footer of a table: location of the properties and identity of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Footer {
-    /// Where the properties block lies.
+    /// Location of the properties block.
     pub properties: Handle,
-    /// The table's random uid.
+    /// Random uid of the table.
     pub uid: u64,
     /// Format version of the file.
     pub version: u32,
 }
 
 impl Footer {
-    /// The bytes of the footer.
+    /// Encodes the footer.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(FOOTER_BYTES);
@@ -53,10 +53,10 @@ impl Footer {
         out
     }
 
-    /// Reads the last [`FOOTER_BYTES`] bytes of a table file.
+    /// Decodes the last [`FOOTER_BYTES`] bytes of a table file.
     ///
     /// # Errors
-    /// When they are not those of a footer of a version that this build reads.
+    /// Fails when the bytes are not a footer of a version that this build reads.
     pub fn decode(bytes: &[u8]) -> Result<Footer, Malformed> {
         if bytes.len() != FOOTER_BYTES {
             return Err(Malformed::Truncated {
@@ -74,7 +74,7 @@ impl Footer {
         let version = decoder.u32("format version")?;
         let found = decoder.u32("footer checksum")?;
         let magic = decoder.u64("magic number")?;
-        // The magic number first: it tells a foreign file from a damaged one.
+        // The magic number is checked first, to distinguish a foreign file from a damaged one.
         if magic.to_le_bytes() != MAGIC {
             return Err(Malformed::Magic { expected: u64::from_le_bytes(MAGIC), found: magic });
         }
@@ -100,14 +100,14 @@ mod tests {
         Footer { properties: Handle { offset: 77, bytes: 99 }, uid: 0xfeed, version: 1 };
 
     #[test]
-    fn a_footer_comes_back() {
+    fn footer_round_trips() {
         let bytes = FOOTER.encode();
         assert_eq!(bytes.len(), FOOTER_BYTES);
         assert_eq!(Footer::decode(&bytes).unwrap(), FOOTER);
     }
 
     #[test]
-    fn any_flipped_bit_or_truncation_is_an_error() {
+    fn footer_damaged_is_error() {
         let bytes = FOOTER.encode();
         for bit in 0..bytes.len() * 8 {
             let mut damaged = bytes.clone();
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_version_is_refused_by_name() {
+    fn footer_newer_version_is_error() {
         let newer = Footer { version: FORMAT_VERSION + 1, ..FOOTER }.encode();
         let expected = Malformed::Version { found: FORMAT_VERSION + 1, supported: FORMAT_VERSION };
         assert_eq!(Footer::decode(&newer), Err(expected));

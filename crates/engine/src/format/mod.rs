@@ -1,30 +1,30 @@
-//! What bytes on disk mean. No I/O here; `docs/format.md` tells how the pieces form a file.
+//! Encoding of all bytes on disk, without I/O. `docs/format.md` describes how the parts form a file.
 
 pub(crate) mod batch;
 pub mod blob;
 pub mod block;
 pub(crate) mod data_block;
-pub mod edit;
-pub mod filename;
+pub mod file_name;
 pub mod footer;
-pub mod frame;
 pub mod index;
+pub mod log_record;
 pub mod manifest_header;
 pub mod properties;
 pub mod range_tombstones;
-pub mod trace;
-pub mod wal_header;
+pub mod segment_header;
+pub mod version_edit;
+pub mod workload_trace;
 
-/// Most bytes of a user key: 64 KiB. The empty key is a key like any other.
+/// Maximum size of a user key, in bytes: 64 KiB. An empty key is valid.
 pub const KEY_BYTES_MAX: u64 = 64 << 10;
 
-/// Most bytes of a value: 1 GiB.
+/// Maximum size of a value, in bytes: 1 GiB.
 pub const VALUE_BYTES_MAX: u64 = 1 << 30;
 
 /// Newest format version that this build writes and reads.
 pub const FORMAT_VERSION: u32 = 1;
 
-/// What a block holds. A number once on disk is never reused.
+/// Kind of a block. A number once stored on disk is never reused.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
 )]
@@ -41,7 +41,7 @@ pub enum BlockKind {
     Filter = 3,
     /// Fragmented range tombstones.
     RangeTombstones = 4,
-    /// Footer and properties, read when a table is opened.
+    /// Footer and properties, which are read when a table is opened.
     Open = 5,
     /// Large values in the value log.
     Blob = 6,
@@ -62,7 +62,7 @@ impl BlockKind {
         BlockKind::Bucket,
     ];
 
-    /// The kind that a byte on disk stands for, or `None` for a byte this version does not know.
+    /// Returns the kind stored as `byte`, or `None` if the number is unknown.
     #[must_use]
     pub fn from_u8(byte: u8) -> Option<BlockKind> {
         BlockKind::ALL.get(usize::from(byte)).copied()

@@ -1,4 +1,4 @@
-//! Properties of a table: tagged fields, little-endian, in a block of kind `open`.
+//! Table properties: tagged fields in a block of kind `open`, little-endian.
 //!
 //! ```text
 //!  0      fields, tags ascending, each
@@ -7,8 +7,8 @@
 //!     n   value   as the tag says
 //! ```
 //!
-//! A field is added by giving it a new tag, and never changes its meaning. A reader skips unknown
-//! tags without the top bit.
+//! A new field has a new tag, and a field never changes its meaning. Readers skip unknown tags without the
+//! top bit.
 
 use bytes::Bytes;
 use lsmx_base::coding::{Decoder, len_u64, put_u32, put_u64, put_varint};
@@ -16,15 +16,15 @@ use lsmx_base::key::SeqNo;
 use lsmx_base::malformed::Malformed;
 
 use super::block::Handle;
-use crate::format::edit::KEYSPACE_NAME_BYTES_MAX;
+use crate::format::version_edit::KEYSPACE_NAME_BYTES_MAX;
 use lsmx_base::filter::CODING_BINARY_FUSE_16;
 
-/// Tags with this bit must be understood.
-const MUST: u16 = 0x8000;
+/// Flag of tags that a reader must know.
+const REQUIRED: u16 = 0x8000;
 
-const TOP_INDEX: u16 = MUST | 1;
-const FILTER: u16 = MUST | 2;
-const RANGE_TOMBSTONES: u16 = MUST | 3;
+const TOP_INDEX: u16 = REQUIRED | 1;
+const FILTER: u16 = REQUIRED | 2;
+const RANGE_TOMBSTONES: u16 = REQUIRED | 3;
 const ENTRIES: u16 = 4;
 const TOMBSTONES: u16 = 5;
 const RANGE_TOMBSTONE_COUNT: u16 = 6;
@@ -40,66 +40,65 @@ const DATA_BYTES: u16 = 15;
 const INDEX_BYTES: u16 = 16;
 const OLDEST_TOMBSTONE_US: u16 = 17;
 const CREATED_US: u16 = 18;
-const CODINGS: u16 = 19;
+const ENCODINGS: u16 = 19;
 const KEYSPACE: u16 = 21;
-// MUST | 20 is reserved for a global sequence number (u64) that stands for the number of every
-// entry of an ingested table; a version that does not know it must not read such a table.
+// REQUIRED | 20 is reserved for a global sequence number (u64), which replaces the sequence number of every entry
+// of an ingested table. A version that does not know it must not read such a table.
 
-/// What a table says of itself.
+/// Properties of a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Properties {
-    /// Where the top index lies; `None` if the table has no entries.
+pub struct TableProperties {
+    /// Location of the top index; `None` if the table has no entries.
     pub top_index: Option<Handle>,
-    /// Where the filter lies, if there is one.
+    /// Location of the filter.
     pub filter: Option<Handle>,
-    /// Where the range tombstones lie, if there are any.
+    /// Location of the range tombstone block.
     pub range_tombstones: Option<Handle>,
-    /// Entries of all kinds.
+    /// Number of entries of all kinds.
     pub entries: u64,
-    /// Tombstones among the entries.
+    /// Number of point tombstones.
     pub tombstones: u64,
-    /// Fragmented range tombstones.
+    /// Number of range tombstone fragments.
     pub range_tombstone_count: u64,
-    /// Bytes of the user keys of all entries.
+    /// Total size of the user keys of all entries, in bytes.
     pub key_bytes: u64,
-    /// Bytes of the values of all entries.
+    /// Total size of the values of all entries, in bytes.
     pub value_bytes: u64,
     /// Smallest user key of an entry or start of a range tombstone.
     pub smallest: Bytes,
-    /// Largest user key of an entry, or end of a range tombstone if that is larger (such an end is
-    /// itself not deleted). Of a range tombstone without an end only the start counts.
+    /// Largest user key of an entry, or end of a range tombstone if that is larger. Such an end is
+    /// exclusive. A range tombstone without an end counts with its start.
     pub largest: Bytes,
     /// Smallest sequence number of an entry or range tombstone.
     pub seq_smallest: SeqNo,
     /// Largest sequence number of an entry or range tombstone.
     pub seq_largest: SeqNo,
-    /// Data blocks.
+    /// Number of data blocks.
     pub data_blocks: u64,
-    /// Index blocks, the top index not among them.
+    /// Number of index blocks, without the top index.
     pub index_blocks: u64,
-    /// Bytes of the data blocks in the file; they are the first in it.
+    /// Size of all data blocks, which are the first blocks of the file, in bytes.
     pub data_bytes: u64,
-    /// Bytes of the index blocks in the file, the top index not among them.
+    /// Size of all index blocks without the top index, in bytes.
     pub index_bytes: u64,
-    /// When the oldest tombstone was written, in microseconds of the database's clock.
+    /// Write time of the oldest tombstone, in microseconds of the database's clock.
     pub oldest_tombstone_us: Option<u64>,
-    /// When the table was written, in microseconds of the database's clock.
+    /// Creation time of the table, in microseconds of the database's clock.
     pub created_us: u64,
-    /// Codings of data, index, filter and range tombstone blocks, for people to read: each block
-    /// says its own.
-    pub codings: [u8; 4],
-    /// Id and name of the keyspace that it was written for, as far as it was noted: for the day on which
-    /// the manifest is lost.
+    /// Enencodings of data, index, filter and range tombstone blocks. Informative only, because each
+    /// block states its own encoding.
+    pub encodings: [u8; 4],
+    /// Id and name of the keyspace, if recorded. Used when the manifest is lost.
     pub keyspace: Option<(u32, String)>,
 }
 
-impl Properties {
-    /// Whether the filter has fingerprints of 16 bits.
-    pub(crate) fn filter_is_wide(&self) -> bool {
-        self.filter.is_some() && self.codings[2] == CODING_BINARY_FUSE_16
+impl TableProperties {
+    /// Returns whether the filter has fingerprints of 16 bits.
+    pub(crate) fn has_wide_filter(&self) -> bool {
+        self.filter.is_some() && self.encodings[2] == CODING_BINARY_FUSE_16
     }
 
-    /// The contents of a properties block.
+    /// Encodes the contents of a properties block.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut fields: Vec<(u16, Vec<u8>)> = Vec::new();
@@ -137,7 +136,7 @@ impl Properties {
         }
         fields.push((SMALLEST, self.smallest.to_vec()));
         fields.push((LARGEST, self.largest.to_vec()));
-        fields.push((CODINGS, self.codings.to_vec()));
+        fields.push((ENCODINGS, self.encodings.to_vec()));
         if let Some((id, name)) = &self.keyspace {
             let mut value = Vec::new();
             put_u32(&mut value, *id);
@@ -154,12 +153,12 @@ impl Properties {
         out
     }
 
-    /// Reads the contents of a properties block.
+    /// Decodes the contents of a properties block.
     ///
     /// # Errors
-    /// When they are not those of one, or a tag that must be understood is unknown.
-    pub fn decode(block: &Bytes) -> Result<Properties, Malformed> {
-        let mut properties = Properties::default();
+    /// Fails when the fields are malformed, or a tag with the top bit is unknown.
+    pub fn decode(block: &Bytes) -> Result<TableProperties, Malformed> {
+        let mut properties = TableProperties::default();
         let mut decoder = Decoder::new(block);
         let mut previous: Option<u16> = None;
         while !decoder.is_empty() {
@@ -205,9 +204,9 @@ impl Properties {
                 self.oldest_tombstone_us = Some(decoder.u64("oldest tombstone")?);
             }
             CREATED_US => self.created_us = decoder.u64("creation time")?,
-            CODINGS => {
-                for coding in &mut self.codings {
-                    *coding = decoder.u8("codings")?;
+            ENCODINGS => {
+                for encoding in &mut self.encodings {
+                    *encoding = decoder.u8("encodings")?;
                 }
             }
             KEYSPACE => {
@@ -215,11 +214,11 @@ impl Properties {
                 self.keyspace = Some((id, keyspace_name(&value[size_of::<u32>()..])?));
                 return Ok(());
             }
-            unknown if unknown & MUST != 0 => {
+            unknown if unknown & REQUIRED != 0 => {
                 return Err(Malformed::Field {
                     what: "property tag",
                     found: u64::from(unknown),
-                    expected: "one that this version understands",
+                    expected: "a known tag",
                 });
             }
             _ => return Ok(()),
@@ -234,18 +233,18 @@ impl Properties {
         Ok(())
     }
 
-    /// What must hold whatever the table: counts that say there are blocks go with handles.
+    /// Checks that a handle is present exactly if its count is not zero, and that keys are in order.
     fn check(&self) -> Result<(), Malformed> {
         let pairs = [
             ("top index handle", self.top_index.is_some(), self.entries),
             ("range tombstone handle", self.range_tombstones.is_some(), self.range_tombstone_count),
         ];
-        for (what, there, count) in pairs {
-            if there != (count > 0) {
+        for (what, is_present, count) in pairs {
+            if is_present != (count > 0) {
                 return Err(Malformed::Field {
                     what,
-                    found: u64::from(there),
-                    expected: "there if and only if the counts say so",
+                    found: u64::from(is_present),
+                    expected: "present if and only if the count is not 0",
                 });
             }
         }
@@ -269,8 +268,8 @@ fn keyspace_name(bytes: &[u8]) -> Result<String, Malformed> {
 mod tests {
     use super::*;
 
-    fn sample() -> Properties {
-        Properties {
+    fn sample() -> TableProperties {
+        TableProperties {
             top_index: Some(Handle { offset: 5_000, bytes: 40 }),
             filter: Some(Handle { offset: 6_000, bytes: 33 }),
             range_tombstones: Some(Handle { offset: 7_000, bytes: 50 }),
@@ -289,58 +288,58 @@ mod tests {
             index_bytes: 100,
             oldest_tombstone_us: Some(123),
             created_us: 456,
-            codings: [0; 4],
+            encodings: [0; 4],
             keyspace: Some((7, "users".to_owned())),
         }
     }
 
     #[test]
-    fn properties_come_back() {
-        for properties in [sample(), Properties::default()] {
-            assert_eq!(Properties::decode(&properties.encode().into()), Ok(properties));
+    fn properties_round_trip() {
+        for properties in [sample(), TableProperties::default()] {
+            assert_eq!(TableProperties::decode(&properties.encode().into()), Ok(properties));
         }
     }
 
     #[test]
-    fn no_damage_panics_and_cut_fields_are_errors() {
+    fn properties_damaged_is_error_or_does_not_panic() {
         let block = sample().encode();
         for len in 0..block.len() {
-            if let Ok(properties) = Properties::decode(&block[..len].to_vec().into()) {
-                // A cut between two fields leaves a shorter list, which the block checksum finds.
+            if let Ok(properties) = TableProperties::decode(&block[..len].to_vec().into()) {
+                // A cut between two fields gives fewer fields, which the block checksum detects.
                 assert_ne!(properties, sample());
             }
         }
         for bit in 0..block.len() * 8 {
             let mut damaged = block.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
-            let _ = Properties::decode(&damaged.into());
+            let _ = TableProperties::decode(&damaged.into());
         }
     }
 
     #[test]
-    fn unknown_tags_are_skipped_unless_they_must_be_understood() {
+    fn properties_unknown_tag_is_skipped_unless_required() {
         let properties = sample();
         let mut block = properties.encode();
-        // Tags are in order and those with the top bit come last.
-        let must_at = block.len() - properties_with_must(&properties);
-        block.splice(must_at..must_at, [0xff, 0x7f, 2, 1, 1]);
-        assert_eq!(Properties::decode(&block.clone().into()), Ok(properties));
-        block.extend_from_slice(&(MUST | 20).to_le_bytes());
+        // Tags are ascending, and those with the top bit come last.
+        let required_at = block.len() - required_field_bytes(&properties);
+        block.splice(required_at..required_at, [0xff, 0x7f, 2, 1, 1]);
+        assert_eq!(TableProperties::decode(&block.clone().into()), Ok(properties));
+        block.extend_from_slice(&(REQUIRED | 20).to_le_bytes());
         block.push(0);
-        let error = Properties::decode(&block.into()).unwrap_err();
+        let error = TableProperties::decode(&block.into()).unwrap_err();
         assert!(matches!(error, Malformed::Field { what: "property tag", .. }), "{error}");
     }
 
     #[test]
-    fn a_field_that_is_too_long_is_an_error() {
+    fn properties_field_too_long_is_error() {
         let mut block = Vec::new();
         block.extend_from_slice(&CREATED_US.to_le_bytes());
         block.extend_from_slice(&[9, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
-        assert!(matches!(Properties::decode(&block.into()), Err(Malformed::Field { .. })));
+        assert!(matches!(TableProperties::decode(&block.into()), Err(Malformed::Field { .. })));
     }
 
-    fn properties_with_must(properties: &Properties) -> usize {
-        let without = Properties {
+    fn required_field_bytes(properties: &TableProperties) -> usize {
+        let without = TableProperties {
             top_index: None,
             filter: None,
             range_tombstones: None,

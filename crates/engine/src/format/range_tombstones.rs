@@ -1,18 +1,18 @@
-//! Range tombstone block: fragmented spans in key order, little-endian.
+//! Range tombstone block: disjoint fragments in key order, little-endian.
 //!
 //! ```text
-//!  0  1  coding  u8, 0
-//!  1  v  spans   varint, how many
-//!        span, so many times:
-//!     v+n  start      varint length and bytes, the first key it deletes
+//!  0  1  encoding  u8, 0
+//!  1  v  count     varint, number of fragments
+//!        fragment, repeated:
+//!     v+n  start      varint length and bytes, first deleted key
 //!      1   end kind   u8, 0 = a key follows, 1 = the end of the keyspace
-//!     v+n  end        varint length and bytes, the first key it leaves; only for end kind 0
-//!      v   numbers    varint, how many sequence numbers, at least one
+//!     v+n  end        varint length and bytes, first key not deleted; only for end kind 0
+//!      v   numbers    varint, number of sequence numbers, at least one
 //!      v   first      varint, the newest
-//!      v   …          varints, each the step down to the next, at least one
+//!      v   …          varints, each the difference to the next older one, at least one
 //! ```
 //!
-//! Spans do not overlap; each carries the numbers of all range deletes that cover it, newest first.
+//! Fragments do not overlap. Each has the sequence numbers of all range deletes that cover it, newest first.
 
 use bytes::Bytes;
 use lsmx_base::coding::{Decoder, len_u64, put_bytes, put_varint};
@@ -20,42 +20,43 @@ use lsmx_base::key::SeqNo;
 use lsmx_base::malformed::Malformed;
 use lsmx_base::range_tombstone::{RangeTombstone, newest_visible};
 
-/// The one coding of range tombstone blocks so far.
-pub const CODING_SPANS: u8 = 0;
+/// Encoding number of range tombstone blocks.
+pub const ENCODING_FRAGMENTS: u8 = 0;
 
 const END_KEY: u8 = 0;
 const END_OF_KEYSPACE: u8 = 1;
-/// Fewest bytes of a span: empty start, end kind, one number.
-const SPAN_BYTES_MIN: usize = 4;
+/// Minimum size of a fragment, in bytes: empty start, end kind, one sequence number.
+const FRAGMENT_BYTES_MIN: usize = 4;
 
-/// Keys around a key that are covered by the same range deletes, or by none.
+/// Keys around a given key that the same range deletes cover, possibly none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Window<'a> {
-    /// First key; `None` for the beginning of the keyspace.
+pub(crate) struct TombstoneInterval<'a> {
+    /// First key; `None` for the start of the keyspace.
     pub(crate) start: Option<&'a Bytes>,
-    /// First key past it; `None` for the end of the keyspace.
+    /// Exclusive end; `None` for the end of the keyspace.
     pub(crate) end: Option<&'a Bytes>,
-    /// Numbers of the range deletes, newest first; none between two spans.
+    /// Sequence numbers of the range deletes, newest first; empty between two fragments.
     pub(crate) seqs: &'a [SeqNo],
 }
 
-/// Writes the contents of a range tombstone block. The spans are what [`fragment`] returned.
+/// Encodes the contents of a range tombstone block from the result of
+/// [`fragment`](lsmx_base::range_tombstone::fragment).
 #[must_use]
-pub fn encode(spans: &[RangeTombstone]) -> Vec<u8> {
-    let mut out = vec![CODING_SPANS];
-    put_varint(&mut out, len_u64(spans.len()));
-    for span in spans {
-        put_bytes(&mut out, &span.start);
-        match &span.end {
+pub fn encode(fragments: &[RangeTombstone]) -> Vec<u8> {
+    let mut out = vec![ENCODING_FRAGMENTS];
+    put_varint(&mut out, len_u64(fragments.len()));
+    for fragment in fragments {
+        put_bytes(&mut out, &fragment.start);
+        match &fragment.end {
             Some(end) => {
                 out.push(END_KEY);
                 put_bytes(&mut out, end);
             }
             None => out.push(END_OF_KEYSPACE),
         }
-        put_varint(&mut out, len_u64(span.seqs.len()));
+        put_varint(&mut out, len_u64(fragment.seqs.len()));
         let mut newer: Option<SeqNo> = None;
-        for &seq in &span.seqs {
+        for &seq in &fragment.seqs {
             put_varint(&mut out, newer.map_or(seq.0, |newer| newer.0 - seq.0));
             newer = Some(seq);
         }
@@ -63,57 +64,56 @@ pub fn encode(spans: &[RangeTombstone]) -> Vec<u8> {
     out
 }
 
-/// Fragmented spans in key order: those of one table, resident while the table is in use, or those of the
-/// inputs of a job.
+/// Disjoint range tombstone fragments in key order, of one table or of all inputs of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Spans {
-    spans: Vec<RangeTombstone>,
+pub struct FragmentedTombstones {
+    fragments: Vec<RangeTombstone>,
     bytes: usize,
 }
 
-impl Spans {
-    /// Fragments as [`fragment`] returns them.
-    pub(crate) fn new(spans: Vec<RangeTombstone>) -> Spans {
-        let bytes = spans.iter().map(RangeTombstone::bytes).sum();
-        Spans { spans, bytes }
+impl FragmentedTombstones {
+    /// Takes fragments as returned by [`fragment`](lsmx_base::range_tombstone::fragment).
+    pub(crate) fn new(fragments: Vec<RangeTombstone>) -> FragmentedTombstones {
+        let bytes = fragments.iter().map(RangeTombstone::bytes).sum();
+        FragmentedTombstones { fragments, bytes }
     }
 
-    /// Reads the contents of a range tombstone block.
+    /// Decodes the contents of a range tombstone block.
     ///
     /// # Errors
-    /// When they are not those of one: spans or numbers out of order, empty, overlapping.
-    pub fn decode(block: &Bytes) -> Result<Spans, Malformed> {
+    /// Fails when fragments or sequence numbers are empty, overlapping or not in order.
+    pub fn decode(block: &Bytes) -> Result<FragmentedTombstones, Malformed> {
         let mut decoder = Decoder::new(block);
-        let coding = decoder.u8("range tombstone coding")?;
-        if coding != CODING_SPANS {
+        let encoding = decoder.u8("range tombstone encoding")?;
+        if encoding != ENCODING_FRAGMENTS {
             return Err(Malformed::Field {
-                what: "range tombstone coding",
-                found: u64::from(coding),
-                expected: "0 (spans)",
+                what: "range tombstone encoding",
+                found: u64::from(encoding),
+                expected: "0 (fragments)",
             });
         }
         let count = decoder.length("range tombstone count")?;
-        if count > decoder.remaining() / SPAN_BYTES_MIN {
+        if count > decoder.remaining() / FRAGMENT_BYTES_MIN {
             return Err(Malformed::Field {
                 what: "range tombstone count",
                 found: len_u64(count),
-                expected: "no more than there are bytes for",
+                expected: "as many as fit into the block",
             });
         }
-        let mut spans: Vec<RangeTombstone> = Vec::with_capacity(count);
+        let mut fragments: Vec<RangeTombstone> = Vec::with_capacity(count);
         let mut bytes = block.len();
         for _ in 0..count {
-            let span = decode_span(block, &mut decoder)?;
-            let in_order = match spans.last() {
+            let fragment = decode_fragment(block, &mut decoder)?;
+            let in_order = match fragments.last() {
                 None => true,
-                Some(RangeTombstone { end: Some(end), .. }) => *end <= span.start,
+                Some(RangeTombstone { end: Some(end), .. }) => *end <= fragment.start,
                 Some(RangeTombstone { end: None, .. }) => false,
             };
-            if !in_order || span.is_empty() {
+            if !in_order || fragment.is_empty() {
                 return Err(Malformed::Order { what: "range tombstones are" });
             }
-            bytes += size_of::<RangeTombstone>() + span.seqs.capacity() * size_of::<SeqNo>();
-            spans.push(span);
+            bytes += size_of::<RangeTombstone>() + fragment.seqs.capacity() * size_of::<SeqNo>();
+            fragments.push(fragment);
         }
         if !decoder.is_empty() {
             return Err(Malformed::Field {
@@ -122,45 +122,47 @@ impl Spans {
                 expected: "0",
             });
         }
-        Ok(Spans { spans, bytes })
+        Ok(FragmentedTombstones { fragments, bytes })
     }
 
-    /// The spans, in key order.
+    /// Returns the fragments, in key order.
     #[must_use]
     pub fn as_slice(&self) -> &[RangeTombstone] {
-        &self.spans
+        &self.fragments
     }
 
-    /// The newest range delete that covers `user_key` for a reader at `snapshot`.
+    /// Returns the newest range delete that covers `user_key` and is visible at `snapshot`.
     #[must_use]
     pub fn covering(&self, user_key: &[u8], snapshot: SeqNo) -> Option<SeqNo> {
-        newest_visible(self.window(user_key).seqs, snapshot)
+        newest_visible(self.interval_at(user_key).seqs, snapshot)
     }
 
-    /// The span that `user_key` lies in, or the gap between two.
-    pub(crate) fn window(&self, user_key: &[u8]) -> Window<'_> {
-        let after = self.spans.partition_point(|span| *span.start <= *user_key);
-        let before = after.checked_sub(1).map(|at| &self.spans[at]);
+    /// Returns the fragment that covers `user_key`, or the gap around it.
+    pub(crate) fn interval_at(&self, user_key: &[u8]) -> TombstoneInterval<'_> {
+        let after = self.fragments.partition_point(|fragment| *fragment.start <= *user_key);
+        let before = after.checked_sub(1).map(|at| &self.fragments[at]);
         match before {
-            Some(span) if span.covers(user_key) => {
-                Window { start: Some(&span.start), end: span.end.as_ref(), seqs: &span.seqs }
-            }
-            _ => Window {
-                start: before.and_then(|span| span.end.as_ref()),
-                end: self.spans.get(after).map(|span| &span.start),
+            Some(fragment) if fragment.covers(user_key) => TombstoneInterval {
+                start: Some(&fragment.start),
+                end: fragment.end.as_ref(),
+                seqs: &fragment.seqs,
+            },
+            _ => TombstoneInterval {
+                start: before.and_then(|fragment| fragment.end.as_ref()),
+                end: self.fragments.get(after).map(|fragment| &fragment.start),
                 seqs: &[],
             },
         }
     }
 
-    /// Bytes in memory.
+    /// Returns the size in memory, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 }
 
-fn decode_span(block: &Bytes, decoder: &mut Decoder<'_>) -> Result<RangeTombstone, Malformed> {
+fn decode_fragment(block: &Bytes, decoder: &mut Decoder<'_>) -> Result<RangeTombstone, Malformed> {
     let start = block.slice_ref(decoder.bytes("range tombstone start")?);
     let end_kind = decoder.u8("range tombstone end kind")?;
     let end = match end_kind {
@@ -179,7 +181,7 @@ fn decode_span(block: &Bytes, decoder: &mut Decoder<'_>) -> Result<RangeTombston
         return Err(Malformed::Field {
             what: "range tombstone numbers",
             found: len_u64(count),
-            expected: "at least one, and no more than there are bytes for",
+            expected: "at least one, and as many as fit into the block",
         });
     }
     let mut seqs = Vec::with_capacity(count);
@@ -210,35 +212,38 @@ mod tests {
 
     use super::*;
 
-    fn span(start: &str, end: Option<&str>, seqs: &[u64]) -> RangeTombstone {
+    fn range(start: &str, end: Option<&str>, seqs: &[u64]) -> RangeTombstone {
         let bytes = |key: &str| Bytes::copy_from_slice(key.as_bytes());
         let seqs = seqs.iter().copied().map(SeqNo).collect();
         RangeTombstone { start: bytes(start), end: end.map(bytes), seqs }
     }
 
     #[test]
-    fn spans_come_back_and_no_damage_panics() {
-        let spans = fragment(&[
-            span("", Some("a"), &[300, 2, 1]),
-            span("a\0", Some("b"), &[1 << 55]),
-            span("zzz", None, &[0]),
+    fn range_tombstone_block_round_trips_and_damaged_does_not_panic() {
+        let ranges = fragment(&[
+            range("", Some("a"), &[300, 2, 1]),
+            range("a\0", Some("b"), &[1 << 55]),
+            range("zzz", None, &[0]),
         ]);
-        let block = encode(&spans);
-        let decoded = Spans::decode(&block.clone().into()).unwrap();
-        assert_eq!(decoded.as_slice(), spans);
+        let block = encode(&ranges);
+        let decoded = FragmentedTombstones::decode(&block.clone().into()).unwrap();
+        assert_eq!(decoded.as_slice(), ranges);
         for len in 0..block.len() {
-            assert!(Spans::decode(&block[..len].to_vec().into()).is_err(), "{len} bytes");
+            assert!(
+                FragmentedTombstones::decode(&block[..len].to_vec().into()).is_err(),
+                "{len} bytes"
+            );
         }
         for bit in 0..block.len() * 8 {
             let mut damaged = block.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
-            if let Ok(spans) = Spans::decode(&damaged.into()) {
-                let _ = spans.covering(b"a", SeqNo::MAX);
+            if let Ok(ranges) = FragmentedTombstones::decode(&damaged.into()) {
+                let _ = ranges.covering(b"a", SeqNo::MAX);
             }
         }
     }
 
-    fn any_span() -> impl Strategy<Value = RangeTombstone> {
+    fn any_range() -> impl Strategy<Value = RangeTombstone> {
         let key = || proptest::collection::vec(0u8..4, 0..3).prop_map(Bytes::from);
         (key(), proptest::option::weighted(0.9, key()), proptest::collection::vec(0u64..20, 1..3))
             .prop_map(|(start, end, mut seqs)| {
@@ -250,17 +255,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn covering_is_the_newest_of_all_spans_that_cover(
-            spans in proptest::collection::vec(any_span(), 0..8),
+        fn fragmented_tombstones_covering_matches_model(
+            ranges in proptest::collection::vec(any_range(), 0..8),
             keys in proptest::collection::vec(proptest::collection::vec(0u8..4, 0..3), 20),
             snapshot in 0u64..22,
         ) {
-            let decoded = Spans::decode(&encode(&fragment(&spans)).into()).unwrap();
+            let decoded = FragmentedTombstones::decode(&encode(&fragment(&ranges)).into()).unwrap();
             for key in keys {
-                let expected = spans
+                let expected = ranges
                     .iter()
-                    .filter(|span| !span.is_empty() && span.covers(&key))
-                    .flat_map(|span| span.seqs.iter().copied())
+                    .filter(|range| !range.is_empty() && range.covers(&key))
+                    .flat_map(|range| range.seqs.iter().copied())
                     .filter(|seq| seq.0 <= snapshot)
                     .max();
                 prop_assert_eq!(decoded.covering(&key, SeqNo(snapshot)), expected);

@@ -12,8 +12,8 @@ use crate::format::blob::{
     BLOB_HEADER_BYTES, BLOB_TRAILER_BYTES, BlobHeader, BlobRecord, BlobTrailer, ValuePointer,
     record_bytes,
 };
-use crate::format::edit::BlobFileRecord;
-use crate::format::filename::FileName;
+use crate::format::file_name::FileName;
+use crate::format::version_edit::BlobFileRecord;
 use crate::fuzzing::logs::{DIR, disk};
 use crate::fuzzing::repair;
 use crate::table::{Access, FillCache};

@@ -8,16 +8,16 @@ use lsmx_base::malformed::Malformed;
 use lsmx_base::slice::BlockBytes;
 
 use crate::format::BlockKind;
-use crate::format::batch::{Action, Operations, put_operation, put_range_delete};
+use crate::format::batch::{BatchAction, BatchOperations, put_operation, put_range_delete};
 use crate::format::block::{self, Handle, TRAILER_BYTES};
 use crate::format::data_block::cursor::DataBlockCursor;
 use crate::format::data_block::{DataBlock, DataBlockBuilder, ENTRIES_AT};
-use crate::format::edit::Edit;
 use crate::format::index::{
     ENCODING_PREFIX, IndexBlock, PrefixIndexBuilder, RESTART_INTERVAL, Separator, VersionSide,
 };
-use crate::format::properties::Properties;
-use crate::format::range_tombstones::{self, Spans};
+use crate::format::properties::TableProperties;
+use crate::format::range_tombstones::{self, FragmentedTombstones};
+use crate::format::version_edit::VersionEdit;
 use crate::fuzzing::repair;
 use crate::manifest::ManifestState;
 
@@ -208,7 +208,7 @@ pub fn filter(bytes: &[u8]) {
 
 /// Contents of a range tombstone block.
 pub fn range_tombstones(bytes: &[u8]) {
-    let Ok(spans) = Spans::decode(&Bytes::copy_from_slice(bytes)) else { return };
+    let Ok(spans) = FragmentedTombstones::decode(&Bytes::copy_from_slice(bytes)) else { return };
     assert!(spans.bytes() <= 64 * bytes.len() + 1024, "{} bytes in memory", spans.bytes());
     assert_eq!(range_tombstones::encode(spans.as_slice()), bytes, "other bytes for the same spans");
     for span in spans.as_slice() {
@@ -226,10 +226,10 @@ pub fn range_tombstones(bytes: &[u8]) {
 
 /// Contents of a properties block.
 pub fn properties(bytes: &[u8]) {
-    let Ok(properties) = Properties::decode(&Bytes::copy_from_slice(bytes)) else { return };
+    let Ok(properties) = TableProperties::decode(&Bytes::copy_from_slice(bytes)) else { return };
     // Fields that are not there read as zero and are written as such; unknown ones are skipped.
     let encoded = Bytes::from(properties.encode());
-    assert_eq!(Properties::decode(&encoded), Ok(properties));
+    assert_eq!(TableProperties::decode(&encoded), Ok(properties));
 }
 
 /// A block with its trailer, which says its kind itself.
@@ -260,14 +260,14 @@ pub fn block_repaired(bytes: &[u8]) {
 /// Payload of a record of the WAL.
 pub fn batch(bytes: &[u8]) {
     let mut encoded = Vec::new();
-    for operation in Operations::new(bytes) {
+    for operation in BatchOperations::new(bytes) {
         let Ok(operation) = operation else { return };
         let key = &bytes[operation.key];
         match operation.action {
-            Action::Entry { kind, value } => {
+            BatchAction::Entry { kind, value } => {
                 put_operation(&mut encoded, kind, operation.keyspace, key, &bytes[value]);
             }
-            Action::DeleteRange { end } => {
+            BatchAction::DeleteRange { end } => {
                 let end = end.map(|end| &bytes[end]);
                 put_range_delete(&mut encoded, operation.keyspace, key, end);
             }
@@ -278,9 +278,9 @@ pub fn batch(bytes: &[u8]) {
 
 /// Payload of a record of the manifest, applied to a state that fits some of it.
 pub fn edit(bytes: &[u8]) {
-    let Ok(edit) = Edit::decode(bytes) else { return };
+    let Ok(edit) = VersionEdit::decode(bytes) else { return };
     let encoded = edit.encode();
-    assert_eq!(Edit::decode(&encoded).as_ref(), Ok(&edit));
+    assert_eq!(VersionEdit::decode(&encoded).as_ref(), Ok(&edit));
     assert!(encoded.len() <= bytes.len(), "only changes that may be skipped are left out");
     if encoded.len() == bytes.len() {
         assert_eq!(encoded, bytes, "other bytes for the same edit");
@@ -293,7 +293,7 @@ pub fn edit(bytes: &[u8]) {
 }
 
 /// Applies an edit, whole or not at all; the snapshot of what comes out makes it out of nothing.
-fn apply(state: &mut ManifestState, edit: &Edit) {
+fn apply(state: &mut ManifestState, edit: &VersionEdit) {
     let before = state.clone();
     match state.apply(edit) {
         Ok(()) => snapshot_comes_back(state),
@@ -303,7 +303,7 @@ fn apply(state: &mut ManifestState, edit: &Edit) {
 
 /// The snapshot of a state makes the same state.
 pub(crate) fn snapshot_comes_back(state: &ManifestState) {
-    let snapshot = Edit::decode(&state.snapshot().encode());
+    let snapshot = VersionEdit::decode(&state.snapshot().encode());
     let mut again = ManifestState { db_uid: state.db_uid, ..ManifestState::default() };
     again.apply(&snapshot.expect("an edit comes back")).expect("a snapshot fits an empty state");
     assert_eq!(again, *state);

@@ -11,9 +11,9 @@ use lsmx_compaction::FileId;
 use crate::cache::Cache;
 use crate::cursor::Cursor;
 use crate::error::Result;
-use crate::format::filename::FileName;
+use crate::format::file_name::FileName;
 use crate::format::footer::{FOOTER_BYTES, Footer};
-use crate::format::manifest_header::Current;
+use crate::format::manifest_header::CurrentFile;
 use crate::fuzzing::logs::{DIR, disk};
 use crate::fuzzing::repair;
 use crate::table::{FillCache, Table, TableCursor, TableIdentity};
@@ -41,13 +41,13 @@ pub fn footer_repaired(bytes: &[u8]) {
 
 /// `CURRENT`, as it is and with the right checksum.
 pub fn current(bytes: &[u8]) {
-    if let Ok(current) = Current::decode(bytes) {
+    if let Ok(current) = CurrentFile::decode(bytes) {
         assert_eq!(current.encode().as_bytes(), bytes, "other bytes for the same line");
     }
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let line = text.split(" sum").next().unwrap_or_default();
     let repaired = format!("{line} sum {:016x}\n", xxh3(line.as_bytes()));
-    if let Ok(current) = Current::decode(repaired.as_bytes()) {
+    if let Ok(current) = CurrentFile::decode(repaired.as_bytes()) {
         assert_eq!(current.encode(), repaired, "other bytes for the same line");
     }
 }

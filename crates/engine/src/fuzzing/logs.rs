@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use lsmx_base::coding::{get_u64, len_u64};
 
 use crate::error::{Error, Result};
-use crate::format::filename::FileName;
-use crate::format::frame::RECORD_HEADER_BYTES;
-use crate::format::manifest_header::{Current, MANIFEST_HEADER_BYTES, ManifestHeader};
-use crate::format::wal_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::format::file_name::FileName;
+use crate::format::log_record::RECORD_HEADER_BYTES;
+use crate::format::manifest_header::{CurrentFile, MANIFEST_HEADER_BYTES, ManifestHeader};
+use crate::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::fuzzing::blocks::snapshot_comes_back;
 use crate::fuzzing::repair;
 use crate::manifest::{LoadedManifest, Manifest};
@@ -96,7 +96,7 @@ pub fn wal_repaired(bytes: &[u8]) {
 fn load(bytes: &[u8], synced: u64) -> Result<LoadedManifest> {
     let (db_uid, manifest) = (get_u64(bytes, 16).unwrap_or(1), get_u64(bytes, 24).unwrap_or(1));
     let vfs = disk(FileName::Manifest(manifest), bytes);
-    let current = Current { manifest, db_uid, bytes: synced };
+    let current = CurrentFile { manifest, db_uid, bytes: synced };
     add(&vfs, FileName::Current, current.encode().as_bytes());
     Manifest::load(&vfs, Path::new(DIR))
 }

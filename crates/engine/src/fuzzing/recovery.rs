@@ -6,9 +6,9 @@ use lsmx_base::sync::Arc;
 use crate::db::Db;
 use crate::env::Background;
 use crate::error::Result;
-use crate::format::filename::FileName;
-use crate::format::manifest_header::{Current, MANIFEST_HEADER_BYTES};
-use crate::format::wal_header::SEGMENT_HEADER_BYTES;
+use crate::format::file_name::FileName;
+use crate::format::manifest_header::{CurrentFile, MANIFEST_HEADER_BYTES};
+use crate::format::segment_header::SEGMENT_HEADER_BYTES;
 use crate::fuzzing::logs::{DIR, add};
 use crate::fuzzing::repair;
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
@@ -86,7 +86,7 @@ fn with_manifest(bytes: &[u8]) -> MemVfs {
         }
     }
     add(&vfs, FileName::Manifest(manifest), &bytes);
-    let current = Current { manifest, db_uid, bytes: 0 };
+    let current = CurrentFile { manifest, db_uid, bytes: 0 };
     add(&vfs, FileName::Current, current.encode().as_bytes());
     vfs
 }

@@ -9,9 +9,9 @@ use crate::format::blob::{
 };
 use crate::format::block::{self, Handle, TRAILER_BYTES};
 use crate::format::footer::{FOOTER_BYTES, Footer};
-use crate::format::frame::{LogSeed, RECORD_HEADER_BYTES, RecordHeader, SyncMark};
 use crate::format::index::IndexBlock;
-use crate::format::properties::Properties;
+use crate::format::log_record::{LogSeed, RECORD_HEADER_BYTES, RecordHeader, SyncMark};
+use crate::format::properties::TableProperties;
 
 /// Uid of the file that single blocks are taken to come from.
 pub(crate) const UID: u64 = 0x0123_4567_89ab_cdef;
@@ -50,7 +50,7 @@ pub(crate) fn table(table: &mut [u8]) {
     let Some(at) = table.len().checked_sub(FOOTER_BYTES) else { return };
     let Ok(Footer { properties, uid, .. }) = Footer::decode(&table[at..]) else { return };
     let Some(contents) = block_at(table, uid, properties, BlockKind::Open) else { return };
-    let Ok(properties) = Properties::decode(&contents) else { return };
+    let Ok(properties) = TableProperties::decode(&contents) else { return };
     if let Some(handle) = properties.filter {
         block_at(table, uid, handle, BlockKind::Filter);
     }

@@ -11,13 +11,13 @@ use crate::format::blob::{
     record_bytes,
 };
 use crate::format::block::{self, Compression, Handle};
-use crate::format::filename::FileName;
+use crate::format::file_name::FileName;
 use crate::format::footer::{FOOTER_BYTES, Footer};
-use crate::format::frame::RECORD_HEADER_BYTES;
+use crate::format::log_record::RECORD_HEADER_BYTES;
 use crate::format::manifest_header::MANIFEST_HEADER_BYTES;
-use crate::format::properties::Properties;
-use crate::format::trace::{TRACE_HEADER_BYTES, TRACE_MAGIC};
-use crate::format::wal_header::SEGMENT_HEADER_BYTES;
+use crate::format::properties::TableProperties;
+use crate::format::segment_header::SEGMENT_HEADER_BYTES;
+use crate::format::workload_trace::{TRACE_HEADER_BYTES, TRACE_MAGIC};
 use crate::fuzzing::api::api_seeds;
 use crate::fuzzing::repair::{self, handles};
 
@@ -60,7 +60,7 @@ impl Corpus {
         let footer = Footer::decode(footer).ok()?;
         let place = (bytes, footer.uid);
         let contents = self.block(place, footer.properties, BlockKind::Open, "properties")?;
-        let properties = Properties::decode(&contents).ok()?;
+        let properties = TableProperties::decode(&contents).ok()?;
         if let Some(handle) = properties.filter {
             self.block(place, handle, BlockKind::Filter, "filter");
         }
@@ -144,7 +144,7 @@ pub fn seeds(files: &BTreeMap<PathBuf, Vec<u8>>) -> BTreeMap<&'static str, Vec<V
                 corpus.payloads(bytes, MANIFEST_HEADER_BYTES, "edit");
             }
             Some(FileName::Current) => corpus.add(&["current"], bytes),
-            None if bytes.starts_with(&TRACE_MAGIC.to_le_bytes()) => {
+            None if bytes.starts_with(&TRACE_MAGIC) => {
                 corpus.add(&["trace", "trace_repaired"], bytes);
                 corpus.payloads(bytes, TRACE_HEADER_BYTES, "trace_items");
             }

@@ -5,7 +5,7 @@ use std::path::Path;
 use lsmx_base::coding::len_u64;
 
 use crate::error::Error;
-use crate::format::trace::{TRACE_HEADER_BYTES, TraceHeader, TraceItems};
+use crate::format::workload_trace::{TRACE_HEADER_BYTES, TraceHeader, TraceItems};
 use crate::fuzzing::repair;
 use crate::vfs::MemVfs;
 use crate::workload_trace::{TraceEnd, TraceReader};

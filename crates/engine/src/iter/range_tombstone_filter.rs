@@ -14,7 +14,7 @@ use lsmx_base::sync::Arc;
 use lsmx_base::tombstone_index::TombstoneIndex;
 use lsmx_base::work_counter::{self, WorkKind};
 
-use crate::format::range_tombstones::Spans;
+use crate::format::range_tombstones::FragmentedTombstones;
 
 /// Range deletes, and up to which number they count.
 #[derive(Clone, Debug)]
@@ -23,7 +23,7 @@ enum Source {
     Reader { indexes: Arc<[Arc<TombstoneIndex>]>, snapshot: SeqNo },
     /// For a job: the first of these snapshots, in ascending order, that sees the entry; all numbers count
     /// for an entry that is past the last one. The spans have the numbers that these snapshots tell apart.
-    Job { spans: Arc<Spans>, snapshots: Arc<[SeqNo]> },
+    Job { spans: Arc<FragmentedTombstones>, snapshots: Arc<[SeqNo]> },
 }
 
 /// The range deletes of a view, and the window around the key that was looked up last: while a
@@ -51,7 +51,10 @@ impl Deleted {
 
     /// What these range deletes hide from a job that keeps what registered snapshots see; `None` if there
     /// are none.
-    pub(crate) fn for_job(spans: Arc<Spans>, snapshots: Arc<[SeqNo]>) -> Option<Deleted> {
+    pub(crate) fn for_job(
+        spans: Arc<FragmentedTombstones>,
+        snapshots: Arc<[SeqNo]>,
+    ) -> Option<Deleted> {
         let some = !spans.as_slice().is_empty();
         some.then(|| Deleted::new(Source::Job { spans, snapshots }))
     }
@@ -61,7 +64,7 @@ impl Deleted {
     }
 
     /// The range deletes, if they are those of a job.
-    pub(crate) fn job_spans(&self) -> Option<&Spans> {
+    pub(crate) fn job_spans(&self) -> Option<&FragmentedTombstones> {
         match &self.source {
             Source::Job { spans, .. } => Some(spans),
             Source::Reader { .. } => None,
@@ -133,7 +136,7 @@ impl Deleted {
                 (start, end)
             }
             Source::Job { spans, .. } => {
-                let window = spans.window(user_key);
+                let window = spans.interval_at(user_key);
                 work_counter::add(WorkKind::SpanNumbers, window.seqs.len());
                 self.seqs.extend_from_slice(window.seqs);
                 (window.start, window.end)
@@ -195,7 +198,7 @@ mod tests {
                 }
                 None => {
                     let visible = fragment_visible(&spans.concat(), &snapshots);
-                    Deleted::for_job(Arc::new(Spans::new(visible)), snapshots.clone().into())
+                    Deleted::for_job(Arc::new(FragmentedTombstones::new(visible)), snapshots.clone().into())
                 }
             };
             for (user_key, seq, more) in asked {

@@ -11,7 +11,7 @@ use crate::cursor::Cursor;
 use crate::env::{Env, YieldKind};
 use crate::error::{Error, Result};
 use crate::event::{Event, FlushBegin, FlushEnd};
-use crate::format::edit::Change;
+use crate::format::version_edit::Change;
 use crate::jobs::compaction::output::Outputs;
 use crate::jobs::compaction::retention::Retention;
 use crate::jobs::compaction::version_filter::VersionFilter;

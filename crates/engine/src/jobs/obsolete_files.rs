@@ -5,8 +5,8 @@ use lsmx_base::failpoint::{self, Failpoint};
 
 use crate::error::Result;
 use crate::event::Event;
-use crate::format::edit::{Change, Edit};
-use crate::format::filename::FileName;
+use crate::format::file_name::FileName;
+use crate::format::version_edit::{Change, VersionEdit};
 use crate::state::DbState;
 
 /// Lets WAL segments go that no memtable needs. Their files are removed only once the manifest
@@ -38,7 +38,7 @@ fn retire_in_order(store: &DbState) -> Result<()> {
                 let _ = store.vfs.remove(&FileName::Segment(id).in_dir(&store.dir));
             }
         }
-        let edit = Edit { changes: vec![Change::WalOldest { segment }] };
+        let edit = VersionEdit { changes: vec![Change::WalOldest { segment }] };
         store.manifest.append(&edit).map_err(|error| store.fail_locked(error))?;
         for id in retired {
             store.janitor.discard(FileName::Segment(id).in_dir(&store.dir));

@@ -18,7 +18,7 @@ use lsmx_compaction::FileId;
 use crate::env::rate_limit::IoPriority;
 use crate::error::{Error, Result};
 use crate::event::{Event, FileQuarantined, QuarantineEnd};
-use crate::format::filename::FileName;
+use crate::format::file_name::FileName;
 use crate::operand_store::OperandFileKind;
 use crate::state::{DbState, Work};
 use crate::table::Table;

@@ -7,7 +7,7 @@ use lsmx_base::sync::Arc;
 use lsmx_compaction::TreeShape;
 
 use crate::error::{Error, Result};
-use crate::format::edit::{Change, Edit};
+use crate::format::version_edit::{Change, VersionEdit};
 use crate::jobs::compaction::output::Outputs;
 use crate::memtable::Memtable;
 use crate::state::{DbState, record_of};
@@ -98,7 +98,7 @@ fn install_in_order(
     if !failpoint::is_on(Failpoint::DoubtForgotten) {
         outputs.release();
     }
-    store.manifest.append(&Edit { changes }).map_err(|error| store.fail_locked(error))?;
+    store.manifest.append(&VersionEdit { changes }).map_err(|error| store.fail_locked(error))?;
     tree.change(|view| swap(view, &after));
     if !tree.filter_last_run() {
         last_run_filter::release(&after);

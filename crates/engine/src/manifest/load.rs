@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 use lsmx_base::coding::len_u64;
 
-use crate::format::edit::{Change, Edit};
-use crate::format::filename::FileName;
-use crate::format::frame::LogSeed;
+use crate::format::file_name::FileName;
+use crate::format::log_record::LogSeed;
 use crate::format::manifest_header::{
-    CURRENT_BYTES_MAX, Current, MANIFEST_HEADER_BYTES, ManifestHeader,
+    CURRENT_BYTES_MAX, CurrentFile, MANIFEST_HEADER_BYTES, ManifestHeader,
 };
-use crate::format::wal_header::SEGMENT_HEADER_BYTES;
+use crate::format::segment_header::SEGMENT_HEADER_BYTES;
+use crate::format::version_edit::{Change, VersionEdit};
 use crate::log::{Found, LogReader};
 use crate::manifest::{KeyspaceState, ManifestState};
 use crate::vfs::{Vfs, missing_dir_reason};
@@ -119,7 +119,7 @@ pub(crate) fn states_before_flushes_past(
 fn load_observed(
     vfs: &dyn Vfs,
     dir: &Path,
-    observe: &mut dyn FnMut(&ManifestState, &Edit),
+    observe: &mut dyn FnMut(&ManifestState, &VersionEdit),
 ) -> Result<LoadedManifest> {
     let current = read_current(vfs, dir)?;
     let path = FileName::Manifest(current.manifest).in_dir(dir);
@@ -180,7 +180,7 @@ impl Edits<'_> {
         loop {
             let what = match self.reader.record(offset)? {
                 Found::Record(header, payload) => {
-                    let edit = (!header.is_mark_only()).then(|| Edit::decode(payload));
+                    let edit = (!header.is_mark_only()).then(|| VersionEdit::decode(payload));
                     let (at, number) = (offset, header.first_seq);
                     offset += header.record_bytes();
                     match edit {
@@ -224,7 +224,7 @@ impl Edits<'_> {
 
     fn take_as_far_as_it_fits(
         &mut self,
-        edit: &Edit,
+        edit: &VersionEdit,
         gone: &mut Gone,
     ) -> std::result::Result<(), Malformed> {
         for change in &edit.changes {
@@ -248,7 +248,7 @@ impl Edits<'_> {
         if whole.is_err() {
             for change in &edit.changes {
                 // What does not fit is what the lost edit had changed.
-                let _ = self.state.apply(&Edit { changes: vec![change.clone()] });
+                let _ = self.state.apply(&VersionEdit { changes: vec![change.clone()] });
             }
         }
         whole
@@ -259,7 +259,7 @@ impl Edits<'_> {
     fn replay(
         &mut self,
         synced: u64,
-        observe: &mut dyn FnMut(&ManifestState, &Edit),
+        observe: &mut dyn FnMut(&ManifestState, &VersionEdit),
     ) -> Result<u64> {
         let mut offset = len_u64(MANIFEST_HEADER_BYTES);
         loop {
@@ -272,7 +272,7 @@ impl Edits<'_> {
                             let what = "number of an edit";
                             return Err(at(Malformed::Identity { what, expected, found }));
                         }
-                        let edit = Edit::decode(payload).map_err(at)?;
+                        let edit = VersionEdit::decode(payload).map_err(at)?;
                         observe(&self.state, &edit);
                         self.state.apply(&edit).map_err(at)?;
                         self.edit_next += 1;
@@ -295,7 +295,7 @@ impl Edits<'_> {
     }
 }
 
-fn read_current(vfs: &dyn Vfs, dir: &Path) -> Result<Current> {
+fn read_current(vfs: &dyn Vfs, dir: &Path) -> Result<CurrentFile> {
     let path = FileName::Current.in_dir(dir);
     let file = match vfs.open(&path) {
         Ok(file) => file,
@@ -307,7 +307,7 @@ fn read_current(vfs: &dyn Vfs, dir: &Path) -> Result<Current> {
     let mut line = [0; CURRENT_BYTES_MAX];
     let read = file.read_at(&mut line, 0);
     let read = read.map_err(|source| Error::io("read", &path, source))?;
-    Current::decode(&line[..read]).map_err(|what| Error::malformed(what, &path, 0))
+    CurrentFile::decode(&line[..read]).map_err(|what| Error::malformed(what, &path, 0))
 }
 
 /// Why there is no `CURRENT`: nothing is there at all, or a creation was cut short, which had not

@@ -23,10 +23,10 @@ use lsmx_base::coding::len_u64;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::sync::{Arc, AtomicU64, Mutex, Ordering, RwLock};
 
-use crate::format::edit::{Change, Edit};
-use crate::format::filename::FileName;
-use crate::format::frame::{LogSeed, RecordHeader, SEQ_END, SyncMark};
-use crate::format::manifest_header::{Current, ManifestHeader};
+use crate::format::file_name::FileName;
+use crate::format::log_record::{LogSeed, RecordHeader, SEQ_END, SyncMark};
+use crate::format::manifest_header::{CurrentFile, ManifestHeader};
+use crate::format::version_edit::{Change, VersionEdit};
 use crate::vfs::{File, Vfs};
 use crate::{Error, Result, SeqNo};
 
@@ -117,7 +117,7 @@ impl LogWriter {
     }
 
     /// An edit, a sync, and the mark that says so.
-    fn write_edit(&mut self, edit: &Edit) -> Result<()> {
+    fn write_edit(&mut self, edit: &VersionEdit) -> Result<()> {
         self.write(1, &edit.encode())?;
         self.sync()?;
         self.edit_next += 1;
@@ -197,7 +197,7 @@ impl Manifest {
     /// # Errors
     /// The edit does not fit the state: nothing was done. Or a write failed now or before: the
     /// manifest is in doubt, see the module.
-    pub fn append(&self, edit: &Edit) -> Result<()> {
+    pub fn append(&self, edit: &VersionEdit) -> Result<()> {
         let mut writer = self.writer.lock();
         if let Some(cause) = &writer.failure {
             return Err(Error::ReadOnly { cause: cause.clone() });
@@ -227,7 +227,7 @@ impl Manifest {
         ManifestSize { bytes: read(&self.bytes), keyspaces: read(&self.keyspaces) }
     }
 
-    fn write_edit(&self, log: &mut LogWriter, edit: &Edit) -> Result<()> {
+    fn write_edit(&self, log: &mut LogWriter, edit: &VersionEdit) -> Result<()> {
         log.write_edit(edit)?;
         if edit.changes.iter().any(|change| matches!(change, Change::CleanClose { .. })) {
             log.sync()?;
@@ -242,7 +242,7 @@ impl Manifest {
     /// # Errors
     /// The edit does not fit: nothing was done. Or a write failed: in doubt between the two
     /// manifests; try again with another number.
-    pub fn start_afresh(&self, number: u64, fold_in: Option<&Edit>) -> Result<u64> {
+    pub fn start_afresh(&self, number: u64, fold_in: Option<&VersionEdit>) -> Result<u64> {
         let mut writer = self.writer.lock();
         let mut next = self.state();
         if let Some(edit) = fold_in {
@@ -343,7 +343,7 @@ impl Place<'_> {
 
     /// Replaces `CURRENT`: at any moment it is the old line or the new one, whole.
     fn point_current(&self, log: &LogWriter) -> std::result::Result<(), Unfinished> {
-        let current = Current { manifest: log.number, db_uid: self.db_uid, bytes: log.synced };
+        let current = CurrentFile { manifest: log.number, db_uid: self.db_uid, bytes: log.synced };
         let path = FileName::Temporary(log.number).in_dir(self.dir);
         let file = self.vfs.create(&path).map_err(|source| Error::io("create", &path, source))?;
         let written = file.append(current.encode().as_bytes());

@@ -7,8 +7,8 @@ use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::sync::Arc;
 use lsmx_compaction::{FileId, Level, RunId};
 
-use crate::format::edit::{Change, Edit, FileRecord, KEYSPACE_NAME_BYTES_MAX};
-use crate::format::filename::FILE_NUMBER_MAX;
+use crate::format::file_name::FILE_NUMBER_MAX;
+use crate::format::version_edit::{Change, FileRecord, KEYSPACE_NAME_BYTES_MAX, VersionEdit};
 use crate::manifest::value_log::ValueLogState;
 use crate::operand_store::Token;
 use crate::{Malformed, SeqNo};
@@ -184,7 +184,7 @@ impl ManifestState {
     ///
     /// # Errors
     /// What does not fit the state, which is as it was then.
-    pub fn apply(&mut self, edit: &Edit) -> Result<(), Malformed> {
+    pub fn apply(&mut self, edit: &VersionEdit) -> Result<(), Malformed> {
         let draft = self.draft(edit)?;
         self.adopt(draft);
         Ok(())
@@ -196,7 +196,7 @@ impl ManifestState {
     ///
     /// # Errors
     /// What does not fit the state.
-    pub(crate) fn draft(&self, edit: &Edit) -> Result<Draft, Malformed> {
+    pub(crate) fn draft(&self, edit: &VersionEdit) -> Result<Draft, Malformed> {
         let touched: BTreeSet<u32> = edit.changes.iter().filter_map(Change::keyspace).collect();
         // Files are shared, so a copy costs one count for each.
         let keyspaces =
@@ -229,7 +229,7 @@ impl ManifestState {
     /// No two keyspaces have one name.
     fn check_names(
         &self,
-        edit: &Edit,
+        edit: &VersionEdit,
         touched: &BTreeSet<u32>,
         next: &ManifestState,
     ) -> Result<(), Malformed> {
@@ -400,7 +400,7 @@ impl ManifestState {
     }
 
     /// What holds only at the end of an edit.
-    fn finish(&mut self, edit: &Edit) -> Result<(), Malformed> {
+    fn finish(&mut self, edit: &VersionEdit) -> Result<(), Malformed> {
         self.keyspaces.values_mut().for_each(KeyspaceState::drop_empty_runs);
         for change in &edit.changes {
             if let Change::RunOrder { keyspace, level, runs } = change
@@ -421,7 +421,7 @@ impl ManifestState {
     }
 
     /// References leave with their tables, and what is referenced is there.
-    fn settle_value_logs(&mut self, edit: &Edit) -> Result<(), Malformed> {
+    fn settle_value_logs(&mut self, edit: &VersionEdit) -> Result<(), Malformed> {
         for (&id, keyspace) in &mut self.keyspaces {
             if keyspace.value_log.is_empty() {
                 continue;
@@ -453,7 +453,7 @@ impl ManifestState {
     /// One edit that makes this state out of nothing (the uid of the database apart, which stands
     /// in the header of the manifest).
     #[must_use]
-    pub fn snapshot(&self) -> Edit {
+    pub fn snapshot(&self) -> VersionEdit {
         let mut changes = Vec::new();
         for (&id, keyspace) in &self.keyspaces {
             let (name, options) = (keyspace.name.clone(), keyspace.options.clone());
@@ -488,7 +488,7 @@ impl ManifestState {
         if self.clean_close {
             changes.push(Change::CleanClose { last_seq: self.last_seq });
         }
-        Edit { changes }
+        VersionEdit { changes }
     }
 }
 
@@ -636,10 +636,10 @@ mod tests {
         let mut state = state();
         let dropped =
             vec![Change::DropKeyspace { id: 5 }, Change::CleanClose { last_seq: SeqNo(60) }];
-        for edit in [Edit::default(), dropped.into()] {
+        for edit in [VersionEdit::default(), dropped.into()] {
             state.apply(&edit).unwrap();
             let mut again = ManifestState::default();
-            again.apply(&Edit::decode(&state.snapshot().encode()).unwrap()).unwrap();
+            again.apply(&VersionEdit::decode(&state.snapshot().encode()).unwrap()).unwrap();
             assert_eq!(again, state);
         }
         assert_eq!(state.keyspace_id_next, 6);

@@ -6,7 +6,7 @@ use lsmx_base::malformed::Malformed;
 use lsmx_base::sync::Arc;
 use lsmx_compaction::FileId;
 
-use crate::format::edit::{BlobFileRecord, BlobReference, Change};
+use crate::format::version_edit::{BlobFileRecord, BlobReference, Change};
 
 /// The value log of one keyspace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -112,7 +112,7 @@ mod tests {
     use lsmx_compaction::{KeyRange, Level, RunId};
 
     use super::*;
-    use crate::format::edit::{Edit, FileRecord};
+    use crate::format::version_edit::{FileRecord, VersionEdit};
     use crate::manifest::ManifestState;
 
     fn table(id: u64, level: u8) -> Change {
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(referenced(&state), [(20, 400)]);
         assert_eq!(state.keyspaces[&0].value_log.references_of(FileId(2)), []);
         let mut again = ManifestState::default();
-        again.apply(&Edit::decode(&state.snapshot().encode()).unwrap()).unwrap();
+        again.apply(&VersionEdit::decode(&state.snapshot().encode()).unwrap()).unwrap();
         assert_eq!(again, state);
         state.apply(&vec![Change::DropKeyspace { id: 0 }].into()).unwrap();
         assert_eq!(state.file_numbers().len(), 0);

@@ -22,8 +22,8 @@ use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, 
 use crate::env::rate_limit::{IoPriority, RateLimiter};
 use crate::error::{Error, Result};
 use crate::format::blob::{BLOB_HEADER_BYTES, BlobHeader};
-use crate::format::edit::BlobFileRecord;
 use crate::format::footer::{FOOTER_BYTES, Footer};
+use crate::format::version_edit::BlobFileRecord;
 use crate::table::pooled::PooledFile;
 use crate::table::reader::{FillCache, TableIdentity};
 use crate::vfs::{File, ReleaseResource, Vfs, open_uncached};

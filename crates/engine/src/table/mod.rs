@@ -26,8 +26,8 @@ pub mod writer;
 mod tests;
 
 pub use crate::format::block::Compression;
-pub use crate::format::properties::Properties;
-pub use crate::format::range_tombstones::Spans;
+pub use crate::format::properties::TableProperties;
+pub use crate::format::range_tombstones::FragmentedTombstones;
 pub(crate) use access::Access;
 pub use cursor::TableCursor;
 pub(crate) use descriptors::{Descriptor, DescriptorPool, FileIdentity, JobReads, Source};

@@ -21,8 +21,8 @@ use crate::format::block::{self, Handle};
 use crate::format::data_block::DataBlock;
 use crate::format::footer::{FOOTER_BYTES, Footer};
 use crate::format::index::IndexBlock;
-use crate::format::properties::Properties;
-use crate::format::range_tombstones::Spans;
+use crate::format::properties::TableProperties;
+use crate::format::range_tombstones::FragmentedTombstones;
 use crate::table::access::Access;
 use crate::table::cursor::TableCursor;
 use crate::table::descriptors::{Descriptor, DescriptorPool, FileIdentity, read_exact};
@@ -88,7 +88,7 @@ pub struct Table {
     pub(crate) file: Arc<Descriptor>,
     pub(crate) path: PathBuf,
     pub(crate) identity: TableIdentity,
-    pub(crate) properties: Properties,
+    pub(crate) properties: TableProperties,
     slots: Arc<TableSlots>,
     /// This opening's number in the cache.
     cache_id: u64,
@@ -196,7 +196,7 @@ impl Table {
             }
         };
         let properties = block::open(stored, BlockKind::Open, identity.uid, handle.offset)
-            .and_then(|contents| Properties::decode(&contents))
+            .and_then(|contents| TableProperties::decode(&contents))
             .map_err(|what| Error::malformed(what, path, handle.offset))?;
         let named = [properties.top_index, properties.filter, properties.range_tombstones];
         for handle in named.into_iter().flatten() {
@@ -325,21 +325,22 @@ impl Table {
     ///
     /// # Errors
     /// When they cannot be read or are damaged.
-    pub fn spans(&self, fill: FillCache) -> Result<Spans> {
-        self.with_spans(&mut Access::of(fill), Spans::clone).map(Option::unwrap_or_default)
+    pub fn spans(&self, fill: FillCache) -> Result<FragmentedTombstones> {
+        self.with_spans(&mut Access::of(fill), FragmentedTombstones::clone)
+            .map(Option::unwrap_or_default)
     }
 
     fn with_spans<R>(
         &self,
         access: &mut Access,
-        ask: impl FnOnce(&Spans) -> R,
+        ask: impl FnOnce(&FragmentedTombstones) -> R,
     ) -> Result<Option<R>> {
         let Some(handle) = self.properties.range_tombstones else {
             return Ok(None);
         };
         let slot = &self.slots.range_tombstones;
         let kind = Metadata::RangeTombstones;
-        let decode = |contents| Spans::decode(&contents);
+        let decode = |contents| FragmentedTombstones::decode(&contents);
         self.with_metadata(slot, kind, 0, handle, access, decode, |spans| Ok(Some(ask(spans))))
     }
 
@@ -361,7 +362,7 @@ impl Table {
 
     /// What the table says of itself.
     #[must_use]
-    pub fn properties(&self) -> &Properties {
+    pub fn properties(&self) -> &TableProperties {
         &self.properties
     }
 

@@ -14,7 +14,7 @@ use crate::format::block::{self, Handle};
 use crate::format::data_block::DataBlock;
 use crate::format::data_block::cursor::DataBlockCursor;
 use crate::format::index::{IndexBlock, Separator};
-use crate::format::range_tombstones::Spans;
+use crate::format::range_tombstones::FragmentedTombstones;
 
 use crate::table::reader::Table;
 
@@ -200,10 +200,11 @@ impl Table {
     fn verify_properties(&self, mut tally: Tally) -> Result<()> {
         let mut smallest = tally.smallest.take();
         let mut largest = tally.last.take().map(|(user_key, ..)| user_key);
-        let mut spans = Spans::default();
+        let mut spans = FragmentedTombstones::default();
         if let Some(handle) = self.properties.range_tombstones {
             let contents = self.fetch(handle, BlockKind::RangeTombstones)?;
-            spans = Spans::decode(&contents).map_err(|what| self.at(handle, what))?;
+            spans =
+                FragmentedTombstones::decode(&contents).map_err(|what| self.at(handle, what))?;
         }
         for span in spans.as_slice() {
             let end = span.largest_key().unwrap_or(&span.start);

@@ -26,7 +26,7 @@ use crate::format::block::{self, BLOCK_CONTENT_BYTES_MAX, Compression, Handle, T
 use crate::format::data_block::{self, DataBlockBuilder};
 use crate::format::footer::{FOOTER_BYTES, Footer};
 use crate::format::index::{self, Boundary, PrefixIndexBuilder, Separator, SuccinctIndexBuilder};
-use crate::format::properties::Properties;
+use crate::format::properties::TableProperties;
 use crate::format::range_tombstones;
 use crate::format::{BlockKind, FORMAT_VERSION, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::table::block_end::{BlockEnd, BlockEnds};
@@ -126,7 +126,7 @@ pub struct TableWriter {
 
     /// Number and kind of the last entry; the data block has its user key.
     last: Option<(SeqNo, EntryKind)>,
-    properties: Properties,
+    properties: TableProperties,
     /// Kept by the manifest, for the table has no property for it.
     tombstone_seq_smallest: Option<SeqNo>,
     failed: Option<Error>,
@@ -164,7 +164,7 @@ impl TableWriter {
             hashes: Vec::new(),
             spans: Vec::new(),
             last: None,
-            properties: Properties { seq_smallest: SeqNo::MAX, ..Properties::default() },
+            properties: TableProperties { seq_smallest: SeqNo::MAX, ..TableProperties::default() },
             tombstone_seq_smallest: None,
             failed: None,
         })
@@ -333,11 +333,11 @@ impl TableWriter {
         let (filter_bytes, filter_failed) = self.write_filter()?;
         self.write_spans(&mut spans)?;
 
-        self.properties.codings = [
+        self.properties.encodings = [
             self.data.coding(),
             index::ENCODING_SUCCINCT,
             self.options.filter.unwrap_or_default().coding(),
-            range_tombstones::CODING_SPANS,
+            range_tombstones::ENCODING_FRAGMENTS,
         ];
         self.sealed = self.properties.encode();
         let properties = self.write_block(BlockKind::Open, Compression::None)?;

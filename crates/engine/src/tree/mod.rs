@@ -369,7 +369,7 @@ impl Tree {
         }
         let view = self.pin();
         let tables = view.version.runs().iter().flat_map(|run| run.tables().iter());
-        let wide = tables.filter(|file| file.table().properties().filter_is_wide());
+        let wide = tables.filter(|file| file.table().properties().has_wide_filter());
         let wide: HashSet<FileId> = wide.map(|file| file.table().identity().id).collect();
         bits.width(shape, coming, self.filter_last_run(), |id| wide.contains(&id))
     }

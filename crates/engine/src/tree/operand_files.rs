@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use lsmx_base::sync::{Arc, AtomicBool, Mutex, Ordering};
 
 use crate::error::{Error, Result};
-use crate::format::filename::FileName;
+use crate::format::file_name::FileName;
 use crate::operand_store::{OperandFileKind, OperandFiles, OperandView, Token};
 use crate::table::{DescriptorPool, PooledVfs};
 use crate::tree::version::{FileNumbers, Janitor};

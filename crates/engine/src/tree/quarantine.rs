@@ -9,7 +9,7 @@ use lsmx_base::sync::Arc;
 use lsmx_compaction::{FileId, Level, SortedRun, TreeShape};
 
 use crate::error::Error;
-use crate::format::filename::FileName;
+use crate::format::file_name::FileName;
 use crate::tree::NEVER;
 
 /// Pause before a quarantined file is read again; doubles up to [`READ_US_MAX`].

@@ -13,7 +13,7 @@ use lsmx_compaction::{FileId, SortedRun, TreeShape};
 
 use crate::disposal::Disposal;
 use crate::error::Error;
-use crate::format::range_tombstones::Spans;
+use crate::format::range_tombstones::FragmentedTombstones;
 use crate::table::FillCache;
 
 pub(crate) use crate::tree::blob_set::{BlobFile, BlobSet, BlobUse, blob_changes};
@@ -241,7 +241,7 @@ impl Version {
         for table in tables.filter(|table| table.has_spans() && wanted(table)) {
             all.push(table.table().spans(FillCache::Yes)?);
         }
-        Ok(build_index(all.iter().flat_map(Spans::as_slice)))
+        Ok(build_index(all.iter().flat_map(FragmentedTombstones::as_slice)))
     }
 
     /// The open table of a file of this version.

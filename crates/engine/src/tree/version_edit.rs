@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use lsmx_base::sync::Arc;
 use lsmx_compaction::{FileId, Level, LevelShape, RunId, TableMeta, TreeShape};
 
-use crate::format::edit::{Change, FileRecord};
+use crate::format::version_edit::{Change, FileRecord};
 
 /// Where a file stands.
 type Place = (Level, RunId);

@@ -17,7 +17,7 @@ use crate::format::blob::{
     BLOB_HEADER_BYTES, BLOB_RECORD_BYTES_MIN, BLOB_TRAILER_BYTES, BlobHeader, BlobRecord,
     BlobTrailer, ValuePointer, record_bytes,
 };
-use crate::format::edit::BlobFileRecord;
+use crate::format::version_edit::BlobFileRecord;
 use crate::table::{
     Access, Descriptor, DescriptorPool, FileIdentity, FillCache, Source, with_scratch,
 };

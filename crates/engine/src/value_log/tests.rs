@@ -8,7 +8,7 @@ use lsmx_base::sync::Arc;
 use crate::cache::Cache;
 use crate::format::BlockKind;
 use crate::format::blob::{BlobHeader, BlobTrailer, ValuePointer, put_record};
-use crate::format::edit::BlobFileRecord;
+use crate::format::version_edit::BlobFileRecord;
 use crate::table::{Access, Compression, DescriptorPool, FillCache};
 use crate::value_log::{Blob, BlobScan, BlobWriter};
 use crate::vfs::{CountingVfs, MemVfs, Vfs, VfsCall};

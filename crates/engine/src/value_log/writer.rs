@@ -11,7 +11,7 @@ use lsmx_compaction::FileId;
 
 use crate::error::{Error, Result};
 use crate::format::blob::{BlobHeader, BlobTrailer, ValuePointer, put_record};
-use crate::format::edit::BlobFileRecord;
+use crate::format::version_edit::BlobFileRecord;
 use crate::format::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::table::Compression;
 use crate::vfs::{File, Vfs};

@@ -9,9 +9,9 @@ use std::path::Path;
 use lsmx_base::coding::len_u64;
 use lsmx_base::sync::Arc;
 
-use crate::format::filename::FileName;
-use crate::format::frame::{LogSeed, RecordHeader};
-use crate::format::wal_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::format::file_name::FileName;
+use crate::format::log_record::{LogSeed, RecordHeader};
+use crate::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::log::{Found, LogReader};
 use crate::vfs::{File, Vfs};
 use crate::wal::DurableSegment;

@@ -32,9 +32,9 @@ use lsmx_base::coding::len_u64;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::sync::Arc;
 
-use crate::format::filename::FileName;
-use crate::format::frame::LogSeed;
-use crate::format::wal_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::format::file_name::FileName;
+use crate::format::log_record::LogSeed;
+use crate::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::log::{Found, LogReader};
 use crate::vfs::{File, Vfs};
 use crate::wal::DurableSegment;
@@ -226,7 +226,7 @@ impl Candidate {
         Ok(Candidate { id, path, file, bytes, header })
     }
 
-    fn predecessor(&self) -> Option<crate::format::wal_header::Predecessor> {
+    fn predecessor(&self) -> Option<crate::format::segment_header::Predecessor> {
         self.header.as_ref().ok().and_then(|header| header.predecessor)
     }
 

@@ -16,7 +16,7 @@ use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 
 use crate::error::{Error, Result};
-use crate::format::filename::RESERVE;
+use crate::format::file_name::RESERVE;
 use crate::vfs::{ReleaseResource, Vfs, is_full};
 
 /// The reserve may take this much room whatever the size of the tables.

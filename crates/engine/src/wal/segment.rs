@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use lsmx_base::sync::Arc;
 
-use crate::format::frame::{LogSeed, SyncMark};
+use crate::format::log_record::{LogSeed, SyncMark};
 use crate::vfs::File;
 use crate::{Result, SeqNo};
 

@@ -11,9 +11,9 @@ use lsmx_base::coding::len_u64;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 
-use crate::format::filename::FileName;
-use crate::format::frame::{LogSeed, RECORD_HEADER_BYTES, RecordHeader, SEQ_END, SyncMark};
-use crate::format::wal_header::{Predecessor, SegmentHeader};
+use crate::format::file_name::FileName;
+use crate::format::log_record::{LogSeed, RECORD_HEADER_BYTES, RecordHeader, SEQ_END, SyncMark};
+use crate::format::segment_header::{Predecessor, SegmentHeader};
 use crate::vfs::Vfs;
 use crate::wal::segment::{DurableSegment, Segment, SegmentInfo};
 use crate::{Error, Result, SeqNo};

@@ -16,7 +16,7 @@
 //! let reader = TraceReader::open(&lsmx::vfs::OsVfs, &path)?;
 //! let mut puts = 0;
 //! reader.visit(&mut |item| {
-//!     puts += u64::from(matches!(item.what, Traced::Put { .. }));
+//!     puts += u64::from(matches!(item.event, TraceEvent::Put { .. }));
 //!     Ok::<(), lsmx::Error>(())
 //! })?;
 //! assert_eq!(puts, 1);
@@ -42,7 +42,7 @@ use lsmx_base::sync::{Arc, AtomicBool, Mutex, Ordering};
 use crate::error::{Error, Result};
 use crate::vfs::Vfs;
 
-pub use crate::format::trace::{TraceHeader, TraceItem, Traced, TracedValue};
+pub use crate::format::workload_trace::{TraceEvent, TraceHeader, TraceItem, TraceValue};
 pub use reader::{TraceEnd, TraceReader};
 pub(crate) use recorder::Recorder;
 pub(crate) use scan::ScanTrace;

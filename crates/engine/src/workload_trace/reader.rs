@@ -7,8 +7,8 @@ use lsmx_base::malformed::Malformed;
 use lsmx_base::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::format::trace::{
-    TRACE_HEADER_BYTES, TRACE_MAGIC, TraceHeader, TraceItem, TraceItems, Traced,
+use crate::format::workload_trace::{
+    TRACE_HEADER_BYTES, TRACE_MAGIC, TraceEvent, TraceHeader, TraceItem, TraceItems,
 };
 use crate::log::{Found, LogReader};
 use crate::vfs::{File, Vfs};
@@ -44,7 +44,7 @@ impl TraceReader {
         let file = vfs.open(path).map_err(|error| Error::io("open", path, error))?;
         let mut magic = [0; 8];
         let read = file.read_at(&mut magic, 0).map_err(|error| Error::io("read", path, error))?;
-        Ok(read == magic.len() && u64::from_le_bytes(magic) == TRACE_MAGIC)
+        Ok(read == magic.len() && magic == TRACE_MAGIC)
     }
 
     /// Opens a trace and reads its header.
@@ -119,14 +119,14 @@ impl TraceReader {
                     return Err(wrong(field("items behind the end", 1, "none")).into());
                 }
                 items += 1;
-                match item.what {
-                    Traced::Lost { operations } => {
+                match item.event {
+                    TraceEvent::Lost { operations } => {
                         end.lost = end.lost.saturating_add(operations);
                     }
-                    Traced::End { operations } if operations == end.operations => {
+                    TraceEvent::End { operations } if operations == end.operations => {
                         end.complete = true;
                     }
-                    Traced::End { operations } => {
+                    TraceEvent::End { operations } => {
                         let what = "operations recorded in all";
                         return Err(wrong(field(what, operations, "as many as are there")).into());
                     }

@@ -20,9 +20,9 @@ use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use crate::env::{Background, Env, WaitCause};
 use crate::error::{Error, Result};
-use crate::format::batch::{Action, Operations};
-use crate::format::frame::{LogSeed, RecordHeader, SyncMark};
-use crate::format::trace::{TraceHeader, TraceItem, Traced, TracedValue};
+use crate::format::batch::{BatchAction, BatchOperations};
+use crate::format::log_record::{LogSeed, RecordHeader, SyncMark};
+use crate::format::workload_trace::{TraceEvent, TraceHeader, TraceItem, TraceValue};
 use crate::vfs::{File, Vfs};
 use crate::workload_trace::{Recording, TraceOptions, TraceSummary};
 
@@ -176,40 +176,40 @@ impl Recorder {
         let mut bytes = ITEM_BYTES;
         let mut operations = Vec::new();
         // The payload was made by the engine a moment ago.
-        for operation in Operations::new(payload).flatten() {
+        for operation in BatchOperations::new(payload).flatten() {
             bytes += ITEM_BYTES + operation.key.len() + HASHED_BYTES_MIN;
             bytes += match &operation.action {
-                Action::Entry { value, .. } if self.options.keep_values => value.len(),
-                Action::Entry { .. } => 0,
-                Action::DeleteRange { end } => end.as_ref().map_or(1, |end| end.len() + 1),
+                BatchAction::Entry { value, .. } if self.options.keep_values => value.len(),
+                BatchAction::Entry { .. } => 0,
+                BatchAction::DeleteRange { end } => end.as_ref().map_or(1, |end| end.len() + 1),
             };
             operations.push(operation);
         }
         self.note(keyspaces, u64::from(count), bytes, &mut |sink| {
             if count > 1 {
-                sink.push(synced, Traced::Batch { operations: u64::from(count) });
+                sink.push(synced, TraceEvent::Batch { operations: u64::from(count) });
             }
             for operation in &operations {
                 let keyspace = operation.keyspace;
                 let key = self.key(&payload[operation.key.clone()]);
                 let key: &[u8] = &key;
                 let what = match &operation.action {
-                    Action::Entry { kind, value } => {
+                    BatchAction::Entry { kind, value } => {
                         let content = &payload[value.clone()];
                         let value =
-                            TracedValue { bytes: len_u64(content.len()), content: Some(content) };
+                            TraceValue { bytes: len_u64(content.len()), content: Some(content) };
                         match kind {
-                            EntryKind::Delete => Traced::Delete { keyspace, key },
-                            EntryKind::Merge => Traced::Merge { keyspace, key, operand: value },
+                            EntryKind::Delete => TraceEvent::Delete { keyspace, key },
+                            EntryKind::Merge => TraceEvent::Merge { keyspace, key, operand: value },
                             EntryKind::Put | EntryKind::ValuePointer => {
-                                Traced::Put { keyspace, key, value }
+                                TraceEvent::Put { keyspace, key, value }
                             }
                         }
                     }
-                    Action::DeleteRange { end } => {
+                    BatchAction::DeleteRange { end } => {
                         let end = end.as_ref().map(|end| self.end(&payload[end.clone()], key));
                         let end = end.as_deref();
-                        sink.push(synced, Traced::DeleteRange { keyspace, start: key, end });
+                        sink.push(synced, TraceEvent::DeleteRange { keyspace, start: key, end });
                         continue;
                     }
                 };
@@ -224,7 +224,7 @@ impl Recorder {
         let bytes = ITEM_BYTES + key.len();
         self.note(std::iter::once(keyspace), 1, bytes, &mut |sink| {
             let (keyspace, found) = (keyspace.0, found.map(len_u64));
-            sink.push(false, Traced::Get { keyspace, key: &key, found });
+            sink.push(false, TraceEvent::Get { keyspace, key: &key, found });
         });
     }
 
@@ -240,7 +240,7 @@ impl Recorder {
         let bytes = ITEM_BYTES + start.as_ref().map_or(0, |start| start.len());
         self.note(std::iter::once(keyspace), 1, bytes, &mut |sink| {
             let (keyspace, start) = (keyspace.0, start.as_deref());
-            sink.push(false, Traced::Scan { keyspace, backward, start, entries });
+            sink.push(false, TraceEvent::Scan { keyspace, backward, start, entries });
         });
     }
 
@@ -287,11 +287,11 @@ impl Recorder {
             let mut sink = Sink { state: &mut state, after_us, kept };
             let lost = std::mem::take(&mut sink.state.lost_here);
             if lost > 0 {
-                sink.push(false, Traced::Lost { operations: lost });
+                sink.push(false, TraceEvent::Lost { operations: lost });
             }
             for (keyspace, name) in keyspaces {
                 if sink.state.named.insert(keyspace) {
-                    sink.push(false, Traced::Keyspace { keyspace, name });
+                    sink.push(false, TraceEvent::Keyspace { keyspace, name });
                 }
             }
             items(&mut sink);
@@ -367,9 +367,9 @@ impl Recorder {
             let mut sink = Sink { state: &mut state, after_us: 0, kept };
             let lost = std::mem::take(&mut sink.state.lost_here);
             if lost > 0 {
-                sink.push(false, Traced::Lost { operations: lost });
+                sink.push(false, TraceEvent::Lost { operations: lost });
             }
-            sink.push(false, Traced::End { operations });
+            sink.push(false, TraceEvent::End { operations });
             state.hand_over();
         }
         self.with_writer(|writer, frame| {
@@ -432,9 +432,9 @@ struct Sink<'a> {
 }
 
 impl Sink<'_> {
-    fn push(&mut self, synced: bool, what: Traced<'_>) {
+    fn push(&mut self, synced: bool, what: TraceEvent<'_>) {
         let after_us = std::mem::take(&mut self.after_us);
-        TraceItem { after_us, synced, what }.encode(self.kept, &mut self.state.filling);
+        TraceItem { after_us, synced, event: what }.encode(self.kept, &mut self.state.filling);
         self.state.items += 1;
         self.state.number_next += 1;
     }

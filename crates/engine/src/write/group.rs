@@ -12,7 +12,7 @@ use lsmx_base::work_counter::{self, WorkKind};
 
 use crate::env::WaitCause;
 use crate::error::{Error, Result};
-use crate::format::batch::{Action, Operations};
+use crate::format::batch::{BatchAction, BatchOperations};
 use crate::memtable::Memtable;
 use crate::merge_operator::CHAIN_OPERANDS_MAX;
 use crate::state::DbState;
@@ -316,7 +316,7 @@ fn insert(store: &DbState, ticket: &Ticket, memtables: &[Arc<Memtable>]) -> u64 
     let payload = &request.payload;
     let (mut last, mut grown) = (0, 0);
     // The payload was encoded by this process, so every operation decodes.
-    let operations = Operations::new(payload).flatten();
+    let operations = BatchOperations::new(payload).flatten();
     for (seq, operation) in (ticket.first_seq()..).zip(operations) {
         work_counter::add(WorkKind::LeaderVisits, 1);
         // Neighbouring operations mostly go to the same tree.
@@ -331,7 +331,7 @@ fn insert(store: &DbState, ticket: &Ticket, memtables: &[Arc<Memtable>]) -> u64 
         let (tree, memtable, seq) = (&request.trees[last], &memtables[last], SeqNo(seq));
         let counters = &tree.counters;
         grown += match operation.action {
-            Action::Entry { kind, value } => {
+            BatchAction::Entry { kind, value } => {
                 let value = &payload[value];
                 let bytes = len_u64(key.len() + value.len());
                 counters.ingested_bytes.add(bytes);
@@ -354,7 +354,7 @@ fn insert(store: &DbState, ticket: &Ticket, memtables: &[Arc<Memtable>]) -> u64 
                     memtable.insert(key, seq, kind, value)
                 }
             }
-            Action::DeleteRange { end } => {
+            BatchAction::DeleteRange { end } => {
                 let end = end.map(|end| &payload[end]);
                 counters.ingested_bytes.add(len_u64(key.len() + end.map_or(0, <[u8]>::len)));
                 note_tombstone(store, tree, memtable);

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use lsmx_base::key::SeqNo;
 
-use crate::format::batch::{Action, Operations};
+use crate::format::batch::{BatchAction, BatchOperations};
 use crate::tree::key_hashes::{KeyHashes, key_hash};
 use crate::write::batch::Guard;
 
@@ -32,13 +32,15 @@ impl WriteSet {
         // The order within the commit does not matter: a guard never names a number inside of it.
         let mut keys = KeyHashes::with_capacity(count as usize, SeqNo::ZERO);
         let mut ranges = Vec::new();
-        for operation in Operations::new(payload).flatten() {
+        for operation in BatchOperations::new(payload).flatten() {
             let (keyspace, start) = (operation.keyspace, operation.key);
             match operation.action {
-                Action::Entry { .. } => {
+                BatchAction::Entry { .. } => {
                     keys.insert(key_hash(keyspace, &payload[start]), SeqNo::ZERO);
                 }
-                Action::DeleteRange { end } => ranges.push(DeletedRange { keyspace, start, end }),
+                BatchAction::DeleteRange { end } => {
+                    ranges.push(DeletedRange { keyspace, start, end })
+                }
             }
         }
         ranges.sort_unstable_by(|a, b| {

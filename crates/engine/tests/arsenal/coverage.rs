@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use lsmx::format::filename::FileName;
+use lsmx::format::file_name::FileName;
 use lsmx::{Event, EventListener};
 use lsmx_compaction::JobKind;
 

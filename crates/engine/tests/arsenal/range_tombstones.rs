@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use lsmx::cache::Cache;
 use lsmx::env::Background;
-use lsmx::format::filename::FileName;
+use lsmx::format::file_name::FileName;
 use lsmx::manifest::Manifest;
 use lsmx::table::{Table, TableIdentity};
 use lsmx::vfs::MemVfs;

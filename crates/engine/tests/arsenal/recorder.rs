@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use lsmx::format::filename::FileName;
+use lsmx::format::file_name::FileName;
 use lsmx::vfs::{CrashImage, MemOperation, MemOperationKind, MemVfs};
 
 use super::coverage::{Coverage, file_kind};

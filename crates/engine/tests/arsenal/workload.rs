@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lsmx::env::Background;
-use lsmx::format::filename::CURRENT;
+use lsmx::format::file_name::CURRENT;
 use lsmx::vfs::{CallCounts, CrashImage, Errno, Fault, FaultRule, FaultVfs, MemVfs, Vfs, VfsCall};
 use lsmx::{Db, Durability, Error, Keyspace, Options, PolicySpec, Snapshot};
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use lsmx::env::Background;
-use lsmx::format::filename::FileName;
+use lsmx::format::file_name::FileName;
 use lsmx::vfs::{CrashImage, MemOperationKind, MemVfs};
 use lsmx::{Db, Durability, Error};
 

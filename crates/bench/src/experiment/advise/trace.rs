@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 
-use lsmx::workload_trace::Traced;
+use lsmx::workload_trace::TraceEvent;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::Result;
@@ -38,7 +38,7 @@ pub(super) struct Likeness {
 pub(super) fn likeness(trace: &TraceFile) -> Result<Likeness> {
     let mut seen = Seen::new(trace.counts().ops().div_ceil(STRETCHES).max(1));
     trace.visit(&mut |item| {
-        seen.note(&item.what);
+        seen.note(&item.event);
         Ok(())
     })?;
     Ok(seen.likeness())
@@ -110,7 +110,7 @@ impl Seen {
         was
     }
 
-    fn note(&mut self, what: &Traced<'_>) {
+    fn note(&mut self, what: &TraceEvent<'_>) {
         if !what.is_operation() {
             return;
         }
@@ -124,18 +124,18 @@ impl Seen {
         let mut phase =
             stretch.phase.take().unwrap_or_else(|| Phase::new(name, Distribution::Uniform));
         match *what {
-            Traced::Put { keyspace, key, value } => {
+            TraceEvent::Put { keyspace, key, value } => {
                 self.puts += 1;
                 self.key_bytes += count(key.len());
                 self.value_bytes += value.bytes;
                 let was = self.write(keyspace, key);
                 *(if was { &mut phase.updates } else { &mut phase.inserts }) += 1;
             }
-            Traced::Merge { keyspace, key, .. } => {
+            TraceEvent::Merge { keyspace, key, .. } => {
                 let was = self.write(keyspace, key);
                 *(if was { &mut phase.merges } else { &mut phase.inserts }) += 1;
             }
-            Traced::Delete { keyspace, key } => {
+            TraceEvent::Delete { keyspace, key } => {
                 // One of an absent key writes a tombstone too, and has nothing to delete.
                 phase.deletes += 1;
                 if self.access(keyspace, key) {
@@ -143,12 +143,12 @@ impl Seen {
                     self.keys.insert(hash(keyspace, key), (false, 0));
                 }
             }
-            Traced::DeleteRange { .. } => phase.range_deletes += 1,
-            Traced::Get { keyspace, key, .. } => {
+            TraceEvent::DeleteRange { .. } => phase.range_deletes += 1,
+            TraceEvent::Get { keyspace, key, .. } => {
                 stretch.gets += 1;
                 stretch.absent += u64::from(!self.access(keyspace, key));
             }
-            Traced::Scan { entries, .. } => {
+            TraceEvent::Scan { entries, .. } => {
                 phase.ranges += 1;
                 stretch.selectivity += ratio(entries, self.live.max(1)).min(1.0);
             }
@@ -228,15 +228,15 @@ fn hash(keyspace: u32, key: &[u8]) -> u64 {
 mod tests {
     use super::*;
     use crate::numbers::floor;
-    use lsmx::workload_trace::TracedValue;
+    use lsmx::workload_trace::TraceValue;
 
     fn put(seen: &mut Seen, key: u64) {
-        let value = TracedValue { bytes: 100, content: None };
-        seen.note(&Traced::Put { keyspace: 0, key: &key.to_be_bytes(), value });
+        let value = TraceValue { bytes: 100, content: None };
+        seen.note(&TraceEvent::Put { keyspace: 0, key: &key.to_be_bytes(), value });
     }
 
     fn get(seen: &mut Seen, key: u64) {
-        seen.note(&Traced::Get { keyspace: 0, key: &key.to_be_bytes(), found: None });
+        seen.note(&TraceEvent::Get { keyspace: 0, key: &key.to_be_bytes(), found: None });
     }
 
     #[test]
@@ -245,12 +245,12 @@ mod tests {
         for key in [5, 3, 9, 5] {
             put(&mut seen, key);
         }
-        seen.note(&Traced::Delete { keyspace: 0, key: &9u64.to_be_bytes() });
+        seen.note(&TraceEvent::Delete { keyspace: 0, key: &9u64.to_be_bytes() });
         get(&mut seen, 3);
         // The second stretch.
         get(&mut seen, 9);
         get(&mut seen, 3);
-        seen.note(&Traced::Scan { keyspace: 0, backward: false, start: None, entries: 1 });
+        seen.note(&TraceEvent::Scan { keyspace: 0, backward: false, start: None, entries: 1 });
         let likeness = seen.likeness();
         assert_eq!((likeness.key_bytes, likeness.value_bytes), (8, 100));
         let [first, second] = &likeness.phases[..] else { panic!("{likeness:?}") };

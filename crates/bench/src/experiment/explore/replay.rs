@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use lsmx::merge_operator::FieldUpdate;
-use lsmx::workload_trace::{TraceItem, Traced, TracedValue};
+use lsmx::workload_trace::{TraceEvent, TraceItem, TraceValue};
 use lsmx::{Durability, Keyspace, KeyspaceOptions, WriteBatch};
 
 use crate::clock::Stopwatch;
@@ -81,7 +81,7 @@ pub(super) fn play(
     };
     trace.visit(&mut |item| {
         replay.item(&item)?;
-        if item.what.is_operation() {
+        if item.event.is_operation() {
             replay.number += 1;
             if replay.number.is_multiple_of(PROGRESS_OPS) {
                 progress.advance(PROGRESS_OPS);
@@ -102,44 +102,44 @@ pub(super) fn play(
 impl Replay<'_, '_> {
     fn item(&mut self, item: &TraceItem<'_>) -> Result<()> {
         let durability = if item.synced { Durability::Sync } else { Durability::Buffered };
-        match item.what {
-            Traced::Put { keyspace, key, value } => {
+        match item.event {
+            TraceEvent::Put { keyspace, key, value } => {
                 self.make_value(value);
                 let played = get(&mut self.keyspaces, keyspace)?;
                 played.model.put(key, &self.value);
                 self.batch.put(&played.keyspace, key, &self.value);
                 self.wrote(durability)
             }
-            Traced::Merge { keyspace, key, operand } => {
+            TraceEvent::Merge { keyspace, key, operand } => {
                 self.make_operand(operand);
                 let played = get(&mut self.keyspaces, keyspace)?;
                 played.model.merge(key);
                 self.batch.merge(&played.keyspace, key, &self.value);
                 self.wrote(durability)
             }
-            Traced::Delete { keyspace, key } => {
+            TraceEvent::Delete { keyspace, key } => {
                 let played = get(&mut self.keyspaces, keyspace)?;
                 played.model.delete(key);
                 self.batch.delete(&played.keyspace, key);
                 self.wrote(durability)
             }
-            Traced::DeleteRange { keyspace, start, end } => {
+            TraceEvent::DeleteRange { keyspace, start, end } => {
                 let played = get(&mut self.keyspaces, keyspace)?;
                 played.model.delete_range(start, end);
                 let end = end.map_or(Bound::Unbounded, Bound::Excluded);
                 self.batch.delete_range::<&[u8]>(&played.keyspace, (Bound::Included(start), end));
                 self.wrote(durability)
             }
-            Traced::Batch { operations } => {
+            TraceEvent::Batch { operations } => {
                 self.write_batch(durability)?;
                 self.batch_left = operations;
                 Ok(())
             }
-            Traced::Get { keyspace, key, .. } => self.get(keyspace, key),
-            Traced::Scan { keyspace, backward, start, entries } => {
+            TraceEvent::Get { keyspace, key, .. } => self.get(keyspace, key),
+            TraceEvent::Scan { keyspace, backward, start, entries } => {
                 self.scan(keyspace, backward, start, entries)
             }
-            Traced::Keyspace { keyspace, name } => self.name(keyspace, name),
+            TraceEvent::Keyspace { keyspace, name } => self.name(keyspace, name),
             _ => Ok(()),
         }
     }
@@ -160,7 +160,7 @@ impl Replay<'_, '_> {
         Ok(())
     }
 
-    fn make_value(&mut self, value: TracedValue<'_>) {
+    fn make_value(&mut self, value: TraceValue<'_>) {
         self.value.clear();
         match value.content {
             Some(content) => self.value.extend_from_slice(content),
@@ -171,9 +171,9 @@ impl Replay<'_, '_> {
         }
     }
 
-    fn make_operand(&mut self, operand: TracedValue<'_>) {
+    fn make_operand(&mut self, operand: TraceValue<'_>) {
         let bytes = operand.bytes.saturating_sub(OPERAND_HEADER_BYTES);
-        self.make_value(TracedValue { bytes, content: None });
+        self.make_value(TraceValue { bytes, content: None });
         self.value = FieldUpdate::operand(0, &self.value);
     }
 

@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use lsmx::dump::{DumpError, DumpOptions};
-use lsmx::format::filename::FileName;
+use lsmx::format::file_name::FileName;
 use lsmx::vfs::{OsVfs, Vfs, missing_dir_reason};
 
 use crate::args::DbArgs;

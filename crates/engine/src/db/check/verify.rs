@@ -14,9 +14,9 @@ use crate::db::check::verify_values::Values;
 use crate::db::open::{read_only, recovery};
 use crate::db::operand_store::{self, Beside};
 use crate::error::{Error, Result};
-use crate::format::batch::{Action, Operations};
-use crate::format::edit::FileRecord;
-use crate::format::filename::{CURRENT, FileName};
+use crate::format::batch::{BatchAction, BatchOperations};
+use crate::format::file_name::{CURRENT, FileName};
+use crate::format::version_edit::FileRecord;
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
 use crate::options::db::Options;
 use crate::options::keyspace::kept_logs;
@@ -262,7 +262,7 @@ pub(crate) fn check_record(
 ) -> Result<()> {
     let path = || FileName::Segment(record.segment).in_dir(dir);
     let mut count = 0u32;
-    for operation in Operations::new(record.payload) {
+    for operation in BatchOperations::new(record.payload) {
         let operation = operation.map_err(|what| Error::malformed(what, &path(), record.offset))?;
         if operation.keyspace >= keyspace_next {
             let what = Malformed::Field {
@@ -272,7 +272,7 @@ pub(crate) fn check_record(
             };
             return Err(Error::malformed(what, &path(), record.offset));
         }
-        if let Action::Entry { kind: EntryKind::ValuePointer, .. } = operation.action {
+        if let BatchAction::Entry { kind: EntryKind::ValuePointer, .. } = operation.action {
             let (what, found) = ("kind of an operation", u64::from(EntryKind::ValuePointer as u8));
             let expected = "no value pointer: values go into the log whole";
             return Err(Error::malformed(

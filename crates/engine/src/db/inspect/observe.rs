@@ -13,7 +13,7 @@ use lsmx_base::coding::len_u64;
 use serde::Serialize;
 
 use crate::error::{Error, Result};
-use crate::format::filename::FileName;
+use crate::format::file_name::FileName;
 use crate::manifest::{KeyspaceState, LoadedManifest, Manifest};
 use crate::options::db::Options;
 use crate::options::keyspace::{Persisted, kept_logs};

@@ -6,7 +6,7 @@ use lsmx_base::coding::len_u64;
 
 use crate::env::Background;
 use crate::error::{Error, Result};
-use crate::format::filename::LOCK;
+use crate::format::file_name::LOCK;
 use crate::options::db::{OPEN_FILES_MIN, OPEN_FILES_PER_STORE, OPEN_FILES_PER_WORKER};
 use crate::vfs::{Vfs, out_of_descriptors};
 

@@ -29,7 +29,7 @@ use crate::db::open::recovery::{Durable, Parts, Recovery};
 use crate::db::{DEFAULT_KEYSPACE, DbInner};
 use crate::env::Env;
 use crate::error::{Error, Result};
-use crate::format::filename::{CURRENT, FileName};
+use crate::format::file_name::{CURRENT, FileName};
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
 use crate::options::db::Options;
 use crate::options::keyspace::Persisted;
@@ -161,7 +161,7 @@ fn check_free(vfs: &dyn Vfs, dir: &Path) -> Result<()> {
                 let file = vfs.open(&path).map_err(|error| Error::io("open", &path, error))?;
                 let bytes =
                     file.len().map_err(|error| Error::io("read the size of", &path, error))?;
-                if bytes > crate::format::wal_header::SEGMENT_HEADER_BYTES as u64 {
+                if bytes > crate::format::segment_header::SEGMENT_HEADER_BYTES as u64 {
                     return refuse("CURRENT is missing, but the log holds writes: it was removed");
                 }
             }

@@ -16,7 +16,7 @@ use crate::db::open;
 use crate::db::open::recovery::{Parts, Recovery};
 use crate::env::Env;
 use crate::error::{Error, Result};
-use crate::format::filename::{FileName, LOCK};
+use crate::format::file_name::{FileName, LOCK};
 use crate::manifest::Manifest;
 use crate::metrics::WalMetrics;
 use crate::options::db::Options;

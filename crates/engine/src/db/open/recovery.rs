@@ -23,9 +23,9 @@ use crate::env::Env;
 use crate::env::rate_limit::RateLimiter;
 use crate::error::{Error, Result};
 use crate::event::Event;
-use crate::format::batch::Operations;
-use crate::format::edit::{BlobFileRecord, BlobReference, Change, Edit};
-use crate::format::filename::{CURRENT, FILE_NUMBER_MAX, FileName, LOCK};
+use crate::format::batch::BatchOperations;
+use crate::format::file_name::{CURRENT, FILE_NUMBER_MAX, FileName, LOCK};
+use crate::format::version_edit::{BlobFileRecord, BlobReference, Change, VersionEdit};
 use crate::jobs::governor::{Governor, GovernorLimits};
 use crate::jobs::scheduler::JobScheduler;
 use crate::jobs::version_installer::sync_names;
@@ -86,7 +86,9 @@ impl SegmentLedger for Ledger {
 
     fn name_segment(&self, id: u64) -> Result<()> {
         match self.manifest.get() {
-            Some(manifest) => manifest.append(&Edit { changes: vec![Change::WalSegment { id }] }),
+            Some(manifest) => {
+                manifest.append(&VersionEdit { changes: vec![Change::WalSegment { id }] })
+            }
             // The manifest that is about to be made names the first segment itself.
             None => Ok(()),
         }
@@ -848,7 +850,7 @@ impl Recovery {
         }
         let path = FileName::Manifest(number).in_dir(&self.tables.dir);
         let mut state = self.state.clone();
-        state.apply(&Edit { changes }).map_err(|what| Error::malformed(what, &path, 0))?;
+        state.apply(&VersionEdit { changes }).map_err(|what| Error::malformed(what, &path, 0))?;
         Ok(Prepared { wal, ledger, state, number })
     }
 }
@@ -895,7 +897,9 @@ pub(crate) fn largest_number(vfs: &dyn Vfs, dir: &Path, next: Option<u64>) -> Re
 pub(crate) fn touches(record: &ReplayedRecord<'_>, keyspace: u32, after: SeqNo) -> bool {
     let newer = record.first_seq.0 + u64::from(record.count) > after.0 + 1;
     newer
-        && Operations::new(record.payload).flatten().any(|operation| operation.keyspace == keyspace)
+        && BatchOperations::new(record.payload)
+            .flatten()
+            .any(|operation| operation.keyspace == keyspace)
 }
 
 /// Makes a missing file an error that says who names it.

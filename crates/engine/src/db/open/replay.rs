@@ -15,7 +15,7 @@ use lsmx_base::sync::{Arc, Mutex, Signal};
 
 use crate::env::{Background, Env, JoinHandle, WaitCause};
 use crate::error::{Error, Result};
-use crate::format::batch::{Action, Operation, Operations};
+use crate::format::batch::{BatchAction, BatchOperation, BatchOperations};
 use crate::memtable::{Arena, Copied};
 use crate::tree::Tree;
 
@@ -39,7 +39,7 @@ struct Gathering {
     bytes: Vec<u8>,
     /// Their operations that no table holds, in the order of their numbers; places are places in
     /// `bytes`.
-    operations: Vec<(SeqNo, Operation)>,
+    operations: Vec<(SeqNo, BatchOperation)>,
     /// The order to insert them in: by keyspace and key, then number.
     order: Vec<Place>,
     /// Memory for the memtables of each keyspace.
@@ -79,10 +79,10 @@ impl Gathering {
         let at = self.bytes.len();
         self.bytes.extend_from_slice(payload);
         // The record was checked, so every operation decodes.
-        for (seq, mut operation) in (first_seq.0..).zip(Operations::new(payload).flatten()) {
+        for (seq, mut operation) in (first_seq.0..).zip(BatchOperations::new(payload).flatten()) {
             let target = targets.get(&operation.keyspace);
             if target.is_some_and(|target| SeqNo(seq) > target.flushed_through) {
-                operation.move_by(at);
+                operation.shift(at);
                 self.operations.push((SeqNo(seq), operation));
             }
         }
@@ -94,11 +94,13 @@ impl Gathering {
         batch.extend(self.order.iter().map(|place| {
             let (seq, operation) = &self.operations[place.index as usize];
             let (behind, what) = match &operation.action {
-                Action::Entry { kind, value } => (value.clone(), What::Entry(*kind)),
-                Action::DeleteRange { end: Some(end) } => {
+                BatchAction::Entry { kind, value } => (value.clone(), What::Entry(*kind)),
+                BatchAction::DeleteRange { end: Some(end) } => {
                     (end.clone(), What::DeleteRange { to_the_end: false })
                 }
-                Action::DeleteRange { end: None } => (0..0, What::DeleteRange { to_the_end: true }),
+                BatchAction::DeleteRange { end: None } => {
+                    (0..0, What::DeleteRange { to_the_end: true })
+                }
             };
             let arena = self.arenas.entry(place.keyspace).or_insert_with(Arena::new);
             let (key, behind) = (&self.bytes[operation.key.clone()], &self.bytes[behind]);

@@ -16,8 +16,8 @@ use crate::db::{DbInner, WaitOptions};
 use crate::env::WaitCause;
 use crate::error::{Error, Result};
 use crate::event::Event;
-use crate::format::edit::{Change, Edit};
-use crate::format::filename::FileName;
+use crate::format::file_name::FileName;
+use crate::format::version_edit::{Change, VersionEdit};
 use crate::jobs::compaction::output::Outputs;
 use crate::jobs::compaction::retention::Retention;
 use crate::jobs::compaction::version_filter::VersionFilter;
@@ -171,7 +171,7 @@ impl DbInner {
                 changes.push(Change::OperandToken { keyspace: tree.id, token: Some(token) });
             }
         }
-        let written = store.manifest.start_afresh(number, Some(&Edit { changes }));
+        let written = store.manifest.start_afresh(number, Some(&VersionEdit { changes }));
         if written.is_err() && !store.manifest.may_be_current(number) {
             // Nothing names the new files, and the next try writes others: on a full disk they would
             // take what is left.

@@ -22,7 +22,7 @@ use lsmx_base::range_tombstone::{RangeTombstone, fragment_visible, join_adjacent
 use lsmx_base::sync::Arc;
 use lsmx_compaction::{SortedRun, TableMeta};
 
-use crate::format::range_tombstones::Spans;
+use crate::format::range_tombstones::FragmentedTombstones;
 use crate::iter::range_tombstone_filter::Deleted;
 use crate::jobs::compaction::retention::Retention;
 
@@ -38,7 +38,7 @@ impl Retention {
         let fragments = fragment_visible(spans, &self.snapshots);
         // Each fragment by itself: its neighbour may hide nothing that is left.
         let kept = fragments.iter().filter_map(|span| self.kept_of(span, keys)).collect();
-        let spans = Arc::new(Spans::new(join_adjacent(fragments)));
+        let spans = Arc::new(FragmentedTombstones::new(join_adjacent(fragments)));
         self.deleted = Deleted::for_job(spans, Arc::clone(&self.snapshots));
         kept
     }

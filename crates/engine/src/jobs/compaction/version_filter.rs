@@ -17,7 +17,7 @@ use lsmx_base::slice::Slice;
 
 use crate::cursor::Cursor;
 use crate::error::Result;
-use crate::format::range_tombstones::Spans;
+use crate::format::range_tombstones::FragmentedTombstones;
 use crate::iter::range_tombstone_filter::Deleted;
 use crate::jobs::compaction::retention::{Retention, Verdict};
 use crate::jobs::value_log::output_values::ValueSource;
@@ -92,7 +92,7 @@ impl<'a> VersionFilter<'a> {
     /// Range deletes that were added, as fragments with the numbers that snapshots can tell apart.
     pub(crate) fn covering(&self) -> &[RangeTombstone] {
         let deleted = self.retention.deleted.as_ref();
-        deleted.and_then(Deleted::job_spans).map_or(&[], Spans::as_slice)
+        deleted.and_then(Deleted::job_spans).map_or(&[], FragmentedTombstones::as_slice)
     }
 
     /// Takes the entry that `cursor` stands on. `write` gets what is to be written, in order: key,

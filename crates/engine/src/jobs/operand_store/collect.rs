@@ -18,7 +18,7 @@ use crate::env::YieldKind;
 use crate::env::rate_limit::IoPriority;
 use crate::error::{Error, Result};
 use crate::event::{Event, OperandsCollected};
-use crate::format::edit::Change;
+use crate::format::version_edit::Change;
 use crate::iter::merging_iter::MergingCursor;
 use crate::iter::operand_fold::Fold;
 use crate::iter::range_tombstone_filter::Deleted;

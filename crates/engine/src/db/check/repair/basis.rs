@@ -10,9 +10,9 @@ use crate::db::DEFAULT_KEYSPACE;
 use crate::db::check::repair::blocks::Remains;
 use crate::env::Env;
 use crate::error::{Error, Result};
-use crate::format::batch::Operations;
-use crate::format::filename::{CURRENT, FileName};
-use crate::format::wal_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::format::batch::BatchOperations;
+use crate::format::file_name::{CURRENT, FileName};
+use crate::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
 use crate::options::keyspace::{KeyspaceOptions, Persisted};
 use crate::vfs::Vfs;
@@ -264,7 +264,9 @@ fn keyspaces_of_log(vfs: &dyn Vfs, dir: &Path, db_uid: u64, oldest_segment: u64)
     let named_by = dir.join(CURRENT);
     let from = ReplayFrom { oldest_segment, named: Vec::new(), mark: None, named_by };
     let mut take = |record: ReplayedRecord<'_>| {
-        found.extend(Operations::new(record.payload).flatten().map(|operation| operation.keyspace));
+        found.extend(
+            BatchOperations::new(record.payload).flatten().map(|operation| operation.keyspace),
+        );
         Ok(())
     };
     // What ends it early ends the repair's own reading of the log as well, which says so.

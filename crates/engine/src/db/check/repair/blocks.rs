@@ -18,7 +18,7 @@ use crate::format::BlockKind;
 use crate::format::block::{self, Compression, Handle, TRAILER_BYTES};
 use crate::format::footer::{FOOTER_BYTES, Footer};
 use crate::format::index::IndexBlock;
-use crate::format::properties::Properties;
+use crate::format::properties::TableProperties;
 use crate::vfs::{File, Vfs};
 
 /// Longest block that is looked for where nothing but its beginning is known.
@@ -39,7 +39,7 @@ pub(crate) struct Remains<'a> {
     file: Arc<dyn File>,
     bytes: u64,
     uid: u64,
-    properties: Option<Properties>,
+    properties: Option<TableProperties>,
 }
 
 /// Some data blocks, in order.
@@ -76,7 +76,7 @@ impl<'a> Remains<'a> {
         }
         let properties = footer.and_then(|footer| {
             let contents = remains.block(footer.properties, BlockKind::Open)?;
-            Properties::decode(&contents)
+            TableProperties::decode(&contents)
                 .map_err(|what| Error::malformed(what, path, footer.properties.offset))
         });
         remains.properties = properties.ok();
@@ -89,7 +89,7 @@ impl<'a> Remains<'a> {
     }
 
     /// What the table says of itself, if that can be read.
-    pub(crate) fn properties(&self) -> Option<&Properties> {
+    pub(crate) fn properties(&self) -> Option<&TableProperties> {
         self.properties.as_ref()
     }
 

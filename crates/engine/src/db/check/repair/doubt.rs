@@ -11,7 +11,7 @@ use crate::db::check::repair::make::Values;
 use crate::db::check::repair::values::BlobRemains;
 use crate::db::check::repair::{Lost, LostKind, Remains, Repair, basis, rebuild};
 use crate::error::{Error, Result};
-use crate::format::filename::FileName;
+use crate::format::file_name::FileName;
 use crate::manifest::{KeyspaceState, RunRecord, ValueLogState};
 use crate::table::Table;
 

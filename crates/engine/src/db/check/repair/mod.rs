@@ -49,8 +49,8 @@ use crate::db::open::read_only;
 use crate::db::open::recovery::{FILE_NUMBER_GAP, largest_number};
 use crate::env::{Background, Env};
 use crate::error::{Error, Result};
-use crate::format::edit::{Change, Edit, FileRecord};
-use crate::format::filename::{CURRENT, FileName};
+use crate::format::file_name::{CURRENT, FileName};
+use crate::format::version_edit::{Change, FileRecord, VersionEdit};
 use crate::manifest::{KeyspaceState, ManifestState};
 use crate::operand_store::OperandStoreFactory;
 use crate::options::db::Options;
@@ -413,7 +413,7 @@ impl<'a> Repair<'a> {
             return Ok(());
         }
         self.state
-            .apply(&Edit { changes })
+            .apply(&VersionEdit { changes })
             .map_err(|what| Error::malformed(what, &self.manifest, 0))
     }
 

@@ -16,7 +16,7 @@ use crate::cache::Cache;
 use crate::cursor::Cursor;
 use crate::db::check::repair::make::{Made, Maker, NewTable, Values};
 use crate::error::{Error, Result};
-use crate::format::edit::FileRecord;
+use crate::format::version_edit::FileRecord;
 use crate::iter::merging_iter::MergingCursor;
 use crate::jobs::SpanQueue;
 use crate::table::{FillCache, Table, TableIdentity};

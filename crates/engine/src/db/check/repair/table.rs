@@ -12,7 +12,7 @@ use crate::format::BlockKind;
 use crate::format::block::Handle;
 use crate::format::data_block::DataBlock;
 use crate::format::data_block::cursor::DataBlockCursor;
-use crate::format::range_tombstones::Spans;
+use crate::format::range_tombstones::FragmentedTombstones;
 
 /// Keys between which something is missing.
 #[derive(Clone, Debug)]
@@ -123,7 +123,7 @@ fn spans(remains: &Remains<'_>, data_end: u64) -> Result<Vec<RangeTombstone>> {
         None => remains.find_spans(data_end)?,
     };
     let Some(contents) = contents else { return Ok(Vec::new()) };
-    let spans = Spans::decode(&contents)
+    let spans = FragmentedTombstones::decode(&contents)
         .map_err(|what| Error::malformed(what, remains.path(), data_end))?;
     Ok(spans.as_slice().to_vec())
 }

@@ -10,7 +10,7 @@ use lsmx_base::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::format::blob::{BLOB_HEADER_BYTES, BlobHeader, BlobRecord, ValuePointer};
-use crate::format::filename::FileName;
+use crate::format::file_name::FileName;
 use crate::vfs::{File, Vfs};
 
 /// Blob files of which nothing is believed; a record is vouched for by its own checksum.

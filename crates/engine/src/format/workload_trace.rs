@@ -1,46 +1,48 @@
-//! A trace: operations of users, as they were made on a live database.
+//! Workload trace: operations of users, recorded on a live database.
 //!
 //! ```text
-//! header  0  8  magic            LSMXTRC1
+//! header  0  8  magic            "LSMXTRC1"
 //!         8  4  format version   u32
-//!        12  4  what is kept     u32, bit 0 keys are hashed, bit 1 values are there
+//!        12  4  flags            u32, bit 0: keys are hashed, bit 1: values are kept
 //!        16  8  uid              u64, random; with the next field it seeds every checksum
 //!        24  8  begun            u64, microseconds of the database's clock
 //!        32  8  checksum         u64, over bytes 0..32
 //! ```
-//! Log records follow ([`super::frame`]); the sequence numbers of a record count items from 1, its
-//! payload is items:
+//!
+//! See `file_header`. Log records follow, see [`super::log_record`]. Their sequence numbers count items from
+//! 1, and their payload is a sequence of items:
+//!
 //! ```text
 //! item    code u8, bit 7: the commit was synced · microseconds since the item before varint ·
 //!  1 put            keyspace varint · key length varint · key · value bytes varint [· value]
 //!  2 delete         keyspace · key
 //!  3 merge          as put, with the operand
 //!  4 delete range   keyspace · first key · end kind u8, 0 = a key follows, 1 = end of the keyspace
-//!                   only for end kind 0: first key that is left
+//!                   only for end kind 0: end key, exclusive
 //!  5 get            keyspace · key · found varint, 0 = absent, else bytes of the value plus 1
 //!  6 scan           keyspace · start kind u8, bit 0: backward, bit 1: a key follows
 //!                   only with bit 1: key to start from · entries read varint
-//!  7 batch          operations varint: so many writes follow that were one commit
+//!  7 batch          operations varint: number of following writes that form one commit
 //!  8 keyspace       number varint · name length varint · name
-//!  9 lost           operations varint: so many were not recorded here
-//! 10 end            operations varint: so many were recorded in all; nothing follows
+//!  9 lost           operations varint: number of operations that were not recorded here
+//! 10 end            operations varint: number of recorded operations; nothing follows
 //! ```
-//! A keyspace is named before its first operation. Values are there if the header says so; hashed
-//! keys have the length that the keys had, eight bytes at least.
+//!
+//! The item of a keyspace precedes its first operation. A hashed key has the length of the original key, but
+//! at least eight bytes.
 
-use lsmx_base::checksum::xxh3;
 use lsmx_base::coding::{Decoder, len_u64, put_bytes, put_varint};
+use lsmx_base::file_header::FileHeaderFormat;
 use lsmx_base::malformed::Malformed;
 
-use crate::format::frame::{LogSeed, u32_at, u64_at};
+use crate::format::log_record::LogSeed;
 use crate::format::{FORMAT_VERSION, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
+/// First bytes of a trace.
+pub const TRACE_MAGIC: [u8; 8] = *b"LSMXTRC1";
 /// Bytes of a trace before its first record.
 pub const TRACE_HEADER_BYTES: usize = 40;
-/// `LSMXTRC1` read as a little-endian number.
-pub const TRACE_MAGIC: u64 = u64::from_le_bytes(*b"LSMXTRC1");
-const CHECKSUM_AT: usize = TRACE_HEADER_BYTES - size_of::<u64>();
-const _: () = assert!(CHECKSUM_AT == 32, "the picture above says 32");
+const HEADER: FileHeaderFormat = FileHeaderFormat::new("trace header", TRACE_MAGIC, FORMAT_VERSION);
 
 const KEYS_HASHED: u32 = 1;
 const VALUES_KEPT: u32 = 1 << 1;
@@ -53,72 +55,43 @@ const START_KEY: u8 = 1 << 1;
 /// Header of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceHeader {
-    /// Whether keys are hashes of what they were.
+    /// Whether keys are replaced by hashes.
     pub keys_hashed: bool,
-    /// Whether values and operands are there, and not their sizes alone.
+    /// Whether values and operands are recorded, not only their sizes.
     pub values_kept: bool,
-    /// Random number of this trace.
+    /// Random uid of the trace.
     pub uid: u64,
-    /// When it was begun, in microseconds of the database's clock.
+    /// Start of the recording, in microseconds of the database's clock.
     pub begun_us: u64,
 }
 
 impl TraceHeader {
-    /// Its bytes.
+    /// Encodes the header.
     #[must_use]
     pub fn encode(&self) -> [u8; TRACE_HEADER_BYTES] {
-        let mut out = [0; TRACE_HEADER_BYTES];
         let hashed = if self.keys_hashed { KEYS_HASHED } else { 0 };
         let kept = if self.values_kept { VALUES_KEPT } else { 0 };
-        out[..8].copy_from_slice(&TRACE_MAGIC.to_le_bytes());
-        out[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
-        out[12..16].copy_from_slice(&(hashed | kept).to_le_bytes());
-        out[16..24].copy_from_slice(&self.uid.to_le_bytes());
-        out[24..32].copy_from_slice(&self.begun_us.to_le_bytes());
-        let sum = xxh3(&out[..CHECKSUM_AT]);
-        out[CHECKSUM_AT..].copy_from_slice(&sum.to_le_bytes());
-        out
+        HEADER.encode(hashed | kept, [self.uid, self.begun_us])
     }
 
-    /// Reads a header from the first bytes of a trace.
+    /// Decodes the first bytes of a trace.
     ///
     /// # Errors
-    /// What is wrong: too short, wrong magic number, newer version, wrong checksum, wrong field.
+    /// Fails when the bytes are not a header of a version that this build reads.
     pub fn decode(bytes: &[u8]) -> Result<TraceHeader, Malformed> {
-        let Some(bytes) = bytes.first_chunk::<TRACE_HEADER_BYTES>() else {
-            return Err(Malformed::Truncated {
-                what: "header of a trace",
-                needed: len_u64(TRACE_HEADER_BYTES),
-                found: len_u64(bytes.len()),
-            });
-        };
-        if u64_at(bytes, 0) != TRACE_MAGIC {
-            return Err(Malformed::Magic { expected: TRACE_MAGIC, found: u64_at(bytes, 0) });
-        }
-        let version = u32_at(bytes, 8);
-        if version > FORMAT_VERSION {
-            return Err(Malformed::Version { found: version, supported: FORMAT_VERSION });
-        }
-        let (expected, found) = (xxh3(&bytes[..CHECKSUM_AT]), u64_at(bytes, CHECKSUM_AT));
-        if found != expected {
-            return Err(Malformed::Checksum { expected, found });
-        }
-        let kept = u32_at(bytes, 12);
-        if version == 0 {
-            return Err(field("format version", 0, "1 or more"));
-        }
-        if kept & !(KEYS_HASHED | VALUES_KEPT) != 0 {
-            return Err(field("what a trace keeps", u64::from(kept), "known bits alone"));
+        let (flags, [uid, begun_us]) = HEADER.decode(bytes)?;
+        if flags & !(KEYS_HASHED | VALUES_KEPT) != 0 {
+            return Err(field("flags of a trace", u64::from(flags), "known bits only"));
         }
         Ok(TraceHeader {
-            keys_hashed: kept & KEYS_HASHED != 0,
-            values_kept: kept & VALUES_KEPT != 0,
-            uid: u64_at(bytes, 16),
-            begun_us: u64_at(bytes, 24),
+            keys_hashed: flags & KEYS_HASHED != 0,
+            values_kept: flags & VALUES_KEPT != 0,
+            uid,
+            begun_us,
         })
     }
 
-    /// What the checksums of its records come from.
+    /// Returns the seed of the checksums of its records.
     #[must_use]
     pub fn seed(&self) -> LogSeed {
         LogSeed::new(self.uid, self.begun_us)
@@ -129,120 +102,120 @@ fn field(what: &'static str, found: u64, expected: &'static str) -> Malformed {
     Malformed::Field { what, found, expected }
 }
 
-/// A value or an operand of a trace.
+/// A recorded value or operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TracedValue<'a> {
-    /// How many bytes it had.
+pub struct TraceValue<'a> {
+    /// Original size, in bytes.
     pub bytes: u64,
-    /// What they were, if the trace keeps values.
+    /// Content, if the trace keeps values.
     pub content: Option<&'a [u8]>,
 }
 
-/// What happened.
+/// Event of a trace item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Traced<'a> {
-    /// A key was given a value.
+pub enum TraceEvent<'a> {
+    /// A put.
     Put {
-        /// Number of its keyspace.
+        /// Number of the keyspace.
         keyspace: u32,
         /// The key.
         key: &'a [u8],
         /// The value.
-        value: TracedValue<'a>,
+        value: TraceValue<'a>,
     },
-    /// A key was deleted.
+    /// A delete of one key.
     Delete {
-        /// Number of its keyspace.
+        /// Number of the keyspace.
         keyspace: u32,
         /// The key.
         key: &'a [u8],
     },
-    /// An operand was merged into a key.
+    /// A merge of an operand into a key.
     Merge {
-        /// Number of its keyspace.
+        /// Number of the keyspace.
         keyspace: u32,
         /// The key.
         key: &'a [u8],
         /// The operand.
-        operand: TracedValue<'a>,
+        operand: TraceValue<'a>,
     },
-    /// A range of keys was deleted.
+    /// A delete of a range of keys.
     DeleteRange {
-        /// Number of its keyspace.
+        /// Number of the keyspace.
         keyspace: u32,
-        /// The first key that is deleted.
+        /// First deleted key.
         start: &'a [u8],
-        /// The first that is left; `None` for the end of the keyspace.
+        /// Exclusive end; `None` for the end of the keyspace.
         end: Option<&'a [u8]>,
     },
-    /// A key was looked up.
+    /// A lookup of one key.
     Get {
-        /// Number of its keyspace.
+        /// Number of the keyspace.
         keyspace: u32,
         /// The key.
         key: &'a [u8],
-        /// Bytes of the value that was found, if there was one.
+        /// Size of the value found, in bytes; `None` if the key is absent.
         found: Option<u64>,
     },
-    /// Entries were read in key order.
+    /// A read of entries in key order.
     Scan {
-        /// Number of its keyspace.
+        /// Number of the keyspace.
         keyspace: u32,
-        /// Whether from larger keys to smaller ones.
+        /// Whether the scan runs from larger to smaller keys.
         backward: bool,
-        /// The bound where it began; `None` for the end of the keyspace that it began from.
+        /// Bound at which the scan starts; `None` for an end of the keyspace.
         start: Option<&'a [u8]>,
-        /// How many were read.
+        /// Number of entries read.
         entries: u64,
     },
-    /// So many writes that follow were one commit.
+    /// The following writes form one commit.
     Batch {
-        /// How many.
+        /// Number of these writes.
         operations: u64,
     },
-    /// A keyspace has this number from here on.
+    /// Assigns a number to a keyspace.
     Keyspace {
-        /// The number.
+        /// Number of the keyspace.
         keyspace: u32,
-        /// Its name.
+        /// Name of the keyspace.
         name: &'a str,
     },
-    /// Operations were made here that are not recorded: more came at a time than could be written.
+    /// Operations are missing here, because they arrived faster than the recorder could write.
     Lost {
-        /// How many.
+        /// Number of missing operations.
         operations: u64,
     },
-    /// The trace was ended in order.
+    /// Regular end of the trace.
     End {
-        /// Operations recorded in all.
+        /// Number of recorded operations.
         operations: u64,
     },
 }
 
-impl Traced<'_> {
+impl TraceEvent<'_> {
     fn code(&self) -> u8 {
         match self {
-            Traced::Put { .. } => 1,
-            Traced::Delete { .. } => 2,
-            Traced::Merge { .. } => 3,
-            Traced::DeleteRange { .. } => 4,
-            Traced::Get { .. } => 5,
-            Traced::Scan { .. } => 6,
-            Traced::Batch { .. } => 7,
-            Traced::Keyspace { .. } => 8,
-            Traced::Lost { .. } => 9,
-            Traced::End { .. } => 10,
+            TraceEvent::Put { .. } => 1,
+            TraceEvent::Delete { .. } => 2,
+            TraceEvent::Merge { .. } => 3,
+            TraceEvent::DeleteRange { .. } => 4,
+            TraceEvent::Get { .. } => 5,
+            TraceEvent::Scan { .. } => 6,
+            TraceEvent::Batch { .. } => 7,
+            TraceEvent::Keyspace { .. } => 8,
+            TraceEvent::Lost { .. } => 9,
+            TraceEvent::End { .. } => 10,
         }
     }
 
-    /// Whether it is an operation of a user, and not something about the trace.
+    /// Returns whether the event is an operation of a user.
     #[must_use]
     pub fn is_operation(&self) -> bool {
         self.code() <= 6
     }
 
-    /// Whether it can be part of a commit.
+    /// Returns whether the event can be part of a commit.
     fn is_write(&self) -> bool {
         self.code() <= 4 || self.code() == 7
     }
@@ -251,34 +224,34 @@ impl Traced<'_> {
 /// One item of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceItem<'a> {
-    /// Microseconds since the item before; of the first one since the trace was begun.
+    /// Microseconds since the previous item, or since the start of the recording.
     pub after_us: u64,
-    /// Whether the commit asked for a sync; never so for what is no commit.
+    /// Whether the commit requested a sync; false for events other than commits.
     pub synced: bool,
-    /// What happened.
-    pub what: Traced<'a>,
+    /// Recorded event.
+    pub event: TraceEvent<'a>,
 }
 
 impl TraceItem<'_> {
-    /// Appends it to the payload of a record. `values_kept` is what the header says.
+    /// Appends the item to the payload of a record. `values_kept` is that of the header.
     pub fn encode(&self, values_kept: bool, out: &mut Vec<u8>) {
-        out.push(self.what.code() | if self.synced { SYNCED } else { 0 });
+        out.push(self.event.code() | if self.synced { SYNCED } else { 0 });
         put_varint(out, self.after_us);
         let put_key = |out: &mut Vec<u8>, keyspace: u32, key: &[u8]| {
             put_varint(out, u64::from(keyspace));
             put_bytes(out, key);
         };
-        match self.what {
-            Traced::Put { keyspace, key, value }
-            | Traced::Merge { keyspace, key, operand: value } => {
+        match self.event {
+            TraceEvent::Put { keyspace, key, value }
+            | TraceEvent::Merge { keyspace, key, operand: value } => {
                 put_key(out, keyspace, key);
                 match value.content {
                     Some(content) if values_kept => put_bytes(out, content),
                     _ => put_varint(out, value.bytes),
                 }
             }
-            Traced::Delete { keyspace, key } => put_key(out, keyspace, key),
-            Traced::DeleteRange { keyspace, start, end } => {
+            TraceEvent::Delete { keyspace, key } => put_key(out, keyspace, key),
+            TraceEvent::DeleteRange { keyspace, start, end } => {
                 put_key(out, keyspace, start);
                 match end {
                     Some(end) => {
@@ -288,11 +261,11 @@ impl TraceItem<'_> {
                     None => out.push(END_OF_KEYSPACE),
                 }
             }
-            Traced::Get { keyspace, key, found } => {
+            TraceEvent::Get { keyspace, key, found } => {
                 put_key(out, keyspace, key);
                 put_varint(out, found.map_or(0, |bytes| bytes + 1));
             }
-            Traced::Scan { keyspace, backward, start, entries } => {
+            TraceEvent::Scan { keyspace, backward, start, entries } => {
                 put_varint(out, u64::from(keyspace));
                 let backward = if backward { BACKWARD } else { 0 };
                 out.push(backward | if start.is_some() { START_KEY } else { 0 });
@@ -301,15 +274,15 @@ impl TraceItem<'_> {
                 }
                 put_varint(out, entries);
             }
-            Traced::Batch { operations }
-            | Traced::Lost { operations }
-            | Traced::End { operations } => put_varint(out, operations),
-            Traced::Keyspace { keyspace, name } => put_key(out, keyspace, name.as_bytes()),
+            TraceEvent::Batch { operations }
+            | TraceEvent::Lost { operations }
+            | TraceEvent::End { operations } => put_varint(out, operations),
+            TraceEvent::Keyspace { keyspace, name } => put_key(out, keyspace, name.as_bytes()),
         }
     }
 }
 
-/// Reads the items of a record one after the other.
+/// Iterator over the items of a record.
 #[derive(Debug)]
 pub struct TraceItems<'a> {
     rest: Decoder<'a>,
@@ -318,39 +291,39 @@ pub struct TraceItems<'a> {
 }
 
 impl<'a> TraceItems<'a> {
-    /// Starts at the first item of a payload. `values_kept` is what the header says.
+    /// Returns an iterator that starts at the first item. `values_kept` is that of the header.
     #[must_use]
     pub fn new(payload: &'a [u8], values_kept: bool) -> TraceItems<'a> {
         TraceItems { rest: Decoder::new(payload), values_kept, failed: false }
     }
 
-    fn item(&mut self) -> Result<TraceItem<'a>, Malformed> {
+    fn decode_item(&mut self) -> Result<TraceItem<'a>, Malformed> {
         let code = self.rest.u8("code of an item")?;
         let after_us = self.rest.varint("time of an item")?;
         let synced = code & SYNCED != 0;
-        let what = self.what(code & !SYNCED)?;
-        if synced && !what.is_write() {
-            return Err(field("code of an item", u64::from(code), "synced for commits alone"));
+        let event = self.decode_event(code & !SYNCED)?;
+        if synced && !event.is_write() {
+            return Err(field("code of an item", u64::from(code), "synced only for commits"));
         }
-        Ok(TraceItem { after_us, synced, what })
+        Ok(TraceItem { after_us, synced, event })
     }
 
-    fn what(&mut self, code: u8) -> Result<Traced<'a>, Malformed> {
+    fn decode_event(&mut self, code: u8) -> Result<TraceEvent<'a>, Malformed> {
         Ok(match code {
             1 => {
-                let (keyspace, key) = (self.keyspace()?, self.key()?);
-                Traced::Put { keyspace, key, value: self.value()? }
+                let (keyspace, key) = (self.decode_keyspace()?, self.decode_key()?);
+                TraceEvent::Put { keyspace, key, value: self.decode_value()? }
             }
-            2 => Traced::Delete { keyspace: self.keyspace()?, key: self.key()? },
+            2 => TraceEvent::Delete { keyspace: self.decode_keyspace()?, key: self.decode_key()? },
             3 => {
-                let (keyspace, key) = (self.keyspace()?, self.key()?);
-                Traced::Merge { keyspace, key, operand: self.value()? }
+                let (keyspace, key) = (self.decode_keyspace()?, self.decode_key()?);
+                TraceEvent::Merge { keyspace, key, operand: self.decode_value()? }
             }
             4 => {
-                let (keyspace, start) = (self.keyspace()?, self.key()?);
+                let (keyspace, start) = (self.decode_keyspace()?, self.decode_key()?);
                 let end = match self.rest.u8("end kind of a range delete")? {
                     END_OF_KEYSPACE => None,
-                    END_KEY => Some(self.key()?),
+                    END_KEY => Some(self.decode_key()?),
                     other => {
                         let expected = "0 (a key) or 1 (the end of the keyspace)";
                         return Err(field(
@@ -363,70 +336,70 @@ impl<'a> TraceItems<'a> {
                 if end.is_some_and(|end| end <= start) {
                     return Err(Malformed::Order { what: "start and end of a range delete are" });
                 }
-                Traced::DeleteRange { keyspace, start, end }
+                TraceEvent::DeleteRange { keyspace, start, end }
             }
             5 => {
-                let (keyspace, key) = (self.keyspace()?, self.key()?);
+                let (keyspace, key) = (self.decode_keyspace()?, self.decode_key()?);
                 let found = self.rest.varint("value found")?.checked_sub(1);
                 if found.is_some_and(|bytes| bytes > VALUE_BYTES_MAX) {
                     return Err(field("bytes of a value", found.unwrap_or(0), "at most 1 GiB"));
                 }
-                Traced::Get { keyspace, key, found }
+                TraceEvent::Get { keyspace, key, found }
             }
             6 => {
-                let keyspace = self.keyspace()?;
+                let keyspace = self.decode_keyspace()?;
                 let kind = self.rest.u8("start kind of a scan")?;
                 if kind & !(BACKWARD | START_KEY) != 0 {
                     return Err(field("start kind of a scan", u64::from(kind), "0 to 3"));
                 }
-                let start = if kind & START_KEY != 0 { Some(self.key()?) } else { None };
+                let start = if kind & START_KEY != 0 { Some(self.decode_key()?) } else { None };
                 let entries = self.rest.varint("entries of a scan")?;
-                Traced::Scan { keyspace, backward: kind & BACKWARD != 0, start, entries }
+                TraceEvent::Scan { keyspace, backward: kind & BACKWARD != 0, start, entries }
             }
-            7 => Traced::Batch { operations: self.operations()? },
+            7 => TraceEvent::Batch { operations: self.decode_operations()? },
             8 => {
-                let keyspace = self.keyspace()?;
+                let keyspace = self.decode_keyspace()?;
                 let name = self.rest.bytes("name of a keyspace")?;
                 let name = std::str::from_utf8(name).map_err(|error| {
-                    field("text of a name", len_u64(error.valid_up_to()), "UTF-8 to its end")
+                    field("name of a keyspace", len_u64(error.valid_up_to()), "valid UTF-8")
                 })?;
-                Traced::Keyspace { keyspace, name }
+                TraceEvent::Keyspace { keyspace, name }
             }
-            9 => Traced::Lost { operations: self.operations()? },
-            10 => Traced::End { operations: self.operations()? },
+            9 => TraceEvent::Lost { operations: self.decode_operations()? },
+            10 => TraceEvent::End { operations: self.decode_operations()? },
             _ => return Err(field("code of an item", u64::from(code), "a known code")),
         })
     }
 
-    fn operations(&mut self) -> Result<u64, Malformed> {
+    fn decode_operations(&mut self) -> Result<u64, Malformed> {
         self.rest.varint("operations of an item")
     }
 
-    fn keyspace(&mut self) -> Result<u32, Malformed> {
+    fn decode_keyspace(&mut self) -> Result<u32, Malformed> {
         let number = self.rest.varint("keyspace of an item")?;
         let expected = "at most 32 bits";
         u32::try_from(number).map_err(|_| field("keyspace of an item", number, expected))
     }
 
-    fn key(&mut self) -> Result<&'a [u8], Malformed> {
+    fn decode_key(&mut self) -> Result<&'a [u8], Malformed> {
         let key = self.rest.bytes("key of an item")?;
-        // An end that follows a key of full length is one byte longer.
+        // The exclusive end of a range may be one byte longer than the longest key.
         if len_u64(key.len()) > KEY_BYTES_MAX + 1 {
             return Err(field("bytes of a key", len_u64(key.len()), "at most 64 KiB"));
         }
         Ok(key)
     }
 
-    fn value(&mut self) -> Result<TracedValue<'a>, Malformed> {
+    fn decode_value(&mut self) -> Result<TraceValue<'a>, Malformed> {
         if self.values_kept {
             let content = self.rest.bytes("value of an item")?;
-            return Ok(TracedValue { bytes: len_u64(content.len()), content: Some(content) });
+            return Ok(TraceValue { bytes: len_u64(content.len()), content: Some(content) });
         }
         let bytes = self.rest.varint("bytes of a value")?;
         if bytes > VALUE_BYTES_MAX {
             return Err(field("bytes of a value", bytes, "at most 1 GiB"));
         }
-        Ok(TracedValue { bytes, content: None })
+        Ok(TraceValue { bytes, content: None })
     }
 }
 
@@ -437,7 +410,7 @@ impl<'a> Iterator for TraceItems<'a> {
         if self.failed || self.rest.is_empty() {
             return None;
         }
-        let item = self.item();
+        let item = self.decode_item();
         self.failed = item.is_err();
         Some(item)
     }
@@ -449,27 +422,27 @@ mod tests {
 
     fn items(values_kept: bool) -> Vec<TraceItem<'static>> {
         let content = values_kept.then_some(&b"red"[..]);
-        let value = TracedValue { bytes: 3, content };
+        let value = TraceValue { bytes: 3, content };
         let end = Some(&b"pear"[..]);
         let start = Some(&b"b"[..]);
         [
-            (Traced::Keyspace { keyspace: 300, name: "fruit" }, false),
-            (Traced::Batch { operations: 4 }, true),
-            (Traced::Put { keyspace: 300, key: b"apple", value }, true),
-            (Traced::Delete { keyspace: 300, key: b"" }, true),
-            (Traced::Merge { keyspace: 0, key: b"plum", operand: value }, true),
-            (Traced::DeleteRange { keyspace: 0, start: b"b", end }, true),
-            (Traced::DeleteRange { keyspace: 0, start: b"", end: None }, false),
-            (Traced::Get { keyspace: 0, key: b"apple", found: Some(0) }, false),
-            (Traced::Get { keyspace: 0, key: b"apple", found: None }, false),
-            (Traced::Scan { keyspace: 0, backward: true, start: None, entries: 1000 }, false),
-            (Traced::Scan { keyspace: 0, backward: false, start, entries: 0 }, false),
-            (Traced::Lost { operations: 7 }, false),
-            (Traced::End { operations: 9 }, false),
+            (TraceEvent::Keyspace { keyspace: 300, name: "fruit" }, false),
+            (TraceEvent::Batch { operations: 4 }, true),
+            (TraceEvent::Put { keyspace: 300, key: b"apple", value }, true),
+            (TraceEvent::Delete { keyspace: 300, key: b"" }, true),
+            (TraceEvent::Merge { keyspace: 0, key: b"plum", operand: value }, true),
+            (TraceEvent::DeleteRange { keyspace: 0, start: b"b", end }, true),
+            (TraceEvent::DeleteRange { keyspace: 0, start: b"", end: None }, false),
+            (TraceEvent::Get { keyspace: 0, key: b"apple", found: Some(0) }, false),
+            (TraceEvent::Get { keyspace: 0, key: b"apple", found: None }, false),
+            (TraceEvent::Scan { keyspace: 0, backward: true, start: None, entries: 1000 }, false),
+            (TraceEvent::Scan { keyspace: 0, backward: false, start, entries: 0 }, false),
+            (TraceEvent::Lost { operations: 7 }, false),
+            (TraceEvent::End { operations: 9 }, false),
         ]
         .into_iter()
         .zip([0, 1, 127, 128, 1 << 40].into_iter().cycle())
-        .map(|((what, synced), after_us)| TraceItem { after_us, synced, what })
+        .map(|((event, synced), after_us)| TraceItem { after_us, synced, event })
         .collect()
     }
 
@@ -482,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn items_come_back_with_values_and_without() {
+    fn trace_items_with_and_without_values_round_trip() {
         for kept in [false, true] {
             let payload = payload(kept);
             let read: Vec<_> = TraceItems::new(&payload, kept).collect::<Result<_, _>>().unwrap();
@@ -492,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn every_truncation_is_an_error_or_fewer_items() {
+    fn trace_items_truncated_is_error_or_fewer_items() {
         for kept in [false, true] {
             let payload = payload(kept);
             for length in 0..payload.len() {
@@ -503,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn no_flipped_bit_panics_and_what_is_read_is_what_is_there() {
+    fn trace_items_flipped_bit_is_error_or_reencodes_equal() {
         for kept in [false, true] {
             let payload = payload(kept);
             for bit in 0..payload.len() * 8 {
@@ -520,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_comes_back_and_every_flipped_bit_is_noticed() {
+    fn trace_header_round_trips_and_damaged_is_error() {
         for (keys_hashed, values_kept) in [(false, false), (true, false), (false, true)] {
             let header = TraceHeader { keys_hashed, values_kept, uid: 77, begun_us: 1_000_000 };
             let good = header.encode();

@@ -1,26 +1,25 @@
-//! Names of the files of a database, both ways.
+//! Formatting and parsing of the names of database files.
 //!
-//! All numbered files share one line of numbers, and no number is ever used twice, so a name says
-//! at once what a file is and when it came. Parsing is exact: one file kind and number has one
-//! name, and a name that this module would not write is somebody else's file.
+//! All numbered files share one sequence of numbers, and no number is reused. Parsing is exact: each kind and
+//! number has exactly one name. Any other name belongs to a file of another program.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use lsmx_base::failpoint::{self, Failpoint};
 
-/// The pointer to the manifest in use.
+/// Name of the file that points to the current manifest.
 pub const CURRENT: &str = "CURRENT";
-/// The file whose lock says who owns the database.
+/// Name of the file whose lock protects the database.
 pub const LOCK: &str = "LOCK";
-/// The file that keeps room on the disk, and holds nothing.
+/// Name of the empty file that reserves disk space.
 pub const RESERVE: &str = "RESERVE";
 
-/// How far a number on disk can be ahead of the next number that the manifest knows: more than jobs can give
-/// out between two edits.
-const NUMBERS_AHEAD_MAX: u64 = 1 << 32;
-/// A number from here on is impossible where no manifest says which number is next.
-const NUMBERS_END: u64 = 1 << 55;
+/// Maximum distance of a file number on disk from the next number in the manifest. Jobs allocate fewer
+/// numbers between two edits.
+const NUMBER_DISTANCE_MAX: u64 = 1 << 32;
+/// First invalid file number if no manifest states the next number.
+const NUMBER_END: u64 = 1 << 55;
 
 const MANIFEST_PREFIX: &str = "MANIFEST-";
 const TABLE_SUFFIX: &str = ".sst";
@@ -29,14 +28,13 @@ const SEGMENT_SUFFIX: &str = ".wal";
 const OPERANDS_SUFFIX: &str = ".operands";
 const BUCKET_SUFFIX: &str = ".bucket";
 const TEMPORARY_SUFFIX: &str = ".tmp";
-/// Numbers are padded to this many digits, so that a listing shows them in order.
+/// Minimum number of digits; smaller numbers are zero-padded, so that a listing is sorted.
 const DIGITS_MIN: usize = 6;
 
-/// Largest number of a file. So far from the end of 64 bits that the numbers which come after any
-/// one found on disk never wrap.
+/// Largest file number. It leaves room for later numbers without overflow, whatever number is found on disk.
 pub const FILE_NUMBER_MAX: u64 = (1 << 56) - 1;
 
-/// What a file of a database is, and its number.
+/// Kind and number of a database file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FileName {
     /// A table, `000007.sst`.
@@ -47,22 +45,22 @@ pub enum FileName {
     Segment(u64),
     /// A manifest, `MANIFEST-000002`.
     Manifest(u64),
-    /// What an operand store holds, `000011.operands`.
+    /// State of an operand store, `000011.operands`.
     Operands(u64),
-    /// Operands of a range of keys, `000012.bucket`.
+    /// Operands of a key range, `000012.bucket`.
     Bucket(u64),
-    /// A file that will get another name when it is complete, `000009.tmp`; rubbish after a crash.
+    /// A file under construction, `000009.tmp`. It is deleted after a crash.
     Temporary(u64),
-    /// The pointer to the manifest in use, `CURRENT`.
+    /// The pointer to the current manifest, `CURRENT`.
     Current,
     /// The lock file, `LOCK`.
     Lock,
-    /// Room on the disk that is kept for a full one, `RESERVE`.
+    /// Reserved disk space, `RESERVE`.
     Reserve,
 }
 
 impl FileName {
-    /// What a name stands for, or `None` for a name that no file of a database has.
+    /// Parses a file name. Returns `None` if it is not the name of a database file.
     #[must_use]
     pub fn parse(name: &str) -> Option<FileName> {
         let file = if name == CURRENT {
@@ -89,7 +87,7 @@ impl FileName {
         Some(file)
     }
 
-    /// The number, for the kinds that have one.
+    /// Returns the number, for kinds that have one.
     #[must_use]
     pub fn number(self) -> Option<u64> {
         match self {
@@ -104,26 +102,26 @@ impl FileName {
         }
     }
 
-    /// Whether the file has a number that the database cannot have allocated, so another program named it.
-    /// `next` is the next number that the manifest knows, if there is a manifest.
+    /// Returns whether the database cannot have allocated this number, so that the file is foreign.
+    /// `next` is the next number in the manifest, if there is a manifest.
     pub(crate) fn is_stray(self, next: Option<u64>) -> bool {
-        let end = next.map_or(NUMBERS_END, |next| next.saturating_add(NUMBERS_AHEAD_MAX));
-        let stray = self.number().is_some_and(|number| number >= end);
-        stray && !failpoint::is_on(Failpoint::StrayNumberCounts)
+        let end = next.map_or(NUMBER_END, |next| next.saturating_add(NUMBER_DISTANCE_MAX));
+        let is_out_of_range = self.number().is_some_and(|number| number >= end);
+        is_out_of_range && !failpoint::is_on(Failpoint::StrayNumberCounts)
     }
 
-    /// The path of this file in the directory `dir`.
+    /// Returns the path of this file in a directory.
     #[must_use]
     pub fn in_dir(self, dir: &Path) -> PathBuf {
         dir.join(self.to_string())
     }
 }
 
-/// Only what [`FileName`]'s `Display` writes: six digits or more, padded to six and no further.
+/// Parses a number as `Display` formats it: at least six digits, without further padding.
 fn parse_number(digits: &str) -> Option<u64> {
-    let padded = digits.len() > DIGITS_MIN && digits.starts_with('0');
-    let plain = digits.len() >= DIGITS_MIN && digits.bytes().all(|byte| byte.is_ascii_digit());
-    if padded || !plain {
+    let is_padded = digits.len() > DIGITS_MIN && digits.starts_with('0');
+    let is_digits = digits.len() >= DIGITS_MIN && digits.bytes().all(|byte| byte.is_ascii_digit());
+    if is_padded || !is_digits {
         return None;
     }
     digits.parse().ok().filter(|number| *number <= FILE_NUMBER_MAX)
@@ -151,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_comes_back_from_its_name() {
+    fn file_name_every_kind_round_trips() {
         for number in [0, 1, 7, 999_999, 1_000_000, FILE_NUMBER_MAX] {
             for name in [
                 FileName::Table(number),
@@ -176,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_would_not_be_written_is_not_parsed() {
+    fn file_name_nonstandard_is_not_parsed() {
         for name in [
             "",
             "7.sst",

@@ -1,17 +1,18 @@
-//! Manifest edits: what the payload of one manifest record means.
+//! Version edits: the payload of a manifest record.
+//!
 //! ```text
-//! edit    one change after the other, to the end of the payload
+//! edit    changes, up to the end of the payload
 //! change  tag     u8
 //!         length  varint, bytes of the body
 //!         body    fields in the order of the variant below: integers as varints, uids and
 //!                 checksums as u64 little-endian, names and keys as varint length and bytes,
 //!                 an optional field as one byte 0 or 1 and, after 1, the field
 //! ```
-//! A tag below 128 must be understood: a build that does not know it refuses the manifest. A tag
-//! from 128 on may be skipped. A tag once on disk is never reused; 32 to 47 are those of blob files,
-//! 48 to 63 are kept for operand stores.
+//!
+//! A build that does not know a tag below 128 refuses the manifest. Unknown tags from 128 on are skipped. A
+//! tag once stored on disk is never reused. Tags 32 to 47 are for blob files, 48 to 63 for operand stores.
 
-mod blobs;
+mod blob_files;
 
 use std::sync::Arc;
 
@@ -21,15 +22,15 @@ use lsmx_compaction::{FileId, KeyRange, Level, RunId, TableMeta};
 
 use crate::operand_store::Token;
 use crate::{Malformed, SeqNo};
-pub use blobs::{BlobFileRecord, BlobReference};
+pub use blob_files::{BlobFileRecord, BlobReference};
 
-/// Most bytes of a keyspace's name.
+/// Maximum size of a keyspace's name, in bytes.
 pub const KEYSPACE_NAME_BYTES_MAX: usize = 255;
 
-/// Tags from here on may be skipped by a build that does not know them.
-const TAG_OPTIONAL: u8 = 128;
+/// First tag that a build may skip if it does not know it.
+const OPTIONAL_TAGS_START: u8 = 128;
 
-/// What the manifest knows of a table file.
+/// A table file as described by the manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileRecord {
     /// Number in the file's name.
@@ -40,31 +41,32 @@ pub struct FileRecord {
     pub bytes: u64,
     /// Entries of all kinds.
     pub entries: u64,
-    /// Point tombstones among them, and range tombstones.
+    /// Number of point tombstones and range tombstones.
     pub tombstones: u64,
     /// Bytes of the values of all entries.
     pub value_bytes: u64,
-    /// When the oldest tombstone was written, in microseconds of the tree's clock.
+    /// Write time of the oldest tombstone, in microseconds of the tree's clock.
     pub oldest_tombstone_us: Option<u64>,
-    /// Smallest sequence number of a tombstone; `None` if there is none, or nobody noted it.
+    /// Smallest sequence number of a tombstone; `None` if there is none, or if it was not recorded.
     pub tombstone_seq_smallest: Option<u64>,
     /// Smallest sequence number of an entry.
     pub seq_smallest: u64,
     /// Largest sequence number of an entry.
     pub seq_largest: u64,
-    /// When the file was written, in microseconds of the tree's clock.
+    /// Creation time of the file, in microseconds of the tree's clock.
     pub created_us: u64,
-    /// Order of creation; a move keeps it.
+    /// Position in the order of creation, which a trivial move does not change.
     pub creation: u64,
-    /// The table's random number, which seeds every checksum in it.
+    /// Random uid of the table, which seeds its checksums.
     pub uid: u64,
     /// XXH3-64 of the whole file.
     pub checksum: u64,
 }
 
 impl FileRecord {
-    /// The file as a policy sees it: last read when it was written. Where nobody noted which its
-    /// oldest tombstone is, that is taken to be its newest entry: so no snapshot is overlooked.
+    /// Returns the file as seen by a compaction policy, with the last read at the time of creation.
+    /// If the smallest sequence number of a tombstone was not recorded, the largest one of the file
+    /// is taken instead, so that no snapshot is overlooked.
     #[must_use]
     pub fn shape(&self) -> TableMeta {
         TableMeta {
@@ -86,7 +88,7 @@ impl FileRecord {
         }
     }
 
-    /// What the manifest will know of a file with this shape.
+    /// Returns the manifest record of a file with this shape.
     #[must_use]
     pub fn from_shape(shape: &TableMeta, uid: u64, checksum: u64) -> FileRecord {
         FileRecord {
@@ -120,7 +122,7 @@ impl FileRecord {
         }
         put_u64(out, self.uid);
         put_u64(out, self.checksum);
-        // The last field, and left out where there is none.
+        // The last field, omitted if absent.
         if let Some(seq) = self.tombstone_seq_smallest {
             put_varint(out, seq);
         }
@@ -153,58 +155,58 @@ impl FileRecord {
     }
 }
 
-/// One change of an edit.
+/// One change of a version edit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A keyspace comes into being. Its id was never used before.
+    /// Creates a keyspace. Its id has never been used.
     CreateKeyspace {
-        /// Its id in the WAL and in later changes.
+        /// Id of the keyspace in the WAL and in later changes.
         id: u32,
-        /// Its name, any UTF-8 up to [`KEYSPACE_NAME_BYTES_MAX`] bytes.
+        /// Name, UTF-8 of at most [`KEYSPACE_NAME_BYTES_MAX`] bytes.
         name: String,
-        /// Its options as the keyspace wrote them; the manifest does not look inside.
+        /// Encoded options, which the manifest does not interpret.
         options: String,
     },
-    /// A keyspace and all its files leave. Its id stays used.
+    /// Drops a keyspace with all its files. Its id is not reused.
     DropKeyspace {
-        /// Its id.
+        /// Id of the keyspace.
         id: u32,
     },
-    /// A keyspace has other options from here on.
+    /// Replaces the options of a keyspace.
     SetOptions {
-        /// Its id.
+        /// Id of the keyspace.
         keyspace: u32,
-        /// Its options as the keyspace wrote them.
+        /// Encoded options.
         options: String,
     },
-    /// A file joins a run. A run that is not in the level yet becomes its newest.
+    /// Adds a file to a run. A run that the level does not have becomes its newest.
     AddFile {
         /// Id of the keyspace.
         keyspace: u32,
         /// Level of the run.
         level: Level,
-        /// The run.
+        /// Id of the run.
         run: RunId,
         /// The file.
         file: Arc<FileRecord>,
     },
-    /// A file leaves the tree. A run without files leaves at the end of the edit.
+    /// Removes a file from the tree. A run without files is removed at the end of the edit.
     RemoveFile {
         /// Id of the keyspace.
         keyspace: u32,
         /// The file.
         id: FileId,
     },
-    /// The order of the runs of a level at the end of the edit. Names each of its runs once.
+    /// Sets the order of all runs of a level at the end of the edit.
     RunOrder {
         /// Id of the keyspace.
         keyspace: u32,
         /// The level.
         level: Level,
-        /// Its runs, newest first.
+        /// All runs of the level, newest first.
         runs: Vec<RunId>,
     },
-    /// Where round robin goes on in a level.
+    /// Sets the position of round-robin file selection in a level.
     Cursor {
         /// Id of the keyspace.
         keyspace: u32,
@@ -213,86 +215,86 @@ pub enum Change {
         /// End key of the last job out of the level.
         key: Option<Bytes>,
     },
-    /// The next run of a keyspace gets this name.
+    /// Sets the id of the next run of a keyspace.
     RunIdNext {
         /// Id of the keyspace.
         keyspace: u32,
-        /// Its next run.
+        /// Id of the next run.
         next: u64,
     },
-    /// Tables hold every write of a keyspace up to this number; replay skips those.
+    /// States that tables hold all writes of a keyspace up to `seq`. Replay skips those.
     FlushedThrough {
         /// Id of the keyspace.
         keyspace: u32,
-        /// Last sequence number that tables hold.
+        /// Last sequence number held by tables.
         seq: SeqNo,
     },
-    /// Replay starts at this WAL segment; older ones are of no use any more.
+    /// Sets the WAL segment at which replay starts. Older segments are obsolete.
     WalOldest {
         /// Id of the segment.
         segment: u64,
     },
-    /// This WAL segment exists, its header and all older segments are on stable storage.
+    /// States that a WAL segment exists. Its header and all older segments are on stable storage.
     WalSegment {
         /// Id of the segment.
         id: u64,
     },
-    /// This WAL segment is synced up to here, and all older ones as far as they count.
+    /// States that a WAL segment is synced up to `bytes`, and all valid bytes of older ones are.
     WalMark {
         /// Id of the segment.
         segment: u64,
         /// Synced bytes.
         bytes: u64,
     },
-    /// No file has this number or a larger one.
+    /// Sets an exclusive upper bound of all file numbers.
     FileNumberNext(u64),
-    /// No write has a larger sequence number; the next one may only be larger.
+    /// Sets an upper bound of all sequence numbers. Later writes have larger ones.
     LastSeq(SeqNo),
-    /// Largest time ever seen, in microseconds.
+    /// Sets the largest time seen so far, in microseconds.
     ClockUs(u64),
-    /// The database was closed with everything on stable storage.
+    /// States that the database was closed with everything on stable storage.
     CleanClose {
         /// Last sequence number.
         last_seq: SeqNo,
     },
-    /// The database was opened for writing after a clean close.
+    /// States that the database was opened for writing after a clean close.
     Opened,
-    /// The next keyspace gets this id; written by snapshots, so that no id of a dropped one returns.
+    /// Sets the id of the next keyspace. Manifest snapshots write it, so that ids are not reused.
     KeyspaceIdNext(u32),
-    /// What the operand store of a keyspace holds from here on.
+    /// Sets the state of the operand store of a keyspace.
     OperandToken {
         /// Id of the keyspace.
         keyspace: u32,
-        /// What its store has prepared; none once its operands are in tables alone.
+        /// State that the store prepared; `None` once all of its operands are in tables.
         token: Option<Token>,
     },
-    /// A blob file comes to a keyspace.
+    /// Adds a blob file to a keyspace.
     AddBlob {
         /// Id of the keyspace.
         keyspace: u32,
         /// The file.
         blob: BlobFileRecord,
     },
-    /// A blob file leaves its keyspace.
+    /// Removes a blob file from its keyspace.
     RemoveBlob {
         /// Id of the keyspace.
         keyspace: u32,
         /// The file.
         id: FileId,
     },
-    /// What a table references of blob files, from the end of the edit until the table leaves.
+    /// Sets the references of a table to blob files, valid until the table is removed.
     References {
         /// Id of the keyspace.
         keyspace: u32,
         /// The table.
         table: FileId,
-        /// By number of the blob file.
+        /// References, ordered by number of the blob file.
         blobs: Arc<[BlobReference]>,
     },
 }
 
 impl Change {
-    /// The keyspace that it is about, if it is about one.
+    /// Returns the id of the keyspace that the change affects, if any.
     #[must_use]
     pub fn keyspace(&self) -> Option<u32> {
         match self {
@@ -321,21 +323,21 @@ impl Change {
     }
 }
 
-/// One atomic change of the manifest.
+/// An atomic change of the manifest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Edit {
-    /// Its parts, applied in this order, visible only together.
+pub struct VersionEdit {
+    /// Changes, applied in this order.
     pub changes: Vec<Change>,
 }
 
-impl From<Vec<Change>> for Edit {
-    fn from(changes: Vec<Change>) -> Edit {
-        Edit { changes }
+impl From<Vec<Change>> for VersionEdit {
+    fn from(changes: Vec<Change>) -> VersionEdit {
+        VersionEdit { changes }
     }
 }
 
-impl Edit {
-    /// Its bytes.
+impl VersionEdit {
+    /// Encodes the edit.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let (mut out, mut body) = (Vec::new(), Vec::new());
@@ -348,11 +350,11 @@ impl Edit {
         out
     }
 
-    /// Reads an edit from a record's payload.
+    /// Decodes the payload of a manifest record.
     ///
     /// # Errors
-    /// What is wrong with it; a tag that must be understood and is not.
-    pub fn decode(payload: &[u8]) -> Result<Edit, Malformed> {
+    /// Fails when the payload is malformed, or has an unknown tag below 128.
+    pub fn decode(payload: &[u8]) -> Result<VersionEdit, Malformed> {
         let mut input = Decoder::new(payload);
         let mut changes = Vec::new();
         while !input.is_empty() {
@@ -369,12 +371,12 @@ impl Edit {
                 changes.push(change);
             }
         }
-        Ok(Edit { changes })
+        Ok(VersionEdit { changes })
     }
 }
 
 impl Change {
-    /// Appends the fields; returns the tag.
+    /// Appends the fields, and returns the tag.
     fn encode_body(&self, out: &mut Vec<u8>) -> u8 {
         match self {
             Change::CreateKeyspace { id, name, options } => {
@@ -483,13 +485,13 @@ impl Change {
             Change::References { keyspace, table, blobs } => {
                 put_varint(out, u64::from(*keyspace));
                 put_varint(out, table.0);
-                blobs::put_references(out, blobs);
+                blob_files::put_references(out, blobs);
                 34
             }
         }
     }
 
-    /// The change, or `None` for one that may be skipped.
+    /// Decodes a change. Returns `None` for an unknown change that may be skipped.
     fn decode_body(tag: u8, body: &mut Decoder<'_>) -> Result<Option<Change>, Malformed> {
         let change = match tag {
             1 => Change::CreateKeyspace {
@@ -557,14 +559,14 @@ impl Change {
             34 => Change::References {
                 keyspace: get_u32(body, "keyspace id")?,
                 table: FileId(body.varint("file id")?),
-                blobs: blobs::get_references(body)?.into(),
+                blobs: blob_files::get_references(body)?.into(),
             },
-            TAG_OPTIONAL.. => return Ok(None),
+            OPTIONAL_TAGS_START.. => return Ok(None),
             unknown => {
                 return Err(Malformed::Field {
                     what: "tag of a manifest change",
                     found: u64::from(unknown),
-                    expected: "one this build knows, or 128 and more",
+                    expected: "a known tag, or 128 or more",
                 });
             }
         };
@@ -625,7 +627,7 @@ fn get_text(body: &mut Decoder<'_>, what: &'static str) -> Result<String, Malfor
 
 fn get_runs(body: &mut Decoder<'_>) -> Result<Vec<RunId>, Malformed> {
     let count = body.length("runs of a level")?;
-    // The count is not trusted with an allocation: the loop ends where the body does.
+    // Not allocated from the untrusted count. The loop ends at the end of the body.
     let mut runs = Vec::new();
     for _ in 0..count {
         runs.push(RunId(body.varint("run id")?));
@@ -637,7 +639,7 @@ fn get_runs(body: &mut Decoder<'_>) -> Result<Vec<RunId>, Malformed> {
 mod tests {
     use super::*;
 
-    fn every_change() -> Edit {
+    fn every_change() -> VersionEdit {
         let file = FileRecord {
             id: FileId(7),
             range: KeyRange { smallest: Bytes::new(), largest: Bytes::from_static(b"zz") },
@@ -657,7 +659,7 @@ mod tests {
         let no_tombstone =
             FileRecord { oldest_tombstone_us: None, tombstone_seq_smallest: None, ..file.clone() };
         let (keyspace, level, run) = (3, Level(6), RunId(900));
-        Edit::from(vec![
+        VersionEdit::from(vec![
             Change::CreateKeyspace { id: 3, name: "größe".into(), options: "a = 1\n".into() },
             Change::DropKeyspace { id: u32::MAX },
             Change::SetOptions { keyspace, options: String::new() },
@@ -704,19 +706,19 @@ mod tests {
     }
 
     #[test]
-    fn every_change_comes_back() {
+    fn version_edit_every_change_round_trips() {
         let edit = every_change();
-        assert_eq!(Edit::decode(&edit.encode()), Ok(edit));
-        assert_eq!(Edit::decode(&[]), Ok(Edit::default()));
+        assert_eq!(VersionEdit::decode(&edit.encode()), Ok(edit));
+        assert_eq!(VersionEdit::decode(&[]), Ok(VersionEdit::default()));
     }
 
     #[test]
-    fn a_truncation_is_noticed_or_ends_between_two_changes() {
+    fn version_edit_truncated_is_error_or_prefix() {
         let edit = every_change();
         let bytes = edit.encode();
         let mut whole = 0;
         for length in 0..bytes.len() {
-            if let Ok(prefix) = Edit::decode(&bytes[..length]) {
+            if let Ok(prefix) = VersionEdit::decode(&bytes[..length]) {
                 assert_eq!(prefix.changes, edit.changes[..whole]);
                 assert_eq!(prefix.encode(), bytes[..length]);
                 whole += 1;
@@ -726,31 +728,34 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_bit_gives_an_error_or_another_edit() {
+    fn version_edit_flipped_bit_is_error_or_other_edit() {
         let edit = every_change();
         let bytes = edit.encode();
         for bit in 0..bytes.len() * 8 {
             let mut bad = bytes.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
-            assert_ne!(Edit::decode(&bad).as_ref(), Ok(&edit), "bit {bit}");
+            assert_ne!(VersionEdit::decode(&bad).as_ref(), Ok(&edit), "bit {bit}");
         }
     }
 
     #[test]
-    fn an_unknown_change_is_skipped_only_if_its_tag_allows_it() {
-        assert_eq!(Edit::decode(&[200, 2, 1, 2, 17, 0]), Ok(Edit::from(vec![Change::Opened])));
-        let must = Edit::decode(&[127, 2, 1, 2, 17, 0]);
+    fn version_edit_unknown_tag_is_skipped_from_128() {
+        assert_eq!(
+            VersionEdit::decode(&[200, 2, 1, 2, 17, 0]),
+            Ok(VersionEdit::from(vec![Change::Opened]))
+        );
+        let must = VersionEdit::decode(&[127, 2, 1, 2, 17, 0]);
         assert!(matches!(must, Err(Malformed::Field { found: 127, .. })));
-        let longer = Edit::decode(&[17, 1, 0]);
+        let longer = VersionEdit::decode(&[17, 1, 0]);
         assert!(longer.is_err(), "a known change with more fields than this build knows");
     }
 
     #[test]
-    fn a_count_from_disk_allocates_nothing() {
+    fn version_edit_huge_count_is_error_without_allocation() {
         let mut body = vec![3, 6];
         put_varint(&mut body, u64::MAX >> 1);
         let mut bytes = vec![6];
         put_bytes(&mut bytes, &body);
-        assert!(matches!(Edit::decode(&bytes), Err(Malformed::Truncated { .. })));
+        assert!(matches!(VersionEdit::decode(&bytes), Err(Malformed::Truncated { .. })));
     }
 }

@@ -1,4 +1,5 @@
-//! Log records: how a record of the WAL or the manifest stands in its file, little-endian.
+//! Log record: the unit of the WAL, the manifest and workload traces, little-endian.
+//!
 //! ```text
 //!  0  8  header checksum    u64, over bytes 8..36, seeded by file and offset
 //!  8  4  payload bytes      u32
@@ -8,9 +9,10 @@
 //! 32  4  payload checksum   u32, seeded by file and offset
 //! 36  n  payload
 //! ```
-//! Both checksums are seeded by the database, the number of the file and the offset of the record,
-//! so that a record is valid in the one place where it was written. A record that carries nothing
-//! but a sync mark has no payload and count 0. Zeros are not a record.
+//!
+//! Database uid, file number and record offset seed both checksums, so a record is valid only where it was
+//! written. A mark-only record consists of a sync mark, without payload and with count 0. Zeros are not a
+//! valid record.
 
 use lsmx_base::checksum::{location_seed, xxh3, xxh3_seeded};
 use lsmx_base::coding::{len_u64, low_u32};
@@ -20,22 +22,22 @@ use lsmx_base::malformed::Malformed;
 pub const RECORD_HEADER_BYTES: usize = 36;
 const _: () = assert!(
     RECORD_HEADER_BYTES == 3 * size_of::<u64>() + 3 * size_of::<u32>(),
-    "the picture above says 36"
+    "the diagram above says 36"
 );
 
-/// First number that is not a sequence number any more; they have 56 bits.
+/// Exclusive upper bound of sequence numbers, which have 56 bits.
 pub(crate) const SEQ_END: u64 = 1 << 56;
 const OLDER_SYNCED: u64 = 1 << 63;
 
-/// How far a log was on stable storage when a record was written.
+/// Extent of the log on stable storage when a record was written.
 ///
-/// A bad record below a mark is damage, one above every mark is a torn tail.
+/// An invalid record before a sync mark is corruption. One after all sync marks is a torn tail.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SyncMark {
-    /// This file is synced up to here, in bytes; 0 if it never was.
+    /// Synced bytes of this file; 0 if it was never synced.
     pub position: u64,
-    /// Every older segment is synced as far as it counts. Always so if `position` is not 0, for a
-    /// sync goes oldest segment first.
+    /// Whether all valid bytes of older segments are synced. True if `position` is not 0, because
+    /// older segments are synced first.
     pub older_synced: bool,
 }
 
@@ -49,12 +51,12 @@ impl SyncMark {
     }
 }
 
-/// The identity of a log file, from which the seeds of its checksums come.
+/// Identity of a log file, which seeds its checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogSeed(u64);
 
 impl LogSeed {
-    /// The seed of file `number` of the database `db_uid`.
+    /// Returns the seed of file `number` of the database `db_uid`.
     #[must_use]
     pub fn new(db_uid: u64, number: u64) -> LogSeed {
         let mut identity = [0; 16];
@@ -63,36 +65,36 @@ impl LogSeed {
         LogSeed(xxh3(&identity))
     }
 
-    /// The checksum of bytes that belong to the record at `offset`.
+    /// Returns the checksum of bytes of the record at `offset`.
     fn checksum(self, bytes: &[u8], offset: u64) -> u64 {
         xxh3_seeded(bytes, location_seed(self.0, offset))
     }
 
-    /// The checksum of a payload: the low half, for the header before it has checked already.
+    /// Returns the checksum of a payload. 32 bits suffice, because the header has a checksum as well.
     fn payload_checksum(self, payload: &[u8], offset: u64) -> u32 {
         low_u32(self.checksum(payload, offset))
     }
 }
 
-/// What stands before the payload of a record.
+/// Header of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordHeader {
-    /// Bytes of the payload.
+    /// Size of the payload, in bytes.
     pub payload_bytes: u32,
-    /// Sequence numbers that the record takes; 0 for a mark-only record.
+    /// Number of sequence numbers of the record; 0 for a mark-only record.
     pub count: u32,
-    /// First of them; of a mark-only record the next one to come.
+    /// First sequence number; for a mark-only record the next one.
     pub first_seq: u64,
-    /// How far the log was synced when the record was written.
+    /// Synced extent of the log when the record was written.
     pub mark: SyncMark,
     payload_checksum: u32,
 }
 
 impl RecordHeader {
-    /// Appends a whole record that will stand at `offset` to `out`.
+    /// Appends a record for `offset` to `out`.
     ///
     /// # Errors
-    /// A payload past `u32::MAX` bytes; nothing was appended then.
+    /// Fails for a payload of 4 GiB or more, without appending anything.
     pub fn encode_record(
         out: &mut Vec<u8>,
         (seed, offset): (LogSeed, u64),
@@ -118,11 +120,10 @@ impl RecordHeader {
         Ok(())
     }
 
-    /// The header of the record at `offset`, of whose file `rest` bytes are there from `offset` on.
+    /// Decodes the header of the record at `offset`. `rest` is the number of file bytes from there on.
     ///
     /// # Errors
-    /// What is wrong with it. A header whose checksum fits is still refused when it says what no
-    /// writer writes.
+    /// Fails when the checksum does not match, or when the fields are invalid although it does.
     pub fn decode(
         bytes: &[u8; RECORD_HEADER_BYTES],
         (seed, offset): (LogSeed, u64),
@@ -151,17 +152,17 @@ impl RecordHeader {
         Ok(header)
     }
 
-    /// What must hold between the fields of a header.
+    /// Checks the invariants of the fields.
     fn check(&self, offset: u64) -> Result<(), Malformed> {
         let field = |what, found, expected| Err(Malformed::Field { what, found, expected });
         if self.first_seq >= SEQ_END || self.first_seq + u64::from(self.count) > SEQ_END {
             return field("sequence number of a log record", self.first_seq, "less than 2^56");
         }
         if self.mark.position > offset {
-            return field("sync mark", self.mark.position, "not beyond its own record");
+            return field("sync mark", self.mark.position, "at most the offset of its record");
         }
         if self.mark.position > 0 && !self.mark.older_synced {
-            return field("sync mark", self.mark.position, "0 while older segments are not synced");
+            return field("sync mark", self.mark.position, "0 unless older segments are synced");
         }
         if self.count == 0 && self.payload_bytes > 0 {
             return field("count of a log record with a payload", 0, "1 or more");
@@ -169,20 +170,20 @@ impl RecordHeader {
         Ok(())
     }
 
-    /// Quickly rules out most places of a file where no record starts; what it lets pass must
-    /// still be decoded.
+    /// Returns whether a record may start at `offset`. This is a cheap test for scans over damaged
+    /// files; candidates must be decoded.
     #[must_use]
-    pub fn may_start(bytes: &[u8; RECORD_HEADER_BYTES], offset: u64, rest: u64) -> bool {
+    pub fn can_start(bytes: &[u8; RECORD_HEADER_BYTES], offset: u64, rest: u64) -> bool {
         bytes.iter().any(|&byte| byte != 0)
             && u64_at(bytes, 16) < SEQ_END
             && u64_at(bytes, 24) & !OLDER_SYNCED <= offset
             && u64::from(u32_at(bytes, 8)) + len_u64(RECORD_HEADER_BYTES) <= rest
     }
 
-    /// Checks the payload of the record at `offset`.
+    /// Verifies the payload of the record at `offset`.
     ///
     /// # Errors
-    /// The checksum does not match.
+    /// Fails when the checksum does not match.
     pub fn check_payload(
         &self,
         payload: &[u8],
@@ -198,27 +199,27 @@ impl RecordHeader {
         })
     }
 
-    /// Bytes of the whole record.
+    /// Returns the size of the whole record, in bytes.
     #[must_use]
     pub fn record_bytes(&self) -> u64 {
         len_u64(RECORD_HEADER_BYTES) + u64::from(self.payload_bytes)
     }
 
-    /// Whether the record carries a sync mark and nothing else.
+    /// Returns whether the record consists of a sync mark only.
     #[must_use]
     pub fn is_mark_only(&self) -> bool {
         self.count == 0
     }
 }
 
-/// The integer at a fixed place of a fixed-size header; the place is in bounds by construction.
+/// Reads a little-endian integer at a constant offset, which is in bounds.
 pub(crate) fn u64_at<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {
     let mut field = [0; 8];
     field.copy_from_slice(&bytes[at..at + 8]);
     u64::from_le_bytes(field)
 }
 
-/// The integer at a fixed place of a fixed-size header; the place is in bounds by construction.
+/// Reads a little-endian integer at a constant offset, which is in bounds.
 pub(crate) fn u32_at<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
     let mut field = [0; 4];
     field.copy_from_slice(&bytes[at..at + 4]);
@@ -229,43 +230,43 @@ pub(crate) fn u32_at<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
 mod tests {
     use super::*;
 
-    const PLACE: (LogSeed, u64) = (LogSeed(77), 1000);
+    const LOCATION: (LogSeed, u64) = (LogSeed(77), 1000);
 
     fn record(payload: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
         let mark = SyncMark { position: 900, older_synced: true };
-        RecordHeader::encode_record(&mut out, PLACE, (5, 3), mark, payload).unwrap();
+        RecordHeader::encode_record(&mut out, LOCATION, (5, 3), mark, payload).unwrap();
         out
     }
 
-    fn decode(bytes: &[u8], place: (LogSeed, u64)) -> Result<RecordHeader, Malformed> {
+    fn decode(bytes: &[u8], location: (LogSeed, u64)) -> Result<RecordHeader, Malformed> {
         let header: &[u8; RECORD_HEADER_BYTES] = bytes.first_chunk().unwrap();
-        let header = RecordHeader::decode(header, place, len_u64(bytes.len()))?;
-        header.check_payload(&bytes[RECORD_HEADER_BYTES..], place)?;
+        let header = RecordHeader::decode(header, location, len_u64(bytes.len()))?;
+        header.check_payload(&bytes[RECORD_HEADER_BYTES..], location)?;
         Ok(header)
     }
 
     #[test]
-    fn a_record_comes_back() {
+    fn log_record_round_trips() {
         let bytes = record(b"payload");
-        let header = decode(&bytes, PLACE).unwrap();
+        let header = decode(&bytes, LOCATION).unwrap();
         assert_eq!((header.first_seq, header.count, header.payload_bytes), (5, 3, 7));
         assert_eq!(header.mark, SyncMark { position: 900, older_synced: true });
-        assert!(RecordHeader::may_start(bytes.first_chunk().unwrap(), 1000, 43));
+        assert!(RecordHeader::can_start(bytes.first_chunk().unwrap(), 1000, 43));
     }
 
     #[test]
-    fn every_flipped_bit_is_noticed() {
+    fn log_record_flipped_bit_is_error() {
         let good = record(b"payload");
         for bit in 0..good.len() * 8 {
             let mut bad = good.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
-            assert!(decode(&bad, PLACE).is_err(), "bit {bit}");
+            assert!(decode(&bad, LOCATION).is_err(), "bit {bit}");
         }
     }
 
     #[test]
-    fn a_record_elsewhere_is_not_valid() {
+    fn log_record_other_location_is_error() {
         let bytes = record(b"payload");
         assert!(decode(&bytes, (LogSeed(78), 1000)).is_err());
         assert!(decode(&bytes, (LogSeed(77), 1001)).is_err());
@@ -273,24 +274,24 @@ mod tests {
     }
 
     #[test]
-    fn zeros_are_no_record() {
+    fn log_record_zeros_are_error() {
         for offset in [0, 80, 1000, 4096] {
             assert!(decode(&[0; 64], (LogSeed::new(1, 2), offset)).is_err());
         }
     }
 
     #[test]
-    fn a_record_longer_than_its_file_is_refused_before_it_is_read() {
+    fn log_record_longer_than_file_is_error() {
         let bytes = record(b"payload");
-        let short = RecordHeader::decode(bytes.first_chunk().unwrap(), PLACE, 42);
+        let short = RecordHeader::decode(bytes.first_chunk().unwrap(), LOCATION, 42);
         assert!(matches!(short, Err(Malformed::Truncated { needed: 43, found: 42, .. })));
     }
 
     #[test]
-    fn a_valid_checksum_does_not_excuse_a_mark_ahead_of_its_record() {
+    fn log_record_sync_mark_after_record_is_error() {
         let mut out = Vec::new();
         let mark = SyncMark { position: 1001, older_synced: true };
-        RecordHeader::encode_record(&mut out, PLACE, (5, 3), mark, b"").unwrap();
-        assert!(matches!(decode(&out, PLACE), Err(Malformed::Field { what: "sync mark", .. })));
+        RecordHeader::encode_record(&mut out, LOCATION, (5, 3), mark, b"").unwrap();
+        assert!(matches!(decode(&out, LOCATION), Err(Malformed::Field { what: "sync mark", .. })));
     }
 }

@@ -1,4 +1,4 @@
-//! What the manifest knows of blob files, and of the tables that point into them.
+//! Blob files in version edits, and references of tables to them.
 
 use lsmx_base::coding::{Decoder, len_u64, put_u64, put_varint};
 use lsmx_base::malformed::Malformed;
@@ -6,25 +6,25 @@ use lsmx_compaction::FileId;
 
 use crate::format::blob::{BLOB_HEADER_BYTES, BLOB_TRAILER_BYTES};
 
-/// What the manifest knows of a blob file.
+/// A blob file as described by the manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlobFileRecord {
     /// Number in the file's name.
     pub id: FileId,
     /// Size of the file in bytes.
     pub bytes: u64,
-    /// Records in it.
+    /// Number of records.
     pub records: u64,
-    /// Bytes of their values, unpacked.
+    /// Total size of all values, decompressed, in bytes.
     pub value_bytes: u64,
-    /// The file's random number, which seeds every checksum in it.
+    /// Random uid of the file, which seeds its checksums.
     pub uid: u64,
     /// XXH3-64 of the whole file.
     pub checksum: u64,
 }
 
 impl BlobFileRecord {
-    /// Bytes of its records: all that tables can reference.
+    /// Returns the total size of all records, in bytes.
     #[must_use]
     pub fn record_bytes(&self) -> u64 {
         self.bytes.saturating_sub(len_u64(BLOB_HEADER_BYTES + BLOB_TRAILER_BYTES))
@@ -50,14 +50,14 @@ impl BlobFileRecord {
     }
 }
 
-/// What one table references of one blob file.
+/// References of one table to one blob file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlobReference {
-    /// The blob file.
+    /// Number of the blob file.
     pub blob: FileId,
-    /// Bytes of the records that the table's entries point to.
+    /// Total size of the referenced records, in bytes.
     pub bytes: u64,
-    /// How many these are.
+    /// Number of referenced records.
     pub records: u64,
 }
 
@@ -72,7 +72,7 @@ pub(super) fn put_references(out: &mut Vec<u8>, references: &[BlobReference]) {
 
 pub(super) fn get_references(body: &mut Decoder<'_>) -> Result<Vec<BlobReference>, Malformed> {
     let count = body.length("blob files of a table")?;
-    // The count is not trusted with an allocation: the loop ends where the body does.
+    // Not allocated from the untrusted count. The loop ends at the end of the body.
     let mut references: Vec<BlobReference> = Vec::new();
     for _ in 0..count {
         let reference = BlobReference {
