@@ -1,13 +1,13 @@
-//! Deliberate bugs, one at a time by name, that the tests must find: the tests are tested.
+//! Deliberate bugs, which tests switch on to check that other tests find them.
 //!
-//! Each stands for a class of bugs that were real ones elsewhere; `docs/results/reliability.md` lists the
-//! classes by number, and how each bug was found.
+//! At most one failpoint is enabled at a time. Each one stands for a class of bugs that occurred in real
+//! systems. `docs/results/reliability.md` lists the classes by number and the check that found each failpoint.
 //!
-//! Without the feature `sabotage` every question is answered `false` at compile time.
+//! Without the feature `testing`, [`is_on`] is `false` at compile time.
 
-macro_rules! bugs {
+macro_rules! failpoints {
     ($($(#[$doc:meta])* $name:ident = $text:literal of $class:literal,)*) => {
-        /// A deliberate bug; each stands for a class of real ones.
+        /// A deliberate bug. The comment of each variant states the wrong behavior.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
         pub enum Failpoint {
@@ -15,16 +15,22 @@ macro_rules! bugs {
         }
 
         impl Failpoint {
-            /// All of them.
+            /// All failpoints.
             pub const ALL: &'static [Failpoint] = &[$(Failpoint::$name,)*];
 
-            /// Its name, such as `wal-sync-skipped`.
+            /// Returns the name, such as `wal-sync-skipped`.
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self { $(Failpoint::$name => $text,)* }
             }
 
-            /// Number of the class of bugs that it stands for.
+            /// Returns the failpoint with this name.
+            #[must_use]
+            pub fn from_name(name: &str) -> Option<Failpoint> {
+                Failpoint::ALL.iter().copied().find(|failpoint| failpoint.name() == name)
+            }
+
+            /// Returns the number of the class of bugs.
             #[must_use]
             pub fn class(self) -> u8 {
                 match self { $(Failpoint::$name => $class,)* }
@@ -33,269 +39,245 @@ macro_rules! bugs {
     };
 }
 
-bugs! {
-    /// A `Sync` commit is acknowledged without a sync.
+failpoints! {
+    /// A commit with durability `Sync` is acknowledged without a sync of the WAL.
     WalSyncSkipped = "wal-sync-skipped" of 2,
-    /// A leader syncs when it asked for it itself, and forgets what its followers asked for.
+    /// A commit leader syncs only if its own commit requests a sync, not if only a follower's
+    /// commit does.
     FollowerSyncForgotten = "follower-sync-forgotten" of 2,
-    /// A commit is published while one before it is not inserted yet.
-    PublishedEarly = "published-early" of 35,
-    /// Only the newest segment is synced, older unsynced ones are forgotten.
+    /// A commit is published before an earlier commit is inserted into the memtable.
+    CommitPublishedEarly = "commit-published-early" of 35,
+    /// A sync covers only the newest WAL segment. Older unsynced segments stay unsynced.
     WalOlderSegmentUnsynced = "wal-older-segment-unsynced" of 4,
     /// The directory of a new file is not synced.
     DirectoryNotSynced = "directory-not-synced" of 3,
-    /// A flush's edit is written before the table is synced.
+    /// The manifest edit of a flush is written before the table is synced.
     EditBeforeTableSync = "edit-before-table-sync" of 5,
-    /// The WAL is not synced before the edit of a flush.
+    /// The WAL is not synced before the manifest edit of a flush.
     FlushWithoutWalSync = "flush-without-wal-sync" of 13,
-    /// Inputs of a job are deleted before the edit is durable.
+    /// The inputs of a job are deleted before its manifest edit is durable.
     InputsDeletedEarly = "inputs-deleted-early" of 6,
-    /// A `Buffered` commit is acknowledged while only memory holds it.
+    /// A commit with durability `Buffered` is acknowledged without a write to the WAL.
     BufferedNotLogged = "buffered-not-logged" of 2,
-    /// Replay takes the furthest flush of any keyspace for that of all.
+    /// Replay treats the furthest flush of any keyspace as the flush position of all keyspaces.
     ReplaySkipsUnflushed = "replay-skips-unflushed" of 13,
-    /// Replay passes over range deletes.
+    /// Replay skips range deletes.
     ReplaySkipsRangeDeletes = "replay-skips-range-deletes" of 20,
-    /// A failed WAL append is swallowed.
-    AppendErrorSwallowed = "append-error-swallowed" of 14,
-    /// A failed sync is tried again and believed.
+    /// A failed WAL append is treated as successful.
+    AppendErrorIgnored = "append-error-ignored" of 14,
+    /// A failed sync is repeated, and the success of the repetition is trusted.
     SyncRetried = "sync-retried" of 1,
-    /// Damage in the middle of the WAL is taken for a torn tail.
-    WalDamageIsTail = "wal-damage-is-tail" of 9,
-    /// A read error is answered as "not found".
+    /// Damage in the middle of the WAL is treated as a torn tail.
+    WalDamageTreatedAsTail = "wal-damage-treated-as-tail" of 9,
+    /// A lookup returns "not found" after a read error.
     ReadErrorIsNotFound = "read-error-is-not-found" of 16,
-    /// A tombstone is dropped while an older version lives below.
+    /// A compaction drops a tombstone while an older run contains the key.
     TombstoneDroppedEarly = "tombstone-dropped-early" of 18,
-    /// A version that a snapshot needs is dropped.
+    /// A compaction drops a version that a snapshot needs.
     SnapshotVersionDropped = "snapshot-version-dropped" of 22,
-    /// A job folds merge operands together that a snapshot stands between.
+    /// A compaction combines merge operands although a snapshot is between them.
     OperandsFoldedOverSnapshot = "operands-folded-over-snapshot" of 23,
-    /// A job folds merge operands without the value that they change.
-    BaseForgottenByJob = "base-forgotten-by-job" of 23,
-    /// A value folded in a memtable lacks the operand that it stands beside.
+    /// A compaction combines merge operands without their base value.
+    FoldIgnoresBaseValue = "fold-ignores-base-value" of 23,
+    /// The combined value that a memtable stores at a merge operand does not include that operand.
     FoldedValueStale = "folded-value-stale" of 23,
-    /// A key that was read is written back whoever has written it meanwhile.
+    /// A read-modify-write has no guard, so it overwrites concurrent writes of the key.
     UpdateWithoutGuard = "update-without-guard" of 35,
-    /// A batch is applied in parts.
-    BatchTorn = "batch-torn" of 13,
-    /// Sequence numbers start again where they were before a crash, not after a gap.
+    /// A batch is applied in several parts.
+    BatchSplit = "batch-split" of 13,
+    /// After a crash, sequence numbers continue without a gap, so that some are used twice.
     SeqReused = "seq-reused" of 10,
-    /// Checksums do not cover where a block lies.
-    ChecksumWithoutPlace = "checksum-without-place" of 44,
-    /// The filter misses the last key of a table.
+    /// Checksums of blocks do not depend on the location of the block.
+    ChecksumWithoutLocation = "checksum-without-location" of 44,
+    /// The filter of a table does not contain the last key.
     FilterMissesKey = "filter-misses-key" of 21,
-    /// Any error while looking for the database is taken for "there is none".
-    OpenErrorIsNew = "open-error-is-new" of 17,
-    /// The read-only state does not go away on `resume()`.
-    ReadOnlySticks = "read-only-sticks" of 15,
-    /// No write is told of a compaction that has failed.
-    BackgroundErrorUntold = "background-error-untold" of 14,
-    /// New tables are deleted though a failed manifest edit may name them.
-    DoubtForgotten = "doubt-forgotten" of 7,
-    /// File numbers start again where they were before a crash.
+    /// An error during the search for an existing database is treated as "no database exists".
+    OpenErrorCreatesDatabase = "open-error-creates-database" of 17,
+    /// `resume()` does not end the read-only state.
+    ReadOnlyNotCleared = "read-only-not-cleared" of 15,
+    /// Writes do not return the error of a failed compaction.
+    BackgroundErrorNotReported = "background-error-not-reported" of 14,
+    /// After a failed manifest edit the new tables are deleted, although the edit may be durable
+    /// and name them.
+    UncertainTablesDeleted = "uncertain-tables-deleted" of 7,
+    /// After a crash, file numbers continue without a gap, so that some are used twice.
     FileNumberReused = "file-number-reused" of 10,
-    /// The WAL is not synced before the edit that makes a keyspace or changes its options.
+    /// The WAL is not synced before a manifest edit that creates a keyspace or changes its options.
     EditWithoutWalSync = "edit-without-wal-sync" of 13,
-    /// The log that a checkpoint copies is not synced.
+    /// The WAL copy of a checkpoint is not synced.
     CheckpointUnsynced = "checkpoint-unsynced" of 38,
-    /// The id of a dropped keyspace is given again.
+    /// The id of a dropped keyspace is used again.
     KeyspaceIdReused = "keyspace-id-reused" of 10,
-    /// A torn tail of the WAL is taken for damage.
+    /// A torn tail of the WAL is treated as damage.
     TornTailRefused = "torn-tail-refused" of 8,
-    /// WAL segments are deleted before the manifest names a younger one as the oldest.
+    /// WAL segments are deleted before the manifest names a newer segment as the oldest one.
     SegmentDeletedEarly = "segment-deleted-early" of 6,
-    /// A lookup asks for range deletes only where the filter lets the key pass.
-    SpanBehindFilter = "span-behind-filter" of 21,
-    /// An iterator heeds range deletes that are newer than its snapshot.
+    /// A lookup ignores the range tombstones of a table if the filter excludes the key.
+    SpanSkippedByFilter = "span-skipped-by-filter" of 21,
+    /// Iterators apply range tombstones that are newer than their snapshot.
     SpanIgnoresSnapshot = "span-ignores-snapshot" of 22,
-    /// Where a job ends a table, the rest of the range delete at hand is lost.
+    /// Where a job ends an output table, the rest of the current range tombstone is lost.
     SpanLostAtCut = "span-lost-at-cut" of 20,
-    /// What of a range delete lies past the end of a part of a job is lost.
-    SpanLostAtPart = "span-lost-at-part" of 20,
-    /// The first entry of a part of a job is lost.
-    KeyLostAtPart = "key-lost-at-part" of 26,
-    /// A job drops a range delete while an older run holds what it deletes.
+    /// The part of a range tombstone after the end of a subcompaction is lost.
+    SpanLostAtSubcompaction = "span-lost-at-subcompaction" of 20,
+    /// The first entry of a subcompaction is lost.
+    KeyLostAtSubcompaction = "key-lost-at-subcompaction" of 26,
+    /// A compaction drops a range tombstone while an older run contains keys that it deletes.
     SpanDroppedEarly = "span-dropped-early" of 20,
-    /// A put or a delete reaches the tree, and the operand store is not told.
-    AnchorForgotten = "anchor-forgotten" of 30,
-    /// The edit of a flush does not say what the operand store has prepared.
+    /// A put or a delete writes no delete marker to the operand store.
+    DeleteMarkerSkipped = "delete-marker-skipped" of 30,
+    /// The manifest edit of a flush omits the token of the operand store's prepared delivery.
     TokenNotCommitted = "token-not-committed" of 30,
-    /// Files are dropped because of a range delete though a snapshot looks past it.
+    /// A delete-only compaction drops files although a snapshot is older than the range tombstone.
     CoveredFileDroppedEarly = "covered-file-dropped-early" of 22,
-    /// A table that points to values is made durable before the values are.
-    PointerBeforeBytes = "pointer-before-bytes" of 29,
-    /// A blob file is deleted when one of the tables that point to it goes, though others do as well.
+    /// A table with value pointers becomes durable before the blob files that it points to.
+    PointerBeforeValue = "pointer-before-value" of 29,
+    /// A blob file is deleted with one of its tables, although other tables point to it.
     LiveBlobDeleted = "live-blob-deleted" of 29,
-    /// A record of the log whose bytes are torn is replayed.
+    /// Replay applies a WAL record with a wrong checksum.
     TornRecordReplayed = "torn-record-replayed" of 8,
-    /// Work that has failed is tried again at once, and again.
+    /// A failed job is repeated at once, without a pause.
     RetriedWithoutPause = "retried-without-pause" of 15,
-    /// No room is kept for the time when the disk is full.
+    /// No disk space is reserved for the case of a full disk.
     ReserveNotKept = "reserve-not-kept" of 15,
-    /// The reserve grows without a bound.
+    /// The disk reserve grows without bound.
     ReserveUnbounded = "reserve-unbounded" of 15,
-    /// A reserve that cannot be made makes the database read-only.
+    /// The database becomes read-only if the disk reserve cannot be created.
     ReserveRequired = "reserve-required" of 15,
-    /// A small memtable keeps any number of log segments.
+    /// A small memtable that is never flushed keeps WAL segments without bound.
     IdleMemtablePinsLog = "idle-memtable-pins-log" of 15,
     /// `wait_idle` returns while a thread still removes files.
     RemovalNotAwaited = "removal-not-awaited" of 15,
-    /// A writer whose commit is done, or that is to lead, is not woken.
+    /// A writer is not woken when its commit is complete or when it becomes the leader.
     WakeUpLost = "wake-up-lost" of 34,
-    /// An iterator that met an error goes on behind it.
-    IteratorGoesOn = "iterator-goes-on" of 16,
-    /// A read that runs over a close and finds a file removed returns an error that names the file.
-    ReadOverCloseNamesFile = "read-over-close-names-file" of 16,
-    /// The files of operand stores do not count in the budget of descriptors.
+    /// An iterator continues after an error.
+    IteratorContinuesAfterError = "iterator-continues-after-error" of 16,
+    /// A read during `close` that finds a file removed returns an error with the file name, not
+    /// `Closed`.
+    ReadDuringCloseNamesFile = "read-during-close-names-file" of 16,
+    /// Files of operand stores do not count toward the limit of open files.
     StoreFilesOutsideBudget = "store-files-outside-budget" of 15,
-    /// Quarantined files of operand stores are not read again.
-    OperandQuarantineSticks = "operand-quarantine-sticks" of 15,
+    /// Quarantined files of operand stores are never read again.
+    OperandQuarantineNotCleared = "operand-quarantine-not-cleared" of 15,
     /// Background jobs read quarantined blob files.
     QuarantinedBlobRead = "quarantined-blob-read" of 15,
-    /// A snapshot takes its number first and is registered later.
+    /// A snapshot reads its sequence number before it is registered.
     SnapshotInTwoSteps = "snapshot-in-two-steps" of 22,
-    /// A job folds merge operands from new to old.
+    /// A compaction combines merge operands from newest to oldest.
     OperandsReordered = "operands-reordered" of 23,
-    /// Of several memtables that wait for their flush the newest goes first.
+    /// Of several sealed memtables the newest is flushed first.
     NewestFlushedFirst = "newest-flushed-first" of 25,
-    /// A table is given a number in the block cache that another one has.
+    /// A table gets the block cache id of another table.
     CacheKeyReused = "cache-key-reused" of 28,
-    /// What is kept of the last key of a bucket is lost when the bucket is split.
+    /// The operands of the last key are lost when a bucket is split.
     OperandLostAtSplit = "operand-lost-at-split" of 30,
-    /// A length is taken from a file unseen.
+    /// A decoder uses a length from a file without a check.
     LengthTrusted = "length-trusted" of 31,
-    /// The drop of a keyspace is not in the manifest.
+    /// The drop of a keyspace is not written to the manifest.
     DropNotLogged = "drop-not-logged" of 39,
-    /// A checkpoint has the uid of the database that it copies.
+    /// A checkpoint has the uid of its source database.
     CheckpointKeepsUid = "checkpoint-keeps-uid" of 44,
-    /// Metrics take the lock that a WAL append holds over its device call.
+    /// Reading metrics takes the lock that a WAL append holds during its device call.
     ObservationTakesLogLock = "observation-takes-log-lock" of 34,
-    /// Each guard looks at every operation of the commits before it.
+    /// Each guard scans all operations of the earlier commits of its group.
     GuardScansCommit = "guard-scans-commit" of 15,
-    /// Guards are checked against memtables alone.
+    /// Guards are checked only against the memtables.
     GuardHistoryForgotten = "guard-history-forgotten" of 15,
-    /// A job fails at the first corrupt read of a block.
+    /// A job fails at the first read of a corrupt block, without a second read.
     CorruptReadNotRepeated = "corrupt-read-not-repeated" of 15,
-    /// A policy that stops writes and picks no job is not noticed.
+    /// A policy that stops writes but picks no job is not reported.
     StallUnnoticed = "stall-unnoticed" of 15,
-    /// All inputs of a job that met a corrupt block stay busy, and nothing reads the block again.
-    DamagedInputsKept = "damaged-inputs-kept" of 15,
-    /// Zeros by which a segment has grown ahead are taken for records that were synced.
-    GrownTailIsDamage = "grown-tail-is-damage" of 8,
-    /// The manifest names a segment that is not synced as the oldest.
+    /// After a job met a corrupt block, its inputs stay busy and no job reads them again.
+    DamagedInputsStayBusy = "damaged-inputs-stay-busy" of 15,
+    /// Preallocated zeros at the end of a WAL segment are treated as damaged records.
+    GrownTailTreatedAsDamage = "grown-tail-treated-as-damage" of 8,
+    /// The manifest names an unsynced WAL segment as the oldest one.
     OldestSegmentUnsynced = "oldest-segment-unsynced" of 4,
-    /// A wall clock that jumps ahead is believed at once.
-    ClockJumpBelieved = "clock-jump-believed" of 33,
-    /// The end of a pause is added up without a look at the largest time.
+    /// A wall clock that jumps ahead is trusted at once.
+    ClockJumpTrusted = "clock-jump-trusted" of 33,
+    /// The end time of a pause is computed without an overflow check.
     TimeOverflows = "time-overflows" of 33,
-    /// An output may have the name of an engine file in a database directory.
-    OutputOverEngineFile = "output-over-engine-file" of 42,
-    /// A file that somebody has named with an impossible number counts for the next number.
-    StrayNumberCounts = "stray-number-counts" of 42,
-    /// Batches are admitted without regard to those that are admitted already and not inserted yet.
-    AdmittedUnreserved = "admitted-unreserved" of 15,
-    /// The memtables of a dropped keyspace count values that are folded in them later.
+    /// A user-specified output file may overwrite an engine file in a database directory.
+    OutputOverwritesEngineFile = "output-overwrites-engine-file" of 42,
+    /// A file with an implausibly large number, which the engine did not create, determines the
+    /// next file number.
+    StrayFileNumberCounts = "stray-file-number-counts" of 42,
+    /// A batch is admitted regardless of admitted batches that are not inserted yet.
+    AdmissionIgnoresReserved = "admission-ignores-reserved" of 15,
+    /// Values that are combined in memtables of a dropped keyspace still count as memtable bytes.
     DroppedMemtableCounted = "dropped-memtable-counted" of 15,
-    /// The device calls of a call with a deadline are made on the caller's thread.
+    /// A call with a deadline makes its device calls on the caller's thread.
     DeadlineIgnoresDevice = "deadline-ignores-device" of 34,
-    /// A write that is in the group of another thread waits past its deadline.
-    FollowerOutstaysDeadline = "follower-outstays-deadline" of 34,
-    /// A call that waits for background work is made in a listener, and is not refused.
+    /// A write in the group of another thread waits longer than its deadline.
+    FollowerExceedsDeadline = "follower-exceeds-deadline" of 34,
+    /// A listener may call functions that wait for background work.
     ReentryUnchecked = "reentry-unchecked" of 34,
-    /// A listener runs while its thread leads a group of commits that is not decided yet.
-    EventsUnderLead = "events-under-lead" of 34,
-    /// One thread flushes all keyspaces, and it waits until another thread is done with an operand store.
+    /// A listener runs while its thread leads a commit group.
+    EventsDuringLead = "events-during-lead" of 34,
+    /// Only one thread flushes, and it waits while another thread uses the operand store.
     FlushWaitsForStore = "flush-waits-for-store" of 34,
-    /// A panic of a commit leader leaves its group and the lead behind.
+    /// After a panic of a commit leader, its group is not failed and no new leader is chosen.
     PanicStrandsGroup = "panic-strands-group" of 43,
     /// A panic ends a background thread.
     PanicEndsThread = "panic-ends-thread" of 43,
-    /// A panic of the file system is not taken for an error of the call.
-    PanicUnnamed = "panic-unnamed" of 43,
-    /// An opening uses file numbers before anything on the disk says that they are in use.
+    /// A panic in the file system is not converted to an error.
+    PanicNotConverted = "panic-not-converted" of 43,
+    /// An open uses file numbers before a file on disk reserves them.
     FileNumbersNotReserved = "file-numbers-not-reserved" of 10,
-    /// A flush or a compaction keeps numbers of range deletes that no snapshot can tell apart while it runs.
+    /// Flushes and compactions keep sequence numbers of range tombstones that no snapshot
+    /// distinguishes.
     HiddenSpanNumbersKept = "hidden-span-numbers-kept" of 20,
-    /// Damaged range tombstones of one table fail scans of ranges that do not overlap the table.
+    /// Damaged range tombstones of one table also fail scans outside the key range of the table.
     DamagedSpansFailAllScans = "damaged-spans-fail-all-scans" of 16,
-    /// An open that fails leaves the files and directories that it has created.
+    /// A failed open does not remove the files and directories that it has created.
     FailedOpenLeavesFiles = "failed-open-leaves-files" of 42,
-    /// An error about a missing log segment names the intact segment before it.
+    /// The error for a missing WAL segment names the intact segment before it.
     IntactSegmentBlamed = "intact-segment-blamed" of 9,
-    /// A dry run of a repair does not report the commits that the log has lost.
+    /// A dry run of a repair does not report the commits that the WAL has lost.
     DryRunMissesCommits = "dry-run-misses-commits" of 45,
-    /// The report of a recovery past damage takes the end of the log for the last commit of every keyspace.
-    FlushesPastDamageUncounted = "flushes-past-damage-uncounted" of 13,
-    /// The open removes log segments that are kept for a missing operand store.
+    /// A recovery that stops at damage reports the end of the WAL as the last commit of every
+    /// keyspace.
+    FlushesAfterDamageIgnored = "flushes-after-damage-ignored" of 13,
+    /// An open removes WAL segments that are kept for a missing operand store.
     KeptLogRemoved = "kept-log-removed" of 9,
-    /// The manifest still names a kept log after its delivery to the operand store.
+    /// The manifest still names a kept WAL after its delivery to the operand store.
     KeptLogDeliveredTwice = "kept-log-delivered-twice" of 9,
-    /// A repair that drops later tables takes their commits for flushed all the same.
-    LaterFlushStaysCounted = "later-flush-stays-counted" of 13,
-    /// The log segment that was written last is cut to its length when the last handle is dropped, although the next
-    /// owner may be reading it.
+    /// A repair that drops the newest tables still treats their commits as flushed.
+    DroppedFlushStaysCounted = "dropped-flush-stays-counted" of 13,
+    /// The last WAL segment is truncated when the last handle is dropped, although the next owner
+    /// may be reading it.
     SegmentCutAfterClose = "segment-cut-after-close" of 42,
-    /// A drop of files that a snapshot prevents counts as one that has ended.
-    RefusedDropEnds = "refused-drop-ends" of 22,
-    /// One thread flushes all keyspaces, with or without an operand store.
+    /// A delete-only compaction that a snapshot prevents is counted as finished.
+    BlockedDropCountsAsDone = "blocked-drop-counts-as-done" of 22,
+    /// Only one thread flushes, also with operand stores.
     OneFlushThread = "one-flush-thread" of 34,
 }
 
+/// The enabled failpoint as `u8`, or `u8::MAX`.
 #[cfg(feature = "testing")]
-static ARMED: crate::sync::std_atomic::AtomicU8 = crate::sync::std_atomic::AtomicU8::new(u8::MAX);
+static ENABLED: crate::sync::std_atomic::AtomicU8 = crate::sync::std_atomic::AtomicU8::new(u8::MAX);
 
-/// Whether this bug is switched on.
+/// Returns whether a failpoint is enabled.
 #[inline]
 #[must_use]
-pub fn is_on(bug: Failpoint) -> bool {
+pub fn is_on(failpoint: Failpoint) -> bool {
     #[cfg(feature = "testing")]
-    return ARMED.load(crate::sync::Ordering::Relaxed) == bug as u8;
+    return ENABLED.load(crate::sync::Ordering::Relaxed) == failpoint as u8;
     #[cfg(not(feature = "testing"))]
     {
-        let _ = bug;
+        let _ = failpoint;
         false
     }
 }
 
-/// Switches one bug on for the whole process, or all off.
+/// Enables a failpoint for the whole process, and disables the one enabled before.
 #[cfg(feature = "testing")]
-pub fn arm(bug: Option<Failpoint>) {
-    ARMED.store(bug.map_or(u8::MAX, |bug| bug as u8), crate::sync::Ordering::Relaxed);
+pub fn enable(failpoint: Failpoint) {
+    ENABLED.store(failpoint as u8, crate::sync::Ordering::Relaxed);
 }
 
-/// How a deliberate bug was found.
+/// Disables all failpoints.
 #[cfg(feature = "testing")]
-#[derive(Clone, Copy, Debug)]
-pub struct Found {
-    /// The bug.
-    pub bug: Failpoint,
-    /// Name of the check that failed.
-    pub check: &'static str,
-    /// At which try it did, counted from 1.
-    pub tries: u64,
-    /// Milliseconds that the tries took.
-    pub ms: u64,
-}
-
-/// What was found as lines and columns, aligned for people and for Markdown.
-#[cfg(feature = "testing")]
-#[derive(Clone, Copy, Debug)]
-pub struct Report<'a>(pub &'a [Found]);
-
-#[cfg(feature = "testing")]
-impl std::fmt::Display for Report<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Report(found) = self;
-        let widest = |of: fn(&Found) -> &'static str| {
-            found.iter().map(|found| of(found).len()).max().unwrap_or(0)
-        };
-        let (bug, check) = (widest(|at| at.bug.name()).max(3), widest(|at| at.check).max(8));
-        writeln!(f, "| {:bug$} | class | {:check$} | at try |     ms |", "bug", "found by")?;
-        writeln!(f, "| {:-<bug$} | ----: | {:-<check$} | -----: | -----: |", "", "")?;
-        for Found { bug: at, check: by, tries, ms } in *found {
-            let (name, class) = (at.name(), at.class());
-            writeln!(f, "| {name:bug$} | {class:5} | {by:check$} | {tries:6} | {ms:6} |")?;
-        }
-        Ok(())
-    }
+pub fn disable() {
+    ENABLED.store(u8::MAX, crate::sync::Ordering::Relaxed);
 }

@@ -43,7 +43,8 @@ impl Health {
 
     /// Has the next write told that background work has failed; false if it is told of something else already.
     pub(crate) fn owe(&self, error: Error) -> bool {
-        if lsmx_base::failpoint::is_on(lsmx_base::failpoint::Failpoint::BackgroundErrorUntold) {
+        if lsmx_base::failpoint::is_on(lsmx_base::failpoint::Failpoint::BackgroundErrorNotReported)
+        {
             return true;
         }
         let mut owed = self.owed.lock();
@@ -79,7 +80,7 @@ impl Health {
 
     /// Takes writes again.
     pub(crate) fn clear(&self) {
-        if lsmx_base::failpoint::is_on(lsmx_base::failpoint::Failpoint::ReadOnlySticks) {
+        if lsmx_base::failpoint::is_on(lsmx_base::failpoint::Failpoint::ReadOnlyNotCleared) {
             return;
         }
         let mut cause = self.cause.lock();

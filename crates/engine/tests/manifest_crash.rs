@@ -174,9 +174,9 @@ fn after_a_crash_at_any_operation_the_state_is_that_of_a_prefix_with_all_acknowl
 #[test]
 fn a_directory_that_is_not_synced_is_found() {
     let _turn = turn();
-    failpoint::arm(Some(Failpoint::DirectoryNotSynced));
+    failpoint::enable(Failpoint::DirectoryNotSynced);
     let found = enumerate_crashes();
-    failpoint::arm(None);
+    failpoint::disable();
     assert!(found.is_err());
 }
 

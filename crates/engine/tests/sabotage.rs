@@ -30,7 +30,8 @@ use lsmx::manifest::Manifest;
 use lsmx::table::{Table, TableIdentity};
 use lsmx::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, MemVfs, VfsCall};
 use lsmx::{Db, Durability, Error, Event, EventListener, KeyspaceOptions, Options, WriteBatch};
-use lsmx_base::failpoint::{self, Failpoint, Found, Report};
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_stress::{Detection, format_detections};
 
 /// Something that passes where no bug is; the number varies it.
 type Check = fn(u64) -> Outcome;
@@ -60,60 +61,64 @@ fn check_for(bug: Failpoint) -> (&'static str, Check) {
         | Failpoint::ReplaySkipsUnflushed
         | Failpoint::ReplaySkipsRangeDeletes
         | Failpoint::TokenNotCommitted
-        | Failpoint::PointerBeforeBytes
+        | Failpoint::PointerBeforeValue
         | Failpoint::TornRecordReplayed
         | Failpoint::SegmentDeletedEarly => ("crashes", crashes),
         Failpoint::TombstoneDroppedEarly
         | Failpoint::SnapshotVersionDropped
         | Failpoint::FilterMissesKey
-        | Failpoint::SpanBehindFilter
+        | Failpoint::SpanSkippedByFilter
         | Failpoint::SpanIgnoresSnapshot
         | Failpoint::SpanLostAtCut
-        | Failpoint::SpanLostAtPart
-        | Failpoint::KeyLostAtPart
+        | Failpoint::SpanLostAtSubcompaction
+        | Failpoint::KeyLostAtSubcompaction
         | Failpoint::SpanDroppedEarly
         | Failpoint::CoveredFileDroppedEarly
         | Failpoint::OperandsFoldedOverSnapshot
-        | Failpoint::BaseForgottenByJob
+        | Failpoint::FoldIgnoresBaseValue
         | Failpoint::FoldedValueStale
-        | Failpoint::AnchorForgotten
+        | Failpoint::DeleteMarkerSkipped
         | Failpoint::LiveBlobDeleted
         | Failpoint::OperandsReordered
         | Failpoint::CacheKeyReused
         | Failpoint::OperandLostAtSplit
         | Failpoint::DropNotLogged
-        | Failpoint::BatchTorn => ("contents", contents),
+        | Failpoint::BatchSplit => ("contents", contents),
         Failpoint::UpdateWithoutGuard => ("updates", updates),
         Failpoint::GuardScansCommit => ("guards beside large batches", guards_beside_large_batches),
-        Failpoint::AdmittedUnreserved => ("batches in flight", arsenal::memory::batches_in_flight),
+        Failpoint::AdmissionIgnoresReserved => {
+            ("batches in flight", arsenal::memory::batches_in_flight)
+        }
         Failpoint::DroppedMemtableCounted => {
             ("drops among folds", arsenal::memory::drops_among_folds)
         }
         Failpoint::GuardHistoryForgotten => {
             ("guards of old reads", guards_older_than_the_memtables)
         }
-        Failpoint::FollowerSyncForgotten | Failpoint::PublishedEarly | Failpoint::WakeUpLost => {
-            ("writers", several_writers)
-        }
+        Failpoint::FollowerSyncForgotten
+        | Failpoint::CommitPublishedEarly
+        | Failpoint::WakeUpLost => ("writers", several_writers),
         Failpoint::SnapshotInTwoSteps => ("snapshots among writers", snapshots_among_writers),
         Failpoint::NewestFlushedFirst => ("contents among threads", contents_among_threads),
-        Failpoint::AppendErrorSwallowed => {
+        Failpoint::AppendErrorIgnored => {
             ("crashes after a failed append", crashes_after_a_failed_append)
         }
         Failpoint::SyncRetried => ("crashes after a failed sync", crashes_after_a_failed_sync),
-        Failpoint::DoubtForgotten => ("crashes after a failed edit", crashes_after_a_failed_edit),
-        Failpoint::ReadOnlySticks => ("failing writes", failing_writes),
-        Failpoint::BackgroundErrorUntold => ("a failing compaction", failing_compaction),
+        Failpoint::UncertainTablesDeleted => {
+            ("crashes after a failed edit", crashes_after_a_failed_edit)
+        }
+        Failpoint::ReadOnlyNotCleared => ("failing writes", failing_writes),
+        Failpoint::BackgroundErrorNotReported => ("a failing compaction", failing_compaction),
         Failpoint::ReadErrorIsNotFound => ("failing reads", failing_reads),
-        Failpoint::OpenErrorIsNew => ("failing questions", failing_questions),
-        Failpoint::IteratorGoesOn => ("iterators that fail", iterators_that_fail),
-        Failpoint::ReadOverCloseNamesFile => {
+        Failpoint::OpenErrorCreatesDatabase => ("failing questions", failing_questions),
+        Failpoint::IteratorContinuesAfterError => ("iterators that fail", iterators_that_fail),
+        Failpoint::ReadDuringCloseNamesFile => {
             ("reads over a close", arsenal::closing::reads_over_a_close_return_values_or_closed)
         }
         Failpoint::StoreFilesOutsideBudget => {
             ("few descriptors", arsenal::descriptors::few_descriptors_are_refused_or_enough)
         }
-        Failpoint::OperandQuarantineSticks => {
+        Failpoint::OperandQuarantineNotCleared => {
             ("an unreadable bucket", arsenal::quarantine::readable_bucket_leaves_quarantine)
         }
         Failpoint::QuarantinedBlobRead => {
@@ -131,42 +136,40 @@ fn check_for(bug: Failpoint) -> (&'static str, Check) {
         Failpoint::RemovalNotAwaited => {
             ("an idle database", disk_use::idle_database_removes_nothing)
         }
-        Failpoint::PanicStrandsGroup | Failpoint::PanicEndsThread | Failpoint::PanicUnnamed => {
-            ("panics of the file system", panics_of_the_file_system)
-        }
+        Failpoint::PanicStrandsGroup
+        | Failpoint::PanicEndsThread
+        | Failpoint::PanicNotConverted => ("panics of the file system", panics_of_the_file_system),
         Failpoint::LengthTrusted => ("bytes that end early", bytes_that_end_early),
         Failpoint::ObservationTakesLogLock => {
             ("observation while a device hangs", hanging_observation)
         }
         Failpoint::DeadlineIgnoresDevice => ("closes while a device hangs", hanging_close),
-        Failpoint::FollowerOutstaysDeadline => {
-            ("writes behind a device that hangs", hanging_leader)
-        }
+        Failpoint::FollowerExceedsDeadline => ("writes behind a device that hangs", hanging_leader),
         Failpoint::ReentryUnchecked => ("calls of a listener", calls_of_a_listener),
-        Failpoint::EventsUnderLead => {
+        Failpoint::EventsDuringLead => {
             ("a listener that waits for a writer", listener_waits_for_writer)
         }
         Failpoint::FlushWaitsForStore => ("flushes while an operand store hangs", hanging_store),
-        Failpoint::WalDamageIsTail => ("damage in the log", damage_in_the_log),
-        Failpoint::ChecksumWithoutPlace => ("foreign blocks", foreign_blocks),
-        Failpoint::ClockJumpBelieved => {
+        Failpoint::WalDamageTreatedAsTail => ("damage in the log", damage_in_the_log),
+        Failpoint::ChecksumWithoutLocation => ("foreign blocks", foreign_blocks),
+        Failpoint::ClockJumpTrusted => {
             ("a clock that jumps", arsenal::clock::jump_of_a_running_database_is_harmless)
         }
         Failpoint::TimeOverflows => {
             ("the end of time", arsenal::clock::time_near_its_end_is_harmless)
         }
-        Failpoint::OutputOverEngineFile => {
+        Failpoint::OutputOverwritesEngineFile => {
             ("names of outputs", arsenal::identity::output_over_an_engine_file_is_refused)
         }
-        Failpoint::StrayNumberCounts => {
+        Failpoint::StrayFileNumberCounts => {
             ("stray files", arsenal::identity::stray_file_with_an_impossible_number_is_ignored)
         }
         Failpoint::CheckpointKeepsUid => {
             ("segments of a checkpoint", arsenal::identity::segment_of_a_checkpoint_is_foreign)
         }
         Failpoint::CorruptReadNotRepeated => ("a transient bad read", transient_bad_read),
-        Failpoint::DamagedInputsKept => ("an unreadable file", unreadable_file),
-        Failpoint::GrownTailIsDamage | Failpoint::OldestSegmentUnsynced => {
+        Failpoint::DamagedInputsStayBusy => ("an unreadable file", unreadable_file),
+        Failpoint::GrownTailTreatedAsDamage | Failpoint::OldestSegmentUnsynced => {
             ("crashes of the log", crashes_of_the_log)
         }
         Failpoint::StallUnnoticed => ("a policy that stalls", stalling_policy),
@@ -190,17 +193,17 @@ fn check_for(bug: Failpoint) -> (&'static str, Check) {
         Failpoint::SegmentCutAfterClose => {
             ("a handle dropped after close", arsenal::closing::closed_database_changes_no_file)
         }
-        Failpoint::RefusedDropEnds => {
+        Failpoint::BlockedDropCountsAsDone => {
             ("late snapshots", arsenal::queues::late_snapshot_keeps_files)
         }
         Failpoint::OneFlushThread => ("flushes while a flush to a store hangs", hanging_delivery),
-        Failpoint::FlushesPastDamageUncounted => {
+        Failpoint::FlushesAfterDamageIgnored => {
             ("ends of keyspaces", lost_log::each_keyspace_is_complete_as_reported)
         }
         Failpoint::KeptLogRemoved | Failpoint::KeptLogDeliveredTwice => {
             ("a missing operand store", arsenal::missing_store::operands_wait_for_their_store)
         }
-        Failpoint::LaterFlushStaysCounted => {
+        Failpoint::DroppedFlushStaysCounted => {
             ("common prefixes", lost_log::common_prefix_is_restored_or_refused)
         }
     }
@@ -792,14 +795,14 @@ fn every_deliberate_bug_is_found() {
     let mut passed = BTreeSet::new();
     for &bug in Failpoint::ALL {
         let (check, by) = check_for(bug);
-        failpoint::arm(Some(bug));
+        failpoint::enable(bug);
         let start_ns = clock.monotonic_ns();
         let failed = found(by, seed, TRIES);
         let ms = (clock.monotonic_ns() - start_ns) / 1_000_000;
-        failpoint::arm(None);
+        failpoint::disable();
         match failed {
             Some((number, what)) => {
-                caught.push(Found { bug, check, tries: number + 1, ms });
+                caught.push(Detection { failpoint: bug, check, runs: number + 1, ms });
                 let what: String = what.chars().take(150).collect();
                 println!("{}: at try {}: {what}", bug.name(), number + 1);
             }
@@ -811,11 +814,10 @@ fn every_deliberate_bug_is_found() {
             panic!("the check {check:?} fails without a bug: {what}");
         }
     }
-    failpoint::arm(Some(Failpoint::PanicUnnamed));
+    failpoint::enable(Failpoint::PanicNotConverted);
     let hangs = found(panics_that_reach_the_engine, seed, 10 * PASSES);
-    failpoint::arm(None);
+    failpoint::disable();
     assert!(hangs.is_none(), "a panic that reaches the engine: {hangs:?}");
-    caught.sort_by_key(|found| found.bug.class());
-    println!("\n{}", Report(&caught));
+    println!("\n{}", format_detections(&caught));
     assert!(missed.is_empty(), "bugs that no check found: {missed:?}");
 }

@@ -11,9 +11,10 @@ use lsmx::env::Env;
 use lsmx::table::{Table, TableIdentity, TableOptions, TableSummary, TableWriter};
 use lsmx::vfs::{CrashImage, MemVfs, Vfs};
 use lsmx::{EntryKind, Error, SeqNo};
-use lsmx_base::failpoint::{self, Failpoint, Found, Report};
+use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::InternalKey;
 use lsmx_compaction::FileId;
+use lsmx_stress::{Detection, format_detections};
 
 fn write(vfs: &MemVfs, path: &Path, uid: u64, value: &[u8]) -> TableSummary {
     let mut writer = TableWriter::create(vfs, path, uid, &TableOptions::default()).unwrap();
@@ -94,7 +95,7 @@ fn deliberate_bugs_show() {
     let mut found = Vec::new();
     for (bug, check, shows) in [
         (
-            Failpoint::ChecksumWithoutPlace,
+            Failpoint::ChecksumWithoutLocation,
             "a foreign block",
             a_foreign_block_passes as fn() -> bool,
         ),
@@ -103,11 +104,11 @@ fn deliberate_bugs_show() {
     ] {
         assert!(!shows(), "{} without the bug", bug.name());
         let start_ns = clock.monotonic_ns();
-        failpoint::arm(Some(bug));
+        failpoint::enable(bug);
         assert!(shows(), "{} with the bug", bug.name());
-        failpoint::arm(None);
+        failpoint::disable();
         let ms = (clock.monotonic_ns() - start_ns) / 1_000_000;
-        found.push(Found { bug, check, tries: 1, ms });
+        found.push(Detection { failpoint: bug, check, runs: 1, ms });
     }
-    println!("{}", Report(&found));
+    println!("{}", format_detections(&found));
 }

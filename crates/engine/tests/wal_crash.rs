@@ -17,7 +17,8 @@ use lsmx::env::Env;
 use lsmx::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, MemVfs, Vfs, VfsCall};
 use lsmx::wal::{RecoveryMode, Wal, WalOptions};
 use lsmx::{Error, SeqNo};
-use lsmx_base::failpoint::{self, Failpoint, Found, Report};
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_stress::{Detection, format_detections};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -50,21 +51,21 @@ fn deliberate_bugs_are_found() {
         (Failpoint::WalSyncSkipped, crashes),
         (Failpoint::WalOlderSegmentUnsynced, crashes),
         (Failpoint::DirectoryNotSynced, crashes),
-        (Failpoint::GrownTailIsDamage, crashes),
+        (Failpoint::GrownTailTreatedAsDamage, crashes),
         (Failpoint::OldestSegmentUnsynced, crashes),
-        (Failpoint::AppendErrorSwallowed, faults),
+        (Failpoint::AppendErrorIgnored, faults),
         (Failpoint::SyncRetried, faults),
-        (Failpoint::WalDamageIsTail, damage),
+        (Failpoint::WalDamageTreatedAsTail, damage),
     ] {
         let start_ns = clock.monotonic_ns();
-        failpoint::arm(Some(bug));
+        failpoint::enable(bug);
         let found = (0..40).find(|seed| fails(*seed).is_err());
-        failpoint::arm(None);
+        failpoint::disable();
         let tries = found.unwrap_or_else(|| panic!("{} escaped", bug.name())) + 1;
         let ms = (clock.monotonic_ns() - start_ns) / 1_000_000;
-        caught.push(Found { bug, check, tries, ms });
+        caught.push(Detection { failpoint: bug, check, runs: tries, ms });
     }
-    println!("{}", Report(&caught));
+    println!("{}", format_detections(&caught));
 }
 
 /// Fails the k-th append or sync, for every k; the log must say so ever after, keep its promises on

@@ -20,6 +20,7 @@ mod chance;
 mod changes;
 mod child;
 mod copies;
+mod detections;
 mod disk;
 pub mod modelling;
 mod parent;
@@ -38,6 +39,7 @@ use lsmx::{Db, Keyspace};
 
 pub use chance::{Chance, mix};
 pub use child::write_for_ever;
+pub use detections::{Detection, format_detections};
 pub use parent::{Children, Plan, Sum, kill_many};
 pub use reached::Reached;
 pub use skipped::report_skipped;

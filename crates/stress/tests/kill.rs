@@ -11,8 +11,10 @@
 )]
 
 use lsmx::env::Env;
-use lsmx_base::failpoint::{self, Failpoint, Found, Report};
-use lsmx_stress::{Children, Orders, Outcome, Plan, Reached, Sum, kill_many, mix};
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_stress::{
+    Children, Detection, Orders, Outcome, Plan, Reached, Sum, format_detections, kill_many, mix,
+};
 
 /// Kills in CI.
 const KILLS: u64 = 40;
@@ -31,10 +33,10 @@ const VISIBLE: &[Failpoint] = &[
     Failpoint::BufferedNotLogged,
     Failpoint::ReplaySkipsUnflushed,
     Failpoint::ReplaySkipsRangeDeletes,
-    Failpoint::BatchTorn,
+    Failpoint::BatchSplit,
     Failpoint::FoldedValueStale,
     Failpoint::SpanDroppedEarly,
-    Failpoint::AnchorForgotten,
+    Failpoint::DeleteMarkerSkipped,
     Failpoint::TokenNotCommitted,
     Failpoint::LiveBlobDeleted,
 ];
@@ -61,8 +63,9 @@ fn is_child() -> bool {
 fn child() {
     let Some(orders) = Orders::of_this_process().unwrap() else { return };
     if let Ok(name) = std::env::var(BUG) {
-        let bug = Failpoint::ALL.iter().find(|bug| bug.name() == name);
-        failpoint::arm(Some(*bug.expect("a bug that the parent knows")));
+        failpoint::enable(
+            Failpoint::from_name(&name).expect("the parent passes the name of a failpoint"),
+        );
     }
     let outcome = lsmx_stress::write_for_ever(&orders);
     println!("{outcome:?}");
@@ -125,10 +128,10 @@ fn kills_show_what_a_bug_does() {
             panic!("{} did not show in {KILLS_FOR_A_BUG} kills", bug.name());
         };
         let ms = (clock.monotonic_ns() - start_ns) / 1_000_000;
-        found.push(Found { bug, check: "a killed process", tries: database + 1, ms });
+        let check = "a killed process";
+        found.push(Detection { failpoint: bug, check, runs: database + 1, ms });
         let what: String = what.chars().take(250).collect();
         println!("{}: at database {}: {what}", bug.name(), database + 1);
     }
-    found.sort_by_key(|found| found.bug.class());
-    println!("\n{}", Report(&found));
+    println!("\n{}", format_detections(&found));
 }

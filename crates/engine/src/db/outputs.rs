@@ -17,7 +17,7 @@ use crate::vfs::Vfs;
 /// # Errors
 /// [`Error::OutputInDatabase`]; [`Error::Io`] if a directory cannot be looked at.
 pub(crate) fn check_output(vfs: &dyn Vfs, path: &Path) -> Result<()> {
-    if failpoint::is_on(Failpoint::OutputOverEngineFile) {
+    if failpoint::is_on(Failpoint::OutputOverwritesEngineFile) {
         return Ok(());
     }
     for inner in path.ancestors() {

@@ -311,7 +311,7 @@ impl SystemClock {
         let jump_us_max = self.jump_us_max.load(Ordering::Relaxed);
         let ahead_us = wall_us.saturating_sub(database_us);
         let accepted_ahead_us = if judgement.is_first { 0 } else { jump_us_max };
-        if ahead_us <= accepted_ahead_us || failpoint::is_on(Failpoint::ClockJumpBelieved) {
+        if ahead_us <= accepted_ahead_us || failpoint::is_on(Failpoint::ClockJumpTrusted) {
             judgement.pending = None;
             judgement.is_first = false;
             return (self.accept(wall_us, since_us), None);

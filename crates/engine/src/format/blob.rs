@@ -284,7 +284,7 @@ pub fn put_record(
 
 /// Returns the checksum of a record at `offset` of the file `uid`. `covered` is all after the checksum.
 pub(crate) fn record_checksum(covered: &[u8], uid: u64, offset: u64) -> u64 {
-    let seed = if failpoint::is_on(Failpoint::ChecksumWithoutPlace) {
+    let seed = if failpoint::is_on(Failpoint::ChecksumWithoutLocation) {
         0
     } else {
         location_seed(uid, offset)

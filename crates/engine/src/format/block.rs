@@ -129,7 +129,7 @@ impl Handle {
 
 /// Returns the checksum of payload, kind and compression of the block at `offset` of the file `uid`.
 pub(crate) fn checksum(covered: &[u8], uid: u64, offset: u64) -> u64 {
-    let seed = if failpoint::is_on(Failpoint::ChecksumWithoutPlace) {
+    let seed = if failpoint::is_on(Failpoint::ChecksumWithoutLocation) {
         0
     } else {
         location_seed(uid, offset)

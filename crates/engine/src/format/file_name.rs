@@ -107,7 +107,7 @@ impl FileName {
     pub(crate) fn is_stray(self, next: Option<u64>) -> bool {
         let end = next.map_or(NUMBER_END, |next| next.saturating_add(NUMBER_DISTANCE_MAX));
         let is_out_of_range = self.number().is_some_and(|number| number >= end);
-        is_out_of_range && !failpoint::is_on(Failpoint::StrayNumberCounts)
+        is_out_of_range && !failpoint::is_on(Failpoint::StrayFileNumberCounts)
     }
 
     /// Returns the path of this file in a directory.

@@ -338,7 +338,7 @@ impl Range {
             self.leave_cursors();
             return error;
         }
-        if failpoint::is_on(Failpoint::IteratorGoesOn) {
+        if failpoint::is_on(Failpoint::IteratorContinuesAfterError) {
             return error;
         }
         self.front = None;

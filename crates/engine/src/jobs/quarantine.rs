@@ -73,7 +73,7 @@ pub(crate) fn admit_operands(store: &DbState, tree: &Tree, error: &Error) -> boo
 }
 
 fn insert(store: &DbState, tree: &Tree, name: FileName, error: &Error) -> bool {
-    let Some(path) = error.path().filter(|_| !failpoint::is_on(Failpoint::DamagedInputsKept))
+    let Some(path) = error.path().filter(|_| !failpoint::is_on(Failpoint::DamagedInputsStayBusy))
     else {
         return false;
     };

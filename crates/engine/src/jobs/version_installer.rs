@@ -95,7 +95,7 @@ fn install_in_order(
     }
     store.health.check()?;
     // From here on the manifest may name the outputs, even if the call fails or panics.
-    if !failpoint::is_on(Failpoint::DoubtForgotten) {
+    if !failpoint::is_on(Failpoint::UncertainTablesDeleted) {
         outputs.release();
     }
     store.manifest.append(&VersionEdit { changes }).map_err(|error| store.fail_locked(error))?;

@@ -250,11 +250,12 @@ fn gather<'a, const NEWEST: bool>(
         let table = file.table();
         met.table = Some(table);
         // The filter knows the keys of entries alone, so it is not asked here.
-        let covering =
-            match failpoint::is_on(Failpoint::SpanBehindFilter) && !table.may_contain(user_key)? {
-                true => None,
-                false => table.covering_span_by(user_key, snapshot, &mut met.access)?,
-            };
+        let covering = match failpoint::is_on(Failpoint::SpanSkippedByFilter)
+            && !table.may_contain(user_key)?
+        {
+            true => None,
+            false => table.covering_span_by(user_key, snapshot, &mut met.access)?,
+        };
         let found = match table.look_up(user_key, snapshot, use_filter, &mut met.access) {
             Err(_) if failpoint::is_on(Failpoint::ReadErrorIsNotFound) => None,
             found => found?,

@@ -148,12 +148,12 @@ impl ManifestState {
     /// Returns for each keyspace by name up to which sequence number it is complete after a replay of the log up to
     /// `log_end`: all of its operations up to there are in tables or in the log, and none after it.
     pub(crate) fn complete_through(&self, log_end: SeqNo) -> BTreeMap<String, SeqNo> {
-        let end = |keyspace: &KeyspaceState| match failpoint::is_on(
-            Failpoint::FlushesPastDamageUncounted,
-        ) {
-            true => log_end,
-            false => keyspace.flushed_through.max(log_end),
-        };
+        let end =
+            |keyspace: &KeyspaceState| match failpoint::is_on(Failpoint::FlushesAfterDamageIgnored)
+            {
+                true => log_end,
+                false => keyspace.flushed_through.max(log_end),
+            };
         self.keyspaces.values().map(|keyspace| (keyspace.name.clone(), end(keyspace))).collect()
     }
 

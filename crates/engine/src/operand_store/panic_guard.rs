@@ -47,7 +47,7 @@ fn unless_closed<T>(result: Result<T>, closed: &AtomicBool) -> Result<T> {
     match result {
         Err(Error::Io { .. } | Error::Corrupt { .. } | Error::Missing { .. })
             if closed.load(Ordering::Acquire)
-                && !failpoint::is_on(Failpoint::ReadOverCloseNamesFile) =>
+                && !failpoint::is_on(Failpoint::ReadDuringCloseNamesFile) =>
         {
             Err(Error::Closed)
         }

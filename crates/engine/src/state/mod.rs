@@ -624,8 +624,8 @@ impl DbState {
     /// exceed their bound by one batch at most.
     pub(crate) fn reserve(&self, bytes: u64, force: bool) -> Option<Reservation<'_>> {
         let reserved = |reserved: u64| {
-            let full =
-                self.are_full_with(reserved) && !failpoint::is_on(Failpoint::AdmittedUnreserved);
+            let full = self.are_full_with(reserved)
+                && !failpoint::is_on(Failpoint::AdmissionIgnoresReserved);
             (force || !full).then(|| reserved.saturating_add(bytes))
         };
         let reserved =

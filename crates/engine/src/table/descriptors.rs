@@ -167,7 +167,7 @@ impl DescriptorPool {
     /// the next owner may have removed or replaced the file.
     fn open_error(&self, error: Error) -> Error {
         let closed = self.closed.load(Ordering::Acquire);
-        if closed && !failpoint::is_on(Failpoint::ReadOverCloseNamesFile) {
+        if closed && !failpoint::is_on(Failpoint::ReadDuringCloseNamesFile) {
             Error::Closed
         } else {
             error

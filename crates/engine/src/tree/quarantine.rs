@@ -136,7 +136,7 @@ impl Quarantine {
     pub(crate) fn take_due(&mut self, now_us: u64) -> Option<FileName> {
         let sticks = |name: &FileName| {
             matches!(name, FileName::Bucket(_) | FileName::Operands(_))
-                && failpoint::is_on(Failpoint::OperandQuarantineSticks)
+                && failpoint::is_on(Failpoint::OperandQuarantineNotCleared)
         };
         let mut files = self.files.iter_mut();
         let due = |(name, file): &(&FileName, &mut Quarantined)| {

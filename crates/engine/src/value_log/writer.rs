@@ -126,7 +126,7 @@ impl BlobWriter {
         if !self.pending.is_empty() {
             self.flush()?;
         }
-        if !failpoint::is_on(Failpoint::PointerBeforeBytes) {
+        if !failpoint::is_on(Failpoint::PointerBeforeValue) {
             self.file.sync().map_err(|error| Error::io("sync", &self.path, error))?;
         }
         Ok(BlobFileRecord {

@@ -29,7 +29,7 @@ impl CatchPanicVfs {
 /// Makes a call and converts a panic into an error that contains [`Error::UserPanic`].
 fn catch_panic<T>(call: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let uncontained =
-        [Failpoint::PanicStrandsGroup, Failpoint::PanicEndsThread, Failpoint::PanicUnnamed];
+        [Failpoint::PanicStrandsGroup, Failpoint::PanicEndsThread, Failpoint::PanicNotConverted];
     if uncontained.into_iter().any(failpoint::is_on) {
         return call();
     }

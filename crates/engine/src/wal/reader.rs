@@ -428,7 +428,7 @@ impl Chain<'_> {
             Trouble::Malformed(what) => Error::malformed(what, &path, stop.offset),
             Trouble::Missing(named_by) => Error::Missing { path: path.clone(), named_by },
         };
-        let damaged = covered && !failpoint::is_on(Failpoint::WalDamageIsTail);
+        let damaged = covered && !failpoint::is_on(Failpoint::WalDamageTreatedAsTail);
         let foreign = matches!(
             error,
             Error::Corrupt { source: Malformed::Identity { what: "database uid", .. }, .. }
@@ -500,8 +500,8 @@ impl Walk<'_> {
             let (header, payload) = match reader.record(offset)? {
                 Found::Record(header, payload) => (header, payload),
                 Found::Bad(what) => {
-                    let ends =
-                        self.end.is_none() && !failpoint::is_on(Failpoint::GrownTailIsDamage);
+                    let ends = self.end.is_none()
+                        && !failpoint::is_on(Failpoint::GrownTailTreatedAsDamage);
                     if ends && reader.written_beyond(offset)? == 0 {
                         return Ok(Walked::ToEnd(End { offset, zeros: Some(what) }));
                     }

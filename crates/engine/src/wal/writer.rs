@@ -277,7 +277,7 @@ impl Wal {
         self.publish_sizes(&log);
         match appended {
             Ok(()) => Ok(()),
-            Err(_) if failpoint::is_on(Failpoint::AppendErrorSwallowed) => Ok(()),
+            Err(_) if failpoint::is_on(Failpoint::AppendErrorIgnored) => Ok(()),
             Err(error) => Err(log.fail(error)),
         }
     }

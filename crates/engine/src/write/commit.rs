@@ -299,7 +299,7 @@ impl Committer {
             if late && self.withdraw(&ticket) {
                 return Err(Error::Deadline { cause: WaitCause::CommitAhead.as_str() });
             }
-            if late && failpoint::is_on(Failpoint::FollowerOutstaysDeadline) {
+            if late && failpoint::is_on(Failpoint::FollowerExceedsDeadline) {
                 wait(None);
             }
             if let Some(result) = ticket.decided() {
@@ -419,7 +419,7 @@ impl Committer {
     fn lead_group(&self) {
         // Until the lead is handed on and the group is decided.
         let _events =
-            (!failpoint::is_on(Failpoint::EventsUnderLead)).then(|| self.store.hold_events());
+            (!failpoint::is_on(Failpoint::EventsDuringLead)).then(|| self.store.hold_events());
         // Where the thread's locals are gone it is ending.
         let mut group = SPARE.try_with(Cell::take).unwrap_or_default();
         let led = catch_unwind(AssertUnwindSafe(|| self.lead(&mut group)));
@@ -494,7 +494,7 @@ impl Committer {
 
     fn insert(&self, group: &mut Group) {
         group.stage = Stage::Inserting;
-        if failpoint::is_on(Failpoint::PublishedEarly) {
+        if failpoint::is_on(Failpoint::CommitPublishedEarly) {
             self.store.sequence.publish(self.store.sequence.published().max(group.last_seq()));
             self.store.env.yield_point(YieldKind::Commit);
         }

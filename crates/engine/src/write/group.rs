@@ -361,7 +361,7 @@ fn insert(store: &DbState, ticket: &Ticket, memtables: &[Arc<Memtable>]) -> u64 
                 memtable.insert_span(key, end, seq)
             }
         };
-        if failpoint::is_on(Failpoint::BatchTorn) && request.count > 1 {
+        if failpoint::is_on(Failpoint::BatchSplit) && request.count > 1 {
             break;
         }
     }

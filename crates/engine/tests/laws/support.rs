@@ -22,8 +22,9 @@ pub(crate) fn seed() -> u64 {
         let seed = base_seed();
         println!("LSMX_TEST_SEED={seed}");
         if let Ok(name) = std::env::var("LSMX_TEST_SABOTAGE") {
-            let bug = Failpoint::ALL.iter().find(|bug| bug.name() == name);
-            failpoint::arm(Some(*bug.expect("LSMX_TEST_SABOTAGE names a bug")));
+            failpoint::enable(
+                Failpoint::from_name(&name).expect("LSMX_TEST_SABOTAGE names a failpoint"),
+            );
         }
         seed
     })

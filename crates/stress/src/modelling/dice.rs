@@ -31,8 +31,8 @@ fn arm() {
     let Ok(name) = std::env::var("LSMX_TEST_SABOTAGE") else { return };
     #[cfg(feature = "testing")]
     {
-        let bug = failpoint::Failpoint::ALL.iter().find(|bug| bug.name() == name);
-        failpoint::arm(Some(*bug.expect("LSMX_TEST_SABOTAGE names a bug")));
+        let bug = failpoint::Failpoint::from_name(&name);
+        failpoint::enable(bug.expect("LSMX_TEST_SABOTAGE names a failpoint"));
     }
     #[cfg(not(feature = "testing"))]
     panic!("LSMX_TEST_SABOTAGE is {name}, and this build has no deliberate bugs");

@@ -89,7 +89,7 @@ fn recover(vfs: &Arc<dyn Vfs>, dir: &Path, options: &Options, env: &Env) -> Resu
 pub(crate) fn is_there(vfs: &dyn Vfs, dir: &Path) -> Result<bool> {
     let current = dir.join(CURRENT);
     match vfs.exists(&current) {
-        Err(_) if failpoint::is_on(Failpoint::OpenErrorIsNew) => Ok(false),
+        Err(_) if failpoint::is_on(Failpoint::OpenErrorCreatesDatabase) => Ok(false),
         exists => exists.map_err(|error| Error::inside("look for", &current, error)),
     }
 }

@@ -346,7 +346,8 @@ pub(crate) fn run(
         }
         Err(error) => note_failure(store, tree, error),
     }
-    if !failpoint::is_on(Failpoint::DamagedInputsKept) || !matches!(ran, Err(Error::Corrupt { .. }))
+    if !failpoint::is_on(Failpoint::DamagedInputsStayBusy)
+        || !matches!(ran, Err(Error::Corrupt { .. }))
     {
         tree.jobs.lock().busy.finish(&job);
     }
@@ -576,7 +577,7 @@ impl<'a> Leaving<'a> {
     fn begin(store: &'a DbState, shape: &TreeShape, job: &Job) -> Option<Leaving<'a>> {
         let smallest = input_files(shape, job).map(|file| file.seq_smallest).min()?;
         let begun = store.sequence.begin_leaving(SeqNo(smallest));
-        (begun || failpoint::is_on(Failpoint::RefusedDropEnds))
+        (begun || failpoint::is_on(Failpoint::BlockedDropCountsAsDone))
             .then(|| Leaving(store))
             .filter(|_| begun)
     }

@@ -110,7 +110,7 @@ impl Part {
             if let Some(from) = &self.from
                 && cut.start < *from
             {
-                if failpoint::is_on(Failpoint::SpanLostAtPart) {
+                if failpoint::is_on(Failpoint::SpanLostAtSubcompaction) {
                     return None;
                 }
                 cut.start = from.clone();

@@ -313,7 +313,7 @@ impl Division {
             None => merged.first()?,
             Some(from) => {
                 merged.seek(from, SeqNo::MAX)?;
-                if merged.valid() && failpoint::is_on(Failpoint::KeyLostAtPart) {
+                if merged.valid() && failpoint::is_on(Failpoint::KeyLostAtSubcompaction) {
                     merged.next()?;
                 }
             }

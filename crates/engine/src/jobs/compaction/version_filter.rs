@@ -222,7 +222,7 @@ impl<'a> VersionFilter<'a> {
         self.waiting_bytes = 0;
         let mut operands = std::mem::take(&mut self.waiting);
         let base = match below {
-            Below::Base(_) if failpoint::is_on(Failpoint::BaseForgottenByJob) => Some(None),
+            Below::Base(_) if failpoint::is_on(Failpoint::FoldIgnoresBaseValue) => Some(None),
             Below::Base(base) => Some(*base),
             Below::End if !self.retention.older_may_hold(&self.user_key) => Some(None),
             Below::End | Below::More => None,

@@ -81,7 +81,7 @@ impl<'a> Delivering<'a> {
     }
 
     fn anchor(&mut self, seq: SeqNo) -> Result<()> {
-        if failpoint::is_on(Failpoint::AnchorForgotten) {
+        if failpoint::is_on(Failpoint::DeleteMarkerSkipped) {
             return Ok(());
         }
         self.any = true;

@@ -96,7 +96,7 @@ impl Repair<'_> {
             self.report.tables_dropped += 1;
             self.report.lost.push(self.later_commits(&now.name, table, wrong));
         }
-        let flushed_through = match failpoint::is_on(Failpoint::LaterFlushStaysCounted) {
+        let flushed_through = match failpoint::is_on(Failpoint::DroppedFlushStaysCounted) {
             true => now.flushed_through,
             false => before.flushed_through,
         };
