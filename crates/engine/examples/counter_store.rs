@@ -179,7 +179,7 @@ fn run(path: &Path) -> Result<(), Box<dyn Error>> {
     db.close(None)?;
     drop(db);
     let db = Db::open(path, Options::default())?;
-    let refused = db.existing_keyspace("visits")?.merge("/", 1u64.to_le_bytes());
+    let refused = db.open_keyspace("visits", None)?.merge("/", 1u64.to_le_bytes());
     println!("without its operator: {refused:?}");
     assert!(matches!(refused, Err(lsmx::Error::NoMergeOperator { .. })));
     drop(db);

@@ -67,7 +67,7 @@ impl CompactionPolicy for WriteOnce {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = tempfile::tempdir()?;
     let policy = Arc::new(WriteOnce { merge_runs: 4, stop_runs: 16 });
-    let tuning = KeyspaceOptions::default().memtable_bytes(256 << 10).own_policy(policy);
+    let tuning = KeyspaceOptions::default().memtable_bytes(256 << 10).policy(policy);
     let db = Db::open(dir.path().join("db"), Options::default().keyspace_defaults(tuning))?;
     for second in 0..100_000u64 {
         db.put(second.to_be_bytes(), [0; 100])?;
@@ -84,7 +84,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         format!("{}.{:02}", written / flushed, written * 100 / flushed % 100)
     });
     // One by name takes over while the database is in use, and is remembered.
-    db.default_keyspace().set_policy("lazy-leveling(T=4)".parse()?)?;
+    db.default_keyspace().set_policy("lazy-leveling(T=4)".parse::<lsmx::PolicySpec>()?)?;
     db.wait_idle()?;
     println!("now {}", db.default_keyspace().policy());
     Ok(())

@@ -11,7 +11,7 @@
 //! assert_eq!(db.get(b"apple")?.as_deref(), Some(&b"red"[..]));
 //!
 //! // A keyspace is a tree of its own; a batch may touch several, all or nothing.
-//! let users = db.keyspace("users", KeyspaceOptions::default().policy("tiering".parse()?))?;
+//! let users = db.keyspace("users", KeyspaceOptions::default().policy("tiering".parse::<PolicySpec>()?))?;
 //! let mut batch = WriteBatch::new();
 //! batch.put(&users, b"ada", b"1815");
 //! batch.put(&users, b"alan", b"1912");
@@ -87,6 +87,7 @@ pub use crate::merge_operator::{MergeError, MergeOperator};
 pub use crate::options::db::Options;
 pub use crate::options::filter_bits::FilterBits;
 pub use crate::options::keyspace::{FilterLastRun, KeyspaceOptions, OptionsInForce};
+pub use crate::options::stored_policy::Policy;
 pub use crate::options::value_separation::ValueSeparation;
 pub use crate::options::write::WriteControl;
 pub use crate::options::write::{Durability, WriteOptions};

@@ -118,6 +118,6 @@ fn threads_write_and_read_a_real_directory() {
     let db = Db::open(&path, options().create_if_missing(false)).unwrap();
     assert_eq!(db.keyspaces(), ["default", "other"]);
     for name in db.keyspaces() {
-        assert_eq!(db.existing_keyspace(&name).unwrap().iter().count(), 8_000);
+        assert_eq!(db.open_keyspace(&name, None).unwrap().iter().count(), 8_000);
     }
 }

@@ -52,7 +52,7 @@ fn a_checkpoint_holds_what_was_committed_before_it_and_is_a_database_of_its_own(
     for disk in [&disk, &crashed] {
         let copy = open(Arc::new(disk.clone()), "copies/one").unwrap();
         assert_eq!(copy.default_keyspace().iter().count(), 1_000);
-        let users = copy.existing_keyspace("users").unwrap();
+        let users = copy.open_keyspace("users", None).unwrap();
         assert_eq!(users.get("ada").unwrap().unwrap(), *b"1815");
         fill(&copy, 5_000..6_000);
         drop(users);
@@ -242,7 +242,7 @@ fn checkpoints_are_prefixes_whatever_goes_on_meanwhile() {
             let number = db.get("number").unwrap();
             let there = number.map(|value| u32::from_be_bytes(value[..].try_into().unwrap()));
             assert!(there.is_none_or(|there| there >= *floor), "seed {seed}: {there:?}, {floor}");
-            let other = db.existing_keyspace("other").unwrap();
+            let other = db.open_keyspace("other", None).unwrap();
             let count = there.map_or(0, |there| there as usize + 1);
             assert_eq!(other.iter().filter(Result::is_ok).count(), count, "seed {seed}");
         }
@@ -269,7 +269,7 @@ fn opening_read_only_shows_everything_and_changes_no_byte() {
         assert!(lsmx::verify("db", &Options::default().vfs(Arc::new(disk.clone()))).is_ok());
         for db in [&db, &second] {
             assert_eq!(db.default_keyspace().iter().rev().count(), 1_000);
-            let users = db.existing_keyspace("users").unwrap();
+            let users = db.open_keyspace("users", None).unwrap();
             assert_eq!(db.snapshot().get(&users, "ada").unwrap().unwrap(), *b"1815");
             assert_eq!(db.keyspaces(), ["default", "users"]);
             db.wait_idle().unwrap();

@@ -180,7 +180,7 @@ fn a_deadline_or_a_failure_leaves_the_tree_as_it_was() {
     let keyspace = KeyspaceOptions::default().memtable_bytes(4 << 10).table_bytes(4 << 10);
     let options = Options::default()
         .background(Background::Inline)
-        .keyspace_defaults(keyspace.policy("tiering".parse().unwrap()));
+        .keyspace_defaults(keyspace.policy("tiering".parse::<PolicySpec>().unwrap()));
     let db = Db::open("db", options.vfs(Arc::new(faults.clone()))).unwrap();
     let default = db.default_keyspace();
     for number in 0..500 {

@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(100);
 
 fn tuning() -> KeyspaceOptions {
     KeyspaceOptions::default()
-        .policy("leveled(T=3)".parse().unwrap())
+        .policy("leveled(T=3)".parse::<lsmx::PolicySpec>().unwrap())
         .memtable_bytes(4 << 10)
         .table_bytes(4 << 10)
         .block_bytes(256)
@@ -134,7 +134,7 @@ fn readers_and_writers(vfs: &Arc<dyn Vfs>, path: &str) {
     let db = Db::open(path, options().vfs(Arc::clone(vfs))).unwrap();
     let snapshot = db.snapshot();
     for writer in 0..WRITERS {
-        let other = db.existing_keyspace("other").unwrap();
+        let other = db.open_keyspace("other", None).unwrap();
         whole_prefix(&snapshot, &other, writer, COMMITS);
     }
 }
@@ -680,7 +680,7 @@ fn stall(gate: &Gate, disk: FaultVfs, tuning: KeyspaceOptions, expected: &str) {
     drop((main, other, db));
     let db = Db::open("db", options().vfs(Arc::new(disk))).unwrap();
     assert_eq!(db.get("late").unwrap(), None);
-    assert_eq!(db.existing_keyspace("other").unwrap().get("late").unwrap(), None);
+    assert_eq!(db.open_keyspace("other", None).unwrap().get("late").unwrap(), None);
     assert!(db.get("patient").unwrap().is_some() && db.get("after").unwrap().is_some());
 }
 
@@ -695,7 +695,7 @@ fn full_memtables_refuse_by_type_and_do_nothing() {
 fn too_many_runs_refuse_by_type_and_do_nothing() {
     let _dog = watchdog("too_many_runs_refuse_by_type_and_do_nothing", 0, PATIENCE);
     let gate = Gate::default();
-    let tuning = tuning().policy("tiering(T=2, stop=4)".parse().unwrap());
+    let tuning = tuning().policy("tiering(T=2, stop=4)".parse::<lsmx::PolicySpec>().unwrap());
     stall(&gate, gate.disk(".sst", "lsmx-compact"), tuning, "a compaction to release runs");
 }
 

@@ -83,7 +83,7 @@ struct Intact {
 
 fn tuning(memtable_bytes: u64) -> KeyspaceOptions {
     KeyspaceOptions::default()
-        .policy("leveled(T=2)".parse().unwrap())
+        .policy("leveled(T=2)".parse::<lsmx::PolicySpec>().unwrap())
         .memtable_bytes(memtable_bytes)
         .table_bytes(2 << 10)
         .block_bytes(256)
@@ -203,7 +203,7 @@ impl Intact {
         // Which commit this is, by either keyspace that still tells.
         let mut commits = None;
         for name in KEYSPACES {
-            let counter = db.existing_keyspace(name).and_then(|k| k.get("commits"));
+            let counter = db.open_keyspace(name, None).and_then(|k| k.get("commits"));
             match counter {
                 Ok(Some(value)) => {
                     let found = u64::from_le_bytes(value[..].try_into().unwrap()) as usize;
@@ -221,7 +221,7 @@ impl Intact {
         assert!(commits >= self.synced, "{commits} commits, {} were synced", self.synced);
         let state = &self.states[commits];
         for (name, model) in KEYSPACES.iter().zip(state) {
-            let keyspace = db.existing_keyspace(name).unwrap();
+            let keyspace = db.open_keyspace(name, None).unwrap();
             for (key, _) in self.states.last().unwrap().iter().flatten() {
                 match keyspace.get(key) {
                     Ok(found) => assert_eq!(

@@ -481,7 +481,7 @@ fn range_over_the_range_deletes_of_many_tables_costs_n_log_n() {
     let _alone = alone();
     grows_at_most_as_n_log_n("range over n / 16 tables with range deletes", 256, |n| {
         // No compaction.
-        let db = new(tuning().policy("tiering(size_ratio=1000)".parse().unwrap()));
+        let db = new(tuning().policy("tiering(size_ratio=1000)".parse::<PolicySpec>().unwrap()));
         put_ordered(&db, 1);
         // Sees the entry that every range delete covers, so all of them stay.
         let _snapshot = db.snapshot();

@@ -18,7 +18,7 @@ fn options() -> Options {
         .memtable_bytes(64 << 10)
         .table_bytes(32 << 10)
         .block_bytes(1 << 10)
-        .policy("tiering".parse().unwrap());
+        .policy("tiering".parse::<lsmx::PolicySpec>().unwrap());
     Options::default()
         .background(Background::Inline)
         .seed(1)
@@ -39,7 +39,7 @@ fn value(number: u32, round: u32) -> Vec<u8> {
 }
 
 fn check(db: &Db) {
-    let (plain, packed) = (db.default_keyspace(), db.existing_keyspace("packed").unwrap());
+    let (plain, packed) = (db.default_keyspace(), db.open_keyspace("packed", None).unwrap());
     for keyspace in [&plain, &packed] {
         for number in (0..KEYS).map(|number| number * 7_919 % KEYS) {
             let found = keyspace.get(key(number)).unwrap();

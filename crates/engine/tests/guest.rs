@@ -208,7 +208,7 @@ fn what_an_iterator_holds_stays_readable_when_the_next_owner_has_removed_it() {
     iterators.push(db.default_keyspace().iter());
     db.keyspace("other", tuning()).unwrap().put("k", "v").unwrap();
     db.flush().unwrap();
-    iterators.push(db.existing_keyspace("other").unwrap().iter());
+    iterators.push(db.open_keyspace("other", None).unwrap().iter());
     db.drop_keyspace("other").unwrap();
     drop(db);
     let db = open(&disk, options());
@@ -247,7 +247,7 @@ fn real_descriptors_stay_within_the_budget() {
 #[test]
 fn a_file_replaced_behind_a_closed_descriptor_is_refused() {
     let disk = MemVfs::new();
-    let tuning = tuning().policy("tiering(T=10)".parse().unwrap());
+    let tuning = tuning().policy("tiering(T=10)".parse::<lsmx::PolicySpec>().unwrap());
     let options = || inline().keyspace_defaults(tuning.clone()).open_files_max(1);
     let db = open(&disk, options().block_cache_bytes(0));
     load(&db, 0..100);

@@ -59,7 +59,7 @@ fn a_dropped_keyspace_is_gone_for_handles_and_leaves_no_file() {
     // A snapshot from after the drop does not see it.
     is_gone(db.snapshot().get(&users, "k"));
     assert_eq!(db.keyspaces(), ["default"]);
-    assert!(matches!(db.existing_keyspace("users"), Err(Error::UnknownKeyspace { .. })));
+    assert!(matches!(db.open_keyspace("users", None), Err(Error::UnknownKeyspace { .. })));
     assert!(matches!(db.drop_keyspace("users"), Err(Error::UnknownKeyspace { .. })));
     assert!(matches!(db.drop_keyspace("default"), Err(Error::DefaultKeyspace)));
     db.put("k", "v").unwrap();
@@ -86,8 +86,8 @@ fn a_keyspace_of_the_same_name_is_a_new_one() {
     // What is in the log for the old one does not come back under the new one's name.
     let killed = disk.crash(CrashImage::Keep, 0);
     let again = open(&killed, Background::Inline);
-    assert_eq!(again.existing_keyspace("users").unwrap().iter().count(), 1);
-    assert_eq!(again.existing_keyspace("users").unwrap().get("k").unwrap().unwrap(), *b"new");
+    assert_eq!(again.open_keyspace("users", None).unwrap().iter().count(), 1);
+    assert_eq!(again.open_keyspace("users", None).unwrap().get("k").unwrap().unwrap(), *b"new");
 }
 
 #[test]
@@ -207,7 +207,9 @@ fn the_size_of_a_range_is_about_that_of_its_share() {
 fn a_lookup_tells_where_it_went() {
     let disk = MemVfs::new();
     let options = options(Background::Inline).keyspace_defaults(
-        KeyspaceOptions::default().memtable_bytes(1 << 20).policy("tiering".parse().unwrap()),
+        KeyspaceOptions::default()
+            .memtable_bytes(1 << 20)
+            .policy("tiering".parse::<lsmx::PolicySpec>().unwrap()),
     );
     let db = Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap();
     let default = db.default_keyspace();
@@ -282,7 +284,7 @@ fn thousands_of_keyspaces_open_and_close() {
     let db = open(&disk, Background::Threads { workers: 2 });
     assert_eq!(db.keyspaces().len(), 2_701);
     for name in names.iter().step_by(10) {
-        let value = db.existing_keyspace(name).unwrap().get("k").unwrap();
+        let value = db.open_keyspace(name, None).unwrap().get("k").unwrap();
         assert_eq!(value.unwrap(), *name.as_bytes());
     }
     db.wait_idle().unwrap();

@@ -216,13 +216,13 @@ fn names_of_keyspaces() {
     drop(db);
     let db = open(&disk);
     for name in names {
-        let keyspace = db.existing_keyspace(name).unwrap();
+        let keyspace = db.open_keyspace(name, None).unwrap();
         assert_eq!(keyspace.name(), name);
         assert_eq!(keyspace.get("name").unwrap().unwrap(), name.as_bytes());
     }
     assert_eq!(db.keyspaces().len(), names.len() + 1);
     assert!(
-        matches!(db.existing_keyspace("no"), Err(Error::UnknownKeyspace { name }) if name == "no")
+        matches!(db.open_keyspace("no", None), Err(Error::UnknownKeyspace { name }) if name == "no")
     );
 }
 

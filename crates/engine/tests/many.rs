@@ -58,7 +58,7 @@ fn run(keyspaces: u32, values: u32) {
     if values > 0 {
         measure("fill", keyspaces, || {
             for number in 0..keyspaces {
-                let keyspace = db.existing_keyspace(&format!("keyspace-{number}")).unwrap();
+                let keyspace = db.open_keyspace(&format!("keyspace-{number}"), None).unwrap();
                 for key in 0..values {
                     keyspace.put(key.to_be_bytes(), [7; 100]).unwrap();
                 }

@@ -300,7 +300,9 @@ impl MergeOperator for Nameless {
 fn chains_stay_short_in_memory_and_in_tables() {
     for (operator, keys) in [(true, 1u32), (true, 40), (false, 1), (false, 40)] {
         let disk = MemVfs::new();
-        let tuning = tuning().policy("tiering".parse().unwrap()).memtable_bytes(16 << 10);
+        let tuning = tuning()
+            .policy("tiering".parse::<lsmx::PolicySpec>().unwrap())
+            .memtable_bytes(16 << 10);
         let tuning = match operator {
             true => tuning.merge_operator(Append::new()),
             false => tuning.merge_operator(Whole),

@@ -188,7 +188,7 @@ fn values_in_many_files() -> (Db, Arc<Device>) {
     let separation = ValueSeparation::default().threshold_bytes(1).garbage_ratio(0.9);
     let keyspace = KeyspaceOptions::default()
         .memtable_bytes(8 << 20)
-        .policy("tiering(T=20)".parse().unwrap())
+        .policy("tiering(T=20)".parse::<lsmx::PolicySpec>().unwrap())
         .value_separation(separation.space_amplification_max(20.0));
     let options = Options::default().block_cache_bytes(0).keyspace_defaults(keyspace);
     let db = Db::open("db", options.vfs(Arc::new(disk))).unwrap();

@@ -227,7 +227,7 @@ fn without_its_store_a_keyspace_is_closed_and_the_others_are_not() {
     let db = open(&disk, options(merging()));
     assert_eq!(get(&db, "a").unwrap(), "1");
     assert!(is_lacking(db.keyspace("beside", merging()).unwrap_err()));
-    let beside = db.existing_keyspace("beside").unwrap();
+    let beside = db.open_keyspace("beside", None).unwrap();
     assert!(is_lacking(beside.get("a").unwrap_err()));
     assert!(is_lacking(beside.get_in_memory("a").unwrap_err()));
     assert!(is_lacking(beside.put("a", "2").unwrap_err()));
@@ -251,12 +251,12 @@ fn without_its_store_a_keyspace_is_closed_and_the_others_are_not() {
     let before = crashed.snapshot_all();
     let read_only =
         Db::open(DIR, options(merging()).read_only(true).vfs(Arc::new(crashed.clone())));
-    let beside = read_only.unwrap().existing_keyspace("beside").unwrap();
+    let beside = read_only.unwrap().open_keyspace("beside", None).unwrap();
     assert!(is_lacking(beside.get("a").unwrap_err()));
     drop(beside);
     assert_eq!(crashed.snapshot_all(), before);
     let db = open(&crashed, options(merging()));
-    assert!(is_lacking(db.existing_keyspace("beside").unwrap().get("a").unwrap_err()));
+    assert!(is_lacking(db.open_keyspace("beside", None).unwrap().get("a").unwrap_err()));
     let beside = db.keyspace("beside", merging().operand_store(QUIET)).unwrap();
     assert_eq!(&*beside.get("a").unwrap().unwrap(), b"1234");
 }
@@ -336,7 +336,7 @@ fn a_keyspace_takes_a_store_on_and_lets_it_go() {
     db.flush().unwrap();
     assert_eq!(operand_files(&disk), 0);
     keyspace.operands_to_tree().unwrap();
-    keyspace.set_policy("tiering".parse().unwrap()).unwrap();
+    keyspace.set_policy("tiering".parse::<lsmx::PolicySpec>().unwrap()).unwrap();
     drop(keyspace);
     db.close(None).unwrap();
     drop(db);
@@ -716,7 +716,7 @@ fn a_repair_without_a_manifest_folds_operands_once() {
     let is_table = |path: &Path| path.extension().is_some_and(|extension| extension == "sst");
     let disk = MemVfs::new();
     // Runs stay as they are until all are merged.
-    let runs = options(merging().policy("tiering(T=10)".parse().unwrap()));
+    let runs = options(merging().policy("tiering(T=10)".parse::<lsmx::PolicySpec>().unwrap()));
     let db = open(&disk, runs);
     db.put("a", "1").unwrap();
     db.flush().unwrap();

@@ -23,7 +23,7 @@ fn options(background: Background, parts: Option<usize>) -> Options {
         .block_bytes(128)
         .merge_operator(Append::new())
         // Runs lie beside each other until they are merged by hand.
-        .policy("tiering".parse().unwrap());
+        .policy("tiering".parse::<lsmx::PolicySpec>().unwrap());
     let options = Options::default().background(background).keyspace_defaults(keyspace).seed(1);
     match parts {
         Some(parts) => options.merge_parts_max(parts),

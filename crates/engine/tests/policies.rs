@@ -20,7 +20,7 @@ use lsmx::{Db, Error, JobRule, KeyspaceOptions, Options, PolicySpec};
 
 fn tuning(policy: &str) -> KeyspaceOptions {
     KeyspaceOptions::default()
-        .policy(policy.parse().unwrap())
+        .policy(policy.parse::<PolicySpec>().unwrap())
         .memtable_bytes(4 << 10)
         .table_bytes(4 << 10)
         .block_bytes(256)
@@ -297,7 +297,7 @@ fn a_queue_lets_its_oldest_go_once_no_snapshot_sees_them() {
     let first: u64 = String::from_utf8_lossy(&keys[0]).parse().unwrap();
     assert_eq!(keys.len() as u64, 1_100 - first);
     // Another policy takes over, and loses nothing more.
-    db.default_keyspace().set_policy("leveled".parse().unwrap()).unwrap();
+    db.default_keyspace().set_policy("leveled".parse::<PolicySpec>().unwrap()).unwrap();
     put(1_100..2_000);
     assert_eq!(db.default_keyspace().iter().count() as u64, 2_000 - first);
 }
@@ -314,14 +314,14 @@ fn a_policy_stays_over_reopenings_and_a_composed_one_too() {
     drop(db);
     let plain = || Options::default().background(Background::Inline).seed(1);
     let db = Db::open("db", plain().vfs(Arc::new(disk.clone()))).unwrap();
-    assert_eq!(db.default_keyspace().policy(), composed.to_string());
+    assert_eq!(db.default_keyspace().policy().to_string(), composed.to_string());
     drop(db);
     // A crash right after the change returned: the change was made.
     let db = Db::open("db", plain().vfs(Arc::new(disk.clone()))).unwrap();
-    db.default_keyspace().set_policy("rr".parse().unwrap()).unwrap();
+    db.default_keyspace().set_policy("rr".parse::<PolicySpec>().unwrap()).unwrap();
     let crashed = disk.crash(CrashImage::Drop, 3);
     let again = Db::open("db", plain().vfs(Arc::new(crashed))).unwrap();
-    assert_eq!(again.default_keyspace().policy(), "rr");
+    assert_eq!(again.default_keyspace().policy().to_string(), "rr");
 }
 
 #[test]
@@ -336,9 +336,10 @@ fn a_share_of_a_run_rules_no_database() {
     let message = refused.unwrap_err().to_string();
     assert!(message.contains("D = 0.33"), "{message}");
     let db = open(&disk, "tsa");
-    let message = db.default_keyspace().set_policy("tsa(0.2)".parse().unwrap()).unwrap_err();
+    let message =
+        db.default_keyspace().set_policy("tsa(0.2)".parse::<PolicySpec>().unwrap()).unwrap_err();
     assert!(message.to_string().contains("tsa(D=3600s)"), "{message}");
-    assert_eq!(db.default_keyspace().policy(), "tsa");
+    assert_eq!(db.default_keyspace().policy().to_string(), "tsa");
 }
 
 /// Merges the whole tree into one run whenever L0 holds three.
@@ -379,7 +380,7 @@ impl CompactionPolicy for OneRun {
 fn custom_policy_is_remembered_by_name() {
     let disk = MemVfs::new();
     let own = || Arc::new(OneRun) as Arc<dyn CompactionPolicy>;
-    let given = tuning("tiering").own_policy(own());
+    let given = tuning("tiering").policy(own());
     let try_open_with = |tuning: KeyspaceOptions| {
         let options = Options::default().background(Background::Inline).seed(1);
         let options = options.keyspace_defaults(tuning);
@@ -400,14 +401,14 @@ fn custom_policy_is_remembered_by_name() {
     }
     db.flush().unwrap();
     assert!(levels(&db).iter().all(|level| *level <= 1), "{:?}", levels(&db));
-    assert_eq!(db.default_keyspace().policy(), "custom:one-run");
-    let side = db.keyspace("side", tuning("leveled").own_policy(own())).unwrap();
+    assert_eq!(db.default_keyspace().policy().to_string(), "custom:one-run");
+    let side = db.keyspace("side", tuning("leveled").policy(own())).unwrap();
     for number in 0..500 {
         side.put(key(number), number.to_string()).unwrap();
     }
     // What was given before stays in force.
     let side = db.keyspace("side", KeyspaceOptions::default()).unwrap();
-    assert_eq!(side.policy(), "custom:one-run");
+    assert_eq!(side.policy().to_string(), "custom:one-run");
     db.close(None).unwrap();
     // Without the policy the default keyspace does not open, and nothing has changed.
     let before = disk.snapshot_all();
@@ -419,17 +420,18 @@ fn custom_policy_is_remembered_by_name() {
     assert_eq!(disk.snapshot_all(), before);
     let read = Options::default().background(Background::Inline);
     let db = Db::open("db", read.read_only(true).vfs(Arc::new(disk.clone()))).unwrap();
-    assert_eq!(db.existing_keyspace("side").unwrap().iter().count(), 500);
+    assert_eq!(db.open_keyspace("side", None).unwrap().iter().count(), 500);
     drop(db);
     // A keyspace that nobody opens keeps its shape; opening it without the policy is an error.
     let options = Options::default().background(Background::Inline).seed(1);
     let options = options.keyspace_defaults(given);
     let db = Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap();
-    for opened in [db.existing_keyspace("side"), db.keyspace("side", KeyspaceOptions::default())] {
+    for opened in [db.open_keyspace("side", None), db.keyspace("side", KeyspaceOptions::default())]
+    {
         assert!(matches!(opened, Err(Error::NoCompactionPolicy { .. })), "{opened:?}");
     }
     let side = db.keyspace("side", tuning("leveled")).unwrap();
-    assert_eq!((side.policy(), side.iter().count()), ("leveled".to_owned(), 500));
+    assert_eq!((side.policy().to_string(), side.iter().count()), ("leveled".to_owned(), 500));
     drop((side, db));
     // Another policy is given: that one is in force.
     let db = open_with(tuning("tiering"));
@@ -437,7 +439,7 @@ fn custom_policy_is_remembered_by_name() {
         db.put(key(number), number.to_string()).unwrap();
     }
     assert!(levels(&db).len() > 1 || levels(&db).iter().any(|level| *level > 1));
-    db.default_keyspace().set_own_policy(own()).unwrap();
+    db.default_keyspace().set_policy(own()).unwrap();
     for number in 0..500 {
         db.put(key(number), number.to_string()).unwrap();
     }
@@ -509,7 +511,7 @@ fn a_wrong_policy_is_reported_and_harms_nothing() {
             .background(Background::Inline)
             .seed(1)
             .listener(listener)
-            .keyspace_defaults(tuning("leveled").own_policy(Arc::new(wrong)));
+            .keyspace_defaults(tuning("leveled").policy(Arc::new(wrong)));
         let db = Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap();
         let mut told = 0;
         for number in 0..800 {
@@ -543,7 +545,7 @@ fn a_wrong_policy_is_reported_and_harms_nothing() {
         assert_eq!(db.metrics().keyspaces["default"].compaction.jobs, 0, "{name}");
         assert_eq!(heard.1.load(Ordering::Relaxed), 0, "{name}: a job was begun");
         // A sound one takes over.
-        db.default_keyspace().set_policy("leveled".parse().unwrap()).unwrap();
+        db.default_keyspace().set_policy("leveled".parse::<PolicySpec>().unwrap()).unwrap();
         db.env().advance_us(120_000_000);
         db.put("z", "1").unwrap();
         db.flush().unwrap();
@@ -580,7 +582,7 @@ impl CompactionPolicy for Stalls {
 #[test]
 fn policy_that_stops_writes_and_picks_no_job_is_an_error_that_names_it() {
     for background in [Background::Inline, Background::Stepped { seed: 3, workers: 2 }] {
-        let own = tuning("leveled").own_policy(Arc::new(Stalls));
+        let own = tuning("leveled").policy(Arc::new(Stalls));
         let options = Options::default().background(background).seed(1).keyspace_defaults(own);
         let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
         let put = |number: u64| db.put(key(number), [7; 100]);
@@ -598,7 +600,7 @@ fn policy_that_stops_writes_and_picks_no_job_is_an_error_that_names_it() {
         put(1).unwrap_err();
         assert!(db.read_only_cause().is_none());
         // The way out.
-        db.default_keyspace().set_policy("leveled".parse().unwrap()).unwrap();
+        db.default_keyspace().set_policy("leveled".parse::<PolicySpec>().unwrap()).unwrap();
         (0..1_000).for_each(|number| put(number).unwrap());
         db.wait_idle().unwrap();
         assert!(db.health().is_good());
@@ -644,7 +646,7 @@ fn a_policy_that_asks_knows_which_files_lookups_read() {
         let options = Options::default()
             .background(Background::Inline)
             .seed(1)
-            .keyspace_defaults(tuning("leveled").own_policy(own));
+            .keyspace_defaults(tuning("leveled").policy(own));
         let db = Db::open("db", options.vfs(Arc::new(disk))).unwrap();
         // Three files, of which only the second has the key that is read.
         for name in ["a", "b", "c"] {
@@ -652,7 +654,7 @@ fn a_policy_that_asks_knows_which_files_lookups_read() {
             db.flush().unwrap();
         }
         let look = || {
-            db.default_keyspace().set_own_policy(Arc::<Spy>::clone(&spy)).unwrap();
+            db.default_keyspace().set_policy(Arc::<Spy>::clone(&spy)).unwrap();
             spy.last_read.lock().unwrap().clone()
         };
         let before = look();

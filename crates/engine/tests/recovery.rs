@@ -16,7 +16,7 @@ fn open(disk: &MemVfs, memtable_bytes: u64) -> Db {
     let keyspace = KeyspaceOptions::default()
         .memtable_bytes(memtable_bytes)
         .merge_operator(Counter)
-        .policy("leveled".parse().unwrap());
+        .policy("leveled".parse::<lsmx::PolicySpec>().unwrap());
     let background = Background::Threads { workers: 2 };
     let options = Options::default().background(background).keyspace_defaults(keyspace);
     Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap()

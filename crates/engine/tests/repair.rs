@@ -32,7 +32,7 @@ fn tuning(memtable_bytes: u64, seed: u64) -> KeyspaceOptions {
     // One run a level, or runs whose order says which is newer.
     let policy = if seed.is_multiple_of(2) { "leveled(T=2)" } else { "tiering(T=3)" };
     KeyspaceOptions::default()
-        .policy(policy.parse().unwrap())
+        .policy(policy.parse::<lsmx::PolicySpec>().unwrap())
         .memtable_bytes(memtable_bytes)
         .table_bytes(2 << 10)
         .block_bytes(256)
@@ -139,7 +139,7 @@ impl Intact {
         for (at, name) in KEYSPACES.into_iter().enumerate() {
             // One whose only table is lost, and all manifests with it, nobody can know of. That is told of
             // every key that it had.
-            let keyspace = db.existing_keyspace(name).ok();
+            let keyspace = db.open_keyspace(name, None).ok();
             let scanned: BTreeMap<Vec<u8>, Vec<u8>> = keyspace
                 .iter()
                 .flat_map(|keyspace| keyspace.iter())
@@ -173,7 +173,7 @@ impl Intact {
 
 /// How many commits a keyspace tells of.
 fn commits(db: &Db, name: &str) -> Option<usize> {
-    let value = db.existing_keyspace(name).ok()?.get("commits").ok()??;
+    let value = db.open_keyspace(name, None).ok()?.get("commits").ok()??;
     Some(u64::from_le_bytes(value[..].try_into().ok()?) as usize)
 }
 
@@ -408,7 +408,7 @@ fn tables_that_only_lost_edits_name_are_found() {
 #[test]
 fn range_deletes_of_a_damaged_table_stay_or_are_told() {
     let disk = MemVfs::new();
-    let runs = tuning(3 << 10, 1).policy("tiering(T=10)".parse().unwrap());
+    let runs = tuning(3 << 10, 1).policy("tiering(T=10)".parse::<lsmx::PolicySpec>().unwrap());
     let open = |disk: &MemVfs| {
         let options = options(1).keyspace_defaults(runs.clone());
         Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap()

@@ -29,7 +29,9 @@ use lsmx::format::file_name::FileName;
 use lsmx::manifest::Manifest;
 use lsmx::table::{Table, TableIdentity};
 use lsmx::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, MemVfs, VfsCall};
-use lsmx::{Db, Durability, Error, Event, EventListener, KeyspaceOptions, Options, WriteBatch};
+use lsmx::{
+    Db, Durability, Error, Event, EventListener, KeyspaceOptions, Options, PolicySpec, WriteBatch,
+};
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_stress::{Detection, format_detections};
 
@@ -353,7 +355,7 @@ impl CompactionPolicy for Stalling {
 }
 
 fn stalling_policy(seed: u64) -> Outcome {
-    let tuning = KeyspaceOptions::default().own_policy(Arc::new(Stalling));
+    let tuning = KeyspaceOptions::default().policy(Arc::new(Stalling));
     let options = Options::default().background(Background::Inline).seed(seed);
     let options = options.keyspace_defaults(tuning);
     let db = Db::open(oracle::DIR, options.vfs(Arc::new(MemVfs::new()))).map_err(failed)?;
@@ -375,7 +377,7 @@ fn failing_compaction(seed: u64) -> Outcome {
     let db = Db::open(oracle::DIR, options.vfs(Arc::new(faults.clone()))).map_err(failed)?;
     let keyspace = db.default_keyspace();
     keyspace
-        .set_policy("tiering(T=20)".parse().map_err(|why| format!("{why}"))?)
+        .set_policy("tiering(T=20)".parse::<lsmx::PolicySpec>().map_err(|why| format!("{why}"))?)
         .map_err(failed)?;
     for _ in 0..12 {
         keyspace.put("a", "1").map_err(failed)?;
@@ -387,7 +389,7 @@ fn failing_compaction(seed: u64) -> Outcome {
     faults.add(create.from_then_on());
     // Its hard stop is not reached: there writes fail in any case.
     keyspace
-        .set_policy("tiering(T=10)".parse().map_err(|why| format!("{why}"))?)
+        .set_policy("tiering(T=10)".parse::<lsmx::PolicySpec>().map_err(|why| format!("{why}"))?)
         .map_err(failed)?;
     let _ = db.wait_idle();
     if faults.fired().is_empty() {
@@ -594,7 +596,7 @@ fn full_disk(seed: u64) -> Outcome {
     const TRIES_MAX: u64 = 20;
     let disk = FaultVfs::new(Arc::new(MemVfs::new()), seed);
     let tuning = |policy: &str| -> Outcome<KeyspaceOptions> {
-        let policy = policy.parse().map_err(|error| format!("{error}"))?;
+        let policy: PolicySpec = policy.parse().map_err(|error| format!("{error}"))?;
         Ok(KeyspaceOptions::default().memtable_bytes(1 << 10).policy(policy))
     };
     let options = Options::default().background(Background::Inline).seed(seed);

@@ -25,7 +25,7 @@ fn tuning(separation: impl Into<Option<ValueSeparation>>) -> KeyspaceOptions {
         .memtable_bytes(16 << 10)
         .table_bytes(2 << 10)
         .block_bytes(256)
-        .policy("leveled(T=3)".parse().unwrap())
+        .policy("leveled(T=3)".parse::<lsmx::PolicySpec>().unwrap())
         .merge_operator(Append::new())
         .value_separation(separation)
 }

@@ -54,7 +54,7 @@ pub(crate) fn options(chance: &mut Chance) -> KeyspaceOptions {
 /// When it cannot be opened.
 pub(crate) fn reopen(db: &Db, chance: &mut Chance) -> Result<()> {
     let drawn = options(chance);
-    let Ok(keyspace) = db.existing_keyspace(NAME) else { return Ok(()) };
+    let Ok(keyspace) = db.open_keyspace(NAME, None) else { return Ok(()) };
     let options = match keyspace.options().operand_store {
         Some(_) => drawn.operand_store(draw_store(chance)),
         None => drawn,
@@ -71,7 +71,7 @@ pub(crate) fn step(db: &Db, notes: &Keyspace, step: u64) -> Result<()> {
     if at == STEPS - 1 {
         return db.drop_keyspace(NAME);
     }
-    let keyspace = db.existing_keyspace(NAME)?;
+    let keyspace = db.open_keyspace(NAME, None)?;
     if at == TO_TREE && life % 2 == 1 {
         match keyspace.operands_to_tree() {
             Ok(()) | Err(Error::SnapshotsHeld { .. }) => {}
@@ -101,7 +101,7 @@ pub(crate) fn steps(db: &Db, notes: &Keyspace) -> Outcome<u64> {
     let noted = notes.get(NAME).map_err(|error| format!("notes: {error:?}"))?;
     let noted = number(noted.as_deref())?;
     let life_is_over = noted == 0 || place(noted).1 == STEPS - 2;
-    let keyspace = match db.existing_keyspace(NAME) {
+    let keyspace = match db.open_keyspace(NAME, None) {
         Ok(keyspace) => keyspace,
         Err(Error::UnknownKeyspace { .. }) if noted == 0 => return Ok(0),
         Err(Error::UnknownKeyspace { .. }) if life_is_over => return Ok(noted + 1),

@@ -107,9 +107,9 @@ fn a_service_lives_through_a_day_and_a_night() {
             Db::open(path, options.clone().read_only(true)).unwrap(),
             Db::open(path, options.read_only(true)).unwrap(),
         );
-        let notes = one.existing_keyspace("notes").unwrap();
+        let notes = one.open_keyspace("notes", None).unwrap();
         assert_eq!(notes.get("book1").unwrap().unwrap(), "mended\nwet\ndry");
-        assert_eq!(other.existing_keyspace("loans").unwrap().prefix("ada/").count(), 0);
+        assert_eq!(other.open_keyspace("loans", None).unwrap().prefix("ada/").count(), 0);
         assert!(matches!(one.put("k", "v"), Err(Error::OpenedReadOnly)));
         assert!(matches!(Db::open(path, Options::default()), Err(Error::Locked { .. })));
     }

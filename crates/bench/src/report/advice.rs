@@ -116,7 +116,7 @@ pub(super) fn paste(best: &Ranked) -> String {
         "To use it:
 
   let keyspace = lsmx::KeyspaceOptions::default()
-      .policy({literal}.parse()?)
+      .policy({literal}.parse::<PolicySpec>()?)
       .memtable_bytes({memtable_bytes})
       .table_bytes({memtable_bytes});
   let options = lsmx::Options::default().keyspace_defaults(keyspace).block_cache_bytes({block_cache_bytes});

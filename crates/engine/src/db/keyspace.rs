@@ -7,7 +7,6 @@ use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::{EntryKind, SeqNo};
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
-use lsmx_compaction::{CompactionPolicy, PolicySpec};
 
 use crate::db::operand_store::Opened;
 use crate::db::{DbInner, Handle};
@@ -16,6 +15,7 @@ use crate::format::version_edit::{Change, KEYSPACE_NAME_BYTES_MAX, VersionEdit};
 use crate::iter::range::{Range, after_prefix};
 use crate::lookup::point::Reads;
 use crate::options::keyspace::{KeyspaceOptions, OptionsInForce, Persisted, StoredOperandStore};
+use crate::options::stored_policy::Policy;
 use crate::options::stored_policy::StoredPolicy;
 use crate::options::write::WriteOptions;
 use crate::state::Work;
@@ -67,10 +67,10 @@ impl Keyspace {
         &self.tree.name
     }
 
-    /// Its compaction policy as text: a spec, or `custom:` and the name of a custom policy.
+    /// Returns the compaction policy. Its text is the spec, or `custom:` and the name of a custom policy.
     #[must_use]
-    pub fn policy(&self) -> String {
-        self.tree.settings().stored_policy.to_string()
+    pub fn policy(&self) -> Policy {
+        self.tree.settings().policy()
     }
 
     /// The options that are in force: those of the last [`Db::keyspace`](crate::Db::keyspace) or
@@ -80,8 +80,7 @@ impl Keyspace {
         let settings = self.tree.settings();
         let options = &settings.options;
         OptionsInForce {
-            policy: settings.stored_policy.to_string(),
-            own_policy: options.own_policy.as_ref().map(|policy| policy.name().to_owned()),
+            policy: settings.policy(),
             memtable_bytes: options.memtable_bytes,
             table_bytes: options.table_bytes,
             block_bytes: options.block_bytes,
@@ -199,17 +198,8 @@ impl Keyspace {
     /// [`Error::Policy`] if a parameter of the policy is a share of an experiment's run;
     /// [`Error::KeyspaceDropped`]; [`Error::OpenedReadOnly`]; [`Error::ReadOnly`] with the cause;
     /// [`Error::Closed`].
-    pub fn set_policy(&self, policy: PolicySpec) -> Result<()> {
+    pub fn set_policy(&self, policy: impl Into<Policy>) -> Result<()> {
         self.handle.0.retune(&self.tree, |options| options.policy(policy))
-    }
-
-    /// Gives the keyspace a compaction policy of your own type, as [`KeyspaceOptions::own_policy`] does at
-    /// open. Its name is remembered.
-    ///
-    /// # Errors
-    /// As [`Keyspace::set_policy`]; [`Error::InvalidOption`] for a name that is empty or longer than 255 bytes.
-    pub fn set_own_policy(&self, policy: Arc<dyn CompactionPolicy>) -> Result<()> {
-        self.handle.0.retune(&self.tree, |options| options.own_policy(policy))
     }
 
     /// Deletes all keys, `Buffered`: a range delete like any other, in the log and in the order of
@@ -349,7 +339,13 @@ impl WriteBatch {
 }
 
 impl DbInner {
-    pub(crate) fn open_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Arc<Tree>> {
+    /// Opens the keyspace, or creates it if it does not exist and `create` is true.
+    pub(crate) fn open_keyspace(
+        &self,
+        name: &str,
+        options: KeyspaceOptions,
+        create: bool,
+    ) -> Result<Arc<Tree>> {
         self.check_open()?;
         self.tick();
         if name.is_empty() || name.len() > KEYSPACE_NAME_BYTES_MAX {
@@ -363,6 +359,9 @@ impl DbInner {
         let options = self.options.memory_plan().fit(options);
         self.store.health.check()?;
         loop {
+            if !create && self.store.trees.read().name(name).is_none() {
+                return Err(Error::UnknownKeyspace { name: name.to_owned() });
+            }
             let beside = self.open_beside(name, &options)?;
             if let Some(opened) = &beside {
                 let tree = opened.tree.and_then(|id| self.store.trees.read().id(id).cloned());
@@ -370,7 +369,7 @@ impl DbInner {
                     self.deliver_kept_log(&tree, &opened.attached, &options)
                 })?;
             }
-            let tree = self.open_keyspace_alone(name, &options, beside);
+            let tree = self.open_keyspace_alone(name, &options, beside, create);
             self.store.tell_pending();
             self.store.discard_unclaimed_files();
             // None: another keyspace has this name by now.
@@ -389,6 +388,7 @@ impl DbInner {
         name: &str,
         options: &KeyspaceOptions,
         beside: Option<Opened>,
+        create: bool,
     ) -> Result<Option<Arc<Tree>>> {
         let _one_at_a_time = self.creating.lock();
         // Closing takes the lock once, and after that changes nothing but its own.
@@ -426,6 +426,7 @@ impl DbInner {
                 self.change_options(&tree, options, attached)?;
                 Ok(Some(tree))
             }
+            None if !create => Err(Error::UnknownKeyspace { name: name.to_owned() }),
             None => self.create_keyspace(name, options, attached).map(Some),
         }
     }
@@ -515,10 +516,10 @@ impl DbInner {
         let current = settings.stored_policy.clone();
         let policy = options.stored_policy().unwrap_or_else(|| current.clone());
         let mut options = options;
-        if let (StoredPolicy::Custom(_), None) = (&policy, &options.own_policy) {
+        if let (StoredPolicy::Custom(_), None) = (&policy, options.custom_policy()) {
             tree.check_policy()?;
             // Given before, and not given up.
-            options.own_policy = settings.options.own_policy.clone();
+            options.policy = settings.options.policy.clone();
         }
         drop(settings);
         let operator = options.merge_operator.clone();

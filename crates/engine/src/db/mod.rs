@@ -205,16 +205,21 @@ impl Db {
     /// custom policy and is given none; [`Error::InvalidOption`] for a name that is empty or longer than 255 bytes, or for options
     /// out of range; [`Error::ReadOnly`], [`Error::Closed`].
     pub fn keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
-        let tree = self.core().open_keyspace(name, options)?;
+        let tree = self.core().open_keyspace(name, options, true)?;
         Ok(Keyspace::new(Arc::clone(&self.handle), tree))
     }
 
-    /// The keyspace of this name, as it is.
+    /// Opens the keyspace of this name, which must exist. `None` keeps the options in force.
     ///
     /// # Errors
-    /// [`Error::UnknownKeyspace`]; [`Error::NoCompactionPolicy`] if it has a custom policy that this open of
-    /// the database was not given, unless that is read-only.
-    pub fn existing_keyspace(&self, name: &str) -> Result<Keyspace> {
+    /// [`Error::UnknownKeyspace`] if it does not exist; with options as [`Db::keyspace`]; without options
+    /// [`Error::NoCompactionPolicy`] if it has a custom policy that was not given since the database was opened,
+    /// unless the database is read-only.
+    pub fn open_keyspace(&self, name: &str, options: Option<KeyspaceOptions>) -> Result<Keyspace> {
+        if let Some(options) = options {
+            let tree = self.core().open_keyspace(name, options, false)?;
+            return Ok(Keyspace::new(Arc::clone(&self.handle), tree));
+        }
         let trees = self.core().store.trees.read();
         let tree = trees.name(name).cloned();
         let tree = tree.ok_or_else(|| Error::UnknownKeyspace { name: name.to_owned() })?;
@@ -222,6 +227,12 @@ impl Db {
             tree.check_policy()?;
         }
         Ok(Keyspace::new(Arc::clone(&self.handle), tree))
+    }
+
+    /// Returns whether a keyspace of this name exists.
+    #[must_use]
+    pub fn keyspace_exists(&self, name: &str) -> bool {
+        self.core().store.trees.read().name(name).is_some()
     }
 
     /// Drops the keyspace of this name, durably, with everything in it. Its handles answer

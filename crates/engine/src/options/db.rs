@@ -371,7 +371,7 @@ impl Options {
             return self.of_default().clone();
         }
         let mut options = self.keyspace_defaults.clone();
-        (options.policy, options.own_policy) = (None, None);
+        options.policy = None;
         let known = persisted.merge_operator.as_deref();
         options.merge_operator = options.merge_operator.filter(|op| Some(op.name()) == known);
         let known = persisted.store_name();

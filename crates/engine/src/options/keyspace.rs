@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use lsmx_base::sync::Arc;
-use lsmx_compaction::{CompactionPolicy, PolicySpec};
+use lsmx_compaction::CompactionPolicy;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -12,7 +12,7 @@ use crate::merge_operator::{MergeOperator, OPERATOR_NAME_BYTES_MAX};
 use crate::operand_store::{OperandStoreFactory, STORE_NAME_BYTES_MAX};
 use crate::options::filter_bits::FilterBits;
 use crate::options::kept_log::KeptLog;
-use crate::options::stored_policy::StoredPolicy;
+use crate::options::stored_policy::{Policy, StoredPolicy};
 use crate::options::value_separation::ValueSeparation;
 use crate::table::{Compression, FilterWidth, TableOptions};
 
@@ -47,8 +47,7 @@ pub enum FilterLastRun {
 /// from the caller at each opening, and any value suits any data on disk.
 #[derive(Clone, Debug)]
 pub struct KeyspaceOptions {
-    pub(crate) policy: Option<PolicySpec>,
-    pub(crate) own_policy: Option<Arc<dyn CompactionPolicy>>,
+    pub(crate) policy: Option<Policy>,
     pub(crate) memtable_bytes: u64,
     pub(crate) table_bytes: u64,
     pub(crate) block_bytes: u32,
@@ -67,7 +66,6 @@ impl Default for KeyspaceOptions {
         let table = TableOptions::default();
         KeyspaceOptions {
             policy: None,
-            own_policy: None,
             memtable_bytes: MEMTABLE_BYTES_DEFAULT,
             table_bytes: TABLE_BYTES_DEFAULT,
             block_bytes: table.block_bytes,
@@ -84,21 +82,25 @@ impl Default for KeyspaceOptions {
 }
 
 impl KeyspaceOptions {
-    /// Compaction policy. Default: the one the keyspace has, `leveled` for a new one.
+    /// Compaction policy: a [`PolicySpec`](crate::PolicySpec), or an `Arc` of a type that implements
+    /// [`CompactionPolicy`]. Default: the stored policy, `leveled` for a new keyspace.
+    ///
+    /// A spec is stored with the keyspace. Of a custom policy the name is stored, 1 to 255 bytes. It must be given
+    /// at each open: opening the keyspace without it and without another policy fails with
+    /// [`Error::NoCompactionPolicy`]. No compaction of the keyspace runs before. If
+    /// [`CompactionPolicy::can_drop_data`] is false, jobs that drop files are refused.
+    ///
+    /// ```
+    /// use lsmx::{KeyspaceOptions, PolicySpec};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let options = KeyspaceOptions::default().policy("tiering(T=4)".parse::<PolicySpec>()?);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
-    pub fn policy(mut self, policy: PolicySpec) -> Self {
-        self.policy = Some(policy);
-        self.own_policy = None;
-        self
-    }
-
-    /// A compaction policy of your own type, in place of one by name. The keyspace remembers its name of 1 to
-    /// 255 bytes. The policy itself is given at each open: opening the keyspace without it, and without
-    /// another policy, is [`Error::NoCompactionPolicy`]. Until the keyspace is opened, no compaction of it
-    /// runs. If [`CompactionPolicy::can_drop_data`] is false, jobs that drop files are not run.
-    #[must_use]
-    pub fn own_policy(mut self, policy: Arc<dyn CompactionPolicy>) -> Self {
-        self.own_policy = Some(policy);
+    pub fn policy(mut self, policy: impl Into<Policy>) -> Self {
+        self.policy = Some(policy.into());
         self
     }
 
@@ -211,9 +213,12 @@ impl KeyspaceOptions {
 
     /// The policy in these options as the manifest keeps it, if there is one.
     pub(crate) fn stored_policy(&self) -> Option<StoredPolicy> {
-        let own = self.own_policy.as_ref();
-        let own = own.map(|policy| StoredPolicy::Custom(policy.name().to_owned()));
-        own.or_else(|| self.policy.clone().map(StoredPolicy::Spec))
+        self.policy.as_ref().map(Policy::stored)
+    }
+
+    /// Returns the policy in these options if it is of the caller's own type.
+    pub(crate) fn custom_policy(&self) -> Option<&Arc<dyn CompactionPolicy>> {
+        self.policy.as_ref().and_then(Policy::custom)
     }
 
     /// Checks every value and every pair of values that could contradict each other.
@@ -221,14 +226,14 @@ impl KeyspaceOptions {
     /// # Errors
     /// [`Error::InvalidOption`], [`Error::Contradiction`].
     pub(crate) fn check(&self) -> Result<()> {
-        if let Some(policy) = &self.policy {
-            policy.check_for_database().map_err(Error::Policy)?;
+        if let Some(Policy::Spec(spec)) = &self.policy {
+            spec.check_for_database().map_err(Error::Policy)?;
         }
-        if let Some(policy) = &self.own_policy
+        if let Some(policy) = self.custom_policy()
             && !(1..=POLICY_NAME_BYTES_MAX).contains(&policy.name().len())
         {
             return Err(Error::InvalidOption {
-                name: "own_policy",
+                name: "policy",
                 value: format!("named with {} bytes", policy.name().len()),
                 must: "named with 1 to 255 bytes",
             });
@@ -302,10 +307,8 @@ impl KeyspaceOptions {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct OptionsInForce {
-    /// Policy that the manifest stores, as [`Keyspace::policy`](crate::Keyspace::policy) returns it.
-    pub policy: String,
-    /// Name of the [`KeyspaceOptions::own_policy`] that decides, if one is given.
-    pub own_policy: Option<String>,
+    /// [`KeyspaceOptions::policy`], or the stored policy.
+    pub policy: Policy,
     /// [`KeyspaceOptions::memtable_bytes`], fitted into the memory budget.
     pub memtable_bytes: u64,
     /// [`KeyspaceOptions::table_bytes`], fitted into the memory budget.

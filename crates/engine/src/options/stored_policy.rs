@@ -3,11 +3,63 @@
 use std::fmt;
 use std::str::FromStr;
 
+use lsmx_base::sync::Arc;
 use lsmx_compaction::{CompactionPolicy, Debt, Job, PolicySpec, RunningJobs, TreeShape};
 
 /// Text before the name of a custom policy. No name of a preset contains a colon, so builds that do not know
 /// this form refuse it.
 const CUSTOM_PREFIX: &str = "custom:";
+
+/// The compaction policy of a keyspace.
+#[derive(Clone, Debug)]
+pub enum Policy {
+    /// A preset or a composed policy.
+    Spec(PolicySpec),
+    /// A policy of the caller's own type. Keyspaces store its name.
+    Custom(Arc<dyn CompactionPolicy>),
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.stored().fmt(f)
+    }
+}
+
+impl From<PolicySpec> for Policy {
+    fn from(spec: PolicySpec) -> Policy {
+        Policy::Spec(spec)
+    }
+}
+
+impl From<Arc<dyn CompactionPolicy>> for Policy {
+    fn from(policy: Arc<dyn CompactionPolicy>) -> Policy {
+        Policy::Custom(policy)
+    }
+}
+
+impl<P: CompactionPolicy + 'static> From<Arc<P>> for Policy {
+    fn from(policy: Arc<P>) -> Policy {
+        Policy::Custom(policy)
+    }
+}
+
+impl Policy {
+    /// Returns the form that the manifest stores.
+    pub(crate) fn stored(&self) -> StoredPolicy {
+        match self {
+            Policy::Spec(spec) => StoredPolicy::Spec(spec.clone()),
+            Policy::Custom(policy) => StoredPolicy::Custom(policy.name().to_owned()),
+        }
+    }
+
+    /// Returns the policy if it is of the caller's own type.
+    pub(crate) fn custom(&self) -> Option<&Arc<dyn CompactionPolicy>> {
+        match self {
+            Policy::Spec(_) => None,
+            Policy::Custom(policy) => Some(policy),
+        }
+    }
+}
 
 /// A policy by its spec, or the name of a custom one.
 #[derive(Clone, Debug, PartialEq)]

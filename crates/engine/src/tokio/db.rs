@@ -82,12 +82,24 @@ impl Db {
         Ok(self.keyspace_of(inner))
     }
 
-    /// As [`crate::Db::existing_keyspace`].
+    /// As [`crate::Db::open_keyspace`].
     ///
     /// # Errors
     /// As there.
-    pub fn existing_keyspace(&self, name: &str) -> Result<Keyspace> {
-        Ok(self.keyspace_of(self.as_blocking().existing_keyspace(name)?))
+    pub async fn open_keyspace(
+        &self,
+        name: &str,
+        options: Option<KeyspaceOptions>,
+    ) -> Result<Keyspace> {
+        let name = name.to_owned();
+        let inner = self.on_pool(move |db| db.open_keyspace(&name, options)).await?;
+        Ok(self.keyspace_of(inner))
+    }
+
+    /// As [`crate::Db::keyspace_exists`].
+    #[must_use]
+    pub fn keyspace_exists(&self, name: &str) -> bool {
+        self.as_blocking().keyspace_exists(name)
     }
 
     /// As [`crate::Db::drop_keyspace`].

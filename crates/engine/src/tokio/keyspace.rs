@@ -5,11 +5,11 @@ use std::ops::{Bound, RangeBounds};
 use ::tokio::task::consume_budget;
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
-use lsmx_compaction::{CompactionPolicy, PolicySpec};
 
 use crate::db::update::Update;
 use crate::db::{Entry, Explanation, MetadataSizes, WaitOptions};
 use crate::error::Result;
+use crate::options::stored_policy::Policy;
 use crate::options::write::WriteOptions;
 use crate::tokio::Range;
 use crate::tokio::pool::on_pool;
@@ -60,7 +60,7 @@ impl Keyspace {
 
     /// As [`crate::Keyspace::policy`].
     #[must_use]
-    pub fn policy(&self) -> String {
+    pub fn policy(&self) -> Policy {
         self.inner.policy()
     }
 
@@ -318,16 +318,9 @@ impl Keyspace {
     ///
     /// # Errors
     /// As there.
-    pub async fn set_policy(&self, policy: PolicySpec) -> Result<()> {
+    pub async fn set_policy(&self, policy: impl Into<Policy>) -> Result<()> {
+        let policy = policy.into();
         self.on_pool(move |keyspace| keyspace.set_policy(policy)).await
-    }
-
-    /// As [`crate::Keyspace::set_own_policy`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn set_own_policy(&self, policy: Arc<dyn CompactionPolicy>) -> Result<()> {
-        self.on_pool(move |keyspace| keyspace.set_own_policy(policy)).await
     }
 
     /// As [`crate::Keyspace::compact_range`].

@@ -27,7 +27,7 @@ use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::options::filter_bits::{Coming, FilterBits};
 use crate::options::keyspace::{FilterLastRun, KeyspaceOptions, Persisted};
-use crate::options::stored_policy::{AbsentPolicy, StoredPolicy};
+use crate::options::stored_policy::{AbsentPolicy, Policy, StoredPolicy};
 use crate::table::{FilterWidth, Table};
 use crate::tree::counters::TreeCounters;
 use crate::tree::last_run_filter::LastRunFilter;
@@ -145,17 +145,25 @@ pub(crate) struct Settings {
 
 impl Settings {
     fn new(options: KeyspaceOptions, stored_policy: StoredPolicy) -> Settings {
-        let policy = options.own_policy.clone().unwrap_or_else(|| match &stored_policy {
+        let policy = options.custom_policy().cloned().unwrap_or_else(|| match &stored_policy {
             StoredPolicy::Spec(spec) => spec.build(),
             StoredPolicy::Custom(name) => Arc::new(AbsentPolicy(name.clone())),
         });
         Settings { options, stored_policy, policy }
     }
 
+    /// Returns the policy that decides on compactions.
+    pub(crate) fn policy(&self) -> Policy {
+        match &self.stored_policy {
+            StoredPolicy::Spec(spec) => Policy::Spec(spec.clone()),
+            StoredPolicy::Custom(_) => Policy::Custom(Arc::clone(&self.policy)),
+        }
+    }
+
     /// Name of the custom policy that the keyspace needs and was not given.
     fn absent_policy(&self) -> Option<&str> {
         match &self.stored_policy {
-            StoredPolicy::Custom(name) if self.options.own_policy.is_none() => Some(name),
+            StoredPolicy::Custom(name) if self.options.custom_policy().is_none() => Some(name),
             _ => None,
         }
     }

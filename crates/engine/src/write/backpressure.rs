@@ -107,8 +107,7 @@ mod tests {
     /// long as the merge had still to go.
     #[test]
     fn the_fuller_the_last_memtable_the_slower_writes_come() {
-        let keyspace =
-            KeyspaceOptions::default().memtable_bytes(1 << 20).own_policy(Arc::new(Behind));
+        let keyspace = KeyspaceOptions::default().memtable_bytes(1 << 20).policy(Arc::new(Behind));
         let options = Options::default().background(Background::Inline).keyspace_defaults(keyspace);
         let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
         let core = db.core();

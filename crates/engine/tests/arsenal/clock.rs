@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lsmx::env::{Background, CLOCK_READING_END_US, ManualClock};
 use lsmx::vfs::MemVfs;
-use lsmx::{Db, KeyspaceOptions, Options};
+use lsmx::{Db, KeyspaceOptions, Options, PolicySpec};
 
 use super::Outcome;
 
@@ -31,7 +31,7 @@ impl Queue {
     }
 
     pub(crate) fn options(&self) -> Options {
-        let policy = "fifo(1M,ttl=3600s)".parse().expect("a policy");
+        let policy: PolicySpec = "fifo(1M,ttl=3600s)".parse().expect("a policy");
         let tuning = KeyspaceOptions::default().policy(policy);
         Options::default()
             .background(Background::Inline)

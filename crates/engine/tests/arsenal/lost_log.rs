@@ -70,7 +70,7 @@ fn killed(chance: &mut Chance, flushed: bool) -> Result<(MemVfs, Vec<u64>), Stri
         keyspaces.push(db.keyspace(name, tuning(name)).map_err(failed)?);
     }
     let policy = chance.of(&["tiering(T=30)", "tiering(T=8)", "tiering(T=3)", "full", "leveled"]);
-    keyspaces[0].set_policy(policy.parse().map_err(failed)?).map_err(failed)?;
+    keyspaces[0].set_policy(policy.parse::<lsmx::PolicySpec>().map_err(failed)?).map_err(failed)?;
     let mut seqs = vec![0];
     for number in 1..=40 + chance.below(30) {
         let mut batch = WriteBatch::new();
@@ -107,7 +107,7 @@ fn damage(disk: &MemVfs, chance: &mut Chance) -> Outcome {
 /// The keyspaces hold the commits up to the reported numbers and none after them.
 fn compare(db: &Db, seqs: &[u64], reported: &BTreeMap<String, u64>) -> Outcome {
     for name in KEYSPACES {
-        let keyspace = db.existing_keyspace(name).map_err(failed)?;
+        let keyspace = db.open_keyspace(name, None).map_err(failed)?;
         let mut commits = 0u64;
         for entry in keyspace.iter() {
             let (key, value) = entry.map_err(failed)?;

@@ -165,7 +165,7 @@ pub(crate) fn operands_wait_for_their_store(seed: u64) -> Outcome {
             continue;
         }
         check(&db.default_keyspace(), &others)?;
-        let mut keyspace = db.existing_keyspace("counts").map_err(failed)?;
+        let mut keyspace = db.open_keyspace("counts", None).map_err(failed)?;
         if how > 0 {
             match keyspace.get("a") {
                 Err(Error::NoOperandStore { cause, .. }) if cause.is_some() == (how == 1) => {}

@@ -58,7 +58,7 @@ pub(crate) fn counter(db: &Db) -> Result<u64, Trouble> {
 /// Everything that can be read is as the model says.
 pub(crate) fn compare(db: &Db, state: &State, chance: &mut Chance) -> Result<(), Trouble> {
     for (name, state) in KEYSPACES.iter().zip(state) {
-        let keyspace = match db.existing_keyspace(name) {
+        let keyspace = match db.open_keyspace(name, None) {
             Ok(keyspace) => keyspace,
             Err(_) if state.is_empty() => continue,
             Err(error) => {
@@ -207,9 +207,9 @@ fn check_recovered(
         _ => {}
     }
     for (name, policies) in KEYSPACES.iter().zip(&promises.policies) {
-        if let Ok(keyspace) = db.existing_keyspace(name)
+        if let Ok(keyspace) = db.open_keyspace(name, None)
             && !policies.is_empty()
-            && !policies.contains(&keyspace.policy())
+            && !policies.contains(&keyspace.policy().to_string())
         {
             let policy = keyspace.policy();
             return Err(format!("[{name}] has policy {policy}, expected one of {policies:?}"));
@@ -252,7 +252,7 @@ fn go_on(
     let keyspaces: Result<Vec<_>, _> = KEYSPACES
         .iter()
         .filter(|name| keyspaces.iter().any(|there| there == *name))
-        .map(|name| db.existing_keyspace(name))
+        .map(|name| db.open_keyspace(name, None))
         .collect();
     let keyspaces = keyspaces.map_err(failed)?;
     let mut states = vec![recovered.state.clone()];

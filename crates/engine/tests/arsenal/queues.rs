@@ -40,7 +40,7 @@ pub(crate) fn late_snapshot_keeps_files(_: u64) -> Outcome {
     let failed = |error: lsmx::Error| error.to_string();
     let late = Arc::new(Late::default());
     let tuning = KeyspaceOptions::default()
-        .policy("fifo(4K)".parse().map_err(|error| format!("{error}"))?)
+        .policy("fifo(4K)".parse::<lsmx::PolicySpec>().map_err(|error| format!("{error}"))?)
         .memtable_bytes(1 << 10);
     let listener: Arc<dyn EventListener> = Arc::clone(&late) as _;
     let options = Options::default().background(Background::Inline).seed(1);

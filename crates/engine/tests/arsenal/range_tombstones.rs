@@ -10,7 +10,7 @@ use lsmx::format::file_name::FileName;
 use lsmx::manifest::Manifest;
 use lsmx::table::{Table, TableIdentity};
 use lsmx::vfs::MemVfs;
-use lsmx::{Db, Durability, Error, KeyspaceOptions, Options, WriteBatch};
+use lsmx::{Db, Durability, Error, KeyspaceOptions, Options, PolicySpec, WriteBatch};
 use lsmx_base::work_counter::{WorkKind, total};
 
 use super::{Outcome, oracle};
@@ -20,7 +20,7 @@ fn failed(error: impl std::fmt::Display) -> String {
 }
 
 fn open(disk: &MemVfs) -> Outcome<Db> {
-    let policy = "tiering(size_ratio=100)".parse().map_err(failed)?;
+    let policy: PolicySpec = "tiering(size_ratio=100)".parse().map_err(failed)?;
     let keyspace = KeyspaceOptions::default().policy(policy);
     let options = Options::default().background(Background::Inline).keyspace_defaults(keyspace);
     Db::open(oracle::DIR, options.vfs(Arc::new(disk.clone()))).map_err(failed)

@@ -175,7 +175,8 @@ fn excuse(
 
 /// The error of calls on a keyspace whose operand store could not be opened, if there is one.
 fn without_store(db: &Db) -> Option<Error> {
-    let keyspaces = db.keyspaces().into_iter().filter_map(|name| db.existing_keyspace(&name).ok());
+    let keyspaces =
+        db.keyspaces().into_iter().filter_map(|name| db.open_keyspace(&name, None).ok());
     let mut errors = keyspaces.filter_map(|keyspace| keyspace.get("key").err());
     errors.find(|error| matches!(error, Error::NoOperandStore { .. }))
 }
@@ -741,8 +742,8 @@ impl Run<'_> {
             }
             checked => checked?,
         };
-        let passing =
-            there.map(|_| self.opened()?.db.existing_keyspace(PASSING).map_err(|e| e.to_string()));
+        let passing = there
+            .map(|_| self.opened()?.db.open_keyspace(PASSING, None).map_err(|e| e.to_string()));
         let passing = passing.transpose()?;
         {
             let now = &mut self.recorder.promises().passing;
@@ -754,9 +755,13 @@ impl Run<'_> {
             open.passing = passing;
         }
         let open = self.opened()?;
-        let other = open.db.existing_keyspace(KEYSPACES[1]).ok();
-        let policies: Vec<String> =
-            open.keyspaces.iter().chain(&other).map(Keyspace::policy).collect();
+        let other = open.db.open_keyspace(KEYSPACES[1], None).ok();
+        let policies: Vec<String> = open
+            .keyspaces
+            .iter()
+            .chain(&other)
+            .map(|keyspace| keyspace.policy().to_string())
+            .collect();
         let mut promises = self.recorder.promises();
         if promises.other == Presence::Yes && other.is_none() {
             return Err("a keyspace that was made is gone".to_owned());

@@ -166,7 +166,7 @@ fn counts(get: impl Fn(String) -> lsmx::Result<Option<Slice>>) -> Outcome<Counts
 fn check(disk: &MemVfs, board: &Board, chance: &mut Chance) -> Outcome {
     let db = oracle::open(disk, options::draw(chance, Background::Inline))?;
     let shown = counts(|key| db.get(key))?;
-    let other = db.existing_keyspace(KEYSPACES[1]).map_err(|error| format!("{error:?}"))?;
+    let other = db.open_keyspace(KEYSPACES[1], None).map_err(|error| format!("{error:?}"))?;
     let elsewhere = counts(|key| other.get(key))?;
     if elsewhere != shown {
         return Err(format!("{shown:?} commits in one keyspace, {elsewhere:?} in the other"));

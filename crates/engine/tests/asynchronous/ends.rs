@@ -164,7 +164,7 @@ fn errors_are_those_of_the_blocking_handle() {
             let foreign = db.write(batch, Durability::Buffered).await;
             assert!(matches!(foreign, Err(Error::ForeignKeyspace { .. })), "{foreign:?}");
             other.close(None).await.unwrap();
-            let unknown = db.existing_keyspace("dropped");
+            let unknown = db.open_keyspace("dropped", None).await;
             assert!(matches!(unknown, Err(Error::UnknownKeyspace { .. })), "{unknown:?}");
             // The log fails: all that are in the group are told, and all that come after.
             disk.add(

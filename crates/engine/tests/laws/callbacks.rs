@@ -63,7 +63,7 @@ fn listener_waiting_call_is_refused() {
     let (results, events) = channel();
     let listener = Calling { db: Arc::clone(&db), results: Mutex::new(results) };
     // A queue that drops its oldest files: no snapshot is registered while it does.
-    let queue = tuning("queue").policy("fifo(4K)".parse().unwrap());
+    let queue = tuning("queue").policy("fifo(4K)".parse::<lsmx::PolicySpec>().unwrap());
     let options = options(Background::Threads { workers: 2 }).listener(Arc::new(listener));
     watched("calls of a listener", || {
         let opened = Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap();

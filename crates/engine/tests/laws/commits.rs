@@ -150,7 +150,7 @@ fn law_02_prefix() {
             let db = open(&cut.disk);
             let found: BTreeSet<u64> = ["default", "values"]
                 .iter()
-                .flat_map(|name| db.existing_keyspace(name).unwrap().iter())
+                .flat_map(|name| db.open_keyspace(name, None).unwrap().iter())
                 .map(|entry| u64::from_be_bytes(entry.unwrap().0[..].try_into().unwrap()))
                 .collect();
             let n = found.len() as u64;

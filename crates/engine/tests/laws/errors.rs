@@ -175,7 +175,7 @@ fn every_write(db: &Db) -> Vec<(&'static str, Error)> {
         ("flush", db.flush()),
         ("keyspace", db.keyspace("new", tuning("new")).map(drop)),
         ("drop_keyspace", db.drop_keyspace("values")),
-        ("set_policy", main.set_policy("tiering".parse().unwrap())),
+        ("set_policy", main.set_policy("tiering".parse::<lsmx::PolicySpec>().unwrap())),
         ("compact_range", main.compact_range::<&[u8]>(..)),
         ("checkpoint", db.checkpoint("copy")),
         ("wait_idle", db.wait_idle()),
@@ -291,7 +291,7 @@ fn background_errors(seed: u64) {
     }
     // A compaction that fails takes nothing from anybody: who waits for it is told.
     let mut failing = Failing::new(seed, Background::Inline);
-    failing.kinds[0].set_policy("tiering(T=20)".parse().unwrap()).unwrap();
+    failing.kinds[0].set_policy("tiering(T=20)".parse::<lsmx::PolicySpec>().unwrap()).unwrap();
     failing.write_overlapping(150);
     failing.db.flush().unwrap();
     failing
@@ -312,14 +312,16 @@ fn failed_jobs(seed: u64) {
         let mut failing = Failing::new(seed, Background::Inline);
         // Once some have ended well, the next failure is told again.
         for round in 0..2 {
-            failing.kinds[0].set_policy("tiering(T=50)".parse().unwrap()).unwrap();
+            failing.kinds[0]
+                .set_policy("tiering(T=50)".parse::<lsmx::PolicySpec>().unwrap())
+                .unwrap();
             failing.write_overlapping(150);
             failing.db.flush().unwrap();
             failing.db.wait_idle().unwrap();
             let rule = FaultRule::new(EIO).on(&[fails]).path_contains(".sst");
             failing.faults.add(rule.from_then_on());
             let failures = failing.failures();
-            failing.kinds[0].set_policy("full".parse().unwrap()).unwrap();
+            failing.kinds[0].set_policy("full".parse::<lsmx::PolicySpec>().unwrap()).unwrap();
             // It was tried, and whoever waits for it is told as well.
             assert_eq!(failing.db.wait_idle().is_err(), work == "compaction");
             assert!(failing.failures() > failures, "{work}");
@@ -336,7 +338,7 @@ fn failed_jobs(seed: u64) {
             failing.db.env().advance_us(2_000_000);
             for key in ["a", "b"] {
                 put(key).unwrap();
-                failing.kinds[0].set_policy("full".parse().unwrap()).unwrap();
+                failing.kinds[0].set_policy("full".parse::<lsmx::PolicySpec>().unwrap()).unwrap();
                 let _ = failing.db.wait_idle();
                 failing.model.insert(key.into(), b"value".to_vec());
             }
@@ -542,7 +544,7 @@ fn full_for_compactions(seed: u64) {
     let mut failing = Failing::new(seed, Background::Stepped { seed, workers: 1 });
     for kind in &failing.kinds {
         // Runs gather.
-        kind.set_policy("tiering(T=20)".parse().unwrap()).unwrap();
+        kind.set_policy("tiering(T=20)".parse::<lsmx::PolicySpec>().unwrap()).unwrap();
     }
     failing.write_overlapping(150);
     failing.db.flush().unwrap();
@@ -553,7 +555,7 @@ fn full_for_compactions(seed: u64) {
     calls.watch(&failing.faults, &[VfsCall::Create], 200);
     let no_space = FaultRule::new(Fault::Error(Errno::NoSpace));
     failing.faults.add(no_space.on(&[VfsCall::Create]).path_contains(".sst").from_then_on());
-    failing.kinds[0].set_policy("full".parse().unwrap()).unwrap();
+    failing.kinds[0].set_policy("full".parse::<lsmx::PolicySpec>().unwrap()).unwrap();
     failing.db.env().pause_us(10 * MINUTE_US);
     assert!(failing.db.read_only_cause().is_none(), "{:?}", failing.db.read_only_cause());
     let failures = failing.db.metrics().keyspaces["default"].compaction.failures;

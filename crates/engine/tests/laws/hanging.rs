@@ -90,5 +90,5 @@ fn observe(db: &Db) {
     assert!(!db.keyspaces().is_empty());
     // Any answer, including that a file would have to be read.
     let _ = db.get_in_memory(3u64.to_be_bytes());
-    let _ = db.existing_keyspace("default").unwrap().policy();
+    let _ = db.open_keyspace("default", None).unwrap().policy();
 }

@@ -62,7 +62,7 @@ fn operand_store_missing_other_keyspaces_work() {
         for _ in 0..3 {
             let db = open(&disk, given()).unwrap();
             assert_eq!(&*db.get("k").unwrap().unwrap(), b"v");
-            let counts = db.existing_keyspace("counts").unwrap();
+            let counts = db.open_keyspace("counts", None).unwrap();
             assert!(refused(&counts.get("b").unwrap_err()));
             assert!(refused(&counts.put("b", "3").unwrap_err()));
             assert!(refused(&counts.iter().next().unwrap().unwrap_err()));

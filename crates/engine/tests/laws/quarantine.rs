@@ -24,7 +24,7 @@ struct Fixture {
 
 impl Fixture {
     fn new(background: Background, policy: &str) -> Fixture {
-        let default = tuning("default").policy(policy.parse().unwrap());
+        let default = tuning("default").policy(policy.parse::<lsmx::PolicySpec>().unwrap());
         Fixture::with(options(background).keyspace_defaults(default))
     }
 

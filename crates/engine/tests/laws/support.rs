@@ -88,7 +88,7 @@ pub(crate) fn try_all_kinds(db: &Db) -> lsmx::Result<[Keyspace; 3]> {
 
 /// One of them, open with its options unless the database is read-only.
 pub(crate) fn kind(db: &Db, name: &str) -> lsmx::Result<Keyspace> {
-    let there = db.existing_keyspace(name)?;
+    let there = db.open_keyspace(name, None)?;
     match db.keyspace(name, tuning(name)) {
         Err(Error::ReadOnly { .. }) => Ok(there),
         opened => opened,

@@ -7,7 +7,9 @@ use std::time::Duration;
 use lsmx::env::{Background, WaitCause};
 use lsmx::manifest::Manifest;
 use lsmx::vfs::{CrashImage, MemVfs, VfsCall};
-use lsmx::{Db, Durability, Error, Event, KeyspaceOptions, Options, WriteControl, WriteOptions};
+use lsmx::{
+    Db, Durability, Error, Event, KeyspaceOptions, Options, PolicySpec, WriteControl, WriteOptions,
+};
 
 use super::arsenal::gate::{Gate, each};
 use super::arsenal::parallel::watched;
@@ -80,7 +82,8 @@ fn a_clock_that_jumps(seed: u64, tuned: impl Fn(KeyspaceOptions) -> KeyspaceOpti
 /// leave.
 fn expired_data_stays_away() {
     let disk = MemVfs::new();
-    let queue = super::support::tuning("default").policy("fifo(1M,ttl=1h)".parse().unwrap());
+    let queue = super::support::tuning("default")
+        .policy("fifo(1M,ttl=1h)".parse::<lsmx::PolicySpec>().unwrap());
     let options = || options(Background::Inline).keyspace_defaults(queue.clone());
     let db = Db::open("db", options().vfs(Arc::new(disk.clone()))).unwrap();
     db.put("old", "x").unwrap();
@@ -164,7 +167,7 @@ fn fill(db: &Db, flushes: bool) -> &'static str {
 
 fn stalls(thread: &'static str, cause: WaitCause) {
     let (gate, told) = (Gate::default(), Told::default());
-    let policy = "tiering(T=2, stop=4)".parse().unwrap();
+    let policy: PolicySpec = "tiering(T=2, stop=4)".parse().unwrap();
     let tuning = super::support::tuning("default").policy(policy);
     let options = Options::default()
         .listener(Arc::new(told.clone()))

@@ -113,7 +113,9 @@ impl Tuning {
             .filter_bits(self.filter_bits)
             .value_separation(self.separation);
         match &self.policy {
-            Some(policy) => options.policy(policy.parse().expect("a spec that was printed")),
+            Some(policy) => {
+                options.policy(policy.parse::<PolicySpec>().expect("a spec that was printed"))
+            }
             None => options,
         }
     }

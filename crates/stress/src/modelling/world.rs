@@ -112,7 +112,7 @@ impl World {
             match &self.state[at] {
                 None => {
                     assert!(matches!(
-                        db.existing_keyspace(name),
+                        db.open_keyspace(name, None),
                         Err(Error::UnknownKeyspace { .. })
                     ));
                 }
@@ -124,7 +124,7 @@ impl World {
                     if let Some(policy) = &opening.tuning.policy {
                         self.policies[at].clone_from(policy);
                     }
-                    assert_eq!(keyspace.policy(), self.policies[at]);
+                    assert_eq!(keyspace.policy().to_string(), self.policies[at]);
                     self.keyspaces[at] = Some(keyspace);
                 }
             }
@@ -444,9 +444,9 @@ impl World {
             }
             Op::SetPolicy { keyspace, policy } => {
                 let (at, keyspace) = self.keyspace(*keyspace);
-                keyspace.set_policy(policy.parse().unwrap()).unwrap();
+                keyspace.set_policy(policy.parse::<PolicySpec>().unwrap()).unwrap();
                 self.note_policy(at, policy);
-                assert_eq!(self.keyspace(at).1.policy(), self.policies[at]);
+                assert_eq!(self.keyspace(at).1.policy().to_string(), self.policies[at]);
             }
             Op::DeleteAll { keyspace } => {
                 let (at, keyspace) = self.keyspace(*keyspace);
@@ -539,7 +539,7 @@ impl World {
             None if existed => {}
             None => self.policies[at] = "leveled".to_owned(),
         }
-        assert_eq!(keyspace.policy(), self.policies[at]);
+        assert_eq!(keyspace.policy().to_string(), self.policies[at]);
         self.state[at].get_or_insert_with(Arc::default);
         self.keyspaces[at] = Some(keyspace);
     }
@@ -595,7 +595,7 @@ impl World {
     /// Compares another database, opened from a copy, with the model of this one.
     fn compare_copy(&mut self, db: &Db) {
         for (at, name) in KEYSPACES.iter().enumerate() {
-            match (&self.state[at], db.existing_keyspace(name)) {
+            match (&self.state[at], db.open_keyspace(name, None)) {
                 (None, Err(Error::UnknownKeyspace { .. })) => {}
                 (Some(_), Ok(_)) => {
                     let keyspace = db.keyspace(name, self.copy_keyspace_options(at)).unwrap();

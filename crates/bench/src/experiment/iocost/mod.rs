@@ -226,7 +226,7 @@ impl Config {
         }
         let counted = std::sync::Arc::new(vfs.clone());
         let db = Db::open(path, options.read_only(true).vfs(counted)).map_err(failed)?;
-        let keyspace = db.existing_keyspace(&self.keyspace).map_err(failed)?;
+        let keyspace = db.open_keyspace(&self.keyspace, None).map_err(failed)?;
         Ok(Opened { db, keyspace, vfs, path: path.to_owned() })
     }
 

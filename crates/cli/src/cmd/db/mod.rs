@@ -67,7 +67,7 @@ fn open_to_read(arguments: &DbArgs) -> Result<(Db, Keyspace), Failure> {
 fn existing_keyspace(arguments: &DbArgs, db: Db) -> Result<(Db, Keyspace), Failure> {
     let keyspace = match &arguments.keyspace {
         None => db.default_keyspace(),
-        Some(name) => db.existing_keyspace(name)?,
+        Some(name) => db.open_keyspace(name, None)?,
     };
     Ok((db, keyspace))
 }

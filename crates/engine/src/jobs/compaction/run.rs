@@ -183,7 +183,7 @@ fn policy_job(
         };
         return Error::catch_user(code, around);
     };
-    let own = tree.settings().options.own_policy.is_some();
+    let own = tree.settings().options.custom_policy().is_some();
     let rule = match jobs.busy.can_run(&job, shape) {
         Ok(true) if job.kind == JobKind::Drop && !policy.can_drop_data() => JobRule::DropsData,
         // Jobs of the presets are checked when they are applied, and by tests.

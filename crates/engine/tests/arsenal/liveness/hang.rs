@@ -71,7 +71,7 @@ fn must_return<T: Send + 'static>(
 
 fn tuning(operands: bool, partially: bool) -> KeyspaceOptions {
     let options = KeyspaceOptions::default()
-        .policy("leveled(T=3)".parse().expect("a policy"))
+        .policy("leveled(T=3)".parse::<lsmx::PolicySpec>().expect("a policy"))
         .memtable_bytes(4 << 10)
         .table_bytes(4 << 10)
         .merge_operator(Operator { trigger: Trigger::default(), partially });
@@ -165,7 +165,7 @@ pub(crate) fn play(call: VfsCall, file: &'static str, seed: u64) -> Outcome<bool
     must_return("close, after the device call has returned,", move || db.close(None))?
         .map_err(failed("close"))?;
     let db = open(&vfs).map_err(failed("opening"))?;
-    let there = db.existing_keyspace("other").and_then(|other| other.get("before"));
+    let there = db.open_keyspace("other", None).and_then(|other| other.get("before"));
     if there.map_err(failed("a read"))?.as_deref() != Some(b"x") {
         return Err("a put is lost".to_owned());
     }

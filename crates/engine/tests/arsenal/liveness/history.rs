@@ -567,7 +567,7 @@ fn tuning(chance: &mut Chance, kind: Kind, trigger: &Trigger, with_store: bool) 
     let tuned = options::draw_keyspace(chance).merge_operator(operator);
     let tuned = if kind.needs_policy() {
         let (inner, trigger) = (policy.build(), trigger.clone());
-        tuned.own_policy(Arc::new(Policy { inner, trigger }))
+        tuned.policy(Arc::new(Policy { inner, trigger }))
     } else {
         tuned.policy(policy)
     };
