@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use criterion::Criterion;
 use lsmx::BlockCacheKind;
-use lsmx::benching::BlockCache;
+use lsmx::benching::BenchBlockCache;
 use lsmx_bench::clock::Stopwatch;
 
 const CACHE_BYTES: u64 = 64 << 20;
@@ -18,7 +18,7 @@ pub(crate) fn data_blocks(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("cache");
     for kind in BlockCacheKind::ALL {
         for threads in [1, 2] {
-            let cache = BlockCache::new(kind, CACHE_BYTES, BLOCK_BYTES);
+            let cache = BenchBlockCache::new(kind, CACHE_BYTES, BLOCK_BYTES);
             (0..RESIDENT).for_each(|number| cache.insert(number));
             group.bench_function(format!("hit/{kind}/{threads}"), |bencher| {
                 bencher.iter_custom(|rounds| {

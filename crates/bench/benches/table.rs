@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use criterion::Criterion;
-use lsmx::cache::Cache;
+use lsmx::cache::BlockCache;
 use lsmx::table::{Table, TableIdentity, TableOptions, TableWriter};
 use lsmx::vfs::MemVfs;
 use lsmx::{EntryKind, SeqNo};
@@ -34,7 +34,7 @@ pub(crate) fn table<'a>(keys: impl Iterator<Item = &'a Vec<u8>>) -> Arc<Table> {
         uid: summary.uid,
         checksum: summary.checksum,
     };
-    Arc::new(Table::open(&vfs, path, &identity, &Cache::new(CACHE_BYTES)).unwrap())
+    Arc::new(Table::open(&vfs, path, &identity, &BlockCache::new(CACHE_BYTES)).unwrap())
 }
 
 pub(crate) fn get(criterion: &mut Criterion) {

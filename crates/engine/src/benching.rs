@@ -5,7 +5,7 @@ use lsmx_base::malformed::Malformed;
 use lsmx_base::slice::BlockBytes;
 use lsmx_base::sync::Arc;
 
-use crate::cache::{BlockCacheKind, Cache};
+use crate::cache::{BlockCache, BlockCacheKind};
 use crate::cursor::Cursor;
 use crate::disposal::Disposal;
 use crate::error::Result;
@@ -79,28 +79,28 @@ impl Block {
 
 /// The data blocks of a cache, of which all have the same contents.
 #[derive(Debug)]
-pub struct BlockCache {
-    cache: Arc<Cache>,
+pub struct BenchBlockCache {
+    cache: Arc<BlockCache>,
     block: BlockBytes,
 }
 
-impl BlockCache {
+impl BenchBlockCache {
     /// With nothing in it.
     #[must_use]
-    pub fn new(kind: BlockCacheKind, budget_bytes: u64, block_bytes: usize) -> BlockCache {
+    pub fn new(kind: BlockCacheKind, budget_bytes: u64, block_bytes: usize) -> BenchBlockCache {
         let block = BlockBytes::copy_from(&vec![0; block_bytes]);
-        BlockCache { cache: Cache::of_kind(kind, budget_bytes), block }
+        BenchBlockCache { cache: BlockCache::with_kind(kind, budget_bytes), block }
     }
 
     /// Whether the block with this number is there, which counts as a use.
     #[must_use]
     pub fn get(&self, number: u64) -> bool {
-        self.cache.data_block(0, number).is_some()
+        self.cache.get_data_block(0, number).is_some()
     }
 
     /// Puts the block with this number in.
     pub fn insert(&self, number: u64) {
-        self.cache.keep_data_block(0, number, &self.block);
+        self.cache.insert_data_block(0, number, &self.block);
     }
 }
 

@@ -11,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use lsmx::cache::Cache;
+use lsmx::cache::BlockCache;
 use lsmx::cursor::Cursor;
 use lsmx::table::{
     Compression, FillCache, FilterWidth, RangeTombstone, Table, TableIdentity, TableOptions,
@@ -307,7 +307,8 @@ fn tables_of_every_version_are_read() {
         let path = Path::new("table");
         vfs.create(path).unwrap().append(&bytes).unwrap();
         let identity = TableIdentity { id: FileId(1), bytes: case.bytes, uid: UID, checksum };
-        let table = Arc::new(Table::open(&vfs, path, &identity, &Cache::new(1 << 20)).unwrap());
+        let table =
+            Arc::new(Table::open(&vfs, path, &identity, &BlockCache::new(1 << 20)).unwrap());
         table.verify().unwrap();
 
         let mut read = Vec::new();

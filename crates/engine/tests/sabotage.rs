@@ -22,7 +22,7 @@ use arsenal::range_tombstones;
 use arsenal::recorder::Sampling;
 use arsenal::workload::{Faults, Plan, play};
 use arsenal::{Chance, Outcome, base_seed, disk_use, mix, options, oracle};
-use lsmx::cache::Cache;
+use lsmx::cache::BlockCache;
 use lsmx::compaction::{CompactionPolicy, Debt, Job, Level, RunningJobs, TreeShape};
 use lsmx::env::{Background, Env};
 use lsmx::format::file_name::FileName;
@@ -559,7 +559,7 @@ fn only_table(disk: &MemVfs) -> Outcome<(std::path::PathBuf, Table)> {
     let identity =
         TableIdentity { id: file.id, bytes: file.bytes, uid: file.uid, checksum: file.checksum };
     let path = FileName::Table(file.id.0).in_dir(oracle::dir());
-    let table = Table::open(disk, &path, &identity, &Cache::new(0)).map_err(failed)?;
+    let table = Table::open(disk, &path, &identity, &BlockCache::new(0)).map_err(failed)?;
     Ok((path, table))
 }
 

@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use lsmx::cache::Cache;
+use lsmx::cache::BlockCache;
 use lsmx::env::Env;
 use lsmx::table::{Table, TableIdentity, TableOptions, TableSummary, TableWriter};
 use lsmx::vfs::{CrashImage, MemVfs, Vfs};
@@ -32,7 +32,7 @@ fn open(vfs: &dyn Vfs, path: &Path, summary: &TableSummary) -> Result<Table, Err
         uid: summary.uid,
         checksum: summary.checksum,
     };
-    Table::open(vfs, path, &identity, &Cache::new(1 << 20))
+    Table::open(vfs, path, &identity, &BlockCache::new(1 << 20))
 }
 
 fn bytes(vfs: &MemVfs, path: &Path) -> Vec<u8> {

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use lsmx::benching::{Indexed, index_blocks};
-use lsmx::cache::Cache;
+use lsmx::cache::BlockCache;
 use lsmx::format::index::{IndexBlock, Separator};
 use lsmx::table::{Table, TableIdentity, TableOptions, TableWriter};
 use lsmx::vfs::MemVfs;
@@ -101,7 +101,7 @@ fn measure(what: &str, keys: &[Vec<u8>]) -> Result<(), Failure> {
     let summary = writer.finish()?;
     let identity =
         TableIdentity { id: FileId(1), bytes: summary.bytes, uid, checksum: summary.checksum };
-    let table = Arc::new(Table::open(&vfs, path, &identity, &Cache::new(1 << 30))?);
+    let table = Arc::new(Table::open(&vfs, path, &identity, &BlockCache::new(1 << 30))?);
     table.verify()?;
     let indexed = index_blocks(&table)?;
     let overhead = OVERHEAD_BYTES + size_of::<IndexBlock>();

@@ -1,348 +1,348 @@
-//! The block cache: one byte budget, metadata before data.
+//! The block cache: one byte budget for metadata and data blocks, in which metadata has priority.
 //!
-//! 1. Data blocks live in a general-purpose cache (`blocks`). Its capacity is what metadata leaves
-//!    of the budget.
-//! 2. Metadata blocks live in slots on the open tables (`slots`); here they are only counted.
-//! 3. When metadata alone passes the budget, the governor evicts: all index blocks before any filter,
-//!    those before any top index, those before any range tombstones. A top index is a thirtieth of the
-//!    filters, or less, and saves as many reads as they do. Within a kind it goes round like a clock: a
-//!    slot that was used since the last round is passed over once.
+//! 1. Data blocks are in a general-purpose cache (`data_cache`). Its capacity is the budget minus the metadata.
+//! 2. MetadataKind blocks are in slots of their open tables (`metadata_slots`). The block cache counts their bytes.
+//! 3. If metadata alone exceeds the budget, slots are evicted in this order: index blocks, filters, top indexes, range
+//!    tombstones. A top index has at most 1/30 of the size of the filters and saves as many reads. Within a kind, slots
+//!    are evicted by the CLOCK algorithm: a slot that was used since the last visit is skipped once.
 //!
-//! So with a budget for the filters and top indexes, a lookup costs two reads; with a budget for the
-//! index blocks too, one. The only lock taken is that of the governor's rounds, and nothing is read
-//! from a file while it is held.
+//! With a budget for filters and top indexes a lookup costs two reads; with a budget for index blocks, too, one. The
+//! only lock is that of the CLOCK queues, and no file is read while it is held.
 
-mod blocks;
-mod counts;
-mod slots;
+mod counters;
+mod data_cache;
+mod metadata_slots;
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::format::BlockKind;
-pub use blocks::BlockCacheKind;
-use blocks::{BlockId, BlockStore};
-use counts::Counts;
-pub use counts::{FilterAnswers, HitsMisses, PerKind};
+use counters::CacheCounters;
+pub use counters::{FilterCounts, HitCounts, PerBlockKind};
+pub use data_cache::BlockCacheKind;
+use data_cache::{BlockId, DataBlockCache};
 use lsmx_base::slice::{BlockBytes, LiveBlocks};
 use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
-pub(crate) use slots::{
-    INDEX_OVERHEAD_BYTES, Metadata, Resident, SLOT_OVERHEAD_BYTES, Slot, TableSlots,
+pub(crate) use metadata_slots::{
+    INDEX_OVERHEAD_BYTES, MetadataBlock, MetadataKind, MetadataSlot, SLOT_OVERHEAD_BYTES,
+    TableMetadataSlots,
 };
-use slots::{Place, Visit};
+use metadata_slots::{SlotRef, SlotState};
 
-/// The data cache's capacity moves in steps of this part of the budget, because every move locks
-/// all of its shards.
+/// Number of steps in which the capacity of the data cache changes. Every change locks all its shards.
 const CAPACITY_STEPS: u64 = 256;
 
-/// Filled slots of one kind, oldest fill first.
-type Round = VecDeque<Place>;
+/// Filled slots of one kind, oldest first.
+type ClockQueue = VecDeque<SlotRef>;
 
-/// Blocks of a database in memory, within a budget of bytes.
+/// Cached blocks of a database, within a byte budget.
 #[derive(Debug)]
-pub struct Cache {
+pub struct BlockCache {
     kind: BlockCacheKind,
     budget_bytes: u64,
-    /// Whether open tables are part of the budget.
-    with_open_tables: bool,
-    /// Bytes of open tables besides their blocks.
-    open_tables: AtomicU64,
-    /// Bytes that operand stores take.
-    beside: AtomicU64,
-    /// Bytes that cursors have read ahead.
-    read_ahead: AtomicU64,
-    data: Box<dyn BlockStore>,
-    /// The capacity that the data cache was last given.
+    /// Whether open tables and operand stores use the budget.
+    includes_open_tables: bool,
+    /// Bytes of open tables without their blocks.
+    open_table_bytes: AtomicU64,
+    /// Bytes of operand stores.
+    operand_store_bytes: AtomicU64,
+    /// Bytes in read-ahead buffers of cursors.
+    read_ahead_bytes: AtomicU64,
+    data: Box<dyn DataBlockCache>,
+    /// Capacity for the data cache, computed last.
     data_capacity: AtomicU64,
-    /// Whether somebody is giving it one.
-    moving: AtomicBool,
-    /// Bytes of filled slots, by [`Metadata`].
-    resident: [AtomicU64; Metadata::ALL.len()],
-    /// Filled slots in the order of the governor's rounds, by [`Metadata`]. Guards nothing else.
-    rounds: Mutex<[Round; Metadata::ALL.len()]>,
-    counts: Counts,
-    /// Data blocks that were read for the cache, and are still somewhere.
-    live: Arc<LiveBlocks>,
-    tables: AtomicU64,
+    /// Whether a thread is applying the capacity.
+    applies_capacity: AtomicBool,
+    /// Bytes of filled slots, by [`MetadataKind`].
+    metadata_bytes: [AtomicU64; MetadataKind::ALL.len()],
+    /// Filled slots in eviction order, by [`MetadataKind`]. Guards nothing else.
+    clock_queues: Mutex<[ClockQueue; MetadataKind::ALL.len()]>,
+    counters: CacheCounters,
+    /// Data blocks that were read for the cache and are still in memory.
+    live_blocks: Arc<LiveBlocks>,
+    table_count: AtomicU64,
 }
 
-impl Cache {
-    /// An empty cache that keeps at most `budget_bytes`. With 0 nothing stays.
+impl BlockCache {
+    /// Creates a cache of at most `budget_bytes`. With 0 it stores nothing.
     #[must_use]
-    pub fn new(budget_bytes: u64) -> Arc<Cache> {
-        Cache::of_kind(BlockCacheKind::default(), budget_bytes)
+    pub fn new(budget_bytes: u64) -> Arc<BlockCache> {
+        BlockCache::with_kind(BlockCacheKind::default(), budget_bytes)
     }
 
-    /// As [`Cache::new`], with a choice of what holds the data blocks.
+    /// Like [`BlockCache::new`], with a choice of the cache for data blocks.
     #[must_use]
-    pub fn of_kind(kind: BlockCacheKind, budget_bytes: u64) -> Arc<Cache> {
-        Cache::make(kind, budget_bytes, false)
+    pub fn with_kind(kind: BlockCacheKind, budget_bytes: u64) -> Arc<BlockCache> {
+        BlockCache::create(kind, budget_bytes, false)
     }
 
-    /// An empty cache whose budget is that of open tables too: what they take is taken from the
-    /// blocks.
+    /// Creates a cache whose budget includes open tables and operand stores.
     #[must_use]
-    pub fn with_open_tables(kind: BlockCacheKind, budget_bytes: u64) -> Arc<Cache> {
-        Cache::make(kind, budget_bytes, true)
+    pub fn with_open_tables(kind: BlockCacheKind, budget_bytes: u64) -> Arc<BlockCache> {
+        BlockCache::create(kind, budget_bytes, true)
     }
 
-    fn make(kind: BlockCacheKind, budget_bytes: u64, with_open_tables: bool) -> Arc<Cache> {
-        Arc::new(Cache {
+    fn create(
+        kind: BlockCacheKind,
+        budget_bytes: u64,
+        includes_open_tables: bool,
+    ) -> Arc<BlockCache> {
+        Arc::new(BlockCache {
             kind,
             budget_bytes,
-            with_open_tables,
-            open_tables: AtomicU64::new(0),
-            beside: AtomicU64::new(0),
-            read_ahead: AtomicU64::new(0),
-            data: blocks::store(kind, budget_bytes),
+            includes_open_tables,
+            open_table_bytes: AtomicU64::new(0),
+            operand_store_bytes: AtomicU64::new(0),
+            read_ahead_bytes: AtomicU64::new(0),
+            data: data_cache::new_data_cache(kind, budget_bytes),
             data_capacity: AtomicU64::new(budget_bytes),
-            moving: AtomicBool::new(false),
-            resident: Default::default(),
-            rounds: Mutex::new(Default::default()),
-            counts: Counts::new(),
-            live: Arc::default(),
-            tables: AtomicU64::new(0),
+            applies_capacity: AtomicBool::new(false),
+            metadata_bytes: Default::default(),
+            clock_queues: Mutex::new(Default::default()),
+            counters: CacheCounters::new(),
+            live_blocks: Arc::default(),
+            table_count: AtomicU64::new(0),
         })
     }
 
-    /// What holds the data blocks.
+    /// Returns the kind of the cache for data blocks.
     #[must_use]
     pub fn kind(&self) -> BlockCacheKind {
         self.kind
     }
 
-    /// Most bytes that blocks in memory take.
+    /// Returns the byte budget.
     #[must_use]
     pub fn budget_bytes(&self) -> u64 {
         self.budget_bytes
     }
 
-    /// Hits and misses since the cache was made. Reads of jobs are not among them.
+    /// Returns hits and misses since the creation of the cache. Reads of jobs are not counted.
     #[must_use]
-    pub fn counts(&self) -> PerKind<HitsMisses> {
-        self.counts.read()
+    pub fn counts(&self) -> PerBlockKind<HitCounts> {
+        self.counters.hit_counts()
     }
 
-    /// What filters answered since the cache was made, by level of their tables.
+    /// Returns the results of filters since the creation of the cache, by level of their tables.
     #[must_use]
-    pub fn filter_answers(&self) -> BTreeMap<u8, FilterAnswers> {
-        self.counts.filter_answers()
+    pub fn filter_counts(&self) -> BTreeMap<u8, FilterCounts> {
+        self.counters.filter_counts()
     }
 
-    /// Bytes of blocks in memory, overhead included.
+    /// Returns the bytes of cached blocks, including overhead.
     #[must_use]
-    pub fn resident_bytes(&self) -> PerKind<u64> {
-        PerKind::from_fn(|kind| match kind {
+    pub fn resident_bytes(&self) -> PerBlockKind<u64> {
+        PerBlockKind::from_fn(|kind| match kind {
             BlockKind::Data => self.data.bytes(),
-            BlockKind::Index => self.resident_of(Metadata::Index),
-            BlockKind::TopIndex => self.resident_of(Metadata::TopIndex),
-            BlockKind::Filter => self.resident_of(Metadata::Filter),
-            BlockKind::RangeTombstones => self.resident_of(Metadata::RangeTombstones),
+            BlockKind::Index => self.metadata_bytes_of(MetadataKind::Index),
+            BlockKind::TopIndex => self.metadata_bytes_of(MetadataKind::TopIndex),
+            BlockKind::Filter => self.metadata_bytes_of(MetadataKind::Filter),
+            BlockKind::RangeTombstones => self.metadata_bytes_of(MetadataKind::RangeTombstones),
             BlockKind::Open | BlockKind::Blob | BlockKind::Bucket => 0,
         })
     }
 
-    fn resident_of(&self, kind: Metadata) -> u64 {
-        self.resident[kind as usize].load(Ordering::Relaxed)
+    fn metadata_bytes_of(&self, kind: MetadataKind) -> u64 {
+        self.metadata_bytes[kind as usize].load(Ordering::Relaxed)
     }
 
-    fn resident_metadata(&self) -> u64 {
-        self.resident.iter().map(|bytes| bytes.load(Ordering::Relaxed)).sum()
+    fn metadata_bytes(&self) -> u64 {
+        self.metadata_bytes.iter().map(|bytes| bytes.load(Ordering::Relaxed)).sum()
     }
 
-    /// A number for a table that is being opened; no other table of this cache ever gets it, so
-    /// blocks of a file id that is used again are never mixed up.
-    pub(crate) fn next_table(&self) -> u64 {
-        self.tables.fetch_add(1, Ordering::Relaxed)
+    /// Returns a unique number for a table that is being opened. Blocks of a reused file id then have different keys.
+    pub(crate) fn next_table_number(&self) -> u64 {
+        self.table_count.fetch_add(1, Ordering::Relaxed)
     }
 
     #[inline]
     pub(crate) fn count_hits(&self, kind: BlockKind, count: u64) {
-        self.counts.hit(kind, count);
+        self.counters.add_hits(kind, count);
     }
 
     #[inline]
     pub(crate) fn count_miss(&self, kind: BlockKind) {
-        self.counts.miss(kind);
+        self.counters.add_miss(kind);
     }
 
-    /// Counts what filters of tables in a level answered for keys that these do not have.
+    /// Counts the results of filters of a level, for keys that their tables do not contain.
     #[inline]
-    pub(crate) fn count_filter_answers(&self, level: u8, answers: FilterAnswers) {
-        self.counts.filter_answers_of(level, answers);
+    pub(crate) fn count_filter_results(&self, level: u8, counts: FilterCounts) {
+        self.counters.add_filter_counts(level, counts);
     }
 
-    /// The data block at `offset` of a table, if it is in memory.
+    /// Returns the data block at `offset` of a table, if it is cached.
     #[inline]
-    pub(crate) fn data_block(&self, table: u64, offset: u64) -> Option<BlockBytes> {
+    pub(crate) fn get_data_block(&self, table: u64, offset: u64) -> Option<BlockBytes> {
         self.data.get(BlockId { table, offset })
     }
 
-    /// As [`Cache::data_block`], for readers whose interest says nothing about the next one's.
+    /// Like [`BlockCache::get_data_block`], but does not count as a use for the eviction.
     pub(crate) fn peek_data_block(&self, table: u64, offset: u64) -> Option<BlockBytes> {
         self.data.peek(BlockId { table, offset })
     }
 
-    /// Keeps a data block that was read.
-    pub(crate) fn keep_data_block(&self, table: u64, offset: u64, block: &BlockBytes) {
+    /// Caches a data block.
+    pub(crate) fn insert_data_block(&self, table: u64, offset: u64, block: &BlockBytes) {
         if self.data_capacity.load(Ordering::Relaxed) > 0 {
             self.data.insert(BlockId { table, offset }, block.clone());
         }
     }
 
     pub(crate) fn live_blocks(&self) -> &Arc<LiveBlocks> {
-        &self.live
+        &self.live_blocks
     }
 
-    /// Bytes of data blocks that iterators and slices hold and the cache does not: it never had them,
-    /// or has let them go. About, while blocks come and go.
+    /// Returns the bytes of data blocks that iterators and slices hold, but not the cache. Approximate under concurrent
+    /// changes.
     #[must_use]
-    pub fn lent_bytes(&self) -> u64 {
-        self.live.bytes().saturating_sub(self.data.content_bytes())
+    pub fn uncached_live_bytes(&self) -> u64 {
+        self.live_blocks.bytes().saturating_sub(self.data.content_bytes())
     }
 
-    /// Bytes that open tables take besides their blocks: handles, key ranges, empty slots.
+    /// Returns the bytes of open tables without their blocks: handles, key ranges, empty slots.
     #[must_use]
     pub fn open_table_bytes(&self) -> u64 {
-        self.open_tables.load(Ordering::Relaxed)
+        self.open_table_bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes that operand stores take, which with a budget for open tables too are taken from the blocks.
+    /// Returns the bytes of operand stores.
     #[must_use]
-    pub fn beside_bytes(&self) -> u64 {
-        self.beside.load(Ordering::Relaxed)
+    pub fn operand_store_bytes(&self) -> u64 {
+        self.operand_store_bytes.load(Ordering::Relaxed)
     }
 
-    /// An operand store takes so many bytes now, and took so many when it was last asked.
-    pub(crate) fn beside_moved(&self, from: u64, to: u64) {
-        self.beside.fetch_add(to, Ordering::Relaxed);
-        self.beside.fetch_sub(from, Ordering::Relaxed);
-        if self.with_open_tables {
-            self.govern();
+    /// Replaces the byte count of an operand store.
+    pub(crate) fn replace_operand_store_bytes(&self, old: u64, new: u64) {
+        self.operand_store_bytes.fetch_add(new, Ordering::Relaxed);
+        self.operand_store_bytes.fetch_sub(old, Ordering::Relaxed);
+        if self.includes_open_tables {
+            self.enforce_budget();
         }
     }
 
-    /// Bytes that cursors have read ahead and not used up.
+    /// Returns the bytes in read-ahead buffers of cursors.
     #[must_use]
     pub fn read_ahead_bytes(&self) -> u64 {
-        self.read_ahead.load(Ordering::Relaxed)
+        self.read_ahead_bytes.load(Ordering::Relaxed)
     }
 
-    /// Counts a window that a cursor reads ahead.
-    pub(crate) fn read_ahead_grown(&self, bytes: u64) {
-        self.read_ahead.fetch_add(bytes, Ordering::Relaxed);
+    /// Counts a new read-ahead buffer.
+    pub(crate) fn add_read_ahead_bytes(&self, bytes: u64) {
+        self.read_ahead_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Counts a window that is let go.
-    pub(crate) fn read_ahead_freed(&self, bytes: u64) {
-        self.read_ahead.fetch_sub(bytes, Ordering::Relaxed);
+    /// Subtracts a freed read-ahead buffer.
+    pub(crate) fn sub_read_ahead_bytes(&self, bytes: u64) {
+        self.read_ahead_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes that more metadata could take without any of what is there being evicted.
-    pub(crate) fn room_beside_metadata(&self) -> u64 {
-        self.blocks_budget().saturating_sub(self.resident_metadata())
+    /// Returns the bytes of metadata that fit without an eviction of metadata.
+    pub(crate) fn free_metadata_bytes(&self) -> u64 {
+        self.block_budget_bytes().saturating_sub(self.metadata_bytes())
     }
 
-    /// Counts a table that was opened, and makes room for it.
-    fn table_opened(&self, bytes: u64) {
-        self.open_tables.fetch_add(bytes, Ordering::Relaxed);
-        if self.with_open_tables {
-            self.govern();
+    /// Counts the bytes of an opened table, and evicts blocks if necessary.
+    fn add_open_table(&self, bytes: u64) {
+        self.open_table_bytes.fetch_add(bytes, Ordering::Relaxed);
+        if self.includes_open_tables {
+            self.enforce_budget();
         }
     }
 
-    /// Takes a table off the count. Blocks may grow into the room with the next fill.
-    fn table_closed(&self, bytes: u64) {
-        self.open_tables.fetch_sub(bytes, Ordering::Relaxed);
+    /// Subtracts the bytes of a closed table. The next fill makes them available to blocks.
+    fn remove_open_table(&self, bytes: u64) {
+        self.open_table_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes for blocks: what open tables and operand stores leave of the budget.
-    fn blocks_budget(&self) -> u64 {
-        let others = || self.open_table_bytes().saturating_add(self.beside_bytes());
-        let others = if self.with_open_tables { others() } else { 0 };
+    /// Returns the budget for blocks: without open tables and operand stores, if these are included.
+    fn block_budget_bytes(&self) -> u64 {
+        let others = || self.open_table_bytes().saturating_add(self.operand_store_bytes());
+        let others = if self.includes_open_tables { others() } else { 0 };
         self.budget_bytes.saturating_sub(others)
     }
 
-    /// Puts metadata bytes on the count.
-    fn charge(&self, kind: Metadata, bytes: u64) {
-        self.resident[kind as usize].fetch_add(bytes, Ordering::Relaxed);
+    fn add_metadata_bytes(&self, kind: MetadataKind, bytes: u64) {
+        self.metadata_bytes[kind as usize].fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Takes metadata bytes off the count. Data may grow into the room with the next fill.
-    fn discharge(&self, kind: Metadata, bytes: u64) {
-        self.resident[kind as usize].fetch_sub(bytes, Ordering::Relaxed);
+    /// Subtracts bytes of metadata. The next fill makes them available to data blocks.
+    fn sub_metadata_bytes(&self, kind: MetadataKind, bytes: u64) {
+        self.metadata_bytes[kind as usize].fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Makes room after a slot was filled. `place` is given if the rounds do not list the slot yet.
-    fn filled(&self, kind: Metadata, place: Option<Place>) {
-        if let Some(place) = place {
-            let mut rounds = self.rounds.lock();
-            let round = &mut rounds[kind as usize];
-            if round.len() == round.capacity() {
-                // Slots of dropped tables leave before the queue grows. It grows by its own length at
-                // least, so this costs constant time per place.
-                round.retain(|place| place.table.strong_count() > 0);
-                round.reserve(round.len() + 1);
+    /// Enforces the budget after a slot was filled. `slot` is the slot, unless it is already in its queue.
+    fn finish_fill(&self, kind: MetadataKind, slot: Option<SlotRef>) {
+        if let Some(slot) = slot {
+            let mut queues = self.clock_queues.lock();
+            let queue = &mut queues[kind as usize];
+            if queue.len() == queue.capacity() {
+                // Removes slots of dropped tables before the queue grows. The capacity at least doubles, so this takes
+                // amortized constant time.
+                queue.retain(|slot| slot.table.strong_count() > 0);
+                queue.reserve(queue.len() + 1);
             }
-            round.push_back(place);
+            queue.push_back(slot);
         }
-        self.govern();
+        self.enforce_budget();
     }
 
-    /// Brings metadata within the budget and gives the data cache what is left.
-    fn govern(&self) {
-        if self.resident_metadata() > self.blocks_budget() {
-            for kind in Metadata::ALL {
-                self.evict(kind);
+    /// Evicts metadata until it fits the budget, and gives the rest of the budget to the data cache.
+    fn enforce_budget(&self) {
+        if self.metadata_bytes() > self.block_budget_bytes() {
+            for kind in MetadataKind::ALL {
+                self.evict_kind(kind);
             }
         }
-        let left = self.blocks_budget().saturating_sub(self.resident_metadata());
+        let left = self.block_budget_bytes().saturating_sub(self.metadata_bytes());
         let step = (self.budget_bytes / CAPACITY_STEPS).max(1);
         let capacity = left - left % step;
         if self.data_capacity.swap(capacity, Ordering::SeqCst) != capacity {
-            self.move_capacity();
+            self.apply_data_capacity();
         }
     }
 
-    /// Gives the data cache the capacity that was worked out last. Whoever is at it looks again when it
-    /// has done so: nobody waits for that, and no older capacity has the last word.
-    fn move_capacity(&self) {
-        while !self.moving.swap(true, Ordering::SeqCst) {
-            let wanted = self.data_capacity.load(Ordering::SeqCst);
-            self.data.set_capacity(wanted);
-            self.moving.store(false, Ordering::SeqCst);
-            if self.data_capacity.load(Ordering::SeqCst) == wanted {
+    /// Sets the capacity of the data cache to the last computed value, without waiting.
+    ///
+    /// The thread that applies a capacity checks for a newer one afterwards, so the newest capacity takes effect. The
+    /// sequentially consistent accesses order the flag and the capacity.
+    fn apply_data_capacity(&self) {
+        while !self.applies_capacity.swap(true, Ordering::SeqCst) {
+            let capacity = self.data_capacity.load(Ordering::SeqCst);
+            self.data.set_capacity(capacity);
+            self.applies_capacity.store(false, Ordering::SeqCst);
+            if self.data_capacity.load(Ordering::SeqCst) == capacity {
                 break;
             }
         }
     }
 
-    /// Evicts metadata of one kind until all metadata is within the budget or none of it is left.
-    fn evict(&self, kind: Metadata) {
-        let mut victims = Vec::new();
-        let mut rounds = self.rounds.lock();
-        let round = &mut rounds[kind as usize];
-        // Two rounds see every slot idle once, whatever readers do meanwhile.
-        let mut visits = 2 * round.len();
-        while self.resident_metadata() > self.blocks_budget() && visits > 0 {
+    /// Evicts slots of one kind until all metadata fits the budget or the queue is empty.
+    fn evict_kind(&self, kind: MetadataKind) {
+        let mut visited = Vec::new();
+        let mut queues = self.clock_queues.lock();
+        let queue = &mut queues[kind as usize];
+        // The second pass evicts slots even if readers use them again meanwhile, so the loop ends.
+        let mut visits = 2 * queue.len();
+        while self.metadata_bytes() > self.block_budget_bytes() && visits > 0 {
             visits -= 1;
-            let Some(place) = round.pop_front() else { break };
-            let Some(table) = place.table.upgrade() else { continue };
-            table.set_listed(kind, place.ordinal, false);
-            match table.visit(kind, place.ordinal) {
-                Visit::Empty => {}
-                Visit::Used if visits >= round.len() => {
-                    // A fill that came meanwhile lists it itself.
-                    if !table.set_listed(kind, place.ordinal, true) {
-                        round.push_back(place);
+            let Some(slot) = queue.pop_front() else { break };
+            let Some(table) = slot.table.upgrade() else { continue };
+            table.set_queued(kind, slot.ordinal, false);
+            match table.take_state(kind, slot.ordinal) {
+                SlotState::Empty => {}
+                SlotState::Used if visits >= queue.len() => {
+                    // A concurrent fill may have queued the slot already.
+                    if !table.set_queued(kind, slot.ordinal, true) {
+                        queue.push_back(slot);
                     }
                 }
-                Visit::Used | Visit::Idle => table.evict(kind, place.ordinal),
+                SlotState::Used | SlotState::Idle => table.evict(kind, slot.ordinal),
             }
-            // If this was the last handle of a dropped table, its slots are emptied after the lock
-            // is free.
-            victims.push(table);
+            // If this is the last handle of a dropped table, dropping it empties its slots. That happens after the
+            // lock is released.
+            visited.push(table);
         }
-        drop(rounds);
+        drop(queues);
     }
 }
 

@@ -25,7 +25,7 @@ use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::malformed::Malformed;
 use lsmx_base::sync::Arc;
 
-use crate::cache::Cache;
+use crate::cache::BlockCache;
 use crate::db::check::{verify, verify_values};
 use crate::db::open::lock::Claim;
 use crate::db::{DbInner, WaitOptions, operand_store, outputs};
@@ -153,7 +153,7 @@ impl<'a> Checkpoint<'a> {
             made.push(name.in_dir(target));
             if !self.link(&name.in_dir(source), &name.in_dir(target))? {
                 self.copy(&name.in_dir(source), &name.in_dir(target), file.bytes)?;
-                verify::verify_table(vfs, target, (id, file), &Cache::new(0))?;
+                verify::verify_table(vfs, target, (id, file), &BlockCache::new(0))?;
             }
             self.go_on()?;
         }
@@ -163,7 +163,7 @@ impl<'a> Checkpoint<'a> {
                 made.push(name.in_dir(target));
                 if !self.link(&name.in_dir(source), &name.in_dir(target))? {
                     self.copy(&name.in_dir(source), &name.in_dir(target), blob.bytes)?;
-                    verify_values::verify_blob(vfs, target, id, blob, &Cache::new(0))?;
+                    verify_values::verify_blob(vfs, target, id, blob, &BlockCache::new(0))?;
                 }
                 self.go_on()?;
             }

@@ -30,7 +30,7 @@ impl DbInner {
             wal_buffer: store.wal.buffer_bytes(),
             guard_history: store.guard_history.bytes(),
             open_tables: cache.open_table_bytes(),
-            operand_stores: cache.beside_bytes(),
+            operand_stores: cache.operand_store_bytes(),
             read_ahead: cache.read_ahead_bytes(),
             ..MemoryMetrics::default()
         };
@@ -56,7 +56,7 @@ impl DbInner {
             snapshots: store.sequence.snapshot_count() as u64,
             files,
             file_bytes,
-            block_bytes: store.tables.cache.lent_bytes(),
+            block_bytes: store.tables.cache.uncached_live_bytes(),
             ..HeldMetrics::default()
         };
         if let Some((seq, since_us)) = store.sequence.oldest_held() {
@@ -92,7 +92,7 @@ impl DbInner {
             let (hits, misses) = (counts.hits, counts.misses);
             (kind, CacheMetrics { hits, misses, resident_bytes: *resident })
         });
-        let filter_by_level = blocks.filter_answers();
+        let filter_by_level = blocks.filter_counts();
         ReadMetrics {
             cache: cache.filter(|(_, cache)| *cache != CacheMetrics::default()).collect(),
             filter: filter_by_level.values().copied().sum(),

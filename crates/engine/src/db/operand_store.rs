@@ -7,7 +7,7 @@ use lsmx_base::key::SeqNo;
 use lsmx_base::malformed::Malformed;
 use lsmx_base::sync::{Arc, AtomicBool, AtomicU64};
 
-use crate::cache::Cache;
+use crate::cache::BlockCache;
 use crate::db::open::fd_limit::check_available_for_store;
 use crate::db::open::recovery;
 use crate::db::{DbInner, Keyspace, check_reentry};
@@ -362,7 +362,7 @@ fn place_to_read(vfs: &Arc<dyn Vfs>, dir: &Path, keyspace: &str) -> Place {
         files: StoreFiles::new(Arc::clone(&vfs), vfs, dir, numbers, Arc::default()),
         env: Env::new(Background::Inline, Some(0)),
         folds: Arc::new(Folds(Arc::new(Merging::new(keyspace.to_owned(), None)))),
-        counts: Arc::new(Counts(Cache::new(0))),
+        counts: Arc::new(Counts(BlockCache::new(0))),
         memory_bytes: None,
         direct_reads: false,
         read_only: true,

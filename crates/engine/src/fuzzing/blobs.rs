@@ -7,7 +7,7 @@ use lsmx_base::coding::{get_u64, len_u64};
 use lsmx_base::sync::Arc;
 use lsmx_compaction::FileId;
 
-use crate::cache::Cache;
+use crate::cache::BlockCache;
 use crate::format::blob::{
     BLOB_HEADER_BYTES, BLOB_TRAILER_BYTES, BlobHeader, BlobRecord, BlobTrailer, ValuePointer,
     record_bytes,
@@ -51,8 +51,8 @@ pub fn blob_record_repaired(bytes: &[u8]) {
 
 /// A blob file that the manifest names, whose size, uid, counts and checksum fit.
 pub fn blob(bytes: &[u8]) {
-    static CACHE: std::sync::OnceLock<Arc<Cache>> = std::sync::OnceLock::new();
-    let cache = CACHE.get_or_init(|| Cache::new(1 << 20));
+    static CACHE: std::sync::OnceLock<Arc<BlockCache>> = std::sync::OnceLock::new();
+    let cache = CACHE.get_or_init(|| BlockCache::new(1 << 20));
     let header = bytes.get(..BLOB_HEADER_BYTES).and_then(|head| BlobHeader::decode(head).ok());
     let trailer_at = bytes.len().saturating_sub(BLOB_TRAILER_BYTES);
     let record = BlobFileRecord {

@@ -8,7 +8,7 @@ use lsmx_base::key::{EntryKind, SeqNo};
 use lsmx_base::sync::Arc;
 use lsmx_compaction::FileId;
 
-use crate::cache::Cache;
+use crate::cache::BlockCache;
 use crate::cursor::Cursor;
 use crate::error::Result;
 use crate::format::file_name::FileName;
@@ -87,8 +87,8 @@ fn walk(table: &Arc<Table>, fill: FillCache, forward: bool) -> Result<Option<Vec
 
 /// A table that the manifest names, whose size, uid and checksum fit.
 pub fn table(bytes: &[u8]) {
-    static CACHE: std::sync::OnceLock<Arc<Cache>> = std::sync::OnceLock::new();
-    let cache = CACHE.get_or_init(|| Cache::new(1 << 20));
+    static CACHE: std::sync::OnceLock<Arc<BlockCache>> = std::sync::OnceLock::new();
+    let cache = CACHE.get_or_init(|| BlockCache::new(1 << 20));
     let footer = bytes.len().checked_sub(FOOTER_BYTES).map(|at| Footer::decode(&bytes[at..]));
     let identity = TableIdentity {
         id: FileId(7),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::cache::FilterAnswers;
+use crate::cache::FilterCounts;
 use crate::format::BlockKind;
 use crate::operand_store::OperandMetrics;
 pub use held::{BackgroundIoMetrics, DescriptorMetrics, HeldMetrics, LaneMetrics, MemoryMetrics};
@@ -329,10 +329,10 @@ pub struct ReadMetrics {
     /// The block cache by kind of block; kinds never touched are left out.
     pub cache: BTreeMap<BlockKind, CacheMetrics>,
     /// What filters answered to point lookups.
-    pub filter: FilterAnswers,
+    pub filter: FilterCounts,
     /// The same by level of the filters' tables, over all keyspaces: levels that were asked for keys
     /// which they do not have.
-    pub filter_by_level: BTreeMap<u8, FilterAnswers>,
+    pub filter_by_level: BTreeMap<u8, FilterCounts>,
 }
 
 /// A whole database.
@@ -343,10 +343,10 @@ pub struct Metrics {
     /// The block cache by kind of block; kinds never touched are left out.
     pub cache: BTreeMap<BlockKind, CacheMetrics>,
     /// What filters answered to point lookups.
-    pub filter: FilterAnswers,
+    pub filter: FilterCounts,
     /// The same by level of the filters' tables, over all keyspaces: levels that were asked for keys
     /// which they do not have.
-    pub filter_by_level: BTreeMap<u8, FilterAnswers>,
+    pub filter_by_level: BTreeMap<u8, FilterCounts>,
     /// The commit pipeline.
     pub commits: CommitMetrics,
     /// The write-ahead log.

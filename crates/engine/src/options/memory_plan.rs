@@ -18,7 +18,7 @@
 
 use lsmx_base::sync::Arc;
 
-use crate::cache::{BlockCacheKind, Cache};
+use crate::cache::{BlockCache, BlockCacheKind};
 use crate::error::{Error, Result};
 use crate::options::db::{BLOCK_CACHE_BYTES_DEFAULT, Options};
 use crate::options::keyspace::{KeyspaceOptions, MEMTABLE_BYTES_MIN};
@@ -92,10 +92,10 @@ impl MemoryPlan {
     }
 
     /// The cache of blocks; with a budget open tables are part of it.
-    pub(crate) fn cache(&self, kind: BlockCacheKind) -> Arc<Cache> {
+    pub(crate) fn cache(&self, kind: BlockCacheKind) -> Arc<BlockCache> {
         match self.budget {
-            Some(_) => Cache::with_open_tables(kind, self.cache),
-            None => Cache::of_kind(kind, self.cache),
+            Some(_) => BlockCache::with_open_tables(kind, self.cache),
+            None => BlockCache::with_kind(kind, self.cache),
         }
     }
 

@@ -11,7 +11,7 @@ use lsmx_base::sync::{
 };
 use lsmx_compaction::{FileId, TableMeta};
 
-use crate::cache::Cache;
+use crate::cache::BlockCache;
 use crate::callback::{self, Context};
 use crate::disposal::Disposal;
 use crate::env::Env;
@@ -79,7 +79,7 @@ pub(crate) struct TableSpace {
     pub(crate) reserve: Arc<Reserve>,
     pub(crate) dir: PathBuf,
     pub(crate) env: Env,
-    pub(crate) cache: Arc<Cache>,
+    pub(crate) cache: Arc<BlockCache>,
     pub(crate) descriptors: Arc<DescriptorPool>,
     pub(crate) files: Arc<FileNumbers>,
     pub(crate) janitor: Arc<Janitor>,

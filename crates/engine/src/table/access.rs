@@ -5,7 +5,7 @@
 //! last try; that also costs less than to count each block for itself. A miss needs no such care: who
 //! may not read has none.
 
-use crate::cache::{Cache, FilterAnswers};
+use crate::cache::{BlockCache, FilterCounts};
 use crate::error::{Error, Result};
 use crate::format::BlockKind;
 use crate::format::block::Handle;
@@ -75,7 +75,7 @@ impl Access {
 
     /// A block was in memory.
     #[inline]
-    pub(crate) fn hit(&mut self, cache: &Cache, kind: BlockKind) {
+    pub(crate) fn hit(&mut self, cache: &BlockCache, kind: BlockKind) {
         if self.tallies {
             self.hit_kinds |= 1 << kind as u8;
             self.hits[kind as usize] += 1;
@@ -167,7 +167,7 @@ impl Access {
     /// Counts what was met, once. Most lookups meet blocks of few kinds, and filters of few levels: only
     /// these are looked at.
     #[inline]
-    pub(crate) fn settle(&self, cache: &Cache) {
+    pub(crate) fn settle(&self, cache: &BlockCache) {
         let mut kinds = self.hit_kinds;
         while kinds != 0 {
             let kind = BlockKind::ALL[kinds.trailing_zeros() as usize];
@@ -175,11 +175,11 @@ impl Access {
             kinds &= kinds - 1;
         }
         for answers in self.answers[..self.levels].iter().chain(&self.answers_behind) {
-            let counted = FilterAnswers {
+            let counted = FilterCounts {
                 negatives: u64::from(answers.negatives),
                 false_positives: u64::from(answers.false_positives),
             };
-            cache.count_filter_answers(answers.level, counted);
+            cache.count_filter_results(answers.level, counted);
         }
     }
 }
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_lookup_counts_each_thing_it_met_and_nothing_else() {
-        let cache = Cache::new(1 << 20);
+        let cache = BlockCache::new(1 << 20);
         let mut access = Access::lookup(true);
         // More levels than it keeps by itself, each more than once, and in no order.
         let levels = 2 * LEVELS_HERE;
@@ -204,13 +204,13 @@ mod tests {
         }
         (0..300).for_each(|_| access.hit(&cache, BlockKind::Data));
         access.hit(&cache, BlockKind::Bucket);
-        assert!(cache.filter_answers().is_empty(), "nothing counts before the end");
+        assert!(cache.filter_counts().is_empty(), "nothing counts before the end");
         access.settle(&cache);
-        let answers = cache.filter_answers();
+        let answers = cache.filter_counts();
         assert_eq!(answers.len(), levels);
         for (level, answers) in answers {
             let false_positives = if level % 2 == 0 { 2 } else { 0 };
-            assert_eq!(answers, FilterAnswers { negatives: 3, false_positives });
+            assert_eq!(answers, FilterCounts { negatives: 3, false_positives });
         }
         for (kind, counts) in cache.counts().iter() {
             let hits = match kind {

@@ -2,7 +2,7 @@
 
 use lsmx_base::coding::len_u64;
 
-use crate::cache::{INDEX_OVERHEAD_BYTES, Resident, SLOT_OVERHEAD_BYTES};
+use crate::cache::{INDEX_OVERHEAD_BYTES, MetadataBlock, SLOT_OVERHEAD_BYTES};
 use crate::error::Result;
 use crate::format::block::{Handle, TRAILER_BYTES};
 

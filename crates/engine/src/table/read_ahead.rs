@@ -9,7 +9,7 @@ use lsmx_base::malformed::Malformed;
 use lsmx_base::slice::BlockBytes;
 use lsmx_base::sync::Arc;
 
-use crate::cache::Cache;
+use crate::cache::BlockCache;
 use crate::error::{Error, Result};
 use crate::format::block::Handle;
 use crate::table::access::Access;
@@ -40,13 +40,13 @@ pub(crate) struct ReadAhead {
     /// Bytes of the next read ahead.
     next_bytes: u64,
     /// Where the window is counted, once there was one.
-    counted: Option<Arc<Cache>>,
+    counted: Option<Arc<BlockCache>>,
 }
 
 impl Drop for ReadAhead {
     fn drop(&mut self) {
         if let Some(cache) = &self.counted {
-            cache.read_ahead_freed(len_u64(self.buffer.len()));
+            cache.sub_read_ahead_bytes(len_u64(self.buffer.len()));
         }
     }
 }
@@ -112,8 +112,8 @@ impl ReadAhead {
             return;
         }
         let cache = self.counted.get_or_insert_with(|| table.cache().clone());
-        cache.read_ahead_freed(len_u64(self.buffer.len()));
-        cache.read_ahead_grown(len_u64(bytes));
+        cache.sub_read_ahead_bytes(len_u64(self.buffer.len()));
+        cache.add_read_ahead_bytes(len_u64(bytes));
         self.buffer = vec![0; bytes];
     }
 

@@ -14,7 +14,7 @@ use lsmx_base::slice::{BlockBytes, Slice};
 use lsmx_base::sync::{Arc, AtomicU64, Ordering};
 use lsmx_compaction::FileId;
 
-use crate::cache::{Cache, Metadata, Slot, TableSlots};
+use crate::cache::{BlockCache, MetadataKind, MetadataSlot, TableMetadataSlots};
 use crate::error::{Error, Result};
 use crate::format::BlockKind;
 use crate::format::block::{self, Handle};
@@ -89,7 +89,7 @@ pub struct Table {
     pub(crate) path: PathBuf,
     pub(crate) identity: TableIdentity,
     pub(crate) properties: TableProperties,
-    slots: Arc<TableSlots>,
+    slots: Arc<TableMetadataSlots>,
     /// This opening's number in the cache.
     cache_id: u64,
     /// When a lookup last came here; a hint for policies, pairs with nothing.
@@ -107,7 +107,7 @@ impl Table {
         vfs: &dyn Vfs,
         path: &Path,
         identity: &TableIdentity,
-        cache: &Arc<Cache>,
+        cache: &Arc<BlockCache>,
     ) -> Result<Table> {
         Table::open_staying(vfs.open(path), path, identity, cache)
     }
@@ -121,14 +121,14 @@ impl Table {
         path: &Path,
         identity: &TableIdentity,
     ) -> Result<Table> {
-        Table::open_staying(open_uncached(vfs, path), path, identity, &Cache::new(0))
+        Table::open_staying(open_uncached(vfs, path), path, identity, &BlockCache::new(0))
     }
 
     fn open_staying(
         opened: io::Result<Arc<dyn File>>,
         path: &Path,
         identity: &TableIdentity,
-        cache: &Arc<Cache>,
+        cache: &Arc<BlockCache>,
     ) -> Result<Table> {
         let file = opened.map_err(|error| Error::io("open", path, error))?;
         let descriptor =
@@ -144,7 +144,7 @@ impl Table {
         pool: &Arc<DescriptorPool>,
         path: &Path,
         identity: &TableIdentity,
-        cache: &Arc<Cache>,
+        cache: &Arc<BlockCache>,
     ) -> Result<Table> {
         let descriptor = Descriptor::pooled(pool, path, FileIdentity::table(identity));
         let file = descriptor.open_first()?;
@@ -156,7 +156,7 @@ impl Table {
         descriptor: Arc<Descriptor>,
         path: &Path,
         identity: &TableIdentity,
-        cache: &Arc<Cache>,
+        cache: &Arc<BlockCache>,
     ) -> Result<Table> {
         let bytes = file.len().map_err(|error| Error::io("read the size of", path, error))?;
         if bytes != identity.bytes {
@@ -205,12 +205,12 @@ impl Table {
                 .map_err(|what| Error::malformed(what, path, footer.properties.offset))?;
         }
         let cache_id = match failpoint::is_on(Failpoint::CacheKeyReused) {
-            true => cache.next_table() % 8,
-            false => cache.next_table(),
+            true => cache.next_table_number() % 8,
+            false => cache.next_table_number(),
         };
         let keys = properties.smallest.len() + properties.largest.len();
         let key_bytes = len_u64(keys + path.as_os_str().len());
-        let slots = TableSlots::new(cache, key_bytes, properties.index_blocks.min(bytes));
+        let slots = TableMetadataSlots::new(cache, key_bytes, properties.index_blocks.min(bytes));
         Ok(Table {
             file: descriptor,
             path: path.to_owned(),
@@ -280,7 +280,7 @@ impl Table {
         let Some(handle) = self.properties.filter else { return Ok(()) };
         let slot = &self.slots.filter;
         let access = &mut Access::of(fill);
-        self.with_metadata(slot, Metadata::Filter, 0, handle, access, Filter::new, |_| Ok(()))
+        self.with_metadata(slot, MetadataKind::Filter, 0, handle, access, Filter::new, |_| Ok(()))
     }
 
     /// Whether the filter lets this key pass; without a filter, any key.
@@ -297,7 +297,7 @@ impl Table {
         };
         let hash = key_hash(user_key);
         let slot = &self.slots.filter;
-        self.with_metadata(slot, Metadata::Filter, 0, handle, access, Filter::new, |filter| {
+        self.with_metadata(slot, MetadataKind::Filter, 0, handle, access, Filter::new, |filter| {
             Ok(filter.may_contain(hash))
         })
     }
@@ -339,7 +339,7 @@ impl Table {
             return Ok(None);
         };
         let slot = &self.slots.range_tombstones;
-        let kind = Metadata::RangeTombstones;
+        let kind = MetadataKind::RangeTombstones;
         let decode = |contents| FragmentedTombstones::decode(&contents);
         self.with_metadata(slot, kind, 0, handle, access, decode, |spans| Ok(Some(ask(spans))))
     }
@@ -458,7 +458,7 @@ impl Table {
         };
         let slot = &self.slots.top_index;
         let decode = |contents| self.decode_top_index(contents);
-        self.with_metadata(slot, Metadata::TopIndex, 0, handle, access, decode, ask)
+        self.with_metadata(slot, MetadataKind::TopIndex, 0, handle, access, decode, ask)
     }
 
     fn decode_top_index(&self, contents: Bytes) -> Result<IndexBlock, Malformed> {
@@ -481,19 +481,19 @@ impl Table {
         access: &mut Access,
         ask: impl FnOnce(&Arc<IndexBlock>) -> Result<Option<R>, Malformed>,
     ) -> Result<Option<R>> {
-        let Some(slot) = self.slots.index(top, count) else {
+        let Some(slot) = self.slots.index_slot(top, count) else {
             return Ok(None);
         };
-        self.with_metadata(slot, Metadata::Index, top, handle, access, IndexBlock::new, ask)
+        self.with_metadata(slot, MetadataKind::Index, top, handle, access, IndexBlock::new, ask)
     }
 
     /// Asks a metadata block, which is read if it is not in its slot.
     #[inline]
     #[expect(clippy::too_many_arguments, reason = "one place for what all metadata has in common")]
-    fn with_metadata<T: crate::cache::Resident, R>(
+    fn with_metadata<T: crate::cache::MetadataBlock, R>(
         &self,
-        slot: &Slot<T>,
-        metadata: Metadata,
+        slot: &MetadataSlot<T>,
+        metadata: MetadataKind,
         ordinal: usize,
         handle: Handle,
         access: &mut Access,
@@ -501,10 +501,10 @@ impl Table {
         ask: impl FnOnce(&Arc<T>) -> Result<R, Malformed>,
     ) -> Result<R> {
         let kind = match metadata {
-            Metadata::Index => BlockKind::Index,
-            Metadata::TopIndex => BlockKind::TopIndex,
-            Metadata::Filter => BlockKind::Filter,
-            Metadata::RangeTombstones => BlockKind::RangeTombstones,
+            MetadataKind::Index => BlockKind::Index,
+            MetadataKind::TopIndex => BlockKind::TopIndex,
+            MetadataKind::Filter => BlockKind::Filter,
+            MetadataKind::RangeTombstones => BlockKind::RangeTombstones,
         };
         let at = |what: Malformed| Error::malformed(what, &self.path, handle.offset);
         if let Some(content) = &*slot.get() {
@@ -525,14 +525,14 @@ impl Table {
     /// The contents of a data block.
     #[inline]
     pub(crate) fn data_block(&self, handle: Handle, access: &mut Access) -> Result<BlockBytes> {
-        if let Some(block) = self.cache().data_block(self.cache_id, handle.offset) {
+        if let Some(block) = self.cache().get_data_block(self.cache_id, handle.offset) {
             access.hit(self.cache(), BlockKind::Data);
             return Ok(block);
         }
         let fill = access.may_read(handle)?;
         let block = self.read_data_block(handle, fill)?;
         if fill == FillCache::Yes {
-            self.cache().keep_data_block(self.cache_id, handle.offset, &block);
+            self.cache().insert_data_block(self.cache_id, handle.offset, &block);
         }
         Ok(block)
     }
@@ -565,7 +565,7 @@ impl Table {
 
     /// Whether an index block is in memory; `count` is that of all.
     pub(crate) fn index_is_resident(&self, ordinal: usize, count: usize) -> bool {
-        self.slots.index(ordinal, count).is_some_and(|slot| slot.get().is_some())
+        self.slots.index_slot(ordinal, count).is_some_and(|slot| slot.get().is_some())
     }
 
     /// Whether a data block is in memory.
@@ -573,7 +573,7 @@ impl Table {
         self.cache().peek_data_block(self.cache_id, handle.offset).is_some()
     }
 
-    pub(crate) fn cache(&self) -> &Arc<Cache> {
+    pub(crate) fn cache(&self) -> &Arc<BlockCache> {
         self.slots.cache()
     }
 

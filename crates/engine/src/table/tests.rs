@@ -8,7 +8,7 @@ use lsmx_base::sync::Arc;
 use lsmx_compaction::FileId;
 use proptest::prelude::*;
 
-use crate::cache::{Cache, PerKind};
+use crate::cache::{BlockCache, PerBlockKind};
 use crate::cursor::Cursor;
 use crate::error::Error;
 use crate::format::BlockKind;
@@ -50,7 +50,7 @@ fn identity(summary: &TableSummary) -> TableIdentity {
     }
 }
 
-fn open(vfs: &dyn Vfs, summary: &TableSummary, cache: &Arc<Cache>) -> Arc<Table> {
+fn open(vfs: &dyn Vfs, summary: &TableSummary, cache: &Arc<BlockCache>) -> Arc<Table> {
     Arc::new(Table::open(vfs, Path::new(PATH), &identity(summary), cache).unwrap())
 }
 
@@ -89,7 +89,7 @@ fn one_key_is_a_table() {
             (1, &b"k"[..], &b"k"[..])
         );
         assert_eq!(summary.filter_bytes > 0, options.filter.is_some());
-        let table = open(&vfs, &summary, &Cache::new(1 << 20));
+        let table = open(&vfs, &summary, &BlockCache::new(1 << 20));
         assert_eq!(table_get(&table, b"k", 5, true), Some(entries[0].clone()));
         assert_eq!(table_get(&table, b"k", 4, true), None);
         assert_eq!(table_get(&table, b"", 5, true), None);
@@ -107,7 +107,7 @@ fn the_longest_key_and_a_long_value_come_back() {
         (vec![8; 65_536], 7, EntryKind::Put, vec![2; 300 << 10]),
     ];
     let summary = write(&vfs, &TableOptions::default(), &entries, &[]);
-    let table = open(&vfs, &summary, &Cache::new(16 << 20));
+    let table = open(&vfs, &summary, &BlockCache::new(16 << 20));
     for entry in &entries {
         assert_eq!(table_get(&table, &entry.0, entry.1, true).as_ref(), Some(entry));
     }
@@ -156,7 +156,7 @@ fn a_table_of_range_tombstones_alone_has_no_entries() {
     let summary = write(&vfs, &TableOptions::default(), &[], &spans);
     assert_eq!((&*summary.smallest, &*summary.largest), (&b"b"[..], &b"m"[..]));
     assert_eq!((summary.seq_smallest, summary.seq_largest), (SeqNo(5), SeqNo(9)));
-    let table = open(&vfs, &summary, &Cache::new(1 << 20));
+    let table = open(&vfs, &summary, &BlockCache::new(1 << 20));
     assert_eq!(table.covering_span(b"c", SeqNo(8)).unwrap(), Some(SeqNo(5)));
     assert_eq!(table.covering_span(b"f", SeqNo(8)).unwrap(), Some(SeqNo(5)));
     assert_eq!(table.covering_span(b"f", SeqNo(9)).unwrap(), Some(SeqNo(9)));
@@ -181,7 +181,7 @@ fn a_missing_file_is_not_found() {
     let vfs = MemVfs::new();
     let summary = write(&vfs, &TableOptions::default(), &[put("k", 1, "v")], &[]);
     vfs.remove(Path::new(PATH)).unwrap();
-    let cache = Cache::new(0);
+    let cache = BlockCache::new(0);
     match Table::open(&vfs, Path::new(PATH), &identity(&summary), &cache) {
         Err(Error::Io { source, .. }) => assert_eq!(source.kind(), std::io::ErrorKind::NotFound),
         other => panic!("{other:?}"),
@@ -192,7 +192,7 @@ fn a_missing_file_is_not_found() {
 fn another_file_than_the_manifest_says_is_refused() {
     let vfs = MemVfs::new();
     let summary = write(&vfs, &TableOptions::default(), &[put("k", 1, "v")], &[]);
-    let cache = Cache::new(0);
+    let cache = BlockCache::new(0);
     let right = identity(&summary);
     let refused = |wrong: TableIdentity| match Table::open(&vfs, Path::new(PATH), &wrong, &cache) {
         Err(Error::Corrupt { source: Malformed::Identity { what, .. }, .. }) => what,
@@ -231,7 +231,7 @@ fn any_flipped_bit_or_truncation_is_an_error_or_the_right_answer() {
     let check = |bytes: &[u8]| {
         let vfs = MemVfs::new();
         vfs.create(Path::new(PATH)).unwrap().append(bytes).unwrap();
-        let cache = Cache::new(1 << 16);
+        let cache = BlockCache::new(1 << 16);
         let Ok(table) = Table::open(&vfs, Path::new(PATH), &identity(&summary), &cache) else {
             return;
         };
@@ -361,7 +361,7 @@ proptest! {
     ) {
         let vfs = MemVfs::new();
         let summary = write(&vfs, &options, &entries, &[]);
-        let cache = Cache::new(budget);
+        let cache = BlockCache::new(budget);
         let table = open(&vfs, &summary, &cache);
         table.verify().unwrap();
         prop_assert_eq!(summary.entries, entries.len() as u64);
@@ -425,9 +425,9 @@ proptest! {
 }
 
 /// Bytes in memory, without what open tables take besides their blocks.
-fn blocks_of(cache: &Cache) -> PerKind<u64> {
+fn blocks_of(cache: &BlockCache) -> PerBlockKind<u64> {
     let resident = cache.resident_bytes();
-    PerKind::from_fn(|kind| if kind == BlockKind::Open { 0 } else { resident[kind] })
+    PerBlockKind::from_fn(|kind| if kind == BlockKind::Open { 0 } else { resident[kind] })
 }
 
 #[test]
@@ -436,7 +436,7 @@ fn an_open_table_counts_its_reads_by_kind() {
     let entries: Vec<Entry> =
         (0..20_000u64).map(|i| put(format!("{i:08}"), 1, "a value of some length")).collect();
     let summary = write(&vfs, &TableOptions::default(), &entries, &[]);
-    let cache = Cache::new(8 << 20);
+    let cache = BlockCache::new(8 << 20);
     let table = open(&vfs, &summary, &cache);
     assert_eq!(cache.counts()[BlockKind::Open].misses, 1);
     for round in 0..2 {
@@ -463,7 +463,7 @@ fn reading_ahead_changes_nothing_but_the_number_of_reads() {
     let entries: Vec<Entry> =
         (0..30_000u64).map(|i| put(format!("{i:08}"), i, "a value of some length")).collect();
     let summary = write(&vfs, &TableOptions::default(), &entries, &[]);
-    let cache = Cache::new(1 << 20);
+    let cache = BlockCache::new(1 << 20);
     let table = open(&vfs, &summary, &cache);
     for fill in [FillCache::Job, FillCache::No, FillCache::Yes] {
         let mut cursor = table.cursor(fill);
@@ -481,7 +481,7 @@ fn reading_ahead_changes_nothing_but_the_number_of_reads() {
         assert!(!cursor.valid());
         let resident = blocks_of(&cache);
         match fill {
-            FillCache::Job => assert_eq!(resident, PerKind::default()),
+            FillCache::Job => assert_eq!(resident, PerBlockKind::default()),
             // The first block and the last, each with its neighbour, as after any search.
             FillCache::No => {
                 let data = resident[BlockKind::Data];

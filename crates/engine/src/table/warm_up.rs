@@ -2,7 +2,7 @@
 
 use lsmx_base::malformed::Malformed;
 
-use crate::cache::{INDEX_OVERHEAD_BYTES, Metadata, SLOT_OVERHEAD_BYTES};
+use crate::cache::{INDEX_OVERHEAD_BYTES, MetadataKind, SLOT_OVERHEAD_BYTES};
 use crate::error::{Error, Result};
 use crate::format::block::Handle;
 
@@ -20,12 +20,12 @@ pub(crate) enum Warmed {
 
 impl Table {
     /// Whether the one block of a kind is in memory.
-    fn is_resident(&self, kind: Metadata) -> bool {
+    fn is_resident(&self, kind: MetadataKind) -> bool {
         match kind {
-            Metadata::Filter => self.filter_is_resident(),
-            Metadata::TopIndex => self.top_index_is_resident(),
-            Metadata::RangeTombstones => self.spans_are_resident(),
-            Metadata::Index => false,
+            MetadataKind::Filter => self.filter_is_resident(),
+            MetadataKind::TopIndex => self.top_index_is_resident(),
+            MetadataKind::RangeTombstones => self.spans_are_resident(),
+            MetadataKind::Index => false,
         }
     }
 
@@ -34,11 +34,11 @@ impl Table {
     ///
     /// # Errors
     /// When a block cannot be read or is damaged.
-    pub(crate) fn warm_up(&self, kind: Metadata, go_on: &dyn Fn() -> bool) -> Result<Warmed> {
+    pub(crate) fn warm_up(&self, kind: MetadataKind, go_on: &dyn Fn() -> bool) -> Result<Warmed> {
         let fill = FillCache::Ahead;
         let properties = &self.properties;
         let fits = |handle: Handle, overhead| {
-            go_on() && self.cache().room_beside_metadata() >= handle.bytes + overhead
+            go_on() && self.cache().free_metadata_bytes() >= handle.bytes + overhead
         };
         let one = |handle: Option<Handle>, read: &dyn Fn() -> Result<()>| match handle {
             Some(handle) if !self.is_resident(kind) => match fits(handle, SLOT_OVERHEAD_BYTES) {
@@ -48,17 +48,17 @@ impl Table {
             _ => Ok(Warmed::Whole),
         };
         match kind {
-            Metadata::RangeTombstones => {
+            MetadataKind::RangeTombstones => {
                 one(properties.range_tombstones, &|| self.spans(fill).map(drop))
             }
-            Metadata::TopIndex => {
+            MetadataKind::TopIndex => {
                 one(properties.top_index, &|| self.top_index(&mut Access::of(fill)).map(drop))
             }
-            Metadata::Filter => one(properties.filter, &|| self.read_filter(fill)),
-            Metadata::Index => {
+            MetadataKind::Filter => one(properties.filter, &|| self.read_filter(fill)),
+            MetadataKind::Index => {
                 // Those were read before.
                 if !go_on()
-                    || (properties.top_index.is_some() && !self.is_resident(Metadata::TopIndex))
+                    || (properties.top_index.is_some() && !self.is_resident(MetadataKind::TopIndex))
                 {
                     return Ok(Warmed::Full);
                 }

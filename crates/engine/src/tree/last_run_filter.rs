@@ -8,7 +8,7 @@
 
 use lsmx_base::sync::{AtomicBool, Mutex, Ordering, ShardedCounter};
 
-use crate::cache::{Cache, HitsMisses};
+use crate::cache::{BlockCache, HitCounts};
 use crate::format::BlockKind;
 use crate::metrics::LastRunFilterMetrics;
 use crate::table::Table;
@@ -38,8 +38,8 @@ pub(crate) struct LastRunFilter {
 struct Seen {
     lookups: u64,
     absent: u64,
-    data: HitsMisses,
-    index: HitsMisses,
+    data: HitCounts,
+    index: HitCounts,
     /// Share of data blocks that were not in memory, when the filter was last not asked.
     miss_rate: f64,
     saved: f64,
@@ -66,7 +66,7 @@ impl LastRunFilter {
     }
 
     #[cold]
-    fn decide(&self, version: &Version, cache: &Cache) {
+    fn decide(&self, version: &Version, cache: &BlockCache) {
         let mut seen = self.seen.lock();
         let (lookups, absent) = (self.lookups.sum(), self.absent.sum());
         let counts = cache.counts();
@@ -91,7 +91,7 @@ impl LastRunFilter {
             // Index blocks leave before filters do.
             lost += 1.0 - self::hit_rate(seen.index, index);
         }
-        let fits = asked || cache.room_beside_metadata() >= filter_bytes;
+        let fits = asked || cache.free_metadata_bytes() >= filter_bytes;
         let pays = fits && saved > lost * MARGIN && saved > WORTH;
         let fails = saved * MARGIN < lost || saved < WORTH / MARGIN;
         if (!asked && pays) || (asked && fails) {
@@ -119,7 +119,7 @@ impl LastRunFilter {
 }
 
 /// Share of hits since an earlier count; all, if there was nothing to hit.
-fn hit_rate(earlier: HitsMisses, now: HitsMisses) -> f64 {
+fn hit_rate(earlier: HitCounts, now: HitCounts) -> f64 {
     let hits = now.hits.wrapping_sub(earlier.hits);
     let misses = now.misses.wrapping_sub(earlier.misses);
     if hits + misses == 0 { 1.0 } else { hits as f64 / (hits + misses) as f64 }

@@ -8,7 +8,7 @@ use lsmx_base::key::{InternalKey, SeqNo};
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Ordering, Signal};
 
-use crate::cache::Cache;
+use crate::cache::BlockCache;
 use crate::cursor::Cursor;
 use crate::env::{Env, WaitCause};
 use crate::error::{Error, Result};
@@ -33,7 +33,7 @@ pub(crate) struct Attached {
     /// A collection is under way.
     pub(crate) collecting: AtomicBool,
     /// What it takes of memory it takes from here.
-    pub(crate) cache: Arc<Cache>,
+    pub(crate) cache: Arc<BlockCache>,
     /// Bytes that it was last found to take.
     pub(crate) charged: AtomicU64,
     /// What all stores may have to write anew, and how much of that is this one's.
@@ -43,7 +43,7 @@ pub(crate) struct Attached {
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        self.cache.beside_moved(self.charged.load(Ordering::Relaxed), 0);
+        self.cache.replace_operand_store_bytes(self.charged.load(Ordering::Relaxed), 0);
         let rewritten = self.rewritten.load(Ordering::Relaxed);
         self.rewritten_bytes.fetch_sub(rewritten, Ordering::Relaxed);
     }
@@ -55,7 +55,7 @@ impl Attached {
         let bytes = self.store.memory_bytes();
         let before = self.charged.swap(bytes, Ordering::Relaxed);
         if before != bytes {
-            self.cache.beside_moved(before, bytes);
+            self.cache.replace_operand_store_bytes(before, bytes);
         }
         let bytes = self.store.rewritten_bytes();
         let before = self.rewritten.swap(bytes, Ordering::Relaxed);
@@ -256,7 +256,7 @@ impl OperandFolds for Folds {
 
 /// Counts reads of stores as blocks of their kind.
 #[derive(Debug)]
-pub(crate) struct Counts(pub(crate) Arc<Cache>);
+pub(crate) struct Counts(pub(crate) Arc<BlockCache>);
 
 impl OperandCounts for Counts {
     fn hit(&self) {

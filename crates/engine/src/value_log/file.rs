@@ -10,7 +10,7 @@ use lsmx_base::malformed::Malformed;
 use lsmx_base::slice::{BlockBytes, Slice};
 use lsmx_base::sync::Arc;
 
-use crate::cache::Cache;
+use crate::cache::BlockCache;
 use crate::error::{Error, Result};
 use crate::format::BlockKind;
 use crate::format::blob::{
@@ -32,7 +32,7 @@ pub(crate) struct Blob {
     file: Arc<Descriptor>,
     path: PathBuf,
     record: BlobFileRecord,
-    cache: Arc<Cache>,
+    cache: Arc<BlockCache>,
     /// This opening's number in the cache.
     cache_id: u64,
 }
@@ -49,7 +49,7 @@ impl Blob {
         path: &Path,
         keyspace: u32,
         record: &BlobFileRecord,
-        cache: &Arc<Cache>,
+        cache: &Arc<BlockCache>,
     ) -> Result<Blob> {
         let file = Descriptor::pooled(pool, path, FileIdentity::blob(record));
         file.open_first()?;
@@ -65,7 +65,7 @@ impl Blob {
         path: &Path,
         keyspace: u32,
         record: &BlobFileRecord,
-        cache: &Arc<Cache>,
+        cache: &Arc<BlockCache>,
     ) -> Result<Blob> {
         Blob::open_staying(vfs.open(path), path, keyspace, record, cache)
     }
@@ -80,7 +80,7 @@ impl Blob {
         keyspace: u32,
         record: &BlobFileRecord,
     ) -> Result<Blob> {
-        Blob::open_staying(open_uncached(vfs, path), path, keyspace, record, &Cache::new(0))
+        Blob::open_staying(open_uncached(vfs, path), path, keyspace, record, &BlockCache::new(0))
     }
 
     fn open_staying(
@@ -88,7 +88,7 @@ impl Blob {
         path: &Path,
         keyspace: u32,
         record: &BlobFileRecord,
-        cache: &Arc<Cache>,
+        cache: &Arc<BlockCache>,
     ) -> Result<Blob> {
         let file = opened.map_err(|error| Error::io("open", path, error))?;
         let file = Arc::new(Descriptor::staying(file, path, FileIdentity::blob(record)));
@@ -100,7 +100,7 @@ impl Blob {
         path: &Path,
         keyspace: u32,
         record: &BlobFileRecord,
-        cache: &Arc<Cache>,
+        cache: &Arc<BlockCache>,
     ) -> Result<Blob> {
         let found = file.len()?;
         if found != record.bytes || found < len_u64(BLOB_HEADER_BYTES + BLOB_TRAILER_BYTES) {
@@ -124,7 +124,7 @@ impl Blob {
                 ));
             }
         }
-        let (path, cache_id) = (path.to_owned(), cache.next_table());
+        let (path, cache_id) = (path.to_owned(), cache.next_table_number());
         Ok(Blob { file, path, record: *record, cache: Arc::clone(cache), cache_id })
     }
 
@@ -156,7 +156,7 @@ impl Blob {
         pointer: &ValuePointer,
         access: &mut Access,
     ) -> Result<Slice> {
-        if let Some(value) = self.cache.data_block(self.cache_id, pointer.offset) {
+        if let Some(value) = self.cache.get_data_block(self.cache_id, pointer.offset) {
             access.hit(&self.cache, BlockKind::Blob);
             return self.cached(pointer, value);
         }
@@ -172,7 +172,7 @@ impl Blob {
             })
         })?;
         if fill == FillCache::Yes {
-            self.cache.keep_data_block(self.cache_id, pointer.offset, &value);
+            self.cache.insert_data_block(self.cache_id, pointer.offset, &value);
         }
         Ok(Slice::from_block(value))
     }
@@ -296,7 +296,7 @@ impl Blob {
         Ok(BlockBytes::copy_counted(&value, live))
     }
 
-    pub(crate) fn cache(&self) -> &Arc<Cache> {
+    pub(crate) fn cache(&self) -> &Arc<BlockCache> {
         &self.cache
     }
 

@@ -14,7 +14,7 @@ use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 use lsmx_compaction::FileId;
 
-use crate::cache::Cache;
+use crate::cache::BlockCache;
 use crate::error::{Error, Result};
 use crate::format::blob::{BLOB_HEADER_BYTES, BLOB_TRAILER_BYTES, ValuePointer};
 use crate::table::{Access, FillCache, Source};
@@ -59,13 +59,13 @@ pub(crate) struct BlobScan {
     bytes: u64,
     uses: u64,
     /// Where the windows are counted, once there was one.
-    counted: Option<Arc<Cache>>,
+    counted: Option<Arc<BlockCache>>,
 }
 
 impl Drop for BlobScan {
     fn drop(&mut self) {
         if let Some(cache) = &self.counted {
-            cache.read_ahead_freed(self.bytes);
+            cache.sub_read_ahead_bytes(self.bytes);
         }
     }
 }
@@ -141,11 +141,11 @@ impl BlobScan {
         let old_bytes = old.map_or(0, |old| len_u64(old.buffer.len()));
         let bytes = usize::try_from(to - from).unwrap_or(0);
         let cache = self.counted.get_or_insert_with(|| Arc::clone(blob.cache()));
-        cache.read_ahead_freed(old_bytes);
+        cache.sub_read_ahead_bytes(old_bytes);
         self.bytes -= old_bytes;
         let mut buffer = vec![0; bytes];
         blob.fill(from, &mut buffer, fill)?;
-        cache.read_ahead_grown(len_u64(bytes));
+        cache.add_read_ahead_bytes(len_u64(bytes));
         self.bytes += len_u64(bytes);
         self.windows.insert(id, Window { offset: from, buffer, next_bytes, used: self.uses });
         if let Some((from, bytes)) = next.then {
@@ -167,7 +167,7 @@ impl BlobScan {
             let bytes = len_u64(window.buffer.len());
             self.bytes -= bytes;
             if let Some(cache) = &self.counted {
-                cache.read_ahead_freed(bytes);
+                cache.sub_read_ahead_bytes(bytes);
             }
         }
     }

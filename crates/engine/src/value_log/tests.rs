@@ -5,7 +5,7 @@ use std::path::Path;
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::Arc;
 
-use crate::cache::Cache;
+use crate::cache::BlockCache;
 use crate::format::BlockKind;
 use crate::format::blob::{BlobHeader, BlobTrailer, ValuePointer, put_record};
 use crate::format::version_edit::BlobFileRecord;
@@ -36,7 +36,7 @@ fn written(vfs: &dyn Vfs, count: u64) -> (BlobFileRecord, Vec<ValuePointer>) {
 
 fn open(vfs: &Arc<dyn Vfs>, record: &BlobFileRecord, cache_bytes: u64) -> Blob {
     let pool = DescriptorPool::new(Arc::clone(vfs), 1, false, None);
-    Blob::open_in(&pool, Path::new(PATH), 4, record, &Cache::new(cache_bytes)).unwrap()
+    Blob::open_in(&pool, Path::new(PATH), 4, record, &BlockCache::new(cache_bytes)).unwrap()
 }
 
 #[test]

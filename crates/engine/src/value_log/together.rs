@@ -9,7 +9,7 @@ use lsmx_base::key::SeqNo;
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
-use crate::cache::Cache;
+use crate::cache::BlockCache;
 use crate::error::Result;
 use crate::format::blob::ValuePointer;
 use crate::table::FillCache;
@@ -57,14 +57,16 @@ pub(crate) struct Stretch<'a, F> {
 pub(crate) struct StretchBuffer {
     bytes: Vec<u8>,
     /// Where it is counted, once it has bytes.
-    counted: Option<Arc<Cache>>,
+    counted: Option<Arc<BlockCache>>,
 }
 
 impl StretchBuffer {
     /// So many bytes of it, with anything in them.
-    fn lend(&mut self, bytes: usize, cache: &Arc<Cache>) -> &mut [u8] {
+    fn lend(&mut self, bytes: usize, cache: &Arc<BlockCache>) -> &mut [u8] {
         if let Some(more) = bytes.checked_sub(self.bytes.len()) {
-            self.counted.get_or_insert_with(|| Arc::clone(cache)).read_ahead_grown(len_u64(more));
+            self.counted
+                .get_or_insert_with(|| Arc::clone(cache))
+                .add_read_ahead_bytes(len_u64(more));
             self.bytes.resize(bytes, 0);
         }
         &mut self.bytes[..bytes]
@@ -74,7 +76,7 @@ impl StretchBuffer {
 impl Drop for StretchBuffer {
     fn drop(&mut self) {
         if let Some(cache) = &self.counted {
-            cache.read_ahead_freed(len_u64(self.bytes.len()));
+            cache.sub_read_ahead_bytes(len_u64(self.bytes.len()));
         }
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Bound;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use lsmx::cache::Cache;
+use lsmx::cache::BlockCache;
 use lsmx::env::Background;
 use lsmx::format::file_name::FileName;
 use lsmx::manifest::Manifest;
@@ -48,7 +48,7 @@ fn damage_first_range_tombstones(disk: &MemVfs) -> Outcome<PathBuf> {
             uid: file.uid,
             checksum: file.checksum,
         };
-        let table = Table::open(disk, &path, &identity, &Cache::new(0)).map_err(failed)?;
+        let table = Table::open(disk, &path, &identity, &BlockCache::new(0)).map_err(failed)?;
         if let Some(handle) = table.properties().range_tombstones {
             found.push((file.range.smallest.to_vec(), path, handle.offset));
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use lsmx::ReadMetrics;
-use lsmx::cache::FilterAnswers;
+use lsmx::cache::FilterCounts;
 use lsmx::format::BlockKind;
 
 use crate::latency::Latencies;
@@ -39,7 +39,7 @@ pub(super) struct Meter {
 #[derive(Debug, Default)]
 struct Counters {
     misses: BTreeMap<BlockKind, u64>,
-    filter: FilterAnswers,
+    filter: FilterCounts,
 }
 
 /// Range lookups of one selectivity; of none that is known for those of a trace.
@@ -57,7 +57,7 @@ struct Row {
     absent: u64,
     latencies: Latencies,
     blocks_read: BTreeMap<BlockKind, u64>,
-    filter: FilterAnswers,
+    filter: FilterCounts,
 }
 
 impl Meter {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use lsmx::ReadMetrics;
-use lsmx::cache::FilterAnswers;
+use lsmx::cache::FilterCounts;
 use lsmx::format::BlockKind;
 use lsmx::vfs::{IoCounts, VfsCall};
 
@@ -41,7 +41,7 @@ struct Measured {
     /// Hits and misses by kind of block.
     blocks: BTreeMap<BlockKind, (u64, u64)>,
     /// By level.
-    filters: BTreeMap<u8, FilterAnswers>,
+    filters: BTreeMap<u8, FilterCounts>,
     reads: u64,
     read_bytes: u64,
     device: Device,
@@ -88,7 +88,7 @@ pub(super) fn point(
     let touched = || present.blocks.iter().filter(|(_, (hits, misses))| hits + misses > 0);
     let (hits, misses) = touched().fold((0, 0), |all, (_, it)| (all.0 + it.0, all.1 + it.1));
     let resident = opened.db.read_metrics().cache;
-    let filters: FilterAnswers = absent.filters.values().copied().sum();
+    let filters: FilterCounts = absent.filters.values().copied().sum();
     let filter_by_level = absent.filters.iter().map(|(&level, answers)| LevelAnswers {
         level,
         negatives: answers.negatives,

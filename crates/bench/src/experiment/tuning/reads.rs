@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use lsmx::cache::FilterAnswers;
+use lsmx::cache::FilterCounts;
 use lsmx::vfs::{CountingVfs, OsVfs, VfsCall};
 use lsmx::{Db, FilterLastRun, Keyspace, MetadataSizes};
 
@@ -56,7 +56,7 @@ impl Opened {
 /// What all lookups of a cell count.
 struct Counts {
     misses: u64,
-    filters: FilterAnswers,
+    filters: FilterCounts,
     reads: u64,
 }
 

@@ -9,7 +9,7 @@ use lsmx_base::sync::Arc;
 use lsmx_compaction::{ManifestLevel, TreeShape};
 use serde::Serialize;
 
-use crate::cache::Cache;
+use crate::cache::BlockCache;
 use crate::db::check::verify_values::Values;
 use crate::db::open::{read_only, recovery};
 use crate::db::operand_store::{self, Beside};
@@ -102,7 +102,7 @@ fn verify_keyspace(
     (id, keyspace): (u32, &KeyspaceState),
     report: &mut VerifyReport,
 ) -> Result<()> {
-    let cache = Cache::new(0);
+    let cache = BlockCache::new(0);
     let mut levels = Vec::new();
     for runs in &keyspace.levels {
         let mut parts = ManifestLevel::default();
@@ -132,7 +132,7 @@ pub(crate) fn verify_table(
     vfs: &dyn Vfs,
     dir: &Path,
     (keyspace, file): (u32, &FileRecord),
-    cache: &Arc<Cache>,
+    cache: &Arc<BlockCache>,
 ) -> Result<Arc<Table>> {
     let (id, bytes, uid, checksum) = (file.id, file.bytes, file.uid, file.checksum);
     let path = FileName::Table(id.0).in_dir(dir);

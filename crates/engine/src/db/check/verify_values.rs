@@ -9,7 +9,7 @@ use lsmx_base::malformed::Malformed;
 use lsmx_base::sync::Arc;
 use lsmx_compaction::FileId;
 
-use crate::cache::Cache;
+use crate::cache::BlockCache;
 use crate::cursor::Cursor;
 use crate::db::open::recovery;
 use crate::error::{Error, Result};
@@ -33,7 +33,7 @@ impl Values {
         vfs: &dyn Vfs,
         dir: &Path,
         (id, keyspace): (u32, &KeyspaceState),
-        cache: &Arc<Cache>,
+        cache: &Arc<BlockCache>,
     ) -> Result<Values> {
         let open = |blob: &BlobFileRecord| {
             verify_blob(vfs, dir, id, blob, cache).map(|open| (blob.id, open))
@@ -113,7 +113,7 @@ pub(crate) fn verify_blob(
     dir: &Path,
     keyspace: u32,
     record: &BlobFileRecord,
-    cache: &Arc<Cache>,
+    cache: &Arc<BlockCache>,
 ) -> Result<Blob> {
     let path = FileName::Blob(record.id.0).in_dir(dir);
     let blob = Blob::open(vfs, &path, keyspace, record, cache);

@@ -2,7 +2,7 @@
 
 use lsmx_base::sync::{Arc, AtomicBool, Mutex, Ordering};
 
-use crate::cache::Metadata;
+use crate::cache::MetadataKind;
 use crate::callback::{self, Context};
 use crate::db::{Db, DbInner};
 use crate::env::{Background, JoinHandle, WaitCause};
@@ -11,8 +11,12 @@ use crate::state::DbState;
 use crate::table::Warmed;
 
 /// What is read first: the order in which the governor would let it go, the other way round.
-const ORDER: [Metadata; 4] =
-    [Metadata::RangeTombstones, Metadata::TopIndex, Metadata::Filter, Metadata::Index];
+const ORDER: [MetadataKind; 4] = [
+    MetadataKind::RangeTombstones,
+    MetadataKind::TopIndex,
+    MetadataKind::Filter,
+    MetadataKind::Index,
+];
 
 /// The thread that warms up, if there is one.
 #[derive(Debug, Default)]
@@ -96,7 +100,7 @@ fn run(store: &DbState, go_on: &dyn Fn() -> bool) -> Result<()> {
         for tree in &trees {
             let view = tree.pin();
             let runs = view.version.runs();
-            let all = kind != Metadata::Filter || tree.filter_last_run();
+            let all = kind != MetadataKind::Filter || tree.filter_last_run();
             let asked = if all { runs.len() } else { runs.len().saturating_sub(1) };
             for table in runs[..asked].iter().flat_map(|run| run.tables().iter()) {
                 if table.table().warm_up(kind, go_on)? == Warmed::Full {

@@ -40,7 +40,7 @@ use self::blocks::Remains;
 use self::make::{Made, Maker, Values};
 pub use self::report::{Finding, Lost, LostKind, RepairReport};
 use self::values::BlobRemains;
-use crate::cache::Cache;
+use crate::cache::BlockCache;
 use crate::db::check::verify::verify_table;
 use crate::db::check::verify_values::{self, verify_blob};
 use crate::db::open;
@@ -173,7 +173,7 @@ struct Repair<'a> {
     dir: &'a Path,
     options: &'a RepairOptions,
     stores: &'a [Arc<dyn OperandStoreFactory>],
-    cache: Arc<Cache>,
+    cache: Arc<BlockCache>,
     maker: Maker<'a>,
     state: ManifestState,
     /// The manifest it came from.
@@ -210,7 +210,7 @@ impl<'a> Repair<'a> {
             dir,
             options,
             stores,
-            cache: Cache::new(0),
+            cache: BlockCache::new(0),
             maker,
             state: basis.state.clone(),
             manifest: basis.path.clone(),

@@ -12,7 +12,7 @@ use lsmx_base::range_tombstone::{RangeTombstone, fragment};
 use lsmx_base::sync::Arc;
 use lsmx_compaction::FileId;
 
-use crate::cache::Cache;
+use crate::cache::BlockCache;
 use crate::cursor::Cursor;
 use crate::db::check::repair::make::{Made, Maker, NewTable, Values};
 use crate::error::{Error, Result};
@@ -35,7 +35,7 @@ pub(crate) fn open_sound(
     vfs: &dyn Vfs,
     path: &std::path::Path,
     (id, uid): (FileId, u64),
-    cache: &Arc<Cache>,
+    cache: &Arc<BlockCache>,
 ) -> Result<Arc<Table>> {
     let file = vfs.open(path).map_err(|error| Error::io("open", path, error))?;
     let (mut sum, mut bytes, mut chunk) = (StreamingChecksum::new(0), 0, vec![0; CHUNK_BYTES]);

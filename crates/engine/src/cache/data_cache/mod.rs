@@ -1,4 +1,4 @@
-//! Data blocks in memory: what the cache asks of a general-purpose cache, and two of them as that.
+//! Caches for data blocks: an interface with two implementations.
 
 mod moka;
 mod quick;
@@ -9,29 +9,29 @@ use std::fmt;
 use std::hash::Hasher;
 
 use lsmx_base::slice::BlockBytes;
-use moka::MokaStore;
-use quick::QuickStore;
+use moka::MokaDataCache;
+use quick::QuickDataCache;
 
-/// Which general-purpose cache holds the data blocks.
+/// Implementation of the cache for data blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BlockCacheKind {
-    /// `quick_cache`: a clock with a small queue for what is new. A hit takes no exclusive lock.
+    /// `quick_cache`: the CLOCK algorithm with a small queue for new blocks. A hit takes no exclusive lock.
     #[default]
     Quick,
-    /// `moka`: what is new must be asked for more often than what it would displace. A hit and a fill
-    /// cost several times as much, as does its bookkeeping: it keeps nothing in the first 192 KiB. Where its
-    /// capacity moves by a sixteenth, because metadata grows or shrinks, it is made anew by the thread whose
-    /// read did that, and entries are in memory twice, if not their blocks, until that is done: the larger
-    /// the cache, the longer.
+    /// `moka`: admits a new block only if it is used more often than the block that it replaces.
+    ///
+    /// Hits, fills and bookkeeping cost several times as much as with `quick_cache`. The first 192 KiB store no blocks. If
+    /// the capacity changes by 1/16, because metadata grows or shrinks, the reading thread rebuilds the cache. Entries,
+    /// but not blocks, are then in memory twice for a time that grows with the cache.
     Moka,
 }
 
 impl BlockCacheKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [BlockCacheKind; 2] = [BlockCacheKind::Quick, BlockCacheKind::Moka];
 
-    /// Its name, as options and results have it.
+    /// Returns the name used in options and results.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -56,45 +56,45 @@ impl std::str::FromStr for BlockCacheKind {
     }
 }
 
-/// Names a data block: which open table, at which offset.
+/// Identifies a data block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct BlockId {
-    /// Number of the opened table in this cache, never given twice.
+    /// Unique number of the open table in this cache.
     pub(crate) table: u64,
-    /// Offset of the block in its file.
+    /// Offset of the block in the file.
     pub(crate) offset: u64,
 }
 
 /// A cache of data blocks with a capacity in bytes.
-pub(crate) trait BlockStore: fmt::Debug + Send + Sync {
-    /// The block, if it is there; counts as a use.
+pub(crate) trait DataBlockCache: fmt::Debug + Send + Sync {
+    /// Returns the block, if it is cached. Counts as a use.
     fn get(&self, id: BlockId) -> Option<BlockBytes>;
-    /// The block, if it is there; does not count as a use where the cache can tell.
+    /// Returns the block, if it is cached. Does not count as a use, if the implementation supports that.
     fn peek(&self, id: BlockId) -> Option<BlockBytes>;
-    /// Puts a block in, and others out to make room.
+    /// Inserts a block and evicts others if necessary.
     fn insert(&self, id: BlockId, block: BlockBytes);
-    /// Sets the capacity; puts blocks out until it is kept.
+    /// Sets the capacity and evicts blocks that exceed it.
     fn set_capacity(&self, bytes: u64);
-    /// Bytes of the blocks that are there, overhead included.
+    /// Returns the bytes of cached blocks, including overhead.
     fn bytes(&self) -> u64;
-    /// Bytes of the blocks that are there, alone.
+    /// Returns the bytes of cached blocks, without overhead.
     fn content_bytes(&self) -> u64;
 }
 
-/// An empty cache of data blocks, whose capacity will never be more than this.
-pub(crate) fn store(kind: BlockCacheKind, capacity_bytes: u64) -> Box<dyn BlockStore> {
+/// Creates a cache for data blocks. Its capacity must never exceed `capacity_bytes`.
+pub(crate) fn new_data_cache(kind: BlockCacheKind, capacity_bytes: u64) -> Box<dyn DataBlockCache> {
     match kind {
-        BlockCacheKind::Quick => Box::new(QuickStore::new(capacity_bytes)),
-        BlockCacheKind::Moka => Box::new(MokaStore::new(capacity_bytes)),
+        BlockCacheKind::Quick => Box::new(QuickDataCache::new(capacity_bytes)),
+        BlockCacheKind::Moka => Box::new(MokaDataCache::new(capacity_bytes)),
     }
 }
 
-/// Hashes the two numbers of a [`BlockId`], the same in every run, so that what a cache holds can
-/// be repeated. Nobody outside chooses these numbers, so no one can make them collide.
+/// Hashes the two numbers of a [`BlockId`]. Unseeded, so that the contents of a cache are reproducible. Users do not
+/// choose these numbers, so they cannot force collisions.
 #[derive(Debug, Default)]
-struct IdHasher(u64);
+struct BlockIdHasher(u64);
 
-impl Hasher for IdHasher {
+impl Hasher for BlockIdHasher {
     fn write(&mut self, bytes: &[u8]) {
         for &byte in bytes {
             self.write_u64(u64::from(byte));
@@ -105,7 +105,7 @@ impl Hasher for IdHasher {
     fn write_u64(&mut self, number: u64) {
         let product = u128::from(self.0 ^ number ^ 0x243f_6a88_85a3_08d3)
             .wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
-        // The upper half depends on all bits; folding keeps what the lower one knows.
+        // The upper half depends on all input bits. Folding keeps the bits of the lower half.
         let [low, high] = [product, product >> 64].map(|half| half & u128::from(u64::MAX));
         self.0 = u64::try_from(low ^ high).unwrap_or_default();
     }

@@ -1,4 +1,4 @@
-//! Data blocks in `quick_cache`, whose hits take no exclusive lock.
+//! Cache for data blocks based on `quick_cache`. Hits take no exclusive lock.
 
 use std::fmt;
 use std::hash::BuildHasherDefault;
@@ -8,28 +8,33 @@ use lsmx_base::slice::BlockBytes;
 use quick_cache::sync::DefaultLifecycle;
 use quick_cache::{OptionsBuilder, Weighter};
 
-use crate::cache::blocks::{BlockId, BlockStore, IdHasher};
+use crate::cache::data_cache::{BlockId, BlockIdHasher, DataBlockCache};
 
-/// Bytes that an entry costs beside its block: key, links and the count of owners.
+/// Overhead of an entry in bytes: key, links and reference count.
 const ENTRY_OVERHEAD_BYTES: u64 = 160;
 
-/// Bytes that a block is expected to have, to size the table of keys.
+/// Expected bytes of a block, to size the hash table.
 const BLOCK_BYTES_EXPECTED: u64 = 4096;
 
-/// Fewest bytes for which a shard of its own pays.
+/// Minimum bytes of a shard.
 const SHARD_BYTES_MIN: u64 = 256 << 10;
 
-/// Most shards; with more of them than threads, two rarely meet at one.
+/// Maximum number of shards. More shards than threads make contention rare.
 const SHARDS_MAX: u64 = 64;
 
-/// [`BlockStore`] by `quick_cache`.
-pub(crate) struct QuickStore {
-    cache: quick_cache::sync::Cache<BlockId, BlockBytes, BlockWeight, BuildHasherDefault<IdHasher>>,
+/// A [`DataBlockCache`] based on `quick_cache`.
+pub(crate) struct QuickDataCache {
+    cache: quick_cache::sync::Cache<
+        BlockId,
+        BlockBytes,
+        BlockWeight,
+        BuildHasherDefault<BlockIdHasher>,
+    >,
 }
 
-impl QuickStore {
-    pub(crate) fn new(capacity_bytes: u64) -> QuickStore {
-        // The number of shards is not taken from the machine: equal budgets behave alike.
+impl QuickDataCache {
+    pub(crate) fn new(capacity_bytes: u64) -> QuickDataCache {
+        // The number of shards does not depend on the machine, so equal budgets behave equally.
         let shards = (capacity_bytes / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX);
         let items = usize::try_from(capacity_bytes / BLOCK_BYTES_EXPECTED).unwrap_or(usize::MAX);
         let options = OptionsBuilder::new()
@@ -37,8 +42,8 @@ impl QuickStore {
             .estimated_items_capacity(items.max(1))
             .weight_capacity(capacity_bytes)
             .build()
-            .expect("both capacities, all that is required, are given");
-        QuickStore {
+            .expect("both required capacities are set");
+        QuickDataCache {
             cache: quick_cache::sync::Cache::with_options(
                 options,
                 BlockWeight,
@@ -49,7 +54,7 @@ impl QuickStore {
     }
 }
 
-impl BlockStore for QuickStore {
+impl DataBlockCache for QuickDataCache {
     #[inline]
     fn get(&self, id: BlockId) -> Option<BlockBytes> {
         self.cache.get(&id)
@@ -72,14 +77,14 @@ impl BlockStore for QuickStore {
     }
 
     fn content_bytes(&self) -> u64 {
-        // Two numbers that are not read at once.
+        // The two numbers are not read atomically, so the result is approximate.
         self.bytes().saturating_sub(len_u64(self.cache.len()) * ENTRY_OVERHEAD_BYTES)
     }
 }
 
-impl fmt::Debug for QuickStore {
+impl fmt::Debug for QuickDataCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("QuickStore").field("bytes", &self.bytes()).finish_non_exhaustive()
+        f.debug_struct("QuickDataCache").field("bytes", &self.bytes()).finish_non_exhaustive()
     }
 }
 

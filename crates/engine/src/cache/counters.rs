@@ -1,0 +1,149 @@
+//! Counters of cache hits and filter results.
+
+use std::collections::BTreeMap;
+use std::ops::Index;
+
+use lsmx_base::sync::ShardedCounter;
+
+use crate::format::BlockKind;
+
+const KINDS: usize = BlockKind::ALL.len();
+
+/// A value for each kind of block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PerBlockKind<T>([T; KINDS]);
+
+impl<T> PerBlockKind<T> {
+    /// Computes the value of each kind.
+    #[must_use]
+    pub fn from_fn(value: impl FnMut(BlockKind) -> T) -> PerBlockKind<T> {
+        PerBlockKind(BlockKind::ALL.map(value))
+    }
+
+    /// Returns the kinds and their values, in order of the kind numbers.
+    pub fn iter(&self) -> impl Iterator<Item = (BlockKind, &T)> {
+        BlockKind::ALL.into_iter().zip(&self.0)
+    }
+}
+
+impl<T> Index<BlockKind> for PerBlockKind<T> {
+    type Output = T;
+    fn index(&self, kind: BlockKind) -> &T {
+        &self.0[kind as usize]
+    }
+}
+
+/// Cache hits and misses of one kind of block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct HitCounts {
+    /// Number of reads from memory.
+    pub hits: u64,
+    /// Number of reads from the file.
+    pub misses: u64,
+}
+
+/// Results of filters in point lookups, for keys that their tables do not contain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct FilterCounts {
+    /// Number of keys that a filter excluded.
+    pub negatives: u64,
+    /// Number of keys that a filter did not exclude.
+    pub false_positives: u64,
+}
+
+impl FilterCounts {
+    /// Returns the ratio of false positives to all lookups of absent keys; 0 without lookups.
+    #[must_use]
+    pub fn false_positive_rate(&self) -> f64 {
+        match self.negatives + self.false_positives {
+            0 => 0.0,
+            lookups => self.false_positives as f64 / lookups as f64,
+        }
+    }
+
+    /// Returns the difference to an earlier count.
+    #[must_use]
+    pub fn since(&self, earlier: &FilterCounts) -> FilterCounts {
+        FilterCounts {
+            negatives: self.negatives - earlier.negatives,
+            false_positives: self.false_positives - earlier.false_positives,
+        }
+    }
+}
+
+impl std::iter::Sum for FilterCounts {
+    fn sum<I: Iterator<Item = FilterCounts>>(all: I) -> FilterCounts {
+        all.fold(FilterCounts::default(), |sum, one| FilterCounts {
+            negatives: sum.negatives + one.negatives,
+            false_positives: sum.false_positives + one.false_positives,
+        })
+    }
+}
+
+/// Counters for [`FilterCounts`].
+#[derive(Debug, Default)]
+struct FilterCounters {
+    negatives: ShardedCounter,
+    false_positives: ShardedCounter,
+}
+
+/// Maximum number of levels.
+const LEVELS: usize = 1 << u8::BITS;
+
+/// Counters for [`HitCounts`] and [`FilterCounts`].
+#[derive(Debug)]
+pub(crate) struct CacheCounters {
+    hits: PerBlockKind<ShardedCounter>,
+    misses: PerBlockKind<ShardedCounter>,
+    /// Indexed by the level of the table.
+    filters: Box<[FilterCounters; LEVELS]>,
+}
+
+impl CacheCounters {
+    pub(crate) fn new() -> CacheCounters {
+        CacheCounters {
+            hits: PerBlockKind::from_fn(|_| ShardedCounter::new()),
+            misses: PerBlockKind::from_fn(|_| ShardedCounter::new()),
+            filters: Box::new(std::array::from_fn(|_| FilterCounters::default())),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn add_hits(&self, kind: BlockKind, count: u64) {
+        self.hits[kind].add(count);
+    }
+
+    #[inline]
+    pub(crate) fn add_miss(&self, kind: BlockKind) {
+        self.misses[kind].add(1);
+    }
+
+    #[inline]
+    pub(crate) fn add_filter_counts(&self, level: u8, counts: FilterCounts) {
+        let counters = &self.filters[usize::from(level)];
+        // Usually one of the counts is 0, and adding 0 costs as much as any addition.
+        if counts.negatives > 0 {
+            counters.negatives.add(counts.negatives);
+        }
+        if counts.false_positives > 0 {
+            counters.false_positives.add(counts.false_positives);
+        }
+    }
+
+    /// Returns the filter results by level, without levels that have none.
+    pub(crate) fn filter_counts(&self) -> BTreeMap<u8, FilterCounts> {
+        let all = (0..=u8::MAX).zip(&self.filters[..]).map(|(level, counters)| {
+            let (negatives, false_positives) =
+                (counters.negatives.sum(), counters.false_positives.sum());
+            (level, FilterCounts { negatives, false_positives })
+        });
+        all.filter(|(_, counts)| *counts != FilterCounts::default()).collect()
+    }
+
+    pub(crate) fn hit_counts(&self) -> PerBlockKind<HitCounts> {
+        PerBlockKind::from_fn(|kind| HitCounts {
+            hits: self.hits[kind].sum(),
+            misses: self.misses[kind].sum(),
+        })
+    }
+}

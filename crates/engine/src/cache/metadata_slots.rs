@@ -1,0 +1,302 @@
+//! Slots for metadata blocks, in the open table that owns the blocks.
+//!
+//! A reader of a table finds its filter without a hash table, because the slot is a field. The block cache counts the
+//! bytes of the slots and empties slots that were not used recently.
+
+use std::fmt;
+
+use arc_swap::{ArcSwapOption, Guard};
+use lsmx_base::coding::len_u64;
+use lsmx_base::filter::Filter;
+use lsmx_base::sync::{Arc, AtomicBool, AtomicU8, OnceLock, Ordering, Weak};
+
+use crate::cache::BlockCache;
+use crate::format::index::IndexBlock;
+use crate::format::range_tombstones::FragmentedTombstones;
+
+/// Overhead of a filled slot, in bytes.
+pub(crate) const SLOT_OVERHEAD_BYTES: u64 = 112;
+
+/// Overhead of an index block in a slot, in bytes: offsets of its parts, reference counts, and headers of two
+/// allocations.
+pub(crate) const INDEX_OVERHEAD_BYTES: u64 = 48 + len_u64(size_of::<IndexBlock>());
+
+/// Bytes of an open table without keys and blocks: handle, slots, shape, manifest record, and entries in versions.
+const HANDLE_BYTES: u64 = 2 << 10;
+
+/// Number of copies of the smallest key, the largest key and the path of an open table: in its properties, its shape
+/// and its manifest record.
+const KEY_COPIES: u64 = 3;
+
+/// Kinds of metadata blocks, in eviction order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MetadataKind {
+    Index = 0,
+    Filter = 1,
+    TopIndex = 2,
+    RangeTombstones = 3,
+}
+
+impl MetadataKind {
+    pub(crate) const ALL: [MetadataKind; 4] = [
+        MetadataKind::Index,
+        MetadataKind::Filter,
+        MetadataKind::TopIndex,
+        MetadataKind::RangeTombstones,
+    ];
+}
+
+/// A decoded metadata block.
+pub(crate) trait MetadataBlock: Send + Sync {
+    /// Returns the bytes in memory, including the overhead of a slot.
+    fn resident_bytes(&self) -> u64;
+}
+
+impl MetadataBlock for Filter {
+    fn resident_bytes(&self) -> u64 {
+        len_u64(self.bytes()) + SLOT_OVERHEAD_BYTES
+    }
+}
+
+impl MetadataBlock for IndexBlock {
+    fn resident_bytes(&self) -> u64 {
+        len_u64(self.bytes()) + INDEX_OVERHEAD_BYTES
+    }
+}
+
+impl MetadataBlock for FragmentedTombstones {
+    fn resident_bytes(&self) -> u64 {
+        len_u64(self.bytes()) + SLOT_OVERHEAD_BYTES
+    }
+}
+
+/// A slot for one metadata block.
+pub(crate) struct MetadataSlot<T> {
+    content: ArcSwapOption<T>,
+    /// Reference bit of the CLOCK algorithm: set by a use, cleared by a visit. Relaxed, because a missed use costs at
+    /// most one read.
+    is_used: AtomicBool,
+    /// Whether the CLOCK queue contains the slot, filled or empty. A slot is queued at most once.
+    is_queued: AtomicBool,
+}
+
+impl<T> Default for MetadataSlot<T> {
+    fn default() -> MetadataSlot<T> {
+        MetadataSlot {
+            content: ArcSwapOption::empty(),
+            is_used: AtomicBool::new(false),
+            is_queued: AtomicBool::new(false),
+        }
+    }
+}
+
+impl<T: MetadataBlock> MetadataSlot<T> {
+    /// Returns the block, if present, and marks the slot as used.
+    #[inline]
+    pub(crate) fn get(&self) -> Guard<Option<Arc<T>>> {
+        let content = self.content.load();
+        // A store would invalidate the cache line of other readers, so it happens only if the bit is clear.
+        if content.is_some() && !self.is_used.load(Ordering::Relaxed) {
+            self.is_used.store(true, Ordering::Relaxed);
+        }
+        content
+    }
+
+    /// Stores a block unless another thread has done so. Returns whether the block was stored. A fill is not a use, so a
+    /// block that was read once is evicted first.
+    fn fill(&self, content: &Arc<T>) -> bool {
+        self.is_used.store(false, Ordering::Relaxed);
+        let none: Option<Arc<T>> = None;
+        self.content.compare_and_swap(&none, Some(content.clone())).is_none()
+    }
+
+    /// Removes the block and returns its bytes.
+    fn clear(&self) -> Option<u64> {
+        self.content.swap(None).map(|content| content.resident_bytes())
+    }
+
+    /// Returns the state and clears the reference bit.
+    fn take_state(&self) -> SlotState {
+        if self.content.load().is_none() {
+            SlotState::Empty
+        } else if self.is_used.swap(false, Ordering::Relaxed) {
+            SlotState::Used
+        } else {
+            SlotState::Idle
+        }
+    }
+}
+
+impl<T> fmt::Debug for MetadataSlot<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MetadataSlot").field("is_full", &self.content.load().is_some()).finish()
+    }
+}
+
+/// State of a slot at a visit of the CLOCK algorithm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SlotState {
+    Empty,
+    Used,
+    Idle,
+}
+
+/// The metadata slots of one open table. Dropping them subtracts their bytes from the block cache.
+#[derive(Debug)]
+pub(crate) struct TableMetadataSlots {
+    cache: Arc<BlockCache>,
+    /// Bytes of the open table without its blocks.
+    open_bytes: u64,
+    /// Level of the table, for filter counts. Relaxed, because no other data depends on it.
+    level: AtomicU8,
+    pub(crate) filter: MetadataSlot<Filter>,
+    pub(crate) top_index: MetadataSlot<IndexBlock>,
+    pub(crate) range_tombstones: MetadataSlot<FragmentedTombstones>,
+    /// A slot for each index block. Initialized after the top index was read, which has their number.
+    index: OnceLock<Box<[MetadataSlot<IndexBlock>]>>,
+}
+
+impl TableMetadataSlots {
+    /// Creates empty slots for a table with `key_bytes` bytes of keys and path, and a number of index blocks.
+    pub(crate) fn new(
+        cache: &Arc<BlockCache>,
+        key_bytes: u64,
+        index_blocks: u64,
+    ) -> Arc<TableMetadataSlots> {
+        let slots = index_blocks.saturating_mul(len_u64(size_of::<MetadataSlot<IndexBlock>>()));
+        let keys = key_bytes.saturating_mul(KEY_COPIES);
+        let open_bytes = HANDLE_BYTES.saturating_add(keys).saturating_add(slots);
+        cache.add_open_table(open_bytes);
+        Arc::new(TableMetadataSlots {
+            cache: cache.clone(),
+            open_bytes,
+            level: AtomicU8::new(0),
+            filter: MetadataSlot::default(),
+            top_index: MetadataSlot::default(),
+            range_tombstones: MetadataSlot::default(),
+            index: OnceLock::new(),
+        })
+    }
+
+    pub(crate) fn cache(&self) -> &Arc<BlockCache> {
+        &self.cache
+    }
+
+    /// Sets the level of the table.
+    pub(crate) fn set_level(&self, level: u8) {
+        // The level rarely changes, and a store would invalidate the cache line of readers.
+        if self.level.load(Ordering::Relaxed) != level {
+            self.level.store(level, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the level of the table.
+    #[inline]
+    pub(crate) fn level(&self) -> u8 {
+        self.level.load(Ordering::Relaxed)
+    }
+
+    /// Returns the slot of an index block. `count` is the number of entries of the top index.
+    #[inline]
+    pub(crate) fn index_slot(
+        &self,
+        ordinal: usize,
+        count: usize,
+    ) -> Option<&MetadataSlot<IndexBlock>> {
+        self.index
+            .get_or_init(|| (0..count).map(|_| MetadataSlot::default()).collect())
+            .get(ordinal)
+    }
+
+    fn existing_index_slot(&self, ordinal: usize) -> Option<&MetadataSlot<IndexBlock>> {
+        self.index.get()?.get(ordinal)
+    }
+
+    /// Stores a block in its slot and counts its bytes.
+    pub(crate) fn fill<T: MetadataBlock>(
+        self: &Arc<Self>,
+        slot: &MetadataSlot<T>,
+        kind: MetadataKind,
+        ordinal: usize,
+        content: &Arc<T>,
+    ) {
+        // The bytes are added first, so that a concurrent eviction does not subtract them before.
+        let bytes = content.resident_bytes();
+        self.cache.add_metadata_bytes(kind, bytes);
+        if slot.fill(content) {
+            // An eviction clears the flag before it reads the slot, so it misses no block.
+            let was_queued = slot.is_queued.swap(true, Ordering::AcqRel);
+            let slot = SlotRef { table: Arc::downgrade(self), ordinal };
+            self.cache.finish_fill(kind, (!was_queued).then_some(slot));
+        } else {
+            self.cache.sub_metadata_bytes(kind, bytes);
+        }
+    }
+
+    /// Removes the filter of a table that has moved to the last sorted run.
+    pub(crate) fn release_filter(&self) {
+        // Most tables have no filter here, and a load costs less than a swap.
+        if self.filter.content.load().is_some()
+            && let Some(bytes) = self.filter.clear()
+        {
+            self.cache.sub_metadata_bytes(MetadataKind::Filter, bytes);
+        }
+    }
+
+    /// Sets whether the CLOCK queue contains a slot, and returns the previous value.
+    pub(crate) fn set_queued(&self, kind: MetadataKind, ordinal: usize, is_queued: bool) -> bool {
+        let flag = match kind {
+            MetadataKind::Index => match self.existing_index_slot(ordinal) {
+                Some(slot) => &slot.is_queued,
+                None => return false,
+            },
+            MetadataKind::TopIndex => &self.top_index.is_queued,
+            MetadataKind::Filter => &self.filter.is_queued,
+            MetadataKind::RangeTombstones => &self.range_tombstones.is_queued,
+        };
+        flag.swap(is_queued, Ordering::AcqRel)
+    }
+
+    pub(crate) fn take_state(&self, kind: MetadataKind, ordinal: usize) -> SlotState {
+        match kind {
+            MetadataKind::Index => {
+                self.existing_index_slot(ordinal).map_or(SlotState::Empty, MetadataSlot::take_state)
+            }
+            MetadataKind::TopIndex => self.top_index.take_state(),
+            MetadataKind::Filter => self.filter.take_state(),
+            MetadataKind::RangeTombstones => self.range_tombstones.take_state(),
+        }
+    }
+
+    /// Empties a slot and subtracts its bytes.
+    pub(crate) fn evict(&self, kind: MetadataKind, ordinal: usize) {
+        let bytes = match kind {
+            MetadataKind::Index => self.existing_index_slot(ordinal).and_then(MetadataSlot::clear),
+            MetadataKind::TopIndex => self.top_index.clear(),
+            MetadataKind::Filter => self.filter.clear(),
+            MetadataKind::RangeTombstones => self.range_tombstones.clear(),
+        };
+        if let Some(bytes) = bytes {
+            self.cache.sub_metadata_bytes(kind, bytes);
+        }
+    }
+}
+
+impl Drop for TableMetadataSlots {
+    fn drop(&mut self) {
+        self.cache.remove_open_table(self.open_bytes);
+        for kind in [MetadataKind::TopIndex, MetadataKind::Filter, MetadataKind::RangeTombstones] {
+            self.evict(kind, 0);
+        }
+        for ordinal in 0..self.index.get().map_or(0, |slots| slots.len()) {
+            self.evict(MetadataKind::Index, ordinal);
+        }
+    }
+}
+
+/// Refers to a slot of a table.
+#[derive(Debug)]
+pub(crate) struct SlotRef {
+    pub(crate) table: Weak<TableMetadataSlots>,
+    pub(crate) ordinal: usize,
+}
