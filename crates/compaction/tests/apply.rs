@@ -1,4 +1,4 @@
-//! What `apply` does to a tree, what it refuses, and what `check` finds in a shape.
+//! Results and errors of `TreeShape::apply`, `TreeShape::check` and `RunningJobs::can_run`.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
@@ -10,7 +10,7 @@ use lsmx_compaction::{
     RunId, RunningJobs, SplitRule, TableMeta, Target, TreeShape,
 };
 
-/// A file `id` over `range`, two letters, with sequence numbers `seq` to `seq + 9`.
+/// Returns a file whose range is two letters, with sequence numbers `seq` to `seq + 9`.
 fn file(id: u64, range: &str, seq: u64) -> TableMeta {
     let (smallest, largest) = range.split_at(1);
     let range = KeyRange::new(smallest.to_owned(), largest.to_owned());
@@ -25,7 +25,7 @@ fn file(id: u64, range: &str, seq: u64) -> TableMeta {
 
 type Runs<'a> = &'a [(u64, &'a [(u64, &'a str, u64)])];
 
-/// Levels of runs of files: (run, [(file, range, sequence number)]).
+/// Builds a tree of levels with runs: (run, [(file, range, sequence number)]).
 fn try_tree(levels: &[Runs<'_>]) -> Result<TreeShape, Error> {
     let parts = levels.iter().map(|runs| ManifestLevel {
         runs: runs
@@ -44,7 +44,7 @@ fn tree(levels: &[Runs<'_>]) -> TreeShape {
     try_tree(levels).unwrap()
 }
 
-/// L0: two runs; L1: one of three files; L2: two runs.
+/// Returns a tree with two runs in L0, one run of three files in L1 and two runs in L2.
 fn sample() -> TreeShape {
     tree(&[
         &[(9, &[(90, "az", 500)]), (8, &[(80, "ck", 400)])],
@@ -80,7 +80,7 @@ fn before(run: u64) -> Placement {
     Placement::NewRun { before: Some(RunId(run)) }
 }
 
-/// Runs and files of each level, as text.
+/// Formats the runs and files of each level.
 fn show(shape: &TreeShape) -> String {
     let run = |run: &Arc<lsmx_compaction::SortedRun>| {
         let files: Vec<_> = run.files.iter().map(|file| file.id.0.to_string()).collect();
@@ -99,7 +99,7 @@ fn apply(shape: &TreeShape, job: &Job, outputs: Vec<TableMeta>) -> AppliedJob {
 }
 
 #[test]
-fn a_merge_joins_the_run_below_and_shares_the_rest() {
+fn apply_merge_joins_run_and_shares_other_levels() {
     let shape = sample();
     let job =
         job(JobKind::Merge, &[(0, 9, &[90]), (0, 8, &[80]), (1, 7, &[70, 71, 72])], 1, join(7));
@@ -112,11 +112,11 @@ fn a_merge_joins_the_run_below_and_shares_the_rest() {
     assert_eq!(placed, expected);
     assert_eq!(applied.run_orders, [(Level(0), vec![]), (Level(1), vec![RunId(7)])]);
     assert_eq!(applied.cursor, Some((Level(0), Key::from("z"))));
-    assert!(Arc::ptr_eq(&applied.shape.levels[2], &shape.levels[2]), "L2 is shared");
+    assert!(Arc::ptr_eq(&applied.shape.levels[2], &shape.levels[2]), "L2 is not shared");
 }
 
 #[test]
-fn a_partial_merge_keeps_the_other_files_and_sets_the_cursor() {
+fn apply_partial_merge_keeps_other_files_and_sets_cursor() {
     let shape = tree(&[
         &[],
         &[(7, &[(70, "ad", 300), (71, "fk", 300), (72, "mz", 300)])],
@@ -130,7 +130,7 @@ fn a_partial_merge_keeps_the_other_files_and_sets_the_cursor() {
 }
 
 #[test]
-fn a_new_run_gets_a_name_of_its_own_and_its_place() {
+fn apply_new_run_gets_new_number_and_position() {
     let shape = sample();
     let job = job(JobKind::Merge, &[(1, 7, &[70, 71, 72])], 2, before(6));
     let applied = apply(&shape, &job, vec![file(100, "az", 300)]);
@@ -139,7 +139,7 @@ fn a_new_run_gets_a_name_of_its_own_and_its_place() {
 }
 
 #[test]
-fn a_move_keeps_the_files() {
+fn apply_move_keeps_files() {
     let shape = tree(&[&[(9, &[(90, "ab", 500)]), (8, &[(80, "cd", 400)])]]);
     let job = job(JobKind::Move, &[(0, 9, &[90]), (0, 8, &[80])], 4, LAST);
     let applied = apply(&shape, &job, vec![]);
@@ -150,7 +150,7 @@ fn a_move_keeps_the_files() {
 }
 
 #[test]
-fn drop_and_rewrite_leave_order_and_cursor_alone() {
+fn apply_drop_and_rewrite_keep_order_and_cursor() {
     let shape = sample();
     let dropped = apply(&shape, &job(JobKind::Drop, &[(2, 5, &[50, 51])], 0, LAST), vec![]);
     assert_eq!(show(&dropped.shape), "r9(90) r8(80) | r7(70 71 72) | r6(60)");
@@ -164,7 +164,7 @@ fn drop_and_rewrite_leave_order_and_cursor_alone() {
 }
 
 #[test]
-fn a_job_without_outputs_leaves_no_empty_run_or_level() {
+fn apply_without_outputs_leaves_no_empty_run_or_level() {
     let shape = tree(&[&[], &[(7, &[(70, "az", 300)])], &[(6, &[(60, "az", 200)])]]);
     let job = job(JobKind::Merge, &[(1, 7, &[70]), (2, 6, &[60])], 2, join(6));
     let applied = apply(&shape, &job, vec![]);
@@ -174,8 +174,8 @@ fn a_job_without_outputs_leaves_no_empty_run_or_level() {
 }
 
 #[test]
-fn a_target_that_has_gone_meanwhile_is_replaced_in_order_of_age() {
-    // Picked while r5 stood behind the inputs; another job has merged r5 away since.
+fn apply_missing_target_run_is_replaced_in_order_of_age() {
+    // The job was picked when r5 was the next older run. Another job has removed r5 since then.
     let shape = tree(&[
         &[(9, &[(90, "az", 900)]), (8, &[(80, "az", 800)]), (7, &[(70, "az", 700)])],
         &[(4, &[(40, "az", 400)])],
@@ -183,7 +183,7 @@ fn a_target_that_has_gone_meanwhile_is_replaced_in_order_of_age() {
     let in_l0 = job(JobKind::Merge, &[(0, 8, &[80]), (0, 7, &[70])], 0, before(5));
     let applied = apply(&shape, &in_l0, vec![file(100, "az", 700)]);
     assert_eq!(show(&applied.shape), "r9(90) r50(100) | r4(40)");
-    // No input is of the target level: in front of it.
+    // No input is in the target level, so the new run is the newest there.
     let below = job(JobKind::Merge, &[(0, 8, &[80]), (0, 7, &[70])], 1, before(5));
     let applied = apply(&shape, &below, vec![file(100, "az", 700)]);
     assert_eq!(show(&applied.shape), "r9(90) | r50(100) r4(40)");
@@ -193,10 +193,10 @@ fn a_target_that_has_gone_meanwhile_is_replaced_in_order_of_age() {
 }
 
 #[test]
-fn entries_never_pass_others_of_the_same_keys() {
+fn apply_input_passing_overlapping_file_is_error() {
     let shape = sample();
     let refused = |job: &Job| shape.apply(job, vec![]).unwrap_err();
-    // Behind r6, which file 70 overlaps.
+    // File 70 overlaps r6 and would become older than it.
     let passes = |input, other| Error::PassesOverlap { input: FileId(input), other: FileId(other) };
     assert_eq!(refused(&job(JobKind::Move, &[(1, 7, &[70])], 2, LAST)), passes(70, 60));
     assert_eq!(refused(&job(JobKind::Move, &[(1, 7, &[70])], 3, LAST)), passes(70, 60));
@@ -204,10 +204,10 @@ fn entries_never_pass_others_of_the_same_keys() {
         refused(&job(JobKind::Merge, &[(1, 7, &[70]), (2, 5, &[50])], 2, join(5))),
         passes(70, 60)
     );
-    // An older file to the front of a newer one.
+    // An older file would become newer than an overlapping one.
     assert_eq!(refused(&job(JobKind::Move, &[(2, 5, &[50])], 1, before(7))), passes(50, 70));
     assert_eq!(refused(&job(JobKind::Move, &[(2, 5, &[51])], 2, before(6))), passes(51, 60));
-    // File 72 overlaps neither 60 nor anything else on its way to a place behind r6.
+    // File 72 overlaps no file up to its position after r6.
     let free = job(JobKind::Move, &[(1, 7, &[72])], 2, before(5));
     assert_eq!(
         show(&apply(&shape, &free, vec![]).shape).split(" | ").last(),
@@ -216,7 +216,7 @@ fn entries_never_pass_others_of_the_same_keys() {
 }
 
 #[test]
-fn l0_hands_on_whole_runs_oldest_first() {
+fn apply_l0_rule_violation_is_error() {
     let shape = tree(&[&[
         (9, &[(90, "ab", 900)]),
         (8, &[(80, "cd", 800), (81, "ef", 800)]),
@@ -238,7 +238,7 @@ fn l0_hands_on_whole_runs_oldest_first() {
 }
 
 #[test]
-fn jobs_that_do_not_fit_the_tree_are_refused() {
+fn apply_invalid_job_is_error() {
     let shape = sample();
     let merge = |inputs: &[(u8, u64, &[u64])], outputs| {
         shape.apply(&job(JobKind::Merge, inputs, 2, LAST), outputs).unwrap_err()
@@ -277,14 +277,14 @@ fn jobs_that_do_not_fit_the_tree_are_refused() {
         shape.apply(&moved, vec![]).unwrap_err(),
         Error::MoveOverlap { left: FileId(60), right: FileId(50) }
     );
-    // The joined run holds a file that the output overlaps.
+    // The output overlaps a file of the joined run.
     let joined = job(JobKind::Merge, &[(1, 7, &[70, 72])], 1, join(7));
     let error = shape.apply(&joined, vec![file(100, "az", 300)]).unwrap_err();
     assert!(matches!(error, Error::Overlap { level: Level(1), run: RunId(7), .. }));
 }
 
 #[test]
-fn check_names_what_is_wrong() {
+fn check_invalid_tree_is_error_with_ids() {
     let wrong = |levels: &[Runs<'_>]| try_tree(levels).unwrap_err();
     let overlap = |left, right| Error::Overlap {
         level: Level(1),
@@ -293,7 +293,7 @@ fn check_names_what_is_wrong() {
         right: FileId(right),
     };
     assert_eq!(wrong(&[&[], &[(7, &[(1, "ad", 1), (2, "cf", 1)])]]), overlap(1, 2));
-    // Not even one key may be in two files of a run.
+    // Two files of a run must not share a single key.
     assert_eq!(wrong(&[&[], &[(7, &[(1, "ad", 1), (2, "df", 1)])]]), overlap(1, 2));
     assert_eq!(
         wrong(&[&[(7, &[(1, "da", 1)])]]),
@@ -312,13 +312,13 @@ fn check_names_what_is_wrong() {
         Error::DuplicateFile { file: FileId(1) }
     );
     let age = Error::AgeOrder { above: FileId(1), below: FileId(2) };
-    // The files must share an end.
+    // The files must share a bound.
     assert_eq!(wrong(&[&[(7, &[(1, "ad", 10)])], &[(6, &[(2, "az", 100)])]]), age);
     assert!(try_tree(&[&[(7, &[(1, "bd", 10)])], &[(6, &[(2, "az", 100)])]]).is_ok());
     assert_eq!(wrong(&[&[], &[(7, &[(1, "ad", 10)])], &[(6, &[(2, "az", 100)])]]), age);
     assert_eq!(wrong(&[&[], &[(7, &[(1, "ad", 10)]), (6, &[(2, "dz", 100)])]]), age);
     assert!(try_tree(&[&[], &[(7, &[(1, "ad", 10)])], &[(6, &[(2, "bc", 100)])]]).is_ok());
-    // Overlapping sequence numbers prove nothing.
+    // With overlapping sequence numbers, the order is valid.
     assert!(try_tree(&[&[(7, &[(1, "ad", 95)])], &[(6, &[(2, "az", 100)])]]).is_ok());
     let mut shape = sample();
     let run = lsmx_compaction::SortedRun { id: RunId(40), files: Vec::new().into() };
@@ -327,7 +327,7 @@ fn check_names_what_is_wrong() {
 }
 
 #[test]
-fn a_manifest_replay_builds_the_same_tree() {
+fn from_levels_of_tree_is_same_tree() {
     let shape = sample();
     let parts = |level: &Arc<lsmx_compaction::LevelShape>| ManifestLevel {
         runs: level
@@ -346,7 +346,7 @@ fn a_manifest_replay_builds_the_same_tree() {
 }
 
 #[test]
-fn flushes_stand_in_front_of_l0() {
+fn with_flush_adds_newest_run_of_l0() {
     let shape = sample();
     assert_eq!(shape.with_flush(Vec::new()), Ok((shape.clone(), None)));
     let (flushed, run) =
@@ -360,7 +360,7 @@ fn flushes_stand_in_front_of_l0() {
 }
 
 #[test]
-fn lookups_in_a_shape() {
+fn shape_searches_find_runs_and_files() {
     let shape = sample();
     let runs: Vec<_> = shape.runs().map(|(level, run)| (level.0, run.id.0)).collect();
     assert_eq!(runs, [(0, 9), (0, 8), (1, 7), (2, 6), (2, 5)]);
@@ -382,7 +382,7 @@ fn lookups_in_a_shape() {
 }
 
 #[test]
-fn busy_files_admit_what_is_out_of_the_way() {
+fn can_run_conflicting_jobs_is_false() {
     let shape = sample();
     let mut busy = RunningJobs::default();
     let running = job(JobKind::Merge, &[(1, 7, &[70]), (2, 6, &[60])], 2, join(6));
@@ -392,7 +392,7 @@ fn busy_files_admit_what_is_out_of_the_way() {
     let can_run = |job: &Job| busy.can_run(job, &shape).unwrap();
     assert!(!can_run(&running), "shared files");
     assert!(!can_run(&job(JobKind::Drop, &[(2, 6, &[60])], 0, LAST)), "shared files");
-    assert!(!can_run(&job(JobKind::Merge, &[(1, 7, &[71])], 2, LAST)), "keys f to h of L2");
+    assert!(!can_run(&job(JobKind::Merge, &[(1, 7, &[71])], 2, LAST)), "overlaps f to h of L2");
     assert!(can_run(&job(JobKind::Merge, &[(1, 7, &[72])], 2, LAST)), "other keys");
     assert!(can_run(&job(JobKind::Merge, &[(1, 7, &[71])], 3, LAST)), "another level");
     assert!(can_run(&job(JobKind::Drop, &[(2, 5, &[50])], 2, LAST)), "a drop writes nothing");

@@ -1,25 +1,25 @@
-//! Policies as text: plays every case of `cases/*.txt`.
+//! Policy decisions as text: executes all cases in `cases/*.txt`.
 //!
 //! ```text
 //! # a comment
 //! tree memtable=1M table=1M L0: 7[a..f]4M / 6[c..k]4M   L1: 3[a..e]9M 4[f..p]9M
-//! busy merge 7 6 -> L1 left=3M          a running job: files, target level, bytes still to write
+//! busy merge 7 6 -> L1 left=3M          a running job: files, target level, bytes yet to write
 //! pick tiering(T=2)                      the next job
-//! settle tiering(T=2)                    all jobs until it rests, and the tree then
+//! settle tiering(T=2)                    all jobs until none is due, and the resulting tree
 //! debt tiering(T=2)
-//! explain tiering(T=2)                   what led to the next job
-//! due tsa(1s)                            when time alone makes one due
+//! explain tiering(T=2)                   the facts that led to the next job
+//! due tsa(1s)                            the time at which a job becomes due without writes
 //! ----
-//! what the policy answers
+//! expected result
 //! ```
 //!
-//! `/` parts the runs of a level, newest first; a file is id[smallest..largest]bytes, followed by
-//! `t30` for 30 tombstones of 100 entries, `s5` for sequence numbers from 5. Runs are named r1, r2, …
-//! in reading order. After a colon come `old=100`, the time of the oldest tombstone, `read=5` and
-//! `made=7`, those of reading and writing, `dead=9`, the smallest sequence number of a tombstone. Words
-//! beside the levels: `resting`, `now=100`, `snapshots=5-9`, `cursor1=f`. Where no sequence numbers are given, older runs get smaller ones. Outputs of
-//! jobs that are played have the size of their inputs, and are cut into target sizes.
-//! `UPDATE=1` rewrites what stands below the line.
+//! `/` separates the runs of a level, newest first. Runs are numbered r1, r2, … in reading order. A file is
+//! written as id[smallest..largest]bytes, followed by `t30` for 30 tombstones of 100 entries and `s5` for
+//! sequence numbers from 5; by default, older runs have smaller sequence numbers. Further fields follow after
+//! colons: `old=100`, the time of the oldest tombstone; `read=5` and `made=7`, the read and creation times;
+//! `dead=9`, the smallest sequence number of a tombstone. A tree may have the words `resting` (memtables are
+//! empty), `now=100`, `snapshots=5-9` and `cursor1=f`. Outputs of executed jobs have the total size of the
+//! inputs and are split at the target size. `UPDATE=1` rewrites the results.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 #![expect(clippy::disallowed_methods, reason = "the corpus is read from disk")]
@@ -35,7 +35,7 @@ use lsmx_compaction::{
 };
 
 #[test]
-fn every_case_is_answered_as_written() {
+fn policy_decisions_equal_expected_results() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases");
     let mut paths: Vec<PathBuf> =
         std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -53,7 +53,7 @@ fn every_case_is_answered_as_written() {
                 continue;
             }
             cases += 1;
-            let answer = play(question);
+            let answer = run_case(question);
             if answer.trim_end() != expected.trim() {
                 let name = path.file_name().unwrap().to_string_lossy();
                 write!(
@@ -72,13 +72,13 @@ fn every_case_is_answered_as_written() {
     assert!(update || wrong.is_empty(), "{wrong}");
 }
 
-/// Answers the question of one case.
-fn play(question: &str) -> String {
+/// Executes one case.
+fn run_case(question: &str) -> String {
     let mut shape = TreeShape::default();
     let mut busy = RunningJobs::default();
     let mut answer = String::new();
     for line in question.lines().filter(|line| !line.starts_with('#')) {
-        let (verb, rest) = line.split_once(' ').unwrap_or_else(|| panic!("what is {line:?}?"));
+        let (verb, rest) = line.split_once(' ').unwrap_or_else(|| panic!("invalid line {line:?}"));
         let policy = || -> Arc<dyn CompactionPolicy> {
             rest.parse::<PolicySpec>().unwrap_or_else(|error| panic!("{error}")).build()
         };
@@ -108,7 +108,7 @@ fn play(question: &str) -> String {
                 let stop = if policy.must_stop(&shape) { ", writes stop" } else { "" };
                 writeln!(answer, "pending {pending}, headroom {headroom}{stop}").unwrap();
             }
-            _ => panic!("what is {line:?}?"),
+            _ => panic!("invalid line {line:?}"),
         }
     }
     answer
@@ -130,10 +130,10 @@ fn settle(policy: &dyn CompactionPolicy, shape: &TreeShape, answer: &mut String)
         shape = shape.apply(&job, outputs).unwrap_or_else(|error| panic!("{error}: {job}")).shape;
         shape.check().unwrap();
     }
-    panic!("does not come to rest:\n{answer}");
+    panic!("the tree does not settle:\n{answer}");
 }
 
-/// RunFiles of target size, the key range shared out by first letters.
+/// Returns outputs of the target size; the first letters of the key range are divided evenly.
 fn outputs(job: &Job, shape: &TreeShape, file_next: &mut u64) -> Vec<TableMeta> {
     let (range, bytes) = (job.range(shape).unwrap(), job.input_bytes(shape).unwrap());
     let files: Vec<_> = job.input_files().map(|id| shape.find_file(id).unwrap().2).collect();
@@ -151,7 +151,7 @@ fn outputs(job: &Job, shape: &TreeShape, file_next: &mut u64) -> Vec<TableMeta> 
             } else {
                 vec![letter(part + 1) - 1].into()
             };
-            // A rewrite is asked for where tombstones can go.
+            // The outputs have no tombstones, as after a rewrite.
             TableMeta {
                 bytes: bytes / count,
                 created_us: shape.now_us,
@@ -172,7 +172,7 @@ fn parse_tree(text: &str) -> TreeShape {
     let mut levels: Vec<ManifestLevel> = Vec::new();
     let mut run_next = 1;
     let (mut now_us, mut snapshots) = (0, None);
-    // Sequence numbers fall from run to run, in steps that leave room for those given by hand.
+    // Sequence numbers decrease from run to run. The steps leave room for explicit numbers.
     let mut seq = 1_000_000;
     for word in text.split_whitespace() {
         if word == "resting" {
@@ -216,7 +216,7 @@ fn parse_tree(text: &str) -> TreeShape {
     }
 }
 
-/// `7[a..f]4M`, then perhaps `t30` and `s5`, then fields after colons.
+/// Parses `7[a..f]4M`, optionally followed by `t30`, `s5` and fields after colons.
 fn parse_file(word: &str, seq: u64) -> TableMeta {
     let parse = || {
         let mut fields = word.split(':');
@@ -257,10 +257,10 @@ fn parse_file(word: &str, seq: u64) -> TableMeta {
         }
         Some(file)
     };
-    parse().unwrap_or_else(|| panic!("what is {word:?}?"))
+    parse().unwrap_or_else(|| panic!("invalid word {word:?}"))
 }
 
-/// `merge 7 6 -> L1 left=3M`
+/// Parses `merge 7 6 -> L1 left=3M`.
 fn parse_busy(text: &str, shape: &TreeShape) -> (Job, u64) {
     let (inputs, rest) = text.strip_prefix("merge ").unwrap().split_once(" -> L").unwrap();
     let (level, left) = rest.split_once(" left=").unwrap();
@@ -285,7 +285,7 @@ fn parse_bytes(text: &str) -> u64 {
         Some(digits) => (digits, 1 << 20),
         None => (text.strip_suffix('K').unwrap_or(text), 1 << 10),
     };
-    digits.parse::<u64>().unwrap_or_else(|_| panic!("how much is {text:?}?")) * factor
+    digits.parse::<u64>().unwrap_or_else(|_| panic!("invalid size {text:?}")) * factor
 }
 
 fn show(bytes: u64) -> String {
