@@ -53,7 +53,7 @@ pub mod guide;
 mod health;
 mod iter;
 mod jobs;
-mod log;
+mod log_reader;
 mod lookup;
 #[cfg(all(test, loom))]
 mod loom_models;

@@ -13,7 +13,7 @@ const BASE: &[&[&str]] = &[
     &["sync"],
     &["failpoint", "work_counter", "malformed", "key", "key_search"],
     &["coding", "checksum"],
-    &["slice", "filter", "tombstone_index"],
+    &["slice", "filter", "file_header", "tombstone_index"],
     &["range_tombstone"],
 ];
 
@@ -23,7 +23,7 @@ const ENGINE: &[&[&str]] = &[
     &["vfs", "env"],
     &["operand_store"],
     &["format"],
-    &["log"],
+    &["log_reader"],
     &["workload_trace"],
     &["dump"],
     &["memtable", "wal", "manifest"],

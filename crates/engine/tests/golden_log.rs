@@ -13,7 +13,7 @@ use lsmx::format::version_edit::{Change, FileRecord, VersionEdit};
 use lsmx::manifest::{Manifest, ManifestState};
 use lsmx::operand_store::Token;
 use lsmx::vfs::{MemVfs, Vfs};
-use lsmx::wal::{RecoveryMode, ReplayFrom, SegmentLedger, Wal, WalOptions, WalRecord, replay};
+use lsmx::wal::{RecoveryMode, ReplayFrom, SegmentRegistry, Wal, WalOptions, WalRecord, replay};
 use lsmx_compaction::{FileId, KeyRange, Level, RunId};
 
 const DB_UID: u64 = 0x0123_4567_89ab_cdef;
@@ -27,11 +27,11 @@ const GOLDEN: [(&str, &[u8]); 4] = [
 
 struct Numbers(AtomicU64);
 
-impl SegmentLedger for Numbers {
+impl SegmentRegistry for Numbers {
     fn allocate(&self) -> u64 {
         self.0.fetch_add(1, Ordering::Relaxed)
     }
-    fn name_segment(&self, _id: u64) -> lsmx::Result<()> {
+    fn register_segment(&self, _id: u64) -> lsmx::Result<()> {
         Ok(())
     }
 }
@@ -48,11 +48,11 @@ fn write_wal(vfs: &Arc<dyn Vfs>) -> (u64, u64) {
     let numbers = Arc::new(Numbers(AtomicU64::new(3)));
     let options = WalOptions { segment_bytes: 200, ..WalOptions::default() };
     let wal = Wal::create(vfs.clone(), dir(), DB_UID, numbers, options, SeqNo(1)).unwrap();
-    wal.establish().unwrap();
+    wal.sync_first_segment().unwrap();
     wal.append(&[record(1, 2, b"two writes"), record(3, 1, b"one more")]).unwrap();
     wal.sync().unwrap();
     wal.append(&[record(10, 1, b"after a gap, in the next segment")]).unwrap();
-    wal.close_mark().unwrap()
+    wal.close().unwrap()
 }
 
 fn write_manifest(vfs: &Arc<dyn Vfs>, mark: (u64, u64)) -> ManifestState {

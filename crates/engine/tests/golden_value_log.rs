@@ -16,7 +16,7 @@ use lsmx::format::version_edit::{BlobFileRecord, BlobReference, Change, FileReco
 use lsmx::manifest::{Manifest, ManifestState};
 use lsmx::table::{TableOptions, TableWriter};
 use lsmx::vfs::{MemVfs, Vfs};
-use lsmx::wal::{SegmentLedger, Wal, WalOptions};
+use lsmx::wal::{SegmentRegistry, Wal, WalOptions};
 use lsmx::{Compression, Db, EntryKind, KeyspaceOptions, Options, SeqNo, ValueSeparation, verify};
 use lsmx_base::key::InternalKey;
 use lsmx_compaction::{FileId, KeyRange, Level, RunId};
@@ -31,11 +31,11 @@ const LAST: SeqNo = SeqNo((1 << 56) - (1 << 40));
 /// Gives number 3 to the segment.
 struct Three;
 
-impl SegmentLedger for Three {
+impl SegmentRegistry for Three {
     fn allocate(&self) -> u64 {
         3
     }
-    fn name_segment(&self, _id: u64) -> lsmx::Result<()> {
+    fn register_segment(&self, _id: u64) -> lsmx::Result<()> {
         Ok(())
     }
 }
@@ -138,8 +138,8 @@ fn written() -> Vec<Vec<u8>> {
     let disk: Arc<dyn Vfs> = Arc::new(vfs.clone());
     let (next, options) = (SeqNo(LAST.0 + 1), WalOptions::default());
     let wal = Wal::create(disk.clone(), dir, DB_UID, Arc::new(Three), options, next).unwrap();
-    wal.establish().unwrap();
-    wal.close_mark().unwrap();
+    wal.sync_first_segment().unwrap();
+    wal.close().unwrap();
     drop(wal);
     drop(Manifest::create(disk, dir, 2, &state).unwrap());
     FILES.iter().map(|name| vfs.read_all(&dir.join(name)).unwrap()).collect()

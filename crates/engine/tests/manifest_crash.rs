@@ -112,20 +112,20 @@ fn workload(vfs: &Arc<dyn Vfs>, promise: &dyn Fn(Promises)) -> lsmx::Result<()> 
         promise(promises);
         let done = if n % 5 == 0 {
             number += 1;
-            manifest.start_afresh(number, Some(&edit(n))).map(Some)
+            manifest.rewrite(number, Some(&edit(n))).map(Some)
         } else {
             manifest.append(&edit(n)).map(|()| None)
         };
         let old = match done {
             Ok(old) => old,
             Err(error) => {
-                assert!(manifest.in_doubt());
+                assert!(manifest.is_in_doubt());
                 let again = manifest.append(&edit(n)).unwrap_err();
                 assert!(matches!(again, Error::ReadOnly { .. }), "{error:?}, then {again:?}");
-                assert_eq!(manifest.with(|state| state.last_seq.0), n - 1);
+                assert_eq!(manifest.with_state(|state| state.last_seq.0), n - 1);
                 number += 1;
                 // The old manifest may be the one in use after a crash, until this has returned.
-                Some(manifest.start_afresh(number, Some(&edit(n)))?)
+                Some(manifest.rewrite(number, Some(&edit(n)))?)
             }
         };
         promises.acknowledged = n;
@@ -310,7 +310,7 @@ fn an_edit_that_does_not_fit_is_refused_and_leaves_no_doubt() {
     let before = vfs.snapshot_all();
     assert!(manifest.append(&vec![Change::DropKeyspace { id: 9 }].into()).is_err());
     assert_eq!(vfs.snapshot_all(), before);
-    assert!(!manifest.in_doubt());
+    assert!(!manifest.is_in_doubt());
     manifest.append(&edit(2)).unwrap();
     assert_eq!(manifest.state(), state(2));
 }
@@ -322,13 +322,13 @@ fn a_manifest_wants_a_fresh_start_when_it_is_twice_its_snapshot() {
     let shared: Arc<dyn Vfs> = Arc::new(vfs.clone());
     let manifest = Manifest::create(shared, dir(), 1, &state(0)).unwrap();
     let mut n = 0;
-    while !manifest.wants_fresh() {
+    while !manifest.needs_rewrite() {
         n += 1;
         manifest.append(&edit(n)).unwrap();
         assert!(n < 1_000);
     }
-    assert_eq!(manifest.start_afresh(2, None).unwrap(), 1);
-    assert!(!manifest.wants_fresh());
+    assert_eq!(manifest.rewrite(2, None).unwrap(), 1);
+    assert!(!manifest.needs_rewrite());
     assert_eq!(manifest.number(), 2);
     assert_eq!(Manifest::load(&vfs, dir()).unwrap().state, manifest.state());
 }

@@ -116,7 +116,7 @@ fn faulty_workload(
     let ledger_for_wal = Arc::new(ledger.clone());
     let wal = Wal::create(vfs.clone(), dir(), DB_UID, ledger_for_wal, options(), SeqNo(next));
     let Ok(wal) = wal else { return Ok(()) };
-    let Ok(first) = wal.establish() else { return Ok(()) };
+    let Ok(first) = wal.sync_first_segment() else { return Ok(()) };
     ledger.change(|promises| promises.oldest = first);
     for _ in 0..40 {
         let done = if random.next_u64() % 3 > 0 {
@@ -155,7 +155,7 @@ fn closed_log(clean: bool) -> (MemVfs, Promises) {
     let shared: Arc<dyn Vfs> = Arc::new(vfs.clone());
     let ledger_for_wal = Arc::new(ledger.clone());
     let wal = Wal::create(shared, dir(), DB_UID, ledger_for_wal, options(), SeqNo(1)).unwrap();
-    let oldest = wal.establish().unwrap();
+    let oldest = wal.sync_first_segment().unwrap();
     ledger.change(|promises| promises.oldest = oldest);
     let mut next = 1;
     for _ in 0..12 {
@@ -164,7 +164,7 @@ fn closed_log(clean: bool) -> (MemVfs, Promises) {
     let synced = wal.sync().unwrap().0;
     ledger.change(|promises| promises.synced = synced);
     if clean {
-        let mark = wal.close_mark().unwrap();
+        let mark = wal.close().unwrap();
         ledger.change(|promises| promises.mark = Some(mark));
     }
     assert!(wal.segments().len() > 2);
@@ -322,7 +322,7 @@ fn a_tail_is_cut_and_reported_with_what_lies_beyond() {
         SeqNo(1),
     )
     .unwrap();
-    let oldest = wal.establish().unwrap();
+    let oldest = wal.sync_first_segment().unwrap();
     ledger.change(|promises| promises.oldest = oldest);
     let mut next = 1;
     append(&wal, &ledger, &mut next, 1).unwrap();
@@ -348,18 +348,18 @@ fn a_group_is_one_write_and_a_sync_is_due_by_bytes_or_time() {
     let options = WalOptions { sync_every_bytes: 1_000, ..WalOptions::default() };
     let wal =
         Wal::create(shared, dir(), DB_UID, Arc::new(ledger.clone()), options, SeqNo(1)).unwrap();
-    wal.establish().unwrap();
-    assert!(!wal.sync_due(5));
+    wal.sync_first_segment().unwrap();
+    assert!(!wal.is_sync_due(5));
     let before = vfs.operations();
     let mut next = 1;
     append(&wal, &ledger, &mut next, 4).unwrap();
     assert_eq!(vfs.operations(), before + 1);
-    assert!(!wal.sync_due(10));
-    assert!(wal.sync_due(1_000_010));
+    assert!(!wal.is_sync_due(10));
+    assert!(wal.is_sync_due(1_000_010));
     assert_eq!(wal.sync().unwrap(), SeqNo(4));
-    assert!(!wal.sync_due(9_000_000));
+    assert!(!wal.is_sync_due(9_000_000));
     append(&wal, &ledger, &mut next, 30).unwrap();
-    assert!(wal.sync_due(9_000_001));
+    assert!(wal.is_sync_due(9_000_001));
     let operations = vfs.operations();
     wal.sync().unwrap();
     wal.sync().unwrap();

@@ -40,7 +40,7 @@ use crate::tree::Tree;
 use crate::tree::operands::Attached;
 use crate::tree::version::BesideView;
 use crate::vfs::Vfs;
-use crate::wal::{DurableSegment, LogHome, copy_segment};
+use crate::wal::{DurableSegment, LogLocation, copy_segment};
 
 /// Bytes of one read while a file is copied.
 const CHUNK_BYTES: u64 = 1 << 20;
@@ -168,8 +168,8 @@ impl<'a> Checkpoint<'a> {
                 self.go_on()?;
             }
         }
-        let from = LogHome { dir: source, db_uid: self.store.manifest.db_uid() };
-        let to = LogHome { dir: target, db_uid: self.state.db_uid };
+        let from = LogLocation { dir: source, db_uid: self.store.manifest.db_uid() };
+        let to = LogLocation { dir: target, db_uid: self.state.db_uid };
         let kept: Vec<_> = kept_logs(&self.state).values().flat_map(KeptLog::segments).collect();
         for &segment in kept.iter().chain(&self.segments) {
             let path = FileName::Segment(segment.id).in_dir(target);

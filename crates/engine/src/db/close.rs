@@ -81,7 +81,7 @@ impl DbInner {
     fn mark_clean(&self) -> Result<()> {
         let store = &self.store;
         store.health.check()?;
-        let (segment, bytes) = store.wal.close_mark()?;
+        let (segment, bytes) = store.wal.close()?;
         // Numbers of commits that failed before a `resume` are among them: none is given twice.
         let last_seq = SeqNo(self.committer.seq_next().0.saturating_sub(1));
         store.manifest.append(&VersionEdit {

@@ -484,7 +484,7 @@ impl DbInner {
     ) -> Result<Arc<Tree>> {
         let store = &self.store;
         let policy = options.stored_policy().unwrap_or_default();
-        let id = store.manifest.with(|state| state.keyspace_id_next);
+        let id = store.manifest.with_state(|state| state.keyspace_id_next);
         let persisted = Persisted::of_new(&options);
         self.append_edit(vec![Change::CreateKeyspace {
             id,

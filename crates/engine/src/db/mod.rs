@@ -641,7 +641,7 @@ impl DbInner {
     /// What a commit sets off: the governors of log and memory, and inline the work itself.
     pub(crate) fn after_commit(&self, deadline_us: Option<u64>) {
         let store = &self.store;
-        if store.wal.asks_for_sync() || store.asks_for_reserve() {
+        if store.wal.claim_sync_request() || store.asks_for_reserve() {
             store.progress.notify();
         }
         self.governor.govern_if_due(deadline_us);

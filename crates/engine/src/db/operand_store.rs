@@ -210,7 +210,7 @@ impl DbInner {
         let same = |state: &ManifestState| {
             state.keyspaces.get(&tree.id).is_none_or(|at| at.options == options)
         };
-        if self.store.manifest.with(same) {
+        if self.store.manifest.with_state(same) {
             return Ok(());
         }
         self.append_edit(vec![Change::SetOptions { keyspace: tree.id, options }])
@@ -260,8 +260,9 @@ impl DbInner {
         let (vfs, stores) = (&*self.store.vfs, self.store.tables.descriptors.store_count());
         check_available_for_store(vfs, &self.store.dir, self.options.background, stores)?;
         let id = tree.as_ref().map(|tree| tree.id);
-        let state =
-            |id| self.store.manifest.with(|state| Some(state.keyspaces.get(&id)?.operand_token));
+        let state = |id| {
+            self.store.manifest.with_state(|state| Some(state.keyspaces.get(&id)?.operand_token))
+        };
         let token = id.and_then(state).flatten();
         let attached = self.site().open(name, &merging, factory, token);
         let attached =

@@ -12,7 +12,7 @@ use crate::format::log_record::{LogSeed, RecordHeader};
 use crate::format::manifest_header::{MANIFEST_HEADER_BYTES, ManifestHeader};
 use crate::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::format::version_edit::VersionEdit;
-use crate::log::{Found, LogReader};
+use crate::log_reader::{LogRead, LogReader};
 
 pub(crate) fn show_segment(input: &Input<'_>, lines: &mut Lines<'_>) -> Shown {
     let first = input.read(0, input.bytes.min(len_u64(SEGMENT_HEADER_BYTES)))?;
@@ -127,9 +127,9 @@ fn show_records(
 ) -> Shown {
     let mut reader = LogReader::new(&*input.file, input.path, seed, input.bytes);
     loop {
-        let what = match reader.record(offset)? {
-            Found::End => return lines.line(format_args!("end at {offset}")),
-            Found::Record(record, payload) => {
+        let what = match reader.read_record(offset)? {
+            LogRead::End => return lines.line(format_args!("end at {offset}")),
+            LogRead::Record(record, payload) => {
                 let mark = record.mark;
                 if record.is_mark_only() {
                     lines.line(format_args!("mark at {offset}: synced up to {}", mark.position))?;
@@ -139,7 +139,7 @@ fn show_records(
                 offset += record.record_bytes();
                 continue;
             }
-            Found::Bad(what) => what,
+            LogRead::Malformed(what) => what,
         };
         return show_end(input, &mut reader, (offset, what), lines);
     }
@@ -153,23 +153,23 @@ fn show_end(
     lines: &mut Lines<'_>,
 ) -> Shown {
     let left = input.bytes - offset;
-    if reader.written_beyond(offset)? == 0 {
+    if reader.written_bytes_after(offset)? == 0 {
         return lines
             .line(format_args!("end at {offset}, then {left} zeros by which the file has grown"));
     }
-    let beyond = reader.beyond(offset)?;
+    let tail = reader.scan_tail(offset)?;
     let error: Error = Error::malformed(what, input.path, offset);
     lines.damaged(error)?;
-    if beyond.position > offset {
+    if tail.position > offset {
         lines.line(format_args!(
             "{left} bytes from {offset} on had been synced, as far as {}; {} whole records behind",
-            beyond.position, beyond.records
+            tail.position, tail.records
         ))
     } else {
         lines.line(format_args!(
             "{left} bytes from {offset} on may never have been on stable storage: a torn tail, if no \
              later file says otherwise; {} whole records behind",
-            beyond.records
+            tail.records
         ))
     }
 }

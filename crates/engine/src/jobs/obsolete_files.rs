@@ -27,7 +27,7 @@ fn retire_in_order(store: &DbState) -> Result<()> {
     let trees = store.all_trees();
     let needed = trees.iter().filter_map(|tree| tree.view().first_unflushed()).min();
     let through = needed.map_or(published, |first| published.min(crate::SeqNo(first.0 - 1)));
-    let retired = store.wal.retire_through(through);
+    let retired = store.wal.retire_segments(through);
     if retired.is_empty() {
         return Ok(());
     }
@@ -52,9 +52,9 @@ fn retire_in_order(store: &DbState) -> Result<()> {
 /// # Errors
 /// When it cannot be written: the manifest is in doubt, and the database read-only.
 pub(crate) fn shorten_manifest(store: &DbState) -> Result<()> {
-    if store.manifest.wants_fresh() {
+    if store.manifest.needs_rewrite() {
         let number = store.files.allocate();
-        let old = store.manifest.start_afresh(number, None);
+        let old = store.manifest.rewrite(number, None);
         let old = old.map_err(|error| store.fail(error))?;
         store.janitor.discard(FileName::Manifest(old).in_dir(&store.dir));
         store.tell(&Event::ManifestAfresh(number));

@@ -174,7 +174,7 @@ impl JobScheduler {
         let due_us = store.due_us();
         let deadline = self.next_look_us(kind);
         let told = store.env.wait(WaitCause::Work, &store.progress, deadline, &mut || {
-            let due = store.wal.much_unsynced() || store.is_reserve_requested();
+            let due = store.wal.is_sync_due_by_bytes() || store.is_reserve_requested();
             let due = kind == Work::Flush && due;
             store.is_closing()
                 || store.tables.disposal.has_some()
@@ -244,7 +244,7 @@ impl JobScheduler {
         let store = &self.store;
         store.report_clock();
         if store.health.check().is_ok()
-            && store.wal.sync_due(store.env.now_us())
+            && store.wal.is_sync_due(store.env.now_us())
             && let Err(error) = store.wal.sync()
         {
             store.report("sync", None, &error);

@@ -1,21 +1,21 @@
-//! The manifest: the log of what files a database consists of.
+//! Manifest: the log of changes to the set of files of a database.
 //!
-//! 1. `MANIFEST-n` holds edits, one record each; the first one is a snapshot of the state before.
-//!    `CURRENT` points to the manifest in use and is only ever replaced whole.
-//! 2. An edit is real once its record is synced. A mark-only record follows, so that damage to the
-//!    edit is told from an edit that was never acknowledged.
-//! 3. After a failure nobody knows whether the last edit is on the disk: the manifest is **in
-//!    doubt**. Every append fails, and no file may be deleted that either state names, until
-//!    [`Manifest::start_afresh`] has a new manifest on stable storage and pointed to.
+//! 1. `MANIFEST-n` contains version edits, one per record. The first edit is a snapshot of the initial state.
+//!    `CURRENT` points to the manifest in use and is always replaced as a whole.
+//! 2. An edit takes effect once its record is synced. A mark-only record follows, so that corruption of the
+//!    edit can be distinguished from an edit that was never acknowledged.
+//! 3. After a failed write it is unknown whether the last edit is on disk: the manifest is **in doubt**. Every
+//!    append then fails, and no file that the state before or after the edit lists may be deleted, until
+//!    [`Manifest::rewrite`] has written a new manifest and `CURRENT` points to it.
 
-mod load;
+mod reader;
 mod state;
 mod value_log;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-pub use load::{LoadedManifest, SalvagedManifest};
+pub use reader::{LoadedManifest, SalvagedManifest};
 pub use state::{KeyspaceState, ManifestState, RunRecord};
 pub use value_log::ValueLogState;
 
@@ -30,8 +30,8 @@ use crate::format::version_edit::{Change, VersionEdit};
 use crate::vfs::{File, Vfs};
 use crate::{Error, Result, SeqNo};
 
-/// A manifest smaller than this does not start afresh: four syncs would buy nothing.
-pub const FRESH_BYTES_MIN: u64 = 16 << 10;
+/// Minimum size of a manifest that is rewritten, in bytes. Below it, the four syncs would not pay off.
+pub const REWRITE_BYTES_MIN: u64 = 16 << 10;
 
 /// The manifest of a database, open for writing.
 #[derive(Debug)]
@@ -39,61 +39,61 @@ pub struct Manifest {
     vfs: Arc<dyn Vfs>,
     dir: PathBuf,
     db_uid: u64,
-    /// Held over the writing of an edit: edits have one order. Taken before `state`.
-    writer: Mutex<Writer>,
-    /// The state after all durable edits; never held over I/O.
+    /// Held while an edit is written, which orders the edits. Acquired before `state`.
+    writer: Mutex<ManifestWriter>,
+    /// State after all durable edits. Never held during I/O.
     state: RwLock<ManifestState>,
-    /// [`ManifestSize`], to be asked without a lock.
+    /// Fields of [`ManifestSize`], read without a lock.
     bytes: AtomicU64,
     keyspaces: AtomicU64,
 }
 
-/// How large a manifest is.
+/// Size of a manifest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ManifestSize {
-    /// Bytes of its file.
+    /// Size of its file, in bytes.
     pub bytes: u64,
-    /// Keyspaces that it knows.
+    /// Number of keyspaces in it.
     pub keyspaces: u64,
 }
 
 #[derive(Debug)]
-struct Writer {
-    log: LogWriter,
+struct ManifestWriter {
+    log: ManifestFile,
     failure: Option<Arc<Error>>,
-    /// A newer manifest that `CURRENT` may point to, for all that is known.
-    maybe_current: Option<u64>,
+    /// A newer manifest that `CURRENT` may point to after a failure.
+    can_be_current: Option<u64>,
 }
 
-/// A manifest that could not be made to the end.
-pub(crate) struct Unfinished {
+/// Failure to create a manifest.
+pub(crate) struct CreateError {
     pub(crate) error: Error,
-    /// Whether `CURRENT` may point to it all the same.
-    pub(crate) maybe_current: bool,
+    /// Whether `CURRENT` may point to the new manifest nevertheless.
+    pub(crate) can_be_current: bool,
 }
 
-impl From<Error> for Unfinished {
-    fn from(error: Error) -> Unfinished {
-        Unfinished { error, maybe_current: false }
+impl From<Error> for CreateError {
+    fn from(error: Error) -> CreateError {
+        CreateError { error, can_be_current: false }
     }
 }
 
 /// The file of one manifest.
 #[derive(Debug)]
-struct LogWriter {
+struct ManifestFile {
     number: u64,
     path: PathBuf,
     file: Arc<dyn File>,
     seed: LogSeed,
     bytes: u64,
     synced: u64,
-    /// Bytes when there was nothing but the snapshot.
+    /// Size after the initial snapshot, in bytes.
     snapshot_bytes: u64,
-    /// Number of the next edit, from 1.
+    /// Number of the next edit, starting at 1.
     edit_next: u64,
 }
 
-impl LogWriter {
+impl ManifestFile {
     fn append(&mut self, bytes: &[u8]) -> Result<()> {
         let appended = self.file.append(bytes);
         appended.map_err(|source| Error::io("append to", &self.path, source))?;
@@ -110,13 +110,13 @@ impl LogWriter {
     fn write(&mut self, count: u32, payload: &[u8]) -> Result<()> {
         let mut record = Vec::with_capacity(payload.len());
         let mark = SyncMark { position: self.synced, older_synced: self.synced > 0 };
-        let (place, number) = ((self.seed, self.bytes), self.edit_next.min(SEQ_END - 1));
-        RecordHeader::encode_record(&mut record, place, (number, count), mark, payload)
+        let (location, number) = ((self.seed, self.bytes), self.edit_next.min(SEQ_END - 1));
+        RecordHeader::encode_record(&mut record, location, (number, count), mark, payload)
             .map_err(|what| Error::malformed(what, &self.path, self.bytes))?;
         self.append(&record)
     }
 
-    /// An edit, a sync, and the mark that says so.
+    /// Writes an edit, syncs it, and writes a mark-only record.
     fn write_edit(&mut self, edit: &VersionEdit) -> Result<()> {
         self.write(1, &edit.encode())?;
         self.sync()?;
@@ -126,223 +126,224 @@ impl LogWriter {
 }
 
 impl Manifest {
-    /// Writes a new manifest that holds `state`, and points `CURRENT` to it: file and directory
-    /// synced before, directory synced after. Neither `number` nor a file of its name may be in use.
+    /// Writes a new manifest with `state`, and points `CURRENT` to it. File and directory are synced before
+    /// `CURRENT` is replaced, and the directory again afterwards. No manifest `number` may exist.
     ///
     /// # Errors
-    /// Something could not be written. What was pointed to before may be, or not.
+    /// Fails when a write fails. `CURRENT` may then point to either manifest.
     pub fn create(
         vfs: Arc<dyn Vfs>,
         dir: &Path,
         number: u64,
         state: &ManifestState,
     ) -> Result<Manifest> {
-        Manifest::try_create(vfs, dir, number, state).map_err(|unfinished| unfinished.error)
+        Manifest::try_create(vfs, dir, number, state).map_err(|error| error.error)
     }
 
-    /// [`Manifest::create`], with an error that says whether the new manifest may be in use.
+    /// Like [`Manifest::create`], with an error that states whether `CURRENT` may point to the new manifest.
     pub(crate) fn try_create(
         vfs: Arc<dyn Vfs>,
         dir: &Path,
         number: u64,
         state: &ManifestState,
-    ) -> std::result::Result<Manifest, Unfinished> {
-        let place = Place { vfs: &*vfs, dir, db_uid: state.db_uid };
-        let log = place.write_fresh(number, state)?;
+    ) -> std::result::Result<Manifest, CreateError> {
+        let factory = ManifestFactory { vfs: &*vfs, dir, db_uid: state.db_uid };
+        let log = factory.create_manifest_file(number, state)?;
         Ok(Manifest {
             bytes: AtomicU64::new(log.bytes),
             keyspaces: AtomicU64::new(len_u64(state.keyspaces.len())),
             dir: dir.to_owned(),
             db_uid: state.db_uid,
-            writer: Mutex::new(Writer { log, failure: None, maybe_current: None }),
+            writer: Mutex::new(ManifestWriter { log, failure: None, can_be_current: None }),
             state: RwLock::new(state.clone()),
             vfs,
         })
     }
 
-    /// Reads the manifest that `CURRENT` points to. Changes no byte.
+    /// Reads the manifest that `CURRENT` points to. Writes nothing.
     ///
     /// # Errors
-    /// [`Error::NotADatabase`] if there is none; a read fails; a newer version; damage, named by
-    /// file and offset.
+    /// Returns [`Error::NotADatabase`] if there is none. Fails when a read fails, when a version is
+    /// newer, or when the manifest is corrupt.
     pub fn load(vfs: &dyn Vfs, dir: &Path) -> Result<LoadedManifest> {
-        load::load(vfs, dir)
+        reader::load(vfs, dir)
     }
 
-    /// Returns the state of each keyspace that was flushed past a sequence number, as it was before the first such
-    /// flush. `None` for a keyspace whose flushes the manifest does not tell apart. Changes no byte.
+    /// Returns the state of each keyspace that was flushed past a sequence number, as it was before the
+    /// first such flush. The state is `None` if the manifest starts after that flush. Writes nothing.
     ///
     /// # Errors
-    /// As [`Manifest::load`].
+    /// Fails as [`Manifest::load`] does.
     pub(crate) fn states_before_flushes_past(
         vfs: &dyn Vfs,
         dir: &Path,
         seq: SeqNo,
     ) -> Result<BTreeMap<u32, Option<KeyspaceState>>> {
-        load::states_before_flushes_past(vfs, dir, seq)
+        reader::states_before_flushes_past(vfs, dir, seq)
     }
 
-    /// Reads the manifest of this number past what is damaged, whatever `CURRENT` says. `None` if nothing of
-    /// it can be read. Changes no byte.
+    /// Reads as much as possible of a damaged manifest, independently of `CURRENT`. Returns `None` if
+    /// nothing is readable. Writes nothing.
     ///
     /// # Errors
-    /// A read fails; a newer version.
+    /// Fails when a read fails, or a version is newer.
     pub fn salvage(vfs: &dyn Vfs, dir: &Path, number: u64) -> Result<Option<SalvagedManifest>> {
-        load::salvage(vfs, dir, number)
+        reader::salvage(vfs, dir, number)
     }
 
-    /// Appends an edit. When it returns, the edit is on stable storage and in the state. An edit
-    /// that closes the database cleanly also has `CURRENT` say how long the manifest is.
+    /// Appends an edit. When it returns, the edit is durable and part of the state. An edit that closes
+    /// the database cleanly also records the size of the manifest in `CURRENT`.
     ///
     /// # Errors
-    /// The edit does not fit the state: nothing was done. Or a write failed now or before: the
-    /// manifest is in doubt, see the module.
+    /// Fails when the edit does not fit the state, without any effect. Also fails when this or an
+    /// earlier write failed; the manifest is then in doubt, see the module.
     pub fn append(&self, edit: &VersionEdit) -> Result<()> {
         let mut writer = self.writer.lock();
         if let Some(cause) = &writer.failure {
             return Err(Error::ReadOnly { cause: cause.clone() });
         }
-        // Only who holds the writer changes the state, so the draft fits it until the end.
-        let draft = self.state.read().draft(edit);
+        // Only the holder of `writer` changes the state, so the draft remains valid.
+        let draft = self.state.read().prepare_draft(edit);
         let draft =
             draft.map_err(|what| Error::malformed(what, &writer.log.path, writer.log.bytes))?;
         if let Err(error) = self.write_edit(&mut writer.log, edit) {
             writer.failure = Some(Arc::new(error.clone()));
             return Err(error);
         }
-        self.state.write().adopt(draft);
-        self.note_size(&writer.log);
+        self.state.write().install_draft(draft);
+        self.update_size(&writer.log);
         Ok(())
     }
 
-    fn note_size(&self, log: &LogWriter) {
+    fn update_size(&self, log: &ManifestFile) {
         self.bytes.store(log.bytes, Ordering::Relaxed);
-        let keyspaces = self.with(|state| len_u64(state.keyspaces.len()));
+        let keyspaces = self.with_state(|state| len_u64(state.keyspaces.len()));
         self.keyspaces.store(keyspaces, Ordering::Relaxed);
     }
 
-    /// How large it is. Takes no lock, so that it may be asked while an edit is written.
+    /// Returns the size. Takes no lock, so it can be called while an edit is written.
     pub fn size(&self) -> ManifestSize {
-        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        ManifestSize { bytes: read(&self.bytes), keyspaces: read(&self.keyspaces) }
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        ManifestSize { bytes: load(&self.bytes), keyspaces: load(&self.keyspaces) }
     }
 
-    fn write_edit(&self, log: &mut LogWriter, edit: &VersionEdit) -> Result<()> {
+    fn write_edit(&self, log: &mut ManifestFile, edit: &VersionEdit) -> Result<()> {
         log.write_edit(edit)?;
         if edit.changes.iter().any(|change| matches!(change, Change::CleanClose { .. })) {
             log.sync()?;
-            self.place().point_current(log).map_err(|unfinished| unfinished.error)?;
+            self.factory().replace_current(log).map_err(|error| error.error)?;
         }
         Ok(())
     }
 
-    /// Writes the state, with `fold_in` applied, to a new manifest and points `CURRENT` to it; this
-    /// ends any doubt. Returns the number of the old manifest, for the caller to delete.
+    /// Writes the state, with `edit` applied, to a new manifest and points `CURRENT` to it. The
+    /// manifest is no longer in doubt then. Returns the number of the old manifest, which the caller
+    /// deletes.
     ///
     /// # Errors
-    /// The edit does not fit: nothing was done. Or a write failed: in doubt between the two
-    /// manifests; try again with another number.
-    pub fn start_afresh(&self, number: u64, fold_in: Option<&VersionEdit>) -> Result<u64> {
+    /// Fails when the edit does not fit, without any effect. After a failed write, either manifest may
+    /// be current; the caller can try again with another number.
+    pub fn rewrite(&self, number: u64, edit: Option<&VersionEdit>) -> Result<u64> {
         let mut writer = self.writer.lock();
         let mut next = self.state();
-        if let Some(edit) = fold_in {
+        if let Some(edit) = edit {
             next.apply(edit)
                 .map_err(|what| Error::malformed(what, &writer.log.path, writer.log.bytes))?;
         }
-        match self.place().write_fresh(number, &next) {
+        match self.factory().create_manifest_file(number, &next) {
             Ok(log) => {
-                let fresh = Writer { log, failure: None, maybe_current: None };
+                let fresh = ManifestWriter { log, failure: None, can_be_current: None };
                 let old = std::mem::replace(&mut *writer, fresh);
                 *self.state.write() = next;
-                self.note_size(&writer.log);
+                self.update_size(&writer.log);
                 Ok(old.log.number)
             }
-            Err(Unfinished { error, maybe_current }) => {
+            Err(CreateError { error, can_be_current }) => {
                 writer.failure.get_or_insert_with(|| Arc::new(error.clone()));
-                if maybe_current {
-                    writer.maybe_current = Some(number);
+                if can_be_current {
+                    writer.can_be_current = Some(number);
                 }
                 Err(error)
             }
         }
     }
 
-    /// Whether a manifest that could not be made to the end may be the one that `CURRENT` points to.
-    /// If not, what it alone names can be deleted.
-    pub fn may_be_current(&self, number: u64) -> bool {
-        self.writer.lock().maybe_current == Some(number)
+    /// Returns whether `CURRENT` may point to manifest `number`, whose creation failed. If not, files
+    /// that only this manifest lists can be deleted.
+    pub fn can_be_current(&self, number: u64) -> bool {
+        self.writer.lock().can_be_current == Some(number)
     }
 
-    /// Whether the manifest is larger than twice its own snapshot.
-    pub fn wants_fresh(&self) -> bool {
+    /// Returns whether the manifest is larger than twice its initial snapshot.
+    pub fn needs_rewrite(&self) -> bool {
         let writer = self.writer.lock();
-        writer.log.bytes > FRESH_BYTES_MIN.max(2 * writer.log.snapshot_bytes)
+        writer.log.bytes > REWRITE_BYTES_MIN.max(2 * writer.log.snapshot_bytes)
     }
 
-    /// Whether a write failed, so that nothing may be deleted before [`Manifest::start_afresh`].
-    pub fn in_doubt(&self) -> bool {
+    /// Returns whether a write failed, so that no file may be deleted before [`Manifest::rewrite`].
+    pub fn is_in_doubt(&self) -> bool {
         self.writer.lock().failure.is_some()
     }
 
-    /// A copy of the state after all durable edits; files are shared.
+    /// Returns a copy of the state after all durable edits. File records are shared.
     pub fn state(&self) -> ManifestState {
         self.state.read().clone()
     }
 
-    /// Asks something of the state without copying it. `ask` must not call the manifest.
-    pub fn with<T>(&self, ask: impl FnOnce(&ManifestState) -> T) -> T {
-        ask(&self.state.read())
+    /// Calls `read` with the state, without copying it. `read` must not call the manifest.
+    pub fn with_state<T>(&self, read: impl FnOnce(&ManifestState) -> T) -> T {
+        read(&self.state.read())
     }
 
-    /// Uid of the database.
+    /// Returns the uid of the database.
     pub(crate) fn db_uid(&self) -> u64 {
         self.db_uid
     }
 
-    /// Number of the manifest in use.
+    /// Returns the number of the manifest in use.
     pub fn number(&self) -> u64 {
         self.writer.lock().log.number
     }
 
-    /// Path of the manifest in use.
+    /// Returns the path of the manifest in use.
     pub fn path(&self) -> PathBuf {
         self.writer.lock().log.path.clone()
     }
 
-    fn place(&self) -> Place<'_> {
-        Place { vfs: &*self.vfs, dir: &self.dir, db_uid: self.db_uid }
+    fn factory(&self) -> ManifestFactory<'_> {
+        ManifestFactory { vfs: &*self.vfs, dir: &self.dir, db_uid: self.db_uid }
     }
 }
 
-/// Where manifests come into being.
-struct Place<'a> {
+/// Creates manifests.
+struct ManifestFactory<'a> {
     vfs: &'a dyn Vfs,
     dir: &'a Path,
     db_uid: u64,
 }
 
-impl Place<'_> {
-    fn write_fresh(
+impl ManifestFactory<'_> {
+    fn create_manifest_file(
         &self,
         number: u64,
         state: &ManifestState,
-    ) -> std::result::Result<LogWriter, Unfinished> {
+    ) -> std::result::Result<ManifestFile, CreateError> {
         let path = FileName::Manifest(number).in_dir(self.dir);
         let file = self.vfs.create(&path).map_err(|source| Error::io("create", &path, source))?;
         let seed = LogSeed::new(self.db_uid, number);
         let (bytes, synced, snapshot_bytes, edit_next) = (0, 0, 0, 1);
         let mut log =
-            LogWriter { number, path, file, seed, bytes, synced, snapshot_bytes, edit_next };
+            ManifestFile { number, path, file, seed, bytes, synced, snapshot_bytes, edit_next };
         log.append(&ManifestHeader { db_uid: self.db_uid, number }.encode())?;
         log.write_edit(&state.snapshot())?;
         log.snapshot_bytes = log.bytes;
         self.sync_dir()?;
-        self.point_current(&log)?;
+        self.replace_current(&log)?;
         Ok(log)
     }
 
-    /// Replaces `CURRENT`: at any moment it is the old line or the new one, whole.
-    fn point_current(&self, log: &LogWriter) -> std::result::Result<(), Unfinished> {
+    /// Replaces `CURRENT` atomically.
+    fn replace_current(&self, log: &ManifestFile) -> std::result::Result<(), CreateError> {
         let current = CurrentFile { manifest: log.number, db_uid: self.db_uid, bytes: log.synced };
         let path = FileName::Temporary(log.number).in_dir(self.dir);
         let file = self.vfs.create(&path).map_err(|source| Error::io("create", &path, source))?;
@@ -352,7 +353,7 @@ impl Place<'_> {
         let renamed = self.vfs.rename(&path, &FileName::Current.in_dir(self.dir));
         let renamed = renamed.map_err(|source| Error::io("rename", &path, source));
         let done = renamed.and_then(|()| self.sync_dir());
-        done.map_err(|error| Unfinished { error, maybe_current: true })
+        done.map_err(|error| CreateError { error, can_be_current: true })
     }
 
     fn sync_dir(&self) -> Result<()> {

@@ -1,4 +1,4 @@
-//! What a manifest says: the state after all its edits.
+//! State of a manifest after all of its edits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,37 +16,37 @@ use crate::{Malformed, SeqNo};
 /// A sorted run of a keyspace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunRecord {
-    /// Its name inside the keyspace.
+    /// Id of the run within the keyspace.
     pub id: RunId,
-    /// Its files in the order of their smallest keys; never empty between edits.
+    /// Files, ordered by smallest key. Not empty between edits.
     pub files: Vec<Arc<FileRecord>>,
 }
 
-/// One keyspace.
+/// State of a keyspace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyspaceState {
-    /// Its name.
+    /// Name of the keyspace.
     pub name: String,
-    /// Its options as the keyspace wrote them.
+    /// Encoded options.
     pub options: String,
     /// Runs of each level, newest first. The last level is not empty.
     pub levels: Vec<Vec<RunRecord>>,
-    /// Where round robin goes on, by level.
+    /// Positions of round-robin file selection, by level.
     pub cursors: BTreeMap<u8, Bytes>,
-    /// Name of the next run.
+    /// Id of the next run.
     pub run_id_next: u64,
-    /// Tables and operand store hold every write up to here.
+    /// Last sequence number up to which tables and operand store hold all writes.
     pub flushed_through: SeqNo,
-    /// What its operand store has prepared last, once it has something.
+    /// Latest state prepared by the operand store, if any.
     pub operand_token: Option<Token>,
-    /// Its blob files.
+    /// Blob files and references to them.
     pub value_log: ValueLogState,
 }
 
 impl KeyspaceState {
-    /// All files, level by level.
+    /// Returns all files, level by level.
     pub fn files(&self) -> impl Iterator<Item = (Level, RunId, &Arc<FileRecord>)> {
-        // Levels come from one byte each, so there are at most 256.
+        // A level is stored in one byte, so there are at most 256.
         (0u8..=u8::MAX).zip(&self.levels).flat_map(|(level, runs)| {
             runs.iter()
                 .flat_map(move |run| run.files.iter().map(move |file| (Level(level), run.id, file)))
@@ -64,8 +64,8 @@ impl KeyspaceState {
             0
         });
         let files = &mut runs[at].files;
-        let place = files.partition_point(|other| other.range.smallest <= file.range.smallest);
-        files.insert(place, file.clone());
+        let index = files.partition_point(|other| other.range.smallest <= file.range.smallest);
+        files.insert(index, file.clone());
         self.run_id_next = self.run_id_next.max(run.0.saturating_add(1));
     }
 
@@ -76,25 +76,35 @@ impl KeyspaceState {
                 return Ok(());
             }
         }
-        Err(refused("file that leaves", id.0, "a file of the keyspace"))
+        Err(invalid_change("removed file", id.0, "a file of the keyspace"))
     }
 
-    fn order(&mut self, level: Level, order: &[RunId]) -> Result<(), Malformed> {
+    fn reorder_runs(&mut self, level: Level, order: &[RunId]) -> Result<(), Malformed> {
         let Some(runs) = self.levels.get_mut(usize::from(level.0)) else {
             return match order.first() {
                 None => Ok(()),
-                Some(run) => Err(refused("run in an order of runs", run.0, "a run of the level")),
+                Some(run) => {
+                    Err(invalid_change("run in an order of runs", run.0, "a run of the level"))
+                }
             };
         };
         let mut ordered = Vec::with_capacity(runs.len());
         for run in order {
             let Some(at) = runs.iter().position(|known| known.id == *run) else {
-                return Err(refused("run in an order of runs", run.0, "a run of the level, once"));
+                return Err(invalid_change(
+                    "run in an order of runs",
+                    run.0,
+                    "each run of the level once",
+                ));
             };
             ordered.push(runs.remove(at));
         }
         if let Some(left) = runs.first() {
-            return Err(refused("run that an order of runs lacks", left.id.0, "all of the level"));
+            return Err(invalid_change(
+                "run missing in an order of runs",
+                left.id.0,
+                "all runs of the level",
+            ));
         }
         *runs = ordered;
         Ok(())
@@ -113,40 +123,40 @@ impl KeyspaceState {
     }
 }
 
-/// What a manifest says.
+/// State of a database as described by its manifest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ManifestState {
-    /// Random number of the database.
+    /// Random uid of the database.
     pub db_uid: u64,
     /// Keyspaces by id.
     pub keyspaces: BTreeMap<u32, KeyspaceState>,
-    /// Id of the next keyspace; ids of dropped ones never come back.
+    /// Id of the next keyspace. Ids of dropped keyspaces are not reused.
     pub keyspace_id_next: u32,
-    /// Where replay starts; 0 while no segment was named.
+    /// Segment at which replay starts; 0 if no segment is listed.
     pub wal_oldest: u64,
-    /// Segments known to exist, ascending, none before the oldest.
+    /// Listed segments, ascending, none before the oldest.
     pub wal_named: Vec<u64>,
-    /// A segment and how many of its bytes are synced, with all older segments.
+    /// A segment and its synced bytes. All older segments are synced as well.
     pub wal_mark: Option<(u64, u64)>,
-    /// No file had this number or a larger one.
+    /// Exclusive upper bound of all file numbers.
     pub file_number_next: u64,
-    /// No write had a larger sequence number.
+    /// Upper bound of all sequence numbers.
     pub last_seq: SeqNo,
-    /// The database clock at the last edit that says so, in microseconds since the Unix epoch.
+    /// Database clock at the last edit that states it, in microseconds since the Unix epoch.
     pub clock_us: u64,
     /// Whether the database was closed and not opened for writing since.
     pub clean_close: bool,
 }
 
 impl ManifestState {
-    /// The keyspace of this name.
+    /// Returns the keyspace with this name.
     #[must_use]
     pub fn keyspace_named(&self, name: &str) -> Option<(u32, &KeyspaceState)> {
         self.keyspaces.iter().find(|(_, keyspace)| keyspace.name == name).map(|(id, k)| (*id, k))
     }
 
-    /// Returns for each keyspace by name up to which sequence number it is complete after a replay of the log up to
-    /// `log_end`: all of its operations up to there are in tables or in the log, and none after it.
+    /// Returns up to which sequence number each keyspace, by name, is complete after a replay of the log
+    /// up to `log_end`: all operations up to there are in tables or in the log, and none after it.
     pub(crate) fn complete_through(&self, log_end: SeqNo) -> BTreeMap<String, SeqNo> {
         let end =
             |keyspace: &KeyspaceState| match failpoint::is_on(Failpoint::FlushesAfterDamageIgnored)
@@ -157,7 +167,7 @@ impl ManifestState {
         self.keyspaces.values().map(|keyspace| (keyspace.name.clone(), end(keyspace))).collect()
     }
 
-    /// Numbers of all tables and blob files.
+    /// Returns the numbers of all tables and blob files.
     #[must_use]
     pub fn file_numbers(&self) -> BTreeSet<u64> {
         let numbers = self.keyspaces.values().flat_map(|keyspace| {
@@ -167,7 +177,7 @@ impl ManifestState {
         numbers.collect()
     }
 
-    /// Sets the times of files and tombstones that are later than `us` to `us`.
+    /// Lowers all times of files and tombstones to at most `us`.
     pub(crate) fn limit_times(&mut self, us: u64) {
         let runs = self.keyspaces.values_mut().flat_map(|keyspace| &mut keyspace.levels).flatten();
         for file in runs.flat_map(|run| &mut run.files) {
@@ -180,25 +190,25 @@ impl ManifestState {
         }
     }
 
-    /// Applies an edit, whole or not at all.
+    /// Applies an edit completely or not at all.
     ///
     /// # Errors
-    /// What does not fit the state, which is as it was then.
+    /// Fails when a change does not fit, and leaves the state unchanged.
     pub fn apply(&mut self, edit: &VersionEdit) -> Result<(), Malformed> {
-        let draft = self.draft(edit)?;
-        self.adopt(draft);
+        let draft = self.prepare_draft(edit)?;
+        self.install_draft(draft);
         Ok(())
     }
 
-    /// What an edit makes of the keyspaces that it touches and of all that is not a keyspace. The
-    /// state stays as it was until [`ManifestState::adopt`]; a database may have many thousand
-    /// keyspaces, and an edit is about one or two.
+    /// Applies an edit to a copy that contains only the affected keyspaces, for
+    /// [`ManifestState::install_draft`]. A database may have thousands of keyspaces, of which an edit
+    /// affects one or two.
     ///
     /// # Errors
-    /// What does not fit the state.
-    pub(crate) fn draft(&self, edit: &VersionEdit) -> Result<Draft, Malformed> {
+    /// Fails when a change does not fit the state.
+    pub(crate) fn prepare_draft(&self, edit: &VersionEdit) -> Result<StateDraft, Malformed> {
         let touched: BTreeSet<u32> = edit.changes.iter().filter_map(Change::keyspace).collect();
-        // Files are shared, so a copy costs one count for each.
+        // File records are shared, so a copy only increments a reference count for each.
         let keyspaces =
             touched.iter().filter_map(|id| Some((*id, self.keyspaces.get(id)?.clone())));
         let mut next = ManifestState {
@@ -207,16 +217,16 @@ impl ManifestState {
             ..*self
         };
         for change in &edit.changes {
-            next.change(change)?;
+            next.apply_change(change)?;
         }
-        next.finish(edit)?;
-        self.check_names(edit, &touched, &next)?;
-        Ok(Draft { touched, next })
+        next.finish_edit(edit)?;
+        self.check_unique_names(edit, &touched, &next)?;
+        Ok(StateDraft { touched, next })
     }
 
-    /// Takes over what [`ManifestState::draft`] made of this very state.
-    pub(crate) fn adopt(&mut self, draft: Draft) {
-        let Draft { touched, next } = draft;
+    /// Replaces the affected keyspaces by those of a draft, which was made from this state.
+    pub(crate) fn install_draft(&mut self, draft: StateDraft) {
+        let StateDraft { touched, next } = draft;
         let mut keyspaces = std::mem::take(&mut self.keyspaces);
         for id in touched {
             keyspaces.remove(&id);
@@ -226,8 +236,8 @@ impl ManifestState {
         *self = ManifestState { keyspaces, ..next };
     }
 
-    /// No two keyspaces have one name.
-    fn check_names(
+    /// Checks that the names of keyspaces are unique.
+    fn check_unique_names(
         &self,
         edit: &VersionEdit,
         touched: &BTreeSet<u32>,
@@ -243,7 +253,7 @@ impl ManifestState {
         for id in created {
             let Some(keyspace) = next.keyspaces.get(&id) else { continue };
             if !names.insert(keyspace.name.as_str()) {
-                return Err(name_taken(id));
+                return Err(duplicate_name(id));
             }
         }
         if names.is_empty() {
@@ -256,7 +266,7 @@ impl ManifestState {
             if names.contains(keyspace.name.as_str()) {
                 let taken =
                     next.keyspaces.iter().find(|(id, k)| created(id) && k.name == keyspace.name);
-                return Err(name_taken(taken.map_or(0, |(id, _)| *id)));
+                return Err(duplicate_name(taken.map_or(0, |(id, _)| *id)));
             }
         }
         Ok(())
@@ -264,12 +274,16 @@ impl ManifestState {
 
     fn keyspace(&mut self, id: u32) -> Result<&mut KeyspaceState, Malformed> {
         let keyspace = self.keyspaces.get_mut(&id);
-        keyspace.ok_or_else(|| refused("keyspace of a change", u64::from(id), "one that exists"))
+        keyspace.ok_or_else(|| {
+            invalid_change("keyspace of a change", u64::from(id), "an existing keyspace")
+        })
     }
 
-    fn change(&mut self, change: &Change) -> Result<(), Malformed> {
+    fn apply_change(&mut self, change: &Change) -> Result<(), Malformed> {
         match change {
-            Change::CreateKeyspace { id, name, options } => self.create(*id, name, options)?,
+            Change::CreateKeyspace { id, name, options } => {
+                self.create_keyspace(*id, name, options)?
+            }
             Change::DropKeyspace { id } => {
                 self.keyspace(*id)?;
                 self.keyspaces.remove(id);
@@ -282,8 +296,8 @@ impl ManifestState {
             }
             Change::AddFile { keyspace, level, run, file } => {
                 let number = file.id.0;
-                self.number_in_use(number)?;
-                sequence_number(SeqNo(file.seq_largest))?;
+                self.reserve_file_number(number)?;
+                check_seq(SeqNo(file.seq_largest))?;
                 let keyspace = self.keyspace(*keyspace)?;
                 if file.range.smallest > file.range.largest {
                     return Err(Malformed::Order { what: "smallest and largest key of a file" });
@@ -291,7 +305,7 @@ impl ManifestState {
                 keyspace.add_file(*level, *run, file);
             }
             Change::RemoveFile { keyspace, id } => self.keyspace(*keyspace)?.remove_file(*id)?,
-            // Orders hold at the end of the edit: see `finish`.
+            // The order is set at the end of the edit by `finish_edit`.
             Change::RunOrder { keyspace, .. } => {
                 self.keyspace(*keyspace)?;
             }
@@ -307,37 +321,37 @@ impl ManifestState {
                 keyspace.run_id_next = keyspace.run_id_next.max(*next);
             }
             Change::FlushedThrough { keyspace, seq } => {
-                sequence_number(*seq)?;
+                check_seq(*seq)?;
                 let keyspace = self.keyspace(*keyspace)?;
                 keyspace.flushed_through = keyspace.flushed_through.max(*seq);
             }
             Change::OperandToken { keyspace, token } => {
                 self.keyspace(*keyspace)?.operand_token = *token;
             }
-            Change::WalOldest { segment } => self.wal_oldest(*segment)?,
+            Change::WalOldest { segment } => self.set_oldest_segment(*segment)?,
             Change::WalSegment { id } => {
-                self.number_in_use(*id)?;
+                self.reserve_file_number(*id)?;
                 if *id >= self.wal_oldest && !self.wal_named.contains(id) {
                     self.wal_named.push(*id);
                     self.wal_named.sort_unstable();
                 }
             }
             Change::WalMark { segment, bytes } => {
-                self.number_in_use(*segment)?;
+                self.reserve_file_number(*segment)?;
                 self.wal_mark = Some((*segment, *bytes));
             }
             Change::FileNumberNext(next) => {
                 if let Some(last) = next.checked_sub(1) {
-                    self.number_in_use(last)?;
+                    self.reserve_file_number(last)?;
                 }
             }
             Change::LastSeq(seq) => {
-                sequence_number(*seq)?;
+                check_seq(*seq)?;
                 self.last_seq = self.last_seq.max(*seq);
             }
             Change::ClockUs(time) => self.clock_us = self.clock_us.max(*time),
             Change::CleanClose { last_seq } => {
-                sequence_number(*last_seq)?;
+                check_seq(*last_seq)?;
                 self.last_seq = self.last_seq.max(*last_seq);
                 self.clean_close = true;
             }
@@ -346,35 +360,43 @@ impl ManifestState {
                 self.keyspace_id_next = self.keyspace_id_next.max(*next);
             }
             Change::AddBlob { keyspace, blob } => {
-                self.number_in_use(blob.id.0)?;
+                self.reserve_file_number(blob.id.0)?;
                 self.keyspace(*keyspace)?.value_log.add(*blob)?;
             }
             Change::RemoveBlob { keyspace, id } => {
                 self.keyspace(*keyspace)?.value_log.remove(*id)?;
             }
             Change::References { keyspace, table, blobs } => {
-                self.keyspace(*keyspace)?.value_log.refer(*table, blobs);
+                self.keyspace(*keyspace)?.value_log.set_references(*table, blobs);
             }
         }
         Ok(())
     }
 
-    /// No new file may get this number, nor one before it: a segment that is named and lost keeps
-    /// its number, or a new one would stand in its place.
-    fn number_in_use(&mut self, number: u64) -> Result<(), Malformed> {
+    /// Ensures that new files get larger numbers. A listed segment that is lost keeps its number, so
+    /// that no new segment takes its place.
+    fn reserve_file_number(&mut self, number: u64) -> Result<(), Malformed> {
         if number > FILE_NUMBER_MAX {
-            return Err(refused("number of a file", number, "at most 2^56 - 1"));
+            return Err(invalid_change("number of a file", number, "at most 2^56 - 1"));
         }
         self.file_number_next = self.file_number_next.max(number + 1);
         Ok(())
     }
 
-    fn create(&mut self, id: u32, name: &str, options: &str) -> Result<(), Malformed> {
+    fn create_keyspace(&mut self, id: u32, name: &str, options: &str) -> Result<(), Malformed> {
         if id < self.keyspace_id_next || id == u32::MAX {
-            return Err(refused("id of a new keyspace", u64::from(id), "one never used before"));
+            return Err(invalid_change(
+                "id of a new keyspace",
+                u64::from(id),
+                "an id never used before",
+            ));
         }
         if name.len() > KEYSPACE_NAME_BYTES_MAX {
-            return Err(refused("bytes of a keyspace name", name.len() as u64, "at most 255"));
+            return Err(invalid_change(
+                "bytes of a keyspace name",
+                name.len() as u64,
+                "at most 255",
+            ));
         }
         self.keyspace_id_next = id + 1;
         let keyspace = KeyspaceState {
@@ -386,12 +408,16 @@ impl ManifestState {
         Ok(())
     }
 
-    fn wal_oldest(&mut self, segment: u64) -> Result<(), Malformed> {
+    fn set_oldest_segment(&mut self, segment: u64) -> Result<(), Malformed> {
         if segment < self.wal_oldest {
-            return Err(refused("oldest WAL segment", segment, "not before the oldest so far"));
+            return Err(invalid_change(
+                "oldest WAL segment",
+                segment,
+                "at least the oldest so far",
+            ));
         }
         if segment > 0 {
-            self.number_in_use(segment)?;
+            self.reserve_file_number(segment)?;
         }
         self.wal_oldest = segment;
         self.wal_named.retain(|&id| id >= segment);
@@ -399,14 +425,14 @@ impl ManifestState {
         Ok(())
     }
 
-    /// What holds only at the end of an edit.
-    fn finish(&mut self, edit: &VersionEdit) -> Result<(), Malformed> {
+    /// Applies run orders, and checks the invariants that hold at the end of an edit.
+    fn finish_edit(&mut self, edit: &VersionEdit) -> Result<(), Malformed> {
         self.keyspaces.values_mut().for_each(KeyspaceState::drop_empty_runs);
         for change in &edit.changes {
             if let Change::RunOrder { keyspace, level, runs } = change
                 && let Some(keyspace) = self.keyspaces.get_mut(keyspace)
             {
-                keyspace.order(*level, runs)?;
+                keyspace.reorder_runs(*level, runs)?;
             }
         }
         self.keyspaces.values_mut().for_each(KeyspaceState::drop_empty_levels);
@@ -417,11 +443,11 @@ impl ManifestState {
         for id in touched.collect::<BTreeSet<u32>>() {
             self.check_files(id)?;
         }
-        self.settle_value_logs(edit)
+        self.check_value_logs(edit)
     }
 
-    /// References leave with their tables, and what is referenced is there.
-    fn settle_value_logs(&mut self, edit: &VersionEdit) -> Result<(), Malformed> {
+    /// Checks the value logs, and drops references of removed tables.
+    fn check_value_logs(&mut self, edit: &VersionEdit) -> Result<(), Malformed> {
         for (&id, keyspace) in &mut self.keyspaces {
             if keyspace.value_log.is_empty() {
                 continue;
@@ -431,27 +457,27 @@ impl ManifestState {
                 Change::References { keyspace, table, .. } if *keyspace == id => Some(*table),
                 _ => None,
             });
-            keyspace.value_log.settle(&tables, referred)?;
+            keyspace.value_log.finish_edit(&tables, referred)?;
         }
         Ok(())
     }
 
-    /// A file is in one place of its keyspace, a run in one level.
+    /// Checks that each file occurs once in its keyspace, and each run in one level.
     fn check_files(&self, keyspace: u32) -> Result<(), Malformed> {
         let Some(keyspace) = self.keyspaces.get(&keyspace) else { return Ok(()) };
         let mut files: Vec<u64> = keyspace.files().map(|(_, _, file)| file.id.0).collect();
         let mut runs: Vec<u64> = keyspace.levels.iter().flatten().map(|run| run.id.0).collect();
-        if let Some(id) = repeated(&mut files) {
-            return Err(refused("file that joins", id, "not in the keyspace already"));
+        if let Some(id) = find_duplicate(&mut files) {
+            return Err(invalid_change("added file", id, "not yet in the keyspace"));
         }
-        match repeated(&mut runs) {
-            Some(id) => Err(refused("run of a file that joins", id, "in one level only")),
+        match find_duplicate(&mut runs) {
+            Some(id) => Err(invalid_change("run of an added file", id, "in one level only")),
             None => Ok(()),
         }
     }
 
-    /// One edit that makes this state out of nothing (the uid of the database apart, which stands
-    /// in the header of the manifest).
+    /// Returns an edit that creates this state from an empty one. The uid of the database is not part
+    /// of it, because the manifest header states it.
     #[must_use]
     pub fn snapshot(&self) -> VersionEdit {
         let mut changes = Vec::new();
@@ -469,7 +495,7 @@ impl ManifestState {
                 let key = Some(key.clone());
                 changes.push(Change::Cursor { keyspace: id, level: Level(level), key });
             }
-            changes.extend(keyspace.value_log.contents(id));
+            changes.extend(keyspace.value_log.snapshot_changes(id));
             changes.push(Change::RunIdNext { keyspace: id, next: keyspace.run_id_next });
             changes.push(Change::FlushedThrough { keyspace: id, seq: keyspace.flushed_through });
             if let Some(token) = keyspace.operand_token {
@@ -492,31 +518,31 @@ impl ManifestState {
     }
 }
 
-/// What an edit makes of a state.
+/// Result of applying an edit to a state.
 #[derive(Debug)]
-pub(crate) struct Draft {
-    /// Keyspaces that it creates, changes or drops.
+pub(crate) struct StateDraft {
+    /// Keyspaces that the edit creates, changes or drops.
     touched: BTreeSet<u32>,
-    /// The state after it, of whose keyspaces only those touched are there.
+    /// New state, with only the affected keyspaces.
     next: ManifestState,
 }
 
-fn name_taken(id: u32) -> Malformed {
-    refused("id of a keyspace whose name is taken", u64::from(id), "no such")
+fn duplicate_name(id: u32) -> Malformed {
+    invalid_change("id of a keyspace with a duplicate name", u64::from(id), "a unique name")
 }
 
-fn sequence_number(seq: SeqNo) -> Result<(), Malformed> {
+fn check_seq(seq: SeqNo) -> Result<(), Malformed> {
     match seq <= SeqNo::MAX {
         true => Ok(()),
-        false => Err(refused("sequence number", seq.0, "at most 2^56 - 1")),
+        false => Err(invalid_change("sequence number", seq.0, "at most 2^56 - 1")),
     }
 }
 
-fn refused(what: &'static str, found: u64, expected: &'static str) -> Malformed {
+fn invalid_change(what: &'static str, found: u64, expected: &'static str) -> Malformed {
     Malformed::Field { what, found, expected }
 }
 
-fn repeated(numbers: &mut [u64]) -> Option<u64> {
+fn find_duplicate(numbers: &mut [u64]) -> Option<u64> {
     numbers.sort_unstable();
     numbers.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0])
 }
@@ -599,11 +625,10 @@ mod tests {
         names.join(", ")
     }
 
-    // Found by opening databases with mutated manifests: a segment that was named and is lost kept
-    // its number only as long as a file of that number lay in the directory, and numbers at the end
-    // of 64 bits overflowed what comes after them.
+    // Regression: the number of a lost segment was kept only while a file with that number existed, and numbers
+    // near 2^64 overflowed.
     #[test]
-    fn a_named_segment_keeps_its_number_and_numbers_have_an_end() {
+    fn manifest_state_file_numbers_are_reserved_and_bounded() {
         let mut state = ManifestState::default();
         for (change, next) in [
             (Change::WalOldest { segment: 7 }, 8),
@@ -627,12 +652,12 @@ mod tests {
     }
 
     #[test]
-    fn a_new_run_is_the_newest_and_files_lie_in_key_order() {
+    fn manifest_state_new_run_is_newest_with_files_in_key_order() {
         assert_eq!(layout(&state()), "L0 2:11, L0 1:10, L2 3:12, L2 3:13");
     }
 
     #[test]
-    fn a_snapshot_makes_the_same_state_again() {
+    fn manifest_state_snapshot_round_trips() {
         let mut state = state();
         let dropped =
             vec![Change::DropKeyspace { id: 5 }, Change::CleanClose { last_seq: SeqNo(60) }];
@@ -646,7 +671,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_whose_files_are_all_replaced_keeps_its_place() {
+    fn manifest_state_run_with_replaced_files_keeps_position() {
         let mut state = state();
         let edit = vec![remove(10), add(0, 1, file(20, "a", "c")), order(0, &[2, 1])];
         state.apply(&edit.into()).unwrap();
@@ -657,7 +682,7 @@ mod tests {
     }
 
     #[test]
-    fn an_edit_that_does_not_fit_changes_nothing() {
+    fn manifest_state_invalid_edit_has_no_effect() {
         let before = state();
         let create = |id, name: &str| Change::CreateKeyspace {
             id,
@@ -688,7 +713,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_before_the_oldest_segment_is_forgotten() {
+    fn manifest_state_segments_before_oldest_are_removed() {
         let mut state = state();
         state.apply(&vec![Change::WalOldest { segment: 6 }].into()).unwrap();
         assert_eq!((state.wal_named, state.wal_mark), (vec![6], Some((6, 99))));

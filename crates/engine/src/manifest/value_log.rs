@@ -1,4 +1,4 @@
-//! The blob files of one keyspace, and what its tables reference of them.
+//! Blob files of a keyspace, and the references of its tables to them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use lsmx_compaction::FileId;
 
 use crate::format::version_edit::{BlobFileRecord, BlobReference, Change};
 
-/// The value log of one keyspace.
+/// State of the value log of a keyspace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ValueLogState {
     blobs: BTreeMap<FileId, BlobFileRecord>,
@@ -16,24 +16,24 @@ pub struct ValueLogState {
 }
 
 impl ValueLogState {
-    /// Its blob files, by number.
+    /// Returns the blob files, ordered by number.
     pub fn blobs(&self) -> impl Iterator<Item = &BlobFileRecord> {
         self.blobs.values()
     }
 
-    /// The blob file of this number.
+    /// Returns the blob file with this number.
     #[must_use]
     pub fn blob(&self, id: FileId) -> Option<&BlobFileRecord> {
         self.blobs.get(&id)
     }
 
-    /// What a table references, by blob file.
+    /// Returns the references of a table, ordered by blob file.
     #[must_use]
     pub fn references_of(&self, table: FileId) -> &[BlobReference] {
         self.references.get(&table).map_or(&[], |references| references)
     }
 
-    /// What all tables together reference of each blob file: bytes and records.
+    /// Returns bytes and number of the records that tables reference in each blob file.
     #[must_use]
     pub fn referenced(&self) -> BTreeMap<FileId, (u64, u64)> {
         let mut sums = BTreeMap::<FileId, (u64, u64)>::new();
@@ -48,40 +48,50 @@ impl ValueLogState {
     pub(crate) fn add(&mut self, blob: BlobFileRecord) -> Result<(), Malformed> {
         match self.blobs.insert(blob.id, blob) {
             None => Ok(()),
-            Some(known) => Err(refused("blob file that joins", known.id, "not there already")),
+            Some(known) => {
+                Err(invalid_change("added blob file", known.id, "not yet in the keyspace"))
+            }
         }
     }
 
     pub(crate) fn remove(&mut self, id: FileId) -> Result<(), Malformed> {
-        let unknown = || refused("blob file that leaves", id, "a blob file of the keyspace");
+        let unknown = || invalid_change("removed blob file", id, "a blob file of the keyspace");
         self.blobs.remove(&id).map(drop).ok_or_else(unknown)
     }
 
-    pub(crate) fn refer(&mut self, table: FileId, references: &Arc<[BlobReference]>) {
+    pub(crate) fn set_references(&mut self, table: FileId, references: &Arc<[BlobReference]>) {
         self.references.insert(table, Arc::clone(references));
     }
 
-    /// What holds at the end of an edit: the references of a table leave with it, and no blob file is
-    /// referenced that is not there, or by more than it holds.
-    pub(crate) fn settle(
+    /// Checks the invariants that hold at the end of an edit: references belong to existing tables
+    /// and blob files, and do not exceed the contents of the file. Drops references of removed tables.
+    pub(crate) fn finish_edit(
         &mut self,
         tables: &BTreeSet<FileId>,
-        referred: impl Iterator<Item = FileId>,
+        changed_tables: impl Iterator<Item = FileId>,
     ) -> Result<(), Malformed> {
-        for table in referred {
+        for table in changed_tables {
             if !tables.contains(&table) {
-                return Err(refused("table of references", table, "a table of the keyspace"));
+                return Err(invalid_change(
+                    "table of references",
+                    table,
+                    "a table of the keyspace",
+                ));
             }
         }
         self.references
             .retain(|table, references| tables.contains(table) && !references.is_empty());
         for (blob, (bytes, records)) in self.referenced() {
             let Some(file) = self.blobs.get(&blob) else {
-                return Err(refused("blob file of a reference", blob, "one of the keyspace"));
+                return Err(invalid_change(
+                    "blob file of a reference",
+                    blob,
+                    "a blob file of the keyspace",
+                ));
             };
             if bytes > file.record_bytes() || records > file.records {
-                let expected = "one that holds as much as is referenced";
-                return Err(refused("blob file of references", blob, expected));
+                let expected = "at least as much data as referenced";
+                return Err(invalid_change("blob file of references", blob, expected));
             }
         }
         Ok(())
@@ -91,8 +101,8 @@ impl ValueLogState {
         self.blobs.is_empty() && self.references.is_empty()
     }
 
-    /// What makes this state out of nothing, once the tables are there.
-    pub(crate) fn contents(&self, keyspace: u32) -> impl Iterator<Item = Change> {
+    /// Returns the changes that restore this state, after the tables are added.
+    pub(crate) fn snapshot_changes(&self, keyspace: u32) -> impl Iterator<Item = Change> {
         let blobs = self.blobs.values().map(move |&blob| Change::AddBlob { keyspace, blob });
         let references = self.references.iter();
         blobs.chain(references.map(move |(&table, blobs)| {
@@ -102,7 +112,7 @@ impl ValueLogState {
     }
 }
 
-fn refused(what: &'static str, found: FileId, expected: &'static str) -> Malformed {
+fn invalid_change(what: &'static str, found: FileId, expected: &'static str) -> Malformed {
     Malformed::Field { what, found: found.0, expected }
 }
 
@@ -183,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn references_stay_with_a_table_that_moves_and_leave_with_it() {
+    fn value_log_state_references_follow_table() {
         let mut state = state();
         assert_eq!(referenced(&state), [(20, 900), (21, 1_000)]);
         assert_eq!(state.file_numbers().into_iter().collect::<Vec<_>>(), [1, 2, 20, 21]);
@@ -200,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn an_edit_that_does_not_fit_changes_nothing() {
+    fn value_log_state_invalid_edit_has_no_effect() {
         let before = state();
         for (what, edit) in [
             ("a blob file twice", vec![add(20)]),

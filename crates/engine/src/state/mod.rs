@@ -32,7 +32,7 @@ use crate::tree::version::{BlobFile, BlobUse, Janitor, SuperVersion, TableFile, 
 use crate::tree::{NEVER, Tree};
 use crate::value_log::Blob;
 use crate::vfs::{PacedVfs, Vfs};
-use crate::wal::{Reserve, Rewrite, Wal};
+use crate::wal::{DiskReserve, ResumeWrites, Wal};
 
 /// Trees by id and by name.
 #[derive(Debug, Default)]
@@ -76,7 +76,7 @@ pub(crate) struct TableSpace {
     pub(crate) vfs: Arc<dyn Vfs>,
     /// As `vfs`, but its calls do not take the reserve: a compaction would use it up and fail all the same.
     pub(crate) compaction_vfs: Arc<dyn Vfs>,
-    pub(crate) reserve: Arc<Reserve>,
+    pub(crate) reserve: Arc<DiskReserve>,
     pub(crate) dir: PathBuf,
     pub(crate) env: Env,
     pub(crate) cache: Arc<BlockCache>,
@@ -769,9 +769,9 @@ impl DbState {
     }
 
     /// What a resumption would have to write now.
-    fn rewrite(&self) -> Rewrite {
+    fn resume_writes(&self) -> ResumeWrites {
         let size = self.manifest.size();
-        Rewrite {
+        ResumeWrites {
             unflushed_bytes: self.memtable_bytes().min(self.wal.live_bytes()),
             store_bytes: self.tables.beside_bytes.load(Ordering::Relaxed),
             manifest_bytes: size.bytes,
@@ -781,7 +781,7 @@ impl DbState {
 
     /// Whether [`DbState::fit_reserve`] has something to do.
     pub(crate) fn is_reserve_due(&self) -> bool {
-        self.tables.reserve.is_due(self.rewrite())
+        self.tables.reserve.needs_resize(self.resume_writes())
     }
 
     /// [`DbState::is_reserve_due`], true once until the next [`DbState::fit_reserve`].
@@ -801,7 +801,7 @@ impl DbState {
         }
         let file_bytes =
             || self.all_trees().iter().map(|tree| tree.pin().version.file_bytes()).sum();
-        if let Some(error) = self.tables.reserve.fit(self.rewrite(), file_bytes) {
+        if let Some(error) = self.tables.reserve.resize(self.resume_writes(), file_bytes) {
             if failpoint::is_on(Failpoint::ReserveRequired) {
                 self.fail(error.clone());
             }

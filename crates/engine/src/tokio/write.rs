@@ -46,7 +46,7 @@ impl Shared {
         if let Some(traced) = traced {
             traced.committed(sync);
         }
-        if core.store.wal.asks_for_sync() {
+        if core.store.wal.claim_sync_request() {
             core.store.progress.notify();
         }
         Ok(())

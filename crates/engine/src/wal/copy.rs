@@ -1,8 +1,8 @@
-//! Copies a WAL segment into the log of another database.
+//! Copying of WAL segments into the log of another database.
 //!
-//! The database uid seeds the checksum of every record, so a copy of the bytes would be a segment of the
-//! original. The copy keeps the offset, the sequence numbers, the sync mark and the payload of each
-//! record; only the uid in the header and the checksums differ.
+//! The database uid seeds the checksum of every record, so the bytes cannot be copied as they are. The copy
+//! keeps offset, sequence numbers, sync mark and payload of each record. The uid in the header and all
+//! checksums differ.
 
 use std::path::Path;
 
@@ -12,32 +12,32 @@ use lsmx_base::sync::Arc;
 use crate::format::file_name::FileName;
 use crate::format::log_record::{LogSeed, RecordHeader};
 use crate::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
-use crate::log::{Found, LogReader};
+use crate::log_reader::{LogRead, LogReader};
 use crate::vfs::{File, Vfs};
 use crate::wal::DurableSegment;
 use crate::{Error, Result};
 
-/// Encoded bytes that are collected before an append.
+/// Encoded bytes per append.
 const APPEND_BYTES: usize = 1 << 20;
 
-/// A directory and the uid of the database in it.
+/// Directory and uid of a database.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LogHome<'a> {
+pub(crate) struct LogLocation<'a> {
     /// Directory of the database.
     pub(crate) dir: &'a Path,
     /// Uid of the database.
     pub(crate) db_uid: u64,
 }
 
-/// Writes the first `segment.bytes` bytes of a segment of `from` as a segment of `to`, which keeps its
-/// number. Calls `proceed` after each append. Does not sync the new file; returns it.
+/// Copies the first `segment.bytes` bytes of a segment of `from` to a segment of `to` with the same number.
+/// Calls `proceed` after each append. Returns the new file, which is not synced.
 ///
 /// # Errors
-/// The segment is damaged or belongs to another database; a read or a write fails; `proceed` fails.
+/// Fails when the segment is damaged or belongs to another database, or when I/O or `proceed` fails.
 pub(crate) fn copy_segment(
     vfs: &dyn Vfs,
-    from: LogHome<'_>,
-    to: LogHome<'_>,
+    from: LogLocation<'_>,
+    to: LogLocation<'_>,
     segment: DurableSegment,
     proceed: &dyn Fn() -> Result<()>,
 ) -> Result<Arc<dyn File>> {
@@ -63,16 +63,16 @@ pub(crate) fn copy_segment(
     let mut encoded = SegmentHeader { db_uid: to.db_uid, ..header }.encode().to_vec();
     let mut offset = len_u64(SEGMENT_HEADER_BYTES);
     loop {
-        match reader.record(offset)? {
-            Found::Record(header, payload) => {
+        match reader.read_record(offset)? {
+            LogRead::Record(header, payload) => {
                 let numbers = (header.first_seq, header.count);
-                let place = (to_seed, offset);
-                RecordHeader::encode_record(&mut encoded, place, numbers, header.mark, payload)
+                let location = (to_seed, offset);
+                RecordHeader::encode_record(&mut encoded, location, numbers, header.mark, payload)
                     .map_err(|what| Error::malformed(what, &path, offset))?;
                 offset += header.record_bytes();
             }
-            Found::End => break,
-            Found::Bad(what) => return Err(Error::malformed(what, &path, offset)),
+            LogRead::End => break,
+            LogRead::Malformed(what) => return Err(Error::malformed(what, &path, offset)),
         }
         if encoded.len() >= APPEND_BYTES {
             append(&mut encoded)?;

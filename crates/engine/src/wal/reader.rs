@@ -1,29 +1,28 @@
-//! Replaying the log.
+//! Replay of the write-ahead log.
 //!
-//! 1. Read the headers of all segments from the oldest live one on; each names its predecessor.
-//! 2. Walk the chain and hand every record to the caller, as far as each segment counts.
-//! 3. At the first thing that is not as it should be, look at all that lies beyond, only for sync
-//!    marks. If a mark (of a later record, of a later segment's header, of the manifest) covers the
-//!    place, it had been on stable storage and is **damage**: an error that names file and offset,
-//!    or in tolerant mode the end of the prefix that is kept. Otherwise it is a torn **tail**, which
-//!    is cut and reported.
+//! 1. Read the headers of all segments from the oldest live one on. Each states its predecessor.
+//! 2. Follow the chain and pass every record of the valid part of each segment to the caller.
+//! 3. At the first invalid record or header, scan everything after it for sync marks. If a mark of a later
+//!    record, of a later segment's header or of the manifest covers the position, its bytes had been on stable
+//!    storage, so this is **corruption**. It is an error that names file and offset, or, in tolerant mode, the
+//!    end of the prefix that is kept. Otherwise it is a **torn tail**, which is cut and reported.
 //!
-//! A segment without a predecessor starts a chain of its own. One that is not the oldest was left
-//! behind by an attempt to resume that the manifest never learned of, so no commit is in it.
+//! A segment without a predecessor starts a chain of its own. If it is not the oldest, a failed resume left it
+//! behind before the manifest listed it, so it contains no commit.
 //!
-//! A segment file grows ahead of its data by zeros, so its length is not its end. The valid length stands in
-//! the header of the next segment. If that header cannot be read, a segment ends where only zeros follow:
+//! Segment files are preallocated with zeros, so the file size is not the end of the data. The header of the next
+//! segment states the valid size. If that header is unreadable, a segment ends where only zeros follow:
 //!
-//! - Zeros up to the end of the file prove nothing. A later record or header may say that the segment was
-//!   synced as far as it counts, but the zeros need not count. The manifest's mark is an exception: it
-//!   has an offset.
-//! - Other bytes do count, because a closed segment gets no further bytes. If the segment was synced, a bad
-//!   record before them is damage.
+//! - Zeros up to the end of the file are inconclusive. A later record or header may state that the valid part of
+//!   the segment was synced, but the zeros need not belong to it. The manifest's mark is an exception,
+//!   because it has an offset.
+//! - Other bytes belong to the valid part, because nothing is appended to a closed segment. If the segment was
+//!   synced, an invalid record before them is corruption.
 //!
-//! The question is then about the header that cannot be read. It had been on stable storage if the manifest
-//! names its segment or a later one, if a record of its segment says that this segment is synced,
-//! or if a later segment says that older ones are. Otherwise it is part of the torn tail, and no commit in or
-//! after its segment was acknowledged as synced.
+//! It remains to classify the unreadable header. It had been on stable storage if the manifest lists its segment
+//! or a later one, if a record of its segment states that this segment is synced, or if a later segment states
+//! that older ones are. Otherwise it is part of the torn tail, and no commit in or after its segment was
+//! acknowledged as synced.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -34,83 +33,83 @@ use lsmx_base::sync::Arc;
 
 use crate::format::file_name::FileName;
 use crate::format::log_record::LogSeed;
-use crate::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
-use crate::log::{Found, LogReader};
+use crate::format::segment_header::{Predecessor, SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::log_reader::{LogRead, LogReader};
 use crate::vfs::{File, Vfs};
 use crate::wal::DurableSegment;
 use crate::{Error, Malformed, Result, SeqNo};
 
-/// What the manifest knows of the log.
+/// What the manifest states about the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplayFrom {
-    /// Where the chain starts.
+    /// First segment of the chain.
     pub oldest_segment: u64,
-    /// Segments that the manifest names; those before the oldest are of no interest.
+    /// Segments listed in the manifest. Those before the oldest are ignored.
     pub named: Vec<u64>,
-    /// A segment and how many of its bytes were synced at the last clean close.
+    /// A segment, and its synced bytes at the last clean close.
     pub mark: Option<(u64, u64)>,
-    /// The manifest, for error messages.
+    /// Path of the manifest, for error messages.
     pub named_by: PathBuf,
 }
 
-/// What to do about damage.
+/// Handling of corruption.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RecoveryMode {
-    /// Damage is an error. A torn tail is not damage: recovery cuts it, and the database is in the state after a
-    /// prefix of its commits.
+    /// Corruption is an error. A torn tail is not corruption: recovery cuts it, and the database has the
+    /// state after a prefix of its commits.
     #[default]
     Strict,
-    /// Damage of the log ends the replay and is reported. All tables are kept.
+    /// Corruption of the log ends the replay and is reported. All tables are kept.
     ///
-    /// Each keyspace by itself is in the state after a prefix of its operations. The prefix ends at the last commit
-    /// before the damage, or at the last flush of the keyspace if that is later. So the prefixes of two keyspaces may
-    /// differ, and of a batch that writes to several keyspaces a part may be missing.
-    /// [`RecoveryReport::complete_through`] has the end of each prefix. Damaged tables and manifests are errors in
-    /// this mode, too.
+    /// Each keyspace on its own has the state after a prefix of its operations. The prefix ends at the last
+    /// commit before the corruption, or at the last flush of the keyspace if that is later. Therefore the
+    /// prefixes of two keyspaces may differ, and part of a batch that writes to several keyspaces may be
+    /// missing. [`RecoveryReport::complete_through`] states the end of each prefix. Damaged tables and
+    /// manifests are errors in this mode, too.
     Tolerant,
 }
 
-/// A record that is read back.
+/// A record passed to the visitor of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplayedRecord<'a> {
     /// First sequence number of the commit.
     pub first_seq: SeqNo,
-    /// How many sequence numbers it takes.
+    /// Number of sequence numbers.
     pub count: u32,
-    /// The encoded batch.
+    /// Encoded batch.
     pub payload: &'a [u8],
-    /// Segment it stands in.
+    /// Id of its segment.
     pub segment: u64,
     /// Offset of the record in the segment's file.
     pub offset: u64,
 }
 
-/// What a replay found.
+/// Result of a replay.
 #[derive(Clone, Debug, Default)]
 pub struct RecoveryReport {
-    /// Segments of the chain, down to where it was cut.
+    /// Number of segments in the chain, up to the cut.
     pub segments: u64,
-    /// Commits handed to the caller.
+    /// Number of commits passed to the visitor.
     pub records: u64,
     /// Last sequence number of the chain, or the one before its start.
     pub last_seq: SeqNo,
-    /// Bytes from the cut on, over all segments.
+    /// Bytes after the cut, over all segments.
     pub bytes_cut: u64,
-    /// Whole valid records among them.
+    /// Number of valid records after the cut.
     pub records_beyond: u64,
     /// File and offset of the cut.
     pub cut_at: Option<(PathBuf, u64)>,
-    /// What was damaged there; `None` if it was a torn tail. Only in tolerant mode.
+    /// Corruption at the cut; `None` for a torn tail. Only in tolerant mode.
     pub damage: Option<Error>,
-    /// For each keyspace by name, the sequence number up to which it is complete: it holds all of its
-    /// operations up to this number and none after it. Without damage all numbers are equal. Empty in the
-    /// report of [`replay`], which does not know tables.
+    /// Sequence number up to which each keyspace, by name, is complete: it contains all of its operations
+    /// up to this number and none after it. Without corruption all numbers are equal. Empty in the report
+    /// of [`replay`], which does not read tables.
     pub complete_through: BTreeMap<String, SeqNo>,
 }
 
 impl RecoveryReport {
-    /// Adds what a replay of the kept log of a keyspace found: if it is damaged, the keyspace is complete up to
-    /// the damage.
+    /// Adds the replay of the kept log of a keyspace. If that log is corrupt, the keyspace is complete up
+    /// to the corruption.
     pub(crate) fn add_kept_log(&mut self, keyspace: String, kept: RecoveryReport) {
         if kept.damage.is_some() {
             self.complete_through.insert(keyspace, kept.last_seq);
@@ -119,13 +118,13 @@ impl RecoveryReport {
     }
 }
 
-/// Follows the chain of segments and hands every commit to `visit`, in order: exactly a prefix of
-/// what was appended, and at least what was synced. Changes no byte.
+/// Follows the chain of segments and passes every commit to `visit`, in order. The commits are exactly a prefix
+/// of what was appended, and include everything that was synced. Writes nothing.
 ///
 /// # Errors
-/// A read fails; `visit` fails; a synced segment belongs to another database; a segment has a newer
-/// version; in strict mode, a live segment is missing or anything is damaged. What was visited until
-/// then must not be used.
+/// Fails when I/O or `visit` fails, when a synced segment belongs to another database, or when a segment has a
+/// newer version. In strict mode also when a live segment is missing, or for any corruption. After an error the
+/// commits visited so far must not be used.
 pub fn replay(
     vfs: &dyn Vfs,
     dir: &Path,
@@ -134,15 +133,16 @@ pub fn replay(
     mode: RecoveryMode,
     visit: &mut dyn FnMut(ReplayedRecord<'_>) -> Result<()>,
 ) -> Result<RecoveryReport> {
-    let candidates = Candidate::all(vfs, dir, db_uid, &|id| id >= expect.oldest_segment)?;
-    replay_chain(&Chain { dir, db_uid, expect, candidates }, mode, visit)
+    let candidates =
+        SegmentCandidate::open_all(vfs, dir, db_uid, &|id| id >= expect.oldest_segment)?;
+    replay_chain(&SegmentChain { dir, db_uid, expect, candidates }, mode, visit)
 }
 
-/// As [`replay`], of a chain that consists of exactly these segments, oldest first, all of them on stable storage
-/// to their ends. `named_by` is the file that names them.
+/// Replays a chain that consists of exactly these segments, oldest first, all of them durable up to their ends.
+/// `named_by` is the file that lists them.
 ///
 /// # Errors
-/// As [`replay`].
+/// Fails as [`replay`] does.
 pub(crate) fn replay_segments(
     vfs: &dyn Vfs,
     (dir, db_uid): (&Path, u64),
@@ -161,24 +161,24 @@ pub(crate) fn replay_segments(
         named_by: named_by.to_owned(),
     };
     let is_one = |id| segments.iter().any(|segment| segment.id == id);
-    let candidates = Candidate::all(vfs, dir, db_uid, &is_one)?;
-    replay_chain(&Chain { dir, db_uid, expect: &expect, candidates }, mode, visit)
+    let candidates = SegmentCandidate::open_all(vfs, dir, db_uid, &is_one)?;
+    replay_chain(&SegmentChain { dir, db_uid, expect: &expect, candidates }, mode, visit)
 }
 
 fn replay_chain(
-    chain: &Chain<'_>,
+    chain: &SegmentChain<'_>,
     mode: RecoveryMode,
     visit: &mut dyn FnMut(ReplayedRecord<'_>) -> Result<()>,
 ) -> Result<RecoveryReport> {
     let mut report = RecoveryReport::default();
-    if let Some(stop) = chain.walk(&mut report, visit)? {
-        chain.end_at(stop, mode, &mut report)?;
+    if let Some(stop) = chain.visit_records(&mut report, visit)? {
+        chain.classify_stop(stop, mode, &mut report)?;
     }
     Ok(report)
 }
 
-/// A segment file that may be in the chain.
-struct Candidate {
+/// A segment file that may belong to the chain.
+struct SegmentCandidate {
     id: u64,
     path: PathBuf,
     file: Arc<dyn File>,
@@ -186,14 +186,14 @@ struct Candidate {
     header: std::result::Result<SegmentHeader, Malformed>,
 }
 
-impl Candidate {
-    /// The segment files whose numbers `is_wanted` accepts, in order of their numbers.
-    fn all(
+impl SegmentCandidate {
+    /// Opens the segment files with the numbers that `is_wanted` accepts, in ascending order.
+    fn open_all(
         vfs: &dyn Vfs,
         dir: &Path,
         db_uid: u64,
         is_wanted: &dyn Fn(u64) -> bool,
-    ) -> Result<Vec<Candidate>> {
+    ) -> Result<Vec<SegmentCandidate>> {
         let names = vfs.list(dir).map_err(|source| Error::io("list", dir, source))?;
         let mut ids: Vec<u64> = names
             .iter()
@@ -203,10 +203,10 @@ impl Candidate {
             })
             .collect();
         ids.sort_unstable();
-        ids.into_iter().map(|id| Candidate::open(vfs, dir, db_uid, id)).collect()
+        ids.into_iter().map(|id| SegmentCandidate::open(vfs, dir, db_uid, id)).collect()
     }
 
-    fn open(vfs: &dyn Vfs, dir: &Path, db_uid: u64, id: u64) -> Result<Candidate> {
+    fn open(vfs: &dyn Vfs, dir: &Path, db_uid: u64, id: u64) -> Result<SegmentCandidate> {
         let path = FileName::Segment(id).in_dir(dir);
         let file = vfs.open(&path).map_err(|source| Error::io("open", &path, source))?;
         let bytes = file.len().map_err(|source| Error::io("read", &path, source))?;
@@ -218,19 +218,19 @@ impl Candidate {
             Err(newer @ Malformed::Version { .. }) => {
                 return Err(Error::malformed(newer, &path, 0));
             }
-            // A segment that was never synced may show an old block of the disk: the header of another
-            // segment, also of another database, such as a checkpoint that was deleted.
+            // A segment that was never synced may contain an old disk block: the header of another
+            // segment, possibly of another database such as a deleted checkpoint.
             Ok(header) => header.check_identity(db_uid, id).map(|()| header),
             bad => bad,
         };
-        Ok(Candidate { id, path, file, bytes, header })
+        Ok(SegmentCandidate { id, path, file, bytes, header })
     }
 
-    fn predecessor(&self) -> Option<crate::format::segment_header::Predecessor> {
+    fn predecessor(&self) -> Option<Predecessor> {
         self.header.as_ref().ok().and_then(|header| header.predecessor)
     }
 
-    fn starts_a_chain(&self) -> bool {
+    fn is_chain_start(&self) -> bool {
         self.header.as_ref().is_ok_and(|header| header.predecessor.is_none())
     }
 
@@ -239,52 +239,58 @@ impl Candidate {
     }
 }
 
-/// Where the walk could not go on.
-struct Stop {
-    /// Segment that holds the place, or that is missing.
+/// Position at which the replay stopped.
+struct ReplayStop {
+    /// Segment at the position, or the missing segment.
     id: u64,
     offset: u64,
-    /// Whether the checksums fit and yet the contents cannot be: no torn write looks like that.
-    certain: bool,
-    what: Trouble,
+    /// Whether the contents are impossible despite valid checksums, which no torn write can cause.
+    is_corruption: bool,
+    reason: StopReason,
 }
 
-enum Trouble {
+impl ReplayStop {
+    fn at_start(id: u64, reason: StopReason) -> ReplayStop {
+        ReplayStop { id, offset: 0, is_corruption: false, reason }
+    }
+}
+
+enum StopReason {
     Malformed(Malformed),
-    /// The segment is not there; this file names it.
+    /// The segment does not exist, but this file lists it.
     Missing(PathBuf),
 }
 
-struct Chain<'a> {
+struct SegmentChain<'a> {
     dir: &'a Path,
     db_uid: u64,
     expect: &'a ReplayFrom,
-    candidates: Vec<Candidate>,
+    candidates: Vec<SegmentCandidate>,
 }
 
-impl Chain<'_> {
+impl SegmentChain<'_> {
     fn path(&self, id: u64) -> PathBuf {
         FileName::Segment(id).in_dir(self.dir)
     }
 
-    /// Visits records until the chain ends or something is wrong.
-    fn walk(
+    /// Visits records up to the end of the chain or the first problem.
+    fn visit_records(
         &self,
         report: &mut RecoveryReport,
         visit: &mut dyn FnMut(ReplayedRecord<'_>) -> Result<()>,
-    ) -> Result<Option<Stop>> {
+    ) -> Result<Option<ReplayStop>> {
         let mut id = self.expect.oldest_segment;
         let mut named_by = self.expect.named_by.clone();
         loop {
             let Some(current) = self.candidates.iter().find(|candidate| candidate.id == id) else {
-                let what = Trouble::Missing(named_by);
-                return Ok(Some(Stop { id, offset: 0, certain: false, what }));
+                let reason = StopReason::Missing(named_by);
+                return Ok(Some(ReplayStop::at_start(id, reason)));
             };
             let header = match &current.header {
                 Ok(header) => header,
                 Err(what) => {
-                    let what = Trouble::Malformed(what.clone());
-                    return Ok(Some(Stop { id, offset: 0, certain: false, what }));
+                    let reason = StopReason::Malformed(what.clone());
+                    return Ok(Some(ReplayStop::at_start(id, reason)));
                 }
             };
             if report.segments == 0 {
@@ -295,161 +301,188 @@ impl Chain<'_> {
                 Ok(next) => next,
                 Err(stop) => return Ok(Some(stop)),
             };
-            let end = next.and_then(Candidate::predecessor).map(|before| before.bytes);
-            let end = match (Walk { current, db_uid: self.db_uid, end }).run(report, visit)? {
-                Walked::ToEnd(end) => end,
-                Walked::To(stop) => return Ok(Some(stop)),
+            let end = next.and_then(SegmentCandidate::predecessor).map(|before| before.bytes);
+            let end = match (SegmentReplay { current, db_uid: self.db_uid, end })
+                .visit_records(report, visit)?
+            {
+                SegmentOutcome::Complete(end) => end,
+                SegmentOutcome::Stopped(stop) => return Ok(Some(stop)),
             };
             let Some(next) = next else {
-                if end.zeros.is_some() {
+                if end.zeros_follow.is_some() {
                     report.cut_at = Some((current.path.clone(), end.offset));
                 }
-                return Ok(self.after_the_end(id, end));
+                return Ok(self.check_after_end(id, end));
             };
             let before = next.predecessor().map_or(0, |before| before.last_seq);
             if before != report.last_seq.0 {
                 let what = Malformed::Field {
                     what: "predecessor's last sequence number",
                     found: before,
-                    expected: "that of its last record",
+                    expected: "the number of its last record",
                 };
-                let what = Trouble::Malformed(what);
-                return Ok(Some(Stop { id: next.id, offset: 0, certain: true, what }));
+                let reason = StopReason::Malformed(what);
+                return Ok(Some(ReplayStop {
+                    id: next.id,
+                    offset: 0,
+                    is_corruption: true,
+                    reason,
+                }));
             }
             named_by.clone_from(&current.path);
             id = next.id;
         }
     }
 
-    /// The one segment that names `id` as its predecessor.
-    fn successor(&self, id: u64) -> std::result::Result<Option<&Candidate>, Stop> {
+    /// Returns the only segment whose predecessor is `id`.
+    fn successor(&self, id: u64) -> std::result::Result<Option<&SegmentCandidate>, ReplayStop> {
         let mut all = self.candidates.iter().filter(|candidate| {
             candidate.id > id && candidate.predecessor().is_some_and(|before| before.id == id)
         });
         let first = all.next();
         let Some(second) = all.next() else { return Ok(first) };
         let what = Malformed::Field {
-            what: "predecessor that another segment has too",
+            what: "predecessor of two segments",
             found: id,
-            expected: "a predecessor of its own",
+            expected: "one successor",
         };
-        Err(Stop { id: second.id, offset: 0, certain: true, what: Trouble::Malformed(what) })
+        Err(ReplayStop {
+            id: second.id,
+            offset: 0,
+            is_corruption: true,
+            reason: StopReason::Malformed(what),
+        })
     }
 
-    /// The chain ends in segment `last`: is anything there that should have been reached, or named
-    /// that is not there?
-    fn after_the_end(&self, last: u64, end: End) -> Option<Stop> {
-        let unreached = self.unreached(last).map(|candidate| {
-            let what = match (&candidate.header, candidate.predecessor()) {
-                (Err(what), _) => Trouble::Malformed(what.clone()),
+    /// Checks that nothing exists after the chain's last segment that should be part of it, and that no
+    /// listed segment is missing.
+    fn check_after_end(&self, last: u64, end: SegmentEnd) -> Option<ReplayStop> {
+        let unreached = self.unreached_segments(last).map(|candidate| {
+            let reason = match (&candidate.header, candidate.predecessor()) {
+                (Err(what), _) => StopReason::Malformed(what.clone()),
                 (Ok(_), Some(before)) if before.id > last => {
-                    let what = Trouble::Missing(candidate.path.clone());
-                    return Stop { id: before.id, offset: 0, certain: false, what };
+                    let reason = StopReason::Missing(candidate.path.clone());
+                    return ReplayStop::at_start(before.id, reason);
                 }
-                (Ok(_), before) => Trouble::Malformed(Malformed::Identity {
+                (Ok(_), before) => StopReason::Malformed(Malformed::Identity {
                     what: "predecessor",
                     expected: last,
                     found: before.map_or(0, |before| before.id),
                 }),
             };
-            Stop { id: candidate.id, offset: 0, certain: false, what }
+            ReplayStop::at_start(candidate.id, reason)
         });
         let named = self.expect.named.iter().chain(self.expect.mark.iter().map(|(id, _)| id));
         let named = named.filter(|&&id| id > last).map(|&id| {
             let there = self.candidates.iter().find(|candidate| candidate.id == id);
-            let what = match there.map(|candidate| &candidate.header) {
-                None => Trouble::Missing(self.expect.named_by.clone()),
-                Some(Err(what)) => Trouble::Malformed(what.clone()),
-                // It starts a chain, or hangs on one that does.
-                Some(Ok(_)) => Trouble::Malformed(Malformed::Identity {
+            let reason = match there.map(|candidate| &candidate.header) {
+                None => StopReason::Missing(self.expect.named_by.clone()),
+                Some(Err(what)) => StopReason::Malformed(what.clone()),
+                // It starts a chain, or continues one that does.
+                Some(Ok(_)) => StopReason::Malformed(Malformed::Identity {
                     what: "predecessor",
                     expected: last,
                     found: 0,
                 }),
             };
-            Stop { id, offset: 0, certain: false, what }
+            ReplayStop::at_start(id, reason)
         });
         let short = self.expect.mark.filter(|&(id, marked)| id == last && marked > end.offset);
         let short = short.map(|(id, needed)| {
             let (what, found) = ("WAL segment", end.offset);
-            let what = end.zeros.unwrap_or(Malformed::Truncated { what, needed, found });
-            Stop { id, offset: end.offset, certain: false, what: Trouble::Malformed(what) }
+            let what = end.zeros_follow.unwrap_or(Malformed::Truncated { what, needed, found });
+            ReplayStop {
+                id,
+                offset: end.offset,
+                is_corruption: false,
+                reason: StopReason::Malformed(what),
+            }
         });
         let stop = short.or_else(|| unreached.chain(named).min_by_key(|stop| stop.id));
         if failpoint::is_on(Failpoint::IntactSegmentBlamed) {
             let (what, found) = ("WAL segment", end.offset);
             let what = Malformed::Truncated { what, needed: found + 1, found };
-            let what = Trouble::Malformed(what);
-            return stop.map(|_| Stop { id: last, offset: found, certain: true, what });
+            let reason = StopReason::Malformed(what);
+            return stop.map(|_| ReplayStop {
+                id: last,
+                offset: found,
+                is_corruption: true,
+                reason,
+            });
         }
         stop
     }
 
-    /// Segments after `id` that belong to this chain or may: not those of an attempt to resume.
-    fn unreached(&self, id: u64) -> impl Iterator<Item = &Candidate> {
-        let mut strangers: Vec<u64> = Vec::new();
+    /// Returns later segments that may belong to this chain, without those of a failed resume.
+    fn unreached_segments(&self, id: u64) -> impl Iterator<Item = &SegmentCandidate> {
+        let mut orphans: Vec<u64> = Vec::new();
         for candidate in self.candidates.iter().filter(|candidate| candidate.id > id) {
             let follows =
-                candidate.predecessor().is_some_and(|before| strangers.contains(&before.id));
-            if candidate.starts_a_chain() || follows {
-                strangers.push(candidate.id);
+                candidate.predecessor().is_some_and(|before| orphans.contains(&before.id));
+            if candidate.is_chain_start() || follows {
+                orphans.push(candidate.id);
             }
         }
         self.candidates
             .iter()
-            .filter(move |candidate| candidate.id > id && !strangers.contains(&candidate.id))
+            .filter(move |candidate| candidate.id > id && !orphans.contains(&candidate.id))
     }
 
-    /// Decides between damage and tail, and cuts.
-    fn end_at(&self, stop: Stop, mode: RecoveryMode, report: &mut RecoveryReport) -> Result<()> {
+    /// Classifies a stop as corruption or torn tail, and cuts the tail.
+    fn classify_stop(
+        &self,
+        stop: ReplayStop,
+        mode: RecoveryMode,
+        report: &mut RecoveryReport,
+    ) -> Result<()> {
         let (mut bytes_cut, mut records_beyond) = (0, 0);
-        let mut covered = stop.certain || self.manifest_covers(&stop);
-        covered |= failpoint::is_on(Failpoint::TornTailRefused);
+        let mut was_synced = stop.is_corruption || self.is_covered_by_manifest(&stop);
+        was_synced |= failpoint::is_on(Failpoint::TornTailRefused);
         if let Some(torn) = self.candidates.iter().find(|candidate| candidate.id == stop.id) {
-            bytes_cut += torn.reader(self.db_uid, torn.bytes).written_beyond(stop.offset)?;
-            let beyond = torn.reader(self.db_uid, torn.bytes).beyond(stop.offset)?;
-            covered |= beyond.position > stop.offset;
-            records_beyond += beyond.records;
+            bytes_cut += torn.reader(self.db_uid, torn.bytes).written_bytes_after(stop.offset)?;
+            let tail = torn.reader(self.db_uid, torn.bytes).scan_tail(stop.offset)?;
+            was_synced |= tail.position > stop.offset;
+            records_beyond += tail.records;
         }
-        for later in self.unreached(stop.id) {
-            bytes_cut += later.reader(self.db_uid, later.bytes).written_beyond(0)?;
-            let beyond = later.reader(self.db_uid, later.bytes).beyond(0)?;
-            covered |= beyond.position > 0 || beyond.older_synced;
-            records_beyond += beyond.records;
+        for later in self.unreached_segments(stop.id) {
+            bytes_cut += later.reader(self.db_uid, later.bytes).written_bytes_after(0)?;
+            let tail = later.reader(self.db_uid, later.bytes).scan_tail(0)?;
+            was_synced |= tail.position > 0 || tail.older_synced;
+            records_beyond += tail.records;
             if let Some(before) = later.predecessor() {
-                // The mark of the stopped segment itself, or of one after it: a sync goes oldest
-                // segment first.
-                let reach = if before.id == stop.id { stop.offset } else { 0 };
-                covered |= before.id >= stop.id && before.mark > reach;
+                // A mark of the segment itself or of a later one suffices, because older segments are
+                // synced first.
+                let covered_bytes = if before.id == stop.id { stop.offset } else { 0 };
+                was_synced |= before.id >= stop.id && before.mark > covered_bytes;
             }
         }
         let path = self.path(stop.id);
-        let error = match stop.what {
-            Trouble::Malformed(what) => Error::malformed(what, &path, stop.offset),
-            Trouble::Missing(named_by) => Error::Missing { path: path.clone(), named_by },
+        let error = match stop.reason {
+            StopReason::Malformed(what) => Error::malformed(what, &path, stop.offset),
+            StopReason::Missing(named_by) => Error::Missing { path: path.clone(), named_by },
         };
-        let damaged = covered && !failpoint::is_on(Failpoint::WalDamageTreatedAsTail);
-        let foreign = matches!(
+        let is_corrupt = was_synced && !failpoint::is_on(Failpoint::WalDamageTreatedAsTail);
+        let is_foreign = matches!(
             error,
             Error::Corrupt { source: Malformed::Identity { what: "database uid", .. }, .. }
         );
-        if damaged && (mode == RecoveryMode::Strict || foreign) {
+        if is_corrupt && (mode == RecoveryMode::Strict || is_foreign) {
             return Err(error);
         }
-        report.damage = damaged.then_some(error);
+        report.damage = is_corrupt.then_some(error);
         report.bytes_cut = bytes_cut;
         report.records_beyond = records_beyond;
         report.cut_at = Some((path, stop.offset));
         Ok(())
     }
 
-    /// Whether the manifest says that the place had been on stable storage.
-    fn manifest_covers(&self, stop: &Stop) -> bool {
-        let header = stop.offset < len_u64(SEGMENT_HEADER_BYTES);
-        // A segment is named after its header and all older segments were synced.
-        let named = |id: u64| id > stop.id || (id == stop.id && header);
-        named(self.expect.oldest_segment)
-            || self.expect.named.iter().any(|&id| named(id))
+    /// Returns whether the position had been on stable storage according to the manifest.
+    fn is_covered_by_manifest(&self, stop: &ReplayStop) -> bool {
+        let is_in_header = stop.offset < len_u64(SEGMENT_HEADER_BYTES);
+        // The manifest lists a segment after its header and all older segments were synced.
+        let is_synced = |id: u64| id > stop.id || (id == stop.id && is_in_header);
+        is_synced(self.expect.oldest_segment)
+            || self.expect.named.iter().any(|&id| is_synced(id))
             || self
                 .expect
                 .mark
@@ -457,39 +490,44 @@ impl Chain<'_> {
     }
 }
 
-/// Where the records of a segment end.
-struct End {
+/// End of the records of a segment.
+struct SegmentEnd {
     offset: u64,
-    /// Why no record starts there, if the file goes on in zeros.
-    zeros: Option<Malformed>,
+    /// Why no record starts there, if zeros follow.
+    zeros_follow: Option<Malformed>,
 }
 
-/// How far the records of a segment could be read.
-enum Walked {
-    ToEnd(End),
-    To(Stop),
+/// Result of replaying one segment.
+enum SegmentOutcome {
+    Complete(SegmentEnd),
+    Stopped(ReplayStop),
 }
 
-/// Reads one segment of the chain, whose header is good.
-struct Walk<'a> {
-    current: &'a Candidate,
+/// Replay of one segment with a valid header.
+struct SegmentReplay<'a> {
+    current: &'a SegmentCandidate,
     db_uid: u64,
-    /// As far as it counts; `None` for the last segment, which counts as far as it goes.
+    /// Size of the valid part, in bytes; `None` for the last segment, which is valid to its end.
     end: Option<u64>,
 }
 
-impl Walk<'_> {
-    fn run(
+impl SegmentReplay<'_> {
+    fn visit_records(
         self,
         report: &mut RecoveryReport,
         visit: &mut dyn FnMut(ReplayedRecord<'_>) -> Result<()>,
-    ) -> Result<Walked> {
-        let Candidate { id, bytes, .. } = *self.current;
-        let counts = self.end.unwrap_or(bytes);
-        let mut reader = self.current.reader(self.db_uid, counts.min(bytes));
+    ) -> Result<SegmentOutcome> {
+        let SegmentCandidate { id, bytes, .. } = *self.current;
+        let valid_bytes = self.end.unwrap_or(bytes);
+        let mut reader = self.current.reader(self.db_uid, valid_bytes.min(bytes));
         let mut offset = len_u64(SEGMENT_HEADER_BYTES);
-        let stop = |offset, certain, what| {
-            Ok(Walked::To(Stop { id, offset, certain, what: Trouble::Malformed(what) }))
+        let stop = |offset, is_corruption, what| {
+            Ok(SegmentOutcome::Stopped(ReplayStop {
+                id,
+                offset,
+                is_corruption,
+                reason: StopReason::Malformed(what),
+            }))
         };
         if let Ok(header) = &self.current.header
             && header.first_seq <= report.last_seq.0
@@ -497,22 +535,27 @@ impl Walk<'_> {
             return stop(0, true, Malformed::Order { what: "first sequence number of a segment" });
         }
         loop {
-            let (header, payload) = match reader.record(offset)? {
-                Found::Record(header, payload) => (header, payload),
-                Found::Bad(what) => {
-                    let ends = self.end.is_none()
+            let (header, payload) = match reader.read_record(offset)? {
+                LogRead::Record(header, payload) => (header, payload),
+                LogRead::Malformed(what) => {
+                    let is_last = self.end.is_none()
                         && !failpoint::is_on(Failpoint::GrownTailTreatedAsDamage);
-                    if ends && reader.written_beyond(offset)? == 0 {
-                        return Ok(Walked::ToEnd(End { offset, zeros: Some(what) }));
+                    if is_last && reader.written_bytes_after(offset)? == 0 {
+                        return Ok(SegmentOutcome::Complete(SegmentEnd {
+                            offset,
+                            zeros_follow: Some(what),
+                        }));
                     }
                     return stop(offset, false, what);
                 }
-                Found::End if counts > bytes => {
-                    let (needed, found) = (counts, bytes);
+                LogRead::End if valid_bytes > bytes => {
+                    let (needed, found) = (valid_bytes, bytes);
                     let what = Malformed::Truncated { what: "WAL segment", needed, found };
                     return stop(offset, false, what);
                 }
-                Found::End => return Ok(Walked::ToEnd(End { offset, zeros: None })),
+                LogRead::End => {
+                    return Ok(SegmentOutcome::Complete(SegmentEnd { offset, zeros_follow: None }));
+                }
             };
             if !header.is_mark_only() {
                 if header.first_seq <= report.last_seq.0 {
@@ -527,7 +570,7 @@ impl Walk<'_> {
                     offset,
                 })?;
                 report.records += 1;
-                // Below 2^56 by the check of the header.
+                // Less than 2^56, as the header check ensures.
                 report.last_seq = SeqNo(header.first_seq + u64::from(header.count) - 1);
             }
             offset += header.record_bytes();

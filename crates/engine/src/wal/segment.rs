@@ -1,4 +1,4 @@
-//! One segment as its writer sees it.
+//! State of one segment in the writer.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,27 +9,27 @@ use crate::format::log_record::{LogSeed, SyncMark};
 use crate::vfs::File;
 use crate::{Result, SeqNo};
 
-/// A live segment, for those who decide what to flush.
+/// Description of a live segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentInfo {
     /// Number in the file's name.
     pub id: u64,
-    /// First sequence number that could come in it.
+    /// Lower bound of its sequence numbers.
     pub first_seq: SeqNo,
-    /// Last sequence number in it; smaller than `first_seq` while it has no records.
+    /// Last sequence number in it; smaller than `first_seq` if it has no records.
     pub last_seq: SeqNo,
-    /// Its bytes.
+    /// Size, in bytes.
     pub bytes: u64,
-    /// Whether a newer segment took its place, so that nothing more comes.
+    /// Whether a newer segment exists, so that nothing is appended any more.
     pub closed: bool,
 }
 
-/// How far a live segment is on stable storage.
+/// Durable part of a live segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DurableSegment {
     /// Number in the file's name.
     pub id: u64,
-    /// Bytes from its start; they end with a whole record.
+    /// Size of the durable part, in bytes. It ends with a complete record.
     pub bytes: u64,
 }
 
@@ -38,25 +38,25 @@ pub struct DurableSegment {
 pub(crate) struct Segment {
     pub(crate) id: u64,
     pub(crate) path: PathBuf,
-    /// None once the segment is closed and synced: nothing is appended to it any more.
+    /// `None` once the segment is closed and synced.
     pub(crate) file: Option<Arc<dyn File>>,
     pub(crate) seed: LogSeed,
     pub(crate) first_seq: u64,
-    /// Last sequence number in it, or before it.
+    /// Last sequence number in it, or before it if it has no records.
     pub(crate) last_seq: u64,
     pub(crate) bytes: u64,
-    /// Bytes without the mark-only records at its end, which nobody waits for.
+    /// Size without the mark-only records at its end, which need no sync, in bytes.
     pub(crate) record_bytes: u64,
-    /// Bytes on stable storage, once the name is too and the manifest knows it; what marks say.
+    /// Synced bytes, once the segment is registered as well. Sync marks state this number.
     pub(crate) synced: u64,
-    /// Whether the directory is synced and the manifest names the segment.
-    pub(crate) named: bool,
+    /// Whether the directory is synced and the manifest lists the segment.
+    pub(crate) registered: bool,
 }
 
 impl Segment {
-    /// Whether a sync has something to do for it.
+    /// Returns whether a sync has work to do for this segment.
     pub(crate) fn needs_sync(&self) -> bool {
-        self.record_bytes > self.synced || !self.named
+        self.record_bytes > self.synced || !self.registered
     }
 
     pub(crate) fn mark(&self, older_synced: bool) -> SyncMark {

@@ -1,8 +1,8 @@
-//! Appending to the log, syncing it, and beginning anew after a failure.
+//! WAL writer: appends, syncs, and recovery from failures.
 //!
-//! Two locks. `log` guards the segments and is held while a group is handed to the system, so that
-//! offsets and order agree. `syncing` makes syncs one after the other; it is taken before `log` and
-//! held over the sync itself, during which `log` is free and appends go on.
+//! Two locks. `log` guards the segments and is held during a write, so that offsets are in append order.
+//! `syncing` serializes syncs. It is acquired before `log` and held during the sync itself, while `log` is
+//! free for appends.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -25,39 +25,38 @@ pub const SYNC_EVERY_BYTES_DEFAULT: u64 = 8 << 20;
 /// Default of [`WalOptions::sync_every_us`]: one second.
 pub const SYNC_EVERY_US_DEFAULT: u64 = 1_000_000;
 
-/// Bytes of the encode buffer that are kept from group to group.
+/// Capacity of the encode buffer kept between groups, in bytes.
 const BUFFER_BYTES_KEPT: usize = 4 << 20;
-/// `unsynced_since_us` while nobody has asked since the last sync.
-const NOT_ASKED: u64 = u64::MAX;
+/// Value of `unsynced_since_us` until [`Wal::is_sync_due`] sees unsynced bytes.
+const NO_TIME: u64 = u64::MAX;
 
-/// One commit, ready for the log.
+/// One commit to be appended.
 #[derive(Clone, Copy, Debug)]
 pub struct WalRecord<'a> {
     /// First sequence number of the commit.
     pub first_seq: SeqNo,
-    /// How many sequence numbers it takes; at least 1.
+    /// Number of sequence numbers, at least 1.
     pub count: u32,
-    /// The encoded batch; the log does not look inside.
+    /// Encoded batch, which the log does not interpret.
     pub payload: &'a [u8],
 }
 
-/// When segments turn and when a sync is due.
+/// Options of the write-ahead log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WalOptions {
-    /// A segment of this many bytes takes no further group. Smaller: old segments go sooner.
+    /// Size at which a segment is closed, in bytes. Smaller segments are deleted sooner.
     /// Default: [`SEGMENT_BYTES_DEFAULT`].
     pub segment_bytes: u64,
-    /// A sync is due after so many bytes, though nobody asked. Default:
-    /// [`SYNC_EVERY_BYTES_DEFAULT`].
+    /// Unsynced bytes at which a background sync is due. Default: [`SYNC_EVERY_BYTES_DEFAULT`].
     pub sync_every_bytes: u64,
-    /// A sync is due so many microseconds after a byte was appended. Default:
+    /// Age of unsynced bytes at which a background sync is due, in microseconds. Default:
     /// [`SYNC_EVERY_US_DEFAULT`].
     pub sync_every_us: u64,
-    /// Whether a file `RESERVE` keeps room on the disk. When the disk is full, the file is removed, and flushes
-    /// and commits use its room. It takes at most what [`Db::resume`](crate::Db::resume) would write, and at most
-    /// the greater of 4 MiB and 10 % of the bytes of tables and blob files. Where it cannot be made,
-    /// [`Event::NoReserve`](crate::Event::NoReserve) says so once, and the database works without it.
-    /// Default: yes.
+    /// Whether a file `RESERVE` keeps disk space free. When the disk is full, the file is removed, so that flushes
+    /// and commits can use its space. Its size is at most what [`Db::resume`](crate::Db::resume) would
+    /// write, and at most 4 MiB or 10 % of the size of tables and blob files, whichever is larger.
+    /// If it cannot be created, [`Event::NoReserve`](crate::Event::NoReserve) is reported once, and the
+    /// database works without it. Default: true.
     pub reserve: bool,
 }
 
@@ -72,52 +71,52 @@ impl Default for WalOptions {
     }
 }
 
-/// What the log needs of the manifest. Called with locks of the log held: must not call it back.
-pub trait SegmentLedger: Send + Sync {
-    /// The next file number; never given out twice.
+/// Manifest operations of the log. Called with locks of the log held, so it must not call the log.
+pub trait SegmentRegistry: Send + Sync {
+    /// Returns a new file number.
     fn allocate(&self) -> u64;
 
-    /// Has a manifest edit that names the segment on stable storage before it returns.
+    /// Writes a manifest edit that lists the segment, and makes it durable.
     ///
     /// # Errors
-    /// The manifest could not be written.
-    fn name_segment(&self, id: u64) -> Result<()>;
+    /// Fails when the manifest cannot be written.
+    fn register_segment(&self, id: u64) -> Result<()>;
 }
 
 /// The write-ahead log of a database, open for writing.
 ///
-/// The first failure of an append or a sync is remembered: every later call returns it until
-/// [`Wal::restart`]. A file whose sync failed is never synced again.
+/// After the first failed append or sync, every call returns that error until [`Wal::restart`]. A file whose
+/// sync failed is never synced again.
 pub struct Wal {
     vfs: Arc<dyn Vfs>,
     dir: PathBuf,
     db_uid: u64,
-    ledger: Arc<dyn SegmentLedger>,
+    registry: Arc<dyn SegmentRegistry>,
     options: WalOptions,
     syncing: Mutex<()>,
-    log: Mutex<Log>,
-    /// Bytes appended since the last sync; written under `log`, read without for `sync_due`.
+    log: Mutex<LogState>,
+    /// Bytes appended since the last sync. Written with `log` held; read without it by `is_sync_due`.
     unsynced_bytes: AtomicU64,
-    /// Whether `asks_for_sync` has said so, and no sync has begun or ended since.
-    asked: AtomicBool,
-    /// When `sync_due` first saw unsynced bytes; a race only moves the next sync a little.
+    /// Whether `claim_sync_request` returned true and no sync has started or finished since.
+    sync_requested: AtomicBool,
+    /// Time at which `is_sync_due` first saw unsynced bytes. A race only shifts the next sync slightly.
     unsynced_since_us: AtomicU64,
-    /// Bytes of live segments, for the governor, which asks at every commit; written under `log`.
+    /// Bytes of live segments, read by the flush governor at every commit. Written with `log` held.
     live_bytes: AtomicU64,
-    /// Bytes appended since the log was made.
+    /// Bytes appended since the log was created.
     written_bytes: AtomicU64,
-    /// Syncs since the log was made.
+    /// Syncs since the log was created.
     syncs: AtomicU64,
-    /// Live segments. This and the two sizes below are copies of what `log` guards, because that lock is held
-    /// over I/O and the metrics must not wait for a device.
+    /// Number of live segments. Like `buffer_bytes`, it is a copy of a value guarded by `log`: that lock
+    /// is held during I/O, and metrics must not wait for a device.
     segment_count: AtomicU64,
     /// Capacity of the encode buffer, in bytes.
     buffer_bytes: AtomicU64,
 }
 
-/// What the lock `log` guards.
-struct Log {
-    /// Oldest first; the last one is being written and all others are closed. Never empty.
+/// State guarded by the lock `log`.
+struct LogState {
+    /// Oldest first. The last one is written to, all others are closed. Never empty.
     segments: Vec<Segment>,
     next_seq: u64,
     /// Last sequence number on stable storage.
@@ -133,64 +132,64 @@ impl fmt::Debug for Wal {
     }
 }
 
-impl Log {
-    fn check(&self) -> Result<()> {
+impl LogState {
+    fn check_failure(&self) -> Result<()> {
         match &self.failure {
             Some(cause) => Err(Error::ReadOnly { cause: cause.clone() }),
             None => Ok(()),
         }
     }
 
-    /// Remembers the first failure; returns what failed now.
-    fn fail(&mut self, error: Error) -> Error {
+    /// Records the first failure, and returns the given one.
+    fn record_failure(&mut self, error: Error) -> Error {
         self.failure.get_or_insert_with(|| Arc::new(error.clone()));
         error
     }
 
-    fn current(&mut self) -> &mut Segment {
+    fn current_segment(&mut self) -> &mut Segment {
         let last = self.segments.len() - 1; // never empty, see the field
         &mut self.segments[last]
     }
 
-    /// Whether all closed segments are on stable storage as far as they count.
+    /// Returns whether the valid bytes of all closed segments are on stable storage.
     fn older_synced(&self) -> bool {
         let closed = &self.segments[..self.segments.len() - 1];
-        closed.iter().all(|segment| segment.named && segment.synced >= segment.bytes)
+        closed.iter().all(|segment| segment.registered && segment.synced >= segment.bytes)
     }
 
-    /// The mark that records carry now.
+    /// Returns the sync mark for new records.
     fn mark(&mut self) -> SyncMark {
         let older_synced = self.older_synced();
-        self.current().mark(older_synced)
+        self.current_segment().mark(older_synced)
     }
 
-    /// Encodes one record behind what is in the buffer.
+    /// Encodes a record at the end of the buffer.
     fn encode(&mut self, mark: SyncMark, first_seq: u64, count: u32, payload: &[u8]) -> Result<()> {
         let last = self.segments.len() - 1;
         let segment = &self.segments[last];
         let offset = segment.bytes + len_u64(self.buffer.len());
-        let place = (segment.seed, offset);
-        RecordHeader::encode_record(&mut self.buffer, place, (first_seq, count), mark, payload)
+        let location = (segment.seed, offset);
+        RecordHeader::encode_record(&mut self.buffer, location, (first_seq, count), mark, payload)
             .map_err(|what| Error::malformed(what, &segment.path, offset))
     }
 
-    /// Hands the buffer to the system in one call.
+    /// Appends the buffer to the current segment in one write.
     fn write_buffer(&mut self) -> Result<()> {
         let bytes = std::mem::take(&mut self.buffer);
-        let written = self.current().append(&bytes);
-        self.current().bytes += len_u64(bytes.len());
+        let written = self.current_segment().append(&bytes);
+        self.current_segment().bytes += len_u64(bytes.len());
         self.buffer = bytes;
         self.buffer.clear();
         self.buffer.shrink_to(BUFFER_BYTES_KEPT);
         written
     }
 
-    /// Appends a record that carries nothing but the mark of the sync before it, so that a flipped
-    /// bit in the last synced record is known for damage.
+    /// Appends a mark-only record after a sync, so that damage to the last synced record is detected
+    /// as corruption.
     fn write_mark(&mut self) -> Result<()> {
         let mark = self.mark();
         if mark == SyncMark::default() {
-            // The segment began while the sync ran; its header says what is known of the others.
+            // The segment was created during the sync; its header states the mark of the others.
             return Ok(());
         }
         self.buffer.clear();
@@ -200,28 +199,28 @@ impl Log {
 }
 
 impl Wal {
-    /// Starts a chain with its first segment, whose header is written. Before the manifest names
-    /// that segment as the oldest live one, [`Wal::establish`] must have made it last.
+    /// Creates the first segment of a chain and writes its header. [`Wal::sync_first_segment`] must
+    /// succeed before the manifest lists the segment as the oldest live one.
     ///
     /// # Errors
-    /// The segment cannot be created or written.
+    /// Fails when the segment cannot be created or written.
     pub fn create(
         vfs: Arc<dyn Vfs>,
         dir: &Path,
         db_uid: u64,
-        ledger: Arc<dyn SegmentLedger>,
+        registry: Arc<dyn SegmentRegistry>,
         options: WalOptions,
         next_seq: SeqNo,
     ) -> Result<Wal> {
-        // Number 0 is before all writes.
+        // Sequence number 0 precedes all writes.
         let next_seq = next_seq.0.max(1);
-        let place = Place { vfs: &*vfs, dir, db_uid };
-        let first = place.begin_segment(ledger.allocate(), next_seq, None)?;
+        let factory = SegmentFactory { vfs: &*vfs, dir, db_uid };
+        let first = factory.create_segment(registry.allocate(), next_seq, None)?;
         Ok(Wal {
             vfs,
             dir: dir.to_owned(),
             db_uid,
-            ledger,
+            registry,
             options,
             syncing: Mutex::new(()),
             unsynced_bytes: AtomicU64::new(first.bytes),
@@ -230,9 +229,9 @@ impl Wal {
             syncs: AtomicU64::new(0),
             segment_count: AtomicU64::new(1),
             buffer_bytes: AtomicU64::new(0),
-            asked: AtomicBool::new(false),
-            unsynced_since_us: AtomicU64::new(NOT_ASKED),
-            log: Mutex::new(Log {
+            sync_requested: AtomicBool::new(false),
+            unsynced_since_us: AtomicU64::new(NO_TIME),
+            log: Mutex::new(LogState {
                 segments: vec![first],
                 next_seq,
                 durable_seq: next_seq - 1,
@@ -242,54 +241,54 @@ impl Wal {
         })
     }
 
-    /// Makes the first segment of a chain last: its header and its name. Afterwards the caller
-    /// names it in the manifest as the oldest live segment. Returns its id.
+    /// Syncs the first segment of a chain and the directory. Returns its id. The caller then lists it
+    /// in the manifest as the oldest live segment.
     ///
     /// # Errors
-    /// A sync failed; the log is of no use then until [`Wal::restart`].
-    pub fn establish(&self) -> Result<u64> {
-        let _one_at_a_time = self.syncing.lock();
+    /// Fails when a sync fails; the log is unusable until [`Wal::restart`].
+    pub fn sync_first_segment(&self) -> Result<u64> {
+        let _serialized = self.syncing.lock();
         let mut log = self.log.lock();
-        log.check()?;
-        let current = log.current();
+        log.check_failure()?;
+        let current = log.current_segment();
         let done = current.sync().and_then(|()| self.sync_dir());
         match done {
             Ok(()) => {
                 current.synced = current.bytes;
-                current.named = true;
+                current.registered = true;
                 self.unsynced_bytes.fetch_sub(current.bytes, Ordering::Relaxed);
                 Ok(current.id)
             }
-            Err(error) => Err(log.fail(error)),
+            Err(error) => Err(log.record_failure(error)),
         }
     }
 
-    /// Appends a group of commits in one write, beginning a new segment first if the current one
-    /// is full. One leader at a time calls it, with rising sequence numbers.
+    /// Appends a group of commits in one write, to a new segment if the current one is full. Callers
+    /// are serialized and pass ascending sequence numbers.
     ///
     /// # Errors
-    /// The write failed, or an earlier append or sync did. Nothing of the group may be used then:
-    /// whether it is in the log will only be known when it is replayed.
+    /// Fails when the write fails, or an earlier append or sync failed. The commits of the group must
+    /// not be applied then: only a replay determines which of them are in the log.
     pub fn append(&self, group: &[WalRecord<'_>]) -> Result<()> {
         let mut log = self.log.lock();
-        log.check()?;
+        log.check_failure()?;
         let appended = self.append_group(&mut log, group);
         self.publish_sizes(&log);
         match appended {
             Ok(()) => Ok(()),
             Err(_) if failpoint::is_on(Failpoint::AppendErrorIgnored) => Ok(()),
-            Err(error) => Err(log.fail(error)),
+            Err(error) => Err(log.record_failure(error)),
         }
     }
 
-    /// Refuses all further appends and syncs because of `error`, until [`Wal::restart`].
+    /// Makes all further appends and syncs fail with `error` until [`Wal::restart`].
     pub(crate) fn fail(&self, error: &Error) {
-        self.log.lock().fail(error.clone());
+        self.log.lock().record_failure(error.clone());
     }
 
-    fn append_group(&self, log: &mut Log, group: &[WalRecord<'_>]) -> Result<()> {
-        if log.current().bytes >= self.options.segment_bytes {
-            self.begin_next_segment(log)?;
+    fn append_group(&self, log: &mut LogState, group: &[WalRecord<'_>]) -> Result<()> {
+        if log.current_segment().bytes >= self.options.segment_bytes {
+            self.create_next_segment(log)?;
         }
         log.buffer.clear();
         let bytes = group.iter().map(|record| record.payload.len() + RECORD_HEADER_BYTES);
@@ -304,57 +303,57 @@ impl Wal {
         let written = len_u64(log.buffer.len());
         log.write_buffer()?;
         log.next_seq = next_seq;
-        let current = log.current();
+        let current = log.current_segment();
         current.record_bytes = current.bytes;
         current.last_seq = next_seq - 1;
         self.count_appended(written);
         Ok(())
     }
 
-    /// Closes the current segment, if it has records, and begins the next, so that the closed one
-    /// can be retired.
+    /// Closes the current segment, unless it has no records, and creates the next one. The closed one
+    /// can then be retired.
     ///
     /// # Errors
-    /// As [`Wal::append`].
+    /// Fails as [`Wal::append`] does.
     pub fn rotate(&self) -> Result<()> {
         let mut log = self.log.lock();
-        log.check()?;
-        let current = log.current();
+        log.check_failure()?;
+        let current = log.current_segment();
         if current.last_seq < current.first_seq {
             return Ok(());
         }
-        let begun = self.begin_next_segment(&mut log);
+        let begun = self.create_next_segment(&mut log);
         self.publish_sizes(&log);
-        begun.map_err(|error| log.fail(error))
+        begun.map_err(|error| log.record_failure(error))
     }
 
-    fn begin_next_segment(&self, log: &mut Log) -> Result<()> {
+    fn create_next_segment(&self, log: &mut LogState) -> Result<()> {
         let next_seq = log.next_seq;
-        let current = log.current();
+        let current = log.current_segment();
         let predecessor = Predecessor {
             id: current.id,
             last_seq: current.last_seq,
             bytes: current.bytes,
             mark: current.synced,
         };
-        // A closed segment is synced with the mark-only records at its end: all of it counts.
+        // The mark-only records at the end of a closed segment are part of its valid bytes.
         current.record_bytes = current.bytes;
-        let id = self.ledger.allocate();
-        let next = self.place().begin_segment(id, next_seq, Some(predecessor))?;
+        let id = self.registry.allocate();
+        let next = self.segment_factory().create_segment(id, next_seq, Some(predecessor))?;
         self.count_appended(next.bytes);
         log.segments.push(next);
         Ok(())
     }
 
-    /// Recomputes the bytes of the live segments after segments were removed.
-    fn set_live_bytes(&self, log: &Log) {
+    /// Recomputes the size of the live segments after a removal.
+    fn set_live_bytes(&self, log: &LogState) {
         let bytes = log.segments.iter().map(|segment| segment.bytes).sum();
         self.live_bytes.store(bytes, Ordering::Relaxed);
         self.publish_sizes(log);
     }
 
-    /// Copies the sizes that the metrics show out of the lock.
-    fn publish_sizes(&self, log: &Log) {
+    /// Copies the values that metrics show out of the guarded state.
+    fn publish_sizes(&self, log: &LogState) {
         self.segment_count.store(len_u64(log.segments.len()), Ordering::Relaxed);
         self.buffer_bytes.store(len_u64(log.buffer.capacity()), Ordering::Relaxed);
     }
@@ -365,22 +364,22 @@ impl Wal {
         }
     }
 
-    /// Puts all commits appended so far on stable storage, oldest segment first. Returns the last
-    /// sequence number that is there now. Any thread may call it; appends go on meanwhile.
+    /// Syncs all commits appended so far, oldest segment first. Returns the last durable sequence
+    /// number. Any thread may call it; appends continue meanwhile.
     ///
     /// # Errors
-    /// A sync failed, or an earlier append or sync did; no later sync will succeed then.
+    /// Fails when a sync fails, or an earlier append or sync failed. Later syncs fail as well then.
     pub fn sync(&self) -> Result<SeqNo> {
-        let _one_at_a_time = self.syncing.lock();
-        self.sync_alone()
+        let _serialized = self.syncing.lock();
+        self.sync_locked()
     }
 
-    /// [`Wal::sync`] with `syncing` held.
-    fn sync_alone(&self) -> Result<SeqNo> {
+    /// Syncs with `syncing` held.
+    fn sync_locked(&self) -> Result<SeqNo> {
         let (pending, last_seq, bytes) = {
             let log = self.log.lock();
-            log.check()?;
-            self.asked.store(false, Ordering::Release);
+            log.check_failure()?;
+            self.sync_requested.store(false, Ordering::Release);
             let pending: Vec<Segment> =
                 log.segments.iter().filter(|segment| segment.needs_sync()).cloned().collect();
             (pending, log.next_seq - 1, self.unsynced_bytes.load(Ordering::Relaxed))
@@ -389,26 +388,26 @@ impl Wal {
             return Ok(SeqNo(last_seq));
         }
         let synced = self.sync_segments(&pending);
-        // Dropped, and so closed, after the lock is released.
+        // Files are closed after the lock is released.
         let mut closed = Vec::new();
         let mut log = self.log.lock();
-        synced.map_err(|error| log.fail(error))?;
-        // An append that failed meanwhile leaves a file whose end nobody knows: no mark goes there.
-        log.check()?;
+        synced.map_err(|error| log.record_failure(error))?;
+        // After a failed append the end of the file is unknown, so no mark is appended.
+        log.check_failure()?;
         for done in &pending {
             let segment = log.segments.iter_mut().find(|segment| segment.id == done.id);
             if let Some(segment) = segment {
                 segment.synced = done.bytes;
-                segment.named = true;
+                segment.registered = true;
             }
         }
         log.durable_seq = last_seq;
         self.unsynced_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        self.unsynced_since_us.store(NOT_ASKED, Ordering::Relaxed);
-        // What asked during the sync asked for what it has done.
-        self.asked.store(false, Ordering::Release);
+        self.unsynced_since_us.store(NO_TIME, Ordering::Relaxed);
+        // This sync also covers requests made while it ran.
+        self.sync_requested.store(false, Ordering::Release);
         self.syncs.fetch_add(1, Ordering::Relaxed);
-        log.write_mark().map_err(|error| log.fail(error))?;
+        log.write_mark().map_err(|error| log.record_failure(error))?;
         if let Some((_, older)) = log.segments.split_last_mut() {
             let synced = older.iter_mut().filter(|segment| !segment.needs_sync());
             closed.extend(synced.filter_map(|segment| segment.file.take()));
@@ -418,7 +417,7 @@ impl Wal {
         Ok(SeqNo(last_seq))
     }
 
-    /// Syncs files, then their names, then has the manifest name those it does not know.
+    /// Syncs the files, then the directory, then registers new segments in the manifest.
     fn sync_segments(&self, pending: &[Segment]) -> Result<()> {
         let skipped = match failpoint::is_on(Failpoint::WalOlderSegmentUnsynced) {
             true => pending.len() - 1,
@@ -430,22 +429,22 @@ impl Wal {
                 synced => synced?,
             }
         }
-        if pending.iter().any(|segment| !segment.named) {
+        if pending.iter().any(|segment| !segment.registered) {
             self.sync_dir()?;
         }
-        for segment in pending.iter().filter(|segment| !segment.named) {
-            self.ledger.name_segment(segment.id)?;
+        for segment in pending.iter().filter(|segment| !segment.registered) {
+            self.registry.register_segment(segment.id)?;
         }
         Ok(())
     }
 
-    /// Whether somebody should be told that a sync is due, whatever the time; says so once until
-    /// the next sync begins or ends.
-    pub(crate) fn asks_for_sync(&self) -> bool {
-        self.much_unsynced() && !self.asked.swap(true, Ordering::AcqRel)
+    /// Returns true if a sync is due because of its bytes, but only once until the next sync starts
+    /// or ends. The caller then requests the sync.
+    pub(crate) fn claim_sync_request(&self) -> bool {
+        self.is_sync_due_by_bytes() && !self.sync_requested.swap(true, Ordering::AcqRel)
     }
 
-    /// Capacity of the encode buffer in bytes, as of the last finished append. Takes no lock.
+    /// Returns the capacity of the encode buffer after the last append, in bytes. Takes no lock.
     #[must_use]
     pub fn buffer_bytes(&self) -> u64 {
         if failpoint::is_on(Failpoint::ObservationTakesLogLock) {
@@ -454,26 +453,26 @@ impl Wal {
         self.buffer_bytes.load(Ordering::Relaxed)
     }
 
-    /// Number of live segments, as of the last finished append. Takes no lock.
+    /// Returns the number of live segments after the last append. Takes no lock.
     #[must_use]
     pub fn segment_count(&self) -> u64 {
         self.segment_count.load(Ordering::Relaxed)
     }
 
-    /// Whether so many bytes are unsynced that a sync is due, whatever the time.
+    /// Returns whether a sync is due because of the number of unsynced bytes.
     #[must_use]
-    pub fn much_unsynced(&self) -> bool {
+    pub fn is_sync_due_by_bytes(&self) -> bool {
         self.unsynced_bytes.load(Ordering::Relaxed) >= self.options.sync_every_bytes
     }
 
-    /// Whether so many bytes, or for so long, were not synced that it is time to.
-    pub fn sync_due(&self, now_us: u64) -> bool {
+    /// Returns whether a sync is due because of the number or the age of unsynced bytes.
+    pub fn is_sync_due(&self, now_us: u64) -> bool {
         let unsynced = self.unsynced_bytes.load(Ordering::Relaxed);
         if unsynced == 0 {
             return false;
         }
         let since = match self.unsynced_since_us.load(Ordering::Relaxed) {
-            NOT_ASKED => {
+            NO_TIME => {
                 self.unsynced_since_us.store(now_us, Ordering::Relaxed);
                 now_us
             }
@@ -483,31 +482,31 @@ impl Wal {
             || now_us.saturating_sub(since) >= self.options.sync_every_us
     }
 
-    /// Last sequence number known to be on stable storage.
+    /// Returns the last sequence number known to be on stable storage.
     pub fn durable_seq(&self) -> SeqNo {
         SeqNo(self.log.lock().durable_seq)
     }
 
-    /// The live segments, oldest first.
+    /// Returns the live segments, oldest first.
     pub fn segments(&self) -> Vec<SegmentInfo> {
         let log = self.log.lock();
         let last = log.segments.len() - 1;
         log.segments.iter().enumerate().map(|(at, segment)| segment.info(at < last)).collect()
     }
 
-    /// The live segments as far as the chain is on stable storage, oldest first: what a copy of the
-    /// log may hold. All that any [`Wal::sync`] before has put there is among it.
+    /// Returns the durable part of the chain, oldest segment first, for a copy of the log. It includes
+    /// everything that earlier calls of [`Wal::sync`] made durable.
     ///
     /// # Errors
-    /// An append or a sync has failed; nobody knows then how far the log is there.
+    /// Fails after a failed append or sync, because the durable part is then unknown.
     pub fn durable_segments(&self) -> Result<Vec<DurableSegment>> {
         let log = self.log.lock();
-        log.check()?;
+        log.check_failure()?;
         let mut durable = Vec::with_capacity(log.segments.len());
         for (at, segment) in log.segments.iter().enumerate() {
             let (id, closed) = (segment.id, at + 1 < log.segments.len());
             if closed && !segment.needs_sync() {
-                // As much as its successor says that counts.
+                // The valid bytes stated by the header of the next segment.
                 durable.push(DurableSegment { id, bytes: segment.bytes });
                 continue;
             }
@@ -519,98 +518,97 @@ impl Wal {
         Ok(durable)
     }
 
-    /// Id of the oldest live segment: what the manifest must name before older ones are deleted.
+    /// Returns the id of the oldest live segment. The manifest must list it before older ones are deleted.
     pub fn oldest_segment(&self) -> u64 {
         self.log.lock().segments[0].id // never empty, see the field
     }
 
-    /// Bytes of commits and headers in the live segments; cheap enough to ask at every commit.
+    /// Returns the size of the live segments, in bytes. Takes no lock.
     pub fn live_bytes(&self) -> u64 {
         self.live_bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes of commits and headers appended since the log was made.
+    /// Returns the bytes appended since the log was created, with headers.
     pub fn written_bytes(&self) -> u64 {
         self.written_bytes.load(Ordering::Relaxed)
     }
 
-    /// Syncs since the log was made.
+    /// Returns the number of syncs since the log was created.
     pub fn syncs(&self) -> u64 {
         self.syncs.load(Ordering::Relaxed)
     }
 
-    /// Forgets the oldest segments whose records are all at or below `seq`, closed and synced. The oldest
-    /// one that remains is synced, too.
-    /// Returns their ids. The caller has the manifest name [`Wal::oldest_segment`] as the oldest,
-    /// on stable storage, and only then deletes the files.
-    pub fn retire_through(&self, seq: SeqNo) -> Vec<u64> {
+    /// Removes the oldest segments that are closed and synced and have no sequence number after
+    /// `seq`, and returns their ids. The oldest remaining segment is synced. The caller first lists
+    /// [`Wal::oldest_segment`] in the manifest as the oldest, durably, and then deletes the files.
+    pub fn retire_segments(&self, seq: SeqNo) -> Vec<u64> {
         let mut log = self.log.lock();
-        // An unsynced one is still the predecessor that a replay would have to read before the
-        // newer ones, until the manifest has moved on; a sync must not skip it. The manifest may name only
-        // a synced segment as the oldest: power may be lost before the next sync.
+        // An unsynced segment stays: until the manifest is updated, a replay reads it before newer
+        // segments, and a sync must not skip it. The manifest may list only a synced segment as the
+        // oldest, because power may fail before the next sync.
         let retired = log
             .segments
             .windows(2)
             .take_while(|pair| {
                 let next_synced =
-                    pair[1].named || failpoint::is_on(Failpoint::OldestSegmentUnsynced);
+                    pair[1].registered || failpoint::is_on(Failpoint::OldestSegmentUnsynced);
                 pair[0].last_seq <= seq.0 && !pair[0].needs_sync() && next_synced
             })
             .count();
-        let gone: Vec<Segment> = log.segments.drain(..retired).collect();
+        let retired_segments: Vec<Segment> = log.segments.drain(..retired).collect();
         self.set_live_bytes(&log);
-        gone.into_iter().map(|segment| segment.id).collect()
+        retired_segments.into_iter().map(|segment| segment.id).collect()
     }
 
-    /// Starts a fresh chain in a new file and forgets the failure; nothing of the old chain is used
-    /// any more. The new segment lasts when this returns its id. Before anything is appended the
-    /// caller names it in the manifest as the oldest live segment.
+    /// Starts a new chain in a new file and clears the failure. The old chain is not used any more.
+    /// Returns the id of the new segment, which is durable. Before the next append, the caller lists
+    /// it in the manifest as the oldest live segment.
     ///
     /// # Errors
-    /// The segment cannot be created, written or synced; the old failure stays.
+    /// Fails when the segment cannot be created, written or synced. The old failure then remains.
     pub fn restart(&self, next_seq: SeqNo) -> Result<u64> {
-        let _one_at_a_time = self.syncing.lock();
+        let _serialized = self.syncing.lock();
         let mut log = self.log.lock();
         let next_seq = next_seq.0.max(log.next_seq);
-        let id = self.ledger.allocate();
-        let mut first = self.place().begin_segment(id, next_seq, None)?;
+        let id = self.registry.allocate();
+        let mut first = self.segment_factory().create_segment(id, next_seq, None)?;
         first.sync()?;
         self.sync_dir()?;
         first.synced = first.bytes;
-        first.named = true;
+        first.registered = true;
         log.segments = vec![first];
         log.next_seq = next_seq;
         log.durable_seq = next_seq - 1;
         log.failure = None;
         self.set_live_bytes(&log);
         self.unsynced_bytes.store(0, Ordering::Relaxed);
-        self.unsynced_since_us.store(NOT_ASKED, Ordering::Relaxed);
+        self.unsynced_since_us.store(NO_TIME, Ordering::Relaxed);
         Ok(id)
     }
 
-    /// Syncs and marks everything for a clean close. Returns the current segment and its length,
-    /// all of it on stable storage, for the manifest to note. Appends are refused from here on.
+    /// Syncs everything for a clean close, and refuses further appends. Returns id and size of the
+    /// current segment, all of which is durable, for the manifest.
     ///
     /// # Errors
-    /// As [`Wal::sync`].
-    pub fn close_mark(&self) -> Result<(u64, u64)> {
-        let _one_at_a_time = self.syncing.lock();
-        self.sync_alone()?;
+    /// Fails as [`Wal::sync`] does.
+    pub fn close(&self) -> Result<(u64, u64)> {
+        let _serialized = self.syncing.lock();
+        self.sync_locked()?;
         let mut log = self.log.lock();
-        log.check()?;
-        let current = log.current();
-        // The sync above wrote its mark after itself; this one brings that to the disk as well.
+        log.check_failure()?;
+        let current = log.current_segment();
+        // The sync above appended a mark-only record, which this sync makes durable.
         let synced = current.sync();
-        synced.map_err(|error| log.fail(error))?;
-        let current = log.current();
+        synced.map_err(|error| log.record_failure(error))?;
+        let current = log.current_segment();
         current.synced = current.bytes;
         let marked = (current.id, current.bytes);
         log.failure = Some(Arc::new(Error::Closed));
         Ok(marked)
     }
 
-    /// Gives each live segment its final length. Called before another owner may open the files, when nothing
-    /// appends any more.
+    /// Truncates the live segments to their final sizes. Called when nothing appends any more, before
+    /// another process may open the files.
     pub(crate) fn stop_growing(&self) {
         let segments = self.log.lock().segments.clone();
         for file in segments.iter().filter_map(|segment| segment.file.as_ref()) {
@@ -625,20 +623,20 @@ impl Wal {
         self.vfs.sync_dir(&self.dir).map_err(|source| Error::io("sync", &self.dir, source))
     }
 
-    fn place(&self) -> Place<'_> {
-        Place { vfs: &*self.vfs, dir: &self.dir, db_uid: self.db_uid }
+    fn segment_factory(&self) -> SegmentFactory<'_> {
+        SegmentFactory { vfs: &*self.vfs, dir: &self.dir, db_uid: self.db_uid }
     }
 }
 
-/// Where segments come into being.
-struct Place<'a> {
+/// Creates segments.
+struct SegmentFactory<'a> {
     vfs: &'a dyn Vfs,
     dir: &'a Path,
     db_uid: u64,
 }
 
-impl Place<'_> {
-    fn begin_segment(
+impl SegmentFactory<'_> {
+    fn create_segment(
         &self,
         id: u64,
         first_seq: u64,
@@ -658,7 +656,7 @@ impl Place<'_> {
             bytes,
             record_bytes: bytes,
             synced: 0,
-            named: false,
+            registered: false,
         };
         segment.append(&header)?;
         file.grow_ahead();

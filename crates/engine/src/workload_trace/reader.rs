@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::format::workload_trace::{
     TRACE_HEADER_BYTES, TRACE_MAGIC, TraceEvent, TraceHeader, TraceItem, TraceItems,
 };
-use crate::log::{Found, LogReader};
+use crate::log_reader::{LogRead, LogReader};
 use crate::vfs::{File, Vfs};
 
 /// A trace on disk.
@@ -91,12 +91,12 @@ impl TraceReader {
         let mut end = TraceEnd::default();
         let mut number_next = 1;
         loop {
-            let (record, payload) = match reader.record(offset)? {
-                Found::End => return Ok(end),
-                Found::Record(record, payload) => (record, payload),
-                Found::Bad(what) => {
-                    let beyond = reader.beyond(offset)?;
-                    if beyond.records > 0 || end.complete {
+            let (record, payload) = match reader.read_record(offset)? {
+                LogRead::End => return Ok(end),
+                LogRead::Record(record, payload) => (record, payload),
+                LogRead::Malformed(what) => {
+                    let tail = reader.scan_tail(offset)?;
+                    if tail.records > 0 || end.complete {
                         return Err(Error::malformed(what, &self.path, offset).into());
                     }
                     end.bytes_cut = self.bytes - offset;

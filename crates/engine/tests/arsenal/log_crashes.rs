@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use lsmx::SeqNo;
 use lsmx::vfs::{CrashImage, MemOperationKind, MemVfs, Vfs};
 use lsmx::wal::{
-    RecoveryMode, RecoveryReport, ReplayFrom, SegmentLedger, Wal, WalOptions, WalRecord, replay,
+    RecoveryMode, RecoveryReport, ReplayFrom, SegmentRegistry, Wal, WalOptions, WalRecord, replay,
 };
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -46,13 +46,13 @@ impl Ledger {
     }
 }
 
-impl SegmentLedger for Ledger {
+impl SegmentRegistry for Ledger {
     fn allocate(&self) -> u64 {
         let mut promises = self.0.lock().unwrap();
         promises.next_number += 1;
         promises.next_number
     }
-    fn name_segment(&self, id: u64) -> lsmx::Result<()> {
+    fn register_segment(&self, id: u64) -> lsmx::Result<()> {
         self.change(|promises| promises.named.push(id));
         Ok(())
     }
@@ -179,7 +179,7 @@ pub(crate) fn workload(
     let options = WalOptions { segment_bytes: [500, 6_000, 20_000][at(seed % 3)], ..options() };
     let for_wal = Arc::new(ledger.clone());
     let wal = Wal::create(vfs.clone(), dir(), DB_UID, for_wal, options, SeqNo(1))?;
-    let first = wal.establish()?;
+    let first = wal.sync_first_segment()?;
     ledger.change(|promises| promises.oldest = first);
     let log = Arc::new(Racing {
         wal,
@@ -198,7 +198,7 @@ pub(crate) fn workload(
             16 => log.wal.rotate()?,
             17..=18 => {
                 let flushed = ledger.now().synced;
-                let retired = log.wal.retire_through(SeqNo(flushed));
+                let retired = log.wal.retire_segments(SeqNo(flushed));
                 let oldest = log.wal.oldest_segment();
                 ledger.change(|promises| {
                     promises.flushed = flushed;

@@ -61,7 +61,8 @@ impl LateReplay<'_> {
         let target = Target { tree: Arc::clone(self.stage), flushed_through };
         let mut replaying = Replay::new(&store.env, BTreeMap::from([(self.stage.id, target)]));
         let (mode, named_by) = (self.core.options.recovery, store.manifest.path());
-        let (uid, known) = store.manifest.with(|state| (state.db_uid, state.keyspace_id_next));
+        let (uid, known) =
+            store.manifest.with_state(|state| (state.db_uid, state.keyspace_id_next));
         let mut seq_next = SeqNo(kept.after + 1);
         let mut take = |record: ReplayedRecord<'_>| {
             self.core.check_open()?;

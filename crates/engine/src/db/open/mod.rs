@@ -35,7 +35,7 @@ use crate::options::db::Options;
 use crate::options::keyspace::Persisted;
 use crate::trace::{JobBegin, JobSpan};
 use crate::vfs::{Vfs, missing_dir_reason};
-use crate::wal::{lacks_disk, remove_reserve};
+use crate::wal::{is_disk_full, remove_reserve};
 
 /// Opens the database in `dir`, or makes one.
 pub(crate) fn open(dir: &Path, options: Options) -> Result<DbInner> {
@@ -63,7 +63,7 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<DbInner> {
         let _span = JobSpan::begin(job);
         match recover(&vfs, dir, &options, &env) {
             // A process that was killed has kept room for the tables that this has to write.
-            Err(error) if lacks_disk(&error) && remove_reserve(vfs.as_ref(), dir)? => {
+            Err(error) if is_disk_full(&error) && remove_reserve(vfs.as_ref(), dir)? => {
                 recover(&vfs, dir, &options, &env)?
             }
             recovery => recovery?,

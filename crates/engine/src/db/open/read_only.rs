@@ -21,7 +21,7 @@ use crate::manifest::Manifest;
 use crate::metrics::WalMetrics;
 use crate::options::db::Options;
 use crate::vfs::{LockGuard, MemVfs, Vfs};
-use crate::wal::{SegmentLedger, Wal};
+use crate::wal::{SegmentRegistry, Wal};
 
 impl DbInner {
     /// Fails if the database was opened for reading only, or is closed.
@@ -84,8 +84,8 @@ fn scratch(recovery: &Recovery, number: u64) -> Result<(Arc<Manifest>, Arc<Wal>)
     let (dir, state) = (Path::new(""), recovery.state());
     let ledger = recovery.ledger();
     let manifest = Manifest::create(Arc::clone(&vfs), dir, number, state)?;
-    let ledger = ledger as Arc<dyn SegmentLedger>;
+    let ledger = ledger as Arc<dyn SegmentRegistry>;
     let wal = Wal::create(vfs, dir, state.db_uid, ledger, recovery.wal_options(), SeqNo(1))?;
-    wal.establish()?;
+    wal.sync_first_segment()?;
     Ok((Arc::new(manifest), Arc::new(wal)))
 }

@@ -30,7 +30,7 @@ use crate::jobs::governor::{Governor, GovernorLimits};
 use crate::jobs::scheduler::JobScheduler;
 use crate::jobs::version_installer::sync_names;
 use crate::jobs::worker_pool::Workers;
-use crate::manifest::{KeyspaceState, Manifest, ManifestState, Unfinished};
+use crate::manifest::{CreateError, KeyspaceState, Manifest, ManifestState};
 use crate::metrics::WalMetrics;
 use crate::operand_store::Token;
 use crate::options::db::Options;
@@ -48,8 +48,8 @@ use crate::tree::version::{
 use crate::tree::{Opening, Origin, Tree};
 use crate::vfs::{LockGuard, ReleaseResource, ResourceRetryVfs, Vfs};
 use crate::wal::{
-    DurableSegment, RecoveryMode, RecoveryReport, ReplayFrom, ReplayedRecord, Reserve,
-    SegmentLedger, Wal, WalOptions, WalRecord, replay, replay_segments,
+    DiskReserve, DurableSegment, RecoveryMode, RecoveryReport, ReplayFrom, ReplayedRecord,
+    SegmentRegistry, Wal, WalOptions, WalRecord, replay, replay_segments,
 };
 use crate::write::commit::Committer;
 use crate::write::throttle::Throttle;
@@ -79,12 +79,12 @@ impl Ledger {
     }
 }
 
-impl SegmentLedger for Ledger {
+impl SegmentRegistry for Ledger {
     fn allocate(&self) -> u64 {
         self.files.allocate()
     }
 
-    fn name_segment(&self, id: u64) -> Result<()> {
+    fn register_segment(&self, id: u64) -> Result<()> {
         match self.manifest.get() {
             Some(manifest) => {
                 manifest.append(&VersionEdit { changes: vec![Change::WalSegment { id }] })
@@ -177,7 +177,7 @@ impl Recovery {
         let creation = of_files.map(|(.., file)| file.creation.saturating_add(1)).max();
         let progress = Signal::new();
         let keeps_room = options.wal.reserve && !read_only;
-        let reserve = Arc::new(Reserve::new(Arc::clone(&vfs), dir, keeps_room));
+        let reserve = Arc::new(DiskReserve::new(Arc::clone(&vfs), dir, keeps_room));
         let shedding = ResourceRetryVfs::new(vfs);
         let space: Arc<dyn ReleaseResource> = reserve.clone();
         shedding.set_space_owner(Arc::downgrade(&space));
@@ -722,7 +722,7 @@ impl Recovery {
             if touches(&record, tree, after) { append(record) } else { Ok(()) }
         })?;
         self.append_commits(&wal, &mut commits)?;
-        wal.close_mark()?;
+        wal.close()?;
         let segments = wal.segments().into_iter();
         Ok(segments.map(|at| DurableSegment { id: at.id, bytes: at.bytes }).collect())
     }
@@ -772,8 +772,8 @@ impl Recovery {
         let manifest = match Manifest::try_create(vfs, &self.tables.dir, number, &state) {
             Ok(manifest) => Arc::new(manifest),
             // `CURRENT` may name the new files: they stay.
-            Err(Unfinished { error, maybe_current: true }) => return Err(error),
-            Err(Unfinished { error, .. }) => {
+            Err(CreateError { error, can_be_current: true }) => return Err(error),
+            Err(CreateError { error, .. }) => {
                 for name in [FileName::Manifest(number), FileName::Temporary(number)] {
                     self.tables.janitor.discard(name.in_dir(&self.tables.dir));
                 }
@@ -812,11 +812,11 @@ impl Recovery {
             Arc::clone(&self.tables.vfs),
             &self.tables.dir,
             self.state.db_uid,
-            Arc::clone(&ledger) as Arc<dyn SegmentLedger>,
+            Arc::clone(&ledger) as Arc<dyn SegmentRegistry>,
             self.options.wal_options(),
             self.seq_next,
         );
-        let established = wal.and_then(|wal| Ok((wal.establish()?, wal)));
+        let established = wal.and_then(|wal| Ok((wal.sync_first_segment()?, wal)));
         let (segment, wal) = established.inspect_err(|_| self.discard_segment(segment))?;
         let number = self.tables.files.allocate();
         let last_seq = SeqNo(self.seq_next.0 - 1);

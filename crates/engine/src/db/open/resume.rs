@@ -171,8 +171,8 @@ impl DbInner {
                 changes.push(Change::OperandToken { keyspace: tree.id, token: Some(token) });
             }
         }
-        let written = store.manifest.start_afresh(number, Some(&VersionEdit { changes }));
-        if written.is_err() && !store.manifest.may_be_current(number) {
+        let written = store.manifest.rewrite(number, Some(&VersionEdit { changes }));
+        if written.is_err() && !store.manifest.can_be_current(number) {
             // Nothing names the new files, and the next try writes others: on a full disk they would
             // take what is left.
             for name in [FileName::Manifest(number), FileName::Temporary(number)] {

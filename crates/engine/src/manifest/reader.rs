@@ -1,4 +1,4 @@
-//! Reading a manifest back.
+//! Reading of manifests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -13,43 +13,44 @@ use crate::format::manifest_header::{
 };
 use crate::format::segment_header::SEGMENT_HEADER_BYTES;
 use crate::format::version_edit::{Change, VersionEdit};
-use crate::log::{Found, LogReader};
+use crate::log_reader::{LogRead, LogReader};
 use crate::manifest::{KeyspaceState, ManifestState};
 use crate::vfs::{Vfs, missing_dir_reason};
 use crate::{Error, Malformed, Result, SeqNo};
 
-/// A manifest as it was found.
+/// A manifest as read from disk.
 #[derive(Clone, Debug)]
 pub struct LoadedManifest {
-    /// The state after all its edits.
+    /// State after all of its edits.
     pub state: ManifestState,
-    /// Its number.
+    /// Number of the manifest.
     pub number: u64,
-    /// Its path.
+    /// Path of the manifest.
     pub path: PathBuf,
-    /// Bytes of edits at its end that were never acknowledged, and do not count.
+    /// Size of unacknowledged edits at its end, which are ignored, in bytes.
     pub bytes_cut: u64,
 }
 
-/// What can be read of a manifest that is damaged, or that nothing points to.
+/// The readable part of a manifest that is damaged or not current.
 #[derive(Clone, Debug)]
 pub struct SalvagedManifest {
-    /// The state after all edits that could be read, each as far as it fits.
+    /// State after all readable edits, each applied as far as it fits.
     pub state: ManifestState,
-    /// Its path.
+    /// Path of the manifest.
     pub path: PathBuf,
-    /// What is wrong with the first edit that could not be read, or does not fit.
+    /// Error of the first edit that is unreadable or does not fit.
     pub lost: Option<Error>,
-    /// Numbers of the tables and blob files that edits let go.
+    /// Numbers of the tables and blob files removed by edits.
     pub removed: BTreeSet<u64>,
-    /// Ids of the keyspaces that edits dropped.
+    /// Ids of the keyspaces dropped by edits.
     pub dropped: BTreeSet<u32>,
 }
 
-/// Reads a manifest past what is damaged. `None` if nothing of it can be read, not even whose it is.
+/// Reads a damaged manifest as far as possible. Returns `None` if nothing is readable, or if neither header nor
+/// `CURRENT` states the uid of the database.
 ///
 /// # Errors
-/// It cannot be read, or a newer version wrote it.
+/// Fails when a read fails, or when a newer version wrote the manifest.
 pub(crate) fn salvage(vfs: &dyn Vfs, dir: &Path, number: u64) -> Result<Option<SalvagedManifest>> {
     let path = FileName::Manifest(number).in_dir(dir);
     let file = vfs.open(&path).map_err(|source| Error::io("open", &path, source))?;
@@ -72,19 +73,19 @@ pub(crate) fn salvage(vfs: &dyn Vfs, dir: &Path, number: u64) -> Result<Option<S
         },
     };
     let seed = LogSeed::new(db_uid, number);
-    let mut edits = Edits {
+    let mut reader = EditReader {
         path: &path,
         reader: LogReader::new(&*file, &path, seed, bytes),
         state: ManifestState { db_uid, ..ManifestState::default() },
         edit_next: 1,
     };
     let synced = current.map_or(0, |current| current.bytes);
-    let (gone, edits_lost) = edits.salvage(synced)?;
-    if edits.edit_next == 1 {
+    let (removals, edits_lost) = reader.salvage(synced)?;
+    if reader.edit_next == 1 {
         return Ok(None);
     }
-    let (state, lost) = (edits.state, lost.filter(|_| edits_lost.is_some()).or(edits_lost));
-    let Gone { removed, dropped } = gone;
+    let (state, lost) = (reader.state, lost.filter(|_| edits_lost.is_some()).or(edits_lost));
+    let Removals { removed, dropped } = removals;
     Ok(Some(SalvagedManifest { state, path, lost, removed, dropped }))
 }
 
@@ -93,10 +94,10 @@ pub(crate) fn load(vfs: &dyn Vfs, dir: &Path) -> Result<LoadedManifest> {
 }
 
 /// Returns the state of each keyspace that was flushed past a sequence number, as it was before the first such
-/// flush. `None` for a keyspace whose flushes the manifest does not tell apart, because it begins after them.
+/// flush. The state is `None` if the manifest starts after that flush.
 ///
 /// # Errors
-/// As [`load`].
+/// Fails as [`load`] does.
 pub(crate) fn states_before_flushes_past(
     vfs: &dyn Vfs,
     dir: &Path,
@@ -115,7 +116,7 @@ pub(crate) fn states_before_flushes_past(
     Ok(before)
 }
 
-/// Reads the manifest that `CURRENT` names. Calls `observe` for each edit, with the state before it.
+/// Reads the current manifest. Calls `observe` for each edit, with the state before it.
 fn load_observed(
     vfs: &dyn Vfs,
     dir: &Path,
@@ -145,41 +146,41 @@ fn load_observed(
         }
     }
     let seed = LogSeed::new(current.db_uid, current.manifest);
-    let mut edits = Edits {
+    let mut reader = EditReader {
         path: &path,
         reader: LogReader::new(&*file, &path, seed, bytes),
         state: ManifestState { db_uid: current.db_uid, ..ManifestState::default() },
         edit_next: 1,
     };
-    let end = edits.replay(current.bytes, observe)?;
-    let state = edits.state;
+    let end = reader.replay(current.bytes, observe)?;
+    let state = reader.state;
     Ok(LoadedManifest { state, number: current.manifest, path, bytes_cut: bytes - end })
 }
 
-/// What edits let go: numbers of files, ids of keyspaces.
+/// Numbers of removed files, and ids of dropped keyspaces.
 #[derive(Debug, Default)]
-struct Gone {
+struct Removals {
     removed: BTreeSet<u64>,
     dropped: BTreeSet<u32>,
 }
 
-/// The edits of one manifest.
-struct Edits<'a> {
+/// Reads the edits of one manifest.
+struct EditReader<'a> {
     path: &'a Path,
     reader: LogReader<'a>,
     state: ManifestState,
     edit_next: u64,
 }
 
-impl Edits<'_> {
-    /// Applies all edits that can be read, each as far as it fits. Returns what they let go, and what is
-    /// wrong with the first that is missing or does not fit.
-    fn salvage(&mut self, synced: u64) -> Result<(Gone, Option<Error>)> {
-        let (mut gone, mut lost) = (Gone::default(), None);
+impl EditReader<'_> {
+    /// Applies all readable edits, each as far as it fits. Returns what they removed, and the error of
+    /// the first edit that is missing or does not fit.
+    fn salvage(&mut self, synced: u64) -> Result<(Removals, Option<Error>)> {
+        let (mut removals, mut lost) = (Removals::default(), None);
         let mut offset = len_u64(MANIFEST_HEADER_BYTES);
         loop {
-            let what = match self.reader.record(offset)? {
-                Found::Record(header, payload) => {
+            let what = match self.reader.read_record(offset)? {
+                LogRead::Record(header, payload) => {
                     let edit = (!header.is_mark_only()).then(|| VersionEdit::decode(payload));
                     let (at, number) = (offset, header.first_seq);
                     offset += header.record_bytes();
@@ -187,8 +188,8 @@ impl Edits<'_> {
                         None => {}
                         Some(Ok(edit)) => {
                             let expected = self.edit_next;
-                            let fits = self.take_as_far_as_it_fits(&edit, &mut gone);
-                            let fits = fits.and_then(|()| match number == expected {
+                            let applied = self.apply_partially(&edit, &mut removals);
+                            let applied = applied.and_then(|()| match number == expected {
                                 true => Ok(()),
                                 false => {
                                     let (what, found) = ("number of an edit", number);
@@ -196,7 +197,7 @@ impl Edits<'_> {
                                 }
                             });
                             self.edit_next = number.saturating_add(1);
-                            if let Err(what) = fits {
+                            if let Err(what) = applied {
                                 lost.get_or_insert(Error::malformed(what, self.path, at));
                             }
                         }
@@ -206,56 +207,56 @@ impl Edits<'_> {
                     }
                     continue;
                 }
-                Found::End if offset >= synced => return Ok((gone, lost)),
-                Found::End => {
+                LogRead::End if offset >= synced => return Ok((removals, lost)),
+                LogRead::End => {
                     Malformed::Truncated { what: "manifest", needed: synced, found: offset }
                 }
-                Found::Bad(what) => what,
+                LogRead::Malformed(what) => what,
             };
-            let next = self.reader.next_record(offset)?;
+            let next = self.reader.find_next_record(offset)?;
             if next.is_some() || offset < synced {
                 lost.get_or_insert(Error::malformed(what, self.path, offset));
             }
-            // Else it is an edit that was never acknowledged.
-            let Some(next) = next else { return Ok((gone, lost)) };
+            // Otherwise it is an edit that was never acknowledged.
+            let Some(next) = next else { return Ok((removals, lost)) };
             offset = next;
         }
     }
 
-    fn take_as_far_as_it_fits(
+    fn apply_partially(
         &mut self,
         edit: &VersionEdit,
-        gone: &mut Gone,
+        removals: &mut Removals,
     ) -> std::result::Result<(), Malformed> {
         for change in &edit.changes {
             match change {
                 Change::RemoveFile { id, .. } | Change::RemoveBlob { id, .. } => {
-                    gone.removed.insert(id.0);
+                    removals.removed.insert(id.0);
                 }
                 Change::DropKeyspace { id } => {
-                    gone.dropped.insert(*id);
+                    removals.dropped.insert(*id);
                 }
                 _ => {}
             }
         }
-        // A table that moves leaves and comes in one edit.
+        // A trivial move removes and adds the table in one edit.
         for change in &edit.changes {
             if let Change::AddFile { file, .. } = change {
-                gone.removed.remove(&file.id.0);
+                removals.removed.remove(&file.id.0);
             }
         }
-        let whole = self.state.apply(edit);
-        if whole.is_err() {
+        let applied = self.state.apply(edit);
+        if applied.is_err() {
             for change in &edit.changes {
-                // What does not fit is what the lost edit had changed.
+                // A change that does not fit depends on a lost edit.
                 let _ = self.state.apply(&VersionEdit { changes: vec![change.clone()] });
             }
         }
-        whole
+        applied
     }
 
-    /// Applies all edits. Returns where the last good record ends; `synced` bytes are known to have
-    /// been on stable storage. Calls `observe` for each edit, with the state before it.
+    /// Applies all edits. Returns the offset after the last valid record. The first `synced` bytes are
+    /// known to have been on stable storage. Calls `observe` for each edit, with the state before it.
     fn replay(
         &mut self,
         synced: u64,
@@ -264,8 +265,8 @@ impl Edits<'_> {
         let mut offset = len_u64(MANIFEST_HEADER_BYTES);
         loop {
             let at = |what: Malformed| Error::malformed(what, self.path, offset);
-            let what = match self.reader.record(offset)? {
-                Found::Record(header, payload) => {
+            let what = match self.reader.read_record(offset)? {
+                LogRead::Record(header, payload) => {
                     if !header.is_mark_only() {
                         let (expected, found) = (self.edit_next, header.first_seq);
                         if expected != found {
@@ -280,13 +281,13 @@ impl Edits<'_> {
                     offset += header.record_bytes();
                     continue;
                 }
-                Found::End if offset >= synced => return Ok(offset),
-                Found::End => {
+                LogRead::End if offset >= synced => return Ok(offset),
+                LogRead::End => {
                     Malformed::Truncated { what: "manifest", needed: synced, found: offset }
                 }
-                Found::Bad(what) => what,
+                LogRead::Malformed(what) => what,
             };
-            let marked = self.reader.beyond(offset)?.position.max(synced);
+            let marked = self.reader.scan_tail(offset)?.position.max(synced);
             if marked > offset {
                 return Err(Error::malformed(what, self.path, offset));
             }
@@ -300,7 +301,7 @@ fn read_current(vfs: &dyn Vfs, dir: &Path) -> Result<CurrentFile> {
     let file = match vfs.open(&path) {
         Ok(file) => file,
         Err(source) if source.kind() == io::ErrorKind::NotFound => {
-            return Err(without_current(vfs, dir));
+            return Err(missing_current_error(vfs, dir));
         }
         Err(source) => return Err(Error::inside("open", &path, source)),
     };
@@ -310,9 +311,9 @@ fn read_current(vfs: &dyn Vfs, dir: &Path) -> Result<CurrentFile> {
     CurrentFile::decode(&line[..read]).map_err(|what| Error::malformed(what, &path, 0))
 }
 
-/// Why there is no `CURRENT`: nothing is there at all, or a creation was cut short, which had not
-/// got as far as a table or a commit; else `CURRENT` was lost, and nobody may begin anew here.
-fn without_current(vfs: &dyn Vfs, dir: &Path) -> Error {
+/// Returns the error for a missing `CURRENT`. Without tables and commits, the directory is not a database, or
+/// its creation was interrupted. Otherwise `CURRENT` is lost, and the directory must not be initialized again.
+fn missing_current_error(vfs: &dyn Vfs, dir: &Path) -> Error {
     let names = match vfs.list(dir) {
         Ok(names) => names,
         Err(source) if source.kind() == io::ErrorKind::NotFound => {
@@ -340,8 +341,8 @@ fn without_current(vfs: &dyn Vfs, dir: &Path) -> Error {
             return Error::Missing { path: FileName::Current.in_dir(dir), named_by };
         }
     }
-    let begun = files.iter().any(|file| matches!(file, FileName::Manifest(_)));
-    let why = match begun {
+    let has_manifest = files.iter().any(|file| matches!(file, FileName::Manifest(_)));
+    let why = match has_manifest {
         true => "its creation was cut short before CURRENT was written",
         false => "it holds no CURRENT",
     };

@@ -1,10 +1,9 @@
-//! Reading a file of log records: the WAL and the manifest share it.
+//! Reader of log files, shared by the WAL, the manifest and workload traces.
 //!
-//! 1. [`LogReader::record`] reads the record at an offset, in chunks; nothing is allocated for a
-//!    length that its own checksum has not vouched for and that the file does not hold.
-//! 2. After a bad record the caller asks [`LogReader::beyond`], which tries every later offset for
-//!    a header that checks: not to use what lies there, but to learn from the sync marks whether
-//!    the bad record had been on stable storage.
+//! 1. [`LogReader::read_record`] reads the record at an offset, in chunks. A length is used for an allocation
+//!    only after its checksum is verified and if the file has that many bytes.
+//! 2. After an invalid record, [`LogReader::scan_tail`] tries every later offset for a valid header. These
+//!    records are not used, but their sync marks show whether the invalid record had been on stable storage.
 
 use std::path::Path;
 
@@ -28,61 +27,63 @@ pub(crate) struct LogReader<'a> {
     chunk_at: u64,
 }
 
-/// What stands at an offset.
+/// Result of reading a record.
 #[derive(Debug)]
-pub(crate) enum Found<'a> {
-    /// The log ends here.
+pub(crate) enum LogRead<'a> {
+    /// End of the log.
     End,
-    /// A record whose checksums fit.
+    /// A record with valid checksums: header and payload.
     Record(RecordHeader, &'a [u8]),
-    /// Something else.
-    Bad(Malformed),
+    /// No valid record.
+    Malformed(Malformed),
 }
 
-/// What lies beyond a bad record.
+/// Evidence found after an invalid record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Beyond {
-    /// Largest synced position that a header claims.
+pub(crate) struct TailScan {
+    /// Largest synced position stated by a header.
     pub(crate) position: u64,
-    /// Whether a header claims that all older files are synced.
+    /// Whether a header states that all older files are synced.
     pub(crate) older_synced: bool,
-    /// Whole valid records with a payload.
+    /// Number of valid records with a payload.
     pub(crate) records: u64,
 }
 
 impl<'a> LogReader<'a> {
-    /// Reads `file` up to `end`, which must not be past its length.
+    /// Returns a reader of `file` up to `end`, which must not exceed its size.
     pub(crate) fn new(file: &'a dyn File, path: &'a Path, seed: LogSeed, end: u64) -> Self {
         LogReader { file, path, seed, end, chunk: Vec::new(), chunk_at: 0 }
     }
 
-    /// The record at `offset`.
-    pub(crate) fn record(&mut self, offset: u64) -> Result<Found<'_>> {
+    /// Reads the record at `offset`.
+    pub(crate) fn read_record(&mut self, offset: u64) -> Result<LogRead<'_>> {
         let rest = self.end.saturating_sub(offset);
         if rest == 0 {
-            return Ok(Found::End);
+            return Ok(LogRead::End);
         }
         let needed = len_u64(RECORD_HEADER_BYTES);
         if rest < needed {
             let what = "header of a log record";
-            return Ok(Found::Bad(Malformed::Truncated { what, needed, found: rest }));
+            return Ok(LogRead::Malformed(Malformed::Truncated { what, needed, found: rest }));
         }
-        let place = (self.seed, offset);
-        let header = match RecordHeader::decode(&self.header_at(offset)?, place, rest) {
+        let location = (self.seed, offset);
+        let header = match RecordHeader::decode(&self.header_at(offset)?, location, rest) {
             Ok(header) => header,
-            Err(what) => return Ok(Found::Bad(what)),
+            Err(what) => return Ok(LogRead::Malformed(what)),
         };
         let payload_at = offset + len_u64(RECORD_HEADER_BYTES);
-        let payload = self.bytes(payload_at, u64::from(header.payload_bytes))?;
-        Ok(match header.check_payload(payload, place) {
-            Err(what) if !failpoint::is_on(Failpoint::TornRecordReplayed) => Found::Bad(what),
-            _ => Found::Record(header, payload),
+        let payload = self.read_bytes(payload_at, u64::from(header.payload_bytes))?;
+        Ok(match header.check_payload(payload, location) {
+            Err(what) if !failpoint::is_on(Failpoint::TornRecordReplayed) => {
+                LogRead::Malformed(what)
+            }
+            _ => LogRead::Record(header, payload),
         })
     }
 
-    /// What can be found from `offset` on, where no valid record starts any more.
-    pub(crate) fn beyond(&mut self, mut offset: u64) -> Result<Beyond> {
-        let mut beyond = Beyond::default();
+    /// Scans the file from `offset` on, after the last valid record.
+    pub(crate) fn scan_tail(&mut self, mut offset: u64) -> Result<TailScan> {
+        let mut tail = TailScan::default();
         while self.end.saturating_sub(offset) >= len_u64(RECORD_HEADER_BYTES) {
             let rest = self.end - offset;
             let bytes = self.header_at(offset)?;
@@ -92,25 +93,25 @@ impl<'a> LogReader<'a> {
                 offset += 1;
                 continue;
             };
-            beyond.position = beyond.position.max(header.mark.position);
-            beyond.older_synced |= header.mark.older_synced;
-            // The length is vouched for, the payload not yet: only a good one is skipped.
-            if let Found::Record(header, _) = self.record(offset)? {
-                beyond.records += u64::from(!header.is_mark_only());
+            tail.position = tail.position.max(header.mark.position);
+            tail.older_synced |= header.mark.older_synced;
+            // The length is verified, but the payload is not. Only a valid record is skipped.
+            if let LogRead::Record(header, _) = self.read_record(offset)? {
+                tail.records += u64::from(!header.is_mark_only());
                 offset += header.record_bytes();
             } else {
                 offset += 1;
             }
         }
-        Ok(beyond)
+        Ok(tail)
     }
 
-    /// Where the next valid record begins, from an offset on at which none does.
-    pub(crate) fn next_record(&mut self, mut offset: u64) -> Result<Option<u64>> {
+    /// Returns the offset of the first valid record at or after `offset`.
+    pub(crate) fn find_next_record(&mut self, mut offset: u64) -> Result<Option<u64>> {
         while self.end.saturating_sub(offset) >= len_u64(RECORD_HEADER_BYTES) {
             let rest = self.end - offset;
             if RecordHeader::can_start(&self.header_at(offset)?, offset, rest)
-                && let Found::Record(..) = self.record(offset)?
+                && let LogRead::Record(..) = self.read_record(offset)?
             {
                 return Ok(Some(offset));
             }
@@ -119,12 +120,12 @@ impl<'a> LogReader<'a> {
         Ok(None)
     }
 
-    /// How far from an offset on the file was written to: it may have grown ahead, by zeros.
-    pub(crate) fn written_beyond(&mut self, from: u64) -> Result<u64> {
+    /// Returns the size from `from` to the last nonzero byte. A preallocated file ends with zeros.
+    pub(crate) fn written_bytes_after(&mut self, from: u64) -> Result<u64> {
         let (mut offset, mut written) = (from, 0);
         while offset < self.end {
             let len = CHUNK_BYTES.min(self.end - offset);
-            if let Some(last) = self.bytes(offset, len)?.iter().rposition(|&byte| byte != 0) {
+            if let Some(last) = self.read_bytes(offset, len)?.iter().rposition(|&byte| byte != 0) {
                 written = offset - from + len_u64(last + 1);
             }
             offset += len;
@@ -134,27 +135,27 @@ impl<'a> LogReader<'a> {
 
     fn header_at(&mut self, offset: u64) -> Result<[u8; RECORD_HEADER_BYTES]> {
         let mut header = [0; RECORD_HEADER_BYTES];
-        header.copy_from_slice(self.bytes(offset, len_u64(RECORD_HEADER_BYTES))?);
+        header.copy_from_slice(self.read_bytes(offset, len_u64(RECORD_HEADER_BYTES))?);
         Ok(header)
     }
 
-    /// `len` bytes at `offset`, which lie before the end.
-    fn bytes(&mut self, offset: u64, len: u64) -> Result<&[u8]> {
+    /// Returns `len` bytes at `offset`, which must be before the end.
+    fn read_bytes(&mut self, offset: u64, len: u64) -> Result<&[u8]> {
         let chunk_end = self.chunk_at + len_u64(self.chunk.len());
         if offset < self.chunk_at || offset + len > chunk_end {
             let wanted = len.max(CHUNK_BYTES).min(self.end - offset);
-            let wanted = self.length(wanted, offset)?;
+            let wanted = self.to_length(wanted, offset)?;
             self.chunk.resize(wanted, 0);
             self.chunk_at = offset;
             let read = self.file.read_at(&mut self.chunk, offset);
             self.chunk.truncate(*read.as_ref().unwrap_or(&0));
             read.map_err(|source| Error::io("read", self.path, source))?;
         }
-        let start = self.length(offset - self.chunk_at, offset)?;
-        let len = self.length(len, offset)?;
+        let start = self.to_length(offset - self.chunk_at, offset)?;
+        let len = self.to_length(len, offset)?;
         self.chunk.get(start..start + len).ok_or_else(|| {
             let (needed, found) = (len_u64(start + len), len_u64(self.chunk.len()));
-            // The file was longer when its length was asked for.
+            // The file has shrunk since its size was read.
             Error::malformed(
                 Malformed::Truncated { what: "log file", needed, found },
                 self.path,
@@ -163,7 +164,7 @@ impl<'a> LogReader<'a> {
         })
     }
 
-    fn length(&self, bytes: u64, offset: u64) -> Result<usize> {
+    fn to_length(&self, bytes: u64, offset: u64) -> Result<usize> {
         to_usize("bytes of a log record", bytes)
             .map_err(|what| Error::malformed(what, self.path, offset))
     }
@@ -182,37 +183,39 @@ mod tests {
         for (seq, payload) in (1..).zip(payloads) {
             let offset = len_u64(bytes.len());
             offsets.push(offset);
-            let place = (LogSeed::new(1, 2), offset);
+            let location = (LogSeed::new(1, 2), offset);
             let mark = SyncMark { position: offset, older_synced: true };
             let count = u32::from(!payload.is_empty());
-            RecordHeader::encode_record(&mut bytes, place, (seq, count), mark, payload).unwrap();
+            RecordHeader::encode_record(&mut bytes, location, (seq, count), mark, payload).unwrap();
         }
         file.append(&bytes).unwrap();
         (file, offsets)
     }
 
     #[test]
-    fn records_larger_than_a_chunk_are_read_whole() {
+    fn log_reader_record_larger_than_chunk_is_read() {
         let large = vec![7; 600 << 10];
         let (file, offsets) = log(&[b"a", &large, b"b"]);
         let end = file.len().unwrap();
         let mut reader = LogReader::new(&*file, Path::new("log"), LogSeed::new(1, 2), end);
         for (offset, expected) in offsets.iter().zip([b"a".as_slice(), &large, b"b"]) {
-            let Found::Record(_, payload) = reader.record(*offset).unwrap() else { panic!() };
+            let LogRead::Record(_, payload) = reader.read_record(*offset).unwrap() else {
+                panic!()
+            };
             assert_eq!(payload, expected);
         }
-        assert!(matches!(reader.record(end).unwrap(), Found::End));
+        assert!(matches!(reader.read_record(end).unwrap(), LogRead::End));
     }
 
     #[test]
-    fn marks_and_records_beyond_a_bad_one_are_found() {
+    fn log_reader_tail_scan_finds_marks_and_records() {
         let (file, offsets) = log(&[b"first", b"second", b"third", b""]);
         let end = file.len().unwrap();
         let mut reader = LogReader::new(&*file, Path::new("log"), LogSeed::new(1, 2), end);
-        let beyond = reader.beyond(offsets[0] + 1).unwrap();
-        assert_eq!(beyond, Beyond { position: offsets[3], older_synced: true, records: 2 });
-        assert_eq!(reader.beyond(offsets[3] + 1).unwrap(), Beyond::default());
-        assert_eq!(reader.next_record(offsets[0] + 1).unwrap(), Some(offsets[1]));
-        assert_eq!(reader.next_record(offsets[3] + 1).unwrap(), None);
+        let tail = reader.scan_tail(offsets[0] + 1).unwrap();
+        assert_eq!(tail, TailScan { position: offsets[3], older_synced: true, records: 2 });
+        assert_eq!(reader.scan_tail(offsets[3] + 1).unwrap(), TailScan::default());
+        assert_eq!(reader.find_next_record(offsets[0] + 1).unwrap(), Some(offsets[1]));
+        assert_eq!(reader.find_next_record(offsets[3] + 1).unwrap(), None);
     }
 }

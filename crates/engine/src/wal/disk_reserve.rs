@@ -1,0 +1,348 @@
+//! Disk reserve: a file without content that keeps space free for a full disk.
+//!
+//! The file `RESERVE` takes about the space that resuming would write (see `db/open/resume.rs`): all memtables
+//! as tables, and a manifest. A background task resizes it. When a write to any other file finds the disk
+//! full, [`DiskReserve`] removes the file and the write continues. Therefore a flush can complete on a full disk,
+//! and its WAL segments can be deleted.
+//!
+//! The reserve is optional: if the file cannot be created, the database works without it. The file is
+//! neither read nor synced. After a kill of the process, the next open removes it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
+
+use crate::error::{Error, Result};
+use crate::format::file_name::RESERVE;
+use crate::vfs::{ReleaseResource, Vfs, is_full};
+
+/// Size that the reserve may always have, in bytes.
+pub(crate) const RESERVE_BYTES_MIN: u64 = 4 << 20;
+/// Larger reserves are limited to the size of tables and blob files divided by this number.
+const RESERVE_DIVISOR: u64 = 10;
+/// Space for a segment, `CURRENT` and the last blocks of files, in bytes.
+const SLACK_BYTES: u64 = 64 << 10;
+/// Space for the files of a keyspace in addition to their entries, in bytes: headers, properties and three
+/// partially filled file system blocks.
+const KEYSPACE_BYTES: u64 = 12 << 10;
+/// Minimum size of an operation in the WAL, in bytes: code, keyspace, key length.
+const OPERATION_BYTES_MIN: u64 = 3;
+/// Maximum excess of the file over the required size, in bytes.
+const EXCESS_BYTES_MAX: u64 = 4 << 20;
+
+/// Amount of data that resuming would write.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ResumeWrites {
+    /// Bytes of commits that no table contains.
+    pub(crate) unflushed_bytes: u64,
+    /// Additional bytes written by operand stores.
+    pub(crate) store_bytes: u64,
+    /// Size of the manifest, in bytes.
+    pub(crate) manifest_bytes: u64,
+    /// Number of keyspaces; each gets files of its own.
+    pub(crate) keyspaces: u64,
+}
+
+impl ResumeWrites {
+    /// Returns the required disk space, in bytes.
+    fn bytes(self) -> u64 {
+        let ResumeWrites { unflushed_bytes, store_bytes, manifest_bytes, keyspaces } = self;
+        // Operand stores write operands to their logs and to their buckets.
+        let copies = if store_bytes > 0 { 2 } else { 1 };
+        // A keyspace without unflushed operations writes nothing.
+        let written = keyspaces.min(unflushed_bytes / OPERATION_BYTES_MIN);
+        let parts = [
+            SLACK_BYTES,
+            store_bytes,
+            manifest_bytes,
+            unflushed_bytes.saturating_mul(copies),
+            written.saturating_mul(KEYSPACE_BYTES),
+        ];
+        let bytes = parts.into_iter().fold(0, u64::saturating_add);
+        // Tables and buckets have an index and a filter.
+        bytes.saturating_add(bytes / 4)
+    }
+}
+
+/// Returns the file size for a required size. The excess limits the number of resizes.
+fn with_excess(needed: u64) -> u64 {
+    needed.saturating_add((needed / 2).min(EXCESS_BYTES_MAX))
+}
+
+/// The file `RESERVE` of an open database.
+#[derive(Debug)]
+pub(crate) struct DiskReserve {
+    vfs: Arc<dyn Vfs>,
+    path: PathBuf,
+    /// Size of the file, in bytes. Written with `state` held.
+    bytes: AtomicU64,
+    /// Limit of `bytes` at the last [`DiskReserve::resize`]. Written with `state` held.
+    limit: AtomicU64,
+    /// Whether the file must not grow. Written with `state` held.
+    is_blocked: AtomicBool,
+    /// Held during all calls on the file, which orders them. Apart from those calls, only a write that
+    /// finds the disk full waits for it.
+    state: Mutex<ReserveState>,
+}
+
+#[derive(Debug)]
+struct ReserveState {
+    /// Whether the reserve is disabled, or impossible until the next resume.
+    is_disabled: bool,
+    /// Whether the failure to create the file was reported.
+    is_reported: bool,
+}
+
+impl DiskReserve {
+    /// Returns a reserve without a file.
+    pub(crate) fn new(vfs: Arc<dyn Vfs>, dir: &Path, is_enabled: bool) -> DiskReserve {
+        let is_enabled = is_enabled && !failpoint::is_on(Failpoint::ReserveNotKept);
+        DiskReserve {
+            vfs,
+            path: dir.join(RESERVE),
+            bytes: AtomicU64::new(0),
+            limit: AtomicU64::new(RESERVE_BYTES_MIN),
+            is_blocked: AtomicBool::new(!is_enabled),
+            state: Mutex::new(ReserveState { is_disabled: !is_enabled, is_reported: false }),
+        }
+    }
+
+    /// Returns the size of the file, in bytes, without waiting for calls on it.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether [`DiskReserve::resize`] would change the file. Takes no lock.
+    pub(crate) fn needs_resize(&self, writes: ResumeWrites) -> bool {
+        let (bytes, needed) = (self.bytes(), writes.bytes());
+        let grows = bytes < needed.min(self.limit.load(Ordering::Relaxed));
+        (grows && !self.is_blocked.load(Ordering::Relaxed)) || bytes > with_excess(needed)
+    }
+
+    /// Resizes the file to the required size, up to [`RESERVE_BYTES_MIN`] or a tenth of `file_bytes`,
+    /// whichever is larger. `file_bytes` is the size of tables and blob files. Returns the first error.
+    pub(crate) fn resize(
+        &self,
+        writes: ResumeWrites,
+        file_bytes: impl FnOnce() -> u64,
+    ) -> Option<Error> {
+        let mut state = self.state.lock();
+        if state.is_disabled {
+            return None;
+        }
+        let (bytes, needed) = (self.bytes(), writes.bytes());
+        let wanted = with_excess(needed);
+        let mut limit = RESERVE_BYTES_MIN;
+        if wanted.max(bytes) > limit {
+            limit = limit.max(file_bytes() / RESERVE_DIVISOR);
+        }
+        if failpoint::is_on(Failpoint::ReserveUnbounded) {
+            limit = u64::MAX;
+        }
+        self.limit.store(limit, Ordering::Relaxed);
+        let wanted = wanted.min(limit);
+        let grows = bytes < needed.min(limit) && !self.is_blocked.load(Ordering::Relaxed);
+        if !grows && bytes <= wanted {
+            return None;
+        }
+        let error = self.vfs.reserve(&self.path, wanted).err();
+        let Some(error) = error else {
+            self.bytes.store(wanted, Ordering::Relaxed);
+            return None;
+        };
+        // The file system may have allocated part of the space before the failure.
+        let is_restored =
+            bytes > 0 && bytes < wanted && self.vfs.reserve(&self.path, bytes).is_ok();
+        if !is_restored {
+            self.remove();
+        }
+        self.is_blocked.store(true, Ordering::Relaxed);
+        state.is_disabled = !is_full(&error);
+        if std::mem::replace(&mut state.is_reported, true) {
+            return None;
+        }
+        Some(Error::io("reserve space in", &self.path, error))
+    }
+
+    /// Allows the file to grow again after the disk was full.
+    pub(crate) fn unblock(&self) {
+        let state = self.state.lock();
+        self.is_blocked.store(state.is_disabled, Ordering::Relaxed);
+    }
+
+    /// Enables or disables the reserve, and clears earlier failures.
+    pub(crate) fn reset(&self, is_enabled: bool) {
+        self.state.lock().is_disabled = !is_enabled;
+        self.unblock();
+    }
+
+    /// Removes the file until [`DiskReserve::unblock`]. Returns whether that freed space.
+    pub(crate) fn release(&self) -> bool {
+        let _state = self.state.lock();
+        self.is_blocked.store(true, Ordering::Relaxed);
+        self.bytes() > 0 && self.remove()
+    }
+
+    /// Requires `state` to be held. A file that cannot be removed remains until the next open.
+    fn remove(&self) -> bool {
+        self.bytes.store(0, Ordering::Relaxed);
+        remove(&*self.vfs, &self.path).is_ok()
+    }
+}
+
+/// A full disk releases the reserve.
+impl ReleaseResource for DiskReserve {
+    fn release(&self) -> bool {
+        self.release()
+    }
+}
+
+/// Removes the file left by a killed process. Returns whether it existed.
+pub(crate) fn remove_reserve(vfs: &dyn Vfs, dir: &Path) -> Result<bool> {
+    remove(vfs, &dir.join(RESERVE))
+}
+
+/// Returns whether the error is a full disk.
+pub(crate) fn is_disk_full(error: &Error) -> bool {
+    matches!(error, Error::Io { source, .. } if is_full(source))
+}
+
+fn remove(vfs: &dyn Vfs, path: &Path) -> Result<bool> {
+    match vfs.remove(path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(Error::io("remove", path, error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vfs::{Errno, Fault, FaultRule, FaultVfs, MemVfs, VfsCall};
+
+    fn unflushed(unflushed_bytes: u64) -> ResumeWrites {
+        ResumeWrites { unflushed_bytes, ..ResumeWrites::default() }
+    }
+
+    fn reserve(vfs: &MemVfs) -> DiskReserve {
+        DiskReserve::new(Arc::new(vfs.clone()), Path::new(""), true)
+    }
+
+    #[test]
+    fn disk_reserve_required_size_changes_resizes_file() {
+        let disk = MemVfs::new();
+        let (reserve, mut grown) = (reserve(&disk), 0);
+        let up: Vec<u64> = (0..1_000_000).step_by(1_000).collect();
+        for &bytes in up.iter().chain(up.iter().rev()) {
+            let required = unflushed(bytes);
+            let (before, due) = (reserve.bytes(), reserve.needs_resize(required));
+            assert!(reserve.resize(required, || 0).is_none());
+            assert_eq!(reserve.bytes() != before, due);
+            assert!(!reserve.needs_resize(required));
+            assert!((required.bytes()..=with_excess(required.bytes())).contains(&reserve.bytes()));
+            assert_eq!(disk.used_bytes(), reserve.bytes());
+            grown += u64::from(reserve.bytes() > before);
+        }
+        assert!(grown < 20, "{grown} times");
+        assert!(reserve.release() && !reserve.release());
+        assert_eq!((reserve.bytes(), disk.used_bytes()), (0, 0));
+    }
+
+    #[test]
+    fn disk_reserve_size_is_limited_to_tenth_of_tables() {
+        let disk = MemVfs::new();
+        let reserve = reserve(&disk);
+        let required = unflushed(200 << 20);
+        for (file_bytes, bound) in [(0, 4 << 20), (39 << 20, 4 << 20), (500 << 20, 50 << 20)] {
+            assert!(reserve.resize(required, || file_bytes).is_none());
+            assert_eq!(reserve.bytes(), bound);
+            assert!(!reserve.needs_resize(required));
+        }
+        // The limit shrinks with the tables.
+        assert!(reserve.resize(required, || 100 << 20).is_none());
+        assert_eq!((reserve.bytes(), disk.used_bytes()), (10 << 20, 10 << 20));
+    }
+
+    #[test]
+    fn resume_writes_bytes_counts_stores_manifest_and_keyspaces() {
+        let base = unflushed(100_000);
+        let more = |writes: ResumeWrites| writes.bytes() - base.bytes();
+        assert_eq!(more(ResumeWrites { manifest_bytes: 4_000_000, ..base }), 5_000_000);
+        assert_eq!(more(ResumeWrites { store_bytes: 50_000, ..base }), 150_000 * 5 / 4);
+        let keyspaces = |keyspaces| more(ResumeWrites { keyspaces, ..base });
+        assert_eq!(keyspaces(100), 100 * KEYSPACE_BYTES * 5 / 4);
+        // Each keyspace has at least one operation.
+        let most = 100_000 / OPERATION_BYTES_MIN;
+        assert_eq!(keyspaces(1_000_000), most * KEYSPACE_BYTES * 5 / 4);
+        assert_eq!(
+            ResumeWrites { keyspaces: 1_000_000, ..unflushed(0) }.bytes(),
+            unflushed(0).bytes()
+        );
+        assert_eq!(ResumeWrites { store_bytes: 1, ..unflushed(u64::MAX) }.bytes(), u64::MAX);
+    }
+
+    #[test]
+    fn disk_reserve_full_disk_keeps_size_and_is_reported_once() {
+        let disk = MemVfs::new();
+        let reserve = reserve(&disk);
+        assert!(reserve.resize(unflushed(100_000), || 0).is_none());
+        let before = reserve.bytes();
+        disk.set_capacity(Some(before + 1_000));
+        let Some(Error::Io { path, source, .. }) = reserve.resize(unflushed(1_000_000), || 0)
+        else {
+            panic!("the disk has no space for it");
+        };
+        assert_eq!(
+            (path.as_path(), source.kind()),
+            (Path::new(RESERVE), io::ErrorKind::StorageFull)
+        );
+        assert_eq!((reserve.bytes(), disk.used_bytes()), (before, before));
+        assert!(!reserve.needs_resize(unflushed(1_000_000)), "it is not retried at every commit");
+        reserve.unblock();
+        assert!(reserve.needs_resize(unflushed(1_000_000)));
+        assert!(reserve.resize(unflushed(1_000_000), || 0).is_none(), "reported twice");
+        disk.set_capacity(Some(10 << 20));
+        reserve.unblock();
+        assert!(reserve.resize(unflushed(1_000_000), || 0).is_none());
+        assert!(reserve.bytes() > 1_000_000);
+    }
+
+    #[test]
+    fn disk_reserve_failure_is_not_retried_until_reset() {
+        let limit = io::Error::from(io::ErrorKind::FileTooLarge);
+        for errno in [Errno::Io, Errno::FileTooLarge] {
+            let disk = MemVfs::new();
+            let faults = FaultVfs::new(Arc::new(disk.clone()), 1);
+            faults.add(FaultRule::new(Fault::Error(errno)).on(&[VfsCall::Reserve]).from_then_on());
+            let reserve = DiskReserve::new(Arc::new(faults.clone()), Path::new(""), true);
+            let is_reported: Vec<_> =
+                (0..10).filter_map(|_| reserve.resize(unflushed(9), || 0)).collect();
+            assert_eq!(is_reported.len(), 1, "{is_reported:?}");
+            assert!(!reserve.needs_resize(unflushed(9)));
+            reserve.unblock();
+            assert!(!reserve.needs_resize(unflushed(9)));
+            assert_eq!(faults.calls().of(VfsCall::Reserve), 1);
+            faults.clear();
+            reserve.reset(true);
+            assert!(reserve.resize(unflushed(9), || 0).is_none());
+            assert_eq!(reserve.bytes(), disk.used_bytes());
+            assert!(reserve.bytes() > 0);
+        }
+        assert_eq!(Errno::FileTooLarge.error().kind(), limit.kind());
+    }
+
+    #[test]
+    fn disk_reserve_disabled_makes_no_call() {
+        let disk = MemVfs::new();
+        let faults = FaultVfs::new(Arc::new(disk), 1);
+        let is_disabled = DiskReserve::new(Arc::new(faults.clone()), Path::new(""), false);
+        assert!(
+            !is_disabled.needs_resize(unflushed(100_000))
+                && is_disabled.resize(unflushed(100_000), || 0).is_none()
+        );
+        assert!(!is_disabled.release());
+        assert_eq!(faults.calls().total(), 0);
+    }
+}
