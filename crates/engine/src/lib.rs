@@ -87,6 +87,7 @@ pub use crate::merge_operator::{MergeError, MergeOperator};
 pub use crate::options::db::Options;
 pub use crate::options::filter_bits::FilterBits;
 pub use crate::options::keyspace::{FilterLastRun, KeyspaceOptions, OptionsInForce};
+pub use crate::options::read::{ReadOptions, ReadTier};
 pub use crate::options::stored_policy::Policy;
 pub use crate::options::value_separation::ValueSeparation;
 pub use crate::options::write::WriteControl;

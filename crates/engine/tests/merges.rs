@@ -7,7 +7,10 @@ use std::sync::Arc;
 use lsmx::env::Background;
 use lsmx::merge_operator::{Append, CHAIN_OPERANDS_MAX, Counter};
 use lsmx::vfs::MemVfs;
-use lsmx::{Db, Error, KeyspaceOptions, MergeError, MergeOperator, Options, WriteBatch};
+use lsmx::{
+    Db, Error, KeyspaceOptions, MergeError, MergeOperator, Options, ReadOptions, ReadTier,
+    WriteBatch,
+};
 
 /// Appends without merging partially; refuses operands with a `!`, and panics over a `?`.
 #[derive(Debug)]
@@ -129,8 +132,15 @@ fn ranges_go_on_after_keys_that_do_not_fold_and_stop_at_their_bounds() {
     for round in 0..3 {
         assert_eq!(met(keyspace.iter()), owned(&all));
         assert_eq!(met(keyspace.iter().rev()), reversed(&all));
-        assert_eq!(met(keyspace.iter().in_memory()), owned(&all), "all of it is in memory");
-        assert_eq!(met(keyspace.iter().in_memory().rev()), reversed(&all));
+        assert_eq!(
+            met(keyspace.iter().options(&ReadOptions::default().tier(ReadTier::Memory))),
+            owned(&all),
+            "all of it is in memory"
+        );
+        assert_eq!(
+            met(keyspace.iter().options(&ReadOptions::default().tier(ReadTier::Memory)).rev()),
+            reversed(&all)
+        );
         // From both ends by turns each key comes once.
         let mut ends = keyspace.iter();
         let (mut front, mut back) = (Vec::new(), Vec::new());
@@ -174,18 +184,26 @@ fn a_range_that_was_bound_to_memory_does_not_meet_a_failed_key_twice() {
     with_keys_that_fail(&db);
     let keyspace = db.default_keyspace();
     for backward in [false, true] {
-        let mut range = keyspace.iter().in_memory();
+        let mut range = keyspace.iter().options(&ReadOptions::default().tier(ReadTier::Memory));
         let step =
             |range: &mut lsmx::Range| if backward { range.next_back() } else { range.next() };
         let mut items: Vec<_> = (0..2).filter_map(|_| step(&mut range)).collect();
         assert!(matches!(items[1], Err(Error::MergeFailed { .. })));
-        range.allow_reads();
+        range = range.options(&ReadOptions::default());
         items.extend(std::iter::from_fn(|| step(&mut range)).take(10));
         assert_eq!(met(items.into_iter()).len(), 6);
         // It is one of as many as a limit says.
         let limited = keyspace.iter().limit(2);
         assert_eq!(met(limited).len(), 2);
-        assert_eq!(met(keyspace.iter().in_memory().limit(5).rev()).len(), 5);
+        assert_eq!(
+            met(keyspace
+                .iter()
+                .options(&ReadOptions::default().tier(ReadTier::Memory))
+                .limit(5)
+                .rev())
+            .len(),
+            5
+        );
     }
 }
 

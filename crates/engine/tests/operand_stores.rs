@@ -13,7 +13,10 @@ use lsmx::format::BlockKind;
 use lsmx::merge_operator::Append;
 use lsmx::operand_store::OperandStoreFactory;
 use lsmx::vfs::{CrashImage, MemVfs, Vfs};
-use lsmx::{Db, Error, KeyspaceOptions, LostKind, Options, Range, RepairOptions, repair, verify};
+use lsmx::{
+    Db, Error, KeyspaceOptions, LostKind, Options, Range, ReadOptions, ReadTier, RepairOptions,
+    repair, verify,
+};
 
 const DIR: &str = "db";
 
@@ -229,7 +232,9 @@ fn without_its_store_a_keyspace_is_closed_and_the_others_are_not() {
     assert!(is_lacking(db.keyspace("beside", merging()).unwrap_err()));
     let beside = db.open_keyspace("beside", None).unwrap();
     assert!(is_lacking(beside.get("a").unwrap_err()));
-    assert!(is_lacking(beside.get_in_memory("a").unwrap_err()));
+    assert!(is_lacking(
+        beside.get_with("a", &ReadOptions::default().tier(ReadTier::Memory)).unwrap_err()
+    ));
     assert!(is_lacking(beside.put("a", "2").unwrap_err()));
     assert!(is_lacking(beside.iter().next().unwrap().unwrap_err()));
     assert!(is_lacking(beside.iter().next_back().unwrap().unwrap_err()));
@@ -479,17 +484,23 @@ fn reads_bound_to_memory_say_what_they_lack_and_count_nothing_for_it() {
     // Whatever tables lack is read by a key that the store does not have.
     assert!(keyspace.get("nothing").unwrap().is_none());
     let before = db.read_metrics();
-    assert!(matches!(keyspace.get_in_memory("a"), Err(Error::WouldBlock)));
+    assert!(matches!(
+        keyspace.get_with("a", &ReadOptions::default().tier(ReadTier::Memory)),
+        Err(Error::WouldBlock)
+    ));
     assert_eq!(db.read_metrics(), before);
     assert_eq!((bucket(&db).hits, bucket(&db).misses), (0, 0));
-    let mut walk = keyspace.iter().in_memory();
+    let mut walk = keyspace.iter().options(&ReadOptions::default().tier(ReadTier::Memory));
     assert!(matches!(walk.next(), Some(Err(Error::WouldBlock))));
     // Many at once go to the store after all others.
     let values = db.multi_get(["a", "nothing", "a"]).unwrap();
     assert_eq!(values.iter().flatten().count(), 2);
     assert_eq!(bucket(&db).misses, 1);
-    assert_eq!(keyspace.get_in_memory("a").unwrap().unwrap(), b"12"[..]);
-    walk.allow_reads();
+    assert_eq!(
+        keyspace.get_with("a", &ReadOptions::default().tier(ReadTier::Memory)).unwrap().unwrap(),
+        b"12"[..]
+    );
+    walk = walk.options(&ReadOptions::default());
     assert_eq!(walk.next().unwrap().unwrap().1, b"12"[..]);
     assert_eq!(bucket(&db).misses, 1);
     assert!(bucket(&db).hits >= 2);

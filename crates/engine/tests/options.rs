@@ -6,8 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lsmx::env::Background;
+use lsmx::format::BlockKind;
 use lsmx::vfs::{MemVfs, Vfs};
-use lsmx::{Compression, Db, Error, KeyspaceOptions, Options};
+use lsmx::{Compression, Db, Error, KeyspaceOptions, Options, ReadOptions};
 use xxhash_rust::xxh3::xxh3_64;
 
 fn options() -> Options {
@@ -222,4 +223,22 @@ fn a_second_opener_is_locked_out() {
     db.put("k", "w").unwrap();
     drop(db);
     assert_eq!(open(&disk).unwrap().get("k").unwrap().unwrap(), "w");
+}
+
+#[test]
+fn fill_cache_of_a_lookup_decides_whether_its_block_stays() {
+    let db = open(&database(1)).unwrap();
+    let misses = || db.metrics().cache.get(&BlockKind::Data).map_or(0, |data| data.misses);
+    let key = 3u64.to_be_bytes();
+    let uncached = ReadOptions::default().fill_cache(false);
+    for expected in 1..=3 {
+        assert!(db.get_with(key, &uncached).unwrap().is_some());
+        assert_eq!(misses(), expected, "the block is not in the cache");
+    }
+    for _ in 0..2 {
+        assert!(db.get_with(key, &ReadOptions::default()).unwrap().is_some());
+        assert_eq!(misses(), 4, "the first of these lookups adds it");
+    }
+    assert!(db.get_with(key, &uncached).unwrap().is_some());
+    assert_eq!(misses(), 4, "blocks in the cache are used");
 }

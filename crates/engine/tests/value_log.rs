@@ -12,7 +12,10 @@ use lsmx::format::BlockKind;
 use lsmx::merge_operator::Append;
 use lsmx::metrics::ValueLogMetrics;
 use lsmx::vfs::{CountingVfs, CrashImage, MemVfs, VfsCall};
-use lsmx::{Compression, Db, Error, KeyspaceOptions, Options, ValueSeparation, observe, verify};
+use lsmx::{
+    Compression, Db, Error, KeyspaceOptions, Options, ReadOptions, ReadTier, ValueSeparation,
+    observe, verify,
+};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
@@ -292,23 +295,32 @@ fn lookups_in_memory_do_not_read_values() {
     db.put("key", [7; 500]).unwrap();
     db.put("other", [8; 500]).unwrap();
     db.flush().unwrap();
-    assert!(matches!(keyspace.get_in_memory("key"), Err(Error::WouldBlock)));
-    let mut range = keyspace.iter().in_memory();
+    assert!(matches!(
+        keyspace.get_with("key", &ReadOptions::default().tier(ReadTier::Memory)),
+        Err(Error::WouldBlock)
+    ));
+    let mut range = keyspace.iter().options(&ReadOptions::default().tier(ReadTier::Memory));
     assert!(matches!(range.next(), Some(Err(Error::WouldBlock))));
-    range.allow_reads();
+    range = range.options(&ReadOptions::default());
     assert_eq!(range.next().unwrap().unwrap().1, [7; 500]);
     // The scan has brought the metadata and the data block, and no value.
     let counted = |db: &Db| db.metrics().cache[&BlockKind::Blob];
-    assert!(matches!(keyspace.get_in_memory("key"), Err(Error::WouldBlock)));
+    assert!(matches!(
+        keyspace.get_with("key", &ReadOptions::default().tier(ReadTier::Memory)),
+        Err(Error::WouldBlock)
+    ));
     let before = counted(&db);
     assert_eq!(keyspace.get("key").unwrap().unwrap(), [7; 500]);
     assert_eq!(counted(&db).misses, before.misses + 1);
-    assert_eq!(keyspace.get_in_memory("key").unwrap().unwrap(), [7; 500]);
+    assert_eq!(
+        keyspace.get_with("key", &ReadOptions::default().tier(ReadTier::Memory)).unwrap().unwrap(),
+        [7; 500]
+    );
     assert_eq!(counted(&db).hits, before.hits + 1);
-    let mut range = keyspace.iter().in_memory();
+    let mut range = keyspace.iter().options(&ReadOptions::default().tier(ReadTier::Memory));
     assert_eq!(range.next().unwrap().unwrap().1, [7; 500]);
     assert!(matches!(range.next(), Some(Err(Error::WouldBlock))));
-    range.allow_reads();
+    range = range.options(&ReadOptions::default());
     assert_eq!(range.next().unwrap().unwrap().1, [8; 500]);
     assert!(range.next().is_none());
     let explained = keyspace.explain("other").unwrap();

@@ -15,6 +15,7 @@ use crate::format::version_edit::{Change, KEYSPACE_NAME_BYTES_MAX, VersionEdit};
 use crate::iter::range::{Range, after_prefix};
 use crate::lookup::point::Reads;
 use crate::options::keyspace::{KeyspaceOptions, OptionsInForce, Persisted, StoredOperandStore};
+use crate::options::read::ReadOptions;
 use crate::options::stored_policy::Policy;
 use crate::options::stored_policy::StoredPolicy;
 use crate::options::write::WriteOptions;
@@ -219,14 +220,12 @@ impl Keyspace {
         self.handle.0.get(&self.tree, key.as_ref(), None, Reads::Storage)
     }
 
-    /// [`Keyspace::get`] that touches nothing but memory: no file is read or opened, and no lock is
-    /// waited for that is held while one is.
+    /// Returns the value of `key`, read with these options.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`] if memory does not hold all that the answer takes: nothing was counted, and
-    /// [`Keyspace::get`] answers. Otherwise as [`Db::get`](crate::Db::get).
-    pub fn get_in_memory(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
-        self.handle.0.get(&self.tree, key.as_ref(), None, Reads::Memory)
+    /// As [`Keyspace::get`]; [`Error::WouldBlock`] with [`ReadTier::Memory`](crate::ReadTier::Memory).
+    pub fn get_with(&self, key: impl AsRef<[u8]>, options: &ReadOptions) -> Result<Option<Slice>> {
+        self.handle.0.get(&self.tree, key.as_ref(), None, options.into())
     }
 
     /// The entries of a range of keys, as they are now, from both ends.

@@ -36,6 +36,7 @@ use crate::metrics::{MemoryMetrics, Metrics, ReadMetrics, WalMetrics};
 use crate::options::db::Options;
 use crate::options::keyspace::KeyspaceOptions;
 use crate::options::memory_plan::MemoryPlan;
+use crate::options::read::ReadOptions;
 use crate::options::write::{Durability, WriteOptions};
 use crate::state::{DbState, Reservation, Work};
 use crate::tree::{Opening, Tree};
@@ -324,12 +325,12 @@ impl Db {
         self.core().get(&self.core().default, key.as_ref(), None, Reads::Storage)
     }
 
-    /// [`Keyspace::get_in_memory`] of the default keyspace.
+    /// Returns the value of `key`, read with these options.
     ///
     /// # Errors
-    /// As [`Keyspace::get_in_memory`].
-    pub fn get_in_memory(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
-        self.core().get(&self.core().default, key.as_ref(), None, Reads::Memory)
+    /// As [`Db::get`]; [`Error::WouldBlock`] with [`ReadTier::Memory`](crate::ReadTier::Memory).
+    pub fn get_with(&self, key: impl AsRef<[u8]>, options: &ReadOptions) -> Result<Option<Slice>> {
+        self.core().get(&self.core().default, key.as_ref(), None, options.into())
     }
 
     /// Commits a batch: all of it or nothing, over all its keyspaces.
@@ -656,7 +657,7 @@ impl DbInner {
         reads: Reads,
     ) -> Result<Option<Slice>> {
         self.check_open()?;
-        if reads == Reads::Storage {
+        if reads != Reads::Memory {
             self.tick();
         }
         // First the view, then the number: whatever the number promises is in the view.

@@ -10,6 +10,7 @@ use crate::db::{Handle, Keyspace};
 use crate::error::Result;
 use crate::iter::range::Range;
 use crate::lookup::point::Reads;
+use crate::options::read::ReadOptions;
 use crate::tree::snapshots::Pinned;
 
 /// All keyspaces as they were at one moment. What it sees is kept until the last clone is dropped.
@@ -45,17 +46,18 @@ impl Snapshot {
         self.handle.0.get(keyspace.tree(), key.as_ref(), Some(self.seq()), Reads::Storage)
     }
 
-    /// [`Keyspace::get_in_memory`] at that number.
+    /// Returns the value of `key`, read with these options.
     ///
     /// # Errors
-    /// As [`Keyspace::get_in_memory`]; [`Error::ForeignKeyspace`](crate::Error::ForeignKeyspace).
-    pub fn get_in_memory(
+    /// As [`Snapshot::get`]; [`Error::WouldBlock`](crate::Error::WouldBlock) with [`ReadTier::Memory`](crate::ReadTier::Memory).
+    pub fn get_with(
         &self,
         keyspace: &Keyspace,
         key: impl AsRef<[u8]>,
+        options: &ReadOptions,
     ) -> Result<Option<Slice>> {
         self.check_sees(keyspace)?;
-        self.handle.0.get(keyspace.tree(), key.as_ref(), Some(self.seq()), Reads::Memory)
+        self.handle.0.get(keyspace.tree(), key.as_ref(), Some(self.seq()), options.into())
     }
 
     /// The entries of a range at that number. The range gives one error if the keyspace belongs to

@@ -13,13 +13,14 @@ use crate::cursor::Cursor;
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::iter::db_iter::VisibleCursor;
+use crate::iter::fill_cache;
 use crate::iter::merging_iter::MergingCursor;
 use crate::iter::prefetch::{Entry, ReadAhead, Walk};
 use crate::iter::range_tombstone_filter::Deleted;
 use crate::iter::run_iter::RunCursor;
 use crate::iter::value_resolver::PointedValues;
 use crate::lookup::point::Reads;
-use crate::table::FillCache;
+use crate::options::read::{ReadOptions, ReadTier};
 use crate::tree::Tree;
 use crate::tree::merge_resolver::Merging;
 use crate::tree::snapshots::Pinned;
@@ -49,7 +50,7 @@ pub struct Range {
     expected: Option<u64>,
     /// One of the ends has met the other, or a bound.
     exhausted: bool,
-    reads: Reads,
+    options: ReadOptions,
     /// Has values read ahead, if they may be.
     env: Option<Env>,
     /// Key of what each end gave last, where it may have to find its place again.
@@ -84,7 +85,7 @@ impl Range {
             left: None,
             expected: None,
             exhausted,
-            reads: Reads::Storage,
+            options: ReadOptions::default(),
             env: None,
             given: [None, None],
             trace: None,
@@ -112,21 +113,22 @@ impl Range {
         self
     }
 
-    /// The same, which touches nothing but memory: where it would have to read a file, or to step over
-    /// much that is deleted, it gives [`Error::WouldBlock`] instead of an entry. Called again it tries
-    /// that place again; [`Range::allow_reads`] lets it go on from there.
+    /// Sets how the entries that follow are read. The range may already have returned entries; it continues
+    /// after them, with the same view of the data.
+    ///
+    /// With [`ReadTier::Memory`](crate::ReadTier::Memory) the range returns [`Error::WouldBlock`] in place of an
+    /// entry if it needs a file, or if it would have to skip many deleted entries. The next call tries the same
+    /// entry again.
     #[must_use]
-    pub fn in_memory(mut self) -> Range {
-        self.reads = Reads::Memory;
+    pub fn options(mut self, options: &ReadOptions) -> Range {
+        self.set_options(options);
         self
     }
 
-    /// Lets a range that was bound to memory read files from here on. It goes on after the entries that
-    /// it has given, on the same view. Finding the place again counts as hits of the blocks involved.
-    pub fn allow_reads(&mut self) {
-        // The cursors are bound to memory. Each end goes on from the entry it gave last.
-        if self.reads == Reads::Memory {
-            self.reads = Reads::Storage;
+    pub(crate) fn set_options(&mut self, options: &ReadOptions) {
+        if self.options != *options {
+            self.options = *options;
+            // The cursors were opened with the previous options.
             self.leave_cursors();
         }
     }
@@ -195,11 +197,9 @@ impl Range {
         let mut sources: Vec<_> =
             self.view.memtables().flat_map(|at| at.tombstone_indexes()).collect();
         let bounds = [&self.lower, &self.upper].map(|bound| bound.as_ref().map(Bytes::as_ref));
-        sources.extend(match self.reads {
-            Reads::Storage | Reads::Tables => {
-                self.view.version.spans_between(bounds[0], bounds[1])?
-            }
-            Reads::Memory => self.view.version.gathered_spans()?,
+        sources.extend(match self.options.tier {
+            ReadTier::Storage => self.view.version.spans_between(bounds[0], bounds[1])?,
+            ReadTier::Memory => self.view.version.gathered_spans()?,
         });
         if sources.is_empty() {
             return Ok(None);
@@ -217,27 +217,24 @@ impl Range {
         }
         if let Some(beside) = &self.view.operands {
             let view = Arc::clone(&beside.view);
-            sources.push(view.cursor(self.snapshot, self.reads.into()));
+            sources.push(view.cursor(self.snapshot, Reads::from(&self.options).into()));
         }
         for run in self.view.version.runs() {
             // A scan takes what is cached, and does not wash it out.
             let tables = Arc::clone(run.tables());
-            let fill = match self.reads {
-                Reads::Storage | Reads::Tables => FillCache::No,
-                Reads::Memory => FillCache::Memory,
-            };
+            let fill = fill_cache(&self.options);
             sources.push(Box::new(RunCursor::new(tables, fill, deleted.clone())));
         }
         let merging = Arc::clone(&self.merging);
         let inner = MergingCursor::new(sources);
-        let values = PointedValues::new(self.view.version.blobs(), self.reads);
+        let values = PointedValues::new(self.view.version.blobs(), &self.options);
         let cursor = VisibleCursor::new(inner, self.snapshot, deleted, merging, values);
-        Ok(if self.reads == Reads::Memory { cursor.impatient() } else { cursor })
+        Ok(if self.options.tier == ReadTier::Memory { cursor.impatient() } else { cursor })
     }
 
     /// How values are read ahead, if they may be.
     fn reads_ahead(&self) -> Option<ReadAhead> {
-        let env = self.env.clone().filter(|_| self.reads == Reads::Storage)?;
+        let env = self.env.clone().filter(|_| self.options.tier == ReadTier::Storage)?;
         let blobs = self.view.version.blobs();
         (!blobs.is_empty()).then(|| ReadAhead { env, blobs: Arc::clone(blobs) })
     }
@@ -324,7 +321,7 @@ impl Range {
                 self.left = self.left.map(|left| left - 1);
                 self.expected = self.expected.map(|entries| entries.saturating_sub(1));
                 self.note_given();
-                if self.reads == Reads::Memory {
+                if self.options.tier == ReadTier::Memory {
                     self.given[usize::from(backward)] = Some(key.clone());
                 }
                 Some(value.map(|value| (key, value)))

@@ -5,8 +5,9 @@ use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
 use crate::error::Result;
-use crate::lookup::point::Reads;
-use crate::table::{Access, FillCache};
+use crate::iter::fill_cache;
+use crate::options::read::ReadOptions;
+use crate::table::Access;
 use crate::tree::version::BlobSet;
 use crate::value_log::BlobScan;
 
@@ -20,11 +21,8 @@ pub(crate) struct PointedValues {
 
 impl PointedValues {
     /// Those of a view, for a walk of this kind. It takes what is cached, and does not wash it out.
-    pub(crate) fn new(blobs: &Arc<BlobSet>, reads: Reads) -> PointedValues {
-        let fill = match reads {
-            Reads::Storage | Reads::Tables => FillCache::No,
-            Reads::Memory => FillCache::Memory,
-        };
+    pub(crate) fn new(blobs: &Arc<BlobSet>, options: &ReadOptions) -> PointedValues {
+        let fill = fill_cache(options);
         let (blobs, scan) = (Arc::clone(blobs), BlobScan::default());
         PointedValues { blobs, scan, access: Access::of(fill) }
     }
@@ -41,6 +39,6 @@ impl PointedValues {
 #[cfg(test)]
 impl Default for PointedValues {
     fn default() -> PointedValues {
-        PointedValues::new(&Arc::default(), Reads::Storage)
+        PointedValues::new(&Arc::default(), &ReadOptions::default())
     }
 }

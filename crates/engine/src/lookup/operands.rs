@@ -15,7 +15,7 @@ use crate::operand_store::{OperandReads, OperandView};
 impl From<Reads> for OperandReads {
     fn from(reads: Reads) -> OperandReads {
         match reads {
-            Reads::Storage | Reads::Tables => OperandReads::Storage,
+            Reads::Storage | Reads::StorageUncached | Reads::Tables => OperandReads::Storage,
             Reads::Memory => OperandReads::Memory,
         }
     }

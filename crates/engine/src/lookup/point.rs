@@ -11,7 +11,8 @@ use crate::format::blob::ValuePointer;
 use crate::format::block::Handle;
 use crate::iter::operand_fold::Fold;
 use crate::lookup::operands;
-use crate::table::{Access, Table};
+use crate::options::read::{ReadOptions, ReadTier};
+use crate::table::{Access, FillCache, Table};
 use crate::tree::Tree;
 use crate::tree::version::{BlobFile, SuperVersion};
 
@@ -20,11 +21,23 @@ use crate::tree::version::{BlobFile, SuperVersion};
 pub(crate) enum Reads {
     /// In memory, and where that does not do in files.
     Storage,
+    /// As `Storage`; data blocks that a search passes are not added to the block cache.
+    StorageUncached,
     /// In memory and in the files of tables, and in memory alone for what lies in the value log:
     /// [`Error::WouldBlock`] where that does not do.
     Tables,
     /// In memory alone: [`Error::WouldBlock`] where that does not do, and then nothing was counted.
     Memory,
+}
+
+impl From<&ReadOptions> for Reads {
+    fn from(options: &ReadOptions) -> Reads {
+        match (options.tier, options.fill_cache) {
+            (ReadTier::Memory, _) => Reads::Memory,
+            (ReadTier::Storage, Some(false)) => Reads::StorageUncached,
+            (ReadTier::Storage, _) => Reads::Storage,
+        }
+    }
 }
 
 /// What a lookup has met in tables, until it is known that it counts.
@@ -40,7 +53,11 @@ struct Met<'a> {
 
 impl Met<'_> {
     fn nothing(reads: Reads) -> Met<'static> {
-        let mut access = Access::lookup(reads == Reads::Memory);
+        let mut access = Access::lookup(match reads {
+            Reads::Storage | Reads::Tables => FillCache::Yes,
+            Reads::StorageUncached => FillCache::No,
+            Reads::Memory => FillCache::Memory,
+        });
         if reads == Reads::Tables {
             access.leave_blobs();
         }
@@ -299,7 +316,7 @@ fn older_operands(
     access: &mut Access,
 ) -> Result<bool> {
     let Some(below) = operand.0.checked_sub(1) else { return Ok(false) };
-    let mut cursor = table.cursor_by(std::mem::replace(access, Access::lookup(true)));
+    let mut cursor = table.cursor_by(std::mem::replace(access, Access::lookup(FillCache::Memory)));
     let mut walk = || {
         cursor.seek(user_key, SeqNo(below))?;
         while cursor.valid() && cursor.key().user_key == user_key {

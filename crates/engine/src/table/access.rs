@@ -62,8 +62,7 @@ impl Access {
 
     /// One lookup, whose caller says at the end that it counts.
     #[inline]
-    pub(crate) fn lookup(memory_only: bool) -> Access {
-        let fill = if memory_only { FillCache::Memory } else { FillCache::Yes };
+    pub(crate) fn lookup(fill: FillCache) -> Access {
         Access { tallies: true, ..Access::of(fill) }
     }
 
@@ -191,7 +190,7 @@ mod tests {
     #[test]
     fn a_lookup_counts_each_thing_it_met_and_nothing_else() {
         let cache = BlockCache::new(1 << 20);
-        let mut access = Access::lookup(true);
+        let mut access = Access::lookup(FillCache::Memory);
         // More levels than it keeps by itself, each more than once, and in no order.
         let levels = 2 * LEVELS_HERE;
         for round in 0..3u8 {

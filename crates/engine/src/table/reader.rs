@@ -229,7 +229,7 @@ impl Table {
     /// # Errors
     /// When a block cannot be read or is damaged.
     pub fn get(&self, user_key: &[u8], snapshot: SeqNo, use_filter: bool) -> Result<Option<Found>> {
-        let mut access = Access::lookup(false);
+        let mut access = Access::lookup(FillCache::Yes);
         let found = self.look_up(user_key, snapshot, use_filter, &mut access);
         access.settle(self.cache());
         found

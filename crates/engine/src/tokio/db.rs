@@ -190,14 +190,6 @@ impl Db {
         self.default_keyspace().get(key).await
     }
 
-    /// As [`crate::Db::get_in_memory`]: no file is read, nothing is awaited.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn get_in_memory(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
-        self.as_blocking().get_in_memory(key)
-    }
-
     /// As [`crate::Db::contains_key`].
     ///
     /// # Errors

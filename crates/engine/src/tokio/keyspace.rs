@@ -13,7 +13,7 @@ use crate::options::stored_policy::Policy;
 use crate::options::write::WriteOptions;
 use crate::tokio::Range;
 use crate::tokio::pool::on_pool;
-use crate::tokio::reads::{KEYS_ON_TASK_MAX, end_of, many};
+use crate::tokio::reads::{KEYS_ON_TASK_MAX, MEMORY, end_of, many};
 use crate::tokio::shared::Shared;
 use crate::write::batch::WriteBatch;
 
@@ -186,20 +186,12 @@ impl Keyspace {
     pub async fn get(&self, key: impl AsRef<[u8]> + Send) -> Result<Option<Slice>> {
         consume_budget().await;
         let key = key.as_ref();
-        match self.inner.get_in_memory(key) {
+        match self.inner.get_with(key, &MEMORY) {
             Err(crate::Error::WouldBlock) => {}
             answer => return answer,
         }
         let key = key.to_vec();
         self.on_pool(move |keyspace| keyspace.get(key)).await
-    }
-
-    /// As [`crate::Keyspace::get_in_memory`]: no file is read, nothing is awaited.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn get_in_memory(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
-        self.inner.get_in_memory(key)
     }
 
     /// As [`crate::Keyspace::contains_key`].

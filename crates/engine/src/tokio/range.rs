@@ -19,7 +19,9 @@ use lsmx_base::coding::len_u64;
 use crate::db::Entry;
 use crate::error::{Error, Result};
 use crate::iter::range::Range as BlockingRange;
+use crate::options::read::ReadOptions;
 use crate::tokio::pool::ended_badly;
+use crate::tokio::reads::MEMORY;
 
 /// Entries of the first batch; each further one has twice as many.
 const ENTRIES_FIRST: usize = 16;
@@ -70,7 +72,7 @@ struct Batch {
 impl Range {
     pub(crate) fn new(range: BlockingRange) -> Range {
         Range {
-            place: Place::Memory(Box::new(range.in_memory())),
+            place: Place::Memory(Box::new(range.options(&MEMORY))),
             read: Default::default(),
             entries_next: ENTRIES_FIRST,
             failed: None,
@@ -193,7 +195,7 @@ impl Range {
 
 /// Reads a batch at one end.
 fn read(mut range: Box<BlockingRange>, backward: bool, entries_max: usize) -> Batch {
-    range.allow_reads();
+    range.set_options(&ReadOptions::default());
     range.expect(len_u64(entries_max));
     let (mut entries, mut bytes, mut end) = (VecDeque::new(), 0, None);
     while end.is_none() && entries.len() < entries_max && bytes < BATCH_BYTES {

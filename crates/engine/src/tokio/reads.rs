@@ -9,9 +9,13 @@ use crate::db::Lookups;
 use crate::error::{Error, Result};
 use crate::iter::range::Range;
 use crate::lookup::point::Reads;
+use crate::options::read::{ReadOptions, ReadTier};
 use crate::tokio::pool::on_pool;
 use crate::tokio::shared::Shared;
 use crate::tree::Tree;
+
+/// Options of a read that must not block the task.
+pub(crate) const MEMORY: ReadOptions = ReadOptions { tier: ReadTier::Memory, fill_cache: None };
 
 /// Keys that are looked up in memory before other tasks get their turn.
 const KEYS_AT_ONCE: usize = 32;
@@ -61,13 +65,13 @@ pub(crate) async fn end_of(range: Range, last: bool) -> Result<Option<(Slice, Sl
         true => range.next_back().transpose(),
         false => range.next().transpose(),
     };
-    let mut range = range.in_memory();
+    let mut range = range.options(&MEMORY);
     match ask(&mut range) {
         Err(Error::WouldBlock) => {}
         answer => return answer,
     }
     on_pool(move || {
-        range.allow_reads();
+        range.set_options(&ReadOptions::default());
         ask(&mut range)
     })
     .await

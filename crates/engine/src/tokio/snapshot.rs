@@ -11,7 +11,7 @@ use lsmx_base::sync::Arc;
 use crate::db::Entry;
 use crate::error::Result;
 use crate::tokio::pool::on_pool;
-use crate::tokio::reads::{KEYS_ON_TASK_MAX, answer, end_of, many};
+use crate::tokio::reads::{KEYS_ON_TASK_MAX, MEMORY, answer, end_of, many};
 use crate::tokio::shared::Shared;
 use crate::tokio::{Keyspace, Range};
 
@@ -55,19 +55,7 @@ impl Snapshot {
             let (all, keyspace, key) = (all.clone(), keyspace.clone(), key.to_vec());
             move || all.inner.get(&keyspace, key)
         };
-        answer(|| all.inner.get_in_memory(keyspace, key), with_files).await
-    }
-
-    /// As [`crate::Snapshot::get_in_memory`]: no file is read, nothing is awaited.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn get_in_memory(
-        &self,
-        keyspace: &Keyspace,
-        key: impl AsRef<[u8]>,
-    ) -> Result<Option<Slice>> {
-        self.inner.get_in_memory(keyspace.as_blocking(), key)
+        answer(|| all.inner.get_with(keyspace, key, &MEMORY), with_files).await
     }
 
     /// As [`crate::Snapshot::contains_key`].

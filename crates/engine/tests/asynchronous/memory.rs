@@ -13,7 +13,7 @@ use lsmx::format::BlockKind;
 use lsmx::merge_operator::Append;
 use lsmx::tokio::Db;
 use lsmx::vfs::{Fault, FaultRule, FaultVfs, MemVfs, VfsCall};
-use lsmx::{Error, FilterLastRun, KeyspaceOptions, Metrics, Options};
+use lsmx::{Error, FilterLastRun, KeyspaceOptions, Metrics, Options, ReadOptions, ReadTier};
 
 use crate::support::{Dice, current_thread, poll_once, run, runtimes, seed};
 
@@ -78,7 +78,12 @@ fn what_is_in_memory_is_there_at_the_first_poll() {
             let keyspace = db.default_keyspace();
             let present = key(8);
             for cold in [true, false] {
-                let blocked = matches!(keyspace.get_in_memory(present), Err(Error::WouldBlock));
+                let blocked = matches!(
+                    keyspace
+                        .as_blocking()
+                        .get_with(present, &ReadOptions::default().tier(ReadTier::Memory)),
+                    Err(Error::WouldBlock)
+                );
                 assert_eq!(blocked, cold);
                 let mut get = Box::pin(keyspace.get(present));
                 // The pool may be so fast that even a cold one is there.
@@ -226,14 +231,22 @@ fn a_read_that_would_block_leaves_no_trace() {
     let keyspace = db.default_keyspace();
     let before = db.metrics();
     for number in 0..100 {
-        let blocked = keyspace.get_in_memory(key(number));
+        let blocked =
+            keyspace.get_with(key(number), &ReadOptions::default().tier(ReadTier::Memory));
         assert!(matches!(blocked, Err(Error::WouldBlock)), "{blocked:?}");
     }
-    assert!(matches!(db.get_in_memory(key(1)), Err(Error::WouldBlock)));
-    let blocked = snapshot.get_in_memory(&keyspace, key(1));
+    assert!(matches!(
+        db.get_with(key(1), &ReadOptions::default().tier(ReadTier::Memory)),
+        Err(Error::WouldBlock)
+    ));
+    let blocked =
+        snapshot.get_with(&keyspace, key(1), &ReadOptions::default().tier(ReadTier::Memory));
     assert!(matches!(blocked, Err(Error::WouldBlock)));
     assert_eq!(db.metrics(), before);
-    assert_eq!(keyspace.get(key(1)).unwrap(), keyspace.get_in_memory(key(1)).unwrap());
+    assert_eq!(
+        keyspace.get(key(1)).unwrap(),
+        keyspace.get_with(key(1), &ReadOptions::default().tier(ReadTier::Memory)).unwrap()
+    );
 }
 
 /// A range that is bound to memory, wherever it is let go on from, gives what any other gives.
@@ -254,7 +267,10 @@ fn a_range_goes_on_where_memory_ended() {
         let (from, to) = (usize::try_from(from.min(to)).unwrap(), from.max(to));
         let to = usize::try_from(to).unwrap();
         let limit = if dice.below(3) == 0 { dice.below(60) } else { u64::MAX };
-        let mut range = keyspace.range(&*all[from].0..&*all[to].0).in_memory().limit(limit);
+        let mut range = keyspace
+            .range(&*all[from].0..&*all[to].0)
+            .options(&ReadOptions::default().tier(ReadTier::Memory))
+            .limit(limit);
         let (mut front, mut back) = (Vec::new(), Vec::new());
         loop {
             let backward = dice.below(3) == 0;
@@ -264,7 +280,7 @@ fn a_range_goes_on_where_memory_ended() {
                 Some(Err(Error::WouldBlock)) => {
                     blocked += 1;
                     if dice.below(4) == 0 {
-                        range.allow_reads();
+                        range = range.options(&ReadOptions::default());
                     } else {
                         // Somebody else reads what it needs.
                         let next = front.last().map_or(&*all[from].0, |(key, _)| key);
@@ -295,9 +311,10 @@ fn a_range_gives_up_where_much_is_deleted() {
         db.delete(number.to_be_bytes()).unwrap();
     }
     db.put("z", "end").unwrap();
-    let mut range = db.default_keyspace().iter().in_memory();
+    let mut range =
+        db.default_keyspace().iter().options(&ReadOptions::default().tier(ReadTier::Memory));
     assert!(matches!(range.next(), Some(Err(Error::WouldBlock))));
-    range.allow_reads();
+    range = range.options(&ReadOptions::default());
     assert_eq!(&*range.next().unwrap().unwrap().0, b"z");
     assert!(range.next().is_none());
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lsmx::env::Background;
-use lsmx::{Db, Durability, WriteBatch};
+use lsmx::{Db, Durability, ReadOptions, ReadTier, WriteBatch};
 
 use super::arsenal::Chance;
 use super::arsenal::gate::{Gate, flushes_while_store_hangs, nth};
@@ -89,6 +89,6 @@ fn observe(db: &Db) {
     assert!(db.read_only_cause().is_none());
     assert!(!db.keyspaces().is_empty());
     // Any answer, including that a file would have to be read.
-    let _ = db.get_in_memory(3u64.to_be_bytes());
+    let _ = db.get_with(3u64.to_be_bytes(), &ReadOptions::default().tier(ReadTier::Memory));
     let _ = db.open_keyspace("default", None).unwrap().policy();
 }
