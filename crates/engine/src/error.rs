@@ -97,7 +97,7 @@ pub enum Error {
     /// error of its kind is told once some has ended well in between.
     #[error("{work}{} failed in the background; this write was not done, the next may be: {cause}", of_keyspace(keyspace.as_deref()))]
     Background {
-        /// What failed: `compaction`, `collection`, `removal`, `a look for deleted files`.
+        /// What failed: `compaction`, `collection`, `removal`, `delete-only compaction`.
         work: &'static str,
         /// Name of the keyspace, where there is one.
         keyspace: Option<String>,

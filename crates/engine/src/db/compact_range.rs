@@ -9,8 +9,9 @@ use lsmx_base::sync::Arc;
 use crate::db::{DbInner, Keyspace, WaitOptions, check_reentry};
 use crate::env::WaitCause;
 use crate::error::{Error, Result};
-use crate::jobs::compaction::manual::{Bounds, Plan, plan};
-use crate::jobs::compaction::run::{self, Picked};
+use crate::jobs::compaction::manual::{KeyBounds, ManualPlan, plan_manual};
+use crate::jobs::compaction::pick::PickedJob;
+use crate::jobs::compaction::run::run_job;
 use crate::jobs::{obsolete_files, quarantine};
 use crate::state::Work;
 use crate::tree::Tree;
@@ -57,7 +58,7 @@ impl DbInner {
     fn compact_range(
         &self,
         tree: &Arc<Tree>,
-        bounds: &Bounds,
+        bounds: &KeyBounds,
         deadline_us: Option<u64>,
     ) -> Result<()> {
         self.check_writable()?;
@@ -65,7 +66,7 @@ impl DbInner {
         self.tick();
         let store = &self.store;
         // The caller wants these files merged now, so the pause before their next read does not apply.
-        quarantine::reread_all(store, tree);
+        quarantine::recheck_all_files(store, tree);
         let trees = [Arc::clone(tree)];
         self.committer.seal(trees.to_vec(), deadline_us)?;
         self.runner.wait_flushed(&trees, self.committer.seq_next(), deadline_us)?;
@@ -80,12 +81,12 @@ impl DbInner {
         let compacted = match picked {
             Ok(Some(picked)) => {
                 let workers = self.runner.workers();
-                let ran = || run::run(store, &self.throttle, workers, tree, picked);
+                let ran = || run_job(store, &self.throttle, workers, tree, &picked);
                 // As in a worker: nothing may wait for ever for what a panic leaves behind.
                 let ran = catch_unwind(AssertUnwindSafe(ran))
                     .unwrap_or_else(|panic| Err(store.fail(Error::panicked(&*panic))));
                 // A failure there is told by having made the database read-only.
-                let _ = obsolete_files::shorten_manifest(store);
+                let _ = obsolete_files::rewrite_manifest(store);
                 backpressure::refresh(store, &self.throttle, tree);
                 store.looked(Work::Compaction);
                 ran
@@ -102,9 +103,9 @@ impl DbInner {
     fn wait_for_files(
         &self,
         tree: &Tree,
-        bounds: &Bounds,
+        bounds: &KeyBounds,
         deadline_us: Option<u64>,
-    ) -> Result<Option<Picked>> {
+    ) -> Result<Option<PickedJob>> {
         let store = &self.store;
         let mut answer = None;
         let cause = WaitCause::Compaction;
@@ -119,9 +120,9 @@ impl DbInner {
     fn try_hold(
         &self,
         tree: &Tree,
-        bounds: &Bounds,
+        bounds: &KeyBounds,
         deadline_us: Option<u64>,
-    ) -> Result<Option<Option<Picked>>> {
+    ) -> Result<Option<Option<PickedJob>>> {
         let store = &self.store;
         store.health.check()?;
         tree.check_live()?;
@@ -131,16 +132,18 @@ impl DbInner {
         // Shape, plan and hold under one lock, as a policy picks.
         let mut jobs = tree.jobs.lock();
         let shape = tree.shape(store.env.database_us(), store.sequence.snapshot_bounds());
-        match plan(&shape, &jobs.busy, bounds)? {
-            Plan::Nothing => Ok(Some(None)),
-            Plan::Run(job) if store.begin_look(Work::Compaction) => {
-                Ok(Some(Some(run::hold(&mut jobs, *job, shape, deadline_us))))
+        match plan_manual(&shape, &jobs.busy, bounds)? {
+            ManualPlan::UpToDate => Ok(Some(None)),
+            ManualPlan::Run(job) if store.begin_look(Work::Compaction) => {
+                Ok(Some(Some(PickedJob::reserve(&mut jobs, *job, shape, deadline_us))))
             }
-            Plan::Run(_) => Ok(None),
-            Plan::Wait(job) => match quarantine::blocking(tree, &jobs, job.input_files()) {
-                Some((_, error)) => Err(error),
-                None => Ok(None),
-            },
+            ManualPlan::Run(_) => Ok(None),
+            ManualPlan::Wait(job) => {
+                match quarantine::find_blocking_file(tree, &jobs, job.input_files()) {
+                    Some((_, error)) => Err(error),
+                    None => Ok(None),
+                }
+            }
         }
     }
 }

@@ -30,7 +30,7 @@ use lsmx_base::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering};
 use crate::callback;
 use crate::env::{Env, WaitCause, YieldKind};
 use crate::error::{Error, Result};
-use crate::jobs::governor::Governor;
+use crate::jobs::flush_trigger::FlushTrigger;
 use crate::lookup::point::Reads;
 use crate::metrics::{MemoryMetrics, Metrics, ReadMetrics, WalMetrics};
 use crate::options::db::Options;
@@ -73,7 +73,7 @@ pub(crate) struct DbInner {
     pub(crate) committer: Arc<Committer>,
     pub(crate) throttle: Arc<Throttle>,
     pub(crate) runner: Arc<crate::jobs::scheduler::JobScheduler>,
-    pub(crate) governor: Arc<Governor>,
+    pub(crate) governor: Arc<FlushTrigger>,
     pub(crate) options: Options,
     pub(crate) memory: MemoryPlan,
     pub(crate) opening: Opening,
@@ -645,7 +645,7 @@ impl DbInner {
         if store.wal.claim_sync_request() || store.asks_for_reserve() {
             store.progress.notify();
         }
-        self.governor.govern_if_due(deadline_us);
+        self.governor.flush_if_due(deadline_us);
         self.runner.run_inline();
     }
 

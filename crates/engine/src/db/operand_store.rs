@@ -189,7 +189,7 @@ impl DbInner {
         let persisted = Persisted { operand_store: None, ..tree.persisted() };
         let options = persisted.encode();
         let changes = vec![Change::SetOptions { keyspace: tree.id, options }];
-        collect::bring_all(store, tree, &turn, changes)?;
+        collect::move_all_to_tree(store, tree, &turn, changes)?;
         turn.attached.life.set_over();
         tree.beside.detach();
         let forgotten = self.forget_store(tree);

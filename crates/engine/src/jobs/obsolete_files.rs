@@ -1,7 +1,7 @@
-//! Takes away what nobody needs any more: WAL segments whose writes are all in tables, files that
-//! the janitor holds.
+//! Removal of WAL segments and manifests that are no longer needed.
 
 use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::key::SeqNo;
 
 use crate::error::Result;
 use crate::event::Event;
@@ -9,55 +9,55 @@ use crate::format::file_name::FileName;
 use crate::format::version_edit::{Change, VersionEdit};
 use crate::state::DbState;
 
-/// Lets WAL segments go that no memtable needs. Their files are removed only once the manifest
-/// names a younger segment as the oldest.
+/// Retires the WAL segments that no memtable needs. Their files are removed only after the manifest names a younger
+/// segment as the oldest.
 ///
 /// # Errors
-/// When the manifest cannot be written; the database is read-only then.
-pub(crate) fn retire_segments(store: &DbState) -> Result<()> {
-    let retired = retire_in_order(store);
-    store.tell_pending();
+/// If the manifest cannot be written; the database becomes read-only.
+pub(crate) fn retire_segments(state: &DbState) -> Result<()> {
+    let retired = retire_segments_locked(state);
+    state.tell_pending();
     retired
 }
 
-fn retire_in_order(store: &DbState) -> Result<()> {
-    // One at a time from the choice to the edit, so that the oldest segment only ever moves on.
-    let _one_at_a_time = store.retiring.lock();
-    let published = store.sequence.published();
-    let trees = store.all_trees();
+fn retire_segments_locked(state: &DbState) -> Result<()> {
+    // Held until the edit is written, so that the oldest segment in the manifest only increases.
+    let _lock = state.retiring.lock();
+    let published = state.sequence.published();
+    let trees = state.all_trees();
     let needed = trees.iter().filter_map(|tree| tree.view().first_unflushed()).min();
-    let through = needed.map_or(published, |first| published.min(crate::SeqNo(first.0 - 1)));
-    let retired = store.wal.retire_segments(through);
+    let through = needed.map_or(published, |first| published.min(SeqNo(first.0 - 1)));
+    let retired = state.wal.retire_segments(through);
     if retired.is_empty() {
         return Ok(());
     }
-    let oldest = store.wal.segments().first().map(|segment| segment.id);
+    let oldest = state.wal.segments().first().map(|segment| segment.id);
     if let Some(segment) = oldest {
         if failpoint::is_on(Failpoint::SegmentDeletedEarly) {
             for &id in &retired {
-                let _ = store.vfs.remove(&FileName::Segment(id).in_dir(&store.dir));
+                let _ = state.vfs.remove(&FileName::Segment(id).in_dir(&state.dir));
             }
         }
         let edit = VersionEdit { changes: vec![Change::WalOldest { segment }] };
-        store.manifest.append(&edit).map_err(|error| store.fail_locked(error))?;
+        state.manifest.append(&edit).map_err(|error| state.fail_locked(error))?;
         for id in retired {
-            store.janitor.discard(FileName::Segment(id).in_dir(&store.dir));
+            state.janitor.discard(FileName::Segment(id).in_dir(&state.dir));
         }
     }
     Ok(())
 }
 
-/// Begins a new manifest when the one in use has grown to twice what its state takes.
+/// Starts a new manifest if the current one has grown to twice the size of its state.
 ///
 /// # Errors
-/// When it cannot be written: the manifest is in doubt, and the database read-only.
-pub(crate) fn shorten_manifest(store: &DbState) -> Result<()> {
-    if store.manifest.needs_rewrite() {
-        let number = store.files.allocate();
-        let old = store.manifest.rewrite(number, None);
-        let old = old.map_err(|error| store.fail(error))?;
-        store.janitor.discard(FileName::Manifest(old).in_dir(&store.dir));
-        store.tell(&Event::ManifestAfresh(number));
+/// If it cannot be written: the content of the manifest is unknown, and the database becomes read-only.
+pub(crate) fn rewrite_manifest(state: &DbState) -> Result<()> {
+    if state.manifest.needs_rewrite() {
+        let number = state.files.allocate();
+        let old = state.manifest.rewrite(number, None);
+        let old = old.map_err(|error| state.fail(error))?;
+        state.janitor.discard(FileName::Manifest(old).in_dir(&state.dir));
+        state.tell(&Event::ManifestAfresh(number));
     }
     Ok(())
 }

@@ -1,13 +1,13 @@
 //! Quarantine of files that background work cannot read.
 //!
-//! 1. A job that cannot read a table or a blob file of its tree, or a collection that cannot read a file
-//!    of its operand store, has the file quarantined. The other inputs of the job are free again.
-//! 2. No job takes a quarantined table. Pointers into a quarantined blob file are copied unread. An operand
-//!    store leaves its quarantined files out of collections.
-//! 3. The file is read again from the device, whole, after increasing pauses. The first such read that
-//!    succeeds ends the quarantine. So does a change of the tree after which no version needs the file.
+//! 1. If a job cannot read a table or blob file of its tree, or a collection cannot read a file of its operand store,
+//!    the file is quarantined. The other inputs of the job are released.
+//! 2. No job takes a quarantined table as input. Pointers into a quarantined blob file are copied without reading
+//!    them. An operand store leaves its quarantined files out of collections.
+//! 3. The whole file is read again from the device, after increasing pauses. The quarantine ends with the first
+//!    successful read, or when no version needs the file.
 //!
-//! Nothing of this is stored: after an open no file is quarantined.
+//! The quarantine is not stored: after an open no file is quarantined.
 
 use std::path::PathBuf;
 
@@ -29,7 +29,7 @@ use crate::tree::{Retry, Tree, TreeJobs};
 use crate::value_log::Blob;
 use crate::vfs::out_of_descriptors;
 
-/// Whether an error says that a file which was written whole cannot be read.
+/// Whether the error means that a completely written file cannot be read.
 fn is_unreadable(error: &Error) -> bool {
     match error {
         Error::Corrupt { .. } | Error::UnsupportedVersion { .. } => true,
@@ -40,14 +40,14 @@ fn is_unreadable(error: &Error) -> bool {
     }
 }
 
-/// The file of this tree that an error names, if it is one that can be quarantined.
-fn named_file(tree: &Tree, view: &SuperVersion, error: &Error) -> Option<FileName> {
+/// Returns the file that the error names if the tree needs it and it can be quarantined.
+fn find_named_file(tree: &Tree, view: &SuperVersion, error: &Error) -> Option<FileName> {
     let name = FileName::parse(error.path()?.file_name()?.to_str()?)?;
-    is_there(tree, view, name).then_some(name)
+    is_needed(tree, view, name).then_some(name)
 }
 
 /// Whether a view of the tree needs this file.
-fn is_there(tree: &Tree, view: &SuperVersion, name: FileName) -> bool {
+fn is_needed(tree: &Tree, view: &SuperVersion, name: FileName) -> bool {
     match name {
         FileName::Table(number) => view.version.table(FileId(number)).is_some(),
         FileName::Blob(number) => view.version.blobs().file(FileId(number)).is_some(),
@@ -56,23 +56,27 @@ fn is_there(tree: &Tree, view: &SuperVersion, name: FileName) -> bool {
     }
 }
 
-/// Quarantines the table or blob file that an error of background work names. False if the error names no
-/// such file of the tree, or one that is quarantined already: then the work has to pause.
-pub(crate) fn admit(store: &DbState, tree: &Tree, error: &Error) -> bool {
-    let name = if is_unreadable(error) { named_file(tree, &tree.pin(), error) } else { None };
+/// Quarantines the table or blob file that an error of background work names.
+///
+/// Returns false if the error names no such file of the tree, or one that is already quarantined. The work must then
+/// pause.
+pub(crate) fn quarantine_file(state: &DbState, tree: &Tree, error: &Error) -> bool {
+    let name = if is_unreadable(error) { find_named_file(tree, &tree.pin(), error) } else { None };
     match name {
-        Some(name @ (FileName::Table(_) | FileName::Blob(_))) => insert(store, tree, name, error),
+        Some(name @ (FileName::Table(_) | FileName::Blob(_))) => {
+            add_to_quarantine(state, tree, name, error)
+        }
         _ => false,
     }
 }
 
-/// As [`admit`], of the file of an operand store that [`recheck_operands`] could not read.
-pub(crate) fn admit_operands(store: &DbState, tree: &Tree, error: &Error) -> bool {
-    let name = if is_unreadable(error) { named_file(tree, &tree.pin(), error) } else { None };
-    name.is_some_and(|name| insert(store, tree, name, error))
+/// Quarantines the operand store file that [`recheck_operand_file`] could not read.
+pub(crate) fn quarantine_operand_file(state: &DbState, tree: &Tree, error: &Error) -> bool {
+    let name = if is_unreadable(error) { find_named_file(tree, &tree.pin(), error) } else { None };
+    name.is_some_and(|name| add_to_quarantine(state, tree, name, error))
 }
 
-fn insert(store: &DbState, tree: &Tree, name: FileName, error: &Error) -> bool {
+fn add_to_quarantine(state: &DbState, tree: &Tree, name: FileName, error: &Error) -> bool {
     let Some(path) = error.path().filter(|_| !failpoint::is_on(Failpoint::DamagedInputsStayBusy))
     else {
         return false;
@@ -80,18 +84,18 @@ fn insert(store: &DbState, tree: &Tree, name: FileName, error: &Error) -> bool {
     let (path, cause) = (path.to_owned(), Arc::new(error.clone()));
     {
         let mut jobs = tree.jobs.lock();
-        let now_us = store.env.now_us();
+        let now_us = state.env.now_us();
         if !jobs.quarantine.add(name, path.clone(), Arc::clone(&cause), now_us) {
             return false;
         }
         if let FileName::Table(number) = name {
             jobs.busy.block_file(FileId(number));
         }
-        store.set_failing(tree.id, true);
+        state.set_failing(tree.id, true);
     }
     add(&tree.counters.quarantines, 1);
-    tell_store(tree);
-    store.tell(&Event::FileQuarantined(FileQuarantined {
+    exclude_from_collections(tree);
+    state.tell(&Event::FileQuarantined(FileQuarantined {
         keyspace: tree.name.clone(),
         path,
         error: cause,
@@ -99,57 +103,57 @@ fn insert(store: &DbState, tree: &Tree, name: FileName, error: &Error) -> bool {
     true
 }
 
-/// Whether an error names a file that is quarantined.
-pub(crate) fn is_known(tree: &Tree, error: &Error) -> bool {
-    let name = named_file(tree, &tree.pin(), error);
+/// Whether the error names a quarantined file.
+pub(crate) fn is_quarantined(tree: &Tree, error: &Error) -> bool {
+    let name = find_named_file(tree, &tree.pin(), error);
     name.is_some_and(|name| tree.jobs.lock().quarantine.contains(name))
 }
 
-/// Reads the files again that are due.
-pub(crate) fn reread_due(store: &DbState, tree: &Tree) {
+/// Reads again the quarantined files that are due.
+pub(crate) fn recheck_due_files(state: &DbState, tree: &Tree) {
     if tree.jobs.lock().quarantine.is_empty() {
         return;
     }
-    prune(store, tree);
+    release_unneeded_files(state, tree);
     loop {
-        let name = tree.jobs.lock().quarantine.take_due(store.env.now_us());
+        let name = tree.jobs.lock().quarantine.take_due(state.env.now_us());
         let Some(name) = name else { return };
-        reread(store, tree, name);
-        if store.is_closing() {
+        recheck(state, tree, name);
+        if state.is_closing() {
             return;
         }
     }
 }
 
-/// Reads all quarantined files of a tree again, whether or not they are due; returns whether none is left.
-pub(crate) fn reread_all(store: &DbState, tree: &Tree) -> bool {
-    prune(store, tree);
+/// Reads again all quarantined files of a tree, due or not. Returns whether none remains.
+pub(crate) fn recheck_all_files(state: &DbState, tree: &Tree) -> bool {
+    release_unneeded_files(state, tree);
     let names: Vec<_> = tree.jobs.lock().quarantine.files().map(|(name, _)| name).collect();
     for name in names {
-        reread(store, tree, name);
+        recheck(state, tree, name);
     }
     tree.jobs.lock().quarantine.is_empty()
 }
 
-/// Ends the quarantine of files that the tree does not need any more.
-pub(crate) fn prune(store: &DbState, tree: &Tree) {
+/// Ends the quarantine of files that the tree no longer needs.
+pub(crate) fn release_unneeded_files(state: &DbState, tree: &Tree) {
     let view = tree.pin();
-    let mut ended = Vec::new();
+    let mut released = Vec::new();
     {
         let mut jobs = tree.jobs.lock();
         let names = jobs.quarantine.files().map(|(name, _)| name);
-        let unneeded: Vec<_> = names.filter(|name| !is_there(tree, &view, *name)).collect();
-        ended.extend(unneeded.into_iter().filter_map(|name| end(&mut jobs, name)));
+        let unneeded: Vec<_> = names.filter(|name| !is_needed(tree, &view, *name)).collect();
+        released.extend(unneeded.into_iter().filter_map(|name| release(&mut jobs, name)));
     }
-    for path in ended {
-        report_end(store, tree, path);
+    for path in released {
+        report_release(state, tree, path);
     }
 }
 
-/// Ends the quarantine of one file; returns its path if it was quarantined.
-fn end(jobs: &mut TreeJobs, name: FileName) -> Option<PathBuf> {
+/// Ends the quarantine of one file. Returns its path if it was quarantined.
+fn release(jobs: &mut TreeJobs, name: FileName) -> Option<PathBuf> {
     let path = jobs.quarantine.remove(name)?;
-    // The next look at the tree decides anew.
+    // The next pick decides again.
     jobs.blocked = None;
     match name {
         FileName::Table(number) => jobs.busy.unblock_file(FileId(number)),
@@ -159,27 +163,27 @@ fn end(jobs: &mut TreeJobs, name: FileName) -> Option<PathBuf> {
     Some(path)
 }
 
-fn report_end(store: &DbState, tree: &Tree, path: PathBuf) {
-    tell_store(tree);
+fn report_release(state: &DbState, tree: &Tree, path: PathBuf) {
+    exclude_from_collections(tree);
     {
         let jobs = tree.jobs.lock();
         if jobs.next_try_us().is_none() {
-            store.set_failing(tree.id, false);
+            state.set_failing(tree.id, false);
         }
     }
-    store.tell(&Event::QuarantineEnd(QuarantineEnd { keyspace: tree.name.clone(), path }));
-    store.make_ready(Work::Compaction, tree.id);
+    state.tell(&Event::QuarantineEnd(QuarantineEnd { keyspace: tree.name.clone(), path }));
+    state.make_ready(Work::Compaction, tree.id);
 }
 
-/// Reads one file from the device and ends its quarantine if it is as it should be.
-fn reread(store: &DbState, tree: &Tree, name: FileName) {
-    let start_us = store.env.now_us();
-    let read = check(store, tree, name);
-    let now_us = store.env.now_us();
-    let ended = {
+/// Reads a file from the device and ends its quarantine if it is intact.
+fn recheck(state: &DbState, tree: &Tree, name: FileName) {
+    let start_us = state.env.now_us();
+    let result = verify_file(state, tree, name);
+    let now_us = state.env.now_us();
+    let released = {
         let mut jobs = tree.jobs.lock();
-        match read {
-            Ok(()) => end(&mut jobs, name),
+        match result {
+            Ok(()) => release(&mut jobs, name),
             Err(error) => {
                 let took_us = now_us.saturating_sub(start_us);
                 jobs.quarantine.read_failed(name, Arc::new(error), now_us, took_us);
@@ -187,15 +191,15 @@ fn reread(store: &DbState, tree: &Tree, name: FileName) {
             }
         }
     };
-    if let Some(path) = ended {
-        report_end(store, tree, path);
+    if let Some(path) = released {
+        report_release(state, tree, path);
     }
 }
 
-/// Reads a file of a tree from the device, whole, and checks it.
-fn check(store: &DbState, tree: &Tree, name: FileName) -> Result<()> {
+/// Reads a whole file of a tree from the device and verifies it.
+fn verify_file(state: &DbState, tree: &Tree, name: FileName) -> Result<()> {
     let view = tree.pin();
-    let vfs = store.vfs.as_ref();
+    let vfs = state.vfs.as_ref();
     let bytes = match name {
         FileName::Table(number) => {
             let Some(table) = view.version.table(FileId(number)) else { return Ok(()) };
@@ -208,26 +212,26 @@ fn check(store: &DbState, tree: &Tree, name: FileName) -> Result<()> {
             Blob::open_from_device(vfs, file.blob().path(), tree.id, file.record())?.verify()?;
             file.record().bytes
         }
-        FileName::Bucket(number) => check_operands(tree, OperandFileKind::Bucket, number)?,
-        FileName::Operands(number) => check_operands(tree, OperandFileKind::Log, number)?,
+        FileName::Bucket(number) => verify_operand_file(tree, OperandFileKind::Bucket, number)?,
+        FileName::Operands(number) => verify_operand_file(tree, OperandFileKind::Log, number)?,
         _ => 0,
     };
-    // Paid for afterwards: the read is not to take longer than the device needs, for closing waits for it.
-    store.tables.rate.acquire(IoPriority::Compaction, bytes);
+    // Charged to the rate limit after the read: `close` waits for the read, so it must not be slowed down.
+    state.tables.rate.acquire(IoPriority::Compaction, bytes);
     Ok(())
 }
 
-/// As [`check`], of a file of an operand store; returns the bytes read.
-fn check_operands(tree: &Tree, kind: OperandFileKind, number: u64) -> Result<u64> {
+/// Verifies a file of an operand store. Returns the bytes read.
+fn verify_operand_file(tree: &Tree, kind: OperandFileKind, number: u64) -> Result<u64> {
     match tree.beside.attached() {
         Some(attached) => attached.store.check_file(kind, number).unwrap_or(Ok(0)),
         None => Ok(0),
     }
 }
 
-/// Reads the file of an operand store that an error names from the device and checks it. `None` if the error
-/// names no such file, or the store has no such check.
-pub(crate) fn recheck_operands(attached: &Attached, error: &Error) -> Option<Result<u64>> {
+/// Reads the operand store file that an error names from the device and verifies it. Returns `None` if the error names
+/// no such file, or if the store has no such check.
+pub(crate) fn recheck_operand_file(attached: &Attached, error: &Error) -> Option<Result<u64>> {
     match FileName::parse(error.path()?.file_name()?.to_str()?)? {
         FileName::Bucket(number) => attached.store.check_file(OperandFileKind::Bucket, number),
         FileName::Operands(number) => attached.store.check_file(OperandFileKind::Log, number),
@@ -235,8 +239,8 @@ pub(crate) fn recheck_operands(attached: &Attached, error: &Error) -> Option<Res
     }
 }
 
-/// Has the operand store leave its quarantined files out of collections.
-fn tell_store(tree: &Tree) {
+/// Makes the operand store leave its quarantined files out of collections.
+fn exclude_from_collections(tree: &Tree) {
     let Some(attached) = tree.beside.attached() else { return };
     let jobs = tree.jobs.lock();
     let files = jobs.quarantine.files().filter_map(|(name, _)| match name {
@@ -249,8 +253,8 @@ fn tell_store(tree: &Tree) {
     attached.store.leave_out(&files);
 }
 
-/// The first of these tables that is quarantined, and the error that says so.
-pub(crate) fn blocking(
+/// Returns the first quarantined file among the inputs, and the error that reports it.
+pub(crate) fn find_blocking_file(
     tree: &Tree,
     jobs: &TreeJobs,
     mut inputs: impl Iterator<Item = FileId>,

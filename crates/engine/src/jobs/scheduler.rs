@@ -1,9 +1,8 @@
-//! Who does background work, and what comes next.
+//! Schedules flushes and compactions of one database.
 //!
-//! Trees that may have work stand in two queues, one for flushes and one for compactions. With
-//! threads, one thread does nothing but flushes, so a flush never waits for a merge; the others
-//! compact. Inline, the caller's thread takes both queues until they are empty. Work that failed is
-//! tried again after a pause, never in a loop.
+//! Trees with possible work are in two queues, one for flushes and one for compactions. With background threads, flush
+//! threads run only flushes, so a flush never waits for a merge; the others run compactions. Inline, the caller's
+//! thread empties both queues. Failed work is retried after a pause.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -15,10 +14,12 @@ use lsmx_base::sync::{Arc, AtomicUsize, Mutex, Ordering};
 use crate::disposal::as_background;
 use crate::env::{Background, JoinHandle, WaitCause, YieldKind};
 use crate::error::{Error, Result};
-use crate::jobs::compaction::run;
-use crate::jobs::governor::Governor;
-use crate::jobs::operand_store::collect;
-use crate::jobs::worker_pool::Workers;
+use crate::jobs::compaction::pick::pick_job;
+use crate::jobs::compaction::retry::{defer_error, handle_failure};
+use crate::jobs::compaction::run::run_job;
+use crate::jobs::flush_trigger::FlushTrigger;
+use crate::jobs::operand_store::collect::collect_if_due;
+use crate::jobs::worker_pool::WorkerPool;
 use crate::jobs::{flush, obsolete_files, quarantine};
 use crate::state::{DbState, Work};
 use crate::tree::Tree;
@@ -26,98 +27,98 @@ use crate::write::backpressure;
 use crate::write::commit::Committer;
 use crate::write::throttle::Throttle;
 
-/// How often the flush thread looks whether the log is due for a sync, in microseconds.
+/// Interval at which an idle flush thread checks whether the WAL is due for a sync, in microseconds.
 const TICK_US: u64 = 1_000_000;
-/// Shortest time between two looks at trees whose compactions fail, in microseconds.
-const RETRY_LOOK_US: u64 = 10_000;
+/// Shortest time between two checks of trees with failed compactions, in microseconds.
+const RETRY_CHECK_US: u64 = 10_000;
 
-/// A look at a tree, which [`DbState::take_ready`] has begun.
-struct Look<'a> {
-    store: &'a DbState,
+/// Ends the work on a tree that [`DbState::take_ready`] returned.
+struct WorkGuard<'a> {
+    state: &'a DbState,
     kind: Work,
 }
 
-impl Drop for Look<'_> {
+impl Drop for WorkGuard<'_> {
     fn drop(&mut self) {
-        self.store.looked(self.kind);
+        self.state.looked(self.kind);
     }
 }
 
-/// Runs background work of one database.
+/// Runs the background work of one database.
 #[derive(Debug)]
 pub(crate) struct JobScheduler {
-    store: Arc<DbState>,
+    state: Arc<DbState>,
     committer: Arc<Committer>,
     throttle: Arc<Throttle>,
-    governor: Arc<Governor>,
-    workers: Workers,
+    flush_trigger: Arc<FlushTrigger>,
+    workers: WorkerPool,
     threads: Mutex<Vec<JoinHandle>>,
-    /// Threads that flush. One call at a time starts them.
+    /// Number of flush threads. Only one call at a time starts them.
     flush_threads: AtomicUsize,
-    /// Threads that have not come to their end.
-    at_work: AtomicUsize,
+    /// Number of threads that have not ended.
+    running_threads: AtomicUsize,
 }
 
 impl JobScheduler {
-    /// A runner without threads yet.
+    /// Creates a scheduler without threads.
     pub(crate) fn new(
-        store: Arc<DbState>,
+        state: Arc<DbState>,
         committer: Arc<Committer>,
         throttle: Arc<Throttle>,
-        governor: Arc<Governor>,
-        workers: Workers,
+        flush_trigger: Arc<FlushTrigger>,
+        workers: WorkerPool,
     ) -> JobScheduler {
         let (threads, flush_threads) = (Mutex::new(Vec::new()), AtomicUsize::new(0));
-        let at_work = AtomicUsize::new(0);
+        let running_threads = AtomicUsize::new(0);
         JobScheduler {
-            store,
+            state,
             committer,
             throttle,
-            governor,
+            flush_trigger,
             workers,
             threads,
             flush_threads,
-            at_work,
+            running_threads,
         }
     }
 
-    /// Who helps with large merges.
-    pub(crate) fn workers(&self) -> &Workers {
+    /// Workers that help with large merges.
+    pub(crate) fn workers(&self) -> &WorkerPool {
         &self.workers
     }
 
-    /// Starts the threads that the environment asks for.
+    /// Starts the background threads of the environment.
     ///
     /// # Errors
-    /// If the system gives no thread.
+    /// If a thread cannot be created.
     pub(crate) fn start(self: &Arc<Self>) -> io::Result<()> {
-        if self.store.env.background() == Background::Inline {
+        if self.state.env.background() == Background::Inline {
             return Ok(());
         }
         self.start_flush_threads(0)?;
         for number in 0..self.workers.count() {
             self.spawn(&format!("lsmx-compact-{number}"), Work::Compaction)?;
         }
-        self.store.tables.disposal.begin();
+        self.state.tables.disposal.begin();
         Ok(())
     }
 
-    /// Starts flush threads until there is one for each operand store, for `coming` more, and one for all other
-    /// trees. So a device that hangs under operand stores leaves a thread that flushes the other trees.
+    /// Starts flush threads until there is one per operand store, one for each of `additional` stores, and one for all
+    /// other trees. If a device blocks under an operand store, other trees are still flushed.
     ///
     /// The threads run until the database closes.
     ///
     /// # Errors
-    /// If the system gives no thread.
-    pub(crate) fn start_flush_threads(self: &Arc<Self>, coming: usize) -> io::Result<()> {
-        if self.store.env.background() == Background::Inline {
+    /// If a thread cannot be created.
+    pub(crate) fn start_flush_threads(self: &Arc<Self>, additional: usize) -> io::Result<()> {
+        if self.state.env.background() == Background::Inline {
             return Ok(());
         }
-        let trees = self.store.all_trees();
+        let trees = self.state.all_trees();
         let stores = trees.iter().filter(|tree| tree.beside.attached().is_some()).count();
-        let one = failpoint::is_on(Failpoint::OneFlushThread)
+        let single_thread = failpoint::is_on(Failpoint::OneFlushThread)
             || failpoint::is_on(Failpoint::FlushWaitsForStore);
-        let wanted = if one { 1 } else { 1 + stores.saturating_add(coming) };
+        let wanted = if single_thread { 1 } else { 1 + stores.saturating_add(additional) };
         while self.flush_threads.load(Ordering::Relaxed) < wanted {
             self.spawn("lsmx-flush", Work::Flush)?;
             self.flush_threads.fetch_add(1, Ordering::Relaxed);
@@ -126,250 +127,247 @@ impl JobScheduler {
     }
 
     fn spawn(self: &Arc<Self>, name: &str, kind: Work) -> io::Result<()> {
-        let runner = Arc::clone(self);
-        self.at_work.fetch_add(1, Ordering::AcqRel);
+        let scheduler = Arc::clone(self);
+        self.running_threads.fetch_add(1, Ordering::AcqRel);
         let body = move || {
-            as_background(|| runner.work(kind));
-            runner.at_work.fetch_sub(1, Ordering::AcqRel);
-            runner.store.progress.notify();
+            as_background(|| scheduler.run_thread(kind));
+            scheduler.running_threads.fetch_sub(1, Ordering::AcqRel);
+            scheduler.state.progress.notify();
         };
-        let thread = self.store.env.spawn(name, body).inspect_err(|_| {
-            self.at_work.fetch_sub(1, Ordering::AcqRel);
+        let thread = self.state.env.spawn(name, body).inspect_err(|_| {
+            self.running_threads.fetch_sub(1, Ordering::AcqRel);
         })?;
         self.threads.lock().push(thread);
         Ok(())
     }
 
-    /// Does work of one kind until the database closes. A panic makes the database read-only and does not end the
-    /// thread: `resume` and `close` need it.
-    fn work(&self, kind: Work) {
-        let store = &self.store;
-        while !store.is_closing() {
-            let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.work_once(kind))) else {
+    /// Runs work of one kind until the database closes. A panic makes the database read-only but does not end the
+    /// thread, because `resume` and `close` need it.
+    fn run_thread(&self, kind: Work) {
+        let state = &self.state;
+        while !state.is_closing() {
+            let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.run_once(kind))) else {
                 continue;
             };
             if failpoint::is_on(Failpoint::PanicEndsThread) {
                 resume_unwind(panic);
             }
-            store.fail(Error::panicked(&*panic));
-            // Work that panics again at once must not keep a processor busy.
-            let deadline = Some(store.env.now_us().saturating_add(TICK_US));
-            let closing = &mut || store.is_closing();
-            store.env.wait(WaitCause::Work, &store.progress, deadline, closing);
+            state.fail(Error::panicked(&*panic));
+            // Work that panics at once again must not keep a processor busy.
+            let deadline = Some(state.env.now_us().saturating_add(TICK_US));
+            let closing = &mut || state.is_closing();
+            state.env.wait(WaitCause::Work, &state.progress, deadline, closing);
         }
     }
 
-    /// Looks at one tree, or waits until there is something to do.
-    fn work_once(&self, kind: Work) {
-        let store = &self.store;
-        self.look_at_freed();
-        if store.tables.disposal.has_some() {
-            store.remove_discarded();
+    /// Runs work on one tree, or waits until there is some.
+    fn run_once(&self, kind: Work) {
+        let state = &self.state;
+        self.queue_unblocked_trees();
+        if state.tables.disposal.has_some() {
+            state.remove_discarded();
         }
-        if self.step(kind) {
-            store.env.yield_point(YieldKind::JobStep);
+        if self.run_next(kind) {
+            state.env.yield_point(YieldKind::JobStep);
             return;
         }
-        // If something is to be looked at sooner than that, the deadline is another one.
-        let due_us = store.due_us();
-        let deadline = self.next_look_us(kind);
-        let told = store.env.wait(WaitCause::Work, &store.progress, deadline, &mut || {
-            let due = store.wal.is_sync_due_by_bytes() || store.is_reserve_requested();
-            let due = kind == Work::Flush && due;
-            store.is_closing()
-                || store.tables.disposal.has_some()
-                || (kind == Work::Flush && (store.janitor.has_some() || store.due_us() < due_us))
-                || ((due || self.has_work(kind)) && store.health.check().is_ok())
+        // If work becomes due before this time, the deadline has to be computed again.
+        let due_us = state.due_us();
+        let deadline = self.next_wakeup_us(kind);
+        let was_notified = state.env.wait(WaitCause::Work, &state.progress, deadline, &mut || {
+            let is_due = kind == Work::Flush
+                && (state.wal.is_sync_due_by_bytes() || state.is_reserve_requested());
+            state.is_closing()
+                || state.tables.disposal.has_some()
+                || (kind == Work::Flush && (state.janitor.has_some() || state.due_us() < due_us))
+                || ((is_due || self.has_work(kind)) && state.health.check().is_ok())
         });
         match kind {
             Work::Flush => {
                 self.sync_if_due();
-                store.fit_reserve();
-                self.governor.look_if_due();
+                state.fit_reserve();
+                self.flush_trigger.check_trees_if_due();
             }
-            Work::Compaction if !told => self.ready_again(),
+            Work::Compaction if !was_notified => self.queue_retries(),
             Work::Compaction => {}
         }
     }
 
-    /// Whether there is something that [`JobScheduler::step`] would do.
+    /// Whether [`JobScheduler::run_next`] would find work.
     fn has_work(&self, kind: Work) -> bool {
-        let store = &self.store;
-        store.has_ready(kind)
-            || (kind == Work::Compaction && self.workers.has_offer() && !store.is_paused(kind))
+        let state = &self.state;
+        state.has_ready(kind)
+            || (kind == Work::Compaction && self.workers.has_offer() && !state.is_paused(kind))
     }
 
-    /// The time of the next look of an idle thread that gets no signal. `None` if that time is past the
-    /// end of the clock: a deadline there would have passed already, and the thread would spin.
-    fn next_look_us(&self, kind: Work) -> Option<u64> {
-        let now_us = self.store.env.now_us();
+    /// Returns the time at which an idle thread wakes without a notification. `None` if it exceeds the range of the
+    /// clock: an overflowed deadline would already have passed, and the thread would spin.
+    fn next_wakeup_us(&self, kind: Work) -> Option<u64> {
+        let now_us = self.state.env.now_us();
         if kind == Work::Flush {
-            let tick_us = end_of_pause(now_us, TICK_US)?;
-            return Some(tick_us.min(self.governor.next_look_us().max(end_of_pause(now_us, 1)?)));
+            let tick_us = deadline_after(now_us, TICK_US)?;
+            return Some(
+                tick_us.min(self.flush_trigger.next_check_us().max(deadline_after(now_us, 1)?)),
+            );
         }
-        let held = self.store.trees.read().all().any(|tree| tree.is_held());
-        let longest = if held { TICK_US } else { 60 * TICK_US };
-        let trees = self.store.failing_trees();
+        let has_held_tree = self.state.trees.read().all().any(|tree| tree.is_held());
+        let longest = if has_held_tree { TICK_US } else { 60 * TICK_US };
+        let trees = self.state.failing_trees();
         let retries = trees.iter().filter_map(|tree| tree.jobs.lock().next_try_us());
-        // A retry that is due was looked at just now, so the next look at it comes a little later.
-        let retry_us = end_of_pause(now_us, RETRY_LOOK_US)?;
+        // A retry that is due was just attempted, so the next check comes a little later.
+        let retry_us = deadline_after(now_us, RETRY_CHECK_US)?;
         let next = retries.min().map(|at_us| at_us.max(retry_us));
-        Some(next.unwrap_or(u64::MAX).min(end_of_pause(now_us, longest)?))
+        Some(next.unwrap_or(u64::MAX).min(deadline_after(now_us, longest)?))
     }
 
-    /// Has trees looked at again in which a snapshot held files, once one has been let go: that is
-    /// no event that anybody is told of.
-    fn look_at_freed(&self) {
-        let released = self.store.sequence.released();
-        let trees = self.store.trees.read();
+    /// Queues trees with files that a released snapshot held. No notification announces the release.
+    fn queue_unblocked_trees(&self) {
+        let released = self.state.sequence.released();
+        let trees = self.state.trees.read();
         for tree in trees.all().filter(|tree| tree.may_be_free(released)) {
             tree.set_held(true, released);
-            self.store.make_ready(Work::Compaction, tree.id);
+            self.state.make_ready(Work::Compaction, tree.id);
         }
     }
 
-    /// Looks again at trees whose pause after a failure, or since a quarantined file was read, is over.
-    fn ready_again(&self) {
-        let now_us = self.store.env.now_us();
-        for tree in self.store.failing_trees() {
-            let due = tree.jobs.lock().next_try_us().is_some_and(|at_us| at_us <= now_us);
-            if due {
-                self.store.make_ready(Work::Compaction, tree.id);
+    /// Queues trees whose pause after a failure, or since the last read of a quarantined file, has ended.
+    fn queue_retries(&self) {
+        let now_us = self.state.env.now_us();
+        for tree in self.state.failing_trees() {
+            let is_due = tree.jobs.lock().next_try_us().is_some_and(|at_us| at_us <= now_us);
+            if is_due {
+                self.state.make_ready(Work::Compaction, tree.id);
             }
         }
     }
 
-    /// Syncs the log if much of it, or some of it for long, is not on stable storage.
+    /// Syncs the WAL if many bytes, or some bytes for long, are not synced.
     pub(crate) fn sync_if_due(&self) {
-        let store = &self.store;
-        store.report_clock();
-        if store.health.check().is_ok()
-            && store.wal.is_sync_due(store.env.now_us())
-            && let Err(error) = store.wal.sync()
+        let state = &self.state;
+        state.report_clock();
+        if state.health.check().is_ok()
+            && state.wal.is_sync_due(state.env.now_us())
+            && let Err(error) = state.wal.sync()
         {
-            store.report("sync", None, &error);
-            store.fail(error);
+            state.report("sync", None, &error);
+            state.fail(error);
         }
     }
 
-    /// Looks at one tree for this kind of work, or takes part in the work of another thread; returns
-    /// whether there was one to look at.
-    fn step(&self, kind: Work) -> bool {
-        let store = &self.store;
+    /// Runs work of this kind on one tree, or helps another thread. Returns whether there was any work.
+    fn run_next(&self, kind: Work) -> bool {
+        let state = &self.state;
         if kind == Work::Flush {
-            store.remove_discarded();
+            state.remove_discarded();
         }
-        // While the database is read-only nothing can be made durable.
-        if store.health.check().is_err() {
+        // In a read-only database no result can be made durable.
+        if state.health.check().is_err() {
             return false;
         }
-        let Some(tree) = store.take_ready(kind) else {
-            return kind == Work::Compaction && self.workers.help(store);
+        let Some(tree) = state.take_ready(kind) else {
+            return kind == Work::Compaction && self.workers.help(state);
         };
-        // Ends also by a panic, for `pause` waits for it.
-        let _look = Look { store, kind };
+        // Dropped also on a panic, because `pause` waits for it.
+        let _guard = WorkGuard { state, kind };
         let work = || {
             match kind {
                 Work::Flush => self.flush(&tree),
                 Work::Compaction => self.compact(&tree),
             }
-            // A failure there is told by having made the database read-only.
-            let _ = obsolete_files::shorten_manifest(store);
-            backpressure::refresh(store, &self.throttle, &tree);
+            // An error has made the database read-only, so the next write returns it.
+            let _ = obsolete_files::rewrite_manifest(state);
+            backpressure::refresh(state, &self.throttle, &tree);
             if let Some(attached) = tree.beside.attached() {
                 attached.charge();
             }
         };
-        // Of the engine a panic is a bug or the end of memory, and nothing it left half done may become durable. Of user
-        // code it is a failure of the work at hand, which is tried again after a pause.
+        // A panic of the engine is a bug or an allocation failure; partial results must not become durable. A panic
+        // of user code fails this work, which is retried after a pause.
         if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
             let error = Error::panicked(&*panic);
             if kind == Work::Flush {
                 tree.jobs.lock().flushing = false;
             }
             if kind == Work::Compaction && error.is_user_panic() {
-                run::failed(store, "compaction", &tree, &error);
+                handle_failure(state, "compaction", &tree, &error);
             } else {
-                store.fail(error);
+                state.fail(error);
             }
         }
-        // It may have freed room, and changed the sizes that bound the reserve.
-        store.tables.reserve.unblock();
-        store.fit_reserve();
+        // The work may have freed disk space, and changed the sizes that bound the reserve.
+        state.tables.reserve.unblock();
+        state.fit_reserve();
         true
     }
 
     fn flush(&self, tree: &Arc<Tree>) {
-        let store = &self.store;
-        // An error is reported where it happens, and has made the database read-only.
-        if let Ok(true) = flush::flush_oldest(store, &self.committer, tree) {
-            let _ = obsolete_files::retire_segments(store);
-            store.make_ready(Work::Compaction, tree.id);
+        let state = &self.state;
+        // An error has been reported and has made the database read-only.
+        if let Ok(true) = flush::flush_oldest_memtable(state, &self.committer, tree) {
+            let _ = obsolete_files::retire_segments(state);
+            state.make_ready(Work::Compaction, tree.id);
             if !tree.view().sealed.is_empty() {
-                store.make_ready(Work::Flush, tree.id);
+                state.make_ready(Work::Flush, tree.id);
             }
         }
     }
 
     fn compact(&self, tree: &Arc<Tree>) {
-        let store = &self.store;
-        quarantine::reread_due(store, tree);
-        if collect::collect_if_due(store, tree) {
-            store.make_ready(Work::Compaction, tree.id);
+        let state = &self.state;
+        quarantine::recheck_due_files(state, tree);
+        if collect_if_due(state, tree) {
+            state.make_ready(Work::Compaction, tree.id);
             return;
         }
-        let Some(picked) = run::pick(store, tree) else { return };
+        let Some(picked) = pick_job(state, tree) else { return };
         // Another thread may find a second job in the same tree.
-        store.make_ready(Work::Compaction, tree.id);
-        // It may take long, and what waits for it comes on top.
-        backpressure::refresh(store, &self.throttle, tree);
-        let _occupied = self.workers.occupy();
-        // The listener is told where it happens; the tree is looked at again after a pause.
-        if let Err(error) = run::run(store, &self.throttle, &self.workers, tree, picked) {
-            run::tell_next_write(store, "compaction", tree, &error);
+        state.make_ready(Work::Compaction, tree.id);
+        // The job may take long, and the work behind it adds to the debt.
+        backpressure::refresh(state, &self.throttle, tree);
+        let _busy = self.workers.mark_busy();
+        // The error has been reported; the tree is checked again after a pause.
+        if let Err(error) = run_job(state, &self.throttle, &self.workers, tree, &picked) {
+            defer_error(state, "compaction", tree, &error);
         }
-        store.make_ready(Work::Compaction, tree.id);
+        state.make_ready(Work::Compaction, tree.id);
     }
 
-    /// Does background work on the calling thread until there is none; only where that is how it is
-    /// done.
+    /// Runs background work on the calling thread until none is left, if the environment has no threads.
     pub(crate) fn run_inline(&self) {
-        if self.store.env.background() == Background::Inline {
+        if self.state.env.background() == Background::Inline {
             self.sync_if_due();
-            if self.store.is_reserve_due() {
-                self.store.fit_reserve();
+            if self.state.is_reserve_due() {
+                self.state.fit_reserve();
             }
-            self.look_at_freed();
-            self.ready_again();
-            self.governor.look_if_due();
-            while self.step(Work::Flush) || self.step(Work::Compaction) {}
-            self.store.remove_discarded();
+            self.queue_unblocked_trees();
+            self.queue_retries();
+            self.flush_trigger.check_trees_if_due();
+            while self.run_next(Work::Flush) || self.run_next(Work::Compaction) {}
+            self.state.remove_discarded();
         }
     }
 
-    /// Waits until every sealed memtable is flushed, every policy rests, and the files that nothing needs are
-    /// removed.
+    /// Waits until all sealed memtables are flushed, no policy picks a job, and obsolete files are removed.
     ///
     /// # Errors
-    /// [`Error::Deadline`]; [`Error::Closed`]; what made the database read-only; why compactions of
-    /// a tree pause.
+    /// [`Error::Deadline`]; [`Error::Closed`]; the error that made the database read-only or compactions pause.
     pub(crate) fn wait_idle(&self, cause: WaitCause, deadline_us: Option<u64>) -> Result<()> {
         self.run_inline();
-        self.look_at_freed();
-        let store = &self.store;
-        let met = store.env.wait(cause, &store.progress, deadline_us, &mut || {
-            let idle = store.is_idle()
-                && (store.is_clean() || failpoint::is_on(Failpoint::RemovalNotAwaited));
-            idle || store.health.check().is_err() || store.is_closing()
+        self.queue_unblocked_trees();
+        let state = &self.state;
+        let in_time = state.env.wait(cause, &state.progress, deadline_us, &mut || {
+            let idle = state.is_idle()
+                && (state.is_clean() || failpoint::is_on(Failpoint::RemovalNotAwaited));
+            idle || state.health.check().is_err() || state.is_closing()
         });
-        store.health.check()?;
-        if store.is_closing() {
+        state.health.check()?;
+        if state.is_closing() {
             return Err(Error::Closed);
         }
-        if !met {
+        if !in_time {
             return Err(Error::Deadline { cause: cause.as_str() });
         }
-        for tree in store.all_trees() {
+        for tree in state.all_trees() {
             if let Some(error) = tree.jobs.lock().trouble() {
                 return Err(error);
             }
@@ -377,10 +375,10 @@ impl JobScheduler {
         Ok(())
     }
 
-    /// Waits until these trees have no sealed memtable with numbers below `seq`.
+    /// Waits until the trees have no sealed memtable with sequence numbers below `seq`.
     ///
     /// # Errors
-    /// [`Error::Deadline`]; [`Error::Closed`]; what made the database read-only.
+    /// [`Error::Deadline`]; [`Error::Closed`]; the error that made the database read-only.
     pub(crate) fn wait_flushed(
         &self,
         trees: &[Arc<Tree>],
@@ -388,66 +386,65 @@ impl JobScheduler {
         deadline_us: Option<u64>,
     ) -> Result<()> {
         self.run_inline();
-        let store = &self.store;
-        let above = |tree: &Arc<Tree>| {
+        let state = &self.state;
+        let is_flushed = |tree: &Arc<Tree>| {
             tree.is_dropped()
                 || tree.view().sealed.last().is_none_or(|oldest| oldest.first_seq() >= seq)
         };
-        // What is flushed stays so: each tree is asked until it is, and then never again.
+        // A flushed tree stays flushed, so each is checked only until it is.
         let mut done = 0;
         let mut flushed = || {
-            done += trees[done..].iter().take_while(|tree| above(tree)).count();
+            done += trees[done..].iter().take_while(|tree| is_flushed(tree)).count();
             done == trees.len()
         };
-        let met = store.env.wait(WaitCause::Flush, &store.progress, deadline_us, &mut || {
-            flushed() || store.health.check().is_err() || store.is_closing()
+        let in_time = state.env.wait(WaitCause::Flush, &state.progress, deadline_us, &mut || {
+            flushed() || state.health.check().is_err() || state.is_closing()
         });
-        store.health.check()?;
-        if store.is_closing() && !flushed() {
-            // Nobody flushes any more; what is sealed waits in the log.
+        state.health.check()?;
+        if state.is_closing() && !flushed() {
+            // No thread flushes any more; the sealed memtables remain in the WAL.
             return Err(Error::Closed);
         }
-        if met { Ok(()) } else { Err(Error::Deadline { cause: WaitCause::Flush.as_str() }) }
+        if in_time { Ok(()) } else { Err(Error::Deadline { cause: WaitCause::Flush.as_str() }) }
     }
 
-    /// Begins no new work and waits until none is under way; false if the deadline passed before.
+    /// Starts no new work and waits until none is running. Returns false if the deadline passes first.
     pub(crate) fn pause(&self, deadline_us: Option<u64>) -> bool {
-        let store = &self.store;
-        store.set_paused(true);
+        let state = &self.state;
+        state.set_paused(true);
         let cause = WaitCause::BackgroundWork;
-        store.env.wait(cause, &store.progress, deadline_us, &mut || store.is_quiet())
+        state.env.wait(cause, &state.progress, deadline_us, &mut || state.is_quiet())
     }
 
-    /// Goes on after [`JobScheduler::pause`], with a look at every tree.
+    /// Continues after [`JobScheduler::pause`] and queues every tree.
     pub(crate) fn unpause(&self) {
-        self.store.set_paused(false);
-        for tree in self.store.all_trees() {
-            self.store.make_ready(Work::Flush, tree.id);
-            self.store.make_ready(Work::Compaction, tree.id);
+        self.state.set_paused(false);
+        for tree in self.state.all_trees() {
+            self.state.make_ready(Work::Flush, tree.id);
+            self.state.make_ready(Work::Compaction, tree.id);
         }
     }
 
-    /// Waits until the threads have ended; the store says that it closes already. False if the
-    /// deadline passed before.
+    /// Waits until the threads have ended; the database must be closing. Returns false if the deadline passes first.
     pub(crate) fn join(&self, deadline_us: Option<u64>) -> bool {
-        let store = &self.store;
-        store.progress.notify();
-        let ended = || self.at_work.load(Ordering::Acquire) == 0;
+        let state = &self.state;
+        state.progress.notify();
+        let ended = || self.running_threads.load(Ordering::Acquire) == 0;
         let cause = WaitCause::Close;
-        if !store.env.wait(cause, &store.progress, deadline_us, &mut || ended()) {
+        if !state.env.wait(cause, &state.progress, deadline_us, &mut || ended()) {
             return false;
         }
         let threads = std::mem::take(&mut *self.threads.lock());
         for thread in threads {
-            // What a worker does is caught, so it ends well.
-            let _ = store.env.join(thread);
+            // Panics of a thread are caught, so it ends normally.
+            let _ = state.env.join(thread);
         }
         true
     }
 }
 
-/// The end of a pause that begins now, or `None` past the end of the clock.
-fn end_of_pause(now_us: u64, pause_us: u64) -> Option<u64> {
+/// Returns the end of a pause that starts now, or `None` if it exceeds the range of the clock.
+fn deadline_after(now_us: u64, pause_us: u64) -> Option<u64> {
     match failpoint::is_on(Failpoint::TimeOverflows) {
         true => Some(now_us + pause_us),
         false => now_us.checked_add(pause_us),

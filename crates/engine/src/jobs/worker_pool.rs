@@ -1,110 +1,116 @@
-//! Which workers have a job, and the parts of merges that the others may take.
+//! Compaction workers, and merges with subcompactions that idle workers may run.
 //!
-//! A worker first looks for a job of its own; one that finds none takes a part of a merge that another
-//! one runs. Parts that nobody takes are run by who has the merge, so an offer is a hint and nothing
-//! ever waits for a worker to come.
+//! A worker first looks for a job of its own. If it finds none, it runs a subcompaction of another worker's merge.
+//! Subcompactions that no worker takes are run by the owner of the merge, so offers are hints and no thread waits for
+//! a worker.
 
 use lsmx_base::sync::{Arc, AtomicUsize, Mutex, Ordering};
 
 use crate::env::{Background, WORKERS_DEFAULT};
 use crate::error::Result;
-use crate::jobs::compaction::subcompactions::{By, Division, Merged};
+use crate::jobs::compaction::subcompactions::{MergeResult, SubcompactionThread, Subcompactions};
 use crate::state::{DbState, Work};
 
-/// Workers of one database that compact.
+/// Compaction workers of one database.
 #[derive(Debug)]
-pub(crate) struct Workers {
-    /// How many there are.
+pub(crate) struct WorkerPool {
+    /// Number of workers.
     count: usize,
-    /// Most parts of one merge; `None`: as many as there may be threads.
-    parts_max: Option<usize>,
-    /// Those that have a job or a part of one. A hint: pairs with nothing.
-    occupied: AtomicUsize,
-    /// Merges with parts that may be taken, oldest first.
-    offers: Mutex<Vec<Arc<Division>>>,
+    /// Maximum number of subcompactions per merge; `None`: as many as idle threads.
+    subcompactions_max: Option<usize>,
+    /// Number of workers with a job or a subcompaction. A hint: pairs with no other access.
+    busy: AtomicUsize,
+    /// Merges with pending subcompactions, oldest first.
+    offers: Mutex<Vec<Arc<Subcompactions>>>,
 }
 
-/// A worker that has something to do, until it is dropped.
+/// Counts a worker as busy until dropped.
 #[derive(Debug)]
-pub(crate) struct Occupied<'a>(&'a AtomicUsize);
+pub(crate) struct BusyWorker<'a>(&'a AtomicUsize);
 
-impl Drop for Occupied<'_> {
+impl Drop for BusyWorker<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl Workers {
-    /// The workers of an environment.
-    pub(crate) fn new(background: Background, parts_max: Option<usize>) -> Workers {
+impl WorkerPool {
+    /// Creates the pool for an environment.
+    pub(crate) fn new(background: Background, subcompactions_max: Option<usize>) -> WorkerPool {
         let count = match background {
             Background::Inline => 0,
             Background::Threads { workers } | Background::Stepped { workers, .. } => workers.max(1),
         };
-        let occupied = AtomicUsize::new(0);
-        Workers { count, parts_max, occupied, offers: Mutex::default() }
+        let busy = AtomicUsize::new(0);
+        WorkerPool { count, subcompactions_max, busy, offers: Mutex::default() }
     }
 
-    /// How many there are; 0 where callers do the work.
+    /// Number of workers; 0 if callers do the work.
     pub(crate) fn count(&self) -> usize {
         self.count
     }
 
-    /// Counts the calling worker as one that has something to do.
-    pub(crate) fn occupy(&self) -> Occupied<'_> {
-        self.occupied.fetch_add(1, Ordering::Relaxed);
-        Occupied(&self.occupied)
+    /// Counts the calling worker as busy.
+    pub(crate) fn mark_busy(&self) -> BusyWorker<'_> {
+        self.busy.fetch_add(1, Ordering::Relaxed);
+        BusyWorker(&self.busy)
     }
 
-    /// Into how many parts a job that begins now is divided at most: one for the calling thread, and
-    /// one for each worker that has nothing to do. Where callers do the work, as many as if the
-    /// default workers did: a tree then looks as theirs.
-    pub(crate) fn parts_max(&self) -> usize {
+    /// Maximum number of subcompactions of a job that starts now: one for the calling thread and one per idle worker.
+    ///
+    /// If callers do the work, the result is that of the default workers, so that trees have the same shape.
+    pub(crate) fn subcompactions_max(&self) -> usize {
         if self.count == 0 {
-            return self.parts_max.unwrap_or(WORKERS_DEFAULT);
+            return self.subcompactions_max.unwrap_or(WORKERS_DEFAULT);
         }
-        let free = self.count.saturating_sub(self.occupied.load(Ordering::Relaxed));
-        // Where the caller is no worker, as in `compact_range`, all of them may be free.
-        (free + 1).min(self.parts_max.unwrap_or(usize::MAX))
+        let idle = self.count.saturating_sub(self.busy.load(Ordering::Relaxed));
+        // If the caller is no worker, as in `compact_range`, all workers may be idle.
+        (idle + 1).min(self.subcompactions_max.unwrap_or(usize::MAX))
     }
 
-    /// Runs all parts of a merge, with the help of those that have nothing else to do.
+    /// Runs all subcompactions of a merge, with the help of idle workers.
     ///
     /// # Errors
-    /// Why the first of the parts failed that did; what they wrote is gone then.
-    pub(crate) fn run(&self, store: &DbState, division: Division) -> Result<Merged> {
-        let division = Arc::new(division);
-        let offered = self.count > 0 && division.count() > 1;
-        if offered {
-            self.offers.lock().push(Arc::clone(&division));
-            store.progress.notify();
+    /// The first error of a subcompaction; all outputs are deleted.
+    pub(crate) fn run(
+        &self,
+        state: &DbState,
+        subcompactions: Subcompactions,
+    ) -> Result<MergeResult> {
+        let subcompactions = Arc::new(subcompactions);
+        let is_offered = self.count > 0 && subcompactions.count() > 1;
+        if is_offered {
+            self.offers.lock().push(Arc::clone(&subcompactions));
+            state.progress.notify();
         }
-        while division.run_next(store, By::Owner) {}
-        if offered {
-            self.offers.lock().retain(|offer| !Arc::ptr_eq(offer, &division));
+        while subcompactions.run_next(state, SubcompactionThread::JobOwner) {}
+        if is_offered {
+            self.offers.lock().retain(|offer| !Arc::ptr_eq(offer, &subcompactions));
         }
-        division.finish(store)
+        subcompactions.wait_for_all(state)
     }
 
-    /// Whether a part may be taken.
+    /// Whether a subcompaction is pending.
     pub(crate) fn has_offer(&self) -> bool {
-        self.offers.lock().iter().any(|division| division.has_waiting())
+        self.offers.lock().iter().any(|subcompactions| subcompactions.has_pending())
     }
 
-    /// Takes a part and runs it; false if there is none, or work is not to begin. What becomes of it is
-    /// told to who has the merge.
-    pub(crate) fn help(&self, store: &DbState) -> bool {
-        if !self.has_offer() || !store.begin_look(Work::Compaction) {
+    /// Runs a pending subcompaction. Returns false if there is none or no work may start. The owner of the merge gets
+    /// the result.
+    pub(crate) fn help(&self, state: &DbState) -> bool {
+        if !self.has_offer() || !state.begin_look(Work::Compaction) {
             return false;
         }
         let offer = {
             let offers = self.offers.lock();
-            offers.iter().find(|division| division.has_waiting()).cloned()
+            offers.iter().find(|subcompactions| subcompactions.has_pending()).cloned()
         };
-        let occupied = self.occupy();
-        let helped = offer.is_some_and(|division| division.run_next(store, By::Helper));
-        drop(occupied);
-        store.looked(Work::Compaction);
+        let busy = self.mark_busy();
+        let helped = offer.is_some_and(|subcompactions| {
+            subcompactions.run_next(state, SubcompactionThread::Helper)
+        });
+        drop(busy);
+        state.looked(Work::Compaction);
         helped
     }
 }

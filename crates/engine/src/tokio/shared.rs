@@ -45,18 +45,18 @@ impl Shared {
     /// waits until it has; false once the deadline has passed before.
     pub(crate) async fn govern(self: &Arc<Shared>, deadline_us: Option<u64>) -> bool {
         let core = self.core();
-        if !core.governor.is_due() && !self.governing.load(Ordering::Acquire) {
+        if !core.governor.is_flush_due() && !self.governing.load(Ordering::Acquire) {
             return true;
         }
         if !self.governing.swap(true, Ordering::AcqRel) {
             let governing = Governing(Arc::clone(self));
             ::tokio::task::spawn_blocking(move || {
-                governing.0.core().governor.govern_if_due(deadline_us);
+                governing.0.core().governor.flush_if_due(deadline_us);
             });
         }
         let store = &core.store;
         // Another thread may be on its way again by the time that this task is asked.
-        let ended = || !self.governing.load(Ordering::Acquire) || !core.governor.is_due();
+        let ended = || !self.governing.load(Ordering::Acquire) || !core.governor.is_flush_due();
         wait(&store.env, &store.progress, deadline_us, ended).await
     }
 }

@@ -123,7 +123,7 @@ impl DbInner {
         loop {
             match admission.step()? {
                 Step::Queue => return Ok(()),
-                Step::Govern => self.governor.govern_if_due(admission.deadline_us),
+                Step::Govern => self.governor.flush_if_due(admission.deadline_us),
                 Step::Pause(us) => env.pause_us(us),
                 Step::Wait(cause) => {
                     let progress = &self.store.progress;
@@ -165,7 +165,7 @@ impl DbInner {
 
     /// Whether memtables will shrink, or fewer bytes be reserved, without any help of the write.
     fn memory_is_on_its_way(&self) -> bool {
-        self.store.is_flushing() || self.governor.is_governing() || self.store.reserved_bytes() > 0
+        self.store.is_flushing() || self.governor.is_running() || self.store.reserved_bytes() > 0
     }
 }
 

@@ -88,7 +88,7 @@ impl DbInner {
         let store = &self.store;
         let mut health = Health { read_only: store.health.cause(), ..Health::default() };
         for tree in store.all_trees() {
-            quarantine::prune(store, &tree);
+            quarantine::release_unneeded_files(store, &tree);
             add_tree(&tree, &mut health);
         }
         health

@@ -21,8 +21,8 @@ use crate::db::{DbInner, check_reentry};
 use crate::error::Result;
 use crate::format::file_name::FileName;
 use crate::format::version_edit::Change;
-use crate::jobs::compaction::output::Outputs;
-use crate::jobs::version_installer::{install_beside, sync_names};
+use crate::jobs::compaction::output::JobOutputs;
+use crate::jobs::version_installer::{install_version, sync_directory};
 use crate::options::kept_log::KeptLog;
 use crate::options::keyspace::{KeyspaceOptions, Persisted, StoredOperandStore};
 use crate::tree::operands::Attached;
@@ -35,7 +35,7 @@ struct LateReplay<'a> {
     /// Takes the commits. It has the id, the settings and the files of the real tree, and memtables of its own.
     stage: &'a Arc<Tree>,
     /// Tables written so far.
-    outputs: Outputs<'a>,
+    outputs: JobOutputs<'a>,
     /// Shapes of the tables of each run, oldest run first.
     runs: Vec<Vec<TableMeta>>,
 }
@@ -51,7 +51,7 @@ impl LateReplay<'_> {
         let written = replayed::flush(&store.tables, self.stage, seq_next, edited_us)?;
         let shapes = written.tables().iter().map(|table| (**table.shape()).clone());
         self.runs.push(shapes.collect());
-        self.outputs.adopt(written.hand_over(0));
+        self.outputs.append(written.into_subcompaction_output(0));
         Ok(())
     }
 
@@ -115,13 +115,13 @@ impl DbInner {
         let stage = Arc::new(self.stage(tree, attached, kept));
         let outputs = {
             let view = stage.view();
-            Outputs::of_flush(&store.tables, &stage, &view.active, view.version.shape(), None)
+            JobOutputs::for_flush(&store.tables, &stage, &view.active, view.version.shape(), None)
         };
         let mut late = LateReplay { core: self, stage: &stage, outputs, runs: Vec::new() };
         late.run(kept)?;
         let LateReplay { mut outputs, runs, .. } = late;
         if !outputs.tables().is_empty() {
-            sync_names(store.vfs.as_ref(), &store.dir)?;
+            sync_directory(store.vfs.as_ref(), &store.dir)?;
         }
         let operands = stage.pin().operands.clone();
         let token = operands.as_ref().and_then(|beside| beside.token);
@@ -140,7 +140,7 @@ impl DbInner {
             runs.into_iter().try_fold(shape.clone(), add)
         };
         // The stage does not know of compactions that have ended meanwhile; only its new runs count.
-        install_beside(store, tree, &mut outputs, None, Some(operands.as_ref()), extra, next)?;
+        install_version(store, tree, &mut outputs, None, Some(operands.as_ref()), extra, next)?;
         if let Some(token) = token.filter(|_| token != attached.opened) {
             attached.store.committed(token);
         }

@@ -26,10 +26,10 @@ use crate::event::Event;
 use crate::format::batch::BatchOperations;
 use crate::format::file_name::{CURRENT, FILE_NUMBER_MAX, FileName, LOCK};
 use crate::format::version_edit::{BlobFileRecord, BlobReference, Change, VersionEdit};
-use crate::jobs::governor::{Governor, GovernorLimits};
+use crate::jobs::flush_trigger::{FlushTrigger, FlushTriggerLimits};
 use crate::jobs::scheduler::JobScheduler;
-use crate::jobs::version_installer::sync_names;
-use crate::jobs::worker_pool::Workers;
+use crate::jobs::version_installer::sync_directory;
+use crate::jobs::worker_pool::WorkerPool;
 use crate::manifest::{CreateError, KeyspaceState, Manifest, ManifestState};
 use crate::metrics::WalMetrics;
 use crate::operand_store::Token;
@@ -300,10 +300,10 @@ impl Recovery {
         store.report_clock();
         let committer = Arc::new(Committer::new(Arc::clone(&store), seq_next));
         let throttle = Arc::new(Throttle::new(options.write_control));
-        let governor = Arc::new(Governor::new(
+        let governor = Arc::new(FlushTrigger::new(
             Arc::clone(&store),
             Arc::clone(&committer),
-            GovernorLimits {
+            FlushTriggerLimits {
                 wal_bytes: options.wal_bytes_limit(),
                 memtable_bytes: memory.flush_from(),
                 memtable_idle_us: options.memtable_idle_us,
@@ -314,7 +314,7 @@ impl Recovery {
             Arc::clone(&committer),
             Arc::clone(&throttle),
             Arc::clone(&governor),
-            Workers::new(options.background, options.merge_parts_max),
+            WorkerPool::new(options.background, options.merge_parts_max),
         );
         Ok(DbInner {
             store,
@@ -529,7 +529,7 @@ impl Recovery {
         let created = self.tables.vfs.create(&path);
         created.map_err(|source| Error::io("create", &path, source))?;
         let before = self.reservation.lock().replace((path, number));
-        sync_names(self.tables.vfs.as_ref(), &self.tables.dir)?;
+        sync_directory(self.tables.vfs.as_ref(), &self.tables.dir)?;
         if let Some((before, _)) = before {
             // It is of no use any more; the sweep at the end of the opening removes it at the latest.
             let _ = self.tables.vfs.remove(&before);
@@ -760,7 +760,7 @@ impl Recovery {
         self.reserve_numbers()?;
         // Nothing is replayed into a tree without its store.
         tree.beside.check()?;
-        replayed::flush(&self.tables, tree, seq_next, self.state.clock_us)?.release();
+        replayed::flush(&self.tables, tree, seq_next, self.state.clock_us)?.keep_files();
         Ok(())
     }
 

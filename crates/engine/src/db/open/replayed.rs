@@ -11,11 +11,11 @@ use lsmx_base::sync::Arc;
 
 use crate::env::Background;
 use crate::error::{Error, Result};
-use crate::jobs::compaction::output::Outputs;
+use crate::jobs::compaction::output::JobOutputs;
 use crate::jobs::compaction::retention::Retention;
 use crate::jobs::compaction::version_filter::VersionFilter;
-use crate::jobs::flush::{write_memtable, write_range};
-use crate::jobs::operand_store::deliver::Delivering;
+use crate::jobs::flush::{write_memtable, write_memtable_range};
+use crate::jobs::operand_store::deliver::OperandDelivery;
 use crate::state::TableSpace;
 use crate::tree::Tree;
 use crate::tree::version::{BesideView, SuperVersion, Version};
@@ -35,16 +35,16 @@ fn write<'a>(
     view: &SuperVersion,
     through: SeqNo,
     edited_us: u64,
-) -> Result<(Outputs<'a>, Option<BesideView>)> {
+) -> Result<(JobOutputs<'a>, Option<BesideView>)> {
     // The log does not say when. Its tombstones are about as old as the last edit of the manifest.
     let shape = view.version.shape();
-    let outputs = || Outputs::of_flush(tables, tree, &view.active, shape, Some(edited_us));
+    let outputs = || JobOutputs::for_flush(tables, tree, &view.active, shape, Some(edited_us));
     if let Some(attached) = tree.beside.attached() {
         let mut outputs = outputs();
         let retention = Retention::for_flush(Vec::new(), shape)
-            .with_store(view.operands.as_ref().map(|beside| &beside.view));
+            .with_operand_view(view.operands.as_ref().map(|beside| &beside.view));
         let keeper = VersionFilter::new(retention, &tree.merging);
-        let mut delivering = Delivering::begin(&attached, through)?;
+        let mut delivering = OperandDelivery::new(&attached, through)?;
         let delivered = Some(&mut delivering);
         write_memtable(&tables.env, keeper, &view.active, &mut outputs, delivered, None)?;
         let prepared = delivering.prepare()?.map(|prepared| attached.beside(prepared));
@@ -54,7 +54,15 @@ fn write<'a>(
         let mut outputs = outputs();
         let retention = Retention::for_flush(Vec::new(), view.version.shape());
         let keeper = VersionFilter::new(retention, &tree.merging);
-        write_range(&tables.env, keeper, &view.active, (from, to), &mut outputs, None, None)?;
+        write_memtable_range(
+            &tables.env,
+            keeper,
+            &view.active,
+            (from, to),
+            &mut outputs,
+            None,
+            None,
+        )?;
         Ok(outputs)
     };
     let Some(middle) = middle(tables, view) else {
@@ -66,7 +74,8 @@ fn write<'a>(
     };
     let (lower, upper) = std::thread::scope(|scope| {
         let name = "lsmx-recovery".to_owned();
-        let upper = || caught(Some(&*middle), None).map(|outputs| outputs.hand_over(0));
+        let upper =
+            || caught(Some(&*middle), None).map(|outputs| outputs.into_subcompaction_output(0));
         match std::thread::Builder::new().name(name).spawn_scoped(scope, upper) {
             Ok(thread) => {
                 let lower = caught(None, Some(&*middle));
@@ -75,11 +84,11 @@ fn write<'a>(
                 (lower, upper)
             }
             // The system gives no thread.
-            Err(_) => (caught(None, None), Ok(outputs().hand_over(0))),
+            Err(_) => (caught(None, None), Ok(outputs().into_subcompaction_output(0))),
         }
     });
     let mut written = lower?;
-    written.adopt(upper?);
+    written.append(upper?);
     Ok((written, None))
 }
 
@@ -93,7 +102,7 @@ pub(crate) fn flush<'a>(
     tree: &'a Tree,
     seq_next: SeqNo,
     edited_us: u64,
-) -> Result<Outputs<'a>> {
+) -> Result<JobOutputs<'a>> {
     let view = tree.pin();
     let (outputs, prepared) = write(tables, tree, &view, SeqNo(seq_next.0 - 1), edited_us)?;
     let operands = prepared.or_else(|| view.operands.clone());

@@ -18,13 +18,13 @@ use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::format::file_name::FileName;
 use crate::format::version_edit::{Change, VersionEdit};
-use crate::jobs::compaction::output::Outputs;
+use crate::jobs::compaction::output::JobOutputs;
 use crate::jobs::compaction::retention::Retention;
 use crate::jobs::compaction::version_filter::VersionFilter;
 use crate::jobs::flush::write_memtable;
-use crate::jobs::operand_store::deliver::Delivering;
+use crate::jobs::operand_store::deliver::OperandDelivery;
 use crate::jobs::quarantine;
-use crate::jobs::version_installer::sync_names;
+use crate::jobs::version_installer::sync_directory;
 use crate::operand_store::Token;
 use crate::state::{DbState, Work, record_of};
 use crate::trace::{JobBegin, JobSpan};
@@ -37,7 +37,7 @@ struct Rewritten<'a> {
     tree: &'a Arc<Tree>,
     before: Arc<SuperVersion>,
     version: Arc<Version>,
-    outputs: Vec<Outputs<'a>>,
+    outputs: Vec<JobOutputs<'a>>,
     /// What its operand store has prepared last, and the turn to do so.
     operands: Option<BesideView>,
     turn: Option<StoreTurn<'a>>,
@@ -86,7 +86,7 @@ impl DbInner {
     fn retry_background_work(&self) -> Result<()> {
         let trees = self.store.failing_trees();
         for tree in &trees {
-            let readable = quarantine::reread_all(&self.store, tree);
+            let readable = quarantine::recheck_all_files(&self.store, tree);
             let mut jobs = tree.jobs.lock();
             (jobs.failures, jobs.retry_at_us) = (0, 0);
             (jobs.collection.failures, jobs.collection.retry_at_us) = (0, 0);
@@ -146,7 +146,7 @@ impl DbInner {
         for tree in &trees {
             rewritten.push(rewrite_tree(store, tree, last_seq)?);
         }
-        sync_names(store.vfs.as_ref(), &store.dir)?;
+        sync_directory(store.vfs.as_ref(), &store.dir)?;
         let segment = store.wal.restart(next_seq)?;
         let number = store.files.allocate();
         let mut changes = vec![
@@ -182,7 +182,7 @@ impl DbInner {
         } else {
             for output in rewritten.iter_mut().flat_map(|tree| &mut tree.outputs) {
                 // Written or in doubt: either way a manifest may name them.
-                output.release();
+                output.keep_files();
             }
         }
         written?;
@@ -234,20 +234,20 @@ fn rewrite_tree<'a>(
         }
         let Rewritten { version, operands, turn, .. } = &rewritten;
         let (shape, tombstone_us) = (version.shape(), memtable.tombstone_us());
-        let mut outputs = Outputs::of_flush(&store.tables, tree, memtable, shape, tombstone_us);
+        let mut outputs = JobOutputs::for_flush(&store.tables, tree, memtable, shape, tombstone_us);
         let retention = Retention::for_flush(store.sequence.snapshots(), version.shape())
-            .with_store(operands.as_ref().map(|beside| &beside.view));
+            .with_operand_view(operands.as_ref().map(|beside| &beside.view));
         let keeper = VersionFilter::new(retention, &tree.merging);
         let attached = turn.as_ref().map(|turn| Arc::clone(&turn.attached));
         let mut delivering =
-            attached.as_ref().map(|at| Delivering::begin(at, through)).transpose()?;
+            attached.as_ref().map(|at| OperandDelivery::new(at, through)).transpose()?;
         let delivered = delivering.as_mut();
         write_memtable(&store.env, keeper, memtable, &mut outputs, delivered, None)?;
         let shapes = outputs.tables().iter().map(|table| (**table.shape()).clone());
         let (shape, _) = version.shape().with_flush(shapes.collect())?;
         rewritten.version = Arc::new(Version::new(shape, version, outputs.tables())?);
         rewritten.outputs.push(outputs);
-        let prepared = delivering.map(Delivering::prepare).transpose()?.flatten();
+        let prepared = delivering.map(OperandDelivery::prepare).transpose()?.flatten();
         if let (Some(attached), Some(prepared)) = (&attached, prepared) {
             rewritten.operands = Some(attached.beside(prepared));
         }

@@ -1,14 +1,15 @@
-//! Files that nobody can see into any more leave the tree without being read.
+//! Delete-only compactions: drop whole files that no reader can see, without reading them.
 //!
-//! 1. A file whose whole range is covered by range deletes that are newer than anything in it, with no
-//!    registered snapshot in between. Those lie in newer runs, and stay there as long as the file
-//!    does: a job drops a range delete only when no older run overlaps it. What is older than the
-//!    file in its range is hidden by the same range deletes, so no tombstone of it is missed.
-//! 2. A file without entries, or one that is covered so by its own range deletes, below which nothing is
-//!    left that those could delete.
+//! A file is dropped in one of two cases:
 //!
-//! Whether that is so never changes back: a snapshot taken later sees the range deletes. What stays
-//! for a snapshot alone is looked at again when one has been let go.
+//! 1. Range tombstones newer than all its entries cover its whole key range, and no registered snapshot lies
+//!    between the file and the tombstones. The tombstones are in newer runs. They stay there as long as the file
+//!    exists, because a job drops a range tombstone only if no older run overlaps it. They also hide older
+//!    versions of the file's keys, so the file's own tombstones are not needed.
+//! 2. The file has no entries, or its own range tombstones cover it, and no older run overlaps it.
+//!
+//! A covered file stays covered: snapshots taken later see the range tombstones. A file that only a snapshot
+//! needs is checked again after a snapshot is released.
 
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::SeqNo;
@@ -18,41 +19,43 @@ use lsmx_compaction::{
     TreeShape,
 };
 
-/// What a look at a tree found.
+/// Result of a search for files to drop.
 #[derive(Debug, Default)]
-pub(crate) struct Covered {
-    /// Lets the files go that can go now.
+pub(crate) struct DeleteOnlyPick {
+    /// Drops all files found.
     pub(crate) job: Option<Job>,
-    /// Whether others could but for a snapshot.
-    pub(crate) held: bool,
+    /// Whether further files could be dropped but for a snapshot.
+    pub(crate) waits_for_snapshot: bool,
 }
 
-/// Looks for files that can go. `snapshots` are the registered ones, ascending, listed after the shape
-/// was; `spans` are all range deletes of its tables; files in `busy` are left alone.
-pub(crate) fn look(
+/// Returns a job that drops all files no reader can see, except those that are `busy`.
+///
+/// `tombstones` are the range tombstones of all tables. `snapshots` are ascending and must be listed after the
+/// shape was read.
+pub(crate) fn pick_delete_only(
     shape: &TreeShape,
-    spans: &TombstoneIndex,
+    tombstones: &TombstoneIndex,
     snapshots: &[SeqNo],
     busy: impl Fn(&TableMeta) -> bool,
-) -> Covered {
-    let mut found = Covered::default();
+) -> DeleteOnlyPick {
+    let mut pick = DeleteOnlyPick::default();
     let mut inputs = Vec::new();
     let runs: Vec<_> = shape.runs().collect();
     for (index, (level, run)) in runs.iter().enumerate() {
         let mut files = Vec::new();
         for file in &run.files {
-            let last = || !runs[index + 1..].iter().any(|(_, run)| overlaps(run, file));
-            let goes = match cover(spans, snapshots, file) {
-                Cover::ByNewer => true,
-                Cover::ByItself => last(),
-                _ if file.entries == 0 => last(),
-                Cover::ButForSnapshots => {
-                    found.held = true;
+            let is_last_run = || !runs[index + 1..].iter().any(|(_, run)| overlaps(run, file));
+            let is_obsolete = match compute_coverage(tombstones, snapshots, file) {
+                Coverage::NewerTombstones => true,
+                Coverage::OwnTombstones => is_last_run(),
+                _ if file.entries == 0 => is_last_run(),
+                Coverage::VisibleToSnapshot => {
+                    pick.waits_for_snapshot = true;
                     false
                 }
-                Cover::No => false,
+                Coverage::None => false,
             };
-            if goes && !busy(file) {
+            if is_obsolete && !busy(file) {
                 files.push(file.id);
             }
         }
@@ -60,60 +63,65 @@ pub(crate) fn look(
             inputs.push(JobInput { level: *level, run: run.id, files });
         }
     }
-    found.job = (!inputs.is_empty()).then(|| Job {
+    pick.job = (!inputs.is_empty()).then(|| Job {
         kind: JobKind::Drop,
         inputs,
         target: Target { level: Level(0), placement: Placement::NewRun { before: None } },
         split: SplitRule { file_bytes: u64::MAX, grandparent: None, boundaries: Vec::new() },
         reason: Reason::RangeDeleted,
     });
-    found
+    pick
 }
 
 fn overlaps(run: &SortedRun, file: &TableMeta) -> bool {
     !run.overlapping_indices(&file.range).is_empty()
 }
 
-/// How range deletes cover the range of a file, from worse to better.
+/// How range tombstones cover the key range of a file, from worst to best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Cover {
-    No,
-    /// A registered snapshot sees into the file.
-    ButForSnapshots,
-    /// With one that may be its own.
-    ByItself,
-    ByNewer,
+enum Coverage {
+    None,
+    /// A registered snapshot still sees entries of the file.
+    VisibleToSnapshot,
+    /// At least one covering tombstone may be in the file itself.
+    OwnTombstones,
+    /// Tombstones newer than the file cover its range.
+    NewerTombstones,
 }
 
-fn cover(spans: &TombstoneIndex, snapshots: &[SeqNo], file: &TableMeta) -> Cover {
+fn compute_coverage(
+    tombstones: &TombstoneIndex,
+    snapshots: &[SeqNo],
+    file: &TableMeta,
+) -> Coverage {
     let (smallest, largest) = (SeqNo(file.seq_smallest), SeqNo(file.seq_largest));
-    let first_that_sees = snapshots.partition_point(|snapshot| *snapshot < smallest);
-    let limit = match snapshots.get(first_that_sees) {
+    let first_seeing = snapshots.partition_point(|snapshot| *snapshot < smallest);
+    let limit = match snapshots.get(first_seeing) {
         Some(_) if failpoint::is_on(Failpoint::CoveredFileDroppedEarly) => SeqNo::MAX,
         Some(snapshot) => *snapshot,
         None => SeqNo::MAX,
     };
-    let mut cover = Cover::ByNewer;
-    let mut from = &file.range.smallest;
+    let mut coverage = Coverage::NewerTombstones;
+    let mut start = &file.range.smallest;
     loop {
         let (visible, newest) =
-            (spans.coverage_range(from, limit), spans.coverage_range(from, SeqNo::MAX));
-        // The number of a range delete is that of no entry: one that is the file's largest is newer
-        // than all its entries.
-        let here = match (visible.newest, newest.newest) {
-            (Some(seq), _) if seq > largest => Cover::ByNewer,
-            (Some(seq), _) if seq == largest => Cover::ByItself,
-            (_, Some(newest)) if newest >= largest => Cover::ButForSnapshots,
-            _ => return Cover::No,
+            (tombstones.coverage_range(start, limit), tombstones.coverage_range(start, SeqNo::MAX));
+        // A range tombstone and an entry never share a sequence number. A tombstone with the file's largest number
+        // is therefore newer than all its entries.
+        let coverage_here = match (visible.newest, newest.newest) {
+            (Some(seq), _) if seq > largest => Coverage::NewerTombstones,
+            (Some(seq), _) if seq == largest => Coverage::OwnTombstones,
+            (_, Some(newest)) if newest >= largest => Coverage::VisibleToSnapshot,
+            _ => return Coverage::None,
         };
-        cover = cover.min(here);
+        coverage = coverage.min(coverage_here);
         let end = match (visible.end, newest.end) {
-            (Some(one), Some(other)) => Some(one.min(other)),
-            (one, other) => one.or(other),
+            (Some(first), Some(second)) => Some(first.min(second)),
+            (first, second) => first.or(second),
         };
         match end {
-            Some(end) if *end <= file.range.largest => from = end,
-            _ => return cover,
+            Some(end) if *end <= file.range.largest => start = end,
+            _ => return coverage,
         }
     }
 }
@@ -126,7 +134,7 @@ mod tests {
     use super::*;
     use lsmx_base::range_tombstone::{RangeTombstone, build_index};
 
-    fn span(start: &'static str, end: Option<&'static str>, seqs: &[u64]) -> RangeTombstone {
+    fn tombstone(start: &'static str, end: Option<&'static str>, seqs: &[u64]) -> RangeTombstone {
         let (start, end) = (Bytes::from(start), end.map(Bytes::from));
         RangeTombstone { start, end, seqs: seqs.iter().copied().map(SeqNo).collect() }
     }
@@ -154,62 +162,73 @@ mod tests {
         }
     }
 
-    fn cover_of(spans: &[RangeTombstone], snapshots: &[u64]) -> Cover {
+    fn coverage_with(tombstones: &[RangeTombstone], snapshots: &[u64]) -> Coverage {
         let snapshots: Vec<_> = snapshots.iter().copied().map(SeqNo).collect();
-        cover(&build_index(spans), &snapshots, &file(1, ("d", "m"), (10, 20), 5))
+        compute_coverage(&build_index(tombstones), &snapshots, &file(1, ("d", "m"), (10, 20), 5))
     }
 
     #[test]
-    fn neighbouring_spans_cover_together_and_a_gap_does_not() {
-        assert_eq!(cover_of(&[span("a", None, &[21])], &[]), Cover::ByNewer);
-        assert_eq!(cover_of(&[span("d", Some("m\0"), &[21])], &[]), Cover::ByNewer);
-        assert_eq!(cover_of(&[span("d", Some("m"), &[21])], &[]), Cover::No);
-        assert_eq!(cover_of(&[span("d\0", None, &[21])], &[]), Cover::No);
-        let halves = [span("a", Some("g"), &[30]), span("g", Some("z"), &[25])];
-        assert_eq!(cover_of(&halves, &[]), Cover::ByNewer);
-        let apart = [span("a", Some("g"), &[30]), span("g\0", Some("z"), &[25])];
-        assert_eq!(cover_of(&apart, &[]), Cover::No);
-        assert_eq!(cover_of(&[], &[]), Cover::No);
+    fn coverage_adjacent_tombstones_cover_and_a_gap_does_not() {
+        assert_eq!(coverage_with(&[tombstone("a", None, &[21])], &[]), Coverage::NewerTombstones);
+        assert_eq!(
+            coverage_with(&[tombstone("d", Some("m\0"), &[21])], &[]),
+            Coverage::NewerTombstones
+        );
+        assert_eq!(coverage_with(&[tombstone("d", Some("m"), &[21])], &[]), Coverage::None);
+        assert_eq!(coverage_with(&[tombstone("d\0", None, &[21])], &[]), Coverage::None);
+        let halves = [tombstone("a", Some("g"), &[30]), tombstone("g", Some("z"), &[25])];
+        assert_eq!(coverage_with(&halves, &[]), Coverage::NewerTombstones);
+        let apart = [tombstone("a", Some("g"), &[30]), tombstone("g\0", Some("z"), &[25])];
+        assert_eq!(coverage_with(&apart, &[]), Coverage::None);
+        assert_eq!(coverage_with(&[], &[]), Coverage::None);
     }
 
     #[test]
-    fn only_what_is_newer_than_the_whole_file_covers_it() {
-        assert_eq!(cover_of(&[span("a", None, &[20])], &[]), Cover::ByItself);
-        assert_eq!(cover_of(&[span("a", None, &[20])], &[15]), Cover::ButForSnapshots);
-        assert_eq!(cover_of(&[span("a", None, &[19])], &[]), Cover::No);
-        let halves = [span("a", Some("g"), &[30]), span("g", Some("z"), &[20])];
-        assert_eq!(cover_of(&halves, &[]), Cover::ByItself);
+    fn coverage_tombstone_older_than_an_entry_is_none() {
+        assert_eq!(coverage_with(&[tombstone("a", None, &[20])], &[]), Coverage::OwnTombstones);
+        assert_eq!(
+            coverage_with(&[tombstone("a", None, &[20])], &[15]),
+            Coverage::VisibleToSnapshot
+        );
+        assert_eq!(coverage_with(&[tombstone("a", None, &[19])], &[]), Coverage::None);
+        let halves = [tombstone("a", Some("g"), &[30]), tombstone("g", Some("z"), &[20])];
+        assert_eq!(coverage_with(&halves, &[]), Coverage::OwnTombstones);
     }
 
     #[test]
-    fn a_snapshot_between_file_and_delete_holds_the_file() {
-        let all = [span("a", None, &[30])];
+    fn coverage_snapshot_between_file_and_tombstone_is_visible() {
+        let all = [tombstone("a", None, &[30])];
         for (snapshots, expected) in [
-            (&[9][..], Cover::ByNewer),
-            (&[10], Cover::ButForSnapshots),
-            (&[29], Cover::ButForSnapshots),
-            (&[30], Cover::ByNewer),
-            (&[9, 30], Cover::ByNewer),
-            (&[9, 15, 40], Cover::ButForSnapshots),
+            (&[9][..], Coverage::NewerTombstones),
+            (&[10], Coverage::VisibleToSnapshot),
+            (&[29], Coverage::VisibleToSnapshot),
+            (&[30], Coverage::NewerTombstones),
+            (&[9, 30], Coverage::NewerTombstones),
+            (&[9, 15, 40], Coverage::VisibleToSnapshot),
         ] {
-            assert_eq!(cover_of(&all, snapshots), expected, "{snapshots:?}");
+            assert_eq!(coverage_with(&all, snapshots), expected, "{snapshots:?}");
         }
-        // An older range delete is enough where the newer one is too new.
-        assert_eq!(cover_of(&[span("a", None, &[30, 22])], &[25]), Cover::ByNewer);
+        // The snapshot does not see the newer tombstone, but it sees the older one.
+        assert_eq!(
+            coverage_with(&[tombstone("a", None, &[30, 22])], &[25]),
+            Coverage::NewerTombstones
+        );
     }
 
     #[test]
-    fn a_file_of_range_deletes_goes_when_nothing_older_is_left() {
+    fn pick_file_of_tombstones_over_empty_runs_is_dropped() {
         let (shape, _) =
             TreeShape::default().with_flush(vec![file(1, ("d", "m"), (10, 20), 5)]).unwrap();
         let (shape, _) = shape.with_flush(vec![file(2, ("a", "z"), (30, 30), 0)]).unwrap();
-        let spans = build_index(&[span("a", Some("z\0"), &[30])]);
-        let found = look(&shape, &spans, &[], |_| false);
-        let job = found.job.unwrap();
+        let tombstones = build_index(&[tombstone("a", Some("z\0"), &[30])]);
+        let pick = pick_delete_only(&shape, &tombstones, &[], |_| false);
+        let job = pick.job.unwrap();
         assert_eq!(job.to_string(), "drop L0{1}   why: range deletes cover it");
         let shape = shape.apply(&job, Vec::new()).unwrap().shape;
-        assert!(look(&shape, &spans, &[], |file| file.id == FileId(2)).job.is_none());
-        let job = look(&shape, &spans, &[SeqNo(5)], |_| false).job.unwrap();
+        assert!(
+            pick_delete_only(&shape, &tombstones, &[], |file| file.id == FileId(2)).job.is_none()
+        );
+        let job = pick_delete_only(&shape, &tombstones, &[SeqNo(5)], |_| false).job.unwrap();
         assert_eq!(shape.apply(&job, Vec::new()).unwrap().shape.files().count(), 0);
     }
 }

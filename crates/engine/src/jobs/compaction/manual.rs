@@ -1,12 +1,11 @@
-//! A compaction that a user asked for: all data of a range of keys into one sorted run.
+//! Manual compactions: merge all data of a key range into one sorted run.
 //!
-//! 1. From the newest run to the oldest, every file that overlaps the range joins the job; from L0
-//!    whole runs, and with one all older ones, for they leave oldest first. Each file widens the range
-//!    for the runs below it, so that nothing older can come to stand above something newer.
-//! 2. The outputs go to the oldest run of the deepest level. What is there already and has nothing
-//!    above it is written again only where it holds tombstones.
-//! 3. While the job waits for running ones to let its files go, the policy picks no new ones in the
-//!    tree.
+//! 1. Runs are visited from newest to oldest. Every file that overlaps the range is an input. Each input widens
+//!    the range for older runs, so that no older entry ends up above a newer one. L0 contributes whole runs, and
+//!    all runs older than the first, because runs leave L0 oldest first.
+//! 2. Outputs go to the oldest run of the deepest level. Files that are already there, with no newer data above
+//!    them, are rewritten only if they hold tombstones.
+//! 3. While the job waits for running jobs to release its inputs, the policy picks no new jobs in the tree.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -18,103 +17,102 @@ use lsmx_compaction::{
 
 use bytes::Bytes;
 
-/// Two ends of a range of keys.
-pub(crate) type Bounds = (Bound<Bytes>, Bound<Bytes>);
+/// Lower and upper bound of a key range.
+pub(crate) type KeyBounds = (Bound<Bytes>, Bound<Bytes>);
 
-/// What is to be done about a range.
+/// Next step of a manual compaction.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Plan {
-    /// It is as it should be.
-    Nothing,
-    /// This job may run now.
+pub(crate) enum ManualPlan {
+    /// The range needs no compaction.
+    UpToDate,
+    /// The job can run now.
     Run(Box<Job>),
-    /// This job has to wait: its files are busy, or running jobs are in the way.
+    /// The job must wait: its inputs are busy, or it conflicts with a running job.
     Wait(Box<Job>),
 }
 
-/// The job that brings the data of a range together, if there is need for one.
+/// Returns the job that merges the range, if one is needed.
 ///
 /// # Errors
-/// If the shape contradicts itself.
-pub(crate) fn plan(
+/// If the shape is inconsistent.
+pub(crate) fn plan_manual(
     shape: &TreeShape,
     busy: &RunningJobs,
-    bounds: &Bounds,
-) -> Result<Plan, lsmx_compaction::Error> {
-    let Some(deepest) = shape.deepest_level() else { return Ok(Plan::Nothing) };
+    bounds: &KeyBounds,
+) -> Result<ManualPlan, lsmx_compaction::Error> {
+    let Some(deepest) = shape.deepest_level() else { return Ok(ManualPlan::UpToDate) };
     let level = deepest.max(Level(1));
-    let inputs = inputs(shape, bounds);
+    let inputs = select_inputs(shape, bounds);
     let last = shape.runs_of(level).last();
-    let in_last = |input: &JobInput| last.is_some_and(|run| run.id == input.run);
-    let job_cut = |kind, inputs, placement, boundaries| Job {
+    let is_in_last_run = |input: &JobInput| last.is_some_and(|run| run.id == input.run);
+    let job_with_cut = |kind, inputs, placement, boundaries| Job {
         kind,
         inputs,
         target: Target { level, placement },
         split: SplitRule { file_bytes: shape.table_bytes, grandparent: None, boundaries },
         reason: Reason::Manual,
     };
-    let job = |kind, inputs, placement| job_cut(kind, inputs, placement, Vec::new());
+    let job = |kind, inputs, placement| job_with_cut(kind, inputs, placement, Vec::new());
     let job = match (inputs.as_slice(), last) {
-        ([], _) => return Ok(Plan::Nothing),
-        ([only], Some(last)) if in_last(only) => {
-            let (files, boundaries) = stale(last, only);
+        ([], _) => return Ok(ManualPlan::UpToDate),
+        ([input], Some(last)) if is_in_last_run(input) => {
+            let (files, boundaries) = select_with_tombstones(last, input);
             if files.is_empty() {
-                return Ok(Plan::Nothing);
+                return Ok(ManualPlan::UpToDate);
             }
             let inputs = vec![JobInput { level, run: last.id, files }];
-            job_cut(JobKind::Rewrite, inputs, Placement::JoinRun(last.id), boundaries)
+            job_with_cut(JobKind::Rewrite, inputs, Placement::JoinRun(last.id), boundaries)
         }
         (_, Some(last)) => job(JobKind::Merge, inputs, Placement::JoinRun(last.id)),
         (_, None) => job(JobKind::Merge, inputs, Placement::NewRun { before: None }),
     };
     match busy.can_run(&job, shape)? {
-        true => Ok(Plan::Run(Box::new(job))),
-        false => Ok(Plan::Wait(Box::new(job))),
+        true => Ok(ManualPlan::Run(Box::new(job))),
+        false => Ok(ManualPlan::Wait(Box::new(job))),
     }
 }
 
-/// The files that hold tombstones, and where outputs have to end so that none reaches over a file
-/// between them that stays as it is.
-fn stale(run: &SortedRun, among: &JobInput) -> (Vec<FileId>, Vec<Key>) {
-    let among: BTreeSet<_> = among.files.iter().collect();
+/// Returns the input files that hold tombstones, and the keys at which outputs must be cut so that none spans a
+/// file that is not rewritten.
+fn select_with_tombstones(run: &SortedRun, input: &JobInput) -> (Vec<FileId>, Vec<Key>) {
+    let candidates: BTreeSet<_> = input.files.iter().collect();
     let (mut files, mut boundaries, mut gap) = (Vec::new(), Vec::new(), false);
     for file in &run.files {
-        let stale = file.tombstones > 0 && among.contains(&file.id);
-        if stale {
+        let has_tombstones = file.tombstones > 0 && candidates.contains(&file.id);
+        if has_tombstones {
             files.push(file.id);
             if gap {
                 boundaries.push(file.range.smallest.clone());
             }
         }
-        gap = !stale;
+        gap = !has_tombstones;
     }
     (files, boundaries)
 }
 
-/// All files that have to go together, newest run first.
-fn inputs(shape: &TreeShape, bounds: &Bounds) -> Vec<JobInput> {
+/// Returns all files that must be merged together, newest run first.
+fn select_inputs(shape: &TreeShape, bounds: &KeyBounds) -> Vec<JobInput> {
     let mut inputs = Vec::new();
-    let mut widened: Option<KeyRange> = None;
-    let mut l0_leaves = false;
+    let mut hull: Option<KeyRange> = None;
+    let mut takes_l0 = false;
     for (level, run) in shape.runs() {
         let files: Vec<_> = if level == Level(0) {
-            l0_leaves |= run.files.iter().any(|file| overlaps(&file.range, bounds));
-            if l0_leaves { run.files.iter().collect() } else { Vec::new() }
+            takes_l0 |= run.files.iter().any(|file| overlaps(&file.range, bounds));
+            if takes_l0 { run.files.iter().collect() } else { Vec::new() }
         } else {
-            let wanted = |range: &KeyRange| {
-                overlaps(range, bounds)
-                    || widened.as_ref().is_some_and(|widened| widened.overlaps(range))
+            let is_selected = |range: &KeyRange| {
+                overlaps(range, bounds) || hull.as_ref().is_some_and(|hull| hull.overlaps(range))
             };
-            run.files.iter().filter(|file| wanted(&file.range)).collect()
+            run.files.iter().filter(|file| is_selected(&file.range)).collect()
         };
         for file in &files {
-            widened = Some(match widened {
+            hull = Some(match hull {
                 None => file.range.clone(),
                 Some(range) => range.hull(&file.range),
             });
         }
-        // The hull may cover files between those that were chosen.
-        let files = between(run, widened.as_ref(), !files.is_empty());
+        // The hull may cover files between the selected ones.
+        let files = overlapping_file_ids(run, hull.as_ref(), !files.is_empty());
         if !files.is_empty() {
             inputs.push(JobInput { level, run: run.id, files });
         }
@@ -122,26 +120,30 @@ fn inputs(shape: &TreeShape, bounds: &Bounds) -> Vec<JobInput> {
     inputs
 }
 
-/// The files of a run that overlap the range, if any of them takes part.
-fn between(run: &SortedRun, range: Option<&KeyRange>, takes_part: bool) -> Vec<FileId> {
+/// Returns the files of a run that overlap `range`, or none if no file of the run is selected.
+fn overlapping_file_ids(
+    run: &SortedRun,
+    range: Option<&KeyRange>,
+    is_selected: bool,
+) -> Vec<FileId> {
     match range {
-        Some(range) if takes_part => run.overlapping(range).iter().map(|file| file.id).collect(),
+        Some(range) if is_selected => run.overlapping(range).iter().map(|file| file.id).collect(),
         _ => Vec::new(),
     }
 }
 
-fn overlaps(range: &KeyRange, (lower, upper): &Bounds) -> bool {
-    let above = match lower {
+fn overlaps(range: &KeyRange, (lower, upper): &KeyBounds) -> bool {
+    let reaches_lower = match lower {
         Bound::Unbounded => true,
         Bound::Included(key) => range.largest >= *key,
         Bound::Excluded(key) => range.largest > *key,
     };
-    let below = match upper {
+    let reaches_upper = match upper {
         Bound::Unbounded => true,
         Bound::Included(key) => range.smallest <= *key,
         Bound::Excluded(key) => range.smallest < *key,
     };
-    above && below
+    reaches_lower && reaches_upper
 }
 
 #[cfg(test)]
@@ -169,14 +171,15 @@ mod tests {
     }
 
     #[test]
-    fn a_rewrite_of_the_last_run_leaves_what_lies_between_alone() {
+    fn plan_rewrite_of_last_run_skips_files_without_tombstones() {
         let files = vec![file(0, "a", 1), file(1, "b", 0), file(2, "c", 1), file(3, "d", 2)];
         let run = Arc::new(SortedRun { id: RunId(7), files: files.into() });
         let level = Arc::new(LevelShape { runs: vec![run], cursor: None });
         let shape = TreeShape { levels: vec![Arc::default(), level], ..TreeShape::default() };
         let all = (Bound::Unbounded, Bound::Unbounded);
-        let Plan::Run(job) = plan(&shape, &RunningJobs::default(), &all).unwrap() else {
-            panic!("there are tombstones");
+        let ManualPlan::Run(job) = plan_manual(&shape, &RunningJobs::default(), &all).unwrap()
+        else {
+            panic!("the job can run");
         };
         assert_eq!(job.kind, JobKind::Rewrite);
         assert_eq!(job.inputs[0].files, [FileId(0), FileId(2), FileId(3)]);

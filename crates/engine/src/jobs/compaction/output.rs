@@ -1,4 +1,4 @@
-//! The tables that one job writes: begun when needed, and taken back if the job fails.
+//! Output tables of a job. They are removed if the job fails.
 
 use std::path::PathBuf;
 
@@ -10,8 +10,8 @@ use lsmx_compaction::{FileId, OutputSplitter, TreeShape};
 
 use crate::env::rate_limit::IoPriority;
 use crate::error::Result;
-use crate::jobs::compaction::range_tombstones::SpanQueue;
-use crate::jobs::value_log::output_values::{Placed, ValueSource, Values};
+use crate::jobs::compaction::range_tombstone_queue::RangeTombstoneQueue;
+use crate::jobs::value_log::output_values::{OutputValues, ValuePlacement, ValueSource};
 use crate::memtable::Memtable;
 use crate::options::filter_bits::Coming;
 use crate::state::TableSpace;
@@ -21,150 +21,151 @@ use crate::tree::counters::add;
 use crate::tree::version::{Janitor, TableFile};
 use crate::vfs::{PacedVfs, Vfs};
 
-/// Output tables of a job. Dropped before [`Outputs::release`], it hands the files it wrote to the
-/// janitor.
+/// Output tables of a job.
+///
+/// Dropping it before [`JobOutputs::keep_files`] deletes the files it wrote.
 #[derive(Debug)]
-pub(crate) struct Outputs<'a> {
-    space: &'a TableSpace,
-    /// Where the files are created.
+pub(crate) struct JobOutputs<'a> {
+    table_factory: &'a TableSpace,
+    /// Creates the files, at the pace of the job's I/O priority.
     vfs: PacedVfs,
     tree: &'a Tree,
     level: u8,
     filter: FilterWidth,
-    /// When the oldest tombstone among the inputs was written.
+    /// Time of the oldest tombstone among the inputs.
     oldest_tombstone_us: Option<u64>,
     current: Option<(FileId, TableWriter)>,
-    /// What becomes of values.
-    values: Values,
-    /// Range deletes that are kept.
-    spans: SpanQueue,
-    /// Says where tables end; without one there is but one.
-    cutter: Option<OutputSplitter>,
+    values: OutputValues,
+    /// Range tombstones to be written.
+    range_tombstones: RangeTombstoneQueue,
+    /// Chooses where tables end. Without it there is one table.
+    splitter: Option<OutputSplitter>,
     finished: Vec<Arc<TableFile>>,
     paths: Vec<PathBuf>,
-    /// Entries written.
+    /// Number of entries written.
     pub(crate) entries: u64,
 }
 
-impl<'a> Outputs<'a> {
-    /// No table yet; one run of L0 is to come of a memtable, paced as flushes are, into a tree of this
-    /// shape.
-    pub(crate) fn of_flush(
-        space: &'a TableSpace,
+impl<'a> JobOutputs<'a> {
+    /// Creates the output of a flush: one L0 run, paced as a flush.
+    pub(crate) fn for_flush(
+        table_factory: &'a TableSpace,
         tree: &'a Tree,
         memtable: &Memtable,
         shape: &TreeShape,
         oldest_tombstone_us: Option<u64>,
-    ) -> Outputs<'a> {
-        let coming = Coming::Flush { entries: memtable.entries() };
-        let filter = tree.filter_width(shape, &coming);
-        Outputs::in_lane(IoPriority::Flush, space, tree, (0, filter), oldest_tombstone_us)
+    ) -> JobOutputs<'a> {
+        let incoming = Coming::Flush { entries: memtable.entries() };
+        let filter = tree.filter_width(shape, &incoming);
+        JobOutputs::new(IoPriority::Flush, table_factory, tree, (0, filter), oldest_tombstone_us)
     }
 
-    /// No table yet; those to come are for a level, with filters of this width, paced as their lane is.
-    pub(crate) fn in_lane(
-        lane: IoPriority,
-        space: &'a TableSpace,
+    /// Creates an empty output for a level, with the given filter width and I/O priority.
+    pub(crate) fn new(
+        priority: IoPriority,
+        table_factory: &'a TableSpace,
         tree: &'a Tree,
         (level, filter): (u8, FilterWidth),
         oldest_tombstone_us: Option<u64>,
-    ) -> Outputs<'a> {
+    ) -> JobOutputs<'a> {
         let (finished, paths) = (Vec::new(), Vec::new());
-        Outputs {
-            space,
-            vfs: space.paced(lane),
+        JobOutputs {
+            table_factory,
+            vfs: table_factory.paced(priority),
             tree,
             level,
             filter,
             oldest_tombstone_us,
             current: None,
-            values: Values::new(tree, level, ValueSource::default()),
-            spans: SpanQueue::default(),
-            cutter: None,
+            values: OutputValues::new(tree, level, ValueSource::default()),
+            range_tombstones: RangeTombstoneQueue::default(),
+            splitter: None,
             finished,
             paths,
             entries: 0,
         }
     }
 
-    /// Width of the tables' filters.
+    /// Filter width of the tables.
     pub(crate) fn filter(&self) -> FilterWidth {
         self.filter
     }
 
-    /// Lets pointers through that point into the blob files of this source.
-    pub(crate) fn read_from(&mut self, source: ValueSource) {
-        self.values.read_from(source);
+    /// Sets the blob files that written pointers may point into.
+    pub(crate) fn set_value_source(&mut self, source: ValueSource) {
+        self.values.set_source(source);
     }
 
-    /// Ends tables where `cutter` says.
-    pub(crate) fn cut_by(&mut self, cutter: OutputSplitter) {
-        self.cutter = Some(cutter);
+    /// Sets the rule for where tables end.
+    pub(crate) fn set_splitter(&mut self, splitter: OutputSplitter) {
+        self.splitter = Some(splitter);
     }
 
-    /// Has these range deletes written among the entries to come: fragments in key order.
-    pub(crate) fn take_spans(&mut self, spans: Vec<RangeTombstone>) {
-        self.spans = SpanQueue::new(spans);
+    /// Sets the range tombstones to be written, as fragments in key order.
+    pub(crate) fn set_range_tombstones(&mut self, range_tombstones: Vec<RangeTombstone>) {
+        self.range_tombstones = RangeTombstoneQueue::new(range_tombstones);
     }
 
-    /// Bytes of finished tables.
+    /// Total size of finished tables, in bytes.
     pub(crate) fn finished_bytes(&self) -> u64 {
         self.finished.iter().map(|table| table.shape().bytes).sum()
     }
 
-    /// Begins a user key, of which entries are added next; the table at hand may end before it.
-    /// Returns whether a table has ended. Without a cutter it need not be called.
+    /// Starts a user key whose entries follow; the current table may end before it.
+    ///
+    /// Returns whether a table was finished. Without a splitter the call is not needed.
     ///
     /// # Errors
-    /// When a table cannot be written.
-    pub(crate) fn begin_key(&mut self, user_key: &[u8]) -> Result<bool> {
-        let mut ended = self.begin_spans(Some(user_key))?;
-        ended |= self.cut_before(user_key)?;
-        // One that begins with the key goes where the key goes.
-        if self.spans.next_start(None).is_some_and(|start| *start == *user_key) {
-            self.spans.advance();
+    /// If a table cannot be written.
+    pub(crate) fn start_key(&mut self, user_key: &[u8]) -> Result<bool> {
+        let mut has_finished = self.start_range_tombstones(Some(user_key))?;
+        has_finished |= self.split_before(user_key)?;
+        // A range tombstone that starts at the key belongs to the table of the key.
+        if self.range_tombstones.next_start(None).is_some_and(|start| *start == *user_key) {
+            self.range_tombstones.take_next();
         }
-        Ok(ended)
+        Ok(has_finished)
     }
 
-    /// Takes up the range deletes that begin before a key, or all that are left; many of them fill a
-    /// table as entries do.
-    fn begin_spans(&mut self, before: Option<&[u8]>) -> Result<bool> {
-        let mut ended = false;
-        while let Some(start) = self.spans.next_start(before) {
-            ended |= self.cut_before(&start)?;
-            self.spans.advance();
+    /// Adds the range tombstones that start before a key, or all remaining ones. They count towards the table size.
+    fn start_range_tombstones(&mut self, before: Option<&[u8]>) -> Result<bool> {
+        let mut has_finished = false;
+        while let Some(start) = self.range_tombstones.next_start(before) {
+            has_finished |= self.split_before(&start)?;
+            self.range_tombstones.take_next();
         }
-        Ok(ended)
+        Ok(has_finished)
     }
 
-    /// Ends the table at hand before this key if it is to end there.
-    fn cut_before(&mut self, next: &[u8]) -> Result<bool> {
-        let writing = self.current.as_ref().map_or(0, |(_, writer)| writer.written_bytes());
-        let bytes = writing + len_u64(self.spans.current_bytes());
-        let cut =
-            self.cutter.as_mut().is_some_and(|splitter| splitter.should_split_before(next, bytes));
-        if cut {
-            self.end_table(Some(next))?;
+    /// Finishes the current table if the splitter ends it before this key.
+    fn split_before(&mut self, next: &[u8]) -> Result<bool> {
+        let table_bytes = self.current.as_ref().map_or(0, |(_, writer)| writer.written_bytes());
+        let bytes = table_bytes + len_u64(self.range_tombstones.current_bytes());
+        let is_split = self
+            .splitter
+            .as_mut()
+            .is_some_and(|splitter| splitter.should_split_before(next, bytes));
+        if is_split {
+            self.finish_table(Some(next))?;
         }
-        Ok(cut)
+        Ok(is_split)
     }
 
-    /// The table at hand, which is begun if there is none.
+    /// Returns the current table, creating it if needed.
     fn writer(&mut self) -> Result<&mut TableWriter> {
         if self.current.is_none() {
-            self.current = Some(self.begin_table()?);
+            self.current = Some(self.create_table()?);
         }
-        let (_, writer) = self.current.as_mut().expect("a table was begun just now");
+        let (_, writer) = self.current.as_mut().expect("the writer exists");
         Ok(writer)
     }
 
-    fn begin_table(&mut self) -> Result<(FileId, TableWriter)> {
-        let id = FileId(self.space.files.allocate());
-        let path = self.space.path(id);
+    fn create_table(&mut self) -> Result<(FileId, TableWriter)> {
+        let id = FileId(self.table_factory.files.allocate());
+        let path = self.table_factory.path(id);
         self.paths.push(path.clone());
         let options = self.tree.settings().options.table_options(self.level, self.filter);
-        let uid = self.space.env.random_u64();
+        let uid = self.table_factory.env.random_u64();
         let mut writer = TableWriter::create(&self.vfs, &path, uid, &options)?;
         writer.note_keyspace(self.tree.id, &self.tree.name);
         if let Some(us) = self.oldest_tombstone_us {
@@ -173,23 +174,23 @@ impl<'a> Outputs<'a> {
         Ok((id, writer))
     }
 
-    /// Adds an entry to the table at hand, or begins one with it.
+    /// Adds an entry to the current table.
     ///
     /// # Errors
-    /// When the file cannot be created or written.
+    /// If a file cannot be created or written.
     pub(crate) fn add(&mut self, key: InternalKey<'_>, value: &[u8]) -> Result<()> {
-        // The table first, so that the files' numbers are in the order of their creation.
+        // Creates the table before its blob file, so that file numbers follow the order of creation.
         self.writer()?;
-        let place = (self.space, &self.vfs as &dyn Vfs);
-        let placed = self.values.place(place, &mut self.paths, key, value)?;
-        let (_, writer) = self.current.as_mut().expect("a table was begun just now");
-        match placed {
-            Placed::AsIs => writer.add(key, value)?,
-            Placed::Pointer => {
+        let target = (self.table_factory, &self.vfs as &dyn Vfs);
+        let placement = self.values.place(target, &mut self.paths, key, value)?;
+        let (_, writer) = self.current.as_mut().expect("the writer exists");
+        match placement {
+            ValuePlacement::AsIs => writer.add(key, value)?,
+            ValuePlacement::Pointer => {
                 let key = InternalKey { kind: EntryKind::ValuePointer, ..key };
                 writer.add(key, self.values.pointer())?;
             }
-            Placed::Value(value) => {
+            ValuePlacement::Value(value) => {
                 writer.add(InternalKey { kind: EntryKind::Put, ..key }, &value)?
             }
         }
@@ -197,50 +198,49 @@ impl<'a> Outputs<'a> {
         Ok(())
     }
 
-    /// Writes what is left of the range deletes, and ends the last table: the tables are on stable
-    /// storage but for their names.
+    /// Writes the remaining range tombstones and finishes the last table. The tables are then synced, but not their
+    /// directory entries.
     ///
     /// # Errors
-    /// When a table cannot be written, synced or read again.
+    /// If a table cannot be written, synced or reopened.
     pub(crate) fn finish(&mut self) -> Result<()> {
-        self.begin_spans(None)?;
-        self.end_table(None)
+        self.start_range_tombstones(None)?;
+        self.finish_table(None)
     }
 
-    /// Ends the table at hand, if there is one; the next begins with the key `next`.
-    fn end_table(&mut self, next: Option<&[u8]>) -> Result<()> {
+    /// Finishes the current table, if any. `next` is the first key of the following table.
+    fn finish_table(&mut self, next: Option<&[u8]>) -> Result<()> {
         let last = self.current.as_ref().and_then(|(_, writer)| writer.last_key());
-        let spans = self.spans.cut(last, next);
-        if !spans.is_empty() {
+        let range_tombstones = self.range_tombstones.finish_table(last, next);
+        if !range_tombstones.is_empty() {
             let writer = self.writer()?;
-            for span in spans {
-                writer.add_span(span);
+            for tombstone in range_tombstones {
+                writer.add_span(tombstone);
             }
         }
         if let Some((id, writer)) = self.current.take() {
-            // Values before what points to them.
-            let blobs = self.values.end_table(self.space, self.tree)?;
+            // Values must be durable before the table that points to them.
+            let blobs = self.values.finish_table(self.table_factory, self.tree)?;
             let summary = writer.finish()?;
             if summary.filter_failed {
                 add(&self.tree.counters.filters_failed, 1);
             }
-            self.finished.push(self.space.open_new(id, &summary, blobs)?);
+            self.finished.push(self.table_factory.open_new(id, &summary, blobs)?);
         }
         Ok(())
     }
 
-    /// Takes what a part of the job wrote; the parts come in key order.
-    pub(crate) fn adopt(&mut self, mut part: Written) {
-        self.finished.append(&mut part.tables);
-        self.paths.append(&mut part.paths);
-        self.entries += part.entries;
+    /// Appends the output of a subcompaction. Subcompactions arrive in key order.
+    pub(crate) fn append(&mut self, mut output: SubcompactionOutput) {
+        self.finished.append(&mut output.tables);
+        self.paths.append(&mut output.paths);
+        self.entries += output.entries;
     }
 
-    /// Gives the finished tables to who puts the parts of a job together; they were made of so many
-    /// entries.
-    pub(crate) fn hand_over(mut self, entries_read: u64) -> Written {
-        Written {
-            janitor: Arc::clone(&self.space.janitor),
+    /// Converts the finished tables into the output of a subcompaction.
+    pub(crate) fn into_subcompaction_output(mut self, entries_read: u64) -> SubcompactionOutput {
+        SubcompactionOutput {
+            janitor: Arc::clone(&self.table_factory.janitor),
             tables: std::mem::take(&mut self.finished),
             paths: std::mem::take(&mut self.paths),
             entries: self.entries,
@@ -253,34 +253,32 @@ impl<'a> Outputs<'a> {
         &self.finished
     }
 
-    /// The files are somebody else's business from here on: they are part of the tree, or a
-    /// manifest that may or may not name them is in doubt.
-    pub(crate) fn release(&mut self) {
+    /// Disables the removal of files on drop: the tables belong to the tree, or the manifest may name them.
+    pub(crate) fn keep_files(&mut self) {
         self.paths.clear();
     }
 }
 
-/// Finished tables of one part of a job, on their way to the job's outputs. Dropped before it gets
-/// there, it hands its files to the janitor.
+/// Finished tables of one subcompaction. Dropping it deletes the files unless they were appended to a job.
 #[derive(Debug)]
-pub(crate) struct Written {
+pub(crate) struct SubcompactionOutput {
     janitor: Arc<Janitor>,
     tables: Vec<Arc<TableFile>>,
     paths: Vec<PathBuf>,
-    /// Entries written.
+    /// Number of entries written.
     entries: u64,
-    /// Entries read.
+    /// Number of entries read.
     pub(crate) entries_read: u64,
 }
 
-impl Written {
-    /// Bytes of the tables.
+impl SubcompactionOutput {
+    /// Total size of the tables, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.tables.iter().map(|table| table.shape().bytes).sum()
     }
 }
 
-impl Drop for Written {
+impl Drop for SubcompactionOutput {
     fn drop(&mut self) {
         self.tables.clear();
         for path in self.paths.drain(..) {
@@ -289,13 +287,13 @@ impl Drop for Written {
     }
 }
 
-impl Drop for Outputs<'_> {
+impl Drop for JobOutputs<'_> {
     fn drop(&mut self) {
         self.current = None;
-        self.values.clear();
+        self.values.close_files();
         self.finished.clear();
         for path in self.paths.drain(..) {
-            self.space.janitor.discard(path);
+            self.table_factory.janitor.discard(path);
         }
     }
 }

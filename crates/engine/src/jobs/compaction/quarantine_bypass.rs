@@ -1,8 +1,8 @@
-//! Merges among runs of L0 while a quarantined file blocks the job that the policy wants.
+//! Merges of L0 runs while a quarantined file blocks the job that the policy picks.
 //!
-//! L0 leaves for the next level whole and oldest run first, so one quarantined file in L0 or below it can
-//! block that. Runs of L0 that are neighbours may become one run of L0 in any case. Such merges keep L0 below
-//! the policy's hard stop until the quarantine ends.
+//! Runs leave L0 whole and oldest first, so one quarantined file in L0 or below can block all of them. Adjacent
+//! L0 runs can always be merged into one L0 run. These merges keep L0 below the hard stop of the policy until the
+//! quarantine ends.
 
 use lsmx_base::sync::Arc;
 use lsmx_compaction::{
@@ -11,54 +11,55 @@ use lsmx_compaction::{
 };
 
 const L0: Level = Level(0);
-/// Runs that a merge takes at least, unless writes have stopped.
+/// Minimum number of runs in a merge while writes are not stopped.
 const RUNS_MIN: usize = 4;
-/// The next older run joins a merge if it has at most so many times the bytes of the newer ones. So runs
-/// grow as in a tiered tree, and the bytes of a run are written again a logarithmic number of times.
+/// Maximum size of the next older run relative to the newer runs of the merge. As in a tiered tree, the bytes of a
+/// run are then rewritten a logarithmic number of times.
 const SIZE_RATIO: u64 = 2;
 
-/// The merge that keeps L0 small while `quarantined` blocks other jobs, if one is due. Where writes have
-/// stopped, any two neighbours are enough.
-pub(crate) fn merge_in_l0(
+/// Returns an L0 merge that avoids busy and quarantined files, if one is due.
+///
+/// If writes are stopped, two adjacent runs suffice.
+pub(crate) fn pick_l0_merge(
     shape: &TreeShape,
     busy: &RunningJobs,
     quarantined: FileId,
     stopped: bool,
 ) -> Option<Job> {
     let runs = shape.runs_of(L0);
-    let idle = |run: &SortedRun| !busy.any_busy(run.files.iter().map(|file| file.id));
+    let is_idle = |run: &SortedRun| !busy.any_busy(run.files.iter().map(|file| file.id));
     let mut start = 0;
     let mut longest: Option<&[Arc<SortedRun>]> = None;
     while start < runs.len() {
-        let count = runs[start..].iter().take_while(|run| idle(run)).count();
-        let stretch = &runs[start..start + count];
-        let chain = &stretch[..chain(stretch)];
+        let count = runs[start..].iter().take_while(|run| is_idle(run)).count();
+        let idle_runs = &runs[start..start + count];
+        let chain = &idle_runs[..count_chain(idle_runs)];
         if chain.len() >= RUNS_MIN {
-            return busy.admit(job(runs, chain, shape.table_bytes, quarantined), shape);
+            return busy.admit(build_merge(runs, chain, shape.table_bytes, quarantined), shape);
         }
-        if longest.is_none_or(|longest| stretch.len() > longest.len()) {
-            longest = Some(stretch);
+        if longest.is_none_or(|longest| idle_runs.len() > longest.len()) {
+            longest = Some(idle_runs);
         }
         start += count + 1;
     }
-    let stretch = longest.filter(|stretch| stopped && stretch.len() >= 2)?;
-    let chain = &stretch[..chain(stretch).max(2)];
-    busy.admit(job(runs, chain, shape.table_bytes, quarantined), shape)
+    let idle_runs = longest.filter(|idle_runs| stopped && idle_runs.len() >= 2)?;
+    let chain = &idle_runs[..count_chain(idle_runs).max(2)];
+    busy.admit(build_merge(runs, chain, shape.table_bytes, quarantined), shape)
 }
 
-/// How many of the newest of these runs are merged.
-fn chain(runs: &[Arc<SortedRun>]) -> usize {
-    let mut newer = 0u64;
-    let grows = |run: &&Arc<SortedRun>| {
-        let fits = newer == 0 || run.bytes() <= newer.saturating_mul(SIZE_RATIO);
-        newer = newer.saturating_add(run.bytes());
+/// Returns how many runs, starting with the newest, are merged.
+fn count_chain(runs: &[Arc<SortedRun>]) -> usize {
+    let mut newer_bytes = 0u64;
+    let fits_ratio = |run: &&Arc<SortedRun>| {
+        let fits = newer_bytes == 0 || run.bytes() <= newer_bytes.saturating_mul(SIZE_RATIO);
+        newer_bytes = newer_bytes.saturating_add(run.bytes());
         fits
     };
-    runs.iter().take_while(grows).count()
+    runs.iter().take_while(fits_ratio).count()
 }
 
-/// These neighbours among `runs` become one run in their place.
-fn job(
+/// Returns the job that replaces the adjacent runs `chain` of L0 by one run.
+fn build_merge(
     runs: &[Arc<SortedRun>],
     chain: &[Arc<SortedRun>],
     file_bytes: u64,
@@ -82,7 +83,7 @@ mod tests {
 
     use super::*;
 
-    /// L0 of runs of one file each, newest first, with so many bytes.
+    /// Builds an L0 with one file per run, newest first, of the given sizes.
     fn tree(bytes: &[u64]) -> TreeShape {
         let run = |(id, bytes): (u64, &u64)| {
             let range = KeyRange::new("a", "z");
@@ -94,16 +95,16 @@ mod tests {
         TreeShape { levels: vec![level], table_bytes: 1 << 20, ..TreeShape::default() }
     }
 
-    fn merged(bytes: &[u64], withheld: &[u64], stopped: bool) -> Vec<u64> {
+    fn merged(bytes: &[u64], excluded: &[u64], stopped: bool) -> Vec<u64> {
         let (shape, mut busy) = (tree(bytes), RunningJobs::default());
-        withheld.iter().for_each(|id| busy.block_file(FileId(*id)));
-        let Some(job) = merge_in_l0(&shape, &busy, FileId(9), stopped) else { return Vec::new() };
+        excluded.iter().for_each(|id| busy.block_file(FileId(*id)));
+        let Some(job) = pick_l0_merge(&shape, &busy, FileId(9), stopped) else { return Vec::new() };
         shape.apply(&job, Vec::new()).unwrap();
         job.input_files().map(|file| file.0).collect()
     }
 
     #[test]
-    fn neighbours_in_l0_merge_around_a_withheld_run() {
+    fn l0_merge_skips_quarantined_run() {
         assert_eq!(merged(&[1, 1, 1, 1, 1], &[4], false), [0, 1, 2, 3]);
         assert_eq!(merged(&[1, 1, 1, 1, 1, 1], &[1], false), [2, 3, 4, 5]);
         assert_eq!(merged(&[1, 1, 1, 1], &[3], false), Vec::<u64>::new());

@@ -1,43 +1,50 @@
-//! Which versions a flush or a compaction keeps.
+//! Decides which entries and range tombstones a flush or a compaction keeps.
 //!
-//! Snapshots cut the line of sequence numbers into stripes. Of the versions of a key in one stripe
-//! only the newest can ever be seen, and if that is a merge operand, those down to the first that is
-//! none. A tombstone in the oldest stripe is dropped too, when no older run outside the job can hold
-//! its key. What a range delete of the same stripe hides is dropped; which range deletes themselves
-//! are kept stands in `spans.rs`.
+//! Snapshots divide the sequence numbers into stripes. Of the versions of a key in one stripe only the newest is
+//! visible. If it is a merge operand, the older versions down to the first put or delete are visible too.
+//!
+//! - A tombstone in the oldest stripe is dropped if no older run outside the job may hold its key.
+//! - An entry covered by a range tombstone of the same stripe is dropped.
+//! - Of the sequence numbers of a range tombstone in one stripe only the newest is kept. In the oldest stripe all
+//!   readers see it, so the job drops the entries it covers. It is then kept only for older runs outside the job.
+//! - A kept range tombstone is narrowed to the keys it can still delete. Tables therefore never hold one that
+//!   extends to the end of the keyspace.
 
 use std::collections::HashSet;
 
+use bytes::Bytes;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
+use lsmx_base::range_tombstone::{RangeTombstone, fragment_visible, join_adjacent, successor};
 use lsmx_base::sync::Arc;
-use lsmx_compaction::{FileId, Job, KeyRange, SortedRun, TreeShape};
+use lsmx_compaction::{FileId, Job, KeyRange, SortedRun, TableMeta, TreeShape};
 
+use crate::format::range_tombstones::FragmentedTombstones;
 use crate::iter::range_tombstone_filter::Deleted;
 use crate::operand_store::OperandView;
 
-/// Decides entry by entry, in internal-key order.
+/// Retention rules of one job. Entries are passed in internal-key order.
 #[derive(Clone, Debug)]
 pub(crate) struct Retention {
     /// Registered snapshots, ascending.
-    pub(crate) snapshots: Arc<[SeqNo]>,
-    /// Runs that may hold older versions of the keys at hand.
-    pub(crate) older: Vec<Arc<SortedRun>>,
-    /// Files of those runs that do not count: the job reads them itself.
-    pub(crate) inputs: HashSet<FileId>,
-    /// The operand store beside the tree, for a flush: all it has is older than the memtable.
-    beside: Option<Arc<dyn OperandView>>,
-    /// What range deletes of the memtable or the inputs hide.
+    snapshots: Arc<[SeqNo]>,
+    /// Runs that may hold older versions of the job's keys.
+    older_runs: Vec<Arc<SortedRun>>,
+    /// Input files of the job; ignored in `older_runs`.
+    inputs: HashSet<FileId>,
+    /// View of the operand store, for a flush: all its operands are older than the memtable.
+    operand_view: Option<Arc<dyn OperandView>>,
+    /// Range tombstones of the memtable or the inputs.
     pub(crate) deleted: Option<Deleted>,
     user_key: Vec<u8>,
-    /// Whether there was an entry before.
-    begun: bool,
-    /// Stripe of the last put or delete of the user key: what is older in it is hidden.
-    hidden: Option<usize>,
+    /// Whether an entry was passed before.
+    has_entry: bool,
+    /// Stripe of the last put or delete of `user_key`. It shadows older entries of that stripe.
+    shadowed_stripe: Option<usize>,
 }
 
 impl Retention {
-    /// For a flush: every run of the tree is older than the memtable.
+    /// Retention of a flush: every run of the tree is older than the memtable.
     pub(crate) fn for_flush(snapshots: Vec<SeqNo>, shape: &TreeShape) -> Retention {
         Retention::new(
             snapshots,
@@ -46,7 +53,7 @@ impl Retention {
         )
     }
 
-    /// For a job: every run from its newest input on may hold something older, its inputs apart.
+    /// Retention of a compaction: runs from its newest input on may hold older versions, except in its inputs.
     pub(crate) fn for_job(snapshots: Vec<SeqNo>, shape: &TreeShape, job: &Job) -> Retention {
         let inputs: HashSet<FileId> = job.input_files().collect();
         let newest = |(level, run): &(_, &Arc<SortedRun>)| {
@@ -58,79 +65,171 @@ impl Retention {
 
     pub(crate) fn new(
         mut snapshots: Vec<SeqNo>,
-        older: Vec<Arc<SortedRun>>,
+        older_runs: Vec<Arc<SortedRun>>,
         inputs: HashSet<FileId>,
     ) -> Retention {
         if failpoint::is_on(Failpoint::SnapshotVersionDropped) {
             snapshots.clear();
         }
         let (snapshots, user_key) = (snapshots.into(), Vec::new());
-        let (deleted, beside) = (None, None);
-        let (begun, hidden) = (false, None);
-        Retention { snapshots, older, inputs, beside, deleted, user_key, begun, hidden }
+        let (deleted, operand_view) = (None, None);
+        let (has_entry, shadowed_stripe) = (false, None);
+        Retention {
+            snapshots,
+            older_runs,
+            inputs,
+            operand_view,
+            deleted,
+            user_key,
+            has_entry,
+            shadowed_stripe,
+        }
     }
 
-    /// The same with an operand store that may hold something older.
-    pub(crate) fn with_store(self, view: Option<&Arc<dyn OperandView>>) -> Retention {
-        Retention { beside: view.cloned(), ..self }
+    /// Adds an operand store whose operands are older than all entries of the job.
+    pub(crate) fn with_operand_view(self, view: Option<&Arc<dyn OperandView>>) -> Retention {
+        Retention { operand_view: view.cloned(), ..self }
     }
 
-    /// Whether this entry, the next in order, is kept; and whether it is the first of its user key.
-    pub(crate) fn keep(&mut self, key: InternalKey<'_>) -> Verdict {
-        let first_of_key = !self.begun || self.user_key != key.user_key;
+    /// Adds the range tombstones of the memtable or of the inputs; entries that they cover are dropped.
+    ///
+    /// `keys` are the smallest and the largest key of which the job may keep an entry. Returns the range tombstones to
+    /// be written.
+    pub(crate) fn add_range_tombstones(
+        &mut self,
+        tombstones: &[RangeTombstone],
+        keys: Option<(&[u8], &[u8])>,
+    ) -> Vec<RangeTombstone> {
+        let fragments = fragment_visible(tombstones, &self.snapshots);
+        // Decides per fragment, before the join: an adjacent fragment may cover no remaining data.
+        let kept = fragments
+            .iter()
+            .filter_map(|tombstone| self.retain_range_tombstone(tombstone, keys))
+            .collect();
+        let tombstones = Arc::new(FragmentedTombstones::new(join_adjacent(fragments)));
+        self.deleted = Deleted::for_job(tombstones, Arc::clone(&self.snapshots));
+        kept
+    }
+
+    /// Returns the stripe of a sequence number, counted from the oldest.
+    fn stripe_of(&self, seq: SeqNo) -> usize {
+        self.snapshots.partition_point(|snapshot| *snapshot < seq)
+    }
+
+    /// Returns the part of a fragment that is kept. The fragment has at most one sequence number per stripe.
+    fn retain_range_tombstone(
+        &self,
+        tombstone: &RangeTombstone,
+        keys: Option<(&[u8], &[u8])>,
+    ) -> Option<RangeTombstone> {
+        let older = self.older_key_range(tombstone);
+        let mut seqs = tombstone.seqs.clone();
+        if older.is_none() && seqs.last().is_some_and(|&oldest| self.stripe_of(oldest) == 0) {
+            seqs.pop();
+        }
+        let newest = *seqs.first()?;
+        // Entries of the job that are kept for a snapshot must stay deleted for other readers.
+        let own = keys.filter(|_| self.stripe_of(newest) > 0);
+        let hull = match (older, own) {
+            (Some(first), Some(second)) => (first.0.min(second.0), first.1.max(second.1)),
+            (first, second) => first.or(second)?,
+        };
+        let start = if *hull.0 > *tombstone.start {
+            Bytes::copy_from_slice(hull.0)
+        } else {
+            tombstone.start.clone()
+        };
+        let past = successor(hull.1);
+        let end = tombstone.end.clone().map_or(past.clone(), |end| end.min(past));
+        let kept = RangeTombstone { start, end: Some(end), seqs };
+        (!kept.is_empty()).then_some(kept)
+    }
+
+    /// Returns the smallest and largest key of the older files outside the job that the range tombstone may cover.
+    fn older_key_range(&self, tombstone: &RangeTombstone) -> Option<(&[u8], &[u8])> {
+        if failpoint::is_on(Failpoint::SpanDroppedEarly) {
+            return None;
+        }
+        let mut hull: Option<(&[u8], &[u8])> = None;
+        for run in &self.older_runs {
+            let outside = |file: &&Arc<TableMeta>| !self.inputs.contains(&file.id);
+            let mut files = overlapping_files(run, tombstone).iter().filter(outside);
+            if let Some(first) = files.next() {
+                let last = files.next_back().unwrap_or(first);
+                let (smallest, largest) = (&*first.range.smallest, &*last.range.largest);
+                hull = Some(hull.map_or((smallest, largest), |(from, to)| {
+                    (from.min(smallest), to.max(largest))
+                }));
+            }
+        }
+        hull
+    }
+
+    /// Decides about the next entry.
+    pub(crate) fn decide(&mut self, key: InternalKey<'_>) -> EntryDecision {
+        let first_of_key = !self.has_entry || self.user_key != key.user_key;
         if first_of_key {
-            self.begun = true;
+            self.has_entry = true;
             self.user_key.clear();
             self.user_key.extend_from_slice(key.user_key);
-            self.hidden = None;
+            self.shadowed_stripe = None;
         }
-        let stripe = self.snapshots.partition_point(|snapshot| *snapshot < key.seq);
-        let hidden = self.hidden == Some(stripe);
-        let covered =
+        let stripe = self.stripe_of(key.seq);
+        let shadowed = self.shadowed_stripe == Some(stripe);
+        let range_deleted =
             self.deleted.as_mut().is_some_and(|deleted| deleted.hides(key.user_key, key.seq));
-        if covered || key.kind != EntryKind::Merge {
-            self.hidden = Some(stripe);
+        if range_deleted || key.kind != EntryKind::Merge {
+            self.shadowed_stripe = Some(stripe);
         }
         let needed = key.kind != EntryKind::Delete || self.needs_tombstone(stripe, key.user_key);
-        let kept = !hidden && !covered && needed;
-        Verdict { kept, hidden, covered, stripe, first_of_key }
+        let kept = !shadowed && !range_deleted && needed;
+        EntryDecision { kept, shadowed, range_deleted, stripe, first_of_key }
     }
 
-    /// Whether a tombstone in this stripe has something to hide.
+    /// Whether a tombstone in this stripe may hide an older version.
     pub(crate) fn needs_tombstone(&self, stripe: usize, user_key: &[u8]) -> bool {
-        stripe > 0 || self.older_may_hold(user_key)
+        stripe > 0 || self.may_have_older_versions(user_key)
     }
 
-    /// Whether no run outside the job holds anything older in this range.
-    pub(crate) fn is_last(&self, range: &KeyRange) -> bool {
+    /// Whether no run outside the job holds older data in this range.
+    pub(crate) fn is_last_run(&self, range: &KeyRange) -> bool {
         let outside = |run: &Arc<SortedRun>| {
             let files = run.files.get(run.overlapping_indices(range)).unwrap_or_default();
             files.iter().any(|file| !self.inputs.contains(&file.id))
         };
-        !self.older.iter().any(outside)
+        !self.older_runs.iter().any(outside)
     }
 
-    /// Whether runs outside the job, or the operand store, may hold older versions of the key.
-    pub(crate) fn older_may_hold(&self, user_key: &[u8]) -> bool {
+    /// Whether runs outside the job or the operand store may hold older versions of the key.
+    pub(crate) fn may_have_older_versions(&self, user_key: &[u8]) -> bool {
         if failpoint::is_on(Failpoint::TombstoneDroppedEarly) {
             return false;
         }
-        self.older
+        self.older_runs
             .iter()
             .any(|run| run.file_for(user_key).is_some_and(|file| !self.inputs.contains(&file.id)))
-            || self.beside.as_ref().is_some_and(|view| view.may_hold(user_key))
+            || self.operand_view.as_ref().is_some_and(|view| view.may_hold(user_key))
     }
 }
 
-/// What becomes of an entry.
+/// Returns the files of a run that may hold keys covered by the range tombstone.
+fn overlapping_files<'a>(run: &'a SortedRun, tombstone: &RangeTombstone) -> &'a [Arc<TableMeta>] {
+    let from = run.files.partition_point(|file| file.range.largest < tombstone.start);
+    let before_end =
+        |file: &Arc<TableMeta>| tombstone.end.as_ref().is_none_or(|end| file.range.smallest < *end);
+    let count = run.files[from..].partition_point(before_end);
+    &run.files[from..from + count]
+}
+
+/// Decision about one entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Verdict {
+pub(crate) struct EntryDecision {
     pub(crate) kept: bool,
-    /// A newer put or delete in its stripe makes it void.
-    pub(crate) hidden: bool,
-    /// A range delete of its stripe makes it void, and all that is older in the stripe.
-    pub(crate) covered: bool,
-    /// Between which snapshots it lies, counted from the oldest.
+    /// A newer put or delete of the same stripe shadows the entry.
+    pub(crate) shadowed: bool,
+    /// A range tombstone of the same stripe covers the entry, and with it all older ones of the stripe.
+    pub(crate) range_deleted: bool,
+    /// Stripe of the entry, counted from the oldest.
     pub(crate) stripe: usize,
     pub(crate) first_of_key: bool,
 }
@@ -139,7 +238,7 @@ pub(crate) struct Verdict {
 mod tests {
     use super::*;
 
-    fn kept(snapshots: &[u64], entries: &[(&str, u64, EntryKind)]) -> Vec<(String, u64)> {
+    fn kept_entries(snapshots: &[u64], entries: &[(&str, u64, EntryKind)]) -> Vec<(String, u64)> {
         let snapshots = snapshots.iter().map(|&seq| SeqNo(seq)).collect();
         let mut retention = Retention::new(snapshots, Vec::new(), HashSet::new());
         let key = |&(key, seq, kind): &(&'static str, u64, EntryKind)| InternalKey {
@@ -151,26 +250,26 @@ mod tests {
             .iter()
             .map(|(key, seq, kind)| (&*String::leak((*key).to_owned()), *seq, *kind))
             .collect();
-        let keeps = entries.iter().filter(|entry| retention.keep(key(entry)).kept);
+        let keeps = entries.iter().filter(|entry| retention.decide(key(entry)).kept);
         keeps.map(|(key, seq, _)| ((*key).to_owned(), *seq)).collect()
     }
 
     #[test]
-    fn newest_of_each_stripe_stays() {
+    fn retention_puts_newest_of_each_stripe_is_kept() {
         let entries = [
             ("a", 9, EntryKind::Put),
             ("a", 7, EntryKind::Put),
             ("a", 5, EntryKind::Put),
             ("a", 2, EntryKind::Put),
         ];
-        assert_eq!(kept(&[], &entries), [("a".to_owned(), 9)]);
-        assert_eq!(kept(&[5], &entries), [("a".to_owned(), 9), ("a".to_owned(), 5)]);
-        assert_eq!(kept(&[8], &entries), [("a".to_owned(), 9), ("a".to_owned(), 7)]);
-        assert_eq!(kept(&[2, 3, 7], &entries).len(), 3);
+        assert_eq!(kept_entries(&[], &entries), [("a".to_owned(), 9)]);
+        assert_eq!(kept_entries(&[5], &entries), [("a".to_owned(), 9), ("a".to_owned(), 5)]);
+        assert_eq!(kept_entries(&[8], &entries), [("a".to_owned(), 9), ("a".to_owned(), 7)]);
+        assert_eq!(kept_entries(&[2, 3, 7], &entries).len(), 3);
     }
 
     #[test]
-    fn operands_stay_down_to_what_they_change() {
+    fn retention_operands_are_kept_down_to_their_base() {
         let entries = [
             ("a", 9, EntryKind::Merge),
             ("a", 7, EntryKind::Merge),
@@ -178,22 +277,88 @@ mod tests {
             ("a", 2, EntryKind::Put),
         ];
         let seqs = |snapshots: &[u64]| -> Vec<u64> {
-            kept(snapshots, &entries).into_iter().map(|(_, seq)| seq).collect()
+            kept_entries(snapshots, &entries).into_iter().map(|(_, seq)| seq).collect()
         };
         assert_eq!(seqs(&[]), [9, 7, 5]);
         assert_eq!(seqs(&[8]), [9, 7, 5]);
         assert_eq!(seqs(&[2]), [9, 7, 5, 2]);
         let deleted =
             [("a", 9, EntryKind::Merge), ("a", 7, EntryKind::Delete), ("a", 5, EntryKind::Merge)];
-        assert_eq!(kept(&[], &deleted), [("a".to_owned(), 9)]);
+        assert_eq!(kept_entries(&[], &deleted), [("a".to_owned(), 9)]);
     }
 
     #[test]
-    fn tombstone_that_a_snapshot_looks_past_stays() {
+    fn retention_tombstone_newer_than_a_snapshot_is_kept() {
         let entries =
             [("a", 9, EntryKind::Delete), ("a", 4, EntryKind::Put), ("b", 3, EntryKind::Delete)];
-        assert_eq!(kept(&[], &entries), []);
-        assert_eq!(kept(&[9], &entries), []);
-        assert_eq!(kept(&[5], &entries), [("a".to_owned(), 9), ("a".to_owned(), 4)]);
+        assert_eq!(kept_entries(&[], &entries), []);
+        assert_eq!(kept_entries(&[9], &entries), []);
+        assert_eq!(kept_entries(&[5], &entries), [("a".to_owned(), 9), ("a".to_owned(), 4)]);
+    }
+
+    fn tombstone(start: &str, end: Option<&str>, seqs: &[u64]) -> RangeTombstone {
+        let bytes = |key: &str| Bytes::copy_from_slice(key.as_bytes());
+        let seqs = seqs.iter().copied().map(SeqNo).collect();
+        RangeTombstone { start: bytes(start), end: end.map(bytes), seqs }
+    }
+
+    /// Builds a tree with one run of files over these ranges.
+    fn tree(ranges: &[(&'static str, &'static str)]) -> TreeShape {
+        let file = |(id, &(smallest, largest)): (u64, &(&'static str, &'static str))| TableMeta {
+            id: FileId(id),
+            range: KeyRange::new(smallest, largest),
+            bytes: 10,
+            entries: 1,
+            tombstones: 0,
+            tombstone_seq_smallest: None,
+            value_bytes: 0,
+            oldest_tombstone_us: None,
+            seq_smallest: 1,
+            seq_largest: 1,
+            last_read_us: 0,
+            created_us: 0,
+            creation: id,
+        };
+        let files = (0..).zip(ranges).map(file).collect();
+        TreeShape::default().with_flush(files).unwrap().0
+    }
+
+    fn kept(
+        tombstones: &[RangeTombstone],
+        snapshots: &[u64],
+        older: &[(&'static str, &'static str)],
+        keys: Option<(&str, &str)>,
+    ) -> Vec<RangeTombstone> {
+        let snapshots = snapshots.iter().copied().map(SeqNo).collect();
+        let mut retention = Retention::for_flush(snapshots, &tree(older));
+        let keys = keys.map(|(smallest, largest)| (smallest.as_bytes(), largest.as_bytes()));
+        retention.add_range_tombstones(tombstones, keys)
+    }
+
+    #[test]
+    fn retention_range_tombstone_is_narrowed_to_older_files() {
+        let all = [tombstone("", None, &[9])];
+        assert_eq!(
+            kept(&all, &[], &[("c", "f"), ("k", "p")], Some(("a", "z"))),
+            [tombstone("c", Some("p\0"), &[9])]
+        );
+        assert_eq!(kept(&all, &[], &[], Some(("a", "z"))), []);
+        let apart = [tombstone("d", Some("k"), &[9]), tombstone("q", Some("z"), &[9])];
+        assert_eq!(kept(&apart, &[], &[("a", "c"), ("k", "p")], None), []);
+        // The exclusive end of a tombstone may be the largest key of a table: one key too many.
+        assert_eq!(kept(&apart, &[], &[("j", "p")], None), [tombstone("j", Some("k"), &[9])]);
+    }
+
+    #[test]
+    fn retention_range_tombstone_newer_than_a_snapshot_is_kept_for_job_keys() {
+        let all = [tombstone("", None, &[9, 7, 4, 2])];
+        let keys = Some(("b", "y"));
+        assert_eq!(kept(&all, &[], &[("c", "d")], keys), [tombstone("c", Some("d\0"), &[9])]);
+        // Stripes: up to 3, 4 to 8, 9 and above.
+        let newest = [tombstone("b", Some("y\0"), &[9, 7])];
+        assert_eq!(kept(&all, &[3, 8], &[], keys), newest);
+        let with_oldest = [tombstone("b", Some("y\0"), &[9, 7, 2])];
+        assert_eq!(kept(&all, &[3, 8], &[("c", "d")], keys), with_oldest);
+        assert_eq!(kept(&all, &[3, 8], &[], None), []);
     }
 }

@@ -1,9 +1,9 @@
-//! A merge that several threads may run, each a part of its keys.
+//! Runs a merge as subcompactions, each over one key subrange, on several threads.
 //!
-//! The thread that has the job divides it (`parts.rs`), offers the parts to idle workers
-//! (`workers.rs`), and takes parts itself as long as there are any. So it never waits for somebody to
-//! begin, only for parts that others have begun. The first part that fails, is given up, or panics
-//! ends all of them; what the others wrote goes to the janitor.
+//! The thread that owns the job splits it (`split_ranges.rs`), offers the subcompactions to idle workers
+//! (`worker_pool.rs`), and runs subcompactions itself while any are pending. It never waits for a worker to start one,
+//! only for those that workers have started. The first subcompaction that fails, is cancelled or panics ends all of
+//! them; files written by the others are deleted.
 
 use std::collections::VecDeque;
 
@@ -19,10 +19,10 @@ use crate::env::{Env, WaitCause, YieldKind};
 use crate::error::{Error, Result};
 use crate::iter::merging_iter::MergingCursor;
 use crate::iter::run_iter::RunCursor;
-use crate::jobs::compaction::output::{Outputs, Written};
+use crate::jobs::compaction::output::{JobOutputs, SubcompactionOutput};
 use crate::jobs::compaction::retention::Retention;
-use crate::jobs::compaction::run::caught;
-use crate::jobs::compaction::split_ranges::{Part, divide};
+use crate::jobs::compaction::retry::catch_panics;
+use crate::jobs::compaction::split_ranges::{KeySubrange, split_key_range};
 use crate::jobs::compaction::version_filter::VersionFilter;
 use crate::jobs::value_log::output_values::ValueSource;
 use crate::state::DbState;
@@ -33,324 +33,334 @@ use crate::tree::version::TableFile;
 use crate::write::backpressure;
 use crate::write::throttle::Throttle;
 
-/// What all parts of a merge have in common.
+/// Inputs and settings shared by all subcompactions of a merge.
 #[derive(Debug)]
-pub(crate) struct Merge {
+pub(crate) struct MergeInputs {
     pub(crate) tree: Arc<Tree>,
     pub(crate) throttle: Arc<Throttle>,
     pub(crate) job: Job,
-    /// The shape that the job was picked from.
+    /// Shape from which the job was picked.
     pub(crate) shape: TreeShape,
     pub(crate) input_bytes: u64,
-    /// Width of the outputs' filters.
+    /// Filter width of the outputs.
     pub(crate) filter: FilterWidth,
-    /// When the oldest tombstone among the inputs was written.
+    /// Time of the oldest tombstone among the inputs.
     pub(crate) oldest_tombstone_us: Option<u64>,
-    /// When it is to be given up.
+    /// Time at which the job is cancelled.
     pub(crate) deadline_us: Option<u64>,
-    /// The tables of each input, in key order.
-    pub(crate) inputs: Vec<Arc<[Arc<TableFile>]>>,
-    /// As it is before the first key.
+    /// Tables of each input run, in key order.
+    pub(crate) runs: Vec<Arc<[Arc<TableFile>]>>,
+    /// State before the first key.
     pub(crate) retention: Retention,
-    /// Range deletes that are kept.
-    pub(crate) spans: Vec<RangeTombstone>,
-    /// Where the values lie that inputs point to.
+    /// Range tombstones to be written.
+    pub(crate) range_tombstones: Vec<RangeTombstone>,
+    /// Blob files that the inputs point into.
     pub(crate) values: ValueSource,
 }
 
-impl Merge {
-    /// Divides it into parts, in key order; one if there is little to do, or nobody to help.
+impl MergeInputs {
+    /// Splits the merge into subranges, in key order. Returns one if the merge is small or no thread can help.
     ///
     /// # Errors
-    /// When the index of an input cannot be read or is damaged.
-    pub(crate) fn divide(&self, range: &KeyRange, parts_max: usize) -> Result<Vec<Part>> {
-        // A policy that wants a run in one file says so by a file that never ends.
-        let part_bytes_min = self.job.split.file_bytes;
-        if parts_max < 2 || self.input_bytes / 2 < part_bytes_min {
-            return Ok(vec![Part::default()]);
+    /// If the index of an input cannot be read or is corrupt.
+    pub(crate) fn split(&self, range: &KeyRange, count_max: usize) -> Result<Vec<KeySubrange>> {
+        // A policy that wants a run in one file sets no limit on the file size.
+        let bytes_min = self.job.split.file_bytes;
+        if count_max < 2 || self.input_bytes / 2 < bytes_min {
+            return Ok(vec![KeySubrange::default()]);
         }
         let mut weights = Vec::new();
-        for table in self.inputs.iter().flat_map(|tables| tables.iter()) {
+        for table in self.runs.iter().flat_map(|tables| tables.iter()) {
             weights.extend(table.table().weights(FillCache::Job)?);
         }
-        Ok(divide(weights, range, parts_max, part_bytes_min))
+        Ok(split_key_range(weights, range, count_max, bytes_min))
     }
 
-    /// Fails if the result is not wanted any more.
-    fn check_wanted(&self, store: &DbState) -> Result<()> {
-        if store.is_closing() {
+    /// Fails if the result is no longer needed.
+    fn check_cancelled(&self, state: &DbState) -> Result<()> {
+        if state.is_closing() {
             return Err(Error::Closed);
         }
-        if self.deadline_us.is_some_and(|deadline_us| store.env.now_us() >= deadline_us) {
+        if self.deadline_us.is_some_and(|deadline_us| state.env.now_us() >= deadline_us) {
             return Err(Error::Deadline { cause: WaitCause::Compaction.as_str() });
         }
         self.tree.check_live()
     }
 }
 
-/// A merge and how far its parts are.
+/// A merge and the progress of its subcompactions.
 #[derive(Debug)]
-pub(crate) struct Division {
-    merge: Merge,
-    parts: Vec<Part>,
-    /// Bytes of finished tables of all parts.
+pub(crate) struct Subcompactions {
+    inputs: MergeInputs,
+    subranges: Vec<KeySubrange>,
+    /// Total size of finished tables of all subcompactions.
     finished_bytes: AtomicU64,
-    /// Set with [`Progress::error`]: those who run a part look here, and stop.
+    /// Set together with [`SubcompactionProgress::error`]; running subcompactions check it and stop.
     failed: AtomicBool,
-    progress: Mutex<Progress>,
+    progress: Mutex<SubcompactionProgress>,
 }
 
 #[derive(Debug)]
-struct Progress {
-    /// Parts that nobody has begun.
-    waiting: VecDeque<usize>,
-    /// Parts under way.
+struct SubcompactionProgress {
+    /// Subcompactions not yet started, as indices into `subranges`.
+    pending: VecDeque<usize>,
+    /// Number of running subcompactions.
     running: usize,
-    /// What the parts wrote, once they are done.
-    done: Vec<Option<Written>>,
-    /// Parts that others ran than who has the job.
-    helped: u64,
-    /// How long these took.
-    helper_ns: Spent,
-    /// Why the first of those failed that did.
+    /// Outputs of finished subcompactions.
+    outputs: Vec<Option<SubcompactionOutput>>,
+    /// Number of subcompactions run by helpers.
+    helper_count: u64,
+    /// Time spent by helpers.
+    helper_time: ThreadTime,
+    /// First error.
     error: Option<Error>,
 }
 
-/// What came out of a merge.
+/// Result of a merge.
 #[derive(Debug)]
-pub(crate) struct Merged {
-    /// What each part wrote, in key order.
-    pub(crate) parts: Vec<Written>,
-    /// Parts that others ran than who has the job.
-    pub(crate) helped: u64,
-    /// How long these took.
-    pub(crate) helper_ns: Spent,
+pub(crate) struct MergeResult {
+    /// Outputs of the subcompactions, in key order.
+    pub(crate) outputs: Vec<SubcompactionOutput>,
+    /// Number of subcompactions run by helpers.
+    pub(crate) helper_count: u64,
+    /// Time spent by helpers.
+    pub(crate) helper_time: ThreadTime,
 }
 
-/// Time that a thread spent on something, in nanoseconds.
+/// Time of one thread, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Spent {
+pub(crate) struct ThreadTime {
     pub(crate) elapsed_ns: u64,
-    /// On a processor.
+    /// CPU time.
     pub(crate) cpu_ns: u64,
 }
 
-impl Spent {
-    /// A moment of the calling thread, to measure from.
-    pub(crate) fn start(env: &Env) -> Spent {
-        Spent { elapsed_ns: env.monotonic_ns(), cpu_ns: env.thread_cpu_ns() }
+impl ThreadTime {
+    /// Returns the current time of the calling thread.
+    pub(crate) fn now(env: &Env) -> ThreadTime {
+        ThreadTime { elapsed_ns: env.monotonic_ns(), cpu_ns: env.thread_cpu_ns() }
     }
 
-    /// What the calling thread spent since `self`, a moment of its own.
-    pub(crate) fn until_now(self, env: &Env) -> Spent {
-        let now = Spent::start(env);
-        Spent {
+    /// Returns the time since `self`, which must be from the same thread.
+    pub(crate) fn elapsed(self, env: &Env) -> ThreadTime {
+        let now = ThreadTime::now(env);
+        ThreadTime {
             elapsed_ns: now.elapsed_ns.saturating_sub(self.elapsed_ns),
             cpu_ns: now.cpu_ns.saturating_sub(self.cpu_ns),
         }
     }
 
-    pub(crate) fn add(&mut self, other: Spent) {
+    pub(crate) fn add(&mut self, other: ThreadTime) {
         self.elapsed_ns += other.elapsed_ns;
         self.cpu_ns += other.cpu_ns;
     }
 }
 
-/// Who runs a part.
+/// Role of the thread that runs a subcompaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum By {
-    /// The thread that has the job.
-    Owner,
-    /// Another one, which had nothing to do.
+pub(crate) enum SubcompactionThread {
+    /// The thread that owns the job.
+    JobOwner,
+    /// An otherwise idle worker.
     Helper,
 }
 
-impl Division {
-    /// A merge of which no part has begun.
-    pub(crate) fn new(merge: Merge, parts: Vec<Part>) -> Division {
-        let progress = Progress {
-            waiting: (0..parts.len()).collect(),
+impl Subcompactions {
+    /// Creates a merge with all subcompactions pending.
+    pub(crate) fn new(inputs: MergeInputs, subranges: Vec<KeySubrange>) -> Subcompactions {
+        let progress = SubcompactionProgress {
+            pending: (0..subranges.len()).collect(),
             running: 0,
-            done: parts.iter().map(|_| None).collect(),
-            helped: 0,
-            helper_ns: Spent::default(),
+            outputs: subranges.iter().map(|_| None).collect(),
+            helper_count: 0,
+            helper_time: ThreadTime::default(),
             error: None,
         };
-        Division {
-            merge,
-            parts,
+        Subcompactions {
+            inputs,
+            subranges,
             finished_bytes: AtomicU64::new(0),
             failed: AtomicBool::new(false),
             progress: Mutex::new(progress),
         }
     }
 
-    /// How many parts there are.
+    /// Number of subcompactions.
     pub(crate) fn count(&self) -> usize {
-        self.parts.len()
+        self.subranges.len()
     }
 
-    /// Whether a part waits for somebody to run it.
-    pub(crate) fn has_waiting(&self) -> bool {
-        !self.progress.lock().waiting.is_empty()
+    /// Whether a subcompaction is not yet started.
+    pub(crate) fn has_pending(&self) -> bool {
+        !self.progress.lock().pending.is_empty()
     }
 
-    /// Runs the first part that nobody has begun; false if there is none. A panic is caught: it is a
-    /// failure of the part, and makes the database read-only unless it is one of user code.
-    pub(crate) fn run_next(&self, store: &DbState, by: By) -> bool {
+    /// Runs the first pending subcompaction; returns false if there is none.
+    ///
+    /// A panic is caught and fails the subcompaction. Unless it comes from user code, it also makes the database
+    /// read-only.
+    pub(crate) fn run_next(&self, state: &DbState, thread: SubcompactionThread) -> bool {
         let index = {
             let mut progress = self.progress.lock();
-            let Some(index) = progress.waiting.pop_front() else { return false };
+            let Some(index) = progress.pending.pop_front() else { return false };
             progress.running += 1;
-            progress.helped += u64::from(by == By::Helper);
+            progress.helper_count += u64::from(thread == SubcompactionThread::Helper);
             index
         };
-        let run = || match by {
-            By::Owner => self.run(store, index),
-            By::Helper => self.run_in_span(store, index),
+        let run = || match thread {
+            SubcompactionThread::JobOwner => self.run(state, index),
+            SubcompactionThread::Helper => self.run_traced(state, index),
         };
-        let start = Spent::start(&store.env);
-        // What a panic leaves behind is this part's alone, and goes to the janitor.
-        let ran = caught(store, run);
-        // Dropped without the lock: files go to the janitor then.
-        let mut unwanted = None;
+        let start = ThreadTime::now(&state.env);
+        // Unwind safe: state that a panic leaves behind belongs to this subcompaction alone and is discarded.
+        let result = catch_panics(state, run);
+        // Dropped after the lock is released, because the drop deletes files.
+        let mut discarded = None;
         let mut progress = self.progress.lock();
         progress.running -= 1;
-        if by == By::Helper {
-            progress.helper_ns.add(start.until_now(&store.env));
+        if thread == SubcompactionThread::Helper {
+            progress.helper_time.add(start.elapsed(&state.env));
         }
-        match ran {
-            Ok(written) if progress.error.is_none() => progress.done[index] = Some(written),
-            Ok(written) => unwanted = Some(written),
+        match result {
+            Ok(output) if progress.error.is_none() => progress.outputs[index] = Some(output),
+            Ok(output) => discarded = Some(output),
             Err(error) => {
-                progress.waiting.clear();
+                progress.pending.clear();
                 progress.error.get_or_insert(error);
                 self.failed.store(true, Ordering::Release);
             }
         }
         drop(progress);
-        drop(unwanted);
+        drop(discarded);
         true
     }
 
-    /// Waits for parts that others run, and gives what all of them wrote. Called once, by who has the
-    /// job, after [`Division::run_next`] has found none.
+    /// Waits for subcompactions run by helpers and returns all outputs.
+    ///
+    /// The job's owner calls it once, after [`Subcompactions::run_next`] has returned false.
     ///
     /// # Errors
-    /// Why the first of the parts failed that did.
-    pub(crate) fn finish(&self, store: &DbState) -> Result<Merged> {
-        // Each of those looks every few entries whether it is still wanted, so there is no deadline.
+    /// The first error of a subcompaction.
+    pub(crate) fn wait_for_all(&self, state: &DbState) -> Result<MergeResult> {
+        // Running subcompactions check for cancellation every few entries, so the wait needs no deadline.
         let ended = || self.progress.lock().running == 0;
-        store.env.wait(WaitCause::Subcompactions, &store.progress, None, &mut || ended());
+        state.env.wait(WaitCause::Subcompactions, &state.progress, None, &mut || ended());
         let mut progress = self.progress.lock();
-        let done = std::mem::take(&mut progress.done);
-        let (helped, helper_ns) = (progress.helped, progress.helper_ns);
+        let outputs = std::mem::take(&mut progress.outputs);
+        let (helper_count, helper_time) = (progress.helper_count, progress.helper_time);
         let error = progress.error.clone();
         drop(progress);
         match error {
             Some(error) => Err(error),
-            // Nothing waits, nothing runs, nothing failed: each part is there.
-            None => Ok(Merged { parts: done.into_iter().flatten().collect(), helped, helper_ns }),
+            // No subcompaction is pending, running or failed, so all outputs are present.
+            None => Ok(MergeResult {
+                outputs: outputs.into_iter().flatten().collect(),
+                helper_count,
+                helper_time,
+            }),
         }
     }
 
-    /// As [`Division::run`], for those who collect `tracing` data: the job's own span is on another
-    /// thread.
-    fn run_in_span(&self, store: &DbState, index: usize) -> Result<Written> {
-        let merge = &self.merge;
-        let start_ns = store.env.monotonic_ns();
+    /// Runs a subcompaction in a `tracing` span of its own; the span of the job belongs to another thread.
+    fn run_traced(&self, state: &DbState, index: usize) -> Result<SubcompactionOutput> {
+        let inputs = &self.inputs;
+        let start_ns = state.env.monotonic_ns();
         let span = JobSpan::begin(JobBegin {
             kind: "part",
-            keyspace: &merge.tree.name,
-            inputs: merge.job.input_files().count(),
-            reason: &merge.job.reason,
+            keyspace: &inputs.tree.name,
+            inputs: inputs.job.input_files().count(),
+            reason: &inputs.job.reason,
         });
-        let ran = self.run(store, index);
-        match &ran {
-            Ok(written) => {
-                let elapsed_us = store.env.monotonic_ns().saturating_sub(start_ns) / 1_000;
-                let read_bytes = merge.input_bytes / u64::try_from(self.count()).unwrap_or(1);
-                span.done(read_bytes, written.bytes(), elapsed_us);
+        let result = self.run(state, index);
+        match &result {
+            Ok(output) => {
+                let elapsed_us = state.env.monotonic_ns().saturating_sub(start_ns) / 1_000;
+                let read_bytes = inputs.input_bytes / u64::try_from(self.count()).unwrap_or(1);
+                span.done(read_bytes, output.bytes(), elapsed_us);
             }
             Err(error) => span.failed(error),
         }
-        ran
+        result
     }
 
-    /// Reads the inputs as one, as far as they lie in a part, and writes what must be kept.
-    fn run(&self, store: &DbState, index: usize) -> Result<Written> {
-        let (merge, part) = (&self.merge, &self.parts[index]);
-        // Here others may come to take the parts that are left.
-        store.env.yield_point(YieldKind::JobStep);
-        self.check_wanted(store)?;
-        let (place, tombstone_us) =
-            ((merge.job.target.level.0, merge.filter), merge.oldest_tombstone_us);
-        let (space, tree) = (&store.tables, &*merge.tree);
+    /// Merges the inputs within one subrange and writes the entries to be kept.
+    fn run(&self, state: &DbState, index: usize) -> Result<SubcompactionOutput> {
+        let (inputs, subrange) = (&self.inputs, &self.subranges[index]);
+        // Lets helpers take the remaining subcompactions.
+        state.env.yield_point(YieldKind::JobStep);
+        self.check_cancelled(state)?;
+        let (target, tombstone_us) =
+            ((inputs.job.target.level.0, inputs.filter), inputs.oldest_tombstone_us);
+        let (table_factory, tree) = (&state.tables, &*inputs.tree);
         let mut outputs =
-            Outputs::in_lane(IoPriority::Compaction, space, tree, place, tombstone_us);
-        outputs.take_spans(part.spans(&merge.spans));
-        outputs.cut_by(OutputSplitter::new(&merge.job.split, &merge.shape));
-        let retention = merge.retention.clone();
-        let sources = merge.inputs.iter().map(|tables| {
-            // What no snapshot needs is not even read.
-            RunCursor::new(part.tables(tables), FillCache::Job, retention.deleted.clone())
+            JobOutputs::new(IoPriority::Compaction, table_factory, tree, target, tombstone_us);
+        outputs.set_range_tombstones(subrange.clip_range_tombstones(&inputs.range_tombstones));
+        outputs.set_splitter(OutputSplitter::new(&inputs.job.split, &inputs.shape));
+        let retention = inputs.retention.clone();
+        let sources = inputs.runs.iter().map(|tables| {
+            // Skips blocks and tables that range tombstones cover, without reading them.
+            RunCursor::new(
+                subrange.overlapping_tables(tables),
+                FillCache::Job,
+                retention.deleted.clone(),
+            )
         });
-        let mut merged = MergingCursor::new(sources.collect());
-        outputs.read_from(merge.values.clone());
-        let mut keeper =
-            VersionFilter::new(retention, &merge.tree.merging).reading(merge.values.clone());
+        let mut cursor = MergingCursor::new(sources.collect());
+        outputs.set_value_source(inputs.values.clone());
+        let mut filter =
+            VersionFilter::new(retention, &inputs.tree.merging).with_values(inputs.values.clone());
         let mut reported = 0;
-        let mut write = |key: InternalKey<'_>, value: &[u8], first_of_key: bool| {
-            if first_of_key && outputs.begin_key(key.user_key)? {
+        let mut write = |key: InternalKey<'_>, value: &[u8], is_first: bool| {
+            if is_first && outputs.start_key(key.user_key)? {
                 let finished = outputs.finished_bytes();
-                self.finished(store, finished - reported);
+                self.record_finished(state, finished - reported);
                 reported = finished;
             }
             outputs.add(key, value)
         };
         let mut entries = 0u64;
-        match &part.from {
-            None => merged.first()?,
+        match &subrange.from {
+            None => cursor.first()?,
             Some(from) => {
-                merged.seek(from, SeqNo::MAX)?;
-                if merged.valid() && failpoint::is_on(Failpoint::KeyLostAtSubcompaction) {
-                    merged.next()?;
+                cursor.seek(from, SeqNo::MAX)?;
+                if cursor.valid() && failpoint::is_on(Failpoint::KeyLostAtSubcompaction) {
+                    cursor.next()?;
                 }
             }
         }
-        while merged.valid() && !part.ends_before(merged.key().user_key) {
-            keeper.take(&merged, &mut write)?;
+        while cursor.valid() && !subrange.ends_before(cursor.key().user_key) {
+            filter.add_entry(&cursor, &mut write)?;
             entries += 1;
             if entries.is_multiple_of(64) {
-                store.env.yield_point(YieldKind::CompactionBlock);
-                self.check_wanted(store)?;
+                state.env.yield_point(YieldKind::CompactionBlock);
+                self.check_cancelled(state)?;
             }
-            merged.next()?;
+            cursor.next()?;
         }
-        keeper.end(&mut write)?;
+        filter.finish(&mut write)?;
         outputs.finish()?;
-        self.finished(store, outputs.finished_bytes() - reported);
-        Ok(outputs.hand_over(entries))
+        self.record_finished(state, outputs.finished_bytes() - reported);
+        Ok(outputs.into_subcompaction_output(entries))
     }
 
-    /// Notes that tables of so many bytes were finished.
-    fn finished(&self, store: &DbState, bytes: u64) {
-        let merge = &self.merge;
+    /// Records that tables of this many bytes were finished.
+    fn record_finished(&self, state: &DbState, bytes: u64) {
+        let inputs = &self.inputs;
         {
-            let mut jobs = merge.tree.jobs.lock();
+            let mut jobs = inputs.tree.jobs.lock();
             let finished = self.finished_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-            jobs.busy.progress(&merge.job, merge.input_bytes.saturating_sub(finished));
+            jobs.busy.progress(&inputs.job, inputs.input_bytes.saturating_sub(finished));
         }
-        backpressure::refresh_on_progress(store, &merge.throttle, &merge.tree);
+        backpressure::refresh_on_progress(state, &inputs.throttle, &inputs.tree);
     }
 
-    /// Fails if another part has, or the result is not wanted any more.
-    fn check_wanted(&self, store: &DbState) -> Result<()> {
+    /// Fails if another subcompaction failed or the result is no longer needed.
+    fn check_cancelled(&self, state: &DbState) -> Result<()> {
         if self.failed.load(Ordering::Acquire)
             && let Some(error) = self.progress.lock().error.clone()
         {
             return Err(error);
         }
-        self.merge.check_wanted(store)
+        self.inputs.check_cancelled(state)
     }
 }

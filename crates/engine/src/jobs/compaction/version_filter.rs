@@ -1,14 +1,15 @@
-//! Entries of a job on their way to its outputs: what nobody sees is left out, operands are folded.
+//! Filters the entries of a job: drops invisible versions and folds merge operands.
 //!
-//! Entries come newest first. Operands of a key wait until it is known what they stand on:
+//! Entries arrive newest first. Operands of a key are collected until their base is known:
 //!
-//! - a put or a delete in the same stripe, or what a range delete of the stripe has left: all of it becomes one put at the number of the newest;
-//! - the end of the key, with nothing older anywhere: the same, with no base;
-//! - the end of the stripe, or an end below which there may be more: operands that merge partially
-//!   become one, each pair at the number of the newer; others stay as they are.
+//! - A put or a delete of the same stripe, or a range tombstone of the stripe: operands and base become one put with
+//!   the sequence number of the newest operand.
+//! - The end of the key, with no older version anywhere: the same without a base.
+//! - The end of the stripe, or the end of the key with possible older versions: operands that support partial
+//!   merges are combined pairwise, each with the newer sequence number. Others are written unchanged.
 //!
-//! Never across a snapshot, which would see the newer ones as well. What does not fold (the operator
-//! fails, the result is too large, there is no operator) stays as it is: that is always right.
+//! Operands are never combined across a snapshot, which would then see the newer ones. Operands that cannot be
+//! folded (no operator, a failing operator, an oversized result) are written unchanged, which is always correct.
 
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
@@ -19,158 +20,157 @@ use crate::cursor::Cursor;
 use crate::error::Result;
 use crate::format::range_tombstones::FragmentedTombstones;
 use crate::iter::range_tombstone_filter::Deleted;
-use crate::jobs::compaction::retention::{Retention, Verdict};
+use crate::jobs::compaction::retention::{EntryDecision, Retention};
 use crate::jobs::value_log::output_values::ValueSource;
 use crate::merge_operator::MergeOperator;
 use crate::table::{Access, FillCache};
 use crate::tree::merge_resolver::Merging;
 
-/// Operands that wait at most; then they are folded among themselves, and the rest goes on.
-const WAITING_OPERANDS_MAX: usize = 4096;
-/// Bytes of operands that wait at most.
-const WAITING_BYTES_MAX: usize = 16 << 20;
+/// Maximum number of pending operands. At this number they are combined and written.
+const PENDING_OPERANDS_MAX: usize = 4096;
+/// Maximum size of pending operands, in bytes.
+const PENDING_BYTES_MAX: usize = 16 << 20;
 
-/// Takes every entry of a job in order, and says what is to be written.
+/// Receives all entries of a job in order and writes the ones to be kept.
 #[derive(Debug)]
 pub(crate) struct VersionFilter<'a> {
     retention: Retention,
     merging: &'a Merging,
-    /// Without one operands do not wait.
+    /// Without an operator, operands are written at once.
     operator: Option<&'a dyn MergeOperator>,
     /// Operands of one key and one stripe, newest first.
-    waiting: Vec<(SeqNo, Slice)>,
-    waiting_bytes: usize,
-    /// Key and stripe of those that wait.
+    pending: Vec<(SeqNo, Slice)>,
+    pending_bytes: usize,
+    /// Key of the pending operands.
     user_key: Vec<u8>,
     stripe: usize,
-    /// Whether something of the key at hand was written.
-    begun: bool,
-    /// Where the values of bases lie that are pointers.
+    /// Whether an entry of the current key was written.
+    wrote_key: bool,
+    /// Blob files that bases point into.
     values: ValueSource,
 }
 
-/// What lies below operands that wait.
-enum Below<'a> {
-    /// A put with this value, wherever that lay, or a delete.
-    Base(Option<&'a [u8]>),
-    /// No further version among the entries of the job.
-    End,
-    /// Versions that they must not, or cannot yet, be folded with.
-    More,
+/// State of the versions below the pending operands.
+enum FoldBase<'a> {
+    /// A put with this value, or a delete.
+    Value(Option<&'a [u8]>),
+    /// The job has no further version of the key.
+    EndOfKey,
+    /// Further versions exist that cannot be folded, or cannot be folded yet.
+    Unknown,
 }
 
 impl<'a> VersionFilter<'a> {
-    /// For the entries of one job in one keyspace.
+    /// Creates a filter for one job of one keyspace.
     pub(crate) fn new(retention: Retention, merging: &'a Merging) -> VersionFilter<'a> {
         VersionFilter {
             retention,
             merging,
             operator: merging.operator().ok(),
-            waiting: Vec::new(),
-            waiting_bytes: 0,
+            pending: Vec::new(),
+            pending_bytes: 0,
             user_key: Vec::new(),
             stripe: 0,
-            begun: false,
+            wrote_key: false,
             values: ValueSource::default(),
         }
     }
 
-    /// The same, of entries that point into these blob files.
-    pub(crate) fn reading(self, values: ValueSource) -> VersionFilter<'a> {
+    /// Sets the blob files that the entries point into.
+    pub(crate) fn with_values(self, values: ValueSource) -> VersionFilter<'a> {
         VersionFilter { values, ..self }
     }
 
-    /// Adds range deletes, as [`Retention::heed`], which returns those that are kept.
-    pub(crate) fn heed(
+    /// Adds range tombstones; see [`Retention::add_range_tombstones`].
+    pub(crate) fn add_range_tombstones(
         &mut self,
-        spans: &[RangeTombstone],
+        tombstones: &[RangeTombstone],
         keys: Option<(&[u8], &[u8])>,
     ) -> Vec<RangeTombstone> {
-        self.retention.heed(spans, keys)
+        self.retention.add_range_tombstones(tombstones, keys)
     }
 
-    /// Range deletes that were added, as fragments with the numbers that snapshots can tell apart.
-    pub(crate) fn covering(&self) -> &[RangeTombstone] {
+    /// Added range tombstones as fragments, with one sequence number per stripe.
+    pub(crate) fn range_tombstones(&self) -> &[RangeTombstone] {
         let deleted = self.retention.deleted.as_ref();
         deleted.and_then(Deleted::job_spans).map_or(&[], FragmentedTombstones::as_slice)
     }
 
-    /// Takes the entry that `cursor` stands on. `write` gets what is to be written, in order: key,
-    /// value, and whether it is the first of its user key.
+    /// Adds the entry at `cursor`. `write` receives each kept entry in order: key, value, and whether it is the first
+    /// entry of its user key.
     ///
     /// # Errors
-    /// Those of `write`; when a value that operands stand on cannot be read.
-    pub(crate) fn take(
+    /// Errors of `write`, or if the value of a base cannot be read.
+    pub(crate) fn add_entry(
         &mut self,
         cursor: &impl Cursor,
         write: &mut impl FnMut(InternalKey<'_>, &[u8], bool) -> Result<()>,
     ) -> Result<()> {
         let key = cursor.key();
-        let verdict = self.retention.keep(key);
-        if !self.waiting.is_empty() && self.ends_waiting(&verdict) {
-            let below = if verdict.first_of_key { Below::End } else { Below::More };
-            self.settle(&below, write)?;
+        let decision = self.retention.decide(key);
+        if !self.pending.is_empty() && self.is_end_of_operands(&decision) {
+            let base = if decision.first_of_key { FoldBase::EndOfKey } else { FoldBase::Unknown };
+            self.write_pending(&base, write)?;
         }
-        self.begun &= !verdict.first_of_key;
-        if verdict.covered {
-            // Those that wait are newer than the range delete, and stand on it.
-            return self.settle(&Below::Base(None), write).map(drop);
+        self.wrote_key &= !decision.first_of_key;
+        if decision.range_deleted {
+            // Pending operands are newer than the range tombstone, which is their base.
+            return self.write_pending(&FoldBase::Value(None), write).map(drop);
         }
-        if key.kind == EntryKind::Merge && !verdict.hidden && self.operator.is_some() {
-            return self.wait(key, verdict.stripe, cursor.value_slice(), write);
+        if key.kind == EntryKind::Merge && !decision.shadowed && self.operator.is_some() {
+            return self.push_operand(key, decision.stripe, cursor.value_slice(), write);
         }
-        if !self.waiting.is_empty() && self.is_in_quarantine(cursor)? {
-            // Operands stay unfolded on a value that cannot be read.
-            self.settle(&Below::More, write)?;
+        if !self.pending.is_empty() && self.is_quarantined(cursor)? {
+            // The base cannot be read, so the operands are not folded.
+            self.write_pending(&FoldBase::Unknown, write)?;
         }
-        if !self.waiting.is_empty() && key.kind != EntryKind::Merge {
+        if !self.pending.is_empty() && key.kind != EntryKind::Merge {
             let pointed = match key.kind {
-                EntryKind::ValuePointer => Some(self.pointed(cursor)?),
+                EntryKind::ValuePointer => Some(self.read_value(cursor)?),
                 _ => None,
             };
             let base = match key.kind {
                 EntryKind::Delete => None,
                 _ => Some(pointed.as_deref().unwrap_or_else(|| cursor.value())),
             };
-            if self.settle(&Below::Base(base), write)? {
+            if self.write_pending(&FoldBase::Value(base), write)? {
                 return Ok(());
             }
         }
-        if verdict.kept {
-            // What waits is newer; it is not folded with what is no base.
-            self.settle(&Below::More, write)?;
-            let first = !std::mem::replace(&mut self.begun, true);
+        if decision.kept {
+            // Pending operands are newer, and this entry is no base for them.
+            self.write_pending(&FoldBase::Unknown, write)?;
+            let first = !std::mem::replace(&mut self.wrote_key, true);
             write(key, cursor.value(), first)?;
         }
         Ok(())
     }
 
-    /// Says what the operands that wait stand on: all that is older of their key has this value, whatever
-    /// snapshots see of it.
+    /// Folds the pending operands onto `base`, the value of all older versions, whichever snapshots see it.
     ///
     /// # Errors
-    /// Those of `write`.
-    pub(crate) fn stand_on(
+    /// Errors of `write`.
+    pub(crate) fn finish_key_with_base(
         &mut self,
         base: Option<&[u8]>,
         write: &mut impl FnMut(InternalKey<'_>, &[u8], bool) -> Result<()>,
     ) -> Result<()> {
-        self.settle(&Below::Base(base), write).map(drop)
+        self.write_pending(&FoldBase::Value(base), write).map(drop)
     }
 
-    /// Writes what still waits when there are no more entries.
+    /// Writes the pending operands after the last entry.
     ///
     /// # Errors
-    /// Those of `write`.
-    pub(crate) fn end(
+    /// Errors of `write`.
+    pub(crate) fn finish(
         &mut self,
         write: &mut impl FnMut(InternalKey<'_>, &[u8], bool) -> Result<()>,
     ) -> Result<()> {
-        self.settle(&Below::End, write).map(drop)
+        self.write_pending(&FoldBase::EndOfKey, write).map(drop)
     }
 
-    /// Whether the entry at hand points into a quarantined blob file.
-    fn is_in_quarantine(&self, cursor: &impl Cursor) -> Result<bool> {
+    /// Whether the current entry points into a quarantined blob file.
+    fn is_quarantined(&self, cursor: &impl Cursor) -> Result<bool> {
         if self.values.quarantined.is_empty() || cursor.key().kind != EntryKind::ValuePointer {
             return Ok(false);
         }
@@ -178,63 +178,65 @@ impl<'a> VersionFilter<'a> {
         Ok(self.values.quarantined.contains(&file.record().id))
     }
 
-    /// The value that the entry at hand points to.
-    fn pointed(&self, cursor: &impl Cursor) -> Result<Slice> {
+    /// Reads the value that the current entry points to.
+    fn read_value(&self, cursor: &impl Cursor) -> Result<Slice> {
         let (key, mut access) = (cursor.key(), Access::of(FillCache::Job));
         self.values.blobs.value((key.user_key, key.seq), cursor.value(), &mut access)
     }
 
-    fn ends_waiting(&self, verdict: &Verdict) -> bool {
-        verdict.first_of_key
-            || (verdict.stripe != self.stripe
+    fn is_end_of_operands(&self, decision: &EntryDecision) -> bool {
+        decision.first_of_key
+            || (decision.stripe != self.stripe
                 && !failpoint::is_on(Failpoint::OperandsFoldedOverSnapshot))
     }
 
-    fn wait(
+    fn push_operand(
         &mut self,
         key: InternalKey<'_>,
         stripe: usize,
         operand: Slice,
         write: &mut impl FnMut(InternalKey<'_>, &[u8], bool) -> Result<()>,
     ) -> Result<()> {
-        if self.waiting.is_empty() {
+        if self.pending.is_empty() {
             self.user_key.clear();
             self.user_key.extend_from_slice(key.user_key);
             self.stripe = stripe;
         }
-        self.waiting_bytes += operand.len();
-        self.waiting.push((key.seq, operand));
-        if self.waiting.len() >= WAITING_OPERANDS_MAX || self.waiting_bytes >= WAITING_BYTES_MAX {
-            self.settle(&Below::More, write)?;
+        self.pending_bytes += operand.len();
+        self.pending.push((key.seq, operand));
+        if self.pending.len() >= PENDING_OPERANDS_MAX || self.pending_bytes >= PENDING_BYTES_MAX {
+            self.write_pending(&FoldBase::Unknown, write)?;
         }
         Ok(())
     }
 
-    /// Writes what waits, folded as far as it can be. Returns whether a base is part of it.
-    fn settle(
+    /// Writes the pending operands, folded as far as possible. Returns whether they were folded onto a base.
+    fn write_pending(
         &mut self,
-        below: &Below<'_>,
+        fold_base: &FoldBase<'_>,
         write: &mut impl FnMut(InternalKey<'_>, &[u8], bool) -> Result<()>,
     ) -> Result<bool> {
-        let (Some(operator), Some(&(newest, _))) = (self.operator, self.waiting.first()) else {
+        let (Some(operator), Some(&(newest, _))) = (self.operator, self.pending.first()) else {
             return Ok(false);
         };
-        self.waiting_bytes = 0;
-        let mut operands = std::mem::take(&mut self.waiting);
-        let base = match below {
-            Below::Base(_) if failpoint::is_on(Failpoint::FoldIgnoresBaseValue) => Some(None),
-            Below::Base(base) => Some(*base),
-            Below::End if !self.retention.older_may_hold(&self.user_key) => Some(None),
-            Below::End | Below::More => None,
+        self.pending_bytes = 0;
+        let mut operands = std::mem::take(&mut self.pending);
+        let base = match fold_base {
+            FoldBase::Value(_) if failpoint::is_on(Failpoint::FoldIgnoresBaseValue) => Some(None),
+            FoldBase::Value(base) => Some(*base),
+            FoldBase::EndOfKey if !self.retention.may_have_older_versions(&self.user_key) => {
+                Some(None)
+            }
+            FoldBase::EndOfKey | FoldBase::Unknown => None,
         };
         let values = || operands.iter().map(|(_, value)| value.clone()).collect::<Vec<_>>();
         let folded =
             base.and_then(|base| self.merging.job(operator, &self.user_key, base, &values()));
         if let Some(value) = folded {
-            let needed = || match below {
-                Below::Base(_) => self.retention.needs_tombstone(self.stripe, &self.user_key),
-                // There is nothing older that it could hide.
-                Below::End | Below::More => false,
+            let needed = || match fold_base {
+                FoldBase::Value(_) => self.retention.needs_tombstone(self.stripe, &self.user_key),
+                // No older version exists that a tombstone could hide.
+                FoldBase::EndOfKey | FoldBase::Unknown => false,
             };
             match value {
                 Some(value) => self.write(newest, EntryKind::Put, &value, write)?,
@@ -249,13 +251,13 @@ impl<'a> VersionFilter<'a> {
         for (seq, operand) in &operands {
             self.write(*seq, EntryKind::Merge, operand, write)?;
         }
-        // The list keeps its memory for the next key.
+        // Keeps the allocation for the next key.
         operands.clear();
-        self.waiting = operands;
+        self.pending = operands;
         Ok(false)
     }
 
-    /// Merges neighbours in rounds, so that each byte is copied a few times at most.
+    /// Combines adjacent operands in rounds, so that each byte is copied a logarithmic number of times.
     fn fold_partially(
         &self,
         operator: &dyn MergeOperator,
@@ -264,15 +266,15 @@ impl<'a> VersionFilter<'a> {
         loop {
             let count = operands.len();
             let mut merged: Vec<(SeqNo, Slice)> = Vec::with_capacity(count.div_ceil(2));
-            let mut rest = operands.into_iter().peekable();
-            while let Some((seq, newer)) = rest.next() {
-                let pair = rest.peek().and_then(|(_, older)| {
+            let mut remaining = operands.into_iter().peekable();
+            while let Some((seq, newer)) = remaining.next() {
+                let pair = remaining.peek().and_then(|(_, older)| {
                     self.merging.partial(operator, &self.user_key, older, &newer)
                 });
                 match pair {
-                    Some(both) => {
-                        rest.next();
-                        merged.push((seq, Slice::from(both)));
+                    Some(combined) => {
+                        remaining.next();
+                        merged.push((seq, Slice::from(combined)));
                     }
                     None => merged.push((seq, newer)),
                 }
@@ -291,7 +293,7 @@ impl<'a> VersionFilter<'a> {
         value: &[u8],
         write: &mut impl FnMut(InternalKey<'_>, &[u8], bool) -> Result<()>,
     ) -> Result<()> {
-        let first = !std::mem::replace(&mut self.begun, true);
+        let first = !std::mem::replace(&mut self.wrote_key, true);
         write(InternalKey { user_key: &self.user_key, seq, kind }, value, first)
     }
 }
@@ -309,13 +311,13 @@ mod tests {
     use crate::merge_operator::{Append, MergeError};
     use lsmx_base::sync::Arc;
 
-    /// Appends without merging partially.
+    /// Appends operands; has no partial merge.
     #[derive(Debug)]
-    struct AppendWhole;
+    struct FullMergeAppend;
 
-    impl MergeOperator for AppendWhole {
+    impl MergeOperator for FullMergeAppend {
         fn name(&self) -> &'static str {
-            "append-whole"
+            "full-merge-append"
         }
         fn full_merge(
             &self,
@@ -327,13 +329,13 @@ mod tests {
         }
     }
 
-    /// Appends, but not what contains a 7, and merges to nothing what ends in a 9.
+    /// Appends operands, panics at those that contain a 7, and deletes values that end with a 9.
     #[derive(Debug)]
-    struct Fussy;
+    struct PartiallyFailing;
 
-    impl MergeOperator for Fussy {
+    impl MergeOperator for PartiallyFailing {
         fn name(&self) -> &'static str {
-            "fussy"
+            "partially-failing"
         }
         fn full_merge(
             &self,
@@ -356,29 +358,29 @@ mod tests {
 
     fn kept(entries: &[Entry], snapshots: &[u64], merging: &Merging, bottom: bool) -> Vec<Entry> {
         let snapshots = snapshots.iter().map(|&seq| SeqNo(seq)).collect();
-        let older = if bottom { Vec::new() } else { vec![run_over_everything()] };
+        let older = if bottom { Vec::new() } else { vec![full_range_run()] };
         let retention = Retention::new(snapshots, older, HashSet::new());
-        let mut keeper = VersionFilter::new(retention, merging);
+        let mut filter = VersionFilter::new(retention, merging);
         let mut cursor = ListCursor::new(entries.to_vec());
         let mut written: Vec<Entry> = Vec::new();
         let mut write = |key: InternalKey<'_>, value: &[u8], first: bool| {
             let new = written.last().is_none_or(|last| last.0 != key.user_key);
-            assert_eq!(first, new, "where tables may be cut");
+            assert_eq!(first, new, "first entry of a key");
             written.push((key.user_key.to_vec(), key.seq, key.kind, value.to_vec()));
             Ok(())
         };
         cursor.first().unwrap();
         while cursor.valid() {
-            keeper.take(&cursor, &mut write).unwrap();
+            filter.add_entry(&cursor, &mut write).unwrap();
             cursor.next().unwrap();
         }
-        keeper.end(&mut write).unwrap();
+        filter.finish(&mut write).unwrap();
         let keys = |entry: &Entry| (entry.0.clone(), std::cmp::Reverse(entry.1));
         assert!(written.is_sorted_by_key(keys), "out of order: {written:?}");
         written
     }
 
-    fn run_over_everything() -> Arc<lsmx_compaction::SortedRun> {
+    fn full_range_run() -> Arc<lsmx_compaction::SortedRun> {
         use lsmx_compaction::{FileId, KeyRange, TableMeta, TreeShape};
         let file = TableMeta {
             id: FileId(1),
@@ -399,8 +401,8 @@ mod tests {
         Arc::clone(shape.runs().next().unwrap().1)
     }
 
-    /// What a reader at `seq` sees of a key, with `base` below everything.
-    fn seen(
+    /// Returns the value of a key at `seq`, with `base` below all entries.
+    fn read_at(
         entries: &[Entry],
         key: u8,
         seq: u64,
@@ -419,9 +421,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a job folds and drops, everybody who may still look sees what he saw before.
+        /// Every reader that may exist after a job sees the same values as before.
         #[test]
-        fn jobs_change_nothing_for_any_reader(
+        fn filter_any_entries_leave_readers_unchanged(
             versions in prop::collection::vec((0u8..3, 0u8..10, b'0'..b':'), 0..40),
             mut snapshots in prop::collection::vec(0u64..42, 0..4),
             operator in 0u8..4,
@@ -429,8 +431,8 @@ mod tests {
         ) {
             let operator: Option<Arc<dyn MergeOperator>> = match operator {
                 0 => Some(Arc::new(Append::new())),
-                1 => Some(Arc::new(AppendWhole)),
-                2 => Some(Arc::new(Fussy)),
+                1 => Some(Arc::new(FullMergeAppend)),
+                2 => Some(Arc::new(PartiallyFailing)),
                 _ => None,
             };
             let merging = Merging::new("test".to_owned(), operator.clone());
@@ -448,14 +450,14 @@ mod tests {
             snapshots.dedup();
             let after = kept(&entries, &snapshots, &merging, bottom);
             prop_assert!(after.len() <= entries.len());
-            // Those without an operator read with one later.
+            // Entries written without an operator are read with one.
             let reader = Merging::new("test".to_owned(), operator.or(Some(Arc::new(Append::new()))));
             for &seq in snapshots.iter().chain([&1_000]) {
                 for key in 0..3 {
                     let base = (!bottom).then_some(&b"base"[..]);
                     prop_assert_eq!(
-                        seen(&after, key, seq, &reader, base),
-                        seen(&entries, key, seq, &reader, base),
+                        read_at(&after, key, seq, &reader, base),
+                        read_at(&entries, key, seq, &reader, base),
                         "key {} at {} of {:?}, kept {:?}", key, seq, entries, after
                     );
                 }
@@ -477,23 +479,27 @@ mod tests {
     }
 
     #[test]
-    fn operands_fold_onto_their_base_and_at_the_bottom() {
-        let merging = Merging::new("test".to_owned(), Some(Arc::new(AppendWhole)));
+    fn filter_operands_fold_onto_base_or_at_last_run() {
+        let merging = Merging::new("test".to_owned(), Some(Arc::new(FullMergeAppend)));
         let mut entries = operands(2..=4);
         let folded = [(4, EntryKind::Put, "234".to_owned())];
         assert_eq!(summary(&kept(&entries, &[], &merging, true)), folded);
-        assert_eq!(kept(&entries, &[], &merging, false), entries, "there may be a base below");
+        assert_eq!(kept(&entries, &[], &merging, false), entries, "an older run may hold a base");
         assert!(merging.keeps_operands());
         entries.push((b"k".to_vec(), SeqNo(1), EntryKind::Put, b"b".to_vec()));
         let folded = [(4, EntryKind::Put, "b234".to_owned())];
         assert_eq!(summary(&kept(&entries, &[], &merging, false)), folded);
         let at_two = kept(&entries, &[2], &merging, false);
         assert_eq!(summary(&at_two)[2..], [(2, EntryKind::Put, "b2".to_owned())]);
-        assert_eq!(summary(&at_two)[..2], summary(&entries)[..2], "the base is on the other side");
+        assert_eq!(
+            summary(&at_two)[..2],
+            summary(&entries)[..2],
+            "a snapshot separates operands and base"
+        );
     }
 
     #[test]
-    fn partial_merges_leave_one_operand_in_each_stripe() {
+    fn filter_partial_merge_leaves_one_operand_per_stripe() {
         let merging = Merging::new("test".to_owned(), Some(Arc::new(Append::new())));
         let entries = operands(1..=9);
         let one = [(9, EntryKind::Merge, "123456789".to_owned())];
@@ -505,13 +511,13 @@ mod tests {
     }
 
     #[test]
-    fn endless_chains_do_not_wait_for_their_end() {
-        let merging = Merging::new("test".to_owned(), Some(Arc::new(AppendWhole)));
+    fn filter_long_operand_chain_is_written_early() {
+        let merging = Merging::new("test".to_owned(), Some(Arc::new(FullMergeAppend)));
         let entries = operands(1..=10_000);
         let after = kept(&entries, &[], &merging, true);
-        let waited = 10_000 % WAITING_OPERANDS_MAX;
-        assert_eq!(after.len(), 10_000 - waited + 1);
-        let reader = |entries: &[Entry]| seen(entries, b'k', 20_000, &merging, None);
+        let last_pending = 10_000 % PENDING_OPERANDS_MAX;
+        assert_eq!(after.len(), 10_000 - last_pending + 1);
+        let reader = |entries: &[Entry]| read_at(entries, b'k', 20_000, &merging, None);
         assert_eq!(reader(&after), reader(&entries));
     }
 }

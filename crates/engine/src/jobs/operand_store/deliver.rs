@@ -1,8 +1,8 @@
-//! What a flush has for the operand store beside its tree.
+//! Delivers the operands of a flush to the operand store.
 //!
-//! Operands go to the store in place of a table. A put or a delete that is written goes to both: to the
-//! store as an anchor, if that may have something of the key, or gets something older of it with this
-//! very delivery. So a tombstone may leave the tree later on, and nothing it deleted comes back.
+//! Operands go to the store instead of a table. A put or a delete goes to the table. It also goes to the store, as a
+//! delete marker, if the store may hold older operands of the key or gets some with this delivery. The tree may then
+//! drop a tombstone later, and the operands it deleted stay void.
 
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
@@ -12,87 +12,86 @@ use crate::error::Result;
 use crate::operand_store::{Delivery, Prepared};
 use crate::tree::operands::Attached;
 
-/// A delivery under way.
-pub(crate) struct Delivering<'a> {
+/// Delivery of one memtable.
+pub(crate) struct OperandDelivery<'a> {
     delivery: Box<dyn Delivery + 'a>,
-    /// The key at hand.
+    /// Current key.
     key: Vec<u8>,
-    /// Its oldest put or delete so far, of which the store has not been told.
-    untold: Option<SeqNo>,
-    /// Whether the store has got something.
-    any: bool,
+    /// Oldest put or delete of the current key so far, if no delete marker was written for it.
+    skipped_marker: Option<SeqNo>,
+    /// Whether anything was delivered.
+    has_data: bool,
 }
 
-impl std::fmt::Debug for Delivering<'_> {
+impl std::fmt::Debug for OperandDelivery<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Delivering").field("key", &self.key).finish_non_exhaustive()
+        f.debug_struct("OperandDelivery").field("key", &self.key).finish_non_exhaustive()
     }
 }
 
-impl<'a> Delivering<'a> {
-    /// Begins to deliver a memtable with numbers up to `through`.
+impl<'a> OperandDelivery<'a> {
+    /// Starts the delivery of a memtable with sequence numbers up to `last_seq`.
     ///
     /// # Errors
-    /// When a file cannot be written.
-    pub(crate) fn begin(attached: &'a Attached, through: SeqNo) -> Result<Delivering<'a>> {
-        let delivery = attached.store.deliver(through)?;
-        Ok(Delivering { delivery, key: Vec::new(), untold: None, any: false })
+    /// If a file cannot be written.
+    pub(crate) fn new(attached: &'a Attached, last_seq: SeqNo) -> Result<OperandDelivery<'a>> {
+        let delivery = attached.store.deliver(last_seq)?;
+        Ok(OperandDelivery { delivery, key: Vec::new(), skipped_marker: None, has_data: false })
     }
 
-    /// Delivers the range deletes of the memtable as fragments. Numbers that no snapshot can tell from a
-    /// newer one are left out.
+    /// Delivers the range tombstones of the memtable as fragments, with one sequence number per snapshot stripe.
     ///
     /// # Errors
-    /// When a file cannot be written.
-    pub(crate) fn range_anchors(&mut self, fragments: &[RangeTombstone]) -> Result<()> {
-        for span in fragments {
-            for &seq in &span.seqs {
-                self.any = true;
-                self.delivery.range_anchor(&span.start, span.end.as_deref(), seq)?;
+    /// If a file cannot be written.
+    pub(crate) fn add_range_tombstones(&mut self, fragments: &[RangeTombstone]) -> Result<()> {
+        for tombstone in fragments {
+            for &seq in &tombstone.seqs {
+                self.has_data = true;
+                self.delivery.range_anchor(&tombstone.start, tombstone.end.as_deref(), seq)?;
             }
         }
         Ok(())
     }
 
-    /// Takes an entry that is to be written; returns whether it lives in the store, and no table gets it.
+    /// Adds an entry; returns whether the store holds it in place of a table.
     ///
     /// # Errors
-    /// When a file cannot be written.
-    pub(crate) fn take(&mut self, key: InternalKey<'_>, value: &[u8]) -> Result<bool> {
+    /// If a file cannot be written.
+    pub(crate) fn add_entry(&mut self, key: InternalKey<'_>, value: &[u8]) -> Result<bool> {
         if self.key != key.user_key {
             self.key.clear();
             self.key.extend_from_slice(key.user_key);
-            self.untold = None;
+            self.skipped_marker = None;
         }
         if key.kind == EntryKind::Merge {
-            if let Some(seq) = self.untold.take() {
-                self.anchor(seq)?;
+            if let Some(seq) = self.skipped_marker.take() {
+                self.add_delete_marker(seq)?;
             }
-            self.any = true;
+            self.has_data = true;
             self.delivery.operand(key.user_key, key.seq, value)?;
             return Ok(true);
         }
         if self.delivery.may_hold(key.user_key) {
-            self.anchor(key.seq)?;
+            self.add_delete_marker(key.seq)?;
         } else {
-            self.untold = Some(key.seq);
+            self.skipped_marker = Some(key.seq);
         }
         Ok(false)
     }
 
-    fn anchor(&mut self, seq: SeqNo) -> Result<()> {
+    fn add_delete_marker(&mut self, seq: SeqNo) -> Result<()> {
         if failpoint::is_on(Failpoint::DeleteMarkerSkipped) {
             return Ok(());
         }
-        self.any = true;
+        self.has_data = true;
         self.delivery.anchor(&self.key, seq)
     }
 
-    /// Makes it last; none if there was nothing to deliver.
+    /// Makes the delivery durable. Returns `None` if nothing was delivered.
     ///
     /// # Errors
-    /// When a file cannot be written or synced.
+    /// If a file cannot be written or synced.
     pub(crate) fn prepare(self) -> Result<Option<Prepared>> {
-        self.any.then(|| self.delivery.prepare()).transpose()
+        self.has_data.then(|| self.delivery.prepare()).transpose()
     }
 }

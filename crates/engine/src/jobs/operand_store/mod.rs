@@ -1,4 +1,4 @@
-//! Jobs that write to and collect operand stores.
+//! Jobs of operand stores: delivery and collection.
 
 pub(crate) mod collect;
 pub(crate) mod deliver;

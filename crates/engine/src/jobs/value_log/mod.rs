@@ -1,5 +1,5 @@
-//! Jobs of the value log: separation, relocation and garbage collection of large values.
+//! Values that jobs write: separation, relocation and garbage collection.
 
-pub(crate) mod garbage;
+pub(crate) mod garbage_collection;
 pub(crate) mod output_values;
 pub(crate) mod relocate;

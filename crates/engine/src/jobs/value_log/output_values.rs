@@ -1,11 +1,11 @@
-//! What becomes of the values that a job writes: into the table, or into blob files beside it.
+//! Places the values that a job writes: in the table, or in blob files.
 //!
-//! - A value from the threshold on goes to the blob file at hand, and the table gets a pointer.
-//! - A pointer goes through untouched, and the table counts it among its references.
-//! - Unless the job is to empty that blob file, or brings its values together with their neighbours
-//!   (`gather.rs`), or values are no longer kept apart: then the value is read, and written as if it had come as one.
+//! - A value of at least the threshold size goes to the current blob file, and the table gets a pointer.
+//! - A pointer is copied unchanged and counted as a reference of the table.
+//! - A pointer is resolved, and its value written like a new one, in three cases: the job empties the blob file, the
+//!   value is relocated (`relocate.rs`), or values are no longer separated.
 //!
-//! A blob file ends at the latest with the table that it began with, so that both come to be together.
+//! A blob file ends at the latest with the table during which it was created, so both become visible together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use lsmx_compaction::FileId;
 
 use crate::error::Result;
 use crate::format::blob::{BlobHeader, ValuePointer};
-use crate::jobs::value_log::relocate::Gathering;
+use crate::jobs::value_log::relocate::ValueRelocation;
 use crate::options::value_separation::ValueSeparation;
 use crate::state::TableSpace;
 use crate::table::{Access, Compression, FillCache};
@@ -28,212 +28,219 @@ use crate::tree::version::{BlobFile, BlobSet, BlobUse};
 use crate::value_log::{BlobScan, BlobWriter};
 use crate::vfs::Vfs;
 
-/// The blob files that a job may read.
+/// Blob files that a job may read.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ValueSource {
-    /// Those that its inputs point into.
+    /// Files that the inputs point into.
     pub(crate) blobs: Arc<BlobSet>,
-    /// Of these the ones that it is to empty.
+    /// Files that the job empties.
     pub(crate) victims: Arc<BTreeSet<FileId>>,
-    /// Those whose values it may copy to have them beside their neighbours.
-    pub(crate) gatherable: Arc<BTreeSet<FileId>>,
-    /// Those that cannot be read: pointers into them are copied as they are.
+    /// Files whose values the job may relocate.
+    pub(crate) relocatable: Arc<BTreeSet<FileId>>,
+    /// Unreadable files: pointers into them are copied unchanged.
     pub(crate) quarantined: Arc<BTreeSet<FileId>>,
 }
 
-/// An entry as it goes into the table.
-pub(crate) enum Placed {
-    /// As it came.
+/// Form in which an entry is written to the table.
+pub(crate) enum ValuePlacement {
+    /// The unchanged entry.
     AsIs,
-    /// With a pointer, which stands in [`Values::pointer`].
+    /// A pointer, returned by [`OutputValues::pointer`].
     Pointer,
-    /// With this value, though it came as a pointer.
+    /// This value in place of a pointer.
     Value(Slice),
 }
 
-/// The values of one job, or of one part of it.
+/// Values written by a job or a subcompaction.
 #[derive(Debug)]
-pub(crate) struct Values {
+pub(crate) struct OutputValues {
     separation: Option<ValueSeparation>,
     compression: Compression,
     keyspace: u32,
     source: ValueSource,
-    /// Which values of other files are copied.
-    gathering: Option<Gathering>,
+    /// Chooses the values to be relocated.
+    relocation: Option<ValueRelocation>,
     scan: BlobScan,
     writer: Option<BlobWriter>,
-    /// Finished blob files of the table at hand.
+    /// Finished blob files of the current table.
     finished: Vec<Arc<BlobFile>>,
-    /// What the table at hand references: bytes and records.
-    uses: BTreeMap<FileId, (u64, u64)>,
+    /// References of the current table by blob file: bytes and records.
+    references: BTreeMap<FileId, (u64, u64)>,
     pointer: Vec<u8>,
-    /// Values that were read to be written elsewhere.
+    /// Size of the values that had to be moved, in bytes.
     moved_bytes: u64,
-    /// The same, of those that were brought together.
-    gathered_bytes: u64,
+    /// Size of the values that were relocated without need, in bytes.
+    relocated_bytes: u64,
 }
 
-impl Values {
-    /// None yet, for tables of this level.
-    pub(crate) fn new(tree: &Tree, level: u8, source: ValueSource) -> Values {
+impl OutputValues {
+    /// Creates an empty set of values for tables of a level.
+    pub(crate) fn new(tree: &Tree, level: u8, source: ValueSource) -> OutputValues {
         let options = &tree.settings().options;
-        Values {
+        OutputValues {
             separation: options.value_separation,
             compression: options.compression_of(level),
             keyspace: tree.id,
             source,
-            gathering: None,
+            relocation: None,
             scan: BlobScan::default(),
             writer: None,
             finished: Vec::new(),
-            uses: BTreeMap::new(),
+            references: BTreeMap::new(),
             pointer: Vec::new(),
             moved_bytes: 0,
-            gathered_bytes: 0,
+            relocated_bytes: 0,
         }
     }
 
-    /// Lets pointers through that point into these.
-    pub(crate) fn read_from(&mut self, source: ValueSource) {
-        let gathering = self.separation.filter(|_| !source.gatherable.is_empty());
-        self.gathering = gathering.map(|separation| {
-            Gathering::new(separation.scan_read_bytes, Arc::clone(&source.gatherable))
+    /// Sets the blob files that pointers may point into.
+    pub(crate) fn set_source(&mut self, source: ValueSource) {
+        let relocation = self.separation.filter(|_| !source.relocatable.is_empty());
+        self.relocation = relocation.map(|separation| {
+            ValueRelocation::new(separation.scan_read_bytes, Arc::clone(&source.relocatable))
         });
         self.source = source;
     }
 
-    /// The pointer that was placed last.
+    /// The pointer that was written last.
     pub(crate) fn pointer(&self) -> &[u8] {
         &self.pointer
     }
 
-    /// Finds the place of an entry's value. New files are noted in `paths` before they are made.
+    /// Chooses the form of an entry and writes its value to a blob file if needed. Paths of new files are added to
+    /// `paths` before the files are created.
     ///
     /// # Errors
-    /// When a value cannot be read, or a blob file not be written.
+    /// If a value cannot be read, or a blob file cannot be written.
     pub(crate) fn place(
         &mut self,
-        (space, vfs): (&TableSpace, &dyn Vfs),
+        (table_factory, vfs): (&TableSpace, &dyn Vfs),
         paths: &mut Vec<PathBuf>,
         key: InternalKey<'_>,
         value: &[u8],
-    ) -> Result<Placed> {
+    ) -> Result<ValuePlacement> {
         match key.kind {
             EntryKind::Put => {
-                if !self.goes_apart(value) {
-                    return Ok(Placed::AsIs);
+                if !self.is_separated(value) {
+                    return Ok(ValuePlacement::AsIs);
                 }
-                self.write((space, vfs), paths, key, value)?;
-                Ok(Placed::Pointer)
+                self.write_value((table_factory, vfs), paths, key, value)?;
+                Ok(ValuePlacement::Pointer)
             }
             EntryKind::ValuePointer => {
                 let (file, pointer) = self.source.blobs.locate(value)?;
                 let id = file.record().id;
                 if self.source.quarantined.contains(&id) {
-                    self.count(id, &pointer);
-                    return Ok(Placed::AsIs);
+                    self.add_reference(id, &pointer);
+                    return Ok(ValuePlacement::AsIs);
                 }
-                let stays = self.separation.is_some() && !self.source.victims.contains(&id);
-                let gathering = self.gathering.as_mut();
-                let gathered = gathering.is_some_and(|it| it.takes(id, pointer.bytes));
-                if stays && !gathered {
-                    self.count(id, &pointer);
-                    return Ok(Placed::AsIs);
+                let may_stay = self.separation.is_some() && !self.source.victims.contains(&id);
+                let relocation = self.relocation.as_mut();
+                let is_relocated = relocation.is_some_and(|it| it.add_value(id, pointer.bytes));
+                if may_stay && !is_relocated {
+                    self.add_reference(id, &pointer);
+                    return Ok(ValuePlacement::AsIs);
                 }
                 let entry = (key.user_key, key.seq);
                 let mut access = Access::of(FillCache::Job);
                 let value = match self.scan.value(file.blob(), entry, &pointer, &mut access) {
-                    // It is nobody's need that it is copied: who asks for it gets the error.
-                    Err(_) if stays => {
-                        self.count(id, &pointer);
-                        return Ok(Placed::AsIs);
+                    // The relocation is optional. A reader of the value gets the error.
+                    Err(_) if may_stay => {
+                        self.add_reference(id, &pointer);
+                        return Ok(ValuePlacement::AsIs);
                     }
                     read => read?,
                 };
-                let bytes = if stays { &mut self.gathered_bytes } else { &mut self.moved_bytes };
+                let bytes =
+                    if may_stay { &mut self.relocated_bytes } else { &mut self.moved_bytes };
                 *bytes += len_u64(value.len());
-                if self.goes_apart(&value) {
-                    self.write((space, vfs), paths, key, &value)?;
-                    return Ok(Placed::Pointer);
+                if self.is_separated(&value) {
+                    self.write_value((table_factory, vfs), paths, key, &value)?;
+                    return Ok(ValuePlacement::Pointer);
                 }
-                Ok(Placed::Value(value))
+                Ok(ValuePlacement::Value(value))
             }
-            EntryKind::Delete | EntryKind::Merge => Ok(Placed::AsIs),
+            EntryKind::Delete | EntryKind::Merge => Ok(ValuePlacement::AsIs),
         }
     }
 
-    fn goes_apart(&self, value: &[u8]) -> bool {
+    fn is_separated(&self, value: &[u8]) -> bool {
         self.separation.is_some_and(|separation| len_u64(value.len()) >= separation.threshold_bytes)
     }
 
-    fn count(&mut self, id: FileId, pointer: &ValuePointer) {
-        let (bytes, records) = self.uses.entry(id).or_default();
+    fn add_reference(&mut self, id: FileId, pointer: &ValuePointer) {
+        let (bytes, records) = self.references.entry(id).or_default();
         *bytes += pointer.bytes;
         *records += 1;
     }
 
-    fn write(
+    fn write_value(
         &mut self,
-        (space, vfs): (&TableSpace, &dyn Vfs),
+        (table_factory, vfs): (&TableSpace, &dyn Vfs),
         paths: &mut Vec<PathBuf>,
         key: InternalKey<'_>,
         value: &[u8],
     ) -> Result<()> {
-        let full = self.separation.map_or(u64::MAX, |separation| separation.blob_file_bytes);
-        if self.writer.as_ref().is_some_and(|writer| writer.bytes() >= full) {
-            self.end_file(space)?;
+        let file_bytes_max =
+            self.separation.map_or(u64::MAX, |separation| separation.blob_file_bytes);
+        if self.writer.as_ref().is_some_and(|writer| writer.bytes() >= file_bytes_max) {
+            self.finish_file(table_factory)?;
         }
         if self.writer.is_none() {
-            let (number, uid) = (space.files.allocate(), space.env.random_u64());
-            let path = space.blob_path(FileId(number));
+            let (number, uid) = (table_factory.files.allocate(), table_factory.env.random_u64());
+            let path = table_factory.blob_path(FileId(number));
             paths.push(path.clone());
             let header = BlobHeader { keyspace: self.keyspace, uid, number };
             self.writer = Some(BlobWriter::create(vfs, &path, &header, self.compression)?);
         }
-        let writer = self.writer.as_mut().expect("a blob file was begun just now");
+        let writer = self.writer.as_mut().expect("the writer exists");
         let pointer = writer.add(key.user_key, key.seq, value)?;
         self.pointer.clear();
         pointer.put(&mut self.pointer);
-        self.count(FileId(pointer.file), &pointer);
+        self.add_reference(FileId(pointer.file), &pointer);
         Ok(())
     }
 
-    fn end_file(&mut self, space: &TableSpace) -> Result<()> {
+    fn finish_file(&mut self, table_factory: &TableSpace) -> Result<()> {
         if let Some(writer) = self.writer.take() {
             let record = writer.finish()?;
-            self.finished.push(space.open_blob(self.keyspace, &record)?);
+            self.finished.push(table_factory.open_blob(self.keyspace, &record)?);
         }
         Ok(())
     }
 
-    /// Ends the blob file at hand, for the table at hand ends; returns what that references. Values are
-    /// on stable storage then, but for the names of their files.
+    /// Finishes the current blob file together with its table and returns the references of the table. The values are
+    /// then synced, but not their directory entries.
     ///
     /// # Errors
-    /// When a blob file cannot be written, synced or read again.
-    pub(crate) fn end_table(&mut self, space: &TableSpace, tree: &Tree) -> Result<Vec<BlobUse>> {
-        self.end_file(space)?;
-        let fresh = std::mem::take(&mut self.finished);
-        let written = fresh.iter().map(|file| file.record().bytes).sum();
+    /// If a blob file cannot be written, synced or reopened.
+    pub(crate) fn finish_table(
+        &mut self,
+        table_factory: &TableSpace,
+        tree: &Tree,
+    ) -> Result<Vec<BlobUse>> {
+        self.finish_file(table_factory)?;
+        let new_files = std::mem::take(&mut self.finished);
+        let written = new_files.iter().map(|file| file.record().bytes).sum();
         add(&tree.counters.blob_written_bytes, written);
         add(&tree.counters.blob_moved_bytes, std::mem::take(&mut self.moved_bytes));
-        add(&tree.counters.blob_gathered_bytes, std::mem::take(&mut self.gathered_bytes));
+        add(&tree.counters.blob_gathered_bytes, std::mem::take(&mut self.relocated_bytes));
         let file_of = |id: FileId| {
-            let new = fresh.iter().find(|file| file.record().id == id);
-            new.or_else(|| self.source.blobs.file(id)).cloned()
+            let found = new_files.iter().find(|file| file.record().id == id);
+            found.or_else(|| self.source.blobs.file(id)).cloned()
         };
-        // Each was written here or found among those that may be read.
-        let uses = self.uses.iter().filter_map(|(&id, &(bytes, records))| {
+        // Each file was written here or is in the source.
+        let references = self.references.iter().filter_map(|(&id, &(bytes, records))| {
             Some(BlobUse { file: file_of(id)?, bytes, records })
         });
-        let uses: Vec<BlobUse> = uses.collect();
-        debug_assert_eq!(uses.len(), self.uses.len(), "a blob file that nobody holds");
-        self.uses.clear();
-        Ok(uses)
+        let references: Vec<BlobUse> = references.collect();
+        debug_assert_eq!(references.len(), self.references.len(), "unknown blob file");
+        self.references.clear();
+        Ok(references)
     }
 
-    /// Lets go of all files.
-    pub(crate) fn clear(&mut self) {
+    /// Closes all files.
+    pub(crate) fn close_files(&mut self) {
         self.writer = None;
         self.finished.clear();
     }

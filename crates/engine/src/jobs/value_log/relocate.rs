@@ -1,16 +1,14 @@
-//! Which values a merge brings together again, so that scans find neighbours side by side.
+//! Relocates scattered values during merges, so that scans find neighbouring values in few files.
 //!
-//! Each flush leaves a blob file of its own over all keys it had. After a while neighbours lie in many files,
-//! and a scan reads each value by itself. So the merge that writes the last run counts, over a stretch of
-//! keys, how many files their values lie in. If these are too many, it copies those of the files that
-//! have least of the stretch to the file it writes, over the next stretch: files as old as each other span the same
-//! keys, so one stretch is like the next, and no entry has to wait until those behind it are known.
+//! Each flush writes a blob file over its whole key range. In time, neighbouring values lie in many files, and a scan
+//! reads each value separately. The merge that writes the last run counts the files per window of keys. If there are
+//! too many, it copies values of the files with the fewest bytes in the window to its output, during the next window.
+//! Files of similar age span the same keys, so consecutive windows are alike, and no entry has to be buffered.
 //!
-//! The fullest files stay, half as many as there may be, and the rest becomes one, as far as there is room
-//! for what is copied beside what it was copied from. So a value is copied
-//! about once each time that the files which came since are as many as half the bound, into a file that has as many
-//! times its neighbours: a few times in all, as with tiering, and not with each merge. That is the range merge of
-//! Titan (PingCAP, 2019), by stretch and not by file.
+//! The fullest files keep their values, up to half of the allowed number. The rest becomes one file, within the space
+//! allowance for copies. A value is therefore copied once per half the bound of newly written files, into a file with
+//! correspondingly more of its neighbours: a few times in total, as in tiering, and not by every merge. This is the
+//! range merge of Titan (PingCAP, 2019), by window instead of by file.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,59 +16,59 @@ use std::collections::{BTreeMap, BTreeSet};
 use lsmx_base::sync::Arc;
 use lsmx_compaction::FileId;
 
-/// Files that the values of a stretch may lie in.
+/// Maximum number of files per window.
 const FILES_MAX: usize = 16;
-/// Fewer files than this are not worth to be copied into one.
-const GATHERED_MIN: usize = 4;
+/// Minimum number of files worth merging into one.
+const RELOCATED_FILES_MIN: usize = 4;
 
-/// Decides value by value, in key order.
+/// Chooses the values to be relocated. Values are passed in key order.
 #[derive(Debug)]
-pub(crate) struct Gathering {
-    /// Bytes of a stretch.
-    stretch_bytes: u64,
-    /// Bytes of the stretch at hand.
+pub(crate) struct ValueRelocation {
+    /// Size of a window, in bytes.
+    window_bytes: u64,
+    /// Bytes of the current window.
     bytes: u64,
-    /// The same by file.
+    /// Bytes of the current window by file.
     by_file: BTreeMap<FileId, u64>,
-    /// Files whose values may be copied.
-    gatherable: Arc<BTreeSet<FileId>>,
-    /// Files whose values are copied.
-    scattered: BTreeSet<FileId>,
+    /// Files whose values may be relocated.
+    relocatable: Arc<BTreeSet<FileId>>,
+    /// Files whose values are relocated in the current window.
+    relocating: BTreeSet<FileId>,
 }
 
-impl Gathering {
-    /// For scans that are to get so many bytes by one read, on average; of these files.
-    pub(crate) fn new(scan_read_bytes: u64, gatherable: Arc<BTreeSet<FileId>>) -> Gathering {
-        Gathering {
-            stretch_bytes: scan_read_bytes.saturating_mul(FILES_MAX as u64),
+impl ValueRelocation {
+    /// Creates a relocation for scans that shall read `scan_read_bytes` per I/O on average.
+    pub(crate) fn new(scan_read_bytes: u64, relocatable: Arc<BTreeSet<FileId>>) -> ValueRelocation {
+        ValueRelocation {
+            window_bytes: scan_read_bytes.saturating_mul(FILES_MAX as u64),
             bytes: 0,
             by_file: BTreeMap::new(),
-            gatherable,
-            scattered: BTreeSet::new(),
+            relocatable,
+            relocating: BTreeSet::new(),
         }
     }
 
-    /// Whether the next value, of so many bytes in this file, is copied.
-    pub(crate) fn takes(&mut self, file: FileId, bytes: u64) -> bool {
-        let takes = self.scattered.contains(&file);
+    /// Adds the next value, of `bytes` bytes in `file`. Returns whether to relocate it.
+    pub(crate) fn add_value(&mut self, file: FileId, bytes: u64) -> bool {
+        let relocate = self.relocating.contains(&file);
         *self.by_file.entry(file).or_default() += bytes;
         self.bytes = self.bytes.saturating_add(bytes);
-        if self.bytes >= self.stretch_bytes {
-            self.end_stretch();
+        if self.bytes >= self.window_bytes {
+            self.finish_window();
         }
-        takes
+        relocate
     }
 
-    fn end_stretch(&mut self) {
+    fn finish_window(&mut self) {
         self.bytes = 0;
         let mut files: Vec<_> = std::mem::take(&mut self.by_file).into_iter().collect();
-        self.scattered.clear();
+        self.relocating.clear();
         if files.len() > FILES_MAX {
             files.sort_unstable_by_key(|&(id, bytes)| (Reverse(bytes), id));
-            let emptiest = files.drain(FILES_MAX / 2..).map(|(id, _)| id);
-            self.scattered = emptiest.filter(|id| self.gatherable.contains(id)).collect();
-            if self.scattered.len() < GATHERED_MIN {
-                self.scattered.clear();
+            let smallest = files.drain(FILES_MAX / 2..).map(|(id, _)| id);
+            self.relocating = smallest.filter(|id| self.relocatable.contains(id)).collect();
+            if self.relocating.len() < RELOCATED_FILES_MIN {
+                self.relocating.clear();
             }
         }
     }
@@ -80,58 +78,57 @@ impl Gathering {
 mod tests {
     use super::*;
 
-    /// For scans of so many bytes by one read, of files up to this one.
-    fn gathering(scan_read_bytes: u64, last: u64) -> Gathering {
-        Gathering::new(scan_read_bytes, Arc::new((0..=last).map(FileId).collect()))
+    /// Creates a relocation of the files up to `last`.
+    fn relocation_of(scan_read_bytes: u64, last: u64) -> ValueRelocation {
+        ValueRelocation::new(scan_read_bytes, Arc::new((0..=last).map(FileId).collect()))
     }
 
-    /// The files of which values are taken over so many stretches, of which each has the same values: by
-    /// file so many, of 10 bytes. Up to the last file they may be.
-    fn taken(values: &[(u64, u64)], stretches: usize, last: u64) -> BTreeMap<u64, u64> {
+    /// Returns the number of relocated values by file over equal windows. `values` gives the number of 10-byte values
+    /// per file and window; files up to `last` may be relocated.
+    fn relocated_counts(values: &[(u64, u64)], windows: usize, last: u64) -> BTreeMap<u64, u64> {
         let all: u64 = values.iter().map(|(_, count)| count).sum();
-        let mut gathering = gathering(all * 10 / FILES_MAX as u64, last);
-        let mut taken = BTreeMap::new();
-        for _ in 0..stretches {
+        let mut relocation = relocation_of(all * 10 / FILES_MAX as u64, last);
+        let mut counts = BTreeMap::new();
+        for _ in 0..windows {
             for &(file, count) in values {
                 for _ in 0..count {
-                    if gathering.takes(FileId(file), 10) {
-                        *taken.entry(file).or_default() += 1;
+                    if relocation.add_value(FileId(file), 10) {
+                        *counts.entry(file).or_default() += 1;
                     }
                 }
             }
         }
-        taken
+        counts
     }
 
     #[test]
-    fn few_files_are_left_alone() {
+    fn relocation_few_files_are_not_relocated() {
         let values: Vec<_> = (0..16).map(|file| (file, 16)).collect();
-        assert_eq!(taken(&values, 5, 99), BTreeMap::new());
+        assert_eq!(relocated_counts(&values, 5, 99), BTreeMap::new());
     }
 
     #[test]
-    fn of_many_files_the_emptiest_are_taken_from_the_second_stretch_on() {
-        // Files 0 to 7 have most.
+    fn relocation_many_files_smallest_are_relocated_from_second_window() {
         let values: Vec<_> = (0..20).map(|file| (file, if file < 8 { 20 } else { 8 })).collect();
-        assert_eq!(taken(&values, 1, 99), BTreeMap::new());
+        assert_eq!(relocated_counts(&values, 1, 99), BTreeMap::new());
         let expected: BTreeMap<_, _> = (8..20).map(|file| (file, 3 * 8)).collect();
-        assert_eq!(taken(&values, 4, 99), expected);
+        assert_eq!(relocated_counts(&values, 4, 99), expected);
     }
 
     #[test]
-    fn what_must_stay_does_and_a_few_files_are_not_worth_it() {
+    fn relocation_skips_other_files_and_too_few_files() {
         let values: Vec<_> = (0..20).map(|file| (file, if file < 8 { 20 } else { 8 })).collect();
         let expected: BTreeMap<_, _> = (8..12).map(|file| (file, 8)).collect();
-        assert_eq!(taken(&values, 2, 11), expected);
-        assert_eq!(taken(&values, 2, 10), BTreeMap::new());
+        assert_eq!(relocated_counts(&values, 2, 11), expected);
+        assert_eq!(relocated_counts(&values, 2, 10), BTreeMap::new());
     }
 
     #[test]
-    fn values_that_fill_a_read_are_left_where_they_are() {
-        let mut some = gathering(100, 1_000);
-        assert!((0..1_000).all(|file| !some.takes(FileId(file), 100)));
-        // Nor is a stretch ever so long that it does not end.
-        let mut some = gathering(u64::MAX, 1_000);
-        assert!((0..1_000).all(|file| !some.takes(FileId(file), u64::MAX / 2)));
+    fn relocation_large_values_are_not_relocated() {
+        let mut relocation = relocation_of(100, 1_000);
+        assert!((0..1_000).all(|file| !relocation.add_value(FileId(file), 100)));
+        // Windows of any size end.
+        let mut relocation = relocation_of(u64::MAX, 1_000);
+        assert!((0..1_000).all(|file| !relocation.add_value(FileId(file), u64::MAX / 2)));
     }
 }

@@ -18,7 +18,7 @@ use crate::db::check::repair::make::{Made, Maker, NewTable, Values};
 use crate::error::{Error, Result};
 use crate::format::version_edit::FileRecord;
 use crate::iter::merging_iter::MergingCursor;
-use crate::jobs::SpanQueue;
+use crate::jobs::compaction::range_tombstone_queue::RangeTombstoneQueue;
 use crate::table::{FillCache, Table, TableIdentity};
 use crate::vfs::Vfs;
 
@@ -72,7 +72,7 @@ pub(crate) fn merge(
     let mut run = Run {
         maker,
         keyspace,
-        spans: SpanQueue::new(fragment(&spans)),
+        spans: RangeTombstoneQueue::new(fragment(&spans)),
         oldest,
         table: None,
         files: Vec::new(),
@@ -116,7 +116,7 @@ fn one_of<C: Cursor>(
 struct Run<'m, 'a> {
     maker: &'m mut Maker<'a>,
     keyspace: (u32, &'m str),
-    spans: SpanQueue,
+    spans: RangeTombstoneQueue,
     oldest: Option<u64>,
     table: Option<NewTable>,
     files: Vec<Arc<FileRecord>>,
@@ -134,11 +134,11 @@ impl Run<'_, '_> {
     fn begin_key(&mut self, user_key: &[u8]) -> Result<()> {
         while let Some(start) = self.spans.next_start(Some(user_key)) {
             self.cut_before(&start)?;
-            self.spans.advance();
+            self.spans.take_next();
         }
         self.cut_before(user_key)?;
         if self.spans.next_start(None).is_some_and(|start| *start == *user_key) {
-            self.spans.advance();
+            self.spans.take_next();
         }
         Ok(())
     }
@@ -153,7 +153,7 @@ impl Run<'_, '_> {
 
     fn end_table(&mut self, next: Option<&[u8]>) -> Result<()> {
         let last = self.table.as_ref().and_then(NewTable::last_key);
-        let spans = self.spans.cut(last, next);
+        let spans = self.spans.finish_table(last, next);
         if !spans.is_empty() {
             self.table()?;
         }
@@ -166,7 +166,7 @@ impl Run<'_, '_> {
 
     fn finish(mut self) -> Result<Vec<Arc<FileRecord>>> {
         while self.spans.next_start(None).is_some() {
-            self.spans.advance();
+            self.spans.take_next();
         }
         self.end_table(None)?;
         Ok(self.files)

@@ -1,0 +1,316 @@
+//! Picks the next compaction job of a tree and reserves its inputs.
+
+use std::collections::{BTreeSet, HashSet};
+
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::sync::Arc;
+use lsmx_compaction::{CompactionPolicy, FileId, Job, JobKind, TableMeta, TreeShape};
+
+use crate::callback::{self, Context};
+use crate::error::{Error, JobRule, Result, UserCode};
+use crate::event::{Decision, Event};
+use crate::jobs::compaction::delete_only::pick_delete_only;
+use crate::jobs::compaction::quarantine_bypass::pick_l0_merge;
+use crate::jobs::compaction::retry::{
+    RETRY_US_MAX, clear_last_failure, defer_error, record_failure,
+};
+use crate::jobs::quarantine;
+use crate::jobs::value_log::garbage_collection::{self, BlobGcJob};
+use crate::state::DbState;
+use crate::tree::version::Version;
+use crate::tree::{Blocked, Tree, TreeJobs};
+
+/// A job with reserved inputs, and the shape from which it was picked.
+#[derive(Clone, Debug)]
+pub(crate) struct PickedJob {
+    pub(crate) job: Job,
+    pub(crate) shape: TreeShape,
+    /// Time at which the job is cancelled; `None` for jobs of the policy.
+    pub(crate) deadline_us: Option<u64>,
+    /// Blob files that the job empties.
+    pub(crate) victims: Arc<BTreeSet<FileId>>,
+}
+
+impl PickedJob {
+    /// Reserves the inputs of a job that can run now.
+    pub(crate) fn reserve(
+        jobs: &mut TreeJobs,
+        job: Job,
+        shape: TreeShape,
+        deadline_us: Option<u64>,
+    ) -> PickedJob {
+        let picked = PickedJob { job, shape, deadline_us, victims: Arc::default() };
+        let write_bytes = match picked.job.kind {
+            JobKind::Merge | JobKind::Rewrite => picked.input_bytes(),
+            JobKind::Move | JobKind::Drop => 0,
+        };
+        jobs.busy.start(picked.job.clone(), write_bytes);
+        picked
+    }
+
+    /// Input files of the job.
+    pub(crate) fn input_files(&self) -> impl Iterator<Item = &Arc<TableMeta>> {
+        self.job.inputs.iter().flat_map(|input| {
+            let wanted: HashSet<_> = input.files.iter().copied().collect();
+            let run = self.shape.run(input.level, input.run);
+            let files = run.into_iter().flat_map(|run| &run.files);
+            files.filter(move |file| wanted.contains(&file.id))
+        })
+    }
+
+    /// Total size of the inputs, in bytes.
+    pub(crate) fn input_bytes(&self) -> u64 {
+        self.input_files().map(|file| file.bytes).sum()
+    }
+
+    /// Time of the oldest tombstone among the inputs.
+    pub(crate) fn oldest_tombstone_us(&self) -> Option<u64> {
+        let with_tombstones = self.input_files().filter(|file| file.tombstones > 0);
+        with_tombstones.filter_map(|file| file.oldest_tombstone_us).min()
+    }
+
+    /// Total size of the inputs from other levels than the target, in bytes.
+    pub(crate) fn incoming_bytes(&self) -> u64 {
+        let inputs = self.job.inputs.iter();
+        let own: HashSet<_> = inputs
+            .filter(|input| input.level == self.job.target.level)
+            .flat_map(|input| input.files.iter().copied())
+            .collect();
+        self.input_files().filter(|file| !own.contains(&file.id)).map(|file| file.bytes).sum()
+    }
+}
+
+/// Picks the next job and reserves its inputs.
+///
+/// Delete-only jobs come first, then blob garbage collection if space is short, then the policy, then other blob
+/// garbage collection.
+pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
+    if state.health.check().is_err() || state.is_closing() {
+        return None;
+    }
+    let now_us = state.env.now_us();
+    let blocked = |jobs: &TreeJobs| now_us < jobs.retry_at_us || jobs.manual_waiting > 0;
+    if tree.is_dropped() || blocked(&tree.jobs.lock()) {
+        return None;
+    }
+    let version = Arc::clone(&tree.pin().version);
+    let delete_only =
+        version.has_spans().then(|| find_delete_only_job(state, tree, &version)).flatten();
+    let mut jobs = tree.jobs.lock();
+    if blocked(&jobs) {
+        return None;
+    }
+    let shape = tree.shape(state.env.database_us(), state.sequence.snapshot_bounds());
+    // Files found in an older version still exist, or the job is not admitted. The job reads no file, so it may drop
+    // quarantined ones.
+    let delete_only =
+        delete_only.and_then(|job| jobs.busy.without_blocked_files().admit(job, &shape));
+    let find_gc = |jobs: &TreeJobs, urgent| find_blob_gc(tree, &version, &shape, jobs, urgent);
+    let mut victims = Arc::default();
+    let mut take_victims = |found: BlobGcJob| {
+        victims = Arc::new(found.victims);
+        found.job
+    };
+    let first = delete_only.or_else(|| find_gc(&jobs, true).map(&mut take_victims));
+    let job = match first {
+        Some(job) => job,
+        None => match pick_policy_job(state, tree, &mut jobs, &shape) {
+            Ok(Some(job)) => job,
+            Ok(None) => match find_gc(&jobs, false).map(&mut take_victims) {
+                Some(job) => job,
+                None => {
+                    clear_last_failure(state, tree, &mut jobs, &shape);
+                    return None;
+                }
+            },
+            Err(error) => {
+                drop(jobs);
+                if error.is_user_panic() {
+                    record_failure(state, tree, &error);
+                }
+                state.report("compaction", Some(tree), &error);
+                defer_error(state, "compaction", tree, &error);
+                return None;
+            }
+        },
+    };
+    let policy = state.explains.then(|| Arc::clone(&tree.settings().policy));
+    let decision = policy.and_then(|policy| {
+        // If the explanation fails, the job runs without one.
+        let explain = || policy.explain(&shape, &jobs.busy);
+        let explanation =
+            Error::catch_user(|| UserCode::CompactionPolicy(policy.name().to_owned()), explain)
+                .ok()?;
+        let (keyspace, policy) = (tree.name.clone(), policy.name().to_owned());
+        Some(Decision { keyspace, policy, explanation })
+    });
+    let picked = PickedJob { victims, ..PickedJob::reserve(&mut jobs, job, shape, None) };
+    drop(jobs);
+    // The policy does not explain delete-only and garbage collection jobs.
+    if let Some(decision) = decision.filter(|d| d.explanation.picked.as_ref() == Some(&picked.job))
+    {
+        state.tell(&Event::Decision(Arc::new(decision)));
+    }
+    Some(picked)
+}
+
+/// Returns a job that empties blob files of `version`, which may be outdated.
+fn find_blob_gc(
+    tree: &Tree,
+    version: &Version,
+    shape: &TreeShape,
+    jobs: &TreeJobs,
+    urgent: bool,
+) -> Option<BlobGcJob> {
+    if version.blobs().is_empty() {
+        return None;
+    }
+    let settings = tree.settings();
+    // Such a policy drops whole files together with their values. A rewritten table would count as young.
+    if settings.policy.can_drop_data() {
+        return None;
+    }
+    let separation = settings.options.value_separation.unwrap_or_default();
+    if urgent && !garbage_collection::is_over_space_limit(version.blobs(), &separation) {
+        return None;
+    }
+    // Rewritten pointers have the same size. Values moved back into the tree are larger, so tables are split.
+    let table_bytes = match settings.options.value_separation {
+        Some(_) => u64::MAX,
+        None => settings.options.table_bytes,
+    };
+    garbage_collection::pick_blob_gc(
+        version,
+        shape,
+        (&jobs.busy, &jobs.quarantine.blobs()),
+        (&separation, table_bytes),
+    )
+}
+
+/// Returns the job of the policy. If a custom policy returns an invalid job, it is called again after a pause.
+fn pick_policy_job(
+    state: &DbState,
+    tree: &Tree,
+    jobs: &mut TreeJobs,
+    shape: &TreeShape,
+) -> Result<Option<Job>> {
+    let policy = Arc::clone(&tree.settings().policy);
+    jobs.blocked = None;
+    let _inside = callback::enter(Context::CompactionPolicy);
+    let pick = || {
+        let job = policy.pick(shape, &jobs.busy);
+        let waits = job.is_none() && policy.is_waiting_for_snapshots(shape);
+        (job, waits)
+    };
+    let code = || UserCode::CompactionPolicy(policy.name().to_owned());
+    let (job, waits) = Error::catch_user(code, pick)?;
+    if waits {
+        tree.set_held(true, state.sequence.released());
+    }
+    let Some(job) = job else {
+        let pick_around = || {
+            let job = pick_around_quarantine(tree, jobs, shape);
+            if job.is_none() && jobs.blocked.is_none() {
+                jobs.blocked = find_stall(tree, &*policy, jobs, shape);
+            }
+            job
+        };
+        return Error::catch_user(code, pick_around);
+    };
+    let is_custom = tree.settings().options.custom_policy().is_some();
+    let rule = match jobs.busy.can_run(&job, shape) {
+        Ok(true) if job.kind == JobKind::Drop && !policy.can_drop_data() => JobRule::DropsData,
+        // Jobs of the presets are checked when they are applied, and by tests.
+        Ok(true) if !is_custom && !cfg!(debug_assertions) => return Ok(Some(job)),
+        Ok(true) => match shape.check_job(&job) {
+            Ok(()) => return Ok(Some(job)),
+            Err(broken) => JobRule::Shape(broken),
+        },
+        Ok(false) => JobRule::Busy,
+        Err(broken) => JobRule::Shape(broken),
+    };
+    debug_assert!(is_custom, "{}: {job}: {rule}", policy.name());
+    let (policy, job) = (policy.name().to_owned(), job.to_string());
+    let error = Error::PolicyMistake { policy, job, rule: Arc::new(rule) };
+    jobs.retry_at_us = state.env.now_us().saturating_add(RETRY_US_MAX);
+    jobs.last_error = Some(error.clone());
+    state.set_failing(tree.id, true);
+    Err(error)
+}
+
+/// Returns the error for writes if the policy stops them but picks no job and none runs: they would wait forever.
+fn find_stall(
+    tree: &Tree,
+    policy: &dyn CompactionPolicy,
+    jobs: &TreeJobs,
+    shape: &TreeShape,
+) -> Option<Blocked> {
+    let stopped = policy.must_stop(&jobs.quarantine.counted(shape));
+    if !stopped || !jobs.busy.jobs.is_empty() {
+        return None;
+    }
+    let error = Error::PolicyStalled {
+        keyspace: tree.name.clone(),
+        policy: policy.name().to_owned(),
+        shape: describe_levels(shape),
+    };
+    (!failpoint::is_on(Failpoint::StallUnnoticed)).then_some(Blocked { error, at_hard_stop: true })
+}
+
+/// Lists runs, files and bytes of each non-empty level.
+fn describe_levels(shape: &TreeShape) -> String {
+    let levels = (0..).zip(&shape.levels).filter(|(_, level)| !level.runs.is_empty());
+    let levels = levels.map(|(number, level): (u32, _)| {
+        let (runs, files) = (level.runs.len(), level.files().count());
+        format!("L{number} has {runs} runs of {files} files, {} bytes", level.bytes())
+    });
+    levels.collect::<Vec<_>>().join("; ")
+}
+
+/// Picks a job while files are quarantined: the job of the policy if it reads none of them, else a merge of other
+/// files.
+fn pick_around_quarantine(tree: &Tree, jobs: &mut TreeJobs, shape: &TreeShape) -> Option<Job> {
+    if jobs.quarantine.is_empty() {
+        return None;
+    }
+    let policy = Arc::clone(&tree.settings().policy);
+    let running = jobs.busy.without_blocked_files();
+    let wanted = policy.pick(shape, &running).filter(|job| !job.inputs.is_empty())?;
+    if matches!(wanted.kind, JobKind::Move | JobKind::Drop) {
+        let allowed = wanted.kind == JobKind::Move || policy.can_drop_data();
+        return running.admit(wanted, shape).filter(|_| allowed);
+    }
+    let Some((file, error)) = quarantine::find_blocking_file(tree, jobs, wanted.input_files())
+    else {
+        return jobs.busy.admit(wanted, shape);
+    };
+    let stopped = policy.must_stop(&jobs.quarantine.counted(shape));
+    let merge = pick_l0_merge(shape, &jobs.busy, file, stopped);
+    if merge.is_none() && jobs.busy.jobs.is_empty() {
+        jobs.blocked = Some(Blocked { error, at_hard_stop: stopped });
+    }
+    merge
+}
+
+/// Returns a job that drops files no reader can see.
+fn find_delete_only_job(state: &DbState, tree: &Tree, version: &Version) -> Option<Job> {
+    let released = state.sequence.released();
+    let snapshots = state.sequence.snapshots();
+    let tombstones = match version.spans() {
+        Ok(tombstones) => tombstones?,
+        // The error was reported when the file was quarantined.
+        Err(error) if quarantine::is_quarantined(tree, &error) => return None,
+        // Files that the unreadable tombstones may cover are checked again later.
+        Err(error) => {
+            quarantine::quarantine_file(state, tree, &error);
+            state.report("delete-only compaction", Some(tree), &error);
+            defer_error(state, "delete-only compaction", tree, &error);
+            return None;
+        }
+    };
+    let busy = tree.jobs.lock().busy.without_blocked_files();
+    let is_busy = |file: &TableMeta| busy.is_busy(file.id);
+    let pick = pick_delete_only(version.shape(), &tombstones, &snapshots, is_busy);
+    tree.set_held(pick.waits_for_snapshot, released);
+    pick.job
+}

@@ -1,0 +1,127 @@
+//! Back-off and error reporting of failed background jobs.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_compaction::TreeShape;
+
+use crate::error::{Error, Result};
+use crate::state::DbState;
+use crate::tree::counters::add;
+use crate::tree::{Tree, TreeJobs};
+
+/// Pause after the first failure, in microseconds. It doubles with each failure, up to [`RETRY_US_MAX`].
+const RETRY_US_FIRST: u64 = 100_000;
+/// Longest pause between two attempts, in microseconds.
+pub(crate) const RETRY_US_MAX: u64 = 60_000_000;
+
+/// Runs a job and converts a panic into an error.
+///
+/// A panic of user code fails the job. A panic of the engine makes the database read-only, because partial results
+/// must not become durable.
+pub(crate) fn catch_panics<T>(state: &DbState, run: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+        let error = Error::panicked(&*panic);
+        Err(if error.is_user_panic() { error } else { state.fail(error) })
+    })
+}
+
+/// Records and reports a failure of background work outside a running job. The work is retried after a pause.
+pub(crate) fn handle_failure(state: &DbState, work: &'static str, tree: &Tree, error: &Error) {
+    record_failure(state, tree, error);
+    state.report(work, Some(tree), error);
+    defer_error(state, work, tree, error);
+}
+
+/// Resets the failure back-off after a successful compaction.
+///
+/// Another job may have failed while this one ran. Its pause must end too: otherwise no thread would check the tree
+/// after the pause, and writes that wait for a compaction would wait forever.
+pub(crate) fn record_success(state: &DbState, tree: &Tree) {
+    let mut jobs = tree.jobs.lock();
+    (jobs.failures, jobs.retry_at_us, jobs.told) = (0, 0, false);
+    if jobs.last_error.take().is_some() && jobs.next_try_us().is_none() {
+        state.set_failing(tree.id, false);
+    }
+}
+
+/// Starts a pause after a failed compaction, unless the job was cancelled.
+pub(crate) fn record_failure(state: &DbState, tree: &Tree, error: &Error) {
+    if is_cancelled(error) || matches!(error, Error::ReadOnly { .. }) {
+        return;
+    }
+    let mut jobs = tree.jobs.lock();
+    jobs.retry_at_us = state.env.now_us().saturating_add(backoff_us(jobs.failures));
+    jobs.failures = jobs.failures.saturating_add(1);
+    if failpoint::is_on(Failpoint::RetriedWithoutPause) {
+        jobs.retry_at_us = 0;
+    }
+    jobs.last_error = Some(error.clone());
+    state.set_failing(tree.id, true);
+    add(&tree.counters.compaction_failures, 1);
+}
+
+/// Returns the pause after `failures` earlier failures in a row, in microseconds.
+pub(crate) fn backoff_us(failures: u32) -> u64 {
+    RETRY_US_FIRST.saturating_mul(1 << failures.min(20)).min(RETRY_US_MAX)
+}
+
+/// Returns the error to the next write if it is the first since background work last succeeded. Writers thus get one
+/// error, not one per attempt.
+pub(crate) fn defer_error(state: &DbState, work: &'static str, tree: &Tree, error: &Error) {
+    // In a read-only database every write fails anyway.
+    if is_cancelled(error) || matches!(error, Error::ReadOnly { .. }) {
+        return;
+    }
+    let mut jobs = tree.jobs.lock();
+    // If the next write already returns another error, a later attempt may report this one.
+    jobs.told = jobs.told || state.owe(work, Some(tree), error);
+}
+
+/// Clears the last failure if no job remains that could fail again. Otherwise `wait_idle` would return it, and idle
+/// threads would check the tree until a later job succeeds.
+pub(crate) fn clear_last_failure(
+    state: &DbState,
+    tree: &Tree,
+    jobs: &mut TreeJobs,
+    shape: &TreeShape,
+) {
+    let running = jobs.busy.any_busy(shape.files().map(|file| file.id));
+    if !running && jobs.last_error.take().is_some() {
+        (jobs.failures, jobs.told) = (0, false);
+        if jobs.next_try_us().is_none() {
+            state.set_failing(tree.id, false);
+        }
+    }
+}
+
+/// Whether a job ended because its result was no longer needed.
+pub(crate) fn is_cancelled(error: &Error) -> bool {
+    matches!(error, Error::Closed | Error::KeyspaceDropped { .. } | Error::Deadline { .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::env::Background;
+    use crate::vfs::MemVfs;
+    use crate::{Db, Options};
+    use lsmx_base::sync::Arc;
+
+    /// Two jobs of one tree ran; one failed, then the other succeeded. The pause of the first continued, no thread
+    /// checked the tree after it, and writes that waited for a compaction hung.
+    #[test]
+    fn retry_successful_job_ends_back_off_of_failed_job() {
+        let options = Options::default().background(Background::Inline);
+        let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
+        let core = db.core();
+        let (state, tree) = (&core.store, &core.default);
+        let cause = std::io::Error::other("no space");
+        record_failure(state, tree, &Error::io("append to", std::path::Path::new("1.sst"), cause));
+        assert!(tree.jobs.lock().retry_at_us > state.env.now_us());
+        assert_eq!(state.failing_trees().len(), 1);
+        record_success(state, tree);
+        let blocked = state.env.now_us() < tree.jobs.lock().retry_at_us;
+        assert_eq!((blocked, state.failing_trees().len()), (false, 0));
+    }
+}

@@ -1,0 +1,284 @@
+//! Early flushes: seals memtables before they are full, if the WAL or memory grows too large or they are idle.
+//!
+//! The periodic check also queues compaction work that becomes due by time alone.
+
+use std::collections::HashMap;
+
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::key::SeqNo;
+use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
+
+use crate::error::Result;
+use crate::state::{DbState, Work};
+use crate::tree::{NEVER, Tree};
+use crate::write::commit::Committer;
+
+/// Longest time between two checks of all trees, in microseconds.
+const CHECK_US: u64 = 60_000_000;
+/// Shortest time between two checks, in microseconds.
+const CHECK_US_MIN: u64 = 10_000;
+
+/// A memtable is flushed early only if the closed segments that it pins exceed this size, in bytes.
+const PINNED_BYTES_MIN: u64 = 16 << 20;
+/// In addition, the WAL must have grown by this multiple of the memtable's own bytes since.
+const PINNED_FACTOR: u64 = 16;
+/// Growth of the WAL between two searches for such memtables, in bytes.
+const PINNED_CHECK_BYTES: u64 = PINNED_BYTES_MIN / 4;
+
+/// Limits enforced by early flushes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FlushTriggerLimits {
+    /// WAL size above which the keyspace with the oldest segment is flushed.
+    pub(crate) wal_bytes: u64,
+    /// Size of all memtables above which the largest is flushed.
+    pub(crate) memtable_bytes: u64,
+    /// Time without writes after which a memtable is flushed.
+    pub(crate) memtable_idle_us: Option<u64>,
+}
+
+/// Seals memtables early and checks all trees periodically.
+#[derive(Debug)]
+pub(crate) struct FlushTrigger {
+    state: Arc<DbState>,
+    committer: Arc<Committer>,
+    limits: FlushTriggerLimits,
+    /// Whether a thread runs an early flush.
+    is_sealing: AtomicBool,
+    /// Time of the next check of all trees.
+    next_check_us: AtomicU64,
+    /// Total bytes written to the WAL at which memtables that pin segments are searched next.
+    next_pinned_check_bytes: AtomicU64,
+    /// Active memtables without writes since an earlier check, by tree.
+    unchanged: Mutex<HashMap<u32, UnchangedMemtable>>,
+}
+
+/// State of an active memtable at its last change.
+#[derive(Clone, Copy, Debug)]
+struct UnchangedMemtable {
+    first_seq: SeqNo,
+    bytes: u64,
+    since_us: u64,
+}
+
+impl FlushTrigger {
+    /// Creates a trigger whose first check is one interval away.
+    pub(crate) fn new(
+        state: Arc<DbState>,
+        committer: Arc<Committer>,
+        limits: FlushTriggerLimits,
+    ) -> FlushTrigger {
+        let trigger = FlushTrigger {
+            committer,
+            limits,
+            is_sealing: AtomicBool::new(false),
+            next_check_us: AtomicU64::new(0),
+            next_pinned_check_bytes: AtomicU64::new(0),
+            unchanged: Mutex::default(),
+            state,
+        };
+        let first = trigger.state.env.now_us().saturating_add(trigger.check_interval_us());
+        trigger.next_check_us.store(first, Ordering::Relaxed);
+        trigger
+    }
+
+    /// Returns the time of the next check of all trees, or of the next work that becomes due by time.
+    pub(crate) fn next_check_us(&self) -> u64 {
+        let env = &self.state.env;
+        // Converts a time of the database clock to the scheduling clock.
+        let left_us = self.state.due_us().saturating_sub(env.database_us());
+        let due_us = env.now_us().saturating_add(left_us);
+        self.next_check_us.load(Ordering::Relaxed).min(due_us)
+    }
+
+    /// Returns the time between two checks, short enough to notice idle memtables.
+    fn check_interval_us(&self) -> u64 {
+        let half = self.limits.memtable_idle_us.map_or(CHECK_US, |idle_us| idle_us.div_ceil(2));
+        half.clamp(CHECK_US_MIN, CHECK_US)
+    }
+
+    /// Whether the WAL or the memtables exceed their limits and no flush is under way, or a search for small memtables
+    /// that pin much of the WAL is due.
+    pub(crate) fn is_flush_due(&self) -> bool {
+        let state = &self.state;
+        let wal_is_large = state.wal.live_bytes() > self.limits.wal_bytes;
+        let memory_is_large = state.memtable_bytes() > self.limits.memtable_bytes;
+        // A flush reduces both, unless it waits for an operand store.
+        ((wal_is_large || memory_is_large) && !state.is_flush_under_way())
+            || self.is_pinned_check_due()
+    }
+
+    fn is_pinned_check_due(&self) -> bool {
+        let wal = &self.state.wal;
+        wal.live_bytes() > PINNED_BYTES_MIN
+            && wal.written_bytes() >= self.next_pinned_check_bytes.load(Ordering::Relaxed)
+            && !failpoint::is_on(Failpoint::IdleMemtablePinsLog)
+    }
+
+    /// Returns the trees whose memtable is small relative to the segments it pins.
+    ///
+    /// A memtable pins the closed segments from that of its first write on. The bytes written since are known per
+    /// segment; the segment of the first write does not count.
+    fn find_pinning_trees(&self) -> Vec<Arc<Tree>> {
+        let state = &self.state;
+        let next = state.wal.written_bytes().saturating_add(PINNED_CHECK_BYTES);
+        self.next_pinned_check_bytes.store(next, Ordering::Relaxed);
+        let segments = state.wal.segments();
+        let pins_wal = |tree: &Arc<Tree>| {
+            let view = tree.view();
+            let Some(first) = view.first_unflushed() else { return false };
+            let pinned =
+                segments.iter().filter(|segment| segment.closed && segment.last_seq >= first);
+            let written_since = segments.iter().filter(|segment| segment.first_seq > first);
+            // A sealed memtable is flushed anyway.
+            view.sealed.is_empty()
+                && pinned.map(|segment| segment.bytes).sum::<u64>() > PINNED_BYTES_MIN
+                && written_since.map(|segment| segment.bytes).sum::<u64>()
+                    > view.active.bytes().saturating_mul(PINNED_FACTOR)
+        };
+        state.all_trees().into_iter().filter(pins_wal).collect()
+    }
+
+    /// Seals memtables early if [`FlushTrigger::is_flush_due`]. Waits for other commits until the deadline.
+    pub(crate) fn flush_if_due(&self, deadline_us: Option<u64>) {
+        if self.is_flush_due() && !self.is_sealing.swap(true, Ordering::AcqRel) {
+            // An error has made the database read-only, and the next write fails with it. After a deadline the next
+            // write tries again.
+            let _ = self.flush_early(deadline_us);
+            self.is_sealing.store(false, Ordering::Release);
+            // Writes that wait for memory check again.
+            self.state.progress.notify();
+        }
+    }
+
+    /// Whether a thread runs an early flush.
+    pub(crate) fn is_running(&self) -> bool {
+        self.is_sealing.load(Ordering::Acquire)
+    }
+
+    /// Seals small memtables that pin much of the WAL. If there are none and a limit is exceeded, seals the memtable
+    /// that pins the oldest segment, or the largest one.
+    fn flush_early(&self, deadline_us: Option<u64>) -> Result<()> {
+        let state = &self.state;
+        if self.is_pinned_check_due() {
+            let pinning = self.find_pinning_trees();
+            if !pinning.is_empty() {
+                return self.committer.seal(pinning, deadline_us);
+            }
+        }
+        let wal_is_large = state.wal.live_bytes() > self.limits.wal_bytes;
+        let memory_is_large = state.memtable_bytes() > self.limits.memtable_bytes;
+        if !(wal_is_large || memory_is_large) || state.is_flush_under_way() {
+            return Ok(());
+        }
+        let trees = state.all_trees();
+        let selected = if wal_is_large {
+            let oldest = |tree: &&Arc<Tree>| tree.view().first_unflushed();
+            trees.iter().filter(|tree| oldest(tree).is_some()).min_by_key(oldest)
+        } else {
+            // A sealed memtable is flushed anyway, or waits for its operand store.
+            let without_sealed = trees.iter().filter(|tree| tree.view().sealed.is_empty());
+            without_sealed.max_by_key(|tree| tree.view().active.bytes())
+        };
+        let Some(tree) = selected else { return Ok(()) };
+        // With a sealed memtable, a flush is already queued.
+        if tree.view().sealed.is_empty() {
+            self.committer.seal(vec![Arc::clone(tree)], deadline_us)?;
+        }
+        Ok(())
+    }
+
+    /// Checks all trees if the check is due, so that idle trees reach their final shape. Queues each tree for
+    /// compaction, because its policy may depend on time or on released snapshots, and flushes idle memtables.
+    pub(crate) fn check_trees_if_due(&self) {
+        let state = &self.state;
+        let now_us = state.env.now_us();
+        self.run_timed_work(state.env.database_us());
+        let due_us = self.next_check_us.load(Ordering::Relaxed);
+        if now_us < due_us {
+            return;
+        }
+        let next_us = now_us.saturating_add(self.check_interval_us());
+        let next_check = &self.next_check_us;
+        if next_check
+            .compare_exchange(due_us, next_us, Ordering::Relaxed, Ordering::Relaxed)
+            .is_err()
+        {
+            return;
+        }
+        if state.health.check().is_err() || state.is_closing() {
+            return;
+        }
+        let trees = state.all_trees();
+        for tree in &trees {
+            let view = tree.view();
+            if !view.version.runs().is_empty() || view.operands.is_some() {
+                state.make_ready(Work::Compaction, tree.id);
+            }
+        }
+        let idle = self.find_idle_trees(&trees, now_us);
+        if !idle.is_empty() {
+            // An error has made the database read-only; the next write returns it.
+            let _ = self.committer.seal(idle, None);
+        }
+        self.flush_if_due(None);
+    }
+
+    /// Queues compactions, and flushes memtables, that have become due by time alone. A memtable is due if its oldest
+    /// tombstone must reach the tree.
+    fn run_timed_work(&self, now_us: u64) {
+        let state = &self.state;
+        // In a read-only database no work is possible; `resume` checks all trees.
+        if !state.take_due(now_us) || state.health.check().is_err() || state.is_closing() {
+            return;
+        }
+        let (mut expired, mut next_us) = (Vec::new(), NEVER);
+        for tree in state.all_trees() {
+            let (compaction_us, memtable_us) = tree.take_due(now_us);
+            if compaction_us <= now_us {
+                state.make_ready(Work::Compaction, tree.id);
+            } else {
+                next_us = next_us.min(compaction_us);
+            }
+            if memtable_us <= now_us {
+                expired.push(tree);
+            } else {
+                next_us = next_us.min(memtable_us);
+            }
+        }
+        state.look_not_after(next_us);
+        if !expired.is_empty() {
+            // An error has made the database read-only; the next write returns it.
+            let _ = self.committer.seal(expired, None);
+        }
+    }
+
+    /// Returns the trees whose active memtable is not empty and has had no writes for the idle time.
+    fn find_idle_trees(&self, trees: &[Arc<Tree>], now_us: u64) -> Vec<Arc<Tree>> {
+        let Some(idle_us) = self.limits.memtable_idle_us else { return Vec::new() };
+        let mut unchanged = self.unchanged.lock();
+        let mut previous = std::mem::take(&mut *unchanged);
+        let mut idle = Vec::new();
+        for tree in trees {
+            let (first_seq, bytes) = {
+                let view = tree.view();
+                (view.active.first_seq(), view.active.bytes())
+            };
+            if bytes == 0 {
+                continue;
+            }
+            let is_same = |previous: &UnchangedMemtable| {
+                previous.first_seq == first_seq && previous.bytes == bytes
+            };
+            let since_us = previous
+                .remove(&tree.id)
+                .filter(is_same)
+                .map_or(now_us, |previous| previous.since_us);
+            if now_us.saturating_sub(since_us) >= idle_us {
+                idle.push(Arc::clone(tree));
+            } else {
+                unchanged.insert(tree.id, UnchangedMemtable { first_seq, bytes, since_us });
+            }
+        }
+        idle
+    }
+}
