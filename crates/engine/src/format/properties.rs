@@ -85,8 +85,8 @@ pub struct TableProperties {
     pub oldest_tombstone_us: Option<u64>,
     /// Creation time of the table, in microseconds of the database's clock.
     pub created_us: u64,
-    /// Enencodings of data, index, filter and range tombstone blocks. Informative only, because each
-    /// block states its own encoding.
+    /// Highest encodings of data, index, filter and range tombstone blocks. Informative only, because
+    /// each block states its own encoding.
     pub encodings: [u8; 4],
     /// Id and name of the keyspace, if recorded. Used when the manifest is lost.
     pub keyspace: Option<(u32, String)>,

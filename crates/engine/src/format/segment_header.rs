@@ -5,7 +5,7 @@
 //!  8  4  format version            u32
 //! 12  4  reserved                  u32, 0
 //! 16  8  database uid              u64
-//! 24  8  segment id                u64, the number in the file's name
+//! 24  8  segment id                u64, the number in the file's name, at least 1
 //! 32  8  first sequence number     u64, lower bound for the records of this segment
 //! 40  8  predecessor               u64, its id; 0 if this segment starts a chain
 //! 48  8  its last sequence number  u64, last one before this segment

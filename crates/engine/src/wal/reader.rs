@@ -39,7 +39,7 @@ use crate::vfs::{File, Vfs};
 use crate::wal::DurableSegment;
 use crate::{Error, Malformed, Result, SeqNo};
 
-/// What the manifest states about the log.
+/// The part of the manifest that describes the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplayFrom {
     /// First segment of the chain.

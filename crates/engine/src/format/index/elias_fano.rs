@@ -10,6 +10,9 @@
 //!                 or every 128th zero (samples by value), the first left out
 //! ```
 //!
+//! log2(0) counts as 0. The lows take whole bytes. Bit p of the highs is bit p mod 64, counted from the lowest, of
+//! word p ÷ 64.
+//!
 //! A number takes 2 bits plus the logarithm of the mean step. Access by index (samples of ones) and
 //! search by value (samples of zeros) each read a few words.
 

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!    v+n  prefix     varint length and bytes, common prefix of all boundaries
-//!    1    positions  u8, number of positions after the prefix, at least one
+//!    1    positions  u8, number of positions after the prefix, 1 to 64
 //!         position, repeated:
 //!      1  flags      u8; 1: the lowest digit stands for all bytes before `first`; 2: a bitmap follows
 //!      1  first      u8, the first byte that has a digit
@@ -11,8 +11,10 @@
 //!      s  bitmap     a bit for each byte from first to last, lowest bit first: 1 if the byte has a
 //!                    digit; only with flag 2, else all have one; s = ⌈(last − first + 1) ÷ 8⌉
 //!    1    shift      u8, number of low bits to drop
-//!    v    base       varint, subtracted after the shift
+//!    v    base       varint, subtracted after the shift; negative results become 0
 //! ```
+//!
+//! The prefix has at most 65,536 bytes, and the product of all bases is at most 2^57.
 //!
 //! The number of a key consists of its digits, the most significant first. A key that ends has the lowest
 //! digit at all remaining positions. A byte without a digit takes the nearest lower digit, and all later

@@ -156,7 +156,7 @@ impl PrefixIndex {
             return Err(Malformed::Field {
                 what: "index entries",
                 found: len_u64(count),
-                expected: "at least one, and no more than there are bytes for",
+                expected: "at least one, and as many as fit into the block",
             });
         }
         let restarts = count.div_ceil(interval);

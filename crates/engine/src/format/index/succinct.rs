@@ -8,7 +8,7 @@
 //!     v  smallest  varint, bytes of the smallest data block with its trailer
 //!     n  sizes     Elias-Fano sequence: for each block, the sum of (size − smallest) over it and
 //!                  all blocks before it
-//!        boundaries, one fewer than blocks, absent for one block
+//!        boundaries, one fewer than blocks; for one block the form is 0 and nothing follows
 //!        form 0:
 //!     n  map       from keys to numbers, `mixed_radix.rs`
 //!     n  numbers   Elias-Fano sequence: the numbers of the boundaries
@@ -260,7 +260,7 @@ impl SuccinctIndex {
                     return Err(Malformed::Field {
                         what: "tied boundaries",
                         found: len_u64(ties),
-                        expected: "no more than boundaries",
+                        expected: "at most the number of boundaries",
                     });
                 }
                 decoder.take("tied boundaries", ties * size_of::<u16>())?;
