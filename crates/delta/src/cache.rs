@@ -1,55 +1,58 @@
-//! Operands of keys that are read, folded (the KD cache).
+//! Cache of folded operands by key ("KD cache" in the paper).
 //!
-//! An entry says which bucket it is of and up to which number it knows all that came. A reader uses it
-//! only for the same bucket, and looks at what came between that number and its view; so whatever is
-//! inserted when, an entry is never wrong, only old.
+//! An entry states its bucket and the sequence number through which it is complete. A reader uses an entry
+//! only with the same bucket, and reads later records from the bucket. An entry may therefore be inserted at
+//! any time: it can be outdated but not wrong.
 //!
-//! Not as in the paper: a delivery makes entries that are there longer, and adds none. Keys that are only
-//! written would drive out those that are read.
+//! In contrast to the paper, a delivery extends existing entries and adds none. Otherwise keys that are only
+//! written would evict keys that are read.
+//!
+//! Source: Li et al., key-delta separation (KDSep), ICDE 2024, key-delta cache.
 
 use bytes::Bytes;
-use lsmx::SeqNo;
 use lsmx::operand_store::{Operand, OperandFolds};
+use lsmx_base::key::SeqNo;
 use lsmx_base::sync::Arc;
 use xxhash_rust::xxh3::Xxh3DefaultBuilder;
 
-/// What a bucket has of a key.
+/// Folded operands of one key in one bucket.
 #[derive(Clone, Debug)]
-pub(crate) struct Entry {
-    pub(crate) bucket: u64,
-    /// All numbers up to here are known.
-    pub(crate) covers: SeqNo,
-    /// Largest number of an operand or an anchor that has made it what it is: it says nothing about what a
-    /// reader below sees.
-    pub(crate) latest: SeqNo,
-    /// Newest first.
+pub(crate) struct CacheEntry {
+    pub(crate) bucket_id: u64,
+    /// Every record of the key up to this number is included.
+    pub(crate) complete_through: SeqNo,
+    /// Largest number of an included operand or delete marker. Readers below it cannot use the entry.
+    pub(crate) newest: SeqNo,
+    /// Newest first. May be empty: the bucket holds no operand of the key.
     pub(crate) operands: Arc<[Operand]>,
 }
 
-/// Entries by key.
+/// Cache entries by key, bounded in bytes.
 #[derive(Debug)]
-pub(crate) struct Cache(moka::sync::Cache<Bytes, Entry, Xxh3DefaultBuilder>);
+pub(crate) struct OperandCache(moka::sync::Cache<Bytes, CacheEntry, Xxh3DefaultBuilder>);
 
-/// Bytes that an entry takes beside its key and operands, about.
-const ENTRY_BYTES: usize = 160;
+/// Approximate memory of an entry without its key and operands, in bytes.
+const ENTRY_OVERHEAD_BYTES: usize = 160;
 
-impl Cache {
-    pub(crate) fn new(bytes: u64) -> Option<Cache> {
-        let weigh = |key: &Bytes, entry: &Entry| {
+impl OperandCache {
+    /// Returns a cache of at most `bytes`, or `None` for 0.
+    pub(crate) fn new(bytes: u64) -> Option<OperandCache> {
+        let weigh = |key: &Bytes, entry: &CacheEntry| {
             let operands = entry.operands.iter();
             let bytes: usize = operands.map(|it| it.bytes.len() + size_of::<Operand>()).sum();
-            u32::try_from(key.len() + bytes + ENTRY_BYTES).unwrap_or(u32::MAX)
+            u32::try_from(key.len() + bytes + ENTRY_OVERHEAD_BYTES).unwrap_or(u32::MAX)
         };
         let builder = moka::sync::Cache::builder().max_capacity(bytes).weigher(weigh);
-        (bytes > 0).then(|| Cache(builder.build_with_hasher(Xxh3DefaultBuilder::new())))
+        let build = || OperandCache(builder.build_with_hasher(Xxh3DefaultBuilder::new()));
+        (bytes > 0).then(build)
     }
 
-    pub(crate) fn get(&self, key: &[u8]) -> Option<Entry> {
+    pub(crate) fn get(&self, key: &[u8]) -> Option<CacheEntry> {
         self.0.get(key)
     }
 
-    /// Its work is done at once: so the bound holds, and what is evicted does not depend on the clock.
-    pub(crate) fn insert(&self, key: &[u8], entry: Entry) {
+    /// Inserts an entry and evicts at once, so that the bound holds and evictions do not depend on the clock.
+    pub(crate) fn insert(&self, key: &[u8], entry: CacheEntry) {
         self.0.insert(Bytes::copy_from_slice(key), entry);
         self.0.run_pending_tasks();
     }
@@ -63,8 +66,8 @@ impl Cache {
     }
 }
 
-/// Folds neighbours, newest first, where the operator can.
-pub(crate) fn fold(operands: &mut Vec<Operand>, key: &[u8], folds: &dyn OperandFolds) {
+/// Folds adjacent operands where the merge operator supports it. The order is newest first.
+pub(crate) fn fold_operands(operands: &mut Vec<Operand>, key: &[u8], folds: &dyn OperandFolds) {
     let mut folded: Vec<Operand> = Vec::with_capacity(operands.len());
     while let Some(newer) = operands.pop() {
         if let Some(older) = folded.last_mut()

@@ -1,48 +1,156 @@
-//! Walks the operands of a view, bucket by bucket; a bucket is read at once.
+//! Cursor over the operands of a view, or over records in memory.
 
 use std::cmp::Reverse;
 
+use lsmx::Result;
 use lsmx::cursor::Cursor;
 use lsmx::operand_store::OperandReads;
-use lsmx::{Result, SeqNo, Slice};
-use lsmx_base::key::{EntryKind, InternalKey};
+use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
+use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
 use crate::bucket::Bucket;
-use crate::bucket::reading::Reading;
+use crate::bucket::reader::BucketReader;
 use crate::format::record::Record;
-use crate::view::View;
+use crate::view::StoreView;
 
-/// A cursor over records in memory, in order.
+/// A view as the source of a cursor.
 #[derive(Debug)]
-pub(crate) struct RecordCursor {
+struct ViewSource {
+    view: Arc<StoreView>,
+    /// Sequence number of the reader.
+    at: SeqNo,
+    reads: OperandReads,
+    counts_as_job: bool,
+}
+
+impl ViewSource {
+    /// Reads a bucket and returns the operands that the reader sees, in order.
+    fn read_bucket(&self, index: usize) -> Result<Vec<Record>> {
+        if self.view.buckets[index].is_empty() {
+            return Ok(Vec::new());
+        }
+        let resources = &self.view.resources;
+        let counts = &*resources.files.context.counts;
+        let mut reader = match self.counts_as_job {
+            true => BucketReader::for_job(&resources.counters.bucket_read_bytes),
+            false => BucketReader::for_user(self.reads, counts),
+        };
+        let read = |bucket: &Bucket| bucket.read_records(&mut reader);
+        let records = self.view.read_bucket(index, read)?;
+        if reader.read_count == 0 && !self.counts_as_job {
+            counts.hit();
+        }
+        let mut visible: Vec<Record> = Vec::with_capacity(records.len());
+        for group in records.chunk_by(|a, b| a.key == b.key) {
+            let mut newest_marker = self.view.newest_marker(&group[0].key, self.at);
+            for record in group.iter().filter(|record| record.last <= self.at) {
+                match record.operand {
+                    None => newest_marker = newest_marker.max(record.last),
+                    Some(_) if record.last >= newest_marker => visible.push(record.clone()),
+                    Some(_) => {}
+                }
+            }
+        }
+        Ok(visible)
+    }
+}
+
+/// A cursor over operands. It loads one bucket at a time.
+#[derive(Debug)]
+pub(crate) struct OperandCursor {
+    /// `None` for records in memory. They count as one loaded bucket.
+    source: Option<ViewSource>,
+    loaded_bucket: Option<usize>,
+    /// Operands of the loaded bucket.
     records: Vec<Record>,
-    /// Where it stands; none: nowhere.
+    /// Index of the current record, if the cursor is valid.
     index: Option<usize>,
 }
 
-impl RecordCursor {
-    pub(crate) fn new(records: Vec<Record>) -> RecordCursor {
-        RecordCursor { records, index: None }
+impl OperandCursor {
+    /// Returns a cursor over the operands that a reader at `at` sees.
+    ///
+    /// `counts_as_job` states whether the reads count as those of a background job.
+    pub(crate) fn from_view(
+        view: Arc<StoreView>,
+        at: SeqNo,
+        reads: OperandReads,
+        counts_as_job: bool,
+    ) -> OperandCursor {
+        let source = Some(ViewSource { view, at, reads, counts_as_job });
+        OperandCursor { source, loaded_bucket: None, records: Vec::new(), index: None }
     }
 
-    /// First record that is not before this place.
-    fn position(&self, user_key: &[u8], seq: SeqNo) -> usize {
-        let sought = (user_key, Reverse(seq));
-        self.records.partition_point(|record| (&*record.key, Reverse(record.last)) < sought)
+    /// Returns a cursor over sorted records.
+    pub(crate) fn from_records(records: Vec<Record>) -> OperandCursor {
+        OperandCursor { source: None, loaded_bucket: Some(0), records, index: None }
     }
 
-    fn stand_on(&mut self, index: Option<usize>) {
+    fn bucket_count(&self) -> usize {
+        self.source.as_ref().map_or(1, |source| source.view.buckets.len())
+    }
+
+    fn bucket_index(&self, key: &[u8]) -> Option<usize> {
+        self.source.as_ref().map_or(Some(0), |source| source.view.bucket_index(key))
+    }
+
+    /// Loads a bucket unless it is loaded. The cursor is not valid afterwards.
+    fn load(&mut self, bucket: usize) -> Result<()> {
+        self.index = None;
+        if let Some(source) = &self.source
+            && self.loaded_bucket != Some(bucket)
+        {
+            self.loaded_bucket = None;
+            self.records = source.read_bucket(bucket)?;
+            self.loaded_bucket = Some(bucket);
+        }
+        Ok(())
+    }
+
+    /// Returns the index of the first loaded record at or after a position.
+    fn lower_bound(&self, user_key: &[u8], seq: SeqNo) -> usize {
+        let position = (user_key, Reverse(seq));
+        self.records.partition_point(|record| (&*record.key, Reverse(record.last)) < position)
+    }
+
+    fn move_to(&mut self, index: Option<usize>) {
         self.index = index.filter(|index| *index < self.records.len());
     }
 
+    /// Moves to the first operand of the buckets from `bucket` on.
+    fn move_to_first_from(&mut self, bucket: usize) -> Result<()> {
+        self.index = None;
+        for bucket in bucket..self.bucket_count() {
+            self.load(bucket)?;
+            self.move_to(Some(0));
+            if self.valid() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves to the last operand of the buckets before `end`.
+    fn move_to_last_before(&mut self, end: usize) -> Result<()> {
+        self.index = None;
+        for bucket in (0..end).rev() {
+            self.load(bucket)?;
+            self.move_to(self.records.len().checked_sub(1));
+            if self.valid() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the current record. Panics if the cursor is not valid.
     fn record(&self) -> &Record {
-        // Callers ask `valid` first, as the trait demands.
         &self.records[self.index.unwrap_or(usize::MAX)]
     }
 }
 
-impl Cursor for RecordCursor {
+impl Cursor for OperandCursor {
     fn valid(&self) -> bool {
         self.index.is_some()
     }
@@ -61,190 +169,41 @@ impl Cursor for RecordCursor {
     }
 
     fn first(&mut self) -> Result<()> {
-        self.stand_on(Some(0));
-        Ok(())
+        self.move_to_first_from(0)
     }
 
     fn last(&mut self) -> Result<()> {
-        self.stand_on(self.records.len().checked_sub(1));
-        Ok(())
+        self.move_to_last_before(self.bucket_count())
     }
 
     fn seek(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
-        self.stand_on(Some(self.position(user_key, seq)));
-        Ok(())
+        self.index = None;
+        let Some(bucket) = self.bucket_index(user_key) else { return Ok(()) };
+        self.load(bucket)?;
+        self.move_to(Some(self.lower_bound(user_key, seq)));
+        if self.valid() { Ok(()) } else { self.move_to_first_from(bucket + 1) }
     }
 
     fn seek_before(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
-        self.stand_on(self.position(user_key, seq).checked_sub(1));
-        Ok(())
+        self.index = None;
+        let Some(bucket) = self.bucket_index(user_key) else { return Ok(()) };
+        self.load(bucket)?;
+        self.move_to(self.lower_bound(user_key, seq).checked_sub(1));
+        if self.valid() { Ok(()) } else { self.move_to_last_before(bucket) }
     }
 
     fn next(&mut self) -> Result<()> {
-        self.stand_on(self.index.map(|index| index + 1));
-        Ok(())
-    }
-
-    fn prev(&mut self) -> Result<()> {
-        self.stand_on(self.index.and_then(|index| index.checked_sub(1)));
-        Ok(())
-    }
-}
-
-/// A cursor over the operands that a reader at a number sees.
-#[derive(Debug)]
-pub(crate) struct ViewCursor {
-    view: Arc<View>,
-    at: SeqNo,
-    reads: OperandReads,
-    /// What it reads counts as a job's.
-    of_job: bool,
-    /// Bucket that is at hand.
-    place: Option<usize>,
-    inside: RecordCursor,
-}
-
-impl ViewCursor {
-    pub(crate) fn new(view: Arc<View>, at: SeqNo, reads: OperandReads) -> ViewCursor {
-        let inside = RecordCursor::new(Vec::new());
-        ViewCursor { view, at, reads, of_job: false, place: None, inside }
-    }
-
-    /// Counts what it reads as a job's.
-    pub(crate) fn of_job(self) -> ViewCursor {
-        ViewCursor { of_job: true, ..self }
-    }
-
-    /// Has a bucket at hand, and stands nowhere in it.
-    fn load(&mut self, place: usize) -> Result<()> {
-        self.inside.index = None;
-        if self.place == Some(place) {
-            return Ok(());
-        }
-        self.place = None;
-        self.inside.records = match self.view.buckets[place].is_empty() {
-            true => Vec::new(),
-            false => {
-                let shared = &self.view.shared;
-                let counts = &*shared.table.place.counts;
-                let mut reading = match self.of_job {
-                    true => Reading::of_job(&shared.counters.bucket_read_bytes),
-                    false => Reading::of_user(self.reads, counts),
-                };
-                let all = |bucket: &Bucket| bucket.all_records(&mut reading);
-                let records = self.view.read_bucket(place, all)?;
-                if reading.calls == 0 && !self.of_job {
-                    counts.hit();
-                }
-                self.visible(&records)
-            }
-        };
-        self.place = Some(place);
-        Ok(())
-    }
-
-    /// Operands of `records`, which are in order, that the reader sees.
-    fn visible(&self, records: &[Record]) -> Vec<Record> {
-        let mut visible: Vec<Record> = Vec::with_capacity(records.len());
-        for group in records.chunk_by(|a, b| a.key == b.key) {
-            let mut anchor = self.view.range_anchor(&group[0].key, self.at);
-            for record in group.iter().filter(|record| record.last <= self.at) {
-                match record.operand {
-                    None => anchor = anchor.max(record.last),
-                    Some(_) if record.last >= anchor => visible.push(record.clone()),
-                    Some(_) => {}
-                }
-            }
-        }
-        visible
-    }
-
-    /// Stands on the first entry of the bucket at `place` or of one behind it.
-    fn first_from(&mut self, place: usize) -> Result<()> {
-        self.inside.index = None;
-        for place in place..self.view.buckets.len() {
-            self.load(place)?;
-            self.inside.first()?;
-            if self.inside.valid() {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Stands on the last entry of a bucket before `end`.
-    fn last_before(&mut self, end: usize) -> Result<()> {
-        self.inside.index = None;
-        for place in (0..end).rev() {
-            self.load(place)?;
-            self.inside.last()?;
-            if self.inside.valid() {
-                break;
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Cursor for ViewCursor {
-    fn valid(&self) -> bool {
-        self.inside.valid()
-    }
-
-    fn key(&self) -> InternalKey<'_> {
-        self.inside.key()
-    }
-
-    fn value(&self) -> &[u8] {
-        self.inside.value()
-    }
-
-    fn value_slice(&self) -> Slice {
-        self.inside.value_slice()
-    }
-
-    fn first(&mut self) -> Result<()> {
-        self.first_from(0)
-    }
-
-    fn last(&mut self) -> Result<()> {
-        self.last_before(self.view.buckets.len())
-    }
-
-    fn seek(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
-        self.inside.index = None;
-        let Some(place) = self.view.place_of(user_key) else { return Ok(()) };
-        self.load(place)?;
-        self.inside.seek(user_key, seq)?;
-        match self.inside.valid() {
-            true => Ok(()),
-            false => self.first_from(place + 1),
-        }
-    }
-
-    fn seek_before(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
-        self.inside.index = None;
-        let Some(place) = self.view.place_of(user_key) else { return Ok(()) };
-        self.load(place)?;
-        self.inside.seek_before(user_key, seq)?;
-        match self.inside.valid() {
-            true => Ok(()),
-            false => self.last_before(place),
-        }
-    }
-
-    fn next(&mut self) -> Result<()> {
-        self.inside.next()?;
-        match (self.inside.valid(), self.place) {
-            (false, Some(place)) => self.first_from(place + 1),
+        self.move_to(self.index.map(|index| index + 1));
+        match (self.valid(), self.loaded_bucket) {
+            (false, Some(bucket)) => self.move_to_first_from(bucket + 1),
             _ => Ok(()),
         }
     }
 
     fn prev(&mut self) -> Result<()> {
-        self.inside.prev()?;
-        match (self.inside.valid(), self.place) {
-            (false, Some(place)) => self.last_before(place),
+        self.move_to(self.index.and_then(|index| index.checked_sub(1)));
+        match (self.valid(), self.loaded_bucket) {
+            (false, Some(bucket)) => self.move_to_last_before(bucket),
             _ => Ok(()),
         }
     }

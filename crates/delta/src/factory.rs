@@ -1,55 +1,62 @@
-//! Makes the stores of keyspaces.
+//! Factory for the stores of keyspaces.
 
 use lsmx::operand_store::{OperandMetrics, OperandStore, OperandStoreFactory, Place, Token};
-use lsmx::{Error, Malformed, Result};
+use lsmx::{Error, Result};
 use lsmx_base::sync::Arc;
 
-use crate::charge::Memory;
+use crate::bucket::verify::BucketVerifier;
+use crate::memory::MemoryUsage;
 use crate::options::DeltaOptions;
-use crate::state::{DeltaStore, metrics_of};
+use crate::store::DeltaStore;
 
-/// Keeps merge operands in buckets beside the tree.
+/// Creates operand stores with key-delta separation. The name in the manifest is `key-delta`.
+///
+/// Opening a store checks the options.
+///
+/// ```
+/// use lsmx::KeyspaceOptions;
+/// use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
+///
+/// let factory = DeltaStoreFactory::new(DeltaOptions::default().cache_bytes(64 << 20));
+/// let options = KeyspaceOptions::default().operand_store(factory);
+/// ```
+///
+/// Source: Li et al., key-delta separation (KDSep), ICDE 2024.
 #[derive(Clone, Debug, Default)]
-pub struct KeyDelta {
+pub struct DeltaStoreFactory {
     options: DeltaOptions,
 }
 
-impl KeyDelta {
-    /// Stores with these settings, which are checked when a store is opened.
+impl DeltaStoreFactory {
+    /// Returns a factory for stores with these options.
     #[must_use]
-    pub fn new(options: DeltaOptions) -> KeyDelta {
-        KeyDelta { options }
+    pub fn new(options: DeltaOptions) -> DeltaStoreFactory {
+        DeltaStoreFactory { options }
     }
 }
 
-impl OperandStoreFactory for KeyDelta {
+impl OperandStoreFactory for DeltaStoreFactory {
     fn name(&self) -> &str {
         "key-delta"
     }
 
-    fn open(&self, place: Place, token: Option<Token>) -> Result<Arc<dyn OperandStore>> {
-        Ok(Arc::new(DeltaStore::open(place, token, self.options)?))
+    fn open(&self, context: Place, token: Option<Token>) -> Result<Arc<dyn OperandStore>> {
+        Ok(Arc::new(DeltaStore::open(context, token, self.options)?))
     }
 
-    fn verify(&self, place: Place, token: Token) -> Result<OperandMetrics> {
-        let place = Place { read_only: true, ..place };
-        let store = DeltaStore::open(place, Some(token), self.options)?;
-        let view = store.committed_view();
-        let memory = Memory::default();
-        for at in 0..view.buckets.len() {
-            let bucket = &view.buckets[at];
-            let end = view.end_of(at);
-            for file in bucket.files() {
-                file.verify_header()?;
-            }
-            bucket.verify(end, &memory)?;
-            let inside = |key: &[u8]| end.is_none_or(|end| key < end) && *bucket.smallest <= *key;
-            if !bucket.tail.records().all(|record| inside(&record.key)) {
-                let path = store.log_path();
-                let what = "a key and the range of its bucket";
-                return Err(Error::malformed(Malformed::Order { what }, &path, 0));
-            }
+    fn verify(&self, context: Place, token: Token) -> Result<OperandMetrics> {
+        let context = Place { read_only: true, ..context };
+        let store = DeltaStore::open(context, Some(token), self.options)?;
+        let view = store.state.committed_view();
+        let memory = MemoryUsage::default();
+        for (index, bucket) in view.buckets.iter().enumerate() {
+            let verifier = BucketVerifier { bucket, end: view.bucket_end(index), memory: &memory };
+            verifier.verify_files()?;
+            let mut tail = bucket.tail.records();
+            tail.try_for_each(|record| verifier.check_key_range(&record.key)).map_err(
+                |malformed| Error::malformed(malformed, &store.state.committed_log_path(), 0),
+            )?;
         }
-        Ok(metrics_of(&view))
+        Ok(view.metrics())
     }
 }

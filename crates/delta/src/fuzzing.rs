@@ -20,7 +20,7 @@ pub use seeds::seeds;
 use lsmx::fuzzing::{Beside, Target, api_with};
 use lsmx_base::sync::Arc;
 
-use crate::factory::KeyDelta;
+use crate::factory::DeltaStoreFactory;
 use crate::options::DeltaOptions;
 
 /// All targets.
@@ -50,9 +50,9 @@ pub fn api(bytes: &[u8]) {
     let beside = Beside {
         give: |options| {
             let small = DeltaOptions::default().bucket_bytes(512).log_bytes_max(1024);
-            options.operand_store(KeyDelta::new(small.buckets_max(4)))
+            options.operand_store(DeltaStoreFactory::new(small.buckets_max(4)))
         },
-        stores: || vec![Arc::new(KeyDelta::default())],
+        stores: || vec![Arc::new(DeltaStoreFactory::default())],
     };
     api_with(bytes, beside);
 }

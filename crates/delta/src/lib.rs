@@ -1,30 +1,52 @@
-//! Key-delta separation for lsmx: merge operands live in buckets beside the tree.
+//! Operand store with key-delta separation for the storage engine `lsmx`.
 //!
-//! Operands of a key that are entries of the tree lie scattered over its levels, and who reads the key
-//! gathers them from all of these. Here a store of buckets has them, one bucket per range of keys, and all
-//! operands of a key are one read away, or none where memory has them folded.
+//! Merge operands in an LSM tree are spread over its levels, and a read must collect them from each. This
+//! crate stores the operands of a keyspace outside the tree, in *buckets*: files that each hold the operands
+//! of one key range. A read of a key then needs at most one bucket, or none if the operands are cached.
 //!
-//! A keyspace gets the store by a factory, [`KeyDelta`], which is all that users need; what a store owes
-//! to the engine, and the engine to a store, stands in [`lsmx::operand_store`].
+//! # Use
+//! Pass a [`DeltaStoreFactory`] to the options of a keyspace:
 //!
 //! ```
-//! use lsmx_delta::{DeltaOptions, KeyDelta};
+//! use std::sync::Arc;
 //!
-//! let separated = KeyDelta::new(DeltaOptions::default().cache_bytes(64 << 20));
-//! assert_eq!(lsmx::operand_store::OperandStoreFactory::name(&separated), "key-delta");
+//! use lsmx::merge_operator::Append;
+//! use lsmx::vfs::MemVfs;
+//! use lsmx::{Db, KeyspaceOptions, Options};
+//! use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
+//!
+//! let factory = DeltaStoreFactory::new(DeltaOptions::default().cache_bytes(64 << 20));
+//! let keyspace = KeyspaceOptions::default().merge_operator(Append::new()).operand_store(factory);
+//! let options = Options::default().vfs(Arc::new(MemVfs::new())).keyspace_defaults(keyspace);
+//! let db = Db::open("db", options)?;
+//!
+//! let keyspace = db.default_keyspace();
+//! keyspace.merge("list", "a")?;
+//! keyspace.merge("list", "b")?;
+//! db.flush()?;
+//! assert_eq!(keyspace.get("list")?.as_deref(), Some(&b"ab"[..]));
+//! # Ok::<(), lsmx::Error>(())
 //! ```
 //!
-//! The design and every byte of the files stand in `docs/delta.md` of the repository.
+//! # Operation
+//! - A flush *delivers* operands to the store. For each put or delete it delivers a *delete marker* ("anchor"
+//!   in the paper), which voids the older operands of the key.
+//! - Delivered records go to the store's log and to the *tail* of their bucket in memory. A long tail is
+//!   written to the bucket's file as sorted pages.
+//! - A *collection* rewrites full buckets. It drops void operands, folds the others and splits or merges
+//!   buckets. If the maximum number of buckets is reached, it moves operands to the tree.
+//! - A *cache* holds the folded operands of keys that are read.
 //!
-//! Source: "Key-delta separation", KDSep.
+//! [`DeltaOptions`] has the sizes. [`dump`] prints a file. `docs/delta.md` in the repository describes the
+//! design and the file formats.
+//!
+//! Source: Li et al., key-delta separation (KDSep), ICDE 2024.
 
 mod bucket;
 mod cache;
-mod charge;
-mod collect;
-mod copy;
+mod collection;
 mod cursor;
-mod deliver;
+mod delivery;
 mod dump;
 mod factory;
 mod files;
@@ -32,18 +54,19 @@ mod format;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod fuzzing;
-mod keep;
 mod log;
+mod memory;
+mod operand_view;
 mod options;
-mod ranges;
-mod reader;
+mod plan;
+mod range_markers;
 mod recovery;
 mod state;
 mod store;
 mod view;
 
 pub use dump::dump;
-pub use factory::KeyDelta;
+pub use factory::DeltaStoreFactory;
 pub use options::{
     BUCKET_BYTES_DEFAULT, BUCKETS_MAX_DEFAULT, CACHE_BYTES_DEFAULT, DeltaOptions,
     LOG_BYTES_MAX_DEFAULT, SPLIT_THRESHOLD_DEFAULT,

@@ -1,22 +1,24 @@
-//! Settings of a store: plain data, checked when the store is opened.
+//! Options of a store.
 
 use lsmx::{Error, Result};
 
-/// Default of [`DeltaOptions::bucket_bytes`].
+/// Default of [`DeltaOptions::bucket_bytes`]: 256 KiB.
 pub const BUCKET_BYTES_DEFAULT: u64 = 256 << 10;
 /// Default of [`DeltaOptions::split_threshold`].
 pub const SPLIT_THRESHOLD_DEFAULT: f64 = 0.8;
 /// Default of [`DeltaOptions::buckets_max`].
 pub const BUCKETS_MAX_DEFAULT: u64 = 32_768;
-/// Default of [`DeltaOptions::log_bytes_max`].
+/// Default of [`DeltaOptions::log_bytes_max`]: 64 MiB.
 pub const LOG_BYTES_MAX_DEFAULT: u64 = 64 << 20;
-/// Default of [`DeltaOptions::cache_bytes`] where the engine sets no bound on memory.
+/// Default of [`DeltaOptions::cache_bytes`] if the engine sets no memory limit: 32 MiB.
 pub const CACHE_BYTES_DEFAULT: u64 = 32 << 20;
 
-/// Bytes of records from which on a page ends, in buckets that are not tiny.
+/// Maximum page size, in bytes of records.
 const PAGE_BYTES_MAX: usize = 4096;
 
-/// How a store keeps operands.
+/// Options of a store. They may change between two openings of a database.
+///
+/// Source of the defaults: Li et al., key-delta separation (KDSep), ICDE 2024.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DeltaOptions {
     pub(crate) bucket_bytes: u64,
@@ -39,78 +41,85 @@ impl Default for DeltaOptions {
 }
 
 impl DeltaOptions {
-    /// Bytes of a bucket, 512 to 1 GiB: past them it is collected. Larger: fewer buckets, so less memory,
-    /// and more bytes per read. Most users leave it. Default: [`BUCKET_BYTES_DEFAULT`].
+    /// Size at which a bucket is collected, in bytes, from 512 to 1 GiB.
+    ///
+    /// Larger: fewer buckets, less memory, more bytes per collection and per scan. Most users keep the default.
+    /// Default: [`BUCKET_BYTES_DEFAULT`].
     #[must_use]
     pub fn bucket_bytes(mut self, bytes: u64) -> DeltaOptions {
         self.bucket_bytes = bytes;
         self
     }
 
-    /// Share of a bucket, 0.05 to 0.95, up to which what a collection leaves of it stays in one bucket.
-    /// Smaller: collections come less often, more space is lost. Default: [`SPLIT_THRESHOLD_DEFAULT`].
+    /// Fraction of `bucket_bytes`, from 0.05 to 0.95, above which a collected bucket is split.
+    ///
+    /// Smaller: fewer collections, more unused space. Default: [`SPLIT_THRESHOLD_DEFAULT`].
     #[must_use]
     pub fn split_threshold(mut self, share: f64) -> DeltaOptions {
         self.split_threshold = share;
         self
     }
 
-    /// Most buckets, at least 4: beyond, operands of full buckets go to the tree. Fewer if the memory for
-    /// what is known of them does not suffice. Default: [`BUCKETS_MAX_DEFAULT`].
+    /// Maximum number of buckets, at least 4. Beyond it, full buckets move their operands to the tree.
+    ///
+    /// A memory limit of the engine may lower it. Default: [`BUCKETS_MAX_DEFAULT`].
     #[must_use]
     pub fn buckets_max(mut self, buckets: u64) -> DeltaOptions {
         self.buckets_max = buckets;
         self
     }
 
-    /// Bytes of deliveries in a log, at least 1024, after which a new one is begun. Larger: fewer syncs of
-    /// buckets, longer recovery. Default: [`LOG_BYTES_MAX_DEFAULT`].
+    /// Size at which a new log is started, in bytes after the log's snapshot, at least 1024.
+    ///
+    /// Larger: fewer syncs of bucket files, slower recovery. Default: [`LOG_BYTES_MAX_DEFAULT`].
     #[must_use]
     pub fn log_bytes_max(mut self, bytes: u64) -> DeltaOptions {
         self.log_bytes_max = bytes;
         self
     }
 
-    /// Bytes of memory for folded operands of keys that are read; 0 for none. Default: half of the
-    /// memory that the engine lets the store use, or [`CACHE_BYTES_DEFAULT`].
+    /// Size of the cache of folded operands, in bytes. 0 disables the cache.
+    ///
+    /// Larger: fewer reads of buckets for keys that are read often. Default: half of the memory that the engine
+    /// allows for the store, or [`CACHE_BYTES_DEFAULT`] without such a limit.
     #[must_use]
     pub fn cache_bytes(mut self, bytes: u64) -> DeltaOptions {
         self.cache_bytes = Some(bytes);
         self
     }
 
-    /// Says what is outside its range.
+    /// Checks the bounds.
     ///
     /// # Errors
     /// [`Error::InvalidOption`].
     pub(crate) fn check(&self) -> Result<()> {
-        let wrong = |name, value: String, must| Err(Error::InvalidOption { name, value, must });
+        let invalid = |name, value: String, must| Err(Error::InvalidOption { name, value, must });
         if !(512..=1 << 30).contains(&self.bucket_bytes) {
-            return wrong("bucket_bytes", self.bucket_bytes.to_string(), "512 to 1073741824");
+            return invalid("bucket_bytes", self.bucket_bytes.to_string(), "512 to 1073741824");
         }
         if !(0.05..=0.95).contains(&self.split_threshold) {
-            return wrong("split_threshold", self.split_threshold.to_string(), "0.05 to 0.95");
+            return invalid("split_threshold", self.split_threshold.to_string(), "0.05 to 0.95");
         }
         if self.buckets_max < 4 {
-            return wrong("buckets_max", self.buckets_max.to_string(), "at least 4");
+            return invalid("buckets_max", self.buckets_max.to_string(), "at least 4");
         }
         if self.log_bytes_max < 1024 {
-            return wrong("log_bytes_max", self.log_bytes_max.to_string(), "at least 1024");
+            return invalid("log_bytes_max", self.log_bytes_max.to_string(), "at least 1024");
         }
         Ok(())
     }
 
-    /// Bytes of records from which on a page ends.
+    /// Returns the record bytes at which a page ends.
     pub(crate) fn page_bytes(&self) -> usize {
         usize::try_from(self.bucket_bytes / 16).unwrap_or(PAGE_BYTES_MAX).clamp(64, PAGE_BYTES_MAX)
     }
 
-    /// Bytes up to which what a collection leaves stays in one bucket.
+    /// Returns the record bytes above which a collected bucket is split.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         clippy::cast_precision_loss,
-        reason = "a share of at most 2^30 bytes"
+        reason = "a fraction of at most 2^30 bytes"
     )]
     pub(crate) fn threshold_bytes(&self) -> u64 {
         (self.bucket_bytes as f64 * self.split_threshold) as u64
@@ -122,15 +131,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_out_of_range_is_named() {
+    fn check_value_out_of_bounds_is_invalid_option() {
         DeltaOptions::default().check().unwrap();
-        let wrong = [
+        let invalid = [
             DeltaOptions::default().bucket_bytes(511),
             DeltaOptions::default().split_threshold(f64::NAN),
             DeltaOptions::default().buckets_max(3),
             DeltaOptions::default().log_bytes_max(10),
         ];
-        for options in wrong {
+        for options in invalid {
             assert!(matches!(options.check(), Err(Error::InvalidOption { .. })));
         }
     }

@@ -1,73 +1,92 @@
-//! The store as the engine has it.
+//! Operand store with key-delta separation.
 
+use lsmx::Result;
 use lsmx::operand_store::{
-    Collection, Delivery, OperandFileKind, OperandMetrics, OperandStore, OperandView, Token,
+    Collection, Delivery, OperandFileKind, OperandMetrics, OperandStore, OperandView, Place, Token,
 };
-use lsmx::{Result, SeqNo};
-use lsmx_base::sync::Arc;
+use lsmx_base::key::SeqNo;
+use lsmx_base::sync::{Arc, Ordering};
 
-use crate::collect;
-use crate::deliver::DeltaDelivery;
-use crate::state::{DeltaStore, metrics_of};
+use crate::collection::buckets::BucketCollection;
+use crate::collection::full::FullCollection;
+use crate::delivery::DeltaDelivery;
+use crate::options::DeltaOptions;
+use crate::state::StoreState;
+
+#[derive(Debug)]
+pub(crate) struct DeltaStore {
+    pub(crate) state: StoreState,
+}
+
+impl DeltaStore {
+    /// Opens the store as of a token, or an empty store.
+    pub(crate) fn open(
+        context: Place,
+        token: Option<Token>,
+        options: DeltaOptions,
+    ) -> Result<DeltaStore> {
+        Ok(DeltaStore { state: StoreState::open(context, token, options)? })
+    }
+}
 
 impl OperandStore for DeltaStore {
     fn view(&self) -> Arc<dyn OperandView> {
-        self.committed_view()
+        self.state.committed_view()
     }
 
     fn deliver(&self, through: SeqNo) -> Result<Box<dyn Delivery + '_>> {
-        Ok(Box::new(DeltaDelivery::new(self, self.base()?, through)))
+        let base = self.state.load_base()?;
+        Ok(Box::new(DeltaDelivery::new(&self.state, base, through)))
     }
 
     fn committed(&self, token: Token) {
-        self.commit(token);
+        self.state.commit(token);
     }
 
     fn abandon(&self) {
-        self.doubt();
+        self.state.abandon_prepared();
     }
 
     fn collection_is_due(&self) -> bool {
-        self.is_due()
+        self.state.is_due()
     }
 
     fn collect(&self, snapshots: &[SeqNo]) -> Result<Option<Box<dyn Collection + '_>>> {
-        let collection = collect::begin(self, snapshots)?;
+        let collection = BucketCollection::start(&self.state, snapshots)?;
         Ok(collection.map(|collection| Box::new(collection) as Box<dyn Collection + '_>))
     }
 
     fn collect_all(&self) -> Result<Box<dyn Collection + '_>> {
-        Ok(Box::new(collect::everything(self)?))
+        Ok(Box::new(FullCollection::start(&self.state)?))
     }
 
     fn check_file(&self, kind: OperandFileKind, number: u64) -> Option<Result<u64>> {
         match kind {
-            OperandFileKind::Bucket => Some(self.check_bucket_file(number)),
+            OperandFileKind::Bucket => Some(self.state.check_bucket_file(number)),
             OperandFileKind::Log => None,
         }
     }
 
     fn leave_out(&self, files: &[(OperandFileKind, u64)]) {
         let buckets = files.iter().filter(|(kind, _)| *kind == OperandFileKind::Bucket);
-        self.set_left_out(buckets.map(|(_, number)| *number).collect());
+        self.state.set_excluded_files(buckets.map(|(_, number)| *number).collect());
     }
 
     fn live_files(&self) -> Vec<(OperandFileKind, u64)> {
-        self.committed_files()
+        self.state.committed_files()
     }
 
     fn memory_bytes(&self) -> u64 {
-        self.memory()
+        self.state.memory_bytes()
     }
 
     fn rewritten_bytes(&self) -> u64 {
-        // What came since the log began is read from it, and goes to a new one or to buckets.
-        self.shared.counters.log_bytes.load(lsmx_base::sync::Ordering::Relaxed)
+        // Recovery returns the records of the log to tails, which are written again.
+        self.state.resources.counters.log_bytes.load(Ordering::Relaxed)
     }
 
     fn metrics(&self) -> OperandMetrics {
-        let view = self.committed_view();
         let memory_bytes = self.memory_bytes();
-        OperandMetrics { memory_bytes, ..metrics_of(&view) }
+        OperandMetrics { memory_bytes, ..self.state.committed_view().metrics() }
     }
 }

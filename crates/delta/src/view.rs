@@ -1,45 +1,48 @@
-//! What a store holds at one moment: buckets in key order, and range anchors. It never changes.
+//! Immutable view of a store: buckets in key order and range delete markers.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use lsmx::operand_store::{Operand, Token};
-use lsmx::{Result, SeqNo, Slice};
+use lsmx::Result;
+use lsmx::operand_store::{Operand, OperandMetrics, Token};
+use lsmx_base::coding::len_u64;
 use lsmx_base::filter::key_hash;
+use lsmx_base::key::SeqNo;
 use lsmx_base::key_search::KeySearch;
+use lsmx_base::slice::Slice;
 use lsmx_base::sync::{Arc, AtomicU64, OnceLock, Ordering};
 
 use crate::bucket::Bucket;
-use crate::bucket::lookup::{Found, Wanted};
-use crate::bucket::reading::Reading;
-use crate::cache::{Cache, Entry, fold};
-use crate::charge::Memory;
-use crate::files::FileTable;
-use crate::format::log::RangeAnchor;
+use crate::bucket::lookup::{FoundRecord, KeyQuery, find_records, prefetch_records};
+use crate::bucket::reader::BucketReader;
+use crate::cache::{CacheEntry, OperandCache, fold_operands};
+use crate::files::{BucketFile, FileTable};
+use crate::format::log::RangeMarker;
+use crate::memory::MemoryUsage;
 use crate::options::DeltaOptions;
-use crate::ranges::{Minima, Ranges};
+use crate::range_markers::{MinTree, RangeMarkers};
 
-/// What all views of a store share.
+/// Resources that all views of a store share.
 #[derive(Debug)]
-pub(crate) struct Shared {
-    /// Reads a view from the log that a token names. Who does so stands above.
-    pub(crate) recover: fn(&Arc<Shared>, Token) -> Result<View>,
+pub(crate) struct StoreResources {
+    /// Recovers the view of a token from its log. A function pointer, because `recovery` imports this module.
+    pub(crate) recover_view: fn(&Arc<StoreResources>, Token) -> Result<StoreView>,
     pub(crate) options: DeltaOptions,
-    pub(crate) table: Arc<FileTable>,
-    pub(crate) cache: Option<Cache>,
-    pub(crate) memory: Memory,
-    pub(crate) counters: Counters,
+    pub(crate) files: Arc<FileTable>,
+    pub(crate) cache: Option<OperandCache>,
+    pub(crate) memory: MemoryUsage,
+    pub(crate) counters: StoreCounters,
 }
 
-/// What a store has done since it was opened.
+/// Counters since the store was opened, except `log_bytes`: the size of the current log.
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
+pub(crate) struct StoreCounters {
     pub(crate) bucket_read_bytes: AtomicU64,
     pub(crate) log_bytes: AtomicU64,
     pub(crate) log_written_bytes: AtomicU64,
     pub(crate) operands: AtomicU64,
-    pub(crate) anchors: AtomicU64,
+    pub(crate) delete_markers: AtomicU64,
     pub(crate) rewrites: AtomicU64,
     pub(crate) splits: AtomicU64,
     pub(crate) merges: AtomicU64,
@@ -48,212 +51,231 @@ pub(crate) struct Counters {
     pub(crate) cache_misses: AtomicU64,
 }
 
-/// Adds to a counter.
-pub(crate) fn count(counter: &AtomicU64, by: usize) {
-    counter.fetch_add(lsmx_base::coding::len_u64(by), Ordering::Relaxed);
+pub(crate) fn add_count(counter: &AtomicU64, count: usize) {
+    counter.fetch_add(len_u64(count), Ordering::Relaxed);
 }
 
-/// Buckets and range anchors at one moment.
+/// Buckets and range delete markers at one point in time.
 #[derive(Clone, Debug)]
-pub(crate) struct View {
-    pub(crate) shared: Arc<Shared>,
-    /// By smallest key; the first one's is empty.
+pub(crate) struct StoreView {
+    pub(crate) resources: Arc<StoreResources>,
+    /// Ascending by smallest key. The first bucket begins with the empty key.
     pub(crate) buckets: Vec<Arc<Bucket>>,
-    /// Of their smallest keys; none until [`View::fenced`].
-    pub(crate) fences: Option<Arc<KeySearch>>,
-    pub(crate) ranges: Ranges,
-    /// All numbers up to here are in it.
+    /// Index over the smallest keys. A change of the bucket ranges must reset it to `None`.
+    pub(crate) key_search: Option<Arc<KeySearch>>,
+    pub(crate) range_markers: RangeMarkers,
+    /// Every sequence number up to this one is included.
     pub(crate) through: SeqNo,
-    /// Where the log has all of it; none of one that was made from a log and stands on synced pages alone.
+    /// Log position that contains the view. `None` for a recovered view, which needs only synced pages.
     pub(crate) token: Option<Token>,
-    /// The same, read again from the log, where pages were lost.
-    pub(crate) again: Arc<OnceLock<Arc<View>>>,
+    /// The same view, recovered from the log after pages were lost.
+    pub(crate) reloaded: Arc<OnceLock<Arc<StoreView>>>,
 }
 
-impl View {
-    pub(crate) fn empty(shared: Arc<Shared>) -> View {
-        let (buckets, ranges) = (Vec::new(), Ranges::default());
-        let (fences, through, token, again) = (None, SeqNo::ZERO, None, Arc::default());
-        View { shared, buckets, fences, ranges, through, token, again }
-    }
-
-    /// The same as of a token of the log, which has all of it.
-    pub(crate) fn logged(self, token: Token) -> View {
-        View { token: Some(token), again: Arc::default(), ..self }
-    }
-
-    /// Reads from the bucket at a place. Where the sync of a file has failed, pages that were appended to it
-    /// may be gone; the log still has what is on them.
-    pub(crate) fn read_bucket<T>(
-        &self,
-        place: usize,
-        mut read: impl FnMut(&Bucket) -> Result<T>,
-    ) -> Result<T> {
-        let bucket = &self.buckets[place];
-        let has_lost = || self.shared.table.has_lost() && bucket.has_lost();
-        if !has_lost() {
-            match read(bucket) {
-                // A sync may have failed meanwhile.
-                Err(_) if has_lost() => {}
-                result => return result,
-            }
-        }
-        match self.read_again()? {
-            Some(again) => read(&again.buckets[place]),
-            None => read(bucket),
+impl StoreView {
+    pub(crate) fn empty(resources: Arc<StoreResources>) -> StoreView {
+        StoreView {
+            resources,
+            buckets: Vec::new(),
+            key_search: None,
+            range_markers: RangeMarkers::default(),
+            through: SeqNo::ZERO,
+            token: None,
+            reloaded: Arc::default(),
         }
     }
 
-    /// Whether it stands on pages that may be lost.
-    pub(crate) fn has_lost(&self) -> bool {
-        self.shared.table.has_lost() && self.buckets.iter().any(|bucket| bucket.has_lost())
+    pub(crate) fn with_token(self, token: Token) -> StoreView {
+        StoreView { token: Some(token), reloaded: Arc::default(), ..self }
     }
 
-    /// The same view, from synced pages and the log: its buckets are at the same places. None where it is
-    /// such a one.
-    pub(crate) fn read_again(&self) -> Result<Option<Arc<View>>> {
-        let Some(token) = self.token else { return Ok(None) };
-        if let Some(again) = self.again.get() {
-            return Ok(Some(again.clone()));
-        }
-        let again = (self.shared.recover)(&self.shared, token)?;
-        let ids = |view: &View| view.buckets.iter().map(|bucket| bucket.id).collect::<Vec<_>>();
-        debug_assert_eq!(ids(self), ids(&again), "the log has another view");
-        // Who is second has read the same.
-        Ok(Some(self.again.get_or_init(|| Arc::new(again.fenced())).clone()))
-    }
-
-    /// The same, made quick to search. Whoever changes the ranges of buckets takes the fences away.
-    pub(crate) fn fenced(mut self) -> View {
-        if self.fences.is_none() {
-            let smallest = self.buckets.iter().map(|bucket| &*bucket.smallest);
-            self.fences = Some(Arc::new(KeySearch::new(smallest)));
+    /// Builds the index over the smallest keys if it is missing.
+    pub(crate) fn with_key_search(mut self) -> StoreView {
+        if self.key_search.is_none() {
+            let smallest_keys = self.buckets.iter().map(|bucket| &*bucket.smallest_key);
+            self.key_search = Some(Arc::new(KeySearch::new(smallest_keys)));
         }
         self
     }
 
-    /// Place of the bucket whose range has the key.
-    pub(crate) fn place_of(&self, key: &[u8]) -> Option<usize> {
-        let place = match &self.fences {
-            Some(fences) => {
-                debug_assert_eq!(fences.len(), self.buckets.len());
-                fences.partition_point(key, |at| *self.buckets[at].smallest <= *key)
-            }
-            None => self.buckets.partition_point(|bucket| *bucket.smallest <= *key),
-        };
-        place.checked_sub(1)
-    }
-
-    /// Where the range of the bucket at a place ends.
-    pub(crate) fn end_of(&self, place: usize) -> Option<&[u8]> {
-        self.buckets.get(place + 1).map(|next| &*next.smallest)
-    }
-
-    /// Places of the buckets that a range anchor overlaps.
-    pub(crate) fn overlapped(&self, range: &RangeAnchor) -> Range<usize> {
-        let until = range.end.as_ref().map_or(self.buckets.len(), |end| {
-            self.buckets.partition_point(|bucket| bucket.smallest < *end)
-        });
-        self.place_of(&range.start).unwrap_or(0).min(until)..until
-    }
-
-    /// The range anchors that still void something in a bucket.
-    pub(crate) fn ranges_that_matter<'a>(
+    /// Calls `read` with the bucket at an index. Uses the reloaded view if the bucket's pages may be lost.
+    pub(crate) fn read_bucket<T>(
         &self,
-        ranges: impl IntoIterator<Item = &'a RangeAnchor>,
-    ) -> Vec<RangeAnchor> {
-        let made_through = |bucket: &Arc<Bucket>| match bucket.is_empty() {
-            true => SeqNo::MAX,
-            false => bucket.made_through,
-        };
-        let minima = Minima::new(self.buckets.iter().map(made_through));
-        let matters = |range: &&RangeAnchor| minima.smallest(self.overlapped(range)) < range.seq;
-        ranges.into_iter().filter(matters).cloned().collect()
+        index: usize,
+        mut read: impl FnMut(&Bucket) -> Result<T>,
+    ) -> Result<T> {
+        let bucket = &self.buckets[index];
+        let may_have_lost_pages =
+            || self.resources.files.has_failed_sync() && bucket.may_have_lost_pages();
+        if !may_have_lost_pages() {
+            match read(bucket) {
+                // A sync may have failed during the read.
+                Err(_) if may_have_lost_pages() => {}
+                result => return result,
+            }
+        }
+        match self.reload()? {
+            Some(reloaded) => read(&reloaded.buckets[index]),
+            None => read(bucket),
+        }
     }
 
-    /// For each bucket the number of the newest of these range anchors that overlaps it.
-    pub(crate) fn newest_overlapping(&self, ranges: &[RangeAnchor]) -> Vec<Option<SeqNo>> {
-        let mut newest_first: Vec<&RangeAnchor> = ranges.iter().collect();
-        newest_first.sort_unstable_by_key(|range| Reverse(range.seq));
+    /// Returns whether pages of any bucket may be lost because a sync failed.
+    pub(crate) fn may_have_lost_pages(&self) -> bool {
+        self.resources.files.has_failed_sync()
+            && self.buckets.iter().any(|bucket| bucket.may_have_lost_pages())
+    }
+
+    /// Returns the same view built from the log and synced pages, with the buckets at the same indexes.
+    ///
+    /// Returns `None` if the view itself was built so.
+    pub(crate) fn reload(&self) -> Result<Option<Arc<StoreView>>> {
+        let Some(token) = self.token else { return Ok(None) };
+        if let Some(reloaded) = self.reloaded.get() {
+            return Ok(Some(reloaded.clone()));
+        }
+        let reloaded = (self.resources.recover_view)(&self.resources, token)?;
+        let ids =
+            |view: &StoreView| view.buckets.iter().map(|bucket| bucket.id).collect::<Vec<_>>();
+        debug_assert_eq!(ids(self), ids(&reloaded), "the log contains another view");
+        // Another thread may have recovered an equal view.
+        Ok(Some(self.reloaded.get_or_init(|| Arc::new(reloaded.with_key_search())).clone()))
+    }
+
+    /// Returns the files of all buckets. A file may occur more than once.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &Arc<BucketFile>> {
+        self.buckets.iter().flat_map(|bucket| bucket.files())
+    }
+
+    /// Returns the index of the bucket whose range contains the key.
+    pub(crate) fn bucket_index(&self, key: &[u8]) -> Option<usize> {
+        let after = match &self.key_search {
+            Some(search) => {
+                debug_assert_eq!(search.len(), self.buckets.len());
+                search.partition_point(key, |index| *self.buckets[index].smallest_key <= *key)
+            }
+            None => self.buckets.partition_point(|bucket| *bucket.smallest_key <= *key),
+        };
+        after.checked_sub(1)
+    }
+
+    /// Returns the end of a bucket's key range. The last bucket has none.
+    pub(crate) fn bucket_end(&self, index: usize) -> Option<&[u8]> {
+        self.buckets.get(index + 1).map(|next| &*next.smallest_key)
+    }
+
+    /// Returns the indexes of the buckets that a range delete marker overlaps.
+    fn overlapping_buckets(&self, marker: &RangeMarker) -> Range<usize> {
+        let end = marker.end.as_ref().map_or(self.buckets.len(), |end| {
+            self.buckets.partition_point(|bucket| bucket.smallest_key < *end)
+        });
+        self.bucket_index(&marker.start).unwrap_or(0).min(end)..end
+    }
+
+    /// Returns the range delete markers that may still void operands in a bucket.
+    pub(crate) fn needed_markers<'a>(
+        &self,
+        markers: impl IntoIterator<Item = &'a RangeMarker>,
+    ) -> Vec<RangeMarker> {
+        let collected_through = |bucket: &Arc<Bucket>| match bucket.is_empty() {
+            true => SeqNo::MAX,
+            false => bucket.collected_through,
+        };
+        let tree = MinTree::new(self.buckets.iter().map(collected_through));
+        let is_needed =
+            |marker: &&RangeMarker| tree.min(self.overlapping_buckets(marker)) < marker.seq;
+        markers.into_iter().filter(is_needed).cloned().collect()
+    }
+
+    /// Returns for each bucket the largest number of the markers that overlap it.
+    pub(crate) fn newest_marker_per_bucket(&self, markers: &[RangeMarker]) -> Vec<Option<SeqNo>> {
+        let mut newest_first: Vec<&RangeMarker> = markers.iter().collect();
+        newest_first.sort_unstable_by_key(|marker| Reverse(marker.seq));
         let mut newest = vec![None; self.buckets.len()];
-        let mut left: BTreeSet<usize> = match ranges.is_empty() {
+        let mut unset: BTreeSet<usize> = match markers.is_empty() {
             true => BTreeSet::new(),
             false => (0..self.buckets.len()).collect(),
         };
-        for range in newest_first {
-            let places: Vec<usize> = left.range(self.overlapped(range)).copied().collect();
-            for place in places {
-                newest[place] = Some(range.seq);
-                left.remove(&place);
+        for marker in newest_first {
+            let indexes: Vec<usize> =
+                unset.range(self.overlapping_buckets(marker)).copied().collect();
+            for index in indexes {
+                newest[index] = Some(marker.seq);
+                unset.remove(&index);
             }
         }
         newest
     }
 
-    /// Newest range anchor up to `at` that covers the key.
-    pub(crate) fn range_anchor(&self, key: &[u8], at: SeqNo) -> SeqNo {
-        self.ranges.newest(key, at).unwrap_or_default()
+    /// Returns the number of the newest range delete marker at or below `at` that covers the key, or zero.
+    pub(crate) fn newest_marker(&self, key: &[u8], at: SeqNo) -> SeqNo {
+        self.range_markers.newest(key, at).unwrap_or_default()
     }
 
-    /// What the cache has of a key for a reader at `at`, and what the bucket is to be asked.
-    fn asked<'a>(&self, bucket: &Bucket, key: &'a [u8], at: SeqNo) -> Asked<'a> {
-        let range_anchor = self.range_anchor(key, at);
-        // What the tail alone has is in memory, and not in the cache.
-        let cache = self.shared.cache.as_ref().filter(|_| bucket.files_may_hold(key_hash(key)));
-        let asks_cache = cache.is_some();
-        let known = cache.and_then(|cache| cache.get(key)).filter(|entry| {
-            // A view that ends before the entry has all that made it.
-            entry.bucket == bucket.id && entry.latest <= at && entry.latest <= self.through
+    /// Returns the usable cache entry of a key for a reader at `at`, and the query for missing records.
+    fn look_up_cache<'a>(&self, bucket: &Bucket, key: &'a [u8], at: SeqNo) -> CacheLookup<'a> {
+        let newest_marker = self.newest_marker(key, at);
+        // Keys that only the tail contains are not cached: the tail is in memory.
+        let cache =
+            self.resources.cache.as_ref().filter(|_| bucket.files_may_contain(key_hash(key)));
+        let uses_cache = cache.is_some();
+        let entry = cache.and_then(|cache| cache.get(key)).filter(|entry| {
+            // An older view lacks records of the entry only if one of them is newer than the view.
+            entry.bucket_id == bucket.id && entry.newest <= at && entry.newest <= self.through
         });
-        let after = known.as_ref().map(|entry| entry.covers);
-        let has_all = after.is_some_and(|after| after >= self.through || after >= at);
-        let lacks = (!has_all).then_some(Wanted { key, after, at, void_below: range_anchor });
-        Asked { asks_cache, known, lacks, range_anchor }
+        let after = entry.as_ref().map(|entry| entry.complete_through);
+        let is_complete = after.is_some_and(|after| after >= self.through || after >= at);
+        let query = KeyQuery { key, after, at, void_below: newest_marker };
+        CacheLookup { uses_cache, entry, query: (!is_complete).then_some(query), newest_marker }
     }
 
-    /// Says what [`find`](Self::find) will read of a key.
-    pub(crate) fn will_need(&self, bucket: &Bucket, key: &[u8], at: SeqNo) {
-        if let Some(wanted) = self.asked(bucket, key, at).lacks {
-            bucket.will_need(wanted, &self.shared.memory);
+    /// Starts to read the pages that [`StoreView::find_operands`] needs.
+    pub(crate) fn prefetch_key(&self, bucket: &Bucket, key: &[u8], at: SeqNo) {
+        if let Some(query) = self.look_up_cache(bucket, key, at).query {
+            prefetch_records(bucket, query, &self.resources.memory);
         }
     }
 
-    /// What the cache or the bucket has of a key for a reader at `at`, newest first.
-    pub(crate) fn find(
+    /// Returns the operands of a key that a reader at `at` sees, newest first.
+    pub(crate) fn find_operands(
         &self,
         bucket: &Bucket,
         key: &[u8],
         at: SeqNo,
-        reading: &mut Reading<'_>,
+        reader: &mut BucketReader<'_>,
     ) -> Result<Arc<[Operand]>> {
-        let Shared { cache, memory, counters, table, .. } = &*self.shared;
-        let Asked { asks_cache, known, lacks, range_anchor } = self.asked(bucket, key, at);
-        let newer = match lacks {
-            Some(wanted) => bucket.records_of(wanted, reading, memory)?,
+        let StoreResources { cache, memory, counters, files, .. } = &*self.resources;
+        let CacheLookup { uses_cache, entry, query, newest_marker } =
+            self.look_up_cache(bucket, key, at);
+        let newer = match query {
+            Some(query) => find_records(bucket, query, reader, memory)?,
             None => Vec::new(),
         };
-        if asks_cache {
-            count(if known.is_some() { &counters.cache_hits } else { &counters.cache_misses }, 1);
+        if uses_cache {
+            let counter =
+                if entry.is_some() { &counters.cache_hits } else { &counters.cache_misses };
+            add_count(counter, 1);
         }
-        let older = known.as_ref().map(|entry| &entry.operands);
+        let older = entry.as_ref().map(|entry| &entry.operands);
         if newer.is_empty()
             && let Some(older) = older
-            && older.last().is_none_or(|oldest| oldest.last >= range_anchor)
+            && older.last().is_none_or(|oldest| oldest.last >= newest_marker)
         {
             return Ok(older.clone());
         }
-        let mut latest = known.as_ref().map_or(SeqNo::ZERO, |entry| entry.latest).max(range_anchor);
-        latest = newer.iter().map(|found| found.last).fold(latest, SeqNo::max);
-        let mut operands = visible(newer, older.map_or(&[][..], |older| older), range_anchor);
+        let newest = entry.as_ref().map_or(SeqNo::ZERO, |entry| entry.newest).max(newest_marker);
+        let newest = newer.iter().map(|found| found.last).fold(newest, SeqNo::max);
+        let older = older.map_or(&[][..], |older| older);
+        let mut operands = visible_operands(newer, older, newest_marker);
         match cache {
-            // Only what memory does not have is worth it.
-            Some(cache) if at >= self.through && reading.calls > 0 => {
-                fold(&mut operands, key, &*table.place.folds);
+            // An entry saves work only if the lookup read from storage.
+            Some(cache) if at >= self.through && reader.read_count > 0 => {
+                fold_operands(&mut operands, key, &*files.context.folds);
                 let operands: Arc<[Operand]> = operands.into();
-                let entry = Entry {
-                    bucket: bucket.id,
-                    covers: self.through,
-                    latest,
+                let entry = CacheEntry {
+                    bucket_id: bucket.id,
+                    complete_through: self.through,
+                    newest,
                     operands: operands.clone(),
                 };
                 cache.insert(key, entry);
@@ -262,31 +284,60 @@ impl View {
             _ => Ok(operands.into()),
         }
     }
+
+    pub(crate) fn metrics(&self) -> OperandMetrics {
+        let StoreResources { counters, files, memory, .. } = &*self.resources;
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let bucket_bytes = self.buckets.iter().map(|bucket| bucket.file_bytes());
+        let buffered = self.buckets.iter().map(|bucket| bucket.tail.bytes().len()).sum();
+        OperandMetrics {
+            buckets: len_u64(self.buckets.len()),
+            bucket_bytes: bucket_bytes.fold(0, u64::saturating_add),
+            log_bytes: get(&counters.log_bytes),
+            buffered_bytes: len_u64(buffered),
+            memory_bytes: memory.bytes(),
+            bucket_written_bytes: get(&files.written_bytes),
+            bucket_read_bytes: get(&counters.bucket_read_bytes),
+            log_written_bytes: get(&counters.log_written_bytes),
+            operands: get(&counters.operands),
+            anchors: get(&counters.delete_markers),
+            rewrites: get(&counters.rewrites),
+            splits: get(&counters.splits),
+            merges: get(&counters.merges),
+            to_tree: get(&counters.to_tree),
+            cache_hits: get(&counters.cache_hits),
+            cache_misses: get(&counters.cache_misses),
+        }
+    }
 }
 
-/// How a key is looked up.
-struct Asked<'a> {
-    asks_cache: bool,
-    known: Option<Entry>,
-    /// What only the bucket can tell.
-    lacks: Option<Wanted<'a>>,
-    range_anchor: SeqNo,
+struct CacheLookup<'a> {
+    uses_cache: bool,
+    entry: Option<CacheEntry>,
+    /// Records that the entry lacks. `None` if it lacks none.
+    query: Option<KeyQuery<'a>>,
+    newest_marker: SeqNo,
 }
 
-/// What no anchor voids, newest first: of what was found and of older operands. All is within what the
-/// reader sees.
-pub(crate) fn visible(found: Vec<Found>, older: &[Operand], range_anchor: SeqNo) -> Vec<Operand> {
-    let anchors = found.iter().filter(|it| it.operand.is_none()).map(|it| it.last);
-    let anchor = anchors.fold(range_anchor, SeqNo::max);
+/// Returns the operands of `found` and `older` that no delete marker voids, newest first.
+///
+/// All records must be visible to the reader. `older` is newest first.
+pub(crate) fn visible_operands(
+    found: Vec<FoundRecord>,
+    older: &[Operand],
+    newest_range_marker: SeqNo,
+) -> Vec<Operand> {
+    let markers = found.iter().filter(|it| it.operand.is_none()).map(|it| it.last);
+    let newest_marker = markers.fold(newest_range_marker, SeqNo::max);
     let mut operands: Vec<Operand> = Vec::with_capacity(found.len() + older.len());
-    for Found { first, last, operand } in found {
+    for FoundRecord { first, last, operand } in found {
         if let Some(bytes) = operand
-            && last >= anchor
+            && last >= newest_marker
         {
             operands.push(Operand { first, last, bytes: Slice::new(bytes) });
         }
     }
     operands.sort_by_key(|operand| Reverse(operand.last));
-    operands.extend(older.iter().filter(|operand| operand.last >= anchor).cloned());
+    operands.extend(older.iter().filter(|operand| operand.last >= newest_marker).cloned());
     operands
 }

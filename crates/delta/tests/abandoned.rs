@@ -14,7 +14,7 @@ use lsmx::operand_store::{
 use lsmx::vfs::{File, MemVfs, Vfs};
 use lsmx::{Result, SeqNo};
 use lsmx_base::sync::Arc;
-use lsmx_delta::{DeltaOptions, KeyDelta};
+use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 
 thread_local! {
     /// Called once, when somebody asks where a log lies.
@@ -68,7 +68,7 @@ fn deliver(store: &dyn OperandStore, key: &[u8], seq: u64, commit: bool) {
 /// came meanwhile put what it had read in the place of what that had brought: the next was built on it,
 /// and operands that were committed were gone.
 #[test]
-fn a_collection_that_begins_while_all_is_in_doubt_loses_no_delivery() {
+fn collection_started_after_abandon_loses_no_delivery() {
     let vfs = MemVfs::new();
     vfs.create_dir("db".as_ref()).unwrap();
     let files = Files::new(Arc::new(vfs), "db", 1);
@@ -78,7 +78,8 @@ fn a_collection_that_begins_while_all_is_in_doubt_loses_no_delivery() {
     };
     let options = DeltaOptions::default().bucket_bytes(512);
     // A hook cannot borrow it.
-    let store: &'static _ = Box::leak(Box::new(KeyDelta::new(options).open(place, None).unwrap()));
+    let store: &'static _ =
+        Box::leak(Box::new(DeltaStoreFactory::new(options).open(place, None).unwrap()));
     let mut seq = 0;
     while !store.collection_is_due() {
         seq += 1;

@@ -12,7 +12,7 @@ use lsmx::SeqNo;
 use lsmx::operand_store::{OperandReads, OperandStoreFactory, OperandView, Place};
 use lsmx::vfs::{File, FileHint, FileLayer, MemVfs, OpenMode, Vfs, VfsLayer};
 use lsmx_base::sync::{Arc, Mutex};
-use lsmx_delta::{DeltaOptions, KeyDelta};
+use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 
 /// What a file was asked, from where to where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +87,7 @@ fn look_up(view: &dyn OperandView, calls: &Calls, key: &[u8]) -> (Vec<Call>, Vec
 }
 
 #[test]
-fn what_a_lookup_reads_is_told_before_and_forgotten_after_if_that_was_asked() {
+fn lookup_prefetches_pages_and_direct_reads_drop_them() {
     let mem = MemVfs::new();
     mem.create_dir(Path::new("db")).unwrap();
     let calls = Calls::default();
@@ -106,7 +106,8 @@ fn what_a_lookup_reads_is_told_before_and_forgotten_after_if_that_was_asked() {
         ..place(&driver.files, &driver.counts)
     };
     for direct_reads in [false, true] {
-        let store = KeyDelta::new(options).open(place(direct_reads), driver.token).unwrap();
+        let store =
+            DeltaStoreFactory::new(options).open(place(direct_reads), driver.token).unwrap();
         let view = store.view();
         // The first lookups read what the buckets have about their pages, too.
         for number in 0..200 {

@@ -80,7 +80,7 @@ fn recover(vfs: MemVfs, state: &(Option<Token>, Model, BTreeSet<u64>), seed: u64
     let files = common::Files::new(Arc::new(vfs.clone()), "db", 100_000);
     let mut driver = Driver {
         store: lsmx::operand_store::OperandStoreFactory::open(
-            &lsmx_delta::KeyDelta::new(options()),
+            &lsmx_delta::DeltaStoreFactory::new(options()),
             common::place(&files, &Arc::default()),
             state.0,
         )
@@ -107,7 +107,7 @@ fn recover(vfs: MemVfs, state: &(Option<Token>, Model, BTreeSet<u64>), seed: u64
 }
 
 #[test]
-fn what_was_committed_is_there_after_power_is_lost_anywhere() {
+fn committed_state_survives_power_loss() {
     let mut driver = Driver::new(options());
     let durable = Durable::default();
     let (seen, mem) = (durable.clone(), driver.mem.clone());
@@ -131,7 +131,7 @@ fn what_was_committed_is_there_after_power_is_lost_anywhere() {
 /// Every call fails once, in every way it can. Nothing that was committed is lost; after `abandon` the
 /// store goes on; what is reopened is what was committed last, or what was prepared when it failed.
 #[test]
-fn a_call_that_fails_loses_nothing_that_was_committed() {
+fn failed_call_loses_no_committed_state() {
     let calls = [
         (VfsCall::Append, Fault::Error(Errno::NoSpace)),
         (VfsCall::Append, Fault::ShortWrite(Errno::NoSpace)),

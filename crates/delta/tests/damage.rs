@@ -81,7 +81,7 @@ fn ask(driver: &mut Driver, vfs: MemVfs) -> (Result<()>, Result<()>) {
 }
 
 #[test]
-fn damage_is_found_or_harmless() {
+fn damaged_file_is_reported_or_harmless() {
     let source = store();
     let (mut found, mut harmless, mut kinds) = (0, 0, 0);
     for (kind, number) in source.files.there() {
@@ -120,7 +120,7 @@ fn damage_is_found_or_harmless() {
 }
 
 #[test]
-fn a_dump_shows_every_frame_and_says_where_one_is_damaged() {
+fn dump_prints_every_frame_and_reports_damage() {
     let source = store();
     let mut all = String::new();
     for (kind, number) in source.files.there() {

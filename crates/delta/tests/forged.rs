@@ -143,7 +143,7 @@ fn names_a_file(error: &Error) -> bool {
 }
 
 #[test]
-fn forged_files_are_answered_or_refused() {
+fn forged_file_is_read_or_rejected() {
     let seed = env("LSMX_TEST_SEED", 1);
     let inputs = INPUTS * env("LSMX_TEST_SCALE", 1);
     let (driver, files) = store();

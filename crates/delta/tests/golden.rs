@@ -14,10 +14,10 @@ use lsmx::env::Background;
 use lsmx::merge_operator::Append;
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, KeyspaceOptions, Options, verify};
-use lsmx_delta::{DeltaOptions, KeyDelta};
+use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 
-fn factory() -> KeyDelta {
-    KeyDelta::new(DeltaOptions::default().bucket_bytes(1024).log_bytes_max(4096))
+fn factory() -> DeltaStoreFactory {
+    DeltaStoreFactory::new(DeltaOptions::default().bucket_bytes(1024).log_bytes_max(4096))
 }
 
 fn open(disk: &MemVfs, kept_apart: bool) -> Db {
@@ -115,7 +115,7 @@ fn check(db: &Db, model: &Model) {
 }
 
 #[test]
-fn the_golden_database_is_read_and_continued() {
+fn golden_database_opens_and_continues() {
     let files = golden();
     let kinds = |kind: &str| files.keys().filter(|name| name.ends_with(kind)).count();
     assert!(kinds(".bucket") > 2 && kinds(".operands") == 1 && kinds(".wal") > 0);
@@ -149,7 +149,7 @@ fn the_golden_database_is_read_and_continued() {
 }
 
 #[test]
-fn dumps_of_its_files_show_all_kinds_of_frames() {
+fn dump_of_golden_files_prints_all_frame_kinds() {
     let disk = MemVfs::new();
     let mut text = Vec::new();
     for (name, bytes) in golden() {
@@ -170,7 +170,7 @@ fn dumps_of_its_files_show_all_kinds_of_frames() {
         "bucket",
         "end of snapshot",
         "records",
-        "range anchors",
+        "range delete markers",
         "end of delivery",
         "collection",
     ];

@@ -8,7 +8,7 @@ use common::{Counts, Driver, Files, Model, Write, check_view, place};
 use lsmx::operand_store::{OperandStoreFactory, OperandView};
 use lsmx::vfs::Vfs;
 use lsmx_base::sync::Arc;
-use lsmx_delta::{DeltaOptions, KeyDelta};
+use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 
@@ -176,7 +176,7 @@ fn play(options: DeltaOptions, steps: Vec<Step>, seen: &mut Seen) {
                 let target = Files::new(driver.files.vfs.clone(), "copy", 1);
                 let token = driver.store.view().copy_to(&*target).unwrap();
                 let counts = Arc::<Counts>::default();
-                let factory = KeyDelta::new(driver.options);
+                let factory = DeltaStoreFactory::new(driver.options);
                 factory.verify(place(&target, &counts), token).unwrap();
                 let copy = factory.open(place(&target, &counts), Some(token)).unwrap();
                 let len = driver.model.tree.len();
@@ -215,7 +215,7 @@ fn play(options: DeltaOptions, steps: Vec<Step>, seen: &mut Seen) {
 }
 
 #[test]
-fn a_store_is_its_model() {
+fn random_operations_match_model() {
     let scale = std::env::var("LSMX_TEST_SCALE").ok().and_then(|scale| scale.parse().ok());
     let cases = 80 * scale.unwrap_or(1_u32);
     let config = ProptestConfig { cases, failure_persistence: None, ..Default::default() };

@@ -35,7 +35,7 @@ fn round(anchors: bool) -> Vec<Write> {
 /// files of victims: the collection took what had come since from their tails alone, and the operands on
 /// these pages were lost.
 #[test]
-fn what_a_delivery_wrote_to_files_meanwhile_is_not_lost() {
+fn collection_keeps_pages_of_concurrent_delivery() {
     for (most, to_tree) in [(40, false), (4, true)] {
         let options = DeltaOptions::default().bucket_bytes(1024).buckets_max(most);
         let mut driver = Driver::new(options);

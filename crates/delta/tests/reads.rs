@@ -44,7 +44,7 @@ fn read(driver: &Driver, key: u64) -> (u64, u64) {
 }
 
 #[test]
-fn a_key_costs_one_read_of_its_bucket_however_many_operands_it_has() {
+fn lookup_many_operands_takes_one_read() {
     let driver = store(0);
     assert!(driver.store.metrics().splits > 0);
     let mut read_at_all = 0;
@@ -68,7 +68,7 @@ fn a_key_costs_one_read_of_its_bucket_however_many_operands_it_has() {
 }
 
 #[test]
-fn a_key_that_was_read_costs_nothing_again_also_after_a_delivery_and_a_collection() {
+fn lookup_cached_key_reads_nothing_after_delivery_and_collection() {
     let mut driver = store(1 << 20);
     // A key is read from its bucket at most once; before that, memory had all of it.
     let mut reads_of = vec![0; 200];
@@ -87,7 +87,7 @@ fn a_key_that_was_read_costs_nothing_again_also_after_a_delivery_and_a_collectio
 }
 
 #[test]
-fn opening_reads_no_bucket_and_memory_alone_refuses_until_a_read_has_been() {
+fn open_reads_no_bucket_and_memory_read_would_block() {
     let mut driver = store(0);
     driver.reopen().unwrap();
     assert_eq!(driver.counts.reads.load(Ordering::Relaxed), 0);

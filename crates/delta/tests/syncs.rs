@@ -25,7 +25,7 @@ fn survives(driver: &mut Driver, mem: &MemVfs, seed: u64) {
 /// A new log relies on pages that deliveries have written. When a sync of them fails, the next delivery
 /// succeeds without anybody's help, and relies on none of them.
 #[test]
-fn pages_whose_sync_failed_are_not_built_upon() {
+fn failed_sync_pages_are_not_reused() {
     // What a failed sync does to pages follows from the seed.
     for seed in 0..8 {
         let mem = MemVfs::new();
@@ -57,7 +57,7 @@ fn pages_whose_sync_failed_are_not_built_upon() {
 /// Files that are closed because there are too many are synced before that, for a log may come to rely on
 /// them.
 #[test]
-fn more_buckets_than_descriptors_are_all_synced() {
+fn sync_more_buckets_than_descriptors_syncs_all() {
     const FILES: u64 = 1300;
     let options = DeltaOptions::default().bucket_bytes(512).log_bytes_max(1024).cache_bytes(0);
     let mut driver = Driver::new(options);

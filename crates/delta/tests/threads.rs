@@ -12,7 +12,7 @@ use lsmx_delta::DeltaOptions;
 /// Each delivery brings two operands for every key, or an anchor and one; what is read must be all rounds
 /// in order, from some anchor on, and end with the round of the view.
 #[test]
-fn readers_see_whole_deliveries_only() {
+fn concurrent_readers_see_complete_deliveries() {
     const KEYS: u64 = 40;
     let options = DeltaOptions::default()
         .bucket_bytes(2048)

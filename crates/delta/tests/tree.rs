@@ -8,7 +8,7 @@ use lsmx::env::Background;
 use lsmx::merge_operator::Append;
 use lsmx::vfs::{CountingVfs, MemVfs, VfsCall};
 use lsmx::{Db, KeyspaceOptions, Options};
-use lsmx_delta::{DeltaOptions, KeyDelta};
+use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 
 const KEYS: u32 = 20_000;
 
@@ -17,12 +17,12 @@ fn key(number: u32) -> String {
 }
 
 #[test]
-fn a_bucket_that_leaves_reads_its_range_of_the_tree_once() {
+fn bucket_moved_to_tree_reads_its_range_once() {
     let vfs = Arc::new(CountingVfs::new(Arc::new(MemVfs::new())));
     let delta = DeltaOptions::default().bucket_bytes(8192).buckets_max(4).cache_bytes(0);
     let keyspace = KeyspaceOptions::default()
         .merge_operator(Append::new())
-        .operand_store(KeyDelta::new(delta))
+        .operand_store(DeltaStoreFactory::new(delta))
         .memtable_bytes(1 << 20)
         .table_bytes(1 << 20)
         .block_bytes(1024);

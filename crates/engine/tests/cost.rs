@@ -29,7 +29,7 @@ use lsmx::{
     WriteBatch,
 };
 use lsmx_base::work_counter::{WorkKind, total};
-use lsmx_delta::{DeltaOptions, KeyDelta};
+use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 use lsmx_simulator::workload::{Distribution, Phase};
 use lsmx_simulator::{Config, MERGE_PARTS_DEFAULT};
 use lsmx_stress::modelling::scale;
@@ -199,8 +199,8 @@ fn memtable_bytes(db: &Db) -> u64 {
     db.metrics().keyspaces.values().map(|keyspace| keyspace.memtable_bytes).sum()
 }
 
-fn delta() -> KeyDelta {
-    KeyDelta::new(DeltaOptions::default())
+fn delta() -> DeltaStoreFactory {
+    DeltaStoreFactory::new(DeltaOptions::default())
 }
 
 #[test]
@@ -578,7 +578,8 @@ fn collection_of_operands_costs_n_log_n() {
     let _alone = alone();
     grows_at_most_as_n_log_n("collection of operands", 1_000, |n| {
         let buckets = DeltaOptions::default().bucket_bytes(16 << 10).log_bytes_max(64 << 10);
-        let tuning = tuning().merge_operator(Append::new()).operand_store(KeyDelta::new(buckets));
+        let tuning =
+            tuning().merge_operator(Append::new()).operand_store(DeltaStoreFactory::new(buckets));
         let db = new(tuning);
         Bill::of(|| {
             let mut snapshots = Vec::new();

@@ -76,18 +76,18 @@ const SIMULATOR: &[&[&str]] = &[
 
 /// Modules of the crate of operand buckets.
 const DELTA: &[&[&str]] = &[
-    &["options", "charge"],
+    &["options", "memory"],
     &["format"],
-    &["files", "ranges"],
-    &["bucket", "keep", "cache"],
+    &["files", "range_markers"],
+    &["bucket", "cache"],
     &["view"],
-    &["cursor", "log"],
-    &["copy", "recovery"],
-    &["reader", "state"],
-    &["deliver", "collect"],
+    &["plan", "cursor", "log"],
+    &["operand_view", "recovery"],
+    &["state"],
+    &["delivery", "collection"],
     &["store"],
     &["factory", "dump"],
-    // What fuzzers drive; not part of what users get.
+    // Not part of the crate that users get.
     &["fuzzing"],
 ];
 

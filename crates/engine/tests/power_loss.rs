@@ -23,7 +23,7 @@ use lsmx::operand_store::OperandStoreFactory;
 use lsmx::vfs::OsVfs;
 use lsmx::wal::WalOptions;
 use lsmx::{Db, Durability, Keyspace, KeyspaceOptions, Options, ValueSeparation, WriteBatch};
-use lsmx_delta::{DeltaOptions, KeyDelta};
+use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 use lsmx_stress::modelling::{scale, seed};
 use lsmx_stress::{Chance, mix};
 
@@ -43,7 +43,7 @@ fn tuning(name: &str) -> KeyspaceOptions {
         .merge_operator(Append::new());
     match name {
         "values" => options.value_separation(ValueSeparation::default().threshold_bytes(300)),
-        "operands" => options.operand_store(KeyDelta::new(
+        "operands" => options.operand_store(DeltaStoreFactory::new(
             DeltaOptions::default().bucket_bytes(16 << 10).log_bytes_max(32 << 10),
         )),
         _ => options,
@@ -233,7 +233,7 @@ fn a_power_loss_on_a_real_file_system_leaves_a_prefix_with_all_that_was_synced()
             drop(kinds);
             db.close(None).unwrap();
             let store: Arc<dyn OperandStoreFactory> =
-                Arc::new(KeyDelta::new(DeltaOptions::default()));
+                Arc::new(DeltaStoreFactory::new(DeltaOptions::default()));
             lsmx::verify(&db_dir, &Options::default().vfs(Arc::new(OsVfs)).operand_store(store))
                 .expect(&when);
         }

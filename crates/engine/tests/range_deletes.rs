@@ -19,7 +19,7 @@ use lsmx::vfs::{CrashImage, MemVfs};
 use lsmx::{
     Db, Durability, Error, KeyspaceOptions, Metrics, Options, PolicySpec, WriteBatch, verify,
 };
-use lsmx_delta::{DeltaOptions, KeyDelta};
+use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 
 fn options(policy: &str) -> Options {
     let keyspace = KeyspaceOptions::default()
@@ -373,7 +373,7 @@ fn nested_range_deletes_are_measured() {
                 let dir = tempfile::tempdir().unwrap();
                 let mut tuning = KeyspaceOptions::default().merge_operator(Append::new());
                 if with_store {
-                    tuning = tuning.operand_store(KeyDelta::new(DeltaOptions::default()));
+                    tuning = tuning.operand_store(DeltaStoreFactory::new(DeltaOptions::default()));
                 }
                 let db = Db::open(dir.path(), Options::default()).unwrap();
                 let keyspace = db.keyspace("queue", tuning).unwrap();

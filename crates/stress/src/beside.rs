@@ -22,7 +22,7 @@ use lsmx::operand_store::{
 use lsmx::vfs::File;
 use lsmx::{EntryKind, Error, Malformed, Result, SeqNo, Slice};
 use lsmx_base::key::InternalKey;
-use lsmx_delta::{DeltaOptions, KeyDelta};
+use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 
 /// How stores of this kind behave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ impl Plain {
             .split_threshold(if self.lazy { 0.8 } else { 0.3 })
             .log_bytes_max(1024 << (self.collect_after % 5))
             .cache_bytes(if self.lazy { 4096 } else { 0 });
-        Drawn(Box::new(KeyDelta::new(options)))
+        Drawn(Box::new(DeltaStoreFactory::new(options)))
     }
 }
 
@@ -99,7 +99,7 @@ pub fn all() -> [Arc<dyn OperandStoreFactory>; 2] {
 
 /// As [`all`], for the options of a database.
 pub fn known() -> [Drawn; 2] {
-    let delta = KeyDelta::new(DeltaOptions::default());
+    let delta = DeltaStoreFactory::new(DeltaOptions::default());
     [Drawn(Box::new(Plain::default())), Drawn(Box::new(delta))]
 }
 

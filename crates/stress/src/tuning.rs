@@ -13,7 +13,7 @@ use lsmx::{
     BlockCacheKind, Compression, FilterBits, FilterLastRun, KeyspaceOptions, Options, PolicySpec,
     ValueSeparation,
 };
-use lsmx_delta::{DeltaOptions, KeyDelta};
+use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 
 use crate::chance::Chance;
 
@@ -65,13 +65,13 @@ fn draw_separation(chance: &mut Chance) -> Option<ValueSeparation> {
 }
 
 /// Buckets so few and small that they split, merge, and overflow into the tree.
-pub(crate) fn draw_store(chance: &mut Chance) -> KeyDelta {
+pub(crate) fn draw_store(chance: &mut Chance) -> DeltaStoreFactory {
     let drawn = DeltaOptions::default()
         .bucket_bytes(512 << chance.below(5))
         .split_threshold(*chance.of(&[0.05, 0.3, 0.8, 0.95]))
         .buckets_max(*chance.of(&[4, 5, 8, 16]))
         .log_bytes_max(1024 << chance.below(7));
-    KeyDelta::new(match chance.below(4) {
+    DeltaStoreFactory::new(match chance.below(4) {
         0 | 1 => drawn.cache_bytes(0),
         2 => drawn.cache_bytes(4096),
         _ => drawn,
@@ -97,7 +97,7 @@ pub(crate) fn draw_options(chance: &mut Chance, dir: &Path) -> Options {
 
 /// Every store that keyspaces may have, for verification.
 pub(crate) fn stores() -> [Arc<dyn OperandStoreFactory>; 1] {
-    [Arc::new(KeyDelta::new(DeltaOptions::default()))]
+    [Arc::new(DeltaStoreFactory::new(DeltaOptions::default()))]
 }
 
 /// Widths of filters, drawn at random.

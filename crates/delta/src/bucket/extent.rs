@@ -1,121 +1,125 @@
-//! Unsorted pages of a bucket: a part of a file, and what is known of its pages.
+//! Extent: a part of a file with unsorted pages of a bucket.
 //!
-//! Of each page the numbers and a fingerprint per key are in memory, so that a lookup knows which pages
-//! it needs. Of an extent of an earlier opening they are read when they are first needed.
+//! Memory holds the sequence range and a fingerprint per key of each page, so that a lookup knows which pages
+//! to read. After recovery, the first lookup loads them from the file.
 
-use lsmx::{Result, SeqNo};
+use lsmx::Result;
 use lsmx_base::coding::len_u64;
 use lsmx_base::filter::key_hash;
+use lsmx_base::key::SeqNo;
 use lsmx_base::sync::{Arc, OnceLock};
 
-use super::reading::{Reading, for_each_frame, misplaced};
-use crate::charge::{Charge, Memory};
+use super::reader::{BucketReader, for_each_frame};
 use crate::files::BucketFile;
 use crate::format::frame::{FrameKind, put_frame};
-use crate::format::record::{self, Record};
+use crate::format::record::{Record, for_each_record};
+use crate::memory::{MemoryCharge, MemoryUsage};
 
-/// What a page keeps of a key.
+/// Returns the upper 16 bits of a key hash.
 pub(crate) fn fingerprint(hash: u64) -> u16 {
-    // The highest 16 bits.
     u16::try_from(hash >> 48).unwrap_or(0)
 }
 
-/// An unsorted page.
+/// Summary of an unsorted page.
 #[derive(Debug)]
-pub(crate) struct Page {
+pub(crate) struct UnsortedPage {
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
-    /// Smallest and largest number in it.
+    /// Smallest sequence number.
     pub(crate) first: SeqNo,
+    /// Largest sequence number.
     pub(crate) last: SeqNo,
-    /// Of its keys, ascending.
-    prints: Box<[u16]>,
-    _charge: Charge,
+    /// Ascending fingerprints of the keys.
+    fingerprints: Box<[u16]>,
+    _charge: MemoryCharge,
 }
 
-impl Page {
+impl UnsortedPage {
     fn new<'a>(
         (offset, bytes): (u64, u64),
         records: impl Iterator<Item = (&'a [u8], SeqNo, SeqNo)>,
-        memory: &Memory,
-    ) -> Page {
+        memory: &MemoryUsage,
+    ) -> UnsortedPage {
         let (mut first, mut last) = (SeqNo::MAX, SeqNo::ZERO);
-        let mut prints = Vec::new();
-        for (key, from, to) in records {
-            first = first.min(from);
-            last = last.max(to);
-            prints.push(fingerprint(key_hash(key)));
+        let mut fingerprints = Vec::new();
+        for (key, record_first, record_last) in records {
+            first = first.min(record_first);
+            last = last.max(record_last);
+            fingerprints.push(fingerprint(key_hash(key)));
         }
-        prints.sort_unstable();
-        prints.dedup();
-        let _charge = memory.charge(2 * prints.len() + size_of::<Page>());
-        Page { offset, bytes, first, last, prints: prints.into(), _charge }
+        fingerprints.sort_unstable();
+        fingerprints.dedup();
+        let _charge = memory.charge(2 * fingerprints.len() + size_of::<UnsortedPage>());
+        UnsortedPage { offset, bytes, first, last, fingerprints: fingerprints.into(), _charge }
     }
 
-    pub(crate) fn may_hold(&self, print: u16) -> bool {
-        self.prints.binary_search(&print).is_ok()
+    pub(crate) fn may_contain(&self, fingerprint: u16) -> bool {
+        self.fingerprints.binary_search(&fingerprint).is_ok()
     }
 }
 
-/// A part of a file.
+/// Unsorted pages that are adjacent in one file.
 #[derive(Debug)]
 pub(crate) struct Extent {
     pub(crate) file: Arc<BucketFile>,
-    pub(crate) from: u64,
-    pub(crate) to: u64,
-    pages: OnceLock<Vec<Arc<Page>>>,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pages: OnceLock<Vec<Arc<UnsortedPage>>>,
 }
 
 impl Extent {
-    /// One that is there.
-    pub(crate) fn existing(file: Arc<BucketFile>, from: u64, to: u64) -> Extent {
-        Extent { file, from, to, pages: OnceLock::new() }
+    /// Returns an extent of an existing file. Its pages are loaded on first use.
+    pub(crate) fn existing(file: Arc<BucketFile>, start: u64, end: u64) -> Extent {
+        Extent { file, start, end, pages: OnceLock::new() }
     }
 
-    /// One without pages, where the next of `file` will be.
-    pub(crate) fn empty(file: Arc<BucketFile>) -> Extent {
+    /// Returns an extent without pages at the end of a file.
+    pub(crate) fn new_at_end(file: Arc<BucketFile>) -> Extent {
         let end = file.end();
-        Extent { file, from: end, to: end, pages: OnceLock::from(Vec::new()) }
+        Extent { file, start: end, end, pages: OnceLock::from(Vec::new()) }
     }
 
-    /// Appends pages of records in order. Of this extent the pages are known.
-    pub(crate) fn append(&self, pages: &[&[Record]], memory: &Memory) -> Result<Extent> {
+    /// Appends pages to the file and returns the longer extent. The pages of `self` must be loaded.
+    pub(crate) fn append(&self, pages: &[&[Record]], memory: &MemoryUsage) -> Result<Extent> {
         let mut out = Vec::new();
-        let mut known = self.pages.get().cloned().unwrap_or_default();
+        let mut summaries = self.pages.get().cloned().unwrap_or_default();
         for page in pages {
-            let (start, offset) = (out.len(), self.to + len_u64(out.len()));
-            put_frame(&mut out, (self.file.uid, offset), FrameKind::Unsorted, |out| {
+            let (from, offset) = (out.len(), self.end + len_u64(out.len()));
+            put_frame(&mut out, (self.file.uid, offset), FrameKind::UnsortedPage, |out| {
                 page.iter().for_each(|record| record.put(out));
             })?;
             let records = page.iter().map(|record| (&*record.key, record.first, record.last));
-            let place = (offset, len_u64(out.len() - start));
-            known.push(Arc::new(Page::new(place, records, memory)));
+            let position = (offset, len_u64(out.len() - from));
+            summaries.push(Arc::new(UnsortedPage::new(position, records, memory)));
         }
         self.file.append(&out)?;
-        let to = self.to + len_u64(out.len());
-        let file = self.file.clone();
-        Ok(Extent { file, from: self.from, to, pages: OnceLock::from(known) })
+        let (file, end) = (self.file.clone(), self.end + len_u64(out.len()));
+        Ok(Extent { file, start: self.start, end, pages: OnceLock::from(summaries) })
     }
 
-    /// What is in memory already.
-    pub(crate) fn pages_if_loaded(&self) -> Option<&[Arc<Page>]> {
+    pub(crate) fn loaded_pages(&self) -> Option<&[Arc<UnsortedPage>]> {
         self.pages.get().map(Vec::as_slice)
     }
 
-    /// Its pages.
-    pub(crate) fn pages(&self, reading: &mut Reading<'_>, memory: &Memory) -> Result<&[Arc<Page>]> {
+    /// Returns the pages. The first call reads the extent.
+    pub(crate) fn load_pages(
+        &self,
+        reader: &mut BucketReader<'_>,
+        memory: &MemoryUsage,
+    ) -> Result<&[Arc<UnsortedPage>]> {
         if let Some(pages) = self.pages.get() {
             return Ok(pages);
         }
-        let bytes = reading.read(&self.file, self.from, self.to)?;
+        let bytes = reader.read(&self.file, self.start, self.end)?;
         let mut pages = Vec::new();
-        for_each_frame(&bytes, &self.file, self.from, |kind, contents, offset, len| {
-            if kind != FrameKind::Unsorted {
-                return Err(misplaced(kind, "an unsorted page"));
+        for_each_frame(&bytes, &self.file, self.start, |kind, contents, offset, len| {
+            if kind != FrameKind::UnsortedPage {
+                return Err(kind.misplaced("an unsorted page"));
             }
             let mut records = Vec::new();
-            record::for_each(&contents, |_, it| records.push((it.key, it.first, it.last)))?;
-            pages.push(Arc::new(Page::new((offset, len), records.into_iter(), memory)));
+            for_each_record(&contents, |_, it| records.push((it.key, it.first, it.last)))?;
+            let page = UnsortedPage::new((offset, len), records.into_iter(), memory);
+            pages.push(Arc::new(page));
             Ok(())
         })?;
         Ok(self.pages.get_or_init(|| pages))

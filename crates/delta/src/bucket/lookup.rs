@@ -1,206 +1,205 @@
-//! What a bucket has of one key.
+//! Lookup of one key in a bucket.
 //!
-//! 1. Its tail, in memory. An anchor there ends what is older.
-//! 2. Pages of the unsorted part whose fingerprints have the key, and whose numbers matter.
-//! 3. A page of the sorted part, if its filter lets the key pass.
-//!
-//! Pages that lie close together in one file are read at once: a device takes longer for a second read
-//! than for what lies between.
+//! 1. Search the tail in memory. A delete marker there makes older records irrelevant.
+//! 2. Select the unsorted pages whose fingerprints match and whose sequence range is relevant.
+//! 3. Select one page of the sorted part if the filter matches.
+//! 4. Read the selected pages. Pages that are close together in a file are read at once, because a second
+//!    read takes longer than reading the bytes between them.
+
+use std::ops::Range;
 
 use bytes::Bytes;
-use lsmx::{Error, Malformed, Result, SeqNo};
+use lsmx::{Error, Result};
 use lsmx_base::coding::to_usize;
 use lsmx_base::filter::key_hash;
+use lsmx_base::key::SeqNo;
+use lsmx_base::malformed::Malformed;
 use lsmx_base::sync::Arc;
 
 use super::Bucket;
 use super::extent::fingerprint;
-use super::reading::Reading;
-use crate::charge::Memory;
+use super::reader::BucketReader;
 use crate::files::BucketFile;
 use crate::format::frame::{FrameKind, decode_frame};
-use crate::format::record::{self, Record};
+use crate::format::record::{Record, for_each_record};
+use crate::memory::MemoryUsage;
 
-/// Which records of a key are asked for.
+/// Key and sequence range of a lookup.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted<'a> {
+pub(crate) struct KeyQuery<'a> {
     pub(crate) key: &'a [u8],
-    /// Only newer than this, if there is one.
+    /// Exclusive lower bound.
     pub(crate) after: Option<SeqNo>,
-    /// Not newer than this.
+    /// Inclusive upper bound.
     pub(crate) at: SeqNo,
-    /// What is older is void, whatever the bucket says.
+    /// Older records are void and may be left out.
     pub(crate) void_below: SeqNo,
 }
 
-impl Wanted<'_> {
-    fn has(&self, last: SeqNo) -> bool {
+impl KeyQuery<'_> {
+    fn includes(&self, last: SeqNo) -> bool {
         last <= self.at && self.after.is_none_or(|after| last > after)
     }
 }
 
-/// An operand or an anchor of the key that was asked for.
+/// An operand or a delete marker of the queried key.
 #[derive(Clone, Debug)]
-pub(crate) struct Found {
+pub(crate) struct FoundRecord {
     pub(crate) first: SeqNo,
     pub(crate) last: SeqNo,
-    /// None: an anchor.
+    /// `None` for a delete marker.
     pub(crate) operand: Option<Bytes>,
 }
 
-/// Pages of one file, sorted once all are there.
-struct Pages<'a> {
+/// Pages of one file, as offset ranges in ascending order.
+struct FilePages<'a> {
     file: &'a Arc<BucketFile>,
-    /// Offset and bytes.
-    pages: Vec<(u64, u64)>,
+    pages: Vec<Range<u64>>,
 }
 
-/// Adds a page to those of its file.
-fn need<'a>(needed: &mut Vec<Pages<'a>>, file: &'a Arc<BucketFile>, page: (u64, u64)) {
-    match needed.iter_mut().find(|pages| pages.file.number == file.number) {
-        Some(pages) => pages.pages.push(page),
-        None => needed.push(Pages { file, pages: vec![page] }),
+/// Returns the records of a query, in any order. Some of them may be void.
+pub(crate) fn find_records(
+    bucket: &Bucket,
+    query: KeyQuery<'_>,
+    reader: &mut BucketReader<'_>,
+    memory: &MemoryUsage,
+) -> Result<Vec<FoundRecord>> {
+    let (mut found, selected) = select_pages(bucket, query, reader, memory)?;
+    for FilePages { file, pages } in &selected {
+        for group in group_reads(pages) {
+            read_pages(file, group, query, reader, &mut found)?;
+        }
+    }
+    Ok(found)
+}
+
+/// Advises the system to read the pages that [`find_records`] needs. Does nothing if they are not known.
+pub(crate) fn prefetch_records(bucket: &Bucket, query: KeyQuery<'_>, memory: &MemoryUsage) {
+    let reader = &mut BucketReader::memory_only();
+    let Ok((_, selected)) = select_pages(bucket, query, reader, memory) else { return };
+    for FilePages { file, pages } in &selected {
+        for group in group_reads(pages) {
+            let span = span_of(group);
+            file.prefetch(span.start, span.end);
+        }
     }
 }
 
-impl Bucket {
-    /// What is wanted, in no order; some may be void.
-    pub(crate) fn records_of(
-        &self,
-        wanted: Wanted<'_>,
-        reading: &mut Reading<'_>,
-        memory: &Memory,
-    ) -> Result<Vec<Found>> {
-        let (mut found, needed) = self.plan(wanted, reading, memory)?;
-        for pages in needed {
-            pages.read(wanted, reading, &mut found)?;
+/// Returns the matching records of the tail and the pages to read.
+fn select_pages<'a>(
+    bucket: &'a Bucket,
+    query: KeyQuery<'_>,
+    reader: &mut BucketReader<'_>,
+    memory: &MemoryUsage,
+) -> Result<(Vec<FoundRecord>, Vec<FilePages<'a>>)> {
+    let mut found = Vec::new();
+    let hash = key_hash(query.key);
+    let print = fingerprint(hash);
+    let mut void_below = query.void_below;
+    let in_tail = bucket.tail.records_of_key(query.key, print);
+    for record in in_tail.filter(|record| query.includes(record.last)) {
+        if record.operand.is_none() {
+            void_below = void_below.max(record.last);
         }
-        Ok(found)
+        let Record { first, last, operand, .. } = bucket.tail.to_shared(record);
+        found.push(FoundRecord { first, last, operand });
     }
-
-    /// Says which pages [`records_of`](Self::records_of) will read, if memory can tell.
-    pub(crate) fn will_need(&self, wanted: Wanted<'_>, memory: &Memory) {
-        let Ok((_, needed)) = self.plan(wanted, &mut Reading::in_memory(), memory) else { return };
-        for Pages { file, pages } in &needed {
-            for near in reads(pages) {
-                let (from, to) = ends(near);
-                file.will_need(from, to);
+    let mut selected = Vec::new();
+    for extent in &bucket.extents {
+        for page in extent.load_pages(reader, memory)? {
+            let is_relevant = page.last >= void_below
+                && page.first <= query.at
+                && query.after.is_none_or(|after| page.last > after);
+            if is_relevant && page.may_contain(print) {
+                add_page(&mut selected, &extent.file, page.offset, page.bytes);
             }
         }
     }
-
-    /// What the tail has, and pages to read, in order.
-    fn plan(
-        &self,
-        mut wanted: Wanted<'_>,
-        reading: &mut Reading<'_>,
-        memory: &Memory,
-    ) -> Result<(Vec<Found>, Vec<Pages<'_>>)> {
-        let mut found = Vec::new();
-        let asked = wanted;
-        let hash = key_hash(asked.key);
-        let print = fingerprint(hash);
-        for record in self.tail.of_key(asked.key, print).filter(|record| asked.has(record.last)) {
-            if record.operand.is_none() {
-                wanted.void_below = wanted.void_below.max(record.last);
-            }
-            let Record { first, last, operand, .. } = self.tail.shared(record);
-            found.push(Found { first, last, operand });
-        }
-        let mut needed = Vec::new();
-        for extent in &self.extents {
-            for page in extent.pages(reading, memory)? {
-                let matters = page.last >= wanted.void_below
-                    && page.first <= wanted.at
-                    && wanted.after.is_none_or(|after| page.last > after);
-                if matters && page.may_hold(print) {
-                    need(&mut needed, &extent.file, (page.offset, page.bytes));
-                }
-            }
-        }
-        if let Some(sorted) = &self.sorted
-            && self.made_through >= wanted.void_below
-            && wanted.after.is_none_or(|after| self.made_through > after)
+    if let Some(sorted) = &bucket.sorted
+        && bucket.collected_through >= void_below
+        && query.after.is_none_or(|after| bucket.collected_through > after)
+    {
+        let index = sorted.load_index(reader, memory)?;
+        if index.may_contain(hash)
+            && let Some(page) = index.find_page(query.key)
         {
-            let meta = sorted.meta(reading, memory)?;
-            if meta.may_hold(hash)
-                && let Some(page) = meta.page(wanted.key)
-            {
-                need(&mut needed, &sorted.file, (page.offset, page.bytes));
-            }
+            add_page(&mut selected, &sorted.file, page.offset, page.bytes);
         }
-        for pages in &mut needed {
-            pages.pages.sort_unstable();
-        }
-        Ok((found, needed))
+    }
+    for FilePages { pages, .. } in &mut selected {
+        pages.sort_unstable_by_key(|page| page.start);
+    }
+    Ok((found, selected))
+}
+
+fn add_page<'a>(
+    selected: &mut Vec<FilePages<'a>>,
+    file: &'a Arc<BucketFile>,
+    offset: u64,
+    bytes: u64,
+) {
+    let page = offset..offset + bytes;
+    match selected.iter_mut().find(|pages| pages.file.number == file.number) {
+        Some(pages) => pages.pages.push(page),
+        None => selected.push(FilePages { file, pages: vec![page] }),
     }
 }
 
-/// Bytes between two pages up to which one read takes both: a device gives so many in less than the time
-/// of a further read, and more would take its time from others.
-const GAP_MAX: u64 = 32 << 10;
+/// Maximum gap between two pages that one read covers, in bytes.
+///
+/// A device reads as many bytes in less time than a second read takes. A larger gap would delay other reads.
+const GAP_BYTES_MAX: u64 = 32 << 10;
 
-/// Sorted pages, offset and bytes, by what one read takes: all, if there is no more between two of them on
-/// average, as there is of a key with many operands; else neighbours.
-fn reads(pages: &[(u64, u64)]) -> impl Iterator<Item = &[(u64, u64)]> {
-    let gaps = pages.windows(2).map(|pair| gap(pair[0], pair[1]));
-    let (between, most) = gaps.fold((0_u64, 0_u64), |(between, most), gap| {
-        (between.saturating_add(gap), most.saturating_add(GAP_MAX))
+/// Groups ascending pages by read. One read covers all pages if their average gap is small enough, as for a
+/// key with many operands; else it covers neighbours with a small gap.
+fn group_reads(pages: &[Range<u64>]) -> impl Iterator<Item = &[Range<u64>]> {
+    let gaps = pages.windows(2).map(|pair| gap_between(&pair[0], &pair[1]));
+    let (gap_bytes, limit) = gaps.fold((0_u64, 0_u64), |(bytes, limit), gap| {
+        (bytes.saturating_add(gap), limit.saturating_add(GAP_BYTES_MAX))
     });
-    let at_once = between <= most;
-    pages.chunk_by(move |a, b| at_once || gap(*a, *b) <= GAP_MAX)
+    let read_all = gap_bytes <= limit;
+    pages.chunk_by(move |a, b| read_all || gap_between(a, b) <= GAP_BYTES_MAX)
 }
 
-/// Where the first of sorted pages begins and the last one ends.
-fn ends(pages: &[(u64, u64)]) -> (u64, u64) {
-    let from = pages.first().map_or(0, |page| page.0);
-    (from, pages.last().map_or(from, |page| page.0 + page.1))
+/// Returns the offset range from the first page to the last.
+fn span_of(pages: &[Range<u64>]) -> Range<u64> {
+    let start = pages.first().map_or(0, |page| page.start);
+    start..pages.last().map_or(start, |page| page.end)
 }
 
-/// Bytes between two pages.
-fn gap(a: (u64, u64), b: (u64, u64)) -> u64 {
-    b.0.saturating_sub(a.0 + a.1)
+fn gap_between(a: &Range<u64>, b: &Range<u64>) -> u64 {
+    b.start.saturating_sub(a.end)
 }
 
-impl Pages<'_> {
-    fn read(
-        self,
-        wanted: Wanted<'_>,
-        reading: &mut Reading<'_>,
-        found: &mut Vec<Found>,
-    ) -> Result<()> {
-        reads(&self.pages).try_for_each(|pages| self.read_near(pages, wanted, reading, found))
-    }
-
-    /// Reads pages that lie close together, in order.
-    fn read_near(
-        &self,
-        pages: &[(u64, u64)],
-        wanted: Wanted<'_>,
-        reading: &mut Reading<'_>,
-        found: &mut Vec<Found>,
-    ) -> Result<()> {
-        let (from, to) = ends(pages);
-        let bytes = reading.read(self.file, from, to)?;
-        for (offset, _) in pages {
-            let wrong = |what: Malformed| Error::malformed(what, &self.file.path, *offset);
-            let at = to_usize("offset of a page", offset - from).map_err(wrong)?;
-            let (kind, contents, _) =
-                decode_frame(&bytes[at..], (self.file.uid, *offset)).map_err(wrong)?;
-            if !matches!(kind, FrameKind::Sorted | FrameKind::Unsorted) {
-                return Err(wrong(super::misplaced(kind, "a page")));
-            }
-            record::for_each(contents, |_, record| {
-                if record.key == wanted.key && wanted.has(record.last) {
-                    // A copy: what was read need not stay in memory for it.
-                    let operand = record.operand.map(Bytes::copy_from_slice);
-                    found.push(Found { first: record.first, last: record.last, operand });
-                }
-            })
-            .map_err(wrong)?;
+/// Reads pages at once and adds the matching records to `found`.
+fn read_pages(
+    file: &BucketFile,
+    pages: &[Range<u64>],
+    query: KeyQuery<'_>,
+    reader: &mut BucketReader<'_>,
+    found: &mut Vec<FoundRecord>,
+) -> Result<()> {
+    let span = span_of(pages);
+    let bytes = reader.read(file, span.start, span.end)?;
+    for page in pages {
+        let offset = page.start;
+        let located = |malformed: Malformed| Error::malformed(malformed, &file.path, offset);
+        let at = to_usize("offset of a page", offset - span.start).map_err(located)?;
+        let (kind, contents, _) =
+            decode_frame(&bytes[at..], (file.uid, offset)).map_err(located)?;
+        if !matches!(kind, FrameKind::SortedPage | FrameKind::UnsortedPage) {
+            return Err(located(kind.misplaced("a page")));
         }
-        Ok(())
+        for_each_record(contents, |_, record| {
+            if record.key == query.key && query.includes(record.last) {
+                // A copy, so that the operand does not keep the page in memory.
+                let operand = record.operand.map(Bytes::copy_from_slice);
+                found.push(FoundRecord { first: record.first, last: record.last, operand });
+            }
+        })
+        .map_err(located)?;
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -209,31 +208,31 @@ mod tests {
 
     const PAGE: u64 = 4 << 10;
 
-    /// How many pages each read takes.
-    fn reads_of(offsets: &[u64]) -> Vec<usize> {
-        let pages: Vec<_> = offsets.iter().map(|offset| (*offset, PAGE)).collect();
-        reads(&pages).map(<[_]>::len).collect()
+    /// Returns the number of pages per read.
+    fn pages_per_read(offsets: &[u64]) -> Vec<usize> {
+        let pages: Vec<_> = offsets.iter().map(|offset| *offset..*offset + PAGE).collect();
+        group_reads(&pages).map(<[_]>::len).collect()
     }
 
     #[test]
-    fn pages_that_lie_close_together_are_read_at_once() {
-        assert!(reads_of(&[]).is_empty());
-        assert_eq!(reads_of(&[70]), [1]);
-        assert_eq!(reads_of(&[70, 70 + PAGE]), [2]);
-        assert_eq!(reads_of(&[70, 70 + PAGE + GAP_MAX]), [2]);
-        assert_eq!(reads_of(&[70, 71 + PAGE + GAP_MAX]), [1, 1]);
-        let far = 4 * GAP_MAX;
-        assert_eq!(reads_of(&[0, far, far + PAGE, 2 * far]), [1, 2, 1]);
+    fn group_reads_close_neighbours_share_a_read() {
+        assert!(pages_per_read(&[]).is_empty());
+        assert_eq!(pages_per_read(&[70]), [1]);
+        assert_eq!(pages_per_read(&[70, 70 + PAGE]), [2]);
+        assert_eq!(pages_per_read(&[70, 70 + PAGE + GAP_BYTES_MAX]), [2]);
+        assert_eq!(pages_per_read(&[70, 71 + PAGE + GAP_BYTES_MAX]), [1, 1]);
+        let far = 4 * GAP_BYTES_MAX;
+        assert_eq!(pages_per_read(&[0, far, far + PAGE, 2 * far]), [1, 2, 1]);
     }
 
     #[test]
-    fn pages_are_read_at_once_where_many_lie_close_together_and_few_apart() {
-        let (mut offsets, far) = (vec![0], 2 * GAP_MAX);
+    fn group_reads_small_average_gap_shares_one_read() {
+        let (mut offsets, far) = (vec![0], 2 * GAP_BYTES_MAX);
         offsets.push(PAGE + far);
-        assert_eq!(reads_of(&offsets), [1, 1]);
+        assert_eq!(pages_per_read(&offsets), [1, 1]);
         offsets.push(PAGE + far + PAGE);
-        assert_eq!(reads_of(&offsets), [3]);
+        assert_eq!(pages_per_read(&offsets), [3]);
         offsets[2] += 1;
-        assert_eq!(reads_of(&offsets), [1, 2]);
+        assert_eq!(pages_per_read(&offsets), [1, 2]);
     }
 }

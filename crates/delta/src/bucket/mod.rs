@@ -1,282 +1,215 @@
-//! Bucket: all operands of a range of keys. A value that never changes; a delivery makes a new one that
-//! shares all but what it added.
+//! Bucket: all operands and delete markers of a key range.
+//!
+//! A bucket is immutable. A delivery replaces it by a new one that shares all parts except the added records.
 
 pub(crate) mod extent;
 pub(crate) mod lookup;
-pub(crate) mod reading;
-pub(crate) mod sorted;
+pub(crate) mod reader;
+pub(crate) mod sorted_part;
 pub(crate) mod tail;
+pub(crate) mod verify;
 
 use bytes::Bytes;
-use lsmx::{Error, Malformed, Result, SeqNo};
+use lsmx::Result;
+use lsmx_base::coding::len_u64;
+use lsmx_base::filter::key_hash;
+use lsmx_base::key::SeqNo;
+use lsmx_base::sync::Arc;
 
-use crate::charge::Memory;
+use self::extent::{Extent, fingerprint};
+use self::reader::{BucketReader, for_each_frame};
+use self::sorted_part::SortedPart;
+use self::tail::Tail;
 use crate::files::{BucketFile, FileTable};
 use crate::format::frame::FrameKind;
 use crate::format::header::HEADER_BYTES;
 use crate::format::log::{BucketEntry, ExtentSpan, SortedSpan};
-use crate::format::record::{self, Record};
-use extent::{Extent, fingerprint};
-use lsmx_base::filter::key_hash;
-use lsmx_base::sync::Arc;
-use reading::{Reading, for_each_frame, misplaced};
-use sorted::Sorted;
-use tail::Tail;
+use crate::format::record::{Record, decode_records};
 
-/// A bucket.
+/// All operands and delete markers of a key range.
 #[derive(Clone, Debug)]
 pub(crate) struct Bucket {
-    /// Never given twice to buckets with different pasts.
+    /// Unique. A bucket that replaces another keeps its id only if it adds records.
     pub(crate) id: u64,
-    /// Keys before it are not here; those of the next bucket neither.
-    pub(crate) smallest: Bytes,
-    /// The collection that made it has seen all up to this number: its sorted part has nothing beyond, and
-    /// range anchors up to here are done with.
-    pub(crate) made_through: SeqNo,
-    /// Bytes it had when it was made.
-    pub(crate) made_bytes: u64,
-    /// The other one of the split that made it.
-    pub(crate) twin: Option<u64>,
-    pub(crate) sorted: Option<Arc<Sorted>>,
-    /// From the oldest on.
+    /// Start of the key range. The range ends where that of the next bucket begins.
+    pub(crate) smallest_key: Bytes,
+    /// The collection that created the bucket has seen all records up to this number.
+    ///
+    /// The sorted part contains no larger number, and range delete markers up to it are applied.
+    pub(crate) collected_through: SeqNo,
+    /// Bytes of the sorted part that the collection wrote.
+    pub(crate) collected_bytes: u64,
+    /// Id of the next bucket, if the same split has created both.
+    pub(crate) split_sibling: Option<u64>,
+    pub(crate) sorted: Option<Arc<SortedPart>>,
+    /// Oldest first.
     pub(crate) extents: Vec<Arc<Extent>>,
     pub(crate) tail: Arc<Tail>,
 }
 
 impl Bucket {
-    /// One without anything.
-    pub(crate) fn empty(id: u64, smallest: Bytes, made_through: SeqNo, tail: Arc<Tail>) -> Bucket {
+    /// Returns a bucket without files.
+    pub(crate) fn new(
+        id: u64,
+        smallest_key: Bytes,
+        collected_through: SeqNo,
+        tail: Arc<Tail>,
+    ) -> Bucket {
         Bucket {
             id,
-            smallest,
-            made_through,
-            made_bytes: 0,
-            twin: None,
+            smallest_key,
+            collected_through,
+            collected_bytes: 0,
+            split_sibling: None,
             sorted: None,
             extents: Vec::new(),
             tail,
         }
     }
 
-    /// The bucket that a log tells of, with the tail that it has by now.
+    /// Returns the bucket of a log entry, with the given tail in place of the entry's.
     pub(crate) fn from_entry(entry: &BucketEntry, tail: Tail, table: &Arc<FileTable>) -> Bucket {
         let sorted = entry.sorted.map(|span| {
             let file = table.existing(span.number, span.uid);
-            Arc::new(Sorted::existing(file, span.index_offset, span.end))
+            Arc::new(SortedPart::existing(file, span.index_offset, span.end))
         });
         let extent = |span: &ExtentSpan| {
             let file = table.existing(span.number, span.uid);
-            Arc::new(Extent::existing(file, span.from, span.to))
+            Arc::new(Extent::existing(file, span.start, span.end))
         };
+        let (smallest_key, tail) = (entry.smallest_key.clone(), Arc::new(tail));
         Bucket {
-            id: entry.id,
-            smallest: entry.smallest.clone(),
-            made_through: entry.made_through,
-            made_bytes: sorted.as_ref().map_or(0, |sorted| sorted.end),
-            twin: None,
+            collected_bytes: sorted.as_ref().map_or(0, |sorted| sorted.end),
             sorted,
             extents: entry.extents.iter().map(extent).collect(),
-            tail: Arc::new(tail),
+            ..Bucket::new(entry.id, smallest_key, entry.collected_through, tail)
         }
     }
 
-    /// As a log tells it.
-    pub(crate) fn entry(&self) -> BucketEntry {
+    /// Returns the log entry of the bucket.
+    pub(crate) fn to_entry(&self) -> BucketEntry {
+        let sorted = self.sorted.as_ref().map(|sorted| SortedSpan {
+            number: sorted.file.number,
+            uid: sorted.file.uid,
+            index_offset: sorted.index_offset,
+            end: sorted.end,
+        });
+        let extents = self.extents.iter().map(|extent| ExtentSpan {
+            number: extent.file.number,
+            uid: extent.file.uid,
+            start: extent.start,
+            end: extent.end,
+        });
         BucketEntry {
             id: self.id,
-            smallest: self.smallest.clone(),
-            made_through: self.made_through,
-            sorted: self.sorted.as_ref().map(|sorted| SortedSpan {
-                number: sorted.file.number,
-                uid: sorted.file.uid,
-                index_offset: sorted.index_offset,
-                end: sorted.end,
-            }),
-            extents: self
-                .extents
-                .iter()
-                .map(|extent| ExtentSpan {
-                    number: extent.file.number,
-                    uid: extent.file.uid,
-                    from: extent.from,
-                    to: extent.to,
-                })
-                .collect(),
+            smallest_key: self.smallest_key.clone(),
+            collected_through: self.collected_through,
+            sorted,
+            extents: extents.collect(),
             tail: self.tail.bytes().clone(),
         }
     }
 
-    /// Whether the parts of files that count are just those of another bucket.
-    pub(crate) fn has_parts_of(&self, other: &Bucket) -> bool {
+    /// Returns whether both buckets consist of the same file parts.
+    pub(crate) fn has_same_file_parts(&self, other: &Bucket) -> bool {
         let sorted = |bucket: &Bucket| bucket.sorted.as_ref().map(|it| (it.file.number, it.end));
-        let part = |it: &Arc<Extent>| (it.file.number, it.from, it.to);
+        let part = |it: &Arc<Extent>| (it.file.number, it.start, it.end);
         sorted(self) == sorted(other)
             && self.extents.iter().map(part).eq(other.extents.iter().map(part))
     }
 
-    /// Bytes in its files that count.
+    /// Returns the bytes that the bucket uses in files.
     pub(crate) fn file_bytes(&self) -> u64 {
         let sorted = self.sorted.as_ref().map_or(0, |sorted| sorted.end);
-        let extents = self.extents.iter().map(|extent| extent.to - extent.from);
+        let extents = self.extents.iter().map(|extent| extent.end - extent.start);
         extents.fold(sorted, u64::saturating_add)
     }
 
-    /// Bytes it has.
+    /// Returns the bytes that the bucket uses in files and in its tail.
     pub(crate) fn bytes(&self) -> u64 {
-        self.file_bytes().saturating_add(lsmx_base::coding::len_u64(self.tail.bytes().len()))
+        self.file_bytes().saturating_add(len_u64(self.tail.bytes().len()))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.sorted.is_none() && self.extents.is_empty() && self.tail.is_empty()
     }
 
-    /// Its files, some perhaps more than once.
+    /// Returns the files of the bucket. A file may occur more than once.
     pub(crate) fn files(&self) -> impl Iterator<Item = &Arc<BucketFile>> {
         let sorted = self.sorted.iter().map(|sorted| &sorted.file);
         sorted.chain(self.extents.iter().map(|extent| &extent.file))
     }
 
-    /// Whether pages of it may be lost, for the sync of a file has failed.
-    pub(crate) fn has_lost(&self) -> bool {
-        let in_sorted = self.sorted.as_ref().is_some_and(|it| it.file.has_lost(it.end));
-        in_sorted || self.extents.iter().any(|extent| extent.file.has_lost(extent.to))
+    /// Returns whether pages may be lost because the sync of a file failed.
+    pub(crate) fn may_have_lost_pages(&self) -> bool {
+        let in_sorted = self.sorted.as_ref().is_some_and(|it| it.file.may_have_lost(it.end));
+        in_sorted || self.extents.iter().any(|extent| extent.file.may_have_lost(extent.end))
     }
 
-    /// Whether it may have something of the key, as far as memory knows.
-    pub(crate) fn may_hold(&self, key: &[u8]) -> bool {
+    /// Returns whether the bucket may contain the key. Reads nothing.
+    pub(crate) fn may_contain(&self, key: &[u8]) -> bool {
         let hash = key_hash(key);
-        self.tail.of_key(key, fingerprint(hash)).next().is_some() || self.files_may_hold(hash)
+        let in_tail = self.tail.records_of_key(key, fingerprint(hash)).next().is_some();
+        in_tail || self.files_may_contain(hash)
     }
 
-    /// Whether its files may have something of the key with this hash, as far as memory knows.
-    pub(crate) fn files_may_hold(&self, hash: u64) -> bool {
+    /// Returns whether the files may contain a key with this hash. Reads nothing.
+    pub(crate) fn files_may_contain(&self, hash: u64) -> bool {
         let print = fingerprint(hash);
         let in_pages = |extent: &Arc<Extent>| {
-            extent.pages_if_loaded().is_none_or(|pages| pages.iter().any(|it| it.may_hold(print)))
+            extent.loaded_pages().is_none_or(|pages| pages.iter().any(|it| it.may_contain(print)))
         };
-        let in_sorted =
-            |sorted: &Arc<Sorted>| sorted.meta_if_loaded().is_none_or(|meta| meta.may_hold(hash));
+        let in_sorted = |sorted: &Arc<SortedPart>| {
+            sorted.loaded_index().is_none_or(|index| index.may_contain(hash))
+        };
         self.extents.iter().any(in_pages) || self.sorted.as_ref().is_some_and(in_sorted)
     }
 
-    /// Whether memory knows that nothing came of the key after `after`.
-    pub(crate) fn unchanged_since(&self, key: &[u8], after: SeqNo) -> bool {
+    /// Returns whether the key is known to have no record above `after`. Reads nothing.
+    pub(crate) fn is_unchanged_since(&self, key: &[u8], after: SeqNo) -> bool {
         let print = fingerprint(key_hash(key));
-        let same = |extent: &Arc<Extent>| {
-            extent.pages_if_loaded().is_some_and(|pages| {
-                pages.iter().all(|page| page.last <= after || !page.may_hold(print))
+        let is_unchanged = |extent: &Arc<Extent>| {
+            extent.loaded_pages().is_some_and(|pages| {
+                pages.iter().all(|page| page.last <= after || !page.may_contain(print))
             })
         };
-        let mut tail = self.tail.of_key(key, print);
-        let in_tail = self.tail.last > after && tail.any(|record| record.last > after);
-        !in_tail && self.extents.iter().all(same)
+        let mut tail = self.tail.records_of_key(key, print);
+        let in_tail = self.tail.newest > after && tail.any(|record| record.last > after);
+        !in_tail && self.extents.iter().all(is_unchanged)
     }
 
-    /// All its records in order. One read per file.
-    pub(crate) fn all_records(&self, reading: &mut Reading<'_>) -> Result<Vec<Record>> {
-        let from = lsmx_base::coding::len_u64(HEADER_BYTES);
+    /// Reads all records and returns them in order. Uses one read per contiguous file part.
+    pub(crate) fn read_records(&self, reader: &mut BucketReader<'_>) -> Result<Vec<Record>> {
         let mut spans: Vec<(&Arc<BucketFile>, u64, u64)> = Vec::new();
         if let Some(sorted) = &self.sorted {
-            spans.push((&sorted.file, from, sorted.end));
+            spans.push((&sorted.file, len_u64(HEADER_BYTES), sorted.end));
         }
         for extent in &self.extents {
             match spans.last_mut() {
-                Some((file, _, to)) if file.number == extent.file.number && *to == extent.from => {
-                    *to = extent.to;
+                Some((file, _, end))
+                    if file.number == extent.file.number && *end == extent.start =>
+                {
+                    *end = extent.end;
                 }
-                _ => spans.push((&extent.file, extent.from, extent.to)),
+                _ => spans.push((&extent.file, extent.start, extent.end)),
             }
         }
         let mut records = Vec::new();
-        for (file, from, to) in spans {
-            let bytes = reading.read(file, from, to)?;
-            for_each_frame(&bytes, file, from, |kind, contents, _, _| {
+        for (file, start, end) in spans {
+            let bytes = reader.read(file, start, end)?;
+            for_each_frame(&bytes, file, start, |kind, contents, _, _| {
                 match kind {
-                    FrameKind::Sorted | FrameKind::Unsorted => {
-                        records.append(&mut record::decode_all(&contents)?);
+                    FrameKind::SortedPage | FrameKind::UnsortedPage => {
+                        records.append(&mut decode_records(&contents)?);
                     }
                     FrameKind::Index | FrameKind::Filter => {}
-                    other => return Err(misplaced(other, "a frame of a bucket file")),
+                    other => return Err(other.misplaced("a frame of a bucket file")),
                 }
                 Ok(())
             })?;
         }
         records.extend(self.tail.records());
-        records.sort_by(Record::order);
+        records.sort_by(Record::cmp_order);
         Ok(records)
-    }
-
-    /// Checks all of it against its files: frames, order, keys within the range that ends before `end`, and
-    /// that index, filter and fingerprints miss nothing.
-    pub(crate) fn verify(&self, end: Option<&[u8]>, memory: &Memory) -> Result<()> {
-        let mut reading = Reading::uncounted();
-        let inside = |key: &[u8]| *self.smallest <= *key && end.is_none_or(|end| key < end);
-        let out_of_range = Malformed::Order { what: "a key and the range of its bucket" };
-        let missed = Malformed::Order { what: "a key and the filter of its page" };
-        if let Some(sorted) = &self.sorted {
-            let meta = sorted.meta(&mut reading, memory)?;
-            let from = lsmx_base::coding::len_u64(HEADER_BYTES);
-            let bytes = reading.read(&sorted.file, from, sorted.index_offset)?;
-            let mut before: Option<Bytes> = None;
-            let mut index = meta.index.iter();
-            for_each_frame(&bytes, &sorted.file, from, |kind, contents, offset, len| {
-                if kind != FrameKind::Sorted {
-                    return Err(misplaced(kind, "a sorted page"));
-                }
-                let records = record::decode_all(&contents)?;
-                let entry = index.next().filter(|it| (it.offset, it.bytes) == (offset, len));
-                let first = records.first().map(|record| record.key.clone());
-                if first.is_none() || entry.map(|entry| &entry.first_key) != first.as_ref() {
-                    return Err(Malformed::Order { what: "index and pages of a sorted part" });
-                }
-                if before
-                    .as_ref()
-                    .is_some_and(|before| first.as_ref().is_some_and(|it| it <= before))
-                {
-                    return Err(Malformed::Order { what: "pages of a sorted part" });
-                }
-                for record in &records {
-                    if !inside(&record.key) {
-                        return Err(out_of_range.clone());
-                    }
-                    if !meta.may_hold(key_hash(&record.key)) {
-                        return Err(missed.clone());
-                    }
-                    if record.last > self.made_through {
-                        let (what, found) = ("number in a sorted part", record.last.0);
-                        let expected = "at most that of the collection that made it";
-                        return Err(Malformed::Field { what, found, expected });
-                    }
-                }
-                before = records.last().map(|record| record.key.clone());
-                Ok(())
-            })?;
-            if index.next().is_some() {
-                let wrong = Malformed::Order { what: "index and pages of a sorted part" };
-                return Err(Error::malformed(wrong, &sorted.file.path, sorted.index_offset));
-            }
-        }
-        for extent in &self.extents {
-            let known = extent.pages(&mut reading, memory)?;
-            let bytes = reading.read(&extent.file, extent.from, extent.to)?;
-            let mut known = known.iter();
-            for_each_frame(&bytes, &extent.file, extent.from, |kind, contents, _, _| {
-                if kind != FrameKind::Unsorted {
-                    return Err(misplaced(kind, "an unsorted page"));
-                }
-                let page = known.next();
-                for record in record::decode_all(&contents)? {
-                    if !inside(&record.key) {
-                        return Err(out_of_range.clone());
-                    }
-                    let print = fingerprint(key_hash(&record.key));
-                    if !page.is_some_and(|page| page.may_hold(print)) {
-                        return Err(missed.clone());
-                    }
-                }
-                Ok(())
-            })?;
-        }
-        Ok(())
     }
 }

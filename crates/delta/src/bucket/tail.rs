@@ -1,113 +1,122 @@
-//! Records of a bucket that are not in a file of it yet: the log has them.
+//! Tail of a bucket: records that are in memory and in the log but in no bucket file yet.
+//!
+//! The fingerprints of all keys are in one array ("fingerprinted bucket tails").
 
 use bytes::Bytes;
-use lsmx::{Error, Malformed, Result, SeqNo};
+use lsmx::{Error, Result};
 use lsmx_base::coding::{Decoder, len_u64};
 use lsmx_base::filter::key_hash;
+use lsmx_base::key::SeqNo;
+use lsmx_base::malformed::Malformed;
 
 use super::extent::fingerprint;
-use crate::charge::{Charge, Memory};
-use crate::format::record::{self, Record, RecordRef};
+use crate::format::record::{Record, RecordRef, decode_record, for_each_record};
+use crate::memory::{MemoryCharge, MemoryUsage};
 
-/// Records in order, encoded, and where each begins.
+/// Encoded records in order.
 #[derive(Debug)]
 pub(crate) struct Tail {
     bytes: Bytes,
-    starts: Box<[u32]>,
-    /// Of the key of each: few lookups find anything, and those that do not need not look at the records.
-    prints: Box<[u16]>,
-    /// Number of the newest record.
-    pub(crate) last: SeqNo,
-    _charge: Charge,
+    /// Offset of each record.
+    offsets: Box<[u32]>,
+    /// Fingerprint of each record's key. Most lookups find no match here and decode no record.
+    fingerprints: Box<[u16]>,
+    /// Largest sequence number.
+    pub(crate) newest: SeqNo,
+    _charge: MemoryCharge,
 }
 
-/// Bytes of a record beside its own.
-const PLACE_BYTES: usize = size_of::<u32>() + size_of::<u16>();
-/// Fingerprints that are compared at once.
-const AT_ONCE: usize = 32;
+/// Memory of a record's offset and fingerprint, in bytes.
+const ENTRY_BYTES: usize = size_of::<u32>() + size_of::<u16>();
+/// Number of fingerprints that one step of a search compares.
+const FINGERPRINTS_PER_STEP: usize = 32;
 
-fn start(at: usize) -> Result<u32> {
-    u32::try_from(at).map_err(|_| Error::TooLarge {
+fn offset_u32(offset: usize) -> Result<u32> {
+    u32::try_from(offset).map_err(|_| Error::TooLarge {
         what: "operands of a bucket that are in memory",
-        bytes: len_u64(at),
+        bytes: len_u64(offset),
         limit: u64::from(u32::MAX),
     })
 }
 
 impl Tail {
-    /// Of records in order.
-    pub(crate) fn new(records: &[Record], memory: &Memory) -> Result<Tail> {
+    /// Encodes records, which must be in order.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] if an offset exceeds 32 bits.
+    pub(crate) fn new(records: &[Record], memory: &MemoryUsage) -> Result<Tail> {
         let mut bytes = Vec::with_capacity(records.iter().map(|record| record.size() + 8).sum());
-        let mut starts = Vec::with_capacity(records.len());
+        let mut offsets = Vec::with_capacity(records.len());
         for record in records {
-            starts.push(start(bytes.len())?);
+            offsets.push(offset_u32(bytes.len())?);
             record.put(&mut bytes);
         }
-        let prints = records.iter().map(|record| fingerprint(key_hash(&record.key))).collect();
-        let last = records.iter().map(|record| record.last).max().unwrap_or_default();
-        let _charge = memory.charge(bytes.capacity() + PLACE_BYTES * starts.len());
-        Ok(Tail { bytes: bytes.into(), starts: starts.into(), prints, last, _charge })
+        let hashes = records.iter().map(|record| key_hash(&record.key));
+        let fingerprints = hashes.map(fingerprint).collect();
+        let newest = records.iter().map(|record| record.last).max().unwrap_or_default();
+        let _charge = memory.charge(bytes.capacity() + ENTRY_BYTES * offsets.len());
+        Ok(Tail { bytes: bytes.into(), offsets: offsets.into(), fingerprints, newest, _charge })
     }
 
-    /// Of encoded records.
-    pub(crate) fn decode(bytes: &Bytes, memory: &Memory) -> Result<Tail, Malformed> {
-        let (mut starts, mut prints, mut last) = (Vec::new(), Vec::new(), SeqNo::ZERO);
-        record::for_each(bytes, |at, record| {
-            // Of the contents of a frame, whose length has 32 bits.
-            starts.push(u32::try_from(at).unwrap_or(u32::MAX));
-            prints.push(fingerprint(key_hash(record.key)));
-            last = last.max(record.last);
+    /// Checks encoded records and returns them as a tail.
+    pub(crate) fn decode(bytes: &Bytes, memory: &MemoryUsage) -> Result<Tail, Malformed> {
+        let (mut offsets, mut fingerprints) = (Vec::new(), Vec::new());
+        let mut newest = SeqNo::ZERO;
+        for_each_record(bytes, |at, record| {
+            // Fits: the bytes come from a frame, whose length has 32 bits.
+            offsets.push(u32::try_from(at).unwrap_or(u32::MAX));
+            fingerprints.push(fingerprint(key_hash(record.key)));
+            newest = newest.max(record.last);
         })?;
-        let _charge = memory.charge(bytes.len() + PLACE_BYTES * starts.len());
-        let (bytes, starts, prints) = (bytes.clone(), starts.into(), prints.into());
-        Ok(Tail { bytes, starts, prints, last, _charge })
+        let _charge = memory.charge(bytes.len() + ENTRY_BYTES * offsets.len());
+        let (bytes, offsets) = (bytes.clone(), offsets.into());
+        Ok(Tail { bytes, offsets, fingerprints: fingerprints.into(), newest, _charge })
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.starts.is_empty()
+        self.offsets.is_empty()
     }
 
-    /// All records, encoded.
     pub(crate) fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 
-    fn get(&self, index: usize) -> RecordRef<'_> {
-        let at = self.starts[index] as usize;
-        let mut decoder = Decoder::new(&self.bytes[at..]);
-        // Encoded here, or decoded once when the tail was made.
-        #[expect(clippy::expect_used, reason = "the invariant stands above")]
-        record::get(&mut decoder).expect("a record that was checked")
+    fn record(&self, index: usize) -> RecordRef<'_> {
+        let mut decoder = Decoder::new(&self.bytes[self.offsets[index] as usize..]);
+        #[expect(clippy::expect_used, reason = "`new` encoded the record or `decode` checked it")]
+        decode_record(&mut decoder).expect("the record is valid")
     }
 
     pub(crate) fn records(&self) -> impl Iterator<Item = Record> + '_ {
-        (0..self.starts.len()).map(|index| self.get(index).shared(&self.bytes))
+        (0..self.offsets.len()).map(|index| self.record(index).to_shared(&self.bytes))
     }
 
-    /// The records of a key, newest first; `print` is its fingerprint.
-    pub(crate) fn of_key<'a>(
+    /// Returns the records of a key with the given fingerprint, newest first.
+    pub(crate) fn records_of_key<'a>(
         &'a self,
         key: &'a [u8],
-        print: u16,
+        fingerprint: u16,
     ) -> impl Iterator<Item = RecordRef<'a>> + 'a {
-        let first = self.first_of(key, print).unwrap_or(self.starts.len());
-        (first..self.starts.len()).map(|index| self.get(index)).take_while(move |it| it.key == key)
+        let first = self.find_first(key, fingerprint).unwrap_or(self.offsets.len());
+        let records = (first..self.offsets.len()).map(|index| self.record(index));
+        records.take_while(move |record| record.key == key)
     }
 
-    /// Where the records of a key begin, if there are any.
-    fn first_of(&self, key: &[u8], print: u16) -> Option<usize> {
-        // One chunk after the other without a way out, so that many are compared at once.
-        let chunks = self.prints.chunks(AT_ONCE).enumerate();
-        let alike = chunks.filter(|(_, prints)| {
-            prints.iter().fold(false, |alike, other| alike | (*other == print))
+    fn find_first(&self, key: &[u8], fingerprint: u16) -> Option<usize> {
+        // A step compares all its fingerprints without an early exit, so that the compiler vectorizes it.
+        let steps = self.fingerprints.chunks(FINGERPRINTS_PER_STEP).enumerate();
+        let matching = steps.filter(|(_, step)| {
+            step.iter().fold(false, |matches, other| matches | (*other == fingerprint))
         });
-        alike.into_iter().find_map(|(chunk, prints)| {
-            let indices = (chunk * AT_ONCE..).zip(prints).filter(|(_, other)| **other == print);
-            indices.map(|(index, _)| index).find(|index| self.get(*index).key == key)
+        matching.into_iter().find_map(|(step, fingerprints)| {
+            let indexes = (step * FINGERPRINTS_PER_STEP..).zip(fingerprints);
+            let equal = indexes.filter(|(_, other)| **other == fingerprint);
+            equal.map(|(index, _)| index).find(|index| self.record(*index).key == key)
         })
     }
 
-    pub(crate) fn shared(&self, record: RecordRef<'_>) -> Record {
-        record.shared(&self.bytes)
+    /// Returns a record of this tail that shares its bytes.
+    pub(crate) fn to_shared(&self, record: RecordRef<'_>) -> Record {
+        record.to_shared(&self.bytes)
     }
 }

@@ -1,4 +1,4 @@
-//! How both kinds of files begin, little-endian.
+//! File header of logs and bucket files, little-endian.
 //!
 //! ```text
 //!  0  8  magic     "LSMXDLOG" or "LSMXDBKT"
@@ -8,21 +8,23 @@
 //! 24  8  checksum  u64, XXH3-64 of bytes 0..24
 //! ```
 
-use lsmx::Malformed;
 use lsmx_base::checksum::xxh3_at;
 use lsmx_base::coding::Decoder;
+use lsmx_base::malformed::Malformed;
 
-/// Bytes of a header.
+use super::field_error;
+
+/// Size of a header, in bytes.
 pub(crate) const HEADER_BYTES: usize = 32;
-/// The only version there is.
+/// Format version of new files, and the only one that is read.
 pub(crate) const VERSION: u32 = 1;
-/// First bytes of a log.
+/// Magic number of a log.
 pub(crate) const LOG_MAGIC: u64 = u64::from_le_bytes(*b"LSMXDLOG");
-/// First bytes of a bucket file.
+/// Magic number of a bucket file.
 pub(crate) const BUCKET_MAGIC: u64 = u64::from_le_bytes(*b"LSMXDBKT");
 
-/// The first bytes of a file.
-pub(crate) fn encode(magic: u64, uid: u64) -> [u8; HEADER_BYTES] {
+/// Encodes a header.
+pub(crate) fn encode_header(magic: u64, uid: u64) -> [u8; HEADER_BYTES] {
     let mut out = [0; HEADER_BYTES];
     out[..8].copy_from_slice(&magic.to_le_bytes());
     out[8..12].copy_from_slice(&VERSION.to_le_bytes());
@@ -32,8 +34,8 @@ pub(crate) fn encode(magic: u64, uid: u64) -> [u8; HEADER_BYTES] {
     out
 }
 
-/// The uid of the file that begins so.
-pub(crate) fn decode(bytes: &[u8], magic: u64) -> Result<u64, Malformed> {
+/// Checks a header and returns the file's uid.
+pub(crate) fn decode_header(bytes: &[u8], magic: u64) -> Result<u64, Malformed> {
     let mut decoder = Decoder::new(bytes);
     let found = decoder.u64("magic number")?;
     if found != magic {
@@ -51,8 +53,7 @@ pub(crate) fn decode(bytes: &[u8], magic: u64) -> Result<u64, Malformed> {
         return Err(Malformed::Version { found: version, supported: VERSION });
     }
     if zero != 0 {
-        let found = u64::from(zero);
-        return Err(Malformed::Field { what: "reserved bytes", found, expected: "0" });
+        return Err(field_error("reserved bytes", u64::from(zero), "0"));
     }
     Ok(uid)
 }
@@ -60,19 +61,13 @@ pub(crate) fn decode(bytes: &[u8], magic: u64) -> Result<u64, Malformed> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::assert_damage_is_rejected;
 
     #[test]
-    fn a_header_comes_back_and_no_changed_or_cut_one_does() {
-        let bytes = encode(LOG_MAGIC, 77);
-        assert_eq!(decode(&bytes, LOG_MAGIC).unwrap(), 77);
-        assert!(decode(&bytes, BUCKET_MAGIC).is_err());
-        for at in 0..HEADER_BYTES {
-            assert!(decode(&bytes[..at], LOG_MAGIC).is_err());
-            for bit in 0..8 {
-                let mut bytes = bytes;
-                bytes[at] ^= 1 << bit;
-                assert!(decode(&bytes, LOG_MAGIC).is_err());
-            }
-        }
+    fn header_round_trips_and_damage_is_rejected() {
+        let bytes = encode_header(LOG_MAGIC, 77);
+        assert_eq!(decode_header(&bytes, LOG_MAGIC).unwrap(), 77);
+        assert!(decode_header(&bytes, BUCKET_MAGIC).is_err());
+        assert_damage_is_rejected(&bytes, |bytes| decode_header(bytes, LOG_MAGIC).is_ok());
     }
 }

@@ -1,20 +1,22 @@
-//! Sparse index of a sorted part: where the pages lie.
+//! Sparse page index of a sorted part.
 //!
 //! ```text
 //! varint  pages
-//! of each page:
-//!   varint  bytes of its first key   the key
+//! per page:
+//!   varint  length of its first key  the key
 //!   varint  offset of its frame in the file
-//!   varint  bytes of its frame
+//!   varint  size of its frame, in bytes
 //! ```
 //!
-//! Keys and offsets ascend. All records of a key stand in one page.
+//! Keys and offsets ascend. All records of a key are in one page.
 
 use bytes::Bytes;
-use lsmx::Malformed;
-use lsmx_base::coding::{Decoder, put_bytes, put_varint};
+use lsmx_base::coding::{Decoder, len_u64, put_bytes, put_varint};
+use lsmx_base::malformed::Malformed;
 
-/// A page of a sorted part.
+use super::field_error;
+
+/// Position of a page in a sorted part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct IndexEntry {
     pub(crate) first_key: Bytes,
@@ -24,7 +26,7 @@ pub(crate) struct IndexEntry {
 
 /// Appends an index.
 pub(crate) fn put_index(out: &mut Vec<u8>, entries: &[IndexEntry]) {
-    put_varint(out, lsmx_base::coding::len_u64(entries.len()));
+    put_varint(out, len_u64(entries.len()));
     for entry in entries {
         put_bytes(out, &entry.first_key);
         put_varint(out, entry.offset);
@@ -32,7 +34,7 @@ pub(crate) fn put_index(out: &mut Vec<u8>, entries: &[IndexEntry]) {
     }
 }
 
-/// Reads an index whose pages all end at or before `end`.
+/// Decodes an index. Pages must not overlap and must end at or before `end`.
 pub(crate) fn decode_index(bytes: &Bytes, end: u64) -> Result<Vec<IndexEntry>, Malformed> {
     let mut decoder = Decoder::new(bytes);
     let count = decoder.varint("pages of an index")?;
@@ -41,10 +43,10 @@ pub(crate) fn decode_index(bytes: &Bytes, end: u64) -> Result<Vec<IndexEntry>, M
         let first_key = bytes.slice_ref(decoder.bytes("first key of a page")?);
         let offset = decoder.varint("offset of a page")?;
         let bytes = decoder.varint("bytes of a page")?;
-        let from = entries.last().map_or(0, |before| before.offset + before.bytes);
-        if offset < from || offset.checked_add(bytes).is_none_or(|to| to > end) {
-            let expected = "pages one after the other, before the index";
-            return Err(Malformed::Field { what: "offset of a page", found: offset, expected });
+        let start = entries.last().map_or(0, |before| before.offset + before.bytes);
+        if offset < start || offset.checked_add(bytes).is_none_or(|page_end| page_end > end) {
+            let expected = "pages in order, before the index";
+            return Err(field_error("offset of a page", offset, expected));
         }
         if entries.last().is_some_and(|before| before.first_key >= first_key) {
             return Err(Malformed::Order { what: "first keys of pages" });

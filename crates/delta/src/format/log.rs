@@ -1,144 +1,166 @@
-//! What the frames of a log hold.
+//! Contents of the frames of a log.
 //!
 //! ```text
 //! log         keyspace, snapshot, bucket*, end of snapshot, then deliveries and collections
-//! delivery    [first buckets], records*, range anchors*, end of delivery
+//! delivery    [first buckets], records*, range delete markers*, end of delivery
 //! collection  bucket*, collection
 //! ```
 //!
 //! ```text
 //! keyspace         its name
-//! snapshot         varint through, range anchors
-//! bucket           varint id, bytes smallest key, varint made through,
+//! snapshot         varint through, range delete markers
+//! bucket           varint id, bytes smallest key, varint collected through,
 //!                  u8 1 and varints number, offset of index, end, u64 uid of the sorted part's file; or u8 0
-//!                  varint extents, of each: varints number, from, to, u64 uid
+//!                  varint extents, of each: varints number, start, end, u64 uid
 //!                  records of the tail, to the end of the frame
 //! end of snapshot  varint buckets
 //! first buckets    varint buckets, of each: varint id, bytes smallest key
 //! records          records, see `record.rs`
-//! range anchors    range anchors
+//! range delete markers  range delete markers
 //! end of delivery  varint through, varint records
-//! collection       varint buckets before it that it made, varint buckets that go, their ids as varints,
-//!                  range anchors that stay
+//! collection       varint new buckets before it, varint removed buckets, their ids as varints,
+//!                  range delete markers that are kept
 //! ```
 //!
-//! *range anchors*: varint count, of each: bytes start, u8 1 and bytes end, or u8 0; varint number.
+//! *range delete markers*: varint count, of each: bytes start, u8 1 and bytes end, or u8 0; varint number.
 //! *bytes*: a varint length and as many bytes.
 
 use bytes::Bytes;
-use lsmx::{Malformed, SeqNo};
 use lsmx_base::coding::{Decoder, len_u64, put_bytes, put_varint};
+use lsmx_base::key::SeqNo;
+use lsmx_base::malformed::Malformed;
 
-/// All keys from `start` on, before `end` if there is one, were deleted at a number.
+use super::field_error;
+use super::record::{decode_seq, for_each_record};
+
+/// Voids the operands below `seq` of all keys in `start..end`. Without an end the range is unbounded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RangeAnchor {
+pub(crate) struct RangeMarker {
     pub(crate) start: Bytes,
     pub(crate) end: Option<Bytes>,
     pub(crate) seq: SeqNo,
 }
 
-/// Where the sorted part of a bucket lies.
+/// Position of a bucket's sorted part. The pages begin after the file header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SortedSpan {
     pub(crate) number: u64,
     pub(crate) uid: u64,
-    /// Where the index begins, and the pages end.
+    /// End of the pages and start of the index.
     pub(crate) index_offset: u64,
-    /// Where the filter ends.
+    /// End of the filter.
     pub(crate) end: u64,
 }
 
-/// A part of a file that holds unsorted pages of a bucket.
+/// Part of a file with unsorted pages of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ExtentSpan {
     pub(crate) number: u64,
     pub(crate) uid: u64,
-    pub(crate) from: u64,
-    pub(crate) to: u64,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
 }
 
-/// A bucket as a log tells it.
+/// Log entry of a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BucketEntry {
     pub(crate) id: u64,
-    pub(crate) smallest: Bytes,
-    pub(crate) made_through: SeqNo,
+    pub(crate) smallest_key: Bytes,
+    pub(crate) collected_through: SeqNo,
     pub(crate) sorted: Option<SortedSpan>,
     pub(crate) extents: Vec<ExtentSpan>,
-    /// Records, encoded.
+    /// Encoded records.
     pub(crate) tail: Bytes,
 }
 
-pub(crate) fn put_ranges(out: &mut Vec<u8>, ranges: &[RangeAnchor]) {
-    put_varint(out, len_u64(ranges.len()));
-    for range in ranges {
-        put_bytes(out, &range.start);
-        match &range.end {
+impl BucketEntry {
+    /// Returns the entry of an empty bucket.
+    pub(crate) fn new(id: u64, smallest_key: Bytes, collected_through: SeqNo) -> BucketEntry {
+        let (extents, tail) = (Vec::new(), Bytes::new());
+        BucketEntry { id, smallest_key, collected_through, sorted: None, extents, tail }
+    }
+}
+
+pub(crate) fn put_range_markers(out: &mut Vec<u8>, markers: &[RangeMarker]) {
+    put_varint(out, len_u64(markers.len()));
+    for marker in markers {
+        put_bytes(out, &marker.start);
+        match &marker.end {
             None => out.push(0),
             Some(end) => {
                 out.push(1);
                 put_bytes(out, end);
             }
         }
-        put_varint(out, range.seq.0);
+        put_varint(out, marker.seq.0);
     }
 }
 
-fn flag(decoder: &mut Decoder<'_>, what: &'static str) -> Result<bool, Malformed> {
+/// Decodes contents from start to end.
+fn decode_contents<'a, T>(
+    contents: &'a [u8],
+    what: &'static str,
+    decode: impl FnOnce(&mut Decoder<'a>) -> Result<T, Malformed>,
+) -> Result<T, Malformed> {
+    let mut decoder = Decoder::new(contents);
+    let value = decode(&mut decoder)?;
+    decoder.finish(what)?;
+    Ok(value)
+}
+
+fn decode_list<'a, T>(
+    decoder: &mut Decoder<'a>,
+    what: &'static str,
+    mut decode_item: impl FnMut(&mut Decoder<'a>) -> Result<T, Malformed>,
+) -> Result<Vec<T>, Malformed> {
+    let count = decoder.varint(what)?;
+    (0..count).map(|_| decode_item(decoder)).collect()
+}
+
+fn decode_flag(decoder: &mut Decoder<'_>, what: &'static str) -> Result<bool, Malformed> {
     match decoder.u8(what)? {
         0 => Ok(false),
         1 => Ok(true),
-        other => Err(Malformed::Field { what, found: u64::from(other), expected: "0 or 1" }),
+        other => Err(field_error(what, u64::from(other), "0 or 1")),
     }
 }
 
-fn seq(decoder: &mut Decoder<'_>, what: &'static str) -> Result<SeqNo, Malformed> {
-    let found = decoder.varint(what)?;
-    if found > SeqNo::MAX.0 {
-        return Err(Malformed::Field { what, found, expected: "a sequence number" });
-    }
-    Ok(SeqNo(found))
-}
-
-fn ranges(decoder: &mut Decoder<'_>, within: &Bytes) -> Result<Vec<RangeAnchor>, Malformed> {
-    let count = decoder.varint("range anchors")?;
-    let mut ranges = Vec::new();
-    for _ in 0..count {
-        let start = within.slice_ref(decoder.bytes("start of a range anchor")?);
-        let end = match flag(decoder, "end of a range anchor")? {
-            true => Some(within.slice_ref(decoder.bytes("end of a range anchor")?)),
+fn decode_marker_list(
+    decoder: &mut Decoder<'_>,
+    contents: &Bytes,
+) -> Result<Vec<RangeMarker>, Malformed> {
+    decode_list(decoder, "range delete markers", |decoder| {
+        let start = contents.slice_ref(decoder.bytes("start of a range delete marker")?);
+        let end = match decode_flag(decoder, "end of a range delete marker")? {
+            true => Some(contents.slice_ref(decoder.bytes("end of a range delete marker")?)),
             false => None,
         };
-        ranges.push(RangeAnchor { start, end, seq: seq(decoder, "number of a range anchor")? });
-    }
-    Ok(ranges)
+        let seq = decode_seq(decoder, "number of a range delete marker")?;
+        Ok(RangeMarker { start, end, seq })
+    })
 }
 
-/// Contents of a frame of range anchors.
-pub(crate) fn decode_ranges(contents: &Bytes) -> Result<Vec<RangeAnchor>, Malformed> {
-    let mut decoder = Decoder::new(contents);
-    let ranges = ranges(&mut decoder, contents)?;
-    decoder.finish("range anchors")?;
-    Ok(ranges)
+pub(crate) fn decode_range_markers(contents: &Bytes) -> Result<Vec<RangeMarker>, Malformed> {
+    let decode = |decoder: &mut Decoder<'_>| decode_marker_list(decoder, contents);
+    decode_contents(contents, "range delete markers", decode)
 }
 
-pub(crate) fn put_snapshot(out: &mut Vec<u8>, through: SeqNo, ranges: &[RangeAnchor]) {
+pub(crate) fn put_snapshot(out: &mut Vec<u8>, through: SeqNo, markers: &[RangeMarker]) {
     put_varint(out, through.0);
-    put_ranges(out, ranges);
+    put_range_markers(out, markers);
 }
 
-pub(crate) fn decode_snapshot(contents: &Bytes) -> Result<(SeqNo, Vec<RangeAnchor>), Malformed> {
-    let mut decoder = Decoder::new(contents);
-    let through = seq(&mut decoder, "number of a snapshot")?;
-    let ranges = ranges(&mut decoder, contents)?;
-    decoder.finish("snapshot")?;
-    Ok((through, ranges))
+pub(crate) fn decode_snapshot(contents: &Bytes) -> Result<(SeqNo, Vec<RangeMarker>), Malformed> {
+    decode_contents(contents, "snapshot", |decoder| {
+        let through = decode_seq(decoder, "number of a snapshot")?;
+        Ok((through, decode_marker_list(decoder, contents)?))
+    })
 }
 
 pub(crate) fn put_bucket(out: &mut Vec<u8>, entry: &BucketEntry) {
     put_varint(out, entry.id);
-    put_bytes(out, &entry.smallest);
-    put_varint(out, entry.made_through.0);
+    put_bytes(out, &entry.smallest_key);
+    put_varint(out, entry.collected_through.0);
     match &entry.sorted {
         None => out.push(0),
         Some(sorted) => {
@@ -152,8 +174,8 @@ pub(crate) fn put_bucket(out: &mut Vec<u8>, entry: &BucketEntry) {
     put_varint(out, len_u64(entry.extents.len()));
     for extent in &entry.extents {
         put_varint(out, extent.number);
-        put_varint(out, extent.from);
-        put_varint(out, extent.to);
+        put_varint(out, extent.start);
+        put_varint(out, extent.end);
         out.extend_from_slice(&extent.uid.to_le_bytes());
     }
     out.extend_from_slice(&entry.tail);
@@ -162,9 +184,9 @@ pub(crate) fn put_bucket(out: &mut Vec<u8>, entry: &BucketEntry) {
 pub(crate) fn decode_bucket(contents: &Bytes) -> Result<BucketEntry, Malformed> {
     let mut decoder = Decoder::new(contents);
     let id = decoder.varint("id of a bucket")?;
-    let smallest = contents.slice_ref(decoder.bytes("smallest key of a bucket")?);
-    let made_through = seq(&mut decoder, "number of a bucket")?;
-    let sorted = match flag(&mut decoder, "sorted part of a bucket")? {
+    let smallest_key = contents.slice_ref(decoder.bytes("smallest key of a bucket")?);
+    let collected_through = decode_seq(&mut decoder, "number of a bucket")?;
+    let sorted = match decode_flag(&mut decoder, "sorted part of a bucket")? {
         false => None,
         true => {
             let number = decoder.varint("file of a sorted part")?;
@@ -172,122 +194,111 @@ pub(crate) fn decode_bucket(contents: &Bytes) -> Result<BucketEntry, Malformed> 
             let end = decoder.varint("end of a sorted part")?;
             let uid = decoder.u64("uid of a sorted part")?;
             if index_offset > end {
-                let (what, expected) = ("offset of an index", "at most the end of the sorted part");
-                return Err(Malformed::Field { what, found: index_offset, expected });
+                let expected = "at most the end of the sorted part";
+                return Err(field_error("offset of an index", index_offset, expected));
             }
             Some(SortedSpan { number, uid, index_offset, end })
         }
     };
-    let count = decoder.varint("extents of a bucket")?;
-    let mut extents = Vec::new();
-    for _ in 0..count {
+    let extents = decode_list(&mut decoder, "extents of a bucket", |decoder| {
         let number = decoder.varint("file of an extent")?;
-        let from = decoder.varint("start of an extent")?;
-        let to = decoder.varint("end of an extent")?;
+        let start = decoder.varint("start of an extent")?;
+        let end = decoder.varint("end of an extent")?;
         let uid = decoder.u64("uid of an extent")?;
-        if from > to {
-            let (what, expected) = ("start of an extent", "at most its end");
-            return Err(Malformed::Field { what, found: from, expected });
+        if start > end {
+            return Err(field_error("start of an extent", start, "at most its end"));
         }
-        extents.push(ExtentSpan { number, uid, from, to });
-    }
+        Ok(ExtentSpan { number, uid, start, end })
+    })?;
     let tail = contents.slice(decoder.offset()..);
-    super::record::for_each(&tail, |_, _| ())?;
-    Ok(BucketEntry { id, smallest, made_through, sorted, extents, tail })
+    for_each_record(&tail, |_, _| ())?;
+    Ok(BucketEntry { id, smallest_key, collected_through, sorted, extents, tail })
 }
 
-pub(crate) fn put_made(out: &mut Vec<u8>, buckets: &[(u64, Bytes)]) {
+/// Appends the ids and smallest keys of the first buckets.
+pub(crate) fn put_first_buckets(out: &mut Vec<u8>, buckets: &[(u64, Bytes)]) {
     put_varint(out, len_u64(buckets.len()));
-    for (id, smallest) in buckets {
+    for (id, smallest_key) in buckets {
         put_varint(out, *id);
-        put_bytes(out, smallest);
+        put_bytes(out, smallest_key);
     }
 }
 
-pub(crate) fn decode_made(contents: &Bytes) -> Result<Vec<(u64, Bytes)>, Malformed> {
-    let mut decoder = Decoder::new(contents);
-    let count = decoder.varint("first buckets")?;
-    let mut buckets = Vec::new();
-    for _ in 0..count {
-        let id = decoder.varint("id of a bucket")?;
-        buckets.push((id, contents.slice_ref(decoder.bytes("smallest key of a bucket")?)));
-    }
-    decoder.finish("first buckets")?;
-    Ok(buckets)
+pub(crate) fn decode_first_buckets(contents: &Bytes) -> Result<Vec<(u64, Bytes)>, Malformed> {
+    decode_contents(contents, "first buckets", |decoder| {
+        decode_list(decoder, "first buckets", |decoder| {
+            let id = decoder.varint("id of a bucket")?;
+            Ok((id, contents.slice_ref(decoder.bytes("smallest key of a bucket")?)))
+        })
+    })
 }
 
-pub(crate) fn put_delivered(out: &mut Vec<u8>, through: SeqNo, records: u64) {
+pub(crate) fn put_delivery_end(out: &mut Vec<u8>, through: SeqNo, record_count: u64) {
     put_varint(out, through.0);
-    put_varint(out, records);
+    put_varint(out, record_count);
 }
 
-pub(crate) fn decode_delivered(contents: &Bytes) -> Result<(SeqNo, u64), Malformed> {
-    let mut decoder = Decoder::new(contents);
-    let through = seq(&mut decoder, "number of a delivery")?;
-    let records = decoder.varint("records of a delivery")?;
-    decoder.finish("end of a delivery")?;
-    Ok((through, records))
+/// Returns the last sequence number and the record count of a delivery.
+pub(crate) fn decode_delivery_end(contents: &Bytes) -> Result<(SeqNo, u64), Malformed> {
+    decode_contents(contents, "end of a delivery", |decoder| {
+        let through = decode_seq(decoder, "number of a delivery")?;
+        Ok((through, decoder.varint("records of a delivery")?))
+    })
 }
 
-/// How a collection ends.
+/// Log entry that ends a collection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Collected {
-    /// Buckets before it that it made.
-    pub(crate) made: u64,
-    /// Ids of the buckets that go.
-    pub(crate) gone: Vec<u64>,
-    /// Range anchors that stay.
-    pub(crate) ranges: Vec<RangeAnchor>,
+pub(crate) struct CollectionEnd {
+    /// Count of bucket frames before it that belong to the collection.
+    pub(crate) new_count: u64,
+    pub(crate) removed_ids: Vec<u64>,
+    /// Range delete markers that are kept.
+    pub(crate) range_markers: Vec<RangeMarker>,
 }
 
-pub(crate) fn put_collected(out: &mut Vec<u8>, collected: &Collected) {
-    put_varint(out, collected.made);
-    put_varint(out, len_u64(collected.gone.len()));
-    for id in &collected.gone {
+pub(crate) fn put_collection_end(out: &mut Vec<u8>, collection: &CollectionEnd) {
+    put_varint(out, collection.new_count);
+    put_varint(out, len_u64(collection.removed_ids.len()));
+    for id in &collection.removed_ids {
         put_varint(out, *id);
     }
-    put_ranges(out, &collected.ranges);
+    put_range_markers(out, &collection.range_markers);
 }
 
-pub(crate) fn decode_collected(contents: &Bytes) -> Result<Collected, Malformed> {
-    let mut decoder = Decoder::new(contents);
-    let made = decoder.varint("buckets of a collection")?;
-    let count = decoder.varint("buckets that go")?;
-    let mut gone = Vec::new();
-    for _ in 0..count {
-        gone.push(decoder.varint("id of a bucket")?);
-    }
-    let ranges = ranges(&mut decoder, contents)?;
-    decoder.finish("collection")?;
-    Ok(Collected { made, gone, ranges })
+pub(crate) fn decode_collection_end(contents: &Bytes) -> Result<CollectionEnd, Malformed> {
+    decode_contents(contents, "collection", |decoder| {
+        let new_count = decoder.varint("buckets of a collection")?;
+        let id = |decoder: &mut Decoder<'_>| decoder.varint("id of a bucket");
+        let removed_ids = decode_list(decoder, "removed buckets", id)?;
+        let range_markers = decode_marker_list(decoder, contents)?;
+        Ok(CollectionEnd { new_count, removed_ids, range_markers })
+    })
 }
 
-/// A count alone.
+/// Decodes contents that consist of a count.
 pub(crate) fn decode_count(contents: &[u8], what: &'static str) -> Result<u64, Malformed> {
-    let mut decoder = Decoder::new(contents);
-    let count = decoder.varint(what)?;
-    decoder.finish(what)?;
-    Ok(count)
+    decode_contents(contents, what, |decoder| decoder.varint(what))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::record::put_record;
 
     #[test]
-    fn buckets_and_collections_come_back_and_no_cut_one_panics() {
-        let ranges = vec![
-            RangeAnchor { start: Bytes::new(), end: None, seq: SeqNo(3) },
-            RangeAnchor { start: "a".into(), end: Some("b".into()), seq: SeqNo(300) },
+    fn bucket_and_collection_round_trip_and_truncation_is_an_error() {
+        let range_markers = vec![
+            RangeMarker { start: Bytes::new(), end: None, seq: SeqNo(3) },
+            RangeMarker { start: "a".into(), end: Some("b".into()), seq: SeqNo(300) },
         ];
         let mut tail = Vec::new();
-        super::super::record::put(&mut tail, b"k", (SeqNo(1), SeqNo(4)), Some(b"operand"));
+        put_record(&mut tail, b"k", (SeqNo(1), SeqNo(4)), Some(b"operand"));
         let entry = BucketEntry {
             id: 7,
-            smallest: "k".into(),
-            made_through: SeqNo(12),
+            smallest_key: "k".into(),
+            collected_through: SeqNo(12),
             sorted: Some(SortedSpan { number: 4, uid: 5, index_offset: 600, end: 700 }),
-            extents: vec![ExtentSpan { number: 5, uid: 6, from: 32, to: 32 }],
+            extents: vec![ExtentSpan { number: 5, uid: 6, start: 32, end: 32 }],
             tail: tail.into(),
         };
         let mut bytes = Vec::new();
@@ -297,12 +308,12 @@ mod tests {
             let cut = Bytes::copy_from_slice(&bytes[..len]);
             assert!(decode_bucket(&cut).is_err() || len + entry.tail.len() == bytes.len());
         }
-        let collected = Collected { made: 2, gone: vec![1, 900], ranges };
+        let collection = CollectionEnd { new_count: 2, removed_ids: vec![1, 900], range_markers };
         let mut bytes = Vec::new();
-        put_collected(&mut bytes, &collected);
-        assert_eq!(decode_collected(&bytes.clone().into()).unwrap(), collected);
+        put_collection_end(&mut bytes, &collection);
+        assert_eq!(decode_collection_end(&bytes.clone().into()).unwrap(), collection);
         for len in 0..bytes.len() {
-            assert!(decode_collected(&Bytes::copy_from_slice(&bytes[..len])).is_err());
+            assert!(decode_collection_end(&Bytes::copy_from_slice(&bytes[..len])).is_err());
         }
     }
 }

@@ -1,10 +1,31 @@
-//! Bytes of both kinds of files. Nothing here does I/O.
+//! Byte layouts of bucket files and logs. The modules do no I/O.
 //!
-//! A file is a [`header`] and [`frame`]s; a frame holds [`record`]s, an [`index`], a filter, or an entry of
-//! the [`log`].
+//! A file consists of a [`header`] and [`frame`]s. A frame contains [`record`]s, a page [`index`], a filter
+//! or an entry of the [`log`].
 
 pub(crate) mod frame;
 pub(crate) mod header;
 pub(crate) mod index;
 pub(crate) mod log;
 pub(crate) mod record;
+
+use lsmx_base::malformed::Malformed;
+
+/// Returns the error for a field with an invalid value.
+pub(crate) fn field_error(what: &'static str, found: u64, expected: &'static str) -> Malformed {
+    Malformed::Field { what, found, expected }
+}
+
+/// Asserts that `accepts` returns `false` for each truncation of `bytes` and for each flipped bit.
+#[cfg(test)]
+fn assert_damage_is_rejected(bytes: &[u8], accepts: impl Fn(&[u8]) -> bool) {
+    assert!(accepts(bytes));
+    for at in 0..bytes.len() {
+        assert!(!accepts(&bytes[..at]), "truncated to {at} bytes");
+        for bit in 0..8 {
+            let mut damaged = bytes.to_vec();
+            damaged[at] ^= 1 << bit;
+            assert!(!accepts(&damaged), "bit {bit} of byte {at} flipped");
+        }
+    }
+}

@@ -1,55 +1,80 @@
-//! Record: an operand or an anchor of a key.
+//! Record: a merge operand or a delete marker of a key.
 //!
 //! ```text
-//! varint  bytes of the key      the key
-//! varint  number                its own; of a folded operand the largest
-//! varint  tag                   0: an anchor; else an operand, 1 + (number - smallest number in it)
-//! varint  bytes of the operand  the operand; not with an anchor
+//! varint  length of the key      the key
+//! varint  sequence number        of a folded operand: the largest one
+//! varint  tag                    0: delete marker; else operand: 1 + (number - smallest number in it)
+//! varint  length of the operand  the operand; absent for a delete marker
 //! ```
 //!
-//! Records stand in order: key ascending, then number descending.
+//! Records are ordered by ascending key, then by descending sequence number.
 
 use std::cmp::Ordering;
 
 use bytes::Bytes;
-use lsmx::{Malformed, SeqNo};
 use lsmx_base::coding::{Decoder, put_bytes, put_varint};
+use lsmx_base::key::SeqNo;
+use lsmx_base::malformed::Malformed;
 
-/// An operand, or an anchor that voids the operands of its key below its number.
+use super::field_error;
+
+/// Approximate bytes of a record's lengths, sequence number and tag.
+const RECORD_OVERHEAD_BYTES: usize = 8;
+
+/// A merge operand, or a delete marker that voids the older operands of its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) key: Bytes,
+    /// Smallest sequence number in a folded operand.
     pub(crate) first: SeqNo,
     pub(crate) last: SeqNo,
-    /// None: an anchor.
+    /// `None` for a delete marker.
     pub(crate) operand: Option<Bytes>,
 }
 
 impl Record {
-    pub(crate) fn anchor(key: Bytes, seq: SeqNo) -> Record {
+    pub(crate) fn new_delete_marker(key: Bytes, seq: SeqNo) -> Record {
         Record { key, first: seq, last: seq, operand: None }
     }
 
-    /// Key ascending, newest first.
-    pub(crate) fn order(&self, other: &Record) -> Ordering {
+    /// Compares by ascending key, then by descending sequence number.
+    pub(crate) fn cmp_order(&self, other: &Record) -> Ordering {
         (&self.key, other.last).cmp(&(&other.key, self.last))
     }
 
     pub(crate) fn put(&self, out: &mut Vec<u8>) {
-        put(out, &self.key, (self.first, self.last), self.operand.as_deref());
+        put_record(out, &self.key, (self.first, self.last), self.operand.as_deref());
     }
 
-    /// Bytes that it takes, about.
+    /// Returns the approximate encoded size, in bytes.
     pub(crate) fn size(&self) -> usize {
         self.key.len() + self.operand.as_ref().map_or(0, Bytes::len) + RECORD_OVERHEAD_BYTES
     }
 }
 
-/// Lengths, number and tag, about.
-pub(crate) const RECORD_OVERHEAD_BYTES: usize = 8;
+/// A record that borrows the bytes it was decoded from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RecordRef<'a> {
+    pub(crate) key: &'a [u8],
+    pub(crate) first: SeqNo,
+    pub(crate) last: SeqNo,
+    pub(crate) operand: Option<&'a [u8]>,
+}
+
+impl RecordRef<'_> {
+    /// Returns a record that shares `bytes`, which the reference must point into.
+    pub(crate) fn to_shared(self, bytes: &Bytes) -> Record {
+        Record {
+            key: bytes.slice_ref(self.key),
+            first: self.first,
+            last: self.last,
+            operand: self.operand.map(|operand| bytes.slice_ref(operand)),
+        }
+    }
+}
 
 /// Appends a record.
-pub(crate) fn put(
+pub(crate) fn put_record(
     out: &mut Vec<u8>,
     key: &[u8],
     (first, last): (SeqNo, SeqNo),
@@ -66,72 +91,52 @@ pub(crate) fn put(
     }
 }
 
-/// A record that still lies where it was read.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RecordRef<'a> {
-    pub(crate) key: &'a [u8],
-    pub(crate) first: SeqNo,
-    pub(crate) last: SeqNo,
-    pub(crate) operand: Option<&'a [u8]>,
+pub(crate) fn decode_seq(
+    decoder: &mut Decoder<'_>,
+    what: &'static str,
+) -> Result<SeqNo, Malformed> {
+    let found = decoder.varint(what)?;
+    let seq = (found <= SeqNo::MAX.0).then_some(SeqNo(found));
+    seq.ok_or(field_error(what, found, "a sequence number"))
 }
 
-/// The next record.
-pub(crate) fn get<'a>(decoder: &mut Decoder<'a>) -> Result<RecordRef<'a>, Malformed> {
+/// Decodes the next record.
+pub(crate) fn decode_record<'a>(decoder: &mut Decoder<'a>) -> Result<RecordRef<'a>, Malformed> {
     let key = decoder.bytes("key of a record")?;
-    let last = decoder.varint("number of a record")?;
-    if last > SeqNo::MAX.0 {
-        let expected = "a sequence number";
-        return Err(Malformed::Field { what: "number of a record", found: last, expected });
-    }
+    let last = decode_seq(decoder, "number of a record")?;
     let tag = decoder.varint("tag of a record")?;
     if tag == 0 {
-        return Ok(RecordRef { key, first: SeqNo(last), last: SeqNo(last), operand: None });
+        return Ok(RecordRef { key, first: last, last, operand: None });
     }
-    let first = last.checked_sub(tag - 1).ok_or(Malformed::Field {
-        what: "tag of a record",
-        found: tag,
-        expected: "at most one more than its number",
-    })?;
-    let operand = Some(decoder.bytes("operand")?);
-    Ok(RecordRef { key, first: SeqNo(first), last: SeqNo(last), operand })
+    let first = last.0.checked_sub(tag - 1);
+    let first = first.ok_or(field_error("tag of a record", tag, "at most its number plus 1"))?;
+    Ok(RecordRef { key, first: SeqNo(first), last, operand: Some(decoder.bytes("operand")?) })
 }
 
-/// Calls `each` with all records of `bytes`, and where each begins; they must stand in order.
-pub(crate) fn for_each<'a>(
+/// Calls `visit` with the offset and the value of each record. The records must be in strict order.
+pub(crate) fn for_each_record<'a>(
     bytes: &'a [u8],
-    mut each: impl FnMut(usize, RecordRef<'a>),
+    mut visit: impl FnMut(usize, RecordRef<'a>),
 ) -> Result<(), Malformed> {
     let mut decoder = Decoder::new(bytes);
     let mut before: Option<RecordRef<'_>> = None;
     while !decoder.is_empty() {
         let at = decoder.offset();
-        let record = get(&mut decoder)?;
+        let record = decode_record(&mut decoder)?;
         if before.is_some_and(|before| (before.key, record.last) >= (record.key, before.last)) {
             return Err(Malformed::Order { what: "records" });
         }
         before = Some(record);
-        each(at, record);
+        visit(at, record);
     }
     Ok(())
 }
 
-/// All records of `bytes`, which they share.
-pub(crate) fn decode_all(bytes: &Bytes) -> Result<Vec<Record>, Malformed> {
+/// Decodes all records. They share `bytes`.
+pub(crate) fn decode_records(bytes: &Bytes) -> Result<Vec<Record>, Malformed> {
     let mut records = Vec::new();
-    for_each(bytes, |_, record| records.push(record.shared(bytes)))?;
+    for_each_record(bytes, |_, record| records.push(record.to_shared(bytes)))?;
     Ok(records)
-}
-
-impl RecordRef<'_> {
-    /// The record as one that shares `bytes`, which it lies in.
-    pub(crate) fn shared(&self, bytes: &Bytes) -> Record {
-        Record {
-            key: bytes.slice_ref(self.key),
-            first: self.first,
-            last: self.last,
-            operand: self.operand.map(|operand| bytes.slice_ref(operand)),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -148,28 +153,28 @@ mod tests {
         vec![
             operand(b"", 0, 0, b""),
             operand(b"a", 9, 300, b"x"),
-            Record::anchor(Bytes::from_static(b"a"), SeqNo(8)),
+            Record::new_delete_marker(Bytes::from_static(b"a"), SeqNo(8)),
             operand(b"a", 7, 7, &[3; 500]),
-            Record::anchor(Bytes::from_static(b"b"), SeqNo::MAX),
+            Record::new_delete_marker(Bytes::from_static(b"b"), SeqNo::MAX),
         ]
     }
 
     #[test]
-    fn records_come_back_and_cuts_are_errors_or_fewer_records() {
+    fn records_round_trip_and_truncation_is_an_error_or_a_prefix() {
         let mut bytes = Vec::new();
         records().iter().for_each(|record| record.put(&mut bytes));
-        assert_eq!(decode_all(&bytes.clone().into()).unwrap(), records());
+        assert_eq!(decode_records(&bytes.clone().into()).unwrap(), records());
         for len in 0..bytes.len() {
-            if let Ok(fewer) = decode_all(&Bytes::copy_from_slice(&bytes[..len])) {
-                assert_eq!(fewer, records()[..fewer.len()]);
+            if let Ok(prefix) = decode_records(&Bytes::copy_from_slice(&bytes[..len])) {
+                assert_eq!(prefix, records()[..prefix.len()]);
             }
         }
     }
 
     #[test]
-    fn records_out_of_order_are_refused() {
+    fn records_out_of_order_are_rejected() {
         let mut bytes = Vec::new();
         records().iter().rev().for_each(|record| record.put(&mut bytes));
-        assert!(matches!(decode_all(&bytes.into()), Err(Malformed::Order { .. })));
+        assert!(matches!(decode_records(&bytes.into()), Err(Malformed::Order { .. })));
     }
 }

@@ -15,19 +15,20 @@ use super::contents::PROBES;
 use super::memory::{Uncounted, disk, is_missing, path_of, place, token};
 use super::repair::{self, frames, uid_of};
 use crate::bucket::Bucket;
-use crate::bucket::lookup::Wanted;
-use crate::bucket::reading::Reading;
+use crate::bucket::lookup::{KeyQuery, find_records};
+use crate::bucket::reader::BucketReader;
 use crate::bucket::tail::Tail;
-use crate::charge::Memory;
+use crate::bucket::verify::BucketVerifier;
 use crate::files::FileTable;
 use crate::format::frame::{FrameKind, decode_frame};
-use crate::format::log::{BucketEntry, ExtentSpan, RangeAnchor, SortedSpan};
+use crate::format::log::{BucketEntry, ExtentSpan, RangeMarker, SortedSpan};
 use crate::format::record::{self, Record};
 use crate::log::LogWriter;
+use crate::memory::MemoryUsage;
 use crate::options::DeltaOptions;
-use crate::recovery::{read_again, recover};
-use crate::state::DeltaStore;
-use crate::view::{Counters, Shared, View};
+use crate::recovery::{recover, recover_view};
+use crate::store::DeltaStore;
+use crate::view::{StoreCounters, StoreResources, StoreView};
 
 /// More keys of a file than are looked up one by one.
 const KEYS_MAX: usize = 64;
@@ -35,16 +36,16 @@ const KEYS_MAX: usize = 64;
 const COLLECTIONS_MAX: usize = 64;
 
 /// What a view has, as a log tells it.
-fn told(view: &View) -> (Vec<BucketEntry>, Vec<RangeAnchor>, SeqNo) {
-    let buckets = view.buckets.iter().map(|bucket| bucket.entry()).collect();
-    (buckets, view.ranges.to_vec(), view.through)
+fn told(view: &StoreView) -> (Vec<BucketEntry>, Vec<RangeMarker>, SeqNo) {
+    let buckets = view.buckets.iter().map(|bucket| bucket.to_entry()).collect();
+    (buckets, view.range_markers.to_vec(), view.through)
 }
 
 /// A snapshot of what a log says, in a log of its own, says the same.
-fn snapshot_comes_back(view: &View, id_next: u64) {
-    let shared = &view.shared;
-    let mut log = LogWriter::create(&*shared.table.place.files, 5).expect("in memory");
-    log.put_snapshot(view, Bucket::entry).expect("as long as it was");
+fn snapshot_comes_back(view: &StoreView, id_next: u64) {
+    let shared = &view.resources;
+    let mut log = LogWriter::create(&*shared.files.context.files, 5).expect("in memory");
+    log.put_snapshot(view, Bucket::to_entry).expect("as long as it was");
     let (again, id_again) = recover(shared, log.token()).expect("a snapshot recovers");
     assert_eq!(told(&again), told(view));
     assert!(id_again <= id_next);
@@ -53,13 +54,13 @@ fn snapshot_comes_back(view: &View, id_next: u64) {
 /// A log, up to each of the places where a token may end.
 pub fn log(bytes: &[u8]) {
     let vfs = disk(OperandFileKind::Log, bytes);
-    let shared = Arc::new(Shared {
-        recover: read_again,
+    let shared = Arc::new(StoreResources {
+        recover_view,
         options: DeltaOptions::default(),
-        table: FileTable::new(place(&vfs, 0)),
+        files: FileTable::new(place(&vfs, 0)),
         cache: None,
-        memory: Memory::default(),
-        counters: Counters::default(),
+        memory: MemoryUsage::default(),
+        counters: StoreCounters::default(),
     });
     let whole = recover(&shared, token(bytes, bytes.len()));
     if whole.is_ok() {
@@ -68,7 +69,7 @@ pub fn log(bytes: &[u8]) {
     }
     let mut through = SeqNo::ZERO;
     for (from, to) in frames(bytes) {
-        let ends = [FrameKind::SnapshotEnd, FrameKind::Delivered, FrameKind::Collected];
+        let ends = [FrameKind::SnapshotEnd, FrameKind::DeliveryEnd, FrameKind::CollectionEnd];
         if ends.iter().any(|kind| *kind as u8 == bytes[from + 12])
             && let Ok((view, id_next)) = recover(&shared, token(bytes, to))
         {
@@ -102,7 +103,7 @@ fn parts(bytes: &[u8]) -> (Option<SortedSpan>, Vec<ExtentSpan>) {
     let middle = ends.clone().nth(ends.count() / 2).unwrap_or(from);
     let to = len_u64(bytes.len()).max(middle);
     let extents = [(from, middle), (middle, to)];
-    (sorted, extents.map(|(from, to)| ExtentSpan { number, uid, from, to }).into())
+    (sorted, extents.map(|(from, to)| ExtentSpan { number, uid, start: from, end: to }).into())
 }
 
 /// The records of all pages of such a kind, read one after the other.
@@ -113,7 +114,7 @@ fn walked(bytes: &[u8], wanted: FrameKind) -> Vec<Record> {
         let (kind, contents, _) = decode_frame(&bytes[from..to], place).expect("verified");
         if kind == wanted {
             let contents = Bytes::copy_from_slice(contents);
-            records.append(&mut record::decode_all(&contents).expect("verified"));
+            records.append(&mut record::decode_records(&contents).expect("verified"));
         }
     }
     records
@@ -122,34 +123,34 @@ fn walked(bytes: &[u8], wanted: FrameKind) -> Vec<Record> {
 /// A bucket file that a log names.
 pub fn bucket_file(bytes: &[u8]) {
     let vfs = disk(OperandFileKind::Bucket, bytes);
-    let (table, memory) = (FileTable::new(place(&vfs, 0)), Memory::default());
+    let (table, memory) = (FileTable::new(place(&vfs, 0)), MemoryUsage::default());
     let (sorted, extents) = parts(bytes);
-    let (smallest, made_through, tail) = (Bytes::new(), SeqNo::MAX, Bytes::new());
-    let entry = BucketEntry { id: 1, smallest, made_through, sorted, extents, tail };
+    let (smallest_key, collected_through, tail) = (Bytes::new(), SeqNo::MAX, Bytes::new());
+    let entry = BucketEntry { id: 1, smallest_key, collected_through, sorted, extents, tail };
     let tail = Tail::new(&[], &memory).expect("empty");
     let bucket = Bucket::from_entry(&entry, tail, &table);
-    assert_eq!(bucket.entry(), entry);
-    let find = |wanted: Wanted<'_>, reads: OperandReads| {
-        let found = bucket.records_of(wanted, &mut Reading::of_user(reads, &Uncounted), &memory)?;
+    assert_eq!(bucket.to_entry(), entry);
+    let find = |wanted: KeyQuery<'_>, reads: OperandReads| {
+        let found =
+            find_records(&bucket, wanted, &mut BucketReader::for_user(reads, &Uncounted), &memory)?;
         let shown = found.into_iter().map(|it| (it.last, it.first, it.operand));
         Ok::<_, lsmx::Error>(shown.collect::<std::collections::BTreeSet<_>>())
     };
     for key in PROBES {
-        let wanted = Wanted { key, after: None, at: SeqNo::MAX, void_below: SeqNo(20) };
+        let wanted = KeyQuery { key, after: None, at: SeqNo::MAX, void_below: SeqNo(20) };
         let _ = find(wanted, OperandReads::Memory);
         let _ = find(wanted, OperandReads::Storage);
-        let _ = bucket.may_hold(key);
+        let _ = bucket.may_contain(key);
     }
-    let all = bucket.all_records(&mut Reading::uncounted());
-    let headed = bucket.files().try_for_each(|file| file.verify_header());
-    if headed.and_then(|()| bucket.verify(None, &memory)).is_err() {
+    let all = bucket.read_records(&mut BucketReader::uncounted());
+    if (BucketVerifier { bucket: &bucket, end: None, memory: &memory }).verify_files().is_err() {
         return;
     }
     crate::dump(&vfs, &path_of(OperandFileKind::Bucket), &mut io::sink()).expect("verified");
     // What `verify` has nothing against must be found, whichever way it is asked for.
-    let unsorted = walked(bytes, FrameKind::Unsorted);
-    let mut records = [walked(bytes, FrameKind::Sorted), unsorted.clone()].concat();
-    records.sort_by(Record::order);
+    let unsorted = walked(bytes, FrameKind::UnsortedPage);
+    let mut records = [walked(bytes, FrameKind::SortedPage), unsorted.clone()].concat();
+    records.sort_by(Record::cmp_order);
     assert_eq!(all.expect("verified"), records);
     let middle = records.get(records.len() / 2).map_or(SeqNo::ZERO, |record| record.last);
     let keys = records.chunk_by(|a, b| a.key == b.key).map(|group| &*group[0].key);
@@ -162,7 +163,7 @@ pub fn bucket_file(bytes: &[u8]) {
             (Some(middle), all, none),
             (None, all, middle),
         ] {
-            let wanted = Wanted { key, after, at, void_below };
+            let wanted = KeyQuery { key, after, at, void_below };
             let mut found = find(wanted, OperandReads::Storage).expect("verified");
             // Of what is void some may be there.
             found.retain(|(last, ..)| *last >= void_below);
@@ -174,9 +175,9 @@ pub fn bucket_file(bytes: &[u8]) {
             let expected = expected.map(|it| (it.last, it.first, it.operand.clone()));
             assert_eq!(found, expected.collect(), "{wanted:?}");
         }
-        assert!(bucket.may_hold(key) || own().next().is_none(), "{key:?} is ruled out");
+        assert!(bucket.may_contain(key) || own().next().is_none(), "{key:?} is ruled out");
         let came = unsorted.iter().any(|record| record.key == key && record.last > middle);
-        assert!(!(came && bucket.unchanged_since(key, middle)), "{key:?} has changed");
+        assert!(!(came && bucket.is_unchanged_since(key, middle)), "{key:?} has changed");
     }
 }
 
@@ -231,9 +232,10 @@ const KEY: &[u8] = b"key of the fuzzer";
 const OPERAND: &[u8] = b"operand";
 
 /// The largest number that is in memory.
-fn newest(view: &View) -> SeqNo {
-    let buckets = view.buckets.iter().map(|bucket| bucket.tail.last.max(bucket.made_through));
-    let ranges = view.ranges.iter().map(|range| range.seq);
+fn newest(view: &StoreView) -> SeqNo {
+    let buckets =
+        view.buckets.iter().map(|bucket| bucket.tail.newest.max(bucket.collected_through));
+    let ranges = view.range_markers.iter().map(|range| range.seq);
     buckets.chain(ranges).fold(view.through, SeqNo::max)
 }
 
@@ -269,7 +271,7 @@ pub fn recovery(bytes: &[u8]) {
     let before = shown(&store.view());
     store.metrics();
     store.live_files();
-    let Some(through) = newest(&store.committed_view()).0.checked_add(1) else { return };
+    let Some(through) = newest(&store.state.committed_view()).0.checked_add(1) else { return };
     if through > SeqNo::MAX.0 {
         return;
     }

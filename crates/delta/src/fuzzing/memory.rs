@@ -12,7 +12,7 @@ use lsmx_base::coding::len_u64;
 use lsmx_base::sync::{Arc, AtomicU64, Ordering};
 
 use super::repair::uid_of;
-use crate::files::io_error;
+use crate::files::io::io_error;
 
 /// Number of the file that a target is given.
 pub(super) const NUMBER: u64 = 7;

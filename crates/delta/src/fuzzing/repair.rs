@@ -3,7 +3,7 @@
 use lsmx_base::checksum::xxh3_at;
 use lsmx_base::coding::len_u64;
 
-use crate::format::frame::{FRAME_HEADER_BYTES, frame_bytes};
+use crate::format::frame::{FRAME_HEADER_BYTES, decode_frame_len};
 use crate::format::header::HEADER_BYTES;
 
 /// Uid of the file that single frames are taken to come from.
@@ -39,7 +39,7 @@ pub(super) fn frames(file: &[u8]) -> Vec<(usize, usize)> {
     let mut frames = Vec::new();
     let mut at = HEADER_BYTES;
     while let Some(left) = file.get(at..)
-        && let Ok(len) = frame_bytes(left)
+        && let Ok(len) = decode_frame_len(left)
         && len <= left.len()
     {
         frames.push((at, at + len));

@@ -13,16 +13,16 @@ use crate::format::header::HEADER_BYTES;
 /// The target that reads what such a frame holds.
 fn reader_of(kind: FrameKind) -> Option<&'static str> {
     Some(match kind {
-        FrameKind::Sorted | FrameKind::Unsorted | FrameKind::Records => "delta_records",
+        FrameKind::SortedPage | FrameKind::UnsortedPage | FrameKind::Records => "delta_records",
         FrameKind::Index => "delta_index",
         FrameKind::Bucket => "delta_bucket",
         FrameKind::Snapshot => "delta_snapshot",
-        FrameKind::Ranges => "delta_ranges",
-        FrameKind::Made => "delta_made",
-        FrameKind::SnapshotEnd | FrameKind::Delivered => "delta_delivered",
-        FrameKind::Collected => "delta_collected",
+        FrameKind::RangeMarkers => "delta_ranges",
+        FrameKind::FirstBuckets => "delta_made",
+        FrameKind::SnapshotEnd | FrameKind::DeliveryEnd => "delta_delivered",
+        FrameKind::CollectionEnd => "delta_collected",
         // A filter is the engine's, which has a target for it.
-        FrameKind::Filter | FrameKind::Name => return None,
+        FrameKind::Filter | FrameKind::Keyspace => return None,
     })
 }
 

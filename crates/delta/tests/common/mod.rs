@@ -16,7 +16,7 @@ use lsmx::operand_store::{
 use lsmx::vfs::{File, MemVfs, Vfs};
 use lsmx::{EntryKind, Error, Result, SeqNo};
 use lsmx_base::sync::{Arc, AtomicU64, Mutex, Ordering};
-use lsmx_delta::{DeltaOptions, KeyDelta};
+use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 
 /// Files in one directory.
 #[derive(Debug)]
@@ -231,7 +231,7 @@ impl Driver {
     pub fn on(mem: MemVfs, vfs: Arc<dyn Vfs>, options: DeltaOptions) -> Driver {
         let files = Files::new(vfs, "db", 1);
         let counts = Arc::<Counts>::default();
-        let store = KeyDelta::new(options).open(place(&files, &counts), None).unwrap();
+        let store = DeltaStoreFactory::new(options).open(place(&files, &counts), None).unwrap();
         let (model, snapshots) = (Model::default(), BTreeSet::new());
         Driver { mem, files, counts, options, store, token: None, model, seq: 0, snapshots }
     }
@@ -360,14 +360,14 @@ impl Driver {
         self.files = Files::new(vfs, "db", next);
         self.counts = Arc::default();
         let place = place(&self.files, &self.counts);
-        self.store = KeyDelta::new(self.options).open(place, self.token)?;
+        self.store = DeltaStoreFactory::new(self.options).open(place, self.token)?;
         Ok(())
     }
 
     pub fn verify(&self) -> Result<()> {
         let Some(token) = self.token else { return Ok(()) };
         let counts = Arc::<Counts>::default();
-        KeyDelta::new(self.options).verify(place(&self.files, &counts), token)?;
+        DeltaStoreFactory::new(self.options).verify(place(&self.files, &counts), token)?;
         Ok(())
     }
 

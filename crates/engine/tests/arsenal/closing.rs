@@ -7,7 +7,7 @@ use lsmx::env::Background;
 use lsmx::merge_operator::Append;
 use lsmx::vfs::{Errno, Fault, FaultRule, MemVfs, VfsCall};
 use lsmx::{Db, Error, Keyspace, KeyspaceOptions, Options, Snapshot, ValueSeparation};
-use lsmx_delta::{DeltaOptions, KeyDelta};
+use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 
 use super::Outcome;
 use super::gate::{Gate, each};
@@ -57,7 +57,7 @@ fn tuning(name: &str) -> KeyspaceOptions {
     match name {
         "values" => options.value_separation(ValueSeparation::default().threshold_bytes(8)),
         "operands" => {
-            options.operand_store(KeyDelta::new(DeltaOptions::default().bucket_bytes(512)))
+            options.operand_store(DeltaStoreFactory::new(DeltaOptions::default().bucket_bytes(512)))
         }
         _ => options,
     }

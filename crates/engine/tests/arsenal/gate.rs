@@ -10,7 +10,7 @@ use lsmx::merge_operator::Append;
 use lsmx::vfs::{Fault, FaultRule, FaultVfs, MemVfs, Vfs, VfsCall};
 use lsmx::wal::WalOptions;
 use lsmx::{Db, Durability, Error, KeyspaceOptions, Options, WriteOptions};
-use lsmx_delta::{DeltaOptions, KeyDelta};
+use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 
 use super::Outcome;
 
@@ -144,7 +144,7 @@ pub(crate) fn flushes_while_store_hangs(thread: &'static str) -> Outcome {
     let tuning =
         || KeyspaceOptions::default().memtable_bytes(1 << 10).merge_operator(Append::new());
     let buckets = DeltaOptions::default().bucket_bytes(512).log_bytes_max(2 << 10);
-    let store = tuning().operand_store(KeyDelta::new(buckets));
+    let store = tuning().operand_store(DeltaStoreFactory::new(buckets));
     let operands = db.keyspace("operands", store).map_err(failed)?;
     let other = db.keyspace("other", tuning()).map_err(failed)?;
     let at_once = WriteOptions { no_slowdown: true, ..WriteOptions::default() };

@@ -8,7 +8,7 @@ use lsmx::env::Background;
 use lsmx::merge_operator::Append;
 use lsmx::vfs::{Errno, Fault, FaultRule, FaultVfs, MemVfs, VfsCall};
 use lsmx::{Db, Error, Event, EventListener, Keyspace, KeyspaceOptions, Options, ValueSeparation};
-use lsmx_delta::{DeltaOptions, KeyDelta};
+use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 
 use super::Outcome;
 
@@ -107,7 +107,8 @@ impl Fixture {
 
 /// The quarantine of an unreadable bucket ends once the bucket can be read.
 pub(crate) fn readable_bucket_leaves_quarantine(seed: u64) -> Outcome {
-    let store = KeyDelta::new(DeltaOptions::default().bucket_bytes(512).log_bytes_max(2 << 10));
+    let store =
+        DeltaStoreFactory::new(DeltaOptions::default().bucket_bytes(512).log_bytes_max(2 << 10));
     let fixture = Fixture::new(seed, ".bucket", KeyspaceOptions::default().operand_store(store))?;
     let merge = |number: u64| fixture.keyspace.merge((number % 61).to_be_bytes(), [7; 24]);
     fixture.write(0..900, merge)?;

@@ -11,7 +11,7 @@ use lsmx::merge_operator::Append;
 use lsmx::vfs::{CrashImage, MemVfs, OsVfs, Vfs};
 use lsmx::wal::WalOptions;
 use lsmx::{Db, Durability, Error, Keyspace, KeyspaceOptions, Options, ValueSeparation};
-use lsmx_delta::{DeltaOptions, KeyDelta};
+use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 
 use super::arsenal::Chance;
 use super::support::KINDS;
@@ -26,7 +26,7 @@ fn tuning(name: &str) -> KeyspaceOptions {
         .merge_operator(Append::new());
     match name {
         "values" => options.value_separation(ValueSeparation::default().threshold_bytes(512)),
-        "operands" => options.operand_store(KeyDelta::new(
+        "operands" => options.operand_store(DeltaStoreFactory::new(
             DeltaOptions::default().bucket_bytes(32 << 10).log_bytes_max(256 << 10),
         )),
         _ => options,

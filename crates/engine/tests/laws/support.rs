@@ -11,7 +11,7 @@ use lsmx::{
     Db, Error, Event, EventListener, Keyspace, KeyspaceOptions, Options, Slice, ValueSeparation,
 };
 use lsmx_base::failpoint::{self, Failpoint};
-use lsmx_delta::{DeltaOptions, KeyDelta};
+use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 
 use super::arsenal::{Chance, base_seed, mix};
 
@@ -53,7 +53,7 @@ pub(crate) fn tuning(name: &str) -> KeyspaceOptions {
         }
         "operands" => {
             let buckets = DeltaOptions::default().bucket_bytes(512).log_bytes_max(2 << 10);
-            options.memtable_bytes(1 << 10).operand_store(KeyDelta::new(buckets))
+            options.memtable_bytes(1 << 10).operand_store(DeltaStoreFactory::new(buckets))
         }
         _ => options,
     }

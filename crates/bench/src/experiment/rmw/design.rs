@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use lsmx::merge_operator::FieldUpdate;
 use lsmx::{KeyspaceOptions, Options, ValueSeparation};
-use lsmx_delta::{DeltaOptions, KeyDelta};
+use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
@@ -175,7 +175,9 @@ fn keyspace_options(mode: Mode, base: Base, resources: Resources) -> KeyspaceOpt
     match mode {
         Mode::GetPut => options,
         Mode::Merge => options.merge_operator(operator),
-        Mode::Kd => options.merge_operator(operator).operand_store(KeyDelta::new(resources.delta)),
+        Mode::Kd => {
+            options.merge_operator(operator).operand_store(DeltaStoreFactory::new(resources.delta))
+        }
     }
 }
 

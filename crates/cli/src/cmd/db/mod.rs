@@ -20,7 +20,7 @@ use std::ffi::OsStr;
 
 use lsmx::{Db, Keyspace, KeyspaceOptions, Options};
 use lsmx_bench::workload::record::{Format, encode, from_hex, to_hex};
-use lsmx_delta::{DeltaOptions, KeyDelta};
+use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 
 use crate::args::{DbArgs, Verb};
 use crate::failure::Failure;
@@ -49,7 +49,7 @@ pub(crate) fn run(arguments: &DbArgs) -> Result<(), Failure> {
 
 /// Options for a database that others may have made: with all stores of operands that there are.
 fn options() -> Options {
-    Options::default().operand_store(KeyDelta::new(DeltaOptions::default()))
+    Options::default().operand_store(DeltaStoreFactory::new(DeltaOptions::default()))
 }
 
 /// Opens the database for a verb that only works on one that is there, keyspace included.

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use lsmx::{Lost, Options, RepairOptions, RepairReport};
 use lsmx_bench::report::text;
-use lsmx_delta::{DeltaOptions, KeyDelta};
+use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 
 use crate::args::{DbArgs, RepairArgs};
 use crate::failure::Failure;
@@ -17,7 +17,8 @@ pub(super) fn run(arguments: &DbArgs, flags: &RepairArgs) -> Result<(), Failure>
         .dry_run(flags.dry_run)
         .force(flags.force)
         .common_prefix(flags.common_prefix);
-    let database = Options::default().operand_store(KeyDelta::new(DeltaOptions::default()));
+    let database =
+        Options::default().operand_store(DeltaStoreFactory::new(DeltaOptions::default()));
     let report = lsmx::repair(&arguments.path, &database, &options)?;
     if flags.json {
         super::json(&report)?;

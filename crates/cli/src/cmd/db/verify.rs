@@ -6,7 +6,7 @@ use std::sync::Arc;
 use lsmx::operand_store::OperandStoreFactory;
 use lsmx::vfs::OsVfs;
 use lsmx_bench::report::text;
-use lsmx_delta::{DeltaOptions, KeyDelta};
+use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 
 use crate::args::DbArgs;
 use crate::failure::Failure;
@@ -15,7 +15,8 @@ use crate::output;
 /// Reads every file; the first thing that is wrong ends it with exit code 1.
 pub(super) fn run(arguments: &DbArgs) -> Result<(), Failure> {
     super::whole_database(arguments, "verify")?;
-    let delta: Arc<dyn OperandStoreFactory> = Arc::new(KeyDelta::new(DeltaOptions::default()));
+    let delta: Arc<dyn OperandStoreFactory> =
+        Arc::new(DeltaStoreFactory::new(DeltaOptions::default()));
     let report = lsmx::verify(
         &arguments.path,
         &lsmx::Options::default().vfs(Arc::new(OsVfs)).operand_store(delta),

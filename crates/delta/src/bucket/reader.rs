@@ -1,0 +1,105 @@
+//! Reads from bucket files, with accounting.
+
+use bytes::Bytes;
+use lsmx::operand_store::{OperandCounts, OperandReads};
+use lsmx::{Error, Result};
+use lsmx_base::coding::{len_u64, to_usize};
+use lsmx_base::malformed::Malformed;
+use lsmx_base::sync::{AtomicU64, Ordering};
+
+use crate::files::BucketFile;
+use crate::format::frame::{FrameKind, decode_frame};
+
+/// Source and accounting of the reads of one operation.
+#[derive(Debug)]
+pub(crate) struct BucketReader<'a> {
+    reads: OperandReads,
+    from_device: bool,
+    counter: ReadCounter<'a>,
+    /// Count of reads from storage.
+    pub(crate) read_count: u64,
+}
+
+#[derive(Debug)]
+enum ReadCounter<'a> {
+    /// Counts reads and bytes of user operations.
+    User(&'a dyn OperandCounts),
+    /// Counts bytes.
+    Bytes(&'a AtomicU64),
+    None,
+}
+
+impl<'a> BucketReader<'a> {
+    fn new(reads: OperandReads, counter: ReadCounter<'a>) -> BucketReader<'a> {
+        BucketReader { reads, from_device: false, counter, read_count: 0 }
+    }
+
+    /// Returns a reader for a user operation.
+    pub(crate) fn for_user(reads: OperandReads, counts: &'a dyn OperandCounts) -> BucketReader<'a> {
+        BucketReader::new(reads, ReadCounter::User(counts))
+    }
+
+    /// Returns a reader for a background job that adds the bytes it reads to a counter.
+    pub(crate) fn for_job(bytes: &'a AtomicU64) -> BucketReader<'a> {
+        BucketReader::new(OperandReads::Storage, ReadCounter::Bytes(bytes))
+    }
+
+    /// Returns a reader that bypasses all caches and adds the bytes it reads to a counter.
+    pub(crate) fn from_device(bytes: &'a AtomicU64) -> BucketReader<'a> {
+        BucketReader { from_device: true, ..BucketReader::for_job(bytes) }
+    }
+
+    /// Returns a reader whose reads fail with [`Error::WouldBlock`].
+    pub(crate) fn memory_only() -> BucketReader<'static> {
+        BucketReader::new(OperandReads::Memory, ReadCounter::None)
+    }
+
+    /// Returns a reader without accounting.
+    pub(crate) fn uncounted() -> BucketReader<'static> {
+        BucketReader::new(OperandReads::Storage, ReadCounter::None)
+    }
+
+    /// Reads the bytes from offset `start` to `end`.
+    pub(crate) fn read(&mut self, file: &BucketFile, start: u64, end: u64) -> Result<Bytes> {
+        if self.reads == OperandReads::Memory {
+            return Err(Error::WouldBlock);
+        }
+        let located = |malformed: Malformed| Error::malformed(malformed, &file.path, start);
+        let len = to_usize("bytes of a bucket", end.saturating_sub(start)).map_err(located)?;
+        let bytes = match self.from_device {
+            true => file.read_from_device(start, len)?,
+            false => file.read(start, len)?,
+        };
+        self.read_count += 1;
+        match self.counter {
+            ReadCounter::User(counts) => counts.read(len_u64(len)),
+            ReadCounter::Bytes(counter) => {
+                counter.fetch_add(len_u64(len), Ordering::Relaxed);
+            }
+            ReadCounter::None => {}
+        }
+        Ok(bytes.into())
+    }
+}
+
+/// Calls `visit` with kind, contents, offset and size of each frame in `bytes`, which begin at `start`.
+///
+/// # Errors
+/// [`Error::Corrupt`] if `bytes` do not consist of complete, valid frames.
+pub(crate) fn for_each_frame(
+    bytes: &Bytes,
+    file: &BucketFile,
+    start: u64,
+    mut visit: impl FnMut(FrameKind, Bytes, u64, u64) -> Result<(), Malformed>,
+) -> Result<()> {
+    let mut at = 0;
+    while at < bytes.len() {
+        let offset = start + len_u64(at);
+        let located = |malformed: Malformed| Error::malformed(malformed, &file.path, offset);
+        let (kind, contents, len) =
+            decode_frame(&bytes[at..], (file.uid, offset)).map_err(located)?;
+        visit(kind, bytes.slice_ref(contents), offset, len_u64(len)).map_err(located)?;
+        at += len;
+    }
+    Ok(())
+}

@@ -1,0 +1,165 @@
+//! Sorted part of a bucket: pages in key order, followed by a page index and a filter.
+
+use bytes::Bytes;
+use lsmx::{Error, Result};
+use lsmx_base::coding::len_u64;
+use lsmx_base::filter::{self, Filter, FilterWidth};
+use lsmx_base::malformed::Malformed;
+use lsmx_base::sync::{Arc, OnceLock};
+
+use super::reader::{BucketReader, for_each_frame};
+use crate::files::BucketFile;
+use crate::format::frame::{FrameKind, put_frame};
+use crate::format::header::HEADER_BYTES;
+use crate::format::index::{IndexEntry, decode_index, put_index};
+use crate::format::record::Record;
+use crate::memory::{MemoryCharge, MemoryUsage};
+
+/// Sorted part of a bucket. The first lookup loads its index and filter.
+#[derive(Debug)]
+pub(crate) struct SortedPart {
+    pub(crate) file: Arc<BucketFile>,
+    pub(crate) index_offset: u64,
+    pub(crate) end: u64,
+    index: OnceLock<PageIndex>,
+}
+
+/// Index and filter of a sorted part.
+#[derive(Debug)]
+pub(crate) struct PageIndex {
+    pub(crate) entries: Vec<IndexEntry>,
+    filter: Option<Filter>,
+    _charge: MemoryCharge,
+}
+
+impl PageIndex {
+    pub(crate) fn new(
+        entries: Vec<IndexEntry>,
+        filter: Option<Filter>,
+        memory: &MemoryUsage,
+    ) -> PageIndex {
+        let entry_bytes = entries.iter().map(|it| it.first_key.len() + size_of::<IndexEntry>());
+        let bytes = entry_bytes.sum::<usize>() + filter.as_ref().map_or(0, Filter::bytes);
+        PageIndex { entries, filter, _charge: memory.charge(bytes) }
+    }
+
+    pub(crate) fn may_contain(&self, hash: u64) -> bool {
+        self.filter.as_ref().is_none_or(|filter| filter.may_contain(hash))
+    }
+
+    /// Returns the only page that may contain the key.
+    pub(crate) fn find_page(&self, key: &[u8]) -> Option<&IndexEntry> {
+        let after = self.entries.partition_point(|entry| *entry.first_key <= *key);
+        self.entries.get(after.checked_sub(1)?)
+    }
+}
+
+impl SortedPart {
+    /// Returns a sorted part of an existing file.
+    pub(crate) fn existing(file: Arc<BucketFile>, index_offset: u64, end: u64) -> SortedPart {
+        SortedPart { file, index_offset, end, index: OnceLock::new() }
+    }
+
+    /// Writes sorted records, at least one, to a new file. The file is not synced.
+    pub(crate) fn write(
+        file: Arc<BucketFile>,
+        records: &[Record],
+        page_bytes: usize,
+        memory: &MemoryUsage,
+    ) -> Result<SortedPart> {
+        let mut out = Vec::new();
+        let start = len_u64(HEADER_BYTES);
+        let mut entries = Vec::new();
+        for page in split_into_pages(records, page_bytes) {
+            let (from, offset) = (out.len(), start + len_u64(out.len()));
+            put_frame(&mut out, (file.uid, offset), FrameKind::SortedPage, |out| {
+                page.iter().for_each(|record| record.put(out));
+            })?;
+            entries.push(IndexEntry {
+                // A copy, so that the key does not keep the input records in memory.
+                first_key: Bytes::copy_from_slice(&page[0].key),
+                offset,
+                bytes: len_u64(out.len() - from),
+            });
+        }
+        let index_offset = start + len_u64(out.len());
+        put_frame(&mut out, (file.uid, index_offset), FrameKind::Index, |out| {
+            put_index(out, &entries);
+        })?;
+        let keys = records.chunk_by(|a, b| a.key == b.key).map(|group| &group[0].key);
+        let mut hashes: Vec<u64> = keys.map(|key| filter::key_hash(key)).collect();
+        // An empty filter block matches every key.
+        let contents = filter::build_filter(&mut hashes, FilterWidth::Fuse8).unwrap_or_default();
+        let offset = start + len_u64(out.len());
+        put_frame(&mut out, (file.uid, offset), FrameKind::Filter, |out| {
+            out.extend_from_slice(&contents);
+        })?;
+        file.append(&out)?;
+        let end = start + len_u64(out.len());
+        let part = SortedPart::existing(file, index_offset, end);
+        let filter = Filter::new(contents.into()).ok();
+        let _ = part.index.set(PageIndex::new(entries, filter, memory));
+        Ok(part)
+    }
+
+    pub(crate) fn loaded_index(&self) -> Option<&PageIndex> {
+        self.index.get()
+    }
+
+    /// Returns the index. The first call reads it.
+    pub(crate) fn load_index(
+        &self,
+        reader: &mut BucketReader<'_>,
+        memory: &MemoryUsage,
+    ) -> Result<&PageIndex> {
+        if let Some(index) = self.index.get() {
+            return Ok(index);
+        }
+        let bytes = reader.read(&self.file, self.index_offset, self.end)?;
+        let (mut entries, mut filter) = (None, None);
+        for_each_frame(&bytes, &self.file, self.index_offset, |kind, contents, _, _| {
+            match kind {
+                FrameKind::Index if entries.is_none() => {
+                    entries = Some(decode_index(&contents, self.index_offset)?);
+                }
+                FrameKind::Filter if entries.is_some() && filter.is_none() => {
+                    filter = Some(match contents.is_empty() {
+                        true => None,
+                        false => Some(Filter::new(Bytes::copy_from_slice(&contents))?),
+                    });
+                }
+                other => return Err(other.misplaced("an index, then a filter")),
+            }
+            Ok(())
+        })?;
+        let (Some(entries), Some(filter)) = (entries, filter) else {
+            let what = "index and filter of a bucket";
+            let malformed = Malformed::Truncated { what, needed: 2, found: 0 };
+            return Err(Error::malformed(malformed, &self.file.path, self.index_offset));
+        };
+        Ok(self.index.get_or_init(|| PageIndex::new(entries, filter, memory)))
+    }
+}
+
+/// Splits records into pages. A page ends between two keys, once it has `page_bytes`.
+pub(crate) fn split_into_pages(
+    records: &[Record],
+    page_bytes: usize,
+) -> impl Iterator<Item = &[Record]> {
+    let mut left = records;
+    std::iter::from_fn(move || {
+        let mut bytes = 0;
+        let full = left.iter().position(|record| {
+            bytes += record.size();
+            bytes >= page_bytes
+        });
+        let end = full.map_or(left.len(), |full| {
+            let key = &left[full].key;
+            let next_key = left[full..].iter().position(|record| record.key != *key);
+            next_key.map_or(left.len(), |count| full + count)
+        });
+        let (page, rest) = left.split_at(end);
+        left = rest;
+        (!page.is_empty()).then_some(page)
+    })
+}

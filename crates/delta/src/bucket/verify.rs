@@ -1,0 +1,112 @@
+//! Verification of a bucket against its files.
+
+use bytes::Bytes;
+use lsmx::{Error, Result};
+use lsmx_base::coding::len_u64;
+use lsmx_base::filter::key_hash;
+use lsmx_base::malformed::Malformed;
+
+use super::Bucket;
+use super::extent::{Extent, fingerprint};
+use super::reader::{BucketReader, for_each_frame};
+use super::sorted_part::SortedPart;
+use crate::format::field_error;
+use crate::format::frame::FrameKind;
+use crate::format::header::HEADER_BYTES;
+use crate::format::record::{Record, decode_records};
+use crate::memory::MemoryUsage;
+
+const FILTER_MISS: Malformed = Malformed::Order { what: "a key and the filter of its page" };
+const INDEX_MISMATCH: Malformed = Malformed::Order { what: "index and pages of a sorted part" };
+
+/// A bucket to verify, with the end of its key range.
+pub(crate) struct BucketVerifier<'a> {
+    pub(crate) bucket: &'a Bucket,
+    pub(crate) end: Option<&'a [u8]>,
+    pub(crate) memory: &'a MemoryUsage,
+}
+
+impl BucketVerifier<'_> {
+    /// Reads all pages of the bucket and checks them.
+    ///
+    /// Checks headers, frames, order and key range, and that index, filter and fingerprints find every key.
+    ///
+    /// # Errors
+    /// The first damage, with file and offset.
+    pub(crate) fn verify_files(&self) -> Result<()> {
+        self.bucket.files().try_for_each(|file| file.verify_header())?;
+        let mut reader = BucketReader::uncounted();
+        if let Some(sorted) = &self.bucket.sorted {
+            self.verify_sorted_part(sorted, &mut reader)?;
+        }
+        let mut extents = self.bucket.extents.iter();
+        extents.try_for_each(|extent| self.verify_extent(extent, &mut reader))
+    }
+
+    /// Checks that a key is in the range of the bucket.
+    pub(crate) fn check_key_range(&self, key: &[u8]) -> Result<(), Malformed> {
+        match *self.bucket.smallest_key <= *key && self.end.is_none_or(|end| key < end) {
+            true => Ok(()),
+            false => Err(Malformed::Order { what: "a key and the range of its bucket" }),
+        }
+    }
+
+    fn verify_sorted_part(&self, sorted: &SortedPart, reader: &mut BucketReader<'_>) -> Result<()> {
+        let index = sorted.load_index(reader, self.memory)?;
+        let start = len_u64(HEADER_BYTES);
+        let bytes = reader.read(&sorted.file, start, sorted.index_offset)?;
+        let mut entries = index.entries.iter();
+        let mut last_key: Option<Bytes> = None;
+        let check_record = |record: &Record| {
+            self.check_key_range(&record.key)?;
+            if !index.may_contain(key_hash(&record.key)) {
+                return Err(FILTER_MISS);
+            }
+            if record.last > self.bucket.collected_through {
+                let expected = "at most the number of the bucket";
+                return Err(field_error("number in a sorted part", record.last.0, expected));
+            }
+            Ok(())
+        };
+        for_each_frame(&bytes, &sorted.file, start, |kind, contents, offset, len| {
+            if kind != FrameKind::SortedPage {
+                return Err(kind.misplaced("a sorted page"));
+            }
+            let records = decode_records(&contents)?;
+            let entry = entries.next().filter(|it| (it.offset, it.bytes) == (offset, len));
+            let (Some(entry), [first, ..]) = (entry, &*records) else { return Err(INDEX_MISMATCH) };
+            if entry.first_key != first.key {
+                return Err(INDEX_MISMATCH);
+            }
+            if last_key.as_ref().is_some_and(|last_key| first.key <= *last_key) {
+                return Err(Malformed::Order { what: "pages of a sorted part" });
+            }
+            records.iter().try_for_each(check_record)?;
+            last_key = records.last().map(|record| record.key.clone());
+            Ok(())
+        })?;
+        match entries.next() {
+            None => Ok(()),
+            Some(_) => {
+                Err(Error::malformed(INDEX_MISMATCH, &sorted.file.path, sorted.index_offset))
+            }
+        }
+    }
+
+    fn verify_extent(&self, extent: &Extent, reader: &mut BucketReader<'_>) -> Result<()> {
+        let mut pages = extent.load_pages(reader, self.memory)?.iter();
+        let bytes = reader.read(&extent.file, extent.start, extent.end)?;
+        for_each_frame(&bytes, &extent.file, extent.start, |kind, contents, _, _| {
+            if kind != FrameKind::UnsortedPage {
+                return Err(kind.misplaced("an unsorted page"));
+            }
+            let page = pages.next();
+            decode_records(&contents)?.iter().try_for_each(|record| {
+                self.check_key_range(&record.key)?;
+                let print = fingerprint(key_hash(&record.key));
+                let is_found = page.is_some_and(|page| page.may_contain(print));
+                if is_found { Ok(()) } else { Err(FILTER_MISS) }
+            })
+        })
+    }
+}

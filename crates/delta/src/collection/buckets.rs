@@ -1,0 +1,251 @@
+//! Collection of the buckets that are due.
+//!
+//! 1. Rewrite at most 16 due buckets, see [`BucketRewriter`].
+//! 2. If the bucket count is at its maximum, merge the smallest pair of neighbours.
+//! 3. Deliveries continue meanwhile. Their records stay in the tails, and end in the tails of the new buckets.
+//!
+//! Operands that move to the tree become the newest of their keys there. An operand that a delete marker has
+//! voided since must stay: the put of the marker is already in the tree and would be older than the operand.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use lsmx::Result;
+use lsmx::cursor::Cursor;
+use lsmx::operand_store::{Collection, Prepared};
+use lsmx_base::coding::len_u64;
+use lsmx_base::key::SeqNo;
+use lsmx_base::sync::Arc;
+
+use super::rewrite::{BucketGroup, BucketRewriter, GroupAction, RewrittenEntry};
+use crate::bucket::Bucket;
+use crate::bucket::reader::BucketReader;
+use crate::bucket::tail::Tail;
+use crate::cursor::OperandCursor;
+use crate::format::frame::FrameKind;
+use crate::format::log::{CollectionEnd, put_bucket, put_collection_end};
+use crate::format::record::Record;
+use crate::plan::pick::{due_buckets, is_collection_due, smallest_pair};
+use crate::state::StoreState;
+use crate::view::{StoreView, add_count};
+
+/// Maximum number of due buckets per collection.
+const DUE_BUCKETS_MAX: usize = 16;
+
+/// Unfreezes the buckets of a collection when it is dropped: deliveries may write their tails again.
+#[derive(Debug)]
+struct FreezeGuard<'a>(&'a StoreState);
+
+impl Drop for FreezeGuard<'_> {
+    fn drop(&mut self) {
+        self.0.freeze(BTreeSet::new());
+    }
+}
+
+/// A collection of some buckets.
+#[derive(Debug)]
+pub(crate) struct BucketCollection<'a> {
+    state: &'a StoreState,
+    base: Arc<StoreView>,
+    epoch: u64,
+    groups: Vec<BucketGroup>,
+    /// Operands that move to the tree, in order.
+    moving: Vec<Record>,
+    /// `through` of the view at the call of `leaving`.
+    moved_at: Option<SeqNo>,
+    cache_entries: Vec<RewrittenEntry>,
+    _guard: FreezeGuard<'a>,
+}
+
+impl<'a> BucketCollection<'a> {
+    /// Rewrites the due buckets. Returns `None` if none is due or the base is stale.
+    pub(crate) fn start(state: &'a StoreState, snapshots: &[SeqNo]) -> Result<Option<Self>> {
+        let Some(base) = state.base_if_valid()? else { return Ok(None) };
+        let excluded = state.excluded_files();
+        if !is_collection_due(&base, &excluded) {
+            return Ok(None);
+        }
+        let due: Vec<usize> = due_buckets(&base, &excluded).take(DUE_BUCKETS_MAX).collect();
+        let pair = smallest_pair(&base, &due, &excluded, state.buckets_max);
+        let pair_indexes = pair.into_iter().flat_map(|index| [index, index + 1]);
+        let indexes = due.iter().copied().chain(pair_indexes);
+        let epoch = state.freeze(indexes.map(|index| base.buckets[index].id).collect());
+        let guard = FreezeGuard(state);
+        let mut rewriter = BucketRewriter::new(state, &base, snapshots);
+        for index in due {
+            rewriter.rewrite_bucket(index)?;
+        }
+        if let Some(index) = pair
+            && rewriter.bucket_count + 2 > state.buckets_max
+        {
+            rewriter.merge_pair(index)?;
+        }
+        let BucketRewriter { groups, mut moving, cache_entries, .. } = rewriter;
+        moving.sort_by(Record::cmp_order);
+        let moved_at = None;
+        Ok(Some(BucketCollection {
+            state,
+            base,
+            epoch,
+            groups,
+            moving,
+            moved_at,
+            cache_entries,
+            _guard: guard,
+        }))
+    }
+
+    /// Divides the moving operands into those that a newer delete marker voids and the others.
+    fn split_moving(&self, tip: &StoreView) -> Result<(Vec<Record>, Vec<Record>)> {
+        let through = self.base.through;
+        let mut marked_keys = BTreeSet::new();
+        let old_ids: BTreeSet<u64> =
+            self.groups.iter().flat_map(|group| &group.old_ids).copied().collect();
+        for bucket in tip.buckets.iter().filter(|bucket| old_ids.contains(&bucket.id)) {
+            let added = self.added_records(tip, bucket)?;
+            let markers = added.into_iter().filter(|record| record.operand.is_none());
+            marked_keys.extend(markers.map(|marker| marker.key));
+        }
+        Ok(self.moving.iter().cloned().partition(|record| {
+            tip.newest_marker(&record.key, SeqNo::MAX) > through
+                || marked_keys.contains(&record.key)
+        }))
+    }
+
+    /// Returns the records delivered to a bucket of `tip` since the collection started.
+    fn added_records(&self, tip: &StoreView, bucket: &Bucket) -> Result<Vec<Record>> {
+        let before = self.base.buckets.iter().find(|before| before.id == bucket.id);
+        let has_new_pages = before.is_none_or(|before| !before.has_same_file_parts(bucket));
+        let mut records: Vec<Record> = match has_new_pages {
+            // A delivery that started before the freeze has written pages.
+            true => {
+                let counter = &self.state.resources.counters.bucket_read_bytes;
+                let mut reader = BucketReader::for_job(counter);
+                let index = tip.bucket_index(&bucket.smallest_key).unwrap_or(usize::MAX);
+                tip.read_bucket(index, |bucket| bucket.read_records(&mut reader))?
+            }
+            false => bucket.tail.records().collect(),
+        };
+        records.retain(|record| record.last > self.base.through);
+        Ok(records)
+    }
+
+    fn try_prepare(mut self) -> Result<Prepared> {
+        let tip = self.load_tip()?;
+        let staying = match self.moved_at {
+            // The caller has not taken the operands.
+            None => std::mem::take(&mut self.moving),
+            Some(through) if through == tip.through => self.split_moving(&tip)?.0,
+            Some(_) => {
+                let reason = "a delivery ended after the moving operands were read";
+                return Err(self.state.collection_error(reason));
+            }
+        };
+        let mut view = (*tip).clone();
+        let mut new_entries = Vec::new();
+        for group in &self.groups {
+            let index = view.bucket_index(&group.smallest_key).unwrap_or(usize::MAX);
+            let indexes = index..index.saturating_add(group.old_ids.len());
+            let old = view.buckets.get(indexes.clone()).unwrap_or_default();
+            if !old.iter().map(|bucket| &bucket.id).eq(&group.old_ids) {
+                let reason = "a bucket under collection has changed";
+                return Err(self.state.collection_error(reason));
+            }
+            let end = view.bucket_end(indexes.end - 1).map(Bytes::copy_from_slice);
+            let mut tail_records = Vec::new();
+            for bucket in old {
+                tail_records.append(&mut self.added_records(&tip, bucket)?);
+            }
+            let is_in_range = |record: &&Record| {
+                group.smallest_key <= record.key && end.as_ref().is_none_or(|it| record.key < *it)
+            };
+            tail_records.extend(staying.iter().filter(is_in_range).cloned());
+            tail_records.sort_by(Record::cmp_order);
+            let new = self.create_buckets(group, &tail_records)?;
+            new_entries.extend(new.iter().map(|bucket| bucket.to_entry()));
+            view.buckets.splice(indexes, new);
+            view.key_search = None;
+        }
+        view.range_markers = view.needed_markers(view.range_markers.iter()).into();
+        let removed_ids = self.groups.iter().flat_map(|group| group.old_ids.iter().copied());
+        let end = CollectionEnd {
+            new_count: len_u64(new_entries.len()),
+            removed_ids: removed_ids.collect(),
+            range_markers: view.range_markers.to_vec(),
+        };
+        let token = self.state.append_to_log(&tip, true, |frames| {
+            for entry in &new_entries {
+                frames.put(FrameKind::Bucket, |out| put_bucket(out, entry))?;
+            }
+            frames.put(FrameKind::CollectionEnd, |out| put_collection_end(out, &end))
+        })?;
+        self.count_groups();
+        let cache_entries = std::mem::take(&mut self.cache_entries);
+        let view = self.state.install(token, view, Box::new(cache_entries));
+        Ok(Prepared { token, view })
+    }
+
+    /// Returns the view with the deliveries since the start.
+    ///
+    /// # Errors
+    /// [`lsmx::Error::Io`] if the base of the collection was abandoned.
+    fn load_tip(&self) -> Result<Arc<StoreView>> {
+        let tip = self.state.load_base()?;
+        if self.state.epoch() != self.epoch {
+            return Err(self.state.collection_error("the base of the collection was abandoned"));
+        }
+        Ok(tip)
+    }
+
+    /// Creates the new buckets of a group. `records` is sorted and becomes their tails.
+    fn create_buckets(&self, group: &BucketGroup, records: &[Record]) -> Result<Vec<Arc<Bucket>>> {
+        let mut left = records;
+        let mut buckets = Vec::with_capacity(group.new.len());
+        for (index, new) in group.new.iter().enumerate() {
+            let end = group.new.get(index + 1).map(|next| &next.smallest_key);
+            let count = end.map_or(left.len(), |end| left.partition_point(|it| it.key < *end));
+            let (tail_records, rest) = left.split_at(count);
+            left = rest;
+            let tail = Arc::new(Tail::new(tail_records, &self.state.resources.memory)?);
+            let bucket = Bucket::new(new.id, new.smallest_key.clone(), self.base.through, tail);
+            buckets.push(Arc::new(Bucket {
+                collected_bytes: new.sorted.as_ref().map_or(0, |sorted| sorted.end),
+                split_sibling: new.split_sibling,
+                sorted: new.sorted.clone(),
+                ..bucket
+            }));
+        }
+        Ok(buckets)
+    }
+
+    fn count_groups(&self) {
+        let counters = &self.state.resources.counters;
+        for group in &self.groups {
+            let counter = match group.action {
+                GroupAction::Rewrite => &counters.rewrites,
+                GroupAction::Split => &counters.splits,
+                GroupAction::ToTree => &counters.to_tree,
+                GroupAction::Merge => &counters.merges,
+            };
+            add_count(counter, 1);
+        }
+    }
+}
+
+impl Collection for BucketCollection<'_> {
+    fn leaving(&mut self) -> Result<Option<Box<dyn Cursor>>> {
+        if self.moving.is_empty() {
+            return Ok(None);
+        }
+        let tip = self.load_tip()?;
+        self.moved_at = Some(tip.through);
+        let (_, moving) = self.split_moving(&tip)?;
+        Ok((!moving.is_empty())
+            .then(|| Box::new(OperandCursor::from_records(moving)) as Box<dyn Cursor>))
+    }
+
+    fn prepare(self: Box<Self>) -> Result<Prepared> {
+        let state = self.state;
+        self.try_prepare().inspect_err(|_| state.mark_stale())
+    }
+}

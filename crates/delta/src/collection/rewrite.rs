@@ -1,0 +1,264 @@
+//! Rewrite of buckets: reads them, writes their successors and selects the operands that move to the tree.
+
+use bytes::Bytes;
+use lsmx::Result;
+use lsmx::env::YieldKind;
+use lsmx::operand_store::Operand;
+use lsmx_base::coding::len_u64;
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::key::SeqNo;
+use lsmx_base::slice::Slice;
+use lsmx_base::sync::Arc;
+
+use crate::bucket::reader::BucketReader;
+use crate::bucket::sorted_part::SortedPart;
+use crate::cache::{CacheEntry, OperandCache, fold_operands};
+use crate::format::record::Record;
+use crate::plan::retention::{RetainedKey, Retention, retained_records};
+use crate::state::{CacheUpdate, StoreState};
+use crate::view::StoreView;
+
+/// Buckets that replace one bucket, or two neighbours.
+#[derive(Debug)]
+pub(super) struct BucketGroup {
+    pub(super) old_ids: Vec<u64>,
+    /// Smallest key of the first old bucket.
+    pub(super) smallest_key: Bytes,
+    /// In key order. Together they have the key range of the old buckets.
+    pub(super) new: Vec<NewBucket>,
+    pub(super) action: GroupAction,
+}
+
+/// Kind of a rewrite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum GroupAction {
+    Rewrite,
+    Split,
+    /// Moves operands to the tree.
+    ToTree,
+    Merge,
+}
+
+/// A new bucket without the records delivered during the collection.
+#[derive(Debug)]
+pub(super) struct NewBucket {
+    pub(super) id: u64,
+    pub(super) smallest_key: Bytes,
+    pub(super) split_sibling: Option<u64>,
+    pub(super) sorted: Option<Arc<SortedPart>>,
+}
+
+/// Cache entry of a key whose bucket was rewritten.
+#[derive(Debug)]
+pub(super) struct RewrittenEntry {
+    old_ids: Vec<u64>,
+    key: Bytes,
+    entry: CacheEntry,
+}
+
+impl CacheUpdate for Vec<RewrittenEntry> {
+    fn apply(self: Box<Self>, cache: &OperandCache, _: &StoreView) {
+        for RewrittenEntry { old_ids, key, entry } in *self {
+            let Some(current) = cache.get(&key) else { continue };
+            let is_newer = current.complete_through >= entry.complete_through;
+            if old_ids.contains(&current.bucket_id) && is_newer {
+                // The rewrite preserves all records that the current entry contains.
+                cache.insert(&key, CacheEntry { bucket_id: entry.bucket_id, ..current });
+            } else {
+                cache.insert(&key, entry);
+            }
+        }
+    }
+}
+
+/// Rewrites the buckets of a collection.
+pub(super) struct BucketRewriter<'a> {
+    state: &'a StoreState,
+    base: &'a StoreView,
+    retention: Retention<'a>,
+    /// Number of buckets after the collection.
+    pub(super) bucket_count: usize,
+    pub(super) groups: Vec<BucketGroup>,
+    /// Operands that move to the tree.
+    pub(super) moving: Vec<Record>,
+    pub(super) cache_entries: Vec<RewrittenEntry>,
+}
+
+impl<'a> BucketRewriter<'a> {
+    pub(super) fn new(state: &'a StoreState, base: &'a StoreView, snapshots: &'a [SeqNo]) -> Self {
+        let folds = &*state.resources.files.context.folds;
+        BucketRewriter {
+            state,
+            base,
+            retention: Retention::new(snapshots, &base.range_markers, folds),
+            bucket_count: base.buckets.len(),
+            groups: Vec::new(),
+            moving: Vec::new(),
+            cache_entries: Vec::new(),
+        }
+    }
+
+    fn read(&self, index: usize) -> Result<Vec<RetainedKey>> {
+        let resources = &self.state.resources;
+        resources.files.context.env.yield_point(YieldKind::CompactionBlock);
+        let mut reader = BucketReader::for_job(&resources.counters.bucket_read_bytes);
+        let records = self.base.read_bucket(index, |bucket| bucket.read_records(&mut reader))?;
+        Ok(self.retention.retain(&records))
+    }
+
+    /// Rewrites one bucket.
+    ///
+    /// 1. Rewrite it if the kept records do not exceed the split threshold.
+    /// 2. Else split it if two more buckets are allowed. A single delivery may require more than two parts.
+    /// 3. Else move the operands that readers see to the tree. Void operands that a snapshot sees stay: in the
+    ///    tree they would be newer than the put that voids them.
+    pub(super) fn rewrite_bucket(&mut self, index: usize) -> Result<()> {
+        let mut keys = self.read(index)?;
+        let bucket = &self.base.buckets[index];
+        let (old_ids, smallest_key) = (vec![bucket.id], bucket.smallest_key.clone());
+        let threshold = self.state.resources.options.threshold_bytes();
+        let bytes = size_of_records(&records_of(&keys));
+        let key_count = keys.iter().filter(|key| !key.operands.is_empty()).count();
+        if bytes <= threshold {
+            return self.write_group(old_ids, vec![(smallest_key, keys)], GroupAction::Rewrite);
+        }
+        let room = self.state.buckets_max.saturating_sub(self.bucket_count);
+        if room >= 2 && key_count >= 2 {
+            let part_count = usize::try_from(bytes.div_ceil(threshold)).unwrap_or(usize::MAX);
+            let mut parts = split_keys(keys, bytes, part_count.clamp(2, room), smallest_key);
+            if failpoint::is_on(Failpoint::OperandLostAtSplit)
+                && let Some((_, last)) = parts.last_mut()
+            {
+                last.pop();
+            }
+            self.bucket_count += parts.len() - 1;
+            return self.write_group(old_ids, parts, GroupAction::Split);
+        }
+        let moving_before = self.moving.len();
+        for key in &mut keys {
+            let (moving, staying) = key.operands.drain(..).partition(|it| it.void_by.is_none());
+            key.operands = staying;
+            let moving: Vec<_> = moving;
+            self.moving.extend(moving.into_iter().map(|it| it.record));
+        }
+        let moves = self.moving.len() > moving_before;
+        let action = if moves { GroupAction::ToTree } else { GroupAction::Rewrite };
+        self.write_group(old_ids, vec![(smallest_key, keys)], action)
+    }
+
+    /// Merges the bucket at `index` with the next one, if the kept records fit into one.
+    pub(super) fn merge_pair(&mut self, index: usize) -> Result<()> {
+        let mut keys = self.read(index)?;
+        keys.append(&mut self.read(index + 1)?);
+        if size_of_records(&records_of(&keys)) > self.state.resources.options.threshold_bytes() {
+            return Ok(());
+        }
+        let (a, b) = (&self.base.buckets[index], &self.base.buckets[index + 1]);
+        self.bucket_count -= 1;
+        let parts = vec![(a.smallest_key.clone(), keys)];
+        self.write_group(vec![a.id, b.id], parts, GroupAction::Merge)
+    }
+
+    /// Writes and syncs the new buckets of a group.
+    fn write_group(
+        &mut self,
+        old_ids: Vec<u64>,
+        parts: Vec<(Bytes, Vec<RetainedKey>)>,
+        action: GroupAction,
+    ) -> Result<()> {
+        let first_id = self.state.allocate_ids(parts.len());
+        let ids = first_id..first_id + len_u64(parts.len());
+        let mut new = Vec::with_capacity(parts.len());
+        for (id, (smallest_key, keys)) in ids.clone().zip(parts) {
+            let sorted = self.write_sorted_part(&records_of(&keys))?;
+            let smallest_key = Bytes::copy_from_slice(&smallest_key);
+            let has_sibling = action == GroupAction::Split && id + 1 < ids.end;
+            let split_sibling = has_sibling.then_some(id + 1);
+            new.push(NewBucket { id, smallest_key, split_sibling, sorted });
+            if action != GroupAction::ToTree {
+                self.collect_cache_entries(&old_ids, id, keys);
+            }
+        }
+        let smallest_key = new[0].smallest_key.clone();
+        self.groups.push(BucketGroup { old_ids, smallest_key, new, action });
+        Ok(())
+    }
+
+    fn write_sorted_part(&self, records: &[Record]) -> Result<Option<Arc<SortedPart>>> {
+        if records.is_empty() {
+            return Ok(None);
+        }
+        let resources = &self.state.resources;
+        let file = resources.files.create_held()?;
+        let page_bytes = resources.options.page_bytes();
+        let sorted = SortedPart::write(file, records, page_bytes, &resources.memory)?;
+        sorted.file.sync()?;
+        resources.files.release_held(&sorted.file);
+        Ok(Some(Arc::new(sorted)))
+    }
+
+    /// Collects new entries for the keys that are in the cache.
+    fn collect_cache_entries(&mut self, old_ids: &[u64], bucket_id: u64, keys: Vec<RetainedKey>) {
+        let resources = &self.state.resources;
+        let Some(cache) = &resources.cache else { return };
+        for RetainedKey { key, operands, newest } in keys {
+            if !cache.contains(&key) {
+                continue;
+            }
+            let visible = operands.into_iter().filter(|it| it.void_by.is_none());
+            let operands = visible.map(|it| Operand {
+                first: it.record.first,
+                last: it.record.last,
+                // A copy, so that the entry does not keep the bucket's bytes in memory.
+                bytes: Slice::from(it.record.operand.as_deref().unwrap_or_default()),
+            });
+            let mut operands: Vec<Operand> = operands.collect();
+            fold_operands(&mut operands, &key, &*resources.files.context.folds);
+            let (complete_through, operands) = (self.base.through, operands.into());
+            let entry = CacheEntry { bucket_id, complete_through, newest, operands };
+            let (old_ids, key) = (old_ids.to_vec(), Bytes::copy_from_slice(&key));
+            self.cache_entries.push(RewrittenEntry { old_ids, key, entry });
+        }
+    }
+}
+
+fn records_of(keys: &[RetainedKey]) -> Vec<Record> {
+    keys.iter().flat_map(|key| retained_records(&key.operands)).collect()
+}
+
+fn size_of_records(records: &[Record]) -> u64 {
+    records.iter().map(|record| len_u64(record.size())).sum()
+}
+
+/// Splits keys into at most `part_count` parts of about equal bytes. Returns each with its smallest key.
+///
+/// At least two keys must have operands. The result has at least two parts.
+fn split_keys(
+    keys: Vec<RetainedKey>,
+    bytes: u64,
+    part_count: usize,
+    smallest_key: Bytes,
+) -> Vec<(Bytes, Vec<RetainedKey>)> {
+    let part_bytes = bytes.div_ceil(len_u64(part_count)).max(1);
+    let mut parts: Vec<(Bytes, Vec<RetainedKey>)> = vec![(smallest_key, Vec::new())];
+    let (mut bytes_before, mut bytes_in_part) = (0, 0);
+    let mut keys_left = keys.iter().filter(|key| !key.operands.is_empty()).count();
+    for key in keys {
+        let key_bytes = size_of_records(&retained_records(&key.operands));
+        let is_last_chance = parts.len() == 1 && keys_left == 1;
+        // A key belongs to the part that contains its middle byte.
+        let is_past_end = bytes_before + key_bytes / 2 >= part_bytes * len_u64(parts.len());
+        let may_split = key_bytes > 0 && bytes_in_part > 0 && parts.len() < part_count;
+        if may_split && (is_past_end || is_last_chance) {
+            parts.push((key.key.clone(), Vec::new()));
+            bytes_in_part = 0;
+        }
+        bytes_before += key_bytes;
+        bytes_in_part += key_bytes;
+        keys_left -= usize::from(key_bytes > 0);
+        if let Some((_, part)) = parts.last_mut() {
+            part.push(key);
+        }
+    }
+    parts
+}

@@ -1,0 +1,75 @@
+//! Sequential reader of the frames of a log or a bucket file.
+
+use std::path::PathBuf;
+
+use bytes::Bytes;
+use lsmx::vfs::File;
+use lsmx::{Error, Result};
+use lsmx_base::coding::len_u64;
+use lsmx_base::malformed::Malformed;
+use lsmx_base::sync::Arc;
+
+use super::io::read_exactly;
+use crate::format::frame::{FRAME_HEADER_BYTES, FrameKind, decode_frame, decode_frame_len};
+use crate::format::header::HEADER_BYTES;
+
+/// Minimum bytes per read, except at the end.
+const CHUNK_BYTES: u64 = 1 << 20;
+
+/// Reads the frames of a file one by one, in chunks.
+#[derive(Debug)]
+pub(crate) struct FrameReader {
+    path: PathBuf,
+    file: Arc<dyn File>,
+    uid: u64,
+    end: u64,
+    chunk: Bytes,
+    chunk_offset: u64,
+    /// Offset of the next frame.
+    pub(crate) offset: u64,
+}
+
+impl FrameReader {
+    /// Returns a reader from the end of the header to `end`, which must be within the file.
+    pub(crate) fn new(path: PathBuf, file: Arc<dyn File>, uid: u64, end: u64) -> FrameReader {
+        let offset = len_u64(HEADER_BYTES);
+        FrameReader { path, file, uid, end, chunk: Bytes::new(), chunk_offset: 0, offset }
+    }
+
+    /// Reads the next frame. Returns `None` at the end.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if the frame is damaged or does not end at or before `end`.
+    pub(crate) fn next_frame(&mut self) -> Result<Option<(FrameKind, Bytes)>> {
+        if self.offset >= self.end {
+            return Ok(None);
+        }
+        let header = self.read_bytes(FRAME_HEADER_BYTES)?;
+        let len = decode_frame_len(&header).map_err(|malformed| self.locate(malformed))?;
+        let bytes = self.read_bytes(len)?;
+        let (kind, contents, _) = decode_frame(&bytes, (self.uid, self.offset))
+            .map_err(|malformed| self.locate(malformed))?;
+        self.offset += len_u64(len);
+        Ok(Some((kind, bytes.slice_ref(contents))))
+    }
+
+    fn locate(&self, malformed: Malformed) -> Error {
+        Error::malformed(malformed, &self.path, self.offset)
+    }
+
+    /// Returns `len` bytes from the start of the next frame.
+    fn read_bytes(&mut self, len: usize) -> Result<Bytes> {
+        let needed = len_u64(len);
+        let found = self.end - self.offset;
+        if needed > found {
+            return Err(self.locate(Malformed::Truncated { what: "frame", needed, found }));
+        }
+        let mut start = usize::try_from(self.offset - self.chunk_offset).unwrap_or(usize::MAX);
+        if start.saturating_add(len) > self.chunk.len() {
+            let chunk_len = usize::try_from(needed.max(CHUNK_BYTES).min(found)).unwrap_or(len);
+            self.chunk = read_exactly(&*self.file, &self.path, self.offset, chunk_len)?.into();
+            (self.chunk_offset, start) = (self.offset, 0);
+        }
+        Ok(self.chunk.slice(start..start + len))
+    }
+}

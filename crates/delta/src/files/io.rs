@@ -1,0 +1,66 @@
+//! Reads and errors that bucket files and logs share.
+
+use std::io;
+use std::path::Path;
+
+use lsmx::vfs::File;
+use lsmx::{Error, Result};
+use lsmx_base::coding::len_u64;
+use lsmx_base::malformed::Malformed;
+use lsmx_base::sync::Arc;
+
+use crate::format::header::{HEADER_BYTES, decode_header};
+
+/// Larger reads check the file's length before they allocate the buffer.
+const UNCHECKED_READ_BYTES_MAX: usize = 1 << 20;
+
+pub(crate) fn io_error(action: &'static str, path: &Path, source: io::Error) -> Error {
+    Error::Io { action, path: path.to_owned(), source: Arc::new(source) }
+}
+
+/// Reads exactly `len` bytes.
+///
+/// # Errors
+/// [`Malformed::Truncated`] if the file ends earlier.
+pub(crate) fn read_exactly(
+    file: &dyn File,
+    path: &Path,
+    offset: u64,
+    len: usize,
+) -> Result<Vec<u8>> {
+    let needed = len_u64(len);
+    let truncated = |found| {
+        let malformed = Malformed::Truncated { what: "file", needed, found };
+        Err(Error::malformed(malformed, path, offset))
+    };
+    if len > UNCHECKED_READ_BYTES_MAX {
+        let file_len = file.len().map_err(|e| io_error("read the length of", path, e))?;
+        let found = file_len.saturating_sub(offset);
+        if found < needed {
+            return truncated(found);
+        }
+    }
+    let mut buffer = vec![0; len];
+    let read = file.read_at(&mut buffer, offset).map_err(|e| io_error("read", path, e))?;
+    if read < len {
+        return truncated(len_u64(read));
+    }
+    Ok(buffer)
+}
+
+/// Checks that a file begins with a valid header and has the expected uid.
+pub(crate) fn check_header(
+    file: &dyn File,
+    path: &Path,
+    magic: u64,
+    uid: u64,
+    what: &'static str,
+) -> Result<()> {
+    let bytes = read_exactly(file, path, 0, HEADER_BYTES)?;
+    let located = |malformed: Malformed| Error::malformed(malformed, path, 0);
+    let found = decode_header(&bytes, magic).map_err(located)?;
+    if found != uid {
+        return Err(located(Malformed::Identity { what, expected: uid, found }));
+    }
+    Ok(())
+}

@@ -1,0 +1,370 @@
+//! Bucket files and their descriptors.
+//!
+//! A [`BucketFile`] exists as long as a view needs it. If no durable log entry names the file by then, its
+//! last owner removes it. Only a file that was created since the store was opened is appended to, and only
+//! while it ends where the view ends. A failed append or an abandoned delivery closes the file for appends.
+
+pub(crate) mod frame_reader;
+pub(crate) mod io;
+mod open_files;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use lsmx::Result;
+use lsmx::operand_store::{OperandFileKind, Place};
+use lsmx::vfs::{File, open_uncached};
+use lsmx_base::coding::len_u64;
+use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering, Weak};
+
+use self::io::{check_header, io_error, read_exactly};
+use self::open_files::OpenFiles;
+use crate::format::header::{BUCKET_MAGIC, encode_header};
+
+/// Maximum number of files open for reading, and for appending if the engine allows as many.
+const OPEN_FILES_MAX: usize = 1024;
+
+/// Page size of the system's cache, in bytes. Larger pages may stay cached at the ends of a read.
+const SYSTEM_PAGE_BYTES: u64 = 4 << 10;
+/// Bytes before the end of a file that the system may still be writing back.
+const WRITEBACK_BYTES: u64 = 128 << 10;
+
+/// Bucket files of one store.
+#[derive(Debug)]
+pub(crate) struct FileTable {
+    pub(crate) context: Place,
+    /// Files that views use, by number.
+    known: Mutex<BTreeMap<u64, Weak<BucketFile>>>,
+    readers: Mutex<OpenFiles>,
+    writers: Mutex<OpenFiles>,
+    pub(crate) written_bytes: AtomicU64,
+    /// Set after a failed sync. The release store pairs with the load in `has_failed_sync`, which orders the
+    /// file's `lost_from` before it.
+    failed_sync: AtomicBool,
+}
+
+impl FileTable {
+    pub(crate) fn new(context: Place) -> Arc<FileTable> {
+        Arc::new(FileTable {
+            context,
+            known: Mutex::default(),
+            readers: Mutex::default(),
+            writers: Mutex::default(),
+            written_bytes: AtomicU64::new(0),
+            failed_sync: AtomicBool::new(false),
+        })
+    }
+
+    /// Returns whether the sync of any file has failed since the store was opened.
+    pub(crate) fn has_failed_sync(&self) -> bool {
+        self.failed_sync.load(Ordering::Acquire)
+    }
+
+    /// Creates a file. It is obsolete until [`BucketFile::set_obsolete`] clears the mark.
+    pub(crate) fn create(self: &Arc<FileTable>) -> Result<Arc<BucketFile>> {
+        let (number, writer) = self.context.files.create(OperandFileKind::Bucket)?;
+        let uid = self.context.env.random_u64();
+        let file = self.insert(number, uid, true);
+        file.append_to(&*writer, &encode_header(BUCKET_MAGIC, uid))?;
+        self.writers.lock().insert(number, writer);
+        Ok(file)
+    }
+
+    /// Creates a file for a collection. Deliveries do not close it before [`FileTable::release_held`].
+    pub(crate) fn create_held(self: &Arc<FileTable>) -> Result<Arc<BucketFile>> {
+        let file = self.create()?;
+        self.writers.lock().hold(file.number);
+        Ok(file)
+    }
+
+    /// Releases a synced file of [`FileTable::create_held`]. Closes it if too many files are open.
+    pub(crate) fn release_held(&self, file: &BucketFile) {
+        let limit = self.writers_max();
+        let closed = {
+            let mut writers = self.writers.lock();
+            writers.release(file.number);
+            if writers.is_over(limit) { writers.remove(file.number) } else { None }
+        };
+        drop(closed);
+    }
+
+    fn writers_max(&self) -> usize {
+        self.context.files.writers_max().clamp(1, OPEN_FILES_MAX)
+    }
+
+    /// Closes the least recently used writers until the limit holds. They are synced first.
+    ///
+    /// Only deliveries may call this: no other thread may be about to append to a closed file.
+    pub(crate) fn close_excess_writers(&self) -> Result<()> {
+        loop {
+            let limit = self.writers_max();
+            let evicted = self.writers.lock().evict_over(limit);
+            let Some((number, writer)) = evicted else { return Ok(()) };
+            let file = self.known.lock().get(&number).and_then(Weak::upgrade);
+            if let Some(file) = file {
+                // A later log relies on the appended pages.
+                file.sync_with(&*writer)?;
+            }
+        }
+    }
+
+    /// Returns the existing file with this number.
+    pub(crate) fn existing(self: &Arc<FileTable>, number: u64, uid: u64) -> Arc<BucketFile> {
+        let known = self.known.lock().get(&number).and_then(Weak::upgrade);
+        known.filter(|file| file.uid == uid).unwrap_or_else(|| self.insert(number, uid, false))
+    }
+
+    fn insert(self: &Arc<FileTable>, number: u64, uid: u64, obsolete: bool) -> Arc<BucketFile> {
+        let file = Arc::new(BucketFile {
+            number,
+            uid,
+            path: self.context.files.path(OperandFileKind::Bucket, number),
+            end: AtomicU64::new(0),
+            synced_end: AtomicU64::new(0),
+            lost_from: AtomicU64::new(u64::MAX),
+            appends: AtomicU64::new(0),
+            synced_appends: AtomicU64::new(0),
+            obsolete: AtomicBool::new(obsolete),
+            kept_open: OnceLock::new(),
+            table: self.clone(),
+        });
+        self.known.lock().insert(number, Arc::downgrade(&file));
+        file
+    }
+
+    /// Returns all files that have an owner.
+    pub(crate) fn live_files(&self) -> Vec<Arc<BucketFile>> {
+        self.known.lock().values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Closes all writers. No existing file is appended to afterwards.
+    pub(crate) fn close_writers(&self) {
+        let closed = std::mem::take(&mut *self.writers.lock());
+        drop(closed);
+    }
+}
+
+/// A bucket file that a view uses or that is being written.
+#[derive(Debug)]
+pub(crate) struct BucketFile {
+    pub(crate) number: u64,
+    pub(crate) uid: u64,
+    pub(crate) path: PathBuf,
+    /// Offset of the next append; `u64::MAX` if the file is closed for appends.
+    end: AtomicU64,
+    /// Value of `end` at the last sync.
+    synced_end: AtomicU64,
+    /// Offset from which bytes may be lost because a sync failed; `u64::MAX` if none failed.
+    lost_from: AtomicU64,
+    /// Count of finished appends.
+    appends: AtomicU64,
+    /// Value of `appends` at the last sync.
+    synced_appends: AtomicU64,
+    /// No durable log entry names the file. The release store in `set_obsolete` pairs with the load in `drop`.
+    obsolete: AtomicBool,
+    /// Descriptor of a view that outlives its database.
+    kept_open: OnceLock<Arc<dyn File>>,
+    table: Arc<FileTable>,
+}
+
+impl Drop for BucketFile {
+    fn drop(&mut self) {
+        let table = &self.table;
+        {
+            let mut known = table.known.lock();
+            // `existing` may have inserted a new value for this number after the last owner was dropped.
+            if known.get(&self.number).is_some_and(|file| file.strong_count() == 0) {
+                known.remove(&self.number);
+            }
+        }
+        let reader = table.readers.lock().remove(self.number);
+        let writer = table.writers.lock().remove(self.number);
+        drop((reader, writer));
+        if self.obsolete.load(Ordering::Acquire) && !table.context.read_only {
+            table.context.files.discard(OperandFileKind::Bucket, self.number);
+        }
+    }
+}
+
+impl BucketFile {
+    /// Closes the file for appends and marks its content as synced.
+    pub(crate) fn seal(&self) {
+        self.synced_appends.store(self.appends.load(Ordering::Acquire), Ordering::Release);
+        self.end.store(u64::MAX, Ordering::Release);
+    }
+
+    /// Sets whether the last owner removes the file.
+    pub(crate) fn set_obsolete(&self, obsolete: bool) {
+        self.obsolete.store(obsolete, Ordering::Release);
+    }
+
+    fn writer(&self) -> Option<Arc<dyn File>> {
+        self.table.writers.lock().get(self.number)
+    }
+
+    /// Returns whether the file is open for appends and ends at `end`.
+    pub(crate) fn can_append_at(&self, end: u64) -> bool {
+        self.end.load(Ordering::Acquire) == end && self.writer().is_some()
+    }
+
+    fn append_to(&self, writer: &dyn File, bytes: &[u8]) -> Result<()> {
+        let result = writer.append(bytes).map_err(|e| io_error("append to", &self.path, e));
+        match &result {
+            Ok(()) => {
+                self.end.fetch_add(len_u64(bytes.len()), Ordering::AcqRel);
+                self.table.written_bytes.fetch_add(len_u64(bytes.len()), Ordering::Relaxed);
+            }
+            // A part of the bytes may be in the file.
+            Err(_) => self.end.store(u64::MAX, Ordering::Release),
+        }
+        self.appends.fetch_add(1, Ordering::AcqRel);
+        result
+    }
+
+    /// Returns the offset of the next append.
+    pub(crate) fn end(&self) -> u64 {
+        self.end.load(Ordering::Acquire)
+    }
+
+    /// Returns whether bytes before `end` may be lost because a sync failed.
+    pub(crate) fn may_have_lost(&self, end: u64) -> bool {
+        self.lost_from.load(Ordering::Acquire) < end
+    }
+
+    /// Appends bytes. The caller has created the file or checked [`BucketFile::can_append_at`].
+    pub(crate) fn append(&self, bytes: &[u8]) -> Result<()> {
+        let writer = self.writer().ok_or_else(|| {
+            let closed = std::io::Error::other("the file is closed for appends");
+            io_error("append to", &self.path, closed)
+        })?;
+        let offset = self.end();
+        self.append_to(&*writer, bytes)?;
+        if self.table.context.direct_reads {
+            // Starts the write-back of new pages and drops the older ones, which are written back by now.
+            let from = offset.saturating_sub(WRITEBACK_BYTES);
+            let from = from - from % SYSTEM_PAGE_BYTES;
+            writer.forget(from, offset - from + len_u64(bytes.len()));
+        }
+        Ok(())
+    }
+
+    /// Syncs all appended bytes.
+    ///
+    /// # Errors
+    /// After a failed sync, appends and further syncs fail: a later success would not cover the lost bytes.
+    pub(crate) fn sync(&self) -> Result<()> {
+        if self.is_synced() {
+            return Ok(());
+        }
+        let writer = self.writer().ok_or_else(|| {
+            let closed = std::io::Error::other("the file is closed and not synced");
+            io_error("sync", &self.path, closed)
+        })?;
+        self.sync_with(&*writer)
+    }
+
+    fn is_synced(&self) -> bool {
+        self.appends.load(Ordering::Acquire) == self.synced_appends.load(Ordering::Acquire)
+    }
+
+    fn sync_with(&self, writer: &dyn File) -> Result<()> {
+        if self.is_synced() {
+            return Ok(());
+        }
+        let appends = self.appends.load(Ordering::Acquire);
+        let end = self.end();
+        if end == u64::MAX {
+            let failed = std::io::Error::other("an earlier append or sync of the file has failed");
+            return Err(io_error("sync", &self.path, failed));
+        }
+        writer.sync().map_err(|e| {
+            self.end.store(u64::MAX, Ordering::Release);
+            self.lost_from.store(self.synced_end.load(Ordering::Acquire), Ordering::Release);
+            self.table.failed_sync.store(true, Ordering::Release);
+            io_error("sync", &self.path, e)
+        })?;
+        let synced = self.synced_end.fetch_max(end, Ordering::AcqRel);
+        if self.table.context.direct_reads {
+            let from = synced - synced % SYSTEM_PAGE_BYTES;
+            writer.forget(from, end.saturating_sub(from));
+        }
+        // The sync may not cover appends that finished during it.
+        self.synced_appends.fetch_max(appends, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Opens the file and keeps it open until the last owner is dropped.
+    pub(crate) fn keep_open(&self) -> Result<()> {
+        if self.kept_open.get().is_none() {
+            let file = match self.writer() {
+                Some(writer) => writer,
+                None => self.open()?,
+            };
+            // Another thread may have set it.
+            let _ = self.kept_open.set(file);
+        }
+        Ok(())
+    }
+
+    fn open(&self) -> Result<Arc<dyn File>> {
+        let opened = self.table.context.files.vfs().open(&self.path);
+        opened.map_err(|e| io_error("open", &self.path, e))
+    }
+
+    fn reader(&self) -> Result<Arc<dyn File>> {
+        if let Some(file) = self.kept_open.get() {
+            return Ok(file.clone());
+        }
+        if !self.table.context.direct_reads
+            && let Some(file) = self.writer()
+        {
+            return Ok(file);
+        }
+        if let Some(file) = self.table.readers.lock().get(self.number) {
+            return Ok(file);
+        }
+        let file = self.open()?;
+        let evicted = {
+            let mut readers = self.table.readers.lock();
+            readers.insert(self.number, file.clone());
+            readers.evict_over(OPEN_FILES_MAX)
+        };
+        drop(evicted);
+        Ok(file)
+    }
+
+    /// Reads a part of the file. The header is not checked: frames are valid only with the uid from the log.
+    ///
+    /// With direct reads, the bytes pass through the system's cache and are dropped from it. Otherwise
+    /// [`BucketFile::prefetch`] could not start a read in advance.
+    pub(crate) fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
+        let file = self.reader()?;
+        let bytes = read_exactly(&*file, &self.path, offset, len)?;
+        if self.table.context.direct_reads {
+            // The system does not drop partial pages.
+            let from = offset - offset % SYSTEM_PAGE_BYTES;
+            let to = offset.saturating_add(len_u64(len)).next_multiple_of(SYSTEM_PAGE_BYTES);
+            file.forget(from, to - from);
+        }
+        Ok(bytes)
+    }
+
+    /// Reads a part of the file from the device, see [`open_uncached`]. Drops it from the system's cache.
+    pub(crate) fn read_from_device(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
+        self.reader()?.forget(offset, len_u64(len));
+        let opened = open_uncached(&**self.table.context.files.vfs(), &self.path);
+        let file = opened.map_err(|e| io_error("open", &self.path, e))?;
+        read_exactly(&*file, &self.path, offset, len)
+    }
+
+    /// Advises the system to read a part of the file in the background.
+    pub(crate) fn prefetch(&self, start: u64, end: u64) {
+        if let Ok(file) = self.reader() {
+            file.will_need(start, end.saturating_sub(start));
+        }
+    }
+
+    pub(crate) fn verify_header(&self) -> Result<()> {
+        check_header(&*self.reader()?, &self.path, BUCKET_MAGIC, self.uid, "uid of a bucket file")
+    }
+}

@@ -1,0 +1,72 @@
+//! LRU set of open file descriptors.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+
+use lsmx::vfs::File;
+use lsmx_base::sync::Arc;
+use xxhash_rust::xxh3::Xxh3DefaultBuilder;
+
+/// Open files by file number, in order of last use.
+#[derive(Default)]
+pub(super) struct OpenFiles {
+    files: HashMap<u64, (u64, Arc<dyn File>), Xxh3DefaultBuilder>,
+    /// Numbers of files that a collection writes. They are not evicted and do not count against the limit.
+    held: BTreeSet<u64>,
+    /// File numbers by the tick of their last use.
+    by_tick: BTreeMap<u64, u64>,
+    tick: u64,
+}
+
+impl fmt::Debug for OpenFiles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} open files", self.files.len())
+    }
+}
+
+impl OpenFiles {
+    /// Returns a file and marks it as used last.
+    pub(super) fn get(&mut self, number: u64) -> Option<Arc<dyn File>> {
+        let (tick, file) = self.files.get_mut(&number)?;
+        self.by_tick.remove(tick);
+        self.tick += 1;
+        *tick = self.tick;
+        self.by_tick.insert(self.tick, number);
+        Some(file.clone())
+    }
+
+    pub(super) fn insert(&mut self, number: u64, file: Arc<dyn File>) {
+        self.remove(number);
+        self.tick += 1;
+        self.files.insert(number, (self.tick, file));
+        self.by_tick.insert(self.tick, number);
+    }
+
+    pub(super) fn remove(&mut self, number: u64) -> Option<Arc<dyn File>> {
+        self.held.remove(&number);
+        let (tick, file) = self.files.remove(&number)?;
+        self.by_tick.remove(&tick);
+        Some(file)
+    }
+
+    pub(super) fn hold(&mut self, number: u64) {
+        self.held.insert(number);
+    }
+
+    pub(super) fn release(&mut self, number: u64) {
+        self.held.remove(&number);
+    }
+
+    pub(super) fn is_over(&self, limit: usize) -> bool {
+        self.files.len() - self.held.len() > limit
+    }
+
+    /// Removes the least recently used file if the set is over the limit.
+    pub(super) fn evict_over(&mut self, limit: usize) -> Option<(u64, Arc<dyn File>)> {
+        if !self.is_over(limit) {
+            return None;
+        }
+        let number = *self.by_tick.values().find(|number| !self.held.contains(number))?;
+        Some((number, self.remove(number)?))
+    }
+}

@@ -1,0 +1,127 @@
+//! Reads of views by the engine, and the copy of a view for a checkpoint.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use lsmx::Result;
+use lsmx::cursor::Cursor;
+use lsmx::operand_store::{
+    Operand, OperandFileKind, OperandFiles, OperandReads, OperandView, Token,
+};
+use lsmx_base::coding::len_u64;
+use lsmx_base::key::SeqNo;
+use lsmx_base::sync::Arc;
+
+use crate::bucket::reader::{BucketReader, for_each_frame};
+use crate::cursor::OperandCursor;
+use crate::files::BucketFile;
+use crate::files::io::io_error;
+use crate::format::header::{BUCKET_MAGIC, HEADER_BYTES, encode_header};
+use crate::log::LogWriter;
+use crate::view::StoreView;
+
+impl OperandView for StoreView {
+    fn is_empty(&self) -> bool {
+        self.buckets.iter().all(|bucket| bucket.is_empty())
+    }
+
+    fn may_hold(&self, key: &[u8]) -> bool {
+        self.bucket_index(key).is_some_and(|index| self.buckets[index].may_contain(key))
+    }
+
+    fn operands(
+        &self,
+        key: &[u8],
+        at: SeqNo,
+        reads: OperandReads,
+        found: &mut Vec<Operand>,
+    ) -> Result<()> {
+        let Some(index) = self.bucket_index(key) else { return Ok(()) };
+        if self.buckets[index].is_empty() {
+            return Ok(());
+        }
+        let counts = &*self.resources.files.context.counts;
+        let mut reader = BucketReader::for_user(reads, counts);
+        let operands =
+            self.read_bucket(index, |bucket| self.find_operands(bucket, key, at, &mut reader))?;
+        if reader.read_count == 0 {
+            counts.hit();
+        }
+        found.extend(operands.iter().cloned());
+        Ok(())
+    }
+
+    fn will_need(&self, key: &[u8], at: SeqNo) {
+        if let Some(index) = self.bucket_index(key)
+            && let bucket = &self.buckets[index]
+            && !bucket.is_empty()
+            && !self.resources.files.has_failed_sync()
+        {
+            self.prefetch_key(bucket, key, at);
+        }
+    }
+
+    fn cursor(self: Arc<Self>, at: SeqNo, reads: OperandReads) -> Box<dyn Cursor> {
+        Box::new(OperandCursor::from_view(self, at, reads, false))
+    }
+
+    fn keep_open(&self) {
+        for file in self.files() {
+            // A later read reports the error.
+            let _ = file.keep_open();
+        }
+    }
+
+    fn copy_to(&self, target: &dyn OperandFiles) -> Result<Token> {
+        let reloaded = if self.may_have_lost_pages() { self.reload()? } else { None };
+        copy_view(reloaded.as_deref().unwrap_or(self), target)
+    }
+}
+
+/// Copies the files of a view and writes a log with a snapshot of it.
+///
+/// The copies have new numbers and the same uids, so that their checksums stay valid.
+fn copy_view(view: &StoreView, target: &dyn OperandFiles) -> Result<Token> {
+    let mut ends: BTreeMap<u64, (&BucketFile, u64)> = BTreeMap::new();
+    for bucket in &view.buckets {
+        let sorted = bucket.sorted.iter().map(|sorted| (&sorted.file, sorted.end));
+        let extents = bucket.extents.iter().map(|extent| (&extent.file, extent.end));
+        for (file, part_end) in sorted.chain(extents) {
+            let end = &mut ends.entry(file.number).or_insert((file, 0)).1;
+            *end = (*end).max(part_end);
+        }
+    }
+    let mut numbers = BTreeMap::new();
+    for (number, (file, end)) in ends {
+        numbers.insert(number, copy_file(file, end, target)?);
+    }
+    let new_number = |number: u64| numbers.get(&number).copied().unwrap_or(number);
+    let uid = view.resources.files.context.env.random_u64();
+    let mut log = LogWriter::create(target, uid)?;
+    log.put_snapshot(view, |bucket| {
+        let mut entry = bucket.to_entry();
+        if let Some(sorted) = &mut entry.sorted {
+            sorted.number = new_number(sorted.number);
+        }
+        for extent in &mut entry.extents {
+            extent.number = new_number(extent.number);
+        }
+        entry
+    })?;
+    log.sync()?;
+    Ok(log.token())
+}
+
+/// Copies a bucket file up to `end` and checks its frames. Returns the number of the copy.
+fn copy_file(file: &BucketFile, end: u64, target: &dyn OperandFiles) -> Result<u64> {
+    let start = len_u64(HEADER_BYTES);
+    let bytes: Bytes = BucketReader::uncounted().read(file, start, end)?;
+    for_each_frame(&bytes, file, start, |_, _, _, _| Ok(()))?;
+    let (number, copy) = target.create(OperandFileKind::Bucket)?;
+    let path = target.path(OperandFileKind::Bucket, number);
+    let append_error = |e| io_error("append to", &path, e);
+    copy.append(&encode_header(BUCKET_MAGIC, file.uid)).map_err(append_error)?;
+    copy.append(&bytes).map_err(append_error)?;
+    copy.sync().map_err(|e| io_error("sync", &path, e))?;
+    Ok(number)
+}

@@ -1,0 +1,192 @@
+//! Choice of the records that a collection keeps.
+//!
+//! For each key:
+//! 1. An operand is void for readers at or above the oldest delete marker that is newer than it. The operand
+//!    is kept if there is no such marker, or if a snapshot lies between operand and marker.
+//! 2. A delete marker is kept if it voids a kept operand.
+//! 3. Adjacent operands are folded if no snapshot lies between them and the merge operator can fold them.
+
+use bytes::Bytes;
+use lsmx::operand_store::OperandFolds;
+use lsmx_base::key::SeqNo;
+
+use crate::format::log::RangeMarker;
+use crate::format::record::Record;
+use crate::range_markers::MarkerFragments;
+
+/// An operand that a collection keeps.
+#[derive(Clone, Debug)]
+pub(crate) struct RetainedOperand {
+    pub(crate) record: Record,
+    /// Number of the delete marker that voids it for all readers except snapshots.
+    pub(crate) void_by: Option<SeqNo>,
+}
+
+/// Operands of one key that a collection keeps.
+#[derive(Clone, Debug)]
+pub(crate) struct RetainedKey {
+    pub(crate) key: Bytes,
+    /// Newest first. May be empty.
+    pub(crate) operands: Vec<RetainedOperand>,
+    /// Largest number of any record or range delete marker of the key.
+    pub(crate) newest: SeqNo,
+}
+
+/// Rule that selects the records to keep.
+#[derive(Debug)]
+pub(crate) struct Retention<'a> {
+    snapshots: &'a [SeqNo],
+    range_markers: MarkerFragments,
+    folds: &'a dyn OperandFolds,
+}
+
+impl<'a> Retention<'a> {
+    /// `snapshots` is ascending. Its last element is the last number that was visible when they were listed.
+    pub(crate) fn new(
+        snapshots: &'a [SeqNo],
+        range_markers: &[RangeMarker],
+        folds: &'a dyn OperandFolds,
+    ) -> Retention<'a> {
+        Retention {
+            snapshots,
+            range_markers: MarkerFragments::new(range_markers, snapshots),
+            folds,
+        }
+    }
+
+    /// Returns the number of snapshots below `seq`. Numbers with an equal result have no snapshot between them.
+    fn stripe(&self, seq: SeqNo) -> usize {
+        self.snapshots.partition_point(|snapshot| *snapshot < seq)
+    }
+
+    /// Returns whether no snapshot can lie between two numbers.
+    ///
+    /// Numbers that became visible after the snapshots were listed are never equivalent: a later snapshot may
+    /// lie between any two of them.
+    fn are_equivalent(&self, older: SeqNo, newer: SeqNo) -> bool {
+        let visible = self.snapshots.last().copied().unwrap_or_default();
+        newer <= visible && self.stripe(older) == self.stripe(newer)
+    }
+
+    /// Selects from sorted records. The result includes keys without kept operands.
+    pub(crate) fn retain(&self, records: &[Record]) -> Vec<RetainedKey> {
+        records.chunk_by(|a, b| a.key == b.key).map(|group| self.retain_key(group)).collect()
+    }
+
+    fn retain_key(&self, group: &[Record]) -> RetainedKey {
+        let key = group[0].key.clone();
+        let in_ranges = self.range_markers.covering(&key).iter().copied();
+        let own = group.iter().filter(|it| it.operand.is_none()).map(|it| it.last);
+        let mut markers: Vec<SeqNo> = in_ranges.chain(own).collect();
+        markers.sort_unstable();
+        let newest = markers.last().copied().unwrap_or_default().max(group[0].last);
+        let mut operands: Vec<RetainedOperand> = Vec::new();
+        // Oldest first, so that a folded operand grows at its end.
+        for record in group.iter().rev().filter(|record| record.operand.is_some()) {
+            let next_marker = markers.partition_point(|marker| *marker <= record.last);
+            let void_by = markers.get(next_marker).copied();
+            if void_by.is_some_and(|marker| self.are_equivalent(record.last, marker)) {
+                continue;
+            }
+            if let Some(older) = operands.last_mut()
+                && self.are_equivalent(older.record.last, record.last)
+                && older.void_by == void_by
+                && let Some(folded) = self.fold(&older.record, record)
+            {
+                older.record = folded;
+            } else {
+                operands.push(RetainedOperand { record: record.clone(), void_by });
+            }
+        }
+        operands.reverse();
+        RetainedKey { key, operands, newest }
+    }
+
+    fn fold(&self, older: &Record, newer: &Record) -> Option<Record> {
+        let (old, new) = (older.operand.as_ref()?, newer.operand.as_ref()?);
+        let folded = self.folds.partial(&newer.key, old, new)?;
+        let (first, last) = (older.first, newer.last);
+        Some(Record { key: newer.key.clone(), first, last, operand: Some(folded.into()) })
+    }
+}
+
+/// Returns sorted records of kept operands and of the delete markers that void them.
+pub(crate) fn retained_records(operands: &[RetainedOperand]) -> Vec<Record> {
+    let mut records = Vec::with_capacity(operands.len());
+    for retained in operands {
+        if let Some(seq) = retained.void_by {
+            records.push(Record::new_delete_marker(retained.record.key.clone(), seq));
+        }
+        records.push(retained.record.clone());
+    }
+    // One marker may void several operands.
+    records.sort_by(Record::cmp_order);
+    records.dedup_by(|a, b| a.operand.is_none() && a == b);
+    records
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Append;
+
+    impl OperandFolds for Append {
+        fn partial(&self, _: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>> {
+            Some([older, newer].concat())
+        }
+    }
+
+    const VISIBLE: u64 = 20;
+
+    /// Parses records, `+5` for an operand and `|5` for a delete marker, and formats the kept ones alike.
+    /// A folded operand is `+first-last`.
+    fn retain(records: &str, range_markers: &[u64], snapshots: &[u64]) -> String {
+        let key = Bytes::from_static(b"key");
+        let mut group: Vec<Record> = records
+            .split(' ')
+            .map(|text| {
+                let (kind, seq) = text.split_at(1);
+                let seq = SeqNo(seq.parse().unwrap());
+                let operand = (kind == "+").then(|| Bytes::from_static(b"x"));
+                Record { key: key.clone(), first: seq, last: seq, operand }
+            })
+            .collect();
+        group.sort_by(Record::cmp_order);
+        let marker = |seq: &u64| RangeMarker { start: Bytes::new(), end: None, seq: SeqNo(*seq) };
+        let snapshots: Vec<SeqNo> =
+            snapshots.iter().chain(&[VISIBLE]).map(|seq| SeqNo(*seq)).collect();
+        let range_markers: Vec<RangeMarker> = range_markers.iter().map(marker).collect();
+        let retention = Retention::new(&snapshots, &range_markers, &Append);
+        let format = |record: &Record| match &record.operand {
+            None => format!("|{}", record.last),
+            Some(_) if record.first == record.last => format!("+{}", record.last),
+            Some(_) => format!("+{}-{}", record.first, record.last),
+        };
+        let keys = retention.retain(&group);
+        let kept: Vec<String> = retained_records(&keys[0].operands).iter().map(format).collect();
+        kept.join(" ")
+    }
+
+    #[test]
+    fn retention_keeps_only_records_that_a_reader_can_see() {
+        assert_eq!(retain("+1 +2 +3", &[], &[]), "+1-3");
+        assert_eq!(retain("+1 +2 +3", &[], &[2]), "+3 +1-2");
+        assert_eq!(retain("+1 |2 +3", &[], &[]), "+3");
+        assert_eq!(retain("+1 |2 +3", &[], &[1]), "+3 |2 +1");
+        assert_eq!(retain("+1 |2 +3", &[], &[2]), "+3");
+        assert_eq!(retain("+1 +3 |4 |6", &[], &[2, 5]), "|4 +1");
+        assert_eq!(retain("+1 +2 +4", &[3], &[2]), "+4 |3 +1-2");
+        assert_eq!(retain("+1 +2", &[9], &[]), "");
+    }
+
+    /// Records of a flush between the listing of the snapshots and the collection were folded and dropped
+    /// across newer snapshots.
+    #[test]
+    fn retention_records_newer_than_the_listed_snapshots_stay_separate() {
+        assert_eq!(retain("+19 +20 +21 +22", &[], &[]), "+22 +21 +19-20");
+        assert_eq!(retain("+19 |20 +21 |22", &[], &[]), "|22 +21");
+        assert_eq!(retain("+19 +21 +22", &[23], &[]), "|23 +22 +21 +19");
+    }
+}
